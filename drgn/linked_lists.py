@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Circular ``list_head`` lists, followed all at once.
+
+Walking a list entry by entry costs one read of kernel memory an entry (about 150,000 a second).
+Where the entries were read in bulk anyway, their links are already here, and pointer doubling
+finds in log2(length) rounds of numpy which head every entry leads to. It needs no walk, so that a
+damaged list harms itself alone: entries that lead nowhere or in a circle are told apart from those
+that lead home.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+LOST = -1  # the links lead to something that is neither an entry nor a head
+LOOPS = -2  # the links come back without passing a head
+
+
+@dataclass(frozen=True)
+class Followed:
+    """Where the ``next`` links of each entry lead."""
+
+    head: NDArray[np.int64]  # index of the head, LOST or LOOPS
+    steps: NDArray[np.int64]  # links to the head (1 for the last entry), 0 unless a head is reached
+
+
+def follow_lists(
+    addresses: NDArray[np.uint64], links: NDArray[np.uint64], heads: NDArray[np.uint64]
+) -> Followed:
+    """
+    Find the list each entry is on.
+
+    :param addresses: of the entries' list_heads, ascending, all different.
+    :param links: their ``next`` members.
+    :param heads: addresses of the list heads, ascending, all different.
+    """
+    entries = len(addresses)
+    lost = entries + len(heads)
+    successor = np.full(lost + 1, lost, np.int64)
+    to_entry = find(addresses, links)
+    to_head = find(heads, links)
+    successor[:entries] = np.where(
+        to_entry >= 0, to_entry, np.where(to_head >= 0, entries + to_head, lost)
+    )
+    successor[entries:] = np.arange(entries, lost + 1)  # heads, and nowhere, lead to themselves
+    steps = np.zeros(lost + 1, np.int64)
+    steps[:entries] = 1
+    walking = np.flatnonzero(successor[:entries] < entries)
+    # Doubling: after round i an entry has taken 2^i links. A chain has at most `entries` links.
+    for _ in range(entries.bit_length() + 1):
+        if not len(walking):
+            break
+        via = successor[walking]
+        steps[walking] += steps[via]
+        successor[walking] = successor[via]
+        walking = walking[successor[walking] < entries]
+    head = successor[:entries] - entries
+    head[successor[:entries] == lost] = LOST
+    head[walking] = LOOPS
+    steps = steps[:entries]
+    steps[head < 0] = 0
+    return Followed(head, steps)
+
+
+def find(sorted_values: NDArray[Any], wanted: NDArray[Any]) -> NDArray[np.int64]:
+    """The position of each wanted value in an ascending array, -1 where it is not there."""
+    if not len(sorted_values):
+        return np.full(len(wanted), -1, np.int64)
+    position = np.searchsorted(sorted_values, wanted).astype(np.int64)
+    position[position == len(sorted_values)] = 0
+    return np.where(sorted_values[position] == wanted, position, -1)

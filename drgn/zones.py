@@ -1,0 +1,301 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+``struct zone``: size, watermarks, the HighAtomic reserve, and what NR_FREE_PAGES is made of.
+
+Reads a handful of structures per node and their per-CPU parts; costs a millisecond. The text that
+says the same is /proc/zoneinfo, with /proc/pagetypeinfo for the reserve (root only).
+
+Cannot know: which of two cap formulas runs on a kernel of 6.8 or 6.9 (see
+:func:`highatomic_cap_pages`).
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from drgn import Object, Program
+from drgn.helpers.linux.cpumask import for_each_online_cpu
+from drgn.helpers.linux.llist import llist_for_each_entry
+from drgn.helpers.linux.mmzone import (
+    for_each_online_pgdat,
+    high_wmark_pages,
+    low_wmark_pages,
+    min_wmark_pages,
+)
+from drgn.helpers.linux.percpu import per_cpu_ptr
+from pageblocks import pageblock_order
+from rows import column
+
+# A list of freed pages that trylock callers left behind; drained at the next locked operation.
+MAX_TRYLOCK_ENTRIES = 100_000
+
+
+@dataclass(frozen=True)
+class Zone:
+    """One zone that spans memory."""
+
+    node: int = column(key=True, help="NUMA node")
+    zone: str = column(key=True, help="zone name")
+    present_pages: int = column(unit="pages", help="physical pages inside the zone")
+    managed_pages: int = column(unit="pages", help="present pages given to the buddy allocator")
+    spanned_pages: int = column(
+        unit="pages", help="from the zone's first to its last page, with holes"
+    )
+    free_pages: int = column(unit="pages", help="NR_FREE_PAGES with the per-CPU differences")
+    wmark_min: int = column(unit="pages", help="min watermark, boost included")
+    wmark_low: int = column(unit="pages", help="low watermark, boost included: kswapd wakes below")
+    wmark_high: int = column(
+        unit="pages", help="high watermark, boost included: kswapd sleeps above"
+    )
+    wmark_boost: int | None = column(
+        unit="pages", help="temporary boost after a fallback to another migratetype's pageblock"
+    )
+    highatomic_reserved_pages: int | None = column(
+        unit="pages", help="nr_reserved_highatomic: whole pageblocks, used or free"
+    )
+    highatomic_free_pages: int | None = column(
+        unit="pages", help="free pages on the HighAtomic lists, as the allocator subtracts them"
+    )
+    highatomic_cap_pages: int | None = column(
+        unit="pages", help="the reserve stops growing at this size, computed as this kernel does"
+    )
+    start_pfn: int = column(help="first page frame of the zone")
+
+
+@dataclass(frozen=True)
+class FreeAccounting:
+    """What a zone's NR_FREE_PAGES is made of; the remainder is what nobody accounts for."""
+
+    node: int = column(key=True, help="NUMA node")
+    zone: str = column(key=True, help="zone name")
+    nr_free_pages: int = column(unit="pages", help="NR_FREE_PAGES with the per-CPU differences")
+    unfolded_pages: int = column(
+        unit="pages", help="the per-CPU differences alone: /proc/zoneinfo lags by them"
+    )
+    free_list_pages: int = column(unit="pages", help="on the free lists, Isolate left out")
+    unaccepted_pages: int = column(
+        unit="pages", help="memory the hypervisor has not handed over yet (NR_UNACCEPTED)"
+    )
+    remainder_pages: int = column(
+        unit="pages", help="NR_FREE_PAGES minus the free lists and unaccepted memory; 0 at rest"
+    )
+    isolate_pages: int = column(
+        unit="pages", help="on the Isolate lists, which do not count as free"
+    )
+    pcp_pages: int | None = column(
+        unit="pages", help="on per-CPU lists, which do not count as free"
+    )
+    trylock_pages: int | None = column(
+        unit="pages", help="freed without the zone lock and not merged yet (7.x), not free either"
+    )
+
+
+def for_each_zone(prog: Program) -> Iterator[tuple[int, int, Object]]:
+    """
+    Every zone that spans memory, present or (ZONE_DEVICE) not.
+
+    :return: Iterator of (node, index in ``node_zones``, ``struct zone``) in the kernel's order.
+    """
+    for pgdat in for_each_online_pgdat(prog):
+        for index in range(pgdat.node_zones.type_.length or 0):
+            zone = pgdat.node_zones[index]
+            if zone.spanned_pages.value_():
+                yield pgdat.node_id.value_(), index, zone
+
+
+def zone_name(zone: Object) -> str:
+    """The name of a ``struct zone``, as in /proc/zoneinfo."""
+    return zone.name.string_().decode("ascii", "backslashreplace")
+
+
+def zone_page_state(zone: Object, item: str) -> tuple[int, int]:
+    """
+    A zone counter and the part of it that per-CPU differences still hold.
+
+    :param item: enumerator of ``enum zone_stat_item``.
+    :return: (value with the differences, the differences), both in the counter's unit.
+    :raises LookupError: this kernel has no such counter.
+    """
+    prog = zone.prog_
+    index = prog.constant(item)
+    unfolded = sum(
+        per_cpu_ptr(zone.per_cpu_zonestats, cpu).vm_stat_diff[index].value_()
+        for cpu in for_each_online_cpu(prog)
+    )
+    return zone.vm_stat[index].counter.value_() + unfolded, unfolded
+
+
+def highatomic_cap_pages(prog: Program, managed_pages: int, order: int | None = None) -> int:
+    """
+    The size at which ``reserve_highatomic_pageblock()`` stops, as this kernel computes it.
+
+    Since "mm: page_alloc: correct high atomic reserve calculations" and "… enforce minimum zone
+    size to do high atomic reserves" (both v6.8) a zone whose hundredth is below one pageblock has
+    none, and the hundredth is rounded up to pageblocks; before, one pageblock was added to it.
+    Neither leaves a trace in DWARF; the function's parameters, which changed in v6.10, stand in:
+    a kernel of v6.8 or v6.9 is taken for an older one, and its cap shown up to two pageblocks high.
+
+    :param managed_pages: the zone's.
+    """
+    block = 1 << (pageblock_order(prog) if order is None else order)
+    hundredth = managed_pages // 100
+    try:
+        parameters = prog.function("reserve_highatomic_pageblock").type_.parameters
+        new = [p.name for p in parameters] == ["page", "order", "zone"]
+    except LookupError:  # inlined everywhere, or stripped: go by a member of the same age
+        new = prog.type("struct zone").has_member("nr_free_highatomic")
+    if not new:
+        return hundredth + block
+    if hundredth < block:
+        return 0
+    return (hundredth + block - 1) // block * block
+
+
+def zones(prog: Program) -> list[Zone]:
+    """
+    Every zone that spans memory.
+
+    :raises FaultError: a ``struct zone`` cannot be read.
+    """
+    rows = []
+    for node, _, zone in for_each_zone(prog):
+        managed = zone.managed_pages.counter.value_()
+        try:
+            # "mm: page_alloc: keep track of free highatomic" (c928807f6f6b, in v6.13)
+            highatomic_free = zone.nr_free_highatomic.value_()
+        except AttributeError:
+            highatomic_free = None
+        try:
+            boost = zone.watermark_boost.value_()
+        except AttributeError:
+            boost = None
+        rows.append(
+            Zone(
+                node=node,
+                zone=zone_name(zone),
+                present_pages=zone.present_pages.value_(),
+                managed_pages=managed,
+                spanned_pages=zone.spanned_pages.value_(),
+                free_pages=zone_page_state(zone, "NR_FREE_PAGES")[0],
+                wmark_min=min_wmark_pages(zone),
+                wmark_low=low_wmark_pages(zone),
+                wmark_high=high_wmark_pages(zone),
+                wmark_boost=boost,
+                highatomic_reserved_pages=zone.nr_reserved_highatomic.value_(),
+                highatomic_free_pages=highatomic_free,
+                highatomic_cap_pages=highatomic_cap_pages(prog, managed),
+                start_pfn=zone.zone_start_pfn.value_(),
+            )
+        )
+    return rows
+
+
+def trylock_free_pages(zone: Object) -> int | None:
+    """
+    Pages on ``zone.trylock_free_pages`` (7.x), or None where the kernel has no such list.
+
+    :raises FaultError: the list leads out of readable memory.
+    :raises ValueError: it has more entries than any kernel leaves there: it loops.
+    """
+    try:
+        head = zone.trylock_free_pages
+    except AttributeError:
+        return None
+    pages = 0
+    for count, page in enumerate(
+        llist_for_each_entry("struct page", head.address_of_(), "pcp_llist")
+    ):
+        if count >= MAX_TRYLOCK_ENTRIES:
+            raise ValueError(f"trylock_free_pages of zone {zone_name(zone)} does not end")
+        pages += 1 << page.private.value_()
+    return pages
+
+
+def free_accounting(
+    prog: Program,
+    free_list_pages: dict[tuple[int, str], int],
+    isolate_pages: dict[tuple[int, str], int],
+    pcp_pages: dict[tuple[int, str], int] | None,
+) -> list[FreeAccounting]:
+    """
+    Hold NR_FREE_PAGES against its parts, zone by zone.
+
+    :param free_list_pages: (node, zone) to pages on its free lists without Isolate.
+    :param isolate_pages: (node, zone) to pages on its Isolate lists.
+    :param pcp_pages: (node, zone) to pages on its per-CPU lists, None if these were not read.
+    """
+    rows = []
+    for node, _, zone in for_each_zone(prog):
+        key = node, zone_name(zone)
+        total, unfolded = zone_page_state(zone, "NR_FREE_PAGES")
+        try:
+            # "mm: Add support for unaccepted memory" (dcdfdd40fa82, in v6.5)
+            unaccepted = zone_page_state(zone, "NR_UNACCEPTED")[0]
+        except LookupError:
+            unaccepted = 0
+        listed = free_list_pages.get(key, 0)
+        rows.append(
+            FreeAccounting(
+                *key,
+                nr_free_pages=total,
+                unfolded_pages=unfolded,
+                free_list_pages=listed,
+                unaccepted_pages=unaccepted,
+                remainder_pages=total - listed - unaccepted,
+                isolate_pages=isolate_pages.get(key, 0),
+                pcp_pages=None if pcp_pages is None else pcp_pages.get(key, 0),
+                trylock_pages=trylock_free_pages(zone),
+            )
+        )
+    return rows
+
+
+def read_zoneinfo(text: str) -> list[Zone]:
+    """
+    The same rows from /proc/zoneinfo.
+
+    It does not tell the HighAtomic reserve or the boost (the watermarks include it); zones that
+    span nothing are left out, as :func:`zones` does.
+
+    :raises ValueError: the text is not /proc/zoneinfo's.
+    """
+    rows = []
+    for node, name, body in zoneinfo_blocks(text):
+        field = {
+            key: int(value)
+            for key, value in re.findall(r"^\s+(?:pages )?(\w+):?\s+(\d+)$", body, re.MULTILINE)
+        }
+        if not field.get("spanned"):
+            continue
+        rows.append(
+            Zone(
+                node=node,
+                zone=name,
+                present_pages=field["present"],
+                managed_pages=field["managed"],
+                spanned_pages=field["spanned"],
+                free_pages=field["free"],
+                wmark_min=field["min"],
+                wmark_low=field["low"],
+                wmark_high=field["high"],
+                wmark_boost=field.get("boost"),
+                highatomic_reserved_pages=None,
+                highatomic_free_pages=None,
+                highatomic_cap_pages=None,
+                start_pfn=field.get("start_pfn", 0),
+            )
+        )
+    return rows
+
+
+def zoneinfo_blocks(text: str) -> list[tuple[int, str, str]]:
+    """
+    Cut /proc/zoneinfo into zones.
+
+    :return: (node, zone name, its lines) for each.
+    :raises ValueError: there is not one zone in it.
+    """
+    parts = re.split(r"^Node (\d+), zone +(\S+)\n", text, flags=re.MULTILINE)
+    if len(parts) < 4:
+        raise ValueError("not /proc/zoneinfo: it has no line 'Node N, zone NAME'")
+    return [(int(parts[i]), parts[i + 1], parts[i + 2]) for i in range(1, len(parts) - 2, 3)]

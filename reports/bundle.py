@@ -1,0 +1,290 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+A bundle: a folder of tables that one reading of one machine left behind.
+
+It is a Frictionless Data Package v2: ``datapackage.json`` describes the target and every table,
+each table is one CSV file. Written with the standard library alone, so that it can be made on the
+box; read by anything. ``sections.csv`` says how each section fared.
+
+Writing is atomic: tables go to a folder beside the target name, which is renamed when everything
+is on disk. A bundle is whole or absent.
+
+Reading trusts nothing: a bundle may come from a stranger. A table's path must be a plain file
+name inside the folder, and names must be identifiers, since SQL is written with them.
+"""
+
+import csv
+import dataclasses
+import datetime
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from reports import __version__
+from rows import Column, column, columns
+
+DESCRIPTION = "datapackage.json"
+PROFILE = "https://datapackage.org/profiles/2.0/datapackage.json"
+IDENTIFIER = re.compile(r"[a-z][a-z0-9_]*\Z")
+# A description is small (a few hundred bytes a column); anything far larger is not ours.
+MAX_DESCRIPTION_BYTES = 16 << 20
+
+Cell = int | float | str | bool | None
+
+
+class BundleError(Exception):
+    """The folder is not a bundle that can be read, or cannot be written. One line, for the user."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """How one section of the reading fared."""
+
+    section: str = column(key=True, help="name, as for collect --only")
+    status: str = column(help="ok, partial, absent (the target has no such thing) or failed")
+    seconds: float = column(unit="s", help="time spent on it")
+    rows: int = column(help="rows in its tables")
+    unreadable_bytes: int = column(unit="bytes", help="kernel memory that could not be read")
+    message: str | None = column(help="why it is not ok, and what to do about it")
+
+
+@dataclass(frozen=True)
+class Table:
+    """One table of a bundle, as ``datapackage.json`` declares it."""
+
+    name: str
+    section: str
+    title: str
+    columns: list[Column]
+    path: Path
+
+
+class Writer:
+    """
+    Writes a bundle; use it as a context manager.
+
+    Leaving the block normally makes the bundle appear at its name at once; leaving it by an
+    exception removes what was written. Anything that is in the way is refused before work starts.
+
+    :param path: the bundle's name, which must not exist unless *replace*.
+    :raises BundleError: the name is taken, or the folder cannot be made.
+    """
+
+    def __init__(self, path: Path, *, replace: bool = False) -> None:
+        self.path = path
+        self.replace = replace
+        self._tables: list[dict[str, Any]] = []
+        if not replace and os.path.lexists(path):
+            raise BundleError(f"{path}: already exists; choose another name or use --force")
+        if path.exists() and not (path / DESCRIPTION).is_file():
+            raise BundleError(f"{path}: exists and is not a bundle, so it is not replaced")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._folder = Path(
+                tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent)
+            )
+            self._folder.chmod(0o755)
+        except OSError as error:
+            raise BundleError(f"{path}: cannot write there: {error.strerror}") from error
+
+    def __enter__(self) -> "Writer":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if kind is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            if isinstance(error, OSError):
+                raise BundleError(f"{self.path}: cannot write: {error.strerror}") from error
+
+    def table(
+        self, name: str, title: str, row_type: type, rows: Iterable[Any], *, section: str
+    ) -> int:
+        """Write the rows of one table; returns how many there were."""
+        described = columns(row_type)
+        names = [c.name for c in described]
+        count = 0
+        with (self._folder / f"{name}.csv").open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(names)
+            for row in rows:
+                writer.writerow([_cell(getattr(row, column)) for column in names])
+                count += 1
+        fields = []
+        for c in described:
+            field: dict[str, Any] = {"name": c.name, "type": c.type, "description": c.help}
+            if c.unit:
+                field["unit"] = c.unit
+            if not c.nullable:
+                field["constraints"] = {"required": True}
+            fields.append(field)
+        schema: dict[str, Any] = {"fields": fields, "missingValues": [""]}
+        if keys := [c.name for c in described if c.key]:
+            schema["primaryKey"] = keys
+        self._tables.append(
+            {
+                "name": name,
+                "title": title,
+                "path": f"{name}.csv",
+                "type": "table",
+                "format": "csv",
+                "mediatype": "text/csv",
+                "encoding": "utf-8",
+                "section": section,
+                "schema": schema,
+            }
+        )
+        return count
+
+    def finish(self, target: dict[str, Cell], sections: Iterable[Section]) -> None:
+        """Write ``sections`` and the description, and make the bundle appear at its name."""
+        self.table("sections", "How each section fared", Section, sections, section="sections")
+        description = {
+            "$schema": PROFILE,
+            "name": "mmscope-bundle",
+            "title": "mmscope bundle",
+            "version": __version__,
+            "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            "target": target,
+            "resources": self._tables,
+        }
+        with (self._folder / DESCRIPTION).open("w", encoding="utf-8") as file:
+            json.dump(description, file, indent=1)
+            file.write("\n")
+        # On disk before the name appears: a machine that is about to die must not leave a bundle
+        # whose files are empty.
+        for entry in (*self._folder.iterdir(), self._folder):
+            descriptor = os.open(entry, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        if self.replace and self.path.exists():
+            old = self._folder.with_suffix(".old")
+            self.path.rename(old)
+            self._folder.rename(self.path)
+            shutil.rmtree(old, ignore_errors=True)
+        else:
+            self._folder.rename(self.path)
+
+
+def _cell(value: Cell) -> str | int | float:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return value
+
+
+class Bundle:
+    """
+    A bundle that was written earlier, possibly elsewhere and by someone else.
+
+    :raises BundleError: the folder is no bundle, or one that must not be read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        description = path / DESCRIPTION
+        if not path.is_dir():
+            hint = "it is a file" if path.exists() else "there is no such folder"
+            raise BundleError(f"{path}: not a bundle: {hint}; 'mmscope collect' makes one")
+        try:
+            if description.stat().st_size > MAX_DESCRIPTION_BYTES:
+                raise BundleError(f"{path}: {DESCRIPTION} is too large to be a bundle's")
+            data = json.loads(description.read_text(encoding="utf-8"))
+            self.target: dict[str, Cell] = dict(data["target"])
+            self.created = str(data.get("created", ""))
+            self.version = str(data.get("version", ""))
+            self.tables = {table.name: table for table in map(self._table, data["resources"])}
+        except FileNotFoundError:
+            raise BundleError(
+                f"{path}: not a bundle: it has no {DESCRIPTION}; 'mmscope collect' makes one"
+            ) from None
+        except OSError as error:
+            raise BundleError(f"{path}: cannot read {DESCRIPTION}: {error.strerror}") from error
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise BundleError(f"{path}: {DESCRIPTION} is damaged: {error!r}") from error
+        self.sections = [Section(**row) for row in self.rows("sections")]
+
+    def _table(self, resource: dict[str, Any]) -> Table:
+        name, path, schema = resource["name"], resource["path"], resource["schema"]
+        if not IDENTIFIER.match(name):
+            raise ValueError(f"table name {name!r} is not an identifier")
+        if path != f"{name}.csv":
+            raise ValueError(f"table {name} lies at {path!r}, not at {name}.csv")
+        key = schema.get("primaryKey", [])
+        described = []
+        for field in schema["fields"]:
+            if not IDENTIFIER.match(field["name"]):
+                raise ValueError(f"column name {field['name']!r} is not an identifier")
+            if field["type"] not in READERS:
+                raise ValueError(f"column {name}.{field['name']} has type {field['type']!r}")
+            described.append(
+                Column(
+                    field["name"],
+                    field["type"],
+                    not field.get("constraints", {}).get("required", False),
+                    str(field.get("unit", "")),
+                    str(field.get("description", "")),
+                    field["name"] in key,
+                )
+            )
+        section, title = str(resource.get("section", "")), str(resource.get("title", name))
+        return Table(name, section, title, described, self.path / path)
+
+    def rows(self, table: str) -> Iterator[dict[str, Any]]:
+        """
+        The rows of a table, as dictionaries of typed values.
+
+        :raises BundleError: the bundle has no such table, or its file is missing or damaged.
+        """
+        if table not in self.tables:
+            raise BundleError(f"{self.path}: has no table {table}; it has {', '.join(self.tables)}")
+        described = self.tables[table].columns
+        path = self.tables[table].path
+        if path.is_symlink():
+            raise BundleError(f"{path}: is a link; a bundle holds plain files")
+        try:
+            with path.open(newline="", encoding="utf-8") as file:
+                reader = csv.reader(file)
+                header = next(reader, [])
+                if header != [c.name for c in described]:
+                    raise ValueError(f"its columns are not those that {DESCRIPTION} declares")
+                for line in reader:
+                    yield {
+                        c.name: READERS[c.type](text) if text else None
+                        for c, text in zip(described, line, strict=True)
+                    }
+        except FileNotFoundError:
+            raise BundleError(
+                f"{path}: missing, though {DESCRIPTION} lists it; the bundle is incomplete"
+            ) from None
+        except OSError as error:
+            raise BundleError(f"{path}: cannot be read: {error.strerror}") from error
+        except (ValueError, csv.Error) as error:
+            raise BundleError(f"{path}: damaged: {error}") from error
+
+
+READERS = {
+    "integer": int,
+    "number": float,
+    "string": str,
+    "boolean": {"true": True, "false": False}.__getitem__,
+}
+
+
+def as_dict(row: Any) -> dict[str, Any]:
+    """A row of a probe as a dictionary, as :meth:`Bundle.rows` gives it."""
+    return dataclasses.asdict(row)
