@@ -18,14 +18,14 @@ every block counts by its pageblock.
 """
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from drgn import Program, offsetof, sizeof
+from linked_lists import LOOPS, LOST, Followed, find, follow_lists
 from numpy.typing import NDArray
-
-from drgn import Object, Program, offsetof, sizeof
-from linked_lists import LOOPS, LOST, find, follow_lists
 from pageblocks import PageblockTypes
 from rows import column
 from struct_pages import FlagFields, PageChunk
@@ -33,6 +33,9 @@ from zones import for_each_zone, zone_name
 
 # 8 million blocks: 256 MiB, and 32 GiB of memory in single free pages.
 MAX_BLOCKS = 8 << 20
+
+Cell = tuple[int, int, int]  # zone index, order, migratetype
+Links = tuple[NDArray[Any], ...]  # as FreeBlockFinder.links() gives them
 
 
 @dataclass(frozen=True)
@@ -151,7 +154,7 @@ class FreeBlockFinder:
         for number, large in zip(numbers[~small].tolist(), orders[~small].tolist(), strict=True):
             self.pageblock_free[number : number + (1 << (large - order))] = 1 << order
 
-    def links(self) -> tuple[NDArray[Any], ...] | None:
+    def links(self) -> Links | None:
         """
         All blocks, ascending: address of the list_head, next, prev, order, zone index, pageblock's
         migratetype. None when there were more than :data:`MAX_BLOCKS`.
@@ -209,137 +212,144 @@ def free_lists(prog: Program, finder: FreeBlockFinder) -> FreeLists:
 
     :raises FaultError: a ``struct zone`` cannot be read.
     """
-    names = finder.types.names
-    zones = {
-        node * finder.fields.zones_per_node + index: (node, zone_name(zone), zone)
-        for node, index, zone in for_each_zone(prog)
-        if zone.present_pages.value_()
-    }
+    labels = Labels(prog, finder)
+    misplaced: list[MisplacedBlocks] = []
     checks = [
         FreeListCheck(
-            -1,
-            "unknown",
-            -1,
-            None,
-            None,
-            1,
-            f"pfn {pfn:#x} has the buddy type but no possible order",
+            -1, "unknown", -1, None, None, 1, f"pfn {pfn:#x}: buddy type, but no possible order"
         )
         for pfn in finder.implausible[:MAX_PROBLEMS]
     ]
     links = finder.links()
     if links is None:
-        counts, misplaced = dict(finder.counts), []
+        counts = dict(finder.counts)
     else:
-        counts, misplaced, found = _by_list(prog, zones, names, finder.max_order, links)
-        checks += found
+        heads, cells = _list_heads(prog, labels)
+        followed = follow_lists(links[0], links[1], heads["address"])
+        counts, misplaced, astray = _sort_onto_lists(followed, cells, links, labels)
+        checks += astray
+        checks += _check_heads(followed, heads, cells, links, labels)
+        checks += _check_back_links(links, labels)
+    checks += _check_nr_free(counts, labels)
+    # Blocks in a zone or a pageblock that does not exist are damage, and still free memory.
+    odd = [cell for cell in counts if cell not in labels.cells]
     rows = [
-        FreeBlocks(node, name, order, names[mt], blocks, blocks << order)
-        for index, (node, name, _) in zones.items()
-        for order in range(finder.max_order + 1)
-        for mt in range(len(names))
-        for blocks in (counts.pop((index, order, mt), 0),)
+        FreeBlocks(*labels.place(zone), order, labels.kind(mt), blocks, blocks << order)
+        for zone, order, mt in [*labels.cells, *odd]
+        for blocks in (counts.get((zone, order, mt), 0),)
     ]
-    for (index, order, mt), blocks in counts.items():
-        node, name = zones[index][:2] if index in zones else (-1, "unknown")
-        kind = names[mt] if 0 <= mt < len(names) else "unknown"
-        rows.append(FreeBlocks(node, name, order, kind, blocks, blocks << order))
     return FreeLists(rows, misplaced, checks, links is not None)
 
 
-def _by_list(
-    prog: Program,
-    zones: dict[int, tuple[int, str, Object]],
-    names: list[str],
-    largest: int,
-    links: tuple[NDArray[Any], ...],
-) -> tuple[dict[tuple[int, int, int], int], list[MisplacedBlocks], list[FreeListCheck]]:
-    """Count blocks by the list their links lead to; say what does not fit."""
-    addresses, following, preceding, orders, zone_of, type_of = links
-    heads, cells = _list_heads(prog, zones, names, largest)
-    followed = follow_lists(addresses, following, heads["address"])
-    checks = []
+class Labels:
+    """Zone indexes and migratetypes as the words of a row."""
 
-    counts: dict[tuple[int, int, int], int] = {}
-    moved: dict[tuple[int, int, int, int], int] = {}
-    astray: dict[tuple[int, int, int, str], int] = {}
+    def __init__(self, prog: Program, finder: FreeBlockFinder) -> None:
+        self.names = finder.types.names
+        self.orders = finder.max_order + 1
+        self.zones = {
+            node * finder.fields.zones_per_node + index: (node, zone_name(zone), zone)
+            for node, index, zone in for_each_zone(prog)
+            if zone.present_pages.value_()
+        }
+        # Every free list, in the order of a table.
+        self.cells = {
+            (zone, order, mt): None
+            for zone in self.zones
+            for order in range(self.orders)
+            for mt in range(len(self.names))
+        }
+
+    def place(self, zone: int) -> tuple[int, str]:
+        return self.zones[zone][:2] if zone in self.zones else (-1, "unknown")
+
+    def kind(self, mt: int) -> str:
+        return self.names[mt] if 0 <= mt < len(self.names) else "unknown"
+
+
+def _sort_onto_lists(
+    followed: Followed, cells: NDArray[np.int64], links: Links, labels: Labels
+) -> tuple[dict[Cell, int], list[MisplacedBlocks], list[FreeListCheck]]:
+    """Count the blocks of each list; a block that is on none counts by its pageblock."""
+    _, _, _, orders, zone_of, type_of = links
     home = followed.head >= 0
     cell = cells[np.where(home, followed.head, 0)]
     fits = home & (cell[:, 0] == zone_of) & (cell[:, 1] == orders)
-    list_type = np.where(fits, cell[:, 2], type_of)
-    problem = np.select(
-        [followed.head == LOST, followed.head == LOOPS, ~fits],
-        [1, 2, 3],
-    )
-    rows = np.stack((zone_of, orders, list_type, type_of, problem), axis=1).astype(np.int64)
-    for key, count in zip(*_unique_rows(rows), strict=True):
-        index, order, on, block, what = key
-        counts[index, order, on] = counts.get((index, order, on), 0) + count
+    problem = np.select([followed.head == LOST, followed.head == LOOPS, ~fits], [1, 2, 3])
+    columns = (zone_of, orders, np.where(fits, cell[:, 2], type_of), type_of, problem)
+    counts: dict[Cell, int] = {}
+    misplaced, checks = [], []
+    for (zone, order, mt, block, what), count in _count_rows(columns):
+        counts[zone, order, mt] = counts.get((zone, order, mt), 0) + count
+        place, kind = labels.place(zone), labels.kind(mt)
         if what:
-            astray[index, order, on, PROBLEMS[what]] = count
-        elif on != block:
-            moved[index, order, on, block] = count
-
-    def place(index: int) -> tuple[int, str]:
-        return zones[index][:2] if index in zones else (-1, "unknown")
-
-    def kind(mt: int) -> str:
-        return names[mt] if 0 <= mt < len(names) else "unknown"
-
-    misplaced = [
-        MisplacedBlocks(*place(index), order, kind(on), kind(block), count, count << order)
-        for (index, order, on, block), count in sorted(moved.items())
-    ]
-    checks += [
-        FreeListCheck(*place(index), order, kind(mt), None, count, what)
-        for (index, order, mt, what), count in sorted(astray.items())
-    ]
-
-    # The heads' own links: a walk from the head must see exactly the blocks that lead to it.
-    leads_here = np.bincount(followed.head[home], minlength=len(heads))
-    first = find(addresses, heads["next"])
-    walked = np.where(first >= 0, followed.steps[first], 0)
-    walked[(first >= 0) & (followed.head[first] != np.arange(len(heads)))] = -1
-    empty = heads["next"] == heads["address"]
-    broken = np.flatnonzero((walked != leads_here) | ((first < 0) & ~empty))
-    for head in broken[:MAX_PROBLEMS]:
-        index, order, mt = cells[head].tolist()
-        if first[head] < 0 and not empty[head]:
-            what, seen = (
-                f"the head leads to {int(heads['next'][head]):#x}, not to a free block",
-                None,
+            checks.append(FreeListCheck(*place, order, kind, None, count, PROBLEMS[what]))
+        elif mt != block:
+            misplaced.append(
+                MisplacedBlocks(*place, order, kind, labels.kind(block), count, count << order)
             )
-        elif walked[head] < 0:
-            what, seen = "the head leads into another list, or in a circle", None
-        else:
-            what, seen = (
-                "a walk from the head does not see all blocks that lead to it",
-                int(walked[head]),
-            )
-        checks.append(
-            FreeListCheck(*place(index), order, kind(mt), seen, int(leads_here[head]), what)
-        )
-    # Back links: my successor's prev is me.
-    to_entry = find(addresses, following)
-    linked = to_entry >= 0
-    crooked = np.flatnonzero(linked)[preceding[to_entry[linked]] != addresses[linked]]
-    rows = np.stack((zone_of, orders, list_type), axis=1).astype(np.int64)[crooked]
-    for key, count in zip(*_unique_rows(rows), strict=True):
-        index, order, on = key
-        checks.append(
-            FreeListCheck(
-                *place(index), order, kind(on), None, count, "next block's prev does not lead back"
-            )
-        )
-    for index, (node, name, zone) in zones.items():
-        for order in range(largest + 1):
-            counted = sum(counts.get((index, order, mt), 0) for mt in range(len(names)))
-            nr_free = zone.free_area[order].nr_free.value_()
-            if counted != nr_free:
-                checks.append(
-                    FreeListCheck(node, name, order, None, nr_free, counted, "nr_free differs")
-                )
     return counts, misplaced, checks
+
+
+def _check_heads(
+    followed: Followed,
+    heads: NDArray[Any],
+    cells: NDArray[np.int64],
+    links: Links,
+    labels: Labels,
+) -> list[FreeListCheck]:
+    """A walk from a head must see exactly the blocks whose links lead to it."""
+    lead_here = np.bincount(followed.head[followed.head >= 0], minlength=len(heads))
+    first = find(links[0], heads["next"])
+    checks = []
+    for head in np.flatnonzero((heads["next"] != heads["address"]) | (lead_here != 0)):
+        seen: int | None = None
+        if heads["next"][head] == heads["address"][head]:
+            problem, seen = "head says empty, but blocks lead to it", 0
+        elif first[head] < 0:
+            problem = f"head leads to {int(heads['next'][head]):#x}, not to a free block"
+        elif followed.head[first[head]] != head:
+            problem = "head leads into another list, or in a circle"
+        elif followed.steps[first[head]] != lead_here[head]:
+            problem = "a walk from the head does not see all blocks that lead to it"
+            seen = int(followed.steps[first[head]])
+        else:
+            continue
+        zone, order, mt = cells[head].tolist()
+        kind = labels.kind(mt)
+        checks.append(
+            FreeListCheck(*labels.place(zone), order, kind, seen, int(lead_here[head]), problem)
+        )
+    return checks[:MAX_PROBLEMS]
+
+
+def _check_back_links(links: Links, labels: Labels) -> list[FreeListCheck]:
+    """The ``prev`` of a block's ``next`` must be the block."""
+    addresses, following, preceding, orders, zone_of, type_of = links
+    successor = find(addresses, following)
+    linked = np.flatnonzero(successor >= 0)
+    crooked = linked[preceding[successor[linked]] != addresses[linked]]
+    what = "the next block's prev leads elsewhere"
+    return [
+        FreeListCheck(*labels.place(zone), order, labels.kind(mt), None, count, what)
+        for (zone, order, mt), count in _count_rows(
+            (zone_of[crooked], orders[crooked], type_of[crooked])
+        )
+    ]
+
+
+def _check_nr_free(counts: dict[Cell, int], labels: Labels) -> list[FreeListCheck]:
+    """``free_area.nr_free`` counts the blocks of all migratetypes."""
+    checks = []
+    for index, (node, name, zone) in labels.zones.items():
+        for order in range(labels.orders):
+            said = zone.free_area[order].nr_free.value_()
+            counted = sum(n for (z, o, _), n in counts.items() if (z, o) == (index, order))
+            if said != counted:
+                checks.append(
+                    FreeListCheck(node, name, order, None, said, counted, "nr_free differs")
+                )
+    return checks
 
 
 PROBLEMS = {
@@ -351,32 +361,30 @@ PROBLEMS = {
 MAX_PROBLEMS = 100
 
 
-def _unique_rows(rows: NDArray[np.int64]) -> tuple[list[tuple[int, ...]], list[int]]:
-    if not len(rows):
-        return [], []
-    keys, counts = np.unique(rows, axis=0, return_counts=True)
-    return [tuple(key) for key in keys.tolist()], counts.tolist()
+def _count_rows(columns: tuple[NDArray[Any], ...]) -> Iterator[tuple[tuple[int, ...], int]]:
+    """The different rows of parallel columns, and how often each occurs."""
+    if len(columns[0]):
+        rows = np.stack(columns, axis=1).astype(np.int64)
+        for row, count in zip(*np.unique(rows, axis=0, return_counts=True), strict=True):
+            yield tuple(row.tolist()), int(count)
 
 
-def _list_heads(
-    prog: Program, zones: dict[int, tuple[int, str, Object]], names: list[str], largest: int
-) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """All list heads, ascending by address: (address, next, prev), and (zone, order, type) of each."""
+def _list_heads(prog: Program, labels: Labels) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """All list heads, ascending: (address, next), and (zone, order, type) of each."""
     area = prog.type("struct free_area")
-    per_area = area.member("free_list").type.length or 0
     stride, list_size = sizeof(area), sizeof(prog.type("struct list_head"))
+    first_list = offsetof(area, "free_list")
     records, cells = [], []
-    for index, (_, _, zone) in zones.items():
+    for index, (_, _, zone) in labels.zones.items():
         base = zone.free_area.address_
         assert base is not None
-        data = prog.read(base, stride * (largest + 1))
-        for order in range(largest + 1):
-            for mt in range(per_area):
-                offset = order * stride + offsetof(area, "free_list") + mt * list_size
-                links = np.frombuffer(data, "<u8", 2, offset)
-                records.append((base + offset, links[0], links[1]))
+        data = prog.read(base, stride * labels.orders)
+        for order in range(labels.orders):
+            for mt in range(len(labels.names)):
+                offset = order * stride + first_list + mt * list_size
+                records.append((base + offset, np.frombuffer(data, "<u8", 1, offset)[0]))
                 cells.append((index, order, mt))
-    heads = np.array(records, [("address", "<u8"), ("next", "<u8"), ("prev", "<u8")])
+    heads = np.array(records, [("address", "<u8"), ("next", "<u8")])
     ascending = np.argsort(heads["address"])
     return heads[ascending], np.array(cells, np.int64).reshape(-1, 3)[ascending]
 
@@ -425,3 +433,19 @@ def read_buddyinfo(text: str) -> list[FreeBlocks]:
         for node, zone, counts in lines
         for order, blocks in enumerate(map(int, counts.split()))
     ]
+
+
+if __name__ == "__main__":
+    from free_memory import scan_free_memory
+    from terminal import run_script
+
+    def tables(prog: Program) -> list[tuple[str, type, list[Any]]]:
+        lists = scan_free_memory(prog).lists
+        found: list[tuple[str, type, list[Any]]] = [
+            ("Free blocks", FreeBlocks, [row for row in lists.blocks if row.blocks]),
+            ("On another list than their pageblock's", MisplacedBlocks, lists.misplaced),
+            ("Lists and struct pages that disagree", FreeListCheck, lists.checks),
+        ]
+        return [table for table in found if table[2] or table[1] is FreeBlocks]
+
+    run_script(tables)

@@ -16,9 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-
 from drgn import FaultError, Program, Type, TypeKind, offsetof, sizeof
+from numpy.typing import NDArray
 
 # 2 MiB of struct page (one section's worth on x86-64) is read at full speed and fits a CPU cache's
 # neighbourhood; 16 MiB at once is three times slower (measured on a 7.2 vmcore).

@@ -14,12 +14,12 @@ import contextlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-
-from drgn import Object, Program, TypeKind, offsetof, sizeof
+from drgn import Program, offsetof
 from drgn.helpers.linux.mmzone import for_each_present_section, online_section
+from numpy.typing import NDArray
 from rows import column
 from struct_pages import FlagFields, PageChunk
 
@@ -293,25 +293,25 @@ def pageblock_runs(
 
 def read_pagetypeinfo_blocks(text: str) -> list[Pageblocks]:
     """
-    The same rows from the last table of /proc/pagetypeinfo.
+    The same rows from /proc/pagetypeinfo, which has a table of them for each node.
 
     :raises ValueError: the text is not /proc/pagetypeinfo's.
     """
-    header = re.search(r"^Number of blocks type +(.*)$", text, re.MULTILINE)
-    if not header:
-        raise ValueError("not /proc/pagetypeinfo: it has no line 'Number of blocks type'")
-    names = header.group(1).split()
+    names: list[str] = []
     rows = []
-    for line in text[header.end() :].splitlines():
-        match = re.match(r"Node (\d+), zone +(\S+) +([\d ]+)$", line)
-        if match:
+    for line in text.splitlines():
+        if line.startswith("Number of blocks type"):
+            names = line.split()[4:]
+        elif line.startswith("Number of mixed blocks"):  # page_owner's table, of the same shape
+            names = []
+        elif names and (match := re.match(r"Node (\d+), zone +(\S+) +([\d ]+)$", line)):
             counts = map(int, match.group(3).split())
             rows += [
                 Pageblocks(int(match.group(1)), match.group(2), name, blocks)
                 for name, blocks in zip(names, counts, strict=True)
             ]
-        elif line.startswith("Number of mixed"):  # page_owner's second table
-            break
+    if not rows:
+        raise ValueError("not /proc/pagetypeinfo: it has no table 'Number of blocks type'")
     return rows
 
 
@@ -325,3 +325,18 @@ def pagetypeinfo_block_order(text: str) -> int:
     if not match:
         raise ValueError("not /proc/pagetypeinfo: it has no line 'Page block order'")
     return int(match.group(1))
+
+
+if __name__ == "__main__":
+    from free_memory import scan_free_memory
+    from terminal import run_script
+
+    def tables(prog: Program) -> list[tuple[str, type, list[Any]]]:
+        memory = scan_free_memory(prog)
+        runs = pageblock_runs(memory.pageblocks, memory.blocks.pageblock_free, memory.zone_names)
+        return [
+            ("Pageblocks", Pageblocks, pageblocks(memory.pageblocks, memory.zone_names)),
+            ("Pageblock map", PageblockRun, runs),
+        ]
+
+    run_script(tables)

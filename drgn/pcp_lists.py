@@ -17,12 +17,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-
 from drgn import Object, Program, offsetof, sizeof
 from drgn.helpers.linux.cpumask import for_each_online_cpu
 from drgn.helpers.linux.percpu import per_cpu_ptr
 from linked_lists import follow_lists
+from numpy.typing import NDArray
 from rows import column
 from struct_pages import PageChunk
 from zones import for_each_zone, zone_name, zoneinfo_blocks
@@ -175,3 +174,18 @@ def read_zoneinfo_pcp(text: str) -> list[PcpPages]:
         for cpu, count in re.findall(r"^ +cpu: (\d+)\n +count: +(\d+)$", body, re.MULTILINE)
         if int(count)
     ]
+
+
+if __name__ == "__main__":
+    from free_memory import scan_free_memory
+    from terminal import run_script
+
+    def tables(prog: Program) -> list[tuple[str, type, list[Any]]]:
+        memory = scan_free_memory(prog)
+        rows, checks = pcp_pages(prog, memory.pcp, memory.types.names)
+        found: list[tuple[str, type, list[Any]]] = [("Per-CPU lists", PcpPages, rows)]
+        if checks:
+            found.append(("Pagesets whose count differs from their lists", PcpCheck, checks))
+        return found
+
+    run_script(tables)

@@ -17,11 +17,10 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
-
 from drgn import ObjectNotFoundError, Program, sizeof
 from drgn.helpers.linux.mm import for_each_valid_page_range
 from kernel_arrays import CHUNK_BYTES, Gaps, read_array, struct_dtype
+from numpy.typing import NDArray
 
 # struct page (include/linux/mm_types.h), the newest layout first.
 COLUMNS: dict[str, tuple[str, ...]] = {

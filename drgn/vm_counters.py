@@ -9,19 +9,19 @@ is added, and shown beside it, since /proc/vmstat lags by it. Costs a few reads 
 These are counters since boot, or states. They are no rates: for a rate, take two.
 """
 
+import contextlib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-
 from drgn import Object, ObjectNotFoundError, Program, sizeof
 from drgn.helpers.linux.cpumask import for_each_online_cpu
 from drgn.helpers.linux.mmzone import for_each_online_pgdat
 from drgn.helpers.linux.percpu import per_cpu, per_cpu_ptr
 from kernel_arrays import read_whole
+from numpy.typing import NDArray
 from rows import column
 
 
@@ -35,7 +35,7 @@ class VmCounter:
     )
     value: int = column(help="in the unit of /proc/vmstat; per-CPU differences included")
     unfolded: int | None = column(
-        help="part of the value that CPUs have not folded in: /proc/vmstat shows the value without it"
+        help="part of the value that CPUs have not folded in yet; /proc/vmstat shows it without"
     )
 
 
@@ -95,11 +95,10 @@ def vm_counters(prog: Program) -> list[VmCounter]:
         values.append((kind, folded, _differences(structures, member, len(folded))))
 
     state("zone", prog["vm_zone_stat"], zonestats, "vm_stat_diff")
-    try:
-        # "mm/vmstat: convert NUMA statistics to basic NUMA counters" (f19298b9516c, in v5.14)
+    # "mm/vmstat: convert NUMA statistics to basic NUMA counters" (f19298b9516c, in v5.14); absent
+    # in a kernel without CONFIG_NUMA.
+    with contextlib.suppress(ObjectNotFoundError):
         state("numa", prog["vm_numa_event"], zonestats, "vm_numa_event")
-    except ObjectNotFoundError:
-        pass  # !CONFIG_NUMA
     state("node", prog["vm_node_stat"], nodestats, "vm_node_stat_diff")
     derived = np.array(_vm_stat_items(prog, values), np.int64)
     values.append(("vm_stat", derived, np.zeros_like(derived)))
@@ -115,7 +114,7 @@ def vm_counters(prog: Program) -> list[VmCounter]:
             f"vmstat_text has {len(names)} names for {sum(len(v) for _, v, _ in values)} counters"
         )
     huge = 1 << (prog["PAGE_SHIFT"].value_() - 3)
-    rows = []
+    rows: list[VmCounter] = []
     for kind, folded, differences in values:
         for value, difference in zip(folded.tolist(), differences.tolist(), strict=True):
             name = names[len(rows)]
@@ -131,7 +130,7 @@ def _vm_stat_items(
 ) -> list[int]:
     """The items of ``enum vm_stat_item`` (``enum writeback_stat_item`` before v6.12)."""
     folded = {kind: array for kind, array, _ in values}
-    items = [*dirty_thresholds(prog, folded["zone"], folded["node"])][::-1]
+    items = list(dirty_thresholds(prog, folded["zone"], folded["node"]))
     for name in ("nr_memmap_pages", "nr_memmap_boot_pages"):
         # "mm: don't account memmap per-node" (f4cb78af91e3, in v6.12)
         try:
@@ -145,7 +144,7 @@ def dirty_thresholds(
     prog: Program, zone_stat: NDArray[np.int64], node_stat: NDArray[np.int64]
 ) -> tuple[int, int]:
     """
-    ``global_dirty_limits()`` (mm/page-writeback.c): (background threshold, threshold) in pages.
+    ``global_dirty_limits()`` (mm/page-writeback.c): (threshold, background threshold) in pages.
 
     Derived from the counters at this moment, as /proc/vmstat derives them when it is read.
     """
@@ -165,7 +164,7 @@ def dirty_thresholds(
 
     limit = threshold("vm_dirty_bytes", "vm_dirty_ratio")
     background = threshold("dirty_background_bytes", "dirty_background_ratio")
-    return (limit // 2 if background >= limit else background), limit
+    return limit, (limit // 2 if background >= limit else background)
 
 
 def read_vmstat(text: str) -> list[VmCounter]:
@@ -196,3 +195,9 @@ def read_vmstat(text: str) -> list[VmCounter]:
 def counter(rows: Iterable[VmCounter], name: str) -> Any:
     """The value of one counter, None if this kernel does not have it."""
     return next((row.value for row in rows if row.name == name), None)
+
+
+if __name__ == "__main__":
+    from terminal import run_script
+
+    run_script(lambda prog: [("vmstat, per-CPU differences added", VmCounter, vm_counters(prog))])

@@ -105,7 +105,7 @@ def for_each_zone(prog: Program) -> Iterator[tuple[int, int, Object]]:
 
 def zone_name(zone: Object) -> str:
     """The name of a ``struct zone``, as in /proc/zoneinfo."""
-    return zone.name.string_().decode("ascii", "backslashreplace")
+    return str(zone.name.string_().decode("ascii", "backslashreplace"))
 
 
 def zone_page_state(zone: Object, item: str) -> tuple[int, int]:
@@ -202,9 +202,8 @@ def trylock_free_pages(zone: Object) -> int | None:
     except AttributeError:
         return None
     pages = 0
-    for count, page in enumerate(
-        llist_for_each_entry("struct page", head.address_of_(), "pcp_llist")
-    ):
+    entries = llist_for_each_entry("struct page", head.first, "pcp_llist")
+    for count, page in enumerate(entries):
         if count >= MAX_TRYLOCK_ENTRIES:
             raise ValueError(f"trylock_free_pages of zone {zone_name(zone)} does not end")
         pages += 1 << page.private.value_()
@@ -299,3 +298,9 @@ def zoneinfo_blocks(text: str) -> list[tuple[int, str, str]]:
     if len(parts) < 4:
         raise ValueError("not /proc/zoneinfo: it has no line 'Node N, zone NAME'")
     return [(int(parts[i]), parts[i + 1], parts[i + 2]) for i in range(1, len(parts) - 2, 3)]
+
+
+if __name__ == "__main__":
+    from terminal import run_script
+
+    run_script(lambda prog: [("Zones", Zone, zones(prog))])

@@ -21,14 +21,15 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from reports import __version__
 from rows import Column, column, columns
+
+from reports import __version__
 
 DESCRIPTION = "datapackage.json"
 PROFILE = "https://datapackage.org/profiles/2.0/datapackage.json"
@@ -244,16 +245,24 @@ class Bundle:
         section, title = str(resource.get("section", "")), str(resource.get("title", name))
         return Table(name, section, title, described, self.path / path)
 
+    def table(self, name: str) -> Table:
+        """
+        A table's declaration.
+
+        :raises BundleError: the bundle has no such table.
+        """
+        if name not in self.tables:
+            raise BundleError(f"{self.path}: has no table {name}; it has {', '.join(self.tables)}")
+        return self.tables[name]
+
     def rows(self, table: str) -> Iterator[dict[str, Any]]:
         """
         The rows of a table, as dictionaries of typed values.
 
         :raises BundleError: the bundle has no such table, or its file is missing or damaged.
         """
-        if table not in self.tables:
-            raise BundleError(f"{self.path}: has no table {table}; it has {', '.join(self.tables)}")
-        described = self.tables[table].columns
-        path = self.tables[table].path
+        described = self.table(table).columns
+        path = self.table(table).path
         if path.is_symlink():
             raise BundleError(f"{path}: is a link; a bundle holds plain files")
         try:
@@ -277,7 +286,7 @@ class Bundle:
             raise BundleError(f"{path}: damaged: {error}") from error
 
 
-READERS = {
+READERS: dict[str, Callable[[str], Any]] = {
     "integer": int,
     "number": float,
     "string": str,

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+The knobs of memory management and how they are set, from the kernel's variables.
+
+Names are those under /proc/sys and /sys/kernel/mm, so that what a finding says can be typed in.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from drgn import FaultError, Program
+from rows import column
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One knob."""
+
+    name: str = column(
+        key=True, help="path under /proc/sys or /sys/kernel/mm, with dots for slashes"
+    )
+    value: str = column(help="as the file shows it; of a choice, the choice")
+
+
+# sysctl to variable (mm/page_alloc.c, mm/vmstat.c, mm/compaction.c, mm/util.c, kernel/sysctl.c).
+SYSCTLS = {
+    "vm.min_free_kbytes": "min_free_kbytes",
+    "vm.watermark_scale_factor": "watermark_scale_factor",
+    "vm.watermark_boost_factor": "watermark_boost_factor",
+    "vm.extfrag_threshold": "sysctl_extfrag_threshold",
+    "vm.compaction_proactiveness": "sysctl_compaction_proactiveness",
+    "vm.percpu_pagelist_high_fraction": "percpu_pagelist_high_fraction",
+    "vm.swappiness": "vm_swappiness",
+    "vm.overcommit_memory": "sysctl_overcommit_memory",
+    "vm.max_map_count": "sysctl_max_map_count",
+}
+# enum transparent_hugepage_flag (include/linux/huge_mm.h): the first that is set is the choice.
+THP_CHOICES = {
+    "transparent_hugepage.enabled": (
+        ("TRANSPARENT_HUGEPAGE_FLAG", "always"),
+        ("TRANSPARENT_HUGEPAGE_REQ_MADV_FLAG", "madvise"),
+    ),
+    "transparent_hugepage.defrag": (
+        ("TRANSPARENT_HUGEPAGE_DEFRAG_DIRECT_FLAG", "always"),
+        ("TRANSPARENT_HUGEPAGE_DEFRAG_KSWAPD_OR_MADV_FLAG", "defer+madvise"),
+        ("TRANSPARENT_HUGEPAGE_DEFRAG_KSWAPD_FLAG", "defer"),
+        ("TRANSPARENT_HUGEPAGE_DEFRAG_REQ_MADV_FLAG", "madvise"),
+    ),
+}
+
+
+def settings(prog: Program) -> list[Setting]:
+    """The knobs this kernel has; one it does not have is left out."""
+    rows = []
+    for name, variable in SYSCTLS.items():
+        try:
+            rows.append(Setting(name, str(prog.variable(variable).value_())))
+        except (LookupError, FaultError):
+            continue
+    try:
+        flags = prog.variable("transparent_hugepage_flags").value_()
+    except (LookupError, FaultError):
+        return rows
+    for name, choices in THP_CHOICES.items():
+        choice = next(
+            (word for flag, word in choices if flags >> prog.constant(flag).value_() & 1), "never"
+        )
+        rows.append(Setting(name, choice))
+    return rows
+
+
+def read_settings(read: Callable[[str], str]) -> list[Setting]:
+    """
+    The same rows from /proc/sys and /sys.
+
+    :param read: gives the text of a path, and raises OSError where there is none.
+    """
+    rows = []
+    for name in SYSCTLS:
+        try:
+            rows.append(Setting(name, read(f"proc/sys/{name.replace('.', '/')}").strip()))
+        except OSError:
+            continue
+    for name in THP_CHOICES:
+        try:
+            text = read(f"sys/kernel/mm/{name.replace('.', '/')}")
+        except OSError:
+            continue
+        if choice := re.search(r"\[(.+?)\]", text):
+            rows.append(Setting(name, choice.group(1)))
+    return rows
+
+
+if __name__ == "__main__":
+    from terminal import run_script
+
+    run_script(lambda prog: [("Settings", Setting, settings(prog))])

@@ -1,0 +1,305 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Opening what is to be read: the live kernel, a vmcore, or a QEMU guest.
+
+Everything that can be wrong with a target is found here and said in one line that also says what
+to do: no such file, not a vmcore, cut short, no permission, symbols of another build, none at all.
+"""
+
+import contextlib
+import datetime
+import re
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from drgn import (
+    FaultError,
+    MissingDebugInfoError,
+    Program,
+    ProgramFlags,
+)
+from drgn.helpers.linux.cpumask import for_each_online_cpu
+from drgn.helpers.linux.mmzone import for_each_online_pgdat
+from drgn.helpers.linux.timekeeping import ktime_get_real_seconds, uptime
+
+ELF64_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
+ELF64_SEGMENT = struct.Struct("<IIQQQQQQ")
+NOTE = struct.Struct("<III")
+ET_CORE, PT_LOAD, PT_NOTE, NT_GNU_BUILD_ID = 4, 1, 4, 3
+
+# What a file that is not a core starts with, and how to get the core out of it.
+WRAPPED = {
+    b"\x28\xb5\x2f\xfd": "zstd -d",
+    b"\x1f\x8b": "gunzip -k",
+    b"\xfd7zXZ\x00": "xz -dk",
+    b"BZh": "bunzip2 -k",
+}
+FLATTENED = b"makedumpfile\0\0\0\0"
+KDUMP = b"KDUMP   "
+
+
+class TargetError(Exception):
+    """The target cannot be opened. One line, for the user, that says what to do."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """What was read, as the bundle's ``target`` says it."""
+
+    kind: str  # live, vmcore, qemu, files
+    release: str
+    architecture: str
+    page_size: int
+    hostname: str
+    captured_at: str  # UTC; of a vmcore: the guest's own clock when it was taken
+    uptime_seconds: float
+    total_pages: int  # present pages
+    online_cpus: int
+    source: str  # the file's name without its folder, or the QMP address
+
+
+def open_target(
+    core: Path | None = None, symbols: Sequence[Path] = (), qemu: str | None = None
+) -> Program:
+    """
+    Open a vmcore, a QEMU guest by its QMP address, or, with neither, the live kernel.
+
+    :param symbols: vmlinux and modules; without, drgn looks in the distribution's places.
+    :raises TargetError: it cannot be read.
+    """
+    for path in symbols:
+        _check_readable(path, "symbols")
+    prog = Program()
+    if core is not None:
+        _check_core(core)
+        _open(prog, core)
+    elif qemu is not None:
+        try:
+            prog.set_qemu_qmp(qemu)
+        except (OSError, ValueError, RuntimeError) as error:
+            raise TargetError(
+                f"{qemu}: cannot attach to QEMU: {_reason(error)}; it needs a QMP socket of its "
+                "own (-qmp unix:PATH,server,nowait), '-device vmcoreinfo', and this user's right "
+                "to ptrace the QEMU process"
+            ) from error
+    else:
+        _open_live(prog)
+    _load_symbols(prog, symbols)
+    return prog
+
+
+def _open(prog: Program, core: Path) -> None:
+    try:
+        prog.set_core_dump(core)
+    except (OSError, ValueError, NotImplementedError, FaultError) as error:
+        raise TargetError(f"{core}: drgn cannot open it: {_reason(error)}") from error
+    if not prog.flags & ProgramFlags.IS_LINUX_KERNEL:
+        raise TargetError(
+            f"{core}: a core dump, but not a Linux kernel's: it has no VMCOREINFO note"
+            " (QEMU: give the guest '-device vmcoreinfo')"
+        )
+
+
+def _open_live(prog: Program) -> None:
+    try:
+        prog.set_kernel()
+    except PermissionError as error:
+        raise TargetError(
+            "reading the live kernel needs root: run it with sudo (or give --core VMCORE)"
+        ) from error
+    except FileNotFoundError as error:
+        raise TargetError(
+            "this kernel has no /proc/kcore (CONFIG_PROC_KCORE): give --core VMCORE, or read its "
+            "text files with --proc-root /"
+        ) from error
+    except (OSError, ValueError) as error:
+        raise TargetError(f"/proc/kcore: drgn cannot open it: {_reason(error)}") from error
+
+
+def _check_readable(path: Path, what: str) -> None:
+    try:
+        with path.open("rb"):
+            pass
+    except FileNotFoundError:
+        raise TargetError(f"{path}: no such file (given as {what})") from None
+    except IsADirectoryError:
+        raise TargetError(f"{path}: is a folder; {what} must be a file") from None
+    except PermissionError:
+        raise TargetError(f"{path}: no permission to read it; run as root or copy it") from None
+    except OSError as error:
+        raise TargetError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def _check_core(path: Path) -> None:
+    """Refuse what is certainly no core, with the reason that drgn does not give."""
+    _check_readable(path, "--core")
+    with path.open("rb") as file:
+        head = file.read(64)
+    for magic, command in WRAPPED.items():
+        if head.startswith(magic):
+            raise TargetError(f"{path}: is compressed; unpack it first: {command} {path}")
+    if head.startswith(FLATTENED):
+        raise TargetError(
+            f"{path}: is in makedumpfile's flattened format; rebuild it first: "
+            f"makedumpfile -R {path}.rebuilt < {path}"
+        )
+    if head.startswith(KDUMP):
+        return
+    if not head:
+        raise TargetError(f"{path}: is empty, not a vmcore")
+    if not head.startswith(b"\x7fELF"):
+        raise TargetError(f"{path}: not a vmcore: neither ELF nor kdump-compressed")
+    if len(head) == 64 and head[4] == 2 and ELF64_HEADER.unpack(head)[1] != ET_CORE:
+        raise TargetError(f"{path}: an ELF file, but no core; was it meant as --symbols?")
+
+
+def missing_bytes(path: Path) -> int:
+    """
+    How much of an ELF core's memory lies behind the end of the file: it was cut short.
+
+    0 for a whole core, and for other formats, which do not tell.
+    """
+    size = path.stat().st_size
+    try:
+        with path.open("rb") as file:
+            head = file.read(64)
+            if not head.startswith(b"\x7fELF") or head[4] != 2:
+                return 0
+            header = ELF64_HEADER.unpack(head)
+            offset, entry_size, count = header[5], header[9], header[10]
+            file.seek(offset)
+            table = file.read(entry_size * count)
+    except (OSError, struct.error):
+        return 0
+    missing = 0
+    for start in range(0, len(table) - ELF64_SEGMENT.size + 1, entry_size or 1):
+        kind, _, begin, _, _, length, _, _ = ELF64_SEGMENT.unpack_from(table, start)
+        if kind == PT_LOAD:
+            missing += max(begin + length - max(size, begin), 0)
+    return missing
+
+
+def build_id(path: Path) -> str | None:
+    """The GNU build ID of an ELF file, as hexadecimal digits; None if it has none."""
+    with path.open("rb") as file:
+        head = file.read(64)
+        if not head.startswith(b"\x7fELF") or len(head) < 64 or head[4] != 2:
+            return None
+        header = ELF64_HEADER.unpack(head)
+        file.seek(header[5])
+        table = file.read(header[9] * header[10])
+        for start in range(0, len(table) - ELF64_SEGMENT.size + 1, header[9] or 1):
+            kind, _, begin, _, _, length, _, _ = ELF64_SEGMENT.unpack_from(table, start)
+            if kind != PT_NOTE:
+                continue
+            file.seek(begin)
+            for name, note, data in _notes(file.read(min(length, 1 << 20))):
+                if name == b"GNU\0" and note == NT_GNU_BUILD_ID:
+                    return data.hex()
+    return None
+
+
+def _notes(data: bytes) -> Iterator[tuple[bytes, int, bytes]]:
+    position = 0
+    while position + NOTE.size <= len(data):
+        name_size, size, kind = NOTE.unpack_from(data, position)
+        name = position + NOTE.size
+        begin = name + (name_size + 3 & ~3)
+        yield data[name : name + name_size], kind, data[begin : begin + size]
+        position = begin + (size + 3 & ~3)
+
+
+def _load_symbols(prog: Program, symbols: Sequence[Path]) -> None:
+    info = vmcoreinfo(prog)
+    release = info.get("OSRELEASE", "of unknown release")
+    wanted = info.get("BUILD-ID")
+    if symbols:
+        # drgn ignores files that do not fit, so that the reason would be lost.
+        found = {path: build_id(path) for path in symbols if path.suffix not in (".ko", ".debug")}
+        if wanted and found and wanted not in found.values():
+            path, other = next(iter(found.items()))
+            raise TargetError(
+                f"{path}: does not fit: its build ID is {other or 'missing'}, the kernel "
+                f"({release}) has {wanted}; {where_symbols_are(release)}"
+            )
+    try:
+        prog.load_debug_info(symbols, default=not symbols, main=bool(symbols))
+    except MissingDebugInfoError as error:
+        with contextlib.suppress(LookupError):
+            prog.type("struct page")
+            return  # the kernel's are there; a module's are not, which is no reason to stop
+        raise TargetError(
+            f"no debug symbols for kernel {release} (build ID {wanted or 'unknown'}): "
+            f"{where_symbols_are(release)}"
+        ) from error
+    except (OSError, ValueError) as error:
+        raise TargetError(f"cannot load debug symbols: {_reason(error)}") from error
+    try:
+        prog.type("struct page")
+    except LookupError:
+        raise TargetError(
+            f"the symbols for kernel {release} have no type information; "
+            f"{where_symbols_are(release)}"
+        ) from None
+
+
+def where_symbols_are(release: str) -> str:
+    """What to install or give to get the debug symbols of a kernel release."""
+    if "-amd64" in release or "-arm64" in release or "+deb" in release:
+        advice = f"apt install linux-image-{release}-dbg"
+    elif re.search(r"\.(fc|el|amzn)\d+", release):
+        advice = f"dnf debuginfo-install kernel-{release}"
+    elif re.search(r"-(generic|aws|azure|gcp|kvm|lowlatency)$", release):
+        advice = f"install linux-image-{release}-dbgsym (ddebs)"
+    elif "-default" in release:
+        advice = "zypper install kernel-default-debuginfo"
+    else:
+        advice = "keep the vmlinux of the build"
+    return f"{advice}, or give --symbols VMLINUX"
+
+
+def vmcoreinfo(prog: Program) -> dict[str, str]:
+    """The ``KEY=value`` lines of the target's VMCOREINFO."""
+    try:
+        text = prog["VMCOREINFO"].string_().decode("ascii", "backslashreplace")
+    except (LookupError, FaultError):
+        return {}
+    return dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+
+
+def describe(prog: Program, source: str) -> Target:
+    """
+    What the target says about itself. What cannot be read is empty or 0, never a guess.
+
+    :param source: where it came from: a file's name, a QMP address.
+    """
+    name = prog["init_uts_ns"].name
+    page_size = 1 << prog["PAGE_SHIFT"].value_()
+    present = sum(
+        zone.present_pages.value_()
+        for pgdat in for_each_online_pgdat(prog)
+        for zone in pgdat.node_zones
+    )
+    live = prog.flags & ProgramFlags.IS_LIVE
+    kind = "vmcore" if not live else "qemu" if source else "live"
+    seconds = ktime_get_real_seconds(prog).value_()
+    return Target(
+        kind=kind,
+        release=name.release.string_().decode("ascii", "backslashreplace"),
+        architecture=name.machine.string_().decode("ascii", "backslashreplace"),
+        page_size=page_size,
+        hostname=name.nodename.string_().decode("utf-8", "backslashreplace"),
+        captured_at=datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat(),
+        uptime_seconds=round(uptime(prog), 3),
+        total_pages=present,
+        online_cpus=len(list(for_each_online_cpu(prog))),
+        source=source or "/proc/kcore",
+    )
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Rows on a terminal, and probes as scripts.
+
+Numbers are right-aligned with thousands separators and their unit in the header. Text from the
+kernel is anybody's: control bytes are shown, not sent.
+"""
+
+import csv
+import json
+import re
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import IO, Any
+
+from drgn import FaultError, Program, get_default_prog
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+from rows import Column, columns
+
+# C0, DEL, C1, and the characters that reorder or hide text on a terminal.
+CONTROL = re.compile(
+    r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
+)
+FORMATS = ("table", "csv", "json")
+
+
+def visible(text: str) -> str:
+    """Text with every control character written out, as ``\\x1b``."""
+    return CONTROL.sub(lambda match: ascii(match.group())[1:-1], text)
+
+
+def format_cell(value: Any, column: Column) -> str:
+    """A value as a terminal table shows it; unknown is ``-``."""
+    if value is None:
+        return "-"
+    if column.type == "integer":
+        # A page frame number is an address, not a quantity.
+        return f"{value:#x}" if column.name.endswith("pfn") else f"{value:,}"
+    if column.type == "number":
+        return f"{value:,.3f}"
+    return visible(str(value))
+
+
+def print_table(
+    described: Sequence[Column],
+    rows: Iterable[Sequence[Any]],
+    *,
+    title: str = "",
+    file: IO[str] | None = None,
+) -> int:
+    """
+    Print rows as a table that fits its columns; returns how many there were.
+
+    On a terminal, wide cells wrap; in a pipe a line is a row, however long.
+    """
+    file = sys.stdout if file is None else file
+    width = shutil.get_terminal_size((100, 24)).columns if file.isatty() else 10_000
+    table = Table(
+        title=Text(title) if title else None,
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        show_edge=False,
+    )
+    for column in described:
+        header = Text(column.name)
+        if column.unit and column.unit not in column.name:
+            header.append(f"\n{column.unit}", "dim")
+        number = column.type in ("integer", "number")
+        table.add_column(header, justify="right" if number else "left", overflow="fold")
+    count = 0
+    for row in rows:
+        table.add_row(*(Text(format_cell(v, c)) for v, c in zip(row, described, strict=True)))
+        count += 1
+    Console(file=file, width=width, highlight=False, markup=False).print(table)
+    return count
+
+
+def print_rows(
+    described: Sequence[Column],
+    rows: Iterable[Sequence[Any]],
+    *,
+    form: str = "table",
+    title: str = "",
+    file: IO[str] | None = None,
+) -> int:
+    """
+    Print rows as a ``table`` to look at, or as ``csv`` or ``json`` (one array) for a program.
+    """
+    file = sys.stdout if file is None else file
+    if form == "table":
+        return print_table(described, rows, title=title, file=file)
+    names = [c.name for c in described]
+    count = 0
+    if form == "csv":
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(names)
+        for count, row in enumerate(rows, 1):  # noqa: B007
+            writer.writerow(["" if value is None else value for value in row])
+        return count
+    file.write("[")
+    for count, row in enumerate(rows, 1):
+        file.write(",\n " if count > 1 else "\n ")
+        file.write(json.dumps(dict(zip(names, row, strict=True))))
+    file.write("\n]\n")
+    return count
+
+
+def print_dataclasses(row_type: type, rows: Iterable[Any], *, title: str = "") -> int:
+    """Print a probe's rows as a table."""
+    described = columns(row_type)
+    names = [c.name for c in described]
+    return print_table(described, ([getattr(row, n) for n in names] for row in rows), title=title)
+
+
+def run_script(probe: Callable[[Program], Iterable[tuple[str, type, Iterable[Any]]]]) -> None:
+    """
+    Run a probe as a drgn script: ``drgn -c vmcore -s vmlinux drgn/zones.py``.
+
+    :param probe: gives (title, row type, rows) for each table to print.
+    """
+    try:
+        for position, (title, row_type, rows) in enumerate(probe(get_default_prog())):
+            if position:
+                print()
+            print_dataclasses(row_type, rows, title=title)
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader (head, less) has seen enough
+    except (FaultError, LookupError, ValueError) as error:
+        sys.exit(f"{sys.argv[0]}: {visible(str(error))}")

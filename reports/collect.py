@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Running the sections over a target and writing what they found as a bundle.
+
+Each section is on its own: it has a deadline, and what goes wrong in it becomes its status and one
+line of words, while the others go on.
+"""
+
+import contextlib
+import datetime
+import os
+import signal
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from types import FrameType
+
+from drgn import FaultError
+from target import Target, describe
+from zones import read_zoneinfo
+
+from reports.bundle import Section, Writer
+from reports.sections import SECTIONS, Absent, Files, Found, Memory, SectionSpec
+
+# (section, its title, pages done, pages in all); pages are 0 where they are not known
+Progress = Callable[[str, str, int, int], None]
+
+
+class DeadlineExceeded(Exception):
+    """A section took longer than it may."""
+
+
+@contextlib.contextmanager
+def deadline(seconds: float) -> Iterator[None]:
+    """
+    Raise :class:`DeadlineExceeded` in the block after so many seconds.
+
+    By SIGALRM, so only in the main thread; a single read of the target is not interrupted.
+    """
+
+    def expire(signum: int, frame: FrameType | None) -> None:
+        raise DeadlineExceeded(f"took longer than {seconds:g} s and was stopped")
+
+    previous = signal.signal(signal.SIGALRM, expire)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+
+
+def run_section(
+    spec: SectionSpec, source: Memory | Files, *, verbose: bool = False
+) -> tuple[Section, Found]:
+    """Run one section; whatever happens in it, the answer is a status and the tables it has."""
+    begin = time.monotonic()
+    found = Found()
+    status, message = "ok", None
+    try:
+        with deadline(spec.deadline):
+            if isinstance(source, Memory):
+                found = spec.from_memory(source)
+            else:
+                found = spec.from_files(source)
+        if found.notes:
+            status, message = "partial", "; ".join(found.notes)
+    except Absent as reason:
+        status, message = "absent", str(reason)
+    except Exception as error:
+        if verbose:
+            traceback.print_exc()
+        status, message = "failed", explain(error)
+    rows = sum(len(table[3]) for table in found.tables)
+    seconds = round(time.monotonic() - begin, 3)
+    return Section(spec.name, status, seconds, rows, found.unreadable_bytes, message), found
+
+
+def explain(error: Exception) -> str:
+    """One line for an error inside a section."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    if isinstance(error, FaultError):
+        return f"memory that it needs cannot be read ({text}): damaged, or left out of the dump"
+    if isinstance(error, (LookupError, AttributeError)):
+        return f"this kernel's layout is not known here: {text.strip(chr(39))}"
+    if isinstance(error, (DeadlineExceeded, ValueError, NotImplementedError)):
+        return text
+    return f"{type(error).__name__}: {text}"
+
+
+def collect(
+    source: Memory | Files,
+    target: Target,
+    writer: Writer,
+    only: Sequence[str] = (),
+    *,
+    notes: dict[str, str] | None = None,
+    progress: Progress | None = None,
+    verbose: bool = False,
+) -> list[Section]:
+    """
+    Run the sections and write the bundle; returns how they fared.
+
+    :param only: names of sections; all of them if empty.
+    :param notes: more to say about the target, for ``datapackage.json``.
+    """
+    sections = []
+    for spec in SECTIONS.values():
+        if only and spec.name not in only:
+            continue
+        if progress is not None:
+            progress(spec.name, spec.title, 0, 0)
+            if isinstance(source, Memory):
+                source.progress = lambda done, total, spec=spec: progress(
+                    spec.name, spec.title, done, total
+                )
+        section, found = run_section(spec, source, verbose=verbose)
+        for name, title, row_type, rows in found.tables:
+            writer.table(name, title, row_type, rows, section=spec.name)
+        sections.append(section)
+    writer.finish({**asdict(target), **(notes or {})}, sections)
+    return sections
+
+
+def describe_memory(memory: Memory, source: str) -> Target:
+    """What a kernel's memory says about the machine."""
+    return describe(memory.prog, source)
+
+
+def describe_files(files: Files) -> Target:
+    """
+    What a tree of text files says about the machine; unknown words are empty.
+
+    :raises Absent: it has no /proc/zoneinfo, so it is no such tree.
+    """
+    zones = read_zoneinfo(files.read("proc/zoneinfo"))
+    here = files.root.resolve() == Path("/")
+
+    def first(*paths: str) -> str:
+        for path in paths:
+            with contextlib.suppress(OSError):
+                return files.open(path).strip()
+        return ""
+
+    version = first("proc/version").split()
+    kernel = os.uname() if here else None
+    uptime = first("proc/uptime").split()
+    taken = time.time() if here else (files.root / "proc/zoneinfo").stat().st_mtime
+    return Target(
+        kind="files",
+        release=first("proc/sys/kernel/osrelease") or (version[2] if len(version) > 2 else ""),
+        architecture=kernel.machine if kernel else "",
+        page_size=os.sysconf("SC_PAGE_SIZE") if here else 4096,
+        hostname=kernel.nodename if kernel else first("proc/sys/kernel/hostname", "hostname"),
+        captured_at=datetime.datetime.fromtimestamp(int(taken), datetime.UTC).isoformat(),
+        uptime_seconds=float(uptime[0]) if uptime else 0.0,
+        total_pages=sum(zone.present_pages for zone in zones),
+        online_cpus=os.cpu_count() or 0 if here else 0,
+        source=str(files.root) if here else files.root.name,
+    )

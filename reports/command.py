@@ -1,0 +1,280 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+The ``mmscope`` command.
+
+Exit codes: 0 done; 1 done, but sections are missing (which, and why, on stderr); 2 bad usage;
+3 the target could not be opened. An error is one line that says what to do; ``-v`` adds the
+traceback.
+"""
+
+import argparse
+import contextlib
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as ProgressBar
+from rows import columns
+from target import TargetError, missing_bytes, open_target
+from terminal import FORMATS, print_rows, visible
+
+from reports import __version__
+from reports.bundle import Bundle, BundleError, Section, Writer
+from reports.collect import Progress, collect, describe_files, describe_memory, run_section
+from reports.sections import SECTIONS, Absent, Files, Memory
+
+DONE, INCOMPLETE, BAD_USAGE, NO_TARGET = 0, 1, 2, 3
+
+
+class UsageError(Exception):
+    """What was asked for does not fit together."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code."""
+    parser = build_parser()
+    args = parser.parse_args(arguments)
+    try:
+        code: int = args.run(args)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # The reader (head, less) has seen enough. Python would complain at exit otherwise.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return DONE
+    except KeyboardInterrupt:
+        say("interrupted; nothing was written")
+        return 130
+    except (TargetError, Absent, BundleError, UsageError, OSError) as error:
+        if args.verbose:
+            traceback.print_exc()
+        if isinstance(error, OSError):
+            say(f"{error.filename or 'output'}: {error.strerror}")
+        else:
+            say(str(error))
+        return NO_TARGET if isinstance(error, (TargetError, Absent)) else BAD_USAGE
+
+
+def say(text: str) -> None:
+    """A line for the user, on stderr."""
+    print(f"mmscope: {visible(text)}", file=sys.stderr)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """All subcommands and their options."""
+    parser = argparse.ArgumentParser(
+        prog="mmscope",
+        description="What Linux memory management was doing, and why it hurts: "
+        "from a live kernel, a vmcore or /proc, as tables, findings and one HTML report.",
+        epilog="Exit codes: 0 done; 1 done with sections missing; 2 bad usage; "
+        "3 the target could not be opened.",
+    )
+    parser.add_argument("--version", action="version", version=f"mmscope {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def command(
+        name: str, run: Callable[[argparse.Namespace], int], help: str, text: str = ""
+    ) -> argparse.ArgumentParser:
+        sub = commands.add_parser(name, help=help, description=text or help)
+        sub.add_argument("-v", "--verbose", action="store_true", help="show tracebacks")
+        sub.set_defaults(run=run)
+        return sub
+
+    sub = command(
+        "collect",
+        run_collect,
+        "read a kernel and write a bundle",
+        "Read a kernel and write a bundle: a folder of CSV tables and datapackage.json. "
+        "Without --core, --qemu or --proc-root it reads the live kernel.",
+    )
+    add_target_options(sub)
+    sub.add_argument(
+        "--only", type=section_names, default=(), metavar="SECTION,…", help=SECTION_HELP
+    )
+    sub.add_argument(
+        "-o", "--output", type=Path, required=True, metavar="BUNDLE", help="folder to make"
+    )
+    sub.add_argument("--force", action="store_true", help="replace a bundle that is already there")
+
+    sub = command(
+        "show",
+        run_show,
+        "print tables in the terminal",
+        "Print a table of a bundle, or a section read from a target now. "
+        "'mmscope show tables BUNDLE' lists the tables.",
+    )
+    sub.add_argument(
+        "what", metavar="TABLE|SECTION", help="table of the bundle, or section to read"
+    )
+    sub.add_argument("bundle", nargs="?", type=Path, metavar="BUNDLE", help="bundle to read from")
+    sub.add_argument("--format", choices=FORMATS, default="table", help="default: table")
+    add_target_options(sub)
+    return parser
+
+
+SECTION_HELP = f"sections: {', '.join(SECTIONS)}"
+
+
+def section_names(text: str) -> list[str]:
+    """The value of --only."""
+    names = [name for name in text.split(",") if name]
+    for name in names:
+        if name not in SECTIONS:
+            raise argparse.ArgumentTypeError(f"no section {name!r}; {SECTION_HELP}")
+    return names
+
+
+def add_target_options(parser: argparse.ArgumentParser) -> None:
+    """The options that say what to read."""
+    group = parser.add_argument_group("target (default: the live kernel)")
+    where = group.add_mutually_exclusive_group()
+    where.add_argument("--core", type=Path, metavar="FILE", help="vmcore: ELF or kdump-compressed")
+    where.add_argument("--qemu", metavar="ADDR", help="QMP socket of a QEMU guest")
+    where.add_argument(
+        "--proc-root", type=Path, metavar="DIR", help="text files only: / or an unpacked sosreport"
+    )
+    group.add_argument(
+        "--symbols",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="vmlinux (and modules) with debug info; may be given more than once",
+    )
+    group.add_argument(
+        "--pageblock-order",
+        type=int,
+        metavar="N",
+        help="for a kernel built with a smaller CONFIG_PAGE_BLOCK_MAX_ORDER, which its debug info "
+        "does not tell",
+    )
+
+
+def open_source(args: argparse.Namespace) -> tuple[Memory | Files, str, dict[str, str]]:
+    """
+    What the target options name: (source, its name, notes).
+
+    A live kernel whose memory cannot be read is read as text, which needs no symbols and, for the
+    most part, no root; the reason is said and noted.
+
+    :raises TargetError: it cannot be opened.
+    """
+    if args.symbols and args.proc_root:
+        raise UsageError("--symbols goes with a kernel's memory, not with --proc-root")
+    if args.proc_root is not None:
+        if not (args.proc_root / "proc").is_dir():
+            raise TargetError(
+                f"{args.proc_root}: has no folder 'proc'; give / or a sosreport's folder"
+            )
+        return Files(args.proc_root), args.proc_root.name, {}
+    notes = {}
+    name = args.core.name if args.core is not None else args.qemu or ""
+    try:
+        prog = open_target(args.core, args.symbols, args.qemu)
+    except TargetError as error:
+        if args.core is not None or args.qemu is not None or args.symbols:
+            raise
+        say(f"{error}; reading /proc and /sys instead")
+        return Files(Path("/")), "/", {"fallback": str(error)}
+    if args.pageblock_order is not None:
+        prog.cache["pageblock_order"] = args.pageblock_order
+    if args.core is not None and (missing := missing_bytes(args.core)):
+        notes["truncated"] = (
+            f"{missing:,} bytes of the machine's memory lie behind the end of the file: "
+            "the dump was cut short"
+        )
+        say(f"{args.core}: {notes['truncated']}; reading what is there")
+    return Memory(prog), name, notes
+
+
+@contextlib.contextmanager
+def progress_bar() -> Iterator[Progress | None]:
+    """Progress on a terminal; silence in a pipe."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield None
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with ProgressBar(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("opening", total=None)
+
+        def show(section: str, title: str, done: int, total: int) -> None:
+            what = f"{title}: struct pages" if total else title
+            bar.update(task, description=what, completed=done, total=total or None)
+
+        yield show
+
+
+def run_collect(args: argparse.Namespace) -> int:
+    with Writer(args.output, replace=args.force) as writer:
+        source, name, notes = open_source(args)
+        if isinstance(source, Memory):
+            target = describe_memory(source, name)
+        else:
+            target = describe_files(source)
+        with progress_bar() as progress:
+            sections = collect(
+                source,
+                target,
+                writer,
+                args.only,
+                notes=notes,
+                progress=progress,
+                verbose=args.verbose,
+            )
+    return report_sections(args.output, sections, bool(notes))
+
+
+def report_sections(path: Path, sections: list[Section], incomplete: bool) -> int:
+    """Say on stderr what is missing; the exit code."""
+    for section in sections:
+        if section.status != "ok":
+            say(f"{section.section}: {section.status}: {section.message}")
+            incomplete = True
+    return INCOMPLETE if incomplete else DONE
+
+
+def run_show(args: argparse.Namespace) -> int:
+    if args.bundle is None:
+        return show_section(args)
+    if args.core or args.qemu or args.proc_root or args.symbols:
+        raise UsageError("give a BUNDLE or a target, not both")
+    bundle = Bundle(args.bundle)
+    if args.what == "tables":
+        for table in bundle.tables.values():
+            print(f"{table.name:24} {table.title}")
+        return DONE
+    shown = bundle.table(args.what)
+    cells = ([row[c.name] for c in shown.columns] for row in bundle.rows(args.what))
+    print_rows(shown.columns, cells, form=args.format, title=shown.title)
+    return DONE
+
+
+def show_section(args: argparse.Namespace) -> int:
+    if args.what not in SECTIONS:
+        raise UsageError(
+            f"{args.what}: no such section, and no bundle given to show a table of; {SECTION_HELP}"
+        )
+    source, _, _ = open_source(args)
+    section, found = run_section(SECTIONS[args.what], source, verbose=args.verbose)
+    for position, (_, title, row_type, rows) in enumerate(found.tables):
+        if position and args.format == "table":
+            print()
+        described = columns(row_type)
+        names = [c.name for c in described]
+        cells = ([getattr(row, name) for name in names] for row in rows)
+        print_rows(described, cells, form=args.format, title=title)
+    return report_sections(Path(), [section], False)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

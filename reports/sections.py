@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+The sections of a reading: for each, how to get its tables from memory and how from text.
+
+A new section is a function or two here and a line in :data:`SECTIONS`. Sections that need the
+struct pages share one pass: whoever asks first, pays.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from drgn import FaultError, Program, ProgramFlags
+from free_lists import (
+    FreeBlocks,
+    FreeListCheck,
+    MisplacedBlocks,
+    read_buddyinfo,
+    read_pagetypeinfo,
+)
+from free_memory import FreeMemory, pages_by_zone, scan_free_memory
+from pageblocks import (
+    PageblockRun,
+    Pageblocks,
+    pageblock_runs,
+    pageblocks,
+    pagetypeinfo_block_order,
+    read_pagetypeinfo_blocks,
+)
+from pcp_lists import PcpCheck, PcpPages, pcp_pages, read_zoneinfo_pcp
+from settings import Setting, read_settings, settings
+from vm_counters import VmCounter, read_vmstat, vm_counters
+from zones import FreeAccounting, Zone, free_accounting, read_zoneinfo, zones
+
+MOVING = "; the kernel was running while it was read, so that they moved"
+
+
+class Absent(Exception):
+    """The target has no such thing. The words say why, and what would change that."""
+
+
+@dataclass
+class Found:
+    """The tables of a section, and what keeps them from being whole."""
+
+    tables: list[tuple[str, str, type, list[Any]]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)  # each makes the section partial
+    unreadable_bytes: int = 0
+
+    def add(self, name: str, title: str, row_type: type, rows: list[Any]) -> "Found":
+        self.tables.append((name, title, row_type, rows))
+        return self
+
+
+@dataclass
+class Memory:
+    """A kernel's memory, and the pass over its struct pages once somebody needs it."""
+
+    prog: Program
+    progress: Callable[[int, int], None] | None = None
+    _free: FreeMemory | Exception | None = None
+
+    @property
+    def live(self) -> bool:
+        return bool(self.prog.flags & ProgramFlags.IS_LIVE)
+
+    @property
+    def free(self) -> FreeMemory:
+        """The pass, run once; if it failed, it failed for everyone who needs it."""
+        if self._free is None:
+            try:
+                self._free = scan_free_memory(self.prog, self.progress)
+            except Exception as error:
+                self._free = error
+        if isinstance(self._free, Exception):
+            raise self._free
+        return self._free
+
+
+@dataclass
+class Files:
+    """
+    A tree with /proc and /sys: a live host's root, or an unpacked sosreport.
+
+    :param root: the folder that has ``proc/`` in it.
+    """
+
+    root: Path
+
+    def read(self, path: str) -> str:
+        """
+        The text of a file of the tree.
+
+        :raises Absent: it is not there, or not for this user; the words say what to do.
+        """
+        try:
+            return self.open(path)
+        except FileNotFoundError:
+            raise Absent(f"{self.root / path}: no such file") from None
+        except PermissionError:
+            raise Absent(f"{self.root / path}: only root may read it; run as root") from None
+        except OSError as error:
+            raise Absent(f"{self.root / path}: {error.strerror}") from None
+
+    def open(self, path: str) -> str:
+        return (self.root / path).read_bytes().decode("utf-8", "backslashreplace")
+
+
+@dataclass(frozen=True)
+class SectionSpec:
+    """A section: its name on the command line, its title, and where its tables come from."""
+
+    name: str
+    title: str
+    from_memory: Callable[[Memory], Found]
+    from_files: Callable[[Files], Found]
+    deadline: float = 120.0  # seconds
+
+
+def zones_from_memory(memory: Memory) -> Found:
+    return Found().add("zones", "Zones", Zone, zones(memory.prog))
+
+
+def zones_from_files(files: Files) -> Found:
+    rows = read_zoneinfo(files.read("proc/zoneinfo"))
+    found = Found()
+    try:
+        text = files.read("proc/pagetypeinfo")
+        rows = with_reserve(rows, text)
+    except (Absent, ValueError) as reason:
+        found.notes.append(f"HighAtomic reserve unknown: {reason}")
+    return found.add("zones", "Zones", Zone, rows)
+
+
+def with_reserve(rows: list[Zone], pagetypeinfo: str) -> list[Zone]:
+    """
+    Zones with their HighAtomic reserve, which is counted in whole pageblocks.
+
+    :raises ValueError: the text is not /proc/pagetypeinfo's.
+    """
+    block = 1 << pagetypeinfo_block_order(pagetypeinfo)
+    reserved: dict[tuple[int, str], int] = {}
+    free: dict[tuple[int, str], int] = {}
+    for row in read_pagetypeinfo_blocks(pagetypeinfo):
+        if row.migratetype == "HighAtomic":
+            reserved[row.node, row.zone] = row.blocks * block
+    for listed in read_pagetypeinfo(pagetypeinfo):
+        if listed.migratetype == "HighAtomic":
+            key = listed.node, listed.zone
+            free[key] = free.get(key, 0) + listed.pages
+    return [
+        dataclasses.replace(
+            row,
+            highatomic_reserved_pages=reserved.get((row.node, row.zone)),
+            highatomic_free_pages=free.get((row.node, row.zone)),
+        )
+        for row in rows
+    ]
+
+
+def free_lists_from_memory(memory: Memory) -> Found:
+    free = memory.free
+    lists = free.lists
+    found = Found(unreadable_bytes=free.scan.gaps.bytes)
+    found.notes += _gap_note(free)
+    if lists.checks:
+        found.notes.append(
+            f"{len(lists.checks)} free lists and their struct pages disagree (free_list_checks)"
+            f"{MOVING if memory.live else ''}"
+        )
+    if not lists.followed:
+        found.notes.append("too many free blocks to follow the lists: counted by pageblock")
+    found.add("free_blocks", "Free blocks", FreeBlocks, lists.blocks)
+    found.add(
+        "misplaced_blocks",
+        "Free blocks on another list than their pageblock's",
+        MisplacedBlocks,
+        lists.misplaced,
+    )
+    return found.add(
+        "free_list_checks",
+        "Free lists and struct pages that disagree",
+        FreeListCheck,
+        lists.checks,
+    )
+
+
+def accounting_from_memory(memory: Memory) -> Found:
+    free = memory.free
+    found = Found(notes=_gap_note(free), unreadable_bytes=free.scan.gaps.bytes)
+    pcp: dict[tuple[int, str], int] | None = None
+    try:
+        pcp = pages_by_zone(pcp_pages(memory.prog, free.pcp, free.types.names)[0])
+    except (FaultError, LookupError, ValueError) as error:
+        found.notes.append(f"pages on per-CPU lists unknown: {error}")
+    rows = free_accounting(
+        memory.prog, free.list_pages(isolate=False), free.list_pages(isolate=True), pcp
+    )
+    if any(row.remainder_pages for row in rows):
+        found.notes.append(
+            "the free lists and NR_FREE_PAGES differ by the remainder shown"
+            f"{MOVING if memory.live else ''}"
+        )
+    return found.add("free_accounting", "What NR_FREE_PAGES is made of", FreeAccounting, rows)
+
+
+def accounting_from_files(files: Files) -> Found:
+    raise Absent("the parts of NR_FREE_PAGES are not in /proc; read the kernel's memory (as root)")
