@@ -208,3 +208,104 @@ def accounting_from_memory(memory: Memory) -> Found:
 
 def accounting_from_files(files: Files) -> Found:
     raise Absent("the parts of NR_FREE_PAGES are not in /proc; read the kernel's memory (as root)")
+
+
+def free_lists_from_files(files: Files) -> Found:
+    found = Found()
+    try:
+        rows = read_pagetypeinfo(files.read("proc/pagetypeinfo"))
+    except (Absent, ValueError) as reason:
+        rows = read_buddyinfo(files.read("proc/buddyinfo"))
+        found.notes.append(f"{reason}; /proc/buddyinfo tells orders, but not migratetypes")
+    return found.add("free_blocks", "Free blocks", FreeBlocks, rows)
+
+
+def pcp_lists_from_memory(memory: Memory) -> Found:
+    free = memory.free
+    rows, checks = pcp_pages(memory.prog, free.pcp, free.types.names)
+    found = Found(notes=_gap_note(free), unreadable_bytes=free.scan.gaps.bytes)
+    if checks:
+        found.notes.append(
+            f"{len(checks)} per-CPU lists differ from their count (pcp_checks)"
+            f"{MOVING if memory.live else ''}"
+        )
+    found.add("pcp_pages", "Free pages on per-CPU lists", PcpPages, rows)
+    return found.add("pcp_checks", "Per-CPU lists that differ from their count", PcpCheck, checks)
+
+
+def pcp_lists_from_files(files: Files) -> Found:
+    rows = read_zoneinfo_pcp(files.read("proc/zoneinfo"))
+    return Found().add("pcp_pages", "Free pages on per-CPU lists", PcpPages, rows)
+
+
+def pageblocks_from_memory(memory: Memory) -> Found:
+    free = memory.free
+    found = Found(notes=_gap_note(free), unreadable_bytes=free.scan.gaps.bytes)
+    try:
+        free_pages = free.blocks.pageblock_free
+    except Exception as error:
+        free_pages = None
+        found.notes.append(f"free share of pageblocks unknown: {error}")
+    rows = pageblocks(free.pageblocks, free.zone_names)
+    found.add("pageblocks", "Pageblocks by migratetype", Pageblocks, rows)
+    runs = pageblock_runs(free.pageblocks, free_pages, free.zone_names)
+    return found.add("pageblock_map", "Pageblock map, run-length encoded", PageblockRun, runs)
+
+
+def pageblocks_from_files(files: Files) -> Found:
+    rows = read_pagetypeinfo_blocks(files.read("proc/pagetypeinfo"))
+    return Found().add("pageblocks", "Pageblocks by migratetype", Pageblocks, rows)
+
+
+def vm_counters_from_memory(memory: Memory) -> Found:
+    rows = vm_counters(memory.prog)
+    return Found().add("vm_counters", "Counters of /proc/vmstat", VmCounter, rows)
+
+
+def vm_counters_from_files(files: Files) -> Found:
+    rows = read_vmstat(files.read("proc/vmstat"))
+    return Found().add("vm_counters", "Counters of /proc/vmstat", VmCounter, rows)
+
+
+def settings_from_memory(memory: Memory) -> Found:
+    return Found().add("settings", "Settings", Setting, settings(memory.prog))
+
+
+def settings_from_files(files: Files) -> Found:
+    return Found().add("settings", "Settings", Setting, read_settings(files.open))
+
+
+def _gap_note(free: FreeMemory) -> list[str]:
+    gaps = free.scan.gaps
+    if not gaps.bytes:
+        return []
+    return [f"{gaps.bytes:,} bytes of struct pages could not be read: their pages are not counted"]
+
+
+# The first section that needs the struct pages waits for the pass.
+PASS_SECONDS = 600.0
+
+SECTIONS = {
+    spec.name: spec
+    for spec in (
+        SectionSpec("zones", "Zones and watermarks", zones_from_memory, zones_from_files),
+        SectionSpec(
+            "free_lists", "Free lists", free_lists_from_memory, free_lists_from_files, PASS_SECONDS
+        ),
+        SectionSpec(
+            "accounting",
+            "Free pages, accounted for",
+            accounting_from_memory,
+            accounting_from_files,
+            PASS_SECONDS,
+        ),
+        SectionSpec(
+            "pcp_lists", "Per-CPU lists", pcp_lists_from_memory, pcp_lists_from_files, PASS_SECONDS
+        ),
+        SectionSpec(
+            "pageblocks", "Pageblocks", pageblocks_from_memory, pageblocks_from_files, PASS_SECONDS
+        ),
+        SectionSpec("vm_counters", "Counters", vm_counters_from_memory, vm_counters_from_files),
+        SectionSpec("settings", "Settings", settings_from_memory, settings_from_files),
+    )
+}
