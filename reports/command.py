@@ -9,10 +9,11 @@ traceback.
 
 import argparse
 import contextlib
+import itertools
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -328,29 +329,36 @@ def run_findings(args: argparse.Namespace) -> int:
 
 def print_findings(verdict: "Verdict", *, everything: bool) -> None:
     """The findings on the terminal, worst first; what could not be checked is always said."""
-    console = Console(highlight=False, markup=False, emoji=False, soft_wrap=False)
+    console = Console(highlight=False, markup=False, emoji=False)
     styles = {"critical": "bold red", "warning": "bold yellow", "notice": "bold cyan"}
     if not verdict.found:
         console.print("Nothing found.", style="bold")
-    for finding in verdict.found:
-        title = Text(f"{finding.severity.upper():8} ", style=styles[finding.severity])
-        console.print(title.append(visible(finding.title), style="bold"))
-        for label, text in (
-            ("saw", finding.saw),
-            ("why", finding.why),
-            *(("next", step) for step in finding.next),
-        ):
-            body = Table.grid(padding=(0, 1))
-            body.add_column(width=8, justify="right", style="dim")
-            body.add_column()
-            body.add_row(label, Text(visible(text)))
-            console.print(body)
+    # Several rows of one finding share most of their words: these are said once, after the last.
+    for _, group in itertools.groupby(verdict.found, key=lambda f: (f.id, f.severity)):
+        findings = list(group)
+        for finding in findings:
+            title = Text(f"{finding.severity.upper():8} ", style=styles[finding.severity])
+            console.print(title.append(visible(finding.title), style="bold"))
+            _print_labelled(console, "saw", [finding.saw])
+        _print_labelled(console, "why", dict.fromkeys(f.why for f in findings))
+        _print_labelled(console, "next", dict.fromkeys(s for f in findings for s in f.next))
         console.print()
     if everything:
-        for _, title in verdict.clear:
-            console.print(f"{'ok':8} {title}")
+        for _, title_text in verdict.clear:
+            console.print(f"{'ok':8} {title_text}")
     for item in verdict.not_checked:
         console.print(Text(visible(f"not checked: {item.title}: {item.reason}")))
+
+
+def _print_labelled(console: Console, label: str, texts: Iterable[str]) -> None:
+    """Paragraphs with a hanging indent, the first with its label."""
+    body = Table.grid(padding=(0, 1))
+    body.add_column(width=8, justify="right", style="dim")
+    body.add_column()
+    for text in texts:
+        body.add_row(label, Text(visible(text)))
+        label = ""
+    console.print(body)
 
 
 def run_report(args: argparse.Namespace) -> int:
