@@ -32,7 +32,8 @@ $(READY): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || tools/apt-install $(VENV_PACKAGES)
 	$(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/pip install --quiet --require-hashes -r requirements.lock
-	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
+	@# setuptools warns of every editable install.
+	PYTHONWARNINGS=ignore $(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
 .PHONY: demo
@@ -62,7 +63,7 @@ lint: $(READY) ## ruff and mypy
 .PHONY: bench
 bench: $(READY) ## how fast each probe is, with the naive way beside it
 	@tools/apt-install $(LAB_PACKAGES) $(BENCH_PACKAGES)
-	@$(BIN)/python tests/lab/bench.py
+	@$(BIN)/python tests/bench.py
 
 .PHONY: lock
 lock: $(READY) ## renew requirements.lock from pyproject.toml
