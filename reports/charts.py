@@ -20,6 +20,8 @@ from reports.free_heatmap import MAX_ORDER
 SVG = "http://www.w3.org/2000/svg"
 # More lines than this cannot be told apart; the table beside the chart has them all.
 MAX_LINES = 12
+# Rounded to a tenth of a pixel: the rest is noise that doubles the file. Numbers in text are not.
+POSITIONS = {"d", "x", "y", "cx", "cy", "width", "height", "transform"}
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,7 @@ def line_chart(
         dots_size=3,
         x_title=x_title,
         range=None if ceiling is None else (0, ceiling),
-        y_labels=None if ceiling is None else [ceiling * step / 4 for step in range(5)],
+        y_labels=None if ceiling is None else [ceiling * step / 5 for step in range(6)],
     )
     chart.x_labels = list(labels)
     for name, values in lines[:MAX_LINES]:
@@ -114,9 +116,7 @@ def line_chart(
     svg.set("role", "img")
     svg.set("aria-label", describe)
     svg.set("class", "chart")
-    text = ElementTree.tostring(svg, encoding="unicode")
-    # Coordinates to a tenth of a pixel: the rest is noise that makes the file twice as large.
-    return re.sub(r"\d+\.\d{2,}", lambda number: f"{float(number.group()):.1f}", text)
+    return ElementTree.tostring(svg, encoding="unicode")
 
 
 def _strip(svg: ElementTree.Element, names: Sequence[str], labels: Sequence[str]) -> None:
@@ -135,6 +135,12 @@ def _strip(svg: ElementTree.Element, names: Sequence[str], labels: Sequence[str]
     for element in svg.iter():
         for attribute in ("id", "style"):
             element.attrib.pop(attribute, None)
+        for attribute in POSITIONS & element.attrib.keys():
+            element.attrib[attribute] = re.sub(
+                r"\d+\.\d+",
+                lambda number: f"{float(number.group()):.1f}",
+                element.attrib[attribute],
+            )
         if not element.get("class"):
             element.attrib.pop("class", None)
         if element.get("class") == "dots":

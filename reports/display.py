@@ -100,12 +100,14 @@ def pages(value: int, page_size: int | None) -> str:
 
 def share(part: int, whole: int) -> str:
     """
-    A share in per cent, never rounded to all or nothing: ``<0.1 %``, ``>99.9 %``.
+    A share in per cent, never rounded to all or nothing unless it is: ``<0.1 %``, ``>99.9 %``.
 
     Empty when there is no denominator: no share is not zero.
     """
     if whole <= 0 or part < 0:
         return ""
+    if part in (0, whole):
+        return "100 %" if part else "0 %"
     percent = 100 * part / whole
     if 0 < percent < 0.05:
         return "<0.1 %"

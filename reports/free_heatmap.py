@@ -97,14 +97,15 @@ def grids(rows: Iterable[dict[str, Any]], page_size: int | None) -> list[ZoneGri
         ZoneGrid(
             node,
             zone,
-            [_line(mt, types[mt], columns, thp, page_size) for mt in sorted(types, key=_rank)],
+            [_line(mt, types[mt], columns, thp, page_size) for mt in sorted(types, key=rank)],
             _line("all", _sum(types.values()), columns, thp, page_size),
         )
         for (node, zone), types in zones.items()
     ]
 
 
-def _rank(migratetype: str | None) -> tuple[int, str]:
+def rank(migratetype: str | None) -> tuple[int, str]:
+    """A key that sorts migratetypes as the kernel has them, and what it has not behind these."""
     if migratetype in KERNEL_ORDER:
         return KERNEL_ORDER.index(migratetype), ""
     return len(KERNEL_ORDER), migratetype or ""

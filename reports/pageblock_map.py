@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from reports.display import plural, size
+from reports.free_heatmap import rank
 
 COLUMNS = 64
 MAX_CELLS = 16384
@@ -79,11 +80,11 @@ class Map:
     rows: int
     unknown_share: bool  # the free share was not counted
     strokes: list[Stroke]
-    labels: list[tuple[int, str]]  # row, physical address
+    labels: list[tuple[int, int, str]]  # row, how many rows since the last gap, physical address
     zones: list[tuple[int, int]]  # row and column where each begins
     zone_labels: list[tuple[int, str]]  # row, the zones that begin in it
     zones_cut: bool  # there are more than MAX_BORDERS
-    gaps: list[tuple[int, str]]  # row before which memory is missing, how much
+    gaps: list[tuple[int, str]]  # empty row where rows without memory are left out, how much
     titles: list[tuple[str, str]]  # path of strokes, words
     title_of_runs: bool  # the titles are of runs, not of whole rows
     legend: list[Legend]
@@ -140,7 +141,20 @@ def pageblock_map(rows: Iterable[dict[str, Any]], page_size: int | None) -> Map:
             else:
                 cell.eighths += step * min(max(int(eighths), 0), 8)
             number += step
-    line_of = {line: row for row, line in enumerate(sorted({c // COLUMNS for c in cells}))}
+    # An empty row where memory is missing, to say so in.
+    lines = sorted({cell // COLUMNS for cell in cells})
+    line_of: dict[int, int] = {}
+    gaps = []
+    row_pages = COLUMNS * per_cell * block_pages
+    labels = []
+    row = nth = 0
+    for before, line in zip([lines[0], *lines], lines, strict=False):
+        if line > before + 1:
+            gaps.append((row, _size((line - before - 1) * row_pages, page_size)))
+            row, nth = row + 1, 0
+        line_of[line] = row
+        labels.append((row, nth, _address(line * row_pages, page_size)))
+        row, nth = row + 1, nth + 1
 
     def place(cell: int) -> tuple[int, int]:
         return line_of[cell // COLUMNS], cell % COLUMNS
@@ -151,13 +165,6 @@ def pageblock_map(rows: Iterable[dict[str, Any]], page_size: int | None) -> Map:
         for before, run in zip([None, *runs], runs, strict=False)
         if before is None or before[2] != run[2]
     ]
-    lines = sorted(line_of)
-    row_pages = COLUMNS * per_cell * block_pages
-    gaps = [
-        (row, _size((line - before - 1) * row_pages, page_size))
-        for row, (before, line) in enumerate(zip(lines, lines[1:], strict=False), start=1)
-        if line != before + 1
-    ]
     by_run = per_cell == 1 and len(runs) <= MAX_RUN_TITLES
     return Map(
         blocks=total,
@@ -165,10 +172,10 @@ def pageblock_map(rows: Iterable[dict[str, Any]], page_size: int | None) -> Map:
         assumed=assumed,
         per_cell=per_cell,
         cells=len(cells),
-        rows=len(lines),
+        rows=row,
         unknown_share=any(cell.unknown for cell in cells.values()),
         strokes=strokes,
-        labels=[(row, _address(line * row_pages, page_size)) for row, line in enumerate(lines)],
+        labels=labels,
         zones=[(row, column) for row, column, _ in zones[:MAX_BORDERS]],
         zone_labels=_zone_labels(zones[:MAX_BORDERS]),
         zones_cut=len(zones) > MAX_BORDERS,
@@ -364,7 +371,7 @@ def _legend(runs: list[Run]) -> list[Legend]:
     for _, blocks, _, migratetype, eighths in runs:
         counts.setdefault(migratetype, Counter())[eighths] += blocks
     rows = []
-    for migratetype in sorted(counts, key=lambda mt: (-_rank(mt), mt)):
+    for migratetype in sorted(counts, key=rank):
         shares = counts[migratetype]
         total, known = shares.total(), None not in shares
         none, all_of_it = shares[0], shares[8]

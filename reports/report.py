@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, TemplateError
 from markupsafe import Markup
 
 from reports import TEMPLATES, __version__, charts, display, free_heatmap, pageblock_map
@@ -63,6 +63,11 @@ TITLES = {
     "vm_counters": "Counters since boot",
     "settings": "Settings",
 }
+NOUNS = {
+    "critical": ("critical finding",),
+    "warning": ("warning",),
+    "notice": ("notice",),
+}
 STATUSES = ("ok", "partial", "absent", "failed")
 
 
@@ -92,7 +97,7 @@ class PictureView:
     """A picture, or why there is none."""
 
     name: str
-    data: Any
+    html: Markup
     error: str
 
 
@@ -246,13 +251,13 @@ def render(bundle: Bundle, verdict: Verdict) -> str:
     page_size = display.plain_int(bundle.target.get("page_size"))
     if page_size is not None and not 0 < page_size < 1 << 40:
         page_size = None
-    sections = _sections(bundle, verdict, page_size)
+    environment = _environment(page_size, _uptime(bundle))
+    sections = _sections(bundle, environment, page_size)
     anchors = {view.name: view.anchor for view in reversed(sections)}
     host = _host(bundle)
     findings = list(_finding_views(bundle, verdict, anchors))
     for view in sections:
         view.findings.extend(f for f in findings if f.finding.section == view.name)
-    environment = _environment(page_size, _uptime(bundle))
     style, script = (
         _squeeze(environment.get_template(name).render()) for name in ("report.css", "report.js")
     )
@@ -311,17 +316,16 @@ def write(html: str, path: Path) -> None:
 
 def sentence(verdict: Verdict, host: str, sections: list[Section]) -> str:
     """What is wrong, in one sentence; what stood in the way of knowing, in a second."""
-    counts = [
-        (severity, sum(finding.severity == severity for finding in verdict.found))
+    parts = [
+        display.plural(number, *NOUNS[severity])
         for severity in SEVERITIES
+        if (number := sum(finding.severity == severity for finding in verdict.found))
     ]
-    parts = [f"{number:,} {severity}" for severity, number in counts if number]
     unchecked = len(verdict.not_checked)
     if parts:
         listed = " and ".join(part for part in (", ".join(parts[:-1]), parts[-1]) if part)
-        noun = "finding" if len(verdict.found) == 1 else "findings"
         worst = min(verdict.found, key=lambda finding: _severity_rank(finding.severity))
-        said = f"{listed} {noun} on {host}; worst: {display.prose(worst.title).rstrip('.')}."
+        said = f"{listed} on {host}; worst: {display.prose(worst.title).rstrip('.')}."
     elif verdict.found:
         said = f"{display.plural(len(verdict.found), 'finding')} on {host}."
     elif unchecked and not verdict.clear:
@@ -405,7 +409,9 @@ def _anchor(prefix: str, name: str, taken: set[str]) -> str:
     return anchor
 
 
-def _sections(bundle: Bundle, verdict: Verdict, page_size: int | None) -> list[SectionView]:
+def _sections(
+    bundle: Bundle, environment: Environment, page_size: int | None
+) -> list[SectionView]:
     """The bundle's sections in its order; then tables whose section is not listed there."""
     tables: dict[str, list[Table]] = {}
     for table in bundle.tables.values():
@@ -429,7 +435,8 @@ def _sections(bundle: Bundle, verdict: Verdict, page_size: int | None) -> list[S
                 section=section,
                 tables=[_table(bundle, table, page_size, known) for table in here],
                 pictures={
-                    table.name: list(_pictures(table, known, errors, page_size)) for table in here
+                    table.name: list(_pictures(table, known, errors, environment, page_size))
+                    for table in here
                 },
                 findings=[],
             )
@@ -460,7 +467,11 @@ def _blame(bundle: Bundle, error: BundleError) -> str:
 
 
 def _pictures(
-    table: Table, known: Tables, errors: dict[str, str], page_size: int | None
+    table: Table,
+    known: Tables,
+    errors: dict[str, str],
+    environment: Environment,
+    page_size: int | None,
 ) -> Iterator[PictureView]:
     for picture in PICTURES:
         if picture.table != table.name:
@@ -468,16 +479,20 @@ def _pictures(
         missing = picture.columns - {column.name for column in table.columns}
         if missing:
             why = f"table {table.name} has no column {', '.join(sorted(missing))}"
-            yield PictureView(picture.name, None, why)
+            yield PictureView(picture.name, Markup(), why)
         elif table.name in errors:
-            yield PictureView(picture.name, None, errors[table.name])
+            yield PictureView(picture.name, Markup(), errors[table.name])
         elif known[table.name]:
             # Any value of a stranger's table may be missing or absurd, where a drawing does not
             # expect it. Whatever comes of that must cost this picture alone.
             try:
-                yield PictureView(picture.name, picture.draw(known, page_size), "")
-            except (ArithmeticError, LookupError, TypeError, ValueError) as error:
-                yield PictureView(picture.name, None, f"table {table.name} is damaged: {error}")
+                html = environment.get_template(f"picture_{picture.name}.html").render(
+                    data=picture.draw(known, page_size)
+                )
+                yield PictureView(picture.name, Markup(html), "")  # noqa: S704 escaped above
+            except (ArithmeticError, LookupError, TypeError, ValueError, TemplateError) as error:
+                why = f"table {table.name} is damaged: {error}"
+                yield PictureView(picture.name, Markup(), why)
 
 
 def _table(bundle: Bundle, table: Table, page_size: int | None, known: Tables) -> TableView:

@@ -3,7 +3,7 @@
 Free memory of each zone against its watermarks, and the HighAtomic reserve; table ``zones``.
 
 Two bars a zone, since watermarks are about a hundredth of it: free of managed, and the same free
-pages on an axis that ends at twice the high watermark.
+pages on an axis that ends at twice the high watermark. A third for the reserve, where there is one.
 
 Cannot know: whether a request succeeds. The allocator adds the zone's lowmem_reserve for requests
 that could use a higher zone, and asks for a free block of the order besides.
@@ -39,6 +39,9 @@ class Marks:
     axis_usable_at: float
     beyond: bool  # free is more than the axis shows
     marks_at: list[tuple[str, float]]
+    reserve_axis: int  # the third bar: the cap, or the reserve where that is larger
+    reserved_at: float
+    reserved_used_at: float
 
 
 def watermarks(rows: Iterable[dict[str, Any]], reserve: dict[tuple[int, str], int]) -> list[Marks]:
@@ -60,6 +63,8 @@ def _marks(row: dict[str, Any], reserve: dict[tuple[int, str], int]) -> Marks:
         reserved_free = reserve.get((row["node"], row["zone"]))
     usable = max(0, free - (reserved_free or 0))
     axis = max(2 * high, 1)
+    reserved = int(row.get("highatomic_reserved_pages") or 0)
+    reserve_axis = max(int(row.get("highatomic_cap_pages") or 0), reserved)
     state, state_class = _state(usable, minimum, low, high)
     return Marks(
         node=row["node"],
@@ -86,6 +91,9 @@ def _marks(row: dict[str, Any], reserve: dict[tuple[int, str], int]) -> Marks:
             (name, percent(mark, axis))
             for name, mark in (("min", minimum), ("low", low), ("high", high))
         ],
+        reserve_axis=reserve_axis,
+        reserved_at=percent(reserved, reserve_axis),
+        reserved_used_at=percent(max(0, reserved - (reserved_free or 0)), reserve_axis),
     )
 
 
@@ -94,7 +102,7 @@ def _state(usable: int, minimum: int, low: int, high: int) -> tuple[str, str]:
     if usable < minimum:
         return "below min: only reserves are left, requests reclaim directly", "critical"
     if usable < low:
-        return "below low: kswapd has been woken", "warning"
+        return "below low: kswapd is woken", "warning"
     if usable < high:
         return "between low and high: kswapd goes on until high, if it runs", "notice"
     return "at or above high", "ok"
