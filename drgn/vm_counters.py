@@ -185,6 +185,8 @@ def read_vmstat(text: str) -> list[VmCounter]:
         "pgpgin": "event",
     }
     for name, value in lines:
+        if name == "nr_unstable":
+            continue  # printed for old readers (vmstat_show()); no counter is behind it
         kind = border.get(name, kind)
         rows.append(VmCounter(name, kind, int(value), None))
     if kind != "event":

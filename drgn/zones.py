@@ -253,16 +253,21 @@ def read_zoneinfo(text: str) -> list[Zone]:
     """
     The same rows from /proc/zoneinfo.
 
-    It does not tell the HighAtomic reserve or the boost (the watermarks include it); zones that
-    span nothing are left out, as :func:`zones` does.
+    Its HighAtomic lines are newer than 6.12; before, the reserve is unknown here. Zones that span
+    nothing are left out, as :func:`zones` does.
 
     :raises ValueError: the text is not /proc/zoneinfo's.
     """
     rows = []
     for node, name, body in zoneinfo_blocks(text):
+        # The pagesets in the middle have a "high" and a "low" of their own.
+        before, _, rest = body.partition("\n  pagesets\n")
+        after = rest[rest.find("\n  node_unreclaimable") :]
         field = {
             key: int(value)
-            for key, value in re.findall(r"^\s+(?:pages )?(\w+):?\s+(\d+)$", body, re.MULTILINE)
+            for key, value in re.findall(
+                r"^\s+(?:pages )?(\w+):?\s+(\d+)$", before + after, re.MULTILINE
+            )
         }
         if not field.get("spanned"):
             continue
@@ -278,8 +283,8 @@ def read_zoneinfo(text: str) -> list[Zone]:
                 wmark_low=field["low"],
                 wmark_high=field["high"],
                 wmark_boost=field.get("boost"),
-                highatomic_reserved_pages=None,
-                highatomic_free_pages=None,
+                highatomic_reserved_pages=field.get("reserved_highatomic"),
+                highatomic_free_pages=field.get("free_highatomic"),
                 highatomic_cap_pages=None,
                 start_pfn=field.get("start_pfn", 0),
             )

@@ -255,6 +255,20 @@ class Bundle:
             raise BundleError(f"{self.path}: has no table {name}; it has {', '.join(self.tables)}")
         return self.tables[name]
 
+    def plain_path(self, table: Table) -> Path:
+        """
+        Where a table's CSV file is.
+
+        :raises BundleError: it is missing, or something else than a plain file.
+        """
+        if not table.path.is_symlink() and table.path.is_file():
+            return table.path
+        if table.path.exists():
+            raise BundleError(f"{table.path}: is no plain file, which a bundle's tables are")
+        raise BundleError(
+            f"{table.path}: missing, though {DESCRIPTION} lists it; the bundle is incomplete"
+        )
+
     def rows(self, table: str) -> Iterator[dict[str, Any]]:
         """
         The rows of a table, as dictionaries of typed values.
@@ -262,9 +276,7 @@ class Bundle:
         :raises BundleError: the bundle has no such table, or its file is missing or damaged.
         """
         described = self.table(table).columns
-        path = self.table(table).path
-        if path.is_symlink():
-            raise BundleError(f"{path}: is a link; a bundle holds plain files")
+        path = self.plain_path(self.table(table))
         try:
             with path.open(newline="", encoding="utf-8") as file:
                 reader = csv.reader(file)
@@ -276,10 +288,6 @@ class Bundle:
                         c.name: READERS[c.type](text) if text else None
                         for c, text in zip(described, line, strict=True)
                     }
-        except FileNotFoundError:
-            raise BundleError(
-                f"{path}: missing, though {DESCRIPTION} lists it; the bundle is incomplete"
-            ) from None
         except OSError as error:
             raise BundleError(f"{path}: cannot be read: {error.strerror}") from error
         except (ValueError, csv.Error) as error:

@@ -9,15 +9,19 @@ traceback.
 
 import argparse
 import contextlib
+import itertools
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as ProgressBar
+from rich.table import Table
+from rich.text import Text
 from rows import columns
 from target import TargetError, missing_bytes, open_target
 from terminal import FORMATS, print_rows, visible
@@ -25,7 +29,13 @@ from terminal import FORMATS, print_rows, visible
 from reports import __version__
 from reports.bundle import Bundle, BundleError, Section, Writer
 from reports.collect import Progress, collect, describe_files, describe_memory, run_section
+from reports.doctor import Check, checks
 from reports.sections import SECTIONS, Absent, Files, Memory
+
+if TYPE_CHECKING:
+    # What needs duckdb, jinja2 or pygal is imported where it is used: on the box `collect` and
+    # `show` must work with drgn, numpy and rich alone.
+    from reports.findings import Verdict
 
 DONE, INCOMPLETE, BAD_USAGE, NO_TARGET = 0, 1, 2, 3
 
@@ -113,6 +123,32 @@ def build_parser() -> argparse.ArgumentParser:
     sub.add_argument("bundle", nargs="?", type=Path, metavar="BUNDLE", help="bundle to read from")
     sub.add_argument("--format", choices=FORMATS, default="table", help="default: table")
     add_target_options(sub)
+
+    sub = command(
+        "findings",
+        run_findings,
+        "say what is wrong, why it hurts and what next",
+        "Ask a bundle every question that mmscope knows, and print what was found.",
+    )
+    sub.add_argument("bundle", type=Path, metavar="BUNDLE")
+    sub.add_argument("-a", "--all", action="store_true", help="also what was checked and is not so")
+
+    sub = command(
+        "report",
+        run_report,
+        "draw a bundle as one HTML file",
+        "Draw a bundle as one HTML file that opens anywhere, offline.",
+    )
+    sub.add_argument("bundle", type=Path, metavar="BUNDLE")
+    sub.add_argument(
+        "-o", "--output", type=Path, default=Path("report.html"), help="default: report.html"
+    )
+
+    command(
+        "doctor",
+        run_doctor,
+        "what can be read on this machine, what not, and how to change that",
+    )
     return parser
 
 
@@ -231,10 +267,16 @@ def run_collect(args: argparse.Namespace) -> int:
                 progress=progress,
                 verbose=args.verbose,
             )
-    return report_sections(args.output, sections, bool(notes))
+    try:
+        from reports.findings import evaluate
+    except ImportError as error:
+        say(f"findings need {error.name}: run 'mmscope findings' where it is installed")
+    else:
+        print_findings(evaluate(Bundle(args.output)), everything=False)
+    return missing_sections(sections, bool(notes))
 
 
-def report_sections(path: Path, sections: list[Section], incomplete: bool) -> int:
+def missing_sections(sections: list[Section], incomplete: bool) -> int:
     """Say on stderr what is missing; the exit code."""
     for section in sections:
         if section.status != "ok":
@@ -273,7 +315,66 @@ def show_section(args: argparse.Namespace) -> int:
         names = [c.name for c in described]
         cells = ([getattr(row, name) for name in names] for row in rows)
         print_rows(described, cells, form=args.format, title=title)
-    return report_sections(Path(), [section], False)
+    return missing_sections([section], False)
+
+
+def run_findings(args: argparse.Namespace) -> int:
+    from reports.findings import evaluate
+
+    print_findings(evaluate(Bundle(args.bundle)), everything=args.all)
+    return DONE
+
+
+def print_findings(verdict: "Verdict", *, everything: bool) -> None:
+    """The findings on the terminal, worst first; what could not be checked is always said."""
+    console = Console(highlight=False, markup=False, emoji=False)
+    styles = {"critical": "bold red", "warning": "bold yellow", "notice": "bold cyan"}
+    if not verdict.found:
+        console.print("Nothing found.", style="bold")
+    # Several rows of one finding share most of their words: these are said once, after the last.
+    for _, group in itertools.groupby(verdict.found, key=lambda f: (f.id, f.severity)):
+        findings = list(group)
+        for finding in findings:
+            title = Text(f"{finding.severity.upper():8} ", style=styles[finding.severity])
+            console.print(title.append(visible(finding.title), style="bold"))
+            _print_labelled(console, "saw", [finding.saw])
+        _print_labelled(console, "why", dict.fromkeys(f.why for f in findings))
+        _print_labelled(console, "next", dict.fromkeys(s for f in findings for s in f.next))
+        console.print()
+    if everything:
+        for _, title_text in verdict.clear:
+            console.print(f"{'ok':8} {title_text}")
+    for item in verdict.not_checked:
+        console.print(Text(visible(f"not checked: {item.title}: {item.reason}")))
+
+
+def _print_labelled(console: Console, label: str, texts: Iterable[str]) -> None:
+    """Paragraphs with a hanging indent, the first with its label."""
+    body = Table.grid(padding=(0, 1))
+    body.add_column(width=8, justify="right", style="dim")
+    body.add_column()
+    for text in texts:
+        body.add_row(label, Text(visible(text)))
+        label = ""
+    console.print(body)
+
+
+def run_report(args: argparse.Namespace) -> int:
+    from reports.findings import evaluate
+    from reports.report import render, write
+
+    bundle = Bundle(args.bundle)
+    write(render(bundle, evaluate(bundle)), args.output)
+    print(f"{args.output}: {args.output.stat().st_size:,} bytes")
+    return DONE
+
+
+def run_doctor(args: argparse.Namespace) -> int:
+    described = columns(Check)
+    names = [c.name for c in described]
+    rows = checks()
+    print_rows(described, ([getattr(row, name) for name in names] for row in rows))
+    return DONE
 
 
 if __name__ == "__main__":

@@ -8,7 +8,17 @@ whose query returns nothing says nothing. One whose tables or columns the bundle
 has only empty, is *not checked*, and the reason is kept: silence must never mean "not looked".
 """
 
+import tomllib
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import jinja2
+
+from reports import FINDINGS
+from reports.bundle import Bundle
+from reports.tables import Database, open_database
 
 SEVERITIES = ("critical", "warning", "notice")
 
@@ -51,3 +61,146 @@ class Verdict:
     found: list[Finding]
     clear: list[tuple[str, str]]  # (id, title) of what was checked and not found
     not_checked: list[NotChecked]
+
+
+@dataclass(frozen=True)
+class Question:
+    """A finding's file."""
+
+    id: str
+    about: str  # what it looks for, when there is no row to speak of
+    section: str
+    needs: tuple[str, ...]  # table.column
+    sql: str
+    severity: str  # unless the row has a column of that name
+    title: str
+    saw: str
+    why: str
+    next: tuple[str, ...]
+    links: tuple[Link, ...]
+
+
+def load_questions(folder: Path = FINDINGS) -> list[Question]:
+    """
+    All findings that can be made.
+
+    :raises ValueError: a file is not as it should be; these are the project's own, so a fault here
+        is one of the project.
+    """
+    questions = []
+    for path in sorted(folder.glob("*.toml")):
+        try:
+            data = tomllib.loads(path.read_text(encoding="utf-8"))
+            links = tuple(Link(**link) for link in data.pop("links", []))
+            data |= {"needs": tuple(data["needs"]), "next": tuple(data["next"])}
+            question = Question(id=path.stem, links=links, **data)
+        except (tomllib.TOMLDecodeError, KeyError, TypeError) as error:
+            raise ValueError(f"{path.name}: {error}") from error
+        if question.severity not in SEVERITIES:
+            raise ValueError(f"{path.name}: severity {question.severity!r} is none of {SEVERITIES}")
+        questions.append(question)
+    return questions
+
+
+def thousands(value: Any) -> str:
+    """An exact count, readable; ``unknown`` where there is none."""
+    if value is None:
+        return "unknown"
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.3f}"
+
+
+def percent(value: Any) -> str:
+    """A share of 1 in percent; ``unknown`` where there is none."""
+    return "unknown" if value is None else f"{100 * value:.1f} %"
+
+
+def mebibytes(pages: Any, page_size: int = 4096) -> str:
+    """Pages as bytes, in the unit that suits them."""
+    if pages is None:
+        return "unknown"
+    size = pages * page_size
+    for unit, limit in (("KiB", 1 << 20), ("MiB", 1 << 30), ("GiB", 1 << 40)):
+        if abs(size) < limit:
+            return f"{size / (limit >> 10):.4g} {unit}"
+    return f"{size / (1 << 40):.4g} TiB"
+
+
+def period(seconds: Any) -> str:
+    """How long the machine had been up: the period of every counter since boot."""
+    if not seconds:
+        return "since boot, uptime unknown"
+    for unit, size in (("days", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"in {seconds / size:.1f} {unit} since boot"
+    return f"in {seconds:.0f} s since boot"
+
+
+def _environment() -> jinja2.Environment:
+    # Words are plain text here and are escaped where they are shown: in HTML by its templates, on
+    # a terminal by `visible`.
+    environment = jinja2.Environment(autoescape=False, undefined=jinja2.StrictUndefined)
+    environment.filters |= {
+        "thousands": thousands,
+        "percent": percent,
+        "size": mebibytes,
+        "period": period,
+    }
+    return environment
+
+
+def evaluate(bundle: Bundle, questions: list[Question] | None = None) -> Verdict:
+    """Ask a bundle every question."""
+    return ask(open_database(bundle), load_questions() if questions is None else questions)
+
+
+def ask(database: Database, questions: list[Question]) -> Verdict:
+    """Ask an open bundle the given questions."""
+    environment = _environment()
+    found: list[Finding] = []
+    clear, not_checked = [], []
+    for question in questions:
+        if reason := _unanswerable(database, question):
+            not_checked.append(NotChecked(question.id, question.about, reason))
+            continue
+        try:
+            rows = database.rows(question.sql)
+        except duckdb.Error as error:
+            reason = f"the query failed: {str(error).splitlines()[0]}"
+            not_checked.append(NotChecked(question.id, question.about, reason))
+            continue
+        if not rows:
+            clear.append((question.id, question.about))
+        found += [_finding(environment, question, row) for row in rows]
+    found.sort(key=lambda finding: SEVERITIES.index(finding.severity))
+    return Verdict(found, clear, not_checked)
+
+
+def _unanswerable(database: Database, question: Question) -> str | None:
+    """Why a question cannot be asked: a table or column it needs is missing or all unknown."""
+    for need in question.needs:
+        table, _, column = need.partition(".")
+        try:
+            rows = database.rows(f"select count(*) as n, count({column}) as known from {table}")
+        except duckdb.Error:
+            why = database.missing.get(table) or database.missing.get(f"section {question.section}")
+            return f"no table {table} in this bundle" + (f": {why}" if why else "")
+        if rows[0]["n"] and not rows[0]["known"]:
+            return f"{need} is unknown in this bundle"
+    return None
+
+
+def _finding(environment: jinja2.Environment, question: Question, row: dict[str, Any]) -> Finding:
+    def words(text: str) -> str:
+        return " ".join(environment.from_string(text).render(row).split())
+
+    severity = row.get("severity", question.severity)
+    return Finding(
+        question.id,
+        severity if severity in SEVERITIES else question.severity,
+        words(question.title),
+        words(question.saw),
+        words(question.why),
+        tuple(words(step) for step in question.next),
+        question.links,
+        question.section,
+    )

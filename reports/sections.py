@@ -127,8 +127,8 @@ def zones_from_files(files: Files) -> Found:
     rows = read_zoneinfo(files.read("proc/zoneinfo"))
     found = Found()
     try:
-        text = files.read("proc/pagetypeinfo")
-        rows = with_reserve(rows, text)
+        if any(row.highatomic_reserved_pages is None for row in rows):
+            rows = with_reserve(rows, files.read("proc/pagetypeinfo"))
     except (Absent, ValueError) as reason:
         found.notes.append(f"HighAtomic reserve unknown: {reason}")
     return found.add("zones", "Zones", Zone, rows)

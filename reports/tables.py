@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+A bundle's tables in DuckDB: the ground that findings and views stand on.
+
+The CSV files are loaded with the types that ``datapackage.json`` declares, then the database is
+locked: no file, no network, no extension, whatever a query says. ``target`` is a view of one row.
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import duckdb
+from rows import Column
+
+from reports.bundle import Bundle, BundleError, Cell
+
+SQL_TYPES = {"integer": "BIGINT", "number": "DOUBLE", "string": "VARCHAR", "boolean": "BOOLEAN"}
+VIEWS = Path(__file__).resolve().parent / "views.sql"
+
+
+@dataclass
+class Database:
+    """
+    An open bundle.
+
+    :ivar missing: table or view to the reason why it is not here.
+    """
+
+    connection: duckdb.DuckDBPyConnection
+    missing: dict[str, str]
+
+    def rows(self, query: str) -> list[dict[str, Any]]:
+        """
+        The rows of a query as dictionaries.
+
+        :raises duckdb.Error: the query cannot be answered.
+        """
+        result = self.connection.execute(query)
+        names = [column[0] for column in result.description or ()]
+        return [dict(zip(names, row, strict=True)) for row in result.fetchall()]
+
+
+def open_database(bundle: Bundle) -> Database:
+    """
+    Load a bundle. A table that is damaged is left out, and the reason kept.
+    """
+    connection = duckdb.connect(":memory:")
+    missing = {}
+    for table in bundle.tables.values():
+        columns = {c.name: SQL_TYPES[c.type] for c in table.columns}
+        try:
+            # Names were checked to be identifiers when the bundle was opened.
+            connection.execute(
+                f"create table {table.name} as select * from read_csv($path, header = true, "
+                "delim = ',', quote = '\"', escape = '\"', nullstr = '', auto_detect = false, "
+                "columns = $columns, strict_mode = true)",
+                {"path": str(bundle.plain_path(table)), "columns": columns},
+            )
+        except (duckdb.Error, BundleError) as error:
+            missing[table.name] = str(error).splitlines()[0]
+    for section in bundle.sections:
+        if section.status in ("absent", "failed"):
+            missing[f"section {section.section}"] = section.message or section.status
+    _create_target(connection, bundle.target)
+    connection.execute("set enable_external_access = false; set lock_configuration = true")
+    for name, _, statement in views():
+        try:
+            connection.execute(statement)
+        except duckdb.Error as error:
+            missing[name] = str(error).splitlines()[0]
+    return Database(connection, missing)
+
+
+def _create_target(connection: duckdb.DuckDBPyConnection, target: dict[str, Cell]) -> None:
+    page_size = target.get("page_size")
+    # A PMD maps one page of page table entries of 8 bytes.
+    pages = page_size // 8 if isinstance(page_size, int) and page_size >= 8 else 512
+    connection.execute(
+        "create table target as select $kind::varchar as kind, $release::varchar as release, "
+        "$page_size::bigint as page_size, $thp_order::bigint as thp_order, "
+        "$total_pages::bigint as total_pages, $uptime::double as uptime_seconds",
+        {
+            "kind": target.get("kind"),
+            "release": target.get("release"),
+            "page_size": page_size,
+            "thp_order": pages.bit_length() - 1,
+            "total_pages": target.get("total_pages"),
+            "uptime": target.get("uptime_seconds"),
+        },
+    )
+
+
+def views() -> list[tuple[str, str, str]]:
+    """(name, title, SQL) of each view in ``views.sql``."""
+    result = []
+    for part in re.split(r"\n\n(?=-- )", VIEWS.read_text(encoding="utf-8")):
+        if match := re.search(r"^create view (\w+) as$", part, re.MULTILINE):
+            result.append((match.group(1), part.splitlines()[0].removeprefix("-- "), part))
+    return result
+
+
+def view_columns(database: Database, name: str) -> list[Column]:
+    """The columns of a view, as a table's."""
+    kinds = {"BIGINT": "integer", "INTEGER": "integer", "BOOLEAN": "boolean", "VARCHAR": "string"}
+    return [
+        Column(row["column_name"], kinds.get(row["column_type"], "number"), True, "", "", False)
+        for row in database.rows(f"describe {name}")
+    ]

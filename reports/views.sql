@@ -1,0 +1,75 @@
+-- SPDX-License-Identifier: LGPL-2.1-or-later
+-- Views over a bundle's tables, for findings and for `mmscope show`. Each begins with a comment line
+-- that is its title. A view whose tables a bundle does not have is left out.
+
+-- External fragmentation by order
+-- As unusable_free_index() and fragmentation_index() of mm/vmstat.c compute it, which the kernel shows
+-- in /sys/kernel/debug/extfrag. The fragmentation index is -1 where a block of the order is free, so
+-- that no request would fail; otherwise 0 means want of memory and 1 fragmentation.
+create view fragmentation as
+with
+    blocks as (
+        select node, zone, "order", sum(blocks)::bigint as blocks
+        from free_blocks
+        where node >= 0
+        group by node, zone, "order"
+    ),
+    wanted as (
+        select
+            w.node, w.zone, w."order",
+            sum(b.blocks)::bigint as free_blocks,
+            sum(b.blocks << b."order")::bigint as free_pages,
+            coalesce(
+                sum(b.blocks << greatest(b."order" - w."order", 0)) filter (b."order" >= w."order"), 0
+            )::bigint as suitable_blocks
+        from blocks as w join blocks as b on w.node = b.node and w.zone = b.zone
+        group by w.node, w.zone, w."order"
+    )
+select
+    node, zone, "order", free_pages, suitable_blocks,
+    case when free_pages = 0 then 1000
+         else (free_pages - (suitable_blocks << "order")) * 1000 // free_pages
+    end / 1000.0 as unusable_index,
+    case when free_blocks = 0 then 0
+         when suitable_blocks > 0 then -1000
+         else 1000 - (1000 + free_pages * 1000 // (1::bigint << "order")) // free_blocks
+    end / 1000.0 as fragmentation_index
+from wanted
+order by node, zone, "order";
+
+-- Free blocks of THP size, by whether THP may use them
+-- A movable request falls back to Reclaimable and Unmovable lists and to CMA (fallbacks[],
+-- mm/page_alloc.c), never to HighAtomic or Isolate.
+create view thp_blocks as
+select
+    node, zone,
+    coalesce(sum(blocks << greatest("order" - thp_order, 0)) filter
+        (migratetype not in ('HighAtomic', 'Isolate')), 0)::bigint as usable_blocks,
+    coalesce(sum(blocks << greatest("order" - thp_order, 0)) filter
+        (migratetype = 'Movable'), 0)::bigint as movable_blocks,
+    coalesce(sum(blocks << greatest("order" - thp_order, 0)) filter
+        (migratetype = 'HighAtomic'), 0)::bigint as highatomic_blocks
+from free_blocks, target
+where "order" >= thp_order and migratetype is not null
+group by node, zone
+order by node, zone;
+
+-- Attempts that succeeded, since boot
+create view success_since_boot as
+select
+    what, succeeded, failed, succeeded + failed as attempts,
+    case when succeeded + failed > 0 then succeeded / (succeeded + failed) end as share
+from (
+    select
+        'thp_fault' as what,
+        sum(value) filter (name = 'thp_fault_alloc')::bigint as succeeded,
+        sum(value) filter (name = 'thp_fault_fallback')::bigint as failed
+    from vm_counters
+    union all
+    select
+        'compaction',
+        sum(value) filter (name = 'compact_success')::bigint,
+        sum(value) filter (name = 'compact_fail')::bigint
+    from vm_counters
+)
+where succeeded is not null and failed is not null;
