@@ -111,7 +111,7 @@ def share(part: int, whole: int) -> str:
     percent = 100 * part / whole
     if 0 < percent < 0.05:
         return "<0.1 %"
-    if 99.95 <= percent and part < whole:
+    if percent >= 99.95 and part < whole:
         return ">99.9 %"
     return f"{percent:.1f} %" if percent < 1000 else f"{percent:,.0f} %"
 
@@ -120,14 +120,12 @@ def duration(seconds: float) -> str:
     """A time in its two largest units: ``3 d 4 h``, ``17 s``."""
     if not math.isfinite(seconds) or seconds < 0:
         return ""
-    whole = int(seconds)
-    units = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
-    parts = []
-    for length, unit in units:
-        number, whole = divmod(whole, length)
-        if number or parts:
-            parts.append((number, unit))
-    return " ".join(f"{number:,} {unit}" for number, unit in parts[:2] if number) or "0 s"
+    days, rest = divmod(int(seconds), 86400)
+    hours, rest = divmod(rest, 3600)
+    parts = [(days, "d"), (hours, "h"), (rest // 60, "min"), (rest % 60, "s")]
+    while len(parts) > 1 and not parts[0][0]:
+        parts.pop(0)
+    return " ".join(f"{number:,} {unit}" for number, unit in parts[:2])
 
 
 def plain_int(value: object) -> int | None:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-The free lists as a grid: zone × order × migratetype, out of table ``free_blocks``.
+The free lists as a grid: zone by order by migratetype, out of table ``free_blocks``.
 
 The shade is by bytes on a fixed scale (a step is a factor of eight), so that the same shade means
 the same in every report. Cannot know: what a request may take; Movable requests fall back to other

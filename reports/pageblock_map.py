@@ -13,6 +13,7 @@ a byte or seven a run, against a hundred for a rectangle of its own.
 Cannot know: which pages inside a pageblock are free. The free share is in eighths.
 """
 
+import itertools
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -198,16 +199,19 @@ def _block_pages(runs: list[Run], page_size: int | None) -> tuple[int, bool]:
     """
     Pages in a pageblock: neighbouring runs are that far apart, and none are closer.
 
+    Runs with holes between them are farther apart, so that a distance proves nothing beyond the
+    order of a PMD, which is the largest that pageblock_order has where drgn reads memory.
+
     :return: (pages, whether it is only what the page size suggests).
     """
     steps = {
         (after[0] - run[0]) // run[1]
-        for run, after in zip(runs, runs[1:], strict=False)
+        for run, after in itertools.pairwise(runs)
         if run[1] > 0 and (after[0] - run[0]) % run[1] == 0
     }
-    steps = {step for step in steps if step > 0 and step & (step - 1) == 0}
-    # pageblock_order is a PMD's, where nothing else was configured: a page of eight-byte entries.
+    # A PMD maps a page of page table entries of eight bytes.
     usual = (page_size or 4096) // 8
+    steps = {step for step in steps if 0 < step <= usual and step & (step - 1) == 0}
     return (min(steps), False) if steps else (usual, True)
 
 

@@ -29,13 +29,13 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, TemplateError
 from markupsafe import Markup
+from rows import Column
 
 from reports import TEMPLATES, __version__, charts, display, free_heatmap, pageblock_map
 from reports import counters as vm_counters
 from reports.bundle import IDENTIFIER, Bundle, BundleError, Section, Table
 from reports.findings import SEVERITIES, Finding, Verdict
 from reports.watermarks import watermarks
-from rows import Column
 
 # A browser lays five hundred rows out at once; nobody reads more in a report.
 MAX_ROWS = 500
@@ -153,7 +153,7 @@ def _fragmentation(tables: Tables, page_size: int | None) -> dict[str, Any]:
         ceiling=1.0,
     )
     # Shapes and escaped text that ElementTree wrote; nothing of it is a string of the bundle's.
-    return {"chart": Markup(chart), "orders": orders, "zones": zones}  # noqa: S704
+    return {"chart": Markup(chart), "orders": orders, "zones": zones}
 
 
 def _pageblock_map(tables: Tables, page_size: int | None) -> dict[str, Any]:
@@ -272,8 +272,8 @@ def render(bundle: Bundle, verdict: Verdict) -> str:
         verdict=verdict,
         sections=sections,
         severities=SEVERITIES,
-        style=Markup(style),  # noqa: S704 our own files, not the bundle's
-        script=Markup(script),  # noqa: S704
+        style=Markup(style),  # our own files, not the bundle's
+        script=Markup(script),
         policy=_policy(style, script),
         bundle_version=bundle.version,
         version=__version__,
@@ -409,9 +409,7 @@ def _anchor(prefix: str, name: str, taken: set[str]) -> str:
     return anchor
 
 
-def _sections(
-    bundle: Bundle, environment: Environment, page_size: int | None
-) -> list[SectionView]:
+def _sections(bundle: Bundle, environment: Environment, page_size: int | None) -> list[SectionView]:
     """The bundle's sections in its order; then tables whose section is not listed there."""
     tables: dict[str, list[Table]] = {}
     for table in bundle.tables.values():
@@ -489,7 +487,7 @@ def _pictures(
                 html = environment.get_template(f"picture_{picture.name}.html").render(
                     data=picture.draw(known, page_size)
                 )
-                yield PictureView(picture.name, Markup(html), "")  # noqa: S704 escaped above
+                yield PictureView(picture.name, Markup(html), "")
             except (ArithmeticError, LookupError, TypeError, ValueError, TemplateError) as error:
                 why = f"table {table.name} is damaged: {error}"
                 yield PictureView(picture.name, Markup(), why)
