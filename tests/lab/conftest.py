@@ -2,8 +2,8 @@
 """
 Real vmcores for tests: booted once, then taken from the cache.
 
-``MMSCOPE_LAB_KERNELS`` names the kernels (rows of ``kernels.toml``) to run the lab tests on. A kernel
-that cannot be had fails the tests that need it; it is never skipped.
+``MMSCOPE_LAB_KERNELS`` names the kernels (rows of ``kernels.toml``) to run the lab tests on. A
+kernel that cannot be had fails the tests that need it; it is never skipped.
 """
 
 import os
