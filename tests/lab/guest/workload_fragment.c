@@ -12,7 +12,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/icmp.h>
-#include <net/if.h>
+#include <linux/if.h>
 #include <netinet/in.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -31,6 +31,7 @@
 #define KEEP_FREE_KB (26 << 10)
 
 static char text[128 << 10];
+static long ordinary_min_kb;
 
 // The number that follows `key` in a file of "key value" lines.
 static long number_in(const char *path, const char *key)
@@ -67,21 +68,13 @@ static long column_of(const char *path, const char *zone, const char *part, int 
 	return 0;
 }
 
-// Pageblocks of a type, in the zone's line of the census at the end of pagetypeinfo; 3 is HighAtomic.
+// Pageblocks of a type; 3 is HighAtomic. In pagetypeinfo's census a blank follows the zone, in its free lists a comma.
 static long pageblocks(const char *zone, int migratetype)
 {
-	if (read_file("/proc/pagetypeinfo", text, sizeof(text)) < 0)
-		fail("cannot read pagetypeinfo");
-	char *census = strstr(text, "Number of blocks type");
-	char *line = census ? strstr(census, zone) : NULL;
-	long value = 0;
+	char word[32];
 
-	if (!line)
-		return -1;
-	line += strlen(zone);
-	for (int i = 0; i <= migratetype; i++)
-		value = strtol(line, &line, 10);
-	return value;
+	snprintf(word, sizeof(word), "%s ", zone);
+	return column_of("/proc/pagetypeinfo", "zone", word, migratetype);
 }
 
 static void say_state(const char *stage)
@@ -109,7 +102,9 @@ static void touch(char *memory, size_t bytes, size_t step)
 		((volatile char *)memory)[at] = 1;
 }
 
-// Atomic allocations: the kernel answers a ping out of its receive path (GFP_ATOMIC), and nobody reads the answers.
+// Atomic allocations: the kernel answers a ping out of its receive path (GFP_ATOMIC), and nobody reads the answers. The
+// receive path runs on `cpu` and the sender elsewhere, or the sender's own allocations would keep that CPU's free lists
+// stocked and the atomic ones would never get to the buddy system.
 static void ping(int cpu, const char *zone, int limit)
 {
 	static char packet[60000];
@@ -126,18 +121,20 @@ static void ping(int cpu, const char *zone, int limit)
 	echo->type = ICMP_ECHO;
 	unsigned int sum = ICMP_ECHO;  // the one word that is not zero
 	echo->checksum = ~sum;
-	run_on_cpu(cpu);
+	write_file("/sys/class/net/lo/queues/rx-0/rps_cpus", cpu ? "2" : "1");
+	run_on_cpu(!cpu);
 	int idle = 0;
 	for (sent = 0; sent < limit && idle < 8; sent++) {
 		if (sendto(fd, packet, sizeof(packet), 0, (struct sockaddr *)&self, sizeof(self)) < 0)
 			fail("ping %d: %s", sent, strerror(errno));
 		if (sent % 32 == 31) {
+			usleep(20000);
 			now = pageblocks(zone, 3);
 			idle = now == last && now > before ? idle + 1 : 0;  // at the cap
 			last = now;
 		}
 	}
-	say("    %d pings from CPU %d: HighAtomic blocks in %s %ld to %ld", sent, cpu, zone, before, now);
+	say("    %d pings answered by CPU %d: HighAtomic blocks in %s %ld to %ld", sent, cpu, zone, before, now);
 	close(fd);
 }
 
@@ -156,8 +153,9 @@ static void reserve(void)
 	long managed_kb = number_in("/proc/meminfo", "MemTotal");
 
 	read_file("/proc/sys/vm/min_free_kbytes", text, sizeof(text));
-	long min_kb = atol(text);
+	ordinary_min_kb = atol(text);
 
+	say("    MemTotal %ld kB, min_free_kbytes %ld", managed_kb, ordinary_min_kb);
 	loopback_up();
 	// Free memory shall lie between the min and the low watermark: then every allocation takes the slow path, and none
 	// has to reclaim.
@@ -165,7 +163,7 @@ static void reserve(void)
 	set_number("/proc/sys/vm/min_free_kbytes", managed_kb * 75 / 100);
 	ping(1, "Normal", 3000);
 	ping(0, "DMA32", 1500);
-	set_number("/proc/sys/vm/min_free_kbytes", min_kb);
+	set_number("/proc/sys/vm/min_free_kbytes", ordinary_min_kb);
 	write_file("/proc/sys/vm/watermark_scale_factor", "10");
 	sleep(1);
 	say_state("reserve");
@@ -241,6 +239,8 @@ static void fill_and_free(void)
 	int rounds = 0;
 
 	run_on_cpu(1);
+	// Only now: every write to transparent_hugepage/enabled raises it to khugepaged's wish, 67584 kB here.
+	write_file("/proc/sys/vm/min_free_kbytes", "8192");
 	while (filled < bytes && number_in("/proc/meminfo", "MemFree") > KEEP_FREE_KB) {
 		touch(memory + filled, 2 * HUGE, PAGE);
 		filled += 2 * HUGE;
@@ -311,12 +311,17 @@ static void huge_faults_that_fail(void)
 	touch(memory, 300 * HUGE, HUGE);
 	say_state("huge faults that fail");
 
-	// Now with direct compaction. The watermarks say "low < free < high": enough for compaction to try, too little for
-	// shrink_zones() to call it worth a retry (compaction_ready), which would count as progress and cost the reserve.
+	// Now with direct compaction. Free memory shall lie between the low and the high watermark: enough for compaction to
+	// try, too little for reclaim to call another try worth it (mm/vmscan.c, compaction_ready), which would count as
+	// progress and cost the reserve.
+	long total_kb = number_in("/proc/meminfo", "MemTotal"), free_kb = number_in("/proc/meminfo", "MemFree");
+	write_file("/proc/sys/vm/watermark_scale_factor", "2000");
+	set_number("/proc/sys/vm/min_free_kbytes", free_kb - total_kb * 30 / 100);
 	write_file("/sys/kernel/mm/transparent_hugepage/defrag", "always");
 	touch(memory + 300 * HUGE, 40 * HUGE, HUGE);
 	munmap(memory, 400 * HUGE);
 	write_file("/sys/kernel/mm/transparent_hugepage/defrag", "madvise");
+	write_file("/proc/sys/vm/watermark_scale_factor", "10");
 	say_state("direct compaction");
 }
 
@@ -351,8 +356,12 @@ void workload_fragment(void)
 	write_file("/proc/sys/vm/compaction_proactiveness", "0");
 	write_file("/sys/kernel/mm/transparent_hugepage/khugepaged/scan_sleep_millisecs", "600000");
 	write_file("/proc/sys/vm/drop_caches", "3");
+	// The CPUs' lists grow with the watermarks, up to an eighth of a zone; what lies there would be out of reach.
+	write_file("/proc/sys/vm/percpu_pagelist_high_fraction", "1000");
 	reserve();
 	keep_child("<img src=x>;\"", hold_memory);
+	set_number("/proc/sys/vm/min_free_kbytes", ordinary_min_kb);
+	write_file("/proc/sys/vm/percpu_pagelist_high_fraction", "0");
 	cpu_lists();
 	say_state("done");
 }
