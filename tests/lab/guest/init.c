@@ -198,6 +198,30 @@ static void run_workload(void)
 	fail("no workload is called '%s'", name);
 }
 
+// Waits until the kernel's own threads (kswapd, kcompactd, khugepaged) have come to rest: no event of theirs in a second.
+static void settle(void)
+{
+	static const char *const events[] = {
+		"pageoutrun ", "compact_migrate_scanned ", "compact_free_scanned ", "pgmigrate_success ", "pgmigrate_fail ",
+		"allocstall_movable ", "thp_collapse_alloc_failed ",
+	};
+	static char vmstat[64 << 10];
+	long before = -1, now = 0;
+	int seconds;
+
+	for (seconds = 0; now != before && seconds < 30; seconds++) {
+		sleep(1);
+		before = now;
+		now = 0;
+		read_file("/proc/vmstat", vmstat, sizeof(vmstat));
+		for (size_t i = 0; i < ARRAY_SIZE(events); i++) {
+			char *at = strstr(vmstat, events[i]);
+			now += at ? atol(at + strlen(events[i])) : 0;
+		}
+	}
+	say("the kernel's threads %s after %d s", now == before ? "are quiet" : "STILL WORK", seconds);
+}
+
 int main(void)
 {
 	if (getpid() != 1)
@@ -212,9 +236,10 @@ int main(void)
 
 	// The address is good as long as this CPU runs this process: QEMU reads the bytes through CPU 0's page tables.
 	run_on_cpu(0);
+	settle();
 	truth_prepare();
 	say("recording truth at %#lx size %zu", (unsigned long)truth, truth_size);
-	sleep(2);  // the console, RCU and the once-a-second per-CPU workers come to rest
+	sleep(1);  // the console comes to rest
 	truth_record();
 	for (;;)
 		outb(1, PVPANIC_PORT);

@@ -181,7 +181,8 @@ static void hugetlb(void)
 static void huge_faults_that_succeed(void)
 {
 	write_file("/sys/kernel/mm/transparent_hugepage/enabled", "madvise");
-	touch(map_memory(12 * HUGE, MADV_HUGEPAGE), 12 * HUGE, HUGE);
+	// Every page is written to: a huge page of zeroes is "underused", and reclaim would split it (since 6.12).
+	touch(map_memory(12 * HUGE, MADV_HUGEPAGE), 12 * HUGE, PAGE);
 	char *given_back = map_memory(8 * HUGE, MADV_HUGEPAGE);
 	touch(given_back, 8 * HUGE, HUGE);
 	munmap(given_back, 8 * HUGE);
@@ -354,7 +355,9 @@ void workload_fragment(void)
 	setrlimit(RLIMIT_NOFILE, &files);
 	write_file("/proc/sys/vm/overcommit_memory", "1");
 	write_file("/proc/sys/vm/compaction_proactiveness", "0");
+	// khugepaged would collapse what the workload spread out, and its failing direct reclaim would cost the reserve.
 	write_file("/sys/kernel/mm/transparent_hugepage/khugepaged/scan_sleep_millisecs", "600000");
+	write_file("/sys/kernel/mm/transparent_hugepage/khugepaged/defrag", "0");
 	write_file("/proc/sys/vm/drop_caches", "3");
 	// The CPUs' lists grow with the watermarks, up to an eighth of a zone; what lies there would be out of reach.
 	write_file("/proc/sys/vm/percpu_pagelist_high_fraction", "1000");
