@@ -85,13 +85,16 @@ static void read_set(char set)
 {
 	for (size_t i = 0; i < nr_files; i++) {
 		char *text = truth + used + HEADER;
-		size_t length = 0, room = truth_size - used - 2 * HEADER - 1;
-		ssize_t got;
+		size_t length = 0, room = truth_size - used - 2 * HEADER;
+		// /proc/sys allocates as much as one asks for (fs/proc/proc_sysctl.c, proc_sys_call_handler): to ask for
+		// megabytes there is an allocation of order 10, whose failure would cost the HighAtomic reserve.
+		size_t chunk = strncmp(files[i].path, "/proc/sys/", 10) ? 64 << 10 : 1 << 10;
+		ssize_t got = 0;
 
 		// From offset 0, seq_file shows the file anew.
-		while ((got = pread(files[i].fd, text + length, room - length, length)) > 0)
+		while (length + chunk <= room && (got = pread(files[i].fd, text + length, chunk, length)) > 0)
 			length += got;
-		if (got < 0 || length == room)
+		if (got)
 			fail("cannot record %s", files[i].path);
 		header(set, files[i].path, length);
 		used += length;
