@@ -102,6 +102,13 @@ def _take(kernel: Kernel, workload: str, folder: Path, say: Callable[[str], None
             shutil.rmtree(folder)
         temporary.chmod(0o755)
         temporary.rename(folder)
+    except LabError as error:
+        console = temporary / "console.log"
+        if not console.exists():
+            raise
+        kept = folder.parent / f"failed-{kernel.name}-{workload}.log"
+        console.replace(kept)
+        raise LabError(f"{error}\nthe whole console: {kept}") from None
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
