@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-One capture: a kernel and a workload make a vmcore, and beside it what that kernel said of itself just before.
+One capture: a kernel and a workload make a vmcore, and beside it what that kernel said of itself
+just before.
 
-Costs: about 30 s the first time (boot, workload, dump; see ``machine.py``), nothing when the cache has it; 1.5 GiB of
-disk for each pair of kernel and workload. Captures are kept in ``$XDG_CACHE_HOME/mmscope/lab/cores`` under a hash of
-all that shapes them, and an older one of the same pair is removed.
+Costs: about 25 s the first time (boot, workload, dump; see ``machine.py``), nothing when the cache
+has it; 1.5 GiB of disk for each pair of kernel and workload. Captures are kept in
+``$XDG_CACHE_HOME/mmscope/lab/cores`` under a hash of all that shapes them, and an older one of the
+same pair is removed.
 
 Cannot: make two captures alike. Every boot is a new machine.
 
@@ -33,7 +35,7 @@ from kernels import Kernel, LabError
 
 @dataclass(frozen=True)
 class Capture:
-    """A vmcore with its truth: two readings, A and then B, of the same files, laid out like ``/``."""
+    """A vmcore with its truth: two readings, A and then B, of the same files, laid out as in /."""
 
     kernel: str
     release: str
@@ -54,7 +56,7 @@ def capture(
     output: Path | None = None,
 ) -> Capture:
     """
-    The capture of *kernel* (a row of ``kernels.toml``) and *workload*, from the cache if it is there.
+    The capture of *kernel* (a row of ``kernels.toml``) and *workload*, from the cache if there.
 
     :param fresh: boot anyway.
     :param output: put it there, outside of the cache; such a capture always boots.
@@ -67,7 +69,9 @@ def capture(
             if folder.exists():
                 raise LabError(f"{folder} exists: choose another folder or remove it")
         else:
-            folder = kernels.cache_folder() / "cores" / f"{kernel}-{workload}-{_fingerprint(booted)}"
+            folder = (
+                kernels.cache_folder() / "cores" / f"{kernel}-{workload}-{_fingerprint(booted)}"
+            )
         if fresh or not folder.exists():
             _take(booted, workload, folder, say)
         else:
@@ -133,11 +137,19 @@ def _one_at_a_time() -> Iterator[None]:
 
 def main() -> int:
     """Take a capture and print where it is."""
-    parser = argparse.ArgumentParser(description="Boot a kernel, run a workload, take a vmcore and its truth.")
-    parser.add_argument("--kernel", default="7.2", help="a row of kernels.toml (default: %(default)s)")
-    parser.add_argument("--workload", default="fragment", help="a workload of guest/init.c (default: %(default)s)")
+    parser = argparse.ArgumentParser(
+        description="Boot a kernel, run a workload, take a vmcore and its truth."
+    )
+    parser.add_argument(
+        "--kernel", default="7.2", help="a row of kernels.toml (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--workload", default="fragment", help="a workload of guest/init.c (default: %(default)s)"
+    )
     parser.add_argument("--fresh", action="store_true", help="boot even if the cache has it")
-    parser.add_argument("-o", "--output", type=Path, metavar="DIR", help="a new folder instead of the cache")
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="DIR", help="a new folder instead of the cache"
+    )
     arguments = parser.parse_args()
     started = time.monotonic()
 
@@ -145,8 +157,14 @@ def main() -> int:
         print(f"[{time.monotonic() - started:6.1f}] {line}", flush=True)
 
     try:
-        taken = capture(arguments.kernel, arguments.workload, say, fresh=arguments.fresh, output=arguments.output)
-    except LabError as error:
+        taken = capture(
+            arguments.kernel,
+            arguments.workload,
+            say,
+            fresh=arguments.fresh,
+            output=arguments.output,
+        )
+    except (LabError, OSError) as error:
         print(f"capture.py: {error}", file=sys.stderr)
         return 1
     say("done")
