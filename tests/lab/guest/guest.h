@@ -28,5 +28,6 @@ extern const size_t truth_size;
 
 // workload_*.c
 void workload_fragment(void);
+void workload_live(void);
 
 #endif

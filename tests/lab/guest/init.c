@@ -30,6 +30,7 @@ static const struct {
 } workloads[] = {
 	{ "idle", NULL },
 	{ "fragment", workload_fragment },
+	{ "live", workload_live },
 };
 
 // QEMU's pvpanic ISA device, docs/specs/pvpanic: bit 0 says "panicked", and -action panic=pause then stops all vCPUs.
