@@ -132,11 +132,11 @@ def highatomic_cap_pages(prog: Program, managed_pages: int) -> int:
     The size at which the reserve stops growing, by the rule of ``reserve_highatomic_pageblock()``.
 
     It takes whole pageblocks while the reserve is below a hundredth of the zone. Since "mm:
-    page_alloc: correct high atomic reserve calculations" and "… enforce minimum zone size to do high
-    atomic reserves" (both v6.8) a zone whose hundredth is below one pageblock has none; before, one
-    pageblock was added to the hundredth. Neither leaves a trace in DWARF; the function's parameters,
-    which changed in v6.10, stand in: a kernel of v6.8 or v6.9 is taken for an older one, and its cap
-    shown one pageblock high.
+    page_alloc: correct high atomic reserve calculations" and "… enforce minimum zone size to do
+    high atomic reserves" (both v6.8) a zone whose hundredth is below one pageblock has none;
+    before, one pageblock was added to the hundredth. Neither leaves a trace in DWARF; the
+    function's parameters, which changed in v6.10, stand in: a kernel of v6.8 or v6.9 is taken for
+    an older one, and its cap shown one pageblock high.
 
     :param managed_pages: the zone's.
     """

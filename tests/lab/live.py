@@ -2,9 +2,9 @@
 """
 The command on a live kernel: ``mmscope`` runs inside the guest, as root, on its /proc/kcore.
 
-A disk image brings along what the box would have: this Python, drgn, numpy and rich (and not duckdb,
-jinja2 or pygal: on the box the command must do without), the project, and the kernel's vmlinux. What
-the program in the guest writes under /out is taken off the image afterwards.
+A disk image brings along what the box would have: this Python, drgn, numpy and rich, the project,
+and the kernel's vmlinux. It brings no duckdb, jinja2 or pygal: on the box the command must do
+without. What the program in the guest writes under /out is taken off the image afterwards.
 
 Costs: half a minute to make the image (about 700 MB), and a boot.
 """
@@ -91,8 +91,8 @@ def build_tree(tree: Path, program: str, vmlinux: Path) -> None:
         if not library.is_relative_to(tree):  # a wheel's own, found beside it
             _copy(library, tree)
     shutil.copy(vmlinux, tree / "vmlinux")
-    head = f"import sys\nsys.path[:0] = ['/mmscope', '/site', '/{stdlib.relative_to('/')}/lib-dynload']\n"
-    (tree / "main.py").write_text(head + program)
+    path = ["/mmscope", "/site", str(stdlib / "lib-dynload")]
+    (tree / "main.py").write_text(f"import sys\nsys.path[:0] = {path!r}\n{program}")
 
 
 def libraries(binaries: Iterable[Path]) -> set[Path]:
