@@ -197,22 +197,27 @@ Run = tuple[int, int, tuple[int, str], str, int | None]
 
 def _block_pages(runs: list[Run], page_size: int | None) -> tuple[int, bool]:
     """
-    Pages in a pageblock: neighbouring runs are that far apart, and none are closer.
+    Pages in a pageblock: how far apart runs are that follow each other, by pageblock.
 
-    Runs with holes between them are farther apart, so that a distance proves nothing beyond the
-    order of a PMD, which is the largest that pageblock_order has where drgn reads memory.
+    Where a hole lies between two, or one is damaged, the quotient is something else; the most
+    common one counts, up to the order of a PMD, which is the largest pageblock_order there is
+    where drgn reads memory.
 
     :return: (pages, whether it is only what the page size suggests).
     """
-    steps = {
+    # A PMD maps a page of page table entries of eight bytes.
+    usual = (page_size or 4096) // 8
+    steps = Counter(
         (after[0] - run[0]) // run[1]
         for run, after in itertools.pairwise(runs)
         if run[1] > 0 and (after[0] - run[0]) % run[1] == 0
-    }
-    # A PMD maps a page of page table entries of eight bytes.
-    usual = (page_size or 4096) // 8
-    steps = {step for step in steps if 0 < step <= usual and step & (step - 1) == 0}
-    return (min(steps), False) if steps else (usual, True)
+    )
+    likely = [
+        (number, step)
+        for step, number in steps.items()
+        if 0 < step <= usual and step & (step - 1) == 0
+    ]
+    return (max(likely)[1], False) if likely else (usual, True)
 
 
 def _check(runs: list[Run], block_pages: int) -> int:

@@ -12,10 +12,14 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import reports  # noqa: F401  (puts drgn/ on the path)
+
+# isort: split
 from free_lists import FreeBlocks, FreeListCheck, MisplacedBlocks
 from pageblocks import PageblockRun, Pageblocks
 from pcp_lists import PcpCheck, PcpPages
 from rows import column
+from settings import Setting
 from vm_counters import VmCounter
 from zones import FreeAccounting, Zone
 
@@ -54,14 +58,6 @@ HOSTILE = (
     "a\x00b\x7f\x85c\u2028d\ufeffe",
     "x" * 5000,
 )
-
-
-@dataclasses.dataclass(frozen=True)
-class Setting:
-    """A setting, as the probes' own row has it."""
-
-    name: str = column(key=True, help="name of the setting")
-    value: str = column(help="its value")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,7 +129,7 @@ def zone_rows(blocks: list[FreeBlocks]) -> list[Zone]:
                 free_pages=free[zone],
                 wmark_min=low[zone] * 4 // 5,
                 wmark_low=low[zone],
-                wmark_high=low[zone] + 1000,
+                wmark_high=low[zone] + (25 if zone == "DMA" else 1000),
                 wmark_boost=0,
                 highatomic_reserved_pages=5 * BLOCK if zone == "Normal" else 0,
                 highatomic_free_pages=reserve if zone == "Normal" else 0,

@@ -155,14 +155,14 @@ class TestPageblockMap:
             [run(0, 0)],
             [run(0, -5)],
             [run(-1, 1)],
-            [run(0, 2), run(1, 2)],
+            [run(0, 1), run(1, 3), run(2, 1), run(3, 1)],
             [run(0, 1 << 40)],
             [run(1 << 50, 1)],
             [run(0, 1 << 27)],
         ],
     )
     def test_what_cannot_be_is_refused(self, rows: list[dict[str, Any]]) -> None:
-        with pytest.raises(ValueError, match="run|pageblock"):
+        with pytest.raises(ValueError, match=r"run|pageblock"):
             pageblock_map.pageblock_map(rows, PAGE)
 
 
