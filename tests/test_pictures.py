@@ -184,11 +184,21 @@ class TestPageblockMapOfALargeMachine:
         picture = pageblock_map.pageblock_map(rows, PAGE)
         assert drawn(picture, "pb-used") == [(0, 0)]
 
-    def test_a_single_highatomic_pageblock_among_others_is_marked(self) -> None:
+    def test_a_single_highatomic_pageblock_among_others_is_a_stripe(self) -> None:
         rows = [run(0, 9), run(9, 1, "HighAtomic", 8), run(10, MAX_CELLS * 8)]
         picture = pageblock_map.pageblock_map(rows, PAGE)
         assert picture.per_cell == 16
-        assert drawn(picture, "pb-hidden") == [(0, 0)]
+        stripes = [s for s in picture.strokes if "pb-stripe" in s.look]
+        assert [(s.look, s.x, s.dash, strokes_at(s)) for s in stripes] == [
+            ("mt-highatomic pb-stripe", 0.75, "0.25 0.75", [(0, 0)])
+        ]
+
+    def test_of_several_other_types_the_one_that_matters_is_shown(self) -> None:
+        types = ("Movable", "Movable", "Reclaimable", "Unmovable")
+        rows = [run(number, 1, mt) for number, mt in enumerate(types)]
+        picture = pageblock_map.pageblock_map([*rows, run(4, MAX_CELLS * 4 - 4)], PAGE)
+        stripes = [s for s in picture.strokes if "pb-stripe" in s.look]
+        assert [(s.look, strokes_at(s)) for s in stripes] == [("mt-unmovable pb-stripe", [(0, 0)])]
 
     def test_scattered_memory_does_not_make_it_endless(self) -> None:
         rows = [run(number * 5000, 1) for number in range(5000)]
@@ -196,6 +206,11 @@ class TestPageblockMapOfALargeMachine:
         assert picture.cells <= MAX_CELLS
         assert picture.rows <= 2 * pageblock_map.MAX_ROWS
         assert picture.blocks == 5000
+
+    def test_up_to_the_limit_every_pageblock_is_a_cell_however_mixed(self) -> None:
+        rows = [run(n, 1, made.TYPES[n % 3], n * 5 % 9) for n in range(MAX_CELLS)]
+        picture = pageblock_map.pageblock_map(rows, PAGE)
+        assert (picture.per_cell, picture.cells) == (1, MAX_CELLS)
 
     def test_a_million_pageblocks_in_the_worst_order_stay_small(self, tmp_path: Path) -> None:
         @dataclass(frozen=True)
@@ -207,14 +222,14 @@ class TestPageblockMapOfALargeMachine:
             migratetype: str
             free_eighths: int
 
-        # No two neighbouring cells of 64 pageblocks look alike.
+        # No two neighbouring cells of 64 pageblocks look alike, each has another stripe.
         rows = [
             Run(
                 block * 512,
                 1,
                 0,
                 "Normal",
-                "HighAtomic" if block % 64 == 5 else made.TYPES[block // 64 % 3],
+                made.TYPES[3 + block // 64 % 3] if block % 64 == 5 else made.TYPES[block // 64 % 3],
                 block // 64 * 5 % 9,
             )
             for block in range(1 << 20)
@@ -224,7 +239,7 @@ class TestPageblockMapOfALargeMachine:
         svg = html[html.index('<svg class="map"') :]
         assert len(svg[: svg.index("</svg>")]) < 300_000
         told = texts(by_id(parse(html), "picture-pageblock_map"))
-        assert "Each cell stands for 64 neighbouring pageblocks" in told
+        assert "Each cell stands for 128 neighbouring pageblocks" in told
         assert "1,048,576 pageblocks of 2 MiB" in told
 
 
