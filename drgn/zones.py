@@ -54,10 +54,12 @@ class Zone:
         unit="pages", help="nr_reserved_highatomic: whole pageblocks, used or free"
     )
     highatomic_free_pages: int | None = column(
-        unit="pages", help="free pages on the HighAtomic lists, as the allocator subtracts them"
+        unit="pages",
+        help="nr_free_highatomic, which the watermarks do not count as free; older kernels have no "
+        "such count and leave out the whole reserve",
     )
     highatomic_cap_pages: int | None = column(
-        unit="pages", help="the reserve stops growing at this size, computed as this kernel does"
+        unit="pages", help="the reserve stops growing at this size, by the rule of this kernel"
     )
     start_pfn: int = column(help="first page frame of the zone")
 
@@ -125,30 +127,31 @@ def zone_page_state(zone: Object, item: str) -> tuple[int, int]:
     return zone.vm_stat[index].counter.value_() + unfolded, unfolded
 
 
-def highatomic_cap_pages(prog: Program, managed_pages: int, order: int | None = None) -> int:
+def highatomic_cap_pages(prog: Program, managed_pages: int) -> int:
     """
-    The size at which ``reserve_highatomic_pageblock()`` stops, as this kernel computes it.
+    The size at which the reserve stops growing, by the rule of ``reserve_highatomic_pageblock()``.
 
-    Since "mm: page_alloc: correct high atomic reserve calculations" and "… enforce minimum zone
-    size to do high atomic reserves" (both v6.8) a zone whose hundredth is below one pageblock has
-    none, and the hundredth is rounded up to pageblocks; before, one pageblock was added to it.
-    Neither leaves a trace in DWARF; the function's parameters, which changed in v6.10, stand in:
-    a kernel of v6.8 or v6.9 is taken for an older one, and its cap shown up to two pageblocks high.
+    It takes whole pageblocks while the reserve is below a hundredth of the zone. Since "mm:
+    page_alloc: correct high atomic reserve calculations" and "… enforce minimum zone size to do
+    high atomic reserves" (both v6.8) a zone whose hundredth is below one pageblock has none;
+    before, one pageblock was added to the hundredth. Neither leaves a trace in DWARF; the
+    function's parameters, which changed in v6.10, stand in: a kernel of v6.8 or v6.9 is taken for
+    an older one, and its cap shown one pageblock high.
 
     :param managed_pages: the zone's.
     """
-    block = 1 << (pageblock_order(prog) if order is None else order)
-    hundredth = managed_pages // 100
+    block = 1 << pageblock_order(prog)
+    limit = managed_pages // 100
     try:
         parameters = prog.function("reserve_highatomic_pageblock").type_.parameters
-        new = [p.name for p in parameters] == ["page", "order", "zone"]
-    except LookupError:  # inlined everywhere, or stripped: go by a member of the same age
-        new = prog.type("struct zone").has_member("nr_free_highatomic")
-    if not new:
-        return hundredth + block
-    if hundredth < block:
+        since_6_8 = [p.name for p in parameters] == ["page", "order", "zone"]
+    except LookupError:  # inlined everywhere: go by a member of about the same age
+        since_6_8 = prog.type("struct zone").has_member("nr_free_highatomic")
+    if not since_6_8:
+        limit += block
+    elif limit < block:
         return 0
-    return (hundredth + block - 1) // block * block
+    return (limit + block - 1) // block * block
 
 
 def zones(prog: Program) -> list[Zone]:
@@ -210,8 +213,38 @@ def trylock_free_pages(zone: Object) -> int | None:
     return pages
 
 
+@dataclass(frozen=True)
+class FreeCounters:
+    """A zone's own counts of free memory, read together, in pages."""
+
+    nr_free_pages: int  # with the per-CPU differences
+    unfolded: int  # the differences alone
+    unaccepted: int
+    trylock: int | None  # None where the kernel has no such list
+
+
+def free_counters(prog: Program) -> dict[tuple[int, str], FreeCounters]:
+    """
+    (node, zone) to what the zone says of its free memory.
+
+    :raises FaultError: a zone or its trylock list cannot be read.
+    :raises ValueError: a trylock list loops.
+    """
+    counters = {}
+    for node, _, zone in for_each_zone(prog):
+        total, unfolded = zone_page_state(zone, "NR_FREE_PAGES")
+        try:
+            # "mm: Add support for unaccepted memory" (in v6.5)
+            unaccepted = zone_page_state(zone, "NR_UNACCEPTED")[0]
+        except LookupError:
+            unaccepted = 0
+        trylock = trylock_free_pages(zone)
+        counters[node, zone_name(zone)] = FreeCounters(total, unfolded, unaccepted, trylock)
+    return counters
+
+
 def free_accounting(
-    prog: Program,
+    counters: dict[tuple[int, str], FreeCounters],
     free_list_pages: dict[tuple[int, str], int],
     isolate_pages: dict[tuple[int, str], int],
     pcp_pages: dict[tuple[int, str], int] | None,
@@ -223,30 +256,20 @@ def free_accounting(
     :param isolate_pages: (node, zone) to pages on its Isolate lists.
     :param pcp_pages: (node, zone) to pages on its per-CPU lists, None if these were not read.
     """
-    rows = []
-    for node, _, zone in for_each_zone(prog):
-        key = node, zone_name(zone)
-        total, unfolded = zone_page_state(zone, "NR_FREE_PAGES")
-        try:
-            # "mm: Add support for unaccepted memory" (dcdfdd40fa82, in v6.5)
-            unaccepted = zone_page_state(zone, "NR_UNACCEPTED")[0]
-        except LookupError:
-            unaccepted = 0
-        listed = free_list_pages.get(key, 0)
-        rows.append(
-            FreeAccounting(
-                *key,
-                nr_free_pages=total,
-                unfolded_pages=unfolded,
-                free_list_pages=listed,
-                unaccepted_pages=unaccepted,
-                remainder_pages=total - listed - unaccepted,
-                isolate_pages=isolate_pages.get(key, 0),
-                pcp_pages=None if pcp_pages is None else pcp_pages.get(key, 0),
-                trylock_pages=trylock_free_pages(zone),
-            )
+    return [
+        FreeAccounting(
+            *key,
+            nr_free_pages=said.nr_free_pages,
+            unfolded_pages=said.unfolded,
+            free_list_pages=free_list_pages.get(key, 0),
+            unaccepted_pages=said.unaccepted,
+            remainder_pages=said.nr_free_pages - free_list_pages.get(key, 0) - said.unaccepted,
+            isolate_pages=isolate_pages.get(key, 0),
+            pcp_pages=None if pcp_pages is None else pcp_pages.get(key, 0),
+            trylock_pages=said.trylock,
         )
-    return rows
+        for key, said in counters.items()
+    ]
 
 
 def read_zoneinfo(text: str) -> list[Zone]:

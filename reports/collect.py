@@ -66,7 +66,8 @@ def run_section(
             else:
                 found = spec.from_files(source)
         if found.notes:
-            status, message = "partial", "; ".join(found.notes)
+            status = "partial"
+        message = "; ".join(found.notes + found.remarks) or None
     except Absent as reason:
         status, message = "absent", str(reason)
     except Exception as error:

@@ -10,6 +10,7 @@ traceback.
 import argparse
 import contextlib
 import itertools
+import logging
 import os
 import sys
 import traceback
@@ -46,6 +47,8 @@ class UsageError(Exception):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
+    # drgn tells of missing symbols through logging; the command says it in its own line.
+    logging.getLogger("drgn").addHandler(logging.NullHandler())
     parser = build_parser()
     args = parser.parse_args(arguments)
     try:
