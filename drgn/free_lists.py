@@ -117,15 +117,8 @@ class FreeBlockFinder:
             heads, pfns, orders = heads[sound], pfns[sound], orders[sound]
         zones = self.fields.zone_index(chunk["flags"][heads])
         types = self.types.of(pfns)
-        # One number a (zone, order, type), so that counting is a sort of plain integers.
-        keys = (zones << 16) | (orders << 8) | (types.astype(np.int64) & 0xFF)
-        for key, count in zip(*np.unique(keys, return_counts=True), strict=True):
-            cell = (
-                int(key) >> 16,
-                (int(key) >> 8) & 0xFF,
-                int(np.array(int(key) & 0xFF, np.uint8).view(np.int8)),
-            )
-            self.counts[cell] = self.counts.get(cell, 0) + int(count)
+        for (zone, order, mt), count in _count_rows((zones, orders, types)):
+            self.counts[zone, order, mt] = self.counts.get((zone, order, mt), 0) + count
         self._count_pageblocks(pfns, orders)
         self.blocks += len(heads)
         if self.blocks > MAX_BLOCKS:
@@ -362,11 +355,20 @@ MAX_PROBLEMS = 100
 
 
 def _count_rows(columns: tuple[NDArray[Any], ...]) -> Iterator[tuple[tuple[int, ...], int]]:
-    """The different rows of parallel columns, and how often each occurs."""
-    if len(columns[0]):
-        rows = np.stack(columns, axis=1).astype(np.int64)
-        for row, count in zip(*np.unique(rows, axis=0, return_counts=True), strict=True):
-            yield tuple(row.tolist()), int(count)
+    """The different rows of parallel columns of small numbers, and how often each occurs."""
+    if not len(columns[0]):
+        return
+    # One integer a row sorts ten times faster than a row of a matrix.
+    wide = [column.astype(np.int64) for column in columns]
+    low = [int(column.min()) for column in wide]
+    shape = [int(column.max()) - least + 1 for column, least in zip(wide, low, strict=True)]
+    keys = np.ravel_multi_index(
+        tuple(column - least for column, least in zip(wide, low, strict=True)), tuple(shape)
+    )
+    values, counts = np.unique(keys, return_counts=True)
+    for key, count in zip(values, counts.tolist(), strict=True):
+        place = np.unravel_index(key, tuple(shape))
+        yield tuple(int(at) + least for at, least in zip(place, low, strict=True)), count
 
 
 def _list_heads(prog: Program, labels: Labels) -> tuple[NDArray[Any], NDArray[np.int64]]:

@@ -270,9 +270,7 @@ def run_collect(args: argparse.Namespace) -> int:
     try:
         from reports.findings import evaluate
     except ImportError as error:
-        say(
-            f"findings need {error.name}; run 'mmscope findings {args.output}' where it is installed"
-        )
+        say(f"findings need {error.name}: run 'mmscope findings' where it is installed")
     else:
         print_findings(evaluate(Bundle(args.output)), everything=False)
     return missing_sections(sections, bool(notes))

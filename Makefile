@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+# `make help` lists what there is. Everything needs only git, python3, make and, for what is
+# installed with apt, root.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+# Debian packages: to make the environment; to boot kernels (qemu, a C compiler for the guest's init,
+# cpio for its initramfs); to open the report in a browser.
+VENV_PACKAGES := python3-venv
+LAB_PACKAGES := qemu-system-x86 gcc libc6-dev cpio xz-utils
+TEST_PACKAGES := chromium-headless-shell
+BENCH_PACKAGES := crash
+
+CHECKED := drgn/*.py reports
+VMCORE ?=
+VMLINUX ?=
+REPORT ?= report.html
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: setup
+setup: $(READY) ## make .venv with the mmscope command in it
+
+$(READY): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "mmscope needs Python 3.11 or newer; this is " + sys.version.split()[0])'
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || tools/apt-install $(VENV_PACKAGES)
+	$(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/pip install --quiet --require-hashes -r requirements.lock
+	@# setuptools warns of every editable install.
+	PYTHONWARNINGS=ignore $(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+.PHONY: demo
+demo: $(READY) ## boot a kernel, drive it into trouble, and write demo/report.html about it
+	@tools/apt-install $(LAB_PACKAGES)
+	@$(BIN)/python tests/lab/demo.py
+
+.PHONY: report
+report: $(READY) ## report of VMCORE=… VMLINUX=…, or of this machine without (as root)
+	@set -e; bundle=$$(mktemp -d)/bundle; trap 'rm -rf "$$(dirname "$$bundle")"' EXIT; \
+	code=0; $(BIN)/mmscope collect $(if $(VMCORE),--core '$(VMCORE)') $(if $(VMLINUX),--symbols '$(VMLINUX)') -o "$$bundle" || code=$$?; \
+	if [ $$code -gt 1 ]; then exit $$code; fi; \
+	$(BIN)/mmscope report "$$bundle" -o '$(REPORT)'
+
+.PHONY: test
+test: $(READY) ## lint, types, unit tests, lab tests on real kernels, the report in a browser
+	@tools/apt-install $(LAB_PACKAGES) $(TEST_PACKAGES)
+	@$(MAKE) --no-print-directory lint
+	$(BIN)/pytest
+
+.PHONY: lint
+lint: $(READY) ## ruff and mypy
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy $(CHECKED)
+
+.PHONY: bench
+bench: $(READY) ## how fast each probe is, with the naive way beside it
+	@tools/apt-install $(LAB_PACKAGES) $(BENCH_PACKAGES)
+	@$(BIN)/python tests/bench.py
+
+.PHONY: lock
+lock: $(READY) ## renew requirements.lock from pyproject.toml
+	$(BIN)/pip-compile --quiet --upgrade --strip-extras --extra dev --generate-hashes --allow-unsafe \
+	  --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-header --no-annotate \
+	  --output-file requirements.lock pyproject.toml
+
+.PHONY: clean
+clean: ## remove what was made here; kernels and vmcores stay in the cache
+	rm -rf $(VENV) demo .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info

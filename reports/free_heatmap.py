@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+The free lists as a grid: zone by order by migratetype, out of table ``free_blocks``.
+
+The shade is by bytes on a fixed scale (a step is a factor of eight), so that the same shade means
+the same in every report. Cannot know: what a request may take; Movable requests fall back to other
+types' blocks, but nobody falls back to HighAtomic, CMA is for Movable only, and Isolate for nobody.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+# Enough for any kernel so far; more is not a table of free lists.
+MAX_ORDER = 32
+MAX_TYPES = 16
+# Steps of the shade: below 32 KiB, 256 KiB, 2 MiB, 16 MiB, 128 MiB, 1 GiB, 8 GiB, and above.
+LEVELS = 8
+FIRST_STEP, STEP = 15, 3  # powers of two
+# The kernel's order of migratetypes (enum migratetype); others follow as they come.
+KERNEL_ORDER = ("Unmovable", "Movable", "Reclaimable", "HighAtomic", "CMA", "Isolate")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One free list; ``blocks`` is None where the table does not have it."""
+
+    order: int
+    blocks: int | None
+    pages: int
+    level: int  # 0 empty, 1 to LEVELS by bytes
+
+
+@dataclass(frozen=True)
+class Line:
+    """One migratetype of one zone, or the sum of all."""
+
+    migratetype: str | None
+    cells: list[Cell]
+    pages: int
+    thp_blocks: int | None  # blocks of THP size that fit into its blocks as they are
+
+
+@dataclass(frozen=True)
+class ZoneGrid:
+    """The free lists of one zone."""
+
+    node: int
+    zone: str
+    lines: list[Line]
+    total: Line
+
+
+def thp_order(page_size: int | None) -> int | None:
+    """HPAGE_PMD_ORDER: a PMD maps one page of page table entries of eight bytes."""
+    if page_size is None or page_size < 4096 or page_size & (page_size - 1):
+        return None
+    return page_size.bit_length() - 1 - 3
+
+
+def level(pages: int, page_size: int | None) -> int:
+    """The step of the shade for so many pages; 0 for none."""
+    size = pages * (page_size or 4096)
+    if size <= 0:
+        return 0
+    return min(LEVELS, max(1, (size.bit_length() - 1 - FIRST_STEP) // STEP + 2))
+
+
+def level_starts() -> list[int]:
+    """The smallest size in bytes of each step."""
+    return [1 << FIRST_STEP + STEP * (step - 1) if step else 1 for step in range(LEVELS)]
+
+
+def grids(rows: Iterable[dict[str, Any]], page_size: int | None) -> list[ZoneGrid]:
+    """
+    One grid a zone, in the order of the table.
+
+    :param rows: of table ``free_blocks``.
+    :param page_size: in bytes, None if unknown.
+    :raises ValueError: these are no free lists.
+    """
+    zones: dict[tuple[int, str], dict[str | None, dict[int, int]]] = {}
+    orders: set[int] = set()
+    for row in rows:
+        order = int(row["order"])
+        if not 0 <= order <= MAX_ORDER:
+            raise ValueError(f"order {order} is none")
+        orders.add(order)
+        types = zones.setdefault((int(row["node"]), str(row["zone"])), {})
+        lists = types.setdefault(row["migratetype"], {})
+        if len(types) > MAX_TYPES:
+            raise ValueError(f"more than {MAX_TYPES} migratetypes")
+        lists[order] = lists.get(order, 0) + int(row["blocks"])
+    columns = sorted(orders)
+    thp = thp_order(page_size)
+    return [
+        ZoneGrid(
+            node,
+            zone,
+            [_line(mt, types[mt], columns, thp, page_size) for mt in sorted(types, key=rank)],
+            _line("all", _sum(types.values()), columns, thp, page_size),
+        )
+        for (node, zone), types in zones.items()
+    ]
+
+
+def rank(migratetype: str | None) -> tuple[int, str]:
+    """A key that sorts migratetypes as the kernel has them, and what it has not behind these."""
+    if migratetype in KERNEL_ORDER:
+        return KERNEL_ORDER.index(migratetype), ""
+    return len(KERNEL_ORDER), migratetype or ""
+
+
+def _sum(lists: Iterable[dict[int, int]]) -> dict[int, int]:
+    total: dict[int, int] = {}
+    for blocks in lists:
+        for order, number in blocks.items():
+            total[order] = total.get(order, 0) + number
+    return total
+
+
+def _line(
+    migratetype: str | None,
+    blocks: dict[int, int],
+    columns: list[int],
+    thp: int | None,
+    page_size: int | None,
+) -> Line:
+    cells = []
+    for order in columns:
+        number = blocks.get(order)
+        pages = (number or 0) << order
+        cells.append(Cell(order, number, pages, level(pages, page_size)))
+    large = None
+    if thp is not None:
+        large = sum(number << order - thp for order, number in blocks.items() if order >= thp)
+    return Line(migratetype, cells, sum(cell.pages for cell in cells), large)

@@ -1,0 +1,405 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+The pageblock map: every pageblock in physical order, by migratetype and by how much of it is free.
+
+Drawn from the run-length encoded table ``pageblock_map``, without ever unfolding it to blocks. A
+row of the picture is :data:`COLUMNS` cells. A cell is a pageblock, or on a large machine *k*
+neighbouring ones, so that neither the picture nor its size grows with the machine.
+
+The drawing is a handful of paths, one for each look of a cell. All of them consist of horizontal
+strokes (``m3 0h2``: three cells on, a stroke of two), whose width is the height of what is drawn:
+a byte or seven a run, against a hundred for a rectangle of its own.
+
+Cannot know: which pages inside a pageblock are free. The free share is in eighths.
+"""
+
+import itertools
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from reports.display import plural, size
+from reports.free_heatmap import rank
+
+COLUMNS = 64
+MAX_CELLS = 16384
+MAX_ROWS = 512
+# With more runs than this, a title for each would be larger than the picture: rows have titles.
+MAX_RUN_TITLES = 1000
+# 128 TiB of 2 MiB pageblocks; more is damage.
+MAX_BLOCKS = 1 << 26
+MAX_PFN = 1 << 52
+# Nodes may be interleaved; so often they are not.
+MAX_BORDERS = 256
+
+# A rare type wins a tie, so that it is not lost in a cell that stands for several pageblocks.
+TYPES = ("HighAtomic", "Isolate", "CMA", "Reclaimable", "Unmovable", "Movable")
+OTHER = "other"
+# A mark beside the colour: (width, height) in shares of the cell; none for the two most common.
+MARKS = {
+    "HighAtomic": (0.5, 0.5),
+    "Isolate": (0.8, 0.16),
+    "CMA": (0.18, 0.8),
+    "Reclaimable": (0.26, 0.3),
+}
+
+
+@dataclass(frozen=True)
+class Stroke:
+    """A path of horizontal strokes; lengths in cells."""
+
+    look: str  # CSS classes
+    path: str
+    x: float  # how far it is moved, in cells
+    y: float
+    height: float
+    dash: str  # the pattern along the stroke; empty: none
+
+
+@dataclass(frozen=True)
+class Legend:
+    """All pageblocks of one migratetype."""
+
+    migratetype: str
+    strokes: list[Stroke]  # two cells as they look: one in use, one free
+    blocks: int
+    all_free: int | None
+    partly_free: int | None
+    none_free: int | None
+
+
+@dataclass(frozen=True)
+class Map:
+    """Everything the template draws. Positions are in cells from the upper left corner."""
+
+    blocks: int
+    block_pages: int
+    assumed: bool  # the size of a pageblock could not be derived from the table
+    per_cell: int
+    cells: int
+    rows: int
+    unknown_share: bool  # the free share was not counted
+    strokes: list[Stroke]
+    labels: list[tuple[int, int, str]]  # row, how many rows since the last gap, physical address
+    zones: list[tuple[int, int]]  # row and column where each begins
+    zone_labels: list[tuple[int, str]]  # row, the zones that begin in it
+    zones_cut: bool  # there are more than MAX_BORDERS
+    gaps: list[tuple[int, str]]  # empty row where rows without memory are left out, how much
+    titles: list[tuple[str, str]]  # path of strokes, words
+    title_of_runs: bool  # the titles are of runs, not of whole rows
+    legend: list[Legend]
+
+
+@dataclass
+class _Cell:
+    """What lies in one cell: blocks by migratetype, and the eighths that are free in them."""
+
+    types: Counter[str] = field(default_factory=Counter)
+    eighths: int = 0
+    unknown: int = 0
+
+
+def look(migratetype: str) -> str:
+    """The CSS class of a migratetype; one for all that are not known here."""
+    return f"mt-{migratetype.lower()}" if migratetype in TYPES else "mt-other"
+
+
+def pageblock_map(rows: Iterable[dict[str, Any]], page_size: int | None) -> Map:
+    """
+    Lay the map out.
+
+    :param rows: of table ``pageblock_map``.
+    :param page_size: in bytes, None if unknown.
+    :raises ValueError: these are no runs of pageblocks, or there are none.
+    """
+    runs = sorted(
+        (
+            (
+                int(row["start_pfn"]),
+                int(row["blocks"]),
+                (int(row["node"]), str(row["zone"])),
+                str(row["migratetype"]),
+                row["free_eighths"],
+            )
+            for row in rows
+        ),
+        key=lambda run: run[:2],
+    )
+    block_pages, assumed = _block_pages(runs, page_size)
+    total = _check(runs, block_pages)
+    per_cell = _per_cell(runs, block_pages, total)
+
+    cells: dict[int, _Cell] = {}
+    for start, blocks, _, migratetype, eighths in runs:
+        number, end = start // block_pages, start // block_pages + blocks
+        while number < end:
+            step = min(end, (number // per_cell + 1) * per_cell) - number
+            cell = cells.setdefault(number // per_cell, _Cell())
+            cell.types[migratetype] += step
+            if eighths is None:
+                cell.unknown += step
+            else:
+                cell.eighths += step * min(max(int(eighths), 0), 8)
+            number += step
+    # An empty row where memory is missing, to say so in.
+    lines = sorted({cell // COLUMNS for cell in cells})
+    line_of: dict[int, int] = {}
+    gaps = []
+    row_pages = COLUMNS * per_cell * block_pages
+    labels = []
+    row = nth = 0
+    for before, line in zip([lines[0], *lines], lines, strict=False):
+        if line > before + 1:
+            gaps.append((row, _size((line - before - 1) * row_pages, page_size)))
+            row, nth = row + 1, 0
+        line_of[line] = row
+        labels.append((row, nth, _address(line * row_pages, page_size)))
+        row, nth = row + 1, nth + 1
+
+    def place(cell: int) -> tuple[int, int]:
+        return line_of[cell // COLUMNS], cell % COLUMNS
+
+    strokes = _strokes({place(number): cell for number, cell in cells.items()})
+    zones = [
+        (*place(run[0] // block_pages // per_cell), run[2])
+        for before, run in zip([None, *runs], runs, strict=False)
+        if before is None or before[2] != run[2]
+    ]
+    by_run = per_cell == 1 and len(runs) <= MAX_RUN_TITLES
+    return Map(
+        blocks=total,
+        block_pages=block_pages,
+        assumed=assumed,
+        per_cell=per_cell,
+        cells=len(cells),
+        rows=row,
+        unknown_share=any(cell.unknown for cell in cells.values()),
+        strokes=strokes,
+        labels=labels,
+        zones=[(row, column) for row, column, _ in zones[:MAX_BORDERS]],
+        zone_labels=_zone_labels(zones[:MAX_BORDERS]),
+        zones_cut=len(zones) > MAX_BORDERS,
+        gaps=gaps,
+        titles=(
+            _run_titles(runs, block_pages, line_of)
+            if by_run
+            else _row_titles(cells, line_of, row_pages, page_size)
+        ),
+        title_of_runs=by_run,
+        legend=_legend(runs),
+    )
+
+
+# (first PFN, pageblocks, (node, zone), migratetype, eighths)
+Run = tuple[int, int, tuple[int, str], str, int | None]
+
+
+def _block_pages(runs: list[Run], page_size: int | None) -> tuple[int, bool]:
+    """
+    Pages in a pageblock: neighbouring runs are that far apart, and none are closer.
+
+    Runs with holes between them are farther apart, so that a distance proves nothing beyond the
+    order of a PMD, which is the largest that pageblock_order has where drgn reads memory.
+
+    :return: (pages, whether it is only what the page size suggests).
+    """
+    steps = {
+        (after[0] - run[0]) // run[1]
+        for run, after in itertools.pairwise(runs)
+        if run[1] > 0 and (after[0] - run[0]) % run[1] == 0
+    }
+    # A PMD maps a page of page table entries of eight bytes.
+    usual = (page_size or 4096) // 8
+    steps = {step for step in steps if 0 < step <= usual and step & (step - 1) == 0}
+    return (min(steps), False) if steps else (usual, True)
+
+
+def _check(runs: list[Run], block_pages: int) -> int:
+    """
+    The number of pageblocks.
+
+    :raises ValueError: the runs cannot be what they claim.
+    """
+    total, end = 0, 0
+    for start, blocks, *_ in runs:
+        if blocks <= 0 or start < 0 or start + blocks * block_pages > MAX_PFN:
+            raise ValueError(f"a run of {blocks} pageblocks at pfn {start:#x} cannot be")
+        if start < end:
+            raise ValueError(f"runs overlap at pfn {start:#x}")
+        end = start // block_pages * block_pages + blocks * block_pages
+        total += blocks
+    if total > MAX_BLOCKS:
+        raise ValueError(f"{total:,} pageblocks are more than any machine has")
+    if not total:
+        raise ValueError("it has no pageblock")
+    return total
+
+
+def _per_cell(runs: list[Run], block_pages: int, total: int) -> int:
+    """How many pageblocks a cell stands for: a power of two, as small as the limits allow."""
+    per_cell = 1
+    while total > per_cell * MAX_CELLS:
+        per_cell *= 2
+    while True:
+        cells, lines, last, last_line = 0, 0, -1, -1
+        for start, blocks, *_ in runs:
+            first = start // block_pages // per_cell
+            end = (start // block_pages + blocks - 1) // per_cell
+            cells += end - max(first, last + 1) + 1
+            lines += end // COLUMNS - max(first // COLUMNS, last_line + 1) + 1
+            last, last_line = end, end // COLUMNS
+        if cells <= MAX_CELLS and lines <= MAX_ROWS:
+            return per_cell
+        per_cell *= 2
+
+
+def _strokes(cells: dict[tuple[int, int], _Cell]) -> list[Stroke]:
+    """The paths: the free (pale) ground of each type, the used part over it, the marks on top."""
+    ground: dict[str, list[tuple[int, int]]] = {}
+    used: dict[tuple[str, int], list[tuple[int, int]]] = {}
+    hidden: list[tuple[int, int]] = []
+    for position in sorted(cells):
+        cell = cells[position]
+        blocks = cell.types.total()
+        main = max(cell.types, key=lambda mt: (cell.types[mt], -_rank(mt)))
+        ground.setdefault(main if main in TYPES else OTHER, []).append(position)
+        # What was not counted is drawn as used; the page says so.
+        share = 0 if cell.unknown else _eighths(cell.eighths, blocks)
+        if share < 8:
+            used.setdefault((main if main in TYPES else OTHER, share), []).append(position)
+        if cell.types["HighAtomic"] and main != "HighAtomic":
+            hidden.append(position)
+    strokes = [Stroke(f"{look(mt)} pb-free", _path(at), 0, 0.5, 1, "") for mt, at in ground.items()]
+    for (mt, share), at in used.items():
+        height = (8 - share) / 8
+        strokes.append(
+            Stroke(f"{look(mt)} pb-used", _path(at), 0, round(1 - height / 2, 4), height, "")
+        )
+    for mt, (width, height) in MARKS.items():
+        if mt in ground:
+            strokes.append(_mark(f"{look(mt)} pb-mark", ground[mt], width, height))
+    if hidden:
+        strokes.append(_mark("mt-highatomic pb-hidden", hidden, 0.5, 0.5))
+    return strokes
+
+
+def _mark(name: str, at: list[tuple[int, int]], width: float, height: float) -> Stroke:
+    """A mark in the middle of every cell: a dash of the stroke, and a gap up to the next."""
+    dash = f"{width:g} {1 - width:g}"
+    return Stroke(name, _path(at), round((1 - width) / 2, 4), 0.5, height, dash)
+
+
+def _eighths(eighths: int, blocks: int) -> int:
+    """The mean free share in eighths; 0 and 8 only if it is exactly none and all."""
+    if eighths in (0, 8 * blocks):
+        return 8 if eighths else 0
+    return min(max(round(eighths / blocks), 1), 7)
+
+
+def _rank(migratetype: str) -> int:
+    return TYPES.index(migratetype) if migratetype in TYPES else -1
+
+
+def _path(positions: list[tuple[int, int]]) -> str:
+    """Strokes over cells (row, column), which must be sorted; neighbours are one stroke."""
+    segments: list[list[int]] = []
+    for row, column in positions:
+        if segments and segments[-1][0] == row and segments[-1][2] == column:
+            segments[-1][2] += 1
+        else:
+            segments.append([row, column, column + 1])
+    parts, x, y = [], 0, 0
+    for number, (row, start, end) in enumerate(segments):
+        across = start - x
+        parts.append(f"{'m' if number else 'M'}{across} {row - y}h{end - start}")
+        x, y = end, row
+    return "".join(parts)
+
+
+def _run_titles(
+    runs: list[Run], block_pages: int, line_of: dict[int, int]
+) -> list[tuple[str, str]]:
+    titles = []
+    for start, blocks, zone, migratetype, eighths in runs:
+        first = start // block_pages
+        cells = range(first, first + blocks)
+        path = _path([(line_of[cell // COLUMNS], cell % COLUMNS) for cell in cells])
+        free = "free share not counted" if eighths is None else _free(int(eighths))
+        titles.append(
+            (
+                path,
+                f"PFN {start:#x}-{start + blocks * block_pages - 1:#x}, "
+                f"{plural(blocks, 'pageblock')}, node {zone[0]} {zone[1]}, {migratetype}, {free}",
+            )
+        )
+    return titles
+
+
+def _free(eighths: int) -> str:
+    return {0: "nothing free", 8: "all free"}.get(eighths, f"about {eighths}/8 free")
+
+
+def _row_titles(
+    cells: dict[int, _Cell], line_of: dict[int, int], row_pages: int, page_size: int | None
+) -> list[tuple[str, str]]:
+    sums: dict[int, Counter[str]] = {}
+    for number, cell in cells.items():
+        sums.setdefault(number // COLUMNS, Counter()).update(cell.types)
+    titles = []
+    for line, row in line_of.items():
+        types = ", ".join(f"{mt} {blocks:,}" for mt, blocks in sums[line].most_common())
+        start, end = line * row_pages, (line + 1) * row_pages
+        titles.append(
+            (
+                f"M0 {row}h{COLUMNS}",
+                f"{_address(start, page_size)}-{_address(end, page_size)}, pageblocks: {types}",
+            )
+        )
+    return titles
+
+
+def _zone_labels(zones: list[tuple[int, int, tuple[int, str]]]) -> list[tuple[int, str]]:
+    """What stands right of a row: ``node 0 DMA, DMA32``."""
+    labels: dict[int, str] = {}
+    node_of: dict[int, int] = {}
+    for row, _, (node, zone) in zones:
+        name = zone if node_of.get(row) == node else f"node {node} {zone}"
+        labels[row] = f"{labels[row]}, {name}" if row in labels else name
+        node_of[row] = node
+    return list(labels.items())
+
+
+def _legend(runs: list[Run]) -> list[Legend]:
+    counts: dict[str, Counter[int | None]] = {}
+    for _, blocks, _, migratetype, eighths in runs:
+        counts.setdefault(migratetype, Counter())[eighths] += blocks
+    rows = []
+    for migratetype in sorted(counts, key=rank):
+        shares = counts[migratetype]
+        total, known = shares.total(), None not in shares
+        none, all_of_it = shares[0], shares[8]
+        rows.append(
+            Legend(
+                migratetype,
+                _strokes(
+                    {
+                        (0, 0): _Cell(Counter({migratetype: 1}), 0),
+                        (0, 1): _Cell(Counter({migratetype: 1}), 8),
+                    }
+                ),
+                total,
+                all_of_it if known else None,
+                total - none - all_of_it if known else None,
+                none if known else None,
+            )
+        )
+    return rows
+
+
+def _address(pfn: int, page_size: int | None) -> str:
+    return f"pfn {pfn:#x}" if page_size is None else f"{pfn * page_size:#x}"
+
+
+def _size(pages: int, page_size: int | None) -> str:
+    return f"{pages:,} pages" if page_size is None else size(pages * page_size)

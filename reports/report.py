@@ -1,0 +1,627 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+The report: a bundle and its findings as one HTML file that needs nothing else.
+
+``render`` is a pure function: the same bundle gives the same bytes. Everything that is in a bundle
+is hostile until shown otherwise (a process may call itself ``<script>``): every value goes through
+one environment that makes control characters visible and escapes, no value becomes markup, style,
+script or an address, and a policy in the page forbids whatever might slip through.
+
+A section has a template, ``templates/section_<name>.html``, or else the plain one; a picture
+belongs to a table and appears wherever that table is. So a section that is new to this file shows
+with all its tables. One damaged table, or a picture that cannot be drawn, costs itself only, and
+the page says so.
+
+Cannot know: what is not in the bundle. A report of a bundle is as complete as the reading was.
+"""
+
+import base64
+import contextlib
+import hashlib
+import itertools
+import os
+import re
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, TemplateError
+from markupsafe import Markup
+from rows import Column
+
+from reports import TEMPLATES, __version__, charts, display, free_heatmap, pageblock_map
+from reports import counters as vm_counters
+from reports.bundle import IDENTIFIER, Bundle, BundleError, Section, Table
+from reports.findings import SEVERITIES, Finding, Verdict
+from reports.watermarks import watermarks
+
+# A browser lays five hundred rows out at once; nobody reads more in a report.
+MAX_ROWS = 500
+# What pictures are drawn from is held in memory; a table beyond this is damage, or not for drawing.
+MAX_PICTURE_ROWS = 2_000_000
+# Names of things, though they are numbers: no thousands separators.
+NAMES = {"node", "cpu", "order", "pid", "tgid", "handle"}
+SOURCES = {
+    "live": "live kernel",
+    "vmcore": "vmcore",
+    "qemu": "QEMU guest",
+    "files": "text files (/proc, /sys)",
+}
+FACTS = {
+    *("hostname", "release", "architecture", "kind", "source", "captured_at", "uptime_seconds"),
+    *("page_size", "total_pages", "online_cpus"),
+}
+# What a section is called in the page; others go by their name.
+TITLES = {
+    "zones": "Zones and watermarks",
+    "free_lists": "Free lists",
+    "accounting": "Free pages, accounted for",
+    "pcp_lists": "Per-CPU lists",
+    "pageblocks": "Pageblocks",
+    "vm_counters": "Counters since boot",
+    "settings": "Settings",
+}
+NOUNS = {
+    "critical": ("critical finding",),
+    "warning": ("warning",),
+    "notice": ("notice",),
+}
+STATUSES = ("ok", "partial", "absent", "failed")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One value of a table as it is shown."""
+
+    text: str
+    title: str = ""
+    sort: int | float | None = None  # where the text does not tell the number
+
+
+@dataclass(frozen=True)
+class TableView:
+    """One table as it is shown: at most :data:`MAX_ROWS` rows of it."""
+
+    name: str
+    title: str
+    columns: list[Column]
+    rows: list[list[Cell]]
+    total: int
+    error: str
+
+
+@dataclass(frozen=True)
+class PictureView:
+    """A picture, or why there is none."""
+
+    name: str
+    html: Markup
+    error: str
+
+
+@dataclass(frozen=True)
+class SectionView:
+    """One section of the page."""
+
+    anchor: str
+    name: str
+    template: str
+    status: str
+    section: Section | None  # None: the bundle has its tables, but not how it fared
+    tables: list[TableView]
+    pictures: dict[str, list[PictureView]]  # by the table they belong to
+    findings: list["FindingView"]
+
+
+@dataclass(frozen=True)
+class FindingView:
+    """A finding with its place in the page."""
+
+    anchor: str
+    finding: Finding
+    links: list[tuple[str, str]]  # (title, address or empty)
+    text: list[str]  # lines to paste into a ticket
+    evidence: str  # anchor of its section, empty if the bundle has no such section
+
+
+Tables = dict[str, list[dict[str, Any]]]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """What is drawn with a table, by ``templates/picture_<name>.html``."""
+
+    name: str
+    table: str
+    columns: frozenset[str]  # what the drawing needs of that table
+    draw: Callable[[Tables, int | None], Any]
+
+
+def _free_lists(tables: Tables, page_size: int | None) -> list[free_heatmap.ZoneGrid]:
+    return free_heatmap.grids(tables["free_blocks"], page_size)
+
+
+def _fragmentation(tables: Tables, page_size: int | None) -> dict[str, Any]:
+    orders, zones = charts.fragmentation(tables["free_blocks"])
+    chart = charts.line_chart(
+        [str(order) for order in orders],
+        [(display.visible(f"node {row.node} {row.zone}"), row.index) for row in zones],
+        x_title="order of the request",
+        describe="Unusable free space index by order, one line a zone; the table has the numbers",
+        ceiling=1.0,
+    )
+    # Shapes and escaped text that ElementTree wrote; nothing of it is a string of the bundle's.
+    return {"chart": Markup(chart), "orders": orders, "zones": zones}
+
+
+def _pageblock_map(tables: Tables, page_size: int | None) -> dict[str, Any]:
+    drawn = pageblock_map.pageblock_map(tables["pageblock_map"], page_size)
+    census = [int(row["blocks"]) for row in tables.get("pageblocks", [])]
+    return {"map": drawn, "census": sum(census) if census else None}
+
+
+def _pageblocks(tables: Tables, page_size: int | None) -> dict[str, Any]:
+    types: list[str] = []
+    zones: dict[tuple[int, str], dict[str, int]] = {}
+    for row in tables["pageblocks"]:
+        if row["migratetype"] not in types:
+            types.append(row["migratetype"])
+        counts = zones.setdefault((row["node"], row["zone"]), {})
+        counts[row["migratetype"]] = counts.get(row["migratetype"], 0) + row["blocks"]
+    if len(types) > free_heatmap.MAX_TYPES:
+        raise ValueError(f"more than {free_heatmap.MAX_TYPES} migratetypes")
+    return {"types": types, "zones": zones}
+
+
+def _watermarks(tables: Tables, page_size: int | None) -> Any:
+    reserve: dict[tuple[int, str], int] = {}
+    for row in tables.get("free_blocks", []):
+        if row.get("migratetype") == "HighAtomic":
+            key = row["node"], row["zone"]
+            reserve[key] = reserve.get(key, 0) + row["pages"]
+    return watermarks(tables["zones"], reserve)
+
+
+def _free_accounting(tables: Tables, page_size: int | None) -> list[dict[str, Any]]:
+    return tables["free_accounting"]
+
+
+def _vm_counters(tables: Tables, page_size: int | None) -> Any:
+    return vm_counters.view(tables["vm_counters"])
+
+
+PICTURES = (
+    Picture(
+        "free_lists",
+        "free_blocks",
+        frozenset({"node", "zone", "order", "migratetype", "blocks", "pages"}),
+        _free_lists,
+    ),
+    Picture(
+        "fragmentation",
+        "free_blocks",
+        frozenset({"node", "zone", "order", "blocks"}),
+        _fragmentation,
+    ),
+    Picture(
+        "pageblock_map",
+        "pageblock_map",
+        frozenset({"start_pfn", "blocks", "node", "zone", "migratetype", "free_eighths"}),
+        _pageblock_map,
+    ),
+    Picture(
+        "pageblocks",
+        "pageblocks",
+        frozenset({"node", "zone", "migratetype", "blocks"}),
+        _pageblocks,
+    ),
+    Picture(
+        "watermarks",
+        "zones",
+        frozenset(
+            {"node", "zone", "managed_pages", "free_pages", "wmark_min", "wmark_low", "wmark_high"}
+        ),
+        _watermarks,
+    ),
+    Picture(
+        "free_accounting",
+        "free_accounting",
+        frozenset(
+            {"node", "zone", "nr_free_pages", "free_list_pages", "unaccepted_pages"}
+            | {"remainder_pages", "isolate_pages", "pcp_pages"}
+        ),
+        _free_accounting,
+    ),
+    Picture("vm_counters", "vm_counters", frozenset({"name", "kind", "value"}), _vm_counters),
+)
+# Held whole, for the pictures.
+LOOKED_AT = {picture.table for picture in PICTURES}
+# What an empty table says, if the section is whole; the others' say that they have no rows.
+AGREES = {
+    "free_list_checks": "Every free list agrees with its struct pages, link by link.",
+    "pcp_checks": "Every CPU's page count agrees with its lists.",
+    "misplaced_blocks": "Every free block lies on the list of its pageblock's migratetype.",
+}
+
+
+def render(bundle: Bundle, verdict: Verdict) -> str:
+    """The report of one bundle, as the text of one HTML file."""
+    page_size = display.plain_int(bundle.target.get("page_size"))
+    if page_size is not None and not 0 < page_size < 1 << 40:
+        page_size = None
+    environment = _environment(page_size, _uptime(bundle))
+    sections = _sections(bundle, environment, page_size)
+    anchors = {view.name: view.anchor for view in reversed(sections)}
+    host = _host(bundle)
+    findings = list(_finding_views(bundle, verdict, anchors))
+    for view in sections:
+        view.findings.extend(f for f in findings if f.finding.section == view.name)
+    style, script = (
+        _squeeze(environment.get_template(name).render()) for name in ("report.css", "report.js")
+    )
+    html = environment.get_template("report.html").render(
+        host=host,
+        sentence=sentence(verdict, host, bundle.sections),
+        facts=_facts(bundle, page_size),
+        other_facts=sorted((k, _text(v)) for k, v in bundle.target.items() if k not in FACTS),
+        statuses=_statuses(bundle),
+        unreadable=sum(s.unreadable_bytes or 0 for s in bundle.sections),
+        findings=findings,
+        verdict=verdict,
+        sections=sections,
+        severities=SEVERITIES,
+        style=Markup(style),  # our own files, not the bundle's
+        script=Markup(script),
+        policy=_policy(style, script),
+        bundle_version=bundle.version,
+        version=__version__,
+    )
+    return _squeeze(html) + "\n"
+
+
+def _squeeze(text: str) -> str:
+    """Without the empty lines that template statements leave, so that hashes fit what is sent."""
+    return re.sub(r"\n\s*\n+", "\n", text).strip()
+
+
+def write(html: str, path: Path) -> None:
+    """
+    Write a report so that its name holds all of it, or what was there before.
+
+    :raises OSError: it cannot be written; nothing is left behind.
+    """
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent)
+    try:
+        with open(descriptor, "w", encoding="utf-8", newline="\n") as file:
+            file.write(html)
+            file.flush()
+            os.fsync(file.fileno())
+            # mkstemp makes it for the owner alone; a report is there to be passed on.
+            umask = os.umask(0)
+            os.umask(umask)
+            os.fchmod(file.fileno(), 0o666 & ~umask)
+        os.replace(name, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def sentence(verdict: Verdict, host: str, sections: list[Section]) -> str:
+    """What is wrong, in one sentence; what stood in the way of knowing, in a second."""
+    parts = [
+        display.plural(number, *NOUNS[severity])
+        for severity in SEVERITIES
+        if (number := sum(finding.severity == severity for finding in verdict.found))
+    ]
+    unchecked = len(verdict.not_checked)
+    if parts:
+        listed = " and ".join(part for part in (", ".join(parts[:-1]), parts[-1]) if part)
+        worst = min(verdict.found, key=lambda finding: _severity_rank(finding.severity))
+        said = f"{listed} on {host}; worst: {display.prose(worst.title).rstrip('.')}."
+    elif verdict.found:
+        said = f"{display.plural(len(verdict.found), 'finding')} on {host}."
+    elif unchecked and not verdict.clear:
+        said = f"Nothing could be checked on {host}."
+        unchecked = 0
+    else:
+        said = f"Nothing found on {host}: {display.plural(len(verdict.clear), 'check')} made."
+    if unchecked:
+        said += f" {display.plural(unchecked, 'check')} could not be made."
+    failed = [section.section for section in sections if section.status in ("partial", "failed")]
+    if failed:
+        said += f" The reading is incomplete: {', '.join(failed)}."
+    return said
+
+
+def _severity_rank(severity: str) -> int:
+    return SEVERITIES.index(severity) if severity in SEVERITIES else len(SEVERITIES)
+
+
+def _host(bundle: Bundle) -> str:
+    return _text(bundle.target.get("hostname")) or "a host without a name"
+
+
+def _text(value: object) -> str:
+    return "" if value is None else str(value)
+
+
+def _facts(bundle: Bundle, page_size: int | None) -> list[tuple[str, str, str]]:
+    """What was analysed: (label, value, exact value)."""
+    target = bundle.target
+    total = display.plain_int(target.get("total_pages"))
+    memory, exact = "not recorded", ""
+    if total is not None and page_size is not None:
+        memory, exact = display.size(total * page_size), f"{total * page_size:,} bytes"
+    elif total is not None:
+        memory = f"{total:,} pages of unknown size"
+    kind = _text(target.get("kind"))
+    source = SOURCES.get(kind, kind)
+    file = _text(target.get("source"))
+    cpus = display.plain_int(target.get("online_cpus"))
+    kernel = " ".join(filter(None, (_text(target.get(k)) for k in ("release", "architecture"))))
+    if page_size is not None:
+        memory += f", {display.short_size(page_size)} pages"
+    return [
+        ("Host", _host(bundle) + (f", {display.plural(cpus, 'CPU')} online" if cpus else ""), ""),
+        ("Kernel", kernel or "not recorded", ""),
+        ("Read from", f"{source} {file}" if file not in ("", kind) else source, ""),
+        ("Captured", _text(target.get("captured_at")) or "not recorded", ""),
+        ("Uptime then", _uptime(bundle) or "not recorded", ""),
+        ("Memory", memory, exact),
+    ]
+
+
+def _uptime(bundle: Bundle) -> str:
+    seconds = bundle.target.get("uptime_seconds")
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or seconds <= 0:
+        return ""
+    return display.duration(seconds)
+
+
+def _statuses(bundle: Bundle) -> list[tuple[str, list[str]]]:
+    """(status, names of the sections that have it), the known ones first."""
+    found: dict[str, list[str]] = {}
+    for section in bundle.sections:
+        found.setdefault(section.status or "unknown", []).append(section.section or "unnamed")
+    return sorted(
+        found.items(),
+        key=lambda item: STATUSES.index(item[0]) if item[0] in STATUSES else len(STATUSES),
+    )
+
+
+def _anchor(prefix: str, name: str, taken: set[str]) -> str:
+    """An id for something whose name may be anything, that no other has."""
+    slug = re.sub(r"[^a-z0-9_]+", "-", name.lower())[:60].strip("-") or "unnamed"
+    anchor = f"{prefix}-{slug}"
+    for number in itertools.count(2):
+        if anchor not in taken:
+            break
+        anchor = f"{prefix}-{slug}-{number}"
+    taken.add(anchor)
+    return anchor
+
+
+def _sections(bundle: Bundle, environment: Environment, page_size: int | None) -> list[SectionView]:
+    """The bundle's sections in its order; then tables whose section is not listed there."""
+    tables: dict[str, list[Table]] = {}
+    for table in bundle.tables.values():
+        if table.name != "sections":  # shown as the reading itself
+            tables.setdefault(table.section, []).append(table)
+    listed = {section.section or "unnamed": section for section in bundle.sections}
+    known, errors = _known_tables(bundle)
+    taken: set[str] = set()
+    views = []
+    for name in [*listed, *(name for name in tables if name not in listed)]:
+        section = listed.get(name)
+        own = f"section_{name}.html"
+        own_template = bool(IDENTIFIER.match(name)) and (TEMPLATES / own).is_file()
+        here = tables.get(name, [])
+        views.append(
+            SectionView(
+                anchor=_anchor("section", name, taken),
+                name=name or "unnamed",
+                template=own if own_template else "section.html",
+                status=section.status or "unknown" if section else "unknown",
+                section=section,
+                tables=[_table(bundle, table, page_size, known) for table in here],
+                pictures={
+                    table.name: list(_pictures(table, known, errors, environment, page_size))
+                    for table in here
+                },
+                findings=[],
+            )
+        )
+    return views
+
+
+def _known_tables(bundle: Bundle) -> tuple[Tables, dict[str, str]]:
+    """The tables that pictures are drawn from, whole; and why one could not be read."""
+    known: Tables = {}
+    errors: dict[str, str] = {}
+    for name in sorted(LOOKED_AT & bundle.tables.keys()):
+        try:
+            rows = list(itertools.islice(bundle.rows(name), MAX_PICTURE_ROWS + 1))
+        except BundleError as error:
+            errors[name] = _blame(bundle, error)
+            continue
+        if len(rows) > MAX_PICTURE_ROWS:
+            errors[name] = f"table {name} has more than {MAX_PICTURE_ROWS:,} rows"
+            continue
+        known[name] = rows
+    return known, errors
+
+
+def _blame(bundle: Bundle, error: BundleError) -> str:
+    """An error without the folder's path, which is nobody's business on another machine."""
+    return str(error).replace(f"{bundle.path}{os.sep}", "").replace(f"{bundle.path}: ", "")
+
+
+def _pictures(
+    table: Table,
+    known: Tables,
+    errors: dict[str, str],
+    environment: Environment,
+    page_size: int | None,
+) -> Iterator[PictureView]:
+    for picture in PICTURES:
+        if picture.table != table.name:
+            continue
+        missing = picture.columns - {column.name for column in table.columns}
+        if missing:
+            why = f"table {table.name} has no column {', '.join(sorted(missing))}"
+            yield PictureView(picture.name, Markup(), why)
+        elif table.name in errors:
+            yield PictureView(picture.name, Markup(), errors[table.name])
+        elif known[table.name]:
+            # Any value of a stranger's table may be missing or absurd, where a drawing does not
+            # expect it. Whatever comes of that must cost this picture alone.
+            try:
+                html = environment.get_template(f"picture_{picture.name}.html").render(
+                    data=picture.draw(known, page_size)
+                )
+                yield PictureView(picture.name, Markup(html), "")
+            except (ArithmeticError, LookupError, TypeError, ValueError, TemplateError) as error:
+                why = f"table {table.name} is damaged: {error}"
+                yield PictureView(picture.name, Markup(), why)
+
+
+def _table(bundle: Bundle, table: Table, page_size: int | None, known: Tables) -> TableView:
+    """The first rows of a table, and how many there are."""
+    rows: list[list[Cell]] = []
+    total, error = 0, ""
+    try:
+        for row in known[table.name] if table.name in known else bundle.rows(table.name):
+            total += 1
+            if total <= MAX_ROWS:
+                rows.append([_cell(row[c.name], c, page_size) for c in table.columns])
+    except BundleError as caught:
+        error = _blame(bundle, caught)
+    return TableView(table.name, table.title, table.columns, rows, total, error)
+
+
+def _cell(value: object, column: Column, page_size: int | None) -> Cell:
+    if value is None:
+        return Cell("", "not known")
+    if isinstance(value, bool):
+        return Cell("yes" if value else "no")
+    if isinstance(value, int) and is_name(column):
+        return Cell(f"{value:#x}" if column.name.endswith("pfn") else str(value), sort=value)
+    if isinstance(value, int) and column.unit == "bytes":
+        return Cell(display.size(value), f"{value:,} bytes", value)
+    if isinstance(value, int) and column.unit == "pages" and page_size is not None:
+        return Cell(f"{value:,}", display.size(value * page_size))
+    if isinstance(value, int | float):
+        return Cell(display.count(value))
+    return Cell(display.cut(str(value)))
+
+
+def is_name(column: Column) -> bool:
+    """Whether a number is something's name (a CPU, a page frame) and not an amount."""
+    if column.unit or column.type != "integer":
+        return False
+    return column.key or column.name in NAMES or column.name.endswith("pfn")
+
+
+def _finding_views(
+    bundle: Bundle, verdict: Verdict, anchors: dict[str, str]
+) -> Iterator[FindingView]:
+    taken: set[str] = set()
+    numbers: dict[str, int] = {}
+    for finding in sorted(verdict.found, key=lambda finding: _severity_rank(finding.severity)):
+        numbers[finding.id] = numbers.get(finding.id, 0) + 1
+        yield FindingView(
+            anchor=_anchor("finding", f"{finding.id}-{numbers[finding.id]}", taken),
+            finding=finding,
+            links=[(link.title, _address(link.url)) for link in finding.links],
+            text=finding_text(bundle, finding),
+            evidence=anchors.get(finding.section, ""),
+        )
+
+
+def _address(url: str) -> str:
+    """An address that may be a link: plain https or http, nothing that a browser would run."""
+    return url if re.fullmatch(r"https?://[!-~]+", url) else ""
+
+
+def finding_text(bundle: Bundle, finding: Finding) -> list[str]:
+    """A finding as lines of plain text that stand by themselves in a ticket or a chat."""
+
+    def plain(text: object) -> str:
+        return display.visible(display.prose(_text(text)))
+
+    target = bundle.target
+    where = [_host(bundle), _text(target.get("release")), _text(target.get("captured_at"))]
+    lines = [
+        f"{plain(finding.severity).upper()}: {plain(finding.title)}",
+        f"({plain(', '.join(filter(None, where)))}; mmscope {plain(bundle.version)})",
+        f"Seen: {plain(finding.saw)}",
+        f"Why it hurts: {plain(finding.why)}",
+    ]
+    if finding.next:
+        lines.append("Next:")
+        lines += [f"{number}. {plain(step)}" for number, step in enumerate(finding.next, 1)]
+    lines += [f"{plain(link.title)}: {plain(link.url)}" for link in finding.links]
+    return lines
+
+
+def _policy(style: str, script: str) -> str:
+    """
+    The Content-Security-Policy: this style, this script, no request, no form, no frame.
+    """
+
+    def digest(text: str) -> str:
+        return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+    return (
+        f"default-src 'none'; style-src 'sha256-{digest(style)}'; "
+        f"script-src 'sha256-{digest(script)}'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _environment(page_size: int | None, uptime: str) -> Environment:
+    """The one place where values become HTML."""
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_shown,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(
+        count=display.count,
+        size=display.size,
+        prose=display.prose,
+        pages=lambda value: display.pages(value, page_size),
+    )
+    environment.globals.update(
+        page_size=page_size,
+        uptime=uptime,
+        titles=TITLES,
+        plural=display.plural,
+        share=display.share,
+        short_size=display.short_size,
+        is_name=is_name,
+        agrees=AGREES,
+        max_rows=MAX_ROWS,
+        columns=pageblock_map.COLUMNS,
+        look=pageblock_map.look,
+        level_starts=free_heatmap.level_starts(),
+        thp_order=free_heatmap.thp_order(page_size),
+        max_lines=charts.MAX_LINES,
+    )
+    return environment
+
+
+def _shown(value: Any) -> Any:
+    """What every expression of every template goes through before it is escaped."""
+    return display.visible(value) if type(value) is str else value

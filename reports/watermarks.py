@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Free memory of each zone against its watermarks, and the HighAtomic reserve; table ``zones``.
+
+Two bars a zone, since watermarks are about a hundredth of it: free of managed, and the same free
+pages on an axis that ends at twice the high watermark. A third for the reserve, where there is one.
+
+Cannot know: whether a request succeeds. The allocator adds the zone's lowmem_reserve for requests
+that could use a higher zone, and asks for a free block of the order besides.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Marks:
+    """One zone. Pages, but for the ``_at`` fields, which are per cent of their bar."""
+
+    node: int
+    zone: str
+    managed: int
+    free: int
+    minimum: int
+    low: int
+    high: int
+    boost: int | None
+    reserved: int | None  # HighAtomic: whole pageblocks, used or free
+    reserved_free: int | None
+    cap: int | None
+    usable: int  # free without what only HighAtomic requests may take
+    state: str
+    state_class: str
+    free_at: float
+    usable_at: float
+    axis: int  # where the second bar ends
+    axis_free_at: float
+    axis_usable_at: float
+    beyond: bool  # free is more than the axis shows
+    marks_at: list[tuple[str, float]]
+    reserve_axis: int  # the third bar: the cap, or the reserve where that is larger
+    reserved_at: float
+    reserved_used_at: float
+
+
+def watermarks(rows: Iterable[dict[str, Any]], reserve: dict[tuple[int, str], int]) -> list[Marks]:
+    """
+    Every zone with managed pages.
+
+    :param rows: of table ``zones``.
+    :param reserve: (node, zone) to free pages on its HighAtomic lists, for kernels that keep no
+        count of them (``nr_free_highatomic`` came in v6.13).
+    """
+    return [_marks(row, reserve) for row in rows if row["managed_pages"]]
+
+
+def _marks(row: dict[str, Any], reserve: dict[tuple[int, str], int]) -> Marks:
+    free, managed = int(row["free_pages"]), int(row["managed_pages"])
+    minimum, low, high = (int(row[f"wmark_{mark}"]) for mark in ("min", "low", "high"))
+    reserved_free = row.get("highatomic_free_pages")
+    if reserved_free is None:
+        reserved_free = reserve.get((row["node"], row["zone"]))
+    usable = max(0, free - (reserved_free or 0))
+    axis = max(2 * high, 1)
+    reserved = int(row.get("highatomic_reserved_pages") or 0)
+    reserve_axis = max(int(row.get("highatomic_cap_pages") or 0), reserved)
+    state, state_class = _state(usable, minimum, low, high)
+    return Marks(
+        node=row["node"],
+        zone=row["zone"],
+        managed=managed,
+        free=free,
+        minimum=minimum,
+        low=low,
+        high=high,
+        boost=row.get("wmark_boost"),
+        reserved=row.get("highatomic_reserved_pages"),
+        reserved_free=reserved_free,
+        cap=row.get("highatomic_cap_pages"),
+        usable=usable,
+        state=state,
+        state_class=state_class,
+        free_at=percent(free, managed),
+        usable_at=percent(usable, managed),
+        axis=axis,
+        axis_free_at=percent(free, axis),
+        axis_usable_at=percent(usable, axis),
+        beyond=free > axis,
+        marks_at=[
+            (name, percent(mark, axis))
+            for name, mark in (("min", minimum), ("low", low), ("high", high))
+        ],
+        reserve_axis=reserve_axis,
+        reserved_at=percent(reserved, reserve_axis),
+        reserved_used_at=percent(max(0, reserved - (reserved_free or 0)), reserve_axis),
+    )
+
+
+def _state(usable: int, minimum: int, low: int, high: int) -> tuple[str, str]:
+    """Where free memory stands, and how bad that is."""
+    if usable < minimum:
+        return "below min: only reserves are left, requests reclaim directly", "critical"
+    if usable < low:
+        return "below low: kswapd is woken", "warning"
+    if usable < high:
+        return "between low and high: kswapd goes on until high, if it runs", "notice"
+    return "at or above high", "ok"
+
+
+def percent(part: int, whole: int) -> float:
+    """*part* in per cent of a bar of *whole*, kept inside the bar, to two decimals."""
+    return round(min(max(100 * part / whole, 0.0), 100.0), 2) if whole > 0 else 0.0

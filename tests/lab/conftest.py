@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Real vmcores for tests: booted once, then taken from the cache.
+
+``MMSCOPE_LAB_KERNELS`` names the kernels (rows of ``kernels.toml``) to run the lab tests on. A
+kernel that cannot be had fails the tests that need it; it is never skipped.
+"""
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent.parent)]
+
+from capture import Capture, capture  # noqa: E402
+from drgn import Program  # noqa: E402
+from free_memory import FreeMemory, scan_free_memory  # noqa: E402
+from target import open_target  # noqa: E402
+
+import reports  # noqa: E402, F401  (puts drgn/ on the path)
+
+KERNELS = os.environ.get("MMSCOPE_LAB_KERNELS", "7.2").split(",")
+
+
+@dataclass(frozen=True)
+class Lab:
+    """A frozen guest: its memory, and what it said of itself right before, twice."""
+
+    capture: Capture
+    prog: Program
+    free: FreeMemory
+
+    def said(self, path: str) -> tuple[str, str]:
+        """The two readings of a file, earlier and later."""
+        return (
+            (self.capture.truth_a / path).read_text(),
+            (self.capture.truth_b / path).read_text(),
+        )
+
+
+@pytest.fixture(scope="session", params=KERNELS)
+def lab(request: pytest.FixtureRequest, pytestconfig: pytest.Config) -> Lab:
+    """The ``fragment`` workload on a kernel."""
+    taken = capture(request.param, "fragment", say=_say(pytestconfig))
+    prog = open_target(taken.vmcore, [taken.vmlinux])
+    return Lab(taken, prog, scan_free_memory(prog))
+
+
+def _say(config: pytest.Config) -> Callable[[str], None]:
+    """Progress of a boot, past pytest's capturing."""
+    manager = config.pluginmanager.getplugin("capturemanager")
+
+    def say(text: str) -> None:
+        with manager.global_and_fixture_disabled():
+            print(f"  lab: {text}", file=sys.stderr, flush=True)
+
+    return say
