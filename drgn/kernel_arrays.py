@@ -44,7 +44,10 @@ def member_path(type_: Type, paths: str | tuple[str, ...]) -> str:
     for path in candidates:
         try:
             offsetof(type_, path)
-        except LookupError:
+        except (
+            LookupError,
+            TypeError,
+        ):  # no such member, or a plain one where a struct was looked for
             continue
         return path
     raise LookupError(f"{type_.type_name()} has no member {' or '.join(candidates)}")

@@ -55,10 +55,12 @@ class Zone:
         unit="pages", help="nr_reserved_highatomic: whole pageblocks, used or free"
     )
     highatomic_free_pages: int | None = column(
-        unit="pages", help="free pages on the HighAtomic lists, as the allocator subtracts them"
+        unit="pages",
+        help="nr_free_highatomic, which the watermarks do not count as free; older kernels have no "
+        "such count and leave out the whole reserve",
     )
     highatomic_cap_pages: int | None = column(
-        unit="pages", help="the reserve stops growing at this size, computed as this kernel does"
+        unit="pages", help="the reserve stops growing at this size, by the rule of this kernel"
     )
     start_pfn: int | None = column(help="first page frame of the zone")
 
@@ -126,30 +128,31 @@ def zone_page_state(zone: Object, item: str) -> tuple[int, int]:
     return zone.vm_stat[index].counter.value_() + unfolded, unfolded
 
 
-def highatomic_cap_pages(prog: Program, managed_pages: int, order: int | None = None) -> int:
+def highatomic_cap_pages(prog: Program, managed_pages: int) -> int:
     """
-    The size at which ``reserve_highatomic_pageblock()`` stops, as this kernel computes it.
+    The size at which the reserve stops growing, by the rule of ``reserve_highatomic_pageblock()``.
 
-    Since "mm: page_alloc: correct high atomic reserve calculations" and "… enforce minimum zone
-    size to do high atomic reserves" (both v6.8) a zone whose hundredth is below one pageblock has
-    none, and the hundredth is rounded up to pageblocks; before, one pageblock was added to it.
-    Neither leaves a trace in DWARF; the function's parameters, which changed in v6.10, stand in:
-    a kernel of v6.8 or v6.9 is taken for an older one, and its cap shown up to two pageblocks high.
+    It takes whole pageblocks while the reserve is below a hundredth of the zone. Since "mm:
+    page_alloc: correct high atomic reserve calculations" and "… enforce minimum zone size to do high
+    atomic reserves" (both v6.8) a zone whose hundredth is below one pageblock has none; before, one
+    pageblock was added to the hundredth. Neither leaves a trace in DWARF; the function's parameters,
+    which changed in v6.10, stand in: a kernel of v6.8 or v6.9 is taken for an older one, and its cap
+    shown one pageblock high.
 
     :param managed_pages: the zone's.
     """
-    block = 1 << (pageblock_order(prog) if order is None else order)
-    hundredth = managed_pages // 100
+    block = 1 << pageblock_order(prog)
+    limit = managed_pages // 100
     try:
         parameters = prog.function("reserve_highatomic_pageblock").type_.parameters
-        new = [p.name for p in parameters] == ["page", "order", "zone"]
-    except LookupError:  # inlined everywhere, or stripped: go by a member of the same age
-        new = prog.type("struct zone").has_member("nr_free_highatomic")
-    if not new:
-        return hundredth + block
-    if hundredth < block:
+        since_6_8 = [p.name for p in parameters] == ["page", "order", "zone"]
+    except LookupError:  # inlined everywhere: go by a member of about the same age
+        since_6_8 = prog.type("struct zone").has_member("nr_free_highatomic")
+    if not since_6_8:
+        limit += block
+    elif limit < block:
         return 0
-    return (hundredth + block - 1) // block * block
+    return (limit + block - 1) // block * block
 
 
 def zones(prog: Program) -> list[Zone]:

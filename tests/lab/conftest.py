@@ -10,19 +10,12 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
-
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent.parent)]
-
-from capture import Capture, capture  # noqa: E402
-from drgn import Program  # noqa: E402
-from free_memory import FreeMemory, scan_free_memory  # noqa: E402
-from target import open_target  # noqa: E402
-
-import reports  # noqa: E402, F401  (puts drgn/ on the path)
+from capture import Capture, capture
+from drgn import Program
+from free_memory import FreeMemory, scan_free_memory
+from target import open_target
 
 KERNELS = os.environ.get("MMSCOPE_LAB_KERNELS", "7.2").split(",")
 
