@@ -72,16 +72,18 @@ def settings(prog: Program) -> list[Setting]:
 
 def read_settings(read: Callable[[str], str]) -> list[Setting]:
     """
-    The same rows from /proc/sys and /sys.
+    The same rows from /proc/sys and /sys; a file that does not hold what its knob can is left out.
 
     :param read: gives the text of a path, and raises OSError where there is none.
     """
     rows = []
     for name in SYSCTLS:
         try:
-            rows.append(Setting(name, read(f"proc/sys/{name.replace('.', '/')}").strip()))
+            value = read(f"proc/sys/{name.replace('.', '/')}").strip()
         except OSError:
             continue
+        if re.fullmatch(r"-?[0-9]+", value):
+            rows.append(Setting(name, value))
     for name in THP_CHOICES:
         try:
             text = read(f"sys/kernel/mm/{name.replace('.', '/')}")
