@@ -133,11 +133,11 @@ def highatomic_cap_pages(prog: Program, managed_pages: int) -> int:
     The size at which the reserve stops growing, by the rule of ``reserve_highatomic_pageblock()``.
 
     It takes whole pageblocks while the reserve is below a hundredth of the zone. Since "mm:
-    page_alloc: correct high atomic reserve calculations" and "… enforce minimum zone size to do high
-    atomic reserves" (both v6.8) a zone whose hundredth is below one pageblock has none; before, one
-    pageblock was added to the hundredth. Neither leaves a trace in DWARF; the function's parameters,
-    which changed in v6.10, stand in: a kernel of v6.8 or v6.9 is taken for an older one, and its cap
-    shown one pageblock high.
+    page_alloc: correct high atomic reserve calculations" and "… enforce minimum zone size to do
+    high atomic reserves" (both v6.8) a zone whose hundredth is below one pageblock has none;
+    before, one pageblock was added to the hundredth. Neither leaves a trace in DWARF; the
+    function's parameters, which changed in v6.10, stand in: a kernel of v6.8 or v6.9 is taken for
+    an older one, and its cap shown one pageblock high.
 
     :param managed_pages: the zone's.
     """
@@ -214,8 +214,38 @@ def trylock_free_pages(zone: Object) -> int | None:
     return pages
 
 
+@dataclass(frozen=True)
+class FreeCounters:
+    """A zone's own counts of free memory, read together, in pages."""
+
+    nr_free_pages: int  # with the per-CPU differences
+    unfolded: int  # the differences alone
+    unaccepted: int
+    trylock: int | None  # None where the kernel has no such list
+
+
+def free_counters(prog: Program) -> dict[tuple[int, str], FreeCounters]:
+    """
+    (node, zone) to what the zone says of its free memory.
+
+    :raises FaultError: a zone or its trylock list cannot be read.
+    :raises ValueError: a trylock list loops.
+    """
+    counters = {}
+    for node, _, zone in for_each_zone(prog):
+        total, unfolded = zone_page_state(zone, "NR_FREE_PAGES")
+        try:
+            # "mm: Add support for unaccepted memory" (in v6.5)
+            unaccepted = zone_page_state(zone, "NR_UNACCEPTED")[0]
+        except LookupError:
+            unaccepted = 0
+        trylock = trylock_free_pages(zone)
+        counters[node, zone_name(zone)] = FreeCounters(total, unfolded, unaccepted, trylock)
+    return counters
+
+
 def free_accounting(
-    prog: Program,
+    counters: dict[tuple[int, str], FreeCounters],
     free_list_pages: dict[tuple[int, str], int],
     isolate_pages: dict[tuple[int, str], int],
     pcp_pages: dict[tuple[int, str], int] | None,
@@ -227,30 +257,20 @@ def free_accounting(
     :param isolate_pages: (node, zone) to pages on its Isolate lists.
     :param pcp_pages: (node, zone) to pages on its per-CPU lists, None if these were not read.
     """
-    rows = []
-    for node, _, zone in for_each_zone(prog):
-        key = node, zone_name(zone)
-        total, unfolded = zone_page_state(zone, "NR_FREE_PAGES")
-        try:
-            # "mm: Add support for unaccepted memory" (dcdfdd40fa82, in v6.5)
-            unaccepted = zone_page_state(zone, "NR_UNACCEPTED")[0]
-        except LookupError:
-            unaccepted = 0
-        listed = free_list_pages.get(key, 0)
-        rows.append(
-            FreeAccounting(
-                *key,
-                nr_free_pages=total,
-                unfolded_pages=unfolded,
-                free_list_pages=listed,
-                unaccepted_pages=unaccepted,
-                remainder_pages=total - listed - unaccepted,
-                isolate_pages=isolate_pages.get(key, 0),
-                pcp_pages=None if pcp_pages is None else pcp_pages.get(key, 0),
-                trylock_pages=trylock_free_pages(zone),
-            )
+    return [
+        FreeAccounting(
+            *key,
+            nr_free_pages=said.nr_free_pages,
+            unfolded_pages=said.unfolded,
+            free_list_pages=free_list_pages.get(key, 0),
+            unaccepted_pages=said.unaccepted,
+            remainder_pages=said.nr_free_pages - free_list_pages.get(key, 0) - said.unaccepted,
+            isolate_pages=isolate_pages.get(key, 0),
+            pcp_pages=None if pcp_pages is None else pcp_pages.get(key, 0),
+            trylock_pages=said.trylock,
         )
-    return rows
+        for key, said in counters.items()
+    ]
 
 
 @dataclass(frozen=True)

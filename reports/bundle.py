@@ -58,7 +58,7 @@ class Section:
     seconds: float = column(unit="s", help="time spent on it")
     rows: int = column(help="rows in its tables")
     unreadable_bytes: int = column(unit="bytes", help="kernel memory that could not be read")
-    message: str | None = column(help="why it is not ok, and what to do about it")
+    message: str | None = column(help="why it is not ok, or what to know of it")
 
 
 @dataclass(frozen=True)

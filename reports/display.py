@@ -67,23 +67,15 @@ def plural(value: int, one: str, many: str = "") -> str:
 
 
 def size(value: int) -> str:
-    """
-    Bytes as ``4 KiB`` where that is exact, else with three significant digits (``1.46 GiB``).
-    """
+    """Bytes in the unit that suits them, with four significant digits: ``4 KiB``, ``1.465 GiB``."""
     if value < 0:
         return f"-{size(-value)}"
-    power = max(0, (value.bit_length() - 1) // 10)
-    power = min(power, len(UNITS) - 1)
-    whole, rest = divmod(value, 1 << 10 * power)
-    if not rest:
-        return f"{whole:,} {UNITS[power]}"
+    power = min(max(0, (value.bit_length() - 1) // 10), len(UNITS) - 1)
     scaled = value / (1 << 10 * power)
-    if scaled >= 999.5:
-        if power + 1 < len(UNITS) and round(scaled) >= 1024:
-            return f"1.00 {UNITS[power + 1]}"
-        return f"{scaled:,.0f} {UNITS[power]}"
-    decimals = 2 if scaled < 9.995 else 1 if scaled < 99.95 else 0
-    return f"{scaled:.{decimals}f} {UNITS[power]}"
+    if round(scaled) >= 1024 and power + 1 < len(UNITS):
+        power, scaled = power + 1, 1.0
+    number = f"{scaled:.4g}" if scaled < 9999.5 else f"{scaled:,.0f}"
+    return f"{number} {UNITS[power]}"
 
 
 def short_size(value: int) -> str:

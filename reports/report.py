@@ -158,8 +158,10 @@ def _fragmentation(tables: Tables, page_size: int | None) -> dict[str, Any]:
 
 def _pageblock_map(tables: Tables, page_size: int | None) -> dict[str, Any]:
     drawn = pageblock_map.pageblock_map(tables["pageblock_map"], page_size)
-    census = [int(row["blocks"]) for row in tables.get("pageblocks", [])]
-    return {"map": drawn, "census": sum(census) if census else None}
+    census = [row.get("blocks") for row in tables.get("pageblocks", [])]
+    # Another table, which may be damaged on its own account.
+    known = [blocks for blocks in census if isinstance(blocks, int)]
+    return {"map": drawn, "census": sum(known) if census and known == census else None}
 
 
 def _pageblocks(tables: Tables, page_size: int | None) -> dict[str, Any]:
@@ -176,10 +178,10 @@ def _pageblocks(tables: Tables, page_size: int | None) -> dict[str, Any]:
 
 
 def _watermarks(tables: Tables, page_size: int | None) -> Any:
-    reserve: dict[tuple[int, str], int] = {}
+    reserve: dict[tuple[Any, Any], int] = {}
     for row in tables.get("free_blocks", []):
-        if row.get("migratetype") == "HighAtomic":
-            key = row["node"], row["zone"]
+        if row.get("migratetype") == "HighAtomic" and isinstance(row.get("pages"), int):
+            key = row.get("node"), row.get("zone")
             reserve[key] = reserve.get(key, 0) + row["pages"]
     return watermarks(tables["zones"], reserve)
 

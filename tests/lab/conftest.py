@@ -36,20 +36,21 @@ class Lab:
         )
 
 
-@pytest.fixture(scope="session", params=KERNELS)
-def lab(request: pytest.FixtureRequest, pytestconfig: pytest.Config) -> Lab:
-    """The ``fragment`` workload on a kernel."""
-    taken = capture(request.param, "fragment", say=_say(pytestconfig))
-    prog = open_target(taken.vmcore, [taken.vmlinux])
-    return Lab(taken, prog, scan_free_memory(prog))
-
-
-def _say(config: pytest.Config) -> Callable[[str], None]:
+@pytest.fixture(scope="session")
+def say(pytestconfig: pytest.Config) -> Callable[[str], None]:
     """Progress of a boot, past pytest's capturing."""
-    manager = config.pluginmanager.getplugin("capturemanager")
+    manager = pytestconfig.pluginmanager.getplugin("capturemanager")
 
     def say(text: str) -> None:
         with manager.global_and_fixture_disabled():
             print(f"  lab: {text}", file=sys.stderr, flush=True)
 
     return say
+
+
+@pytest.fixture(scope="session", params=KERNELS)
+def lab(request: pytest.FixtureRequest, say: Callable[[str], None]) -> Lab:
+    """The ``fragment`` workload on a kernel."""
+    taken = capture(request.param, "fragment", say=say)
+    prog = open_target(taken.vmcore, [taken.vmlinux])
+    return Lab(taken, prog, scan_free_memory(prog))
