@@ -41,6 +41,14 @@ class Database:
         names = [column[0] for column in result.description or ()]
         return [dict(zip(names, row, strict=True)) for row in result.fetchall()]
 
+    def has(self, name: str) -> bool:
+        """Whether there is a table or view of that name."""
+        try:
+            self.connection.execute(f'select 1 from "{name}" limit 0')
+        except duckdb.Error:
+            return False
+        return True
+
 
 def open_database(bundle: Bundle) -> Database:
     """
@@ -91,9 +99,10 @@ def open_database(bundle: Bundle) -> Database:
 
 
 def _create_target(connection: duckdb.DuckDBPyConnection, target: dict[str, Cell]) -> None:
-    page_size = target.get("page_size")
+    # Bundle has checked that these are numbers. 0 is unknown, as None is.
+    page_size = target.get("page_size") or None
     # A PMD maps one page of page table entries of 8 bytes.
-    pages = page_size // 8 if isinstance(page_size, int) and page_size >= 8 else 512
+    thp_order = (int(page_size) // 8).bit_length() - 1 if page_size else None
     connection.execute(
         "create table target as select $kind::varchar as kind, $release::varchar as release, "
         "$page_size::bigint as page_size, $thp_order::bigint as thp_order, "
@@ -102,9 +111,9 @@ def _create_target(connection: duckdb.DuckDBPyConnection, target: dict[str, Cell
             "kind": target.get("kind"),
             "release": target.get("release"),
             "page_size": page_size,
-            "thp_order": pages.bit_length() - 1,
-            "total_pages": target.get("total_pages"),
-            "uptime": target.get("uptime_seconds"),
+            "thp_order": thp_order,
+            "total_pages": target.get("total_pages") or None,
+            "uptime": target.get("uptime_seconds") or None,
         },
     )
 
