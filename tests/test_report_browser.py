@@ -325,6 +325,14 @@ class TestPrinting:
         assert opened.page.locator("details[open]").count() == before
         assert opened.complaints == []
 
+    def test_nothing_is_wider_than_the_paper(
+        self, opening: functools.partial[Opened], files: dict[str, Path]
+    ) -> None:
+        # A4 without its margins, at 96 pixels an inch.
+        page = opening(files["machine"], (700, 1000)).page
+        page.emulate_media(media="print")
+        assert page.evaluate("document.documentElement.scrollWidth") <= 700
+
     def test_is_light_in_the_dark(
         self, opening: functools.partial[Opened], files: dict[str, Path]
     ) -> None:
