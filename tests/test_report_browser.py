@@ -182,6 +182,17 @@ class TestFirstScreen:
             assert heading["y"] >= box["height"]
 
 
+class TestFreeLists:
+    def test_fit_a_laptop_with_all_their_columns(
+        self, opening: functools.partial[Opened], files: dict[str, Path]
+    ) -> None:
+        page = opening(files["machine"]).page
+        for grid in page.locator("table.heat").all():
+            assert grid.evaluate(
+                "(e) => e.parentElement.scrollWidth <= e.parentElement.clientWidth"
+            )
+
+
 class TestWithoutScript:
     def test_every_word_is_there_and_no_button_that_does_nothing(
         self, opening: functools.partial[Opened], files: dict[str, Path]
