@@ -182,8 +182,11 @@ def _unanswerable(database: Database, question: Question) -> str | None:
         try:
             rows = database.rows(f"select count(*) as n, count({column}) as known from {table}")
         except duckdb.Error:
-            why = database.missing.get(table) or database.missing.get(f"section {question.section}")
-            return f"no table {table} in this bundle" + (f": {why}" if why else "")
+            if why := database.missing.get(table):
+                return f"table {table} cannot be used: {why}"
+            section = f"section {question.section}"
+            why = database.missing.get(section)
+            return f"no table {table} in this bundle" + (f" ({section}: {why})" if why else "")
         if rows[0]["n"] and not rows[0]["known"]:
             return f"{need} is unknown in this bundle"
     return None

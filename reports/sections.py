@@ -26,7 +26,7 @@ from pageblocks import (
     Pageblocks,
     pageblock_runs,
     pageblocks,
-    pagetypeinfo_block_order,
+    parse_pagetypeinfo,
     read_pagetypeinfo_blocks,
 )
 from pcp_lists import PcpCheck, PcpPages, pcp_pages, read_zoneinfo_pcp
@@ -142,7 +142,7 @@ def with_reserve(rows: list[Zone], pagetypeinfo: str) -> list[Zone]:
 
     :raises ValueError: the text is not /proc/pagetypeinfo's.
     """
-    block = 1 << pagetypeinfo_block_order(pagetypeinfo)
+    block = 1 << parse_pagetypeinfo(pagetypeinfo).block_order
     reserved: dict[tuple[int, str], int] = {}
     free: dict[tuple[int, str], int] = {}
     for row in read_pagetypeinfo_blocks(pagetypeinfo):

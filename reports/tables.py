@@ -14,7 +14,7 @@ from typing import Any
 import duckdb
 from rows import Column
 
-from reports.bundle import Bundle, BundleError, Cell
+from reports.bundle import MAX_CELL_BYTES, Bundle, BundleError, Cell
 
 SQL_TYPES = {"integer": "BIGINT", "number": "DOUBLE", "string": "VARCHAR", "boolean": "BOOLEAN"}
 VIEWS = Path(__file__).resolve().parent / "views.sql"
@@ -53,10 +53,15 @@ def open_database(bundle: Bundle) -> Database:
         try:
             # Names were checked to be identifiers when the bundle was opened.
             connection.execute(
-                f"create table {table.name} as select * from read_csv($path, header = true, "
+                f'create table "{table.name}" as select * from read_csv($path, header = true, '
                 "delim = ',', quote = '\"', escape = '\"', nullstr = '', auto_detect = false, "
-                "columns = $columns, strict_mode = true)",
-                {"path": str(bundle.plain_path(table)), "columns": columns},
+                "columns = $columns, strict_mode = true, force_not_null = $required, "
+                f"max_line_size = {MAX_CELL_BYTES * 2}, buffer_size = {MAX_CELL_BYTES * 8})",
+                {
+                    "path": str(bundle.plain_path(table)),
+                    "columns": columns,
+                    "required": [c.name for c in table.columns if not c.nullable],
+                },
             )
         except (duckdb.Error, BundleError) as error:
             missing[table.name] = str(error).splitlines()[0]

@@ -102,42 +102,6 @@ static void touch(char *memory, size_t bytes, size_t step)
 		((volatile char *)memory)[at] = 1;
 }
 
-// Atomic allocations: the kernel answers a ping out of its receive path (GFP_ATOMIC), and nobody reads the answers. The
-// receive path runs on `cpu` and the sender elsewhere, or the sender's own allocations would keep that CPU's free lists
-// stocked and the atomic ones would never get to the buddy system.
-static void ping(int cpu, const char *zone, int limit)
-{
-	static char packet[60000];
-	struct sockaddr_in self = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
-	struct icmphdr *echo = (struct icmphdr *)packet;
-	struct icmp_filter only = { ~(1U << ICMP_ECHOREPLY) };
-	int room = 256 << 20, sent, fd = socket(AF_INET, SOCK_RAW | SOCK_CLOEXEC, IPPROTO_ICMP);
-	long before = pageblocks(zone, 3), now = before, last = before;
-
-	if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_RCVBUFFORCE, &room, sizeof(room)) ||
-	    setsockopt(fd, SOL_SOCKET, SO_SNDBUFFORCE, &room, sizeof(room)) ||
-	    setsockopt(fd, SOL_RAW, ICMP_FILTER, &only, sizeof(only)))
-		fail("no ICMP socket: %s", strerror(errno));
-	echo->type = ICMP_ECHO;
-	unsigned int sum = ICMP_ECHO;  // the one word that is not zero
-	echo->checksum = ~sum;
-	write_file("/sys/class/net/lo/queues/rx-0/rps_cpus", cpu ? "2" : "1");
-	run_on_cpu(!cpu);
-	int idle = 0;
-	for (sent = 0; sent < limit && idle < 8; sent++) {
-		if (sendto(fd, packet, sizeof(packet), 0, (struct sockaddr *)&self, sizeof(self)) < 0)
-			fail("ping %d: %s", sent, strerror(errno));
-		if (sent % 32 == 31) {
-			usleep(20000);
-			now = pageblocks(zone, 3);
-			idle = now == last && now > before ? idle + 1 : 0;  // at the cap
-			last = now;
-		}
-	}
-	say("    %d pings answered by CPU %d: HighAtomic blocks in %s %ld to %ld", sent, cpu, zone, before, now);
-	close(fd);
-}
-
 static void loopback_up(void)
 {
 	struct ifreq request = { .ifr_name = "lo", .ifr_flags = IFF_UP | IFF_RUNNING };
@@ -148,25 +112,52 @@ static void loopback_up(void)
 	close(fd);
 }
 
-static void reserve(void)
+static void ping(int socket, int count)
 {
-	long managed_kb = number_in("/proc/meminfo", "MemTotal");
+	static char packet[60000];
+	struct sockaddr_in self = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	struct icmphdr *echo = (struct icmphdr *)packet;
 
-	read_file("/proc/sys/vm/min_free_kbytes", text, sizeof(text));
-	ordinary_min_kb = atol(text);
+	echo->type = ICMP_ECHO;
+	echo->checksum = (unsigned short)~ICMP_ECHO;  // the type is the only word that is not zero
+	for (int sent = 0; sent < count; sent++)
+		if (sendto(socket, packet, sizeof(packet), 0, (struct sockaddr *)&self, sizeof(self)) < 0)
+			fail("ping: %s", strerror(errno));
+	usleep(20000);  // the answers come from another CPU
+}
 
-	say("    MemTotal %ld kB, min_free_kbytes %ld", managed_kb, ordinary_min_kb);
-	loopback_up();
+// Atomic allocations: the kernel answers a ping out of its receive path (GFP_ATOMIC), and nobody reads the answers. The
+// receive path runs on `cpu` and the sender elsewhere, or the sender's own allocations would keep that CPU's free lists
+// stocked and the atomic ones would never get to the buddy system.
+static void reserve(int cpu, const char *zone)
+{
+	struct icmp_filter only = { ~(1U << ICMP_ECHOREPLY) };
+	int room = 256 << 20, fd = socket(AF_INET, SOCK_RAW | SOCK_CLOEXEC, IPPROTO_ICMP);
+	long now = 0, rounds = 0;
+
+	if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_RCVBUFFORCE, &room, sizeof(room)) ||
+	    setsockopt(fd, SOL_SOCKET, SO_SNDBUFFORCE, &room, sizeof(room)) ||
+	    setsockopt(fd, SOL_RAW, ICMP_FILTER, &only, sizeof(only)))
+		fail("no ICMP socket: %s", strerror(errno));
+	write_file("/sys/class/net/lo/queues/rx-0/rps_cpus", cpu ? "2" : "1");
+	run_on_cpu(!cpu);
+	// First without any shortage: the answers take what is left in pageblocks that are in use, so that those which get
+	// reserved next are empty otherwise, and come back whole.
+	ping(fd, 400);
 	// Free memory shall lie between the min and the low watermark: then every allocation takes the slow path, and none
 	// has to reclaim.
 	write_file("/proc/sys/vm/watermark_scale_factor", "3000");
-	set_number("/proc/sys/vm/min_free_kbytes", managed_kb * 75 / 100);
-	ping(1, "Normal", 3000);
-	ping(0, "DMA32", 1500);
+	set_number("/proc/sys/vm/min_free_kbytes", number_in("/proc/meminfo", "MemTotal") * 75 / 100);
+	for (int idle = 0; idle < 8 && rounds < 60; rounds++) {
+		long before = now;
+		ping(fd, 32);
+		now = pageblocks(zone, 3);
+		idle = now && now == before ? idle + 1 : 0;  // at the cap
+	}
 	set_number("/proc/sys/vm/min_free_kbytes", ordinary_min_kb);
 	write_file("/proc/sys/vm/watermark_scale_factor", "10");
-	sleep(1);
-	say_state("reserve");
+	say("    %ld pings answered by CPU %d: %ld HighAtomic blocks in %s", 400 + 32 * rounds, cpu, now, zone);
+	close(fd);
 }
 
 static void hugetlb(void)
@@ -230,16 +221,12 @@ static void pin(struct iovec *pages, int count)
 			fail("vmsplice: %s", strerror(errno));
 }
 
-// Faults in nearly all memory as 4 KiB pages, then frees by physical address: in every pageblock every second chunk of
-// 2^k pages, k going round 0..8, and pins one page in each half.
-static void fill_and_free(void)
+// Faults in nearly all memory as 4 KiB pages, with kernel objects in between. Returns how many bytes of `memory`.
+static size_t fill(char *memory, size_t bytes)
 {
-	static uint32_t page_at[NR_PFNS];  // page number in `memory` + 1
-	size_t bytes = 2UL << 30, filled = 0;
-	char *memory = map_memory(bytes, MADV_NOHUGEPAGE);
+	size_t filled = 0;
 	int rounds = 0;
 
-	run_on_cpu(1);
 	// Only now: every write to transparent_hugepage/enabled raises it to khugepaged's wish, 67584 kB here.
 	write_file("/proc/sys/vm/min_free_kbytes", "2048");
 	while (filled < bytes && number_in("/proc/meminfo", "MemFree") > KEEP_FREE_KB) {
@@ -249,7 +236,14 @@ static void fill_and_free(void)
 			kernel_objects(rounds++);
 	}
 	say("    filled %zu MiB, %d rounds of kernel objects", filled >> 20, rounds);
+	return filled;
+}
 
+// Frees by physical address: in every pageblock every second chunk of 2^k pages, k going round 0..8; pins one of the
+// pages that stay in each half.
+static void free_half(char *memory, size_t filled)
+{
+	static uint32_t page_at[NR_PFNS];  // page number in `memory` + 1
 	size_t nr = filled / PAGE, nr_pins = 0, nr_freed = 0;
 	static uint64_t entries[PAGES_PER_BLOCK];
 	static struct iovec pins[256];
@@ -307,7 +301,6 @@ static void huge_faults_that_fail(void)
 {
 	char *memory = map_memory(340 * HUGE, MADV_HUGEPAGE);  // kept: so is the odd block that was left
 
-	run_on_cpu(1);
 	write_file("/sys/kernel/mm/transparent_hugepage/defrag", "never");
 	touch(memory, 300 * HUGE, HUGE);
 	say_state("huge faults that fail");
@@ -340,7 +333,9 @@ static void hold_memory(void)
 {
 	hugetlb();
 	huge_faults_that_succeed();
-	fill_and_free();
+	run_on_cpu(1);
+	char *memory = map_memory(2UL << 30, MADV_NOHUGEPAGE);
+	free_half(memory, fill(memory, 2UL << 30));
 	say_state("fill and free");
 	for (int round = 100; round < 104; round++)
 		kernel_objects(round);
@@ -352,6 +347,8 @@ void workload_fragment(void)
 	struct rlimit files = { 65536, 65536 };
 
 	setrlimit(RLIMIT_NOFILE, &files);
+	read_file("/proc/sys/vm/min_free_kbytes", text, sizeof(text));
+	ordinary_min_kb = atol(text);
 	write_file("/proc/sys/vm/overcommit_memory", "1");
 	write_file("/proc/sys/vm/compaction_proactiveness", "0");
 	// khugepaged would collapse what the workload spread out, and its failing direct reclaim would cost the reserve.
@@ -360,7 +357,11 @@ void workload_fragment(void)
 	write_file("/proc/sys/vm/drop_caches", "3");
 	// The CPUs' lists grow with the watermarks, up to an eighth of a zone; what lies there would be out of reach.
 	write_file("/proc/sys/vm/percpu_pagelist_high_fraction", "1000");
-	reserve();
+	loopback_up();
+	reserve(1, "Normal");
+	reserve(0, "DMA32");
+	sleep(1);  // the last buffers are freed by RCU
+	say_state("reserve");
 	keep_child("<img src=x>;\"", hold_memory);
 	set_number("/proc/sys/vm/min_free_kbytes", ordinary_min_kb);
 	write_file("/proc/sys/vm/percpu_pagelist_high_fraction", "0");
