@@ -303,10 +303,35 @@ def run_show(args: argparse.Namespace) -> int:
     if args.what == "tables":
         for table in bundle.tables.values():
             print(f"{table.name:24} {table.title}")
+        for name, title in view_titles():
+            print(f"{name:24} {title} (computed)")
         return DONE
+    if args.what not in bundle.tables and args.what in dict(view_titles()):
+        return show_view(bundle, args.what, args.format)
     shown = bundle.table(args.what)
     cells = ([row[c.name] for c in shown.columns] for row in bundle.rows(args.what))
     print_rows(shown.columns, cells, form=args.format, title=shown.title)
+    return DONE
+
+
+def view_titles() -> list[tuple[str, str]]:
+    """(name, title) of what DuckDB computes from a bundle's tables; none without DuckDB."""
+    try:
+        from reports.tables import views
+    except ImportError:
+        return []
+    return [(name, title) for name, title, _ in views()]
+
+
+def show_view(bundle: Bundle, name: str, form: str) -> int:
+    """Print a view over a bundle's tables."""
+    from reports.tables import open_database, view_columns
+
+    database = open_database(bundle)
+    if name in database.missing:
+        raise BundleError(f"{bundle.path}: {name} cannot be computed: {database.missing[name]}")
+    cells = (list(row.values()) for row in database.rows(f"select * from {name}"))
+    print_rows(view_columns(database, name), cells, form=form, title=dict(view_titles())[name])
     return DONE
 
 
