@@ -25,7 +25,8 @@ from rich.table import Table
 from rich.text import Text
 from rows import columns
 from target import TargetError, describe, missing_bytes, open_target
-from terminal import FORMATS, print_rows, visible
+from hostile_text import visible
+from terminal import FORMATS, print_rows
 
 from reports import __version__
 from reports.bundle import Bundle, BundleError, Section, Writer
