@@ -53,7 +53,7 @@ class Target:
     kind: str  # live, vmcore, qemu, files
     release: str | None
     architecture: str | None
-    page_size: int
+    page_size: int | None
     hostname: str | None
     captured_at: str | None  # UTC; of a vmcore: the guest's own clock when it was taken
     uptime_seconds: float | None

@@ -28,6 +28,13 @@ CONTROL = re.compile(
 FORMATS = ("table", "csv", "json")
 
 
+class PlainConsole(Console):
+    """A console that leaves a closed pipe (head, less) to its caller; rich ends the program."""
+
+    def on_broken_pipe(self) -> None:
+        raise  # called while the BrokenPipeError is handled
+
+
 def visible(text: str) -> str:
     """Text with every control character written out, as ``\\x1b``."""
     return CONTROL.sub(lambda match: ascii(match.group())[1:-1], text)
@@ -77,11 +84,7 @@ def print_table(
     for row in rows:
         table.add_row(*(Text(format_cell(v, c)) for v, c in zip(row, described, strict=True)))
         count += 1
-    # Captured, since rich would take a closed pipe for a failure and end the program.
-    console = Console(file=file, width=width, highlight=False, markup=False)
-    with console.capture() as capture:
-        console.print(table)
-    file.write(capture.get())
+    PlainConsole(file=file, width=width, highlight=False, markup=False).print(table)
     return count
 
 
