@@ -182,6 +182,17 @@ class TestFirstScreen:
             assert heading["y"] >= box["height"]
 
 
+class TestFreeLists:
+    def test_fit_a_laptop_with_all_their_columns(
+        self, opening: functools.partial[Opened], files: dict[str, Path]
+    ) -> None:
+        page = opening(files["machine"]).page
+        for grid in page.locator("table.heat").all():
+            assert grid.evaluate(
+                "(e) => e.parentElement.scrollWidth <= e.parentElement.clientWidth"
+            )
+
+
 class TestWithoutScript:
     def test_every_word_is_there_and_no_button_that_does_nothing(
         self, opening: functools.partial[Opened], files: dict[str, Path]
@@ -324,6 +335,14 @@ class TestPrinting:
         assert opened.page.evaluate("window.folded") == 0
         assert opened.page.locator("details[open]").count() == before
         assert opened.complaints == []
+
+    def test_nothing_is_wider_than_the_paper(
+        self, opening: functools.partial[Opened], files: dict[str, Path]
+    ) -> None:
+        # A4 without its margins, at 96 pixels an inch.
+        page = opening(files["machine"], (700, 1000)).page
+        page.emulate_media(media="print")
+        assert page.evaluate("document.documentElement.scrollWidth") <= 700
 
     def test_is_light_in_the_dark(
         self, opening: functools.partial[Opened], files: dict[str, Path]
