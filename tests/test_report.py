@@ -592,3 +592,12 @@ def test_visible_leaves_nothing_that_hides() -> None:
         shown = visible(char)
         assert shown.isprintable() or shown == char == "\u3000" or shown.isspace()
         shown.encode()
+
+
+@pytest.mark.parametrize("key", ["truncated", "fallback"])
+def test_what_the_reading_lacks_is_said_before_any_number(tmp_path: Path, key: str) -> None:
+    words = "610,880,220 bytes <b>lie</b> behind the end of the file"
+    bundle = made.write_bundle(tmp_path / "bundle", {}, target={**made.TARGET, key: words})
+    tree = parse(render(bundle, NOTHING))
+    (caveat,) = (p for p in elements(tree, "p") if p.get("class") == "caveat")
+    assert words in texts(caveat)
