@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hostile_text import visible
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as ProgressBar
@@ -27,7 +28,7 @@ from rich.table import Table
 from rich.text import Text
 from rows import columns
 from target import TargetError, describe, missing_bytes, open_target
-from terminal import FORMATS, PlainConsole, print_rows, visible
+from terminal import FORMATS, PlainConsole, print_rows
 
 from reports import __version__
 from reports.bundle import Bundle, BundleError, Section, Writer
@@ -318,10 +319,34 @@ def run_show(args: argparse.Namespace) -> int:
     if args.what == "tables":
         for table in bundle.tables.values():
             print(f"{table.name:24} {visible(table.title)}")
+        for name, title in views_of(bundle).items():
+            print(f"{name:24} {title} (computed)")
         return DONE
+    if args.what not in bundle.tables and args.what in views_of(bundle):
+        return show_view(bundle, args.what, args.format)
     shown = bundle.table(args.what)
     cells = ([row[c.name] for c in shown.columns] for row in bundle.rows(args.what))
     print_rows(shown.columns, cells, form=args.format, title=shown.title)
+    return DONE
+
+
+def views_of(bundle: Bundle) -> dict[str, str]:
+    """Name and title of what DuckDB computes from a bundle's tables; empty without DuckDB."""
+    try:
+        from reports.tables import open_database, views
+    except ImportError:
+        return {}
+    missing = open_database(bundle).missing
+    return {name: title for name, title, _ in views() if name not in missing}
+
+
+def show_view(bundle: Bundle, name: str, form: str) -> int:
+    """Print a view over a bundle's tables."""
+    from reports.tables import open_database, view_columns
+
+    database = open_database(bundle)
+    cells = (list(row.values()) for row in database.rows(f"select * from {name}"))
+    print_rows(view_columns(database, name), cells, form=form, title=views_of(bundle)[name])
     return DONE
 
 
