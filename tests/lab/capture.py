@@ -119,9 +119,10 @@ def _take(kernel: Kernel, workload: str, folder: Path, say: Callable[[str], None
 
 def _fingerprint(kernel: Kernel) -> str:
     """Changes when anything does that shapes a capture."""
-    digest = hashlib.sha256(kernel.release.encode())
+    digest = hashlib.sha256(kernel.vmlinuz.parent.name.encode())
     here = Path(__file__).resolve().parent
-    for source in [here / "capture.py", here / "machine.py", *sorted(machine.GUEST.iterdir())]:
+    guest = sorted(machine.GUEST.glob("*.[ch]"))
+    for source in [here / "capture.py", here / "machine.py", *guest, *kernel.modules]:
         digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
     return digest.hexdigest()[:12]
 
