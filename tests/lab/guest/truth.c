@@ -38,7 +38,7 @@ static const char *const patterns[] = {
 	"/sys/kernel/mm/hugepages/*/surplus_hugepages",
 	"/proc/sys/vm/min_free_kbytes",
 	"/proc/sys/vm/watermark_scale_factor",
-	"/sys/kernel/debug/page_owner_stacks/*",
+	"/sys/kernel/debug/page_owner_stacks/show_*",
 	"/sys/kernel/debug/mmscope_lab",
 	"/sys/kernel/debug/extfrag/unusable_index",
 	"/sys/kernel/debug/extfrag/extfrag_index",
@@ -52,6 +52,7 @@ static const char *const patterns[] = {
 // What the kernel composes when these are opened is what it reads out ever after: they are opened anew for each reading.
 static const char *const composed_when_opened[] = {
 	"/sys/kernel/debug/slab/*/alloc_traces",
+	"/sys/kernel/debug/page_owner_stacks/count_threshold",  // nonseekable_open(): there is no going back to its start
 };
 
 static struct {
@@ -112,7 +113,8 @@ static void read_set(char set)
 		int fd = files[i].fd < 0 ? open_truth(files[i].path) : files[i].fd;
 
 		// From offset 0, seq_file shows the file anew.
-		while (length + chunk <= room && (got = pread(fd, text + length, chunk, length)) > 0)
+		while (length + chunk <= room &&
+		       (got = files[i].fd < 0 ? read(fd, text + length, chunk) : pread(fd, text + length, chunk, length)) > 0)
 			length += got;
 		if (got)
 			fail("cannot record %s", files[i].path);

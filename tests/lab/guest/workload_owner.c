@@ -27,7 +27,7 @@
 #define CGROUPS "/tmp/cgroup"
 #define LEAK_STEPS 8
 #define LEAK_PAGES 250
-#define KEEP_FREE_KB (40 << 10)
+#define KEEP_FREE_KB (50 << 10)
 #define MPOL_MF_MOVE 2
 
 // Anonymous pages of each process. Names are cut to 15 bytes by the kernel.
@@ -215,6 +215,8 @@ static void fill_and_free(void)
 	char *memory = map_memory(2UL << 30, MADV_NOHUGEPAGE);
 	size_t filled = 0;
 
+	// Only now: every write to transparent_hugepage/enabled raises it to khugepaged's wish.
+	write_file("/proc/sys/vm/min_free_kbytes", "4096");
 	while (number_in("/proc/meminfo", "MemFree") > KEEP_FREE_KB) {
 		touch(memory + filled, 2 * HUGE, PAGE);
 		filled += 2 * HUGE;

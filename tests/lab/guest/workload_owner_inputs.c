@@ -90,7 +90,7 @@ void workload_owner_inputs(void)
 	FILE *times = fopen("/disk/out/times", "w");
 	if (!times)
 		fail("cannot write times: %s", strerror(errno));
-	fprintf(times, "# snapshot, seconds since 1970, seconds since boot\n");
+
 	snapshots(times);
 	fclose(times);
 	say("    %d snapshots", SNAPSHOTS);
