@@ -69,9 +69,7 @@ def capture(
             if folder.exists():
                 raise LabError(f"{folder} exists: choose another folder or remove it")
         else:
-            folder = (
-                kernels.cache_folder() / "cores" / f"{kernel}-{workload}-{fingerprint(booted)}"
-            )
+            folder = kernels.cache_folder() / "cores" / f"{kernel}-{workload}-{fingerprint(booted)}"
         if fresh or not folder.exists():
             _take(booted, workload, folder, say)
         else:

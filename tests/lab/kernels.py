@@ -15,7 +15,6 @@ months only. What is in the cache stays usable.
 from __future__ import annotations
 
 import lzma
-import os
 import re
 import shutil
 import subprocess
