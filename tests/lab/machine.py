@@ -64,6 +64,18 @@ MACHINE = (
 # own choosing.
 COMMAND_LINE = "console=ttyS0 panic=-1 numa_balancing=disable"
 
+# What a workload needs from the kernel's command line.
+WORKLOAD_OPTIONS = {
+    # The name since "mm/slub: unify all sl[au]b parameters with slab_$param" (v6.9), and before.
+    "slab": "slab_debug=U slub_debug=U",
+    # Some caches only: the others allocate as they do in the field.
+    "owner": "slab_debug=U,mmscope_lab,kmalloc-96,kmalloc-1k",
+    # Not kmalloc-16: to read its alloc_traces is to allocate pages with its list_lock held,
+    # page_owner remembers a new stack in an object of kmalloc-16, and the CPU waits for itself
+    # (mm/slub.c, add_location; mm/page_owner.c, add_stack_record_to_list; seen on 7.2).
+    "owner_slab": "slab_debug=U;-,kmalloc-16",
+}
+
 _HEADER = 256  # guest/truth.c: "FILE <set> <path> <length>", padded
 
 
@@ -156,13 +168,14 @@ async def _run(
     ours, theirs = (
         socket.socketpair()
     )  # a socket without a path: nothing to clean up, no limit on its length
+    options = WORKLOAD_OPTIONS.get(workload, "")
     command = [
         "qemu-system-x86_64",
         *MACHINE,
         *("-serial", f"file:{console.path}"),
         *("-chardev", f"socket,id=qmp,fd={theirs.fileno()}", "-mon", "chardev=qmp,mode=control"),
         *("-kernel", str(kernel.vmlinuz), "-initrd", str(initramfs)),
-        *("-append", f"{COMMAND_LINE} lab.workload={workload}"),
+        *("-append", " ".join([COMMAND_LINE, kernel.options, options, f"lab.workload={workload}"])),
         *qemu_args,
     ]
     errors = folder / "qemu.log"

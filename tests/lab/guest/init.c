@@ -31,6 +31,9 @@ static const struct {
 	{ "idle", NULL },
 	{ "fragment", workload_fragment },
 	{ "live", workload_live },
+	{ "owner", workload_owner },
+	{ "owner_slab", workload_owner },
+	{ "owner_inputs", workload_owner_inputs },
 };
 
 // QEMU's pvpanic ISA device, docs/specs/pvpanic: bit 0 says "panicked", and -action panic=pause then stops all vCPUs.

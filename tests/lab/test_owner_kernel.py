@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+The lab's own kernel: its captures hold what their workload says they hold, by the kernel's word.
+
+What is read here is text that the kernel printed; what mmscope reads from memory is held against
+the same files elsewhere.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from capture import Capture, capture
+from drgn import Program
+from drgn.helpers.linux.pid import for_each_task
+from live import run_live
+from own_kernel import not_kept
+from owner_inputs import OwnerInputs, owner_inputs
+from target import open_target
+
+STACKS = "sys/kernel/debug/page_owner_stacks"
+LEAK_PAGES = 250  # guest/workload_owner.c
+
+# Functions of the module whose stacks have their pages and no others.
+EXACT = {
+    "mmscope_lab_hold_order0": 1000,
+    "mmscope_lab_hold_order3": 64 * 8,
+    "mmscope_lab_hold_movable": 512,
+    "mmscope_lab_leak": 8 * LEAK_PAGES,
+    "mmscope_lab_hold_level": 2 * 300,
+    "mmscope_lab_hold_tree": 1 << 8,
+}
+OBJECTS = {
+    ("mmscope_lab", "mmscope_lab_slab_cache"): 7500,
+    ("kmalloc-96", "mmscope_lab_slab_small"): 8000,
+    ("kmalloc-1k", "mmscope_lab_slab_large"): 500,
+}
+
+
+@pytest.fixture(scope="module")
+def owner(say: Callable[[str], None]) -> Capture:
+    """The ``owner`` workload on the kernel of the same name."""
+    return capture("owner", "owner", say)
+
+
+@pytest.fixture(scope="module")
+def prog(owner: Capture) -> Program:
+    """Its memory."""
+    return open_target(owner.vmcore, [owner.vmlinux])
+
+
+@pytest.fixture(scope="module")
+def inputs(say: Callable[[str], None]) -> OwnerInputs:
+    """page_owner's files."""
+    return owner_inputs(say)
+
+
+def stacks(text: str) -> Iterator[tuple[str, dict[str, int]]]:
+    """Each stack, or what stands for it, with the numbers that follow."""
+    for block in text.split("\n\n"):
+        numbers = re.findall(r"^(\w+): (-?\d+)$", block, re.MULTILINE)
+        if block.strip():
+            yield (
+                re.sub(r"^\w+: .*\n?", "", block, flags=re.MULTILINE),
+                {name: int(number) for name, number in numbers},
+            )
+
+
+def held(text: str) -> dict[str, dict[str, int]]:
+    """What the module says that it holds, by function."""
+    return {
+        name: dict(zip(words[::2], map(int, words[1::2]), strict=True))
+        for name, *words in map(str.split, text.splitlines())
+    }
+
+
+def by_function(show_stacks: str) -> Counter[str]:
+    """Pages of the module's stacks; of functions that call each other, the outermost counts."""
+    pages: Counter[str] = Counter()
+    for stack, numbers in stacks(show_stacks):
+        functions = re.findall(r"mmscope_lab_\w+", stack)
+        if functions:
+            pages[functions[-1]] += numbers["nr_base_pages"]
+    return pages
+
+
+@pytest.mark.parametrize("reading", ["truth_a", "truth_b"])
+def test_the_modules_pages_are_in_show_stacks(owner: Capture, reading: str) -> None:
+    truth: Path = getattr(owner, reading)
+    module = held((truth / "sys/kernel/debug/mmscope_lab").read_text())
+    pages = by_function((truth / STACKS / "show_stacks").read_text())
+    for function, expected in EXACT.items():
+        assert module[function]["pages"] == expected
+        assert pages[function] == expected, function
+    # As many as there were to be had without waiting.
+    assert pages["mmscope_lab_hold_atomic"] == module["mmscope_lab_hold_atomic"]["pages"] > 0
+    assert pages["mmscope_lab_churn"] == 0
+    # Beside its pages vmalloc has bookkeeping.
+    assert module["mmscope_lab_hold_vmalloc"]["pages"] == 1600
+    assert 1600 <= pages["mmscope_lab_hold_vmalloc"] < 1700
+
+
+def test_handles_join_stacks(owner: Capture) -> None:
+    folder = owner.truth_b / STACKS
+    stack_of = {
+        numbers["handle"]: stack
+        for stack, numbers in stacks((folder / "show_stacks_handles").read_text())
+    }
+    by_handle = list(stacks((folder / "show_handles").read_text()))
+    by_stack = list(stacks((folder / "show_stacks").read_text()))
+    assert len(by_handle) == len(by_stack) > 400
+    assert Counter((stack_of[n["handle"]], n["nr_base_pages"]) for _, n in by_handle) == Counter(
+        (stack, n["nr_base_pages"]) for stack, n in by_stack
+    )
+
+
+def test_nothing_moved_between_the_readings(owner: Capture) -> None:
+    for name in ("show_stacks", "show_handles", "show_stacks_handles"):
+        a, b = ((truth / STACKS / name).read_text() for truth in (owner.truth_a, owner.truth_b))
+        assert a == b, name
+
+
+def test_leak_grows_step_by_step(owner: Capture) -> None:
+    series = sorted((owner.truth_a / "series").iterdir())
+    assert len(series) == 8
+    pages = [by_function((step / "show_stacks").read_text()) for step in series]
+    leaked = [each["mmscope_lab_leak"] for each in pages]
+    assert leaked == [LEAK_PAGES * (step + 1) for step in range(8)]
+    levels = [each["mmscope_lab_hold_level"] for each in pages]
+    module = [held((step / "mmscope_lab").read_text()) for step in series]
+    assert levels == [each["mmscope_lab_hold_level"]["pages"] for each in module]
+    assert sorted(levels) != levels != sorted(levels, reverse=True)
+    # The same stack keeps its handle.
+    growing = [
+        {n["handle"] for _, n in stacks((step / "show_handles").read_text())} for step in series
+    ]
+    handle = next(
+        n["handle"]
+        for stack, n in stacks((owner.truth_b / STACKS / "show_stacks_handles").read_text())
+        if "mmscope_lab_leak+" in stack
+    )
+    assert all(handle in handles for handles in growing)
+
+
+@pytest.mark.parametrize("workload", ["owner", "owner_slab"])
+def test_objects_are_in_alloc_traces(workload: str, say: Callable[[str], None]) -> None:
+    taken = capture("owner", workload, say)
+    for (cache, function), expected in OBJECTS.items():
+        text = (taken.truth_b / f"sys/kernel/debug/slab/{cache}/alloc_traces").read_text()
+        lines = re.findall(rf"^ +(\d+) {function}\+", text, re.MULTILINE)
+        assert sum(map(int, lines)) == expected, cache
+    folders = list((taken.truth_b / "sys/kernel/debug/slab").iterdir())
+    assert len(folders) == 3 if workload == "owner" else len(folders) > 50
+
+
+def test_reserves_and_mixed_blocks(owner: Capture) -> None:
+    text = (owner.truth_b / "proc/pagetypeinfo").read_text()
+
+    def blocks(kind: str) -> dict[str, Counter[str]]:
+        # A table a node: its heading has the migratetypes, and a line follows for each zone.
+        found: dict[str, Counter[str]] = {}
+        for table in re.findall(rf"^Number of {kind} +(.*(?:\nNode.*)+)", text, re.MULTILINE):
+            heading, *lines = table.splitlines()
+            for line in lines:
+                zone, *numbers = re.sub(r"Node *\d+, zone *", "", line).split()
+                found[zone] = Counter(dict(zip(heading.split(), map(int, numbers), strict=True)))
+        return found
+
+    for zone in ("DMA32", "Normal"):
+        assert blocks("blocks type")[zone]["HighAtomic"] >= 2
+    assert sum(zone["Movable"] for zone in blocks("mixed blocks").values()) >= 1
+
+
+def test_processes_have_the_names_they_should(prog: Program) -> None:
+    comms = {task.comm.string_() for task in for_each_task(prog)}
+    assert {
+        b"plain_holder",
+        b"nl\nPFN 0x0 type",
+        b"\n\nPage allocat",
+        b"\nhandle: 4\nnr_",
+        b"a), ts 1 ns\nx(",
+        b"Page allocated ",
+        b"\xff\xfe\x80 bytes",
+        b'<img src=x>;"',
+        b"",
+        b"a_thread",
+        b"migrated",
+    } <= comms
+    assert not comms & {b"writer_gone", b"spare"}
+
+
+def test_page_owner_is_on(prog: Program) -> None:
+    assert prog["page_ext_size"].value_() > 8
+    assert prog["page_owner_ops"].offset.value_() > 0
+
+
+def test_whole_file_agrees_with_the_module(inputs: OwnerInputs) -> None:
+    text = inputs.page_owner.read_bytes()
+    assert len(text) > 60_000_000 and text.endswith(b"\n\n")
+    module = held(inputs.mmscope_lab[-1].read_text())
+    pages: Counter[str] = Counter()
+    for order, function in re.findall(
+        # Task names may have newlines in them, stacks not.
+        rb"Page allocated via order (\d+), (?:[^\n]*\n){1,4}PFN [^\n]*\n"
+        rb"(?: [^\n]*\n)*? (mmscope_lab_hold_order[03]|mmscope_lab_leak)\+",
+        text,
+    ):
+        pages[function.decode()] += 1 << int(order)
+    for function in ("mmscope_lab_hold_order0", "mmscope_lab_hold_order3", "mmscope_lab_leak"):
+        assert pages[function] == module[function]["pages"] > 0
+    for line in (
+        rb"\(nl\nPFN 0x0 type\), ts \d+ ns\n",
+        rb"\(a_thread\), ts \d+ ns\n",
+        rb"\nPage has been migrated, last migrate reason: syscall_or_cpuset\n",
+        rb"\nCharged to memcg Charged to memcg x\), ts 1 ns <b>\n",
+        rb"\nCharged to memcg lab\n",
+    ):
+        assert re.search(line, text), line
+
+
+def test_series_agrees_with_the_module(inputs: OwnerInputs) -> None:
+    assert len(inputs.times) == len(inputs.show_stacks) == len(inputs.show_handles) == 100
+    assert sorted(set(inputs.times)) == list(inputs.times)
+    stack_of = {
+        numbers["handle"]: stack
+        for stack, numbers in stacks(inputs.show_stacks_handles.read_text())
+    }
+    for number in range(0, 100, 9):
+        module = held(inputs.mmscope_lab[number].read_text())
+        assert module["mmscope_lab_leak"]["pages"] == 37 * (number + 1)
+        pages = by_function(inputs.show_stacks[number].read_text())
+        resolved: Counter[str] = Counter()
+        for _, numbers in stacks(inputs.show_handles[number].read_text()):
+            functions = re.findall(r"mmscope_lab_\w+", stack_of[numbers["handle"]])
+            if functions:
+                resolved[functions[-1]] += numbers["nr_base_pages"]
+        for function in EXACT:
+            assert pages[function] == resolved[function] == module[function]["pages"]
+    seconds, length = inputs.cat["page_owner"]
+    assert seconds > 0 and length > 60_000_000
+
+
+def test_command_runs_in_the_live_kernel(tmp_path: Path, say: Callable[[str], None]) -> None:
+    out = run_live(
+        "import os\n"
+        "from reports.command import main\n"
+        "code = main(['collect', '--symbols', '/vmlinux', '-o', '/out/bundle'])\n"
+        "with open('/out/code', 'w') as file:\n"
+        "    file.write(f'{code} {os.path.exists(\"/sys/kernel/debug/page_owner\")}')\n",
+        tmp_path,
+        "owner",
+        say,
+    )
+    assert (out / "code").read_text() == "0 True"
+
+
+def test_lost_options_are_named() -> None:
+    config = "CONFIG_A=y\n# CONFIG_B is not set\nCONFIG_C=m\nCONFIG_D=y\n"
+    assert not_kept("# a comment\nCONFIG_A=y\n# CONFIG_B is not set\n", config) == []
+    assert not_kept("# CONFIG_GONE is not set\n", config) == []
+    assert not_kept("CONFIG_B=y\nCONFIG_C=y\n# CONFIG_D is not set\n", config) == [
+        "CONFIG_B=y",
+        "CONFIG_C=y",
+        "# CONFIG_D is not set",
+    ]
