@@ -1,0 +1,796 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+The text of page_owner: ``/sys/kernel/debug/page_owner`` and ``page_owner_stacks/show_*``.
+
+Four files (``mm/page_owner.c``, read at 6.1, 6.12, 7.2 and 7.3), told apart by what is in them:
+
+``page_owner``
+    A record an allocation: two lines about it, its stack, lines about migration and memcg, a blank
+    line (``print_page_owner()``). 6.1 to 6.6 have free_ts on line 1, 6.1 prints the PFN in
+    decimal, 7.3 can print ``handle: N`` after the stack or instead of it.
+``show_stacks`` (6.9)
+    A stack and ``nr_base_pages: N``, a blank line (``stack_print()``).
+``show_handles`` (6.19)
+    ``handle: N`` and ``nr_base_pages: N``. The handle is printed as ``%d``.
+``show_stacks_handles`` (6.19)
+    A stack and ``handle: N``: what the handles mean.
+
+**Hostile text.** A task's name is 15 bytes of its own choice, a cgroup's 79, and both are printed
+raw. So the end of a record is not a blank line: it is a blank line and the beginning of the next
+one (``Page allocated via order ``), which is longer than a task's name can be; and the first two
+lines have to match as a whole, which no name is long enough to forge. Stack lines are taken
+straight after the second line, where no name can be. What does not fit is counted as skipped.
+
+Costs about 2 µs a record; a large file is read by several processes at once. Memory is bounded:
+what is kept grows with the distinct stacks and tasks, both up to a limit, beyond which the rest is
+one row of its own that says so.
+
+It cannot know: allocations freed while the file was read, and who uses a page now.
+"""
+
+import marshal
+import mmap
+import os
+import re
+import select
+import signal
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from typing import IO, Any
+
+# bytes read, of how many (0: unknown)
+Progress = Callable[[int, int], None]
+
+CHUNK_BYTES = 128 << 10  # stays in a CPU's cache
+# A record is printed into a buffer of at most a page (print_page_owner()); 64 KiB on some.
+MAX_RECORD_BYTES = 1 << 20
+# Limits on what is kept, for text that is made to fill memory.
+MAX_STACKS = 16_000
+MAX_TASKS = 20_000
+MAX_KEPT_BYTES = 6 << 20  # of first lines and stacks as printed, until they are folded
+MAX_ORDER = 30  # twice what any kernel has
+# Reading with several processes pays from here on.
+PARALLEL_BYTES = 8 << 20
+MAX_PROCESSES = 4
+
+BEGIN = b"Page allocated via order "
+BETWEEN = b"\n\n" + BEGIN
+# The first two lines, from the order on, and all that follows. %pGg and %pGp print names without parentheses. A name has
+# at most 15 bytes (TASK_COMM_LEN, 16, with its NUL); a longer one would let a cgroup's name and
+# the next record's beginning be read as one line.
+HEAD = (
+    rb"([0-9]{1,2}, mask (?:0x)?[0-9a-f]+\([^)]*\), pid -?[0-9]{1,10}, tgid -?[0-9]{1,10} "
+    rb"\((?s:.){0,15}\)), ts %b ns(?:, free_ts [0-9]+ ns)?\n"
+    rb"PFN (?:0x)?[0-9a-f]+ type ([A-Za-z]+) Block [0-9]+ type ([A-Za-z]+) Flags [^\n]*(?s:(.*))"
+)
+_HEAD = re.compile(HEAD % b"[0-9]+")
+_HEAD_TIMED = re.compile(HEAD % b"([0-9]{1,20})")
+TASK = re.compile(
+    rb"([0-9]+), mask ([0-9a-fx]+)\(([^)]*)\), pid (-?[0-9]+), tgid (-?[0-9]+) \((.*)\)\Z",
+    re.DOTALL,
+)
+REST = re.compile(rb"((?:\n [^\n]+)*)(?:\nhandle: ([0-9]{1,10})(?=\n|\Z))?(.*)", re.DOTALL)
+# %pS: symbol+0x1/0x2 [module], or an address that no symbol covers.
+FRAMES = re.compile(rb"(?: [^\s;\[\]+]+(?:\+0x[0-9a-f]+/0x[0-9a-f]+)?(?: \[[^\s;\[\]]+\])?\n)*")
+OFFSET = re.compile(rb"\+0x[0-9a-f]+/0x[0-9a-f]+")
+MIGRATED = b"Page has been migrated, last migrate reason: "
+CHARGED = re.compile(rb"\nCharged (\(via objcg\) )?to (offline )?memcg (.*)", re.DOTALL)
+
+CULL_KEYS = ("pid", "tgid", "comm", "order", "gfp", "stack", "memcg", "allocator")
+
+MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"\xfd7zXZ\x00": "xz"}
+
+
+class TextError(ValueError):
+    """The file cannot be read as page_owner's text. One line, for the user."""
+
+
+# Reading
+
+
+class Source:
+    """
+    Bytes to read, compressed or not.
+
+    :ivar name: for messages.
+    :ivar size: in bytes as stored, 0 if unknown.
+    :ivar plain: a file that several processes can read parts of.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.name = "standard input" if path == "-" else path
+        self._program: Any = None
+        raw: IO[bytes] = (
+            os.fdopen(os.dup(0), "rb", buffering=0)
+            if path == "-"
+            else open(path, "rb", buffering=0)
+        )
+        self._raw = raw
+        self.head = _read_exactly(raw, 6)
+        self.size = os.fstat(raw.fileno()).st_size
+        regular = path != "-" and self.size > 0
+        self.plain = regular
+        program = next((p for magic, p in MAGIC.items() if self.head.startswith(magic)), None)
+        self._stream: IO[bytes] = raw
+        if program is not None:
+            self.plain = False
+            self._stream = self._decompressed(program, seekable=regular)
+            self.head = _read_exactly(self._stream, 6)
+
+    def _decompressed(self, program: str, *, seekable: bool) -> IO[bytes]:
+        """What a decompressor makes of the file: another process, on another CPU."""
+        import shutil
+        import subprocess
+
+        if shutil.which(program) is None:
+            self._raw.close()
+            raise TextError(
+                f"{self.name}: compressed with {program}, which is not installed; "
+                f"install the package '{program}' or decompress the file elsewhere"
+            )
+        if not seekable:
+            self._raw.close()
+            raise TextError(
+                f"{self.name}: compressed; decompress it in the pipe: {program} -dc FILE | mmscope …"
+            )
+        self._raw.seek(0)
+        self._program = subprocess.Popen(
+            [program, "-dc"],
+            stdin=self._raw,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+        )
+        stream: IO[bytes] = self._program.stdout
+        return stream
+
+    def position(self) -> int:
+        """Bytes of the file read so far, as stored; 0 if unknown."""
+        try:
+            return os.lseek(self._raw.fileno(), 0, os.SEEK_CUR)
+        except OSError:
+            return 0
+
+    def chunks(self) -> Iterator[bytes]:
+        """
+        All bytes, in pieces.
+
+        :raises TextError: the decompressor fails.
+        """
+        if self.head:
+            yield self.head
+        while chunk := self._stream.read(CHUNK_BYTES):
+            yield chunk
+        if self._program is not None:
+            words = self._program.stderr.read().decode("utf-8", "replace").strip()
+            if code := self._program.wait():
+                raise TextError(
+                    f"{self.name}: damaged: {words or f'decompressor ended with {code}'}"
+                )
+
+    def close(self) -> None:
+        if self._program is not None:
+            self._program.kill()
+            self._program.wait()
+            self._program.stdout.close()
+            self._program.stderr.close()
+        self._raw.close()
+
+    def __enter__(self) -> "Source":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _read_exactly(stream: IO[bytes], size: int) -> bytes:
+    data = b""
+    while len(data) < size and (more := stream.read(size - len(data))):
+        data += more
+    return data
+
+
+KIND = re.compile(rb"^(?:Page allocated via order |nr_base_pages: |handle: -?[0-9]+\n(n?))", re.M)
+
+
+def recognise(data: bytes) -> str | None:
+    """
+    Which of the files this is the beginning of: ``page_owner``, ``show_stacks``, ``show_handles``
+    or ``show_stacks_handles``; None if none of them.
+    """
+    match = KIND.search(data)
+    if match is None:
+        return None
+    if match.group().startswith(b"Page"):
+        return "page_owner"
+    if match.group().startswith(b"nr_"):
+        return "show_stacks"
+    return "show_handles" if match.group(1) else "show_stacks_handles"
+
+
+def folded(stack: bytes) -> str:
+    """
+    A printed stack, leaf first, as ``root;…;leaf`` without offsets.
+    """
+    frames = OFFSET.sub(b"", stack).decode("utf-8", "backslashreplace").split("\n")
+    return ";".join(frame[1:] for frame in reversed(frames) if frame)
+
+
+def stack_id(stack: bytes) -> int:
+    """
+    A number for a stack that the kernel printed without a handle: 48 bits of a hash of its text.
+
+    Offsets are part of the text, as they are of what a handle stands for. Beyond 2^48, where no
+    handle is (32 bits), and below 2^53, so that every reader of JSON keeps it.
+    """
+    from hashlib import blake2b
+
+    return int.from_bytes(blake2b(stack, digest_size=6).digest(), "big") | 1 << 48
+
+
+# page_owner: counting
+
+# What was counted, in plain dictionaries, so that a process can hand its own to another. A row is
+# [pages, allocations]; of "culled" it goes on with the first and last ts.
+Tally = dict[str, Any]
+
+
+def new_tally() -> Tally:
+    """Nothing counted yet."""
+    return {
+        "stacks": {},  # (handle or None, text as printed) -> row; None -> row of all the others
+        "tasks": {},  # (pid, tgid, comm) -> row; None -> row of all the others
+        "orders": {},  # order -> row
+        "gfp": {},  # (mask, names) -> row
+        "migratetypes": {},  # (of the page, of the pageblock) -> row
+        "memcgs": {},  # (name or None, offline, objcg, slab) -> row
+        "migrated": {},  # reason -> row
+        "culled": {},  # values of the keys -> row
+        "records": 0,
+        "skipped": 0,
+        "unknown_lines": 0,
+        "truncated": 0,
+    }
+
+
+class Selection:
+    """
+    What to count of a ``page_owner`` file; by default all of it.
+
+    :ivar pid, tgid, comm, order: values to keep.
+    :ivar gfp: flag names, all of which must be among those printed, or one mask.
+    :ivar module: a record is kept if a frame of its stack is of one of these modules.
+    :ivar since, until: ts in ns, inclusive.
+    :ivar cull: count by these of :data:`CULL_KEYS` together, instead of by each one alone.
+    """
+
+    def __init__(
+        self,
+        *,
+        pid: Iterable[int] = (),
+        tgid: Iterable[int] = (),
+        comm: Iterable[bytes] = (),
+        order: Iterable[int] = (),
+        gfp: Iterable[bytes] = (),
+        module: Iterable[bytes] = (),
+        since: int | None = None,
+        until: int | None = None,
+        cull: Iterable[str] = (),
+    ) -> None:
+        self.pid, self.tgid, self.comm = frozenset(pid), frozenset(tgid), frozenset(comm)
+        self.order, self.gfp, self.module = frozenset(order), frozenset(gfp), frozenset(module)
+        self.since, self.until, self.cull = since, until, tuple(cull)
+
+    @property
+    def timed(self) -> bool:
+        """Whether the time of each single record matters."""
+        return self.since is not None or self.until is not None or bool(self.cull)
+
+    def task(self, fields: tuple[int, bytes, bytes, int, int, bytes]) -> bool:
+        """Whether allocations with this first line are wanted."""
+        order, mask, names, pid, tgid, comm = fields
+        return (
+            (not self.order or order in self.order)
+            and (not self.pid or pid in self.pid)
+            and (not self.tgid or tgid in self.tgid)
+            and (not self.comm or comm in self.comm)
+            and (not self.gfp or mask in self.gfp or self.gfp <= set(names.split(b"|")))
+        )
+
+    def stack(self, stack: bytes) -> bool:
+        """Whether allocations with this stack are wanted."""
+        return not self.module or any(b" [%b]\n" % name in stack for name in self.module)
+
+    def moment(self, ts: int) -> bool:
+        """Whether allocations of this time are wanted."""
+        return (self.since is None or ts >= self.since) and (self.until is None or ts <= self.until)
+
+
+EVERYTHING = Selection()
+
+
+def piece_lists(
+    chunks: Iterable[bytes], tally: Tally, begin: int = 0, end: int | None = None
+) -> Iterator[list[bytes]]:
+    """
+    Whole records without the words they begin with and the blank line they end with.
+
+    :param chunks: the file from offset *begin* on. A record that began before is another reader's.
+    :param tally: told of what is no record: text before the first, a last one that is cut short.
+    :param end: stop at the first beginning of a record at or behind this offset.
+    """
+    rest, offset, first = b"", begin, True
+    for chunk in chunks:
+        data = rest + chunk
+        cut = -1
+        if end is not None and offset + len(data) > end:
+            cut = data.find(BETWEEN, max(end - offset, 0))
+        pieces = (data if cut < 0 else data[:cut]).split(BETWEEN)
+        if cut < 0:
+            rest = pieces.pop()
+            offset += len(data) - len(rest)
+            if len(rest) > MAX_RECORD_BYTES:
+                # No record is that long. The mark keeps what follows from being taken for one.
+                offset += len(rest) - len(BETWEEN)
+                rest = b"?" + rest[1 - len(BETWEEN) :]
+        if pieces and first:
+            first = False
+            _first_piece(pieces, tally, begin)
+        yield pieces
+        if cut >= 0:
+            return
+    if first:
+        if begin or not rest:
+            return
+        pieces = [rest]
+        _first_piece(pieces, tally, begin)
+        if not pieces:
+            return
+        rest = pieces[0]
+    # The blank line is the last record's only mark of being whole.
+    if rest.endswith(b"\n\n"):
+        yield [rest[:-2]]
+    else:
+        tally["truncated"] += 1
+
+
+def _first_piece(pieces: list[bytes], tally: Tally, begin: int) -> None:
+    """Take the beginning off the file's first record, or remove what is none of ours."""
+    if begin == 0 and pieces[0].startswith(BEGIN):
+        pieces[0] = pieces[0][len(BEGIN) :]
+    else:
+        del pieces[0]
+        tally["skipped"] += begin == 0
+
+
+def parse_task(head: bytes) -> tuple[int, bytes, bytes, int, int, bytes] | None:
+    """(order, mask, names of the mask, pid, tgid, comm) of what :data:`HEAD` matched."""
+    match = TASK.match(head)
+    if match is None or int(match[1]) > MAX_ORDER:
+        return None
+    return int(match[1]), match[2], match[3], int(match[4]), int(match[5]), match[6]
+
+
+def parse_rest(text: bytes) -> tuple[int | None, bytes, tuple[Any, ...], bytes, int] | None:
+    """
+    What follows the first two lines: (handle, stack, memcg, migrate reason, unknown lines).
+
+    None if the stack is none: two records that ran into each other, say.
+    """
+    match = REST.match(text)
+    assert match is not None  # any text matches
+    handle, tail = match[2], match[3]
+    stack = match[1][1:] + b"\n" if match[1] else b""
+    if not FRAMES.fullmatch(stack):
+        return None
+    memcg: tuple[Any, ...] = (None, False, False, False)
+    reason, unknown = b"", 0
+    while tail:
+        # A cgroup's name may have newlines in it, so that it ends where the record ends.
+        if charged := CHARGED.match(tail):
+            memcg = (charged[3], bool(charged[2]), bool(charged[1]), memcg[3])
+            break
+        line, newline, tail = tail[1:].partition(b"\n")
+        tail = newline + tail
+        if line.startswith(MIGRATED):
+            reason = line[len(MIGRATED) :]
+        elif line == b"Slab cache page":
+            memcg = (None, False, False, True)
+        else:
+            unknown += 1
+    return int(handle) if handle else None, stack, memcg, reason, unknown
+
+
+def tally_page_owner(lists: Iterable[list[bytes]], tally: Tally, selection: Selection) -> None:
+    """
+    Count the records of ``page_owner`` by stack, task, order, gfp mask, migratetypes and memcg.
+
+    One regular expression a record. What repeats (first lines but for their time, stacks) is looked
+    up as it is printed, and parsed once. Records that are alike in a row, which are the rule in
+    memory that was allocated in one go, are compared and no more.
+    """
+    match = _HEAD.match
+    # As printed -> [order, allocations, fields], [pages, allocations, fields], [pages, allocations];
+    # None: not wanted; False: not what the kernel prints.
+    tasks: dict[bytes, Any] = {}
+    rests: dict[bytes, Any] = {}
+    places: dict[tuple[bytes, bytes], Any] = {}
+    last = task = rest = place = None
+    run = kept = 0
+    for pieces in lists:
+        for piece in pieces:
+            found = match(piece)
+            if found is None:
+                tally["skipped"] += 1
+                continue
+            groups = found.groups()
+            if groups == last:
+                run += 1
+                continue
+            _count_run(task, rest, place, run, tally)
+            run, last = 1, groups
+            head, page_type, block_type, text = groups
+            try:
+                task = tasks[head]
+                rest = rests[text]
+                place = places[page_type, block_type]
+            except KeyError:
+                kept += len(head) + len(text)
+                task, rest = _new_task(tasks, head, selection), _new_rest(rests, text, selection)
+                place = places.setdefault((page_type, block_type), [0, 0])
+        if kept > MAX_KEPT_BYTES:
+            _count_run(task, rest, place, run, tally)
+            last = task = rest = None
+            _fold(tasks, rests, tally)
+            kept = 0
+    _count_run(task, rest, place, run, tally)
+    _fold(tasks, rests, tally)
+    for types, row in places.items():
+        _add(tally["migratetypes"], types, row)
+
+
+def _count_run(task: Any, rest: Any, place: Any, run: int, tally: Tally) -> None:
+    if task and rest:
+        pages = run << task[0]
+        task[1] += run
+        rest[0] += pages
+        rest[1] += run
+        place[0] += pages
+        place[1] += run
+    elif task is False or rest is False:
+        tally["skipped"] += run
+
+
+def _new_task(tasks: dict[bytes, Any], head: bytes, selection: Selection) -> Any:
+    """The entry of a first line; made if there is none."""
+    if head not in tasks:
+        fields = parse_task(head)
+        wanted = fields and selection.task(fields)
+        tasks[head] = [fields[0], 0, fields] if fields and wanted else None if fields else False
+    return tasks[head]
+
+
+def _new_rest(rests: dict[bytes, Any], text: bytes, selection: Selection) -> Any:
+    """The entry of what follows the first two lines; made if there is none."""
+    if text not in rests:
+        fields = parse_rest(text)
+        wanted = fields and selection.stack(fields[1])
+        rests[text] = [0, 0, fields] if wanted else None if fields else False
+    return rests[text]
+
+
+def tally_selected(lists: Iterable[list[bytes]], tally: Tally, selection: Selection) -> None:
+    """
+    Count the records of ``page_owner`` that a selection by time wants, or by several keys together.
+
+    Slower than :func:`tally_page_owner`, since every record's time is looked at.
+    """
+    tasks: dict[bytes, Any] = {}
+    rests: dict[bytes, Any] = {}
+    for pieces in lists:
+        for piece in pieces:
+            found = _HEAD_TIMED.match(piece)
+            if found is None:
+                tally["skipped"] += 1
+                continue
+            head, ts, page_type, block_type, text = found.groups()
+            task, rest = _new_task(tasks, head, selection), _new_rest(rests, text, selection)
+            if task is False or rest is False:
+                tally["skipped"] += 1
+            elif task and rest and selection.moment(int(ts)):
+                pages = 1 << task[0]
+                task[1] += 1
+                rest[0] += pages
+                rest[1] += 1
+                _add(tally["migratetypes"], (page_type, block_type), (pages, 1))
+                if selection.cull:
+                    _cull(tally, selection.cull, task[2], rest[2], pages, int(ts))
+        if len(tasks) + len(rests) > MAX_TASKS:
+            _fold(tasks, rests, tally)
+    _fold(tasks, rests, tally)
+
+
+def _cull(tally: Tally, keys: tuple[str, ...], task: Any, rest: Any, pages: int, ts: int) -> None:
+    """Count an allocation under its values of the keys."""
+    order, mask, names, pid, tgid, comm = task
+    handle, stack, memcg, _, _ = rest
+    values = {
+        "pid": pid,
+        "tgid": tgid,
+        "comm": comm,
+        "order": order,
+        "gfp": names or mask,
+        "stack": stack or handle,
+        "memcg": memcg[0],
+        "allocator": allocator(stack, memcg),
+    }
+    key = tuple(values[name] for name in keys)
+    culled = tally["culled"]
+    if (row := culled.get(key)) is None:
+        if len(culled) >= MAX_TASKS:
+            key = None
+        row = culled.setdefault(key, [0, 0, ts, ts])
+    row[0] += pages
+    row[1] += 1
+    row[2], row[3] = min(row[2], ts), max(row[3], ts)
+
+
+def allocator(stack: bytes, memcg: tuple[Any, ...] = ()) -> bytes:
+    """
+    Which allocator the pages went through: ``slab``, ``vmalloc``, ``percpu`` or ``pages``.
+    """
+    if b"\n allocate_slab" in stack or b"\n alloc_slab_page" in stack or memcg[3:4] == (True,):
+        return b"slab"
+    if b" __vmalloc_node_range" in stack:
+        return b"vmalloc"
+    return b"percpu" if b" pcpu_alloc" in stack else b"pages"
+
+
+def _fold(tasks: dict[bytes, Any], rests: dict[bytes, Any], tally: Tally) -> None:
+    """Move what was counted by text into the tally, by meaning."""
+    for entry in filter(None, tasks.values()):
+        order, allocations, (_, mask, names, pid, tgid, comm) = entry
+        if allocations:
+            row = allocations << order, allocations
+            _add(tally["tasks"], (pid, tgid, comm), row, MAX_TASKS)
+            _add(tally["orders"], order, row)
+            _add(tally["gfp"], (mask, names), row, MAX_TASKS)
+            tally["records"] += allocations
+    for pages, allocations, (handle, stack, memcg, reason, unknown) in filter(None, rests.values()):
+        if allocations:
+            row = pages, allocations
+            _add(tally["stacks"], (handle, stack), row, MAX_STACKS)
+            _add(tally["memcgs"], memcg, row, MAX_TASKS)
+            if reason:
+                _add(tally["migrated"], reason, row, MAX_TASKS)
+            tally["unknown_lines"] += unknown * allocations
+    tasks.clear()
+    rests.clear()
+
+
+def _add(rows: dict[Any, Any], key: Any, row: Any, limit: int = 1 << 62) -> None:
+    """Add pages and allocations to a key's; to None's when there are too many keys."""
+    if key not in rows:
+        if len(rows) >= limit:
+            key = None
+        rows.setdefault(key, [0, 0])
+    rows[key][0] += row[0]
+    rows[key][1] += row[1]
+
+
+def merge(tally: Tally, other: Tally) -> None:
+    """Add what another process counted."""
+    for name, rows in other.items():
+        if isinstance(rows, int):
+            tally[name] += rows
+        elif name == "culled":
+            for key, (pages, allocations, first, last) in rows.items():
+                row = tally[name].setdefault(key, [0, 0, first, last])
+                row[0] += pages
+                row[1] += allocations
+                row[2], row[3] = min(row[2], first), max(row[3], last)
+        else:
+            for key, row in rows.items():
+                _add(tally[name], key, row, MAX_STACKS if name == "stacks" else MAX_TASKS)
+
+
+def read_page_owner(
+    source: "Source",
+    selection: Selection = EVERYTHING,
+    progress: Progress | None = None,
+    processes: int = 0,
+) -> Tally:
+    """
+    Count a ``page_owner`` file.
+
+    :param processes: how many may read it; 0: as many as there are CPUs, up to a limit.
+    :raises TextError: it cannot be decompressed.
+    """
+    count = tally_selected if selection.timed else tally_page_owner
+    tally = new_tally()
+    available = min(len(os.sched_getaffinity(0)), MAX_PROCESSES)
+    wanted = processes or min(available, max(source.size // PARALLEL_BYTES, 1))
+    if source.plain and wanted > 1:
+        return _read_in_parts(source, selection, progress, wanted)
+    count(piece_lists(_shown(source, progress), tally), tally, selection)
+    return tally
+
+
+def _shown(source: "Source", progress: Progress | None) -> Iterator[bytes]:
+    """A source's chunks, and the progress they mean."""
+    for number, chunk in enumerate(source.chunks()):
+        if progress is not None and number % 64 == 0:
+            progress(source.position(), source.size)
+        yield chunk
+
+
+def _read_in_parts(
+    source: "Source", selection: Selection, progress: Progress | None, parts: int
+) -> Tally:
+    """Count a plain file with several processes, each from the first beginning in its part."""
+    edges = [source.size * part // parts for part in range(parts)] + [source.size]
+    # Each process writes how far it is to a place that all share.
+    done = mmap.mmap(-1, 8 * parts)
+    pipes: dict[int, tuple[int, bytearray]] = {}
+    try:
+        for part in range(parts):
+            reader, writer = os.pipe()
+            child = os.fork()
+            if child == 0:
+                _run_part(source.name, selection, edges[part], edges[part + 1], writer, done, part)
+            os.close(writer)
+            pipes[reader] = child, bytearray()
+        tally = new_tally()
+        waiting = set(pipes)
+        while waiting:
+            for reader in select.select(list(waiting), [], [], 0.2)[0]:
+                if data := os.read(reader, 1 << 20):
+                    pipes[reader][1].extend(data)
+                    continue
+                waiting.discard(reader)
+                merge(tally, _part_result(source.name, pipes[reader][1]))
+                pipes[reader][1].clear()
+            if progress is not None:
+                progress(sum(memoryview(done).cast("Q")), source.size)
+        return tally
+    finally:
+        for reader, (child, _) in pipes.items():
+            os.close(reader)
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+
+
+def _part_result(name: str, data: bytearray) -> Tally:
+    """What a process handed over."""
+    if not data:
+        raise TextError(f"{name}: a process that read it was killed (is memory short?)")
+    result = marshal.loads(data)
+    if isinstance(result, str):
+        raise TextError(f"{name}: {result}")
+    tally: Tally = result
+    return tally
+
+
+def _run_part(
+    name: str, selection: Selection, begin: int, end: int, writer: int, done: mmap.mmap, part: int
+) -> None:
+    """A child's whole life: count a part of a file, hand the tally over, end."""
+    result: Tally | str = new_tally()
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        with open(name, "rb", buffering=0) as file, memoryview(done).cast("Q") as shared:
+            file.seek(begin)
+
+            def chunks() -> Iterator[bytes]:
+                while chunk := file.read(CHUNK_BYTES):
+                    shared[part] = min(file.tell(), end) - begin
+                    yield chunk
+
+            assert isinstance(result, dict)
+            count = tally_selected if selection.timed else tally_page_owner
+            count(piece_lists(chunks(), result, begin, end), result, selection)
+    except BaseException as error:
+        result = f"{type(error).__name__}: {error}"
+    try:
+        with os.fdopen(writer, "wb") as pipe:
+            marshal.dump(result, pipe)
+    finally:
+        os._exit(0)
+
+
+# show_stacks, show_handles, show_stacks_handles
+
+PAGES_LINE = re.compile(rb"((?: [^\n]+\n)+)nr_base_pages: ([0-9]{1,10})\Z")
+HANDLE_LINE = re.compile(rb"((?: [^\n]+\n)+)handle: (-?[0-9]{1,10})\Z")
+HANDLE_PAGES = re.compile(rb"handle: (-?[0-9]{1,10})\nnr_base_pages: ([0-9]{1,10})\Z")
+
+
+class Counted:
+    """
+    What one of the small files said.
+
+    :ivar pages: handle, or stack as printed, to base pages.
+    :ivar stacks: handle to stack as printed, of ``show_stacks_handles``.
+    :ivar skipped: records that were not understood.
+    :ivar truncated: the last record was cut short.
+    """
+
+    def __init__(self) -> None:
+        self.pages: dict[Any, int] = {}
+        self.stacks: dict[int, bytes] = {}
+        self.skipped = 0
+        self.truncated = False
+
+
+def whole_records(chunks: Iterable[bytes], counted: Counted) -> Iterator[bytes]:
+    """Text that ends with a record's blank line; no names are in these files."""
+    rest = b""
+    for chunk in chunks:
+        data = rest + chunk
+        cut = data.rfind(b"\n\n") + 2
+        rest = data[cut:] if cut > 1 else data
+        if cut > 1:
+            yield data[:cut]
+        elif len(rest) > MAX_RECORD_BYTES:
+            counted.skipped += 1
+            rest = b"?"
+    counted.truncated = bool(rest)
+
+
+def read_show_stacks(source: "Source") -> Counted:
+    """Pages by stack as printed, of ``show_stacks``."""
+    counted = Counted()
+    pages = counted.pages
+    for text in whole_records(source.chunks(), counted):
+        for record in text[:-2].split(b"\n\n"):
+            stack, _, number = record.rpartition(b"\nnr_base_pages: ")
+            if stack in pages or (PAGES_LINE.match(record) and FRAMES.fullmatch(stack + b"\n")):
+                try:
+                    pages[stack] = pages.get(stack, 0) + int(number)
+                    continue
+                except ValueError:
+                    pass
+            counted.skipped += 1
+    return counted
+
+
+def read_show_handles(source: "Source") -> Counted:
+    """Pages by handle, of ``show_handles``."""
+    counted = Counted()
+    for text in whole_records(source.chunks(), counted):
+        words = text.split()
+        try:
+            handles, pages = list(map(int, words[1::4])), list(map(int, words[3::4]))
+            # As many lines as four words a record make, and no other words than these two.
+            whole = text.count(b"\n") * 4 == len(words) * 3 == len(handles) * 12
+            if (
+                whole
+                and set(words[::4]) == {b"handle:"}
+                and set(words[2::4]) == {b"nr_base_pages:"}
+            ):
+                counted.pages.update(zip(handles, pages, strict=True))
+                continue
+        except ValueError:
+            pass
+        for record in text[:-2].split(b"\n\n"):
+            if match := HANDLE_PAGES.match(record):
+                counted.pages[int(match[1])] = int(match[2])
+            else:
+                counted.skipped += 1
+    if counted.pages and min(counted.pages) < 0:
+        # Printed as %d, though a depot_stack_handle_t is unsigned.
+        counted.pages = {handle & 0xFFFFFFFF: n for handle, n in counted.pages.items()}
+    return counted
+
+
+def read_show_stacks_handles(source: "Source") -> Counted:
+    """Stacks as printed by handle, of ``show_stacks_handles``."""
+    counted = Counted()
+    for text in whole_records(source.chunks(), counted):
+        for record in text[:-2].split(b"\n\n"):
+            match = HANDLE_LINE.match(record)
+            if match and FRAMES.fullmatch(match[1]):
+                counted.stacks[int(match[2]) & 0xFFFFFFFF] = match[1]
+            else:
+                counted.skipped += 1
+    return counted
