@@ -34,7 +34,6 @@ import os
 import re
 import select
 import signal
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import IO, Any
 
@@ -47,7 +46,7 @@ MAX_RECORD_BYTES = 1 << 20
 # Limits on what is kept, for text that is made to fill memory.
 MAX_STACKS = 16_000
 MAX_TASKS = 20_000
-MAX_KEPT_BYTES = 6 << 20  # of first lines and stacks as printed, until they are folded
+MAX_SEEN_BYTES = 6 << 20  # of parts of records as printed, until they are folded
 MAX_ORDER = 30  # twice what any kernel has
 # Reading with several processes pays from here on.
 PARALLEL_BYTES = 8 << 20
@@ -55,9 +54,9 @@ MAX_PROCESSES = 4
 
 BEGIN = b"Page allocated via order "
 BETWEEN = b"\n\n" + BEGIN
-# The first two lines, from the order on, and all that follows. %pGg and %pGp print names without parentheses. A name has
-# at most 15 bytes (TASK_COMM_LEN, 16, with its NUL); a longer one would let a cgroup's name and
-# the next record's beginning be read as one line.
+# The first two lines, from the order on, and all that follows. %pGg and %pGp print no parentheses
+# of their own. A name has at most 15 bytes (TASK_COMM_LEN, 16, with its NUL); if it could have more,
+# a cgroup's name and the next record's beginning might be read as one line.
 HEAD = (
     rb"([0-9]{1,2}, mask (?:0x)?[0-9a-f]+\([^)]*\), pid -?[0-9]{1,10}, tgid -?[0-9]{1,10} "
     rb"\((?s:.){0,15}\)), ts %b ns(?:, free_ts [0-9]+ ns)?\n"
@@ -69,9 +68,10 @@ TASK = re.compile(
     rb"([0-9]+), mask ([0-9a-fx]+)\(([^)]*)\), pid (-?[0-9]+), tgid (-?[0-9]+) \((.*)\)\Z",
     re.DOTALL,
 )
-REST = re.compile(rb"((?:\n [^\n]+)*)(?:\nhandle: ([0-9]{1,10})(?=\n|\Z))?(.*)", re.DOTALL)
 # %pS: symbol+0x1/0x2 [module], or an address that no symbol covers.
-FRAMES = re.compile(rb"(?: [^\s;\[\]+]+(?:\+0x[0-9a-f]+/0x[0-9a-f]+)?(?: \[[^\s;\[\]]+\])?\n)*")
+FRAME = rb" [^\s;\[\]+]+(?:\+0x[0-9a-f]+/0x[0-9a-f]+)?(?: \[[^\s;\[\]]+\])?"
+FRAMES = re.compile(rb"(?:%b\n)*" % FRAME)
+STACK = re.compile(rb"((?:\n%b)*)(?:\nhandle: ([0-9]{1,10}))?" % FRAME)
 OFFSET = re.compile(rb"\+0x[0-9a-f]+/0x[0-9a-f]+")
 MIGRATED = b"Page has been migrated, last migrate reason: "
 CHARGED = re.compile(rb"\nCharged (\(via objcg\) )?to (offline )?memcg (.*)", re.DOTALL)
@@ -371,34 +371,121 @@ def parse_task(head: bytes) -> tuple[int, bytes, bytes, int, int, bytes] | None:
     return int(match[1]), match[2], match[3], int(match[4]), int(match[5]), match[6]
 
 
-def parse_rest(text: bytes) -> tuple[int | None, bytes, tuple[Any, ...], bytes, int] | None:
+def split_rest(text: bytes) -> tuple[bytes, bytes]:
     """
-    What follows the first two lines: (handle, stack, memcg, migrate reason, unknown lines).
+    What follows the first two lines, in two: the stack with its handle, and the lines after it.
 
-    None if the stack is none: two records that ran into each other, say.
+    The last line that begins with a space is taken for the stack's last. If a cgroup's name has
+    such a line in it, the stack is none (:func:`parse_stack`), and :func:`split_lines` has to do it.
     """
-    match = REST.match(text)
-    assert match is not None  # any text matches
-    handle, tail = match[2], match[3]
-    stack = match[1][1:] + b"\n" if match[1] else b""
-    if not FRAMES.fullmatch(stack):
+    frame = text.rfind(b"\n ")
+    end = text.find(b"\n", frame + 1) if frame >= 0 else 0
+    if text.startswith(b"\nhandle: ", end):
+        end = text.find(b"\n", end + 1)
+    return (text, b"") if end < 0 else (text[:end], text[end:])
+
+
+def split_lines(text: bytes) -> tuple[bytes, bytes]:
+    """The same, line by line: the stack ends with the first line that is none of its."""
+    end = 0
+    while text.startswith(b"\n ", end) or text.startswith(b"\nhandle: ", end):
+        handle = text.startswith(b"\nh", end)
+        end = text.find(b"\n", end + 1)
+        if end < 0:
+            return text, b""
+        if handle:
+            break
+    return text[:end], text[end:]
+
+
+def parse_stack(text: bytes) -> tuple[int | None, bytes] | None:
+    """(handle, stack as printed); None if it is neither: two records run into each other, say."""
+    match = STACK.fullmatch(text)
+    if match is None:
         return None
-    memcg: tuple[Any, ...] = (None, False, False, False)
+    return int(match[2]) if match[2] else None, match[1][1:] + b"\n" if match[1] else b""
+
+
+def parse_tail(tail: bytes) -> tuple[tuple[Any, ...], bytes, int]:
+    """((memcg, offline, objcg, slab), migrate reason, unknown lines)."""
+    name, offline, objcg, slab = None, False, False, False
     reason, unknown = b"", 0
     while tail:
-        # A cgroup's name may have newlines in it, so that it ends where the record ends.
         if charged := CHARGED.match(tail):
-            memcg = (charged[3], bool(charged[2]), bool(charged[1]), memcg[3])
+            # A cgroup's name may have newlines in it, so that it ends where the record ends.
+            name, offline, objcg = charged[3], bool(charged[2]), bool(charged[1])
             break
         line, newline, tail = tail[1:].partition(b"\n")
         tail = newline + tail
         if line.startswith(MIGRATED):
             reason = line[len(MIGRATED) :]
         elif line == b"Slab cache page":
-            memcg = (None, False, False, True)
+            slab = True
         else:
             unknown += 1
-    return int(handle) if handle else None, stack, memcg, reason, unknown
+    return (name, offline, objcg, slab), reason, unknown
+
+
+class _Seen:
+    """
+    Parts of records as printed, each with what it means and how often it was counted.
+
+    An entry is None where the selection does not want it, and False where it is not what the
+    kernel prints: looked at once, then as quick as a wanted one.
+    """
+
+    def __init__(self, selection: Selection) -> None:
+        self.selection = selection
+        self.tasks: dict[bytes, Any] = {}  # first line -> [order, allocations, fields]
+        self.stacks: dict[bytes, Any] = {}  # -> [pages, allocations, (handle, stack)]
+        self.tails: dict[bytes, Any] = {}  # -> [pages, allocations, fields]
+        self.places: dict[tuple[bytes, bytes], list[int]] = {}  # migratetypes -> row
+        self.bytes = 0
+
+    def entries(self, groups: tuple[bytes, ...]) -> tuple[Any, Any, Any, Any]:
+        """The entries of a record's parts; made where there are none."""
+        head, page_type, block_type, text = groups
+        stack, tail = split_rest(text)
+        if stack not in self.stacks and parse_stack(stack) is None:
+            stack, tail = split_lines(text)
+        if head not in self.tasks:
+            task = parse_task(head)
+            wanted = task and self.selection.task(task)
+            self.tasks[head] = [task[0], 0, task] if task and wanted else None if task else False
+            self.bytes += len(head) + 300
+        if stack not in self.stacks:
+            fields = parse_stack(stack)
+            wanted = fields and self.selection.stack(fields[1])
+            self.stacks[stack] = [0, 0, fields] if wanted else None if fields else False
+            self.bytes += 2 * len(stack) + 300
+        if tail not in self.tails:
+            self.tails[tail] = [0, 0, parse_tail(tail)]
+            self.bytes += len(tail) + 300
+        place = self.places.setdefault((page_type, block_type), [0, 0])
+        return self.tasks[head], self.stacks[stack], self.tails[tail], place
+
+    def fold(self, tally: Tally) -> None:
+        """Move what was counted into a tally, and forget the parts."""
+        for order, allocations, (_, mask, names, pid, tgid, comm) in filter(
+            None, self.tasks.values()
+        ):
+            row = allocations << order, allocations
+            _add(tally["tasks"], (pid, tgid, comm), row, MAX_TASKS)
+            _add(tally["orders"], order, row)
+            _add(tally["gfp"], (mask, names), row, MAX_TASKS)
+            tally["records"] += allocations
+        for pages, allocations, key in filter(None, self.stacks.values()):
+            _add(tally["stacks"], key, (pages, allocations), MAX_STACKS)
+        for pages, allocations, (memcg, reason, unknown) in self.tails.values():
+            _add(tally["memcgs"], memcg, (pages, allocations), MAX_TASKS)
+            if reason:
+                _add(tally["migrated"], reason, (pages, allocations), MAX_TASKS)
+            tally["unknown_lines"] += unknown * allocations
+        for types, row in self.places.items():
+            _add(tally["migratetypes"], types, row, MAX_TASKS)
+        for parts in (self.tasks, self.stacks, self.tails, self.places):
+            parts.clear()
+        self.bytes = 0
 
 
 def tally_page_owner(lists: Iterable[list[bytes]], tally: Tally, selection: Selection) -> None:
@@ -410,13 +497,11 @@ def tally_page_owner(lists: Iterable[list[bytes]], tally: Tally, selection: Sele
     memory that was allocated in one go, are compared and no more.
     """
     match = _HEAD.match
-    # As printed -> [order, allocations, fields], [pages, allocations, fields], [pages, allocations];
-    # None: not wanted; False: not what the kernel prints.
-    tasks: dict[bytes, Any] = {}
-    rests: dict[bytes, Any] = {}
-    places: dict[tuple[bytes, bytes], Any] = {}
-    last = task = rest = place = None
-    run = kept = 0
+    seen = _Seen(selection)
+    last = task = stack = tail = place = None
+    run = 0
+
+    tasks, stacks, tails, places = seen.tasks, seen.stacks, seen.tails, seen.places
     for pieces in lists:
         for piece in pieces:
             found = match(piece)
@@ -427,56 +512,38 @@ def tally_page_owner(lists: Iterable[list[bytes]], tally: Tally, selection: Sele
             if groups == last:
                 run += 1
                 continue
-            _count_run(task, rest, place, run, tally)
+            _count_run(task, stack, tail, place, run, tally)
             run, last = 1, groups
             head, page_type, block_type, text = groups
+            printed, after = split_rest(text)
             try:
                 task = tasks[head]
-                rest = rests[text]
+                stack = stacks[printed]
+                tail = tails[after]
                 place = places[page_type, block_type]
             except KeyError:
-                kept += len(head) + len(text)
-                task, rest = _new_task(tasks, head, selection), _new_rest(rests, text, selection)
-                place = places.setdefault((page_type, block_type), [0, 0])
-        if kept > MAX_KEPT_BYTES:
-            _count_run(task, rest, place, run, tally)
-            last = task = rest = None
-            _fold(tasks, rests, tally)
-            kept = 0
-    _count_run(task, rest, place, run, tally)
-    _fold(tasks, rests, tally)
-    for types, row in places.items():
-        _add(tally["migratetypes"], types, row)
+                task, stack, tail, place = seen.entries(groups)
+        if seen.bytes > MAX_SEEN_BYTES:
+            _count_run(task, stack, tail, place, run, tally)
+            last = task = stack = None
+            seen.fold(tally)
+    _count_run(task, stack, tail, place, run, tally)
+    seen.fold(tally)
 
 
-def _count_run(task: Any, rest: Any, place: Any, run: int, tally: Tally) -> None:
-    if task and rest:
+def _count_run(task: Any, stack: Any, tail: Any, place: Any, run: int, tally: Tally) -> None:
+    """Count records that are alike."""
+    if task and stack:
         pages = run << task[0]
         task[1] += run
-        rest[0] += pages
-        rest[1] += run
+        stack[0] += pages
+        stack[1] += run
+        tail[0] += pages
+        tail[1] += run
         place[0] += pages
         place[1] += run
-    elif task is False or rest is False:
+    elif task is False or stack is False:
         tally["skipped"] += run
-
-
-def _new_task(tasks: dict[bytes, Any], head: bytes, selection: Selection) -> Any:
-    """The entry of a first line; made if there is none."""
-    if head not in tasks:
-        fields = parse_task(head)
-        wanted = fields and selection.task(fields)
-        tasks[head] = [fields[0], 0, fields] if fields and wanted else None if fields else False
-    return tasks[head]
-
-
-def _new_rest(rests: dict[bytes, Any], text: bytes, selection: Selection) -> Any:
-    """The entry of what follows the first two lines; made if there is none."""
-    if text not in rests:
-        fields = parse_rest(text)
-        wanted = fields and selection.stack(fields[1])
-        rests[text] = [0, 0, fields] if wanted else None if fields else False
-    return rests[text]
 
 
 def tally_selected(lists: Iterable[list[bytes]], tally: Tally, selection: Selection) -> None:
@@ -485,87 +552,62 @@ def tally_selected(lists: Iterable[list[bytes]], tally: Tally, selection: Select
 
     Slower than :func:`tally_page_owner`, since every record's time is looked at.
     """
-    tasks: dict[bytes, Any] = {}
-    rests: dict[bytes, Any] = {}
+    seen = _Seen(selection)
     for pieces in lists:
         for piece in pieces:
             found = _HEAD_TIMED.match(piece)
             if found is None:
                 tally["skipped"] += 1
                 continue
-            head, ts, page_type, block_type, text = found.groups()
-            task, rest = _new_task(tasks, head, selection), _new_rest(rests, text, selection)
-            if task is False or rest is False:
+            head, ts, *others = found.groups()
+            task, stack, tail, place = seen.entries((head, *others))
+            if task is False or stack is False:
                 tally["skipped"] += 1
-            elif task and rest and selection.moment(int(ts)):
+            elif task and stack and selection.moment(int(ts)):
                 pages = 1 << task[0]
                 task[1] += 1
-                rest[0] += pages
-                rest[1] += 1
-                _add(tally["migratetypes"], (page_type, block_type), (pages, 1))
+                for row in (stack, tail, place):
+                    row[0] += pages
+                    row[1] += 1
                 if selection.cull:
-                    _cull(tally, selection.cull, task[2], rest[2], pages, int(ts))
-        if len(tasks) + len(rests) > MAX_TASKS:
-            _fold(tasks, rests, tally)
-    _fold(tasks, rests, tally)
+                    _cull(tally, selection.cull, task[2], stack[2], tail[2][0], int(ts), pages)
+        if seen.bytes > MAX_SEEN_BYTES:
+            seen.fold(tally)
+    seen.fold(tally)
 
 
-def _cull(tally: Tally, keys: tuple[str, ...], task: Any, rest: Any, pages: int, ts: int) -> None:
+def _cull(
+    tally: Tally, keys: tuple[str, ...], task: Any, stack: Any, memcg: Any, ts: int, pages: int
+) -> None:
     """Count an allocation under its values of the keys."""
-    order, mask, names, pid, tgid, comm = task
-    handle, stack, memcg, _, _ = rest
+    _, mask, names, pid, tgid, comm = task
     values = {
         "pid": pid,
         "tgid": tgid,
         "comm": comm,
-        "order": order,
+        "order": task[0],
         "gfp": names or mask,
-        "stack": stack or handle,
+        "stack": stack[1] or stack[0],
         "memcg": memcg[0],
-        "allocator": allocator(stack, memcg),
+        "allocator": allocator(stack[1], slab=memcg[3]),
     }
-    key = tuple(values[name] for name in keys)
+    key: Any = tuple(values[name] for name in keys)
     culled = tally["culled"]
-    if (row := culled.get(key)) is None:
-        if len(culled) >= MAX_TASKS:
-            key = None
-        row = culled.setdefault(key, [0, 0, ts, ts])
+    if key not in culled and len(culled) >= MAX_TASKS:
+        key = None
+    row = culled.setdefault(key, [0, 0, ts, ts])
     row[0] += pages
     row[1] += 1
     row[2], row[3] = min(row[2], ts), max(row[3], ts)
 
 
-def allocator(stack: bytes, memcg: tuple[Any, ...] = ()) -> bytes:
-    """
-    Which allocator the pages went through: ``slab``, ``vmalloc``, ``percpu`` or ``pages``.
-    """
-    if b"\n allocate_slab" in stack or b"\n alloc_slab_page" in stack or memcg[3:4] == (True,):
+def allocator(stack: bytes, *, slab: bool = False) -> bytes:
+    """Which allocator the pages were for: ``slab``, ``vmalloc``, ``percpu`` or ``pages``."""
+    if slab or b" allocate_slab+" in stack or b" alloc_slab_page+" in stack:
         return b"slab"
     if b" __vmalloc_node_range" in stack:
         return b"vmalloc"
     return b"percpu" if b" pcpu_alloc" in stack else b"pages"
-
-
-def _fold(tasks: dict[bytes, Any], rests: dict[bytes, Any], tally: Tally) -> None:
-    """Move what was counted by text into the tally, by meaning."""
-    for entry in filter(None, tasks.values()):
-        order, allocations, (_, mask, names, pid, tgid, comm) = entry
-        if allocations:
-            row = allocations << order, allocations
-            _add(tally["tasks"], (pid, tgid, comm), row, MAX_TASKS)
-            _add(tally["orders"], order, row)
-            _add(tally["gfp"], (mask, names), row, MAX_TASKS)
-            tally["records"] += allocations
-    for pages, allocations, (handle, stack, memcg, reason, unknown) in filter(None, rests.values()):
-        if allocations:
-            row = pages, allocations
-            _add(tally["stacks"], (handle, stack), row, MAX_STACKS)
-            _add(tally["memcgs"], memcg, row, MAX_TASKS)
-            if reason:
-                _add(tally["migrated"], reason, row, MAX_TASKS)
-            tally["unknown_lines"] += unknown * allocations
-    tasks.clear()
-    rests.clear()
 
 
 def _add(rows: dict[Any, Any], key: Any, row: Any, limit: int = 1 << 62) -> None:
