@@ -34,7 +34,7 @@ import os
 import re
 import select
 import signal
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from typing import IO, Any
 
 # bytes read, of how many (0: unknown)
@@ -43,6 +43,7 @@ Progress = Callable[[int, int], None]
 CHUNK_BYTES = 128 << 10  # stays in a CPU's cache
 # A record is printed into a buffer of at most a page (print_page_owner()); 64 KiB on some.
 MAX_RECORD_BYTES = 1 << 20
+PEEK_BYTES = 64 << 10
 # Limits on what is kept, for text that is made to fill memory.
 MAX_STACKS = 16_000
 MAX_TASKS = 20_000
@@ -55,8 +56,8 @@ MAX_PROCESSES = 4
 BEGIN = b"Page allocated via order "
 BETWEEN = b"\n\n" + BEGIN
 # The first two lines, from the order on, and all that follows. %pGg and %pGp print no parentheses
-# of their own. A name has at most 15 bytes (TASK_COMM_LEN, 16, with its NUL); if it could have more,
-# a cgroup's name and the next record's beginning might be read as one line.
+# of their own. A name has at most 15 bytes (TASK_COMM_LEN, 16, with its NUL); if it could have
+# more, a cgroup's name and the next record's beginning might be read as one line.
 HEAD = (
     rb"([0-9]{1,2}, mask (?:0x)?[0-9a-f]+\([^)]*\), pid -?[0-9]{1,10}, tgid -?[0-9]{1,10} "
     rb"\((?s:.){0,15}\)), ts %b ns(?:, free_ts [0-9]+ ns)?\n"
@@ -100,11 +101,8 @@ class Source:
     def __init__(self, path: str) -> None:
         self.name = "standard input" if path == "-" else path
         self._program: Any = None
-        raw: IO[bytes] = (
-            os.fdopen(os.dup(0), "rb", buffering=0)
-            if path == "-"
-            else open(path, "rb", buffering=0)
-        )
+        file = os.dup(0) if path == "-" else path
+        raw: IO[bytes] = open(file, "rb", buffering=0)  # noqa: SIM115 (closed by close())
         self._raw = raw
         self.head = _read_exactly(raw, 6)
         self.size = os.fstat(raw.fileno()).st_size
@@ -131,7 +129,7 @@ class Source:
         if not seekable:
             self._raw.close()
             raise TextError(
-                f"{self.name}: compressed; decompress it in the pipe: {program} -dc FILE | mmscope …"
+                f"{self.name}: compressed; decompress it before: {program} -dc FILE | mmscope …"
             )
         self._raw.seek(0)
         self._program = subprocess.Popen(
@@ -143,6 +141,14 @@ class Source:
         )
         stream: IO[bytes] = self._program.stdout
         return stream
+
+    def peek(self) -> bytes:
+        """The beginning, enough to recognise it by; it stays to be read."""
+        while len(self.head) < PEEK_BYTES and (more := self._stream.read(PEEK_BYTES)):
+            self.head += more
+            if recognise(self.head) is not None:
+                break
+        return self.head
 
     def position(self) -> int:
         """Bytes of the file read so far, as stored; 0 if unknown."""
@@ -206,6 +212,22 @@ def recognise(data: bytes) -> str | None:
     if match.group().startswith(b"nr_"):
         return "show_stacks"
     return "show_handles" if match.group(1) else "show_stacks_handles"
+
+
+def recognise_source(source: Source) -> str:
+    """
+    Which of the files a source is.
+
+    :raises TextError: none of them.
+    """
+    kind = recognise(source.peek())
+    if kind is None:
+        empty = "" if source.head else ": it is empty (is page_owner=on on the command line?)"
+        raise TextError(
+            f"{source.name}: not a page_owner, show_stacks, show_handles or "
+            f"show_stacks_handles file{empty}"
+        )
+    return kind
 
 
 def folded(stack: bytes) -> str:
@@ -376,7 +398,7 @@ def split_rest(text: bytes) -> tuple[bytes, bytes]:
     What follows the first two lines, in two: the stack with its handle, and the lines after it.
 
     The last line that begins with a space is taken for the stack's last. If a cgroup's name has
-    such a line in it, the stack is none (:func:`parse_stack`), and :func:`split_lines` has to do it.
+    such a line in it, the stack is none (:func:`parse_stack`), and :func:`split_lines` is needed.
     """
     frame = text.rfind(b"\n ")
     end = text.find(b"\n", frame + 1) if frame >= 0 else 0
@@ -439,7 +461,7 @@ class _Seen:
         self.tasks: dict[bytes, Any] = {}  # first line -> [order, allocations, fields]
         self.stacks: dict[bytes, Any] = {}  # -> [pages, allocations, (handle, stack)]
         self.tails: dict[bytes, Any] = {}  # -> [pages, allocations, fields]
-        self.places: dict[tuple[bytes, bytes], list[int]] = {}  # migratetypes -> row
+        self.places: dict[tuple[bytes, bytes], Any] = {}  # migratetypes -> row
         self.bytes = 0
 
     def entries(self, groups: tuple[bytes, ...]) -> tuple[Any, Any, Any, Any]:
@@ -637,7 +659,7 @@ def merge(tally: Tally, other: Tally) -> None:
 
 
 def read_page_owner(
-    source: "Source",
+    source: Source,
     selection: Selection = EVERYTHING,
     progress: Progress | None = None,
     processes: int = 0,
@@ -658,7 +680,7 @@ def read_page_owner(
     return tally
 
 
-def _shown(source: "Source", progress: Progress | None) -> Iterator[bytes]:
+def _shown(source: Source, progress: Progress | None) -> Iterator[bytes]:
     """A source's chunks, and the progress they mean."""
     for number, chunk in enumerate(source.chunks()):
         if progress is not None and number % 64 == 0:
@@ -667,7 +689,7 @@ def _shown(source: "Source", progress: Progress | None) -> Iterator[bytes]:
 
 
 def _read_in_parts(
-    source: "Source", selection: Selection, progress: Progress | None, parts: int
+    source: Source, selection: Selection, progress: Progress | None, parts: int
 ) -> Tally:
     """Count a plain file with several processes, each from the first beginning in its part."""
     edges = [source.size * part // parts for part in range(parts)] + [source.size]
@@ -742,7 +764,6 @@ def _run_part(
 
 # show_stacks, show_handles, show_stacks_handles
 
-PAGES_LINE = re.compile(rb"((?: [^\n]+\n)+)nr_base_pages: ([0-9]{1,10})\Z")
 HANDLE_LINE = re.compile(rb"((?: [^\n]+\n)+)handle: (-?[0-9]{1,10})\Z")
 HANDLE_PAGES = re.compile(rb"handle: (-?[0-9]{1,10})\nnr_base_pages: ([0-9]{1,10})\Z")
 
@@ -779,24 +800,25 @@ def whole_records(chunks: Iterable[bytes], counted: Counted) -> Iterator[bytes]:
     counted.truncated = bool(rest)
 
 
-def read_show_stacks(source: "Source") -> Counted:
-    """Pages by stack as printed, of ``show_stacks``."""
+def read_show_stacks(source: Source, known: Container[bytes] = ()) -> Counted:
+    """
+    Pages by stack as printed, of ``show_stacks``.
+
+    :param known: stacks that were read before, which need not be looked at again.
+    """
     counted = Counted()
     pages = counted.pages
     for text in whole_records(source.chunks(), counted):
         for record in text[:-2].split(b"\n\n"):
-            stack, _, number = record.rpartition(b"\nnr_base_pages: ")
-            if stack in pages or (PAGES_LINE.match(record) and FRAMES.fullmatch(stack + b"\n")):
-                try:
-                    pages[stack] = pages.get(stack, 0) + int(number)
-                    continue
-                except ValueError:
-                    pass
-            counted.skipped += 1
+            stack, _, number = record.rpartition(b"nr_base_pages: ")
+            if number.isdigit() and (stack in known or (stack and FRAMES.fullmatch(stack))):
+                pages[stack] = pages.get(stack, 0) + int(number[:10])
+            else:
+                counted.skipped += 1
     return counted
 
 
-def read_show_handles(source: "Source") -> Counted:
+def read_show_handles(source: Source) -> Counted:
     """Pages by handle, of ``show_handles``."""
     counted = Counted()
     for text in whole_records(source.chunks(), counted):
@@ -825,7 +847,7 @@ def read_show_handles(source: "Source") -> Counted:
     return counted
 
 
-def read_show_stacks_handles(source: "Source") -> Counted:
+def read_show_stacks_handles(source: Source) -> Counted:
     """Stacks as printed by handle, of ``show_stacks_handles``."""
     counted = Counted()
     for text in whole_records(source.chunks(), counted):
