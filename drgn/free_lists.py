@@ -24,9 +24,10 @@ from typing import Any
 
 import numpy as np
 from drgn import Program, offsetof, sizeof
+from kernel_text import printed_number, whole_lines
 from linked_lists import LOOPS, LOST, Followed, find, follow_lists
 from numpy.typing import NDArray
-from pageblocks import PageblockTypes
+from pageblocks import PageblockTypes, parse_pagetypeinfo
 from rows import column
 from struct_pages import FlagFields, PageChunk
 from zones import for_each_zone, zone_name
@@ -395,29 +396,19 @@ def read_pagetypeinfo(text: str) -> list[FreeBlocks]:
     """
     The same rows from /proc/pagetypeinfo.
 
-    The kernel stops counting a list at 100,000 blocks and prints ``>100000``
-    (``pagetypeinfo_showfree_print()``, mm/vmstat.c); such a text is refused, since its number is
-    none.
+    A text in which the kernel stopped counting (``>100000``) is refused, since its number is none.
 
-    :raises ValueError: the text is not /proc/pagetypeinfo's, or a list is too long for it.
+    :raises ValueError: the text is not /proc/pagetypeinfo's, not all of it, or a list is too long.
     """
-    if "Free pages count per migrate type" not in text:
-        raise ValueError(
-            "not /proc/pagetypeinfo: it has no line 'Free pages count per migrate type'"
-        )
     rows = []
-    for node, zone, migratetype, counts in re.findall(
-        r"^Node +(\d+), zone +(\S+), type +(\S+) +([\d> ]+)$", text, re.MULTILINE
-    ):
-        if ">" in counts:
-            raise ValueError(
-                f"/proc/pagetypeinfo stopped counting free blocks at 100,000 (zone {zone}, "
-                f"{migratetype}); read the kernel's memory instead"
-            )
-        rows += [
-            FreeBlocks(int(node), zone, order, migratetype, blocks, blocks << order)
-            for order, blocks in enumerate(map(int, counts.split()))
-        ]
+    for (node, zone, migratetype), counts in parse_pagetypeinfo(text).free.items():
+        for order, blocks in enumerate(counts):
+            if blocks is None:
+                raise ValueError(
+                    f"/proc/pagetypeinfo stopped counting free blocks at 100,000 (zone {zone}, "
+                    f"{migratetype}); read the kernel's memory instead"
+                )
+            rows.append(FreeBlocks(node, zone, order, migratetype, blocks, blocks << order))
     return rows
 
 
@@ -425,15 +416,25 @@ def read_buddyinfo(text: str) -> list[FreeBlocks]:
     """
     What /proc/buddyinfo tells without root: blocks by order, of unknown migratetype.
 
-    :raises ValueError: the text is not /proc/buddyinfo's.
+    A text cut exactly between two zones cannot be told from one of fewer zones.
+
+    :raises ValueError: the text is not /proc/buddyinfo's, or not all of it.
     """
-    lines = re.findall(r"^Node (\d+), zone +(\S+) +([\d ]+)$", text, re.MULTILINE)
-    if not lines:
-        raise ValueError("not /proc/buddyinfo: it has no line 'Node N, zone NAME'")
+    file = "/proc/buddyinfo"
+    zones: dict[tuple[int, str], list[int]] = {}
+    for line in filter(str.strip, whole_lines(text, file)):
+        match = re.fullmatch(r"Node (\d+), zone +(\S+) ([\d ]+)", line)
+        if not match:
+            raise ValueError(f"not {file}: {line[:60]!r} is no 'Node N, zone NAME' and its counts")
+        zone = printed_number(match.group(1), file), match.group(2)
+        counts = [printed_number(cell, file) for cell in match.group(3).split()]
+        if zone in zones or len(counts) != len(next(iter(zones.values()), counts)) or not counts:
+            raise ValueError(f"{file} is damaged: {line[:60]!r} is cut or there twice")
+        zones[zone] = counts
     return [
-        FreeBlocks(int(node), zone, order, None, blocks, blocks << order)
-        for node, zone, counts in lines
-        for order, blocks in enumerate(map(int, counts.split()))
+        FreeBlocks(*zone, order, None, blocks, blocks << order)
+        for zone, counts in zones.items()
+        for order, blocks in enumerate(counts)
     ]
 
 

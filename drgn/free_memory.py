@@ -11,12 +11,19 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-from drgn import Program
+from drgn import FaultError, Program
 from free_lists import FreeBlockFinder, FreeBlocks, FreeLists, free_lists
 from pageblocks import PageblockPages, PageblockTypes, pageblock_types
 from pcp_lists import PcpFinder, PcpPages
 from struct_pages import Consumer, Scan, flag_fields, scan_struct_pages
-from zones import for_each_zone, zone_name
+from zones import (
+    FreeAccounting,
+    FreeCounters,
+    for_each_zone,
+    free_accounting,
+    free_counters,
+    zone_name,
+)
 
 
 @dataclass
@@ -27,6 +34,7 @@ class FreeMemory:
     types: PageblockTypes
     zone_names: dict[int, tuple[int, str]]
     scan: Scan
+    counters: dict[tuple[int, str], FreeCounters] | Exception  # read right after the pass
     _blocks: FreeBlockFinder
     _pcp: PcpFinder
     _pageblocks: PageblockPages
@@ -50,11 +58,22 @@ class FreeMemory:
         self._raise_failure(2)
         return self._pageblocks
 
+    def accounting(self, pcp_pages: dict[tuple[int, str], int] | None) -> list[FreeAccounting]:
+        """NR_FREE_PAGES of every zone against its parts."""
+        if isinstance(self.counters, Exception):
+            raise self.counters
+        return free_accounting(
+            self.counters,
+            self._list_pages(isolate=False),
+            self._list_pages(isolate=True),
+            pcp_pages,
+        )
+
     @cached_property
     def lists(self) -> FreeLists:
         return free_lists(self.prog, self.blocks)
 
-    def list_pages(self, *, isolate: bool) -> dict[tuple[int, str], int]:
+    def _list_pages(self, *, isolate: bool) -> dict[tuple[int, str], int]:
         """(node, zone) to free pages on its lists: those of Isolate, or all others."""
         return pages_by_zone(
             row for row in self.lists.blocks if (row.migratetype == "Isolate") is isolate
@@ -93,4 +112,9 @@ def scan_free_memory(
     pageblocks = PageblockPages(types, fields, zones)
     consumers: list[Consumer] = [blocks, pcp, pageblocks]
     scan = scan_struct_pages(prog, consumers, progress=progress)
-    return FreeMemory(prog, types, names, scan, blocks, pcp, pageblocks)
+    counters: dict[tuple[int, str], FreeCounters] | Exception
+    try:
+        counters = free_counters(prog)
+    except (FaultError, ValueError) as error:
+        counters = error
+    return FreeMemory(prog, types, names, scan, counters, blocks, pcp, pageblocks)

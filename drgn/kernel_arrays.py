@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 # 2 MiB of struct page (one section's worth on x86-64) is read at full speed and fits a CPU cache's
 # neighbourhood; 16 MiB at once is three times slower (measured on a 7.2 vmcore).
 CHUNK_BYTES = 2 << 20
+PAGE = 4096  # the smallest page that any kernel here has
 
 Columns = Mapping[str, str | tuple[str, ...]]
 
@@ -31,7 +32,6 @@ class Gaps:
     """What could not be read."""
 
     bytes: int = 0
-    ranges: int = 0
 
 
 def member_path(type_: Type, paths: str | tuple[str, ...]) -> str:
@@ -44,7 +44,10 @@ def member_path(type_: Type, paths: str | tuple[str, ...]) -> str:
     for path in candidates:
         try:
             offsetof(type_, path)
-        except LookupError:
+        except (
+            LookupError,
+            TypeError,
+        ):  # no such member, or a plain one where a struct was looked for
             continue
         return path
     raise LookupError(f"{type_.type_name()} has no member {' or '.join(candidates)}")
@@ -118,17 +121,17 @@ def _read(
     physical: bool,
 ) -> Iterator[tuple[int, NDArray[Any]]]:
     size = dtype.itemsize
+    begin, end = address + first * size, address + (first + count) * size
     try:
-        data = prog.read(address + first * size, count * size, physical)
+        data = prog.read(begin, count * size, physical)
     except FaultError:
-        # A page is the unit in which dumps and page tables have memory or not.
-        if count * size <= 4096:
+        # A page is the unit in which dumps and page tables have memory or not. Split at the page
+        # boundary in the middle; an element that lies across it becomes a range of its own.
+        middle = (begin + end) // 2 // PAGE * PAGE
+        middle = middle if middle > begin else (begin // PAGE + 1) * PAGE
+        if count == 1 or middle >= end:
             gaps.bytes += count * size
-            gaps.ranges += 1
             return
-        # Split at a page boundary, so that the halves become whole pages.
-        begin = address + first * size
-        middle = (begin + count * size // 2) & ~4095
         half = max((middle - begin) // size, 1)
         yield from _read(prog, address, first, half, dtype, gaps, physical)
         yield from _read(prog, address, first + half, count - half, dtype, gaps, physical)

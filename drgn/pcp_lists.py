@@ -12,7 +12,6 @@ The text that says the same is /proc/zoneinfo, one ``count`` a CPU and zone, wit
 Memory: 24 bytes a candidate, up to :data:`MAX_CANDIDATES`.
 """
 
-import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +23,7 @@ from linked_lists import follow_lists
 from numpy.typing import NDArray
 from rows import column
 from struct_pages import PageChunk
-from zones import for_each_zone, zone_name, zoneinfo_blocks
+from zones import for_each_zone, parse_zoneinfo, zone_name
 
 MAX_CANDIDATES = 8 << 20
 PAGE_ALLOC_COSTLY_ORDER = 3  # include/linux/mmzone.h, a macro
@@ -166,13 +165,13 @@ def read_zoneinfo_pcp(text: str) -> list[PcpPages]:
     """
     What /proc/zoneinfo tells of the same: pages by zone and CPU, order and migratetype unknown.
 
-    :raises ValueError: the text is not /proc/zoneinfo's.
+    :raises ValueError: the text is not /proc/zoneinfo's, or not all of it.
     """
     return [
-        PcpPages(node, zone, int(cpu), None, None, int(count))
-        for node, zone, body in zoneinfo_blocks(text)
-        for cpu, count in re.findall(r"^ +cpu: (\d+)\n +count: +(\d+)$", body, re.MULTILINE)
-        if int(count)
+        PcpPages(zone.node, zone.zone, cpu, None, None, pageset["count"])
+        for zone in parse_zoneinfo(text)
+        for cpu, pageset in zone.pagesets.items()
+        if pageset["count"]
     ]
 
 

@@ -11,8 +11,11 @@ file, a filtered dump) does not say. Unknown is written as an empty cell, never 
 """
 
 import dataclasses
+import math
+import re
 import types
 import typing
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,3 +74,24 @@ def columns(row_type: type) -> list[Column]:
             )
         )
     return result
+
+
+def csv_line(values: Iterable[int | float | str | bool | None]) -> str:
+    """
+    A row as a line of CSV, with its end (RFC 4180, but for the end).
+
+    Unknown, and a float that is no number, is an empty cell; an empty string is one in quotes. Of
+    the standard library's writers none tells these apart before Python 3.12, and none there quotes
+    a carriage return unless every line ends with one. CSV holds no NUL; a lone surrogate is left
+    to the encoding's error handler.
+    """
+    return ",".join(map(_csv_cell, values)) + "\n"
+
+
+def _csv_cell(value: int | float | str | bool | None) -> str:
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    text = str(value).replace("\0", "\\x00")
+    return '"' + text.replace('"', '""') + '"' if not text or re.search(r'[",\r\n]', text) else text

@@ -6,8 +6,8 @@ Numbers are right-aligned with thousands separators and their unit in the header
 kernel is anybody's: control bytes are shown, not sent.
 """
 
-import csv
 import json
+import math
 import re
 import shutil
 import sys
@@ -19,7 +19,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
-from rows import Column, columns
+from rows import Column, columns, csv_line
 
 # C0, DEL, C1, and the characters that reorder or hide text on a terminal.
 CONTROL = re.compile(
@@ -60,7 +60,7 @@ def print_table(
     file = sys.stdout if file is None else file
     width = shutil.get_terminal_size((100, 24)).columns if file.isatty() else 10_000
     table = Table(
-        title=Text(title) if title else None,
+        title=Text(visible(title)) if title else None,
         title_justify="left",
         title_style="bold",
         box=box.SIMPLE_HEAD,
@@ -68,16 +68,20 @@ def print_table(
         show_edge=False,
     )
     for column in described:
-        header = Text(column.name)
+        header = Text(visible(column.name))
         if column.unit and column.unit not in column.name:
-            header.append(f"\n{column.unit}", "dim")
+            header.append(f"\n{visible(column.unit)}", "dim")
         number = column.type in ("integer", "number")
         table.add_column(header, justify="right" if number else "left", overflow="fold")
     count = 0
     for row in rows:
         table.add_row(*(Text(format_cell(v, c)) for v, c in zip(row, described, strict=True)))
         count += 1
-    Console(file=file, width=width, highlight=False, markup=False).print(table)
+    # Captured, since rich would take a closed pipe for a failure and end the program.
+    console = Console(file=file, width=width, highlight=False, markup=False)
+    with console.capture() as capture:
+        console.print(table)
+    file.write(capture.get())
     return count
 
 
@@ -98,15 +102,16 @@ def print_rows(
     names = [c.name for c in described]
     count = 0
     if form == "csv":
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(names)
+        file.write(csv_line(names))
         for count, row in enumerate(rows, 1):  # noqa: B007
-            writer.writerow(["" if value is None else value for value in row])
+            file.write(csv_line(row))
         return count
     file.write("[")
     for count, row in enumerate(rows, 1):
         file.write(",\n " if count > 1 else "\n ")
-        file.write(json.dumps(dict(zip(names, row, strict=True))))
+        # JSON has no NaN; a number that is none is unknown.
+        finite = (None if isinstance(v, float) and not math.isfinite(v) else v for v in row)
+        file.write(json.dumps(dict(zip(names, finite, strict=True))))
     file.write("\n]\n")
     return count
 

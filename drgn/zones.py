@@ -23,6 +23,7 @@ from drgn.helpers.linux.mmzone import (
     min_wmark_pages,
 )
 from drgn.helpers.linux.percpu import per_cpu_ptr
+from kernel_text import printed_number, whole_lines
 from pageblocks import pageblock_order
 from rows import column
 
@@ -54,12 +55,14 @@ class Zone:
         unit="pages", help="nr_reserved_highatomic: whole pageblocks, used or free"
     )
     highatomic_free_pages: int | None = column(
-        unit="pages", help="free pages on the HighAtomic lists, as the allocator subtracts them"
+        unit="pages",
+        help="nr_free_highatomic, which the watermarks do not count as free; older kernels have no "
+        "such count and leave out the whole reserve",
     )
     highatomic_cap_pages: int | None = column(
-        unit="pages", help="the reserve stops growing at this size, computed as this kernel does"
+        unit="pages", help="the reserve stops growing at this size, by the rule of this kernel"
     )
-    start_pfn: int = column(help="first page frame of the zone")
+    start_pfn: int | None = column(help="first page frame of the zone")
 
 
 @dataclass(frozen=True)
@@ -125,30 +128,31 @@ def zone_page_state(zone: Object, item: str) -> tuple[int, int]:
     return zone.vm_stat[index].counter.value_() + unfolded, unfolded
 
 
-def highatomic_cap_pages(prog: Program, managed_pages: int, order: int | None = None) -> int:
+def highatomic_cap_pages(prog: Program, managed_pages: int) -> int:
     """
-    The size at which ``reserve_highatomic_pageblock()`` stops, as this kernel computes it.
+    The size at which the reserve stops growing, by the rule of ``reserve_highatomic_pageblock()``.
 
-    Since "mm: page_alloc: correct high atomic reserve calculations" and "… enforce minimum zone
-    size to do high atomic reserves" (both v6.8) a zone whose hundredth is below one pageblock has
-    none, and the hundredth is rounded up to pageblocks; before, one pageblock was added to it.
-    Neither leaves a trace in DWARF; the function's parameters, which changed in v6.10, stand in:
-    a kernel of v6.8 or v6.9 is taken for an older one, and its cap shown up to two pageblocks high.
+    It takes whole pageblocks while the reserve is below a hundredth of the zone. Since "mm:
+    page_alloc: correct high atomic reserve calculations" and "… enforce minimum zone size to do
+    high atomic reserves" (both v6.8) a zone whose hundredth is below one pageblock has none;
+    before, one pageblock was added to the hundredth. Neither leaves a trace in DWARF; the
+    function's parameters, which changed in v6.10, stand in: a kernel of v6.8 or v6.9 is taken for
+    an older one, and its cap shown one pageblock high.
 
     :param managed_pages: the zone's.
     """
-    block = 1 << (pageblock_order(prog) if order is None else order)
-    hundredth = managed_pages // 100
+    block = 1 << pageblock_order(prog)
+    limit = managed_pages // 100
     try:
         parameters = prog.function("reserve_highatomic_pageblock").type_.parameters
-        new = [p.name for p in parameters] == ["page", "order", "zone"]
-    except LookupError:  # inlined everywhere, or stripped: go by a member of the same age
-        new = prog.type("struct zone").has_member("nr_free_highatomic")
-    if not new:
-        return hundredth + block
-    if hundredth < block:
+        since_6_8 = [p.name for p in parameters] == ["page", "order", "zone"]
+    except LookupError:  # inlined everywhere: go by a member of about the same age
+        since_6_8 = prog.type("struct zone").has_member("nr_free_highatomic")
+    if not since_6_8:
+        limit += block
+    elif limit < block:
         return 0
-    return (hundredth + block - 1) // block * block
+    return (limit + block - 1) // block * block
 
 
 def zones(prog: Program) -> list[Zone]:
@@ -210,8 +214,38 @@ def trylock_free_pages(zone: Object) -> int | None:
     return pages
 
 
+@dataclass(frozen=True)
+class FreeCounters:
+    """A zone's own counts of free memory, read together, in pages."""
+
+    nr_free_pages: int  # with the per-CPU differences
+    unfolded: int  # the differences alone
+    unaccepted: int
+    trylock: int | None  # None where the kernel has no such list
+
+
+def free_counters(prog: Program) -> dict[tuple[int, str], FreeCounters]:
+    """
+    (node, zone) to what the zone says of its free memory.
+
+    :raises FaultError: a zone or its trylock list cannot be read.
+    :raises ValueError: a trylock list loops.
+    """
+    counters = {}
+    for node, _, zone in for_each_zone(prog):
+        total, unfolded = zone_page_state(zone, "NR_FREE_PAGES")
+        try:
+            # "mm: Add support for unaccepted memory" (in v6.5)
+            unaccepted = zone_page_state(zone, "NR_UNACCEPTED")[0]
+        except LookupError:
+            unaccepted = 0
+        trylock = trylock_free_pages(zone)
+        counters[node, zone_name(zone)] = FreeCounters(total, unfolded, unaccepted, trylock)
+    return counters
+
+
 def free_accounting(
-    prog: Program,
+    counters: dict[tuple[int, str], FreeCounters],
     free_list_pages: dict[tuple[int, str], int],
     isolate_pages: dict[tuple[int, str], int],
     pcp_pages: dict[tuple[int, str], int] | None,
@@ -223,30 +257,86 @@ def free_accounting(
     :param isolate_pages: (node, zone) to pages on its Isolate lists.
     :param pcp_pages: (node, zone) to pages on its per-CPU lists, None if these were not read.
     """
-    rows = []
-    for node, _, zone in for_each_zone(prog):
-        key = node, zone_name(zone)
-        total, unfolded = zone_page_state(zone, "NR_FREE_PAGES")
-        try:
-            # "mm: Add support for unaccepted memory" (dcdfdd40fa82, in v6.5)
-            unaccepted = zone_page_state(zone, "NR_UNACCEPTED")[0]
-        except LookupError:
-            unaccepted = 0
-        listed = free_list_pages.get(key, 0)
-        rows.append(
-            FreeAccounting(
-                *key,
-                nr_free_pages=total,
-                unfolded_pages=unfolded,
-                free_list_pages=listed,
-                unaccepted_pages=unaccepted,
-                remainder_pages=total - listed - unaccepted,
-                isolate_pages=isolate_pages.get(key, 0),
-                pcp_pages=None if pcp_pages is None else pcp_pages.get(key, 0),
-                trylock_pages=trylock_free_pages(zone),
-            )
+    return [
+        FreeAccounting(
+            *key,
+            nr_free_pages=said.nr_free_pages,
+            unfolded_pages=said.unfolded,
+            free_list_pages=free_list_pages.get(key, 0),
+            unaccepted_pages=said.unaccepted,
+            remainder_pages=said.nr_free_pages - free_list_pages.get(key, 0) - said.unaccepted,
+            isolate_pages=isolate_pages.get(key, 0),
+            pcp_pages=None if pcp_pages is None else pcp_pages.get(key, 0),
+            trylock_pages=said.trylock,
         )
-    return rows
+        for key, said in counters.items()
+    ]
+
+
+@dataclass(frozen=True)
+class ZoneText:
+    """What /proc/zoneinfo says of one zone."""
+
+    node: int
+    zone: str
+    fields: dict[str, int]  # every "name value" outside the pagesets
+    pagesets: dict[int, dict[str, int]]  # by CPU; they have a "high" of their own
+
+
+def parse_zoneinfo(text: str) -> list[ZoneText]:
+    """
+    Read /proc/zoneinfo.
+
+    A text cut exactly between two zones cannot be told from one of fewer zones.
+
+    :raises ValueError: the text is not /proc/zoneinfo's, or not all of it.
+    """
+    file = "/proc/zoneinfo"
+    zones: dict[tuple[int, str], ZoneText] = {}
+    fields: dict[str, int] = {}
+    for line in whole_lines(text, file):
+        if match := re.fullmatch(r"Node (\d+), zone +(\S+)", line):
+            key = printed_number(match.group(1), file), match.group(2)
+            if key in zones:
+                raise ValueError(f"{file} is damaged: node {key[0]} zone {key[1]} is there twice")
+            zones[key] = zone = ZoneText(*key, {}, {})
+            fields = zone.fields
+        elif not zones:
+            break
+        elif match := re.fullmatch(r" +cpu: (\d+)", line):
+            fields = zone.pagesets.setdefault(printed_number(match.group(1), file), {})
+        elif match := re.fullmatch(r"( +)(?:pages )?(\w+):? +(\d+)", line):
+            # What is not indented as deep as a pageset's lines is the zone's again.
+            fields = zone.fields if len(match.group(1)) <= 2 else fields
+            name = match.group(2)
+            if name in fields:
+                raise ValueError(f"{file} is damaged: {name} is twice in zone {zone.zone}")
+            fields[name] = printed_number(match.group(3), file)
+    if not zones:
+        raise ValueError(f"not {file}: it does not begin with a line 'Node N, zone NAME'")
+    # Every zone with memory ends with the same line, whichever that is on this kernel.
+    ends = {[*zone.fields][-1] for zone in zones.values() if zone.fields.get("present")}
+    if len(ends) > 1:
+        raise ValueError(
+            f"{file} is cut short or damaged: its zones end with {' or '.join(sorted(ends))}"
+        )
+    for zone in zones.values():
+        missing = [name for name in ZONE_FIELDS if name not in zone.fields]
+        # Of a zone without memory (ZONE_DEVICE) the kernel prints no more than these.
+        if not missing and zone.fields["present"]:
+            missing = ["start_pfn"] if "start_pfn" not in zone.fields else []
+            missing += [
+                f"count of CPU {cpu}" for cpu, said in zone.pagesets.items() if "count" not in said
+            ]
+        if missing:
+            raise ValueError(
+                f"{file} is cut short or damaged: zone {zone.zone} of node {zone.node} has no "
+                f"{missing[0]}"
+            )
+    return list(zones.values())
+
+
+ZONE_FIELDS = ("free", "min", "low", "high", "spanned", "present", "managed")
 
 
 def read_zoneinfo(text: str) -> list[Zone]:
@@ -256,53 +346,28 @@ def read_zoneinfo(text: str) -> list[Zone]:
     Its HighAtomic lines are newer than 6.12; before, the reserve is unknown here. Zones that span
     nothing are left out, as :func:`zones` does.
 
-    :raises ValueError: the text is not /proc/zoneinfo's.
+    :raises ValueError: the text is not /proc/zoneinfo's, or not all of it.
     """
-    rows = []
-    for node, name, body in zoneinfo_blocks(text):
-        # The pagesets in the middle have a "high" and a "low" of their own.
-        before, _, rest = body.partition("\n  pagesets\n")
-        after = rest[rest.find("\n  node_unreclaimable") :]
-        field = {
-            key: int(value)
-            for key, value in re.findall(
-                r"^\s+(?:pages )?(\w+):?\s+(\d+)$", before + after, re.MULTILINE
-            )
-        }
-        if not field.get("spanned"):
-            continue
-        rows.append(
-            Zone(
-                node=node,
-                zone=name,
-                present_pages=field["present"],
-                managed_pages=field["managed"],
-                spanned_pages=field["spanned"],
-                free_pages=field["free"],
-                wmark_min=field["min"],
-                wmark_low=field["low"],
-                wmark_high=field["high"],
-                wmark_boost=field.get("boost"),
-                highatomic_reserved_pages=field.get("reserved_highatomic"),
-                highatomic_free_pages=field.get("free_highatomic"),
-                highatomic_cap_pages=None,
-                start_pfn=field.get("start_pfn", 0),
-            )
+    return [
+        Zone(
+            node=zone.node,
+            zone=zone.zone,
+            present_pages=zone.fields["present"],
+            managed_pages=zone.fields["managed"],
+            spanned_pages=zone.fields["spanned"],
+            free_pages=zone.fields["free"],
+            wmark_min=zone.fields["min"],
+            wmark_low=zone.fields["low"],
+            wmark_high=zone.fields["high"],
+            wmark_boost=zone.fields.get("boost"),
+            highatomic_reserved_pages=zone.fields.get("reserved_highatomic"),
+            highatomic_free_pages=zone.fields.get("free_highatomic"),
+            highatomic_cap_pages=None,
+            start_pfn=zone.fields.get("start_pfn"),
         )
-    return rows
-
-
-def zoneinfo_blocks(text: str) -> list[tuple[int, str, str]]:
-    """
-    Cut /proc/zoneinfo into zones.
-
-    :return: (node, zone name, its lines) for each.
-    :raises ValueError: there is not one zone in it.
-    """
-    parts = re.split(r"^Node (\d+), zone +(\S+)\n", text, flags=re.MULTILINE)
-    if len(parts) < 4:
-        raise ValueError("not /proc/zoneinfo: it has no line 'Node N, zone NAME'")
-    return [(int(parts[i]), parts[i + 1], parts[i + 2]) for i in range(1, len(parts) - 2, 3)]
+        for zone in parse_zoneinfo(text)
+        if zone.fields["spanned"]
+    ]
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ Reading trusts nothing: a bundle may come from a stranger. A table's path must b
 name inside the folder, and names must be identifiers, since SQL is written with them.
 """
 
+import contextlib
 import csv
 import dataclasses
 import datetime
@@ -27,15 +28,19 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from rows import Column, column, columns
+from rows import Column, column, columns, csv_line
 
 from reports import __version__
 
 DESCRIPTION = "datapackage.json"
+ESCAPE = "backslashreplace"
 PROFILE = "https://datapackage.org/profiles/2.0/datapackage.json"
 IDENTIFIER = re.compile(r"[a-z][a-z0-9_]*\Z")
 # A description is small (a few hundred bytes a column); anything far larger is not ours.
 MAX_DESCRIPTION_BYTES = 16 << 20
+# Of one cell, more than any stack or message has; the csv module's own limit is 128 KiB, DuckDB's
+# for a line 2 MiB.
+csv.field_size_limit(1 << 20)
 
 Cell = int | float | str | bool | None
 
@@ -53,7 +58,7 @@ class Section:
     seconds: float = column(unit="s", help="time spent on it")
     rows: int = column(help="rows in its tables")
     unreadable_bytes: int = column(unit="bytes", help="kernel memory that could not be read")
-    message: str | None = column(help="why it is not ok, and what to do about it")
+    message: str | None = column(help="why it is not ok, or what to know of it")
 
 
 @dataclass(frozen=True)
@@ -104,23 +109,33 @@ class Writer:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if kind is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            if isinstance(error, OSError):
-                raise BundleError(f"{self.path}: cannot write: {error.strerror}") from error
+        # Gone already if it was finished.
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise BundleError(f"{self.path}: cannot write: {error.strerror}") from error
 
     def table(
         self, name: str, title: str, row_type: type, rows: Iterable[Any], *, section: str
     ) -> int:
-        """Write the rows of one table; returns how many there were."""
+        """
+        Write the rows of one table; returns how many there were.
+
+        :raises BundleError: they cannot be written.
+        """
         described = columns(row_type)
         names = [c.name for c in described]
         count = 0
-        with (self._folder / f"{name}.csv").open("w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(names)
+        path = self._folder / f"{name}.csv"
+        # A row must never break a bundle, so that what UTF-8 cannot hold is written out.
+        with self._writing(), path.open("w", newline="", encoding="utf-8", errors=ESCAPE) as file:
+            file.write(csv_line(names))
             for row in rows:
-                writer.writerow([_cell(getattr(row, column)) for column in names])
+                file.write(csv_line(getattr(row, column) for column in names))
                 count += 1
         fields = []
         for c in described:
@@ -129,6 +144,8 @@ class Writer:
                 field["unit"] = c.unit
             if not c.nullable:
                 field["constraints"] = {"required": True}
+                if c.type == "string":  # which may be empty, but not missing
+                    field["missingValues"] = []
             fields.append(field)
         schema: dict[str, Any] = {"fields": fields, "missingValues": [""]}
         if keys := [c.name for c in described if c.key]:
@@ -149,7 +166,11 @@ class Writer:
         return count
 
     def finish(self, target: dict[str, Cell], sections: Iterable[Section]) -> None:
-        """Write ``sections`` and the description, and make the bundle appear at its name."""
+        """
+        Write ``sections`` and the description, and make the bundle appear at its name.
+
+        :raises BundleError: it cannot be written.
+        """
         self.table("sections", "How each section fared", Section, sections, section="sections")
         description = {
             "$schema": PROFILE,
@@ -160,32 +181,25 @@ class Writer:
             "target": target,
             "resources": self._tables,
         }
-        with (self._folder / DESCRIPTION).open("w", encoding="utf-8") as file:
-            json.dump(description, file, indent=1)
-            file.write("\n")
-        # On disk before the name appears: a machine that is about to die must not leave a bundle
-        # whose files are empty.
-        for entry in (*self._folder.iterdir(), self._folder):
-            descriptor = os.open(entry, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-        if self.replace and self.path.exists():
-            old = self._folder.with_suffix(".old")
-            self.path.rename(old)
-            self._folder.rename(self.path)
-            shutil.rmtree(old, ignore_errors=True)
-        else:
-            self._folder.rename(self.path)
-
-
-def _cell(value: Cell) -> str | int | float:
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return value
+        with self._writing():
+            with (self._folder / DESCRIPTION).open("w", encoding="utf-8") as file:
+                json.dump(description, file, indent=1)
+                file.write("\n")
+            # On disk before the name appears: a machine that is about to die must not leave a
+            # bundle whose files are empty.
+            for entry in (*self._folder.iterdir(), self._folder):
+                descriptor = os.open(entry, os.O_RDONLY)
+                try:
+                    os.fsync(descriptor)
+                finally:
+                    os.close(descriptor)
+            if self.replace and self.path.exists():
+                old = self._folder.with_suffix(".old")
+                self.path.rename(old)
+                self._folder.rename(self.path)
+                shutil.rmtree(old, ignore_errors=True)
+            else:
+                self._folder.rename(self.path)
 
 
 class Bundle:
@@ -201,23 +215,38 @@ class Bundle:
         if not path.is_dir():
             hint = "it is a file" if path.exists() else "there is no such folder"
             raise BundleError(f"{path}: not a bundle: {hint}; 'mmscope collect' makes one")
+        if not os.path.lexists(description):
+            raise BundleError(
+                f"{path}: not a bundle: it has no {DESCRIPTION}; 'mmscope collect' makes one"
+            )
+        _check_plain(description)
         try:
             if description.stat().st_size > MAX_DESCRIPTION_BYTES:
                 raise BundleError(f"{path}: {DESCRIPTION} is too large to be a bundle's")
             data = json.loads(description.read_text(encoding="utf-8"))
-            self.target: dict[str, Cell] = dict(data["target"])
+            self.target = _target(data["target"])
             self.created = str(data.get("created", ""))
             self.version = str(data.get("version", ""))
-            self.tables = {table.name: table for table in map(self._table, data["resources"])}
-        except FileNotFoundError:
-            raise BundleError(
-                f"{path}: not a bundle: it has no {DESCRIPTION}; 'mmscope collect' makes one"
-            ) from None
+            self.tables: dict[str, Table] = {}
+            for table in map(self._table, data["resources"]):
+                if table.name in self.tables:
+                    raise ValueError(f"table {table.name} is there twice")
+                self.tables[table.name] = table
         except OSError as error:
             raise BundleError(f"{path}: cannot read {DESCRIPTION}: {error.strerror}") from error
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise BundleError(f"{path}: {DESCRIPTION} is damaged: {error!r}") from error
-        self.sections = [Section(**row) for row in self.rows("sections")]
+        declared = {c.name: c for c in self.table("sections").columns}
+        for c in columns(Section):
+            here = declared.get(c.name)
+            if here is None or (here.type, here.nullable) != (c.type, c.nullable):
+                raise BundleError(
+                    f"{path}: {DESCRIPTION} is damaged: no {c.type} sections.{c.name}"
+                )
+        self.sections = [
+            Section(**{c.name: row[c.name] for c in columns(Section)})
+            for row in self.rows("sections")
+        ]
 
     def _table(self, resource: dict[str, Any]) -> Table:
         name, path, schema = resource["name"], resource["path"], resource["schema"]
@@ -242,6 +271,8 @@ class Bundle:
                     field["name"] in key,
                 )
             )
+        if len({c.name for c in described}) < len(described) or not described:
+            raise ValueError(f"table {name} has a column twice, or none")
         section, title = str(resource.get("section", "")), str(resource.get("title", name))
         return Table(name, section, title, described, self.path / path)
 
@@ -261,13 +292,12 @@ class Bundle:
 
         :raises BundleError: it is missing, or something else than a plain file.
         """
-        if not table.path.is_symlink() and table.path.is_file():
-            return table.path
-        if table.path.exists():
-            raise BundleError(f"{table.path}: is no plain file, which a bundle's tables are")
-        raise BundleError(
-            f"{table.path}: missing, though {DESCRIPTION} lists it; the bundle is incomplete"
-        )
+        if not os.path.lexists(table.path):
+            raise BundleError(
+                f"{table.path}: missing, though {DESCRIPTION} lists it; the bundle is incomplete"
+            )
+        _check_plain(table.path)
+        return table.path
 
     def rows(self, table: str) -> Iterator[dict[str, Any]]:
         """
@@ -279,21 +309,66 @@ class Bundle:
         path = self.plain_path(self.table(table))
         try:
             with path.open(newline="", encoding="utf-8") as file:
-                reader = csv.reader(file)
+                reader = csv.reader(file, strict=True)
                 header = next(reader, [])
                 if header != [c.name for c in described]:
                     raise ValueError(f"its columns are not those that {DESCRIPTION} declares")
                 for line in reader:
-                    yield {
-                        c.name: READERS[c.type](text) if text else None
-                        for c, text in zip(described, line, strict=True)
-                    }
+                    if len(line) != len(described):
+                        raise ValueError(
+                            f"line {reader.line_num} has {len(line)} cells, not {len(described)}"
+                        )
+                    yield {c.name: _value(c, text) for c, text in zip(described, line, strict=True)}
         except OSError as error:
             raise BundleError(f"{path}: cannot be read: {error.strerror}") from error
         except (ValueError, csv.Error) as error:
             raise BundleError(f"{path}: damaged: {error}") from error
 
 
+def _check_plain(path: Path) -> None:
+    # A bundle is data: a link may lead anywhere, and a pipe or a device would never end.
+    if path.is_symlink() or not path.is_file():
+        raise BundleError(f"{path}: is no plain file, which a bundle's files are")
+
+
+def _value(column: Column, text: str) -> Any:
+    """What a cell says; an empty one is unknown, or an empty string where that cannot be."""
+    if not text and (column.nullable or column.type == "string"):
+        return None if column.nullable else ""
+    if not PATTERNS[column.type].fullmatch(text):
+        raise ValueError(f"{column.name} holds {text[:40]!r}, which is no {column.type}")
+    return READERS[column.type](text)
+
+
+def _target(data: dict[str, Any]) -> dict[str, Cell]:
+    """
+    The target, if it is one: views and reports compute with it.
+
+    :raises ValueError: a value is not what its name says.
+    """
+    target = dict(data)
+    for name, value in target.items():
+        kinds = TARGET_NUMBERS.get(name, Cell)
+        if not isinstance(value, kinds) or (name in TARGET_NUMBERS and isinstance(value, bool)):
+            raise ValueError(f"target.{name} is {str(value)[:40]!r}")
+        if isinstance(value, (int, float)) and not 0 <= value < 1 << 63:
+            raise ValueError(f"target.{name} is {str(value)[:40]}")
+    return target
+
+
+TARGET_NUMBERS = {
+    "page_size": int | None,
+    "total_pages": int | None,
+    "online_cpus": int | None,
+    "uptime_seconds": int | float | None,
+}
+# What int() and float() take beyond these (1_000, nan, digits of other scripts) is no number here.
+PATTERNS = {
+    "integer": re.compile(r"-?[0-9]{1,19}"),
+    "number": re.compile(r"-?[0-9]+(\.[0-9]+)?(e[-+]?[0-9]+)?"),
+    "string": re.compile(r".*", re.DOTALL),
+    "boolean": re.compile(r"true|false"),
+}
 READERS: dict[str, Callable[[str], Any]] = {
     "integer": int,
     "number": float,

@@ -10,6 +10,7 @@ traceback.
 import argparse
 import contextlib
 import itertools
+import logging
 import os
 import sys
 import traceback
@@ -23,12 +24,12 @@ from rich.progress import Progress as ProgressBar
 from rich.table import Table
 from rich.text import Text
 from rows import columns
-from target import TargetError, missing_bytes, open_target
+from target import TargetError, describe, missing_bytes, open_target
 from terminal import FORMATS, print_rows, visible
 
 from reports import __version__
 from reports.bundle import Bundle, BundleError, Section, Writer
-from reports.collect import Progress, collect, describe_files, describe_memory, run_section
+from reports.collect import Progress, collect, describe_files, explain, run_section
 from reports.doctor import Check, checks
 from reports.sections import SECTIONS, Absent, Files, Memory
 
@@ -46,6 +47,8 @@ class UsageError(Exception):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
+    # drgn tells of missing symbols through logging; the command says it in its own line.
+    logging.getLogger("drgn").addHandler(logging.NullHandler())
     parser = build_parser()
     args = parser.parse_args(arguments)
     try:
@@ -67,6 +70,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             say(str(error))
         return NO_TARGET if isinstance(error, (TargetError, Absent)) else BAD_USAGE
+    except Exception as error:
+        # What a section cannot do is its own affair and never comes here.
+        if args.verbose:
+            traceback.print_exc()
+        say(f"{explain(error)}; -v shows where")
+        return NO_TARGET
 
 
 def say(text: str) -> None:
@@ -254,7 +263,7 @@ def run_collect(args: argparse.Namespace) -> int:
     with Writer(args.output, replace=args.force) as writer:
         source, name, notes = open_source(args)
         if isinstance(source, Memory):
-            target = describe_memory(source, name)
+            target = describe(source.prog, name)
         else:
             target = describe_files(source)
         with progress_bar() as progress:
@@ -330,7 +339,8 @@ def print_findings(verdict: "Verdict", *, everything: bool) -> None:
     console = Console(highlight=False, markup=False, emoji=False)
     styles = {"critical": "bold red", "warning": "bold yellow", "notice": "bold cyan"}
     if not verdict.found:
-        console.print("Nothing found.", style="bold")
+        nothing = "Nothing found." if verdict.clear else "Nothing could be checked."
+        console.print(nothing, style="bold")
     # Several rows of one finding share most of their words: these are said once, after the last.
     for _, group in itertools.groupby(verdict.found, key=lambda f: (f.id, f.severity)):
         findings = list(group)
@@ -344,8 +354,12 @@ def print_findings(verdict: "Verdict", *, everything: bool) -> None:
     if everything:
         for _, title_text in verdict.clear:
             console.print(f"{'ok':8} {title_text}")
+    by_reason: dict[str, list[str]] = {}
     for item in verdict.not_checked:
-        console.print(Text(visible(f"not checked: {item.title}: {item.reason}")))
+        by_reason.setdefault(item.reason, []).append(item.title)
+    for reason, titles in by_reason.items():
+        console.print(Text(visible(f"Not checked, since {reason}:")))
+        _print_labelled(console, "", titles)
 
 
 def _print_labelled(console: Console, label: str, texts: Iterable[str]) -> None:

@@ -25,6 +25,8 @@ from reports.free_heatmap import rank
 COLUMNS = 64
 MAX_CELLS = 16384
 MAX_ROWS = 512
+LOW_ROWS = 96
+MAX_PATH_BYTES = 240_000
 # With more runs than this, a title for each would be larger than the picture: rows have titles.
 MAX_RUN_TITLES = 1000
 # 128 TiB of 2 MiB pageblocks; more is damage.
@@ -33,8 +35,9 @@ MAX_PFN = 1 << 52
 # Nodes may be interleaved; so often they are not.
 MAX_BORDERS = 256
 
-# A rare type wins a tie, so that it is not lost in a cell that stands for several pageblocks.
-TYPES = ("HighAtomic", "Isolate", "CMA", "Reclaimable", "Unmovable", "Movable")
+# Where a cell stands for several pageblocks, the first of these is shown as its other type, and
+# wins a tie: what is rare, and what compaction cannot move.
+TYPES = ("HighAtomic", "Isolate", "CMA", "Unmovable", "Reclaimable", "Movable")
 OTHER = "other"
 # A mark beside the colour: (width, height) in shares of the cell; none for the two most common.
 MARKS = {
@@ -86,6 +89,7 @@ class Map:
     zone_labels: list[tuple[int, str]]  # row, the zones that begin in it
     zones_cut: bool  # there are more than MAX_BORDERS
     gaps: list[tuple[int, str]]  # empty row where rows without memory are left out, how much
+    gap_rows: int  # how many empty rows that is
     titles: list[tuple[str, str]]  # path of strokes, words
     title_of_runs: bool  # the titles are of runs, not of whole rows
     legend: list[Legend]
@@ -129,40 +133,16 @@ def pageblock_map(rows: Iterable[dict[str, Any]], page_size: int | None) -> Map:
     block_pages, assumed = _block_pages(runs, page_size)
     total = _check(runs, block_pages)
     per_cell = _per_cell(runs, block_pages, total)
-
-    cells: dict[int, _Cell] = {}
-    for start, blocks, _, migratetype, eighths in runs:
-        number, end = start // block_pages, start // block_pages + blocks
-        while number < end:
-            step = min(end, (number // per_cell + 1) * per_cell) - number
-            cell = cells.setdefault(number // per_cell, _Cell())
-            cell.types[migratetype] += step
-            if eighths is None:
-                cell.unknown += step
-            else:
-                cell.eighths += step * min(max(int(eighths), 0), 8)
-            number += step
-    # An empty row where memory is missing, to say so in.
-    lines = sorted({cell // COLUMNS for cell in cells})
-    line_of: dict[int, int] = {}
-    gaps = []
-    row_pages = COLUMNS * per_cell * block_pages
-    labels = []
-    row = nth = 0
-    for before, line in zip([lines[0], *lines], lines, strict=False):
-        if line > before + 1:
-            gaps.append((row, _size((line - before - 1) * row_pages, page_size)))
-            row, nth = row + 1, 0
-        line_of[line] = row
-        labels.append((row, nth, _address(line * row_pages, page_size)))
-        row, nth = row + 1, nth + 1
-
-    def place(cell: int) -> tuple[int, int]:
-        return line_of[cell // COLUMNS], cell % COLUMNS
-
-    strokes = _strokes({place(number): cell for number, cell in cells.items()})
+    while True:
+        cells = _cells(runs, block_pages, per_cell)
+        rows_of = _rows(cells, COLUMNS * per_cell * block_pages, page_size)
+        strokes = _strokes({rows_of.place(number): cell for number, cell in cells.items()})
+        # Only where hardly two neighbouring cells look alike.
+        if sum(len(stroke.path) for stroke in strokes) <= MAX_PATH_BYTES:
+            break
+        per_cell *= 2
     zones = [
-        (*place(run[0] // block_pages // per_cell), run[2])
+        (*rows_of.place(run[0] // block_pages // per_cell), run[2])
         for before, run in zip([None, *runs], runs, strict=False)
         if before is None or before[2] != run[2]
     ]
@@ -173,18 +153,19 @@ def pageblock_map(rows: Iterable[dict[str, Any]], page_size: int | None) -> Map:
         assumed=assumed,
         per_cell=per_cell,
         cells=len(cells),
-        rows=row,
+        rows=rows_of.count,
         unknown_share=any(cell.unknown for cell in cells.values()),
         strokes=strokes,
-        labels=labels,
+        labels=rows_of.labels,
         zones=[(row, column) for row, column, _ in zones[:MAX_BORDERS]],
         zone_labels=_zone_labels(zones[:MAX_BORDERS]),
         zones_cut=len(zones) > MAX_BORDERS,
-        gaps=gaps,
+        gaps=rows_of.gaps,
+        gap_rows=rows_of.gap_rows,
         titles=(
-            _run_titles(runs, block_pages, line_of)
+            _run_titles(runs, block_pages, rows_of)
             if by_run
-            else _row_titles(cells, line_of, row_pages, page_size)
+            else _row_titles(cells, rows_of, COLUMNS * per_cell * block_pages, page_size)
         ),
         title_of_runs=by_run,
         legend=_legend(runs),
@@ -197,22 +178,27 @@ Run = tuple[int, int, tuple[int, str], str, int | None]
 
 def _block_pages(runs: list[Run], page_size: int | None) -> tuple[int, bool]:
     """
-    Pages in a pageblock: neighbouring runs are that far apart, and none are closer.
+    Pages in a pageblock: how far apart runs are that follow each other, by pageblock.
 
-    Runs with holes between them are farther apart, so that a distance proves nothing beyond the
-    order of a PMD, which is the largest that pageblock_order has where drgn reads memory.
+    Where a hole lies between two, or one is damaged, the quotient is something else; the most
+    common one counts, up to the order of a PMD, which is the largest pageblock_order there is
+    where drgn reads memory.
 
     :return: (pages, whether it is only what the page size suggests).
     """
-    steps = {
+    # A PMD maps a page of page table entries of eight bytes.
+    usual = (page_size or 4096) // 8
+    steps = Counter(
         (after[0] - run[0]) // run[1]
         for run, after in itertools.pairwise(runs)
         if run[1] > 0 and (after[0] - run[0]) % run[1] == 0
-    }
-    # A PMD maps a page of page table entries of eight bytes.
-    usual = (page_size or 4096) // 8
-    steps = {step for step in steps if 0 < step <= usual and step & (step - 1) == 0}
-    return (min(steps), False) if steps else (usual, True)
+    )
+    likely = [
+        (number, step)
+        for step, number in steps.items()
+        if 0 < step <= usual and step & (step - 1) == 0
+    ]
+    return (max(likely)[1], False) if likely else (usual, True)
 
 
 def _check(runs: list[Run], block_pages: int) -> int:
@@ -254,11 +240,65 @@ def _per_cell(runs: list[Run], block_pages: int, total: int) -> int:
         per_cell *= 2
 
 
+def _cells(runs: list[Run], block_pages: int, per_cell: int) -> dict[int, _Cell]:
+    """The cells that have memory, by their number from physical address 0."""
+    cells: dict[int, _Cell] = {}
+    for start, blocks, _, migratetype, eighths in runs:
+        number, end = start // block_pages, start // block_pages + blocks
+        while number < end:
+            step = min(end, (number // per_cell + 1) * per_cell) - number
+            cell = cells.setdefault(number // per_cell, _Cell())
+            cell.types[migratetype] += step
+            if eighths is None:
+                cell.unknown += step
+            else:
+                cell.eighths += step * min(max(int(eighths), 0), 8)
+            number += step
+    return cells
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Which rows of the picture there are: those with memory, and room to say what is left out."""
+
+    row_of: dict[int, int]  # by the row's number from physical address 0
+    labels: list[tuple[int, int, str]]
+    gaps: list[tuple[int, str]]
+    gap_rows: int
+    count: int
+
+    def place(self, cell: int) -> tuple[int, int]:
+        """(row, column) of a cell."""
+        return self.row_of[cell // COLUMNS], cell % COLUMNS
+
+
+def _rows(cells: dict[int, _Cell], row_pages: int, page_size: int | None) -> _Rows:
+    lines = sorted({cell // COLUMNS for cell in cells})
+    row_of: dict[int, int] = {}
+    labels, gaps = [], []
+    # Where there are many rows, they are low.
+    gap_rows = 1 if len(lines) <= LOW_ROWS else 2
+    row = nth = 0
+    for before, line in zip([lines[0], *lines], lines, strict=False):
+        if line > before + 1:
+            gaps.append((row, _size((line - before - 1) * row_pages, page_size)))
+            row, nth = row + gap_rows, 0
+        row_of[line] = row
+        labels.append((row, nth, _address(line * row_pages, page_size)))
+        row, nth = row + 1, nth + 1
+    return _Rows(row_of, labels, gaps, gap_rows, row)
+
+
 def _strokes(cells: dict[tuple[int, int], _Cell]) -> list[Stroke]:
-    """The paths: the free (pale) ground of each type, the used part over it, the marks on top."""
+    """
+    The paths: the free (pale) ground of each type, the used part over it, the marks on top.
+
+    In a cell of several types a stripe at the right stands for one of the others, as wide as its
+    share, but a quarter at least, to be seen, and a half at most.
+    """
     ground: dict[str, list[tuple[int, int]]] = {}
     used: dict[tuple[str, int], list[tuple[int, int]]] = {}
-    hidden: list[tuple[int, int]] = []
+    stripes: dict[tuple[str, int], list[tuple[int, int]]] = {}
     for position in sorted(cells):
         cell = cells[position]
         blocks = cell.types.total()
@@ -268,8 +308,10 @@ def _strokes(cells: dict[tuple[int, int], _Cell]) -> list[Stroke]:
         share = 0 if cell.unknown else _eighths(cell.eighths, blocks)
         if share < 8:
             used.setdefault((main if main in TYPES else OTHER, share), []).append(position)
-        if cell.types["HighAtomic"] and main != "HighAtomic":
-            hidden.append(position)
+        if len(cell.types) > 1:
+            other = min((mt for mt in cell.types if mt != main), key=_rank)
+            parts = min(max(round(8 * cell.types[other] / blocks), 2), 4)
+            stripes.setdefault((other if other in TYPES else OTHER, parts), []).append(position)
     strokes = [Stroke(f"{look(mt)} pb-free", _path(at), 0, 0.5, 1, "") for mt, at in ground.items()]
     for (mt, share), at in used.items():
         height = (8 - share) / 8
@@ -279,8 +321,10 @@ def _strokes(cells: dict[tuple[int, int], _Cell]) -> list[Stroke]:
     for mt, (width, height) in MARKS.items():
         if mt in ground:
             strokes.append(_mark(f"{look(mt)} pb-mark", ground[mt], width, height))
-    if hidden:
-        strokes.append(_mark("mt-highatomic pb-hidden", hidden, 0.5, 0.5))
+    for (mt, parts), at in stripes.items():
+        left = 1 - parts / 8
+        dash = f"{1 - left:g} {left:g}"
+        strokes.append(Stroke(f"{look(mt)} pb-stripe", _path(at), left, 0.5, 1, dash))
     return strokes
 
 
@@ -317,14 +361,12 @@ def _path(positions: list[tuple[int, int]]) -> str:
     return "".join(parts)
 
 
-def _run_titles(
-    runs: list[Run], block_pages: int, line_of: dict[int, int]
-) -> list[tuple[str, str]]:
+def _run_titles(runs: list[Run], block_pages: int, rows: _Rows) -> list[tuple[str, str]]:
     titles = []
     for start, blocks, zone, migratetype, eighths in runs:
         first = start // block_pages
         cells = range(first, first + blocks)
-        path = _path([(line_of[cell // COLUMNS], cell % COLUMNS) for cell in cells])
+        path = _path([rows.place(cell) for cell in cells])
         free = "free share not counted" if eighths is None else _free(int(eighths))
         titles.append(
             (
@@ -341,13 +383,13 @@ def _free(eighths: int) -> str:
 
 
 def _row_titles(
-    cells: dict[int, _Cell], line_of: dict[int, int], row_pages: int, page_size: int | None
+    cells: dict[int, _Cell], rows: _Rows, row_pages: int, page_size: int | None
 ) -> list[tuple[str, str]]:
     sums: dict[int, Counter[str]] = {}
     for number, cell in cells.items():
         sums.setdefault(number // COLUMNS, Counter()).update(cell.types)
     titles = []
-    for line, row in line_of.items():
+    for line, row in rows.row_of.items():
         types = ", ".join(f"{mt} {blocks:,}" for mt, blocks in sums[line].most_common())
         start, end = line * row_pages, (line + 1) * row_pages
         titles.append(

@@ -158,8 +158,10 @@ def _fragmentation(tables: Tables, page_size: int | None) -> dict[str, Any]:
 
 def _pageblock_map(tables: Tables, page_size: int | None) -> dict[str, Any]:
     drawn = pageblock_map.pageblock_map(tables["pageblock_map"], page_size)
-    census = [int(row["blocks"]) for row in tables.get("pageblocks", [])]
-    return {"map": drawn, "census": sum(census) if census else None}
+    census = [row.get("blocks") for row in tables.get("pageblocks", [])]
+    # Another table, which may be damaged on its own account.
+    known = [blocks for blocks in census if isinstance(blocks, int)]
+    return {"map": drawn, "census": sum(known) if census and known == census else None}
 
 
 def _pageblocks(tables: Tables, page_size: int | None) -> dict[str, Any]:
@@ -176,10 +178,10 @@ def _pageblocks(tables: Tables, page_size: int | None) -> dict[str, Any]:
 
 
 def _watermarks(tables: Tables, page_size: int | None) -> Any:
-    reserve: dict[tuple[int, str], int] = {}
+    reserve: dict[tuple[Any, Any], int] = {}
     for row in tables.get("free_blocks", []):
-        if row.get("migratetype") == "HighAtomic":
-            key = row["node"], row["zone"]
+        if row.get("migratetype") == "HighAtomic" and isinstance(row.get("pages"), int):
+            key = row.get("node"), row.get("zone")
             reserve[key] = reserve.get(key, 0) + row["pages"]
     return watermarks(tables["zones"], reserve)
 
@@ -321,13 +323,14 @@ def sentence(verdict: Verdict, host: str, sections: list[Section]) -> str:
         for severity in SEVERITIES
         if (number := sum(finding.severity == severity for finding in verdict.found))
     ]
+    others = sum(finding.severity not in SEVERITIES for finding in verdict.found)
+    if others:
+        parts.append(display.plural(others, "other"))
     unchecked = len(verdict.not_checked)
     if parts:
         listed = " and ".join(part for part in (", ".join(parts[:-1]), parts[-1]) if part)
         worst = min(verdict.found, key=lambda finding: _severity_rank(finding.severity))
         said = f"{listed} on {host}; worst: {display.prose(worst.title).rstrip('.')}."
-    elif verdict.found:
-        said = f"{display.plural(len(verdict.found), 'finding')} on {host}."
     elif unchecked and not verdict.clear:
         said = f"Nothing could be checked on {host}."
         unchecked = 0
@@ -602,6 +605,7 @@ def _environment(page_size: int | None, uptime: str) -> Environment:
         size=display.size,
         prose=display.prose,
         pages=lambda value: display.pages(value, page_size),
+        compact=lambda value: display.compact(value, page_size),
     )
     environment.globals.update(
         page_size=page_size,

@@ -26,15 +26,13 @@ from pageblocks import (
     Pageblocks,
     pageblock_runs,
     pageblocks,
-    pagetypeinfo_block_order,
+    parse_pagetypeinfo,
     read_pagetypeinfo_blocks,
 )
 from pcp_lists import PcpCheck, PcpPages, pcp_pages, read_zoneinfo_pcp
 from settings import Setting, read_settings, settings
 from vm_counters import VmCounter, read_vmstat, vm_counters
-from zones import FreeAccounting, Zone, free_accounting, read_zoneinfo, zones
-
-MOVING = "; the kernel was running while it was read, so that they moved"
+from zones import FreeAccounting, Zone, read_zoneinfo, zones
 
 
 class Absent(Exception):
@@ -47,6 +45,7 @@ class Found:
 
     tables: list[tuple[str, str, type, list[Any]]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)  # each makes the section partial
+    remarks: list[str] = field(default_factory=list)  # what to know of a section that is whole
     unreadable_bytes: int = 0
 
     def add(self, name: str, title: str, row_type: type, rows: list[Any]) -> "Found":
@@ -62,9 +61,12 @@ class Memory:
     progress: Callable[[int, int], None] | None = None
     _free: FreeMemory | Exception | None = None
 
-    @property
-    def live(self) -> bool:
-        return bool(self.prog.flags & ProgramFlags.IS_LIVE)
+    def disagreement(self, found: Found, what: str) -> None:
+        """Two readings that differ: damage in a dump, to be expected of a kernel that runs."""
+        if self.prog.flags & ProgramFlags.IS_LIVE:
+            found.remarks.append(f"{what}: the kernel was running while it was read")
+        else:
+            found.notes.append(what)
 
     @property
     def free(self) -> FreeMemory:
@@ -140,7 +142,7 @@ def with_reserve(rows: list[Zone], pagetypeinfo: str) -> list[Zone]:
 
     :raises ValueError: the text is not /proc/pagetypeinfo's.
     """
-    block = 1 << pagetypeinfo_block_order(pagetypeinfo)
+    block = 1 << parse_pagetypeinfo(pagetypeinfo).block_order
     reserved: dict[tuple[int, str], int] = {}
     free: dict[tuple[int, str], int] = {}
     for row in read_pagetypeinfo_blocks(pagetypeinfo):
@@ -166,9 +168,9 @@ def free_lists_from_memory(memory: Memory) -> Found:
     found = Found(unreadable_bytes=free.scan.gaps.bytes)
     found.notes += _gap_note(free)
     if lists.checks:
-        found.notes.append(
-            f"{len(lists.checks)} free lists and their struct pages disagree (free_list_checks)"
-            f"{MOVING if memory.live else ''}"
+        memory.disagreement(
+            found,
+            f"{len(lists.checks)} free lists and their struct pages disagree (free_list_checks)",
         )
     if not lists.followed:
         found.notes.append("too many free blocks to follow the lists: counted by pageblock")
@@ -195,14 +197,9 @@ def accounting_from_memory(memory: Memory) -> Found:
         pcp = pages_by_zone(pcp_pages(memory.prog, free.pcp, free.types.names)[0])
     except (FaultError, LookupError, ValueError) as error:
         found.notes.append(f"pages on per-CPU lists unknown: {error}")
-    rows = free_accounting(
-        memory.prog, free.list_pages(isolate=False), free.list_pages(isolate=True), pcp
-    )
+    rows = free.accounting(pcp)
     if any(row.remainder_pages for row in rows):
-        found.notes.append(
-            "the free lists and NR_FREE_PAGES differ by the remainder shown"
-            f"{MOVING if memory.live else ''}"
-        )
+        memory.disagreement(found, "the free lists and NR_FREE_PAGES differ by the remainder shown")
     return found.add("free_accounting", "What NR_FREE_PAGES is made of", FreeAccounting, rows)
 
 
@@ -225,9 +222,8 @@ def pcp_lists_from_memory(memory: Memory) -> Found:
     rows, checks = pcp_pages(memory.prog, free.pcp, free.types.names)
     found = Found(notes=_gap_note(free), unreadable_bytes=free.scan.gaps.bytes)
     if checks:
-        found.notes.append(
-            f"{len(checks)} per-CPU lists differ from their count (pcp_checks)"
-            f"{MOVING if memory.live else ''}"
+        memory.disagreement(
+            found, f"{len(checks)} per-CPU lists differ from their count (pcp_checks)"
         )
     found.add("pcp_pages", "Free pages on per-CPU lists", PcpPages, rows)
     return found.add("pcp_checks", "Per-CPU lists that differ from their count", PcpCheck, checks)

@@ -18,8 +18,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE.parent / "drgn"), str(HERE / "lab"), str(HERE.parent)]
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT / "drgn"), str(ROOT / "tests/lab"), str(ROOT)]
 
 import numpy as np  # noqa: E402
 from capture import Capture, capture  # noqa: E402

@@ -10,19 +10,12 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
-
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent.parent)]
-
-from capture import Capture, capture  # noqa: E402
-from drgn import Program  # noqa: E402
-from free_memory import FreeMemory, scan_free_memory  # noqa: E402
-from target import open_target  # noqa: E402
-
-import reports  # noqa: E402, F401  (puts drgn/ on the path)
+from capture import Capture, capture
+from drgn import Program
+from free_memory import FreeMemory, scan_free_memory
+from target import open_target
 
 KERNELS = os.environ.get("MMSCOPE_LAB_KERNELS", "7.2").split(",")
 
@@ -43,20 +36,21 @@ class Lab:
         )
 
 
-@pytest.fixture(scope="session", params=KERNELS)
-def lab(request: pytest.FixtureRequest, pytestconfig: pytest.Config) -> Lab:
-    """The ``fragment`` workload on a kernel."""
-    taken = capture(request.param, "fragment", say=_say(pytestconfig))
-    prog = open_target(taken.vmcore, [taken.vmlinux])
-    return Lab(taken, prog, scan_free_memory(prog))
-
-
-def _say(config: pytest.Config) -> Callable[[str], None]:
+@pytest.fixture(scope="session")
+def say(pytestconfig: pytest.Config) -> Callable[[str], None]:
     """Progress of a boot, past pytest's capturing."""
-    manager = config.pluginmanager.getplugin("capturemanager")
+    manager = pytestconfig.pluginmanager.getplugin("capturemanager")
 
     def say(text: str) -> None:
         with manager.global_and_fixture_disabled():
             print(f"  lab: {text}", file=sys.stderr, flush=True)
 
     return say
+
+
+@pytest.fixture(scope="session", params=KERNELS)
+def lab(request: pytest.FixtureRequest, say: Callable[[str], None]) -> Lab:
+    """The ``fragment`` workload on a kernel."""
+    taken = capture(request.param, "fragment", say=say)
+    prog = open_target(taken.vmcore, [taken.vmlinux])
+    return Lab(taken, prog, scan_free_memory(prog))

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+What the readers of the kernel's text files (/proc/zoneinfo and its like) have in common.
+
+A text may have been cut short, pasted together or edited on its way here. The kernel ends every
+line, names every row and prints a row only as a whole, so that a reader can tell most of it and
+refuses: half a table would be taken for the whole one.
+"""
+
+# Rows are 64-bit signed numbers wherever they go. The kernel prints a negative number that it takes
+# for unsigned as one beyond.
+MAX_COUNT = (1 << 63) - 1
+
+
+def whole_lines(text: str, name: str) -> list[str]:
+    """
+    The lines of a text.
+
+    :param name: of the file, for the words.
+    :raises ValueError: it is empty, or its last line is not ended.
+    """
+    if not text.strip():
+        raise ValueError(f"{name} is empty")
+    if not text.endswith("\n"):
+        raise ValueError(f"{name} is cut short: its last line has no end")
+    return text[:-1].split("\n")
+
+
+def printed_number(text: str, name: str) -> int:
+    """
+    A number as the kernel prints one.
+
+    :raises ValueError: it is none.
+    """
+    if not (text.isascii() and text.isdigit()) or len(text) > 20 or int(text) > MAX_COUNT:
+        raise ValueError(f"{name} is damaged: {text[:40]!r} is no count")
+    return int(text)

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later
+// What the parts of the guest's /init share: words on the console, files in one line, children that stay, the truth.
+#ifndef GUEST_H
+#define GUEST_H
+
+#include <stddef.h>
+#include <sys/types.h>
+
+#define ARRAY_SIZE(a) (sizeof(a) / sizeof((a)[0]))
+#define PAGE 4096UL
+#define HUGE (2UL << 20)
+
+// init.c
+__attribute__((format(printf, 1, 2))) void say(const char *format, ...);            // "lab: …" on the console
+__attribute__((format(printf, 1, 2), noreturn)) void fail(const char *format, ...);  // says it and ends the machine
+void write_file(const char *path, const char *text);
+long read_file(const char *path, char *text, size_t size);  // -1 if it cannot be had; always ends in NUL
+void run_on_cpu(int cpu);
+pid_t keep_child(const char *comm, void (*work)(void));  // waits until `work` is done; the child then pauses for good
+char *map_memory(size_t bytes, int advice);              // anonymous, private; not touched
+
+// truth.c
+void truth_add(const char *path);  // one more file to record, beside those always recorded
+void truth_prepare(void);          // opens, warms up: everything that allocates
+void truth_record(void);           // reads A, then B
+extern char truth[];
+extern const size_t truth_size;
+
+// workload_*.c
+void workload_fragment(void);
+void workload_live(void);
+
+#endif

@@ -1,0 +1,307 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+The lab's kernels: stock Debian images with their debug info, fetched once and kept unpacked.
+
+``kernels.toml`` says which. Costs, the first time: 310 to 410 MB fetched and 350 to 600 MB kept per
+kernel in ``$XDG_CACHE_HOME/mmscope/lab/kernels/<release>``, about 20 s on a fast line; nothing
+afterwards, and then without a network. Needs apt and dpkg, an archive keyring, and no root: apt
+runs on lists and a cache of its own, installs nothing, and asks the mirror that the machine's own
+configuration names.
+
+Cannot: fetch a release that has left the archive; ``sid`` and backports keep a series for some
+months only. What is in the cache stays usable.
+"""
+
+from __future__ import annotations
+
+import lzma
+import os
+import re
+import shutil
+import subprocess
+import tarfile
+import tempfile
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+TABLE = Path(__file__).resolve().parent / "kernels.toml"
+KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+
+
+class LabError(Exception):
+    """What the lab needs is missing, or a guest failed. The first line says what to do."""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One kernel, unpacked and ready to boot."""
+
+    name: str
+    release: str
+    vmlinuz: Path
+    vmlinux: Path
+    modules: tuple[Path, ...]
+
+
+@dataclass(frozen=True)
+class _Package:
+    name: str
+    version: str
+    size: int
+
+
+def cache_folder() -> Path:
+    """``$XDG_CACHE_HOME/mmscope/lab``."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mmscope" / "lab"
+
+
+def names() -> list[str]:
+    """The rows of ``kernels.toml``."""
+    return list(_table()["kernels"])
+
+
+def get(name: str, say: Callable[[str], None] = lambda line: None) -> Kernel:
+    """
+    The newest kernel of the row *name*: from the cache if it has any, else fetched.
+
+    :raises LabError: there is no such row, or no suite has such a kernel with its debug info.
+    """
+    table = _table()
+    if name not in table["kernels"]:
+        raise LabError(f"no kernel is called {name}: kernels.toml has {', '.join(names())}")
+    row = table["kernels"][name]
+    cached = [
+        kernel
+        for kernel in map(lambda r: _cached(name, r, table["modules"]), _releases(row["release"]))
+        if kernel
+    ]
+    if cached:
+        return cached[0]
+    missing = []
+    for suite in row["suites"]:
+        say(f"looking for a {name} kernel in {suite}")
+        apt = _apt_options(suite)
+        _run("apt-get", *apt, "update", "--quiet=2", "--error-on=any")
+        found = _choose(_packages(apt), row["release"], table["debug"], table["images"])
+        if not found:
+            missing.append(suite)
+            continue
+        release, packages = found
+        _fetch(release, packages, apt, table["modules"], say)
+        kernel = _cached(name, release, table["modules"])
+        assert kernel is not None
+        say(f"kept in {kernel.vmlinux.parent}")
+        return kernel
+    raise LabError(
+        f"no {name} kernel with debug info in {', '.join(missing)}: "
+        "add a suite that has one to its row in kernels.toml"
+    )
+
+
+def _table() -> dict[str, Any]:
+    return tomllib.loads(TABLE.read_text())
+
+
+def _newest_first(releases: Iterable[str]) -> list[str]:
+    return sorted(
+        releases,
+        key=lambda release: [int(part) for part in re.findall(r"\d+", release)],
+        reverse=True,
+    )
+
+
+def _releases(pattern: str) -> list[str]:
+    """Releases in the cache, newest first."""
+    folder = cache_folder() / "kernels"
+    return _newest_first(path.name for path in folder.glob("*") if re.fullmatch(pattern, path.name))
+
+
+def _cached(name: str, release: str, modules: Iterable[str]) -> Kernel | None:
+    folder = cache_folder() / "kernels" / release
+    kernel = Kernel(
+        name=name,
+        release=release,
+        vmlinuz=folder / "vmlinuz",
+        vmlinux=folder / "vmlinux",
+        modules=tuple(folder / f"{module}.ko" for module in modules),
+    )
+    return (
+        kernel
+        if all(path.exists() for path in (kernel.vmlinuz, kernel.vmlinux, *kernel.modules))
+        else None
+    )
+
+
+def _apt_options(suite: str) -> list[str]:
+    """Options that make apt see one suite of the machine's mirror, with state of its own."""
+    folder = cache_folder() / "apt" / suite
+    for name in ("lists/partial", "archives/partial"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    if not KEYRING.exists():
+        raise LabError(f"{KEYRING} is missing: apt-get install debian-archive-keyring")
+    (folder / "sources.list").write_text(f"deb [signed-by={KEYRING}] {_mirror()} {suite} main\n")
+    settings = {
+        "Dir::Etc::SourceList": folder / "sources.list",
+        "Dir::Etc::SourceParts": "-",
+        "Dir::State::Lists": folder / "lists",
+        "Dir::State::Status": os.devnull,  # what the machine has installed is no concern of ours
+        "Dir::Cache": folder,
+        "Acquire::Languages": "none",
+        # As root, apt would else hand downloads to a user who cannot reach the cache.
+        "APT::Sandbox::User": "root",
+        "APT::Architecture": "amd64",
+        "APT::Architectures": "amd64",
+    }
+    return [part for key, value in settings.items() for part in ("-o", f"{key}={value}")]
+
+
+def _mirror() -> str:
+    """The Debian mirror of the machine's own apt configuration."""
+    found = _run(
+        "apt-get",
+        "indextargets",
+        "--format",
+        "$(ORIGIN)|$(LABEL)|$(REPO_URI)",
+        "Created-By: Packages",
+    )
+    for line in found.splitlines():
+        origin, label, uri = line.split("|")
+        if (origin, label) == ("Debian", "Debian"):
+            return uri
+    raise LabError(
+        "apt knows no Debian mirror on this machine: add one to its sources and run apt-get update"
+    )
+
+
+def _packages(apt: list[str]) -> dict[str, _Package]:
+    """The suite's kernel packages by name."""
+    wanted = re.compile(r"linux-(image|binary|modules)-\d.*")
+    found = [
+        name
+        for name in _run("apt-cache", *apt, "pkgnames", "linux-").split()
+        if wanted.fullmatch(name)
+    ]
+    packages: dict[str, _Package] = {}
+    if not found:
+        return packages
+    for paragraph in _run("apt-cache", *apt, "show", "--no-all-versions", *found).split("\n\n"):
+        fields = dict(re.findall(r"^(Package|Version|Size): (.*)$", paragraph, re.MULTILINE))
+        if len(fields) == 3:
+            packages[fields["Package"]] = _Package(
+                fields["Package"], fields["Version"], int(fields["Size"])
+            )
+    return packages
+
+
+def _choose(
+    packages: Mapping[str, _Package], release_pattern: str, debug: str, images: Iterable[list[str]]
+) -> tuple[str, list[_Package]] | None:
+    """
+    The newest release that has debug info and an image of the same version.
+
+    The name alone does not tell builds apart: an ABI may see several uploads.
+    """
+    before, after = debug.split("{release}")
+    shape = re.compile(re.escape(before) + f"({release_pattern})" + re.escape(after))
+    matches = {match[1]: packages[match[0]] for match in map(shape.fullmatch, packages) if match}
+    for release in _newest_first(matches):
+        for image in images:
+            needed = [packages.get(name.format(release=release)) for name in image]
+            complete = [
+                package
+                for package in needed
+                if package and package.version == matches[release].version
+            ]
+            if len(complete) == len(image):
+                return release, [*complete, matches[release]]
+    return None
+
+
+def _fetch(
+    release: str,
+    packages: Iterable[_Package],
+    apt: list[str],
+    modules: Iterable[str],
+    say: Callable[[str], None],
+) -> None:
+    folder = cache_folder() / "kernels"
+    folder.mkdir(parents=True, exist_ok=True)
+    # By file name in the package. The -dbg package has files named like the modules too: their
+    # debug info, without code.
+    code = {"vmlinuz": "vmlinuz", f"vmlinuz-{release}": "vmlinuz"} | {
+        f"{module}.ko": f"{module}.ko" for module in modules
+    }
+    debug = {"vmlinux": "vmlinux", f"vmlinux-{release}": "vmlinux"}
+    # Beside its destination, so that the rename at the end is atomic: a kernel is whole or absent.
+    temporary = Path(tempfile.mkdtemp(prefix=".fetch-", dir=folder))
+    try:
+        for package in packages:
+            say(f"fetching {package.name} {package.version}, {package.size / 1e6:.0f} MB")
+            _run(
+                "apt-get",
+                *apt,
+                "download",
+                "--quiet=2",
+                f"{package.name}={package.version}",
+                cwd=temporary,
+            )
+            (deb,) = temporary.glob("*.deb")
+            for kept in _unpack(deb, debug if package.name.endswith("-dbg") else code, temporary):
+                say(f"unpacked {kept.name}, {kept.stat().st_size / 1e6:.0f} MB")
+            deb.unlink()
+        lacking = {*code.values(), *debug.values()} - {path.name for path in temporary.iterdir()}
+        if lacking:
+            raise LabError(
+                f"the packages of {release} have no {', '.join(sorted(lacking))}: "
+                "they changed shape, and _fetch() has to learn it"
+            )
+        if (folder / release).exists():
+            shutil.rmtree(folder / release)
+        temporary.chmod(0o755)
+        temporary.rename(folder / release)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _unpack(deb: Path, wanted: Mapping[str, str], folder: Path) -> list[Path]:
+    """Write the members of *deb* whose file name is *wanted*, decompressed."""
+    kept = []
+    with (
+        subprocess.Popen(["dpkg-deb", "--fsys-tarfile", deb], stdout=subprocess.PIPE) as tar,
+        tarfile.open(fileobj=tar.stdout, mode="r|", bufsize=1 << 20) as members,
+    ):
+        for member in members:
+            name = member.name.rpartition("/")[2]
+            target = wanted.get(name.removesuffix(".xz"))
+            content = members.extractfile(member) if target and member.isfile() else None
+            if target is None or content is None:
+                continue
+            with (
+                lzma.open(content) if name.endswith(".xz") else content as plain,
+                (folder / target).open("wb") as file,
+            ):
+                shutil.copyfileobj(plain, file, 1 << 20)
+            kept.append(folder / target)
+    if tar.returncode:
+        raise LabError(f"{deb.name} cannot be unpacked: is the disk full?")
+    return kept
+
+
+def _run(*command: str, cwd: Path | None = None) -> str:
+    # Words are searched for in what apt prints.
+    environment = {**os.environ, "LC_ALL": "C", "DEBIAN_FRONTEND": "noninteractive"}
+    try:
+        return subprocess.run(
+            command, cwd=cwd, env=environment, capture_output=True, text=True, check=True
+        ).stdout
+    except FileNotFoundError:
+        raise LabError(
+            f"{command[0]} is not on this machine: the lab takes its kernels from Debian's archive"
+        ) from None
+    except subprocess.CalledProcessError as error:
+        said = error.stderr.strip() or error.stdout.strip()
+        words = " ".join(word for word in command if "=" not in word and word != "-o")
+        raise LabError(f"{words[:80]} failed: {said[-500:]}") from None

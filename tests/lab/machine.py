@@ -1,0 +1,299 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+The lab's machine: boots one kernel under QEMU with our own ``/init``, waits until the guest has
+frozen itself, and takes its truth and an ELF vmcore.
+
+Costs: software emulation, so about 4 s from power-on to ``/init``, then the workload, then 3 s a
+GiB for the dump; guest memory (1.5 GiB) and the same on disk. Needs qemu-system-x86_64, gcc with a
+static C library, cpio, and the Python package qemu.qmp.
+
+Cannot: use KVM (a lab that only works where KVM does would be no test), or take a dump of a guest
+that hangs: that is an error here, with the last lines of its console.
+
+How the guest stops: it writes to the pvpanic port, and QEMU (``-action panic=pause``) stops every
+CPU there and then. So nothing of the guest runs between its last reading and the dump, and the
+readings are fetched from its stopped memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path, PurePosixPath
+
+from kernels import Kernel, LabError
+from qemu.qmp import EventListener, QMPClient, QMPError
+
+GUEST = Path(__file__).resolve().parent / "guest"
+
+BOOT_SECONDS = 120.0
+WORKLOAD_SECONDS = 300.0
+DUMP_SECONDS = 180.0
+
+# thread=single: with a thread per CPU, one CPU now and then runs an int3 that another has already
+# patched away again, and the guest dies ("Oops: int3"); it is not faster either, as the workloads
+# keep one CPU busy at a time.
+#
+# -cx16: after cmpxchg16b, QEMU 7.2 can have garbage in the flags, and an interrupt just then is a
+# double fault. Up to 6.12 the slab allocator uses that instruction all the time: of nine 6.12
+# guests three died.
+#
+# 512 MiB below 4 GiB and the rest above: zones DMA and DMA32 on node 0, Normal on node 1. A socket
+# for each CPU, as the kernel does not believe in two nodes that share a last-level cache.
+MACHINE = (
+    *("-accel", "tcg,thread=single", "-cpu", "max,-cx16", "-machine", "q35,max-ram-below-4g=512M"),
+    *("-smp", "2,sockets=2", "-m", "1536M"),
+    *("-object", "memory-backend-ram,id=low,size=512M", "-numa", "node,nodeid=0,cpus=0,memdev=low"),
+    *(
+        "-object",
+        "memory-backend-ram,id=high,size=1024M",
+        "-numa",
+        "node,nodeid=1,cpus=1,memdev=high",
+    ),
+    *("-device", "vmcoreinfo", "-device", "pvpanic", "-action", "panic=pause", "-no-reboot"),
+    *("-nodefaults", "-display", "none"),
+)
+
+# KASLR stays on, as in the field. NUMA balancing would invert page-table entries at moments of its
+# own choosing.
+COMMAND_LINE = "console=ttyS0 panic=-1 numa_balancing=disable"
+
+_HEADER = 256  # guest/truth.c: "FILE <set> <path> <length>", padded
+
+
+def build_init(folder: Path) -> Path:
+    """Compile the guest's ``/init`` into *folder*."""
+    init = folder / "init"
+    sources = sorted(map(str, GUEST.glob("*.c")))
+    _tool("gcc", "-static", "-O2", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-o", str(init), *sources)
+    return init
+
+
+def build_initramfs(folder: Path, init: Path | None, modules: Sequence[Path]) -> Path:
+    """
+    Pack *init* and *modules* into ``folder/initramfs``.
+
+    The kernel's built-in archive already has ``/dev/console``. Without *init* the kernel finds no
+    program to run and panics, which is what one of the tests is about.
+    """
+    root = folder / "root"
+    (root / "modules").mkdir(parents=True)
+    if init is not None:
+        shutil.copy(init, root / "init")
+    for number, module in enumerate(modules):
+        # The guest loads them in the order of their names.
+        shutil.copy(module, root / "modules" / f"{number:02}-{module.name}")
+    names = "".join(f"{path.relative_to(root)}\n" for path in [root, *sorted(root.rglob("*"))])
+    archive = folder / "initramfs"
+    packed = _tool(
+        "cpio",
+        "--create",
+        "--format=newc",
+        "--quiet",
+        "--directory",
+        str(root),
+        stdin=names.encode(),
+    )
+    archive.write_bytes(packed)
+    shutil.rmtree(root)
+    return archive
+
+
+def run(
+    kernel: Kernel,
+    workload: str,
+    folder: Path,
+    say: Callable[[str], None],
+    *,
+    init: Path | None,
+    qemu_args: Sequence[str] = (),
+    boot_seconds: float = BOOT_SECONDS,
+    workload_seconds: float = WORKLOAD_SECONDS,
+    dump_seconds: float = DUMP_SECONDS,
+) -> None:
+    """
+    Boot *kernel*, run *workload*, and leave ``vmcore``, ``truth/A``, ``truth/B`` and
+    ``console.log`` in *folder*.
+
+    :param qemu_args: more arguments for QEMU, such as a disk.
+    :raises LabError: the guest dies or a step takes too long; has the console's last lines.
+    """
+    initramfs = build_initramfs(folder, init, kernel.modules)
+    asyncio.run(
+        _run(
+            kernel,
+            workload,
+            folder,
+            say,
+            initramfs,
+            qemu_args,
+            boot_seconds,
+            workload_seconds,
+            dump_seconds,
+        ),
+    )
+    initramfs.unlink()
+
+
+async def _run(
+    kernel: Kernel,
+    workload: str,
+    folder: Path,
+    say: Callable[[str], None],
+    initramfs: Path,
+    qemu_args: Sequence[str],
+    boot_seconds: float,
+    workload_seconds: float,
+    dump_seconds: float,
+) -> None:
+    console = _Console(folder / "console.log", say)
+    ours, theirs = (
+        socket.socketpair()
+    )  # a socket without a path: nothing to clean up, no limit on its length
+    command = [
+        "qemu-system-x86_64",
+        *MACHINE,
+        *("-serial", f"file:{console.path}"),
+        *("-chardev", f"socket,id=qmp,fd={theirs.fileno()}", "-mon", "chardev=qmp,mode=control"),
+        *("-kernel", str(kernel.vmlinuz), "-initrd", str(initramfs)),
+        *("-append", f"{COMMAND_LINE} lab.workload={workload}"),
+        *qemu_args,
+    ]
+    errors = folder / "qemu.log"
+    with errors.open("wb") as log:
+        try:
+            qemu = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=[theirs.fileno()],
+            )
+        except FileNotFoundError:
+            raise LabError(
+                "qemu-system-x86_64 is not installed: apt-get install qemu-system-x86"
+            ) from None
+    theirs.close()
+    qmp = QMPClient("lab")
+    stop = EventListener(["STOP"])
+    try:
+        try:
+            async with asyncio.timeout(30):
+                await qmp.connect(ours)
+        except (QMPError, OSError, TimeoutError):
+            raise LabError(
+                f"QEMU does not start: {errors.read_text(errors='replace').strip()}"
+            ) from None
+        qmp.register_listener(stop)
+        await console.until(lambda: console.seen("up"), "boot", boot_seconds, qemu)
+        await console.until(
+            lambda: not stop.empty(), f"workload {workload}", workload_seconds, qemu
+        )
+        console.relay()
+        where = re.search(r"recording truth at (0x[0-9a-f]+) size (\d+)", console.text())
+        if not where:
+            raise LabError(f"the guest stopped without having recorded anything\n{console.tail()}")
+        started = time.monotonic()
+        raw = folder / "truth.raw"
+        # Through the page tables of CPU 0, on which the guest's init runs.
+        await qmp.execute(
+            "memsave",
+            {"val": int(where[1], 16), "size": int(where[2]), "filename": str(raw), "cpu-index": 0},
+        )
+        unpack_truth(raw.read_bytes(), folder / "truth")
+        raw.unlink()
+        vmcore = folder / "vmcore"
+        try:
+            async with asyncio.timeout(dump_seconds):
+                await qmp.execute(
+                    "dump-guest-memory", {"paging": False, "protocol": f"file:{vmcore}"}
+                )
+        except TimeoutError:
+            raise LabError(f"the dump is not done after {dump_seconds:.0f} s") from None
+        say(f"vmcore: {vmcore.stat().st_size >> 20} MiB in {time.monotonic() - started:.1f} s")
+    except QMPError as error:
+        raise LabError(f"QEMU refuses: {error}\n{console.tail()}") from error
+    finally:
+        with contextlib.suppress(QMPError, OSError, EOFError):
+            await qmp.disconnect()
+        qemu.kill()
+        qemu.wait()
+    errors.unlink()
+
+
+def unpack_truth(raw: bytes, folder: Path) -> None:
+    """
+    Write what the guest recorded as files, ``folder/B/proc/zoneinfo``: a set looks like a root.
+
+    :raises LabError: the recording has no end.
+    """
+    at = 0
+    while (line := raw[at : at + _HEADER])[:4] != b"END\n":
+        match = re.fullmatch(rb"FILE ([AB]) (/\S+) (\d+) *\n", line)
+        if not match:
+            raise LabError(f"the guest's recording breaks off after {at} bytes")
+        path, length = PurePosixPath(match[2].decode()), int(match[3])
+        target = folder / match[1].decode() / path.relative_to("/")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(raw[at + _HEADER : at + _HEADER + length])
+        at += _HEADER + length
+
+
+class _Console:
+    """The serial console: a growing file. The lines of our /init are passed on as they come."""
+
+    def __init__(self, path: Path, say: Callable[[str], None]) -> None:
+        self.path = path
+        self._say = say
+        self._passed_on = 0
+
+    def text(self) -> str:
+        return self.path.read_text(errors="replace") if self.path.exists() else ""
+
+    def _lines(self) -> list[str]:
+        whole_lines = self.text().rpartition("\n")[0]
+        # The kernel may print in the middle of a line of ours, never before its start.
+        return re.findall(r"lab: (\[ *[\d.]+\] .*)", whole_lines)
+
+    def seen(self, words: str) -> bool:
+        return any(line.endswith(f"] {words}") for line in self._lines())
+
+    def relay(self) -> None:
+        lines = self._lines()
+        for line in lines[self._passed_on :]:
+            self._say(f"guest {line.rstrip()}")
+        self._passed_on = len(lines)
+
+    def tail(self, count: int = 20) -> str:
+        lines = self.text().splitlines()
+        return "\n".join(["the console's last lines:", *(f"    {line}" for line in lines[-count:])])
+
+    async def until(
+        self, done: Callable[[], bool], what: str, seconds: float, qemu: subprocess.Popen[bytes]
+    ) -> None:
+        deadline = time.monotonic() + seconds
+        while not done():
+            self.relay()
+            if qemu.poll() is not None:
+                raise LabError(f"the guest died during {what}; {self.tail()}")
+            if time.monotonic() > deadline:
+                raise LabError(f"{what} is not done after {seconds:g} s; {self.tail()}")
+            await asyncio.sleep(0.05)
+
+
+def _tool(*command: str, stdin: bytes = b"") -> bytes:
+    try:
+        done = subprocess.run(command, input=stdin, capture_output=True, check=True)
+    except FileNotFoundError:
+        raise LabError(f"{command[0]} is not installed: apt-get install {command[0]}") from None
+    except subprocess.CalledProcessError as error:
+        raise LabError(
+            f"{command[0]} failed:\n{error.stderr.decode(errors='replace').strip()}"
+        ) from None
+    return done.stdout

@@ -1,0 +1,324 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Bundles for the report's tests, made of the probes' own rows: a small machine with two nodes that
+has a HighAtomic reserve and fragmented zones, and what a hostile stranger would make of it.
+
+Nothing here is random: the same call gives the same bundle.
+"""
+
+import dataclasses
+import typing
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import reports  # noqa: F401  (puts drgn/ on the path)
+
+# isort: split
+from free_lists import FreeBlocks, FreeListCheck, MisplacedBlocks
+from pageblocks import PageblockRun, Pageblocks
+from pcp_lists import PcpCheck, PcpPages
+from rows import column
+from settings import Setting
+from vm_counters import VmCounter
+from zones import FreeAccounting, Zone
+
+from reports.bundle import Bundle, Section, Writer
+from reports.findings import Finding, Link, NotChecked, Verdict
+
+# (title, row type, rows, section)
+Table = tuple[str, type, list[Any], str]
+
+TYPES = ("Unmovable", "Movable", "Reclaimable", "HighAtomic", "CMA", "Isolate")
+BLOCK = 512  # pages in a pageblock
+# node, zone, first PFN, pageblocks
+ZONES = ((0, "DMA", 0, 8), (0, "DMA32", 8 * BLOCK, 248), (1, "Normal", 1 << 20, 512))
+TARGET: dict[str, Any] = {
+    "kind": "vmcore",
+    "release": "7.2.12+deb13-cloud-amd64",
+    "architecture": "x86_64",
+    "page_size": 4096,
+    "hostname": "lab-guest",
+    "captured_at": "2026-11-20T03:04:05+00:00",
+    "uptime_seconds": 273_845.5,
+    "total_pages": 393_086,
+    "online_cpus": 4,
+    "source": "vmcore",
+}
+# What somebody may call a process, a zone or a file, to be shown as it is and to do nothing.
+HOSTILE = (
+    "<img src=x onerror=alert(1)>",
+    "</script><script>alert(2)</script>",
+    "\"' onmouseover=alert(3) x='",
+    "\x1b[31mred\x1b[0m",
+    "right\u202eleft",
+    "{{7*7}}{% raw %}",
+    "</style></title></pre><!--",
+    "javascript:alert(4)",
+    "a\x00b\x7f\x85c\u2028d\ufeffe",
+    "x" * 5000,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Oddity:
+    """A row of a table that the report has never heard of."""
+
+    name: str = column(key=True, help="name of the thing")
+    taken: int = column(unit="bytes", help="memory that it takes")
+    ratio: float | None = column(help="a fraction")
+    fine: bool | None = column(help="whether it is fine")
+
+
+def free_lists() -> list[FreeBlocks]:
+    """Much is free, little of it in large blocks, and most of those are HighAtomic."""
+    rows = []
+    for node, zone, _, pageblocks in ZONES:
+        for order in range(11):
+            for migratetype in TYPES:
+                blocks = 0
+                if migratetype in ("Unmovable", "Movable") and order < 9:
+                    blocks = pageblocks * (16 if migratetype == "Movable" else 1) >> order
+                if zone == "Normal" and migratetype == "HighAtomic" and order in (1, 9):
+                    blocks = 7 - order // 2
+                if zone == "Normal" and migratetype == "Movable" and order == 10:
+                    blocks = 1
+                rows.append(FreeBlocks(node, zone, order, migratetype, blocks, blocks << order))
+    return rows
+
+
+def pageblock_runs() -> list[PageblockRun]:
+    """Runs of one to nine pageblocks, of every type, with every free share."""
+    rows = []
+    for node, zone, start, pageblocks in ZONES:
+        done = 0
+        while done < pageblocks:
+            step = len(rows)
+            blocks = min(1 + step * 7 % 9, pageblocks - done)
+            migratetype = "Movable" if step % 3 else TYPES[step // 3 % len(TYPES)]
+            rows.append(
+                PageblockRun(start + done * BLOCK, blocks, node, zone, migratetype, step * 5 % 9)
+            )
+            done += blocks
+    return rows
+
+
+def pageblock_census(runs: Iterable[PageblockRun]) -> list[Pageblocks]:
+    """The census that agrees with the map."""
+    counts = {(node, zone, mt): 0 for node, zone, *_ in ZONES for mt in TYPES}
+    for run in runs:
+        counts[run.node, run.zone, run.migratetype] += run.blocks
+    return [Pageblocks(*key, blocks) for key, blocks in counts.items()]
+
+
+def zone_rows(blocks: list[FreeBlocks]) -> list[Zone]:
+    """DMA above high, DMA32 below low, Normal above high only with its HighAtomic part."""
+    free = {zone: sum(b.pages for b in blocks if b.zone == zone) for _, zone, *_ in ZONES}
+    reserve = sum(b.pages for b in blocks if b.migratetype == "HighAtomic")
+    high = {
+        "DMA": 150,
+        "DMA32": free["DMA32"] * 13 // 10,
+        "Normal": (free["Normal"] - reserve) * 11 // 10,
+    }
+    rows = []
+    for node, zone, start, pageblocks in ZONES:
+        pages = pageblocks * BLOCK
+        rows.append(
+            Zone(
+                node=node,
+                zone=zone,
+                present_pages=pages,
+                managed_pages=pages - 64,
+                spanned_pages=pages,
+                free_pages=free[zone],
+                wmark_min=high[zone] * 4 // 6,
+                wmark_low=high[zone] * 5 // 6,
+                wmark_high=high[zone],
+                wmark_boost=0,
+                highatomic_reserved_pages=5 * BLOCK if zone == "Normal" else 0,
+                highatomic_free_pages=reserve if zone == "Normal" else 0,
+                highatomic_cap_pages=0 if zone == "DMA" else 5 * BLOCK,
+                start_pfn=start,
+            )
+        )
+    return rows
+
+
+def tables() -> dict[str, Table]:
+    """Every table that the first sections of a reading have."""
+    blocks, runs = free_lists(), pageblock_runs()
+    zones = zone_rows(blocks)
+    accounting = [
+        FreeAccounting(z.node, z.zone, z.free_pages, 3, z.free_pages, 0, 0, 0, 1026, None)
+        for z in zones
+    ]
+    counters = [
+        VmCounter("nr_free_pages", "zone", sum(z.free_pages for z in zones), 12),
+        VmCounter("numa_miss", "numa", 97_408, 0),
+        VmCounter("thp_fault_alloc", "event", 1_234, 0),
+        VmCounter("thp_fault_fallback", "event", 98_766, 0),
+        VmCounter("compact_success", "event", 0, 0),
+        VmCounter("compact_fail", "event", 8_211, 0),
+        VmCounter("pgscan_kswapd", "event", 70_123_456, 0),
+        VmCounter("oom_kill", "event", 0, 0),
+        VmCounter("nr_something_new", "vm_stat", 4_711, None),
+    ]
+    pcp = [PcpPages(1, "Normal", cpu, 0, "Movable", 63 + cpu) for cpu in range(4)]
+    settings = [
+        Setting("vm.min_free_kbytes", "67584"),
+        Setting("transparent_hugepage.enabled", "madvise"),
+    ]
+    return {
+        "zones": ("Zones", Zone, zones, "zones"),
+        "free_blocks": ("Free blocks", FreeBlocks, blocks, "free_lists"),
+        "misplaced_blocks": ("Misplaced blocks", MisplacedBlocks, [], "free_lists"),
+        "free_list_checks": ("Lists that disagree", FreeListCheck, [], "free_lists"),
+        "free_accounting": ("Parts of NR_FREE_PAGES", FreeAccounting, accounting, "accounting"),
+        "pcp_pages": ("Per-CPU pages", PcpPages, pcp, "pcp_lists"),
+        "pcp_checks": ("Per-CPU lists that disagree", PcpCheck, [], "pcp_lists"),
+        "pageblocks": ("Pageblocks", Pageblocks, pageblock_census(runs), "pageblocks"),
+        "pageblock_map": ("Pageblock map", PageblockRun, runs, "pageblocks"),
+        "vm_counters": ("Counters", VmCounter, counters, "vm_counters"),
+        "settings": ("Settings", Setting, settings, "settings"),
+    }
+
+
+def write_bundle(
+    path: Path,
+    contents: dict[str, Table],
+    *,
+    target: dict[str, Any] | None = None,
+    sections: list[Section] | None = None,
+) -> Bundle:
+    """
+    Write a bundle and open it.
+
+    :param sections: how each fared; all of them well if None.
+    """
+    if sections is None:
+        rows: dict[str, int] = {}
+        for _, _, table_rows, section in contents.values():
+            rows[section] = rows.get(section, 0) + len(table_rows)
+        sections = [Section(name, "ok", 0.125, number, 0, None) for name, number in rows.items()]
+    with Writer(path) as writer:
+        for name, (title, row_type, table_rows, section) in contents.items():
+            writer.table(name, title, row_type, table_rows, section=section)
+        writer.finish(TARGET if target is None else target, sections)
+    return Bundle(path)
+
+
+def pinned(bundle: Bundle) -> Bundle:
+    """The bundle with the writing's own time taken off, for comparing reports."""
+    bundle.created = "2026-11-20T03:05:00+00:00"
+    return bundle
+
+
+def with_strings(rows: list[Any], make: Callable[[int], str]) -> list[Any]:
+    """The rows with every string replaced by what *make* says for its number."""
+    changed, number = [], 0
+    for row in rows:
+        words = {}
+        for name, kind in typing.get_type_hints(type(row)).items():
+            if kind in (str, str | None):
+                words[name] = make(number)
+                number += 1
+        changed.append(dataclasses.replace(row, **words))
+    return changed
+
+
+def hostile_tables() -> dict[str, Table]:
+    """Every table, with rows in the ones that are usually empty, and hostile in every string."""
+    contents = tables()
+    extra: dict[str, list[Any]] = {
+        "misplaced_blocks": [MisplacedBlocks(0, "DMA", 1, "Movable", "CMA", 3, 6)],
+        "free_list_checks": [FreeListCheck(0, "DMA", 1, "Movable", None, 3, "what differs")],
+        "pcp_checks": [PcpCheck(1, "Normal", 0, 63, 62)],
+    }
+    result = {}
+    for name, (title, row_type, rows, section) in contents.items():
+        rows = with_strings(rows or extra[name], lambda number: HOSTILE[number % len(HOSTILE)])
+        result[name] = (title + HOSTILE[0], row_type, rows, section)
+    # Two rows each, so that every string is somewhere in a table that is shown whole.
+    odd = [Oddity(text, 4096, 0.5, True) for text in HOSTILE]
+    result["oddities"] = (HOSTILE[1], Oddity, odd, HOSTILE[2])
+    return result
+
+
+def hostile_sections() -> list[Section]:
+    """Every section with a hostile message, and two whose names are hostile."""
+    names = ["zones", "free_lists", "accounting", "pcp_lists", "pageblocks", "vm_counters"]
+    names += ["../secret", HOSTILE[2], HOSTILE[0]]
+    return [
+        Section(name, ("ok", "partial", "failed", HOSTILE[0])[number % 4], 0.5, 1, 0, message)
+        for number, (name, message) in enumerate(zip(names, HOSTILE, strict=False))
+    ]
+
+
+def hostile_target() -> dict[str, Any]:
+    """A target whose every word is hostile."""
+    words = dict(zip(("kind", "release", "architecture", "hostname"), HOSTILE, strict=False))
+    words |= {"captured_at": HOSTILE[4], "source": HOSTILE[5], HOSTILE[1]: HOSTILE[3]}
+    return TARGET | words
+
+
+def verdict() -> Verdict:
+    """One critical finding, two warnings, and what was asked without result."""
+    return Verdict(
+        found=[
+            Finding(
+                "highatomic-starves-thp",
+                "critical",
+                "Node 1 zone Normal: 3 of 5 free blocks of THP size lie in the HighAtomic reserve",
+                "5 pageblocks are HighAtomic (10 MiB), the cap is 5; 3 of them are free.",
+                "THP may not take them: it falls back to base pages while the memory is free.",
+                ("Find who allocates atomically at order > 0.", "Compare with a healthy host."),
+                (Link("Kernel documentation", "https://docs.kernel.org/mm/page_allocation.html"),),
+                "free_lists",
+            ),
+            Finding(
+                "compaction-fails",
+                "warning",
+                "Direct compaction succeeded in 0 of 8,211 attempts",
+                "compact_success 0, compact_fail 8,211 in 3 d 4 h since boot.",
+                "Each attempt stalls the task that asked.",
+                ("See the pageblock map for unmovable blocks among movable ones.",),
+                (),
+                "vm_counters",
+            ),
+            Finding(
+                "thp-falls-back",
+                "warning",
+                "THP page faults got a huge page in 1,234 of 100,000 attempts",
+                "thp_fault_alloc 1,234, thp_fault_fallback 98,766.",
+                "Base pages cost page faults and TLB misses.",
+                (),
+                (),
+                "vm_counters",
+            ),
+        ],
+        clear=[("free-lists-damaged", "Free lists are damaged")],
+        not_checked=[
+            NotChecked("page-owner-growth", "A stack that grows", "page_owner is not compiled in")
+        ],
+    )
+
+
+def hostile_verdict() -> Verdict:
+    """Findings whose every word is hostile, links that a browser must not follow among them."""
+    return Verdict(
+        found=[
+            Finding(
+                text,
+                ("critical", text)[number % 2],
+                text,
+                text,
+                text,
+                (text,),
+                (Link(text, text), Link(text, "https://example.com/\" onclick='alert(5)")),
+                text,
+            )
+            for number, text in enumerate(HOSTILE)
+        ],
+        clear=[(text, text) for text in HOSTILE],
+        not_checked=[NotChecked(text, text, text) for text in HOSTILE],
+    )

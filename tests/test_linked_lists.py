@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""follow_lists() finds what a plain walk of every link finds, whatever the links are."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from linked_lists import LOOPS, LOST, find, follow_lists
+
+
+def walk(
+    entries: list[int], links: dict[int, int], heads: list[int], start: int
+) -> tuple[int, int]:
+    """(head's position or LOST or LOOPS, links to it): one entry, one link at a time."""
+    seen: set[int] = set()
+    here, steps = start, 0
+    while here not in seen:
+        seen.add(here)
+        here, steps = links[here], steps + 1
+        if here in heads:
+            return heads.index(here), steps
+        if here not in links:
+            return LOST, 0
+    return LOOPS, 0
+
+
+def follow(links: dict[int, int], heads: list[int]) -> list[tuple[int, int]]:
+    """What follow_lists() says of each entry, ascending."""
+    entries = sorted(links)
+    followed = follow_lists(
+        np.array(entries, np.uint64),
+        np.array([links[entry] for entry in entries], np.uint64),
+        np.array(sorted(heads), np.uint64),
+    )
+    return list(zip(followed.head.tolist(), followed.steps.tolist(), strict=True))
+
+
+@st.composite
+def tangles(draw: st.DrawFn) -> tuple[dict[int, int], list[int]]:
+    """Any links between entries, heads and addresses that are neither."""
+    addresses = draw(st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=60, unique=True))
+    kinds = draw(st.lists(st.sampled_from("eeeh."), min_size=len(addresses), max_size=60))
+    entries = [a for a, kind in zip(addresses, kinds, strict=False) if kind == "e"]
+    heads = [a for a, kind in zip(addresses, kinds, strict=False) if kind == "h"]
+    links = {entry: draw(st.sampled_from(addresses)) for entry in entries}
+    return links, heads
+
+
+@st.composite
+def damaged_rings(draw: st.DrawFn) -> tuple[dict[int, int], list[int]]:
+    """Several rings with a head each, entries in any order, and a few links overwritten."""
+    lengths = draw(st.lists(st.integers(0, 40), min_size=1, max_size=5))
+    order = draw(st.permutations(range(sum(lengths) + len(lengths))))
+    addresses = iter([0xFFFF_8000_0000_0000 + 64 * position for position in order])
+    links, heads = {}, []
+    for length in lengths:
+        head, *ring = [next(addresses) for _ in range(length + 1)]
+        heads.append(head)
+        links |= dict(zip(ring, [*ring[1:], head], strict=True)) if ring else {}
+    if links:
+        targets = [*links, *heads, 0, 0xDEAD_0000_0000_0100]
+        links |= draw(
+            st.dictionaries(st.sampled_from(sorted(links)), st.sampled_from(targets), max_size=4)
+        )
+    return links, heads
+
+
+@given(st.one_of(tangles(), damaged_rings()))
+def test_follows_every_link_as_a_walk_does(lists: tuple[dict[int, int], list[int]]) -> None:
+    links, heads = lists
+    expected = [walk(sorted(links), links, sorted(heads), entry) for entry in sorted(links)]
+    assert follow(links, heads) == expected
+
+
+def test_a_whole_ring_leads_home() -> None:
+    assert follow({10: 20, 20: 30, 30: 1}, [1]) == [(0, 3), (0, 2), (0, 1)]
+
+
+def test_a_circle_without_a_head_loops_and_so_does_what_leads_into_it() -> None:
+    assert follow({10: 20, 20: 10, 30: 20, 40: 40}, [1]) == [(LOOPS, 0)] * 4
+
+
+def test_a_link_to_nowhere_costs_only_what_is_before_it() -> None:
+    assert follow({10: 20, 20: 999, 30: 1}, [1]) == [(LOST, 0), (LOST, 0), (0, 1)]
+
+
+def test_a_list_that_runs_into_another_ends_at_the_other_ones_head() -> None:
+    assert follow({10: 40, 40: 2, 50: 40}, [1, 2]) == [(1, 2), (1, 1), (1, 2)]
+
+
+def test_no_entries_or_no_heads() -> None:
+    assert follow({}, [1, 2]) == []
+    assert follow({10: 20, 20: 10}, []) == [(LOOPS, 0), (LOOPS, 0)]
+    assert follow({10: 20}, []) == [(LOST, 0)]
+
+
+def test_a_list_of_a_hundred_thousand() -> None:
+    length = 100_000
+    links = {entry: entry + 1 for entry in range(1, length + 1)}
+    followed = follow(links, [length + 1])
+    assert followed[0] == (0, length)
+    assert followed[-1] == (0, 1)
+
+
+@given(st.sets(st.integers(0, 2**64 - 1)), st.lists(st.integers(0, 2**64 - 1)))
+def test_find_is_index(values: set[int], wanted: list[int]) -> None:
+    ascending = sorted(values)
+    wanted += ascending[:3]
+    expected = [ascending.index(value) if value in values else -1 for value in wanted]
+    array = np.array(ascending, np.uint64)
+    assert find(array, np.array(wanted, np.uint64)).tolist() == expected

@@ -1,0 +1,501 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+The pictures, held against the tables that they are drawn from: no cell too many, no number wrong.
+"""
+
+import re
+from collections import Counter
+from dataclasses import asdict, dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+import report_bundle as made
+from test_report import NOTHING, by_id, cells, elements, parse, texts
+
+from reports import charts, counters, display, free_heatmap, pageblock_map, watermarks
+from reports.pageblock_map import COLUMNS, MAX_CELLS, Map, Stroke
+from reports.report import render
+
+PAGE = 4096
+
+
+def rows_of(name: str) -> list[dict[str, Any]]:
+    return [asdict(row) for row in made.tables()[name][2]]
+
+
+def run(
+    start: int, blocks: int, migratetype: str = "Movable", free: int | None = 0
+) -> dict[str, Any]:
+    return {
+        "start_pfn": start * 512,
+        "blocks": blocks,
+        "node": 0,
+        "zone": "Normal",
+        "migratetype": migratetype,
+        "free_eighths": free,
+    }
+
+
+def strokes_at(stroke: Stroke | str) -> list[tuple[int, int]]:
+    """The cells (row, column) that a path goes over, as a renderer would follow it."""
+    path = stroke.path if isinstance(stroke, Stroke) else stroke
+    found, x, y = [], 0, 0
+    for across, down, length in re.findall(r"[Mm](-?\d+) (-?\d+)h(\d+)", path):
+        x, y = x + int(across), y + int(down)
+        found += [(y, x + step) for step in range(int(length))]
+        x += int(length)
+    return found
+
+
+def drawn(picture: Map, kind: str) -> list[tuple[int, int]]:
+    return [cell for s in picture.strokes if kind in s.look.split() for cell in strokes_at(s)]
+
+
+class TestPageblockMap:
+    picture = pageblock_map.pageblock_map(rows_of("pageblock_map"), PAGE)
+
+    def test_every_pageblock_is_a_cell_and_none_is_drawn_twice(self) -> None:
+        ground = drawn(self.picture, "pb-free")
+        assert len(ground) == len(set(ground)) == self.picture.blocks == 768
+
+    def test_every_cell_has_its_pageblocks_type_at_its_place(self) -> None:
+        expected = {}
+        line = -1
+        for row in rows_of("pageblock_map"):
+            for block in range(row["start_pfn"] // 512, row["start_pfn"] // 512 + row["blocks"]):
+                # 512 MiB, then a hole, then 1 GiB from 4 GiB on: rows 0 to 3, one for the hole.
+                line = block // COLUMNS if block < 256 else 5 + block // COLUMNS - 2048 // COLUMNS
+                expected[line, block % COLUMNS] = pageblock_map.look(row["migratetype"])
+        seen = {
+            cell: stroke.look.split()[0]
+            for stroke in self.picture.strokes
+            if "pb-free" in stroke.look
+            for cell in strokes_at(stroke)
+        }
+        assert seen == expected
+        assert self.picture.rows == line + 1
+
+    def test_the_used_part_is_as_high_as_what_is_not_free(self) -> None:
+        heights = {
+            cell: stroke.height
+            for stroke in self.picture.strokes
+            if "pb-used" in stroke.look
+            for cell in strokes_at(stroke)
+        }
+        area = sum(heights.values())
+        used = sum(row["blocks"] * (8 - row["free_eighths"]) for row in rows_of("pageblock_map"))
+        assert area * 8 == used
+        for stroke in self.picture.strokes:  # from the bottom of the cell
+            if "pb-used" in stroke.look:
+                assert stroke.y + stroke.height / 2 == 1
+
+    def test_rare_types_have_a_mark_beside_their_colour(self) -> None:
+        marked = {s.look.split()[0] for s in self.picture.strokes if "pb-mark" in s.look}
+        assert marked == {"mt-highatomic", "mt-isolate", "mt-cma", "mt-reclaimable"}
+
+    def test_zones_are_named_where_they_begin(self) -> None:
+        assert self.picture.zones == [(0, 0), (0, 8), (5, 0)]
+        assert self.picture.zone_labels == [(0, "node 0 DMA, DMA32"), (5, "node 1 Normal")]
+
+    def test_rows_have_their_physical_address_and_holes_their_size(self) -> None:
+        assert [address for *_, address in self.picture.labels][:5] == [
+            "0x0",
+            "0x8000000",
+            "0x10000000",
+            "0x18000000",
+            "0x100000000",
+        ]
+        assert self.picture.gaps == [(4, "3.5 GiB")]
+
+    def test_every_run_tells_its_pages(self) -> None:
+        words = [title for _, title in self.picture.titles]
+        assert len(words) == len(rows_of("pageblock_map"))
+        assert words[0] == "PFN 0x0-0x1ff, 1 pageblock, node 0 DMA, Unmovable, nothing free"
+        assert sum(len(strokes_at(path)) for path, _ in self.picture.titles) == 768
+
+    def test_the_legend_counts_every_pageblock_once(self) -> None:
+        counted = {item.migratetype: item.blocks for item in self.picture.legend}
+        census: Counter[str] = Counter()
+        for row in rows_of("pageblocks"):
+            census[row["migratetype"]] += row["blocks"]
+        assert counted == dict(census)
+        for item in self.picture.legend:
+            assert item.all_free is not None
+            assert item.partly_free is not None
+            assert item.none_free is not None
+            assert item.all_free + item.partly_free + item.none_free == item.blocks
+
+    def test_the_size_of_a_pageblock_comes_from_the_runs(self) -> None:
+        small = [row | {"start_pfn": number * 64} for number, row in enumerate([run(0, 1)] * 3)]
+        picture = pageblock_map.pageblock_map(small, PAGE)
+        assert (picture.block_pages, picture.assumed) == (64, False)
+
+    def test_distant_runs_do_not_make_pageblocks_large(self) -> None:
+        picture = pageblock_map.pageblock_map([run(0, 1), run(4, 1)], PAGE)
+        assert (picture.block_pages, picture.assumed) == (512, True)
+
+    def test_an_unknown_free_share_is_drawn_as_used_and_said(self) -> None:
+        picture = pageblock_map.pageblock_map([run(0, 3, free=None)], PAGE)
+        assert picture.unknown_share
+        assert len(drawn(picture, "pb-used")) == 3
+        assert picture.legend[0].all_free is None
+
+    def test_an_unknown_migratetype_has_a_look_of_its_own(self) -> None:
+        picture = pageblock_map.pageblock_map([run(0, 3, "<b>"), run(3, 3, "unknown")], PAGE)
+        assert {s.look.split()[0] for s in picture.strokes} == {"mt-other"}
+        assert len(drawn(picture, "pb-free")) == 6
+
+    @pytest.mark.parametrize(
+        "rows",
+        [
+            [],
+            [run(0, 0)],
+            [run(0, -5)],
+            [run(-1, 1)],
+            [run(0, 1), run(1, 3), run(2, 1), run(3, 1)],
+            [run(0, 1 << 40)],
+            [run(1 << 50, 1)],
+            [run(0, 1 << 27)],
+        ],
+    )
+    def test_what_cannot_be_is_refused(self, rows: list[dict[str, Any]]) -> None:
+        with pytest.raises(ValueError, match=r"run|pageblock"):
+            pageblock_map.pageblock_map(rows, PAGE)
+
+
+class TestPageblockMapOfALargeMachine:
+    def test_cells_stand_for_several_pageblocks(self) -> None:
+        picture = pageblock_map.pageblock_map([run(0, MAX_CELLS * 4)], PAGE)
+        assert (picture.per_cell, picture.cells) == (4, MAX_CELLS)
+        assert picture.blocks == MAX_CELLS * 4
+        assert len(drawn(picture, "pb-free")) == MAX_CELLS
+
+    def test_a_cell_has_the_type_of_most_and_the_mean_free_share(self) -> None:
+        rows = [run(0, 3, "Movable", 8), run(3, 1, "Unmovable", 0), run(4, MAX_CELLS * 4 - 4)]
+        picture = pageblock_map.pageblock_map(rows, PAGE)
+        first = [s for s in picture.strokes if (0, 0) in strokes_at(s) and "pb-used" in s.look]
+        assert [(s.look, s.height) for s in first] == [("mt-movable pb-used", 2 / 8)]
+
+    def test_a_cell_is_all_free_only_if_all_of_it_is(self) -> None:
+        rows = [run(0, 1, free=7), run(1, MAX_CELLS * 4 - 1, free=8)]
+        picture = pageblock_map.pageblock_map(rows, PAGE)
+        assert drawn(picture, "pb-used") == [(0, 0)]
+
+    def test_a_single_highatomic_pageblock_among_others_is_a_stripe(self) -> None:
+        rows = [run(0, 9), run(9, 1, "HighAtomic", 8), run(10, MAX_CELLS * 8)]
+        picture = pageblock_map.pageblock_map(rows, PAGE)
+        assert picture.per_cell == 16
+        stripes = [s for s in picture.strokes if "pb-stripe" in s.look]
+        assert [(s.look, s.x, s.dash, strokes_at(s)) for s in stripes] == [
+            ("mt-highatomic pb-stripe", 0.75, "0.25 0.75", [(0, 0)])
+        ]
+
+    def test_of_several_other_types_the_one_that_matters_is_shown(self) -> None:
+        types = ("Movable", "Movable", "Reclaimable", "Unmovable")
+        rows = [run(number, 1, mt) for number, mt in enumerate(types)]
+        picture = pageblock_map.pageblock_map([*rows, run(4, MAX_CELLS * 4 - 4)], PAGE)
+        stripes = [s for s in picture.strokes if "pb-stripe" in s.look]
+        assert [(s.look, strokes_at(s)) for s in stripes] == [("mt-unmovable pb-stripe", [(0, 0)])]
+
+    def test_scattered_memory_does_not_make_it_endless(self) -> None:
+        rows = [run(number * 5000, 1) for number in range(5000)]
+        picture = pageblock_map.pageblock_map(rows, PAGE)
+        assert picture.cells <= MAX_CELLS
+        assert picture.rows <= 2 * pageblock_map.MAX_ROWS
+        assert picture.blocks == 5000
+
+    def test_up_to_the_limit_every_pageblock_is_a_cell_however_mixed(self) -> None:
+        rows = [run(n, 1, made.TYPES[n % 3], n * 5 % 9) for n in range(MAX_CELLS)]
+        picture = pageblock_map.pageblock_map(rows, PAGE)
+        assert (picture.per_cell, picture.cells) == (1, MAX_CELLS)
+
+    def test_a_million_pageblocks_in_the_worst_order_stay_small(self, tmp_path: Path) -> None:
+        @dataclass(frozen=True)
+        class Run:
+            start_pfn: int
+            blocks: int
+            node: int
+            zone: str
+            migratetype: str
+            free_eighths: int
+
+        # No two neighbouring cells of 64 pageblocks look alike, each has another stripe.
+        rows = [
+            Run(
+                block * 512,
+                1,
+                0,
+                "Normal",
+                made.TYPES[3 + block // 64 % 3] if block % 64 == 5 else made.TYPES[block // 64 % 3],
+                block // 64 * 5 % 9,
+            )
+            for block in range(1 << 20)
+        ]
+        contents: dict[str, made.Table] = {"pageblock_map": ("Map", Run, rows, "pageblocks")}
+        html = render(made.write_bundle(tmp_path / "b", contents), NOTHING)
+        svg = html[html.index('<svg class="map"') :]
+        assert len(svg[: svg.index("</svg>")]) < 300_000
+        told = texts(by_id(parse(html), "picture-pageblock_map"))
+        assert "Each cell stands for 128 neighbouring pageblocks" in told
+        assert "1,048,576 pageblocks of 2 MiB" in told
+
+
+class TestFreeHeatmap:
+    def test_every_cell_of_the_page_is_the_tables_number(self, tmp_path: Path) -> None:
+        tree = parse(render(made.write_bundle(tmp_path / "b", made.tables()), NOTHING))
+        picture = by_id(tree, "picture-free_lists")
+        shown = {}
+        for table in elements(picture, "table"):
+            zone = re.match(r"Node (\d+), zone (\w+)", texts(elements(table, "caption")[0]))
+            assert zone
+            for row in elements(elements(table, "tbody")[0], "tr")[:-1]:
+                head, *values = list(row)
+                for order, cell in enumerate(values[:11]):
+                    key = int(zone.group(1)), zone.group(2), order, texts(head)
+                    amount = "".join(map(texts, elements(cell, "small")))
+                    shown[key] = (cell.text, amount)
+        expected = {
+            (row["node"], row["zone"], row["order"], row["migratetype"]): (
+                f"{row['blocks']:,}",
+                display.compact(row["pages"], PAGE) if row["blocks"] else "",
+            )
+            for row in rows_of("free_blocks")
+        }
+        assert shown == expected
+
+    def test_totals_are_the_sums(self) -> None:
+        for grid in free_heatmap.grids(rows_of("free_blocks"), PAGE):
+            mine = [
+                r
+                for r in rows_of("free_blocks")
+                if (r["node"], r["zone"]) == (grid.node, grid.zone)
+            ]
+            assert grid.total.pages == sum(row["pages"] for row in mine)
+            for line in grid.lines:
+                kind = [row for row in mine if row["migratetype"] == line.migratetype]
+                assert line.pages == sum(row["pages"] for row in kind)
+                assert line.thp_blocks == sum(
+                    row["blocks"] << row["order"] - 9 for row in kind if row["order"] >= 9
+                )
+
+    def test_migratetypes_come_in_the_kernels_order(self) -> None:
+        grid = free_heatmap.grids(rows_of("free_blocks"), PAGE)[0]
+        assert tuple(line.migratetype for line in grid.lines) == made.TYPES
+
+    def test_an_empty_list_looks_empty_and_a_page_does_not(self) -> None:
+        assert free_heatmap.level(0, PAGE) == 0
+        assert free_heatmap.level(1, PAGE) == 1
+
+    def test_the_shade_is_what_the_legend_says(self) -> None:
+        for step, start in enumerate(free_heatmap.level_starts(), 1):
+            if step > 1:
+                assert free_heatmap.level(start // PAGE, PAGE) == step
+                assert free_heatmap.level(start // PAGE - 1, PAGE) == step - 1
+        assert free_heatmap.level(1 << 40, PAGE) == free_heatmap.LEVELS
+
+    @pytest.mark.parametrize(("page", "order"), [(4096, 9), (16384, 11), (65536, 13), (None, None)])
+    def test_the_thp_order_follows_the_page_size(self, page: int | None, order: int | None) -> None:
+        assert free_heatmap.thp_order(page) == order
+
+    def test_a_list_that_was_not_read_is_not_a_zero(self) -> None:
+        rows = [row for row in rows_of("free_blocks") if (row["zone"], row["order"]) != ("DMA", 3)]
+        grid = free_heatmap.grids(rows, PAGE)[0]
+        assert [cell.blocks for cell in grid.lines[0].cells if cell.order == 3] == [None]
+
+    def test_orders_that_cannot_be_are_refused(self) -> None:
+        with pytest.raises(ValueError, match="order 10000000000"):
+            free_heatmap.grids([rows_of("free_blocks")[0] | {"order": 10**10}], PAGE)
+
+
+class TestFragmentation:
+    def test_is_the_kernels_formula_to_the_thousandth(self) -> None:
+        orders, zones = charts.fragmentation(rows_of("free_blocks"))
+        assert orders == list(range(11))
+        for zone in zones:
+            blocks: Counter[int] = Counter()
+            for row in rows_of("free_blocks"):
+                if (row["node"], row["zone"]) == (zone.node, zone.zone):
+                    blocks[row["order"]] += row["blocks"]
+            free = sum(number * 2**order for order, number in blocks.items())
+            for order, index in zip(orders, zone.index, strict=True):
+                large = sum(n * 2 ** (o - order) for o, n in blocks.items() if o >= order)
+                exact = Fraction(free - large * 2**order, free)
+                assert index == int(exact * 1000) / 1000
+            assert zone.index[0] == 0
+            assert zone.index == sorted(zone.index)
+
+    def test_no_free_memory_is_all_unusable(self) -> None:
+        assert charts.unusable_free_index({0: 0, 3: 0}, 2) == 1
+
+    def test_blocks_that_belong_to_no_zone_are_left_out(self) -> None:
+        stray = rows_of("free_blocks")[0] | {"node": -1, "order": -1}
+        assert charts.fragmentation([stray]) == ([], [])
+
+    def test_the_table_of_the_page_has_the_same_numbers(self, tmp_path: Path) -> None:
+        tree = parse(render(made.write_bundle(tmp_path / "b", made.tables()), NOTHING))
+        table = elements(by_id(tree, "picture-fragmentation"), "table")[0]
+        _, zones = charts.fragmentation(rows_of("free_blocks"))
+        assert [row[2:] for row in cells(table)] == [
+            [f"{value:.3f}" for value in zone.index] for zone in zones
+        ]
+
+
+class TestLineChart:
+    svg = charts.line_chart(
+        ["0", "1", "2"],
+        [("<b>one</b>", [0, 0.25, 1.0]), ("two", [0.125, None, 0.5])],
+        x_title="order",
+        describe="what it is",
+        ceiling=1.0,
+    )
+
+    def test_has_nothing_but_shapes_and_text(self) -> None:
+        tree = ElementTree.fromstring(self.svg)
+        tags = {element.tag.rpartition("}")[2] for element in tree.iter()}
+        assert tags <= {"svg", "g", "path", "rect", "circle", "text", "title"}
+        for element in tree.iter():
+            assert not {"style", "id", "onclick", "href"} & element.attrib.keys()
+        assert "<!--" not in self.svg
+
+    def test_names_every_value(self) -> None:
+        titles = [
+            e.text for e in ElementTree.fromstring(self.svg).iter() if e.tag.endswith("title")
+        ]
+        assert titles == [
+            "<b>one</b>, 0: 0",
+            "<b>one</b>, 1: 0.25",
+            "<b>one</b>, 2: 1",
+            "two, 0: 0.125",
+            "two, 2: 0.5",
+        ]
+
+    def test_its_axis_has_exact_numbers(self) -> None:
+        labels = [e.text for e in ElementTree.fromstring(self.svg).iter() if e.tag.endswith("text")]
+        assert [text for text in labels if text] == [
+            *("0", "0.2", "0.4", "0.6", "0.8", "1"),
+            *("0", "1", "2"),
+            "order",
+        ]
+
+    def test_is_small_and_the_same_each_time(self) -> None:
+        again = charts.line_chart(["0"], [("a", [1.0])], x_title="x", describe="d", ceiling=1.0)
+        assert again == charts.line_chart(
+            ["0"], [("a", [1.0])], x_title="x", describe="d", ceiling=1.0
+        )
+        assert len(self.svg) < 6000
+
+
+class TestWatermarks:
+    marks = watermarks.watermarks(rows_of("zones"), {})
+
+    def test_states_compare_what_others_than_highatomic_may_take(self) -> None:
+        assert [mark.state.partition(":")[0] for mark in self.marks] == [
+            "at or above high",
+            "below low",
+            "between low and high",
+        ]
+
+    def test_below_min_is_critical(self) -> None:
+        row = rows_of("zones")[0] | {"free_pages": 79, "wmark_min": 80}
+        assert watermarks.watermarks([row], {})[0].state_class == "critical"
+
+    def test_free_in_the_reserve_does_not_count(self) -> None:
+        row = rows_of("zones")[2]
+        assert self.marks[2].usable == row["free_pages"] - row["highatomic_free_pages"]
+
+    def test_a_kernel_without_the_count_takes_it_from_the_free_lists(self) -> None:
+        row = rows_of("zones")[2] | {"highatomic_free_pages": None}
+        mark = watermarks.watermarks([row], {(1, "Normal"): 77})[0]
+        assert (mark.reserved_free, mark.usable) == (77, row["free_pages"] - 77)
+
+    def test_what_nobody_tells_stays_unknown(self) -> None:
+        row = rows_of("zones")[2] | {"highatomic_free_pages": None}
+        assert watermarks.watermarks([row], {})[0].reserved_free is None
+
+    def test_marks_stand_where_they_belong(self) -> None:
+        for mark, row in zip(self.marks, rows_of("zones"), strict=True):
+            at = dict(mark.marks_at)
+            assert at["high"] == 50
+            assert at["low"] == round(100 * row["wmark_low"] / (2 * row["wmark_high"]), 2)
+            assert mark.free_at == round(100 * row["free_pages"] / row["managed_pages"], 2)
+
+    def test_what_goes_beyond_the_axis_is_said(self, tmp_path: Path) -> None:
+        tree = parse(render(made.write_bundle(tmp_path / "b", made.tables()), NOTHING))
+        told = texts(by_id(tree, "picture-watermarks"))
+        dma = self.marks[0]
+        assert dma.beyond
+        assert f"free is {dma.free / dma.axis:.1f} × that" in told  # noqa: RUF001
+
+    def test_a_zone_without_pages_has_no_bar(self) -> None:
+        assert watermarks.watermarks([rows_of("zones")[0] | {"managed_pages": 0}], {}) == []
+
+
+class TestCounters:
+    view = counters.view(rows_of("vm_counters"))
+
+    def test_shares_have_their_parts(self) -> None:
+        assert [(r.name, r.good, r.bad) for r in self.view.ratios] == [
+            ("THP at page fault", 1_234, 98_766),
+            ("Direct compaction", 0, 8_211),
+        ]
+
+    def test_the_page_says_numerator_denominator_and_period(self, tmp_path: Path) -> None:
+        tree = parse(render(made.write_bundle(tmp_path / "b", made.tables()), NOTHING))
+        told = texts(by_id(tree, "picture-vm_counters"))
+        assert "Success since boot (3 d 4 h)" in told
+        assert "1.2 % 1,234 of 100,000" in told
+        assert "0 % 0 of 8,211" in told
+
+    def test_what_was_never_tried_has_no_share(self, tmp_path: Path) -> None:
+        contents = made.tables()
+        title, row_type, rows, section = contents["vm_counters"]
+        quiet = [r for r in rows if not r.name.startswith("compact_")] + [
+            row_type("compact_success", "event", 0, 0),
+            row_type("compact_fail", "event", 0, 0),
+        ]
+        contents["vm_counters"] = (title, row_type, quiet, section)
+        tree = parse(render(made.write_bundle(tmp_path / "b", contents), NOTHING))
+        assert "never tried since boot" in texts(by_id(tree, "picture-vm_counters"))
+
+    def test_a_counter_that_the_kernel_does_not_have_is_named(self) -> None:
+        view = counters.view([r for r in rows_of("vm_counters") if r["name"] != "compact_fail"])
+        assert view.missing == [("Direct compaction", "needs compact_success and compact_fail")]
+
+    def test_every_counter_is_in_one_group(self) -> None:
+        names = [row["name"] for _, rows in self.view.groups for row in rows]
+        assert sorted(names) == sorted(row["name"] for row in rows_of("vm_counters"))
+
+    def test_new_counters_go_with_the_rest(self) -> None:
+        assert "nr_something_new" in [
+            row["name"] for row in dict(self.view.groups)["Everything else"]
+        ]
+
+    def test_zeros_are_named_too(self, tmp_path: Path) -> None:
+        tree = parse(render(made.write_bundle(tmp_path / "b", made.tables()), NOTHING))
+        zeros = [
+            texts(e) for e in by_id(tree, "picture-vm_counters").iter() if e.get("class") == "zeros"
+        ]
+        assert zeros == ["Zero: compact_success", "Zero: oom_kill"]
+
+
+class TestAccounting:
+    def test_a_remainder_is_pointed_at(self, tmp_path: Path) -> None:
+        contents = made.tables()
+        title, row_type, rows, section = contents["free_accounting"]
+        off = [row_type(*(asdict(rows[0]) | {"remainder_pages": -7}).values()), *rows[1:]]
+        contents["free_accounting"] = (title, row_type, off, section)
+        picture = by_id(
+            parse(render(made.write_bundle(tmp_path / "b", contents), NOTHING)),
+            "picture-free_accounting",
+        )
+        assert [texts(e) for e in picture.iter() if "off" in (e.get("class") or "").split()] == [
+            "-7"
+        ]
+        assert "A remainder is not zero." in texts(picture)
+
+    def test_no_remainder_is_said(self, tmp_path: Path) -> None:
+        tree = parse(render(made.write_bundle(tmp_path / "b", made.tables()), NOTHING))
+        assert "Every remainder is zero." in texts(by_id(tree, "picture-free_accounting"))

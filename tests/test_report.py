@@ -1,0 +1,593 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+The report as text: valid, complete, stable, and deaf to whatever a bundle says.
+
+Pages are parsed as strictly as the standard allows (html5lib) and looked at as trees; what a
+browser makes of them is in ``test_report_browser.py``.
+"""
+
+import base64
+import errno
+import hashlib
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from xml.etree.ElementTree import Element
+
+import html5lib
+import pytest
+import report_bundle as made
+from rows import columns
+
+from reports import TEMPLATES, display
+from reports.bundle import Bundle, Section
+from reports.findings import Finding, NotChecked, Verdict
+from reports.report import MAX_ROWS, PICTURES, render, sentence, write
+
+NOTHING = Verdict([], [], [])
+# Elements that load, embed, submit or redirect; and those that only we may have, and once.
+NEVER = {
+    "img",
+    "iframe",
+    "object",
+    "embed",
+    "link",
+    "base",
+    "form",
+    "audio",
+    "video",
+    "image",
+    "use",
+}
+ONCE = ("script", "style")
+
+
+def parse(html: str) -> Element:
+    """The page as a tree of plain names; any error in it is an exception."""
+    parser = html5lib.HTMLParser(
+        tree=html5lib.getTreeBuilder("etree"), strict=True, namespaceHTMLElements=False
+    )
+    tree: Element = parser.parse(html)
+    for element in tree.iter():
+        if isinstance(element.tag, str):
+            element.tag = element.tag.rpartition("}")[2]
+    return tree
+
+
+def texts(element: Element) -> str:
+    return "".join(element.itertext())
+
+
+def elements(tree: Element, name: str) -> list[Element]:
+    return [element for element in tree.iter() if element.tag == name]
+
+
+def by_id(tree: Element, name: str) -> Element:
+    return next(element for element in tree.iter() if element.get("id") == name)
+
+
+def has_id(tree: Element, name: str) -> bool:
+    return any(element.get("id") == name for element in tree.iter())
+
+
+def cells(table: Element) -> list[list[str]]:
+    """The body of a table as text."""
+    body = next(element for element in table.iter() if element.tag == "tbody")
+    return [
+        [texts(cell) for cell in row if cell.tag in ("td", "th")] for row in body if row.tag == "tr"
+    ]
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("bundles")
+
+
+@pytest.fixture(scope="session")
+def machine(folder: Path) -> Bundle:
+    return made.pinned(made.write_bundle(folder / "machine", made.tables()))
+
+
+@pytest.fixture(scope="session")
+def hostile(folder: Path) -> Bundle:
+    return made.write_bundle(
+        folder / "hostile",
+        made.hostile_tables(),
+        target=made.hostile_target(),
+        sections=made.hostile_sections(),
+    )
+
+
+@pytest.fixture(scope="session")
+def empty(folder: Path) -> Bundle:
+    return made.write_bundle(folder / "empty", {}, target={}, sections=[])
+
+
+@pytest.fixture(scope="session")
+def pages(machine: Bundle, hostile: Bundle, empty: Bundle) -> dict[str, str]:
+    return {
+        "machine": render(machine, made.verdict()),
+        "hostile": render(hostile, made.hostile_verdict()),
+        "empty": render(empty, NOTHING),
+    }
+
+
+PAGES = ("machine", "hostile", "empty")
+
+
+@pytest.mark.parametrize("name", PAGES)
+class TestEveryPage:
+    def test_is_valid_html(self, pages: dict[str, str], name: str) -> None:
+        parse(pages[name])
+
+    def test_has_no_id_twice_and_no_reference_to_nothing(
+        self, pages: dict[str, str], name: str
+    ) -> None:
+        tree = parse(pages[name])
+        ids = [element.get("id") for element in tree.iter() if element.get("id")]
+        assert len(ids) == len(set(ids))
+        for element in tree.iter():
+            href = element.get("href") or ""
+            if href.startswith("#"):
+                assert href[1:] in ids
+            for attribute in ("aria-labelledby", "for", "data-copy"):
+                assert (element.get(attribute) or ids[0]) in ids
+
+    def test_loads_nothing(self, pages: dict[str, str], name: str) -> None:
+        tree = parse(pages[name])
+        for element in tree.iter():
+            for attribute in ("src", "srcset", "href", "action", "data", "poster"):
+                value = element.get(attribute)
+                if value is not None and not value.startswith("#"):
+                    assert (element.tag, attribute) == ("a", "href")
+                    assert re.match(r"https?://", value)
+        assert not re.search(r"url\((?!#hatch\))|@import", texts(elements(tree, "style")[0]))
+
+    def test_has_only_our_script_and_style(self, pages: dict[str, str], name: str) -> None:
+        tree = parse(pages[name])
+        found = {element.tag for element in tree.iter() if isinstance(element.tag, str)}
+        assert not found & NEVER
+        for tag in ONCE:
+            assert len(elements(tree, tag)) == 1
+        for element in tree.iter():
+            assert not [a for a in element.keys() if a.startswith("on") or a == "style"]  # noqa: SIM118
+
+    def test_its_policy_allows_exactly_that_script_and_style(
+        self, pages: dict[str, str], name: str
+    ) -> None:
+        tree = parse(pages[name])
+        policy = next(
+            element.get("content") or ""
+            for element in elements(tree, "meta")
+            if element.get("http-equiv") == "Content-Security-Policy"
+        )
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        for tag in ONCE:
+            digest = hashlib.sha256(texts(elements(tree, tag)[0]).encode()).digest()
+            assert f"{tag}-src 'sha256-{base64.b64encode(digest).decode()}'" in policy
+
+    def test_has_landmarks_and_one_title(self, pages: dict[str, str], name: str) -> None:
+        tree = parse(pages[name])
+        for tag in ("main", "nav", "h1", "footer"):
+            assert len(elements(tree, tag)) == 1
+        assert len(elements(elements(tree, "head")[0], "title")) == 1
+        assert elements(tree, "html")[0].get("lang") == "en"
+
+    def test_has_no_hidden_characters(self, pages: dict[str, str], name: str) -> None:
+        assert not re.search(
+            "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]",
+            pages[name],
+        )
+
+
+class TestSameBundleSameBytes:
+    def test_twice(self, machine: Bundle, pages: dict[str, str]) -> None:
+        assert render(machine, made.verdict()) == pages["machine"]
+
+    def test_read_again_in_another_place(self, pages: dict[str, str], tmp_path: Path) -> None:
+        again = made.write_bundle(tmp_path / "elsewhere", made.tables())
+        assert render(again, made.verdict()) == pages["machine"]
+
+
+class TestSize:
+    def test_of_a_small_machine(self, pages: dict[str, str]) -> None:
+        assert len(pages["machine"].encode()) < 300_000
+
+    def test_of_nothing_is_the_style_and_the_script(self, pages: dict[str, str]) -> None:
+        assert len(pages["empty"].encode()) < 40_000
+
+    def test_does_not_grow_with_hostile_strings(self, pages: dict[str, str]) -> None:
+        assert len(pages["hostile"].encode()) < 8_000_000
+
+
+class TestFirstScreen:
+    def test_says_what_is_wrong_in_a_sentence(self, pages: dict[str, str]) -> None:
+        said = next(
+            e for e in elements(parse(pages["machine"]), "p") if "verdict" in e.get("class", "")
+        )
+        assert texts(said) == (
+            "1 critical finding and 2 warnings on lab-guest; worst: Node 1 zone Normal: 3 of 5 "
+            "free blocks of THP size lie in the HighAtomic reserve. 1 check could not be made."
+        )
+
+    def test_says_what_was_read(self, pages: dict[str, str]) -> None:
+        header = texts(by_id(parse(pages["machine"]), "top"))
+        for fact in (
+            "lab-guest, 4 CPUs online",
+            "7.2.12+deb13-cloud-amd64 x86_64",
+            "vmcore",
+            "2026-11-20T03:04:05+00:00",
+            "3 d 4 h",
+            "1.5 GiB, 4K pages",
+            "7 sections ok, all memory readable",
+        ):
+            assert fact in header
+
+    def test_has_every_word_of_every_finding_worst_first(self, pages: dict[str, str]) -> None:
+        tree = parse(pages["machine"])
+        articles = elements(tree, "article")
+        assert [a.get("id") for a in articles] == [
+            "finding-highatomic-starves-thp-1",
+            "finding-compaction-fails-1",
+            "finding-thp-falls-back-1",
+        ]
+        for article, finding in zip(articles, made.verdict().found, strict=True):
+            for words in (finding.title, finding.saw, finding.why, *finding.next):
+                assert words in texts(article)
+            assert f"#section-{finding.section}" in [a.get("href") for a in elements(article, "a")]
+
+    def test_findings_that_share_an_id_are_numbered(self, machine: Bundle) -> None:
+        twice = [replace(made.verdict().found[0], title=title) for title in ("one", "two")]
+        tree = parse(render(machine, Verdict(twice, [], [])))
+        assert has_id(tree, "finding-highatomic-starves-thp-1")
+        assert has_id(tree, "finding-highatomic-starves-thp-2")
+
+    def test_says_what_was_not_checked_and_what_was(self, pages: dict[str, str]) -> None:
+        tree = parse(pages["machine"])
+        assert "page_owner is not compiled in" in texts(by_id(tree, "not-checked"))
+        assert "Free lists are damaged" in texts(by_id(tree, "clear"))
+
+    def test_a_finding_can_be_pasted_by_itself(self, pages: dict[str, str]) -> None:
+        text = texts(by_id(parse(pages["machine"]), "finding-highatomic-starves-thp-1-text"))
+        assert text.strip().splitlines() == [
+            "CRITICAL: Node 1 zone Normal: 3 of 5 free blocks of THP size lie in the HighAtomic "
+            "reserve",
+            "(lab-guest, 7.2.12+deb13-cloud-amd64, 2026-11-20T03:04:05+00:00; mmscope 0.1.0)",
+            "Seen: 5 pageblocks are HighAtomic (10 MiB), the cap is 5; 3 of them are free.",
+            "Why it hurts: THP may not take them: it falls back to base pages while the memory is "
+            "free.",
+            "Next:",
+            "1. Find who allocates atomically at order > 0.",
+            "2. Compare with a healthy host.",
+            "Kernel documentation: https://docs.kernel.org/mm/page_allocation.html",
+        ]
+
+    def test_a_finding_without_its_section_says_so(self, machine: Bundle) -> None:
+        astray = replace(made.verdict().found[0], section="ksm")
+        tree = parse(render(machine, Verdict([astray], [], [])))
+        assert "section ksm, which this bundle does not have" in texts(tree)
+
+
+def finding(severity: str, title: str = "T") -> Finding:
+    return replace(made.verdict().found[0], severity=severity, title=title)
+
+
+MISSED = NotChecked("id", "title", "reason")
+
+
+@pytest.mark.parametrize(
+    ("verdict", "said"),
+    [
+        (Verdict([], [("a", "A"), ("b", "B")], []), "Nothing found on h: 2 checks made."),
+        (
+            Verdict([], [("a", "A")], [MISSED, MISSED]),
+            "Nothing found on h: 1 check made. 2 checks could not be made.",
+        ),
+        (Verdict([], [], [MISSED]), "Nothing could be checked on h."),
+        (Verdict([finding("notice")], [], []), "1 notice on h; worst: T."),
+        (
+            Verdict([finding("warning", "W."), finding("critical", "C")], [], []),
+            "1 critical finding and 1 warning on h; worst: C.",
+        ),
+        (
+            Verdict([finding(s) for s in ("critical", "critical", "warning", "notice")], [], []),
+            "2 critical findings, 1 warning and 1 notice on h; worst: T.",
+        ),
+        (
+            Verdict([finding("odd"), finding("notice", "N")], [], []),
+            "1 notice and 1 other on h; worst: N.",
+        ),
+    ],
+)
+def test_the_sentence_counts(verdict: Verdict, said: str) -> None:
+    assert sentence(verdict, "h", []) == said
+
+
+def test_the_sentence_says_when_the_reading_is_incomplete() -> None:
+    sections = [
+        Section("zones", "failed", 0, 0, 0, "x"),
+        Section("ksm", "absent", 0, 0, 0, "x"),
+        Section("pcp_lists", "partial", 0, 0, 0, "x"),
+    ]
+    assert sentence(NOTHING, "h", sections).endswith("The reading is incomplete: zones, pcp_lists.")
+
+
+class TestSections:
+    def test_every_table_is_there_with_every_value(self, pages: dict[str, str]) -> None:
+        tree = parse(pages["machine"])
+        for name, (_, _, rows, _) in made.tables().items():
+            shown = by_id(tree, f"table-{name}")
+            if rows:
+                assert len(cells(elements(shown, "table")[0])) == min(len(rows), MAX_ROWS)
+
+    def test_numbers_are_exact_and_names_have_no_separators(self, pages: dict[str, str]) -> None:
+        zone = made.tables()["zones"][2][2]
+        row = cells(elements(by_id(parse(pages["machine"]), "table-zones"), "table")[0])[2]
+        assert row[:3] == ["1", "Normal", f"{zone.present_pages:,}"]
+        assert row[-1] == "0x100000"
+
+    def test_every_section_begins_with_words_and_a_link_to_the_kernels_own(
+        self, pages: dict[str, str]
+    ) -> None:
+        tree = parse(pages["machine"])
+        for name in {section for *_, section in made.tables().values()}:
+            intro = next(
+                e for e in by_id(tree, f"section-{name}").iter() if e.get("class") == "intro"
+            )
+            assert len(texts(intro)) > 100
+            for link in elements(intro, "a"):
+                assert str(link.get("href")).startswith("https://docs.kernel.org/")
+            assert elements(intro, "a")
+
+    def test_an_empty_check_is_one_line_that_says_what_agrees(self, pages: dict[str, str]) -> None:
+        line = by_id(parse(pages["machine"]), "table-pcp_checks")
+        assert line.tag == "p"
+        assert texts(line).startswith("Every CPU's page count agrees with its lists.")
+
+    def test_an_empty_check_of_a_partial_section_does_not_say_that_all_agrees(
+        self, tmp_path: Path
+    ) -> None:
+        partial = [Section("pcp_lists", "partial", 0, 4, 0, "stopped")]
+        bundle = made.write_bundle(tmp_path / "b", made.tables(), sections=partial)
+        line = texts(by_id(parse(render(bundle, NOTHING)), "table-pcp_checks"))
+        assert line.startswith("No rows, but the section is not whole.")
+
+    def test_an_unknown_section_shows_with_its_tables(self, tmp_path: Path) -> None:
+        rows = [made.Oddity("thing", 3 << 30, None, False)]
+        contents: dict[str, made.Table] = {"oddities": ("Odd things", made.Oddity, rows, "oddity")}
+        tree = parse(render(made.write_bundle(tmp_path / "b", contents), NOTHING))
+        assert "Odd things" in texts(by_id(tree, "section-oddity"))
+        table = elements(by_id(tree, "table-oddities"), "table")[0]
+        assert cells(table) == [["thing", "3 GiB", "", "no"]]
+        assert elements(table, "td")[1].get("title") == "3,221,225,472 bytes"
+
+    def test_a_table_of_a_section_that_is_not_listed_shows_too(self, tmp_path: Path) -> None:
+        bundle = made.write_bundle(tmp_path / "b", made.tables(), sections=[])
+        tree = parse(render(bundle, NOTHING))
+        assert "does not say how this section fared" in texts(by_id(tree, "section-zones"))
+        assert cells(elements(by_id(tree, "table-zones"), "table")[0])
+
+    def test_absent_and_failed_sections_say_why(self, tmp_path: Path) -> None:
+        sections = [
+            Section("page_owner", "absent", 0.1, 0, 0, "boot with page_owner=on"),
+            Section("zones", "failed", 0.1, 0, 8192, "memory cannot be read"),
+        ]
+        html = render(made.write_bundle(tmp_path / "b", {}, sections=sections), NOTHING)
+        tree = parse(html)
+        assert "boot with page_owner=on" in texts(by_id(tree, "section-page_owner"))
+        zones = texts(by_id(tree, "section-zones"))
+        assert "memory cannot be read" in zones
+        assert "8 KiB could not be read" in zones
+        assert "8 KiB unreadable" in texts(by_id(tree, "top"))
+        assert "1 section absent, 1 failed" in texts(by_id(tree, "top"))
+
+    def test_a_long_table_is_cut_and_says_where_the_rest_is(self, tmp_path: Path) -> None:
+        rows = [made.Oddity(str(number), number, None, None) for number in range(MAX_ROWS + 1234)]
+        contents: dict[str, made.Table] = {"oddities": ("Odd", made.Oddity, rows, "oddity")}
+        tree = parse(render(made.write_bundle(tmp_path / "b", contents), NOTHING))
+        shown = by_id(tree, "table-oddities")
+        assert len(cells(elements(shown, "table")[0])) == MAX_ROWS
+        assert "The first 500 of 1,734 rows; all of them are in oddities.csv" in texts(shown)
+
+    def test_every_column_is_explained_in_words(self, pages: dict[str, str]) -> None:
+        tree = parse(pages["machine"])
+        for name, (_, row_type, rows, _) in made.tables().items():
+            if rows:
+                shown = texts(by_id(tree, f"table-{name}"))
+                for described in columns(row_type):
+                    assert described.help in shown
+
+    def test_templates_exist_for_every_picture(self) -> None:
+        for picture in PICTURES:
+            assert (TEMPLATES / f"picture_{picture.name}.html").is_file()
+
+
+class TestDamage:
+    def test_a_missing_table_costs_itself_only(self, tmp_path: Path, pages: dict[str, str]) -> None:
+        bundle = made.write_bundle(tmp_path / "b", made.tables())
+        (tmp_path / "b" / "free_blocks.csv").unlink()
+        tree = parse(render(bundle, made.verdict()))
+        told = texts(by_id(tree, "section-free_lists"))
+        assert "No picture: free_blocks.csv: missing" in told
+        assert "This table could not be read: free_blocks.csv: missing" in told
+        assert str(tmp_path) not in texts(tree)
+        for name in ("section-pageblocks", "section-vm_counters"):
+            assert texts(by_id(tree, name)) == texts(by_id(parse(pages["machine"]), name))
+
+    def test_a_table_that_is_damaged_in_the_middle_says_so(self, tmp_path: Path) -> None:
+        rows = [made.Oddity(str(number), number, None, None) for number in range(9)]
+        contents: dict[str, made.Table] = {"oddities": ("Odd", made.Oddity, rows, "oddity")}
+        bundle = made.write_bundle(tmp_path / "b", contents)
+        path = tmp_path / "b" / "oddities.csv"
+        path.write_text(path.read_text().replace("7,7", "7,seven"))
+        shown = by_id(parse(render(bundle, NOTHING)), "table-oddities")
+        assert "could not be read: oddities.csv: damaged" in texts(shown)
+        assert len(cells(elements(shown, "table")[0])) == 7
+
+    @pytest.mark.parametrize("picture", PICTURES, ids=lambda picture: picture.name)
+    def test_a_picture_of_absurd_numbers_costs_its_own_section_only(
+        self, tmp_path: Path, pages: dict[str, str], picture: Any
+    ) -> None:
+        whole = parse(pages["machine"])
+        bundle = made.write_bundle(tmp_path / "b", made.tables())
+        path = tmp_path / "b" / f"{picture.table}.csv"
+        header, first, *rest = path.read_text().splitlines()
+        for absurd in ("", "-1", "999999999999999999999"):
+            broken = re.sub(r"(?<=,)\d+(?=,|$)|^\d+(?=,)", absurd, first)
+            path.write_text("\n".join([header, broken, *rest]) + "\n")
+            tree = parse(render(bundle, made.verdict()))
+            assert has_id(tree, f"picture-{picture.name}")
+            for name in {section for *_, section in made.tables().values()}:
+                if name != made.tables()[picture.table][3]:
+                    section = by_id(tree, f"section-{name}")
+                    assert texts(section) == texts(by_id(whole, f"section-{name}"))
+
+    @pytest.mark.parametrize("picture", PICTURES, ids=lambda picture: picture.name)
+    def test_a_picture_without_its_columns_says_which(self, tmp_path: Path, picture: Any) -> None:
+        contents: dict[str, made.Table] = {
+            picture.table: ("Odd", made.Oddity, [made.Oddity("a", 1, None, None)], "oddity")
+        }
+        tree = parse(render(made.write_bundle(tmp_path / "b", contents), NOTHING))
+        told = texts(by_id(tree, f"picture-{picture.name}"))
+        assert told.startswith(f"No picture: table {picture.table} has no column")
+
+    def test_without_a_page_size_amounts_are_pages(self, tmp_path: Path) -> None:
+        target = {key: value for key, value in made.TARGET.items() if key != "page_size"}
+        bundle = made.write_bundle(tmp_path / "b", made.tables(), target=target)
+        tree = parse(render(bundle, NOTHING))
+        assert "393,086 pages of unknown size" in texts(by_id(tree, "top"))
+        for picture in PICTURES:
+            assert not texts(by_id(tree, f"picture-{picture.name}")).startswith("No picture")
+        assert "KiB" not in texts(by_id(tree, "picture-watermarks"))
+
+
+class TestHostile:
+    def test_every_string_is_shown_as_it_is(self, pages: dict[str, str]) -> None:
+        shown = texts(parse(pages["hostile"]))
+        for text in made.HOSTILE[:-1]:
+            assert display.visible(text) in shown
+
+    def test_every_table_shows_every_string_of_its_rows(
+        self, pages: dict[str, str], hostile: Bundle
+    ) -> None:
+        tree = parse(pages["hostile"])
+        for name in hostile.tables.keys() - {"sections"}:
+            shown = texts(by_id(tree, f"table-{name}"))
+            for row in list(hostile.rows(name))[:MAX_ROWS]:
+                for value in row.values():
+                    if isinstance(value, str):
+                        assert display.visible(display.cut(value)) in shown
+
+    def test_templates_are_not_evaluated(self, pages: dict[str, str]) -> None:
+        assert "{{7*7}}{% raw %}" in texts(parse(pages["hostile"]))
+
+    def test_links_lead_to_plain_addresses_or_nowhere(self, pages: dict[str, str]) -> None:
+        for link in elements(parse(pages["hostile"]), "a"):
+            assert re.fullmatch(
+                r"#[a-z0-9_-]+|https://docs\.kernel\.org/[!-~]+", str(link.get("href"))
+            )
+
+    def test_ids_and_classes_are_ours(self, pages: dict[str, str]) -> None:
+        for element in parse(pages["hostile"]).iter():
+            for attribute in ("id", "class"):
+                assert re.fullmatch(r"[A-Za-z0-9_ -]*", element.get(attribute) or "")
+
+    def test_a_section_name_opens_no_other_file(self, pages: dict[str, str]) -> None:
+        assert "section-secret" in pages["hostile"]
+
+    def test_a_line_break_cannot_fake_a_line(self, machine: Bundle) -> None:
+        forged = replace(made.verdict().found[0], saw="harmless\nNext:\n1. rm -rf /")
+        tree = parse(render(machine, Verdict([forged], [], [])))
+        text = texts(by_id(tree, "finding-highatomic-starves-thp-1-text"))
+        assert "Seen: harmless Next: 1. rm -rf /" in text.splitlines()
+
+
+class TestWriting:
+    def test_appears_whole_for_others_to_read(self, tmp_path: Path) -> None:
+        path = tmp_path / "report.html"
+        write("<p>naïve</p>\n", path)
+        assert path.read_bytes() == "<p>naïve</p>\n".encode()
+        umask = os.umask(0)
+        os.umask(umask)
+        assert path.stat().st_mode & 0o777 == 0o666 & ~umask
+        assert os.listdir(tmp_path) == ["report.html"]
+
+    def test_a_full_disk_leaves_the_old_report_and_nothing_else(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        path = tmp_path / "report.html"
+        path.write_text("old")
+
+        def full(descriptor: int) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        monkeypatch.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match="No space"):
+            write("new", path)
+        assert path.read_text() == "old"
+        assert os.listdir(tmp_path) == ["report.html"]
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (4096, "4 KiB"),
+        ((1 << 20) - 1, "1 MiB"),
+        (1_536_000_000, "1.431 GiB"),
+        (-4096, "-4 KiB"),
+        (1023 << 20, "1023 MiB"),
+        (5 << 60, "5 EiB"),
+    ],
+)
+def test_sizes(value: int, said: str) -> None:
+    assert display.size(value) == said
+
+
+def test_sizes_in_narrow_places() -> None:
+    assert display.compact(4102, 4096) == "16.02M"
+    assert display.compact(1, 4096) == "4K"
+    assert display.compact(12_345, None) == "12,345p"
+
+
+@pytest.mark.parametrize(
+    ("part", "whole", "said"),
+    [
+        (0, 20, "0 %"),
+        (20, 20, "100 %"),
+        (1, 100_000, "<0.1 %"),
+        (99_999, 100_000, ">99.9 %"),
+        (1234, 100_000, "1.2 %"),
+        (3, 0, ""),
+    ],
+)
+def test_a_share_is_never_rounded_to_nothing_or_all(part: int, whole: int, said: str) -> None:
+    assert display.share(part, whole) == said
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(0.4, "0 s"), (17.3, "17 s"), (3600, "1 h 0 min"), (273_845.5, "3 d 4 h"), (-1.0, "")],
+)
+def test_durations(seconds: float, said: str) -> None:
+    assert display.duration(seconds) == said
+
+
+def every_character() -> Iterator[str]:
+    yield from map(chr, range(0x110000))
+
+
+def test_visible_writes_out_what_hides() -> None:
+    assert display.visible("a\x1b[31m\u202e\n\udc80é") == r"a\x1b[31m\u202e\n\udc80é"
+
+
+def test_visible_leaves_nothing_that_hides() -> None:
+    for char in every_character():
+        shown = display.visible(char)
+        assert shown.isprintable() or shown == char == "\u3000" or shown.isspace()
+        shown.encode()

@@ -1,0 +1,400 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+The report in a browser: opened from a file, offline, as an engineer would.
+
+Debian's Chromium drives it (``apt-get install chromium-headless-shell``), through Playwright; what
+axe-core says of its accessibility comes from ``npm ci --prefix tests``.
+"""
+
+import functools
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import report_bundle as made
+from playwright.sync_api import Browser, Page, sync_playwright
+from test_report import NOTHING, elements, parse, texts
+
+from reports.report import render, write
+
+BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+AXE = Path(__file__).parent / "node_modules" / "axe-core" / "axe.min.js"
+WIDE = (1280, 800)
+NARROW = (360, 740)
+SCHEMES = ("light", "dark")
+# What is folded away: the beginning of each.
+FOLDED = """
+() => [...document.querySelectorAll('details')].flatMap(
+    (folded) => [...folded.children]
+        .filter((child) => child.tagName !== 'SUMMARY')
+        .filter((child) => !child.checkVisibility())
+        .map((child) => folded.textContent.slice(0, 80)))
+"""
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    path = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if path is None:
+        pytest.fail(f"no {' or '.join(BROWSERS)} here: apt-get install chromium-headless-shell")
+    with sync_playwright() as playwright:
+        running = playwright.chromium.launch(executable_path=path)
+        yield running
+        running.close()
+
+
+@pytest.fixture(scope="session")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("reports")
+    odd = [made.Oddity(f"thing {n}", n * 1000, None, None) for n in (3, 1, 20, 10)]
+    unknown = made.Oddity("unknown", 7, 0.5, None)
+    contents = made.tables() | {"oddities": ("Odd", made.Oddity, [*odd, unknown], "oddity")}
+    machine = made.write_bundle(folder / "machine", contents)
+    hostile = made.write_bundle(
+        folder / "hostile",
+        made.hostile_tables(),
+        target=made.hostile_target(),
+        sections=made.hostile_sections(),
+    )
+    empty = made.write_bundle(folder / "empty", {}, target={}, sections=[])
+    written = {}
+    for name, html in (
+        ("machine", render(machine, made.verdict())),
+        ("hostile", render(hostile, made.hostile_verdict())),
+        ("empty", render(empty, NOTHING)),
+    ):
+        written[name] = folder / f"{name}.html"
+        write(html, written[name])
+    return written
+
+
+class Opened:
+    """An open page, what it asked for, and what it complained of."""
+
+    def __init__(self, page: Page, path: Path) -> None:
+        self.page = page
+        self.requests: list[str] = []
+        self.complaints: list[str] = []
+        page.on("request", lambda request: self.requests.append(request.url))
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        page.on("console", lambda message: self.complaints.append(message.text))
+        page.on("dialog", self.dialog)
+        page.goto(path.as_uri())
+
+    def dialog(self, dialog: object) -> None:
+        self.complaints.append("a dialog")
+        dialog.dismiss()  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def opening(browser: Browser) -> Iterator[functools.partial[Opened]]:
+    contexts = []
+
+    def open_page(
+        path: Path, size: tuple[int, int] = WIDE, scheme: str = "light", script: bool = True
+    ) -> Opened:
+        context = browser.new_context(
+            viewport={"width": size[0], "height": size[1]},
+            color_scheme=scheme,  # type: ignore[arg-type]
+            offline=True,
+            java_script_enabled=script,
+        )
+        contexts.append(context)
+        return Opened(context.new_page(), path)
+
+    yield functools.partial(open_page)
+    for context in contexts:
+        context.close()
+
+
+PAGES = ("machine", "hostile", "empty")
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
+@pytest.mark.parametrize("name", PAGES)
+class TestEveryPage:
+    def test_asks_for_nothing_complains_of_nothing_and_fits(
+        self, opening: functools.partial[Opened], files: dict[str, Path], name: str,
+        size: tuple[int, int], scheme: str,
+    ) -> None:  # fmt: skip
+        opened = opening(files[name], size, scheme)
+        # What is hidden may be too wide as well.
+        opened.page.evaluate("document.querySelectorAll('details').forEach((d) => d.open = true)")
+        assert opened.page.evaluate("document.documentElement.scrollWidth") <= size[0]
+        assert opened.requests == [files[name].as_uri()]
+        assert opened.complaints == []
+
+    def test_has_no_serious_barrier(
+        self, opening: functools.partial[Opened], files: dict[str, Path], name: str,
+        size: tuple[int, int], scheme: str,
+    ) -> None:  # fmt: skip
+        if not AXE.is_file():
+            pytest.fail(f"{AXE} is missing: npm ci --ignore-scripts --prefix tests")
+        opened = opening(files[name], size, scheme)
+        opened.page.evaluate("document.querySelectorAll('details').forEach((d) => d.open = true)")
+        opened.page.evaluate(AXE.read_text())
+        result = opened.page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+        serious = [
+            (found["id"], found["nodes"][0]["html"][:300], found["nodes"][0]["failureSummary"])
+            for found in result["violations"]
+            if found["impact"] in ("serious", "critical")
+        ]
+        assert serious == []
+        assert result["passes"]
+
+
+class TestFirstScreen:
+    def test_shows_verdict_facts_and_the_worst_finding(
+        self, opening: functools.partial[Opened], files: dict[str, Path]
+    ) -> None:
+        page = opening(files["machine"]).page
+        for selector in ("h1", ".verdict", ".facts", "article:first-of-type", "nav"):
+            box = page.locator(selector).first.bounding_box()
+            assert box is not None
+            assert box["y"] + box["height"] <= WIDE[1]
+
+    def test_on_a_telephone_the_verdict_comes_first(
+        self, opening: functools.partial[Opened], files: dict[str, Path]
+    ) -> None:
+        page = opening(files["machine"], NARROW).page
+        box = page.locator(".verdict").bounding_box()
+        assert box is not None
+        assert box["y"] < 120
+
+    @pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
+    def test_the_contents_stay(
+        self, opening: functools.partial[Opened], files: dict[str, Path], size: tuple[int, int]
+    ) -> None:
+        page = opening(files["machine"], size).page
+        page.emulate_media(reduced_motion="reduce")
+        page.locator("nav a", has_text="Pageblocks").click()
+        assert page.evaluate("scrollY") > 500
+        box = page.locator("nav").bounding_box()
+        assert box is not None
+        assert box["y"] == 0
+        heading = page.locator("#section-pageblocks-title").bounding_box()
+        assert heading is not None
+        assert 0 <= heading["y"] < size[1] / 2
+        # Nothing covers where the link led to.
+        if size == NARROW:
+            assert heading["y"] >= box["height"]
+
+
+class TestFreeLists:
+    def test_fit_a_laptop_with_all_their_columns(
+        self, opening: functools.partial[Opened], files: dict[str, Path]
+    ) -> None:
+        page = opening(files["machine"]).page
+        for grid in page.locator("table.heat").all():
+            assert grid.evaluate(
+                "(e) => e.parentElement.scrollWidth <= e.parentElement.clientWidth"
+            )
+
+
+class TestWithoutScript:
+    def test_every_word_is_there_and_no_button_that_does_nothing(
+        self, opening: functools.partial[Opened], files: dict[str, Path]
+    ) -> None:
+        opened = opening(files["machine"], script=False)
+        tree = parse(files["machine"].read_text())
+        shown = opened.page.locator("main").text_content() or ""
+        for table in elements(tree, "table"):
+            for cell in elements(table, "td"):
+                assert texts(cell) in shown
+        assert opened.page.locator("button:visible").count() == 0
+        assert opened.page.locator("input").count() == 0
+        assert opened.complaints == []
+
+    def test_what_is_folded_opens(
+        self, opening: functools.partial[Opened], files: dict[str, Path]
+    ) -> None:
+        page = opening(files["machine"], script=False).page
+        table = page.locator("#table-free_blocks table")
+        assert not table.is_visible()
+        page.locator("summary", has_text="free_blocks").click()
+        assert table.is_visible()
+
+
+class TestSorting:
+    def column(self, page: Page, index: int) -> list[str]:
+        return page.locator(f"#table-oddities tbody td:nth-child({index})").all_inner_texts()
+
+    def test_sizes_sort_by_their_bytes_both_ways(
+        self, opening: functools.partial[Opened], files: dict[str, Path]
+    ) -> None:
+        page = opening(files["machine"]).page
+        assert self.column(page, 1)[0] == "thing 3"
+        button = page.locator("#table-oddities th button", has_text="taken")
+        button.click()
+        assert self.column(page, 2) == [
+            "7 B",
+            *("1000 B", "2.93 KiB", "9.766 KiB", "19.53 KiB"),
+        ]
+        heading = page.locator("#table-oddities th", has_text="taken")
+        assert heading.get_attribute("aria-sort") == "ascending"
+        button.click()
+        assert self.column(page, 1) == ["thing 20", "thing 10", "thing 3", "thing 1", "unknown"]
+        assert heading.get_attribute("aria-sort") == "descending"
+
+    def test_by_keyboard(self, opening: functools.partial[Opened], files: dict[str, Path]) -> None:
+        page = opening(files["machine"]).page
+        page.locator("#table-oddities th button", has_text="name").focus()
+        page.keyboard.press("Enter")
+        assert self.column(page, 1) == ["thing 1", "thing 10", "thing 20", "thing 3", "unknown"]
+
+    def test_what_is_not_known_comes_last_both_ways(
+        self, opening: functools.partial[Opened], files: dict[str, Path]
+    ) -> None:
+        page = opening(files["machine"]).page
+        for _ in range(2):
+            page.locator("#table-oddities th button", has_text="ratio").click()
+            assert self.column(page, 3) == ["0.5", "", "", "", ""]
+
+    def test_one_column_at_a_time_is_marked(
+        self, opening: functools.partial[Opened], files: dict[str, Path]
+    ) -> None:
+        page = opening(files["machine"]).page
+        for name in ("name", "taken"):
+            page.locator("#table-oddities th button", has_text=name).click()
+        assert page.locator("#table-oddities th[aria-sort]").count() == 1
+
+
+class TestFiltering:
+    def test_keeps_the_rows_with_every_word_and_counts_them(
+        self, opening: functools.partial[Opened], files: dict[str, Path]
+    ) -> None:
+        page = opening(files["machine"]).page
+        page.locator("summary", has_text="free_blocks").click()
+        box = page.locator("#table-free_blocks")
+        box.get_by_role("searchbox").fill("dma32 highatomic")
+        expected = [
+            row
+            for row in made.tables()["free_blocks"][2]
+            if (row.zone, row.migratetype) == ("DMA32", "HighAtomic")
+        ]
+        assert box.locator("tbody tr:visible").count() == len(expected) == 11
+        assert box.get_by_role("status").inner_text() == "11 of 198 rows"
+        box.get_by_role("searchbox").fill("")
+        assert box.locator("tbody tr:visible").count() == 198
+
+    def test_short_tables_have_none(
+        self, opening: functools.partial[Opened], files: dict[str, Path]
+    ) -> None:
+        page = opening(files["machine"]).page
+        assert page.locator("#table-zones input, #table-oddities input").count() == 0
+
+
+class TestCopying:
+    def test_copies_the_finding_as_text(
+        self, opening: functools.partial[Opened], files: dict[str, Path]
+    ) -> None:
+        page = opening(files["machine"]).page
+        page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+        page.locator("#finding-highatomic-starves-thp-1 button").click()
+        page.wait_for_function("document.querySelector('button.copy').textContent === 'Copied'")
+        copied = page.evaluate("navigator.clipboard.readText()")
+        assert copied.startswith("CRITICAL: Node 1 zone Normal: 3 of 5 free blocks of THP size")
+        assert "\n2. Compare with a healthy host.\n" in copied
+
+
+class TestPrinting:
+    def test_everything_folded_is_open_without_script(
+        self, opening: functools.partial[Opened], files: dict[str, Path]
+    ) -> None:
+        page = opening(files["machine"], script=False).page
+        page.emulate_media(media="print")
+        assert page.evaluate(FOLDED) == []
+
+    def test_screen_folds_what_print_opens(
+        self, opening: functools.partial[Opened], files: dict[str, Path]
+    ) -> None:
+        assert opening(files["machine"]).page.evaluate(FOLDED) != []
+
+    def test_has_no_contents_and_no_buttons(
+        self, opening: functools.partial[Opened], files: dict[str, Path]
+    ) -> None:
+        page = opening(files["machine"]).page
+        page.emulate_media(media="print")
+        assert not page.locator("nav").is_visible()
+        assert page.locator("button.copy:visible, input:visible").count() == 0
+
+    @pytest.mark.parametrize("name", PAGES)
+    def test_makes_a_pdf_and_folds_again(
+        self, opening: functools.partial[Opened], files: dict[str, Path], name: str
+    ) -> None:
+        opened = opening(files[name])
+        opened.page.evaluate(
+            "addEventListener('beforeprint', () => { window.folded ="
+            " document.querySelectorAll('details:not([open])').length })"
+        )
+        before = opened.page.locator("details[open]").count()
+        pdf = opened.page.pdf(format="A4")
+        assert pdf.startswith(b"%PDF-")
+        assert opened.page.evaluate("window.folded") == 0
+        assert opened.page.locator("details[open]").count() == before
+        assert opened.complaints == []
+
+    def test_nothing_is_wider_than_the_paper(
+        self, opening: functools.partial[Opened], files: dict[str, Path]
+    ) -> None:
+        # A4 without its margins, at 96 pixels an inch.
+        page = opening(files["machine"], (700, 1000)).page
+        page.emulate_media(media="print")
+        assert page.evaluate("document.documentElement.scrollWidth") <= 700
+
+    def test_is_light_in_the_dark(
+        self, opening: functools.partial[Opened], files: dict[str, Path]
+    ) -> None:
+        page = opening(files["machine"], scheme="dark").page
+        page.emulate_media(media="print", color_scheme="light")
+        background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert background == "rgb(255, 255, 255)"
+
+
+class TestKeyboard:
+    def test_the_first_stop_skips_to_the_findings(
+        self, opening: functools.partial[Opened], files: dict[str, Path]
+    ) -> None:
+        page = opening(files["machine"]).page
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement.className") == "skip"
+        box = page.locator(".skip").bounding_box()
+        assert box is not None
+        assert box["x"] >= 0
+        page.keyboard.press("Enter")
+        assert page.evaluate("document.activeElement.id") == "main"
+
+    def test_focus_is_seen(
+        self, opening: functools.partial[Opened], files: dict[str, Path]
+    ) -> None:
+        page = opening(files["machine"]).page
+        for selector in ("nav li a", "button.copy", "summary", ".scroll"):
+            page.locator(selector).first.focus()
+            page.keyboard.press("Shift+Tab")
+            page.keyboard.press("Tab")
+            style = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+            assert style == "solid"
+
+    def test_a_link_into_something_folded_opens_it(
+        self, opening: functools.partial[Opened], files: dict[str, Path]
+    ) -> None:
+        page = opening(files["machine"]).page
+        page.locator("nav a", has_text="Not checked").click()
+        page.wait_for_function("document.getElementById('not-checked').open")
+
+
+class TestSavedPage:
+    def test_a_page_that_a_browser_saved_works_as_before(
+        self, opening: functools.partial[Opened], files: dict[str, Path], tmp_path: Path
+    ) -> None:
+        saved = tmp_path / "saved.html"
+        first = opening(files["machine"])
+        saved.write_text(first.page.content(), encoding="utf-8")
+        again = opening(saved)
+        assert again.complaints == []
+        for selector in ("th button", ".filter", "button.copy"):
+            assert again.page.locator(selector).count() == first.page.locator(selector).count()
+        again.page.locator("#table-oddities th button", has_text="taken").click()
+        assert again.page.locator("#table-oddities tbody td").first.inner_text() == "unknown"
