@@ -48,7 +48,7 @@ PEEK_BYTES = 64 << 10
 MAX_STACKS = 16_000
 MAX_TASKS = 20_000
 MAX_SEEN_BYTES = 6 << 20  # of parts of records as printed, until they are folded
-MAX_ORDER = 30  # twice what any kernel has
+MAX_ORDER = 30  # twice what any kernel has; 1 << 30 pages fit a table
 # Reading with several processes pays from here on.
 PARALLEL_BYTES = 8 << 20
 MAX_PROCESSES = 4
@@ -69,10 +69,6 @@ TASK = re.compile(
     rb"([0-9]+), mask ([0-9a-fx]+)\(([^)]*)\), pid (-?[0-9]+), tgid (-?[0-9]+) \((.*)\)\Z",
     re.DOTALL,
 )
-# %pS: symbol+0x1/0x2 [module], or an address that no symbol covers.
-FRAME = rb" [^\s;\[\]+]+(?:\+0x[0-9a-f]+/0x[0-9a-f]+)?(?: \[[^\s;\[\]]+\])?"
-FRAMES = re.compile(rb"(?:%b\n)*" % FRAME)
-STACK = re.compile(rb"((?:\n%b)*)(?:\nhandle: ([0-9]{1,10}))?" % FRAME)
 OFFSET = re.compile(rb"\+0x[0-9a-f]+/0x[0-9a-f]+")
 MIGRATED = b"Page has been migrated, last migrate reason: "
 CHARGED = re.compile(rb"\nCharged (\(via objcg\) )?to (offline )?memcg (.*)", re.DOTALL)
@@ -420,12 +416,30 @@ def split_lines(text: bytes) -> tuple[bytes, bytes]:
     return text[:end], text[end:]
 
 
+def is_stack(text: bytes) -> bool:
+    """
+    Whether text is lines of `` symbol+0x1/0x2 [module]``, or `` 0xaddress`` (``%pS``), as far as
+    the bytes between them tell; two records run into each other are not.
+    """
+    lines, modules = text.count(b"\n"), text.count(b" [")
+    return (
+        text.count(b" ") == lines + modules
+        and text.startswith(b" ")
+        and text.endswith(b"\n")
+        and text.count(b"\n ") == lines - 1
+        and text.count(b"]\n") == text.count(b"]") == text.count(b"[") == modules
+        and b";" not in text
+        and b" \n" not in text
+    )
+
+
 def parse_stack(text: bytes) -> tuple[int | None, bytes] | None:
     """(handle, stack as printed); None if it is neither: two records run into each other, say."""
-    match = STACK.fullmatch(text)
-    if match is None:
+    stack, found, handle = text.partition(b"\nhandle: ")
+    if found and not (handle.isdigit() and len(handle) <= 10):
         return None
-    return int(match[2]) if match[2] else None, match[1][1:] + b"\n" if match[1] else b""
+    stack = stack[1:] + b"\n" if stack else b""
+    return (int(handle) if found else None, stack) if not stack or is_stack(stack) else None
 
 
 def parse_tail(tail: bytes) -> tuple[tuple[Any, ...], bytes, int]:
@@ -468,15 +482,16 @@ class _Seen:
         """The entries of a record's parts; made where there are none."""
         head, page_type, block_type, text = groups
         stack, tail = split_rest(text)
-        if stack not in self.stacks and parse_stack(stack) is None:
+        fields = None
+        if stack not in self.stacks and (fields := parse_stack(stack)) is None:
             stack, tail = split_lines(text)
+            fields = parse_stack(stack)
         if head not in self.tasks:
             task = parse_task(head)
             wanted = task and self.selection.task(task)
             self.tasks[head] = [task[0], 0, task] if task and wanted else None if task else False
             self.bytes += len(head) + 300
         if stack not in self.stacks:
-            fields = parse_stack(stack)
             wanted = fields and self.selection.stack(fields[1])
             self.stacks[stack] = [0, 0, fields] if wanted else None if fields else False
             self.bytes += 2 * len(stack) + 300
@@ -764,7 +779,7 @@ def _run_part(
 
 # show_stacks, show_handles, show_stacks_handles
 
-HANDLE_LINE = re.compile(rb"((?: [^\n]+\n)+)handle: (-?[0-9]{1,10})\Z")
+HANDLE_LINE = re.compile(rb"(.*\n)handle: (-?[0-9]{1,10})\Z", re.DOTALL)
 HANDLE_PAGES = re.compile(rb"handle: (-?[0-9]{1,10})\nnr_base_pages: ([0-9]{1,10})\Z")
 
 
@@ -811,7 +826,7 @@ def read_show_stacks(source: Source, known: Container[bytes] = ()) -> Counted:
     for text in whole_records(source.chunks(), counted):
         for record in text[:-2].split(b"\n\n"):
             stack, _, number = record.rpartition(b"nr_base_pages: ")
-            if number.isdigit() and (stack in known or (stack and FRAMES.fullmatch(stack))):
+            if number.isdigit() and (stack in known or is_stack(stack)):
                 pages[stack] = pages.get(stack, 0) + int(number[:10])
             else:
                 counted.skipped += 1
@@ -853,7 +868,7 @@ def read_show_stacks_handles(source: Source) -> Counted:
     for text in whole_records(source.chunks(), counted):
         for record in text[:-2].split(b"\n\n"):
             match = HANDLE_LINE.match(record)
-            if match and FRAMES.fullmatch(match[1]):
+            if match and is_stack(match[1]):
                 counted.stacks[int(match[2]) & 0xFFFFFFFF] = match[1]
             else:
                 counted.skipped += 1
