@@ -40,7 +40,9 @@ from typing import IO, Any
 # bytes read, of how many (0: unknown)
 Progress = Callable[[int, int], None]
 
-CHUNK_BYTES = 128 << 10  # stays in a CPU's cache
+# Stays in a CPU's cache; and from 30,000 bytes on, bytes.find() prepares itself for long searches,
+# which takes longer than to find the end of a record.
+CHUNK_BYTES = 24 << 10
 # A record is printed into a buffer of at most a page (print_page_owner()); 64 KiB on some.
 MAX_RECORD_BYTES = 1 << 20
 PEEK_BYTES = 64 << 10
@@ -49,6 +51,7 @@ MAX_STACKS = 16_000
 MAX_TASKS = 20_000
 MAX_SEEN_BYTES = 6 << 20  # of parts of records as printed, until they are folded
 MAX_ORDER = 30  # twice what any kernel has; 1 << 30 pages fit a table
+ORDERS = (0,) * (MAX_ORDER + 1)
 # Reading with several processes pays from here on.
 PARALLEL_BYTES = 8 << 20
 MAX_PROCESSES = 4
@@ -327,11 +330,11 @@ class Selection:
 EVERYTHING = Selection()
 
 
-def piece_lists(
+def record_texts(
     chunks: Iterable[bytes], tally: Tally, begin: int = 0, end: int | None = None
-) -> Iterator[list[bytes]]:
+) -> Iterator[bytes]:
     """
-    Whole records without the words they begin with and the blank line they end with.
+    Texts of whole records, without the words each begins with; after each is :data:`BETWEEN`.
 
     :param chunks: the file from offset *begin* on. A record that began before is another reader's.
     :param tally: told of what is no record: text before the first, a last one that is cut short.
@@ -343,42 +346,38 @@ def piece_lists(
         cut = -1
         if end is not None and offset + len(data) > end:
             cut = data.find(BETWEEN, max(end - offset, 0))
-        pieces = (data if cut < 0 else data[:cut]).split(BETWEEN)
-        if cut < 0:
-            rest = pieces.pop()
-            offset += len(data) - len(rest)
-            if len(rest) > MAX_RECORD_BYTES:
-                # No record is that long. The mark keeps what follows from being taken for one.
-                offset += len(rest) - len(BETWEEN)
-                rest = b"?" + rest[1 - len(BETWEEN) :]
-        if pieces and first:
+        last = cut >= 0
+        if not last:
+            cut = data.rfind(BETWEEN)
+        text = data[: cut + len(BETWEEN)] if cut >= 0 else b""
+        rest = data[len(text) :]
+        offset += len(text)
+        if not last and len(rest) > MAX_RECORD_BYTES:
+            # No record is that long. The mark keeps what follows from being taken for one.
+            offset += len(rest) - len(BETWEEN)
+            rest = b"?" + rest[1 - len(BETWEEN) :]
+        if text and first:
             first = False
-            _first_piece(pieces, tally, begin)
-        yield pieces
-        if cut >= 0:
+            text = _first_text(text, tally, begin)
+        if text:
+            yield text
+        if last:
             return
     if first:
-        if begin or not rest:
-            return
-        pieces = [rest]
-        _first_piece(pieces, tally, begin)
-        if not pieces:
-            return
-        rest = pieces[0]
+        rest = _first_text(rest, tally, begin) if begin == 0 and rest else b""
     # The blank line is the last record's only mark of being whole.
     if rest.endswith(b"\n\n"):
-        yield [rest[:-2]]
-    else:
+        yield rest[:-2] + BETWEEN
+    elif rest:
         tally["truncated"] += 1
 
 
-def _first_piece(pieces: list[bytes], tally: Tally, begin: int) -> None:
-    """Take the beginning off the file's first record, or remove what is none of ours."""
-    if begin == 0 and pieces[0].startswith(BEGIN):
-        pieces[0] = pieces[0][len(BEGIN) :]
-    else:
-        del pieces[0]
-        tally["skipped"] += begin == 0
+def _first_text(text: bytes, tally: Tally, begin: int) -> bytes:
+    """The text without the beginning of the file's first record, or what is none of ours."""
+    if begin == 0 and text.startswith(BEGIN):
+        return text[len(BEGIN) :]
+    tally["skipped"] += begin == 0
+    return text.partition(BETWEEN)[2]
 
 
 def parse_task(head: bytes) -> tuple[int, bytes, bytes, int, int, bytes] | None:
@@ -393,14 +392,16 @@ def split_rest(text: bytes) -> tuple[bytes, bytes]:
     """
     What follows the first two lines, in two: the stack with its handle, and the lines after it.
 
-    The last line that begins with a space is taken for the stack's last. If a cgroup's name has
-    such a line in it, the stack is none (:func:`parse_stack`), and :func:`split_lines` is needed.
+    From the end, since there are few lines after a stack. If a cgroup's name has a line in it that
+    begins as one of a stack, the stack is none (:func:`parse_stack`), and :func:`split_lines` is
+    needed.
     """
-    frame = text.rfind(b"\n ")
-    end = text.find(b"\n", frame + 1) if frame >= 0 else 0
-    if text.startswith(b"\nhandle: ", end):
-        end = text.find(b"\n", end + 1)
-    return (text, b"") if end < 0 else (text[:end], text[end:])
+    end = len(text)
+    while (line := text.rfind(b"\n", 0, end)) >= 0:
+        if text.startswith((b"\n ", b"\nhandle: "), line):
+            return text[:end], text[end:]
+        end = line
+    return b"", text
 
 
 def split_lines(text: bytes) -> tuple[bytes, bytes]:
@@ -462,6 +463,12 @@ def parse_tail(tail: bytes) -> tuple[tuple[Any, ...], bytes, int]:
     return (name, offline, objcg, slab), reason, unknown
 
 
+def _pages(counts: list[Any]) -> tuple[int, int]:
+    """(pages, allocations) of allocations by order."""
+    by_order = counts[:-1]
+    return sum(number << order for order, number in enumerate(by_order)), sum(by_order)
+
+
 class _Seen:
     """
     Parts of records as printed, each with what it means and how often it was counted.
@@ -473,9 +480,10 @@ class _Seen:
     def __init__(self, selection: Selection) -> None:
         self.selection = selection
         self.tasks: dict[bytes, Any] = {}  # first line -> [order, allocations, fields]
-        self.stacks: dict[bytes, Any] = {}  # -> [pages, allocations, (handle, stack)]
-        self.tails: dict[bytes, Any] = {}  # -> [pages, allocations, fields]
-        self.places: dict[tuple[bytes, bytes], Any] = {}  # migratetypes -> row
+        # Allocations by order, and last the fields.
+        self.stacks: dict[bytes, Any] = {}  # (handle, stack)
+        self.tails: dict[bytes, Any] = {}  # (memcg, migrate reason, unknown lines)
+        self.places: dict[tuple[bytes, bytes], Any] = {}  # (of the page, of the pageblock)
         self.bytes = 0
 
     def entries(self, groups: tuple[bytes, ...]) -> tuple[Any, Any, Any, Any]:
@@ -493,12 +501,13 @@ class _Seen:
             self.bytes += len(head) + 300
         if stack not in self.stacks:
             wanted = fields and self.selection.stack(fields[1])
-            self.stacks[stack] = [0, 0, fields] if wanted else None if fields else False
+            self.stacks[stack] = [*ORDERS, fields] if wanted else None if fields else False
             self.bytes += 2 * len(stack) + 300
         if tail not in self.tails:
-            self.tails[tail] = [0, 0, parse_tail(tail)]
+            self.tails[tail] = [*ORDERS, parse_tail(tail)]
             self.bytes += len(tail) + 300
-        place = self.places.setdefault((page_type, block_type), [0, 0])
+        types = page_type, block_type
+        place = self.places.setdefault(types, [*ORDERS, types])
         return self.tasks[head], self.stacks[stack], self.tails[tail], place
 
     def fold(self, tally: Tally) -> None:
@@ -506,64 +515,93 @@ class _Seen:
         for order, allocations, (_, mask, names, pid, tgid, comm) in filter(
             None, self.tasks.values()
         ):
-            row = allocations << order, allocations
+            row: tuple[int, int] = (allocations << order, allocations)
             _add(tally["tasks"], (pid, tgid, comm), row, MAX_TASKS)
             _add(tally["orders"], order, row)
             _add(tally["gfp"], (mask, names), row, MAX_TASKS)
             tally["records"] += allocations
-        for pages, allocations, key in filter(None, self.stacks.values()):
-            _add(tally["stacks"], key, (pages, allocations), MAX_STACKS)
-        for pages, allocations, (memcg, reason, unknown) in self.tails.values():
-            _add(tally["memcgs"], memcg, (pages, allocations), MAX_TASKS)
+        for counts in filter(None, self.stacks.values()):
+            _add(tally["stacks"], counts[-1], _pages(counts), MAX_STACKS)
+        for counts in self.tails.values():
+            memcg, reason, unknown = counts[-1]
+            row = _pages(counts)
+            _add(tally["memcgs"], memcg, row, MAX_TASKS)
             if reason:
-                _add(tally["migrated"], reason, (pages, allocations), MAX_TASKS)
-            tally["unknown_lines"] += unknown * allocations
-        for types, row in self.places.items():
-            _add(tally["migratetypes"], types, row, MAX_TASKS)
+                _add(tally["migrated"], reason, row, MAX_TASKS)
+            tally["unknown_lines"] += unknown * row[1]
+        for counts in self.places.values():
+            _add(tally["migratetypes"], counts[-1], _pages(counts), MAX_TASKS)
         for parts in (self.tasks, self.stacks, self.tails, self.places):
             parts.clear()
         self.bytes = 0
 
 
-def tally_page_owner(lists: Iterable[list[bytes]], tally: Tally, selection: Selection) -> None:
+def tally_page_owner(texts: Iterable[bytes], tally: Tally, selection: Selection) -> None:
     """
     Count the records of ``page_owner`` by stack, task, order, gfp mask, migratetypes and memcg.
 
-    One regular expression a record. What repeats (first lines but for their time, stacks) is looked
-    up as it is printed, and parsed once. Records that are alike in a row, which are the rule in
-    memory that was allocated in one go, are compared and no more.
+    A record like the one before it, which is the rule in memory that was allocated in one go, is
+    compared as it is printed, all of it but its time and PFN. Another costs one regular expression;
+    its parts (first line, stack, the lines after) are looked up as they are printed, and parsed
+    once.
     """
     match = _HEAD.match
     seen = _Seen(selection)
-    last = task = stack = tail = place = None
-    run = 0
-
     tasks, stacks, tails, places = seen.tasks, seen.stacks, seen.tails, seen.places
-    for pieces in lists:
-        for piece in pieces:
-            found = match(piece)
+    task = stack = tail = place = None
+    run = 0
+    # Of the last record: its first line up to the time; what follows the second line, up to the
+    # next record. Of all records that were matched: the second line from " type " on.
+    head, rest = b"", b""
+    lines: dict[bytes, Any] = {}
+    head_size = rest_size = 0
+    for text in texts:
+        find, starts_with = text.find, text.startswith
+        position, size = 0, len(text)
+        while position < size:
+            if starts_with(head, position) and head_size:
+                begin = position + head_size
+                line = find(b"\n", begin)
+                end = find(b"\n", line + 1)
+                # A parenthesis would mean that the name goes on: "x), ts " is one, too.
+                if starts_with(rest, end) and find(b")", begin, line) < 0:
+                    here = lines.get(text[find(b" type ", line) : end])
+                    if here is not None:
+                        if here is not place:
+                            _count_run(task, stack, tail, place, run, tally)
+                            place, run = here, 0
+                        run += 1
+                        position = end + rest_size
+                        continue
+            _count_run(task, stack, tail, place, run, tally)
+            end = find(BETWEEN, position)
+            found = match(text, position, end)
             if found is None:
                 tally["skipped"] += 1
-                continue
-            groups = found.groups()
-            if groups == last:
-                run += 1
-                continue
+                task = stack = None
+                head_size = 0
+            else:
+                run = 1
+                first, page_type, block_type, after = found.groups()
+                printed, others = split_rest(after)
+                try:
+                    task = tasks[first]
+                    stack = stacks[printed]
+                    tail = tails[others]
+                    place = places[page_type, block_type]
+                except KeyError:
+                    task, stack, tail, place = seen.entries((first, page_type, block_type, after))
+                head, rest = first + b", ts ", after + BETWEEN
+                head_size, rest_size = len(head), len(rest)
+                line = find(b"\nPFN ", position + head_size)
+                lines[text[find(b" type ", line) : end - len(after)]] = place
+            position = end + len(BETWEEN)
+        if seen.bytes + 300 * len(lines) > MAX_SEEN_BYTES:
             _count_run(task, stack, tail, place, run, tally)
-            run, last = 1, groups
-            head, page_type, block_type, text = groups
-            printed, after = split_rest(text)
-            try:
-                task = tasks[head]
-                stack = stacks[printed]
-                tail = tails[after]
-                place = places[page_type, block_type]
-            except KeyError:
-                task, stack, tail, place = seen.entries(groups)
-        if seen.bytes > MAX_SEEN_BYTES:
-            _count_run(task, stack, tail, place, run, tally)
-            last = task = stack = None
+            task = stack = None
+            head_size = 0
             seen.fold(tally)
+            lines.clear()
     _count_run(task, stack, tail, place, run, tally)
     seen.fold(tally)
 
@@ -571,28 +609,25 @@ def tally_page_owner(lists: Iterable[list[bytes]], tally: Tally, selection: Sele
 def _count_run(task: Any, stack: Any, tail: Any, place: Any, run: int, tally: Tally) -> None:
     """Count records that are alike."""
     if task and stack:
-        pages = run << task[0]
+        order = task[0]
         task[1] += run
-        stack[0] += pages
-        stack[1] += run
-        tail[0] += pages
-        tail[1] += run
-        place[0] += pages
-        place[1] += run
+        stack[order] += run
+        tail[order] += run
+        place[order] += run
     elif task is False or stack is False:
         tally["skipped"] += run
 
 
-def tally_selected(lists: Iterable[list[bytes]], tally: Tally, selection: Selection) -> None:
+def tally_selected(texts: Iterable[bytes], tally: Tally, selection: Selection) -> None:
     """
     Count the records of ``page_owner`` that a selection by time wants, or by several keys together.
 
     Slower than :func:`tally_page_owner`, since every record's time is looked at.
     """
     seen = _Seen(selection)
-    for pieces in lists:
-        for piece in pieces:
-            found = _HEAD_TIMED.match(piece)
+    for text in texts:
+        for record in text.split(BETWEEN)[:-1]:
+            found = _HEAD_TIMED.match(record)
             if found is None:
                 tally["skipped"] += 1
                 continue
@@ -601,28 +636,22 @@ def tally_selected(lists: Iterable[list[bytes]], tally: Tally, selection: Select
             if task is False or stack is False:
                 tally["skipped"] += 1
             elif task and stack and selection.moment(int(ts)):
-                pages = 1 << task[0]
-                task[1] += 1
-                for row in (stack, tail, place):
-                    row[0] += pages
-                    row[1] += 1
+                _count_run(task, stack, tail, place, 1, tally)
                 if selection.cull:
-                    _cull(tally, selection.cull, task[2], stack[2], tail[2][0], int(ts), pages)
+                    _cull(tally, selection.cull, task[-1], stack[-1], tail[-1][0], int(ts))
         if seen.bytes > MAX_SEEN_BYTES:
             seen.fold(tally)
     seen.fold(tally)
 
 
-def _cull(
-    tally: Tally, keys: tuple[str, ...], task: Any, stack: Any, memcg: Any, ts: int, pages: int
-) -> None:
+def _cull(tally: Tally, keys: tuple[str, ...], task: Any, stack: Any, memcg: Any, ts: int) -> None:
     """Count an allocation under its values of the keys."""
-    _, mask, names, pid, tgid, comm = task
+    order, mask, names, pid, tgid, comm = task
     values = {
         "pid": pid,
         "tgid": tgid,
         "comm": comm,
-        "order": task[0],
+        "order": order,
         "gfp": names or mask,
         "stack": stack[1] or stack[0],
         "memcg": memcg[0],
@@ -633,7 +662,7 @@ def _cull(
     if key not in culled and len(culled) >= MAX_TASKS:
         key = None
     row = culled.setdefault(key, [0, 0, ts, ts])
-    row[0] += pages
+    row[0] += 1 << order
     row[1] += 1
     row[2], row[3] = min(row[2], ts), max(row[3], ts)
 
@@ -649,6 +678,8 @@ def allocator(stack: bytes, *, slab: bool = False) -> bytes:
 
 def _add(rows: dict[Any, Any], key: Any, row: Any, limit: int = 1 << 62) -> None:
     """Add pages and allocations to a key's; to None's when there are too many keys."""
+    if not row[1]:
+        return
     if key not in rows:
         if len(rows) >= limit:
             key = None
@@ -691,7 +722,7 @@ def read_page_owner(
     wanted = processes or min(available, max(source.size // PARALLEL_BYTES, 1))
     if source.plain and wanted > 1:
         return _read_in_parts(source, selection, progress, wanted)
-    count(piece_lists(_shown(source, progress), tally), tally, selection)
+    count(record_texts(_shown(source, progress), tally), tally, selection)
     return tally
 
 
@@ -767,7 +798,7 @@ def _run_part(
 
             assert isinstance(result, dict)
             count = tally_selected if selection.timed else tally_page_owner
-            count(piece_lists(chunks(), result, begin, end), result, selection)
+            count(record_texts(chunks(), result, begin, end), result, selection)
     except BaseException as error:
         result = f"{type(error).__name__}: {error}"
     try:

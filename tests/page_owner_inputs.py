@@ -178,7 +178,7 @@ def page_owner_records(
         stack = chance.choices(stacks, cum_weights=weights)[0]
         pid, tgid, comm = chance.choice(tasks)
         tail = chance.choice(tails)
-        for _ in range(min(records, chance.choice((1, 1, 1, 2, 4)))):
+        for _ in range(min(records, chance.choice((1, 2, 5, 10, 20)))):
             pfn += 1 << stack.order
             ts += chance.randrange(1000, 100000)
             records -= 1
