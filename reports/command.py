@@ -319,10 +319,10 @@ def run_show(args: argparse.Namespace) -> int:
     if args.what == "tables":
         for table in bundle.tables.values():
             print(f"{table.name:24} {visible(table.title)}")
-        for name, title in view_titles():
+        for name, title in views_of(bundle).items():
             print(f"{name:24} {title} (computed)")
         return DONE
-    if args.what not in bundle.tables and args.what in dict(view_titles()):
+    if args.what not in bundle.tables and args.what in views_of(bundle):
         return show_view(bundle, args.what, args.format)
     shown = bundle.table(args.what)
     cells = ([row[c.name] for c in shown.columns] for row in bundle.rows(args.what))
@@ -330,13 +330,14 @@ def run_show(args: argparse.Namespace) -> int:
     return DONE
 
 
-def view_titles() -> list[tuple[str, str]]:
-    """(name, title) of what DuckDB computes from a bundle's tables; none without DuckDB."""
+def views_of(bundle: Bundle) -> dict[str, str]:
+    """Name and title of what DuckDB computes from a bundle's tables; empty without DuckDB."""
     try:
-        from reports.tables import views
+        from reports.tables import open_database, views
     except ImportError:
-        return []
-    return [(name, title) for name, title, _ in views()]
+        return {}
+    missing = open_database(bundle).missing
+    return {name: title for name, title, _ in views() if name not in missing}
 
 
 def show_view(bundle: Bundle, name: str, form: str) -> int:
@@ -344,10 +345,8 @@ def show_view(bundle: Bundle, name: str, form: str) -> int:
     from reports.tables import open_database, view_columns
 
     database = open_database(bundle)
-    if name in database.missing:
-        raise BundleError(f"{bundle.path}: {name} cannot be computed: {database.missing[name]}")
     cells = (list(row.values()) for row in database.rows(f"select * from {name}"))
-    print_rows(view_columns(database, name), cells, form=form, title=dict(view_titles())[name])
+    print_rows(view_columns(database, name), cells, form=form, title=views_of(bundle)[name])
     return DONE
 
 

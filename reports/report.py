@@ -54,6 +54,11 @@ FACTS = {
     *("hostname", "release", "architecture", "kind", "source", "captured_at", "uptime_seconds"),
     *("page_size", "total_pages", "online_cpus"),
 }
+# What the reader must know of the reading before any number: `collect` notes it in the target.
+CAVEATS = {
+    "truncated": "The dump is not whole",
+    "fallback": "The kernel's memory was not read, only /proc and /sys",
+}
 # What a section is called in the page; others go by their name.
 TITLES = {
     "zones": "Zones and watermarks",
@@ -268,6 +273,11 @@ def render(bundle: Bundle, verdict: Verdict) -> str:
         host=host,
         sentence=sentence(verdict, host, bundle.sections),
         facts=_facts(bundle, page_size),
+        caveats=[
+            (words, _text(bundle.target[key]))
+            for key, words in CAVEATS.items()
+            if key in bundle.target
+        ],
         other_facts=sorted((k, _text(v)) for k, v in bundle.target.items() if k not in FACTS),
         statuses=_statuses(bundle),
         unreadable=sum(s.unreadable_bytes or 0 for s in bundle.sections),

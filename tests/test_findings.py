@@ -153,7 +153,7 @@ FOUND = {
     "compaction fails, and the rest is unknown": Case(
         "compaction-fails",
         [event("compact_success", 0), event("compact_fail", 20)],
-        ["succeeded in 0 of 20 attempts (0.0 %)",
+        ["succeeded in 0 of 20 attempts (0 %)",
          "compact_stall unknown since boot, uptime unknown; unknown pages scanned"],
         target=TARGET | {"uptime_seconds": None},
     ),
@@ -213,7 +213,7 @@ FOUND = {
          "20 pageblocks are HighAtomic, 10,240 pages reserved (40 MiB, 1.0 % of the zone;"
          " cap 10,240 pages). 16 blocks of 2 MiB are free in it; THP may use 1 others, though"
          " 200,000 pages (20.0 % of the zone) are free. THP faults got a huge page in 21 of 361"
-         " attempts (5.8 %) in 2.0 h since boot. Direct compaction succeeded in 0 of 20 (0.0 %)."],
+         " attempts (5.8 %) in 2.0 h since boot. Direct compaction succeeded in 0 of 20 (0 %)."],
         "warning",
     ),
     "a reserve that leaves THP nothing, and little is known": Case(
@@ -227,7 +227,7 @@ FOUND = {
         "highatomic-starves-thp",
         [*STARVED, dataclasses.replace(RESERVED, highatomic_reserved_pages=None), HIGHATOMIC,
          zone(node=1)],
-        ["unknown pages reserved (unknown size, unknown of the zone; cap 10,240 pages)"],
+        ["unknown pages reserved (unknown, unknown of the zone; cap 10,240 pages)"],
     ),
     "a reserve on a machine with 64 KiB pages": Case(
         "highatomic-starves-thp",
@@ -248,7 +248,7 @@ FOUND = {
     "THP falls back, settings unknown": Case(
         "thp-falls-back",
         [event("thp_fault_alloc", 0), event("thp_fault_fallback", 50)],
-        ["in 0 of 50 attempts (0.0 %)", "in 2.0 h since boot."],
+        ["in 0 of 50 attempts (0 %)", "in 2.0 h since boot."],
         unlike=["transparent_hugepage/enabled"],
     ),
     "blocks on another list": Case(
