@@ -364,20 +364,27 @@ def record_texts(
         if last:
             return
     if first:
-        rest = _first_text(rest, tally, begin) if begin == 0 and rest else b""
-    # The blank line is the last record's only mark of being whole.
-    if rest.endswith(b"\n\n"):
-        yield rest[:-2] + BETWEEN
-    elif rest:
-        tally["truncated"] += 1
+        rest = _first_text(rest, tally, begin) if rest and begin == 0 else b""
+    # The blank line is the last record's only mark of being whole; the next may have begun.
+    begun = bool(rest) or not first
+    cut = rest.rfind(b"\n\n")
+    if cut >= 0 and BEGIN.startswith(rest[cut + 2 :]):
+        yield rest[:cut] + BETWEEN
+        begun = bool(rest[cut + 2 :])
+    tally["truncated"] += begun
 
 
 def _first_text(text: bytes, tally: Tally, begin: int) -> bytes:
-    """The text without the beginning of the file's first record, or what is none of ours."""
-    if begin == 0 and text.startswith(BEGIN):
+    """The text from the first record on, without the words that it begins with."""
+    if begin:
+        return text.partition(BETWEEN)[2]
+    if BEGIN.startswith(text):
+        return text  # cut short in these words
+    if text.startswith(BEGIN):
         return text[len(BEGIN) :]
-    tally["skipped"] += begin == 0
-    return text.partition(BETWEEN)[2]
+    before, _, after = text.partition(b"\n" + BEGIN)
+    tally["skipped"] += bool(before.strip())
+    return after
 
 
 def parse_task(head: bytes) -> tuple[int, bytes, bytes, int, int, bytes] | None:
@@ -869,19 +876,18 @@ def read_show_handles(source: Source) -> Counted:
     counted = Counted()
     for text in whole_records(source.chunks(), counted):
         words = text.split()
-        try:
+        # Four words a record on two lines and a blank one; no others, and numbers of digits alone,
+        # where int() takes more.
+        if (
+            text.count(b"\n") * 4 == len(words) * 3
+            and set(words[::4]) == {b"handle:"}
+            and set(words[2::4]) == {b"nr_base_pages:"}
+            and b"".join(words[1::2]).isdigit()
+        ):
             handles, pages = list(map(int, words[1::4])), list(map(int, words[3::4]))
-            # As many lines as four words a record make, and no other words than these two.
-            whole = text.count(b"\n") * 4 == len(words) * 3 == len(handles) * 12
-            if (
-                whole
-                and set(words[::4]) == {b"handle:"}
-                and set(words[2::4]) == {b"nr_base_pages:"}
-            ):
+            if max(handles) < 1 << 32 and max(pages) < 1 << 32:
                 counted.pages.update(zip(handles, pages, strict=True))
                 continue
-        except ValueError:
-            pass
         for record in text[:-2].split(b"\n\n"):
             if match := HANDLE_PAGES.match(record):
                 counted.pages[int(match[1])] = int(match[2])
