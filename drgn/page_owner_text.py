@@ -73,8 +73,8 @@ _HEAD = re.compile(HEAD % b"[0-9]+")
 _HEAD_TIMED = re.compile(HEAD % b"([0-9]{1,20})")
 TYPES = re.compile(rb" type ([A-Za-z]+) Block [0-9]+ type ([A-Za-z]+) Flags [^\n]*")
 TASK = re.compile(
-    rb"([0-9]+), mask ([0-9a-fx]+)\(([^)]*)\), pid (-?[0-9]+), tgid (-?[0-9]+) \((.*)\)\Z",
-    re.DOTALL,
+    rb"([0-9]{1,2}), mask ((?:0x)?[0-9a-f]+)\(([^)]*)\), pid (-?[0-9]{1,10}), "
+    rb"tgid (-?[0-9]{1,10}) \(((?s:.){0,15})\)\Z"
 )
 OFFSET = re.compile(rb"\+0x[0-9a-f]+/0x[0-9a-f]+")
 MIGRATED = b"Page has been migrated, last migrate reason: "
@@ -392,9 +392,9 @@ def _first_text(text: bytes, tally: Tally, begin: int) -> bytes:
 
 
 def parse_task(head: bytes) -> tuple[int, bytes, bytes, int, int, bytes] | None:
-    """(order, mask, names of the mask, pid, tgid, comm) of what :data:`HEAD` matched."""
+    """(order, mask, names of the mask, pid, tgid, comm) of a first line up to its time."""
     match = TASK.match(head)
-    if match is None or int(match[1]) > MAX_ORDER:
+    if match is None:
         return None
     return int(match[1]), match[2], match[3], int(match[4]), int(match[5]), match[6]
 
@@ -502,30 +502,52 @@ class _Seen:
         types = page_type, block_type
         return self.places.setdefault(types, [*ORDERS, types])
 
+    def task(self, head: bytes) -> Any:
+        """The entry of a first line up to its time; None if it is none."""
+        if head not in self.tasks:
+            fields = parse_task(head.removesuffix(TIME))
+            if fields is None:
+                return None
+            wanted = fields[0] <= MAX_ORDER and self.selection.task(fields)
+            self.tasks[head] = (
+                [fields[0], 0, fields] if wanted else () if fields[0] <= MAX_ORDER else False
+            )
+            self.bytes += len(head) + 300
+        return self.tasks[head]
+
+    def stack(self, text: bytes) -> Any:
+        """The entry of a stack with its handle; None if it is none."""
+        if text not in self.stacks:
+            fields = parse_stack(text)
+            if fields is None:
+                return None
+            self.stacks[text] = [*ORDERS, fields] if self.selection.stack(fields[1]) else ()
+            self.bytes += 2 * len(text) + 300
+        return self.stacks[text]
+
+    def tail(self, text: bytes) -> Any:
+        """The entry of the lines after a stack."""
+        if text not in self.tails:
+            self.tails[text] = [*ORDERS, parse_tail(text)]
+            self.bytes += len(text) + 300
+        return self.tails[text]
+
     def entries(
         self, first: bytes, page_type: bytes, block_type: bytes, text: bytes
     ) -> tuple[Any, Any, Any, Any]:
-        """The entries of a record's parts; made where there are none."""
-        head = first + TIME
-        stack, tail = split_rest(text)
-        fields = None
-        if stack not in self.stacks and (fields := parse_stack(stack)) is None:
-            stack, tail = split_lines(text)
-            fields = parse_stack(stack)
-        if head not in self.tasks:
-            task = parse_task(first)
-            wanted = task and self.selection.task(task)
-            self.tasks[head] = [task[0], 0, task] if task and wanted else () if task else False
-            self.bytes += len(head) + 300
-        if stack not in self.stacks:
-            wanted = fields and self.selection.stack(fields[1])
-            self.stacks[stack] = [*ORDERS, fields] if wanted else () if fields else False
-            self.bytes += 2 * len(stack) + 300
-        if tail not in self.tails:
-            self.tails[tail] = [*ORDERS, parse_tail(tail)]
-            self.bytes += len(tail) + 300
-        place = self.place(page_type, block_type)
-        return self.tasks[head], self.stacks[stack], self.tails[tail], place
+        """The entries of a record's parts. Task and stack are False if they are none."""
+        printed, others = split_rest(text)
+        stack = self.stack(printed)
+        if stack is None:
+            printed, others = split_lines(text)
+            stack = self.stack(printed)
+        task = self.task(first + TIME)
+        return (
+            False if task is None else task,
+            False if stack is None else stack,
+            self.tail(others),
+            self.place(page_type, block_type),
+        )
 
     def fold(self, tally: Tally) -> None:
         """Move what was counted into a tally, and forget the parts."""
@@ -584,6 +606,8 @@ def tally_page_owner(texts: Iterable[bytes], tally: Tally, selection: Selection)
                 head = text[position:begin]
                 head_size = len(head)
                 task = tasks.get(head)
+                if task is None:
+                    task = seen.task(head)
             line = find(b"\n", begin)
             end = find(b"\n", line + 1)
             where = text[find(b" type ", line) : end]
@@ -603,9 +627,12 @@ def tally_page_owner(texts: Iterable[bytes], tally: Tally, selection: Selection)
                 else:
                     stop = find(BETWEEN, max(end, position))
                     printed, others = split_rest(text[end:stop])
-                    stack, tail = stacks.get(printed), tails.get(others)
+                    stack = stacks.get(printed)
+                    if stack is None:
+                        stack = seen.stack(printed)
                     if stack is not None:
                         prints[mark] = printed, len(printed), stack
+                        tail = seen.tail(others)
                 following = stop + len(BETWEEN)
                 rest = text[end:following]
                 rest_size = len(rest)
