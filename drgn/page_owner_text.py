@@ -28,17 +28,23 @@ one row of its own that says so.
 It cannot know: allocations freed while the file was read, and who uses a page now.
 """
 
-import marshal
-import mmap
+from __future__ import annotations
+
 import os
 import re
-import select
-import signal
-from collections.abc import Callable, Container, Iterable, Iterator
-from typing import IO, Any
 
-# bytes read, of how many (0: unknown)
-Progress = Callable[[int, int], None]
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # not at run time: reading a hundred small files takes as long as these imports
+    import mmap
+    from collections.abc import Callable, Iterable, Iterator
+    from typing import IO, Any
+
+    # bytes read, of how many (0: unknown)
+    Progress = Callable[[int, int], None]
+    # What was counted, in plain dictionaries, so that a process can hand its own to another. A row
+    # is [pages, allocations]; of "culled" it goes on with the first and last ts.
+    Tally = dict[str, Any]
+    Listed = tuple[bytes, int, int]  # a stack with NUMBER, its size, its id
 
 # Stays in a CPU's cache; and from 30,000 bytes on, bytes.find() prepares itself for long searches,
 # which takes longer than to find the end of a record.
@@ -185,7 +191,7 @@ class Source:
             self._program.stderr.close()
         self._raw.close()
 
-    def __enter__(self) -> "Source":
+    def __enter__(self) -> Source:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -254,10 +260,6 @@ def stack_id(stack: bytes) -> int:
 
 
 # page_owner: counting
-
-# What was counted, in plain dictionaries, so that a process can hand its own to another. A row is
-# [pages, allocations]; of "culled" it goes on with the first and last ts.
-Tally = dict[str, Any]
 
 
 def new_tally() -> Tally:
@@ -792,6 +794,10 @@ def _read_in_parts(
     source: Source, selection: Selection, progress: Progress | None, parts: int
 ) -> Tally:
     """Count a plain file with several processes, each from the first beginning in its part."""
+    import mmap
+    import select
+    import signal
+
     edges = [source.size * part // parts for part in range(parts)] + [source.size]
     # Each process writes how far it is to a place that all share.
     done = mmap.mmap(-1, 8 * parts)
@@ -826,6 +832,8 @@ def _read_in_parts(
 
 def _part_result(name: str, data: bytearray) -> Tally:
     """What a process handed over."""
+    import marshal
+
     if not data:
         raise TextError(f"{name}: a process that read it was killed (is memory short?)")
     result = marshal.loads(data)
@@ -839,6 +847,9 @@ def _run_part(
     name: str, selection: Selection, begin: int, end: int, writer: int, done: mmap.mmap, part: int
 ) -> None:
     """A child's whole life: count a part of a file, hand the tally over, end."""
+    import marshal
+    import signal
+
     result: Tally | str = new_tally()
     try:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -900,21 +911,61 @@ def whole_records(chunks: Iterable[bytes], counted: Counted) -> Iterator[bytes]:
     counted.truncated = bool(rest)
 
 
-def read_show_stacks(source: Source, known: Container[bytes] = ()) -> Counted:
-    """
-    Pages by stack as printed, of ``show_stacks``.
+NUMBER = b"nr_base_pages: "
 
-    :param known: stacks that were read before, which need not be looked at again.
+
+def read_show_stacks(
+    source: Source, ids: dict[bytes, int], order: list[Listed] | None = None
+) -> Counted:
+    """
+    Pages by id of the stack, of ``show_stacks``.
+
+    The kernel's list of stacks only grows at its head, so that a file has those of the file read
+    before, in the same order, but for stacks without pages: where one is expected, comparing finds
+    it, without a look-up.
+
+    :param ids: stack as printed to id; those that are new are added.
+    :param order: what the file read before listed, in its order; becomes this one's.
     """
     counted = Counted()
     pages = counted.pages
+    expected, here = order or [], 0
+    last = len(expected)
+    places: dict[int, int] = {}
+    listed: list[Listed] = []
     for text in whole_records(source.chunks(), counted):
-        for record in text[:-2].split(b"\n\n"):
-            stack, _, number = record.rpartition(b"nr_base_pages: ")
-            if number.isdigit() and (stack in known or is_stack(stack)):
-                pages[stack] = pages.get(stack, 0) + int(number[:10])
+        find, starts_with = text.find, text.startswith
+        position, size = 0, len(text)
+        while position < size:
+            entry = expected[here] if here < last else None
+            if entry is not None and starts_with(entry[0], position):
+                here += 1
+            else:
+                stop = text.index(b"\n\n", position)
+                stack = text[position : max(find(NUMBER, position, stop), position)]
+                key = ids.get(stack)
+                if key is None:
+                    if not is_stack(stack):
+                        counted.skipped += 1
+                        position = stop + 2
+                        continue
+                    key = ids[stack] = stack_id(stack)
+                entry = stack + NUMBER, len(stack) + len(NUMBER), key
+                if not places:
+                    places = {item[2]: place for place, item in enumerate(expected)}
+                here = places.get(key, here - 1) + 1
+            begin = position + entry[1]
+            end = find(b"\n", begin)
+            number = text[begin:end]
+            if number.isdigit() and len(number) <= 10 and starts_with(b"\n\n", end):
+                pages[entry[2]] = pages.get(entry[2], 0) + int(number)
+                listed.append(entry)
+                position = end + 2
             else:
                 counted.skipped += 1
+                position = text.index(b"\n\n", position) + 2
+    if order is not None:
+        order[:] = listed
     return counted
 
 
