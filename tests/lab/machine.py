@@ -64,6 +64,12 @@ MACHINE = (
 # own choosing.
 COMMAND_LINE = "console=ttyS0 panic=-1 numa_balancing=disable"
 
+# What a workload needs from the kernel's command line.
+WORKLOAD_OPTIONS = {
+    # The name since "mm/slub: unify all sl[au]b parameters with slab_$param" (v6.9), and before.
+    "slab": "slab_debug=U slub_debug=U",
+}
+
 _HEADER = 256  # guest/truth.c: "FILE <set> <path> <length>", padded
 
 
@@ -162,7 +168,7 @@ async def _run(
         *("-serial", f"file:{console.path}"),
         *("-chardev", f"socket,id=qmp,fd={theirs.fileno()}", "-mon", "chardev=qmp,mode=control"),
         *("-kernel", str(kernel.vmlinuz), "-initrd", str(initramfs)),
-        *("-append", f"{COMMAND_LINE} lab.workload={workload}"),
+        *("-append", f"{COMMAND_LINE} lab.workload={workload} {WORKLOAD_OPTIONS.get(workload, '')}"),
         *qemu_args,
     ]
     errors = folder / "qemu.log"

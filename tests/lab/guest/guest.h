@@ -24,10 +24,11 @@ void truth_add(const char *path);  // one more file to record, beside those alwa
 void truth_prepare(void);          // opens, warms up: everything that allocates
 void truth_record(void);           // reads A, then B
 extern char truth[];
-extern const size_t truth_size;
+extern size_t truth_size;          // as much as truth_prepare() found will be needed
 
 // workload_*.c
 void workload_fragment(void);
 void workload_live(void);
+void workload_slab(void);
 
 #endif

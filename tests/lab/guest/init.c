@@ -31,6 +31,7 @@ static const struct {
 	{ "idle", NULL },
 	{ "fragment", workload_fragment },
 	{ "live", workload_live },
+	{ "slab", workload_slab },
 };
 
 // QEMU's pvpanic ISA device, docs/specs/pvpanic: bit 0 says "panicked", and -action panic=pause then stops all vCPUs.
