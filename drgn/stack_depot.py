@@ -70,8 +70,8 @@ def stack_depot(prog: Program) -> StackDepot:
     parts = []
     damaged = freed = 0
     unit = np.dtype(("<u4", (4,)))
-    for begin in range(0, len(pools), POOLS_AT_ONCE):
-        group = pools[begin : begin + POOLS_AT_ONCE]
+    for number in range(0, len(pools), POOLS_AT_ONCE):
+        group = pools[number : number + POOLS_AT_ONCE]
         words = np.zeros((len(group), units, 4), "<u4")
         known = np.zeros((len(group), units), np.bool_)
         for row, (_, address) in enumerate(group):
@@ -130,15 +130,9 @@ def _layout(prog: Program) -> _Layout:
             fields[bits.name] = ((member.bit_offset + bits.bit_offset), mask)
     # "lib/stackdepot: rename slab to pool" (v6.3); "stackdepot: rename pool_index to
     # pool_index_plus_1" (v6.9), whose meaning had changed before its name (6.8.3): both are tried.
-    for name, biases in (
-        ("pool_index_plus_1", (1,)),
-        ("pool_index", (0, 1)),
-        ("slabindex", (0,)),
-    ):
-        if name in fields:
-            pool_shift, _ = fields[name]
-            break
-    else:
+    all_biases = {"pool_index_plus_1": (1,), "pool_index": (0, 1), "slabindex": (0,)}
+    name = next((name for name in all_biases if name in fields), None)
+    if name is None:
         raise LookupError("union handle_parts has no pool index")
     extra_shift, extra_mask = fields.get("extra", (0, 0))
     valid_shift, valid_mask = fields.get("valid", (0, 0))
@@ -149,11 +143,11 @@ def _layout(prog: Program) -> _Layout:
         _offset(record, "count"),
         offsetof(record, "entries"),
         record.member("entries").type.length or MAX_FRAMES,
-        pool_shift,
+        fields[name][0],
         fields["offset"][0],
         valid_mask << valid_shift,
         extra_mask << extra_shift,
-        biases,
+        all_biases[name],
     )
 
 

@@ -17,7 +17,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from drgn import FaultError, Program, RelocatableModule, Symbol, SymbolBinding, SymbolKind
+from drgn import (
+    FaultError,
+    MainModule,
+    Program,
+    RelocatableModule,
+    Symbol,
+    SymbolBinding,
+    SymbolKind,
+)
 from drgn.helpers.linux.kallsyms import module_kallsyms
 from numpy.typing import NDArray
 
@@ -84,15 +92,14 @@ def frame_names(prog: Program, addresses: NDArray[np.uint64]) -> list[str]:
     if kernel is None:
         kernel = prog.cache["symbol_table"] = symbol_table(prog.symbols())
     names = [f"{address:#x}" for address in addresses.tolist()]
-    _fill(names, kernel, addresses, np.arange(len(addresses)), "")
     for module, _ in prog.loaded_modules():
-        if not isinstance(module, RelocatableModule):
-            continue
         inside = np.zeros(len(addresses), np.bool_)
         for start, end in module.address_ranges or ():
             inside |= (addresses >= np.uint64(start)) & (addresses < np.uint64(end))
         wanted = np.flatnonzero(inside)
-        if not len(wanted):
+        if isinstance(module, MainModule):
+            _fill(names, kernel, addresses, wanted, "")
+        if not isinstance(module, RelocatableModule) or not len(wanted):
             continue
         suffix = f" [{module.name}]"
         for at in wanted.tolist():

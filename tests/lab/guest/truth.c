@@ -40,6 +40,7 @@ static const char *const patterns[] = {
 	"/proc/sys/vm/watermark_scale_factor",
 	"/sys/kernel/debug/extfrag/unusable_index",
 	"/sys/kernel/debug/extfrag/extfrag_index",
+	"/proc/slabinfo",
 	"/proc/meminfo",
 	"/proc/vmstat",
 	"/proc/zoneinfo",
