@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from drgn import FaultError, Program
+from drgn import Program
 from rows import column
 
 
@@ -51,16 +51,20 @@ THP_CHOICES = {
 
 
 def settings(prog: Program) -> list[Setting]:
-    """The knobs this kernel has; one it does not have is left out."""
+    """
+    The knobs this kernel has; one it does not have is left out.
+
+    :raises FaultError: one that it has cannot be read.
+    """
     rows = []
     for name, variable in SYSCTLS.items():
         try:
             rows.append(Setting(name, str(prog.variable(variable).value_())))
-        except (LookupError, FaultError):
+        except LookupError:
             continue
     try:
         flags = prog.variable("transparent_hugepage_flags").value_()
-    except (LookupError, FaultError):
+    except LookupError:
         return rows
     for name, choices in THP_CHOICES.items():
         choice = next(

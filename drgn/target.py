@@ -10,13 +10,15 @@ import contextlib
 import datetime
 import re
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from drgn import (
     FaultError,
     MissingDebugInfoError,
+    Object,
     Program,
     ProgramFlags,
 )
@@ -49,15 +51,18 @@ class Target:
     """What was read, as the bundle's ``target`` says it."""
 
     kind: str  # live, vmcore, qemu, files
-    release: str
-    architecture: str
+    release: str | None
+    architecture: str | None
     page_size: int
-    hostname: str
-    captured_at: str  # UTC; of a vmcore: the guest's own clock when it was taken
-    uptime_seconds: float
-    total_pages: int  # present pages
-    online_cpus: int
+    hostname: str | None
+    captured_at: str | None  # UTC; of a vmcore: the guest's own clock when it was taken
+    uptime_seconds: float | None
+    total_pages: int | None  # present pages
+    online_cpus: int | None
     source: str  # the file's name without its folder, or the QMP address
+
+
+T = TypeVar("T")
 
 
 def open_target(
@@ -271,32 +276,44 @@ def vmcoreinfo(prog: Program) -> dict[str, str]:
 
 def describe(prog: Program, source: str) -> Target:
     """
-    What the target says about itself. What cannot be read is empty or 0, never a guess.
+    What the target says about itself; what cannot be read is None, never a guess.
 
-    :param source: where it came from: a file's name, a QMP address.
+    :param source: where it came from: a file's name, a QMP address, empty for the live kernel.
     """
-    name = prog["init_uts_ns"].name
-    page_size = 1 << prog["PAGE_SHIFT"].value_()
-    present = sum(
-        zone.present_pages.value_()
-        for pgdat in for_each_online_pgdat(prog)
-        for zone in pgdat.node_zones
-    )
+
+    def read(value: Callable[[], T]) -> T | None:
+        try:
+            return value()
+        except (FaultError, LookupError, ValueError, OverflowError):
+            return None
+
+    def name(member: str) -> str | None:
+        text = prog["init_uts_ns"].name.member_(member).string_()
+        return str(text.decode("utf-8", "backslashreplace"))
+
+    def captured_at() -> str:
+        seconds = ktime_get_real_seconds(prog).value_()
+        return datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat()
+
+    info = vmcoreinfo(prog)
     live = prog.flags & ProgramFlags.IS_LIVE
-    kind = "vmcore" if not live else "qemu" if source else "live"
-    seconds = ktime_get_real_seconds(prog).value_()
     return Target(
-        kind=kind,
-        release=name.release.string_().decode("ascii", "backslashreplace"),
-        architecture=name.machine.string_().decode("ascii", "backslashreplace"),
-        page_size=page_size,
-        hostname=name.nodename.string_().decode("utf-8", "backslashreplace"),
-        captured_at=datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat(),
-        uptime_seconds=round(uptime(prog), 3),
-        total_pages=present,
-        online_cpus=len(list(for_each_online_cpu(prog))),
+        kind="vmcore" if not live else "qemu" if source else "live",
+        release=info.get("OSRELEASE") or read(lambda: name("release")),
+        architecture=read(lambda: name("machine")),
+        page_size=1 << prog["PAGE_SHIFT"].value_(),
+        hostname=read(lambda: name("nodename")),
+        captured_at=read(captured_at),
+        uptime_seconds=read(lambda: round(uptime(prog), 3)),
+        total_pages=read(lambda: sum(z.present_pages.value_() for z in _zones(prog))),
+        online_cpus=read(lambda: len(list(for_each_online_cpu(prog)))),
         source=source or "/proc/kcore",
     )
+
+
+def _zones(prog: Program) -> Iterator[Object]:
+    for pgdat in for_each_online_pgdat(prog):
+        yield from pgdat.node_zones
 
 
 def _reason(error: BaseException) -> str:

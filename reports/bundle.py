@@ -38,9 +38,9 @@ PROFILE = "https://datapackage.org/profiles/2.0/datapackage.json"
 IDENTIFIER = re.compile(r"[a-z][a-z0-9_]*\Z")
 # A description is small (a few hundred bytes a column); anything far larger is not ours.
 MAX_DESCRIPTION_BYTES = 16 << 20
-# Of one cell, far more than any stack or message has; the csv module's own limit is 128 KiB.
-MAX_CELL_BYTES = 8 << 20
-csv.field_size_limit(MAX_CELL_BYTES)
+# Of one cell, more than any stack or message has; the csv module's own limit is 128 KiB, DuckDB's
+# for a line 2 MiB.
+csv.field_size_limit(1 << 20)
 
 Cell = int | float | str | bool | None
 
@@ -309,7 +309,7 @@ class Bundle:
         path = self.plain_path(self.table(table))
         try:
             with path.open(newline="", encoding="utf-8") as file:
-                reader = csv.reader(file)
+                reader = csv.reader(file, strict=True)
                 header = next(reader, [])
                 if header != [c.name for c in described]:
                     raise ValueError(f"its columns are not those that {DESCRIPTION} declares")

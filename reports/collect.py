@@ -18,7 +18,7 @@ from pathlib import Path
 from types import FrameType
 
 from drgn import FaultError
-from target import Target, describe
+from target import Target
 from zones import read_zoneinfo
 
 from reports.bundle import Section, Writer
@@ -125,39 +125,34 @@ def collect(
     return sections
 
 
-def describe_memory(memory: Memory, source: str) -> Target:
-    """What a kernel's memory says about the machine."""
-    return describe(memory.prog, source)
-
-
 def describe_files(files: Files) -> Target:
     """
-    What a tree of text files says about the machine; unknown words are empty.
+    What a tree of text files says about the machine; what it does not say is None.
 
     :raises Absent: it has no /proc/zoneinfo, so it is no such tree.
     """
     zones = read_zoneinfo(files.read("proc/zoneinfo"))
     here = files.root.resolve() == Path("/")
 
-    def first(*paths: str) -> str:
+    def first(*paths: str) -> str | None:
         for path in paths:
             with contextlib.suppress(OSError):
                 return files.open(path).strip()
-        return ""
+        return None
 
-    version = first("proc/version").split()
+    version = (first("proc/version") or "").split()
     kernel = os.uname() if here else None
-    uptime = first("proc/uptime").split()
+    seconds = (first("proc/uptime") or "").split()
     taken = time.time() if here else (files.root / "proc/zoneinfo").stat().st_mtime
     return Target(
         kind="files",
-        release=first("proc/sys/kernel/osrelease") or (version[2] if len(version) > 2 else ""),
-        architecture=kernel.machine if kernel else "",
+        release=first("proc/sys/kernel/osrelease") or (version[2] if len(version) > 2 else None),
+        architecture=kernel.machine if kernel else None,
         page_size=os.sysconf("SC_PAGE_SIZE") if here else 4096,
         hostname=kernel.nodename if kernel else first("proc/sys/kernel/hostname", "hostname"),
         captured_at=datetime.datetime.fromtimestamp(int(taken), datetime.UTC).isoformat(),
-        uptime_seconds=float(uptime[0]) if uptime else 0.0,
+        uptime_seconds=float(seconds[0]) if seconds else None,
         total_pages=sum(zone.present_pages for zone in zones),
-        online_cpus=os.cpu_count() or 0 if here else 0,
+        online_cpus=os.cpu_count() if here else None,
         source=str(files.root) if here else files.root.name,
     )

@@ -24,12 +24,12 @@ from rich.progress import Progress as ProgressBar
 from rich.table import Table
 from rich.text import Text
 from rows import columns
-from target import TargetError, missing_bytes, open_target
+from target import TargetError, describe, missing_bytes, open_target
 from terminal import FORMATS, print_rows, visible
 
 from reports import __version__
 from reports.bundle import Bundle, BundleError, Section, Writer
-from reports.collect import Progress, collect, describe_files, describe_memory, run_section
+from reports.collect import Progress, collect, describe_files, explain, run_section
 from reports.doctor import Check, checks
 from reports.sections import SECTIONS, Absent, Files, Memory
 
@@ -70,6 +70,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             say(str(error))
         return NO_TARGET if isinstance(error, (TargetError, Absent)) else BAD_USAGE
+    except Exception as error:
+        # What a section cannot do is its own affair and never comes here.
+        if args.verbose:
+            traceback.print_exc()
+        say(f"{explain(error)}; -v shows where")
+        return NO_TARGET
 
 
 def say(text: str) -> None:
@@ -257,7 +263,7 @@ def run_collect(args: argparse.Namespace) -> int:
     with Writer(args.output, replace=args.force) as writer:
         source, name, notes = open_source(args)
         if isinstance(source, Memory):
-            target = describe_memory(source, name)
+            target = describe(source.prog, name)
         else:
             target = describe_files(source)
         with progress_bar() as progress:
@@ -297,10 +303,35 @@ def run_show(args: argparse.Namespace) -> int:
     if args.what == "tables":
         for table in bundle.tables.values():
             print(f"{table.name:24} {table.title}")
+        for name, title in view_titles():
+            print(f"{name:24} {title} (computed)")
         return DONE
+    if args.what not in bundle.tables and args.what in dict(view_titles()):
+        return show_view(bundle, args.what, args.format)
     shown = bundle.table(args.what)
     cells = ([row[c.name] for c in shown.columns] for row in bundle.rows(args.what))
     print_rows(shown.columns, cells, form=args.format, title=shown.title)
+    return DONE
+
+
+def view_titles() -> list[tuple[str, str]]:
+    """(name, title) of what DuckDB computes from a bundle's tables; none without DuckDB."""
+    try:
+        from reports.tables import views
+    except ImportError:
+        return []
+    return [(name, title) for name, title, _ in views()]
+
+
+def show_view(bundle: Bundle, name: str, form: str) -> int:
+    """Print a view over a bundle's tables."""
+    from reports.tables import open_database, view_columns
+
+    database = open_database(bundle)
+    if name in database.missing:
+        raise BundleError(f"{bundle.path}: {name} cannot be computed: {database.missing[name]}")
+    cells = (list(row.values()) for row in database.rows(f"select * from {name}"))
+    print_rows(view_columns(database, name), cells, form=form, title=dict(view_titles())[name])
     return DONE
 
 
@@ -333,7 +364,8 @@ def print_findings(verdict: "Verdict", *, everything: bool) -> None:
     console = Console(highlight=False, markup=False, emoji=False)
     styles = {"critical": "bold red", "warning": "bold yellow", "notice": "bold cyan"}
     if not verdict.found:
-        console.print("Nothing found.", style="bold")
+        nothing = "Nothing found." if verdict.clear else "Nothing could be checked."
+        console.print(nothing, style="bold")
     # Several rows of one finding share most of their words: these are said once, after the last.
     for _, group in itertools.groupby(verdict.found, key=lambda f: (f.id, f.severity)):
         findings = list(group)
@@ -347,8 +379,12 @@ def print_findings(verdict: "Verdict", *, everything: bool) -> None:
     if everything:
         for _, title_text in verdict.clear:
             console.print(f"{'ok':8} {title_text}")
+    by_reason: dict[str, list[str]] = {}
     for item in verdict.not_checked:
-        console.print(Text(visible(f"not checked: {item.title}: {item.reason}")))
+        by_reason.setdefault(item.reason, []).append(item.title)
+    for reason, titles in by_reason.items():
+        console.print(Text(visible(f"Not checked, since {reason}:")))
+        _print_labelled(console, "", titles)
 
 
 def _print_labelled(console: Console, label: str, texts: Iterable[str]) -> None:

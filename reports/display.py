@@ -19,8 +19,8 @@ def visible(text: str) -> str:
     """
     Text with everything that could hide or reorder it made visible.
 
-    Control bytes become their pictures (U+2400…), other invisible or undefined characters, such as
-    the right-to-left override or a lone surrogate, become ``\\u202e``.
+    Control bytes, invisible and undefined characters, such as the right-to-left override or a lone
+    surrogate, are written out as ``\\x1b`` or ``\\u202e``: legible in any font, as on the terminal.
     """
     if text.isascii() and text.isprintable():
         return text
@@ -28,14 +28,9 @@ def visible(text: str) -> str:
 
 
 def _visible(char: str) -> str:
-    code = ord(char)
-    if code < 0x20:
-        return chr(0x2400 + code)
-    if code == 0x7F:
-        return "\u2421"
     # Control, format, surrogate, private, unassigned; line and paragraph separators.
     if unicodedata.category(char) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"):
-        return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+        return ascii(char)[1:-1]
     return char
 
 
@@ -88,6 +83,13 @@ def short_size(value: int) -> str:
 def pages(value: int, page_size: int | None) -> str:
     """Pages as bytes; as a number of pages where the page size is not known."""
     return f"{value:,} pages" if page_size is None else size(value * page_size)
+
+
+def compact(value: int, page_size: int | None) -> str:
+    """Pages as bytes where there is little room: ``16.02M``; ``12p`` without a page size."""
+    if page_size is None:
+        return f"{value:,}p"
+    return size(value * page_size).replace(" ", "").removesuffix("iB")
 
 
 def share(part: int, whole: int) -> str:

@@ -9,7 +9,7 @@ has only empty, is *not checked*, and the reason is kept: silence must never mea
 """
 
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +70,7 @@ class Question:
     id: str
     about: str  # what it looks for, when there is no row to speak of
     section: str
-    needs: tuple[str, ...]  # table.column
+    needs: tuple[str, ...]  # table.column, or table.column where …
     sql: str
     severity: str  # unless the row has a column of that name
     title: str
@@ -78,6 +78,8 @@ class Question:
     why: str
     next: tuple[str, ...]
     links: tuple[Link, ...]
+    # Tables that only add to the words, with the columns used: empty where a bundle lacks them.
+    optional: dict[str, list[str]] = field(default_factory=dict)
 
 
 def load_questions(folder: Path = FINDINGS) -> list[Question]:
@@ -114,10 +116,10 @@ def percent(value: Any) -> str:
     return "unknown" if value is None else f"{100 * value:.1f} %"
 
 
-def mebibytes(pages: Any, page_size: int = 4096) -> str:
+def mebibytes(pages: Any, page_size: Any) -> str:
     """Pages as bytes, in the unit that suits them."""
-    if pages is None:
-        return "unknown"
+    if pages is None or not page_size:
+        return "unknown size"
     size = pages * page_size
     for unit, limit in (("KiB", 1 << 20), ("MiB", 1 << 30), ("GiB", 1 << 40)):
         if abs(size) < limit:
@@ -163,30 +165,53 @@ def ask(database: Database, questions: list[Question]) -> Verdict:
             not_checked.append(NotChecked(question.id, question.about, reason))
             continue
         try:
-            rows = database.rows(question.sql)
+            rows = database.rows(_query(database, question))
         except duckdb.Error as error:
             reason = f"the query failed: {str(error).splitlines()[0]}"
             not_checked.append(NotChecked(question.id, question.about, reason))
             continue
-        if not rows:
+        try:
+            findings = [_finding(environment, question, row) for row in rows]
+        except (jinja2.TemplateError, ArithmeticError, TypeError, ValueError) as error:
+            reason = f"its words do not fit what was found: {error}"
+            not_checked.append(NotChecked(question.id, question.about, reason))
+            continue
+        if not findings:
             clear.append((question.id, question.about))
-        found += [_finding(environment, question, row) for row in rows]
+        found += findings
     found.sort(key=lambda finding: SEVERITIES.index(finding.severity))
     return Verdict(found, clear, not_checked)
 
 
 def _unanswerable(database: Database, question: Question) -> str | None:
-    """Why a question cannot be asked: a table or column it needs is missing or all unknown."""
+    """Why a question cannot be asked: something it needs is missing, or all unknown."""
     for need in question.needs:
-        table, _, column = need.partition(".")
+        table, _, rest = need.partition(".")
+        column, _, condition = rest.partition(" where ")
+        query = f'select count(*) as n, count("{column}") as known from "{table}"'
         try:
-            rows = database.rows(f"select count(*) as n, count({column}) as known from {table}")
+            (row,) = database.rows(f"{query} where {condition or 'true'}")
         except duckdb.Error:
-            why = database.missing.get(table) or database.missing.get(f"section {question.section}")
-            return f"no table {table} in this bundle" + (f": {why}" if why else "")
-        if rows[0]["n"] and not rows[0]["known"]:
+            if why := database.missing.get(table):
+                return f"table {table} cannot be used: {why}"
+            section = f"section {question.section}"
+            why = database.missing.get(section)
+            return f"no table {table} in this bundle" + (f" ({section}: {why})" if why else "")
+        if condition and not row["n"]:
+            return f"{table} has no row where {condition}"
+        if row["n"] and not row["known"]:
             return f"{need} is unknown in this bundle"
     return None
+
+
+def _query(database: Database, question: Question) -> str:
+    """A question's SQL, with an empty table in place of each optional one that is not there."""
+    stand_ins = [
+        f"{table} as (select {', '.join(f'null::varchar as {c}' for c in columns)} limit 0)"
+        for table, columns in question.optional.items()
+        if not database.has(table)
+    ]
+    return f"with {', '.join(stand_ins)} {question.sql}" if stand_ins else question.sql
 
 
 def _finding(environment: jinja2.Environment, question: Question, row: dict[str, Any]) -> Finding:

@@ -26,7 +26,7 @@ COLUMNS = 64
 MAX_CELLS = 16384
 MAX_ROWS = 512
 LOW_ROWS = 96
-MAX_PATH_BYTES = 220_000
+MAX_PATH_BYTES = 240_000
 # With more runs than this, a title for each would be larger than the picture: rows have titles.
 MAX_RUN_TITLES = 1000
 # 128 TiB of 2 MiB pageblocks; more is damage.

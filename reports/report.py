@@ -323,13 +323,14 @@ def sentence(verdict: Verdict, host: str, sections: list[Section]) -> str:
         for severity in SEVERITIES
         if (number := sum(finding.severity == severity for finding in verdict.found))
     ]
+    others = sum(finding.severity not in SEVERITIES for finding in verdict.found)
+    if others:
+        parts.append(display.plural(others, "other"))
     unchecked = len(verdict.not_checked)
     if parts:
         listed = " and ".join(part for part in (", ".join(parts[:-1]), parts[-1]) if part)
         worst = min(verdict.found, key=lambda finding: _severity_rank(finding.severity))
         said = f"{listed} on {host}; worst: {display.prose(worst.title).rstrip('.')}."
-    elif verdict.found:
-        said = f"{display.plural(len(verdict.found), 'finding')} on {host}."
     elif unchecked and not verdict.clear:
         said = f"Nothing could be checked on {host}."
         unchecked = 0
@@ -604,6 +605,7 @@ def _environment(page_size: int | None, uptime: str) -> Environment:
         size=display.size,
         prose=display.prose,
         pages=lambda value: display.pages(value, page_size),
+        compact=lambda value: display.compact(value, page_size),
     )
     environment.globals.update(
         page_size=page_size,

@@ -89,7 +89,7 @@ def free_lists() -> list[FreeBlocks]:
 
 def pageblock_runs() -> list[PageblockRun]:
     """Runs of one to nine pageblocks, of every type, with every free share."""
-    rows = []
+    rows: list[PageblockRun] = []
     for node, zone, start, pageblocks in ZONES:
         done = 0
         while done < pageblocks:
@@ -115,7 +115,11 @@ def zone_rows(blocks: list[FreeBlocks]) -> list[Zone]:
     """DMA above high, DMA32 below low, Normal above high only with its HighAtomic part."""
     free = {zone: sum(b.pages for b in blocks if b.zone == zone) for _, zone, *_ in ZONES}
     reserve = sum(b.pages for b in blocks if b.migratetype == "HighAtomic")
-    low = {"DMA": 100, "DMA32": free["DMA32"] + 10, "Normal": free["Normal"] - reserve - 900}
+    high = {
+        "DMA": 150,
+        "DMA32": free["DMA32"] * 13 // 10,
+        "Normal": (free["Normal"] - reserve) * 11 // 10,
+    }
     rows = []
     for node, zone, start, pageblocks in ZONES:
         pages = pageblocks * BLOCK
@@ -127,9 +131,9 @@ def zone_rows(blocks: list[FreeBlocks]) -> list[Zone]:
                 managed_pages=pages - 64,
                 spanned_pages=pages,
                 free_pages=free[zone],
-                wmark_min=low[zone] * 4 // 5,
-                wmark_low=low[zone],
-                wmark_high=low[zone] + (25 if zone == "DMA" else 1000),
+                wmark_min=high[zone] * 4 // 6,
+                wmark_low=high[zone] * 5 // 6,
+                wmark_high=high[zone],
                 wmark_boost=0,
                 highatomic_reserved_pages=5 * BLOCK if zone == "Normal" else 0,
                 highatomic_free_pages=reserve if zone == "Normal" else 0,

@@ -260,7 +260,7 @@ class TestFreeHeatmap:
         expected = {
             (row["node"], row["zone"], row["order"], row["migratetype"]): (
                 f"{row['blocks']:,}",
-                display.size(row["pages"] * PAGE) if row["blocks"] else "",
+                display.compact(row["pages"], PAGE) if row["blocks"] else "",
             )
             for row in rows_of("free_blocks")
         }

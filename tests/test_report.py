@@ -20,6 +20,7 @@ from xml.etree.ElementTree import Element
 import html5lib
 import pytest
 import report_bundle as made
+from rows import columns
 
 from reports import TEMPLATES, display
 from reports.bundle import Bundle, Section
@@ -296,6 +297,10 @@ MISSED = NotChecked("id", "title", "reason")
             Verdict([finding(s) for s in ("critical", "critical", "warning", "notice")], [], []),
             "2 critical findings, 1 warning and 1 notice on h; worst: T.",
         ),
+        (
+            Verdict([finding("odd"), finding("notice", "N")], [], []),
+            "1 notice and 1 other on h; worst: N.",
+        ),
     ],
 )
 def test_the_sentence_counts(verdict: Verdict, said: str) -> None:
@@ -389,8 +394,12 @@ class TestSections:
         assert "The first 500 of 1,734 rows; all of them are in oddities.csv" in texts(shown)
 
     def test_every_column_is_explained_in_words(self, pages: dict[str, str]) -> None:
-        shown = texts(by_id(parse(pages["machine"]), "table-zones"))
-        assert "the reserve stops growing at this size, computed as this kernel does" in shown
+        tree = parse(pages["machine"])
+        for name, (_, row_type, rows, _) in made.tables().items():
+            if rows:
+                shown = texts(by_id(tree, f"table-{name}"))
+                for described in columns(row_type):
+                    assert described.help in shown
 
     def test_templates_exist_for_every_picture(self) -> None:
         for picture in PICTURES:
@@ -540,6 +549,12 @@ def test_sizes(value: int, said: str) -> None:
     assert display.size(value) == said
 
 
+def test_sizes_in_narrow_places() -> None:
+    assert display.compact(4102, 4096) == "16.02M"
+    assert display.compact(1, 4096) == "4K"
+    assert display.compact(12_345, None) == "12,345p"
+
+
 @pytest.mark.parametrize(
     ("part", "whole", "said"),
     [
@@ -565,6 +580,10 @@ def test_durations(seconds: float, said: str) -> None:
 
 def every_character() -> Iterator[str]:
     yield from map(chr, range(0x110000))
+
+
+def test_visible_writes_out_what_hides() -> None:
+    assert display.visible("a\x1b[31m\u202e\n\udc80é") == r"a\x1b[31m\u202e\n\udc80é"
 
 
 def test_visible_leaves_nothing_that_hides() -> None:

@@ -22,11 +22,12 @@ from pageblocks import pageblock_runs, pageblocks, read_pagetypeinfo_blocks
 from pcp_lists import pcp_pages, read_zoneinfo_pcp
 from settings import read_settings, settings
 from struct_pages import valid_page_ranges
+from target import describe
 from vm_counters import read_vmstat, vm_counters
 from zones import for_each_zone, read_zoneinfo, zone_name, zone_page_state, zones
 
 from reports.bundle import Bundle, Writer
-from reports.collect import collect, describe_memory, run_section
+from reports.collect import collect, run_section
 from reports.findings import ask, load_questions
 from reports.sections import SECTIONS, Memory
 from reports.tables import open_database
@@ -306,5 +307,5 @@ def bundle_of(lab: Lab, path: Path) -> Bundle:
     """Collect the lab's core into a bundle."""
     memory = Memory(lab.prog)
     with Writer(path) as writer:
-        collect(memory, describe_memory(memory, "vmcore"), writer)
+        collect(memory, describe(memory.prog, "vmcore"), writer)
     return Bundle(path)

@@ -367,4 +367,7 @@ void workload_fragment(void)
 	write_file("/proc/sys/vm/percpu_pagelist_high_fraction", "0");
 	cpu_lists();
 	say_state("done");
+	// A capture without what it is for is worse than none: it would be kept.
+	if (column_of("/proc/pagetypeinfo", "Normal", "HighAtomic", 9) + column_of("/proc/pagetypeinfo", "Normal", "HighAtomic", 10) == 0)
+		fail("the HighAtomic reserve has no free block of order 9: boot again, and if it stays so, see reserve()");
 }

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Vmcores that are cut short, and symbols that do not fit: one clear line, and nothing invented.
+"""
+
+import os
+import shutil
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import Lab
+from target import build_id
+
+from reports.bundle import Bundle
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def mmscope(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "reports.command", *map(str, arguments)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+@pytest.fixture(scope="module")
+def cut(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the vmcore to cut from; each test leaves it shorter."""
+    path = tmp_path_factory.mktemp("cut") / "vmcore"
+    shutil.copyfile(lab.capture.vmcore, path)
+    return path
+
+
+@pytest.mark.parametrize("share", [0.97, 0.8, 0.5, 0.1, 0.0001])
+def test_a_vmcore_that_was_cut_short_is_read_as_far_as_it_goes(
+    lab: Lab, cut: Path, tmp_path: Path, share: float
+) -> None:
+    whole = lab.capture.vmcore.stat().st_size
+    os.truncate(cut, int(whole * share))
+    result = mmscope(
+        "collect", "--core", cut, "--symbols", lab.capture.vmlinux, "-o", tmp_path / "bundle"
+    )
+    assert result.returncode == 1, result.stderr
+    assert "Traceback" not in result.stderr
+    assert "the dump was cut short" in result.stderr
+    bundle = Bundle(tmp_path / "bundle")
+    assert "cut short" in str(bundle.target["truncated"])
+    missing = int(whole * (1 - share))
+    assert f"{missing:,}"[:3] == str(bundle.target["truncated"])[:3]
+    for section in bundle.sections:
+        assert section.status in ("ok", "partial", "failed")
+        if section.status != "ok":
+            assert section.message and f"{section.section}: {section.status}" in result.stderr
+    # What is there is what the whole core has; nothing appears that was not read.
+    true = {row.name: row.value for row in _counters(lab)}
+    if "vm_counters" in bundle.tables:
+        assert {row["name"]: row["value"] for row in bundle.rows("vm_counters")} == true
+    if "free_blocks" in bundle.tables:
+        free = sum(row["pages"] for row in bundle.rows("free_blocks"))
+        assert free <= sum(row.pages for row in lab.free.lists.blocks)
+
+
+def _counters(lab: Lab) -> list:  # type: ignore[type-arg]
+    from vm_counters import vm_counters
+
+    return vm_counters(lab.prog)
+
+
+def test_a_vmlinux_of_another_build_is_refused_with_both_build_ids(
+    lab: Lab, tmp_path: Path
+) -> None:
+    wrong = tmp_path / "vmlinux"
+    note = struct.pack("<III", 4, 20, 3) + b"GNU\0" + bytes(range(20))
+    header = struct.pack(
+        "<16sHHIQQQIHHHHHH",
+        b"\x7fELF\x02\x01\x01",
+        2,
+        62,
+        1,
+        0,
+        64,
+        0,
+        0,
+        64,
+        56,
+        1,
+        0,
+        0,
+        0,
+    )
+    segment = struct.pack("<IIQQQQQQ", 4, 4, 120, 0, 0, len(note), len(note), 4)
+    wrong.write_bytes(header + segment + note)
+    result = mmscope(
+        "collect", "--core", lab.capture.vmcore, "--symbols", wrong, "-o", tmp_path / "bundle"
+    )
+    assert result.returncode == 3
+    assert len(result.stderr.splitlines()) == 1
+    assert bytes(range(20)).hex() in result.stderr
+    assert str(build_id(lab.capture.vmlinux)) in result.stderr
+    assert not (tmp_path / "bundle").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["vmlinux"]
+
+
+def test_a_vmcore_without_symbols_says_what_to_install(lab: Lab, tmp_path: Path) -> None:
+    result = mmscope("collect", "--core", lab.capture.vmcore, "-o", tmp_path / "bundle")
+    assert result.returncode == 3
+    assert len(result.stderr.splitlines()) == 1
+    assert f"linux-image-{lab.capture.release}-dbg" in result.stderr
+    assert not list(tmp_path.iterdir())

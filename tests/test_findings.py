@@ -1,0 +1,662 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Every finding: a bundle in which it is found, one in which it is not, one that cannot tell.
+
+Each case is written as the rows of a bundle and the words that a reader must find.
+"""
+
+import dataclasses
+import re
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+from free_lists import FreeBlocks, FreeListCheck, MisplacedBlocks, read_pagetypeinfo
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pageblocks import Pageblocks
+from rows import column
+from settings import Setting
+from vm_counters import VmCounter
+from zones import FreeAccounting, Zone
+
+from reports import FINDINGS
+from reports.bundle import Bundle, Section, Writer
+from reports.findings import (
+    SEVERITIES,
+    Question,
+    Verdict,
+    evaluate,
+    load_questions,
+    mebibytes,
+    percent,
+    period,
+    thousands,
+)
+from reports.tables import Database, open_database
+
+DATA = Path(__file__).parent / "data" / "7.2"
+ZONE = Zone(
+    node=0, zone="Normal", present_pages=1 << 20, managed_pages=1_000_000, spanned_pages=1 << 20,
+    free_pages=200_000, wmark_min=10_000, wmark_low=12_500, wmark_high=15_000, wmark_boost=0,
+    highatomic_reserved_pages=0, highatomic_free_pages=0, highatomic_cap_pages=10_240,
+    start_pfn=1 << 20,
+)  # fmt: skip
+ACCOUNTING = FreeAccounting(0, "Normal", 200_000, 0, 200_000, 0, 0, 0, 0, None)
+TARGET = {
+    "kind": "vmcore", "release": "7.2.12", "page_size": 4096, "total_pages": 1 << 20,
+    "uptime_seconds": 7200.0,
+}  # fmt: skip
+NAMES = {
+    FreeBlocks: "free_blocks", FreeListCheck: "free_list_checks", MisplacedBlocks:
+    "misplaced_blocks", Pageblocks: "pageblocks", Setting: "settings", VmCounter: "vm_counters",
+    FreeAccounting: "free_accounting", Zone: "zones",
+}  # fmt: skip
+
+
+def zone(**changes: Any) -> Zone:
+    return dataclasses.replace(ZONE, **changes)
+
+
+def free(order: int, blocks: int, migratetype: str | None = "Movable", **where: Any) -> FreeBlocks:
+    place = {"node": 0, "zone": "Normal"} | where
+    return FreeBlocks(**place, order=order, migratetype=migratetype, blocks=blocks,
+                      pages=blocks << order)  # fmt: skip
+
+
+def all_orders(**blocks: int) -> list[FreeBlocks]:
+    """A row for each order, as a probe gives them; o9=3 means three blocks of order 9."""
+    return [free(order, blocks.get(f"o{order}", 0)) for order in range(11)]
+
+
+def event(name: str, value: int) -> VmCounter:
+    return VmCounter(name, "event", value, 0)
+
+
+def bundle(
+    path: Path, rows: Iterable[Any], empty: Iterable[type] = (), target: dict[str, Any] = TARGET,
+    sections: Sequence[Section] = (),
+) -> Bundle:  # fmt: skip
+    """A bundle of these rows, each in its table, and of empty tables."""
+    tables: dict[type, list[Any]] = {row_type: [] for row_type in empty}
+    for row in rows:
+        tables.setdefault(type(row), []).append(row)
+    with Writer(path) as writer:
+        for row_type, of_type in tables.items():
+            writer.table(NAMES[row_type], NAMES[row_type], row_type, of_type, section="x")
+        writer.finish(target, sections)
+    return Bundle(path)
+
+
+QUESTIONS = {question.id: question for question in load_questions()}
+
+
+@dataclass
+class Case:
+    """What a finding says of some rows."""
+
+    id: str
+    rows: list[Any]
+    words: list[str] = field(default_factory=list)  # in order; none: it is not found
+    severity: str | None = None
+    unlike: list[str] = field(default_factory=list)
+    empty: tuple[type, ...] = ()
+    target: dict[str, Any] = field(default_factory=lambda: TARGET)
+    why_not: str | None = None  # it cannot be checked
+
+
+STARVED = [
+    *[free(order, 0) for order in range(11)],
+    free(0, 50_000), free(9, 12, "HighAtomic"), free(10, 2, "HighAtomic"),
+    free(9, 1, "Isolate"),
+]  # fmt: skip
+RESERVED = zone(
+    highatomic_reserved_pages=10_240, highatomic_free_pages=8_192, highatomic_cap_pages=10_240
+)
+HIGHATOMIC = Pageblocks(0, "Normal", "HighAtomic", 20)
+
+FOUND = {
+    "below low": Case(
+        "below-watermarks",
+        [zone(free_pages=12_499)],
+        ["Node 0 zone Normal: usable free memory is below the low watermark",
+         "12,499 pages are usable (12,499 free);",
+         "min 10,000, low 12,500, high 15,000", "Below low kswapd runs"],
+        "warning",
+    ),
+    "below min": Case(
+        "below-watermarks", [zone(free_pages=9_999)],
+        ["below the min watermark", "9,999 pages are usable", "direct reclaim"], "critical",
+    ),
+    "below low but for the reserve": Case(
+        "below-watermarks",
+        [zone(free_pages=20_000, highatomic_free_pages=9_000)],
+        ["below the low watermark", "11,000 pages are usable (20,000 free", "9,000 of them"],
+        "warning",
+    ),
+    "below low on a kernel that leaves out the whole reserve": Case(
+        "below-watermarks",
+        [zone(free_pages=20_000, highatomic_free_pages=None, highatomic_reserved_pages=9_216)],
+        ["below the low watermark", "10,784 pages are usable (20,000 free"],
+    ),
+    "compaction fails": Case(
+        "compaction-fails",
+        [event("compact_success", 3), event("compact_fail", 1_397), event("compact_stall", 1_400),
+         event("compact_migrate_scanned", 92_713), event("compact_isolated", 2_550)],
+        ["Direct compaction succeeded in 3 of 1,400 attempts (0.2 %)",
+         "compact_success 3, compact_fail 1,397, compact_stall 1,400 in 2.0 h since boot;"
+         " 92,713 pages scanned for migration, 2,550 isolated."],
+        "warning",
+    ),
+    "compaction fails, and the rest is unknown": Case(
+        "compaction-fails",
+        [event("compact_success", 0), event("compact_fail", 20)],
+        ["succeeded in 0 of 20 attempts (0.0 %)",
+         "compact_stall unknown since boot, uptime unknown; unknown pages scanned"],
+        target=TARGET | {"uptime_seconds": None},
+    ),
+    "free memory in pieces": Case(
+        "external-fragmentation",
+        [*all_orders(o0=100_000, o1=20_000, o3=5_000, o9=10), zone(),
+         Setting("vm.extfrag_threshold", "500")],
+        ["Node 0 zone Normal: 723.1 MiB free, but 97.2 % of it unusable for a huge page",
+         "185,120 pages (18.5 % of the zone) are free and hold 10 blocks of order 9: unusable free "
+         "space index 0.972 at order 9, below 0.5 up to order 0."],
+        "warning", ["fragmentation index is"],
+    ),
+    "free memory in pieces, with no block at all": Case(
+        "external-fragmentation",
+        [*all_orders(o0=100_000, o1=20_000), zone(), Setting("vm.extfrag_threshold", "500")],
+        ["unusable free space index 1.000 at order 9",
+         "The fragmentation index is 0.998: a request of that order fails for fragmentation",
+         "direct compaction is tried above 0.500"],
+    ),
+    "free memory in pieces, of unknown migratetypes and threshold": Case(
+        "external-fragmentation",
+        [*[dataclasses.replace(row, migratetype=None) for row in all_orders(o0=100_000)], zone()],
+        ["hold 0 blocks of order 9", "below 0.5 up to order 0"], unlike=["tried above"],
+    ),
+    "a free list contradicts": Case(
+        "free-lists-damaged",
+        [FreeListCheck(1, "Normal", 2, "CMA", None, 2, "links lead to no list head"),
+         FreeListCheck(0, "DMA", 3, None, 5, 4, "nr_free differs")],
+        ["2 free lists contradict the struct pages",
+         "First: zone DMA, order 3, all types: nr_free differs. In all 6 blocks are concerned."],
+        "critical",
+    ),
+    "pages that nobody accounts for": Case(
+        "free-pages-unaccounted",
+        [dataclasses.replace(ACCOUNTING, nr_free_pages=200_512, remainder_pages=512)],
+        ["Node 0 zone Normal: NR_FREE_PAGES differs from the free lists by 512 pages",
+         "NR_FREE_PAGES 200,512, on free lists 200,000, unaccepted 0: remainder 512 pages (2 MiB)"],
+        "notice",
+    ),
+    "pages that are missing": Case(
+        "free-pages-unaccounted",
+        [dataclasses.replace(ACCOUNTING, nr_free_pages=199_999, remainder_pages=-1)],
+        ["differs from the free lists by -1 pages", "remainder -1 pages (-4 KiB)"],
+    ),
+    "a reserve at its cap": Case(
+        "highatomic-reserve-full",
+        [RESERVED, free(9, 10, "HighAtomic"), free(0, 1, "Movable")],
+        ["the HighAtomic reserve is at its cap and 50.0 % free",
+         "10,240 pages (40 MiB) are reserved, the cap is 10,240; 5,120 pages of it are free."],
+        "notice",
+    ),
+    "a reserve that starves THP": Case(
+        "highatomic-starves-thp",
+        [*STARVED, RESERVED, HIGHATOMIC, free(9, 1), event("thp_fault_alloc", 21),
+         event("thp_fault_fallback", 340), event("compact_success", 0), event("compact_fail", 20)],
+        ["Node 0 zone Normal: 16 of 17 free blocks of THP size lie in the HighAtomic reserve",
+         "20 pageblocks are HighAtomic, 10,240 pages reserved (40 MiB, 1.0 % of the zone;"
+         " cap 10,240 pages). 16 blocks of 2 MiB are free in it; THP may use 1 others, though"
+         " 200,000 pages (20.0 % of the zone) are free. THP faults got a huge page in 21 of 361"
+         " attempts (5.8 %) in 2.0 h since boot. Direct compaction succeeded in 0 of 20 (0.0 %)."],
+        "warning",
+    ),
+    "a reserve that leaves THP nothing, and little is known": Case(
+        "highatomic-starves-thp",
+        [*STARVED, dataclasses.replace(RESERVED, highatomic_cap_pages=None)],
+        ["16 of 16 free blocks of THP size", "unknown pageblocks are HighAtomic", "cap unknown",
+         "THP may use 0 others"],
+        "critical", ["THP faults got", "Direct compaction succeeded"], empty=(Pageblocks,),
+    ),
+    "a reserve of unknown size": Case(
+        "highatomic-starves-thp",
+        [*STARVED, dataclasses.replace(RESERVED, highatomic_reserved_pages=None), HIGHATOMIC,
+         zone(node=1)],
+        ["unknown pages reserved (unknown size, unknown of the zone; cap 10,240 pages)"],
+    ),
+    "a reserve on a machine with 64 KiB pages": Case(
+        "highatomic-starves-thp",
+        [free(9, 100), free(13, 2, "HighAtomic"), RESERVED, HIGHATOMIC],
+        ["2 of 2 free blocks of THP size", "2 blocks of 512 MiB are free in it"], "critical",
+        target=TARGET | {"page_size": 65536},
+    ),
+    "THP falls back": Case(
+        "thp-falls-back",
+        [event("thp_fault_alloc", 21), event("thp_fault_fallback", 340),
+         Setting("transparent_hugepage.enabled", "madvise"),
+         Setting("transparent_hugepage.defrag", "defer")],
+        ["THP page faults got a huge page in 21 of 361 attempts (5.8 %)",
+         "thp_fault_alloc 21, thp_fault_fallback 340 in 2.0 h since boot;"
+         " transparent_hugepage/enabled is madvise, defrag defer."],
+        "warning",
+    ),
+    "THP falls back, settings unknown": Case(
+        "thp-falls-back",
+        [event("thp_fault_alloc", 0), event("thp_fault_fallback", 50)],
+        ["in 0 of 50 attempts (0.0 %)", "in 2.0 h since boot."],
+        unlike=["transparent_hugepage/enabled"],
+    ),
+    "blocks on another list": Case(
+        "misplaced-blocks",
+        [MisplacedBlocks(0, "Normal", 0, "HighAtomic", "Movable", 5, 5),
+         MisplacedBlocks(0, "Normal", 3, "HighAtomic", "Movable", 2, 16)],
+        ["7 free blocks of Movable pageblocks are on HighAtomic lists",
+         "21 pages (84 KiB), up to order 3.", "With HighAtomic involved"],
+        "notice",
+    ),
+    "blocks on another list, no reserve involved": Case(
+        "misplaced-blocks", [MisplacedBlocks(0, "Normal", 0, "Unmovable", "Movable", 1, 1)],
+        ["1 free blocks of Movable pageblocks are on Unmovable lists", "1 pages (4 KiB)"],
+        unlike=["With HighAtomic involved"],
+    ),
+}  # fmt: skip
+
+CLEAR = {
+    "at the low watermark": Case("below-watermarks", [zone(free_pages=12_500)]),
+    "a zone without managed pages": Case(
+        "below-watermarks", [zone(free_pages=0, managed_pages=0)]
+    ),
+    "compaction that succeeds": Case(
+        "compaction-fails", [event("compact_success", 4), event("compact_fail", 16)]
+    ),
+    "compaction that was hardly tried": Case(
+        "compaction-fails", [event("compact_success", 0), event("compact_fail", 19)]
+    ),
+    "compaction that was never tried": Case(
+        "compaction-fails", [event("compact_success", 0), event("compact_fail", 0)]
+    ),
+    "memory in large blocks": Case("external-fragmentation", [*all_orders(o10=200), zone()]),
+    "little memory in pieces": Case(
+        "external-fragmentation", [*all_orders(o0=49_999), zone()]
+    ),
+    "a small zone in pieces": Case(
+        "external-fragmentation", [*all_orders(o0=3_000), zone(managed_pages=3_840)]
+    ),
+    "no free memory": Case("external-fragmentation", [*all_orders(), zone(free_pages=0)]),
+    "free lists that agree": Case("free-lists-damaged", [], empty=(FreeListCheck,)),
+    "free lists of a kernel that runs": Case(
+        "free-lists-damaged", [FreeListCheck(0, "DMA", 3, None, 5, 4, "nr_free differs")],
+        target=TARGET | {"kind": "live"},
+    ),
+    "every page accounted for": Case("free-pages-unaccounted", [ACCOUNTING]),
+    "pages of a kernel that runs": Case(
+        "free-pages-unaccounted", [dataclasses.replace(ACCOUNTING, remainder_pages=3)],
+        target=TARGET | {"kind": "live"},
+    ),
+    "a reserve below its cap": Case(
+        "highatomic-reserve-full",
+        [dataclasses.replace(RESERVED, highatomic_reserved_pages=9_728), free(9, 18, "HighAtomic")],
+    ),
+    "a reserve that is used": Case(
+        "highatomic-reserve-full", [RESERVED, free(9, 9, "HighAtomic")]
+    ),
+    "no cap, no reserve": Case(
+        "highatomic-reserve-full",
+        [zone(highatomic_cap_pages=0), free(0, 1, "HighAtomic")],
+    ),
+    "as many blocks for THP as in the reserve": Case(
+        "highatomic-starves-thp", [*STARVED, free(9, 16), RESERVED, HIGHATOMIC]
+    ),
+    "small blocks in the reserve": Case(
+        "highatomic-starves-thp", [free(8, 100, "HighAtomic"), free(9, 0), RESERVED, HIGHATOMIC]
+    ),
+    "THP that succeeds": Case(
+        "thp-falls-back", [event("thp_fault_alloc", 50), event("thp_fault_fallback", 50)],
+    ),
+    "THP that was hardly tried": Case(
+        "thp-falls-back", [event("thp_fault_alloc", 0), event("thp_fault_fallback", 49)],
+    ),
+    "no block on another list": Case("misplaced-blocks", [], empty=(MisplacedBlocks,)),
+}  # fmt: skip
+
+NOT_CHECKED = {
+    "no zones": Case("below-watermarks", [], why_not="no table zones in this bundle"),
+    "no counters": Case("compaction-fails", [], why_not="no table vm_counters in this bundle"),
+    "a kernel without compaction": Case(
+        "compaction-fails", [event("pgpgin", 1)],
+        why_not="vm_counters has no row where name = 'compact_success'",
+    ),
+    "a kernel without THP": Case(
+        "thp-falls-back", [event("compact_success", 1)],
+        why_not="vm_counters has no row where name = 'thp_fault_alloc'",
+    ),
+    "counters cut short": Case(
+        "thp-falls-back", [event("thp_fault_alloc", 1)],
+        why_not="vm_counters has no row where name = 'thp_fault_fallback'",
+    ),
+    "no free lists": Case(
+        "external-fragmentation", [zone()], why_not="no table free_blocks in this bundle",
+    ),
+    "a machine of unknown page size": Case(
+        "external-fragmentation", [*all_orders(o0=100_000), zone()],
+        target=TARGET | {"page_size": None}, why_not="target.thp_order is unknown in this bundle",
+    ),
+    "a machine of unknown page size, written as 0": Case(
+        "highatomic-starves-thp", [*STARVED, RESERVED, HIGHATOMIC],
+        target=TARGET | {"page_size": 0}, why_not="target.thp_order is unknown in this bundle",
+    ),
+    "no checks": Case("free-lists-damaged", [], why_not="no table free_list_checks in this bundle"),
+    "no accounting": Case(
+        "free-pages-unaccounted", [], why_not="no table free_accounting in this bundle"
+    ),
+    "an unknown cap": Case(
+        "highatomic-reserve-full",
+        [dataclasses.replace(RESERVED, highatomic_cap_pages=None), free(9, 10, "HighAtomic")],
+        why_not="zones.highatomic_cap_pages is unknown in this bundle",
+    ),
+    "unknown migratetypes": Case(
+        "highatomic-starves-thp", [free(9, 10, None), RESERVED, HIGHATOMIC],
+        why_not="free_blocks.migratetype is unknown in this bundle",
+    ),
+    "no misplaced blocks": Case(
+        "misplaced-blocks", [], why_not="no table misplaced_blocks in this bundle"
+    ),
+}  # fmt: skip
+
+
+def ask(path: Path, case: Case) -> Verdict:
+    opened = bundle(path / "b", case.rows, case.empty, case.target)
+    return evaluate(opened, [QUESTIONS[case.id]])
+
+
+@pytest.mark.parametrize("case", FOUND.values(), ids=FOUND.keys())
+def test_it_is_found_and_said(tmp_path: Path, case: Case) -> None:
+    verdict = ask(tmp_path, case)
+    assert (verdict.clear, verdict.not_checked) == ([], [])
+    (finding,) = verdict.found
+    text = "\n".join((finding.title, finding.saw, finding.why))
+    position = 0
+    for words in case.words:
+        assert words in text[position:], text
+        position = text.index(words, position)
+    for words in case.unlike:
+        assert words not in text
+    assert finding.severity == (case.severity or finding.severity)
+    assert finding.next
+    assert "None" not in text
+    assert "nan" not in text.split()
+    assert "inf " not in text
+
+
+@pytest.mark.parametrize("case", CLEAR.values(), ids=CLEAR.keys())
+def test_it_is_not_so(tmp_path: Path, case: Case) -> None:
+    verdict = ask(tmp_path, case)
+    assert (verdict.found, verdict.not_checked) == ([], [])
+    assert verdict.clear == [(case.id, QUESTIONS[case.id].about)]
+
+
+@pytest.mark.parametrize("case", NOT_CHECKED.values(), ids=NOT_CHECKED.keys())
+def test_it_cannot_be_told(tmp_path: Path, case: Case) -> None:
+    verdict = ask(tmp_path, case)
+    assert (verdict.found, verdict.clear) == ([], [])
+    (left,) = verdict.not_checked
+    assert left.reason == case.why_not
+
+
+@pytest.mark.parametrize(
+    "cases", [FOUND, CLEAR, NOT_CHECKED], ids=["found", "clear", "not checked"]
+)
+def test_every_finding_has_its_case(cases: dict[str, Case]) -> None:
+    assert {case.id for case in cases.values()} == set(QUESTIONS)
+
+
+# The engine.
+
+
+def test_an_empty_bundle_answers_nothing_and_says_so(tmp_path: Path) -> None:
+    verdict = evaluate(bundle(tmp_path / "b", []))
+    assert (verdict.found, verdict.clear) == ([], [])
+    assert {left.id for left in verdict.not_checked} == set(QUESTIONS)
+
+
+def test_the_reason_of_a_section_that_failed_is_given(tmp_path: Path) -> None:
+    section = Section("zones", "absent", 0.0, 0, 0, "/proc/zoneinfo: no such file")
+    opened = bundle(tmp_path / "b", [], sections=[section])
+    (left,) = evaluate(opened, [QUESTIONS["below-watermarks"]]).not_checked
+    assert left.reason == (
+        "no table zones in this bundle (section zones: /proc/zoneinfo: no such file)"
+    )
+
+
+def test_a_damaged_table_is_the_reason(tmp_path: Path) -> None:
+    opened = bundle(tmp_path / "b", [zone()])
+    (tmp_path / "b" / "zones.csv").write_text("node\nx\n")
+    (left,) = evaluate(opened, [QUESTIONS["below-watermarks"]]).not_checked
+    assert "table zones cannot be used" in left.reason
+    assert "its columns are not those that datapackage.json declares" in left.reason
+
+
+def test_the_worst_comes_first(tmp_path: Path) -> None:
+    rows = [zone(free_pages=1), *FOUND["blocks on another list"].rows, event("thp_fault_alloc", 0),
+            event("thp_fault_fallback", 99)]  # fmt: skip
+    found = evaluate(bundle(tmp_path / "b", rows, empty=[Setting])).found
+    assert [finding.severity for finding in found] == ["critical", "warning", "notice"]
+
+
+def test_words_from_the_kernel_are_not_a_template(tmp_path: Path) -> None:
+    hostile = "{{ 7*7 }}{% raw %}<script>"
+    opened = bundle(tmp_path / "b", [zone(zone=hostile, free_pages=1)])
+    (finding,) = evaluate(opened, [QUESTIONS["below-watermarks"]]).found
+    assert hostile in finding.title
+
+
+def question(**changes: Any) -> Question:
+    return dataclasses.replace(QUESTIONS["below-watermarks"], **changes)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"sql": "select nonsense from zones"}, "the query failed: Binder Error"),
+        (
+            {"title": "{{ misspelt }}"},
+            "its words do not fit what was found: 'misspelt' is undefined",
+        ),
+        ({"saw": "{{ node / 0 }}"}, "its words do not fit what was found: division by zero"),
+        ({"why": "{{ node + zone }}"}, "its words do not fit what was found: unsupported operand"),
+        ({"next": ("{% if %}",)}, "its words do not fit what was found: Expected an expression"),
+    ],
+)
+def test_a_finding_with_a_fault_costs_no_other(
+    tmp_path: Path, change: dict[str, Any], reason: str
+) -> None:
+    opened = bundle(tmp_path / "b", [zone(free_pages=1)])
+    verdict = evaluate(opened, [question(id="faulty", **change), question()])
+    assert [finding.id for finding in verdict.found] == ["below-watermarks"]
+    (left,) = verdict.not_checked
+    assert left.id == "faulty"
+    assert left.reason.startswith(reason)
+
+
+def test_every_file_is_a_finding() -> None:
+    assert set(QUESTIONS) == {path.stem for path in FINDINGS.glob("*")}
+    for asked in QUESTIONS.values():
+        assert asked.severity in SEVERITIES
+        assert asked.needs, "a finding that needs nothing would be clear of an empty bundle"
+        assert all(re.fullmatch(r"\w+\.\w+( where .+)?", need) for need in asked.needs)
+        assert all(link.url.startswith("https://") for link in asked.links)
+        assert asked.about.strip() == asked.about
+        assert "\n" not in asked.about
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("about = ", "Invalid value"),
+        ('about = "x"', "'needs'"),
+        ('needs = []\nnext = []\nabout = "x"', "missing"),
+    ],
+)
+def test_a_file_that_is_no_finding_is_named(tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "bad.toml").write_text(text)
+    with pytest.raises(ValueError, match=rf"bad\.toml: .*{words}"):
+        load_questions(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("shown", "words"),
+    [
+        (thousands(None), "unknown"),
+        (thousands(0), "0"),
+        (thousands(1234567), "1,234,567"),
+        (thousands(1.5), "1.500"),
+        (percent(None), "unknown"),
+        (percent(0), "0.0 %"),
+        (percent(1), "100.0 %"),
+        (mebibytes(None, 4096), "unknown size"),
+        (mebibytes(1, None), "unknown size"),
+        (mebibytes(1, 0), "unknown size"),
+        (mebibytes(0, 4096), "0 KiB"),
+        (mebibytes(1, 4096), "4 KiB"),
+        (mebibytes(-512, 4096), "-2 MiB"),
+        (mebibytes(1, 65536), "64 KiB"),
+        (mebibytes(1 << 28, 4096), "1 TiB"),
+        (period(None), "since boot, uptime unknown"),
+        (period(0), "since boot, uptime unknown"),
+        (period(17.26), "in 17 s since boot"),
+        (period(7200), "in 2.0 h since boot"),
+        (period(86400 * 30), "in 30.0 days since boot"),
+    ],
+)
+def test_numbers_are_said_with_their_unit(shown: str, words: str) -> None:
+    assert shown == words
+
+
+@dataclass(frozen=True)
+class Other:
+    """A table that no finding knows."""
+
+    x: int = column()
+
+
+@pytest.fixture(scope="module")
+def locked(tmp_path_factory: pytest.TempPathFactory) -> Database:
+    return open_database(bundle(tmp_path_factory.mktemp("locked") / "b", [zone()]))
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "select * from read_csv('/etc/passwd')",
+        "select * from read_text('/etc/passwd')",
+        "select * from '/etc/passwd'",
+        "select * from glob('/etc/*')",
+        "copy zones to '/tmp/stolen.csv'",
+        "export database '/tmp/stolen'",
+        "attach '/tmp/other.db'",
+        "install httpfs",
+        "load httpfs",
+        "select * from 'https://example.org/x.csv'",
+        "set enable_external_access = true",
+        "reset enable_external_access",
+        "set lock_configuration = false",
+        "set allow_unsigned_extensions = true",
+        "select * from FOUND_IN_PYTHON",
+    ],
+)
+def test_a_query_reaches_nothing_but_the_bundle(locked: Database, query: str) -> None:
+    FOUND_IN_PYTHON = locked.connection.sql("select 1")  # noqa: F841
+    with pytest.raises(duckdb.Error):
+        locked.rows(query)
+    assert locked.rows("select zone from zones") == [{"zone": "Normal"}]
+
+
+# The views, against the kernel's own formulas and words.
+
+
+def unusable_free_index(order: int, free_area: Sequence[int]) -> int:
+    """``unusable_free_index()`` of mm/vmstat.c, in thousandths."""
+    free_pages = sum(blocks << at for at, blocks in enumerate(free_area))
+    suitable = sum(blocks << (at - order) for at, blocks in enumerate(free_area) if at >= order)
+    if free_pages == 0:
+        return 1000
+    return (free_pages - (suitable << order)) * 1000 // free_pages
+
+
+def fragmentation_index(order: int, free_area: Sequence[int]) -> int:
+    """``__fragmentation_index()`` of mm/vmstat.c, in thousandths."""
+    free_pages = sum(blocks << at for at, blocks in enumerate(free_area))
+    if not sum(free_area):
+        return 0
+    if sum(free_area[order:]):
+        return -1000
+    return 1000 - (1000 + free_pages * 1000 // (1 << order)) // sum(free_area)
+
+
+free_areas = st.lists(
+    st.one_of(st.just(0), st.integers(0, 5), st.integers(0, 1 << 40)), min_size=1, max_size=14
+)
+
+
+@settings(max_examples=15)
+@given(zones=st.lists(free_areas, min_size=1, max_size=30), parts=st.randoms(use_true_random=False))
+def test_fragmentation_is_what_the_kernel_computes(zones: list[list[int]], parts: Any) -> None:
+    rows = []
+    for node, free_area in enumerate(zones):
+        for order, blocks in enumerate(free_area):
+            movable = parts.randint(0, blocks)  # a sum over migratetypes, Isolate among them
+            for name, share in (("Movable", movable), ("Isolate", blocks - movable)):
+                rows.append(free(order, share, name, node=node))
+    with tempfile.TemporaryDirectory() as folder:
+        small = [row for row in rows if row.pages < 1 << 62]
+        database = open_database(bundle(Path(folder) / "b", small))
+        got = {
+            (row["node"], row["order"]): (
+                round(row["unusable_index"] * 1000),
+                round(row["fragmentation_index"] * 1000),
+            )
+            for row in database.rows("from fragmentation")
+        }
+    assert got == {
+        (node, order): (unusable_free_index(order, area), fragmentation_index(order, area))
+        for node, area in enumerate(zones)
+        for order in range(len(area))
+    }
+
+
+@pytest.mark.parametrize("index", ["unusable_index", "extfrag_index"])
+def test_fragmentation_is_what_the_kernel_printed(tmp_path: Path, index: str) -> None:
+    rows = read_pagetypeinfo((DATA / "proc/pagetypeinfo").read_text())
+    database = open_database(bundle(tmp_path / "b", rows))
+    column = {"unusable_index": "unusable_index", "extfrag_index": "fragmentation_index"}[index]
+    printed = {}
+    for line in (DATA / "sys/kernel/debug/extfrag" / index).read_text().splitlines():
+        node, name, values = re.fullmatch(r"Node (\d+), zone +(\S+) (.*)", line).groups()
+        for order, value in enumerate(values.split()):
+            printed[int(node), name, order] = value
+    got = {
+        (row["node"], row["zone"], row["order"]): f"{row[column]:.3f}"
+        for row in database.rows("from fragmentation")
+    }
+    assert got == printed
+
+
+def test_thp_blocks_are_counted_in_blocks_of_thp_size(tmp_path: Path) -> None:
+    rows = [free(8, 100), free(9, 3), free(10, 2), free(9, 1, "Unmovable"), free(10, 1, "CMA"),
+            free(9, 7, "HighAtomic"), free(9, 5, "Isolate")]  # fmt: skip
+    (row,) = open_database(bundle(tmp_path / "b", rows)).rows("from thp_blocks")
+    assert (row["usable_blocks"], row["movable_blocks"], row["highatomic_blocks"]) == (10, 7, 7)
+
+
+def test_free_blocks_of_no_zone_are_no_zones(tmp_path: Path) -> None:
+    """Damage has node -1: it is free memory, and no zone's."""
+    rows = [*all_orders(o0=1), free(0, 5, node=-1, zone="unknown")]
+    database = open_database(bundle(tmp_path / "b", rows))
+    assert {row["node"] for row in database.rows("from fragmentation")} == {0}

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Rows: declared by dataclasses, printed so that a kernel's text cannot drive the terminal."""
+
+import csv
+import io
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rows import Column, column, columns, csv_line
+from terminal import format_cell, print_rows, visible
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row with every kind of column."""
+
+    name: str = column(key=True, help="what it is")
+    pages: int = column(unit="pages", help="how many")
+    share: float | None = column(unit="of 1")
+    note: str | None = column()
+    sure: bool | None = column()
+
+
+DESCRIBED = columns(Row)
+
+
+def test_columns_are_what_the_dataclass_declares() -> None:
+    assert [(c.name, c.type, c.nullable, c.unit, c.key) for c in DESCRIBED] == [
+        ("name", "string", False, "", True),
+        ("pages", "integer", False, "pages", False),
+        ("share", "number", True, "of 1", False),
+        ("note", "string", True, "", False),
+        ("sure", "boolean", True, "", False),
+    ]
+    assert [c.help for c in DESCRIBED] == ["what it is", "how many", "", "", ""]
+
+
+@dataclass
+class WithList:
+    ok: int
+    cells: list[int]
+
+
+@dataclass
+class WithEither:
+    either: int | str
+
+
+@pytest.mark.parametrize("row_type", [WithList, WithEither])
+def test_a_type_that_no_table_holds_is_named(row_type: type) -> None:
+    with pytest.raises(
+        TypeError, match=rf"{row_type.__name__}\.(cells|either): a table cannot hold"
+    ):
+        columns(row_type)
+
+
+HOSTILE = [
+    "\x1b[31mred\x1b[0m",
+    "\x1b]0;title\x07",
+    "a\rb\nc\td\be",
+    "\x7f\x80\x9b31m",
+    "\u202egnp.exe\u202c",
+    "\u2066x\u2069\u200b\u200f\ufeff\u2028",
+    "\udc80\udfff",
+]
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=ascii)
+def test_visible_sends_no_control(text: str) -> None:
+    shown = visible(text)
+    assert not re.search(
+        r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]", shown
+    )
+    shown.encode()  # no surrogate is left
+
+
+@given(st.text(st.characters(min_codepoint=32, max_codepoint=126)))
+def test_visible_leaves_plain_text_alone(text: str) -> None:
+    assert visible(text) == text
+
+
+def test_visible_writes_controls_out() -> None:
+    assert visible("é\x1b\u202e\udc80") == "é\\x1b\\u202e\\udc80"
+
+
+def of(kind: str, name: str = "x") -> Column:
+    return Column(name, kind, True, "", "", False)
+
+
+@pytest.mark.parametrize(
+    ("value", "column", "shown"),
+    [
+        (None, of("integer"), "-"),
+        (None, of("string"), "-"),
+        (0, of("integer"), "0"),
+        (-1234567, of("integer"), "-1,234,567"),
+        (4096, of("integer", "start_pfn"), "0x1000"),
+        (1234.5, of("number"), "1,234.500"),
+        ("", of("string"), ""),
+        ("\x1b", of("string"), "\\x1b"),
+    ],
+)
+def test_a_cell_on_a_terminal(value: Any, column: Column, shown: str) -> None:
+    assert format_cell(value, column) == shown
+
+
+def printed(rows: list[list[Any]], form: str = "table", described: list[Column] = DESCRIBED) -> str:
+    file = io.StringIO()
+    assert print_rows(described, rows, form=form, title="Rows", file=file) == len(rows)
+    return file.getvalue()
+
+
+def test_a_table_lines_up() -> None:
+    text = printed(
+        [
+            ["long enough to matter", 5, 0.25, None, None],
+            ["x", 1234567, None, "[bold]no markup", True],
+        ]
+    )
+    title, *lines = text.splitlines()
+    assert title.strip() == "Rows"
+    first, second = lines[-2:]
+    assert first.index(" 5 ") + 2 == second.index("1,234,567") + len("1,234,567"), "right-aligned"
+    assert second.startswith("x ")
+    assert re.split(r" {2,}", first.strip()) == ["long enough to matter", "5", "0.250", "-", "-"]
+    assert "[bold]no markup" in second
+
+
+def test_in_a_pipe_a_row_is_a_line_however_long() -> None:
+    long = "frame;" * 1000
+    text = printed([[long, 1, None, None, None]])
+    assert [line for line in text.splitlines() if long in line]
+
+
+def test_a_title_and_a_unit_from_a_stranger_are_shown_not_sent() -> None:
+    file = io.StringIO()
+    described = [Column("x", "integer", True, "\x1b[31m", "", False)]
+    print_rows(described, [[1]], title="\x1b]0;owned\x07", file=file)
+    assert "\x1b" not in file.getvalue()
+    assert "\x07" not in file.getvalue()
+
+
+cells = st.tuples(
+    st.text(),
+    st.integers(-(2**63), 2**63 - 1),
+    st.none() | st.floats(allow_nan=False, allow_infinity=False),
+    st.none() | st.text(),
+    st.none() | st.booleans(),
+)
+
+
+@given(st.lists(cells))
+def test_csv_round_trips(rows: list[tuple[Any, ...]]) -> None:
+    text = printed([list(row) for row in rows], "csv")
+    header, *lines = csv.reader(io.StringIO(text, newline=""))
+    assert header == [c.name for c in DESCRIBED]
+    words = {None: "", True: "true", False: "false"}
+    assert lines == [
+        [
+            name.replace("\0", "\\x00"),
+            str(pages),
+            "" if share is None else str(share),
+            "" if note is None else note.replace("\0", "\\x00"),
+            words[sure],
+        ]
+        for name, pages, share, note, sure in rows
+    ]
+    assert [float(line[2]) for line in lines if line[2]] == [r[2] for r in rows if r[2] is not None]
+
+
+@given(st.lists(cells))
+def test_json_round_trips(rows: list[tuple[Any, ...]]) -> None:
+    text = printed([list(row) for row in rows], "json")
+    assert [list(row.values()) for row in json.loads(text)] == [list(row) for row in rows]
+    assert text.isascii()
+
+
+def test_an_unknown_and_an_empty_cell_differ_in_csv() -> None:
+    assert csv_line([None, "", 0, float("nan")]) == ',"",0,\n'
+
+
+def test_a_number_that_is_none_is_null_in_json() -> None:
+    text = printed([["x", 1, float("nan"), None, None], ["y", 1, float("inf"), None, None]], "json")
+    assert "NaN" not in text
+    assert [row["share"] for row in json.loads(text)] == [None, None]
