@@ -24,7 +24,9 @@ import numpy as np
 from drgn import FaultError, Object, Program, offsetof, sizeof
 from drgn.helpers.linux.list import list_for_each_entry
 from drgn.helpers.linux.nodemask import nr_node_ids
+from drgn.helpers.linux.slab import slab_total_usage
 from kernel_arrays import CHUNK_BYTES, Gaps, read_array, struct_dtype
+from kernel_text import printed_number, whole_lines
 from linked_lists import find
 from numpy.typing import NDArray
 from rows import column
@@ -43,12 +45,12 @@ class SlabCache:
 
     cache: str = column(key=True, help="name; with its address where another cache has the same")
     objects: int = column(help="objects in use, those that a CPU keeps for itself included")
-    object_bytes: int = column(unit="bytes", help="size of an object as its user sees it")
+    object_bytes: int | None = column(unit="bytes", help="size of an object as its user sees it")
     slot_bytes: int = column(unit="bytes", help="what an object takes, debug metadata included")
     slots: int = column(help="objects that its slabs have room for")
     slabs: int = column(unit="slabs", help="slabs found")
     pages: int = column(unit="pages", help="pages of the slabs")
-    store_user: bool = column(help="each object remembers who allocated it (slab_debug=U)")
+    store_user: bool | None = column(help="each object remembers who allocated it (slab_debug=U)")
 
 
 @dataclass(frozen=True)
@@ -306,6 +308,14 @@ def _slab_test(prog: Program) -> Callable[[NDArray[Any]], NDArray[np.bool_]]:
     return lambda pages: np.asarray((pages["flags"] & flag) != 0)
 
 
+def pages_in_no_cache(prog: Program, scan: SlabScan) -> int:
+    """
+    Pages that the kernel counts as slab (NR_SLAB_RECLAIMABLE_B, NR_SLAB_UNRECLAIMABLE_B) beyond
+    those of the slabs found: kmalloc beyond the largest cache.
+    """
+    return slab_total_usage(prog).total_pages - sum(totals.pages for totals in scan.totals)
+
+
 def slab_caches(scan: SlabScan) -> tuple[list[SlabCache], list[SlabCheck]]:
     """All caches, those with most memory first, and those whose slabs do not add up."""
     rows, checks = [], []
@@ -329,6 +339,33 @@ def slab_caches(scan: SlabScan) -> tuple[list[SlabCache], list[SlabCheck]]:
             problem = "a number of objects that the cache does not make: KFENCE's, or damaged"
             checks.append(SlabCheck(cache.name, problem, totals.odd_slabs, None))
     return sorted(rows, key=lambda row: (-row.pages, row.cache)), checks
+
+
+def read_slabinfo(text: str) -> list[SlabCache]:
+    """
+    The same rows from /proc/slabinfo, which has neither the object's own size nor the flags.
+
+    :raises ValueError: the text is not /proc/slabinfo's, or it is cut short.
+    """
+    lines = whole_lines(text, "/proc/slabinfo")
+    if not lines[0].startswith("slabinfo - version: 2"):
+        raise ValueError("not /proc/slabinfo: it does not begin with its version")
+    rows = []
+    for line in lines[1:]:
+        if line.startswith("#"):
+            continue
+        # A cache's name may be anything; the numbers are counted from the end.
+        match = re.fullmatch(
+            r"(.+?) +(\d+) +(\d+) +(\d+) +\d+ +(\d+) : tunables [\d ]+ : slabdata +\d+ +(\d+) +\d+",
+            line,
+        )
+        if not match:
+            raise ValueError(f"/proc/slabinfo is damaged: {line[:60]!r}")
+        used, slots, size, pages, slabs = (
+            printed_number(number, "/proc/slabinfo") for number in match.groups()[1:]
+        )
+        rows.append(SlabCache(match[1], used, None, size, slots, slabs, slabs * pages, None))
+    return sorted(rows, key=lambda row: (-row.pages, row.cache))
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ Cannot know: allocations from caches without tracks, kmalloc beyond the largest 
 objects. The text that says the same is /sys/kernel/debug/slab/CACHE/alloc_traces (root only).
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,6 +25,7 @@ import numpy as np
 from drgn import FaultError, Program, offsetof, sizeof
 from drgn.helpers.linux.mm import pfn_to_virt
 from kernel_arrays import Gaps
+from kernel_text import whole_lines
 from numpy.typing import NDArray
 from rows import column
 from slab_caches import Cache, SlabCheck, SlabChunk, SlabScan, scan_slabs
@@ -42,12 +44,14 @@ class SlabOwnerStack:
     """The objects of one cache that one allocation stack holds."""
 
     cache: str = column(key=True, help="slab cache")
-    handle: int = column(key=True, help="stack depot handle; 0: no stack was saved")
+    handle: int | None = column(
+        key=True, help="stack depot handle; 0: no stack was saved; empty: the text has none"
+    )
     stack: str = column(
         key=True, help="root;…;leaf; without a stack, the caller alone where that is known"
     )
     objects: int = column(help="objects allocated and not freed")
-    bytes: int = column(unit="bytes", help="objects times the cache's object size")
+    bytes: int | None = column(unit="bytes", help="objects times the cache's object size")
     requested_bytes: int | None = column(
         unit="bytes", help="what was asked for; kmalloc caches only"
     )
@@ -294,7 +298,55 @@ def slab_owner_stacks(
         SlabCheck(owners.scan.caches[index].name, words, slabs, objects)
         for (index, words), (slabs, objects) in owners.problems.items()
     ]
-    return sorted(rows, key=lambda row: (-row.bytes, row.cache, row.handle, row.stack)), checks
+    return sorted(rows, key=_most_first), checks
+
+
+def _most_first(row: SlabOwnerStack) -> tuple[int, str, int, str]:
+    return -(row.bytes or row.objects), row.cache, row.handle or 0, row.stack
+
+
+# "%pS", of which the offset is dropped: two call sites in a function are one stack.
+FRAME = re.compile(r"(\S+?)(?:\+0x[0-9a-f]+/0x[0-9a-f]+)?( \[[^\s\]]+\])?")
+TRACE = re.compile(
+    r" *(\d+) (.+?)(?: waste=(\d+)/\d+)? age=[\d/]+ pid=[\d-]+(?: cpus=[\d,-]+)?(?: nodes=[\d,-]+)?"
+)
+
+
+def read_alloc_traces(text: str, cache: str, object_bytes: int | None) -> list[SlabOwnerStack]:
+    """
+    The same rows from /sys/kernel/debug/slab/CACHE/alloc_traces, which has no handles.
+
+    :param object_bytes: /sys/kernel/slab/CACHE/object_size, where it is known.
+    :raises ValueError: the text is not alloc_traces', or it is cut short.
+    """
+    totals: dict[str, list[int]] = {}
+    if text != "No data\n":
+        for record in "\n".join(whole_lines(text, "alloc_traces")).strip("\n").split("\n\n"):
+            # Records without a stack follow each other without a blank line.
+            for entry in re.split(r"\n(?! {8})", record):
+                head, *frames = entry.split("\n")
+                match = TRACE.fullmatch(head)
+                if not match:
+                    raise ValueError(f"alloc_traces of {cache} is damaged: {head[:60]!r}")
+                names = [_frame(frame, cache) for frame in frames] or [_frame(match[2], cache)]
+                total = totals.setdefault(";".join(reversed(names)), [0, 0])
+                total[0] += int(match[1])
+                total[1] += int(match[3] or 0)
+    kmalloc = cache.startswith(("kmalloc-", "dma-kmalloc-"))
+    rows = []
+    for stack, (objects, waste) in totals.items():
+        size = None if object_bytes is None else objects * object_bytes
+        requested = size - waste if kmalloc and size is not None else None
+        stack = NO_TRACK if stack == "<not-available>" else stack
+        rows.append(SlabOwnerStack(cache, None, stack, objects, size, requested))
+    return sorted(rows, key=_most_first)
+
+
+def _frame(text: str, cache: str) -> str:
+    match = FRAME.fullmatch(text.strip())
+    if not match:
+        raise ValueError(f"alloc_traces of {cache} is damaged: {text[:60]!r}")
+    return match[1].replace(";", ":") + (match[2] or "")
 
 
 if __name__ == "__main__":

@@ -31,6 +31,23 @@ from pageblocks import (
 )
 from pcp_lists import PcpCheck, PcpPages, pcp_pages, read_zoneinfo_pcp
 from settings import Setting, read_settings, settings
+from slab_caches import (
+    SlabCache,
+    SlabCheck,
+    pages_in_no_cache,
+    read_caches,
+    read_slabinfo,
+    scan_slabs,
+    slab_caches,
+)
+from slab_owner import (
+    SlabOwners,
+    SlabOwnerStack,
+    read_alloc_traces,
+    slab_owner_stacks,
+    slab_owners,
+)
+from stack_depot import StackDepot, stack_depot
 from vm_counters import VmCounter, read_vmstat, vm_counters
 from zones import FreeAccounting, Zone, read_zoneinfo, zones
 
@@ -60,6 +77,8 @@ class Memory:
     prog: Program
     progress: Callable[[int, int], None] | None = None
     _free: FreeMemory | Exception | None = None
+    _depot: StackDepot | Exception | None = None
+    _slabs: SlabOwners | Exception | None = None
 
     def disagreement(self, found: Found, what: str) -> None:
         """Two readings that differ: damage in a dump, to be expected of a kernel that runs."""
@@ -79,6 +98,34 @@ class Memory:
         if isinstance(self._free, Exception):
             raise self._free
         return self._free
+
+    @property
+    def depot(self) -> StackDepot:
+        """The stack depot, read once."""
+        if self._depot is None:
+            try:
+                self._depot = stack_depot(self.prog)
+            except Exception as error:
+                self._depot = error
+        if isinstance(self._depot, Exception):
+            raise self._depot
+        return self._depot
+
+    @property
+    def slabs(self) -> SlabOwners:
+        """The slabs and, where they have tracks, the owners of their objects: one pass."""
+        if self._slabs is None:
+            try:
+                caches = read_caches(self.prog)
+                if any(cache.store_user for cache in caches):
+                    self._slabs = slab_owners(self.prog, self.depot, progress=self.progress)
+                else:
+                    self._slabs = SlabOwners(scan_slabs(self.prog, progress=self.progress))
+            except Exception as error:
+                self._slabs = error
+        if isinstance(self._slabs, Exception):
+            raise self._slabs
+        return self._slabs
 
 
 @dataclass
@@ -271,6 +318,92 @@ def settings_from_files(files: Files) -> Found:
     return Found().add("settings", "Settings", Setting, read_settings(files.open))
 
 
+def slab_caches_from_memory(memory: Memory) -> Found:
+    scan = memory.slabs.scan
+    rows, checks = slab_caches(scan)
+    found = Found(unreadable_bytes=scan.gaps.bytes)
+    if scan.gaps.bytes:
+        found.notes.append(
+            f"{scan.gaps.bytes:,} bytes of struct pages could not be read: slabs among them are "
+            "not counted"
+        )
+    if checks:
+        memory.disagreement(found, f"the slabs of {len(checks)} caches do not add up (slab_checks)")
+    if (rest := pages_in_no_cache(memory.prog, scan)) > 0:
+        found.remarks.append(
+            f"{rest:,} more pages that the kernel counts as slab are in no cache: kmalloc beyond "
+            "the largest cache"
+        )
+    found.add("slab_caches", "Slab caches", SlabCache, rows)
+    return found.add("slab_checks", "Slab caches that do not add up", SlabCheck, checks)
+
+
+def slab_caches_from_files(files: Files) -> Found:
+    rows = read_slabinfo(files.read("proc/slabinfo"))
+    return Found().add("slab_caches", "Slab caches", SlabCache, rows)
+
+
+NO_TRACKS = (
+    "no slab cache remembers who allocated its objects; boot with slab_debug=U (slub_debug=U "
+    "before Linux 6.9), or slab_debug=U,CACHE for one cache"
+)
+
+
+def slab_owner_from_memory(memory: Memory) -> Found:
+    owners = memory.slabs
+    tracked = [cache for cache in owners.scan.caches if cache.store_user]
+    if not tracked:
+        raise Absent(NO_TRACKS)
+    depot = memory.depot
+    rows, checks = slab_owner_stacks(memory.prog, depot, owners)
+    found = Found(unreadable_bytes=owners.gaps.bytes + depot.gaps.bytes)
+    found.notes += _depot_notes(depot)
+    if owners.gaps.bytes:
+        found.notes.append(f"{owners.gaps.bytes:,} bytes of slabs could not be read")
+    if len(tracked) < len(owners.scan.caches):
+        found.remarks.append(
+            f"{len(tracked)} of {len(owners.scan.caches)} caches have tracks: what the others hold "
+            "is in slab_caches"
+        )
+    if checks:
+        memory.disagreement(found, f"tracks of {len(checks)} caches do not add up")
+    title = "Slab objects by allocation stack"
+    found.add("slab_owner_stacks", title, SlabOwnerStack, rows)
+    return found.add("slab_owner_checks", "Tracks that do not add up", SlabCheck, checks)
+
+
+def slab_owner_from_files(files: Files) -> Found:
+    folder = files.root / "sys/kernel/debug/slab"
+    rows: list[SlabOwnerStack] = []
+    try:
+        caches = sorted(path.name for path in folder.iterdir())
+    except OSError:
+        caches = []
+    found = Found()
+    for cache in caches:
+        try:
+            size = int(files.open(f"sys/kernel/slab/{cache}/object_size"))
+        except (OSError, ValueError):
+            size = None
+        try:
+            text = files.read(f"sys/kernel/debug/slab/{cache}/alloc_traces")
+            rows += read_alloc_traces(text, cache, size)
+        except (Absent, ValueError) as reason:
+            found.notes.append(str(reason))
+    if not rows:
+        raise Absent(f"{folder} has no alloc_traces (root only): {NO_TRACKS}")
+    return found.add("slab_owner_stacks", "Slab objects by allocation stack", SlabOwnerStack, rows)
+
+
+def _depot_notes(depot: StackDepot) -> list[str]:
+    notes = []
+    if depot.gaps.bytes:
+        notes.append(f"{depot.gaps.bytes:,} bytes of the stack depot could not be read")
+    if depot.damaged:
+        notes.append(f"{depot.damaged:,} records of the stack depot are damaged, and not used")
+    return notes
+
+
 def _gap_note(free: FreeMemory) -> list[str]:
     gaps = free.scan.gaps
     if not gaps.bytes:
@@ -300,6 +433,20 @@ SECTIONS = {
         ),
         SectionSpec(
             "pageblocks", "Pageblocks", pageblocks_from_memory, pageblocks_from_files, PASS_SECONDS
+        ),
+        SectionSpec(
+            "slab_caches",
+            "Slab caches",
+            slab_caches_from_memory,
+            slab_caches_from_files,
+            PASS_SECONDS,
+        ),
+        SectionSpec(
+            "slab_owner",
+            "Owners of slab objects",
+            slab_owner_from_memory,
+            slab_owner_from_files,
+            PASS_SECONDS,
         ),
         SectionSpec("vm_counters", "Counters", vm_counters_from_memory, vm_counters_from_files),
         SectionSpec("settings", "Settings", settings_from_memory, settings_from_files),

@@ -15,6 +15,8 @@ import pytest
 from capture import Capture, capture
 from drgn import Program
 from free_memory import FreeMemory, scan_free_memory
+from slab_owner import SlabOwners, slab_owners
+from stack_depot import StackDepot, stack_depot
 from target import open_target
 
 KERNELS = os.environ.get("MMSCOPE_LAB_KERNELS", "7.2").split(",")
@@ -54,3 +56,22 @@ def lab(request: pytest.FixtureRequest, say: Callable[[str], None]) -> Lab:
     taken = capture(request.param, "fragment", say=say)
     prog = open_target(taken.vmcore, [taken.vmlinux])
     return Lab(taken, prog, scan_free_memory(prog))
+
+
+@dataclass(frozen=True)
+class SlabLab:
+    """A frozen guest whose slab objects remember who allocated them."""
+
+    capture: Capture
+    prog: Program
+    depot: StackDepot
+    owners: SlabOwners
+
+
+@pytest.fixture(scope="session", params=KERNELS)
+def slab_lab(request: pytest.FixtureRequest, say: Callable[[str], None]) -> SlabLab:
+    """The ``slab`` workload on a kernel."""
+    taken = capture(request.param, "slab", say=say)
+    prog = open_target(taken.vmcore, [taken.vmlinux])
+    depot = stack_depot(prog)
+    return SlabLab(taken, prog, depot, slab_owners(prog, depot))

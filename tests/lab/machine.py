@@ -168,7 +168,10 @@ async def _run(
         *("-serial", f"file:{console.path}"),
         *("-chardev", f"socket,id=qmp,fd={theirs.fileno()}", "-mon", "chardev=qmp,mode=control"),
         *("-kernel", str(kernel.vmlinuz), "-initrd", str(initramfs)),
-        *("-append", f"{COMMAND_LINE} lab.workload={workload} {WORKLOAD_OPTIONS.get(workload, '')}"),
+        *(
+            "-append",
+            f"{COMMAND_LINE} lab.workload={workload} {WORKLOAD_OPTIONS.get(workload, '')}",
+        ),
         *qemu_args,
     ]
     errors = folder / "qemu.log"
