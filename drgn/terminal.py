@@ -15,22 +15,21 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import IO, Any
 
 from drgn import FaultError, Program, get_default_prog
+from hostile_text import visible
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 from rows import Column, columns, csv_line
 
-# C0, DEL, C1, and the characters that reorder or hide text on a terminal.
-CONTROL = re.compile(
-    r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
-)
 FORMATS = ("table", "csv", "json")
 
 
-def visible(text: str) -> str:
-    """Text with every control character written out, as ``\\x1b``."""
-    return CONTROL.sub(lambda match: ascii(match.group())[1:-1], text)
+class PlainConsole(Console):
+    """A console that leaves a closed pipe (head, less) to its caller; rich ends the program."""
+
+    def on_broken_pipe(self) -> None:
+        raise  # called while the BrokenPipeError is handled
 
 
 def format_cell(value: Any, column: Column) -> str:

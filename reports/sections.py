@@ -7,10 +7,12 @@ struct pages share one pass: whoever asks first, pays.
 """
 
 import dataclasses
+import errno
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from drgn import FaultError, Program, ProgramFlags
 from free_lists import (
@@ -52,6 +54,17 @@ from vm_counters import VmCounter, read_vmstat, vm_counters
 from zones import FreeAccounting, Zone, read_zoneinfo, zones
 
 
+class DeadlineExceeded(BaseException):
+    """
+    A section took longer than it may.
+
+    Not an Exception, so that nothing on the way up takes it for a failure of its own and goes on.
+    """
+
+
+Kept = TypeVar("Kept")
+
+
 class Absent(Exception):
     """The target has no such thing. The words say why, and what would change that."""
 
@@ -76,9 +89,7 @@ class Memory:
 
     prog: Program
     progress: Callable[[int, int], None] | None = None
-    _free: FreeMemory | Exception | None = None
-    _depot: StackDepot | Exception | None = None
-    _slabs: SlabOwners | Exception | None = None
+    _kept: dict[str, Any] = field(default_factory=dict)
 
     def disagreement(self, found: Found, what: str) -> None:
         """Two readings that differ: damage in a dump, to be expected of a kernel that runs."""
@@ -87,45 +98,37 @@ class Memory:
         else:
             found.notes.append(what)
 
+    def _once(self, name: str, work: Callable[[], Kept]) -> Kept:
+        """What several sections need, worked out once; if it failed, it failed for all of them."""
+        if name not in self._kept:
+            try:
+                self._kept[name] = work()
+            except (Exception, DeadlineExceeded) as error:
+                self._kept[name] = error
+        kept = self._kept[name]
+        if isinstance(kept, BaseException):
+            raise kept
+        return cast(Kept, kept)
+
     @property
     def free(self) -> FreeMemory:
-        """The pass, run once; if it failed, it failed for everyone who needs it."""
-        if self._free is None:
-            try:
-                self._free = scan_free_memory(self.prog, self.progress)
-            except Exception as error:
-                self._free = error
-        if isinstance(self._free, Exception):
-            raise self._free
-        return self._free
+        """The pass over the struct pages for what is free."""
+        return self._once("free", lambda: scan_free_memory(self.prog, self.progress))
 
     @property
     def depot(self) -> StackDepot:
-        """The stack depot, read once."""
-        if self._depot is None:
-            try:
-                self._depot = stack_depot(self.prog)
-            except Exception as error:
-                self._depot = error
-        if isinstance(self._depot, Exception):
-            raise self._depot
-        return self._depot
+        """The stack depot."""
+        return self._once("depot", lambda: stack_depot(self.prog))
 
     @property
     def slabs(self) -> SlabOwners:
         """The slabs and, where they have tracks, the owners of their objects: one pass."""
-        if self._slabs is None:
-            try:
-                caches = read_caches(self.prog)
-                if any(cache.store_user for cache in caches):
-                    self._slabs = slab_owners(self.prog, self.depot, progress=self.progress)
-                else:
-                    self._slabs = SlabOwners(scan_slabs(self.prog, progress=self.progress))
-            except Exception as error:
-                self._slabs = error
-        if isinstance(self._slabs, Exception):
-            raise self._slabs
-        return self._slabs
+        return self._once("slabs", self._slabs)
+
+    def _slabs(self) -> SlabOwners:
+        if any(cache.store_user for cache in read_caches(self.prog)):
+            return slab_owners(self.prog, self.depot, progress=self.progress)
+        return SlabOwners(scan_slabs(self.prog, progress=self.progress))
 
 
 @dataclass
@@ -154,7 +157,17 @@ class Files:
             raise Absent(f"{self.root / path}: {error.strerror}") from None
 
     def open(self, path: str) -> str:
-        return (self.root / path).read_bytes().decode("utf-8", "backslashreplace")
+        """
+        The text of a file of the tree.
+
+        A link that leads out of it would tell of another machine, a pipe would never end.
+
+        :raises OSError: it is not there, or no plain file of the tree.
+        """
+        file = Path(os.path.realpath(self.root / path, strict=True))
+        if not file.is_relative_to(self.root.resolve()) or not file.is_file():
+            raise OSError(errno.EINVAL, "is no plain file of this tree", str(self.root / path))
+        return file.read_bytes().decode("utf-8", "backslashreplace")
 
 
 @dataclass(frozen=True)
@@ -315,7 +328,10 @@ def settings_from_memory(memory: Memory) -> Found:
 
 
 def settings_from_files(files: Files) -> Found:
-    return Found().add("settings", "Settings", Setting, read_settings(files.open))
+    rows = read_settings(files.open)
+    if not rows:
+        raise Absent(f"{files.root}: has no settings under proc/sys/vm and sys/kernel/mm")
+    return Found().add("settings", "Settings", Setting, rows)
 
 
 def slab_caches_from_memory(memory: Memory) -> Found:
