@@ -214,29 +214,46 @@ class _Reader:
         for start in range(span.start_pfn, span.end_pfn, self.step):
             end = min(start + self.step - start % self.step, span.end_pfn)
             count = end - start
-            ext = np.zeros(count, self.ext_dtype)
-            known = np.zeros(count, np.bool_)
             address = span.address + (start - span.start_pfn) * self.ext_dtype.itemsize
-            for first, part in read_array(
-                self.prog, address, count, self.ext_dtype, self.found.gaps
-            ):
-                ext[first : first + len(part)] = part
-                known[first : first + len(part)] = True
+            ext, known = self._read(address, self.ext_dtype, count)
             pages = np.zeros(count, self.page_dtype)
-            pages["mapcount"] = -1
             valid_here = np.zeros(count, np.bool_)
             for valid_start, valid_end, mem_map in valid:
                 low, high = max(valid_start, start), min(valid_end, end)
                 if low >= high:
                     continue
                 address = mem_map + (low - valid_start) * self.page_size
-                for first, part in read_array(
-                    self.prog, address, high - low, self.page_dtype, self.found.gaps
-                ):
-                    at = low - start + first
-                    pages[at : at + len(part)] = part
-                    valid_here[at : at + len(part)] = True
+                part, read = self._read(address, self.page_dtype, high - low)
+                if high - low == count:
+                    pages, valid_here = part, read
+                else:
+                    pages[low - start : high - start] = part
+                    valid_here[low - start : high - start] = read
             self._count(start, ext, pages, known & valid_here)
+
+    def _read(
+        self, address: int, dtype: np.dtype[Any], count: int
+    ) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+        """So many elements, and which of them could be read; the others are zero."""
+        known = np.ones(count, np.bool_)
+        parts = list(
+            read_array(
+                self.prog,
+                address,
+                count,
+                dtype,
+                self.found.gaps,
+                chunk_bytes=count * dtype.itemsize,
+            )
+        )
+        if len(parts) == 1 and len(parts[0][1]) == count:
+            return parts[0][1], known
+        known[:] = False
+        elements = np.zeros(count, dtype)
+        for first, part in parts:
+            elements[first : first + len(part)] = part
+            known[first : first + len(part)] = True
+        return elements, known
 
     def _count(
         self, start: int, ext: NDArray[Any], pages: NDArray[Any], known: NDArray[np.bool_]
@@ -245,7 +262,7 @@ class _Reader:
         flags = ext["flags"]
         tracked = known & ((flags & self.owner) != 0)
         held = (flags & self.allocated) != 0
-        in_free_block = self._in_free_block(pages)
+        in_free_block = self._in_free_block(pages, known)
         self._count_freed(ext, tracked & ~held)
         self._count_mixed(start, ext, pages, known & held & ~in_free_block)
         at = np.flatnonzero(tracked & held & ~in_free_block & (ext["handle"] != 0))
@@ -300,15 +317,15 @@ class _Reader:
             self.found.other_tasks[0] += pages
             self.found.other_tasks[1] += heads
 
-    def _in_free_block(self, pages: NDArray[Any]) -> NDArray[np.bool_]:
+    def _in_free_block(self, pages: NDArray[Any], known: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Which pages lie in a free block, by the order that its first page says it has."""
-        heads = np.flatnonzero(pages["mapcount"] == self.buddy)
+        heads = np.flatnonzero(known & (pages["mapcount"] == self.buddy))
         orders = pages["private"][heads]
         sound = orders <= self.max_order
         heads, orders = heads[sound], orders[sound].astype(np.int64)
-        change = np.zeros(len(pages) + 1, np.int32)
-        np.add.at(change, heads, 1)
-        np.add.at(change, np.minimum(heads + (1 << orders), len(pages)), -1)
+        ends = np.minimum(heads + (1 << orders), len(pages))
+        change = np.bincount(heads, minlength=len(pages) + 1)
+        change -= np.bincount(ends, minlength=len(pages) + 1)
         return np.cumsum(change[:-1]) > 0
 
     def _count_freed(self, ext: NDArray[Any], free: NDArray[np.bool_]) -> None:
