@@ -142,3 +142,4 @@ class PageOwnerGrowth:
         unit="pages/s", help="least squares over all snapshots; empty where times are unknown"
     )
     steadiness: float = column(help="share of the steps between snapshots that do not fall")
+    rises: int = column(help="steps between snapshots that rise")

@@ -10,10 +10,12 @@ between them was reused (another boot, as a rule) and is shown as such.
 In memory a snapshot is two arrays of numbers; 100 snapshots of 10,000 stacks take 16 MB.
 """
 
+import os
 import re
+import sys
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from operator import le, mul
+from operator import le, lt, mul
 from typing import Any
 
 from page_owner_text import (
@@ -48,7 +50,7 @@ class Snapshot:
     """
 
     def __init__(self, source: str, kind: str, counts: dict[int, int]) -> None:
-        self.source, self.kind = source, kind
+        self.source, self.kind = os.path.basename(source), kind
         self.keys, self.pages = array("Q", counts.keys()), array("q", counts.values())
         self.skipped, self.truncated = 0, False
 
@@ -215,8 +217,6 @@ def time_in_name(name: str) -> float | None:
 
 def _set_times(series: Series, paths: list[str], interval: float | None) -> None:
     """Order the snapshots by time."""
-    import os
-
     count = len(paths)
     if interval is not None:
         series.times = [position * interval for position in range(count)]
@@ -278,10 +278,11 @@ def growth_rows(series: Series, columns: dict[int, list[int]]) -> Iterator[tuple
             column = [pages if pages > 0 else 0 for pages in column]
         least, most = min(column), max(column)
         if least == most:
-            slope, steadiness = 0.0, 1.0
+            slope, steadiness, rises = 0.0, 1.0, 0
         else:
             slope = sum(map(mul, centred, column)) / spread if known else 0.0
             steadiness = sum(map(le, column, column[1:])) / (count - 1)
+            rises = sum(map(lt, column, column[1:]))
         yield (
             key,
             times[first],
@@ -294,6 +295,7 @@ def growth_rows(series: Series, columns: dict[int, list[int]]) -> Iterator[tuple
             column[-1] - column[0],
             round(slope, 6) if known else None,
             round(steadiness, 6),
+            rises,
         )
 
 
@@ -326,3 +328,26 @@ def all_breakdowns(series: Series) -> Tally:
     if series.tally is not None:
         merge(tally, series.tally)
     return tally
+
+
+def main(arguments: list[str]) -> None:
+    """As a script: every stack, and a line of its pages in each snapshot (0: not listed)."""
+    resolvers: list[str] = []
+    while arguments[:1] == ["--stacks"]:
+        resolvers.append(arguments[1])
+        del arguments[:2]
+    if not arguments:
+        sys.exit("usage: page_owner_series.py [--stacks FILE]... FILE...")
+    try:
+        series = read_series(arguments, resolvers, interval=1.0)
+    except (TextError, OSError) as error:
+        sys.exit(f"page_owner_series.py: {error}")
+    out = sys.stdout.buffer
+    for key, column in columns_by_key(series.snapshots).items():
+        stack = series.stacks.get(key) or f" {series.notes.get(key, key)}\n".encode()
+        pages = " ".join(map(str, column)).replace("-1", "0").encode()
+        out.write(b"%bhandle: %d\n%b\n\n" % (stack, key, pages))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
