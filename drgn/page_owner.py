@@ -48,13 +48,14 @@ from zones import for_each_zone, zone_name
 # Tasks in memory; and in the table, beyond which they are one row.
 MAX_TASKS_KEPT = 1 << 20
 MAX_TASKS = 20_000
-OTHER_TASKS = "(tasks beyond the limit of what is kept)"
+OTHER_TASKS = "(other tasks, beyond the limit of what is kept)"
 # Older than so many seconds.
 AGES = (0, 1, 10, 60, 600, 3600, 6 * 3600, 86400, 7 * 86400, 30 * 86400)
+MIX = np.uint64(0x9E3779B97F4A7C15)
 MAX_LIST = 1 << 20  # entries of stack_list; there are never more than records in the depot
 
 EARLY = "allocated before page_owner started; the kernel does not count them"
-UNLISTED = "not in the kernel's list: its allocation could not wait for the list's lock"
+UNLISTED = "not in show_stacks: its first allocation could not wait for the list's lock"
 NO_RECORD = "the stack depot has no such handle"
 
 
@@ -136,8 +137,8 @@ class PageOwner:
     names: list[str] = field(default_factory=list)  # of migratetypes
 
 
-def page_owner_on(prog: Program) -> str | None:
-    """None if page_owner has data, else why not and what to do."""
+def page_owner_off(prog: Program) -> str | None:
+    """Why page_owner has nothing to say, and what to do; None if it has."""
     try:
         prog.type("struct page_owner")
         prog["page_owner_ops"]
@@ -376,7 +377,7 @@ def distinct_rows(
     mixed = np.zeros(len(words[0]), np.uint64)
     for word in words:
         mixed ^= word
-        mixed *= np.uint64(0x9E3779B97F4A7C15)
+        mixed *= MIX
         mixed ^= mixed >> np.uint64(29)
     _, first, which = np.unique(mixed, return_index=True, return_inverse=True)
     if not all(np.array_equal(word[first][which], word) for word in words):
@@ -628,7 +629,7 @@ if __name__ == "__main__":
     from terminal import run_script
 
     def tables(prog: Program) -> list[tuple[str, type, list[Any]]]:
-        if reason := page_owner_on(prog):
+        if reason := page_owner_off(prog):
             raise LookupError(reason)
         depot, found = stack_depot(prog), scan_page_owner(prog)
         rows, checks = page_owner_stacks(prog, depot, found)

@@ -23,6 +23,34 @@ from free_lists import (
     read_pagetypeinfo,
 )
 from free_memory import FreeMemory, pages_by_zone, scan_free_memory
+from page_owner import (
+    UNLISTED,
+    PageOwnerAge,
+    PageOwnerCheck,
+    PageOwnerFreed,
+    PageOwnerMixedBlocks,
+    PageOwnerPolluter,
+    page_owner_ages,
+    page_owner_freed,
+    page_owner_gfp,
+    page_owner_migratetypes,
+    page_owner_migrations,
+    page_owner_mixed_blocks,
+    page_owner_off,
+    page_owner_orders,
+    page_owner_polluters,
+    page_owner_stacks,
+    page_owner_tasks,
+    scan_page_owner,
+)
+from page_owner_rows import (
+    PageOwnerGfp,
+    PageOwnerMigratetype,
+    PageOwnerMigration,
+    PageOwnerOrder,
+    PageOwnerStack,
+    PageOwnerTask,
+)
 from pageblocks import (
     PageblockRun,
     Pageblocks,
@@ -77,6 +105,8 @@ class Found:
     notes: list[str] = field(default_factory=list)  # each makes the section partial
     remarks: list[str] = field(default_factory=list)  # what to know of a section that is whole
     unreadable_bytes: int = 0
+    # Name, title, unit and (stack, value) of what a flame graph is drawn from.
+    folded: list[tuple[str, str, str, list[tuple[str, int]]]] = field(default_factory=list)
 
     def add(self, name: str, title: str, row_type: type, rows: list[Any]) -> "Found":
         self.tables.append((name, title, row_type, rows))
@@ -334,6 +364,82 @@ def settings_from_files(files: Files) -> Found:
     return Found().add("settings", "Settings", Setting, rows)
 
 
+def page_owner_from_memory(memory: Memory) -> Found:
+    prog = memory.prog
+    if reason := page_owner_off(prog):
+        raise Absent(reason)
+    depot, owners = memory.depot, scan_page_owner(prog, progress=memory.progress)
+    rows, checks = page_owner_stacks(prog, depot, owners)
+    found = Found(unreadable_bytes=owners.gaps.bytes + depot.gaps.bytes)
+    found.notes += _depot_notes(depot)
+    if owners.gaps.bytes:
+        found.notes.append(
+            f"{owners.gaps.bytes:,} bytes of struct pages and page_exts could not be read: their "
+            "pages are not counted"
+        )
+    if owners.damaged:
+        found.notes.append(f"{owners.damaged:,} page_exts have an order that cannot be")
+    if checks:
+        memory.disagreement(
+            found, f"the kernel counts {len(checks)} stacks otherwise (page_owner_checks)"
+        )
+    if unlisted := [row for row in rows if row.note == UNLISTED]:
+        pages = sum(row.pages for row in unlisted)
+        found.remarks.append(
+            f"{len(unlisted):,} stacks with {pages:,} pages are not in show_stacks and "
+            "show_handles: their first allocation could not wait for a lock"
+        )
+    title = "Pages by allocation stack"
+    found.add("page_owner_stacks", title, PageOwnerStack, rows)
+    shift = prog["PAGE_SHIFT"].value_()
+    stacks = [(row.stack, row.pages << shift) for row in rows if row.stack]
+    found.folded.append(("page_owner", f"{title}, width in bytes", "bytes", stacks))
+    for name, title, row_type, table in (
+        ("tasks", "Pages by task", PageOwnerTask, page_owner_tasks(owners)),
+        ("orders", "Pages by order", PageOwnerOrder, page_owner_orders(owners)),
+        ("gfp", "Pages by gfp mask", PageOwnerGfp, page_owner_gfp(prog, owners)),
+        (
+            "migratetypes",
+            "Pages by migratetype, and their pageblock's",
+            PageOwnerMigratetype,
+            page_owner_migratetypes(owners),
+        ),
+        (
+            "polluters",
+            "Pages in pageblocks of another migratetype, by allocation stack",
+            PageOwnerPolluter,
+            page_owner_polluters(prog, depot, owners),
+        ),
+        (
+            "mixed_blocks",
+            "Pageblocks with a page of another migratetype",
+            PageOwnerMixedBlocks,
+            page_owner_mixed_blocks(prog, owners),
+        ),
+        (
+            "migrations",
+            "Pages migrated since",
+            PageOwnerMigration,
+            page_owner_migrations(prog, owners),
+        ),
+        ("ages", "Pages by age", PageOwnerAge, page_owner_ages(owners)),
+        (
+            "freed",
+            "Free pages, by who freed them",
+            PageOwnerFreed,
+            page_owner_freed(prog, depot, owners),
+        ),
+        ("checks", "Stacks that the kernel counts otherwise", PageOwnerCheck, checks),
+    ):
+        found.add(f"page_owner_{name}", title, row_type, table)
+    return found
+
+
+def page_owner_from_files(files: Files) -> Found:
+    path = files.root / "sys/kernel/debug/page_owner"
+    raise Absent(f"{path} is read by a command of its own: mmscope page-owner FILE")
+
+
 def slab_caches_from_memory(memory: Memory) -> Found:
     scan = memory.slabs.scan
     rows, checks = slab_caches(scan)
@@ -385,6 +491,9 @@ def slab_owner_from_memory(memory: Memory) -> Found:
         memory.disagreement(found, f"tracks of {len(checks)} caches do not add up")
     title = "Slab objects by allocation stack"
     found.add("slab_owner_stacks", title, SlabOwnerStack, rows)
+    # The cache is what the allocation leads to: the leaf.
+    stacks = [(f"{row.stack};{row.cache}", row.bytes) for row in rows if row.bytes]
+    found.folded.append(("slab_owner", f"{title}, width in bytes", "bytes", stacks))
     return found.add("slab_owner_checks", "Tracks that do not add up", SlabCheck, checks)
 
 
@@ -449,6 +558,13 @@ SECTIONS = {
         ),
         SectionSpec(
             "pageblocks", "Pageblocks", pageblocks_from_memory, pageblocks_from_files, PASS_SECONDS
+        ),
+        SectionSpec(
+            "page_owner",
+            "Owners of pages",
+            page_owner_from_memory,
+            page_owner_from_files,
+            PASS_SECONDS,
         ),
         SectionSpec(
             "slab_caches",

@@ -15,6 +15,7 @@ import pytest
 from capture import Capture, capture
 from drgn import Program
 from free_memory import FreeMemory, scan_free_memory
+from page_owner import PageOwner, scan_page_owner
 from slab_owner import SlabOwners, slab_owners
 from stack_depot import StackDepot, stack_depot
 from target import open_target
@@ -75,3 +76,28 @@ def slab_lab(request: pytest.FixtureRequest, say: Callable[[str], None]) -> Slab
     prog = open_target(taken.vmcore, [taken.vmlinux])
     depot = stack_depot(prog)
     return SlabLab(taken, prog, depot, slab_owners(prog, depot))
+
+
+@dataclass(frozen=True)
+class OwnerLab:
+    """A frozen guest that knows who allocated each page."""
+
+    capture: Capture
+    prog: Program
+    depot: StackDepot
+    owners: PageOwner
+
+    def said(self, path: str) -> tuple[str, str]:
+        """The two readings of a file, earlier and later."""
+        return (
+            (self.capture.truth_a / path).read_text(),
+            (self.capture.truth_b / path).read_text(),
+        )
+
+
+@pytest.fixture(scope="session")
+def owner_lab(say: Callable[[str], None]) -> OwnerLab:
+    """The ``owner`` workload on the kernel that has PAGE_OWNER."""
+    taken = capture("owner", "owner", say=say)
+    prog = open_target(taken.vmcore, [taken.vmlinux])
+    return OwnerLab(taken, prog, stack_depot(prog), scan_page_owner(prog))
