@@ -32,7 +32,6 @@ POOL_ORDER = 2
 ALIGN_SHIFT = 4
 MAX_FRAMES = 64
 POOLS_AT_ONCE = 128  # 2 MiB
-REFCOUNT_SATURATED = -0x40000000  # include/linux/refcount.h: what nobody counts
 
 
 @dataclass(frozen=True)

@@ -60,9 +60,12 @@ def requested(rows: Iterator[SlabOwnerStack] | list[SlabOwnerStack]) -> Counter[
     return size
 
 
-def is_the_reading(stack: str) -> bool:
-    """While the kernel printed, the file that it printed into was open; at the freeze it is not."""
-    return "do_sys_openat2" in stack
+def may_move(stack: str) -> bool:
+    """
+    While the kernel printed, the file that it printed into was open; at the freeze it is not. And
+    between its print and the freeze a kernel thread may have worked (DAMON's splits regions).
+    """
+    return "do_sys_openat2" in stack or ";kthread;" in stack
 
 
 def test_objects_by_stack_are_those_of_alloc_traces(slab_lab: SlabLab) -> None:
@@ -81,7 +84,7 @@ def test_objects_by_stack_are_those_of_alloc_traces(slab_lab: SlabLab) -> None:
         if ours[cache, stack] != theirs[cache, stack] and cache not in without
     }
     print(f"differ: {different}")
-    assert all(is_the_reading(stack) for _, stack in different)
+    assert all(may_move(stack) for _, stack in different)
     assert len(different) < 12
     assert all(abs(mine - other) <= 12 for mine, other in different.values())
 
@@ -92,7 +95,7 @@ def test_requested_bytes_are_those_of_alloc_traces(slab_lab: SlabLab) -> None:
     assert sum(ours.values()) > 500_000
     wrong = {key for key in ours | theirs if ours[key] != theirs[key]}
     with_file = {cache for cache, _ in theirs}
-    assert all(is_the_reading(stack) or cache not in with_file for cache, stack in wrong)
+    assert all(may_move(stack) or cache not in with_file for cache, stack in wrong)
     kmalloc = [row for row in rows if row.requested_bytes is not None]
     assert all(0 < (row.requested_bytes or 0) <= (row.bytes or 0) for row in kmalloc)
     # kmalloc always has some left over; it would equal the allocated size if it were not read.
