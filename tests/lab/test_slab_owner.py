@@ -7,9 +7,11 @@ and /sys/kernel/debug/slab/CACHE/alloc_traces of every cache, read twice before 
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import slab_caches as slab_caches_module
 import slab_owner
 from conftest import Lab, SlabLab
 from drgn import FaultError, Program
@@ -219,6 +221,24 @@ def test_slabs_that_the_dump_lacks_are_counted(
     lost = sum(check.objects or 0 for check in checks)
     whole = sum(count for count, _ in slab_lab.owners.counts.values())
     assert lost > 0 and sum(row.objects for row in rows) + lost == whole
+
+
+def test_a_list_of_caches_that_breaks_off_is_said(
+    slab_lab: SlabLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    walk = slab_caches_module.list_for_each_entry
+
+    def torn(*given: Any) -> Iterator[Any]:
+        for number, cache in enumerate(walk(*given)):
+            if number == 40:
+                raise FaultError("not in the dump", 0)
+            yield cache
+
+    monkeypatch.setattr(slab_caches_module, "list_for_each_entry", torn)
+    for name in ("slab_caches", "slab_owner"):
+        section, found = run_section(SECTIONS[name], Memory(slab_lab.prog))
+        assert section.status == "partial" and "breaks off after 40" in (section.message or "")
+        assert 0 < len({row.cache for row in found.tables[0][3]}) <= 40
 
 
 def test_damaged_freelists_are_counted(slab_lab: SlabLab, monkeypatch: pytest.MonkeyPatch) -> None:
