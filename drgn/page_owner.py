@@ -15,8 +15,8 @@ PAGE_EXT_OWNER_ALLOCATED, a handle; an allocation is counted at its first page, 
 One pass over the page_exts and the struct pages, chunk by chunk, in numpy; memory grows with the
 distinct stacks and tasks, up to a limit.
 
-Cannot know: pages allocated before page_owner started have one stack for all of them; and after a
-migration, the task and stack are of the first allocation, as it should be.
+Cannot know: who allocated pages before page_owner started (they have one stack for all), and who
+uses a page now. After a migration task and stack are still those of the first allocation.
 """
 
 from collections.abc import Callable

@@ -216,8 +216,8 @@ def _count_objects(
     counts = np.bincount(which, minlength=len(keys)).tolist()
     requested = [0] * len(keys)
     if cache.kmalloc:
-        # unsigned int, and unsigned long since "mm/slub: fix missing adjustment of orig_size", of
-        # which the low half is the size.
+        # get_orig_size(): once unsigned int, now unsigned long (also in stable kernels): the low
+        # half is the size in both.
         size = data[(track + 2 * tracks.size) // 8] & np.uint64(0xFFFFFFFF)
         requested = np.bincount(which, size.astype(np.float64), len(keys)).astype(int).tolist()
     for at, (value, count) in enumerate(zip(keys.tolist(), counts, strict=True)):
