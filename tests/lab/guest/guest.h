@@ -38,6 +38,7 @@ extern size_t truth_size;          // as much as truth_prepare() found will be n
 // workload_*.c
 void workload_fragment(void);
 void workload_live(void);
+void workload_slab(void);
 void workload_owner(void);
 void workload_owner_inputs(void);
 

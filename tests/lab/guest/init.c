@@ -32,6 +32,7 @@ static const struct {
 	{ "fragment", workload_fragment },
 	{ "live", workload_live },
 	{ "owner", workload_owner },
+	{ "slab", workload_slab },
 	{ "owner_slab", workload_owner },
 	{ "owner_inputs", workload_owner_inputs },
 };
@@ -232,7 +233,6 @@ int main(void)
 		return 1;
 	signal(SIGPIPE, SIG_IGN);
 	mount_all();
-	sethostname("lab-guest", 9);
 	say("up");
 	load_modules();
 	if (ioperm(PVPANIC_PORT, 1, 1))

@@ -42,6 +42,7 @@ static const char *const patterns[] = {
 	"/sys/kernel/debug/mmscope_lab",
 	"/sys/kernel/debug/extfrag/unusable_index",
 	"/sys/kernel/debug/extfrag/extfrag_index",
+	"/proc/slabinfo",
 	"/proc/meminfo",
 	"/proc/vmstat",
 	"/proc/zoneinfo",
