@@ -89,6 +89,8 @@ def csv_line(values: Iterable[int | float | str | bool | None]) -> str:
 
 
 def _csv_cell(value: int | float | str | bool | None) -> str:
+    if type(value) is int:  # most cells of large tables
+        return str(value)
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return ""
     if isinstance(value, bool):

@@ -35,12 +35,15 @@ from reports import __version__
 DESCRIPTION = "datapackage.json"
 ESCAPE = "backslashreplace"
 PROFILE = "https://datapackage.org/profiles/2.0/datapackage.json"
+# What str.splitlines() takes for the end of a line.
+LINE_BREAK = re.compile("[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
 IDENTIFIER = re.compile(r"[a-z][a-z0-9_]*\Z")
 # A description is small (a few hundred bytes a column); anything far larger is not ours.
 MAX_DESCRIPTION_BYTES = 16 << 20
 # Of one cell, more than any stack or message has; the csv module's own limit is 128 KiB, DuckDB's
 # for a line 2 MiB.
 csv.field_size_limit(1 << 20)
+MAX_STACK_CHARACTERS = 1 << 20
 
 Cell = int | float | str | bool | None
 
@@ -69,6 +72,17 @@ class Table:
     section: str
     title: str
     columns: list[Column]
+    path: Path
+
+
+@dataclass(frozen=True)
+class Folded:
+    """Folded stacks of a bundle: ``root;…;leaf value`` a line."""
+
+    name: str
+    section: str
+    title: str
+    unit: str  # of the values
     path: Path
 
 
@@ -125,6 +139,7 @@ class Writer:
         """
         Write the rows of one table; returns how many there were.
 
+        :param rows: of *row_type*, or tuples of its columns' values where there are very many.
         :raises BundleError: they cannot be written.
         """
         described = columns(row_type)
@@ -135,7 +150,8 @@ class Writer:
         with self._writing(), path.open("w", newline="", encoding="utf-8", errors=ESCAPE) as file:
             file.write(csv_line(names))
             for row in rows:
-                file.write(csv_line(getattr(row, column) for column in names))
+                cells = row if isinstance(row, tuple) else [getattr(row, name) for name in names]
+                file.write(csv_line(cells))
                 count += 1
         fields = []
         for c in described:
@@ -161,6 +177,34 @@ class Writer:
                 "encoding": "utf-8",
                 "section": section,
                 "schema": schema,
+            }
+        )
+        return count
+
+    def folded(
+        self, name: str, title: str, stacks: Iterable[tuple[str, int]], *, unit: str, section: str
+    ) -> int:
+        """
+        Write folded stacks, ``root;…;leaf value`` a line, for flame graphs; returns how many.
+
+        :raises BundleError: they cannot be written.
+        """
+        count = 0
+        path = self._folder / f"{name}.folded"
+        with self._writing(), path.open("w", encoding="utf-8", errors=ESCAPE) as file:
+            for stack, value in stacks:
+                file.write(f"{LINE_BREAK.sub(' ', stack)} {value}\n")
+                count += 1
+        self._tables.append(
+            {
+                "name": f"{name}_folded",
+                "title": title,
+                "path": f"{name}.folded",
+                "format": "folded",
+                "mediatype": "text/plain",
+                "encoding": "utf-8",
+                "section": section,
+                "unit": unit,
             }
         )
         return count
@@ -228,7 +272,9 @@ class Bundle:
             self.created = str(data.get("created", ""))
             self.version = str(data.get("version", ""))
             self.tables: dict[str, Table] = {}
-            for table in map(self._table, data["resources"]):
+            stacks = [item for item in data["resources"] if item.get("format") == "folded"]
+            self.folded = {item.name: item for item in map(self._folded, stacks)}
+            for table in map(self._table, (r for r in data["resources"] if r not in stacks)):
                 if table.name in self.tables:
                     raise ValueError(f"table {table.name} is there twice")
                 self.tables[table.name] = table
@@ -275,6 +321,40 @@ class Bundle:
             raise ValueError(f"table {name} has a column twice, or none")
         section, title = str(resource.get("section", "")), str(resource.get("title", name))
         return Table(name, section, title, described, self.path / path)
+
+    def _folded(self, resource: dict[str, Any]) -> Folded:
+        name, path = resource["name"].removesuffix("_folded"), resource["path"]
+        if not IDENTIFIER.match(name):
+            raise ValueError(f"stacks' name {name!r} is not an identifier")
+        if path != f"{name}.folded":
+            raise ValueError(f"stacks {name} lie at {path!r}, not at {name}.folded")
+        section, title = str(resource.get("section", "")), str(resource.get("title", name))
+        return Folded(name, section, title, str(resource.get("unit", "")), self.path / path)
+
+    def stacks(self, name: str) -> Iterator[tuple[str, int]]:
+        """
+        Folded stacks: (root;…;leaf, value).
+
+        :raises BundleError: the bundle has no such stacks, or their file is missing or damaged.
+        """
+        if name not in self.folded:
+            raise BundleError(f"{self.path}: has no folded stacks {name}")
+        path = self.folded[name].path
+        if not os.path.lexists(path):
+            raise BundleError(f"{path}: missing, though {DESCRIPTION} lists it")
+        _check_plain(path)
+        try:
+            with path.open(encoding="utf-8", newline="\n") as file:
+                # A line of a stranger's file may be as long as memory.
+                while line := file.readline(MAX_STACK_CHARACTERS):
+                    stack, space, value = line.rstrip("\n").rpartition(" ")
+                    if not space or not PATTERNS["integer"].fullmatch(value):
+                        raise ValueError(f"{line[:40]!r} is no stack and value")
+                    yield stack, int(value)
+        except OSError as error:
+            raise BundleError(f"{path}: cannot be read: {error.strerror}") from error
+        except ValueError as error:
+            raise BundleError(f"{path}: damaged: {error}") from error
 
     def table(self, name: str) -> Table:
         """

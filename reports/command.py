@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hostile_text import visible
+from page_owner_text import TextError
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as ProgressBar
@@ -30,10 +31,11 @@ from rows import columns
 from target import TargetError, describe, missing_bytes, open_target
 from terminal import FORMATS, PlainConsole, print_rows
 
-from reports import __version__
+from reports import __version__, page_owner_command
 from reports.bundle import Bundle, BundleError, Section, Writer
 from reports.collect import Progress, collect, describe_files, explain, run_section
 from reports.doctor import Check, checks
+from reports.page_owner_command import UsageError
 from reports.sections import SECTIONS, Absent, Files, Memory
 
 if TYPE_CHECKING:
@@ -42,10 +44,6 @@ if TYPE_CHECKING:
     from reports.findings import Verdict
 
 DONE, INCOMPLETE, BAD_USAGE, NO_TARGET = 0, 1, 2, 3
-
-
-class UsageError(Exception):
-    """What was asked for does not fit together."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -68,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         say("interrupted; nothing is left half-written")
         return 130
-    except (TargetError, Absent, BundleError, UsageError, OSError) as error:
+    except (TargetError, Absent, TextError, BundleError, UsageError, OSError) as error:
         if args.verbose:
             traceback.print_exc()
         if isinstance(error, OSError):
@@ -76,7 +74,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             discard_output()
         else:
             say(str(error))
-        return NO_TARGET if isinstance(error, (TargetError, Absent)) else BAD_USAGE
+        unopened = isinstance(error, (TargetError, Absent, TextError))
+        return NO_TARGET if unopened else BAD_USAGE
     except Exception as error:
         # What a section cannot do is its own affair and never comes here.
         if args.verbose:
@@ -145,6 +144,7 @@ def build_parser() -> argparse.ArgumentParser:
     sub.add_argument("bundle", nargs="?", type=Path, metavar="BUNDLE", help="bundle to read from")
     sub.add_argument("--format", choices=FORMATS, default="table", help="default: table")
     add_target_options(sub)
+    page_owner_command.add_cull_options(sub)
 
     sub = command(
         "findings",
@@ -171,6 +171,7 @@ def build_parser() -> argparse.ArgumentParser:
         run_doctor,
         "what can be read on this machine, what not, and how to change that",
     )
+    page_owner_command.add_commands(command)
     return parser
 
 
@@ -313,6 +314,8 @@ def missing_sections(sections: list[Section], incomplete: bool) -> int:
 def run_show(args: argparse.Namespace) -> int:
     if args.bundle is None:
         return show_section(args)
+    if args.what == "page_owner" and (args.bundle.is_file() or str(args.bundle) == "-"):
+        return page_owner_command.run_show(args)
     if args.core or args.qemu or args.proc_root or args.symbols:
         raise UsageError("give a BUNDLE or a target, not both")
     bundle = Bundle(args.bundle)

@@ -73,3 +73,32 @@ from (
     from vm_counters
 )
 where succeeded is not null and failed is not null;
+
+-- Pages by owner frame: the first function of a stack that is not the allocator's
+create view page_owner_by_owner as
+select
+    owner, module, sum(pages)::bigint as pages, sum(allocations)::bigint as allocations,
+    count(*) as stacks
+from page_owner_stacks
+where pages > 0
+group by owner, module
+order by pages desc;
+
+-- Pages by module of the owner frame
+create view page_owner_by_module as
+select
+    module, sum(pages)::bigint as pages, sum(allocations)::bigint as allocations,
+    count(*) as stacks
+from page_owner_stacks
+where pages > 0
+group by module
+order by pages desc;
+
+-- Stacks that grew, most first
+create view page_owner_growers as
+select
+    g.handle, s.owner, s.module, g.gained, g.pages_first, g.pages_last, g.pages_max, g.slope,
+    g.steadiness, g.rises, g.listed, g.first_seen, s.stack, s.note
+from page_owner_growth as g join page_owner_stacks as s using (handle)
+where g.gained > 0
+order by g.gained desc, g.handle;

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Who asked for the memory: the owner frame of an allocation stack.
+
+Every allocation stack ends in the allocator. The owner frame is the first one from the leaf that
+is not plumbing; what is plumbing is data: ``allocator_frames.txt``. A stack of nothing but
+allocator frames is owned by its root.
+"""
+
+from fnmatch import fnmatchcase
+from functools import cache, lru_cache
+from pathlib import Path
+
+PATTERNS = Path(__file__).with_name("allocator_frames.txt")
+# What compilers append to the name of a copy of a function.
+SUFFIXES = (".isra.", ".constprop.", ".part.", ".cold", ".llvm.", ".lto_priv.")
+
+
+def read_patterns(text: str) -> tuple[frozenset[str], tuple[str, ...], tuple[str, ...]]:
+    """
+    The file's patterns: (whole names, beginnings, what needs a real match).
+
+    Nearly all are of the first two kinds, which are compared without compiling anything.
+    """
+    lines = {line.strip() for line in text.splitlines()}
+    patterns = {line for line in lines if line and not line.startswith("#")}
+    plain = {pattern for pattern in patterns if not set("*?[") & set(pattern)}
+    begins = {p for p in patterns - plain if p[-1] == "*" and not set("*?[") & set(p[:-1])}
+    rest = patterns - plain - begins
+    return frozenset(plain), tuple(sorted(p[:-1] for p in begins)), tuple(sorted(rest))
+
+
+@cache
+def allocator_frames() -> tuple[frozenset[str], tuple[str, ...], tuple[str, ...]]:
+    """The maintained list, read once."""
+    return read_patterns(PATTERNS.read_text(encoding="utf-8"))
+
+
+@lru_cache(maxsize=65536)
+def is_allocator(symbol: str) -> bool:
+    """Whether a function only passes requests for memory on."""
+    for suffix in SUFFIXES:
+        symbol = symbol.partition(suffix)[0]
+    whole, begins, rest = allocator_frames()
+    return symbol in whole or symbol.startswith(begins) or any(fnmatchcase(symbol, p) for p in rest)
+
+
+def owner_frame(stack: str) -> tuple[str, str | None]:
+    """
+    The owner frame of a folded stack and its module: ``("xfs_buf_alloc", "xfs")``.
+
+    :param stack: ``root;…;leaf``, frames being ``symbol`` or ``symbol [module]``.
+    """
+    frames = stack.split(";")
+    for frame in reversed(frames):
+        symbol, _, module = frame.partition(" [")
+        if not is_allocator(symbol):
+            return symbol, module.removesuffix("]") or None
+    symbol, _, module = frames[0].partition(" [")
+    return symbol, module.removesuffix("]") or None

@@ -1,0 +1,912 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+The text of page_owner: ``/sys/kernel/debug/page_owner`` and ``page_owner_stacks/show_*``.
+
+Four files (``mm/page_owner.c``, read at 6.1, 6.12, 7.2 and 7.3), told apart by what is in them:
+
+``page_owner``
+    A record an allocation: two lines about it, its stack, lines about migration and memcg, a blank
+    line (``print_page_owner()``). 6.1 to 6.6 have free_ts on line 1, 6.1 prints the PFN in
+    decimal, 7.3 can print ``handle: N`` after the stack or instead of it.
+``show_stacks`` (6.9)
+    A stack and ``nr_base_pages: N``, a blank line (``stack_print()``).
+``show_handles`` (6.19)
+    ``handle: N`` and ``nr_base_pages: N``. The handle is printed as ``%d``.
+``show_stacks_handles`` (6.19)
+    A stack and ``handle: N``: what the handles mean.
+
+**Hostile text.** A task's name is 15 bytes of its own choice, a cgroup's 79, and both are printed
+raw. So the end of a record is not a blank line: it is a blank line and the beginning of the next
+one (``Page allocated via order ``), which is longer than a task's name can be; and the first two
+lines have to match as a whole, which no name is long enough to forge. Stack lines are taken
+straight after the second line, where no name can be. What does not fit is counted as skipped.
+
+Costs about 2 µs a record; a large file is read by several processes at once. Memory is bounded:
+what is kept grows with the distinct stacks and tasks, both up to a limit, beyond which the rest is
+one row of its own that says so.
+
+It cannot know: allocations freed while the file was read, and who uses a page now.
+"""
+
+import marshal
+import mmap
+import os
+import re
+import select
+import signal
+from collections.abc import Callable, Container, Iterable, Iterator
+from typing import IO, Any
+
+# bytes read, of how many (0: unknown)
+Progress = Callable[[int, int], None]
+
+# Stays in a CPU's cache; and from 30,000 bytes on, bytes.find() prepares itself for long searches,
+# which takes longer than to find the end of a record.
+CHUNK_BYTES = 24 << 10
+# A record is printed into a buffer of at most a page (print_page_owner()); 64 KiB on some.
+MAX_RECORD_BYTES = 1 << 20
+PEEK_BYTES = 64 << 10
+# Limits on what is kept, for text that is made to fill memory.
+MAX_STACKS = 16_000
+MAX_TASKS = 20_000
+MAX_SEEN_BYTES = 6 << 20  # of parts of records as printed, until they are folded
+MAX_ORDER = 30  # twice what any kernel has; 1 << 30 pages fit a table
+ORDERS = (0,) * (MAX_ORDER + 1)
+# Reading with several processes pays from here on.
+PARALLEL_BYTES = 8 << 20
+MAX_PROCESSES = 4
+
+BEGIN = b"Page allocated via order "
+BETWEEN = b"\n\n" + BEGIN
+# The first two lines, from the order on, and all that follows. %pGg and %pGp print no parentheses
+# of their own. A name has at most 15 bytes (TASK_COMM_LEN, 16, with its NUL); if it could have
+# more, a cgroup's name and the next record's beginning might be read as one line.
+HEAD = (
+    rb"([0-9]{1,2}, mask (?:0x)?[0-9a-f]+\([^)]*\), pid -?[0-9]{1,10}, tgid -?[0-9]{1,10} "
+    rb"\((?s:.){0,15}\)), ts %b ns(?:, free_ts [0-9]+ ns)?\n"
+    rb"PFN (?:0x)?[0-9a-f]+ type ([A-Za-z]+) Block [0-9]+ type ([A-Za-z]+) Flags [^\n]*(?s:(.*))"
+)
+_HEAD = re.compile(HEAD % b"[0-9]+")
+_HEAD_TIMED = re.compile(HEAD % b"([0-9]{1,20})")
+TASK = re.compile(
+    rb"([0-9]+), mask ([0-9a-fx]+)\(([^)]*)\), pid (-?[0-9]+), tgid (-?[0-9]+) \((.*)\)\Z",
+    re.DOTALL,
+)
+OFFSET = re.compile(rb"\+0x[0-9a-f]+/0x[0-9a-f]+")
+MIGRATED = b"Page has been migrated, last migrate reason: "
+CHARGED = re.compile(rb"\nCharged (\(via objcg\) )?to (offline )?memcg (.*)", re.DOTALL)
+
+CULL_KEYS = ("pid", "tgid", "comm", "order", "gfp", "stack", "memcg", "allocator")
+
+MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"\xfd7zXZ\x00": "xz"}
+
+
+class TextError(ValueError):
+    """The file cannot be read as page_owner's text. One line, for the user."""
+
+
+# Reading
+
+
+class Source:
+    """
+    Bytes to read, compressed or not.
+
+    :ivar name: for messages.
+    :ivar size: in bytes as stored, 0 if unknown.
+    :ivar plain: a file that several processes can read parts of.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.name = "standard input" if path == "-" else path
+        self._program: Any = None
+        file = os.dup(0) if path == "-" else path
+        raw: IO[bytes] = open(file, "rb", buffering=0)  # noqa: SIM115 (closed by close())
+        self._raw = raw
+        self.head = _read_exactly(raw, 6)
+        self.size = os.fstat(raw.fileno()).st_size
+        regular = path != "-" and self.size > 0
+        self.plain = regular
+        program = next((p for magic, p in MAGIC.items() if self.head.startswith(magic)), None)
+        self._stream: IO[bytes] = raw
+        if program is not None:
+            self.plain = False
+            self._stream = self._decompressed(program, seekable=regular)
+            self.head = _read_exactly(self._stream, 6)
+
+    def _decompressed(self, program: str, *, seekable: bool) -> IO[bytes]:
+        """What a decompressor makes of the file: another process, on another CPU."""
+        import shutil
+        import subprocess
+
+        if shutil.which(program) is None:
+            self._raw.close()
+            raise TextError(
+                f"{self.name}: compressed with {program}, which is not installed; "
+                f"install the package '{program}' or decompress the file elsewhere"
+            )
+        if not seekable:
+            self._raw.close()
+            raise TextError(
+                f"{self.name}: compressed; decompress it before: {program} -dc FILE | mmscope …"
+            )
+        self._raw.seek(0)
+        self._program = subprocess.Popen(
+            [program, "-dc"],
+            stdin=self._raw,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+        )
+        stream: IO[bytes] = self._program.stdout
+        return stream
+
+    def peek(self) -> bytes:
+        """The beginning, enough to recognise it by; it stays to be read."""
+        while len(self.head) < PEEK_BYTES and (more := self._stream.read(PEEK_BYTES)):
+            self.head += more
+            if recognise(self.head) is not None:
+                break
+        return self.head
+
+    def position(self) -> int:
+        """Bytes of the file read so far, as stored; 0 if unknown."""
+        try:
+            return os.lseek(self._raw.fileno(), 0, os.SEEK_CUR)
+        except OSError:
+            return 0
+
+    def chunks(self) -> Iterator[bytes]:
+        """
+        All bytes, in pieces.
+
+        :raises TextError: the decompressor fails.
+        """
+        if self.head:
+            yield self.head
+        while chunk := self._stream.read(CHUNK_BYTES):
+            yield chunk
+        if self._program is not None:
+            words = self._program.stderr.read().decode("utf-8", "replace").strip()
+            if code := self._program.wait():
+                raise TextError(
+                    f"{self.name}: damaged: {words or f'decompressor ended with {code}'}"
+                )
+
+    def close(self) -> None:
+        if self._program is not None:
+            self._program.kill()
+            self._program.wait()
+            self._program.stdout.close()
+            self._program.stderr.close()
+        self._raw.close()
+
+    def __enter__(self) -> "Source":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _read_exactly(stream: IO[bytes], size: int) -> bytes:
+    data = b""
+    while len(data) < size and (more := stream.read(size - len(data))):
+        data += more
+    return data
+
+
+KIND = re.compile(rb"^(?:Page allocated via order |nr_base_pages: |handle: -?[0-9]+\n(n?))", re.M)
+
+
+def recognise(data: bytes) -> str | None:
+    """
+    Which of the files this is the beginning of: ``page_owner``, ``show_stacks``, ``show_handles``
+    or ``show_stacks_handles``; None if none of them.
+    """
+    match = KIND.search(data)
+    if match is None:
+        return None
+    if match.group().startswith(b"Page"):
+        return "page_owner"
+    if match.group().startswith(b"nr_"):
+        return "show_stacks"
+    return "show_handles" if match.group(1) else "show_stacks_handles"
+
+
+def recognise_source(source: Source) -> str:
+    """
+    Which of the files a source is.
+
+    :raises TextError: none of them.
+    """
+    kind = recognise(source.peek())
+    if kind is None:
+        empty = "" if source.head else ": it is empty (is page_owner=on on the command line?)"
+        raise TextError(
+            f"{source.name}: not a page_owner, show_stacks, show_handles or "
+            f"show_stacks_handles file{empty}"
+        )
+    return kind
+
+
+def folded(stack: bytes) -> str:
+    """
+    A printed stack, leaf first, as ``root;…;leaf`` without offsets.
+    """
+    frames = OFFSET.sub(b"", stack).decode("utf-8", "backslashreplace").split("\n")
+    return ";".join(frame[1:] for frame in reversed(frames) if frame)
+
+
+def stack_id(stack: bytes) -> int:
+    """
+    A number for a stack that the kernel printed without a handle: 48 bits of a hash of its text.
+
+    Offsets are part of the text, as they are of what a handle stands for. Beyond 2^48, where no
+    handle is (32 bits), and below 2^53, so that every reader of JSON keeps it.
+    """
+    from hashlib import blake2b
+
+    return int.from_bytes(blake2b(stack, digest_size=6).digest(), "big") | 1 << 48
+
+
+# page_owner: counting
+
+# What was counted, in plain dictionaries, so that a process can hand its own to another. A row is
+# [pages, allocations]; of "culled" it goes on with the first and last ts.
+Tally = dict[str, Any]
+
+
+def new_tally() -> Tally:
+    """Nothing counted yet."""
+    return {
+        "stacks": {},  # (handle or None, text as printed) -> row; None -> row of all the others
+        "tasks": {},  # (pid, tgid, comm) -> row; None -> row of all the others
+        "orders": {},  # order -> row
+        "gfp": {},  # (mask, names) -> row
+        "migratetypes": {},  # (of the page, of the pageblock) -> row
+        "memcgs": {},  # (name or None, offline, objcg, slab) -> row
+        "migrated": {},  # reason -> row
+        "culled": {},  # values of the keys -> row
+        "records": 0,
+        "skipped": 0,
+        "unknown_lines": 0,
+        "truncated": 0,
+    }
+
+
+class Selection:
+    """
+    What to count of a ``page_owner`` file; by default all of it.
+
+    :ivar pid, tgid, comm, order: values to keep.
+    :ivar gfp: flag names, all of which must be among those printed, or one mask.
+    :ivar module: a record is kept if a frame of its stack is of one of these modules.
+    :ivar since, until: ts in ns, inclusive.
+    :ivar cull: count by these of :data:`CULL_KEYS` together, instead of by each one alone.
+    """
+
+    def __init__(
+        self,
+        *,
+        pid: Iterable[int] = (),
+        tgid: Iterable[int] = (),
+        comm: Iterable[bytes] = (),
+        order: Iterable[int] = (),
+        gfp: Iterable[bytes] = (),
+        module: Iterable[bytes] = (),
+        since: int | None = None,
+        until: int | None = None,
+        cull: Iterable[str] = (),
+    ) -> None:
+        self.pid, self.tgid, self.comm = frozenset(pid), frozenset(tgid), frozenset(comm)
+        self.order, self.gfp, self.module = frozenset(order), frozenset(gfp), frozenset(module)
+        self.since, self.until, self.cull = since, until, tuple(cull)
+
+    @property
+    def timed(self) -> bool:
+        """Whether the time of each single record matters."""
+        return self.since is not None or self.until is not None or bool(self.cull)
+
+    def task(self, fields: tuple[int, bytes, bytes, int, int, bytes]) -> bool:
+        """Whether allocations with this first line are wanted."""
+        order, mask, names, pid, tgid, comm = fields
+        return (
+            (not self.order or order in self.order)
+            and (not self.pid or pid in self.pid)
+            and (not self.tgid or tgid in self.tgid)
+            and (not self.comm or comm in self.comm)
+            and (not self.gfp or mask in self.gfp or self.gfp <= set(names.split(b"|")))
+        )
+
+    def stack(self, stack: bytes) -> bool:
+        """Whether allocations with this stack are wanted."""
+        return not self.module or any(b" [%b]\n" % name in stack for name in self.module)
+
+    def moment(self, ts: int) -> bool:
+        """Whether allocations of this time are wanted."""
+        return (self.since is None or ts >= self.since) and (self.until is None or ts <= self.until)
+
+
+EVERYTHING = Selection()
+
+
+def record_texts(
+    chunks: Iterable[bytes], tally: Tally, begin: int = 0, end: int | None = None
+) -> Iterator[bytes]:
+    """
+    Texts of whole records, without the words each begins with; after each is :data:`BETWEEN`.
+
+    :param chunks: the file from offset *begin* on. A record that began before is another reader's.
+    :param tally: told of what is no record: text before the first, a last one that is cut short.
+    :param end: stop at the first beginning of a record at or behind this offset.
+    """
+    rest, offset, first = b"", begin, True
+    for chunk in chunks:
+        data = rest + chunk
+        cut = -1
+        if end is not None and offset + len(data) > end:
+            cut = data.find(BETWEEN, max(end - offset, 0))
+        last = cut >= 0
+        if not last:
+            cut = data.rfind(BETWEEN)
+        text = data[: cut + len(BETWEEN)] if cut >= 0 else b""
+        rest = data[len(text) :]
+        offset += len(text)
+        if not last and len(rest) > MAX_RECORD_BYTES:
+            # No record is that long. The mark keeps what follows from being taken for one.
+            offset += len(rest) - len(BETWEEN)
+            rest = b"?" + rest[1 - len(BETWEEN) :]
+        if text and first:
+            first = False
+            text = _first_text(text, tally, begin)
+        if text:
+            yield text
+        if last:
+            return
+    if first:
+        rest = _first_text(rest, tally, begin) if rest and begin == 0 else b""
+    # The blank line is the last record's only mark of being whole; the next may have begun.
+    begun = bool(rest) or not first
+    cut = rest.rfind(b"\n\n")
+    if cut >= 0 and BEGIN.startswith(rest[cut + 2 :]):
+        yield rest[:cut] + BETWEEN
+        begun = bool(rest[cut + 2 :])
+    tally["truncated"] += begun
+
+
+def _first_text(text: bytes, tally: Tally, begin: int) -> bytes:
+    """The text from the first record on, without the words that it begins with."""
+    if begin:
+        return text.partition(BETWEEN)[2]
+    if BEGIN.startswith(text):
+        return text  # cut short in these words
+    if text.startswith(BEGIN):
+        return text[len(BEGIN) :]
+    before, _, after = text.partition(b"\n" + BEGIN)
+    tally["skipped"] += bool(before.strip())
+    return after
+
+
+def parse_task(head: bytes) -> tuple[int, bytes, bytes, int, int, bytes] | None:
+    """(order, mask, names of the mask, pid, tgid, comm) of what :data:`HEAD` matched."""
+    match = TASK.match(head)
+    if match is None or int(match[1]) > MAX_ORDER:
+        return None
+    return int(match[1]), match[2], match[3], int(match[4]), int(match[5]), match[6]
+
+
+def split_rest(text: bytes) -> tuple[bytes, bytes]:
+    """
+    What follows the first two lines, in two: the stack with its handle, and the lines after it.
+
+    From the end, since there are few lines after a stack. If a cgroup's name has a line in it that
+    begins as one of a stack, the stack is none (:func:`parse_stack`), and :func:`split_lines` is
+    needed.
+    """
+    end = len(text)
+    while (line := text.rfind(b"\n", 0, end)) >= 0:
+        if text.startswith((b"\n ", b"\nhandle: "), line):
+            return text[:end], text[end:]
+        end = line
+    return b"", text
+
+
+def split_lines(text: bytes) -> tuple[bytes, bytes]:
+    """The same, line by line: the stack ends with the first line that is none of its."""
+    end = 0
+    while text.startswith(b"\n ", end) or text.startswith(b"\nhandle: ", end):
+        handle = text.startswith(b"\nh", end)
+        end = text.find(b"\n", end + 1)
+        if end < 0:
+            return text, b""
+        if handle:
+            break
+    return text[:end], text[end:]
+
+
+def is_stack(text: bytes) -> bool:
+    """
+    Whether text is lines of `` symbol+0x1/0x2 [module]``, or `` 0xaddress`` (``%pS``), as far as
+    the bytes between them tell; two records run into each other are not.
+    """
+    lines, modules = text.count(b"\n"), text.count(b" [")
+    return (
+        text.count(b" ") == lines + modules
+        and text.startswith(b" ")
+        and text.endswith(b"\n")
+        and text.count(b"\n ") == lines - 1
+        and text.count(b"]\n") == text.count(b"]") == text.count(b"[") == modules
+        and b";" not in text
+        and b" \n" not in text
+    )
+
+
+def parse_stack(text: bytes) -> tuple[int | None, bytes] | None:
+    """(handle, stack as printed); None if it is neither: two records run into each other, say."""
+    stack, found, handle = text.partition(b"\nhandle: ")
+    if found and not (handle.isdigit() and len(handle) <= 10):
+        return None
+    stack = stack[1:] + b"\n" if stack else b""
+    return (int(handle) if found else None, stack) if not stack or is_stack(stack) else None
+
+
+def parse_tail(tail: bytes) -> tuple[tuple[Any, ...], bytes, int]:
+    """((memcg, offline, objcg, slab), migrate reason, unknown lines)."""
+    name, offline, objcg, slab = None, False, False, False
+    reason, unknown = b"", 0
+    while tail:
+        if charged := CHARGED.match(tail):
+            # A cgroup's name may have newlines in it, so that it ends where the record ends.
+            name, offline, objcg = charged[3], bool(charged[2]), bool(charged[1])
+            break
+        line, newline, tail = tail[1:].partition(b"\n")
+        tail = newline + tail
+        if line.startswith(MIGRATED):
+            reason = line[len(MIGRATED) :]
+        elif line == b"Slab cache page":
+            slab = True
+        else:
+            unknown += 1
+    return (name, offline, objcg, slab), reason, unknown
+
+
+def _pages(counts: list[Any]) -> tuple[int, int]:
+    """(pages, allocations) of allocations by order."""
+    by_order = counts[:-1]
+    return sum(number << order for order, number in enumerate(by_order)), sum(by_order)
+
+
+class _Seen:
+    """
+    Parts of records as printed, each with what it means and how often it was counted.
+
+    An entry is None where the selection does not want it, and False where it is not what the
+    kernel prints: looked at once, then as quick as a wanted one.
+    """
+
+    def __init__(self, selection: Selection) -> None:
+        self.selection = selection
+        self.tasks: dict[bytes, Any] = {}  # first line -> [order, allocations, fields]
+        # Allocations by order, and last the fields.
+        self.stacks: dict[bytes, Any] = {}  # (handle, stack)
+        self.tails: dict[bytes, Any] = {}  # (memcg, migrate reason, unknown lines)
+        self.places: dict[tuple[bytes, bytes], Any] = {}  # (of the page, of the pageblock)
+        self.bytes = 0
+
+    def entries(self, groups: tuple[bytes, ...]) -> tuple[Any, Any, Any, Any]:
+        """The entries of a record's parts; made where there are none."""
+        head, page_type, block_type, text = groups
+        stack, tail = split_rest(text)
+        fields = None
+        if stack not in self.stacks and (fields := parse_stack(stack)) is None:
+            stack, tail = split_lines(text)
+            fields = parse_stack(stack)
+        if head not in self.tasks:
+            task = parse_task(head)
+            wanted = task and self.selection.task(task)
+            self.tasks[head] = [task[0], 0, task] if task and wanted else None if task else False
+            self.bytes += len(head) + 300
+        if stack not in self.stacks:
+            wanted = fields and self.selection.stack(fields[1])
+            self.stacks[stack] = [*ORDERS, fields] if wanted else None if fields else False
+            self.bytes += 2 * len(stack) + 300
+        if tail not in self.tails:
+            self.tails[tail] = [*ORDERS, parse_tail(tail)]
+            self.bytes += len(tail) + 300
+        types = page_type, block_type
+        place = self.places.setdefault(types, [*ORDERS, types])
+        return self.tasks[head], self.stacks[stack], self.tails[tail], place
+
+    def fold(self, tally: Tally) -> None:
+        """Move what was counted into a tally, and forget the parts."""
+        for order, allocations, (_, mask, names, pid, tgid, comm) in filter(
+            None, self.tasks.values()
+        ):
+            row: tuple[int, int] = (allocations << order, allocations)
+            _add(tally["tasks"], (pid, tgid, comm), row, MAX_TASKS)
+            _add(tally["orders"], order, row)
+            _add(tally["gfp"], (mask, names), row, MAX_TASKS)
+            tally["records"] += allocations
+        for counts in filter(None, self.stacks.values()):
+            _add(tally["stacks"], counts[-1], _pages(counts), MAX_STACKS)
+        for counts in self.tails.values():
+            memcg, reason, unknown = counts[-1]
+            row = _pages(counts)
+            _add(tally["memcgs"], memcg, row, MAX_TASKS)
+            if reason:
+                _add(tally["migrated"], reason, row, MAX_TASKS)
+            tally["unknown_lines"] += unknown * row[1]
+        for counts in self.places.values():
+            _add(tally["migratetypes"], counts[-1], _pages(counts), MAX_TASKS)
+        for parts in (self.tasks, self.stacks, self.tails, self.places):
+            parts.clear()
+        self.bytes = 0
+
+
+def tally_page_owner(texts: Iterable[bytes], tally: Tally, selection: Selection) -> None:
+    """
+    Count the records of ``page_owner`` by stack, task, order, gfp mask, migratetypes and memcg.
+
+    A record like the one before it, which is the rule in memory that was allocated in one go, is
+    compared as it is printed, all of it but its time and PFN. Another costs one regular expression;
+    its parts (first line, stack, the lines after) are looked up as they are printed, and parsed
+    once.
+    """
+    match = _HEAD.match
+    seen = _Seen(selection)
+    tasks, stacks, tails, places = seen.tasks, seen.stacks, seen.tails, seen.places
+    task = stack = tail = place = None
+    run = 0
+    # Of the last record: its first line up to the time; what follows the second line, up to the
+    # next record. Of all records that were matched: the second line from " type " on.
+    head, rest = b"", b""
+    lines: dict[bytes, Any] = {}
+    head_size = rest_size = 0
+    for text in texts:
+        find, starts_with = text.find, text.startswith
+        position, size = 0, len(text)
+        while position < size:
+            if starts_with(head, position) and head_size:
+                begin = position + head_size
+                line = find(b"\n", begin)
+                end = find(b"\n", line + 1)
+                # A parenthesis would mean that the name goes on: "x), ts " is one, too.
+                if starts_with(rest, end) and find(b")", begin, line) < 0:
+                    here = lines.get(text[find(b" type ", line) : end])
+                    if here is not None:
+                        if here is not place:
+                            _count_run(task, stack, tail, place, run, tally)
+                            place, run = here, 0
+                        run += 1
+                        position = end + rest_size
+                        continue
+            _count_run(task, stack, tail, place, run, tally)
+            end = find(BETWEEN, position)
+            found = match(text, position, end)
+            if found is None:
+                tally["skipped"] += 1
+                task = stack = None
+                head_size = 0
+            else:
+                run = 1
+                first, page_type, block_type, after = found.groups()
+                printed, others = split_rest(after)
+                try:
+                    task = tasks[first]
+                    stack = stacks[printed]
+                    tail = tails[others]
+                    place = places[page_type, block_type]
+                except KeyError:
+                    task, stack, tail, place = seen.entries((first, page_type, block_type, after))
+                head, rest = first + b", ts ", after + BETWEEN
+                head_size, rest_size = len(head), len(rest)
+                line = find(b"\nPFN ", position + head_size)
+                lines[text[find(b" type ", line) : end - len(after)]] = place
+            position = end + len(BETWEEN)
+        if seen.bytes + 300 * len(lines) > MAX_SEEN_BYTES:
+            _count_run(task, stack, tail, place, run, tally)
+            task = stack = None
+            head_size = 0
+            seen.fold(tally)
+            lines.clear()
+    _count_run(task, stack, tail, place, run, tally)
+    seen.fold(tally)
+
+
+def _count_run(task: Any, stack: Any, tail: Any, place: Any, run: int, tally: Tally) -> None:
+    """Count records that are alike."""
+    if task and stack:
+        order = task[0]
+        task[1] += run
+        stack[order] += run
+        tail[order] += run
+        place[order] += run
+    elif task is False or stack is False:
+        tally["skipped"] += run
+
+
+def tally_selected(texts: Iterable[bytes], tally: Tally, selection: Selection) -> None:
+    """
+    Count the records of ``page_owner`` that a selection by time wants, or by several keys together.
+
+    Slower than :func:`tally_page_owner`, since every record's time is looked at.
+    """
+    seen = _Seen(selection)
+    for text in texts:
+        for record in text.split(BETWEEN)[:-1]:
+            found = _HEAD_TIMED.match(record)
+            if found is None:
+                tally["skipped"] += 1
+                continue
+            head, ts, *others = found.groups()
+            task, stack, tail, place = seen.entries((head, *others))
+            if task is False or stack is False:
+                tally["skipped"] += 1
+            elif task and stack and selection.moment(int(ts)):
+                _count_run(task, stack, tail, place, 1, tally)
+                if selection.cull:
+                    _cull(tally, selection.cull, task[-1], stack[-1], tail[-1][0], int(ts))
+        if seen.bytes > MAX_SEEN_BYTES:
+            seen.fold(tally)
+    seen.fold(tally)
+
+
+def _cull(tally: Tally, keys: tuple[str, ...], task: Any, stack: Any, memcg: Any, ts: int) -> None:
+    """Count an allocation under its values of the keys."""
+    order, mask, names, pid, tgid, comm = task
+    values = {
+        "pid": pid,
+        "tgid": tgid,
+        "comm": comm,
+        "order": order,
+        "gfp": names or mask,
+        "stack": stack[1] or stack[0],
+        "memcg": memcg[0],
+        "allocator": allocator(stack[1], slab=memcg[3]),
+    }
+    key: Any = tuple(values[name] for name in keys)
+    culled = tally["culled"]
+    if key not in culled and len(culled) >= MAX_TASKS:
+        key = None
+    row = culled.setdefault(key, [0, 0, ts, ts])
+    row[0] += 1 << order
+    row[1] += 1
+    row[2], row[3] = min(row[2], ts), max(row[3], ts)
+
+
+def allocator(stack: bytes, *, slab: bool = False) -> bytes:
+    """Which allocator the pages were for: ``slab``, ``vmalloc``, ``percpu`` or ``pages``."""
+    if slab or b" allocate_slab+" in stack or b" alloc_slab_page+" in stack:
+        return b"slab"
+    if b" __vmalloc_node_range" in stack:
+        return b"vmalloc"
+    return b"percpu" if b" pcpu_alloc" in stack else b"pages"
+
+
+def _add(rows: dict[Any, Any], key: Any, row: Any, limit: int = 1 << 62) -> None:
+    """Add pages and allocations to a key's; to None's when there are too many keys."""
+    if not row[1]:
+        return
+    if key not in rows:
+        if len(rows) >= limit:
+            key = None
+        rows.setdefault(key, [0, 0])
+    rows[key][0] += row[0]
+    rows[key][1] += row[1]
+
+
+def merge(tally: Tally, other: Tally) -> None:
+    """Add what another process counted."""
+    for name, rows in other.items():
+        if isinstance(rows, int):
+            tally[name] += rows
+        elif name == "culled":
+            for key, (pages, allocations, first, last) in rows.items():
+                row = tally[name].setdefault(key, [0, 0, first, last])
+                row[0] += pages
+                row[1] += allocations
+                row[2], row[3] = min(row[2], first), max(row[3], last)
+        else:
+            for key, row in rows.items():
+                _add(tally[name], key, row, MAX_STACKS if name == "stacks" else MAX_TASKS)
+
+
+def read_page_owner(
+    source: Source,
+    selection: Selection = EVERYTHING,
+    progress: Progress | None = None,
+    processes: int = 0,
+) -> Tally:
+    """
+    Count a ``page_owner`` file.
+
+    :param processes: how many may read it; 0: as many as there are CPUs, up to a limit.
+    :raises TextError: it cannot be decompressed.
+    """
+    count = tally_selected if selection.timed else tally_page_owner
+    tally = new_tally()
+    available = min(len(os.sched_getaffinity(0)), MAX_PROCESSES)
+    wanted = processes or min(available, max(source.size // PARALLEL_BYTES, 1))
+    if source.plain and wanted > 1:
+        return _read_in_parts(source, selection, progress, wanted)
+    count(record_texts(_shown(source, progress), tally), tally, selection)
+    return tally
+
+
+def _shown(source: Source, progress: Progress | None) -> Iterator[bytes]:
+    """A source's chunks, and the progress they mean."""
+    for number, chunk in enumerate(source.chunks()):
+        if progress is not None and number % 64 == 0:
+            progress(source.position(), source.size)
+        yield chunk
+
+
+def _read_in_parts(
+    source: Source, selection: Selection, progress: Progress | None, parts: int
+) -> Tally:
+    """Count a plain file with several processes, each from the first beginning in its part."""
+    edges = [source.size * part // parts for part in range(parts)] + [source.size]
+    # Each process writes how far it is to a place that all share.
+    done = mmap.mmap(-1, 8 * parts)
+    pipes: dict[int, tuple[int, bytearray]] = {}
+    try:
+        for part in range(parts):
+            reader, writer = os.pipe()
+            child = os.fork()
+            if child == 0:
+                _run_part(source.name, selection, edges[part], edges[part + 1], writer, done, part)
+            os.close(writer)
+            pipes[reader] = child, bytearray()
+        tally = new_tally()
+        waiting = set(pipes)
+        while waiting:
+            for reader in select.select(list(waiting), [], [], 0.2)[0]:
+                if data := os.read(reader, 1 << 20):
+                    pipes[reader][1].extend(data)
+                    continue
+                waiting.discard(reader)
+                merge(tally, _part_result(source.name, pipes[reader][1]))
+                pipes[reader][1].clear()
+            if progress is not None:
+                progress(sum(memoryview(done).cast("Q")), source.size)
+        return tally
+    finally:
+        for reader, (child, _) in pipes.items():
+            os.close(reader)
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+
+
+def _part_result(name: str, data: bytearray) -> Tally:
+    """What a process handed over."""
+    if not data:
+        raise TextError(f"{name}: a process that read it was killed (is memory short?)")
+    result = marshal.loads(data)
+    if isinstance(result, str):
+        raise TextError(f"{name}: {result}")
+    tally: Tally = result
+    return tally
+
+
+def _run_part(
+    name: str, selection: Selection, begin: int, end: int, writer: int, done: mmap.mmap, part: int
+) -> None:
+    """A child's whole life: count a part of a file, hand the tally over, end."""
+    result: Tally | str = new_tally()
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        with open(name, "rb", buffering=0) as file, memoryview(done).cast("Q") as shared:
+            file.seek(begin)
+
+            def chunks() -> Iterator[bytes]:
+                while chunk := file.read(CHUNK_BYTES):
+                    shared[part] = min(file.tell(), end) - begin
+                    yield chunk
+
+            assert isinstance(result, dict)
+            count = tally_selected if selection.timed else tally_page_owner
+            count(record_texts(chunks(), result, begin, end), result, selection)
+    except BaseException as error:
+        result = f"{type(error).__name__}: {error}"
+    try:
+        with os.fdopen(writer, "wb") as pipe:
+            marshal.dump(result, pipe)
+    finally:
+        os._exit(0)
+
+
+# show_stacks, show_handles, show_stacks_handles
+
+HANDLE_LINE = re.compile(rb"(.*\n)handle: (-?[0-9]{1,10})\Z", re.DOTALL)
+HANDLE_PAGES = re.compile(rb"handle: (-?[0-9]{1,10})\nnr_base_pages: ([0-9]{1,10})\Z")
+
+
+class Counted:
+    """
+    What one of the small files said.
+
+    :ivar pages: handle, or stack as printed, to base pages.
+    :ivar stacks: handle to stack as printed, of ``show_stacks_handles``.
+    :ivar skipped: records that were not understood.
+    :ivar truncated: the last record was cut short.
+    """
+
+    def __init__(self) -> None:
+        self.pages: dict[Any, int] = {}
+        self.stacks: dict[int, bytes] = {}
+        self.skipped = 0
+        self.truncated = False
+
+
+def whole_records(chunks: Iterable[bytes], counted: Counted) -> Iterator[bytes]:
+    """Text that ends with a record's blank line; no names are in these files."""
+    rest = b""
+    for chunk in chunks:
+        data = rest + chunk
+        cut = data.rfind(b"\n\n") + 2
+        rest = data[cut:] if cut > 1 else data
+        if cut > 1:
+            yield data[:cut]
+        elif len(rest) > MAX_RECORD_BYTES:
+            counted.skipped += 1
+            rest = b"?"
+    counted.truncated = bool(rest)
+
+
+def read_show_stacks(source: Source, known: Container[bytes] = ()) -> Counted:
+    """
+    Pages by stack as printed, of ``show_stacks``.
+
+    :param known: stacks that were read before, which need not be looked at again.
+    """
+    counted = Counted()
+    pages = counted.pages
+    for text in whole_records(source.chunks(), counted):
+        for record in text[:-2].split(b"\n\n"):
+            stack, _, number = record.rpartition(b"nr_base_pages: ")
+            if number.isdigit() and (stack in known or is_stack(stack)):
+                pages[stack] = pages.get(stack, 0) + int(number[:10])
+            else:
+                counted.skipped += 1
+    return counted
+
+
+def read_show_handles(source: Source) -> Counted:
+    """Pages by handle, of ``show_handles``."""
+    counted = Counted()
+    for text in whole_records(source.chunks(), counted):
+        words = text.split()
+        # Four words a record on two lines and a blank one; no others, and numbers of digits alone,
+        # where int() takes more.
+        if (
+            text.count(b"\n") * 4 == len(words) * 3
+            and set(words[::4]) == {b"handle:"}
+            and set(words[2::4]) == {b"nr_base_pages:"}
+            and b"".join(words[1::2]).isdigit()
+        ):
+            handles, pages = list(map(int, words[1::4])), list(map(int, words[3::4]))
+            if max(handles) < 1 << 32 and max(pages) < 1 << 32:
+                counted.pages.update(zip(handles, pages, strict=True))
+                continue
+        for record in text[:-2].split(b"\n\n"):
+            if match := HANDLE_PAGES.match(record):
+                counted.pages[int(match[1])] = int(match[2])
+            else:
+                counted.skipped += 1
+    if counted.pages and min(counted.pages) < 0:
+        # Printed as %d, though a depot_stack_handle_t is unsigned.
+        counted.pages = {handle & 0xFFFFFFFF: n for handle, n in counted.pages.items()}
+    return counted
+
+
+def read_show_stacks_handles(source: Source) -> Counted:
+    """Stacks as printed by handle, of ``show_stacks_handles``."""
+    counted = Counted()
+    for text in whole_records(source.chunks(), counted):
+        for record in text[:-2].split(b"\n\n"):
+            match = HANDLE_LINE.match(record)
+            if match and is_stack(match[1]):
+                counted.stacks[int(match[2]) & 0xFFFFFFFF] = match[1]
+            else:
+                counted.skipped += 1
+    return counted

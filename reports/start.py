@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Where ``mmscope`` begins.
+
+Commands that read text alone start without drgn, numpy and rich, whose loading takes several times
+as long as many a file takes to read.
+"""
+
+import sys
+
+LIGHT = ("page-owner", "watch")
+
+
+def main() -> int:
+    """Run the command; returns its exit code."""
+    if sys.argv[1:2] and sys.argv[1] in LIGHT:
+        from reports.page_owner_command import main as light
+
+        return light()
+    from reports.command import main as full
+
+    return full()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
