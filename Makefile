@@ -64,6 +64,7 @@ lint: $(READY) ## ruff and mypy
 bench: $(READY) ## how fast each probe is, with the naive way beside it
 	@tools/apt-install $(LAB_PACKAGES) $(BENCH_PACKAGES)
 	@$(BIN)/python tests/bench.py
+	@$(BIN)/python tests/bench_owner.py
 
 .PHONY: lock
 lock: $(READY) ## renew requirements.lock from pyproject.toml

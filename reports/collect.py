@@ -126,6 +126,8 @@ def collect(
         section, found = run_section(spec, source, verbose=verbose)
         for name, title, row_type, rows in found.tables:
             writer.table(name, title, row_type, rows, section=spec.name)
+        for name, title, unit, stacks in found.folded:
+            writer.folded(name, title, stacks, unit=unit, section=spec.name)
         sections.append(section)
     writer.finish({**asdict(target), **(notes or {})}, sections)
     return sections

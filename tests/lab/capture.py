@@ -62,7 +62,7 @@ def capture(
     :param output: put it there, outside of the cache; such a capture always boots.
     :raises LabError: the kernel cannot be had, or the guest failed.
     """
-    with _one_at_a_time():
+    with one_at_a_time():
         booted = kernels.get(kernel, say)
         if output is not None:
             folder = output.resolve()
@@ -70,7 +70,7 @@ def capture(
                 raise LabError(f"{folder} exists: choose another folder or remove it")
         else:
             folder = (
-                kernels.cache_folder() / "cores" / f"{kernel}-{workload}-{_fingerprint(booted)}"
+                kernels.cache_folder() / "cores" / f"{kernel}-{workload}-{fingerprint(booted)}"
             )
         if fresh or not folder.exists():
             _take(booted, workload, folder, say)
@@ -117,17 +117,18 @@ def _take(kernel: Kernel, workload: str, folder: Path, say: Callable[[str], None
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _fingerprint(kernel: Kernel) -> str:
+def fingerprint(kernel: Kernel) -> str:
     """Changes when anything does that shapes a capture."""
-    digest = hashlib.sha256(kernel.release.encode())
+    digest = hashlib.sha256(kernel.vmlinuz.parent.name.encode())
     here = Path(__file__).resolve().parent
-    for source in [here / "capture.py", here / "machine.py", *sorted(machine.GUEST.iterdir())]:
+    guest = sorted(machine.GUEST.glob("*.[ch]"))
+    for source in [here / "capture.py", here / "machine.py", *guest, *kernel.modules]:
         digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
     return digest.hexdigest()[:12]
 
 
 @contextlib.contextmanager
-def _one_at_a_time() -> Iterator[None]:
+def one_at_a_time() -> Iterator[None]:
     """Two emulated machines at once would only run into each other's timeouts."""
     kernels.cache_folder().mkdir(parents=True, exist_ok=True)
     with (kernels.cache_folder() / "lock").open("w") as lock:

@@ -15,6 +15,9 @@ import pytest
 from capture import Capture, capture
 from drgn import Program
 from free_memory import FreeMemory, scan_free_memory
+from page_owner import PageOwner, scan_page_owner
+from slab_owner import SlabOwners, slab_owners
+from stack_depot import StackDepot, stack_depot
 from target import open_target
 
 KERNELS = os.environ.get("MMSCOPE_LAB_KERNELS", "7.2").split(",")
@@ -54,3 +57,47 @@ def lab(request: pytest.FixtureRequest, say: Callable[[str], None]) -> Lab:
     taken = capture(request.param, "fragment", say=say)
     prog = open_target(taken.vmcore, [taken.vmlinux])
     return Lab(taken, prog, scan_free_memory(prog))
+
+
+@dataclass(frozen=True)
+class SlabLab:
+    """A frozen guest whose slab objects remember who allocated them."""
+
+    capture: Capture
+    prog: Program
+    depot: StackDepot
+    owners: SlabOwners
+
+
+@pytest.fixture(scope="session", params=KERNELS)
+def slab_lab(request: pytest.FixtureRequest, say: Callable[[str], None]) -> SlabLab:
+    """The ``slab`` workload on a kernel."""
+    taken = capture(request.param, "slab", say=say)
+    prog = open_target(taken.vmcore, [taken.vmlinux])
+    depot = stack_depot(prog)
+    return SlabLab(taken, prog, depot, slab_owners(prog, depot))
+
+
+@dataclass(frozen=True)
+class OwnerLab:
+    """A frozen guest that knows who allocated each page."""
+
+    capture: Capture
+    prog: Program
+    depot: StackDepot
+    owners: PageOwner
+
+    def said(self, path: str) -> tuple[str, str]:
+        """The two readings of a file, earlier and later."""
+        return (
+            (self.capture.truth_a / path).read_text(),
+            (self.capture.truth_b / path).read_text(),
+        )
+
+
+@pytest.fixture(scope="session")
+def owner_lab(say: Callable[[str], None]) -> OwnerLab:
+    """The ``owner`` workload on the kernel that has PAGE_OWNER."""
+    taken = capture("owner", "owner", say=say)
+    prog = open_target(taken.vmcore, [taken.vmlinux])
+    return OwnerLab(taken, prog, stack_depot(prog), scan_page_owner(prog))

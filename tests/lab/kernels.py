@@ -27,12 +27,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-TABLE = Path(__file__).resolve().parent / "kernels.toml"
-KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+import own_kernel
+from archive import LabError, apt_options, cache_folder, newest_first, run
 
-
-class LabError(Exception):
-    """What the lab needs is missing, or a guest failed. The first line says what to do."""
+HERE = Path(__file__).resolve().parent
+TABLE = HERE / "kernels.toml"
 
 
 @dataclass(frozen=True)
@@ -44,6 +43,7 @@ class Kernel:
     vmlinuz: Path
     vmlinux: Path
     modules: tuple[Path, ...]
+    options: str = ""  # what it needs on its command line
 
 
 @dataclass(frozen=True)
@@ -51,11 +51,6 @@ class _Package:
     name: str
     version: str
     size: int
-
-
-def cache_folder() -> Path:
-    """``$XDG_CACHE_HOME/mmscope/lab``."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mmscope" / "lab"
 
 
 def names() -> list[str]:
@@ -73,6 +68,8 @@ def get(name: str, say: Callable[[str], None] = lambda line: None) -> Kernel:
     if name not in table["kernels"]:
         raise LabError(f"no kernel is called {name}: kernels.toml has {', '.join(names())}")
     row = table["kernels"][name]
+    if "source" in row:
+        return _own(name, row, say)
     cached = [
         kernel
         for kernel in map(lambda r: _cached(name, r, table["modules"]), _releases(row["release"]))
@@ -83,8 +80,8 @@ def get(name: str, say: Callable[[str], None] = lambda line: None) -> Kernel:
     missing = []
     for suite in row["suites"]:
         say(f"looking for a {name} kernel in {suite}")
-        apt = _apt_options(suite)
-        _run("apt-get", *apt, "update", "--quiet=2", "--error-on=any")
+        apt = apt_options(suite)
+        run("apt-get", *apt, "update", "--quiet=2", "--error-on=any")
         found = _choose(_packages(apt), row["release"], table["debug"], table["images"])
         if not found:
             missing.append(suite)
@@ -101,22 +98,27 @@ def get(name: str, say: Callable[[str], None] = lambda line: None) -> Kernel:
     )
 
 
+def _own(name: str, row: dict[str, Any], say: Callable[[str], None]) -> Kernel:
+    """A kernel that the lab builds itself."""
+    folder = own_kernel.build_kernel(name, row["source"], row["suites"], HERE / row["config"], say)
+    return Kernel(
+        name=name,
+        release=(folder / "release").read_text().strip(),
+        vmlinuz=folder / "vmlinuz",
+        vmlinux=folder / "vmlinux",
+        modules=(own_kernel.build_module(folder, HERE / row["module"], say),),
+        options=row["options"],
+    )
+
+
 def _table() -> dict[str, Any]:
     return tomllib.loads(TABLE.read_text())
-
-
-def _newest_first(releases: Iterable[str]) -> list[str]:
-    return sorted(
-        releases,
-        key=lambda release: [int(part) for part in re.findall(r"\d+", release)],
-        reverse=True,
-    )
 
 
 def _releases(pattern: str) -> list[str]:
     """Releases in the cache, newest first."""
     folder = cache_folder() / "kernels"
-    return _newest_first(path.name for path in folder.glob("*") if re.fullmatch(pattern, path.name))
+    return newest_first(path.name for path in folder.glob("*") if re.fullmatch(pattern, path.name))
 
 
 def _cached(name: str, release: str, modules: Iterable[str]) -> Kernel | None:
@@ -135,59 +137,18 @@ def _cached(name: str, release: str, modules: Iterable[str]) -> Kernel | None:
     )
 
 
-def _apt_options(suite: str) -> list[str]:
-    """Options that make apt see one suite of the machine's mirror, with state of its own."""
-    folder = cache_folder() / "apt" / suite
-    for name in ("lists/partial", "archives/partial"):
-        (folder / name).mkdir(parents=True, exist_ok=True)
-    if not KEYRING.exists():
-        raise LabError(f"{KEYRING} is missing: apt-get install debian-archive-keyring")
-    (folder / "sources.list").write_text(f"deb [signed-by={KEYRING}] {_mirror()} {suite} main\n")
-    settings = {
-        "Dir::Etc::SourceList": folder / "sources.list",
-        "Dir::Etc::SourceParts": "-",
-        "Dir::State::Lists": folder / "lists",
-        "Dir::State::Status": os.devnull,  # what the machine has installed is no concern of ours
-        "Dir::Cache": folder,
-        "Acquire::Languages": "none",
-        # As root, apt would else hand downloads to a user who cannot reach the cache.
-        "APT::Sandbox::User": "root",
-        "APT::Architecture": "amd64",
-        "APT::Architectures": "amd64",
-    }
-    return [part for key, value in settings.items() for part in ("-o", f"{key}={value}")]
-
-
-def _mirror() -> str:
-    """The Debian mirror of the machine's own apt configuration."""
-    found = _run(
-        "apt-get",
-        "indextargets",
-        "--format",
-        "$(ORIGIN)|$(LABEL)|$(REPO_URI)",
-        "Created-By: Packages",
-    )
-    for line in found.splitlines():
-        origin, label, uri = line.split("|")
-        if (origin, label) == ("Debian", "Debian"):
-            return uri
-    raise LabError(
-        "apt knows no Debian mirror on this machine: add one to its sources and run apt-get update"
-    )
-
-
 def _packages(apt: list[str]) -> dict[str, _Package]:
     """The suite's kernel packages by name."""
     wanted = re.compile(r"linux-(image|binary|modules)-\d.*")
     found = [
         name
-        for name in _run("apt-cache", *apt, "pkgnames", "linux-").split()
+        for name in run("apt-cache", *apt, "pkgnames", "linux-").split()
         if wanted.fullmatch(name)
     ]
     packages: dict[str, _Package] = {}
     if not found:
         return packages
-    for paragraph in _run("apt-cache", *apt, "show", "--no-all-versions", *found).split("\n\n"):
+    for paragraph in run("apt-cache", *apt, "show", "--no-all-versions", *found).split("\n\n"):
         fields = dict(re.findall(r"^(Package|Version|Size): (.*)$", paragraph, re.MULTILINE))
         if len(fields) == 3:
             packages[fields["Package"]] = _Package(
@@ -207,7 +168,7 @@ def _choose(
     before, after = debug.split("{release}")
     shape = re.compile(re.escape(before) + f"({release_pattern})" + re.escape(after))
     matches = {match[1]: packages[match[0]] for match in map(shape.fullmatch, packages) if match}
-    for release in _newest_first(matches):
+    for release in newest_first(matches):
         for image in images:
             needed = [packages.get(name.format(release=release)) for name in image]
             complete = [
@@ -240,7 +201,7 @@ def _fetch(
     try:
         for package in packages:
             say(f"fetching {package.name} {package.version}, {package.size / 1e6:.0f} MB")
-            _run(
+            run(
                 "apt-get",
                 *apt,
                 "download",
@@ -288,20 +249,3 @@ def _unpack(deb: Path, wanted: Mapping[str, str], folder: Path) -> list[Path]:
     if tar.returncode:
         raise LabError(f"{deb.name} cannot be unpacked: is the disk full?")
     return kept
-
-
-def _run(*command: str, cwd: Path | None = None) -> str:
-    # Words are searched for in what apt prints.
-    environment = {**os.environ, "LC_ALL": "C", "DEBIAN_FRONTEND": "noninteractive"}
-    try:
-        return subprocess.run(
-            command, cwd=cwd, env=environment, capture_output=True, text=True, check=True
-        ).stdout
-    except FileNotFoundError:
-        raise LabError(
-            f"{command[0]} is not on this machine: the lab takes its kernels from Debian's archive"
-        ) from None
-    except subprocess.CalledProcessError as error:
-        said = error.stderr.strip() or error.stdout.strip()
-        words = " ".join(word for word in command if "=" not in word and word != "-o")
-        raise LabError(f"{words[:80]} failed: {said[-500:]}") from None

@@ -64,6 +64,15 @@ MACHINE = (
 # own choosing.
 COMMAND_LINE = "console=ttyS0 panic=-1 numa_balancing=disable"
 
+# What a workload needs from the kernel's command line.
+WORKLOAD_OPTIONS = {
+    # The name since "mm/slub: unify all sl[au]b parameters with slab_$param" (v6.9), and before.
+    "slab": "slab_debug=U slub_debug=U",
+    # Some caches only: the others allocate as they do in the field.
+    "owner": "slab_debug=U,mmscope_lab,kmalloc-*",
+    "owner_slab": "slab_debug=U",
+}
+
 _HEADER = 256  # guest/truth.c: "FILE <set> <path> <length>", padded
 
 
@@ -156,13 +165,14 @@ async def _run(
     ours, theirs = (
         socket.socketpair()
     )  # a socket without a path: nothing to clean up, no limit on its length
+    options = WORKLOAD_OPTIONS.get(workload, "")
     command = [
         "qemu-system-x86_64",
         *MACHINE,
         *("-serial", f"file:{console.path}"),
         *("-chardev", f"socket,id=qmp,fd={theirs.fileno()}", "-mon", "chardev=qmp,mode=control"),
         *("-kernel", str(kernel.vmlinuz), "-initrd", str(initramfs)),
-        *("-append", f"{COMMAND_LINE} lab.workload={workload}"),
+        *("-append", " ".join([COMMAND_LINE, kernel.options, options, f"lab.workload={workload}"])),
         *qemu_args,
     ]
     errors = folder / "qemu.log"

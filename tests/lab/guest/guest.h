@@ -19,15 +19,31 @@ void run_on_cpu(int cpu);
 pid_t keep_child(const char *comm, void (*work)(void));  // waits until `work` is done; the child then pauses for good
 char *map_memory(size_t bytes, int advice);              // anonymous, private; not touched
 
+// numbers.c
+long number_in(const char *path, const char *key);  // of the line that starts with `key`; -1 if there is none
+void set_number(const char *path, long value);
+// Number `column` of the first line of /proc/pagetypeinfo or buddyinfo that has all of `zone` and `part` in it.
+long column_of(const char *path, const char *zone, const char *part, int column);
+long pageblocks(const char *zone, int migratetype);  // of a type; 3 is HighAtomic
+void touch(char *memory, size_t bytes, size_t step);
+
 // truth.c
 void truth_add(const char *path);  // one more file to record, beside those always recorded
+void truth_note(const char *path, const char *name);  // what a file says now, under another name; before truth_prepare()
 void truth_prepare(void);          // opens, warms up: everything that allocates
 void truth_record(void);           // reads A, then B
 extern char truth[];
-extern const size_t truth_size;
+extern size_t truth_size;          // as much as truth_prepare() found will be needed
 
 // workload_*.c
 void workload_fragment(void);
 void workload_live(void);
+void workload_slab(void);
+void workload_owner(void);
+void workload_owner_inputs(void);
+
+// workload_owner.c
+void ask_module(const char *job, long number);  // see module/mmscope_lab.c
+void own_memory(void);
 
 #endif

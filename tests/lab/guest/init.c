@@ -31,6 +31,10 @@ static const struct {
 	{ "idle", NULL },
 	{ "fragment", workload_fragment },
 	{ "live", workload_live },
+	{ "owner", workload_owner },
+	{ "slab", workload_slab },
+	{ "owner_slab", workload_owner },
+	{ "owner_inputs", workload_owner_inputs },
 };
 
 // QEMU's pvpanic ISA device, docs/specs/pvpanic: bit 0 says "panicked", and -action panic=pause then stops all vCPUs.
@@ -229,7 +233,6 @@ int main(void)
 		return 1;
 	signal(SIGPIPE, SIG_IGN);
 	mount_all();
-	sethostname("lab-guest", 9);
 	say("up");
 	load_modules();
 	if (ioperm(PVPANIC_PORT, 1, 1))

@@ -30,51 +30,12 @@
 #define NR_PFNS (2UL << 20)  // 8 GiB
 #define KEEP_FREE_KB (30 << 10)  // the reserve and the watermarks: below them direct reclaim would begin
 
-static char text[128 << 10];
+static char text[64];
 static long ordinary_min_kb;
-
-// The number that follows `key` in a file of "key value" lines.
-static long number_in(const char *path, const char *key)
-{
-	if (read_file(path, text, sizeof(text)) < 0)
-		fail("cannot read %s", path);
-	for (char *line = text; line; line = strchr(line, '\n')) {
-		line += *line == '\n';
-		if (!strncmp(line, key, strlen(key)) && strchr(" :", line[strlen(key)]))
-			return atol(line + strlen(key) + 1);
-	}
-	return -1;
-}
 
 static long vmstat(const char *name)
 {
 	return number_in("/proc/vmstat", name);
-}
-
-// Number `column` of the first line of /proc/pagetypeinfo or buddyinfo that has all of `zone` and `part` in it.
-static long column_of(const char *path, const char *zone, const char *part, int column)
-{
-	if (read_file(path, text, sizeof(text)) < 0)
-		fail("cannot read %s", path);
-	for (char *save, *line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
-		char *at = strstr(line, zone);
-		if (!at || strncmp(line, "Node", 4) || !(at = strstr(at, part)))
-			continue;
-		at += strlen(part);
-		for (long value; column-- >= 0; )
-			if (value = strtol(at, &at, 10), column < 0)
-				return value;
-	}
-	return 0;
-}
-
-// Pageblocks of a type; 3 is HighAtomic. In pagetypeinfo's census a blank follows the zone, in its free lists a comma.
-static long pageblocks(const char *zone, int migratetype)
-{
-	char word[32];
-
-	snprintf(word, sizeof(word), "%s ", zone);
-	return column_of("/proc/pagetypeinfo", "zone", word, migratetype);
 }
 
 static void say_state(const char *stage)
@@ -86,20 +47,6 @@ static void say_state(const char *stage)
 	say("    thp alloc %ld fallback %ld, compaction stall %ld success %ld fail %ld, allocstall %ld+%ld",
 	    vmstat("thp_fault_alloc"), vmstat("thp_fault_fallback"), vmstat("compact_stall"), vmstat("compact_success"),
 	    vmstat("compact_fail"), vmstat("allocstall_normal"), vmstat("allocstall_movable"));
-}
-
-static void set_number(const char *path, long value)
-{
-	char number[32];
-
-	snprintf(number, sizeof(number), "%ld", value);
-	write_file(path, number);
-}
-
-static void touch(char *memory, size_t bytes, size_t step)
-{
-	for (size_t at = 0; at < bytes; at += step)
-		((volatile char *)memory)[at] = 1;
 }
 
 static void loopback_up(void)

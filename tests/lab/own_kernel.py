@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+The lab's own kernel: what stock kernels lack (PAGE_OWNER), built from Debian's kernel source on top
+of ``tinyconfig``, and the lab's own module for it.
+
+Costs, the first time: 165 MB fetched and 2.2 GB of disk while it builds, BUILD_COST; about 400 MB
+are kept in ``$XDG_CACHE_HOME/mmscope/lab/kernels/<name>-<version>-<hash>``. Nothing afterwards, and
+then without a network. The hash is that of the configuration; the module has one of its own, and a
+change to it costs some seconds, as what modules are built with is kept.
+
+Needs make, gcc, bc, flex, bison, libelf-dev, libssl-dev, xz-utils; see ``NEEDED``.
+
+Cannot: notice that the archive has a newer source while the cache has any: what is there is used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from archive import LabError, apt_options, cache_folder, newest_first, run
+
+SECONDS_BETWEEN_LINES = 30
+
+# What shows that a Debian package is there: a command, or a header.
+NEEDED = {
+    "make": "make",
+    "gcc": "gcc",
+    "bc": "bc",
+    "flex": "flex",
+    "bison": "bison",
+    "xz": "xz-utils",
+    "/usr/include/libelf.h": "libelf-dev",
+    "/usr/include/openssl/bio.h": "libssl-dev",
+}
+
+# What an external module is built with, of the whole tree.
+FOR_MODULES = (
+    "Makefile",
+    ".config",
+    "Module.symvers",
+    "scripts",
+    "include",
+    "arch/x86/include",
+    "arch/x86/Makefile",
+    "tools/objtool/objtool",
+)
+
+# Neither the clock nor the machine shall show in a kernel.
+MAKE = ("make", "KBUILD_BUILD_USER=mmscope", "KBUILD_BUILD_HOST=lab")
+
+
+def build_kernel(
+    name: str, source: str, suites: Iterable[str], config: Path, say: Callable[[str], None]
+) -> Path:
+    """
+    The folder with ``vmlinuz``, ``vmlinux``, ``release``, ``page_owner_sort`` and ``tree`` (what
+    modules are built with): from the cache, else built.
+
+    :param source: a regular expression for the name of the package with the kernel's source.
+    :param config: a fragment of a kernel configuration.
+    :raises LabError: a tool or the source is missing, the configuration does not hold, or the build
+        fails; has the build's last lines.
+    """
+    folder = cache_folder() / "kernels"
+    key = hashlib.sha256(config.read_bytes()).hexdigest()[:12]
+    cached = newest_first(path.name for path in folder.glob(f"{name}-*-{key}"))
+    if cached:
+        return folder / cached[0]
+    lacking = [
+        package
+        for needed, package in NEEDED.items()
+        if not (Path(needed).exists() if needed.startswith("/") else shutil.which(needed))
+    ]
+    if lacking:
+        raise LabError(f"a kernel cannot be built here: apt-get install {' '.join(lacking)}")
+    folder.mkdir(parents=True, exist_ok=True)
+    # Beside its destination, so that the rename at the end is atomic: a kernel is whole or absent.
+    temporary = Path(tempfile.mkdtemp(prefix=f".build-{name}-", dir=folder))
+    try:
+        version, package = _fetch(name, source, suites, temporary, say)
+        tree = _unpack(package, temporary, say)
+        _configure(tree, config, say)
+        _compile(tree, say)
+        _keep(tree, temporary)
+        target = folder / f"{name}-{version}-{key}"
+        temporary.chmod(0o755)
+        temporary.rename(target)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    say(f"kept in {target}")
+    return target
+
+
+def build_module(kernel: Path, source: Path, say: Callable[[str], None]) -> Path:
+    """The module made from the folder *source*, for a kernel of :func:`build_kernel`."""
+    files = sorted(source.iterdir())
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
+    folder = kernel / "modules" / digest.hexdigest()[:12]
+    if not folder.exists():
+        folder.parent.mkdir(exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=".build-", dir=folder.parent))
+        try:
+            for file in files:
+                shutil.copy(file, temporary)
+            say("building the lab's module")
+            command = [*MAKE, f"M={temporary}", "modules"]
+            _make(command, kernel / "tree", temporary / "log", "the module", say)
+            (temporary / "log").unlink()
+            temporary.chmod(0o755)
+            temporary.rename(folder)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+    (module,) = folder.glob("*.ko")
+    return module
+
+
+def _fetch(
+    name: str, source: str, suites: Iterable[str], folder: Path, say: Callable[[str], None]
+) -> tuple[str, Path]:
+    """The newest source package of the first suite that has one: its version, and the file."""
+    for suite in suites:
+        say(f"looking for the source of the kernel {name} in {suite}")
+        apt = apt_options(suite)
+        run("apt-get", *apt, "update", "--quiet=2", "--error-on=any")
+        packages = newest_first(
+            package
+            for package in run("apt-cache", *apt, "pkgnames", "linux-source-").split()
+            if re.fullmatch(source, package)
+        )
+        if not packages:
+            continue
+        shown = run("apt-cache", *apt, "show", "--no-all-versions", packages[0])
+        fields = dict(re.findall(r"^(Version|Size): (.*)$", shown, re.MULTILINE))
+        say(f"fetching {packages[0]} {fields['Version']}, {int(fields['Size']) / 1e6:.0f} MB")
+        chosen = f"{packages[0]}={fields['Version']}"
+        run("apt-get", *apt, "download", "--quiet=2", chosen, cwd=folder)
+        (deb,) = folder.glob("*.deb")
+        return fields["Version"], deb
+    raise LabError(
+        f"no package {source} in {', '.join(suites)}: add a suite that has one to kernels.toml"
+    )
+
+
+def _unpack(deb: Path, folder: Path, say: Callable[[str], None]) -> Path:
+    say("unpacking the source")
+    tree = folder / "source"
+    tree.mkdir()
+    # The package has one file of note: the source, packed once more.
+    with (
+        subprocess.Popen(["dpkg-deb", "--fsys-tarfile", deb], stdout=subprocess.PIPE) as outer,
+        subprocess.Popen(
+            ["tar", "-xO", "--wildcards", "*/linux-source-*.tar.xz"],
+            stdin=outer.stdout,
+            stdout=subprocess.PIPE,
+        ) as inner,
+        subprocess.Popen(
+            ["tar", "-xJ", "--strip-components=1", "-C", tree], stdin=inner.stdout
+        ) as last,
+    ):
+        pass
+    if outer.returncode or inner.returncode or last.returncode:
+        raise LabError(f"{deb.name} cannot be unpacked: is the disk full?")
+    deb.unlink()
+    return tree
+
+
+def _configure(tree: Path, config: Path, say: Callable[[str], None]) -> None:
+    run(*MAKE, "tinyconfig", cwd=tree)
+    # The last word on a symbol counts.
+    with (tree / ".config").open("a") as file:
+        file.write(config.read_text())
+    run(*MAKE, "olddefconfig", cwd=tree)
+    (tree / ".config").chmod(0o644)
+    lost = not_kept(config.read_text(), (tree / ".config").read_text())
+    if lost:
+        raise LabError(
+            f"the kernel's configuration does not keep {', '.join(lost)}: "
+            f"something that {config.name} has to say, too, depends on it or selects it"
+        )
+    enabled = len(re.findall("=y$", (tree / ".config").read_text(), re.MULTILINE))
+    say(f"configured: {enabled} options, all of {config.name} among them")
+
+
+def not_kept(wanted: str, config: str) -> list[str]:
+    """The lines of the fragment *wanted* that the whole configuration *config* contradicts."""
+    lines = set(config.splitlines())
+    lost = []
+    for line in wanted.splitlines():
+        off = re.fullmatch(r"# (CONFIG_\w+) is not set", line)
+        if off:  # also if nobody asks any more
+            if any(other.startswith(f"{off[1]}=") for other in lines):
+                lost.append(line)
+        elif line.startswith("CONFIG_") and line not in lines:
+            lost.append(line)
+    return lost
+
+
+def _compile(tree: Path, say: Callable[[str], None]) -> None:
+    started = time.monotonic()
+    jobs = f"-j{os.cpu_count() or 1}"
+    log = tree.parent / "build.log"
+    say(f"building, with {jobs}")
+    _make([*MAKE, jobs, "vmlinux", "bzImage", "modules"], tree, log, "the kernel", say)
+    _make([*MAKE, "-C", "tools/mm", "page_owner_sort"], tree, log, "page_owner_sort", say)
+    log.unlink()
+    say(f"built in {time.monotonic() - started:.0f} s")
+
+
+def _make(
+    command: Sequence[str], folder: Path, log: Path, what: str, say: Callable[[str], None]
+) -> None:
+    """Run *command*, saying every now and then how far it is."""
+    started = said = time.monotonic()
+    with log.open("w") as file:
+        make = subprocess.Popen(
+            command, cwd=folder, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT
+        )
+        try:
+            while make.poll() is None:
+                time.sleep(0.2)
+                if time.monotonic() - said > SECONDS_BETWEEN_LINES:
+                    said = time.monotonic()
+                    objects = len(re.findall(r"^  (?:CC|AS) ", log.read_text(), re.MULTILINE))
+                    say(f"    {objects} objects after {said - started:.0f} s")
+        finally:
+            make.terminate()  # make then ends what it started
+            make.wait()
+    if make.returncode:
+        lines = log.read_text(errors="replace").splitlines()
+        # With several jobs the error may be well above the end.
+        errors = [line for line in lines if "error:" in line or "Error " in line]
+        tail = "\n".join(f"    {line}" for line in [*errors[:5], "…", *lines[-15:]])
+        raise LabError(f"{what} does not build:\n{tail}")
+
+
+def _keep(tree: Path, folder: Path) -> None:
+    """Move what is kept from the *tree* to *folder*, and remove the tree."""
+    (folder / "release").write_text((tree / "include/config/kernel.release").read_text())
+    (tree / "arch/x86/boot/bzImage").rename(folder / "vmlinuz")
+    (tree / "vmlinux").rename(folder / "vmlinux")
+    (tree / "tools/mm/page_owner_sort").rename(folder / "page_owner_sort")
+    for path in FOR_MODULES:
+        target = folder / "tree" / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        (tree / path).rename(target)
+    shutil.rmtree(tree)

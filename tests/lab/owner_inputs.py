@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+page_owner's text files, as one would collect them on a live host while something leaks; the inputs
+of text tests and benchmarks.
+
+Costs: about a minute the first time (see COST below), nothing when the cache has them; 150 MB.
+Kept in ``$XDG_CACHE_HOME/mmscope/lab/inputs`` under a hash of all that shapes them.
+
+Cannot: say what the kernel held at the very moment a file was read; the guest goes on living, and
+writing these files allocates page cache of its own.
+
+    python tests/lab/owner_inputs.py
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import capture
+import kernels
+import machine
+from kernels import LabError
+
+SNAPSHOTS = 100
+DISK = "1G"
+# Printing page_owner takes an emulated machine its time.
+SECONDS = 600.0
+
+
+@dataclass(frozen=True)
+class OwnerInputs:
+    """
+    What the guest wrote.
+
+    The series: each snapshot is of one moment, a file a kind, and the module's own account
+    (``mmscope_lab``); ``times`` has the moments, in seconds since 1970 and since boot.
+    """
+
+    folder: Path
+    page_owner: Path
+    show_stacks: tuple[Path, ...]
+    show_handles: tuple[Path, ...]
+    show_stacks_handles: Path
+    mmscope_lab: tuple[Path, ...]
+    times: tuple[tuple[float, float], ...]
+    # What it took in the guest to read a file to its end and throw it away: seconds, bytes.
+    cat: dict[str, tuple[float, int]]
+
+
+def owner_inputs(say: Callable[[str], None] = lambda line: None) -> OwnerInputs:
+    """
+    The files, from the cache or from a guest.
+
+    :raises LabError: the kernel cannot be had, or the guest failed.
+    """
+    with capture.one_at_a_time():
+        kernel = kernels.get("owner", say)
+        folder = kernels.cache_folder() / "inputs" / f"owner-{capture.fingerprint(kernel)}"
+        if not folder.exists():
+            _make(kernel, folder, say)
+        for other in folder.parent.glob("owner-*"):
+            if other != folder:
+                say(f"removing the older {other.name}")
+                shutil.rmtree(other)
+    times = [line.split() for line in (folder / "times").read_text().splitlines()]
+    costs = [line.split() for line in (folder / "seconds").read_text().splitlines()]
+    return OwnerInputs(
+        folder=folder,
+        page_owner=folder / "page_owner",
+        show_stacks=_series(folder, "show_stacks"),
+        show_handles=_series(folder, "show_handles"),
+        show_stacks_handles=folder / "show_stacks_handles",
+        mmscope_lab=_series(folder, "mmscope_lab"),
+        times=tuple((float(wall), float(boot)) for _, wall, boot in times),
+        cat={name: (float(seconds), int(length)) for name, seconds, length in costs},
+    )
+
+
+def _series(folder: Path, kind: str) -> tuple[Path, ...]:
+    return tuple(folder / f"{kind}.{number:03}" for number in range(SNAPSHOTS))
+
+
+def _make(kernel: kernels.Kernel, folder: Path, say: Callable[[str], None]) -> None:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    # Beside its destination, so that the rename at the end is atomic.
+    temporary = Path(tempfile.mkdtemp(prefix=".inputs-", dir=folder.parent))
+    try:
+        image = temporary / "disk.ext4"
+        _tool("mke2fs", "-q", "-t", "ext4", str(image), DISK)
+        say(f"booting {kernel.release} for page_owner's text files")
+        machine.run(
+            kernel,
+            "owner_inputs",
+            temporary,
+            say,
+            init=machine.build_init(temporary),
+            qemu_args=("-drive", f"file={image},format=raw,if=virtio"),
+            workload_seconds=SECONDS,
+        )
+        _tool("debugfs", "-R", f"rdump /out {temporary}", str(image))
+        (temporary / "out").rename(folder)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _tool(*command: str) -> None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True)
+    except FileNotFoundError:
+        raise LabError(f"{command[0]} is not installed: apt-get install e2fsprogs") from None
+    if done.returncode:
+        raise LabError(f"{command[0]} failed: {done.stderr.strip()}")
+
+
+def main() -> int:
+    """Make the inputs and print where they are."""
+    started = time.monotonic()
+    try:
+        made = owner_inputs(lambda line: print(f"[{time.monotonic() - started:6.1f}] {line}"))
+    except (LabError, OSError) as error:
+        print(f"owner_inputs.py: {error}", file=sys.stderr)
+        return 1
+    print(made.folder)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
