@@ -32,7 +32,15 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, TemplateError
 from markupsafe import Markup
 from rows import Column
 
-from reports import TEMPLATES, __version__, charts, display, free_heatmap, pageblock_map
+from reports import (
+    TEMPLATES,
+    __version__,
+    charts,
+    display,
+    free_heatmap,
+    owner_pictures,
+    pageblock_map,
+)
 from reports import counters as vm_counters
 from reports.bundle import IDENTIFIER, Bundle, BundleError, Section, Table
 from reports.findings import SEVERITIES, Finding, Verdict
@@ -68,6 +76,9 @@ TITLES = {
     "pageblocks": "Pageblocks",
     "vm_counters": "Counters since boot",
     "settings": "Settings",
+    "page_owner": "Owners of pages",
+    "slab_owner": "Owners of slab objects",
+    "slab_caches": "Slab caches",
 }
 NOUNS = {
     "critical": ("critical finding",),
@@ -243,9 +254,28 @@ PICTURES = (
         _free_accounting,
     ),
     Picture("vm_counters", "vm_counters", frozenset({"name", "kind", "value"}), _vm_counters),
+    Picture(
+        "page_owner",
+        "page_owner_stacks",
+        frozenset({"pages", "stack"}),
+        owner_pictures.page_owner,
+    ),
+    Picture(
+        "page_owner_growth",
+        "page_owner_growth",
+        frozenset({"handle", "pages_first", "pages_last", "gained", "slope", "steadiness"})
+        | {"listed"},
+        owner_pictures.page_owner_growth,
+    ),
+    Picture(
+        "slab_owner",
+        "slab_owner_stacks",
+        frozenset({"cache", "stack", "objects", "bytes"}),
+        owner_pictures.slab_owner,
+    ),
 )
-# Held whole, for the pictures.
-LOOKED_AT = {picture.table for picture in PICTURES}
+# Held whole, for the pictures; the points of a series are drawn with their growth.
+LOOKED_AT = {picture.table for picture in PICTURES} | {"page_owner_series"}
 # What an empty table says, if the section is whole; the others' say that they have no rows.
 AGREES = {
     "free_list_checks": "Every free list agrees with its struct pages, link by link.",
@@ -534,6 +564,8 @@ def _cell(value: object, column: Column, page_size: int | None) -> Cell:
         return Cell(f"{value:,}", display.size(value * page_size))
     if isinstance(value, int | float):
         return Cell(display.count(value))
+    if column.name == "stack":
+        return Cell(display.cut(owner_pictures.leaf_first(str(value))))
     return Cell(display.cut(str(value)))
 
 
