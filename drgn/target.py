@@ -9,6 +9,7 @@ to do: no such file, not a vmcore, cut short, no permission, symbols of another 
 import contextlib
 import datetime
 import re
+import stat
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -26,9 +27,8 @@ from drgn.helpers.linux.cpumask import for_each_online_cpu
 from drgn.helpers.linux.mmzone import for_each_online_pgdat
 from drgn.helpers.linux.timekeeping import ktime_get_real_seconds, uptime
 
-ELF64_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
-ELF64_SEGMENT = struct.Struct("<IIQQQQQQ")
-NOTE = struct.Struct("<III")
+ELF64_HEADER, ELF64_SIZE = "HHIQQQIHHHHHH", 64  # behind the 16 bytes of e_ident
+ELF64_SEGMENT = "IIQQQQQQ"
 ET_CORE, PT_LOAD, PT_NOTE, NT_GNU_BUILD_ID = 4, 1, 4, 3
 
 # What a file that is not a core starts with, and how to get the core out of it.
@@ -53,7 +53,7 @@ class Target:
     kind: str  # live, vmcore, qemu, files
     release: str | None
     architecture: str | None
-    page_size: int
+    page_size: int | None
     hostname: str | None
     captured_at: str | None  # UTC; of a vmcore: the guest's own clock when it was taken
     uptime_seconds: float | None
@@ -125,6 +125,8 @@ def _open_live(prog: Program) -> None:
 
 def _check_readable(path: Path, what: str) -> None:
     try:
+        if stat.S_ISFIFO(path.stat().st_mode) or stat.S_ISCHR(path.stat().st_mode):
+            raise TargetError(f"{path}: is a pipe or a device; {what} must be a file")
         with path.open("rb"):
             pass
     except FileNotFoundError:
@@ -156,7 +158,7 @@ def _check_core(path: Path) -> None:
         raise TargetError(f"{path}: is empty, not a vmcore")
     if not head.startswith(b"\x7fELF"):
         raise TargetError(f"{path}: not a vmcore: neither ELF nor kdump-compressed")
-    if len(head) == 64 and head[4] == 2 and ELF64_HEADER.unpack(head)[1] != ET_CORE:
+    if (header := _header(path)) and header[0] != ET_CORE:
         raise TargetError(f"{path}: an ELF file, but no core; was it meant as --symbols?")
 
 
@@ -166,51 +168,74 @@ def missing_bytes(path: Path) -> int:
 
     0 for a whole core, and for other formats, which do not tell.
     """
-    size = path.stat().st_size
     try:
-        with path.open("rb") as file:
-            head = file.read(64)
-            if not head.startswith(b"\x7fELF") or head[4] != 2:
-                return 0
-            header = ELF64_HEADER.unpack(head)
-            offset, entry_size, count = header[5], header[9], header[10]
-            file.seek(offset)
-            table = file.read(entry_size * count)
-    except (OSError, struct.error):
+        size = path.stat().st_size
+    except OSError:
         return 0
-    missing = 0
-    for start in range(0, len(table) - ELF64_SEGMENT.size + 1, entry_size or 1):
-        kind, _, begin, _, _, length, _, _ = ELF64_SEGMENT.unpack_from(table, start)
-        if kind == PT_LOAD:
-            missing += max(begin + length - max(size, begin), 0)
-    return missing
+    return sum(
+        max(begin + length - max(size, begin), 0)
+        for kind, begin, length in _segments(path)
+        if kind == PT_LOAD
+    )
 
 
 def build_id(path: Path) -> str | None:
     """The GNU build ID of an ELF file, as hexadecimal digits; None if it has none."""
-    with path.open("rb") as file:
-        head = file.read(64)
-        if not head.startswith(b"\x7fELF") or len(head) < 64 or head[4] != 2:
-            return None
-        header = ELF64_HEADER.unpack(head)
-        file.seek(header[5])
-        table = file.read(header[9] * header[10])
-        for start in range(0, len(table) - ELF64_SEGMENT.size + 1, header[9] or 1):
-            kind, _, begin, _, _, length, _, _ = ELF64_SEGMENT.unpack_from(table, start)
-            if kind != PT_NOTE:
-                continue
-            file.seek(begin)
-            for name, note, data in _notes(file.read(min(length, 1 << 20))):
+    order = _byte_order(path)
+    for kind, begin, length in _segments(path):
+        if kind == PT_NOTE:
+            for name, note, data in _notes(_read(path, begin, min(length, 1 << 20)), order):
                 if name == b"GNU\0" and note == NT_GNU_BUILD_ID:
                     return data.hex()
     return None
 
 
-def _notes(data: bytes) -> Iterator[tuple[bytes, int, bytes]]:
+def _read(path: Path, begin: int, length: int) -> bytes:
+    """Bytes of a file; fewer where it has no more, none where it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            file.seek(begin)
+            return file.read(length)
+    except (OSError, OverflowError, ValueError):  # the latter two: an offset beyond any file
+        return b""
+
+
+def _byte_order(path: Path) -> str:
+    """``<`` or ``>`` of a 64-bit ELF file, empty for anything else."""
+    head = _read(path, 0, ELF64_SIZE)
+    if len(head) < ELF64_SIZE or not head.startswith(b"\x7fELF\x02"):
+        return ""
+    return {1: "<", 2: ">"}.get(head[5], "")
+
+
+def _header(path: Path) -> tuple[int, ...]:
+    """The fields of a 64-bit ELF header behind e_ident, from e_type on; empty if it is none."""
+    order = _byte_order(path)
+    return struct.unpack(order + ELF64_HEADER, _read(path, 0, ELF64_SIZE)[16:]) if order else ()
+
+
+def _segments(path: Path) -> list[tuple[int, int, int]]:
+    """(p_type, p_offset, p_filesz) of each segment of a 64-bit ELF file, if it is one."""
+    if not (header := _header(path)):
+        return []
+    table, entry_size, count = header[4], header[8], header[9]
+    segment = struct.Struct(_byte_order(path) + ELF64_SEGMENT)
+    if entry_size < segment.size:
+        return []
+    data = _read(path, table, entry_size * count)
+    segments = []
+    for start in range(0, len(data) - segment.size + 1, entry_size):
+        kind, _, begin, _, _, length, _, _ = segment.unpack_from(data, start)
+        segments.append((kind, begin, length))
+    return segments
+
+
+def _notes(data: bytes, order: str) -> Iterator[tuple[bytes, int, bytes]]:
+    note = struct.Struct(order + "III")
     position = 0
-    while position + NOTE.size <= len(data):
-        name_size, size, kind = NOTE.unpack_from(data, position)
-        name = position + NOTE.size
+    while position + note.size <= len(data):
+        name_size, size, kind = note.unpack_from(data, position)
+        name = position + note.size
         begin = name + (name_size + 3 & ~3)
         yield data[name : name + name_size], kind, data[begin : begin + size]
         position = begin + (size + 3 & ~3)

@@ -15,22 +15,21 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import IO, Any
 
 from drgn import FaultError, Program, get_default_prog
+from hostile_text import visible
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 from rows import Column, columns, csv_line
 
-# C0, DEL, C1, and the characters that reorder or hide text on a terminal.
-CONTROL = re.compile(
-    r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
-)
 FORMATS = ("table", "csv", "json")
 
 
-def visible(text: str) -> str:
-    """Text with every control character written out, as ``\\x1b``."""
-    return CONTROL.sub(lambda match: ascii(match.group())[1:-1], text)
+class PlainConsole(Console):
+    """A console that leaves a closed pipe (head, less) to its caller; rich ends the program."""
+
+    def on_broken_pipe(self) -> None:
+        raise  # called while the BrokenPipeError is handled
 
 
 def format_cell(value: Any, column: Column) -> str:
@@ -55,10 +54,72 @@ def print_table(
     """
     Print rows as a table that fits its columns; returns how many there were.
 
-    On a terminal, wide cells wrap; in a pipe a line is a row, however long.
+    On a terminal, text wraps; numbers never do, names break at their underscores, and a wide table
+    of a few rows is turned round. In a pipe a line is a row, however long.
     """
     file = sys.stdout if file is None else file
     width = shutil.get_terminal_size((100, 24)).columns if file.isatty() else 10_000
+    cells = [[format_cell(v, c) for v, c in zip(row, described, strict=True)] for row in rows]
+    broken = width < _needed_width(described, cells, "")
+    needed = _needed_width(described, cells, "\n") if broken else width
+    if needed > width and len(cells) <= FEW_ROWS:
+        table = _turned(described, cells, title)
+    else:
+        table = _table(described, cells, title, "\n" if broken else "")
+    console = Console(file=file, width=max(width, needed), highlight=False, markup=False)
+    # Captured, since rich would take a closed pipe for a failure and end the program.
+    with console.capture() as capture:
+        console.print(table)
+    file.write(re.sub(r" +$", "", capture.get(), flags=re.MULTILINE))
+    return len(cells)
+
+
+# A table that does not fit is turned round if it has no more rows than this.
+FEW_ROWS = 6
+# Text may be folded to this many characters, numbers never.
+NARROW_TEXT = 12
+
+
+def _is_number(column: Column) -> bool:
+    return column.type in ("integer", "number")
+
+
+def _needed_width(described: Sequence[Column], cells: Sequence[Sequence[str]], between: str) -> int:
+    """The width, in characters, below which a table would break numbers or names."""
+    total = 3 * (len(described) - 1)
+    for position, column in enumerate(described):
+        name = max(map(len, column.name.replace("_", f"_{between}").splitlines()))
+        longest = max((len(row[position]) for row in cells), default=0)
+        total += max(name, longest if _is_number(column) else min(longest, NARROW_TEXT))
+    return total
+
+
+def _turned(described: Sequence[Column], cells: Sequence[Sequence[str]], title: str) -> Table:
+    """A table with a line for each column."""
+    table = Table(
+        title=Text(visible(title)) if title else None,
+        title_justify="left",
+        title_style="bold",
+        box=None,
+        show_header=False,
+        pad_edge=False,
+    )
+    table.add_column(style="bold", no_wrap=True)
+    for _ in cells:
+        table.add_column(justify="right", overflow="fold")
+    for position, column in enumerate(described):
+        table.add_row(Text(visible(column.name)), *(Text(row[position]) for row in cells))
+    return table
+
+
+def _table(
+    described: Sequence[Column], cells: Sequence[Sequence[str]], title: str, between: str
+) -> Table:
+    """
+    A table of text.
+
+    :param between: what stands between the words of a name, after their underscore.
+    """
     table = Table(
         title=Text(visible(title)) if title else None,
         title_justify="left",
@@ -68,21 +129,16 @@ def print_table(
         show_edge=False,
     )
     for column in described:
-        header = Text(visible(column.name))
+        header = Text(visible(column.name).replace("_", f"_{between}"))
         if column.unit and column.unit not in column.name:
             header.append(f"\n{visible(column.unit)}", "dim")
-        number = column.type in ("integer", "number")
-        table.add_column(header, justify="right" if number else "left", overflow="fold")
-    count = 0
-    for row in rows:
-        table.add_row(*(Text(format_cell(v, c)) for v, c in zip(row, described, strict=True)))
-        count += 1
-    # Captured, since rich would take a closed pipe for a failure and end the program.
-    console = Console(file=file, width=width, highlight=False, markup=False)
-    with console.capture() as capture:
-        console.print(table)
-    file.write(capture.get())
-    return count
+        if _is_number(column):
+            table.add_column(header, justify="right", no_wrap=True)
+        else:
+            table.add_column(header, overflow="fold")
+    for row in cells:
+        table.add_row(*map(Text, row))
+    return table
 
 
 def print_rows(

@@ -8,7 +8,9 @@ line of words, while the others go on.
 
 import contextlib
 import datetime
+import math
 import os
+import re
 import signal
 import time
 import traceback
@@ -22,14 +24,18 @@ from target import Target
 from zones import read_zoneinfo
 
 from reports.bundle import Section, Writer
-from reports.sections import SECTIONS, Absent, Files, Found, Memory, SectionSpec
+from reports.sections import (
+    SECTIONS,
+    Absent,
+    DeadlineExceeded,
+    Files,
+    Found,
+    Memory,
+    SectionSpec,
+)
 
 # (section, its title, pages done, pages in all); pages are 0 where they are not known
 Progress = Callable[[str, str, int, int], None]
-
-
-class DeadlineExceeded(Exception):
-    """A section took longer than it may."""
 
 
 @contextlib.contextmanager
@@ -67,10 +73,10 @@ def run_section(
                 found = spec.from_files(source)
         if found.notes:
             status = "partial"
-        message = "; ".join(found.notes + found.remarks) or None
+        message = " ".join("; ".join(found.notes + found.remarks).split()) or None
     except Absent as reason:
         status, message = "absent", str(reason)
-    except Exception as error:
+    except (Exception, DeadlineExceeded) as error:
         if verbose:
             traceback.print_exc()
         status, message = "failed", explain(error)
@@ -79,7 +85,7 @@ def run_section(
     return Section(spec.name, status, seconds, rows, found.unreadable_bytes, message), found
 
 
-def explain(error: Exception) -> str:
+def explain(error: BaseException) -> str:
     """One line for an error inside a section."""
     text = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, FaultError):
@@ -131,7 +137,10 @@ def describe_files(files: Files) -> Target:
 
     :raises Absent: it has no /proc/zoneinfo, so it is no such tree.
     """
-    zones = read_zoneinfo(files.read("proc/zoneinfo"))
+    try:
+        zones = read_zoneinfo(files.read("proc/zoneinfo"))
+    except ValueError:
+        zones = []  # its section will say why
     here = files.root.resolve() == Path("/")
 
     def first(*paths: str) -> str | None:
@@ -142,17 +151,34 @@ def describe_files(files: Files) -> Target:
 
     version = (first("proc/version") or "").split()
     kernel = os.uname() if here else None
-    seconds = (first("proc/uptime") or "").split()
+    seconds = re.match(r"[0-9]{1,12}(\.[0-9]+)? ", first("proc/uptime") or "")
     taken = time.time() if here else (files.root / "proc/zoneinfo").stat().st_mtime
     return Target(
         kind="files",
         release=first("proc/sys/kernel/osrelease") or (version[2] if len(version) > 2 else None),
         architecture=kernel.machine if kernel else None,
-        page_size=os.sysconf("SC_PAGE_SIZE") if here else 4096,
+        page_size=os.sysconf("SC_PAGE_SIZE")
+        if here
+        else page_size(first("proc/meminfo") or "", sum(zone.managed_pages for zone in zones)),
         hostname=kernel.nodename if kernel else first("proc/sys/kernel/hostname", "hostname"),
         captured_at=datetime.datetime.fromtimestamp(int(taken), datetime.UTC).isoformat(),
-        uptime_seconds=float(seconds[0]) if seconds else None,
-        total_pages=sum(zone.present_pages for zone in zones),
+        uptime_seconds=float(seconds.group()) if seconds else None,
+        total_pages=sum(zone.present_pages for zone in zones) or None,
         online_cpus=os.cpu_count() if here else None,
         source=str(files.root) if here else files.root.name,
     )
+
+
+def page_size(meminfo: str, managed_pages: int) -> int | None:
+    """
+    The page size of a machine that left only text: MemTotal is its managed pages, in KiB.
+
+    The two readings may lie apart, so that the power of two that is nearest is taken, and none if
+    it is not near.
+    """
+    match = re.search(r"^MemTotal: +([0-9]{1,15}) kB$", meminfo, re.MULTILINE)
+    if not match or not managed_pages:
+        return None
+    size = int(match.group(1)) * 1024 / managed_pages
+    nearest = 1 << round(math.log2(size)) if size >= 1 else 0
+    return nearest if 4096 <= nearest <= 65536 and abs(size / nearest - 1) < 0.02 else None

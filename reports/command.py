@@ -9,7 +9,9 @@ traceback.
 
 import argparse
 import contextlib
+import io
 import itertools
+import json
 import logging
 import os
 import sys
@@ -18,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hostile_text import visible
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as ProgressBar
@@ -25,7 +28,7 @@ from rich.table import Table
 from rich.text import Text
 from rows import columns
 from target import TargetError, describe, missing_bytes, open_target
-from terminal import FORMATS, print_rows, visible
+from terminal import FORMATS, PlainConsole, print_rows
 
 from reports import __version__
 from reports.bundle import Bundle, BundleError, Section, Writer
@@ -49,6 +52,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
     # drgn tells of missing symbols through logging; the command says it in its own line.
     logging.getLogger("drgn").addHandler(logging.NullHandler())
+    # A terminal or pipe that is not UTF-8 gets what it can show, and the rest written out.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     parser = build_parser()
     args = parser.parse_args(arguments)
     try:
@@ -56,17 +62,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except BrokenPipeError:
-        # The reader (head, less) has seen enough. Python would complain at exit otherwise.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader (head, less) has seen enough.
+        discard_output()
         return DONE
     except KeyboardInterrupt:
-        say("interrupted; nothing was written")
+        say("interrupted; nothing is left half-written")
         return 130
     except (TargetError, Absent, BundleError, UsageError, OSError) as error:
         if args.verbose:
             traceback.print_exc()
         if isinstance(error, OSError):
             say(f"{error.filename or 'output'}: {error.strerror}")
+            discard_output()
         else:
             say(str(error))
         return NO_TARGET if isinstance(error, (TargetError, Absent)) else BAD_USAGE
@@ -76,6 +83,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             traceback.print_exc()
         say(f"{explain(error)}; -v shows where")
         return NO_TARGET
+
+
+def discard_output() -> None:
+    """What could not be written stays buffered, and Python would fail over it again at exit."""
+    with contextlib.suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def say(text: str) -> None:
@@ -166,7 +179,7 @@ SECTION_HELP = f"sections: {', '.join(SECTIONS)}"
 
 def section_names(text: str) -> list[str]:
     """The value of --only."""
-    names = [name for name in text.split(",") if name]
+    names = text.split(",")
     for name in names:
         if name not in SECTIONS:
             raise argparse.ArgumentTypeError(f"no section {name!r}; {SECTION_HELP}")
@@ -193,6 +206,7 @@ def add_target_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--pageblock-order",
         type=int,
+        choices=range(21),
         metavar="N",
         help="for a kernel built with a smaller CONFIG_PAGE_BLOCK_MAX_ORDER, which its debug info "
         "does not tell",
@@ -208,8 +222,10 @@ def open_source(args: argparse.Namespace) -> tuple[Memory | Files, str, dict[str
 
     :raises TargetError: it cannot be opened.
     """
-    if args.symbols and args.proc_root:
-        raise UsageError("--symbols goes with a kernel's memory, not with --proc-root")
+    if args.proc_root and (args.symbols or args.pageblock_order is not None):
+        raise UsageError(
+            "--symbols and --pageblock-order go with a kernel's memory, not with --proc-root"
+        )
     if args.proc_root is not None:
         if not (args.proc_root / "proc").is_dir():
             raise TargetError(
@@ -302,11 +318,35 @@ def run_show(args: argparse.Namespace) -> int:
     bundle = Bundle(args.bundle)
     if args.what == "tables":
         for table in bundle.tables.values():
-            print(f"{table.name:24} {table.title}")
+            print(f"{table.name:24} {visible(table.title)}")
+        for name, title in views_of(bundle).items():
+            print(f"{name:24} {title} (computed)")
         return DONE
+    if args.what not in bundle.tables and args.what in views_of(bundle):
+        return show_view(bundle, args.what, args.format)
     shown = bundle.table(args.what)
     cells = ([row[c.name] for c in shown.columns] for row in bundle.rows(args.what))
     print_rows(shown.columns, cells, form=args.format, title=shown.title)
+    return DONE
+
+
+def views_of(bundle: Bundle) -> dict[str, str]:
+    """Name and title of what DuckDB computes from a bundle's tables; empty without DuckDB."""
+    try:
+        from reports.tables import open_database, views
+    except ImportError:
+        return {}
+    missing = open_database(bundle).missing
+    return {name: title for name, title, _ in views() if name not in missing}
+
+
+def show_view(bundle: Bundle, name: str, form: str) -> int:
+    """Print a view over a bundle's tables."""
+    from reports.tables import open_database, view_columns
+
+    database = open_database(bundle)
+    cells = (list(row.values()) for row in database.rows(f"select * from {name}"))
+    print_rows(view_columns(database, name), cells, form=form, title=views_of(bundle)[name])
     return DONE
 
 
@@ -317,13 +357,19 @@ def show_section(args: argparse.Namespace) -> int:
         )
     source, _, _ = open_source(args)
     section, found = run_section(SECTIONS[args.what], source, verbose=args.verbose)
-    for position, (_, title, row_type, rows) in enumerate(found.tables):
-        if position and args.format == "table":
+    # Several tables: JSON is one object of them, CSV has an empty line between them.
+    as_json = args.format == "json"
+    for position, (table, title, row_type, rows) in enumerate(found.tables):
+        if as_json:
+            print("," if position else "{", f"{json.dumps(table)}:", end=" ")
+        elif position:
             print()
         described = columns(row_type)
         names = [c.name for c in described]
         cells = ([getattr(row, name) for name in names] for row in rows)
         print_rows(described, cells, form=args.format, title=title)
+    if as_json:
+        print("}" if found.tables else "{}")
     return missing_sections([section], False)
 
 
@@ -336,7 +382,7 @@ def run_findings(args: argparse.Namespace) -> int:
 
 def print_findings(verdict: "Verdict", *, everything: bool) -> None:
     """The findings on the terminal, worst first; what could not be checked is always said."""
-    console = Console(highlight=False, markup=False, emoji=False)
+    console = PlainConsole(highlight=False, markup=False, emoji=False)
     styles = {"critical": "bold red", "warning": "bold yellow", "notice": "bold cyan"}
     if not verdict.found:
         nothing = "Nothing found." if verdict.clear else "Nothing could be checked."

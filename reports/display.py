@@ -8,30 +8,10 @@ know what a number means: its unit comes with its column (``rows.column``).
 
 import math
 import re
-import unicodedata
 
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 # One cell of a hostile table must not be the whole report.
 MAX_TEXT = 4000
-
-
-def visible(text: str) -> str:
-    """
-    Text with everything that could hide or reorder it made visible.
-
-    Control bytes, invisible and undefined characters, such as the right-to-left override or a lone
-    surrogate, are written out as ``\\x1b`` or ``\\u202e``: legible in any font, as on the terminal.
-    """
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(map(_visible, text))
-
-
-def _visible(char: str) -> str:
-    # Control, format, surrogate, private, unassigned; line and paragraph separators.
-    if unicodedata.category(char) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"):
-        return ascii(char)[1:-1]
-    return char
 
 
 def cut(text: str, length: int = MAX_TEXT) -> str:
@@ -92,22 +72,22 @@ def compact(value: int, page_size: int | None) -> str:
     return size(value * page_size).replace(" ", "").removesuffix("iB")
 
 
-def share(part: int, whole: int) -> str:
+def percent(share: float) -> str:
     """
-    A share in per cent, never rounded to all or nothing unless it is: ``<0.1 %``, ``>99.9 %``.
-
-    Empty when there is no denominator: no share is not zero.
+    A share of 1 in per cent, never rounded to all or nothing unless it is: ``<0.1 %``, ``>99.9 %``.
     """
-    if whole <= 0 or part < 0:
-        return ""
-    if part in (0, whole):
-        return "100 %" if part else "0 %"
-    percent = 100 * part / whole
-    if 0 < percent < 0.05:
+    if share in (0, 1):
+        return "100 %" if share else "0 %"
+    if 0 < share < 0.0005:
         return "<0.1 %"
-    if percent >= 99.95 and part < whole:
+    if 0.9995 <= share < 1:
         return ">99.9 %"
-    return f"{percent:.1f} %" if percent < 1000 else f"{percent:,.0f} %"
+    return f"{100 * share:.1f} %" if share < 10 else f"{100 * share:,.0f} %"
+
+
+def share(part: int, whole: int) -> str:
+    """A part in per cent of the whole; empty without a denominator: no share is not zero."""
+    return percent(part / whole) if whole > 0 and part >= 0 else ""
 
 
 def duration(seconds: float) -> str:

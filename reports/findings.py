@@ -9,6 +9,7 @@ has only empty, is *not checked*, and the reason is kept: silence must never mea
 """
 
 import tomllib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 import duckdb
 import jinja2
 
-from reports import FINDINGS
+from reports import FINDINGS, display
 from reports.bundle import Bundle
 from reports.tables import Database, open_database
 
@@ -104,27 +105,9 @@ def load_questions(folder: Path = FINDINGS) -> list[Question]:
     return questions
 
 
-def thousands(value: Any) -> str:
-    """An exact count, readable; ``unknown`` where there is none."""
-    if value is None:
-        return "unknown"
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.3f}"
-
-
-def percent(value: Any) -> str:
-    """A share of 1 in percent; ``unknown`` where there is none."""
-    return "unknown" if value is None else f"{100 * value:.1f} %"
-
-
-def mebibytes(pages: Any, page_size: Any) -> str:
-    """Pages as bytes, in the unit that suits them."""
-    if pages is None or not page_size:
-        return "unknown size"
-    size = pages * page_size
-    for unit, limit in (("KiB", 1 << 20), ("MiB", 1 << 30), ("GiB", 1 << 40)):
-        if abs(size) < limit:
-            return f"{size / (limit >> 10):.4g} {unit}"
-    return f"{size / (1 << 40):.4g} TiB"
+def known(words: Callable[..., str]) -> Callable[..., str]:
+    """A filter that says ``unknown`` for a value that there is not."""
+    return lambda value, *rest: "unknown" if None in (value, *rest) else words(value, *rest)
 
 
 def period(seconds: Any) -> str:
@@ -142,9 +125,9 @@ def _environment() -> jinja2.Environment:
     # a terminal by `visible`.
     environment = jinja2.Environment(autoescape=False, undefined=jinja2.StrictUndefined)
     environment.filters |= {
-        "thousands": thousands,
-        "percent": percent,
-        "size": mebibytes,
+        "thousands": known(display.count),
+        "percent": known(display.percent),
+        "size": known(display.pages),
         "period": period,
     }
     return environment

@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hostile_text import visible
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, TemplateError
 from markupsafe import Markup
 from rows import Column
@@ -52,6 +53,11 @@ SOURCES = {
 FACTS = {
     *("hostname", "release", "architecture", "kind", "source", "captured_at", "uptime_seconds"),
     *("page_size", "total_pages", "online_cpus"),
+}
+# What the reader must know of the reading before any number: `collect` notes it in the target.
+CAVEATS = {
+    "truncated": "The dump is not whole",
+    "fallback": "The kernel's memory was not read, only /proc and /sys",
 }
 # What a section is called in the page; others go by their name.
 TITLES = {
@@ -147,7 +153,7 @@ def _fragmentation(tables: Tables, page_size: int | None) -> dict[str, Any]:
     orders, zones = charts.fragmentation(tables["free_blocks"])
     chart = charts.line_chart(
         [str(order) for order in orders],
-        [(display.visible(f"node {row.node} {row.zone}"), row.index) for row in zones],
+        [(visible(f"node {row.node} {row.zone}"), row.index) for row in zones],
         x_title="order of the request",
         describe="Unusable free space index by order, one line a zone; the table has the numbers",
         ceiling=1.0,
@@ -267,6 +273,11 @@ def render(bundle: Bundle, verdict: Verdict) -> str:
         host=host,
         sentence=sentence(verdict, host, bundle.sections),
         facts=_facts(bundle, page_size),
+        caveats=[
+            (words, _text(bundle.target[key]))
+            for key, words in CAVEATS.items()
+            if key in bundle.target
+        ],
         other_facts=sorted((k, _text(v)) for k, v in bundle.target.items() if k not in FACTS),
         statuses=_statuses(bundle),
         unreadable=sum(s.unreadable_bytes or 0 for s in bundle.sections),
@@ -558,7 +569,7 @@ def finding_text(bundle: Bundle, finding: Finding) -> list[str]:
     """A finding as lines of plain text that stand by themselves in a ticket or a chat."""
 
     def plain(text: object) -> str:
-        return display.visible(display.prose(_text(text)))
+        return visible(display.prose(_text(text)))
 
     target = bundle.target
     where = [_host(bundle), _text(target.get("release")), _text(target.get("captured_at"))]
@@ -628,4 +639,4 @@ def _environment(page_size: int | None, uptime: str) -> Environment:
 
 def _shown(value: Any) -> Any:
     """What every expression of every template goes through before it is escaped."""
-    return display.visible(value) if type(value) is str else value
+    return visible(value) if type(value) is str else value

@@ -7,6 +7,8 @@ struct pages share one pass: whoever asks first, pays.
 """
 
 import dataclasses
+import errno
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,6 +37,14 @@ from vm_counters import VmCounter, read_vmstat, vm_counters
 from zones import FreeAccounting, Zone, read_zoneinfo, zones
 
 
+class DeadlineExceeded(BaseException):
+    """
+    A section took longer than it may.
+
+    Not an Exception, so that nothing on the way up takes it for a failure of its own and goes on.
+    """
+
+
 class Absent(Exception):
     """The target has no such thing. The words say why, and what would change that."""
 
@@ -59,7 +69,7 @@ class Memory:
 
     prog: Program
     progress: Callable[[int, int], None] | None = None
-    _free: FreeMemory | Exception | None = None
+    _free: FreeMemory | BaseException | None = None
 
     def disagreement(self, found: Found, what: str) -> None:
         """Two readings that differ: damage in a dump, to be expected of a kernel that runs."""
@@ -74,9 +84,9 @@ class Memory:
         if self._free is None:
             try:
                 self._free = scan_free_memory(self.prog, self.progress)
-            except Exception as error:
+            except (Exception, DeadlineExceeded) as error:
                 self._free = error
-        if isinstance(self._free, Exception):
+        if isinstance(self._free, BaseException):
             raise self._free
         return self._free
 
@@ -107,7 +117,17 @@ class Files:
             raise Absent(f"{self.root / path}: {error.strerror}") from None
 
     def open(self, path: str) -> str:
-        return (self.root / path).read_bytes().decode("utf-8", "backslashreplace")
+        """
+        The text of a file of the tree.
+
+        A link that leads out of it would tell of another machine, a pipe would never end.
+
+        :raises OSError: it is not there, or no plain file of the tree.
+        """
+        file = Path(os.path.realpath(self.root / path, strict=True))
+        if not file.is_relative_to(self.root.resolve()) or not file.is_file():
+            raise OSError(errno.EINVAL, "is no plain file of this tree", str(self.root / path))
+        return file.read_bytes().decode("utf-8", "backslashreplace")
 
 
 @dataclass(frozen=True)
@@ -140,24 +160,19 @@ def with_reserve(rows: list[Zone], pagetypeinfo: str) -> list[Zone]:
     """
     Zones with their HighAtomic reserve, which is counted in whole pageblocks.
 
+    How much of it the kernel takes for free stays unknown: the text does not tell whether this one
+    keeps such a count.
+
     :raises ValueError: the text is not /proc/pagetypeinfo's.
     """
     block = 1 << parse_pagetypeinfo(pagetypeinfo).block_order
-    reserved: dict[tuple[int, str], int] = {}
-    free: dict[tuple[int, str], int] = {}
-    for row in read_pagetypeinfo_blocks(pagetypeinfo):
-        if row.migratetype == "HighAtomic":
-            reserved[row.node, row.zone] = row.blocks * block
-    for listed in read_pagetypeinfo(pagetypeinfo):
-        if listed.migratetype == "HighAtomic":
-            key = listed.node, listed.zone
-            free[key] = free.get(key, 0) + listed.pages
+    reserved = {
+        (row.node, row.zone): row.blocks * block
+        for row in read_pagetypeinfo_blocks(pagetypeinfo)
+        if row.migratetype == "HighAtomic"
+    }
     return [
-        dataclasses.replace(
-            row,
-            highatomic_reserved_pages=reserved.get((row.node, row.zone)),
-            highatomic_free_pages=free.get((row.node, row.zone)),
-        )
+        dataclasses.replace(row, highatomic_reserved_pages=reserved.get((row.node, row.zone)))
         for row in rows
     ]
 
@@ -268,7 +283,10 @@ def settings_from_memory(memory: Memory) -> Found:
 
 
 def settings_from_files(files: Files) -> Found:
-    return Found().add("settings", "Settings", Setting, read_settings(files.open))
+    rows = read_settings(files.open)
+    if not rows:
+        raise Absent(f"{files.root}: has no settings under proc/sys/vm and sys/kernel/mm")
+    return Found().add("settings", "Settings", Setting, rows)
 
 
 def _gap_note(free: FreeMemory) -> list[str]:

@@ -89,7 +89,7 @@ def free_lists() -> list[FreeBlocks]:
 
 def pageblock_runs() -> list[PageblockRun]:
     """Runs of one to nine pageblocks, of every type, with every free share."""
-    rows = []
+    rows: list[PageblockRun] = []
     for node, zone, start, pageblocks in ZONES:
         done = 0
         while done < pageblocks:

@@ -24,18 +24,16 @@ from settings import Setting
 from vm_counters import VmCounter
 from zones import FreeAccounting, Zone
 
-from reports import FINDINGS
+from reports import FINDINGS, display
 from reports.bundle import Bundle, Section, Writer
 from reports.findings import (
     SEVERITIES,
     Question,
     Verdict,
     evaluate,
+    known,
     load_questions,
-    mebibytes,
-    percent,
     period,
-    thousands,
 )
 from reports.tables import Database, open_database
 
@@ -155,7 +153,7 @@ FOUND = {
     "compaction fails, and the rest is unknown": Case(
         "compaction-fails",
         [event("compact_success", 0), event("compact_fail", 20)],
-        ["succeeded in 0 of 20 attempts (0.0 %)",
+        ["succeeded in 0 of 20 attempts (0 %)",
          "compact_stall unknown since boot, uptime unknown; unknown pages scanned"],
         target=TARGET | {"uptime_seconds": None},
     ),
@@ -215,7 +213,7 @@ FOUND = {
          "20 pageblocks are HighAtomic, 10,240 pages reserved (40 MiB, 1.0 % of the zone;"
          " cap 10,240 pages). 16 blocks of 2 MiB are free in it; THP may use 1 others, though"
          " 200,000 pages (20.0 % of the zone) are free. THP faults got a huge page in 21 of 361"
-         " attempts (5.8 %) in 2.0 h since boot. Direct compaction succeeded in 0 of 20 (0.0 %)."],
+         " attempts (5.8 %) in 2.0 h since boot. Direct compaction succeeded in 0 of 20 (0 %)."],
         "warning",
     ),
     "a reserve that leaves THP nothing, and little is known": Case(
@@ -229,7 +227,7 @@ FOUND = {
         "highatomic-starves-thp",
         [*STARVED, dataclasses.replace(RESERVED, highatomic_reserved_pages=None), HIGHATOMIC,
          zone(node=1)],
-        ["unknown pages reserved (unknown size, unknown of the zone; cap 10,240 pages)"],
+        ["unknown pages reserved (unknown, unknown of the zone; cap 10,240 pages)"],
     ),
     "a reserve on a machine with 64 KiB pages": Case(
         "highatomic-starves-thp",
@@ -250,7 +248,7 @@ FOUND = {
     "THP falls back, settings unknown": Case(
         "thp-falls-back",
         [event("thp_fault_alloc", 0), event("thp_fault_fallback", 50)],
-        ["in 0 of 50 attempts (0.0 %)", "in 2.0 h since boot."],
+        ["in 0 of 50 attempts (0 %)", "in 2.0 h since boot."],
         unlike=["transparent_hugepage/enabled"],
     ),
     "blocks on another list": Case(
@@ -513,21 +511,23 @@ def test_a_file_that_is_no_finding_is_named(tmp_path: Path, text: str, words: st
 @pytest.mark.parametrize(
     ("shown", "words"),
     [
-        (thousands(None), "unknown"),
-        (thousands(0), "0"),
-        (thousands(1234567), "1,234,567"),
-        (thousands(1.5), "1.500"),
-        (percent(None), "unknown"),
-        (percent(0), "0.0 %"),
-        (percent(1), "100.0 %"),
-        (mebibytes(None, 4096), "unknown size"),
-        (mebibytes(1, None), "unknown size"),
-        (mebibytes(1, 0), "unknown size"),
-        (mebibytes(0, 4096), "0 KiB"),
-        (mebibytes(1, 4096), "4 KiB"),
-        (mebibytes(-512, 4096), "-2 MiB"),
-        (mebibytes(1, 65536), "64 KiB"),
-        (mebibytes(1 << 28, 4096), "1 TiB"),
+        (known(display.count)(None), "unknown"),
+        (display.count(0), "0"),
+        (display.count(1234567), "1,234,567"),
+        (display.count(1.5), "1.5"),
+        (known(display.percent)(None), "unknown"),
+        (display.percent(0), "0 %"),
+        (display.percent(0.0001), "<0.1 %"),
+        (display.percent(0.058), "5.8 %"),
+        (display.percent(0.9999), ">99.9 %"),
+        (display.percent(1), "100 %"),
+        (known(display.pages)(None, 4096), "unknown"),
+        (known(display.pages)(1, None), "unknown"),
+        (display.pages(0, 4096), "0 B"),
+        (display.pages(1, 4096), "4 KiB"),
+        (display.pages(-512, 4096), "-2 MiB"),
+        (display.pages(1, 65536), "64 KiB"),
+        (display.pages(1 << 28, 4096), "1 TiB"),
         (period(None), "since boot, uptime unknown"),
         (period(0), "since boot, uptime unknown"),
         (period(17.26), "in 17 s since boot"),

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from hostile_text import visible
 from hypothesis import given
 from hypothesis import strategies as st
 from rows import Column, column, columns, csv_line
-from terminal import format_cell, print_rows, visible
+from terminal import format_cell, print_rows
 
 
 @dataclass(frozen=True)

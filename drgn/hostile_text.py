@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Text from the kernel is anybody's: comm, cmdline, file names, cgroup names.
+
+What could hide, reorder or command is written out, on the terminal and in a report alike.
+"""
+
+import unicodedata
+
+# Control, format, surrogate, private, unassigned; line and paragraph separators.
+INVISIBLE = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
+
+
+def visible(text: str) -> str:
+    """
+    Text with every control, invisible or undefined character written out.
+
+    An escape byte becomes ``\\x1b``, a right-to-left override ``\\u202e``: legible in any font, and
+    no command to a terminal.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(
+        ascii(char)[1:-1] if unicodedata.category(char) in INVISIBLE else char for char in text
+    )

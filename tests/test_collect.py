@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Sections are on their own: what goes wrong in one leaves the others whole."""
+
+import dataclasses
+import itertools
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import free_memory
+import pytest
+from drgn import FaultError
+from kernel_arrays import Gaps
+from settings import Setting
+from struct_pages import PageChunk, Scan
+from target import Target
+
+import reports.collect
+import reports.sections
+from reports.bundle import Bundle, Section, Writer
+from reports.collect import collect, deadline, page_size, run_section
+from reports.sections import Absent, DeadlineExceeded, Files, Found, Memory, SectionSpec
+
+TARGET = Target(
+    "files", "7.2", "x86_64", 4096, "host", "2026-01-01T00:00:00+00:00", 1.0, 1, 1, "root"
+)
+FILES = Files(Path("/nonexistent"))
+
+
+def found(value: str = "1") -> Found:
+    return Found().add("settings", "Settings", Setting, [Setting("vm.swappiness", value)])
+
+
+def spec(from_files: Callable[[Any], Found], name: str = "x", seconds: float = 5.0) -> SectionSpec:
+    return SectionSpec(name, name.title(), from_files, from_files, seconds)
+
+
+def fails(error: BaseException) -> Callable[[Any], Found]:
+    def section(source: Any) -> Found:
+        raise error
+
+    return section
+
+
+def sleeps(source: Any) -> Found:
+    time.sleep(30)
+    return found()
+
+
+def one(from_files: Callable[[Any], Found], seconds: float = 5.0) -> Section:
+    section, tables = run_section(spec(from_files, seconds=seconds), FILES)
+    assert (section.status in ("ok", "partial")) == bool(tables.tables)
+    assert section.message is None or "\n" not in section.message
+    return section
+
+
+def test_a_section_that_is_whole() -> None:
+    section = one(lambda _: found())
+    assert (section.status, section.rows, section.message) == ("ok", 1, None)
+
+
+def test_a_section_that_is_not_quite_whole() -> None:
+    def partly(source: Any) -> Found:
+        return dataclasses.replace(found(), notes=["a\ngap", "another"], unreadable_bytes=64)
+
+    section = one(partly)
+    assert (section.status, section.message) == ("partial", "a gap; another")
+    assert (section.rows, section.unreadable_bytes) == (1, 64)
+
+
+def test_a_remark_does_not_make_a_section_partial() -> None:
+    section = one(lambda _: dataclasses.replace(found(), remarks=["it ran"]))
+    assert (section.status, section.message) == ("ok", "it ran")
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "message"),
+    [
+        (Absent("boot with page_owner=on"), "absent", "boot with page_owner=on"),
+        (ValueError("not\n/proc/vmstat"), "failed", "not /proc/vmstat"),
+        (ValueError(), "failed", "ValueError"),
+        (ZeroDivisionError("x"), "failed", "ZeroDivisionError: x"),
+        (RecursionError("deep"), "failed", "RecursionError: deep"),
+        (MemoryError(), "failed", "MemoryError: MemoryError"),
+        (LookupError("no struct page"), "failed", "layout is not known here: no struct page"),
+        (KeyError("lru"), "failed", "layout is not known here: lru"),
+        (FaultError("no memory", 0x10), "failed", "damaged, or left out of the dump"),
+    ],
+)
+def test_whatever_happens_is_a_status_and_a_line(
+    error: Exception, status: str, message: str
+) -> None:
+    section = one(fails(error))
+    assert section.status == status
+    assert section.message is not None
+    assert section.message.endswith(message) or message in section.message
+
+
+def test_a_section_is_stopped_at_its_deadline() -> None:
+    begin = time.monotonic()
+    section = one(sleeps, seconds=0.1)
+    assert time.monotonic() - begin < 10
+    assert (section.status, section.message) == ("failed", "took longer than 0.1 s and was stopped")
+    assert section.seconds >= 0.1
+
+
+def test_a_deadline_is_not_taken_for_a_failure_of_its_own_on_the_way_up() -> None:
+    def careful(source: Any) -> Found:
+        for _ in range(10):
+            try:
+                time.sleep(3)
+            except Exception:
+                continue
+        return found()
+
+    assert one(careful, seconds=0.1).status == "failed"
+
+
+def test_a_deadline_that_is_kept_leaves_no_alarm_behind() -> None:
+    before = signal.getsignal(signal.SIGALRM)
+    with deadline(0.2):
+        pass
+    time.sleep(0.3)
+    assert signal.getsignal(signal.SIGALRM) is before
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+def test_ctrl_c_is_no_failure_of_a_section() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run_section(spec(fails(KeyboardInterrupt())), FILES)
+
+
+@pytest.mark.parametrize("position", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("bad", "status"),
+    [(fails(ZeroDivisionError()), "failed"), (fails(Absent("none")), "absent"), (sleeps, "failed")],
+    ids=["raises", "is absent", "takes too long"],
+)
+def test_one_bad_section_leaves_the_others_whole(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    position: int,
+    bad: Callable[[Any], Found],
+    status: str,
+) -> None:
+    def good(name: str) -> Callable[[Any], Found]:
+        return lambda _: Found().add(name, name, Setting, [Setting(name, "1")])
+
+    specs = [spec(good("a"), "a"), spec(good("b"), "b")]
+    specs.insert(position, spec(bad, "bad", 0.2))
+    monkeypatch.setattr(reports.collect, "SECTIONS", {s.name: s for s in specs})
+    with Writer(tmp_path / "b") as writer:
+        collect(FILES, TARGET, writer)
+    bundle = Bundle(tmp_path / "b")
+    assert {s.section: s.status for s in bundle.sections} == {"a": "ok", "b": "ok", "bad": status}
+    for name in "ab":
+        assert list(bundle.rows(name)) == [{"name": name, "value": "1"}]
+    assert bundle.target["hostname"] == "host"
+
+
+def test_notes_are_kept_with_the_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reports.collect, "SECTIONS", {})
+    with Writer(tmp_path / "b") as writer:
+        collect(FILES, TARGET, writer, notes={"truncated": "5 bytes"})
+    assert Bundle(tmp_path / "b").target["truncated"] == "5 bytes"
+
+
+# The pass over the struct pages, which several sections share.
+
+
+def test_a_pass_that_failed_is_not_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = itertools.count()
+
+    def scan(prog: Any, progress: Any) -> Any:
+        next(runs)
+        raise DeadlineExceeded("took longer than 600 s")
+
+    monkeypatch.setattr(reports.sections, "scan_free_memory", scan)
+    memory = Memory(SimpleNamespace(flags=0))  # type: ignore[arg-type]
+    for _ in range(3):
+        with pytest.raises(DeadlineExceeded):
+            _ = memory.free
+    assert next(runs) == 1
+
+
+class Broken:
+    """A consumer that cannot stand a chunk."""
+
+    columns = ("flags",)
+
+    def __init__(self) -> None:
+        self.taken = 0
+
+    def take(self, chunk: PageChunk) -> None:
+        self.taken += 1
+        raise ZeroDivisionError("in a consumer")
+
+
+class Counting:
+    """A consumer that counts."""
+
+    columns = ("flags",)
+
+    def __init__(self) -> None:
+        self.pages = 0
+
+    def take(self, chunk: PageChunk) -> None:
+        self.pages += len(chunk)
+
+
+def scanned(monkeypatch: pytest.MonkeyPatch, *consumers: Any) -> Scan:
+    """A pass over ten chunks of three pages."""
+    import struct_pages
+
+    chunks = [(3 * n, [0, 0, 0]) for n in range(10)]
+    monkeypatch.setattr(struct_pages, "struct_dtype", lambda *_: SimpleNamespace(itemsize=64))
+    monkeypatch.setattr(struct_pages, "valid_page_ranges", lambda _: [(0, 30, 0)])
+    monkeypatch.setattr(struct_pages, "read_array", lambda *_, **__: iter(chunks))
+    prog: Any = SimpleNamespace(type=lambda _: None)
+    return struct_pages.scan_struct_pages(prog, consumers)
+
+
+def test_a_consumer_that_raises_is_dropped_and_the_others_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broken, counting = Broken(), Counting()
+    scan = scanned(monkeypatch, broken, counting)
+    assert (broken.taken, counting.pages, scan.pages) == (1, 30, 30)
+    assert [str(error) for error in scan.failures.values()] == ["in a consumer"]
+
+
+def test_what_a_dropped_consumer_was_for_raises_its_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = ZeroDivisionError("in a consumer")
+    parts: Any = ["blocks", "pcp", "pageblocks"]
+    fields = {f.name: None for f in dataclasses.fields(free_memory.FreeMemory)}
+    fields |= {"scan": Scan(3, Gaps(), {1: error}), "_blocks": parts[0], "_pcp": parts[1],
+               "_pageblocks": parts[2]}  # fmt: skip
+    memory = free_memory.FreeMemory(**fields)
+    assert memory.blocks == "blocks"
+    assert memory.pageblocks == "pageblocks"
+    with pytest.raises(ZeroDivisionError):
+        _ = memory.pcp
+
+
+def test_a_deadline_inside_a_consumer_ends_the_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slow(Counting):
+        def take(self, chunk: PageChunk) -> None:
+            time.sleep(30)
+
+    with pytest.raises(DeadlineExceeded), deadline(0.1):
+        scanned(monkeypatch, Slow())
+
+
+# What text tells of the machine.
+
+
+@pytest.mark.parametrize(
+    ("kib", "pages", "size"),
+    [(1435856, 358964, 4096), (16 * 1000, 1000, 16384), (64_000, 1000, 65536),
+     (64_000, 1001, 65536), (4 * 1000, 900, None), (0, 1000, None), (4000, 0, None),
+     (10**12, 1, None), (1, 10**12, None)],
+)  # fmt: skip
+def test_the_page_size_is_derived_not_assumed(kib: int, pages: int, size: int | None) -> None:
+    assert page_size(f"MemTotal:       {kib} kB\nMemFree: 1 kB\n", pages) == size
+
+
+def test_without_meminfo_the_page_size_is_unknown() -> None:
+    assert page_size("", 1000) is None

@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Opening a target: whatever is wrong with it is one line that says what to do."""
+
+import os
+import struct
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from target import TargetError, build_id, missing_bytes, open_target, where_symbols_are
+
+PT_LOAD, PT_NOTE, ET_EXEC, ET_CORE = 1, 4, 2, 4
+BUILD_ID = bytes(range(20))
+
+
+def note(name: bytes, kind: int, data: bytes, order: str = "<") -> bytes:
+    padded = [part + bytes(-len(part) % 4) for part in (name, data)]
+    return struct.pack(order + "III", len(name), len(data), kind) + b"".join(padded)
+
+
+def elf(
+    kind: int, segments: list[tuple[int, int, bytes]], order: str = "<", machine: int = 62
+) -> bytes:
+    """
+    A 64-bit ELF file, by hand.
+
+    :param segments: (p_type, p_vaddr, what is in it).
+    """
+    ident = b"\x7fELF" + bytes([2, 1 if order == "<" else 2, 1]) + bytes(9)
+    header = ident + struct.pack(
+        order + "HHIQQQIHHHHHH", kind, machine, 1, 0, 64, 0, 0, 64, 56, len(segments), 64, 0, 0
+    )
+    table, data = b"", b""
+    begin = 64 + 56 * len(segments)
+    for type_, address, content in segments:
+        table += struct.pack(
+            order + "IIQQQQQQ", type_, 4, begin + len(data), address, 0, len(content),
+            len(content), 4,
+        )  # fmt: skip
+        data += content
+    return header + table + data
+
+
+def gnu(build: bytes = BUILD_ID, order: str = "<") -> bytes:
+    return note(b"stapsdt\0", 3, b"x" * 7, order) + note(b"GNU\0", 3, build, order)
+
+
+VMLINUX = elf(ET_EXEC, [(PT_LOAD, 0xFFFFFFFF81000000, b"text"), (PT_NOTE, 0, gnu())])
+
+
+def vmcore(build: bytes = BUILD_ID, release: str = "7.2.12-test") -> bytes:
+    """A core with a VMCOREINFO note and one page of memory, which no symbols will ever fit."""
+    info = (
+        f"OSRELEASE={release}\nBUILD-ID={build.hex()}\nPAGESIZE=4096\n"
+        "SYMBOL(init_uts_ns)=ffffffff82000000\nSYMBOL(swapper_pg_dir)=ffffffff82001000\n"
+        "SYMBOL(_stext)=ffffffff81000000\nKERNELOFFSET=0\nNUMBER(phys_base)=0\n"
+        "CRASHTIME=1700000000\n"
+    )
+    return elf(
+        ET_CORE,
+        [(PT_NOTE, 0, note(b"VMCOREINFO\0", 0, info.encode())), (PT_LOAD, 0, bytes(4096))],
+    )
+
+
+def refusal(core: Path, symbols: list[Path] | None = None) -> str:
+    with pytest.raises(TargetError) as error:
+        open_target(core, symbols or [])
+    words = str(error.value)
+    assert "\n" not in words
+    return words
+
+
+def file(folder: Path, content: bytes, name: str = "core") -> Path:
+    (folder / name).write_bytes(content)
+    return folder / name
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "is empty, not a vmcore"),
+        (b"hello\n", "not a vmcore: neither ELF nor kdump-compressed"),
+        (b"\x28\xb5\x2f\xfd" + bytes(60), "is compressed; unpack it first: zstd -d "),
+        (b"\x1f\x8b\x08" + bytes(60), "is compressed; unpack it first: gunzip -k "),
+        (b"\xfd7zXZ\0" + bytes(60), "is compressed; unpack it first: xz -dk "),
+        (b"BZh91AY" + bytes(60), "is compressed; unpack it first: bunzip2 -k "),
+        (b"makedumpfile\0\0\0\0" + bytes(4080), "rebuild it first: makedumpfile -R "),
+        (VMLINUX, "an ELF file, but no core; was it meant as --symbols?"),
+        (elf(ET_EXEC, [], ">", 22), "an ELF file, but no core"),
+        (elf(ET_CORE, [(PT_LOAD, 0, bytes(64))]), "a core dump, but not a Linux kernel's"),
+        (
+            elf(ET_CORE, [(PT_NOTE, 0, note(b"CORE\0", 1, bytes(336))), (PT_LOAD, 0, bytes(64))]),
+            "a core dump, but not a Linux kernel's: it has no VMCOREINFO note (QEMU: give the "
+            "guest '-device vmcoreinfo')",
+        ),
+        (b"\x7fELF", "drgn cannot open it"),
+        (VMLINUX[:40], "drgn cannot open it"),
+        (b"KDUMP   " + bytes(100), "drgn cannot open it"),
+    ],
+)  # fmt: skip
+def test_what_is_no_vmcore_is_refused_with_its_reason(
+    tmp_path: Path, content: bytes, words: str
+) -> None:
+    core = file(tmp_path, content)
+    said = refusal(core)
+    assert said.startswith(f"{core}: ")
+    assert words in said
+
+
+def test_no_such_file(tmp_path: Path) -> None:
+    assert refusal(tmp_path / "no") == f"{tmp_path / 'no'}: no such file (given as --core)"
+
+
+def test_a_folder(tmp_path: Path) -> None:
+    assert refusal(tmp_path) == f"{tmp_path}: is a folder; --core must be a file"
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert "is a pipe or a device; --core must be a file" in refusal(tmp_path / "pipe")
+    core = file(tmp_path, vmcore())
+    assert "is a pipe or a device; symbols must be a file" in refusal(core, [tmp_path / "pipe"])
+
+
+def test_symbols_that_are_not_there(tmp_path: Path) -> None:
+    core = file(tmp_path, vmcore())
+    assert "no: no such file (given as symbols)" in refusal(core, [tmp_path / "no"])
+
+
+def test_symbols_of_another_build_are_told_by_both_build_ids(tmp_path: Path) -> None:
+    core = file(tmp_path, vmcore())
+    other = elf(ET_EXEC, [(PT_NOTE, 0, gnu(bytes(20)))])
+    said = refusal(core, [file(tmp_path, other, "vmlinux")])
+    assert f"its build ID is {bytes(20).hex()}" in said
+    assert f"the kernel (7.2.12-test) has {BUILD_ID.hex()}" in said
+    assert "give --symbols VMLINUX" in said
+
+
+def test_symbols_without_a_build_id(tmp_path: Path) -> None:
+    core = file(tmp_path, vmcore())
+    said = refusal(core, [file(tmp_path, b"System.map\n", "vmlinux")])
+    assert "its build ID is missing" in said
+
+
+def test_symbols_that_fit_but_have_no_types(tmp_path: Path) -> None:
+    core = file(tmp_path, vmcore())
+    said = refusal(core, [file(tmp_path, VMLINUX, "vmlinux")])
+    assert "debug symbols" in said or "no type information" in said
+    assert "give --symbols VMLINUX" in said
+
+
+def test_no_symbols_at_all(tmp_path: Path) -> None:
+    said = refusal(file(tmp_path, vmcore(release="6.12.41+deb13-amd64")))
+    assert said.startswith("no debug symbols for kernel 6.12.41+deb13-amd64 (build ID 000102")
+    assert "apt install linux-image-6.12.41+deb13-amd64-dbg, or give --symbols VMLINUX" in said
+
+
+@pytest.mark.parametrize(
+    ("release", "advice"),
+    [
+        ("6.12.41+deb13-amd64", "apt install linux-image-6.12.41+deb13-amd64-dbg"),
+        ("5.14.0-503.el9.x86_64", "dnf debuginfo-install kernel-5.14.0-503.el9.x86_64"),
+        ("6.11.4-301.fc41.x86_64", "dnf debuginfo-install kernel-6.11.4-301.fc41.x86_64"),
+        ("6.8.0-45-generic", "install linux-image-6.8.0-45-generic-dbgsym (ddebs)"),
+        ("6.4.0-150600.21-default", "zypper install kernel-default-debuginfo"),
+        ("7.2.0-rc1+", "keep the vmlinux of the build"),
+    ],
+)
+def test_where_symbols_are(release: str, advice: str) -> None:
+    assert where_symbols_are(release) == f"{advice}, or give --symbols VMLINUX"
+
+
+# ELF by hand.
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_build_id_is_found_among_other_notes(tmp_path: Path, order: str) -> None:
+    content = elf(ET_EXEC, [(PT_NOTE, 0, note(b"Xen\0", 3, b"no")), (PT_NOTE, 0, gnu(order=order))],
+                  order)  # fmt: skip
+    assert build_id(file(tmp_path, content)) == BUILD_ID.hex()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\x7fELF", b"text", elf(ET_EXEC, []), elf(ET_EXEC, [(PT_LOAD, 0, gnu())]),
+     elf(ET_EXEC, [(PT_NOTE, 0, note(b"GNU\0", 1, BUILD_ID))])],
+)  # fmt: skip
+def test_no_build_id(tmp_path: Path, content: bytes) -> None:
+    assert build_id(file(tmp_path, content)) is None
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_missing_bytes_are_what_lies_behind_the_end(tmp_path: Path, order: str) -> None:
+    content = elf(
+        ET_CORE, [(PT_NOTE, 0, b"n" * 8), (PT_LOAD, 0, bytes(100)), (PT_LOAD, 0, bytes(50))], order
+    )
+    assert missing_bytes(file(tmp_path, content)) == 0
+    for cut, missing in ((1, 1), (49, 49), (50, 50), (51, 51), (150, 150), (155, 150)):
+        assert missing_bytes(file(tmp_path, content[:-cut])) == missing
+
+
+@pytest.mark.parametrize("content", [b"", b"KDUMP   " + bytes(100), b"text" * 40])
+def test_formats_that_do_not_tell_miss_nothing(tmp_path: Path, content: bytes) -> None:
+    assert missing_bytes(file(tmp_path, content)) == 0
+
+
+@settings(max_examples=300)
+@given(data=st.data())
+def test_a_damaged_elf_file_is_no_crash(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    content = bytearray(data.draw(st.sampled_from([VMLINUX, vmcore(), elf(2, [], ">", 22)])))
+    for _ in range(data.draw(st.integers(1, 8))):
+        at = data.draw(st.integers(4, min(len(content), 300) - 1))
+        content[at] = data.draw(st.sampled_from([0, 1, 0x7F, 0x80, 0xFF]))
+    path = file(tmp_path_factory.getbasetemp(), bytes(content), "damaged")
+    found = build_id(path)
+    assert found is None or int(found or "0", 16) >= 0
+    assert missing_bytes(path) >= 0
