@@ -596,12 +596,16 @@ def tally_page_owner(texts: Iterable[bytes], tally: Tally, selection: Selection)
     stack: Any = None
     tail: Any = None
     head = rest = b"?"  # of the record before, with the marks that end them
-    head_size = rest_size = 0
+    head_size = rest_size = width = 0
+    pending: tuple[Any, Any, Any, Any] | None = None  # entries of the last record, and how many
+    last: Any = None  # have them in a row; their migratetypes
+    run = 0
     for text in texts:
         find, starts_with = text.find, text.startswith
         position, size = 0, len(text)
         while position < size:
-            if head_size and starts_with(head, position):
+            same = head_size and starts_with(head, position)
+            if same:
                 begin = position + head_size
             else:
                 begin = find(TIME, position) + len(TIME)
@@ -612,12 +616,20 @@ def tally_page_owner(texts: Iterable[bytes], tally: Tally, selection: Selection)
                     task = seen.task(head)
             line = find(b"\n", begin)
             end = find(b"\n", line + 1)
-            where = text[find(b" type ", line) : end]
-            place = lines.get(where)
-            if place is None and (types := TYPES.fullmatch(where)):
-                place = lines[where] = seen.place(types[1], types[2])
+            # PFNs are mostly of the width of the one before.
+            place = lines.get(text[line + width : end])
+            if place is None:
+                where = find(b" type ", line)
+                width = where - line
+                place = lines.get(text[where:end])
+                if place is None and (types := TYPES.fullmatch(text, where, end)):
+                    place = lines[text[where:end]] = seen.place(types[1], types[2])
             if rest_size and starts_with(rest, end):
                 following = end + rest_size
+                if place is last and same and find(b")", begin, line) < 0:
+                    run += 1
+                    position = following
+                    continue
             else:
                 mark = text[end + PRINT_BEGIN : end + PRINT_END]
                 known = prints.get(mark)
@@ -656,20 +668,32 @@ def tally_page_owner(texts: Iterable[bytes], tally: Tally, selection: Selection)
                     continue
                 task, stack, tail, place = seen.entries(*found.groups())
             position = following
-            if task and stack:
-                order = task[0]
-                task[1] += 1
-                stack[order] += 1
-                tail[order] += 1
-                place[order] += 1
-            elif task is False or stack is False:
-                tally["skipped"] += 1
+            _count(pending, run, tally)
+            pending, last, run = (task, stack, tail, place), place, 1
         if seen.bytes + 300 * (len(lines) + len(prints)) > MAX_SEEN_BYTES:
+            _count(pending, run, tally)
+            pending, last = None, None
             seen.fold(tally)
             lines.clear()
             prints.clear()
             head_size = rest_size = 0
+    _count(pending, run, tally)
     seen.fold(tally)
+
+
+def _count(entries: tuple[Any, Any, Any, Any] | None, records: int, tally: Tally) -> None:
+    """Count records that have the same entries."""
+    if entries is None:
+        return
+    task, stack, tail, place = entries
+    if task and stack:
+        order = task[0]
+        task[1] += records
+        stack[order] += records
+        tail[order] += records
+        place[order] += records
+    elif task is False or stack is False:
+        tally["skipped"] += records
 
 
 def tally_selected(texts: Iterable[bytes], tally: Tally, selection: Selection) -> None:
@@ -687,14 +711,11 @@ def tally_selected(texts: Iterable[bytes], tally: Tally, selection: Selection) -
                 continue
             first, ts, *others = found.groups()
             task, stack, tail, place = seen.entries(first, *others)
-            if task is False or stack is False:
-                tally["skipped"] += 1
-            elif task and stack and selection.moment(int(ts)):
-                task[1] += 1
-                for counts in (stack, tail, place):
-                    counts[task[0]] += 1
-                if selection.cull:
-                    _cull(tally, selection.cull, task[-1], stack[-1], tail[-1][0], int(ts))
+            wanted = not task or selection.moment(int(ts))
+            if wanted:
+                _count((task, stack, tail, place), 1, tally)
+            if wanted and task and stack and selection.cull:
+                _cull(tally, selection.cull, task[-1], stack[-1], tail[-1][0], int(ts))
         if seen.bytes > MAX_SEEN_BYTES:
             seen.fold(tally)
     seen.fold(tally)
