@@ -160,24 +160,19 @@ def with_reserve(rows: list[Zone], pagetypeinfo: str) -> list[Zone]:
     """
     Zones with their HighAtomic reserve, which is counted in whole pageblocks.
 
+    How much of it the kernel takes for free stays unknown: the text does not tell whether this one
+    keeps such a count.
+
     :raises ValueError: the text is not /proc/pagetypeinfo's.
     """
     block = 1 << parse_pagetypeinfo(pagetypeinfo).block_order
-    reserved: dict[tuple[int, str], int] = {}
-    free: dict[tuple[int, str], int] = {}
-    for row in read_pagetypeinfo_blocks(pagetypeinfo):
-        if row.migratetype == "HighAtomic":
-            reserved[row.node, row.zone] = row.blocks * block
-    for listed in read_pagetypeinfo(pagetypeinfo):
-        if listed.migratetype == "HighAtomic":
-            key = listed.node, listed.zone
-            free[key] = free.get(key, 0) + listed.pages
+    reserved = {
+        (row.node, row.zone): row.blocks * block
+        for row in read_pagetypeinfo_blocks(pagetypeinfo)
+        if row.migratetype == "HighAtomic"
+    }
     return [
-        dataclasses.replace(
-            row,
-            highatomic_reserved_pages=reserved.get((row.node, row.zone)),
-            highatomic_free_pages=free.get((row.node, row.zone)),
-        )
+        dataclasses.replace(row, highatomic_reserved_pages=reserved.get((row.node, row.zone)))
         for row in rows
     ]
 

@@ -257,16 +257,16 @@ def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """64 KiB of disk; where nothing can be mounted, files of no more than that."""
+    """16 KiB of disk; where nothing can be mounted, files of no more than 4 KiB."""
     libc, folder = ctypes.CDLL(None, use_errno=True), tmp_path / "disk"
     folder.mkdir()
-    if libc.mount(b"none", bytes(folder), b"tmpfs", 0, b"size=64k") == 0:
+    if libc.mount(b"none", bytes(folder), b"tmpfs", 0, b"size=16k") == 0:
         yield folder
         libc.umount2(bytes(folder), 2)
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
     yield folder
     resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     signal.signal(signal.SIGXFSZ, handler)

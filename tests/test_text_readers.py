@@ -5,6 +5,9 @@ The readers of /proc's text files: what the kernel printed comes out, and nothin
 A text that is not whole, or not the kernel's, is a ValueError of one line that names the file;
 never another exception, and never half a table. What a reader cannot tell (a text cut exactly
 between two zones) is said in its docstring and here.
+
+``data/7.2`` is what a guest printed. ``data/6.1`` is written by hand after mm/vmstat.c and
+mm/page_owner.c of that kernel, with as few lines as show what differs.
 """
 
 import re
