@@ -75,8 +75,6 @@ HEAD = (
     rb"\((?s:.){0,15}\)), ts %b ns(?:, free_ts [0-9]+ ns)?\n"
     rb"PFN (?:0x)?[0-9a-f]+ type ([A-Za-z]+) Block [0-9]+ type ([A-Za-z]+) Flags [^\n]*(?s:(.*))"
 )
-_HEAD = re.compile(HEAD % b"[0-9]+")
-_HEAD_TIMED = re.compile(HEAD % b"([0-9]{1,20})")
 TYPES = re.compile(rb" type ([A-Za-z]+) Block [0-9]+ type ([A-Za-z]+) Flags [^\n]*")
 TASK = re.compile(
     rb"([0-9]{1,2}), mask ((?:0x)?[0-9a-f]+)\(([^)]*)\), pid (-?[0-9]{1,10}), "
@@ -587,7 +585,7 @@ def tally_page_owner(texts: Iterable[bytes], tally: Tally, selection: Selection)
     says whether it is. The second line repeats from its migratetypes on, but for the time and PFN
     before them, which are not looked at. All else costs a regular expression.
     """
-    match = _HEAD.match
+    match = re.compile(HEAD % b"[0-9]+").match
     seen = _Seen(selection)
     tasks, stacks, tails = seen.tasks, seen.stacks, seen.tails
     lines: dict[bytes, Any] = {}  # the second line from " type " on -> entry of its migratetypes
@@ -702,10 +700,11 @@ def tally_selected(texts: Iterable[bytes], tally: Tally, selection: Selection) -
 
     Slower than :func:`tally_page_owner`, since every record's time is looked at.
     """
+    match = re.compile(HEAD % b"([0-9]{1,20})").match
     seen = _Seen(selection)
     for text in texts:
         for record in text.split(BETWEEN)[:-1]:
-            found = _HEAD_TIMED.match(record)
+            found = match(record)
             if found is None:
                 tally["skipped"] += 1
                 continue
