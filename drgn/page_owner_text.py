@@ -75,8 +75,6 @@ HEAD = (
     rb"\((?s:.){0,15}\)), ts %b ns(?:, free_ts [0-9]+ ns)?\n"
     rb"PFN (?:0x)?[0-9a-f]+ type ([A-Za-z]+) Block [0-9]+ type ([A-Za-z]+) Flags [^\n]*(?s:(.*))"
 )
-_HEAD = re.compile(HEAD % b"[0-9]+")
-_HEAD_TIMED = re.compile(HEAD % b"([0-9]{1,20})")
 TYPES = re.compile(rb" type ([A-Za-z]+) Block [0-9]+ type ([A-Za-z]+) Flags [^\n]*")
 TASK = re.compile(
     rb"([0-9]{1,2}), mask ((?:0x)?[0-9a-f]+)\(([^)]*)\), pid (-?[0-9]{1,10}), "
@@ -587,7 +585,7 @@ def tally_page_owner(texts: Iterable[bytes], tally: Tally, selection: Selection)
     says whether it is. The second line repeats from its migratetypes on, but for the time and PFN
     before them, which are not looked at. All else costs a regular expression.
     """
-    match = _HEAD.match
+    match = re.compile(HEAD % b"[0-9]+").match
     seen = _Seen(selection)
     tasks, stacks, tails = seen.tasks, seen.stacks, seen.tails
     lines: dict[bytes, Any] = {}  # the second line from " type " on -> entry of its migratetypes
@@ -596,12 +594,16 @@ def tally_page_owner(texts: Iterable[bytes], tally: Tally, selection: Selection)
     stack: Any = None
     tail: Any = None
     head = rest = b"?"  # of the record before, with the marks that end them
-    head_size = rest_size = 0
+    head_size = rest_size = width = 0
+    pending: tuple[Any, Any, Any, Any] | None = None  # entries of the last record, and how many
+    last: Any = None  # have them in a row; their migratetypes
+    run = 0
     for text in texts:
         find, starts_with = text.find, text.startswith
         position, size = 0, len(text)
         while position < size:
-            if head_size and starts_with(head, position):
+            same = head_size and starts_with(head, position)
+            if same:
                 begin = position + head_size
             else:
                 begin = find(TIME, position) + len(TIME)
@@ -612,12 +614,20 @@ def tally_page_owner(texts: Iterable[bytes], tally: Tally, selection: Selection)
                     task = seen.task(head)
             line = find(b"\n", begin)
             end = find(b"\n", line + 1)
-            where = text[find(b" type ", line) : end]
-            place = lines.get(where)
-            if place is None and (types := TYPES.fullmatch(where)):
-                place = lines[where] = seen.place(types[1], types[2])
+            # PFNs are mostly of the width of the one before.
+            place = lines.get(text[line + width : end])
+            if place is None:
+                where = find(b" type ", line)
+                width = where - line
+                place = lines.get(text[where:end])
+                if place is None and (types := TYPES.fullmatch(text, where, end)):
+                    place = lines[text[where:end]] = seen.place(types[1], types[2])
             if rest_size and starts_with(rest, end):
                 following = end + rest_size
+                if place is last and same and find(b")", begin, line) < 0:
+                    run += 1
+                    position = following
+                    continue
             else:
                 mark = text[end + PRINT_BEGIN : end + PRINT_END]
                 known = prints.get(mark)
@@ -656,20 +666,32 @@ def tally_page_owner(texts: Iterable[bytes], tally: Tally, selection: Selection)
                     continue
                 task, stack, tail, place = seen.entries(*found.groups())
             position = following
-            if task and stack:
-                order = task[0]
-                task[1] += 1
-                stack[order] += 1
-                tail[order] += 1
-                place[order] += 1
-            elif task is False or stack is False:
-                tally["skipped"] += 1
+            _count(pending, run, tally)
+            pending, last, run = (task, stack, tail, place), place, 1
         if seen.bytes + 300 * (len(lines) + len(prints)) > MAX_SEEN_BYTES:
+            _count(pending, run, tally)
+            pending, last = None, None
             seen.fold(tally)
             lines.clear()
             prints.clear()
             head_size = rest_size = 0
+    _count(pending, run, tally)
     seen.fold(tally)
+
+
+def _count(entries: tuple[Any, Any, Any, Any] | None, records: int, tally: Tally) -> None:
+    """Count records that have the same entries."""
+    if entries is None:
+        return
+    task, stack, tail, place = entries
+    if task and stack:
+        order = task[0]
+        task[1] += records
+        stack[order] += records
+        tail[order] += records
+        place[order] += records
+    elif task is False or stack is False:
+        tally["skipped"] += records
 
 
 def tally_selected(texts: Iterable[bytes], tally: Tally, selection: Selection) -> None:
@@ -678,23 +700,21 @@ def tally_selected(texts: Iterable[bytes], tally: Tally, selection: Selection) -
 
     Slower than :func:`tally_page_owner`, since every record's time is looked at.
     """
+    match = re.compile(HEAD % b"([0-9]{1,20})").match
     seen = _Seen(selection)
     for text in texts:
         for record in text.split(BETWEEN)[:-1]:
-            found = _HEAD_TIMED.match(record)
+            found = match(record)
             if found is None:
                 tally["skipped"] += 1
                 continue
             first, ts, *others = found.groups()
             task, stack, tail, place = seen.entries(first, *others)
-            if task is False or stack is False:
-                tally["skipped"] += 1
-            elif task and stack and selection.moment(int(ts)):
-                task[1] += 1
-                for counts in (stack, tail, place):
-                    counts[task[0]] += 1
-                if selection.cull:
-                    _cull(tally, selection.cull, task[-1], stack[-1], tail[-1][0], int(ts))
+            wanted = not task or selection.moment(int(ts))
+            if wanted:
+                _count((task, stack, tail, place), 1, tally)
+            if wanted and task and stack and selection.cull:
+                _cull(tally, selection.cull, task[-1], stack[-1], tail[-1][0], int(ts))
         if seen.bytes > MAX_SEEN_BYTES:
             seen.fold(tally)
     seen.fold(tally)

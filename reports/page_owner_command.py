@@ -454,7 +454,7 @@ def _sample(
     later = finish_command(folder, args.output, handles=resolver is not None)
     say(f"samples in {folder}; should this be killed: {later}")
     while not stop and (args.count is None or taken < args.count):
-        path = folder / f"{counts.name}.{time.time():.3f}"
+        path = folder / f"{counts.name}.{time.time():.6f}"
         sizes[path] = _copy(counts, path)
         taken += 1
         if resolver is not None:
