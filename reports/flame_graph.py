@@ -197,7 +197,7 @@ def growth(was: int, now: int, totals: tuple[int, int] | None, unit: str) -> tup
     elif totals:
         said += f": {display.percent(before)} and {display.percent(after)} of all"
     else:
-        said += f": {'+' if now >= was else '−'}{_plain(abs(now - was), unit)}"
+        said += f": {'+' if now >= was else '-'}{_plain(abs(now - was), unit)}"
     return look, mark, said
 
 

@@ -11,8 +11,9 @@ Cannot know: more than the tables say. The owner frame is the first one outside 
 """
 
 import base64
+import gzip
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from hostile_text import visible
@@ -25,10 +26,11 @@ from reports.flame_graph import FlameGraph, Top
 Rows = list[dict[str, Any]]
 Tables = dict[str, Rows]
 
-# In a table beside a picture; the tables below have more, the bundle all.
-TOP = 25
-# The folded text in the page itself; above this it is only in the bundle.
-MAX_DOWNLOAD_BYTES = 100_000
+# In a table beside a picture; what is folded away below it has more, the bundle all.
+TOP = 15
+MAX_GROUPS = 300
+# The folded text in the page itself, packed; above this it is only in the bundle.
+MAX_DOWNLOAD_BYTES = 60_000
 NO_STACK = "(no stack)"
 
 
@@ -44,10 +46,11 @@ class Group:
 
 @dataclass(frozen=True)
 class Groups:
-    """The groups that hold most, and how many there are."""
+    """The groups that hold most, the next ones, and how many there are."""
 
     heads: tuple[str, ...]
     rows: list[Group]
+    more: list[Group]
     total: int
 
 
@@ -74,7 +77,6 @@ class Grower:
     gained: int
     slope: float | None
     steadiness: float
-    listed: int
     note: str
 
 
@@ -84,20 +86,17 @@ class Growth:
 
     growers: list[Grower]
     grown: int  # stacks that gained
-    snapshots: int
     unit: str
     before: int
     after: int
-    notes: list[tuple[str, int, int]] = field(default_factory=list)
 
 
 def leaf_first(stack: str) -> str:
     """
     A folded stack as it is read from the leaf, ``leaf ← caller``: who took the memory stands first,
-    a line that is cut loses the system call's end, and lines break between frames only.
+    a line that is cut loses the system call's end, and lines break between frames.
     """
-    frames = reversed(stack.split(";"))
-    return " ← ".join(frame.replace(" ", "\N{NO-BREAK SPACE}") for frame in frames)
+    return " ← ".join(reversed(stack.split(";")))
 
 
 def frame_kind(name: str, depth: int) -> str:
@@ -134,7 +133,7 @@ def _groups(
         else:
             group.allocations += allocations
     order = sorted(found.values(), key=lambda group: (-group.amount, group.names))
-    return Groups(heads, order[:TOP], len(order))
+    return Groups(heads, order[:TOP], order[TOP:MAX_GROUPS], len(order))
 
 
 def _flames(
@@ -146,9 +145,10 @@ def _flames(
 ) -> Flames:
     tops, count = flame_graph.top_frames(stacks, TOP)
     text = flame_graph.folded_text(stacks).encode("utf-8", "backslashreplace")
+    packed = base64.b64encode(gzip.compress(text, mtime=0)).decode()
     download = ""
-    if len(text) <= MAX_DOWNLOAD_BYTES:
-        download = f"data:text/plain;base64,{base64.b64encode(text).decode()}"
+    if len(packed) <= MAX_DOWNLOAD_BYTES:
+        download = f"data:application/gzip;base64,{packed}"
     return Flames(
         flame_graph.flame_graph(stacks, unit=unit, describe=describe, kind=kind),
         tops,
@@ -234,7 +234,6 @@ def page_owner_growth(tables: Tables, page_size: int | None) -> dict[str, Any]:
         "growth": Growth(
             growers,
             len(grown),
-            max((row["listed"] for row in rows), default=0),
             unit,
             sum(amount for _, amount in before),
             sum(amount for _, amount in after),
@@ -263,7 +262,6 @@ def _grower(row: dict[str, Any], stack: dict[str, Any], size: int) -> Grower:
         gained=row["gained"] * size,
         slope=None if row["slope"] is None else row["slope"] * size,
         steadiness=row["steadiness"],
-        listed=row["listed"],
         note=str(stack.get("note") or ""),
     )
 

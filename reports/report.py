@@ -48,6 +48,8 @@ from reports.watermarks import watermarks
 
 # A browser lays five hundred rows out at once; nobody reads more in a report.
 MAX_ROWS = 500
+# A stack is as long as ten other rows.
+MAX_STACK_ROWS = 150
 # What pictures are drawn from is held in memory; a table beyond this is damage, or not for drawing.
 MAX_PICTURE_ROWS = 2_000_000
 # Names of things, though they are numbers: no thousands separators.
@@ -99,7 +101,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class TableView:
-    """One table as it is shown: at most :data:`MAX_ROWS` rows of it."""
+    """One table as it is shown: its first rows."""
 
     name: str
     title: str
@@ -263,8 +265,7 @@ PICTURES = (
     Picture(
         "page_owner_growth",
         "page_owner_growth",
-        frozenset({"handle", "pages_first", "pages_last", "gained", "slope", "steadiness"})
-        | {"listed"},
+        frozenset({"handle", "pages_first", "pages_last", "gained", "slope", "steadiness"}),
         owner_pictures.page_owner_growth,
     ),
     Picture(
@@ -541,10 +542,11 @@ def _table(bundle: Bundle, table: Table, page_size: int | None, known: Tables) -
     """The first rows of a table, and how many there are."""
     rows: list[list[Cell]] = []
     total, error = 0, ""
+    most = MAX_STACK_ROWS if any(c.name == "stack" for c in table.columns) else MAX_ROWS
     try:
         for row in known[table.name] if table.name in known else bundle.rows(table.name):
             total += 1
-            if total <= MAX_ROWS:
+            if total <= most:
                 rows.append([_cell(row[c.name], c, page_size) for c in table.columns])
     except BundleError as caught:
         error = _blame(bundle, caught)

@@ -9,6 +9,7 @@ Nothing here is random: the same call gives the same bundle.
 import dataclasses
 import typing
 from collections.abc import Callable, Iterable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,13 @@ import reports  # noqa: F401  (puts drgn/ on the path)
 
 # isort: split
 from free_lists import FreeBlocks, FreeListCheck, MisplacedBlocks
+from owner_frames import owner_frame
+from page_owner_rows import PageOwnerGrowth, PageOwnerPoint, PageOwnerStack
 from pageblocks import PageblockRun, Pageblocks
 from pcp_lists import PcpCheck, PcpPages
 from rows import column
 from settings import Setting
+from slab_owner import SlabOwnerStack
 from vm_counters import VmCounter
 from zones import FreeAccounting, Zone
 
@@ -144,8 +148,67 @@ def zone_rows(blocks: list[FreeBlocks]) -> list[Zone]:
     return rows
 
 
+# Who calls whom to allocate, from the root.
+PATHS = (
+    "asm_exc_page_fault;exc_page_fault;handle_mm_fault;do_anonymous_page;vma_alloc_folio_noprof",
+    "asm_exc_page_fault;exc_page_fault;handle_mm_fault;do_wp_page;vma_alloc_folio_noprof",
+    "entry_SYSCALL_64;do_syscall_64;vfs_write;ext4_file_write_iter [ext4];folio_alloc_noprof",
+    "entry_SYSCALL_64;do_syscall_64;vfs_write;leak_write [leaky];leak_more [leaky]",
+    "ret_from_fork;kthread;worker_thread;process_one_work;frees_itself",
+    "entry_SYSCALL_64;do_syscall_64;vfs_read;xfs_file_read_iter [xfs];xfs_buf_alloc [xfs]",
+)
+ALLOCATORS = ";alloc_pages_mpol;__alloc_frozen_pages_noprof;get_page_from_freelist"
+# Pages of each path at three moments.
+PAGES_HELD = ((80_000,) * 3, (20_000, 25_000, 21_000), (0, 9_000, 12_000), (16, 8_000, 16_000),
+              (9_000, 4_000, 0), (5, 5, 5))  # fmt: skip
+MISSING = "the resolver does not have this handle"
+
+
+def owner_stacks() -> list[PageOwnerStack]:
+    """Stacks of the last moment, and one that nobody resolves."""
+    rows = [
+        PageOwnerStack(n, held[-1], held[-1], *owner_frame(path), path + ALLOCATORS, None)
+        for n, (path, held) in enumerate(zip(PATHS, PAGES_HELD, strict=True), 1)
+    ]
+    return [*rows, PageOwnerStack(99, 700, None, None, None, None, MISSING)]
+
+
+def owner_growth() -> list[PageOwnerGrowth]:
+    """How they got there."""
+    rows = []
+    for handle, held in enumerate((*PAGES_HELD, (700,) * 3), 1):
+        steps = list(pairwise(held))
+        rows.append(
+            PageOwnerGrowth(
+                handle=99 if handle > len(PATHS) else handle,
+                first_seen=0.0,
+                listed=3,
+                gaps=0,
+                pages_first=held[0],
+                pages_last=held[-1],
+                pages_min=min(held),
+                pages_max=max(held),
+                gained=held[-1] - held[0],
+                slope=(held[-1] - held[0]) / 20,
+                steadiness=sum(b >= a for a, b in steps) / 2,
+                rises=sum(b > a for a, b in steps),
+            )
+        )
+    return sorted(rows, key=lambda row: -row.gained)
+
+
+def slab_stacks() -> list[SlabOwnerStack]:
+    """Objects of three caches; of one the object size is not known."""
+    return [
+        SlabOwnerStack("kmalloc-96", 7, PATHS[3], 1000, 96_000, 90_000),
+        SlabOwnerStack("kmalloc-96", 8, PATHS[2], 10, 960, 900),
+        SlabOwnerStack("dentry", 9, "do_syscall_64;path_openat;__d_alloc", 300, 57_600, None),
+        SlabOwnerStack("nameless", 10, PATHS[4], 5, None, None),
+    ]
+
+
 def tables() -> dict[str, Table]:
-    """Every table that the first sections of a reading have."""
+    """Every table that the first sections of a reading have, and a series of page_owner."""
     blocks, runs = free_lists(), pageblock_runs()
     zones = zone_rows(blocks)
     accounting = [
@@ -168,6 +231,11 @@ def tables() -> dict[str, Table]:
         Setting("vm.min_free_kbytes", "67584"),
         Setting("transparent_hugepage.enabled", "madvise"),
     ]
+    points = [
+        PageOwnerPoint(10.0 * moment, handle, held[moment] or None)
+        for handle, held in enumerate(PAGES_HELD, 1)
+        for moment in range(3)
+    ]
     return {
         "zones": ("Zones", Zone, zones, "zones"),
         "free_blocks": ("Free blocks", FreeBlocks, blocks, "free_lists"),
@@ -180,6 +248,10 @@ def tables() -> dict[str, Table]:
         "pageblock_map": ("Pageblock map", PageblockRun, runs, "pageblocks"),
         "vm_counters": ("Counters", VmCounter, counters, "vm_counters"),
         "settings": ("Settings", Setting, settings, "settings"),
+        "page_owner_stacks": ("Pages by stack", PageOwnerStack, owner_stacks(), "page_owner"),
+        "page_owner_growth": ("Growth by stack", PageOwnerGrowth, owner_growth(), "page_owner"),
+        "page_owner_series": ("Pages by stack over time", PageOwnerPoint, points, "page_owner"),
+        "slab_owner_stacks": ("Objects by stack", SlabOwnerStack, slab_stacks(), "slab_owner"),
     }
 
 

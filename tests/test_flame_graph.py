@@ -1,0 +1,464 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Flame graphs and what stands beside them, held against the stacks that they are drawn from.
+
+Drawn by Debian's copy of FlameGraph (``apt-get install libdevel-nytprof-perl``), and by
+``inferno-flamegraph`` where it is on PATH.
+"""
+
+import base64
+import gzip
+import random
+import re
+import shutil
+import stat
+import time
+from collections.abc import Callable
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+import report_bundle as made
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_report import NOTHING, by_id, cells, elements, parse, texts
+
+from reports import flame_graph, owner_pictures
+from reports.flame_graph import FlameGraph, differential, top_frames
+from reports.report import MAX_STACK_ROWS, render
+
+SVG = "{http://www.w3.org/2000/svg}"
+SIMPLE = [("a;b;c", 100), ("a;b", 50), ("a;d", 25), ("z", 25)]
+HOSTILE_FRAMES = (
+    *made.HOSTILE,
+    '<img src=x onerror=alert(1)>"',
+    "ends in numbers 12 34",
+    "]]>&amp;&#60;",
+    "großer Rahmen \U0001f525",
+    "\ud800",
+    "",
+    "all",
+    "f000001",
+)
+
+
+PLAIN_ATTRIBUTES = {"class", "x", "y", "width", "height", "role", "aria-label"}
+
+
+def plain(name: str, depth: int) -> str:
+    return "kernel"
+
+
+def draw(stacks: list[tuple[str, int]], unit: str = "bytes") -> FlameGraph:
+    graph = flame_graph.flame_graph(stacks, unit=unit, describe="a graph", kind=plain)
+    assert graph.error == ""
+    return graph
+
+
+class Frame:
+    """A frame of a drawing, as a browser sees it."""
+
+    def __init__(self, element: ElementTree.Element) -> None:
+        self.look = (element.get("class") or "").split()
+        self.left, self.width = (float(element.attrib[k].rstrip("%")) for k in ("x", "width"))
+        self.y = int(element.attrib["y"])
+        self.title = element.findtext("title") or ""
+        self.label = element.findtext("text") or ""
+        self.callees: list[Frame] = []
+
+    def callee(self, label: str) -> "Frame":
+        return next(frame for frame in self.callees if frame.label == label)
+
+
+def frames(graph: FlameGraph) -> list[Frame]:
+    """The frames in their order, callers before callees, each below what it called."""
+    found = [Frame(element) for element in ElementTree.fromstring(graph.svg)]
+    path: list[Frame] = []
+    for frame in found:
+        while path and path[-1].y <= frame.y:
+            path.pop()
+        if path:
+            assert path[-1].y - frame.y == flame_graph.ROW
+            path[-1].callees.append(frame)
+        path.append(frame)
+    return found
+
+
+def value(frame: Frame) -> int:
+    """The exact number that a title tells."""
+    exact = re.search(r": (?:.* \(([0-9,]+) bytes\)|([0-9,]+) (?:B|pages|samples))", frame.title)
+    assert exact is not None, frame.title
+    return int((exact[1] or exact[2]).replace(",", ""))
+
+
+def check_places(graph: FlameGraph) -> None:
+    """Every frame is as wide as its share, within its caller, beside what it has beside it."""
+    for frame in frames(graph):
+        assert frame.width == pytest.approx(100 * value(frame) / graph.total, abs=0.01)
+        edge = frame.left
+        for callee in frame.callees:
+            assert callee.left >= edge - 0.005
+            edge = callee.left + callee.width
+        assert edge <= frame.left + frame.width + 0.005
+        assert sum(map(value, frame.callees)) <= value(frame)
+
+
+class TestDrawing:
+    def test_widths_and_numbers_are_those_of_the_stacks(self) -> None:
+        graph = draw(SIMPLE)
+        check_places(graph)
+        root = frames(graph)[0]
+        assert (root.left, root.width, value(root), graph.total) == (0, 100, 200, 200)
+        a = root.callee("a")
+        assert (value(a), a.width) == (175, 87.5)
+        assert a.title == "a: 175 B, 87.5 %"
+        assert value(a.callee("b")) == 150
+        assert a.callee("b").callee("c").width == 50
+        assert value(root.callee("z")) == 25
+        assert (graph.frames, graph.pruned_stacks, graph.pruned) == (5, 0, 0)
+
+    def test_callees_stand_on_callers_in_the_order_of_names(self) -> None:
+        root = frames(draw([("b;y", 1), ("a;x", 5), ("c", 1), ("b;x", 1)]))[0]
+        assert [frame.label for frame in root.callees] == ["a", "b", "c"]
+        assert [frame.label for frame in root.callee("b").callees] == ["x", "y"]
+
+    def test_stacks_that_come_twice_are_added_and_empty_ones_left_out(self) -> None:
+        assert draw([("a;b", 1), ("a;b", 2), ("gone", 0)]).svg == draw([("a;b", 3)]).svg
+
+    def test_large_amounts_are_told_in_two_ways(self) -> None:
+        frame = frames(draw([("a", 5 << 40)]))[1]
+        assert frame.title == "a: 5 TiB (5,497,558,138,880 bytes), 100 %"
+        assert frames(draw([("a", 5000)], "pages"))[1].title == "a: 5,000 pages, 100 %"
+
+    def test_twice_gives_the_same_bytes_in_any_order(self) -> None:
+        stacks = [(f"a;b{n % 7};c{n % 31}", n) for n in range(400)]
+        shuffled = random.Random(1).sample(stacks, len(stacks))
+        assert draw(stacks).svg == draw(shuffled).svg
+
+    def test_colours_are_by_name_and_depth(self) -> None:
+        graph = flame_graph.flame_graph(
+            [("dentry;vfs_read;xfs_do [xfs];alloc_pages_noprof", 8), ("k;(no stack)", 1)],
+            unit="bytes",
+            describe="",
+            kind=owner_pictures.slab_frame_kind,
+        )
+        looks = [(frame.label, frame.look[0]) for frame in frames(graph)]
+        assert looks == [
+            ("all", "root"),
+            ("dentry", "cache"),
+            ("vfs_read", "kernel"),
+            ("xfs_do [xfs]", "module"),
+            ("alloc_pages_noprof", "plumbing"),
+            ("k", "cache"),
+            ("(no stack)", "none"),
+        ]
+
+    @settings(max_examples=25)
+    @given(
+        st.lists(
+            st.tuples(
+                st.lists(st.sampled_from("abc"), min_size=1, max_size=6).map(";".join),
+                st.integers(1, 10**12),
+            ),
+            min_size=1,
+            max_size=30,
+        )
+    )
+    def test_of_any_stacks_the_places_fit(self, stacks: list[tuple[str, int]]) -> None:
+        graph = draw(stacks)
+        check_places(graph)
+        assert graph.total == sum(number for _, number in stacks)
+
+
+class TestHostileNames:
+    def test_are_shown_do_nothing_and_do_not_change_the_folding(self) -> None:
+        names = [name.replace(";", ",") for name in HOSTILE_FRAMES]
+        graph = draw([(f"root;{name};leaf", 10) for name in names])
+        root = frames(graph)[0].callee("root")
+        check_places(graph)
+        assert len(root.callees) == len(set(names))
+        for callee in root.callees:
+            assert value(callee) == 10
+            assert [frame.label for frame in callee.callees] == ["leaf"]
+        labels = {callee.label for callee in root.callees}
+        assert {'<img src=x onerror=alert(1)>"', "ends in numbers 12 34", "(no name)"} <= labels
+        assert {"]]>&amp,&#60,", "großer Rahmen \U0001f525", "\\ud800", "all"} <= labels
+        assert "x" * 200 + "… (4,800 more characters)" in labels
+
+    def test_leave_only_shapes_titles_and_text(self) -> None:
+        graph = draw([(f"{name};{name}", 10) for name in HOSTILE_FRAMES])
+        for element in ElementTree.fromstring(graph.svg).iter():
+            assert element.tag.removeprefix(SVG) in ("svg", "title", "rect", "text")
+            assert {*element.keys()} <= PLAIN_ATTRIBUTES
+        assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\ufeff]", graph.svg)
+
+    def test_a_stack_of_thousands_of_frames_is_cut_and_said(self) -> None:
+        graph = draw([(";".join(["deep"] * 5000), 10), ("b", 1)])
+        assert graph.frames == flame_graph.MAX_DEPTH + 1
+        assert (graph.pruned_stacks, graph.pruned) == (1, 10)
+
+
+class TestSize:
+    def test_what_cannot_be_seen_is_left_out_and_said(self) -> None:
+        stacks = [("wide", 100_000), *((f"wide;narrow{n}", 1) for n in range(50)), ("thin", 99)]
+        graph = draw(stacks)
+        assert [frame.label for frame in frames(graph)] == ["all", "wide"]
+        assert (graph.total, graph.pruned_stacks, graph.pruned) == (100_149, 51, 149)
+        check_places(graph)
+
+    def test_of_fifty_thousand_stacks(self) -> None:
+        chance = random.Random(3)
+        stacks = [
+            (";".join(f"function_{chance.randrange(4)}_{d}" for d in range(16)) + f";leaf{n}", 4096)
+            for n in range(50_000)
+        ]
+        begin = time.monotonic()
+        graph = draw(stacks)
+        assert time.monotonic() - begin < 10
+        assert len(graph.svg.encode()) <= flame_graph.MAX_SVG_BYTES
+        assert graph.frames > 300
+        assert graph.total == 50_000 * 4096
+        check_places(graph)
+
+    def test_of_names_that_are_all_too_long(self) -> None:
+        graph = draw([("&" * 150 + f"{n};{'<' * 500}{n}", 10) for n in range(400)])
+        assert len(graph.svg.encode()) <= flame_graph.MAX_SVG_BYTES
+        assert graph.pruned_stacks
+        check_places(graph)
+
+
+class TestTopFrames:
+    def test_have_self_and_total_and_count_recursion_once(self) -> None:
+        tops, number = top_frames([("a;b;a", 5), ("a;c", 2), ("c", 1)], 2)
+        assert [(top.name, top.self_value, top.total) for top in tops] == [("a", 5, 7), ("b", 0, 5)]
+        assert number == 3
+
+
+class TestDifferential:
+    before = (("a;same", 100), ("a;gone", 60), ("a;less", 40))
+    after = (("a;same", 100), ("a;new", 200), ("a;less", 39))
+
+    def graphs(self, normalise: bool = False) -> tuple[list[Frame], list[Frame]]:
+        found = differential(
+            self.before, self.after, unit="samples", describe="", normalise=normalise
+        )
+        assert [graph.error for graph in found] == ["", ""]
+        after, before = map(frames, found)
+        return after, before
+
+    def test_each_shows_what_the_other_cannot(self) -> None:
+        after, before = self.graphs()
+        assert {frame.label for frame in after} == {
+            *("▲ all", "▲ a", "same", "▲ new", "▼ less"),
+        }
+        assert {frame.label for frame in before} == {
+            *("▲ all", "▲ a", "same", "▼ gone", "▼ less"),
+        }
+
+    def test_widths_are_of_one_and_colours_of_both(self) -> None:
+        after, before = self.graphs()
+        new = after[1].callee("▲ new")
+        assert new.width == pytest.approx(100 * 200 / 339, abs=0.01)
+        assert new.look == ["more-3"]
+        assert new.title == "new: 0 samples before, 200 samples after: new"
+        gone = before[1].callee("▼ gone")
+        assert gone.width == pytest.approx(30, abs=0.01)
+        assert gone.look == ["less-3"]
+        assert gone.title == "gone: 60 samples before, 0 samples after: gone"
+        for graph in (after, before):
+            assert graph[1].callee("same").look == ["same"]
+            assert graph[1].callee("▼ less").look == ["less-1"]
+            assert graph[1].callee("▼ less").title == (
+                "less: 40 samples before, 39 samples after: -1 samples"
+            )
+            assert graph[1].look == ["more-2"]
+            assert graph[1].title == "a: 200 samples before, 339 samples after: +139 samples"
+
+    def test_normalised_it_compares_shares(self) -> None:
+        twice = tuple((stack, 2 * number) for stack, number in self.before)
+        for graph in differential(self.before, twice, unit="samples", describe=""):
+            assert {frame.look[0] for frame in frames(graph)} == {"same"}
+            assert "60 samples before, 120 samples after: 30.0 % and 30.0 % of all" in graph.svg
+        for graph in differential(self.before, twice, unit="samples", describe="", normalise=False):
+            assert {frame.look[0] for frame in frames(graph)} == {"more-3"}
+
+    def test_from_nothing_to_something_has_one_picture(self) -> None:
+        after, before = differential((), self.after, unit="samples", describe="")
+        assert {frame.look[0] for frame in frames(after)} == {"more-3"}
+        assert (before.svg, before.error) == ("", "there is nothing to draw")
+
+
+Install = Callable[[str], Path]
+
+
+@pytest.fixture
+def nothing_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
+    """No program is there, but perl; what a test writes is the one that draws."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    perl = shutil.which("perl")
+    assert perl is not None
+    (folder / "perl").symlink_to(perl)
+    monkeypatch.setenv("PATH", str(folder))
+    monkeypatch.delenv("FLAMEGRAPH_DIR", raising=False)
+    monkeypatch.setattr(flame_graph, "DEBIAN_COPY", tmp_path / "missing")
+
+    def install(text: str) -> Path:
+        script = folder / "inferno-flamegraph"
+        script.write_text(text)
+        script.chmod(script.stat().st_mode | stat.S_IXUSR)
+        return script
+
+    return install
+
+
+class TestProgram:
+    def without(self) -> FlameGraph:
+        graph = flame_graph.flame_graph(SIMPLE, unit="bytes", describe="", kind=plain)
+        assert graph.svg == ""
+        return graph
+
+    def test_none_says_what_to_install_and_keeps_the_tables(
+        self, nothing_installed: Install, tmp_path: Path
+    ) -> None:
+        graph = self.without()
+        assert "apt-get install libdevel-nytprof-perl" in graph.error
+        html = render(made.write_bundle(tmp_path / "bundle", made.tables()), NOTHING)
+        assert html.count("No flame graph: nothing here draws flame graphs") == 4
+        picture = by_id(parse(html), "picture-page_owner")
+        assert not [svg for svg in elements(picture, "svg") if svg.get("class") == "flame"]
+        assert "do_anonymous_page" in texts(picture)
+
+    def test_that_fails_is_said(self, nothing_installed: Install) -> None:
+        nothing_installed("#!/bin/sh\necho broken <b> >&2\nexit 3\n")
+        assert self.without().error.startswith("inferno-flamegraph failed: ")
+
+    @pytest.mark.parametrize(
+        "svg", ["", "<svg", "<svg/>", '<svg xmlns="http://www.w3.org/2000/svg"/>']
+    )
+    def test_that_draws_nothing_is_said(self, nothing_installed: Install, svg: str) -> None:
+        nothing_installed(f"#!/bin/sh\nprintf '%s' '{svg}'\n")
+        assert self.without().error.startswith("inferno-flamegraph drew no flame graph: ")
+
+    def test_that_cannot_be_run_is_said(self, nothing_installed: Install) -> None:
+        nothing_installed("#!/nonexistent/interpreter\n")
+        assert self.without().error.startswith("inferno-flamegraph cannot be run: ")
+
+    def test_a_checkout_of_flamegraph_is_used(
+        self, nothing_installed: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        checkout = tmp_path / "FlameGraph"
+        checkout.mkdir()
+        (checkout / "flamegraph.pl").write_text("die 'the one of FLAMEGRAPH_DIR'")
+        monkeypatch.setenv("FLAMEGRAPH_DIR", str(checkout))
+        assert "flamegraph.pl failed: the one of FLAMEGRAPH_DIR" in self.without().error
+
+    def test_both_dialects_are_read_alike(self, nothing_installed: Install) -> None:
+        # The same drawing, as flamegraph.pl (pixels) and as inferno (per cent) write it.
+        found = []
+        for margin, whole, sign in ((10.0, 1180.0, ""), (0.0, 100.0, "%")):
+            shapes = "".join(
+                f'<g><title>{name} (1 samples, 1%)</title><rect x="{margin + left * whole}{sign}" '
+                f'y="{y}" width="{width * whole}{sign}" height="15"/></g>'
+                for name, left, width, y in (
+                    ("f000002", 0.5, 0.25, 40),
+                    ("f000001", 0.25, 0.75, 56),
+                    ("all", 0, 1, 72),
+                )
+            )
+            svg = f'<!DOCTYPE svg><svg xmlns="http://www.w3.org/2000/svg">{shapes}</svg>'
+            nothing_installed(f"#!/bin/sh\nprintf '%s' '{svg}'\n")
+            graph = draw([("a;b", 1), ("a", 2), ("", 0)])
+            found.append([(frame.label, frame.left, frame.width) for frame in frames(graph)])
+        assert found[0] == found[1] == [("all", 0, 100), ("a", 25, 75), ("b", 50, 25)]
+
+
+@pytest.fixture(scope="session")
+def html(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("owners") / "bundle"
+    return render(made.write_bundle(path, made.tables()), NOTHING)
+
+
+class TestReport:
+    def table(self, html: str, picture: str, number: int) -> list[list[str]]:
+        return cells(elements(by_id(parse(html), f"picture-{picture}"), "table")[number])
+
+    def test_owners_are_grouped_and_the_rest_is_named(self, html: str) -> None:
+        owners = self.table(html, "page_owner", 0)
+        assert owners[0][:2] == ["do_anonymous_page", ""]
+        assert owners[0][2:] == ["312.5 MiB", "61.7 %", "80,000", "1"]
+        assert ["leak_more", "leaky", "62.5 MiB", "12.3 %", "16,000", "1"] in owners
+        assert ["(no stack)", "", "2.734 MiB", "0.5 %", "", "1"] in owners
+        modules = self.table(html, "page_owner", 1)
+        assert modules[0][0] == "(the kernel itself)"
+        assert {row[0] for row in modules[1:]} == {"leaky", "ext4", "(no stack)", "xfs"}
+        said = texts(by_id(parse(html), "picture-page_owner"))
+        assert "1 stack of 2.734 MiB: the resolver does not have this handle." in said
+
+    def test_the_graph_adds_up_to_the_table(self, html: str) -> None:
+        picture = by_id(parse(html), "picture-page_owner")
+        pages = sum(row.pages for row in made.owner_stacks())
+        assert f"all: 506.7 MiB ({pages * 4096:,} bytes), 100 %" in texts(picture)
+
+    def test_growers_are_ranked_with_their_steadiness(self, html: str) -> None:
+        growers = self.table(html, "page_owner_growth", 0)
+        assert [row[0] for row in growers] == [
+            "leak_more",
+            "ext4_file_write_iter",
+            "do_wp_page",
+        ]
+        assert growers[0][2:] == [
+            "leak_write [leaky] ← vfs_write ← do_syscall_64",
+            *("64 KiB", "62.5 MiB", "62.44 MiB", "3.122 MiB", "100 %"),
+        ]
+        assert growers[2][-1] == "50 %"
+
+    def test_slab_caches_are_the_roots(self, html: str) -> None:
+        picture = by_id(parse(html), "picture-slab_owner")
+        assert self.table(html, "slab_owner", 0)[0][:4] == [
+            *("leak_more", "leaky", "kmalloc-96", "93.75 KiB"),
+        ]
+        assert "1 stack of caches whose object size is not known is not in the picture" in texts(
+            picture
+        )
+        titles = [texts(title) for title in elements(picture, "title")]
+        assert any(title.startswith("dentry: 56.25 KiB (57,600 bytes)") for title in titles)
+
+    def test_the_stacks_can_be_taken_along(self, html: str) -> None:
+        links = [a for a in elements(parse(html), "a") if a.get("download")]
+        assert [a.get("download") for a in links] == [
+            *("page_owner.folded.gz", "slab_owner.folded.gz"),
+        ]
+        packed = (links[0].get("href") or "").partition("base64,")[2]
+        lines = gzip.decompress(base64.b64decode(packed)).decode().splitlines()
+        assert lines[0] == f"{made.PATHS[0]}{made.ALLOCATORS} {80_000 * 4096}"
+        assert len(lines) == 6
+
+    def test_too_many_stacks_are_pointed_to(self) -> None:
+        rows = [
+            {"stack": f"{random.Random(n).random()};x", "pages": 1, "owner": "x", "module": None}
+            for n in range(6000)
+        ]
+        flames = owner_pictures.page_owner({"page_owner_stacks": rows}, 4096)["flames"]
+        assert (flames.download, flames.file) == ("", "page_owner_stacks.csv")
+
+    def test_stacks_in_tables_are_leaf_first_and_break_between_frames(self, html: str) -> None:
+        table = cells(elements(by_id(parse(html), "table-slab_owner_stacks"), "table")[0])
+        assert "__d_alloc ← path_openat ← do_syscall_64" in [row[2] for row in table]
+
+    def test_tables_of_stacks_are_cut_at_what_is_said(self, tmp_path: Path) -> None:
+        contents = made.tables()
+        title, row_type, rows, section = contents["slab_owner_stacks"]
+        contents["slab_owner_stacks"] = (title, row_type, rows * 100, section)
+        html = render(made.write_bundle(tmp_path / "bundle", contents), NOTHING)
+        table = by_id(parse(html), "table-slab_owner_stacks")
+        assert f"The first {MAX_STACK_ROWS} of 400 rows" in texts(table)
+        assert len(cells(elements(table, "table")[0])) == MAX_STACK_ROWS
+
+    def test_without_a_page_size_it_speaks_of_pages(self, tmp_path: Path) -> None:
+        bundle = made.write_bundle(
+            tmp_path / "bundle", made.tables(), target=made.TARGET | {"page_size": None}
+        )
+        said = texts(by_id(parse(render(bundle, NOTHING)), "picture-page_owner"))
+        assert "Who holds 129,705 pages, by" in said
+        assert "do_anonymous_page: 80,000 pages, 61.7 %" in said
