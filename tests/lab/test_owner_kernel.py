@@ -13,10 +13,10 @@ from pathlib import Path
 
 import own_kernel
 import pytest
+from archive import LabError
 from capture import Capture, capture
 from drgn import Program
 from drgn.helpers.linux.pid import for_each_task
-from kernels import LabError
 from live import run_live
 from owner_inputs import OwnerInputs, owner_inputs
 from target import open_target
