@@ -28,9 +28,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import archive
 import kernels
 import machine
-from kernels import Kernel, LabError
+from archive import LabError
+from kernels import Kernel
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ def capture(
             if folder.exists():
                 raise LabError(f"{folder} exists: choose another folder or remove it")
         else:
-            folder = kernels.cache_folder() / "cores" / f"{kernel}-{workload}-{fingerprint(booted)}"
+            folder = archive.cache_folder() / "cores" / f"{kernel}-{workload}-{fingerprint(booted)}"
         if fresh or not folder.exists():
             _take(booted, workload, folder, say)
         else:
@@ -128,8 +130,8 @@ def fingerprint(kernel: Kernel) -> str:
 @contextlib.contextmanager
 def one_at_a_time() -> Iterator[None]:
     """Two emulated machines at once would only run into each other's timeouts."""
-    kernels.cache_folder().mkdir(parents=True, exist_ok=True)
-    with (kernels.cache_folder() / "lock").open("w") as lock:
+    archive.cache_folder().mkdir(parents=True, exist_ok=True)
+    with (archive.cache_folder() / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 

@@ -14,8 +14,8 @@ import sys
 import time
 from pathlib import Path
 
+from archive import LabError
 from capture import capture
-from kernels import LabError
 
 ROOT = Path(__file__).resolve().parents[2]
 MMSCOPE = Path(sys.executable).with_name("mmscope")

@@ -19,7 +19,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import machine
-from kernels import LabError, get
+from archive import LabError
+from kernels import get
 
 ROOT = Path(__file__).resolve().parents[2]
 ON_BOX = ("drgn", "_drgn", "_drgn_util", "numpy", "rich", "pygments", "markdown_it", "mdurl")

@@ -27,7 +27,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
 
-from kernels import Kernel, LabError
+from archive import LabError
+from kernels import Kernel
 from qemu.qmp import EventListener, QMPClient, QMPError
 
 GUEST = Path(__file__).resolve().parent / "guest"

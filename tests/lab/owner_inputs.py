@@ -23,10 +23,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import archive
 import capture
 import kernels
 import machine
-from kernels import LabError
+from archive import LabError
 
 SNAPSHOTS = 100
 DISK = "1G"
@@ -62,7 +63,7 @@ def owner_inputs(say: Callable[[str], None] = lambda line: None) -> OwnerInputs:
     """
     with capture.one_at_a_time():
         kernel = kernels.get("owner", say)
-        folder = kernels.cache_folder() / "inputs" / f"owner-{capture.fingerprint(kernel)}"
+        folder = archive.cache_folder() / "inputs" / f"owner-{capture.fingerprint(kernel)}"
         if not folder.exists():
             _make(kernel, folder, say)
         for other in folder.parent.glob("owner-*"):

@@ -18,11 +18,11 @@ from pathlib import Path
 import kernels
 import machine
 import pytest
+from archive import LabError
 from capture import Capture, capture
 from drgn import Program
 from drgn.helpers.linux.mmzone import for_each_online_pgdat
 from drgn.helpers.linux.pid import for_each_task
-from kernels import LabError
 
 KERNELS = os.environ.get("MMSCOPE_LAB_KERNELS", "7.2").split(",")
 

@@ -11,12 +11,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import own_kernel
 import pytest
+from archive import LabError
 from capture import Capture, capture
 from drgn import Program
 from drgn.helpers.linux.pid import for_each_task
 from live import run_live
-from own_kernel import not_kept
 from owner_inputs import OwnerInputs, owner_inputs
 from target import open_target
 
@@ -258,10 +259,34 @@ def test_command_runs_in_the_live_kernel(tmp_path: Path, say: Callable[[str], No
 
 def test_lost_options_are_named() -> None:
     config = "CONFIG_A=y\n# CONFIG_B is not set\nCONFIG_C=m\nCONFIG_D=y\n"
-    assert not_kept("# a comment\nCONFIG_A=y\n# CONFIG_B is not set\n", config) == []
-    assert not_kept("# CONFIG_GONE is not set\n", config) == []
-    assert not_kept("CONFIG_B=y\nCONFIG_C=y\n# CONFIG_D is not set\n", config) == [
+    assert own_kernel.not_kept("# a comment\nCONFIG_A=y\n# CONFIG_B is not set\n", config) == []
+    assert own_kernel.not_kept("# CONFIG_GONE is not set\n", config) == []
+    assert own_kernel.not_kept("CONFIG_B=y\nCONFIG_C=y\n# CONFIG_D is not set\n", config) == [
         "CONFIG_B=y",
         "CONFIG_C=y",
         "# CONFIG_D is not set",
     ]
+
+
+def test_failed_build_shows_its_error_and_its_last_lines(tmp_path: Path) -> None:
+    (tmp_path / "Makefile").write_text(
+        "all:\n\t@echo 'a.c:1: error: of the lab'; seq 100; echo 'the last line'; false\n"
+    )
+    with pytest.raises(LabError) as caught:
+        own_kernel._make(["make"], tmp_path, tmp_path / "log", "the kernel", lambda line: None)
+    lines = str(caught.value).splitlines()
+    assert lines[0] == "the kernel does not build:"
+    assert "    a.c:1: error: of the lab" in lines and "    the last line" in lines
+    assert len(lines) < 25
+
+
+def test_broken_module_is_not_kept(tmp_path: Path, say: Callable[[str], None]) -> None:
+    kernel = tmp_path / "kernel"
+    (kernel / "tree").mkdir(parents=True)
+    (kernel / "tree" / "Makefile").write_text("modules:\n\tfalse\n")
+    source = tmp_path / "module"
+    source.mkdir()
+    (source / "Kbuild").write_text("obj-m := a.o\n")
+    with pytest.raises(LabError, match="the module does not build"):
+        own_kernel.build_module(kernel, source, say)
+    assert not list((kernel / "modules").iterdir())

@@ -215,6 +215,8 @@ static void reserves(void)
 		run_on_cpu(cpu);
 		set_number("/proc/sys/vm/min_free_kbytes", number_in("/proc/meminfo", "MemTotal") * free / managed * 85 / 100);
 		ask_module("atomic", 100);
+		for (int tries = 0; tries < 8 && pageblocks(zones[cpu], 3) < 2; tries++)
+			ask_module("atomic", 32);  // as many as a pageblock has
 		say("    %ld HighAtomic blocks in %s", pageblocks(zones[cpu], 3), zones[cpu]);
 	}
 	set_number("/proc/sys/vm/min_free_kbytes", ordinary_kb);
