@@ -9,10 +9,10 @@ READY := $(VENV)/.ready
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 # Debian packages: to make the environment; to boot kernels (qemu, a C compiler for the guest's init,
-# cpio for its initramfs); to open the report in a browser.
+# cpio for its initramfs); to open the report in a browser, and the FlameGraph that it draws with.
 VENV_PACKAGES := python3-venv
 LAB_PACKAGES := qemu-system-x86 gcc libc6-dev cpio xz-utils
-TEST_PACKAGES := chromium-headless-shell
+TEST_PACKAGES := chromium-headless-shell libdevel-nytprof-perl
 BENCH_PACKAGES := crash
 
 CHECKED := drgn/*.py reports

@@ -11,6 +11,7 @@ Cannot know: more than the tables say. The owner frame is the first one outside 
 """
 
 import base64
+import bisect
 import gzip
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -32,6 +33,9 @@ MAX_GROUPS = 300
 # The folded text in the page itself, packed; above this it is only in the bundle.
 MAX_DOWNLOAD_BYTES = 60_000
 NO_STACK = "(no stack)"
+# Of the chart: more lines cross each other, more points touch.
+MAX_LINES = 6
+MAX_POINTS = 60
 
 
 @dataclass
@@ -215,9 +219,7 @@ def page_owner_growth(tables: Tables, page_size: int | None) -> dict[str, Any]:
     size, unit = page_size or 1, _unit(page_size)
     stacks = {row["handle"]: row for row in tables.get("page_owner_stacks", [])}
     rows = tables["page_owner_growth"]
-    grown = sorted(
-        (row for row in rows if row["gained"] > 0), key=lambda row: (-row["gained"], row["handle"])
-    )
+    grown = _grown(rows)
     before = [(_stack(stacks, row), row["pages_first"] * size) for row in rows]
     after = [(_stack(stacks, row), row["pages_last"] * size) for row in rows]
     wide_after, wide_before = flame_graph.differential(
@@ -229,7 +231,9 @@ def page_owner_growth(tables: Tables, page_size: int | None) -> dict[str, Any]:
         normalise=False,
     )
     growers = [_grower(row, stacks.get(row["handle"], {}), size) for row in grown[:TOP]]
-    chart = _chart(tables.get("page_owner_series", []), grown, growers, size, unit)
+    points = tables.get("page_owner_series", [])
+    times = {row["time"] for row in tables.get("page_owner_snapshots", points)}
+    chart = _chart(points, grown, growers, size, unit, times)
     return {
         "growth": Growth(
             growers,
@@ -267,50 +271,66 @@ def _grower(row: dict[str, Any], stack: dict[str, Any], size: int) -> Grower:
 
 
 def _chart(
-    points: Rows, grown: Rows, growers: list[Grower], size: int, unit: str
+    points: Rows, grown: Rows, growers: list[Grower], size: int, unit: str, times: set[float]
 ) -> dict[str, Any] | None:
     """
-    Pages of the top growers over time. A point that is left out in the table lies on the line
-    between its neighbours, which are equal.
+    Pages of the top growers over time, at even distances, since the axis is even. A point that
+    the table leaves out lies on the line between its neighbours.
     """
-    wanted = {row["handle"]: number for number, row in enumerate(grown[: charts.MAX_LINES // 2])}
-    times = sorted({row["time"] for row in points})
-    if not wanted or len(times) < 2:
-        return None
-    places = {time: place for place, time in enumerate(times)}
-    lines: list[list[int]] = [[-1] * len(times) for _ in wanted]
+    lines: dict[int, dict[float, int]] = {row["handle"]: {} for row in grown[:MAX_LINES]}
     for row in points:
-        if row["handle"] in wanted:
-            lines[wanted[row["handle"]]][places[row["time"]]] = (row["pages"] or 0) * size
-    for line in lines:
-        for place in range(len(line)):
-            if line[place] < 0:
-                line[place] = line[place - 1] if place else 0
-    step = max(1, len(times) // MAX_POINTS + (len(times) % MAX_POINTS > 0))
-    chosen = sorted({*range(0, len(times), step), len(times) - 1})
-    divisor, scale = _scale(max(map(max, lines)), unit)
-    names = [grower.name for grower in growers[: len(wanted)]]
+        if row["handle"] in lines:
+            lines[row["handle"]][row["time"]] = (row["pages"] or 0) * size
+    if len(times) < 2 or not lines or not all(lines.values()):
+        return None
+    first, last, shown = min(times), max(times), min(len(times), MAX_POINTS)
+    moments = [first + (last - first) * step / (shown - 1) for step in range(shown)]
+    drawn = [_values_at(moments, sorted(line.items())) for line in lines.values()]
+    divisor, scale = _scale(max(map(max, drawn)), unit)
+    names = [grower.name for grower in growers[: len(lines)]]
     chart = charts.line_chart(
-        [f"{times[place]:g}" for place in chosen],
+        [f"{moment:.4g}" for moment in moments],
         [
-            (visible(display.cut(name, 60)), [round(line[place] / divisor, 3) for place in chosen])
-            for name, line in zip(names, lines, strict=True)
+            (visible(display.cut(name, 60)), [round(value / divisor, 3) for value in line])
+            for name, line in zip(names, drawn, strict=True)
         ],
         x_title=f"seconds since the first snapshot; {scale}",
         describe=f"{scale} of the stacks that grew most, over time; the table has the numbers",
     )
     # Shapes and escaped text that ElementTree wrote; nothing of it is a string of the bundle's.
-    return {"svg": Markup(chart), "names": names, "times": len(times), "shown": len(chosen)}
+    return {"svg": Markup(chart), "names": names, "times": len(times), "shown": shown}
 
 
-MAX_POINTS = 60
+def _values_at(moments: list[float], line: list[tuple[float, int]]) -> list[float]:
+    """A line through points, at these moments."""
+    times = [time for time, _ in line]
+    values = []
+    for moment in moments:
+        at = min(max(bisect.bisect_right(times, moment), 1), len(line) - 1)
+        (left, low), (right, high) = line[at - 1], line[at]
+        part = (moment - left) / (right - left) if len(line) > 1 else 0.0
+        values.append(low + (high - low) * min(max(part, 0.0), 1.0))
+    return values
 
 
-def _scale(most: int, unit: str) -> tuple[int, str]:
+def series_wanted(tables: Tables) -> Callable[[dict[str, Any]], bool]:
+    """Which points of a series are drawn: a table of every stack at every moment is large."""
+    handles = {row["handle"] for row in _grown(tables.get("page_owner_growth", []))[:MAX_LINES]}
+    return lambda row: row["handle"] in handles
+
+
+def _grown(rows: Rows) -> Rows:
+    """The rows of stacks that gained, most first."""
+    return sorted(
+        (row for row in rows if row["gained"] > 0), key=lambda row: (-row["gained"], row["handle"])
+    )
+
+
+def _scale(most: float, unit: str) -> tuple[int, str]:
     """What to divide by, so that an axis has short numbers, and what it is then called."""
     if unit != "bytes":
         return 1, unit
-    power = max(0, (most.bit_length() - 1) // 10)
+    power = max(0, (int(most).bit_length() - 1) // 10)
     return 1 << 10 * power, display.UNITS[power]
 
 

@@ -87,6 +87,8 @@ NOUNS = {
     "warning": ("warning",),
     "notice": ("notice",),
 }
+# What a picture of a stranger's table may fail with.
+EXPECTED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, TemplateError)
 STATUSES = ("ok", "partial", "absent", "failed")
 
 
@@ -275,8 +277,10 @@ PICTURES = (
         owner_pictures.slab_owner,
     ),
 )
-# Held whole, for the pictures; the points of a series are drawn with their growth.
-LOOKED_AT = {picture.table for picture in PICTURES} | {"page_owner_series"}
+# Held whole, for the pictures.
+LOOKED_AT = {picture.table for picture in PICTURES} | {"page_owner_snapshots"}
+# Held in part, by what the others say: the points of a series are drawn with their growth.
+PARTS = {"page_owner_series": owner_pictures.series_wanted}
 # What an empty table says, if the section is whole; the others' say that they have no rows.
 AGREES = {
     "free_list_checks": "Every free list agrees with its struct pages, link by link.",
@@ -462,6 +466,7 @@ def _sections(bundle: Bundle, environment: Environment, page_size: int | None) -
             tables.setdefault(table.section, []).append(table)
     listed = {section.section or "unnamed": section for section in bundle.sections}
     known, errors = _known_tables(bundle)
+    drawn = known | _parts(bundle, known)
     taken: set[str] = set()
     views = []
     for name in [*listed, *(name for name in tables if name not in listed)]:
@@ -478,7 +483,7 @@ def _sections(bundle: Bundle, environment: Environment, page_size: int | None) -
                 section=section,
                 tables=[_table(bundle, table, page_size, known) for table in here],
                 pictures={
-                    table.name: list(_pictures(table, known, errors, environment, page_size))
+                    table.name: list(_pictures(table, drawn, errors, environment, page_size))
                     for table in here
                 },
                 findings=[],
@@ -502,6 +507,18 @@ def _known_tables(bundle: Bundle) -> tuple[Tables, dict[str, str]]:
             continue
         known[name] = rows
     return known, errors
+
+
+def _parts(bundle: Bundle, known: Tables) -> Tables:
+    """The rows that pictures of other tables want of these; none of a table that is damaged."""
+    found: Tables = {}
+    for name in PARTS.keys() & bundle.tables.keys():
+        with contextlib.suppress(BundleError, LookupError, TypeError):
+            wanted = PARTS[name](known)
+            found[name] = list(
+                itertools.islice(filter(wanted, bundle.rows(name)), MAX_PICTURE_ROWS)
+            )
+    return found
 
 
 def _blame(bundle: Bundle, error: BundleError) -> str:
@@ -533,7 +550,7 @@ def _pictures(
                     data=picture.draw(known, page_size)
                 )
                 yield PictureView(picture.name, Markup(html), "")
-            except (ArithmeticError, LookupError, TypeError, ValueError, TemplateError) as error:
+            except EXPECTED as error:
                 why = f"table {table.name} is damaged: {error}"
                 yield PictureView(picture.name, Markup(), why)
 

@@ -198,7 +198,8 @@
       if (f) told.textContent = f.title;
     }
     graph.addEventListener("mouseover", tell);
-    graph.addEventListener("focusin", tell);
+    // Chromium makes a svg element with such a listener a stop of its own.
+    box.addEventListener("focusin", tell);
     reset.addEventListener("click", function () { zoom(frames[0]); });
     input.addEventListener("input", function () {
       var word = input.value.toLowerCase(), found = 0, part = 0;

@@ -14,6 +14,7 @@ import shutil
 import stat
 import time
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -40,6 +41,16 @@ HOSTILE_FRAMES = (
     "all",
     "f000001",
 )
+
+
+@dataclass(frozen=True)
+class NumberedStack:
+    """A row of a stranger's table of stacks."""
+
+    cache: str = "kmalloc-8"
+    stack: int = 5
+    objects: int = 1
+    bytes: int = 8
 
 
 PLAIN_ATTRIBUTES = {"class", "x", "y", "width", "height", "role", "aria-label"}
@@ -454,6 +465,29 @@ class TestReport:
         table = by_id(parse(html), "table-slab_owner_stacks")
         assert f"The first {MAX_STACK_ROWS} of 400 rows" in texts(table)
         assert len(cells(elements(table, "table")[0])) == MAX_STACK_ROWS
+
+    def test_a_series_is_drawn_at_even_distances(self, html: str) -> None:
+        picture = by_id(parse(html), "picture-page_owner_growth")
+        titles = [texts(title) for title in elements(picture, "title")]
+        assert [t for t in titles if t.startswith("leak_more, ")] == [
+            *("leak_more, 0: 0.062", "leak_more, 10: 31.25", "leak_more, 20: 62.5"),
+        ]
+        uneven = [{"time": t, "handle": 4, "pages": p} for t, p in ((0, 0), (1, 10), (4, None))]
+        tables = {
+            "page_owner_growth": [asdict(made.owner_growth()[0]) | {"handle": 4}],
+            "page_owner_series": uneven,
+        }
+        chart = owner_pictures.page_owner_growth(tables, None)["chart"]["svg"]
+        assert re.findall(r"<title>handle 4, ([^<]*)</title>", chart.replace("svg:", "")) == [
+            *("0: 0", "2: 6.667", "4: 0"),
+        ]
+
+    def test_a_stack_that_is_a_number_costs_the_picture_only(self, tmp_path: Path) -> None:
+        contents = made.tables()
+        contents["slab_owner_stacks"] = ("Odd", NumberedStack, [NumberedStack()], "slab_owner")
+        html = render(made.write_bundle(tmp_path / "bundle", contents), NOTHING)
+        assert "No picture: table slab_owner_stacks is damaged" in html
+        assert "Who holds 506.7 MiB" in html
 
     def test_without_a_page_size_it_speaks_of_pages(self, tmp_path: Path) -> None:
         bundle = made.write_bundle(
