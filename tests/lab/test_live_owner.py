@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+page_owner on a running kernel, inside the guest: from memory without any text, and ``mmscope watch``
+while the test module leaks.
+"""
+
+import csv
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from live import run_live
+
+from reports.bundle import Bundle
+
+HELD = 700
+LEAKED = 300  # pages a step
+STEPS = 5
+
+PROGRAM = f"""
+import os
+import sys
+import time
+from reports.start import main
+
+def module(text):
+    with open("/sys/kernel/debug/mmscope_lab", "w") as file:
+        file.write(text)
+
+def run(name, *arguments, meanwhile=lambda: None):
+    begin = time.monotonic()
+    child = os.fork()
+    if child == 0:
+        log = os.open(f"/out/{{name}}.log", os.O_WRONLY | os.O_CREAT)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        sys.argv = ["mmscope", *arguments]
+        os._exit(main())
+    meanwhile()
+    status = os.waitpid(child, 0)[1]
+    with open("/out/runs.csv", "a") as file:
+        seconds = time.monotonic() - begin
+        file.write(f"{{name}},{{os.waitstatus_to_exitcode(status)}},{{seconds:.3f}}\\n")
+
+def leak():
+    for _ in range({STEPS}):
+        time.sleep(1)
+        module("leak {LEAKED}")
+
+module("order0 {HELD}")
+module("order3 8")
+begin = time.monotonic()
+size = 0
+with open("/sys/kernel/debug/page_owner", "rb", buffering=0) as file:
+    while data := file.read(1 << 20):
+        size += len(data)
+with open("/out/runs.csv", "a") as file:
+    file.write(f"cat,0,{{time.monotonic() - begin:.3f}}\\n")
+run("memory", "collect", "--only", "page_owner", "--symbols", "/vmlinux", "-o", "/out/memory")
+run("watch", "watch", "--interval", "0.5", "--count", "14", "-o", "/out/watch", meanwhile=leak)
+"""
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory, say: Callable[[str], None]) -> Path:
+    """What the guest wrote."""
+    return run_live(PROGRAM, tmp_path_factory.mktemp("live-owner"), "owner", say)
+
+
+@pytest.fixture(scope="module")
+def runs(out: Path) -> dict[str, tuple[int, float]]:
+    """Exit code and seconds of each run; ``cat`` is reading page_owner to its end."""
+    with (out / "runs.csv").open() as file:
+        return {name: (int(code), float(seconds)) for name, code, seconds in csv.reader(file)}
+
+
+def handles_of(bundle: Bundle, function: str) -> dict[int, int]:
+    """Handle to pages of the stacks that a function of the module allocated by."""
+    return {
+        row["handle"]: row["pages"]
+        for row in bundle.rows("page_owner_stacks")
+        if row["stack"] and f"{function} [mmscope_lab]" in row["stack"].split(";")
+    }
+
+
+def test_pages_by_stack_come_from_memory_alone(
+    out: Path, runs: dict[str, tuple[int, float]]
+) -> None:
+    assert runs["memory"][0] == 0, (out / "memory.log").read_text()
+    bundle = Bundle(out / "memory")
+    (section,) = (s for s in bundle.sections if s.section == "page_owner")
+    assert section.status == "ok", section.message
+    assert sum(handles_of(bundle, "mmscope_lab_hold_order0").values()) == HELD
+    assert sum(handles_of(bundle, "mmscope_lab_hold_order3").values()) == 8 << 3
+    print(
+        f"cat page_owner {runs['cat'][1]} s; from memory {section.seconds} s, "
+        f"{runs['memory'][1]} s with Python, debug info and writing the bundle"
+    )
+
+
+def test_watch_names_the_leak_and_how_much_it_took(
+    out: Path, runs: dict[str, tuple[int, float]]
+) -> None:
+    assert runs["watch"][0] == 0, (out / "watch.log").read_text()
+    bundle = Bundle(out / "watch")
+    handles = handles_of(bundle, "mmscope_lab_leak")
+    leaks = [row for row in bundle.rows("page_owner_growth") if row["handle"] in handles]
+    assert sum(row["pages_last"] for row in leaks) == STEPS * LEAKED
+    assert {row["steadiness"] for row in leaks} == {1}
