@@ -37,8 +37,10 @@ def format_cell(value: Any, column: Column) -> str:
     if value is None:
         return "-"
     if column.type == "integer":
-        # A page frame number is an address, not a quantity.
-        return f"{value:#x}" if column.name.endswith("pfn") else f"{value:,}"
+        if column.name.endswith("pfn"):
+            return f"{value:#x}"  # an address
+        # What names a row (a pid, a handle) is no quantity.
+        return str(value) if column.key else f"{value:,}"
     if column.type == "number":
         return f"{value:,.3f}"
     return visible(str(value))

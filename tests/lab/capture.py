@@ -73,7 +73,13 @@ def capture(
         else:
             folder = archive.cache_folder() / "cores" / f"{kernel}-{workload}-{fingerprint(booted)}"
         if fresh or not folder.exists():
-            _take(booted, workload, folder, say)
+            try:
+                _take(booted, workload, folder, say)
+            except LabError as error:
+                # Emulation has flaws of its own (see machine.py) that a second boot does not meet;
+                # what fails twice is no accident.
+                say(f"{str(error).splitlines()[0]}; once more")
+                _take(booted, workload, folder, say)
         else:
             say(f"from the cache: {folder}")
         if output is None:

@@ -69,9 +69,10 @@ def get(name: str, say: Callable[[str], None] = lambda line: None) -> Kernel:
     row = table["kernels"][name]
     if "source" in row:
         return _own(name, row, say)
+    modules = row.get("modules", table["modules"])
     cached = [
         kernel
-        for kernel in map(lambda r: _cached(name, r, table["modules"]), _releases(row["release"]))
+        for kernel in map(lambda r: _cached(name, r, modules), _releases(row["release"]))
         if kernel
     ]
     if cached:
@@ -86,8 +87,8 @@ def get(name: str, say: Callable[[str], None] = lambda line: None) -> Kernel:
             missing.append(suite)
             continue
         release, packages = found
-        _fetch(release, packages, apt, table["modules"], say)
-        kernel = _cached(name, release, table["modules"])
+        _fetch(release, packages, apt, modules, say)
+        kernel = _cached(name, release, modules)
         assert kernel is not None
         say(f"kept in {kernel.vmlinux.parent}")
         return kernel
