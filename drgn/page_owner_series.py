@@ -25,8 +25,6 @@ from page_owner_text import (
     Source,
     TextError,
     folded,
-    merge,
-    new_tally,
     read_page_owner,
     read_show_handles,
     read_show_stacks,
@@ -326,14 +324,6 @@ def point_rows(series: Series, columns: dict[int, list[int]]) -> Iterator[tuple[
         for position in positions:
             pages = column[position]
             yield times[position], key, pages if pages >= 0 else None
-
-
-def all_breakdowns(series: Series) -> Tally:
-    """The breakdowns of the last page_owner file; empty ones if it is of another kind."""
-    tally = new_tally()
-    if series.tally is not None:
-        merge(tally, series.tally)
-    return tally
 
 
 def main() -> None:

@@ -21,7 +21,8 @@ one (``Page allocated via order ``), which is longer than a task's name can be; 
 lines have to match as a whole, which no name is long enough to forge. Stack lines are taken
 straight after the second line, where no name can be. What does not fit is counted as skipped.
 
-Costs about 2 µs a record; a large file is read by several processes at once. Memory is bounded:
+Costs 1 to 3 µs a record, the less the more records in a row are alike; a large file is read by
+several processes at once. Memory is bounded:
 what is kept grows with the distinct stacks and tasks, both up to a limit, beyond which the rest is
 one row of its own that says so.
 

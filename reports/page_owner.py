@@ -14,7 +14,6 @@ from hostile_text import visible
 from owner_frames import owner_frame
 from page_owner_series import (
     Series,
-    all_breakdowns,
     columns_by_key,
     growth_rows,
     point_rows,
@@ -129,7 +128,7 @@ def write_tables(
         )
     table("page_owner_snapshots", "Snapshots", rows.PageOwnerSnapshot, snapshot_rows(series))
     if series.tally is not None:
-        for name, title, row_type, cells in breakdowns(all_breakdowns(series)):
+        for name, title, row_type, cells in breakdowns(series.tally):
             table(name, title, row_type, cells)
     unit = page_size or 1
     writer.folded(

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 DONE, INCOMPLETE, BAD_USAGE, NO_TARGET = 0, 1, 2, 3
 DEBUGFS = Path("/sys/kernel/debug")
-# The commands' own word for what a bundle leaves open.
 STACKS_FOLDER = "page_owner_stacks"
 Command = Callable[..., argparse.ArgumentParser]
 
