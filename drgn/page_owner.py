@@ -15,8 +15,8 @@ PAGE_EXT_OWNER_ALLOCATED, a handle; an allocation is counted at its first page, 
 One pass over the page_exts and the struct pages, chunk by chunk, in numpy; memory grows with the
 distinct stacks and tasks, up to a limit.
 
-Cannot know: pages allocated before page_owner started have one stack for all of them; and after a
-migration, the task and stack are of the first allocation, as it should be.
+Cannot know: who allocated pages before page_owner started (they have one stack for all), and who
+uses a page now. After a migration task and stack are still those of the first allocation.
 """
 
 from collections.abc import Callable
@@ -41,7 +41,7 @@ from page_owner_rows import (
 )
 from pageblocks import PageblockTypes, pageblock_types
 from rows import column
-from stack_depot import REFCOUNT_SATURATED, StackDepot, folded_stacks
+from stack_depot import StackDepot, folded_stacks
 from struct_pages import COLUMNS, FlagFields, flag_fields, valid_page_ranges
 from zones import for_each_zone, zone_name
 
@@ -270,20 +270,21 @@ class _Reader:
         if not len(at):
             return
         pfns = start + at
-        ext = ext[at]
-        order = ext["order"].astype(np.int64)
+        # Column by column: numpy copies whole structures ten times slower.
+        own = {name: ext[name][at] for name in ext.dtype.names or ()}
+        order = own["order"].astype(np.int64)
         sound = order <= self.max_order
         found.damaged += int(np.count_nonzero(~sound))
         head = sound & ((pfns & ((1 << np.where(sound, order, 0)) - 1)) == 0)
-        ages = np.clip((self.now - ext["ts_nsec"].astype(np.int64)) // 1_000_000_000, 0, None)
+        ages = np.clip((self.now - own["ts_nsec"].astype(np.int64)) // 1_000_000_000, 0, None)
         words = (
-            ext["handle"].astype(np.uint64) | order.astype(np.uint64) << np.uint64(32),
-            ext["gfp_mask"].astype(np.uint64)
-            | ext["reason"].astype(np.uint16).astype(np.uint64) << np.uint64(32),
-            ext["pid"].view(np.uint32).astype(np.uint64)
-            | ext["tgid"].view(np.uint32).astype(np.uint64) << np.uint64(32),
-            ext["comm_low"],
-            ext["comm_high"],
+            own["handle"].astype(np.uint64) | order.astype(np.uint64) << np.uint64(32),
+            own["gfp_mask"].astype(np.uint64)
+            | own["reason"].astype(np.uint16).astype(np.uint64) << np.uint64(32),
+            own["pid"].view(np.uint32).astype(np.uint64)
+            | own["tgid"].view(np.uint32).astype(np.uint64) << np.uint64(32),
+            own["comm_low"],
+            own["comm_high"],
             self.types.of(pfns).view(np.uint8).astype(np.uint64)
             | (np.searchsorted(AGES, ages, "right") - 1).astype(np.uint64) << np.uint64(8),
         )
@@ -471,7 +472,8 @@ def page_owner_stacks(
         # Others of the depot's users may count too; a stack that is neither in page_owner's list
         # nor in any page_ext is not page_owner's.
         for handle, count in zip(depot.handles.tolist(), depot.counts.tolist(), strict=True):
-            if count > REFCOUNT_SATURATED // 2 and (handle in listed or handle in found.stacks):
+            # Negative where nobody counts (REFCOUNT_SATURATED, include/linux/refcount.h).
+            if count > 0 and (handle in listed or handle in found.stacks):
                 counted[handle] = count - 1
     handles = np.array(sorted(counted.keys() | found.stacks.keys()), np.uint32)
     rows, checks = [], []
@@ -489,7 +491,8 @@ def page_owner_stacks(
         if pages > 0 or seen:
             rows.append(PageOwnerStack(handle, pages, allocations, owner, module, stack, note))
         heads = found.head_pages.get(handle, 0)
-        if pages != seen or heads != seen:
+        uncounted = listed is not None and handle not in counted and note != EARLY
+        if pages != seen or heads != seen or uncounted:
             checks.append(PageOwnerCheck(handle, counted.get(handle), seen, heads, stack))
     rows.sort(key=lambda row: (-row.pages, row.handle))
     return rows, checks

@@ -58,6 +58,9 @@ MAX_PROCESSES = 4
 
 BEGIN = b"Page allocated via order "
 BETWEEN = b"\n\n" + BEGIN
+TIME = b", ts "
+# Of a stack, which bytes to know it by: behind the allocator's own frames, mostly.
+PRINT_BEGIN, PRINT_END = 160, 230
 # The first two lines, from the order on, and all that follows. %pGg and %pGp print no parentheses
 # of their own. A name has at most 15 bytes (TASK_COMM_LEN, 16, with its NUL); if it could have
 # more, a cgroup's name and the next record's beginning might be read as one line.
@@ -68,6 +71,7 @@ HEAD = (
 )
 _HEAD = re.compile(HEAD % b"[0-9]+")
 _HEAD_TIMED = re.compile(HEAD % b"([0-9]{1,20})")
+TYPES = re.compile(rb" type ([A-Za-z]+) Block [0-9]+ type ([A-Za-z]+) Flags [^\n]*")
 TASK = re.compile(
     rb"([0-9]+), mask ([0-9a-fx]+)\(([^)]*)\), pid (-?[0-9]+), tgid (-?[0-9]+) \((.*)\)\Z",
     re.DOTALL,
@@ -480,7 +484,7 @@ class _Seen:
     """
     Parts of records as printed, each with what it means and how often it was counted.
 
-    An entry is None where the selection does not want it, and False where it is not what the
+    An entry is empty where the selection does not want it, and False where it is not what the
     kernel prints: looked at once, then as quick as a wanted one.
     """
 
@@ -493,28 +497,34 @@ class _Seen:
         self.places: dict[tuple[bytes, bytes], Any] = {}  # (of the page, of the pageblock)
         self.bytes = 0
 
-    def entries(self, groups: tuple[bytes, ...]) -> tuple[Any, Any, Any, Any]:
+    def place(self, page_type: bytes, block_type: bytes) -> Any:
+        """The entry of two migratetypes; made if there is none."""
+        types = page_type, block_type
+        return self.places.setdefault(types, [*ORDERS, types])
+
+    def entries(
+        self, first: bytes, page_type: bytes, block_type: bytes, text: bytes
+    ) -> tuple[Any, Any, Any, Any]:
         """The entries of a record's parts; made where there are none."""
-        head, page_type, block_type, text = groups
+        head = first + TIME
         stack, tail = split_rest(text)
         fields = None
         if stack not in self.stacks and (fields := parse_stack(stack)) is None:
             stack, tail = split_lines(text)
             fields = parse_stack(stack)
         if head not in self.tasks:
-            task = parse_task(head)
+            task = parse_task(first)
             wanted = task and self.selection.task(task)
-            self.tasks[head] = [task[0], 0, task] if task and wanted else None if task else False
+            self.tasks[head] = [task[0], 0, task] if task and wanted else () if task else False
             self.bytes += len(head) + 300
         if stack not in self.stacks:
             wanted = fields and self.selection.stack(fields[1])
-            self.stacks[stack] = [*ORDERS, fields] if wanted else None if fields else False
+            self.stacks[stack] = [*ORDERS, fields] if wanted else () if fields else False
             self.bytes += 2 * len(stack) + 300
         if tail not in self.tails:
             self.tails[tail] = [*ORDERS, parse_tail(tail)]
             self.bytes += len(tail) + 300
-        types = page_type, block_type
-        place = self.places.setdefault(types, [*ORDERS, types])
+        place = self.place(page_type, block_type)
         return self.tasks[head], self.stacks[stack], self.tails[tail], place
 
     def fold(self, tally: Tally) -> None:
@@ -547,82 +557,90 @@ def tally_page_owner(texts: Iterable[bytes], tally: Tally, selection: Selection)
     """
     Count the records of ``page_owner`` by stack, task, order, gfp mask, migratetypes and memcg.
 
-    A record like the one before it, which is the rule in memory that was allocated in one go, is
-    compared as it is printed, all of it but its time and PFN. Another costs one regular expression;
-    its parts (first line, stack, the lines after) are looked up as they are printed, and parsed
-    once.
+    No record is parsed whose parts were seen before: they are found by what is printed. The first
+    line up to its time, and what follows the second, are mostly those of the record before, since
+    memory is allocated in bursts; else a few bytes of a stack tell which it may be, and comparing
+    says whether it is. The second line repeats from its migratetypes on, but for the time and PFN
+    before them, which are not looked at. All else costs a regular expression.
     """
     match = _HEAD.match
     seen = _Seen(selection)
-    tasks, stacks, tails, places = seen.tasks, seen.stacks, seen.tails, seen.places
-    task = stack = tail = place = None
-    run = 0
-    # Of the last record: its first line up to the time; what follows the second line, up to the
-    # next record. Of all records that were matched: the second line from " type " on.
-    head, rest = b"", b""
-    lines: dict[bytes, Any] = {}
+    tasks, stacks, tails = seen.tasks, seen.stacks, seen.tails
+    lines: dict[bytes, Any] = {}  # the second line from " type " on -> entry of its migratetypes
+    prints: dict[bytes, tuple[bytes, int, Any]] = {}  # bytes of a stack -> it, its size, its entry
+    task: Any = None
+    stack: Any = None
+    tail: Any = None
+    head = rest = b"?"  # of the record before, with the marks that end them
     head_size = rest_size = 0
     for text in texts:
         find, starts_with = text.find, text.startswith
         position, size = 0, len(text)
         while position < size:
-            if starts_with(head, position) and head_size:
+            if head_size and starts_with(head, position):
                 begin = position + head_size
-                line = find(b"\n", begin)
-                end = find(b"\n", line + 1)
-                # A parenthesis would mean that the name goes on: "x), ts " is one, too.
-                if starts_with(rest, end) and find(b")", begin, line) < 0:
-                    here = lines.get(text[find(b" type ", line) : end])
-                    if here is not None:
-                        if here is not place:
-                            _count_run(task, stack, tail, place, run, tally)
-                            place, run = here, 0
-                        run += 1
-                        position = end + rest_size
-                        continue
-            _count_run(task, stack, tail, place, run, tally)
-            end = find(BETWEEN, position)
-            found = match(text, position, end)
-            if found is None:
-                tally["skipped"] += 1
-                task = stack = None
-                head_size = 0
             else:
-                run = 1
-                first, page_type, block_type, after = found.groups()
-                printed, others = split_rest(after)
-                try:
-                    task = tasks[first]
-                    stack = stacks[printed]
-                    tail = tails[others]
-                    place = places[page_type, block_type]
-                except KeyError:
-                    task, stack, tail, place = seen.entries((first, page_type, block_type, after))
-                head, rest = first + b", ts ", after + BETWEEN
-                head_size, rest_size = len(head), len(rest)
-                line = find(b"\nPFN ", position + head_size)
-                lines[text[find(b" type ", line) : end - len(after)]] = place
-            position = end + len(BETWEEN)
-        if seen.bytes + 300 * len(lines) > MAX_SEEN_BYTES:
-            _count_run(task, stack, tail, place, run, tally)
-            task = stack = None
-            head_size = 0
+                begin = find(TIME, position) + len(TIME)
+                head = text[position:begin]
+                head_size = len(head)
+                task = tasks.get(head)
+            line = find(b"\n", begin)
+            end = find(b"\n", line + 1)
+            where = text[find(b" type ", line) : end]
+            place = lines.get(where)
+            if place is None and (types := TYPES.fullmatch(where)):
+                place = lines[where] = seen.place(types[1], types[2])
+            if rest_size and starts_with(rest, end):
+                following = end + rest_size
+            else:
+                mark = text[end + PRINT_BEGIN : end + PRINT_END]
+                known = prints.get(mark)
+                if known is not None and starts_with(known[0], end):
+                    stack = known[2]
+                    after = end + known[1]
+                    stop = after if starts_with(BETWEEN, after) else find(BETWEEN, after)
+                    tail = tails.get(text[after:stop])
+                else:
+                    stop = find(BETWEEN, max(end, position))
+                    printed, others = split_rest(text[end:stop])
+                    stack, tail = stacks.get(printed), tails.get(others)
+                    if stack is not None:
+                        prints[mark] = printed, len(printed), stack
+                following = stop + len(BETWEEN)
+                rest = text[end:following]
+                rest_size = len(rest)
+            # A parenthesis would mean that the name goes on: "x), ts " is one, too.
+            if (
+                task is None
+                or stack is None
+                or tail is None
+                or place is None
+                or find(b")", begin, line) >= 0
+            ):
+                stop = find(BETWEEN, position)
+                following = stop + len(BETWEEN)
+                found = match(text, position, stop)
+                head_size = rest_size = 0
+                if found is None:
+                    tally["skipped"] += 1
+                    position = following
+                    continue
+                task, stack, tail, place = seen.entries(*found.groups())
+            position = following
+            if task and stack:
+                order = task[0]
+                task[1] += 1
+                stack[order] += 1
+                tail[order] += 1
+                place[order] += 1
+            elif task is False or stack is False:
+                tally["skipped"] += 1
+        if seen.bytes + 300 * (len(lines) + len(prints)) > MAX_SEEN_BYTES:
             seen.fold(tally)
             lines.clear()
-    _count_run(task, stack, tail, place, run, tally)
+            prints.clear()
+            head_size = rest_size = 0
     seen.fold(tally)
-
-
-def _count_run(task: Any, stack: Any, tail: Any, place: Any, run: int, tally: Tally) -> None:
-    """Count records that are alike."""
-    if task and stack:
-        order = task[0]
-        task[1] += run
-        stack[order] += run
-        tail[order] += run
-        place[order] += run
-    elif task is False or stack is False:
-        tally["skipped"] += run
 
 
 def tally_selected(texts: Iterable[bytes], tally: Tally, selection: Selection) -> None:
@@ -638,12 +656,14 @@ def tally_selected(texts: Iterable[bytes], tally: Tally, selection: Selection) -
             if found is None:
                 tally["skipped"] += 1
                 continue
-            head, ts, *others = found.groups()
-            task, stack, tail, place = seen.entries((head, *others))
+            first, ts, *others = found.groups()
+            task, stack, tail, place = seen.entries(first, *others)
             if task is False or stack is False:
                 tally["skipped"] += 1
             elif task and stack and selection.moment(int(ts)):
-                _count_run(task, stack, tail, place, 1, tally)
+                task[1] += 1
+                for counts in (stack, tail, place):
+                    counts[task[0]] += 1
                 if selection.cull:
                     _cull(tally, selection.cull, task[-1], stack[-1], tail[-1][0], int(ts))
         if seen.bytes > MAX_SEEN_BYTES:

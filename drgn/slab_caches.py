@@ -109,52 +109,61 @@ class SlabScan:
 
     caches: list[Cache]
     totals: list[SlabTotals]
+    broken_off: str | None = None  # why there may be more caches
     gaps: Gaps = field(default_factory=Gaps)
 
 
-def read_caches(prog: Program) -> list[Cache]:
+def read_caches(prog: Program) -> tuple[list[Cache], str | None]:
     """
-    Every ``struct kmem_cache``.
+    Every ``struct kmem_cache``, and why their list could not be followed to its end, if so.
 
     :raises LookupError: the allocator is not SLUB.
-    :raises ValueError: the list of caches runs in a circle.
     """
+    if not prog.type("struct kmem_cache").has_member("offset"):
+        raise LookupError("the slab allocator is not SLUB")
     masks = {name: _flag(prog, name, old) for name, old in FLAGS.items()}
     caches: list[Cache] = []
     names: set[str] = set()
-    heads = list_for_each_entry("struct kmem_cache", prog["slab_caches"].address_of_(), "list")
-    for number, cache in enumerate(heads):
-        if number == MAX_CACHES:
-            raise ValueError("the list of slab caches does not end: it is damaged")
-        if not hasattr(cache, "offset"):
-            raise LookupError("the slab allocator is not SLUB")
-        address = cache.value_()
-        try:
-            name = cache.name.string_().decode("utf-8", "backslashreplace")
-        except FaultError:
-            name = ""
-        if not name or name in names:
-            name = f"{name} ({address:#x})".strip()
-        names.add(name)
-        flags = cache.flags.value_()
-        oo, least = cache.oo.x.value_(), cache.min.x.value_()
-        caches.append(
-            Cache(
-                address,
-                name,
-                bool(flags & masks["_SLAB_STORE_USER"]),
-                bool(flags & masks["_SLAB_KMALLOC"]),
-                cache.size.value_(),
-                cache.object_size.value_(),
-                cache.inuse.value_(),
-                cache.offset.value_(),
-                cache.red_left_pad.value_() if hasattr(cache, "red_left_pad") else 0,
-                cache.random.value_() if hasattr(cache, "random") else None,
-                {value & 0xFFFF: value >> 16 for value in (least, oo)},
-                _nr_slabs(prog, cache),
-            )
-        )
-    return caches
+    lost = 0
+    try:
+        head = prog["slab_caches"].address_of_()
+        for number, cache in enumerate(list_for_each_entry("struct kmem_cache", head, "list")):
+            if number == MAX_CACHES:
+                return caches, "the list of slab caches runs in a circle"
+            try:
+                caches.append(_read_cache(prog, cache, masks, names))
+            except FaultError:
+                lost += 1
+    except FaultError as error:
+        return caches, f"the list of slab caches breaks off after {len(caches) + lost}: {error}"
+    return caches, f"{lost} slab caches could not be read" if lost else None
+
+
+def _read_cache(prog: Program, cache: Object, masks: dict[str, int], names: set[str]) -> Cache:
+    address = cache.value_()
+    try:
+        name = cache.name.string_().decode("utf-8", "backslashreplace")
+    except FaultError:
+        name = ""
+    if not name or name in names:
+        name = f"{name} ({address:#x})".strip()
+    names.add(name)
+    flags = cache.flags.value_()
+    oo, least = cache.oo.x.value_(), cache.min.x.value_()
+    return Cache(
+        address,
+        name,
+        bool(flags & masks["_SLAB_STORE_USER"]),
+        bool(flags & masks["_SLAB_KMALLOC"]),
+        cache.size.value_(),
+        cache.object_size.value_(),
+        cache.inuse.value_(),
+        cache.offset.value_(),
+        cache.red_left_pad.value_() if hasattr(cache, "red_left_pad") else 0,
+        cache.random.value_() if hasattr(cache, "random") else None,
+        {value & 0xFFFF: value >> 16 for value in (least, oo)},
+        _nr_slabs(prog, cache),
+    )
 
 
 def _flag(prog: Program, name: str, old: int) -> int:
@@ -165,7 +174,14 @@ def _flag(prog: Program, name: str, old: int) -> int:
 
 
 def _nr_slabs(prog: Program, cache: Object) -> int | None:
-    """The slabs of all nodes, as the cache counts them."""
+    """The slabs of all nodes, as the cache counts them; None if they cannot be read."""
+    try:
+        return _sum_nr_slabs(prog, cache)
+    except FaultError:
+        return None
+
+
+def _sum_nr_slabs(prog: Program, cache: Object) -> int | None:
     total = 0
     for node in range(nr_node_ids(prog)):
         # "slab: decouple pointer to barn from kmem_cache_node" (v7.1)
@@ -193,8 +209,8 @@ def scan_slabs(
     :param progress: called with (pages done, pages in all).
     :raises LookupError: the kernel's layout is unknown, or its allocator is not SLUB.
     """
-    caches = read_caches(prog)
-    scan = SlabScan(caches, [SlabTotals() for _ in caches])
+    caches, broken_off = read_caches(prog)
+    scan = SlabScan(caches, [SlabTotals() for _ in caches], broken_off)
     addresses = np.array([cache.address for cache in caches], np.uint64)
     order = np.argsort(addresses)
     for chunk in _slab_chunks(prog, addresses[order], order, scan.gaps, progress):

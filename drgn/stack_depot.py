@@ -32,7 +32,6 @@ POOL_ORDER = 2
 ALIGN_SHIFT = 4
 MAX_FRAMES = 64
 POOLS_AT_ONCE = 128  # 2 MiB
-REFCOUNT_SATURATED = -0x40000000  # include/linux/refcount.h: what nobody counts
 
 
 @dataclass(frozen=True)
@@ -166,7 +165,7 @@ def _pools(prog: Program) -> list[tuple[int, int]]:
     except LookupError:
         table = prog.variable("stack_slabs", "stackdepot.c")
     if table.type_.kind is TypeKind.POINTER:
-        # Allocated since "lib/stackdepot: allow to adjust the maximum number of pools" (in v7.2).
+        # An allocated array of stack_max_pools, seen in v7.2.
         address = table.value_()
         length = prog.variable("stack_max_pools", "stackdepot.c").value_()
     else:
@@ -184,8 +183,8 @@ def _pools(prog: Program) -> list[tuple[int, int]]:
 
 
 def _pools_in_use(prog: Program) -> int:
-    # "lib/stackdepot: rework helpers for depot_alloc_stack" (v6.8) counts them; before, it is the
-    # number of the last one, which is 0 also when there is none.
+    # Since v6.8 they are counted; before, it is the number of the last one, which is 0 also when
+    # there is none.
     for name, more in (("pools_num", 0), ("pool_index", 1), ("depot_index", 1)):
         with contextlib.suppress(LookupError):
             return int(prog.variable(name, "stackdepot.c").value_()) + more

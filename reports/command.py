@@ -299,7 +299,14 @@ def run_collect(args: argparse.Namespace) -> int:
         say(f"findings need {error.name}: run 'mmscope findings' where it is installed")
     else:
         print_findings(evaluate(Bundle(args.output)), everything=False)
-    return missing_sections(sections, bool(notes))
+    expected = [
+        section
+        for section in sections
+        if section.status != "absent"
+        or not SECTIONS[section.section].optional
+        or section.section in args.only
+    ]
+    return missing_sections(expected, bool(notes))
 
 
 def missing_sections(sections: list[Section], incomplete: bool) -> int:

@@ -156,7 +156,7 @@ class Memory:
         return self._once("slabs", self._slabs)
 
     def _slabs(self) -> SlabOwners:
-        if any(cache.store_user for cache in read_caches(self.prog)):
+        if any(cache.store_user for cache in read_caches(self.prog)[0]):
             return slab_owners(self.prog, self.depot, progress=self.progress)
         return SlabOwners(scan_slabs(self.prog, progress=self.progress))
 
@@ -209,6 +209,8 @@ class SectionSpec:
     from_memory: Callable[[Memory], Found]
     from_files: Callable[[Files], Found]
     deadline: float = 120.0  # seconds
+    # About what few kernels have switched on: that it is absent is worth a word only if asked for.
+    optional: bool = False
 
 
 def zones_from_memory(memory: Memory) -> Found:
@@ -439,6 +441,8 @@ def slab_caches_from_memory(memory: Memory) -> Found:
     scan = memory.slabs.scan
     rows, checks = slab_caches(scan)
     found = Found(unreadable_bytes=scan.gaps.bytes)
+    if scan.broken_off:
+        found.notes.append(f"{scan.broken_off}; slabs of others are not counted")
     if scan.gaps.bytes:
         found.notes.append(
             f"{scan.gaps.bytes:,} bytes of struct pages could not be read: slabs among them are "
@@ -469,12 +473,16 @@ NO_TRACKS = (
 def slab_owner_from_memory(memory: Memory) -> Found:
     owners = memory.slabs
     tracked = [cache for cache in owners.scan.caches if cache.store_user]
+    if not tracked and owners.scan.broken_off:
+        raise ValueError(owners.scan.broken_off)
     if not tracked:
         raise Absent(NO_TRACKS)
     depot = memory.depot
     rows, checks = slab_owner_stacks(memory.prog, depot, owners)
     found = Found(unreadable_bytes=owners.gaps.bytes + depot.gaps.bytes)
     found.notes += _depot_notes(depot)
+    if owners.scan.broken_off:
+        found.notes.append(owners.scan.broken_off)
     if owners.gaps.bytes:
         found.notes.append(f"{owners.gaps.bytes:,} bytes of slabs could not be read")
     if len(tracked) < len(owners.scan.caches):
@@ -560,6 +568,7 @@ SECTIONS = {
             page_owner_from_memory,
             page_owner_from_files,
             PASS_SECONDS,
+            optional=True,
         ),
         SectionSpec(
             "slab_caches",
@@ -574,6 +583,7 @@ SECTIONS = {
             slab_owner_from_memory,
             slab_owner_from_files,
             PASS_SECONDS,
+            optional=True,
         ),
         SectionSpec("vm_counters", "Counters", vm_counters_from_memory, vm_counters_from_files),
         SectionSpec("settings", "Settings", settings_from_memory, settings_from_files),

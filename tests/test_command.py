@@ -196,7 +196,8 @@ def test_collect_from_a_tree_of_text(tmp_path: Path) -> None:
     assert read.target["hostname"] is None
     assert {s.section: s.status for s in read.sections} == {
         "zones": "ok", "free_lists": "ok", "accounting": "absent", "pcp_lists": "ok",
-        "pageblocks": "ok", "vm_counters": "ok", "settings": "ok",
+        "pageblocks": "ok", "vm_counters": "ok", "settings": "ok", "slab_caches": "ok",
+        "page_owner": "absent", "slab_owner": "absent",
     }  # fmt: skip
     assert [(z["node"], z["zone"], z["wmark_low"]) for z in read.rows("zones")] == [
         (0, "DMA", 225), (0, "DMA32", 6377), (1, "Normal", 14515),
@@ -208,6 +209,13 @@ def test_only_collects_only(tmp_path: Path) -> None:
     result = run("collect", "--proc-root", TREE, "-o", tmp_path / "b", "--only", "zones,settings")
     assert (result.returncode, result.stderr) == (0, "")
     assert list(Bundle(tmp_path / "b").tables) == ["zones", "settings", "sections"]
+
+
+def test_what_is_rarely_switched_on_is_missed_only_if_asked_for(tmp_path: Path) -> None:
+    result = run("collect", "--proc-root", TREE, "-o", tmp_path / "b", "--only", "slab_owner")
+    assert result.returncode == 1
+    assert result.stderr.startswith("mmscope: slab_owner: absent: ")
+    assert "boot with slab_debug=U" in result.stderr
 
 
 def test_force_replaces(bundle: Path) -> None:
@@ -245,7 +253,7 @@ def test_a_damaged_file_costs_its_own_sections(tmp_path: Path, file: str, conten
         "vmstat": {"vm_counters": "failed"},
         "pagetypeinfo": {"free_lists": "partial", "pageblocks": "failed"},
     }.get(file, {})
-    usual = {"accounting": "absent"}
+    usual = {"accounting": "absent", "page_owner": "absent", "slab_owner": "absent"}
     assert {name: how for name, how in status.items() if how != "ok"} == usual | needs
     for section in sections:
         if section.status == "failed":

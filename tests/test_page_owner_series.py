@@ -273,7 +273,8 @@ def test_owner_frames(stack: str, owner: tuple[str, str | None]) -> None:
     ["post_alloc_hook", "get_page_from_freelist", "__alloc_pages", "__alloc_frozen_pages_noprof",
      "alloc_pages_mpol", "folio_alloc_noprof", "vma_alloc_folio_noprof", "___slab_alloc",
      "allocate_slab", "new_slab", "kmem_cache_alloc_lru_noprof",
-     "__kmalloc_node_track_caller_noprof", "kmalloc_reserve", "__vmalloc_node_range_noprof", "pcpu_alloc_noprof", "__set_page_owner",
+     "__kmalloc_node_track_caller_noprof", "kmalloc_reserve", "__vmalloc_node_range_noprof",
+     "pcpu_alloc_noprof", "__set_page_owner",
      "get_zeroed_page_noprof", "kvmalloc_node"],
 )  # fmt: skip
 def test_allocator_frames(symbol: str) -> None:

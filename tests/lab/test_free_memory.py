@@ -275,7 +275,8 @@ def test_two_readings_of_one_vmcore_are_the_same_bundle(lab: Lab, tmp_path: Path
     for name, table in first.tables.items():
         if name != "sections":  # has the seconds that each took
             assert table.path.read_bytes() == second.tables[name].path.read_bytes()
-    assert {section.status for section in first.sections} == {"ok"}
+    needed = [section for section in first.sections if not SECTIONS[section.section].optional]
+    assert {section.status for section in needed} == {"ok"}
 
 
 def test_the_demo_workload_is_found_out(lab: Lab, tmp_path: Path) -> None:
@@ -283,7 +284,8 @@ def test_the_demo_workload_is_found_out(lab: Lab, tmp_path: Path) -> None:
     found = {finding.id for finding in verdict.found}
     assert found >= {"highatomic-starves-thp", "external-fragmentation", "thp-falls-back"}
     assert not found & {"free-lists-damaged", "free-pages-unaccounted"}
-    assert verdict.not_checked == []
+    # This kernel has no page_owner.
+    assert {item.id.partition("-owner-")[0] for item in verdict.not_checked} <= {"page"}
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,11 @@ and /sys/kernel/debug/slab/CACHE/alloc_traces of every cache, read twice before 
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import slab_caches as slab_caches_module
 import slab_owner
 from conftest import Lab, SlabLab
 from drgn import FaultError, Program
@@ -60,9 +62,12 @@ def requested(rows: Iterator[SlabOwnerStack] | list[SlabOwnerStack]) -> Counter[
     return size
 
 
-def is_the_reading(stack: str) -> bool:
-    """While the kernel printed, the file that it printed into was open; at the freeze it is not."""
-    return "do_sys_openat2" in stack
+def may_move(stack: str) -> bool:
+    """
+    While the kernel printed, the file that it printed into was open; at the freeze it is not. And
+    between its print and the freeze a kernel thread may have worked (DAMON's splits regions).
+    """
+    return "do_sys_openat2" in stack or ";kthread;" in stack
 
 
 def test_objects_by_stack_are_those_of_alloc_traces(slab_lab: SlabLab) -> None:
@@ -81,7 +86,7 @@ def test_objects_by_stack_are_those_of_alloc_traces(slab_lab: SlabLab) -> None:
         if ours[cache, stack] != theirs[cache, stack] and cache not in without
     }
     print(f"differ: {different}")
-    assert all(is_the_reading(stack) for _, stack in different)
+    assert all(may_move(stack) for _, stack in different)
     assert len(different) < 12
     assert all(abs(mine - other) <= 12 for mine, other in different.values())
 
@@ -92,7 +97,7 @@ def test_requested_bytes_are_those_of_alloc_traces(slab_lab: SlabLab) -> None:
     assert sum(ours.values()) > 500_000
     wrong = {key for key in ours | theirs if ours[key] != theirs[key]}
     with_file = {cache for cache, _ in theirs}
-    assert all(is_the_reading(stack) or cache not in with_file for cache, stack in wrong)
+    assert all(may_move(stack) or cache not in with_file for cache, stack in wrong)
     kmalloc = [row for row in rows if row.requested_bytes is not None]
     assert all(0 < (row.requested_bytes or 0) <= (row.bytes or 0) for row in kmalloc)
     # kmalloc always has some left over; it would equal the allocated size if it were not read.
@@ -216,6 +221,24 @@ def test_slabs_that_the_dump_lacks_are_counted(
     lost = sum(check.objects or 0 for check in checks)
     whole = sum(count for count, _ in slab_lab.owners.counts.values())
     assert lost > 0 and sum(row.objects for row in rows) + lost == whole
+
+
+def test_a_list_of_caches_that_breaks_off_is_said(
+    slab_lab: SlabLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    walk = slab_caches_module.list_for_each_entry
+
+    def torn(*given: Any) -> Iterator[Any]:
+        for number, cache in enumerate(walk(*given)):
+            if number == 40:
+                raise FaultError("not in the dump", 0)
+            yield cache
+
+    monkeypatch.setattr(slab_caches_module, "list_for_each_entry", torn)
+    for name in ("slab_caches", "slab_owner"):
+        section, found = run_section(SECTIONS[name], Memory(slab_lab.prog))
+        assert section.status == "partial" and "breaks off after 40" in (section.message or "")
+        assert 0 < len({row.cache for row in found.tables[0][3]}) <= 40
 
 
 def test_damaged_freelists_are_counted(slab_lab: SlabLab, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -187,8 +187,22 @@ static void cgroups(void)
 		fail("cannot remove a cgroup: %s", strerror(errno));
 }
 
-// Free memory shall lie between the min and the low watermark: then every allocation takes the slow path, and none has to
-// reclaim. Each node has one large zone.
+// The number after `key` in a zone's part of /proc/zoneinfo.
+static long zone_number(int node, const char *zone, const char *key)
+{
+	static char text[64 << 10];
+	char heading[32];
+
+	read_file("/proc/zoneinfo", text, sizeof(text));
+	snprintf(heading, sizeof(heading), "Node %d, zone %8s", node, zone);
+	char *at = strstr(text, heading);
+	if (!at || !(at = strstr(at, key)))
+		fail("no %s of %s in zoneinfo", key, heading);
+	return atol(at + strlen(key));
+}
+
+// Of the zone that a CPU allocates from, free memory shall lie between the min and the low watermark: then every
+// allocation takes the slow path, and none has to reclaim. Each node has one large zone.
 static void reserves(void)
 {
 	static const char *const zones[] = { "DMA32", "Normal" };
@@ -198,9 +212,10 @@ static void reserves(void)
 	read_file("/proc/sys/vm/min_free_kbytes", text, sizeof(text));
 	ordinary_kb = atol(text);
 	write_file("/proc/sys/vm/watermark_scale_factor", "3000");
-	set_number("/proc/sys/vm/min_free_kbytes", number_in("/proc/meminfo", "MemTotal") * 75 / 100);
 	for (int cpu = 0; cpu < 2; cpu++) {
+		long free = zone_number(cpu, zones[cpu], "pages free "), managed = zone_number(cpu, zones[cpu], "managed ");
 		run_on_cpu(cpu);
+		set_number("/proc/sys/vm/min_free_kbytes", number_in("/proc/meminfo", "MemTotal") * free / managed * 85 / 100);
 		ask_module("atomic", 100);
 		say("    %ld HighAtomic blocks in %s", pageblocks(zones[cpu], 3), zones[cpu]);
 	}
