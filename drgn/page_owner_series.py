@@ -10,24 +10,21 @@ between them was reused (another boot, as a rule) and is shown as such.
 In memory a snapshot is two arrays of numbers; 100 snapshots of 10,000 stacks take 16 MB.
 """
 
+from __future__ import annotations
+
+import itertools
 import os
 import re
 import sys
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
 from operator import le, lt, mul
-from typing import Any
 
 from page_owner_text import (
     EVERYTHING,
-    Progress,
     Selection,
     Source,
-    Tally,
     TextError,
     folded,
-    merge,
-    new_tally,
     read_page_owner,
     read_show_handles,
     read_show_stacks,
@@ -35,6 +32,13 @@ from page_owner_text import (
     recognise_source,
     stack_id,
 )
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # as in page_owner_text
+    from collections.abc import Iterable, Iterator, Sequence
+    from typing import Any
+
+    from page_owner_text import Listed, Progress, Tally
 
 MISSING = "the resolver does not have this handle"
 NO_RESOLVER = "no resolver given (show_stacks_handles)"
@@ -99,6 +103,7 @@ def read_series(
     """
     series = Series()
     ids: dict[bytes, int] = {}
+    order: list[Listed] = []
     resolved: list[dict[int, bytes]] = []
     kept: list[str] = []
     for path in (*resolvers, *paths):
@@ -119,12 +124,11 @@ def read_series(
                     counted = read_show_handles(source)
                     counts: dict[Any, int] = counted.pages
                 else:
-                    counted = read_show_stacks(source, ids)
+                    known = len(ids)
+                    counted = read_show_stacks(source, ids, order)
                     counts = counted.pages
-                    for stack in counts.keys() - ids.keys():
-                        ids[stack] = stack_id(stack)
+                    for stack in itertools.islice(ids, known, None):
                         series.stacks[ids[stack]] = stack
-                    counts = {ids[stack]: pages for stack, pages in counts.items()}
                 snapshot = Snapshot(source.name, kind, counts)
                 snapshot.skipped, snapshot.truncated = counted.skipped, counted.truncated
                 series.tally, series.allocations = None, {}
@@ -322,17 +326,9 @@ def point_rows(series: Series, columns: dict[int, list[int]]) -> Iterator[tuple[
             yield times[position], key, pages if pages >= 0 else None
 
 
-def all_breakdowns(series: Series) -> Tally:
-    """The breakdowns of the last page_owner file; empty ones if it is of another kind."""
-    tally = new_tally()
-    if series.tally is not None:
-        merge(tally, series.tally)
-    return tally
-
-
-def main(arguments: list[str]) -> None:
+def main() -> None:
     """As a script: every stack, and a line of its pages in each snapshot (0: not listed)."""
-    resolvers: list[str] = []
+    arguments, resolvers = sys.argv[1:], list[str]()
     while arguments[:1] == ["--stacks"]:
         resolvers.append(arguments[1])
         del arguments[:2]
@@ -350,4 +346,4 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -21,24 +21,31 @@ one (``Page allocated via order ``), which is longer than a task's name can be; 
 lines have to match as a whole, which no name is long enough to forge. Stack lines are taken
 straight after the second line, where no name can be. What does not fit is counted as skipped.
 
-Costs about 2 µs a record; a large file is read by several processes at once. Memory is bounded:
+Costs 1 to 3 µs a record, the less the more records in a row are alike; a large file is read by
+several processes at once. Memory is bounded:
 what is kept grows with the distinct stacks and tasks, both up to a limit, beyond which the rest is
 one row of its own that says so.
 
 It cannot know: allocations freed while the file was read, and who uses a page now.
 """
 
-import marshal
-import mmap
+from __future__ import annotations
+
 import os
 import re
-import select
-import signal
-from collections.abc import Callable, Container, Iterable, Iterator
-from typing import IO, Any
 
-# bytes read, of how many (0: unknown)
-Progress = Callable[[int, int], None]
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # not at run time: reading a hundred small files takes as long as these imports
+    import mmap
+    from collections.abc import Callable, Iterable, Iterator
+    from typing import IO, Any
+
+    # bytes read, of how many (0: unknown)
+    Progress = Callable[[int, int], None]
+    # What was counted, in plain dictionaries, so that a process can hand its own to another. A row
+    # is [pages, allocations]; of "culled" it goes on with the first and last ts.
+    Tally = dict[str, Any]
+    Listed = tuple[bytes, int, int]  # a stack with NUMBER, its size, its id
 
 # Stays in a CPU's cache; and from 30,000 bytes on, bytes.find() prepares itself for long searches,
 # which takes longer than to find the end of a record.
@@ -69,12 +76,10 @@ HEAD = (
     rb"\((?s:.){0,15}\)), ts %b ns(?:, free_ts [0-9]+ ns)?\n"
     rb"PFN (?:0x)?[0-9a-f]+ type ([A-Za-z]+) Block [0-9]+ type ([A-Za-z]+) Flags [^\n]*(?s:(.*))"
 )
-_HEAD = re.compile(HEAD % b"[0-9]+")
-_HEAD_TIMED = re.compile(HEAD % b"([0-9]{1,20})")
 TYPES = re.compile(rb" type ([A-Za-z]+) Block [0-9]+ type ([A-Za-z]+) Flags [^\n]*")
 TASK = re.compile(
-    rb"([0-9]+), mask ([0-9a-fx]+)\(([^)]*)\), pid (-?[0-9]+), tgid (-?[0-9]+) \((.*)\)\Z",
-    re.DOTALL,
+    rb"([0-9]{1,2}), mask ((?:0x)?[0-9a-f]+)\(([^)]*)\), pid (-?[0-9]{1,10}), "
+    rb"tgid (-?[0-9]{1,10}) \(((?s:.){0,15})\)\Z"
 )
 OFFSET = re.compile(rb"\+0x[0-9a-f]+/0x[0-9a-f]+")
 MIGRATED = b"Page has been migrated, last migrate reason: "
@@ -185,7 +190,7 @@ class Source:
             self._program.stderr.close()
         self._raw.close()
 
-    def __enter__(self) -> "Source":
+    def __enter__(self) -> Source:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -254,10 +259,6 @@ def stack_id(stack: bytes) -> int:
 
 
 # page_owner: counting
-
-# What was counted, in plain dictionaries, so that a process can hand its own to another. A row is
-# [pages, allocations]; of "culled" it goes on with the first and last ts.
-Tally = dict[str, Any]
 
 
 def new_tally() -> Tally:
@@ -392,9 +393,9 @@ def _first_text(text: bytes, tally: Tally, begin: int) -> bytes:
 
 
 def parse_task(head: bytes) -> tuple[int, bytes, bytes, int, int, bytes] | None:
-    """(order, mask, names of the mask, pid, tgid, comm) of what :data:`HEAD` matched."""
+    """(order, mask, names of the mask, pid, tgid, comm) of a first line up to its time."""
     match = TASK.match(head)
-    if match is None or int(match[1]) > MAX_ORDER:
+    if match is None:
         return None
     return int(match[1]), match[2], match[3], int(match[4]), int(match[5]), match[6]
 
@@ -502,30 +503,52 @@ class _Seen:
         types = page_type, block_type
         return self.places.setdefault(types, [*ORDERS, types])
 
+    def task(self, head: bytes) -> Any:
+        """The entry of a first line up to its time; None if it is none."""
+        if head not in self.tasks:
+            fields = parse_task(head.removesuffix(TIME))
+            if fields is None:
+                return None
+            wanted = fields[0] <= MAX_ORDER and self.selection.task(fields)
+            self.tasks[head] = (
+                [fields[0], 0, fields] if wanted else () if fields[0] <= MAX_ORDER else False
+            )
+            self.bytes += len(head) + 300
+        return self.tasks[head]
+
+    def stack(self, text: bytes) -> Any:
+        """The entry of a stack with its handle; None if it is none."""
+        if text not in self.stacks:
+            fields = parse_stack(text)
+            if fields is None:
+                return None
+            self.stacks[text] = [*ORDERS, fields] if self.selection.stack(fields[1]) else ()
+            self.bytes += 2 * len(text) + 300
+        return self.stacks[text]
+
+    def tail(self, text: bytes) -> Any:
+        """The entry of the lines after a stack."""
+        if text not in self.tails:
+            self.tails[text] = [*ORDERS, parse_tail(text)]
+            self.bytes += len(text) + 300
+        return self.tails[text]
+
     def entries(
         self, first: bytes, page_type: bytes, block_type: bytes, text: bytes
     ) -> tuple[Any, Any, Any, Any]:
-        """The entries of a record's parts; made where there are none."""
-        head = first + TIME
-        stack, tail = split_rest(text)
-        fields = None
-        if stack not in self.stacks and (fields := parse_stack(stack)) is None:
-            stack, tail = split_lines(text)
-            fields = parse_stack(stack)
-        if head not in self.tasks:
-            task = parse_task(first)
-            wanted = task and self.selection.task(task)
-            self.tasks[head] = [task[0], 0, task] if task and wanted else () if task else False
-            self.bytes += len(head) + 300
-        if stack not in self.stacks:
-            wanted = fields and self.selection.stack(fields[1])
-            self.stacks[stack] = [*ORDERS, fields] if wanted else () if fields else False
-            self.bytes += 2 * len(stack) + 300
-        if tail not in self.tails:
-            self.tails[tail] = [*ORDERS, parse_tail(tail)]
-            self.bytes += len(tail) + 300
-        place = self.place(page_type, block_type)
-        return self.tasks[head], self.stacks[stack], self.tails[tail], place
+        """The entries of a record's parts. Task and stack are False if they are none."""
+        printed, others = split_rest(text)
+        stack = self.stack(printed)
+        if stack is None:
+            printed, others = split_lines(text)
+            stack = self.stack(printed)
+        task = self.task(first + TIME)
+        return (
+            False if task is None else task,
+            False if stack is None else stack,
+            self.tail(others),
+            self.place(page_type, block_type),
+        )
 
     def fold(self, tally: Tally) -> None:
         """Move what was counted into a tally, and forget the parts."""
@@ -563,7 +586,7 @@ def tally_page_owner(texts: Iterable[bytes], tally: Tally, selection: Selection)
     says whether it is. The second line repeats from its migratetypes on, but for the time and PFN
     before them, which are not looked at. All else costs a regular expression.
     """
-    match = _HEAD.match
+    match = re.compile(HEAD % b"[0-9]+").match
     seen = _Seen(selection)
     tasks, stacks, tails = seen.tasks, seen.stacks, seen.tails
     lines: dict[bytes, Any] = {}  # the second line from " type " on -> entry of its migratetypes
@@ -572,26 +595,40 @@ def tally_page_owner(texts: Iterable[bytes], tally: Tally, selection: Selection)
     stack: Any = None
     tail: Any = None
     head = rest = b"?"  # of the record before, with the marks that end them
-    head_size = rest_size = 0
+    head_size = rest_size = width = 0
+    pending: tuple[Any, Any, Any, Any] | None = None  # entries of the last record, and how many
+    last: Any = None  # have them in a row; their migratetypes
+    run = 0
     for text in texts:
         find, starts_with = text.find, text.startswith
         position, size = 0, len(text)
         while position < size:
-            if head_size and starts_with(head, position):
+            same = head_size and starts_with(head, position)
+            if same:
                 begin = position + head_size
             else:
                 begin = find(TIME, position) + len(TIME)
                 head = text[position:begin]
                 head_size = len(head)
                 task = tasks.get(head)
+                if task is None:
+                    task = seen.task(head)
             line = find(b"\n", begin)
             end = find(b"\n", line + 1)
-            where = text[find(b" type ", line) : end]
-            place = lines.get(where)
-            if place is None and (types := TYPES.fullmatch(where)):
-                place = lines[where] = seen.place(types[1], types[2])
+            # PFNs are mostly of the width of the one before.
+            place = lines.get(text[line + width : end])
+            if place is None:
+                where = find(b" type ", line)
+                width = where - line
+                place = lines.get(text[where:end])
+                if place is None and (types := TYPES.fullmatch(text, where, end)):
+                    place = lines[text[where:end]] = seen.place(types[1], types[2])
             if rest_size and starts_with(rest, end):
                 following = end + rest_size
+                if place is last and same and find(b")", begin, line) < 0:
+                    run += 1
+                    position = following
+                    continue
             else:
                 mark = text[end + PRINT_BEGIN : end + PRINT_END]
                 known = prints.get(mark)
@@ -603,9 +640,12 @@ def tally_page_owner(texts: Iterable[bytes], tally: Tally, selection: Selection)
                 else:
                     stop = find(BETWEEN, max(end, position))
                     printed, others = split_rest(text[end:stop])
-                    stack, tail = stacks.get(printed), tails.get(others)
+                    stack = stacks.get(printed)
+                    if stack is None:
+                        stack = seen.stack(printed)
                     if stack is not None:
                         prints[mark] = printed, len(printed), stack
+                        tail = seen.tail(others)
                 following = stop + len(BETWEEN)
                 rest = text[end:following]
                 rest_size = len(rest)
@@ -627,20 +667,32 @@ def tally_page_owner(texts: Iterable[bytes], tally: Tally, selection: Selection)
                     continue
                 task, stack, tail, place = seen.entries(*found.groups())
             position = following
-            if task and stack:
-                order = task[0]
-                task[1] += 1
-                stack[order] += 1
-                tail[order] += 1
-                place[order] += 1
-            elif task is False or stack is False:
-                tally["skipped"] += 1
+            _count(pending, run, tally)
+            pending, last, run = (task, stack, tail, place), place, 1
         if seen.bytes + 300 * (len(lines) + len(prints)) > MAX_SEEN_BYTES:
+            _count(pending, run, tally)
+            pending, last = None, None
             seen.fold(tally)
             lines.clear()
             prints.clear()
             head_size = rest_size = 0
+    _count(pending, run, tally)
     seen.fold(tally)
+
+
+def _count(entries: tuple[Any, Any, Any, Any] | None, records: int, tally: Tally) -> None:
+    """Count records that have the same entries."""
+    if entries is None:
+        return
+    task, stack, tail, place = entries
+    if task and stack:
+        order = task[0]
+        task[1] += records
+        stack[order] += records
+        tail[order] += records
+        place[order] += records
+    elif task is False or stack is False:
+        tally["skipped"] += records
 
 
 def tally_selected(texts: Iterable[bytes], tally: Tally, selection: Selection) -> None:
@@ -649,23 +701,21 @@ def tally_selected(texts: Iterable[bytes], tally: Tally, selection: Selection) -
 
     Slower than :func:`tally_page_owner`, since every record's time is looked at.
     """
+    match = re.compile(HEAD % b"([0-9]{1,20})").match
     seen = _Seen(selection)
     for text in texts:
         for record in text.split(BETWEEN)[:-1]:
-            found = _HEAD_TIMED.match(record)
+            found = match(record)
             if found is None:
                 tally["skipped"] += 1
                 continue
             first, ts, *others = found.groups()
             task, stack, tail, place = seen.entries(first, *others)
-            if task is False or stack is False:
-                tally["skipped"] += 1
-            elif task and stack and selection.moment(int(ts)):
-                task[1] += 1
-                for counts in (stack, tail, place):
-                    counts[task[0]] += 1
-                if selection.cull:
-                    _cull(tally, selection.cull, task[-1], stack[-1], tail[-1][0], int(ts))
+            wanted = not task or selection.moment(int(ts))
+            if wanted:
+                _count((task, stack, tail, place), 1, tally)
+            if wanted and task and stack and selection.cull:
+                _cull(tally, selection.cull, task[-1], stack[-1], tail[-1][0], int(ts))
         if seen.bytes > MAX_SEEN_BYTES:
             seen.fold(tally)
     seen.fold(tally)
@@ -765,6 +815,10 @@ def _read_in_parts(
     source: Source, selection: Selection, progress: Progress | None, parts: int
 ) -> Tally:
     """Count a plain file with several processes, each from the first beginning in its part."""
+    import mmap
+    import select
+    import signal
+
     edges = [source.size * part // parts for part in range(parts)] + [source.size]
     # Each process writes how far it is to a place that all share.
     done = mmap.mmap(-1, 8 * parts)
@@ -799,6 +853,8 @@ def _read_in_parts(
 
 def _part_result(name: str, data: bytearray) -> Tally:
     """What a process handed over."""
+    import marshal
+
     if not data:
         raise TextError(f"{name}: a process that read it was killed (is memory short?)")
     result = marshal.loads(data)
@@ -812,6 +868,9 @@ def _run_part(
     name: str, selection: Selection, begin: int, end: int, writer: int, done: mmap.mmap, part: int
 ) -> None:
     """A child's whole life: count a part of a file, hand the tally over, end."""
+    import marshal
+    import signal
+
     result: Tally | str = new_tally()
     try:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -873,21 +932,61 @@ def whole_records(chunks: Iterable[bytes], counted: Counted) -> Iterator[bytes]:
     counted.truncated = bool(rest)
 
 
-def read_show_stacks(source: Source, known: Container[bytes] = ()) -> Counted:
-    """
-    Pages by stack as printed, of ``show_stacks``.
+NUMBER = b"nr_base_pages: "
 
-    :param known: stacks that were read before, which need not be looked at again.
+
+def read_show_stacks(
+    source: Source, ids: dict[bytes, int], order: list[Listed] | None = None
+) -> Counted:
+    """
+    Pages by id of the stack, of ``show_stacks``.
+
+    The kernel's list of stacks only grows at its head, so that a file has those of the file read
+    before, in the same order, but for stacks without pages: where one is expected, comparing finds
+    it, without a look-up.
+
+    :param ids: stack as printed to id; those that are new are added.
+    :param order: what the file read before listed, in its order; becomes this one's.
     """
     counted = Counted()
     pages = counted.pages
+    expected, here = order or [], 0
+    last = len(expected)
+    places: dict[int, int] = {}
+    listed: list[Listed] = []
     for text in whole_records(source.chunks(), counted):
-        for record in text[:-2].split(b"\n\n"):
-            stack, _, number = record.rpartition(b"nr_base_pages: ")
-            if number.isdigit() and (stack in known or is_stack(stack)):
-                pages[stack] = pages.get(stack, 0) + int(number[:10])
+        find, starts_with = text.find, text.startswith
+        position, size = 0, len(text)
+        while position < size:
+            entry = expected[here] if here < last else None
+            if entry is not None and starts_with(entry[0], position):
+                here += 1
+            else:
+                stop = text.index(b"\n\n", position)
+                stack = text[position : max(find(NUMBER, position, stop), position)]
+                key = ids.get(stack)
+                if key is None:
+                    if not is_stack(stack):
+                        counted.skipped += 1
+                        position = stop + 2
+                        continue
+                    key = ids[stack] = stack_id(stack)
+                entry = stack + NUMBER, len(stack) + len(NUMBER), key
+                if not places:
+                    places = {item[2]: place for place, item in enumerate(expected)}
+                here = places.get(key, here - 1) + 1
+            begin = position + entry[1]
+            end = find(b"\n", begin)
+            number = text[begin:end]
+            if number.isdigit() and len(number) <= 10 and starts_with(b"\n\n", end):
+                pages[entry[2]] = pages.get(entry[2], 0) + int(number)
+                listed.append(entry)
+                position = end + 2
             else:
                 counted.skipped += 1
+                position = text.index(b"\n\n", position) + 2
+    if order is not None:
+        order[:] = listed
     return counted
 
 

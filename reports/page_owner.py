@@ -8,20 +8,22 @@ page_owner's text as the tables of a bundle, and as lines on a terminal.
 import datetime
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from hostile_text import visible
 from owner_frames import owner_frame
 from page_owner_series import (
     Series,
-    all_breakdowns,
     columns_by_key,
     growth_rows,
     point_rows,
 )
-from page_owner_text import Selection, Tally, folded
+from page_owner_text import Selection, folded
 
 from reports.bundle import Section, Writer
+
+if TYPE_CHECKING:
+    from page_owner_text import Tally
 
 SECTION = "page_owner"
 TOP = 20
@@ -126,7 +128,7 @@ def write_tables(
         )
     table("page_owner_snapshots", "Snapshots", rows.PageOwnerSnapshot, snapshot_rows(series))
     if series.tally is not None:
-        for name, title, row_type, cells in breakdowns(all_breakdowns(series)):
+        for name, title, row_type, cells in breakdowns(series.tally):
             table(name, title, row_type, cells)
     unit = page_size or 1
     writer.folded(
@@ -168,7 +170,7 @@ def snapshot_rows(series: Series) -> Iterator[tuple[Any, ...]]:
         )
 
 
-def breakdowns(tally: Tally) -> Iterator[tuple[str, str, type, Iterable[tuple[Any, ...]]]]:
+def breakdowns(tally: "Tally") -> Iterator[tuple[str, str, type, Iterable[tuple[Any, ...]]]]:
     """(name, title, row type, rows) of what only ``page_owner`` tells."""
     import page_owner_rows as rows
 
@@ -294,7 +296,7 @@ SORTS: dict[str, Callable[[Any], Any]] = {
 
 
 def culled_rows(
-    tally: Tally, selection: Selection, sort: str, top: int
+    tally: "Tally", selection: Selection, sort: str, top: int
 ) -> tuple[list[tuple[str, str]], list[tuple[Any, ...]], int]:
     """
     What was counted by the selection's keys: (columns with their types, rows, how many more).

@@ -13,14 +13,13 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hostile_text import visible
 from page_owner_series import Series, columns_by_key, growth_rows, read_series, time_in_name
 from page_owner_text import (
     CULL_KEYS,
     EVERYTHING,
-    Progress,
     Selection,
     Source,
     TextError,
@@ -33,9 +32,11 @@ from page_owner_text import (
 from reports import page_owner
 from reports.bundle import Bundle, BundleError, Cell, Section, Writer
 
+if TYPE_CHECKING:
+    from page_owner_text import Progress
+
 DONE, INCOMPLETE, BAD_USAGE, NO_TARGET = 0, 1, 2, 3
 DEBUGFS = Path("/sys/kernel/debug")
-# The commands' own word for what a bundle leaves open.
 STACKS_FOLDER = "page_owner_stacks"
 Command = Callable[..., argparse.ArgumentParser]
 
@@ -224,7 +225,7 @@ def selection_of(args: argparse.Namespace, cull: Sequence[str] = ()) -> Selectio
     return Selection(**wanted, since=args.since, until=args.until, cull=cull)
 
 
-def progress_line() -> Progress | None:
+def progress_line() -> "Progress | None":
     """Progress on a terminal; silence in a pipe."""
     if not sys.stderr.isatty():
         return None
@@ -452,7 +453,7 @@ def _sample(
     later = finish_command(folder, args.output, handles=resolver is not None)
     say(f"samples in {folder}; should this be killed: {later}")
     while not stop and (args.count is None or taken < args.count):
-        path = folder / f"{counts.name}.{time.time():.3f}"
+        path = folder / f"{counts.name}.{time.time():.6f}"
         sizes[path] = _copy(counts, path)
         taken += 1
         if resolver is not None:

@@ -20,7 +20,7 @@ import sys
 import tarfile
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -39,7 +39,9 @@ from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
 
 PLAIN = [sys.executable, str(HERE / "page_owner_plain.py")]
-OURS = [sys.executable, str(DRGN / "page_owner_series.py")]
+# Not by the file's name: Python would compile it each time.
+SCRIPT = f"import sys; sys.path[0] = {str(DRGN)!r}; from page_owner_series import main; main()"
+OURS = [sys.executable, "-c", SCRIPT]
 COMMAND = [sys.executable, "-m", "reports.start", "page-owner", "--interval", "60"]
 SORT_SOURCE = "tools/mm/page_owner_sort.c"
 Run = tuple[float, float, float]  # wall s, CPU s, peak MiB
@@ -118,7 +120,7 @@ def measure(
 ) -> None:
     """Run all ways in turn, and add a row for each."""
     found: dict[str, list[Run]] = {name: [] for name in ways}
-    for name, words in ways.items():
+    for words in ways.values():
         run(words)  # once, for the page cache and compiled files
     for _ in range(rounds):
         for name, words in ways.items():
@@ -140,6 +142,11 @@ def measure(
             f"{peak:.0f}",
         )
         what = ""
+
+
+def mebibytes(paths: Sequence[str]) -> str:
+    """The size of some files."""
+    return f"{sum(map(os.path.getsize, paths)) / 2**20:,.1f} MiB"
 
 
 def into(folder: Path, words: Sequence[str]) -> list[str]:
@@ -177,16 +184,13 @@ def main() -> None:
 
         def joined(what: str, files: tuple[list[str], list[str], str], rounds: int) -> None:
             by_stack, by_handle, resolver = files
-            size: Callable[[list[str]], float] = lambda paths: (
-                sum(map(os.path.getsize, paths)) / 2**20
-            )  # noqa: E731
-            measure(table, f"{len(by_stack)} show_stacks{what}: {size(by_stack):,.0f} MiB", rounds, {
+            measure(table, f"{len(by_stack)} show_stacks{what}: {mebibytes(by_stack)}", rounds, {
                 "plain": [*PLAIN, "stacks", *by_stack],
                 "ours": [*OURS, *by_stack],
                 "mmscope page-owner": [*COMMAND, *by_stack],
                 "with bundle and findings": into(folder, by_stack),
             })  # fmt: skip
-            measure(table, f"{len(by_handle)} show_handles{what}: {size(by_handle):,.1f} MiB", rounds, {
+            measure(table, f"{len(by_handle)} show_handles{what}: {mebibytes(by_handle)}", rounds, {
                 "plain": [*PLAIN, "handles", resolver, *by_handle],
                 "ours": [*OURS, "--stacks", resolver, *by_handle],
                 "mmscope page-owner": [*COMMAND, "--stacks", resolver, *by_handle],

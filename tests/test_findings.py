@@ -18,6 +18,7 @@ import pytest
 from free_lists import FreeBlocks, FreeListCheck, MisplacedBlocks, read_pagetypeinfo
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from page_owner_rows import PageOwnerGrowth, PageOwnerSnapshot, PageOwnerStack
 from pageblocks import Pageblocks
 from rows import column
 from settings import Setting
@@ -52,7 +53,8 @@ TARGET = {
 NAMES = {
     FreeBlocks: "free_blocks", FreeListCheck: "free_list_checks", MisplacedBlocks:
     "misplaced_blocks", Pageblocks: "pageblocks", Setting: "settings", VmCounter: "vm_counters",
-    FreeAccounting: "free_accounting", Zone: "zones",
+    FreeAccounting: "free_accounting", Zone: "zones", PageOwnerStack: "page_owner_stacks",
+    PageOwnerGrowth: "page_owner_growth", PageOwnerSnapshot: "page_owner_snapshots",
 }  # fmt: skip
 
 
@@ -116,6 +118,24 @@ RESERVED = zone(
     highatomic_reserved_pages=10_240, highatomic_free_pages=8_192, highatomic_cap_pages=10_240
 )
 HIGHATOMIC = Pageblocks(0, "Normal", "HighAtomic", 20)
+
+
+def owned(handle: int, pages: int, owner: str | None = "xfs_buf_alloc") -> PageOwnerStack:
+    """A stack of page_owner's."""
+    return PageOwnerStack(handle, pages, None, owner, owner and "xfs", owner and f"r;{owner}", None)
+
+
+def grown(handle: int, first: int, last: int, steadiness: float, rises: int) -> PageOwnerGrowth:
+    """How a stack grew over five snapshots, 10 s apart."""
+    return PageOwnerGrowth(
+        handle, 0.0, 5, 0, first, last, first, last, last - first, (last - first) / 40, steadiness,
+        rises,
+    )  # fmt: skip
+
+
+SNAPSHOTS = [
+    PageOwnerSnapshot(10.0 * n, None, f"s{n}", "show_handles", 2, 5000, 0, False) for n in range(5)
+]
 
 FOUND = {
     "below low": Case(
@@ -264,6 +284,35 @@ FOUND = {
         ["1 free blocks of Movable pageblocks are on Unmovable lists", "1 pages (4 KiB)"],
         unlike=["With HighAtomic involved"],
     ),
+    "a stack that only grows": Case(
+        "page-owner-stack-grows",
+        [owned(7, 1100), grown(7, 100, 1100, 1.0, 4), *SNAPSHOTS],
+        ["xfs_buf_alloc [xfs]: pages only grow, by 3.906 MiB in 5 snapshots",
+         "100 pages in the first snapshot, 1,100 in the last, never fewer than before, more in 4 of"
+         " 4 steps: 25.000 pages/s over 40 s. Stack: r;xfs_buf_alloc"],
+        "warning",
+    ),
+    "a handle that only grows, without a stack": Case(
+        "page-owner-stack-grows",
+        [owned(7, 1100, None), dataclasses.replace(grown(7, 100, 1100, 1.0, 2), slope=None),
+         *SNAPSHOTS],
+        ["Handle 7: pages only grow", "more in 2 of 4 steps."], unlike=["pages/s", "Stack:"],
+    ),
+    "a stack that took the growth": Case(
+        "page-owner-took-growth",
+        [owned(7, 2100), owned(8, 1000), grown(7, 100, 2100, 0.8, 3), grown(8, 500, 1000, 1.0, 1),
+         *SNAPSHOTS],
+        ["xfs_buf_alloc [xfs] took 80.0 % of the growth",
+         "2,000 pages (7.812 MiB) of the 2,500 that 2 stacks gained between the first and the last "
+         "of 5 snapshots; 100 before, 2,100 after."],
+        "notice",
+    ),
+    "an owner of much": Case(
+        "page-owner-large-owner", [owned(7, 100_000), owned(8, 100_000), owned(9, 5, "iomap_x")],
+        ["xfs_buf_alloc [xfs] holds 19.1 % of memory",
+         "200,000 pages (781.2 MiB) of 1,048,576, by 2 stacks"],
+        "notice",
+    ),
 }  # fmt: skip
 
 CLEAR = {
@@ -322,6 +371,33 @@ CLEAR = {
         "thp-falls-back", [event("thp_fault_alloc", 0), event("thp_fault_fallback", 49)],
     ),
     "no block on another list": Case("misplaced-blocks", [], empty=(MisplacedBlocks,)),
+    "a stack that fell once": Case(
+        "page-owner-stack-grows", [owned(7, 1100), grown(7, 100, 1100, 0.75, 3), *SNAPSHOTS]
+    ),
+    "a stack that grew in one step": Case(
+        "page-owner-stack-grows", [owned(7, 1100), grown(7, 100, 1100, 1.0, 1), *SNAPSHOTS]
+    ),
+    "a stack that grew a little": Case(
+        "page-owner-stack-grows", [owned(7, 355), grown(7, 100, 355, 1.0, 4), *SNAPSHOTS]
+    ),
+    "growth in too few snapshots": Case(
+        "page-owner-stack-grows", [owned(7, 1100), grown(7, 100, 1100, 1.0, 3), *SNAPSHOTS[:4]]
+    ),
+    "growth that two share": Case(
+        "page-owner-took-growth",
+        [owned(7, 2100), owned(8, 2100), grown(7, 100, 2100, 1.0, 1), grown(8, 100, 2100, 1.0, 1),
+         *SNAPSHOTS],
+    ),
+    "growth of a little": Case(
+        "page-owner-took-growth", [owned(7, 1123), grown(7, 100, 1123, 1.0, 1), *SNAPSHOTS]
+    ),
+    "an owner of less than a tenth": Case("page-owner-large-owner", [owned(7, 104_857)]),
+    "page cache and anonymous memory": Case(
+        "page-owner-large-owner",
+        [owned(n, 150_000, name) for n, name in enumerate(
+            ("page_cache_ra_unbounded", "do_anonymous_page", "shmem_alloc_folio",
+             "__filemap_get_folio_mpol"))],
+    ),
 }  # fmt: skip
 
 NOT_CHECKED = {
@@ -365,6 +441,22 @@ NOT_CHECKED = {
     ),
     "no misplaced blocks": Case(
         "misplaced-blocks", [], why_not="no table misplaced_blocks in this bundle"
+    ),
+    "one snapshot": Case(
+        "page-owner-stack-grows", [owned(7, 1)],
+        why_not="no table page_owner_growth in this bundle",
+    ),
+    "one snapshot, and whose growth": Case(
+        "page-owner-took-growth", [owned(7, 1)],
+        why_not="no table page_owner_growth in this bundle",
+    ),
+    "a machine of unknown memory": Case(
+        "page-owner-large-owner", [owned(7, 900_000)], target=TARGET | {"total_pages": None},
+        why_not="target.total_pages is unknown in this bundle",
+    ),
+    "handles that nothing resolves": Case(
+        "page-owner-large-owner", [owned(7, 900_000, None)],
+        why_not="page_owner_stacks.owner is unknown in this bundle",
     ),
 }  # fmt: skip
 

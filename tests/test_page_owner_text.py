@@ -37,14 +37,14 @@ FORMS = ("6.1", "6.6", "7.2")
 
 def read(
     tmp_path: Path, data: bytes, selection: po.Selection = po.EVERYTHING, processes: int = 1
-) -> po.Tally:
+) -> dict[str, Any]:
     path = tmp_path / "page_owner"
     path.write_bytes(data)
     with po.Source(str(path)) as source:
         return po.read_page_owner(source, selection, processes=processes)
 
 
-def pages(tally: po.Tally, table: str) -> int:
+def pages(tally: dict[str, Any], table: str) -> int:
     return sum(row[0] for row in tally[table].values())
 
 
@@ -294,7 +294,7 @@ def test_random_bytes_alone(tmp_path_factory: pytest.TempPathFactory, noise: byt
     folder = tmp_path_factory.mktemp("po")
     noise = b"x" + noise  # or else it might be gzip's
     assert read(folder, noise)["records"] == 0
-    for reader in (po.read_show_stacks, po.read_show_handles, po.read_show_stacks_handles):
+    for reader in (by_stack, po.read_show_handles, po.read_show_stacks_handles):
         with po.Source(str(folder / "page_owner")) as source:
             counted = reader(source)
             assert not counted.pages and not counted.stacks
@@ -513,6 +513,16 @@ def test_allocators(stack: str, name: bytes) -> None:
 SNAPSHOT = next(series(STACKS, 1))
 
 
+def by_stack(source: po.Source) -> po.Counted:
+    """``show_stacks`` with the stacks themselves as keys."""
+    ids: dict[bytes, int] = {}
+    counted = po.read_show_stacks(source, ids)
+    counted.pages = {
+        stack: counted.pages[key] for stack, key in ids.items() if key in counted.pages
+    }
+    return counted
+
+
 def small(tmp_path: Path, text: str | bytes, reader: Any) -> po.Counted:
     path = tmp_path / "small"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
@@ -522,9 +532,35 @@ def small(tmp_path: Path, text: str | bytes, reader: Any) -> po.Counted:
 
 
 def test_show_stacks(tmp_path: Path) -> None:
-    counted = small(tmp_path, show_stacks(SNAPSHOT), po.read_show_stacks)
+    counted = small(tmp_path, show_stacks(SNAPSHOT), by_stack)
     assert counted.pages == {stack.text.encode(): number for stack, number in SNAPSHOT}
     assert (counted.skipped, counted.truncated) == (0, False)
+
+
+@settings(max_examples=60)
+@given(st.lists(st.lists(st.integers(0, 11), unique=True, max_size=12), min_size=1, max_size=6))
+def test_show_stacks_in_any_order(
+    tmp_path_factory: pytest.TempPathFactory, snapshots: list[list[int]]
+) -> None:
+    """What the file before listed is a guess and no more."""
+    # Some begin as others do, or end as others begin.
+    lines = [" f+0x1/0x2\n", " g+0x1/0x2\n", " f+0x1/0x2\n g+0x1/0x2\n"]
+    stacks = [one + two for one in lines for two in ("", *lines)]
+    path = tmp_path_factory.mktemp("po") / "s"
+    ids: dict[bytes, int] = {}
+    order: list[Any] = []
+    for position, numbers in enumerate(snapshots):
+        path.write_text(
+            "".join(f"{stacks[n]}nr_base_pages: {n + position + 1}\n\n" for n in numbers)
+        )
+        with po.Source(str(path)) as source:
+            counted = po.read_show_stacks(source, ids, order)
+        assert counted.skipped == 0
+        expected: dict[int, int] = {}
+        for n in numbers:  # two of the twelve are the same stack
+            key = po.stack_id(stacks[n].encode())
+            expected[key] = expected.get(key, 0) + n + position + 1
+        assert counted.pages == expected
 
 
 def test_show_handles(tmp_path: Path) -> None:
@@ -552,7 +588,7 @@ def test_show_stacks_handles(tmp_path: Path) -> None:
 def test_small_files_cut_anywhere(tmp_path: Path, kind: str) -> None:
     three = sorted(SNAPSHOT, key=lambda item: len(item[0].text))[:3]
     text, reader = {
-        "stacks": (show_stacks(three), po.read_show_stacks),
+        "stacks": (show_stacks(three), by_stack),
         "handles": (show_handles(three), po.read_show_handles),
         "stacks_handles": (show_stacks_handles([s for s, _ in three]), po.read_show_stacks_handles),
     }[kind]
@@ -588,7 +624,7 @@ def test_a_damaged_record_of_show_handles_is_skipped(tmp_path: Path, damage: str
      " a+0x1/0x2\nhandle: 3\nnr_base_pages: 1\n\n"],
 )  # fmt: skip
 def test_a_damaged_record_of_show_stacks_is_skipped(tmp_path: Path, damage: str) -> None:
-    counted = small(tmp_path, show_stacks(SNAPSHOT[:2]) + damage, po.read_show_stacks)
+    counted = small(tmp_path, show_stacks(SNAPSHOT[:2]) + damage, by_stack)
     assert counted.pages == {stack.text.encode(): number for stack, number in SNAPSHOT[:2]}
     assert counted.skipped == 1
 
