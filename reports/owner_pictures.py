@@ -338,23 +338,25 @@ def slab_owner(tables: Tables, page_size: int | None) -> dict[str, Any]:
     """The graph and the groups of table ``slab_owner_stacks``, a slab cache being the root."""
     rows = tables["slab_owner_stacks"]
     sized = [row for row in rows if row["bytes"] is not None]
-    held = [row for row in sized if row["bytes"] > 0]
-    stacks = [(f"{row['cache']};{row['stack'] or NO_STACK}", row["bytes"]) for row in held]
+    # A text that does not tell how large objects are still tells how many there are.
+    unit = "bytes" if sized else "objects"
+    held = [row for row in sized or rows if row[unit] > 0]
+    stacks = [(f"{row['cache']};{row['stack'] or NO_STACK}", row[unit]) for row in held]
     owners = [
-        ((*owner_pair(row["stack"]), row["cache"]), row["bytes"], row["objects"]) for row in held
+        ((*owner_pair(row["stack"]), row["cache"]), row[unit], row["objects"]) for row in held
     ]
     return {
         "flames": _flames(
             stacks,
-            "bytes",
-            "Flame graph: bytes of slab objects, by cache and allocation stack",
+            unit,
+            f"Flame graph: slab objects by cache and allocation stack, width in {unit}",
             slab_frame_kind,
             "slab_owner_stacks.csv",
         ),
         "total": sum(amount for _, amount in stacks),
-        "unit": "bytes",
+        "unit": unit,
         "stacks": len(held),
-        "unsized": len(rows) - len(sized),
+        "unsized": len(rows) - len(sized) if sized else 0,
         "owners": _groups(owners, ("owner", "module", "cache")),
         "caches": _groups((((names[2],), *rest) for names, *rest in owners), ("cache",)),
     }

@@ -14,7 +14,7 @@ import shutil
 import stat
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -434,6 +434,16 @@ class TestReport:
         )
         titles = [texts(title) for title in elements(picture, "title")]
         assert any(title.startswith("dentry: 56.25 KiB (57,600 bytes)") for title in titles)
+
+    def test_objects_of_unknown_size_are_counted(self, tmp_path: Path) -> None:
+        contents = made.tables()
+        title, row_type, rows, section = contents["slab_owner_stacks"]
+        rows = [replace(row, bytes=None) for row in rows]
+        contents["slab_owner_stacks"] = (title, row_type, rows, section)
+        html = render(made.write_bundle(tmp_path / "bundle", contents), NOTHING)
+        said = texts(by_id(parse(html), "picture-slab_owner"))
+        assert "Who holds 1,315 slab objects, by 4 allocation stacks" in said
+        assert "kmalloc-96: 1,010 objects, 76.8 %" in said
 
     def test_the_stacks_can_be_taken_along(self, html: str) -> None:
         links = [a for a in elements(parse(html), "a") if a.get("download")]
