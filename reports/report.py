@@ -2,7 +2,8 @@
 """
 The report: a bundle and its findings as one HTML file that needs nothing else.
 
-``render`` is a pure function: the same bundle gives the same bytes. Everything that is in a bundle
+``render`` is a pure function: the same bundle gives the same bytes (where the same program draws
+the flame graphs). Everything that is in a bundle
 is hostile until shown otherwise (a process may call itself ``<script>``): every value goes through
 one environment that makes control characters visible and escapes, no value becomes markup, style,
 script or an address, and a policy in the page forbids whatever might slip through.
