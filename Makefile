@@ -11,8 +11,10 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Debian packages: to make the environment; to boot kernels (qemu, a C compiler for the guest's init,
 # cpio for its initramfs); to open the report in a browser, and the FlameGraph that it draws with.
 VENV_PACKAGES := python3-venv
-LAB_PACKAGES := qemu-system-x86 gcc libc6-dev cpio xz-utils
-TEST_PACKAGES := chromium-headless-shell libdevel-nytprof-perl
+LAB_PACKAGES := qemu-system-x86 gcc libc6-dev cpio xz-utils e2fsprogs
+# To build the kernel with PAGE_OWNER.
+BUILD_PACKAGES := bc flex bison libelf-dev libssl-dev
+TEST_PACKAGES := chromium-headless-shell libdevel-nytprof-perl zstd
 BENCH_PACKAGES := crash
 
 CHECKED := drgn/*.py reports
@@ -52,7 +54,12 @@ report: $(READY) ## report of VMCORE=… VMLINUX=…, or of this machine without
 test: $(READY) ## lint, types, unit tests, lab tests on real kernels, the report in a browser
 	@tools/apt-install $(LAB_PACKAGES) $(TEST_PACKAGES)
 	@$(MAKE) --no-print-directory lint
-	$(BIN)/pytest
+	$(BIN)/pytest -m 'not owner_kernel'
+
+.PHONY: test-owner
+test-owner: $(READY) ## the tests on a kernel with PAGE_OWNER, which is built first (ten minutes)
+	@tools/apt-install $(LAB_PACKAGES) $(BUILD_PACKAGES)
+	$(BIN)/pytest -m owner_kernel
 
 .PHONY: lint
 lint: $(READY) ## ruff and mypy
@@ -62,9 +69,10 @@ lint: $(READY) ## ruff and mypy
 
 .PHONY: bench
 bench: $(READY) ## how fast each probe is, with the naive way beside it
-	@tools/apt-install $(LAB_PACKAGES) $(BENCH_PACKAGES)
+	@tools/apt-install $(LAB_PACKAGES) $(BUILD_PACKAGES) $(BENCH_PACKAGES)
 	@$(BIN)/python tests/bench.py
 	@$(BIN)/python tests/bench_owner.py
+	@$(BIN)/python tests/bench_page_owner.py
 
 .PHONY: lock
 lock: $(READY) ## renew requirements.lock from pyproject.toml

@@ -64,6 +64,8 @@ from page_owner import listed_handles
 from stack_depot import folded_stacks, stack_depot
 from target import open_target
 
+pytestmark = pytest.mark.owner_kernel
+
 def timed(name, work):
     begin = time.monotonic()
     result = work()

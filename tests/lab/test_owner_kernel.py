@@ -21,6 +21,8 @@ from live import run_live
 from owner_inputs import OwnerInputs, owner_inputs
 from target import open_target
 
+pytestmark = pytest.mark.owner_kernel
+
 STACKS = "sys/kernel/debug/page_owner_stacks"
 LEAK_PAGES = 250  # guest/workload_owner.c
 

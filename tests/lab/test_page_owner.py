@@ -44,6 +44,8 @@ from reports.bundle import Bundle, Writer
 from reports.collect import collect, run_section
 from reports.sections import SECTIONS, Memory
 
+pytestmark = pytest.mark.owner_kernel
+
 STACKS = "sys/kernel/debug/page_owner_stacks"
 
 
