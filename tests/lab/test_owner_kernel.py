@@ -97,8 +97,9 @@ def test_the_modules_pages_are_in_show_stacks(owner: Capture, reading: str) -> N
     for function, expected in EXACT.items():
         assert module[function]["pages"] == expected
         assert pages[function] == expected, function
-    # As many as there were to be had without waiting.
-    assert pages["mmscope_lab_hold_atomic"] == module["mmscope_lab_hold_atomic"]["pages"] > 0
+    # As many as it took.
+    for function in ("mmscope_lab_hold_atomic", "mmscope_lab_hold_fallback"):
+        assert pages[function] == module[function]["pages"] > 0
     assert pages["mmscope_lab_churn"] == 0
     # Beside its pages vmalloc has bookkeeping.
     assert module["mmscope_lab_hold_vmalloc"]["pages"] == 1600
@@ -173,7 +174,7 @@ def test_reserves_and_mixed_blocks(owner: Capture) -> None:
 
     for zone in ("DMA32", "Normal"):
         assert blocks("blocks type")[zone]["HighAtomic"] >= 2
-    assert sum(zone["Movable"] for zone in blocks("mixed blocks").values()) >= 1
+    assert sum(zone["Movable"] for zone in blocks("mixed blocks").values()) >= 10
 
 
 def test_processes_have_the_names_they_should(prog: Program) -> None:

@@ -242,6 +242,27 @@ static void fill_and_free(void)
 	say("    filled %zu MiB, freed a quarter", filled >> 20);
 }
 
+// Movable pageblocks with pages in them that ask for another type: column 2 of the tables with that heading, one a node.
+static long mixed_blocks(void)
+{
+	static char text[64 << 10];
+	long sum = 0, movable;
+
+	read_file("/proc/pagetypeinfo", text, sizeof(text));
+	for (char *at = text; (at = strstr(at, "Number of mixed blocks")); )
+		for (at = strchr(at, '\n') + 1; sscanf(at, "Node %*d, zone %*s %*d %ld", &movable) == 1; at = strchr(at, '\n') + 1)
+			sum += movable;
+	return sum;
+}
+
+// Once unmovable pageblocks are full, single pages of movable ones are taken (mm/page_alloc.c, __rmqueue_steal).
+static void pollute(void)
+{
+	for (int tries = 0; tries < 60 && mixed_blocks() < 10; tries++)
+		ask_module("fallback", 256);
+	say("    %ld movable blocks are mixed", mixed_blocks());
+}
+
 // What needs whole blocks, and what does not.
 static void hold_blocks(void)
 {
@@ -310,6 +331,7 @@ void workload_owner(void)
 	keep_child("filler", fill_and_free);
 	hold_single_pages();
 	leak();
+	pollute();
 	let_go(spare);
 	say("    done: %ld pages leaked", (long)LEAK_STEPS * LEAK_PAGES);
 }

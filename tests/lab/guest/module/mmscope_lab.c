@@ -5,7 +5,7 @@
 // /sys/kernel/debug/mmscope_lab: write "NAME NUMBER", one command a write; read what each function holds now, a line
 // each: name, allocations, pages, objects, bytes per object. Nothing is held before the first command.
 //
-// What is exact: the pages of `order0`, `order3`, `movable`, `leak`, `level`, `atomic` and `tree` are exactly those of
+// What is exact: the pages of all but `vmalloc` and the slab functions are exactly those of
 // the stacks that have the function's name in them, for these functions allocate pages and nothing else: the pages are
 // strung together through themselves. `vmalloc` is exact among the stacks that also have vmalloc's own frames; its
 // bookkeeping (kmalloc, page tables) may add stacks of other shapes. Of the slab functions the objects are exact; the
@@ -102,6 +102,15 @@ static noinline int mmscope_lab_hold_vmalloc(struct held *held, long number)
 		held->allocations++;
 		held->pages += VMALLOC_PAGES;
 	}
+	return 0;
+}
+
+// Unmovable pages for which no unmovable pageblock has room.
+static noinline int mmscope_lab_hold_fallback(struct held *held, long number)
+{
+	while (number-- > 0)
+		if (!keep(held, alloc_pages(GFP_KERNEL, 0), 0))
+			return -ENOMEM;
 	return 0;
 }
 
@@ -261,6 +270,7 @@ static struct {
 	{ "order3", "mmscope_lab_hold_order3", mmscope_lab_hold_order3, 3 },
 	{ "movable", "mmscope_lab_hold_movable", mmscope_lab_hold_movable, 0 },
 	{ "vmalloc", "mmscope_lab_hold_vmalloc", mmscope_lab_hold_vmalloc, 0 },
+	{ "fallback", "mmscope_lab_hold_fallback", mmscope_lab_hold_fallback, 0 },
 	{ "leak", "mmscope_lab_leak", mmscope_lab_leak, 0 },
 	{ "level", "mmscope_lab_hold_level", mmscope_lab_hold_level, 1 },
 	{ "churn", "mmscope_lab_churn", mmscope_lab_churn, 0 },
