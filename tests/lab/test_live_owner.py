@@ -13,6 +13,8 @@ from live import run_live
 
 from reports.bundle import Bundle
 
+pytestmark = pytest.mark.owner_kernel
+
 HELD = 700
 LEAKED = 300  # pages a step
 STEPS = 5
@@ -63,8 +65,6 @@ import numpy as np
 from page_owner import listed_handles
 from stack_depot import folded_stacks, stack_depot
 from target import open_target
-
-pytestmark = pytest.mark.owner_kernel
 
 def timed(name, work):
     begin = time.monotonic()
