@@ -58,6 +58,9 @@ with open("/sys/kernel/debug/page_owner", "rb", buffering=0) as file:
         size += len(data)
 with open("/out/runs.csv", "a") as file:
     file.write(f"cat,0,{{time.monotonic() - begin:.3f}}\\n")
+run("memory", "collect", "--only", "page_owner", "--symbols", "/vmlinux", "-o", "/out/memory")
+run("watch", "watch", "--interval", "0.5", "--count", "14", "-o", "/out/watch", meanwhile=leak)
+# Last, since drgn reads debug info with OpenMP, which a forked child cannot use again.
 # In one process, as an interactive session would: debug info loaded, then pages by stack, which is
 # what show_handles prints, and then the names of all stacks.
 from pathlib import Path
@@ -87,8 +90,6 @@ held = sum(pages[handle] for handle, stack in zip(handles.tolist(), stacks)
            if "mmscope_lab_hold_order0 [mmscope_lab]" in stack.split(";"))
 with open("/out/held", "w") as file:
     file.write(str(held))
-run("memory", "collect", "--only", "page_owner", "--symbols", "/vmlinux", "-o", "/out/memory")
-run("watch", "watch", "--interval", "0.5", "--count", "14", "-o", "/out/watch", meanwhile=leak)
 """
 
 
