@@ -21,7 +21,7 @@ def plain_page_owner(path: str) -> None:
     pages: dict[int, int] = {}
     stacks: dict[int, str] = {}
     stack, order = "", 0
-    with open(path) as file:
+    with open(path, errors="replace") as file:
         for line in file:
             if FRAME.match(line):
                 stack += line
@@ -47,7 +47,7 @@ def plain_stacks(paths: list[str]) -> None:
     stacks: dict[int, str] = {}
     for position, path in enumerate(paths):
         stack, count = "", 0
-        with open(path) as file:
+        with open(path, errors="replace") as file:
             for line in file:
                 if FRAME.match(line):
                     stack += line
@@ -71,7 +71,7 @@ def plain_handles(resolver: str, paths: list[str]) -> None:
     stacks: dict[int, str] = {}
     handle = count = 0
     for position, path in enumerate(paths):
-        with open(path) as file:
+        with open(path, errors="replace") as file:
             for line in file:
                 if match := HANDLE.match(line):
                     handle = int(match.group(1))
@@ -82,7 +82,7 @@ def plain_handles(resolver: str, paths: list[str]) -> None:
                 if BLANK.match(line):
                     pages.setdefault(handle, {})[position] = count
     stack = ""
-    with open(resolver) as file:
+    with open(resolver, errors="replace") as file:
         for line in file:
             if FRAME.match(line):
                 stack += line
