@@ -233,6 +233,7 @@ int main(void)
 		return 1;
 	signal(SIGPIPE, SIG_IGN);
 	mount_all();
+	sethostname("lab-guest", 9);
 	say("up");
 	load_modules();
 	if (ioperm(PVPANIC_PORT, 1, 1))
