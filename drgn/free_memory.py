@@ -14,7 +14,7 @@ from functools import cached_property
 from drgn import FaultError, Program
 from free_lists import FreeBlockFinder, FreeBlocks, FreeLists, free_lists
 from pageblocks import PageblockPages, PageblockTypes, pageblock_types
-from pcp_lists import PcpFinder, PcpPages
+from pcp_lists import PcpCheck, PcpFinder, PcpPages, pcp_pages
 from struct_pages import Consumer, Scan, flag_fields, scan_struct_pages
 from zones import (
     FreeAccounting,
@@ -58,7 +58,7 @@ class FreeMemory:
         self._raise_failure(2)
         return self._pageblocks
 
-    def accounting(self, pcp_pages: dict[tuple[int, str], int] | None) -> list[FreeAccounting]:
+    def accounting(self, on_pcp_lists: dict[tuple[int, str], int] | None) -> list[FreeAccounting]:
         """NR_FREE_PAGES of every zone against its parts."""
         if isinstance(self.counters, Exception):
             raise self.counters
@@ -66,8 +66,12 @@ class FreeMemory:
             self.counters,
             self._list_pages(isolate=False),
             self._list_pages(isolate=True),
-            pcp_pages,
+            on_pcp_lists,
         )
+
+    @cached_property
+    def pcp_lists(self) -> tuple[list[PcpPages], list[PcpCheck]]:
+        return pcp_pages(self.prog, self.pcp, self.types.names)
 
     @cached_property
     def lists(self) -> FreeLists:

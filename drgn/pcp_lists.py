@@ -181,7 +181,7 @@ if __name__ == "__main__":
 
     def tables(prog: Program) -> list[tuple[str, type, list[Any]]]:
         memory = scan_free_memory(prog)
-        rows, checks = pcp_pages(prog, memory.pcp, memory.types.names)
+        rows, checks = memory.pcp_lists
         found: list[tuple[str, type, list[Any]]] = [("Per-CPU lists", PcpPages, rows)]
         if checks:
             found.append(("Pagesets whose count differs from their lists", PcpCheck, checks))

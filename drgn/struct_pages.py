@@ -12,7 +12,7 @@ they are read: each chunk is one instant, the whole is not.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -118,14 +118,6 @@ def valid_page_ranges(prog: Program) -> list[tuple[int, int, int]]:
         (start, end, mem_map.value_() + start * size)
         for start, end, mem_map in for_each_valid_page_range(prog)
     ]
-
-
-def for_each_chunk(prog: Program, columns: Sequence[str]) -> Iterator[PageChunk]:
-    """The same pass as an iterator, for ad-hoc work in an interactive session."""
-    dtype = struct_dtype(prog.type("struct page"), {name: COLUMNS[name] for name in columns})
-    for start_pfn, end_pfn, address in valid_page_ranges(prog):
-        for first, array in read_array(prog, address, end_pfn - start_pfn, dtype, Gaps()):
-            yield PageChunk(start_pfn + first, address + first * dtype.itemsize, array)
 
 
 @dataclass(frozen=True)

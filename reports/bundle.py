@@ -15,7 +15,6 @@ name inside the folder, and names must be identifiers, since SQL is written with
 
 import contextlib
 import csv
-import dataclasses
 import datetime
 import json
 import os
@@ -455,8 +454,3 @@ READERS: dict[str, Callable[[str], Any]] = {
     "string": str,
     "boolean": {"true": True, "false": False}.__getitem__,
 }
-
-
-def as_dict(row: Any) -> dict[str, Any]:
-    """A row of a probe as a dictionary, as :meth:`Bundle.rows` gives it."""
-    return dataclasses.asdict(row)

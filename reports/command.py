@@ -332,8 +332,8 @@ def run_show(args: argparse.Namespace) -> int:
         for name, title in views_of(bundle).items():
             print(f"{name:24} {title} (computed)")
         return DONE
-    if args.what not in bundle.tables and args.what in views_of(bundle):
-        return show_view(bundle, args.what, args.format)
+    if args.what not in bundle.tables and show_view(bundle, args.what, args.format):
+        return DONE
     shown = bundle.table(args.what)
     cells = ([row[c.name] for c in shown.columns] for row in bundle.rows(args.what))
     print_rows(shown.columns, cells, form=args.format, title=shown.title)
@@ -350,14 +350,21 @@ def views_of(bundle: Bundle) -> dict[str, str]:
     return {name: title for name, title, _ in views() if name not in missing}
 
 
-def show_view(bundle: Bundle, name: str, form: str) -> int:
-    """Print a view over a bundle's tables."""
-    from reports.tables import open_database, view_columns
-
+def show_view(bundle: Bundle, name: str, form: str) -> bool:
+    """Print a view over a bundle's tables; False if there is none of that name."""
+    try:
+        from reports.tables import open_database, view_columns, views
+    except ImportError:
+        return False
+    titles = {view: title for view, title, _ in views()}
+    if name not in titles:
+        return False
     database = open_database(bundle)
+    if name in database.missing:
+        return False
     cells = (list(row.values()) for row in database.rows(f"select * from {name}"))
-    print_rows(view_columns(database, name), cells, form=form, title=views_of(bundle)[name])
-    return DONE
+    print_rows(view_columns(database, name), cells, form=form, title=titles[name])
+    return True
 
 
 def show_section(args: argparse.Namespace) -> int:

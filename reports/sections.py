@@ -59,7 +59,7 @@ from pageblocks import (
     parse_pagetypeinfo,
     read_pagetypeinfo_blocks,
 )
-from pcp_lists import PcpCheck, PcpPages, pcp_pages, read_zoneinfo_pcp
+from pcp_lists import PcpCheck, PcpPages, read_zoneinfo_pcp
 from settings import Setting, read_settings, settings
 from slab_caches import (
     SlabCache,
@@ -281,7 +281,7 @@ def accounting_from_memory(memory: Memory) -> Found:
     found = Found(notes=_gap_note(free), unreadable_bytes=free.scan.gaps.bytes)
     pcp: dict[tuple[int, str], int] | None = None
     try:
-        pcp = pages_by_zone(pcp_pages(memory.prog, free.pcp, free.types.names)[0])
+        pcp = pages_by_zone(free.pcp_lists[0])
     except (FaultError, LookupError, ValueError) as error:
         found.notes.append(f"pages on per-CPU lists unknown: {error}")
     rows = free.accounting(pcp)
@@ -306,7 +306,7 @@ def free_lists_from_files(files: Files) -> Found:
 
 def pcp_lists_from_memory(memory: Memory) -> Found:
     free = memory.free
-    rows, checks = pcp_pages(memory.prog, free.pcp, free.types.names)
+    rows, checks = free.pcp_lists
     found = Found(notes=_gap_note(free), unreadable_bytes=free.scan.gaps.bytes)
     if checks:
         memory.disagreement(
