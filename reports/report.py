@@ -34,7 +34,6 @@ from markupsafe import Markup
 from rows import Column
 
 from reports import (
-    TEMPLATES,
     __version__,
     charts,
     display,
@@ -47,6 +46,7 @@ from reports.bundle import IDENTIFIER, Bundle, BundleError, Section, Table
 from reports.findings import SEVERITIES, Finding, Verdict
 from reports.watermarks import watermarks
 
+TEMPLATES = Path(__file__).resolve().parent.parent / "templates"
 # A browser lays five hundred rows out at once; nobody reads more in a report.
 MAX_ROWS = 500
 # A stack is as long as ten other rows.

@@ -25,9 +25,10 @@ from settings import Setting
 from vm_counters import VmCounter
 from zones import FreeAccounting, Zone
 
-from reports import FINDINGS, display
+from reports import display
 from reports.bundle import Bundle, Section, Writer
 from reports.findings import (
+    FINDINGS,
     SEVERITIES,
     Question,
     Verdict,

@@ -23,10 +23,10 @@ import report_bundle as made
 from hostile_text import visible
 from rows import columns
 
-from reports import TEMPLATES, display
+from reports import display
 from reports.bundle import Bundle, Section
 from reports.findings import Finding, NotChecked, Verdict
-from reports.report import MAX_ROWS, PICTURES, render, sentence, write
+from reports.report import MAX_ROWS, PICTURES, TEMPLATES, render, sentence, write
 
 NOTHING = Verdict([], [], [])
 # Elements that load, embed, submit or redirect; and those that only we may have, and once.
