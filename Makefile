@@ -52,14 +52,9 @@ report: $(READY) ## report of VMCORE=… VMLINUX=…, or of this machine without
 
 .PHONY: test
 test: $(READY) ## lint, types, unit tests, lab tests on real kernels, the report in a browser
-	@tools/apt-install $(LAB_PACKAGES) $(TEST_PACKAGES)
+	@tools/apt-install $(LAB_PACKAGES) $(TEST_PACKAGES) $(BUILD_PACKAGES)
 	@$(MAKE) --no-print-directory lint
-	$(BIN)/pytest -m 'not owner_kernel'
-
-.PHONY: test-owner
-test-owner: $(READY) ## the tests on a kernel with PAGE_OWNER, which is built first (ten minutes)
-	@tools/apt-install $(LAB_PACKAGES) $(BUILD_PACKAGES)
-	$(BIN)/pytest -m owner_kernel
+	$(BIN)/pytest
 
 .PHONY: lint
 lint: $(READY) ## ruff and mypy

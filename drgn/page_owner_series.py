@@ -305,6 +305,11 @@ def growth_rows(series: Series) -> Iterator[tuple[Any, ...]]:
     # The slope's sum over all snapshots is one over what stayed the same, with these sums.
     sums = [0.0, *itertools.accumulate(centred)]
     for key, runs in series.history.items():
+        if len(runs) == 2:  # as most: never changed
+            here = runs[1]
+            flat_slope = 0.0 if known else None
+            yield key, times[0], count, 0, here, here, here, here, 0, flat_slope, 1.0, 0
+            continue
         first = listed = gaps = rises = falls = 0
         last, weighted = None, 0.0
         pages = [max(number, 0) for number in runs[1::2]]
