@@ -14,7 +14,7 @@ VENV_PACKAGES := python3-venv
 LAB_PACKAGES := qemu-system-x86 gcc libc6-dev cpio xz-utils e2fsprogs
 # To build the kernel with PAGE_OWNER.
 BUILD_PACKAGES := bc flex bison libelf-dev libssl-dev
-TEST_PACKAGES := chromium-headless-shell libdevel-nytprof-perl zstd
+TEST_PACKAGES := chromium-headless-shell libdevel-nytprof-perl zstd makedumpfile
 BENCH_PACKAGES := crash
 
 CHECKED := drgn/*.py reports

@@ -18,12 +18,13 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from core_file import left_out, missing_bytes
 from hostile_text import visible
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as ProgressBar
 from rows import columns
-from target import TargetError, describe, missing_bytes, open_target
+from target import TargetError, describe, open_target
 from terminal import FORMATS, print_rows
 from text_source import TextError
 
@@ -244,6 +245,8 @@ def open_source(args: argparse.Namespace) -> tuple[Memory | Files, str, dict[str
             "the dump was cut short"
         )
         say(f"{args.core}: {notes['truncated']}; reading what is there")
+    if args.core is not None and (words := left_out(args.core)):
+        notes["left_out"] = words
     return Memory(prog), name, notes
 
 
@@ -301,7 +304,8 @@ def run_collect(args: argparse.Namespace) -> int:
         or not SECTIONS[section.section].optional
         or section.section in args.only
     ]
-    return missing_sections(expected, bool(notes))
+    # What was left out of a dump on purpose is no fault of the reading.
+    return missing_sections(expected, bool(notes.keys() - {"left_out"}))
 
 
 def missing_sections(sections: list[Section], incomplete: bool) -> int:

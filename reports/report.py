@@ -68,6 +68,7 @@ FACTS = {
 # What the reader must know of the reading before any number: `collect` notes it in the target.
 CAVEATS = {
     "truncated": "The dump is not whole",
+    "left_out": "makedumpfile left memory out of the dump",
     "fallback": "The kernel's memory was not read, only /proc and /sys",
 }
 # What a section is called in the page; others go by their name.
