@@ -56,6 +56,11 @@ test: $(READY) ## lint, types, unit tests, lab tests on real kernels, the report
 	@$(MAKE) --no-print-directory lint
 	$(BIN)/pytest
 
+.PHONY: soak
+soak: $(READY) ## a vmcore damaged in a thousand ways: nothing may crash, hang or grow (an hour)
+	@tools/apt-install $(LAB_PACKAGES)
+	$(BIN)/python tests/soak.py $(if $(SEEDS),--seeds $(SEEDS))
+
 .PHONY: lint
 lint: $(READY) ## ruff and mypy
 	$(BIN)/ruff format --check .

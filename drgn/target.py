@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from core_file import ET_CORE, KDUMP, build_id, elf_type, split_part
+from cpus import online_cpus
 from drgn import (
     FaultError,
     MissingDebugInfoError,
@@ -23,7 +24,6 @@ from drgn import (
     Program,
     ProgramFlags,
 )
-from drgn.helpers.linux.cpumask import for_each_online_cpu
 from drgn.helpers.linux.mmzone import for_each_online_pgdat
 from drgn.helpers.linux.timekeeping import ktime_get_real_seconds, uptime
 
@@ -249,7 +249,7 @@ def describe(prog: Program, source: str) -> Target:
         captured_at=read(captured_at),
         uptime_seconds=read(lambda: round(uptime(prog), 3)),
         total_pages=read(lambda: sum(z.present_pages.value_() for z in _zones(prog))),
-        online_cpus=read(lambda: len(list(for_each_online_cpu(prog)))),
+        online_cpus=read(lambda: len(online_cpus(prog))),
         source=source or "/proc/kcore",
     )
 
