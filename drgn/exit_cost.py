@@ -74,7 +74,7 @@ def exit_costs(rows: Iterable[PageTables], *, dontneed_frees_tables: bool) -> li
         levels = (row.pte_tables, row.pmd_tables, row.pud_tables, row.p4d_tables)
         tables = 1 + sum(level or 0 for level in levels)
         deposited, huge = row.deposited_pte_tables or 0, row.huge_pmds or 0
-        base = (row.present_ptes or 0) - (row.special_ptes or 0)
+        base = (row.present_ptes or 0) - (row.zero_ptes or 0) - (row.special_ptes or 0)
         walk = PRICES.slot * row.exit_pte_slots
         in_tables = walk + PRICES.table * tables + PRICES.deposited * deposited
         everything = in_tables + PRICES.page * base + PRICES.huge * huge

@@ -208,7 +208,11 @@ def kernel_root(prog: Program) -> Entries:
 
 @dataclass(frozen=True)
 class TableChunk:
-    """Tables of one level that were read together, in the order of their physical addresses."""
+    """
+    Tables of one level that were read together, in the order of their physical addresses.
+
+    The entries are overwritten by those of the next chunk: copy what is to be kept.
+    """
 
     level: int
     roots: NDArray[np.int32]  # index of the root that each table belongs to
@@ -236,8 +240,11 @@ class Walk:
     gaps: Gaps = field(default_factory=Gaps)
 
 
-# Tables in a chunk: a root's number must fit beside its address in one sortable word.
+# Tables in a chunk.
 CHUNK_TABLES = CHUNK_BYTES >> 12
+# Memory that is read in larger pieces comes fresh from the system each time, and faults.
+READ_BYTES = 64 << 10
+# The number of a table's root and its address must fit into one sortable word.
 MAX_ROOTS = 1 << 12
 
 
@@ -274,6 +281,7 @@ def walk_page_tables(
     bounds = (start, end - 1)
     order = np.argsort(roots)
     bases = np.full(len(roots), prefix, np.uint64)
+    buffer = np.empty((CHUNK_TABLES, form.slots), np.uint64)
     todo = [_Tables(0, order.astype(np.int32), roots[order], bases)]
     walk.tables[:, 0] += 1
     while todo:
@@ -282,7 +290,7 @@ def walk_page_tables(
             # The rest waits, while the first chunk is followed down.
             todo.append(wanted.part(slice(CHUNK_TABLES, None)))
             wanted = wanted.part(slice(CHUNK_TABLES))
-        chunk = _read_tables(prog, form, wanted, walk)
+        chunk = _read_tables(prog, form, wanted, walk, buffer)
         if not len(chunk):
             continue
         _blank_outside(form, chunk, bounds)
@@ -317,18 +325,22 @@ class _Tables:
         return _Tables(self.level, self.roots[which], self.frames[which], self.addresses[which])
 
 
-def _read_tables(prog: Program, form: PageTableFormat, wanted: _Tables, walk: Walk) -> TableChunk:
-    """Read tables, those that can be."""
+def _read_tables(
+    prog: Program, form: PageTableFormat, wanted: _Tables, walk: Walk, buffer: Entries
+) -> TableChunk:
+    """Read tables, those that can be, into a buffer."""
     page = 1 << form.page_shift
     frames, back = np.unique(wanted.frames, return_inverse=True)
     table = np.dtype(("<u8", (form.slots,)))
-    entries = np.empty((len(frames), form.slots), np.uint64)
+    entries = buffer[: len(frames)]
     read = np.zeros(len(frames), np.bool_)
     breaks = np.flatnonzero(np.diff(frames) != page) + 1
     firsts = [0, *breaks.tolist()]
     for first, behind in zip(firsts, [*firsts[1:], len(frames)], strict=True):
         run = int(frames[first]), behind - first
-        for at, data in read_array(prog, *run, table, walk.gaps, physical=True):
+        for at, data in read_array(
+            prog, *run, table, walk.gaps, physical=True, chunk_bytes=READ_BYTES
+        ):
             entries[first + at : first + at + len(data)] = data
             read[first + at : first + at + len(data)] = True
     if len(frames) < len(back):  # a table of several roots

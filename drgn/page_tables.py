@@ -401,7 +401,7 @@ class _Reader:
     def _take_ptes(self, chunk: TableChunk, owners: NDArray[np.int64]) -> NDArray[np.int64]:
         form, scan, count = self.form, self.scan, len(chunk)
         flat = chunk.entries.ravel()
-        some = np.flatnonzero(flat)
+        some = np.flatnonzero(flat != 0)
         kinds = entry_kinds(form, self.kinds, self.zero, flat[some])
         rows = some // form.slots
         # What each table has of each kind.
@@ -649,7 +649,7 @@ def page_tables(scan: PageTableScan) -> list[PageTables]:
                 empty_pte_tables=sums["empty"],
                 present_ptes=int(kinds[[PAGE, ZERO, SPECIAL]].sum()),
                 zero_ptes=int(kinds[ZERO]),
-                special_ptes=int(kinds[[ZERO, SPECIAL]].sum()),
+                special_ptes=int(kinds[SPECIAL]),
                 swap_ptes=int(kinds[SWAP]),
                 migration_ptes=int(kinds[MIGRATION]),
                 device_ptes=int(kinds[DEVICE]),

@@ -57,7 +57,7 @@ def walked(
 ) -> tuple[list[TableChunk], Walk]:
     walk = new_walk(form, len(roots))
     chunks = walk_page_tables(memory.prog, form, np.array(roots, np.uint64), walk, **arguments)
-    return list(chunks), walk
+    return [replace(chunk, entries=chunk.entries.copy()) for chunk in chunks], walk
 
 
 def leaves(form: PageTableFormat, chunks: list[TableChunk]) -> set[tuple[int, int, int, int]]:
