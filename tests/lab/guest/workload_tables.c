@@ -421,5 +421,4 @@ void workload_many_tables(void)
 {
 	keep_child("many", many);
 	keep_child("pieces", pieces);
-	add_processes("/proc/[0-9]*");
 }
