@@ -14,7 +14,7 @@ import pytest
 from address_spaces import address_spaces
 from capture import Capture, capture
 from conftest import KERNELS, Lab
-from drgn import Program
+from drgn import FaultError, Program
 from drgn.helpers.linux.mm import for_each_vma
 from drgn.helpers.linux.pid import find_task, for_each_task
 from exit_cost import dontneed_frees_tables, exit_costs
@@ -380,3 +380,92 @@ def test_five_levels(lab: Lab) -> None:
     assert find_task(lab.prog, 1).mm.pgtables_bytes.counter.value_() in {
         row.pgtables_bytes for row in rows
     }
+
+
+# Damage: laid over the memory of the same vmcore, so that what is undamaged must stay as it was.
+
+
+def damaged(lab: TablesLab, pages: dict[int, bytes | None]) -> Program:
+    """The vmcore with other physical pages; None cannot be read."""
+    prog = open_target(lab.capture.vmcore, [lab.capture.vmlinux])
+
+    def read(address: int, count: int, offset: int, physical: bool) -> bytes:
+        data = pages[address & -4096]
+        if data is None:
+            raise FaultError("no memory here", address)
+        return data[address & 4095 :][:count]
+
+    for page in pages:
+        prog.add_memory_segment(page, 4096, read, physical=True)
+    return prog
+
+
+def others(rows: list[PageTables], comm: str) -> list[PageTables]:
+    return [row for row in rows if row.comm != comm]
+
+
+def tables_of(lab: TablesLab, comm: str) -> dict[str, list[int]]:
+    """The physical addresses of a process's tables by level."""
+    form = page_table_format(lab.prog)
+    mm = next(t.mm for t in for_each_task(lab.prog) if t.tgid == lab.row(comm).pid and t.mm)
+    found: dict[str, list[int]] = {}
+    roots = process_roots(lab.prog, np.array([mm.pgd.value_()], np.uint64))
+    for chunk in walk_page_tables(lab.prog, form, roots, new_walk(form, 1)):
+        found.setdefault(form.levels[chunk.level].name, []).extend(chunk.frames.tolist())
+    return found
+
+
+def test_a_tree_that_leads_back_to_its_root(lab_of_tables: TablesLab) -> None:
+    (root,) = tables_of(lab_of_tables, "sparse")["pgd"]
+    entries = np.full(512, root | 0x67, np.uint64).tobytes()
+    scan = scan_page_tables(damaged(lab_of_tables, {root: entries}))
+    rows = page_tables(scan)
+    assert others(rows, "sparse") == others(lab_of_tables.rows, "sparse")
+    (row,) = (row for row in rows if row.comm == "sparse")
+    assert scan.repeated_tables > 500 and (row.bad_entries or 0) > 500 and row.unaccounted_tables
+
+
+def test_tables_full_of_garbage(lab_of_tables: TablesLab) -> None:
+    dice = np.random.default_rng(7)
+    pages: dict[int, bytes | None] = {
+        frame: (dice.integers(0, 1 << 34, 512, np.uint64) | np.uint64(1)).tobytes()
+        for frame in tables_of(lab_of_tables, "sparse")["pud"]
+    }
+    scan = scan_page_tables(damaged(lab_of_tables, pages))
+    rows = page_tables(scan)
+    assert others(rows, "sparse") == others(lab_of_tables.rows, "sparse")
+    (row,) = (row for row in rows if row.comm == "sparse")
+    assert row.unaccounted_tables and row.bad_entries
+    assert sum(row.pte_tables or 0 for row in rows) < 60_000
+
+
+def test_tables_that_are_not_in_the_dump(lab_of_tables: TablesLab) -> None:
+    missing = tables_of(lab_of_tables, "breadth")["pte"][100:150]
+    scan = scan_page_tables(damaged(lab_of_tables, dict.fromkeys(missing)))
+    rows = page_tables(scan)
+    assert others(rows, "breadth") == others(lab_of_tables.rows, "breadth")
+    (row,) = (row for row in rows if row.comm == "breadth")
+    whole = lab_of_tables.row("breadth")
+    # They are known to be there, but not what is in them.
+    assert (row.pte_tables, row.unaccounted_tables) == (whole.pte_tables, 0)
+    assert (row.zero_ptes, row.bad_entries) == ((whole.zero_ptes or 0) - 50, 50)
+    assert scan.gaps.bytes == 50 * 4096
+
+
+def test_a_maple_tree_that_leads_back_to_its_root(lab_of_tables: TablesLab) -> None:
+    prog = lab_of_tables.prog
+    mm = next(
+        t.mm for t in for_each_task(prog) if t.tgid == lab_of_tables.row("files").pid and t.mm
+    )
+    root = mm.mm_mt.ma_root.value_()
+    node = root & ~0xFF
+    physical = node - (prog["page_offset_base"].value_())
+    page = bytearray(prog.read(physical & -4096, 4096, physical=True))
+    words = np.frombuffer(page, np.uint64)
+    at = (node & 4095) // 8
+    slots = words[at + 10 : at + 20]
+    leading = slots > 4096
+    slots[leading] = root
+    scan = scan_page_tables(damaged(lab_of_tables, {physical & -4096: bytes(page)}))
+    assert scan.damaged_vmas > 0
+    assert others(page_tables(scan), "files") == others(lab_of_tables.rows, "files")
