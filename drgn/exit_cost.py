@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from drgn import Program
-from page_tables import PageTables
+from page_tables import PageTableDetails, PageTables
 from rows import column
 
 
@@ -60,21 +60,28 @@ class ExitCost:
     )
 
 
-def exit_costs(rows: Iterable[PageTables], *, dontneed_frees_tables: bool) -> list[ExitCost]:
+def exit_costs(
+    rows: Iterable[PageTables],
+    details: Iterable[PageTableDetails],
+    *,
+    dontneed_frees_tables: bool,
+) -> list[ExitCost]:
     """
     The cost of each process's end, the longest first.
 
-    :param rows: read from memory; what was read from text has no slots and is left out.
+    :param details: of the same processes; one without, as text alone tells of it, is left out.
     """
+    more = {detail.pid: detail for detail in details}
     costs = []
     for row in rows:
-        if row.exit_pte_slots is None or row.reaped_pte_slots is None:
+        detail = more.get(row.pid)
+        if detail is None or row.exit_pte_slots is None:
             continue
         # The PGD is one more.
-        levels = (row.pte_tables, row.pmd_tables, row.pud_tables, row.p4d_tables)
+        levels = (row.pte_tables, row.pmd_tables, row.pud_tables, detail.p4d_tables)
         tables = 1 + sum(level or 0 for level in levels)
         deposited, huge = row.deposited_pte_tables or 0, row.huge_pmds or 0
-        base = (row.present_ptes or 0) - (row.zero_ptes or 0) - (row.special_ptes or 0)
+        base = (row.present_ptes or 0) - (row.zero_ptes or 0) - detail.special_ptes
         walk = PRICES.slot * row.exit_pte_slots
         in_tables = walk + PRICES.table * tables + PRICES.deposited * deposited
         everything = in_tables + PRICES.page * base + PRICES.huge * huge
@@ -83,14 +90,14 @@ def exit_costs(rows: Iterable[PageTables], *, dontneed_frees_tables: bool) -> li
                 pid=row.pid,
                 comm=row.comm,
                 pte_slots=row.exit_pte_slots,
-                reaped_pte_slots=row.reaped_pte_slots,
+                reaped_pte_slots=detail.reaped_pte_slots,
                 tables=tables,
                 deposited_tables=deposited,
                 base_pages=base,
                 huge_pages=huge,
                 tables_seconds=round(in_tables / 1e9, 6),
                 exit_seconds=round(everything / 1e9, 6),
-                oom_seconds=round((everything + PRICES.slot * row.reaped_pte_slots) / 1e9, 6),
+                oom_seconds=round((everything + PRICES.slot * detail.reaped_pte_slots) / 1e9, 6),
                 dontneed_frees_tables=dontneed_frees_tables,
             )
         )
@@ -111,13 +118,14 @@ def dontneed_frees_tables(prog: Program) -> bool:
 
 
 if __name__ == "__main__":
-    from page_tables import page_tables, scan_page_tables
+    from page_tables import page_table_details, page_tables, scan_page_tables
     from terminal import run_script
 
     def tables(prog: Program) -> list[tuple[str, type, list[ExitCost]]]:
         scan = scan_page_tables(prog)
+        rows, details = page_tables(scan), page_table_details(scan)
         given_back = dontneed_frees_tables(prog)
-        costs = exit_costs(page_tables(scan), dontneed_frees_tables=given_back)
+        costs = exit_costs(rows, details, dontneed_frees_tables=given_back)
         return [("What exits will cost", ExitCost, costs)]
 
     run_script(tables)

@@ -77,49 +77,60 @@ class PageTables:
         help="what the kernel counts (VmPTE): PTE, PMD and PUD tables and deposited ones, "
         "not P4D and PGD",
     )
-    pte_tables: int | None = column(help="tables of PTEs, without the deposited ones")
-    pmd_tables: int | None = column(help="tables of PMDs, shared ones included")
-    pud_tables: int | None = column(help="tables of PUDs")
-    p4d_tables: int | None = column(help="tables of P4Ds; none with four levels")
-    deposited_pte_tables: int | None = column(
-        help="empty PTE tables that lie ready for splitting huge PMDs: one for each of these"
-    )
-    shared_pmd_tables: int | None = column(
-        help="tables of PMDs that several processes share, for hugetlb pages"
-    )
-    empty_pte_tables: int | None = column(help="PTE tables without any entry, not the deposited")
-    present_ptes: int | None = column(help="PTEs that map a page: zero pages and special ones too")
-    zero_ptes: int | None = column(help="of these, that map the shared zero page")
-    special_ptes: int | None = column(
-        help="of these, that map what is not counted as resident (device memory, vvar)"
-    )
-    swap_ptes: int | None = column(help="PTEs whose page is swapped out")
-    migration_ptes: int | None = column(help="PTEs whose page is being moved")
-    device_ptes: int | None = column(help="PTEs whose page is in a device's own memory")
-    marker_ptes: int | None = column(help="PTEs that only remember something: guard pages, uffd-wp")
-    poisoned_ptes: int | None = column(help="PTEs whose page is lost to a hardware error")
-    huge_pmds: int | None = column(help="PMDs that map a transparent huge page")
-    huge_zero_pmds: int | None = column(help="PMDs that map the huge zero page")
-    other_huge: int | None = column(
-        help="PMDs and PUDs that map what is not counted as resident (device memory, DAX)"
-    )
-    migration_pmds: int | None = column(help="PMDs whose huge page is being moved")
-    hugetlb_bytes: int | None = column(unit="bytes", help="mapped hugetlb pages")
     resident_bytes: int | None = column(
         unit="bytes", help="mapped pages that count as resident (Rss in smaps); hugetlb does not"
     )
-    vmas: int | None = column(help="mappings")
-    mapped_bytes: int | None = column(unit="bytes", help="addresses that are mapped to something")
+    hugetlb_bytes: int | None = column(unit="bytes", help="mapped hugetlb pages")
+    pte_tables: int | None = column(help="tables of PTEs, without the deposited ones")
+    pmd_tables: int | None = column(help="tables of PMDs, shared ones included")
+    pud_tables: int | None = column(help="tables of PUDs")
+    deposited_pte_tables: int | None = column(
+        help="empty PTE tables that lie ready for splitting huge PMDs: one for each of these"
+    )
+    empty_pte_tables: int | None = column(help="PTE tables without any entry, not the deposited")
+    used_ptes: int | None = column(help="PTEs that are anything but none, of all PTE tables")
+    present_ptes: int | None = column(help="PTEs that map a page: zero pages and special ones too")
+    zero_ptes: int | None = column(help="of these, that map the shared zero page")
+    swap_ptes: int | None = column(help="PTEs whose page is swapped out")
+    huge_pmds: int | None = column(help="PMDs that map a transparent huge page")
+    huge_zero_pmds: int | None = column(help="PMDs that map the huge zero page")
     exit_pte_slots: int | None = column(
         help="slots of PTE tables that an exit looks at, used or not (zap_pte_range)"
-    )
-    reaped_pte_slots: int | None = column(
-        help="of these, that the OOM reaper looks at first: private mappings, not hugetlb or PFN"
     )
     unaccounted_tables: int | None = column(
         help="tables in pgtables_bytes that were not found, or the reverse if negative"
     )
-    bad_entries: int | None = column(
+
+
+@dataclass(frozen=True)
+class PageTableDetails:
+    """What else there is in the page tables of one address space."""
+
+    pid: int = column(key=True, help="thread group; of several that share them, the first")
+    comm: str = column(help="name of the process")
+    vmas: int = column(help="mappings")
+    mapped_bytes: int = column(unit="bytes", help="addresses that are mapped to something")
+    p4d_tables: int = column(help="tables of P4Ds; none with four levels")
+    shared_pmd_tables: int = column(
+        help="tables of PMDs that several processes share, for hugetlb pages"
+    )
+    special_ptes: int = column(
+        help="PTEs that map what is not counted as resident (device memory, vvar); no zero pages"
+    )
+    migration_ptes: int = column(help="PTEs whose page is being moved")
+    device_ptes: int = column(help="PTEs whose page is in a device's own memory")
+    marker_ptes: int = column(help="PTEs that only remember something: guard pages, uffd-wp")
+    poisoned_ptes: int = column(help="PTEs whose page is lost to a hardware error")
+    other_huge: int = column(
+        help="PMDs and PUDs that map what is not counted as resident (device memory, DAX)"
+    )
+    migration_pmds: int = column(help="PMDs whose huge page is being moved")
+    poisoned_pmds: int = column(help="PMDs and PUDs whose hugetlb page is lost")
+    reaped_pte_slots: int = column(
+        help="of exit_pte_slots, those that the OOM reaper looks at first: of private mappings, "
+        "not hugetlb or PFN"
+    )
+    bad_entries: int = column(
         help="entries that lead nowhere, to a table that cannot be read, or to one met before"
     )
 
@@ -188,8 +199,8 @@ class PageTableScan:
     damaged_vmas: int = 0
 
     def detailed(self) -> list[int]:
-        """The processes that details are kept of, those with the most tables first."""
-        return _largest(self.spaces)
+        """The processes that occupancy and regions are kept of."""
+        return _by_size(self.spaces)[:DETAILED]
 
 
 @dataclass(frozen=True)
@@ -212,9 +223,11 @@ REGION_KINDS = ("small", "huge", "hugetlb", "zero", "huge_zero", "swap", "other"
 REGION_OF_KIND = {PAGE: "small", ZERO: "zero", SWAP: "swap"}
 
 
-def _largest(spaces: AddressSpaces) -> list[int]:
-    order = np.argsort(-spaces.columns["pgtables_bytes"].astype(np.int64), kind="stable")
-    return [int(at) for at in order[:DETAILED]]
+def _by_size(spaces: AddressSpaces) -> list[int]:
+    """All processes, those with the most tables first."""
+    pids = np.array([process.pid for process in spaces.processes], np.int64)
+    charged = spaces.columns["pgtables_bytes"].astype(np.int64)
+    return [int(at) for at in np.lexsort((pids, -charged))]
 
 
 def scan_page_tables(
@@ -241,7 +254,7 @@ def scan_page_tables(
         {name: np.zeros(count, np.int64) for name in SUMS},
         np.zeros((count, levels + 1, BINS), np.int64),
         np.zeros((count, levels + 1, BINS), np.int64),
-        _cut(areas, _largest(spaces), form),
+        _cut(areas, _by_size(spaces)[:DETAILED], form),
         gaps,
         damaged_vmas=areas.damaged,
     )
@@ -627,12 +640,13 @@ def page_tables(scan: PageTableScan) -> list[PageTables]:
     levels = {level.name: at for at, level in enumerate(scan.form.levels)}
     page_shift = scan.form.page_shift
     huge_shift = scan.form.levels[-2].shift
-    for at, process in enumerate(scan.spaces.processes):
-        kinds, tables = scan.kinds[at], scan.tables[at]
+    for at in _by_size(scan.spaces):
+        process = scan.spaces.processes[at]
+        kinds = scan.kinds[at]
         sums = {name: int(values[at]) for name, values in scan.sums.items()}
         charged = int(scan.spaces.columns["pgtables_bytes"][at])
-        counted = sum(int(tables[levels[name]]) for name in ("pte", "pmd", "pud"))
-        counted += sums["deposited"]
+        pte, pmd, pud = (int(scan.tables[at, levels[name]]) for name in ("pte", "pmd", "pud"))
+        counted = pte + pmd + pud + sums["deposited"]
         rows.append(
             PageTables(
                 pid=process.pid,
@@ -640,36 +654,55 @@ def page_tables(scan: PageTableScan) -> list[PageTables]:
                 processes=process.processes,
                 threads=process.threads,
                 pgtables_bytes=charged,
-                pte_tables=int(tables[levels["pte"]]),
-                pmd_tables=int(tables[levels["pmd"]]),
-                pud_tables=int(tables[levels["pud"]]),
-                p4d_tables=int(tables[levels["p4d"]]) if "p4d" in levels else 0,
+                resident_bytes=(int(kinds[PAGE]) << page_shift) + (sums["huge"] << huge_shift),
+                hugetlb_bytes=sums["hugetlb_bytes"],
+                pte_tables=pte,
+                pmd_tables=pmd,
+                pud_tables=pud,
                 deposited_pte_tables=sums["deposited"],
-                shared_pmd_tables=sums["shared_pmds"],
                 empty_pte_tables=sums["empty"],
+                used_ptes=int(kinds.sum()),
                 present_ptes=int(kinds[[PAGE, ZERO, SPECIAL]].sum()),
                 zero_ptes=int(kinds[ZERO]),
-                special_ptes=int(kinds[SPECIAL]),
                 swap_ptes=int(kinds[SWAP]),
-                migration_ptes=int(kinds[MIGRATION]),
-                device_ptes=int(kinds[DEVICE]),
-                marker_ptes=int(kinds[MARKER]),
-                poisoned_ptes=int(kinds[POISONED]),
                 huge_pmds=sums["huge"],
                 huge_zero_pmds=sums["huge_zero"],
-                other_huge=sums["other_huge"],
-                migration_pmds=sums["migration_pmds"],
-                hugetlb_bytes=sums["hugetlb_bytes"],
-                resident_bytes=(int(kinds[PAGE]) << page_shift) + (sums["huge"] << huge_shift),
-                vmas=sums["vmas"],
-                mapped_bytes=sums["mapped"],
                 exit_pte_slots=sums["exit_slots"],
-                reaped_pte_slots=sums["reaped_slots"],
                 unaccounted_tables=(charged >> page_shift) - counted,
-                bad_entries=sums["bad"] + int(kinds[OTHER]),
             )
         )
-    return sorted(rows, key=lambda row: (-row.pgtables_bytes, row.pid))
+    return rows
+
+
+def page_table_details(scan: PageTableScan) -> list[PageTableDetails]:
+    """What else is in the page tables of every process, in the same order."""
+    rows = []
+    p4d = next((at for at, level in enumerate(scan.form.levels) if level.name == "p4d"), None)
+    for at in _by_size(scan.spaces):
+        process = scan.spaces.processes[at]
+        kinds = scan.kinds[at].tolist()
+        sums = {name: int(values[at]) for name, values in scan.sums.items()}
+        rows.append(
+            PageTableDetails(
+                pid=process.pid,
+                comm=process.comm,
+                vmas=sums["vmas"],
+                mapped_bytes=sums["mapped"],
+                p4d_tables=0 if p4d is None else int(scan.tables[at, p4d]),
+                shared_pmd_tables=sums["shared_pmds"],
+                special_ptes=kinds[SPECIAL],
+                migration_ptes=kinds[MIGRATION],
+                device_ptes=kinds[DEVICE],
+                marker_ptes=kinds[MARKER],
+                poisoned_ptes=kinds[POISONED],
+                other_huge=sums["other_huge"],
+                migration_pmds=sums["migration_pmds"],
+                poisoned_pmds=sums["poisoned_pmds"],
+                reaped_pte_slots=sums["reaped_slots"],
+                bad_entries=sums["bad"] + kinds[OTHER],
+            )
+        )
+    return rows
 
 
 def page_table_occupancy(scan: PageTableScan) -> list[PageTableOccupancy]:
@@ -729,7 +762,6 @@ STATUS = {
     "VmPTE": "pgtables_bytes",
     "VmRSS": "resident_bytes",
     "HugetlbPages": "hugetlb_bytes",
-    "VmSize": "mapped_bytes",
     "Threads": "threads",
 }
 
@@ -769,6 +801,7 @@ if __name__ == "__main__":
         everything = [row for row in page_table_occupancy(scan) if row.pid is None]
         return [
             ("Page tables by process", PageTables, page_tables(scan)),
+            ("What else is in them", PageTableDetails, page_table_details(scan)),
             ("Occupancy of all tables", PageTableOccupancy, everything),
         ]
 

@@ -86,6 +86,7 @@ class Tree:
     regions: list[Region]
     legend: list[tuple[str, str, int]]  # (look, words, bytes) of what its regions hold
     mapped: int
+    vmas: int
     cost: Row | None
     seconds: list[str]  # that its end takes: for its tables, with its pages, after the OOM reaper
 
@@ -123,6 +124,7 @@ def view(tables: Tables, page_size: int | None) -> View:
                 regions=strip,
                 legend=legend,
                 mapped=mapped,
+                vmas=sum(region["vmas"] for region in regions.get(pid, [])),
                 cost=cost,
                 seconds=[_seconds(cost[f"{what}_seconds"]) for what in ("tables", "exit", "oom")]
                 if cost

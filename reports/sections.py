@@ -53,9 +53,11 @@ from page_owner_rows import (
     PageOwnerTask,
 )
 from page_tables import (
+    PageTableDetails,
     PageTableOccupancy,
     PageTableRegion,
     PageTables,
+    page_table_details,
     page_table_occupancy,
     page_table_regions,
     page_tables,
@@ -558,9 +560,11 @@ def page_tables_from_memory(memory: Memory) -> Found:
         memory.disagreement(
             found, f"pgtables_bytes of {wrong:,} processes is not what was found (unaccounted)"
         )
+    details = page_table_details(scan)
     given_back = dontneed_frees_tables(prog)
     found.add("page_tables", "Page tables by process", PageTables, rows)
-    costs = exit_costs(rows, dontneed_frees_tables=given_back)
+    found.add("page_table_details", "What else is in page tables", PageTableDetails, details)
+    costs = exit_costs(rows, details, dontneed_frees_tables=given_back)
     found.add("exit_costs", "What the end of each process will cost", ExitCost, costs)
     found.add(
         "page_table_occupancy",

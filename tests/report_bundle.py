@@ -20,7 +20,7 @@ from exit_cost import ExitCost, exit_costs
 from free_lists import FreeBlocks, FreeListCheck, MisplacedBlocks
 from owner_frames import owner_frame
 from page_owner_rows import PageOwnerGrowth, PageOwnerPoint, PageOwnerStack
-from page_tables import PageTableOccupancy, PageTableRegion, PageTables
+from page_tables import PageTableDetails, PageTableOccupancy, PageTableRegion, PageTables
 from pageblocks import PageblockRun, Pageblocks
 from pcp_lists import PcpCheck, PcpPages
 from rows import column
@@ -215,21 +215,34 @@ def page_table_rows() -> list[PageTables]:
     each: list[dict[str, Any]] = [
         {"pid": 4711, "comm": "reader", "pte_tables": 20_000, "pmd_tables": 41, "pud_tables": 2,
          "present_ptes": 20_100, "zero_ptes": 20_000, "resident_bytes": 409_600,
-         "exit_pte_slots": 10_240_000, "reaped_pte_slots": 10_230_000},
+         "used_ptes": 20_100, "exit_pte_slots": 10_240_000},
         {"pid": 815, "comm": "huge", "pte_tables": 40, "pmd_tables": 4, "pud_tables": 2,
          "deposited_pte_tables": 700, "huge_pmds": 400, "huge_zero_pmds": 300,
          "present_ptes": 9_000, "resident_bytes": 875_691_008, "exit_pte_slots": 20_000},
         {"pid": 1, "comm": "init", "pte_tables": 9, "pmd_tables": 3, "pud_tables": 2,
          "empty_pte_tables": 2, "present_ptes": 800, "swap_ptes": 60, "resident_bytes": 3_276_800,
-         "exit_pte_slots": 3_000, "reaped_pte_slots": 1_000},
+         "used_ptes": 860, "exit_pte_slots": 3_000},
     ]  # fmt: skip
     rows = []
     for changes in each:
-        row = unlike | {"processes": 1, "threads": 1, "vmas": 11} | changes
+        row = unlike | {"processes": 1, "threads": 1} | changes
         counted = ("pte_tables", "pmd_tables", "pud_tables", "deposited_pte_tables")
         row["pgtables_bytes"] = 4096 * sum(row[name] for name in counted)
         rows.append(PageTables(**row))
     return rows
+
+
+def page_table_details() -> list[PageTableDetails]:
+    """What else is in them: nothing."""
+    nothing = dict.fromkeys((f.name for f in dataclasses.fields(PageTableDetails)), 0)
+    reaped = {4711: 10_230_000, 1: 1_000}
+    return [
+        PageTableDetails(
+            **(nothing | {"pid": row.pid, "comm": row.comm, "vmas": 11})
+            | {"reaped_pte_slots": reaped.get(row.pid, 0)}
+        )
+        for row in page_table_rows()
+    ]
 
 
 def occupancy() -> list[PageTableOccupancy]:
@@ -307,10 +320,16 @@ def tables() -> dict[str, Table]:
         "page_owner_series": ("Pages by stack over time", PageOwnerPoint, points, "page_owner"),
         "slab_owner_stacks": ("Objects by stack", SlabOwnerStack, slab_stacks(), "slab_owner"),
         "page_tables": ("Page tables", PageTables, page_table_rows(), "page_tables"),
+        "page_table_details": (
+            "What else is in page tables",
+            PageTableDetails,
+            page_table_details(),
+            "page_tables",
+        ),
         "exit_costs": (
             "Costs of exits",
             ExitCost,
-            exit_costs(page_table_rows(), dontneed_frees_tables=True),
+            exit_costs(page_table_rows(), page_table_details(), dontneed_frees_tables=True),
             "page_tables",
         ),
         "page_table_occupancy": ("Occupancy", PageTableOccupancy, occupancy(), "page_tables"),

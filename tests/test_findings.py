@@ -140,7 +140,7 @@ def tables(pte_tables: int | None = 0, **changes: Any) -> PageTables:
     """A process with so many PTE tables, an entry in each."""
     row = PageTables(
         **dict.fromkeys((f.name for f in dataclasses.fields(PageTables)), 0)
-        | {"pid": 7, "comm": "java", "pte_tables": pte_tables, "present_ptes": pte_tables,
+        | {"pid": 7, "comm": "java", "pte_tables": pte_tables, "used_ptes": pte_tables,
            "pgtables_bytes": 4096 * (pte_tables or 0), "resident_bytes": 1 << 20}
     )  # fmt: skip
     return dataclasses.replace(row, **changes)
@@ -320,7 +320,8 @@ FOUND = {
     ),
     "tables that are nearly empty": Case(
         "sparse-page-tables",
-        [tables(10_000, resident_bytes=8 << 30, empty_pte_tables=3_000, swap_ptes=500)],
+        [tables(10_000, used_ptes=10_500, resident_bytes=8 << 30, empty_pte_tables=3_000,
+                swap_ptes=500)],
         ["Process 7 (java): 10,000 PTE tables are 0.2 % full",
          "10,500 of 5,120,000 slots are in use (0 by the zero page, 500 by pages that are swapped"
          " out); 3,000 tables (11.72 MiB) have no entry at all."],
@@ -456,7 +457,7 @@ CLEAR = {
     ),
     "tables of which a twentieth is used": Case(
         "sparse-page-tables",
-        [tables(10_000, resident_bytes=8 << 30, present_ptes=10_000 * 256 // 10)],
+        [tables(10_000, resident_bytes=8 << 30, used_ptes=10_000 * 256 // 10)],
     ),
     "few tables that are nearly empty": Case(
         "sparse-page-tables", [tables(8_191, resident_bytes=8 << 30)]

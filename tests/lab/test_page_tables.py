@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,8 +22,8 @@ from exit_cost import dontneed_frees_tables, exit_costs
 from kernel_arrays import Gaps
 from page_table_entries import new_walk, page_table_format, process_roots, walk_page_tables
 from page_tables import (
-    PageTables,
     PageTableScan,
+    page_table_details,
     page_table_occupancy,
     page_table_regions,
     page_tables,
@@ -37,6 +38,12 @@ HUGE = 2 << 20
 HOSTILE = '<b>thr\x1b[1m;"&'
 
 
+def both(scan: PageTableScan) -> list[SimpleNamespace]:
+    """Both tables about each process in one."""
+    pairs = zip(page_tables(scan), page_table_details(scan), strict=True)
+    return [SimpleNamespace(**(vars(row) | vars(detail))) for row, detail in pairs]
+
+
 @dataclass(frozen=True)
 class TablesLab:
     """A frozen guest with page tables of every shape."""
@@ -44,10 +51,10 @@ class TablesLab:
     capture: Capture
     prog: Program
     scan: PageTableScan
-    rows: list[PageTables]
+    rows: list[SimpleNamespace]  # of both tables
     made: dict[tuple[str, str], tuple[int, int]]  # (process, what) to (address, count)
 
-    def row(self, comm: str) -> PageTables:
+    def row(self, comm: str) -> SimpleNamespace:
         (found,) = (row for row in self.rows if row.comm == comm)
         return found
 
@@ -96,7 +103,7 @@ def lab_of_tables(request: pytest.FixtureRequest, say) -> TablesLab:  # type: ig
             r"\] tables: (\S+) (\S+) (0x[0-9a-f]+) (\d+)", console
         )
     }
-    return TablesLab(taken, prog, scan, page_tables(scan), made)
+    return TablesLab(taken, prog, scan, both(scan), made)
 
 
 def fields(text: str) -> dict[str, int]:
@@ -137,7 +144,6 @@ def test_sizes_are_those_of_proc_pid_status(lab_of_tables: TablesLab) -> None:
         # The kernel's count leaves out what came with a PMD table that was shared already.
         shared = 6 * HUGE if row.comm == "hugetlb-2" else 0
         assert row.hugetlb_bytes == (printed.hugetlb_bytes or 0) + shared
-        assert row.mapped_bytes == printed.mapped_bytes
         if row.comm != "leaderless":  # its file is a thread's
             assert row.threads is not None and printed.threads is not None
             assert row.threads == printed.threads + (row.processes or 0) - 1
@@ -319,9 +325,8 @@ def test_exit_slots_are_those_of_the_mappings_that_have_tables(lab_of_tables: Ta
 
 
 def test_an_exit_costs_what_its_tables_do(lab_of_tables: TablesLab) -> None:
-    costs = {
-        cost.comm: cost for cost in exit_costs(lab_of_tables.rows, dontneed_frees_tables=False)
-    }
+    rows, details = page_tables(lab_of_tables.scan), page_table_details(lab_of_tables.scan)
+    costs = {cost.comm: cost for cost in exit_costs(rows, details, dontneed_frees_tables=False)}
     assert len(costs) == len(lab_of_tables.rows)
     # All of the tables are walked and freed, and next to nothing else.
     breadth, row = costs["breadth"], lab_of_tables.row("breadth")
@@ -372,7 +377,7 @@ def test_five_levels(lab: Lab) -> None:
     """The other captures are of a processor with five levels of page tables."""
     assert len(page_table_format(lab.prog).levels) == 5
     scan = scan_page_tables(lab.prog)
-    rows = page_tables(scan)
+    rows = both(scan)
     assert {row.pid for row in rows} >= {1} and len(rows) >= 2
     assert all(row.p4d_tables == 1 for row in rows)
     assert [(row.unaccounted_tables, row.bad_entries) for row in rows] == [(0, 0)] * len(rows)
@@ -400,7 +405,7 @@ def damaged(lab: TablesLab, pages: dict[int, bytes | None]) -> Program:
     return prog
 
 
-def others(rows: list[PageTables], comm: str) -> list[PageTables]:
+def others(rows: list[SimpleNamespace], comm: str) -> list[SimpleNamespace]:
     return [row for row in rows if row.comm != comm]
 
 
@@ -419,7 +424,7 @@ def test_a_tree_that_leads_back_to_its_root(lab_of_tables: TablesLab) -> None:
     (root,) = tables_of(lab_of_tables, "sparse")["pgd"]
     entries = np.full(512, root | 0x67, np.uint64).tobytes()
     scan = scan_page_tables(damaged(lab_of_tables, {root: entries}))
-    rows = page_tables(scan)
+    rows = both(scan)
     assert others(rows, "sparse") == others(lab_of_tables.rows, "sparse")
     (row,) = (row for row in rows if row.comm == "sparse")
     assert scan.repeated_tables > 500 and (row.bad_entries or 0) > 500 and row.unaccounted_tables
@@ -432,7 +437,7 @@ def test_tables_full_of_garbage(lab_of_tables: TablesLab) -> None:
         for frame in tables_of(lab_of_tables, "sparse")["pud"]
     }
     scan = scan_page_tables(damaged(lab_of_tables, pages))
-    rows = page_tables(scan)
+    rows = both(scan)
     assert others(rows, "sparse") == others(lab_of_tables.rows, "sparse")
     (row,) = (row for row in rows if row.comm == "sparse")
     assert row.unaccounted_tables and row.bad_entries
@@ -442,7 +447,7 @@ def test_tables_full_of_garbage(lab_of_tables: TablesLab) -> None:
 def test_tables_that_are_not_in_the_dump(lab_of_tables: TablesLab) -> None:
     missing = tables_of(lab_of_tables, "breadth")["pte"][100:150]
     scan = scan_page_tables(damaged(lab_of_tables, dict.fromkeys(missing)))
-    rows = page_tables(scan)
+    rows = both(scan)
     assert others(rows, "breadth") == others(lab_of_tables.rows, "breadth")
     (row,) = (row for row in rows if row.comm == "breadth")
     whole = lab_of_tables.row("breadth")
@@ -468,4 +473,4 @@ def test_a_maple_tree_that_leads_back_to_its_root(lab_of_tables: TablesLab) -> N
     slots[leading] = root
     scan = scan_page_tables(damaged(lab_of_tables, {physical & -4096: bytes(page)}))
     assert scan.damaged_vmas > 0
-    assert others(page_tables(scan), "files") == others(lab_of_tables.rows, "files")
+    assert others(both(scan), "files") == others(lab_of_tables.rows, "files")
