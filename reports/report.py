@@ -39,6 +39,7 @@ from reports import (
     display,
     free_heatmap,
     owner_pictures,
+    page_table_pictures,
     pageblock_map,
 )
 from reports import counters as vm_counters
@@ -83,6 +84,7 @@ TITLES = {
     "page_owner": "Owners of pages",
     "slab_owner": "Owners of slab objects",
     "slab_caches": "Slab caches",
+    "page_tables": "Page tables",
 }
 NOUNS = {
     "critical": ("critical finding",),
@@ -278,9 +280,16 @@ PICTURES = (
         frozenset({"cache", "stack", "objects", "bytes"}),
         owner_pictures.slab_owner,
     ),
+    Picture(
+        "page_tables",
+        "page_tables",
+        frozenset({"pid", "comm", "pgtables_bytes"}),
+        page_table_pictures.view,
+    ),
 )
 # Held whole, for the pictures.
 LOOKED_AT = {picture.table for picture in PICTURES} | {"page_owner_snapshots"}
+LOOKED_AT |= {"exit_costs", "page_table_occupancy", "page_table_regions"}
 # Held in part, by what the others say: the points of a series are drawn with their growth.
 PARTS = {"page_owner_series": owner_pictures.series_wanted}
 # What an empty table says, if the section is whole; the others' say that they have no rows.

@@ -16,9 +16,11 @@ from typing import Any
 import reports  # noqa: F401  (puts drgn/ on the path)
 
 # isort: split
+from exit_cost import ExitCost, exit_costs
 from free_lists import FreeBlocks, FreeListCheck, MisplacedBlocks
 from owner_frames import owner_frame
 from page_owner_rows import PageOwnerGrowth, PageOwnerPoint, PageOwnerStack
+from page_tables import PageTableDetails, PageTableOccupancy, PageTableRegion, PageTables
 from pageblocks import PageblockRun, Pageblocks
 from pcp_lists import PcpCheck, PcpPages
 from rows import column
@@ -207,6 +209,71 @@ def slab_stacks() -> list[SlabOwnerStack]:
     ]
 
 
+def page_table_rows() -> list[PageTables]:
+    """A process that read 40 GiB of nothing, one with huge pages, one as most are."""
+    unlike = dict.fromkeys((f.name for f in dataclasses.fields(PageTables)), 0)
+    each: list[dict[str, Any]] = [
+        {"pid": 4711, "comm": "reader", "pte_tables": 20_000, "pmd_tables": 41, "pud_tables": 2,
+         "present_ptes": 20_100, "zero_ptes": 20_000, "resident_bytes": 409_600,
+         "used_ptes": 20_100, "exit_pte_slots": 10_240_000},
+        {"pid": 815, "comm": "huge", "pte_tables": 40, "pmd_tables": 4, "pud_tables": 2,
+         "deposited_pte_tables": 700, "huge_pmds": 400, "huge_zero_pmds": 300,
+         "present_ptes": 9_000, "resident_bytes": 875_691_008, "exit_pte_slots": 20_000},
+        {"pid": 1, "comm": "init", "pte_tables": 9, "pmd_tables": 3, "pud_tables": 2,
+         "empty_pte_tables": 2, "present_ptes": 800, "swap_ptes": 60, "resident_bytes": 3_276_800,
+         "used_ptes": 860, "exit_pte_slots": 3_000},
+    ]  # fmt: skip
+    rows = []
+    for changes in each:
+        row = unlike | {"processes": 1, "threads": 1} | changes
+        counted = ("pte_tables", "pmd_tables", "pud_tables", "deposited_pte_tables")
+        row["pgtables_bytes"] = 4096 * sum(row[name] for name in counted)
+        rows.append(PageTables(**row))
+    return rows
+
+
+def page_table_details() -> list[PageTableDetails]:
+    """What else is in them: nothing."""
+    nothing = dict.fromkeys((f.name for f in dataclasses.fields(PageTableDetails)), 0)
+    reaped = {4711: 10_230_000, 1: 1_000}
+    return [
+        PageTableDetails(
+            **(nothing | {"pid": row.pid, "comm": row.comm, "vmas": 11})
+            | {"reaped_pte_slots": reaped.get(row.pid, 0)}
+        )
+        for row in page_table_rows()
+    ]
+
+
+def occupancy() -> list[PageTableOccupancy]:
+    """How full they are: (pid, level, least, tables)."""
+    return [
+        PageTableOccupancy(pid, level, least, max(2 * least - 1, 0), tables, least * tables)
+        for pid, level, least, tables in (
+            (4711, "pgd", 2, 1), (4711, "pud", 32, 1), (4711, "pud", 1, 1), (4711, "pmd", 256, 40),
+            (4711, "pmd", 2, 1), (4711, "pte", 1, 19_990), (4711, "pte", 64, 10),
+            (815, "pgd", 2, 1), (815, "pud", 1, 2), (815, "pmd", 128, 4), (815, "pte", 512, 30),
+            (815, "pte", 8, 10), (815, "deposited", 0, 700),
+            (1, "pgd", 2, 1), (1, "pud", 1, 2), (1, "pmd", 2, 3), (1, "pte", 64, 7),
+            (1, "pte", 0, 2), (None, "pte", 0, 2),
+        )
+    ]  # fmt: skip
+
+
+def regions() -> list[PageTableRegion]:
+    """Their address spaces."""
+    return [
+        PageTableRegion(4711, "0x400000", "0x4ed8000", 6, 78_479_360, 77_410_304, 2, 409_600,
+                        0, 0, 0, 0, 0, 0),
+        PageTableRegion(4711, "0x7f0000000000", "0x7f0a00000000", 1, 40 << 30, 40 << 30, 19_998,
+                        0, 0, 0, 20_000 << 12, 0, 0, 0),
+        PageTableRegion(815, "0x7f0000000000", "0x7f0080000000", 4, 2 << 30, 2 << 30, 40,
+                        36_831_232, 838_860_800, 4 << 20, 0, 629_145_600, 0, 8192),
+        PageTableRegion(1, "0x400000", "0x4ed8000", 11, 78_479_360, 77_410_304, 9, 3_276_800,
+                        0, 0, 0, 0, 245_760, 0),
+    ]  # fmt: skip
+
+
 def tables() -> dict[str, Table]:
     """Every table that the first sections of a reading have, and a series of page_owner."""
     blocks, runs = free_lists(), pageblock_runs()
@@ -252,6 +319,21 @@ def tables() -> dict[str, Table]:
         "page_owner_growth": ("Growth by stack", PageOwnerGrowth, owner_growth(), "page_owner"),
         "page_owner_series": ("Pages by stack over time", PageOwnerPoint, points, "page_owner"),
         "slab_owner_stacks": ("Objects by stack", SlabOwnerStack, slab_stacks(), "slab_owner"),
+        "page_tables": ("Page tables", PageTables, page_table_rows(), "page_tables"),
+        "page_table_details": (
+            "What else is in page tables",
+            PageTableDetails,
+            page_table_details(),
+            "page_tables",
+        ),
+        "exit_costs": (
+            "Costs of exits",
+            ExitCost,
+            exit_costs(page_table_rows(), page_table_details(), dontneed_frees_tables=True),
+            "page_tables",
+        ),
+        "page_table_occupancy": ("Occupancy", PageTableOccupancy, occupancy(), "page_tables"),
+        "page_table_regions": ("Regions", PageTableRegion, regions(), "page_tables"),
     }
 
 

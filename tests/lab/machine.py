@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import re
 import shutil
 import socket
@@ -75,7 +76,11 @@ WORKLOAD_OPTIONS = {
     # page_owner remembers a new stack in an object of kmalloc-16, and the CPU waits for itself
     # (mm/slub.c, add_location; mm/page_owner.c, add_stack_record_to_list; seen on 7.2).
     "owner_slab": "slab_debug=U;-,kmalloc-16",
+    # The others have five levels of page tables, as the machine's CPU can do.
+    "tables": "no5lvl",
 }
+# Bytes of an empty disk for a workload.
+WORKLOAD_DISKS = {"tables": 64 << 20}
 
 _HEADER = 256  # guest/truth.c: "FILE <set> <path> <length>", padded
 
@@ -138,6 +143,11 @@ def run(
     :raises LabError: the guest dies or a step takes too long; has the console's last lines.
     """
     initramfs = build_initramfs(folder, init, kernel.modules)
+    disk = folder / "disk"
+    if workload in WORKLOAD_DISKS:
+        disk.touch()
+        os.truncate(disk, WORKLOAD_DISKS[workload])
+        qemu_args = (*qemu_args, "-drive", f"file={disk},format=raw,if=virtio,cache=unsafe")
     asyncio.run(
         _run(
             kernel,
@@ -152,6 +162,7 @@ def run(
         ),
     )
     initramfs.unlink()
+    disk.unlink(missing_ok=True)
 
 
 async def _run(

@@ -6,6 +6,7 @@ The kernel works while it is read, not least for the command itself, so counts m
 moved; what does not move must be equal.
 """
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -33,6 +34,53 @@ run("doctor", "doctor")
 run("memory", "collect", "--symbols", "/vmlinux", "-o", "/out/memory")
 run("text", "collect", "--proc-root", "/", "-o", "/out/text")
 run("fallback", "collect", "-o", "/out/fallback")
+"""
+# Then page tables, of a process that stands still and of one that makes thousands and takes them
+# away; the processes are there before drgn starts its threads.
+PROGRAM += """
+import json, mmap, time
+from pathlib import Path
+
+def touch(tables):
+    # More than the guest has, but not to be used: MAP_NORESERVE.
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000
+    memory = mmap.mmap(-1, tables << 21, flags=flags)
+    memory.madvise(mmap.MADV_NOHUGEPAGE)
+    for at in range(0, tables << 21, 2 << 20):
+        memory[at]
+    return memory
+
+still = os.fork()
+if not still:
+    kept = touch(200)
+    while True:
+        time.sleep(1000)
+churning = os.fork()
+if not churning:
+    while True:
+        touch(3000).close()
+
+from reports import sections
+from reports.collect import run_section
+from target import open_target
+
+prog = open_target(symbols=[Path("/vmlinux")])
+readings = []
+for _ in range(4):
+    section, found = run_section(sections.SECTIONS["page_tables"], sections.Memory(prog))
+    rows = {row.pid: vars(row) for row in found.tables[0][3]} if found.tables else {}
+    status = Path(f"/proc/{still}/status").read_text()
+    readings.append({
+        "status": section.status,
+        "message": section.message,
+        "printed": next(int(line.split()[1]) for line in status.splitlines() if "VmPTE" in line),
+        "still": rows.get(still),
+        "churning": rows.get(churning),
+    })
+for child in (still, churning):
+    os.kill(child, 9)
+    os.waitpid(child, 0)
+Path("/out/page_tables.json").write_text(json.dumps(readings))
 """
 
 
@@ -73,6 +121,26 @@ def test_what_moves_is_near_what_proc_says(out: Path) -> None:
     # The next command has come up in between, and the last one has gone: some ten MiB.
     assert abs(free["memory"] - free["text"]) < 20_000, free
     assert free["memory"] > 100_000
+
+
+def test_page_tables_that_stand_still_are_exact(out: Path) -> None:
+    for reading in json.loads((out / "page_tables.json").read_text()):
+        row = reading["still"]
+        assert row["pgtables_bytes"] == reading["printed"] << 10
+        assert row["unaccounted_tables"] == 0
+        assert row["pte_tables"] >= 200 and row["zero_ptes"] >= 200
+
+
+def test_page_tables_that_change_are_read_to_an_end(out: Path) -> None:
+    readings = json.loads((out / "page_tables.json").read_text())
+    moved = [r for r in readings if r["churning"]["unaccounted_tables"]]
+    print([(r["churning"]["unaccounted_tables"], r["message"]) for r in readings])
+    assert len(readings) == 4
+    assert {r["status"] for r in readings} <= {"ok", "partial"}
+    # Some are made and some are gone while they are counted: never more than there can be.
+    assert all(0 <= r["churning"]["pte_tables"] < 8000 for r in readings)
+    assert moved, "nothing moved: nothing was tested"
+    assert all("unaccounted): the kernel was running" in r["message"] for r in moved)
 
 
 def test_without_symbols_it_falls_back_to_text_and_says_what_to_install(out: Path) -> None:

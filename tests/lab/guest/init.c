@@ -35,6 +35,8 @@ static const struct {
 	{ "slab", workload_slab },
 	{ "owner_slab", workload_owner },
 	{ "owner_inputs", workload_owner_inputs },
+	{ "tables", workload_tables },
+	{ "many_tables", workload_many_tables },
 };
 
 // QEMU's pvpanic ISA device, docs/specs/pvpanic: bit 0 says "panicked", and -action panic=pause then stops all vCPUs.

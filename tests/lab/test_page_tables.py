@@ -1,0 +1,476 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+The page tables of every process of a real kernel, against what that kernel printed of them, and
+against how they were made (guest/workload_tables.c).
+"""
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from address_spaces import address_spaces
+from capture import Capture, capture
+from conftest import KERNELS, Lab
+from drgn import FaultError, Program
+from drgn.helpers.linux.mm import for_each_vma
+from drgn.helpers.linux.pid import find_task, for_each_task
+from exit_cost import dontneed_frees_tables, exit_costs
+from kernel_arrays import Gaps
+from page_table_entries import new_walk, page_table_format, process_roots, walk_page_tables
+from page_tables import (
+    PageTableScan,
+    page_table_details,
+    page_table_occupancy,
+    page_table_regions,
+    page_tables,
+    read_status,
+    scan_page_tables,
+)
+from swap_types import KINDS, NONE, PAGE, SPECIAL, entry_kinds, swap_kinds
+from target import open_target
+from vm_areas import VM_HUGETLB, VM_PFNMAP, VM_SHARED, read_vm_areas
+
+HUGE = 2 << 20
+HOSTILE = '<b>thr\x1b[1m;"&'
+
+
+def both(scan: PageTableScan) -> list[SimpleNamespace]:
+    """Both tables about each process in one."""
+    pairs = zip(page_tables(scan), page_table_details(scan), strict=True)
+    return [SimpleNamespace(**(vars(row) | vars(detail))) for row, detail in pairs]
+
+
+@dataclass(frozen=True)
+class TablesLab:
+    """A frozen guest with page tables of every shape."""
+
+    capture: Capture
+    prog: Program
+    scan: PageTableScan
+    rows: list[SimpleNamespace]  # of both tables
+    made: dict[tuple[str, str], tuple[int, int]]  # (process, what) to (address, count)
+
+    def row(self, comm: str) -> SimpleNamespace:
+        (found,) = (row for row in self.rows if row.comm == comm)
+        return found
+
+    def said(self, set_: Path, name: str) -> dict[int, str]:
+        """A file of /proc/PID or of the one live thread of a process without leader, by PID."""
+        found = {}
+        for path in set_.glob(f"proc/[0-9]*/{name}"):
+            found[int(path.parts[-2])] = path.read_text()
+        for path in set_.glob(f"proc/[0-9]*/task/[0-9]*/{name}"):
+            found[int(path.parts[-4])] = path.read_text()
+        return found
+
+    def tables_at(self, comm: str, address: int, size: int) -> Counter[str]:
+        """How many tables of each level, and entries of each kind, there are for a range."""
+        form = page_table_format(self.prog)
+        kinds = swap_kinds(self.prog)
+        pid = self.row(comm).pid
+        mm = next(t.mm for t in for_each_task(self.prog) if t.tgid == pid and t.mm)
+        walk = new_walk(form, 1)
+        found: Counter[str] = Counter()
+        roots = process_roots(self.prog, np.array([mm.pgd.value_()], np.uint64))
+        for chunk in walk_page_tables(
+            self.prog, form, roots, walk, start=address, end=address + size
+        ):
+            found[form.levels[chunk.level].name] += len(chunk)
+            if chunk.level == form.last:
+                flat = chunk.entries.ravel()
+                # No page of a child is the zero page unless it is special.
+                some = entry_kinds(form, kinds, np.zeros(0, np.uint64), flat)
+                counts = np.bincount(some, minlength=KINDS)
+                found["page"] += int(counts[PAGE])
+                found["special"] += int(counts[SPECIAL])
+                found["none"] += int(counts[NONE])
+        return found
+
+
+@pytest.fixture(scope="module", params=KERNELS)
+def lab_of_tables(request: pytest.FixtureRequest, say) -> TablesLab:  # type: ignore[no-untyped-def]
+    taken = capture(request.param, "tables", say=say)
+    prog = open_target(taken.vmcore, [taken.vmlinux])
+    scan = scan_page_tables(prog)
+    console = taken.console.read_text(errors="replace")
+    made = {
+        (process, what): (int(address, 16), int(count))
+        for process, what, address, count in re.findall(
+            r"\] tables: (\S+) (\S+) (0x[0-9a-f]+) (\d+)", console
+        )
+    }
+    return TablesLab(taken, prog, scan, both(scan), made)
+
+
+def fields(text: str) -> dict[str, int]:
+    """The sums, in bytes, of each line of an smaps."""
+    sums: Counter[str] = Counter()
+    for name, value in re.findall(r"^(\w+): +(\d+) kB$", text, re.MULTILINE):
+        sums[name] += int(value) << 10
+    return sums
+
+
+def test_nothing_is_unread_unaccounted_or_damaged(lab_of_tables: TablesLab) -> None:
+    scan = lab_of_tables.scan
+    assert scan.gaps.bytes == 0
+    assert not scan.spaces.broken_off and not scan.damaged_vmas and not scan.broken_deposits
+    assert not scan.unreadable_tables and not scan.repeated_tables and not scan.dropped_tables
+    assert [(row.comm, row.unaccounted_tables, row.bad_entries) for row in lab_of_tables.rows] == [
+        (row.comm, 0, 0) for row in lab_of_tables.rows
+    ]
+
+
+def test_every_process_and_no_kernel_thread_has_a_row(lab_of_tables: TablesLab) -> None:
+    said = lab_of_tables.said(lab_of_tables.capture.truth_b, "status")
+    assert 2 in said and read_status(said.pop(2)) is None  # kthreadd
+    by_pid = {row.pid: row for row in lab_of_tables.rows}
+    sharers = set(said) - set(by_pid)
+    assert [read_status(said[pid]).comm for pid in sharers] == ["the-sharer"]  # type: ignore[union-attr]
+    assert set(by_pid) <= set(said)
+    assert len(by_pid) >= 15
+
+
+def test_sizes_are_those_of_proc_pid_status(lab_of_tables: TablesLab) -> None:
+    said = lab_of_tables.said(lab_of_tables.capture.truth_b, "status")
+    for row in lab_of_tables.rows:
+        printed = read_status(said[row.pid])
+        assert printed is not None
+        assert row.comm == printed.comm
+        assert row.pgtables_bytes == printed.pgtables_bytes
+        # The kernel's count leaves out what came with a PMD table that was shared already.
+        shared = 6 * HUGE if row.comm == "hugetlb-2" else 0
+        assert row.hugetlb_bytes == (printed.hugetlb_bytes or 0) + shared
+        if row.comm != "leaderless":  # its file is a thread's
+            assert row.threads is not None and printed.threads is not None
+            assert row.threads == printed.threads + (row.processes or 0) - 1
+        counted = (row.pte_tables or 0) + (row.pmd_tables or 0) + (row.pud_tables or 0)
+        assert 4096 * (counted + (row.deposited_pte_tables or 0)) == printed.pgtables_bytes
+        swap = re.search(r"^VmSwap:\s+(\d+) kB$", said[row.pid], re.MULTILINE)
+        assert swap is not None and (row.swap_ptes or 0) * 4 == int(swap[1])
+
+
+def test_what_is_mapped_is_the_sum_of_smaps(lab_of_tables: TablesLab) -> None:
+    said = lab_of_tables.said(lab_of_tables.capture.truth_b, "smaps")
+    for row in lab_of_tables.rows:
+        sums = fields(said[row.pid])
+        resident = row.resident_bytes or 0
+        if row.comm == "poisoned":  # for smaps a lost page is resident, for VmRSS it is not
+            assert sums["Rss"] in (resident, resident + 4096 * (row.poisoned_ptes or 0))
+        elif row.comm == "huge" and lab_of_tables.capture.kernel == "6.1":
+            # Its smaps leaves out huge pages of PROT_NONE (follow_trans_huge_pmd()).
+            assert sums["Rss"] == resident - HUGE * lab_of_tables.made["huge", "huge_protnone"][1]
+            continue
+        else:
+            assert sums["Rss"] == resident, row.comm
+        # What is swapped out of a shared mapping has no entry in the page table.
+        assert sums["Swap"] == 4096 * (row.swap_ptes or 0)
+        huge = sums["AnonHugePages"] + sums["ShmemPmdMapped"] + sums["FilePmdMapped"]
+        assert huge == HUGE * (row.huge_pmds or 0)
+        assert sums["Shared_Hugetlb"] + sums["Private_Hugetlb"] == row.hugetlb_bytes
+        # Special mappings ([vvar]) are in smaps, and VMAs of their own.
+        assert sums["Size"] == row.mapped_bytes
+        assert said[row.pid].count("VmFlags:") == row.vmas
+
+
+def test_the_sums_of_smaps_are_not_all_zero(lab_of_tables: TablesLab) -> None:
+    everything = Counter()  # type: ignore[var-annotated]
+    for row in lab_of_tables.rows:
+        everything.update({k: v for k, v in vars(row).items() if isinstance(v, int)})
+    always = ("present_ptes", "zero_ptes", "huge_pmds", "huge_zero_pmds", "hugetlb_bytes")
+    for name in (*always, "marker_ptes", "empty_pte_tables", "shared_pmd_tables"):
+        assert everything[name] > 0, name
+
+
+def test_sparse_tables_are_as_they_were_made(lab_of_tables: TablesLab) -> None:
+    row = lab_of_tables.row("sparse")
+    for what, each in (("written", {"page": 1}), ("zero", {"special": 1}), ("full", {"page": 512})):
+        address, count = lab_of_tables.made["sparse", what]
+        found = lab_of_tables.tables_at("sparse", address, count * HUGE)
+        assert found["pte"] == count
+        for kind, number in each.items():
+            assert found[kind] == count * number
+        assert sum(found[kind] for kind in ("page", "special", "none")) == 512 * count
+    assert row.zero_ptes == lab_of_tables.made["sparse", "zero"][1]
+    occupied = {
+        (o.least, o.most): o.tables
+        for o in page_table_occupancy(lab_of_tables.scan)
+        if o.pid == row.pid and o.level == "pte"
+    }
+    assert occupied[1, 1] >= 600 and occupied[512, 512] >= 3
+    assert sum(occupied.values()) == row.pte_tables
+
+
+def test_huge_pages_have_their_tables_deposited(lab_of_tables: TablesLab) -> None:
+    row, made = lab_of_tables.row("huge"), lab_of_tables.made
+    zero = made["huge", "huge_zero"][1]
+    # Of the last three one was split, and took its table along.
+    huge = made["huge", "huge"][1] + made["huge", "huge_protnone"][1] + 3 - 1
+    assert (row.huge_zero_pmds, row.huge_pmds) == (zero, huge)
+    assert row.deposited_pte_tables == zero + huge
+    address, count = made["huge", "huge_zero"]
+    assert lab_of_tables.tables_at("huge", address, count * HUGE)["pte"] == 0
+    address, _ = made["huge", "huge_split"]
+    assert lab_of_tables.tables_at("huge", address, HUGE)["page"] == 511
+
+
+def test_breadth_first_faults_cost_what_the_arithmetic_says(lab_of_tables: TablesLab) -> None:
+    address, faults = lab_of_tables.made["breadth", "faults"]
+    pgds, puds, pmds = 253, 16, 3
+    assert faults == pgds * puds * pmds
+    found = lab_of_tables.tables_at("breadth", address, pgds << 39)
+    # 12 KiB for each of the first 253 faults, 8 for those that bring a new PUD entry, then 4.
+    assert (found["pud"], found["pmd"], found["pte"]) == (pgds, pgds * puds, faults)
+    tables = 4096 * (found["pud"] + found["pmd"] + found["pte"])
+    assert tables == 12288 * pgds + 8192 * pgds * (puds - 1) + 4096 * pgds * puds * (pmds - 1)
+    row = lab_of_tables.row("breadth")
+    assert row.zero_ptes == faults
+    assert row.pgtables_bytes > 50 * (row.resident_bytes or 0)
+
+
+def test_what_madvise_gives_back_and_what_it_does_not(lab_of_tables: TablesLab) -> None:
+    made = lab_of_tables.made
+
+    def tables(what: str) -> Counter[str]:
+        address, count = made["given-back", what]
+        return lab_of_tables.tables_at("given-back", address, count * HUGE)
+
+    reclaims = lab_of_tables.capture.kernel not in ("6.1", "6.12")
+    assert dontneed_frees_tables(lab_of_tables.prog) == reclaims
+    assert tables("dontneed")["pte"] == (0 if reclaims else 100)
+    assert tables("huge_dontneed")["pte"] == 0
+    assert lab_of_tables.row("given-back").deposited_pte_tables == 0
+    assert tables("free")["pte"] == tables("free")["special"] == 40
+    assert tables("pages_dontneed")["pte"] == 50 and tables("pages_dontneed")["none"] == 50 * 512
+    empty = lab_of_tables.row("given-back").empty_pte_tables
+    assert empty == 50 + (0 if reclaims else 100)
+
+
+def test_pages_that_may_not_be_touched_are_mapped_all_the_same(lab_of_tables: TablesLab) -> None:
+    made = lab_of_tables.made
+    address, count = made["protected", "protnone"]
+    assert lab_of_tables.tables_at("protected", address, HUGE)["page"] == count == 30
+    # An inverted address is still the zero page's.
+    assert lab_of_tables.row("protected").zero_ptes == made["protected", "protnone_zero"][1]
+
+
+def test_entries_that_map_nothing_are_told_apart(lab_of_tables: TablesLab) -> None:
+    made = lab_of_tables.made
+    markers = made["markers", "guard"][1] + made["markers", "uffd_wp"][1]
+    assert lab_of_tables.row("markers").marker_ptes == markers > 0
+    assert lab_of_tables.row("poisoned").poisoned_ptes == made["poisoned", "hwpoison"][1]
+    for row in lab_of_tables.rows:
+        assert row.device_ptes == 0
+        assert row.comm == "swapped" or row.swap_ptes == 0
+    if lab_of_tables.capture.kernel != "6.1":  # which finds no disk to swap to
+        assert made["swapped", "swap"][1] == 3072
+        assert 2900 <= (lab_of_tables.row("swapped").swap_ptes or 0) <= 3072
+
+
+def test_a_shared_address_space_counts_once(lab_of_tables: TablesLab) -> None:
+    row = lab_of_tables.row("vforked")
+    assert (row.processes, row.threads) == (2, 2)
+    assert not [row for row in lab_of_tables.rows if row.comm == "the-sharer"]
+    address, count = lab_of_tables.made["vforked", "written"]
+    assert lab_of_tables.tables_at("vforked", address, count * HUGE)["pte"] == count
+    threads = lab_of_tables.row(HOSTILE)
+    assert (threads.processes, threads.threads) == (1, 5)
+    assert (lab_of_tables.row("leaderless").pte_tables or 0) >= 10
+
+
+def test_shared_pmd_tables_are_in_both_processes(lab_of_tables: TablesLab) -> None:
+    for comm in ("hugetlb-1", "hugetlb-2"):
+        row = lab_of_tables.row(comm)
+        assert row.shared_pmd_tables == 1
+        assert row.hugetlb_bytes == 8 * HUGE
+        assert (row.huge_pmds, row.deposited_pte_tables) == (0, 0)
+    assert all(
+        row.shared_pmd_tables == 0 for row in lab_of_tables.rows if "hugetlb" not in row.comm
+    )
+
+
+def test_exit_slots_are_those_of_the_mappings_that_have_tables(lab_of_tables: TablesLab) -> None:
+    prog, form = lab_of_tables.prog, page_table_format(lab_of_tables.prog)
+    checked = 0
+    for row in lab_of_tables.rows:
+        if row.comm == "breadth":
+            continue
+        mm = next(t.mm for t in for_each_task(prog) if t.tgid == row.pid and t.mm)
+        walk = new_walk(form, 1)
+        roots = process_roots(prog, np.array([mm.pgd.value_()], np.uint64))
+        bases = {
+            base
+            for chunk in walk_page_tables(prog, form, roots, walk)
+            if chunk.level == form.last
+            for base in chunk.addresses.tolist()
+        }
+        slots = reaped = 0
+        for vma in for_each_vma(mm):
+            start, end, flags = (
+                vma.member_(name).value_() for name in ("vm_start", "vm_end", "vm_flags")
+            )
+            for base in range(start & -HUGE, end, HUGE):
+                if base in bases:
+                    here = (min(end, base + HUGE) - max(start, base)) // 4096
+                    slots += here
+                    shared = flags & VM_SHARED and vma.vm_ops
+                    if not (shared or flags & (VM_HUGETLB | VM_PFNMAP)):
+                        reaped += here
+        assert (row.exit_pte_slots, row.reaped_pte_slots) == (slots, reaped), row.comm
+        checked += slots > 0
+    assert checked > 10
+
+
+def test_an_exit_costs_what_its_tables_do(lab_of_tables: TablesLab) -> None:
+    rows, details = page_tables(lab_of_tables.scan), page_table_details(lab_of_tables.scan)
+    costs = {cost.comm: cost for cost in exit_costs(rows, details, dontneed_frees_tables=False)}
+    assert len(costs) == len(lab_of_tables.rows)
+    # All of the tables are walked and freed, and next to nothing else.
+    breadth, row = costs["breadth"], lab_of_tables.row("breadth")
+    assert breadth.pte_slots > 512 * lab_of_tables.made["breadth", "faults"][1]
+    assert breadth.tables == 1 + row.pgtables_bytes // 4096
+    assert breadth.tables_seconds > 0.9 * breadth.exit_seconds
+    assert breadth.oom_seconds > 1.3 * breadth.exit_seconds
+    # Huge pages spare the walk: 300 GiB/512 of addresses and hardly a slot.
+    huge = costs["huge"]
+    assert huge.deposited_tables > 300 and huge.pte_slots < 5 * 512
+    assert huge.oom_seconds < 1.1 * huge.exit_seconds
+
+
+def test_regions_hold_what_the_process_holds(lab_of_tables: TablesLab) -> None:
+    regions = page_table_regions(lab_of_tables.scan)
+    for row in lab_of_tables.rows:
+        here = [region for region in regions if region.pid == row.pid]
+        assert 0 < len(here) <= 24
+        assert sum(region.mapped_bytes for region in here) == row.mapped_bytes
+        assert sum(region.vmas for region in here) == row.vmas
+        assert sum(region.pte_tables for region in here) == row.pte_tables
+        resident = sum(region.small_bytes + region.huge_bytes for region in here)
+        assert resident == row.resident_bytes
+        assert sum(region.hugetlb_bytes for region in here) == row.hugetlb_bytes
+        assert sum(region.zero_bytes for region in here) == 4096 * (row.zero_ptes or 0)
+        assert sum(region.huge_zero_bytes for region in here) == HUGE * (row.huge_zero_pmds or 0)
+        assert sum(region.swap_bytes for region in here) == 4096 * (row.swap_ptes or 0)
+        bounds = [(int(region.start, 16), int(region.end, 16)) for region in here]
+        assert bounds == sorted(bounds)
+
+
+def test_vm_areas_are_those_of_a_walk(lab_of_tables: TablesLab) -> None:
+    prog, gaps = lab_of_tables.prog, Gaps()
+    spaces = address_spaces(prog, gaps)
+    areas = read_vm_areas(prog, spaces.columns["tree"], gaps)
+    expected = []
+    for at, process in enumerate(spaces.processes):
+        mm = next(t.mm for t in for_each_task(prog) if t.tgid == process.pid and t.mm)
+        for vma in for_each_vma(mm):
+            values = (vma.member_(n).value_() for n in ("vm_start", "vm_end", "vm_flags"))
+            expected.append((at, *values, not vma.vm_ops))
+    columns = (areas.owners, areas.starts, areas.ends, areas.flags, areas.anonymous)
+    assert list(zip(*(c.tolist() for c in columns), strict=True)) == expected
+    assert len(expected) > 300 and not areas.damaged and not gaps.bytes
+
+
+def test_five_levels(lab: Lab) -> None:
+    """The other captures are of a processor with five levels of page tables."""
+    assert len(page_table_format(lab.prog).levels) == 5
+    scan = scan_page_tables(lab.prog)
+    rows = both(scan)
+    assert {row.pid for row in rows} >= {1} and len(rows) >= 2
+    assert all(row.p4d_tables == 1 for row in rows)
+    assert [(row.unaccounted_tables, row.bad_entries) for row in rows] == [(0, 0)] * len(rows)
+    assert sum(row.pgtables_bytes for row in rows) > 3 << 20
+    assert find_task(lab.prog, 1).mm.pgtables_bytes.counter.value_() in {
+        row.pgtables_bytes for row in rows
+    }
+
+
+# Damage: laid over the memory of the same vmcore, so that what is undamaged must stay as it was.
+
+
+def damaged(lab: TablesLab, pages: dict[int, bytes | None]) -> Program:
+    """The vmcore with other physical pages; None cannot be read."""
+    prog = open_target(lab.capture.vmcore, [lab.capture.vmlinux])
+
+    def read(address: int, count: int, offset: int, physical: bool) -> bytes:
+        data = pages[address & -4096]
+        if data is None:
+            raise FaultError("no memory here", address)
+        return data[address & 4095 :][:count]
+
+    for page in pages:
+        prog.add_memory_segment(page, 4096, read, physical=True)
+    return prog
+
+
+def others(rows: list[SimpleNamespace], comm: str) -> list[SimpleNamespace]:
+    return [row for row in rows if row.comm != comm]
+
+
+def tables_of(lab: TablesLab, comm: str) -> dict[str, list[int]]:
+    """The physical addresses of a process's tables by level."""
+    form = page_table_format(lab.prog)
+    mm = next(t.mm for t in for_each_task(lab.prog) if t.tgid == lab.row(comm).pid and t.mm)
+    found: dict[str, list[int]] = {}
+    roots = process_roots(lab.prog, np.array([mm.pgd.value_()], np.uint64))
+    for chunk in walk_page_tables(lab.prog, form, roots, new_walk(form, 1)):
+        found.setdefault(form.levels[chunk.level].name, []).extend(chunk.frames.tolist())
+    return found
+
+
+def test_a_tree_that_leads_back_to_its_root(lab_of_tables: TablesLab) -> None:
+    (root,) = tables_of(lab_of_tables, "sparse")["pgd"]
+    entries = np.full(512, root | 0x67, np.uint64).tobytes()
+    scan = scan_page_tables(damaged(lab_of_tables, {root: entries}))
+    rows = both(scan)
+    assert others(rows, "sparse") == others(lab_of_tables.rows, "sparse")
+    (row,) = (row for row in rows if row.comm == "sparse")
+    assert scan.repeated_tables > 500 and (row.bad_entries or 0) > 500 and row.unaccounted_tables
+
+
+def test_tables_full_of_garbage(lab_of_tables: TablesLab) -> None:
+    dice = np.random.default_rng(7)
+    pages: dict[int, bytes | None] = {
+        frame: (dice.integers(0, 1 << 34, 512, np.uint64) | np.uint64(1)).tobytes()
+        for frame in tables_of(lab_of_tables, "sparse")["pud"]
+    }
+    scan = scan_page_tables(damaged(lab_of_tables, pages))
+    rows = both(scan)
+    assert others(rows, "sparse") == others(lab_of_tables.rows, "sparse")
+    (row,) = (row for row in rows if row.comm == "sparse")
+    assert row.unaccounted_tables and row.bad_entries
+    assert sum(row.pte_tables or 0 for row in rows) < 60_000
+
+
+def test_tables_that_are_not_in_the_dump(lab_of_tables: TablesLab) -> None:
+    missing = tables_of(lab_of_tables, "breadth")["pte"][100:150]
+    scan = scan_page_tables(damaged(lab_of_tables, dict.fromkeys(missing)))
+    rows = both(scan)
+    assert others(rows, "breadth") == others(lab_of_tables.rows, "breadth")
+    (row,) = (row for row in rows if row.comm == "breadth")
+    whole = lab_of_tables.row("breadth")
+    # They are known to be there, but not what is in them.
+    assert (row.pte_tables, row.unaccounted_tables) == (whole.pte_tables, 0)
+    assert (row.zero_ptes, row.bad_entries) == ((whole.zero_ptes or 0) - 50, 50)
+    assert scan.gaps.bytes == 50 * 4096
+
+
+def test_a_maple_tree_that_leads_back_to_its_root(lab_of_tables: TablesLab) -> None:
+    prog = lab_of_tables.prog
+    mm = next(
+        t.mm for t in for_each_task(prog) if t.tgid == lab_of_tables.row("files").pid and t.mm
+    )
+    root = mm.mm_mt.ma_root.value_()
+    node = root & ~0xFF
+    physical = node - (prog["page_offset_base"].value_())
+    page = bytearray(prog.read(physical & -4096, 4096, physical=True))
+    words = np.frombuffer(page, np.uint64)
+    at = (node & 4095) // 8
+    slots = words[at + 10 : at + 20]
+    leading = slots > 4096
+    slots[leading] = root
+    scan = scan_page_tables(damaged(lab_of_tables, {physical & -4096: bytes(page)}))
+    assert scan.damaged_vmas > 0
+    assert others(both(scan), "files") == others(lab_of_tables.rows, "files")

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The pictures of page tables, held against the tables that they are drawn from."""
+
+import dataclasses
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import report_bundle as made
+from hypothesis import given
+from hypothesis import strategies as st
+from page_tables import PageTables
+from test_report import NOTHING, by_id, elements, parse, texts
+
+from reports.page_table_pictures import KINDS, SHADES, shade, used_bytes, view
+from reports.report import render
+
+PAGE = 4096
+NAMES = ("page_tables", "exit_costs", "page_table_occupancy", "page_table_regions")
+
+
+def tables() -> dict[str, list[dict[str, Any]]]:
+    return {name: [asdict(row) for row in made.tables()[name][2]] for name in NAMES}
+
+
+def test_the_processes_with_the_most_tables_come_first() -> None:
+    drawn = view(tables(), PAGE)
+    assert [tree.row["comm"] for tree in drawn.trees] == ["reader", "huge", "init"]
+    assert drawn.total == sum(row["pgtables_bytes"] for row in tables()["page_tables"])
+    assert drawn.trees[2].used == 3_276_800 + 60 * PAGE
+
+
+def test_a_levels_segments_are_its_tables() -> None:
+    drawn = view(tables(), PAGE)
+    for tree in drawn.trees:
+        for level in tree.levels:
+            rows = [
+                row
+                for row in tables()["page_table_occupancy"]
+                if (row["pid"], row["level"]) == (tree.row["pid"], level.name)
+            ]
+            assert level.tables == sum(row["tables"] for row in rows)
+            assert level.entries == sum(row["entries"] for row in rows)
+            assert sum(part.width for part in level.segments) == pytest.approx(100, abs=0.01)
+            ends = [part.at + part.width for part in level.segments]
+            starts = [part.at for part in level.segments[1:]]
+            assert starts == pytest.approx(ends[:-1], abs=0.01)
+    reader = {level.name: level for level in drawn.trees[0].levels}
+    assert list(reader) == ["pgd", "pud", "pmd", "pte"]
+    assert reader["pte"].width == 100 and reader["pgd"].width < reader["pmd"].width < 100
+    assert [part.title for part in reader["pte"].segments] == [
+        "19,990 pte tables with 1 of 512 entries in use",
+        "10 pte tables with 64 or more of 512 entries in use",
+    ]
+
+
+@given(st.integers(0, 512))
+def test_every_number_of_entries_has_its_shade(entries: int) -> None:
+    words = SHADES[shade(entries, 512)]
+    low, high = {
+        "none": (0, 0), "1": (1, 1), "2 to 7": (2, 7), "8 to 63": (8, 63),
+        "64 or more": (64, 511), "all": (512, 512),
+    }[words]  # fmt: skip
+    assert low <= entries <= high
+
+
+def test_regions_lie_side_by_side_and_hold_what_the_table_says() -> None:
+    drawn = view(tables(), PAGE)
+    for tree in drawn.trees:
+        ends = [region.at + region.width for region in tree.regions]
+        assert all(
+            end < start for end, start in zip(ends, [r.at for r in tree.regions[1:]], strict=False)
+        )
+        assert ends[-1] == pytest.approx(100, abs=0.01)
+        for region in tree.regions:
+            assert sum(part.width for part in region.parts) <= 100.01
+            assert 0 <= region.tables <= 100
+        rows = [r for r in tables()["page_table_regions"] if r["pid"] == tree.row["pid"]]
+        said = {look: amount for look, _, amount in tree.legend}
+        for kind, _ in KINDS:
+            assert said.get(f"pt-{kind}", 0) == sum(row[f"{kind}_bytes"] for row in rows)
+
+
+def test_what_is_small_can_be_seen() -> None:
+    reader = view(tables(), PAGE).trees[0]
+    # 78 MiB of tables' worth of zero pages in 40 GiB: a five-hundredth.
+    assert [(part.look, part.width) for part in reader.regions[1].parts] == [("pt-zero", 5.0)]
+
+
+def test_from_proc_alone_there_are_sizes_alone() -> None:
+    rows = [
+        {f.name: None for f in dataclasses.fields(PageTables)}
+        | {"pid": n, "comm": "x", "pgtables_bytes": n << 20, "resident_bytes": 5}
+        for n in (1, 2)
+    ]
+    drawn = view({"page_tables": rows}, PAGE)
+    assert not drawn.known and not drawn.trees
+    assert [(row["pid"], used) for row, used in drawn.listed] == [(2, 5), (1, 5)]
+    assert used_bytes(rows[0] | {"resident_bytes": None}, PAGE) is None
+
+
+def test_the_page_says_it_in_words_too(tmp_path: Path) -> None:
+    tree = parse(render(made.write_bundle(tmp_path / "b", made.tables()), NOTHING))
+    picture = by_id(tree, "picture-page_tables")
+    said = " ".join(texts(picture).split())
+    assert "Process 4711 reader: 78.29 MiB of tables for 400 KiB in use" in said
+    assert "PTE: 20,000, 0.2 % full" in said
+    assert "deposited PTE: 700" in said
+    assert "Its end walks 10,240,000 slots and frees 20,044 tables: 18 ms by estimate" in said
+    titles = [texts(element) for element in elements(picture, "title")]
+    assert any(
+        "0x7f0000000000-0x7f0a00000000: 1 mapping, 40 GiB; 19,998 PTE tables (78.12 MiB); "
+        "78.12 MiB the shared zero page" in title
+        for title in titles
+    )
+
+
+@pytest.mark.parametrize("name", NAMES[1:])
+def test_a_table_that_is_missing_costs_its_part_only(tmp_path: Path, name: str) -> None:
+    contents = made.tables()
+    del contents[name]
+    tree = parse(render(made.write_bundle(tmp_path / "b", contents), NOTHING))
+    said = texts(by_id(tree, "picture-page_tables"))
+    assert "4711 reader" in " ".join(said.split())
+    assert "No picture" not in said
