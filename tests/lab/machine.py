@@ -75,6 +75,31 @@ WORKLOAD_OPTIONS = {
     # page_owner remembers a new stack in an object of kmalloc-16, and the CPU waits for itself
     # (mm/slub.c, add_location; mm/page_owner.c, add_stack_record_to_list; seen on 7.2).
     "owner_slab": "slab_debug=U;-,kmalloc-16",
+    # Whole sections (128 MiB) that count as persistent memory; a DIMM that hosts its struct pages.
+    "vmemmap": "memmap=128M!0x10000000 memmap=128M!0x128000000 memmap=128M!0x138000000 "
+    "memory_hotplug.memmap_on_memory=1",
+    # The emulated CPU has five levels of page tables; most machines have four. With KASLR the kernel
+    # may lie where the only page of 1 GiB could be.
+    "vmemmap_boot": "hugetlb_free_vmemmap=on hugepagesz=1G hugepages=1 hugepagesz=2M hugepages=64 "
+    "no5lvl nokaslr",
+}
+
+# What it needs of the machine.
+WORKLOAD_MACHINE = {
+    "vmemmap": (
+        *("-m", "1536M,slots=1,maxmem=4G", "-object", "memory-backend-ram,id=dimm,size=128M"),
+        *("-device", "pc-dimm,memdev=dimm,node=0"),
+    ),
+    # Room for a page of 1 GiB, on a node without CPUs.
+    "vmemmap_boot": (
+        *("-m", "2816M", "-object", "memory-backend-ram,id=huge,size=1280M"),
+        *("-numa", "node,nodeid=2,memdev=huge"),
+    ),
+}
+
+# Modules it needs beside those that every guest loads, in the order in which they are loaded.
+WORKLOAD_MODULES = {
+    "vmemmap": ("libnvdimm", "nd_btt", "nd_pmem", "nd_e820", "dax_pmem", "device_dax"),
 }
 
 _HEADER = 256  # guest/truth.c: "FILE <set> <path> <length>", padded
@@ -177,6 +202,7 @@ async def _run(
         *("-chardev", f"socket,id=qmp,fd={theirs.fileno()}", "-mon", "chardev=qmp,mode=control"),
         *("-kernel", str(kernel.vmlinuz), "-initrd", str(initramfs)),
         *("-append", " ".join([COMMAND_LINE, kernel.options, options, f"lab.workload={workload}"])),
+        *WORKLOAD_MACHINE.get(workload, ()),
         *qemu_args,
     ]
     errors = folder / "qemu.log"

@@ -35,6 +35,8 @@ static const struct {
 	{ "slab", workload_slab },
 	{ "owner_slab", workload_owner },
 	{ "owner_inputs", workload_owner_inputs },
+	{ "vmemmap", workload_vmemmap },
+	{ "vmemmap_boot", workload_vmemmap_boot },
 };
 
 // QEMU's pvpanic ISA device, docs/specs/pvpanic: bit 0 says "panicked", and -action panic=pause then stops all vCPUs.
