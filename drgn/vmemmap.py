@@ -132,7 +132,7 @@ class Leaves:
     def __len__(self) -> int:
         return len(self.addresses)
 
-    def part(self, which: NDArray[Any]) -> "Leaves":
+    def part(self, which: NDArray[Any] | slice) -> "Leaves":
         return Leaves(
             self.addresses[which],
             self.frames[which],
@@ -298,8 +298,8 @@ class _Totals:
     def with_reuse(self, leaves: Leaves) -> Leaves:
         """Find the PTEs whose frame an earlier one has, and remember their frames."""
         ptes = np.flatnonzero(leaves.sizes == self.page)
-        frames, first, back, counts = np.unique(
-            leaves.frames[ptes], return_index=True, return_inverse=True, return_counts=True
+        frames, first, counts = np.unique(
+            leaves.frames[ptes], return_index=True, return_counts=True
         )
         at = np.searchsorted(self.frames, frames)
         at[at == len(self.frames)] = 0
@@ -485,20 +485,26 @@ class _SectionZones:
         self.main = first  # the zone of most of the section's pages
         self.mixed = np.zeros(len(starts), np.bool_)
         self.pages: dict[int, NDArray[np.int64]] = {}  # of mixed sections, by page
-        for at in np.flatnonzero(first != last).tolist():
+        for at in np.flatnonzero((first != last) | ~self._spanned(first, starts)).tolist():
             pfns = np.arange(starts[at], starts[at] + size)
             of_page = page_zones(prog, where, self.fields, pfns, gaps)
             # A struct page that was never initialised (of a hole, of a device's own metadata) names
             # a zone that is elsewhere.
-            for zone in np.unique(of_page).tolist():
-                low, high = self.spans.get(zone, (0, 0))
-                of_page[(of_page == zone) & ((pfns < low) | (pfns >= high))] = UNKNOWN_ZONE
+            of_page[~self._spanned(of_page, pfns)] = UNKNOWN_ZONE
             found, counts = np.unique(of_page[of_page != UNKNOWN_ZONE], return_counts=True)
             self.main[at] = found[np.argmax(counts)] if len(found) else UNKNOWN_ZONE
             of_page[of_page == UNKNOWN_ZONE] = self.main[at]
             if len(found) > 1:
                 self.mixed[at] = True
                 self.pages[at] = of_page
+
+    def _spanned(self, zones: NDArray[np.int64], pfns: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which pages lie in the zone that their flags name."""
+        result = np.zeros(len(zones), np.bool_)
+        for zone in np.unique(zones).tolist():
+            low, high = self.spans.get(zone, (0, 0))
+            result |= (zones == zone) & (pfns >= low) & (pfns < high)
+        return result
 
     def name(self, zone: int) -> tuple[int, str]:
         return self.names.get(zone, (UNKNOWN_ZONE, "unknown"))
