@@ -42,16 +42,15 @@ class HugetlbPool:
 
     page_bytes: int = column(unit="bytes", key=True, help="of a huge page")
     node: int = column(key=True)
-    pages: int = column(unit="huge pages", help="persistent and surplus ones")
-    free_pages: int = column(unit="huge pages", help="in the pool, reserved ones with them")
+    pages: int = column(help="persistent and surplus ones")
+    free_pages: int = column(help="in the pool, reserved ones with them")
     surplus_pages: int = column(
-        unit="huge pages", help="beyond what was asked for: overcommitted, or waiting to be freed"
+        help="beyond what was asked for: overcommitted, or waiting to be freed"
     )
     optimized_pages: int | None = column(
-        unit="huge pages", help="whose struct pages HVO has freed but for the first 4 KiB"
+        help="whose struct pages HVO has freed but for the first 4 KiB"
     )
     self_hosted_pages: int | None = column(
-        unit="huge pages",
         help="in memory that hosts its own struct pages (memmap_on_memory): HVO cannot",
     )
     vmemmap_bytes: int | None = column(unit="bytes", help="of struct pages that these pages have")
@@ -66,15 +65,13 @@ class HugetlbSize:
     """A size of huge pages on the whole machine."""
 
     page_bytes: int = column(unit="bytes", key=True)
-    pages: int = column(unit="huge pages")
-    free_pages: int = column(unit="huge pages")
+    pages: int = column()
+    free_pages: int = column()
     reserved_pages: int = column(
-        unit="huge pages", help="free, and promised to mappings that have not touched them yet"
+        help="free, and promised to mappings that have not touched them yet"
     )
-    surplus_pages: int = column(unit="huge pages")
-    overcommit_pages: int | None = column(
-        unit="huge pages", help="most that there may be beyond those asked for"
-    )
+    surplus_pages: int = column()
+    overcommit_pages: int | None = column(help="most that there may be beyond those asked for")
     hvo: str | None = column(help="vm.hugetlb_optimize_vmemmap: on, off, or why this kernel cannot")
     page_saves_bytes: int | None = column(
         unit="bytes", help="what HVO frees of the struct pages of one page"
@@ -88,7 +85,7 @@ class HugetlbCheck:
     page_bytes: int = column(unit="bytes", key=True)
     node: int = column(key=True)
     problem: str = column(key=True)
-    pages: int = column(unit="huge pages")
+    pages: int = column()
 
 
 @dataclass

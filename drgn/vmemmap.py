@@ -53,7 +53,7 @@ class VmemmapMapping:
     entries: int = column(unit="entries")
     bytes: int = column(unit="bytes", help="of struct pages that they map: addresses, not memory")
     distinct_frames: int = column(
-        unit="pages", help="4 KiB frames that they lead to, each counted once"
+        unit="frames", help="of 4 KiB that they lead to, each counted once"
     )
     shared_entries: int = column(
         unit="entries", help="that lead to a frame which another entry leads to as well"
@@ -61,7 +61,7 @@ class VmemmapMapping:
     read_only_entries: int = column(
         unit="entries", help="HVO maps the tails of a huge page read-only, DAX does not"
     )
-    tables: int = column(unit="pages", help="page tables of this level, 4 KiB each")
+    tables: int = column(unit="tables", help="page tables of this level, 4 KiB each")
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class VmemmapSections:
     node: int = column()
     zone: str = column(help="of most pages; a * marks sections of several zones")
     origin: str = column(
-        help="boot; hotplug; self-hosted: hot-added, struct pages in the memory itself; device"
+        help="boot; hotplug; self-hosted: hot-added, with its struct pages in itself; device"
     )
     mapping: str = column(help="level of the entries, pud, pmd, pte, or pmd+pte")
     reused_eighths: int = column(
@@ -430,7 +430,8 @@ class _Totals:
     def runs(self, prog: Program) -> list[VmemmapSections]:
         """The sections, run-length encoded."""
         sections = self.where.sections
-        origins = _origins(prog, self.where, self.first_frames)
+        device = self.zones.named("Device") | sections.has("device")
+        origins = _origins(prog, self.where, self.first_frames, device)
         zones = self.zones
         reused, unwritable = self._eighths(self.reused), self._eighths(self.unwritable)
         some_pmd, some_pte = self.mapped > self.by_pte, self.by_pte > 0
@@ -506,6 +507,11 @@ class _SectionZones:
             result |= (zones == zone) & (pfns >= low) & (pfns < high)
         return result
 
+    def named(self, name: str) -> NDArray[np.bool_]:
+        """Which sections are of a zone of this name, on any node."""
+        numbers = [number for number, (_, zone) in self.names.items() if zone == name]
+        return np.isin(self.main, numbers)
+
     def name(self, zone: int) -> tuple[int, str]:
         return self.names.get(zone, (UNKNOWN_ZONE, "unknown"))
 
@@ -546,10 +552,11 @@ def page_flags(
 ORIGINS = ("boot", "hotplug", "self-hosted", "device")
 
 
-def _origins(prog: Program, where: Memmap, first_frames: NDArray[np.int64]) -> NDArray[np.int64]:
+def _origins(
+    prog: Program, where: Memmap, first_frames: NDArray[np.int64], device: NDArray[np.bool_]
+) -> NDArray[np.int64]:
     """Index into :data:`ORIGINS` of each section."""
-    early, device = where.sections.has("early"), where.sections.has("device")
-    origins = np.where(device, 3, np.where(early, 0, 1))
+    origins = np.where(device, 3, np.where(where.sections.has("early"), 0, 1))
     hosted = self_hosted(prog, where, first_frames)
     return np.where(hosted & (origins == 1), 2, origins)
 

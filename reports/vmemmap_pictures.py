@@ -157,7 +157,8 @@ def section_map(tables: Tables, page_size: int | None) -> SectionMap:
     if not 0 < total <= MAX_SECTIONS or any(int(run["sections"]) <= 0 for run in runs):
         raise ValueError(f"{total:,} sections cannot be")
     drawn = SectionMap(total, -(-total // MAX_CELLS))
-    drawn.rows = -(-(-(-total // drawn.per_cell)) // COLUMNS)
+    cells = -(-total // drawn.per_cell)
+    drawn.rows = -(-cells // COLUMNS)
     strokes: dict[tuple[str, int], list[tuple[int, int]]] = {}
     counts: dict[tuple[str, str], list[int]] = {}
     at, zone = 0, ""
@@ -185,7 +186,7 @@ def section_map(tables: Tables, page_size: int | None) -> SectionMap:
         strokes, key=lambda key: (not key[0].endswith("whole"), key[0] in MARKS.values())
     )
     drawn.cells = [Cells(key[0], _path(strokes[key]), key[1] / 8) for key in order if key[1]]
-    drawn.legend = [(look, origin, *sums) for (look, origin), sums in counts.items()]
+    drawn.legend = [(*names, sections, saved) for names, (sections, saved) in counts.items()]
     return drawn
 
 

@@ -78,8 +78,8 @@ WORKLOAD_OPTIONS = {
     # Whole sections (128 MiB) that count as persistent memory; a DIMM that hosts its struct pages.
     "vmemmap": "memmap=128M!0x10000000 memmap=128M!0x128000000 memmap=128M!0x138000000 "
     "memory_hotplug.memmap_on_memory=1",
-    # The emulated CPU has five levels of page tables; most machines have four. With KASLR the kernel
-    # may lie where the only page of 1 GiB could be.
+    # The emulated CPU has five levels of page tables; most machines have four. With KASLR the
+    # kernel may lie where the only page of 1 GiB could be.
     "vmemmap_boot": "hugetlb_free_vmemmap=on hugepagesz=1G hugepages=1 hugepagesz=2M hugepages=64 "
     "no5lvl nokaslr",
 }
