@@ -265,9 +265,8 @@ def test_what_dax_saved_is_free_memory(vmemmap_lab: StructPagesLab) -> None:
     assert abs(on_device) <= DRIFT_PAGES
 
 
-@pytest.mark.parametrize("workload", ["vmemmap_lab", "hvo_boot_lab"])
-def test_memory_about_memory_adds_up(workload: str, request: pytest.FixtureRequest) -> None:
-    lab: StructPagesLab = request.getfixturevalue(workload)
+def assert_it_adds_up(lab: StructPagesLab) -> dict[str, int]:
+    """Every frame has its part, and the parts of a counter are the counter; returns the parts."""
     rows = lab.cost.metadata()
     printed = {row.name: row.value for row in read_vmstat(lab.said("proc/vmstat"))}
     bytes_of = {row.part: row.bytes for row in rows}
@@ -281,11 +280,21 @@ def test_memory_about_memory_adds_up(workload: str, request: pytest.FixtureReque
         rest = bytes_of[f"remainder of {name}"]
         shared = sum(row.vmemmap_saved_bytes for row in lab.cost.pagemaps())
         assert rest in ((0, shared) if name == "nr_memmap_pages" else (0,))
-    if workload == "vmemmap_lab":
-        assert bytes_of["struct page, in the hot-added memory itself"] == 2 * MIB
-        assert bytes_of["struct page, on the device (altmap)"] == 2 * MIB
     has_tails = lab.prog.type("struct zone").has_member("vmemmap_tails")
     assert bool(bytes_of["struct page, shared by HVO's tails"]) is has_tails
+    return bytes_of
+
+
+def test_memory_about_memory_adds_up(vmemmap_lab: StructPagesLab) -> None:
+    bytes_of = assert_it_adds_up(vmemmap_lab)
+    assert bytes_of["struct page, in the hot-added memory itself"] == 2 * MIB
+    assert bytes_of["struct page, on the device (altmap)"] == 2 * MIB
+
+
+def test_memory_about_memory_adds_up_from_boot_on(hvo_boot_lab: StructPagesLab) -> None:
+    bytes_of = assert_it_adds_up(hvo_boot_lab)
+    # The heads of the pages of 2 MiB.
+    assert bytes_of["struct page, allocated since"] >= 64 * PAGE
 
 
 def test_the_sections_and_what_they_find(vmemmap_lab: StructPagesLab, tmp_path: Path) -> None:
@@ -307,15 +316,6 @@ def test_the_sections_and_what_they_find(vmemmap_lab: StructPagesLab, tmp_path: 
     for name in ("vmemmap_sections", "vmemmap_examples", "memory_about_memory", "memmap_what_if"):
         assert f'id="picture-{name}"' in html
     assert "No picture" not in html
-
-
-def test_hvo_that_is_off_is_found(lab: Lab, tmp_path: Path) -> None:
-    writer = Writer(tmp_path / "bundle")
-    collect(Memory(lab.prog), describe(lab.prog, "vmcore"), writer, ["hugetlb"])
-    (finding,) = (f for f in evaluate(Bundle(tmp_path / "bundle")).found if "hvo" in f.id)
-    pages = int(lab.said("sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages")[1])
-    assert finding.id == "hvo-off" and f"{pages} hugetlb pages" in finding.title
-    assert f"could give back {pages * 28} KiB" in finding.title
 
 
 def opened(lab: StructPagesLab) -> Program:
@@ -369,6 +369,32 @@ def test_a_page_table_that_the_dump_lacks(vmemmap_lab: StructPagesLab) -> None:
     assert check.problem.startswith(f"the pool counts {row.pages:,} pages, its struct pages")
     assert 0 < check.pages <= 64
     assert (row.optimized_pages or 0) < (pool(vmemmap_lab, 2 * MIB, 1).optimized_pages or 0)
+
+
+def test_hvo_that_is_off_is_found(vmemmap_lab: StructPagesLab, tmp_path: Path) -> None:
+    """The same machine, had the switch been turned back."""
+    prog = opened(vmemmap_lab)
+    switch = prog.variable("vmemmap_optimize_enabled").address_
+    assert switch is not None
+    prog.add_memory_segment(switch, 1, lambda *where: b"\0", False)
+    writer = Writer(tmp_path / "bundle")
+    collect(Memory(prog), describe(prog, "vmcore"), writer, ["hugetlb"])
+    (finding,) = (f for f in evaluate(Bundle(tmp_path / "bundle")).found if "hvo" in f.id)
+    assert finding.id == "hvo-off"
+    assert f"{POOL + DIMM + SURPLUS} hugetlb pages could give back 1.094 MiB" in finding.title
+
+
+def test_a_small_pool_is_not_worth_a_word(lab: Lab, tmp_path: Path) -> None:
+    writer = Writer(tmp_path / "bundle")
+    collect(Memory(lab.prog), describe(lab.prog, "vmcore"), writer, ["hugetlb"])
+    bundle = Bundle(tmp_path / "bundle")
+    assert not [finding for finding in evaluate(bundle).found if "hvo" in finding.id]
+    (printed, _) = lab.said("sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages")
+    rows = list(bundle.rows("hugetlb_pools"))
+    assert sum(row["pages"] for row in rows) == int(printed) > 0
+    reclaimable = sum(row["vmemmap_reclaimable_bytes"] for row in rows)
+    assert reclaimable == int(printed) * 7 * PAGE
+    assert [row["hvo"] for row in bundle.rows("hugetlb_sizes")] == ["off", "off"]
 
 
 @pytest.mark.parametrize("entry", [0, 0x63, 0xFFFF_FFFF_FFFF_FFFF, 0x000F_FFFF_FFFF_F063])
