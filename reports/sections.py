@@ -741,10 +741,20 @@ SECTIONS = {
             optional=True,
         ),
         SectionSpec(
-            "vmemmap", "Struct pages", vmemmap_from_memory, vmemmap_from_files, PASS_SECONDS
+            "vmemmap",
+            "Struct pages",
+            vmemmap_from_memory,
+            vmemmap_from_files,
+            PASS_SECONDS,
+            optional=True,
         ),
         SectionSpec(
-            "hugetlb", "hugetlb and HVO", hugetlb_from_memory, hugetlb_from_files, PASS_SECONDS
+            "hugetlb",
+            "hugetlb pools and HVO",
+            hugetlb_from_memory,
+            hugetlb_from_files,
+            PASS_SECONDS,
+            optional=True,
         ),
         SectionSpec(
             "device_pagemaps",
@@ -760,6 +770,7 @@ SECTIONS = {
             memory_metadata_from_memory,
             memory_metadata_from_files,
             PASS_SECONDS,
+            optional=True,
         ),
         SectionSpec("vm_counters", "Counters", vm_counters_from_memory, vm_counters_from_files),
         SectionSpec("settings", "Settings", settings_from_memory, settings_from_files),

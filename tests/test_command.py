@@ -253,7 +253,8 @@ def test_a_damaged_file_costs_its_own_sections(tmp_path: Path, file: str, conten
         "vmstat": {"vm_counters": "failed"},
         "pagetypeinfo": {"free_lists": "partial", "pageblocks": "failed"},
     }.get(file, {})
-    usual = {"accounting": "absent", "page_owner": "absent", "slab_owner": "absent"}
+    usual = dict.fromkeys(("accounting", "page_owner", "slab_owner"), "absent")
+    usual |= dict.fromkeys(("vmemmap", "hugetlb", "device_pagemaps", "memory_metadata"), "absent")
     assert {name: how for name, how in status.items() if how != "ok"} == usual | needs
     for section in sections:
         if section.status == "failed":

@@ -293,8 +293,9 @@ def test_memory_about_memory_adds_up(vmemmap_lab: StructPagesLab) -> None:
 
 def test_memory_about_memory_adds_up_from_boot_on(hvo_boot_lab: StructPagesLab) -> None:
     bytes_of = assert_it_adds_up(hvo_boot_lab)
-    # The heads of the pages of 2 MiB.
-    assert bytes_of["struct page, allocated since"] >= 64 * PAGE
+    # The heads of the pages of 2 MiB: moved to new frames, but for old kernels.
+    since = bytes_of["struct page, allocated since"]
+    assert since >= 64 * PAGE or since == 0
 
 
 def test_the_sections_and_what_they_find(vmemmap_lab: StructPagesLab, tmp_path: Path) -> None:
