@@ -197,7 +197,8 @@ def test_collect_from_a_tree_of_text(tmp_path: Path) -> None:
     assert {s.section: s.status for s in read.sections} == {
         "zones": "ok", "free_lists": "ok", "accounting": "absent", "pcp_lists": "ok",
         "pageblocks": "ok", "vm_counters": "ok", "settings": "ok", "slab_caches": "ok",
-        "page_owner": "absent", "slab_owner": "absent",
+        "page_owner": "absent", "slab_owner": "absent", "vmemmap": "absent", "hugetlb": "absent",
+        "device_pagemaps": "absent", "memory_metadata": "absent",
     }  # fmt: skip
     assert [(z["node"], z["zone"], z["wmark_low"]) for z in read.rows("zones")] == [
         (0, "DMA", 225), (0, "DMA32", 6377), (1, "Normal", 14515),
