@@ -4,7 +4,7 @@
 is.
 
 Read root by root (a page of 256 sections each), so that the 65,536 sections of 8 TiB take a few
-hundred reads. A root that cannot be read is counted, and its sections are missing.
+hundred reads. What cannot be read is counted, and its sections are missing.
 """
 
 from dataclasses import dataclass
@@ -47,7 +47,6 @@ def present_sections(prog: Program, gaps: Gaps) -> Sections:
     All present sections.
 
     :raises LookupError: the kernel is built without SPARSEMEM.
-    :raises FaultError: the array of roots cannot be read.
     """
     type_ = prog.type("struct mem_section")
     dtype = struct_dtype(type_, {"map": "section_mem_map", "usage": "usage"})

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from device_pagemaps import DevicePagemap, PagemapsInPageTables, device_pagemaps, pagemap_ranges
-from drgn import Program
+from drgn import FaultError, Program
 from hugetlb import (
     HugePages,
     HugetlbCheck,
@@ -84,7 +84,7 @@ def scan_struct_page_cost(
     pages, failure = HugePages(), None
     try:
         pages = find_huge_pages(prog, progress=progress)
-    except (LookupError, ValueError) as error:
+    except (FaultError, LookupError, ValueError) as error:
         failure = error
     try:
         ranges, broken_off = pagemap_ranges(prog)

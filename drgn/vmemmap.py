@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from drgn import FaultError, Program, sizeof
+from drgn import Program, sizeof
 from kernel_arrays import Gaps, read_array, struct_dtype
 from mem_sections import Sections, present_sections
 from numpy.typing import NDArray
@@ -572,10 +572,7 @@ def self_hosted(prog: Program, where: Memmap, frames: NDArray[np.int64]) -> NDAr
     except LookupError:
         return result
     wanted = np.unique(frames[frames >= 0])
-    try:
-        flags, known = page_flags(prog, where, wanted, Gaps())
-    except FaultError:
-        return result
+    flags, known = page_flags(prog, where, wanted, Gaps())
     hosts = wanted[known & ((flags & flag) != 0)]
     return np.isin(frames, hosts)
 

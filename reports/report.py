@@ -318,6 +318,7 @@ AGREES = {
     "free_list_checks": "Every free list agrees with its struct pages, link by link.",
     "pcp_checks": "Every CPU's page count agrees with its lists.",
     "misplaced_blocks": "Every free block lies on the list of its pageblock's migratetype.",
+    "device_pagemaps": "No device has memory with struct pages (pmem, DAX, device-private).",
     "hugetlb_checks": "Every pool has the pages it counts, and page tables agree with their flags.",
 }
 

@@ -47,7 +47,7 @@ def test_every_section_is_read_from_the_running_kernel(out: Path) -> None:
     bundle = Bundle(out / "memory")
     assert bundle.target["kind"] == "live"
     # A stock kernel has no PAGE_OWNER, and was not booted with slab_debug=U.
-    absent = {"page_owner", "slab_owner", "device_pagemaps"}
+    absent = {"page_owner", "slab_owner"}
     for section in bundle.sections:
         assert section.status == ("absent" if section.section in absent else "ok"), section
 

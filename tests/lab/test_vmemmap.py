@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Lab, StructPagesLab
+from conftest import Lab, OwnerLab, StructPagesLab
 from drgn import FaultError, Program
 from drgn.helpers.linux.mm import follow_phys
 from hugetlb import HugetlbPool, HugetlbSize, hugetlb_sizes, read_pools
@@ -296,6 +296,21 @@ def test_memory_about_memory_adds_up_from_boot_on(hvo_boot_lab: StructPagesLab) 
     # The heads of the pages of 2 MiB: moved to new frames, but for old kernels.
     since = bytes_of["struct page, allocated since"]
     assert since >= 64 * PAGE or since == 0
+
+
+@pytest.mark.owner_kernel
+def test_page_ext_is_part_of_it(owner_lab: OwnerLab, tmp_path: Path) -> None:
+    memory = Memory(owner_lab.prog)
+    bytes_of = {row.part: row.bytes for row in memory.struct_pages.metadata()}
+    printed = {row.name: row.value for row in read_vmstat(owner_lab.said("proc/vmstat")[1])}
+    # Nothing else was allocated since boot.
+    assert bytes_of["page_ext"] == printed["nr_memmap_pages"] * PAGE > 64 * MIB // PAGE
+    assert bytes_of["remainder of nr_memmap_pages"] == 0
+    assert bytes_of["remainder of nr_memmap_boot_pages"] == 0
+    writer = Writer(tmp_path / "bundle")
+    collect(memory, describe(owner_lab.prog, "vmcore"), writer, ["memory_metadata"])
+    found = {finding.id: finding for finding in evaluate(Bundle(tmp_path / "bundle")).found}
+    assert f"page_ext {bytes_of['page_ext'] / MIB:g} MiB" in found["metadata-above-share"].saw
 
 
 def test_the_sections_and_what_they_find(vmemmap_lab: StructPagesLab, tmp_path: Path) -> None:
