@@ -30,6 +30,7 @@ RESERVED_PAGES = 2
 MAX_PAGEMAPS = 1 << 16
 MAX_RANGES = 1 << 10  # of one pagemap
 MAX_NAME = 64
+MAX_ADDRESS = 1 << 56  # of physical memory
 
 
 @dataclass(frozen=True)
@@ -85,10 +86,13 @@ def pagemap_ranges(prog: Program) -> tuple[list[PagemapRange], str]:
             altmap = bool(pagemap.flags.value_() & PGMAP_ALTMAP_VALID)
             first = pagemap.member_("range").address_of_()
             for at in range(min(pagemap.nr_range.value_(), MAX_RANGES)):
+                start, last = first[at].start.value_(), first[at].end.value_()
+                if not start < last < MAX_ADDRESS:
+                    return ranges, f"a device pagemap has an impossible range, {start:#x}-{last:#x}"
                 ranges.append(
                     PagemapRange(
-                        first[at].start.value_() >> page_shift,
-                        (first[at].end.value_() + 1) >> page_shift,
+                        start >> page_shift,
+                        (last + 1) >> page_shift,
                         _type_name(pagemap.type),
                         pagemap.vmemmap_shift.value_(),
                         altmap,

@@ -15,13 +15,14 @@ table goes by the page tables; pages that the two differ about are counted.
 Cannot know: which reserved pages are of which node (the kernel does not either).
 """
 
+import itertools
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from drgn import Program, offsetof, sizeof
+from drgn import Object, Program, offsetof, sizeof
 from drgn.helpers.linux.hugetlb import for_each_hstate
 from kernel_arrays import CHUNK_BYTES, Gaps, member_path, read_array, struct_dtype
 from kernel_text import printed_number
@@ -34,6 +35,8 @@ from vmemmap import Leaves, Memmap, self_hosted
 # Kept of a huge page's struct pages: HUGETLB_VMEMMAP_RESERVE_SIZE, "mm: hugetlb: free the 2nd
 # vmemmap page associated with each HugeTLB page" (v5.18; two pages before).
 RESERVED_PAGES = 1
+# Beyond any architecture's: damage.
+MAX_SIZES, MAX_ORDER = 32, 30
 
 
 @dataclass(frozen=True)
@@ -99,13 +102,29 @@ class HugePages:
     gaps: Gaps = field(default_factory=Gaps)
 
 
+def _hstates(prog: Program) -> list[tuple[Object, int]]:
+    """
+    The ``struct hstate`` of each size, and its order.
+
+    :raises ValueError: their number or an order cannot be.
+    """
+    found = list(itertools.islice(for_each_hstate(prog), MAX_SIZES + 1))
+    hstates = [(hstate, int(hstate.order.value_())) for hstate in found]
+    if len(found) > MAX_SIZES or any(not 0 < order <= MAX_ORDER for _, order in hstates):
+        raise ValueError("the hstates of hugetlb are damaged")
+    return hstates
+
+
 def hugetlb_sizes(prog: Program) -> list[HugetlbSize]:
-    """The sizes that the kernel has set up; none without CONFIG_HUGETLB_PAGE."""
+    """
+    The sizes that the kernel has set up; none without CONFIG_HUGETLB_PAGE.
+
+    :raises ValueError: they are damaged.
+    """
     page_shift = prog["PAGE_SHIFT"].value_()
     switch, why = hvo_switch(prog)
     rows = []
-    for hstate in for_each_hstate(prog):
-        order = hstate.order.value_()
+    for hstate, order in _hstates(prog):
         struct_pages = sizeof(prog.type("struct page")) << order
         saves = max(struct_pages - (RESERVED_PAGES << page_shift), 0)
         rows.append(
@@ -143,13 +162,14 @@ def find_huge_pages(
 
     :param progress: called with (pages done, pages in all).
     :raises LookupError: the kernel's layout is unknown.
+    :raises ValueError: the pools are damaged.
     """
     found = HugePages()
-    hstates = [h for h in for_each_hstate(prog) if h.nr_huge_pages.value_()]
-    if not hstates:
+    orders = [order for hstate, order in _hstates(prog) if hstate.nr_huge_pages.value_()]
+    if not orders:
         return found
     size = sizeof(prog.type("struct page"))
-    step = 1 << min(h.order.value_() for h in hstates)
+    step = 1 << min(orders)
     dtype, is_hugetlb, order_of = _head_dtype(prog, size * step)
     head = np.uint64(1 << int(prog.constant("PG_head").value_()))
     optimized = np.uint64(1 << int(prog.constant("HPG_vmemmap_optimized").value_()))
@@ -187,7 +207,6 @@ def find_huge_pages(
                 progress(done, total)
     if parts:
         columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
-        orders = np.array([h.order.value_() for h in hstates])
         known = np.isin(columns[1], orders)
         found.pfns, found.orders, found.nodes, found.flagged = (c[known] for c in columns)
     return found
@@ -314,8 +333,7 @@ def hugetlb_pools(
     size = sizeof(prog.type("struct page"))
     saves = {row.page_bytes: row.page_saves_bytes or 0 for row in hugetlb_sizes(prog)}
     rows, checks = [], []
-    for hstate in for_each_hstate(prog):
-        order = hstate.order.value_()
+    for hstate, order in _hstates(prog):
         page_bytes = 1 << (order + page_shift)
         counts = np.array(hstate.nr_huge_pages_node.value_())
         found = np.bincount(pages.nodes[pages.orders == order], minlength=len(counts))

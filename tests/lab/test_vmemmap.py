@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from conftest import Lab, OwnerLab, StructPagesLab
-from drgn import FaultError, Program
+from drgn import FaultError, Program, offsetof
 from drgn.helpers.linux.mm import follow_phys
 from hugetlb import HugetlbPool, HugetlbSize, hugetlb_sizes, read_pools
 from memory_metadata import present_bytes
@@ -424,6 +424,42 @@ def test_page_tables_of_garbage(vmemmap_lab: StructPagesLab, entry: int) -> None
         assert section.status in ("ok", "partial"), section
     _, checks = memory.struct_pages.pools()
     assert sum(check.pages for check in checks) > 0
+
+
+def cover(prog: Program, name: str, content: bytes) -> None:
+    """Put other content over a variable of the kernel's."""
+    address = prog.variable(name).address_
+    assert address is not None
+
+    def read(address: int, count: int, offset: int, physical: bool) -> bytes:
+        return content[offset : offset + count]
+
+    prog.add_memory_segment(address, len(content), read, False)
+
+
+@pytest.mark.parametrize("head", [2, 0xFFFF_8880_0000_1002, 0xDEAD_0000_0000_0002, (1 << 64) - 1])
+def test_a_damaged_array_of_pagemaps(vmemmap_lab: StructPagesLab, head: int) -> None:
+    prog = opened(vmemmap_lab)
+    array = prog.type("struct xarray")
+    content = bytearray(array.size or 0)
+    content[offsetof(array, "xa_head") :] = head.to_bytes(8, "little")
+    cover(prog, "pgmap_array", bytes(content))
+    memory = Memory(prog)
+    for name in SECTION_NAMES:
+        section, _ = run_section(SECTIONS[name], memory)
+        assert section.status in ("ok", "partial"), section
+
+
+@pytest.mark.parametrize("order", [0, 31, 0xFFFF_FFFF])
+def test_damaged_pools_cost_themselves(vmemmap_lab: StructPagesLab, order: int) -> None:
+    prog = opened(vmemmap_lab)
+    content = bytearray(prog.variable("hstates").to_bytes_())
+    where = offsetof(prog.type("struct hstate"), "order")
+    content[where : where + 4] = order.to_bytes(4, "little")
+    cover(prog, "hstates", bytes(content))
+    memory = Memory(prog)
+    statuses = {name: run_section(SECTIONS[name], memory)[0].status for name in SECTION_NAMES}
+    assert statuses == {name: "failed" if name == "hugetlb" else "ok" for name in SECTION_NAMES}
 
 
 def test_without_huge_pages_no_struct_page_is_read(
