@@ -33,7 +33,7 @@ BEFORE_HVO, POOL, DIMM, TOUCHED, SURPLUS = 40, 240, 16, 10, 3
 OPTIMIZED = POOL - BEFORE_HVO
 # The step that HVO is measured by allocates page tables (one for each section that it splits), the
 # page that tails share, and whatever else the kernel does in those seconds.
-DRIFT_PAGES = 96
+DRIFT_PAGES = 64
 SECTION_NAMES = ("vmemmap", "hugetlb", "device_pagemaps", "memory_metadata")
 
 
