@@ -74,6 +74,7 @@ bench: $(READY) ## how fast each probe is, with the naive way beside it
 	@$(BIN)/python tests/bench_owner.py
 	@$(BIN)/python tests/bench_page_owner.py
 	@$(BIN)/python tests/bench_page_tables.py
+	@$(BIN)/python tests/bench_vmemmap.py
 
 .PHONY: lock
 lock: $(READY) ## renew requirements.lock from pyproject.toml
