@@ -70,8 +70,6 @@ class PageTables:
 
     pid: int = column(key=True, help="thread group; of several that share them, the first")
     comm: str = column(help="name of the process")
-    processes: int | None = column(help="processes that share this address space (vfork)")
-    threads: int | None = column(help="threads that share this address space")
     pgtables_bytes: int = column(
         unit="bytes",
         help="what the kernel counts (VmPTE): PTE, PMD and PUD tables and deposited ones, "
@@ -108,6 +106,8 @@ class PageTableDetails:
 
     pid: int = column(key=True, help="thread group; of several that share them, the first")
     comm: str = column(help="name of the process")
+    processes: int = column(help="processes that share this address space (vfork)")
+    threads: int = column(help="threads that share this address space")
     vmas: int = column(help="mappings")
     mapped_bytes: int = column(unit="bytes", help="addresses that are mapped to something")
     p4d_tables: int = column(help="tables of P4Ds; none with four levels")
@@ -159,7 +159,6 @@ class PageTableRegion:
     end: str = column(help="behind the last address")
     vmas: int = column(help="mappings in it")
     mapped_bytes: int = column(unit="bytes", help="addresses that are mapped to something")
-    anonymous_bytes: int = column(unit="bytes", help="of these, anonymous")
     pte_tables: int = column(help="PTE tables for it")
     small_bytes: int = column(unit="bytes", help="resident in base pages")
     huge_bytes: int = column(unit="bytes", help="resident in transparent huge pages")
@@ -212,7 +211,6 @@ class Regions:
     ends: NDArray[np.uint64]
     vmas: NDArray[np.int64]
     mapped: NDArray[np.int64]
-    anonymous: NDArray[np.int64]
     # [region, …] bytes by what is mapped there, in the order of REGION_KINDS; and PTE tables.
     bytes: NDArray[np.int64]
     pte_tables: NDArray[np.int64]
@@ -619,16 +617,14 @@ def _cut(areas: VmAreas, owners: Iterable[int], form: PageTableFormat) -> Region
     count = len(first)
     last = np.zeros(count, np.int64)
     last[at] = np.flatnonzero(wanted)
-    mapped, anonymous = np.zeros(count, np.int64), np.zeros(count, np.int64)
+    mapped = np.zeros(count, np.int64)
     np.add.at(mapped, at, size)
-    np.add.at(anonymous, at, np.where(areas.anonymous[wanted], size, 0))
     return Regions(
         areas.owners[first],
         areas.starts[first],
         areas.ends[last],
         np.bincount(at, minlength=count),
         mapped,
-        anonymous,
         np.zeros((count, len(REGION_KINDS)), np.int64),
         np.zeros(count, np.int64),
     )
@@ -651,8 +647,6 @@ def page_tables(scan: PageTableScan) -> list[PageTables]:
             PageTables(
                 pid=process.pid,
                 comm=process.comm,
-                processes=process.processes,
-                threads=process.threads,
                 pgtables_bytes=charged,
                 resident_bytes=(int(kinds[PAGE]) << page_shift) + (sums["huge"] << huge_shift),
                 hugetlb_bytes=sums["hugetlb_bytes"],
@@ -686,6 +680,8 @@ def page_table_details(scan: PageTableScan) -> list[PageTableDetails]:
             PageTableDetails(
                 pid=process.pid,
                 comm=process.comm,
+                processes=process.processes,
+                threads=process.threads,
                 vmas=sums["vmas"],
                 mapped_bytes=sums["mapped"],
                 p4d_tables=0 if p4d is None else int(scan.tables[at, p4d]),
@@ -749,7 +745,6 @@ def page_table_regions(scan: PageTableScan) -> list[PageTableRegion]:
                     end=f"{int(regions.ends[at]):#x}",
                     vmas=int(regions.vmas[at]),
                     mapped_bytes=int(regions.mapped[at]),
-                    anonymous_bytes=int(regions.anonymous[at]),
                     pte_tables=int(regions.pte_tables[at]),
                     **{f"{kind}_bytes": value for kind, value in held.items()},
                 )
@@ -762,7 +757,6 @@ STATUS = {
     "VmPTE": "pgtables_bytes",
     "VmRSS": "resident_bytes",
     "HugetlbPages": "hugetlb_bytes",
-    "Threads": "threads",
 }
 
 
@@ -787,9 +781,8 @@ def read_status(text: str) -> PageTables | None:
     values["comm"] = fields["Name"].replace("\\n", "\n").replace("\\\\", "\\")
     for name, column_name in STATUS.items():
         if name in fields:
-            number, _, unit = fields[name].strip().partition(" ")
-            value = printed_number(number, "status")
-            values[column_name] = value << 10 if unit == "kB" else value
+            kilobytes = fields[name].strip().removesuffix(" kB")
+            values[column_name] = printed_number(kilobytes, "status") << 10
     return PageTables(**values)
 
 

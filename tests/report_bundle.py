@@ -230,7 +230,7 @@ def page_table_rows() -> list[PageTables]:
     ]  # fmt: skip
     rows = []
     for changes in each:
-        row = unlike | {"processes": 1, "threads": 1} | changes
+        row = unlike | changes
         counted = ("pte_tables", "pmd_tables", "pud_tables", "deposited_pte_tables")
         row["pgtables_bytes"] = 4096 * sum(row[name] for name in counted)
         rows.append(PageTables(**row))
@@ -243,7 +243,7 @@ def page_table_details() -> list[PageTableDetails]:
     reaped = {4711: 10_230_000, 1: 1_000}
     return [
         PageTableDetails(
-            **(nothing | {"pid": row.pid, "comm": row.comm, "vmas": 11})
+            **(nothing | {"pid": row.pid, "comm": row.comm, "vmas": 11, "threads": 1})
             | {"reaped_pte_slots": reaped.get(row.pid, 0)}
         )
         for row in page_table_rows()
@@ -268,13 +268,13 @@ def occupancy() -> list[PageTableOccupancy]:
 def regions() -> list[PageTableRegion]:
     """Their address spaces."""
     return [
-        PageTableRegion(4711, "0x400000", "0x4ed8000", 6, 78_479_360, 77_410_304, 2, 409_600,
+        PageTableRegion(4711, "0x400000", "0x4ed8000", 6, 78_479_360, 2, 409_600,
                         0, 0, 0, 0, 0, 0),
-        PageTableRegion(4711, "0x7f0000000000", "0x7f0a00000000", 1, 40 << 30, 40 << 30, 19_998,
+        PageTableRegion(4711, "0x7f0000000000", "0x7f0a00000000", 1, 40 << 30, 19_998,
                         0, 0, 0, 20_000 << 12, 0, 0, 0),
-        PageTableRegion(815, "0x7f0000000000", "0x7f0080000000", 4, 2 << 30, 2 << 30, 40,
+        PageTableRegion(815, "0x7f0000000000", "0x7f0080000000", 4, 2 << 30, 40,
                         36_831_232, 838_860_800, 4 << 20, 0, 629_145_600, 0, 8192),
-        PageTableRegion(1, "0x400000", "0x4ed8000", 11, 78_479_360, 77_410_304, 9, 3_276_800,
+        PageTableRegion(1, "0x400000", "0x4ed8000", 11, 78_479_360, 9, 3_276_800,
                         0, 0, 0, 0, 245_760, 0),
     ]  # fmt: skip
 

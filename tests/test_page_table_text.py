@@ -21,7 +21,6 @@ def test_what_status_says_and_what_it_does_not() -> None:
     assert known == {
         "pid": 115,
         "comm": "breadth",
-        "threads": 1,
         "pgtables_bytes": 65824 << 10,
         "resident_bytes": known["resident_bytes"],
         "hugetlb_bytes": 0,
