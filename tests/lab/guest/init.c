@@ -35,6 +35,8 @@ static const struct {
 	{ "slab", workload_slab },
 	{ "owner_slab", workload_owner },
 	{ "owner_inputs", workload_owner_inputs },
+	{ "rmap", workload_rmap },
+	{ "rmap_stall", workload_rmap_stall },
 };
 
 // QEMU's pvpanic ISA device, docs/specs/pvpanic: bit 0 says "panicked", and -action panic=pause then stops all vCPUs.
@@ -73,13 +75,23 @@ void fail(const char *format, ...)
 		pause();
 }
 
-void write_file(const char *path, const char *text)
+static void write_text(const char *path, const char *text, int flags)
 {
-	int fd = open(path, O_WRONLY | O_CLOEXEC);
+	int fd = open(path, O_WRONLY | O_CLOEXEC | flags);
 
 	if (fd < 0 || write(fd, text, strlen(text)) < 0)
 		fail("cannot write '%s' to %s: %s", text, path, strerror(errno));
 	close(fd);
+}
+
+void write_file(const char *path, const char *text)
+{
+	write_text(path, text, 0);
+}
+
+void append_file(const char *path, const char *text)
+{
+	write_text(path, text, O_APPEND);
 }
 
 long read_file(const char *path, char *text, size_t size)
