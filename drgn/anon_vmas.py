@@ -65,7 +65,9 @@ class AnonVma:
     first_index: int | None = column(help="page offset at which the first of its VMAs begins")
     pages: int | None = column(unit="pages", help="from there to the end of the last")
     ksm_items: int | None = column(help="mappings merged by KSM that are found through it")
-    lock: str | None = column(help="state of the lock of its root: free, read or write")
+    lock: str | None = column(
+        help="state of the lock of its root: free, read, write, changing hands"
+    )
 
 
 @dataclass(frozen=True)
@@ -529,7 +531,9 @@ def lock_state(count: int) -> str:
     """What ``rw_semaphore.count`` says (kernel/locking/rwsem.c)."""
     if count & 1:
         return "write"
-    return "read" if count >> 8 > 0 else "free"
+    if count >> 8 > 0:
+        return "read"
+    return "changing hands" if count & 6 else "free"
 
 
 def fanout(maps: ReverseMaps, ksm_items: NDArray[np.int64] | None = None) -> list[AnonVmaFanout]:

@@ -54,6 +54,12 @@ class NodeCost:
     measured: bool = False
 
 
+def node_cost(prog: Program) -> NodeCost:
+    """The cost of a visit: as given (``prog.cache["rmap_node_ns"]``), or the default."""
+    given = prog.cache.get("rmap_node_ns")
+    return NodeCost() if given is None else NodeCost(given / 2, given, given * 2, True)
+
+
 @dataclass(frozen=True)
 class KsmPage:
     """A KSM page and what it costs to find its mappings."""
@@ -441,7 +447,7 @@ if __name__ == "__main__":
         ksm = ksm_module.read_ksm(prog, read)
         visits = ksm_visits(maps, ksm, prog["PAGE_SHIFT"].value_())
         folios, _ = scan_anon_folios(prog, maps)
-        cost = NodeCost()
+        cost = node_cost(prog)
         return [
             ("KSM pages", KsmPage, ksm_pages(prog, ksm, visits, cost, 20)),
             ("Anonymous folios", AnonFolioWalks, anon_folio_walks(folios)),

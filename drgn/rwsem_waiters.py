@@ -7,8 +7,8 @@ locks are taken is known from the anon_vmas that were read in bulk; of these, th
 of waiters (``struct rwsem_waiter``, on the waiting tasks' stacks) are read one by one.
 
 Cannot know: which readers hold a lock. The kernel notes the last that took it, which may have let
-it go already; a writer it notes exactly. Kernels with PREEMPT_RT have another lock, whose waiters are
-not read.
+it go already; a writer it notes exactly. Kernels with PREEMPT_RT have another lock, whose waiters
+are not read.
 """
 
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ class AnonVmaLock:
     """A lock of anon_vmas that is taken or waited for."""
 
     root: str = column(key=True, help="the anon_vma whose lock it is")
-    state: str = column(help="free, read or write")
+    state: str = column(help="read, write, or changing hands (waited for, and nobody has it)")
     readers: int = column(help="readers that hold it")
     owner_pid: int | None = column(help="the writer; or the last reader that took it")
     owner_comm: str | None = column(help="its name")
@@ -151,7 +151,7 @@ def _owner(
 ) -> tuple[int | None, str | None, str | None, str | None]:
     """pid, comm, what it is, and stack of the task that ``rw_semaphore.owner`` names."""
     address = owner & 0xFFFFFFFFFFFFFFFF & ~OWNER_FLAGS
-    if not address or lock_state(count) == "free":
+    if not address or lock_state(count) not in ("read", "write"):
         return None, None, None, None
     kind = "last reader" if owner & READER_OWNED else "writer"
     task = Object(prog, "struct task_struct", address=address).address_of_()

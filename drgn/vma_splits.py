@@ -3,9 +3,9 @@
 Why an anon_vma has so many VMAs: what keeps neighbours of one process apart.
 
 Two VMAs side by side become one (``vma_merge``, mm/vma.c) if they have the same flags, file,
-policy, name and userfaultfd, and the page offset of one continues the other's. What differs names the call
-that has split them: ``mprotect`` the protection, ``madvise`` most flags, ``mbind`` the policy, and
-so on. Only the process with most VMAs on the anon_vma is looked at.
+policy, name and userfaultfd, and the page offset of one continues the other's. What differs names
+the call that has split them: ``mprotect`` the protection, ``madvise`` most flags, ``mbind`` the
+policy, and so on. Only the process with most VMAs on the anon_vma is looked at.
 
 Costs a walk of that process's VMAs, 90,000 a second; their members are those that
 ``slab_objects`` has read.

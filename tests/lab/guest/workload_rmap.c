@@ -14,9 +14,10 @@
 //
 // Then some KSM pages are migrated with kprobes on rmap_walk_ksm(), which say how long each walk took.
 //
-// The workload `rmap_stall` has ksm-vmas only; SPLITTERS children of it, which share the lock of its anon_vma, split and
-// merge VMAs, for which they need that lock, while another process has a KSM page migrated to and fro, which holds it. The
-// splitters have precedence: whenever anybody else runs, they wait. It is frozen like so.
+// The workload `rmap_stall` has only ksm-vmas, with some VMAs of two pages behind it; SPLITTERS children of it, which share
+// the lock of its anon_vma, split and merge one of these each, for which they need that lock, while another process has a
+// KSM page migrated to and fro, which holds it. The splitters have precedence: whenever anybody else runs, they wait. It is
+// frozen like so.
 #include "guest.h"
 
 #include <errno.h>
@@ -95,15 +96,31 @@ static char *alone(size_t bytes, int advice)
 	return memory + PAGE;
 }
 
-static void ksm_vmas(void)
+static void protect(char *memory, long pages, int protection)
 {
-	char *memory = alone(VMAS * PAGE, MADV_MERGEABLE);
+	if (mprotect(memory, pages * PAGE, protection))
+		fail("mprotect: %s", strerror(errno));
+}
+
+// Behind the VMAS pages `pairs` of pages that no other is like, each pair a VMA.
+static void hold_ksm_vmas(long pairs)
+{
+	long pages = VMAS + 2 * pairs;
+	char *memory = alone(pages * PAGE, MADV_MERGEABLE);
 
 	memset(memory, 0x5a, VMAS * PAGE);
+	for (long i = VMAS; i < pages; i++)
+		memset(memory + i * PAGE, 0x80 + i - VMAS, PAGE);
 	for (long i = 1; i < VMAS; i += 2)
-		if (mprotect(memory + i * PAGE, PAGE, PROT_READ))
-			fail("mprotect: %s", strerror(errno));
-	has("ksm-vmas", memory, VMAS * PAGE);
+		protect(memory + i * PAGE, 1, PROT_READ);
+	for (long i = VMAS + 2; i < pages; i += 4)
+		protect(memory + i * PAGE, 2, PROT_READ);
+	has("ksm-vmas", memory, pages * PAGE);
+}
+
+static void ksm_vmas(void)
+{
+	hold_ksm_vmas(0);
 }
 
 static void ksm_share(void)
@@ -202,8 +219,7 @@ static void huge(void)
 	memory[0] = 1;
 	has("huge", memory, HUGE);
 	for (size_t at = PAGE; at < HUGE; at += 2 * PAGE)
-		if (mprotect(memory + at, PAGE, PROT_READ))
-			fail("mprotect: %s", strerror(errno));
+		protect(memory + at, 1, PROT_READ);
 }
 
 static void merge(long pages)
@@ -318,7 +334,7 @@ void workload_rmap(void)
 static void split_for_ever(int number)
 {
 	int part = find("ksm-vmas");
-	char *page = known->parts[part].memory + (2 * number + 1) * PAGE;
+	char *pair = known->parts[part].memory + (VMAS + 2 * number) * PAGE;
 
 	struct sched_param first = { .sched_priority = 1 };
 
@@ -326,10 +342,12 @@ static void split_for_ever(int number)
 	if (sched_setscheduler(0, SCHED_FIFO, &first))
 		fail("SCHED_FIFO: %s", strerror(errno));
 	has("splitter", known->parts[part].memory, known->parts[part].bytes);
-	for (;;)
-		for (int writable = 0; writable < 2; writable++)
-			if (mprotect(page, PAGE, writable ? PROT_READ | PROT_WRITE : PROT_READ))
-				fail("mprotect: %s", strerror(errno));
+	while (known->used < 2 + SPLITTERS)
+		usleep(1000);
+	for (;; usleep(50)) {  // they shall wait, not keep the machine busy
+		protect(pair, 1, PROT_NONE);
+		protect(pair, 1, number % 2 ? PROT_READ : PROT_READ | PROT_WRITE);
+	}
 }
 
 static void fork_splitters(int signal)
@@ -342,13 +360,14 @@ static void fork_splitters(int signal)
 
 static void ksm_vmas_for_splitters(void)
 {
-	ksm_vmas();
+	hold_ksm_vmas(SPLITTERS);
 	signal(SIGUSR1, fork_splitters);
 }
 
 void workload_rmap_stall(void)
 {
 	know();
+	run_on_cpu(0);
 	pid_t pid = keep_child("ksm-vmas", ksm_vmas_for_splitters);
 	merge(VMAS);
 	kill(pid, SIGUSR1);
