@@ -37,7 +37,7 @@ class ProcessVmas:
     """How many VMAs a process has, against how many it may have."""
 
     pid: int = column(key=True, help="process (thread group)")
-    comm: str = column(help="name of its first thread")
+    comm: str | None = column(help="name of its first thread")
     vmas: int = column(unit="VMAs", help="mm.map_count")
     max_map_count: int | None = column(unit="VMAs", help="vm.max_map_count, for every process")
     anon_vmas: int | None = column(help="anon_vmas that its VMAs are linked to, inherited included")
@@ -143,12 +143,15 @@ def read_process_vmas(
             maps = [
                 line for line in read(f"proc/{pid}/maps").splitlines() if "[vsyscall]" not in line
             ]
-            comm = read(f"proc/{pid}/comm").rstrip("\n")
         except FileNotFoundError:
             continue  # it has ended
         except OSError as error:
             problems.append(f"maps of process {pid}: {error.strerror}")
             continue
+        try:
+            comm: str | None = read(f"proc/{pid}/comm").rstrip("\n")
+        except OSError:
+            comm = None
         if maps:  # a kernel thread has none
             rows.append(ProcessVmas(pid, comm, len(maps), limit, None, None, None))
     return sorted(rows, key=lambda row: (-row.vmas, row.pid)), problems

@@ -111,7 +111,8 @@ def read_slab_objects(
                     )
                     parts[kind].append((address, columns))
 
-    result.gaps.bytes += scan_slabs(prog, take, progress=progress).gaps.bytes
+    scan = scan_slabs(prog, take, progress=progress)
+    result.gaps.bytes += scan.gaps.bytes
     for kind, found in parts.items():
         address = np.concatenate([part for part, _ in found] or [np.zeros(0, np.uint64)])
         order = np.argsort(address, kind="stable")

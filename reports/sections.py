@@ -598,13 +598,12 @@ def anon_vmas_from_memory(memory: Memory) -> Found:
     rmap = memory.rmap
     maps = rmap.maps
     found = Found(unreadable_bytes=maps.unreadable_bytes)
-    found.notes += _rmap_notes(rmap)
+    _rmap_notes(memory, found)
     checks = maps.checks + check_sample(memory.prog, maps)
     if checks:
-        words = f"{len(checks)} counts of anon_vmas do not fit together (anon_vma_checks)"
-        if maps.orphans:
-            words += f", {maps.orphans:,} anon_vma_chains are orphans"
-        memory.disagreement(found, words)
+        memory.disagreement(
+            found, f"{len(checks)} counts of anon_vmas do not fit together (anon_vma_checks)"
+        )
     items = ksm_items_by_anon_vma(maps, rmap.visits) if rmap.visits else None
     rows = anon_vma_rows(maps, items)
     if len(rows) < len(maps.anon_vmas):
@@ -660,7 +659,7 @@ def ksm_from_memory(memory: Memory) -> Found:
     if rmap.ksm is None or rmap.visits is None:
         raise Absent(NO_KSM)
     found = Found(unreadable_bytes=rmap.maps.unreadable_bytes)
-    found.notes += _rmap_notes(rmap)
+    _rmap_notes(memory, found)
     totals = ksm_totals(memory.prog, rmap.ksm)
     wrong = [row.name for row in totals if row.counted not in (None, row.value)]
     if wrong or rmap.ksm.problems:
@@ -697,7 +696,7 @@ def rmap_cost_from_memory(memory: Memory) -> Found:
     folios, gaps = scan_anon_folios(memory.prog, rmap.maps, progress=memory.progress)
     cost = node_cost(memory.prog)
     found = Found(unreadable_bytes=gaps.bytes + rmap.maps.unreadable_bytes)
-    found.notes += _rmap_notes(rmap)
+    _rmap_notes(memory, found)
     if gaps.bytes:
         found.notes.append(f"{gaps.bytes:,} bytes of struct pages could not be read")
     if folios.unknown:
@@ -724,8 +723,15 @@ def rmap_cost_from_files(files: Files) -> Found:
     raise Absent("reverse maps are in the kernel's memory only; read that (as root)")
 
 
-def _rmap_notes(rmap: Rmap) -> list[str]:
-    notes = []
+def _rmap_notes(memory: Memory, found: Found) -> None:
+    """What keeps the reverse maps themselves from being whole."""
+    rmap, notes = memory.rmap, found.notes
+    if rmap.maps.orphans:
+        memory.disagreement(
+            found,
+            f"{rmap.maps.orphans:,} anon_vma_chains are orphans, in a tree or on a list only: they "
+            f"are not counted (read {rmap.maps.attempts} times)",
+        )
     if rmap.maps.unreadable_bytes:
         notes.append(
             f"{rmap.maps.unreadable_bytes:,} bytes of slabs could not be read: what is in them, "
@@ -735,7 +741,6 @@ def _rmap_notes(rmap: Rmap) -> list[str]:
         notes.append(f"{rmap.maps.odd_slabs:,} slabs are damaged, and not used")
     if rmap.maps.tasks.unreadable:
         notes.append(f"{rmap.maps.tasks.unreadable:,} processes could not be read")
-    return notes
 
 
 def _depot_notes(depot: StackDepot) -> list[str]:
