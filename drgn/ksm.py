@@ -70,7 +70,9 @@ class KsmProcess:
 
     pid: int | None = column(key=True, help="process (thread group); unknown, if it is gone")
     comm: str | None = column(help="name of its first thread")
-    merging_pages: int | None = column(unit="pages", help="mm.ksm_merging_pages")
+    merging_pages: int | None = column(
+        unit="pages", help="mm.ksm_merging_pages; older kernels copy it on fork"
+    )
     counted: int = column(unit="pages", help="its mappings found on stable nodes")
     rmap_items: int | None = column(help="pages that KSM looks at")
     zero_pages: int | None = column(unit="pages", help="pages merged into the zero page")

@@ -281,12 +281,14 @@ class AnonFolios:
     each visits.
 
     ``mapping`` of such a folio is its anon_vma with bit 0 set (PAGE_MAPPING_ANON), which is looked
-    up among those that were found: pages of other kinds do not match.
+    up among those that were found. In pages that have a type (slab, page table, …) the word is
+    something else.
     """
 
     maps: ReverseMaps
     order_of: Callable[[NDArray[Any]], NDArray[np.int64]]
-    head_flag: int
+    head: np.uint64  # flag of a large folio's first page
+    slab: np.uint64  # flag of slab pages, where that is no page type yet
     columns: Sequence[str]
     buckets: dict[int, list[int]] = field(default_factory=dict)  # bits of visits: folios, pages
     folios: int = 0
@@ -298,15 +300,16 @@ class AnonFolios:
     def take(self, chunk: PageChunk) -> None:
         mapping = chunk["mapping"]
         at = np.flatnonzero((mapping & np.uint64(3)) == 1)
-        # A kernel address, so that other uses of the word are left out early.
-        at = at[mapping[at] > np.uint64(1 << 63)]
+        # A type is below the mapcount of an unmapped page. A kernel address has bit 63.
+        at = at[(chunk["mapcount"][at] >= -1) & (mapping[at] >> np.uint64(63) == 1)]
+        at = at[(chunk["flags"][at] & self.slab) == 0]
         if not len(at):
             return
         of = find(self.maps.anon_vmas.address, mapping[at] - np.uint64(1))
         self.unknown += int(np.count_nonzero(of < 0))
         at, of = at[of >= 0], of[of >= 0]
         pages = np.ones(len(at), np.int64)
-        heads = np.flatnonzero(chunk["flags"][at] & np.uint64(1 << self.head_flag))
+        heads = np.flatnonzero(chunk["flags"][at] & self.head)
         inside = heads[at[heads] + 1 < len(mapping)]
         pages[inside] = np.int64(1) << self.order_of(chunk.columns[at[inside] + 1])
         first = chunk["index"][at].astype(np.uint64)
@@ -338,7 +341,7 @@ def scan_anon_folios(
 
     :raises LookupError: the kernel's layout is unknown.
     """
-    names = ["flags", "mapping", "index"]
+    names = ["flags", "mapping", "index", "mapcount"]
     page = prog.type("struct page")
     order_of: Callable[[NDArray[Any]], NDArray[np.int64]]
     if page.has_member("compound_order"):  # in the first tail page, up to v6.2
@@ -351,11 +354,19 @@ def scan_anon_folios(
         def order_of(tails: NDArray[Any]) -> NDArray[np.int64]:
             return (tails["flags"] & np.uint64(0x3F)).astype(np.int64)
 
-    folios = AnonFolios(maps, order_of, int(prog.constant("PG_head").value_()), names)
+    folios = AnonFolios(maps, order_of, _flag(prog, "PG_head"), _flag(prog, "PG_slab"), names)
     scan = scan_struct_pages(prog, [folios], progress=progress)
     for failure in scan.failures.values():
         raise failure
     return folios, scan.gaps
+
+
+def _flag(prog: Program, name: str) -> np.uint64:
+    """A bit of ``page.flags``; 0 if the kernel has none of that name."""
+    try:
+        return np.uint64(1 << int(prog.constant(name).value_()))
+    except LookupError:
+        return np.uint64(0)
 
 
 def anon_folio_walks(folios: AnonFolios) -> list[AnonFolioWalks]:
