@@ -41,10 +41,10 @@ class AnonVmaLock:
     owner_pid: int | None = column(help="the writer; or the last reader that took it")
     owner_comm: str | None = column(help="its name")
     owner_is: str | None = column(help="writer, or last reader, which may have let it go")
-    owner_stack: str | None = column(help="what it does: root;…;leaf")
     waiters: int = column(help="tasks that are queued on it")
     anon_vmas: int = column(help="anon_vmas that share it")
     vmas: int = column(unit="VMAs", help="nodes of all their trees")
+    stack: str | None = column(help="what the owner does: root;…;leaf")
 
 
 @dataclass(frozen=True)
@@ -101,16 +101,19 @@ def anon_vma_locks(
             count, owner = int(counts[index]), 0
         if not count:
             continue  # it is free by now
-        holder = _owner(prog, owner, count)
+        pid, comm, owner_is, stack = _owner(prog, owner, count)
         locks.append(
             AnonVmaLock(
                 root,
                 lock_state(count),
                 max(count >> READER_SHIFT, 0),
-                *holder,
+                pid,
+                comm,
+                owner_is,
                 len(waiting),
                 int(family[index]),
                 int(nodes[index]),
+                stack,
             )
         )
         queued += waiting

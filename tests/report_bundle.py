@@ -16,6 +16,7 @@ from typing import Any
 import reports  # noqa: F401  (puts drgn/ on the path)
 
 # isort: split
+import rmap_rows
 from free_lists import FreeBlocks, FreeListCheck, MisplacedBlocks
 from owner_frames import owner_frame
 from page_owner_rows import PageOwnerGrowth, PageOwnerPoint, PageOwnerStack
@@ -252,6 +253,7 @@ def tables() -> dict[str, Table]:
         "page_owner_growth": ("Growth by stack", PageOwnerGrowth, owner_growth(), "page_owner"),
         "page_owner_series": ("Pages by stack over time", PageOwnerPoint, points, "page_owner"),
         "slab_owner_stacks": ("Objects by stack", SlabOwnerStack, slab_stacks(), "slab_owner"),
+        **rmap_rows.tables(),
     }
 
 
@@ -305,6 +307,7 @@ def hostile_tables() -> dict[str, Table]:
         "misplaced_blocks": [MisplacedBlocks(0, "DMA", 1, "Movable", "CMA", 3, 6)],
         "free_list_checks": [FreeListCheck(0, "DMA", 1, "Movable", None, 3, "what differs")],
         "pcp_checks": [PcpCheck(1, "Normal", 0, 63, 62)],
+        "anon_vma_checks": [rmap_rows.AnonVmaCheck("0x1", "what does not fit", 1, 2)],
     }
     result = {}
     for name, (title, row_type, rows, section) in contents.items():

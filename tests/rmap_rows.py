@@ -63,8 +63,8 @@ def walk(kind: str = "ksm", pfn: int = 0x100, *, visits: int = 2 * SHARED * VMAS
 
 COST = RmapCost("KSM pages", 79, 400_000_000, 20_000, "whole range", 60.0, 20.0, 300.0, False)
 SPLITS = VmaSplits(HEAP, 4711, "java", VMAS, VMAS - 1, VMAS - 2, 0, "mprotect", VMAS - 1)
-LOCK = AnonVmaLock(ROOT, "read", 1, 77, "kcompactd0", "last reader", "kthread;rmap_walk_ksm", 3, 9,
-                   VMAS)  # fmt: skip
+LOCK = AnonVmaLock(ROOT, "read", 1, 77, "kcompactd0", "last reader", 3, 9, VMAS,
+                   "kthread;rmap_walk_ksm")  # fmt: skip
 WAITERS = [
     AnonVmaWaiter(ROOT, 0, 4711, "java", "write", "do_mprotect_pkey;rwsem_down_write_slowpath"),
     AnonVmaWaiter(ROOT, 1, 4712, "java", "write", None),
