@@ -44,7 +44,7 @@ MAX_ROWS = 2000
 SAMPLE = 30_000
 LIVE_ATTEMPTS = 3
 # Columns of the picture of one tree.
-MAP_BINS = 512
+MAP_BINS = 256
 
 
 @dataclass(frozen=True)

@@ -85,8 +85,8 @@ def tables() -> dict[str, tuple[str, type, list[Any], str]]:
         AnonVmaFanout(2, 3, 80, 190, 0),
         AnonVmaFanout(4, 7, 12, 60, 0), AnonVmaFanout(16384, 32767, 1, VMAS, VMAS),
         *[
-            AnonVmaMap(HEAP, 34_310_699_852 + 40 * n, 40, 40, 20, 40, (n % 3) * 20)
-            for n in range(500)
+            AnonVmaMap(HEAP, 34_310_699_852 + 400 * n, 400, 400, 200, 400, (n % 3) * 200)
+            for n in range(50)
         ],
         SPLITS,
         VmaNeighbours(HEAP, 4711, "rw-p", "r--p", "protection", "mprotect", VMAS // 2),
@@ -94,11 +94,11 @@ def tables() -> dict[str, tuple[str, type, list[Any], str]]:
         LOCK, *WAITERS, process(), ProcessVmas(1, "init", 12, 65_530, 4, ROOT, 2),
         KsmTotal("pages_shared", 80, 80), KsmTotal("pages_sharing", 19_960, 19_960),
         KsmTotal("max_page_sharing", SHARED, None),
-        *[ksm_page(0x100 + n) for n in range(78)],
+        *[ksm_page(0x100 + n) for n in range(8)],
         ksm_page(0x200, mappings=32, visits=32 * VMAS),
         ksm_page(0x300, chain=None, mappings=40, visits=40),
-        KsmChain("0x1", 0, 79, VMAS), KsmProcess(4711, "java", VMAS, VMAS, VMAS, 0, 80_640_000),
-        *[walk(pfn=0x100 + n) for n in range(78)], walk("anon", 0x900, visits=512, hold=512),
+        KsmChain("0x1", 0, 9, VMAS), KsmProcess(4711, "java", VMAS, VMAS, VMAS, 0, 80_640_000),
+        *[walk(pfn=0x100 + n) for n in range(8)], walk("anon", 0x900, visits=512, hold=512),
         COST,
         RmapCost("anonymous folios", 1_046, 5_783, 5_783, "page offset", 60.0, 20.0, 300.0, False),
         AnonFolioWalks(1, 1, 640, 640), AnonFolioWalks(512, 1023, 1, 512),
