@@ -62,7 +62,7 @@ class AnonVma:
     pid: int | None = column(help="the process that has most of them; unknown, if it is gone")
     comm: str | None = column(help="its name")
     vmas_of_pid: int = column(unit="VMAs", help="VMAs of that process")
-    first_index: int | None = column(help="page offset at which the first of its VMAs begins")
+    first_index: str | None = column(help="page offset at which the first of its VMAs begins")
     pages: int | None = column(unit="pages", help="from there to the end of the last")
     ksm_items: int | None = column(help="mappings merged by KSM that are found through it")
     lock: str | None = column(
@@ -518,7 +518,7 @@ def anon_vma_rows(
                 pid,
                 comm,
                 int(counts[-1]) if len(counts) else 0,
-                first,
+                hex(first) if first is not None else None,
                 int(maps.last[chain].max()) + 1 - first if first is not None else None,
                 None if ksm_items is None else int(ksm_items[index]),
                 lock_state(int(maps.anon_vmas["lock"][root])) if root >= 0 else None,

@@ -33,7 +33,7 @@ from rows import column
 from struct_pages import PageChunk, scan_struct_pages
 
 MAX_KSM_PAGES = 5000
-MAX_WALKS = 200
+MAX_WALKS = 500
 # Passes over a KSM page's mappings: the second looks for processes that were forked since.
 PASSES = 2
 
@@ -86,20 +86,24 @@ class KsmPage:
 
 @dataclass(frozen=True)
 class RmapWalk:
-    """One of the most expensive reverse map walks of the machine."""
+    """What walks through one anon_vma visit: that of its worst page, and all of them."""
 
     kind: str = column(key=True, help="ksm, or anon for other anonymous memory")
-    pfn: int = column(key=True, help="first page frame")
-    pages: int = column(unit="pages", help="pages of the folio")
-    anon_vma: str = column(help="the anon_vma that is locked (for ksm: the one with most VMAs)")
+    anon_vma: str = column(
+        key=True, help="the anon_vma that is locked (of a KSM page: the one with most VMAs)"
+    )
     pid: int | None = column(help="the process that has most of its VMAs")
     comm: str | None = column(help="its name")
-    visits: int = column(help="tree nodes that a whole walk visits on this kernel")
+    folios: int = column(help="folios that are found through it")
+    worst_pfn: int = column(help="of these, the one whose walk visits most")
+    worst_pages: int = column(unit="pages", help="its size")
+    visits: int = column(help="tree nodes that a whole walk of it visits on this kernel")
     visits_a_hold: int = column(help="of these, the most at a stretch under the lock")
     hold_ms: float = column(unit="ms", help="estimate of that stretch")
     hold_ms_low: float = column(unit="ms", help="its low end")
     hold_ms_high: float = column(unit="ms", help="its high end")
     walk_ms: float = column(unit="ms", help="estimate of the whole walk")
+    visits_of_all: int = column(help="tree nodes that a walk of every one of the folios visits")
 
 
 @dataclass(frozen=True)
@@ -295,7 +299,13 @@ class AnonFolios:
     pages: int = 0
     visits: int = 0
     unknown: int = 0  # of no anon_vma that was found
-    worst: list[tuple[int, int, int, int]] = field(default_factory=list)  # visits, pfn, pages, of
+
+    def __post_init__(self) -> None:
+        """By anon_vma: its folios, their visits, and of the worst one visits, page and size."""
+        number = len(self.maps.anon_vmas)
+        self.of_anon_vma, self.visits_of, self.worst, self.worst_pfn, self.worst_pages = (
+            np.zeros(number, np.int64) for _ in range(5)
+        )
 
     def take(self, chunk: PageChunk) -> None:
         mapping = chunk["mapping"]
@@ -322,12 +332,15 @@ class AnonFolios:
             entry = self.buckets.setdefault(bit, [0, 0])
             entry[0] += int(np.count_nonzero(bits == bit))
             entry[1] += int(pages[bits == bit].sum())
-        top = np.argsort(-visits, kind="stable")[:MAX_WALKS]
-        pfns = chunk.start_pfn + at
-        self.worst += zip(
-            *(values[top].tolist() for values in (visits, pfns, pages, of)), strict=True
-        )
-        self.worst = sorted(self.worst, key=lambda walk: (-walk[0], walk[1]))[:MAX_WALKS]
+        np.add.at(self.of_anon_vma, of, 1)
+        np.add.at(self.visits_of, of, visits)
+        # The last of each anon_vma is the worst.
+        order = np.lexsort((visits, of))
+        last = order[np.flatnonzero(np.diff(of[order], append=-1))]
+        worse = last[visits[last] > self.worst[of[last]]]
+        self.worst[of[worse]] = visits[worse]
+        self.worst_pfn[of[worse]] = chunk.start_pfn + at[worse]
+        self.worst_pages[of[worse]] = pages[worse]
 
 
 def scan_anon_folios(
@@ -387,39 +400,49 @@ def rmap_walks(
     most: int = MAX_WALKS,
 ) -> list[RmapWalk]:
     """
-    The walks that take longest, of KSM pages and of other anonymous memory.
+    The anon_vmas whose walks take longest, of KSM pages and of other anonymous memory.
 
     :param owners: pid and comm of the process with most VMAs on an anon_vma, by its index.
     """
-    walks: list[tuple[str, int, int, int, int, int]] = [
-        ("anon", pfn, pages, of, number, number) for number, pfn, pages, of in folios.worst
-    ]
+    # kind, anon_vma, folios, worst page, its size, visits, visits a hold, visits of all
+    walks: list[tuple[str, int, int, int, int, int, int, int]] = []
+    for of in np.argsort(-folios.worst, kind="stable")[:most].tolist():
+        if number := int(folios.of_anon_vma[of]):
+            worst = int(folios.worst[of])
+            pfn, pages = int(folios.worst_pfn[of]), int(folios.worst_pages[of])
+            walks.append(("anon", of, number, pfn, pages, worst, worst, int(folios.visits_of[of])))
     if ksm is not None and visits is not None:
-        here = visits.indexed if visits.uses_index else visits.whole
-        for at in np.argsort(-here, kind="stable")[:most].tolist():
+        here = visits.indexed + visits.descents if visits.uses_index else visits.whole
+        order = np.lexsort((here, visits.largest))
+        ends = np.flatnonzero(np.diff(visits.largest[order], append=-2))
+        begins = np.concatenate([[0], ends[:-1] + 1]) if len(ends) else ends
+        for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
+            at = int(order[end])
             a_pass, hold = _here(visits, at)
-            walks.append(
-                ("ksm", int(ksm.node_kpfn[at]), 1, int(visits.largest[at]), PASSES * a_pass, hold)
-            )
+            all_of_it = PASSES * int(here[order[begin : end + 1]].sum())
+            pfn, of = int(ksm.node_kpfn[at]), int(visits.largest[at])
+            walks.append(("ksm", of, end + 1 - begin, pfn, 1, PASSES * a_pass, hold, all_of_it))
     rows = []
-    for kind, pfn, pages, of, number, hold in sorted(walks, key=lambda w: (-w[4], w[0], w[1]))[
-        :most
-    ]:
+    for kind, of, number, pfn, pages, worst, hold, total in sorted(
+        walks, key=lambda walk: (-walk[5], walk[0], walk[3])
+    )[:most]:
         pid, comm = owners(of) if of >= 0 else (None, None)
         rows.append(
             RmapWalk(
                 kind,
-                pfn,
-                pages,
                 hex(maps.anon_vmas.address[of]) if of >= 0 else "",
                 pid,
                 comm,
                 number,
+                pfn,
+                pages,
+                worst,
                 hold,
                 hold * cost.ns / 1e6,
                 hold * cost.low / 1e6,
                 hold * cost.high / 1e6,
-                number * cost.ns / 1e6,
+                worst * cost.ns / 1e6,
+                total,
             )
         )
     return rows

@@ -611,7 +611,6 @@ def anon_vmas_from_memory(memory: Memory) -> Found:
             f"{len(rows):,} of {len(maps.anon_vmas):,} anon_vmas are listed, those with most VMAs "
             "first; anon_vma_fanout has them all"
         )
-    found.add("anon_vmas", "Reverse maps: anon_vmas and their VMAs", AnonVma, rows)
     found.add("anon_vma_fanout", "All anon_vmas by their VMAs", AnonVmaFanout, fanout(maps, items))
     largest = int(maps.tree_size.argmax()) if len(maps.anon_vmas) else -1
     index = None
@@ -627,6 +626,7 @@ def anon_vmas_from_memory(memory: Memory) -> Found:
     found.notes += problems
     found.add("vma_splits", "Why anon_vmas have many VMAs", VmaSplits, sums)
     found.add("vma_neighbours", "Neighbours that are VMAs of their own", VmaNeighbours, kinds)
+    found.add("anon_vmas", "anon_vmas, those with most VMAs first", AnonVma, rows)
     locks, queued, problems = anon_vma_locks(memory.prog, maps)
     found.notes += problems
     found.add("anon_vma_locks", "Locks of anon_vmas that are taken", AnonVmaLock, locks)
@@ -673,10 +673,11 @@ def ksm_from_memory(memory: Memory) -> Found:
         found.remarks.append(
             f"{len(pages):,} of {len(rmap.ksm.node):,} KSM pages are listed, the most expensive"
         )
-    found.add("ksm_pages", "KSM pages by what a walk of their mappings visits", KsmPage, pages)
     found.add("ksm_chains", "Contents that one page is too few for", KsmChain, ksm_chains(rmap.ksm))
     rows = ksm_processes(memory.prog, rmap.ksm, rmap.maps)
-    return found.add("ksm_processes", "What KSM does for processes", KsmProcess, rows)
+    found.add("ksm_processes", "What KSM does for processes", KsmProcess, rows)
+    title = "KSM pages by what a walk of their mappings visits"
+    return found.add("ksm_pages", title, KsmPage, pages)
 
 
 def ksm_from_files(files: Files) -> Found:
@@ -708,9 +709,9 @@ def rmap_cost_from_memory(memory: Memory) -> Found:
         f"{measured}"
     )
     walks = rmap_walks(rmap.maps, rmap.ksm, rmap.visits, folios, owner_of(rmap.maps), cost)
-    found.add("rmap_walks", "The longest reverse map walks", RmapWalk, walks)
     costs = rmap_costs(rmap.visits, folios, cost)
     found.add("rmap_costs", "What a walk of every page visits", RmapCost, costs)
+    found.add("rmap_walks", "Where reverse map walks take longest", RmapWalk, walks)
     return found.add(
         "anon_folio_walks",
         "Anonymous folios by what a walk of them visits",

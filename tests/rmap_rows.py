@@ -39,7 +39,7 @@ def anon_vma(
 ) -> AnonVma:  # fmt: skip
     return AnonVma(
         address, root or address, root or None, depth, 0, vmas, vmas // max(processes, 1),
-        processes, pid, comm, vmas // max(processes, 1), 34_310_699_852, 20_000, items, "free",
+        processes, pid, comm, vmas // max(processes, 1), "0x7fd1234cc", 20_000, items, "free",
     )  # fmt: skip
 
 
@@ -52,12 +52,12 @@ def ksm_page(pfn: int = 0x100, *, chain: str | None = "0x1", mappings: int = SHA
     )  # fmt: skip
 
 
-def walk(kind: str = "ksm", pfn: int = 0x100, *, visits: int = 2 * SHARED * VMAS,
-         hold: int = VMAS, of: str = HEAP, comm: str | None = "java") -> RmapWalk:  # fmt: skip
+def walk(kind: str = "ksm", *, visits: int = 2 * SHARED * VMAS, hold: int = VMAS, of: str = HEAP,
+         comm: str | None = "java") -> RmapWalk:  # fmt: skip
     ms = 60.0 / 1e6
     return RmapWalk(
-        kind, pfn, 1, of, 4711 if comm else None, comm, visits, hold, hold * ms, hold * ms / 3,
-        hold * ms * 5, visits * ms,
+        kind, of, 4711 if comm else None, comm, 79, 0x100, 1, visits, hold, hold * ms,
+        hold * ms / 3, hold * ms * 5, visits * ms, 79 * visits,
     )  # fmt: skip
 
 
@@ -98,7 +98,7 @@ def tables() -> dict[str, tuple[str, type, list[Any], str]]:
         ksm_page(0x200, mappings=32, visits=32 * VMAS),
         ksm_page(0x300, chain=None, mappings=40, visits=40),
         KsmChain("0x1", 0, 9, VMAS), KsmProcess(4711, "java", VMAS, VMAS, VMAS, 0, 80_640_000),
-        *[walk(pfn=0x100 + n) for n in range(8)], walk("anon", 0x900, visits=512, hold=512),
+        walk(), walk("anon", visits=512, hold=512), walk("anon", of=ROOT, visits=5, hold=5),
         COST,
         RmapCost("anonymous folios", 1_046, 5_783, 5_783, "page offset", 60.0, 20.0, 300.0, False),
         AnonFolioWalks(1, 1, 640, 640), AnonFolioWalks(512, 1023, 1, 512),

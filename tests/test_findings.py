@@ -468,7 +468,7 @@ NOT_CHECKED = {
 FOUND |= {
     "a walk that stalls": Case(
         "rmap-walk-stalls",
-        [rmap.walk(), rmap.walk(pfn=0x101), rmap.anon_vma(), rmap.COST, rmap.SPLITS,
+        [rmap.walk(), rmap.anon_vma(), rmap.COST, rmap.SPLITS,
          rmap.ksm_page()],
         ["A reverse map walk of java (4711)'s KSM pages visits 10,240,000 tree nodes: about 614",
          "has 20,000 VMAs of 1 process.", "through 256 mappings of the page, twice",

@@ -365,13 +365,17 @@ def test_anonymous_folios_and_what_walks_of_them_visit(rmap_lab: RmapLab) -> Non
     anon = int(re.search(r"^nr_anon_pages (\d+)$", text, re.MULTILINE)[1])  # type: ignore[index]
     # KSM pages count as anonymous.
     assert abs(folios.pages + len(rmap_lab.ksm.node) - anon) <= 16
-    visits, pfn, pages, of = folios.worst[0]
     (huge,) = parts(rmap_lab.capture)["huge"]
-    assert (visits, pages) == (512, 512), "there was no huge page to have"
-    assert pfn % 512 == 0 and of == index_of(rmap_lab, huge)
-    # A page from before the forks is looked for in all processes of them.
+    of = index_of(rmap_lab, huge)
+    assert (folios.of_anon_vma[of], folios.worst[of], folios.worst_pages[of]) == (1, 512, 512), (
+        "there was no huge page to have"
+    )
+    assert folios.worst_pfn[of] % 512 == 0 and folios.worst.max() == 512
+    # A page from before the forks is looked for in all processes of them: what the first process
+    # had written to, less what the others wrote to themselves.
     bottom = index_of(rmap_lab, parts(rmap_lab.capture)["fork-0"][0])
-    assert {visits for visits, _, _, of in folios.worst if of == bottom} <= {FORKS}
+    assert folios.worst[bottom] == FORKS
+    assert folios.visits_of[bottom] == FORKS * folios.of_anon_vma[bottom] == FORKS * 50
     assert sum(number for number, _ in folios.buckets.values()) == folios.folios
 
 
