@@ -40,8 +40,8 @@ from slab_objects import Objects, SlabObjects, Wanted, read_slab_objects, tree_l
 
 # Beyond these, a large machine's table would be all single VMAs; the fan-out has them all.
 MAX_ROWS = 2000
-# What check_sample() walks at most, VMAs and tree nodes together: some 0.3 s.
-SAMPLE = 30_000
+# What check_sample() walks at most, VMAs and tree nodes together: half a second.
+SAMPLE = 60_000
 LIVE_ATTEMPTS = 3
 # Columns of the picture of one tree.
 MAP_BINS = 256
@@ -283,8 +283,8 @@ def reverse_maps(prog: Program, read: SlabObjects) -> ReverseMaps:
     )  # fmt: skip
     in_tree = follow_lists(node, links, anon_vmas.address).head
     on_list = follow_lists(entry, slots["next"], heads).head
-    own_tree = (in_tree >= 0) & (find(anon_vmas.address, slots["anon_vma"]) == in_tree)
-    own_list = (on_list >= 0) & (find(vmas.address, slots["vma"]) == on_list)
+    own_tree = (in_tree >= 0) & _are(anon_vmas.address, in_tree, slots["anon_vma"])
+    own_list = (on_list >= 0) & _are(vmas.address, on_list, slots["vma"])
     sound = own_tree & own_list
 
     checks = []
@@ -301,8 +301,9 @@ def reverse_maps(prog: Program, read: SlabObjects) -> ReverseMaps:
     orphans = sum(check.found for check in checks)
 
     # Of VMAs, those count that a chain leads to.
-    used = np.unique(on_list[sound])
-    chain_vma = find(used, on_list[sound])
+    used = np.zeros(len(vmas), np.bool_)
+    used[on_list[sound]] = True
+    chain_vma = np.cumsum(used)[on_list[sound]] - 1
     vmas = vmas.only(used)
     pages = ((vmas["end"] - vmas["start"]) >> page_shift).astype(np.uint64)
     offset = vmas["pgoff"].astype(np.uint64)
@@ -338,6 +339,15 @@ def reverse_maps(prog: Program, read: SlabObjects) -> ReverseMaps:
     )
     maps.checks += _count_checks(maps)
     return maps
+
+
+def _are(
+    addresses: NDArray[np.uint64], index: NDArray[np.int64], expected: NDArray[np.uint64]
+) -> NDArray[np.bool_]:
+    """Whether each index leads to the address expected; of one below 0 it means nothing."""
+    if not len(addresses):
+        return np.zeros(len(index), np.bool_)
+    return np.asarray(addresses[index] == expected)
 
 
 def _depths(anon_vmas: Objects, parent: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -383,15 +393,17 @@ def check_sample(prog: Program, maps: ReverseMaps, most: int = SAMPLE) -> list[A
     """
     Walk some trees and some processes as the kernel would, and hold the counts against them.
 
-    The largest trees first, then those that follow, until *most* nodes; then so for processes. On
-    a live kernel what differs may have moved.
+    The largest trees first of those that fit into *most* nodes, half of them for processes. On a
+    live kernel what differs may have moved.
     """
     checks = []
     room = most // 2
     for index in np.argsort(-maps.tree_size, kind="stable").tolist():
         size = int(maps.tree_size[index])
-        if not size or room <= 0:
+        if not size:
             break
+        if size > room:
+            continue
         counted = _walk_tree(prog, int(maps.anon_vmas.address[index]), size + room)
         room -= size
         if counted != size:
@@ -400,10 +412,12 @@ def check_sample(prog: Program, maps: ReverseMaps, most: int = SAMPLE) -> list[A
     room = most // 2
     by_mm = np.bincount(maps.vma_mm[maps.vma_mm >= 0], minlength=len(maps.tasks.mm))
     for mm in np.argsort(-by_mm, kind="stable").tolist():
-        found = int(by_mm[mm])
-        if not found or room <= 0:
+        found, vmas = int(by_mm[mm]), int(maps.tasks.map_count[mm])
+        if not found:
             break
-        room -= int(maps.tasks.map_count[mm])
+        if vmas > room:
+            continue
+        room -= vmas
         counted = _walk_vmas(prog, int(maps.tasks.mm[mm]))
         if counted != found:
             words = f"VMAs with an anon_vma of process {maps.tasks.pid[mm]}, walked"
