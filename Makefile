@@ -75,6 +75,7 @@ bench: $(READY) ## how fast each probe is, with the naive way beside it
 	@$(BIN)/python tests/bench_page_owner.py
 	@$(BIN)/python tests/bench_page_tables.py
 	@$(BIN)/python tests/bench_vmemmap.py
+	@$(BIN)/python tests/bench_rmap.py
 
 .PHONY: lock
 lock: $(READY) ## renew requirements.lock from pyproject.toml

@@ -29,6 +29,10 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "mapcount": ("_mapcount.counter",),  # the page type, in pages that have one
     "refcount": ("_refcount.counter",),
     "private": ("private",),  # order of a buddy block
+    "mapping": ("mapping",),  # with bits for what it is: 1 anonymous, 3 KSM
+    # "mm: rename page->index to page->__folio_index" (v6.16)
+    "index": ("__folio_index", "index"),
+    "compound_order": ("compound_order",),  # before v6.3; of a first tail page
     "next": ("buddy_list.next", "lru.next"),
     "prev": ("buddy_list.prev", "lru.prev"),
 }

@@ -207,6 +207,21 @@ def add_target_options(parser: argparse.ArgumentParser) -> None:
         help="for a kernel built with a smaller CONFIG_PAGE_BLOCK_MAX_ORDER, which its debug info "
         "does not tell",
     )
+    group.add_argument(
+        "--rmap-node-ns",
+        type=nanoseconds,
+        metavar="NS",
+        help="what a reverse map walk takes for a node of an anon_vma's tree, as measured on this "
+        "machine; by default an assumption, with its range",
+    )
+
+
+def nanoseconds(text: str) -> float:
+    """The value of --rmap-node-ns."""
+    value = float(text)
+    if not 0 < value < 1e9:
+        raise ValueError(text)
+    return value
 
 
 def open_source(args: argparse.Namespace) -> tuple[Memory | Files, str, dict[str, str]]:
@@ -218,9 +233,11 @@ def open_source(args: argparse.Namespace) -> tuple[Memory | Files, str, dict[str
 
     :raises TargetError: it cannot be opened.
     """
-    if args.proc_root and (args.symbols or args.pageblock_order is not None):
+    of_memory = (args.symbols or None, args.pageblock_order, args.rmap_node_ns)
+    if args.proc_root and any(option is not None for option in of_memory):
         raise UsageError(
-            "--symbols and --pageblock-order go with a kernel's memory, not with --proc-root"
+            "--symbols, --pageblock-order and --rmap-node-ns go with a kernel's memory, not with "
+            "--proc-root"
         )
     if args.proc_root is not None:
         if not (args.proc_root / "proc").is_dir():
@@ -239,6 +256,8 @@ def open_source(args: argparse.Namespace) -> tuple[Memory | Files, str, dict[str
         return Files(Path("/")), "/", {"fallback": str(error)}
     if args.pageblock_order is not None:
         prog.cache["pageblock_order"] = args.pageblock_order
+    if args.rmap_node_ns is not None:
+        prog.cache["rmap_node_ns"] = args.rmap_node_ns
     if args.core is not None and (missing := missing_bytes(args.core)):
         notes["truncated"] = (
             f"{missing:,} bytes of the machine's memory lie behind the end of the file: "

@@ -41,6 +41,7 @@ from reports import (
     owner_pictures,
     page_table_pictures,
     pageblock_map,
+    rmap_pictures,
     vmemmap_pictures,
 )
 from reports import counters as vm_counters
@@ -90,6 +91,9 @@ TITLES = {
     "hugetlb": "hugetlb pools and HVO",
     "device_pagemaps": "Device memory",
     "memory_metadata": "Memory about memory",
+    "anon_vmas": "Reverse maps",
+    "ksm": "KSM",
+    "rmap_cost": "The cost of reverse map walks",
 }
 NOUNS = {
     "critical": ("critical finding",),
@@ -317,16 +321,39 @@ PICTURES = (
         frozenset({"scheme", "metadata_bytes", "saved_bytes", "saved_percent", "formula"}),
         vmemmap_pictures.what_if,
     ),
+    Picture(
+        "anon_vma_fanout",
+        "anon_vma_fanout",
+        frozenset({"vmas_from", "vmas_to", "anon_vmas", "vmas"}),
+        rmap_pictures.fanout,
+    ),
+    Picture(
+        "anon_vma_map",
+        "anon_vma_map",
+        frozenset({"anon_vma", "index", "pages", "vmas", "writable_vmas", "starts", "ksm_items"}),
+        rmap_pictures.tree,
+    ),
+    Picture(
+        "rmap_visits",
+        "rmap_costs",
+        frozenset({"what", "visits", "visits_indexed", "used_here", "node_ns", "measured"}),
+        rmap_pictures.visits,
+    ),
 )
 # Held whole, for the pictures.
-LOOKED_AT = {picture.table for picture in PICTURES} | {"page_owner_snapshots"}
-LOOKED_AT |= {"exit_costs", "page_table_occupancy", "page_table_regions"}
+LOOKED_AT = {picture.table for picture in PICTURES} | {
+    *("page_owner_snapshots", "ksm_pages", "vma_splits", "anon_vmas"),
+    *("exit_costs", "page_table_occupancy", "page_table_regions"),
+}
 # Held in part, by what the others say: the points of a series are drawn with their growth.
 PARTS = {"page_owner_series": owner_pictures.series_wanted}
 # What an empty table says, if the section is whole; the others' say that they have no rows.
 AGREES = {
     "free_list_checks": "Every free list agrees with its struct pages, link by link.",
     "pcp_checks": "Every CPU's page count agrees with its lists.",
+    "anon_vma_checks": "Trees, lists, counters and a walked sample agree on every anon_vma.",
+    "anon_vma_locks": "No anon_vma's lock was taken at that moment.",
+    "anon_vma_waiters": "Nobody was queued on an anon_vma's lock at that moment.",
     "misplaced_blocks": "Every free block lies on the list of its pageblock's migratetype.",
     "device_pagemaps": "No device has memory with struct pages (pmem, DAX, device-private).",
     "hugetlb_checks": "Every pool has the pages it counts, and page tables agree with their flags.",

@@ -16,6 +16,7 @@ from typing import Any
 import reports  # noqa: F401  (puts drgn/ on the path)
 
 # isort: split
+import rmap_rows
 from device_pagemaps import DevicePagemap
 from exit_cost import ExitCost, exit_costs
 from free_lists import FreeBlocks, FreeListCheck, MisplacedBlocks
@@ -392,6 +393,7 @@ def struct_page_tables() -> dict[str, Table]:
         "device_pagemaps": (title, DevicePagemap, [device], "device_pagemaps"),
         "memory_about_memory": (title, MetadataPart, parts, "memory_metadata"),
         "memmap_what_if": (title, WhatIf, what_if(16 << 30, 12, 64, mib), "memory_metadata"),
+        **rmap_rows.tables(),
     }
 
 
@@ -446,6 +448,7 @@ def hostile_tables() -> dict[str, Table]:
         "free_list_checks": [FreeListCheck(0, "DMA", 1, "Movable", None, 3, "what differs")],
         "pcp_checks": [PcpCheck(1, "Normal", 0, 63, 62)],
         "hugetlb_checks": [HugetlbCheck(2 << 20, 0, "what differs", 3)],
+        "anon_vma_checks": [rmap_rows.AnonVmaCheck("0x1", "what does not fit", 1, 2)],
     }
     result = {}
     for name, (title, row_type, rows, section) in contents.items():

@@ -181,10 +181,14 @@ def test_a_full_disk_is_2_and_leaves_nothing(small_disk: Path) -> None:  # noqa:
 def test_collect_from_a_tree_of_text(tmp_path: Path) -> None:
     result = run("collect", "--proc-root", TREE, "-o", tmp_path / "b")
     assert result.returncode == 1, "what text does not tell is missing"
-    assert result.stderr == (
+    said = result.stderr.splitlines()
+    assert said[0] == (
         "mmscope: accounting: absent: the parts of NR_FREE_PAGES are not in /proc; read the "
-        "kernel's memory (as root)\n"
+        "kernel's memory (as root)"
     )
+    assert [line.split(": ")[1:3] for line in said[1:]] == [
+        [name, "absent"] for name in ("anon_vmas", "ksm", "rmap_cost")
+    ]
     assert "WARNING  Node 1 zone Normal: 446.7 MiB free, but 99.1 %" in " ".join(
         result.stdout.split("\n")
     )
@@ -200,6 +204,8 @@ def test_collect_from_a_tree_of_text(tmp_path: Path) -> None:
         "page_owner": "absent", "slab_owner": "absent", "page_tables": "ok",
         "vmemmap": "absent", "hugetlb": "absent",
         "device_pagemaps": "absent", "memory_metadata": "absent",
+        "anon_vmas": "absent", "ksm": "absent",
+        "rmap_cost": "absent",
     }  # fmt: skip
     assert [(z["node"], z["zone"], z["wmark_low"]) for z in read.rows("zones")] == [
         (0, "DMA", 225), (0, "DMA32", 6377), (1, "Normal", 14515),
@@ -257,6 +263,7 @@ def test_a_damaged_file_costs_its_own_sections(tmp_path: Path, file: str, conten
     }.get(file, {})
     usual = dict.fromkeys(("accounting", "page_owner", "slab_owner"), "absent")
     usual |= dict.fromkeys(("vmemmap", "hugetlb", "device_pagemaps", "memory_metadata"), "absent")
+    usual |= {"anon_vmas": "absent", "ksm": "absent", "rmap_cost": "absent"}
     assert {name: how for name, how in status.items() if how != "ok"} == usual | needs
     for section in sections:
         if section.status == "failed":

@@ -15,6 +15,7 @@ from typing import Any
 
 import duckdb
 import pytest
+import rmap_rows as rmap
 from device_pagemaps import DevicePagemap
 from exit_cost import ExitCost
 from free_lists import FreeBlocks, FreeListCheck, MisplacedBlocks, read_pagetypeinfo
@@ -64,6 +65,7 @@ NAMES = {
     PageTables: "page_tables", ExitCost: "exit_costs",
     DevicePagemap: "device_pagemaps", HugetlbPool: "hugetlb_pools", HugetlbSize: "hugetlb_sizes",
     MetadataPart: "memory_about_memory", WhatIf: "memmap_what_if",
+    **rmap.NAMES,
 }  # fmt: skip
 
 
@@ -683,6 +685,113 @@ NOT_CHECKED = {
         "page-owner-large-owner", [owned(7, 900_000, None)],
         why_not="page_owner_stacks.owner is unknown in this bundle",
     ),
+}  # fmt: skip
+
+
+# Reverse maps.
+
+FOUND |= {
+    "a walk that stalls": Case(
+        "rmap-walk-stalls",
+        [rmap.walk(), rmap.anon_vma(), rmap.COST, rmap.SPLITS,
+         rmap.ksm_page()],
+        ["A reverse map walk of java (4711)'s KSM pages visits 10,240,000 tree nodes: about 614",
+         "has 20,000 VMAs of 1 process.", "through 256 mappings of the page, twice",
+         "it would be 512", "614.4 ms a walk (204.8 to 3072.0)",
+         "held for 1.20 ms (0.40 to 6.00) at a stretch", "60.0 ns, an assumption",
+         "19,999 of 19,999 pairs of neighbours were split by mprotect"],
+        "critical",
+    ),
+    "a hold that stalls, of anonymous memory": Case(
+        "rmap-walk-stalls",
+        [rmap.walk("anon", visits=100_000, hold=100_000, comm=None),
+         rmap.anon_vma(vmas=100_000, processes=500),
+         dataclasses.replace(rmap.COST, measured=True)],
+        ["a process that is gone's anonymous pages visits 100,000 tree nodes: about 6 ms",
+         "of 500 processes", "6.0 ms a walk (2.0 to 30.0)", "as given"],
+        "warning", ["mappings of the page, twice", "split by"],
+    ),
+    "sharing that costs more": Case(
+        "ksm-costs-more",
+        [*[rmap.ksm_page(0x100 + n) for n in range(78)],
+         rmap.ksm_page(0x200, mappings=32, visits=32 * rmap.VMAS), rmap.COST,
+         rmap.ksm_page(0x300, chain=None, mappings=40, visits=40)],
+        ["KSM saves 77.82 MiB with one content, and to walk its 79 pages once takes about 48.0 s",
+         "20,000 mappings share 79 pages (0x1): 19,921 pages saved",
+         "48.0 s (16.0 to 240.0), 2.41 ms for each page saved"],
+        "warning",
+    ),
+    "near the limit of VMAs": Case(
+        "near-max-map-count", [rmap.process(60_000), rmap.SPLITS],
+        ["java (4711) has 60,000 of 65,530 VMAs (91.6 %)", "20,000 of them are on one anon_vma",
+         "19,999 of 19,999 pairs of neighbours on it were split by mprotect"],
+        "warning",
+    ),
+    "at the limit of VMAs, from text": Case(
+        "near-max-map-count",
+        [dataclasses.replace(rmap.process(65_530), comm=None, anon_vmas=None, vmas_on_it=None,
+                             largest_anon_vma=None)],
+        ["Process (4711) has 65,530 of 65,530 VMAs (100 %)"], "critical",
+        ["on one anon_vma", "split by"],
+    ),
+    "a deep hierarchy": Case(
+        "deep-fork-hierarchy",
+        [rmap.anon_vma(rmap.ROOT, vmas=6, processes=6, comm="init", pid=1),
+         *[rmap.anon_vma(f"0x{n}", vmas=6 - n, processes=6 - n, depth=n, root=rmap.ROOT,
+                         comm=f"level-{n}", pid=10 + n) for n in range(1, 6)]],
+        ["init (1) and its children: up to 5 forks deep, 6 processes on one anon_vma",
+         "6 anon_vmas in 1 family with one lock", "(level-5, 15)"],
+        "notice",
+    ),
+    "a wide hierarchy of a process that is gone": Case(
+        "deep-fork-hierarchy",
+        [rmap.anon_vma(vmas=300, processes=100, comm=None, pid=None)],
+        ["A process that is gone and its children: up to 0 forks deep, 100 processes"],
+    ),
+    "a queue on a lock": Case(
+        "anon-vma-lock-queue", [rmap.LOCK, *rmap.WAITERS],
+        [f"3 tasks are queued on the lock of anon_vma {rmap.ROOT}, last taken by kcompactd0 (77)",
+         "The lock is held to read, by 1 reader;",
+         "2 of the queue want to write, first java (4711)",
+         "9 anon_vmas share it, with 20,000 VMAs"],
+        "warning",
+    ),
+    "a queue on a lock that changes hands": Case(
+        "anon-vma-lock-queue",
+        [dataclasses.replace(rmap.LOCK, state="changing hands", readers=0, owner_pid=None,
+                             owner_comm=None, owner_is=None, waiters=10)],
+        ["10 tasks are queued on the lock", "Nobody has it: it is changing hands;"],
+        "critical", ["held by", "want to write"],
+    ),
+}  # fmt: skip
+
+CLEAR |= {
+    "a walk that is short": Case(
+        "rmap-walk-stalls", [rmap.walk(visits=80_000, hold=80_000), rmap.anon_vma(), rmap.COST]
+    ),
+    "sharing that is worth it": Case(
+        "ksm-costs-more", [rmap.ksm_page(chain=None, mappings=256, visits=512), rmap.COST]
+    ),
+    "few VMAs": Case("near-max-map-count", [rmap.process()]),
+    "forks as usual": Case(
+        "deep-fork-hierarchy",
+        [rmap.anon_vma(rmap.ROOT, vmas=5, processes=5),
+         rmap.anon_vma(depth=4, root=rmap.ROOT, vmas=1)],
+    ),
+    "a lock that is taken, and nobody waits": Case(
+        "anon-vma-lock-queue", [dataclasses.replace(rmap.LOCK, waiters=0)]
+    ),
+}  # fmt: skip
+
+NOT_CHECKED |= {
+    "no walks": Case("rmap-walk-stalls", [], why_not="no table rmap_walks in this bundle"),
+    "no KSM": Case("ksm-costs-more", [rmap.COST], why_not="no table ksm_pages in this bundle"),
+    "an unknown limit of VMAs": Case(
+        "near-max-map-count", [rmap.process(60_000, None)],
+        why_not="process_vmas.max_map_count is unknown in this bundle",
+    ),
+    "no anon_vmas": Case("deep-fork-hierarchy", [], why_not="no table anon_vmas in this bundle"),
+    "no locks": Case("anon-vma-lock-queue", [], why_not="no table anon_vma_locks in this bundle"),
 }  # fmt: skip
 
 

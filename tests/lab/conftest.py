@@ -12,10 +12,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
+from anon_vmas import ReverseMaps, read_reverse_maps
 from capture import Capture, capture
 from drgn import Program
 from free_memory import FreeMemory, scan_free_memory
+from ksm import Ksm, read_ksm
+from ksm import wanted as ksm_wanted
 from page_owner import PageOwner, scan_page_owner
+from rmap_cost import KsmVisits, ksm_visits
+from slab_objects import Objects
 from slab_owner import SlabOwners, slab_owners
 from stack_depot import StackDepot, stack_depot
 from struct_page_cost import StructPageCost, scan_struct_page_cost
@@ -134,3 +139,34 @@ def vmemmap_lab(request: pytest.FixtureRequest, say: Callable[[str], None]) -> S
 def hvo_boot_lab(request: pytest.FixtureRequest, say: Callable[[str], None]) -> StructPagesLab:
     """The ``vmemmap_boot`` workload: pools of 2 MiB and 1 GiB filled at boot, with HVO on."""
     return _struct_pages_lab(request.param, "vmemmap_boot", say)
+
+
+@dataclass(frozen=True)
+class RmapLab:
+    """A frozen guest with expensive reverse maps."""
+
+    capture: Capture
+    prog: Program
+    maps: ReverseMaps
+    ksm: Ksm
+    visits: KsmVisits
+    slots: Objects  # of VMAs
+
+
+def _rmap_lab(taken: Capture) -> RmapLab:
+    prog = open_target(taken.vmcore, [taken.vmlinux])
+    maps, read = read_reverse_maps(prog, ksm_wanted(prog))
+    ksm = read_ksm(prog, read)
+    return RmapLab(taken, prog, maps, ksm, ksm_visits(maps, ksm, 12), read.objects["vma"])
+
+
+@pytest.fixture(scope="session", params=KERNELS)
+def rmap_lab(request: pytest.FixtureRequest, say: Callable[[str], None]) -> RmapLab:
+    """The ``rmap`` workload on a kernel."""
+    return _rmap_lab(capture(request.param, "rmap", say=say))
+
+
+@pytest.fixture(scope="session")
+def stalled_lab(say: Callable[[str], None]) -> RmapLab:
+    """The ``rmap_stall`` workload: frozen while tasks queue on an anon_vma's lock."""
+    return _rmap_lab(capture("7.2", "rmap_stall", say=say))

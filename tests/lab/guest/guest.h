@@ -14,6 +14,7 @@
 __attribute__((format(printf, 1, 2))) void say(const char *format, ...);            // "lab: …" on the console
 __attribute__((format(printf, 1, 2), noreturn)) void fail(const char *format, ...);  // says it and ends the machine
 void write_file(const char *path, const char *text);
+void append_file(const char *path, const char *text);
 long read_file(const char *path, char *text, size_t size);  // -1 if it cannot be had; always ends in NUL
 void run_on_cpu(int cpu);
 pid_t keep_child(const char *comm, void (*work)(void));  // waits until `work` is done; the child then pauses for good
@@ -21,6 +22,7 @@ char *map_memory(size_t bytes, int advice);              // anonymous, private; 
 
 // numbers.c
 long number_in(const char *path, const char *key);  // of the line that starts with `key`; -1 if there is none
+long number_of(const char *path);  // the file's one number
 void set_number(const char *path, long value);
 // Number `column` of the first line of /proc/pagetypeinfo or buddyinfo that has all of `zone` and `part` in it.
 long column_of(const char *path, const char *zone, const char *part, int column);
@@ -45,6 +47,8 @@ void workload_tables(void);
 void workload_many_tables(void);
 void workload_vmemmap(void);
 void workload_vmemmap_boot(void);
+void workload_rmap(void);
+void workload_rmap_stall(void);
 
 // workload_owner.c
 void ask_module(const char *job, long number);  // see module/mmscope_lab.c

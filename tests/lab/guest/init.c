@@ -39,6 +39,8 @@ static const struct {
 	{ "many_tables", workload_many_tables },
 	{ "vmemmap", workload_vmemmap },
 	{ "vmemmap_boot", workload_vmemmap_boot },
+	{ "rmap", workload_rmap },
+	{ "rmap_stall", workload_rmap_stall },
 };
 
 // QEMU's pvpanic ISA device, docs/specs/pvpanic: bit 0 says "panicked", and -action panic=pause then stops all vCPUs.
@@ -77,13 +79,23 @@ void fail(const char *format, ...)
 		pause();
 }
 
-void write_file(const char *path, const char *text)
+static void write_text(const char *path, const char *text, int flags)
 {
-	int fd = open(path, O_WRONLY | O_CLOEXEC);
+	int fd = open(path, O_WRONLY | O_CLOEXEC | flags);
 
 	if (fd < 0 || write(fd, text, strlen(text)) < 0)
 		fail("cannot write '%s' to %s: %s", text, path, strerror(errno));
 	close(fd);
+}
+
+void write_file(const char *path, const char *text)
+{
+	write_text(path, text, 0);
+}
+
+void append_file(const char *path, const char *text)
+{
+	write_text(path, text, O_APPEND);
 }
 
 long read_file(const char *path, char *text, size_t size)

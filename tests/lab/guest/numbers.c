@@ -45,6 +45,13 @@ long pageblocks(const char *zone, int migratetype)
 	return column_of("/proc/pagetypeinfo", "zone", word, migratetype);
 }
 
+long number_of(const char *path)
+{
+	if (read_file(path, text, sizeof(text)) < 0)
+		fail("cannot read %s", path);
+	return atol(text);
+}
+
 void set_number(const char *path, long value)
 {
 	char number[32];

@@ -36,6 +36,8 @@ static const char *const patterns[] = {
 	"/sys/kernel/mm/hugepages/*/free_hugepages",
 	"/sys/kernel/mm/hugepages/*/resv_hugepages",
 	"/sys/kernel/mm/hugepages/*/surplus_hugepages",
+	"/sys/kernel/mm/ksm/*",
+	"/proc/sys/vm/max_map_count",
 	"/proc/sys/vm/min_free_kbytes",
 	"/proc/sys/vm/watermark_scale_factor",
 	"/sys/kernel/debug/page_owner_stacks/show_*",

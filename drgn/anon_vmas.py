@@ -1,0 +1,665 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Reverse maps of anonymous memory: ``struct anon_vma``, its interval tree, and the
+``struct anon_vma_chain`` that link VMAs to it.
+
+All three kinds of objects are read out of their slab caches in bulk (see ``slab_objects``), not by
+descending the trees one by one. Slots that are free, stale or something else (SLUB merges the cache
+of anon_vma_chains with others of its size) are told apart by what points back: a chain counts if it
+hangs in an anon_vma's tree, link by link up to the root, *and* is on the list of its VMA; one that
+is only in one of the two is an orphan, and is counted and shown. Against these counts are held
+``num_children`` and ``num_active_vmas``, which the kernel keeps, and for a sample the trees
+themselves, descended, and the VMAs of the process, walked (:func:`check_sample`).
+
+Costs a pass over the struct pages and about a microsecond an anon_vma_chain.
+
+On a live kernel processes fork, split and merge while this reads: chains that move are then orphans
+of that moment. :func:`read_reverse_maps` reads again, three times at most, and keeps the best.
+
+Cannot know: anonymous memory of processes that have none yet: an anon_vma is made by the first
+write fault.
+"""
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from drgn import FaultError, Object, Program, ProgramFlags, offsetof
+from drgn.helpers.linux.mm import for_each_vma
+from drgn.helpers.linux.rbtree import rbtree_inorder_for_each_entry
+from kernel_arrays import member_path
+from linked_lists import find, follow_lists
+from numpy.typing import NDArray
+from processes import WANTED as TASKS
+from processes import Processes, ProcessVmas, max_map_count, processes
+from rows import column
+from slab_objects import Objects, SlabObjects, Wanted, read_slab_objects, tree_links
+
+# Beyond these, a large machine's table would be all single VMAs; the fan-out has them all.
+MAX_ROWS = 2000
+# What check_sample() walks at most, VMAs and tree nodes together: half a second.
+SAMPLE = 60_000
+LIVE_ATTEMPTS = 3
+# Columns of the picture of one tree.
+MAP_BINS = 256
+
+
+@dataclass(frozen=True)
+class AnonVma:
+    """An anon_vma and the VMAs that a walk of its tree may visit."""
+
+    anon_vma: str = column(key=True, help="address of the struct anon_vma")
+    root: str = column(help="the anon_vma whose lock it uses; itself, if it was not forked")
+    parent: str | None = column(help="the anon_vma it was forked from")
+    depth: int = column(help="forks between it and its root")
+    children: int = column(help="anon_vmas forked from it that are there")
+    vmas: int = column(unit="VMAs", help="nodes of its interval tree")
+    active_vmas: int = column(unit="VMAs", help="VMAs whose new pages go to it")
+    processes: int = column(help="processes that have these VMAs")
+    pid: int | None = column(help="the process that has most of them; unknown, if it is gone")
+    comm: str | None = column(help="its name")
+    vmas_of_pid: int = column(unit="VMAs", help="VMAs of that process")
+    first_index: str | None = column(help="page offset at which the first of its VMAs begins")
+    pages: int | None = column(unit="pages", help="from there to the end of the last")
+    ksm_items: int | None = column(help="mappings merged by KSM that are found through it")
+    lock: str | None = column(
+        help="state of the lock of its root: free, read, write, changing hands"
+    )
+
+
+@dataclass(frozen=True)
+class AnonVmaFanout:
+    """How many anon_vmas have so many VMAs."""
+
+    vmas_from: int = column(key=True, unit="VMAs", help="at least")
+    vmas_to: int = column(unit="VMAs", help="at most")
+    anon_vmas: int = column(help="anon_vmas with so many VMAs in their tree")
+    vmas: int = column(unit="VMAs", help="their VMAs")
+    ksm_items: int | None = column(help="mappings merged by KSM that are found through them")
+
+
+@dataclass(frozen=True)
+class AnonVmaCheck:
+    """Something about anon_vmas that does not fit together."""
+
+    anon_vma: str | None = column(key=True, help="which; empty, if it is about several")
+    problem: str = column(key=True, help="what does not fit")
+    expected: int | None = column(help="what the kernel keeps, or the other way of counting says")
+    found: int = column(help="what was found")
+
+
+@dataclass(frozen=True)
+class AnonVmaMap:
+    """A stretch of the page range of one anon_vma: what lies there."""
+
+    anon_vma: str = column(key=True, help="which")
+    index: int = column(key=True, help="page offset at which the stretch begins")
+    pages: int = column(unit="pages", help="its length")
+    vmas: int = column(unit="VMAs", help="VMAs that overlap it")
+    writable_vmas: int = column(unit="VMAs", help="of these, writable")
+    starts: int = column(unit="VMAs", help="VMAs that begin in it")
+    ksm_items: int | None = column(help="mappings merged by KSM in it")
+
+
+@dataclass
+class ReverseMaps:
+    """
+    All anon_vmas with their trees.
+
+    Chains are sorted by (anon_vma, first page offset); ``start`` has where those of each anon_vma
+    begin, and one entry more.
+    """
+
+    anon_vmas: Objects
+    root: NDArray[np.int64]  # indexes into anon_vmas, -1 where there is none
+    parent: NDArray[np.int64]
+    depth: NDArray[np.int64]
+    vmas: Objects
+    vma_mm: NDArray[np.int64]  # index into tasks.mm, -1 where no task has it
+    chain_anon_vma: NDArray[np.int64]
+    chain_vma: NDArray[np.int64]
+    first: NDArray[np.uint64]  # page offsets
+    last: NDArray[np.uint64]
+    start: NDArray[np.int64]
+    tasks: Processes
+    checks: list[AnonVmaCheck] = field(default_factory=list)
+    orphans: int = 0
+    unreadable_bytes: int = 0
+    odd_slabs: int = 0
+    attempts: int = 1
+
+    @cached_property
+    def tree_size(self) -> NDArray[np.int64]:
+        """Nodes of each anon_vma's tree: what a walk of its full range visits."""
+        return np.diff(self.start)
+
+    @cached_property
+    def _sorted_last(self) -> NDArray[np.uint64]:
+        """The last page offsets of each tree, ascending within it."""
+        return self.last[np.lexsort((self.last, self.chain_anon_vma))]
+
+    def overlaps(
+        self, anon_vma: NDArray[np.int64], first: NDArray[np.uint64], last: NDArray[np.uint64]
+    ) -> NDArray[np.int64]:
+        """
+        How many VMAs of an anon_vma overlap a range of page offsets: what the kernel's
+        ``anon_vma_interval_tree_foreach(…, first, last)`` visits.
+
+        Counted, not visited: those that begin at or before *last*, less those that end before
+        *first*.
+
+        :param anon_vma: indexes into :attr:`anon_vmas`; -1 has none.
+        """
+        begun = _rank(self.first, self.start, anon_vma, last, "right")
+        ended = _rank(self._sorted_last, self.start, anon_vma, first, "left")
+        return np.where(anon_vma < 0, 0, begun - ended)
+
+
+def _rank(
+    values: NDArray[np.uint64],
+    start: NDArray[np.int64],
+    group: NDArray[np.int64],
+    wanted: NDArray[np.uint64],
+    side: str,
+) -> NDArray[np.int64]:
+    """
+    ``searchsorted`` in one of several arrays that lie one behind the other, for each wanted value.
+
+    A bisection of all at once: as many rounds as the longest array has bits.
+    """
+    if not len(values):
+        return np.zeros(len(group), np.int64)
+    low, high = start[group].copy(), start[group + 1].copy()
+    begin = low.copy()
+    for _ in range(int(np.diff(start).max(initial=0)).bit_length()):
+        middle = (low + high) // 2
+        value = values[np.minimum(middle, len(values) - 1)]
+        before = (value <= wanted) if side == "right" else (value < wanted)
+        going = low < high
+        low = np.where(going & before, middle + 1, low)
+        high = np.where(going & ~before, middle, high)
+    return low - begin
+
+
+def wanted(prog: Program) -> dict[str, Wanted]:
+    """What to read out of slab caches for :func:`reverse_maps`."""
+    vma: dict[str, str | tuple[str, ...]] = {
+        "start": "vm_start",
+        "end": "vm_end",
+        "mm": "vm_mm",
+        "pgoff": "vm_pgoff",
+        "flags": "vm_flags",
+        "anon_vma": "anon_vma",
+    }
+    # What keeps neighbours from merging; some are configured away.
+    for name, member in (
+        ("file", "vm_file"),
+        ("policy", "vm_policy"),
+        ("userfault", "vm_userfaultfd_ctx.ctx"),
+        ("name", "anon_name"),
+    ):
+        with contextlib.suppress(LookupError):
+            vma[name] = member_path(prog.type("struct vm_area_struct"), member)
+    # Since v7.3 VMAs lie in the tree by their anonymous page offset, which for private mappings of
+    # files is another than vm_pgoff.
+    if prog.type("struct vm_area_struct").has_member("__vm_anon_pgoff_lo"):
+        vma |= {"anon_pgoff_lo": "__vm_anon_pgoff_lo", "anon_pgoff_hi": "__vm_anon_pgoff_hi"}
+    return TASKS | {
+        "anon_vma": Wanted(
+            "anon_vma_cachep",
+            "struct anon_vma",
+            {
+                "root": "root",
+                "parent": "parent",
+                "refcount": "refcount.counter",
+                "children": "num_children",
+                "active_vmas": "num_active_vmas",
+                "tree": "rb_root.rb_root.rb_node",
+                "lock": ("rwsem.count.counter", "rwsem.rwbase.readers.counter"),
+            },
+        ),
+        "anon_vma_chain": Wanted(
+            "anon_vma_chain_cachep",
+            "struct anon_vma_chain",
+            {
+                "vma": "vma",
+                "anon_vma": "anon_vma",
+                "next": "same_vma.next",
+                "parent": "rb.__rb_parent_color",
+                "left": "rb.rb_left",
+                "right": "rb.rb_right",
+            },
+        ),
+        "vma": Wanted("vm_area_cachep", "struct vm_area_struct", vma),
+    }
+
+
+def read_reverse_maps(
+    prog: Program,
+    more: dict[str, Wanted] | None = None,
+    *,
+    progress: Callable[[int, int], None] | None = None,
+) -> tuple[ReverseMaps, SlabObjects]:
+    """
+    Read all anon_vmas; on a live kernel again, if they moved too much meanwhile.
+
+    :param more: other objects to read in the same pass.
+    :raises LookupError: the kernel's layout is unknown.
+    """
+    best: tuple[ReverseMaps, SlabObjects] | None = None
+    attempts = LIVE_ATTEMPTS if prog.flags & ProgramFlags.IS_LIVE else 1
+    for attempt in range(1, attempts + 1):
+        read = read_slab_objects(prog, wanted(prog) | (more or {}), progress=progress)
+        maps = reverse_maps(prog, read)
+        if best is None or maps.orphans < best[0].orphans:
+            best = maps, read
+        best[0].attempts = attempt
+        if not best[0].orphans:
+            break
+    assert best is not None
+    return best
+
+
+def reverse_maps(prog: Program, read: SlabObjects) -> ReverseMaps:
+    """Put together what was read from the slab caches."""
+    page_shift = np.uint64(prog["PAGE_SHIFT"].value_())
+    tasks = processes(prog, read.objects["task"])
+    anon_vmas = read.objects["anon_vma"]
+    anon_vmas = anon_vmas.only(anon_vmas["refcount"] > 0)  # a free one has none
+    slots, vmas = read.objects["anon_vma_chain"], read.objects["vma"]
+    chain_type = prog.type("struct anon_vma_chain")
+    node = slots.address + np.uint64(offsetof(chain_type, "rb"))
+    entry = slots.address + np.uint64(offsetof(chain_type, "same_vma"))
+    heads = vmas.address + np.uint64(offsetof(prog.type("struct vm_area_struct"), "anon_vma_chain"))
+
+    # mm_take_all_locks() marks a tree in bit 0 of its root.
+    tree = anon_vmas["tree"] & ~np.uint64(1)
+    links = tree_links(
+        node, slots["parent"], slots["left"], slots["right"], tree[tree != 0],
+        anon_vmas.address[tree != 0],
+    )  # fmt: skip
+    in_tree = follow_lists(node, links, anon_vmas.address).head
+    on_list = follow_lists(entry, slots["next"], heads).head
+    own_tree = (in_tree >= 0) & _are(anon_vmas.address, in_tree, slots["anon_vma"])
+    own_list = (on_list >= 0) & _are(vmas.address, on_list, slots["vma"])
+    sound = own_tree & own_list
+
+    checks = []
+    for problem, which in (
+        ("anon_vma_chains in the tree of an anon_vma, and on no VMA's list", own_tree & ~own_list),
+        ("anon_vma_chains on the list of a VMA, and in no tree", own_list & (in_tree < 0)),
+        (
+            "anon_vma_chains in the tree of another anon_vma than theirs",
+            own_list & (in_tree >= 0) & ~own_tree,
+        ),
+    ):
+        if number := int(np.count_nonzero(which)):
+            checks.append(AnonVmaCheck(None, problem, 0, number))
+    orphans = sum(check.found for check in checks)
+
+    # Of VMAs, those count that a chain leads to.
+    used = np.zeros(len(vmas), np.bool_)
+    used[on_list[sound]] = True
+    chain_vma = np.cumsum(used)[on_list[sound]] - 1
+    vmas = vmas.only(used)
+    pages = ((vmas["end"] - vmas["start"]) >> page_shift).astype(np.uint64)
+    offset = vmas["pgoff"].astype(np.uint64)
+    if "anon_pgoff_lo" in vmas.columns:
+        offset = (vmas["anon_pgoff_hi"].astype(np.uint64) << np.uint64(32)) | vmas[
+            "anon_pgoff_lo"
+        ].astype(np.uint64)
+    chain_anon_vma = in_tree[sound]
+    first = offset[chain_vma]
+    last = first + pages[chain_vma] - np.uint64(1)
+    order = np.lexsort((first, chain_anon_vma))
+    start = np.zeros(len(anon_vmas) + 1, np.int64)
+    np.cumsum(np.bincount(chain_anon_vma, minlength=len(anon_vmas)), out=start[1:])
+
+    root, parent = (find(anon_vmas.address, anon_vmas[name]) for name in ("root", "parent"))
+    maps = ReverseMaps(
+        anon_vmas,
+        root,
+        parent,
+        _depths(anon_vmas, parent),
+        vmas,
+        find(tasks.mm, vmas["mm"]),
+        chain_anon_vma[order],
+        chain_vma[order],
+        first[order],
+        last[order],
+        start,
+        tasks,
+        checks,
+        orphans,
+        read.gaps.bytes,
+        read.odd_slabs,
+    )
+    maps.checks += _count_checks(maps)
+    return maps
+
+
+def _are(
+    addresses: NDArray[np.uint64], index: NDArray[np.int64], expected: NDArray[np.uint64]
+) -> NDArray[np.bool_]:
+    """Whether each index leads to the address expected; of one below 0 it means nothing."""
+    if not len(addresses):
+        return np.zeros(len(index), np.bool_)
+    return np.asarray(addresses[index] == expected)
+
+
+def _depths(anon_vmas: Objects, parent: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Forks between each anon_vma and the first one, which is its own parent."""
+    forked = parent != np.arange(len(parent))
+    depths = np.zeros(len(parent), np.int64)
+    depths[forked] = follow_lists(
+        anon_vmas.address[forked], anon_vmas["parent"][forked], anon_vmas.address[~forked]
+    ).steps
+    return depths
+
+
+def _count_checks(maps: ReverseMaps) -> list[AnonVmaCheck]:
+    """What the kernel counts of each anon_vma, against what was found."""
+    number = len(maps.anon_vmas)
+    known = maps.parent >= 0
+    children = np.bincount(maps.parent[known], minlength=number)
+    active = find(maps.anon_vmas.address, maps.vmas["anon_vma"])
+    active_vmas = np.bincount(active[active >= 0], minlength=number)
+    checks = []
+    for name, counted, words in (
+        ("children", children, "anon_vmas that have it as parent, itself included (num_children)"),
+        ("active_vmas", active_vmas, "VMAs whose anon_vma it is (num_active_vmas)"),
+    ):
+        kept = maps.anon_vmas[name].astype(np.int64)
+        checks += [
+            AnonVmaCheck(hex(address), words, expected, found)
+            for address, expected, found in zip(
+                *(
+                    values[kept != counted].tolist()
+                    for values in (maps.anon_vmas.address, kept, counted)
+                ),
+                strict=True,
+            )
+        ]
+    lost = int(np.count_nonzero(maps.root < 0))
+    if lost:
+        checks.append(AnonVmaCheck(None, "anon_vmas whose root is none", 0, lost))
+    return checks
+
+
+def check_sample(prog: Program, maps: ReverseMaps, most: int = SAMPLE) -> list[AnonVmaCheck]:
+    """
+    Walk some trees and some processes as the kernel would, and hold the counts against them.
+
+    The largest trees first of those that fit into *most* nodes, half of them for processes. On a
+    live kernel what differs may have moved.
+    """
+    checks = []
+    room = most // 2
+    for index in np.argsort(-maps.tree_size, kind="stable").tolist():
+        size = int(maps.tree_size[index])
+        if not size:
+            break
+        if size > room:
+            continue
+        counted = _walk_tree(prog, int(maps.anon_vmas.address[index]), size + room)
+        room -= size
+        if counted != size:
+            words = "VMAs in its interval tree, descended"
+            checks.append(AnonVmaCheck(hex(maps.anon_vmas.address[index]), words, counted, size))
+    room = most // 2
+    by_mm = np.bincount(maps.vma_mm[maps.vma_mm >= 0], minlength=len(maps.tasks.mm))
+    for mm in np.argsort(-by_mm, kind="stable").tolist():
+        found, vmas = int(by_mm[mm]), int(maps.tasks.map_count[mm])
+        if not found:
+            break
+        if vmas > room:
+            continue
+        room -= vmas
+        counted = _walk_vmas(prog, int(maps.tasks.mm[mm]))
+        if counted != found:
+            words = f"VMAs with an anon_vma of process {maps.tasks.pid[mm]}, walked"
+            checks.append(AnonVmaCheck(None, words, counted, found))
+    return checks
+
+
+def _walk_tree(prog: Program, anon_vma: int, most: int) -> int | None:
+    root = Object(prog, "struct anon_vma", address=anon_vma).rb_root.rb_root.address_of_()
+    number = 0
+    try:
+        for number, _ in enumerate(
+            rbtree_inorder_for_each_entry("struct anon_vma_chain", root, "rb"), 1
+        ):
+            if number > most:
+                return None
+    except (FaultError, RecursionError):
+        return None
+    return number
+
+
+def _walk_vmas(prog: Program, mm: int) -> int | None:
+    try:
+        return sum(
+            bool(vma.anon_vma.value_())
+            for vma in for_each_vma(Object(prog, "struct mm_struct", address=mm))
+        )
+    except (FaultError, ValueError):
+        return None
+
+
+@dataclass(frozen=True)
+class Users:
+    """Which process has how many VMAs on which anon_vma: ascending, the best owner last of each."""
+
+    anon_vma: NDArray[np.int64]
+    mm: NDArray[np.int64]  # -1 for processes that are gone
+    vmas: NDArray[np.int64]
+    start: NDArray[np.int64]  # of each anon_vma, and one entry more
+
+    def of(self, anon_vma: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The processes of an anon_vma and their VMAs."""
+        here = slice(self.start[anon_vma], self.start[anon_vma + 1])
+        return self.mm[here], self.vmas[here]
+
+
+def users(maps: ReverseMaps) -> Users:
+    """
+    Count the VMAs of every process on every anon_vma.
+
+    Of several with as many, the one whose own anon_vma it is (``vma->anon_vma``) is its owner, not
+    those that were forked from it.
+    """
+    mm = maps.vma_mm[maps.chain_vma] + 1
+    width = len(maps.tasks.mm) + 1
+    keys, which = np.unique(maps.chain_anon_vma * width + mm, return_inverse=True)
+    counts = np.bincount(which, minlength=len(keys))
+    own = maps.vmas["anon_vma"][maps.chain_vma] == maps.anon_vmas.address[maps.chain_anon_vma]
+    owned = np.bincount(which[own], minlength=len(keys))
+    order = np.lexsort((owned, counts, keys // width))
+    keys, counts = keys[order], counts[order]
+    start = np.searchsorted(keys // width, np.arange(len(maps.anon_vmas) + 1))
+    return Users(keys // width, keys % width - 1, counts, start)
+
+
+def owner_of(maps: ReverseMaps) -> Callable[[int], tuple[int | None, str | None]]:
+    """A function from an anon_vma's index to pid and comm of the process with most of its VMAs."""
+    by_anon_vma = users(maps)
+
+    def owner(index: int) -> tuple[int | None, str | None]:
+        mms, _ = by_anon_vma.of(index)
+        if not len(mms) or mms[-1] < 0:
+            return None, None
+        return int(maps.tasks.pid[mms[-1]]), maps.tasks.comm[mms[-1]]
+
+    return owner
+
+
+def anon_vma_rows(
+    maps: ReverseMaps, ksm_items: NDArray[np.int64] | None = None, most: int = MAX_ROWS
+) -> list[AnonVma]:
+    """
+    The anon_vmas with most VMAs, and those with most KSM items and depth of fork among the rest.
+
+    :param ksm_items: how many KSM has on each.
+    """
+    sizes = maps.tree_size
+    order = np.lexsort((-maps.depth, -(sizes if ksm_items is None else ksm_items), -sizes))
+    deepest = np.argsort(-maps.depth, kind="stable")[: most // 10]
+    chosen = np.unique(np.concatenate([order[: most - len(deepest)], deepest]))
+    by_anon_vma, owner = users(maps), owner_of(maps)
+    known = maps.parent >= 0
+    children = np.bincount(maps.parent[known], minlength=len(sizes))
+    address = maps.anon_vmas.address
+    rows = []
+    for index in chosen[np.argsort(-sizes[chosen], kind="stable")].tolist():
+        mms, counts = by_anon_vma.of(index)
+        pid, comm = owner(index)
+        chain = slice(maps.start[index], maps.start[index + 1])
+        first = int(maps.first[chain][0]) if sizes[index] else None
+        parent, root = int(maps.parent[index]), int(maps.root[index])
+        rows.append(
+            AnonVma(
+                hex(address[index]),
+                hex(maps.anon_vmas["root"][index]),
+                hex(address[parent]) if parent not in (-1, index) else None,
+                int(maps.depth[index]),
+                int(children[index]) - (parent == index),
+                int(sizes[index]),
+                int(maps.anon_vmas["active_vmas"][index]),
+                int(np.count_nonzero(mms >= 0)),
+                pid,
+                comm,
+                int(counts[-1]) if len(counts) else 0,
+                hex(first) if first is not None else None,
+                int(maps.last[chain].max()) + 1 - first if first is not None else None,
+                None if ksm_items is None else int(ksm_items[index]),
+                lock_state(int(maps.anon_vmas["lock"][root])) if root >= 0 else None,
+            )
+        )
+    return rows
+
+
+def lock_state(count: int) -> str:
+    """What ``rw_semaphore.count`` says (kernel/locking/rwsem.c)."""
+    if count & 1:
+        return "write"
+    if count >> 8 > 0:
+        return "read"
+    return "changing hands" if count & 6 else "free"
+
+
+def fanout(maps: ReverseMaps, ksm_items: NDArray[np.int64] | None = None) -> list[AnonVmaFanout]:
+    """All anon_vmas by the number of their VMAs, in powers of two."""
+    sizes = maps.tree_size
+    # 0, 1, 2-3, 4-7, …: the bits of the number.
+    bits = np.frexp(sizes.astype(np.float64))[1]
+    rows = []
+    for bit in range(int(bits.max(initial=0)) + 1):
+        here = bits == bit
+        rows.append(
+            AnonVmaFanout(
+                1 << bit >> 1,
+                max((1 << bit) - 1, 0),
+                int(np.count_nonzero(here)),
+                int(sizes[here].sum()),
+                None if ksm_items is None else int(ksm_items[here].sum()),
+            )
+        )
+    return rows
+
+
+def tree_map(
+    maps: ReverseMaps,
+    index: int,
+    ksm_index: NDArray[np.uint64] | None = None,
+    bins: int = MAP_BINS,
+) -> list[AnonVmaMap]:
+    """
+    The page range of one anon_vma in at most *bins* stretches of equal length.
+
+    :param ksm_index: page offsets of the KSM items on it.
+    """
+    chain = slice(maps.start[index], maps.start[index + 1])
+    first, last = maps.first[chain], maps.last[chain]
+    if not len(first):
+        return []
+    begin, end = int(first.min()), int(last.max()) + 1
+    width = -(-(end - begin) // bins)
+    number = -(-(end - begin) // width)
+    writable = (maps.vmas["flags"][maps.chain_vma[chain]] & 2) != 0
+    edges = np.uint64(begin) + np.arange(number + 1, dtype=np.uint64) * np.uint64(width)
+
+    def overlapping(chosen: NDArray[np.bool_]) -> NDArray[np.int64]:
+        begun = np.searchsorted(np.sort(first[chosen]), edges[1:], "left")
+        ended = np.searchsorted(np.sort(last[chosen]), edges[:-1], "left")
+        return begun - ended
+
+    def inside(values: NDArray[np.uint64]) -> NDArray[np.int64]:
+        return np.diff(np.searchsorted(np.sort(values), edges))
+
+    everything = np.ones(len(first), np.bool_)
+    return [
+        AnonVmaMap(
+            hex(maps.anon_vmas.address[index]),
+            int(edges[at]),
+            min(width, end - int(edges[at])),
+            int(vmas),
+            int(can_write),
+            int(starts),
+            None if ksm_index is None else int(items),
+        )
+        for at, (vmas, can_write, starts, items) in enumerate(
+            zip(
+                overlapping(everything),
+                overlapping(writable),
+                inside(first),
+                inside(ksm_index) if ksm_index is not None else np.zeros(number, np.int64),
+                strict=True,
+            )
+        )
+    ]
+
+
+def process_vmas(prog: Program, maps: ReverseMaps, most: int = 500) -> list[ProcessVmas]:
+    """The processes with most VMAs, and the anon_vma that most of these are on."""
+    limit = max_map_count(prog)
+    by_anon_vma = users(maps)
+    order = np.lexsort((by_anon_vma.vmas, by_anon_vma.mm))
+    of, who, count = (
+        values[order] for values in (by_anon_vma.anon_vma, by_anon_vma.mm, by_anon_vma.vmas)
+    )
+    begin = np.searchsorted(who, np.arange(len(maps.tasks.mm) + 1))
+    rows = []
+    for mm in np.argsort(-maps.tasks.map_count, kind="stable")[:most].tolist():
+        low, high = int(begin[mm]), int(begin[mm + 1])
+        rows.append(
+            ProcessVmas(
+                int(maps.tasks.pid[mm]),
+                maps.tasks.comm[mm],
+                int(maps.tasks.map_count[mm]),
+                limit,
+                high - low,
+                hex(maps.anon_vmas.address[of[high - 1]]) if low < high else None,
+                int(count[high - 1]) if low < high else None,
+            )
+        )
+    return rows
+
+
+if __name__ == "__main__":
+    from terminal import run_script
+
+    def tables(prog: Program) -> list[tuple[str, type, list[Any]]]:
+        maps, _ = read_reverse_maps(prog)
+        found: list[tuple[str, type, list[Any]]] = [
+            ("anon_vmas: the 20 with most VMAs", AnonVma, anon_vma_rows(maps)[:20]),
+            ("All anon_vmas by their VMAs", AnonVmaFanout, fanout(maps)),
+        ]
+        checks = maps.checks + check_sample(prog, maps)
+        if checks:
+            found.append(("What does not fit together", AnonVmaCheck, checks[:20]))
+        return found
+
+    run_script(tables)

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Processes as address spaces: ``struct mm_struct``, whose it is, and how many VMAs it has.
+
+Tasks are found in their slab cache (see ``slab_objects``): a task that has an ``mm`` and is no
+kernel thread is one that lives. Each ``mm`` is then read once. Costs some microseconds a process.
+
+Cannot know: which of the processes that share an ``mm`` (``CLONE_VM``, as vfork does) it should be
+called after; it is the one with the lowest pid.
+
+The text that says the same is /proc/PID/maps, line by line, and /proc/sys/vm/max_map_count.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from drgn import FaultError, Program, offsetof, sizeof
+from kernel_arrays import struct_dtype
+from numpy.typing import NDArray
+from rows import column
+from slab_objects import Objects, Wanted
+
+PF_KTHREAD = 0x00200000  # include/linux/sched.h
+
+WANTED = {
+    "task": Wanted(
+        "task_struct_cachep",
+        "struct task_struct",
+        {"mm": "mm", "pid": "pid", "tgid": "tgid", "flags": "flags"},
+    )
+}
+
+
+@dataclass(frozen=True)
+class ProcessVmas:
+    """How many VMAs a process has, against how many it may have."""
+
+    pid: int = column(key=True, help="process (thread group)")
+    comm: str | None = column(help="name of its first thread")
+    vmas: int = column(unit="VMAs", help="mm.map_count")
+    max_map_count: int | None = column(unit="VMAs", help="vm.max_map_count, for every process")
+    anon_vmas: int | None = column(help="anon_vmas that its VMAs are linked to, inherited included")
+    largest_anon_vma: str | None = column(help="the one with most VMAs of this process")
+    vmas_on_it: int | None = column(unit="VMAs", help="VMAs of this process on that one")
+
+
+@dataclass(frozen=True)
+class Processes:
+    """All address spaces, ascending by the address of their ``struct mm_struct``."""
+
+    mm: NDArray[np.uint64]
+    pid: NDArray[np.int64]
+    comm: list[str]
+    map_count: NDArray[np.int64]
+    ksm_merging_pages: NDArray[np.int64] | None  # None: this kernel does not count them
+    ksm_rmap_items: NDArray[np.int64] | None
+    ksm_zero_pages: NDArray[np.int64] | None
+    unreadable: int  # mm_structs
+
+
+def processes(prog: Program, tasks: Objects) -> Processes:
+    """
+    Every address space that a task has.
+
+    :param tasks: all slots of the cache of ``struct task_struct``.
+    """
+    alive = (tasks["mm"] != 0) & ((tasks["flags"] & PF_KTHREAD) == 0) & (tasks["pid"] > 0)
+    owner: dict[int, tuple[int, int, int]] = {}
+    for mm, tgid, pid, address in zip(
+        *(tasks[name][alive].tolist() for name in ("mm", "tgid", "pid")),
+        tasks.address[alive].tolist(),
+        strict=True,
+    ):
+        owner[mm] = min(owner.get(mm, (tgid, pid, address)), (tgid, pid, address))
+    mm_type, comm_at = (
+        prog.type("struct mm_struct"),
+        offsetof(prog.type("struct task_struct"), "comm"),
+    )
+    comm_size = sizeof(prog.type("struct task_struct").member("comm").type)
+    columns: dict[str, str | tuple[str, ...]] = {"map_count": "map_count"}
+    for name in ("ksm_merging_pages", "ksm_rmap_items", "ksm_zero_pages"):
+        if mm_type.has_member(name):
+            # An atomic_long_t since "mm/ksm: fix ksm_zero_pages accounting" (v6.10).
+            columns[name] = (f"{name}.counter", name)
+    dtype = struct_dtype(mm_type, columns)
+    found: list[tuple[int, int, str, tuple[int, ...]]] = []
+    unreadable = 0
+    for mm, (tgid, _, address) in sorted(owner.items()):
+        try:
+            row = np.frombuffer(prog.read(mm, dtype.itemsize), dtype)[0]
+            comm = prog.read(address + comm_at, comm_size)
+        except FaultError:
+            unreadable += 1
+            continue
+        name = comm.split(b"\0")[0].decode("utf-8", "backslashreplace")
+        found.append((mm, tgid, name, tuple(int(row[key]) for key in columns)))
+
+    def numbers(name: str) -> NDArray[np.int64] | None:
+        if name not in columns:
+            return None
+        at = list(columns).index(name)
+        return np.array([values[at] for *_, values in found], np.int64)
+
+    counts = numbers("map_count")
+    assert counts is not None
+    return Processes(
+        np.array([mm for mm, *_ in found], np.uint64),
+        np.array([pid for _, pid, *_ in found], np.int64),
+        [name for _, _, name, _ in found],
+        counts,
+        numbers("ksm_merging_pages"),
+        numbers("ksm_rmap_items"),
+        numbers("ksm_zero_pages"),
+        unreadable,
+    )
+
+
+def max_map_count(prog: Program) -> int | None:
+    """``vm.max_map_count``."""
+    try:
+        return int(prog["sysctl_max_map_count"].value_())
+    except (LookupError, FaultError):
+        return None
+
+
+def read_process_vmas(
+    read: Callable[[str], str], pids: Iterable[int]
+) -> tuple[list[ProcessVmas], list[str]]:
+    """
+    The same rows from /proc, which does not tell anon_vmas; and why processes are missing, if so.
+
+    :param read: gives the text of a file, ``proc/1/maps``; raises OSError.
+    """
+    rows, problems = [], []
+    try:
+        limit: int | None = int(read("proc/sys/vm/max_map_count"))
+    except (OSError, ValueError):
+        limit = None
+    for pid in pids:
+        try:
+            # vsyscall is in every process's maps, and is no VMA.
+            maps = [
+                line for line in read(f"proc/{pid}/maps").splitlines() if "[vsyscall]" not in line
+            ]
+        except FileNotFoundError:
+            continue  # it has ended
+        except OSError as error:
+            problems.append(f"maps of process {pid}: {error.strerror}")
+            continue
+        try:
+            comm: str | None = read(f"proc/{pid}/comm").rstrip("\n")
+        except OSError:
+            comm = None
+        if maps:  # a kernel thread has none
+            rows.append(ProcessVmas(pid, comm, len(maps), limit, None, None, None))
+    return sorted(rows, key=lambda row: (-row.vmas, row.pid)), problems

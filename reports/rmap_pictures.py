@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Reverse maps as pictures: how VMAs are spread over anon_vmas, the page range of the worst one, and
+what a walk visits with and without the page offset.
+
+Shapes are paths and bars in per cent; no string of the bundle becomes markup. Visits span seven
+orders of magnitude, so that their bars are logarithmic, which is said beside them.
+
+Cannot know: more than the tables say. The page range is drawn in stretches, of which each may hold
+many VMAs.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+Tables = dict[str, list[dict[str, Any]]]
+
+# More classes, stretches or pages are damage; a power of two has 64 at most.
+MAX_CLASSES = 65
+MAX_STRETCHES = 4096
+HEIGHT = 60  # of the bars of the map, in its own units
+
+
+@dataclass(frozen=True)
+class FanoutBar:
+    """anon_vmas with so many VMAs, as two shares in per cent."""
+
+    vmas_from: int
+    vmas_to: int
+    anon_vmas: int
+    vmas: int
+    ksm_items: int | None
+    anon_vmas_at: float
+    vmas_at: float
+
+
+@dataclass(frozen=True)
+class TreePicture:
+    """The page range of an anon_vma."""
+
+    anon_vma: str
+    comm: str | None
+    pid: int | None
+    vmas: int
+    first_index: int
+    pages: int
+    stretch: int  # pages
+    width: int  # stretches
+    peak: int  # VMAs that overlap one stretch
+    ksm_items: int | None
+    ksm_peak: int
+    all_path: str  # VMAs
+    writable_path: str
+    ksm_path: str
+    splits: str | None  # what has split most of them
+    splits_pairs: int | None
+
+
+@dataclass(frozen=True)
+class VisitBar:
+    """Visits of some walks, whole range and page offset; bars are logarithmic, in per cent."""
+
+    what: str
+    whole: int
+    indexed: int
+    whole_at: float
+    indexed_at: float
+    here: str
+    whole_time: str
+    indexed_time: str
+
+
+def fanout(tables: Tables, page_size: int | None) -> dict[str, Any]:
+    """Bars of table ``anon_vma_fanout``."""
+    rows = tables["anon_vma_fanout"]
+    if len(rows) > MAX_CLASSES:
+        raise ValueError(f"more than {MAX_CLASSES} powers of two")
+    anon_vmas = sum(int(row["anon_vmas"]) for row in rows)
+    vmas = sum(int(row["vmas"]) for row in rows)
+    return {
+        "anon_vmas": anon_vmas,
+        "vmas": vmas,
+        "bars": [
+            FanoutBar(
+                row["vmas_from"],
+                row["vmas_to"],
+                row["anon_vmas"],
+                row["vmas"],
+                row.get("ksm_items"),
+                percent(row["anon_vmas"], anon_vmas),
+                percent(row["vmas"], vmas),
+            )
+            for row in rows
+        ],
+    }
+
+
+def tree(tables: Tables, page_size: int | None) -> TreePicture | None:
+    """The map of table ``anon_vma_map``; None if there is no anon_vma."""
+    rows = tables["anon_vma_map"]
+    if not rows:
+        return None
+    if len(rows) > MAX_STRETCHES:
+        raise ValueError(f"more than {MAX_STRETCHES} stretches")
+    anon_vma = rows[0]["anon_vma"]
+    owner = next((r for r in tables.get("anon_vmas", []) if r.get("anon_vma") == anon_vma), {})
+    split = next((r for r in tables.get("vma_splits", []) if r.get("anon_vma") == anon_vma), {})
+    vmas = [int(row["vmas"]) for row in rows]
+    writable = [int(row["writable_vmas"]) for row in rows]
+    known = [row["ksm_items"] for row in rows if row["ksm_items"] is not None]
+    items = [int(row["ksm_items"] or 0) for row in rows]
+    return TreePicture(
+        anon_vma,
+        owner.get("comm"),
+        owner.get("pid"),
+        sum(int(row["starts"]) for row in rows),
+        int(rows[0]["index"]),
+        int(rows[-1]["index"]) + int(rows[-1]["pages"]) - int(rows[0]["index"]),
+        int(rows[0]["pages"]),
+        len(rows),
+        max(vmas),
+        sum(items) if known else None,
+        max(items),
+        outline(vmas, max(vmas)),
+        outline(writable, max(vmas)),
+        outline(items, max(items)),
+        split.get("made_by"),
+        split.get("made_by_pairs"),
+    )
+
+
+def outline(values: list[int], peak: int, height: int = HEIGHT) -> str:
+    """The outline of bars one unit wide that stand side by side, as an SVG path."""
+    parts = [f"M0 {height}"]
+    last = height
+    for at, value in enumerate(values):
+        top = height - round(height * max(value, 0) / peak) if peak > 0 else height
+        if value > 0:
+            top = min(top, height - 1)  # something is not nothing
+        if top != last:
+            parts.append(f"H{at}V{top}")
+            last = top
+    parts.append(f"H{len(values)}V{height}Z")
+    return "".join(parts)
+
+
+def visits(tables: Tables, page_size: int | None) -> dict[str, Any]:
+    """Bars of the worst KSM page and of all of them, out of ``ksm_pages`` and ``rmap_costs``."""
+    rows = tables["rmap_costs"]
+    compared: list[tuple[str, int, int, str, float]] = []
+    pages = [r for r in tables.get("ksm_pages", []) if isinstance(r.get("visits_per_pass"), int)]
+    ksm = next((row for row in rows if row["what"] == "KSM pages"), None)
+    if pages and ksm is not None:
+        worst = max(pages, key=lambda row: int(row["visits_per_pass"]))
+        compared.append(
+            (
+                f"The worst KSM page, {worst['pfn']:#x}",
+                2 * int(worst["visits_per_pass"]),
+                2 * int(worst["visits_indexed"]),
+                ksm["used_here"],
+                float(ksm["node_ns"]),
+            )
+        )
+        compared.append(
+            (
+                f"All {int(ksm['pages']):,} KSM pages, one walk of each",
+                2 * int(ksm["visits"]),
+                2 * int(ksm["visits_indexed"]),
+                ksm["used_here"],
+                float(ksm["node_ns"]),
+            )
+        )
+    most = max((max(whole, indexed) for _, whole, indexed, *_ in compared), default=0)
+    scale = math.log10(max(most, 10))
+    return {
+        "measured": all(bool(row["measured"]) for row in rows),
+        "node_ns": float(rows[0]["node_ns"]) if rows else None,
+        # All others are walked by their page offset on every kernel.
+        "others": [row for row in rows if row is not ksm],
+        "bars": [
+            VisitBar(
+                what,
+                whole,
+                indexed,
+                logarithmic(whole, scale),
+                logarithmic(indexed, scale),
+                here,
+                milliseconds(whole * ns / 1e6),
+                milliseconds(indexed * ns / 1e6),
+            )
+            for what, whole, indexed, here, ns in compared
+        ],
+    }
+
+
+def logarithmic(value: int, scale: float) -> float:
+    """The length of a bar in per cent: 0 for none, and something for one."""
+    return 0.0 if value <= 0 else round(max(100 * math.log10(value) / scale, 0.5), 2)
+
+
+def milliseconds(value: float) -> str:
+    """An estimate, with no more digits than it deserves: ``614 ms``, ``48 s``, ``0.031 ms``."""
+    if value >= 10_000:
+        return f"{value / 1000:,.0f} s"
+    return f"{value:,.0f} ms" if value >= 100 else f"{value:.2g} ms"
+
+
+def percent(part: int, whole: int) -> float:
+    """*part* in per cent of *whole*, to two decimals."""
+    return round(min(max(100 * part / whole, 0.0), 100.0), 2) if whole > 0 else 0.0

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Reverse maps of a kernel that does not stand still: inside the guest, other processes split and
+merge VMAs, fork and exit without pause, while anon_vmas are read again and again for a minute.
+
+What moves may be counted wrong by what moved, and is said to have moved; it must not end in a
+traceback, nor take for ever.
+"""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from anon_vmas import LIVE_ATTEMPTS
+from live import run_live
+
+PROGRAM = """
+import ctypes, json, mmap, os, signal, time
+
+PAGES = 2000
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+
+def memory():
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    address = libc.mmap(None, PAGES * 4096, mmap.PROT_READ | mmap.PROT_WRITE, flags, -1, 0)
+    ctypes.memset(address, 1, PAGES * 4096)
+    return address
+
+def protect(address, protection, step):
+    for page in range(1, PAGES, step):
+        libc.mprotect(address + page * 4096, 4096, protection)
+
+def split_and_merge():
+    address = memory()
+    while True:
+        protect(address, mmap.PROT_READ, 2)
+        protect(address, mmap.PROT_READ | mmap.PROT_WRITE, 2)
+
+def fork_and_exit():
+    address = memory()
+    protect(address, mmap.PROT_READ, 20)
+    while True:
+        child = os.fork()
+        if child == 0:
+            grandchild = os.fork()
+            ctypes.memset(address, 2, 4096)
+            if grandchild:
+                os.waitpid(grandchild, 0)
+            os._exit(0)
+        os.waitpid(child, 0)
+
+def start(work):
+    child = os.fork()
+    if child == 0:
+        os.kill(os.getpid(), signal.SIGSTOP)
+        work()
+    return child
+
+# Before drgn's threads are there, which do not survive a fork; they begin when it is ready.
+restless = [start(split_and_merge), start(fork_and_exit)]
+
+from dataclasses import asdict
+from pathlib import Path
+from reports.collect import run_section
+from reports.sections import SECTIONS, Memory
+from target import open_target
+
+prog = open_target(None, [Path("/vmlinux")])
+
+def reading():
+    memory, found, sections = Memory(prog), {}, []
+    for name in ("anon_vmas", "ksm", "rmap_cost"):
+        section, tables = run_section(SECTIONS[name], memory, verbose=True)
+        sections.append(asdict(section))
+        found |= {name: [asdict(row) for row in rows] for name, _, _, rows in tables.tables}
+    maps = memory.rmap.maps
+    return found | {"sections": sections, "attempts": maps.attempts, "orphans": maps.orphans}
+
+for pid in restless:
+    os.kill(pid, signal.SIGCONT)
+time.sleep(1)
+begin, readings = time.monotonic(), []
+while time.monotonic() - begin < 60:
+    readings.append(reading())
+for pid in restless:
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+readings.append(reading())
+with open("/out/readings.json", "w") as file:
+    json.dump(readings, file)
+"""  # noqa: E501
+
+Readings = list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def readings(tmp_path_factory: pytest.TempPathFactory, say: Callable[[str], None]) -> Readings:
+    """What the guest has read while it moved, and once more when it had come to rest."""
+    out = run_live(PROGRAM, tmp_path_factory.mktemp("live"), "7.2", say)
+    found: Readings = json.loads((out / "readings.json").read_text())
+    return found
+
+
+def test_no_section_fails_and_none_takes_long(readings: Readings) -> None:
+    assert len(readings) > 3
+    for reading in readings:
+        for section in reading["sections"]:
+            print(section)
+            assert section["status"] == "ok" and section["seconds"] < 60
+        assert 1 <= reading["attempts"] <= LIVE_ATTEMPTS
+
+
+def test_what_moved_is_said(readings: Readings) -> None:
+    moved = [reading for reading in readings[:-1] if reading["anon_vma_checks"]]
+    print(f"{len(moved)} of {len(readings) - 1} moved: {[r['orphans'] for r in moved]} orphans")
+    assert moved, "nothing moved in a minute of splitting and forking"
+    for reading in moved:
+        message = reading["sections"][0]["message"]
+        assert "the kernel was running while it was read" in message
+
+
+def test_the_restless_processes_are_seen(readings: Readings) -> None:
+    # 2,000 pages, every second of which is read-only for a while.
+    most = [max(row["vmas"] for row in reading["anon_vmas"]) for reading in readings]
+    print(most)
+    assert max(most[:-1]) > 500
+
+
+def test_what_stands_still_fits_together(readings: Readings) -> None:
+    still = readings[-1]
+    assert still["orphans"] == 0 and still["attempts"] == 1
+    assert [row for row in still["anon_vma_checks"] if "descended" in row["problem"]] == []
+    assert {row["comm"] for row in still["process_vmas"]} >= {"init"}
+    assert sum(row["vmas"] for row in still["anon_vma_fanout"]) > 20

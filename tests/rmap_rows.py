@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Rows of a machine with an expensive reverse map, for the tests of findings and of the report: a
+Java process whose heap mprotect() has split into 20,000 VMAs, merged by KSM.
+"""
+
+from typing import Any
+
+from anon_vmas import AnonVma, AnonVmaCheck, AnonVmaFanout, AnonVmaMap
+from ksm import KsmChain, KsmProcess, KsmTotal
+from processes import ProcessVmas
+from rmap_cost import AnonFolioWalks, KsmPage, RmapCost, RmapWalk
+from rwsem_waiters import AnonVmaLock, AnonVmaWaiter
+from vma_splits import VmaNeighbours, VmaSplits
+
+# Row type to the name of its table.
+NAMES: dict[type, str] = {
+    AnonVma: "anon_vmas", AnonVmaFanout: "anon_vma_fanout", AnonVmaMap: "anon_vma_map",
+    AnonVmaCheck: "anon_vma_checks", VmaSplits: "vma_splits", VmaNeighbours: "vma_neighbours",
+    AnonVmaLock: "anon_vma_locks", AnonVmaWaiter: "anon_vma_waiters", ProcessVmas: "process_vmas",
+    KsmTotal: "ksm_totals", KsmPage: "ksm_pages", KsmChain: "ksm_chains",
+    KsmProcess: "ksm_processes", RmapWalk: "rmap_walks", RmapCost: "rmap_costs",
+    AnonFolioWalks: "anon_folio_walks",
+}  # fmt: skip
+SECTIONS = {
+    "ksm_pages": "ksm",
+    "ksm_totals": "ksm",
+    "ksm_chains": "ksm",
+    "ksm_processes": "ksm",
+} | {name: "rmap_cost" for name in ("rmap_walks", "rmap_costs", "anon_folio_walks")}
+
+HEAP, ROOT = "0xffff888100a81c30", "0xffff888100a81000"
+VMAS, SHARED = 20_000, 256
+
+
+def anon_vma(
+    address: str = HEAP, *, vmas: int = VMAS, processes: int = 1, depth: int = 0, root: str = "",
+    pid: int | None = 4711, comm: str | None = "java", items: int = 0,
+) -> AnonVma:  # fmt: skip
+    return AnonVma(
+        address, root or address, root or None, depth, 0, vmas, vmas // max(processes, 1),
+        processes, pid, comm, vmas // max(processes, 1), "0x7fd1234cc", 20_000, items, "free",
+    )  # fmt: skip
+
+
+def ksm_page(pfn: int = 0x100, *, chain: str | None = "0x1", mappings: int = SHARED,
+             visits: int = SHARED * VMAS, ns: float = 60.0) -> KsmPage:  # fmt: skip
+    walk = 2 * visits * ns / 1e6
+    return KsmPage(
+        pfn, "chain" if chain else "tree", chain, 0, mappings, mappings, 1, 1, visits, mappings, 0,
+        visits / mappings * ns / 1e6, walk, walk / 3, walk * 5, mappings * 32 * ns / 1e6,
+    )  # fmt: skip
+
+
+def walk(kind: str = "ksm", *, visits: int = 2 * SHARED * VMAS, hold: int = VMAS, of: str = HEAP,
+         comm: str | None = "java") -> RmapWalk:  # fmt: skip
+    ms = 60.0 / 1e6
+    return RmapWalk(
+        kind, of, 4711 if comm else None, comm, 79, 0x100, 1, visits, hold, hold * ms,
+        hold * ms / 3, hold * ms * 5, visits * ms, 79 * visits,
+    )  # fmt: skip
+
+
+COST = RmapCost("KSM pages", 79, 400_000_000, 20_000, "whole range", 60.0, 20.0, 300.0, False)
+SPLITS = VmaSplits(HEAP, 4711, "java", VMAS, VMAS - 1, VMAS - 2, 0, "mprotect", VMAS - 1)
+LOCK = AnonVmaLock(ROOT, "read", 1, 77, "kcompactd0", "last reader", 3, 9, VMAS,
+                   "kthread;rmap_walk_ksm")  # fmt: skip
+WAITERS = [
+    AnonVmaWaiter(ROOT, 0, 4711, "java", "write", "do_mprotect_pkey;rwsem_down_write_slowpath"),
+    AnonVmaWaiter(ROOT, 1, 4712, "java", "write", None),
+    AnonVmaWaiter(ROOT, 2, 4713, "kswapd0", "read", "kswapd;rmap_walk_ksm"),
+]
+
+
+def process(vmas: int = VMAS + 12, limit: int | None = 65_530) -> ProcessVmas:
+    return ProcessVmas(4711, "java", vmas, limit, 10, HEAP, VMAS)
+
+
+def tables() -> dict[str, tuple[str, type, list[Any], str]]:
+    """All of it, as the tables of a bundle: (title, row type, rows, section)."""
+    rows = [
+        anon_vma(items=VMAS), anon_vma(ROOT, vmas=5, processes=5, comm="init", pid=1),
+        anon_vma("0xffff888100a82000", vmas=1, depth=1, root=ROOT, comm="worker", pid=12),
+        AnonVmaFanout(0, 0, 0, 0, 0), AnonVmaFanout(1, 1, 640, 640, 40),
+        AnonVmaFanout(2, 3, 80, 190, 0),
+        AnonVmaFanout(4, 7, 12, 60, 0), AnonVmaFanout(16384, 32767, 1, VMAS, VMAS),
+        *[
+            AnonVmaMap(HEAP, 34_310_699_852 + 400 * n, 400, 400, 200, 400, (n % 3) * 200)
+            for n in range(50)
+        ],
+        SPLITS,
+        VmaNeighbours(HEAP, 4711, "rw-p", "r--p", "protection", "mprotect", VMAS // 2),
+        VmaNeighbours(HEAP, 4711, "r--p", "rw-p", "protection", "mprotect", VMAS // 2 - 1),
+        LOCK, *WAITERS, process(), ProcessVmas(1, "init", 12, 65_530, 4, ROOT, 2),
+        KsmTotal("pages_shared", 80, 80), KsmTotal("pages_sharing", 19_960, 19_960),
+        KsmTotal("max_page_sharing", SHARED, None),
+        *[ksm_page(0x100 + n) for n in range(8)],
+        ksm_page(0x200, mappings=32, visits=32 * VMAS),
+        ksm_page(0x300, chain=None, mappings=40, visits=40),
+        KsmChain("0x1", 0, 9, VMAS), KsmProcess(4711, "java", VMAS, VMAS, VMAS, 0, 80_640_000),
+        walk(), walk("anon", visits=512, hold=512), walk("anon", of=ROOT, visits=5, hold=5),
+        COST,
+        RmapCost("anonymous folios", 1_046, 5_783, 5_783, "page offset", 60.0, 20.0, 300.0, False),
+        AnonFolioWalks(1, 1, 640, 640), AnonFolioWalks(512, 1023, 1, 512),
+    ]  # fmt: skip
+    found: dict[str, tuple[str, type, list[Any], str]] = {}
+    for row_type, name in NAMES.items():
+        of_type = [row for row in rows if type(row) is row_type]
+        found[name] = (name.replace("_", " "), row_type, of_type, SECTIONS.get(name, "anon_vmas"))
+    return found
