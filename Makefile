@@ -14,7 +14,7 @@ VENV_PACKAGES := python3-venv
 LAB_PACKAGES := qemu-system-x86 gcc libc6-dev cpio xz-utils e2fsprogs
 # To build the kernel with PAGE_OWNER.
 BUILD_PACKAGES := bc flex bison libelf-dev libssl-dev
-TEST_PACKAGES := chromium-headless-shell libdevel-nytprof-perl zstd
+TEST_PACKAGES := chromium-headless-shell libdevel-nytprof-perl zstd makedumpfile
 BENCH_PACKAGES := crash
 
 CHECKED := drgn/*.py reports
@@ -52,14 +52,14 @@ report: $(READY) ## report of VMCORE=… VMLINUX=…, or of this machine without
 
 .PHONY: test
 test: $(READY) ## lint, types, unit tests, lab tests on real kernels, the report in a browser
-	@tools/apt-install $(LAB_PACKAGES) $(TEST_PACKAGES)
+	@tools/apt-install $(LAB_PACKAGES) $(TEST_PACKAGES) $(BUILD_PACKAGES)
 	@$(MAKE) --no-print-directory lint
-	$(BIN)/pytest -m 'not owner_kernel'
+	$(BIN)/pytest
 
-.PHONY: test-owner
-test-owner: $(READY) ## the tests on a kernel with PAGE_OWNER, which is built first (ten minutes)
-	@tools/apt-install $(LAB_PACKAGES) $(BUILD_PACKAGES)
-	$(BIN)/pytest -m owner_kernel
+.PHONY: soak
+soak: $(READY) ## a vmcore damaged in a thousand ways: nothing may crash, hang or grow (an hour)
+	@tools/apt-install $(LAB_PACKAGES)
+	$(BIN)/python tests/soak.py $(if $(SEEDS),--seeds $(SEEDS))
 
 .PHONY: lint
 lint: $(READY) ## ruff and mypy
@@ -74,6 +74,7 @@ bench: $(READY) ## how fast each probe is, with the naive way beside it
 	@$(BIN)/python tests/bench_owner.py
 	@$(BIN)/python tests/bench_page_owner.py
 	@$(BIN)/python tests/bench_page_tables.py
+	@$(BIN)/python tests/bench_vmemmap.py
 
 .PHONY: lock
 lock: $(READY) ## renew requirements.lock from pyproject.toml

@@ -5,8 +5,6 @@ Text from the kernel is anybody's: comm, cmdline, file names, cgroup names.
 What could hide, reorder or command is written out, on the terminal and in a report alike.
 """
 
-import unicodedata
-
 # Control, format, surrogate, private, unassigned; line and paragraph separators.
 INVISIBLE = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
 
@@ -20,6 +18,8 @@ def visible(text: str) -> str:
     """
     if text.isascii() and text.isprintable():
         return text
+    import unicodedata  # large, and most text is ASCII
+
     return "".join(
         ascii(char)[1:-1] if unicodedata.category(char) in INVISIBLE else char for char in text
     )

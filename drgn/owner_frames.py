@@ -7,11 +7,11 @@ is not plumbing; what is plumbing is data: ``allocator_frames.txt``. A stack of 
 allocator frames is owned by its root.
 """
 
+import os
 from fnmatch import fnmatchcase
 from functools import cache, lru_cache
-from pathlib import Path
 
-PATTERNS = Path(__file__).with_name("allocator_frames.txt")
+PATTERNS = os.path.join(os.path.dirname(__file__), "allocator_frames.txt")
 # What compilers append to the name of a copy of a function.
 SUFFIXES = (".isra.", ".constprop.", ".part.", ".cold", ".llvm.", ".lto_priv.")
 
@@ -33,7 +33,8 @@ def read_patterns(text: str) -> tuple[frozenset[str], tuple[str, ...], tuple[str
 @cache
 def allocator_frames() -> tuple[frozenset[str], tuple[str, ...], tuple[str, ...]]:
     """The maintained list, read once."""
-    return read_patterns(PATTERNS.read_text(encoding="utf-8"))
+    with open(PATTERNS, encoding="utf-8") as file:
+        return read_patterns(file.read())
 
 
 @lru_cache(maxsize=65536)

@@ -1,19 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-The text of page_owner: ``/sys/kernel/debug/page_owner`` and ``page_owner_stacks/show_*``.
+The text of ``/sys/kernel/debug/page_owner``.
 
-Four files (``mm/page_owner.c``, read at 6.1, 6.12, 7.2 and 7.3), told apart by what is in them:
-
-``page_owner``
-    A record an allocation: two lines about it, its stack, lines about migration and memcg, a blank
-    line (``print_page_owner()``). 6.1 to 6.6 have free_ts on line 1, 6.1 prints the PFN in
-    decimal, 7.3 can print ``handle: N`` after the stack or instead of it.
-``show_stacks`` (6.9)
-    A stack and ``nr_base_pages: N``, a blank line (``stack_print()``).
-``show_handles`` (6.19)
-    ``handle: N`` and ``nr_base_pages: N``. The handle is printed as ``%d``.
-``show_stacks_handles`` (6.19)
-    A stack and ``handle: N``: what the handles mean.
+A record an allocation: two lines about it, its stack, lines about migration and memcg, a blank line
+(``print_page_owner()``; ``mm/page_owner.c``, read at 6.1, 6.12, 7.2 and 7.3). 6.1 to 6.6 have
+free_ts on line 1, 6.1 prints the PFN in decimal, 7.3 can print ``handle: N`` after the stack or
+instead of it. The files beside it, ``page_owner_stacks/show_*``, are read by
+``page_owner_counts.py``; :func:`recognise` tells all four apart by what is in them.
 
 **Hostile text.** A task's name is 15 bytes of its own choice, a cgroup's 79, and both are printed
 raw. So the end of a record is not a blank line: it is a blank line and the beginning of the next
@@ -34,25 +27,25 @@ from __future__ import annotations
 import os
 import re
 
+from stack_text import allocator, is_stack
+from text_source import CHUNK_BYTES, TextError
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # not at run time: reading a hundred small files takes as long as these imports
     import mmap
     from collections.abc import Callable, Iterable, Iterator
-    from typing import IO, Any
+    from typing import Any
+
+    from text_source import Source
 
     # bytes read, of how many (0: unknown)
     Progress = Callable[[int, int], None]
     # What was counted, in plain dictionaries, so that a process can hand its own to another. A row
     # is [pages, allocations]; of "culled" it goes on with the first and last ts.
     Tally = dict[str, Any]
-    Listed = tuple[bytes, int, int]  # a stack with NUMBER, its size, its id
 
-# Stays in a CPU's cache; and from 30,000 bytes on, bytes.find() prepares itself for long searches,
-# which takes longer than to find the end of a record.
-CHUNK_BYTES = 24 << 10
 # A record is printed into a buffer of at most a page (print_page_owner()); 64 KiB on some.
 MAX_RECORD_BYTES = 1 << 20
-PEEK_BYTES = 64 << 10
 # Limits on what is kept, for text that is made to fill memory.
 MAX_STACKS = 16_000
 MAX_TASKS = 20_000
@@ -66,6 +59,7 @@ MAX_PROCESSES = 4
 BEGIN = b"Page allocated via order "
 BETWEEN = b"\n\n" + BEGIN
 TIME = b", ts "
+NUMERALS = b"0123456789abcdef"
 # Of a stack, which bytes to know it by: behind the allocator's own frames, mostly.
 PRINT_BEGIN, PRINT_END = 160, 230
 # The first two lines, from the order on, and all that follows. %pGg and %pGp print no parentheses
@@ -81,181 +75,10 @@ TASK = re.compile(
     rb"([0-9]{1,2}), mask ((?:0x)?[0-9a-f]+)\(([^)]*)\), pid (-?[0-9]{1,10}), "
     rb"tgid (-?[0-9]{1,10}) \(((?s:.){0,15})\)\Z"
 )
-OFFSET = re.compile(rb"\+0x[0-9a-f]+/0x[0-9a-f]+")
 MIGRATED = b"Page has been migrated, last migrate reason: "
 CHARGED = re.compile(rb"\nCharged (\(via objcg\) )?to (offline )?memcg (.*)", re.DOTALL)
 
 CULL_KEYS = ("pid", "tgid", "comm", "order", "gfp", "stack", "memcg", "allocator")
-
-MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"\xfd7zXZ\x00": "xz"}
-
-
-class TextError(ValueError):
-    """The file cannot be read as page_owner's text. One line, for the user."""
-
-
-# Reading
-
-
-class Source:
-    """
-    Bytes to read, compressed or not.
-
-    :ivar name: for messages.
-    :ivar size: in bytes as stored, 0 if unknown.
-    :ivar plain: a file that several processes can read parts of.
-    """
-
-    def __init__(self, path: str) -> None:
-        self.name = "standard input" if path == "-" else path
-        self._program: Any = None
-        file = os.dup(0) if path == "-" else path
-        raw: IO[bytes] = open(file, "rb", buffering=0)  # noqa: SIM115 (closed by close())
-        self._raw = raw
-        self.head = _read_exactly(raw, 6)
-        self.size = os.fstat(raw.fileno()).st_size
-        regular = path != "-" and self.size > 0
-        self.plain = regular
-        program = next((p for magic, p in MAGIC.items() if self.head.startswith(magic)), None)
-        self._stream: IO[bytes] = raw
-        if program is not None:
-            self.plain = False
-            self._stream = self._decompressed(program, seekable=regular)
-            self.head = _read_exactly(self._stream, 6)
-
-    def _decompressed(self, program: str, *, seekable: bool) -> IO[bytes]:
-        """What a decompressor makes of the file: another process, on another CPU."""
-        import shutil
-        import subprocess
-
-        if shutil.which(program) is None:
-            self._raw.close()
-            raise TextError(
-                f"{self.name}: compressed with {program}, which is not installed; "
-                f"install the package '{program}' or decompress the file elsewhere"
-            )
-        if not seekable:
-            self._raw.close()
-            raise TextError(
-                f"{self.name}: compressed; decompress it before: {program} -dc FILE | mmscope …"
-            )
-        self._raw.seek(0)
-        self._program = subprocess.Popen(
-            [program, "-dc"],
-            stdin=self._raw,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            bufsize=0,
-        )
-        stream: IO[bytes] = self._program.stdout
-        return stream
-
-    def peek(self) -> bytes:
-        """The beginning, enough to recognise it by; it stays to be read."""
-        while len(self.head) < PEEK_BYTES and (more := self._stream.read(PEEK_BYTES)):
-            self.head += more
-            if recognise(self.head) is not None:
-                break
-        return self.head
-
-    def position(self) -> int:
-        """Bytes of the file read so far, as stored; 0 if unknown."""
-        try:
-            return os.lseek(self._raw.fileno(), 0, os.SEEK_CUR)
-        except OSError:
-            return 0
-
-    def chunks(self) -> Iterator[bytes]:
-        """
-        All bytes, in pieces.
-
-        :raises TextError: the decompressor fails.
-        """
-        if self.head:
-            yield self.head
-        while chunk := self._stream.read(CHUNK_BYTES):
-            yield chunk
-        if self._program is not None:
-            words = self._program.stderr.read().decode("utf-8", "replace").strip()
-            if code := self._program.wait():
-                raise TextError(
-                    f"{self.name}: damaged: {words or f'decompressor ended with {code}'}"
-                )
-
-    def close(self) -> None:
-        if self._program is not None:
-            self._program.kill()
-            self._program.wait()
-            self._program.stdout.close()
-            self._program.stderr.close()
-        self._raw.close()
-
-    def __enter__(self) -> Source:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-def _read_exactly(stream: IO[bytes], size: int) -> bytes:
-    data = b""
-    while len(data) < size and (more := stream.read(size - len(data))):
-        data += more
-    return data
-
-
-KIND = re.compile(rb"^(?:Page allocated via order |nr_base_pages: |handle: -?[0-9]+\n(n?))", re.M)
-
-
-def recognise(data: bytes) -> str | None:
-    """
-    Which of the files this is the beginning of: ``page_owner``, ``show_stacks``, ``show_handles``
-    or ``show_stacks_handles``; None if none of them.
-    """
-    match = KIND.search(data)
-    if match is None:
-        return None
-    if match.group().startswith(b"Page"):
-        return "page_owner"
-    if match.group().startswith(b"nr_"):
-        return "show_stacks"
-    return "show_handles" if match.group(1) else "show_stacks_handles"
-
-
-def recognise_source(source: Source) -> str:
-    """
-    Which of the files a source is.
-
-    :raises TextError: none of them.
-    """
-    kind = recognise(source.peek())
-    if kind is None:
-        empty = "" if source.head else ": it is empty (is page_owner=on on the command line?)"
-        raise TextError(
-            f"{source.name}: not a page_owner, show_stacks, show_handles or "
-            f"show_stacks_handles file{empty}"
-        )
-    return kind
-
-
-def folded(stack: bytes) -> str:
-    """
-    A printed stack, leaf first, as ``root;…;leaf`` without offsets.
-    """
-    frames = OFFSET.sub(b"", stack).decode("utf-8", "backslashreplace").split("\n")
-    return ";".join(frame[1:] for frame in reversed(frames) if frame)
-
-
-def stack_id(stack: bytes) -> int:
-    """
-    A number for a stack that the kernel printed without a handle: 48 bits of a hash of its text.
-
-    Offsets are part of the text, as they are of what a handle stands for. Beyond 2^48, where no
-    handle is (32 bits), and below 2^53, so that every reader of JSON keeps it.
-    """
-    from hashlib import blake2b
-
-    return int.from_bytes(blake2b(stack, digest_size=6).digest(), "big") | 1 << 48
 
 
 # page_owner: counting
@@ -427,23 +250,6 @@ def split_lines(text: bytes) -> tuple[bytes, bytes]:
         if handle:
             break
     return text[:end], text[end:]
-
-
-def is_stack(text: bytes) -> bool:
-    """
-    Whether text is lines of `` symbol+0x1/0x2 [module]``, or `` 0xaddress`` (``%pS``), as far as
-    the bytes between them tell; two records run into each other are not.
-    """
-    lines, modules = text.count(b"\n"), text.count(b" [")
-    return (
-        text.count(b" ") == lines + modules
-        and text.startswith(b" ")
-        and text.endswith(b"\n")
-        and text.count(b"\n ") == lines - 1
-        and text.count(b"]\n") == text.count(b"]") == text.count(b"[") == modules
-        and b";" not in text
-        and b" \n" not in text
-    )
 
 
 def parse_stack(text: bytes) -> tuple[int | None, bytes] | None:
@@ -628,6 +434,22 @@ def tally_page_owner(texts: Iterable[bytes], tally: Tally, selection: Selection)
                 if place is last and same and find(b")", begin, line) < 0:
                     run += 1
                     position = following
+                    if starts_with(head, position):
+                        # Where memory is allocated in bursts, nothing differs but the time and
+                        # the PFN: what is between those, up to the next record's time, is
+                        # compared as a whole.
+                        numbers = line + width - begin
+                        shape = text[begin : begin + numbers].translate(None, NUMERALS)
+                        alike = text[line + width : position] + head
+                        step = numbers + len(alike)
+                        begin = position + head_size
+                        while (
+                            starts_with(alike, begin + numbers)
+                            and text[begin : begin + numbers].translate(None, NUMERALS) == shape
+                        ):
+                            run += 1
+                            begin += step
+                        position = begin - head_size
                     continue
             else:
                 mark = text[end + PRINT_BEGIN : end + PRINT_END]
@@ -742,15 +564,6 @@ def _cull(tally: Tally, keys: tuple[str, ...], task: Any, stack: Any, memcg: Any
     row[0] += 1 << order
     row[1] += 1
     row[2], row[3] = min(row[2], ts), max(row[3], ts)
-
-
-def allocator(stack: bytes, *, slab: bool = False) -> bytes:
-    """Which allocator the pages were for: ``slab``, ``vmalloc``, ``percpu`` or ``pages``."""
-    if slab or b" allocate_slab+" in stack or b" alloc_slab_page+" in stack:
-        return b"slab"
-    if b" __vmalloc_node_range" in stack:
-        return b"vmalloc"
-    return b"percpu" if b" pcpu_alloc" in stack else b"pages"
 
 
 def _add(rows: dict[Any, Any], key: Any, row: Any, limit: int = 1 << 62) -> None:
@@ -892,140 +705,3 @@ def _run_part(
             marshal.dump(result, pipe)
     finally:
         os._exit(0)
-
-
-# show_stacks, show_handles, show_stacks_handles
-
-HANDLE_LINE = re.compile(rb"(.*\n)handle: (-?[0-9]{1,10})\Z", re.DOTALL)
-HANDLE_PAGES = re.compile(rb"handle: (-?[0-9]{1,10})\nnr_base_pages: ([0-9]{1,10})\Z")
-
-
-class Counted:
-    """
-    What one of the small files said.
-
-    :ivar pages: handle, or stack as printed, to base pages.
-    :ivar stacks: handle to stack as printed, of ``show_stacks_handles``.
-    :ivar skipped: records that were not understood.
-    :ivar truncated: the last record was cut short.
-    """
-
-    def __init__(self) -> None:
-        self.pages: dict[Any, int] = {}
-        self.stacks: dict[int, bytes] = {}
-        self.skipped = 0
-        self.truncated = False
-
-
-def whole_records(chunks: Iterable[bytes], counted: Counted) -> Iterator[bytes]:
-    """Text that ends with a record's blank line; no names are in these files."""
-    rest = b""
-    for chunk in chunks:
-        data = rest + chunk
-        cut = data.rfind(b"\n\n") + 2
-        rest = data[cut:] if cut > 1 else data
-        if cut > 1:
-            yield data[:cut]
-        elif len(rest) > MAX_RECORD_BYTES:
-            counted.skipped += 1
-            rest = b"?"
-    counted.truncated = bool(rest)
-
-
-NUMBER = b"nr_base_pages: "
-
-
-def read_show_stacks(
-    source: Source, ids: dict[bytes, int], order: list[Listed] | None = None
-) -> Counted:
-    """
-    Pages by id of the stack, of ``show_stacks``.
-
-    The kernel's list of stacks only grows at its head, so that a file has those of the file read
-    before, in the same order, but for stacks without pages: where one is expected, comparing finds
-    it, without a look-up.
-
-    :param ids: stack as printed to id; those that are new are added.
-    :param order: what the file read before listed, in its order; becomes this one's.
-    """
-    counted = Counted()
-    pages = counted.pages
-    expected, here = order or [], 0
-    last = len(expected)
-    places: dict[int, int] = {}
-    listed: list[Listed] = []
-    for text in whole_records(source.chunks(), counted):
-        find, starts_with = text.find, text.startswith
-        position, size = 0, len(text)
-        while position < size:
-            entry = expected[here] if here < last else None
-            if entry is not None and starts_with(entry[0], position):
-                here += 1
-            else:
-                stop = text.index(b"\n\n", position)
-                stack = text[position : max(find(NUMBER, position, stop), position)]
-                key = ids.get(stack)
-                if key is None:
-                    if not is_stack(stack):
-                        counted.skipped += 1
-                        position = stop + 2
-                        continue
-                    key = ids[stack] = stack_id(stack)
-                entry = stack + NUMBER, len(stack) + len(NUMBER), key
-                if not places:
-                    places = {item[2]: place for place, item in enumerate(expected)}
-                here = places.get(key, here - 1) + 1
-            begin = position + entry[1]
-            end = find(b"\n", begin)
-            number = text[begin:end]
-            if number.isdigit() and len(number) <= 10 and starts_with(b"\n\n", end):
-                pages[entry[2]] = pages.get(entry[2], 0) + int(number)
-                listed.append(entry)
-                position = end + 2
-            else:
-                counted.skipped += 1
-                position = text.index(b"\n\n", position) + 2
-    if order is not None:
-        order[:] = listed
-    return counted
-
-
-def read_show_handles(source: Source) -> Counted:
-    """Pages by handle, of ``show_handles``."""
-    counted = Counted()
-    for text in whole_records(source.chunks(), counted):
-        words = text.split()
-        # Four words a record on two lines and a blank one; no others, and numbers of digits alone,
-        # where int() takes more.
-        if (
-            text.count(b"\n") * 4 == len(words) * 3
-            and set(words[::4]) == {b"handle:"}
-            and set(words[2::4]) == {b"nr_base_pages:"}
-            and b"".join(words[1::2]).isdigit()
-        ):
-            handles, pages = list(map(int, words[1::4])), list(map(int, words[3::4]))
-            if max(handles) < 1 << 32 and max(pages) < 1 << 32:
-                counted.pages.update(zip(handles, pages, strict=True))
-                continue
-        for record in text[:-2].split(b"\n\n"):
-            if match := HANDLE_PAGES.match(record):
-                counted.pages[int(match[1])] = int(match[2])
-            else:
-                counted.skipped += 1
-    if counted.pages and min(counted.pages) < 0:
-        # Printed as %d, though a depot_stack_handle_t is unsigned.
-        counted.pages = {handle & 0xFFFFFFFF: n for handle, n in counted.pages.items()}
-    return counted
-
-
-def read_show_stacks_handles(source: Source) -> Counted:
-    """Stacks as printed by handle, of ``show_stacks_handles``."""
-    counted = Counted()
-    for text in whole_records(source.chunks(), counted):
-        for record in text[:-2].split(b"\n\n"):
-            match = HANDLE_LINE.match(record)
-            if match and is_stack(match[1]):
-                counted.stacks[int(match[2]) & 0xFFFFFFFF] = match[1]
-            else:
-                counted.skipped += 1
-    return counted

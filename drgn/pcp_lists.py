@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from cpus import online_cpus
 from drgn import Object, Program, offsetof, sizeof
-from drgn.helpers.linux.cpumask import for_each_online_cpu
 from drgn.helpers.linux.percpu import per_cpu_ptr
 from linked_lists import follow_lists
 from numpy.typing import NDArray
@@ -136,7 +136,7 @@ def pcp_pages(
         for node, _, zone in for_each_zone(prog)
         # Empty zones share the boot pageset (mm/page_alloc.c), whose lists are nobody's.
         if zone.present_pages.value_()
-        for cpu in for_each_online_cpu(prog)
+        for cpu in online_cpus(prog)
     ]
     bases = np.array([pageset.value_() for *_, pageset in pagesets], np.uint64)
     offsets = lists_offset + np.arange(len(kinds)) * list_size

@@ -10,12 +10,13 @@ import contextlib
 import datetime
 import re
 import stat
-import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from core_file import ET_CORE, KDUMP, build_id, elf_type, split_part
+from cpus import online_cpus
 from drgn import (
     FaultError,
     MissingDebugInfoError,
@@ -23,13 +24,8 @@ from drgn import (
     Program,
     ProgramFlags,
 )
-from drgn.helpers.linux.cpumask import for_each_online_cpu
 from drgn.helpers.linux.mmzone import for_each_online_pgdat
 from drgn.helpers.linux.timekeeping import ktime_get_real_seconds, uptime
-
-ELF64_HEADER, ELF64_SIZE = "HHIQQQIHHHHHH", 64  # behind the 16 bytes of e_ident
-ELF64_SEGMENT = "IIQQQQQQ"
-ET_CORE, PT_LOAD, PT_NOTE, NT_GNU_BUILD_ID = 4, 1, 4, 3
 
 # What a file that is not a core starts with, and how to get the core out of it.
 WRAPPED = {
@@ -39,7 +35,6 @@ WRAPPED = {
     b"BZh": "bunzip2 -k",
 }
 FLATTENED = b"makedumpfile\0\0\0\0"
-KDUMP = b"KDUMP   "
 
 
 class TargetError(Exception):
@@ -153,92 +148,15 @@ def _check_core(path: Path) -> None:
             f"makedumpfile -R {path}.rebuilt < {path}"
         )
     if head.startswith(KDUMP):
+        if part := split_part(path):
+            raise TargetError(f"{path}: is {part}")
         return
     if not head:
         raise TargetError(f"{path}: is empty, not a vmcore")
     if not head.startswith(b"\x7fELF"):
         raise TargetError(f"{path}: not a vmcore: neither ELF nor kdump-compressed")
-    if (header := _header(path)) and header[0] != ET_CORE:
+    if (kind := elf_type(path)) is not None and kind != ET_CORE:
         raise TargetError(f"{path}: an ELF file, but no core; was it meant as --symbols?")
-
-
-def missing_bytes(path: Path) -> int:
-    """
-    How much of an ELF core's memory lies behind the end of the file: it was cut short.
-
-    0 for a whole core, and for other formats, which do not tell.
-    """
-    try:
-        size = path.stat().st_size
-    except OSError:
-        return 0
-    return sum(
-        max(begin + length - max(size, begin), 0)
-        for kind, begin, length in _segments(path)
-        if kind == PT_LOAD
-    )
-
-
-def build_id(path: Path) -> str | None:
-    """The GNU build ID of an ELF file, as hexadecimal digits; None if it has none."""
-    order = _byte_order(path)
-    for kind, begin, length in _segments(path):
-        if kind == PT_NOTE:
-            for name, note, data in _notes(_read(path, begin, min(length, 1 << 20)), order):
-                if name == b"GNU\0" and note == NT_GNU_BUILD_ID:
-                    return data.hex()
-    return None
-
-
-def _read(path: Path, begin: int, length: int) -> bytes:
-    """Bytes of a file; fewer where it has no more, none where it cannot be read."""
-    try:
-        with path.open("rb") as file:
-            file.seek(begin)
-            return file.read(length)
-    except (OSError, OverflowError, ValueError):  # the latter two: an offset beyond any file
-        return b""
-
-
-def _byte_order(path: Path) -> str:
-    """``<`` or ``>`` of a 64-bit ELF file, empty for anything else."""
-    head = _read(path, 0, ELF64_SIZE)
-    if len(head) < ELF64_SIZE or not head.startswith(b"\x7fELF\x02"):
-        return ""
-    return {1: "<", 2: ">"}.get(head[5], "")
-
-
-def _header(path: Path) -> tuple[int, ...]:
-    """The fields of a 64-bit ELF header behind e_ident, from e_type on; empty if it is none."""
-    order = _byte_order(path)
-    return struct.unpack(order + ELF64_HEADER, _read(path, 0, ELF64_SIZE)[16:]) if order else ()
-
-
-def _segments(path: Path) -> list[tuple[int, int, int]]:
-    """(p_type, p_offset, p_filesz) of each segment of a 64-bit ELF file, if it is one."""
-    if not (header := _header(path)):
-        return []
-    table, entry_size, count = header[4], header[8], header[9]
-    segment = struct.Struct(_byte_order(path) + ELF64_SEGMENT)
-    if entry_size < segment.size:
-        return []
-    data = _read(path, table, entry_size * count)
-    segments = []
-    for start in range(0, len(data) - segment.size + 1, entry_size):
-        kind, _, begin, _, _, length, _, _ = segment.unpack_from(data, start)
-        segments.append((kind, begin, length))
-    return segments
-
-
-def _notes(data: bytes, order: str) -> Iterator[tuple[bytes, int, bytes]]:
-    note = struct.Struct(order + "III")
-    position = 0
-    while position + note.size <= len(data):
-        name_size, size, kind = note.unpack_from(data, position)
-        name = position + note.size
-        begin = name + (name_size + 3 & ~3)
-        yield data[name : name + name_size], kind, data[begin : begin + size]
-        position = begin + (size + 3 & ~3)
 
 
 def _load_symbols(prog: Program, symbols: Sequence[Path]) -> None:
@@ -331,7 +249,7 @@ def describe(prog: Program, source: str) -> Target:
         captured_at=read(captured_at),
         uptime_seconds=read(lambda: round(uptime(prog), 3)),
         total_pages=read(lambda: sum(z.present_pages.value_() for z in _zones(prog))),
-        online_cpus=read(lambda: len(list(for_each_online_cpu(prog)))),
+        online_cpus=read(lambda: len(online_cpus(prog))),
         source=source or "/proc/kcore",
     )
 

@@ -12,15 +12,17 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
-from drgn import FaultError, Program, get_default_prog
 from hostile_text import visible
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 from rows import Column, columns, csv_line
+
+if TYPE_CHECKING:
+    from drgn import Program  # for scripts; printing tables of a bundle does without
 
 FORMATS = ("table", "csv", "json")
 
@@ -181,12 +183,14 @@ def print_dataclasses(row_type: type, rows: Iterable[Any], *, title: str = "") -
     return print_table(described, ([getattr(row, n) for n in names] for row in rows), title=title)
 
 
-def run_script(probe: Callable[[Program], Iterable[tuple[str, type, Iterable[Any]]]]) -> None:
+def run_script(probe: Callable[["Program"], Iterable[tuple[str, type, Iterable[Any]]]]) -> None:
     """
     Run a probe as a drgn script: ``drgn -c vmcore -s vmlinux drgn/zones.py``.
 
     :param probe: gives (title, row type, rows) for each table to print.
     """
+    from drgn import FaultError, get_default_prog
+
     try:
         for position, (title, row_type, rows) in enumerate(probe(get_default_prog())):
             if position:

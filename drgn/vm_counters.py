@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from cpus import online_cpus
 from drgn import Object, ObjectNotFoundError, Program, sizeof
-from drgn.helpers.linux.cpumask import for_each_online_cpu
 from drgn.helpers.linux.mmzone import for_each_online_pgdat
 from drgn.helpers.linux.percpu import per_cpu, per_cpu_ptr
 from kernel_arrays import read_whole
@@ -76,7 +76,7 @@ def vm_counters(prog: Program) -> list[VmCounter]:
     :raises FaultError: a counter cannot be read.
     :raises LookupError: the kernel is built without CONFIG_VM_EVENT_COUNTERS.
     """
-    cpus = list(for_each_online_cpu(prog))
+    cpus = online_cpus(prog)
     zones = [
         zone
         for pgdat in for_each_online_pgdat(prog)

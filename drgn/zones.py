@@ -13,8 +13,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from cpus import online_cpus
 from drgn import Object, Program
-from drgn.helpers.linux.cpumask import for_each_online_cpu
 from drgn.helpers.linux.llist import llist_for_each_entry
 from drgn.helpers.linux.mmzone import (
     for_each_online_pgdat,
@@ -123,7 +123,7 @@ def zone_page_state(zone: Object, item: str) -> tuple[int, int]:
     index = prog.constant(item)
     unfolded = sum(
         per_cpu_ptr(zone.per_cpu_zonestats, cpu).vm_stat_diff[index].value_()
-        for cpu in for_each_online_cpu(prog)
+        for cpu in online_cpus(prog)
     )
     return zone.vm_stat[index].counter.value_() + unfolded, unfolded
 

@@ -9,15 +9,13 @@ questions in SQL; ``report`` draws it as one HTML file; ``command`` is what the 
 debugger. This is the one place that puts them on the path.
 """
 
+import os
 import sys
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-TEMPLATES = ROOT / "templates"
-FINDINGS = Path(__file__).resolve().parent / "findings"
+ROOT = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
 
 for folder in ("drgn", "perf"):
-    if str(ROOT / folder) not in sys.path:
-        sys.path.append(str(ROOT / folder))
+    if os.path.join(ROOT, folder) not in sys.path:
+        sys.path.append(os.path.join(ROOT, folder))
 
 __version__ = "0.1.0"

@@ -10,26 +10,23 @@ traceback.
 import argparse
 import contextlib
 import io
-import itertools
 import json
 import logging
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from core_file import left_out, missing_bytes
 from hostile_text import visible
-from page_owner_text import TextError
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as ProgressBar
-from rich.table import Table
-from rich.text import Text
 from rows import columns
-from target import TargetError, describe, missing_bytes, open_target
-from terminal import FORMATS, PlainConsole, print_rows
+from target import TargetError, describe, open_target
+from terminal import FORMATS, print_rows
+from text_source import TextError
 
 from reports import __version__, page_owner_command
 from reports.bundle import Bundle, BundleError, Section, Writer
@@ -38,10 +35,8 @@ from reports.doctor import Check, checks
 from reports.page_owner_command import UsageError
 from reports.sections import SECTIONS, Absent, Files, Memory
 
-if TYPE_CHECKING:
-    # What needs duckdb, jinja2 or pygal is imported where it is used: on the box `collect` and
-    # `show` must work with drgn, numpy and rich alone.
-    from reports.findings import Verdict
+# What needs duckdb, jinja2 or pygal is imported where it is used: on the box `collect` and `show`
+# must work with drgn, numpy and rich alone.
 
 DONE, INCOMPLETE, BAD_USAGE, NO_TARGET = 0, 1, 2, 3
 
@@ -250,6 +245,8 @@ def open_source(args: argparse.Namespace) -> tuple[Memory | Files, str, dict[str
             "the dump was cut short"
         )
         say(f"{args.core}: {notes['truncated']}; reading what is there")
+    if args.core is not None and (words := left_out(args.core)):
+        notes["left_out"] = words
     return Memory(prog), name, notes
 
 
@@ -295,6 +292,7 @@ def run_collect(args: argparse.Namespace) -> int:
             )
     try:
         from reports.findings import evaluate
+        from reports.findings_text import print_findings
     except ImportError as error:
         say(f"findings need {error.name}: run 'mmscope findings' where it is installed")
     else:
@@ -306,7 +304,8 @@ def run_collect(args: argparse.Namespace) -> int:
         or not SECTIONS[section.section].optional
         or section.section in args.only
     ]
-    return missing_sections(expected, bool(notes))
+    # What was left out of a dump on purpose is no fault of the reading.
+    return missing_sections(expected, bool(notes.keys() - {"left_out"}))
 
 
 def missing_sections(sections: list[Section], incomplete: bool) -> int:
@@ -392,48 +391,10 @@ def show_section(args: argparse.Namespace) -> int:
 
 def run_findings(args: argparse.Namespace) -> int:
     from reports.findings import evaluate
+    from reports.findings_text import print_findings
 
     print_findings(evaluate(Bundle(args.bundle)), everything=args.all)
     return DONE
-
-
-def print_findings(verdict: "Verdict", *, everything: bool) -> None:
-    """The findings on the terminal, worst first; what could not be checked is always said."""
-    console = PlainConsole(highlight=False, markup=False, emoji=False)
-    styles = {"critical": "bold red", "warning": "bold yellow", "notice": "bold cyan"}
-    if not verdict.found:
-        nothing = "Nothing found." if verdict.clear else "Nothing could be checked."
-        console.print(nothing, style="bold")
-    # Several rows of one finding share most of their words: these are said once, after the last.
-    for _, group in itertools.groupby(verdict.found, key=lambda f: (f.id, f.severity)):
-        findings = list(group)
-        for finding in findings:
-            title = Text(f"{finding.severity.upper():8} ", style=styles[finding.severity])
-            console.print(title.append(visible(finding.title), style="bold"))
-            _print_labelled(console, "saw", [finding.saw])
-        _print_labelled(console, "why", dict.fromkeys(f.why for f in findings))
-        _print_labelled(console, "next", dict.fromkeys(s for f in findings for s in f.next))
-        console.print()
-    if everything:
-        for _, title_text in verdict.clear:
-            console.print(f"{'ok':8} {title_text}")
-    by_reason: dict[str, list[str]] = {}
-    for item in verdict.not_checked:
-        by_reason.setdefault(item.reason, []).append(item.title)
-    for reason, titles in by_reason.items():
-        console.print(Text(visible(f"Not checked, since {reason}:")))
-        _print_labelled(console, "", titles)
-
-
-def _print_labelled(console: Console, label: str, texts: Iterable[str]) -> None:
-    """Paragraphs with a hanging indent, the first with its label."""
-    body = Table.grid(padding=(0, 1))
-    body.add_column(width=8, justify="right", style="dim")
-    body.add_column()
-    for text in texts:
-        body.add_row(label, Text(visible(text)))
-        label = ""
-    console.print(body)
 
 
 def run_report(args: argparse.Namespace) -> int:

@@ -17,10 +17,11 @@ from typing import Any
 import duckdb
 import jinja2
 
-from reports import FINDINGS, display
+from reports import display
 from reports.bundle import Bundle
 from reports.tables import Database, open_database
 
+FINDINGS = Path(__file__).resolve().parent / "findings"
 SEVERITIES = ("critical", "warning", "notice")
 
 

@@ -5,25 +5,24 @@ page_owner's text as the tables of a bundle, and as lines on a terminal.
 ``mmscope page-owner`` reads files, ``mmscope watch`` takes them; both end here.
 """
 
-import datetime
+from __future__ import annotations
+
 import time
-from collections.abc import Callable, Iterable, Iterator
-from typing import IO, TYPE_CHECKING, Any
 
 from hostile_text import visible
 from owner_frames import owner_frame
-from page_owner_series import (
-    Series,
-    columns_by_key,
-    growth_rows,
-    point_rows,
-)
-from page_owner_text import Selection, folded
+from page_owner_series import growth_rows, point_rows
+from stack_text import folded
 
-from reports.bundle import Section, Writer
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # as in page_owner_command
+    from collections.abc import Callable, Iterable, Iterator
+    from typing import IO, Any
 
-if TYPE_CHECKING:
-    from page_owner_text import Tally
+    from page_owner_series import Series
+    from page_owner_text import Selection, Tally
+
+    from reports.bundle import Section, Writer
 
 SECTION = "page_owner"
 TOP = 20
@@ -35,37 +34,31 @@ def text(data: bytes | None) -> str | None:
 
 
 class Stack:
-    """What is known of one stack of the last snapshot. Plain, since there are many."""
+    """What is known of one stack of the last snapshot. Its names are looked at when asked for."""
 
-    __slots__ = ("allocations", "handle", "module", "note", "owner", "pages", "stack")
+    __slots__ = ("allocations", "handle", "note", "pages", "printed")
 
     def __init__(self, handle: int, pages: int, series: Series) -> None:
         self.handle, self.pages = handle, pages
         self.allocations = series.allocations.get(handle)
-        printed = series.stacks.get(handle)
-        self.stack = folded(printed) if printed else None
-        self.owner: str | None = None
-        self.module: str | None = None
-        if self.stack:
-            self.owner, self.module = owner_frame(self.stack)
+        self.printed = series.stacks.get(handle)
         self.note = series.notes.get(handle)
+
+    @property
+    def stack(self) -> str | None:
+        """``root;…;leaf``; None if it is not known."""
+        return folded(self.printed) if self.printed else None
 
     def row(self) -> tuple[Any, ...]:
         """As :class:`page_owner_rows.PageOwnerStack`."""
-        return (
-            self.handle,
-            self.pages,
-            self.allocations,
-            self.owner,
-            self.module,
-            self.stack,
-            self.note,
-        )
+        stack = self.stack
+        owner, module = owner_frame(stack) if stack else (None, None)
+        return self.handle, self.pages, self.allocations, owner, module, stack, self.note
 
 
-def stacks_of(series: Series, columns: dict[int, list[int]]) -> list[Stack]:
+def stacks_of(series: Series) -> list[Stack]:
     """Every stack of any snapshot with its pages in the last one, most first."""
-    found = [Stack(handle, max(column[-1], 0), series) for handle, column in columns.items()]
+    found = [Stack(handle, max(runs[-1], 0), series) for handle, runs in series.history.items()]
     return sorted(found, key=lambda stack: (-stack.pages, stack.handle))
 
 
@@ -101,9 +94,10 @@ def write_tables(
     # The declarations of the rows take as long to import as many a file takes to read.
     import page_owner_rows as rows
 
+    from reports.bundle import Section
+
     begin = time.monotonic()
-    columns = columns_by_key(series.snapshots)
-    stacks = stacks_of(series, columns)
+    stacks = stacks_of(series)
     written = 0
 
     def table(name: str, title: str, row_type: type, cells: Iterable[tuple[Any, ...]]) -> None:
@@ -118,13 +112,13 @@ def write_tables(
     )
     growth = []
     if len(series.snapshots) > 1:
-        growth = sorted(growth_rows(series, columns), key=lambda row: (-row[GAINED], row[0]))
+        growth = sorted(growth_rows(series), key=lambda row: (-row[GAINED], row[0]))
         table("page_owner_growth", "Growth by allocation stack", rows.PageOwnerGrowth, growth)
         table(
             "page_owner_series",
             "Pages by allocation stack over time",
             rows.PageOwnerPoint,
-            point_rows(series, columns),
+            point_rows(series),
         )
     table("page_owner_snapshots", "Snapshots", rows.PageOwnerSnapshot, snapshot_rows(series))
     if series.tally is not None:
@@ -134,7 +128,7 @@ def write_tables(
     writer.folded(
         "page_owner",
         "Allocation stacks, width in " + ("bytes" if page_size else "pages"),
-        ((s.stack, s.pages * unit) for s in stacks if s.stack and s.pages),
+        ((folded(s.printed), s.pages * unit) for s in stacks if s.printed and s.pages),
         unit="bytes" if page_size else "pages",
         section=SECTION,
     )
@@ -153,6 +147,8 @@ GAINED = 8  # of PageOwnerGrowth
 
 def snapshot_rows(series: Series) -> Iterator[tuple[Any, ...]]:
     """Rows of :class:`page_owner_rows.PageOwnerSnapshot`."""
+    import datetime
+
     for position, snapshot in enumerate(series.snapshots):
         at = None
         if series.absolute:
@@ -163,14 +159,14 @@ def snapshot_rows(series: Series) -> Iterator[tuple[Any, ...]]:
             at,
             snapshot.source,
             snapshot.kind,
-            len(snapshot.keys),
-            sum(snapshot.pages),
+            snapshot.stacks,
+            snapshot.pages,
             snapshot.skipped,
             snapshot.truncated,
         )
 
 
-def breakdowns(tally: "Tally") -> Iterator[tuple[str, str, type, Iterable[tuple[Any, ...]]]]:
+def breakdowns(tally: Tally) -> Iterator[tuple[str, str, type, Iterable[tuple[Any, ...]]]]:
     """(name, title, row type, rows) of what only ``page_owner`` tells."""
     import page_owner_rows as rows
 
@@ -275,15 +271,16 @@ def print_top(
 
 def _name(stack: Stack) -> str:
     """Who a stack is, in a line: its owner frame, the one that called it, its module."""
-    if stack.owner is None:
+    printed = stack.stack
+    if printed is None:
         return visible(f"handle {stack.handle}: {stack.note}")
-    frames = (stack.stack or "").split(";")
-    names = [frame.partition(" [")[0] for frame in frames]
-    at = len(names) - 1 - names[::-1].index(stack.owner)
+    owner, module = owner_frame(printed)
+    names = [frame.partition(" [")[0] for frame in printed.split(";")]
+    at = len(names) - 1 - names[::-1].index(owner)
     caller = f" < {names[at - 1]}" if at else ""
-    module = f" [{stack.module}]" if stack.module else ""
+    module = f" [{module}]" if module else ""
     note = f" ({stack.note})" if stack.note else ""
-    return visible(f"{stack.owner}{module}{caller}{note}")
+    return visible(f"{owner}{module}{caller}{note}")
 
 
 # Selecting, as the kernel's tools/mm/page_owner_sort.c does
@@ -296,7 +293,7 @@ SORTS: dict[str, Callable[[Any], Any]] = {
 
 
 def culled_rows(
-    tally: "Tally", selection: Selection, sort: str, top: int
+    tally: Tally, selection: Selection, sort: str, top: int
 ) -> tuple[list[tuple[str, str]], list[tuple[Any, ...]], int]:
     """
     What was counted by the selection's keys: (columns with their types, rows, how many more).

@@ -2,43 +2,38 @@
 """
 ``mmscope page-owner``, ``mmscope watch`` and ``mmscope show page_owner FILE``.
 
-Imports no drgn, numpy or rich before it needs them. Exit codes as of ``mmscope``.
+Imports nothing before it is needed: to start takes as long as to read a hundred small files.
+Exit codes as of ``mmscope``.
 """
+
+from __future__ import annotations
 
 import argparse
 import os
-import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, Any
 
 from hostile_text import visible
-from page_owner_series import Series, columns_by_key, growth_rows, read_series, time_in_name
-from page_owner_text import (
-    CULL_KEYS,
-    EVERYTHING,
-    Selection,
-    Source,
-    TextError,
-    read_page_owner,
-    read_show_handles,
-    read_show_stacks_handles,
-    recognise_source,
-)
+from page_owner_series import Series, growth_rows, read_series
+from text_source import Source, TextError, recognise_source
 
 from reports import page_owner
-from reports.bundle import Bundle, BundleError, Cell, Section, Writer
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from page_owner_text import Progress
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+    from typing import Any
+
+    from page_owner_text import Progress, Selection
+
+    from reports.bundle import Cell, Writer
+
+    Command = Callable[..., argparse.ArgumentParser]
 
 DONE, INCOMPLETE, BAD_USAGE, NO_TARGET = 0, 1, 2, 3
-DEBUGFS = Path("/sys/kernel/debug")
+DEBUGFS = "/sys/kernel/debug"
 STACKS_FOLDER = "page_owner_stacks"
-Command = Callable[..., argparse.ArgumentParser]
 
 
 class UsageError(Exception):
@@ -47,11 +42,13 @@ class UsageError(Exception):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one of the commands by itself; returns its exit code."""
-    parser = argparse.ArgumentParser(prog="mmscope")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    parser = argparse.ArgumentParser(prog="mmscope", formatter_class=_formatter)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", prog="mmscope")
 
     def command(name: str, run: Any, help: str, text: str = "") -> argparse.ArgumentParser:
-        sub = commands.add_parser(name, help=help, description=text or help)
+        sub = commands.add_parser(
+            name, help=help, description=text or help, formatter_class=_formatter
+        )
         sub.add_argument("-v", "--verbose", action="store_true", help="show tracebacks")
         sub.set_defaults(run=run)
         return sub
@@ -70,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         say("interrupted; nothing is left half-written")
         return 130
-    except (TextError, BundleError, UsageError, OSError) as error:
+    except _expected_errors() as error:
         if args.verbose:
             import traceback
 
@@ -80,6 +77,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             say(str(error))
         return NO_TARGET if isinstance(error, (TextError, OSError)) else BAD_USAGE
+
+
+def _formatter(prog: str) -> argparse.HelpFormatter:
+    """Of help texts; argparse itself would import shutil, to measure the terminal."""
+    try:
+        width = int(os.environ.get("COLUMNS", "")) or os.get_terminal_size().columns
+    except (ValueError, OSError):
+        width = 80
+    return argparse.HelpFormatter(prog, width=max(width, 20) - 2)
+
+
+def _expected_errors() -> tuple[type[Exception], ...]:
+    """What has a line for the user; asked for when something was raised, and no sooner."""
+    from reports.bundle import BundleError
+
+    return TextError, UsageError, OSError, BundleError
 
 
 def say(text: str) -> None:
@@ -134,9 +147,7 @@ def add_commands(command: Command) -> None:
         help="of samples on disk, default 64; beyond it every other sample goes, and the interval "
         "doubles",
     )
-    sub.add_argument(
-        "--debugfs", type=Path, default=DEBUGFS, metavar="DIR", help=f"default: {DEBUGFS}"
-    )
+    sub.add_argument("--debugfs", default=DEBUGFS, metavar="DIR", help=f"default: {DEBUGFS}")
     _add_output(sub, required=True)
 
 
@@ -144,7 +155,6 @@ def _add_output(parser: argparse.ArgumentParser, *, required: bool) -> None:
     parser.add_argument(
         "-o",
         "--output",
-        type=Path,
         required=required,
         metavar="BUNDLE",
         help="folder to make",
@@ -195,6 +205,8 @@ def add_selection_options(parser: argparse.ArgumentParser) -> None:
 
 def add_cull_options(parser: argparse.ArgumentParser) -> None:
     """What ``mmscope show page_owner FILE`` adds to it."""
+    from page_owner_text import CULL_KEYS
+
     add_selection_options(parser)
     parser.add_argument(
         "--cull",
@@ -208,8 +220,8 @@ def add_cull_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--top", type=int, metavar="N", help="rows (default: 20 in a table)")
 
 
-def selection_of(args: argparse.Namespace, cull: Sequence[str] = ()) -> Selection:
-    """The selection options; :data:`EVERYTHING` if there are none."""
+def selection_of(args: argparse.Namespace, cull: Sequence[str] = ()) -> Selection | None:
+    """The selection options; None if there are none."""
     gfp = os.fsencode(args.gfp).split(b"|") if args.gfp else []
     wanted = {
         "pid": args.pid,
@@ -221,11 +233,13 @@ def selection_of(args: argparse.Namespace, cull: Sequence[str] = ()) -> Selectio
     }
     timed = args.since is not None or args.until is not None
     if not (cull or timed or any(wanted.values())):
-        return EVERYTHING
+        return None
+    from page_owner_text import Selection
+
     return Selection(**wanted, since=args.since, until=args.until, cull=cull)
 
 
-def progress_line() -> "Progress | None":
+def progress_line() -> Progress | None:
     """Progress on a terminal; silence in a pipe."""
     if not sys.stderr.isatty():
         return None
@@ -241,18 +255,28 @@ def progress_line() -> "Progress | None":
     return show
 
 
+def run_watch(args: argparse.Namespace) -> int:
+    from reports.watch import run
+
+    return run(args)
+
+
 def run_page_owner(args: argparse.Namespace) -> int:
     if args.output is not None:
+        from pathlib import Path
+
+        from reports.bundle import Writer
+
+        args.output = Path(args.output)
         # Refuses what is in the way before the work.
         with Writer(args.output, replace=args.force) as writer:
             begin = time.monotonic()
             series = _read(args)
             return finish(args, series, writer, begin, {})
     series = _read(args)
-    columns = columns_by_key(series.snapshots)
-    growth = list(growth_rows(series, columns)) if len(series.snapshots) > 1 else []
+    growth = list(growth_rows(series)) if len(series.snapshots) > 1 else []
     growth.sort(key=lambda row: -row[page_owner.GAINED])
-    stacks = page_owner.stacks_of(series, columns)
+    stacks = page_owner.stacks_of(series)
     page_owner.print_top(stacks, growth, page_size(args), top=args.top)
     notes, remarks = page_owner.notes_of(series)
     for note in notes + remarks:
@@ -285,6 +309,8 @@ def finish(
 ) -> int:
     """Write the bundle, print what stands out, and say what is missing."""
     import datetime
+
+    from reports.bundle import Section
 
     size = page_size(args)
     section, stacks, growth = page_owner.write_tables(
@@ -325,8 +351,9 @@ def finish(
 def print_findings(path: Path) -> None:
     """What the bundle's tables mean; those findings that are about page_owner."""
     try:
-        from reports.command import print_findings as print_verdict
+        from reports.bundle import Bundle
         from reports.findings import evaluate, load_questions
+        from reports.findings_text import print_findings as print_verdict
     except ImportError as error:
         say(f"findings need {error.name}: run 'mmscope findings' where it is installed")
         return
@@ -337,6 +364,7 @@ def print_findings(path: Path) -> None:
 
 def run_show(args: argparse.Namespace) -> int:
     """``mmscope show page_owner FILE``: counts by any keys together."""
+    from page_owner_text import CULL_KEYS, read_page_owner
     from rows import Column
     from terminal import print_rows
 
@@ -349,6 +377,7 @@ def run_show(args: argparse.Namespace) -> int:
         known = ", ".join((*page_owner.SORTS, *cull))
         raise UsageError(f"--sort {sort}: not among what is counted: {known}")
     selection = selection_of(args, cull)
+    assert selection is not None  # it culls
     with Source(str(args.bundle)) as source:
         kind = recognise_source(source)
         if kind != "page_owner":
@@ -368,147 +397,3 @@ def run_show(args: argparse.Namespace) -> int:
         cut = "; the last record was cut short" if tally["truncated"] else ""
         say(f"{skipped:,} records were not understood and are not counted{cut}")
     return INCOMPLETE if skipped or tally["truncated"] else DONE
-
-
-# watch
-
-
-def run_watch(args: argparse.Namespace) -> int:
-    """Take samples until told to stop, then make a bundle of them."""
-    with Writer(args.output, replace=args.force) as writer:
-        folder = args.output.with_name(args.output.name + ".samples")
-        counts, resolver = _sources(args.debugfs)
-        try:
-            folder.mkdir()
-        except FileExistsError:
-            raise UsageError(
-                f"{folder}: samples of an earlier watch; finish it with "
-                f"'{finish_command(folder, args.output, handles=resolver is not None)}', "
-                "or remove the folder"
-            ) from None
-        begin = time.monotonic()
-        stopped = _sample(args, folder, counts, resolver)
-        samples = sorted(map(str, folder.glob(f"{counts.name}.*")), key=time_of)
-        if not samples:
-            folder.rmdir()
-            raise TextError(f"{counts}: nothing was sampled")
-        resolvers = [str(folder / resolver.name)] if resolver is not None else []
-        code = finish(args, read_series(samples, resolvers), writer, begin, _this_host(), stopped)
-    for path in folder.iterdir():
-        path.unlink()
-    folder.rmdir()
-    return code
-
-
-def time_of(path: str) -> float:
-    """The time in a sample's name."""
-    return time_in_name(os.path.basename(path)) or 0.0
-
-
-def finish_command(folder: Path, bundle: Path, *, handles: bool) -> str:
-    """What makes a bundle of samples that are left."""
-    from shlex import quote
-
-    place = quote(str(folder))
-    files = f"{place}/show_stacks.*"
-    if handles:
-        files = f"--stacks {place}/show_stacks_handles {place}/show_handles.*"
-    return f"mmscope page-owner {files} -o {quote(str(bundle))}"
-
-
-def _sources(debugfs: Path) -> tuple[Path, Path | None]:
-    """(what to sample, what resolves its handles)."""
-    folder = debugfs / STACKS_FOLDER
-    if (folder / "show_handles").exists():
-        return folder / "show_handles", folder / "show_stacks_handles"
-    if (folder / "show_stacks").exists():
-        return folder / "show_stacks", None
-    why = "is debugfs mounted, and this root?"
-    if debugfs.is_dir() and os.access(debugfs, os.R_OK | os.X_OK):
-        why = (
-            "boot with page_owner=on a kernel with CONFIG_PAGE_OWNER, 6.9 or later; before that, "
-            "copy page_owner at an interval and give the copies to 'mmscope page-owner'"
-        )
-    raise TextError(f"{folder}: no show_handles and no show_stacks: {why}")
-
-
-def _sample(
-    args: argparse.Namespace, folder: Path, counts: Path, resolver: Path | None
-) -> list[str]:
-    """Take samples; returns what the bundle should say about them."""
-    stop = False
-
-    def end(signum: int, frame: FrameType | None) -> None:
-        nonlocal stop
-        stop = True
-        signal.signal(signum, signal.default_int_handler)  # twice is meant
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, end)
-    interval, remarks = args.interval, []
-    known: set[int] = set()
-    sizes: dict[Path, int] = {}
-    due = time.monotonic()
-    taken = 0
-    later = finish_command(folder, args.output, handles=resolver is not None)
-    say(f"samples in {folder}; should this be killed: {later}")
-    while not stop and (args.count is None or taken < args.count):
-        path = folder / f"{counts.name}.{time.time():.6f}"
-        sizes[path] = _copy(counts, path)
-        taken += 1
-        if resolver is not None:
-            # The list of stacks only grows: read again when it lacks one, not before.
-            with Source(str(path)) as source:
-                handles = read_show_handles(source).pages.keys()
-            if handles - known:
-                _copy(resolver, folder / resolver.name)
-                with Source(str(folder / resolver.name)) as source:
-                    known = set(read_show_stacks_handles(source).stacks) | set(handles)
-        if sum(sizes.values()) > args.limit * 2**20 and len(sizes) > 2:
-            for old in list(sizes)[1::2][:-1] or list(sizes)[1:2]:
-                old.unlink()
-                del sizes[old]
-            interval *= 2
-            remarks = [
-                f"samples thinned to stay in {args.limit:g} MiB; the interval is {interval:g} s"
-            ]
-        if sys.stderr.isatty():
-            print(
-                f"\r{taken} samples, every {interval:g} s; Ctrl-C ends\x1b[K",
-                end="\r",
-                file=sys.stderr,
-            )
-        due += interval
-        while not stop and (args.count is None or taken < args.count):
-            left = due - time.monotonic()
-            if left <= 0:
-                due = max(due, time.monotonic() - interval)
-                break
-            time.sleep(min(left, 0.1))
-    return remarks
-
-
-def _copy(source: Path, path: Path) -> int:
-    """Copy a file that is made as it is read, so that it is whole or absent; returns its size."""
-    data = source.read_bytes()
-    partial = path.with_name(f".{path.name}.partial")
-    with partial.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.rename(path)
-    return len(data)
-
-
-def _this_host() -> dict[str, Cell]:
-    """What /proc says about this machine."""
-    from dataclasses import asdict
-
-    from reports.collect import describe_files
-    from reports.sections import Absent, Files
-
-    try:
-        return {**asdict(describe_files(Files(Path("/")))), "kind": "live"}
-    except (Absent, ValueError):
-        kernel = os.uname()
-        return {"kind": "live", "release": kernel.release, "hostname": kernel.nodename}

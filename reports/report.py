@@ -34,7 +34,6 @@ from markupsafe import Markup
 from rows import Column
 
 from reports import (
-    TEMPLATES,
     __version__,
     charts,
     display,
@@ -42,12 +41,14 @@ from reports import (
     owner_pictures,
     page_table_pictures,
     pageblock_map,
+    vmemmap_pictures,
 )
 from reports import counters as vm_counters
 from reports.bundle import IDENTIFIER, Bundle, BundleError, Section, Table
 from reports.findings import SEVERITIES, Finding, Verdict
 from reports.watermarks import watermarks
 
+TEMPLATES = Path(__file__).resolve().parent.parent / "templates"
 # A browser lays five hundred rows out at once; nobody reads more in a report.
 MAX_ROWS = 500
 # A stack is as long as ten other rows.
@@ -69,6 +70,7 @@ FACTS = {
 # What the reader must know of the reading before any number: `collect` notes it in the target.
 CAVEATS = {
     "truncated": "The dump is not whole",
+    "left_out": "makedumpfile left memory out of the dump",
     "fallback": "The kernel's memory was not read, only /proc and /sys",
 }
 # What a section is called in the page; others go by their name.
@@ -84,6 +86,10 @@ TITLES = {
     "slab_owner": "Owners of slab objects",
     "slab_caches": "Slab caches",
     "page_tables": "Page tables",
+    "vmemmap": "Struct pages",
+    "hugetlb": "hugetlb pools and HVO",
+    "device_pagemaps": "Device memory",
+    "memory_metadata": "Memory about memory",
 }
 NOUNS = {
     "critical": ("critical finding",),
@@ -285,6 +291,32 @@ PICTURES = (
         frozenset({"pid", "comm", "pgtables_bytes"}),
         page_table_pictures.view,
     ),
+    Picture(
+        "vmemmap_sections",
+        "vmemmap_sections",
+        frozenset({"start_pfn", "sections", "node", "zone", "origin", "mapping"})
+        | {"reused_eighths", "reused_bytes"},
+        vmemmap_pictures.section_map,
+    ),
+    Picture(
+        "vmemmap_examples",
+        "vmemmap_examples",
+        frozenset({"example", "pfn", "page_bytes", "first", "entries", "frame_pfn", "same_frame"})
+        | {"level", "writable"},
+        vmemmap_pictures.examples,
+    ),
+    Picture(
+        "memory_about_memory",
+        "memory_about_memory",
+        frozenset({"part", "bytes", "percent", "counted_in", "on_device"}),
+        vmemmap_pictures.memory_about_memory,
+    ),
+    Picture(
+        "memmap_what_if",
+        "memmap_what_if",
+        frozenset({"scheme", "metadata_bytes", "saved_bytes", "saved_percent", "formula"}),
+        vmemmap_pictures.what_if,
+    ),
 )
 # Held whole, for the pictures.
 LOOKED_AT = {picture.table for picture in PICTURES} | {"page_owner_snapshots"}
@@ -296,6 +328,8 @@ AGREES = {
     "free_list_checks": "Every free list agrees with its struct pages, link by link.",
     "pcp_checks": "Every CPU's page count agrees with its lists.",
     "misplaced_blocks": "Every free block lies on the list of its pageblock's migratetype.",
+    "device_pagemaps": "No device has memory with struct pages (pmem, DAX, device-private).",
+    "hugetlb_checks": "Every pool has the pages it counts, and page tables agree with their flags.",
 }
 
 

@@ -16,8 +16,11 @@ from typing import Any
 import reports  # noqa: F401  (puts drgn/ on the path)
 
 # isort: split
+from device_pagemaps import DevicePagemap
 from exit_cost import ExitCost, exit_costs
 from free_lists import FreeBlocks, FreeListCheck, MisplacedBlocks
+from hugetlb import HugetlbCheck, HugetlbPool, HugetlbSize
+from memory_metadata import MetadataPart, WhatIf, what_if
 from owner_frames import owner_frame
 from page_owner_rows import PageOwnerGrowth, PageOwnerPoint, PageOwnerStack
 from page_tables import PageTableDetails, PageTableOccupancy, PageTableRegion, PageTables
@@ -27,6 +30,8 @@ from rows import column
 from settings import Setting
 from slab_owner import SlabOwnerStack
 from vm_counters import VmCounter
+from vmemmap import VmemmapMapping, VmemmapSections, VmemmapZone
+from vmemmap_examples import VmemmapExample
 from zones import FreeAccounting, Zone
 
 from reports.bundle import Bundle, Section, Writer
@@ -334,6 +339,59 @@ def tables() -> dict[str, Table]:
         ),
         "page_table_occupancy": ("Occupancy", PageTableOccupancy, occupancy(), "page_tables"),
         "page_table_regions": ("Regions", PageTableRegion, regions(), "page_tables"),
+        **struct_page_tables(),
+    }
+
+
+def struct_page_tables() -> dict[str, Table]:
+    """128 sections, half of them optimised; a device with an altmap; parts with a remainder."""
+    mib, pages = 1 << 20, 2 << 20
+    runs = [
+        VmemmapSections(0, 1, 0, "DMA32*", "boot", "pmd", 0, 0, pages, 0),
+        VmemmapSections(1 << 15, 63, 0, "DMA32", "boot", "pmd", 0, 0, 63 * pages, 0),
+        VmemmapSections(1 << 24, 62, 1, "Normal", "boot", "pte", 7, 7, 62 * pages, 54 * pages),
+        VmemmapSections(1 << 26, 1, 1, "Normal", "self-hosted", "pmd", 0, 0, pages, 0),
+        VmemmapSections(1 << 27, 1, 1, "Device", "device", "pte", 6, 0, pages, 3 * pages // 4),
+    ]
+    mappings = [
+        VmemmapMapping("pmd", 65, 65 * pages, 65 << 9, 0, 0, 1),
+        VmemmapMapping("pte", 63 << 9, 63 * pages, 4100, 31_744, 27_776, 63),
+    ]
+    zones = [
+        VmemmapZone(0, "DMA32", 64 * pages, 64 * pages, 0, 0, 0),
+        VmemmapZone(1, "Normal", 63 * pages, pages, 62 * pages, 54 * pages, 54 * pages),
+    ]
+    examples = [
+        VmemmapExample("hugetlb, with HVO", 1 << 24, pages, 0, 1, 0x1234, False, "pte", True),
+        VmemmapExample("hugetlb, with HVO", 1 << 24, pages, 1, 7, 0x8765, True, "pte", False),
+        VmemmapExample("hugetlb, with HVO", 1 << 25, 1 << 30, 0, 1, 0x1235, False, "pte", True),
+        VmemmapExample("hugetlb, with HVO", 1 << 25, 1 << 30, 1, 4095, 0x1235, True, "pte", False),
+        VmemmapExample("device", 1 << 27, 1 << 30, 0, 4096, 0x4000, False, "pmd", True),
+    ]
+    pools = [HugetlbPool(pages, 1, 3968, 12, 0, 3968, 0, 124 * mib, 108 * mib, 0)]
+    sizes = [HugetlbSize(pages, 3968, 12, 4, 0, 0, "on", 28 << 10)]
+    device = DevicePagemap("0x8000000000", "0x8008000000", "dax0.0", "GENERIC", 128 * mib, 9, False,
+                           pages, pages // 4, 0, 3 * pages // 4, 0)  # fmt: skip
+    parts = [
+        MetadataPart("struct page, allocated at boot", 130 * mib, 0.8, "nr_memmap_boot_pages",
+                     False),
+        MetadataPart("struct page, on the device (altmap)", pages, 0.01, "nr_memmap_pages", True),
+        MetadataPart("mem_section", mib, 0.006, None, False),
+        MetadataPart("remainder of nr_memmap_boot_pages", -4096, 0.0, "nr_memmap_boot_pages",
+                     False),
+    ]  # fmt: skip
+    title = "Struct pages"
+    return {
+        "vmemmap_mappings": (title, VmemmapMapping, mappings, "vmemmap"),
+        "vmemmap_zones": (title, VmemmapZone, zones, "vmemmap"),
+        "vmemmap_sections": (title, VmemmapSections, runs, "vmemmap"),
+        "vmemmap_examples": (title, VmemmapExample, examples, "vmemmap"),
+        "hugetlb_pools": (title, HugetlbPool, pools, "hugetlb"),
+        "hugetlb_sizes": (title, HugetlbSize, sizes, "hugetlb"),
+        "hugetlb_checks": (title, HugetlbCheck, [], "hugetlb"),
+        "device_pagemaps": (title, DevicePagemap, [device], "device_pagemaps"),
+        "memory_about_memory": (title, MetadataPart, parts, "memory_metadata"),
+        "memmap_what_if": (title, WhatIf, what_if(16 << 30, 12, 64, mib), "memory_metadata"),
     }
 
 
@@ -387,6 +445,7 @@ def hostile_tables() -> dict[str, Table]:
         "misplaced_blocks": [MisplacedBlocks(0, "DMA", 1, "Movable", "CMA", 3, 6)],
         "free_list_checks": [FreeListCheck(0, "DMA", 1, "Movable", None, 3, "what differs")],
         "pcp_checks": [PcpCheck(1, "Normal", 0, 63, 62)],
+        "hugetlb_checks": [HugetlbCheck(2 << 20, 0, "what differs", 3)],
     }
     result = {}
     for name, (title, row_type, rows, section) in contents.items():

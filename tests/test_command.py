@@ -198,6 +198,8 @@ def test_collect_from_a_tree_of_text(tmp_path: Path) -> None:
         "zones": "ok", "free_lists": "ok", "accounting": "absent", "pcp_lists": "ok",
         "pageblocks": "ok", "vm_counters": "ok", "settings": "ok", "slab_caches": "ok",
         "page_owner": "absent", "slab_owner": "absent", "page_tables": "ok",
+        "vmemmap": "absent", "hugetlb": "absent",
+        "device_pagemaps": "absent", "memory_metadata": "absent",
     }  # fmt: skip
     assert [(z["node"], z["zone"], z["wmark_low"]) for z in read.rows("zones")] == [
         (0, "DMA", 225), (0, "DMA32", 6377), (1, "Normal", 14515),
@@ -253,7 +255,8 @@ def test_a_damaged_file_costs_its_own_sections(tmp_path: Path, file: str, conten
         "vmstat": {"vm_counters": "failed"},
         "pagetypeinfo": {"free_lists": "partial", "pageblocks": "failed"},
     }.get(file, {})
-    usual = {"accounting": "absent", "page_owner": "absent", "slab_owner": "absent"}
+    usual = dict.fromkeys(("accounting", "page_owner", "slab_owner"), "absent")
+    usual |= dict.fromkeys(("vmemmap", "hugetlb", "device_pagemaps", "memory_metadata"), "absent")
     assert {name: how for name, how in status.items() if how != "ok"} == usual | needs
     for section in sections:
         if section.status == "failed":

@@ -15,10 +15,13 @@ from typing import Any
 
 import duckdb
 import pytest
+from device_pagemaps import DevicePagemap
 from exit_cost import ExitCost
 from free_lists import FreeBlocks, FreeListCheck, MisplacedBlocks, read_pagetypeinfo
+from hugetlb import HugetlbPool, HugetlbSize
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from memory_metadata import MetadataPart, WhatIf, what_if
 from page_owner_rows import PageOwnerGrowth, PageOwnerSnapshot, PageOwnerStack
 from page_tables import PageTables
 from pageblocks import Pageblocks
@@ -27,9 +30,10 @@ from settings import Setting
 from vm_counters import VmCounter
 from zones import FreeAccounting, Zone
 
-from reports import FINDINGS, display
+from reports import display
 from reports.bundle import Bundle, Section, Writer
 from reports.findings import (
+    FINDINGS,
     SEVERITIES,
     Question,
     Verdict,
@@ -58,6 +62,8 @@ NAMES = {
     FreeAccounting: "free_accounting", Zone: "zones", PageOwnerStack: "page_owner_stacks",
     PageOwnerGrowth: "page_owner_growth", PageOwnerSnapshot: "page_owner_snapshots",
     PageTables: "page_tables", ExitCost: "exit_costs",
+    DevicePagemap: "device_pagemaps", HugetlbPool: "hugetlb_pools", HugetlbSize: "hugetlb_sizes",
+    MetadataPart: "memory_about_memory", WhatIf: "memmap_what_if",
 }  # fmt: skip
 
 
@@ -167,7 +173,79 @@ SNAPSHOTS = [
     PageOwnerSnapshot(10.0 * n, None, f"s{n}", "show_handles", 2, 5000, 0, False) for n in range(5)
 ]
 
+MIB, GIB = 1 << 20, 1 << 30
+
+
+def huge(pages: int, optimized: int | None, hosted: int = 0, node: int = 0) -> HugetlbPool:
+    """A pool of pages of 2 MiB; 28 KiB can be saved on each."""
+    left = pages - (optimized or 0) - hosted
+    return HugetlbPool(2 * MIB, node, pages, 0, 0, optimized, hosted, pages * 32 << 10,
+                       None if optimized is None else optimized * 28 << 10,
+                       None if optimized is None else left * 28 << 10)  # fmt: skip
+
+
+def huge_size(hvo: str | None, pages: int = 1000) -> HugetlbSize:
+    return HugetlbSize(2 * MIB, pages, 0, 0, 0, 0, hvo, 28 << 10)
+
+
+def parts(page_ext: int, extra: int = 0) -> list[Any]:
+    """Memory about the 4 GiB of the target, and what its struct pages would be."""
+    total = 4 * GIB
+
+    def part(name: str, size: int, on_device: bool = False) -> MetadataPart:
+        return MetadataPart(name, size, 100 * size / total, None, on_device)
+
+    return [
+        part("struct page, allocated at boot", 64 * MIB + extra), part("page_ext", page_ext),
+        part("struct page, on the device (altmap)", 512 * MIB, True), part("mem_section", 1 * MIB),
+        part("remainder of nr_memmap_pages", 900 * MIB), *what_if(total, 12, 64, None),
+    ]  # fmt: skip
+
+
+def pmem(ram: int, reclaimable: int) -> DevicePagemap:
+    return DevicePagemap("0x100000000", "0x500000000", "namespace0.0", "FS_DAX", 16 * GIB, 0, False,
+                         256 * MIB, ram, 0, 0, reclaimable)  # fmt: skip
+
+
 FOUND = {
+    "HVO off with a large pool": Case(
+        "hvo-off", [huge(1000, 0), huge(1000, 0, node=1), huge_size("off", 2000)],
+        ["HVO is off: the struct pages of 2,000 hugetlb pages could give back 54.69 MiB",
+         "2,000 huge pages (2 MiB) have 62.5 MiB of struct pages; 0 of them are optimised.",
+         "54.69 MiB (1.3 % of memory)"],
+        "notice",
+    ),
+    "HVO off with a pool of a terabyte": Case(
+        "hvo-off", [huge(500_000, 0), huge_size("off", 500_000)], ["13.35 GiB"], "warning",
+        target=TARGET | {"total_pages": 1 << 29},
+    ),
+    "HVO on, pages left from before, and self-hosted ones": Case(
+        "hvo-pages-left", [huge(1000, 100, 300), huge_size("on")],
+        ["900 of 1,000 hugetlb pages of 2 MiB are not optimised, though HVO is on: 24.61 MiB",
+         "100 pages are optimised.", "600 could be and are not (16.41 MiB)",
+         "300 lie in hot-added memory that hosts its own struct pages (8.203 MiB)"],
+        "notice",
+    ),
+    "HVO on, self-hosted pages only": Case(
+        "hvo-pages-left", [huge(1000, 0, 1000), huge_size("on")],
+        ["1,000 of 1,000", "1,000 lie in hot-added memory"], unlike=["could be and are not"],
+    ),
+    "page_owner on every page": Case(
+        "metadata-above-share", parts(80 * MIB),
+        ["Memory about memory takes 3.5 % of memory, 145 MiB; a struct page for every page would "
+         "be 1.6 %", "Struct pages take 64 MiB of RAM, page_ext 80 MiB (2.0 % of memory)."],
+        "warning",
+    ),
+    "struct pages of a device in RAM": Case(
+        "metadata-above-share", parts(0, 16 * MIB),
+        ["takes 2.0 % of memory, 81 MiB", "page_ext 0 B"], "notice",
+    ),
+    "a pmem disk whose struct pages are in RAM": Case(
+        "device-memmap-in-ram", [pmem(256 * MIB, 192 * MIB)],
+        ["The struct pages of namespace0.0 take 256 MiB of RAM; shared, they would take 64 MiB",
+         "16 GiB of device memory (FS_DAX, from 0x100000000) have 256 MiB of struct pages, 256 MiB "
+         "of them in RAM (6.2 % of it)."],
+    ),
     "below low": Case(
         "below-watermarks",
         [zone(free_pages=12_499)],
@@ -393,6 +471,17 @@ FOUND = {
 }  # fmt: skip
 
 CLEAR = {
+    "HVO on": Case("hvo-off", [huge(1000, 0), huge_size("on")]),
+    "HVO off, and a small pool": Case("hvo-off", [huge(70, 0), huge_size("off")]),
+    "HVO off, and no pool": Case("hvo-off", [huge_size("off")], empty=(HugetlbPool,)),
+    "a kernel without HVO": Case(
+        "hvo-off",
+        [huge(1000, 0), huge_size("struct page has 72 bytes, no power of two: HVO cannot")],
+    ),
+    "all pages optimised": Case("hvo-pages-left", [huge(1000, 1000), huge_size("on")]),
+    "a few pages left": Case("hvo-pages-left", [huge(1000, 930), huge_size("on")]),
+    "the usual share": Case("metadata-above-share", parts(8 * MIB)),
+    "struct pages on the device": Case("device-memmap-in-ram", [pmem(0, 0)]),
     "at the low watermark": Case("below-watermarks", [zone(free_pages=12_500)]),
     "a zone without managed pages": Case(
         "below-watermarks", [zone(free_pages=0, managed_pages=0)]
@@ -501,6 +590,20 @@ CLEAR = {
 }  # fmt: skip
 
 NOT_CHECKED = {
+    "pools of text files": Case(
+        "hvo-off", [huge(1000, None), huge_size("off")],
+        why_not="hugetlb_pools.vmemmap_reclaimable_bytes is unknown in this bundle",
+    ),
+    "pools of text files, with HVO on": Case(
+        "hvo-pages-left", [huge(1000, None), huge_size("on")],
+        why_not="hugetlb_pools.optimized_pages is unknown in this bundle",
+    ),
+    "no metadata": Case(
+        "metadata-above-share", [], why_not="no table memory_about_memory in this bundle",
+    ),
+    "no devices": Case(
+        "device-memmap-in-ram", [], why_not="no table device_pagemaps in this bundle",
+    ),
     "no zones": Case("below-watermarks", [], why_not="no table zones in this bundle"),
     "no counters": Case("compaction-fails", [], why_not="no table vm_counters in this bundle"),
     "a kernel without compaction": Case(

@@ -31,6 +31,8 @@ from page_owner_inputs import (
 )
 from page_owner_rows import PageOwnerGrowth, PageOwnerPoint, PageOwnerStack
 from rows import columns
+from stack_text import folded, stack_id
+from text_source import TextError
 
 from reports.bundle import Bundle, BundleError, Section, Writer
 from reports.findings import evaluate
@@ -66,17 +68,18 @@ def joined(tmp_path: Path, *snapshots: dict[int, int], **options: Any) -> ps.Ser
     return ps.read_series(files(tmp_path, texts, str), **({"interval": 10.0} | options))
 
 
+def columns_of(found: ps.Series) -> dict[int, list[int]]:
+    return {key: found.column(key) for key in found.history}
+
+
 def growth_of(found: ps.Series, key: int) -> dict[str, Any]:
     names = [column.name for column in columns(PageOwnerGrowth)]
-    (row,) = [
-        row for row in ps.growth_rows(found, ps.columns_by_key(found.snapshots)) if row[0] == key
-    ]
+    (row,) = [row for row in ps.growth_rows(found) if row[0] == key]
     return dict(zip(names, row, strict=True))
 
 
 def points_of(found: ps.Series, key: int) -> list[tuple[float, int | None]]:
-    rows = ps.point_rows(found, ps.columns_by_key(found.snapshots))
-    return [(time, pages) for time, handle, pages in rows if handle == key]
+    return [(time, pages) for time, handle, pages in ps.point_rows(found) if handle == key]
 
 
 # Joining
@@ -87,7 +90,7 @@ def test_by_handle(tmp_path: Path) -> None:
     found = ps.read_series(
         files(tmp_path, snapshots, show_handles), [resolver(tmp_path)], interval=5
     )
-    table = ps.columns_by_key(found.snapshots)
+    table = columns_of(found)
     for position, snapshot in enumerate(snapshots):
         assert {key: c[position] for key, c in table.items()} == {s.handle: n for s, n in snapshot}
     assert found.stacks == {stack.handle: stack.text.encode() for stack in STACKS}
@@ -98,8 +101,8 @@ def test_by_handle(tmp_path: Path) -> None:
 def test_by_stack(tmp_path: Path) -> None:
     snapshots = list(series(STACKS, 5))
     found = ps.read_series(files(tmp_path, snapshots, show_stacks), interval=1)
-    table = ps.columns_by_key(found.snapshots)
-    ids = {po.stack_id(stack.text.encode()): stack for stack in STACKS}
+    table = columns_of(found)
+    ids = {stack_id(stack.text.encode()): stack for stack in STACKS}
     assert table.keys() == ids.keys() == found.stacks.keys()
     for position, snapshot in enumerate(snapshots):
         expected = {stack.text: pages for stack, pages in snapshot}
@@ -113,7 +116,7 @@ def test_page_owner_files_join_show_stacks(tmp_path: Path) -> None:
     found = ps.read_series([str(tmp_path / "a"), str(tmp_path / "b")], interval=1)
     assert [s.kind for s in found.snapshots] == ["page_owner", "show_stacks"]
     assert found.tally is None  # the last one has no breakdowns
-    table = ps.columns_by_key(found.snapshots)
+    table = columns_of(found)
     assert any(column[0] > 0 and column[1] > 0 for column in table.values())
     back = ps.read_series([str(tmp_path / "b"), str(tmp_path / "a")], interval=1)
     assert back.tally is not None and back.allocations
@@ -150,13 +153,13 @@ def test_kinds_that_do_not_join(tmp_path: Path) -> None:
     mixed = files(tmp_path, [snapshot], show_handles) + files(
         tmp_path, [snapshot], show_stacks, "t"
     )
-    with pytest.raises(po.TextError, match="no key in common"):
+    with pytest.raises(TextError, match="no key in common"):
         ps.read_series(mixed, interval=1)
-    with pytest.raises(po.TextError, match="is show_handles, not show_stacks_handles"):
+    with pytest.raises(TextError, match="is show_handles, not show_stacks_handles"):
         ps.read_series(mixed[:1], mixed[:1], interval=1)
-    with pytest.raises(po.TextError, match="handles, but no counts"):
+    with pytest.raises(TextError, match="handles, but no counts"):
         ps.read_series([resolver(tmp_path)])
-    with pytest.raises(po.TextError, match="has only stacks to select by"):
+    with pytest.raises(TextError, match="has only stacks to select by"):
         ps.read_series(mixed[:1], selection=po.Selection(pid=[1]))
 
 
@@ -185,7 +188,7 @@ def test_names_order_the_snapshots(tmp_path: Path) -> None:
         paths.append(str(path))
     found = ps.read_series(paths)
     assert found.times == [0.0, 10.0, 20.5]
-    assert ps.columns_by_key(found.snapshots) == {7: [1, 2, 3]}
+    assert columns_of(found) == {7: [1, 2, 3]}
     assert found.time_source == "the files' names"
 
 
@@ -197,7 +200,7 @@ def test_change_times_order_the_snapshots(tmp_path: Path) -> None:
     os.utime(paths[1], (0, 1000.0))
     found = ps.read_series(paths)
     assert (found.times, found.absolute) == ([0.0, 0.5], [1000.0, 1000.5])
-    assert ps.columns_by_key(found.snapshots) == {7: [1, 2]}
+    assert columns_of(found) == {7: [1, 2]}
     assert found.time_source == "when the files were last changed"
 
 
@@ -339,7 +342,7 @@ def test_the_tables_of_a_series(grown: Path) -> None:
 def test_the_folded_stacks(grown: Path) -> None:
     bundle = Bundle(grown / "b")
     last = list(series(STACKS, 12))[-1]
-    expected = sorted((po.folded(s.text.encode()), n * os.sysconf("SC_PAGE_SIZE")) for s, n in last)
+    expected = sorted((folded(s.text.encode()), n * os.sysconf("SC_PAGE_SIZE")) for s, n in last)
     assert sorted(bundle.stacks("page_owner")) == expected
     assert bundle.folded["page_owner"].unit == "bytes"
     assert "page_owner_folded" not in bundle.tables
@@ -367,7 +370,7 @@ def test_what_it_prints(grown: Path) -> None:
     out = (grown / "out").read_text()
     last = list(series(STACKS, 12))[-1]
     assert out.startswith(f"{sum(n for _, n in last):,} pages")
-    owner, _ = owner_frame(po.folded(max(last, key=lambda item: item[1])[0].text.encode()))
+    owner, _ = owner_frame(folded(max(last, key=lambda item: item[1])[0].text.encode()))
     assert owner in out.splitlines()[2]
     assert "gained" in out and "Nothing found." in out
 
@@ -470,7 +473,7 @@ def test_culling_and_sorting(text: Path) -> None:
     assert [r["pid"] for r in shown(text, "--cull", "pid", "--sort", "pid")] == [1, 2, 3]
     assert [r["pid"] for r in shown(text, "--cull", "pid", "--top", 1)] == [2]
     stacks = [row["stack"] for row in shown(text)]
-    assert stacks == [po.folded(STACKS[n].text.encode()) for n in (1, 0)]
+    assert stacks == [folded(STACKS[n].text.encode()) for n in (1, 0)]
 
 
 def test_selecting(text: Path) -> None:
@@ -537,8 +540,13 @@ def test_watch_resolves_what_appears(tmp_path: Path) -> None:
     (folder / "show_handles").write_text(show_handles(next(series(STACKS, 1))[:5]))
     process = start(tmp_path, root)
     wait_for(lambda: len(samples(tmp_path)) >= 2)
-    (folder / "show_stacks_handles").write_text(show_stacks_handles(STACKS))
-    (folder / "show_handles").write_text(show_handles(next(series(STACKS, 1))))
+    # At once, as the kernel's files are: no sample of half a file.
+    for name, text in (
+        ("show_stacks_handles", show_stacks_handles(STACKS)),
+        ("show_handles", show_handles(next(series(STACKS, 1)))),
+    ):
+        (folder / "new").write_text(text)
+        (folder / "new").rename(folder / name)
     seen = len(samples(tmp_path))
     wait_for(lambda: len(samples(tmp_path)) >= seen + 3)
     process.send_signal(signal.SIGTERM)
@@ -641,7 +649,7 @@ def ids(found: Any) -> set[str]:
 def test_a_stack_that_only_grows(tmp_path: Path) -> None:
     found = verdict(tmp_path, *({LEAK: 100 + 100 * n, CACHE: 900 - n} for n in range(6)))
     (leak,) = [f for f in found.found if f.id == "page-owner-stack-grows"]
-    owner, _ = owner_frame(po.folded(STACKS[0].text.encode()))
+    owner, _ = owner_frame(folded(STACKS[0].text.encode()))
     assert leak.severity == "warning"
     assert leak.title == f"{owner}: pages only grow, by 1.953 MiB in 6 snapshots"
     assert "100 pages in the first snapshot, 600 in the last" in leak.saw
@@ -676,7 +684,7 @@ def test_growth_that_nobody_took(tmp_path: Path, last: dict[int, int]) -> None:
 def test_an_owner_of_much(tmp_path: Path) -> None:
     found = verdict(tmp_path, {LEAK: 2000, CACHE: 10}, total_pages=10_000)
     (one,) = [f for f in found.found if f.id == "page-owner-large-owner"]
-    owner, _ = owner_frame(po.folded(STACKS[0].text.encode()))
+    owner, _ = owner_frame(folded(STACKS[0].text.encode()))
     assert one.title == f"{owner} holds 20.0 % of memory"
     assert "2,000 pages (7.812 MiB) of 10,000, by 1 stacks" in one.saw
 

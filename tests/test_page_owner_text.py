@@ -28,6 +28,8 @@ from page_owner_inputs import (
     show_stacks,
     show_stacks_handles,
 )
+from stack_text import allocator, folded, stack_id
+from text_source import Source, TextError, recognise, recognise_source
 
 DRGN = Path(po.__file__).parent
 STACKS = make_stacks(40)
@@ -40,7 +42,7 @@ def read(
 ) -> dict[str, Any]:
     path = tmp_path / "page_owner"
     path.write_bytes(data)
-    with po.Source(str(path)) as source:
+    with Source(str(path)) as source:
         return po.read_page_owner(source, selection, processes=processes)
 
 
@@ -294,10 +296,6 @@ def test_random_bytes_alone(tmp_path_factory: pytest.TempPathFactory, noise: byt
     folder = tmp_path_factory.mktemp("po")
     noise = b"x" + noise  # or else it might be gzip's
     assert read(folder, noise)["records"] == 0
-    for reader in (by_stack, po.read_show_handles, po.read_show_stacks_handles):
-        with po.Source(str(folder / "page_owner")) as source:
-            counted = reader(source)
-            assert not counted.pages and not counted.stacks
 
 
 def test_text_without_records_does_not_fill_memory(tmp_path: Path) -> None:
@@ -378,29 +376,28 @@ def test_compressed(tmp_path: Path, program: str) -> None:
 
 def test_compressed_and_cut_short(tmp_path: Path) -> None:
     data = gzip.compress(b"".join(page_owner_records(STACKS, 5000)))
-    with pytest.raises(po.TextError, match=r"page_owner: damaged: .*unexpected end"):
+    with pytest.raises(TextError, match=r"page_owner: damaged: .*unexpected end"):
         read(tmp_path, data[: len(data) // 2])
 
 
 def test_compressed_without_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(
-        po.TextError, match=r"compressed with zstd, which is not installed; install"
-    ):
+    with pytest.raises(TextError, match=r"compressed with zstd, which is not installed; install"):
         read(tmp_path, b"\x28\xb5\x2f\xfd" + b"x" * 100)
 
 
 def test_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        po.Source(str(tmp_path / "none"))
+        Source(str(tmp_path / "none"))
 
 
 SCRIPT = """
 import resource, sys
 sys.path.insert(0, {drgn!r})
 import page_owner_text as po
-with po.Source(sys.argv[1]) as source:
-    assert po.recognise_source(source) == "page_owner"
+from text_source import Source, recognise_source
+with Source(sys.argv[1]) as source:
+    assert recognise_source(source) == "page_owner"
     tally = po.read_page_owner(source, processes=int(sys.argv[2]))
 # Not ru_maxrss for itself: that is handed down by whoever started this.
 rss = int(open("/proc/self/status").read().split("VmHWM:")[1].split()[0])
@@ -505,140 +502,22 @@ def test_culling(tmp_path: Path) -> None:
     ],
 )
 def test_allocators(stack: str, name: bytes) -> None:
-    assert po.allocator(stack.encode()) == name
-
-
-# show_stacks, show_handles, show_stacks_handles
-
-SNAPSHOT = next(series(STACKS, 1))
-
-
-def by_stack(source: po.Source) -> po.Counted:
-    """``show_stacks`` with the stacks themselves as keys."""
-    ids: dict[bytes, int] = {}
-    counted = po.read_show_stacks(source, ids)
-    counted.pages = {
-        stack: counted.pages[key] for stack, key in ids.items() if key in counted.pages
-    }
-    return counted
-
-
-def small(tmp_path: Path, text: str | bytes, reader: Any) -> po.Counted:
-    path = tmp_path / "small"
-    path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    with po.Source(str(path)) as source:
-        result: po.Counted = reader(source)
-        return result
-
-
-def test_show_stacks(tmp_path: Path) -> None:
-    counted = small(tmp_path, show_stacks(SNAPSHOT), by_stack)
-    assert counted.pages == {stack.text.encode(): number for stack, number in SNAPSHOT}
-    assert (counted.skipped, counted.truncated) == (0, False)
-
-
-@settings(max_examples=60)
-@given(st.lists(st.lists(st.integers(0, 11), unique=True, max_size=12), min_size=1, max_size=6))
-def test_show_stacks_in_any_order(
-    tmp_path_factory: pytest.TempPathFactory, snapshots: list[list[int]]
-) -> None:
-    """What the file before listed is a guess and no more."""
-    # Some begin as others do, or end as others begin.
-    lines = [" f+0x1/0x2\n", " g+0x1/0x2\n", " f+0x1/0x2\n g+0x1/0x2\n"]
-    stacks = [one + two for one in lines for two in ("", *lines)]
-    path = tmp_path_factory.mktemp("po") / "s"
-    ids: dict[bytes, int] = {}
-    order: list[Any] = []
-    for position, numbers in enumerate(snapshots):
-        path.write_text(
-            "".join(f"{stacks[n]}nr_base_pages: {n + position + 1}\n\n" for n in numbers)
-        )
-        with po.Source(str(path)) as source:
-            counted = po.read_show_stacks(source, ids, order)
-        assert counted.skipped == 0
-        expected: dict[int, int] = {}
-        for n in numbers:  # two of the twelve are the same stack
-            key = po.stack_id(stacks[n].encode())
-            expected[key] = expected.get(key, 0) + n + position + 1
-        assert counted.pages == expected
-
-
-def test_show_handles(tmp_path: Path) -> None:
-    counted = small(tmp_path, show_handles(SNAPSHOT), po.read_show_handles)
-    assert counted.pages == {stack.handle: number for stack, number in SNAPSHOT}
-    assert (counted.skipped, counted.truncated) == (0, False)
-
-
-def test_a_handle_printed_as_negative(tmp_path: Path) -> None:
-    """``%d`` of an unsigned handle, in 6.19 to 7.3."""
-    text = "handle: -2147483647\nnr_base_pages: 3\n\nhandle: 5\nnr_base_pages: 1\n\n"
-    assert small(tmp_path, text, po.read_show_handles).pages == {0x80000001: 3, 5: 1}
-    text = f"{LEAF_FIRST}handle: -2147483647\n\n"
-    stacks = small(tmp_path, text, po.read_show_stacks_handles).stacks
-    assert stacks == {0x80000001: LEAF_FIRST.encode()}
-
-
-def test_show_stacks_handles(tmp_path: Path) -> None:
-    counted = small(tmp_path, show_stacks_handles(STACKS), po.read_show_stacks_handles)
-    assert counted.stacks == {stack.handle: stack.text.encode() for stack in STACKS}
-    assert (counted.skipped, counted.truncated) == (0, False)
-
-
-@pytest.mark.parametrize("kind", ["stacks", "handles", "stacks_handles"])
-def test_small_files_cut_anywhere(tmp_path: Path, kind: str) -> None:
-    three = sorted(SNAPSHOT, key=lambda item: len(item[0].text))[:3]
-    text, reader = {
-        "stacks": (show_stacks(three), by_stack),
-        "handles": (show_handles(three), po.read_show_handles),
-        "stacks_handles": (show_stacks_handles([s for s, _ in three]), po.read_show_stacks_handles),
-    }[kind]
-    whole = small(tmp_path, text, reader)
-    for cut in range(len(text)):
-        part = small(tmp_path, text[:cut], reader)
-        complete = text[:cut].count("\n\n")
-        assert list(part.pages.items()) == list(whole.pages.items())[:complete]
-        assert list(part.stacks.items()) == list(whole.stacks.items())[:complete]
-        assert part.skipped == 0
-        assert part.truncated == (cut != 0 and not text[:cut].endswith("\n\n"))
-
-
-@pytest.mark.parametrize(
-    "damage",
-    ["handle: 5\nnr_base_pages: x\n\n", "handle: 5\n\n", "nr_base_pages: 1\n\n", "hello\n\n",
-     "handle: 1 2\nnr_base_pages: 3\n\n", "handle:\n5\nnr_base_pages: 1\n\n",
-     "handle: 99999999999999999999\nnr_base_pages: 1\n\n", "handle: 1_0\nnr_base_pages: 1\n\n",
-     "handle: 5 nr_base_pages: 1\n\n\n\n"],
-)  # fmt: skip
-def test_a_damaged_record_of_show_handles_is_skipped(tmp_path: Path, damage: str) -> None:
-    good = show_handles(SNAPSHOT[:2])
-    counted = small(tmp_path, good + damage + show_handles(SNAPSHOT[2:3]), po.read_show_handles)
-    assert counted.pages == {stack.handle: number for stack, number in SNAPSHOT[:3]}
-    assert counted.skipped >= 1
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [" a+0x1/0x2\nnr_base_pages: x\n\n", " a+0x1/0x2\n\n", "nr_base_pages: 1\n\n",
-     " a b c\nnr_base_pages: 1\n\n", " a;b+0x1/0x2\nnr_base_pages: 1\n\n",
-     "a+0x1/0x2\nnr_base_pages: 1\n\n", " a+0x1/0x2nr_base_pages: 1\n\n",
-     " a+0x1/0x2\nhandle: 3\nnr_base_pages: 1\n\n"],
-)  # fmt: skip
-def test_a_damaged_record_of_show_stacks_is_skipped(tmp_path: Path, damage: str) -> None:
-    counted = small(tmp_path, show_stacks(SNAPSHOT[:2]) + damage, by_stack)
-    assert counted.pages == {stack.text.encode(): number for stack, number in SNAPSHOT[:2]}
-    assert counted.skipped == 1
+    assert allocator(stack.encode()) == name
 
 
 # What they are
 
 
+SNAPSHOT = next(series(STACKS, 1))
+
+
 def test_each_file_is_recognised() -> None:
-    assert po.recognise(record()) == "page_owner"
-    assert po.recognise(b"# taken at noon\n\n" + record()) == "page_owner"
-    assert po.recognise(show_stacks(SNAPSHOT).encode()) == "show_stacks"
-    assert po.recognise(show_handles(SNAPSHOT).encode()) == "show_handles"
-    assert po.recognise(show_stacks_handles(STACKS).encode()) == "show_stacks_handles"
-    assert po.recognise(b"MemTotal: 5 kB\n") is None
+    assert recognise(record()) == "page_owner"
+    assert recognise(b"# taken at noon\n\n" + record()) == "page_owner"
+    assert recognise(show_stacks(SNAPSHOT).encode()) == "show_stacks"
+    assert recognise(show_handles(SNAPSHOT).encode()) == "show_handles"
+    assert recognise(show_stacks_handles(STACKS).encode()) == "show_stacks_handles"
+    assert recognise(b"MemTotal: 5 kB\n") is None
 
 
 @pytest.mark.parametrize(
@@ -647,18 +526,18 @@ def test_each_file_is_recognised() -> None:
 def test_another_file_is_refused(tmp_path: Path, data: bytes, words: str) -> None:
     path = tmp_path / "other"
     path.write_bytes(data)
-    with po.Source(str(path)) as source, pytest.raises(po.TextError, match=words):
-        po.recognise_source(source)
+    with Source(str(path)) as source, pytest.raises(TextError, match=words):
+        recognise_source(source)
 
 
 def test_folded() -> None:
     printed = " leaf+0x1/0x2\n mid+0x3/0x4 [mod]\n 0xffffffffc0001234\n root+0x5/0x6\n"
-    assert po.folded(printed.encode()) == "root;0xffffffffc0001234;mid [mod];leaf"
+    assert folded(printed.encode()) == "root;0xffffffffc0001234;mid [mod];leaf"
 
 
 def test_ids_are_stable_and_no_handles() -> None:
-    one, two = po.stack_id(b" a+0x1/0x9\n"), po.stack_id(b" a+0x2/0x9\n")
-    assert one != two and one == po.stack_id(b" a+0x1/0x9\n")
+    one, two = stack_id(b" a+0x1/0x9\n"), stack_id(b" a+0x2/0x9\n")
+    assert one != two and one == stack_id(b" a+0x1/0x9\n")
     assert all(1 << 48 <= number < 1 << 49 for number in (one, two))
 
 
@@ -670,7 +549,7 @@ def test_a_killed_reader_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyP
         os._exit(9)
 
     monkeypatch.setattr(po, "tally_page_owner", die)
-    with pytest.raises(po.TextError, match="was killed"):
+    with pytest.raises(TextError, match="was killed"):
         read(tmp_path, b"".join(page_owner_records(STACKS, 50)), processes=2)
 
 
@@ -679,7 +558,7 @@ def test_a_failing_reader_is_an_error(tmp_path: Path, monkeypatch: pytest.Monkey
         raise OSError("disk on fire")
 
     monkeypatch.setattr(po, "tally_page_owner", fail)
-    with pytest.raises(po.TextError, match="disk on fire"):
+    with pytest.raises(TextError, match="disk on fire"):
         read(tmp_path, b"".join(page_owner_records(STACKS, 50)), processes=2)
 
 

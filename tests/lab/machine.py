@@ -78,6 +78,31 @@ WORKLOAD_OPTIONS = {
     "owner_slab": "slab_debug=U;-,kmalloc-16",
     # The others have five levels of page tables, as the machine's CPU can do.
     "tables": "no5lvl",
+    # Whole sections (128 MiB) that count as persistent memory; a DIMM that hosts its struct pages.
+    "vmemmap": "memmap=128M!0x10000000 memmap=128M!0x128000000 memmap=128M!0x138000000 "
+    "memory_hotplug.memmap_on_memory=1",
+    # The emulated CPU has five levels of page tables; most machines have four. With KASLR the
+    # kernel may lie where the only page of 1 GiB could be.
+    "vmemmap_boot": "hugetlb_free_vmemmap=on hugepagesz=1G hugepages=1 hugepagesz=2M hugepages=64 "
+    "no5lvl nokaslr",
+}
+
+# What it needs of the machine.
+WORKLOAD_MACHINE = {
+    "vmemmap": (
+        *("-m", "1536M,slots=1,maxmem=4G", "-object", "memory-backend-ram,id=dimm,size=128M"),
+        *("-device", "pc-dimm,memdev=dimm,node=0"),
+    ),
+    # Room for a page of 1 GiB, on a node without CPUs.
+    "vmemmap_boot": (
+        *("-m", "2816M", "-object", "memory-backend-ram,id=huge,size=1280M"),
+        *("-numa", "node,nodeid=2,memdev=huge"),
+    ),
+}
+
+# Modules it needs beside those that every guest loads, in the order in which they are loaded.
+WORKLOAD_MODULES = {
+    "vmemmap": ("libnvdimm", "nd_btt", "nd_pmem", "nd_e820", "dax_pmem", "device_dax"),
 }
 # Bytes of an empty disk for a workload.
 WORKLOAD_DISKS = {"tables": 64 << 20}
@@ -188,6 +213,7 @@ async def _run(
         *("-chardev", f"socket,id=qmp,fd={theirs.fileno()}", "-mon", "chardev=qmp,mode=control"),
         *("-kernel", str(kernel.vmlinuz), "-initrd", str(initramfs)),
         *("-append", " ".join([COMMAND_LINE, kernel.options, options, f"lab.workload={workload}"])),
+        *WORKLOAD_MACHINE.get(workload, ()),
         *qemu_args,
     ]
     errors = folder / "qemu.log"
@@ -241,7 +267,13 @@ async def _run(
                 )
         except TimeoutError:
             raise LabError(f"the dump is not done after {dump_seconds:.0f} s") from None
-        say(f"vmcore: {vmcore.stat().st_size >> 20} MiB in {time.monotonic() - started:.1f} s")
+        # Most of a guest's memory is zeros, which need no room on the disk.
+        _tool("fallocate", "--dig-holes", str(vmcore))
+        stat = vmcore.stat()
+        say(
+            f"vmcore: {stat.st_size >> 20} MiB, {stat.st_blocks >> 11} of them on disk, "
+            f"in {time.monotonic() - started:.1f} s"
+        )
     except QMPError as error:
         raise LabError(f"QEMU refuses: {error}\n{console.tail()}") from error
     finally:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Lab
-from target import build_id
+from core_file import build_id
 
 from reports.bundle import Bundle
 from reports.sections import SECTIONS

@@ -97,9 +97,11 @@ def test_the_modules_pages_are_in_show_stacks(owner: Capture, reading: str) -> N
     for function, expected in EXACT.items():
         assert module[function]["pages"] == expected
         assert pages[function] == expected, function
-    # As many as it took.
+    # As many as it took; or none at all, where memory was so short at a stack's first allocation
+    # that the kernel had no room to put it on its list (add_stack_record_to_list()).
     for function in ("mmscope_lab_hold_atomic", "mmscope_lab_hold_fallback"):
-        assert pages[function] == module[function]["pages"] > 0
+        assert module[function]["pages"] > 0
+        assert pages[function] in (module[function]["pages"], 0), function
     assert pages["mmscope_lab_churn"] == 0
     # Beside its pages vmalloc has bookkeeping.
     assert module["mmscope_lab_hold_vmalloc"]["pages"] == 1600

@@ -43,6 +43,8 @@ void workload_owner(void);
 void workload_owner_inputs(void);
 void workload_tables(void);
 void workload_many_tables(void);
+void workload_vmemmap(void);
+void workload_vmemmap_boot(void);
 
 // workload_owner.c
 void ask_module(const char *job, long number);  // see module/mmscope_lab.c

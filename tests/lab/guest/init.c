@@ -37,6 +37,8 @@ static const struct {
 	{ "owner_inputs", workload_owner_inputs },
 	{ "tables", workload_tables },
 	{ "many_tables", workload_many_tables },
+	{ "vmemmap", workload_vmemmap },
+	{ "vmemmap_boot", workload_vmemmap_boot },
 };
 
 // QEMU's pvpanic ISA device, docs/specs/pvpanic: bit 0 says "panicked", and -action panic=pause then stops all vCPUs.

@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+What a core file says of itself, before anything is read through it: ELF, and makedumpfile's
+kdump-compressed format.
+
+Which memory is missing since the file was cut short, or since makedumpfile left it out, is in the
+file alone: drgn knows only that a read fails. Formats: ``elf(5)``; makedumpfile's
+``IMPLEMENTATION`` and ``diskdump_mod.h`` (header version 6, 1.7.2).
+
+Costs: a few reads; of a kdump that was cut short, its page descriptors (24 bytes a page) from the
+end up to where it is whole.
+
+It cannot know: what an ELF core of makedumpfile leaves out, which reads as zeros there.
+"""
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+ELF64_HEADER, ELF64_SIZE = "HHIQQQIHHHHHH", 64  # behind the 16 bytes of e_ident
+ELF64_SEGMENT = "IIQQQQQQ"
+ET_CORE, PT_LOAD, PT_NOTE, NT_GNU_BUILD_ID = 4, 1, 4, 3
+
+KDUMP = b"KDUMP   "
+# struct disk_dump_header on a 64-bit machine: block_size, sub_hdr_size, bitmap_blocks, max_mapnr.
+KDUMP_HEADER, KDUMP_HEADER_OFFSET = "<IIII", 428
+# struct kdump_sub_header: dump_level, split; and start_pfn_64, end_pfn_64, max_mapnr_64.
+KDUMP_LEVEL, KDUMP_LEVEL_OFFSET = "<II", 8
+KDUMP_RANGE, KDUMP_RANGE_OFFSET = "<QQQ", 80
+PAGE_DESCRIPTOR = np.dtype([("offset", "<u8"), ("size", "<u4"), ("flags", "<u4"), ("page", "<u8")])
+CHUNK_BYTES = 24 << 16
+# The bits of a dump level: what makedumpfile(8) -d leaves out.
+DUMP_LEVELS = {
+    1: "zero",
+    2: "page cache",
+    4: "private page cache",
+    8: "user",
+    16: "free",
+}
+
+
+@dataclass(frozen=True)
+class Kdump:
+    """
+    The headers of a kdump-compressed file.
+
+    :ivar dump_level: as given to makedumpfile's -d.
+    :ivar split: one of several files of ``--split``, which holds PFNs from start_pfn to end_pfn.
+    :ivar bitmap: offset of the two bitmaps, and the bytes of each: which page frames are memory,
+        and which are in the file.
+    """
+
+    page_size: int
+    dump_level: int
+    split: bool
+    start_pfn: int
+    end_pfn: int
+    bitmap: tuple[int, int]
+
+
+def read_kdump(path: Path) -> Kdump | None:
+    """The headers of a kdump-compressed file; None if it is none, or one cut short in them."""
+    head = _read(path, 0, 512)
+    if not head.startswith(KDUMP) or len(head) < 512:
+        return None
+    block, sub_blocks, bitmap_blocks, _ = struct.unpack_from(
+        KDUMP_HEADER, head, KDUMP_HEADER_OFFSET
+    )
+    sub = _read(path, block, KDUMP_RANGE_OFFSET + struct.calcsize(KDUMP_RANGE))
+    if block not in (4096, 8192, 16384, 65536) or len(sub) < KDUMP_RANGE_OFFSET + 24:
+        return None
+    level, split = struct.unpack_from(KDUMP_LEVEL, sub, KDUMP_LEVEL_OFFSET)
+    start, end, _ = struct.unpack_from(KDUMP_RANGE, sub, KDUMP_RANGE_OFFSET)
+    return Kdump(
+        page_size=block,
+        dump_level=level,
+        split=split != 0,
+        start_pfn=start,
+        end_pfn=end,
+        bitmap=((1 + sub_blocks) * block, bitmap_blocks * block // 2),
+    )
+
+
+def left_out(path: Path) -> str | None:
+    """
+    What makedumpfile left out of a kdump-compressed file, in words; None if nothing.
+    """
+    kdump = read_kdump(path)
+    if kdump is None:
+        return None
+    begin, size = kdump.bitmap
+    if path.stat().st_size < begin + 2 * size:
+        return None  # cut short before it says
+    memory, dumped = (_bits(path, kdump, number) for number in (0, 1))
+    kinds = [name for bit, name in DUMP_LEVELS.items() if kdump.dump_level & bit]
+    out = (memory - dumped) * kdump.page_size
+    if not kinds or out <= 0:
+        return None
+    return (
+        f"{out:,} bytes, at dump level {kdump.dump_level}: {', '.join(kinds)} pages; "
+        "the kernel's own data is there"
+    )
+
+
+def split_part(path: Path) -> str | None:
+    """Which part of a dump a file is, in words; None if it is a whole one."""
+    kdump = read_kdump(path)
+    if kdump is None or not kdump.split:
+        return None
+    return (
+        f"one part of a dump in several files, PFN {kdump.start_pfn:#x} to {kdump.end_pfn:#x}; "
+        "join them first: makedumpfile --reassemble PART… WHOLE"
+    )
+
+
+def _bits(path: Path, kdump: Kdump, number: int) -> int:
+    """How many bits of a bitmap are set."""
+    begin, size = kdump.bitmap
+    begin += number * size
+    count = 0
+    for offset in range(0, size, CHUNK_BYTES):
+        data = _read(path, begin + offset, min(CHUNK_BYTES, size - offset))
+        count += int.from_bytes(data, "little").bit_count()
+    return count
+
+
+def _missing_pages(path: Path, kdump: Kdump, size: int) -> int:
+    """
+    Pages whose descriptor or data lies behind the end of the file.
+
+    Of a split dump, whose bitmap is that of the whole, only those whose descriptors are there.
+    """
+    begin = kdump.bitmap[0] + 2 * kdump.bitmap[1]
+    descriptors = _bits(path, kdump, 1)
+    there = min(max(size - begin, 0) // PAGE_DESCRIPTOR.itemsize, descriptors)
+    missing = 0 if kdump.split else descriptors - there
+    length = there * PAGE_DESCRIPTOR.itemsize
+    # Data is in the order of PFNs, but for zero pages, which share a place: the last pages tell.
+    for offset in range((length - 1) // CHUNK_BYTES * CHUNK_BYTES, -1, -CHUNK_BYTES):
+        data = _read(path, begin + offset, min(CHUNK_BYTES, length - offset))
+        pages = np.frombuffer(data[: len(data) // 24 * 24], PAGE_DESCRIPTOR)
+        behind = int(np.count_nonzero(pages["offset"] + pages["size"] > size))
+        if not behind and not missing and len(np.unique(pages["offset"])) > 1:
+            break
+        missing += behind
+    return missing
+
+
+def missing_bytes(path: Path) -> int:
+    """
+    How much of the memory in a core lies behind the end of the file: it was cut short.
+
+    0 for a whole core, and for formats that do not tell.
+    """
+    try:
+        size = path.stat().st_size
+    except OSError:
+        return 0
+    if (kdump := read_kdump(path)) is not None:
+        return _missing_pages(path, kdump, size) * kdump.page_size
+    return sum(
+        max(begin + length - max(size, begin), 0)
+        for kind, begin, length in _segments(path)
+        if kind == PT_LOAD
+    )
+
+
+def build_id(path: Path) -> str | None:
+    """The GNU build ID of an ELF file, as hexadecimal digits; None if it has none."""
+    order = _byte_order(path)
+    for kind, begin, length in _segments(path):
+        if kind == PT_NOTE:
+            for name, note, data in _notes(_read(path, begin, min(length, 1 << 20)), order):
+                if name == b"GNU\0" and note == NT_GNU_BUILD_ID:
+                    return data.hex()
+    return None
+
+
+def _read(path: Path, begin: int, length: int) -> bytes:
+    """Bytes of a file; fewer where it has no more, none where it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            file.seek(begin)
+            return file.read(length)
+    except (OSError, OverflowError, ValueError):  # the latter two: an offset beyond any file
+        return b""
+
+
+def _byte_order(path: Path) -> str:
+    """``<`` or ``>`` of a 64-bit ELF file, empty for anything else."""
+    head = _read(path, 0, ELF64_SIZE)
+    if len(head) < ELF64_SIZE or not head.startswith(b"\x7fELF\x02"):
+        return ""
+    return {1: "<", 2: ">"}.get(head[5], "")
+
+
+def elf_type(path: Path) -> int | None:
+    """``e_type`` of a 64-bit ELF file; None if it is none."""
+    header = _header(path)
+    return header[0] if header else None
+
+
+def _header(path: Path) -> tuple[int, ...]:
+    """The fields of a 64-bit ELF header behind e_ident, from e_type on; empty if it is none."""
+    order = _byte_order(path)
+    return struct.unpack(order + ELF64_HEADER, _read(path, 0, ELF64_SIZE)[16:]) if order else ()
+
+
+def _segments(path: Path) -> list[tuple[int, int, int]]:
+    """(p_type, p_offset, p_filesz) of each segment of a 64-bit ELF file, if it is one."""
+    if not (header := _header(path)):
+        return []
+    table, entry_size, count = header[4], header[8], header[9]
+    segment = struct.Struct(_byte_order(path) + ELF64_SEGMENT)
+    if entry_size < segment.size:
+        return []
+    data = _read(path, table, entry_size * count)
+    segments = []
+    for start in range(0, len(data) - segment.size + 1, entry_size):
+        kind, _, begin, _, _, length, _, _ = segment.unpack_from(data, start)
+        segments.append((kind, begin, length))
+    return segments
+
+
+def _notes(data: bytes, order: str) -> Iterator[tuple[bytes, int, bytes]]:
+    note = struct.Struct(order + "III")
+    position = 0
+    while position + note.size <= len(data):
+        name_size, size, kind = note.unpack_from(data, position)
+        name = position + note.size
+        begin = name + (name_size + 3 & ~3)
+        yield data[name : name + name_size], kind, data[begin : begin + size]
+        position = begin + (size + 3 & ~3)

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+``struct mem_section``: the sections (128 MiB on x86-64) by which SPARSEMEM knows what memory there
+is.
+
+Read root by root (a page of 256 sections each), so that the 65,536 sections of 8 TiB take a few
+hundred reads. What cannot be read is counted, and its sections are missing.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from drgn import Program, TypeKind, sizeof
+from kernel_arrays import Gaps, read_array, struct_dtype
+from numpy.typing import NDArray
+
+SECTION_MARKED_PRESENT = 1
+# The other flags of section_mem_map (include/linux/mmzone.h), by their enumerators: a kernel that
+# does not have one never sets the flag.
+FLAGS = {
+    "online": "SECTION_IS_ONLINE_BIT",
+    "early": "SECTION_IS_EARLY_BIT",  # present when the machine booted
+    "device": "SECTION_TAINT_ZONE_DEVICE_BIT",
+    "preinit": "SECTION_IS_VMEMMAP_PREINIT_BIT",  # mapped for boot-time gigantic pages at once
+}
+
+
+@dataclass(frozen=True)
+class Sections:
+    """The present sections, ascending."""
+
+    numbers: NDArray[np.int64]
+    maps: NDArray[np.uint64]  # section_mem_map: an address, and flags in its low bits
+    usages: NDArray[np.uint64]  # addresses of their struct mem_section_usage
+    pages: int  # in a section
+    root_bytes: int  # what the array of sections and the array of its roots take
+    bits: dict[str, int]  # keys of FLAGS to bit masks
+
+    def has(self, flag: str) -> NDArray[np.bool_]:
+        """Which sections have a flag, a key of :data:`FLAGS`."""
+        return np.asarray((self.maps & np.uint64(self.bits.get(flag, 0))) != 0)
+
+
+def present_sections(prog: Program, gaps: Gaps) -> Sections:
+    """
+    All present sections.
+
+    :raises LookupError: the kernel is built without SPARSEMEM.
+    """
+    type_ = prog.type("struct mem_section")
+    dtype = struct_dtype(type_, {"map": "section_mem_map", "usage": "usage"})
+    per_root = prog["SECTIONS_PER_ROOT"].value_()
+    roots, root_bytes = _roots(prog, gaps)
+    numbers, maps, usages = [], [], []
+    for number, address in roots:
+        root_bytes += per_root * sizeof(type_)
+        for first, array in read_array(prog, address, per_root, dtype, gaps):
+            present = np.flatnonzero(array["map"] & np.uint64(SECTION_MARKED_PRESENT))
+            numbers.append(number * per_root + first + present)
+            maps.append(array["map"][present])
+            usages.append(array["usage"][present])
+    bits = {}
+    for flag, enumerator in FLAGS.items():
+        try:
+            bits[flag] = 1 << int(prog.constant(enumerator).value_())
+        except LookupError:
+            continue
+    return Sections(
+        np.concatenate([np.empty(0, np.int64), *numbers]),
+        np.concatenate([np.empty(0, np.uint64), *maps]),
+        np.concatenate([np.empty(0, np.uint64), *usages]),
+        1 << (prog["SECTION_SIZE_BITS"].value_() - prog["PAGE_SHIFT"].value_()),
+        root_bytes,
+        bits,
+    )
+
+
+def _roots(prog: Program, gaps: Gaps) -> tuple[list[tuple[int, int]], int]:
+    """(Number, address) of each root there is, and the bytes of the array of their addresses."""
+    mem_section = prog["mem_section"]
+    count = prog["NR_SECTION_ROOTS"].value_()
+    if mem_section.type_.unaliased().kind is not TypeKind.POINTER:
+        # CONFIG_SPARSEMEM_EXTREME=n: all roots are one array of arrays, with one section each.
+        first = mem_section[0].address_of_().value_()
+        size = sizeof(mem_section[0])
+        return [(number, first + number * size) for number in range(count)], 0
+    pointer: np.dtype[Any] = np.dtype(np.uint64)
+    roots = []
+    for first, addresses in read_array(prog, mem_section.value_(), count, pointer, gaps):
+        # The array is all zeros but for its first few of up to 131,072.
+        for at in np.flatnonzero(addresses).tolist():
+            roots.append((first + at, int(addresses[at])))
+    return roots, count * pointer.itemsize

@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Memory about memory: what struct pages, ``page_ext``, sections and the vmemmap's page tables take
+together, held against ``nr_memmap_pages`` and ``nr_memmap_boot_pages`` of /proc/vmstat.
+
+Each frame that struct pages lie on has a struct page of its own, whose flags say where it came
+from: from the boot allocator (``PG_reserved``), later from the buddy allocator, or out of the very
+memory that it describes (``PG_vmemmap_self_hosted``, altmaps). Those of the frames that HVO shares
+are in ``zone.vmemmap_tails`` (7.1 and later). Costs a read for each run of such frames.
+
+Cannot know: what a kernel without these counters (before 6.12) says itself; there is no remainder
+then.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from device_pagemaps import PagemapRange
+from drgn import Program, sizeof
+from kernel_arrays import Gaps
+from numpy.typing import NDArray
+from page_ext import page_ext_ranges, page_ext_size
+from pageblocks import pageblock_bits, pageblock_order
+from rows import column
+from vmemmap import Leaves, Memmap, VmemmapScan, page_flags
+from zones import for_each_zone
+
+BOOT, LATER = "nr_memmap_boot_pages", "nr_memmap_pages"
+# Where frames of the vmemmap come from.
+ORIGINS = ("boot", "later", "self-hosted", "altmap", "shared tails", "unknown")
+
+
+@dataclass(frozen=True)
+class MetadataPart:
+    """One kind of memory about memory."""
+
+    part: str = column(key=True)
+    bytes: int = column(
+        unit="bytes", help="of page frames; of a remainder, what the counter has beyond the parts"
+    )
+    percent: float = column(unit="%", help="of the machine's memory (present pages of all zones)")
+    counted_in: str | None = column(help="the counter of /proc/vmstat that it is part of")
+    on_device: bool = column(help="takes a device's memory, not RAM")
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """What struct pages of the whole machine would take if all of it were used in one way."""
+
+    scheme: str = column(key=True)
+    page_bytes: int | None = column(unit="bytes", help="of the pages that it would be used in")
+    vmemmap_pages: int | None = column(
+        unit="pages", help="4 KiB pages that the struct pages of one such page fill"
+    )
+    kept_pages: int | None = column(unit="pages", help="of them, those that remain")
+    metadata_bytes: int = column(unit="bytes", help="that struct pages would take")
+    saved_bytes: int = column(unit="bytes")
+    saved_percent: float = column(unit="%", help="of the machine's memory")
+    formula: str = column(help="of saved_bytes; M is the machine's memory")
+
+
+class FrameOrigins:
+    """Where the frames of the vmemmap come from, in bytes; a taker of its walk."""
+
+    def __init__(self, prog: Program, pagemaps: list[PagemapRange]) -> None:
+        self.prog = prog
+        self.pagemaps = pagemaps
+        self.bytes = dict.fromkeys(ORIGINS, 0)
+        self.gaps = Gaps()
+        self.reserved = 1 << int(prog.constant("PG_reserved").value_())
+        try:
+            self.hosted = 1 << int(prog.constant("PG_vmemmap_self_hosted").value_())
+        except LookupError:
+            self.hosted = 0
+        self.tails: NDArray[np.int64] | None = None
+
+    def take(self, where: Memmap, leaves: Leaves) -> None:
+        if self.tails is None:
+            self.tails = shared_tails(self.prog, where)
+        first = np.flatnonzero(~leaves.reused)
+        order = np.argsort(leaves.frames[first], kind="stable")
+        frames, sizes = leaves.frames[first][order], leaves.sizes[first][order]
+        flags, known = page_flags(self.prog, where, frames, self.gaps)
+        device = np.zeros(len(frames), np.bool_)
+        for each in self.pagemaps:
+            if each.altmap:
+                device |= (frames >= each.start_pfn) & (frames < each.end_pfn)
+        tail = np.isin(frames, self.tails)
+        hosted = known & ((flags & np.uint64(self.hosted)) != 0)
+        boot = known & ((flags & np.uint64(self.reserved)) != 0)
+        left = np.ones(len(frames), np.bool_)
+        # In this order: self-hosted frames and a device's are marked as reserved, too.
+        for origin, which in (
+            ("shared tails", tail),
+            ("altmap", device),
+            ("self-hosted", hosted),
+            ("boot", boot),
+            ("later", known),
+            ("unknown", left),
+        ):
+            self.bytes[origin] += int(sizes[left & which].sum())
+            left &= ~which
+
+
+def shared_tails(prog: Program, where: Memmap) -> NDArray[np.int64]:
+    """
+    The frames of the struct pages that all tails of optimised huge pages share, one for each zone
+    and order ("mm/hugetlb: Remove fake head pages", v7.1); none on kernels before.
+    """
+    frames = []
+    if prog.type("struct zone").has_member("vmemmap_tails"):
+        for _, _, zone in for_each_zone(prog):
+            for page in zone.vmemmap_tails:
+                if address := page.value_():
+                    frames.append((address - where.base) // where.page_bytes)
+    return np.array(frames, np.int64)
+
+
+def memory_about_memory(
+    prog: Program, scan: VmemmapScan, origins: FrameOrigins
+) -> list[MetadataPart]:
+    """
+    All parts; with the counters of /proc/vmstat, where there are any, and what they have beyond.
+
+    The bytes of a counter's parts and of its remainder add up to the counter.
+    """
+    total = present_bytes(prog)
+    page = 1 << scan.memmap.page_shift
+    sections = scan.memmap.sections
+    usage = _usage_bytes(prog, scan.memmap)
+    rows: list[MetadataPart] = []
+
+    def add(part: str, size: int, counted_in: str | None, on_device: bool = False) -> None:
+        rows.append(MetadataPart(part, size, _percent(size, total), counted_in, on_device))
+
+    found = origins.bytes
+    add("struct page, allocated at boot", found["boot"], BOOT)
+    add("struct page, allocated since", found["later"], LATER)
+    add("struct page, in the hot-added memory itself", found["self-hosted"], LATER)
+    add("struct page, on the device (altmap)", found["altmap"], LATER, True)
+    add("struct page, shared by HVO's tails", found["shared tails"], None)
+    if found["unknown"]:
+        add("struct page, origin not readable", found["unknown"], None)
+    add("page_ext", _page_ext_bytes(prog), LATER)
+    add("mem_section", sections.root_bytes, None)
+    add("mem_section_usage (pageblock types)", usage * len(sections.numbers), None)
+    tables = sum(row.tables for row in scan.mappings) * page
+    add("page tables of the vmemmap", tables, None)
+    for counter in (BOOT, LATER):
+        try:
+            counted = prog.variable(counter).counter.value_() * page
+        except LookupError:
+            continue
+        parts = sum(row.bytes for row in rows if row.counted_in == counter)
+        add(f"remainder of {counter}", counted - parts, counter)
+    return rows
+
+
+def _percent(part: int, whole: int) -> float:
+    return 100 * part / whole if whole else 0.0
+
+
+def present_bytes(prog: Program) -> int:
+    """The machine's memory: present pages of all zones, so without devices."""
+    pages = sum(zone.present_pages.value_() for _, _, zone in for_each_zone(prog))
+    return int(pages) << int(prog["PAGE_SHIFT"].value_())
+
+
+def _usage_bytes(prog: Program, where: Memmap) -> int:
+    """``mem_section_usage_size()``: of one section."""
+    bits, _ = pageblock_bits(prog)
+    flags = (where.sections.pages >> pageblock_order(prog)) * bits
+    return int(sizeof(prog.type("struct mem_section_usage")) + -(-flags // 64) * 8)
+
+
+def _page_ext_bytes(prog: Program) -> int:
+    try:
+        size = page_ext_size(prog)
+        return int(sum((each.end_pfn - each.start_pfn) * size for each in page_ext_ranges(prog)))
+    except LookupError:
+        return 0  # built without
+
+
+def what_if(total: int, page_shift: int, page_bytes: int, now: int | None) -> list[WhatIf]:
+    """
+    The table for a machine of *total* bytes.
+
+    :param page_bytes: sizeof(struct page).
+    :param now: bytes of struct pages that are saved now, if known.
+    """
+    page = 1 << page_shift
+    all_of_it = total // page * page_bytes
+    rows = [
+        WhatIf(
+            "no struct page at all",
+            None,
+            None,
+            0,
+            0,
+            all_of_it,
+            _percent(all_of_it, total),
+            f"M / {page:,} x {page_bytes}",
+        )
+    ]
+    for levels in (1, 2):
+        size = page << (levels * (page_shift - 3))
+        fills = size // page * page_bytes // page
+        for kept, who in ((2, "device-dax"), (1, "hugetlb with HVO")):
+            saved = total * max(fills - kept, 0) * page // size
+            rows.append(
+                WhatIf(
+                    f"{_size(size)} pages, {who}",
+                    size,
+                    fills,
+                    kept,
+                    all_of_it - saved,
+                    saved,
+                    _percent(saved, total),
+                    f"M / {_size(size)} x ({fills:,} - {kept}) x {_size(page)}",
+                )
+            )
+    if now is not None:
+        rows.append(
+            WhatIf(
+                "as it is now",
+                None,
+                None,
+                None,
+                all_of_it - now,
+                now,
+                _percent(now, total),
+                "entries of the vmemmap whose frame another entry has too",
+            )
+        )
+    return rows
+
+
+def _size(size: int) -> str:
+    for shift, unit in ((30, "GiB"), (20, "MiB")):
+        if size >> shift:
+            return f"{size >> shift} {unit}"
+    return f"{size >> 10} KiB"
+
+
+if __name__ == "__main__":
+    from device_pagemaps import pagemap_ranges
+    from terminal import run_script
+    from vmemmap import scan_vmemmap
+
+    def tables(prog: Program) -> list[tuple[str, type, list[Any]]]:
+        origins = FrameOrigins(prog, pagemap_ranges(prog)[0])
+        scan = scan_vmemmap(prog, (origins.take,))
+        where = scan.memmap
+        saved = sum(row.reused_bytes for row in scan.zones if row.zone != "Device")
+        table = what_if(present_bytes(prog), where.page_shift, where.page_bytes, saved)
+        return [
+            ("Memory about memory", MetadataPart, memory_about_memory(prog, scan, origins)),
+            ("What if", WhatIf, table),
+        ]
+
+    run_script(tables)

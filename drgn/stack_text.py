@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+A stack as the kernel prints it: lines of `` symbol+0x1/0x2 [module]``, leaf first.
+
+``stack_depot_snprint()`` (``lib/stackdepot.c``, read at 6.1, 6.12, 7.2 and 7.3): ``%pS`` behind as
+many spaces as it is told to, one in all of page_owner's files.
+"""
+
+from __future__ import annotations
+
+import re
+
+NAMES = bytes(set(range(256)) - set(b" \n[];"))
+OFFSET = re.compile(rb"\+0x[0-9a-f]+/0x[0-9a-f]+")
+
+
+def is_stack(text: bytes) -> bool:
+    """
+    Whether text is lines of `` symbol+0x1/0x2 [module]``, or `` 0xaddress`` (``%pS``), as far as
+    the bytes between them tell; two records run into each other are not.
+    """
+    # What is left of a line: its beginning and end, and a module's brackets.
+    shape = text.translate(None, NAMES)
+    modules = shape.count(b"[")
+    if modules:
+        shape = shape.replace(b"  []\n", b" \n")
+        if not modules == text.count(b"]\n") == text.count(b" ["):
+            return False
+    lines = len(shape) // 2
+    return (
+        lines > 0
+        and shape == b" \n" * lines
+        and text.startswith(b" ")
+        and text.count(b"\n ") == lines - 1
+        and b" \n" not in text
+    )
+
+
+def folded(stack: bytes) -> str:
+    """
+    A printed stack, leaf first, as ``root;…;leaf`` without offsets.
+    """
+    frames = OFFSET.sub(b"", stack).decode("utf-8", "backslashreplace").split("\n")
+    return ";".join(frame[1:] for frame in reversed(frames) if frame)
+
+
+def stack_id(stack: bytes) -> int:
+    """
+    A number for a stack that the kernel printed without a handle: 48 bits of a hash of its text.
+
+    Offsets are part of the text, as they are of what a handle stands for. Beyond 2^48, where no
+    handle is (32 bits), and below 2^53, so that every reader of JSON keeps it.
+    """
+    from hashlib import blake2b
+
+    return int.from_bytes(blake2b(stack, digest_size=6).digest(), "big") | 1 << 48
+
+
+def allocator(stack: bytes, *, slab: bool = False) -> bytes:
+    """Which allocator the pages were for: ``slab``, ``vmalloc``, ``percpu`` or ``pages``."""
+    if slab or b" allocate_slab+" in stack or b" alloc_slab_page+" in stack:
+        return b"slab"
+    if b" __vmalloc_node_range" in stack:
+        return b"vmalloc"
+    return b"percpu" if b" pcpu_alloc" in stack else b"pages"

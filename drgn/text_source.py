@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+A file of text to read: plain or compressed, or standard input; and which of page_owner's it is.
+
+Nothing is read that is not asked for. A decompressor is a process of its own, on another CPU.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # not at run time: reading a hundred small files takes as long as these imports
+    from collections.abc import Iterator
+    from typing import IO, Any
+
+# Stays in a CPU's cache; and from 30,000 bytes on, bytes.find() prepares itself for long searches,
+# which takes longer than to find the end of a record.
+CHUNK_BYTES = 24 << 10
+PEEK_BYTES = 64 << 10
+MAGIC_BYTES = 6
+MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"\xfd7zXZ\x00": "xz"}
+
+
+class TextError(ValueError):
+    """The file cannot be read as page_owner's text. One line, for the user."""
+
+
+class Source:
+    """
+    Bytes to read, compressed or not.
+
+    :ivar name: for messages.
+    :ivar size: in bytes as stored, 0 if unknown.
+    :ivar plain: a file that several processes can read parts of.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.name = "standard input" if path == "-" else path
+        self._program: Any = None
+        file = os.dup(0) if path == "-" else path
+        raw: IO[bytes] = open(file, "rb", buffering=0)  # noqa: SIM115 (closed by close())
+        self._raw = raw
+        self.head = _read_at_least(raw, MAGIC_BYTES)
+        self.size = os.fstat(raw.fileno()).st_size
+        regular = path != "-" and self.size > 0
+        self.plain = regular
+        program = next((p for magic, p in MAGIC.items() if self.head.startswith(magic)), None)
+        self._stream: IO[bytes] = raw
+        if program is not None:
+            self.plain = False
+            self._stream = self._decompressed(program, seekable=regular)
+            self.head = b""
+
+    def _decompressed(self, program: str, *, seekable: bool) -> IO[bytes]:
+        """What a decompressor makes of the file: another process, on another CPU."""
+        import shutil
+        import subprocess
+
+        if shutil.which(program) is None:
+            self._raw.close()
+            raise TextError(
+                f"{self.name}: compressed with {program}, which is not installed; "
+                f"install the package '{program}' or decompress the file elsewhere"
+            )
+        if not seekable:
+            self._raw.close()
+            raise TextError(
+                f"{self.name}: compressed; decompress it before: {program} -dc FILE | mmscope …"
+            )
+        self._raw.seek(0)
+        self._program = subprocess.Popen(
+            [program, "-dc"],
+            stdin=self._raw,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+        )
+        stream: IO[bytes] = self._program.stdout
+        return stream
+
+    def peek(self) -> bytes:
+        """The beginning, a whole record if there is one; it stays to be read."""
+        while (
+            b"\n\n" not in self.head
+            and len(self.head) < PEEK_BYTES
+            and (more := self._stream.read(PEEK_BYTES))
+        ):
+            self.head += more
+        return self.head
+
+    def position(self) -> int:
+        """Bytes of the file read so far, as stored; 0 if unknown."""
+        try:
+            return os.lseek(self._raw.fileno(), 0, os.SEEK_CUR)
+        except OSError:
+            return 0
+
+    def chunks(self, size: int = CHUNK_BYTES) -> Iterator[bytes]:
+        """
+        All bytes, in pieces of at most that size.
+
+        :raises TextError: the decompressor fails.
+        """
+        if self.head:
+            yield self.head
+        while chunk := self._stream.read(size):
+            yield chunk
+        if self._program is not None:
+            words = self._program.stderr.read().decode("utf-8", "replace").strip()
+            if code := self._program.wait():
+                raise TextError(
+                    f"{self.name}: damaged: {words or f'decompressor ended with {code}'}"
+                )
+
+    def close(self) -> None:
+        if self._program is not None:
+            self._program.kill()
+            self._program.wait()
+            self._program.stdout.close()
+            self._program.stderr.close()
+        self._raw.close()
+
+    def __enter__(self) -> Source:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _read_at_least(stream: IO[bytes], size: int) -> bytes:
+    data = b""
+    while len(data) < size and (more := stream.read(PEEK_BYTES)):
+        data += more
+    return data
+
+
+KIND = re.compile(rb"^(?:Page allocated via order |nr_base_pages: |handle: -?[0-9]+\n(n?))", re.M)
+
+
+def recognise(data: bytes) -> str | None:
+    """
+    Which of the files this is the beginning of: ``page_owner``, ``show_stacks``, ``show_handles``
+    or ``show_stacks_handles``; None if none of them.
+    """
+    match = KIND.search(data)
+    if match is None:
+        return None
+    if match.group().startswith(b"Page"):
+        return "page_owner"
+    if match.group().startswith(b"nr_"):
+        return "show_stacks"
+    return "show_handles" if match.group(1) else "show_stacks_handles"
+
+
+def recognise_source(source: Source) -> str:
+    """
+    Which of the files a source is.
+
+    :raises TextError: none of them.
+    """
+    kind = recognise(source.peek())
+    if kind is None:
+        empty = "" if source.head else ": it is empty (is page_owner=on on the command line?)"
+        raise TextError(
+            f"{source.name}: not a page_owner, show_stacks, show_handles or "
+            f"show_stacks_handles file{empty}"
+        )
+    return kind

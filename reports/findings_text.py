@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The findings on the terminal."""
+
+import itertools
+from collections.abc import Iterable
+
+from hostile_text import visible
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+from terminal import PlainConsole
+
+from reports.findings import Verdict
+
+
+def print_findings(verdict: Verdict, *, everything: bool) -> None:
+    """The findings on the terminal, worst first; what could not be checked is always said."""
+    console = PlainConsole(highlight=False, markup=False, emoji=False)
+    styles = {"critical": "bold red", "warning": "bold yellow", "notice": "bold cyan"}
+    if not verdict.found:
+        nothing = "Nothing found." if verdict.clear else "Nothing could be checked."
+        console.print(nothing, style="bold")
+    # Several rows of one finding share most of their words: these are said once, after the last.
+    for _, group in itertools.groupby(verdict.found, key=lambda f: (f.id, f.severity)):
+        findings = list(group)
+        for finding in findings:
+            title = Text(f"{finding.severity.upper():8} ", style=styles[finding.severity])
+            console.print(title.append(visible(finding.title), style="bold"))
+            _print_labelled(console, "saw", [finding.saw])
+        _print_labelled(console, "why", dict.fromkeys(f.why for f in findings))
+        _print_labelled(console, "next", dict.fromkeys(s for f in findings for s in f.next))
+        console.print()
+    if everything:
+        for _, title_text in verdict.clear:
+            console.print(f"{'ok':8} {title_text}")
+    by_reason: dict[str, list[str]] = {}
+    for item in verdict.not_checked:
+        by_reason.setdefault(item.reason, []).append(item.title)
+    for reason, titles in by_reason.items():
+        console.print(Text(visible(f"Not checked, since {reason}:")))
+        _print_labelled(console, "", titles)
+
+
+def _print_labelled(console: Console, label: str, texts: Iterable[str]) -> None:
+    """Paragraphs with a hanging indent, the first with its label."""
+    body = Table.grid(padding=(0, 1))
+    body.add_column(width=8, justify="right", style="dim")
+    body.add_column()
+    for text in texts:
+        body.add_row(label, Text(visible(text)))
+        label = ""
+    console.print(body)

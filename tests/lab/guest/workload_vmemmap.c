@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later
+// What struct page costs, and what can be saved of it: huge pages taken into the pool before and after HVO is switched
+// on, some of them mapped, reserved and surplus; huge pages in a hot-added memory block that hosts its own struct pages;
+// persistent memory as device-dax, with its struct pages in RAM (the tails of a 2 MiB page share a page) and on the
+// device itself, and as a raw pmem disk. What the counters say around each step is noted.
+//
+// The machine: a DIMM of one memory block on node 0, whose other zones are DMA and DMA32, so that huge pages asked of
+// that node come from the DIMM first; three stretches of whole sections that memmap=…!… declares persistent.
+#include "guest.h"
+
+#include <errno.h>
+#include <glob.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define POOL(node) "/sys/devices/system/node/node" #node "/hugepages/hugepages-2048kB/nr_hugepages"
+#define GIGANTIC "/sys/kernel/mm/hugepages/hugepages-1048576kB/nr_hugepages"
+#define HVO "/proc/sys/vm/hugetlb_optimize_vmemmap"
+
+#define BEFORE_HVO 40  // huge pages of node 1 that are in the pool when HVO is switched on
+#define POOL_PAGES 240
+#define DIMM_PAGES 16
+#define TOUCHED 10
+#define SURPLUS 3
+
+static const char *const always_recorded[] = {
+	HVO,
+	"/sys/module/memory_hotplug/parameters/memmap_on_memory",
+	"/sys/devices/system/node/node*/hugepages/*/*",
+	"/sys/devices/system/memory/block_size_bytes",
+	"/sys/devices/system/memory/memory*/state",
+	"/sys/bus/nd/devices/*/resource",
+	"/sys/bus/nd/devices/*/size",
+	"/sys/bus/nd/devices/*/mode",
+	"/sys/bus/nd/devices/*/align",
+	"/sys/bus/dax/devices/*/resource",
+	"/sys/bus/dax/devices/*/align",
+	"/sys/bus/dax/devices/*/size",
+};
+
+static void record(void)
+{
+	char text[64];
+	glob_t found;
+
+	for (size_t i = 0; i < ARRAY_SIZE(always_recorded); i++) {
+		if (glob(always_recorded[i], 0, NULL, &found))
+			continue;
+		// A file that cannot be read now (an attribute of a device that was not set up) says nothing.
+		for (size_t j = 0; j < found.gl_pathc; j++)
+			if (read_file(found.gl_pathv[j], text, sizeof(text)) > 0)
+				truth_add(found.gl_pathv[j]);
+		globfree(&found);
+	}
+}
+
+// What the counters say now, under the name of what comes next.
+static void note(const char *stage)
+{
+	static const char *const files[] = { "/proc/vmstat", "/proc/meminfo", "/proc/zoneinfo" };
+	char name[128];
+
+	write_file("/proc/sys/vm/stat_refresh", "1");
+	for (size_t i = 0; i < ARRAY_SIZE(files); i++) {
+		snprintf(name, sizeof(name), "/stages/%s%s", stage, strrchr(files[i], '/'));
+		truth_note(files[i], name);
+	}
+	say("%s: MemFree %ld kB, nr_memmap %ld, at boot %ld", stage, number_in("/proc/meminfo", "MemFree"),
+	    number_in("/proc/vmstat", "nr_memmap_pages"), number_in("/proc/vmstat", "nr_memmap_boot_pages"));
+}
+
+static void expect(const char *path, long wanted)
+{
+	char text[64];
+
+	read_file(path, text, sizeof(text));
+	if (strtol(text, NULL, 0) != wanted)
+		fail("%s is %s, not %ld", path, text, wanted);
+}
+
+static void set_pool(const char *path, long pages)
+{
+	set_number(path, pages);
+	expect(path, pages);
+}
+
+// A kernel that does not put hot-added memory online by itself (6.1) is told to; its device comes with the bus scan.
+static void dimm_online(void)
+{
+	glob_t found;
+
+	if (glob("/sys/devices/system/memory/memory*/state", 0, NULL, &found))
+		fail("no memory blocks");
+	for (size_t i = 0; i < found.gl_pathc; i++) {
+		char state[16];
+		read_file(found.gl_pathv[i], state, sizeof(state));
+		if (!strcmp(state, "offline\n"))
+			write_file(found.gl_pathv[i], "online");
+	}
+	globfree(&found);
+}
+
+static void hold_huge_pages(void)
+{
+	size_t rest = (POOL_PAGES + DIMM_PAGES - TOUCHED + SURPLUS) * HUGE;
+	int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB;
+	char *touched = mmap(NULL, TOUCHED * HUGE, PROT_READ | PROT_WRITE, flags, -1, 0);
+
+	if (touched == MAP_FAILED)
+		fail("mmap of huge pages: %s", strerror(errno));
+	touch(touched, TOUCHED * HUGE, HUGE);
+	// All others, and more than the pool has, are promised but not touched.
+	if (mmap(NULL, rest, PROT_READ | PROT_WRITE, flags, -1, 0) == MAP_FAILED)
+		fail("mmap of surplus huge pages: %s", strerror(errno));
+}
+
+// Makes a region's namespace a device-dax with pages of 2 MiB, as ndctl does it.
+static void make_dax(int region, const char *mode)
+{
+	char path[128], seed[32], text[64];
+	static const char uuid[] = "4d4d5343-4f50-4500-8000-00000000000%d";
+
+	snprintf(path, sizeof(path), "/sys/bus/nd/devices/namespace%d.0/driver/unbind", region);
+	snprintf(text, sizeof(text), "namespace%d.0", region);
+	if (!access(path, F_OK))
+		write_file(path, text);
+	snprintf(text, sizeof(text), "dax-%d-unbound", region);
+	note(text);
+	snprintf(path, sizeof(path), "/sys/bus/nd/devices/region%d/dax_seed", region);
+	if (read_file(path, seed, sizeof(seed)) <= 0)
+		fail("no %s: is the memory persistent?", path);
+	seed[strcspn(seed, "\n")] = 0;
+	snprintf(path, sizeof(path), "/sys/bus/nd/devices/%s/uuid", seed);
+	snprintf(text, sizeof(text), uuid, region);
+	write_file(path, text);
+	snprintf(path, sizeof(path), "/sys/bus/nd/devices/%s/mode", seed);
+	write_file(path, mode);
+	snprintf(path, sizeof(path), "/sys/bus/nd/devices/%s/align", seed);
+	write_file(path, "2097152");
+	snprintf(path, sizeof(path), "/sys/bus/nd/devices/%s/namespace", seed);
+	snprintf(text, sizeof(text), "namespace%d.0", region);
+	write_file(path, text);
+	write_file("/sys/bus/nd/drivers/dax_pmem/bind", seed);
+	snprintf(text, sizeof(text), "dax-%d-%s", region, mode);
+	note(text);
+}
+
+void workload_vmemmap(void)
+{
+	mkdir("/stages", 0755);
+	note("start");
+	dimm_online();
+	set_pool(POOL(1), BEFORE_HVO);
+	note("hvo-off");
+	write_file(HVO, "1");
+	set_pool(POOL(1), POOL_PAGES);
+	note("hvo-on");
+	set_pool(POOL(0), DIMM_PAGES);
+	note("dimm");
+	set_number("/proc/sys/vm/nr_overcommit_hugepages", SURPLUS);
+	keep_child("huge pages", hold_huge_pages);
+	make_dax(1, "ram");
+	make_dax(2, "pmem");
+	note("end");
+	record();
+}
+
+// HVO from the start: pools of both sizes that are filled while the machine boots.
+void workload_vmemmap_boot(void)
+{
+	note("start");
+	expect(GIGANTIC, 1);
+	record();
+}

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+The same machine in every format a vmcore comes in: the same tables, cell by cell. What makedumpfile
+leaves out is said, and costs no number, since the kernel's own data stays.
+"""
+
+import gzip
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import Lab
+from core_file import left_out, missing_bytes, read_kdump
+from dump_formats import makedumpfile, plain_elf
+
+from reports.bundle import Bundle
+
+ROOT = Path(__file__).resolve().parents[2]
+# zlib, lzo, ELF; with everything, without zero pages, without all that can be left out.
+FORMATS = {
+    "zlib": ["-c", "-d", "0"],
+    "lzo-1": ["-l", "-d", "1"],
+    "zlib-31": ["-c", "-d", "31"],
+    "elf-31": ["-E", "-d", "31"],
+}
+
+
+def collect(lab: Lab, core: Path, bundle: Path, *only: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [
+            *(sys.executable, "-m", "reports.command", "collect", "--core", core, "-o", bundle),
+            *("--symbols", lab.capture.vmlinux, *only),
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    path = tmp_path_factory.mktemp("formats")
+    yield path
+    shutil.rmtree(path)  # gigabytes
+
+
+@pytest.fixture(scope="module")
+def elf(lab: Lab, folder: Path) -> Path:
+    return plain_elf(lab.capture.vmcore, folder / "elf")
+
+
+@pytest.fixture(scope="module")
+def tables(lab: Lab, folder: Path) -> dict[str, bytes]:
+    """What the vmcore as QEMU wrote it gives."""
+    result = collect(lab, lab.capture.vmcore, folder / "bundle")
+    assert result.returncode == 0, result.stderr
+    return contents(folder / "bundle")
+
+
+def contents(bundle: Path) -> dict[str, bytes]:
+    """Every table but the one with the seconds that it took."""
+    return {
+        path.name: path.read_bytes()
+        for path in bundle.iterdir()
+        if path.name not in ("sections.csv", "datapackage.json")
+    }
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_format_gives_the_same_tables(
+    lab: Lab, elf: Path, folder: Path, tables: dict[str, bytes], name: str
+) -> None:
+    core = folder / name
+    makedumpfile(*FORMATS[name], elf, core)
+    result = collect(lab, core, folder / f"bundle-{name}")
+    assert result.returncode == 0, result.stderr
+    assert contents(folder / f"bundle-{name}") == tables
+    whole = Bundle(folder / "bundle")
+    bundle = Bundle(folder / f"bundle-{name}")
+    assert [(s.section, s.status) for s in bundle.sections] == [
+        (s.section, s.status) for s in whole.sections
+    ]
+    kdump = read_kdump(core)
+    if kdump is None:
+        assert name == "elf-31"
+    else:
+        assert (kdump.dump_level, kdump.split) == (int(FORMATS[name][-1]), False)
+        assert missing_bytes(core) == 0
+        assert bundle.target.get("left_out") == left_out(core)
+        assert ("left_out" in bundle.target) == (kdump.dump_level == 31)
+
+
+def test_a_dump_that_was_cut_short_says_by_how_much(lab: Lab, elf: Path, folder: Path) -> None:
+    core = folder / "cut"
+    makedumpfile("-c", "-d", "31", elf, core)
+    size = core.stat().st_size
+    missing = [0]
+    for share in (0.99, 0.7, 0.2):
+        os.truncate(core, int(size * share))
+        missing.append(missing_bytes(core))
+    assert missing == sorted(set(missing))
+    result = collect(lab, core, folder / "bundle-cut")
+    assert result.returncode == 1 and "Traceback" not in result.stderr
+    assert f"{missing[-1]:,} bytes of the machine's memory lie behind the end" in result.stderr
+    assert str(Bundle(folder / "bundle-cut").target["truncated"]).startswith(f"{missing[-1]:,}")
+
+
+def test_what_has_to_be_unpacked_first_names_the_command(lab: Lab, elf: Path, folder: Path) -> None:
+    parts = [folder / "part-1", folder / "part-2"]
+    makedumpfile("--split", "-c", "-d", "31", elf, *parts)
+    with (folder / "flat").open("wb") as flat:
+        subprocess.run(
+            ["makedumpfile", "-F", "-c", "-d", "31", elf], stdout=flat, stderr=-3, check=True
+        )
+    (folder / "core.gz").write_bytes(gzip.compress(parts[1].read_bytes(), 1))
+    for path, command in (
+        (parts[0], "makedumpfile --reassemble"),
+        (folder / "flat", "makedumpfile -R"),
+        (folder / "core.gz", "gunzip"),
+    ):
+        result = collect(lab, path, folder / "none")
+        assert result.returncode == 3
+        assert len(result.stderr.splitlines()) == 1 and command in result.stderr
+        assert not (folder / "none").exists()
+    # Both do what they are said to.
+    makedumpfile("--reassemble", *parts, folder / "joined")
+    assert read_kdump(folder / "joined") and missing_bytes(folder / "joined") == 0
+    with (folder / "flat").open("rb") as flat:
+        subprocess.run(["makedumpfile", "-R", folder / "rebuilt"], stdin=flat, check=True)
+    assert missing_bytes(folder / "rebuilt") == 0

@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+``make soak``: a vmcore damaged in a thousand ways, and what is made of each.
+
+A seed chooses some pages of the machine (struct pages, slab objects, page tables, the kernel's
+data, or any) and what happens to them: bits that flip, pages of zeros, ones or noise, pages that
+change places, pages that cannot be read. The vmcore itself is not touched: drgn is told of other
+memory in their place. Then everything runs that runs for a user: the sections, the findings, the
+report.
+
+Nothing of that may end with a traceback, hang, or grow without bound. A section may fail for want
+of what is damaged, in words of its own; an exception that nobody expected is a defect, and is
+counted as one. Each seed is a process of its own.
+
+Costs: about 10 s of CPU a seed.
+
+    python tests/soak.py --seeds 1000
+    python tests/soak.py --only 17          # one seed, with its tracebacks
+"""
+
+import argparse
+import collections
+import concurrent.futures
+import json
+import os
+import random
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT / "drgn"), str(ROOT / "tests"), str(ROOT / "tests/lab"), str(ROOT)]
+
+from drgn import FaultError, Program  # noqa: E402
+from drgn.helpers.linux.mm import PageSlab, follow_phys, pfn_to_page  # noqa: E402
+from drgn.helpers.linux.pid import for_each_task  # noqa: E402
+
+PAGE = 4096
+SECONDS = 180
+# More than any whole vmcore of the lab takes.
+MEMORY_BYTES = 3 << 30
+TABLE_BITS = 0x000F_FFFF_FFFF_F000
+
+
+def frames(prog: Program, dice: random.Random, kind: str) -> Iterator[int]:
+    """Physical addresses of pages of a kind, without end."""
+    first, last = prog["min_low_pfn"].value_(), prog["max_pfn"].value_()
+    kernel = prog["init_mm"].address_of_()
+    begin, end = (prog.symbol(name).address for name in ("_sdata", "_end"))
+    tasks = [task for task in for_each_task(prog) if task.mm]
+    while True:
+        try:
+            pfn = dice.randrange(first, last)
+            if kind == "any":
+                prog.read(pfn * PAGE, 8, True)
+                yield pfn * PAGE
+            elif kind == "struct page":
+                yield follow_phys(kernel, pfn_to_page(prog, pfn)).value_() & -PAGE
+            elif kind == "slab":
+                if PageSlab(pfn_to_page(prog, pfn)):
+                    yield pfn * PAGE
+            elif kind == "data":
+                yield follow_phys(kernel, dice.randrange(begin, end)).value_() & -PAGE
+            elif kind == "page table":
+                task = dice.choice(tasks)
+                table = follow_phys(kernel, task.mm.pgd).value_()
+                for _ in range(dice.randrange(4)):
+                    entries = [
+                        entry & TABLE_BITS
+                        for offset in range(0, PAGE, 8)
+                        if (entry := prog.read_u64(table + offset, True)) & 0x81 == 1
+                    ]
+                    table = dice.choice(entries)
+                yield table
+        except (FaultError, IndexError):
+            continue
+
+
+KINDS = ("struct page", "slab", "data", "page table", "any")
+
+
+def damaged(prog: Program, seed: int) -> str:
+    """Damage some pages; says which and how."""
+    dice = random.Random(seed)
+    kind = dice.choice(KINDS)
+    how = dice.choice(("flips", "zeros", "ones", "noise", "swap", "unreadable"))
+    pages = frames(prog, dice, kind)
+    chosen = list({next(pages) for _ in range(dice.choice((1, 4, 30, 200)))})
+    contents = {page: prog.read(page, PAGE, True) for page in chosen}
+    for page, other in zip(chosen, [*chosen[1:], chosen[0]], strict=True):
+        data = bytearray(contents[page])
+        if how == "flips":
+            for _ in range(dice.choice((1, 8, 64))):
+                data[dice.randrange(PAGE)] ^= 1 << dice.randrange(8)
+        elif how == "zeros":
+            data = bytearray(PAGE)
+        elif how == "ones":
+            data = bytearray(b"\xff" * PAGE)
+        elif how == "noise":
+            data = bytearray(dice.randbytes(PAGE))
+        elif how == "swap":
+            data = bytearray(contents[other])
+
+        def read(
+            address: int, count: int, offset: int, physical: bool, data: bytes = bytes(data)
+        ) -> bytes:
+            if how == "unreadable":
+                raise FaultError("damaged", address)
+            return data[offset : offset + count]
+
+        prog.add_memory_segment(page, PAGE, read, True)
+    return f"{how} in {len(chosen)} pages, {kind}"
+
+
+def one(seed: int, core: Path, vmlinux: Path) -> dict[str, Any]:
+    """Everything a user would run, on a vmcore with a seed's damage."""
+    from target import describe, open_target
+
+    from reports import collect as collecting
+    from reports.bundle import Bundle, Writer
+    from reports.findings import evaluate
+    from reports.report import render
+    from reports.sections import Memory
+
+    prog = open_target(core, [vmlinux])
+    what = damaged(prog, seed)
+    defects = []
+
+    def explained(error: BaseException) -> str:
+        # What a section may raise in words of its own. An IndexError is a LookupError, too.
+        own = type(error) in (FaultError, LookupError, ValueError, collecting.DeadlineExceeded)
+        if not own or isinstance(error, collecting.DeadlineExceeded):
+            defects.append("".join(traceback.format_exception(error)))
+        return plainly(error)
+
+    plainly, collecting.explain = collecting.explain, explained
+    with tempfile.TemporaryDirectory(prefix="mmscope-soak.") as name:
+        path = Path(name) / "bundle"
+        with Writer(path) as writer:
+            sections = collecting.collect(Memory(prog), describe(prog, core.name), writer)
+        bundle = Bundle(path)
+        verdict = evaluate(bundle)
+        page = render(bundle, verdict)
+    return {
+        "what": what,
+        "sections": {section.section: section.status for section in sections},
+        "messages": {s.section: s.message for s in sections if s.status in ("failed", "partial")},
+        "findings": sorted({finding.id for finding in verdict.found}),
+        "not_checked": [item.reason for item in verdict.not_checked],
+        "page_bytes": len(page),
+        "defects": defects,
+    }
+
+
+def run(seed: int, core: Path, vmlinux: Path) -> dict[str, Any]:
+    """One seed in a process of its own."""
+    words = [sys.executable, __file__, "--one", str(seed), "--core", core, "--symbols", vmlinux]
+    begin = time.monotonic()
+    try:
+        done = subprocess.run(
+            words,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES,) * 2),
+        )
+        result = json.loads(done.stdout) if done.returncode == 0 else {"died": done.stderr[-3000:]}
+    except subprocess.TimeoutExpired:
+        result = {"died": f"hung: more than {SECONDS} s"}
+    return {"seed": seed, "seconds": time.monotonic() - begin, **result}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=1000)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--kernel", default="7.2")
+    parser.add_argument("--workload", default="fragment")
+    parser.add_argument("--only", type=int, help="one seed, all of what it does")
+    parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--core", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--symbols", type=Path, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.one is not None:
+        result = one(args.one, args.core, args.symbols)
+        result["peak_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+        print(json.dumps(result))
+        return 0
+    from capture import capture
+
+    taken = capture(args.kernel, args.workload, lambda line: print(line, file=sys.stderr))
+    if args.only is not None:
+        result = run(args.only, taken.vmcore, taken.vmlinux)
+        print("\n".join([*result.pop("defects", []), json.dumps(result, indent=1)]))
+        return 0
+    seeds = range(args.first, args.first + args.seeds)
+    statuses: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
+    defects: dict[str, list[int]] = collections.defaultdict(list)
+    peak, slowest = (0, 0), (0.0, 0)  # and whose
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        waiting = [pool.submit(run, seed, taken.vmcore, taken.vmlinux) for seed in seeds]
+        for number, future in enumerate(concurrent.futures.as_completed(waiting), 1):
+            result = future.result()
+            for section, status in result.get("sections", {}).items():
+                statuses[section][status] += 1
+            for words in [*result.get("defects", []), *filter(None, [result.get("died")])]:
+                defects["\n".join(words.strip().splitlines()[-4:])].append(result["seed"])
+            peak = max(peak, (result.get("peak_bytes", 0), result["seed"]))
+            slowest = max(slowest, (result["seconds"], result["seed"]))
+            if sys.stderr.isatty() or number % 50 == 0:
+                print(f"{number} of {len(seeds)}, {len(defects)} defects", file=sys.stderr)
+    names = ("ok", "partial", "absent", "failed")
+    print(f"{'section':20}" + "".join(f"{name:>9}" for name in names))
+    for section, counts in statuses.items():
+        print(f"{section:20}" + "".join(f"{counts[name]:9}" for name in names))
+    for words, found in defects.items():
+        print(f"\n{len(found)} times, seeds {found[:5]}:\n{words}")
+    print(
+        f"\n{len(seeds)} seeds, {sum(map(len, defects.values()))} defects, "
+        f"peak {peak[0] / 2**20:,.0f} MiB (seed {peak[1]}), "
+        f"slowest {slowest[0]:.0f} s (seed {slowest[1]})"
+    )
+    return 1 if defects else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,336 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+What struct pages cost: the arithmetic of the what-if table, which frames are shared, the pictures.
+"""
+
+import itertools
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from device_pagemaps import PagemapRange, PagemapsInPageTables
+from hugetlb import HugePages, read_pools, read_sizes
+from memory_metadata import what_if
+from page_table_entries import X86_64
+from vmemmap import Leaves, Memmap, _Totals
+from vmemmap_examples import ExamplesInPageTables, Wanted, wanted_examples
+
+from reports import vmemmap_pictures
+from reports.vmemmap_pictures import COLUMNS, MAX_CELLS, MAX_DRAWN, MAX_SECTIONS
+
+GIB, TIB, MIB = 1 << 30, 1 << 40, 1 << 20
+BASE = 0xFFFF_EA00_0000_0000
+SECTION_PAGES = 1 << 15
+
+
+def schemes(total: int, **given: Any) -> dict[str, Any]:
+    return {row.scheme: row for row in what_if(total, 12, 64, given.get("now"))}
+
+
+class TestWhatIf:
+    def test_a_terabyte_as_the_write_up_has_it(self) -> None:
+        """Minimizing struct page overhead: 16 GB a TB; 12 GB, 1.17 %, with pages of 2 MiB."""
+        rows = schemes(TIB)
+        assert rows["no struct page at all"].saved_bytes == 16 * GIB
+        assert rows["2 MiB pages, device-dax"].saved_bytes == 12 * GIB
+        assert round(rows["2 MiB pages, device-dax"].saved_percent, 2) == 1.17
+        assert rows["no struct page at all"].saved_percent == 1.5625
+
+    def test_a_terabyte_in_pages_of_1_gib(self) -> None:
+        """
+        Two of 4,096 pages remain: 16,376 MiB a TiB. The write-up's 16,368 MiB and 1.4986 % are
+        those of four, and of 1.5 % instead of 1.5625 %.
+        """
+        row = schemes(TIB)["1 GiB pages, device-dax"]
+        assert (row.vmemmap_pages, row.kept_pages) == (4096, 2)
+        assert row.saved_bytes == 16_376 * MIB
+        assert (TIB >> 30) * (4096 - 4) * 4096 == 16_368 * MIB
+        assert abs(1.5 * (4096 - 4) / 4096 - 1.4986) < 1e-4
+
+    def test_hvo_of_today_keeps_one_page(self) -> None:
+        rows = schemes(TIB)
+        assert rows["2 MiB pages, hugetlb with HVO"].saved_bytes == 14 * GIB
+        assert rows["1 GiB pages, hugetlb with HVO"].saved_bytes == 16_380 * MIB
+
+    @pytest.mark.parametrize("total", [0, 4096, 1536 * MIB, 64 * GIB, 1 << 52])
+    def test_parts_add_up_on_any_machine(self, total: int) -> None:
+        for row in what_if(total, 12, 64, 4096):
+            assert row.metadata_bytes + row.saved_bytes == total // 4096 * 64
+            assert 0 <= row.saved_percent <= 1.5625 or row.scheme == "as it is now"
+            assert row.formula
+
+    def test_a_struct_page_of_72_bytes_and_pages_of_64_kib(self) -> None:
+        rows = {row.scheme: row for row in what_if(TIB, 16, 72, None)}
+        assert rows["no struct page at all"].saved_bytes == (TIB >> 16) * 72
+        assert "512 MiB pages, device-dax" in rows and "as it is now" not in rows
+
+
+def leaves(frames: list[int], first: int = 0, writable: bool = True) -> Leaves:
+    """PTEs, from the *first* 4 KiB of struct pages on."""
+    count = len(frames)
+    return Leaves(
+        np.uint64(BASE) + np.arange(first, first + count, dtype=np.uint64) * np.uint64(4096),
+        np.array(frames, np.int64),
+        np.full(count, 4096, np.int64),
+        np.full(count, writable),
+        np.zeros(count, np.bool_),
+    )
+
+
+def where(sections: list[int]) -> Memmap:
+    numbers = np.array(sections, np.int64)
+    plain = SimpleNamespace(numbers=numbers, pages=SECTION_PAGES)
+    return Memmap(BASE, 64, 12, plain)  # type: ignore[arg-type]
+
+
+def totals(sections: list[int]) -> _Totals:
+    mixed = np.zeros(len(sections), np.bool_)
+    return _Totals(where(sections), X86_64, SimpleNamespace(mixed=mixed))  # type: ignore[arg-type]
+
+
+class TestFrames:
+    def test_an_entry_reuses_a_frame_if_an_earlier_one_has_it(self) -> None:
+        total = totals([0])
+        shown = total.with_reuse(leaves([7, 5, 5, 9, 5]))
+        assert shown.reused.tolist() == [False, False, True, False, True]
+
+    def test_frames_are_remembered_from_window_to_window(self) -> None:
+        total = totals([0])
+        for first, frames in ((0, [7, 5, 5]), (100, [5, 7, 8]), (200, [8, 1, 5])):
+            total.take(total.with_reuse(leaves(frames, first)))
+        (pte,) = (row for row in total.mappings() if row.level == "pte")
+        assert (pte.entries, pte.distinct_frames) == (9, 4)
+        # 5 has four, 7 two, 8 two; 1 is alone.
+        assert pte.shared_entries == 8
+        assert total.reused.tolist() == [5 * 4096]
+
+    def test_any_order_of_windows_counts_the_same(self) -> None:
+        windows = [(0, [1, 2, 2]), (9, [2, 3, 4]), (20, [1, 1, 5])]
+        for order in itertools.permutations(windows):
+            total = totals([0])
+            for first, frames in order:
+                total.take(total.with_reuse(leaves(frames, first)))
+            (pte,) = (row for row in total.mappings() if row.level == "pte")
+            assert (pte.entries, pte.distinct_frames, pte.shared_entries) == (9, 5, 6)
+
+    def test_struct_pages_of_no_section_are_told_apart(self) -> None:
+        total = totals([1])
+        total.take(total.with_reuse(leaves([1, 2, 3], 511)))
+        assert total.stray == 1
+        assert total.mapped.tolist() == [2 * 4096]
+
+    def test_no_sections_no_rows(self) -> None:
+        total = totals([])
+        assert [row.entries for row in total.mappings()] == [0, 0, 0]
+
+
+class TestPagemaps:
+    def test_an_entry_that_a_range_has_in_part_counts_in_part(self) -> None:
+        """A PMD maps the struct pages of 128 MiB; the device has the second half of them."""
+        each = PagemapRange(1 << 14, 1 << 15, "GENERIC", 9, False)
+        tables = PagemapsInPageTables([each])
+        one = leaves([512])
+        pmd = Leaves(
+            one.addresses, one.frames, np.array([2 * MIB]), one.writable, np.zeros(1, np.bool_)
+        )
+        tables.take(where([0]), pmd)
+        assert tables.bytes.tolist() == [[MIB, MIB, 0, 0]]
+
+    def test_frames_in_the_range_are_the_devices_own(self) -> None:
+        each = PagemapRange(0, 1 << 15, "GENERIC", 9, True)
+        tables = PagemapsInPageTables([each])
+        tables.take(where([0]), leaves([5, 6, 1 << 20, (1 << 15) - 1]))
+        assert tables.bytes.tolist() == [[4 * 4096, 4096, 3 * 4096, 0]]
+
+
+def run(frames: list[int], writable: list[bool] | None = None) -> list[tuple[int, int, int, bool]]:
+    """The rows of an example whose 4 KiB lie on these frames."""
+    shown = leaves(frames)
+    if writable:
+        shown.writable[:] = writable
+    example = ExamplesInPageTables([Wanted("x", 0, len(frames) * 64)], 12)
+    example.take(where([0]), shown)
+    assert sum(row.entries for row in example.rows) == len(frames)
+    return [(row.first, row.entries, row.frame_pfn, row.same_frame) for row in example.rows]
+
+
+class TestExamples:
+    def test_frames_one_behind_the_other_are_a_run(self) -> None:
+        assert run([4, 5, 6, 7]) == [(0, 4, 4, False)]
+
+    def test_what_lies_on_one_frame_stays_together(self) -> None:
+        """Also where the shared frame happens to be the one behind the head's."""
+        assert run([4, 5, 5, 5]) == [(0, 1, 4, False), (1, 3, 5, True)]
+        assert run([4, 9, 9, 9]) == [(0, 1, 4, False), (1, 3, 9, True)]
+
+    def test_the_heads_frame_for_all_with_other_rights(self) -> None:
+        rows = run([4, 4, 4, 4], [True, False, False, False])
+        assert rows == [(0, 1, 4, False), (1, 3, 4, True)]
+
+    def test_frames_without_order_are_runs_of_one(self) -> None:
+        assert [row[:2] for row in run([9, 3, 7])] == [(0, 1), (1, 1), (2, 1)]
+
+    def test_one_of_each_kind_and_no_more(self) -> None:
+        pages = HugePages(
+            np.array([0, 512, 1024, 1 << 18]), np.array([9, 9, 9, 18]), np.zeros(4, np.int64),
+            np.array([True, False, True, True]),
+        )  # fmt: skip
+        maps = [PagemapRange(100, 1 << 20, "GENERIC", 9, False)] * 3
+        maps += [PagemapRange(0, 100, "FS_DAX", 0, False)]  # too small for a page of 2 MiB
+        maps += [PagemapRange(0, 1 << 62, "GENERIC", 63, False)]  # damage
+        wanted = wanted_examples(pages, maps, 12)
+        assert [(each.pfn, each.pages) for each in wanted] == [
+            (0, 512), (512, 512), (1 << 18, 1 << 18), (512, 512), (0, 1 << 18),
+        ]  # fmt: skip
+
+    def test_struct_pages_that_are_not_mapped_have_no_rows(self) -> None:
+        example = ExamplesInPageTables([Wanted("x", 0, 512), Wanted("y", 1 << 30, 512)], 12)
+        example.take(where([0]), leaves([1, 2, 3]))
+        assert example.rows == []
+
+
+def read(**files: str) -> Any:
+    def of(path: str) -> str:
+        name = path.rpartition("/")[2]
+        if name not in files:
+            raise FileNotFoundError(path)
+        return files[name]
+
+    return of
+
+
+class TestPoolsOfText:
+    def test_what_sysfs_does_not_tell_is_unknown(self) -> None:
+        text = read(nr_hugepages="24\n", free_hugepages="17\n", surplus_hugepages="0\n")
+        (row,) = read_pools(text, [0], [2 * MIB])
+        assert (row.pages, row.free_pages, row.optimized_pages) == (24, 17, None)
+        assert row.vmemmap_saved_bytes is None
+
+    def test_a_node_without_pages_and_one_without_files(self) -> None:
+        text = read(nr_hugepages="0\n", free_hugepages="0\n", surplus_hugepages="0\n")
+        assert read_pools(text, [0], [2 * MIB]) == []
+        assert read_pools(read(), [0, 1], [2 * MIB]) == []
+
+    @pytest.mark.parametrize("text", ["", "-1", "x", "1 2", "9" * 30])
+    def test_what_is_no_count_is_damage(self, text: str) -> None:
+        broken = read(nr_hugepages=text, free_hugepages="0", surplus_hugepages="0")
+        with pytest.raises(ValueError, match="damaged"):
+            read_pools(broken, [0], [2 * MIB])
+
+    @pytest.mark.parametrize(
+        ("said", "hvo"), [("1\n", "on"), ("0\n", "off"), ("2\n", None), (None, None)]
+    )
+    def test_the_switch(self, said: str | None, hvo: str | None) -> None:
+        files = dict.fromkeys(("nr", "free", "resv", "surplus"), "3\n")
+        files = {f"{name}_hugepages": text for name, text in files.items()}
+        if said is not None:
+            files["hugetlb_optimize_vmemmap"] = said
+        (row,) = read_sizes(read(**files), [2 * MIB])
+        assert (row.hvo, row.reserved_pages, row.overcommit_pages) == (hvo, 3, None)
+
+
+def sections(count: int, **changes: Any) -> dict[str, Any]:
+    row = {
+        "start_pfn": 0, "sections": count, "node": 0, "zone": "Normal", "origin": "boot",
+        "mapping": "pte", "reused_eighths": 7, "reused_bytes": count * 1_835_008,
+    }  # fmt: skip
+    return row | changes
+
+
+def strokes(path: str) -> list[tuple[int, int, int]]:
+    """(column, row, length) of each stroke of a path."""
+    parts = [part.replace("h", " ").split() for part in path.split("M")[1:]]
+    return [(int(column), int(row), int(length)) for column, row, length in parts]
+
+
+class TestSectionMap:
+    def test_a_cell_a_section(self) -> None:
+        drawn = vmemmap_pictures.section_map({"vmemmap_sections": [sections(100)]}, 4096)
+        assert (drawn.sections, drawn.per_cell, drawn.rows) == (100, 1, 2)
+        whole, own = drawn.cells
+        assert (whole.look, whole.height, own.look, own.height) == ("pte whole", 1, "pte", 1 / 8)
+        assert strokes(own.path) == [(0, 0, COLUMNS), (0, 1, 100 - COLUMNS)]
+
+    def test_a_machine_of_any_size_fits(self) -> None:
+        for count in (1, MAX_CELLS, MAX_CELLS + 1, 65_536, MAX_SECTIONS):
+            drawn = vmemmap_pictures.section_map({"vmemmap_sections": [sections(count)]}, 4096)
+            cells = sum(length for *_, length in strokes(drawn.cells[0].path))
+            assert cells == -(-count // drawn.per_cell) <= MAX_CELLS
+            assert drawn.rows * COLUMNS >= cells
+
+    def test_runs_are_drawn_in_physical_order(self) -> None:
+        runs = [
+            sections(1, start_pfn=1 << 20, mapping="pmd", reused_eighths=0, zone="Device",
+                     origin="device"),
+            sections(2, zone="DMA32*", origin="self-hosted", reused_eighths=8),
+        ]  # fmt: skip
+        drawn = vmemmap_pictures.section_map({"vmemmap_sections": runs}, 4096)
+        assert [(row, column, name) for row, column, name in drawn.borders] == [
+            (0, 0, "node 0 DMA32"), (0, 2, "node 0 Device"),
+        ]  # fmt: skip
+        looks = {cells.look: strokes(cells.path) for cells in drawn.cells}
+        assert looks == {
+            "pte whole": [(0, 0, 2)], "pmd whole": [(2, 0, 1)], "pmd": [(2, 0, 1)],
+            "hosted": [(0, 0, 2)], "device": [(2, 0, 1)],
+        }  # fmt: skip
+
+    @pytest.mark.parametrize("count", [0, -1, MAX_SECTIONS + 1])
+    def test_damage_is_no_picture(self, count: int) -> None:
+        with pytest.raises(ValueError, match="cannot be"):
+            vmemmap_pictures.section_map({"vmemmap_sections": [sections(count)]}, 4096)
+
+
+class TestExamplePictures:
+    def drawn(self, *runs: tuple[int, int, int, bool, bool]) -> Any:
+        rows = [
+            {"example": "x", "pfn": 0, "page_bytes": 2 * MIB, "first": first, "entries": entries,
+             "frame_pfn": frame, "same_frame": same, "writable": writable, "level": "pte"}
+            for first, entries, frame, same, writable in runs
+        ]  # fmt: skip
+        (example,) = vmemmap_pictures.examples({"vmemmap_examples": rows}, 4096)
+        return example
+
+    def test_the_heads_frame_for_all(self) -> None:
+        example = self.drawn((0, 1, 4, False, True), (1, 7, 4, True, False))
+        assert (example.total, example.distinct) == (8, 1)
+        assert [frame.users for frame in example.frames] == [8]
+        assert [entry.look for entry in example.entries] == ["rw"] + ["ro"] * 7
+
+    def test_the_zones_frame_for_the_tails(self) -> None:
+        example = self.drawn((0, 1, 4, False, True), (1, 7, 9, True, False))
+        assert (example.total, example.distinct) == (8, 2)
+        assert [frame.shared for frame in example.frames] == [False, True]
+
+    def test_of_a_page_of_1_gib_the_first_are_drawn(self) -> None:
+        example = self.drawn((0, 1, 4, False, True), (1, 4095, 9, True, False))
+        assert (example.total, example.distinct) == (4096, 2)
+        assert len(example.entries) == MAX_DRAWN
+        assert example.entries[-1].label == "7 … 4095"
+
+    def test_nothing_shared_in_a_page_of_1_gib(self) -> None:
+        example = self.drawn((0, 4096, 16, False, True))
+        assert (example.total, example.distinct) == (4096, 4096)
+        assert example.frames[-1].label == "0x17 … 0x100f"
+        assert not any(frame.shared for frame in example.frames)
+
+    def test_a_run_of_nothing_is_damage(self) -> None:
+        with pytest.raises(ValueError, match="no entries"):
+            self.drawn((0, 0, 4, False, True))
+
+
+class TestMemoryAboutMemory:
+    def test_a_counters_parts_and_its_remainder_are_the_counter(self) -> None:
+        rows = [
+            {"part": part, "bytes": size, "percent": 0.1, "counted_in": name, "on_device": device}
+            for part, size, name, device in (
+                ("a", 100, "nr_memmap_pages", False), ("b", 50, "nr_memmap_pages", True),
+                ("c", 7, None, False), ("remainder of nr_memmap_pages", -2, "nr_memmap_pages",
+                                        False),
+            )
+        ]  # fmt: skip
+        shown = vmemmap_pictures.memory_about_memory({"memory_about_memory": rows}, 4096)
+        counted, others = shown["sums"]
+        assert (counted.counter, counted.total, counted.remainder) == ("nr_memmap_pages", 148, -2)
+        assert (others.counter, others.total, others.remainder) == ("", 7, None)
+        assert (shown["ram"], shown["widest"]) == (107, 100)
