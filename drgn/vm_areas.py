@@ -23,6 +23,7 @@ from scattered_reads import read_scattered
 VM_SHARED = 0x8
 VM_PFNMAP = 0x400
 VM_HUGETLB = 0x40_0000
+VM_MIXEDMAP = 0x1000_0000
 
 # Fan-out is at least 5: deeper trees hold more than memory can.
 MAX_DEPTH = 16
