@@ -5,6 +5,8 @@ workload, sysfs, and drgn's own page table walk, address by address.
 """
 
 import re
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,7 @@ from reports.findings import evaluate
 from reports.report import render
 from reports.sections import SECTIONS, Files, Memory
 
+ROOT = Path(__file__).resolve().parents[2]
 PAGE = 4096
 MIB = 1 << 20
 # guest/workload_vmemmap.c
@@ -272,7 +275,7 @@ def assert_it_adds_up(lab: StructPagesLab) -> dict[str, int]:
     bytes_of = {row.part: row.bytes for row in rows}
     frames = sum(row.distinct_frames for row in lab.cost.scan.mappings) * PAGE
     assert sum(size for part, size in bytes_of.items() if part.startswith("struct page")) == frames
-    counters = {row.counted_in for row in rows if row.part.startswith("remainder")}
+    counters = {row.counted_in for row in rows if row.counted_in}
     assert counters == set(printed) & {"nr_memmap_pages", "nr_memmap_boot_pages"}
     for name in counters:
         assert sum(row.bytes for row in rows if row.counted_in == name) == printed[name] * PAGE
@@ -332,6 +335,25 @@ def test_the_sections_and_what_they_find(vmemmap_lab: StructPagesLab, tmp_path: 
     for name in ("vmemmap_sections", "vmemmap_examples", "memory_about_memory", "memmap_what_if"):
         assert f'id="picture-{name}"' in html
     assert "No picture" not in html
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("vmemmap", "Struct pages by zone"),
+        ("hugetlb", "Pools by size and node"),
+        ("device_pagemaps", "dax1.0"),
+        ("vmemmap_examples", "hugetlb, with HVO"),
+        ("memory_metadata", "2 MiB pages, hugetlb with HVO"),
+    ],
+)
+def test_each_probe_runs_by_itself(vmemmap_lab: StructPagesLab, script: str, words: str) -> None:
+    taken = vmemmap_lab.capture
+    drgn = str(Path(sys.executable).parent / "drgn")
+    command = [drgn, "-q", "-c", str(taken.vmcore), "-s", str(taken.vmlinux), f"drgn/{script}.py"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert words in done.stdout
 
 
 def opened(lab: StructPagesLab) -> Program:
