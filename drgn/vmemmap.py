@@ -430,7 +430,7 @@ class _Totals:
     def runs(self, prog: Program) -> list[VmemmapSections]:
         """The sections, run-length encoded."""
         sections = self.where.sections
-        device = self.zones.named("Device") | sections.has("device")
+        device = self.zones.named("Device")
         origins = _origins(prog, self.where, self.first_frames, device)
         zones = self.zones
         reused, unwritable = self._eighths(self.reused), self._eighths(self.unwritable)
@@ -556,7 +556,7 @@ def _origins(
     prog: Program, where: Memmap, first_frames: NDArray[np.int64], device: NDArray[np.bool_]
 ) -> NDArray[np.int64]:
     """Index into :data:`ORIGINS` of each section."""
-    origins = np.where(device, 3, np.where(where.sections.has("early"), 0, 1))
+    origins = np.where(device, 3, np.where(where.sections.early, 0, 1))
     hosted = self_hosted(prog, where, first_frames)
     return np.where(hosted & (origins == 1), 2, origins)
 
