@@ -16,6 +16,7 @@ from kernel_arrays import Gaps, read_array, struct_dtype
 from numpy.typing import NDArray
 
 SECTION_MARKED_PRESENT = 1
+MAX_SECTIONS = 1 << 21  # 256 TiB in sections of 128 MiB; more is damage
 
 
 @dataclass(frozen=True)
@@ -33,18 +34,22 @@ def present_sections(prog: Program, gaps: Gaps) -> Sections:
     All present sections.
 
     :raises LookupError: the kernel is built without SPARSEMEM.
+    :raises ValueError: there are more than any machine has.
     """
     type_ = prog.type("struct mem_section")
     dtype = struct_dtype(type_, {"map": "section_mem_map"})
     per_root = prog["SECTIONS_PER_ROOT"].value_()
     roots, root_bytes = _roots(prog, gaps)
-    numbers, maps = [], []
+    numbers, maps, total = [], [], 0
     for number, address in roots:
         root_bytes += per_root * sizeof(type_)
         for first, array in read_array(prog, address, per_root, dtype, gaps):
             present = np.flatnonzero(array["map"] & np.uint64(SECTION_MARKED_PRESENT))
             numbers.append(number * per_root + first + present)
             maps.append(array["map"][present])
+            total += len(present)
+            if total > MAX_SECTIONS:
+                raise ValueError("mem_section is damaged: more sections than any machine has")
     early = np.uint64(1 << int(prog.constant("SECTION_IS_EARLY_BIT").value_()))
     return Sections(
         np.concatenate([np.empty(0, np.int64), *numbers]),

@@ -164,18 +164,23 @@ def memmap(prog: Program, gaps: Gaps) -> Memmap:
     Find the array.
 
     :raises NotImplementedError: the kernel is built without SPARSEMEM_VMEMMAP.
+    :raises ValueError: the array would not end below the end of all addresses.
     """
     flag_fields(prog)  # says so if there is no vmemmap
     if "mem_section" not in prog:
         raise NotImplementedError(
             "FLATMEM has no vmemmap: its array of struct pages is plain memory"
         )
-    return Memmap(
+    found = Memmap(
         prog["vmemmap"].value_(),
         sizeof(prog.type("struct page")),
         prog["PAGE_SHIFT"].value_(),
         present_sections(prog, gaps),
     )
+    last = int(found.sections.numbers.max(initial=0))
+    if found.base + (last + 1) * found.section_bytes >= 1 << 64:
+        raise ValueError("mem_section is damaged: struct pages beyond the last address")
+    return found
 
 
 def scan_vmemmap(

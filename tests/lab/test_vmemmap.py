@@ -11,6 +11,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import mem_sections
 import pytest
 from conftest import Lab, OwnerLab, StructPagesLab
 from drgn import FaultError, Program, offsetof
@@ -482,6 +483,34 @@ def test_damaged_pools_cost_themselves(vmemmap_lab: StructPagesLab, order: int) 
     memory = Memory(prog)
     statuses = {name: run_section(SECTIONS[name], memory)[0].status for name in SECTION_NAMES}
     assert statuses == {name: "failed" if name == "hugetlb" else "ok" for name in SECTION_NAMES}
+
+
+def test_damaged_sections_are_bounded(
+    vmemmap_lab: StructPagesLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prog = opened(vmemmap_lab)
+    root = prog["mem_section"][0].value_()
+    size = prog.type("struct mem_section").size or 0
+    whole = prog.read(root, PAGE)
+    physical = follow_phys(prog["init_mm"].address_of_(), root).value_()
+    # All of a root's sections are there, it says, most of them where no struct page is mapped.
+    overlay(prog, physical, whole[:size] * (PAGE // size))
+    scan = scan_vmemmap(prog)
+    assert len(scan.memmap.sections.numbers) >= 256 and scan.unmapped_sections > 200
+    section, _ = run_section(SECTIONS["vmemmap"], Memory(prog))
+    assert section.status == "partial" and "nothing maps" in (section.message or "")
+    monkeypatch.setattr(mem_sections, "MAX_SECTIONS", 100)
+    with pytest.raises(ValueError, match="more sections than any machine"):
+        scan_vmemmap(prog)
+
+
+def test_a_vmemmap_of_garbage_fails_with_words(vmemmap_lab: StructPagesLab) -> None:
+    prog = opened(vmemmap_lab)
+    root = follow_phys(prog["init_mm"].address_of_(), prog["mem_section"][0]).value_()
+    overlay(prog, root, b"\xff" * PAGE)
+    for name in SECTION_NAMES:
+        section, _ = run_section(SECTIONS[name], Memory(prog))
+        assert section.status == "failed" and "mem_section is damaged" in (section.message or "")
 
 
 def test_without_huge_pages_no_struct_page_is_read(
