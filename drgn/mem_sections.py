@@ -16,14 +16,7 @@ from kernel_arrays import Gaps, read_array, struct_dtype
 from numpy.typing import NDArray
 
 SECTION_MARKED_PRESENT = 1
-# The other flags of section_mem_map (include/linux/mmzone.h), by their enumerators: a kernel that
-# does not have one never sets the flag.
-FLAGS = {
-    "online": "SECTION_IS_ONLINE_BIT",
-    "early": "SECTION_IS_EARLY_BIT",  # present when the machine booted
-    "device": "SECTION_TAINT_ZONE_DEVICE_BIT",
-    "preinit": "SECTION_IS_VMEMMAP_PREINIT_BIT",  # mapped for boot-time gigantic pages at once
-}
+MAX_SECTIONS = 1 << 21  # 256 TiB in sections of 128 MiB; more is damage
 
 
 @dataclass(frozen=True)
@@ -31,15 +24,9 @@ class Sections:
     """The present sections, ascending."""
 
     numbers: NDArray[np.int64]
-    maps: NDArray[np.uint64]  # section_mem_map: an address, and flags in its low bits
-    usages: NDArray[np.uint64]  # addresses of their struct mem_section_usage
+    early: NDArray[np.bool_]  # which were there when the machine booted
     pages: int  # in a section
     root_bytes: int  # what the array of sections and the array of its roots take
-    bits: dict[str, int]  # keys of FLAGS to bit masks
-
-    def has(self, flag: str) -> NDArray[np.bool_]:
-        """Which sections have a flag, a key of :data:`FLAGS`."""
-        return np.asarray((self.maps & np.uint64(self.bits.get(flag, 0))) != 0)
 
 
 def present_sections(prog: Program, gaps: Gaps) -> Sections:
@@ -47,32 +34,28 @@ def present_sections(prog: Program, gaps: Gaps) -> Sections:
     All present sections.
 
     :raises LookupError: the kernel is built without SPARSEMEM.
+    :raises ValueError: there are more than any machine has.
     """
     type_ = prog.type("struct mem_section")
-    dtype = struct_dtype(type_, {"map": "section_mem_map", "usage": "usage"})
+    dtype = struct_dtype(type_, {"map": "section_mem_map"})
     per_root = prog["SECTIONS_PER_ROOT"].value_()
     roots, root_bytes = _roots(prog, gaps)
-    numbers, maps, usages = [], [], []
+    numbers, maps, total = [], [], 0
     for number, address in roots:
         root_bytes += per_root * sizeof(type_)
         for first, array in read_array(prog, address, per_root, dtype, gaps):
             present = np.flatnonzero(array["map"] & np.uint64(SECTION_MARKED_PRESENT))
             numbers.append(number * per_root + first + present)
             maps.append(array["map"][present])
-            usages.append(array["usage"][present])
-    bits = {}
-    for flag, enumerator in FLAGS.items():
-        try:
-            bits[flag] = 1 << int(prog.constant(enumerator).value_())
-        except LookupError:
-            continue
+            total += len(present)
+            if total > MAX_SECTIONS:
+                raise ValueError("mem_section is damaged: more sections than any machine has")
+    early = np.uint64(1 << int(prog.constant("SECTION_IS_EARLY_BIT").value_()))
     return Sections(
         np.concatenate([np.empty(0, np.int64), *numbers]),
-        np.concatenate([np.empty(0, np.uint64), *maps]),
-        np.concatenate([np.empty(0, np.uint64), *usages]),
+        (np.concatenate([np.empty(0, np.uint64), *maps]) & early) != 0,
         1 << (prog["SECTION_SIZE_BITS"].value_() - prog["PAGE_SHIFT"].value_()),
         root_bytes,
-        bits,
     )
 
 

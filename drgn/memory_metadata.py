@@ -40,7 +40,9 @@ class MetadataPart:
         unit="bytes", help="of page frames; of a remainder, what the counter has beyond the parts"
     )
     percent: float = column(unit="%", help="of the machine's memory (present pages of all zones)")
-    counted_in: str | None = column(help="the counter of /proc/vmstat that it is part of")
+    counted_in: str | None = column(
+        help="the counter of /proc/vmstat that it is part of, if this kernel has it (6.12)"
+    )
     on_device: bool = column(help="takes a device's memory, not RAM")
 
 
@@ -129,9 +131,14 @@ def memory_about_memory(
     page = 1 << scan.memmap.page_shift
     sections = scan.memmap.sections
     usage = _usage_bytes(prog, scan.memmap)
+    # "mm: don't account memmap per-node" (v6.12)
+    counters = {
+        name: prog.variable(name).counter.value_() * page for name in (BOOT, LATER) if name in prog
+    }
     rows: list[MetadataPart] = []
 
-    def add(part: str, size: int, counted_in: str | None, on_device: bool = False) -> None:
+    def add(part: str, size: int, counter: str | None, on_device: bool = False) -> None:
+        counted_in = counter if counter in counters else None
         rows.append(MetadataPart(part, size, _percent(size, total), counted_in, on_device))
 
     found = origins.bytes
@@ -147,11 +154,7 @@ def memory_about_memory(
     add("mem_section_usage (pageblock types)", usage * len(sections.numbers), None)
     tables = sum(row.tables for row in scan.mappings) * page
     add("page tables of the vmemmap", tables, None)
-    for counter in (BOOT, LATER):
-        try:
-            counted = prog.variable(counter).counter.value_() * page
-        except LookupError:
-            continue
+    for counter, counted in counters.items():
         parts = sum(row.bytes for row in rows if row.counted_in == counter)
         add(f"remainder of {counter}", counted - parts, counter)
     return rows

@@ -54,7 +54,7 @@ from swap_types import (
     entry_kinds,
     swap_kinds,
 )
-from vm_areas import VM_HUGETLB, VM_PFNMAP, VM_SHARED, VmAreas, read_vm_areas
+from vm_areas import VM_HUGETLB, VM_MIXEDMAP, VM_PFNMAP, VM_SHARED, VmAreas, read_vm_areas
 
 # Of how many processes the occupancy and the regions are kept, those with the most tables.
 DETAILED = 20
@@ -305,9 +305,10 @@ class _Lookup:
         self.pages = (areas.ends - areas.starts) >> self.page_shift
         flags = areas.flags
         self.hugetlb = (flags & np.uint64(VM_HUGETLB)) != 0
-        self.uncounted = (flags & np.uint64(VM_PFNMAP)) != 0
+        # Huge entries of device memory, and of DAX until that counted its pages like others (2025).
+        self.uncounted = (flags & np.uint64(VM_PFNMAP | VM_MIXEDMAP)) != 0
         # __oom_reap_task_mm()
-        reaped = ~self.hugetlb & ~self.uncounted
+        reaped = (flags & np.uint64(VM_HUGETLB | VM_PFNMAP)) == 0
         reaped &= areas.anonymous | ((flags & np.uint64(VM_SHARED)) == 0)
         self.before = self._sums(self.pages)
         self.reaped = np.where(reaped, self.pages, 0).astype(np.uint64)

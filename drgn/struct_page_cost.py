@@ -20,6 +20,7 @@ from hugetlb import (
     find_huge_pages,
     hugetlb_pools,
 )
+from kernel_arrays import Gaps
 from memory_metadata import (
     FrameOrigins,
     MetadataPart,
@@ -28,7 +29,7 @@ from memory_metadata import (
     present_bytes,
     what_if,
 )
-from vmemmap import VmemmapScan, scan_vmemmap
+from vmemmap import VmemmapScan, memmap, scan_vmemmap
 from vmemmap_examples import ExamplesInPageTables, VmemmapExample, wanted_examples
 
 
@@ -79,8 +80,9 @@ def scan_struct_page_cost(
     :param progress: called with (pages done, pages in all), then with (sections done, in all).
     :raises NotImplementedError: there is no vmemmap, or its page tables are of an architecture that
         is not known.
+    :raises ValueError: the array is damaged beyond use.
     """
-    page_shift = prog["PAGE_SHIFT"].value_()
+    page_shift = memmap(prog, Gaps()).page_shift  # says so if there is no array, or a damaged one
     pages, failure = HugePages(), None
     try:
         pages = find_huge_pages(prog, progress=progress)

@@ -164,18 +164,23 @@ def memmap(prog: Program, gaps: Gaps) -> Memmap:
     Find the array.
 
     :raises NotImplementedError: the kernel is built without SPARSEMEM_VMEMMAP.
+    :raises ValueError: the array would not end below the end of all addresses.
     """
     flag_fields(prog)  # says so if there is no vmemmap
     if "mem_section" not in prog:
         raise NotImplementedError(
             "FLATMEM has no vmemmap: its array of struct pages is plain memory"
         )
-    return Memmap(
+    found = Memmap(
         prog["vmemmap"].value_(),
         sizeof(prog.type("struct page")),
         prog["PAGE_SHIFT"].value_(),
         present_sections(prog, gaps),
     )
+    last = int(found.sections.numbers.max(initial=0))
+    if found.base + (last + 1) * found.section_bytes >= 1 << 64:
+        raise ValueError("mem_section is damaged: struct pages beyond the last address")
+    return found
 
 
 def scan_vmemmap(
@@ -430,7 +435,7 @@ class _Totals:
     def runs(self, prog: Program) -> list[VmemmapSections]:
         """The sections, run-length encoded."""
         sections = self.where.sections
-        device = self.zones.named("Device") | sections.has("device")
+        device = self.zones.named("Device")
         origins = _origins(prog, self.where, self.first_frames, device)
         zones = self.zones
         reused, unwritable = self._eighths(self.reused), self._eighths(self.unwritable)
@@ -556,7 +561,7 @@ def _origins(
     prog: Program, where: Memmap, first_frames: NDArray[np.int64], device: NDArray[np.bool_]
 ) -> NDArray[np.int64]:
     """Index into :data:`ORIGINS` of each section."""
-    origins = np.where(device, 3, np.where(where.sections.has("early"), 0, 1))
+    origins = np.where(device, 3, np.where(where.sections.early, 0, 1))
     hosted = self_hosted(prog, where, first_frames)
     return np.where(hosted & (origins == 1), 2, origins)
 

@@ -209,7 +209,7 @@ class Sum:
     counter: str
     parts: Rows
     total: int
-    remainder: int | None
+    remainder: int
 
 
 def memory_about_memory(tables: Tables, page_size: int | None) -> dict[str, Any]:
@@ -222,7 +222,7 @@ def memory_about_memory(tables: Tables, page_size: int | None) -> dict[str, Any]
         parts = [row for row in here if not str(row["part"]).startswith("remainder")]
         rest = [int(row["bytes"]) for row in here if str(row["part"]).startswith("remainder")]
         total = sum(int(row["bytes"]) for row in here)
-        sums.append(Sum(counter, parts, total, rest[0] if rest else None))
+        sums.append(Sum(counter, parts, total, sum(rest)))
     ram = [row for group in sums for row in group.parts if not row["on_device"]]
     widest = max((int(row["bytes"]) for row in ram), default=0)
     return {

@@ -143,8 +143,6 @@ def main() -> None:
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
 
-    lab = capture("7.2", "tables", say=say)
-    prog = open_target(lab.vmcore, [lab.vmlinux])
     spaces = address_spaces(prog, Gaps())
     trees = spaces.columns["tree"]
     vmas = len(read_vm_areas(prog, trees, Gaps()))

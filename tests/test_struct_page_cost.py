@@ -332,5 +332,5 @@ class TestMemoryAboutMemory:
         shown = vmemmap_pictures.memory_about_memory({"memory_about_memory": rows}, 4096)
         counted, others = shown["sums"]
         assert (counted.counter, counted.total, counted.remainder) == ("nr_memmap_pages", 148, -2)
-        assert (others.counter, others.total, others.remainder) == ("", 7, None)
+        assert (others.counter, others.total, others.remainder) == ("", 7, 0)
         assert (shown["ram"], shown["widest"]) == (107, 100)

@@ -5,10 +5,13 @@ workload, sysfs, and drgn's own page table walk, address by address.
 """
 
 import re
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import mem_sections
 import pytest
 from conftest import Lab, OwnerLab, StructPagesLab
 from drgn import FaultError, Program, offsetof
@@ -26,6 +29,7 @@ from reports.findings import evaluate
 from reports.report import render
 from reports.sections import SECTIONS, Files, Memory
 
+ROOT = Path(__file__).resolve().parents[2]
 PAGE = 4096
 MIB = 1 << 20
 # guest/workload_vmemmap.c
@@ -272,7 +276,7 @@ def assert_it_adds_up(lab: StructPagesLab) -> dict[str, int]:
     bytes_of = {row.part: row.bytes for row in rows}
     frames = sum(row.distinct_frames for row in lab.cost.scan.mappings) * PAGE
     assert sum(size for part, size in bytes_of.items() if part.startswith("struct page")) == frames
-    counters = {row.counted_in for row in rows if row.part.startswith("remainder")}
+    counters = {row.counted_in for row in rows if row.counted_in}
     assert counters == set(printed) & {"nr_memmap_pages", "nr_memmap_boot_pages"}
     for name in counters:
         assert sum(row.bytes for row in rows if row.counted_in == name) == printed[name] * PAGE
@@ -332,6 +336,25 @@ def test_the_sections_and_what_they_find(vmemmap_lab: StructPagesLab, tmp_path: 
     for name in ("vmemmap_sections", "vmemmap_examples", "memory_about_memory", "memmap_what_if"):
         assert f'id="picture-{name}"' in html
     assert "No picture" not in html
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("vmemmap", "Struct pages by zone"),
+        ("hugetlb", "Pools by size and node"),
+        ("device_pagemaps", "dax1.0"),
+        ("vmemmap_examples", "hugetlb, with HVO"),
+        ("memory_metadata", "2 MiB pages, hugetlb with HVO"),
+    ],
+)
+def test_each_probe_runs_by_itself(vmemmap_lab: StructPagesLab, script: str, words: str) -> None:
+    taken = vmemmap_lab.capture
+    drgn = str(Path(sys.executable).parent / "drgn")
+    command = [drgn, "-q", "-c", str(taken.vmcore), "-s", str(taken.vmlinux), f"drgn/{script}.py"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert words in done.stdout
 
 
 def opened(lab: StructPagesLab) -> Program:
@@ -460,6 +483,34 @@ def test_damaged_pools_cost_themselves(vmemmap_lab: StructPagesLab, order: int) 
     memory = Memory(prog)
     statuses = {name: run_section(SECTIONS[name], memory)[0].status for name in SECTION_NAMES}
     assert statuses == {name: "failed" if name == "hugetlb" else "ok" for name in SECTION_NAMES}
+
+
+def test_damaged_sections_are_bounded(
+    vmemmap_lab: StructPagesLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prog = opened(vmemmap_lab)
+    root = prog["mem_section"][0].value_()
+    size = prog.type("struct mem_section").size or 0
+    whole = prog.read(root, PAGE)
+    physical = follow_phys(prog["init_mm"].address_of_(), root).value_()
+    # All of a root's sections are there, it says, most of them where no struct page is mapped.
+    overlay(prog, physical, whole[:size] * (PAGE // size))
+    scan = scan_vmemmap(prog)
+    assert len(scan.memmap.sections.numbers) >= 256 and scan.unmapped_sections > 200
+    section, _ = run_section(SECTIONS["vmemmap"], Memory(prog))
+    assert section.status == "partial" and "nothing maps" in (section.message or "")
+    monkeypatch.setattr(mem_sections, "MAX_SECTIONS", 100)
+    with pytest.raises(ValueError, match="more sections than any machine"):
+        scan_vmemmap(prog)
+
+
+def test_a_vmemmap_of_garbage_fails_with_words(vmemmap_lab: StructPagesLab) -> None:
+    prog = opened(vmemmap_lab)
+    root = follow_phys(prog["init_mm"].address_of_(), prog["mem_section"][0]).value_()
+    overlay(prog, root, b"\xff" * PAGE)
+    for name in SECTION_NAMES:
+        section, _ = run_section(SECTIONS[name], Memory(prog))
+        assert section.status == "failed" and "mem_section is damaged" in (section.message or "")
 
 
 def test_without_huge_pages_no_struct_page_is_read(
