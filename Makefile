@@ -17,7 +17,7 @@ BUILD_PACKAGES := bc flex bison libelf-dev libssl-dev
 TEST_PACKAGES := chromium-headless-shell libdevel-nytprof-perl zstd
 BENCH_PACKAGES := crash
 
-CHECKED := drgn/*.py reports
+CHECKED := drgn/*.py perf/*.py reports
 VMCORE ?=
 VMLINUX ?=
 REPORT ?= report.html

@@ -58,9 +58,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     add_commands(command)
     args = parser.parse_args(arguments)
+    return run_and_explain(args.run, args)
+
+
+def run_and_explain(
+    run: Callable[[argparse.Namespace], int],
+    args: argparse.Namespace,
+    unopened: tuple[type[Exception], ...] = (TextError, OSError),
+) -> int:
+    """
+    Run a command; an error is a line that says what to do. Returns the exit code.
+
+    :param unopened: what means that there is nothing to read.
+    """
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:
-        code: int = args.run(args)
+        code = run(args)
         sys.stdout.flush()
         return code
     except BrokenPipeError:
@@ -70,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         say("interrupted; nothing is left half-written")
         return 130
-    except (TextError, BundleError, UsageError, OSError) as error:
+    except unopened + (BundleError, UsageError, OSError) as error:  # noqa: RUF005
         if args.verbose:
             import traceback
 
@@ -79,7 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             say(f"{error.filename or 'output'}: {error.strerror}")
         else:
             say(str(error))
-        return NO_TARGET if isinstance(error, (TextError, OSError)) else BAD_USAGE
+        return NO_TARGET if isinstance(error, unopened) else BAD_USAGE
 
 
 def say(text: str) -> None:
@@ -393,7 +406,7 @@ def run_watch(args: argparse.Namespace) -> int:
             folder.rmdir()
             raise TextError(f"{counts}: nothing was sampled")
         resolvers = [str(folder / resolver.name)] if resolver is not None else []
-        code = finish(args, read_series(samples, resolvers), writer, begin, _this_host(), stopped)
+        code = finish(args, read_series(samples, resolvers), writer, begin, this_host(), stopped)
     for path in folder.iterdir():
         path.unlink()
     folder.rmdir()
@@ -500,7 +513,7 @@ def _copy(source: Path, path: Path) -> int:
     return len(data)
 
 
-def _this_host() -> dict[str, Cell]:
+def this_host() -> dict[str, Cell]:
     """What /proc says about this machine."""
     from dataclasses import asdict
 
