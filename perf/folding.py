@@ -162,6 +162,7 @@ class Fold:
         self._comms: dict[bytes, str] = {}
         self._names: dict[bytes, Folded] = {}
         self._open: dict[tuple[str, int], int] = {}
+        self._victims: dict[str, str] = {}
         self._reaping: set[int] = set()
         self._reaped: set[int] = set()
         pairs = recipe.pairs if recipe else ()
@@ -247,6 +248,8 @@ class Fold:
         if len(self._comms) >= _MAX_KNOWN:
             self._comms.clear()
         name = plain_name(printed.decode("utf-8", "backslashreplace").strip()) or "(no name)"
+        # perf does not know the name of a task that was gone when it asked.
+        name = self._victims.get(name, name)
         self._comms[printed] = name
         return name
 
@@ -278,6 +281,8 @@ class Fold:
     def _moment(self, event: Folded, sample: Sample) -> None:
         text = plain_name(sample.rest.decode("utf-8", "backslashreplace").strip())
         about = re.match(r"pid=(\d+)", text)
+        if victim := re.match(r"pid=(\d+) comm=(.*) total-vm=", text):
+            self._victims[f":{victim[1]}"] = victim[2]
         if about and event.event == "oom:start_task_reaping":
             self._reaping.add(int(about[1]))
         if about and event.event == "oom:finish_task_reaping":

@@ -11,6 +11,7 @@ Cannot: keep perf from losing samples on a machine that is too busy to write the
 
 import contextlib
 import io
+import os
 import re
 import signal
 import subprocess
@@ -129,8 +130,12 @@ def _probes(recipe: Recipe, plan: Plan, machine: Machine) -> Iterator[None]:
 
 
 def _append(file: Path, line: str) -> None:
-    with file.open("a") as out:
-        out.write(line + "\n")
+    # Python's own append mode seeks to the end, which this file refuses.
+    descriptor = os.open(file, os.O_WRONLY | os.O_APPEND)
+    try:
+        os.write(descriptor, f"{line}\n".encode())
+    finally:
+        os.close(descriptor)
 
 
 def _run(

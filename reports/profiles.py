@@ -322,6 +322,14 @@ def names_in(bundle: Bundle | None) -> list[str]:
     return list(dict.fromkeys(str(row["profile"]) for row in bundle.rows("profiles")))
 
 
+def files_of(bundle: Bundle, what: str) -> list[str]:
+    """The folded stacks of a recording, or of all of them if *what* is ``profiles``."""
+    if "profiles" not in bundle.tables:
+        return []
+    rows = [row for row in bundle.rows("profiles") if what in (SECTION, row["profile"])]
+    return [row["file"] for row in rows if row["file"] in bundle.folded]
+
+
 def existing(path: Path) -> Bundle | None:
     """
     The bundle of that name, None if there is nothing.
@@ -403,8 +411,7 @@ def summary(made: Profiled, file: IO[str] | None = None) -> None:
     for row in made.rows["profiles"]:
         of = f" ({row.recorded:,} recorded; left out: {row.removed_why})" if row.removed else ""
         lost = f", {row.lost:,} LOST" if row.lost else ""
-        what = "samples" if row.unit not in ("faults", "events") else row.unit
-        print(f"{row.event}: {row.samples:,} {what}{of}{lost}", file=file)
+        print(f"{row.event}: {counted(row.samples, row.unit)}{of}{lost}", file=file)
     parts = made.rows["profile_parts"]
     if parts:
         print(f"\n{'samples':>9}  {'share':>7}  part", file=file)
@@ -420,7 +427,7 @@ def summary(made: Profiled, file: IO[str] | None = None) -> None:
         )
     for took in made.rows["profile_durations"]:
         print(
-            f"{took.name}: {took.count:,} times, {took.total_ns / 1e6:,.3f} ms in all, "
+            f"{took.name}: {counted(took.count, 'times')}, {took.total_ns / 1e6:,.3f} ms in all, "
             f"longest {took.max_ns / 1e6:,.3f} ms",
             file=file,
         )
@@ -431,6 +438,12 @@ def summary(made: Profiled, file: IO[str] | None = None) -> None:
             "they stand for what ran before with interrupts off (profile_sites)",
             file=file,
         )
+
+
+def counted(number: int, unit: str) -> str:
+    """``1 sample``, ``2 faults``; of a period, samples are what was counted."""
+    unit = unit if unit in ("faults", "events", "times") else "samples"
+    return f"{number:,} {unit.removesuffix('s') if number == 1 else unit}"
 
 
 def progress_line() -> Progress | None:

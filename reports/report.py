@@ -41,6 +41,8 @@ from reports import (
     free_heatmap,
     owner_pictures,
     pageblock_map,
+    profile_pictures,
+    profiles,
 )
 from reports import counters as vm_counters
 from reports.bundle import IDENTIFIER, Bundle, BundleError, Section, Table
@@ -82,6 +84,7 @@ TITLES = {
     "page_owner": "Owners of pages",
     "slab_owner": "Owners of slab objects",
     "slab_caches": "Slab caches",
+    "profiles": "Profiles",
 }
 NOUNS = {
     "critical": ("critical finding",),
@@ -277,9 +280,15 @@ PICTURES = (
         frozenset({"cache", "stack", "objects", "bytes"}),
         owner_pictures.slab_owner,
     ),
+    Picture(
+        "profiles",
+        "profiles",
+        frozenset({"profile", "event", "unit", "samples", "file"}),
+        profile_pictures.draw,
+    ),
 )
 # Held whole, for the pictures.
-LOOKED_AT = {picture.table for picture in PICTURES} | {"page_owner_snapshots"}
+LOOKED_AT = {picture.table for picture in PICTURES} | {"page_owner_snapshots", *profiles.TABLES}
 # Held in part, by what the others say: the points of a series are drawn with their growth.
 PARTS = {"page_owner_series": owner_pictures.series_wanted}
 # What an empty table says, if the section is whole; the others' say that they have no rows.
@@ -467,7 +476,7 @@ def _sections(bundle: Bundle, environment: Environment, page_size: int | None) -
             tables.setdefault(table.section, []).append(table)
     listed = {section.section or "unnamed": section for section in bundle.sections}
     known, errors = _known_tables(bundle)
-    drawn = known | _parts(bundle, known)
+    drawn = known | _parts(bundle, known) | profile_pictures.stacks(bundle)
     taken: set[str] = set()
     views = []
     for name in [*listed, *(name for name in tables if name not in listed)]:
