@@ -269,6 +269,10 @@ class Fold:
         if sample.comm.strip() in _PROFILERS and not self.keep_profiler:
             event.removed[PROFILER] = event.removed.get(PROFILER, 0) + 1
             return
+        of_all = event.event.startswith("oom:")
+        if self.tree and not of_all and not {sample.pid, sample.tid} & self.tree:
+            event.removed[OTHERS] = event.removed.get(OTHERS, 0) + 1
+            return
         event.samples += 1
         event.period += 1
         if self._begins or self._ends:
@@ -288,12 +292,10 @@ class Fold:
         if about and event.event == "oom:finish_task_reaping":
             self._reaping.discard(int(about[1]))
             self._reaped.add(int(about[1]))
-        concerns = {sample.pid, sample.tid, int(about[1]) if about else -1}
-        if self.tree and not concerns & self.tree and not event.event.startswith("oom:"):
-            return
         if len(self.timeline) >= MAX_TIMELINE:
             self.more_moments += 1
             return
+        self._clock(sample)
         comm = self._comms.get(sample.comm) or self._comm(sample.comm)
         self.timeline.append(Moment(nanoseconds(sample.time), event.event, sample.pid, comm, text))
 

@@ -194,6 +194,13 @@ class Recorded:
     lost: dict[str, int] = field(default_factory=dict)
     throttled: int = 0
 
+    def add(self, other: "Recorded") -> None:
+        """Count another file's."""
+        for into, what in ((self.samples, other.samples), (self.lost, other.lost)):
+            for event, number in what.items():
+                into[event] = into.get(event, 0) + number
+        self.throttled += other.throttled
+
 
 def recorded(perf: str, files: Sequence[Path]) -> Recorded:
     """

@@ -79,6 +79,47 @@ class Making:
     partial: list[str] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
     counters: dict[str, int] = field(default_factory=dict)
+    pids: list[int] = field(default_factory=list)  # whose descendants are wanted
+
+    def told(self, recorded: Recorded) -> dict[str, Any]:
+        """All of it that belongs to the recording, to be written beside its text."""
+        told = {name: getattr(self, name) for name in _TOLD}
+        return told | {"recorded": dataclasses.asdict(recorded)}
+
+    def hear(self, told: dict[str, Any]) -> Recorded:
+        """
+        Take what :meth:`told` gave, possibly elsewhere.
+
+        :raises ValueError: it is something else.
+        """
+        for name, kinds in _TOLD.items():
+            value = told[name]
+            if not isinstance(value, kinds):
+                raise ValueError(f"{name} is {str(value)[:40]!r}")
+            setattr(self, name, value)
+        recorded = Recorded(**told["recorded"])
+        for values in (self.counters, self.pids, recorded.samples, recorded.lost):
+            numbers = values.values() if isinstance(values, dict) else values
+            if not all(isinstance(value, int) for value in numbers):
+                raise ValueError("a number is none")
+        if not all(isinstance(note, str) for note in self.partial + self.remarks):
+            raise ValueError("a note is none")
+        return recorded
+
+
+_TOLD: dict[str, Any] = {
+    "seconds": float | None,
+    "scope": str | None,
+    "ended": str | None,
+    "command": str | None,
+    "captured_at": str | None,
+    "release": str | None,
+    "architecture": str,
+    "partial": list,
+    "remarks": list,
+    "counters": dict,
+    "pids": list,
+}
 
 
 @dataclass

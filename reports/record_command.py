@@ -8,6 +8,8 @@ Imports no drgn, numpy or rich. Exit codes as of ``mmscope``.
 import argparse
 import dataclasses
 import gzip
+import io
+import json
 import os
 import shutil
 import tempfile
@@ -43,6 +45,9 @@ from reports.page_owner_command import (
 
 PERF_DATA = b"PERFILE2"
 GZIP = b"\x1f\x8b"
+# In the folder of --keep: the text, with a first line about the recording.
+KEPT = "perf-script.txt.gz"
+MADE_BY = "# mmscope "
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -91,7 +96,10 @@ def build_parser() -> argparse.ArgumentParser:
         help="read perf.data, or text of 'perf script', instead of recording; gzip is fine",
     )
     parser.add_argument(
-        "--keep", type=Path, metavar="DIR", help="keep perf.data in that folder, which is made"
+        "--keep",
+        type=Path,
+        metavar="DIR",
+        help="keep perf.data in that folder, and its text, which --input reads on any machine",
     )
     parser.add_argument("-v", "--verbose", action="store_true", help="show tracebacks")
     return parser
@@ -127,23 +135,22 @@ def run(args: argparse.Namespace) -> int:
         there = ", ".join(taken) or "none"
         raise UsageError(f"--against {args.against}: the bundle has no such profile: {there}")
     name = profiles.profile_name(f"{recipe.name} {args.label or ''}", taken)
-    making = profiles.Making(
-        label=args.label, against=args.against, by_period=args.by_period, captured_at=profiles.now()
-    )
+    making = profiles.Making(label=args.label, against=args.against, by_period=args.by_period)
     with tempfile.TemporaryDirectory(prefix="mmscope-") as folder:
         if args.input:
-            return _finish(args, recipe, name, making, [Path(f) for f in args.input], [])
-        recording = _record(args, recipe, making, Path(folder))
+            return _finish(args, recipe, name, making, [Path(f) for f in args.input])
+        making.captured_at = profiles.now()
+        files = _record(args, recipe, making, Path(folder))
         if args.keep is not None:
             args.keep.mkdir(parents=True, exist_ok=True)
-            for file in recording.files:
+            for file in files:
                 shutil.copy(file, args.keep)
-        return _finish(args, recipe, name, making, recording.files, recording.pids)
+        return _finish(args, recipe, name, making, files)
 
 
 def _record(
     args: argparse.Namespace, recipe: Recipe, making: profiles.Making, folder: Path
-) -> perf_record.Recording:
+) -> list[Path]:
     machine = perf_events.look()
     system = True if args.all else None
     if not (args.all or args.pid or args.command):
@@ -180,7 +187,8 @@ def _record(
     making.command = " ".join(args.command) or " ".join(f"pid {pid}" for pid in args.pid) or None
     making.release = os.uname().release
     making.architecture = machine.architecture
-    return recording
+    making.pids = recording.pids
+    return recording.files
 
 
 def _finish(
@@ -189,28 +197,34 @@ def _finish(
     name: str,
     making: profiles.Making,
     files: list[Path],
-    wanted: list[int],
 ) -> int:
     begin = time.monotonic()
     fold = Fold(
         recipe,
         load_split(recipe.split) if recipe.split else None,
         load_known_frames(),
-        wanted=wanted if making.scope == "system" else (),
         idle=args.keep_idle,
         profiler=args.keep_profiler,
     )
     reading, counted = Reading(), Recorded()
-    texts = False
-    for file in files:
-        with opened(file, counted) as (stream, is_text):
-            texts = texts or is_text
-            profiles.fold_stream(fold, reading, stream, profiles.progress_line())
+    with ExitStack() as stack:
+        kept = None
+        if args.keep is not None and not args.input:
+            kept = stack.enter_context(gzip.open(args.keep / KEPT, "wb", compresslevel=3))
+            said = perf_record.recorded(str(shutil.which("perf")), files)
+            kept.write(f"{MADE_BY}{json.dumps(making.told(said))}\n".encode())
+        for file in files:
+            with opened(file, counted, making) as stream:
+                fold.tree |= set(making.pids if making.scope == "system" else ())
+                source = stream if kept is None else cast(IO[bytes], _Tee(stream, kept))
+                profiles.fold_stream(fold, reading, source, profiles.progress_line())
     if not reading.samples:
         if args.input:
             raise UsageError(f"{args.input[0]}: no sample in it; is it perf's?")
         making.remarks.append("nothing was sampled")
-    made = profiles.profiled(name, fold, reading, None if texts else counted, recipe, making)
+    made = profiles.profiled(
+        name, fold, reading, counted if counted.samples else None, recipe, making
+    )
     target: dict[str, Cell] = {"kind": "files", "release": None, "page_size": None}
     if not args.input and not os.path.lexists(args.output):
         target = this_host()
@@ -224,12 +238,25 @@ def _finish(
     return INCOMPLETE if any(row.kind == "partial" for row in notes) else DONE
 
 
+class _Tee:
+    """A stream that is written to a file as it is read."""
+
+    def __init__(self, stream: IO[bytes], copy: IO[bytes]) -> None:
+        self.stream, self.copy = stream, copy
+
+    def read(self, size: int) -> bytes:
+        data = self.stream.read(size)
+        self.copy.write(data)
+        return data
+
+
 @contextmanager
-def opened(file: Path, counted: Recorded) -> Iterator[tuple[IO[bytes], bool]]:
+def opened(file: Path, counted: Recorded, making: profiles.Making) -> Iterator[IO[bytes]]:
     """
-    (text of ``perf script``, whether the file is such text itself) of a recording.
+    The text of ``perf script`` of a recording.
 
     :param counted: what perf says that the file holds is added to it.
+    :param making: what a text that was kept says of its recording is put there.
     """
     with ExitStack() as stack:
         try:
@@ -237,10 +264,11 @@ def opened(file: Path, counted: Recorded) -> Iterator[tuple[IO[bytes], bool]]:
         except OSError as error:
             raise BundleError(f"{file}: {error.strerror}") from error
         if begin[:2] == GZIP:
-            yield cast(IO[bytes], stack.enter_context(gzip.GzipFile(file))), True
+            unpacked = gzip.GzipFile(file)
+            yield _text(stack.enter_context(io.BufferedReader(unpacked)), counted, making)
             return
         if begin != PERF_DATA:
-            yield stack.enter_context(file.open("rb")), True
+            yield _text(stack.enter_context(file.open("rb")), counted, making)
             return
         perf = shutil.which("perf")
         if perf is None:
@@ -249,11 +277,21 @@ def opened(file: Path, counted: Recorded) -> Iterator[tuple[IO[bytes], bool]]:
                 "of 'perf script -F comm,pid,tid,cpu,time,period,event,ip,sym,dso,trace --ns'"
             )
         said = perf_record.recorded(perf, [file])
-        for into, what in ((counted.samples, said.samples), (counted.lost, said.lost)):
-            for event, number in what.items():
-                into[event] = into.get(event, 0) + number
-        counted.throttled += said.throttled
-        yield stack.enter_context(perf_record.script(perf, file)), False
+        counted.add(said)
+        yield stack.enter_context(perf_record.script(perf, file))
+
+
+def _text(
+    stream: io.BufferedReader, counted: Recorded, making: profiles.Making
+) -> io.BufferedReader:
+    """A text that was kept begins with a line about its recording."""
+    if stream.peek(len(MADE_BY))[: len(MADE_BY)] == MADE_BY.encode():
+        line = stream.readline(1 << 20)
+        try:
+            counted.add(making.hear(json.loads(line[len(MADE_BY) :])))
+        except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
+            raise UsageError(f"the line about the recording is damaged: {error}") from error
+    return stream
 
 
 def list_recipes() -> int:
