@@ -73,6 +73,7 @@ bench: $(READY) ## how fast each probe is, with the naive way beside it
 	@$(BIN)/python tests/bench.py
 	@$(BIN)/python tests/bench_owner.py
 	@$(BIN)/python tests/bench_page_owner.py
+	@$(BIN)/python tests/bench_perf.py
 
 .PHONY: lock
 lock: $(READY) ## renew requirements.lock from pyproject.toml

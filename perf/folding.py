@@ -27,8 +27,9 @@ from stack_parts import KnownFrames, Split, plain
 # Distinct stacks of an event; a stack is a few hundred bytes.
 MAX_STACKS = 200_000
 TOO_MANY = "(stacks beyond the limit of what is kept)"
-# Texts of stacks whose meaning is remembered.
-_MAX_KNOWN = 100_000
+# Texts of stacks, and lines of them, whose meaning is remembered: a stack's text is a KiB.
+_MAX_KNOWN = 20_000
+_MAX_LINES = 100_000
 MAX_TIMELINE = 5_000
 MAX_TASKS = 2_000
 MAX_REGIONS = 1 << 20
@@ -109,18 +110,12 @@ class _Known:
 
     __slots__ = ("caller", "folded", "idle", "kernel", "key", "leaf")
 
-    def __init__(self, frames: Sequence[Frame], split: Split | None, known: KnownFrames) -> None:
-        names: list[str] = []
-        symbols = []
-        for frame in reversed(frames):
-            name = frame_name(frame)
-            # Without frame pointers a user's stack is noise; once says it.
-            if names and name == names[-1] == "[unknown]":
-                continue
-            names.append(name)
-            symbols.append(plain(frame.symbol) if is_kernel(frame) else "")
-        self.folded = ";".join(names) or NO_STACK
-        self.kernel = bool(frames) and is_kernel(frames[0])
+    def __init__(
+        self, folded: str, symbols: Sequence[str], split: Split | None, known: KnownFrames
+    ) -> None:
+        """:param symbols: root first; empty strings for what is not the kernel's."""
+        self.folded = folded or NO_STACK
+        self.kernel = bool(symbols and symbols[-1])
         self.idle = any(symbol in known.idle for symbol in symbols)
         self.key = split.classify(symbols) if split is not None else None
         self.leaf = self.caller = ""
@@ -159,6 +154,8 @@ class Fold:
         self.again = Again()
         self.begin_ns = self.end_ns = 0
         self._known: dict[bytes, _Known] = {}
+        self._meant: dict[str, _Known] = {}  # by folded stack: addresses differ, names do not
+        self._lines: dict[bytes, tuple[str, str]] = {}
         self._comms: dict[bytes, str] = {}
         self._names: dict[bytes, Folded] = {}
         self._open: dict[tuple[str, int], int] = {}
@@ -238,10 +235,35 @@ class Fold:
         return self.events[name]
 
     def _understand(self, stack: bytes) -> _Known:
+        names: list[str] = []
+        symbols: list[str] = []
+        lines = self._lines
+        for line in reversed(stack.split(b"\n\t")):
+            name, symbol = lines.get(line) or self._line(line)
+            # Without frame pointers a user's stack is noise; once says it.
+            if name and not (name == "[unknown]" and names and names[-1] == name):
+                names.append(name)
+                symbols.append(symbol)
+        folded = ";".join(names)
+        found = self._meant.get(folded)
+        if found is None:
+            if len(self._meant) >= _MAX_KNOWN:
+                self._meant.clear()
+            found = self._meant[folded] = _Known(folded, symbols, self.split, self.known)
         if len(self._known) >= _MAX_KNOWN:
             self._known.clear()
-        found = _Known(perf_script.frames(stack), self.split, self.known)
         self._known[stack] = found
+        return found
+
+    def _line(self, line: bytes) -> tuple[str, str]:
+        """(name in a folded stack, plain symbol of the kernel) of a frame; empty if it is none."""
+        if len(self._lines) >= _MAX_LINES:
+            self._lines.clear()
+        frame = perf_script.frame(line)
+        found = ("", "")
+        if frame is not None:
+            found = frame_name(frame), plain(frame.symbol) if is_kernel(frame) else ""
+        self._lines[line] = found
         return found
 
     def _comm(self, printed: bytes) -> str:

@@ -199,12 +199,16 @@ class Frame(NamedTuple):
     dso: str
 
 
+def frame(line: bytes) -> Frame | None:
+    """A line of a stack, without its tab; None for what belongs to the name before it."""
+    match = _FRAME.match(line)
+    if not match:
+        return None
+    symbol = match[2].decode("utf-8", "backslashreplace")
+    dso = (match[3] or b"").decode("utf-8", "backslashreplace")
+    return Frame(int(match[1], 16), "" if symbol == "[unknown]" else symbol, dso)
+
+
 def frames(stack: bytes) -> list[Frame]:
-    """The frames of a sample, leaf first. A line that is none belongs to the name before it."""
-    found = []
-    for line in stack.split(b"\n\t"):
-        if match := _FRAME.match(line):
-            symbol = match[2].decode("utf-8", "backslashreplace")
-            dso = (match[3] or b"").decode("utf-8", "backslashreplace")
-            found.append(Frame(int(match[1], 16), "" if symbol == "[unknown]" else symbol, dso))
-    return found
+    """The frames of a sample, leaf first."""
+    return [found for line in stack.split(b"\n\t") if (found := frame(line)) is not None]

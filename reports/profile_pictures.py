@@ -80,6 +80,7 @@ class Recording:
     answers: str
     read: str
     rows: Rows  # of profiles
+    made: dict[str, Any]  # of profile_recordings
     against: str
     parts: list[PartRow]
     inside: int  # samples of the split
@@ -138,12 +139,13 @@ def _recording(
 ) -> Recording:
     recipe = _recipe(rows[0].get("recipe"))
     split = _split(recipe)
-    label = next((row["label"] for row in rows if row.get("label")), None)
-    title = recipe.title if recipe else name
-    against = str(next((row["against"] for row in rows if row.get("against")), None) or "")
 
     def mine(table: str) -> Rows:
         return [row for row in tables.get(table, []) if row["profile"] == name]
+
+    made = next(iter(mine("profile_recordings")), {})
+    label, against = made.get("label"), str(made.get("against") or "")
+    title = recipe.title if recipe else name
 
     parts = [
         PartRow(
@@ -162,6 +164,7 @@ def _recording(
         answers=recipe.answers if recipe else "",
         read=" ".join(recipe.read.split()) if recipe else "",
         rows=rows,
+        made=made,
         against=against,
         parts=parts,
         inside=sum(part.samples for part in parts),

@@ -21,8 +21,6 @@ class Profile:
     profile: str = column(key=True, help=PROFILE)
     event: str = column(key=True, help="what was sampled, as perf calls it")
     recipe: str | None = column(help="recipe that it was recorded by")
-    label: str | None = column(help="what the user calls the state of the machine")
-    against: str | None = column(help="recording that it is compared with")
     unit: str = column(help="of the folded stacks: samples, or what the event's period counts")
     samples: int = column(help="samples that are in the stacks, or are counted")
     period: int = column(help="their periods added up: ns, cycles or events")
@@ -36,6 +34,15 @@ class Profile:
         help="whether the sampler reaches code with interrupts off: yes, no, unknown"
     )
     file: str | None = column(help="name of the folded stacks in the bundle")
+
+
+@dataclass(frozen=True)
+class ProfileRecording:
+    """How a recording was made; of a text that was brought in, what it tells."""
+
+    profile: str = column(key=True, help=PROFILE)
+    label: str | None = column(help="what the user calls the state of the machine")
+    against: str | None = column(help="recording that it is compared with")
     seconds: float | None = column(unit="s", help="duration of the recording")
     scope: str | None = column(help="task, or system: every CPU")
     ended: str | None = column(help="what ended the recording")

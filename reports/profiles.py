@@ -38,6 +38,7 @@ from reports.profile_rows import (
     ProfileNote,
     ProfilePart,
     ProfileReaping,
+    ProfileRecording,
     ProfileSite,
 )
 
@@ -47,6 +48,7 @@ TOP_FRAMES = 50
 REATTRIBUTED = "(with interrupts off)_[k]"
 TABLES = {
     "profiles": ("Profiles", Profile),
+    "profile_recordings": ("How they were recorded", ProfileRecording),
     "profile_parts": ("Parts of the kernel's work", ProfilePart),
     "profile_frames": ("Top functions", ProfileFrame),
     "profile_sites": ("Where interrupts come back on", ProfileSite),
@@ -205,6 +207,19 @@ def profiled(
         partial.append(f"{fold.more_moments:,} more events are not in profile_moments")
     if fold.more_durations:
         remarks.append(f"the last {fold.more_durations:,} durations are not counted")
+    rows["profile_recordings"] = [
+        ProfileRecording(
+            profile=name,
+            label=making.label,
+            against=making.against,
+            seconds=None if making.seconds is None else round(making.seconds, 3),
+            scope=making.scope,
+            ended=making.ended,
+            command=making.command,
+            captured_at=making.captured_at,
+            release=making.release,
+        )
+    ]
     rows["profile_moments"] = [
         ProfileMoment(
             name, round((m.time_ns - fold.begin_ns) / 1e9, 6), m.event, m.pid, m.comm, m.text
@@ -263,8 +278,6 @@ def _event_rows(
         profile=name,
         event=event.event,
         recipe=recipe.name if recipe else None,
-        label=making.label,
-        against=making.against,
         unit=unit,
         samples=event.samples,
         period=event.period,
@@ -276,12 +289,6 @@ def _event_rows(
         stacks=len(event.stacks),
         nmi=nmi or None,
         file=re.sub(r"[^a-z0-9]+", "_", f"{name}_{event.event}".lower()) if drawn else None,
-        seconds=None if making.seconds is None else round(making.seconds, 3),
-        scope=making.scope,
-        ended=making.ended,
-        command=making.command,
-        captured_at=making.captured_at,
-        release=making.release,
     )
     return row, cells, unit
 

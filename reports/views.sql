@@ -106,9 +106,9 @@ order by g.gained desc, g.handle;
 -- The end of processes: shares of each recording, by who and part
 create view profile_exits as
 select
-    p.profile, p.event, f.label, p.who, p.part, p.samples, p.share_of_all,
+    p.profile, p.event, p.who, p.part, p.samples, p.share_of_all,
     sum(p.share_of_all) over (partition by p.profile, p.event) as exit_share
-from profile_parts as p join profiles as f using (profile, event)
+from profile_parts as p
 where p.split = 'exit-path'
 order by p.profile, p.samples desc;
 
@@ -148,7 +148,7 @@ order by w.profile, w.name;
 -- Atomic allocations of more than a page that were recorded, beside the HighAtomic reserve
 create view profile_atomic as
 select
-    f.profile, f.samples as allocations, f.seconds,
+    f.profile, f.samples as allocations, r.seconds,
     (select sum(highatomic_reserved_pages) from zones)::bigint as highatomic_reserved_pages
-from profiles as f
+from profiles as f join profile_recordings as r using (profile)
 where f.recipe = 'atomic-alloc';

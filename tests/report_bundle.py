@@ -39,6 +39,7 @@ from reports.profile_rows import (
     ProfileNote,
     ProfilePart,
     ProfileReaping,
+    ProfileRecording,
     ProfileSite,
 )
 
@@ -240,7 +241,7 @@ PROFILED = {
 
 def profile_rows() -> dict[str, Table]:
     """Two recordings, the second held against the first."""
-    rows: dict[str, list[Any]] = {"profiles": [], "profile_frames": []}
+    rows: dict[str, list[Any]] = {"profiles": [], "profile_recordings": [], "profile_frames": []}
     for label, against in (("never", None), ("always", "exit_path_never")):
         name = f"exit_path_{label}"
         stacks = PROFILED[f"{name}_cpu_clock"]
@@ -248,10 +249,14 @@ def profile_rows() -> dict[str, Table]:
         what = "faults sparse"
         at = "2026-11-20T03:04:05+00:00"
         rows["profiles"].append(
-            Profile(name, "cpu-clock", "exit-path", label, against, "samples", total, total * 1000,
-                    total + 70, 70, "70 idle", 3, total, len(stacks), "no", f"{name}_cpu_clock",
-                    1.5, "system", "the command ended", what, at, "7.2"),
+            Profile(name, "cpu-clock", "exit-path", "samples", total, total * 1000, total + 70, 70,
+                    "70 idle", 3, total, len(stacks), "no", f"{name}_cpu_clock"),
         )  # fmt: skip
+        rows["profile_recordings"].append(
+            ProfileRecording(
+                name, label, against, 1.5, "system", "the command ended", what, at, "7.2"
+            )
+        )
         rows["profile_frames"] += [
             ProfileFrame(name, "cpu-clock", stack.rpartition(";")[2], value, value)
             for stack, value in stacks

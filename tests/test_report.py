@@ -227,7 +227,7 @@ class TestFirstScreen:
             "2026-11-20T03:04:05+00:00",
             "3 d 4 h",
             "1.5 GiB, 4K pages",
-            "9 sections ok, nothing unreadable met",
+            "10 sections ok, nothing unreadable met",
         ):
             assert fact in header
 
