@@ -59,6 +59,8 @@ TABLES = {
     "profile_reaping": ("Unmapped by the reaper, and again", ProfileReaping),
     "profile_notes": ("To know of the recordings", ProfileNote),
 }
+# Of these no rows is an answer, too.
+ALWAYS = {"profiles", "profile_parts", "profile_sites", "profile_reaping", "profile_notes"}
 SOFTWARE_FAULTS = ("minor-faults", "major-faults", "page-faults")
 
 Progress = Callable[[int, int], None]
@@ -408,7 +410,7 @@ def add_to_bundle(path: Path, made: Profiled, seconds: float, target: dict[str, 
             old: list[Any] = []
             if bundle is not None and table in bundle.tables:
                 old = [tuple(row.get(n) for n in names) for row in bundle.rows(table)]
-            if old or made.rows[table] or table == "profiles":
+            if old or made.rows[table] or table in ALWAYS:
                 rows = [*old, *made.rows[table]]
                 written += writer.table(table, title, row_type, rows, section=SECTION)
             if table == "profile_notes":

@@ -295,6 +295,9 @@ PARTS = {"page_owner_series": owner_pictures.series_wanted}
 AGREES = {
     "free_list_checks": "Every free list agrees with its struct pages, link by link.",
     "pcp_checks": "Every CPU's page count agrees with its lists.",
+    "profile_sites": "No sample ends where interrupts come back on.",
+    "profile_reaping": "The OOM reaper was not met.",
+    "profile_notes": "Nothing is missing.",
     "misplaced_blocks": "Every free block lies on the list of its pageblock's migratetype.",
 }
 
