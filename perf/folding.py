@@ -63,6 +63,8 @@ class Folded:
     parts: dict[tuple[str, str], int] = field(default_factory=dict)
     sites: dict[tuple[str, str], int] = field(default_factory=dict)
     overflow: int = 0
+    # Where samples of a comm, a group and a stack are counted, found without the stack's text.
+    known: dict[tuple[bytes, str, "_Known"], list[int]] = field(default_factory=dict, repr=False)
 
     @property
     def recorded(self) -> int:
@@ -152,7 +154,7 @@ class Fold:
         self.durations: dict[str, array[int]] = {}
         self.more_durations = 0
         self.again = Again()
-        self.begin_ns = self.end_ns = 0
+        self._begin = b""
         self._known: dict[bytes, _Known] = {}
         self._meant: dict[str, _Known] = {}  # by folded stack: addresses differ, names do not
         self._lines: dict[bytes, tuple[str, str]] = {}
@@ -175,38 +177,29 @@ class Fold:
     def add(self, sample: Sample) -> None:
         """Take one sample."""
         event = self._names.get(sample.event) or self._event(sample.event)
-        if len(sample.stack) > 1:
-            found = self._known.get(sample.stack) or self._understand(sample.stack)
-        else:
-            found = self._known.get(b"") or self._understand(b"")
-        if event.declared is not None and not event.declared.fold:
+        declared = event.declared
+        if declared is not None and not declared.fold:
             self._count(event, sample)
             return
+        found = self._known.get(sample.stack) or self._understand(sample.stack)
+        group = reason = ""
         if found.idle and not self.keep_idle:
             reason = IDLE
-        elif sample.comm.strip() in _PROFILERS and not self.keep_profiler:
+        elif sample.comm in _PROFILERS and not self.keep_profiler:
             reason = PROFILER
         elif self.tree and not self._wanted(sample, found):
             reason = OTHERS
-        else:
-            reason = ""
-        group = ""
-        if not reason and event.declared is not None:
-            group, reason = _selected(event.declared, sample.rest)
-        if self._begins or self._ends:
+        elif declared is not None and (declared.keep or declared.group):
+            group, reason = _selected(declared, sample.rest)
+        if self._begins:
             self._pair(event.event, sample, reason)
         if reason:
             event.removed[reason] = event.removed.get(reason, 0) + 1
             return
-        self._clock(sample)
-        comm = self._comms.get(sample.comm) or self._comm(sample.comm)
-        stack = f"{comm};{group}{found.folded}"
-        values = event.stacks.get(stack)
+        self._begin = self._begin or sample.time
+        values = event.known.get((sample.comm, group, found))
         if values is None:
-            if len(event.stacks) >= MAX_STACKS:
-                event.overflow += 1
-                stack = TOO_MANY
-            values = event.stacks.setdefault(stack, [0, 0])
+            values = self._values(event, sample.comm, group, found)
         period = 1 if sample.period is None else sample.period
         values[0] += 1
         values[1] += period
@@ -220,6 +213,26 @@ class Fold:
         if found.leaf:
             site = found.leaf, found.caller
             event.sites[site] = event.sites.get(site, 0) + 1
+
+    def _values(self, event: Folded, comm: bytes, group: str, found: "_Known") -> list[int]:
+        """Where a stack of a comm is counted."""
+        name = self._comms.get(comm) or self._comm(comm)
+        stack = f"{name};{group}{found.folded}"
+        values = event.stacks.get(stack)
+        if values is None:
+            if len(event.stacks) >= MAX_STACKS:
+                event.overflow += 1
+                return event.stacks.setdefault(TOO_MANY, [0, 0])
+            values = event.stacks[stack] = [0, 0]
+        if len(event.known) >= _MAX_KNOWN:
+            event.known.clear()
+        event.known[comm, group, found] = values
+        return values
+
+    @property
+    def begin_ns(self) -> int:
+        """When the first sample was taken."""
+        return nanoseconds(self._begin) if self._begin else 0
 
     def _event(self, printed: bytes) -> Folded:
         """The event of that name; perf may print the terms that it was asked for with."""
@@ -252,6 +265,8 @@ class Fold:
             found = self._meant[folded] = _Known(folded, symbols, self.split, self.known)
         if len(self._known) >= _MAX_KNOWN:
             self._known.clear()
+            for event in self.events.values():
+                event.known.clear()
         self._known[stack] = found
         return found
 
@@ -280,15 +295,10 @@ class Fold:
             return True
         return found.key is not None and found.key[0] in ("reaper", "RCU")
 
-    def _clock(self, sample: Sample) -> None:
-        now = nanoseconds(sample.time)
-        self.begin_ns = self.begin_ns or now
-        self.end_ns = now
-
     def _count(self, event: Folded, sample: Sample) -> None:
         """A sample that is no stack to draw: a fault with its address, or a moment."""
         assert event.declared is not None
-        if sample.comm.strip() in _PROFILERS and not self.keep_profiler:
+        if sample.comm in _PROFILERS and not self.keep_profiler:
             event.removed[PROFILER] = event.removed.get(PROFILER, 0) + 1
             return
         of_all = event.event.startswith("oom:")
@@ -297,7 +307,7 @@ class Fold:
             return
         event.samples += 1
         event.period += 1
-        if self._begins or self._ends:
+        if self._begins:
             self._pair(event.event, sample, "")
         if event.declared.timeline:
             self._moment(event, sample)
@@ -317,7 +327,7 @@ class Fold:
         if len(self.timeline) >= MAX_TIMELINE:
             self.more_moments += 1
             return
-        self._clock(sample)
+        self._begin = self._begin or sample.time
         comm = self._comms.get(sample.comm) or self._comm(sample.comm)
         self.timeline.append(Moment(nanoseconds(sample.time), event.event, sample.pid, comm, text))
 

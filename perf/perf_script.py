@@ -51,6 +51,11 @@ _HEADER = re.compile(
     _WHO + rb"(?:\[(\d{3,})\] +)?(\d+\.\d{6,9}): +(?:(\d+) +)?(\S+?):(?=\s|\Z)[^\n\S]*([^\n]*)",
     re.DOTALL,
 )
+# The same where a comm is one plain word, without looking for its end.
+_PLAIN = re.compile(
+    rb"(\S{1,15}) +(-?\d+)/(-?\d+) +(?:\[\d{3,}\] +)?(\d+\.\d{6,9}): +(?:(\d+) +)?"
+    rb"(\S+): *([^\n]*)\n\t"
+)
 _RECORD = re.compile(
     _WHO + rb"(?:\[\d{3,}\] +)?(?:\d+\.\d{6,9}: +)?PERF_RECORD_([A-Z_]+)([^\n]*)", re.DOTALL
 )
@@ -123,24 +128,22 @@ def _thrown_away(text: bytes, reading: Reading) -> bytes:
 
 def _samples(text: bytes, reading: Reading) -> Generator[Sample, None, bytes]:
     """The samples of a piece of text; returns its end if that is no whole sample."""
-    match = _HEADER.match
+    plain = _PLAIN.match
     pending = b""  # the begin of a comm that has an empty line in it
     for block in text.split(b"\n\n"):
         if pending:
             block = pending + b"\n\n" + block
         elif block.startswith(b"\n"):
             block = block.lstrip(b"\n")
-        found = match(block)
         # The usual case: a header, and its frames to the end of the block.
-        if found and block.startswith(b"\n\t", found.end()):
-            comm, pid, tid, _, time, period, event, rest = found.groups()
-            if b"\n" not in comm:
-                reading.samples += 1
-                number = int(period) if period else None
-                stack = block[found.end() :]
-                yield Sample(comm.lstrip(), int(pid), int(tid), time, number, event, rest, stack)
-                pending = b""
-                continue
+        if found := plain(block):
+            comm, pid, tid, time, period, event, rest = found.groups()
+            reading.samples += 1
+            number = int(period) if period else None
+            stack = block[found.end() - 2 :]
+            yield Sample(comm, int(pid), int(tid), time, number, event, rest, stack)
+            pending = b""
+            continue
         pending = yield from _unusual(block, reading)
         if len(pending) > 2 * _MAX_COMM:
             pending = _thrown_away(pending, reading)
@@ -170,8 +173,7 @@ def _unusual(block: bytes, reading: Reading) -> Generator[Sample, None, bytes]:
         if 0 <= frames < at:
             frames = block.find(b"\n\t", at)
         stack = b""
-        following = _HEADER.match(block, at + 1) or _RECORD.match(block, at + 1)
-        if frames == at or (frames >= 0 and not (following and following.start(2) < frames)):
+        if frames == at or (frames > at and not _next_within(block, at + 1, frames)):
             # A tracepoint's text may have newlines of its own before the frames.
             stack, at = block[frames:], len(block)
         elif single := _SINGLE.match(rest):
@@ -181,6 +183,12 @@ def _unusual(block: bytes, reading: Reading) -> Generator[Sample, None, bytes]:
         yield Sample(comm.lstrip(), int(pid), int(tid), time, number, event, rest, stack)
         at += 1
     return b""
+
+
+def _next_within(block: bytes, at: int, end: int) -> bool:
+    """Whether another sample or record begins before *end*."""
+    following = _HEADER.match(block, at) or _RECORD.match(block, at)
+    return following is not None and following.start(2) < end
 
 
 def _note(record: re.Match[bytes], reading: Reading) -> None:
