@@ -8,7 +8,6 @@ where it is installed. As ``bench.py``: medians, and the ratio is what to look a
 """
 
 import os
-import resource
 import shutil
 import statistics
 import subprocess
@@ -101,14 +100,14 @@ def quietly(*words: str, out: Path | None = None, pipe_from: list[str] | None = 
 
 def peak(path: Path) -> int:
     """The peak memory, in KiB, of a process that folds a text."""
-    script = (
-        f"import sys; sys.path[:0]={sys.path[:5]!r}; import bench_perf; from pathlib import Path; "
-    )
-    script += f"bench_perf.fold_text(Path({str(path)!r}))"
-    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-    subprocess.run([sys.executable, "-c", script], check=True, cwd=ROOT / "tests")
-    after = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-    return max(before, after)
+    script = f"""
+import sys
+sys.path[:0] = {[str(ROOT / "tests"), *sys.path[:4]]!r}
+import bench_perf, pathlib, resource
+bench_perf.fold_text(pathlib.Path({str(path)!r}))
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+    return int(subprocess.check_output([sys.executable, "-c", script]))
 
 
 def folding(table: Table, perf: str, folder: Path) -> None:

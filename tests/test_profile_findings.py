@@ -5,11 +5,20 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+import pytest
 import report_bundle as made
 from rows import column
 
-from reports.findings import Finding, evaluate
-from reports.profile_rows import ProfilePart, ProfileReaping, ProfileSite
+from reports.findings import Finding, Question, evaluate, load_questions
+from reports.profile_rows import (
+    Profile,
+    ProfileDuration,
+    ProfileFaults,
+    ProfileFrame,
+    ProfilePart,
+    ProfileReaping,
+    ProfileSite,
+)
 from reports.tables import open_database
 
 
@@ -23,6 +32,17 @@ def found(tmp_path: Path, change: dict[str, list[Any]], id: str) -> list[Finding
     asked = [f.id for f in verdict.found] + [name for name, _ in verdict.clear]
     assert id in asked, verdict.not_checked
     return [f for f in verdict.found if f.id == id]
+
+
+ABOUT_PROFILES = [q for q in load_questions() if q.id.startswith("profile-")]
+
+
+@pytest.mark.parametrize("question", ABOUT_PROFILES, ids=lambda q: q.id)
+def test_without_profiles_none_is_checked(tmp_path: Path, question: Question) -> None:
+    contents = {"zones": made.tables()["zones"]}
+    verdict = evaluate(made.write_bundle(tmp_path / "b", contents), [question])
+    (missing,) = verdict.not_checked
+    assert "no table profile" in missing.reason
 
 
 def test_an_end_that_takes_a_third_of_the_time_is_told(tmp_path: Path) -> None:
@@ -90,3 +110,80 @@ def test_views_join_profiles_and_memory(tmp_path: Path) -> None:
     shares = database.rows("select distinct exit_share from profile_exits")
     assert [round(row["exit_share"], 3) for row in shares] == [0.537]
     assert "profile_exit_slots" in database.missing  # without page_tables
+
+
+def parts(tables: int, others: int) -> list[ProfilePart]:
+    every = tables + others
+    return [
+        ProfilePart("faults", "cpu-clock", "page-fault", "fault", part, n, n / every, n / every)
+        for part, n in (("page tables", tables), ("zeroing", others))
+    ]
+
+
+def test_faults_that_make_tables_are_told(tmp_path: Path) -> None:
+    contents = made.profile_rows()
+    contents["profile_parts"] = (*contents["profile_parts"][:2], parts(60, 60), "profiles")
+    counted = [ProfileFaults("faults", "minor-faults", 7, "faults", 900, 890, "0x1", "0x2")]
+    contents["profile_faults"] = (*contents["profile_faults"][:2], counted, "profiles")
+    tables = [PageTables(9, "sparse", 10_240_000, 81_920_000)]
+    contents["page_tables"] = ("Page tables", PageTables, tables, "page_tables")
+    verdict = evaluate(made.write_bundle(tmp_path / "b", contents))
+    (finding,) = (f for f in verdict.found if f.id == "profile-fault-tables")
+    assert "50.0 %" in finding.title
+    assert "900 faults touched 890 regions" in finding.saw
+    assert "80,000 KiB of them sparse's" in finding.saw
+
+
+def test_faults_that_fill_pages_are_not(tmp_path: Path) -> None:
+    assert not found(tmp_path, {"profile_parts": parts(20, 100)}, "profile-fault-tables")
+
+
+@dataclasses.dataclass(frozen=True)
+class KsmPages:
+    """As far as findings about profiles look."""
+
+    pfn: int = column(key=True)
+    visits_per_pass: int = column()
+    visits_indexed: int | None = column()
+
+
+def test_a_long_walk_is_told_beside_what_memory_predicts(tmp_path: Path) -> None:
+    contents = made.profile_rows()
+    walks = [ProfileDuration("rmap", "rmap_walk_ksm", 9, 10**9, 10_000, 2 * 10**8, 705 * 10**6)]
+    contents["profile_durations"] = (*contents["profile_durations"][:2], walks, "profiles")
+    pages = [KsmPages(1, 5_120_000, 256)]
+    contents["ksm_pages"] = ("KSM pages", KsmPages, pages, "ksm")
+    verdict = evaluate(made.write_bundle(tmp_path / "b", contents))
+    (finding,) = (f for f in verdict.found if f.id == "profile-rmap-long")
+    assert "705.0 ms" in finding.title
+    assert "5,120,000 visits in the worst case, 256 would do" in finding.saw
+
+
+def test_short_walks_are_not(tmp_path: Path) -> None:
+    walks = [ProfileDuration("rmap", "rmap_walk", 9, 10**6, 10_000, 20_000, 3_000_000)]
+    assert not found(tmp_path, {"profile_durations": walks}, "profile-rmap-long")
+
+
+def test_who_allocates_atomically_is_told_beside_the_reserve(tmp_path: Path) -> None:
+    contents = made.profile_rows()
+    name, event = "atomic_alloc", "kmem:mm_page_alloc"
+    row = Profile(name, event, "atomic-alloc", "events", 500, 500, 900, 400, None, 0, 500, 3, None,
+                  "atomic_alloc_kmem_mm_page_alloc")  # fmt: skip
+    contents["profiles"] = (*contents["profiles"][:2], [row], "profiles")
+    frames = [
+        ProfileFrame(name, event, frame, 0, total)
+        for frame, total in (("handle_softirqs_[k]", 500), ("alloc_pages_[k]", 500),
+                             ("icmp_reply_[k]", 450), ("tcp_rcv_[k]", 50))
+    ]  # fmt: skip
+    contents["profile_frames"] = (*contents["profile_frames"][:2], frames, "profiles")
+    contents["zones"] = made.tables()["zones"]
+    verdict = evaluate(made.write_bundle(tmp_path / "b", contents))
+    (finding,) = (f for f in verdict.found if f.id == "profile-atomic-callers")
+    assert "500 atomic allocations" in finding.title and "icmp_reply_[k]" in finding.title
+    assert "450 of them" in finding.saw and "HighAtomic reserve" in finding.saw
+
+
+def test_a_few_atomic_allocations_are_not(tmp_path: Path) -> None:
+    row = Profile("a", "kmem:mm_page_alloc", "atomic-alloc", "events", 5, 5, 5, 0, None, 0, 5, 1,
+                  None, None)  # fmt: skip
+    assert not found(tmp_path, {"profiles": [row]}, "profile-atomic-callers")
