@@ -3,8 +3,7 @@
 What perf may record on this machine, and which of a recipe's choices that leaves.
 
 Looks, and changes nothing: no sysctl, no mount. ``kernel.perf_event_paranoid`` and capabilities say
-what is allowed, sysfs which counters there are, tracefs which tracepoints; perf is asked for its
-version alone.
+what is allowed, sysfs which counters there are, tracefs which tracepoints.
 """
 
 import contextlib
@@ -12,7 +11,6 @@ import os
 import platform
 import re
 import shutil
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +31,6 @@ class Machine:
     """What matters for perf on this machine and for this user."""
 
     perf: str | None  # the program
-    version: tuple[int, ...]
     privileged: bool  # CAP_PERFMON or CAP_SYS_ADMIN
     paranoid: int
     tracefs: Path | None  # None: not mounted
@@ -79,7 +76,6 @@ def look() -> Machine:
         pmus = []
     return Machine(
         perf=perf,
-        version=_version(perf) if perf else (),
         privileged=bool(_capabilities() >> CAP_PERFMON & 1 or _capabilities() >> CAP_SYS_ADMIN & 1),
         paranoid=_paranoid(),
         tracefs=tracefs,
@@ -89,15 +85,6 @@ def look() -> Machine:
         symbols=_symbols(),
         architecture=platform.machine(),
     )
-
-
-def _version(perf: str) -> tuple[int, ...]:
-    try:
-        said = subprocess.run([perf, "--version"], capture_output=True, text=True, timeout=10)
-    except (OSError, subprocess.SubprocessError):
-        return ()
-    match = re.search(r"(\d+)\.(\d+)", said.stdout)
-    return tuple(map(int, match.groups())) if match else ()
 
 
 def _capabilities() -> int:

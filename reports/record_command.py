@@ -27,12 +27,12 @@ from folding import Fold
 from hostile_text import visible
 from perf_events import Unavailable
 from perf_record import Recorded, RecordError
-from perf_script import Reading
+from perf_script import FIELDS, Reading
 from recipe import Recipe
 from stack_parts import load_known_frames, load_split
 
 from reports import profiles
-from reports.bundle import BundleError, Cell
+from reports.bundle import Cell
 from reports.page_owner_command import (
     DONE,
     INCOMPLETE,
@@ -206,13 +206,14 @@ def _finish(
         idle=args.keep_idle,
         profiler=args.keep_profiler,
     )
-    reading, counted = Reading(), Recorded()
+    reading = Reading()
+    data = [file for file in files if begins(file) == PERF_DATA]
+    counted = perf_record.recorded(perf_for(data[0]), data) if data else Recorded()
     with ExitStack() as stack:
         kept = None
         if args.keep is not None and not args.input:
             kept = stack.enter_context(gzip.open(args.keep / KEPT, "wb", compresslevel=3))
-            said = perf_record.recorded(str(shutil.which("perf")), files)
-            kept.write(f"{MADE_BY}{json.dumps(making.told(said))}\n".encode())
+            kept.write(f"{MADE_BY}{json.dumps(making.told(counted))}\n".encode())
         for file in files:
             with opened(file, counted, making) as stream:
                 fold.tree |= set(making.pids if making.scope == "system" else ())
@@ -250,35 +251,43 @@ class _Tee:
         return data
 
 
+def begins(file: Path) -> bytes:
+    """The first bytes of a file, which tell what it is."""
+    with file.open("rb") as stream:
+        return stream.read(len(PERF_DATA))
+
+
+def perf_for(file: Path) -> str:
+    """
+    The perf that reads a recording.
+
+    :raises RecordError: there is none.
+    """
+    perf = shutil.which("perf")
+    if perf is None:
+        raise RecordError(
+            f"{file}: perf is needed to read it: apt-get install linux-perf; or bring the text of "
+            f"'perf script --ns -F {','.join(FIELDS)}'"
+        )
+    return perf
+
+
 @contextmanager
 def opened(file: Path, counted: Recorded, making: profiles.Making) -> Iterator[IO[bytes]]:
     """
     The text of ``perf script`` of a recording.
 
-    :param counted: what perf says that the file holds is added to it.
-    :param making: what a text that was kept says of its recording is put there.
+    :param counted, making: what a text that was kept says of its recording is put there.
     """
+    begin = begins(file)
     with ExitStack() as stack:
-        try:
-            begin = file.open("rb").read(8)
-        except OSError as error:
-            raise BundleError(f"{file}: {error.strerror}") from error
-        if begin[:2] == GZIP:
-            unpacked = gzip.GzipFile(file)
-            yield _text(stack.enter_context(io.BufferedReader(unpacked)), counted, making)
-            return
-        if begin != PERF_DATA:
+        if begin == PERF_DATA:
+            yield stack.enter_context(perf_record.script(perf_for(file), file))
+        elif begin[: len(GZIP)] == GZIP:
+            unpacked = io.BufferedReader(cast(io.RawIOBase, gzip.GzipFile(file)))
+            yield _text(stack.enter_context(unpacked), counted, making)
+        else:
             yield _text(stack.enter_context(file.open("rb")), counted, making)
-            return
-        perf = shutil.which("perf")
-        if perf is None:
-            raise RecordError(
-                f"{file}: perf is needed to read it: apt-get install linux-perf; or bring the text "
-                "of 'perf script -F comm,pid,tid,cpu,time,period,event,ip,sym,dso,trace --ns'"
-            )
-        said = perf_record.recorded(perf, [file])
-        counted.add(said)
-        yield stack.enter_context(perf_record.script(perf, file))
 
 
 def _text(

@@ -197,7 +197,6 @@ def test_speedscope_shares_frames_between_profiles() -> None:
 
 ROOTLESS = Machine(
     perf="/usr/bin/perf",
-    version=(6, 1),
     privileged=False,
     paranoid=2,
     tracefs=Path("/sys/kernel/tracing"),

@@ -32,7 +32,6 @@ PROFILES: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     ("exit-path", "dense", "", ("/bin/faults", "dense", "60000")),
     ("exit-path", "sparse", "", SPARSE),
     ("exit-path", "sparse thp", "exit_path_sparse", (*SPARSE, "thp")),
-    ("exit-path", "breadth first", "", ("/bin/faults", "breadth", "20000")),
 )
 
 
