@@ -284,8 +284,8 @@ def opened(file: Path, counted: Recorded, making: profiles.Making) -> Iterator[I
         if begin == PERF_DATA:
             yield stack.enter_context(perf_record.script(perf_for(file), file))
         elif begin[: len(GZIP)] == GZIP:
-            unpacked = io.BufferedReader(cast(io.RawIOBase, gzip.GzipFile(file)))
-            yield _text(stack.enter_context(unpacked), counted, making)
+            unpacked = stack.enter_context(gzip.GzipFile(file))
+            yield _text(cast(io.BufferedReader, unpacked), counted, making)
         else:
             yield _text(stack.enter_context(file.open("rb")), counted, making)
 
