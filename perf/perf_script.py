@@ -128,7 +128,7 @@ def _thrown_away(text: bytes, reading: Reading) -> bytes:
 
 def _samples(text: bytes, reading: Reading) -> Generator[Sample, None, bytes]:
     """The samples of a piece of text; returns its end if that is no whole sample."""
-    plain = _PLAIN.match
+    plain, new = _PLAIN.match, tuple.__new__
     pending = b""  # the begin of a comm that has an empty line in it
     for block in text.split(b"\n\n"):
         if pending:
@@ -141,7 +141,8 @@ def _samples(text: bytes, reading: Reading) -> Generator[Sample, None, bytes]:
             reading.samples += 1
             number = int(period) if period else None
             stack = block[found.end() - 2 :]
-            yield Sample(comm, int(pid), int(tid), time, number, event, rest, stack)
+            # As Sample(…), in half the time.
+            yield new(Sample, (comm, int(pid), int(tid), time, number, event, rest, stack))
             pending = b""
             continue
         pending = yield from _unusual(block, reading)

@@ -95,9 +95,9 @@ class ProfileMoment:
     """When something rare happened."""
 
     profile: str = column(key=True, help=PROFILE)
-    seconds: float = column(unit="s", help="since the first sample")
-    event: str = column(help="tracepoint")
-    pid: int = column(help="process that met it")
+    seconds: float = column(unit="s", key=True, help="since the first sample")
+    event: str = column(key=True, help="tracepoint")
+    pid: int = column(key=True, help="process that met it")
     comm: str = column(help="its name")
     text: str = column(help="what the kernel said")
 

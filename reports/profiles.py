@@ -224,7 +224,7 @@ def profiled(
     ]
     rows["profile_moments"] = [
         ProfileMoment(
-            name, round((m.time_ns - fold.begin_ns) / 1e9, 6), m.event, m.pid, m.comm, m.text
+            name, round((m.time_ns - fold.begin_ns) / 1e9, 9), m.event, m.pid, m.comm, m.text
         )
         for m in fold.timeline
     ]

@@ -161,9 +161,11 @@ def _record(
     for note in plan.notes:
         say(note)
     making.partial += plan.notes
-    for event, reason in plan.missing:
-        say(f"without {event.first_of[0]} ({event.why}): {reason}")
-        making.remarks.append(f"without {event.first_of[0]} ({event.why}): {reason}")
+    for reason in dict.fromkeys(reason for _, reason in plan.missing):
+        events = [event_name(e.first_of[0]) for e, why in plan.missing if why == reason]
+        remark = f"without {', '.join(events)}: {reason}"
+        say(remark)
+        making.remarks.append(remark)
     if not args.command:
         limit = args.seconds or recipe.seconds
         until = "until the process ends" if args.pid else "until Ctrl-C"

@@ -19,6 +19,7 @@ import report_bundle as made
 from perf_events import Machine, Unavailable, plan
 from perf_record import arguments
 from speedscope import speedscope
+from test_command import POWERLESS
 from test_folding import sampled
 from test_perf_script import header
 
@@ -268,6 +269,10 @@ def test_what_does_not_fit_together_is_bad_usage(
 
 # perf itself, with what every machine allows: software events of one's own programs
 
+START = (
+    f"import sys; sys.path.insert(0, {str(ROOT)!r}); from reports.command import main; "
+    "sys.exit(main(sys.argv[1:]))"
+)
 LOOPS = (sys.executable, "-c", "while True: pass")
 LOOP = "x = 0\nfor i in range(3_000_000): x += i"
 
@@ -303,11 +308,41 @@ def perf_record_samples(perf: str, data: Path) -> int:
     return sum(line.count(b":") > 0 for line in done.stdout.splitlines())
 
 
+def test_without_privileges_what_is_allowed_is_recorded(perf: str, tmp_path: Path) -> None:
+    paranoid = int(Path("/proc/sys/kernel/perf_event_paranoid").read_text())
+    done = subprocess.run(
+        [
+            *POWERLESS,
+            sys.executable,
+            "-c",
+            START,
+            "record",
+            "page-fault",
+            "-o",
+            tmp_path / "b",
+            "--",
+            sys.executable,
+            "-c",
+            LOOP,
+        ],  # fmt: skip
+        capture_output=True,
+        text=True,
+    )
+    if paranoid > 2:
+        assert done.returncode == 3 and "CAP_PERFMON" in done.stderr
+        return
+    assert done.returncode in (0, 1), done.stderr
+    rows = {row["event"]: row for row in Bundle(tmp_path / "b").rows("profiles")}
+    assert rows["cpu-clock"]["samples"] > 10
+    if paranoid == 2:
+        assert rows["cpu-clock"]["kernel_samples"] == 0
+        assert "only user code is seen" in done.stderr
+
+
 def test_ctrl_c_keeps_what_is_there(perf: str, tmp_path: Path) -> None:
     words = ["record", "page-fault", "-o", str(tmp_path / "b"), "--"]
-    start = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from reports.command import main; "
     process = subprocess.Popen(
-        [sys.executable, "-c", start + "sys.exit(main(sys.argv[1:]))", *words, *LOOPS],
+        [sys.executable, "-c", START, *words, *LOOPS],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         start_new_session=True,
