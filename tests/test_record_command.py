@@ -310,21 +310,9 @@ def perf_record_samples(perf: str, data: Path) -> int:
 
 def test_without_privileges_what_is_allowed_is_recorded(perf: str, tmp_path: Path) -> None:
     paranoid = int(Path("/proc/sys/kernel/perf_event_paranoid").read_text())
+    words = ("record", "page-fault", "-o", tmp_path / "b", "--")
     done = subprocess.run(
-        [
-            *POWERLESS,
-            sys.executable,
-            "-c",
-            START,
-            "record",
-            "page-fault",
-            "-o",
-            tmp_path / "b",
-            "--",
-            sys.executable,
-            "-c",
-            LOOP,
-        ],  # fmt: skip
+        [*POWERLESS, sys.executable, "-c", START, *words, sys.executable, "-c", LOOP],
         capture_output=True,
         text=True,
     )

@@ -15,6 +15,7 @@ import pytest
 from profiled import record_in_guest
 
 from reports.bundle import Bundle
+from reports.command import main
 from reports.findings import evaluate
 from reports.report import render
 
@@ -196,8 +197,14 @@ def test_samples_where_interrupts_come_back_are_named(bundle: Bundle) -> None:
 
 
 def test_what_perf_wrote_is_kept_on_request(out: Path) -> None:
-    (kept,) = (out / "kept").iterdir()
-    assert kept.read_bytes()[:8] == b"PERFILE2"
+    data, text = (out / "kept" / name for name in ("perf.data", "perf-script.txt.gz"))
+    assert data.read_bytes()[:8] == b"PERFILE2"
+    # Read again, elsewhere: the same stacks.
+    again = out / "again"
+    assert main(["record", "exit-path", "--input", str(text), "-o", str(again)]) in (0, 1)
+    (name,) = Bundle(again).folded
+    there = list(Bundle(out / "case").stacks("exit_path_never_cpu_clock"))
+    assert list(Bundle(again).stacks(name)) == there
 
 
 def test_the_list_says_what_can_run(out: Path) -> None:
