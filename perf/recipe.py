@@ -74,6 +74,7 @@ class Recipe:
     overhead: str  # measured
     events: tuple[Event, ...]
     scope: str = "task"  # or system: every CPU, also for a command or a process
+    follow: bool = False  # of all CPUs, keep the command or process, and who reaps it
     seconds: float = 10  # where nothing else ends it; 0: until Ctrl-C
     frequency: int = 997
     megabytes: int = 512  # of perf.data; perf checks now and then, and overshoots

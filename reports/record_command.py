@@ -218,7 +218,8 @@ def _finish(
             kept.write(f"{MADE_BY}{json.dumps(making.told(counted))}\n".encode())
         for file in files:
             with opened(file, counted, making) as stream:
-                fold.tree |= set(making.pids if making.scope == "system" else ())
+                if recipe.follow and making.scope == "system":
+                    fold.tree |= set(making.pids)
                 source = stream if kept is None else cast(IO[bytes], _Tee(stream, kept))
                 profiles.fold_stream(fold, reading, source, profiles.progress_line())
     if not reading.samples:
