@@ -73,6 +73,8 @@ def record(
     files = sorted(path for path in folder.glob("perf.data*") if path.stat().st_size > 0)
     if not files:
         raise RecordError("perf recorded nothing; its words are above")
+    if not recipe.trigger and files[0].stat().st_size >= recipe.megabytes << 20:
+        ended = f"perf.data had {recipe.megabytes} MiB, which is the recipe's limit"
     return Recording(files, time.monotonic() - begin, watched, ended, words)
 
 

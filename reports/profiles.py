@@ -181,6 +181,8 @@ def profiled(
 ) -> Profiled:
     """The rows of a recording that has been folded."""
     partial, remarks = list(making.partial), list(making.remarks)
+    if making.ended and "limit" in making.ended:
+        partial.append(f"the recording ended early: {making.ended}")
     if reading.unread_bytes:
         partial.append(
             f"{reading.unread_bytes:,} bytes of perf's text fit no sample and are not counted"
