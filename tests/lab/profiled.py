@@ -91,7 +91,7 @@ def record_in_guest(
         f"run({name!r}, 'record', '-o', '/out/{bundle}', *{list(arguments)!r})\n"
         for name, bundle, arguments in runs
     ]
-    return run_live(
+    out = run_live(
         _SETUP + "".join(lines),
         folder,
         kernel,
@@ -99,3 +99,5 @@ def record_in_guest(
         binaries=[Path(perf).resolve(), program],
         symbols=False,
     )
+    (folder / "vmcore").unlink()  # 1.5 GiB that nobody reads
+    return out
