@@ -67,7 +67,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="mmscope record",
         description="Record CPU profiles and tracepoints by a recipe, and add them to a bundle: "
-        "a new one, or one that is there. Nothing of the machine is changed.",
+        "a new one, or one that is there. No setting is changed; kprobes are removed again.",
         usage="%(prog)s RECIPE [options] [-a | -p PID,… | -- COMMAND …]\n       %(prog)s --list",
     )
     parser.add_argument("recipe", nargs="?", metavar="RECIPE", help="see --list")
