@@ -86,7 +86,7 @@ def add_profiles(
     with tempfile.TemporaryDirectory(prefix="mmscope-demo-") as folder, one_at_a_time():
         out = record_in_guest(
             [
-                (str(n), str(n), (recipe, "--keep", f"/out/kept{n}", "--", *command))
+                (str(n), "bundle", (recipe, "--keep", f"/out/kept{n}", "--", *command))
                 for n, (recipe, _, _, command) in enumerate(PROFILES)
             ],
             Path(folder),

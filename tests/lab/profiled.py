@@ -24,6 +24,10 @@ _SETUP = """
 import ctypes, os, sys
 from pathlib import Path
 
+# Once for all recordings: under emulation this takes as long as one of them.
+import reports.collect, reports.record_command
+from reports.start import main
+
 libc = ctypes.CDLL(None, use_errno=True)
 
 def mount(kind, where):
@@ -46,7 +50,6 @@ def run(name, *arguments):
         os.dup2(log, 1)
         os.dup2(log, 2)
         sys.argv = ["mmscope", *arguments]
-        from reports.start import main
         code = 99
         try:
             code = main()
