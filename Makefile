@@ -11,13 +11,13 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Debian packages: to make the environment; to boot kernels (qemu, a C compiler for the guest's init,
 # cpio for its initramfs); to open the report in a browser, and the FlameGraph that it draws with.
 VENV_PACKAGES := python3-venv
-LAB_PACKAGES := qemu-system-x86 gcc libc6-dev cpio xz-utils e2fsprogs
+LAB_PACKAGES := qemu-system-x86 gcc libc6-dev cpio xz-utils e2fsprogs linux-perf
 # To build the kernel with PAGE_OWNER.
 BUILD_PACKAGES := bc flex bison libelf-dev libssl-dev
 TEST_PACKAGES := chromium-headless-shell libdevel-nytprof-perl zstd makedumpfile
 BENCH_PACKAGES := crash
 
-CHECKED := drgn/*.py reports
+CHECKED := drgn/*.py perf/*.py reports
 VMCORE ?=
 VMLINUX ?=
 REPORT ?= report.html
@@ -76,6 +76,7 @@ bench: $(READY) ## how fast each probe is, with the naive way beside it
 	@$(BIN)/python tests/bench_page_tables.py
 	@$(BIN)/python tests/bench_vmemmap.py
 	@$(BIN)/python tests/bench_rmap.py
+	@$(BIN)/python tests/bench_perf.py
 
 .PHONY: lock
 lock: $(READY) ## renew requirements.lock from pyproject.toml

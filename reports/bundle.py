@@ -21,7 +21,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -208,6 +208,23 @@ class Writer:
         )
         return count
 
+    def keep(self, bundle: "Bundle", *, without: Container[str]) -> None:
+        """
+        Take over another bundle's tables and stacks as they are.
+
+        :param without: names of tables that are not wanted.
+        :raises BundleError: they cannot be read or written.
+        """
+        here: list[Table | Folded] = [*bundle.tables.values(), *bundle.folded.values()]
+        paths = {item.path.name: item.path for item in here}
+        for resource in bundle.resources:
+            if resource["name"] not in without:
+                path = paths[resource["path"]]
+                _check_plain(path)
+                with self._writing():
+                    shutil.copyfile(path, self._folder / path.name)
+                self._tables.append(resource)
+
     def finish(self, target: dict[str, Cell], sections: Iterable[Section]) -> None:
         """
         Write ``sections`` and the description, and make the bundle appear at its name.
@@ -271,6 +288,7 @@ class Bundle:
             self.created = str(data.get("created", ""))
             self.version = str(data.get("version", ""))
             self.tables: dict[str, Table] = {}
+            self.resources: list[dict[str, Any]] = data["resources"]
             stacks = [item for item in data["resources"] if item.get("format") == "folded"]
             self.folded = {item.name: item for item in map(self._folded, stacks)}
             for table in map(self._table, (r for r in data["resources"] if r not in stacks)):

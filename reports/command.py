@@ -15,7 +15,7 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from core_file import left_out, missing_bytes
@@ -24,11 +24,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as ProgressBar
 from rows import columns
+from speedscope import speedscope
+from stack_parts import load_known_frames
 from target import TargetError, describe, open_target
 from terminal import FORMATS, print_rows
 from text_source import TextError
 
-from reports import __version__, page_owner_command
+from reports import __version__, page_owner_command, profiles, record_command
 from reports.bundle import Bundle, BundleError, Section, Writer
 from reports.collect import Progress, collect, describe_files, explain, run_section
 from reports.doctor import Check, checks
@@ -48,8 +50,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # A terminal or pipe that is not UTF-8 gets what it can show, and the rest written out.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    if words[:1] == ["record"]:
+        # Whatever follows -- is somebody else's command line.
+        return record_command.main(words[1:])
     parser = build_parser()
-    args = parser.parse_args(arguments)
+    args = parser.parse_args(words)
     try:
         code: int = args.run(args)
         sys.stdout.flush()
@@ -137,7 +143,17 @@ def build_parser() -> argparse.ArgumentParser:
         "what", metavar="TABLE|SECTION", help="table of the bundle, or section to read"
     )
     sub.add_argument("bundle", nargs="?", type=Path, metavar="BUNDLE", help="bundle to read from")
-    sub.add_argument("--format", choices=FORMATS, default="table", help="default: table")
+    sub.add_argument(
+        "--format",
+        choices=(*FORMATS, *STACK_FORMATS),
+        default="table",
+        help="default: table; folded and speedscope: the stacks of profiles (all: 'profiles')",
+    )
+    sub.add_argument(
+        "--reattribute",
+        action="store_true",
+        help="give samples where interrupts come back on to the caller (folded, speedscope)",
+    )
     add_target_options(sub)
     page_owner_command.add_cull_options(sub)
 
@@ -162,6 +178,11 @@ def build_parser() -> argparse.ArgumentParser:
     )
 
     command(
+        "record",
+        run_record,
+        "record CPU profiles by a recipe into a bundle; 'mmscope record --help'",
+    )
+    command(
         "doctor",
         run_doctor,
         "what can be read on this machine, what not, and how to change that",
@@ -170,6 +191,8 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
+# Of folded stacks, which are no table.
+STACK_FORMATS = ("folded", "speedscope")
 SECTION_HELP = f"sections: {', '.join(SECTIONS)}"
 
 
@@ -344,6 +367,8 @@ def run_show(args: argparse.Namespace) -> int:
     if args.core or args.qemu or args.proc_root or args.symbols:
         raise UsageError("give a BUNDLE or a target, not both")
     bundle = Bundle(args.bundle)
+    if args.format in STACK_FORMATS:
+        return show_stacks(bundle, args.what, args.format, reattribute=args.reattribute)
     if args.what == "tables":
         for table in bundle.tables.values():
             print(f"{table.name:24} {visible(table.title)}")
@@ -356,6 +381,35 @@ def run_show(args: argparse.Namespace) -> int:
     cells = ([row[c.name] for c in shown.columns] for row in bundle.rows(args.what))
     print_rows(shown.columns, cells, form=args.format, title=shown.title)
     return DONE
+
+
+def show_stacks(bundle: Bundle, what: str, form: str, *, reattribute: bool) -> int:
+    """Print folded stacks: those of one name, of a recording, or of all profiles."""
+    files = [what] if what in bundle.folded else profiles.files_of(bundle, what)
+    if not files:
+        raise UsageError(
+            f"{what}: the bundle has no such stacks; it has {', '.join(bundle.folded) or 'none'}"
+        )
+    known = load_known_frames()
+
+    def stacks(name: str) -> Iterable[tuple[str, int]]:
+        found = bundle.stacks(name)
+        return profiles.reattributed(found, known) if reattribute else found
+
+    if form == "speedscope":
+        every = ((name, bundle.folded[name].unit, stacks(name)) for name in files)
+        json.dump(speedscope(every, f"mmscope: {what}"), sys.stdout)
+        print()
+        return DONE
+    for name in files:
+        for stack, value in stacks(name):
+            # Several are told apart by a root frame.
+            print(visible(f"{name};{stack}" if len(files) > 1 else stack), value)
+    return DONE
+
+
+def run_record(args: argparse.Namespace) -> int:
+    return record_command.main([])
 
 
 def views_of(bundle: Bundle) -> dict[str, str]:

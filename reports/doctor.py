@@ -10,6 +10,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+import perf_events
+import recipe
 from rows import column
 from target import TargetError, open_target, where_symbols_are
 
@@ -19,7 +21,7 @@ class Check:
     """One source of readings."""
 
     source: str = column(key=True, help="file, facility or program")
-    usable: str = column(help="yes or no")
+    usable: str = column(help="yes, no, or in part")
     gives: str = column(help="what it is for")
     reason: str | None = column(help="why it is not usable")
     change: str | None = column(help="what would make it usable")
@@ -48,7 +50,7 @@ def checks() -> list[Check]:
     release = os.uname().release
     rows = [_memory(), _symbols(release)]
     rows += [_text(path, gives) for path, gives in TEXT_SOURCES]
-    return rows
+    return rows + _recipes()
 
 
 def _check(source: str, gives: str, reason: str | None, change: str | None) -> Check:
@@ -92,6 +94,28 @@ def _symbols(release: str) -> Check:
         "no vmlinux in the usual places, and DEBUGINFOD_URLS is not set",
         where_symbols_are(release),
     )
+
+
+def _recipes() -> list[Check]:
+    """What `mmscope record` can do here."""
+    machine = perf_events.look()
+    rows = []
+    for name in recipe.names():
+        wanted = recipe.load(name)
+        less: list[str] = []
+        try:
+            plan = perf_events.plan(wanted, machine)
+        except perf_events.Unavailable as reason:
+            rows.append(_check(f"record {name}", wanted.title, str(reason), wanted.needs))
+            continue
+        less += dict.fromkeys(reason for _, reason in plan.missing)
+        less += plan.notes
+        if less:
+            words = "; ".join(less)
+            rows.append(Check(f"record {name}", "in part", wanted.title, words, wanted.needs))
+        else:
+            rows.append(_check(f"record {name}", wanted.title, None, None))
+    return rows
 
 
 def _text(path: str, gives: str) -> Check:

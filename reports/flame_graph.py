@@ -129,13 +129,19 @@ def folded_text(stacks: Stacks) -> str:
 
 
 def flame_graph(
-    stacks: Stacks, *, unit: str, describe: str, kind: Callable[[str, int], str]
+    stacks: Stacks,
+    *,
+    unit: str,
+    describe: str,
+    kind: Callable[[str, int], str],
+    frames: int = MAX_FRAMES,
 ) -> FlameGraph:
     """
     Draw stacks, widths by their values.
 
     :param describe: what a reader who cannot see it is told.
     :param kind: a frame's name and depth (the first frame has 1) to the class that colours it.
+    :param frames: how many to draw at most.
     """
     folded = fold(stacks)
     return _graph(
@@ -143,11 +149,18 @@ def flame_graph(
         unit,
         describe,
         lambda node, whole: (kind(node.name, node.depth), "", _amount(node.value, unit, whole)),
+        frames,
     )
 
 
 def differential(
-    before: Stacks, after: Stacks, *, unit: str, describe: str, normalise: bool = True
+    before: Stacks,
+    after: Stacks,
+    *,
+    unit: str,
+    describe: str,
+    normalise: bool = True,
+    frames: int = MAX_FRAMES,
 ) -> tuple[FlameGraph, FlameGraph]:
     """
     Compare stacks: (widths of the after, widths of the before), both coloured by the growth of
@@ -174,7 +187,7 @@ def differential(
             for stack in wide.keys() | other.keys()
         ]
         side = "widths after" if is_after else "widths before"
-        graphs.append(_graph(split, unit, f"{describe}, {side}", words(is_after)))
+        graphs.append(_graph(split, unit, f"{describe}, {side}", words(is_after), frames))
     return graphs[0], graphs[1]
 
 
@@ -218,10 +231,11 @@ def _graph(
     unit: str,
     describe: str,
     look: Callable[[_Node, int], tuple[str, str, str]],
+    frames: int,
 ) -> FlameGraph:
     total = sum(value for _, value, _ in stacks)
     nodes = _tree(stacks, total)
-    frames, svg, error = MAX_FRAMES, "", ""
+    svg, error = "", ""
     try:
         if not total:
             raise DrawingError("there is nothing to draw")

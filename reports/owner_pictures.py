@@ -140,13 +140,15 @@ def _groups(
     return Groups(heads, order[:TOP], order[TOP:MAX_GROUPS], len(order))
 
 
-def _flames(
+def flames(
     stacks: list[tuple[str, int]],
     unit: str,
     describe: str,
     kind: Callable[[str, int], str],
     file: str,
+    frames: int = flame_graph.MAX_FRAMES,
 ) -> Flames:
+    """A flame graph with its top frames, and its stacks packed for download."""
     tops, count = flame_graph.top_frames(stacks, TOP)
     text = flame_graph.folded_text(stacks).encode("utf-8", "backslashreplace")
     packed = base64.b64encode(gzip.compress(text, mtime=0)).decode()
@@ -154,7 +156,7 @@ def _flames(
     if len(packed) <= MAX_DOWNLOAD_BYTES:
         download = f"data:application/gzip;base64,{packed}"
     return Flames(
-        flame_graph.flame_graph(stacks, unit=unit, describe=describe, kind=kind),
+        flame_graph.flame_graph(stacks, unit=unit, describe=describe, kind=kind, frames=frames),
         tops,
         count,
         download,
@@ -178,7 +180,7 @@ def page_owner(tables: Tables, page_size: int | None) -> dict[str, Any]:
     owners = [(_owner(row), row["pages"] * size, row.get("allocations")) for row in held]
     unit = _unit(page_size)
     return {
-        "flames": _flames(
+        "flames": flames(
             stacks,
             unit,
             f"Flame graph: {unit} that page_owner knows, by allocation stack",
@@ -346,7 +348,7 @@ def slab_owner(tables: Tables, page_size: int | None) -> dict[str, Any]:
         ((*owner_pair(row["stack"]), row["cache"]), row[unit], row["objects"]) for row in held
     ]
     return {
-        "flames": _flames(
+        "flames": flames(
             stacks,
             unit,
             f"Flame graph: slab objects by cache and allocation stack, width in {unit}",

@@ -55,9 +55,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     add_commands(command)
     args = parser.parse_args(arguments)
+    return run_and_explain(args.run, args)
+
+
+def run_and_explain(
+    run: Callable[[argparse.Namespace], int],
+    args: argparse.Namespace,
+    unopened: tuple[type[Exception], ...] = (TextError, OSError),
+) -> int:
+    """
+    Run a command; an error is a line that says what to do. Returns the exit code.
+
+    :param unopened: what means that there is nothing to read.
+    """
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:
-        code: int = args.run(args)
+        code = run(args)
         sys.stdout.flush()
         return code
     except BrokenPipeError:
@@ -67,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         say("interrupted; nothing is left half-written")
         return 130
-    except _expected_errors() as error:
+    except _expected_errors(unopened) as error:
         if args.verbose:
             import traceback
 
@@ -76,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             say(f"{error.filename or 'output'}: {error.strerror}")
         else:
             say(str(error))
-        return NO_TARGET if isinstance(error, (TextError, OSError)) else BAD_USAGE
+        return NO_TARGET if isinstance(error, unopened) else BAD_USAGE
 
 
 def _formatter(prog: str) -> argparse.HelpFormatter:
@@ -88,11 +101,11 @@ def _formatter(prog: str) -> argparse.HelpFormatter:
     return argparse.HelpFormatter(prog, width=max(width, 20) - 2)
 
 
-def _expected_errors() -> tuple[type[Exception], ...]:
+def _expected_errors(unopened: tuple[type[Exception], ...]) -> tuple[type[Exception], ...]:
     """What has a line for the user; asked for when something was raised, and no sooner."""
     from reports.bundle import BundleError
 
-    return TextError, UsageError, OSError, BundleError
+    return *unopened, UsageError, OSError, BundleError
 
 
 def say(text: str) -> None:

@@ -41,6 +41,8 @@ from reports import (
     owner_pictures,
     page_table_pictures,
     pageblock_map,
+    profile_pictures,
+    profiles,
     rmap_pictures,
     vmemmap_pictures,
 )
@@ -94,6 +96,7 @@ TITLES = {
     "anon_vmas": "Reverse maps",
     "ksm": "KSM",
     "rmap_cost": "The cost of reverse map walks",
+    "profiles": "Profiles",
 }
 NOUNS = {
     "critical": ("critical finding",),
@@ -339,11 +342,18 @@ PICTURES = (
         frozenset({"what", "visits", "visits_indexed", "used_here", "node_ns", "measured"}),
         rmap_pictures.visits,
     ),
+    Picture(
+        "profiles",
+        "profiles",
+        frozenset({"profile", "event", "unit", "samples", "file"}),
+        profile_pictures.draw,
+    ),
 )
 # Held whole, for the pictures.
 LOOKED_AT = {picture.table for picture in PICTURES} | {
     *("page_owner_snapshots", "ksm_pages", "vma_splits", "anon_vmas"),
     *("exit_costs", "page_table_occupancy", "page_table_regions"),
+    *profiles.TABLES,
 }
 # Held in part, by what the others say: the points of a series are drawn with their growth.
 PARTS = {"page_owner_series": owner_pictures.series_wanted}
@@ -354,6 +364,9 @@ AGREES = {
     "anon_vma_checks": "Trees, lists, counters and a walked sample agree on every anon_vma.",
     "anon_vma_locks": "No anon_vma's lock was taken at that moment.",
     "anon_vma_waiters": "Nobody was queued on an anon_vma's lock at that moment.",
+    "profile_sites": "No sample ends where interrupts come back on.",
+    "profile_reaping": "The OOM reaper was not met.",
+    "profile_notes": "Nothing is missing.",
     "misplaced_blocks": "Every free block lies on the list of its pageblock's migratetype.",
     "device_pagemaps": "No device has memory with struct pages (pmem, DAX, device-private).",
     "hugetlb_checks": "Every pool has the pages it counts, and page tables agree with their flags.",
@@ -537,7 +550,7 @@ def _sections(bundle: Bundle, environment: Environment, page_size: int | None) -
             tables.setdefault(table.section, []).append(table)
     listed = {section.section or "unnamed": section for section in bundle.sections}
     known, errors = _known_tables(bundle)
-    drawn = known | _parts(bundle, known)
+    drawn = known | _parts(bundle, known) | profile_pictures.stacks(bundle)
     taken: set[str] = set()
     views = []
     for name in [*listed, *(name for name in tables if name not in listed)]:

@@ -17,6 +17,10 @@ def main() -> int:
         from reports.page_owner_command import main as light
 
         return light()
+    if sys.argv[1:2] == ["record"]:
+        from reports.record_command import main as record
+
+        return record(sys.argv[2:])
     from reports.command import main as full
 
     return full()

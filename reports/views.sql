@@ -102,3 +102,53 @@ select
 from page_owner_growth as g join page_owner_stacks as s using (handle)
 where g.gained > 0
 order by g.gained desc, g.handle;
+
+-- The end of processes: shares of each recording, by who and part
+create view profile_exits as
+select
+    p.profile, p.event, p.who, p.part, p.samples, p.share_of_all,
+    sum(p.share_of_all) over (partition by p.profile, p.event) as exit_share
+from profile_parts as p
+where p.split = 'exit-path'
+order by p.profile, p.samples desc;
+
+-- Page table slots that an exit walks, beside what clearing them cost where it was sampled
+create view profile_exit_slots as
+with
+    slots as (
+        select comm, max(exit_pte_slots)::bigint as exit_pte_slots,
+            max(pgtables_bytes)::bigint as pgtables_bytes
+        from page_tables
+        group by comm
+    ),
+    zapped as (
+        select profile, sum(samples) filter (part = 'zap')::bigint as zap_samples,
+            sum(share_of_all) filter (part = 'zap') as zap_share
+        from profile_parts
+        where split = 'exit-path' and who = 'exit'
+        group by profile
+    )
+select z.profile, s.comm, s.exit_pte_slots, s.pgtables_bytes, z.zap_samples, z.zap_share
+from zapped as z join slots as s on s.exit_pte_slots > 0
+where z.zap_samples > 0
+order by z.profile, s.exit_pte_slots desc;
+
+-- Visits of reverse map walks that KSM pages would take, beside the walks that were sampled
+create view profile_rmap as
+with
+    walked as (
+        select profile, name, count, total_ns, max_ns from profile_durations
+        where name like 'rmap_walk%'
+    ),
+    ksm as (select max(visits_per_pass)::bigint as visits from ksm_pages)
+select w.profile, w.name, w.count, w.total_ns, w.max_ns, k.visits as ksm_visits_at_worst
+from walked as w cross join ksm as k
+order by w.profile, w.name;
+
+-- Atomic allocations of more than a page that were recorded, beside the HighAtomic reserve
+create view profile_atomic as
+select
+    f.profile, f.samples as allocations, r.seconds,
+    (select sum(highatomic_reserved_pages) from zones)::bigint as highatomic_reserved_pages
+from profiles as f join profile_recordings as r using (profile)
+where f.recipe = 'atomic-alloc';

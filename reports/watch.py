@@ -14,7 +14,6 @@ import os
 import signal
 import sys
 import time
-from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 
@@ -22,8 +21,9 @@ from page_owner_counts import Counts, read_show_stacks_handles
 from page_owner_series import read_series, time_in_name
 from text_source import Source, TextError
 
-from reports.bundle import Cell, Writer
+from reports.bundle import Writer
 from reports.page_owner_command import STACKS_FOLDER, UsageError, finish, say
+from reports.this_host import this_host
 
 
 def run(args: argparse.Namespace) -> int:
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
             folder.rmdir()
             raise TextError(f"{counts}: nothing was sampled")
         resolvers = [str(folder / resolver.name)] if resolver is not None else []
-        code = finish(args, read_series(samples, resolvers), writer, begin, _this_host(), stopped)
+        code = finish(args, read_series(samples, resolvers), writer, begin, this_host(), stopped)
     for path in folder.iterdir():
         path.unlink()
     folder.rmdir()
@@ -153,15 +153,3 @@ def _copy(source: Path, path: Path) -> int:
         os.fsync(file.fileno())
     partial.rename(path)
     return len(data)
-
-
-def _this_host() -> dict[str, Cell]:
-    """What /proc says about this machine."""
-    from reports.collect import describe_files
-    from reports.sections import Absent, Files
-
-    try:
-        return {**asdict(describe_files(Files(Path("/")))), "kind": "live"}
-    except (Absent, ValueError):
-        kernel = os.uname()
-        return {"kind": "live", "release": kernel.release, "hostname": kernel.nodename}

@@ -37,6 +37,19 @@ from zones import FreeAccounting, Zone
 
 from reports.bundle import Bundle, Section, Writer
 from reports.findings import Finding, Link, NotChecked, Verdict
+from reports.profile_rows import (
+    Profile,
+    ProfileCounter,
+    ProfileDuration,
+    ProfileFaults,
+    ProfileFrame,
+    ProfileMoment,
+    ProfileNote,
+    ProfilePart,
+    ProfileReaping,
+    ProfileRecording,
+    ProfileSite,
+)
 
 # (title, row type, rows, section)
 Table = tuple[str, type, list[Any], str]
@@ -280,8 +293,70 @@ def regions() -> list[PageTableRegion]:
     ]  # fmt: skip
 
 
+# Of two recordings of a process that ends: without huge pages, and with them.
+EXIT = "do_group_exit_[k];do_exit_[k];__mmput_[k];exit_mmap_[k]"
+FAULT = "main;asm_exc_page_fault_[k];exc_page_fault_[k]"
+PROFILED = {
+    "exit_path_never_cpu_clock": [
+        (f"faults;{EXIT};unmap_vmas_[k];zap_pte_range_[k]", 300),
+        (f"faults;{EXIT};free_pgtables_[k];free_pgd_range_[k]", 200),
+        (f"faults;{FAULT}", 150),
+        (f"faults;{FAULT};handle_mm_fault_[k];pte_alloc_one_[k]", 350),
+        ("oom_reaper;oom_reaper_[k];__oom_reap_task_mm_[k];zap_pte_range_[k]", 80),
+    ],
+    "exit_path_always_cpu_clock": [
+        (f"faults;{EXIT};unmap_vmas_[k];zap_huge_pmd_[k]", 30),
+        (f"faults;{EXIT};free_pgtables_[k]", 5),
+        (f"faults;{FAULT};ext4_filemap_fault [ext4]_[k]", 400),
+    ],
+}
+
+
+def profile_rows() -> dict[str, Table]:
+    """Two recordings, the second held against the first."""
+    rows: dict[str, list[Any]] = {"profiles": [], "profile_recordings": [], "profile_frames": []}
+    for label, against in (("never", None), ("always", "exit_path_never")):
+        name = f"exit_path_{label}"
+        stacks = PROFILED[f"{name}_cpu_clock"]
+        total = sum(value for _, value in stacks)
+        what = "faults sparse"
+        at = "2026-11-20T03:04:05+00:00"
+        rows["profiles"].append(
+            Profile(name, "cpu-clock", "exit-path", "samples", total, total * 1000, total + 70, 70,
+                    "70 idle", 3, total, len(stacks), "no", f"{name}_cpu_clock"),
+        )  # fmt: skip
+        rows["profile_recordings"].append(
+            ProfileRecording(
+                name, label, against, 1.5, "system", "the command ended", what, at, "7.2"
+            )
+        )
+        rows["profile_frames"] += [
+            ProfileFrame(name, "cpu-clock", stack.rpartition(";")[2], value, value)
+            for stack, value in stacks
+        ]
+    name, event = "exit_path_never", "cpu-clock"
+    rows["profile_parts"] = [
+        ProfilePart(name, event, "exit-path", "exit", "zap", 300, 300 / 580, 300 / 1080),
+        ProfilePart(name, event, "exit-path", "exit", "free_pgtables", 200, 200 / 580, 200 / 1080),
+        ProfilePart(name, event, "exit-path", "reaper", "zap", 80, 80 / 580, 80 / 1080),
+    ]
+    rows["profile_sites"] = [
+        ProfileSite(name, event, "exc_page_fault", "asm_exc_page_fault", 150, "the way in")
+    ]
+    rows["profile_moments"] = [ProfileMoment(name, 0.5, "oom:mark_victim", 7, "faults", "pid=7")]
+    rows["profile_durations"] = [ProfileDuration(name, "reaping", 1, 4500, 4500, 4500, 4500)]
+    rows["profile_faults"] = [ProfileFaults(name, "minor-faults", 7, "faults", 9, 9, "0x1", "0x2")]
+    rows["profile_counters"] = [ProfileCounter(name, "oom_kill", 1)]
+    rows["profile_reaping"] = [ProfileReaping(name, event, 80, 10, 290)]
+    rows["profile_notes"] = [ProfileNote(name, "partial", "3 samples were lost")]
+    return {
+        table: (f"Table {table}", type(found[0]), found, "profiles")
+        for table, found in rows.items()
+    }
+
+
 def tables() -> dict[str, Table]:
-    """Every table that the first sections of a reading have, and a series of page_owner."""
+    """Every table that the first sections of a reading have, page_owner's series and profiles."""
     blocks, runs = free_lists(), pageblock_runs()
     zones = zone_rows(blocks)
     accounting = [
@@ -394,6 +469,7 @@ def struct_page_tables() -> dict[str, Table]:
         "memory_about_memory": (title, MetadataPart, parts, "memory_metadata"),
         "memmap_what_if": (title, WhatIf, what_if(16 << 30, 12, 64, mib), "memory_metadata"),
         **rmap_rows.tables(),
+        **profile_rows(),
     }
 
 
@@ -417,6 +493,8 @@ def write_bundle(
     with Writer(path) as writer:
         for name, (title, row_type, table_rows, section) in contents.items():
             writer.table(name, title, row_type, table_rows, section=section)
+        for name, stacks in PROFILED.items() if "profiles" in contents else ():
+            writer.folded(name, f"Stacks of {name}", stacks, unit="samples", section="profiles")
         writer.finish(TARGET if target is None else target, sections)
     return Bundle(path)
 

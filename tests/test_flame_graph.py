@@ -335,7 +335,7 @@ class TestProgram:
         graph = self.without()
         assert "apt-get install libdevel-nytprof-perl" in graph.error
         html = render(made.write_bundle(tmp_path / "bundle", made.tables()), NOTHING)
-        assert html.count("No flame graph: nothing here draws flame graphs") == 4
+        assert html.count("No flame graph: nothing here draws flame graphs") == 10
         picture = by_id(parse(html), "picture-page_owner")
         assert not [svg for svg in elements(picture, "svg") if svg.get("class") == "flame"]
         assert "do_anonymous_page" in texts(picture)
@@ -449,6 +449,7 @@ class TestReport:
         links = [a for a in elements(parse(html), "a") if a.get("download")]
         assert [a.get("download") for a in links] == [
             *("page_owner.folded.gz", "slab_owner.folded.gz"),
+            *("exit_path_never_1.folded.gz", "exit_path_always_1.folded.gz"),
         ]
         packed = (links[0].get("href") or "").partition("base64,")[2]
         lines = gzip.decompress(base64.b64decode(packed)).decode().splitlines()

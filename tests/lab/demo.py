@@ -4,21 +4,35 @@
 
 Fetches a stock kernel with its debug symbols, boots it under emulation, lets the workload drive its
 memory into the state of a known incident, takes a vmcore, and runs the command on it as a user
-would. Everything it prints comes from those commands.
+would. In a second boot of the same kernel it records profiles of page faults and of the end of
+processes, with transparent huge pages and without, and adds them. Everything it prints comes from
+those commands.
 """
 
 import argparse
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from archive import LabError
-from capture import capture
+from capture import capture, one_at_a_time
+from profiled import record_in_guest
 
 ROOT = Path(__file__).resolve().parents[2]
 MMSCOPE = Path(sys.executable).with_name("mmscope")
+SPARSE = ("/bin/faults", "sparse", "20000")
+# recipe, label, against, what runs
+PROFILES: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
+    ("page-fault", "sparse", "", SPARSE),
+    ("page-fault", "sparse thp", "page_fault_sparse", (*SPARSE, "thp")),
+    ("exit-path", "dense", "", ("/bin/faults", "dense", "60000")),
+    ("exit-path", "sparse", "", SPARSE),
+    ("exit-path", "sparse thp", "exit_path_sparse", (*SPARSE, "thp")),
+)
 
 
 def main() -> int:
@@ -48,6 +62,11 @@ def main() -> int:
     code = run(MMSCOPE, "collect", "--core", lab.vmcore, "--symbols", lab.vmlinux, "-o", bundle)
     if code > 1:
         return code
+    try:
+        code = code or add_profiles(args.kernel, bundle, run, say)
+    except LabError as error:
+        print(f"demo: {error}", file=sys.stderr)
+        return 1
     code = code or run(MMSCOPE, "report", bundle, "-o", report)
     if code == 0:
         say(f"done: open {report}")
@@ -58,6 +77,42 @@ def main() -> int:
             f"  .venv/bin/drgn -c {lab.vmcore} -s {lab.vmlinux} drgn/free_lists.py"
         )
     return code
+
+
+def add_profiles(
+    kernel: str, bundle: Path, run: Callable[..., int], say: Callable[[str], None]
+) -> int:
+    """Record in a guest, and bring the text that perf wrote there into the bundle."""
+    with tempfile.TemporaryDirectory(prefix="mmscope-demo-") as folder, one_at_a_time():
+        out = record_in_guest(
+            [
+                (str(n), "bundle", (recipe, "--keep", f"/out/kept{n}", "--", *command))
+                for n, (recipe, _, _, command) in enumerate(PROFILES)
+            ],
+            Path(folder),
+            kernel,
+            say,
+        )
+        for n, (recipe, label, against, _) in enumerate(PROFILES):
+            kept = out / f"kept{n}" / "perf-script.txt.gz"
+            if not kept.exists():
+                raise LabError(f"{recipe}: {(out / f'{n}.log').read_text()}")
+            compared = ("--against", against) if against else ()
+            code = run(
+                MMSCOPE,
+                "record",
+                recipe,
+                "--input",
+                kept,
+                "--label",
+                label,
+                *compared,
+                "-o",
+                bundle,
+            )
+            if code > 1:
+                return code
+    return 0
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import machine
@@ -34,6 +34,9 @@ def run_live(
     folder: Path,
     kernel: str = "7.2",
     say: Callable[[str], None] = lambda line: None,
+    *,
+    binaries: Sequence[Path] = (),
+    symbols: bool = True,
 ) -> Path:
     """
     Boot *kernel* and run a Python program in it; returns the folder with what it wrote to /out.
@@ -41,12 +44,14 @@ def run_live(
     The program finds the project at /mmscope and the kernel's vmlinux at /vmlinux.
 
     :param folder: an empty folder to work in.
+    :param binaries: more programs, to be found in /bin, with the libraries that they need.
+    :param symbols: whether the program needs vmlinux.
     :raises LabError: the guest failed.
     """
     booted = get(kernel, say)
     tree, image = folder / "tree", folder / "disk.ext4"
     say("making the disk for the guest")
-    build_tree(tree, program, booted.vmlinux)
+    build_tree(tree, program, booted.vmlinux if symbols else None, binaries)
     size = sum(path.lstat().st_size for path in tree.rglob("*")) + (256 << 20)
     _tool("mke2fs", "-q", "-t", "ext4", "-d", str(tree), str(image), str(size >> 10))
     shutil.rmtree(tree)
@@ -65,11 +70,13 @@ def run_live(
     return folder / "out"
 
 
-def build_tree(tree: Path, program: str, vmlinux: Path) -> None:
+def build_tree(
+    tree: Path, program: str, vmlinux: Path | None, binaries: Sequence[Path] = ()
+) -> None:
     """What the guest's disk holds."""
-    for name in ("proc", "sys", "dev", "out", "tmp", "site"):
+    for name in ("proc", "sys", "dev", "out", "tmp", "site", "bin"):
         (tree / name).mkdir(parents=True)
-    for name in ("drgn", "reports", "templates"):
+    for name in ("drgn", "perf", "reports", "templates"):
         shutil.copytree(ROOT / name, tree / "mmscope" / name)
     for name in ON_BOX:
         spec = importlib.util.find_spec(name)
@@ -88,10 +95,13 @@ def build_tree(tree: Path, program: str, vmlinux: Path) -> None:
     python = Path(sys.executable).resolve()
     _copy(python, tree)
     (tree / "python").symlink_to(python)
-    for library in libraries([python, *tree.rglob("*.so*")]):
+    for binary in binaries:
+        shutil.copy(binary, tree / "bin" / binary.name)
+    for library in libraries([python, *binaries, *tree.rglob("*.so*")]):
         if not library.is_relative_to(tree):  # a wheel's own, found beside it
             _copy(library, tree)
-    shutil.copy(vmlinux, tree / "vmlinux")
+    if vmlinux is not None:
+        shutil.copy(vmlinux, tree / "vmlinux")
     path = ["/mmscope", "/site", str(stdlib / "lib-dynload")]
     (tree / "main.py").write_text(f"import sys\nsys.path[:0] = {path!r}\n{program}")
 

@@ -1,0 +1,413 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Samples folded to stacks, ``comm;root;…;leaf``, and what else a recipe wants of them: parts, sites
+where interrupts come back on, durations, times, faults by task.
+
+Frames of the kernel end in ``_[k]``, as FlameGraph's own tools write them, and name their module,
+``ext4_iget [ext4]_[k]``. What has no symbol is its binary in brackets.
+
+One pass, and memory that does not grow with the recording: what is alike in samples is worked out
+once a stack, and everything that is kept has a limit; beyond it, samples are still counted, under a
+name that says so.
+
+Every sample is accounted for: folded, or removed for a reason that is counted.
+"""
+
+import re
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import perf_script
+from hostile_names import plain_name
+from perf_script import Frame, Sample
+from recipe import Event, Recipe
+from stack_parts import KnownFrames, Split, plain
+
+# Distinct stacks of an event; a stack is a few hundred bytes.
+MAX_STACKS = 200_000
+TOO_MANY = "(stacks beyond the limit of what is kept)"
+# Texts of stacks, and lines of them, whose meaning is remembered: a stack's text is a KiB.
+_MAX_KNOWN = 20_000
+_MAX_LINES = 100_000
+MAX_TIMELINE = 5_000
+MAX_TASKS = 2_000
+MAX_REGIONS = 1 << 20
+MAX_DURATIONS = 1 << 20
+REGION_SHIFT = 21  # 2 MiB
+KERNEL = 1 << 63
+NO_STACK = "(no stack)"
+
+# Why a sample is not among the folded ones.
+IDLE, PROFILER, OTHERS, NOT_KEPT = "idle", "profiler", "other tasks", "not asked for"
+
+
+@dataclass
+class Folded:
+    """
+    One event of a recording.
+
+    :ivar stacks: folded stack to [samples, period].
+    :ivar removed: reason to samples.
+    :ivar parts: (who, part) to samples.
+    :ivar sites: (leaf where interrupts come on, its caller) to samples.
+    """
+
+    event: str
+    declared: Event | None
+    samples: int = 0
+    period: int = 0
+    kernel_samples: int = 0  # whose leaf is in the kernel
+    stacks: dict[str, list[int]] = field(default_factory=dict)
+    removed: dict[str, int] = field(default_factory=dict)
+    parts: dict[tuple[str, str], int] = field(default_factory=dict)
+    sites: dict[tuple[str, str], int] = field(default_factory=dict)
+    overflow: int = 0
+    # Where samples of a comm, a group and a stack are counted, found without the stack's text.
+    known: dict[tuple[bytes, str, "_Known"], list[int]] = field(default_factory=dict, repr=False)
+
+    @property
+    def recorded(self) -> int:
+        """All samples that were read."""
+        return self.samples + sum(self.removed.values())
+
+
+@dataclass
+class Task:
+    """Faults of a process, by the addresses that it touched."""
+
+    faults: int = 0
+    first: int = KERNEL << 1
+    last: int = 0
+    regions: set[int] = field(default_factory=set)
+
+
+@dataclass(frozen=True)
+class Moment:
+    """When something rare happened."""
+
+    time_ns: int
+    event: str
+    pid: int
+    comm: str
+    text: str
+
+
+@dataclass
+class Again:
+    """
+    Samples of clearing entries, where the OOM reaper had a part in it.
+
+    :ivar beside: by the victim while the reaper was at work.
+    :ivar after: by the victim when the reaper was done: a second walk.
+    """
+
+    reaper: int = 0
+    beside: int = 0
+    after: int = 0
+
+
+class _Known:
+    """What a stack's text means."""
+
+    __slots__ = ("caller", "folded", "idle", "kernel", "key", "leaf")
+
+    def __init__(
+        self, folded: str, symbols: Sequence[str], split: Split | None, known: KnownFrames
+    ) -> None:
+        """:param symbols: root first; empty strings for what is not the kernel's."""
+        self.folded = folded or NO_STACK
+        self.kernel = bool(symbols and symbols[-1])
+        self.idle = any(symbol in known.idle for symbol in symbols)
+        self.key = split.classify(symbols) if split is not None else None
+        self.leaf = self.caller = ""
+        if symbols and not self.idle and known.stands_for(symbols[-1]):
+            self.leaf, self.caller = symbols[-1], symbols[-2] if len(symbols) > 1 else ""
+
+
+class Fold:
+    """
+    Folds the samples of one recording; feed it with :meth:`add`.
+
+    :param wanted: pids whose descendants, and who reaps them, are all that is kept; empty: all.
+    :param idle: keep samples of CPUs with nothing to do.
+    :param profiler: keep those of perf itself.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe | None,
+        split: Split | None,
+        known: KnownFrames,
+        *,
+        wanted: Iterable[int] = (),
+        idle: bool = False,
+        profiler: bool = False,
+    ) -> None:
+        self.recipe, self.split, self.known = recipe, split, known
+        self.tree = set(wanted)
+        self.keep_idle, self.keep_profiler = idle, profiler
+        self.events: dict[str, Folded] = {}
+        self.timeline: list[Moment] = []
+        self.more_moments = 0
+        self.tasks: dict[tuple[str, int, str], Task] = {}
+        self.durations: dict[str, array[int]] = {}
+        self.more_durations = 0
+        self.again = Again()
+        self._begin = b""
+        self._known: dict[bytes, _Known] = {}
+        self._meant: dict[str, _Known] = {}  # by folded stack: addresses differ, names do not
+        self._lines: dict[bytes, tuple[str, str]] = {}
+        self._comms: dict[bytes, str] = {}
+        self._names: dict[bytes, Folded] = {}
+        self._open: dict[tuple[str, int], int] = {}
+        self._victims: dict[str, str] = {}
+        self._reaping: set[int] = set()
+        self._reaped: set[int] = set()
+        pairs = recipe.pairs if recipe else ()
+        self._begins = {pair.begin: pair.name for pair in pairs}
+        self._ends = {pair.end: pair.name for pair in pairs}
+        self._addresses = bool(recipe and recipe.addresses)
+
+    def fork(self, pid: int, parent: int) -> None:
+        """A process has a child."""
+        if parent in self.tree:
+            self.tree.add(pid)
+
+    def add(self, sample: Sample) -> None:
+        """Take one sample."""
+        event = self._names.get(sample.event) or self._event(sample.event)
+        declared = event.declared
+        if declared is not None and not declared.fold:
+            self._count(event, sample)
+            return
+        found = self._known.get(sample.stack) or self._understand(sample.stack)
+        group = reason = ""
+        if found.idle and not self.keep_idle:
+            reason = IDLE
+        elif sample.comm in _PROFILERS and not self.keep_profiler:
+            reason = PROFILER
+        elif self.tree and not self._wanted(sample, found):
+            reason = OTHERS
+        elif declared is not None and (declared.keep or declared.group):
+            group, reason = _selected(declared, sample.rest)
+        if self._begins:
+            self._pair(event.event, sample, reason)
+        if reason:
+            event.removed[reason] = event.removed.get(reason, 0) + 1
+            return
+        self._begin = self._begin or sample.time
+        values = event.known.get((sample.comm, group, found))
+        if values is None:
+            values = self._values(event, sample.comm, group, found)
+        period = 1 if sample.period is None else sample.period
+        values[0] += 1
+        values[1] += period
+        event.samples += 1
+        event.period += period
+        event.kernel_samples += found.kernel
+        if found.key is not None:
+            event.parts[found.key] = event.parts.get(found.key, 0) + 1
+            if found.key[1] == "zap":
+                self._zapped(found.key[0], sample)
+        if found.leaf:
+            site = found.leaf, found.caller
+            event.sites[site] = event.sites.get(site, 0) + 1
+
+    def _values(self, event: Folded, comm: bytes, group: str, found: "_Known") -> list[int]:
+        """Where a stack of a comm is counted."""
+        name = self._comms.get(comm) or self._comm(comm)
+        stack = f"{name};{group}{found.folded}"
+        values = event.stacks.get(stack)
+        if values is None:
+            if len(event.stacks) >= MAX_STACKS:
+                event.overflow += 1
+                return event.stacks.setdefault(TOO_MANY, [0, 0])
+            values = event.stacks[stack] = [0, 0]
+        if len(event.known) >= _MAX_KNOWN:
+            event.known.clear()
+        event.known[comm, group, found] = values
+        return values
+
+    @property
+    def begin_ns(self) -> int:
+        """When the first sample was taken."""
+        return nanoseconds(self._begin) if self._begin else 0
+
+    def _event(self, printed: bytes) -> Folded:
+        """The event of that name; perf may print the terms that it was asked for with."""
+        name = plain_name(printed.decode("utf-8", "backslashreplace"))
+        name = name if name.startswith(_SYSTEMS) else re.split(r"/", name)[0]
+        if name not in self.events:
+            declared = None
+            for event in self.recipe.events if self.recipe else ():
+                if name in (re.split(r"/", choice)[0] for choice in event.first_of):
+                    declared = event
+            self.events[name] = Folded(name, declared)
+        self._names[printed] = self.events[name]
+        return self.events[name]
+
+    def _understand(self, stack: bytes) -> _Known:
+        names: list[str] = []
+        symbols: list[str] = []
+        lines = self._lines
+        for line in reversed(stack.split(b"\n\t")):
+            name, symbol = lines.get(line) or self._line(line)
+            # Without frame pointers a user's stack is noise; once says it.
+            if name and not (name == "[unknown]" and names and names[-1] == name):
+                names.append(name)
+                symbols.append(symbol)
+        folded = ";".join(names)
+        found = self._meant.get(folded)
+        if found is None:
+            if len(self._meant) >= _MAX_KNOWN:
+                self._meant.clear()
+            found = self._meant[folded] = _Known(folded, symbols, self.split, self.known)
+        if len(self._known) >= _MAX_KNOWN:
+            self._known.clear()
+            for event in self.events.values():
+                event.known.clear()
+        self._known[stack] = found
+        return found
+
+    def _line(self, line: bytes) -> tuple[str, str]:
+        """(name in a folded stack, plain symbol of the kernel) of a frame; empty if it is none."""
+        if len(self._lines) >= _MAX_LINES:
+            self._lines.clear()
+        frame = perf_script.frame(line)
+        found = ("", "")
+        if frame is not None:
+            found = frame_name(frame), plain(frame.symbol) if is_kernel(frame) else ""
+        self._lines[line] = found
+        return found
+
+    def _comm(self, printed: bytes) -> str:
+        if len(self._comms) >= _MAX_KNOWN:
+            self._comms.clear()
+        name = plain_name(printed.decode("utf-8", "backslashreplace").strip()) or "(no name)"
+        # perf does not know the name of a task that was gone when it asked.
+        name = self._victims.get(name, name)
+        self._comms[printed] = name
+        return name
+
+    def _wanted(self, sample: Sample, found: _Known) -> bool:
+        if sample.pid in self.tree or sample.tid in self.tree:
+            return True
+        return found.key is not None and found.key[0] in ("reaper", "RCU")
+
+    def _count(self, event: Folded, sample: Sample) -> None:
+        """A sample that is no stack to draw: a fault with its address, or a moment."""
+        assert event.declared is not None
+        if sample.comm in _PROFILERS and not self.keep_profiler:
+            event.removed[PROFILER] = event.removed.get(PROFILER, 0) + 1
+            return
+        of_all = event.event.startswith("oom:")
+        if self.tree and not of_all and not {sample.pid, sample.tid} & self.tree:
+            event.removed[OTHERS] = event.removed.get(OTHERS, 0) + 1
+            return
+        event.samples += 1
+        event.period += 1
+        if self._begins:
+            self._pair(event.event, sample, "")
+        if event.declared.timeline:
+            self._moment(event, sample)
+        elif self._addresses:
+            self._fault(event, sample)
+
+    def _moment(self, event: Folded, sample: Sample) -> None:
+        text = plain_name(sample.rest.decode("utf-8", "backslashreplace").strip())
+        about = re.match(r"pid=(\d+)", text)
+        if victim := re.match(r"pid=(\d+) comm=(.*) total-vm=", text):
+            self._victims[f":{victim[1]}"] = victim[2]
+        if about and event.event == "oom:start_task_reaping":
+            self._reaping.add(int(about[1]))
+        if about and event.event == "oom:finish_task_reaping":
+            self._reaping.discard(int(about[1]))
+            self._reaped.add(int(about[1]))
+        if len(self.timeline) >= MAX_TIMELINE:
+            self.more_moments += 1
+            return
+        self._begin = self._begin or sample.time
+        comm = self._comms.get(sample.comm) or self._comm(sample.comm)
+        self.timeline.append(Moment(nanoseconds(sample.time), event.event, sample.pid, comm, text))
+
+    def _fault(self, event: Folded, sample: Sample) -> None:
+        word = sample.rest.split(None, 1)
+        try:
+            address = int(word[0], 16) if word else 0
+        except ValueError:
+            return
+        comm = self._comms.get(sample.comm) or self._comm(sample.comm)
+        key = event.event, sample.pid, comm
+        if key not in self.tasks and len(self.tasks) >= MAX_TASKS:
+            key = event.event, -1, "(others)"
+        task = self.tasks.setdefault(key, Task())
+        task.faults += 1
+        task.first = min(task.first, address)
+        task.last = max(task.last, address)
+        if len(task.regions) < MAX_REGIONS:
+            task.regions.add(address >> REGION_SHIFT)
+
+    def _pair(self, event: str, sample: Sample, removed: str) -> None:
+        if (name := self._begins.get(event)) is not None and not removed:
+            self._open[name, sample.tid] = nanoseconds(sample.time)
+        elif (name := self._ends.get(event)) is not None:
+            begin = self._open.pop((name, sample.tid), None)
+            if begin is None:
+                return
+            found = self.durations.setdefault(name, array("q"))
+            if len(found) < MAX_DURATIONS:
+                found.append(nanoseconds(sample.time) - begin)
+            else:
+                self.more_durations += 1
+
+    def _zapped(self, who: str, sample: Sample) -> None:
+        if who == "reaper":
+            self.again.reaper += 1
+        elif {sample.pid, sample.tid} & self._reaped:
+            self.again.after += 1
+        elif {sample.pid, sample.tid} & self._reaping:
+            self.again.beside += 1
+
+
+_PROFILERS = frozenset((b"perf", b"perf-exec", b"mmscope"))
+# perf prints a hardware or software event with its terms, after a slash.
+_SYSTEMS = ("mmscope:",)
+
+
+def _selected(event: Event, text: bytes) -> tuple[str, str]:
+    """(root frame, reason to remove) that a tracepoint's text gives."""
+    if not event.keep and not event.group:
+        return "", ""
+    said = text.decode("utf-8", "backslashreplace")
+    if event.keep and not re.search(event.keep, said):
+        return "", NOT_KEPT
+    if event.group and (found := re.search(event.group, said)):
+        return plain_name(f"{event.group_name} {found[1]}") + ";", ""
+    return "", ""
+
+
+def nanoseconds(printed: bytes) -> int:
+    """A time as perf prints it, with six or nine decimals."""
+    seconds, _, fraction = printed.partition(b".")
+    return int(seconds) * 10**9 + int(fraction.ljust(9, b"0"))
+
+
+def is_kernel(frame: Frame) -> bool:
+    """Whether a frame is the kernel's: by its address, or by where perf found the symbol."""
+    return frame.address >= KERNEL or frame.dso.startswith(("[kernel", "[guest.kernel"))
+
+
+def frame_name(frame: Frame) -> str:
+    """A frame as it stands in a folded stack."""
+    if is_kernel(frame):
+        module = ""
+        if not frame.dso.startswith(("[kernel", "[guest.kernel", "[unknown")) and frame.dso:
+            base = frame.dso.rpartition("/")[2].strip("[]")
+            base = re.sub(r"\.ko(\.\w+)?\Z", "", base).replace("-", "_")
+            module = "" if base.startswith(("vmlinux", "bpf_prog")) else f" [{base}]"
+        return plain_name((frame.symbol or "[unknown]") + module) + "_[k]"
+    if frame.symbol:
+        return plain_name(frame.symbol)
+    base = frame.dso.rpartition("/")[2].strip("[]")
+    return plain_name(f"[{base or 'unknown'}]")

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+What perf may record on this machine, and which of a recipe's choices that leaves.
+
+Looks, and changes nothing: no sysctl, no mount. ``kernel.perf_event_paranoid`` and capabilities say
+what is allowed, sysfs which counters there are, tracefs which tracepoints.
+"""
+
+import contextlib
+import os
+import platform
+import re
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from recipe import Event, Recipe
+
+CAP_SYS_ADMIN, CAP_SYSLOG, CAP_PERFMON = 21, 34, 38
+TRACEFS = (Path("/sys/kernel/tracing"), Path("/sys/kernel/debug/tracing"))
+PMUS = Path("/sys/bus/event_source/devices")
+# Where the CPU's own counters are: x86, hybrid x86, arm64, s390, power, RISC-V.
+CORE_PMU = re.compile(r"cpu|cpu_core|armv8.*|cpum_cf|power.*_pmu|riscv.*")
+SOFTWARE = ("cpu-clock", "task-clock", "page-faults", "minor-faults", "major-faults")
+NO_TRACEFS = "tracefs is not mounted: mount -t tracefs nodev /sys/kernel/tracing"
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What matters for perf on this machine and for this user."""
+
+    perf: str | None  # the program
+    privileged: bool  # CAP_PERFMON or CAP_SYS_ADMIN
+    paranoid: int
+    tracefs: Path | None  # None: not mounted
+    readable: bool  # its events
+    kprobes: bool  # and this user may make them
+    counters: bool  # the CPU has some
+    symbols: bool  # /proc/kallsyms has addresses
+    architecture: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """
+    What to ask perf for.
+
+    :ivar events: each with the string for perf.
+    :ivar missing: what is left out, and why.
+    :ivar notes: what else is less than the recipe wants.
+    """
+
+    events: tuple[tuple[Event, str], ...]
+    missing: tuple[tuple[Event, str], ...]
+    notes: tuple[str, ...]
+    system: bool
+    privileged: bool
+
+
+class Unavailable(Exception):
+    """The recipe cannot run here. One line, for the user, that says what to do."""
+
+
+def look() -> Machine:
+    """This machine, as it is now."""
+    perf = shutil.which("perf")
+    mounted = next((path for path in TRACEFS if (path / "events").is_dir()), None)
+    hidden = next((p for p in TRACEFS if p.is_dir() and not os.access(p, os.X_OK)), None)
+    tracefs = mounted or hidden
+    readable = mounted is not None and os.access(mounted / "events/header_page", os.R_OK)
+    makes = mounted is not None and os.access(mounted / "kprobe_events", os.W_OK)
+    try:
+        pmus = os.listdir(PMUS)
+    except OSError:
+        pmus = []
+    return Machine(
+        perf=perf,
+        privileged=bool(_capabilities() >> CAP_PERFMON & 1 or _capabilities() >> CAP_SYS_ADMIN & 1),
+        paranoid=_paranoid(),
+        tracefs=tracefs,
+        readable=readable,
+        kprobes=makes,
+        counters=any(CORE_PMU.fullmatch(name) for name in pmus),
+        symbols=_symbols(),
+        architecture=platform.machine(),
+    )
+
+
+def _capabilities() -> int:
+    with contextlib.suppress(OSError):
+        status = Path("/proc/self/status").read_text(encoding="utf-8", errors="replace")
+        if match := re.search(r"^CapEff:\s*([0-9a-f]+)", status, re.MULTILINE):
+            return int(match[1], 16)
+    return 0
+
+
+def _paranoid() -> int:
+    with contextlib.suppress(OSError, ValueError):
+        return int(Path("/proc/sys/kernel/perf_event_paranoid").read_text())
+    return 4  # no such file: no perf events, or not for us
+
+
+def _symbols() -> bool:
+    with contextlib.suppress(OSError), open("/proc/kallsyms", "rb") as file:
+        return any(line[:16].strip(b"0 ") for line in file.readlines(4096))
+    return False
+
+
+def plan(recipe: Recipe, machine: Machine, *, system: bool | None = None) -> Plan:
+    """
+    Choose events.
+
+    :param system: every CPU, or not; None: as the recipe says, as far as allowed.
+    :raises Unavailable: what the recipe is about cannot be recorded.
+    """
+    if machine.perf is None:
+        raise Unavailable("perf is not installed: apt-get install linux-perf (or linux-tools)")
+    if not (PMUS / "software").exists():
+        raise Unavailable("this kernel has no perf events (CONFIG_PERF_EVENTS)")
+    allowed = machine.privileged or machine.paranoid <= 0
+    notes = []
+    if machine.paranoid > 2 and not machine.privileged:
+        raise Unavailable(f"{_paranoid_words(machine)}: perf is for CAP_PERFMON or root only")
+    if system and not allowed:
+        raise Unavailable(f"all CPUs need CAP_PERFMON or root ({_paranoid_words(machine)})")
+    everywhere = recipe.scope == "system" if system is None else system
+    if everywhere and not allowed:
+        notes.append(
+            f"only the task itself is recorded: all CPUs need CAP_PERFMON or root "
+            f"({_paranoid_words(machine)})"
+        )
+    kernel = machine.privileged or machine.paranoid <= 1
+    if not kernel:
+        notes.append(
+            f"only user code is seen: the kernel's part needs CAP_PERFMON or root "
+            f"({_paranoid_words(machine)})"
+        )
+    if kernel and not machine.symbols:
+        notes.append("kernel symbols are hidden (kernel.kptr_restrict): functions have no names")
+    if recipe.trigger and not machine.privileged:
+        raise Unavailable("a flight recorder over all CPUs needs CAP_PERFMON or root")
+    chosen, missing = [], []
+    for event in recipe.events:
+        reasons = []
+        for choice in event.first_of:
+            if reason := unusable(choice, machine):
+                reasons.append(reason)
+                continue
+            text = choice.replace("{frequency}", str(recipe.frequency))
+            chosen.append((event, text if kernel else _user_only(text)))
+            break
+        else:
+            if event.required:
+                raise Unavailable(f"{' or '.join(event.first_of)}: {reasons[0]}")
+            missing.append((event, reasons[0]))
+    return Plan(
+        tuple(chosen),
+        tuple(missing),
+        tuple(notes),
+        everywhere and allowed,
+        machine.privileged,
+    )
+
+
+def _paranoid_words(machine: Machine) -> str:
+    return f"kernel.perf_event_paranoid is {machine.paranoid}"
+
+
+def _user_only(choice: str) -> str:
+    return choice + "u" if choice.endswith("/") else f"{choice}:u"
+
+
+def unusable(choice: str, machine: Machine) -> str:
+    """Why an event cannot be had here; empty if it can."""
+    name = re.split(r"/", choice)[0]
+    if name in SOFTWARE:
+        return ""
+    if name.startswith("mmscope:"):
+        if machine.tracefs is None:
+            return NO_TRACEFS
+        if not machine.privileged:
+            return "kprobes are root's"
+        if not machine.kprobes:
+            return "this kernel has no kprobes (CONFIG_KPROBE_EVENTS), or not for this user"
+        return ""
+    if ":" in name:
+        if machine.tracefs is None:
+            return NO_TRACEFS
+        if not machine.readable or not (machine.privileged or machine.paranoid < 0):
+            return "tracepoints are root's (CAP_PERFMON and a readable tracefs)"
+        system, _, event = name.partition(":")
+        if not (machine.tracefs / "events" / system / event).is_dir():
+            return f"this kernel has no tracepoint {name}"
+        return ""
+    return "" if machine.counters else "no hardware counters here (a guest without a virtual PMU?)"
+
+
+def kprobe_lines(functions: Sequence[str]) -> list[tuple[str, str]]:
+    """(line that makes it, line that removes it) for entry and return of each function."""
+    lines = []
+    for function in functions:
+        lines.append((f"p:mmscope/{function} {function}", f"-:mmscope/{function}"))
+        lines.append((f"r:mmscope/{function}_return {function}", f"-:mmscope/{function}_return"))
+    return lines

@@ -1,0 +1,277 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Running ``perf record`` by a recipe, and reading back what it wrote.
+
+Costs what the recipe says; the file is bounded by the recipe's size, the time by its seconds.
+Ctrl-C ends the recording and keeps what is there. Nothing of the machine is changed, but for
+kprobes that a recipe asks for, which are removed again.
+
+Cannot: keep perf from losing samples on a machine that is too busy to write them. It counts them.
+"""
+
+import contextlib
+import io
+import os
+import re
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import IO
+
+from perf_events import Machine, Plan, kprobe_lines
+from perf_script import FIELDS
+from recipe import Recipe
+
+# Without privileges perf may lock half a MiB a CPU (kernel.perf_event_mlock_kb).
+SMALL_BUFFER = "128"
+LINGER = 1.0  # seconds after a command or process ends: who reaps it may come late
+
+
+class RecordError(Exception):
+    """perf failed. One line, for the user."""
+
+
+@dataclass
+class Recording:
+    """What was recorded."""
+
+    files: list[Path]
+    seconds: float
+    pids: list[int]  # those given, or perf's own, whose child is the command
+    ended: str  # why it ended: the command, the time, Ctrl-C
+    command: list[str] = field(default_factory=list)
+
+
+def record(
+    recipe: Recipe,
+    plan: Plan,
+    machine: Machine,
+    folder: Path,
+    *,
+    command: Sequence[str] = (),
+    pids: Sequence[int] = (),
+    seconds: float | None = None,
+) -> Recording:
+    """
+    Record into *folder*; returns when the command ends, the time is over, or Ctrl-C is pressed.
+
+    :param command: to run; or *pids* to watch; with neither, every CPU.
+    :param seconds: instead of the recipe's; 0: no limit.
+    :raises RecordError: perf fails.
+    """
+    output = folder / "perf.data"
+    words = arguments(recipe, plan, machine, output, command, pids)
+    limit = seconds if seconds is not None else 0 if command else recipe.seconds
+    with _probes(recipe, plan, machine):
+        begin = time.monotonic()
+        ended, watched = _run(words, limit, pids, command, whole=plan.system)
+    files = sorted(path for path in folder.glob("perf.data*") if path.stat().st_size > 0)
+    if not files:
+        raise RecordError("perf recorded nothing; its words are above")
+    if not recipe.trigger and files[0].stat().st_size >= recipe.megabytes << 20:
+        ended = f"perf.data had {recipe.megabytes} MiB, which is the recipe's limit"
+    return Recording(files, time.monotonic() - begin, watched, ended, words)
+
+
+def arguments(
+    recipe: Recipe,
+    plan: Plan,
+    machine: Machine,
+    output: Path,
+    command: Sequence[str],
+    pids: Sequence[int],
+) -> list[str]:
+    """perf's command line."""
+    assert machine.perf is not None
+    # -N: no build-ids, which would be copied to the user's home.
+    words = [machine.perf, "record", "-q", "-N", "--sample-cpu", "-P", "--call-graph", "fp"]
+    words += ["-o", str(output), "-m", recipe.buffer if plan.privileged else SMALL_BUFFER]
+    if recipe.addresses:
+        words.append("-d")
+    if recipe.trigger:
+        words += ["--overwrite", "--switch-output-event", recipe.trigger, "--switch-max-files", "8"]
+    else:
+        words += [f"--max-size={recipe.megabytes}M"]
+    for event, text in plan.events:
+        words += ["-e", text]
+        if event.filter:
+            words += ["--filter", event.filter]
+    if plan.system:
+        words.append("-a")
+    elif pids:
+        words += ["-p", ",".join(map(str, pids))]
+    return [*words, "--", *command] if command else words
+
+
+@contextlib.contextmanager
+def _probes(recipe: Recipe, plan: Plan, machine: Machine) -> Iterator[None]:
+    """The recipe's kprobes, for as long as the block."""
+    wanted = {text for _, text in plan.events if text.startswith("mmscope:")}
+    made: list[str] = []
+    if machine.tracefs is None or not wanted:
+        yield
+        return
+    file = machine.tracefs / "kprobe_events"
+    try:
+        for make, remove in kprobe_lines([probe.function for probe in recipe.probes]):
+            try:
+                _append(file, make)
+                made.append(remove)
+            except OSError as error:
+                raise RecordError(f"{make}: the kernel refuses: {error.strerror}") from error
+        yield
+    finally:
+        for line in reversed(made):
+            with contextlib.suppress(OSError):
+                _append(file, line)
+
+
+def _append(file: Path, line: str) -> None:
+    # Python's own append mode seeks to the end, which this file refuses.
+    descriptor = os.open(file, os.O_WRONLY | os.O_APPEND)
+    try:
+        os.write(descriptor, f"{line}\n".encode())
+    finally:
+        os.close(descriptor)
+
+
+def _run(
+    words: list[str], limit: float, pids: Sequence[int], command: Sequence[str], *, whole: bool
+) -> tuple[str, list[int]]:
+    """Run perf to its end; returns (why it ended, pids that were watched)."""
+    interrupted = False
+
+    def interrupt(signum: int, frame: FrameType | None) -> None:
+        nonlocal interrupted
+        interrupted = True
+
+    before = {n: signal.signal(n, interrupt) for n in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        try:
+            perf = subprocess.Popen(words)
+        except OSError as error:
+            raise RecordError(f"{words[0]}: {error.strerror}") from error
+        begin, gone, ended = time.monotonic(), 0.0, "the command ended" if command else "perf ended"
+        # The command is perf's child; perf's own samples are known by their comm.
+        watched = list(pids) or ([perf.pid] if command else [])
+        while True:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                perf.wait(0.1)
+                break
+            now = time.monotonic()
+            if pids and whole and not any(Path(f"/proc/{pid}").exists() for pid in pids):
+                gone = gone or now
+            if interrupted:
+                ended = "Ctrl-C"
+            elif limit and now - begin > limit:
+                ended = f"{limit:g} s were over"
+            elif gone and now - gone > LINGER:
+                ended = "the process ended"
+            else:
+                continue
+            # perf may be about to start its command: it is asked until it goes.
+            perf.send_signal(signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                perf.wait(5)
+                break
+        return ended, watched
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+# Reading back
+
+
+@dataclass
+class Recorded:
+    """What perf says that a recording holds."""
+
+    samples: dict[str, int] = field(default_factory=dict)  # by event
+    lost: dict[str, int] = field(default_factory=dict)
+    throttled: int = 0
+
+    def add(self, other: "Recorded") -> None:
+        """Count another file's."""
+        for into, what in ((self.samples, other.samples), (self.lost, other.lost)):
+            for event, number in what.items():
+                into[event] = into.get(event, 0) + number
+        self.throttled += other.throttled
+
+
+def recorded(perf: str, files: Sequence[Path]) -> Recorded:
+    """
+    Count records without resolving anything.
+
+    :raises RecordError: perf cannot read a file.
+    """
+    found = Recorded()
+    for file in files:
+        done = subprocess.run(
+            [perf, "report", "--stats", "-f", "-i", str(file)],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            stdin=subprocess.DEVNULL,
+        )
+        if done.returncode:
+            words = done.stderr.strip().splitlines() or ["no words"]
+            raise RecordError(f"{file}: perf cannot read it: {words[-1]}")
+        event = ""
+        for line in done.stdout.splitlines():
+            if match := re.fullmatch(r"(\S.*) stats:", line):
+                event = "" if match[1] == "Aggregated" else match[1]
+            elif match := re.match(r"\s+([A-Z_0-9]+) events:\s+(\d+)", line):
+                kind, number = match[1], int(match[2])
+                if event and kind == "SAMPLE":
+                    found.samples[event] = found.samples.get(event, 0) + number
+                elif event and kind == "LOST_SAMPLES":
+                    found.lost[event] = found.lost.get(event, 0) + number
+                elif not event and kind == "THROTTLE":
+                    found.throttled += number
+    return found
+
+
+@contextlib.contextmanager
+def script(perf: str, file: Path) -> Iterator[IO[bytes]]:
+    """
+    The text of ``perf script``, as it is written.
+
+    Fields that the recording does not have are left out, one after the other, as perf names them.
+
+    :raises RecordError: perf cannot read the file.
+    """
+    fields = list(FIELDS)
+    while True:
+        words = [perf, "script", "-f", "--ns", "--no-inline", "--show-lost-events"]
+        words += ["--show-task-events", "-F", ",".join(fields), "-i", str(file)]
+        with tempfile.TemporaryFile() as errors:
+            process = subprocess.Popen(
+                words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors
+            )
+            assert isinstance(process.stdout, io.BufferedReader)
+            try:
+                # What makes perf give up comes before any text.
+                if process.stdout.peek(1):
+                    yield process.stdout
+                    return
+                process.wait()
+            finally:
+                process.stdout.close()
+                process.terminate()
+                process.wait()
+            errors.seek(0)
+            said = errors.read(1 << 16).decode("utf-8", "replace")
+        match = re.search(r"Cannot print '(\w+)' field", said)
+        if not match or match[1] not in fields:
+            break
+        fields.remove(match[1])
+    words = [line for line in said.splitlines() if "Ignoring" not in line]
+    if process.returncode:
+        raise RecordError(f"{file}: perf cannot read it: {words[-1] if words else 'no words'}")
+    yield io.BytesIO()

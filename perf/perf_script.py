@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+The text of ``perf script``: samples, one by one, in bounded memory.
+
+Why text: perf's embedded Python is on its way out and already missing from many builds, and ``perf
+data convert --to-json`` (6.1 to 7.2) gives neither event nor period nor address. ``perf script -F``
+has printed the same since long before 6.1.
+
+A sample is a header line and a line for each frame, leaf first, then an empty line; a sample of an
+event without call chain is its header line alone, and no empty line follows::
+
+    COMM PID/TID [CPU] TIME: PERIOD EVENT: ADDRESS TRACE
+    <tab>ADDRESS SYMBOL (DSO)
+
+Names are anybody's. A comm may hold spaces, newlines, even empty lines: a header is found by what
+follows the comm, which is longer than any comm (15 bytes) and cannot be forged inside of one. A
+symbol of a user's binary may hold anything and is not believed beyond its own sample; text that
+fits nowhere is counted, so that it shows.
+
+Cannot know: what perf did not print. How many samples the recording holds is asked of perf
+(``perf_data.recorded``), and compared.
+"""
+
+import re
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, field
+from typing import IO, NamedTuple
+
+# In what order perf prints is its own affair; a field that a recording lacks is left out.
+FIELDS = (
+    "comm",
+    "pid",
+    "tid",
+    "cpu",
+    "time",
+    "period",
+    "event",
+    "addr",
+    "ip",
+    "sym",
+    "dso",
+    "trace",
+)
+
+_CHUNK = 1 << 20
+# Text without an empty line in it is a recording without call chains: cut at a line.
+_LONG = 4 << 20
+_MAX_COMM = 80  # perf names kworkers after /proc/PID/status, with their work
+_WHO = rb"(.{0,%d}?) +(-?\d+)/(-?\d+) +" % _MAX_COMM
+_HEADER = re.compile(
+    _WHO + rb"(?:\[(\d{3,})\] +)?(\d+\.\d{6,9}): +(?:(\d+) +)?(\S+?):(?=\s|\Z)[^\n\S]*([^\n]*)",
+    re.DOTALL,
+)
+# The same where a comm is one plain word, without looking for its end.
+_PLAIN = re.compile(
+    rb"(\S{1,15}) +(-?\d+)/(-?\d+) +(?:\[\d{3,}\] +)?(\d+\.\d{6,9}): +(?:(\d+) +)?"
+    rb"(\S+): *([^\n]*)\n\t"
+)
+_RECORD = re.compile(
+    _WHO + rb"(?:\[\d{3,}\] +)?(?:\d+\.\d{6,9}: +)?PERF_RECORD_([A-Z_]+)([^\n]*)", re.DOTALL
+)
+_FORK = re.compile(rb"\((\d+):\d+\):\((\d+):\d+\)")
+_LOST = re.compile(rb" lost (\d+)")
+_FRAME = re.compile(rb" *([0-9a-f]+) (.*?)(?: \(([^\t]*)\))?\s*\Z", re.DOTALL)
+# What a sample without call chain has behind its address.
+_SINGLE = re.compile(rb"(?:.*\s{2,}|^\s*)([0-9a-f]+ \S.*)\Z", re.DOTALL)
+
+
+class Sample(NamedTuple):
+    """One sample as printed. ``stack`` is the frames' text, which is alike in many samples."""
+
+    comm: bytes
+    pid: int
+    tid: int
+    time: bytes  # seconds
+    period: int | None
+    event: bytes
+    rest: bytes  # the address and what a tracepoint says
+    stack: bytes
+
+
+@dataclass
+class Reading:
+    """What was met on the way, beside the samples."""
+
+    samples: int = 0
+    lost: int = 0  # as the LOST records say; of which event is not told
+    unread_bytes: int = 0  # text that is no sample
+    # Parents, as far as told: pid of a process to that of its parent.
+    on_fork: Callable[[int, int], None] | None = None
+    comments: list[bytes] = field(default_factory=list)
+
+
+def read_samples(
+    stream: IO[bytes], reading: Reading, progress: Callable[[int, int], None] | None = None
+) -> Iterator[Sample]:
+    """
+    The samples of ``perf script`` text, in its order.
+
+    :param reading: is kept up to date; what it counts is final when the samples are through.
+    :param progress: called with (bytes read, samples read) after every chunk.
+    """
+    rest = b""
+    size = 0
+    while chunk := stream.read(_CHUNK):
+        size += len(chunk)
+        text = rest + chunk
+        end = text.rfind(b"\n\n")
+        if end < 0 and len(text) > _LONG:
+            end = text.rfind(b"\n")
+        if end < 0:
+            rest = text
+            if len(text) > 2 * _LONG:
+                rest = _thrown_away(text, reading)
+            continue
+        begin = yield from _samples(text[:end], reading)
+        rest = begin + text[end:] if begin else text[end:].lstrip(b"\n")
+        if progress is not None:
+            progress(size, reading.samples)
+    begin = yield from _samples(rest, reading)
+    _thrown_away(begin.strip(b"\n"), reading)
+
+
+def _thrown_away(text: bytes, reading: Reading) -> bytes:
+    reading.unread_bytes += len(text)
+    return b""
+
+
+def _samples(text: bytes, reading: Reading) -> Generator[Sample, None, bytes]:
+    """The samples of a piece of text; returns its end if that is no whole sample."""
+    plain, new = _PLAIN.match, tuple.__new__
+    pending = b""  # the begin of a comm that has an empty line in it
+    for block in text.split(b"\n\n"):
+        if pending:
+            block = pending + b"\n\n" + block
+        elif block.startswith(b"\n"):
+            block = block.lstrip(b"\n")
+        # The usual case: a header, and its frames to the end of the block.
+        if found := plain(block):
+            comm, pid, tid, time, period, event, rest = found.groups()
+            reading.samples += 1
+            number = int(period) if period else None
+            stack = block[found.end() - 2 :]
+            # As Sample(…), in half the time.
+            yield new(Sample, (comm, int(pid), int(tid), time, number, event, rest, stack))
+            pending = b""
+            continue
+        pending = yield from _unusual(block, reading)
+        if len(pending) > 2 * _MAX_COMM:
+            pending = _thrown_away(pending, reading)
+    return pending
+
+
+def _unusual(block: bytes, reading: Reading) -> Generator[Sample, None, bytes]:
+    """Records, samples of one line, comms with newlines; returns what may be a comm's begin."""
+    at = 0
+    frames = block.find(b"\n\t")
+    while at < len(block):
+        if block.startswith(b"#", at):
+            end = block.find(b"\n", at) % (len(block) + 1)
+            reading.comments.append(block[at : min(end, at + 4096)])
+            at = end + 1
+            continue
+        record = _RECORD.match(block, at)
+        header = _HEADER.match(block, at)
+        if record and (not header or record.end() <= header.end()):
+            _note(record, reading)
+            at = record.end() + 1
+            continue
+        if not header:
+            return block[at:]
+        comm, pid, tid, _, time, period, event, rest = header.groups()
+        at = header.end()
+        if 0 <= frames < at:
+            frames = block.find(b"\n\t", at)
+        stack = b""
+        if frames == at or (frames > at and not _next_within(block, at + 1, frames)):
+            # A tracepoint's text may have newlines of its own before the frames.
+            stack, at = block[frames:], len(block)
+        elif single := _SINGLE.match(rest):
+            stack = b"\n\t" + single[1]
+        number = int(period) if period else None
+        reading.samples += 1
+        yield Sample(comm.lstrip(), int(pid), int(tid), time, number, event, rest, stack)
+        at += 1
+    return b""
+
+
+def _next_within(block: bytes, at: int, end: int) -> bool:
+    """Whether another sample or record begins before *end*."""
+    following = _HEADER.match(block, at) or _RECORD.match(block, at)
+    return following is not None and following.start(2) < end
+
+
+def _note(record: re.Match[bytes], reading: Reading) -> None:
+    kind, words = record[4], record[5]
+    if kind.startswith(b"LOST") and (lost := _LOST.search(words)):
+        reading.lost += int(lost[1])
+    elif kind == b"FORK" and reading.on_fork is not None and (fork := _FORK.search(words)):
+        reading.on_fork(int(fork[1]), int(fork[2]))
+
+
+class Frame(NamedTuple):
+    """A frame as printed."""
+
+    address: int
+    symbol: str  # empty if perf has no name for it
+    dso: str
+
+
+def frame(line: bytes) -> Frame | None:
+    """A line of a stack, without its tab; None for what belongs to the name before it."""
+    match = _FRAME.match(line)
+    if not match:
+        return None
+    symbol = match[2].decode("utf-8", "backslashreplace")
+    dso = (match[3] or b"").decode("utf-8", "backslashreplace")
+    return Frame(int(match[1], 16), "" if symbol == "[unknown]" else symbol, dso)
+
+
+def frames(stack: bytes) -> list[Frame]:
+    """The frames of a sample, leaf first."""
+    return [found for line in stack.split(b"\n\t") if (found := frame(line)) is not None]

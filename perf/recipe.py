@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Recipes: what to record and how to read it, ``recipes/<name>.toml``.
+
+A recipe is data. Each event names its choices in order (``cycles``, or else ``cpu-clock``);
+``perf_events`` picks the first that this machine has. A new recipe is a new file.
+"""
+
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).resolve().parent / "recipes"
+
+
+@dataclass(frozen=True)
+class Event:
+    """
+    Something to record.
+
+    :ivar first_of: perf's event strings, the best first; ``{frequency}`` is filled in.
+    :ivar fold: its samples are stacks to draw; else they are only counted or listed.
+    :ivar filter: for the kernel, so that other events cost nothing.
+    :ivar keep: a regular expression that a tracepoint's text must have.
+    :ivar group: a regular expression; what it finds becomes root frame ``<group_name> <found>``.
+    :ivar timeline: it is rare, and when it happened is kept.
+    """
+
+    why: str
+    first_of: tuple[str, ...]
+    required: bool = True
+    fold: bool = True
+    filter: str = ""
+    keep: str = ""
+    group: str = ""
+    group_name: str = ""
+    timeline: bool = False
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two events of one task that begin and end something."""
+
+    name: str
+    begin: str
+    end: str
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A kernel function whose entry and return become ``mmscope:<function>`` and ``…_return``."""
+
+    function: str
+
+
+@dataclass(frozen=True)
+class View:
+    """A flame graph of its own: stacks from these frames on."""
+
+    title: str
+    roots: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A file of ``recipes/``."""
+
+    name: str
+    title: str
+    answers: str  # which question
+    read: str  # how to read what comes out
+    needs: str  # privileges
+    overhead: str  # measured
+    events: tuple[Event, ...]
+    scope: str = "task"  # or system: every CPU, also for a command or a process
+    follow: bool = False  # of all CPUs, keep the command or process, and who reaps it
+    seconds: float = 10  # where nothing else ends it; 0: until Ctrl-C
+    frequency: int = 997
+    megabytes: int = 512  # of perf.data; perf checks now and then, and overshoots
+    buffer: str = "4M"  # a CPU
+    addresses: bool = False
+    split: str = ""  # of parts/
+    trigger: str = ""  # flight recorder: this event dumps what the buffers hold
+    counters: tuple[str, ...] = ()  # of /proc/vmstat, before and after
+    pairs: tuple[Pair, ...] = ()
+    probes: tuple[Probe, ...] = ()
+    views: tuple[View, ...] = ()
+
+
+def names() -> list[str]:
+    """All recipes."""
+    return sorted(path.stem for path in FOLDER.glob("*.toml"))
+
+
+def load(name: str) -> Recipe:
+    """
+    The recipe of that name.
+
+    :raises ValueError: there is none, or its file is not as it should be.
+    """
+    if name not in names():
+        raise ValueError(f"no recipe {name!r}; there are {', '.join(names())}")
+    try:
+        data = tomllib.loads((FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
+        for key, kind in (("events", Event), ("pairs", Pair), ("probes", Probe), ("views", View)):
+            data[key] = tuple(kind(**_tuples(item)) for item in data.get(key, ()))
+        words = {k: " ".join(data[k].split()) for k in ("answers", "needs", "overhead")}
+        return Recipe(name=name, **_tuples({**data, **words, "read": data["read"].strip()}))
+    except (tomllib.TOMLDecodeError, KeyError, TypeError) as error:
+        raise ValueError(f"recipes/{name}.toml: {error}") from error
+
+
+def _tuples(data: dict[str, Any]) -> dict[str, Any]:
+    return {key: tuple(v) if isinstance(v, list) else v for key, v in data.items()}

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Which part of the kernel's work a stack is: tables of function names, ``parts/*.toml``.
+
+A split says two things of a stack: who does the work (the exiting process, the reaper, …) and which
+part of the work it is (clearing entries, freeing tables, …). Both are looked up by function name in
+one walk over the stack; compiler suffixes (``.isra.0``, ``.constprop.0``) do not count.
+
+Cannot know: functions that are inlined into others (their time is their caller's), nor names that a
+later kernel gives. What no table names is *unclassified*, and shown as that.
+"""
+
+import re
+import tomllib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+UNCLASSIFIED = "unclassified"
+_SUFFIX = re.compile(r"\.(isra|constprop|part|cold|llvm|lto_priv)\b.*\Z")
+
+
+class Names:
+    """A set of function names, of which some end in a ``*``."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        listed = list(names)
+        self.exact = frozenset(name for name in listed if not name.endswith("*"))
+        self.begins = tuple(name[:-1] for name in listed if name.endswith("*"))
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.exact or (bool(self.begins) and name.startswith(self.begins))
+
+
+def plain(symbol: str) -> str:
+    """A function's name without what the compiler adds to its clones."""
+    return _SUFFIX.sub("", symbol) if "." in symbol else symbol
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of a split, or one of those who do the work."""
+
+    name: str
+    why: str
+    functions: Names
+    outer: bool = False
+
+
+@dataclass(frozen=True)
+class Split:
+    """A file of ``parts/``."""
+
+    name: str
+    title: str
+    who: tuple[Part, ...]
+    parts: tuple[Part, ...]
+
+    def classify(self, symbols: Sequence[str]) -> tuple[str, str] | None:
+        """
+        (who, part) of a stack, root first; None if it is no matter of this split.
+
+        :param symbols: as :func:`plain` gives them.
+        """
+        who = next((w for w in self.who if any(s in w.functions for s in symbols)), None)
+        if who is None:
+            return None
+        for part in self.parts:
+            if part.outer and any(symbol in part.functions for symbol in symbols):
+                return who.name, part.name
+        for symbol in reversed(symbols):
+            for part in self.parts:
+                if symbol in part.functions:
+                    return who.name, part.name
+        return who.name, UNCLASSIFIED
+
+    def why(self, part: str) -> str:
+        """What a part is, in words."""
+        return next((p.why for p in self.parts if p.name == part), "no table names its functions")
+
+
+def load_split(name: str) -> Split:
+    """
+    The split of that name.
+
+    :raises ValueError: there is none, or its file is not as it should be.
+    """
+    data = _load(HERE / "parts" / f"{name}.toml")
+    try:
+        who, parts = (tuple(map(_part, data[key])) for key in ("who", "part"))
+        return Split(name, data["title"], who, parts)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"parts/{name}.toml: {error}") from error
+
+
+def _part(data: dict[str, Any]) -> Part:
+    return Part(**{**data, "functions": Names(data["functions"])})
+
+
+def _load(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+@dataclass(frozen=True)
+class KnownFrames:
+    """``frames.toml``."""
+
+    idle: Names
+    profiler: frozenset[str]
+    irq_enable: tuple[tuple[Names, str], ...]  # functions, what a sample on one stands for
+    no_nmi: tuple[str, ...]
+    counters: tuple[str, ...]
+    nmi_architectures: tuple[str, ...]
+
+    def stands_for(self, leaf: str) -> str:
+        """What a sample on that leaf stands for; empty if interrupts do not come on there."""
+        return next((words for names, words in self.irq_enable if leaf in names), "")
+
+    def nmi(self, event: str, architecture: str) -> str:
+        """
+        Whether a sampler reaches code that runs with interrupts off: ``yes``, ``no``, or
+        ``unknown``; empty for what is no sampler.
+        """
+        name = re.split(r"[/:]", event)[0]
+        if name in self.no_nmi:
+            return "no"
+        if name in self.counters:
+            return "yes" if architecture in self.nmi_architectures else "unknown"
+        return ""
+
+
+def load_known_frames() -> KnownFrames:
+    """
+    What is known of functions.
+
+    :raises ValueError: the file is not as it should be.
+    """
+    data = _load(HERE / "frames.toml")
+    return KnownFrames(
+        idle=Names(data["idle"]),
+        profiler=frozenset(data["profiler"]),
+        irq_enable=tuple((Names(i["functions"]), i["stands_for"]) for i in data["irq_enable"]),
+        no_nmi=tuple(data["samplers"]["no_nmi"]),
+        counters=tuple(data["samplers"]["counters"]),
+        nmi_architectures=tuple(data["samplers"]["nmi_architectures"]),
+    )

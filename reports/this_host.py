@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""This machine as a target: for what is measured on it, not read out of its kernel's memory."""
+
+import os
+from dataclasses import asdict
+from pathlib import Path
+
+from reports.bundle import Cell
+from reports.collect import describe_files
+from reports.sections import Absent, Files
+
+
+def this_host() -> dict[str, Cell]:
+    """What /proc says about this machine."""
+    try:
+        return {**asdict(describe_files(Files(Path("/")))), "kind": "live"}
+    except (Absent, ValueError):
+        kernel = os.uname()
+        return {"kind": "live", "release": kernel.release, "hostname": kernel.nodename}

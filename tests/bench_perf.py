@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+``make bench``, the part about profiles: folding a recording, with perf's own folding beside it, and
+what each recipe costs a program that does nothing but page faults.
+
+Needs perf and the right to record (root, or CAP_PERFMON); ``inferno-collapse-perf`` is measured
+where it is installed. As ``bench.py``: medians, and the ratio is what to look at.
+"""
+
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT / "drgn"), str(ROOT / "perf"), str(ROOT / "tests/lab"), str(ROOT)]
+
+import perf_events  # noqa: E402
+import perf_record  # noqa: E402
+import recipe as recipes  # noqa: E402
+from folding import Fold  # noqa: E402
+from perf_script import Reading, read_samples  # noqa: E402
+from profiled import faults_program  # noqa: E402
+from rich.console import Console  # noqa: E402
+from rich.table import Table  # noqa: E402
+from stack_parts import load_known_frames, load_split  # noqa: E402
+
+RUNS = 5
+FAULTS = 400_000
+# Not a tracepoint, which perf's stackcollapse does not look at.
+TOUCH = """
+import mmap
+for _ in range(24):
+    memory = mmap.mmap(-1, 32 << 20, flags=mmap.MAP_PRIVATE)
+    memory.madvise(mmap.MADV_NOHUGEPAGE)
+    for at in range(0, len(memory), 4096):
+        memory[at] = 1
+"""
+# CPU time of the command, not of perf: on a machine with other work the clock on the wall tells of
+# that. What perf writes, it writes on its own time, and on another CPU if there is one.
+TIMED = """
+import resource, subprocess, sys
+subprocess.run(sys.argv[2:], check=True)
+used = resource.getrusage(resource.RUSAGE_CHILDREN)
+open(sys.argv[1], "w").write(str(used.ru_utime + used.ru_stime))
+"""
+
+
+def median(work: Callable[[], object], runs: int = RUNS) -> float:
+    taken = []
+    for _ in range(runs):
+        begin = time.perf_counter()
+        work()
+        taken.append(time.perf_counter() - begin)
+    return statistics.median(taken)
+
+
+def new_fold() -> Fold:
+    return Fold(recipes.load("page-fault"), load_split("page-fault"), load_known_frames())
+
+
+def fold_text(path: Path) -> int:
+    folder, reading = new_fold(), Reading()
+    with path.open("rb") as text:
+        for sample in read_samples(text, reading):
+            folder.add(sample)
+    return sum(event.recorded for event in folder.events.values())
+
+
+def fold_data(perf: str, data: Path) -> int:
+    """As ``mmscope record`` does it, with perf's count."""
+    folder, reading = new_fold(), Reading()
+    perf_record.recorded(perf, [data])
+    with perf_record.script(perf, data) as text:
+        for sample in read_samples(text, reading):
+            folder.add(sample)
+    return sum(event.recorded for event in folder.events.values())
+
+
+def quietly(*words: str, out: Path | None = None, pipe_from: list[str] | None = None) -> None:
+    with (out or Path(os.devnull)).open("wb") as target:
+        source = None
+        if pipe_from is not None:
+            source = subprocess.Popen(pipe_from, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        subprocess.run(
+            words,
+            stdin=source.stdout if source else subprocess.DEVNULL,
+            stdout=target,
+            stderr=subprocess.DEVNULL,
+            check=True,
+        )
+        if source is not None:
+            source.wait()
+
+
+def peak(path: Path) -> int:
+    """The peak memory, in KiB, of a process that folds a text."""
+    script = f"""
+import sys
+sys.path[:0] = {[str(ROOT / "tests"), *sys.path[:4]]!r}
+import bench_perf, pathlib, resource
+bench_perf.fold_text(pathlib.Path({str(path)!r}))
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+    return int(subprocess.check_output([sys.executable, "-c", script]))
+
+
+def folding(table: Table, perf: str, folder: Path) -> None:
+    data, text = folder / "perf.data", folder / "perf.txt"
+    quietly(
+        *(
+            perf,
+            "record",
+            "-q",
+            "-N",
+            "-m",
+            "8M",
+            "-g",
+            "-e",
+            "page-faults",
+            "-c",
+            "1",
+            "-o",
+            str(data),
+        ),
+        *("--", sys.executable, "-c", TOUCH),
+    )
+    fields = "comm,pid,tid,time,event,ip,sym,dso"
+    quietly(perf, "script", "-i", str(data), "-F", fields, "--ns", out=text)
+    samples = fold_data(perf, data)
+
+    def row(what: str, here: float, beside: float, other: str) -> None:
+        table.add_row(
+            what,
+            f"{samples / here:,.0f} samples/s",
+            f"{samples / beside:,.0f} samples/s {other}",
+            f"{beside / here:.1f}x",
+        )
+
+    pairs = []
+    for _ in range(RUNS):
+        here = median(lambda: fold_data(perf, data), 1)
+        stackcollapse = (perf, "script", "report", "stackcollapse", "-i", str(data))
+        pairs.append((here, median(lambda: quietly(*stackcollapse), 1)))  # noqa: B023
+    here, own = (statistics.median(column) for column in zip(*pairs, strict=True))
+    size = data.stat().st_size / 2**20
+    row(f"perf.data of {samples:,} samples, {size:.0f} MiB", here, own, "perf's stackcollapse")
+    of_text = median(lambda: fold_text(text), 3)
+    if inferno := shutil.which("inferno-collapse-perf"):
+        print_text = [perf, "script", "-i", str(data), "-F", fields]
+        piped = median(lambda: quietly(inferno, pipe_from=print_text), 3)
+        row("the same", here, piped, "perf script | inferno-collapse-perf")
+        alone = median(lambda: quietly(inferno, str(text)), 3)
+        row("its text alone", of_text, alone, "inferno-collapse-perf")
+    else:
+        table.add_row("its text alone", f"{samples / of_text:,.0f} samples/s", "", "")
+    once = peak(text)
+    large = folder / "large.txt"
+    with large.open("wb") as out:
+        for _ in range(8):
+            out.write(text.read_bytes())
+    sizes = [path.stat().st_size / 2**20 for path in (text, large)]
+    grown = peak(large)
+    table.add_row(
+        "peak memory",
+        f"{once / 1024:.0f} MiB for {sizes[0]:,.0f} MiB of text",
+        f"{grown / 1024:.0f} MiB for {sizes[1]:,.0f} MiB",
+        "",
+    )
+
+
+def overhead(table: Table, machine: perf_events.Machine, folder: Path) -> None:
+    program = str(faults_program(folder))
+    result = folder / "seconds"
+    loop = [sys.executable, "-c", TIMED, str(result), program, "dense", str(FAULTS)]
+
+    def seconds(words: list[str]) -> float:
+        subprocess.run(
+            words,
+            check=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        return float(result.read_text())
+
+    for name in recipes.names():
+        loaded = recipes.load(name)
+        plan = perf_events.plan(loaded, machine)
+        data = folder / f"{name}.data"
+        words = perf_record.arguments(loaded, plan, machine, data, loop, [])
+        pairs = []
+        for _ in range(RUNS):
+            # Beside each other, since a machine that has other work changes from second to second.
+            pairs.append((seconds(loop), seconds(words)))
+            for file in folder.glob(f"{name}.data*"):
+                file.unlink()
+        bare = statistics.median(pair[0] for pair in pairs)
+        recorded = statistics.median(pair[1] for pair in pairs)
+        each = (recorded - bare) / FAULTS * 1e9
+        missing = ", ".join(e.first_of[0] for e, _ in plan.missing)
+        table.add_row(
+            f"record {name}" + (f" (without {missing})" if missing else ""),
+            f"{recorded * 1000:.0f} ms of CPU",
+            f"{bare * 1000:.0f} ms bare, {FAULTS:,} faults",
+            f"{100 * (recorded / bare - 1):+.0f} %, {each:+.0f} ns a fault",
+        )
+
+
+def main() -> None:
+    machine = perf_events.look()
+    if machine.perf is None or not machine.privileged or machine.tracefs is None:
+        print(
+            "bench_perf: not run: needs perf, CAP_PERFMON and tracefs "
+            "(mount -t tracefs nodev /sys/kernel/tracing)",
+            file=sys.stderr,
+        )
+        return
+    table = Table("what", "here", "beside it", "ratio", title="profiles")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    with tempfile.TemporaryDirectory(prefix="mmscope-bench-") as name:
+        folding(table, machine.perf, Path(name))
+        overhead(table, machine, Path(name))
+    Console(width=160).print(table)
+
+
+if __name__ == "__main__":
+    main()

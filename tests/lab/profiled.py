@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Profiles of a lab guest: ``mmscope record`` runs in it, with perf, over programs that make page
+faults and leave page tables behind (``programs/faults.c``).
+
+Costs: one boot, and some seconds a recording, most of which perf and Python take to start under
+emulation. Needs perf (Debian: linux-perf); it and its libraries go to the guest's disk.
+"""
+
+import shutil
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from archive import LabError
+from live import run_live
+
+HERE = Path(__file__).resolve().parent
+
+# (name of the log, bundle, arguments of `mmscope record`)
+Run = tuple[str, str, Sequence[str]]
+
+_SETUP = """
+import ctypes, os, sys
+from pathlib import Path
+
+# Once for all recordings: under emulation this takes as long as one of them.
+import reports.collect, reports.record_command
+from reports.start import main
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+def mount(kind, where):
+    os.makedirs(where, exist_ok=True)
+    if libc.mount(kind.encode(), where.encode(), kind.encode(), 0, None):
+        raise OSError(ctypes.get_errno(), kind)
+
+mount("tracefs", "/sys/kernel/tracing")
+mount("cgroup2", "/sys/fs/cgroup")
+cgroup = Path("/sys/fs/cgroup")
+(cgroup / "cgroup.subtree_control").write_text("+memory")
+for name in ("oom", "pressed"):
+    (cgroup / name).mkdir()
+    (cgroup / name / "memory.max").write_text("160M")
+
+def run(name, *arguments):
+    child = os.fork()
+    if child == 0:
+        log = os.open(f"/out/{name}.log", os.O_WRONLY | os.O_CREAT)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        sys.argv = ["mmscope", *arguments]
+        code = 99
+        try:
+            code = main()
+        except SystemExit as error:
+            code = error.code
+        finally:
+            sys.stdout.flush()
+            os._exit(code if isinstance(code, int) else 98)
+    status = os.waitpid(child, 0)[1]
+    Path(f"/out/{name}.code").write_text(str(os.waitstatus_to_exitcode(status)))
+
+"""
+
+
+def faults_program(folder: Path) -> Path:
+    """Compile ``programs/faults.c``, which needs no library."""
+    program = folder / "faults"
+    words = ["gcc", "-static", "-O2", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-o", str(program)]
+    done = subprocess.run([*words, str(HERE / "programs/faults.c")], capture_output=True, text=True)
+    if done.returncode:
+        raise LabError(f"gcc failed: {done.stderr.strip()}")
+    return program
+
+
+def record_in_guest(
+    runs: Sequence[Run],
+    folder: Path,
+    kernel: str = "7.2",
+    say: Callable[[str], None] = lambda line: None,
+) -> Path:
+    """
+    Boot *kernel* and record in it, in this order; returns the folder that has the bundles, and for
+    each run ``<name>.log`` and ``<name>.code``.
+
+    :raises LabError: the guest failed, or perf is not installed here.
+    """
+    perf = shutil.which("perf")
+    if perf is None:
+        raise LabError("perf is not installed: apt-get install linux-perf")
+    program = faults_program(folder)
+    lines = [
+        f"run({name!r}, 'record', '-o', '/out/{bundle}', *{list(arguments)!r})\n"
+        for name, bundle, arguments in runs
+    ]
+    out = run_live(
+        _SETUP + "".join(lines),
+        folder,
+        kernel,
+        say,
+        binaries=[Path(perf).resolve(), program],
+        symbols=False,
+    )
+    (folder / "vmcore").unlink()  # 1.5 GiB that nobody reads
+    return out

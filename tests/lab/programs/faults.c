@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later
+// Page faults, and the page tables that are left to whoever ends the process:
+//
+//     faults dense COUNT [thp]      reads every 4 KiB: a table of entries for each 512 faults
+//     faults sparse COUNT [thp]     reads every 2 MiB: a table for each fault
+//     faults breadth COUNT [thp]    reads so that upper tables are new, too: up to three tables a fault
+//     faults oom CGROUP             as sparse, without end, in a memory cgroup that has a limit; see below
+//     faults compact                has the kernel compact memory, of which every other page is in use
+//     faults ping                   large pings to itself, for which the network stack allocates atomically
+//
+// All reads find the shared zero page, so that memory goes into tables alone; with `thp` the huge one.
+#include <errno.h>
+#include <fcntl.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <netinet/ip_icmp.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define PAGE 4096UL
+#define HUGE (2UL << 20)
+#define EVERYTHING (127UL << 40)  // of the 128 TiB that a process may map
+
+static void fail(const char *what)
+{
+	perror(what);
+	exit(1);
+}
+
+static volatile const char *map(size_t bytes, int thp)
+{
+	char *memory = mmap(NULL, bytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	if (memory == MAP_FAILED)
+		fail("mmap");
+	if (madvise(memory, bytes, thp ? MADV_HUGEPAGE : MADV_NOHUGEPAGE))
+		fail("madvise");
+	return memory;
+}
+
+static void read_every(size_t step, size_t count, int thp)
+{
+	volatile const char *memory = map(step * count, thp);
+
+	for (size_t i = 0; i < count; i++)
+		(void)memory[i * step];
+}
+
+static void read_breadth_first(size_t count, int thp)
+{
+	volatile const char *memory = map(EVERYTHING, thp);
+
+	for (size_t pmd = 0; pmd < 512; pmd++)
+		for (size_t pud = 0; pud < 512; pud++)
+			for (size_t pgd = 0; pgd < 512; pgd++) {
+				size_t at = ((pgd << 18) + (pud << 9) + pmd) << 21;
+				if (at >= EVERYTHING)
+					break;
+				if (!count--)
+					return;
+				(void)memory[at];
+			}
+}
+
+static void write_file(const char *folder, const char *name, const char *text)
+{
+	char path[256];
+	snprintf(path, sizeof(path), "%s/%s", folder, name);
+	int fd = open(path, O_WRONLY | O_CLOEXEC);
+
+	if (fd < 0 || write(fd, text, strlen(text)) < 0)
+		fail(path);
+	close(fd);
+}
+
+static int killed(const char *cgroup)
+{
+	char path[256], text[512] = "";
+	snprintf(path, sizeof(path), "%s/memory.events", cgroup);
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+
+	if (fd < 0 || read(fd, text, sizeof(text) - 1) < 0)
+		fail(path);
+	close(fd);
+	const char *at = strstr(text, "\noom_kill ");
+	return at && atol(at + 10) > 0;
+}
+
+static double now(void)
+{
+	struct timespec time;
+
+	clock_gettime(CLOCK_MONOTONIC, &time);
+	return time.tv_sec + time.tv_nsec * 1e-9;
+}
+
+// The victim may only run when nobody else wants its CPU; as soon as it is killed, somebody does, for five seconds. So it
+// is still there when the reaper comes, two seconds after the kill, as on a machine that is overloaded.
+static void be_killed(const char *cgroup)
+{
+	struct sched_param none = { 0 };
+	cpu_set_t cpus;
+
+	CPU_ZERO(&cpus);
+	CPU_SET(1, &cpus);
+	if (sched_setaffinity(0, sizeof(cpus), &cpus))
+		fail("sched_setaffinity");
+	pid_t victim = fork();
+	if (victim < 0)
+		fail("fork");
+	if (victim == 0) {
+		if (sched_setscheduler(0, SCHED_IDLE, &none))
+			fail("SCHED_IDLE");
+		prctl(PR_SET_NAME, "<img src=x>;\"");  // as hostile as fits
+		write_file(cgroup, "cgroup.procs", "0");
+		read_every(HUGE, 1 << 20, 0);
+		exit(1);  // nobody killed it
+	}
+	while (!killed(cgroup))
+		usleep(1000);
+	for (double end = now() + 5; now() < end;)
+		;
+	int status;
+	if (waitpid(victim, &status, 0) != victim || !WIFSIGNALED(status))
+		exit(1);
+}
+
+static void compact(void)
+{
+	size_t bytes = 256UL << 20;
+	char *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (memory == MAP_FAILED || madvise(memory, bytes, MADV_NOHUGEPAGE))
+		fail("mmap");
+	memset(memory, 1, bytes);
+	for (size_t at = 0; at < bytes; at += 2 * PAGE)
+		madvise(memory + at, PAGE, MADV_DONTNEED);
+	write_file("/proc/sys/vm", "compact_memory", "1");
+}
+
+static void ping(void)
+{
+	static char packet[60000];
+	struct ifreq lo = { .ifr_name = "lo", .ifr_flags = IFF_UP };
+	struct sockaddr_in here = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	int fd = socket(AF_INET, SOCK_RAW, IPPROTO_ICMP);
+
+	if (fd < 0 || ioctl(fd, SIOCSIFFLAGS, &lo))
+		fail("socket");
+	((struct icmphdr *)packet)->type = ICMP_ECHO;
+	((struct icmphdr *)packet)->checksum = htons(0xffff - (ICMP_ECHO << 8));
+	for (int i = 0; i < 50; i++)
+		sendto(fd, packet, sizeof(packet), 0, (struct sockaddr *)&here, sizeof(here));
+}
+
+int main(int count, char **words)
+{
+	const char *what = count > 1 ? words[1] : "", *more = count > 2 ? words[2] : "";
+	int thp = count > 3 && !strcmp(words[3], "thp");
+
+	if (!strcmp(what, "dense"))
+		read_every(PAGE, atol(more), thp);
+	else if (!strcmp(what, "sparse"))
+		read_every(HUGE, atol(more), thp);
+	else if (!strcmp(what, "breadth"))
+		read_breadth_first(atol(more), thp);
+	else if (!strcmp(what, "oom"))
+		be_killed(more);
+	else if (!strcmp(what, "compact"))
+		compact();
+	else if (!strcmp(what, "ping"))
+		ping();
+	else
+		return 2;
+	return 0;
+}

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Text of ``perf script``: every sample is read once, whatever names say."""
+
+import io
+from typing import Any
+
+import perf_script
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from perf_script import Reading, Sample, frames, read_samples
+
+KERNEL = b"\tffffffff8161df68 get_page_from_freelist ([kernel.kallsyms])\n"
+USER = b"\t           3e55d __run_exit_handlers (/usr/lib/libc.so.6)\n"
+STACK = KERNEL + USER
+
+
+def header(
+    comm: bytes = b"cat",
+    pid: int = 7,
+    time: str = "11481.355766123",
+    period: str = "1003009",
+    event: str = "cpu-clock",
+    rest: bytes = b"",
+) -> bytes:
+    words = f" {pid:5d}/{pid:<5d} [000] {time}: {period:>10} {event:>12}: ".encode()
+    return comm + words + rest + b"\n"
+
+
+def read(text: bytes) -> tuple[list[Sample], Reading]:
+    reading = Reading()
+    return list(read_samples(io.BytesIO(text), reading)), reading
+
+
+def test_a_sample_is_a_header_and_its_frames() -> None:
+    (sample,), reading = read(header() + STACK + b"\n")
+    assert (sample.comm, sample.pid, sample.tid, sample.period) == (b"cat", 7, 7, 1003009)
+    assert (sample.event, sample.time) == (b"cpu-clock", b"11481.355766123")
+    leaf, root = frames(sample.stack)
+    assert (leaf.address >> 63, leaf.symbol, leaf.dso) == (
+        1,
+        "get_page_from_freelist",
+        "[kernel.kallsyms]",
+    )
+    assert (root.symbol, root.dso) == ("__run_exit_handlers", "/usr/lib/libc.so.6")
+    assert reading.samples == 1 and not reading.unread_bytes
+
+
+def test_samples_without_call_chain_have_a_line_each_and_no_empty_line() -> None:
+    line = header(
+        b"     perf", event="minor-faults", rest=b" 7f00 [unknown] (//anon)     55b8 main (/x)"
+    )
+    samples, reading = read(line * 3 + header() + STACK + b"\n" + line)
+    assert [s.event for s in samples] == [b"minor-faults"] * 3 + [b"cpu-clock", b"minor-faults"]
+    assert samples[0].comm == b"perf" and samples[0].rest.split()[0] == b"7f00"
+    assert frames(samples[0].stack)[0].symbol == "main"
+    assert reading.samples == 5 and not reading.unread_bytes
+
+
+@pytest.mark.parametrize(
+    "comm",
+    [
+        b"a\nb",
+        b"a\n\nb",
+        b'a\n\n\n\nb;<"',
+        b"1/1 [0] 1.1: 1:",
+        b" 9/9 [001] 1.1",
+        b'<img src=x>;"',
+        b"\xff\xfe",
+        b"",
+        b"x" * 15,
+        b"\n\tffff x (y)",
+    ],
+)
+def test_no_comm_breaks_its_sample_or_the_next(comm: bytes) -> None:
+    text = (header() + STACK + b"\n") + (header(comm, pid=8) + STACK + b"\n") + header() + STACK
+    samples, reading = read(text)
+    assert [s.pid for s in samples] == [7, 8, 7]
+    # perf pads a comm with spaces, so that its own at the begin cannot be told from these.
+    assert samples[1].comm.split() == comm.split()
+    assert all(len(frames(s.stack)) == 2 for s in samples)
+    assert not reading.unread_bytes
+
+
+@given(st.binary(max_size=15).filter(lambda comm: b"\0" not in comm))
+def test_no_comm_at_all_does(comm: bytes) -> None:
+    text = (header() + STACK + b"\n") + (header(comm, pid=8) + STACK + b"\n") + header() + STACK
+    samples, _ = read(text)
+    assert [s.pid for s in samples] == [7, 8, 7]
+
+
+def test_what_a_tracepoint_says_may_have_lines_of_its_own() -> None:
+    rest = b"pid=12 comm=a\nb total-vm=4kB"
+    text = header(event="oom:mark_victim", rest=rest) + STACK + b"\n" + header() + STACK + b"\n"
+    samples, reading = read(text)
+    assert [s.event for s in samples] == [b"oom:mark_victim", b"cpu-clock"]
+    assert len(frames(samples[0].stack)) == 2
+    assert not reading.unread_bytes
+
+
+def test_lost_samples_and_forks_are_told() -> None:
+    forks: list[Any] = []
+    lost = b"bash 31152/31152 [001] 11782.446516000: PERF_RECORD_LOST lost 11\n"
+    fork = b"perf     0/0     [000]     0.000000000: PERF_RECORD_FORK(31081:31081):(31079:31079)\n"
+    comm = b"sh     0/0     [000]     0.000000000: PERF_RECORD_COMM: sh:1/1\n"
+    reading = Reading(on_fork=lambda pid, parent: forks.append((pid, parent)))
+    text = fork + comm + lost + header() + STACK + b"\n" + lost + header() + STACK + b"\n"
+    assert [s.comm for s in read_samples(io.BytesIO(text), reading)] == [b"cat", b"cat"]
+    assert reading.lost == 22 and forks == [(31081, 31079)]
+    assert not reading.unread_bytes
+
+
+def test_what_is_no_sample_is_counted() -> None:
+    samples, reading = read(b"garbage\n" * 100 + b"\n" + header() + STACK)
+    assert len(samples) == 1
+    assert reading.unread_bytes >= 700
+
+
+def test_text_of_any_size_is_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(perf_script, "_CHUNK", 61)
+    block = header(b"a\n\nb") + STACK + b"\n"
+    samples, reading = read(block * 50)
+    assert len(samples) == 50 and {s.comm for s in samples} == {b"a\n\nb"}
+    assert not reading.unread_bytes
+
+
+def test_text_without_an_empty_line_is_cut_at_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(perf_script, "_CHUNK", 500)
+    monkeypatch.setattr(perf_script, "_LONG", 400)
+    samples, reading = read(header(rest=b"     55b8 main (/x)") * 100)
+    assert len(samples) == 100 and not reading.unread_bytes
