@@ -6,10 +6,11 @@ Reverse maps of anonymous memory: ``struct anon_vma``, its interval tree, and th
 All three kinds of objects are read out of their slab caches in bulk (see ``slab_objects``), not by
 descending the trees one by one. Slots that are free, stale or something else (SLUB merges the cache
 of anon_vma_chains with others of its size) are told apart by what points back: a chain counts if it
-hangs in an anon_vma's tree, link by link up to the root, *and* is on the list of its VMA; one that
-is only in one of the two is an orphan, and is counted and shown. Against these counts are held
-``num_children`` and ``num_active_vmas``, which the kernel keeps, and for a sample the trees
-themselves, descended, and the VMAs of the process, walked (:func:`check_sample`).
+is on the list of its VMA, link by link round to the VMA itself. Whether it also hangs in the tree
+of its anon_vma, link by link up to the root, is held against that: one that is only in one of the
+two is an orphan, and is shown. Against these counts are held ``num_children`` and ``num_active_vmas``,
+which the kernel keeps, and for a sample the trees themselves, descended, and the VMAs of the
+process, walked (:func:`check_sample`).
 
 Costs a pass over the struct pages and about a microsecond an anon_vma_chain.
 
@@ -285,16 +286,16 @@ def reverse_maps(prog: Program, read: SlabObjects) -> ReverseMaps:
     on_list = follow_lists(entry, slots["next"], heads).head
     own_tree = (in_tree >= 0) & _are(anon_vmas.address, in_tree, slots["anon_vma"])
     own_list = (on_list >= 0) & _are(vmas.address, on_list, slots["vma"])
-    sound = own_tree & own_list
+    owner = np.where(own_tree, in_tree, -1)
+    outside = np.flatnonzero(own_list & ~own_tree)
+    owner[outside] = find(anon_vmas.address, slots["anon_vma"][outside])
+    sound = own_list & (owner >= 0)
 
     checks = []
     for problem, which in (
         ("anon_vma_chains in the tree of an anon_vma, and on no VMA's list", own_tree & ~own_list),
-        ("anon_vma_chains on the list of a VMA, and in no tree", own_list & (in_tree < 0)),
-        (
-            "anon_vma_chains in the tree of another anon_vma than theirs",
-            own_list & (in_tree >= 0) & ~own_tree,
-        ),
+        ("anon_vma_chains on the list of a VMA, and not in their tree", sound & ~own_tree),
+        ("anon_vma_chains on the list of a VMA, of no anon_vma", own_list & (owner < 0)),
     ):
         if number := int(np.count_nonzero(which)):
             checks.append(AnonVmaCheck(None, problem, 0, number))
@@ -311,7 +312,7 @@ def reverse_maps(prog: Program, read: SlabObjects) -> ReverseMaps:
         offset = (vmas["anon_pgoff_hi"].astype(np.uint64) << np.uint64(32)) | vmas[
             "anon_pgoff_lo"
         ].astype(np.uint64)
-    chain_anon_vma = in_tree[sound]
+    chain_anon_vma = owner[sound]
     first = offset[chain_vma]
     last = first + pages[chain_vma] - np.uint64(1)
     order = np.lexsort((first, chain_anon_vma))

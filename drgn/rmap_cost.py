@@ -316,7 +316,8 @@ class AnonFolios:
         if not len(at):
             return
         of = find(self.maps.anon_vmas.address, mapping[at] - np.uint64(1))
-        self.unknown += int(np.count_nonzero(of < 0))
+        # One that is mapped no more, and not freed yet, may have outlived its anon_vma.
+        self.unknown += int(np.count_nonzero((of < 0) & (chunk["mapcount"][at] >= 0)))
         at, of = at[of >= 0], of[of >= 0]
         pages = np.ones(len(at), np.int64)
         heads = np.flatnonzero(chunk["flags"][at] & self.head)

@@ -730,8 +730,8 @@ def _rmap_notes(memory: Memory, found: Found) -> None:
     if rmap.maps.orphans:
         memory.disagreement(
             found,
-            f"{rmap.maps.orphans:,} anon_vma_chains are orphans, in a tree or on a list only: they "
-            f"are not counted (read {rmap.maps.attempts} times)",
+            f"{rmap.maps.orphans:,} anon_vma_chains are only in a tree, or only on the list of a "
+            f"VMA, as while it is split (read {rmap.maps.attempts} times)",
         )
     if rmap.maps.unreadable_bytes:
         notes.append(
