@@ -8,9 +8,9 @@ descending the trees one by one. Slots that are free, stale or something else (S
 of anon_vma_chains with others of its size) are told apart by what points back: a chain counts if it
 is on the list of its VMA, link by link round to the VMA itself. Whether it also hangs in the tree
 of its anon_vma, link by link up to the root, is held against that: one that is only in one of the
-two is an orphan, and is shown. Against these counts are held ``num_children`` and ``num_active_vmas``,
-which the kernel keeps, and for a sample the trees themselves, descended, and the VMAs of the
-process, walked (:func:`check_sample`).
+two is an orphan, and is shown. Against these counts are held ``num_children`` and
+``num_active_vmas``, which the kernel keeps, and for a sample the trees themselves, descended, and
+the VMAs of the process, walked (:func:`check_sample`).
 
 Costs a pass over the struct pages and about a microsecond an anon_vma_chain.
 
