@@ -41,6 +41,7 @@ from slab_objects import Objects, SlabObjects, Wanted, read_slab_objects, tree_l
 
 # Beyond these, a large machine's table would be all single VMAs; the fan-out has them all.
 MAX_ROWS = 2000
+U57 = np.uint64(57)
 # What check_sample() walks at most, VMAs and tree nodes together: half a second.
 SAMPLE = 60_000
 LIVE_ATTEMPTS = 3
@@ -313,6 +314,13 @@ def reverse_maps(prog: Program, read: SlabObjects) -> ReverseMaps:
             "anon_pgoff_lo"
         ].astype(np.uint64)
     chain_anon_vma = owner[sound]
+    # What no process can have is damage. An address has less than 57 bits, and so a page offset.
+    odd = (vmas["start"] >= vmas["end"]) | (vmas["end"] >> U57 != 0) | (offset >> U57 != 0)
+    if number := int(np.count_nonzero(odd)):
+        checks.append(AnonVmaCheck(None, "VMAs with a range that cannot be", 0, number))
+        orphans += number
+        possible = ~odd[chain_vma]
+        chain_vma, chain_anon_vma = chain_vma[possible], chain_anon_vma[possible]
     first = offset[chain_vma]
     last = first + pages[chain_vma] - np.uint64(1)
     order = np.lexsort((first, chain_anon_vma))

@@ -124,10 +124,11 @@ def test_what_moved_is_said(readings: Readings) -> None:
 
 
 def test_the_restless_processes_are_seen(readings: Readings) -> None:
-    # 2,000 pages, every second of which is read-only for a while.
+    # 2,000 pages, every second of which is read-only for a while; how many were split just then,
+    # and stayed so until they were read, is chance.
     most = [max(row["vmas"] for row in reading["anon_vmas"]) for reading in readings]
     print(most)
-    assert max(most[:-1]) > 1000
+    assert min(most[:-1]) > 100 > most[-1]
 
 
 def test_what_stands_still_fits_together(readings: Readings) -> None:
