@@ -45,6 +45,8 @@ U57 = np.uint64(57)
 # What check_sample() walks at most, VMAs and tree nodes together: half a second.
 SAMPLE = 60_000
 LIVE_ATTEMPTS = 3
+# What a walk fails with where the kernel goes on meanwhile, or in damaged memory.
+TORN = (FaultError, LookupError, NotImplementedError, RecursionError, ValueError)
 # Columns of the picture of one tree.
 MAP_BINS = 256
 
@@ -209,20 +211,18 @@ def wanted(prog: Program) -> dict[str, Wanted]:
     # files is another than vm_pgoff.
     if prog.type("struct vm_area_struct").has_member("__vm_anon_pgoff_lo"):
         vma |= {"anon_pgoff_lo": "__vm_anon_pgoff_lo", "anon_pgoff_hi": "__vm_anon_pgoff_hi"}
+    anon_vma: dict[str, str | tuple[str, ...]] = {
+        "root": "root",
+        "parent": "parent",
+        "refcount": "refcount.counter",
+        "children": "num_children",
+        "active_vmas": "num_active_vmas",
+        "tree": "rb_root.rb_root.rb_node",
+    }
+    if prog.type("struct rw_semaphore").has_member("count"):  # not with PREEMPT_RT
+        anon_vma["lock"] = "rwsem.count.counter"
     return TASKS | {
-        "anon_vma": Wanted(
-            "anon_vma_cachep",
-            "struct anon_vma",
-            {
-                "root": "root",
-                "parent": "parent",
-                "refcount": "refcount.counter",
-                "children": "num_children",
-                "active_vmas": "num_active_vmas",
-                "tree": "rb_root.rb_root.rb_node",
-                "lock": ("rwsem.count.counter", "rwsem.rwbase.readers.counter"),
-            },
-        ),
+        "anon_vma": Wanted("anon_vma_cachep", "struct anon_vma", anon_vma),
         "anon_vma_chain": Wanted(
             "anon_vma_chain_cachep",
             "struct anon_vma_chain",
@@ -427,7 +427,7 @@ def check_sample(prog: Program, maps: ReverseMaps, most: int = SAMPLE) -> list[A
         if vmas > room:
             continue
         room -= vmas
-        counted = _walk_vmas(prog, int(maps.tasks.mm[mm]))
+        counted = _walk_vmas(prog, int(maps.tasks.mm[mm]), vmas + room + 1)
         if counted != found:
             words = f"VMAs with an anon_vma of process {maps.tasks.pid[mm]}, walked"
             checks.append(AnonVmaCheck(None, words, counted, found))
@@ -443,19 +443,21 @@ def _walk_tree(prog: Program, anon_vma: int, most: int) -> int | None:
         ):
             if number > most:
                 return None
-    except (FaultError, RecursionError):
+    except TORN:
         return None
     return number
 
 
-def _walk_vmas(prog: Program, mm: int) -> int | None:
+def _walk_vmas(prog: Program, mm: int, most: int) -> int | None:
+    number = 0
     try:
-        return sum(
-            bool(vma.anon_vma.value_())
-            for vma in for_each_vma(Object(prog, "struct mm_struct", address=mm))
-        )
-    except (FaultError, ValueError):
+        for at, vma in enumerate(for_each_vma(Object(prog, "struct mm_struct", address=mm))):
+            if at == most:
+                return None
+            number += bool(vma.anon_vma.value_())
+    except TORN:
         return None
+    return number
 
 
 @dataclass(frozen=True)
@@ -520,7 +522,7 @@ def anon_vma_rows(
     by_anon_vma, owner = users(maps), owner_of(maps)
     known = maps.parent >= 0
     children = np.bincount(maps.parent[known], minlength=len(sizes))
-    address = maps.anon_vmas.address
+    address, locks = maps.anon_vmas.address, maps.anon_vmas.columns.get("lock")
     rows = []
     for index in chosen[np.argsort(-sizes[chosen], kind="stable")].tolist():
         mms, counts = by_anon_vma.of(index)
@@ -544,7 +546,7 @@ def anon_vma_rows(
                 hex(first) if first is not None else None,
                 int(maps.last[chain].max()) + 1 - first if first is not None else None,
                 None if ksm_items is None else int(ksm_items[index]),
-                lock_state(int(maps.anon_vmas["lock"][root])) if root >= 0 else None,
+                lock_state(int(locks[root])) if root >= 0 and locks is not None else None,
             )
         )
     return rows

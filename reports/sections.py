@@ -728,11 +728,13 @@ def _rmap_notes(memory: Memory, found: Found) -> None:
     """What keeps the reverse maps themselves from being whole."""
     rmap, notes = memory.rmap, found.notes
     if rmap.maps.orphans:
-        memory.disagreement(
-            found,
+        words = (
             f"{rmap.maps.orphans:,} anon_vma_chains are only in a tree, or only on the list of a "
-            f"VMA, as while it is split (read {rmap.maps.attempts} times)",
+            "VMA, as while it is split"
         )
+        if rmap.maps.attempts > 1:
+            words += f" (the best of {rmap.maps.attempts} readings)"
+        memory.disagreement(found, words)
     if rmap.maps.unreadable_bytes:
         notes.append(
             f"{rmap.maps.unreadable_bytes:,} bytes of slabs could not be read: what is in them, "

@@ -30,6 +30,7 @@ from linked_lists import find
 from processes import read_process_vmas
 from rmap_cost import NodeCost, ksm_pages, ksm_visits, scan_anon_folios
 from rwsem_waiters import anon_vma_locks
+from rwsem_waiters import owner as rwsem_owner
 from target import describe
 from vma_splits import vma_splits
 
@@ -537,3 +538,15 @@ def test_a_machine_frozen_in_the_midst_of_splitting(stalled_lab: RmapLab) -> Non
     assert len(rows) < len(stalled_lab.maps.anon_vmas)
     shown = anon_vmas.fanout(stalled_lab.maps)
     assert sum(row.anon_vmas for row in shown) == len(stalled_lab.maps.anon_vmas) > 100_000
+
+
+def test_the_owner_of_a_lock(rmap_lab: RmapLab) -> None:
+    """As ``rw_semaphore.owner`` and ``count`` would have it: a writer, a reader, nobody."""
+    init = find_task(rmap_lab.prog, 1).value_()
+    for owner, count, kind in ((init, 1, "writer"), (init | 1, 256, "last reader")):
+        pid, comm, owner_is, stack = rwsem_owner(rmap_lab.prog, owner, count)
+        assert (pid, comm, owner_is) == (1, "init", kind)
+        assert stack is None or not stack.startswith("0x")
+    assert rwsem_owner(rmap_lab.prog, init | 1, 2) == (None, None, None, None)  # it has let it go
+    pid, comm, owner_is, _ = rwsem_owner(rmap_lab.prog, 0xFFFF_0000_0000_0000, 1)
+    assert (pid, comm, owner_is) == (None, None, "writer")
