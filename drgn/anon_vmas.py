@@ -6,10 +6,11 @@ Reverse maps of anonymous memory: ``struct anon_vma``, its interval tree, and th
 All three kinds of objects are read out of their slab caches in bulk (see ``slab_objects``), not by
 descending the trees one by one. Slots that are free, stale or something else (SLUB merges the cache
 of anon_vma_chains with others of its size) are told apart by what points back: a chain counts if it
-hangs in an anon_vma's tree, link by link up to the root, *and* is on the list of its VMA; one that
-is only in one of the two is an orphan, and is counted and shown. Against these counts are held
-``num_children`` and ``num_active_vmas``, which the kernel keeps, and for a sample the trees
-themselves, descended, and the VMAs of the process, walked (:func:`check_sample`).
+is on the list of its VMA, link by link round to the VMA itself. Whether it also hangs in the tree
+of its anon_vma, link by link up to the root, is held against that: one that is only in one of the
+two is an orphan, and is shown. Against these counts are held ``num_children`` and
+``num_active_vmas``, which the kernel keeps, and for a sample the trees themselves, descended, and
+the VMAs of the process, walked (:func:`check_sample`).
 
 Costs a pass over the struct pages and about a microsecond an anon_vma_chain.
 
@@ -40,9 +41,12 @@ from slab_objects import Objects, SlabObjects, Wanted, read_slab_objects, tree_l
 
 # Beyond these, a large machine's table would be all single VMAs; the fan-out has them all.
 MAX_ROWS = 2000
+U57 = np.uint64(57)
 # What check_sample() walks at most, VMAs and tree nodes together: half a second.
 SAMPLE = 60_000
 LIVE_ATTEMPTS = 3
+# What a walk fails with where the kernel goes on meanwhile, or in damaged memory.
+TORN = (FaultError, LookupError, NotImplementedError, RecursionError, ValueError)
 # Columns of the picture of one tree.
 MAP_BINS = 256
 
@@ -207,20 +211,18 @@ def wanted(prog: Program) -> dict[str, Wanted]:
     # files is another than vm_pgoff.
     if prog.type("struct vm_area_struct").has_member("__vm_anon_pgoff_lo"):
         vma |= {"anon_pgoff_lo": "__vm_anon_pgoff_lo", "anon_pgoff_hi": "__vm_anon_pgoff_hi"}
+    anon_vma: dict[str, str | tuple[str, ...]] = {
+        "root": "root",
+        "parent": "parent",
+        "refcount": "refcount.counter",
+        "children": "num_children",
+        "active_vmas": "num_active_vmas",
+        "tree": "rb_root.rb_root.rb_node",
+    }
+    if prog.type("struct rw_semaphore").has_member("count"):  # not with PREEMPT_RT
+        anon_vma["lock"] = "rwsem.count.counter"
     return TASKS | {
-        "anon_vma": Wanted(
-            "anon_vma_cachep",
-            "struct anon_vma",
-            {
-                "root": "root",
-                "parent": "parent",
-                "refcount": "refcount.counter",
-                "children": "num_children",
-                "active_vmas": "num_active_vmas",
-                "tree": "rb_root.rb_root.rb_node",
-                "lock": ("rwsem.count.counter", "rwsem.rwbase.readers.counter"),
-            },
-        ),
+        "anon_vma": Wanted("anon_vma_cachep", "struct anon_vma", anon_vma),
         "anon_vma_chain": Wanted(
             "anon_vma_chain_cachep",
             "struct anon_vma_chain",
@@ -285,16 +287,16 @@ def reverse_maps(prog: Program, read: SlabObjects) -> ReverseMaps:
     on_list = follow_lists(entry, slots["next"], heads).head
     own_tree = (in_tree >= 0) & _are(anon_vmas.address, in_tree, slots["anon_vma"])
     own_list = (on_list >= 0) & _are(vmas.address, on_list, slots["vma"])
-    sound = own_tree & own_list
+    owner = np.where(own_tree, in_tree, -1)
+    outside = np.flatnonzero(own_list & ~own_tree)
+    owner[outside] = find(anon_vmas.address, slots["anon_vma"][outside])
+    sound = own_list & (owner >= 0)
 
     checks = []
     for problem, which in (
         ("anon_vma_chains in the tree of an anon_vma, and on no VMA's list", own_tree & ~own_list),
-        ("anon_vma_chains on the list of a VMA, and in no tree", own_list & (in_tree < 0)),
-        (
-            "anon_vma_chains in the tree of another anon_vma than theirs",
-            own_list & (in_tree >= 0) & ~own_tree,
-        ),
+        ("anon_vma_chains on the list of a VMA, and not in their tree", sound & ~own_tree),
+        ("anon_vma_chains on the list of a VMA, of no anon_vma", own_list & (owner < 0)),
     ):
         if number := int(np.count_nonzero(which)):
             checks.append(AnonVmaCheck(None, problem, 0, number))
@@ -311,7 +313,14 @@ def reverse_maps(prog: Program, read: SlabObjects) -> ReverseMaps:
         offset = (vmas["anon_pgoff_hi"].astype(np.uint64) << np.uint64(32)) | vmas[
             "anon_pgoff_lo"
         ].astype(np.uint64)
-    chain_anon_vma = in_tree[sound]
+    chain_anon_vma = owner[sound]
+    # What no process can have is damage. An address has less than 57 bits, and so a page offset.
+    odd = (vmas["start"] >= vmas["end"]) | (vmas["end"] >> U57 != 0) | (offset >> U57 != 0)
+    if number := int(np.count_nonzero(odd)):
+        checks.append(AnonVmaCheck(None, "VMAs with a range that cannot be", 0, number))
+        orphans += number
+        possible = ~odd[chain_vma]
+        chain_vma, chain_anon_vma = chain_vma[possible], chain_anon_vma[possible]
     first = offset[chain_vma]
     last = first + pages[chain_vma] - np.uint64(1)
     order = np.lexsort((first, chain_anon_vma))
@@ -418,7 +427,7 @@ def check_sample(prog: Program, maps: ReverseMaps, most: int = SAMPLE) -> list[A
         if vmas > room:
             continue
         room -= vmas
-        counted = _walk_vmas(prog, int(maps.tasks.mm[mm]))
+        counted = _walk_vmas(prog, int(maps.tasks.mm[mm]), vmas + room + 1)
         if counted != found:
             words = f"VMAs with an anon_vma of process {maps.tasks.pid[mm]}, walked"
             checks.append(AnonVmaCheck(None, words, counted, found))
@@ -434,19 +443,21 @@ def _walk_tree(prog: Program, anon_vma: int, most: int) -> int | None:
         ):
             if number > most:
                 return None
-    except (FaultError, RecursionError):
+    except TORN:
         return None
     return number
 
 
-def _walk_vmas(prog: Program, mm: int) -> int | None:
+def _walk_vmas(prog: Program, mm: int, most: int) -> int | None:
+    number = 0
     try:
-        return sum(
-            bool(vma.anon_vma.value_())
-            for vma in for_each_vma(Object(prog, "struct mm_struct", address=mm))
-        )
-    except (FaultError, ValueError):
+        for at, vma in enumerate(for_each_vma(Object(prog, "struct mm_struct", address=mm))):
+            if at == most:
+                return None
+            number += bool(vma.anon_vma.value_())
+    except TORN:
         return None
+    return number
 
 
 @dataclass(frozen=True)
@@ -511,7 +522,7 @@ def anon_vma_rows(
     by_anon_vma, owner = users(maps), owner_of(maps)
     known = maps.parent >= 0
     children = np.bincount(maps.parent[known], minlength=len(sizes))
-    address = maps.anon_vmas.address
+    address, locks = maps.anon_vmas.address, maps.anon_vmas.columns.get("lock")
     rows = []
     for index in chosen[np.argsort(-sizes[chosen], kind="stable")].tolist():
         mms, counts = by_anon_vma.of(index)
@@ -535,7 +546,7 @@ def anon_vma_rows(
                 hex(first) if first is not None else None,
                 int(maps.last[chain].max()) + 1 - first if first is not None else None,
                 None if ksm_items is None else int(ksm_items[index]),
-                lock_state(int(maps.anon_vmas["lock"][root])) if root >= 0 else None,
+                lock_state(int(locks[root])) if root >= 0 and locks is not None else None,
             )
         )
     return rows

@@ -24,13 +24,13 @@ from typing import Any
 
 import numpy as np
 from anon_vmas import ReverseMaps
-from drgn import Program
-from kernel_arrays import Gaps
+from drgn import Program, offsetof, sizeof
+from kernel_arrays import Gaps, member_path
 from ksm import PLACES, Ksm, mapcounts
 from linked_lists import find
 from numpy.typing import NDArray
 from rows import column
-from struct_pages import PageChunk, scan_struct_pages
+from struct_pages import COLUMNS, PageChunk, scan_struct_pages
 
 MAX_KSM_PAGES = 5000
 MAX_WALKS = 500
@@ -316,7 +316,8 @@ class AnonFolios:
         if not len(at):
             return
         of = find(self.maps.anon_vmas.address, mapping[at] - np.uint64(1))
-        self.unknown += int(np.count_nonzero(of < 0))
+        # One that is mapped no more, and not freed yet, may have outlived its anon_vma.
+        self.unknown += int(np.count_nonzero((of < 0) & (chunk["mapcount"][at] >= 0)))
         at, of = at[of >= 0], of[of >= 0]
         pages = np.ones(len(at), np.int64)
         heads = np.flatnonzero(chunk["flags"][at] & self.head)
@@ -355,13 +356,16 @@ def scan_anon_folios(
     :raises LookupError: the kernel's layout is unknown.
     """
     names = ["flags", "mapping", "index", "mapcount"]
-    page = prog.type("struct page")
     order_of: Callable[[NDArray[Any]], NDArray[np.int64]]
-    if page.has_member("compound_order"):  # in the first tail page, up to v6.2
-        names.append("compound_order")
+    folio, page_size = prog.type("struct folio"), sizeof(prog.type("struct page"))
+    if folio.has_member("_folio_order"):  # up to v6.5: a byte of the word that list_head.prev is
+        names.append("prev")
+        byte = offsetof(folio, "_folio_order") - page_size - prev_offset(prog)
+        if not 0 <= byte < 8:
+            raise LookupError("struct folio has no _folio_order where it was up to v6.5")
 
         def order_of(tails: NDArray[Any]) -> NDArray[np.int64]:
-            return tails["compound_order"].astype(np.int64) & 0x3F
+            return (tails["prev"] >> np.uint64(8 * byte) & np.uint64(0x3F)).astype(np.int64)
     else:
         # "mm: use folio->_flags_1 for order" (v6.6): the low byte of the first tail page's flags.
         def order_of(tails: NDArray[Any]) -> NDArray[np.int64]:
@@ -372,6 +376,12 @@ def scan_anon_folios(
     for failure in scan.failures.values():
         raise failure
     return folios, scan.gaps
+
+
+def prev_offset(prog: Program) -> int:
+    """Where the column ``prev`` is in a struct page."""
+    page = prog.type("struct page")
+    return int(offsetof(page, member_path(page, COLUMNS["prev"])))
 
 
 def _flag(prog: Program, name: str) -> np.uint64:

@@ -63,7 +63,7 @@ def anon_vma_locks(
     prog: Program, maps: ReverseMaps
 ) -> tuple[list[AnonVmaLock], list[AnonVmaWaiter], list[str]]:
     """Locks that are taken or waited for, those with most waiters first; and what went wrong."""
-    if not prog.type("struct rw_semaphore").has_member("count"):
+    if "lock" not in maps.anon_vmas.columns:
         return [], [], ["locks of PREEMPT_RT are not read"]
     number = len(maps.anon_vmas)
     own = maps.root == np.arange(number)
@@ -83,7 +83,7 @@ def anon_vma_locks(
         rwsem = Object(prog, "struct anon_vma", address=int(maps.anon_vmas.address[index])).rwsem
         waiting = []
         try:
-            count, owner = rwsem.count.counter.value_(), rwsem.owner.counter.value_()
+            count, word = rwsem.count.counter.value_(), rwsem.owner.counter.value_()
             for position, waiter in enumerate(rwsem_waiters(rwsem)):
                 task = waiter.task
                 waiting.append(
@@ -98,10 +98,10 @@ def anon_vma_locks(
                 )
         except (FaultError, LookupError, ValueError) as error:
             problems.append(f"waiters on the lock of {root}: {error}")
-            count, owner = int(counts[index]), 0
+            count, word = int(counts[index]), 0
         if not count:
             continue  # it is free by now
-        pid, comm, owner_is, stack = _owner(prog, owner, count)
+        pid, comm, owner_is, stack = owner(prog, word, count)
         locks.append(
             AnonVmaLock(
                 root,
@@ -149,14 +149,18 @@ def rwsem_waiters(rwsem: Object) -> Iterator[Object]:
     raise ValueError(f"more than {MAX_WAITERS} waiters: damaged, or the queue moves")
 
 
-def _owner(
-    prog: Program, owner: int, count: int
+def owner(
+    prog: Program, word: int, count: int
 ) -> tuple[int | None, str | None, str | None, str | None]:
-    """pid, comm, what it is, and stack of the task that ``rw_semaphore.owner`` names."""
-    address = owner & 0xFFFFFFFFFFFFFFFF & ~OWNER_FLAGS
+    """
+    pid, comm, what it is, and stack of the task that holds a lock.
+
+    :param word: ``rw_semaphore.owner``; :param count: ``rw_semaphore.count``.
+    """
+    address = word & 0xFFFFFFFFFFFFFFFF & ~OWNER_FLAGS
     if not address or lock_state(count) not in ("read", "write"):
         return None, None, None, None
-    kind = "last reader" if owner & READER_OWNED else "writer"
+    kind = "last reader" if word & READER_OWNED else "writer"
     task = Object(prog, "struct task_struct", address=address).address_of_()
     try:
         pid, comm = task.pid.value_(), _comm(task)
@@ -177,7 +181,7 @@ def _stack(prog: Program, task: Object) -> str | None:
     kernel).
     """
     try:
-        trace = [frame for frame in prog.stack_trace(task) if frame.pc >> 63]
+        trace = [frame for frame in prog.stack_trace(task) if frame.pc >> 56 == 0xFF]
         frames = [frame.name or hex(frame.pc) for frame in trace]
     except (FaultError, LookupError, ValueError, RuntimeError):
         return None

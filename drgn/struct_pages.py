@@ -32,7 +32,6 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "mapping": ("mapping",),  # with bits for what it is: 1 anonymous, 3 KSM
     # "mm: rename page->index to page->__folio_index" (v6.16)
     "index": ("__folio_index", "index"),
-    "compound_order": ("compound_order",),  # before v6.3; of a first tail page
     "next": ("buddy_list.next", "lru.next"),
     "prev": ("buddy_list.prev", "lru.prev"),
 }

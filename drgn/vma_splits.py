@@ -14,12 +14,13 @@ Cannot know: in which order it happened, and who called; a trace of the call doe
 """
 
 import contextlib
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from anon_vmas import ReverseMaps, users
+from anon_vmas import TORN, ReverseMaps, users
 from drgn import FaultError, Object, Program, offsetof, sizeof
 from drgn.helpers.linux.mm import for_each_vma
 from linked_lists import find
@@ -109,7 +110,7 @@ def vma_splits(
             continue
         try:
             walked = _walk(prog, int(maps.tasks.mm[mm]))
-        except (FaultError, ValueError) as error:
+        except TORN as error:
             problems.append(f"VMAs of process {pid} cannot be walked: {error}")
             continue
         at = find(slots.address, walked)
@@ -146,7 +147,7 @@ def vma_splits(
 def _walk(prog: Program, mm: int) -> NDArray[np.uint64]:
     """Addresses of a process's VMAs, in the order of their memory."""
     vmas = for_each_vma(Object(prog, "struct mm_struct", address=mm))
-    return np.fromiter((vma.value_() for vma in vmas), np.uint64)
+    return np.fromiter((vma.value_() for vma in itertools.islice(vmas, MAX_WALK)), np.uint64)
 
 
 @dataclass(frozen=True)

@@ -862,12 +862,12 @@ def anon_vmas_from_memory(memory: Memory) -> Found:
         tree_map(maps, largest, index) if largest >= 0 else [],
     )
     sums, kinds, problems = vma_splits(memory.prog, maps, rmap.vma_slots)
-    found.notes += problems
     found.add("vma_splits", "Why anon_vmas have many VMAs", VmaSplits, sums)
     found.add("vma_neighbours", "Neighbours that are VMAs of their own", VmaNeighbours, kinds)
     found.add("anon_vmas", "anon_vmas, those with most VMAs first", AnonVma, rows)
-    locks, queued, problems = anon_vma_locks(memory.prog, maps)
-    found.notes += problems
+    locks, queued, more_problems = anon_vma_locks(memory.prog, maps)
+    for problem in problems + more_problems:
+        memory.disagreement(found, problem)
     found.add("anon_vma_locks", "Locks of anon_vmas that are taken", AnonVmaLock, locks)
     found.add("anon_vma_waiters", "Tasks queued on them", AnonVmaWaiter, queued)
     rows_by_process = process_vmas(memory.prog, maps)
@@ -967,11 +967,13 @@ def _rmap_notes(memory: Memory, found: Found) -> None:
     """What keeps the reverse maps themselves from being whole."""
     rmap, notes = memory.rmap, found.notes
     if rmap.maps.orphans:
-        memory.disagreement(
-            found,
-            f"{rmap.maps.orphans:,} anon_vma_chains are orphans, in a tree or on a list only: they "
-            f"are not counted (read {rmap.maps.attempts} times)",
+        words = (
+            f"{rmap.maps.orphans:,} anon_vma_chains are only in a tree, or only on the list of a "
+            "VMA, as while it is split"
         )
+        if rmap.maps.attempts > 1:
+            words += f" (the best of {rmap.maps.attempts} readings)"
+        memory.disagreement(found, words)
     if rmap.maps.unreadable_bytes:
         notes.append(
             f"{rmap.maps.unreadable_bytes:,} bytes of slabs could not be read: what is in them, "

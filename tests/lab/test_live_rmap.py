@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
 Reverse maps of a kernel that does not stand still: inside the guest, other processes split and
-merge VMAs, fork and exit without pause, while anon_vmas are read again and again for a minute.
+merge VMAs, fork and exit without pause, while anon_vmas are read again and again.
 
 What moves may be counted wrong by what moved, and is said to have moved; it must not end in a
 traceback, nor take for ever.
 """
 
 import json
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,8 @@ import pytest
 from anon_vmas import LIVE_ATTEMPTS
 from live import run_live
 
+# A minute, for whoever has one to spare: MMSCOPE_LAB_MOVING_SECONDS=60.
+SECONDS = int(os.environ.get("MMSCOPE_LAB_MOVING_SECONDS", "20"))
 PROGRAM = """
 import ctypes, json, mmap, os, signal, time
 
@@ -84,7 +87,7 @@ for pid in restless:
     os.kill(pid, signal.SIGCONT)
 time.sleep(1)
 begin, readings = time.monotonic(), []
-while time.monotonic() - begin < 60:
+while time.monotonic() - begin < SECONDS:
     readings.append(reading())
 for pid in restless:
     os.kill(pid, signal.SIGKILL)
@@ -100,13 +103,14 @@ Readings = list[dict[str, Any]]
 @pytest.fixture(scope="module")
 def readings(tmp_path_factory: pytest.TempPathFactory, say: Callable[[str], None]) -> Readings:
     """What the guest has read while it moved, and once more when it had come to rest."""
-    out = run_live(PROGRAM, tmp_path_factory.mktemp("live"), "7.2", say)
+    program = f"SECONDS = {SECONDS}\n{PROGRAM}"
+    out = run_live(program, tmp_path_factory.mktemp("live"), "7.2", say)
     found: Readings = json.loads((out / "readings.json").read_text())
     return found
 
 
 def test_no_section_fails_and_none_takes_long(readings: Readings) -> None:
-    assert len(readings) > 3
+    assert len(readings) > 1
     for reading in readings:
         for section in reading["sections"]:
             print(section)
@@ -117,17 +121,18 @@ def test_no_section_fails_and_none_takes_long(readings: Readings) -> None:
 def test_what_moved_is_said(readings: Readings) -> None:
     moved = [reading for reading in readings[:-1] if reading["anon_vma_checks"]]
     print(f"{len(moved)} of {len(readings) - 1} moved: {[r['orphans'] for r in moved]} orphans")
-    assert moved, "nothing moved in a minute of splitting and forking"
+    assert moved, "nothing moved while processes split and forked"
     for reading in moved:
         message = reading["sections"][0]["message"]
         assert "the kernel was running while it was read" in message
 
 
 def test_the_restless_processes_are_seen(readings: Readings) -> None:
-    # 2,000 pages, every second of which is read-only for a while.
+    # 2,000 pages, every second of which is read-only for a while; how many were split just then,
+    # and stayed so until they were read, is chance.
     most = [max(row["vmas"] for row in reading["anon_vmas"]) for reading in readings]
     print(most)
-    assert max(most[:-1]) > 500
+    assert min(most[:-1]) > 100 > most[-1]
 
 
 def test_what_stands_still_fits_together(readings: Readings) -> None:

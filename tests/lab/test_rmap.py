@@ -30,13 +30,16 @@ from linked_lists import find
 from processes import read_process_vmas
 from rmap_cost import NodeCost, ksm_pages, ksm_visits, scan_anon_folios
 from rwsem_waiters import anon_vma_locks
+from rwsem_waiters import owner as rwsem_owner
 from target import describe
 from vma_splits import vma_splits
 
 from reports.bundle import Bundle, Writer
 from reports.collect import collect, run_section
 from reports.findings import evaluate
+from reports.report import render
 from reports.sections import SECTIONS, Files, Memory
+from reports.tables import open_database
 
 # guest/workload_rmap.c
 VMAS, SHARING, ZERO_PAGES = 20_000, 4 * 200, 300
@@ -458,8 +461,27 @@ def test_slabs_that_the_dump_lacks_are_counted(
     assert any("descended" in check.problem for check in rows["anon_vma_checks"])
 
 
+def test_a_dump_without_any_slab_of_it(
+    rmap_lab: RmapLab, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def nothing(
+        prog: Program, addresses: Any, length: int, result: slab_objects.SlabObjects
+    ) -> tuple[bytes, Any]:
+        result.gaps.bytes += len(addresses) * length
+        return b"", np.zeros(0, np.int64)
+
+    monkeypatch.setattr(slab_objects, "_read_slabs", nothing)
+    with Writer(tmp_path / "bundle") as writer:
+        target = describe(rmap_lab.prog, "vmcore")
+        sections = collect(Memory(rmap_lab.prog), target, writer, SECTION_NAMES)
+    assert [section.status for section in sections] == ["partial"] * 3, sections
+    bundle = Bundle(tmp_path / "bundle")
+    render(bundle, evaluate(bundle))
+
+
+@pytest.mark.parametrize("bits", [(3, 30), (0, 64)])
 def test_damaged_pointers_harm_themselves_alone(
-    rmap_lab: RmapLab, monkeypatch: pytest.MonkeyPatch
+    rmap_lab: RmapLab, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, bits: tuple[int, int]
 ) -> None:
     """Random bits in every object that was read: no traceback, no hang, and it is said."""
     read_objects = anon_vmas.read_slab_objects
@@ -470,14 +492,18 @@ def test_damaged_pointers_harm_themselves_alone(
         for objects in read.objects.values():
             for values in objects.columns.values():
                 hit = chance.random(len(values)) < 0.02
-                values[hit] ^= values.dtype.type(1 << chance.integers(3, 30))
+                flipped = np.uint64(1) << np.uint64(chance.integers(*bits))
+                values[hit] ^= flipped.astype(values.dtype)
         return read
 
     monkeypatch.setattr(anon_vmas, "read_slab_objects", damaged)
-    memory = Memory(rmap_lab.prog)
-    for name in SECTION_NAMES:
-        section, _ = run_section(SECTIONS[name], memory)
-        assert section.status == "partial", (name, section)
+    with Writer(tmp_path / "bundle") as writer:
+        target = describe(rmap_lab.prog, "vmcore")
+        sections = collect(Memory(rmap_lab.prog), target, writer, SECTION_NAMES)
+    assert [section.status for section in sections] == ["partial"] * 3, sections
+    bundle = Bundle(tmp_path / "bundle")
+    assert not bundle.tables.keys() & open_database(bundle).missing.keys()
+    assert "No picture" not in render(bundle, evaluate(bundle))
 
 
 def test_who_is_queued_on_the_lock(stalled_lab: RmapLab) -> None:
@@ -512,3 +538,15 @@ def test_a_machine_frozen_in_the_midst_of_splitting(stalled_lab: RmapLab) -> Non
     assert len(rows) < len(stalled_lab.maps.anon_vmas)
     shown = anon_vmas.fanout(stalled_lab.maps)
     assert sum(row.anon_vmas for row in shown) == len(stalled_lab.maps.anon_vmas) > 100_000
+
+
+def test_the_owner_of_a_lock(rmap_lab: RmapLab) -> None:
+    """As ``rw_semaphore.owner`` and ``count`` would have it: a writer, a reader, nobody."""
+    init = find_task(rmap_lab.prog, 1).value_()
+    for owner, count, kind in ((init, 1, "writer"), (init | 1, 256, "last reader")):
+        pid, comm, owner_is, stack = rwsem_owner(rmap_lab.prog, owner, count)
+        assert (pid, comm, owner_is) == (1, "init", kind)
+        assert stack is None or not stack.startswith("0x")
+    assert rwsem_owner(rmap_lab.prog, init | 1, 2) == (None, None, None, None)  # it has let it go
+    pid, comm, owner_is, _ = rwsem_owner(rmap_lab.prog, 0xFFFF_0000_0000_0000, 1)
+    assert (pid, comm, owner_is) == (None, None, "writer")

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+The pictures of reverse maps, held against the tables that they are drawn from.
+"""
+
+import re
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import report_bundle as made
+import rmap_rows
+from hypothesis import given
+from hypothesis import strategies as st
+from test_report import NOTHING, by_id, elements, parse, texts
+
+from reports.report import render
+from reports.rmap_pictures import HEIGHT, fanout, milliseconds, outline, tree, visits
+
+
+def tables() -> dict[str, list[dict[str, Any]]]:
+    return {
+        name: [asdict(row) for row in rows] for name, (_, _, rows, _) in rmap_rows.tables().items()
+    }
+
+
+def heights(path: str) -> list[int]:
+    """The bars of an outline, as a renderer would follow it."""
+    found: list[int] = []
+    height = 0
+    for across, down in re.findall(r"H(\d+)(?:V(\d+))?", path):
+        found += [height] * (int(across) - len(found))
+        height = HEIGHT - int(down) if down else height
+    return found
+
+
+@given(st.lists(st.integers(0, 1 << 40), min_size=1, max_size=50))
+def test_an_outline_has_a_bar_for_every_value(values: list[int]) -> None:
+    peak = max(values)
+    drawn = heights(outline(values, peak))
+    assert len(drawn) == len(values)
+    for value, height in zip(values, drawn, strict=True):
+        assert (height > 0) == (value > 0)
+        assert 0 <= height <= HEIGHT
+        assert not value or abs(height - HEIGHT * value / peak) <= 1
+
+
+def test_shares_of_the_fanout_have_their_wholes() -> None:
+    data = fanout(tables(), 4096)
+    assert (data["anon_vmas"], data["vmas"]) == (733, 20_890)
+    largest = data["bars"][-1]
+    assert (largest.vmas, largest.ksm_items) == (rmap_rows.VMAS, rmap_rows.VMAS)
+    assert (largest.anon_vmas_at, largest.vmas_at) == (0.14, 95.74)
+
+
+def test_the_map_says_whose_it_is_and_why() -> None:
+    picture = tree(tables(), 4096)
+    assert picture is not None
+    assert (picture.comm, picture.pid, picture.splits) == ("java", 4711, "mprotect")
+    assert (picture.vmas, picture.pages, picture.stretch, picture.width) == (
+        20_000, 20_000, 400, 50,
+    )  # fmt: skip
+    assert heights(picture.all_path) == [HEIGHT] * 50
+    assert heights(picture.writable_path) == [HEIGHT // 2] * 50
+    assert heights(picture.ksm_path)[:3] == [0, HEIGHT // 2, HEIGHT]
+
+
+def test_a_machine_without_anon_vmas_or_ksm_has_pictures_too() -> None:
+    empty = {name: [] for name in tables()}
+    assert tree(empty, 4096) is None
+    assert fanout(empty, 4096)["bars"] == visits(empty, None)["bars"] == []
+    unknown = tables()
+    for row in unknown["anon_vma_map"]:
+        row["ksm_items"] = None
+    picture = tree(unknown, 4096)
+    assert picture is not None and picture.ksm_items is None
+
+
+def test_visits_of_a_page_are_those_of_both_passes() -> None:
+    worst, everything = visits(tables(), 4096)["bars"]
+    assert (worst.whole, worst.indexed, worst.here) == (10_240_000, 512, "whole range")
+    assert (worst.whole_time, worst.indexed_time) == ("614 ms", "0.031 ms")
+    assert everything.whole == 2 * rmap_rows.COST.visits and everything.whole_at == 100
+    assert 0 < worst.indexed_at < worst.whole_at < 100
+
+
+@pytest.mark.parametrize("table", ["anon_vma_fanout", "anon_vma_map"])
+def test_a_table_of_absurd_length_is_not_drawn(table: str) -> None:
+    absurd = tables()
+    absurd[table] *= 200
+    with pytest.raises(ValueError, match="more than"):
+        {"anon_vma_fanout": fanout, "anon_vma_map": tree}[table](absurd, 4096)
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [(48_000, "48 s"), (614.4, "614 ms"), (7.25, "7.2 ms"), (0.0307, "0.031 ms"), (0, "0 ms")],
+)
+def test_an_estimate_has_no_more_digits_than_it_deserves(value: float, words: str) -> None:
+    assert milliseconds(value) == words
+
+
+def test_the_page_says_that_times_are_assumed(tmp_path: Path) -> None:
+    contents = rmap_rows.tables()
+    page = parse(render(made.write_bundle(tmp_path / "b", contents), NOTHING))
+    told = texts(by_id(page, "picture-rmap_visits"))
+    assert "10,240,000 visits, about 614 ms" in told and "512 visits, about 0.031 ms" in told
+    assert "this kernel: whole range" in told and "60 ns a visit, an assumption" in told
+    assert "The bars are logarithmic" in told
+    assert "5,783 visits in one walk of each of the 1,046 anonymous folios" in told
+    told = texts(by_id(page, "picture-anon_vma_map"))
+    assert "20,000 VMAs on anon_vma 0xffff888100a81c30 of java (4711)" in told
+    assert elements(by_id(page, "picture-anon_vma_map"), "path")
