@@ -23,7 +23,7 @@ import numpy as np
 from address_spaces import AddressSpaces, address_spaces
 from drgn import FaultError, Program, sizeof
 from drgn.helpers.linux.mm import pfn_to_page
-from kernel_arrays import Gaps, struct_dtype
+from kernel_arrays import Gaps, member_path, struct_dtype
 from kernel_text import printed_number, whole_lines
 from numpy.typing import NDArray
 from page_table_entries import (
@@ -169,7 +169,7 @@ class PageTableRegion:
     other_bytes: int = column(unit="bytes", help="device memory, markers, pages being moved")
 
 
-# What is added up for each process: columns of a matrix of counts.
+# What is added up for each process.
 SUMS = (
     *("deposited", "shared_pmds", "empty", "vmas", "mapped"),
     *("huge", "huge_zero", "other_huge", "migration_pmds", "hugetlb_bytes", "poisoned_pmds"),
@@ -348,6 +348,7 @@ class _Descriptors:
     base: int  # of that of page frame 0
     size: int
     dtype: np.dtype[Any]  # deposited, shared
+    shared_from: int  # a table whose count is this has more than one user
     links: np.dtype[Any]  # next
     list_offset: int
 
@@ -356,23 +357,24 @@ def _descriptors(prog: Program) -> _Descriptors:
     """
     The members of page tables' descriptors.
 
-    "mm: Add PAGE_TYPE_OP folio functions" and its series (v6.6) took them out of struct page.
+    The series "Split ptdesc from struct page" (v6.6) gave them a structure of their own.
     """
     page = prog.type("struct page")
     try:
         kind = prog.type("struct ptdesc")
     except LookupError:
         kind = page
+    # "mm: hugetlb: independent PMD page table shared count" (v6.13, and in stable kernels) counts
+    # the users beside the first; before, it was the page's reference count.
+    own_count = "pt_share_count.counter"
+    counts = (own_count, "__page_refcount.counter", "_refcount.counter")
     links = struct_dtype(kind, {"next": ("pt_list.next", "lru.next")})
     assert links.fields is not None
-    columns: dict[str, str | tuple[str, ...]] = {"deposited": "pmd_huge_pte"}
-    # "mm: hugetlb: independent PMD page table shared count" (v6.13, and in stable kernels); before,
-    # it was the page's reference count.
-    columns["shared"] = ("pt_share_count.counter", "__page_refcount.counter", "_refcount.counter")
     return _Descriptors(
         pfn_to_page(prog, 0).value_(),
         sizeof(page),
-        struct_dtype(kind, columns),
+        struct_dtype(kind, {"deposited": "pmd_huge_pte", "shared": counts}),
+        1 if member_path(kind, counts) == own_count else 2,
         links,
         links.fields["next"][1],
     )
@@ -386,10 +388,6 @@ class _Reader:
         self.kinds = swap_kinds(prog)
         self.zero, self.huge_zero = _zero_pages(prog, scan.form)
         self.descriptors = _descriptors(prog)
-        # A count that several processes share begins at 1 where it is the page's own.
-        names = self.descriptors.dtype.names or ()
-        assert "shared" in names
-        self.shared_from = 1 if _has_share_count(prog) else 2
 
     def take(self, chunk: TableChunk, owners: NDArray[np.int64]) -> None:
         """
@@ -529,7 +527,9 @@ class _Reader:
     ) -> None:
         """Which PMD tables with hugetlb pages several processes use."""
         found, read = self._read_descriptors(chunk, rows)
-        self._add("shared_pmds", owners[rows[read & (found["shared"] >= self.shared_from)]])
+        self._add(
+            "shared_pmds", owners[rows[read & (found["shared"] >= self.descriptors.shared_from)]]
+        )
 
     def _deposits(
         self, chunk: TableChunk, owners: NDArray[np.int64], rows: NDArray[np.int64]
@@ -562,16 +562,6 @@ class _Reader:
         self.scan.broken_deposits += len(at)
         self.scan.sums["deposited"] += deposited
         self.scan.filled[:, len(self.form.levels), 0] += deposited
-
-
-def _has_share_count(prog: Program) -> bool:
-    for name in ("struct ptdesc", "struct page"):
-        try:
-            if prog.type(name).has_member("pt_share_count"):
-                return True
-        except LookupError:
-            continue
-    return False
 
 
 def _zero_pages(prog: Program, form: PageTableFormat) -> tuple[Any, Any]:
