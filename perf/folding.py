@@ -147,6 +147,7 @@ class Fold:
         self.recipe, self.split, self.known = recipe, split, known
         self.tree = set(wanted)
         self.keep_idle, self.keep_profiler = idle, profiler
+        self._profilers = {name.encode() for name in known.profiler}
         self.events: dict[str, Folded] = {}
         self.timeline: list[Moment] = []
         self.more_moments = 0
@@ -185,7 +186,7 @@ class Fold:
         group = reason = ""
         if found.idle and not self.keep_idle:
             reason = IDLE
-        elif sample.comm in _PROFILERS and not self.keep_profiler:
+        elif sample.comm in self._profilers and not self.keep_profiler:
             reason = PROFILER
         elif self.tree and not self._wanted(sample, found):
             reason = OTHERS
@@ -237,11 +238,11 @@ class Fold:
     def _event(self, printed: bytes) -> Folded:
         """The event of that name; perf may print the terms that it was asked for with."""
         name = plain_name(printed.decode("utf-8", "backslashreplace"))
-        name = name if name.startswith(_SYSTEMS) else re.split(r"/", name)[0]
+        name = name.partition("/")[0]
         if name not in self.events:
             declared = None
             for event in self.recipe.events if self.recipe else ():
-                if name in (re.split(r"/", choice)[0] for choice in event.first_of):
+                if name in (choice.partition("/")[0] for choice in event.first_of):
                     declared = event
             self.events[name] = Folded(name, declared)
         self._names[printed] = self.events[name]
@@ -298,7 +299,7 @@ class Fold:
     def _count(self, event: Folded, sample: Sample) -> None:
         """A sample that is no stack to draw: a fault with its address, or a moment."""
         assert event.declared is not None
-        if sample.comm in _PROFILERS and not self.keep_profiler:
+        if sample.comm in self._profilers and not self.keep_profiler:
             event.removed[PROFILER] = event.removed.get(PROFILER, 0) + 1
             return
         of_all = event.event.startswith("oom:")
@@ -368,11 +369,6 @@ class Fold:
             self.again.after += 1
         elif {sample.pid, sample.tid} & self._reaping:
             self.again.beside += 1
-
-
-_PROFILERS = frozenset((b"perf", b"perf-exec", b"mmscope"))
-# perf prints a hardware or software event with its terms, after a slash.
-_SYSTEMS = ("mmscope:",)
 
 
 def _selected(event: Event, text: bytes) -> tuple[str, str]:

@@ -23,7 +23,7 @@ Cannot know: what perf did not print. How many samples the recording holds is as
 
 import re
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import IO, NamedTuple
 
 # In what order perf prints is its own affair; a field that a recording lacks is left out.
@@ -88,7 +88,6 @@ class Reading:
     unread_bytes: int = 0  # text that is no sample
     # Parents, as far as told: pid of a process to that of its parent.
     on_fork: Callable[[int, int], None] | None = None
-    comments: list[bytes] = field(default_factory=list)
 
 
 def read_samples(
@@ -157,10 +156,11 @@ def _unusual(block: bytes, reading: Reading) -> Generator[Sample, None, bytes]:
     frames = block.find(b"\n\t")
     while at < len(block):
         if block.startswith(b"#", at):
+            # What perf says of the recording, or somebody else; unless it is a comm.
             end = block.find(b"\n", at) % (len(block) + 1)
-            reading.comments.append(block[at : min(end, at + 4096)])
-            at = end + 1
-            continue
+            if not _HEADER.match(block[at:end]):
+                at = end + 1
+                continue
         record = _RECORD.match(block, at)
         header = _HEADER.match(block, at)
         if record and (not header or record.end() <= header.end()):
@@ -216,8 +216,3 @@ def frame(line: bytes) -> Frame | None:
     symbol = match[2].decode("utf-8", "backslashreplace")
     dso = (match[3] or b"").decode("utf-8", "backslashreplace")
     return Frame(int(match[1], 16), "" if symbol == "[unknown]" else symbol, dso)
-
-
-def frames(stack: bytes) -> list[Frame]:
-    """The frames of a sample, leaf first."""
-    return [found for line in stack.split(b"\n\t") if (found := frame(line)) is not None]

@@ -5,7 +5,6 @@ import io
 from typing import Any
 
 import folding
-import perf_script
 import pytest
 import recipe as recipes
 from folding import Fold, Folded
@@ -289,4 +288,3 @@ def test_every_recipe_is_whole() -> None:
 def test_a_time_has_nine_decimals() -> None:
     assert folding.nanoseconds(b"12.000001") == 12_000_001_000
     assert folding.nanoseconds(b"12.000001002") == 12_000_001_002
-    assert perf_script.frames(b"") == []

@@ -8,7 +8,7 @@ import perf_script
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from perf_script import Reading, Sample, frames, read_samples
+from perf_script import Frame, Reading, Sample, frame, read_samples
 
 KERNEL = b"\tffffffff8161df68 get_page_from_freelist ([kernel.kallsyms])\n"
 USER = b"\t           3e55d __run_exit_handlers (/usr/lib/libc.so.6)\n"
@@ -25,6 +25,11 @@ def header(
 ) -> bytes:
     words = f" {pid:5d}/{pid:<5d} [000] {time}: {period:>10} {event:>12}: ".encode()
     return comm + words + rest + b"\n"
+
+
+def frames(stack: bytes) -> list[Frame]:
+    """The frames of a sample, leaf first."""
+    return [found for line in stack.split(b"\n\t") if (found := frame(line)) is not None]
 
 
 def read(text: bytes) -> tuple[list[Sample], Reading]:
@@ -70,6 +75,8 @@ def test_samples_without_call_chain_have_a_line_each_and_no_empty_line() -> None
         b"",
         b"x" * 15,
         b"\n\tffff x (y)",
+        b"# x",
+        b"#",
     ],
 )
 def test_no_comm_breaks_its_sample_or_the_next(comm: bytes) -> None:
@@ -129,3 +136,8 @@ def test_text_without_an_empty_line_is_cut_at_a_line(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(perf_script, "_LONG", 400)
     samples, reading = read(header(rest=b"     55b8 main (/x)") * 100)
     assert len(samples) == 100 and not reading.unread_bytes
+
+
+def test_comments_are_skipped() -> None:
+    samples, reading = read(b"# captured on: x\n# y\n#\n" + header() + STACK)
+    assert len(samples) == 1 and not reading.unread_bytes
