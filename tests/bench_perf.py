@@ -8,6 +8,7 @@ where it is installed. As ``bench.py``: medians, and the ratio is what to look a
 """
 
 import os
+import resource
 import shutil
 import statistics
 import subprocess
@@ -58,6 +59,19 @@ def median(work: Callable[[], object], runs: int = RUNS) -> float:
         work()
         taken.append(time.perf_counter() - begin)
     return statistics.median(taken)
+
+
+def cpu() -> float:
+    """CPU time so far, of this process and those it waited for."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(each.ru_utime + each.ru_stime for each in used)
+
+
+def both(work: Callable[[], object]) -> tuple[float, float]:
+    """Seconds on the wall, and of CPU."""
+    before, begin = cpu(), time.perf_counter()
+    work()
+    return time.perf_counter() - begin, cpu() - before
 
 
 def new_fold() -> Fold:
@@ -142,14 +156,15 @@ def folding(table: Table, perf: str, folder: Path) -> None:
             f"{beside / here:.1f}x",
         )
 
-    pairs = []
-    for _ in range(RUNS):
-        here = median(lambda: fold_data(perf, data), 1)
-        stackcollapse = (perf, "script", "report", "stackcollapse", "-i", str(data))
-        pairs.append((here, median(lambda: quietly(*stackcollapse), 1)))  # noqa: B023
-    here, own = (statistics.median(column) for column in zip(*pairs, strict=True))
+    stackcollapse = (perf, "script", "report", "stackcollapse", "-i", str(data))
+    runs = [
+        (*both(lambda: fold_data(perf, data)), *both(lambda: quietly(*stackcollapse)))
+        for _ in range(RUNS)
+    ]
+    here, here_cpu, own, own_cpu = (statistics.median(c) for c in zip(*runs, strict=True))
     size = data.stat().st_size / 2**20
     row(f"perf.data of {samples:,} samples, {size:.0f} MiB", here, own, "perf's stackcollapse")
+    row("the same by CPU time, of perf and Python", here_cpu, own_cpu, "perf's stackcollapse")
     of_text = median(lambda: fold_text(text), 3)
     if inferno := shutil.which("inferno-collapse-perf"):
         print_text = [perf, "script", "-i", str(data), "-F", fields]
