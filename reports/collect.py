@@ -24,15 +24,8 @@ from target import Target
 from zones import read_zoneinfo
 
 from reports.bundle import Section, Writer
-from reports.sections import (
-    SECTIONS,
-    Absent,
-    DeadlineExceeded,
-    Files,
-    Found,
-    Memory,
-    SectionSpec,
-)
+from reports.reading import Absent, DeadlineExceeded, Files, Found, Memory, SectionSpec
+from reports.sections import SECTIONS
 
 # (section, its title, pages done, pages in all); pages are 0 where they are not known
 Progress = Callable[[str, str, int, int], None]

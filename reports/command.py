@@ -35,7 +35,8 @@ from reports.bundle import Bundle, BundleError, Section, Writer
 from reports.collect import Progress, collect, describe_files, explain, run_section
 from reports.doctor import Check, checks
 from reports.page_owner_command import UsageError
-from reports.sections import SECTIONS, Absent, Files, Memory
+from reports.reading import Absent, Files, Memory
+from reports.sections import SECTIONS
 
 # What needs duckdb, jinja2 or pygal is imported where it is used: on the box `collect` and `show`
 # must work with drgn, numpy and rich alone.

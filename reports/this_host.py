@@ -7,7 +7,7 @@ from pathlib import Path
 
 from reports.bundle import Cell
 from reports.collect import describe_files
-from reports.sections import Absent, Files
+from reports.reading import Absent, Files
 
 
 def this_host() -> dict[str, Cell]:

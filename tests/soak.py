@@ -125,8 +125,8 @@ def one(seed: int, core: Path, vmlinux: Path) -> dict[str, Any]:
     from reports import collect as collecting
     from reports.bundle import Bundle, Writer
     from reports.findings import evaluate
+    from reports.reading import Memory
     from reports.report import render
-    from reports.sections import Memory
 
     prog = open_target(core, [vmlinux])
     what = damaged(prog, seed)

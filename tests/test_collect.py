@@ -22,7 +22,7 @@ import reports.collect
 import reports.sections
 from reports.bundle import Bundle, Section, Writer
 from reports.collect import collect, deadline, page_size, run_section
-from reports.sections import Absent, DeadlineExceeded, Files, Found, Memory, SectionSpec
+from reports.reading import Absent, DeadlineExceeded, Files, Found, Memory, SectionSpec
 
 TARGET = Target(
     "files", "7.2", "x86_64", 4096, "host", "2026-01-01T00:00:00+00:00", 1.0, 1, 1, "root"

@@ -23,7 +23,7 @@ from test_target import VMLINUX, gnu, vmcore
 from reports.bundle import Bundle, Section, Writer
 from reports.collect import collect, describe_files
 from reports.command import main
-from reports.sections import Files
+from reports.reading import Files
 
 ROOT = Path(__file__).parent.parent
 TREE = Path(__file__).parent / "data" / "7.2"

@@ -29,7 +29,8 @@ from zones import for_each_zone, read_zoneinfo, zone_name, zone_page_state, zone
 from reports.bundle import Bundle, Writer
 from reports.collect import collect, run_section
 from reports.findings import ask, load_questions
-from reports.sections import SECTIONS, Memory
+from reports.reading import Memory
+from reports.sections import SECTIONS
 from reports.tables import open_database
 
 Cells = Mapping[Hashable, int]

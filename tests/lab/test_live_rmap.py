@@ -69,7 +69,8 @@ restless = [start(split_and_merge), start(fork_and_exit)]
 from dataclasses import asdict
 from pathlib import Path
 from reports.collect import run_section
-from reports.sections import SECTIONS, Memory
+from reports.reading import Memory
+from reports.sections import SECTIONS
 from target import open_target
 
 prog = open_target(None, [Path("/vmlinux")])

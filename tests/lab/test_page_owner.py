@@ -42,7 +42,8 @@ from target import describe
 
 from reports.bundle import Bundle, Writer
 from reports.collect import collect, run_section
-from reports.sections import SECTIONS, Memory
+from reports.reading import Memory
+from reports.sections import SECTIONS
 
 pytestmark = pytest.mark.owner_kernel
 

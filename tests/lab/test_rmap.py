@@ -37,8 +37,9 @@ from vma_splits import vma_splits
 from reports.bundle import Bundle, Writer
 from reports.collect import collect, run_section
 from reports.findings import evaluate
+from reports.reading import Files, Memory
 from reports.report import render
-from reports.sections import SECTIONS, Files, Memory
+from reports.sections import SECTIONS
 from reports.tables import open_database
 
 # guest/workload_rmap.c

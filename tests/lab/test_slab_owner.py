@@ -34,7 +34,8 @@ from target import describe
 
 from reports.bundle import Bundle, Writer
 from reports.collect import collect, run_section
-from reports.sections import SECTIONS, Files, Memory
+from reports.reading import Files, Memory
+from reports.sections import SECTIONS
 
 EVENTFDS = 700  # guest/workload_slab.c, KEPT
 EVENTFD_CALLERS = ("__x64_sys_eventfd2;do_eventfd", "__x64_sys_eventfd2;do_eventfd;kmalloc_trace")

@@ -26,8 +26,9 @@ from vmemmap import VmemmapMapping, scan_vmemmap
 from reports.bundle import Bundle, Writer
 from reports.collect import collect, run_section
 from reports.findings import evaluate
+from reports.reading import Files, Memory
 from reports.report import render
-from reports.sections import SECTIONS, Files, Memory
+from reports.sections import SECTIONS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = 4096
