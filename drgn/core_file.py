@@ -101,7 +101,7 @@ def left_out(path: Path) -> str | None:
         return None
     return (
         f"{out:,} bytes, at dump level {kdump.dump_level}: {', '.join(kinds)} pages; "
-        "the kernel's own data is there"
+        "a makedumpfile older than the kernel may have taken kernel data for user pages"
     )
 
 

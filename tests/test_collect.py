@@ -19,7 +19,7 @@ from struct_pages import PageChunk, Scan
 from target import Target
 
 import reports.collect
-import reports.sections
+import reports.reading
 from reports.bundle import Bundle, Section, Writer
 from reports.collect import collect, deadline, page_size, run_section
 from reports.reading import Absent, DeadlineExceeded, Files, Found, Memory, SectionSpec
@@ -178,7 +178,7 @@ def test_a_pass_that_failed_is_not_run_again(monkeypatch: pytest.MonkeyPatch) ->
         next(runs)
         raise DeadlineExceeded("took longer than 600 s")
 
-    monkeypatch.setattr(reports.sections, "scan_free_memory", scan)
+    monkeypatch.setattr(reports.reading, "scan_free_memory", scan)
     memory = Memory(SimpleNamespace(flags=0))  # type: ignore[arg-type]
     for _ in range(3):
         with pytest.raises(DeadlineExceeded):

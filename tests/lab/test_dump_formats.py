@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
 The same machine in every format a vmcore comes in: the same tables, cell by cell. What makedumpfile
-leaves out is said, and costs no number, since the kernel's own data stays.
+leaves out is said, and costs no number as long as it is not the kernel's own data.
 """
 
 import gzip
@@ -27,6 +27,8 @@ FORMATS = {
     "zlib-31": ["-c", "-d", "31"],
     "elf-31": ["-E", "-d", "31"],
 }
+
+FREE_MEMORY = ("zones", "free_lists", "accounting", "pcp_lists", "pageblocks", "vm_counters")
 
 
 def collect(lab: Lab, core: Path, bundle: Path, *only: str) -> subprocess.CompletedProcess[str]:
@@ -78,14 +80,24 @@ def test_every_format_gives_the_same_tables(
     core = folder / name
     makedumpfile(*FORMATS[name], elf, core)
     result = collect(lab, core, folder / f"bundle-{name}")
-    assert result.returncode == 0, result.stderr
-    assert contents(folder / f"bundle-{name}") == tables
-    whole = Bundle(folder / "bundle")
+    assert "Traceback" not in result.stderr
     bundle = Bundle(folder / f"bundle-{name}")
-    assert [(s.section, s.status) for s in bundle.sections] == [
-        (s.section, s.status) for s in whole.sections
-    ]
+    found = contents(folder / f"bundle-{name}")
+    whole = {section.section: section.status for section in Bundle(folder / "bundle").sections}
+    assert whole.keys() == {section.section for section in bundle.sections}
     kdump = read_kdump(core)
+    for section in bundle.sections:
+        if section.status != whole[section.section]:
+            # makedumpfile 1.7.2 does not know a tail page of 7.2, whose mapping is 0xffffffff, and
+            # leaves it out as a user's: the tail pages of slabs, with what is in them.
+            assert section.section not in FREE_MEMORY
+            assert section.status == "partial" and kdump is not None and kdump.dump_level & 8
+            assert f"{section.section}: partial: {section.message}" in result.stderr
+            continue
+        for table in bundle.tables.values():
+            if table.section == section.section:
+                assert found[f"{table.name}.csv"] == tables[f"{table.name}.csv"], table.name
+    assert (result.returncode == 0) == (found == tables)
     if kdump is None:
         assert name == "elf-31"
     else:

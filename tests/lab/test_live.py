@@ -60,14 +60,15 @@ if not churning:
     while True:
         touch(3000).close()
 
-from reports import sections
+from reports.reading import Memory
+from reports.sections import SECTIONS
 from reports.collect import run_section
 from target import open_target
 
 prog = open_target(symbols=[Path("/vmlinux")])
 readings = []
 for _ in range(4):
-    section, found = run_section(sections.SECTIONS["page_tables"], sections.Memory(prog))
+    section, found = run_section(SECTIONS["page_tables"], Memory(prog))
     rows = {row.pid: vars(row) for row in found.tables[0][3]} if found.tables else {}
     status = Path(f"/proc/{still}/status").read_text()
     readings.append({
