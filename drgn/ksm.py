@@ -315,7 +315,8 @@ def ksm_totals(prog: Program, ksm: Ksm) -> list[KsmTotal]:
         values["pages_volatile"] = max(items - sum(part or 0 for part in parts), 0)
         saved = (values["pages_sharing"] or 0) + (values["ksm_zero_pages"] or 0)
         page = 1 << prog["PAGE_SHIFT"].value_()
-        values["general_profit"] = saved * page - items * ksm.item_bytes
+        if max(saved, items) < MAX_COUNT:
+            values["general_profit"] = saved * page - items * ksm.item_bytes
         values["rmap_items"] = items
     return [
         KsmTotal(name, value, counted.get(name))
@@ -352,6 +353,9 @@ def ksm_chains(ksm: Ksm, most: int = MAX_CHAINS) -> list[KsmChain]:
     ]
 
 
+MAX_COUNT = 1 << 44  # of pages; physical addresses have at most 52 bits
+
+
 def ksm_processes(prog: Program, ksm: Ksm, maps: ReverseMaps) -> list[KsmProcess]:
     """Every process that KSM looks at, those with most merged pages first."""
     tasks = maps.tasks
@@ -361,7 +365,10 @@ def ksm_processes(prog: Program, ksm: Ksm, maps: ReverseMaps) -> list[KsmProcess
     rows = []
     kept = (tasks.ksm_merging_pages, tasks.ksm_rmap_items, tasks.ksm_zero_pages)
     for mm, number in enumerate(counted.tolist()):
-        merging, items, zero = (None if part is None else int(part[mm]) for part in kept)
+        # Beyond any memory is damage; a profit made of it would not fit a table.
+        merging, items, zero = (
+            None if part is None or part[mm] >= MAX_COUNT else int(part[mm]) for part in kept
+        )
         if not (number or merging or items or zero):
             continue
         profit = None

@@ -250,7 +250,8 @@ def test_series_agrees_with_the_module(inputs: OwnerInputs) -> None:
 
 def test_command_runs_in_the_live_kernel(tmp_path: Path, say: Callable[[str], None]) -> None:
     out = run_live(
-        "import os\n"
+        "import os, sys\n"
+        "sys.stderr = open('/out/said', 'w')\n"
         "from reports.command import main\n"
         "code = main(['collect', '--symbols', '/vmlinux', '-o', '/out/bundle'])\n"
         "with open('/out/code', 'w') as file:\n"
@@ -259,7 +260,7 @@ def test_command_runs_in_the_live_kernel(tmp_path: Path, say: Callable[[str], No
         "owner",
         say,
     )
-    assert (out / "code").read_text() == "0 True"
+    assert (out / "code").read_text() == "0 True", (out / "said").read_text()
 
 
 def test_lost_options_are_named() -> None:

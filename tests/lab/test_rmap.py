@@ -313,9 +313,12 @@ def test_page_offsets_that_the_kernel_keeps_are_those_of_the_vmas(rmap_lab: Rmap
 
 
 def timed_walks(taken: Capture) -> list[tuple[int, float]]:
-    """(address of the struct folio, seconds) of each walk that the guest has timed, in order."""
+    """
+    (address of the struct folio, seconds) of each walk that the guest's init has made, in order;
+    7.2's own DAMON (kdamond) walks as well.
+    """
     events = re.findall(
-        r" (\d+\.\d+): (walk|walked): .*?(?:folio=(0x[0-9a-f]+))?$",
+        r"^ *init-1 .*? (\d+\.\d+): (walk|walked): .*?(?:folio=(0x[0-9a-f]+))?$",
         (taken.truth_a / "trace").read_text(),
         re.MULTILINE,
     )

@@ -258,8 +258,11 @@ static long mixed_blocks(void)
 // Once unmovable pageblocks are full, single pages of movable ones are taken (mm/page_alloc.c, __rmqueue_steal).
 static void pollute(void)
 {
-	for (int tries = 0; tries < 60 && mixed_blocks() < 10; tries++)
+	int tries = 0;
+
+	do
 		ask_module("fallback", 256);
+	while (++tries < 60 && mixed_blocks() < 10);
 	say("    %ld movable blocks are mixed", mixed_blocks());
 }
 

@@ -57,17 +57,18 @@ static struct {
 		char *memory;
 		size_t bytes;
 	} parts[64];
-	volatile int used;
+	volatile int taken, used;  // used: those of them that are filled in
 } *known;
 
 static int has(const char *name, char *memory, size_t bytes)
 {
-	int number = __sync_fetch_and_add(&known->used, 1);
+	int number = __sync_fetch_and_add(&known->taken, 1);
 
 	strncpy(known->parts[number].name, name, sizeof(known->parts[0].name) - 1);
 	known->parts[number].memory = memory;
 	known->parts[number].bytes = bytes;
 	known->parts[number].pid = getpid();
+	__sync_fetch_and_add(&known->used, 1);
 	prctl(PR_SET_NAME, name);
 	return number;
 }
