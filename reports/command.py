@@ -78,6 +78,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             say(str(error))
         unopened = isinstance(error, (TargetError, Absent, TextError))
         return NO_TARGET if unopened else BAD_USAGE
+    except ModuleNotFoundError as error:
+        if args.verbose:
+            traceback.print_exc()
+        say(
+            f"this needs {error.name}, which this Python does not have; a bundle can be carried to "
+            "where mmscope is installed in full"
+        )
+        return BAD_USAGE
     except Exception as error:
         # What a section cannot do is its own affair and never comes here.
         if args.verbose:
