@@ -57,7 +57,7 @@ def main() -> int:
         )
     sys.path[:1] = [os.path.join(folder, "app"), os.path.join(folder, "site")]
     if sys.argv[1:2] == ["drgn"]:
-        from drgn.cli import _main
+        from drgn.cli import _main  # what the script of that name calls
 
         del sys.argv[0]
         _main()
@@ -106,11 +106,17 @@ def cache() -> str:
 
     :raises Refused: it, or one above it, can be written by another user; or it is mounted noexec.
     """
-    # Not $HOME, which sudo may leave to be the home of the user that called it.
-    home = pwd.getpwuid(os.geteuid()).pw_dir
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(home, ".cache")
+    base = os.environ.get("XDG_CACHE_HOME")
+    if not base:
+        try:
+            # Not $HOME, which sudo may leave to be the home of the user that called it.
+            base = os.path.join(pwd.getpwuid(os.geteuid()).pw_dir, ".cache")
+        except KeyError:
+            raise Refused("this user has no home; set XDG_CACHE_HOME to a folder") from None
     folder = os.path.join(os.path.realpath(base), "mmscope", "pyz")
-    os.makedirs(folder, mode=0o700, exist_ok=True)
+    umask = os.umask(0o077)
+    os.makedirs(folder, exist_ok=True)
+    os.umask(umask)
     above = os.path.realpath(folder)
     while True:
         status = os.stat(above)
@@ -146,7 +152,9 @@ def unpack(archive: zipfile.ZipFile, manifest: "dict[str, Any]", abi: str, folde
 
     :raises BadZipFile: a part is not what it was when the file was built.
     """
-    temporary = tempfile.mkdtemp(prefix=".unpacking-", dir=os.path.dirname(folder))  # mode 0700
+    beside = os.path.dirname(folder)
+    temporary = tempfile.mkdtemp(prefix=".unpacking-", dir=beside)  # mode 0700
+    replaced = tempfile.mkdtemp(prefix=".replaced-", dir=beside)
     try:
         sizes = {}
         for part in manifest["parts"]:
@@ -164,8 +172,8 @@ def unpack(archive: zipfile.ZipFile, manifest: "dict[str, Any]", abi: str, folde
                     sizes[name] = info.file_size
         with open(os.path.join(temporary, "sizes.json"), "w") as file:
             json.dump(sizes, file)
-        if os.path.lexists(folder):  # not whole, or not ours
-            os.rename(folder, os.path.join(temporary, "replaced"))
+        if os.path.lexists(folder) and not is_whole(folder):
+            os.rename(folder, os.path.join(replaced, "it"))
         try:
             os.rename(temporary, folder)
         except OSError:
@@ -173,6 +181,7 @@ def unpack(archive: zipfile.ZipFile, manifest: "dict[str, Any]", abi: str, folde
                 raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+        shutil.rmtree(replaced, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -60,6 +60,7 @@ def run(pyz: Path, cache: Path, *arguments: str) -> subprocess.CompletedProcess[
         [*PYTHON, str(pyz), *arguments],
         capture_output=True,
         text=True,
+        umask=0o002,  # many users' default
         env={"PATH": os.environ["PATH"], "XDG_CACHE_HOME": str(cache), "LANG": "C.UTF-8"},
     )
 
@@ -147,6 +148,7 @@ def test_what_is_gone_from_it_is_unpacked_again(light: Path, tmp_path: Path) -> 
     gone.unlink()
     assert run(light, tmp_path, *LIGHT).stdout == said.stdout
     assert gone.exists() and unpacked(tmp_path) == [folder]
+    assert sorted(path.name for path in folder.iterdir()) == ["app", "sizes.json"]
 
 
 def test_several_may_be_the_first(light: Path, tmp_path: Path) -> None:

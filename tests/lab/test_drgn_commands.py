@@ -11,18 +11,23 @@ import json
 import os
 import pty
 import re
+import runpy
 import select
 import subprocess
 import sys
 import termios
 import time
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
+import terminal
 from conftest import Lab
+from drgn import Program
 
+import reports
 from reports.collect import run_section
 from reports.drgn_plugin import COMMANDS
 from reports.sections import SECTIONS, Memory
@@ -85,6 +90,29 @@ def test_commands_print_what_their_sections_found(lab: Lab, tmp_path: Path) -> N
         if section.message:
             assert f"{entry.section}: {section.message}" in done.stderr
     assert printed > 500
+
+
+def test_scripts_print_rows_of_the_sections(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script may print less, and leave a cell unknown; what it says, a section says."""
+    memory = Memory(lab.prog)
+    told: dict[str, list[dict[str, Any]]] = {}
+    for spec in SECTIONS.values():
+        for _, _, row_type, rows in run_section(spec, memory)[1].tables:
+            told.setdefault(row_type.__name__, []).extend(asdict(row) for row in rows)
+    probes: list[Callable[[Program], Iterable[tuple[str, type, Iterable[Any]]]]] = []
+    monkeypatch.setattr(terminal, "run_script", probes.append)
+    compared = []
+    for script in sorted((Path(reports.ROOT) / "drgn").glob("*.py")):
+        if "\n    run_script(" not in script.read_text():
+            continue  # not of a kernel's memory
+        runpy.run_path(str(script), run_name="__main__")
+        with contextlib.suppress(LookupError):  # what this kernel lacks
+            for _, row_type, rows in probes.pop()(lab.prog):
+                for row in rows:
+                    cells = {name: cell for name, cell in asdict(row).items() if cell is not None}
+                    assert any(cells.items() <= one.items() for one in told[row_type.__name__]), row
+                    compared.append(script.stem)
+    assert len(compared) > 500 and len(set(compared)) > 12
 
 
 def typed(command: list[str], lines: list[str], folder: Path) -> str:
