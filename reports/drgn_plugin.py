@@ -136,6 +136,15 @@ def run_section_command(entry: SectionCommand, prog: Program, args: argparse.Nam
     tables, top = found.tables, entry.top
     if entry.picks and args.wanted is not None:
         tables, top = rows_of(tables, entry.picks[0], args.wanted), None
+        if not any(rows for _, _, _, rows in tables):
+            having = {name for name, _, _, _ in tables}
+            places = ", ".join(
+                f"{name} ({len(rows):,} rows)"
+                for name, _, _, rows in found.tables
+                if name in having and rows
+            )
+            words = f"no {entry.picks[0]} {args.wanted} in {places}"
+            raise CommandError(f"{words}; {section.message}" if section.message else words)
     if args.format == "table":
         tables = shorter(tables, top if args.top is None else args.top)
     elif args.top:
@@ -157,23 +166,14 @@ Table = tuple[str, str, type, list[Any]]
 
 
 def rows_of(tables: list[Table], column: str, wanted: Any) -> list[Table]:
-    """
-    Of the tables that have a column, the rows with a value in it.
-
-    :raises CommandError: there are none.
-    """
-    from drgn.commands import CommandError
+    """Of the tables that have a column, the rows with a value in it."""
     from rows import columns
 
-    having = [table for table in tables if column in (c.name for c in columns(table[2]))]
-    picked = [
-        (*table[:3], [row for row in table[3] if getattr(row, column) == wanted])
-        for table in having
+    return [
+        (name, title, row_type, [row for row in rows if getattr(row, column) == wanted])
+        for name, title, row_type, rows in tables
+        if column in (c.name for c in columns(row_type))
     ]
-    if not any(table[3] for table in picked):
-        places = ", ".join(f"{len(table[3]):,} rows of {table[0]}" for table in having)
-        raise CommandError(f"no {column} {wanted} in the {places}")
-    return picked
 
 
 def shorter(tables: list[Table], top: int | None) -> list[Table]:

@@ -200,7 +200,7 @@ def test_an_argument_picks_rows(session: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("%page_tables 987654321", "no pid 987654321 in the "),
+        ("%page_tables 987654321", "no pid 987654321 in page_tables (2 rows), "),
         ("%rmap_cost nonsense", "argument ADDRESS: invalid address value: 'nonsense'"),
         ("%rmap_cost --rmap-node-ns 0", "--rmap-node-ns: 0 is no time"),
         ("%page_owner --top 20", "page_owner is not compiled in"),
