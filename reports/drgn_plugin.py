@@ -137,13 +137,7 @@ def run_section_command(entry: SectionCommand, prog: Program, args: argparse.Nam
     if entry.picks and args.wanted is not None:
         tables, top = rows_of(tables, entry.picks[0], args.wanted), None
         if not any(rows for _, _, _, rows in tables):
-            having = {name for name, _, _, _ in tables}
-            places = ", ".join(
-                f"{name} ({len(rows):,} rows)"
-                for name, _, _, rows in found.tables
-                if name in having and rows
-            )
-            words = f"no {entry.picks[0]} {args.wanted} in {places}"
+            words = f"no {entry.picks[0]} {args.wanted} in {sizes(found.tables, entry.picks[0])}"
             raise CommandError(f"{words}; {section.message}" if section.message else words)
     if args.format == "table":
         tables = shorter(tables, top if args.top is None else args.top)
@@ -167,13 +161,20 @@ Table = tuple[str, str, type, list[Any]]
 
 def rows_of(tables: list[Table], column: str, wanted: Any) -> list[Table]:
     """Of the tables that have a column, the rows with a value in it."""
-    from rows import columns
-
     return [
         (name, title, row_type, [row for row in rows if getattr(row, column) == wanted])
         for name, title, row_type, rows in tables
-        if column in (c.name for c in columns(row_type))
+        if column in row_type.__annotations__
     ]
+
+
+def sizes(tables: list[Table], column: str) -> str:
+    """Where a value was looked for."""
+    return ", ".join(
+        f"{name} ({len(rows):,} rows)"
+        for name, _, row_type, rows in tables
+        if rows and column in row_type.__annotations__
+    )
 
 
 def shorter(tables: list[Table], top: int | None) -> list[Table]:
@@ -220,6 +221,8 @@ def run_findings_command(prog: Program, args: argparse.Namespace) -> None:
         print_findings(evaluate(Bundle(bundle)), everything=args.all)
     if words := notes.get("truncated"):
         warn(words)
+    if any(section.status == "failed" for section in sections):
+        prog.cache.pop("mmscope", None)
     for section in sections:
         expected = section.status == "absent" and SECTIONS[section.section].optional
         if section.status != "ok" and not expected:

@@ -50,7 +50,7 @@ def main() -> int:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         return complain(
             "cannot unpack itself: {}: {}; set XDG_CACHE_HOME to a folder {}".format(
-                error.filename or ARCHIVE,
+                error.filename or "its cache folder",
                 error.strerror,
                 "with 250 MB free" if full else "that you may write to",
             )
@@ -84,10 +84,10 @@ def misfit(manifest: "dict[str, Any]", abi: str) -> "str | None":
         return f"is for {manifest['machine']}; this machine is {machine}"
     if abi not in manifest["pythons"] or sys.implementation.name != "cpython":
         fitting = " or ".join(manifest["pythons"][name] for name in sorted(manifest["pythons"]))
+        this = "{} {}.{}{}".format(sys.implementation.name, *sys.version_info[:2], sys.abiflags)
         return (
-            f"is for CPython {fitting}; {sys.executable} is {sys.implementation.name} "
-            "{}.{}{}; run it with one that fits, or build it with 'make dist DIST_PYTHON=…' "
-            "(3.11 or newer)".format(*sys.version_info[:2], sys.abiflags)
+            f"is for CPython {fitting}; {sys.executable} is {this}; run it with one that fits, or "
+            "build it with 'make dist DIST_PYTHON=…' (3.11 or newer)"
         )
     try:
         libc, version = (os.confstr("CS_GNU_LIBC_VERSION") or "").split()
