@@ -17,10 +17,11 @@ BUILD_PACKAGES := bc flex bison libelf-dev libssl-dev
 TEST_PACKAGES := chromium-headless-shell libdevel-nytprof-perl zstd makedumpfile
 BENCH_PACKAGES := crash
 
-CHECKED := drgn/*.py perf/*.py reports
+CHECKED := drgn/*.py perf/*.py reports tools/*.py
 VMCORE ?=
 VMLINUX ?=
 REPORT ?= report.html
+DIST_PYTHON ?=
 
 .PHONY: help
 help: ## list the targets
@@ -78,6 +79,10 @@ bench: $(READY) ## how fast each probe is, with the naive way beside it
 	@$(BIN)/python tests/bench_rmap.py
 	@$(BIN)/python tests/bench_perf.py
 
+.PHONY: dist
+dist: $(READY) ## dist/mmscope.pyz, one file for a box without pip; DIST_PYTHON="3.11 3.13" for others' Pythons
+	@$(BIN)/python tools/make_dist.py $(addprefix --python ,$(DIST_PYTHON))
+
 .PHONY: lock
 lock: $(READY) ## renew requirements.lock from pyproject.toml
 	$(BIN)/pip-compile --quiet --upgrade --strip-extras --extra dev --generate-hashes --allow-unsafe \
@@ -86,4 +91,4 @@ lock: $(READY) ## renew requirements.lock from pyproject.toml
 
 .PHONY: clean
 clean: ## remove what was made here; kernels and vmcores stay in the cache
-	rm -rf $(VENV) demo .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info
+	rm -rf $(VENV) demo dist .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info

@@ -17,6 +17,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from core_file import left_out, missing_bytes
 from hostile_text import visible
@@ -78,6 +79,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             say(str(error))
         unopened = isinstance(error, (TargetError, Absent, TextError))
         return NO_TARGET if unopened else BAD_USAGE
+    except ModuleNotFoundError as error:
+        if args.verbose:
+            traceback.print_exc()
+        say(
+            f"this needs {error.name}, which this Python does not have; a bundle can be carried to "
+            "where mmscope is installed in full"
+        )
+        return BAD_USAGE
     except Exception as error:
         # What a section cannot do is its own affair and never comes here.
         if args.verbose:
@@ -282,15 +291,24 @@ def open_source(args: argparse.Namespace) -> tuple[Memory | Files, str, dict[str
         prog.cache["pageblock_order"] = args.pageblock_order
     if args.rmap_node_ns is not None:
         prog.cache["rmap_node_ns"] = args.rmap_node_ns
-    if args.core is not None and (missing := missing_bytes(args.core)):
+    if args.core is not None:
+        notes = core_notes(args.core)
+        if "truncated" in notes:
+            say(f"{args.core}: {notes['truncated']}; reading what is there")
+    return Memory(prog), name, notes
+
+
+def core_notes(core: Path) -> dict[str, str]:
+    """What a bundle says of the file that it was read from."""
+    notes = {}
+    if missing := missing_bytes(core):
         notes["truncated"] = (
             f"{missing:,} bytes of the machine's memory lie behind the end of the file: "
             "the dump was cut short"
         )
-        say(f"{args.core}: {notes['truncated']}; reading what is there")
-    if args.core is not None and (words := left_out(args.core)):
+    if words := left_out(core):
         notes["left_out"] = words
-    return Memory(prog), name, notes
+    return notes
 
 
 @contextlib.contextmanager
@@ -447,9 +465,14 @@ def show_section(args: argparse.Namespace) -> int:
         )
     source, _, _ = open_source(args)
     section, found = run_section(SECTIONS[args.what], source, verbose=args.verbose)
-    # Several tables: JSON is one object of them, CSV has an empty line between them.
-    as_json = args.format == "json"
-    for position, (table, title, row_type, rows) in enumerate(found.tables):
+    print_tables(found.tables, args.format)
+    return missing_sections([section], False)
+
+
+def print_tables(tables: Sequence[tuple[str, str, type, list[Any]]], form: str) -> None:
+    """Print a section's tables: JSON is one object of them, CSV has an empty line between them."""
+    as_json = form == "json"
+    for position, (table, title, row_type, rows) in enumerate(tables):
         if as_json:
             print("," if position else "{", f"{json.dumps(table)}:", end=" ")
         elif position:
@@ -457,10 +480,9 @@ def show_section(args: argparse.Namespace) -> int:
         described = columns(row_type)
         names = [c.name for c in described]
         cells = ([getattr(row, name) for name in names] for row in rows)
-        print_rows(described, cells, form=args.format, title=title)
+        print_rows(described, cells, form=form, title=title)
     if as_json:
-        print("}" if found.tables else "{}")
-    return missing_sections([section], False)
+        print("}" if tables else "{}")
 
 
 def run_findings(args: argparse.Namespace) -> int:
