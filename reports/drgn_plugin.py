@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from drgn import Program, ProgramFlags
 
 if TYPE_CHECKING:
-    from reports.sections import Memory
+    from reports.reading import Memory
 
 TOP = 20  # rows of a table that is sorted by what matters
 
@@ -101,7 +101,7 @@ def own_modules() -> Iterator[None]:
 
 def memory_of(prog: Program) -> "Memory":
     """The reading that a session's commands share, as long as the target stands still."""
-    from reports.sections import Memory
+    from reports.reading import Memory
 
     if prog.flags & ProgramFlags.IS_LIVE:
         return Memory(prog)

@@ -30,7 +30,8 @@ from drgn import Program
 import reports
 from reports.collect import run_section
 from reports.drgn_plugin import COMMANDS
-from reports.sections import SECTIONS, Memory
+from reports.reading import Memory
+from reports.sections import SECTIONS
 
 DRGN = Path(sys.executable).with_name("drgn")
 
