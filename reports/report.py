@@ -48,6 +48,7 @@ from reports import (
 )
 from reports import counters as vm_counters
 from reports.bundle import IDENTIFIER, Bundle, BundleError, Section, Table
+from reports.cells import Cell, cell, is_name
 from reports.findings import SEVERITIES, Finding, Verdict
 from reports.watermarks import watermarks
 
@@ -58,8 +59,6 @@ MAX_ROWS = 500
 MAX_STACK_ROWS = 150
 # What pictures are drawn from is held in memory; a table beyond this is damage, or not for drawing.
 MAX_PICTURE_ROWS = 2_000_000
-# Names of things, though they are numbers: no thousands separators.
-NAMES = {"node", "cpu", "order", "pid", "tgid", "handle"}
 SOURCES = {
     "live": "live kernel",
     "vmcore": "vmcore",
@@ -106,15 +105,6 @@ NOUNS = {
 # What a picture of a stranger's table may fail with.
 EXPECTED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, TemplateError)
 STATUSES = ("ok", "partial", "absent", "failed")
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One value of a table as it is shown."""
-
-    text: str
-    title: str = ""
-    sort: int | float | None = None  # where the text does not tell the number
 
 
 @dataclass(frozen=True)
@@ -648,35 +638,10 @@ def _table(bundle: Bundle, table: Table, page_size: int | None, known: Tables) -
         for row in known[table.name] if table.name in known else bundle.rows(table.name):
             total += 1
             if total <= most:
-                rows.append([_cell(row[c.name], c, page_size) for c in table.columns])
+                rows.append([cell(row[c.name], c, page_size) for c in table.columns])
     except BundleError as caught:
         error = _blame(bundle, caught)
     return TableView(table.name, table.title, table.columns, rows, total, error)
-
-
-def _cell(value: object, column: Column, page_size: int | None) -> Cell:
-    if value is None:
-        return Cell("", "not known")
-    if isinstance(value, bool):
-        return Cell("yes" if value else "no")
-    if isinstance(value, int) and is_name(column):
-        return Cell(f"{value:#x}" if column.name.endswith("pfn") else str(value), sort=value)
-    if isinstance(value, int) and column.unit == "bytes":
-        return Cell(display.size(value), f"{value:,} bytes", value)
-    if isinstance(value, int) and column.unit == "pages" and page_size is not None:
-        return Cell(f"{value:,}", display.size(value * page_size))
-    if isinstance(value, int | float):
-        return Cell(display.count(value))
-    if column.name == "stack":
-        return Cell(display.cut(owner_pictures.leaf_first(str(value))))
-    return Cell(display.cut(str(value)))
-
-
-def is_name(column: Column) -> bool:
-    """Whether a number is something's name (a CPU, a page frame) and not an amount."""
-    if column.unit or column.type != "integer":
-        return False
-    return column.key or column.name in NAMES or column.name.endswith("pfn")
 
 
 def _finding_views(
