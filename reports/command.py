@@ -176,6 +176,12 @@ def build_parser() -> argparse.ArgumentParser:
     sub.add_argument(
         "-o", "--output", type=Path, default=Path("report.html"), help="default: report.html"
     )
+    sub.add_argument(
+        "--baseline",
+        type=Path,
+        metavar="BUNDLE",
+        help="say what changed against this one: the machine before, or another machine",
+    )
 
     command(
         "record",
@@ -471,11 +477,16 @@ def run_findings(args: argparse.Namespace) -> int:
 
 
 def run_report(args: argparse.Namespace) -> int:
+    from reports.comparison import compare
     from reports.findings import evaluate
     from reports.report import render, write
 
     bundle = Bundle(args.bundle)
-    write(render(bundle, evaluate(bundle)), args.output)
+    verdict, comparison = evaluate(bundle), None
+    if args.baseline is not None:
+        baseline = Bundle(args.baseline)
+        comparison = compare(baseline, bundle, (evaluate(baseline), verdict), draw=True)
+    write(render(bundle, verdict, comparison), args.output)
     print(f"{args.output}: {args.output.stat().st_size:,} bytes")
     return DONE
 

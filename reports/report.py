@@ -36,6 +36,7 @@ from rows import Column
 from reports import (
     __version__,
     charts,
+    comparison_view,
     display,
     free_heatmap,
     owner_pictures,
@@ -49,6 +50,7 @@ from reports import (
 from reports import counters as vm_counters
 from reports.bundle import IDENTIFIER, Bundle, BundleError, Section, Table
 from reports.cells import Cell, cell, is_name
+from reports.comparison import Comparison
 from reports.findings import SEVERITIES, Finding, Verdict
 from reports.watermarks import watermarks
 
@@ -363,8 +365,12 @@ AGREES = {
 }
 
 
-def render(bundle: Bundle, verdict: Verdict) -> str:
-    """The report of one bundle, as the text of one HTML file."""
+def render(bundle: Bundle, verdict: Verdict, comparison: Comparison | None = None) -> str:
+    """
+    The report of one bundle, as the text of one HTML file.
+
+    :param comparison: with a baseline; of this bundle and this verdict.
+    """
     page_size = display.plain_int(bundle.target.get("page_size"))
     if page_size is not None and not 0 < page_size < 1 << 40:
         page_size = None
@@ -394,6 +400,10 @@ def render(bundle: Bundle, verdict: Verdict) -> str:
         verdict=verdict,
         sections=sections,
         severities=SEVERITIES,
+        versus=comparison_view.view(comparison) if comparison else None,
+        anchor_of=lambda finding: next(
+            (view.anchor for view in findings if view.finding is finding), ""
+        ),
         style=Markup(style),  # our own files, not the bundle's
         script=Markup(script),
         policy=_policy(style, script),
@@ -716,6 +726,7 @@ def _environment(page_size: int | None, uptime: str) -> Environment:
         size=display.size,
         prose=display.prose,
         pages=lambda value: display.pages(value, page_size),
+        capitalize_first=lambda text: text[:1].upper() + text[1:],
         compact=lambda value: display.compact(value, page_size),
     )
     environment.globals.update(

@@ -100,8 +100,9 @@ def load_tables(
             rows = sum(1 for _ in bundle.rows(table.name))
             # Names were checked to be identifiers when the bundle was opened.
             connection.execute(
-                f'create table {schema}."{table.name}" as select * from read_csv($path, header = true, '
-                "delim = ',', quote = '\"', escape = '\"', nullstr = '', auto_detect = false, "
+                f'create table {schema}."{table.name}" as select * from read_csv($path, '
+                "header = true, delim = ',', quote = '\"', escape = '\"', nullstr = '', "
+                "auto_detect = false, "
                 "columns = $columns, strict_mode = true, force_not_null = $required)",
                 {
                     "path": str(bundle.plain_path(table)),
