@@ -30,7 +30,7 @@ from target import TargetError, describe, open_target
 from terminal import FORMATS, print_rows
 from text_source import TextError
 
-from reports import __version__, page_owner_command, profiles, record_command
+from reports import __version__, compare_command, page_owner_command, profiles, record_command
 from reports.bundle import Bundle, BundleError, Section, Writer
 from reports.collect import Progress, collect, describe_files, explain, run_section
 from reports.doctor import Check, checks
@@ -54,6 +54,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if words[:1] == ["record"]:
         # Whatever follows -- is somebody else's command line.
         return record_command.main(words[1:])
+    if words[:1] == ["compare"]:
+        words = compare_command.marked(words)
     parser = build_parser()
     args = parser.parse_args(words)
     try:
@@ -183,6 +185,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="say what changed against this one: the machine before, or another machine",
     )
 
+    compare_command.add_command(command)
     command(
         "record",
         run_record,
