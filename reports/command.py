@@ -30,7 +30,7 @@ from target import TargetError, describe, open_target
 from terminal import FORMATS, print_rows
 from text_source import TextError
 
-from reports import __version__, compare_command, page_owner_command, profiles, record_command
+from reports import __version__, page_owner_command, profiles, record_command
 from reports.bundle import Bundle, BundleError, Section, Writer
 from reports.collect import Progress, collect, describe_files, explain, run_section
 from reports.doctor import Check, checks
@@ -55,7 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Whatever follows -- is somebody else's command line.
         return record_command.main(words[1:])
     if words[:1] == ["compare"]:
-        words = compare_command.marked(words)
+        # argparse would swallow it. No argument can hold a NUL.
+        words = [VERSUS if word == "--" else word for word in words]
     parser = build_parser()
     args = parser.parse_args(words)
     try:
@@ -185,7 +186,26 @@ def build_parser() -> argparse.ArgumentParser:
         help="say what changed against this one: the machine before, or another machine",
     )
 
-    compare_command.add_command(command)
+    sub = command(
+        "compare",
+        run_compare,
+        "hold bundles against others: mmscope compare A… -- B…",
+        "Hold bundles against others. With several on a side, each is a host of a group, and the "
+        "medians and ranges of both groups are shown; several readings of one boot of a host are "
+        "taken together, and its counters over the time between them. With one on each side, what "
+        "changed most follows.",
+    )
+    sub.usage = "mmscope compare [-h] [-v] [--format FORMAT] [-o FILE] BUNDLE… -- BUNDLE…"
+    sub.add_argument("bundles", nargs="+", metavar="BUNDLE", help="A's bundles, --, B's bundles")
+    sub.add_argument("--format", choices=FORMATS, default="table", help="default: table")
+    sub.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="also draw B's report with A as its baseline; of one bundle a side",
+    )
+
     command(
         "record",
         run_record,
@@ -200,6 +220,8 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
+# What stands for -- between the two sides of a comparison.
+VERSUS = "\0"
 # Of folded stacks, which are no table.
 STACK_FORMATS = ("folded", "speedscope")
 SECTION_HELP = f"sections: {', '.join(SECTIONS)}"
@@ -492,6 +514,18 @@ def run_report(args: argparse.Namespace) -> int:
     write(render(bundle, verdict, comparison), args.output)
     print(f"{args.output}: {args.output.stat().st_size:,} bytes")
     return DONE
+
+
+def run_compare(args: argparse.Namespace) -> int:
+    from reports.compare_command import run
+
+    if args.bundles.count(VERSUS) != 1:
+        raise UsageError("give two sides: mmscope compare A… -- B…")
+    middle = args.bundles.index(VERSUS)
+    sides = args.bundles[:middle], args.bundles[middle + 1 :]
+    if not all(sides):
+        raise UsageError("a side has no bundle: mmscope compare A… -- B…")
+    return run(sides, args.format, args.output)
 
 
 def run_doctor(args: argparse.Namespace) -> int:

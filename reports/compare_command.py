@@ -1,75 +1,38 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """``mmscope compare``: two bundles, or two groups of hosts, held against each other."""
 
-import argparse
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hostile_text import visible
 from rows import Column, columns
-from terminal import FORMATS, print_rows
+from terminal import print_rows
 
 from reports import display
 from reports.bundle import Bundle, BundleError
+from reports.comparison import compare
+from reports.comparison_view import view
+from reports.findings import evaluate
+from reports.host_groups import Group, Host, as_rows, groups_of, hosts_of, unlike
 from reports.page_owner_command import UsageError
-
-if TYPE_CHECKING:  # it needs DuckDB, which the box may not have
-    from reports.host_groups import Group, Host
+from reports.report import render, write
 
 # Name, title, columns and rows of each.
 Tables = list[tuple[str, str, list[Column], list[list[Any]]]]
-# What stands for -- while the arguments are parsed: no argument can hold a NUL.
-VERSUS = "\0"
 
 
-def add_command(command: Callable[..., argparse.ArgumentParser]) -> None:
-    """Declare the command."""
-    sub = command(
-        "compare",
-        run,
-        "hold bundles against others: mmscope compare A… -- B…",
-        "Hold bundles against others. With several on a side, each is a host of a group, and the "
-        "medians and ranges of both groups are shown; several readings of one boot of a host are "
-        "taken together, and its counters over the time between them. With one on each side, what "
-        "changed most follows.",
-    )
-    sub.usage = "mmscope compare [-h] [-v] [--format FORMAT] [-o FILE] BUNDLE… -- BUNDLE…"
-    sub.add_argument("bundles", nargs="+", metavar="BUNDLE", help="A's bundles, --, B's bundles")
-    sub.add_argument("--format", choices=FORMATS, default="table", help="default: table")
-    sub.add_argument(
-        "-o",
-        "--output",
-        type=Path,
-        metavar="FILE",
-        help="also draw B's report with A as its baseline, of one bundle a side",
-    )
-
-
-def marked(words: Sequence[str]) -> list[str]:
-    """The command line with the separator made an argument, which argparse would swallow."""
-    return [VERSUS if word == "--" else word for word in words]
-
-
-def run(args: argparse.Namespace) -> int:
+def run(named: tuple[Sequence[str], Sequence[str]], form: str, output: Path | None) -> int:
     """
-    Compare what was named.
+    Compare the bundles of two sides; returns the exit code.
 
-    :raises UsageError: there are not two sides.
+    :raises UsageError: a report of more than one bundle a side is wanted.
     :raises BundleError: no bundle of a side can be read.
     """
-    from reports.host_groups import Group, Host, as_rows, groups_of, hosts_of, unlike
-
-    if args.bundles.count(VERSUS) != 1:
-        raise UsageError("give two sides: mmscope compare A… -- B…")
-    middle = args.bundles.index(VERSUS)
-    named = args.bundles[:middle], args.bundles[middle + 1 :]
-    if not all(named):
-        raise UsageError("a side has no bundle: mmscope compare A… -- B…")
     pair = all(len(side) == 1 for side in named)
-    if args.output and not pair:
+    if output and not pair:
         raise UsageError("-o draws one bundle against another; give one on each side")
     errors: list[str] = []
     sides = [(name, _opened(paths, errors)) for name, paths in zip("AB", named, strict=True)]
@@ -81,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     hosts = hosts_of(sides)
     words = unlike(hosts)
     groups = groups_of(hosts)
-    if args.format == "table":
+    if form == "table":
         tables: Tables = [
             ("groups", "A against B", *_groups(groups)),
             ("hosts", "Hosts", *_hosts(hosts)),
@@ -92,8 +55,8 @@ def run(args: argparse.Namespace) -> int:
             ("hosts", "Hosts", columns(Host), as_rows(Host, hosts)),
         ]
     if pair:
-        tables += _changes(sides[0][1][0], sides[1][1][0], words, args.output)
-    _print(tables, words, args.format)
+        tables += _changes(sides[0][1][0], sides[1][1][0], words, output)
+    _print(tables, words, form)
     return 1 if errors else 0
 
 
@@ -110,17 +73,11 @@ def _opened(paths: Sequence[str], errors: list[str]) -> list[Bundle]:
 
 def _changes(before: Bundle, after: Bundle, words: list[str], output: Path | None) -> Tables:
     """What changed most between two bundles, as a table; and the report, if it is wanted."""
-    from reports.comparison import compare
-    from reports.comparison_view import view
-    from reports.findings import evaluate
-
     verdicts = evaluate(before), evaluate(after)
     comparison = compare(before, after, verdicts, draw=output is not None)
     shown = view(comparison)
     words[:0] = [shown.sentence, *comparison.relation.words]
     if output is not None:
-        from reports.report import render, write
-
         write(render(after, verdicts[1], comparison), output)
         words.append(f"{output}: {output.stat().st_size:,} bytes")
     findings = [
