@@ -24,7 +24,7 @@ from rows import Column
 
 from reports import display, profiles
 from reports.bundle import Bundle, BundleError, Table
-from reports.findings import SEVERITIES, Finding, Verdict
+from reports.findings import Finding, Verdict, severity_rank
 from reports.flame_graph import FlameGraph, differential, fold
 from reports.owner_pictures import NO_STACK
 from reports.profile_pictures import without_comm
@@ -356,7 +356,7 @@ def compare_findings(
             else:
                 changes.append(FindingChange(_finding_change(was, now), was, now))
     changes.sort(
-        key=lambda item: (CHANGES.index(item.change), SEVERITIES.index(item.finding.severity))
+        key=lambda item: (CHANGES.index(item.change), severity_rank(item.finding.severity))
     )
     return changes, (lost, only)
 
@@ -364,7 +364,7 @@ def compare_findings(
 def _finding_change(was: Finding | None, now: Finding | None) -> str:
     if was is None or now is None:
         return "gone" if now is None else "new"
-    steps = SEVERITIES.index(was.severity) - SEVERITIES.index(now.severity)
+    steps = severity_rank(was.severity) - severity_rank(now.severity)
     if steps:
         return "worse" if steps > 0 else "better"
     if was.badness is None or now.badness is None:

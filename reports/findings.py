@@ -112,6 +112,11 @@ def load_questions(folder: Path = FINDINGS) -> list[Question]:
     return questions
 
 
+def severity_rank(severity: str) -> int:
+    """The worst first; what is no severity of ours last."""
+    return SEVERITIES.index(severity) if severity in SEVERITIES else len(SEVERITIES)
+
+
 def known(words: Callable[..., str]) -> Callable[..., str]:
     """A filter that says ``unknown`` for a value that there is not."""
     return lambda value, *rest: "unknown" if None in (value, *rest) else words(value, *rest)

@@ -51,7 +51,7 @@ from reports import counters as vm_counters
 from reports.bundle import IDENTIFIER, Bundle, BundleError, Section, Table
 from reports.cells import Cell, cell, is_name
 from reports.comparison import Comparison
-from reports.findings import SEVERITIES, Finding, Verdict
+from reports.findings import SEVERITIES, Finding, Verdict, severity_rank
 from reports.watermarks import watermarks
 
 TEMPLATES = Path(__file__).resolve().parent.parent / "templates"
@@ -459,7 +459,7 @@ def sentence(verdict: Verdict, host: str, sections: list[Section]) -> str:
     unchecked = len(verdict.not_checked)
     if parts:
         listed = " and ".join(part for part in (", ".join(parts[:-1]), parts[-1]) if part)
-        worst = min(verdict.found, key=lambda finding: _severity_rank(finding.severity))
+        worst = min(verdict.found, key=lambda finding: severity_rank(finding.severity))
         said = f"{listed} on {host}; worst: {display.prose(worst.title).rstrip('.')}."
     elif unchecked and not verdict.clear:
         said = f"Nothing could be checked on {host}."
@@ -472,10 +472,6 @@ def sentence(verdict: Verdict, host: str, sections: list[Section]) -> str:
     if failed:
         said += f" The reading is incomplete: {', '.join(failed)}."
     return said
-
-
-def _severity_rank(severity: str) -> int:
-    return SEVERITIES.index(severity) if severity in SEVERITIES else len(SEVERITIES)
 
 
 def _host(bundle: Bundle) -> str:
@@ -659,7 +655,7 @@ def _finding_views(
 ) -> Iterator[FindingView]:
     taken: set[str] = set()
     numbers: dict[str, int] = {}
-    for finding in sorted(verdict.found, key=lambda finding: _severity_rank(finding.severity)):
+    for finding in sorted(verdict.found, key=lambda finding: severity_rank(finding.severity)):
         numbers[finding.id] = numbers.get(finding.id, 0) + 1
         yield FindingView(
             anchor=_anchor("finding", f"{finding.id}-{numbers[finding.id]}", taken),
