@@ -172,5 +172,5 @@ def _amount(value: int | float | str | None, unit: str) -> str | None:
         return ("-" if value < 0 else "") + display.percent(abs(value))
     if unit == "s":
         return display.duration(value)
-    number = display.count(round(value) if abs(value) >= 100 or value == int(value) else value)
+    number = display.count(round(value) if abs(value) >= 1000 or value == int(value) else value)
     return f"{number}/min" if unit.endswith("/min") else number
