@@ -86,7 +86,7 @@ def _changes(before: Bundle, after: Bundle, words: list[str], output: Path | Non
     ]
     tops = [[top.table.name, top.what, top.before, top.after, top.difference] for top in shown.tops]
     return [
-        ("findings", "Findings", _texts("change", "severity", "title"), findings),
+        ("findings", "Findings that changed", _texts("change", "severity", "title"), findings),
         (
             "changes",
             "What changed most",
@@ -102,6 +102,8 @@ def _print(tables: Tables, words: list[str], form: str) -> None:
         # A program reads the tables alone.
         print(visible(display.prose(text)), file=sys.stdout if form == "table" else sys.stderr)
     for position, (name, title, described, rows) in enumerate(tables):
+        if form == "table" and not rows:
+            continue
         if form == "json":
             print("," if position else "{", f"{json.dumps(name)}:", end=" ")
         elif position or form == "table":

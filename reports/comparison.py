@@ -158,6 +158,7 @@ class TableChanges:
     summed: bool  # rows of the same name are added up
     changes: list[Change]  # those that differ most
     counts: dict[str, int]  # new, gone, grew, shrank, changed, same
+    totals: tuple[Any, Any] | None  # of the measure, where amounts of memory add up
     notes: list[str]
 
     @property
@@ -499,6 +500,7 @@ def _joined(
         summed,
         _changes(connection, what, compared),
         {change: counted.get(change, 0) for change in ORDER},
+        _totals(connection, measure),
         notes,
     )
 
@@ -576,6 +578,20 @@ def _query(
                 else 'same' end as "#change"
         from old_side as o full join new_side as n on {on}
     """
+
+
+def _totals(
+    connection: duckdb.DuckDBPyConnection, measure: Column | None
+) -> tuple[Any, Any] | None:
+    """Both sums of the measure; unknown where a part is."""
+    if measure is None or measure.unit not in ("bytes", "pages", "blocks"):
+        return None
+    found = connection.execute("""
+        select sum("#before"), sum("#after") from joined
+        having bool_and("#change" = 'new' or "#before" is not null)
+            and bool_and("#change" = 'gone' or "#after" is not null)
+    """).fetchone()
+    return (found[0] or 0, found[1] or 0) if found else None
 
 
 def _changes(

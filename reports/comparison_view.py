@@ -47,6 +47,7 @@ class TableView:
     changes: TableChanges
     rows: list[Row]
     summary: str
+    totals: str  # all rows together, empty if they do not add up
     others: bool  # whether any row differs in other columns
 
 
@@ -118,39 +119,46 @@ def rows_said(comparison: Comparison) -> str:
 
 
 def top(table: TableChanges, change: Change, page_size: int | None) -> Top:
-    in_pages = table.measure is not None and table.measure.unit == "pages"
-
-    def alone(shown: Cell, value: object) -> str:
-        # Beside amounts of other tables, pages say their size.
-        return shown.title if in_pages and value is not None and shown.title else shown.text
-
     before, after = amounts(table, change, page_size)
     differs = difference(change.difference, table.measure, page_size)
     return Top(
         table,
         name_of(table.what, change.what),
-        alone(before, change.before),
-        alone(after, change.after),
-        alone(differs, change.difference),
+        alone(before, table.measure, change.before),
+        alone(after, table.measure, change.after),
+        alone(differs, table.measure, change.difference),
     )
+
+
+def alone(shown: Cell, column: Column | None, value: object) -> str:
+    """An amount in running text or beside those of other tables, where pages say their size."""
+    in_pages = column is not None and column.unit == "pages" and value is not None
+    return shown.title if in_pages and shown.title else shown.text
 
 
 def table_view(table: TableChanges, page_size: int | None) -> TableView:
     rows = []
     for change in table.changes:
-        before, after = amounts(table, change, page_size)
+        was, now = amounts(table, change, page_size)
         rows.append(
             Row(
                 change.change,
                 [cell(v, c, page_size) for v, c in zip(change.what, table.what, strict=True)],
-                before,
-                after,
+                was,
+                now,
                 difference(change.difference, table.measure, page_size),
                 others(change, page_size),
             )
         )
     said = [f"{number:,} {change}" for change, number in table.counts.items() if number]
-    return TableView(table, rows, ", ".join(said), any(row.others for row in rows))
+    totals = ""
+    if table.totals is not None and table.measure is not None:
+        before, after = (
+            alone(cell(total, table.measure, page_size), table.measure, total)
+            for total in table.totals
+        )
+        totals = f"{before} → {after}"
+    return TableView(table, rows, ", ".join(said), totals, any(row.others for row in rows))
 
 
 def amounts(table: TableChanges, change: Change, page_size: int | None) -> tuple[Cell, Cell]:

@@ -82,7 +82,7 @@ class Group:
     b_high: float | None = column()
     b_all: float | None = column()
     difference: float | None = column(help="median of B less median of A")
-    apart: bool | None = column(help="no host of one side lies within the range of the other")
+    apart: bool | None = column(help="the ranges do not touch; of one host there is none")
 
 
 # Of a share of attempts, what it is a share of: the share of all hosts is weighted by it.
@@ -243,7 +243,8 @@ def _group(measure: Column, hosts: Sequence[Host]) -> Group:
         *_spread(b),
         b_all,
         statistics.median(b) - statistics.median(a) if both else None,
-        (max(a) < min(b) or max(b) < min(a)) if both else None,
+        # Of single hosts it would only say that they differ.
+        (max(a) < min(b) or max(b) < min(a)) if len(a) > 1 and len(b) > 1 else None,
     )
 
 

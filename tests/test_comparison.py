@@ -198,6 +198,14 @@ class TestRows:
         (change,) = table(held(before, after), "oddities").changes
         assert change.difference == 2 * most
 
+    def test_add_up_where_all_are_known(self, make: Make) -> None:
+        before, after = make(oddities(("a", 1), ("b", 2))), make(oddities(("b", 5)), **LATER)
+        assert table(held(before, after), "oddities").totals == (3, 5)
+        rows = made.slab_stacks()  # of the last, bytes are unknown
+        slabs = {"slab_owner_stacks": ("Slab", type(rows[0]), rows, "slab_owner")}
+        found = table(held(make(slabs), make(slabs, **LATER)), "slab_owner_stacks")
+        assert found.totals is None
+
     def test_a_pid_with_another_name_is_another_process(self, make: Make) -> None:
         rows = made.page_table_rows()
         other = dataclasses.replace(rows[0], comm="another")

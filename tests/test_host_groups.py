@@ -140,9 +140,15 @@ class TestGroups:
 
     def test_ranges_that_touch_are_not_apart(self, tmp_path: Path) -> None:
         rows = hosts_of(
-            [("A", [host(tmp_path, "a"), host(tmp_path, "b")]), ("B", [host(tmp_path, "c")])]
+            [(side, [host(tmp_path, side + name) for name in "ab"]) for side in ("A", "B")]
         )
         assert group(rows, "highatomic_pageblocks").apart is False
+
+    def test_of_one_host_there_is_no_range(self, tmp_path: Path) -> None:
+        rows = hosts_of(
+            [("A", [host(tmp_path, "a")]), ("B", [host(tmp_path, "b"), host(tmp_path, "c")])]
+        )
+        assert group(rows, "highatomic_pageblocks").apart is None
 
     def test_say_what_else_differs(self, tmp_path: Path) -> None:
         rows = hosts_of([("A", [host(tmp_path, "a")]), ("B", [host(tmp_path / "b", "a")])])
