@@ -56,6 +56,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if words[:1] == ["record"]:
         # Whatever follows -- is somebody else's command line.
         return record_command.main(words[1:])
+    if words[:1] == ["compare"]:
+        # argparse would swallow it. No argument can hold a NUL.
+        words = [VERSUS if word == "--" else word for word in words]
     parser = build_parser()
     args = parser.parse_args(words)
     try:
@@ -186,6 +189,32 @@ def build_parser() -> argparse.ArgumentParser:
     sub.add_argument(
         "-o", "--output", type=Path, default=Path("report.html"), help="default: report.html"
     )
+    sub.add_argument(
+        "--baseline",
+        type=Path,
+        metavar="BUNDLE",
+        help="say what changed against this one: the machine before, or another machine",
+    )
+
+    sub = command(
+        "compare",
+        run_compare,
+        "hold bundles against others: mmscope compare A… -- B…",
+        "Hold bundles against others. With several on a side, each is a host of a group, and the "
+        "medians and ranges of both groups are shown; several readings of one boot of a host are "
+        "taken together, and its counters over the time between them. With one on each side, what "
+        "changed most follows.",
+    )
+    sub.usage = "mmscope compare [-h] [-v] [--format FORMAT] [-o FILE] BUNDLE… -- BUNDLE…"
+    sub.add_argument("bundles", nargs="+", metavar="BUNDLE", help="A's bundles, --, B's bundles")
+    sub.add_argument("--format", choices=FORMATS, default="table", help="default: table")
+    sub.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="also draw B's report with A as its baseline; of one bundle a side",
+    )
 
     command(
         "record",
@@ -201,6 +230,8 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
+# What stands for -- between the two sides of a comparison.
+VERSUS = "\0"
 # Of folded stacks, which are no table.
 STACK_FORMATS = ("folded", "speedscope")
 SECTION_HELP = f"sections: {', '.join(SECTIONS)}"
@@ -494,13 +525,30 @@ def run_findings(args: argparse.Namespace) -> int:
 
 
 def run_report(args: argparse.Namespace) -> int:
+    from reports.comparison import compare
     from reports.findings import evaluate
     from reports.report import render, write
 
     bundle = Bundle(args.bundle)
-    write(render(bundle, evaluate(bundle)), args.output)
+    verdict, comparison = evaluate(bundle), None
+    if args.baseline is not None:
+        baseline = Bundle(args.baseline)
+        comparison = compare(baseline, bundle, (evaluate(baseline), verdict), draw=True)
+    write(render(bundle, verdict, comparison), args.output)
     print(f"{args.output}: {args.output.stat().st_size:,} bytes")
     return DONE
+
+
+def run_compare(args: argparse.Namespace) -> int:
+    from reports.compare_command import run
+
+    if args.bundles.count(VERSUS) != 1:
+        raise UsageError("give two sides: mmscope compare A… -- B…")
+    middle = args.bundles.index(VERSUS)
+    sides = args.bundles[:middle], args.bundles[middle + 1 :]
+    if not all(sides):
+        raise UsageError("a side has no bundle: mmscope compare A… -- B…")
+    return run(sides, args.format, args.output)
 
 
 def run_doctor(args: argparse.Namespace) -> int:

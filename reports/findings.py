@@ -45,6 +45,9 @@ class Finding:
     next: tuple[str, ...]  # what to do, in order
     links: tuple[Link, ...]
     section: str  # where the evidence is
+    # What it is about and how bad it is, so that the same finding of two bundles can be compared.
+    subject: tuple[tuple[str, Any], ...] = ()
+    badness: float | None = None
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,8 @@ class Question:
     why: str
     next: tuple[str, ...]
     links: tuple[Link, ...]
+    worse: str  # an expression over the row: the higher, the worse
+    subject: tuple[str, ...] = ()  # columns of the row that tell one thing found from another
     # Tables that only add to the words, with the columns used: empty where a bundle lacks them.
     optional: dict[str, list[str]] = field(default_factory=dict)
 
@@ -97,6 +102,7 @@ def load_questions(folder: Path = FINDINGS) -> list[Question]:
             data = tomllib.loads(path.read_text(encoding="utf-8"))
             links = tuple(Link(**link) for link in data.pop("links", []))
             data |= {"needs": tuple(data["needs"]), "next": tuple(data["next"])}
+            data["subject"] = tuple(data.get("subject", ()))
             question = Question(id=path.stem, links=links, **data)
         except (tomllib.TOMLDecodeError, KeyError, TypeError) as error:
             raise ValueError(f"{path.name}: {error}") from error
@@ -104,6 +110,11 @@ def load_questions(folder: Path = FINDINGS) -> list[Question]:
             raise ValueError(f"{path.name}: severity {question.severity!r} is none of {SEVERITIES}")
         questions.append(question)
     return questions
+
+
+def severity_rank(severity: str) -> int:
+    """The worst first; what is no severity of ours last."""
+    return SEVERITIES.index(severity) if severity in SEVERITIES else len(SEVERITIES)
 
 
 def known(words: Callable[..., str]) -> Callable[..., str]:
@@ -203,6 +214,7 @@ def _finding(environment: jinja2.Environment, question: Question, row: dict[str,
         return " ".join(environment.from_string(text).render(row).split())
 
     severity = row.get("severity", question.severity)
+    badness = environment.compile_expression(question.worse)(row)
     return Finding(
         question.id,
         severity if severity in SEVERITIES else question.severity,
@@ -212,4 +224,6 @@ def _finding(environment: jinja2.Environment, question: Question, row: dict[str,
         tuple(words(step) for step in question.next),
         question.links,
         question.section,
+        tuple((name, row[name]) for name in question.subject),
+        float(badness) if badness is not None else None,
     )

@@ -215,8 +215,8 @@ def _drawn(
         other = next((o for o in others if o["event"] == event and o["unit"] == unit), None)
         if other is not None and (old := _stacks(tables, other)):
             after, before = flame_graph.differential(
-                list(_without_comm(old)),
-                list(_without_comm(found)),
+                list(without_comm(old)),
+                list(without_comm(found)),
                 unit=unit,
                 describe=f"Differential flame graph: {what}, against {other['profile']}",
                 frames=MAX_FRAMES,
@@ -271,7 +271,7 @@ def _from_roots(found: Stacks, roots: Iterable[str]) -> Iterator[tuple[str, int]
                 break
 
 
-def _without_comm(found: Stacks) -> Iterator[tuple[str, int]]:
+def without_comm(found: Stacks) -> Iterator[tuple[str, int]]:
     """Programs that are compared may bear different names."""
     for stack, value in found:
         yield stack.partition(";")[2] or stack, value

@@ -36,6 +36,7 @@ from rows import Column
 from reports import (
     __version__,
     charts,
+    comparison_view,
     display,
     free_heatmap,
     owner_pictures,
@@ -48,7 +49,9 @@ from reports import (
 )
 from reports import counters as vm_counters
 from reports.bundle import IDENTIFIER, Bundle, BundleError, Section, Table
-from reports.findings import SEVERITIES, Finding, Verdict
+from reports.cells import Cell, cell, is_name
+from reports.comparison import Comparison
+from reports.findings import SEVERITIES, Finding, Verdict, severity_rank
 from reports.watermarks import watermarks
 
 TEMPLATES = Path(__file__).resolve().parent.parent / "templates"
@@ -58,8 +61,6 @@ MAX_ROWS = 500
 MAX_STACK_ROWS = 150
 # What pictures are drawn from is held in memory; a table beyond this is damage, or not for drawing.
 MAX_PICTURE_ROWS = 2_000_000
-# Names of things, though they are numbers: no thousands separators.
-NAMES = {"node", "cpu", "order", "pid", "tgid", "handle"}
 SOURCES = {
     "live": "live kernel",
     "vmcore": "vmcore",
@@ -106,15 +107,6 @@ NOUNS = {
 # What a picture of a stranger's table may fail with.
 EXPECTED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, TemplateError)
 STATUSES = ("ok", "partial", "absent", "failed")
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One value of a table as it is shown."""
-
-    text: str
-    title: str = ""
-    sort: int | float | None = None  # where the text does not tell the number
 
 
 @dataclass(frozen=True)
@@ -373,8 +365,12 @@ AGREES = {
 }
 
 
-def render(bundle: Bundle, verdict: Verdict) -> str:
-    """The report of one bundle, as the text of one HTML file."""
+def render(bundle: Bundle, verdict: Verdict, comparison: Comparison | None = None) -> str:
+    """
+    The report of one bundle, as the text of one HTML file.
+
+    :param comparison: with a baseline; of this bundle and this verdict.
+    """
     page_size = display.plain_int(bundle.target.get("page_size"))
     if page_size is not None and not 0 < page_size < 1 << 40:
         page_size = None
@@ -404,6 +400,10 @@ def render(bundle: Bundle, verdict: Verdict) -> str:
         verdict=verdict,
         sections=sections,
         severities=SEVERITIES,
+        versus=comparison_view.view(comparison) if comparison else None,
+        anchor_of=lambda finding: next(
+            (view.anchor for view in findings if view.finding is finding), ""
+        ),
         style=Markup(style),  # our own files, not the bundle's
         script=Markup(script),
         policy=_policy(style, script),
@@ -459,7 +459,7 @@ def sentence(verdict: Verdict, host: str, sections: list[Section]) -> str:
     unchecked = len(verdict.not_checked)
     if parts:
         listed = " and ".join(part for part in (", ".join(parts[:-1]), parts[-1]) if part)
-        worst = min(verdict.found, key=lambda finding: _severity_rank(finding.severity))
+        worst = min(verdict.found, key=lambda finding: severity_rank(finding.severity))
         said = f"{listed} on {host}; worst: {display.prose(worst.title).rstrip('.')}."
     elif unchecked and not verdict.clear:
         said = f"Nothing could be checked on {host}."
@@ -472,10 +472,6 @@ def sentence(verdict: Verdict, host: str, sections: list[Section]) -> str:
     if failed:
         said += f" The reading is incomplete: {', '.join(failed)}."
     return said
-
-
-def _severity_rank(severity: str) -> int:
-    return SEVERITIES.index(severity) if severity in SEVERITIES else len(SEVERITIES)
 
 
 def _host(bundle: Bundle) -> str:
@@ -648,35 +644,10 @@ def _table(bundle: Bundle, table: Table, page_size: int | None, known: Tables) -
         for row in known[table.name] if table.name in known else bundle.rows(table.name):
             total += 1
             if total <= most:
-                rows.append([_cell(row[c.name], c, page_size) for c in table.columns])
+                rows.append([cell(row[c.name], c, page_size) for c in table.columns])
     except BundleError as caught:
         error = _blame(bundle, caught)
     return TableView(table.name, table.title, table.columns, rows, total, error)
-
-
-def _cell(value: object, column: Column, page_size: int | None) -> Cell:
-    if value is None:
-        return Cell("", "not known")
-    if isinstance(value, bool):
-        return Cell("yes" if value else "no")
-    if isinstance(value, int) and is_name(column):
-        return Cell(f"{value:#x}" if column.name.endswith("pfn") else str(value), sort=value)
-    if isinstance(value, int) and column.unit == "bytes":
-        return Cell(display.size(value), f"{value:,} bytes", value)
-    if isinstance(value, int) and column.unit == "pages" and page_size is not None:
-        return Cell(f"{value:,}", display.size(value * page_size))
-    if isinstance(value, int | float):
-        return Cell(display.count(value))
-    if column.name == "stack":
-        return Cell(display.cut(owner_pictures.leaf_first(str(value))))
-    return Cell(display.cut(str(value)))
-
-
-def is_name(column: Column) -> bool:
-    """Whether a number is something's name (a CPU, a page frame) and not an amount."""
-    if column.unit or column.type != "integer":
-        return False
-    return column.key or column.name in NAMES or column.name.endswith("pfn")
 
 
 def _finding_views(
@@ -684,7 +655,7 @@ def _finding_views(
 ) -> Iterator[FindingView]:
     taken: set[str] = set()
     numbers: dict[str, int] = {}
-    for finding in sorted(verdict.found, key=lambda finding: _severity_rank(finding.severity)):
+    for finding in sorted(verdict.found, key=lambda finding: severity_rank(finding.severity)):
         numbers[finding.id] = numbers.get(finding.id, 0) + 1
         yield FindingView(
             anchor=_anchor("finding", f"{finding.id}-{numbers[finding.id]}", taken),
@@ -751,6 +722,7 @@ def _environment(page_size: int | None, uptime: str) -> Environment:
         size=display.size,
         prose=display.prose,
         pages=lambda value: display.pages(value, page_size),
+        capitalize_first=lambda text: text[:1].upper() + text[1:],
         compact=lambda value: display.compact(value, page_size),
     )
     environment.globals.update(

@@ -7,6 +7,7 @@ locked: no file, no network, no extension, whatever a query says. ``target`` is 
 """
 
 import re
+from collections.abc import Container
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,15 +51,46 @@ class Database:
         return True
 
 
-def open_database(bundle: Bundle) -> Database:
+def open_database(bundle: Bundle, only: Container[str] | None = None) -> Database:
     """
     Load a bundle. A table that is damaged, or named as one of ours, is left out, and the reason
     kept.
+
+    :param only: the tables that are wanted; None: all of them.
     """
     connection = duckdb.connect(":memory:")
+    missing = load_tables(connection, bundle, "main", only)
+    _create_target(connection, bundle.target)
+    lock(connection)
+    for name, _, statement in views():
+        try:
+            connection.execute(statement)
+        except duckdb.Error as error:
+            missing[name] = str(error).splitlines()[0]
+    return Database(connection, missing)
+
+
+def lock(connection: duckdb.DuckDBPyConnection) -> None:
+    """No file, no network and no extension from here on, whatever a query says."""
+    connection.execute("set enable_external_access = false; set lock_configuration = true")
+
+
+def load_tables(
+    connection: duckdb.DuckDBPyConnection,
+    bundle: Bundle,
+    schema: str,
+    only: Container[str] | None = None,
+) -> dict[str, str]:
+    """
+    Load a bundle's tables into a schema that is there; returns which were left out, and why.
+
+    :param schema: one of our own names.
+    """
     missing = {}
     ours = {"target", *(name for name, _, _ in views())}
     for table in bundle.tables.values():
+        if only is not None and table.name not in only:
+            continue
         if table.name in ours:
             missing[f"table {table.name}"] = "its name is that of a view"
             continue
@@ -68,8 +100,9 @@ def open_database(bundle: Bundle) -> Database:
             rows = sum(1 for _ in bundle.rows(table.name))
             # Names were checked to be identifiers when the bundle was opened.
             connection.execute(
-                f'create table "{table.name}" as select * from read_csv($path, header = true, '
-                "delim = ',', quote = '\"', escape = '\"', nullstr = '', auto_detect = false, "
+                f'create table {schema}."{table.name}" as select * from read_csv($path, '
+                "header = true, delim = ',', quote = '\"', escape = '\"', nullstr = '', "
+                "auto_detect = false, "
                 "columns = $columns, strict_mode = true, force_not_null = $required)",
                 {
                     "path": str(bundle.plain_path(table)),
@@ -77,25 +110,17 @@ def open_database(bundle: Bundle) -> Database:
                     "required": [c.name for c in table.columns if not c.nullable],
                 },
             )
-            (loaded,) = connection.execute(f'select count(*) from "{table.name}"').fetchone() or (
-                0,
-            )
+            count = f'select count(*) from {schema}."{table.name}"'
+            (loaded,) = connection.execute(count).fetchone() or (0,)
             if loaded != rows:
-                connection.execute(f'drop table "{table.name}"')
+                connection.execute(f'drop table {schema}."{table.name}"')
                 missing[table.name] = f"{table.path}: damaged: {rows} rows, or {loaded}"
         except (duckdb.Error, BundleError) as error:
             missing[table.name] = str(error).splitlines()[0]
     for section in bundle.sections:
         if section.status in ("absent", "failed"):
             missing[f"section {section.section}"] = section.message or section.status
-    _create_target(connection, bundle.target)
-    connection.execute("set enable_external_access = false; set lock_configuration = true")
-    for name, _, statement in views():
-        try:
-            connection.execute(statement)
-        except duckdb.Error as error:
-            missing[name] = str(error).splitlines()[0]
-    return Database(connection, missing)
+    return missing
 
 
 def _create_target(connection: duckdb.DuckDBPyConnection, target: dict[str, Cell]) -> None:

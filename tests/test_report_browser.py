@@ -10,14 +10,17 @@ import functools
 import re
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib.resources import files as resources
 from pathlib import Path
 
 import pytest
 import report_bundle as made
 from playwright.sync_api import Browser, Locator, Page, sync_playwright
+from rows import columns
 from test_report import NOTHING, elements, parse, texts
 
+from reports.comparison import compare
 from reports.report import render, write
 
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
@@ -25,6 +28,7 @@ AXE = resources("axe_playwright_python") / "axe.min.js"
 WIDE = (1280, 800)
 NARROW = (360, 740)
 SCHEMES = ("light", "dark")
+LATER = {"captured_at": "2026-11-20T03:05:05+00:00", "uptime_seconds": 273_905.5}
 # What is folded away: the beginning of each.
 FOLDED = """
 () => [...document.querySelectorAll('details')].flatMap(
@@ -46,6 +50,21 @@ def browser() -> Iterator[Browser]:
         running.close()
 
 
+def changed(contents: dict[str, made.Table]) -> dict[str, made.Table]:
+    """A minute later: every table has a row less, and half as much again in the others."""
+    result = {}
+    for name, (title, row_type, rows, section) in contents.items():
+        numbers = [
+            c.name for c in columns(row_type) if c.type == "integer" and not c.key and c.unit
+        ]
+        more = [
+            replace(row, **{n: v + v // 2 for n in numbers if (v := getattr(row, n)) is not None})
+            for row in rows[1:]
+        ]
+        result[name] = title, row_type, more, section
+    return result
+
+
 @pytest.fixture(scope="session")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("reports")
@@ -60,11 +79,21 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         sections=made.hostile_sections(),
     )
     empty = made.write_bundle(folder / "empty", {}, target={}, sections=[])
+    later = made.write_bundle(folder / "later", changed(contents), target=made.TARGET | LATER)
+    grown = compare(machine, later, (made.verdict(), NOTHING), draw=True)
+    # Of one boot, as a stranger may claim; and of another machine.
+    claimed = made.write_bundle(folder / "claimed", made.hostile_tables(), target=made.TARGET)
+    verdicts = made.verdict(), made.hostile_verdict()
+    joined = compare(machine, claimed, verdicts, draw=True)
+    strange = compare(machine, hostile, verdicts, draw=True)
     written = {}
     for name, html in (
         ("machine", render(machine, made.verdict())),
         ("hostile", render(hostile, made.hostile_verdict())),
         ("empty", render(empty, NOTHING)),
+        ("compared", render(later, NOTHING, grown)),
+        ("compared, one boot", render(claimed, made.hostile_verdict(), joined)),
+        ("compared, hostile", render(hostile, made.hostile_verdict(), strange)),
     ):
         written[name] = folder / f"{name}.html"
         write(html, written[name])
@@ -110,7 +139,7 @@ def opening(browser: Browser) -> Iterator[functools.partial[Opened]]:
         context.close()
 
 
-PAGES = ("machine", "hostile", "empty")
+PAGES = ("machine", "hostile", "empty", "compared", "compared, one boot", "compared, hostile")
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -180,6 +209,24 @@ class TestFirstScreen:
         # Nothing covers where the link led to.
         if size == NARROW:
             assert heading["y"] >= box["height"]
+
+
+class TestComparison:
+    @pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
+    def test_what_changed_most_is_on_the_first_screen(
+        self, opening: functools.partial[Opened], files: dict[str, Path], size: tuple[int, int]
+    ) -> None:
+        page = opening(files["compared"], size).page
+        box = page.locator(".versus").bounding_box()
+        assert box is not None
+        assert box["y"] + box["height"] <= size[1]
+
+    def test_links_from_what_changed_to_its_table(
+        self, opening: functools.partial[Opened], files: dict[str, Path]
+    ) -> None:
+        page = opening(files["compared"]).page
+        page.locator("#comparison a[href='#compared-page_tables']").first.click()
+        assert page.locator("#compared-page_tables table").is_visible()
 
 
 class TestFreeLists:

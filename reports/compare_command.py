@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""``mmscope compare``: two bundles, or two groups of hosts, held against each other."""
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hostile_text import visible
+from rows import Column, columns
+from terminal import print_rows
+
+from reports import display
+from reports.bundle import Bundle, BundleError
+from reports.comparison import compare
+from reports.comparison_view import view
+from reports.findings import evaluate
+from reports.host_groups import Group, Host, as_rows, groups_of, hosts_of, unlike
+from reports.page_owner_command import UsageError
+from reports.report import render, write
+
+# Name, title, columns and rows of each.
+Tables = list[tuple[str, str, list[Column], list[list[Any]]]]
+
+
+def run(named: tuple[Sequence[str], Sequence[str]], form: str, output: Path | None) -> int:
+    """
+    Compare the bundles of two sides; returns the exit code.
+
+    :raises UsageError: a report of more than one bundle a side is wanted.
+    :raises BundleError: no bundle of a side can be read.
+    """
+    pair = all(len(side) == 1 for side in named)
+    if output and not pair:
+        raise UsageError("-o draws one bundle against another; give one on each side")
+    errors: list[str] = []
+    sides = [(name, _opened(paths, errors)) for name, paths in zip("AB", named, strict=True)]
+    for error in errors:
+        print(f"mmscope: {visible(error)}", file=sys.stderr)
+    for name, bundles in sides:
+        if not bundles:
+            raise BundleError(f"side {name}: no bundle of it can be read")
+    hosts = hosts_of(sides)
+    words = unlike(hosts)
+    groups = groups_of(hosts)
+    if form == "table":
+        tables: Tables = [
+            ("groups", "A against B", *_groups(groups)),
+            ("hosts", "Hosts", *_hosts(hosts)),
+        ]
+    else:
+        tables = [
+            ("groups", "A against B", columns(Group), as_rows(Group, groups)),
+            ("hosts", "Hosts", columns(Host), as_rows(Host, hosts)),
+        ]
+    if pair:
+        tables += _changes(sides[0][1][0], sides[1][1][0], words, output)
+    _print(tables, words, form)
+    return 1 if errors else 0
+
+
+def _opened(paths: Sequence[str], errors: list[str]) -> list[Bundle]:
+    """The bundles that can be opened."""
+    bundles = []
+    for path in paths:
+        try:
+            bundles.append(Bundle(Path(path)))
+        except BundleError as error:
+            errors.append(str(error))
+    return bundles
+
+
+def _changes(before: Bundle, after: Bundle, words: list[str], output: Path | None) -> Tables:
+    """What changed most between two bundles, as a table; and the report, if it is wanted."""
+    verdicts = evaluate(before), evaluate(after)
+    comparison = compare(before, after, verdicts, draw=output is not None)
+    shown = view(comparison)
+    words[:0] = [shown.sentence, *comparison.relation.words]
+    if output is not None:
+        write(render(after, verdicts[1], comparison), output)
+        words.append(f"{output}: {output.stat().st_size:,} bytes")
+    findings = [
+        [item.change, item.finding.severity, display.prose(item.finding.title)]
+        for item in shown.findings
+    ]
+    tops = [[top.table.name, top.what, top.before, top.after, top.difference] for top in shown.tops]
+    return [
+        ("findings", "Findings that changed", _texts("change", "severity", "title"), findings),
+        (
+            "changes",
+            "What changed most",
+            _texts("table", "row", *comparison.relation.sides, "difference"),
+            tops,
+        ),
+    ]
+
+
+def _print(tables: Tables, words: list[str], form: str) -> None:
+    """Tables on the terminal; JSON is one object of them, CSV has an empty line between them."""
+    for text in words:
+        # A program reads the tables alone.
+        print(visible(display.prose(text)), file=sys.stdout if form == "table" else sys.stderr)
+    for position, (name, title, described, rows) in enumerate(tables):
+        if form == "table" and not rows:
+            continue
+        if form == "json":
+            print("," if position else "{", f"{json.dumps(name)}:", end=" ")
+        elif position or form == "table":
+            print()
+        print_rows(described, rows, form=form, title=title)
+    if form == "json":
+        print("}")
+
+
+def _groups(rows: list[Group]) -> tuple[list[Column], list[list[Any]]]:
+    """Both sides as they are read: ``310 (309 to 312)``; what no host tells is left out."""
+    told = [row for row in rows if row.a_hosts or row.b_hosts]
+    cells = []
+    for row in told:
+        sides = [
+            _side(row.unit, row.a_hosts, row.a_median, row.a_low, row.a_high, row.a_all),
+            _side(row.unit, row.b_hosts, row.b_median, row.b_low, row.b_high, row.b_all),
+        ]
+        cells.append([row.measure, *sides, _amount(row.difference, row.unit), row.apart])
+    names = ["measure", "A: median (range)", "B: median (range)", "difference", "ranges apart"]
+    apart = Column(names[-1], "boolean", True, "", "", False)
+    return [*_texts(*names[:-1]), apart], [
+        [*row[:-1], None if row[-1] is None else "yes" if row[-1] else "no"] for row in cells
+    ]
+
+
+def _side(
+    unit: str,
+    hosts: int,
+    median: float | None,
+    low: float | None,
+    high: float | None,
+    together: float | None,
+) -> str | None:
+    if median is None:
+        return None
+    if hosts == 1:
+        return _amount(median, unit)
+    words = f"{_amount(median, unit)} ({_amount(low, unit)} to {_amount(high, unit)})"
+    if together is not None:
+        words += f", {hosts} hosts together {_amount(together, unit)}"
+    return words
+
+
+def _hosts(rows: list[Host]) -> tuple[list[Column], list[list[Any]]]:
+    """A line for each host; what none of them tells is left out."""
+    described = [
+        c for c in columns(Host) if any(getattr(host, c.name) is not None for host in rows)
+    ]
+    units = [c.unit or ("share" if c.type == "number" else "") for c in described]
+    return _texts(*(c.name for c in described)), [
+        [_amount(getattr(host, c.name), unit) for c, unit in zip(described, units, strict=True)]
+        for host in rows
+    ]
+
+
+def _texts(*names: str) -> list[Column]:
+    return [Column(name, "string", True, "", "", False) for name in names]
+
+
+def _amount(value: int | float | str | None, unit: str) -> str | None:
+    """A number in the unit that suits it."""
+    if value is None or isinstance(value, str):
+        return value
+    if unit == "bytes":
+        return display.size(round(value))
+    if unit == "share":
+        return ("-" if value < 0 else "") + display.percent(abs(value))
+    if unit == "s":
+        return display.duration(value)
+    number = display.count(round(value) if abs(value) >= 1000 or value == int(value) else value)
+    return f"{number}/min" if unit.endswith("/min") else number

@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Groups of hosts: each number of the table worked out by hand, and the command around it."""
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import report_bundle as made
+from free_lists import FreeBlocks
+from pageblocks import Pageblocks
+from vm_counters import VmCounter
+
+from reports.bundle import Bundle
+from reports.command import main
+from reports.host_groups import Group, Host, groups_of, hosts_of, unlike
+
+
+def host(
+    folder: Path, name: str, *, seconds: int = 0, reserved: int = 3, **counters: int
+) -> Bundle:
+    """A host of one zone, so many seconds after its first reading."""
+    blocks = [
+        FreeBlocks(0, "Normal", 9, "HighAtomic", reserved, reserved << 9),
+        FreeBlocks(0, "Normal", 10, "Movable", 2, 2 << 10),
+        FreeBlocks(0, "Normal", 3, "Movable", 8, 64),
+    ]
+    zone = next(row for row in made.zone_rows(made.free_lists()) if row.zone == "Normal")
+    contents: dict[str, made.Table] = {
+        "zones": ("Zones", type(zone), [zone], "zones"),
+        "free_blocks": ("Free blocks", FreeBlocks, blocks, "free_lists"),
+        "pageblocks": (
+            "Pageblocks",
+            Pageblocks,
+            [Pageblocks(0, "Normal", "HighAtomic", reserved)],
+            "pageblocks",
+        ),
+        "vm_counters": (
+            "Counters",
+            VmCounter,
+            [VmCounter(name, "event", value, 0) for name, value in counters.items()]
+            + [VmCounter("nr_page_table_pages", "node", 10, 0)],
+            "vm_counters",
+        ),
+    }
+    target = made.TARGET | {
+        "hostname": name,
+        "captured_at": f"2026-11-20T03:{4 + seconds // 60:02}:{seconds % 60:02}+00:00",
+        "uptime_seconds": 1000.0 + seconds,
+    }
+    return made.write_bundle(folder / f"{name}-{seconds}", contents, target=target)
+
+
+def thp(good: int, bad: int) -> dict[str, int]:
+    return {"thp_fault_alloc": good, "thp_fault_fallback": bad}
+
+
+def group(hosts: list[Host], measure: str) -> Group:
+    return next(row for row in groups_of(hosts) if row.measure == measure)
+
+
+class TestHosts:
+    def test_state_is_that_of_the_bundle(self, tmp_path: Path) -> None:
+        (row,) = hosts_of([("A", [host(tmp_path, "a", reserved=5)])])
+        assert row.highatomic_pageblocks == 5
+        assert row.highatomic_bytes == 5 * 512 * 4096
+        assert row.highatomic_share == pytest.approx(5 * 512 / (512 * 512 - 64))
+        assert row.thp_blocks_highatomic == 5
+        assert row.thp_blocks_movable == row.thp_blocks_usable == 4  # two of order 10
+        assert row.page_table_bytes == 10 * 4096
+        assert row.slab_bytes is None
+        assert row.missing is None
+
+    def test_with_one_reading_shares_are_since_boot_and_there_are_no_rates(
+        self, tmp_path: Path
+    ) -> None:
+        counted = thp(1, 3) | {"pgscan_kswapd": 6000}
+        (row,) = hosts_of([("A", [host(tmp_path, "a", **counted)])])
+        assert (row.counted, row.seconds) == ("since boot", 1000.0)
+        assert (row.thp_success, row.thp_attempts) == (0.25, 4)
+        assert row.pgscan_kswapd is None
+
+    def test_with_two_both_are_over_the_time_between(self, tmp_path: Path) -> None:
+        readings = [
+            host(tmp_path, "a", seconds=30, **thp(150, 150), pgscan_kswapd=7000),
+            host(tmp_path, "a", **thp(100, 0), pgscan_kswapd=6000),
+        ]
+        (row,) = hosts_of([("A", readings)])
+        assert (row.counted, row.seconds, row.readings) == ("between readings", 30.0, 2)
+        assert (row.thp_success, row.thp_attempts) == (0.25, 200)
+        assert row.pgscan_kswapd == 2000  # a minute
+        assert row.bundle == "a-30"
+
+    def test_one_host_with_one_reading_makes_it_since_boot_for_all(self, tmp_path: Path) -> None:
+        readings = [host(tmp_path, "a", seconds=s, pgscan_kswapd=s) for s in (0, 30)]
+        rows = hosts_of([("A", readings), ("B", [host(tmp_path, "b", pgscan_kswapd=1)])])
+        assert {row.counted for row in rows} == {"since boot"}
+        assert "rates need two readings" in unlike(rows)[-1]
+
+    def test_a_counter_that_fell_is_unknown(self, tmp_path: Path) -> None:
+        readings = [
+            host(tmp_path, "a", pgscan_kswapd=7000),
+            host(tmp_path, "a", seconds=30, pgscan_kswapd=1),
+        ]
+        (row,) = hosts_of([("A", readings)])
+        assert row.pgscan_kswapd is None
+
+    def test_what_a_bundle_lacks_is_unknown_and_named(self, tmp_path: Path) -> None:
+        bundle = host(tmp_path, "a")
+        bundle.tables["zones"].path.write_text("node\nnothing\n")
+        del bundle.tables["pageblocks"]
+        (row,) = hosts_of([("A", [bundle])])
+        assert row.missing == "zones: damaged; pageblocks: not there"
+        assert row.highatomic_share is None
+        assert row.highatomic_pageblocks is None
+        assert row.thp_blocks_highatomic == 3
+
+
+class TestGroups:
+    def hosts(self, tmp_path: Path) -> list[Host]:
+        a = [host(tmp_path, f"a{n}", reserved=300 + n, **thp(n, 100 - n)) for n in (1, 2, 6)]
+        b = [host(tmp_path, f"b{n}", reserved=1, **thp(n, 200 - n)) for n in (100, 150)]
+        return hosts_of([("A", a), ("B", b)])
+
+    def test_have_medians_ranges_and_sums(self, tmp_path: Path) -> None:
+        row = group(self.hosts(tmp_path), "highatomic_pageblocks")
+        assert (row.a_hosts, row.a_median, row.a_low, row.a_high) == (3, 302, 301, 306)
+        assert (row.b_hosts, row.b_median, row.b_low, row.b_high) == (2, 1, 1, 1)
+        assert (row.a_all, row.b_all, row.difference, row.apart) == (909, 2, -301, True)
+
+    def test_weigh_shares_by_attempts(self, tmp_path: Path) -> None:
+        row = group(self.hosts(tmp_path), "thp_success")
+        assert (row.a_median, row.a_all) == (0.02, pytest.approx(9 / 300))
+        assert (row.b_median, row.b_all) == (0.625, pytest.approx(250 / 400))
+
+    def test_do_not_add_up_shares_without_attempts(self, tmp_path: Path) -> None:
+        assert group(self.hosts(tmp_path), "free_share").a_all is None
+
+    def test_ranges_that_touch_are_not_apart(self, tmp_path: Path) -> None:
+        rows = hosts_of(
+            [(side, [host(tmp_path, side + name) for name in "ab"]) for side in ("A", "B")]
+        )
+        assert group(rows, "highatomic_pageblocks").apart is False
+
+    def test_of_one_host_there_is_no_range(self, tmp_path: Path) -> None:
+        rows = hosts_of(
+            [("A", [host(tmp_path, "a")]), ("B", [host(tmp_path, "b"), host(tmp_path, "c")])]
+        )
+        assert group(rows, "highatomic_pageblocks").apart is None
+
+    def test_say_what_else_differs(self, tmp_path: Path) -> None:
+        rows = hosts_of([("A", [host(tmp_path, "a")]), ("B", [host(tmp_path / "b", "a")])])
+        assert "on both sides: a" in unlike(rows)
+
+
+class TestCommand:
+    def run(self, capsys: pytest.CaptureFixture[str], *words: Any) -> tuple[int, str, str]:
+        code = main(["compare", *map(str, words)])
+        told = capsys.readouterr()
+        return code, told.out, told.err
+
+    @pytest.fixture
+    def four(self, tmp_path: Path) -> list[Path]:
+        return [
+            host(tmp_path, name, reserved=reserved, **thp(10, 90)).path
+            for name, reserved in (("a", 309), ("b", 312), ("c", 1), ("d", 1))
+        ]
+
+    def test_prints_the_table_of_a_trial(
+        self, four: list[Path], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        code, out, _ = self.run(capsys, *four[:2], "--", *four[2:])
+        assert code == 0
+        line = next(line for line in out.splitlines() if line.startswith("highatomic_pageblocks"))
+        assert "310.5 (309 to 312)" in line
+        assert line.split()[-1] == "yes"
+        assert "1 (1 to 1), 2 hosts together 2" in line
+
+    def test_writes_csv_and_json_for_programs(
+        self, four: list[Path], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        _, out, err = self.run(capsys, *four[:2], "--", *four[2:], "--format", "csv")
+        groups, hosts = (list(csv.DictReader(io.StringIO(part))) for part in out.split("\n\n"))
+        assert groups[0]["a_median"] == "310.5"
+        assert [row["host"] for row in hosts] == ["a", "b", "c", "d"]
+        assert "since boot" in err
+        _, out, _ = self.run(capsys, *four[:2], "--", *four[2:], "--format", "json")
+        assert json.loads(out)["groups"][0]["a_high"] == 312
+
+    def test_of_a_pair_prints_what_changed_most_and_draws_it(
+        self, four: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        page = tmp_path / "report.html"
+        code, out, _ = self.run(capsys, four[0], "--", four[2], "-o", page)
+        assert code == 0
+        assert "most changed: Free blocks, 0" not in out
+        assert "node 0, zone Normal, order 9, HighAtomic: 618 MiB → 2 MiB (-616 MiB)" in out
+        assert 'id="comparison"' in page.read_text()
+
+    def test_a_bundle_that_is_none_costs_itself(
+        self, four: list[Path], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        code, out, err = self.run(capsys, four[0], "/nowhere", "--", four[1])
+        assert code == 1
+        assert "/nowhere: not a bundle" in err
+        assert "highatomic_pageblocks" in out
+
+    @pytest.mark.parametrize(
+        "words", [["A"], ["A", "--"], ["--", "B"], ["A", "--", "B", "--", "C"]]
+    )
+    def test_needs_two_sides(self, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+        code, _, err = self.run(capsys, *words)
+        assert code == 2
+        assert "mmscope compare A… -- B…" in err
+
+    def test_needs_a_bundle_on_each(
+        self, four: list[Path], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        code, _, err = self.run(capsys, four[0], "--", "/nowhere")
+        assert code == 2
+        assert "side B: no bundle of it can be read" in err
+
+    def test_draws_pairs_only(
+        self, four: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        code, _, err = self.run(capsys, *four[:2], "--", four[2], "-o", tmp_path / "x.html")
+        assert code == 2
+        assert "one on each side" in err
+
+    def test_names_are_data(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        hostile = tmp_path / "a'; drop table x; --\" $path *?"
+        hostile.mkdir()
+        one = host(hostile, "\x1b[31mred", reserved=2).path
+        code, out, _ = self.run(capsys, one, "--", host(tmp_path, "b").path)
+        assert code == 0
+        assert "\x1b" not in out
+        assert "missing" not in out
