@@ -57,6 +57,7 @@ class NotChecked:
     id: str
     title: str
     reason: str
+    section: str = ""  # where its evidence would be
 
 
 @dataclass(frozen=True)
@@ -157,19 +158,19 @@ def ask(database: Database, questions: list[Question]) -> Verdict:
     clear, not_checked = [], []
     for question in questions:
         if reason := _unanswerable(database, question):
-            not_checked.append(NotChecked(question.id, question.about, reason))
+            not_checked.append(NotChecked(question.id, question.about, reason, question.section))
             continue
         try:
             rows = database.rows(_query(database, question))
         except duckdb.Error as error:
             reason = f"the query failed: {str(error).splitlines()[0]}"
-            not_checked.append(NotChecked(question.id, question.about, reason))
+            not_checked.append(NotChecked(question.id, question.about, reason, question.section))
             continue
         try:
             findings = [_finding(environment, question, row) for row in rows]
         except (jinja2.TemplateError, ArithmeticError, TypeError, ValueError) as error:
             reason = f"its words do not fit what was found: {error}"
-            not_checked.append(NotChecked(question.id, question.about, reason))
+            not_checked.append(NotChecked(question.id, question.about, reason, question.section))
             continue
         if not findings:
             clear.append((question.id, question.about))

@@ -456,18 +456,27 @@ def sentence(verdict: Verdict, host: str, sections: list[Section]) -> str:
     others = sum(finding.severity not in SEVERITIES for finding in verdict.found)
     if others:
         parts.append(display.plural(others, "other"))
-    unchecked = len(verdict.not_checked)
+    # What few machines have (page_owner, a recorded profile) is no fault of the reading.
+    status = {section.section: section.status for section in sections}
+    lacking = {
+        item.section: TITLES.get(item.section, item.section)
+        for item in verdict.not_checked
+        if item.section and status.get(item.section, "absent") == "absent"
+    }
+    unchecked = sum(item.section not in lacking for item in verdict.not_checked)
     if parts:
         listed = " and ".join(part for part in (", ".join(parts[:-1]), parts[-1]) if part)
         worst = min(verdict.found, key=lambda finding: severity_rank(finding.severity))
         said = f"{listed} on {host}; worst: {display.prose(worst.title).rstrip('.')}."
-    elif unchecked and not verdict.clear:
+    elif verdict.not_checked and not verdict.clear:
         said = f"Nothing could be checked on {host}."
-        unchecked = 0
+        unchecked, lacking = 0, {}
     else:
         said = f"Nothing found on {host}: {display.plural(len(verdict.clear), 'check')} made."
     if unchecked:
         said += f" {display.plural(unchecked, 'check')} could not be made."
+    if lacking:
+        said += f" Not looked at, for there is no such data: {', '.join(lacking.values())}."
     failed = [section.section for section in sections if section.status in ("partial", "failed")]
     if failed:
         said += f" The reading is incomplete: {', '.join(failed)}."

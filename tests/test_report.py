@@ -321,6 +321,19 @@ def test_the_sentence_says_when_the_reading_is_incomplete() -> None:
     assert sentence(NOTHING, "h", sections).endswith("The reading is incomplete: zones, pcp_lists.")
 
 
+def test_the_sentence_names_what_there_is_no_data_of() -> None:
+    sections = [
+        Section("page_owner", "absent", 0, 0, 0, "x"),
+        Section("zones", "ok", 0, 1, 0, None),
+    ]
+    missed = [NotChecked("id", "title", "reason", name) for name in ("page_owner", "profiles")]
+    verdict = Verdict([], [("a", "A")], [*missed, NotChecked("id", "title", "reason", "zones")])
+    assert sentence(verdict, "h", sections) == (
+        "Nothing found on h: 1 check made. 1 check could not be made. "
+        "Not looked at, for there is no such data: Owners of pages, Profiles."
+    )
+
+
 class TestSections:
     def test_every_table_is_there_with_every_value(self, pages: dict[str, str]) -> None:
         tree = parse(pages["machine"])
