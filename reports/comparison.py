@@ -114,11 +114,12 @@ class Relation:
     """
     What two bundles have to do with each other.
 
-    :ivar same_boot: None where the bundles do not tell; treated as two boots.
+    :ivar same_host: None where the bundles do not tell; so for the boot, which is then treated as
+        two.
     :ivar seconds: from the first to the second, of one boot.
     """
 
-    same_host: bool
+    same_host: bool | None
     same_boot: bool | None
     seconds: float | None
     sides: tuple[str, str]  # what the two are called
@@ -276,16 +277,20 @@ def relation(before: Bundle, after: Bundle) -> Relation:
     """What two bundles have to do with each other, and what follows for the numbers, in words."""
 
     def said(name: str) -> tuple[str, str]:
-        return tuple(str(b.target.get(name) or "unknown") for b in (before, after))  # type: ignore[return-value]
+        values = (bundle.target.get(name) for bundle in (before, after))
+        old, new = (str(value or "unknown") for value in values)
+        return old, new
 
     words = []
     hosts, releases = said("hostname"), said("release")
-    same_host = hosts[0] == hosts[1] != "unknown"
+    same_host = None if "unknown" in hosts else hosts[0] == hosts[1]
     sides = ("before", "after") if same_host else ("baseline", "this")
     taken = captured(before), captured(after)
     seconds = None if None in taken else (taken[1] or 0.0) - (taken[0] or 0.0)
     one = same_boot(before, after)
-    if not same_host:
+    if same_host is None:
+        words.append("The bundles do not tell whether they are of one machine.")
+    elif not same_host:
         words.append(f"Two machines: the baseline is of {hosts[0]}, this is of {hosts[1]}.")
     if releases[0] != releases[1]:
         words.append(f"Two kernels: {releases[0]} in the baseline, {releases[1]} here.")
@@ -293,18 +298,18 @@ def relation(before: Bundle, after: Bundle) -> Relation:
     if one:
         apart = display.duration(abs(seconds or 0.0))
         words.append(f"One boot of {hosts[0]}, read {apart} apart (uptime {uptimes[1]}).")
-        if seconds is not None and seconds < 0:
-            sides = ("baseline", "this")
-            words.append(
-                "The baseline was read later than this; differences are from it to this all the "
-                "same."
-            )
     else:
         known = "Two boots" if one is False else "The bundles do not tell whether this is one boot"
         words.append(
             f"{known} (uptime {uptimes[0]} and {uptimes[1]}). Counters since boot are left out of "
             "the differences, since the difference of two boots' counters is none in time; pids, "
-            "handles and addresses name other things, so that tables are joined by names that last."
+            "handles and addresses name other things, so that tables are joined by names that "
+            "last. Findings on such counters tell of each boot's own time."
+        )
+    if same_host and seconds is not None and seconds < 0:
+        sides = ("baseline", "this")
+        words.append(
+            "The baseline was read later than this; differences are from it to this all the same."
         )
     if before.target.get("page_size") != after.target.get("page_size"):
         words.append(
@@ -655,19 +660,20 @@ def _graphs(before: Bundle, after: Bundle, related: Relation) -> list[Graphs]:
     """
     sizes = {display.plain_int(bundle.target.get("page_size")) for bundle in (before, after)}
     page_size = sizes.pop() if len(sizes) == 1 else None
+    two_hosts = related.same_host is False
     wanted: list[tuple[str, str, str, bool]] = []
     for name, title, unit in (
         ("page_owner_stacks", "Pages by allocation stack", "bytes" if page_size else "pages"),
         ("slab_owner_stacks", "Slab objects by cache and allocation stack", "bytes"),
     ):
         if name in before.tables and name in after.tables:
-            wanted.append((name, title, unit, not related.same_host))
+            wanted.append((name, title, unit, two_hosts))
     for name, folded in after.folded.items():
         other = before.folded.get(name)
         if other and other.unit == folded.unit and f"{name}_stacks" not in before.tables:
             profile = folded.section == profiles.SECTION
             title = f"Profile {name}" if profile else folded.title
-            wanted.append((name, title, folded.unit, profile or not related.same_host))
+            wanted.append((name, title, folded.unit, profile or two_hosts))
     drawn = []
     for name, title, unit, normalise in wanted[:MAX_GRAPHS]:
         try:

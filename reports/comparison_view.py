@@ -48,6 +48,7 @@ class TableView:
     rows: list[Row]
     summary: str
     totals: str  # all rows together, empty if they do not add up
+    amounts: bool  # whether there is one column that before and after are of
     others: bool  # whether any row differs in other columns
 
 
@@ -138,6 +139,9 @@ def alone(shown: Cell, column: Column | None, value: object) -> str:
 
 def table_view(table: TableChanges, page_size: int | None) -> TableView:
     rows = []
+    # Without a measure, the one column that differs takes its place.
+    differing = {column.name for change in table.changes for column, _, _ in change.others}
+    single = table.measure is None and len(differing) == 1
     for change in table.changes:
         was, now = amounts(table, change, page_size)
         rows.append(
@@ -147,7 +151,7 @@ def table_view(table: TableChanges, page_size: int | None) -> TableView:
                 was,
                 now,
                 difference(change.difference, table.measure, page_size),
-                others(change, page_size),
+                "" if single else others(change, page_size),
             )
         )
     said = [f"{number:,} {change}" for change, number in table.counts.items() if number]
@@ -158,7 +162,14 @@ def table_view(table: TableChanges, page_size: int | None) -> TableView:
             for total in table.totals
         )
         totals = f"{before} → {after}"
-    return TableView(table, rows, ", ".join(said), totals, any(row.others for row in rows))
+    return TableView(
+        table,
+        rows,
+        ", ".join(said),
+        totals,
+        table.measure is not None or single,
+        any(row.others for row in rows),
+    )
 
 
 def amounts(table: TableChanges, change: Change, page_size: int | None) -> tuple[Cell, Cell]:

@@ -125,6 +125,11 @@ class TestOneBoot:
         assert said.seconds == 60
         assert said.words == ["One boot of lab-guest, read 1 min 0 s apart (uptime 3 d 4 h)."]
 
+    def test_what_they_do_not_tell_is_said(self, make: Make) -> None:
+        words = held(make({}, hostname=None), make({}, **LATER)).relation.words
+        assert words[0] == "The bundles do not tell whether they are of one machine."
+        assert words[1].startswith("The bundles do not tell whether this is one boot")
+
     def test_a_baseline_that_is_later_is_said(self, make: Make) -> None:
         said = held(make({}, **LATER), make({})).relation
         assert said.sides == ("baseline", "this")
@@ -395,6 +400,9 @@ class TestFlameGraphs:
         assert graph.totals[1] - graph.totals[0] == 80_000 * 4096
         assert "more-3" in graph.after.svg
         assert "less" not in graph.after.svg
+
+    def test_of_machines_without_a_name_compare_amounts(self, make: Make) -> None:
+        assert not self.graphs(make, 2, hostname=None).graphs[0].normalised
 
     def test_of_two_machines_compare_shares_and_name_the_totals(self, make: Make) -> None:
         comparison = self.graphs(make, 2, **OTHER)
