@@ -36,9 +36,8 @@ MAX_CHANGES = 30
 MAX_FRAMES = 260
 MAX_GRAPHS = 8
 MAX_STACKS = 200_000
-# The clock that captured_at is read from may be set; it and the uptime are rounded to a second.
-SAME_BOOT_SECONDS = 10.0
-CLOCK_DRIFT = 0.0005  # what NTP slews at most
+# captured_at and the uptime are rounded, or read one after the other. NTP slews both clocks alike.
+SAME_BOOT_SECONDS = 3.0
 # What a finding's number must change by, to be better or worse.
 NOTABLE = 0.01
 
@@ -260,17 +259,18 @@ def same_boot(before: Bundle, after: Bundle) -> bool | None:
     Whether two bundles are of one boot of one machine; None where they do not tell.
 
     Same names, and the clock less the uptime says the same. A clock that was set in between makes
-    it two boots, which costs differences but tells none that is not there.
+    it two boots, which costs differences but tells none that is not there. Machines that share a
+    name and were started within the same seconds cannot be told apart.
     """
     for name in ("hostname", "release", "architecture"):
         here, there = before.target.get(name), after.target.get(name)
         if here and there and here != there:
             return False
     booted = boot_time(before), boot_time(after)
-    if booted[0] is None or booted[1] is None or not before.target.get("hostname"):
+    named = before.target.get("hostname") and after.target.get("hostname")
+    if booted[0] is None or booted[1] is None or not named:
         return None
-    elapsed = abs((captured(after) or 0.0) - (captured(before) or 0.0))
-    return abs(booted[1] - booted[0]) <= SAME_BOOT_SECONDS + CLOCK_DRIFT * elapsed
+    return abs(booted[1] - booted[0]) <= SAME_BOOT_SECONDS
 
 
 def relation(before: Bundle, after: Bundle) -> Relation:

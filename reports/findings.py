@@ -215,7 +215,6 @@ def _finding(environment: jinja2.Environment, question: Question, row: dict[str,
         return " ".join(environment.from_string(text).render(row).split())
 
     severity = row.get("severity", question.severity)
-    badness = environment.compile_expression(question.worse)(row)
     return Finding(
         question.id,
         severity if severity in SEVERITIES else question.severity,
@@ -226,5 +225,16 @@ def _finding(environment: jinja2.Environment, question: Question, row: dict[str,
         question.links,
         question.section,
         tuple((name, row[name]) for name in question.subject),
-        float(badness) if badness is not None else None,
+        _badness(environment, question, row),
     )
+
+
+def _badness(
+    environment: jinja2.Environment, question: Question, row: dict[str, Any]
+) -> float | None:
+    """How bad it is, None where a part of that is unknown."""
+    how_bad: Any = environment.compile_expression(question.worse, undefined_to_none=False)
+    try:
+        return float(how_bad(row))
+    except (ArithmeticError, TypeError):
+        return None

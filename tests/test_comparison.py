@@ -114,10 +114,15 @@ class TestOneBoot:
 
     def test_nobody_without_a_name_is_the_same(self, make: Make) -> None:
         assert same_boot(make({}, hostname=None), make({}, hostname=None)) is None
+        assert same_boot(make({}), make({}, hostname=None)) is None
 
-    def test_a_clock_that_was_slewed_for_days_is_no_boot(self, make: Make) -> None:
-        week = {"captured_at": "2026-11-27T03:05:05+00:00", "uptime_seconds": 273_845.5 + 604_800}
-        assert same_boot(make({}), make({}, **week)) is True
+    @pytest.mark.parametrize(("step", "expected"), [(0, True), (2, True), (60, False)])
+    def test_lasts_as_long_as_nobody_sets_the_clock(
+        self, make: Make, step: int, expected: bool
+    ) -> None:
+        uptime = made.TARGET["uptime_seconds"] + 604_800 + step
+        week = {"captured_at": "2026-11-27T03:04:05+00:00", "uptime_seconds": uptime}
+        assert same_boot(make({}), make({}, **week)) is expected
 
     def test_is_said(self, make: Make) -> None:
         said = held(make({}), make({}, **LATER)).relation

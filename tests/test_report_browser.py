@@ -225,8 +225,11 @@ class TestComparison:
         self, opening: functools.partial[Opened], files: dict[str, Path]
     ) -> None:
         page = opening(files["compared"]).page
-        page.locator("#comparison a[href='#compared-page_tables']").first.click()
-        assert page.locator("#compared-page_tables table").is_visible()
+        link = page.locator("#comparison a[href^='#compared-']").first
+        name = link.get_attribute("href")
+        assert not page.locator(f"{name} table").is_visible()
+        link.click()
+        assert page.locator(f"{name} table").is_visible()
 
 
 class TestFreeLists:
