@@ -393,6 +393,9 @@ def mapcounts(prog: Program, pfns: Iterable[int], node: Iterable[int]) -> list[i
     base = prog["vmemmap"].value_()
     result: list[int | None] = []
     for pfn, address in zip(pfns, node, strict=True):
+        if not 0 <= pfn < MAX_COUNT:
+            result.append(None)  # of a damaged node
+            continue
         try:
             row = np.frombuffer(prog.read(base + pfn * dtype.itemsize, dtype.itemsize), dtype)[0]
         except FaultError:

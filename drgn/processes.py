@@ -32,6 +32,9 @@ WANTED = {
 }
 
 
+LARGEST = (1 << 63) - 1
+
+
 @dataclass(frozen=True)
 class ProcessVmas:
     """How many VMAs a process has, against how many it may have."""
@@ -100,7 +103,8 @@ def processes(prog: Program, tasks: Objects) -> Processes:
         if name not in columns:
             return None
         at = list(columns).index(name)
-        return np.array([values[at] for *_, values in found], np.int64)
+        # An unsigned long of a damaged mm may not fit; what reads it knows that this is too much.
+        return np.array([min(values[at], LARGEST) for *_, values in found], np.int64)
 
     counts = numbers("map_count")
     assert counts is not None
