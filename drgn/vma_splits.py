@@ -235,7 +235,7 @@ def _policy(prog: Program, address: int) -> bytes:
     try:
         policy: bytes = prog.read(address + begin, end - begin)
         return policy
-    except FaultError:
+    except (FaultError, OverflowError):  # the latter: a damaged pointer to the end of all addresses
         return address.to_bytes(8, "little")
 
 
@@ -244,7 +244,7 @@ def _name(prog: Program, address: int) -> bytes:
     try:
         name: bytes = Object(prog, "struct anon_vma_name", address=address).name.string_()
         return name
-    except (FaultError, LookupError):
+    except (FaultError, LookupError, OverflowError):
         return address.to_bytes(8, "little")
 
 
