@@ -105,7 +105,7 @@ SINCE_BOOT = {
     "ksm_totals": "name = 'full_scans'",
 }
 # What tells a reader more of a row than its key.
-DESCRIBES = ("comm", "owner", "module", "stack")
+DESCRIBES = ("comm", "owner", "module", "stack", "kind")
 
 
 @dataclass(frozen=True)
@@ -254,6 +254,16 @@ def captured(bundle: Bundle) -> float | None:
         return None
 
 
+def elapsed(before: Bundle, after: Bundle) -> float | None:
+    """
+    Seconds between two readings of one boot: by the uptime, which is finer than the date; negative
+    if they are the other way round.
+    """
+    old, new = (bundle.target.get("uptime_seconds") for bundle in (before, after))
+    numbers = isinstance(old, (int, float)) and isinstance(new, (int, float))
+    return round(float(new or 0) - float(old or 0), 3) if numbers else None
+
+
 def same_boot(before: Bundle, after: Bundle) -> bool | None:
     """
     Whether two bundles are of one boot of one machine; None where they do not tell.
@@ -286,8 +296,11 @@ def relation(before: Bundle, after: Bundle) -> Relation:
     same_host = None if "unknown" in hosts else hosts[0] == hosts[1]
     sides = ("before", "after") if same_host else ("baseline", "this")
     taken = captured(before), captured(after)
-    seconds = None if None in taken else (taken[1] or 0.0) - (taken[0] or 0.0)
     one = same_boot(before, after)
+    if one:
+        seconds = elapsed(before, after)
+    else:
+        seconds = None if None in taken else (taken[1] or 0.0) - (taken[0] or 0.0)
     if same_host is None:
         words.append("The bundles do not tell whether they are of one machine.")
     elif not same_host:

@@ -89,7 +89,7 @@ def view(comparison: Comparison) -> View:
         comparison,
         sentence(comparison, tops),
         tops[:MOST],
-        [table_view(table, page_size) for table in comparison.changed],
+        [table_view(table, page_size, comparison.relation.seconds) for table in comparison.changed],
         [table.name for table in comparison.tables if not table.differing],
         differing,
         len(comparison.findings) - len(differing),
@@ -137,12 +137,18 @@ def alone(shown: Cell, column: Column | None, value: object) -> str:
     return shown.title if in_pages and shown.title else shown.text
 
 
-def table_view(table: TableChanges, page_size: int | None) -> TableView:
+def table_view(table: TableChanges, page_size: int | None, seconds: float | None) -> TableView:
+    """
+    A table's rows as text.
+
+    :param seconds: between the readings, if they are of one boot.
+    """
     rows = []
     # Without a measure, the one column that differs takes its place.
     differing = {column.name for change in table.changes for column, _, _ in change.others}
     single = table.measure is None and len(differing) == 1
     for change in table.changes:
+        also = rate(table, change, seconds), "" if single else others(change, page_size)
         was, now = amounts(table, change, page_size)
         rows.append(
             Row(
@@ -151,7 +157,7 @@ def table_view(table: TableChanges, page_size: int | None) -> TableView:
                 was,
                 now,
                 difference(change.difference, table.measure, page_size),
-                "" if single else others(change, page_size),
+                "; ".join(filter(None, also)),
             )
         )
     said = [f"{number:,} {change}" for change, number in table.counts.items() if number]
@@ -196,6 +202,15 @@ def difference(value: int | float | None, column: Column | None, page_size: int 
     plain = cell(abs(value), column, page_size)
     title = f"{sign}{plain.title}" if plain.title else ""
     return Cell(f"{sign}{plain.text}", title, value)
+
+
+def rate(table: TableChanges, change: Change, seconds: float | None) -> str:
+    """How fast an event was counted, which only two readings of one boot tell."""
+    kind = dict(zip((c.name for c in table.what), change.what, strict=True)).get("kind")
+    counts = table.name == "vm_counters" and kind in ("event", "numa")
+    if not counts or not seconds or change.change not in ("grew", "shrank"):
+        return ""
+    return f"{display.count((change.difference or 0) / seconds)} a second"
 
 
 def others(change: Change, page_size: int | None) -> str:

@@ -25,7 +25,7 @@ from rows import Column, column, columns
 
 from reports import display
 from reports.bundle import Bundle
-from reports.comparison import captured, same_boot
+from reports.comparison import captured, elapsed, same_boot
 from reports.tables import Database, open_database
 
 TABLES = frozenset({"zones", "free_blocks", "pageblocks", "vm_counters"})
@@ -131,9 +131,9 @@ class Readings:
 
     @property
     def seconds(self) -> float | None:
-        """From the first to the last."""
-        first, last = captured(self.bundles[0]), captured(self.bundles[-1])
-        return last - first if first is not None and last is not None and last > first else None
+        """From the first to the last; None if there is but one."""
+        seconds = elapsed(self.bundles[0], self.bundles[-1])
+        return seconds if seconds and seconds > 0 else None
 
 
 def hosts_of(sides: Sequence[tuple[str, Sequence[Bundle]]]) -> list[Host]:

@@ -296,13 +296,18 @@ class TestTwoBoots:
         found = table(
             held(make(self.counters[0]), make(self.counters[1], **REBOOTED)), "vm_counters"
         )
-        assert [c.what for c in found.changes] == [("nr_free_pages",)]
+        assert [c.what for c in found.changes] == [("nr_free_pages", "zone")]
         assert "left out" in found.notes[0]
 
     def test_within_one_they_are_with_the_time(self, make: Make) -> None:
         found = table(held(make(self.counters[1]), make(self.counters[0], **LATER)), "vm_counters")
         assert {c.what[0]: c.difference for c in found.changes}["oom_kill"] == 7
         assert found.notes == ["what is counted since boot grew in 1 min 0 s"]
+
+    def test_only_within_one_are_there_rates_and_of_events_alone(self, make: Make) -> None:
+        for target, expected in ((LATER, {"0.117 a second", ""}), (REBOOTED, {""})):
+            shown = view(held(make(self.counters[1]), make(self.counters[0], **target)))
+            assert {row.others for row in shown.tables[0].rows} == expected
 
     def test_stacks_are_joined_by_their_frames(self, make: Make) -> None:
         def stack(handle: int, pages: int) -> PageOwnerStack:
