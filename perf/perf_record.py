@@ -251,8 +251,13 @@ def script(perf: str, file: Path) -> Iterator[IO[bytes]]:
         words = [perf, "script", "-f", "--ns", "--no-inline", "--show-lost-events"]
         words += ["--show-task-events", "-F", ",".join(fields), "-i", str(file)]
         with tempfile.TemporaryFile() as errors:
+            # A pipe that holds a chunk, so that perf goes on while one is folded.
             process = subprocess.Popen(
-                words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors
+                words,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                pipesize=1 << 20,
             )
             assert isinstance(process.stdout, io.BufferedReader)
             try:
