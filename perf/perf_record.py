@@ -238,21 +238,28 @@ def recorded(perf: str, files: Sequence[Path]) -> Recorded:
 
 
 @contextlib.contextmanager
-def script(perf: str, file: Path) -> Iterator[IO[bytes]]:
+def script(perf: str, file: Path, *, addresses: bool = True) -> Iterator[IO[bytes]]:
     """
     The text of ``perf script``, as it is written.
 
     Fields that the recording does not have are left out, one after the other, as perf names them.
 
+    :param addresses: whether those of data are wanted, which perf looks up one by one.
+
     :raises RecordError: perf cannot read the file.
     """
-    fields = list(FIELDS)
+    fields = [field for field in FIELDS if addresses or field != "addr"]
     while True:
         words = [perf, "script", "-f", "--ns", "--no-inline", "--show-lost-events"]
         words += ["--show-task-events", "-F", ",".join(fields), "-i", str(file)]
         with tempfile.TemporaryFile() as errors:
+            # A pipe that holds a chunk, so that perf goes on while one is folded.
             process = subprocess.Popen(
-                words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors
+                words,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                pipesize=1 << 20,
             )
             assert isinstance(process.stdout, io.BufferedReader)
             try:

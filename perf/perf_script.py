@@ -42,7 +42,7 @@ FIELDS = (
     "trace",
 )
 
-_CHUNK = 1 << 20
+_CHUNK = 1 << 19
 # Text without an empty line in it is a recording without call chains: cut at a line.
 _LONG = 4 << 20
 _MAX_COMM = 80  # perf names kworkers after /proc/PID/status, with their work

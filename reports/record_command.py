@@ -217,7 +217,7 @@ def _finish(
             kept = stack.enter_context(gzip.open(args.keep / KEPT, "wb", compresslevel=3))
             kept.write(f"{MADE_BY}{json.dumps(making.told(counted))}\n".encode())
         for file in files:
-            with opened(file, counted, making) as stream:
+            with opened(file, counted, making, addresses=recipe.addresses) as stream:
                 if recipe.follow and making.scope == "system":
                     fold.tree |= set(making.pids)
                 source = stream if kept is None else cast(IO[bytes], _Tee(stream, kept))
@@ -276,7 +276,9 @@ def perf_for(file: Path) -> str:
 
 
 @contextmanager
-def opened(file: Path, counted: Recorded, making: profiles.Making) -> Iterator[IO[bytes]]:
+def opened(
+    file: Path, counted: Recorded, making: profiles.Making, *, addresses: bool
+) -> Iterator[IO[bytes]]:
     """
     The text of ``perf script`` of a recording.
 
@@ -285,7 +287,8 @@ def opened(file: Path, counted: Recorded, making: profiles.Making) -> Iterator[I
     begin = begins(file)
     with ExitStack() as stack:
         if begin == PERF_DATA:
-            yield stack.enter_context(perf_record.script(perf_for(file), file))
+            text = perf_record.script(perf_for(file), file, addresses=addresses)
+            yield stack.enter_context(text)
         elif begin[: len(GZIP)] == GZIP:
             unpacked = stack.enter_context(gzip.GzipFile(file))
             yield _text(cast(io.BufferedReader, unpacked), counted, making)

@@ -90,7 +90,7 @@ def fold_data(perf: str, data: Path) -> int:
     """As ``mmscope record`` does it, with perf's count."""
     folder, reading = new_fold(), Reading()
     perf_record.recorded(perf, [data])
-    with perf_record.script(perf, data) as text:
+    with perf_record.script(perf, data, addresses=False) as text:
         for sample in read_samples(text, reading):
             folder.add(sample)
     return sum(event.recorded for event in folder.events.values())
@@ -132,6 +132,7 @@ def folding(table: Table, perf: str, folder: Path) -> None:
             "record",
             "-q",
             "-N",
+            "-P",
             "-m",
             "8M",
             "-g",
