@@ -315,7 +315,7 @@ def ksm_totals(prog: Program, ksm: Ksm) -> list[KsmTotal]:
         values["pages_volatile"] = max(items - sum(part or 0 for part in parts), 0)
         saved = (values["pages_sharing"] or 0) + (values["ksm_zero_pages"] or 0)
         page = 1 << prog["PAGE_SHIFT"].value_()
-        if max(saved, items) < MAX_COUNT:
+        if min(saved, items) >= 0 and max(saved, items) < MAX_COUNT:
             values["general_profit"] = saved * page - items * ksm.item_bytes
         values["rmap_items"] = items
     return [
@@ -367,7 +367,8 @@ def ksm_processes(prog: Program, ksm: Ksm, maps: ReverseMaps) -> list[KsmProcess
     for mm, number in enumerate(counted.tolist()):
         # Beyond any memory is damage; a profit made of it would not fit a table.
         merging, items, zero = (
-            None if part is None or part[mm] >= MAX_COUNT else int(part[mm]) for part in kept
+            int(part[mm]) if part is not None and 0 <= part[mm] < MAX_COUNT else None
+            for part in kept
         )
         if not (number or merging or items or zero):
             continue
