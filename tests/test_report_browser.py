@@ -229,7 +229,7 @@ class TestComparison:
         name = link.get_attribute("href")
         assert not page.locator(f"{name} table").is_visible()
         link.click()
-        assert page.locator(f"{name} table").is_visible()
+        page.locator(f"{name} table").wait_for(state="visible")  # at the next hashchange event
 
 
 class TestFreeLists:

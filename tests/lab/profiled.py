@@ -102,5 +102,4 @@ def record_in_guest(
         binaries=[Path(perf).resolve(), program],
         symbols=False,
     )
-    (folder / "vmcore").unlink()  # 1.5 GiB that nobody reads
     return out
