@@ -6,12 +6,14 @@ from dataclasses import asdict
 from pathlib import Path
 
 from reports.bundle import Cell
-from reports.collect import describe_files
-from reports.reading import Absent, Files
 
 
 def this_host() -> dict[str, Cell]:
     """What /proc says about this machine."""
+    # With drgn and numpy behind them, which take longer to start than a sample takes.
+    from reports.collect import describe_files
+    from reports.reading import Absent, Files
+
     try:
         return {**asdict(describe_files(Files(Path("/")))), "kind": "live"}
     except (Absent, ValueError):
