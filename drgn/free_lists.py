@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 from drgn import Program, offsetof, sizeof
-from kernel_text import printed_number, whole_lines
+from kernel_text import printed_number, row_number, whole_lines
 from linked_lists import LOOPS, LOST, Followed, find, follow_lists
 from numpy.typing import NDArray
 from pageblocks import PageblockTypes, parse_pagetypeinfo
@@ -408,7 +408,8 @@ def read_pagetypeinfo(text: str) -> list[FreeBlocks]:
                     f"/proc/pagetypeinfo stopped counting free blocks at 100,000 (zone {zone}, "
                     f"{migratetype}); read the kernel's memory instead"
                 )
-            rows.append(FreeBlocks(node, zone, order, migratetype, blocks, blocks << order))
+            pages = row_number(blocks << order, "/proc/pagetypeinfo")
+            rows.append(FreeBlocks(node, zone, order, migratetype, blocks, pages))
     return rows
 
 
@@ -432,7 +433,7 @@ def read_buddyinfo(text: str) -> list[FreeBlocks]:
             raise ValueError(f"{file} is damaged: {line[:60]!r} is cut or there twice")
         zones[zone] = counts
     return [
-        FreeBlocks(*zone, order, None, blocks, blocks << order)
+        FreeBlocks(*zone, order, None, blocks, row_number(blocks << order, file))
         for zone, counts in zones.items()
         for order, blocks in enumerate(counts)
     ]

@@ -17,6 +17,7 @@ import contextlib
 import csv
 import datetime
 import json
+import math
 import os
 import re
 import shutil
@@ -298,7 +299,9 @@ class Bundle:
         except OSError as error:
             raise BundleError(f"{path}: cannot read {DESCRIPTION}: {error.strerror}") from error
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise BundleError(f"{path}: {DESCRIPTION} is damaged: {error!r}") from error
+            # Of a stranger's file: it may say anything, at any length.
+            why = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+            raise BundleError(f"{path}: {DESCRIPTION} is damaged: {why}") from error
         declared = {c.name: c for c in self.table("sections").columns}
         for c in columns(Section):
             here = declared.get(c.name)
@@ -434,7 +437,10 @@ def _value(column: Column, text: str) -> Any:
         return None if column.nullable else ""
     if not PATTERNS[column.type].fullmatch(text):
         raise ValueError(f"{column.name} holds {text[:40]!r}, which is no {column.type}")
-    return READERS[column.type](text)
+    value = READERS[column.type](text)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{column.name} holds {text[:40]!r}, which is beyond any number")
+    return value
 
 
 def _target(data: dict[str, Any]) -> dict[str, Cell]:

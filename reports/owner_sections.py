@@ -3,6 +3,7 @@
 Sections about who owns memory: page_owner, the slab caches and their user tracks.
 """
 
+from kernel_text import printed_number
 from page_owner import (
     UNLISTED,
     PageOwnerAge,
@@ -197,7 +198,9 @@ def slab_owner_from_files(files: Files) -> Found:
     found = Found()
     for cache in caches:
         try:
-            size = int(files.open(f"sys/kernel/slab/{cache}/object_size"))
+            size = printed_number(
+                files.open(f"sys/kernel/slab/{cache}/object_size").strip(), "object_size"
+            )
         except (OSError, ValueError):
             size = None
         try:

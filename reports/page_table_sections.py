@@ -69,7 +69,9 @@ def page_tables_from_files(files: Files) -> Found:
     found = Found()
     try:
         pids = sorted(
-            int(path.name) for path in (files.root / "proc").iterdir() if path.name.isdigit()
+            int(path.name)
+            for path in (files.root / "proc").iterdir()
+            if path.name.isascii() and path.name.isdigit()
         )
     except OSError:
         pids = []
