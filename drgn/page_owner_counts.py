@@ -177,10 +177,14 @@ class _HandleParser:
     def blocks(self, text: bytes) -> list[Block]:
         """Text of whole records, as blocks."""
         words = text.split()
-        # Four words a record on two lines and a blank one; no others, and numbers of digits alone,
-        # where int() takes more.
+        # Four words a record on two lines and a blank one, with nothing else between them; no
+        # others, and numbers of digits alone, where int() takes more.
+        number = len(words) // 4
         if (
-            text.count(b"\n") * 4 == len(words) * 3
+            text.count(b"\n") == 3 * number
+            and text.count(b" ") == 2 * number
+            and text.count(b"\nnr_base_pages: ") == text.count(b"\n\n") == number
+            and len(text) == sum(map(len, words)) + 5 * number
             and set(words[::4]) == {b"handle:"}
             and set(words[2::4]) == {b"nr_base_pages:"}
             and b"".join(words[1::2]).isdigit()
