@@ -131,7 +131,12 @@ def _samples(text: bytes, reading: Reading) -> Generator[Sample, None, bytes]:
     pending = b""  # the begin of a comm that has an empty line in it
     for block in text.split(b"\n\n"):
         if pending:
-            block = pending + b"\n\n" + block
+            joined = pending + b"\n\n" + block
+            if plain(block) and not _HEADER.match(joined) and not _RECORD.match(joined):
+                # No comm's begin, but text that fits nowhere; this sample is not part of it.
+                pending = _thrown_away(pending, reading)
+            else:
+                block = joined
         elif block.startswith(b"\n"):
             block = block.lstrip(b"\n")
         # The usual case: a header, and its frames to the end of the block.

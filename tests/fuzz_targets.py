@@ -207,12 +207,13 @@ def perf(data: bytes) -> None:
     names = [None, *recipes.names()]
     name = names[data[0] % len(names)] if data else None
     text = data[1:]
-    read: list[tuple[list[Sample], int, int]] = []
+    read: list[tuple[list[Sample], int, bool]] = []
     for stream in (io.BytesIO(text), Trickle(text)):
         reading = Reading()
         # How many newlines are behind a frame is nobody's business.
         samples = [s._replace(stack=s.stack.rstrip(b"\n")) for s in read_samples(stream, reading)]
-        read.append((samples, reading.lost, reading.unread_bytes))
+        # How many blank lines are between them is nobody's business, either.
+        read.append((samples, reading.lost, bool(reading.unread_bytes)))
     assert read[0] == read[1]
     recipe = recipes.load(name) if name else None
     split = load_split(recipe.split) if recipe and recipe.split else None
