@@ -45,11 +45,11 @@ from page_tables import read_status
 from pageblocks import read_pagetypeinfo_blocks
 from pcp_lists import read_zoneinfo_pcp
 from perf_record import Recorded
-from perf_script import Reading, Sample, read_samples
+from perf_script import Reading, read_samples
 from rows import columns, csv_line
 from slab_caches import read_slabinfo
 from slab_owner import read_alloc_traces
-from stack_parts import load_known_frames, load_split
+from stack_parts import KnownFrames, Split, load_known_frames, load_split
 from text_source import MAGIC, Source
 from vm_counters import read_vmstat
 from zones import read_zoneinfo
@@ -154,7 +154,7 @@ def page_owner(data: bytes) -> None:
         assert pages <= most[0] and allocations <= most[1]
     if culled["skipped"] != whole["skipped"]:
         return  # damage in what only this one looks at: the PFN, the time
-    for size in (1, 61):
+    for size in (7, 61):
         assert counted(pieces(data, size)) == whole
     middle = len(data) // 2
     if middle:
@@ -195,6 +195,17 @@ def counts(data: bytes) -> None:
         assert all(0 <= handle < 1 << 32 for handle in stacks)
 
 
+recipe_names = functools.cache(recipes.names)
+
+
+@functools.cache
+def loaded(name: str | None) -> tuple[recipes.Recipe | None, Split | None, KnownFrames]:
+    """What a recording by a recipe is folded with."""
+    recipe = recipes.load(name) if name else None
+    split = load_split(recipe.split) if recipe and recipe.split else None
+    return recipe, split, load_known_frames()
+
+
 class Trickle(io.BytesIO):
     """A stream that gives little at a time, as a pipe may."""
 
@@ -204,20 +215,18 @@ class Trickle(io.BytesIO):
 
 def perf(data: bytes) -> None:
     """Every sample is folded, or removed for a reason; in small pieces the same samples."""
-    names = [None, *recipes.names()]
+    names = [None, *recipe_names()]
     name = names[data[0] % len(names)] if data else None
     text = data[1:]
-    read: list[tuple[list[Sample], int, bool]] = []
+    read = []
     for stream in (io.BytesIO(text), Trickle(text)):
         reading = Reading()
-        # How many newlines are behind a frame is nobody's business.
-        samples = [s._replace(stack=s.stack.rstrip(b"\n")) for s in read_samples(stream, reading)]
-        # How many blank lines are between them is nobody's business, either.
-        read.append((samples, reading.lost, bool(reading.unread_bytes)))
+        # But for the stack: where text fits nowhere, it may be a frame's or nobody's.
+        samples = [sample[:-1] for sample in read_samples(stream, reading)]
+        read.append((samples, reading.lost))
     assert read[0] == read[1]
-    recipe = recipes.load(name) if name else None
-    split = load_split(recipe.split) if recipe and recipe.split else None
-    fold, reading = Fold(recipe, split, load_known_frames()), Reading()
+    recipe, split, known = loaded(name)
+    fold, reading = Fold(recipe, split, known), Reading()
     making = profiles.Making()
     try:
         stream = record_command._text(io.BufferedReader(io.BytesIO(text)), Recorded(), making)
