@@ -32,8 +32,8 @@ def page_tables_from_memory(memory: Memory) -> Found:
         )
     if scan.spaces.broken_off:
         found.notes.append(
-            "the list of processes breaks off (damaged, or left out of the dump): those behind that "
-            "are missing"
+            "the list of processes breaks off (damaged, or left out of the dump): those behind "
+            "that are missing"
         )
     for count, what in (
         (scan.damaged_vmas, "VMAs and nodes of their trees are damaged, and left out"),

@@ -152,8 +152,8 @@ def page_owner(data: bytes) -> None:
     for (order,), (pages, allocations, *_) in culled["culled"].items():
         most = whole["orders"][order]
         assert pages <= most[0] and allocations <= most[1]
-    if culled["skipped"] != whole["skipped"]:
-        return  # damage in what only this one looks at: the PFN, the time
+    if culled["skipped"]:
+        return  # damage may be in what only this one looks at, which the other may count or not
     for size in (7, 61):
         assert counted(pieces(data, size)) == whole
     middle = len(data) // 2
