@@ -188,6 +188,7 @@ class _HandleParser:
             and set(words[::4]) == {b"handle:"}
             and set(words[2::4]) == {b"nr_base_pages:"}
             and b"".join(words[1::2]).isdigit()
+            and max(map(len, words[1::2])) <= MAX_DIGITS
         ):
             handles, pages = list(map(int, words[1::4])), list(map(int, words[3::4]))
             if max(handles) < 1 << 32 and max(pages) < 1 << 32:
@@ -199,7 +200,7 @@ class _HandleParser:
 
     @staticmethod
     def _record(record: bytes) -> tuple[int, int] | None:
-        match = re.match(HANDLE_PAGES, record)
+        match = re.match(HANDLE_PAGES, record.strip(b"\n"))
         # Printed as %d, though a depot_stack_handle_t is unsigned.
         return (int(match[1]) & 0xFFFFFFFF, int(match[2])) if match else None
 
@@ -215,7 +216,8 @@ class _StackParser:
         return _each(text, self._record)
 
     def _record(self, record: bytes) -> tuple[int, int] | None:
-        stack, _, number = record.rpartition(NUMBER)
+        # One blank line more than the kernel prints is nobody's.
+        stack, _, number = record.strip(b"\n").rpartition(NUMBER)
         if not number.isdigit() or len(number) > MAX_DIGITS:
             return None
         key = self._ids.get(stack)
@@ -249,7 +251,9 @@ def _blocks(
                 text[position : position + size],
                 first or part[0],
                 understood,
-                len(part) - len(understood),
+                sum(1 for record in part if record.strip(b"\n")) - len(understood)
+                if len(understood) < len(part)
+                else 0,
             )
         )
         position += size

@@ -46,21 +46,24 @@ _CHUNK = 1 << 19
 # Text without an empty line in it is a recording without call chains: cut at a line.
 _LONG = 4 << 20
 _MAX_COMM = 80  # perf names kworkers after /proc/PID/status, with their work
-_WHO = rb"(.{0,%d}?) +(-?\d+)/(-?\d+) +" % _MAX_COMM
+# No number is longer: a text may hold any, tables hold 63 bits, also of nanoseconds and of sums.
+_TIME, _PERIOD = rb"(?:[0-8]\d{9}|\d{1,9})\.\d{6,9}", rb"\d{1,13}"
+_WHO = rb"(.{0,%d}?) +(-?\d{1,10})/(-?\d{1,10}) +" % _MAX_COMM
 _HEADER = re.compile(
-    _WHO + rb"(?:\[(\d{3,})\] +)?(\d+\.\d{6,9}): +(?:(\d+) +)?(\S+?):(?=\s|\Z)[^\n\S]*([^\n]*)",
+    _WHO
+    + rb"(?:\[(\d{3,9})\] +)?(%b): +(?:(%b) +)?(\S+?):(?=\s|\Z)[^\n\S]*([^\n]*)" % (_TIME, _PERIOD),
     re.DOTALL,
 )
 # The same where a comm is one plain word, without looking for its end.
 _PLAIN = re.compile(
-    rb"(\S{1,15}) +(-?\d+)/(-?\d+) +(?:\[\d{3,}\] +)?(\d+\.\d{6,9}): +(?:(\d+) +)?"
-    rb"(\S+): *([^\n]*)\n\t"
+    rb"(\S{1,15}) +(-?\d{1,10})/(-?\d{1,10}) +(?:\[\d{3,9}\] +)?(%b): +(?:(%b) +)?"
+    rb"(\S+): *([^\n]*)\n\t" % (_TIME, _PERIOD)
 )
 _RECORD = re.compile(
-    _WHO + rb"(?:\[\d{3,}\] +)?(?:\d+\.\d{6,9}: +)?PERF_RECORD_([A-Z_]+)([^\n]*)", re.DOTALL
+    _WHO + rb"(?:\[\d{3,9}\] +)?(?:%b: +)?PERF_RECORD_([A-Z_]+)([^\n]*)" % _TIME, re.DOTALL
 )
-_FORK = re.compile(rb"\((\d+):\d+\):\((\d+):\d+\)")
-_LOST = re.compile(rb" lost (\d+)")
+_FORK = re.compile(rb"\((\d{1,10}):\d+\):\((\d{1,10}):\d+\)")
+_LOST = re.compile(rb" lost (\d{1,15})(?!\d)")
 _FRAME = re.compile(rb" *([0-9a-f]+) (.*?)(?: \(([^\t]*)\))?\s*\Z", re.DOTALL)
 # What a sample without call chain has behind its address.
 _SINGLE = re.compile(rb"(?:.*\s{2,}|^\s*)([0-9a-f]+ \S.*)\Z", re.DOTALL)
