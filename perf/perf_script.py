@@ -51,7 +51,7 @@ _HEADER = re.compile(
     _WHO + rb"(?:\[(\d{3,})\] +)?(\d+\.\d{6,9}): +(?:(\d+) +)?(\S+?):(?=\s|\Z)[^\n\S]*([^\n]*)",
     re.DOTALL,
 )
-# The same where a comm is one plain word, in what stands before and behind the time, which are alike
+# The same where a comm is one plain word: what stands before and behind the time, which is alike
 # in many samples.
 _TIME = re.compile(rb" (\d+\.\d{6,9}):")
 _BEFORE = re.compile(rb"(\S{1,15}) +(-?\d+)/(-?\d+) +(?:\[\d{3,}\] +)?")
