@@ -46,6 +46,7 @@ from reports import (
     profiles,
     rmap_pictures,
     vmemmap_pictures,
+    watch_pictures,
 )
 from reports import counters as vm_counters
 from reports.bundle import IDENTIFIER, Bundle, BundleError, Section, Table
@@ -98,6 +99,7 @@ TITLES = {
     "ksm": "KSM",
     "rmap_cost": "The cost of reverse map walks",
     "profiles": "Profiles",
+    "watch": "Over time",
 }
 NOUNS = {
     "critical": ("critical finding",),
@@ -340,15 +342,26 @@ PICTURES = (
         frozenset({"profile", "event", "unit", "samples", "file"}),
         profile_pictures.draw,
     ),
+    Picture(
+        "watch",
+        "watch_samples",
+        frozenset({"time", "at", "period_seconds", "unread"}),
+        watch_pictures.view,
+    ),
 )
 # Held whole, for the pictures.
 LOOKED_AT = {picture.table for picture in PICTURES} | {
     *("page_owner_snapshots", "ksm_pages", "vma_splits", "anon_vmas"),
     *("exit_costs", "page_table_occupancy", "page_table_regions"),
+    *("psi_series", "thp_free_blocks_series", "watch_events", "watch_overhead"),
     *profiles.TABLES,
 }
 # Held in part, by what the others say: the points of a series are drawn with their growth.
-PARTS = {"page_owner_series": owner_pictures.series_wanted}
+PARTS = {
+    "page_owner_series": owner_pictures.series_wanted,
+    "counter_rates": watch_pictures.rates_wanted,
+    "gauge_series": watch_pictures.levels_wanted,
+}
 # What an empty table says, if the section is whole; the others' say that they have no rows.
 AGREES = {
     "free_list_checks": "Every free list agrees with its struct pages, link by link.",
@@ -361,6 +374,8 @@ AGREES = {
     "profile_notes": "Nothing is missing.",
     "misplaced_blocks": "Every free block lies on the list of its pageblock's migratetype.",
     "device_pagemaps": "No device has memory with struct pages (pmem, DAX, device-private).",
+    "watch_events": "Nothing of what is marked happened: no OOM kill, no failed compaction.",
+    "counter_rates": "No counter moved between two samples, or there is only one sample.",
     "hugetlb_checks": "Every pool has the pages it counts, and page tables agree with their flags.",
 }
 
