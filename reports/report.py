@@ -60,6 +60,8 @@ TEMPLATES = Path(__file__).resolve().parent.parent / "templates"
 MAX_ROWS = 500
 # A stack is as long as ten other rows.
 MAX_STACK_ROWS = 150
+# A series is looked at in its chart, or taken from the bundle.
+MAX_SERIES_ROWS = 60
 # What pictures are drawn from is held in memory; a table beyond this is damage, or not for drawing.
 MAX_PICTURE_ROWS = 2_000_000
 SOURCES = {
@@ -664,6 +666,8 @@ def _table(bundle: Bundle, table: Table, page_size: int | None, known: Tables) -
     rows: list[list[Cell]] = []
     total, error = 0, ""
     most = MAX_STACK_ROWS if any(c.name == "stack" for c in table.columns) else MAX_ROWS
+    if any(c.name == "time" and c.key for c in table.columns):
+        most = MAX_SERIES_ROWS
     try:
         for row in known[table.name] if table.name in known else bundle.rows(table.name):
             total += 1

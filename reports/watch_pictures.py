@@ -128,7 +128,7 @@ def view(tables: Tables, page_size: int | None) -> dict[str, Any]:
     found.append(
         _chart("KSM", [(n, _thin(gauges[n], max)) for n in KSM if n in gauges], "pages", axis)
     )
-    shown = min(len(samples), -(-len(samples) // _step(len(samples))))
+    shown = -(-len(samples) // _step(len(samples)))
     return {
         "charts": [chart for chart in found if chart is not None],
         "still": still,
@@ -196,7 +196,7 @@ def _chart(
 
 def _step(count: int) -> int:
     """Samples that a point stands for."""
-    return -(-count // MAX_POINTS)
+    return max(-(-count // MAX_POINTS), 1)
 
 
 def _thin(points: Points, how: Callable[[Iterable[float]], float]) -> Points:
