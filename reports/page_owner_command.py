@@ -147,7 +147,9 @@ def add_commands(command: Command) -> None:
         "the kernel has it, page_owner, until --count or Ctrl-C; then write a bundle. Samples lie "
         "in BUNDLE.samples until then. Works without root, with less.",
     )
-    sub.add_argument("--interval", type=positive, default=10.0, metavar="S", help="default: 10")
+    sub.add_argument(
+        "--interval", type=positive, default=10.0, metavar="S", help="between samples, default 10"
+    )
     sub.add_argument(
         "--count", type=_at_least_one, metavar="N", help="samples to take (default: until Ctrl-C)"
     )
@@ -198,7 +200,9 @@ def positive(text: str) -> float:
 def _at_least_one(text: str) -> int:
     """A count, for argparse."""
     if (value := int(text)) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not above 0")
+        from argparse import ArgumentTypeError
+
+        raise ArgumentTypeError(f"{text} is not above 0")
     return value
 
 
