@@ -159,7 +159,7 @@ def add_commands(command: Command) -> None:
         default=64.0,
         metavar="MIB",
         help="of samples on disk, default 64; beyond it every other sample goes, and the interval "
-        "doubles. The bundle takes up to three times as much once it is written",
+        "doubles. The bundle takes about as much again once it is written",
     )
     sub.add_argument(
         "--openmetrics",

@@ -142,6 +142,17 @@ def test_without_root_free_blocks_have_no_migratetype(host: Path) -> None:
     assert typed == {None} and "pagetypeinfo" in row["unread"]
 
 
+def test_a_kernel_with_page_owner_walks_every_page_and_that_is_said(
+    host: Path, tmp_path: Path
+) -> None:
+    for name in ("zoneinfo", "pagetypeinfo"):
+        shutil.copy(DATA.parent / "6.1" / name, host / "proc" / name)
+    log = sampled(host, tmp_path / "s", [])
+    assert log.first["walks_pages"] and log.first["thp_free"]
+    message = watch_tables.section(log, 0, watch_tables.overhead(log), 0).message
+    assert "page_owner is on: to read /proc/pagetypeinfo, the kernel drains" in str(message)
+
+
 def test_what_a_kernel_does_not_have_is_said(host: Path) -> None:
     shutil.rmtree(host / "proc/pressure")
     shutil.rmtree(host / "sys/kernel/mm/ksm")
