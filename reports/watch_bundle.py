@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 from page_owner_series import read_series
+from text_source import TextError
 
 from reports import page_owner, watch_tables
 from reports.bundle import Section, Writer
@@ -23,9 +24,14 @@ def finish(args: argparse.Namespace, folder: Path) -> int:
     """
     begin = time.monotonic()
     with Writer(args.output, replace=args.force) as writer:
-        log = watch_tables.open_log(folder / NAME)
-        size = log.header["target"]["page_size"]
-        rows, cost = watch_tables.write_tables(writer, log)
+        try:
+            log = watch_tables.open_log(folder / NAME)
+            size = log.header["target"]["page_size"]
+            rows, cost = watch_tables.write_tables(writer, log)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            if isinstance(error, TextError):
+                raise
+            raise TextError(f"{folder / NAME}: damaged: {error!r}") from error
         sections = [watch_tables.section(log, rows, cost, time.monotonic() - begin)]
         copies = sorted(folder.glob("show_[hs]*.[0-9]*"))
         if copies:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from hostile_text import visible
 from markupsafe import Markup
 
 from reports import charts, display
@@ -107,7 +108,7 @@ def view(tables: Tables, page_size: int | None) -> dict[str, Any]:
     axis = _Axis(
         unit,
         (samples[0]["time"] / unit, samples[-1]["time"] / unit),
-        f"{unit_name} since {samples[0]['at']}",
+        f"{unit_name} since {visible(display.cut(samples[0]['at'], 40))}",
         _marks(tables.get("watch_events", []), seconds, unit),
     )
     found: list[Chart | None] = [

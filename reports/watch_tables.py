@@ -81,7 +81,7 @@ class Log:
     moved: set[str] = field(default_factory=set)  # levels that were not 0 throughout
 
     def __iter__(self) -> Iterator[Sample]:
-        return (line for line in _lines(self.path) if isinstance(line, dict) and "mono" in line)
+        return (line for line in _lines(self.path) if _is_sample(line))
 
     def time(self, sample: Sample) -> float:
         """Seconds since the first sample."""
@@ -91,6 +91,17 @@ class Log:
     def seconds(self) -> float:
         """From the first sample to the last."""
         return float(self.last["mono"] - self.first["mono"])
+
+
+NUMBERS = ("wall", "mono", "boot", "late", "read", "cpu", "number", "cpu_total")
+
+
+def _is_sample(line: Any) -> bool:
+    return (
+        isinstance(line, dict)
+        and all(isinstance(line.get(name), int | float) for name in NUMBERS)
+        and isinstance(line.get("unread"), dict)
+    )
 
 
 def _lines(path: Path) -> Iterator[Any]:
@@ -122,11 +133,11 @@ def open_log(path: Path) -> Log:
     for sample in lines:
         if sample is False:
             log.cut = True
-        elif not isinstance(sample, dict):
-            log.damaged += 1
-        elif "mono" not in sample:
+        elif isinstance(sample, dict) and sample.keys() <= {"thinned", "ended"}:
             log.thinned = sample.get("thinned", log.thinned)
             log.ended = sample.get("ended", log.ended)
+        elif not _is_sample(sample):
+            log.damaged += 1
         else:
             log.samples += 1
             log.first = log.first or sample

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import frictionless
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,6 +27,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as prometheus
 from test_bundle import small_disk  # noqa: F401  (a fixture)
 from text_source import TextError
+from zones import read_zoneinfo
 
 from reports import watch_tables
 from reports.bundle import Bundle
@@ -102,6 +104,17 @@ def test_a_sample_holds_what_the_files_say(host: Path) -> None:
     assert row["ksm"]["general_profit"] == -4096 and row["ksm"]["pages_sharing"] == 40
     dma32 = next(zone for zone in row["zones"] if zone[1] == "DMA32")
     assert dma32[8:] == [512, 28]  # reserved_highatomic, free_highatomic
+
+
+@pytest.mark.parametrize("release", ["7.2/proc", "6.1"])
+def test_zones_without_their_cpus_are_the_same(host: Path, release: str) -> None:
+    path = DATA.parent / release / "zoneinfo"
+    shutil.copy(path, host / "proc/zoneinfo")
+    assert [tuple(row) for row in Sampler(str(host), 9).take()["zones"]] == [
+        (z.node, z.zone, z.managed_pages, z.free_pages, z.wmark_min, z.wmark_low, z.wmark_high,
+         z.wmark_boost, z.highatomic_reserved_pages, z.highatomic_free_pages)
+        for z in read_zoneinfo(path.read_text()) if z.present_pages
+    ]  # fmt: skip
 
 
 def test_a_level_is_no_counter(host: Path) -> None:
@@ -309,6 +322,28 @@ def test_what_is_no_log(tmp_path: Path, data: bytes) -> None:
         open_log(tmp_path / NAME)
 
 
+@pytest.mark.parametrize(
+    "words", [{"mono": "x"}, {"unread": []}, {"cpu_total": None}, {"late": "0"}]
+)
+def test_a_line_that_is_no_sample_is_left_out(
+    host: Path, tmp_path: Path, words: dict[str, Any]
+) -> None:
+    log = sampled(host, tmp_path / "s", [lambda: None])
+    lines = log.path.read_text().splitlines(keepends=True)
+    lines.insert(2, json.dumps(json.loads(lines[2]) | words) + "\n")
+    log.path.write_text("".join(lines))
+    read = open_log(log.path)
+    assert (read.samples, read.damaged) == (2, 1) and len(list(read)) == 2
+
+
+def test_a_log_of_nonsense_is_refused_in_a_line(tmp_path: Path, host: Path) -> None:
+    log = sampled(host, tmp_path / "b.samples", [lambda: None])
+    log.path.write_text(log.path.read_text().replace('"zones":[[0,', '"zones":[[7,8,9,0,'))
+    result = watch(tmp_path, "--recover")
+    assert result.returncode == 3 and f"{NAME}: damaged: TypeError" in result.stderr
+    assert "tries again" in result.stderr and not (tmp_path / "b").exists()
+
+
 def test_thinning_keeps_the_log_below_its_limit(host: Path, tmp_path: Path) -> None:
     one = len(json.dumps(Sampler(str(host), 9).take()))
     limit = 20 * one
@@ -431,6 +466,7 @@ def test_watch_on_this_machine(tmp_path: Path) -> None:
     result = watch(tmp_path, "--count", 5)
     assert result.returncode == 0, result.stderr
     bundle = Bundle(tmp_path / "b")
+    assert frictionless.validate(str(tmp_path / "b/datapackage.json")).valid
     samples = list(bundle.rows("watch_samples"))
     assert [row["time"] for row in samples] == sorted(row["time"] for row in samples)
     assert len(samples) == 5 and samples[0]["period_seconds"] is None
@@ -458,6 +494,7 @@ def test_watch_without_root() -> None:
         assert result.returncode == 1, result.stderr
         message = watch_section(folder).message
         rows = list(Bundle(folder / "b").rows("thp_free_blocks_series"))
+        assert frictionless.validate(str(folder / "b/datapackage.json")).valid
     assert "/proc/pagetypeinfo: only root may read it; free blocks are of unknown" in message
     assert rows and {row["migratetype"] for row in rows} == {None}
 
