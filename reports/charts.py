@@ -148,7 +148,7 @@ def time_chart(
     chart = pygal.XY(
         js=[],
         no_prefix=True,
-        width=720,
+        width=WIDTH,
         height=240,
         margin=6,
         margin_top=22,
@@ -186,6 +186,7 @@ def time_chart(
     return ElementTree.tostring(svg, encoding="unicode")
 
 
+WIDTH = 720
 MAX_DOTS = 30
 # Of text: less than this between two labels, and they would run into each other.
 LABEL_WIDTH = 90.0
@@ -202,7 +203,10 @@ def _dress_marks(svg: ElementTree.Element, series: str, marks: Sequence[Mark]) -
             title.text = mark.title
             if mark.loud and x >= free_from:
                 free_from = x + LABEL_WIDTH
-                text = ElementTree.SubElement(group, "text", {"x": f"{x:.1f}", "y": "-6"})
+                place = {"x": f"{x:.1f}", "y": "-6"}
+                if x > WIDTH - 2 * LABEL_WIDTH:  # it would be cut off
+                    place["text-anchor"] = "end"
+                text = ElementTree.SubElement(group, "text", place)
                 text.text = mark.label
 
 

@@ -24,6 +24,8 @@ Tables = dict[str, Rows]
 Points = list[tuple[float, float]]
 
 MAX_POINTS = 120
+# Kinds of events; a watch has a dozen.
+MAX_EVENTS = 40
 # What a THP fault cannot take (fallbacks[], mm/page_alloc.c).
 NOT_FOR_THP = ("HighAtomic", "Isolate")
 ALLOCSTALL = "allocstall"
@@ -309,12 +311,13 @@ def _events(rows: Rows, samples: Rows) -> list[EventSum]:
         worst = max(members, key=lambda row: row["count"])
         sums.append(
             EventSum(
-                name,
-                members[0]["event"],
+                display.cut(name, 60),
+                display.cut(members[0]["event"], 120),
                 sum(row["count"] for row in members),
                 len(members),
                 worst["count"],
                 at.get(worst["time"], ""),
             )
         )
-    return sorted(sums, key=lambda event: (event.name != "oom_kill", -event.count, event.name))
+    sums.sort(key=lambda event: (event.name != "oom_kill", -event.count, event.name))
+    return sums[:MAX_EVENTS]

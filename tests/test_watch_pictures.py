@@ -160,6 +160,14 @@ def test_marks_that_are_close_keep_one_label() -> None:
     assert svg.count(">OOM kill</") == 2 and len(marks(svg)) == 4
 
 
+def test_a_label_at_the_right_edge_is_not_cut_off(seen: dict[str, Any]) -> None:
+    for one in seen["charts"]:
+        tree = ElementTree.fromstring(one.svg)
+        groups = [element for element in tree.iter() if element.get("class") == "marks"]
+        first, last = (e for group in groups for e in group if e.tag.endswith("text"))
+        assert first.get("text-anchor") is None and last.get("text-anchor") == "end"
+
+
 def test_the_report_has_it(tmp_path: Path) -> None:
     from report_bundle import verdict, write_bundle
 
