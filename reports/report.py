@@ -355,7 +355,7 @@ PICTURES = (
 LOOKED_AT = {picture.table for picture in PICTURES} | {
     *("page_owner_snapshots", "ksm_pages", "vma_splits", "anon_vmas"),
     *("exit_costs", "page_table_occupancy", "page_table_regions"),
-    *("psi_series", "thp_free_blocks_series", "watch_events", "watch_overhead"),
+    *("psi_series", "thp_free_blocks_series", "zone_series", "watch_events", "watch_overhead"),
     *profiles.TABLES,
 }
 # Held in part, by what the others say: the points of a series are drawn with their growth.

@@ -115,6 +115,7 @@ def view(tables: Tables, page_size: int | None) -> dict[str, Any]:
     )
     found: list[Chart | None] = [
         _thp(tables.get("thp_free_blocks_series", []), axis),
+        _reserve(tables.get("zone_series", []), axis, page_size),
         _pressure(tables.get("psi_series", []), axis),
     ]
     still = []
@@ -225,6 +226,24 @@ def _thp(rows: Rows, axis: _Axis) -> Chart | None:
     # Isolate is empty but while memory is offlined or allocated contiguously.
     drawn = [(n, p) for n, p in drawn if "Isolate" not in n or any(value for _, value in p)]
     return _chart("Free blocks of THP size", drawn, "blocks", axis)
+
+
+def _reserve(rows: Rows, axis: _Axis, page_size: int | None) -> Chart | None:
+    """The HighAtomic reserve of all zones, at the moments at which it is known of each."""
+    lines = []
+    for name, column, how in (
+        ("reserved", "highatomic_reserved_pages", max),
+        ("of it free", "highatomic_free_pages", min),
+    ):
+        sums: dict[float, int | None] = {}
+        for row in rows:
+            before, pages = sums.get(row["time"], 0), row[column]
+            known = before is not None and pages is not None
+            sums[row["time"]] = before + pages * (page_size or 1) if known else None
+        points = [(at, float(value)) for at, value in sorted(sums.items()) if value is not None]
+        if any(value for _, value in points):
+            lines.append((name, _thin(points, how)))
+    return _chart("HighAtomic reserve", lines, "" if page_size else "pages", axis)
 
 
 def _pressure(rows: Rows, axis: _Axis) -> Chart | None:

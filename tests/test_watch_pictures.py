@@ -84,6 +84,19 @@ def test_free_blocks_are_told_by_who_may_take_them(seen: dict[str, Any]) -> None
     ]
 
 
+def test_the_reserve_is_drawn_where_it_is_known_of_every_zone() -> None:
+    found = tables()
+    drawn = chart(view(found, 4096), "HighAtomic reserve, MiB")
+    assert drawn.names == ["reserved", "of it free"]
+    assert chart(view(found, None), "HighAtomic reserve, pages")
+    for row in found["zone_series"]:
+        row["highatomic_free_pages"] = None
+        if row["time"] == 600:
+            row["highatomic_reserved_pages"] = None
+    drawn = chart(view(found, 4096), "HighAtomic reserve, MiB")
+    assert drawn.names == ["reserved"]
+
+
 def test_a_rate_is_a_step_as_long_as_its_period() -> None:
     assert watch_pictures._over([(10.0, 50, 10.0), (14.0, 0, 4.0)]) == [
         (0, 5), (10, 5), (10, 0), (14, 0),
