@@ -376,8 +376,8 @@ AGREES = {
     "profile_notes": "Nothing is missing.",
     "misplaced_blocks": "Every free block lies on the list of its pageblock's migratetype.",
     "device_pagemaps": "No device has memory with struct pages (pmem, DAX, device-private).",
-    "watch_events": "Nothing of what is marked happened: no OOM kill, no failed compaction.",
-    "counter_rates": "No counter moved between two samples, or there is only one sample.",
+    "watch_events": "No period with an OOM kill or a failure; one sample has no period.",
+    "counter_rates": "No counter was read twice, or none moved.",
     "hugetlb_checks": "Every pool has the pages it counts, and page tables agree with their flags.",
 }
 

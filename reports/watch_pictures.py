@@ -119,11 +119,13 @@ def view(tables: Tables, page_size: int | None) -> dict[str, Any]:
         _pressure(tables.get("psi_series", []), axis),
     ]
     still = []
+    # What was not read twice has not stood still: it is not known.
+    counted = sum("vmstat" not in _unread(sample) for sample in samples) > 1
     rates = _rates(tables.get("counter_rates", []), samples)
     for title, what, names in RATES:
         lines = [(name, rates[name]) for name in names if name in rates]
         found.append(_chart(title, lines, f"{what} per second", axis))
-        if not lines:
+        if not lines and counted:
             still.append(title)
     gauges = _gauges(tables.get("gauge_series", []))
     for title, how, names in LEVELS:
@@ -136,6 +138,7 @@ def view(tables: Tables, page_size: int | None) -> dict[str, Any]:
     return {
         "charts": [chart for chart in found if chart is not None],
         "still": still,
+        "counted": counted,
         "samples": len(samples),
         "shown": shown,
         "seconds": seconds,
@@ -287,7 +290,7 @@ def _rates(rows: Rows, samples: Rows) -> dict[str, Points]:
     for sample in samples:
         waited += sample["period_seconds"] or 0.0
         # Where the counters were not read, the next difference is over that time as well.
-        if waited and "vmstat" not in (sample["unread"] or "").split(", "):
+        if waited and "vmstat" not in _unread(sample):
             periods.append((sample["time"], waited))
             waited = 0.0
     return {
@@ -295,6 +298,10 @@ def _rates(rows: Rows, samples: Rows) -> dict[str, Points]:
         for name, line in moved.items()
         if name in COUNTERS and periods
     }
+
+
+def _unread(sample: dict[str, Any]) -> list[str]:
+    return str(sample["unread"] or "").split(", ")
 
 
 def _gauges(rows: Rows) -> dict[str, Points]:

@@ -138,7 +138,17 @@ def test_one_sample_is_no_error() -> None:
              for name, rows in tables().items()}  # fmt: skip
     seen = view(found, 4096)
     assert seen["samples"] == 1 and not seen["events"]
-    assert chart(seen, "Free memory") and len(seen["still"]) == len(watch_pictures.RATES)
+    assert chart(seen, "Free memory") and not seen["counted"] and not seen["still"]
+
+
+def test_counters_that_were_not_read_have_not_stood_still() -> None:
+    found = tables()
+    found["counter_rates"], found["watch_events"] = [], []
+    assert len(view(found, 4096)["still"]) == len(watch_pictures.RATES)
+    for sample in found["watch_samples"][1:]:
+        sample["unread"] = "ksm, vmstat"
+    seen = view(found, 4096)
+    assert not seen["counted"] and not seen["still"]
 
 
 def test_hostile_names_are_no_markup() -> None:
