@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 from drgn import Program, offsetof, sizeof
+from kernel_text import row_number
 from linked_lists import LOOPS, LOST, Followed, find, follow_lists
 from numpy.typing import NDArray
 from pageblocks import PageblockTypes
@@ -408,7 +409,8 @@ def read_pagetypeinfo(text: str) -> list[FreeBlocks]:
                     f"/proc/pagetypeinfo stopped counting free blocks at 100,000 (zone {zone}, "
                     f"{migratetype}); read the kernel's memory instead"
                 )
-            rows.append(FreeBlocks(node, zone, order, migratetype, blocks, blocks << order))
+            pages = row_number(blocks << order, "/proc/pagetypeinfo")
+            rows.append(FreeBlocks(node, zone, order, migratetype, blocks, pages))
     return rows
 
 
@@ -419,7 +421,7 @@ def read_buddyinfo(text: str) -> list[FreeBlocks]:
     :raises ValueError: the text is not /proc/buddyinfo's, or not all of it.
     """
     return [
-        FreeBlocks(*zone, order, None, blocks, blocks << order)
+        FreeBlocks(*zone, order, None, blocks, row_number(blocks << order, "/proc/buddyinfo"))
         for zone, counts in parse_buddyinfo(text).items()
         for order, blocks in enumerate(counts)
     ]

@@ -23,6 +23,9 @@ from proc_text import parse_pagetypeinfo
 from rows import column
 from struct_pages import FlagFields, PageChunk
 
+# include/linux/mmzone.h; a macro, which debug info does not keep.
+SUBSECTION_SHIFT = 21
+
 
 @dataclass(frozen=True)
 class Pageblocks:
@@ -102,14 +105,15 @@ class PageblockTypes:
     """
     The migratetype of every pageblock, by number (PFN >> order).
 
-    ``types[number]`` is an index into ``names``, or -1 where there is no section; ``online`` says
-    whether the section is online (``pfn_to_online_page()``).
+    ``types[number]`` is an index into ``names``, or -1 where there is no section; ``online``, by
+    PFN >> online_order, says where there is an online page (``pfn_to_online_page()``).
     """
 
     order: int
     names: list[str]
     types: NDArray[np.int8]
     online: NDArray[np.bool_]
+    online_order: int
 
     def of(self, pfns: NDArray[np.int64]) -> NDArray[np.int8]:
         """The migratetype of the pageblock of each PFN; -1 where unknown."""
@@ -137,9 +141,16 @@ def pageblock_types(prog: Program) -> PageblockTypes:
     sections = list(for_each_present_section(prog))
     length = (max((nr for nr, _ in sections), default=-1) + 1) * blocks
     types = np.full(length, -1, np.int8)
-    online = np.zeros(length, np.bool_)
+    usage_type = prog.type("struct mem_section_usage")
+    online_order = prog["SECTION_SIZE_BITS"].value_() - page_shift
+    map_at = None
+    if usage_type.has_member("subsection_map"):  # CONFIG_SPARSEMEM_VMEMMAP
+        map_at = offsetof(usage_type, "subsection_map")
+        online_order = min(SUBSECTION_SHIFT - page_shift, online_order)
+    parts = 1 << (prog["SECTION_SIZE_BITS"].value_() - page_shift - online_order)
+    online = np.zeros(length // blocks * parts, np.bool_)
     size = max(blocks * bits // 8, 1)
-    offset = offsetof(prog.type("struct mem_section_usage"), "pageblock_flags")
+    offset = offsetof(usage_type, "pageblock_flags")
     for nr, section in sections:
         usage = section.usage.value_()
         # A NULL pointer does not fault in every core (QEMU's give p_vaddr = p_paddr).
@@ -147,8 +158,14 @@ def pageblock_types(prog: Program) -> PageblockTypes:
             continue
         here = slice(nr * blocks, (nr + 1) * blocks)
         types[here] = _decode(prog.read(usage + offset, size), blocks, bits, isolate_mask, names)
-        online[here] = online_section(section)
-    return PageblockTypes(order, names, types, online)
+        if online_section(section):
+            # A hole has struct pages where other pages of its section are; it has no page.
+            there: Any = True
+            if map_at is not None:
+                words = np.frombuffer(prog.read(usage + map_at, -(-parts // 64) * 8), np.uint8)
+                there = np.unpackbits(words, bitorder="little")[:parts]
+            online[nr * parts : (nr + 1) * parts] = there
+    return PageblockTypes(order, names, types, online, online_order)
 
 
 def _flatmem_types(
@@ -167,7 +184,7 @@ def _flatmem_types(
         # usemap_size() (mm/mm_init.c) rounds up to whole longs.
         data = prog.read(zone.pageblock_flags.value_(), -(-blocks * bits // 64) * 8)
         types[start : start + blocks] = _decode(data, blocks, bits, isolate_mask, names)
-    return PageblockTypes(order, names, types, types >= 0)
+    return PageblockTypes(order, names, types, types >= 0, order)
 
 
 def _decode(
@@ -220,11 +237,11 @@ class PageblockPages:
             if first >= last:
                 continue
             flags = chunk["flags"][first - chunk.start_pfn : last - chunk.start_pfn : step]
-            numbers = np.arange(first, last, step) >> self.types.order
-            inside = numbers < len(self.types.types)
-            flags, numbers = flags[inside], numbers[inside]
-            counted = (self.fields.zone_index(flags) == zone) & self.types.online[numbers]
-            numbers = numbers[counted]
+            pfns = np.arange(first, last, step)
+            inside = pfns < len(self.types.types) << self.types.order
+            flags, pfns = flags[inside], pfns[inside]
+            online = self.types.online[pfns >> self.types.online_order]
+            numbers = pfns[(self.fields.zone_index(flags) == zone) & online] >> self.types.order
             self.zone[numbers] = zone
             for migratetype, blocks in zip(
                 *np.unique(self.types.types[numbers], return_counts=True), strict=True

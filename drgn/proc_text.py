@@ -64,9 +64,9 @@ def parse_zoneinfo(text: str) -> list[ZoneText]:
         # Of a zone without memory (ZONE_DEVICE) the kernel prints no more than these.
         if not missing and zone.fields["present"]:
             missing = ["start_pfn"] if "start_pfn" not in zone.fields else []
-            missing += [
-                f"count of CPU {cpu}" for cpu, said in zone.pagesets.items() if "count" not in said
-            ]
+        missing += [
+            f"count of CPU {cpu}" for cpu, said in zone.pagesets.items() if "count" not in said
+        ]
         if missing:
             raise ValueError(
                 f"{file} is cut short or damaged: zone {zone.zone} of node {zone.node} has no "

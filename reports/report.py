@@ -53,6 +53,7 @@ from reports.bundle import IDENTIFIER, Bundle, BundleError, Section, Table
 from reports.cells import Cell, cell, is_name
 from reports.comparison import Comparison
 from reports.findings import SEVERITIES, Finding, Verdict, severity_rank
+from reports.leftovers import PREFIX, SUFFIX, claim, clear_up
 from reports.watermarks import watermarks
 
 TEMPLATES = Path(__file__).resolve().parent.parent / "templates"
@@ -441,7 +442,21 @@ def write(html: str, path: Path) -> None:
 
     :raises OSError: it cannot be written; nothing is left behind.
     """
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent)
+    try:
+        _write(html, path)
+    except OSError as error:
+        # Of the name that it was to have.
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def _write(html: str, path: Path) -> None:
+    clear_up(path)
+    lock = None
+    while lock is None:
+        descriptor, name = tempfile.mkstemp(
+            prefix=PREFIX.format(path.name), suffix=SUFFIX, dir=path.parent
+        )
+        lock = claim(Path(name))
     try:
         with open(descriptor, "w", encoding="utf-8", newline="\n") as file:
             file.write(html)
@@ -456,6 +471,8 @@ def write(html: str, path: Path) -> None:
         with contextlib.suppress(OSError):
             os.unlink(name)
         raise
+    finally:
+        os.close(lock)
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)
