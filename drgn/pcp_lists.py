@@ -9,7 +9,7 @@ no type, a link to another such page or to a head) and the links decide.
 
 The text that says the same is /proc/zoneinfo, one ``count`` a CPU and zone, with no order.
 
-Memory: 24 bytes a candidate, up to :data:`MAX_CANDIDATES`.
+Memory: 16 bytes a candidate, up to :data:`MAX_CANDIDATES`.
 """
 
 from dataclasses import dataclass
@@ -26,6 +26,7 @@ from struct_pages import PageChunk
 from zones import for_each_zone, parse_zoneinfo, zone_name
 
 MAX_CANDIDATES = 8 << 20
+KERNEL_ADDRESSES = np.uint64(0xFF << 56)
 PAGE_ALLOC_COSTLY_ORDER = 3  # include/linux/mmzone.h, a macro
 
 
@@ -68,17 +69,24 @@ class PcpFinder:
 
     def take(self, chunk: PageChunk) -> None:
         # A free page has no reference and _mapcount -1, which also says that it has no page type;
-        # the lowest bit of `next` marks a tail page, and a kernel address has the highest one.
-        following = chunk["next"]
-        likely = (chunk["refcount"] == 0) & (chunk["mapcount"] == -1)
-        likely &= ((following & np.uint64(7)) == 0) & (following >> np.uint64(63)).astype(np.bool_)
-        found = np.flatnonzero(likely)
-        self.candidates += len(found)
+        # the lowest bit of `next` marks a tail page, and a kernel address has all of the highest
+        # ones. list_del() leaves one that has not (LIST_POISON1).
+        found = np.flatnonzero((chunk["refcount"] == 0) & (chunk["mapcount"] == -1))
+        following = chunk["next"][found]
+        likely = ((following & np.uint64(7)) == 0) & (following >= KERNEL_ADDRESSES)
+        found, following = found[likely], following[likely]
+        addresses = np.uint64(chunk.address) + found.astype(np.uint64) * self.page_size
+        addresses += self.link_offset
+        # A page that was on no list since boot leads to itself: all of a new machine's, but for the
+        # first of each free block.
+        linked = following != addresses
+        addresses, following = addresses[linked], following[linked]
+        self.candidates += len(addresses)
         if self.candidates > MAX_CANDIDATES:
             self._kept.clear()
             return
-        addresses = np.uint64(chunk.address) + found.astype(np.uint64) * self.page_size
-        self._kept.append((addresses + self.link_offset, following[found]))
+        if len(addresses):
+            self._kept.append((addresses, following))
 
     def links(self) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
         """

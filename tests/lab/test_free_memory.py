@@ -167,6 +167,14 @@ def test_per_cpu_lists_hold_what_zoneinfo_counts(lab: Lab) -> None:
     assert ours, "the workload left pages on no per-CPU list"
 
 
+def test_pages_that_cannot_be_on_a_per_cpu_list_are_not_kept(lab: Lab) -> None:
+    # What is kept grows with the lists and not with the machine, whose pages that were never
+    # allocated link to themselves, and whose pages that were, to LIST_POISON1.
+    listed = sum(row.pages for row in lab.free.pcp_lists[0])
+    assert listed
+    assert lab.free.pcp.candidates <= listed + 1000
+
+
 def test_the_highatomic_reserve_is_whole_pageblocks_up_to_the_cap(lab: Lab) -> None:
     blocks = {
         (row.node, row.zone): row.blocks
