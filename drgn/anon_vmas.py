@@ -283,8 +283,8 @@ def reverse_maps(prog: Program, read: SlabObjects) -> ReverseMaps:
         node, slots["parent"], slots["left"], slots["right"], tree[tree != 0],
         anon_vmas.address[tree != 0],
     )  # fmt: skip
-    in_tree = follow_lists(node, links, anon_vmas.address).head
-    on_list = follow_lists(entry, slots["next"], heads).head
+    in_tree = follow_lists(node, links, anon_vmas.address).head.astype(np.int64)
+    on_list = follow_lists(entry, slots["next"], heads).head.astype(np.int64)
     own_tree = (in_tree >= 0) & _are(anon_vmas.address, in_tree, slots["anon_vma"])
     own_list = (on_list >= 0) & _are(vmas.address, on_list, slots["vma"])
     owner = np.where(own_tree, in_tree, -1)

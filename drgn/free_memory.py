@@ -71,11 +71,15 @@ class FreeMemory:
 
     @cached_property
     def pcp_lists(self) -> tuple[list[PcpPages], list[PcpCheck]]:
-        return pcp_pages(self.prog, self.pcp, self.types.names)
+        pages = pcp_pages(self.prog, self.pcp, self.types.names)
+        self.pcp.forget()
+        return pages
 
     @cached_property
     def lists(self) -> FreeLists:
-        return free_lists(self.prog, self.blocks)
+        lists = free_lists(self.prog, self.blocks)
+        self.blocks.forget()
+        return lists
 
     def _list_pages(self, *, isolate: bool) -> dict[tuple[int, str], int]:
         """(node, zone) to free pages on its lists: those of Isolate, or all others."""

@@ -65,7 +65,7 @@ class PcpFinder:
         self.page_size = np.uint64(sizeof(page_type))
         self.link_offset = np.uint64(offsetof(page_type, "lru"))
         self.candidates = 0
-        self._kept: list[tuple[NDArray[Any], NDArray[Any]]] = []
+        self._kept: tuple[list[NDArray[Any]], ...] = ([], [])
 
     def take(self, chunk: PageChunk) -> None:
         # A free page has no reference and _mapcount -1, which also says that it has no page type;
@@ -83,10 +83,10 @@ class PcpFinder:
         addresses, following = addresses[linked], following[linked]
         self.candidates += len(addresses)
         if self.candidates > MAX_CANDIDATES:
-            self._kept.clear()
+            self.forget()
             return
-        if len(addresses):
-            self._kept.append((addresses, following))
+        for kept, values in zip(self._kept, (addresses, following), strict=True):
+            kept.append(values)
 
     def links(self) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
         """
@@ -97,10 +97,18 @@ class PcpFinder:
         if self.candidates > MAX_CANDIDATES:
             raise ValueError(f"more than {MAX_CANDIDATES:,} pages may be on per-CPU lists")
         if not self._kept:
-            return np.zeros(0, np.uint64), np.zeros(0, np.uint64)
-        addresses, following = (np.concatenate(column) for column in zip(*self._kept, strict=True))
+            raise RuntimeError("the links of per-CPU lists were let go")
+        for kept in self._kept:
+            kept[:] = [np.concatenate([np.empty(0, np.uint64), *kept])]
+        addresses, following = (kept[0] for kept in self._kept)
+        if (addresses[1:] > addresses[:-1]).all():  # as the pass goes
+            return addresses, following
         order = np.argsort(addresses, kind="stable")
         return addresses[order], following[order]
+
+    def forget(self) -> None:
+        """Let go of the links, which can then be had no more."""
+        self._kept = ()
 
 
 def list_kinds(prog: Program, names: list[str]) -> list[tuple[int, str]]:

@@ -19,7 +19,7 @@ from conftest import Lab
 from drgn import FaultError
 from free_lists import read_pagetypeinfo
 from pageblocks import pageblock_runs, pageblocks, read_pagetypeinfo_blocks
-from pcp_lists import pcp_pages, read_zoneinfo_pcp
+from pcp_lists import read_zoneinfo_pcp
 from settings import read_settings, settings
 from struct_pages import valid_page_ranges
 from target import describe
@@ -149,7 +149,7 @@ def test_counters_are_those_of_vmstat_plus_what_cpus_hold_back(lab: Lab) -> None
 
 
 def test_per_cpu_lists_hold_what_zoneinfo_counts(lab: Lab) -> None:
-    rows, checks = pcp_pages(lab.prog, lab.free.pcp, lab.free.types.names)
+    rows, checks = lab.free.pcp_lists
     assert checks == []
     ours: dict[Hashable, int] = {}
     for row in rows:
