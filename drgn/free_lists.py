@@ -114,7 +114,8 @@ class FreeBlockFinder:
         self.implausible: list[int] = []
         self.blocks = 0
         self.too_high = False  # page frames beyond FIRST_HEAD
-        self._kept: list[list[NDArray[Any]]] = [[] for _ in LINKS]
+        # Room for all at once, which takes no memory before it is written to.
+        self._kept: list[NDArray[Any]] = [np.empty(MAX_BLOCKS, kind) for kind in LINKS]
 
     def take(self, chunk: PageChunk) -> None:
         heads = np.flatnonzero(chunk["mapcount"] == self.buddy)
@@ -134,16 +135,16 @@ class FreeBlockFinder:
             self.counts[zone, order, mt] = self.counts.get((zone, order, mt), 0) + count
         self._count_pageblocks(pfns, orders)
         self.blocks += len(heads)
-        self.too_high |= int(pfns[-1]) >= FIRST_HEAD
+        self.too_high |= bool((pfns >= FIRST_HEAD).any())
         if not self.followed:
             self.forget()
             return
         first = chunk.address - chunk.start_pfn * int(self.page_size)
         self.first_link = np.uint64(first % (1 << 64)) + self.link_offset
-        found = pfns, self.numbers(chunk["next"][heads]), self.numbers(chunk["prev"][heads])
-        columns: Links = (*found, orders, zones, types)
-        for kept, values, kind in zip(self._kept, columns, LINKS, strict=True):
-            kept.append(values.astype(kind))
+        following, preceding = (self.numbers(chunk[name][heads]) for name in ("next", "prev"))
+        found: Links = (pfns, following, preceding, orders, zones, types)
+        for kept, values in zip(self._kept, found, strict=True):
+            kept[self.blocks - len(heads) : self.blocks] = values
 
     @property
     def followed(self) -> bool:
@@ -186,9 +187,7 @@ class FreeBlockFinder:
             return None
         if not self._kept:
             raise RuntimeError("the links of free blocks were let go")
-        for kept, kind in zip(self._kept, LINKS, strict=True):
-            kept[:] = [np.concatenate([np.empty(0, kind), *kept])]
-        columns = tuple(kept[0] for kept in self._kept)
+        columns = tuple(kept[: self.blocks] for kept in self._kept)
         if (columns[0][1:] > columns[0][:-1]).all():  # as the pass goes
             return columns
         order = np.argsort(columns[0], kind="stable")

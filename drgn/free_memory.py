@@ -7,6 +7,7 @@ keeps what each of them collected. What one of them could not do is kept as its 
 the others have their rows.
 """
 
+import contextlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -77,6 +78,10 @@ class FreeMemory:
 
     @cached_property
     def lists(self) -> FreeLists:
+        # Before, as both kinds of links at once take more memory. If it fails, it will say so when
+        # it is asked for.
+        with contextlib.suppress(Exception):
+            _ = self.pcp_lists
         lists = free_lists(self.prog, self.blocks)
         self.blocks.forget()
         return lists

@@ -55,15 +55,22 @@ def follow_lists(
     successor[entries:] = np.arange(entries, lost + 1)
     steps: NDArray[Any] = np.zeros(lost + 1, number)
     steps[:entries] = 1
-    walking = np.flatnonzero(successor[:entries] < entries).astype(number)
-    # Doubling: after round i an entry has taken 2^i links. A chain has at most `entries` links.
+    walking = np.arange(entries, dtype=number)
+    # Doubling: after round i an entry has taken at least 2^i links. A chain has at most `entries`.
     for _ in range(entries.bit_length() + 1):
-        if not len(walking):
+        left = 0
+        for start in range(0, len(walking), PIECE):
+            here = walking[start : start + PIECE]
+            here = here[successor[here] < entries]
+            via = successor[here]
+            steps[here] += steps[via]
+            successor[here] = successor[via]
+            walking[left : left + len(here)] = here
+            left += len(here)
+        walking = walking[:left]
+        if not left:
             break
-        via = successor[walking]
-        steps[walking] += steps[via]
-        successor[walking] = successor[via]
-        walking = walking[successor[walking] < entries]
+    walking = walking[successor[walking] < entries]
     astray = successor[:entries] == lost
     head = successor[:entries]
     head -= entries

@@ -65,7 +65,8 @@ class PcpFinder:
         self.page_size = np.uint64(sizeof(page_type))
         self.link_offset = np.uint64(offsetof(page_type, "lru"))
         self.candidates = 0
-        self._kept: tuple[list[NDArray[Any]], ...] = ([], [])
+        # Room for all at once, which takes no memory before it is written to.
+        self._kept = [np.empty(MAX_CANDIDATES, np.uint64) for _ in range(2)]
 
     def take(self, chunk: PageChunk) -> None:
         # A free page has no reference and _mapcount -1, which also says that it has no page type;
@@ -81,12 +82,13 @@ class PcpFinder:
         # first of each free block.
         linked = following != addresses
         addresses, following = addresses[linked], following[linked]
+        begin = self.candidates
         self.candidates += len(addresses)
         if self.candidates > MAX_CANDIDATES:
             self.forget()
             return
         for kept, values in zip(self._kept, (addresses, following), strict=True):
-            kept.append(values)
+            kept[begin : self.candidates] = values
 
     def links(self) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
         """
@@ -98,9 +100,7 @@ class PcpFinder:
             raise ValueError(f"more than {MAX_CANDIDATES:,} pages may be on per-CPU lists")
         if not self._kept:
             raise RuntimeError("the links of per-CPU lists were let go")
-        for kept in self._kept:
-            kept[:] = [np.concatenate([np.empty(0, np.uint64), *kept])]
-        addresses, following = (kept[0] for kept in self._kept)
+        addresses, following = (kept[: self.candidates] for kept in self._kept)
         if (addresses[1:] > addresses[:-1]).all():  # as the pass goes
             return addresses, following
         order = np.argsort(addresses, kind="stable")
@@ -108,7 +108,7 @@ class PcpFinder:
 
     def forget(self) -> None:
         """Let go of the links, which can then be had no more."""
-        self._kept = ()
+        self._kept = []
 
 
 def list_kinds(prog: Program, names: list[str]) -> list[tuple[int, str]]:
