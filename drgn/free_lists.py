@@ -40,7 +40,7 @@ MAX_BLOCKS = 8 << 20
 # the numbers from here on, and what is neither has the last one. Memory beyond 16 TiB is out of it.
 FIRST_HEAD, NEITHER = 0xFFF0_0000, 0xFFFF_FFFF
 # So many blocks are looked at together where each takes room for a while.
-PIECE = 1 << 19
+PIECE = 1 << 17
 
 Cell = tuple[int, int, int]  # zone index, order, migratetype
 Links = tuple[NDArray[Any], ...]  # as FreeBlockFinder.links() gives them

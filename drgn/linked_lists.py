@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-PIECE = 1 << 19
+PIECE = 1 << 17
 LOST = -1  # the links lead to something that is neither an entry nor a head
 LOOPS = -2  # the links come back without passing a head
 
