@@ -8,7 +8,7 @@ the others have their rows.
 """
 
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -25,6 +25,8 @@ from zones import (
     free_counters,
     zone_name,
 )
+
+OWN = 3  # consumers that are this file's
 
 
 @dataclass
@@ -102,12 +104,16 @@ def pages_by_zone(rows: Iterable[FreeBlocks | PcpPages]) -> dict[tuple[int, str]
 
 
 def scan_free_memory(
-    prog: Program, progress: Callable[[int, int], None] | None = None
+    prog: Program,
+    progress: Callable[[int, int], None] | None = None,
+    more: Sequence[Consumer] = (),
 ) -> FreeMemory:
     """
     Run the pass.
 
     :param progress: called with (pages done, pages in all).
+    :param more: others who want to see every page; ``scan.failures`` has those that could not go
+        on, by their position behind :data:`OWN`.
     :raises LookupError: the kernel's layout is unknown.
     :raises FaultError: zones or pageblock flags cannot be read.
     """
@@ -123,7 +129,7 @@ def scan_free_memory(
     blocks = FreeBlockFinder(prog, types, fields)
     pcp = PcpFinder(prog)
     pageblocks = PageblockPages(types, fields, zones)
-    consumers: list[Consumer] = [blocks, pcp, pageblocks]
+    consumers: list[Consumer] = [blocks, pcp, pageblocks, *more]
     scan = scan_struct_pages(prog, consumers, progress=progress)
     counters: dict[tuple[int, str], FreeCounters] | Exception
     try:
