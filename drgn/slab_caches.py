@@ -212,6 +212,7 @@ class SlabFinder:
 
     def __init__(self, prog: Program) -> None:
         self.caches, self.broken_off = read_caches(prog)
+        page_dtype(prog, self.columns)  # what is missing is to be missed here, not in the pass
         self._find = _SlabTest(prog, self.caches)
         self.slabs = 0
         kinds = (np.uint64, np.uint16, np.uint16, np.uint16, np.uint64)

@@ -17,7 +17,7 @@ from anon_vmas import (
     ReverseMaps,
     read_reverse_maps,
 )
-from drgn import FaultError, Program, ProgramFlags
+from drgn import Program, ProgramFlags
 from free_memory import OWN, FreeMemory, scan_free_memory
 from kernel_arrays import Gaps
 from ksm import (
@@ -122,8 +122,8 @@ class Memory:
         finder = None
         # On a live kernel slabs are looked at when they are found: later they are others'.
         if not self.prog.flags & ProgramFlags.IS_LIVE:
-            # Who needs the slabs will say what is wrong.
-            with contextlib.suppress(LookupError, FaultError, ValueError):
+            # Whoever needs the slabs will say what is wrong.
+            with contextlib.suppress(Exception):
                 finder = SlabFinder(self.prog)
         free = scan_free_memory(self.prog, self.progress, [finder] if finder else [])
         if finder is not None and OWN not in free.scan.failures:
