@@ -122,18 +122,24 @@ def sizes_table(measured: list[tuple[SparseMachine, Run, Run]]) -> Table:
 
 
 def sections_table(measured: list[tuple[SparseMachine, Run, Run]]) -> Table:
-    """Seconds of each section; a section that waits for a shared pass first, pays for it."""
+    """
+    Seconds of each section that takes some; who waits for a shared pass first, pays for it.
+    """
     table = Table("section", title="seconds by section")
     for machine, _, _ in measured:
         table.add_column(f"{machine.gib:,} GiB", justify="right")
     largest = measured[-1][2].sections
     for name in sorted(largest, key=lambda name: -largest[name][1]):
-        cells = []
-        for _, _, collected in measured:
-            status, seconds = collected.sections[name]
-            cells.append(f"{seconds:.2f}" + ("" if status == "ok" else f" {status}"))
-        if any(cell != "0.00 absent" for cell in cells):
-            table.add_row(name, *cells)
+        ran = [collected.sections[name] for _, _, collected in measured]
+        if all(status in ("ok", "absent") and seconds < 0.02 for status, seconds in ran):
+            continue
+        table.add_row(
+            name,
+            *(
+                f"{seconds:.2f}" + ("" if status == "ok" else f" {status}")
+                for status, seconds in ran
+            ),
+        )
     rest = []
     for _, opened, collected in measured:
         inside = sum(seconds for _, seconds in collected.sections.values())
