@@ -11,7 +11,6 @@ with a smaller CONFIG_PAGE_BLOCK_MAX_ORDER; DWARF does not keep it. Pass the ord
 """
 
 import contextlib
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,8 +18,8 @@ from typing import Any
 import numpy as np
 from drgn import Program, offsetof
 from drgn.helpers.linux.mmzone import for_each_present_section, online_section
-from kernel_text import printed_number, whole_lines
 from numpy.typing import NDArray
+from proc_text import parse_pagetypeinfo
 from rows import column
 from struct_pages import FlagFields, PageChunk
 
@@ -290,73 +289,6 @@ def pageblock_runs(
         )
         for start, length in zip(starts, lengths, strict=True)
     ]
-
-
-@dataclass(frozen=True)
-class PageTypeInfo:
-    """/proc/pagetypeinfo: two tables a node, of the same zones and migratetypes."""
-
-    block_order: int
-    names: list[str]  # of the migratetypes
-    # by order; None where the kernel stopped counting at 100,000 and printed ">100000"
-    # (pagetypeinfo_showfree_print(), mm/vmstat.c)
-    free: dict[tuple[int, str, str], list[int | None]]
-    blocks: dict[tuple[int, str], list[int]]  # by migratetype
-
-
-def parse_pagetypeinfo(text: str) -> PageTypeInfo:
-    """
-    Read /proc/pagetypeinfo.
-
-    Every zone must be in both tables, with every migratetype and every order: what is missing was
-    cut away. A text cut exactly between two nodes cannot be told from one of fewer nodes.
-
-    :raises ValueError: the text is not /proc/pagetypeinfo's, or not all of it.
-    """
-    file = "/proc/pagetypeinfo"
-    block_orders: list[int] = []  # one a node, all the same
-    names: list[str] = []
-    orders, table = 0, ""
-    free: dict[tuple[int, str, str], list[int | None]] = {}
-    blocks: dict[tuple[int, str], list[int]] = {}
-    for line in whole_lines(text, file):
-        if line.startswith("Page block order: "):
-            block_orders.append(printed_number(line.split()[-1], file))
-        elif line.startswith("Free pages count per migrate type at order "):
-            table, orders = "free", len(line.split()) - 8
-        elif line.startswith("Number of blocks type "):
-            table, here = "blocks", line.split()[4:]
-            if names not in ([], here):
-                raise ValueError(f"{file} is damaged: its nodes have different migratetypes")
-            names = here
-        elif line.startswith("Number of mixed blocks "):  # page_owner's, of the same shape
-            table = "mixed"
-        elif line.startswith("Node") and table != "mixed":
-            match = re.fullmatch(r"Node +(\d+), zone +(\S+?)(?:, type +(\S+))? ([\d> ]+)", line)
-            if not match or ("free" if match.group(3) else "blocks") != table:
-                raise ValueError(f"{file} is damaged: {line[:60]!r} does not belong where it is")
-            node, zone, migratetype, counts = match.groups()
-            number, cells = printed_number(node, file), counts.split()
-            if migratetype:
-                row: list[int | None] = [
-                    None if cell.startswith(">") else printed_number(cell, file) for cell in cells
-                ]
-                if len(row) != orders or (number, zone, migratetype) in free:
-                    raise ValueError(f"{file} is damaged: {line[:60]!r} is cut or there twice")
-                free[number, zone, migratetype] = row
-            else:
-                if len(cells) != len(names) or (number, zone) in blocks:
-                    raise ValueError(f"{file} is damaged: {line[:60]!r} is cut or there twice")
-                blocks[number, zone] = [printed_number(cell, file) for cell in cells]
-    if len(set(block_orders)) != 1 or block_orders[0] > 63:
-        raise ValueError(f"not {file}: it has no line 'Page block order: N'")
-    if not free and not blocks:
-        raise ValueError(f"not {file}: it has no line 'Node N, zone NAME'")
-    if free.keys() != {(*zone, name) for zone in blocks for name in names}:
-        raise ValueError(f"{file} is cut short: its two tables are not of the same zones and types")
-    if len(block_orders) != len({node for node, _ in blocks}):
-        raise ValueError(f"{file} is cut short: a node has no tables")
-    return PageTypeInfo(block_orders[0], names, free, blocks)
 
 
 def read_pagetypeinfo_blocks(text: str) -> list[Pageblocks]:

@@ -46,6 +46,7 @@ from reports import (
     profiles,
     rmap_pictures,
     vmemmap_pictures,
+    watch_pictures,
 )
 from reports import counters as vm_counters
 from reports.bundle import IDENTIFIER, Bundle, BundleError, Section, Table
@@ -59,6 +60,8 @@ TEMPLATES = Path(__file__).resolve().parent.parent / "templates"
 MAX_ROWS = 500
 # A stack is as long as ten other rows.
 MAX_STACK_ROWS = 150
+# A series is looked at in its chart, or taken from the bundle.
+MAX_SERIES_ROWS = 60
 # What pictures are drawn from is held in memory; a table beyond this is damage, or not for drawing.
 MAX_PICTURE_ROWS = 2_000_000
 SOURCES = {
@@ -98,6 +101,7 @@ TITLES = {
     "ksm": "KSM",
     "rmap_cost": "The cost of reverse map walks",
     "profiles": "Profiles",
+    "watch": "Over time",
 }
 NOUNS = {
     "critical": ("critical finding",),
@@ -340,15 +344,26 @@ PICTURES = (
         frozenset({"profile", "event", "unit", "samples", "file"}),
         profile_pictures.draw,
     ),
+    Picture(
+        "watch",
+        "watch_samples",
+        frozenset({"time", "at", "period_seconds", "unread"}),
+        watch_pictures.view,
+    ),
 )
 # Held whole, for the pictures.
 LOOKED_AT = {picture.table for picture in PICTURES} | {
     *("page_owner_snapshots", "ksm_pages", "vma_splits", "anon_vmas"),
     *("exit_costs", "page_table_occupancy", "page_table_regions"),
+    *("psi_series", "thp_free_blocks_series", "zone_series", "watch_events", "watch_overhead"),
     *profiles.TABLES,
 }
 # Held in part, by what the others say: the points of a series are drawn with their growth.
-PARTS = {"page_owner_series": owner_pictures.series_wanted}
+PARTS = {
+    "page_owner_series": owner_pictures.series_wanted,
+    "counter_rates": watch_pictures.rates_wanted,
+    "gauge_series": watch_pictures.levels_wanted,
+}
 # What an empty table says, if the section is whole; the others' say that they have no rows.
 AGREES = {
     "free_list_checks": "Every free list agrees with its struct pages, link by link.",
@@ -361,6 +376,8 @@ AGREES = {
     "profile_notes": "Nothing is missing.",
     "misplaced_blocks": "Every free block lies on the list of its pageblock's migratetype.",
     "device_pagemaps": "No device has memory with struct pages (pmem, DAX, device-private).",
+    "watch_events": "No period with an OOM kill or a failure; one sample has no period.",
+    "counter_rates": "No counter was read twice, or none moved.",
     "hugetlb_checks": "Every pool has the pages it counts, and page tables agree with their flags.",
 }
 
@@ -649,6 +666,8 @@ def _table(bundle: Bundle, table: Table, page_size: int | None, known: Tables) -
     rows: list[list[Cell]] = []
     total, error = 0, ""
     most = MAX_STACK_ROWS if any(c.name == "stack" for c in table.columns) else MAX_ROWS
+    if any(c.name == "time" and c.key for c in table.columns):
+        most = MAX_SERIES_ROWS
     try:
         for row in known[table.name] if table.name in known else bundle.rows(table.name):
             total += 1
