@@ -31,12 +31,13 @@ import numpy as np
 from drgn import FaultError, Object, Program, ProgramFlags, offsetof
 from drgn.helpers.linux.mm import for_each_vma
 from drgn.helpers.linux.rbtree import rbtree_inorder_for_each_entry
-from kernel_arrays import member_path
+from kernel_arrays import Gaps, member_path
 from linked_lists import find, follow_lists
 from numpy.typing import NDArray
 from processes import WANTED as TASKS
 from processes import Processes, ProcessVmas, max_map_count, processes
 from rows import column
+from slab_caches import SlabFinder
 from slab_objects import Objects, SlabObjects, Wanted, read_slab_objects, tree_links
 
 # Beyond these, a large machine's table would be all single VMAs; the fan-out has them all.
@@ -243,18 +244,20 @@ def read_reverse_maps(
     prog: Program,
     more: dict[str, Wanted] | None = None,
     *,
+    found: tuple[SlabFinder, Gaps] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[ReverseMaps, SlabObjects]:
     """
     Read all anon_vmas; on a live kernel again, if they moved too much meanwhile.
 
     :param more: other objects to read in the same pass.
+    :param found: the slabs, by a pass that went before; of no use on a live kernel.
     :raises LookupError: the kernel's layout is unknown.
     """
     best: tuple[ReverseMaps, SlabObjects] | None = None
     attempts = LIVE_ATTEMPTS if prog.flags & ProgramFlags.IS_LIVE else 1
     for attempt in range(1, attempts + 1):
-        read = read_slab_objects(prog, wanted(prog) | (more or {}), progress=progress)
+        read = read_slab_objects(prog, wanted(prog) | (more or {}), found=found, progress=progress)
         maps = reverse_maps(prog, read)
         if best is None or maps.orphans < best[0].orphans:
             best = maps, read
@@ -283,8 +286,8 @@ def reverse_maps(prog: Program, read: SlabObjects) -> ReverseMaps:
         node, slots["parent"], slots["left"], slots["right"], tree[tree != 0],
         anon_vmas.address[tree != 0],
     )  # fmt: skip
-    in_tree = follow_lists(node, links, anon_vmas.address).head
-    on_list = follow_lists(entry, slots["next"], heads).head
+    in_tree = follow_lists(node, links, anon_vmas.address).head.astype(np.int64)
+    on_list = follow_lists(entry, slots["next"], heads).head.astype(np.int64)
     own_tree = (in_tree >= 0) & _are(anon_vmas.address, in_tree, slots["anon_vma"])
     own_list = (on_list >= 0) & _are(vmas.address, on_list, slots["vma"])
     owner = np.where(own_tree, in_tree, -1)

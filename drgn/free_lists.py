@@ -13,17 +13,19 @@ migratetype hygiene", v6.10, ended that); :class:`MisplacedBlocks` has these.
 
 The text that says the same is /proc/pagetypeinfo (root only; it prints at most 100,000 a list).
 
-Memory: 32 bytes a free block, up to :data:`MAX_BLOCKS`. Beyond that the lists are not followed and
-every block counts by its pageblock.
+Memory: 16 bytes a free block while the pass runs and 20 more while the lists are followed, up to
+:data:`MAX_BLOCKS`. Beyond that the lists are not followed and every block counts by its pageblock.
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from drgn import Program, offsetof, sizeof
+from kernel_arrays import read_whole
 from kernel_text import row_number
 from linked_lists import LOOPS, LOST, Followed, find, follow_lists
 from numpy.typing import NDArray
@@ -33,11 +35,17 @@ from rows import column
 from struct_pages import FlagFields, PageChunk
 from zones import for_each_zone, zone_name
 
-# 8 million blocks: 256 MiB, and 32 GiB of memory in single free pages.
+# 8 million blocks: 300 MiB, and 32 GiB of memory in single free pages.
 MAX_BLOCKS = 8 << 20
+# Half the memory of addresses: a block goes by the number of its first page frame. List heads have
+# the numbers from here on, and what is neither has the last one. Memory beyond 16 TiB is out of it.
+FIRST_HEAD, NEITHER = 0xFFF0_0000, 0xFFFF_FFFF
+# So many blocks are looked at together where each takes room for a while.
+PIECE = 1 << 17
 
 Cell = tuple[int, int, int]  # zone index, order, migratetype
 Links = tuple[NDArray[Any], ...]  # as FreeBlockFinder.links() gives them
+LINKS = (np.uint32, np.uint32, np.uint32, np.int8, np.int16, np.int8)
 
 
 @dataclass(frozen=True)
@@ -95,15 +103,20 @@ class FreeBlockFinder:
         self.types = types
         self.fields = fields
         self.max_order = max_order(prog)
+        self.labels = Labels(prog, types.names, fields, self.max_order + 1)
+        self.heads, self.cells = _list_heads(prog, self.labels)
         page_type = prog.type("struct page")
         self.page_size = np.uint64(sizeof(page_type))
         self.link_offset = np.uint64(offsetof(page_type, "lru"))
+        self.first_link = np.uint64(0)  # address of the list_head of page frame 0
         self.pageblock_free = np.zeros(len(types.types), np.int64)
         # (zone index, order, pageblock's migratetype) to blocks
         self.counts: dict[tuple[int, int, int], int] = {}
         self.implausible: list[int] = []
         self.blocks = 0
-        self._kept: list[tuple[NDArray[Any], ...]] = []
+        self.too_high = False  # page frames beyond FIRST_HEAD
+        # Room for all at once, which takes no memory before it is written to.
+        self._kept: list[NDArray[Any]] = [np.empty(MAX_BLOCKS, kind) for kind in LINKS]
 
     def take(self, chunk: PageChunk) -> None:
         heads = np.flatnonzero(chunk["mapcount"] == self.buddy)
@@ -123,20 +136,37 @@ class FreeBlockFinder:
             self.counts[zone, order, mt] = self.counts.get((zone, order, mt), 0) + count
         self._count_pageblocks(pfns, orders)
         self.blocks += len(heads)
-        if self.blocks > MAX_BLOCKS:
-            self._kept.clear()
+        self.too_high |= bool((pfns >= FIRST_HEAD).any())
+        if not self.followed:
+            self.forget()
             return
-        addresses = np.uint64(chunk.address) + heads.astype(np.uint64) * self.page_size
-        self._kept.append(
-            (
-                addresses + self.link_offset,
-                chunk["next"][heads],
-                chunk["prev"][heads],
-                orders.astype(np.int8),
-                zones.astype(np.int16),
-                types,
-            )
-        )
+        first = chunk.address - chunk.start_pfn * int(self.page_size)
+        self.first_link = np.uint64(first % (1 << 64)) + self.link_offset
+        following, preceding = (self.numbers(chunk[name][heads]) for name in ("next", "prev"))
+        found: Links = (pfns, following, preceding, orders, zones, types)
+        for kept, values in zip(self._kept, found, strict=True):
+            kept[self.blocks - len(heads) : self.blocks] = values
+
+    @property
+    def followed(self) -> bool:
+        """Whether there is what the lists are followed by."""
+        return self.blocks <= MAX_BLOCKS and not self.too_high
+
+    def forget(self) -> None:
+        """Let go of the links, which can then be had no more."""
+        self._kept = []
+
+    def numbers(self, addresses: NDArray[np.uint64]) -> NDArray[np.uint32]:
+        """
+        The number of each list_head: of a page its PFN, of the nth list :data:`FIRST_HEAD` + n,
+        of anything else :data:`NEITHER`.
+        """
+        pfns, odd = np.divmod(addresses - self.first_link, self.page_size)
+        outside = np.flatnonzero((odd != 0) | (pfns >= FIRST_HEAD))
+        numbers = pfns.astype(np.uint32)
+        head = find(self.heads, addresses[outside])
+        numbers[outside] = np.where(head >= 0, FIRST_HEAD + head, NEITHER)
+        return numbers
 
     def _count_pageblocks(self, pfns: NDArray[np.int64], orders: NDArray[np.int64]) -> None:
         order = self.types.order
@@ -151,14 +181,16 @@ class FreeBlockFinder:
 
     def links(self) -> Links | None:
         """
-        All blocks, ascending: address of the list_head, next, prev, order, zone index, pageblock's
+        All blocks, ascending: number, those of next and prev, order, zone index, pageblock's
         migratetype. None when there were more than :data:`MAX_BLOCKS`.
         """
-        if self.blocks > MAX_BLOCKS:
+        if not self.followed:
             return None
         if not self._kept:
-            return tuple(np.zeros(0, kind) for kind in ("u8", "u8", "u8", "i1", "i2", "i1"))
-        columns = [np.concatenate(column) for column in zip(*self._kept, strict=True)]
+            raise RuntimeError("the links of free blocks were let go")
+        columns = tuple(kept[: self.blocks] for kept in self._kept)
+        if (columns[0][1:] > columns[0][:-1]).all():  # as the pass goes
+            return columns
         order = np.argsort(columns[0], kind="stable")
         return tuple(column[order] for column in columns)
 
@@ -207,7 +239,7 @@ def free_lists(prog: Program, finder: FreeBlockFinder) -> FreeLists:
 
     :raises FaultError: a ``struct zone`` cannot be read.
     """
-    labels = Labels(prog, finder)
+    labels = finder.labels
     misplaced: list[MisplacedBlocks] = []
     checks = [
         FreeListCheck(
@@ -219,11 +251,11 @@ def free_lists(prog: Program, finder: FreeBlockFinder) -> FreeLists:
     if links is None:
         counts = dict(finder.counts)
     else:
-        heads, cells = _list_heads(prog, labels)
-        followed = follow_lists(links[0], links[1], heads["address"])
-        counts, misplaced, astray = _sort_onto_lists(followed, cells, links, labels)
+        heads = np.arange(len(finder.heads), dtype=np.uint32) + np.uint32(FIRST_HEAD)
+        followed = follow_lists(links[0], links[1], heads)
+        counts, misplaced, astray = _sort_onto_lists(followed, finder.cells, links, labels)
         checks += astray
-        checks += _check_heads(followed, heads, cells, links, labels)
+        checks += _check_heads(prog, followed, finder, links)
         checks += _check_back_links(links, labels)
     checks += _check_nr_free(counts, labels)
     # Blocks in a zone or a pageblock that does not exist are damage, and still free memory.
@@ -239,11 +271,11 @@ def free_lists(prog: Program, finder: FreeBlockFinder) -> FreeLists:
 class Labels:
     """Zone indexes and migratetypes as the words of a row."""
 
-    def __init__(self, prog: Program, finder: FreeBlockFinder) -> None:
-        self.names = finder.types.names
-        self.orders = finder.max_order + 1
+    def __init__(self, prog: Program, names: list[str], fields: FlagFields, orders: int) -> None:
+        self.names = names
+        self.orders = orders
         self.zones = {
-            node * finder.fields.zones_per_node + index: (node, zone_name(zone), zone)
+            node * fields.zones_per_node + index: (node, zone_name(zone), zone)
             for node, index, zone in for_each_zone(prog)
             if zone.present_pages.value_()
         }
@@ -266,15 +298,20 @@ def _sort_onto_lists(
     followed: Followed, cells: NDArray[np.int64], links: Links, labels: Labels
 ) -> tuple[dict[Cell, int], list[MisplacedBlocks], list[FreeListCheck]]:
     """Count the blocks of each list; a block that is on none counts by its pageblock."""
-    _, _, _, orders, zone_of, type_of = links
-    home = followed.head >= 0
-    cell = cells[np.where(home, followed.head, 0)]
-    fits = home & (cell[:, 0] == zone_of) & (cell[:, 1] == orders)
-    problem = np.select([followed.head == LOST, followed.head == LOOPS, ~fits], [1, 2, 3])
-    columns = (zone_of, orders, np.where(fits, cell[:, 2], type_of), type_of, problem)
+    different: Counter[tuple[int, ...]] = Counter()
+    for start in range(0, len(links[0]), PIECE):
+        here = slice(start, start + PIECE)
+        orders, zone_of, type_of = (column[here] for column in links[3:])
+        head = followed.head[here]
+        home = head >= 0
+        cell = cells[np.where(home, head, 0)]
+        fits = home & (cell[:, 0] == zone_of) & (cell[:, 1] == orders)
+        problem = np.select([head == LOST, head == LOOPS, ~fits], [1, 2, 3])
+        columns = (zone_of, orders, np.where(fits, cell[:, 2], type_of), type_of, problem)
+        different.update(dict(_count_rows(columns)))
     counts: dict[Cell, int] = {}
     misplaced, checks = [], []
-    for (zone, order, mt, block, what), count in _count_rows(columns):
+    for (zone, order, mt, block, what), count in sorted(different.items()):
         counts[zone, order, mt] = counts.get((zone, order, mt), 0) + count
         place, kind = labels.place(zone), labels.kind(mt)
         if what:
@@ -287,15 +324,20 @@ def _sort_onto_lists(
 
 
 def _check_heads(
-    followed: Followed,
-    heads: NDArray[Any],
-    cells: NDArray[np.int64],
-    links: Links,
-    labels: Labels,
+    prog: Program, followed: Followed, finder: FreeBlockFinder, links: Links
 ) -> list[FreeListCheck]:
     """A walk from a head must see exactly the blocks whose links lead to it."""
-    lead_here = np.bincount(followed.head[followed.head >= 0], minlength=len(heads))
-    first = find(links[0], heads["next"])
+    labels = finder.labels
+    lead_here = np.zeros(len(finder.heads), np.int64)
+    for start in range(0, len(followed.head), PIECE):
+        home = followed.head[start : start + PIECE]
+        lead_here += np.bincount(home[home >= 0], minlength=len(lead_here))
+    pointer: np.dtype[Any] = np.dtype("<u8")
+    heads = np.array(
+        [(head, read_whole(prog, head, 1, pointer)[0]) for head in finder.heads.tolist()],
+        [("address", "<u8"), ("next", "<u8")],
+    )
+    first = find(links[0], finder.numbers(heads["next"]))
     checks = []
     for head in np.flatnonzero((heads["next"] != heads["address"]) | (lead_here != 0)):
         seen: int | None = None
@@ -310,7 +352,7 @@ def _check_heads(
             seen = int(followed.steps[first[head]])
         else:
             continue
-        zone, order, mt = cells[head].tolist()
+        zone, order, mt = finder.cells[head].tolist()
         kind = labels.kind(mt)
         checks.append(
             FreeListCheck(*labels.place(zone), order, kind, seen, int(lead_here[head]), problem)
@@ -320,16 +362,18 @@ def _check_heads(
 
 def _check_back_links(links: Links, labels: Labels) -> list[FreeListCheck]:
     """The ``prev`` of a block's ``next`` must be the block."""
-    addresses, following, preceding, orders, zone_of, type_of = links
-    successor = find(addresses, following)
-    linked = np.flatnonzero(successor >= 0)
-    crooked = linked[preceding[successor[linked]] != addresses[linked]]
+    numbers, following, preceding, orders, zone_of, type_of = links
+    crooked: Counter[tuple[int, ...]] = Counter()
+    for start in range(0, len(numbers), PIECE):
+        here = slice(start, start + PIECE)
+        successor = find(numbers, following[here])
+        linked = start + np.flatnonzero(successor >= 0)
+        wrong = linked[preceding[successor[linked - start]] != numbers[linked]]
+        crooked.update(dict(_count_rows((zone_of[wrong], orders[wrong], type_of[wrong]))))
     what = "the next block's prev leads elsewhere"
     return [
         FreeListCheck(*labels.place(zone), order, labels.kind(mt), None, count, what)
-        for (zone, order, mt), count in _count_rows(
-            (zone_of[crooked], orders[crooked], type_of[crooked])
-        )
+        for (zone, order, mt), count in sorted(crooked.items())
     ]
 
 
@@ -373,23 +417,21 @@ def _count_rows(columns: tuple[NDArray[Any], ...]) -> Iterator[tuple[tuple[int, 
         yield tuple(int(at) + least for at, least in zip(place, low, strict=True)), count
 
 
-def _list_heads(prog: Program, labels: Labels) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """All list heads, ascending: (address, next), and (zone, order, type) of each."""
+def _list_heads(prog: Program, labels: Labels) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    """The addresses of all list heads, ascending, and (zone, order, type) of each."""
     area = prog.type("struct free_area")
     stride, list_size = sizeof(area), sizeof(prog.type("struct list_head"))
     first_list = offsetof(area, "free_list")
-    records, cells = [], []
+    addresses, cells = [], []
     for index, (_, _, zone) in labels.zones.items():
         base = zone.free_area.address_
         assert base is not None
-        data = prog.read(base, stride * labels.orders)
         for order in range(labels.orders):
             for mt in range(len(labels.names)):
-                offset = order * stride + first_list + mt * list_size
-                records.append((base + offset, np.frombuffer(data, "<u8", 1, offset)[0]))
+                addresses.append(base + order * stride + first_list + mt * list_size)
                 cells.append((index, order, mt))
-    heads = np.array(records, [("address", "<u8"), ("next", "<u8")])
-    ascending = np.argsort(heads["address"])
+    heads = np.array(addresses, np.uint64)
+    ascending = np.argsort(heads)
     return heads[ascending], np.array(cells, np.int64).reshape(-1, 3)[ascending]
 
 

@@ -7,7 +7,8 @@ keeps what each of them collected. What one of them could not do is kept as its 
 the others have their rows.
 """
 
-from collections.abc import Callable, Iterable
+import contextlib
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -24,6 +25,8 @@ from zones import (
     free_counters,
     zone_name,
 )
+
+OWN = 3  # consumers that are this file's
 
 
 @dataclass
@@ -71,11 +74,19 @@ class FreeMemory:
 
     @cached_property
     def pcp_lists(self) -> tuple[list[PcpPages], list[PcpCheck]]:
-        return pcp_pages(self.prog, self.pcp, self.types.names)
+        pages = pcp_pages(self.prog, self.pcp, self.types.names)
+        self.pcp.forget()
+        return pages
 
     @cached_property
     def lists(self) -> FreeLists:
-        return free_lists(self.prog, self.blocks)
+        # Before, as both kinds of links at once take more memory. If it fails, it will say so when
+        # it is asked for.
+        with contextlib.suppress(Exception):
+            _ = self.pcp_lists
+        lists = free_lists(self.prog, self.blocks)
+        self.blocks.forget()
+        return lists
 
     def _list_pages(self, *, isolate: bool) -> dict[tuple[int, str], int]:
         """(node, zone) to free pages on its lists: those of Isolate, or all others."""
@@ -93,12 +104,16 @@ def pages_by_zone(rows: Iterable[FreeBlocks | PcpPages]) -> dict[tuple[int, str]
 
 
 def scan_free_memory(
-    prog: Program, progress: Callable[[int, int], None] | None = None
+    prog: Program,
+    progress: Callable[[int, int], None] | None = None,
+    more: Sequence[Consumer] = (),
 ) -> FreeMemory:
     """
     Run the pass.
 
     :param progress: called with (pages done, pages in all).
+    :param more: others who want to see every page; ``scan.failures`` has those that could not go
+        on, by their position behind :data:`OWN`.
     :raises LookupError: the kernel's layout is unknown.
     :raises FaultError: zones or pageblock flags cannot be read.
     """
@@ -114,7 +129,7 @@ def scan_free_memory(
     blocks = FreeBlockFinder(prog, types, fields)
     pcp = PcpFinder(prog)
     pageblocks = PageblockPages(types, fields, zones)
-    consumers: list[Consumer] = [blocks, pcp, pageblocks]
+    consumers: list[Consumer] = [blocks, pcp, pageblocks, *more]
     scan = scan_struct_pages(prog, consumers, progress=progress)
     counters: dict[tuple[int, str], FreeCounters] | Exception
     try:

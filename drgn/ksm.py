@@ -242,7 +242,7 @@ def read_ksm(prog: Program, read: SlabObjects) -> Ksm:
         entry,
         hlist_links(entry, stable["pprev"], stable["next"], pages.address + hlist, pages["first"]),
         pages.address + hlist,
-    ).head
+    ).head.astype(np.int64)
     right = (item_node >= 0) & (find(pages.address, stable["head"]) == item_node)
     if odd := int(np.count_nonzero((item_node >= 0) & ~right)):
         problems.append(f"{odd:,} KSM items are on the list of another page than theirs")

@@ -15,16 +15,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+PIECE = 1 << 17
 LOST = -1  # the links lead to something that is neither an entry nor a head
 LOOPS = -2  # the links come back without passing a head
 
 
 @dataclass(frozen=True)
 class Followed:
-    """Where the ``next`` links of each entry lead."""
+    """Where the ``next`` links of each entry lead; in 32 bits, if there are not too many."""
 
-    head: NDArray[np.int64]  # index of the head, LOST or LOOPS
-    steps: NDArray[np.int64]  # links to the head (1 for the last entry), 0 unless a head is reached
+    head: NDArray[Any]  # index of the head, LOST or LOOPS
+    steps: NDArray[
+        np.integer
+    ]  # links to the head (1 for the last entry), 0 unless a head is reached
 
 
 def follow_lists(
@@ -39,26 +42,39 @@ def follow_lists(
     """
     entries = len(addresses)
     lost = entries + len(heads)
-    successor = np.full(lost + 1, lost, np.int64)
-    to_entry = find(addresses, links)
-    to_head = find(heads, links)
-    successor[:entries] = np.where(
-        to_entry >= 0, to_entry, np.where(to_head >= 0, entries + to_head, lost)
-    )
-    successor[entries:] = np.arange(entries, lost + 1)  # heads, and nowhere, lead to themselves
-    steps = np.zeros(lost + 1, np.int64)
+    # Millions of entries: 32 bits do, and what takes room for a while is done in pieces.
+    number = np.int32 if lost < 1 << 31 else np.int64
+    successor: NDArray[Any] = np.full(lost + 1, lost, number)
+    for start in range(0, entries, PIECE):
+        wanted = links[start : start + PIECE]
+        to_entry, to_head = find(addresses, wanted), find(heads, wanted)
+        successor[start : start + len(wanted)] = np.where(
+            to_entry >= 0, to_entry, np.where(to_head >= 0, entries + to_head, lost)
+        )
+    # Heads, and nowhere, lead to themselves.
+    successor[entries:] = np.arange(entries, lost + 1)
+    steps: NDArray[Any] = np.zeros(lost + 1, number)
     steps[:entries] = 1
-    walking = np.flatnonzero(successor[:entries] < entries)
-    # Doubling: after round i an entry has taken 2^i links. A chain has at most `entries` links.
+    walking = np.arange(entries, dtype=number)
+    # Doubling: after round i an entry has taken at least 2^i links. A chain has at most `entries`.
     for _ in range(entries.bit_length() + 1):
-        if not len(walking):
+        left = 0
+        for start in range(0, len(walking), PIECE):
+            here = walking[start : start + PIECE]
+            here = here[successor[here] < entries]
+            via = successor[here]
+            steps[here] += steps[via]
+            successor[here] = successor[via]
+            walking[left : left + len(here)] = here
+            left += len(here)
+        walking = walking[:left]
+        if not left:
             break
-        via = successor[walking]
-        steps[walking] += steps[via]
-        successor[walking] = successor[via]
-        walking = walking[successor[walking] < entries]
-    head = successor[:entries] - entries
-    head[successor[:entries] == lost] = LOST
+    walking = walking[successor[walking] < entries]
+    astray = successor[:entries] == lost
+    head = successor[:entries]
+    head -= entries
+    head[astray] = LOST
     head[walking] = LOOPS
     steps = steps[:entries]
     steps[head < 0] = 0

@@ -9,7 +9,7 @@ no type, a link to another such page or to a head) and the links decide.
 
 The text that says the same is /proc/zoneinfo, one ``count`` a CPU and zone, with no order.
 
-Memory: 24 bytes a candidate, up to :data:`MAX_CANDIDATES`.
+Memory: 16 bytes a candidate, up to :data:`MAX_CANDIDATES`.
 """
 
 from dataclasses import dataclass
@@ -27,6 +27,7 @@ from struct_pages import PageChunk
 from zones import for_each_zone, zone_name
 
 MAX_CANDIDATES = 8 << 20
+KERNEL_ADDRESSES = np.uint64(0xFF << 56)
 PAGE_ALLOC_COSTLY_ORDER = 3  # include/linux/mmzone.h, a macro
 
 
@@ -65,21 +66,30 @@ class PcpFinder:
         self.page_size = np.uint64(sizeof(page_type))
         self.link_offset = np.uint64(offsetof(page_type, "lru"))
         self.candidates = 0
-        self._kept: list[tuple[NDArray[Any], NDArray[Any]]] = []
+        # Room for all at once, which takes no memory before it is written to.
+        self._kept = [np.empty(MAX_CANDIDATES, np.uint64) for _ in range(2)]
 
     def take(self, chunk: PageChunk) -> None:
         # A free page has no reference and _mapcount -1, which also says that it has no page type;
-        # the lowest bit of `next` marks a tail page, and a kernel address has the highest one.
-        following = chunk["next"]
-        likely = (chunk["refcount"] == 0) & (chunk["mapcount"] == -1)
-        likely &= ((following & np.uint64(7)) == 0) & (following >> np.uint64(63)).astype(np.bool_)
-        found = np.flatnonzero(likely)
-        self.candidates += len(found)
-        if self.candidates > MAX_CANDIDATES:
-            self._kept.clear()
-            return
+        # the lowest bit of `next` marks a tail page, and a kernel address has all of the highest
+        # ones. list_del() leaves one that has not (LIST_POISON1).
+        found = np.flatnonzero((chunk["refcount"] == 0) & (chunk["mapcount"] == -1))
+        following = chunk["next"][found]
+        likely = ((following & np.uint64(7)) == 0) & (following >= KERNEL_ADDRESSES)
+        found, following = found[likely], following[likely]
         addresses = np.uint64(chunk.address) + found.astype(np.uint64) * self.page_size
-        self._kept.append((addresses + self.link_offset, following[found]))
+        addresses += self.link_offset
+        # A page that was on no list since boot leads to itself: all of a new machine's, but for the
+        # first of each free block.
+        linked = following != addresses
+        addresses, following = addresses[linked], following[linked]
+        begin = self.candidates
+        self.candidates += len(addresses)
+        if self.candidates > MAX_CANDIDATES:
+            self.forget()
+            return
+        for kept, values in zip(self._kept, (addresses, following), strict=True):
+            kept[begin : self.candidates] = values
 
     def links(self) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
         """
@@ -90,10 +100,16 @@ class PcpFinder:
         if self.candidates > MAX_CANDIDATES:
             raise ValueError(f"more than {MAX_CANDIDATES:,} pages may be on per-CPU lists")
         if not self._kept:
-            return np.zeros(0, np.uint64), np.zeros(0, np.uint64)
-        addresses, following = (np.concatenate(column) for column in zip(*self._kept, strict=True))
+            raise RuntimeError("the links of per-CPU lists were let go")
+        addresses, following = (kept[: self.candidates] for kept in self._kept)
+        if (addresses[1:] > addresses[:-1]).all():  # as the pass goes
+            return addresses, following
         order = np.argsort(addresses, kind="stable")
         return addresses[order], following[order]
+
+    def forget(self) -> None:
+        """Let go of the links, which can then be had no more."""
+        self._kept = []
 
 
 def list_kinds(prog: Program, names: list[str]) -> list[tuple[int, str]]:

@@ -4,9 +4,9 @@ Slab caches (``slab_caches``, SLUB) and every slab they have.
 
 The slabs are found in the memory map, not on lists: a page is a slab if it has the slab page type
 (PG_slab before v6.10) and its ``slab_cache`` is a cache. So slabs are found that are on no list (a
-CPU's own, before v7.0), and a damaged list costs nothing. It takes a pass of its own over the
-struct pages, which ``struct slab`` overlays; for each cache the slabs found are held against
-``nr_slabs``.
+CPU's own, before v7.0), and a damaged list costs nothing. It takes a pass over the struct pages,
+which ``struct slab`` overlays, shared with others (:class:`SlabFinder`) or its own; for each cache
+the slabs found are held against ``nr_slabs``.
 
 Cannot know: which objects of a slab in use a CPU or a node keeps for the next allocation (sheaves,
 per-CPU freelists): they count as in use, as they do in /proc/slabinfo. Kmalloc beyond the largest
@@ -25,18 +25,20 @@ from drgn import FaultError, Object, Program, offsetof, sizeof
 from drgn.helpers.linux.list import list_for_each_entry
 from drgn.helpers.linux.nodemask import nr_node_ids
 from drgn.helpers.linux.slab import slab_total_usage
-from kernel_arrays import CHUNK_BYTES, Gaps, read_array, struct_dtype
+from kernel_arrays import CHUNK_BYTES, Gaps, read_array
 from kernel_text import printed_number, row_number, whole_lines
 from linked_lists import find
 from numpy.typing import NDArray
 from rows import column
-from struct_pages import COLUMNS, valid_page_ranges
+from struct_pages import SLAB_COLUMNS, PageChunk, page_dtype, valid_page_ranges
 
 # Flags where they are no enumerators yet, before "mm, slab: use an enum to define SLAB_ cache
 # creation flags" (v6.9).
 FLAGS = {"_SLAB_STORE_USER": 0x00010000, "_SLAB_KMALLOC": 0x00001000}
 # More than any machine has: the list is damaged then, or runs in a circle.
 MAX_CACHES = 20_000
+MAX_SLABS = 4 << 20
+SLABS_TOGETHER = 2048
 
 
 @dataclass(frozen=True)
@@ -196,26 +198,84 @@ def _sum_nr_slabs(prog: Program, cache: Object) -> int | None:
     return total
 
 
+class SlabFinder:
+    """
+    Consumer of the struct page pass: where every slab is, so that :func:`scan_slabs` needs no pass
+    of its own.
+
+    Memory: 18 bytes a slab, up to :data:`MAX_SLABS`; with more it has none of them.
+
+    :raises LookupError: the kernel's layout is unknown, or its allocator is not SLUB.
+    """
+
+    columns = ("flags", "mapcount", *SLAB_COLUMNS)
+
+    def __init__(self, prog: Program) -> None:
+        self.caches, self.broken_off = read_caches(prog)
+        page_dtype(prog, self.columns)  # what is missing is to be missed here, not in the pass
+        self._find = _SlabTest(prog, self.caches)
+        self.slabs = 0
+        kinds = (np.uint64, np.uint16, np.uint16, np.uint16, np.uint64)
+        # Room for all at once, which takes no memory before it is written to.
+        self._kept: list[NDArray[Any]] = [np.empty(MAX_SLABS, kind) for kind in kinds]
+
+    def take(self, chunk: PageChunk) -> None:
+        found = self._find(chunk.start_pfn, chunk.columns)
+        begin = self.slabs
+        self.slabs += len(found.pfns)
+        if self.slabs > MAX_SLABS:
+            self._kept = []
+            return
+        columns = (found.pfns, found.caches, found.objects, found.inuse, found.freelists)
+        for kept, values in zip(self._kept, columns, strict=True):
+            kept[begin : self.slabs] = values
+
+    @property
+    def whole(self) -> bool:
+        """Whether it has all slabs."""
+        return self.slabs <= MAX_SLABS
+
+    def chunks(self) -> Iterator[SlabChunk]:
+        """The slabs, by their address."""
+        for begin in range(0, self.slabs, SLABS_TOGETHER):
+            here = slice(begin, min(begin + SLABS_TOGETHER, self.slabs))
+            pfns, caches, objects, inuse, freelists = (kept[here] for kept in self._kept)
+            yield SlabChunk(
+                pfns.astype(np.int64),
+                caches.astype(np.int64),
+                objects.astype(np.int64),
+                inuse.astype(np.int64),
+                freelists,
+            )
+
+
 def scan_slabs(
     prog: Program,
     take: Callable[[SlabScan, SlabChunk], None] | None = None,
     *,
+    found: tuple[SlabFinder, Gaps] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> SlabScan:
     """
     Find every slab of every cache.
 
     :param take: shown the slabs, chunk by chunk.
+    :param found: by a pass that went before, and what that could not read.
     :param progress: called with (pages done, pages in all).
     :raises LookupError: the kernel's layout is unknown, or its allocator is not SLUB.
     """
-    caches, broken_off = read_caches(prog)
-    scan = SlabScan(caches, [SlabTotals() for _ in caches], broken_off)
-    addresses = np.array([cache.address for cache in caches], np.uint64)
-    order = np.argsort(addresses)
-    for chunk in _slab_chunks(prog, addresses[order], order, scan.gaps, progress):
+    if found is not None and found[0].whole:
+        finder, gaps = found
+        scan = SlabScan(finder.caches, [], finder.broken_off, Gaps(gaps.bytes))
+        chunks = finder.chunks()
+    else:
+        caches, broken_off = read_caches(prog)
+        scan = SlabScan(caches, [], broken_off)
+        chunks = _slab_chunks(prog, caches, scan.gaps, progress)
+    scan.totals += [SlabTotals() for _ in scan.caches]
+    for chunk in chunks:
         for index in np.unique(chunk.caches).tolist():
-            _count(scan.totals[index], caches[index], chunk, chunk.caches == index)
+            _count(scan.totals[index], scan.caches[index], chunk, chunk.caches == index)
         if take is not None:
             take(scan, chunk)
     return scan
@@ -235,17 +295,13 @@ def _count(totals: SlabTotals, cache: Cache, chunk: SlabChunk, here: NDArray[np.
 
 def _slab_chunks(
     prog: Program,
-    addresses: NDArray[np.uint64],
-    order: NDArray[np.int64],
+    caches: list[Cache],
     gaps: Gaps,
     progress: Callable[[int, int], None] | None,
 ) -> Iterator[SlabChunk]:
-    """
-    :param addresses: of the caches, ascending.
-    :param order: which cache each of the addresses is.
-    """
-    dtype, objects_shift, objects_mask, inuse_shift, inuse_mask = _slab_dtype(prog)
-    is_slab = _slab_test(prog)
+    """The slabs of every struct page: a pass."""
+    dtype = page_dtype(prog, SlabFinder.columns)
+    find_slabs = _SlabTest(prog, caches)
     ranges = valid_page_ranges(prog)
     total = sum(end - start for start, end, _ in ranges)
     done = 0
@@ -255,47 +311,38 @@ def _slab_chunks(
             done += len(array)
             if progress is not None:
                 progress(done, total)
-            at = np.flatnonzero(is_slab(array))
-            cache = find(addresses, array["slab_cache"][at])
-            at, cache = at[cache >= 0], cache[cache >= 0]
-            if not len(at):
-                continue
-            counters = array["counters"][at]
-            yield SlabChunk(
-                start_pfn + first + at,
-                order[cache],
-                (counters >> objects_shift & objects_mask).astype(np.int64),
-                (counters >> inuse_shift & inuse_mask).astype(np.int64),
-                array["freelist"][at],
-            )
+            chunk = find_slabs(start_pfn + first, array)
+            if len(chunk.pfns):
+                yield chunk
 
 
-def _slab_dtype(prog: Program) -> tuple[np.dtype[Any], np.uint64, np.uint64, np.uint64, np.uint64]:
+class _SlabTest:
     """
-    ``struct slab`` over ``struct page``; shift and mask of ``objects`` and ``inuse`` in
-    ``counters``.
+    Which struct pages head a slab, and of which cache.
 
-    ``struct slab`` since "mm: Split slab into its own type" (v5.17); its counters are bit fields,
-    whose neighbours change.
+    The counters of ``struct slab`` are bit fields, whose neighbours change.
     """
-    page, slab = prog.type("struct page"), prog.type("struct slab")
-    flags = struct_dtype(page, {name: COLUMNS[name] for name in ("flags", "mapcount")})
-    own = struct_dtype(slab, {name: name for name in ("slab_cache", "freelist", "counters")})
-    merged = {name: field for dtype in (flags, own) for name, field in (dtype.fields or {}).items()}
-    dtype = np.dtype(
-        {
-            "names": list(merged),
-            "formats": [field[0] for field in merged.values()],
-            "offsets": [field[1] for field in merged.values()],
-            "itemsize": sizeof(page),
-        }
-    )
-    word = offsetof(slab, "counters") * 8
-    bits = []
-    for name in ("objects", "inuse"):
-        shift, size = _bit_field(slab, name)
-        bits += [np.uint64(shift - word), np.uint64((1 << size) - 1)]
-    return dtype, bits[0], bits[1], bits[2], bits[3]
+
+    def __init__(self, prog: Program, caches: list[Cache]) -> None:
+        addresses = np.array([cache.address for cache in caches], np.uint64)
+        self.order = np.argsort(addresses)
+        self.addresses = addresses[self.order]
+        self.is_slab = _slab_test(prog)
+        slab = prog.type("struct slab")
+        word = offsetof(slab, "counters") * 8
+        self.bits = []
+        for name in ("objects", "inuse"):
+            shift, size = _bit_field(slab, name)
+            self.bits.append((np.uint64(shift - word), np.uint64((1 << size) - 1)))
+
+    def __call__(self, start_pfn: int, pages: NDArray[Any]) -> SlabChunk:
+        at = np.flatnonzero(self.is_slab(pages))
+        cache = find(self.addresses, pages["slab_cache"][at])
+        at, cache = at[cache >= 0], cache[cache >= 0]
+        counters = pages["counters"][at]
+        objects, inuse = ((counters >> shift & mask).astype(np.int64) for shift, mask in self.bits)
+        freelists = pages["freelist"][at]
+        return SlabChunk(start_pfn + at, self.order[cache], objects, inuse, freelists)
 
 
 def _bit_field(type_: Any, name: str) -> tuple[int, int]:

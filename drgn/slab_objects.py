@@ -22,7 +22,7 @@ from drgn.helpers.linux.mm import pfn_to_virt
 from kernel_arrays import Columns, Gaps, struct_dtype
 from linked_lists import find
 from numpy.typing import NDArray
-from slab_caches import SlabChunk, SlabScan, scan_slabs
+from slab_caches import SlabChunk, SlabFinder, SlabScan, scan_slabs
 
 
 @dataclass(frozen=True)
@@ -67,11 +67,13 @@ def read_slab_objects(
     prog: Program,
     wanted: Mapping[str, Wanted],
     *,
+    found: tuple[SlabFinder, Gaps] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> SlabObjects:
     """
     Read all slots of the caches of *wanted*.
 
+    :param found: the slabs, by a pass that went before.
     :param progress: called with (struct pages done, struct pages in all).
     :raises LookupError: a cache, a type or a member is not there, or the allocator is not SLUB.
     """
@@ -111,17 +113,17 @@ def read_slab_objects(
                     )
                     parts[kind].append((address, columns))
 
-    scan = scan_slabs(prog, take, progress=progress)
+    scan = scan_slabs(prog, take, found=found, progress=progress)
     result.gaps.bytes += scan.gaps.bytes
-    for kind, found in parts.items():
-        address = np.concatenate([part for part, _ in found] or [np.zeros(0, np.uint64)])
+    for kind, pieces in parts.items():
+        address = np.concatenate([part for part, _ in pieces] or [np.zeros(0, np.uint64)])
         order = np.argsort(address, kind="stable")
         names = dtypes[kind].names or ()
         empty = np.zeros(0, np.uint64)
         result.objects[kind] = Objects(
             address[order],
             {
-                name: np.concatenate([part[name] for _, part in found] or [empty])[order]
+                name: np.concatenate([part[name] for _, part in pieces] or [empty])[order]
                 for name in names
             },
         )

@@ -28,7 +28,7 @@ from kernel_arrays import Gaps
 from kernel_text import printed_number, row_number, whole_lines
 from numpy.typing import NDArray
 from rows import column
-from slab_caches import Cache, SlabCheck, SlabChunk, SlabScan, scan_slabs
+from slab_caches import Cache, SlabCheck, SlabChunk, SlabFinder, SlabScan, scan_slabs
 from stack_depot import StackDepot, folded_stacks
 from symbols import frame_names
 
@@ -87,11 +87,13 @@ def slab_owners(
     prog: Program,
     depot: StackDepot,
     *,
+    found: tuple[SlabFinder, Gaps] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> SlabOwners:
     """
     Count the allocated objects of every cache by their allocation track.
 
+    :param found: the slabs, by a pass that went before.
     :param progress: called with (pages done, pages in all).
     :raises LookupError: the kernel's layout is unknown, or its tracks have no stacks.
     """
@@ -144,7 +146,7 @@ def slab_owners(
                         chunk.freelists[pick],
                     )
 
-    scan = scan_slabs(prog, take, progress=progress)
+    scan = scan_slabs(prog, take, found=found, progress=progress)
     return owners or SlabOwners(scan)
 
 

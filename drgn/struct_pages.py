@@ -12,7 +12,7 @@ they are read: each chunk is one instant, the whole is not.
 """
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -35,6 +35,30 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "next": ("buddy_list.next", "lru.next"),
     "prev": ("buddy_list.prev", "lru.prev"),
 }
+# struct slab, which overlays struct page since "mm: Split slab into its own type" (v5.17).
+SLAB_COLUMNS = ("slab_cache", "freelist", "counters")
+
+
+def page_dtype(prog: Program, names: Iterable[str]) -> np.dtype[Any]:
+    """
+    An array of struct pages as columns, those of ``struct slab`` among them.
+
+    :param names: keys of :data:`COLUMNS`, and of :data:`SLAB_COLUMNS`.
+    :raises LookupError: this kernel has no such member.
+    """
+    page = prog.type("struct page")
+    parts = [struct_dtype(page, {name: COLUMNS[name] for name in names if name in COLUMNS})]
+    if slab := {name: name for name in names if name in SLAB_COLUMNS}:
+        parts.append(struct_dtype(prog.type("struct slab"), slab))
+    merged = {name: field for part in parts for name, field in (part.fields or {}).items()}
+    return np.dtype(
+        {
+            "names": list(merged),
+            "formats": [field[0] for field in merged.values()],
+            "offsets": [field[1] for field in merged.values()],
+            "itemsize": sizeof(page),
+        }
+    )
 
 
 @dataclass(frozen=True)
@@ -58,7 +82,7 @@ class Consumer(Protocol):
 
     @property
     def columns(self) -> Sequence[str]:
-        """Keys of :data:`COLUMNS` that it reads."""
+        """Keys of :data:`COLUMNS`, and of :data:`SLAB_COLUMNS`, that it reads."""
 
     def take(self, chunk: PageChunk) -> None:
         """Look at a chunk. The arrays are views: copy what is to be kept."""
@@ -85,9 +109,7 @@ def scan_struct_pages(
 
     :param progress: called with (pages done, pages in all) after each chunk.
     """
-    page_type = prog.type("struct page")
-    wanted = sorted({name for consumer in consumers for name in consumer.columns})
-    dtype = struct_dtype(page_type, {name: COLUMNS[name] for name in wanted})
+    dtype = page_dtype(prog, sorted({name for each in consumers for name in each.columns}))
     ranges = valid_page_ranges(prog)
     total = sum(end - start for start, end, _ in ranges)
     scan = Scan()

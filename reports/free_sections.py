@@ -77,7 +77,9 @@ def free_lists_from_memory(memory: Memory) -> Found:
             f"{len(lists.checks)} free lists and their struct pages disagree (free_list_checks)",
         )
     if not lists.followed:
-        found.notes.append("too many free blocks to follow the lists: counted by pageblock")
+        found.notes.append(
+            "too many free blocks to follow the lists, or some beyond 16 TiB: counted by pageblock"
+        )
     found.add("free_blocks", "Free blocks", FreeBlocks, lists.blocks)
     found.add(
         "misplaced_blocks",

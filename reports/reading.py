@@ -18,7 +18,8 @@ from anon_vmas import (
     read_reverse_maps,
 )
 from drgn import FaultError, Program, ProgramFlags
-from free_memory import FreeMemory, scan_free_memory
+from free_memory import OWN, FreeMemory, scan_free_memory
+from kernel_arrays import Gaps
 from ksm import (
     Ksm,
     read_ksm,
@@ -29,6 +30,7 @@ from rmap_cost import (
     ksm_visits,
 )
 from slab_caches import (
+    SlabFinder,
     read_caches,
     scan_slabs,
 )
@@ -89,6 +91,8 @@ class Memory:
     prog: Program
     progress: Callable[[int, int], None] | None = None
     _kept: dict[str, Any] = field(default_factory=dict)
+    # The slabs, if a pass has been there, and what it could not read.
+    _slab_finder: tuple[SlabFinder, Gaps] | None = None
 
     def disagreement(self, found: Found, what: str) -> None:
         """Two readings that differ: damage in a dump, to be expected of a kernel that runs."""
@@ -112,7 +116,19 @@ class Memory:
     @property
     def free(self) -> FreeMemory:
         """The pass over the struct pages for what is free."""
-        return self._once("free", lambda: scan_free_memory(self.prog, self.progress))
+        return self._once("free", self._free)
+
+    def _free(self) -> FreeMemory:
+        finder = None
+        # On a live kernel slabs are looked at when they are found: later they are others'.
+        if not self.prog.flags & ProgramFlags.IS_LIVE:
+            # Whoever needs the slabs will say what is wrong.
+            with contextlib.suppress(Exception):
+                finder = SlabFinder(self.prog)
+        free = scan_free_memory(self.prog, self.progress, [finder] if finder else [])
+        if finder is not None and OWN not in free.scan.failures:
+            self._slab_finder = finder, free.scan.gaps
+        return free
 
     @property
     def depot(self) -> StackDepot:
@@ -145,7 +161,9 @@ class Memory:
             more = ksm_wanted(self.prog)
         except LookupError:
             more = {}
-        maps, read = read_reverse_maps(self.prog, more, progress=self.progress)
+        maps, read = read_reverse_maps(
+            self.prog, more, found=self._slab_finder, progress=self.progress
+        )
         ksm = read_ksm(self.prog, read) if more else None
         shift = self.prog["PAGE_SHIFT"].value_()
         visits = ksm_visits(maps, ksm, shift) if ksm else None
@@ -155,8 +173,10 @@ class Memory:
         if any(cache.store_user for cache in read_caches(self.prog)[0]):
             # Or so a damaged cache says. Without its stacks, what is in the slabs is still known.
             with contextlib.suppress(LookupError, FaultError):
-                return slab_owners(self.prog, self.depot, progress=self.progress)
-        return SlabOwners(scan_slabs(self.prog, progress=self.progress))
+                return slab_owners(
+                    self.prog, self.depot, found=self._slab_finder, progress=self.progress
+                )
+        return SlabOwners(scan_slabs(self.prog, found=self._slab_finder, progress=self.progress))
 
 
 @dataclass

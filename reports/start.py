@@ -24,7 +24,11 @@ def main() -> int:
         from reports.record_command import main as record
 
         return record(sys.argv[2:])
-    from reports.command import main as full
+    try:
+        from reports.command import main as full
+    except KeyboardInterrupt:  # this takes a second; from here on the command sees to it
+        print("mmscope: interrupted", file=sys.stderr)
+        return 130
 
     return full()
 

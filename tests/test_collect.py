@@ -12,7 +12,7 @@ from typing import Any
 
 import free_memory
 import pytest
-from drgn import FaultError
+from drgn import FaultError, ProgramFlags
 from kernel_arrays import Gaps
 from settings import Setting
 from struct_pages import PageChunk, Scan
@@ -174,16 +174,31 @@ def test_notes_are_kept_with_the_target(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_pass_that_failed_is_not_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
     runs = itertools.count()
 
-    def scan(prog: Any, progress: Any) -> Any:
+    def scan(prog: Any, progress: Any, more: Any) -> Any:
         next(runs)
         raise DeadlineExceeded("took longer than 600 s")
 
     monkeypatch.setattr(reports.reading, "scan_free_memory", scan)
-    memory = Memory(SimpleNamespace(flags=0))  # type: ignore[arg-type]
+    memory = Memory(SimpleNamespace(flags=ProgramFlags(0)))  # type: ignore[arg-type]
     for _ in range(3):
         with pytest.raises(DeadlineExceeded):
             _ = memory.free
     assert next(runs) == 1
+
+
+def test_slabs_that_cannot_be_looked_for_do_not_cost_the_others_their_pass(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def finder(prog: Any) -> Any:
+        raise AttributeError("'struct kmem_cache' has no member 'oo'")
+
+    seen = []
+    monkeypatch.setattr(reports.reading, "SlabFinder", finder)
+    monkeypatch.setattr(reports.reading, "scan_free_memory", lambda *given: seen.append(given))
+    memory = Memory(SimpleNamespace(flags=ProgramFlags(0)))  # type: ignore[arg-type]
+    _ = memory.free
+    assert [more for _, _, more in seen] == [[]]
+    assert memory._slab_finder is None
 
 
 class Broken:
@@ -216,7 +231,7 @@ def scanned(monkeypatch: pytest.MonkeyPatch, *consumers: Any) -> Scan:
     import struct_pages
 
     chunks = [(3 * n, [0, 0, 0]) for n in range(10)]
-    monkeypatch.setattr(struct_pages, "struct_dtype", lambda *_: SimpleNamespace(itemsize=64))
+    monkeypatch.setattr(struct_pages, "page_dtype", lambda *_: SimpleNamespace(itemsize=64))
     monkeypatch.setattr(struct_pages, "valid_page_ranges", lambda _: [(0, 30, 0)])
     monkeypatch.setattr(struct_pages, "read_array", lambda *_, **__: iter(chunks))
     prog: Any = SimpleNamespace(type=lambda _: None)

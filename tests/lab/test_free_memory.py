@@ -9,19 +9,23 @@ prints (the kernel works while it is asked) may differ by no more than it moved,
 
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import Any
 
+import free_lists as free_lists_module
+import numpy as np
 import pytest
 from bench import walk_free_lists
 from conftest import Lab
 from drgn import FaultError
-from free_lists import read_pagetypeinfo
+from free_lists import FIRST_HEAD, FreeBlockFinder, free_lists, read_pagetypeinfo
+from free_memory import scan_free_memory
 from pageblocks import pageblock_runs, pageblocks, read_pagetypeinfo_blocks
-from pcp_lists import pcp_pages, read_zoneinfo_pcp
+from pcp_lists import read_zoneinfo_pcp
 from settings import read_settings, settings
-from struct_pages import valid_page_ranges
+from struct_pages import PageChunk, flag_fields, page_dtype, valid_page_ranges
 from target import describe
 from vm_counters import read_vmstat, vm_counters
 from zones import for_each_zone, read_zoneinfo, zone_name, zone_page_state, zones
@@ -149,7 +153,7 @@ def test_counters_are_those_of_vmstat_plus_what_cpus_hold_back(lab: Lab) -> None
 
 
 def test_per_cpu_lists_hold_what_zoneinfo_counts(lab: Lab) -> None:
-    rows, checks = pcp_pages(lab.prog, lab.free.pcp, lab.free.types.names)
+    rows, checks = lab.free.pcp_lists
     assert checks == []
     ours: dict[Hashable, int] = {}
     for row in rows:
@@ -165,6 +169,14 @@ def test_per_cpu_lists_hold_what_zoneinfo_counts(lab: Lab) -> None:
             ours.setdefault(key, 0)
     assert_as_printed(ours, (printed[0], printed[1]), "per-CPU pages", moving=2)
     assert ours, "the workload left pages on no per-CPU list"
+
+
+def test_pages_that_cannot_be_on_a_per_cpu_list_are_not_kept(lab: Lab) -> None:
+    # What is kept grows with the lists and not with the machine, whose pages that were never
+    # allocated link to themselves, and whose pages that were, to LIST_POISON1.
+    listed = sum(row.pages for row in lab.free.pcp_lists[0])
+    assert listed
+    assert lab.free.pcp.candidates <= listed + 1000
 
 
 def test_the_highatomic_reserve_is_whole_pageblocks_up_to_the_cap(lab: Lab) -> None:
@@ -190,6 +202,30 @@ def test_the_highatomic_reserve_is_whole_pageblocks_up_to_the_cap(lab: Lab) -> N
 def test_free_lists_and_struct_pages_agree(lab: Lab) -> None:
     assert lab.free.lists.followed
     assert lab.free.lists.checks == []
+
+
+def test_too_many_blocks_are_counted_without_their_lists(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    followed = lab.free.lists
+    monkeypatch.setattr(free_lists_module, "MAX_BLOCKS", 1000)
+    lists = scan_free_memory(lab.prog).lists
+    assert (followed.followed, lists.followed) == (True, False)
+    counted: list[Counter[tuple[int, str, int]]] = [Counter(), Counter()]
+    for blocks, found in zip(counted, (lists, followed), strict=True):
+        for row in found.blocks:
+            blocks[row.node, row.zone, row.order] += row.blocks
+    assert counted[0] == counted[1]
+
+
+def test_blocks_beyond_16_tib_are_counted_without_their_lists(lab: Lab) -> None:
+    finder = FreeBlockFinder(lab.prog, lab.free.types, flag_fields(lab.prog))
+    pages = np.zeros(1, page_dtype(lab.prog, finder.columns))
+    pages["mapcount"], pages["private"] = finder.buddy, 3
+    finder.take(PageChunk(FIRST_HEAD, 0, pages))
+    lists = free_lists(lab.prog, finder)
+    assert not lists.followed
+    assert [(row.order, row.blocks) for row in lists.blocks if row.blocks] == [(3, 1)]
 
 
 def test_walking_every_list_finds_as_many_blocks(lab: Lab) -> None:

@@ -18,6 +18,7 @@ from drgn import FaultError, Program
 from drgn.helpers.linux.slab import find_slab_cache, slab_cache_for_each_allocated_object
 from slab_caches import (
     SlabCache,
+    SlabFinder,
     pages_in_no_cache,
     read_slabinfo,
     scan_slabs,
@@ -30,6 +31,7 @@ from slab_owner import (
     slab_owner_stacks,
     slab_owners,
 )
+from struct_pages import scan_struct_pages
 from target import describe
 
 from reports.bundle import Bundle, Writer
@@ -114,6 +116,21 @@ def test_the_workloads_objects_are_exactly_right(slab_lab: SlabLab) -> None:
     # As many were closed again. Their tracks are still there, and must not count.
     files = [row for row in rows if row.cache == "filp" and "sys_eventfd2" in row.stack]
     assert sum(row.objects for row in files) == EVENTFDS
+
+
+@pytest.mark.parametrize("most", [slab_caches_module.MAX_SLABS, 100])
+def test_a_shared_pass_finds_the_slabs_that_a_pass_of_their_own_finds(
+    slab_lab: SlabLab, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    # With more slabs than it keeps it has none, and the pass is made.
+    monkeypatch.setattr(slab_caches_module, "MAX_SLABS", most)
+    finder = SlabFinder(slab_lab.prog)
+    gaps = scan_struct_pages(slab_lab.prog, [finder]).gaps
+    assert finder.whole == (most > 100)
+    shared = slab_owners(slab_lab.prog, slab_lab.depot, found=(finder, gaps))
+    assert shared.scan.totals == slab_lab.owners.scan.totals
+    assert shared.counts == slab_lab.owners.counts
+    assert sum(totals.slabs for totals in shared.scan.totals) > 100
 
 
 def test_every_object_in_use_has_an_owner(slab_lab: SlabLab) -> None:
