@@ -195,6 +195,31 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="BUNDLE",
         help="say what changed against this one: the machine before, or another machine",
     )
+    sub.add_argument(
+        "--redact", action="store_true", help="replace names, as 'mmscope redact' does"
+    )
+    sub.add_argument("--redact-map", type=Path, metavar="FILE", help=REDACT_MAP_HELP)
+
+    sub = command(
+        "redact",
+        run_redact,
+        "replace the names in a bundle, to pass it on",
+        "Write a bundle that has numbers (comm-17, host-1) for the names of processes, functions "
+        "of programs, commands, cgroups, hosts, files and labels; the same number for the same "
+        "name everywhere, in all bundles that are given together. What the kernel says of itself "
+        "stays: its release, symbols and modules, threads such as kswapd0, settings, addresses, "
+        "pids and times.",
+    )
+    sub.add_argument("bundles", nargs="+", type=Path, metavar="BUNDLE")
+    sub.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        required=True,
+        metavar="OUT",
+        help="bundle to make; of several, the folder for bundle-1, bundle-2, …",
+    )
+    sub.add_argument("--redact-map", type=Path, metavar="FILE", help=REDACT_MAP_HELP)
 
     sub = command(
         "compare",
@@ -230,6 +255,7 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
+REDACT_MAP_HELP = "write which name has which number, for yourself; by default nobody can tell"
 # What stands for -- between the two sides of a comparison.
 VERSUS = "\0"
 # Of folded stacks, which are no table.
@@ -527,15 +553,38 @@ def run_findings(args: argparse.Namespace) -> int:
 def run_report(args: argparse.Namespace) -> int:
     from reports.comparison import compare
     from reports.findings import evaluate
+    from reports.redact import Names, redacted, write_map
     from reports.report import render, write
 
-    bundle = Bundle(args.bundle)
-    verdict, comparison = evaluate(bundle), None
-    if args.baseline is not None:
-        baseline = Bundle(args.baseline)
-        comparison = compare(baseline, bundle, (evaluate(baseline), verdict), draw=True)
-    write(render(bundle, verdict, comparison), args.output)
+    if args.redact_map is not None and not args.redact:
+        raise UsageError("--redact-map goes with --redact")
+    bundles = [Bundle(path) for path in (args.bundle, args.baseline) if path is not None]
+    names = Names()
+    with redacted(bundles, names) if args.redact else contextlib.nullcontext(bundles) as shown:
+        bundle, *baselines = shown
+        verdict, comparison = evaluate(bundle), None
+        for baseline in baselines:
+            verdicts = evaluate(baseline), verdict
+            comparison = compare(baseline, bundle, verdicts, draw=True)
+        html = render(bundle, verdict, comparison)
+    if args.redact_map is not None:
+        write_map(names, args.redact_map)
+    write(html, args.output)
     print(f"{args.output}: {args.output.stat().st_size:,} bytes")
+    return DONE
+
+
+def run_redact(args: argparse.Namespace) -> int:
+    from reports.redact import Names, redact, write_map
+
+    bundles, names = [Bundle(path) for path in args.bundles], Names()
+    several = len(bundles) > 1
+    for number, bundle in enumerate(bundles, 1):
+        path = args.output / f"bundle-{number}" if several else args.output
+        redact(bundle, path, names)
+        print(f"{bundle.path}: {path}" if several else f"{path}")
+    if args.redact_map is not None:
+        write_map(names, args.redact_map)
     return DONE
 
 

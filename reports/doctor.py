@@ -20,11 +20,11 @@ from target import TargetError, open_target, where_symbols_are
 class Check:
     """One source of readings."""
 
-    source: str = column(key=True, help="file, facility or program")
-    usable: str = column(help="yes, no, or in part")
-    gives: str = column(help="what it is for")
-    reason: str | None = column(help="why it is not usable")
-    change: str | None = column(help="what would make it usable")
+    source: str = column(holds="words", key=True, help="file, facility or program")
+    usable: str = column(holds="words", help="yes, no, or in part")
+    gives: str = column(holds="words", help="what it is for")
+    reason: str | None = column(holds="words", help="why it is not usable")
+    change: str | None = column(holds="words", help="what would make it usable")
 
 
 VMLINUX_PLACES = (

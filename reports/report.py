@@ -73,6 +73,7 @@ FACTS = {
 }
 # What the reader must know of the reading before any number: `collect` notes it in the target.
 CAVEATS = {
+    "redacted": "Names are replaced",
     "truncated": "The dump is not whole",
     "left_out": "makedumpfile left memory out of the dump",
     "fallback": "The kernel's memory was not read, only /proc and /sys",
