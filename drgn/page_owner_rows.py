@@ -105,7 +105,7 @@ class PageOwnerMigration:
     """The pages that were migrated since they were allocated."""
 
     reason: str = column(
-        holds="words", key=True, help="last migrate reason, as enum migrate_reason"
+        holds="kernel", key=True, help="last migrate reason, as enum migrate_reason"
     )
     pages: int = column(unit="pages", help="base pages")
     allocations: int = column(help="allocations")
