@@ -238,7 +238,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--output",
         type=Path,
         metavar="FILE",
-        help="also draw B's report with A as its baseline; of one bundle a side",
+        help="also write it as HTML; of one bundle a side, B's report with A as its baseline",
     )
 
     command(
