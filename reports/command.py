@@ -31,7 +31,7 @@ from target import TargetError, describe, open_target
 from terminal import FORMATS, print_rows
 from text_source import TextError
 
-from reports import __version__, page_owner_command, profiles, record_command
+from reports import __version__, display, page_owner_command, profiles, record_command
 from reports.bundle import Bundle, BundleError, Section, Writer
 from reports.collect import Progress, collect, describe_files, explain, run_section
 from reports.doctor import Check, checks
@@ -219,6 +219,7 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="OUT",
         help="bundle to make; of several, the folder for bundle-1, bundle-2, …",
     )
+    sub.add_argument("--force", action="store_true", help="replace a bundle that is already there")
     sub.add_argument("--redact-map", type=Path, metavar="FILE", help=REDACT_MAP_HELP)
 
     sub = command(
@@ -575,13 +576,19 @@ def run_report(args: argparse.Namespace) -> int:
 
 
 def run_redact(args: argparse.Namespace) -> int:
-    from reports.redact import Names, redact, write_map
+    from reports.redact import Names, redact, undeclared, write_map
 
     bundles, names = [Bundle(path) for path in args.bundles], Names()
     several = len(bundles) > 1
     for number, bundle in enumerate(bundles, 1):
         path = args.output / f"bundle-{number}" if several else args.output
-        redact(bundle, path, names)
+        if whole := undeclared(bundle):
+            say(
+                f"{bundle.path}: an older mmscope or another program did not say what text of "
+                f"{display.plural(len(whole), 'column')} is; it is replaced whole: "
+                f"{', '.join(whole[:3])}{', …' if len(whole) > 3 else ''}"
+            )
+        redact(bundle, path, names, replace=args.force)
         print(f"{bundle.path}: {path}" if several else f"{path}")
     if args.redact_map is not None:
         write_map(names, args.redact_map)

@@ -17,12 +17,12 @@ and which modules it has may be known to who knows the machine.
 """
 
 import contextlib
+import dataclasses
 import json
 import os
 import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
@@ -205,11 +205,22 @@ def vocabulary() -> frozenset[str]:
     return frozenset(found)
 
 
-def redact(bundle: Bundle, path: Path, names: Names) -> Bundle:
+def undeclared(bundle: Bundle) -> list[str]:
+    """Columns of text that do not say what they hold: ``table.column``."""
+    return [
+        f"{table.name}.{c.name}"
+        for table in bundle.tables.values()
+        for c in table.columns
+        if c.type == "string" and c.holds not in HOLDS
+    ]
+
+
+def redact(bundle: Bundle, path: Path, names: Names, *, replace: bool = False) -> Bundle:
     """
     Write a bundle with its names replaced.
 
     :param names: of all bundles that are to be compared afterwards.
+    :param replace: a bundle that is there already.
     :raises BundleError: the bundle is damaged, or cannot be written there.
     """
     target = {
@@ -217,7 +228,7 @@ def redact(bundle: Bundle, path: Path, names: Names) -> Bundle:
     }
     files = _files(bundle, names)
     cached = lru_cache(maxsize=1 << 16)(names.text)
-    with Writer(path) as writer:
+    with Writer(path, replace=replace) as writer:
         for folded in bundle.folded.values():
             of_programs = folded.section not in KERNEL_STACKS
             writer.folded(
@@ -298,7 +309,7 @@ def _files(bundle: Bundle, names: Names) -> dict[str, str]:
 
 
 def _column(column: Column, names: Names) -> Column:
-    return replace(
+    return dataclasses.replace(
         column,
         name=names.own(column.name, "column"),
         unit=names.words(column.unit),

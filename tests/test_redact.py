@@ -273,6 +273,10 @@ def test_symbols_stay_but_for_what_users_name_in_them() -> None:
 def test_redacting_twice_is_as_good(tmp_path: Path) -> None:
     once = redact(write_bundle(tmp_path / "a", tables()), tmp_path / "b", Names())
     twice = redact(once, tmp_path / "c", Names())
+    for bundle in (once, twice):
+        description = bundle.path / "datapackage.json"
+        without = json.loads(description.read_text()) | {"created": ""}
+        description.write_text(json.dumps(without))
     assert bytes_of(twice.path) == bytes_of(once.path)
 
 
@@ -314,3 +318,24 @@ def test_the_map_holds_any_name(tmp_path: Path) -> None:
     names.comm("a\ud800\n\"b'")
     write_map(names, tmp_path / "map.json")
     assert json.loads((tmp_path / "map.json").read_text()) == {"comm": {"comm-1": "a\ud800\n\"b'"}}
+
+
+def test_the_command_says_what_it_replaces_whole_and_what_is_in_the_way(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bundle, out = write_bundle(tmp_path / "a", tables()).path, tmp_path / "out"
+    assert main(["redact", str(bundle), "-o", str(out)]) == 0
+    assert capsys.readouterr().err == ""
+    assert main(["redact", str(bundle), "-o", str(out)]) == 2
+    assert "already exists" in capsys.readouterr().err
+    assert main(["redact", str(bundle), "-o", str(out), "--force"]) == 0
+    description = bundle / "datapackage.json"
+    data = json.loads(description.read_text())
+    for resource in data["resources"]:
+        for field in resource.get("schema", {}).get("fields", []):
+            if resource["name"] == "zones":
+                field.pop("holds", None)
+    description.write_text(json.dumps(data))
+    assert main(["redact", str(bundle), "-o", str(out), "--force"]) == 0
+    assert "did not say what text of 1 column is" in capsys.readouterr().err
+    assert {row["zone"] for row in Bundle(out).rows("zones")} == {"text-1", "text-2", "text-3"}
