@@ -63,10 +63,11 @@ NUMBER = re.compile(
     r"[-+~]?(?:0x[0-9a-fA-F]+|[0-9][0-9,]*(?:\.[0-9]+)?)(?:%|[kKMGT]?i?B|[munµ]?s|x|th)?"
     r"|[0-9]{4}-[0-9]{2}-[0-9]{2}(?:T[0-9:.]+(?:Z|[-+][0-9:]+)?)?"
 )
-# What the kernel says in tracepoints that recipes keep as text (include/trace/events/oom.h).
+# What the kernel says in tracepoints that recipes keep as text (oom.h, mmap.h and sched.h in
+# include/trace/events).
 TRACEPOINT_WORDS = {
     *("pid", "comm", "total-vm", "anon-rss", "file-rss", "shmem-rss", "uid", "pgtables"),
-    *("oom_score_adj", "mt_mod", "root", "priority", "order"),
+    *("oom_score_adj", "mt_mod", "DESTROY", "prio", "group_dead", "true", "false"),
 }
 
 

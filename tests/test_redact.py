@@ -189,6 +189,8 @@ def test_the_words_of_declarations_stay(row_type: type) -> None:
         "20 of 3,000 anon_vmas are listed, those with most VMAs first",
         "took longer than 120 s and was stopped",
         "memory that it needs cannot be read (0xffffffff81234567): damaged, or left out",
+        "comm=kswapd0 pid=7 prio=120 group_dead=true",
+        "mt_mod 0xff3cb71601123840, DESTROY",
         "pid=7 comm=(others) total-vm=12kB anon-rss=4kB file-rss:0kB oom_score_adj=0",
     ],
 )
