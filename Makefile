@@ -16,6 +16,7 @@ LAB_PACKAGES := qemu-system-x86 gcc libc6-dev cpio xz-utils e2fsprogs linux-perf
 BUILD_PACKAGES := bc flex bison libelf-dev libssl-dev
 TEST_PACKAGES := chromium-headless-shell libdevel-nytprof-perl zstd makedumpfile
 BENCH_PACKAGES := crash
+PICTURE_PACKAGES := chromium-headless-shell pngquant
 
 CHECKED := drgn/*.py perf/*.py reports tools/*.py
 VMCORE ?=
@@ -43,6 +44,14 @@ $(READY): requirements.lock pyproject.toml
 demo: $(READY) ## boot a kernel, drive it into trouble, and write demo/report.html about it
 	@tools/apt-install $(LAB_PACKAGES)
 	@$(BIN)/python tests/lab/demo.py
+
+demo/report.html:
+	@$(MAKE) --no-print-directory demo
+
+.PHONY: pictures
+pictures: $(READY) demo/report.html ## the README's pictures, docs/*.png, of the demo's report and a comparison
+	@tools/apt-install $(LAB_PACKAGES) $(BUILD_PACKAGES) $(PICTURE_PACKAGES)
+	@$(BIN)/python tests/lab/pictures.py
 
 .PHONY: report
 report: $(READY) ## report of VMCORE=… VMLINUX=…, or of this machine without (as root)

@@ -56,22 +56,26 @@ MAP_BINS = 256
 class AnonVma:
     """An anon_vma and the VMAs that a walk of its tree may visit."""
 
-    anon_vma: str = column(key=True, help="address of the struct anon_vma")
-    root: str = column(help="the anon_vma whose lock it uses; itself, if it was not forked")
-    parent: str | None = column(help="the anon_vma it was forked from")
+    anon_vma: str = column(holds="kernel", key=True, help="address of the struct anon_vma")
+    root: str = column(
+        holds="kernel", help="the anon_vma whose lock it uses; itself, if it was not forked"
+    )
+    parent: str | None = column(holds="kernel", help="the anon_vma it was forked from")
     depth: int = column(help="forks between it and its root")
     children: int = column(help="anon_vmas forked from it that are there")
     vmas: int = column(unit="VMAs", help="nodes of its interval tree")
     active_vmas: int = column(unit="VMAs", help="VMAs whose new pages go to it")
     processes: int = column(help="processes that have these VMAs")
     pid: int | None = column(help="the process that has most of them; unknown, if it is gone")
-    comm: str | None = column(help="its name")
+    comm: str | None = column(holds="comm", help="its name")
     vmas_of_pid: int = column(unit="VMAs", help="VMAs of that process")
-    first_index: str | None = column(help="page offset at which the first of its VMAs begins")
+    first_index: str | None = column(
+        holds="kernel", help="page offset at which the first of its VMAs begins"
+    )
     pages: int | None = column(unit="pages", help="from there to the end of the last")
     ksm_items: int | None = column(help="mappings merged by KSM that are found through it")
     lock: str | None = column(
-        help="state of the lock of its root: free, read, write, changing hands"
+        holds="words", help="state of the lock of its root: free, read, write, changing hands"
     )
 
 
@@ -90,8 +94,10 @@ class AnonVmaFanout:
 class AnonVmaCheck:
     """Something about anon_vmas that does not fit together."""
 
-    anon_vma: str | None = column(key=True, help="which; empty, if it is about several")
-    problem: str = column(key=True, help="what does not fit")
+    anon_vma: str | None = column(
+        holds="kernel", key=True, help="which; empty, if it is about several"
+    )
+    problem: str = column(holds="words", key=True, help="what does not fit")
     expected: int | None = column(help="what the kernel keeps, or the other way of counting says")
     found: int = column(help="what was found")
 
@@ -100,7 +106,7 @@ class AnonVmaCheck:
 class AnonVmaMap:
     """A stretch of the page range of one anon_vma: what lies there."""
 
-    anon_vma: str = column(key=True, help="which")
+    anon_vma: str = column(holds="kernel", key=True, help="which")
     index: int = column(key=True, help="page offset at which the stretch begins")
     pages: int = column(unit="pages", help="its length")
     vmas: int = column(unit="VMAs", help="VMAs that overlap it")

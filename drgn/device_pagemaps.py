@@ -37,10 +37,14 @@ MAX_ADDRESS = 1 << 56  # of physical memory
 class DevicePagemap:
     """A range of a device's memory that has struct pages."""
 
-    start: str = column(key=True, help="physical address")
-    end: str = column(help="physical address behind the last byte")
-    name: str = column(help="of the innermost resource at its end, as in /proc/iomem")
-    type: str = column(help="GENERIC is device-dax, FS_DAX a pmem disk or its file system")
+    start: str = column(holds="kernel", key=True, help="physical address")
+    end: str = column(holds="kernel", help="physical address behind the last byte")
+    name: str = column(
+        holds="kernel", help="of the innermost resource at its end, as in /proc/iomem"
+    )
+    type: str = column(
+        holds="kernel", help="GENERIC is device-dax, FS_DAX a pmem disk or its file system"
+    )
     bytes: int = column(unit="bytes", help="of device memory")
     vmemmap_shift: int = column(help="its pages are 1 << vmemmap_shift base pages")
     altmap: bool = column(help="the struct pages lie on the device itself")

@@ -41,7 +41,7 @@ class ExitCost:
     """What the end of one address space takes."""
 
     pid: int = column(key=True, help="thread group; of several that share it, the first")
-    comm: str = column(help="name of the process")
+    comm: str = column(holds="comm", help="name of the process")
     pte_slots: int = column(help="slots of PTE tables that the exit walks")
     reaped_pte_slots: int = column(help="slots that the OOM reaper walks before, if it comes")
     tables: int = column(help="tables to free: PTE, PMD, PUD, P4D and PGD")

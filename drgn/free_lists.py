@@ -53,9 +53,9 @@ class FreeBlocks:
     """Free blocks of one order on one free list of one zone."""
 
     node: int = column(key=True, help="NUMA node")
-    zone: str = column(key=True, help="zone name")
+    zone: str = column(holds="kernel", key=True, help="zone name")
     order: int = column(key=True, help="a block has 1 << order pages")
-    migratetype: str | None = column(key=True, help="of the free list")
+    migratetype: str | None = column(holds="kernel", key=True, help="of the free list")
     blocks: int = column(unit="blocks", help="free blocks")
     pages: int = column(unit="pages", help="blocks << order")
 
@@ -65,12 +65,14 @@ class FreeListCheck:
     """A free list whose links and whose struct pages do not tell the same."""
 
     node: int = column(key=True, help="NUMA node")
-    zone: str = column(key=True, help="zone name")
+    zone: str = column(holds="kernel", key=True, help="zone name")
     order: int = column(key=True, help="order of the list")
-    migratetype: str | None = column(key=True, help="of the list; empty: of the whole free_area")
+    migratetype: str | None = column(
+        holds="kernel", key=True, help="of the list; empty: of the whole free_area"
+    )
     list_blocks: int | None = column(unit="blocks", help="blocks that a walk of the list would see")
     page_blocks: int = column(unit="blocks", help="blocks whose struct pages belong there")
-    problem: str = column(key=True, help="what differs")
+    problem: str = column(holds="words", key=True, help="what differs")
 
 
 @dataclass(frozen=True)
@@ -78,10 +80,10 @@ class MisplacedBlocks:
     """Free blocks on the list of another migratetype than their pageblock's."""
 
     node: int = column(key=True, help="NUMA node")
-    zone: str = column(key=True, help="zone name")
+    zone: str = column(holds="kernel", key=True, help="zone name")
     order: int = column(key=True, help="a block has 1 << order pages")
-    list_migratetype: str = column(key=True, help="of the free list")
-    pageblock_migratetype: str = column(key=True, help="of the pageblock")
+    list_migratetype: str = column(holds="kernel", key=True, help="of the free list")
+    pageblock_migratetype: str = column(holds="kernel", key=True, help="of the pageblock")
     blocks: int = column(unit="blocks", help="free blocks")
     pages: int = column(unit="pages", help="blocks << order")
 

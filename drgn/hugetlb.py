@@ -75,7 +75,9 @@ class HugetlbSize:
     )
     surplus_pages: int = column()
     overcommit_pages: int | None = column(help="most that there may be beyond those asked for")
-    hvo: str | None = column(help="vm.hugetlb_optimize_vmemmap: on, off, or why this kernel cannot")
+    hvo: str | None = column(
+        holds="words", help="vm.hugetlb_optimize_vmemmap: on, off, or why this kernel cannot"
+    )
     page_saves_bytes: int | None = column(
         unit="bytes", help="what HVO frees of the struct pages of one page"
     )
@@ -87,7 +89,7 @@ class HugetlbCheck:
 
     page_bytes: int = column(unit="bytes", key=True)
     node: int = column(key=True)
-    problem: str = column(key=True)
+    problem: str = column(holds="words", key=True)
     pages: int = column()
 
 

@@ -50,7 +50,7 @@ ITEM_TYPES = ("struct ksm_rmap_item", "struct rmap_item")
 class KsmTotal:
     """One of KSM's counters or settings, under the name it has in /sys/kernel/mm/ksm."""
 
-    name: str = column(key=True, help="file in /sys/kernel/mm/ksm")
+    name: str = column(holds="kernel", key=True, help="file in /sys/kernel/mm/ksm")
     value: int = column(help="what the kernel says")
     counted: int | None = column(help="what was found in the stable trees, where that tells")
 
@@ -59,7 +59,9 @@ class KsmTotal:
 class KsmChain:
     """A content that more pages share than one KSM page may."""
 
-    chain: str = column(key=True, help="address of the stable node that heads the chain")
+    chain: str = column(
+        holds="kernel", key=True, help="address of the stable node that heads the chain"
+    )
     nid: int = column(help="stable tree: NUMA node, 0 where KSM merges across nodes")
     dups: int = column(unit="pages", help="KSM pages with this content")
     mappings: int = column(help="mappings of them all")
@@ -70,7 +72,7 @@ class KsmProcess:
     """What KSM does for one process."""
 
     pid: int | None = column(key=True, help="process (thread group); unknown, if it is gone")
-    comm: str | None = column(help="name of its first thread")
+    comm: str | None = column(holds="comm", help="name of its first thread")
     merging_pages: int | None = column(
         unit="pages", help="mm.ksm_merging_pages; older kernels copy it on fork"
     )

@@ -35,13 +35,14 @@ ORIGINS = ("boot", "later", "self-hosted", "altmap", "shared tails", "unknown")
 class MetadataPart:
     """One kind of memory about memory."""
 
-    part: str = column(key=True)
+    part: str = column(holds="words", key=True)
     bytes: int = column(
         unit="bytes", help="of page frames; of a remainder, what the counter has beyond the parts"
     )
     percent: float = column(unit="%", help="of the machine's memory (present pages of all zones)")
     counted_in: str | None = column(
-        help="the counter of /proc/vmstat that it is part of, if this kernel has it (6.12)"
+        holds="kernel",
+        help="the counter of /proc/vmstat that it is part of, if this kernel has it (6.12)",
     )
     on_device: bool = column(help="takes a device's memory, not RAM")
 
@@ -50,7 +51,7 @@ class MetadataPart:
 class WhatIf:
     """What struct pages of the whole machine would take if all of it were used in one way."""
 
-    scheme: str = column(key=True)
+    scheme: str = column(holds="words", key=True)
     page_bytes: int | None = column(unit="bytes", help="of the pages that it would be used in")
     vmemmap_pages: int | None = column(
         unit="pages", help="4 KiB pages that the struct pages of one such page fill"
@@ -59,7 +60,7 @@ class WhatIf:
     metadata_bytes: int = column(unit="bytes", help="that struct pages would take")
     saved_bytes: int = column(unit="bytes")
     saved_percent: float = column(unit="%", help="of the machine's memory")
-    formula: str = column(help="of saved_bytes; M is the machine's memory")
+    formula: str = column(holds="words", help="of saved_bytes; M is the machine's memory")
 
 
 class FrameOrigins:

@@ -75,7 +75,7 @@ class PageOwnerFreed:
 
     handle: int = column(key=True, help="stack depot handle of the free")
     pages: int = column(unit="pages", help="base pages")
-    stack: str | None = column(help="root;…;leaf of the free")
+    stack: str | None = column(holds="kernel", help="root;…;leaf of the free")
 
 
 @dataclass(frozen=True)
@@ -83,10 +83,12 @@ class PageOwnerPolluter:
     """Pages of one stack in pageblocks of another migratetype than they were allocated for."""
 
     handle: int = column(key=True, help="stack depot handle")
-    page_migratetype: str = column(key=True, help="of the allocation, by its gfp mask")
-    pageblock_migratetype: str = column(key=True, help="of the pageblock now")
+    page_migratetype: str = column(
+        holds="kernel", key=True, help="of the allocation, by its gfp mask"
+    )
+    pageblock_migratetype: str = column(holds="kernel", key=True, help="of the pageblock now")
     pages: int = column(unit="pages", help="base pages")
-    stack: str | None = column(help="root;…;leaf")
+    stack: str | None = column(holds="kernel", help="root;…;leaf")
 
 
 @dataclass(frozen=True)
@@ -94,8 +96,10 @@ class PageOwnerMixedBlocks:
     """Pageblocks with a page of another migratetype than theirs (as /proc/pagetypeinfo)."""
 
     node: int = column(key=True, help="NUMA node")
-    zone: str = column(key=True, help="zone name")
-    migratetype: str = column(key=True, help="of the pageblock; CMA counts as Movable")
+    zone: str = column(holds="kernel", key=True, help="zone name")
+    migratetype: str = column(
+        holds="kernel", key=True, help="of the pageblock; CMA counts as Movable"
+    )
     blocks: int = column(unit="blocks", help="pageblocks")
 
 
@@ -107,7 +111,7 @@ class PageOwnerCheck:
     counted_pages: int | None = column(unit="pages", help="stack_record.count - 1")
     page_ext_pages: int = column(unit="pages", help="base pages whose page_ext has the handle")
     head_pages: int = column(unit="pages", help="1 << order of the allocations that are printed")
-    stack: str | None = column(help="root;…;leaf")
+    stack: str | None = column(holds="kernel", help="root;…;leaf")
 
 
 Tally = dict[Any, list[int]]  # key to pages, allocations

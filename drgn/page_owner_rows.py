@@ -24,10 +24,18 @@ class PageOwnerStack:
     )
     pages: int = column(unit="pages", help="base pages allocated by this stack and not freed")
     allocations: int | None = column(help="allocations (of any order) behind the pages")
-    owner: str | None = column(help="first frame from the leaf that is no allocator function")
-    module: str | None = column(help="module of the owner frame; empty for the kernel itself")
-    stack: str | None = column(help="root;…;leaf without offsets; empty where no resolver has it")
-    note: str | None = column(help="missing in the resolver, or a handle that was reused")
+    owner: str | None = column(
+        holds="kernel", help="first frame from the leaf that is no allocator function"
+    )
+    module: str | None = column(
+        holds="kernel", help="module of the owner frame; empty for the kernel itself"
+    )
+    stack: str | None = column(
+        holds="kernel", help="root;…;leaf without offsets; empty where no resolver has it"
+    )
+    note: str | None = column(
+        holds="words", help="missing in the resolver, or a handle that was reused"
+    )
 
 
 @dataclass(frozen=True)
@@ -36,7 +44,7 @@ class PageOwnerTask:
 
     pid: int | None = column(key=True, help="thread; empty in the row for the rest")
     tgid: int | None = column(key=True, help="process")
-    comm: str = column(key=True, help="name at the time, chosen by the task itself")
+    comm: str = column(holds="comm", key=True, help="name at the time, chosen by the task itself")
     pages: int = column(unit="pages", help="allocated by it and not freed, by whomever")
     allocations: int = column(help="allocations behind the pages")
 
@@ -54,8 +62,10 @@ class PageOwnerOrder:
 class PageOwnerGfp:
     """The pages of allocations with one gfp mask."""
 
-    gfp_mask: str = column(key=True, help="as given by the caller; its bits differ by kernel")
-    gfp_names: str = column(help="the mask in names, by this kernel")
+    gfp_mask: str = column(
+        holds="kernel", key=True, help="as given by the caller; its bits differ by kernel"
+    )
+    gfp_names: str = column(holds="kernel", help="the mask in names, by this kernel")
     pages: int = column(unit="pages", help="base pages")
     allocations: int = column(help="allocations")
 
@@ -68,8 +78,10 @@ class PageOwnerMigratetype:
     Where they differ, an Unmovable page in a Movable pageblock say, somebody pollutes the block.
     """
 
-    page_migratetype: str = column(key=True, help="of the allocation, by its gfp mask")
-    pageblock_migratetype: str = column(key=True, help="of the pageblock now")
+    page_migratetype: str = column(
+        holds="kernel", key=True, help="of the allocation, by its gfp mask"
+    )
+    pageblock_migratetype: str = column(holds="kernel", key=True, help="of the pageblock now")
     pages: int = column(unit="pages", help="base pages")
     allocations: int = column(help="allocations")
 
@@ -78,7 +90,9 @@ class PageOwnerMigratetype:
 class PageOwnerMemcg:
     """The pages charged to one memory cgroup."""
 
-    memcg: str | None = column(key=True, help="name, not path, at most 79 bytes; empty for none")
+    memcg: str | None = column(
+        holds="cgroup", key=True, help="name, not path, at most 79 bytes; empty for none"
+    )
     offline: bool = column(key=True, help="the cgroup is removed, and lives on by its charges")
     objcg: bool = column(key=True, help="kernel memory, charged via an object cgroup")
     slab: bool = column(key=True, help="a slab page, whose objects are charged one by one")
@@ -90,7 +104,9 @@ class PageOwnerMemcg:
 class PageOwnerMigration:
     """The pages that were migrated since they were allocated."""
 
-    reason: str = column(key=True, help="last migrate reason, as enum migrate_reason")
+    reason: str = column(
+        holds="kernel", key=True, help="last migrate reason, as enum migrate_reason"
+    )
     pages: int = column(unit="pages", help="base pages")
     allocations: int = column(help="allocations")
 
@@ -100,9 +116,9 @@ class PageOwnerSnapshot:
     """One reading of page_owner in a series."""
 
     time: float = column(key=True, unit="s", help="since the first snapshot")
-    at: str | None = column(help="absolute time (UTC), where known")
-    source: str = column(help="file")
-    kind: str = column(help="page_owner, show_stacks or show_handles")
+    at: str | None = column(holds="words", help="absolute time (UTC), where known")
+    source: str = column(holds="file", help="file")
+    kind: str = column(holds="words", help="page_owner, show_stacks or show_handles")
     stacks: int = column(help="stacks that hold pages")
     pages: int = column(unit="pages", help="base pages of all of them")
     skipped: int = column(help="records that were not understood, and are not counted")

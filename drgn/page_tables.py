@@ -69,7 +69,7 @@ class PageTables:
     """The page tables of one address space."""
 
     pid: int = column(key=True, help="thread group; of several that share them, the first")
-    comm: str = column(help="name of the process")
+    comm: str = column(holds="comm", help="name of the process")
     pgtables_bytes: int = column(
         unit="bytes",
         help="what the kernel counts (VmPTE): PTE, PMD and PUD tables and deposited ones, "
@@ -105,7 +105,7 @@ class PageTableDetails:
     """What else there is in the page tables of one address space."""
 
     pid: int = column(key=True, help="thread group; of several that share them, the first")
-    comm: str = column(help="name of the process")
+    comm: str = column(holds="comm", help="name of the process")
     processes: int = column(help="processes that share this address space (vfork)")
     threads: int = column(help="threads that share this address space")
     vmas: int = column(help="mappings")
@@ -140,7 +140,7 @@ class PageTableOccupancy:
     """How full the tables of one level are."""
 
     pid: int | None = column(key=True, help="thread group; empty: all processes together")
-    level: str = column(key=True, help="pgd, p4d, pud, pmd, pte, or deposited")
+    level: str = column(holds="words", key=True, help="pgd, p4d, pud, pmd, pte, or deposited")
     least: int = column(key=True, help="least entries in use in such a table, of 512")
     most: int = column(help="most entries in use")
     tables: int = column(help="tables that are so full")
@@ -155,8 +155,8 @@ class PageTableRegion:
     """
 
     pid: int = column(key=True, help="thread group")
-    start: str = column(key=True, help="first address")
-    end: str = column(help="behind the last address")
+    start: str = column(holds="kernel", key=True, help="first address")
+    end: str = column(holds="kernel", help="behind the last address")
     vmas: int = column(help="mappings in it")
     mapped_bytes: int = column(unit="bytes", help="addresses that are mapped to something")
     pte_tables: int = column(help="PTE tables for it")

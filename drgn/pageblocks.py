@@ -32,8 +32,8 @@ class Pageblocks:
     """Pageblocks of one migratetype in one zone; those without an online page are left out."""
 
     node: int = column(key=True, help="NUMA node")
-    zone: str = column(key=True, help="zone name")
-    migratetype: str = column(key=True, help="of the pageblock")
+    zone: str = column(holds="kernel", key=True, help="zone name")
+    migratetype: str = column(holds="kernel", key=True, help="of the pageblock")
     blocks: int = column(unit="blocks", help="pageblocks")
 
 
@@ -44,8 +44,8 @@ class PageblockRun:
     start_pfn: int = column(key=True, help="first page frame of the run")
     blocks: int = column(unit="blocks", help="pageblocks in the run")
     node: int = column(help="NUMA node")
-    zone: str = column(help="zone name")
-    migratetype: str = column(help="of every pageblock in the run")
+    zone: str = column(holds="kernel", help="zone name")
+    migratetype: str = column(holds="kernel", help="of every pageblock in the run")
     free_eighths: int | None = column(
         help="free share of each pageblock, in eighths: 0 nothing free, 8 all free; "
         "in between rounded to 1 to 7"

@@ -36,11 +36,13 @@ class PcpPages:
     """Free pages on one per-CPU list."""
 
     node: int = column(key=True, help="NUMA node")
-    zone: str = column(key=True, help="zone name")
+    zone: str = column(holds="kernel", key=True, help="zone name")
     cpu: int = column(key=True, help="CPU that keeps them")
     order: int | None = column(key=True, help="order of the list's blocks")
     migratetype: str | None = column(
-        key=True, help="of the list; 'not Movable' where THP has one list for the others"
+        holds="kernel",
+        key=True,
+        help="of the list; 'not Movable' where THP has one list for the others",
     )
     pages: int = column(unit="pages", help="base pages on the list")
 
@@ -50,7 +52,7 @@ class PcpCheck:
     """A CPU's pageset whose ``count`` and lists do not tell the same."""
 
     node: int = column(key=True, help="NUMA node")
-    zone: str = column(key=True, help="zone name")
+    zone: str = column(holds="kernel", key=True, help="zone name")
     cpu: int = column(key=True, help="CPU")
     count: int = column(unit="pages", help="per_cpu_pages.count")
     listed_pages: int = column(unit="pages", help="pages found on its lists")

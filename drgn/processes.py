@@ -41,11 +41,13 @@ class ProcessVmas:
     """How many VMAs a process has, against how many it may have."""
 
     pid: int = column(key=True, help="process (thread group)")
-    comm: str | None = column(help="name of its first thread")
+    comm: str | None = column(holds="comm", help="name of its first thread")
     vmas: int = column(unit="VMAs", help="mm.map_count")
     max_map_count: int | None = column(unit="VMAs", help="vm.max_map_count, for every process")
     anon_vmas: int | None = column(help="anon_vmas that its VMAs are linked to, inherited included")
-    largest_anon_vma: str | None = column(help="the one with most VMAs of this process")
+    largest_anon_vma: str | None = column(
+        holds="kernel", help="the one with most VMAs of this process"
+    )
     vmas_on_it: int | None = column(unit="VMAs", help="VMAs of this process on that one")
 
 

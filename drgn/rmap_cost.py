@@ -65,8 +65,10 @@ class KsmPage:
     """A KSM page and what it costs to find its mappings."""
 
     pfn: int = column(key=True, help="page frame")
-    place: str = column(help="where its stable node hangs: tree, chain or migrate_nodes")
-    chain: str | None = column(help="the chain of pages with this content")
+    place: str = column(
+        holds="words", help="where its stable node hangs: tree, chain or migrate_nodes"
+    )
+    chain: str | None = column(holds="kernel", help="the chain of pages with this content")
     nid: int = column(help="NUMA node of its stable tree")
     mappings: int = column(help="mappings that KSM has merged into it")
     mapcount: int | None = column(help="mappings of the page, those of forked processes included")
@@ -88,12 +90,14 @@ class KsmPage:
 class RmapWalk:
     """What walks through one anon_vma visit: that of its worst page, and all of them."""
 
-    kind: str = column(key=True, help="ksm, or anon for other anonymous memory")
+    kind: str = column(holds="words", key=True, help="ksm, or anon for other anonymous memory")
     anon_vma: str = column(
-        key=True, help="the anon_vma that is locked (of a KSM page: the one with most VMAs)"
+        holds="kernel",
+        key=True,
+        help="the anon_vma that is locked (of a KSM page: the one with most VMAs)",
     )
     pid: int | None = column(help="the process that has most of its VMAs")
-    comm: str | None = column(help="its name")
+    comm: str | None = column(holds="comm", help="its name")
     folios: int = column(help="folios that are found through it")
     worst_pfn: int = column(help="of these, the one whose walk visits most")
     worst_pages: int = column(unit="pages", help="its size")
@@ -120,11 +124,13 @@ class AnonFolioWalks:
 class RmapCost:
     """The sum of it: what this kernel does, and what the range would save."""
 
-    what: str = column(key=True, help="which walks")
+    what: str = column(holds="words", key=True, help="which walks")
     pages: int = column(help="pages, or folios, walked once")
     visits: int = column(help="tree nodes, one pass over the whole range")
     visits_indexed: int = column(help="tree nodes, one pass with the page offset")
-    used_here: str = column(help="which of the two this kernel does: whole range or page offset")
+    used_here: str = column(
+        holds="words", help="which of the two this kernel does: whole range or page offset"
+    )
     node_ns: float = column(unit="ns", help="taken for one visit")
     node_ns_low: float = column(unit="ns", help="least likely less")
     node_ns_high: float = column(unit="ns", help="hardly more")

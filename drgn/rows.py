@@ -22,15 +22,25 @@ from typing import Any
 TYPES = {int: "integer", float: "number", str: "string", bool: "boolean"}
 
 
-def column(*, help: str = "", unit: str = "", key: bool = False) -> Any:
+# What the text of a column may be. A reading that is passed on keeps what the kernel says of itself
+# (zones, symbols, modules, addresses) and mmscope's own words; the others are names somebody chose.
+HOLDS = {
+    *("kernel", "words"),
+    *("comm", "command", "frame", "cgroup", "host", "file", "label", "profile", "stacks"),
+}
+
+
+def column(*, holds: str = "", help: str = "", unit: str = "", key: bool = False) -> Any:
     """
     Declare a column of a row.
+
+    :param holds: of text, one of :data:`HOLDS`: whose words they are.
 
     :param help: what the value means, in one sentence.
     :param unit: ``pages`` (base pages), ``bytes``, ``blocks``, …
     :param key: the column is part of what names a row, so that two bundles can be joined on it.
     """
-    return dataclasses.field(metadata={"help": help, "unit": unit, "key": key})
+    return dataclasses.field(metadata={"help": help, "unit": unit, "key": key, "holds": holds})
 
 
 @dataclass(frozen=True)
@@ -43,6 +53,7 @@ class Column:
     unit: str
     help: str
     key: bool
+    holds: str = ""  # of text: one of HOLDS; empty is not known, and may be anything
 
 
 def columns(row_type: type) -> list[Column]:
@@ -71,6 +82,7 @@ def columns(row_type: type) -> list[Column]:
                 metadata.get("unit", ""),
                 metadata.get("help", ""),
                 metadata.get("key", False),
+                metadata.get("holds", ""),
             )
         )
     return result

@@ -35,28 +35,32 @@ OWNER_FLAGS = 7
 class AnonVmaLock:
     """A lock of anon_vmas that is taken or waited for."""
 
-    root: str = column(key=True, help="the anon_vma whose lock it is")
-    state: str = column(help="read, write, or changing hands (waited for, and nobody has it)")
+    root: str = column(holds="kernel", key=True, help="the anon_vma whose lock it is")
+    state: str = column(
+        holds="words", help="read, write, or changing hands (waited for, and nobody has it)"
+    )
     readers: int = column(help="readers that hold it")
     owner_pid: int | None = column(help="the writer; or the last reader that took it")
-    owner_comm: str | None = column(help="its name")
-    owner_is: str | None = column(help="writer, or last reader, which may have let it go")
+    owner_comm: str | None = column(holds="comm", help="its name")
+    owner_is: str | None = column(
+        holds="words", help="writer, or last reader, which may have let it go"
+    )
     waiters: int = column(help="tasks that are queued on it")
     anon_vmas: int = column(help="anon_vmas that share it")
     vmas: int = column(unit="VMAs", help="nodes of all their trees")
-    stack: str | None = column(help="what the owner does: root;…;leaf")
+    stack: str | None = column(holds="kernel", help="what the owner does: root;…;leaf")
 
 
 @dataclass(frozen=True)
 class AnonVmaWaiter:
     """A task that is queued on the lock of an anon_vma."""
 
-    root: str = column(key=True, help="the anon_vma whose lock it is")
+    root: str = column(holds="kernel", key=True, help="the anon_vma whose lock it is")
     position: int = column(key=True, help="in the queue, from 0")
     pid: int = column(help="task")
-    comm: str = column(help="its name")
-    wants: str = column(help="read or write")
-    stack: str | None = column(help="where it waits: root;…;leaf")
+    comm: str = column(holds="comm", help="its name")
+    wants: str = column(holds="words", help="read or write")
+    stack: str | None = column(holds="kernel", help="where it waits: root;…;leaf")
 
 
 def anon_vma_locks(

@@ -18,9 +18,11 @@ class Setting:
     """One knob."""
 
     name: str = column(
-        key=True, help="path under /proc/sys or /sys/kernel/mm, with dots for slashes"
+        holds="kernel",
+        key=True,
+        help="path under /proc/sys or /sys/kernel/mm, with dots for slashes",
     )
-    value: str = column(help="as the file shows it; of a choice, the choice")
+    value: str = column(holds="kernel", help="as the file shows it; of a choice, the choice")
 
 
 # sysctl to variable (mm/page_alloc.c, mm/vmstat.c, mm/compaction.c, mm/util.c, kernel/sysctl.c).

@@ -45,7 +45,9 @@ SLABS_TOGETHER = 2048
 class SlabCache:
     """A slab cache and what it holds."""
 
-    cache: str = column(key=True, help="name; with its address where another cache has the same")
+    cache: str = column(
+        holds="kernel", key=True, help="name; with its address where another cache has the same"
+    )
     objects: int = column(help="objects in use, those that a CPU keeps for itself included")
     object_bytes: int | None = column(unit="bytes", help="size of an object as its user sees it")
     slot_bytes: int = column(unit="bytes", help="what an object takes, debug metadata included")
@@ -59,8 +61,8 @@ class SlabCache:
 class SlabCheck:
     """Something about a cache's slabs that does not fit together."""
 
-    cache: str = column(key=True, help="name")
-    problem: str = column(key=True, help="what does not fit")
+    cache: str = column(holds="kernel", key=True, help="name")
+    problem: str = column(holds="words", key=True, help="what does not fit")
     slabs: int = column(unit="slabs", help="slabs that it is about")
     objects: int | None = column(help="objects that are counted nowhere for it")
 

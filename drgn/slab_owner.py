@@ -43,12 +43,14 @@ NO_STACK = "(not in the stack depot)"
 class SlabOwnerStack:
     """The objects of one cache that one allocation stack holds."""
 
-    cache: str = column(key=True, help="slab cache")
+    cache: str = column(holds="kernel", key=True, help="slab cache")
     handle: int | None = column(
         key=True, help="stack depot handle; 0: no stack was saved; empty: the text has none"
     )
     stack: str = column(
-        key=True, help="root;…;leaf; without a stack, the caller alone where that is known"
+        holds="kernel",
+        key=True,
+        help="root;…;leaf; without a stack, the caller alone where that is known",
     )
     objects: int = column(help="objects allocated and not freed")
     bytes: int | None = column(unit="bytes", help="objects times the cache's object size")

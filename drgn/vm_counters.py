@@ -29,9 +29,10 @@ from rows import column
 class VmCounter:
     """One line of /proc/vmstat."""
 
-    name: str = column(key=True, help="as in /proc/vmstat")
+    name: str = column(holds="kernel", key=True, help="as in /proc/vmstat")
     kind: str = column(
-        help="zone, node or vm_stat: a state; event: counted since boot; numa: events since boot"
+        holds="words",
+        help="zone, node or vm_stat: a state; event: counted since boot; numa: events since boot",
     )
     value: int = column(help="in the unit of /proc/vmstat; per-CPU differences included")
     unfolded: int | None = column(

@@ -61,14 +61,14 @@ ACCOUNT = 1 << 20
 class VmaSplits:
     """What keeps the VMAs of one process on one anon_vma apart, summed up."""
 
-    anon_vma: str = column(key=True, help="which")
+    anon_vma: str = column(holds="kernel", key=True, help="which")
     pid: int = column(key=True, help="the process with most VMAs on it")
-    comm: str = column(help="its name")
+    comm: str = column(holds="comm", help="its name")
     vmas: int = column(unit="VMAs", help="its VMAs on the anon_vma")
     neighbours: int = column(help="pairs of them that lie side by side, without a hole")
     alternating: int = column(help="VMAs whose two neighbours are alike, and unlike itself")
     may_merge: int = column(help="pairs of which nothing seen here keeps apart")
-    made_by: str | None = column(help="the call that most pairs were split by")
+    made_by: str | None = column(holds="words", help="the call that most pairs were split by")
     made_by_pairs: int = column(help="pairs that it split")
 
 
@@ -76,12 +76,14 @@ class VmaSplits:
 class VmaNeighbours:
     """One kind of pair of neighbours."""
 
-    anon_vma: str = column(key=True, help="which")
+    anon_vma: str = column(holds="kernel", key=True, help="which")
     pid: int = column(key=True, help="process")
-    left: str = column(key=True, help="protection of the lower one")
-    right: str = column(key=True, help="protection of the upper one")
-    difference: str = column(key=True, help="what differs, so that they may not merge")
-    made_by: str = column(help="the calls that make such a difference")
+    left: str = column(holds="kernel", key=True, help="protection of the lower one")
+    right: str = column(holds="kernel", key=True, help="protection of the upper one")
+    difference: str = column(
+        holds="words", key=True, help="what differs, so that they may not merge"
+    )
+    made_by: str = column(holds="words", help="the calls that make such a difference")
     pairs: int = column(help="pairs of this kind")
 
 

@@ -49,7 +49,9 @@ UNKNOWN_ZONE = -1
 class VmemmapMapping:
     """Entries of one level of page tables that map struct pages."""
 
-    level: str = column(key=True, help="pud, pmd or pte: what one entry maps, 1 GiB, 2 MiB, 4 KiB")
+    level: str = column(
+        holds="words", key=True, help="pud, pmd or pte: what one entry maps, 1 GiB, 2 MiB, 4 KiB"
+    )
     entries: int = column(unit="entries")
     bytes: int = column(unit="bytes", help="of struct pages that they map: addresses, not memory")
     distinct_frames: int = column(
@@ -69,7 +71,9 @@ class VmemmapZone:
     """The struct pages of one zone."""
 
     node: int = column(key=True)
-    zone: str = column(key=True, help="Device: memory of a device, that no allocation comes from")
+    zone: str = column(
+        holds="kernel", key=True, help="Device: memory of a device, that no allocation comes from"
+    )
     memmap_bytes: int = column(unit="bytes", help="of struct pages, those of holes with them")
     pmd_bytes: int = column(unit="bytes", help="of them, mapped by entries of 2 MiB or more")
     pte_bytes: int = column(unit="bytes", help="of them, mapped by PTEs")
@@ -87,11 +91,12 @@ class VmemmapSections:
     start_pfn: int = column(key=True)
     sections: int = column(unit="sections")
     node: int = column()
-    zone: str = column(help="of most pages; a * marks sections of several zones")
+    zone: str = column(holds="kernel", help="of most pages; a * marks sections of several zones")
     origin: str = column(
-        help="boot; hotplug; self-hosted: hot-added, with its struct pages in itself; device"
+        holds="words",
+        help="boot; hotplug; self-hosted: hot-added, with its struct pages in itself; device",
     )
-    mapping: str = column(help="level of the entries, pud, pmd, pte, or pmd+pte")
+    mapping: str = column(holds="words", help="level of the entries, pud, pmd, pte, or pmd+pte")
     reused_eighths: int = column(
         help="share of the section's struct pages that lie on another's frame, in eighths"
     )

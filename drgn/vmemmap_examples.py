@@ -25,14 +25,14 @@ MAX_EXAMPLES = 8
 class VmemmapExample:
     """Entries of a huge page's struct pages, one after the other, that lead to frames alike."""
 
-    example: str = column(key=True, help="what kind of page it is")
+    example: str = column(holds="words", key=True, help="what kind of page it is")
     pfn: int = column(key=True, help="page frame of the huge page's head")
     page_bytes: int = column(unit="bytes", help="of the huge page")
     first: int = column(key=True, help="the first of these 4 KiB of struct pages, from 0")
     entries: int = column(unit="entries", help="how many 4 KiB they are")
     frame_pfn: int = column(help="page frame that the first of them lies on")
     same_frame: bool = column(help="all lie on this frame; otherwise each on the one behind")
-    level: str = column(help="of the entry that maps them")
+    level: str = column(holds="words", help="of the entry that maps them")
     writable: bool = column()
 
 

@@ -35,7 +35,7 @@ class Zone:
     """One zone that spans memory."""
 
     node: int = column(key=True, help="NUMA node")
-    zone: str = column(key=True, help="zone name")
+    zone: str = column(holds="kernel", key=True, help="zone name")
     present_pages: int = column(unit="pages", help="physical pages inside the zone")
     managed_pages: int = column(unit="pages", help="present pages given to the buddy allocator")
     spanned_pages: int = column(
@@ -69,7 +69,7 @@ class FreeAccounting:
     """What a zone's NR_FREE_PAGES is made of; the remainder is what nobody accounts for."""
 
     node: int = column(key=True, help="NUMA node")
-    zone: str = column(key=True, help="zone name")
+    zone: str = column(holds="kernel", key=True, help="zone name")
     nr_free_pages: int = column(unit="pages", help="NR_FREE_PAGES with the per-CPU differences")
     unfolded_pages: int = column(
         unit="pages", help="the per-CPU differences alone: /proc/zoneinfo lags by them"

@@ -58,12 +58,14 @@ class BundleError(Exception):
 class Section:
     """How one section of the reading fared."""
 
-    section: str = column(key=True, help="name, as for collect --only")
-    status: str = column(help="ok, partial, absent (the target has no such thing) or failed")
+    section: str = column(holds="words", key=True, help="name, as for collect --only")
+    status: str = column(
+        holds="words", help="ok, partial, absent (the target has no such thing) or failed"
+    )
     seconds: float = column(unit="s", help="time spent on it")
     rows: int = column(help="rows in its tables")
     unreadable_bytes: int = column(unit="bytes", help="kernel memory that could not be read")
-    message: str | None = column(help="why it is not ok, or what to know of it")
+    message: str | None = column(holds="words", help="why it is not ok, or what to know of it")
 
 
 @dataclass(frozen=True)
@@ -146,15 +148,22 @@ class Writer:
             raise BundleError(f"{self.path}: cannot write: {error.strerror}") from error
 
     def table(
-        self, name: str, title: str, row_type: type, rows: Iterable[Any], *, section: str
+        self,
+        name: str,
+        title: str,
+        row_type: type | list[Column],
+        rows: Iterable[Any],
+        *,
+        section: str,
     ) -> int:
         """
         Write the rows of one table; returns how many there were.
 
+        :param row_type: of the rows; or, of another bundle's table, its columns.
         :param rows: of *row_type*, or tuples of its columns' values where there are very many.
         :raises BundleError: they cannot be written.
         """
-        described = columns(row_type)
+        described = row_type if isinstance(row_type, list) else columns(row_type)
         names = [c.name for c in described]
         count = 0
         path = self._folder / f"{name}.csv"
@@ -170,6 +179,8 @@ class Writer:
             field: dict[str, Any] = {"name": c.name, "type": c.type, "description": c.help}
             if c.unit:
                 field["unit"] = c.unit
+            if c.holds:
+                field["holds"] = c.holds
             if not c.nullable:
                 field["constraints"] = {"required": True}
                 if c.type == "string":  # which may be empty, but not missing
@@ -353,6 +364,7 @@ class Bundle:
                     str(field.get("unit", "")),
                     str(field.get("description", "")),
                     field["name"] in key,
+                    str(field.get("holds", "")),
                 )
             )
         if len({c.name for c in described}) < len(described) or not described:

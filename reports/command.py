@@ -31,7 +31,7 @@ from target import TargetError, describe, open_target
 from terminal import FORMATS, print_rows
 from text_source import TextError
 
-from reports import __version__, page_owner_command, profiles, record_command
+from reports import __version__, display, page_owner_command, profiles, record_command
 from reports.bundle import Bundle, BundleError, Section, Writer
 from reports.collect import Progress, collect, describe_files, explain, run_section
 from reports.doctor import Check, checks
@@ -195,6 +195,32 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="BUNDLE",
         help="say what changed against this one: the machine before, or another machine",
     )
+    sub.add_argument(
+        "--redact", action="store_true", help="replace names, as 'mmscope redact' does"
+    )
+    sub.add_argument("--redact-map", type=Path, metavar="FILE", help=REDACT_MAP_HELP)
+
+    sub = command(
+        "redact",
+        run_redact,
+        "replace the names in a bundle, to pass it on",
+        "Write a bundle that has numbers (comm-17, host-1) for the names of processes, functions "
+        "of programs, commands, cgroups, hosts, files and labels; the same number for the same "
+        "name everywhere, in all bundles that are given together. What the kernel says of itself "
+        "stays: its release, symbols and modules, threads such as kswapd0, settings, addresses, "
+        "pids and times.",
+    )
+    sub.add_argument("bundles", nargs="+", type=Path, metavar="BUNDLE")
+    sub.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        required=True,
+        metavar="OUT",
+        help="bundle to make; of several, the folder for bundle-1, bundle-2, …",
+    )
+    sub.add_argument("--force", action="store_true", help="replace a bundle that is already there")
+    sub.add_argument("--redact-map", type=Path, metavar="FILE", help=REDACT_MAP_HELP)
 
     sub = command(
         "compare",
@@ -213,7 +239,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--output",
         type=Path,
         metavar="FILE",
-        help="also draw B's report with A as its baseline; of one bundle a side",
+        help="also write it as HTML; of one bundle a side, B's report with A as its baseline",
     )
 
     command(
@@ -230,6 +256,7 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
+REDACT_MAP_HELP = "write which name has which number, for yourself; by default nobody can tell"
 # What stands for -- between the two sides of a comparison.
 VERSUS = "\0"
 # Of folded stacks, which are no table.
@@ -527,15 +554,44 @@ def run_findings(args: argparse.Namespace) -> int:
 def run_report(args: argparse.Namespace) -> int:
     from reports.comparison import compare
     from reports.findings import evaluate
+    from reports.redact import Names, redacted, write_map
     from reports.report import render, write
 
-    bundle = Bundle(args.bundle)
-    verdict, comparison = evaluate(bundle), None
-    if args.baseline is not None:
-        baseline = Bundle(args.baseline)
-        comparison = compare(baseline, bundle, (evaluate(baseline), verdict), draw=True)
-    write(render(bundle, verdict, comparison), args.output)
+    if args.redact_map is not None and not args.redact:
+        raise UsageError("--redact-map goes with --redact")
+    bundles = [Bundle(path) for path in (args.bundle, args.baseline) if path is not None]
+    names = Names()
+    with redacted(bundles, names) if args.redact else contextlib.nullcontext(bundles) as shown:
+        bundle, *baselines = shown
+        verdict, comparison = evaluate(bundle), None
+        for baseline in baselines:
+            verdicts = evaluate(baseline), verdict
+            comparison = compare(baseline, bundle, verdicts, draw=True)
+        html = render(bundle, verdict, comparison)
+    if args.redact_map is not None:
+        write_map(names, args.redact_map)
+    write(html, args.output)
     print(f"{args.output}: {args.output.stat().st_size:,} bytes")
+    return DONE
+
+
+def run_redact(args: argparse.Namespace) -> int:
+    from reports.redact import Names, redact, undeclared, write_map
+
+    bundles, names = [Bundle(path) for path in args.bundles], Names()
+    several = len(bundles) > 1
+    for number, bundle in enumerate(bundles, 1):
+        path = args.output / f"bundle-{number}" if several else args.output
+        if whole := undeclared(bundle):
+            say(
+                f"{bundle.path}: an older mmscope or another program did not say what text of "
+                f"{display.plural(len(whole), 'column')} is; it is replaced whole: "
+                f"{', '.join(whole[:3])}{', …' if len(whole) > 3 else ''}"
+            )
+        redact(bundle, path, names, replace=args.force)
+        print(f"{bundle.path}: {path}" if several else f"{path}")
+    if args.redact_map is not None:
+        write_map(names, args.redact_map)
     return DONE
 
 

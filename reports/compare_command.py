@@ -11,14 +11,14 @@ from hostile_text import visible
 from rows import Column, columns
 from terminal import print_rows
 
-from reports import display
+from reports import display, groups_view
 from reports.bundle import Bundle, BundleError
 from reports.comparison import compare
 from reports.comparison_view import view
 from reports.findings import evaluate
+from reports.groups_view import amount, sides, unit_of
 from reports.host_groups import Group, Host, as_rows, groups_of, hosts_of, unlike
-from reports.page_owner_command import UsageError
-from reports.report import render, write
+from reports.report import page, render, write
 
 # Name, title, columns and rows of each.
 Tables = list[tuple[str, str, list[Column], list[list[Any]]]]
@@ -28,20 +28,18 @@ def run(named: tuple[Sequence[str], Sequence[str]], form: str, output: Path | No
     """
     Compare the bundles of two sides; returns the exit code.
 
-    :raises UsageError: a report of more than one bundle a side is wanted.
+    :param output: of one bundle a side, B's report with A as its baseline; else the groups' page.
     :raises BundleError: no bundle of a side can be read.
     """
     pair = all(len(side) == 1 for side in named)
-    if output and not pair:
-        raise UsageError("-o draws one bundle against another; give one on each side")
     errors: list[str] = []
-    sides = [(name, _opened(paths, errors)) for name, paths in zip("AB", named, strict=True)]
+    opened = [(name, _opened(paths, errors)) for name, paths in zip("AB", named, strict=True)]
     for error in errors:
         print(f"mmscope: {visible(error)}", file=sys.stderr)
-    for name, bundles in sides:
+    for name, bundles in opened:
         if not bundles:
             raise BundleError(f"side {name}: no bundle of it can be read")
-    hosts = hosts_of(sides)
+    hosts = hosts_of(opened)
     words = unlike(hosts)
     groups = groups_of(hosts)
     if form == "table":
@@ -55,7 +53,10 @@ def run(named: tuple[Sequence[str], Sequence[str]], form: str, output: Path | No
             ("hosts", "Hosts", columns(Host), as_rows(Host, hosts)),
         ]
     if pair:
-        tables += _changes(sides[0][1][0], sides[1][1][0], words, output)
+        tables += _changes(opened[0][1][0], opened[1][1][0], words, output)
+    elif output is not None:
+        write(page("groups.html", view=groups_view.view(hosts, groups, words)), output)
+        words.append(f"{output}: {output.stat().st_size:,} bytes")
     _print(tables, words, form)
     return 1 if errors else 0
 
@@ -118,11 +119,7 @@ def _groups(rows: list[Group]) -> tuple[list[Column], list[list[Any]]]:
     told = [row for row in rows if row.a_hosts or row.b_hosts]
     cells = []
     for row in told:
-        sides = [
-            _side(row.unit, row.a_hosts, row.a_median, row.a_low, row.a_high, row.a_all),
-            _side(row.unit, row.b_hosts, row.b_median, row.b_low, row.b_high, row.b_all),
-        ]
-        cells.append([row.measure, *sides, _amount(row.difference, row.unit), row.apart])
+        cells.append([row.measure, *sides(row), amount(row.difference, row.unit), row.apart])
     names = ["measure", "A: median (range)", "B: median (range)", "difference", "ranges apart"]
     apart = Column(names[-1], "boolean", True, "", "", False)
     return [*_texts(*names[:-1]), apart], [
@@ -130,49 +127,17 @@ def _groups(rows: list[Group]) -> tuple[list[Column], list[list[Any]]]:
     ]
 
 
-def _side(
-    unit: str,
-    hosts: int,
-    median: float | None,
-    low: float | None,
-    high: float | None,
-    together: float | None,
-) -> str | None:
-    if median is None:
-        return None
-    if hosts == 1:
-        return _amount(median, unit)
-    words = f"{_amount(median, unit)} ({_amount(low, unit)} to {_amount(high, unit)})"
-    if together is not None:
-        words += f", {hosts} hosts together {_amount(together, unit)}"
-    return words
-
-
 def _hosts(rows: list[Host]) -> tuple[list[Column], list[list[Any]]]:
     """A line for each host; what none of them tells is left out."""
     described = [
         c for c in columns(Host) if any(getattr(host, c.name) is not None for host in rows)
     ]
-    units = [c.unit or ("share" if c.type == "number" else "") for c in described]
+    units = [unit_of(c) for c in described]
     return _texts(*(c.name for c in described)), [
-        [_amount(getattr(host, c.name), unit) for c, unit in zip(described, units, strict=True)]
+        [amount(getattr(host, c.name), unit) for c, unit in zip(described, units, strict=True)]
         for host in rows
     ]
 
 
 def _texts(*names: str) -> list[Column]:
     return [Column(name, "string", True, "", "", False) for name in names]
-
-
-def _amount(value: int | float | str | None, unit: str) -> str | None:
-    """A number in the unit that suits it."""
-    if value is None or isinstance(value, str):
-        return value
-    if unit == "bytes":
-        return display.size(round(value))
-    if unit == "share":
-        return ("-" if value < 0 else "") + display.percent(abs(value))
-    if unit == "s":
-        return display.duration(value)
-    number = display.count(round(value) if abs(value) >= 1000 or value == int(value) else value)
-    return f"{number}/min" if unit.endswith("/min") else number

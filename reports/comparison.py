@@ -61,6 +61,9 @@ MEASURES = {
     "hugetlb_pools": "pages",
     "hugetlb_sizes": "pages",
     "hugetlb_checks": "pages",
+    # Frames, not the addresses that are mapped to them.
+    "vmemmap_mappings": "distinct_frames",
+    "vmemmap_zones": "reused_bytes",
     "slab_caches": "pages",
     "process_vmas": "vmas",
     "page_table_details": "vmas",
@@ -111,6 +114,16 @@ NOT_COMPARED = {
 SINCE_BOOT = {
     "vm_counters": "kind in ('event', 'numa')",
     "ksm_totals": "name = 'full_scans'",
+}
+# What somebody sets is named before what came of it: table to its column.
+SET = {"settings": "value", "hugetlb_sizes": "hvo"}
+# Memory that nobody holds. What moves from one of these to another is no change, and what left them
+# is in the table that says who has it.
+FREE = {"zones", "free_accounting", "free_blocks", "pcp_pages", "page_owner_freed"}
+# The same memory once more, in coarser parts than a stack.
+COARSE = {
+    *("page_owner_tasks", "page_owner_orders", "page_owner_gfp", "page_owner_migratetypes"),
+    *("page_owner_memcgs", "page_owner_migrations", "page_owner_polluters", "page_owner_ages"),
 }
 # What tells a reader more of a row than its key.
 DESCRIBES = ("comm", "owner", "module", "stack", "kind")
@@ -504,8 +517,12 @@ def _joined(
         if measure is None:
             raise _Incomparable("nothing in it can be added up")
     what = [here[key] for key in keys] + ([] if summed else describing)
-    query = _query(name, keys, what, measure, compared, where, summed)
-    connection.execute(f"create or replace temp table joined as {query}")
+    _join(connection, _query(name, keys, what, measure, compared, where, summed))
+    if not summed and (other := _differing(connection, measure, compared)):
+        # What the table is ranked by is the same in every row; some other amount of memory is not.
+        compared = [c for c in [measure, *compared] if c is not None and c != other]
+        measure = other
+        _join(connection, _query(name, keys, what, measure, compared, where, summed))
     twice = connection.execute(
         f"select {', '.join(_twice(schema, name, keys, where) for schema in ('old', 'new'))}"
     ).fetchone() or (0, 0)
@@ -545,6 +562,25 @@ def _measure(name: str, values: Sequence[Column]) -> Column | None:
     chosen = [c for c in numbers if c.name == MEASURES.get(name)]
     chosen += [c for c in numbers if c.unit in ("bytes", "pages")]
     return next(iter([*chosen, *numbers]), None)
+
+
+def _join(connection: duckdb.DuckDBPyConnection, query: str) -> None:
+    connection.execute(f"create or replace temp table joined as {query}")
+
+
+def _differing(
+    connection: duckdb.DuckDBPyConnection, measure: Column | None, compared: Sequence[Column]
+) -> Column | None:
+    """The first amount of memory that differs in some row, if the measure does in none."""
+    amounts = [c for c in compared if c.type == "integer" and c.unit in ("bytes", "pages")]
+    if measure is None or not amounts:
+        return None
+    same = "select bool_and(\"#change\" in ('changed', 'same')) from joined"
+    if not (connection.execute(same).fetchone() or (None,))[0]:
+        return None
+    differ = ", ".join(f'bool_or("old {c.name}" <> "new {c.name}")' for c in amounts)
+    found = connection.execute(f"select {differ} from joined").fetchone() or ()
+    return next((c for c, differs in zip(amounts, found, strict=False) if differs), None)
 
 
 def _twice(schema: str, name: str, keys: Sequence[str], where: str) -> str:
@@ -660,16 +696,51 @@ def bytes_of(value: int | float, column: Column | None, page_size: int | None) -
     return value * page_size if column.unit == "pages" and page_size else None
 
 
+def set_differently(comparison: Comparison) -> list[tuple[TableChanges, Change, Any, Any]]:
+    """What is set otherwise: (table, row, before, after); of a switch its first row."""
+    found = []
+    for table in comparison.changed:
+        for change in table.changes:
+            pairs = [(a, b) for c, a, b in change.others if c.name == SET.get(table.name)]
+            found += [(table, change, *pair) for pair in pairs]
+            if pairs and table.name != "settings":
+                break
+    return found
+
+
 def most_changed(
     comparison: Comparison, page_size: int | None
 ) -> list[tuple[TableChanges, Change]]:
-    """The largest change of each table, memory first, by bytes; then the others in their order."""
-    tops = [(table, table.changes[0]) for table in comparison.changed]
+    """
+    The largest change of each table, memory first, by bytes; then the others in their order.
 
-    def rank(item: tuple[TableChanges, Change]) -> int:
-        return abs(bytes_of(item[1].difference or 0, item[0].measure, page_size) or 0)
+    Who has the memory goes before what is left of it, and a stack before its coarser parts, unless
+    it accounts for less than half. Of free memory counts what has gone from it or come to it.
+    """
+    tops = [(table, table.changes[0]) for table in comparison.changed]
+    freed = _freed(comparison, page_size)
+
+    def rank(item: tuple[TableChanges, Change]) -> float:
+        table, change = item
+        amount = abs(bytes_of(change.difference or 0, table.measure, page_size) or 0)
+        if table.name in FREE and freed is not None:
+            amount = min(amount, freed)
+        return amount / 2 if table.name in FREE | COARSE else amount
 
     return sorted(tops, key=rank, reverse=True)
+
+
+def _freed(comparison: Comparison, page_size: int | None) -> int | None:
+    """By how many bytes free memory differs, that on the CPUs' lists included."""
+    known = {table.name: table for table in comparison.tables}
+    sums = []
+    for name in ("zones", "pcp_pages"):
+        table = known.get(name)
+        if table is None or table.totals is None:
+            return None
+        before, after = table.totals
+        sums.append(bytes_of(after - before, table.measure, page_size))
+    return None if None in sums else abs(sum(filter(None, sums)))
 
 
 def _graphs(before: Bundle, after: Bundle, related: Relation) -> list[Graphs]:

@@ -13,11 +13,13 @@ from rows import Column
 from reports import display
 from reports.cells import Cell, cell
 from reports.comparison import (
+    SET,
     Change,
     Comparison,
     FindingChange,
     TableChanges,
     most_changed,
+    set_differently,
 )
 from reports.owner_pictures import owner_pair
 
@@ -81,14 +83,20 @@ def view(comparison: Comparison) -> View:
     """Everything that the page and the terminal show of a comparison."""
     page_size = display.plain_int(comparison.bundles[1].target.get("page_size"))
     tops = [top(table, change, page_size) for table, change in most_changed(comparison, page_size)]
+    switched = [
+        Top(table, _switch(table, change), _said(before), _said(after), "")
+        for table, change, before, after in set_differently(comparison)
+    ]
+    # Of a table that is there with what was set, nothing else is worth a line here.
+    tops = [row for row in tops if row.table.name not in {top.table.name for top in switched}]
     reasons: dict[str, list[str]] = {}
     for name, why in comparison.not_compared:
         reasons.setdefault(why, []).append(name)
     differing = [item for item in comparison.findings if item.change != "same"]
     return View(
         comparison,
-        sentence(comparison, tops),
-        tops[:MOST],
+        sentence(comparison, switched, tops),
+        [*switched[:MAX_OTHERS], *tops[:MOST]],
         [table_view(table, page_size, comparison.relation.seconds) for table in comparison.changed],
         [table.name for table in comparison.tables if not table.differing],
         differing,
@@ -97,16 +105,30 @@ def view(comparison: Comparison) -> View:
     )
 
 
-def sentence(comparison: Comparison, tops: list[Top]) -> str:
-    """What changed most, in a sentence."""
+def _switch(table: TableChanges, change: Change) -> str:
+    name = name_of(table.what, change.what)
+    return name if table.name == "settings" else f"{name}, {SET[table.name]}"
+
+
+def _said(value: object) -> str:
+    return "unknown" if value is None else display.cut(str(value), MAX_NAME)
+
+
+def sentence(comparison: Comparison, switched: list[Top], tops: list[Top]) -> str:
+    """What was set otherwise and what changed most, in a sentence."""
     counted = [
         f"{display.plural(number, 'finding')} {change}"
         for change in ("new", "worse", "better", "gone")
         if (number := sum(item.change == change for item in comparison.findings))
     ]
     findings = ", ".join(counted) or "no finding came, went, or got better or worse"
+    if switched:
+        said = [f"{s.table.title}, {s.what}: {s.before} → {s.after}" for s in switched]
+        more = f" and {len(said) - 2} more" if len(said) > 2 else ""
+        findings += f"; set otherwise: {'; '.join(said[:2])}{more}"
     if not tops:
-        return f"Against the baseline: {findings}; no row of the {rows_said(comparison)} differs."
+        no = "no other row" if switched else "no row"
+        return f"Against the baseline: {findings}; {no} of the {rows_said(comparison)} differs."
     most = tops[0]
     change = f" ({most.difference})" if most.difference else ""
     return (
@@ -122,12 +144,15 @@ def rows_said(comparison: Comparison) -> str:
 def top(table: TableChanges, change: Change, page_size: int | None) -> Top:
     before, after = amounts(table, change, page_size)
     differs = difference(change.difference, table.measure, page_size)
+    in_bytes = alone(differs, table.measure, change.difference)
+    # The exact number as well: one leaked page shows among many.
+    exact = f", {differs.text} pages" if in_bytes != differs.text else ""
     return Top(
         table,
         name_of(table.what, change.what),
         alone(before, table.measure, change.before),
         alone(after, table.measure, change.after),
-        alone(differs, table.measure, change.difference),
+        in_bytes + exact,
     )
 
 

@@ -6,15 +6,20 @@ Looks, and changes nothing. Each source is one row: usable or not, what for, and
 boot parameter or package that would make it usable.
 """
 
+import importlib.util
 import os
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import perf_events
 import recipe
 from rows import column
-from target import TargetError, open_target, where_symbols_are
+from target import TargetError, open_target
 
+from reports.debug_symbols import os_release, where_to_get_symbols
+from reports.owner_sections import NO_TRACKS
 from reports.samples import WHAT_HELPS, Sampler, thp_order
 
 
@@ -22,11 +27,11 @@ from reports.samples import WHAT_HELPS, Sampler, thp_order
 class Check:
     """One source of readings."""
 
-    source: str = column(key=True, help="file, facility or program")
-    usable: str = column(help="yes, no, or in part")
-    gives: str = column(help="what it is for")
-    reason: str | None = column(help="why it is not usable")
-    change: str | None = column(help="what would make it usable")
+    source: str = column(holds="words", key=True, help="file, facility or program")
+    usable: str = column(holds="words", help="yes, no, or in part")
+    gives: str = column(holds="words", help="what it is for")
+    reason: str | None = column(holds="words", help="why it is not usable")
+    change: str | None = column(holds="words", help="what would make it usable")
 
 
 VMLINUX_PLACES = (
@@ -44,7 +49,22 @@ TEXT_SOURCES = (
     ("/proc/buddyinfo", "free blocks by order, without migratetypes"),
     ("/proc/pagetypeinfo", "free blocks and pageblocks by migratetype, HighAtomic reserve"),
     ("/proc/vmstat", "counters"),
+    ("/proc/slabinfo", "slab caches"),
+    ("/proc/1/maps", "VMAs of every process"),
+    ("/sys/kernel/mm/ksm/run", "KSM's counters"),
+    ("/sys/kernel/mm/transparent_hugepage/enabled", "settings of THP"),
 )
+# What a kernel needs to have a file.
+NEEDS = {
+    "/proc/slabinfo": "a kernel with CONFIG_SLUB_DEBUG=y",
+    "/sys/kernel/mm/ksm/run": "a kernel with CONFIG_KSM=y",
+    "/sys/kernel/mm/transparent_hugepage/enabled": "a kernel with CONFIG_TRANSPARENT_HUGEPAGE=y",
+}
+CONFIGS = ("/boot/config-{release}", "/lib/modules/{release}/config")
+DEBUGFS = Path("/sys/kernel/debug")
+MOUNT_DEBUGFS = "mount -t debugfs none /sys/kernel/debug"
+# What findings and reports are made with; they may be made on another machine.
+LIBRARIES = ("duckdb", "jinja2", "pygal")
 
 
 def checks() -> list[Check]:
@@ -52,7 +72,8 @@ def checks() -> list[Check]:
     release = os.uname().release
     rows = [_memory(), _symbols(release)]
     rows += [_text(path, gives) for path, gives in TEXT_SOURCES]
-    return [*rows, watched(), *_recipes()]
+    rows += [_hugetlb(), _page_owner(release), _slab_owner()]
+    return [*rows, watched(), *_recipes(), *_programs()]
 
 
 def watched(root: str = "/") -> Check:
@@ -113,15 +134,94 @@ def _symbols(release: str) -> Check:
     found = next((place for place in places if place.exists()), None)
     if found is not None:
         return _check(f"debug symbols: {found}", "layouts of this kernel's structures", None, None)
+    gives = "layouts of this kernel's structures: needed to read memory"
+    change = where_to_get_symbols(release, os.uname().machine, os_release())
     if os.environ.get("DEBUGINFOD_URLS"):
-        return _check(
-            "debug symbols: debuginfod", "layouts of this kernel's structures", None, None
+        return Check(
+            "debug symbols: debuginfod",
+            "in part",
+            gives,
+            "the servers of DEBUGINFOD_URLS are asked when memory is read: they may not have this "
+            "kernel, and its symbols are hundreds of megabytes",
+            change,
         )
     return _check(
         f"debug symbols of {release}",
-        "layouts of this kernel's structures: needed to read memory",
+        gives,
         "no vmlinux in the usual places, and DEBUGINFOD_URLS is not set",
-        where_symbols_are(release),
+        change,
+    )
+
+
+def _hugetlb() -> Check:
+    path = Path("/sys/kernel/mm/hugepages")
+    reason = None if path.is_dir() else "this kernel has no hugetlb pools"
+    return _check(str(path), "hugetlb pools", reason, "a kernel with CONFIG_HUGETLBFS=y")
+
+
+def _page_owner(release: str) -> Check:
+    """page_owner's files are there only if it was switched on at boot."""
+    path = DEBUGFS / "page_owner"
+    gives = "who owns pages: 'mmscope page-owner', 'mmscope watch'"
+    if trouble := _debugfs():
+        return _check(str(path), gives, *trouble)
+    if path.exists():
+        return _check(str(path), gives, None, None)
+    compiled = _configured(release, "CONFIG_PAGE_OWNER")
+    if compiled is False:
+        return _check(
+            str(path),
+            gives,
+            "this kernel is built without it",
+            "a kernel with CONFIG_PAGE_OWNER=y, booted with page_owner=on",
+        )
+    boot = "boot with page_owner=on"
+    if compiled is None:
+        boot += " (on a kernel with CONFIG_PAGE_OWNER=y)"
+    return _check(str(path), gives, "it is off", boot)
+
+
+def _slab_owner() -> Check:
+    path = DEBUGFS / "slab"
+    gives = "who owns slab objects"
+    if trouble := _debugfs():
+        return _check(f"{path}/*/alloc_traces", gives, *trouble)
+    if next(path.glob("*/alloc_traces"), None) is not None:
+        return _check(f"{path}/*/alloc_traces", gives, None, None)
+    reason, _, change = NO_TRACKS.partition("; ")
+    return _check(f"{path}/*/alloc_traces", gives, reason, change)
+
+
+def _debugfs() -> tuple[str, str] | None:
+    """Why debugfs cannot be read, and what to do; None if it can."""
+    try:
+        entries = os.listdir(DEBUGFS)
+    except PermissionError:
+        return "only root may read debugfs", "run as root"
+    except OSError:
+        return "there is no debugfs", f"a kernel with CONFIG_DEBUG_FS=y; {MOUNT_DEBUGFS}"
+    return None if entries else ("debugfs is not mounted", MOUNT_DEBUGFS)
+
+
+def _configured(release: str, option: str) -> bool | None:
+    """Whether the running kernel is built with an option; None if nothing tells."""
+    for place in CONFIGS:
+        try:
+            text = Path(place.format(release=release)).read_text(encoding="utf-8")
+        except (OSError, ValueError):
+            continue
+        return re.search(rf"^{option}=y$", text, re.MULTILINE) is not None
+    return None
+
+
+def _programs() -> Iterator[Check]:
+    """What a report is made with."""
+    missing = [name for name in LIBRARIES if importlib.util.find_spec(name) is None]
+    yield _check(
+        "findings and reports",
+        "to be made here",
+        f"this Python has no {', '.join(missing)}" if missing else None,
+        "make setup; or carry the bundle to where mmscope is installed in full",
     )
 
 
@@ -152,7 +252,8 @@ def _text(path: str, gives: str) -> Check:
         with open(path, "rb") as file:
             file.read(1)
     except FileNotFoundError:
-        return _check(path, gives, "not there", "mount -t proc proc /proc")
+        return _check(path, gives, "not there", NEEDS.get(path, "mount -t proc proc /proc"))
     except OSError as error:
-        return _check(path, gives, error.strerror or "cannot be read", "run as root")
+        more = ", with CAP_SYS_PTRACE" if path.endswith("/maps") else ""
+        return _check(path, gives, error.strerror or "cannot be read", f"run as root{more}")
     return _check(path, gives, None, None)

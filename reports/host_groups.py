@@ -36,12 +36,14 @@ BETWEEN, SINCE_BOOT = "between readings", "since boot"
 class Host:
     """The measures of one host. Empty is unknown: its bundle does not tell."""
 
-    side: str = column(key=True, help="A or B")
-    host: str = column(key=True, help="host name")
-    bundle: str = column(key=True, help="folder of the (last) bundle")
-    release: str | None = column(help="kernel")
+    side: str = column(holds="words", key=True, help="A or B")
+    host: str = column(holds="host", key=True, help="host name")
+    bundle: str = column(holds="file", key=True, help="folder of the (last) bundle")
+    release: str | None = column(holds="kernel", help="kernel")
     readings: int = column(help="bundles of this host and boot")
-    counted: str = column(help="what counters are over: between readings, or since boot")
+    counted: str = column(
+        holds="words", help="what counters are over: between readings, or since boot"
+    )
     seconds: float | None = column(unit="s", help="how long that is")
     highatomic_pageblocks: int | None = column(help="pageblocks that are HighAtomic")
     highatomic_bytes: int | None = column(unit="bytes", help="reserved as HighAtomic")
@@ -62,15 +64,15 @@ class Host:
     compact_stall: float | None = column(unit="1/min", help="allocations that compacted, a minute")
     page_table_bytes: int | None = column(unit="bytes", help="in page tables")
     slab_bytes: int | None = column(unit="bytes", help="in slabs, reclaimable or not")
-    missing: str | None = column(help="tables that its bundle lacks, or has damaged")
+    missing: str | None = column(holds="words", help="tables that its bundle lacks, or has damaged")
 
 
 @dataclass(frozen=True)
 class Group:
     """One measure of both sides."""
 
-    measure: str = column(key=True, help="column of the hosts' table")
-    unit: str = column(help="of the numbers; shares are of 1")
+    measure: str = column(holds="words", key=True, help="column of the hosts' table")
+    unit: str = column(holds="words", help="of the numbers; shares are of 1")
     a_hosts: int = column(help="hosts of A that tell")
     a_median: float | None = column(help="median of the hosts of A")
     a_low: float | None = column(help="lowest")

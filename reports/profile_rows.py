@@ -18,49 +18,53 @@ PROFILE = "name of the recording"
 class Profile:
     """One event of a recording."""
 
-    profile: str = column(key=True, help=PROFILE)
-    event: str = column(key=True, help="what was sampled, as perf calls it")
-    recipe: str | None = column(help="recipe that it was recorded by")
-    unit: str = column(help="of the folded stacks: samples, or what the event's period counts")
+    profile: str = column(holds="profile", key=True, help=PROFILE)
+    event: str = column(holds="words", key=True, help="what was sampled, as perf calls it")
+    recipe: str | None = column(holds="words", help="recipe that it was recorded by")
+    unit: str = column(
+        holds="words", help="of the folded stacks: samples, or what the event's period counts"
+    )
     samples: int = column(help="samples that are in the stacks, or are counted")
     period: int = column(help="their periods added up: ns, cycles or events")
     recorded: int = column(help="samples that perf says it recorded")
     removed: int = column(help="samples left out: idle, the profiler, other tasks, not asked for")
-    removed_why: str | None = column(help="the same by reason")
+    removed_why: str | None = column(holds="words", help="the same by reason")
     lost: int | None = column(help="samples that perf could not write")
     kernel_samples: int = column(help="samples whose leaf is in the kernel")
     stacks: int = column(help="distinct stacks")
     nmi: str | None = column(
-        help="whether the sampler reaches code with interrupts off: yes, no, unknown"
+        holds="words", help="whether the sampler reaches code with interrupts off: yes, no, unknown"
     )
-    file: str | None = column(help="name of the folded stacks in the bundle")
+    file: str | None = column(holds="stacks", help="name of the folded stacks in the bundle")
 
 
 @dataclass(frozen=True)
 class ProfileRecording:
     """How a recording was made; of a text that was brought in, what it tells."""
 
-    profile: str = column(key=True, help=PROFILE)
-    label: str | None = column(help="what the user calls the state of the machine")
-    against: str | None = column(help="recording that it is compared with")
+    profile: str = column(holds="profile", key=True, help=PROFILE)
+    label: str | None = column(holds="label", help="what the user calls the state of the machine")
+    against: str | None = column(holds="profile", help="recording that it is compared with")
     seconds: float | None = column(unit="s", help="duration of the recording")
-    scope: str | None = column(help="task, or system: every CPU")
-    ended: str | None = column(help="what ended the recording")
-    command: str | None = column(help="what was run or watched")
-    captured_at: str | None = column(help="when it was recorded, UTC")
-    release: str | None = column(help="kernel that it was recorded on")
+    scope: str | None = column(holds="words", help="task, or system: every CPU")
+    ended: str | None = column(holds="words", help="what ended the recording")
+    command: str | None = column(holds="command", help="what was run or watched")
+    captured_at: str | None = column(holds="words", help="when it was recorded, UTC")
+    release: str | None = column(holds="kernel", help="kernel that it was recorded on")
 
 
 @dataclass(frozen=True)
 class ProfilePart:
     """Samples of one part of the kernel's work."""
 
-    profile: str = column(key=True, help=PROFILE)
-    event: str = column(key=True, help="what was sampled")
-    split: str = column(key=True, help="table of function names, perf/parts/<split>.toml")
-    who: str = column(key=True, help="who does the work")
+    profile: str = column(holds="profile", key=True, help=PROFILE)
+    event: str = column(holds="words", key=True, help="what was sampled")
+    split: str = column(
+        holds="words", key=True, help="table of function names, perf/parts/<split>.toml"
+    )
+    who: str = column(holds="words", key=True, help="who does the work")
     part: str = column(
-        key=True, help="part of the work; unclassified: no table names the functions"
+        holds="words", key=True, help="part of the work; unclassified: no table names the functions"
     )
     samples: int = column(help="samples of it")
     share: float = column(help="of the split's samples")
@@ -71,9 +75,9 @@ class ProfilePart:
 class ProfileFrame:
     """A function in a profile; the first fifty by each measure."""
 
-    profile: str = column(key=True, help=PROFILE)
-    event: str = column(key=True, help="what was sampled")
-    frame: str = column(key=True, help="function; _[k] marks the kernel's")
+    profile: str = column(holds="profile", key=True, help=PROFILE)
+    event: str = column(holds="words", key=True, help="what was sampled")
+    frame: str = column(holds="frame", key=True, help="function; _[k] marks the kernel's")
     self_samples: int = column(help="samples that end in it")
     total_samples: int = column(help="samples that end in it or pass through it")
 
@@ -82,32 +86,32 @@ class ProfileFrame:
 class ProfileSite:
     """A leaf where interrupts come back on, under a sampler that cannot see what was before."""
 
-    profile: str = column(key=True, help=PROFILE)
-    event: str = column(key=True, help="what was sampled")
-    leaf: str = column(key=True, help="function where interrupts come back on")
-    caller: str = column(key=True, help="its caller")
+    profile: str = column(holds="profile", key=True, help=PROFILE)
+    event: str = column(holds="words", key=True, help="what was sampled")
+    leaf: str = column(holds="kernel", key=True, help="function where interrupts come back on")
+    caller: str = column(holds="kernel", key=True, help="its caller")
     samples: int = column(help="samples on it")
-    stands_for: str = column(help="what these samples stand for")
+    stands_for: str = column(holds="words", help="what these samples stand for")
 
 
 @dataclass(frozen=True)
 class ProfileMoment:
     """When something rare happened."""
 
-    profile: str = column(key=True, help=PROFILE)
+    profile: str = column(holds="profile", key=True, help=PROFILE)
     seconds: float = column(unit="s", key=True, help="since the first sample")
-    event: str = column(key=True, help="tracepoint")
+    event: str = column(holds="words", key=True, help="tracepoint")
     pid: int = column(key=True, help="process that met it")
-    comm: str = column(help="its name")
-    text: str = column(help="what the kernel said")
+    comm: str = column(holds="comm", help="its name")
+    text: str = column(holds="words", help="what the kernel said")
 
 
 @dataclass(frozen=True)
 class ProfileDuration:
     """How long something took, from one event to another of the same task."""
 
-    profile: str = column(key=True, help=PROFILE)
-    name: str = column(key=True, help="what was timed")
+    profile: str = column(holds="profile", key=True, help=PROFILE)
+    name: str = column(holds="words", key=True, help="what was timed")
     count: int = column(help="times that it was seen from begin to end")
     total_ns: int = column(unit="ns", help="all together")
     p50_ns: int = column(unit="ns", help="half of them took no longer")
@@ -119,22 +123,22 @@ class ProfileDuration:
 class ProfileFaults:
     """Page faults of a process, counted without sampling."""
 
-    profile: str = column(key=True, help=PROFILE)
-    event: str = column(key=True, help="minor-faults or major-faults")
+    profile: str = column(holds="profile", key=True, help=PROFILE)
+    event: str = column(holds="words", key=True, help="minor-faults or major-faults")
     pid: int = column(key=True, help="process; -1: others, beyond the limit of what is kept")
-    comm: str = column(key=True, help="its name")
+    comm: str = column(holds="comm", key=True, help="its name")
     faults: int = column(help="faults")
     regions: int = column(help="distinct regions of 2 MiB that were touched")
-    first_address: str = column(help="lowest address")
-    last_address: str = column(help="highest address")
+    first_address: str = column(holds="kernel", help="lowest address")
+    last_address: str = column(holds="kernel", help="highest address")
 
 
 @dataclass(frozen=True)
 class ProfileCounter:
     """A counter of /proc/vmstat: what it gained during the recording, of the whole machine."""
 
-    profile: str = column(key=True, help=PROFILE)
-    name: str = column(key=True, help="as in /proc/vmstat")
+    profile: str = column(holds="profile", key=True, help=PROFILE)
+    name: str = column(holds="kernel", key=True, help="as in /proc/vmstat")
     gained: int = column(help="after the recording, less before it")
 
 
@@ -142,8 +146,8 @@ class ProfileCounter:
 class ProfileReaping:
     """Clearing entries of OOM victims: by whom, and what was done twice."""
 
-    profile: str = column(key=True, help=PROFILE)
-    event: str = column(key=True, help="what was sampled")
+    profile: str = column(holds="profile", key=True, help=PROFILE)
+    event: str = column(holds="words", key=True, help="what was sampled")
     reaper_samples: int = column(help="by the reaper")
     beside_samples: int = column(help="by the victim itself, while the reaper was at work")
     again_samples: int = column(
@@ -155,6 +159,6 @@ class ProfileReaping:
 class ProfileNote:
     """What to know of a recording."""
 
-    profile: str = column(key=True, help=PROFILE)
-    kind: str = column(help="partial: numbers are missing; remark: to be known")
-    note: str = column(key=True, help="in words")
+    profile: str = column(holds="profile", key=True, help=PROFILE)
+    kind: str = column(holds="words", help="partial: numbers are missing; remark: to be known")
+    note: str = column(holds="words", key=True, help="in words")

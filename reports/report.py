@@ -77,6 +77,7 @@ FACTS = {
 }
 # What the reader must know of the reading before any number: `collect` notes it in the target.
 CAVEATS = {
+    "redacted": "Names are replaced",
     "truncated": "The dump is not whole",
     "left_out": "makedumpfile left memory out of the dump",
     "fallback": "The kernel's memory was not read, only /proc and /sys",
@@ -359,6 +360,9 @@ LOOKED_AT = {picture.table for picture in PICTURES} | {
     *("psi_series", "thp_free_blocks_series", "zone_series", "watch_events", "watch_overhead"),
     *profiles.TABLES,
 }
+# Of a comparison: drawn of both bundles, on scales that do not depend on what is drawn. A cell of a
+# map stands for the same number of pageblocks in both if the machines are of one size.
+BESIDE = ("fragmentation", "free_lists", "pageblock_map")
 # Held in part, by what the others say: the points of a series are drawn with their growth.
 PARTS = {
     "page_owner_series": owner_pictures.series_wanted,
@@ -419,6 +423,7 @@ def render(bundle: Bundle, verdict: Verdict, comparison: Comparison | None = Non
         sections=sections,
         severities=SEVERITIES,
         versus=comparison_view.view(comparison) if comparison else None,
+        beside=_beside(comparison) if comparison else [],
         anchor_of=lambda finding: next(
             (view.anchor for view in findings if view.finding is finding), ""
         ),
@@ -427,6 +432,22 @@ def render(bundle: Bundle, verdict: Verdict, comparison: Comparison | None = Non
         policy=_policy(style, script),
         bundle_version=bundle.version,
         version=__version__,
+    )
+    return _squeeze(html) + "\n"
+
+
+def page(template: str, **values: Any) -> str:
+    """A page of another kind, of one of our templates: with the same style, script and policy."""
+    environment = _environment(None, "")
+    style, script = (
+        _squeeze(environment.get_template(name).render()) for name in ("report.css", "report.js")
+    )
+    html = environment.get_template(template).render(
+        style=Markup(style),
+        script=Markup(script),
+        policy=_policy(style, script),
+        version=__version__,
+        **values,
     )
     return _squeeze(html) + "\n"
 
@@ -676,6 +697,35 @@ def _pictures(
             except EXPECTED as error:
                 why = f"table {table.name} is damaged: {error}"
                 yield PictureView(picture.name, Markup(), why)
+
+
+def _beside(comparison: Comparison) -> list[list[Markup]]:
+    """Pictures of both bundles, before and after, where both can have them."""
+    sizes = {bundle.target.get("total_pages") for bundle in comparison.bundles}
+    found: list[list[Markup]] = []
+    for picture in PICTURES:
+        if picture.name not in BESIDE or (picture.name == "pageblock_map" and len(sizes) > 1):
+            continue
+        drawn = [_alone(bundle, picture) for bundle in comparison.bundles]
+        pair = [Markup(html) for html in drawn if html]
+        if len(pair) == len(drawn):
+            found.append(pair)
+    return found
+
+
+def _alone(bundle: Bundle, picture: Picture) -> str:
+    """A picture of a bundle's one table; empty if there is none."""
+    table = bundle.tables.get(picture.table)
+    if table is None:
+        return ""
+    page_size = display.plain_int(bundle.target.get("page_size"))
+    try:
+        rows = list(itertools.islice(bundle.rows(table.name), MAX_PICTURE_ROWS))
+    except BundleError:
+        return ""  # its section says so
+    environment = _environment(page_size, _uptime(bundle))
+    views = _pictures(table, {table.name: rows}, {}, environment, page_size)
+    return next((str(view.html) for view in views if view.name == picture.name), "")
 
 
 def _table(bundle: Bundle, table: Table, page_size: int | None, known: Tables) -> TableView:

@@ -17,7 +17,7 @@ class WatchSample:
     """One sample, and what taking it cost."""
 
     time: float = column(key=True, unit="s", help="since the first sample, by the monotonic clock")
-    at: str = column(help="time of day, UTC, by the host's clock")
+    at: str = column(holds="words", help="time of day, UTC, by the host's clock")
     period_seconds: float | None = column(
         unit="s", help="since the sample before; the first has none, and so no rate"
     )
@@ -33,7 +33,7 @@ class WatchSample:
     asleep_seconds: float | None = column(
         unit="s", help="suspended since the sample before; no part of the period"
     )
-    unread: str | None = column(help="sources that could not be read")
+    unread: str | None = column(holds="words", help="sources that could not be read")
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,10 @@ class CounterRate:
     """By how much one counter grew in one period. Where there is no row it did not move."""
 
     time: float = column(key=True, unit="s", help=TIME + "; the end of the period")
-    source: str = column(key=True, help="vmstat: /proc/vmstat; ksm: /sys/kernel/mm/ksm")
-    name: str = column(key=True, help="the kernel's name")
+    source: str = column(
+        holds="words", key=True, help="vmstat: /proc/vmstat; ksm: /sys/kernel/mm/ksm"
+    )
+    name: str = column(holds="kernel", key=True, help="the kernel's name")
     delta: int = column(
         help="grown by, in the counter's own unit; CPUs fold theirs in with a second's delay"
     )
@@ -56,9 +58,11 @@ class ThpFreeBlocks:
 
     time: float = column(key=True, unit="s", help=TIME)
     node: int = column(key=True, help="NUMA node")
-    zone: str = column(key=True, help="zone name")
+    zone: str = column(holds="kernel", key=True, help="zone name")
     migratetype: str | None = column(
-        key=True, help="of the list; empty: read from /proc/buddyinfo, which tells none"
+        holds="kernel",
+        key=True,
+        help="of the list; empty: read from /proc/buddyinfo, which tells none",
     )
     blocks: int = column(
         unit="blocks", help="of THP size; a larger block counts as the many that it holds"
@@ -74,7 +78,7 @@ class ZoneLevel:
 
     time: float = column(key=True, unit="s", help=TIME)
     node: int = column(key=True, help="NUMA node")
-    zone: str = column(key=True, help="zone name")
+    zone: str = column(holds="kernel", key=True, help="zone name")
     managed_pages: int = column(unit="pages", help="that the page allocator has")
     free_pages: int = column(unit="pages", help="free, the HighAtomic reserve included")
     wmark_min: int = column(unit="pages", help="min watermark")
@@ -92,7 +96,9 @@ class PsiStall:
     """Pressure stall information of memory: time that tasks lost waiting for it."""
 
     time: float = column(key=True, unit="s", help=TIME + "; the end of the period")
-    kind: str = column(key=True, help="some: at least one task waited; full: all that could run")
+    kind: str = column(
+        holds="words", key=True, help="some: at least one task waited; full: all that could run"
+    )
     avg10: float = column(unit="%", help="the kernel's own average of the last ten seconds")
     stall_seconds: float | None = column(unit="s", help="stalled in the period")
     share: float | None = column(help="stall_seconds / period_seconds, of 1")
@@ -104,10 +110,12 @@ class Level:
     """What was as it was at one moment. A name that was 0 throughout is left out."""
 
     time: float = column(key=True, unit="s", help=TIME)
-    source: str = column(key=True, help="meminfo: /proc/meminfo; ksm: /sys/kernel/mm/ksm")
-    name: str = column(key=True, help="the kernel's name")
+    source: str = column(
+        holds="words", key=True, help="meminfo: /proc/meminfo; ksm: /sys/kernel/mm/ksm"
+    )
+    name: str = column(holds="kernel", key=True, help="the kernel's name")
     value: int = column(help="in its unit")
-    unit: str = column(help="bytes or pages; empty for a number of things")
+    unit: str = column(holds="words", help="bytes or pages; empty for a number of things")
 
 
 @dataclass(frozen=True)
@@ -115,8 +123,8 @@ class WatchEvent:
     """Something that went wrong in one period: a counter of failures that moved."""
 
     time: float = column(key=True, unit="s", help=TIME + "; the end of the period")
-    name: str = column(key=True, help="the counter in /proc/vmstat")
-    event: str = column(help="what it counts, in words")
+    name: str = column(holds="kernel", key=True, help="the counter in /proc/vmstat")
+    event: str = column(holds="words", help="what it counts, in words")
     count: int = column(help="how often in the period; when in it is not known")
     period_seconds: float = column(unit="s", help=PERIOD)
 

@@ -27,7 +27,7 @@ from reports.comparison import (
     compare_findings,
     same_boot,
 )
-from reports.comparison_view import view
+from reports.comparison_view import Top, view
 from reports.findings import Finding, NotChecked, Verdict, evaluate
 from reports.report import render
 
@@ -512,3 +512,117 @@ class TestPage:
             for _ in range(2)
         )
         assert first == second
+
+
+class TestSideBySide:
+    """Pictures of both bundles in the comparison."""
+
+    FREE = ("free_blocks", "pageblock_map", "pageblocks", "zones")
+
+    def shown(self, before: Bundle, after: Bundle) -> list[list[str]]:
+        page = parse(render(after, NOTHING, held(before, after)))
+        return [
+            [texts(side) for side in element if side.get("role") == "group"]
+            for element in by_id(page, "comparison").iter("div")
+            if element.get("class") == "beside"
+        ]
+
+    def some(self) -> dict[str, made.Table]:
+        return {name: table for name, table in made.tables().items() if name in self.FREE}
+
+    def test_show_each_side_under_its_name(self, make: Make) -> None:
+        contents = self.some()
+        title, row_type, rows, section = contents["free_blocks"]
+        less = [dataclasses.replace(row, blocks=0, pages=0) for row in rows]
+        after = make(contents | {"free_blocks": (title, row_type, less, section)}, **LATER)
+        pairs = self.shown(make(contents), after)
+        assert len(pairs) == 3
+        assert all(a.startswith("before") and b.startswith("after") for a, b in pairs)
+        free_lists = next(pair for pair in pairs if "Bytes on a list" in pair[0])
+        assert "Normal: 0 B free" in free_lists[1] and "Normal: 0 B free" not in free_lists[0]
+
+    def test_of_machines_of_two_sizes_there_is_no_map(self, make: Make) -> None:
+        pairs = self.shown(make(self.some()), make(self.some(), **LATER, total_pages=7))
+        assert len(pairs) == 2
+        assert not [pair for pair in pairs if "Pageblock map" in pair[0]]
+
+    def test_what_one_side_lacks_or_has_damaged_is_left_out(self, make: Make) -> None:
+        lacking = {name: table for name, table in self.some().items() if name != "free_blocks"}
+        assert len(self.shown(make(lacking), make(self.some(), **LATER))) == 1
+        damaged = make(self.some(), **LATER)
+        damaged.tables["pageblock_map"].path.write_text("start_pfn\nnothing\n")
+        assert len(self.shown(make(self.some()), damaged)) == 2
+
+
+class TestOrder:
+    """What is named first."""
+
+    def tops(self, make: Make, **changes: Callable[[list[Any]], list[Any]]) -> list[Top]:
+        contents = {n: t for n, t in made.tables().items() if n in {*changes, "pcp_pages"}}
+        after = {
+            name: (title, row_type, changes.get(name, list)(rows), section)
+            for name, (title, row_type, rows, section) in contents.items()
+        }
+        return view(held(make(contents), make(after, **LATER))).tops
+
+    @staticmethod
+    def free(less: int) -> Callable[[list[Any]], list[Any]]:
+        def change(rows: list[Any]) -> list[Any]:
+            *others, last = rows
+            return [*others, dataclasses.replace(last, free_pages=last.free_pages - less)]
+
+        return change
+
+    @staticmethod
+    def stack(more: int) -> Callable[[list[Any]], list[Any]]:
+        def change(rows: list[Any]) -> list[Any]:
+            first, *others = rows
+            return [dataclasses.replace(first, pages=first.pages + more), *others]
+
+        return change
+
+    @pytest.mark.parametrize(
+        ("more", "first"), [(1000, "page_owner_stacks"), (501, "page_owner_stacks"), (499, "zones")]
+    )
+    def test_who_holds_memory_goes_before_free_memory_unless_it_explains_less_than_half(
+        self, make: Make, more: int, first: str
+    ) -> None:
+        tops = self.tops(make, zones=self.free(1000), page_owner_stacks=self.stack(more))
+        assert tops[0].table.name == first
+        assert {top.table.name for top in tops} == {"zones", "page_owner_stacks"}
+
+    def test_what_only_moved_to_the_cpus_lists_is_no_less_free(self, make: Make) -> None:
+        def fuller(rows: list[Any]) -> list[Any]:
+            first, *others = rows
+            return [dataclasses.replace(first, pages=first.pages + 1000), *others]
+
+        tops = self.tops(
+            make, zones=self.free(1000), pcp_pages=fuller, page_owner_stacks=self.stack(1)
+        )
+        assert tops[0].table.name == "page_owner_stacks"
+
+    def test_what_is_set_otherwise_goes_before_everything(self, make: Make) -> None:
+        def never(rows: list[Any]) -> list[Any]:
+            return [dataclasses.replace(rows[0], value="1"), *rows[1:]]
+
+        def off(rows: list[Any]) -> list[Any]:
+            return [dataclasses.replace(row, hvo="off") for row in rows]
+
+        tops = self.tops(make, zones=self.free(1000), settings=never, hugetlb_sizes=off)
+        assert [(top.what, top.before, top.after) for top in tops[:2]] in (
+            [("vm.min_free_kbytes", "67584", "1"), ("page_bytes 2 MiB, hvo", "on", "off")],
+            [("page_bytes 2 MiB, hvo", "on", "off"), ("vm.min_free_kbytes", "67584", "1")],
+        )
+        assert tops[2].table.name == "zones"
+
+    def test_a_table_is_ranked_by_what_differs_in_it(self, make: Make) -> None:
+        """The pools have as many pages as before; what HVO saves of them is another amount."""
+
+        def saved(rows: list[Any]) -> list[Any]:
+            return [dataclasses.replace(row, vmemmap_saved_bytes=4096) for row in rows]
+
+        (top,) = self.tops(make, hugetlb_pools=saved)
+        assert top.table.measure is not None
+        assert top.table.measure.name == "vmemmap_saved_bytes"
+        assert (top.before, top.after) == ("108 MiB", "4 KiB")
+        assert top.table.changes[0].others == []

@@ -12,6 +12,7 @@ from target import TargetError
 from test_command import POWERLESS, ROOT
 
 from reports import doctor
+from reports.debug_symbols import read_os_release, where_to_get_symbols
 from reports.doctor import Check, checks
 
 DATA = Path(__file__).parent / "data" / "7.2"
@@ -87,7 +88,170 @@ def test_symbols_that_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_symbols_from_a_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "VMLINUX_PLACES", ())
     monkeypatch.setenv("DEBUGINFOD_URLS", "https://example.org")
-    assert doctor._symbols("7.2").usable == "yes"
+    check = doctor._symbols("7.2")
+    assert (check.source, check.usable) == ("debug symbols: debuginfod", "in part")
+    assert check.change == "keep the vmlinux of the build, or give --symbols VMLINUX"
+
+
+class TestPageOwner:
+    """Its files tell that it is on; the kernel's configuration, why it is not."""
+
+    @pytest.fixture
+    def debugfs(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        folder = tmp_path / "debug"
+        (folder / "slab").mkdir(parents=True)
+        monkeypatch.setattr(doctor, "DEBUGFS", folder)
+        monkeypatch.setattr(doctor, "CONFIGS", (f"{tmp_path}/config-{{release}}",))
+        return folder
+
+    def test_that_is_on(self, debugfs: Path) -> None:
+        (debugfs / "page_owner").write_text("")
+        assert doctor._page_owner("7.2").usable == "yes"
+
+    @pytest.mark.parametrize(
+        ("config", "change"),
+        [
+            ("CONFIG_PAGE_OWNER=y\n", "boot with page_owner=on"),
+            (
+                "# CONFIG_PAGE_OWNER is not set\nCONFIG_PAGE_OWNER_X=y\n",
+                "a kernel with CONFIG_PAGE_OWNER=y, booted with page_owner=on",
+            ),
+            (None, "boot with page_owner=on (on a kernel with CONFIG_PAGE_OWNER=y)"),
+        ],
+    )
+    def test_that_is_off(
+        self, debugfs: Path, tmp_path: Path, config: str | None, change: str
+    ) -> None:
+        if config is not None:
+            (tmp_path / "config-7.2").write_text(config)
+        check = doctor._page_owner("7.2")
+        assert (check.usable, check.change) == ("no", change)
+
+    def test_without_debugfs(self, debugfs: Path) -> None:
+        (debugfs / "slab").rmdir()
+        for check in (doctor._page_owner("7.2"), doctor._slab_owner()):
+            assert check.change == "mount -t debugfs none /sys/kernel/debug"
+        debugfs.rmdir()
+        assert doctor._page_owner("7.2").reason == "there is no debugfs"
+
+    def test_slab_objects(self, debugfs: Path) -> None:
+        check = doctor._slab_owner()
+        assert check.reason == "no slab cache remembers who allocated its objects"
+        assert str(check.change).startswith("boot with slab_debug=U")
+        (debugfs / "slab" / "dentry").mkdir()
+        (debugfs / "slab" / "dentry" / "alloc_traces").write_text("")
+        assert doctor._slab_owner().usable == "yes"
+
+
+def test_a_file_that_its_kernel_lacks(tmp_path: Path) -> None:
+    path = "/sys/kernel/mm/ksm/of-no-kernel"
+    assert doctor._text(path, "x").change == "mount -t proc proc /proc"
+    assert all("CONFIG_" in needs for needs in doctor.NEEDS.values())
+    assert doctor.NEEDS.keys() <= {path for path, _ in doctor.TEXT_SOURCES}
+
+
+def test_what_reports_are_made_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [check.usable for check in doctor._programs()] == ["yes"]
+    monkeypatch.setattr(doctor, "LIBRARIES", ("json", "no_such_library"))
+    (check,) = doctor._programs()
+    assert check.reason == "this Python has no no_such_library"
+    assert "make setup" in str(check.change)
+
+
+X86 = "x86_64"
+
+
+@pytest.mark.parametrize(
+    ("system", "release", "command"),
+    [
+        ("ID=debian", "6.1.0-50-cloud-amd64", "apt install linux-image-6.1.0-50-cloud-amd64-dbg"),
+        ("ID=debian", "7.2.12+deb13-amd64", "apt install linux-image-7.2.12+deb13-amd64-dbg"),
+        (
+            "ID=ubuntu\nID_LIKE=debian\nVERSION_CODENAME=noble",
+            "6.8.0-45-generic",
+            "apt install ubuntu-dbgsym-keyring; add 'deb http://ddebs.ubuntu.com noble main' and "
+            "the same of noble-updates to /etc/apt/sources.list.d/ddebs.list; apt update; "
+            "apt install linux-image-6.8.0-45-generic-dbgsym",
+        ),
+        ("ID=fedora", "6.11.4-301.fc41.x86_64",
+         "dnf debuginfo-install kernel-6.11.4-301.fc41.x86_64"),
+        (
+            'ID="rhel"\nID_LIKE="fedora"\nVERSION_ID="9.4"',
+            "5.14.0-427.el9.x86_64",
+            "subscription-manager repos --enable rhel-9-for-x86_64-baseos-debug-rpms; "
+            "dnf debuginfo-install kernel-5.14.0-427.el9.x86_64",
+        ),
+        ('ID="centos"\nID_LIKE="rhel fedora"', "5.14.0-503.el9.x86_64",
+         "dnf debuginfo-install kernel-5.14.0-503.el9.x86_64"),
+        ('ID="rocky"', "5.14.0-1.el9.x86_64", "dnf debuginfo-install kernel-5.14.0-1.el9.x86_64"),
+        ('ID="almalinux"', "4.18.0-1.el8.x86_64",
+         "dnf debuginfo-install kernel-4.18.0-1.el8.x86_64"),
+        (
+            'ID="ol"\nVERSION_ID="8.9"',
+            "5.15.0-202.135.2.el8uek.x86_64",
+            "dnf install https://oss.oracle.com/ol8/debuginfo/"
+            "kernel-uek-debuginfo-5.15.0-202.135.2.el8uek.x86_64.rpm "
+            "https://oss.oracle.com/ol8/debuginfo/"
+            "kernel-uek-debuginfo-common-5.15.0-202.135.2.el8uek.x86_64.rpm",
+        ),
+        (
+            'ID="ol"\nVERSION_ID="9.4"',
+            "5.14.0-427.el9.x86_64",
+            "dnf install https://oss.oracle.com/ol9/debuginfo/"
+            "kernel-debuginfo-5.14.0-427.el9.x86_64.rpm "
+            "https://oss.oracle.com/ol9/debuginfo/"
+            "kernel-debuginfo-common-x86_64-5.14.0-427.el9.x86_64.rpm",
+        ),
+        ('ID="amzn"\nID_LIKE="fedora"', "6.1.102-108.177.amzn2023.x86_64",
+         "debuginfo-install kernel-6.1.102-108.177.amzn2023.x86_64"),
+        (
+            'ID="opensuse-leap"\nID_LIKE="suse opensuse"',
+            "6.4.0-150600.21-default",
+            "zypper --plus-content debug install kernel-default-debuginfo, of the version that "
+            "'rpm -q kernel-default' says",
+        ),
+        (
+            'ID="sles"\nID_LIKE="suse"',
+            "6.4.0-150600.8.5-azure",
+            "zypper --plus-content debug install kernel-azure-debuginfo, of the version that "
+            "'rpm -q kernel-azure' says",
+        ),
+        (
+            "ID=azurelinux",
+            "6.6.47.1-1.azl3",
+            "tdnf install azurelinux-repos-debug, and from there the distribution's debug symbols "
+            "of this kernel",
+        ),
+        ("ID=arch", "6.11.1-arch1-1",
+         "the distribution's debug symbols of this kernel: no package of them is known"),
+        # By what it is like; by its ID where that is known.
+        ("ID=linuxmint\nID_LIKE='ubuntu debian'\nVERSION_CODENAME=wilma\nUBUNTU_CODENAME=noble",
+         "6.8.0-45-generic",
+         "apt install ubuntu-dbgsym-keyring; add 'deb http://ddebs.ubuntu.com noble main' and "
+         "the same of noble-updates to /etc/apt/sources.list.d/ddebs.list; apt update; "
+         "apt install linux-image-6.8.0-45-generic-dbgsym"),
+    ],
+)  # fmt: skip
+def test_symbols_of_a_distribution(system: str, release: str, command: str) -> None:
+    said = where_to_get_symbols(release, X86, read_os_release(system))
+    assert said == f"{command}; or give --symbols VMLINUX"
+
+
+@pytest.mark.parametrize(
+    ("system", "release", "command"),
+    [
+        # A container of another distribution; a kernel of one's own; no distribution that is known.
+        ("ID=debian", "6.11.4-301.fc41.x86_64", "dnf debuginfo-install kernel-6.11.4-301.fc41"),
+        ("ID=debian", "7.2.0-rc1+", "keep the vmlinux of the build"),
+        ("ID=nixos", "6.6.1", "keep the vmlinux of the build"),
+        ("", "6.1.0-50-amd64", "apt install linux-image-6.1.0-50-amd64-dbg"),
+    ],
+)
+def test_symbols_of_a_kernel_that_is_not_the_distributions(
+    system: str, release: str, command: str
+) -> None:
+    said = where_to_get_symbols(release, X86, read_os_release(system))
+    assert said.startswith(command) and said.endswith("give --symbols VMLINUX")
 
 
 KCORE = "/proc/kcore"

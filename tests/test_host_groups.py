@@ -15,6 +15,7 @@ from vm_counters import VmCounter
 
 from reports.bundle import Bundle
 from reports.command import main
+from reports.groups_view import View, view
 from reports.host_groups import Group, Host, groups_of, hosts_of, unlike
 
 
@@ -196,7 +197,7 @@ class TestCommand:
         code, out, _ = self.run(capsys, four[0], "--", four[2], "-o", page)
         assert code == 0
         assert "most changed: Free blocks, 0" not in out
-        assert "node 0, zone Normal, order 9, HighAtomic: 618 MiB → 2 MiB (-616 MiB)" in out
+        assert "node 0, zone Normal, order 9, HighAtomic: 618 MiB → 2 MiB (-616 MiB, " in out
         assert 'id="comparison"' in page.read_text()
 
     def test_a_bundle_that_is_none_costs_itself(
@@ -222,12 +223,30 @@ class TestCommand:
         assert code == 2
         assert "side B: no bundle of it can be read" in err
 
-    def test_draws_pairs_only(
+    def test_draws_groups_as_a_page(
         self, four: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        code, _, err = self.run(capsys, *four[:2], "--", four[2], "-o", tmp_path / "x.html")
-        assert code == 2
-        assert "one on each side" in err
+        path = tmp_path / "groups.html"
+        code, out, _ = self.run(capsys, *four[:2], "--", *four[2:], "-o", path)
+        assert code == 0
+        assert f"{path}: {path.stat().st_size:,} bytes" in out
+        page = path.read_text()
+        assert "default-src &#39;none&#39;" in page
+        assert "A: 2 hosts, B: 2 hosts; ranges do not touch in" in page
+        for measure in ("highatomic_pageblocks", "thp_success"):
+            assert measure in page
+
+    def test_names_on_the_page_are_text(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        name = "<script>alert(1)</script>\"' \u202e"
+        sides = [[host(tmp_path / side / n, name) for n in "ab"] for side in "AB"]
+        path = tmp_path / "groups.html"
+        words = [[bundle.path for bundle in side] for side in sides]
+        assert self.run(capsys, *words[0], "--", *words[1], "-o", path)[0] == 0
+        page = path.read_text()
+        assert "<script>alert" not in page and "\u202e" not in page
+        assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
 
     def test_names_are_data(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         hostile = tmp_path / "a'; drop table x; --\" $path *?"
@@ -237,3 +256,30 @@ class TestCommand:
         assert code == 0
         assert "\x1b" not in out
         assert "missing" not in out
+
+
+class TestStrips:
+    """What the page's strips show, worked out by hand."""
+
+    @pytest.fixture
+    def shown(self, tmp_path: Path) -> View:
+        a = [host(tmp_path, f"a{n}", reserved=n) for n in (2, 6, 8)]
+        b = [host(tmp_path, "b", reserved=4)]
+        hosts = hosts_of([("A", a), ("B", b)])
+        return view(hosts, groups_of(hosts), unlike(hosts))
+
+    def test_both_sides_are_on_one_scale_from_zero(self, shown: View) -> None:
+        row = next(row for row in shown.measures if row.name == "highatomic_pageblocks")
+        a, b = row.strips
+        assert row.scale == ("0", "8")
+        assert (a.low, a.median, a.high) == (25, 75, 100)
+        assert sorted(a.dots) == [(25, "a2: 2"), (75, "a6: 6"), (100, "a8: 8")]
+        assert (b.low, b.median, b.high, b.dots) == (50, 50, 50, [(50, "b: 4")])
+        assert (row.difference, row.apart) == ("-2", None)
+
+    def test_what_no_host_tells_is_left_out(self, shown: View) -> None:
+        assert "slab_bytes" not in {row.name for row in shown.measures}
+        assert "slab_bytes" not in {head.name for head in shown.heads}
+
+    def test_single_hosts_have_no_range(self, shown: View) -> None:
+        assert shown.sentence == "A: 3 hosts, B: 1 host; a side with one host has no range."

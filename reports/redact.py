@@ -1,0 +1,334 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+A bundle without the names that somebody chose, to be passed on.
+
+Each column says whose words it holds (``rows.HOLDS``). What the kernel says of itself stays: zones,
+settings, symbols and modules, addresses, its release. The names of processes, functions of programs
+and their binaries, commands, cgroups, hosts, files and labels become ``comm-17``: numbered by their
+first appearance, so that no dictionary leads back, and the same everywhere, in all bundles that
+are redacted together. Words of mmscope's own (messages, notes) may hold anything that an error
+said: of these a word stays if it is in mmscope's own sources. Text of columns that do not say what
+they hold, of another's tables or of an older mmscope, is replaced whole.
+
+Names stay where they are public: the kernel's threads for memory (``kswapd0``), ``[unknown]``.
+
+Cannot know: what numbers tell. A pid, an amount of memory, a point in time, the kernel's release
+and which modules it has may be known to who knows the machine.
+"""
+
+import contextlib
+import dataclasses
+import json
+import os
+import re
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any
+
+import recipe as recipes
+from rows import HOLDS, Column
+
+from reports.bundle import IDENTIFIER, Bundle, BundleError, Cell, Section, Table, Writer
+
+WORDS = "processes, functions of programs, commands, cgroups, hosts, files and labels are numbered"
+# What each text of a bundle's target is; others are treated as words.
+TARGET = {
+    "hostname": "host",
+    "source": "file",
+    "release": "kernel",
+    "architecture": "kernel",
+}
+# Where a reading comes from when that is no file of anybody's.
+PUBLIC_SOURCES = ("/", "/proc/kcore")
+# Threads that every kernel has, by names that are its own; a workqueue's name is a driver's.
+KERNEL_THREAD = re.compile(
+    r"(?:kswapd|kcompactd)[0-9]+|khugepaged|ksmd|oom_reaper|kthreadd|swapper(?:/[0-9]+)?"
+    r"|(?:migration|ksoftirqd|cpuhp)/[0-9]+|(kworker/u?[0-9]+:[0-9]+H?)(?:[-+].*)?"
+)
+# What stands where there is no name: perf's, and ours.
+NAMELESS = re.compile(r"\((?:others|no name)\)|:[0-9]+|\[unknown\]")
+# BPF programs have symbols, too, with the names that their loaders gave them; and caches of a
+# cgroup (before 5.9) the cgroup's.
+BPF = re.compile(r"(?<=bpf_prog_)([0-9a-f]{16})_(\w+)")
+MEMCG_CACHE = re.compile(r"(?<=\()([0-9]+):(.*)(?=\)\Z)", re.DOTALL)
+# What a recipe groups samples by is a frame of its own: "order 3".
+GROUP = re.compile(r"(\w+) -?[0-9]+")
+# A task in what a tracepoint says.
+TRACED = re.compile(r"(?<=\bcomm=)(.*?)(?=\s[\w-]+[=:]|\Z)", re.DOTALL)
+# Of running text: what may be a name, and what is a number, an address or a time.
+RUN = re.compile(r"[^\s\"'`(),;=<>\[\]{}|\u2013\u2026]+")
+NUMBER = re.compile(
+    r"[-+~]?(?:0x[0-9a-fA-F]+|[0-9][0-9,]*(?:\.[0-9]+)?)(?:%|[kKMGT]?i?B|[munµ]?s|x|th)?"
+    r"|[0-9]{4}-[0-9]{2}-[0-9]{2}(?:T[0-9:.]+(?:Z|[-+][0-9:]+)?)?"
+)
+# What the kernel says in tracepoints that recipes keep as text (oom.h, mmap.h and sched.h in
+# include/trace/events).
+TRACEPOINT_WORDS = {
+    *("pid", "comm", "total-vm", "anon-rss", "file-rss", "shmem-rss", "uid", "pgtables"),
+    *("oom_score_adj", "mt_mod", "DESTROY", "prio", "group_dead", "true", "false"),
+}
+
+
+# Whose folded stacks are the kernel's alone, from their root on.
+KERNEL_STACKS = ("page_owner", "slab_owner")
+
+
+class Names:
+    """
+    What names are replaced by.
+
+    :ivar given: (kind, name) to what stands for it.
+    """
+
+    def __init__(self) -> None:
+        self.given: dict[tuple[str, str], str] = {}
+        self._numbers: dict[str, int] = {}
+        self._standing: set[str] = set()
+
+    def of(self, kind: str, name: str, form: str = "{kind}-{number}") -> str:
+        """What stands for a name of a kind, which is numbered when it is met first."""
+        if (kind, name) not in self.given:
+            number = self._numbers[kind] = self._numbers.get(kind, 0) + 1
+            self.given[kind, name] = stands = form.format(kind=kind, number=number)
+            self._standing.add(stands)
+        return self.given[kind, name]
+
+    def text(self, holds: str, text: str) -> str:
+        """
+        The text of a column.
+
+        :param holds: of ``rows.HOLDS``; anything else is a name that is replaced whole.
+        """
+        known = {
+            "kernel": self.kernel,
+            "words": self.words,
+            "comm": self.comm,
+            "frame": self.frame,
+            "command": self.command,
+            "profile": self.profile,
+            "label": self.label,
+        }
+        if not text:
+            return text
+        return known[holds](text) if holds in known else self.of(holds or "text", text)
+
+    def kernel(self, text: str) -> str:
+        """Symbols, stacks and names of the kernel's own."""
+        if "bpf_prog_" in text:
+            text = BPF.sub(lambda found: self.of("bpf", found.group(), "{kind}_{number}"), text)
+        if text.endswith(")"):
+            text = MEMCG_CACHE.sub(
+                lambda found: f"{found[1]}:{self.of('cgroup', found[2])}", text, count=1
+            )
+        return text
+
+    def comm(self, name: str) -> str:
+        """The name of a task."""
+        if found := KERNEL_THREAD.fullmatch(name):
+            return found[1] or name
+        return name if NAMELESS.fullmatch(name) else self.of("comm", name)
+
+    def frame(self, name: str) -> str:
+        """A frame of a profile, where the kernel's are marked."""
+        if name.endswith("_[k]"):
+            return self.kernel(name)
+        if NAMELESS.fullmatch(name):
+            return name
+        if (found := GROUP.fullmatch(name)) and found[1] in vocabulary():
+            return name
+        # A sample without a stack has nothing but its task.
+        if ("function", name) not in self.given and ("comm", name) in self.given:
+            return self.given["comm", name]
+        return self.of("function", name)
+
+    def stack(self, stack: str) -> str:
+        """A stack of a profile: ``comm;root;…;leaf``."""
+        comm, *frames = stack.split(";")
+        return ";".join([self.comm(comm), *map(self.frame, frames)])
+
+    def command(self, text: str) -> str:
+        """What was run; or which processes were watched."""
+        return text if re.fullmatch(r"pid \d+( pid \d+)*", text) else self.of("command", text)
+
+    def label(self, text: str) -> str:
+        """What the user called a recording. Its profile's name is made of it."""
+        return self.of("label", re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_") or text)
+
+    def profile(self, name: str) -> str:
+        """The name of a recording: its recipe's stays, its label's does not."""
+        for recipe in sorted(recipes.names(), key=len, reverse=True):
+            slug = recipe.replace("-", "_")
+            rest = name.removeprefix(f"{slug}_")
+            if name == slug or (rest != name and rest.isdecimal()):
+                return name
+            if rest != name:
+                return f"{slug}_{self.label(rest).replace('-', '_')}"
+        return self.of("profile", name, "profile_{number}")
+
+    def own(self, name: str, kind: str) -> str:
+        """An identifier: a table's name, a column's, a section's."""
+        known = not name or (IDENTIFIER.match(name) and name in vocabulary())
+        return name if known else self.of(kind, name, "{kind}_{number}")
+
+    def words(self, text: str) -> str:
+        """Running text, word by word."""
+        text = TRACED.sub(lambda found: self.comm(found[1]) if found[1] else "", text)
+        return RUN.sub(lambda found: self._word(found.group()), text)
+
+    def _word(self, run: str) -> str:
+        word = run.rstrip(".:!?")
+        tail = run[len(word) :]
+        if word in self._standing or _plain(word) or all(map(_plain, word.split(":", 1))):
+            return run
+        for kind in ("host", "comm", "function", "cgroup", "file"):
+            if (kind, word) in self.given:
+                return self.given[kind, word] + tail
+        return self.of("file" if "/" in word else "name", word) + tail
+
+
+def _plain(word: str) -> bool:
+    """Whether a word is one of mmscope's own, or a number."""
+    return not word or word in vocabulary() or NUMBER.fullmatch(word) is not None
+
+
+@cache
+def vocabulary() -> frozenset[str]:
+    """The words of mmscope's own: all that its sources have."""
+    here = Path(__file__).resolve().parent.parent
+    found = set(TRACEPOINT_WORDS)
+    for folder in ("drgn", "perf", "reports"):
+        for path in (here / folder).rglob("*"):
+            if path.suffix in (".py", ".toml", ".sql", ".txt"):
+                text = path.read_text(encoding="utf-8")
+                found.update(run.rstrip(".:!?") for run in RUN.findall(text))
+    return frozenset(found)
+
+
+def undeclared(bundle: Bundle) -> list[str]:
+    """Columns of text that do not say what they hold: ``table.column``."""
+    return [
+        f"{table.name}.{c.name}"
+        for table in bundle.tables.values()
+        for c in table.columns
+        if c.type == "string" and c.holds not in HOLDS
+    ]
+
+
+def redact(bundle: Bundle, path: Path, names: Names, *, replace: bool = False) -> Bundle:
+    """
+    Write a bundle with its names replaced.
+
+    :param names: of all bundles that are to be compared afterwards.
+    :param replace: a bundle that is there already.
+    :raises BundleError: the bundle is damaged, or cannot be written there.
+    """
+    target = {
+        names.own(key, "fact"): _target(key, value, names) for key, value in bundle.target.items()
+    }
+    files = _files(bundle, names)
+    cached = lru_cache(maxsize=1 << 16)(names.text)
+    with Writer(path, replace=replace) as writer:
+        for folded in bundle.folded.values():
+            of_programs = folded.section not in KERNEL_STACKS
+            writer.folded(
+                files.get(folded.name) or names.own(folded.name, "stacks"),
+                names.words(folded.title),
+                (
+                    (names.stack(stack) if of_programs else names.kernel(stack), value)
+                    for stack, value in bundle.stacks(folded.name)
+                ),
+                unit=names.words(folded.unit),
+                section=names.own(folded.section, "section"),
+            )
+        for table in bundle.tables.values():
+            if table.name != "sections":
+                writer.table(
+                    names.own(table.name, "table"),
+                    names.words(table.title),
+                    [_column(c, names) for c in table.columns],
+                    _rows(bundle, table, files, cached),
+                    section=names.own(table.section, "section"),
+                )
+        sections = [
+            Section(
+                names.own(section.section, "section"),
+                names.words(section.status),
+                section.seconds,
+                section.rows,
+                section.unreadable_bytes,
+                None if section.message is None else names.words(section.message),
+            )
+            for section in bundle.sections
+        ]
+        writer.finish({**target, "redacted": WORDS}, sections)
+    return Bundle(path)
+
+
+@contextlib.contextmanager
+def redacted(bundles: Iterable[Bundle], names: Names) -> Iterator[list[Bundle]]:
+    """The same bundles with their names replaced, for as long as the block lasts."""
+    with tempfile.TemporaryDirectory(prefix="mmscope-") as folder:
+        yield [redact(bundle, Path(folder, f"{n}"), names) for n, bundle in enumerate(bundles)]
+
+
+def write_map(names: Names, path: Path) -> None:
+    """
+    Write what stands for what, for the owner's eyes alone.
+
+    :raises BundleError: there is such a file already, which may be the map of another redaction.
+    :raises OSError: it cannot be written.
+    """
+    kinds: dict[str, dict[str, str]] = {}
+    for (kind, name), stands in names.given.items():
+        kinds.setdefault(kind, {})[stands] = name
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        raise BundleError(f"{path}: already exists; choose another name for the map") from None
+    with open(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
+        json.dump(kinds, file, indent=1)
+        file.write("\n")
+
+
+def _target(key: str, value: Cell, names: Names) -> Cell:
+    if not isinstance(value, str) or (key == "source" and value in PUBLIC_SOURCES):
+        return value
+    return names.text(TARGET.get(key, "words"), value)
+
+
+def _files(bundle: Bundle, names: Names) -> dict[str, str]:
+    """Folded stacks of recordings to their names as redacted, which are made of the recordings'."""
+    found = {}
+    for row in bundle.rows("profiles") if "profiles" in bundle.tables else ():
+        profile, event, file = (row.get(name) or "" for name in ("profile", "event", "file"))
+        if isinstance(file, str) and file in bundle.folded:
+            words = f"{names.profile(str(profile))}_{names.words(str(event))}"
+            found[file] = re.sub(r"[^a-z0-9]+", "_", words.lower())
+    return found
+
+
+def _column(column: Column, names: Names) -> Column:
+    return dataclasses.replace(
+        column,
+        name=names.own(column.name, "column"),
+        unit=names.words(column.unit),
+        help=names.words(column.help),
+        holds=column.holds if column.holds in HOLDS else "",
+    )
+
+
+def _rows(
+    bundle: Bundle, table: Table, files: dict[str, str], text: Callable[[str, str], str]
+) -> Iterator[tuple[Any, ...]]:
+    holds = {c.name: c.holds for c in table.columns}
+    for row in bundle.rows(table.name):
+        cells = []
+        for name, value in row.items():
+            if isinstance(value, str):
+                value = (
+                    files.get(value, "") if holds[name] == "stacks" else text(holds[name], value)
+                )
+            cells.append(value)
+        yield tuple(cells)

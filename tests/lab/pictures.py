@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+``make pictures``: the README's pictures, taken of real reports by a browser.
+
+Of the demo's report, which has to be there, and of the comparison of one boot before and after a
+leak (``pairs.py``). Each picture stays below what a README may weigh, or this fails.
+"""
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pairs
+from archive import LabError
+from playwright.sync_api import Browser, Page, sync_playwright
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS, DEMO = ROOT / "docs", ROOT / "demo" / "report.html"
+MMSCOPE = Path(sys.executable).with_name("mmscope")
+BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+MAX_BYTES, MAX_ALL_BYTES = 300_000, 1_200_000
+WIDTH = 1280
+
+
+@dataclass(frozen=True)
+class Picture:
+    """
+    One file in docs/.
+
+    :ivar shows: CSS of what is to be seen at the top; empty: the first screen.
+    :ivar height: of the picture.
+    """
+
+    name: str
+    scheme: str
+    shows: str
+    height: int
+
+
+OF_DEMO = (
+    Picture("report", "light", "", 860),
+    Picture("report-dark", "dark", "", 860),
+    Picture("pageblock-map", "light", "#section-pageblocks", 760),
+    Picture("flame-graph", "light", "#section-profiles .flames", 620),
+)
+OF_COMPARISON = (Picture("comparison", "light", "#comparison", 860),)
+
+
+def main() -> int:
+    if not DEMO.is_file():
+        print(f"pictures: no {DEMO}: run 'make demo' first", file=sys.stderr)
+        return 1
+    made = []
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            comparison = Path(folder) / "comparison.html"
+            compare_leak(Path(folder), comparison)
+            with opened() as browser:
+                for report, pictures in ((DEMO, OF_DEMO), (comparison, OF_COMPARISON)):
+                    made += [take(browser, report, picture) for picture in pictures]
+    except LabError as error:
+        print(f"pictures: {error}", file=sys.stderr)
+        return 1
+    heavy = [path for path in made if path.stat().st_size > MAX_BYTES]
+    for path in made:
+        print(f"{path.relative_to(ROOT)}: {path.stat().st_size:,} bytes")
+    if heavy or sum(path.stat().st_size for path in made) > MAX_ALL_BYTES:
+        print(
+            f"pictures: more than {MAX_BYTES:,} each or {MAX_ALL_BYTES:,} in all", file=sys.stderr
+        )
+        return 1
+    return 0
+
+
+def compare_leak(folder: Path, report: Path) -> None:
+    """Write the report of the leak."""
+    for name, core in zip(("before", "after"), pairs.leak(print), strict=True):
+        options = ("--core", core.vmcore, "--symbols", core.vmlinux, "-o", folder / name)
+        run(MMSCOPE, "collect", *options)
+    run(MMSCOPE, "compare", folder / "before", "--", folder / "after", "-o", report)
+
+
+def run(*command: str | Path) -> None:
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode not in (0, 1):  # 1: sections that this kernel does not have
+        raise LabError(f"{' '.join(map(str, command[:2]))} failed: {done.stderr.strip()}")
+
+
+@contextmanager
+def opened() -> Iterator[Browser]:
+    path = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if path is None:
+        raise LabError("no Chromium here: apt-get install chromium-headless-shell")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+def take(browser: Browser, report: Path, picture: Picture) -> Path:
+    """One picture, in as few colours as it looks the same with."""
+    page = browser.new_page(
+        viewport={"width": WIDTH, "height": picture.height}, color_scheme=picture.scheme
+    )
+    page.goto(report.as_uri())
+    path = DOCS / f"{picture.name}.png"
+    if picture.shows:
+        scroll_to(page, picture.shows)
+    page.screenshot(path=path)
+    page.close()
+    run("pngquant", "--force", "--skip-if-larger", "--output", path, "128", path)
+    return path
+
+
+def scroll_to(page: Page, shows: str) -> None:
+    """Something that may be folded away, at the top of the window."""
+    where = page.locator(shows).first
+    where.evaluate("""(shown) => {
+        for (let at = shown; at; at = at.parentElement)
+            if (at.tagName === 'DETAILS') at.open = true;
+        scrollTo(0, shown.getBoundingClientRect().top + scrollY - 4);
+    }""")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

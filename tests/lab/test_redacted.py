@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""A real vmcore whose processes and cgroups have names that nobody else has: none gets out."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from capture import capture
+
+from reports.bundle import Bundle
+from reports.command import main
+from reports.findings import evaluate
+
+pytestmark = pytest.mark.owner_kernel
+
+# guest/workload_owner.c, and init.c
+NAMES = (
+    *("plain_holder", "Page allocat", "<img src", "huge_holder", "a_thread", "writer_gone"),
+    *("in_hostile_cg", "lab-guest"),
+)
+
+
+@pytest.fixture(scope="module")
+def bundles(
+    tmp_path_factory: pytest.TempPathFactory, say: Callable[[str], None]
+) -> tuple[Bundle, Bundle]:
+    """As it was collected, and redacted."""
+    folder = tmp_path_factory.mktemp("redacted")
+    taken, plain, made = capture("owner", "owner", say), folder / "plain", folder / "made"
+    options = ["--core", str(taken.vmcore), "--symbols", str(taken.vmlinux), "-o", str(plain)]
+    assert main(["collect", *options]) in (0, 1)
+    assert main(["redact", str(plain), "-o", str(made)]) == 0
+    return Bundle(plain), Bundle(made)
+
+
+def bytes_of(bundle: Bundle) -> bytes:
+    return b"".join(path.read_bytes() for path in bundle.path.iterdir())
+
+
+def test_no_name_is_left(bundles: tuple[Bundle, Bundle], tmp_path: Path) -> None:
+    plain, made = map(bytes_of, bundles)
+    for name in NAMES:
+        assert name.encode() in plain, name
+        assert name.encode() not in made, name
+    report = tmp_path / "report.html"
+    assert main(["report", str(bundles[0].path), "--redact", "-o", str(report)]) == 0
+    text = report.read_text()
+    assert not [name for name in NAMES if name in text or name.replace("<", "&lt;") in text]
+
+
+def test_what_the_kernel_says_is_the_same(bundles: tuple[Bundle, Bundle]) -> None:
+    plain, made = bundles
+    assert list(made.tables) == list(plain.tables)
+    for name, table in plain.tables.items():
+        kept = [c.name for c in table.columns if c.holds in ("", "kernel", "words")]
+        rows = [[[row[key] for key in kept] for row in b.rows(name)] for b in bundles]
+        assert rows[0] == rows[1], name
+    assert [(s.section, s.status, s.message) for s in made.sections] == [
+        (s.section, s.status, s.message) for s in plain.sections
+    ]
+
+
+def test_the_same_is_found(bundles: tuple[Bundle, Bundle]) -> None:
+    plain, made = (evaluate(bundle) for bundle in bundles)
+    assert [(f.id, f.severity, f.badness) for f in made.found] == [
+        (f.id, f.severity, f.badness) for f in plain.found
+    ]
+    assert plain.found
