@@ -11,7 +11,7 @@ Cannot know: what is in the tables where only /proc was read; then there are siz
 
 import bisect
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,9 +103,19 @@ class View:
     shades: tuple[str, ...] = SHADES
 
 
+def _largest_first(tables: Tables) -> list[Row]:
+    return sorted(tables["page_tables"], key=lambda row: (-row["pgtables_bytes"], row["pid"]))
+
+
+def costs_wanted(tables: Tables) -> Callable[[Row], bool]:
+    """Which rows of ``exit_costs`` are shown: those of the processes that are drawn."""
+    pids = {row["pid"] for row in _largest_first(tables)[:DRAWN]}
+    return lambda row: row["pid"] in pids
+
+
 def view(tables: Tables, page_size: int | None) -> View:
     """The pictures of a bundle's page tables."""
-    rows = sorted(tables["page_tables"], key=lambda row: (-row["pgtables_bytes"], row["pid"]))
+    rows = _largest_first(tables)
     known = any(row.get("pte_tables") is not None for row in rows)
     slots = (page_size or 4096) // ENTRY_BYTES
     costs = {row["pid"]: row for row in tables.get("exit_costs", [])}

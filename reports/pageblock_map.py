@@ -17,6 +17,7 @@ import itertools
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any
 
 from reports.display import plural, size
@@ -128,7 +129,7 @@ def pageblock_map(rows: Iterable[dict[str, Any]], page_size: int | None) -> Map:
             )
             for row in rows
         ),
-        key=lambda run: run[:2],
+        key=itemgetter(0, 1),
     )
     block_pages, assumed = _block_pages(runs, page_size)
     total = _check(runs, block_pages)
@@ -246,9 +247,12 @@ def _cells(runs: list[Run], block_pages: int, per_cell: int) -> dict[int, _Cell]
     for start, blocks, _, migratetype, eighths in runs:
         number, end = start // block_pages, start // block_pages + blocks
         while number < end:
-            step = min(end, (number // per_cell + 1) * per_cell) - number
-            cell = cells.setdefault(number // per_cell, _Cell())
-            cell.types[migratetype] += step
+            at = number // per_cell
+            step = min(end, (at + 1) * per_cell) - number
+            cell = cells.get(at)
+            if cell is None:
+                cell = cells[at] = _Cell()
+            cell.types[migratetype] = cell.types.get(migratetype, 0) + step
             if eighths is None:
                 cell.unknown += step
             else:

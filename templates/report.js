@@ -8,7 +8,8 @@
   }
   function key(row, index) {
     var cell = row.cells[index];
-    var text = cell.getAttribute("data-v") || cell.textContent.trim();
+    var exact = /^(-?[0-9,]+) bytes$/.exec(cell.title);
+    var text = cell.getAttribute("data-v") || (exact ? exact[1] : cell.textContent.trim());
     if (text === "") return null;
     var number = Number(text.replace(/,/g, ""));
     return Number.isNaN(number) ? text.toLowerCase() : number;
