@@ -399,10 +399,13 @@ class Bundle:
         _check_plain(table.path)
         return table.path
 
-    def rows(self, table: str) -> Iterator[dict[str, Any]]:
+    def rows(
+        self, table: str, where: tuple[str, Container[Any]] | None = None
+    ) -> Iterator[dict[str, Any]]:
         """
         The rows of a table, as dictionaries of typed values.
 
+        :param where: only those whose column of that name has one of the values.
         :raises BundleError: the bundle has no such table, or its file is missing or damaged.
         """
         described = self.table(table).columns
@@ -410,13 +413,20 @@ class Bundle:
         done = 0
         try:
             for texts in self._quickly(table):
+                number = len(texts[0])
+                if where:
+                    at = names.index(where[0])
+                    kept = [value in where[1] for value in _values(described[at], texts[at])]
+                    texts = [tuple(itertools.compress(cells, kept)) for cells in texts]
                 columns = map(_values, described, texts)
                 for values in zip(*columns, strict=True):
                     yield dict(zip(names, values, strict=True))
-                done += len(texts[0])
+                done += number
         except (OSError, ValueError, csv.Error):
             # What is odd is looked at line by line: up to the damage the rows are whole.
-            yield from itertools.islice(self._carefully(table), done, None)
+            for row in itertools.islice(self._carefully(table), done, None):
+                if not where or row[where[0]] in where[1]:
+                    yield row
 
     def count(self, table: str) -> int:
         """

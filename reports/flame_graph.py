@@ -399,13 +399,13 @@ def _svg(
         f'aria-label="{escape(describe)}">\n'
     ]
     for node, (x, width) in zip(nodes, places, strict=True):
-        name = visible(display.cut(node.name, MAX_NAME)) or "(no name)"
+        name = escape(visible(display.cut(node.name, MAX_NAME)) or "(no name)")
         kind, mark, words = look(node, nodes[0].value)
         narrow = " n" if width < NARROW else ""
         parts.append(
             f'<svg class="{kind}{narrow}" x="{_percent(x)}" y="{(rows - node.depth) * ROW}" '
-            f'width="{_percent(width)}" height="{ROW - 1}"><title>{escape(name)}: {words}</title>'
-            f'<rect width="100%" height="100%"/><text x="3" y="12">{mark}{escape(name)}</text>'
+            f'width="{_percent(width)}" height="{ROW - 1}"><title>{name}: {escape(words)}</title>'
+            f'<rect width="100%" height="100%"/><text x="3" y="12">{mark}{name}</text>'
             "</svg>\n"
         )
     parts.append("</svg>")

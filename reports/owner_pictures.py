@@ -310,10 +310,9 @@ def _values_at(moments: list[float], line: list[tuple[float, int]]) -> list[floa
     return values
 
 
-def series_wanted(tables: Tables) -> Callable[[dict[str, Any]], bool]:
-    """Which points of a series are drawn: a table of every stack at every moment is large."""
-    handles = {row["handle"] for row in _grown(tables.get("page_owner_growth", []))[:MAX_LINES]}
-    return lambda row: row["handle"] in handles
+def series_wanted(tables: Tables) -> set[Any]:
+    """Whose points of a series are drawn: a table of every stack at every moment is large."""
+    return {row["handle"] for row in _grown(tables.get("page_owner_growth", []))[:MAX_LINES]}
 
 
 def _grown(rows: Rows) -> Rows:

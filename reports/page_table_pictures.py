@@ -11,7 +11,7 @@ Cannot know: what is in the tables where only /proc was read; then there are siz
 
 import bisect
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,10 +107,9 @@ def _largest_first(tables: Tables) -> list[Row]:
     return sorted(tables["page_tables"], key=lambda row: (-row["pgtables_bytes"], row["pid"]))
 
 
-def costs_wanted(tables: Tables) -> Callable[[Row], bool]:
-    """Which rows of ``exit_costs`` are shown: those of the processes that are drawn."""
-    pids = {row["pid"] for row in _largest_first(tables)[:DRAWN]}
-    return lambda row: row["pid"] in pids
+def costs_wanted(tables: Tables) -> set[Any]:
+    """Whose rows of ``exit_costs`` are shown: PIDs of the processes that are drawn."""
+    return {row["pid"] for row in _largest_first(tables)[:DRAWN]}
 
 
 def view(tables: Tables, page_size: int | None) -> View:

@@ -14,7 +14,7 @@ Cannot know: which pages inside a pageblock are free. The free share is in eight
 """
 
 import itertools
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from operator import itemgetter
@@ -417,9 +417,9 @@ def _zone_labels(zones: list[tuple[int, int, tuple[int, str]]]) -> list[tuple[in
 
 
 def _legend(runs: list[Run]) -> list[Legend]:
-    counts: dict[str, Counter[int | None]] = {}
+    counts: defaultdict[str, Counter[int | None]] = defaultdict(Counter)
     for _, blocks, _, migratetype, eighths in runs:
-        counts.setdefault(migratetype, Counter())[eighths] += blocks
+        counts[migratetype][eighths] += blocks
     rows = []
     for migratetype in sorted(counts, key=rank):
         shares = counts[migratetype]

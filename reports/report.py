@@ -352,10 +352,10 @@ LOOKED_AT = {picture.table for picture in PICTURES} | {
     *("page_table_occupancy", "page_table_regions"),
     *profiles.TABLES,
 }
-# Held in part, by what the others say: the points of a series are drawn with their growth.
-PARTS = {
-    "page_owner_series": owner_pictures.series_wanted,
-    "exit_costs": page_table_pictures.costs_wanted,
+# Held in part, by what the others say: which values of which column are wanted.
+PARTS: dict[str, tuple[str, Callable[[Tables], set[Any]]]] = {
+    "page_owner_series": ("handle", owner_pictures.series_wanted),
+    "exit_costs": ("pid", page_table_pictures.costs_wanted),
 }
 # What an empty table says, if the section is whole; the others' say that they have no rows.
 AGREES = {
@@ -612,11 +612,10 @@ def _parts(bundle: Bundle, known: Tables) -> Tables:
     """The rows that pictures of other tables want of these; none of a table that is damaged."""
     found: Tables = {}
     for name in PARTS.keys() & bundle.tables.keys():
-        with contextlib.suppress(BundleError, LookupError, TypeError):
-            wanted = PARTS[name](known)
-            found[name] = list(
-                itertools.islice(filter(wanted, bundle.rows(name)), MAX_PICTURE_ROWS)
-            )
+        with contextlib.suppress(BundleError, LookupError, TypeError, ValueError):
+            column, wanted = PARTS[name]
+            rows = bundle.rows(name, where=(column, wanted(known)))
+            found[name] = list(itertools.islice(rows, MAX_PICTURE_ROWS))
     return found
 
 

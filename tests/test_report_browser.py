@@ -29,6 +29,9 @@ WIDE = (1280, 800)
 NARROW = (360, 740)
 SCHEMES = ("light", "dark")
 LATER = {"captured_at": "2026-11-20T03:05:05+00:00", "uptime_seconds": 273_905.5}
+LAID_OUT = (
+    "document.querySelectorAll('*').forEach((e) => { e.style.contentVisibility = 'visible' })"
+)
 # What is folded away: the beginning of each.
 FOLDED = """
 () => [...document.querySelectorAll('details')].flatMap(
@@ -163,6 +166,8 @@ class TestEveryPage:
     ) -> None:  # fmt: skip
         opened = opening(files[name], size, scheme)
         opened.page.evaluate("document.querySelectorAll('details').forEach((d) => d.open = true)")
+        # What is out of sight must be laid out to be looked at.
+        opened.page.evaluate(LAID_OUT)
         opened.page.evaluate(AXE.read_text())
         result = opened.page.evaluate("axe.run(document, {resultTypes: ['violations']})")
         serious = [
