@@ -54,6 +54,7 @@ from reports.cells import Cell, cell, is_name
 from reports.comparison import Comparison
 from reports.downloads import Download, Downloads
 from reports.findings import SEVERITIES, Finding, Verdict, severity_rank
+from reports.glossary import Glossary
 from reports.watermarks import watermarks
 
 TEMPLATES = Path(__file__).resolve().parent.parent / "templates"
@@ -384,7 +385,9 @@ def render(bundle: Bundle, verdict: Verdict, comparison: Comparison | None = Non
         page_size = None
     environment = _environment(page_size, _uptime(bundle))
     offers = Downloads()
-    environment.globals["offer"] = offers.offer
+    words = Glossary()
+    environment.filters["terms"] = words.mark
+    environment.globals.update(offer=offers.offer, glossary=words)
     sections = _sections(bundle, environment, page_size)
     anchors = {view.name: view.anchor for view in reversed(sections)}
     host = _host(bundle)
