@@ -58,7 +58,7 @@ class Downloads:
         self.offered: list[Download] = []
 
     def offer(self, download: Download) -> Markup:
-        """The place of a download in the page: a sentence's end, with a link if there is room."""
+        """The place of a download in the page, after a colon: a link, or where else it is."""
         self.offered.append(download)
         return Markup(f"\0{len(self.offered) - 1}\0")
 
@@ -92,9 +92,9 @@ def _link(download: Download, packed: bytes) -> str:
 
 def _without(download: Download) -> str:
     return (
-        f"<code>{escape(visible(download.kept))}</code> in the bundle has all of it: "
-        f"{display.size(download.raw_bytes)}, too much for this file, "
-        f"which is to stay below {MAX_REPORT_BYTES // 1_000_000} MB"
+        f"<code>{escape(visible(download.kept))}</code> in the bundle "
+        f"({display.size(download.raw_bytes)}, too much for this file, "
+        f"which is to stay below {MAX_REPORT_BYTES // 1_000_000} MB)"
     )
 
 

@@ -19,7 +19,15 @@ import busy_bundle
 import pytest
 import report_bundle as made
 from test_report import NOTHING, by_id, cells, elements, parse, texts
-from test_report_browser import NARROW, Opened, browser, opening  # noqa: F401  (fixtures)
+from test_report_browser import (  # noqa: F401  (two are fixtures)
+    NARROW,
+    SCHEMES,
+    WIDE,
+    Opened,
+    browser,
+    opening,
+    serious,
+)
 
 from reports.bundle import Bundle
 from reports.downloads import MAX_REPORT_BYTES, Download, Downloads
@@ -102,7 +110,7 @@ class TestBusyMachine:
                 assert lines[0] == [c.name for c in table.columns]
                 assert len(lines) == 1 + busy.count(name)
         said = texts(by_id(tree, "table-page_tables"))
-        assert "page_tables.csv in the bundle has all of it: 7." in said
+        assert "All of them: page_tables.csv in the bundle (7." in said
         assert "MiB, too much for this file, which is to stay below 2 MB" in said
 
     def test_the_flame_graph_says_how_narrow_a_frame_may_be(self, tree: Element) -> None:
@@ -127,7 +135,7 @@ class TestDownloads:
         html = self.offered({"large": 9000, "small": 3000, "larger": 9500}, 14_000)
         assert 'download="small.gz"' in html
         assert "large.gz" not in html
-        assert "<code>large</code> in the bundle has all of it: 8.789 KiB" in html
+        assert "<code>large</code> in the bundle (8.789 KiB, too much for this file" in html
 
     @pytest.mark.parametrize("most", range(5000, 5200, 7))
     def test_the_limit_holds_to_the_byte(self, most: int) -> None:
@@ -160,6 +168,53 @@ def page(browser, made_by_the_command: tuple[Path, int]) -> Iterator[Opened]:  #
 
 
 class TestInABrowser:
+    @pytest.mark.parametrize("size", [NARROW, WIDE, (3840, 2160)], ids=["360", "1280", "4K"])
+    def test_asks_for_nothing_complains_of_nothing_and_fits(
+        self, page: Opened, size: tuple[int, int]
+    ) -> None:
+        page.page.set_viewport_size({"width": size[0], "height": size[1]})
+        page.page.evaluate("document.querySelectorAll('details').forEach((d) => d.open = true)")
+        assert page.page.evaluate("document.documentElement.scrollWidth") <= size[0]
+        page.page.evaluate("document.querySelectorAll('details').forEach((d) => d.open = false)")
+        assert len(page.requests) == 1
+        assert page.complaints == []
+
+    @pytest.mark.parametrize("scheme", SCHEMES)
+    def test_has_no_serious_barrier(self, page: Opened, scheme: str) -> None:
+        page.page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+        assert serious(page.page) == []
+
+    def test_a_cut_table_is_sorted_and_filtered_as_far_as_it_is_shown(self, page: Opened) -> None:
+        page.page.set_viewport_size({"width": WIDE[0], "height": WIDE[1]})
+        page.page.locator("summary", has_text="rows of page_tables").click()
+        box = page.page.locator("#table-page_tables")
+        box.get_by_label("Filter the rows shown").fill("postgres")
+        shown = box.locator("tbody tr:visible")
+        assert 0 < shown.count() < 10
+        rows = box.locator("tbody tr").count()
+        assert box.get_by_role("status").inner_text() == f"{shown.count()} of {rows} rows"
+        box.get_by_label("Filter the rows shown").fill("")
+        box.locator("th button", has_text="pgtables_bytes").click()
+        first, last = (box.locator("tbody tr").nth(at).inner_text() for at in (0, -1))
+        assert "GiB" in last
+        assert "GiB" not in first
+
+    def test_a_word_is_explained_by_keyboard_and_by_mouse(self, page: Opened) -> None:
+        term = page.page.locator("#section-ksm .intro .term").first
+        says = "(e) => getComputedStyle(e, '::after').content"
+        assert term.evaluate(says) == "none"
+        page.page.locator("#section-ksm .intro a").first.focus()
+        page.page.keyboard.press("Shift+Tab")
+        page.page.keyboard.press("Tab")
+        assert "Kernel samepage merging" in term.evaluate(says)
+        page.page.keyboard.press("Enter")
+        assert page.page.evaluate("location.hash") == "#term-ksm"
+        box = page.page.locator("#term-ksm").bounding_box()
+        assert box is not None
+        assert 0 <= box["y"] < WIDE[1]
+        page.page.locator("#section-ksm .intro .term").first.hover()
+        assert "Kernel samepage merging" in term.evaluate(says)
+
     def test_a_download_is_unpacked_and_whole(
         self, page: Opened, tree: Element, tmp_path: Path
     ) -> None:
