@@ -373,7 +373,7 @@ class TestWithoutScript:
 
 class TestSorting:
     def column(self, page: Page, index: int) -> list[str]:
-        return page.locator(f"#table-oddities tbody td:nth-child({index})").all_inner_texts()
+        return page.locator(f"#table-oddities tbody td:nth-child({index})").all_text_contents()
 
     def test_sizes_sort_by_their_bytes_both_ways(
         self, opening: functools.partial[Opened], files: dict[str, Path]
