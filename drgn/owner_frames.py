@@ -8,8 +8,6 @@ allocator frames is owned by its root.
 """
 
 import os
-from fnmatch import fnmatchcase
-from functools import cache, lru_cache
 
 PATTERNS = os.path.join(os.path.dirname(__file__), "allocator_frames.txt")
 # What compilers append to the name of a copy of a function.
@@ -30,20 +28,42 @@ def read_patterns(text: str) -> tuple[frozenset[str], tuple[str, ...], tuple[str
     return frozenset(plain), tuple(sorted(p[:-1] for p in begins)), tuple(sorted(rest))
 
 
-@cache
 def allocator_frames() -> tuple[frozenset[str], tuple[str, ...], tuple[str, ...]]:
-    """The maintained list, read once."""
+    """The maintained list."""
     with open(PATTERNS, encoding="utf-8") as file:
         return read_patterns(file.read())
 
 
-@lru_cache(maxsize=65536)
+# Plain: functools and fnmatch take longer to import than a series of files to read.
+_patterns: list[tuple[frozenset[str], tuple[str, ...], tuple[str, ...]]] = []
+_known: dict[str, bool] = {}
+KNOWN = 65536
+
+
 def is_allocator(symbol: str) -> bool:
     """Whether a function only passes requests for memory on."""
+    known = _known.get(symbol)
+    if known is None:
+        known = _matches(symbol)
+        if len(_known) < KNOWN:
+            _known[symbol] = known
+    return known
+
+
+def _matches(symbol: str) -> bool:
+    """Whether the maintained list, read once, has it."""
+    if not _patterns:
+        _patterns.append(allocator_frames())
+    whole, begins, rest = _patterns[0]
     for suffix in SUFFIXES:
         symbol = symbol.partition(suffix)[0]
-    whole, begins, rest = allocator_frames()
-    return symbol in whole or symbol.startswith(begins) or any(fnmatchcase(symbol, p) for p in rest)
+    if symbol in whole or symbol.startswith(begins):
+        return True
+    if rest:
+        from fnmatch import fnmatchcase
+
+        return any(fnmatchcase(symbol, pattern) for pattern in rest)
+    return False
 
 
 def owner_frame(stack: str) -> tuple[str, str | None]:

@@ -26,7 +26,6 @@ reclaim, which the kernel never lists.
 from __future__ import annotations
 
 import itertools
-import re
 
 from stack_text import is_stack, stack_id
 
@@ -58,6 +57,7 @@ class Counts:
     The counts of a ``show_stacks`` or ``show_handles``, and then of the next one.
 
     :ivar pages: handle, or id of a stack (:func:`stack_text.stack_id`), to base pages.
+    :ivar total: of all of them.
     :ivar changed: keys whose pages may differ from those of the file before.
     :ivar stacks: stack as printed to its id, of all files (``show_stacks``).
     :ivar skipped: records of this file that were not understood.
@@ -68,6 +68,7 @@ class Counts:
         """:param stacks: ids that are known already; those that are new are added."""
         self.stacks = {} if stacks is None else stacks
         self.pages: dict[int, int] = {}
+        self.total = 0
         self.changed: set[int] = set()
         self.skipped, self.truncated = 0, False
         self._parse = _HandleParser() if kind == "show_handles" else _StackParser(self.stacks)
@@ -99,10 +100,10 @@ class Counts:
                     rest = b"?"
             while position < end:
                 first = here
-                for text, *_ in itertools.islice(expected, first, None):
-                    if not starts_with(text, position):
+                for block in itertools.islice(expected, first, None):
+                    if not starts_with(block[0], position):
                         break
-                    position += len(text)
+                    position += len(block[0])
                     here += 1
                 blocks += expected[first:here]
                 if position == end or (
@@ -135,6 +136,7 @@ class Counts:
         if len(before) == len(taken) and len(now) == len(added):
             added = [count for count in added if count not in before]
             taken = [count for count in taken if count not in now]
+        self.total += sum([number for _, number in added]) - sum([number for _, number in taken])
         # First what is new, so that a key in both is never out of the way.
         for key, number in added:
             if key in pages:
@@ -195,6 +197,8 @@ class _HandleParser:
 
     @staticmethod
     def _record(record: bytes) -> tuple[int, int] | None:
+        import re  # for what is damaged
+
         match = re.match(HANDLE_PAGES, record)
         # Printed as %d, though a depot_stack_handle_t is unsigned.
         return (int(match[1]) & 0xFFFFFFFF, int(match[2])) if match else None
@@ -260,6 +264,7 @@ def read_show_stacks_handles(source: Source) -> tuple[dict[int, bytes], int, boo
     :raises text_source.TextError: it cannot be decompressed.
     """
     stacks: dict[int, bytes] = {}
+    seen: set[bytes] = set()
     skipped, rest = 0, b""
     for chunk in source.chunks(CHUNK_BYTES):
         data = rest + chunk
@@ -269,12 +274,34 @@ def read_show_stacks_handles(source: Source) -> tuple[dict[int, bytes], int, boo
             if len(rest) > MAX_RECORD_BYTES:
                 skipped, rest = skipped + 1, b"?"
             continue
-        rest = data[end:]
-        for record in data[: end - 2].split(b"\n\n"):
+        data, rest = data[:end], data[end:]
+        records = data[:-2].split(b"\n\n")
+        sound = _are_stacks(data, len(records), seen)
+        for record in records:
             stack, _, handle = record.rpartition(HANDLE)
             digits = handle.removeprefix(b"-")
-            if digits.isdigit() and len(digits) <= MAX_DIGITS and is_stack(stack):
+            if (
+                digits.isdigit()
+                and len(digits) <= MAX_DIGITS
+                and stack
+                and (sound or is_stack(stack))
+            ):
                 stacks[int(handle) & 0xFFFFFFFF] = stack
             else:
                 skipped += 1
     return stacks, skipped, bool(rest)
+
+
+def _are_stacks(text: bytes, records: int, seen: set[bytes]) -> bool:
+    """
+    Whether all lines are those of stacks, and one a record begins with ``handle: ``.
+
+    :param seen: lines of stacks met before. Few of all lines are distinct, and those are looked at
+        once, all together.
+    """
+    new = set(text.split(b"\n")) - seen
+    frames = {line for line in new if line and not line.startswith(HANDLE)}
+    if frames and not is_stack(b"\n".join(frames) + b"\n"):
+        return False
+    seen |= frames
+    return text.startswith(HANDLE) + text.count(b"\n" + HANDLE) == records

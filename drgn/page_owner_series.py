@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import re
 import sys
 
 from page_owner_counts import Counts, read_show_stacks_handles
@@ -43,9 +42,9 @@ class Snapshot:
     :ivar stacks, pages: how many are listed, and their base pages together.
     """
 
-    def __init__(self, source: str, kind: str, counts: dict[int, int]) -> None:
+    def __init__(self, source: str, kind: str, stacks: int, pages: int) -> None:
         self.source, self.kind = os.path.basename(source), kind
-        self.stacks, self.pages = len(counts), sum(counts.values())
+        self.stacks, self.pages = stacks, pages
         self.skipped, self.truncated = 0, False
 
 
@@ -171,7 +170,7 @@ def _add_counts(
     counts.read(source)
     for stack in itertools.islice(ids, known, None):
         series.stacks[ids[stack]] = stack
-    snapshot = Snapshot(source.name, kind, counts.pages)
+    snapshot = Snapshot(source.name, kind, len(counts.pages), counts.total)
     snapshot.skipped, snapshot.truncated = counts.skipped, counts.truncated
     series.tally, series.allocations = None, {}
     series.add(snapshot, counts.pages, counts.changed if before else None)
@@ -204,7 +203,7 @@ def _add_page_owner(
                 series.stacks[handle] = stack
         counts[handle] = counts.get(handle, 0) + pages
         series.allocations[handle] = series.allocations.get(handle, 0) + allocations
-    snapshot = Snapshot(source.name, "page_owner", counts)
+    snapshot = Snapshot(source.name, "page_owner", len(counts), sum(counts.values()))
     snapshot.skipped, snapshot.truncated = tally["skipped"], bool(tally["truncated"])
     series.tally = tally
     series.add(snapshot, counts)
@@ -236,6 +235,8 @@ def time_in_name(name: str) -> float | None:
     """
     The time that a file's name tells, in seconds since 1970: an epoch or a date (taken as UTC).
     """
+    import re  # takes longer than to read many a series
+
     if match := re.search(EPOCH, name):
         return float(match.group())
     if match := re.search(DATE, name):

@@ -23,7 +23,7 @@ Cannot know: what perf did not print. How many samples the recording holds is as
 
 import re
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import IO, NamedTuple
 
 # In what order perf prints is its own affair; a field that a recording lacks is left out.
@@ -51,11 +51,12 @@ _HEADER = re.compile(
     _WHO + rb"(?:\[(\d{3,})\] +)?(\d+\.\d{6,9}): +(?:(\d+) +)?(\S+?):(?=\s|\Z)[^\n\S]*([^\n]*)",
     re.DOTALL,
 )
-# The same where a comm is one plain word, without looking for its end.
-_PLAIN = re.compile(
-    rb"(\S{1,15}) +(-?\d+)/(-?\d+) +(?:\[\d{3,}\] +)?(\d+\.\d{6,9}): +(?:(\d+) +)?"
-    rb"(\S+): *([^\n]*)\n\t"
-)
+# The same where a comm is one plain word: what stands before and behind the time, which is alike
+# in many samples.
+_TIME = re.compile(rb" (\d+\.\d{6,9}):")
+_BEFORE = re.compile(rb"(\S{1,15}) +(-?\d+)/(-?\d+) +(?:\[\d{3,}\] +)?")
+_BEHIND = re.compile(rb": +(?:(\d+) +)?(\S+): *([^\n]*)")
+_MAX_KNOWN = 10_000
 _RECORD = re.compile(
     _WHO + rb"(?:\[\d{3,}\] +)?(?:\d+\.\d{6,9}: +)?PERF_RECORD_([A-Z_]+)([^\n]*)", re.DOTALL
 )
@@ -76,7 +77,11 @@ class Sample(NamedTuple):
     period: int | None
     event: bytes
     rest: bytes  # the address and what a tracepoint says
-    stack: bytes
+    stack: bytes  # lines with a tab between them
+
+
+_Who = tuple[bytes, int, int]  # comm, pid, tid
+_What = tuple[int | None, bytes, bytes]  # period, event, rest
 
 
 @dataclass
@@ -88,6 +93,9 @@ class Reading:
     unread_bytes: int = 0  # text that is no sample
     # Parents, as far as told: pid of a process to that of its parent.
     on_fork: Callable[[int, int], None] | None = None
+    # What stands before and behind the time, as met.
+    before: dict[bytes, _Who] = field(default_factory=dict, repr=False)
+    behind: dict[bytes, _What] = field(default_factory=dict, repr=False)
 
 
 def read_samples(
@@ -127,7 +135,8 @@ def _thrown_away(text: bytes, reading: Reading) -> bytes:
 
 def _samples(text: bytes, reading: Reading) -> Generator[Sample, None, bytes]:
     """The samples of a piece of text; returns its end if that is no whole sample."""
-    plain, new = _PLAIN.match, tuple.__new__
+    time_of, new = _TIME.search, tuple.__new__
+    before, behind = reading.before, reading.behind
     pending = b""  # the begin of a comm that has an empty line in it
     for block in text.split(b"\n\n"):
         if pending:
@@ -135,19 +144,41 @@ def _samples(text: bytes, reading: Reading) -> Generator[Sample, None, bytes]:
         elif block.startswith(b"\n"):
             block = block.lstrip(b"\n")
         # The usual case: a header, and its frames to the end of the block.
-        if found := plain(block):
-            comm, pid, tid, time, period, event, rest = found.groups()
-            reading.samples += 1
-            number = int(period) if period else None
-            stack = block[found.end() - 2 :]
-            # As Sample(…), in half the time.
-            yield new(Sample, (comm, int(pid), int(tid), time, number, event, rest, stack))
-            pending = b""
-            continue
+        header, _, stack = block.partition(b"\n\t")
+        if stack and (time := time_of(header)):
+            begin, end = time.span(1)
+            who = before.get(header[:begin]) or _who(header[:begin], before)
+            what = behind.get(header[end:]) or _what(header[end:], behind)
+            if who and what:
+                reading.samples += 1
+                # As Sample(…), in half the time.
+                yield new(Sample, (*who, time[1], *what, stack))
+                pending = b""
+                continue
         pending = yield from _unusual(block, reading)
         if len(pending) > 2 * _MAX_COMM:
             pending = _thrown_away(pending, reading)
     return pending
+
+
+def _who(text: bytes, known: dict[bytes, _Who]) -> _Who | None:
+    """What stands before the time; None if it is not as usual."""
+    if not (match := _BEFORE.fullmatch(text)):
+        return None
+    if len(known) >= _MAX_KNOWN:
+        known.clear()
+    found = known[text] = match[1], int(match[2]), int(match[3])
+    return found
+
+
+def _what(text: bytes, known: dict[bytes, _What]) -> _What | None:
+    """What stands behind the time; None if it is not as usual."""
+    if not (match := _BEHIND.fullmatch(text)):
+        return None
+    if len(known) >= _MAX_KNOWN:
+        known.clear()
+    found = known[text] = int(match[1]) if match[1] else None, match[2], match[3]
+    return found
 
 
 def _unusual(block: bytes, reading: Reading) -> Generator[Sample, None, bytes]:
@@ -176,9 +207,9 @@ def _unusual(block: bytes, reading: Reading) -> Generator[Sample, None, bytes]:
         stack = b""
         if frames == at or (frames > at and not _next_within(block, at + 1, frames)):
             # A tracepoint's text may have newlines of its own before the frames.
-            stack, at = block[frames:], len(block)
+            stack, at = block[frames + 2 :], len(block)
         elif single := _SINGLE.match(rest):
-            stack = b"\n\t" + single[1]
+            stack = single[1]
         number = int(period) if period else None
         reading.samples += 1
         yield Sample(comm.lstrip(), int(pid), int(tid), time, number, event, rest, stack)

@@ -8,7 +8,6 @@ Exit codes as of ``mmscope``.
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import time
@@ -18,9 +17,11 @@ from page_owner_series import Series, growth_rows, read_series
 from text_source import Source, TextError, recognise_source
 
 from reports import page_owner
+from reports.plain_arguments import SHORT, plain_arguments
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Callable, Sequence
     from pathlib import Path
     from typing import Any
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from page_owner_text import Progress, Selection
 
     from reports.bundle import Cell, Writer
+    from reports.plain_arguments import Arguments, Options
 
     Command = Callable[..., argparse.ArgumentParser]
 
@@ -42,6 +44,13 @@ class UsageError(Exception):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one of the commands by itself; returns its exit code."""
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    if words[:1] == ["page-owner"]:
+        plain = plain_arguments(words[1:], {**SERIES, **OUTPUT, **SELECTION})
+        if plain is not None:
+            return run_and_explain(run_page_owner, plain)
+    import argparse
+
     parser = argparse.ArgumentParser(prog="mmscope", formatter_class=_formatter)
     commands = parser.add_subparsers(required=True, metavar="COMMAND", prog="mmscope")
 
@@ -54,13 +63,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return sub
 
     add_commands(command)
-    args = parser.parse_args(arguments)
+    args = parser.parse_args(words)
     return run_and_explain(args.run, args)
 
 
 def run_and_explain(
-    run: Callable[[argparse.Namespace], int],
-    args: argparse.Namespace,
+    run: Callable[[Any], int],
+    args: argparse.Namespace | Arguments,
     unopened: tuple[type[Exception], ...] = (TextError, OSError),
 ) -> int:
     """
@@ -81,7 +90,7 @@ def run_and_explain(
         say("interrupted; nothing is left half-written")
         return 130
     except _expected_errors(unopened) as error:
-        if args.verbose:
+        if getattr(args, "verbose", False):
             import traceback
 
             traceback.print_exc()
@@ -94,6 +103,8 @@ def run_and_explain(
 
 def _formatter(prog: str) -> argparse.HelpFormatter:
     """Of help texts; argparse itself would import shutil, to measure the terminal."""
+    import argparse
+
     try:
         width = int(os.environ.get("COLUMNS", "")) or os.get_terminal_size().columns
     except (ValueError, OSError):
@@ -124,22 +135,9 @@ def add_commands(command: Command) -> None:
         "standard input.",
     )
     sub.add_argument("files", nargs="+", metavar="FILE", help="snapshots, in any order of time")
-    sub.add_argument(
-        "--stacks",
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="show_stacks_handles, which tells the stacks of handles; several tell reused handles",
-    )
-    sub.add_argument(
-        "--interval",
-        type=positive,
-        metavar="S",
-        help="seconds between the files as given (default: by their names, or change times)",
-    )
-    _add_output(sub, required=False)
+    add_options(sub, SERIES)
+    add_options(sub, OUTPUT)
     add_selection_options(sub)
-    sub.add_argument("--top", type=int, default=page_owner.TOP, help="lines to print, default 20")
 
     sub = command(
         "watch",
@@ -161,31 +159,24 @@ def add_commands(command: Command) -> None:
         "doubles",
     )
     sub.add_argument("--debugfs", default=DEBUGFS, metavar="DIR", help=f"default: {DEBUGFS}")
-    _add_output(sub, required=True)
+    add_options(sub, OUTPUT, required=["--output"])
 
 
-def _add_output(parser: argparse.ArgumentParser, *, required: bool) -> None:
-    parser.add_argument(
-        "-o",
-        "--output",
-        required=required,
-        metavar="BUNDLE",
-        help="folder to make",
-    )
-    parser.add_argument("--force", action="store_true", help="replace a bundle that is there")
-    parser.add_argument(
-        "--page-size", type=int, metavar="BYTES", help="of the host (default: this machine's)"
-    )
-    parser.add_argument(
-        "--total-pages", type=int, metavar="N", help="of the host, for shares of its memory"
-    )
+def add_options(parser: Any, options: Options, required: Sequence[str] = ()) -> None:
+    """Declare options to argparse."""
+    for name, said in options.items():
+        short = [short for short, long in SHORT.items() if long == name]
+        more = {"required": True} if name in required else {}
+        parser.add_argument(*short, name, **said, **more)
 
 
 def positive(text: str) -> float:
     """A number above zero, for argparse."""
     value = float(text)
     if not 0 < value < 1e9:
-        raise argparse.ArgumentTypeError(f"{text} is not above 0")
+        from argparse import ArgumentTypeError
+
+        raise ArgumentTypeError(f"{text} is not above 0")
     return value
 
 
@@ -199,21 +190,63 @@ def names(text: str) -> list[bytes]:
     return [os.fsencode(word) for word in text.split(",") if word]
 
 
+SERIES: Options = {
+    "--stacks": {
+        "action": "append",
+        "default": [],
+        "metavar": "FILE",
+        "help": "show_stacks_handles, which tells the stacks of handles; several tell reused ones",
+    },
+    "--interval": {
+        "type": positive,
+        "metavar": "S",
+        "help": "seconds between the files as given (default: by their names, or change times)",
+    },
+    "--top": {
+        "type": int,
+        "default": page_owner.TOP,
+        "metavar": "N",
+        "help": "lines to print (default: 20)",
+    },
+}
+OUTPUT: Options = {
+    "--output": {"metavar": "BUNDLE", "help": "folder to make"},
+    "--force": {"action": "store_true", "help": "replace a bundle that is there"},
+    "--page-size": {
+        "type": int,
+        "metavar": "BYTES",
+        "help": "of the host (default: this machine's)",
+    },
+    "--total-pages": {
+        "type": int,
+        "metavar": "N",
+        "help": "of the host, for shares of its memory",
+    },
+}
+# What to count of a ``page_owner`` file.
+SELECTION: Options = {
+    "--pid": {"type": numbers, "default": [], "metavar": "N,…", "help": "threads"},
+    "--tgid": {"type": numbers, "default": [], "metavar": "N,…", "help": "processes"},
+    "--comm": {"type": names, "default": [], "metavar": "NAME,…", "help": "task names"},
+    "--order": {"type": numbers, "default": [], "metavar": "N,…", "help": "orders"},
+    "--gfp": {
+        "metavar": "NAME|…",
+        "help": "flags that must be set as printed, or one mask as printed",
+    },
+    "--module": {
+        "type": names,
+        "default": [],
+        "metavar": "NAME,…",
+        "help": "modules in the stack",
+    },
+    "--since": {"type": int, "metavar": "NS", "help": "allocated at or after this ts"},
+    "--until": {"type": int, "metavar": "NS", "help": "allocated at or before this ts"},
+}
+
+
 def add_selection_options(parser: argparse.ArgumentParser) -> None:
     """What to count of a ``page_owner`` file."""
-    group = parser.add_argument_group("selection (page_owner files only)")
-    group.add_argument("--pid", type=numbers, default=[], metavar="N,…", help="threads")
-    group.add_argument("--tgid", type=numbers, default=[], metavar="N,…", help="processes")
-    group.add_argument("--comm", type=names, default=[], metavar="NAME,…", help="task names")
-    group.add_argument("--order", type=numbers, default=[], metavar="N,…", help="orders")
-    group.add_argument(
-        "--gfp", metavar="NAME|…", help="flags that must be set as printed, or one mask as printed"
-    )
-    group.add_argument(
-        "--module", type=names, default=[], metavar="NAME,…", help="modules in the stack"
-    )
-    group.add_argument("--since", type=int, metavar="NS", help="allocated at or after this ts")
-    group.add_argument("--until", type=int, metavar="NS", help="allocated at or before this ts")
+    add_options(parser.add_argument_group("selection (page_owner files only)"), SELECTION)
 
 
 def add_cull_options(parser: argparse.ArgumentParser) -> None:

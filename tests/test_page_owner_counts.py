@@ -8,7 +8,7 @@ from pathlib import Path
 
 import page_owner_counts
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from page_owner_counts import Counts, read_show_stacks_handles
 from page_owner_inputs import (
@@ -18,7 +18,7 @@ from page_owner_inputs import (
     show_stacks,
     show_stacks_handles,
 )
-from stack_text import stack_id
+from stack_text import is_stack, stack_id
 from text_source import Source
 
 STACKS = make_stacks(40)
@@ -46,6 +46,36 @@ def meanings(tmp_path: Path, text: str) -> tuple[dict[int, bytes], int, bool]:
     path.write_text(text)
     with Source(str(path)) as source:
         return read_show_stacks_handles(source)
+
+
+# What handles mean
+
+
+LINES = [
+    "handle: 5\n",
+    "handle: -6\n",
+    "handle: x\n",
+    "xhandle: 5\n",
+    " b+0x1/0x2\n",
+    "junk\n",
+    "\n",
+]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.sampled_from([*LINES, STACK, f"{STACK}handle: 7\n\n", " a b\n", " [m]\n"])))
+def test_a_resolver_is_read_record_by_record(tmp_path: Path, lines: list[str]) -> None:
+    """All at once where all are sound, and with the same outcome."""
+    text = "".join(lines)
+    whole = text[: text.rfind("\n\n") + 2] if "\n\n" in text else ""
+    stacks, skipped = {}, 0
+    for record in whole[:-2].split("\n\n") if whole else []:
+        stack, _, handle = record.rpartition("handle: ")
+        if is_stack(stack.encode()) and handle.removeprefix("-").isdigit():
+            stacks[int(handle) & 0xFFFFFFFF] = stack.encode()
+        else:
+            skipped += 1
+    assert meanings(tmp_path, text) == (stacks, skipped, len(text) > len(whole))
 
 
 # One file
