@@ -257,6 +257,13 @@ class TestDifferential:
         after, before = map(frames, found)
         return after, before
 
+    def test_a_share_below_a_tenth_of_a_percent_is_text_too(self) -> None:
+        graphs = differential(
+            [("a", 1), ("b", 99_999)], [("a", 50), ("b", 50)], unit="samples", describe=""
+        )
+        assert "a: 1 samples before, 50 samples after: &lt;0.1 % and 50.0 % of all" in graphs[0].svg
+        assert [graph.error for graph in graphs] == ["", ""]
+
     def test_each_shows_what_the_other_cannot(self) -> None:
         after, before = self.graphs()
         assert {frame.label for frame in after} == {
