@@ -422,6 +422,7 @@ class Bundle:
                 for values in zip(*columns, strict=True):
                     yield dict(zip(names, values, strict=True))
                 done += number
+            self._counts[table] = done
         except (OSError, ValueError, csv.Error):
             # What is odd is looked at line by line: up to the damage the rows are whole.
             for row in itertools.islice(self._carefully(table), done, None):

@@ -100,7 +100,7 @@ def _without(download: Download) -> str:
 
 def _packed(pieces: Iterable[bytes], room: int) -> bytes:
     """Gzip, the same bytes for the same content; nothing if it takes more room."""
-    packer = zlib.compressobj(9, zlib.DEFLATED, 31)
+    packer = zlib.compressobj(6, zlib.DEFLATED, 31)
     parts: list[bytes] = []
     size = 0
     for piece in pieces:

@@ -358,9 +358,10 @@ class TestSections:
                 e for e in by_id(tree, f"section-{name}").iter() if e.get("class") == "intro"
             )
             assert len(texts(intro)) > 100
-            for link in elements(intro, "a"):
+            links = [a for a in elements(intro, "a") if a.get("class") != "term"]
+            for link in links:
                 assert str(link.get("href")).startswith("https://docs.kernel.org/")
-            assert elements(intro, "a")
+            assert links
 
     def test_an_empty_check_is_one_line_that_says_what_agrees(self, pages: dict[str, str]) -> None:
         line = by_id(parse(pages["machine"]), "table-pcp_checks")
