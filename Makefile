@@ -62,6 +62,14 @@ soak: $(READY) ## a vmcore damaged in a thousand ways: nothing may crash, hang o
 	@tools/apt-install $(LAB_PACKAGES)
 	$(BIN)/python tests/soak.py $(if $(SEEDS),--seeds $(SEEDS))
 
+.PHONY: fuzz
+fuzz: $(VENV)/.fuzz ## what readers of other people's files make of anything: SECONDS=60 each
+	$(BIN)/python tests/fuzz.py $(if $(SECONDS),--seconds $(SECONDS))
+
+$(VENV)/.fuzz: $(READY) requirements-fuzz.lock
+	$(BIN)/pip install --quiet --require-hashes -r requirements-fuzz.lock
+	@touch $@
+
 .PHONY: lint
 lint: $(READY) ## ruff and mypy
 	$(BIN)/ruff format --check .
@@ -85,10 +93,14 @@ dist: $(READY) ## dist/mmscope.pyz, one file for a box without pip; DIST_PYTHON=
 	@$(BIN)/python tools/make_dist.py $(addprefix --python ,$(DIST_PYTHON))
 
 .PHONY: lock
-lock: $(READY) ## renew requirements.lock from pyproject.toml
-	$(BIN)/pip-compile --quiet --upgrade --strip-extras --extra dev --generate-hashes --allow-unsafe \
-	  --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-header --no-annotate \
-	  --output-file requirements.lock pyproject.toml
+lock: $(READY) ## renew requirements.lock and requirements-fuzz.lock from pyproject.toml
+	$(BIN)/pip-compile $(LOCK) --extra dev --output-file requirements.lock pyproject.toml
+	@# The same versions of what both need.
+	$(BIN)/pip-compile $(LOCK) --extra fuzz --constraint requirements.lock \
+	  --output-file requirements-fuzz.lock pyproject.toml
+
+LOCK := --quiet --upgrade --strip-extras --generate-hashes --allow-unsafe --no-emit-index-url \
+  --no-emit-find-links --no-emit-trusted-host --no-header --no-annotate
 
 .PHONY: clean
 clean: ## remove what was made here; kernels and vmcores stay in the cache

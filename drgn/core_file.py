@@ -13,6 +13,7 @@ end up to where it is whole.
 It cannot know: what an ELF core of makedumpfile leaves out, which reads as zeros there.
 """
 
+import os
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -120,6 +121,8 @@ def _bits(path: Path, kdump: Kdump, number: int) -> int:
     """How many bits of a bitmap are set."""
     begin, size = kdump.bitmap
     begin += number * size
+    # What a damaged header says may be far more than there is.
+    size = max(min(size, path.stat().st_size - begin), 0)
     count = 0
     for offset in range(0, size, CHUNK_BYTES):
         data = _read(path, begin + offset, min(CHUNK_BYTES, size - offset))
@@ -142,7 +145,9 @@ def _missing_pages(path: Path, kdump: Kdump, size: int) -> int:
     for offset in range((length - 1) // CHUNK_BYTES * CHUNK_BYTES, -1, -CHUNK_BYTES):
         data = _read(path, begin + offset, min(CHUNK_BYTES, length - offset))
         pages = np.frombuffer(data[: len(data) // 24 * 24], PAGE_DESCRIPTOR)
-        behind = int(np.count_nonzero(pages["offset"] + pages["size"] > size))
+        # Both, as the sum of a damaged one may wrap around.
+        outside = (pages["offset"] > size) | (pages["offset"] + pages["size"] > size)
+        behind = int(np.count_nonzero(outside))
         if not behind and not missing and len(np.unique(pages["offset"])) > 1:
             break
         missing += behind
@@ -183,8 +188,10 @@ def _read(path: Path, begin: int, length: int) -> bytes:
     """Bytes of a file; fewer where it has no more, none where it cannot be read."""
     try:
         with path.open("rb") as file:
+            # Python makes room for all that is asked for, and a damaged header asks for anything.
+            left = file.seek(0, os.SEEK_END) - begin
             file.seek(begin)
-            return file.read(length)
+            return file.read(max(min(length, left), 0))
     except (OSError, OverflowError, ValueError):  # the latter two: an offset beyond any file
         return b""
 

@@ -24,10 +24,11 @@ from typing import Any
 
 import numpy as np
 from drgn import Program, offsetof, sizeof
-from kernel_text import printed_number, whole_lines
+from kernel_text import row_number
 from linked_lists import LOOPS, LOST, Followed, find, follow_lists
 from numpy.typing import NDArray
-from pageblocks import PageblockTypes, parse_pagetypeinfo
+from pageblocks import PageblockTypes
+from proc_text import parse_buddyinfo, parse_pagetypeinfo
 from rows import column
 from struct_pages import FlagFields, PageChunk
 from zones import for_each_zone, zone_name
@@ -408,7 +409,8 @@ def read_pagetypeinfo(text: str) -> list[FreeBlocks]:
                     f"/proc/pagetypeinfo stopped counting free blocks at 100,000 (zone {zone}, "
                     f"{migratetype}); read the kernel's memory instead"
                 )
-            rows.append(FreeBlocks(node, zone, order, migratetype, blocks, blocks << order))
+            pages = row_number(blocks << order, "/proc/pagetypeinfo")
+            rows.append(FreeBlocks(node, zone, order, migratetype, blocks, pages))
     return rows
 
 
@@ -416,24 +418,11 @@ def read_buddyinfo(text: str) -> list[FreeBlocks]:
     """
     What /proc/buddyinfo tells without root: blocks by order, of unknown migratetype.
 
-    A text cut exactly between two zones cannot be told from one of fewer zones.
-
     :raises ValueError: the text is not /proc/buddyinfo's, or not all of it.
     """
-    file = "/proc/buddyinfo"
-    zones: dict[tuple[int, str], list[int]] = {}
-    for line in filter(str.strip, whole_lines(text, file)):
-        match = re.fullmatch(r"Node (\d+), zone +(\S+) ([\d ]+)", line)
-        if not match:
-            raise ValueError(f"not {file}: {line[:60]!r} is no 'Node N, zone NAME' and its counts")
-        zone = printed_number(match.group(1), file), match.group(2)
-        counts = [printed_number(cell, file) for cell in match.group(3).split()]
-        if zone in zones or len(counts) != len(next(iter(zones.values()), counts)) or not counts:
-            raise ValueError(f"{file} is damaged: {line[:60]!r} is cut or there twice")
-        zones[zone] = counts
     return [
-        FreeBlocks(*zone, order, None, blocks, blocks << order)
-        for zone, counts in zones.items()
+        FreeBlocks(*zone, order, None, blocks, row_number(blocks << order, "/proc/buddyinfo"))
+        for zone, counts in parse_buddyinfo(text).items()
         for order, blocks in enumerate(counts)
     ]
 

@@ -107,8 +107,11 @@ def read_array(
         read is missing from it and added to *gaps*.
     """
     step = max(chunk_bytes // dtype.itemsize, 1)
-    for first in range(0, count, step):
-        yield from _read(prog, address, first, min(step, count - first), dtype, gaps, physical)
+    # A damaged pointer may be so near the end of all addresses that the array lies across it.
+    there = min(count, max((1 << 64) - address, 0) // dtype.itemsize)
+    gaps.bytes += (count - there) * dtype.itemsize
+    for first in range(0, there, step):
+        yield from _read(prog, address, first, min(step, there - first), dtype, gaps, physical)
 
 
 def _read(

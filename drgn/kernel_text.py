@@ -35,3 +35,14 @@ def printed_number(text: str, name: str) -> int:
     if not (text.isascii() and text.isdigit()) or len(text) > 20 or int(text) > MAX_COUNT:
         raise ValueError(f"{name} is damaged: {text[:40]!r} is no count")
     return int(text)
+
+
+def row_number(value: int, name: str) -> int:
+    """
+    A number that was computed from printed ones, if a row can hold it.
+
+    :raises ValueError: it is beyond any machine, so one of those that it comes from is damaged.
+    """
+    if not 0 <= value <= MAX_COUNT:
+        raise ValueError(f"{name} is damaged: its numbers give {value:,}, beyond any machine")
+    return value

@@ -19,6 +19,7 @@ The text that says the same of the totals is /sys/kernel/mm/ksm.
 """
 
 import contextlib
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -334,9 +335,12 @@ def read_ksm_totals(names: Iterable[str], read: Callable[[str], str]) -> list[Ks
     rows = []
     for name in sorted(names):
         try:
-            rows.append(KsmTotal(name, int(read(name)), None))
-        except (OSError, ValueError):
+            text = read(name).strip()
+        except OSError:
             continue
+        # general_profit may be negative.
+        if re.fullmatch(r"-?[0-9]{1,18}", text):
+            rows.append(KsmTotal(name, int(text), None))
     return rows
 
 

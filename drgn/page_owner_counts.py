@@ -179,13 +179,18 @@ class _HandleParser:
     def blocks(self, text: bytes) -> list[Block]:
         """Text of whole records, as blocks."""
         words = text.split()
-        # Four words a record on two lines and a blank one; no others, and numbers of digits alone,
-        # where int() takes more.
+        # Four words a record on two lines and a blank one, with nothing else between them; no
+        # others, and numbers of digits alone, where int() takes more.
+        number = len(words) // 4
         if (
-            text.count(b"\n") * 4 == len(words) * 3
+            text.count(b"\n") == 3 * number
+            and text.count(b" ") == 2 * number
+            and text.count(b"\nnr_base_pages: ") == text.count(b"\n\n") == number
+            and len(text) == sum(map(len, words)) + 5 * number
             and set(words[::4]) == {b"handle:"}
             and set(words[2::4]) == {b"nr_base_pages:"}
             and b"".join(words[1::2]).isdigit()
+            and max(map(len, words[1::2])) <= MAX_DIGITS
         ):
             handles, pages = list(map(int, words[1::4])), list(map(int, words[3::4]))
             if max(handles) < 1 << 32 and max(pages) < 1 << 32:
@@ -199,7 +204,7 @@ class _HandleParser:
     def _record(record: bytes) -> tuple[int, int] | None:
         import re  # for what is damaged
 
-        match = re.match(HANDLE_PAGES, record)
+        match = re.match(HANDLE_PAGES, record.strip(b"\n"))
         # Printed as %d, though a depot_stack_handle_t is unsigned.
         return (int(match[1]) & 0xFFFFFFFF, int(match[2])) if match else None
 
@@ -215,7 +220,8 @@ class _StackParser:
         return _each(text, self._record)
 
     def _record(self, record: bytes) -> tuple[int, int] | None:
-        stack, _, number = record.rpartition(NUMBER)
+        # One blank line more than the kernel prints is nobody's.
+        stack, _, number = record.strip(b"\n").rpartition(NUMBER)
         if not number.isdigit() or len(number) > MAX_DIGITS:
             return None
         key = self._ids.get(stack)
@@ -249,7 +255,9 @@ def _blocks(
                 text[position : position + size],
                 first or part[0],
                 understood,
-                len(part) - len(understood),
+                sum(1 for record in part if record.strip(b"\n")) - len(understood)
+                if len(understood) < len(part)
+                else 0,
             )
         )
         position += size

@@ -63,16 +63,17 @@ NUMERALS = b"0123456789abcdef"
 # Of a stack, which bytes to know it by: behind the allocator's own frames, mostly.
 PRINT_BEGIN, PRINT_END = 160, 230
 # The first two lines, from the order on, and all that follows. %pGg and %pGp print no parentheses
-# of their own. A name has at most 15 bytes (TASK_COMM_LEN, 16, with its NUL); if it could have
-# more, a cgroup's name and the next record's beginning might be read as one line.
+# of their own, and no newline: a record that was cut in them would take in the next one. A name has
+# at most 15 bytes (TASK_COMM_LEN, 16, with its NUL); if it could have more, a cgroup's name and the
+# next record's beginning might be read as one line.
 HEAD = (
-    rb"([0-9]{1,2}, mask (?:0x)?[0-9a-f]+\([^)]*\), pid -?[0-9]{1,10}, tgid -?[0-9]{1,10} "
+    rb"([0-9]{1,2}, mask (?:0x)?[0-9a-f]+\([^)\n]*\), pid -?[0-9]{1,10}, tgid -?[0-9]{1,10} "
     rb"\((?s:.){0,15}\)), ts %b ns(?:, free_ts [0-9]+ ns)?\n"
     rb"PFN (?:0x)?[0-9a-f]+ type ([A-Za-z]+) Block [0-9]+ type ([A-Za-z]+) Flags [^\n]*(?s:(.*))"
 )
 TYPES = re.compile(rb" type ([A-Za-z]+) Block [0-9]+ type ([A-Za-z]+) Flags [^\n]*")
 TASK = re.compile(
-    rb"([0-9]{1,2}), mask ((?:0x)?[0-9a-f]+)\(([^)]*)\), pid (-?[0-9]{1,10}), "
+    rb"([0-9]{1,2}), mask ((?:0x)?[0-9a-f]+)\(([^)\n]*)\), pid (-?[0-9]{1,10}), "
     rb"tgid (-?[0-9]{1,10}) \(((?s:.){0,15})\)\Z"
 )
 MIGRATED = b"Page has been migrated, last migrate reason: "

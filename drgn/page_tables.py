@@ -24,7 +24,7 @@ from address_spaces import AddressSpaces, address_spaces
 from drgn import FaultError, Program, sizeof
 from drgn.helpers.linux.mm import pfn_to_page
 from kernel_arrays import Gaps, member_path, struct_dtype
-from kernel_text import printed_number, whole_lines
+from kernel_text import printed_number, row_number, whole_lines
 from numpy.typing import NDArray
 from page_table_entries import (
     MAX_ROOTS,
@@ -773,7 +773,7 @@ def read_status(text: str) -> PageTables | None:
     for name, column_name in STATUS.items():
         if name in fields:
             kilobytes = fields[name].strip().removesuffix(" kB")
-            values[column_name] = printed_number(kilobytes, "status") << 10
+            values[column_name] = row_number(printed_number(kilobytes, "status") << 10, "status")
     return PageTables(**values)
 
 

@@ -11,7 +11,6 @@ with a smaller CONFIG_PAGE_BLOCK_MAX_ORDER; DWARF does not keep it. Pass the ord
 """
 
 import contextlib
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,10 +18,13 @@ from typing import Any
 import numpy as np
 from drgn import Program, offsetof
 from drgn.helpers.linux.mmzone import for_each_present_section, online_section
-from kernel_text import printed_number, whole_lines
 from numpy.typing import NDArray
+from proc_text import parse_pagetypeinfo
 from rows import column
 from struct_pages import FlagFields, PageChunk
+
+# include/linux/mmzone.h; a macro, which debug info does not keep.
+SUBSECTION_SHIFT = 21
 
 
 @dataclass(frozen=True)
@@ -103,14 +105,15 @@ class PageblockTypes:
     """
     The migratetype of every pageblock, by number (PFN >> order).
 
-    ``types[number]`` is an index into ``names``, or -1 where there is no section; ``online`` says
-    whether the section is online (``pfn_to_online_page()``).
+    ``types[number]`` is an index into ``names``, or -1 where there is no section; ``online``, by
+    PFN >> online_order, says where there is an online page (``pfn_to_online_page()``).
     """
 
     order: int
     names: list[str]
     types: NDArray[np.int8]
     online: NDArray[np.bool_]
+    online_order: int
 
     def of(self, pfns: NDArray[np.int64]) -> NDArray[np.int8]:
         """The migratetype of the pageblock of each PFN; -1 where unknown."""
@@ -138,9 +141,16 @@ def pageblock_types(prog: Program) -> PageblockTypes:
     sections = list(for_each_present_section(prog))
     length = (max((nr for nr, _ in sections), default=-1) + 1) * blocks
     types = np.full(length, -1, np.int8)
-    online = np.zeros(length, np.bool_)
+    usage_type = prog.type("struct mem_section_usage")
+    online_order = prog["SECTION_SIZE_BITS"].value_() - page_shift
+    map_at = None
+    if usage_type.has_member("subsection_map"):  # CONFIG_SPARSEMEM_VMEMMAP
+        map_at = offsetof(usage_type, "subsection_map")
+        online_order = min(SUBSECTION_SHIFT - page_shift, online_order)
+    parts = 1 << (prog["SECTION_SIZE_BITS"].value_() - page_shift - online_order)
+    online = np.zeros(length // blocks * parts, np.bool_)
     size = max(blocks * bits // 8, 1)
-    offset = offsetof(prog.type("struct mem_section_usage"), "pageblock_flags")
+    offset = offsetof(usage_type, "pageblock_flags")
     for nr, section in sections:
         usage = section.usage.value_()
         # A NULL pointer does not fault in every core (QEMU's give p_vaddr = p_paddr).
@@ -148,8 +158,14 @@ def pageblock_types(prog: Program) -> PageblockTypes:
             continue
         here = slice(nr * blocks, (nr + 1) * blocks)
         types[here] = _decode(prog.read(usage + offset, size), blocks, bits, isolate_mask, names)
-        online[here] = online_section(section)
-    return PageblockTypes(order, names, types, online)
+        if online_section(section):
+            # A hole has struct pages where other pages of its section are; it has no page.
+            there: Any = True
+            if map_at is not None:
+                words = np.frombuffer(prog.read(usage + map_at, -(-parts // 64) * 8), np.uint8)
+                there = np.unpackbits(words, bitorder="little")[:parts]
+            online[nr * parts : (nr + 1) * parts] = there
+    return PageblockTypes(order, names, types, online, online_order)
 
 
 def _flatmem_types(
@@ -168,7 +184,7 @@ def _flatmem_types(
         # usemap_size() (mm/mm_init.c) rounds up to whole longs.
         data = prog.read(zone.pageblock_flags.value_(), -(-blocks * bits // 64) * 8)
         types[start : start + blocks] = _decode(data, blocks, bits, isolate_mask, names)
-    return PageblockTypes(order, names, types, types >= 0)
+    return PageblockTypes(order, names, types, types >= 0, order)
 
 
 def _decode(
@@ -221,11 +237,11 @@ class PageblockPages:
             if first >= last:
                 continue
             flags = chunk["flags"][first - chunk.start_pfn : last - chunk.start_pfn : step]
-            numbers = np.arange(first, last, step) >> self.types.order
-            inside = numbers < len(self.types.types)
-            flags, numbers = flags[inside], numbers[inside]
-            counted = (self.fields.zone_index(flags) == zone) & self.types.online[numbers]
-            numbers = numbers[counted]
+            pfns = np.arange(first, last, step)
+            inside = pfns < len(self.types.types) << self.types.order
+            flags, pfns = flags[inside], pfns[inside]
+            online = self.types.online[pfns >> self.types.online_order]
+            numbers = pfns[(self.fields.zone_index(flags) == zone) & online] >> self.types.order
             self.zone[numbers] = zone
             for migratetype, blocks in zip(
                 *np.unique(self.types.types[numbers], return_counts=True), strict=True
@@ -290,73 +306,6 @@ def pageblock_runs(
         )
         for start, length in zip(starts, lengths, strict=True)
     ]
-
-
-@dataclass(frozen=True)
-class PageTypeInfo:
-    """/proc/pagetypeinfo: two tables a node, of the same zones and migratetypes."""
-
-    block_order: int
-    names: list[str]  # of the migratetypes
-    # by order; None where the kernel stopped counting at 100,000 and printed ">100000"
-    # (pagetypeinfo_showfree_print(), mm/vmstat.c)
-    free: dict[tuple[int, str, str], list[int | None]]
-    blocks: dict[tuple[int, str], list[int]]  # by migratetype
-
-
-def parse_pagetypeinfo(text: str) -> PageTypeInfo:
-    """
-    Read /proc/pagetypeinfo.
-
-    Every zone must be in both tables, with every migratetype and every order: what is missing was
-    cut away. A text cut exactly between two nodes cannot be told from one of fewer nodes.
-
-    :raises ValueError: the text is not /proc/pagetypeinfo's, or not all of it.
-    """
-    file = "/proc/pagetypeinfo"
-    block_orders: list[int] = []  # one a node, all the same
-    names: list[str] = []
-    orders, table = 0, ""
-    free: dict[tuple[int, str, str], list[int | None]] = {}
-    blocks: dict[tuple[int, str], list[int]] = {}
-    for line in whole_lines(text, file):
-        if line.startswith("Page block order: "):
-            block_orders.append(printed_number(line.split()[-1], file))
-        elif line.startswith("Free pages count per migrate type at order "):
-            table, orders = "free", len(line.split()) - 8
-        elif line.startswith("Number of blocks type "):
-            table, here = "blocks", line.split()[4:]
-            if names not in ([], here):
-                raise ValueError(f"{file} is damaged: its nodes have different migratetypes")
-            names = here
-        elif line.startswith("Number of mixed blocks "):  # page_owner's, of the same shape
-            table = "mixed"
-        elif line.startswith("Node") and table != "mixed":
-            match = re.fullmatch(r"Node +(\d+), zone +(\S+?)(?:, type +(\S+))? ([\d> ]+)", line)
-            if not match or ("free" if match.group(3) else "blocks") != table:
-                raise ValueError(f"{file} is damaged: {line[:60]!r} does not belong where it is")
-            node, zone, migratetype, counts = match.groups()
-            number, cells = printed_number(node, file), counts.split()
-            if migratetype:
-                row: list[int | None] = [
-                    None if cell.startswith(">") else printed_number(cell, file) for cell in cells
-                ]
-                if len(row) != orders or (number, zone, migratetype) in free:
-                    raise ValueError(f"{file} is damaged: {line[:60]!r} is cut or there twice")
-                free[number, zone, migratetype] = row
-            else:
-                if len(cells) != len(names) or (number, zone) in blocks:
-                    raise ValueError(f"{file} is damaged: {line[:60]!r} is cut or there twice")
-                blocks[number, zone] = [printed_number(cell, file) for cell in cells]
-    if len(set(block_orders)) != 1 or block_orders[0] > 63:
-        raise ValueError(f"not {file}: it has no line 'Page block order: N'")
-    if not free and not blocks:
-        raise ValueError(f"not {file}: it has no line 'Node N, zone NAME'")
-    if free.keys() != {(*zone, name) for zone in blocks for name in names}:
-        raise ValueError(f"{file} is cut short: its two tables are not of the same zones and types")
-    if len(block_orders) != len({node for node, _ in blocks}):
-        raise ValueError(f"{file} is cut short: a node has no tables")
-    return PageTypeInfo(block_orders[0], names, free, blocks)
 
 
 def read_pagetypeinfo_blocks(text: str) -> list[Pageblocks]:

@@ -21,9 +21,10 @@ from drgn import Object, Program, offsetof, sizeof
 from drgn.helpers.linux.percpu import per_cpu_ptr
 from linked_lists import follow_lists
 from numpy.typing import NDArray
+from proc_text import parse_zoneinfo
 from rows import column
 from struct_pages import PageChunk
-from zones import for_each_zone, parse_zoneinfo, zone_name
+from zones import for_each_zone, zone_name
 
 MAX_CANDIDATES = 8 << 20
 PAGE_ALLOC_COSTLY_ORDER = 3  # include/linux/mmzone.h, a macro

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from drgn import FaultError, Program, offsetof, sizeof
 from kernel_arrays import struct_dtype
+from kernel_text import printed_number
 from numpy.typing import NDArray
 from rows import column
 from slab_objects import Objects, Wanted
@@ -138,7 +139,9 @@ def read_process_vmas(
     """
     rows, problems = [], []
     try:
-        limit: int | None = int(read("proc/sys/vm/max_map_count"))
+        limit: int | None = printed_number(
+            read("proc/sys/vm/max_map_count").strip(), "max_map_count"
+        )
     except (OSError, ValueError):
         limit = None
     for pid in pids:

@@ -26,7 +26,7 @@ from drgn.helpers.linux.list import list_for_each_entry
 from drgn.helpers.linux.nodemask import nr_node_ids
 from drgn.helpers.linux.slab import slab_total_usage
 from kernel_arrays import CHUNK_BYTES, Gaps, read_array, struct_dtype
-from kernel_text import printed_number, whole_lines
+from kernel_text import printed_number, row_number, whole_lines
 from linked_lists import find
 from numpy.typing import NDArray
 from rows import column
@@ -380,7 +380,8 @@ def read_slabinfo(text: str) -> list[SlabCache]:
         used, slots, size, pages, slabs = (
             printed_number(number, "/proc/slabinfo") for number in match.groups()[1:]
         )
-        rows.append(SlabCache(match[1], used, None, size, slots, slabs, slabs * pages, None))
+        pages = row_number(slabs * pages, "/proc/slabinfo")
+        rows.append(SlabCache(match[1], used, None, size, slots, slabs, pages, None))
     return sorted(rows, key=lambda row: (-row.pages, row.cache))
 
 

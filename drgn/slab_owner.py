@@ -25,7 +25,7 @@ import numpy as np
 from drgn import FaultError, Program, offsetof, sizeof
 from drgn.helpers.linux.mm import pfn_to_virt
 from kernel_arrays import Gaps
-from kernel_text import whole_lines
+from kernel_text import printed_number, row_number, whole_lines
 from numpy.typing import NDArray
 from rows import column
 from slab_caches import Cache, SlabCheck, SlabChunk, SlabScan, scan_slabs
@@ -320,6 +320,7 @@ def read_alloc_traces(text: str, cache: str, object_bytes: int | None) -> list[S
     :raises ValueError: the text is not alloc_traces', or it is cut short.
     """
     totals: dict[str, list[int]] = {}
+    name = f"alloc_traces of {cache}"
     if text != "No data\n":
         for record in "\n".join(whole_lines(text, "alloc_traces")).strip("\n").split("\n\n"):
             # Records without a stack follow each other without a blank line.
@@ -327,16 +328,17 @@ def read_alloc_traces(text: str, cache: str, object_bytes: int | None) -> list[S
                 head, *frames = entry.split("\n")
                 match = TRACE.fullmatch(head)
                 if not match:
-                    raise ValueError(f"alloc_traces of {cache} is damaged: {head[:60]!r}")
+                    raise ValueError(f"{name} is damaged: {head[:60]!r}")
                 names = [_frame(frame, cache) for frame in frames] or [_frame(match[2], cache)]
                 total = totals.setdefault(";".join(reversed(names)), [0, 0])
-                total[0] += int(match[1])
-                total[1] += int(match[3] or 0)
+                total[0] += printed_number(match[1], name)
+                total[1] += printed_number(match[3] or "0", name)
     kmalloc = cache.startswith(("kmalloc-", "dma-kmalloc-"))
     rows = []
     for stack, (objects, waste) in totals.items():
-        size = None if object_bytes is None else objects * object_bytes
-        requested = size - waste if kmalloc and size is not None else None
+        objects = row_number(objects, name)
+        size = None if object_bytes is None else row_number(objects * object_bytes, name)
+        requested = row_number(size - waste, name) if kmalloc and size is not None else None
         stack = NO_TRACK if stack == "<not-available>" else stack
         rows.append(SlabOwnerStack(cache, None, stack, objects, size, requested))
     return sorted(rows, key=_most_first)

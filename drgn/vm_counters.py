@@ -10,7 +10,6 @@ These are counters since boot, or states. They are no rates: for a rate, take tw
 """
 
 import contextlib
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -21,8 +20,8 @@ from drgn import Object, ObjectNotFoundError, Program, sizeof
 from drgn.helpers.linux.mmzone import for_each_online_pgdat
 from drgn.helpers.linux.percpu import per_cpu, per_cpu_ptr
 from kernel_arrays import read_whole
-from kernel_text import printed_number, whole_lines
 from numpy.typing import NDArray
+from proc_text import parse_vmstat
 from rows import column
 
 
@@ -168,46 +167,13 @@ def dirty_thresholds(
     return limit, (limit // 2 if background >= limit else background)
 
 
-# The first counter of each kind, in the order of /proc/vmstat; a kernel may lack "numa".
-FIRST_OF_KIND = {
-    "nr_free_pages": "zone",
-    "numa_hit": "numa",
-    "nr_inactive_anon": "node",
-    "nr_dirty_threshold": "vm_stat",
-    "pgpgin": "event",
-}
-
-
 def read_vmstat(text: str) -> list[VmCounter]:
     """
     The same rows from /proc/vmstat.
 
-    The text has no kinds; they follow from its order (zone, NUMA, node, vm_stat, events), whose
-    borders have kept their names since 4.14. Which counters there are is a matter of the kernel's
-    configuration, so that a text cut at a line after ``pgpgin`` looks whole.
-
     :raises ValueError: the text is not /proc/vmstat's, or not all of it.
     """
-    file = "/proc/vmstat"
-    rows: dict[str, VmCounter] = {}
-    kinds: list[str] = []
-    for line in whole_lines(text, file):
-        match = re.fullmatch(r"(\w+) (\d+)", line)
-        if not match or match.group(1) in rows:
-            raise ValueError(f"not {file}: {line[:60]!r} is no counter, or there twice")
-        name, value = match.group(1), printed_number(match.group(2), file)
-        if name in FIRST_OF_KIND:
-            kinds.append(FIRST_OF_KIND[name])
-        elif name.startswith("numa_") and kinds == ["zone"]:
-            break  # numa_hit was lost, and the others would pass for a zone's
-        if not kinds:
-            break
-        rows[name] = VmCounter(name, kinds[-1], value, None)
-    # Printed for old readers (vmstat_show()); no counter is behind it.
-    rows.pop("nr_unstable", None)
-    if kinds not in (order := list(FIRST_OF_KIND.values()), [k for k in order if k != "numa"]):
-        raise ValueError(f"not {file}: its counters are not in the kernel's order, up to pgpgin")
-    return list(rows.values())
+    return [VmCounter(*row, None) for row in parse_vmstat(text)]
 
 
 def counter(rows: Iterable[VmCounter], name: str) -> Any:

@@ -449,7 +449,8 @@ class _Totals:
         changed[1:] = (keys[1:] != keys[:-1]).any(axis=1) | (np.diff(sections.numbers) != 1)
         firsts = np.flatnonzero(changed)
         rows = []
-        for first, behind in zip(firsts, [*firsts[1:], len(keys)], strict=True):
+        # Of no sections there are no runs, but an end.
+        for first, behind in zip(firsts, [*firsts[1:], len(keys)], strict=False):
             node, zone = zones.name(int(zones.main[first]))
             level = "pud" if self.puds[first] else names[int(mapping[first])]
             rows.append(
@@ -543,7 +544,7 @@ def page_flags(
     near = (1 << where.page_shift) // where.page_bytes
     breaks = np.flatnonzero(np.diff(pfns) > near) + 1
     firsts = [0, *breaks.tolist()] if len(pfns) else []
-    for first, behind in zip(firsts, [*firsts[1:], len(pfns)], strict=True):
+    for first, behind in zip(firsts, [*firsts[1:], len(pfns)], strict=False):
         start = int(pfns[first])
         count = int(pfns[behind - 1]) - start + 1
         offsets = pfns[first:behind] - start

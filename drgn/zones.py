@@ -9,7 +9,6 @@ Cannot know: which of two cap formulas runs on a kernel of 6.8 or 6.9 (see
 :func:`highatomic_cap_pages`).
 """
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -23,8 +22,8 @@ from drgn.helpers.linux.mmzone import (
     min_wmark_pages,
 )
 from drgn.helpers.linux.percpu import per_cpu_ptr
-from kernel_text import printed_number, whole_lines
 from pageblocks import pageblock_order
+from proc_text import parse_zoneinfo
 from rows import column
 
 # A list of freed pages that trylock callers left behind; drained at the next locked operation.
@@ -271,72 +270,6 @@ def free_accounting(
         )
         for key, said in counters.items()
     ]
-
-
-@dataclass(frozen=True)
-class ZoneText:
-    """What /proc/zoneinfo says of one zone."""
-
-    node: int
-    zone: str
-    fields: dict[str, int]  # every "name value" outside the pagesets
-    pagesets: dict[int, dict[str, int]]  # by CPU; they have a "high" of their own
-
-
-def parse_zoneinfo(text: str) -> list[ZoneText]:
-    """
-    Read /proc/zoneinfo.
-
-    A text cut exactly between two zones cannot be told from one of fewer zones.
-
-    :raises ValueError: the text is not /proc/zoneinfo's, or not all of it.
-    """
-    file = "/proc/zoneinfo"
-    zones: dict[tuple[int, str], ZoneText] = {}
-    fields: dict[str, int] = {}
-    for line in whole_lines(text, file):
-        if match := re.fullmatch(r"Node (\d+), zone +(\S+)", line):
-            key = printed_number(match.group(1), file), match.group(2)
-            if key in zones:
-                raise ValueError(f"{file} is damaged: node {key[0]} zone {key[1]} is there twice")
-            zones[key] = zone = ZoneText(*key, {}, {})
-            fields = zone.fields
-        elif not zones:
-            break
-        elif match := re.fullmatch(r" +cpu: (\d+)", line):
-            fields = zone.pagesets.setdefault(printed_number(match.group(1), file), {})
-        elif match := re.fullmatch(r"( +)(?:pages )?(\w+):? +(\d+)", line):
-            # What is not indented as deep as a pageset's lines is the zone's again.
-            fields = zone.fields if len(match.group(1)) <= 2 else fields
-            name = match.group(2)
-            if name in fields:
-                raise ValueError(f"{file} is damaged: {name} is twice in zone {zone.zone}")
-            fields[name] = printed_number(match.group(3), file)
-    if not zones:
-        raise ValueError(f"not {file}: it does not begin with a line 'Node N, zone NAME'")
-    # Every zone with memory ends with the same line, whichever that is on this kernel.
-    ends = {[*zone.fields][-1] for zone in zones.values() if zone.fields.get("present")}
-    if len(ends) > 1:
-        raise ValueError(
-            f"{file} is cut short or damaged: its zones end with {' or '.join(sorted(ends))}"
-        )
-    for zone in zones.values():
-        missing = [name for name in ZONE_FIELDS if name not in zone.fields]
-        # Of a zone without memory (ZONE_DEVICE) the kernel prints no more than these.
-        if not missing and zone.fields["present"]:
-            missing = ["start_pfn"] if "start_pfn" not in zone.fields else []
-            missing += [
-                f"count of CPU {cpu}" for cpu, said in zone.pagesets.items() if "count" not in said
-            ]
-        if missing:
-            raise ValueError(
-                f"{file} is cut short or damaged: zone {zone.zone} of node {zone.node} has no "
-                f"{missing[0]}"
-            )
-    return list(zones.values())
-
-
-ZONE_FIELDS = ("free", "min", "low", "high", "spanned", "present", "managed")
 
 
 def read_zoneinfo(text: str) -> list[Zone]:

@@ -317,8 +317,8 @@ class Fold:
 
     def _moment(self, event: Folded, sample: Sample) -> None:
         text = plain_name(sample.rest.decode("utf-8", "backslashreplace").strip())
-        about = re.match(r"pid=(\d+)", text)
-        if victim := re.match(r"pid=(\d+) comm=(.*) total-vm=", text):
+        about = re.match(r"pid=([0-9]{1,10})(?![0-9])", text)
+        if victim := re.match(r"pid=([0-9]{1,10}) comm=(.*) total-vm=", text):
             self._victims[f":{victim[1]}"] = victim[2]
         if about and event.event == "oom:start_task_reaping":
             self._reaping.add(int(about[1]))

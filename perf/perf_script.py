@@ -46,22 +46,26 @@ _CHUNK = 1 << 19
 # Text without an empty line in it is a recording without call chains: cut at a line.
 _LONG = 4 << 20
 _MAX_COMM = 80  # perf names kworkers after /proc/PID/status, with their work
-_WHO = rb"(.{0,%d}?) +(-?\d+)/(-?\d+) +" % _MAX_COMM
+# No number is longer: a text may hold any, tables hold 63 bits, also of nanoseconds and of sums.
+_TIME, _PERIOD = rb"(?:[0-8]\d{9}|\d{1,9})\.\d{6,9}", rb"\d{1,13}"
+_WHO = rb"(.{0,%d}?) +(-?\d{1,10})/(-?\d{1,10}) +" % _MAX_COMM
 _HEADER = re.compile(
-    _WHO + rb"(?:\[(\d{3,})\] +)?(\d+\.\d{6,9}): +(?:(\d+) +)?(\S+?):(?=\s|\Z)[^\n\S]*([^\n]*)",
+    _WHO
+    + rb"(?:\[(\d{3,9})\] +)?(%b): +(?:(%b) +)?(\S+?):(?=\s|\Z)[^\n\S]*([^\n]*)" % (_TIME, _PERIOD),
     re.DOTALL,
 )
 # The same where a comm is one plain word: what stands before and behind the time, which is alike
 # in many samples.
-_TIME = re.compile(rb" (\d+\.\d{6,9}):")
-_BEFORE = re.compile(rb"(\S{1,15}) +(-?\d+)/(-?\d+) +(?:\[\d{3,}\] +)?")
-_BEHIND = re.compile(rb": +(?:(\d+) +)?(\S+): *([^\n]*)")
+_AT = re.compile(rb" (%b):" % _TIME)
+_BEFORE = re.compile(rb"(\S{1,15}) +(-?\d{1,10})/(-?\d{1,10}) +(?:\[\d{3,9}\] +)?")
+_BEHIND = re.compile(rb": +(?:(%b) +)?(\S+): *([^\n]*)" % _PERIOD)
+_PLAIN = re.compile(_BEFORE.pattern + _TIME + _BEHIND.pattern + rb"\n\t")
 _MAX_KNOWN = 10_000
 _RECORD = re.compile(
-    _WHO + rb"(?:\[\d{3,}\] +)?(?:\d+\.\d{6,9}: +)?PERF_RECORD_([A-Z_]+)([^\n]*)", re.DOTALL
+    _WHO + rb"(?:\[\d{3,9}\] +)?(?:%b: +)?PERF_RECORD_([A-Z_]+)([^\n]*)" % _TIME, re.DOTALL
 )
-_FORK = re.compile(rb"\((\d+):\d+\):\((\d+):\d+\)")
-_LOST = re.compile(rb" lost (\d+)")
+_FORK = re.compile(rb"\((\d{1,10}):\d+\):\((\d{1,10}):\d+\)")
+_LOST = re.compile(rb" lost (\d{1,15})(?!\d)")
 _FRAME = re.compile(rb" *([0-9a-f]+) (.*?)(?: \(([^\t]*)\))?\s*\Z", re.DOTALL)
 # What a sample without call chain has behind its address.
 _SINGLE = re.compile(rb"(?:.*\s{2,}|^\s*)([0-9a-f]+ \S.*)\Z", re.DOTALL)
@@ -135,12 +139,17 @@ def _thrown_away(text: bytes, reading: Reading) -> bytes:
 
 def _samples(text: bytes, reading: Reading) -> Generator[Sample, None, bytes]:
     """The samples of a piece of text; returns its end if that is no whole sample."""
-    time_of, new = _TIME.search, tuple.__new__
+    time_of, new = _AT.search, tuple.__new__
     before, behind = reading.before, reading.behind
     pending = b""  # the begin of a comm that has an empty line in it
     for block in text.split(b"\n\n"):
         if pending:
-            block = pending + b"\n\n" + block
+            joined = pending + b"\n\n" + block
+            if _PLAIN.match(block) and not _HEADER.match(joined) and not _RECORD.match(joined):
+                # No comm's begin, but text that fits nowhere; this sample is not part of it.
+                pending = _thrown_away(pending, reading)
+            else:
+                block = joined
         elif block.startswith(b"\n"):
             block = block.lstrip(b"\n")
         # The usual case: a header, and its frames to the end of the block.

@@ -7,7 +7,8 @@ each table is one CSV file. Written with the standard library alone, so that it 
 box; read by anything. ``sections.csv`` says how each section fared.
 
 Writing is atomic: tables go to a folder beside the target name, which is renamed when everything
-is on disk. A bundle is whole or absent.
+is on disk. A bundle is whole or absent. What a killed process leaves beside it is cleared up by the
+next one that writes the same name.
 
 Reading trusts nothing: a bundle may come from a stranger. A table's path must be a plain file
 name inside the folder, and names must be identifiers, since SQL is written with them.
@@ -19,6 +20,7 @@ import datetime
 import io
 import itertools
 import json
+import math
 import os
 import re
 import shutil
@@ -32,6 +34,7 @@ from typing import Any
 from rows import Column, column, columns, csv_line
 
 from reports import __version__
+from reports.leftovers import PREFIX, SUFFIX, claim, clear_up, exchange
 
 DESCRIPTION = "datapackage.json"
 ESCAPE = "backslashreplace"
@@ -108,9 +111,16 @@ class Writer:
             raise BundleError(f"{path}: exists and is not a bundle, so it is not replaced")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._folder = Path(
-                tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent)
-            )
+            clear_up(path)
+            lock = None
+            while lock is None:
+                self._folder = Path(
+                    tempfile.mkdtemp(
+                        prefix=PREFIX.format(path.name), suffix=SUFFIX, dir=path.parent
+                    )
+                )
+                lock = claim(self._folder)
+            self._lock = lock
             self._folder.chmod(0o755)
         except OSError as error:
             raise BundleError(f"{path}: cannot write there: {error.strerror}") from error
@@ -124,8 +134,11 @@ class Writer:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        # Gone already if it was finished.
+        # Gone already if it was finished; or what it replaced, which may have been a link to one.
+        if self._folder.is_symlink():
+            self._folder.unlink()
         shutil.rmtree(self._folder, ignore_errors=True)
+        os.close(self._lock)
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
@@ -250,18 +263,24 @@ class Writer:
             # On disk before the name appears: a machine that is about to die must not leave a
             # bundle whose files are empty.
             for entry in (*self._folder.iterdir(), self._folder):
-                descriptor = os.open(entry, os.O_RDONLY)
-                try:
-                    os.fsync(descriptor)
-                finally:
-                    os.close(descriptor)
-            if self.replace and self.path.exists():
+                _to_disk(entry)
+            if not (self.replace and self.path.exists()):
+                self._folder.rename(self.path)
+            elif not exchange(self._folder, self.path):
+                # Killed between these two, the old bundle is left under the other name.
                 old = self._folder.with_suffix(".old")
                 self.path.rename(old)
                 self._folder.rename(self.path)
                 shutil.rmtree(old, ignore_errors=True)
-            else:
-                self._folder.rename(self.path)
+            _to_disk(self.path.parent)
+
+
+def _to_disk(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 class Bundle:
@@ -301,7 +320,9 @@ class Bundle:
         except OSError as error:
             raise BundleError(f"{path}: cannot read {DESCRIPTION}: {error.strerror}") from error
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise BundleError(f"{path}: {DESCRIPTION} is damaged: {error!r}") from error
+            # Of a stranger's file: it may say anything, at any length.
+            why = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+            raise BundleError(f"{path}: {DESCRIPTION} is damaged: {why}") from error
         declared = {c.name: c for c in self.table("sections").columns}
         for c in columns(Section):
             here = declared.get(c.name)
@@ -533,7 +554,10 @@ def _value(column: Column, text: str) -> Any:
         return None if column.nullable else ""
     if not PATTERNS[column.type].fullmatch(text):
         raise ValueError(f"{column.name} holds {text[:40]!r}, which is no {column.type}")
-    return READERS[column.type](text)
+    value = READERS[column.type](text)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{column.name} holds {text[:40]!r}, which is beyond any number")
+    return value
 
 
 def _target(data: dict[str, Any]) -> dict[str, Cell]:

@@ -15,6 +15,8 @@ import recipe
 from rows import column
 from target import TargetError, open_target, where_symbols_are
 
+from reports.samples import WHAT_HELPS, Sampler, thp_order
+
 
 @dataclass(frozen=True)
 class Check:
@@ -50,7 +52,34 @@ def checks() -> list[Check]:
     release = os.uname().release
     rows = [_memory(), _symbols(release)]
     rows += [_text(path, gives) for path, gives in TEXT_SOURCES]
-    return rows + _recipes()
+    return [*rows, watched(), *_recipes()]
+
+
+def watched(root: str = "/") -> Check:
+    """
+    What `mmscope watch` can sample here, and what a sample costs.
+
+    :param root: the folder that has proc/ and sys/ in it.
+    """
+    sample = Sampler(root, thp_order(root, os.sysconf("SC_PAGE_SIZE"))).take()
+    gives = (
+        "rates, levels, pressure and free blocks of THP size over time; a sample takes "
+        f"{1000 * sample['cpu']:.1f} ms of CPU here"
+    )
+    unread = sample["unread"]
+    if not unread:
+        return _check("watch", gives, None, None)
+    change = [WHAT_HELPS[name] for name in unread if name in WHAT_HELPS]
+    if any("only root" in why for why in unread.values()):
+        change.append("run as root")
+    any_read = sample.keys() & {"vmstat", "psi", "meminfo", "zones"}
+    return Check(
+        "watch",
+        "in part" if any_read else "no",
+        gives,
+        "; ".join(why.partition(" (")[0] for why in unread.values()),
+        "; ".join(change) or "mount proc and sysfs",
+    )
 
 
 def _check(source: str, gives: str, reason: str | None, change: str | None) -> Check:

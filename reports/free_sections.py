@@ -19,10 +19,10 @@ from pageblocks import (
     Pageblocks,
     pageblock_runs,
     pageblocks,
-    parse_pagetypeinfo,
     read_pagetypeinfo_blocks,
 )
 from pcp_lists import PcpCheck, PcpPages, read_zoneinfo_pcp
+from proc_text import parse_pagetypeinfo
 from settings import Setting, read_settings, settings
 from vm_counters import VmCounter, read_vmstat, vm_counters
 from zones import FreeAccounting, Zone, read_zoneinfo, zones

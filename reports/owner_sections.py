@@ -3,6 +3,7 @@
 Sections about who owns memory: page_owner, the slab caches and their user tracks.
 """
 
+from kernel_text import printed_number
 from page_owner import (
     UNLISTED,
     PageOwnerAge,
@@ -164,7 +165,13 @@ def slab_owner_from_memory(memory: Memory) -> Found:
         raise ValueError(owners.scan.broken_off)
     if not tracked:
         raise Absent(NO_TRACKS)
-    depot = memory.depot
+    try:
+        depot = memory.depot
+    except LookupError as reason:
+        raise ValueError(
+            f"{len(tracked)} of {len(owners.scan.caches)} caches say that they keep tracks, but "
+            f"{reason}: their flags or the depot are damaged"
+        ) from None
     rows, checks = slab_owner_stacks(memory.prog, depot, owners)
     found = Found(unreadable_bytes=owners.gaps.bytes + depot.gaps.bytes)
     found.notes += _depot_notes(depot)
@@ -197,7 +204,9 @@ def slab_owner_from_files(files: Files) -> Found:
     found = Found()
     for cache in caches:
         try:
-            size = int(files.open(f"sys/kernel/slab/{cache}/object_size"))
+            size = printed_number(
+                files.open(f"sys/kernel/slab/{cache}/object_size").strip(), "object_size"
+            )
         except (OSError, ValueError):
             size = None
         try:

@@ -142,13 +142,16 @@ def add_commands(command: Command) -> None:
     sub = command(
         "watch",
         run_watch,
-        "take page_owner's counts again and again on this host",
-        "Read show_handles (or show_stacks before Linux 6.19) at an interval until --count or "
-        "Ctrl-C, then write a bundle. Samples lie in BUNDLE.samples until then.",
+        "sample this host's memory at an interval: rates, levels, events, who grew",
+        "Sample counters, free blocks of THP size, zones, memory pressure, levels, KSM and, where "
+        "the kernel has it, page_owner, until --count or Ctrl-C; then write a bundle. Samples lie "
+        "in BUNDLE.samples until then. Works without root, with less.",
     )
-    sub.add_argument("--interval", type=positive, default=10.0, metavar="S", help="default: 10")
     sub.add_argument(
-        "--count", type=int, metavar="N", help="samples to take (default: until Ctrl-C)"
+        "--interval", type=positive, default=10.0, metavar="S", help="between samples, default 10"
+    )
+    sub.add_argument(
+        "--count", type=_at_least_one, metavar="N", help="samples to take (default: until Ctrl-C)"
     )
     sub.add_argument(
         "--limit",
@@ -156,7 +159,21 @@ def add_commands(command: Command) -> None:
         default=64.0,
         metavar="MIB",
         help="of samples on disk, default 64; beyond it every other sample goes, and the interval "
-        "doubles",
+        "doubles. The bundle takes about as much again once it is written",
+    )
+    sub.add_argument(
+        "--openmetrics",
+        metavar="FILE",
+        help="also write each sample there, for node_exporter's textfile collector (FILE.prom in "
+        "its folder); removed at the end",
+    )
+    sub.add_argument(
+        "--recover",
+        action="store_true",
+        help="take no samples: make the bundle of those that a watch left when it was killed",
+    )
+    sub.add_argument(
+        "--proc-root", default="/", metavar="DIR", help="that has the host's proc/ and sys/ in it"
     )
     sub.add_argument("--debugfs", default=DEBUGFS, metavar="DIR", help=f"default: {DEBUGFS}")
     add_options(sub, OUTPUT, required=["--output"])
@@ -174,6 +191,15 @@ def positive(text: str) -> float:
     """A number above zero, for argparse."""
     value = float(text)
     if not 0 < value < 1e9:
+        from argparse import ArgumentTypeError
+
+        raise ArgumentTypeError(f"{text} is not above 0")
+    return value
+
+
+def _at_least_one(text: str) -> int:
+    """A count, for argparse."""
+    if (value := int(text)) < 1:
         from argparse import ArgumentTypeError
 
         raise ArgumentTypeError(f"{text} is not above 0")
@@ -318,7 +344,7 @@ def run_page_owner(args: argparse.Namespace) -> int:
         with Writer(args.output, replace=args.force) as writer:
             begin = time.monotonic()
             series = _read(args)
-            return finish(args, series, writer, begin, {})
+            return finish(args, series, writer, begin)
     series = _read(args)
     growth = list(growth_rows(series)) if len(series.snapshots) > 1 else []
     growth.sort(key=lambda row: -row[page_owner.GAINED])
@@ -350,13 +376,10 @@ def finish(
     series: Series,
     writer: Writer,
     begin: float,
-    target: dict[str, Cell],
-    notes: Sequence[str] = (),
 ) -> int:
     """Write the bundle, print what stands out, and say what is missing."""
+    import dataclasses
     import datetime
-
-    from reports.bundle import Section
 
     size = page_size(args)
     section, stacks, growth = page_owner.write_tables(
@@ -377,25 +400,21 @@ def finish(
         "total_pages": args.total_pages,
         "online_cpus": None,
         "source": ", ".join(dict.fromkeys(s.source for s in series.snapshots[:3])),
-    } | target
-    if args.total_pages is not None:
-        described["total_pages"] = args.total_pages
-    assumed = [] if args.page_size or target else [f"page size {size} assumed, as of this machine"]
-    message = "; ".join(filter(None, (section.message, *notes, *assumed)))
-    status = "partial" if notes else section.status
-    section = Section(
-        section.section, status, section.seconds, section.rows, section.unreadable_bytes, message
-    )
+    }
+    if not args.page_size:
+        assumed = f"page size {size} assumed, as of this machine"
+        message = "; ".join(filter(None, (section.message, assumed)))
+        section = dataclasses.replace(section, message=message)
     writer.finish(described, [section])
-    page_owner.print_top(stacks, growth, size, top=getattr(args, "top", page_owner.TOP))
-    print_findings(args.output)
+    page_owner.print_top(stacks, growth, size, top=args.top)
+    print_findings(args.output, (page_owner.SECTION,))
     if section.status != "ok":
         say(f"{section.section}: {section.status}: {section.message}")
     return DONE if section.status == "ok" else INCOMPLETE
 
 
-def print_findings(path: Path) -> None:
-    """What the bundle's tables mean; those findings that are about page_owner."""
+def print_findings(path: Path, sections: Sequence[str]) -> None:
+    """What the bundle's tables mean; those findings that are about these sections."""
     try:
         from reports.bundle import Bundle
         from reports.findings import evaluate, load_questions
@@ -403,7 +422,7 @@ def print_findings(path: Path) -> None:
     except ImportError as error:
         say(f"findings need {error.name}: run 'mmscope findings' where it is installed")
         return
-    questions = [q for q in load_questions() if q.section == page_owner.SECTION]
+    questions = [q for q in load_questions() if q.section in sections]
     print()
     print_verdict(evaluate(Bundle(path), questions), everything=False)
 

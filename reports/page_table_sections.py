@@ -31,7 +31,10 @@ def page_tables_from_memory(memory: Memory) -> Found:
             "what they hold is not counted"
         )
     if scan.spaces.broken_off:
-        found.notes.append("the list of processes is damaged: those behind the damage are missing")
+        found.notes.append(
+            "the list of processes breaks off (damaged, or left out of the dump): those behind "
+            "that are missing"
+        )
     for count, what in (
         (scan.damaged_vmas, "VMAs and nodes of their trees are damaged, and left out"),
         (scan.repeated_tables, "entries lead to a table that was met before, and not followed"),
@@ -69,7 +72,9 @@ def page_tables_from_files(files: Files) -> Found:
     found = Found()
     try:
         pids = sorted(
-            int(path.name) for path in (files.root / "proc").iterdir() if path.name.isdigit()
+            int(path.name)
+            for path in (files.root / "proc").iterdir()
+            if path.name.isascii() and path.name.isdigit()
         )
     except OSError:
         pids = []

@@ -5,6 +5,7 @@ What a section reads and what it finds: a kernel's memory or a tree of text file
 Sections that need the same pass over the memory share it: whoever asks first, pays.
 """
 
+import contextlib
 import errno
 import os
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from anon_vmas import (
     ReverseMaps,
     read_reverse_maps,
 )
-from drgn import Program, ProgramFlags
+from drgn import FaultError, Program, ProgramFlags
 from free_memory import FreeMemory, scan_free_memory
 from ksm import (
     Ksm,
@@ -152,7 +153,9 @@ class Memory:
 
     def _slabs(self) -> SlabOwners:
         if any(cache.store_user for cache in read_caches(self.prog)[0]):
-            return slab_owners(self.prog, self.depot, progress=self.progress)
+            # Or so a damaged cache says. Without its stacks, what is in the slabs is still known.
+            with contextlib.suppress(LookupError, FaultError):
+                return slab_owners(self.prog, self.depot, progress=self.progress)
         return SlabOwners(scan_slabs(self.prog, progress=self.progress))
 
 

@@ -305,7 +305,8 @@ def _text(
         try:
             counted.add(making.hear(json.loads(line[len(MADE_BY) :])))
         except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
-            raise UsageError(f"the line about the recording is damaged: {error}") from error
+            why = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+            raise UsageError(f"the line about the recording is damaged: {why}") from error
     return stream
 
 

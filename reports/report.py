@@ -47,6 +47,7 @@ from reports import (
     profiles,
     rmap_pictures,
     vmemmap_pictures,
+    watch_pictures,
 )
 from reports import counters as vm_counters
 from reports.bundle import IDENTIFIER, Bundle, BundleError, Section, Table
@@ -55,6 +56,7 @@ from reports.comparison import Comparison
 from reports.downloads import Download, Downloads
 from reports.findings import SEVERITIES, Finding, Verdict, severity_rank
 from reports.glossary import Glossary
+from reports.leftovers import PREFIX, SUFFIX, claim, clear_up
 from reports.watermarks import watermarks
 
 TEMPLATES = Path(__file__).resolve().parent.parent / "templates"
@@ -63,6 +65,8 @@ MAX_ROWS = 500
 MAX_CELLS = 1600
 # A stack is as long as ten other rows.
 MAX_STACK_ROWS = 80
+# A series is looked at in its chart, or taken from the bundle.
+MAX_SERIES_ROWS = 60
 # What pictures are drawn from is held in memory; a table beyond this is damage, or not for drawing.
 MAX_PICTURE_ROWS = 2_000_000
 SOURCES = {
@@ -102,6 +106,7 @@ TITLES = {
     "ksm": "KSM",
     "rmap_cost": "The cost of reverse map walks",
     "profiles": "Profiles",
+    "watch": "Over time",
 }
 NOUNS = {
     "critical": ("critical finding",),
@@ -346,17 +351,29 @@ PICTURES = (
         frozenset({"profile", "event", "unit", "samples", "file"}),
         profile_pictures.draw,
     ),
+    Picture(
+        "watch",
+        "watch_samples",
+        frozenset({"time", "at", "period_seconds", "unread"}),
+        watch_pictures.view,
+    ),
 )
 # Held whole, for the pictures.
 LOOKED_AT = {picture.table for picture in PICTURES} | {
     *("page_owner_snapshots", "ksm_pages", "vma_splits", "anon_vmas"),
     *("page_table_occupancy", "page_table_regions"),
+    *("psi_series", "thp_free_blocks_series", "zone_series", "watch_events", "watch_overhead"),
     *profiles.TABLES,
 }
 # Held in part, by what the others say: which values of which column are wanted.
 PARTS: dict[str, tuple[str, Callable[[Tables], set[Any]]]] = {
     "page_owner_series": ("handle", owner_pictures.series_wanted),
     "exit_costs": ("pid", page_table_pictures.costs_wanted),
+}
+# The same, which rows are wanted.
+FILTERED: dict[str, Callable[[Tables], Callable[[dict[str, Any]], bool]]] = {
+    "counter_rates": watch_pictures.rates_wanted,
+    "gauge_series": watch_pictures.levels_wanted,
 }
 # What an empty table says, if the section is whole; the others' say that they have no rows.
 AGREES = {
@@ -370,6 +387,8 @@ AGREES = {
     "profile_notes": "Nothing is missing.",
     "misplaced_blocks": "Every free block lies on the list of its pageblock's migratetype.",
     "device_pagemaps": "No device has memory with struct pages (pmem, DAX, device-private).",
+    "watch_events": "No period with an OOM kill or a failure; one sample has no period.",
+    "counter_rates": "No counter was read twice, or none moved.",
     "hugetlb_checks": "Every pool has the pages it counts, and page tables agree with their flags.",
 }
 
@@ -437,7 +456,21 @@ def write(html: str, path: Path) -> None:
 
     :raises OSError: it cannot be written; nothing is left behind.
     """
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent)
+    try:
+        _write(html, path)
+    except OSError as error:
+        # Of the name that it was to have.
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def _write(html: str, path: Path) -> None:
+    clear_up(path)
+    lock = None
+    while lock is None:
+        descriptor, name = tempfile.mkstemp(
+            prefix=PREFIX.format(path.name), suffix=SUFFIX, dir=path.parent
+        )
+        lock = claim(Path(name))
     try:
         with open(descriptor, "w", encoding="utf-8", newline="\n") as file:
             file.write(html)
@@ -452,6 +485,8 @@ def write(html: str, path: Path) -> None:
         with contextlib.suppress(OSError):
             os.unlink(name)
         raise
+    finally:
+        os.close(lock)
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)
@@ -619,6 +654,10 @@ def _parts(bundle: Bundle, known: Tables) -> Tables:
             column, wanted = PARTS[name]
             rows = bundle.rows(name, where=(column, wanted(known)))
             found[name] = list(itertools.islice(rows, MAX_PICTURE_ROWS))
+    for name in FILTERED.keys() & bundle.tables.keys():
+        with contextlib.suppress(BundleError, LookupError, TypeError):
+            chosen = filter(FILTERED[name](known), bundle.rows(name))
+            found[name] = list(itertools.islice(chosen, MAX_PICTURE_ROWS))
     return found
 
 
@@ -661,6 +700,8 @@ def _table(bundle: Bundle, table: Table, page_size: int | None, known: Tables) -
     rows: list[list[Cell]] = []
     total, error = 0, ""
     most = MAX_STACK_ROWS if any(c.name == "stack" for c in table.columns) else MAX_ROWS
+    if any(c.name == "time" and c.key for c in table.columns):
+        most = MAX_SERIES_ROWS
     most = min(most, max(MAX_CELLS // len(table.columns), 1))
     try:
         # The first rows first: of a damaged table, what stands before the damage is shown.

@@ -1,150 +1,247 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-``mmscope watch``: page_owner's counts, again and again, on this host.
+``mmscope watch``: what a running host's memory does, as a time series.
 
-A sample is a copy of ``show_handles`` (``show_stacks`` before Linux 6.19); the handles' stacks are
-copied when one is met that is not known. What is sampled is on disk at once, so that whatever ends
-this process, ``mmscope page-owner`` makes a bundle of it.
+Samples go to a log beside the bundle as they are taken, and with them copies of page_owner's counts
+(``show_handles``, ``show_stacks`` before Linux 6.19) where the kernel has them; the handles' stacks
+are copied when one is met that is not known. Whatever ends this process, what was sampled is there,
+and ``--recover`` makes a bundle of it.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import signal
 import sys
 import time
 from pathlib import Path
-from types import FrameType
 
 from page_owner_counts import Counts, read_show_stacks_handles
-from page_owner_series import read_series, time_in_name
+from proc_text import parse_zoneinfo
 from text_source import Source, TextError
 
 from reports.bundle import Writer
-from reports.page_owner_command import STACKS_FOLDER, UsageError, finish, say
-from reports.this_host import this_host
+from reports.openmetrics import expose
+from reports.page_owner_command import STACKS_FOLDER, UsageError, say
+from reports.sample_log import NAME, SampleLog, lock
+from reports.samples import Sampler, thp_order
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from reports.bundle import Cell
+
+# Read less often than the rest.
+KEPT = ("thp_free", "reserve")
+# A copy of page_owner's counts that is a larger part of the limit leaves no room for a series.
+COPY_SHARE = 1 / 8
 
 
 def run(args: argparse.Namespace) -> int:
-    """Take samples until told to stop, then make a bundle of them."""
+    """Take samples until told to stop, then make a bundle of them; or of those that are left."""
     args.output, args.debugfs = Path(args.output), Path(args.debugfs)
-    with Writer(args.output, replace=args.force) as writer:
-        folder = args.output.with_name(args.output.name + ".samples")
-        counts, resolver = _sources(args.debugfs)
+    with Writer(args.output, replace=args.force):
+        pass  # what is in the way is refused before the work
+    folder = args.output.with_name(args.output.name + ".samples")
+    if not args.recover:
+        _watch(args, folder)
+    elif not (folder / NAME).is_file():
+        raise UsageError(f"{folder}: no samples of an earlier watch")
+    with (folder / NAME).open("rb") as log:
+        lock(log.fileno(), folder)
+        from reports.watch_bundle import finish
+
         try:
-            folder.mkdir()
-        except FileExistsError:
-            raise UsageError(
-                f"{folder}: samples of an earlier watch; finish it with "
-                f"'{finish_command(folder, args.output, handles=resolver is not None)}', "
-                "or remove the folder"
-            ) from None
-        begin = time.monotonic()
-        stopped = _sample(args, folder, counts, resolver)
-        samples = sorted(map(str, folder.glob(f"{counts.name}.*")), key=time_of)
-        if not samples:
-            folder.rmdir()
-            raise TextError(f"{counts}: nothing was sampled")
-        resolvers = [str(folder / resolver.name)] if resolver is not None else []
-        code = finish(args, read_series(samples, resolvers), writer, begin, this_host(), stopped)
+            code = finish(args, folder)
+        except BaseException:
+            say(f"{folder} is still there; '{recover_command(args.output)}' tries again")
+            raise
     for path in folder.iterdir():
         path.unlink()
     folder.rmdir()
     return code
 
 
-def time_of(path: str) -> float:
-    """The time in a sample's name."""
-    return time_in_name(os.path.basename(path)) or 0.0
-
-
-def finish_command(folder: Path, bundle: Path, *, handles: bool) -> str:
+def recover_command(bundle: Path) -> str:
     """What makes a bundle of samples that are left."""
     from shlex import quote
 
-    place = quote(str(folder))
-    files = f"{place}/show_stacks.*"
-    if handles:
-        files = f"--stacks {place}/show_stacks_handles {place}/show_handles.*"
-    return f"mmscope page-owner {files} -o {quote(str(bundle))}"
+    return f"mmscope watch --recover -o {quote(str(bundle))}"
 
 
-def _sources(debugfs: Path) -> tuple[Path, Path | None]:
-    """(what to sample, what resolves its handles)."""
-    folder = debugfs / STACKS_FOLDER
-    if (folder / "show_handles").exists():
-        return folder / "show_handles", folder / "show_stacks_handles"
-    if (folder / "show_stacks").exists():
-        return folder / "show_stacks", None
-    why = "is debugfs mounted, and this root?"
-    if debugfs.is_dir() and os.access(debugfs, os.R_OK | os.X_OK):
-        why = (
+def _watch(args: argparse.Namespace, folder: Path) -> None:
+    """
+    Take samples into a folder until told to stop.
+
+    :raises TextError: there is nothing to sample here.
+    :raises UsageError: the folder is there.
+    """
+    page_size = args.page_size or os.sysconf("SC_PAGE_SIZE")
+    order = thp_order(args.proc_root, page_size)
+    first = Sampler(args.proc_root, order).take()
+    owners = Owners(args.debugfs, folder, args.limit * 2**20)
+    if owners.absent and not first.keys() & {"vmstat", "psi", "meminfo", "zones"}:
+        raise TextError("; ".join(first["unread"].values()))
+    if args.openmetrics:
+        # That it cannot be written is to be known now.
+        first |= {"number": 0, "cpu_total": 0.0}
+        expose(Path(args.openmetrics), first, page_size)
+    try:
+        folder.mkdir()
+    except FileExistsError:
+        raise UsageError(
+            f"{folder}: samples of an earlier watch; finish it with "
+            f"'{recover_command(args.output)}', or remove the folder"
+        ) from None
+    header = {
+        "interval": args.interval,
+        "target": _target(args.proc_root, page_size, args.total_pages),
+        "thp_order": order,
+        "page_owner": owners.absent,
+    }
+    log = SampleLog(folder, header, args.limit * 2**20)
+    try:
+        _sample(args, Sampler(args.proc_root, order), owners, log)
+    finally:
+        log.close()
+        if args.openmetrics:
+            # Numbers of a watch that is over would be taken for those of now.
+            Path(args.openmetrics).unlink(missing_ok=True)
+
+
+def _sample(args: argparse.Namespace, sampler: Sampler, owners: Owners, log: SampleLog) -> None:
+    signals = {
+        number
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        # What nohup and a shell's background jobs ignore is to be ignored.
+        if signal.getsignal(number) != signal.SIG_IGN
+    }
+    # Blocked, and waited for: no half a sample, and no waking up only to look.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    say(f"samples in {log.path.parent}; should this be killed: {recover_command(args.output)}")
+    interval, number, failed = args.interval, 0, False
+    shown: dict[str, Any] = {}
+    start = due = time.monotonic()
+    wall, cpu = time.time(), time.process_time()
+    try:
+        while True:
+            row = sampler.take(late=max(time.monotonic() - due, 0.0))
+            number += 1
+            # A name that keeps the order also when the host's clock is set back.
+            copy = None
+            try:
+                copy = owners.copy(wall + row["mono"] - start)
+            except OSError as error:
+                row["unread"]["page_owner"] = f"{error.filename}: {error.strerror}"
+            row |= {"number": number, "cpu_total": round(time.process_time() - cpu, 6)}
+            log.add(row, copy)
+            if args.openmetrics:
+                # What is not read each time is as it was when it last was.
+                shown = {name: shown[name] for name in KEPT if name in shown} | row
+                try:
+                    expose(Path(args.openmetrics), shown, os.sysconf("SC_PAGE_SIZE"))
+                    failed = False
+                except OSError as error:
+                    if not failed:
+                        say(f"{args.openmetrics}: {error.strerror}; sampling goes on without")
+                    failed = True
+            if log.full:
+                interval *= 2
+                if not log.thin(interval):
+                    log.say({"ended": number})
+                    say(f"ended: --limit {args.limit:g} MiB holds no more than {number} samples")
+                    return
+            if number == args.count:
+                return
+            if sys.stderr.isatty():
+                words = f"{number:,} samples, every {interval:g} s; Ctrl-C ends"
+                print(f"\r{words}\x1b[K", end="\r", file=sys.stderr)
+            # What was missed is not made up for in a rush.
+            due = max(due + interval, time.monotonic())
+            if _told_to_stop(signals, due):
+                return
+    finally:
+        if sys.stderr.isatty():
+            print("\r\x1b[K", end="", file=sys.stderr)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _told_to_stop(signals: set[signal.Signals], due: float) -> bool:
+    """Wait until it is time, or a signal comes."""
+    while True:
+        left = due - time.monotonic()
+        if signal.sigtimedwait(signals, max(left, 0)) is not None:
+            # A terminal and sudo may each pass the same Ctrl-C on.
+            signal.sigtimedwait(signals, 0.1)
+            return True
+        if left <= 0:
+            return False
+
+
+class Owners:
+    """
+    Copies of page_owner's counts.
+
+    :param debugfs: where it is mounted.
+    :param folder: to copy to.
+    :param limit: bytes that all copies may take.
+    :ivar absent: why there are none.
+    """
+
+    def __init__(self, debugfs: Path, folder: Path, limit: float) -> None:
+        self.folder = folder
+        self.absent: str | None = None
+        self._resolver: Path | None = None
+        self._handles = Counts("show_handles")
+        self._known: set[int] = set()
+        source = debugfs / STACKS_FOLDER
+        if (source / "show_handles").exists():
+            self._counts, self._resolver = source / "show_handles", source / "show_stacks_handles"
+        elif (source / "show_stacks").exists():
+            self._counts = source / "show_stacks"
+        else:
+            self.absent = f"{source}: no show_handles and no show_stacks: {_why_not(debugfs)}"
+            return
+        size = len(self._counts.read_bytes())
+        if size > limit * COPY_SHARE:
+            self.absent = (
+                f"{self._counts} is {size / 2**20:.3g} MiB: more than an eighth of --limit, which "
+                "leaves no room for a series; raise it"
+            )
+
+    def copy(self, now: float) -> Path | None:
+        """Copy the counts, and the stacks if there is a handle that is not known."""
+        if self.absent:
+            return None
+        path = self.folder / f"{self._counts.name}.{now:.6f}"
+        _copy(self._counts, path)
+        if self._resolver is not None:
+            # The list of stacks only grows: read again when it lacks one, not before.
+            with Source(str(path)) as source:
+                self._handles.read(source)
+            if self._handles.changed & self._handles.pages.keys() - self._known:
+                stacks = self.folder / self._resolver.name
+                _copy(self._resolver, stacks)
+                with Source(str(stacks)) as source:
+                    found = read_show_stacks_handles(source)[0]
+                self._known = {*found, *self._handles.pages}
+        return path
+
+
+def _why_not(debugfs: Path) -> str:
+    if debugfs.is_dir() and os.access(debugfs, os.R_OK | os.X_OK) and any(debugfs.iterdir()):
+        return (
             "boot with page_owner=on a kernel with CONFIG_PAGE_OWNER, 6.9 or later; before that, "
             "copy page_owner at an interval and give the copies to 'mmscope page-owner'"
         )
-    raise TextError(f"{folder}: no show_handles and no show_stacks: {why}")
+    return "is debugfs mounted, and this root?"
 
 
-def _sample(
-    args: argparse.Namespace, folder: Path, counts: Path, resolver: Path | None
-) -> list[str]:
-    """Take samples; returns what the bundle should say about them."""
-    stop = False
-
-    def end(signum: int, frame: FrameType | None) -> None:
-        nonlocal stop
-        stop = True
-        signal.signal(signum, signal.default_int_handler)  # twice is meant
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, end)
-    interval, remarks = args.interval, []
-    handles = Counts("show_handles")
-    known: set[int] = set()
-    sizes: dict[Path, int] = {}
-    due = time.monotonic()
-    taken = 0
-    later = finish_command(folder, args.output, handles=resolver is not None)
-    say(f"samples in {folder}; should this be killed: {later}")
-    while not stop and (args.count is None or taken < args.count):
-        path = folder / f"{counts.name}.{time.time():.6f}"
-        sizes[path] = _copy(counts, path)
-        taken += 1
-        if resolver is not None:
-            # The list of stacks only grows: read again when it lacks one, not before.
-            with Source(str(path)) as source:
-                handles.read(source)
-            if handles.changed & handles.pages.keys() - known:
-                _copy(resolver, folder / resolver.name)
-                with Source(str(folder / resolver.name)) as source:
-                    known = {*read_show_stacks_handles(source)[0], *handles.pages}
-        if sum(sizes.values()) > args.limit * 2**20 and len(sizes) > 2:
-            for old in list(sizes)[1::2][:-1] or list(sizes)[1:2]:
-                old.unlink()
-                del sizes[old]
-            interval *= 2
-            remarks = [
-                f"samples thinned to stay in {args.limit:g} MiB; the interval is {interval:g} s"
-            ]
-        if sys.stderr.isatty():
-            print(
-                f"\r{taken} samples, every {interval:g} s; Ctrl-C ends\x1b[K",
-                end="\r",
-                file=sys.stderr,
-            )
-        due += interval
-        while not stop and (args.count is None or taken < args.count):
-            left = due - time.monotonic()
-            if left <= 0:
-                due = max(due, time.monotonic() - interval)
-                break
-            time.sleep(min(left, 0.1))
-    return remarks
-
-
-def _copy(source: Path, path: Path) -> int:
-    """Copy a file that is made as it is read, so that it is whole or absent; returns its size."""
+def _copy(source: Path, path: Path) -> None:
+    """Copy a file that is made as it is read, so that it is whole or absent."""
     data = source.read_bytes()
     partial = path.with_name(f".{path.name}.partial")
     with partial.open("wb") as file:
@@ -152,4 +249,24 @@ def _copy(source: Path, path: Path) -> int:
         file.flush()
         os.fsync(file.fileno())
     partial.rename(path)
-    return len(data)
+
+
+def _target(root: str, page_size: int, total_pages: int | None) -> dict[str, Cell]:
+    """This machine, for the bundle."""
+    kernel = os.uname()
+    if total_pages is None:
+        with contextlib.suppress(OSError, ValueError), open(f"{root}/proc/zoneinfo") as file:
+            zones = parse_zoneinfo(file.read())
+            total_pages = sum(zone.fields["present"] for zone in zones) or None
+    return {
+        "kind": "live",
+        "release": kernel.release,
+        "architecture": kernel.machine,
+        "page_size": page_size,
+        "hostname": kernel.nodename,
+        "captured_at": None,
+        "uptime_seconds": None,
+        "total_pages": total_pages,
+        "online_cpus": os.cpu_count(),
+        "source": "watch",
+    }

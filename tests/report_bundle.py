@@ -17,6 +17,7 @@ import reports  # noqa: F401  (puts drgn/ on the path)
 
 # isort: split
 import rmap_rows
+import watch_made
 from device_pagemaps import DevicePagemap
 from exit_cost import ExitCost, exit_costs
 from free_lists import FreeBlocks, FreeListCheck, MisplacedBlocks
@@ -356,7 +357,7 @@ def profile_rows() -> dict[str, Table]:
 
 
 def tables() -> dict[str, Table]:
-    """Every table that the first sections of a reading have, page_owner's series and profiles."""
+    """Tables of the first sections of a reading, page_owner's series, profiles and a watch."""
     blocks, runs = free_lists(), pageblock_runs()
     zones = zone_rows(blocks)
     accounting = [
@@ -470,6 +471,7 @@ def struct_page_tables() -> dict[str, Table]:
         "memmap_what_if": (title, WhatIf, what_if(16 << 30, 12, 64, mib), "memory_metadata"),
         **rmap_rows.tables(),
         **profile_rows(),
+        **watch_made.tables(),
     }
 
 

@@ -495,6 +495,7 @@ UNREADABLE: dict[str, tuple[Damage, str]] = {
     "digits of another script": (text(HEADER + "x,٣,,,\n", "plain.csv"), "value holds '٣'"),
     "a blank around a number": (text(HEADER + "x, 1,,,\n", "plain.csv"), "value holds ' 1'"),
     "not a number": (text(HEADER + "x,1,nan,,\n", "plain.csv"), "share holds 'nan'"),
+    "a number beyond all": (text(HEADER + "x,1,1e999,,\n", "plain.csv"), "share holds '1e999'"),
     "an endless number": (text(HEADER + f"x,{'9' * 5000},,,\n", "plain.csv"), "value holds '9"),
     "unknown where it cannot be": (text(HEADER + "x,,,,\n", "plain.csv"), "value holds ''"),
     "another boolean": (text(HEADER + "x,1,,,True\n", "plain.csv"), "sure holds 'True'"),

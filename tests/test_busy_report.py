@@ -31,7 +31,7 @@ from test_report_browser import (  # noqa: F401  (two are fixtures)
 
 from reports.bundle import Bundle
 from reports.downloads import MAX_REPORT_BYTES, Download, Downloads
-from reports.report import MAX_CELLS, MAX_ROWS, MAX_STACK_ROWS, render
+from reports.report import MAX_CELLS, MAX_ROWS, MAX_SERIES_ROWS, MAX_STACK_ROWS, render
 
 MAX_PEAK_BYTES = 1 << 30
 FORMULA = ("=cmd|' /C calc'!A0", "+1", "-bash", "@sum(1)", "\tx")
@@ -91,6 +91,8 @@ class TestBusyMachine:
             if not total or name == "sections":
                 continue
             most = MAX_STACK_ROWS if any(c.name == "stack" for c in table.columns) else MAX_ROWS
+            if any(c.name == "time" and c.key for c in table.columns):
+                most = MAX_SERIES_ROWS
             shown = min(most, MAX_CELLS // len(table.columns), total)
             box = by_id(tree, f"table-{name}")
             assert len(cells(elements(box, "table")[0])) == shown

@@ -2,6 +2,7 @@
 """doctor says of each source whether it can be read, and if not, what would change that."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,8 @@ from test_command import POWERLESS, ROOT
 
 from reports import doctor
 from reports.doctor import Check, checks
+
+DATA = Path(__file__).parent / "data" / "7.2"
 
 
 def by_source(monkeypatch: pytest.MonkeyPatch, *sources: tuple[str, str]) -> dict[str, Check]:
@@ -124,3 +127,20 @@ def test_memory(
     check = doctor._memory()
     assert (check.source, check.usable) == (KCORE, usable)
     assert (check.reason is None) if reason is None else (reason in str(check.reason))
+
+
+def test_what_watch_can_sample(tmp_path: Path) -> None:
+    shutil.copytree(DATA, tmp_path / "host")
+    check = doctor.watched(str(tmp_path / "host"))
+    assert check.usable == "in part" and "ms of CPU here" in check.gives
+    assert "proc/pressure/memory: No such file" in str(check.reason)
+    assert check.change == ("CONFIG_PSI; boot with psi=1 where it is off by default; CONFIG_KSM")
+
+
+def test_watch_where_there_is_nothing(tmp_path: Path) -> None:
+    assert doctor.watched(str(tmp_path)).usable == "no"
+
+
+def test_watch_on_this_machine() -> None:
+    (check,) = [row for row in checks() if row.source == "watch"]
+    assert check.usable in ("yes", "in part")

@@ -178,3 +178,17 @@ def test_read_whole_gives_all_or_raises() -> None:
     assert len(read_whole(prog, BASE, 64, np.dtype("V64"))) == 64
     with pytest.raises(FaultError):
         read_whole(prog, BASE, 65, np.dtype("V64"))
+
+
+def test_an_array_across_the_end_of_all_addresses_ends_there() -> None:
+    """As a damaged pointer has it."""
+    prog = program()
+    end = 1 << 64
+    dtype = np.dtype("<u8")
+    prog.add_memory_segment(end - 2 * PAGE, PAGE, lambda a, n, o, p: bytes(n))
+    gaps = Gaps()
+    found = [array for _, array in read_array(prog, end - 2 * PAGE, 1 << 20, dtype, gaps)]
+    assert sum(map(len, found)) * 8 == PAGE
+    assert gaps.bytes == (8 << 20) - PAGE
+    gaps = Gaps()
+    assert list(read_array(prog, end + 64, 2, dtype, gaps)) == [] and gaps.bytes == 16

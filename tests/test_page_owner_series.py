@@ -5,10 +5,8 @@ page_owner over time: joining snapshots, growth, owner frames; the commands and 
 
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -504,126 +502,6 @@ def test_selecting_for_a_bundle(text: Path, tmp_path: Path) -> None:
     assert result.returncode == 0
     (row,) = Bundle(tmp_path / "b").rows("page_owner_tasks")
     assert (row["pid"], row["comm"], row["pages"]) == (2, "b c", 8)
-
-
-# watch
-
-
-def debugfs(tmp_path: Path, handles: bool = True) -> Path:
-    folder = tmp_path / "debug" / "page_owner_stacks"
-    folder.mkdir(parents=True)
-    snapshot = next(series(STACKS, 1))
-    (folder / "show_stacks").write_text(show_stacks(snapshot))
-    if handles:
-        (folder / "show_handles").write_text(show_handles(snapshot))
-        (folder / "show_stacks_handles").write_text(show_stacks_handles(STACKS))
-    return tmp_path / "debug"
-
-
-@pytest.mark.parametrize("handles", [True, False])
-def test_watch(tmp_path: Path, handles: bool) -> None:
-    root = debugfs(tmp_path, handles)
-    result = run("watch", "--debugfs", root, "--interval", 0.01, "--count", 4, "-o", tmp_path / "b")
-    assert result.returncode == 0, result.stderr
-    bundle = Bundle(tmp_path / "b")
-    assert len(list(bundle.rows("page_owner_snapshots"))) == 4
-    assert len(list(bundle.rows("page_owner_stacks"))) == 60
-    assert all(row["stack"] for row in bundle.rows("page_owner_stacks"))
-    assert bundle.target["kind"] == "live" and bundle.target["total_pages"]
-    assert sorted(os.listdir(tmp_path)) == ["b", "debug"]
-
-
-def test_watch_resolves_what_appears(tmp_path: Path) -> None:
-    root = debugfs(tmp_path)
-    folder = root / "page_owner_stacks"
-    (folder / "show_stacks_handles").write_text(show_stacks_handles(STACKS[:5]))
-    (folder / "show_handles").write_text(show_handles(next(series(STACKS, 1))[:5]))
-    process = start(tmp_path, root)
-    wait_for(lambda: len(samples(tmp_path)) >= 2)
-    # At once, as the kernel's files are: no sample of half a file.
-    for name, text in (
-        ("show_stacks_handles", show_stacks_handles(STACKS)),
-        ("show_handles", show_handles(next(series(STACKS, 1)))),
-    ):
-        (folder / "new").write_text(text)
-        (folder / "new").rename(folder / name)
-    seen = len(samples(tmp_path))
-    wait_for(lambda: len(samples(tmp_path)) >= seen + 3)
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == 0
-    assert all(row["stack"] for row in Bundle(tmp_path / "b").rows("page_owner_stacks"))
-    assert len(list(Bundle(tmp_path / "b").rows("page_owner_stacks"))) == 60
-
-
-def start(tmp_path: Path, root: Path, *words: str) -> subprocess.Popen[bytes]:
-    command = [*RUN, "watch", "--debugfs", str(root), "--interval", "0.02", "-o",
-               str(tmp_path / "b"), *words]  # fmt: skip
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-
-
-def samples(tmp_path: Path) -> list[Path]:
-    return list((tmp_path / "b.samples").glob("show_handles.*"))
-
-
-def wait_for(condition: Any) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
-def test_watch_interrupted_keeps_what_was_sampled(tmp_path: Path) -> None:
-    process = start(tmp_path, debugfs(tmp_path))
-    wait_for(lambda: len(samples(tmp_path)) >= 3)
-    assert not (tmp_path / "b").exists()
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 0, errors
-    assert len(list(Bundle(tmp_path / "b").rows("page_owner_snapshots"))) >= 3
-    assert not (tmp_path / "b.samples").exists()
-
-
-def test_watch_killed_can_be_finished(tmp_path: Path) -> None:
-    process = start(tmp_path, debugfs(tmp_path))
-    wait_for(lambda: len(samples(tmp_path)) >= 3)
-    process.kill()
-    _, errors = process.communicate(timeout=60)
-    assert not (tmp_path / "b").exists()
-    (line,) = [line for line in errors.decode().splitlines() if "should this be killed: " in line]
-    finishing = line.partition("should this be killed: mmscope ")[2]
-    again = run("watch", "--debugfs", tmp_path / "debug", "-o", tmp_path / "b")
-    assert again.returncode == 2 and f"finish it with 'mmscope {finishing}'" in again.stderr
-    result = subprocess.run(
-        f"{' '.join(RUN)} {finishing}", shell=True, cwd=ROOT, capture_output=True, text=True
-    )
-    assert result.returncode == 0, result.stderr
-    bundle = Bundle(tmp_path / "b")
-    assert len(list(bundle.rows("page_owner_snapshots"))) == len(samples(tmp_path)) >= 3
-    assert all(row["stack"] for row in bundle.rows("page_owner_stacks"))
-
-
-def test_watch_stays_in_its_limit(tmp_path: Path) -> None:
-    root = debugfs(tmp_path)
-    size = (root / "page_owner_stacks" / "show_handles").stat().st_size
-    limit = 5 * size / 2**20
-    result = run("watch", "--debugfs", root, "--interval", 0.01, "--count", 12, "--limit", limit,
-                 "-o", tmp_path / "b")  # fmt: skip
-    assert result.returncode == 1
-    assert "samples thinned to stay in" in result.stderr
-    rows = list(Bundle(tmp_path / "b").rows("page_owner_snapshots"))
-    assert 2 <= len(rows) <= 6
-
-
-@pytest.mark.parametrize(
-    "exists, words",
-    [(False, "is debugfs mounted, and this root?"), (True, "boot with page_owner=on")],
-)
-def test_watch_without_page_owner(tmp_path: Path, exists: bool, words: str) -> None:
-    if exists:
-        (tmp_path / "debug").mkdir()
-    result = run("watch", "--debugfs", tmp_path / "debug", "-o", tmp_path / "b")
-    assert result.returncode == 3 and words in result.stderr
-    assert not list(tmp_path.glob("b*"))
 
 
 # Findings

@@ -55,7 +55,7 @@ def test_a_kernel_without_memory_isolation_has_no_isolate() -> None:
 
 def types_of(*types: int, order: int = 2) -> PageblockTypes:
     array = np.array(types, np.int8)
-    return PageblockTypes(order, NAMES, array, array >= 0)
+    return PageblockTypes(order, NAMES, array, array >= 0, order)
 
 
 def test_a_pfn_beyond_the_last_section_has_no_type() -> None:

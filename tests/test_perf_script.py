@@ -51,6 +51,17 @@ def test_a_sample_is_a_header_and_its_frames() -> None:
     assert reading.samples == 1 and not reading.unread_bytes
 
 
+def test_text_that_fits_nowhere_takes_no_sample_with_it() -> None:
+    """As of a file that was cut at its beginning."""
+    cut = b"0 cpu-clock: \n" + STACK + b"\n"
+    samples, reading = read(cut + header() + STACK + b"\n" + header() + STACK)
+    assert [s.comm for s in samples] == [b"cat"] * 2
+    assert reading.unread_bytes == len(cut) - 2
+    # The begin of a comm is none such.
+    (sample,), reading = read(b"a\n\n" + header(b"b") + STACK)
+    assert sample.comm == b"a\n\nb" and not reading.unread_bytes
+
+
 def test_samples_without_call_chain_have_a_line_each_and_no_empty_line() -> None:
     line = header(
         b"     perf", event="minor-faults", rest=b" 7f00 [unknown] (//anon)     55b8 main (/x)"

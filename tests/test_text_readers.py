@@ -19,8 +19,9 @@ import pytest
 from free_lists import FreeBlocks, read_buddyinfo, read_pagetypeinfo
 from hypothesis import given
 from hypothesis import strategies as st
-from pageblocks import Pageblocks, parse_pagetypeinfo, read_pagetypeinfo_blocks
+from pageblocks import Pageblocks, read_pagetypeinfo_blocks
 from pcp_lists import PcpPages, read_zoneinfo_pcp
+from proc_text import parse_pagetypeinfo
 from settings import Setting, read_settings
 from vm_counters import counter, read_vmstat
 from zones import Zone, read_zoneinfo

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+A QEMU guest read from outside, over QMP: as it runs, and stopped; a dump of the same stopped guest
+has the same tables, cell by cell.
+"""
+
+import asyncio
+import contextlib
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import kernels
+import machine
+import pytest
+from archive import LabError
+from capture import one_at_a_time
+from conftest import KERNELS
+from kernels import Kernel
+from qemu.qmp import QMPClient
+from test_dump_formats import contents
+
+from reports.bundle import Bundle
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def mmscope(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "reports.start", *map(str, words)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+async def _tell(address: Path, command: str, arguments: dict[str, object]) -> None:
+    client = QMPClient("test")
+    await client.connect(str(address))
+    await client.execute(command, arguments)
+    await client.disconnect()
+
+
+class Guest:
+    """A guest at work, with one QMP socket for us and one for mmscope."""
+
+    def __init__(self, folder: Path, kernel: Kernel) -> None:
+        self.kernel, self.ours, self.theirs = kernel, folder / "ours", folder / "theirs"
+        self.console = folder / "console.log"
+        initramfs = machine.build_initramfs(folder, machine.build_init(folder), kernel.modules)
+        line = [machine.COMMAND_LINE, kernel.options, "lab.workload=fragment"]
+        self.process = subprocess.Popen(
+            [
+                *("qemu-system-x86_64", *machine.MACHINE),
+                *("-serial", f"file:{self.console}"),
+                *("-qmp", f"unix:{self.ours},server,nowait"),
+                *("-qmp", f"unix:{self.theirs},server,nowait"),
+                *("-kernel", str(kernel.vmlinuz), "-initrd", str(initramfs)),
+                *("-append", " ".join(line)),
+            ],
+            stdin=subprocess.DEVNULL,
+        )
+
+    def tell(self, command: str, **arguments: object) -> None:
+        """A QMP command."""
+        asyncio.run(_tell(self.ours, command, arguments))
+
+    def wait_for(self, words: str) -> None:
+        """Until the console says so."""
+        end = time.monotonic() + 10 * machine.BOOT_SECONDS
+        while not self.console.exists() or words not in self.console.read_text(errors="replace"):
+            if self.process.poll() is not None or time.monotonic() > end:
+                raise LabError(f"the guest never said '{words}'")
+            time.sleep(0.1)
+
+
+@pytest.fixture(scope="module", params=KERNELS)
+def guest(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    say: Callable[[str], None],
+) -> Iterator[Guest]:
+    kernel = kernels.get(request.param, say)
+    folder = tmp_path_factory.mktemp("guest")
+    with one_at_a_time():
+        say(f"booting {kernel.release}, to be read over QMP")
+        guest = Guest(folder, kernel)
+        try:
+            guest.wait_for("workload fragment")
+            yield guest
+        finally:
+            guest.process.kill()
+            guest.process.wait()
+            for path in folder.iterdir():
+                with contextlib.suppress(OSError):
+                    path.unlink()  # gigabytes
+
+
+def test_a_running_guest_is_read(guest: Guest, tmp_path: Path) -> None:
+    bundle = tmp_path / "running"
+    done = mmscope(
+        "collect", "--qemu", guest.theirs, "--symbols", guest.kernel.vmlinux, "-o", bundle
+    )
+    assert done.returncode in (0, 1), done.stderr
+    assert "Traceback" not in done.stderr
+    read = Bundle(bundle)
+    assert (read.target["kind"], read.target["release"]) == ("qemu", guest.kernel.release)
+    # What moves while it is read is said; nothing fails.
+    assert {s.status for s in read.sections} <= {"ok", "partial", "absent"}, read.sections
+    assert guest.process.poll() is None
+
+
+def test_stopped_it_has_the_tables_of_its_dump(guest: Guest, tmp_path: Path) -> None:
+    guest.tell("stop")
+    symbols = ("--symbols", guest.kernel.vmlinux)
+    outside = mmscope("collect", "--qemu", guest.theirs, *symbols, "-o", tmp_path / "outside")
+    assert outside.returncode in (0, 1), outside.stderr
+    core = guest.console.parent / "vmcore"
+    guest.tell("dump-guest-memory", paging=False, protocol=f"file:{core}")
+    dumped = mmscope("collect", "--core", core, *symbols, "-o", tmp_path / "dumped")
+    assert dumped.returncode == outside.returncode, (dumped.stderr, outside.stderr)
+    one, other = Bundle(tmp_path / "outside"), Bundle(tmp_path / "dumped")
+    for here, there in zip(one.sections, other.sections, strict=True):
+        assert (here.section, here.status, here.rows) == (there.section, there.status, there.rows)
+    assert contents(one.path) == contents(other.path)
+    assert one.target["total_pages"] == other.target["total_pages"]

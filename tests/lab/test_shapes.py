@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+A machine of an odd shape, against its own words: a node without memory, memory at 7 GiB with
+nothing between 5 and 7, a hole within a zone, CMA, a DIMM in zone Movable; five levels of page
+tables.
+
+What is said of zones, lists, pageblocks and counters of the lab's usual machine is said of this
+one, too: the tests are the same.
+"""
+
+import dataclasses
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import kernels
+import machine
+import pytest
+from capture import Capture, capture, one_at_a_time
+from conftest import KERNELS, Lab
+from free_memory import scan_free_memory
+from kernel_arrays import Gaps
+from mem_sections import present_sections
+from pageblocks import pageblocks, read_pagetypeinfo_blocks
+from target import describe, open_target, vmcoreinfo
+from test_free_memory import (  # noqa: F401
+    assert_as_printed,
+    test_counters_are_those_of_vmstat_plus_what_cpus_hold_back,
+    test_fragmentation_indexes_are_those_of_debugfs,
+    test_free_blocks_are_those_of_pagetypeinfo,
+    test_free_lists_and_struct_pages_agree,
+    test_free_pages_of_a_zone_are_what_zoneinfo_says_plus_what_cpus_hold_back,
+    test_nr_free_pages_is_the_sum_of_its_parts,
+    test_per_cpu_lists_hold_what_zoneinfo_counts,
+    test_settings_are_those_of_proc_and_sys,
+    test_the_pageblock_map_is_the_census_in_physical_order,
+    test_walking_every_list_finds_as_many_blocks,
+    test_zones_are_those_of_zoneinfo,
+)
+from zones import read_zoneinfo, zones
+
+from reports.bundle import Bundle, Writer
+from reports.collect import collect
+from reports.reading import Memory
+
+DIMM, DIMM_BYTES = 7 << 30, 256 << 20
+HOLE, HOLE_BYTES = 0x1490_0000, 3 << 20
+OPTIONS = f"cma=64M memhp_default_state=online_movable memmap={HOLE_BYTES}${HOLE:#x}"
+QEMU = (
+    *("-smp", "3,sockets=3", "-numa", "node,nodeid=2,cpus=2"),
+    *("-m", "1536M,slots=1,maxmem=16G"),
+    *("-object", f"memory-backend-ram,id=dimm,size={DIMM_BYTES}"),
+    *("-device", f"pc-dimm,memdev=dimm,node=1,addr={DIMM:#x}"),
+)
+
+
+@pytest.fixture(scope="module", params=KERNELS)
+def lab(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    say: Callable[[str], None],
+) -> Iterator[Lab]:
+    """A kernel that does nothing, on that machine."""
+    with one_at_a_time():
+        kernel = kernels.get(request.param, say)
+        folder = tmp_path_factory.mktemp("shape")
+        odd = dataclasses.replace(kernel, options=f"{kernel.options} {OPTIONS}")
+        say(f"booting {kernel.release} on a machine of an odd shape")
+        init = machine.build_init(folder)
+        machine.run(odd, "idle", folder, say, init=init, qemu_args=QEMU)
+    taken = Capture(
+        kernel.name, kernel.release, "idle", folder / "vmcore", kernel.vmlinux,
+        folder / "truth/A", folder / "truth/B", folder / "console.log",
+    )  # fmt: skip
+    prog = open_target(taken.vmcore, [taken.vmlinux])
+    yield Lab(taken, prog, scan_free_memory(prog))
+    shutil.rmtree(folder)  # gigabytes
+
+
+def test_every_section_is_there_or_says_why_not(lab: Lab, tmp_path: Path) -> None:
+    path = tmp_path / "b"
+    with Writer(path) as writer:
+        sections = collect(Memory(lab.prog), describe(lab.prog, "vmcore"), writer)
+    for section in sections:
+        print(section)
+        assert section.status in ("ok", "absent")
+        assert section.status == "ok" or (section.message or "").count(" ") > 3
+    absent = {section.section for section in sections if section.status == "absent"}
+    assert absent <= {"page_owner", "slab_owner"}
+    assert Bundle(path).target["online_cpus"] == 3
+
+
+def test_a_node_without_memory_has_cpus_and_no_pages(lab: Lab) -> None:
+    rows = {(row.node, row.zone): row for row in zones(lab.prog)}
+    said = {(row.node, row.zone) for row in read_zoneinfo(lab.said("proc/zoneinfo")[1])}
+    assert {node for node, _ in rows} == {node for node, _ in said}
+    assert all(row.present_pages == 0 for (node, _), row in rows.items() if node == 2)
+    assert "Node 2" in lab.said("proc/zoneinfo")[1]
+
+
+def test_the_dimm_is_zone_movable_far_behind_the_rest(lab: Lab) -> None:
+    (movable,) = [row for row in zones(lab.prog) if row.zone == "Movable" and row.present_pages]
+    assert (movable.node, movable.start_pfn) == (1, DIMM >> 12)
+    assert movable.present_pages == DIMM_BYTES >> 12
+
+
+def test_sections_between_are_absent(lab: Lab) -> None:
+    sections = present_sections(lab.prog, gaps := Gaps())
+    assert not gaps.bytes
+    here = {int(number) * sections.pages << 12 for number in sections.numbers}
+    assert DIMM in here and 0 in here
+    assert not any(5 << 30 <= address < DIMM for address in here)
+
+
+def test_pageblocks_are_those_of_pagetypeinfo(lab: Lab) -> None:
+    """Also in a section with a hole, whose blocks have struct pages and are not counted."""
+    ours = {
+        (row.node, row.zone, row.migratetype): row.blocks
+        for row in pageblocks(lab.free.pageblocks, lab.free.zone_names)
+    }
+    printed = [
+        {
+            (row.node, row.zone, row.migratetype): row.blocks
+            for row in read_pagetypeinfo_blocks(text)
+        }
+        for text in lab.said("proc/pagetypeinfo")
+    ]
+    assert_as_printed(ours, (printed[0], printed[1]), "pageblocks", moving=2)
+    # CMA has blocks of its own, as many as it has pages.
+    pages = sum(map(int, re.findall(r"^ +cma +(\d+)$", lab.said("proc/zoneinfo")[1], re.MULTILINE)))
+    assert pages << 12 >= 64 << 20
+    assert sum(n for (*_, name), n in ours.items() if name == "CMA") * 512 == pages
+
+
+def test_a_hole_is_spanned_and_not_present(lab: Lab) -> None:
+    (zone,) = [row for row in zones(lab.prog) if (row.node, row.zone) == (0, "DMA32")]
+    assert zone.spanned_pages - zone.present_pages >= HOLE_BYTES >> 12
+
+
+@pytest.mark.parametrize(("workload", "levels"), [(None, 5), ("tables", 4)])
+def test_page_tables_of_both_depths(
+    lab: Lab, workload: str | None, levels: int, say: Callable[[str], None]
+) -> None:
+    """What the tests of ``tables`` say of four levels was read with four, and this with five."""
+    prog = lab.prog
+    if workload is not None:
+        taken = capture(lab.capture.kernel, workload, say=say)
+        prog = open_target(taken.vmcore, [taken.vmlinux])
+    assert vmcoreinfo(prog)["NUMBER(pgtable_l5_enabled)"] == str(int(levels == 5))

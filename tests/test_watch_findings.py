@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Findings about what ``mmscope watch`` saw: found, not so, and not to be told."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import reports  # noqa: F401  (puts drgn/ on the path)
+
+# isort: split
+from reports.bundle import Bundle, Section, Writer
+from reports.findings import Finding, Verdict, evaluate, load_questions
+from reports.watch_rows import CounterRate, Level, PsiStall, ThpFreeBlocks, WatchSample, ZoneLevel
+
+NAMES = {
+    CounterRate: "counter_rates", Level: "gauge_series", PsiStall: "psi_series",
+    ThpFreeBlocks: "thp_free_blocks_series", WatchSample: "watch_samples", ZoneLevel: "zone_series",
+}  # fmt: skip
+QUESTIONS = [question for question in load_questions() if question.id.startswith("watch-")]
+PERIOD = 10.0
+
+
+def asked(path: Path, rows: list[Any], samples: int = 7) -> Verdict:
+    """What is said of these rows, in a watch of a sample every ten seconds."""
+    tables: dict[type, list[Any]] = {row_type: [] for row_type in NAMES}
+    for number in range(samples):
+        at, period = f"03:0{number // 6}:{number % 6}0", PERIOD if number else None
+        tables[WatchSample].append(
+            WatchSample(number * PERIOD, at, period, 0, 0, 0, None, None, None, None)
+        )
+    for row in rows:
+        tables[type(row)].append(row)
+    with Writer(path / "b") as writer:
+        for row_type, of_type in tables.items():
+            writer.table(NAMES[row_type], "x", row_type, of_type, section="watch")
+        section = Section("watch", "ok", 0.1, 1, 0, None)
+        writer.finish({"kind": "live", "page_size": 4096}, [section])
+    return evaluate(Bundle(path / "b"), QUESTIONS)
+
+
+def found(verdict: Verdict, id: str) -> Finding | None:
+    """One finding; it was at least asked."""
+    assert id in {f.id for f in verdict.found} | {id for id, _ in verdict.clear}
+    return next((f for f in verdict.found if f.id == id), None)
+
+
+def moved(number: int, **deltas: int) -> list[CounterRate]:
+    """Counters that moved in the n-th period; the page fault of the watch is always there."""
+    return [
+        CounterRate(number * PERIOD, "vmstat", name, delta, delta / PERIOD, PERIOD)
+        for name, delta in (("pgfault", 1), *deltas.items())
+    ]
+
+
+def level(number: int, name: str, mebibytes: float) -> Level:
+    return Level(number * PERIOD, "meminfo", name, int(mebibytes * 2**20), "bytes")
+
+
+def stalled(number: int, full: float, some: float) -> list[PsiStall]:
+    return [
+        PsiStall(number * PERIOD, kind, 0.0, share * PERIOD, share, PERIOD)
+        for kind, share in (("some", some), ("full", full))
+    ]
+
+
+def free(number: int, pages: int, **blocks: int) -> list[Any]:
+    """Free pages of a zone of a million, and blocks of THP size by migratetype."""
+    time = number * PERIOD
+    zone = ZoneLevel(time, 0, "Normal", 1_000_000, pages, 1, 2, 3, 0, None, None)
+    return [zone, *(ThpFreeBlocks(time, 0, "Normal", t, n, False) for t, n in blocks.items())]
+
+
+def test_an_oom_kill(tmp_path: Path) -> None:
+    rows = [*moved(2, oom_kill=1), *moved(4, oom_kill=2), level(1, "MemAvailable", 12),
+            level(2, "MemAvailable", 900)]  # fmt: skip
+    finding = found(asked(tmp_path, rows), "watch-oom-kill")
+    assert finding is not None and finding.severity == "critical"
+    assert finding.title == "3 processes killed for want of memory in 60 s of watching"
+    assert finding.saw == (
+        "oom_kill moved by 3 in 2 periods, the first in the 10 s before 03:00:20; MemAvailable in "
+        "the sample before: 12 MiB."
+    )
+
+
+def test_no_oom_kill(tmp_path: Path) -> None:
+    assert found(asked(tmp_path, moved(1)), "watch-oom-kill") is None
+
+
+def test_counters_that_were_never_read(tmp_path: Path) -> None:
+    verdict = asked(tmp_path, [])
+    reasons = {item.id: item.reason for item in verdict.not_checked}
+    for id in ("watch-oom-kill", "watch-thp-falls-back", "watch-compaction-fails"):
+        assert reasons[id] == "counter_rates has no row where source = 'vmstat'"
+    assert reasons["watch-memory-pressure"] == "psi_series has no row where kind = 'full'"
+    assert "watch-kernel-memory-grows" in reasons
+
+
+def test_huge_pages_that_only_the_reserve_has(tmp_path: Path) -> None:
+    rows = [*free(0, 300_000, Movable=4, HighAtomic=5), *free(1, 250_000, Movable=0, HighAtomic=5),
+            *free(2, 200_000, Movable=0, HighAtomic=7, Isolate=1),
+            *moved(1, thp_fault_fallback=40)]  # fmt: skip
+    finding = found(asked(tmp_path, rows), "watch-thp-blocks-ran-out")
+    assert finding is not None and finding.severity == "warning"
+    assert finding.title == (
+        "No free block that a huge page may take in 2 of 3 readings, with 20.0 % of memory free "
+        "or more"
+    )
+    assert "at least 200,000 pages (781.2 MiB) were free at these moments" in finding.saw
+    assert "The reserve had up to 7 such blocks then" in finding.saw
+    assert "thp_fault_fallback moved by 40" in finding.saw
+
+
+@pytest.mark.parametrize(
+    "second",
+    [free(1, 200_000, Movable=1, HighAtomic=5), free(1, 49_999, Movable=0, HighAtomic=5)],
+    ids=["one reading only", "nor was memory free"],
+)
+def test_huge_pages_that_are_not_short(tmp_path: Path, second: list[Any]) -> None:
+    rows = [*free(0, 300_000, Movable=0, HighAtomic=5), *second]
+    assert found(asked(tmp_path, rows), "watch-thp-blocks-ran-out") is None
+
+
+def test_blocks_of_unknown_migratetype(tmp_path: Path) -> None:
+    time, *_ = rows = free(0, 300_000)
+    rows.append(ThpFreeBlocks(time.time, 0, "Normal", None, 0, False))
+    verdict = asked(tmp_path, rows)
+    reasons = {item.id: item.reason for item in verdict.not_checked}
+    assert "migratetype is unknown" in reasons["watch-thp-blocks-ran-out"]
+
+
+def test_faults_that_fall_back(tmp_path: Path) -> None:
+    rows = [*moved(1, thp_fault_alloc=10, thp_fault_fallback=50), *moved(3, thp_fault_fallback=40)]
+    finding = found(asked(tmp_path, rows), "watch-thp-falls-back")
+    assert finding is not None
+    assert finding.title == (
+        "THP page faults got a huge page in 10 of 100 attempts (10.0 %) while watched"
+    )
+    assert "thp_fault_fallback by 90 in 60 s: 1.5 fallbacks a second." in finding.saw
+
+
+@pytest.mark.parametrize("alloc, fallback", [(50, 50), (0, 49), (0, 0)])
+def test_faults_that_do_not(tmp_path: Path, alloc: int, fallback: int) -> None:
+    rows = moved(1, thp_fault_alloc=alloc, thp_fault_fallback=fallback)
+    assert found(asked(tmp_path, rows), "watch-thp-falls-back") is None
+
+
+def test_compaction_in_vain(tmp_path: Path) -> None:
+    rows = [*moved(1, compact_fail=15, compact_migrate_scanned=9000), *moved(2, compact_fail=5)]
+    finding = found(asked(tmp_path, rows), "watch-compaction-fails")
+    assert finding is not None
+    assert finding.title == "Direct compaction succeeded in 0 of 20 attempts (0 %) while watched"
+    assert "9,000 pages were scanned" in finding.saw
+
+
+@pytest.mark.parametrize("success, fail", [(1, 19), (0, 19)])
+def test_compaction_that_helps_or_was_hardly_tried(tmp_path: Path, success: int, fail: int) -> None:
+    rows = moved(1, compact_success=success, compact_fail=fail)
+    assert found(asked(tmp_path, rows), "watch-compaction-fails") is None
+
+
+def test_pressure_of_all_tasks(tmp_path: Path) -> None:
+    rows = [row for n in range(1, 7) for row in stalled(n, 0.25 if n == 4 else 0.0, 0.3)]
+    finding = found(asked(tmp_path, rows), "watch-memory-pressure")
+    assert finding is not None and finding.severity == "warning"
+    assert finding.title == (
+        "Every task that could have run waited for memory 4.2 % of the time, up to 25.0 % of 10 s"
+    )
+    assert "2.5 s of 60 s (4.2 %); worst in the 10 s before 03:00:40" in finding.saw
+    assert "Some task waited 30.0 % of the time." in finding.saw
+
+
+def test_pressure_most_of_the_time_is_critical(tmp_path: Path) -> None:
+    rows = [row for n in range(1, 7) for row in stalled(n, 0.2, 0.3)]
+    finding = found(asked(tmp_path, rows), "watch-memory-pressure")
+    assert finding is not None and finding.severity == "critical"
+
+
+def test_pressure_that_is_little(tmp_path: Path) -> None:
+    rows = [row for n in range(1, 7) for row in stalled(n, 0.019, 0.9)]
+    assert found(asked(tmp_path, rows), "watch-memory-pressure") is None
+
+
+def test_kernel_memory_that_only_grows(tmp_path: Path) -> None:
+    rows = [level(n, "SUnreclaim", 1000 + 10 * n) for n in range(12)]
+    rows += [level(n, "MemAvailable", 7200) for n in range(12)]
+    finding = found(asked(tmp_path, rows, samples=12), "watch-kernel-memory-grows")
+    assert finding is not None and finding.severity == "notice"
+    assert finding.title == "SUnreclaim only grew: by 110 MiB in 110 s"
+    assert "1000 MiB in the first of 12 samples, 1.084 GiB in the last: 1 MiB a second" in (
+        finding.saw
+    )
+    assert "an estimate, the 7.031 GiB that are available last 2.0 h." in finding.saw
+
+
+@pytest.mark.parametrize(
+    "of",
+    [lambda n: 1000 + 10 * (n % 6), lambda n: 1000 + 4 * n, lambda n: 1000 + 100 * (n > 10),
+     lambda n: 10 + 2 * n],
+    ids=["comes back", "less than a twentieth", "one step", "less than 32 MiB"],
+)  # fmt: skip
+def test_kernel_memory_that_does_not(tmp_path: Path, of: Any) -> None:
+    rows = [level(n, "PageTables", of(n)) for n in range(12)]
+    assert found(asked(tmp_path, rows, samples=12), "watch-kernel-memory-grows") is None
+
+
+def test_growth_in_too_few_samples(tmp_path: Path) -> None:
+    rows = [level(n, "PageTables", 100 + 100 * n) for n in range(9)]
+    assert found(asked(tmp_path, rows, samples=9), "watch-kernel-memory-grows") is None
+
+
+def test_other_memory_may_grow(tmp_path: Path) -> None:
+    rows = [level(n, "AnonPages", 100 + 100 * n) for n in range(12)]
+    assert found(asked(tmp_path, rows, samples=12), "watch-kernel-memory-grows") is None
