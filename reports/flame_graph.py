@@ -40,7 +40,7 @@ Stacks = Iterable[tuple[str, int]]  # root;…;leaf, value
 MIN_SHARE = 0.001
 # What a picture may take of the report; frames are left out, the narrowest first, until it fits.
 MAX_SVG_BYTES = 120_000
-MAX_FRAMES = 480
+MAX_FRAMES = 360
 # The kernel saves 64 frames of a stack at most, perf 127 unless told otherwise.
 MAX_DEPTH = 128
 MAX_NAME = 200

@@ -31,7 +31,7 @@ TOP = 15
 MAX_GROUPS = 300
 NO_STACK = "(no stack)"
 # Of each of the two graphs that compare.
-MAX_FRAMES = 320
+MAX_FRAMES = 240
 # Of the chart: more lines cross each other, more points touch.
 MAX_LINES = 6
 MAX_POINTS = 60

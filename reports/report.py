@@ -62,7 +62,7 @@ from reports.watermarks import watermarks
 TEMPLATES = Path(__file__).resolve().parent.parent / "templates"
 # A browser lays so much out at once; nobody reads more in a report.
 MAX_ROWS = 500
-MAX_CELLS = 1600
+MAX_CELLS = 1200
 # A stack is as long as ten other rows.
 MAX_STACK_ROWS = 80
 # A series is looked at in its chart, or taken from the bundle.
