@@ -86,8 +86,9 @@ lint: $(READY) ## ruff and mypy
 	$(BIN)/mypy $(CHECKED)
 
 .PHONY: bench
-bench: $(READY) ## how fast each probe is, with the naive way beside it
-	@tools/apt-install $(LAB_PACKAGES) $(BUILD_PACKAGES) $(BENCH_PACKAGES)
+bench: $(READY) ## how fast each probe is, with the naive way beside it, and the report
+	@tools/apt-install $(LAB_PACKAGES) $(BUILD_PACKAGES) $(BENCH_PACKAGES) $(TEST_PACKAGES)
+	@$(BIN)/python tests/bench_report.py
 	@$(BIN)/python tests/bench.py
 	@$(BIN)/python tests/bench_owner.py
 	@$(BIN)/python tests/bench_page_owner.py

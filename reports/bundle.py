@@ -17,13 +17,15 @@ name inside the folder, and names must be identifiers, since SQL is written with
 import contextlib
 import csv
 import datetime
+import io
+import itertools
 import json
 import math
 import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -301,6 +303,7 @@ class Bundle:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._counts: dict[str, int] = {}
         description = path / DESCRIPTION
         if not path.is_dir():
             hint = "it is a file" if path.exists() else "there is no such folder"
@@ -429,12 +432,81 @@ class Bundle:
         _check_plain(table.path)
         return table.path
 
-    def rows(self, table: str) -> Iterator[dict[str, Any]]:
+    def rows(
+        self, table: str, where: tuple[str, Container[Any]] | None = None
+    ) -> Iterator[dict[str, Any]]:
         """
         The rows of a table, as dictionaries of typed values.
 
+        :param where: only those whose column of that name has one of the values.
         :raises BundleError: the bundle has no such table, or its file is missing or damaged.
         """
+        described = self.table(table).columns
+        names = [c.name for c in described]
+        done = 0
+        try:
+            for texts in self._quickly(table):
+                number = len(texts[0])
+                if where:
+                    at = names.index(where[0])
+                    kept = [value in where[1] for value in _values(described[at], texts[at])]
+                    texts = [tuple(itertools.compress(cells, kept)) for cells in texts]
+                columns = map(_values, described, texts)
+                for values in zip(*columns, strict=True):
+                    yield dict(zip(names, values, strict=True))
+                done += number
+            self._counts[table] = done
+        except (OSError, ValueError, csv.Error):
+            # What is odd is looked at line by line: up to the damage the rows are whole.
+            for row in itertools.islice(self._carefully(table), done, None):
+                if not where or row[where[0]] in where[1]:
+                    yield row
+
+    def count(self, table: str) -> int:
+        """
+        The number of rows of a table, every cell of which was looked at.
+
+        :raises BundleError: the bundle has no such table, or its file is missing or damaged.
+        """
+        if table not in self._counts:
+            try:
+                self._counts[table] = sum(len(texts[0]) for texts in self._quickly(table))
+            except (OSError, ValueError, csv.Error):
+                self._counts[table] = sum(1 for _ in self._carefully(table))
+        return self._counts[table]
+
+    def _quickly(self, table: str) -> Iterator[list[tuple[str, ...]]]:
+        """
+        A table's columns as text, thousands of rows at a time: in a tenth of the time that rows
+        take singly, every cell is looked at.
+
+        :raises ValueError, csv.Error, OSError: something is odd with these rows.
+        """
+        described = self.table(table).columns
+        with self.plain_path(self.table(table)).open("rb") as raw:
+            reader = csv.reader(io.TextIOWrapper(raw, "utf-8", newline=""), strict=True)
+            if next(reader, []) != [c.name for c in described]:
+                raise ValueError("its columns are others")
+            more = True
+            while more:
+                lines: list[list[str]] = []
+                # A stranger's row may be as long as a thousand of ours.
+                end = raw.tell() + BYTES_AT_ONCE
+                while more and len(lines) < ROWS_AT_ONCE and raw.tell() <= end:
+                    step = list(itertools.islice(reader, 32))
+                    lines += step
+                    more = bool(step)
+                if set(map(len, lines)) - {len(described)}:
+                    raise ValueError("a line has another number of cells")
+                if lines:
+                    texts = list(zip(*lines, strict=True))
+                    if table not in self._counts:  # else every cell was looked at before
+                        for column, cells in zip(described, texts, strict=True):
+                            _check(column, cells)
+                    yield texts
+
+    def _carefully(self, table: str) -> Iterator[dict[str, Any]]:
+        """The rows of a table, one by one, with words for what is wrong with one."""
         described = self.table(table).columns
         path = self.plain_path(self.table(table))
         try:
@@ -459,6 +531,33 @@ def _check_plain(path: Path) -> None:
     # A bundle is data: a link may lead anywhere, and a pipe or a device would never end.
     if path.is_symlink() or not path.is_file():
         raise BundleError(f"{path}: is no plain file, which a bundle's files are")
+
+
+def _check(column: Column, texts: Sequence[str]) -> None:
+    """
+    Whether the cells of a column are what it declares, as :func:`_value` looks at each.
+
+    :raises ValueError: one of them is not.
+    """
+    if column.type == "string":
+        return
+    joined = "\n".join(texts)
+    if (
+        not WHOLE[column.type].fullmatch(joined + "\n")
+        or joined.count("\n") != len(texts) - 1  # one inside a cell would make two of it
+        or ("" in texts and not column.nullable)
+    ):
+        raise ValueError(f"{column.name} is damaged")
+
+
+def _values(column: Column, texts: Sequence[str]) -> Sequence[Any]:
+    """What the cells of a column say, if they are whole."""
+    if column.type == "string":
+        return [text or None for text in texts] if column.nullable else texts
+    read = READERS[column.type]
+    if column.nullable:
+        return [read(text) if text else None for text in texts]
+    return list(map(read, texts))
 
 
 def _value(column: Column, text: str) -> Any:
@@ -502,6 +601,13 @@ PATTERNS = {
     "string": re.compile(r".*", re.DOTALL),
     "boolean": re.compile(r"true|false"),
 }
+# The same, or nothing, of many cells at once; possessive, so that no length of it costs memory.
+WHOLE = {
+    "integer": re.compile(r"(?:(?:-?[0-9]{1,19}+)?+\n)*+"),
+    "number": re.compile(r"(?:(?:-?[0-9]++(?:\.[0-9]++)?+(?:e[-+]?[0-9]++)?+)?+\n)*+"),
+    "boolean": re.compile(r"(?:(?:true|false)?+\n)*+"),
+}
+ROWS_AT_ONCE, BYTES_AT_ONCE = 4096, 4 << 20
 READERS: dict[str, Callable[[str], Any]] = {
     "integer": int,
     "number": float,

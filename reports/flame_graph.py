@@ -22,8 +22,10 @@ Cannot know: whether a frame is a function; it is whatever stands between two se
 import os
 import shutil
 import subprocess
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -37,8 +39,8 @@ Stacks = Iterable[tuple[str, int]]  # root;…;leaf, value
 # A frame narrower than this cannot be seen, nor hit with a mouse.
 MIN_SHARE = 0.001
 # What a picture may take of the report; frames are left out, the narrowest first, until it fits.
-MAX_SVG_BYTES = 200_000
-MAX_FRAMES = 800
+MAX_SVG_BYTES = 120_000
+MAX_FRAMES = 360
 # The kernel saves 64 frames of a stack at most, perf 127 unless told otherwise.
 MAX_DEPTH = 128
 MAX_NAME = 200
@@ -74,6 +76,7 @@ class FlameGraph:
     frames: int
     pruned_stacks: int
     pruned: int
+    narrowest: float  # frame that is drawn, as a share of the whole
 
 
 @dataclass(frozen=True)
@@ -97,10 +100,10 @@ class _Node:
 
 def fold(stacks: Stacks) -> dict[str, int]:
     """Stacks that are the same added up; what has no value is left out."""
-    folded: dict[str, int] = {}
+    folded: defaultdict[str, int] = defaultdict(int)
     for stack, value in stacks:
         if value > 0:
-            folded[stack] = folded.get(stack, 0) + value
+            folded[stack] += value
     return folded
 
 
@@ -110,22 +113,15 @@ def top_frames(stacks: Stacks, limit: int) -> tuple[list[Top], int]:
 
     :return: (at most *limit* of them, the number of all).
     """
-    own: dict[str, int] = {}
-    total: dict[str, int] = {}
+    own: defaultdict[str, int] = defaultdict(int)
+    total: defaultdict[str, int] = defaultdict(int)
     for stack, value in fold(stacks).items():
         frames = stack.split(";")
-        own[frames[-1]] = own.get(frames[-1], 0) + value
+        own[frames[-1]] += value
         for frame in set(frames):
-            total[frame] = total.get(frame, 0) + value
+            total[frame] += value
     order = sorted(total, key=lambda name: (-total[name], -own.get(name, 0), name))
     return [Top(name, own.get(name, 0), total[name]) for name in order[:limit]], len(order)
-
-
-def folded_text(stacks: Stacks) -> str:
-    """The stacks as FlameGraph and its like read them, a line each, most first."""
-    folded = fold(stacks)
-    order = sorted(folded, key=lambda stack: (-folded[stack], stack))
-    return "".join(f"{' '.join(stack.split())} {folded[stack]}\n" for stack in order)
 
 
 def flame_graph(
@@ -181,10 +177,10 @@ def differential(
         return look
 
     graphs = []
+    frames_of = {stack: stack.split(";") for stack in new.keys() | old.keys()}
     for wide, other, is_after in ((new, old, True), (old, new, False)):
         split = [
-            (stack.split(";"), wide.get(stack, 0), other.get(stack, 0))
-            for stack in wide.keys() | other.keys()
+            (split, wide.get(stack, 0), other.get(stack, 0)) for stack, split in frames_of.items()
         ]
         side = "widths after" if is_after else "widths before"
         graphs.append(_graph(split, unit, f"{describe}, {side}", words(is_after), frames))
@@ -250,7 +246,10 @@ def _graph(
         svg, error = "", str(caught)
     pruned_stacks, pruned = _pruned(stacks, nodes)
     # Written below, every name escaped.
-    return FlameGraph(Markup(svg), error, total, unit, len(nodes) - 1, pruned_stacks, pruned)
+    narrowest = min((node.value for node in nodes), default=0) / total if total else 0.0
+    return FlameGraph(
+        Markup(svg), error, total, unit, len(nodes) - 1, pruned_stacks, pruned, narrowest
+    )
 
 
 def _tree(stacks: list[Split], total: int) -> list[_Node]:
@@ -266,14 +265,14 @@ def _tree(stacks: list[Split], total: int) -> list[_Node]:
         nodes.append(node)
         if node.depth == MAX_DEPTH:
             continue
-        children: dict[str, list[Split]] = {}
+        children: defaultdict[str, list[Split]] = defaultdict(list)
         for item in through:
             if len(item[0]) > node.depth:
-                children.setdefault(item[0][node.depth], []).append(item)
+                children[item[0][node.depth]].append(item)
         for name in sorted(children, reverse=True):
-            value = sum(item[1] for item in children[name])
+            value = sum(map(itemgetter(1), children[name]))
             if value and value >= total * MIN_SHARE:
-                other = sum(item[2] for item in children[name])
+                other = sum(map(itemgetter(2), children[name]))
                 child = _Node(name, node.depth + 1, value, other, len(nodes) - 1)
                 todo.append((child, children[name]))
     return _settled(nodes)
@@ -400,13 +399,13 @@ def _svg(
         f'aria-label="{escape(describe)}">\n'
     ]
     for node, (x, width) in zip(nodes, places, strict=True):
-        name = visible(display.cut(node.name, MAX_NAME)) or "(no name)"
+        name = escape(visible(display.cut(node.name, MAX_NAME)) or "(no name)")
         kind, mark, words = look(node, nodes[0].value)
         narrow = " n" if width < NARROW else ""
         parts.append(
             f'<svg class="{kind}{narrow}" x="{_percent(x)}" y="{(rows - node.depth) * ROW}" '
-            f'width="{_percent(width)}" height="{ROW - 1}"><title>{escape(name)}: {words}</title>'
-            f'<rect width="100%" height="100%"/><text x="3" y="12">{mark}{escape(name)}</text>'
+            f'width="{_percent(width)}" height="{ROW - 1}"><title>{name}: {escape(words)}</title>'
+            f'<rect width="100%" height="100%"/><text x="3" y="12">{mark}{name}</text>'
             "</svg>\n"
         )
     parts.append("</svg>")

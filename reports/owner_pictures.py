@@ -10,9 +10,7 @@ Cannot know: more than the tables say. The owner frame is the first one outside 
 (``owner_frames``), which need not be the one to blame.
 """
 
-import base64
 import bisect
-import gzip
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +19,8 @@ from hostile_text import visible
 from markupsafe import Markup
 from owner_frames import is_allocator, owner_frame
 
-from reports import charts, display, flame_graph
+from reports import charts, display, downloads, flame_graph
+from reports.downloads import Download
 from reports.flame_graph import FlameGraph, Top
 
 Rows = list[dict[str, Any]]
@@ -30,9 +29,9 @@ Tables = dict[str, Rows]
 # In a table beside a picture; what is folded away below it has more, the bundle all.
 TOP = 15
 MAX_GROUPS = 300
-# The folded text in the page itself, packed; above this it is only in the bundle.
-MAX_DOWNLOAD_BYTES = 60_000
 NO_STACK = "(no stack)"
+# Of each of the two graphs that compare.
+MAX_FRAMES = 240
 # Of the chart: more lines cross each other, more points touch.
 MAX_LINES = 6
 MAX_POINTS = 60
@@ -65,8 +64,7 @@ class Flames:
     graph: FlameGraph
     tops: list[Top]
     top_count: int
-    download: str  # a data: address, empty if it is too large
-    file: str  # where all of it is
+    download: Download
 
 
 @dataclass(frozen=True)
@@ -145,22 +143,17 @@ def flames(
     unit: str,
     describe: str,
     kind: Callable[[str, int], str],
-    file: str,
+    name: str,
+    kept: str,
     frames: int = flame_graph.MAX_FRAMES,
 ) -> Flames:
-    """A flame graph with its top frames, and its stacks packed for download."""
+    """A flame graph with its top frames, and its stacks for download."""
     tops, count = flame_graph.top_frames(stacks, TOP)
-    text = flame_graph.folded_text(stacks).encode("utf-8", "backslashreplace")
-    packed = base64.b64encode(gzip.compress(text, mtime=0)).decode()
-    download = ""
-    if len(packed) <= MAX_DOWNLOAD_BYTES:
-        download = f"data:application/gzip;base64,{packed}"
     return Flames(
         flame_graph.flame_graph(stacks, unit=unit, describe=describe, kind=kind, frames=frames),
         tops,
         count,
-        download,
-        file,
+        downloads.folded(flame_graph.fold(stacks), name, kept),
     )
 
 
@@ -185,6 +178,7 @@ def page_owner(tables: Tables, page_size: int | None) -> dict[str, Any]:
             unit,
             f"Flame graph: {unit} that page_owner knows, by allocation stack",
             frame_kind,
+            "page_owner.folded",
             "page_owner_stacks.csv",
         ),
         "total": sum(amount for _, amount in stacks),
@@ -231,6 +225,7 @@ def page_owner_growth(tables: Tables, page_size: int | None) -> dict[str, Any]:
         describe=f"Differential flame graph: {unit} in the first and the last snapshot",
         # Not samples, but what there was at two moments: what did not change must look like it.
         normalise=False,
+        frames=MAX_FRAMES,
     )
     growers = [_grower(row, stacks.get(row["handle"], {}), size) for row in grown[:TOP]]
     points = tables.get("page_owner_series", [])
@@ -315,10 +310,9 @@ def _values_at(moments: list[float], line: list[tuple[float, int]]) -> list[floa
     return values
 
 
-def series_wanted(tables: Tables) -> Callable[[dict[str, Any]], bool]:
-    """Which points of a series are drawn: a table of every stack at every moment is large."""
-    handles = {row["handle"] for row in _grown(tables.get("page_owner_growth", []))[:MAX_LINES]}
-    return lambda row: row["handle"] in handles
+def series_wanted(tables: Tables) -> set[Any]:
+    """Whose points of a series are drawn: a table of every stack at every moment is large."""
+    return {row["handle"] for row in _grown(tables.get("page_owner_growth", []))[:MAX_LINES]}
 
 
 def _grown(rows: Rows) -> Rows:
@@ -353,6 +347,7 @@ def slab_owner(tables: Tables, page_size: int | None) -> dict[str, Any]:
             unit,
             f"Flame graph: slab objects by cache and allocation stack, width in {unit}",
             slab_frame_kind,
+            "slab_owner.folded",
             "slab_owner_stacks.csv",
         ),
         "total": sum(amount for _, amount in stacks),

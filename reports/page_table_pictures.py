@@ -103,9 +103,18 @@ class View:
     shades: tuple[str, ...] = SHADES
 
 
+def _largest_first(tables: Tables) -> list[Row]:
+    return sorted(tables["page_tables"], key=lambda row: (-row["pgtables_bytes"], row["pid"]))
+
+
+def costs_wanted(tables: Tables) -> set[Any]:
+    """Whose rows of ``exit_costs`` are shown: PIDs of the processes that are drawn."""
+    return {row["pid"] for row in _largest_first(tables)[:DRAWN]}
+
+
 def view(tables: Tables, page_size: int | None) -> View:
     """The pictures of a bundle's page tables."""
-    rows = sorted(tables["page_tables"], key=lambda row: (-row["pgtables_bytes"], row["pid"]))
+    rows = _largest_first(tables)
     known = any(row.get("pte_tables") is not None for row in rows)
     slots = (page_size or 4096) // ENTRY_BYTES
     costs = {row["pid"]: row for row in tables.get("exit_costs", [])}

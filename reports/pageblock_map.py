@@ -14,9 +14,10 @@ Cannot know: which pages inside a pageblock are free. The free share is in eight
 """
 
 import itertools
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any
 
 from reports.display import plural, size
@@ -128,7 +129,7 @@ def pageblock_map(rows: Iterable[dict[str, Any]], page_size: int | None) -> Map:
             )
             for row in rows
         ),
-        key=lambda run: run[:2],
+        key=itemgetter(0, 1),
     )
     block_pages, assumed = _block_pages(runs, page_size)
     total = _check(runs, block_pages)
@@ -246,9 +247,12 @@ def _cells(runs: list[Run], block_pages: int, per_cell: int) -> dict[int, _Cell]
     for start, blocks, _, migratetype, eighths in runs:
         number, end = start // block_pages, start // block_pages + blocks
         while number < end:
-            step = min(end, (number // per_cell + 1) * per_cell) - number
-            cell = cells.setdefault(number // per_cell, _Cell())
-            cell.types[migratetype] += step
+            at = number // per_cell
+            step = min(end, (at + 1) * per_cell) - number
+            cell = cells.get(at)
+            if cell is None:
+                cell = cells[at] = _Cell()
+            cell.types[migratetype] = cell.types.get(migratetype, 0) + step
             if eighths is None:
                 cell.unknown += step
             else:
@@ -413,9 +417,9 @@ def _zone_labels(zones: list[tuple[int, int, tuple[int, str]]]) -> list[tuple[in
 
 
 def _legend(runs: list[Run]) -> list[Legend]:
-    counts: dict[str, Counter[int | None]] = {}
+    counts: defaultdict[str, Counter[int | None]] = defaultdict(Counter)
     for _, blocks, _, migratetype, eighths in runs:
-        counts.setdefault(migratetype, Counter())[eighths] += blocks
+        counts[migratetype][eighths] += blocks
     rows = []
     for migratetype in sorted(counts, key=rank):
         shares = counts[migratetype]

@@ -29,7 +29,9 @@ Stacks = list[tuple[str, int]]
 
 # Of the page: what is beyond these is in the bundle.
 MAX_RECORDINGS = 12
-MAX_FRAMES = 260
+MAX_FRAMES, LEAST_FRAMES = 260, 60
+# Of all graphs together: many recordings have smaller ones.
+FRAMES = 1_000
 MAX_STACKS = 200_000
 MAX_ROWS = 14
 HIDDEN = "(interrupts back on)"
@@ -130,12 +132,24 @@ def draw(tables: Tables, page_size: int | None) -> dict[str, Any]:
     for row in tables["profiles"]:
         named.setdefault(row["profile"], []).append(row)
     shown = list(named.items())[:MAX_RECORDINGS]
-    recordings = [_recording(name, rows, named, tables, known) for name, rows in shown]
+    graphs = sum(
+        1 + len(recipe.views if (recipe := _recipe(row.get("recipe"))) else ()) + 2
+        for _, rows in shown
+        for row in rows
+        if _stacks(tables, row)
+    )
+    frames = min(max(FRAMES // max(graphs, 1), LEAST_FRAMES), MAX_FRAMES)
+    recordings = [_recording(name, rows, named, tables, known, frames) for name, rows in shown]
     return {"recordings": recordings, "more": len(named) - len(shown), "hidden": HIDDEN}
 
 
 def _recording(
-    name: str, rows: Rows, named: dict[str, Rows], tables: Tables, known: KnownFrames
+    name: str,
+    rows: Rows,
+    named: dict[str, Rows],
+    tables: Tables,
+    known: KnownFrames,
+    frames: int,
 ) -> Recording:
     recipe = _recipe(rows[0].get("recipe"))
     split = _split(recipe)
@@ -175,12 +189,14 @@ def _recording(
         faults=mine("profile_faults")[:MAX_ROWS],
         counters=[row for row in mine("profile_counters") if row["gained"]],
         notes=mine("profile_notes"),
-        drawn=list(_drawn(rows, named.get(against, []), mine("profile_sites"), tables, known)),
+        drawn=list(
+            _drawn(rows, named.get(against, []), mine("profile_sites"), tables, known, frames)
+        ),
     )
 
 
 def _drawn(
-    rows: Rows, others: Rows, sites: Rows, tables: Tables, known: KnownFrames
+    rows: Rows, others: Rows, sites: Rows, tables: Tables, known: KnownFrames, frames: int
 ) -> Iterator[Drawn]:
     recipe = _recipe(rows[0].get("recipe"))
     for row in rows:
@@ -197,7 +213,8 @@ def _drawn(
             f"Flame graph: {what}",
             frame_kind,
             f"{row['file']}.folded",
-            frames=MAX_FRAMES,
+            f"{row['file']}.folded",
+            frames=frames,
         )
         views = []
         for view in recipe.views if recipe else ():
@@ -208,7 +225,7 @@ def _drawn(
                     unit=unit,
                     describe=f"Flame graph: {view.title}, {what}",
                     kind=frame_kind,
-                    frames=MAX_FRAMES,
+                    frames=frames,
                 )
                 views.append((view.title, graph))
         after = before = None
@@ -219,7 +236,7 @@ def _drawn(
                 list(without_comm(found)),
                 unit=unit,
                 describe=f"Differential flame graph: {what}, against {other['profile']}",
-                frames=MAX_FRAMES,
+                frames=frames,
             )
         here = [site for site in sites if site["event"] == event]
         by_leaf: dict[tuple[str, str], int] = {}
@@ -263,10 +280,13 @@ def is_hidden(stack: str, known: KnownFrames) -> bool:
 def _from_roots(found: Stacks, roots: Iterable[str]) -> Iterator[tuple[str, int]]:
     """What runs in these functions: from the outermost of them on."""
     wanted = set(roots)
+    known: dict[str, bool] = {}  # frames are few, stacks are many
     for stack, value in found:
         frames = stack.split(";")
         for at, frame in enumerate(frames):
-            if frame.endswith("_[k]") and plain(frame[:-4]) in wanted:
+            if frame not in known:
+                known[frame] = frame.endswith("_[k]") and plain(frame[:-4]) in wanted
+            if known[frame]:
                 yield ";".join(frames[at:]), value
                 break
 

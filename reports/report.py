@@ -38,6 +38,7 @@ from reports import (
     charts,
     comparison_view,
     display,
+    downloads,
     free_heatmap,
     owner_pictures,
     page_table_pictures,
@@ -52,15 +53,18 @@ from reports import counters as vm_counters
 from reports.bundle import IDENTIFIER, Bundle, BundleError, Section, Table
 from reports.cells import Cell, cell, is_name
 from reports.comparison import Comparison
+from reports.downloads import Download, Downloads
 from reports.findings import SEVERITIES, Finding, Verdict, severity_rank
+from reports.glossary import Glossary
 from reports.leftovers import PREFIX, SUFFIX, claim, clear_up
 from reports.watermarks import watermarks
 
 TEMPLATES = Path(__file__).resolve().parent.parent / "templates"
-# A browser lays five hundred rows out at once; nobody reads more in a report.
+# A browser lays so much out at once; nobody reads more in a report.
 MAX_ROWS = 500
+MAX_CELLS = 1200
 # A stack is as long as ten other rows.
-MAX_STACK_ROWS = 150
+MAX_STACK_ROWS = 80
 # A series is looked at in its chart, or taken from the bundle.
 MAX_SERIES_ROWS = 60
 # What pictures are drawn from is held in memory; a table beyond this is damage, or not for drawing.
@@ -122,9 +126,11 @@ class TableView:
     name: str
     title: str
     columns: list[Column]
+    kinds: list[Markup]  # the class of each column's cells, as an attribute
     rows: list[list[Cell]]
     total: int
     error: str
+    download: Download | None  # all of it, if these are not
 
 
 @dataclass(frozen=True)
@@ -356,16 +362,20 @@ PICTURES = (
 # Held whole, for the pictures.
 LOOKED_AT = {picture.table for picture in PICTURES} | {
     *("page_owner_snapshots", "ksm_pages", "vma_splits", "anon_vmas"),
-    *("exit_costs", "page_table_occupancy", "page_table_regions"),
+    *("page_table_occupancy", "page_table_regions"),
     *("psi_series", "thp_free_blocks_series", "zone_series", "watch_events", "watch_overhead"),
     *profiles.TABLES,
 }
 # Of a comparison: drawn of both bundles, on scales that do not depend on what is drawn. A cell of a
 # map stands for the same number of pageblocks in both if the machines are of one size.
 BESIDE = ("fragmentation", "free_lists", "pageblock_map")
-# Held in part, by what the others say: the points of a series are drawn with their growth.
-PARTS = {
-    "page_owner_series": owner_pictures.series_wanted,
+# Held in part, by what the others say: which values of which column are wanted.
+PARTS: dict[str, tuple[str, Callable[[Tables], set[Any]]]] = {
+    "page_owner_series": ("handle", owner_pictures.series_wanted),
+    "exit_costs": ("pid", page_table_pictures.costs_wanted),
+}
+# The same, which rows are wanted.
+FILTERED: dict[str, Callable[[Tables], Callable[[dict[str, Any]], bool]]] = {
     "counter_rates": watch_pictures.rates_wanted,
     "gauge_series": watch_pictures.levels_wanted,
 }
@@ -397,6 +407,10 @@ def render(bundle: Bundle, verdict: Verdict, comparison: Comparison | None = Non
     if page_size is not None and not 0 < page_size < 1 << 40:
         page_size = None
     environment = _environment(page_size, _uptime(bundle))
+    offers = Downloads()
+    words = Glossary()
+    environment.filters["terms"] = words.mark
+    environment.globals.update(offer=offers.offer, glossary=words)
     sections = _sections(bundle, environment, page_size)
     anchors = {view.name: view.anchor for view in reversed(sections)}
     host = _host(bundle)
@@ -433,7 +447,7 @@ def render(bundle: Bundle, verdict: Verdict, comparison: Comparison | None = Non
         bundle_version=bundle.version,
         version=__version__,
     )
-    return _squeeze(html) + "\n"
+    return offers.fill(_squeeze(html) + "\n")
 
 
 def page(template: str, **values: Any) -> str:
@@ -657,11 +671,14 @@ def _parts(bundle: Bundle, known: Tables) -> Tables:
     """The rows that pictures of other tables want of these; none of a table that is damaged."""
     found: Tables = {}
     for name in PARTS.keys() & bundle.tables.keys():
+        with contextlib.suppress(BundleError, LookupError, TypeError, ValueError):
+            column, wanted = PARTS[name]
+            rows = bundle.rows(name, where=(column, wanted(known)))
+            found[name] = list(itertools.islice(rows, MAX_PICTURE_ROWS))
+    for name in FILTERED.keys() & bundle.tables.keys():
         with contextlib.suppress(BundleError, LookupError, TypeError):
-            wanted = PARTS[name](known)
-            found[name] = list(
-                itertools.islice(filter(wanted, bundle.rows(name)), MAX_PICTURE_ROWS)
-            )
+            chosen = filter(FILTERED[name](known), bundle.rows(name))
+            found[name] = list(itertools.islice(chosen, MAX_PICTURE_ROWS))
     return found
 
 
@@ -735,14 +752,35 @@ def _table(bundle: Bundle, table: Table, page_size: int | None, known: Tables) -
     most = MAX_STACK_ROWS if any(c.name == "stack" for c in table.columns) else MAX_ROWS
     if any(c.name == "time" and c.key for c in table.columns):
         most = MAX_SERIES_ROWS
+    most = min(most, max(MAX_CELLS // len(table.columns), 1))
     try:
-        for row in known[table.name] if table.name in known else bundle.rows(table.name):
-            total += 1
-            if total <= most:
-                rows.append([cell(row[c.name], c, page_size) for c in table.columns])
+        # The first rows first: of a damaged table, what stands before the damage is shown.
+        for row in itertools.islice(known.get(table.name) or bundle.rows(table.name), most):
+            rows.append([cell(row[c.name], c, page_size) for c in table.columns])
+        total = bundle.count(table.name)
     except BundleError as caught:
         error = _blame(bundle, caught)
-    return TableView(table.name, table.title, table.columns, rows, total, error)
+        with contextlib.suppress(BundleError):
+            for _ in bundle.rows(table.name):
+                total += 1
+    whole = error or total <= len(rows)
+    return TableView(
+        table.name,
+        table.title,
+        table.columns,
+        [_kind(c) for c in table.columns],
+        rows,
+        total,
+        error,
+        None if whole else downloads.table(bundle, table),
+    )
+
+
+def _kind(column: Column) -> Markup:
+    """The class of a column's cells, as an attribute; most are numbers and have none."""
+    if column.type in ("integer", "number"):
+        return Markup()
+    return Markup(' class="text stack"' if column.name == "stack" else ' class="text"')
 
 
 def _finding_views(
@@ -815,6 +853,7 @@ def _environment(page_size: int | None, uptime: str) -> Environment:
     environment.filters.update(
         count=display.count,
         size=display.size,
+        percent=display.percent,
         prose=display.prose,
         pages=lambda value: display.pages(value, page_size),
         capitalize_first=lambda text: text[:1].upper() + text[1:],

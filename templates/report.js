@@ -8,7 +8,8 @@
   }
   function key(row, index) {
     var cell = row.cells[index];
-    var text = cell.getAttribute("data-v") || cell.textContent.trim();
+    var exact = /^(-?[0-9,]+) bytes$/.exec(cell.title);
+    var text = cell.getAttribute("data-v") || (exact ? exact[1] : cell.textContent.trim());
     if (text === "") return null;
     var number = Number(text.replace(/,/g, ""));
     return Number.isNaN(number) ? text.toLowerCase() : number;
@@ -91,6 +92,22 @@
       }
       if (!navigator.clipboard) return byHand();
       navigator.clipboard.writeText(text).then(function () { done("Copied"); }, byHand);
+    });
+  }
+  // A download is packed in its own link, which works as it is; unpacked it opens anywhere.
+  function unpacked(link) {
+    if (!window.DecompressionStream) return;
+    link.addEventListener("click", function (event) {
+      event.preventDefault();
+      var packed = Uint8Array.from(atob(link.href.split(",")[1]), function (c) { return c.charCodeAt(0); });
+      var stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
+      new Response(stream).blob().then(function (whole) {
+        var goal = document.createElement("a");
+        goal.href = URL.createObjectURL(whole);
+        goal.download = link.download.replace(/\.gz$/, "");
+        goal.click();
+        setTimeout(function () { URL.revokeObjectURL(goal.href); }, 60000);
+      });
     });
   }
   // A flame graph: svg elements in a svg element, callers before and below what they call.
@@ -223,6 +240,7 @@
     filterable(table, number);
   });
   all("button.copy").forEach(copyable);
+  all("a.download").forEach(unpacked);
   // A link into something folded opens it.
   function reveal() {
     var goal = location.hash.length > 1 && document.getElementById(location.hash.slice(1));

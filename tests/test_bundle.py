@@ -107,6 +107,50 @@ def test_every_row_comes_back(row_type: type, data: st.DataObject) -> None:
         assert bundle.table("plain").columns == columns(row_type)
 
 
+ODD = ["", "1", "-0", "007", "1_0", " 1", "+1", "1\n", "1\n2", "\n", "\uff11", "9" * 20, "1.5",
+       "1e5", "nan", ".5", "true", "True", "true\n", "\ufeff1", "1\r"]  # fmt: skip
+
+
+def read(rows: Iterator[dict[str, Any]]) -> tuple[list[dict[str, Any]], str]:
+    """The rows up to the damage, and what it is."""
+    found: list[dict[str, Any]] = []
+    try:
+        for row in rows:
+            found.append(row)
+    except BundleError as error:
+        return found, str(error)
+    return found, ""
+
+
+@pytest.mark.parametrize("before", [0, 4_100])
+@pytest.mark.parametrize("column", range(5))
+@pytest.mark.parametrize("odd", [*ODD, "two cells"])
+def test_many_rows_at_once_are_read_as_each_alone(
+    tmp_path: Path, before: int, column: int, odd: str
+) -> None:
+    write(tmp_path / "b", [Plain("a", 1, None, "x", True)] * 3)
+    path = tmp_path / "b" / "plain.csv"
+    header, row, *_ = path.read_text().splitlines(keepends=True)
+    cells = row.rstrip("\n").split(",")
+    cells[column] = "1,2" if odd == "two cells" else f'"{odd}"' if odd else ""
+    whole = ["b,2,0.5,,false\n", "c,3,,,\n"]
+    with path.open("w", newline="") as file:
+        file.write(header + row * before + ",".join(cells) + "\n" + "".join(whole))
+    bundle = Bundle(tmp_path / "b")
+    alone = read(bundle._carefully("plain"))
+    assert read(bundle.rows("plain")) == alone
+    assert len(alone[0]) == before + 3 or alone[1]
+    if alone[1]:
+        with pytest.raises(BundleError) as error:
+            bundle.count("plain")
+        assert str(error.value) == alone[1]
+    else:
+        assert bundle.count("plain") == before + 3
+        assert read(bundle.rows("plain")) == alone  # though it is not looked at again
+    wanted = bundle.rows("plain", where=("name", {"b"}))
+    assert read(wanted) == ([row for row in alone[0] if row["name"] == "b"], alone[1])
+
+
 @settings(max_examples=20)
 @given(rows_of(Plain))
 def test_sql_sees_the_same_rows(rows: list[Plain]) -> None:

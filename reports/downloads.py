@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+What a report shows only in part, whole, in the report itself: as far as there is room.
+
+A report has at most :data:`MAX_REPORT_BYTES`. What the page leaves of them is for downloads: packed
+tables and folded stacks, as links with ``data:`` addresses, which need no script and no request.
+They compete by one rule: the smallest first, so that as many as possible are there. What finds no
+room says so with its size, and where the bundle has it.
+
+While the page is made, every download is a mark that no text of a bundle can forge (control
+characters are shown as words everywhere); when all of the page is known, :meth:`Downloads.fill`
+puts links in.
+
+Cannot know: how small something packs. So much of it is packed as there is room, and then dropped.
+"""
+
+import base64
+import csv
+import re
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from hostile_text import visible
+from markupsafe import Markup, escape
+from rows import csv_line
+
+from reports import display
+from reports.bundle import Bundle, Table
+
+MAX_REPORT_BYTES = 2_000_000
+# What a spreadsheet takes for the beginning of a formula (OWASP, CSV injection).
+FORMULA = re.compile(r"[=+\-@\t\r]")
+MARK = re.compile("\0([0-9]+)\0")
+
+
+@dataclass(frozen=True)
+class Download:
+    """
+    Something to download.
+
+    :ivar name: of the file that it becomes, unpacked.
+    :ivar raw_bytes: its size, about.
+    :ivar kept: the bundle's file that has all of it.
+    :ivar read: gives it, in pieces.
+    """
+
+    name: str
+    raw_bytes: int
+    kept: str
+    read: Callable[[], Iterable[bytes]]
+
+
+class Downloads:
+    """The downloads of one report."""
+
+    def __init__(self) -> None:
+        self.offered: list[Download] = []
+
+    def offer(self, download: Download) -> Markup:
+        """The place of a download in the page, after a colon: a link, or where else it is."""
+        self.offered.append(download)
+        return Markup(f"\0{len(self.offered) - 1}\0")
+
+    def fill(self, html: str, most: int = MAX_REPORT_BYTES) -> str:
+        """
+        The page with its downloads.
+
+        :param most: bytes that it may have; it has more only if it had them before.
+        """
+        words = {number: _without(download) for number, download in enumerate(self.offered)}
+        room = most - len(html.encode()) - sum(len(text.encode()) for text in words.values())
+        for number in sorted(words, key=lambda number: (self.offered[number].raw_bytes, number)):
+            download = self.offered[number]
+            link = _link(download, b"")
+            left = room + len(words[number].encode()) - len(link.encode()) - 16
+            if packed := _packed(download.read(), left // 4 * 3):
+                link = _link(download, packed)
+                room += len(words[number].encode()) - len(link.encode())
+                words[number] = link
+        return MARK.sub(lambda mark: words[int(mark[1])], html)
+
+
+def _link(download: Download, packed: bytes) -> str:
+    text = base64.b64encode(packed).decode()
+    name = re.sub(r"[^A-Za-z0-9._-]", "_", download.name)
+    return (
+        f'<a class="download" href="data:application/gzip;base64,{text}" download="{name}.gz">'
+        f"{name}</a> (packed {display.size(len(packed))}, and in the bundle)"
+    )
+
+
+def _without(download: Download) -> str:
+    return (
+        f"<code>{escape(visible(download.kept))}</code> in the bundle "
+        f"({display.size(download.raw_bytes)}, too much for this file, "
+        f"which is to stay below {MAX_REPORT_BYTES // 1_000_000} MB)"
+    )
+
+
+def _packed(pieces: Iterable[bytes], room: int) -> bytes:
+    """Gzip, the same bytes for the same content; nothing if it takes more room."""
+    packer = zlib.compressobj(6, zlib.DEFLATED, 31)
+    parts: list[bytes] = []
+    size = 0
+    for piece in pieces:
+        parts.append(packer.compress(piece))
+        size += len(parts[-1])
+        if size > room:
+            return b""
+    parts.append(packer.flush())
+    return b"".join(parts) if size + len(parts[-1]) <= room else b""
+
+
+def table(bundle: Bundle, table: Table) -> Download:
+    """
+    A table of a bundle as CSV, where no text begins like a formula: a quote stands before it.
+
+    :raises BundleError: it cannot be read.
+    """
+    path = bundle.plain_path(table)
+    names = [column.name for column in table.columns]
+    texts = [number for number, column in enumerate(table.columns) if column.type == "string"]
+
+    def read() -> Iterator[bytes]:
+        yield csv_line(names).encode()
+        with path.open(newline="", encoding="utf-8") as file:
+            lines = csv.reader(file, strict=True)
+            next(lines)
+            for cells in lines:
+                for number in texts:
+                    if FORMULA.match(cells[number]):
+                        cells[number] = f"'{cells[number]}"
+                yield csv_line(cell or None for cell in cells).encode()
+
+    return Download(f"{table.name}.csv", path.stat().st_size, path.name, read)
+
+
+def folded(stacks: dict[str, int], name: str, kept: str) -> Download:
+    """
+    Stacks as FlameGraph and its like read them, a line each, in the order of their frames from the
+    root: what stands beside each other is alike, and packs to a third of what it else would.
+    """
+
+    def read() -> Iterator[bytes]:
+        for stack in sorted(stacks):
+            line = f"{' '.join(stack.split())} {stacks[stack]}\n"
+            yield line.encode("utf-8", "backslashreplace")
+
+    return Download(name, sum(len(stack) + 8 for stack in stacks), kept, read)
