@@ -578,7 +578,8 @@ def run_report(args: argparse.Namespace) -> int:
     if args.redact_map is not None:
         write_map(names, args.redact_map)
     write(html, args.output)
-    print(f"{args.output}: {args.output.stat().st_size:,} bytes")
+    if args.output.is_file():  # and no pipe, whose reader wants nothing but the page
+        print(f"{args.output}: {args.output.stat().st_size:,} bytes")
     return DONE
 
 

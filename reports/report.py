@@ -485,6 +485,13 @@ def write(html: str, path: Path) -> None:
 
 
 def _write(html: str, path: Path) -> None:
+    # Through a symbolic link; and a device or a pipe (/dev/null, /dev/stdout) is written to, never
+    # put away for a file of its name.
+    path = path.resolve()
+    if path.exists() and not path.is_file():
+        with path.open("w", encoding="utf-8", newline="\n") as file:
+            file.write(html)
+        return
     clear_up(path)
     lock = None
     while lock is None:

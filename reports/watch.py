@@ -86,6 +86,9 @@ def _watch(args: argparse.Namespace, folder: Path) -> None:
     if owners.absent and not first.keys() & {"vmstat", "psi", "meminfo", "zones"}:
         raise TextError("; ".join(first["unread"].values()))
     if args.openmetrics:
+        if Path(args.openmetrics).exists() and not Path(args.openmetrics).is_file():
+            # It will be replaced at every sample, and is removed at the end.
+            raise UsageError(f"--openmetrics {args.openmetrics}: is no file; name one of your own")
         # That it cannot be written is to be known now.
         first |= {"number": 0, "cpu_total": 0.0}
         expose(Path(args.openmetrics), first, page_size)

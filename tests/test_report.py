@@ -13,6 +13,7 @@ import hashlib
 import os
 import re
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -555,6 +556,23 @@ class TestWriting:
         os.umask(umask)
         assert path.stat().st_mode & 0o777 == 0o666 & ~umask
         assert os.listdir(tmp_path) == ["report.html"]
+
+    def test_a_device_or_pipe_is_written_to_and_stays(self, tmp_path: Path) -> None:
+        """As root, a file renamed to /dev/null would be the end of it."""
+        path = tmp_path / "pipe"
+        os.mkfifo(path)
+        with ThreadPoolExecutor(1) as pool:
+            read = pool.submit(path.read_text)
+            write("<p>naïve</p>\n", path)
+            assert read.result() == "<p>naïve</p>\n"
+        assert path.is_fifo()
+        assert os.listdir(tmp_path) == ["pipe"]
+
+    def test_a_symbolic_link_stays_one(self, tmp_path: Path) -> None:
+        (tmp_path / "link").symlink_to("there")
+        write("new", tmp_path / "link")
+        assert (tmp_path / "link").is_symlink()
+        assert (tmp_path / "there").read_text() == "new"
 
     def test_a_full_disk_leaves_the_old_report_and_nothing_else(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -603,6 +603,13 @@ def test_watch_says_that_openmetrics_cannot_be_written(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == []
 
 
+def test_watch_replaces_nothing_but_a_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    result = watch(tmp_path, "--openmetrics", tmp_path / "pipe")
+    assert result.returncode == 2 and "is no file" in result.stderr
+    assert (tmp_path / "pipe").is_fifo()
+
+
 def test_watch_starts_light() -> None:
     script = (
         "import reports.watch, sys; "
