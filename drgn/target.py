@@ -35,6 +35,7 @@ WRAPPED = {
     b"BZh": "bunzip2 -k",
 }
 FLATTENED = b"makedumpfile\0\0\0\0"
+MAX_PHYSMEM_BITS = 52
 
 
 class TargetError(Exception):
@@ -87,7 +88,24 @@ def open_target(
     else:
         _open_live(prog)
     _load_symbols(prog, symbols)
+    if core is not None:
+        _check_version(prog, core)
     return prog
+
+
+def _check_version(prog: Program, core: Path) -> None:
+    """libkdumpfile 0.5 takes x.y.z for a kernel's version, and reads nothing of a 7.3-rc7."""
+    try:
+        prog["init_uts_ns"].name.release.string_()
+    except FaultError as error:
+        if "kernel version" in str(error):
+            raise TargetError(
+                f"{core}: libkdumpfile, by which drgn reads this format, does not understand the "
+                f"kernel's version {vmcoreinfo(prog).get('OSRELEASE', '')!r}; write the dump as "
+                "ELF (makedumpfile -E)"
+            ) from error
+    except LookupError:
+        pass  # damaged symbols are told of by the sections
 
 
 def _open(prog: Program, core: Path) -> None:
@@ -238,6 +256,12 @@ def describe(prog: Program, source: str) -> Target:
         seconds = ktime_get_real_seconds(prog).value_()
         return datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat()
 
+    def total_pages() -> int:
+        pages: int = sum(zone.present_pages.value_() for zone in _zones(prog))
+        if pages >> MAX_PHYSMEM_BITS:
+            raise OverflowError(pages)  # a damaged zone
+        return pages
+
     info = vmcoreinfo(prog)
     live = prog.flags & ProgramFlags.IS_LIVE
     return Target(
@@ -248,7 +272,7 @@ def describe(prog: Program, source: str) -> Target:
         hostname=read(lambda: name("nodename")),
         captured_at=read(captured_at),
         uptime_seconds=read(lambda: round(uptime(prog), 3)),
-        total_pages=read(lambda: sum(z.present_pages.value_() for z in _zones(prog))),
+        total_pages=read(total_pages),
         online_cpus=read(lambda: len(online_cpus(prog))),
         source=source or "/proc/kcore",
     )

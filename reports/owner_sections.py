@@ -136,6 +136,8 @@ def slab_caches_from_memory(memory: Memory) -> Found:
             f"{scan.gaps.bytes:,} bytes of struct pages could not be read: slabs among them are "
             "not counted"
         )
+    if nameless := sum(cache.name == f"({cache.address:#x})" for cache in scan.caches):
+        found.notes.append(f"the names of {nameless} caches could not be read; they go by address")
     if checks:
         memory.disagreement(found, f"the slabs of {len(checks)} caches do not add up (slab_checks)")
     if (rest := pages_in_no_cache(memory.prog, scan)) > 0:

@@ -6,6 +6,7 @@ leaves out is said, and costs no number as long as it is not the kernel's own da
 
 import gzip
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -81,6 +82,11 @@ def test_every_format_gives_the_same_tables(
     makedumpfile(*FORMATS[name], elf, core)
     result = collect(lab, core, folder / f"bundle-{name}")
     assert "Traceback" not in result.stderr
+    if read_kdump(core) is not None and not re.match(r"\d+\.\d+\.\d+", lab.capture.release):
+        # Of a release candidate: libkdumpfile reads nothing at all.
+        assert result.returncode == 3 and "does not understand the kernel's" in result.stderr
+        assert not (folder / f"bundle-{name}").exists()
+        return
     bundle = Bundle(folder / f"bundle-{name}")
     found = contents(folder / f"bundle-{name}")
     whole = {section.section: section.status for section in Bundle(folder / "bundle").sections}

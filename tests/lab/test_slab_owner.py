@@ -156,7 +156,11 @@ def test_allocated_objects_are_those_of_drgns_helper(slab_lab: SlabLab) -> None:
     assert sum(row.objects for row in rows if row.cache == "task_struct") == len(theirs) > 30
 
 
-def assert_slabinfo(ours: list[SlabCache], text: str, slack: int) -> None:
+CPUS = 2
+
+
+def assert_slabinfo(ours: list[SlabCache], text: str, slack: int, held: int = 0) -> None:
+    """:param held: slabs a CPU may hold, whose free objects the kernel counts as in use."""
     theirs = {row.cache: row for row in read_slabinfo(text)}
     assert {row.cache for row in ours} == set(theirs)
     moved = 0
@@ -167,8 +171,11 @@ def assert_slabinfo(ours: list[SlabCache], text: str, slack: int) -> None:
             difference = abs(getattr(row, name) - getattr(other, name))
             if difference:
                 print(f"{row.cache}: {name} {getattr(row, name)}, printed {getattr(other, name)}")
-            moved += difference > 0
-            assert difference <= max(getattr(other, name) // 50, 16)
+            of_cpus = 0
+            if name == "objects" and getattr(other, name) > getattr(row, name) and row.slabs:
+                of_cpus = held * CPUS * row.slots // row.slabs
+            moved += difference > of_cpus
+            assert difference <= max(getattr(other, name) // 50, 16, of_cpus)
     assert moved <= slack
 
 
@@ -182,8 +189,10 @@ def test_caches_of_a_kernel_without_tracks(lab: Lab) -> None:
     rows, checks = slab_caches(scan_slabs(lab.prog))
     assert checks == []
     assert len(rows) > 80 and not any(row.store_user for row in rows)
-    # /proc/slabinfo counts every object of a CPU's own slab as in use, and reading allocates.
-    assert_slabinfo(rows, lab.said("proc/slabinfo")[1], 40)
+    # Reading allocates. Where CPUs have slabs of their own (before sheaves), they keep one and a few
+    # partial ones (set_cpu_partial(), mm/slub.c), and /proc/slabinfo counts those as full.
+    held = 8 if lab.prog.type("struct kmem_cache").has_member("cpu_slab") else 0
+    assert_slabinfo(rows, lab.said("proc/slabinfo")[1], 40, held)
     section, _ = run_section(SECTIONS["slab_owner"], Memory(lab.prog))
     assert section.status == "absent" and "slab_debug=U" in (section.message or "")
 
