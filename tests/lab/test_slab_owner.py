@@ -189,7 +189,7 @@ def test_caches_of_a_kernel_without_tracks(lab: Lab) -> None:
     rows, checks = slab_caches(scan_slabs(lab.prog))
     assert checks == []
     assert len(rows) > 80 and not any(row.store_user for row in rows)
-    # Reading allocates. Where CPUs have slabs of their own (before sheaves), they keep one and a few
+    # Reading allocates. Where CPUs have slabs of their own (before sheaves), they keep one and some
     # partial ones (set_cpu_partial(), mm/slub.c), and /proc/slabinfo counts those as full.
     held = 8 if lab.prog.type("struct kmem_cache").has_member("cpu_slab") else 0
     assert_slabinfo(rows, lab.said("proc/slabinfo")[1], 40, held)
