@@ -75,7 +75,7 @@ def contents(bundle: Path) -> dict[str, bytes]:
 
 
 def of_a_candidate(lab: Lab) -> bool:
-    """Whether the kernel is a release candidate, of whose kdump files libkdumpfile reads nothing."""
+    """Whether it is a release candidate, of whose kdump files libkdumpfile reads nothing."""
     return not re.match(r"\d+\.\d+\.\d+", lab.capture.release)
 
 
