@@ -4,8 +4,9 @@ What a report shows only in part, whole, in the report itself: as far as there i
 
 A report has at most :data:`MAX_REPORT_BYTES`. What the page leaves of them is for downloads: packed
 tables and folded stacks, as links with ``data:`` addresses, which need no script and no request.
-They compete by one rule: the smallest first, so that as many as possible are there. What finds no
-room says so with its size, and where the bundle has it.
+They compete by one rule: the smallest first, so that as many as possible are there, until
+:data:`MISSES` in a row found no room. What is not there says so with its size, and where the bundle
+has it.
 
 While the page is made, every download is a mark that no text of a bundle can forge (control
 characters are shown as words everywhere); when all of the page is known, :meth:`Downloads.fill`
@@ -20,6 +21,7 @@ import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import IO
 
 from hostile_text import visible
 from markupsafe import Markup, escape
@@ -29,8 +31,13 @@ from reports import display
 from reports.bundle import Bundle, Table
 
 MAX_REPORT_BYTES = 2_000_000
+# Packing is what takes time, and what is larger still hardly fits.
+MISSES = 3
 # What a spreadsheet takes for the beginning of a formula (OWASP, CSV injection).
 FORMULA = re.compile(r"[=+\-@\t\r]")
+# The same anywhere in lines of CSV, where a number below zero is none.
+SUSPECT = re.compile(rb"(?:\A|[,\n\r])\"?(?:[=+@\t\r]|-(?!\d+(?:\.\d+)?(?:e[+-]?\d+)?[,\n]))")
+PIECE = 1 << 18
 MARK = re.compile("\0([0-9]+)\0")
 
 
@@ -70,7 +77,10 @@ class Downloads:
         """
         words = {number: _without(download) for number, download in enumerate(self.offered)}
         room = most - len(html.encode()) - sum(len(text.encode()) for text in words.values())
+        misses = 0
         for number in sorted(words, key=lambda number: (self.offered[number].raw_bytes, number)):
+            if misses == MISSES:
+                break
             download = self.offered[number]
             link = _link(download, b"")
             left = room + len(words[number].encode()) - len(link.encode()) - 16
@@ -78,6 +88,9 @@ class Downloads:
                 link = _link(download, packed)
                 room += len(words[number].encode()) - len(link.encode())
                 words[number] = link
+                misses = 0
+            else:
+                misses += 1
         return MARK.sub(lambda mark: words[int(mark[1])], html)
 
 
@@ -123,17 +136,28 @@ def table(bundle: Bundle, table: Table) -> Download:
     texts = [number for number, column in enumerate(table.columns) if column.type == "string"]
 
     def read() -> Iterator[bytes]:
+        with path.open("rb") as raw:
+            if not any(map(SUSPECT.search, _pieces(raw))):
+                raw.seek(0)
+                yield from _pieces(raw)
+                return
         yield csv_line(names).encode()
         with path.open(newline="", encoding="utf-8") as file:
-            lines = csv.reader(file, strict=True)
-            next(lines)
-            for cells in lines:
+            rows = csv.reader(file, strict=True)
+            next(rows)
+            for cells in rows:
                 for number in texts:
                     if FORMULA.match(cells[number]):
                         cells[number] = f"'{cells[number]}"
                 yield csv_line(cell or None for cell in cells).encode()
 
     return Download(f"{table.name}.csv", path.stat().st_size, path.name, read)
+
+
+def _pieces(raw: IO[bytes]) -> Iterator[bytes]:
+    """A file in pieces of whole lines."""
+    while lines := raw.readlines(PIECE):
+        yield b"".join(lines)
 
 
 def folded(stacks: dict[str, int], name: str, kept: str) -> Download:
