@@ -49,6 +49,7 @@ NEAR_BYTES = 16 << 10
 MAX_DIGITS = 10  # handles and counts are 32 bits
 NUMBER = b"nr_base_pages: "
 HANDLE = b"handle: "
+HANDLE_SHAPE = b"handle: \nnr_base_pages: \n\n"
 HANDLE_PAGES = rb"handle: (-?[0-9]{1,10})\nnr_base_pages: ([0-9]{1,10})\Z"
 
 
@@ -178,18 +179,13 @@ class _HandleParser:
 
     def blocks(self, text: bytes) -> list[Block]:
         """Text of whole records, as blocks."""
-        words = text.split()
-        # Four words a record on two lines and a blank one, with nothing else between them; no
-        # others, and numbers of digits alone, where int() takes more.
-        number = len(words) // 4
+        # As the kernel prints it but for the digits, which are in their places: no other blanks and
+        # no other numbers, of which int() takes more.
+        shape, words = text.translate(None, b"0123456789"), text.split()
         if (
-            text.count(b"\n") == 3 * number
-            and text.count(b" ") == 2 * number
-            and text.count(b"\nnr_base_pages: ") == text.count(b"\n\n") == number
-            and not any(blank in text for blank in (b"\t", b"\v", b"\f", b"\r"))
+            shape == HANDLE_SHAPE * (len(words) // 4)
             and set(words[::4]) == {b"handle:"}
             and set(words[2::4]) == {b"nr_base_pages:"}
-            and b"".join(words[1::2]).isdigit()
         ):
             try:
                 handles, pages = list(map(int, words[1::4])), list(map(int, words[3::4]))

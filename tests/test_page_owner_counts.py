@@ -245,3 +245,19 @@ def test_damage_stays_counted_in_the_files_after(tmp_path: Path) -> None:
     assert counts.skipped == 1 and counts.pages == {1: 2, 3: 4}
     read(tmp_path, handles([(1, 2)]), counts=counts)
     assert counts.skipped == 0 and counts.pages == {1: 2}
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        "1handle: 5\nnr_base_pages: 3\n\n",
+        "handle: 5\n1nr_base_pages: 3\n\n",
+        "handle:5 \nnr_base_pages: 3\n\n",
+        "handle: \nnr_base_pages: 3\n\n",
+        "handle: 5\nnr_base_pages: 3\n7\n",
+        "handle: 5 \nnr_base_pages: 3\n\n",
+    ],
+)
+def test_a_digit_out_of_its_place_is_damage(tmp_path: Path, record: str) -> None:
+    counts = read(tmp_path, handles([(1, 2)]) + record + "\n" + handles([(3, 4)]))
+    assert counts.pages == {1: 2, 3: 4} and counts.skipped == 1
