@@ -409,6 +409,7 @@ def render(bundle: Bundle, verdict: Verdict, comparison: Comparison | None = Non
     environment = _environment(page_size, _uptime(bundle))
     offers = Downloads()
     words = Glossary()
+    # Of this page, which has both their places.
     environment.filters["terms"] = words.mark
     environment.globals.update(offer=offers.offer, glossary=words)
     sections = _sections(bundle, environment, page_size)
@@ -864,11 +865,13 @@ def _environment(page_size: int | None, uptime: str) -> Environment:
         prose=display.prose,
         pages=lambda value: display.pages(value, page_size),
         capitalize_first=lambda text: text[:1].upper() + text[1:],
+        terms=lambda text: text,
         compact=lambda value: display.compact(value, page_size),
     )
     environment.globals.update(
         page_size=page_size,
         uptime=uptime,
+        glossary=Glossary(),
         titles=TITLES,
         plural=display.plural,
         share=display.share,
