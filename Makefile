@@ -23,6 +23,7 @@ VMCORE ?=
 VMLINUX ?=
 REPORT ?= report.html
 DIST_PYTHON ?=
+KERNELS ?= 6.1,6.12,7.3?
 
 .PHONY: help
 help: ## list the targets
@@ -65,6 +66,11 @@ test: $(READY) ## lint, types, unit tests, lab tests on real kernels, the report
 	@tools/apt-install $(LAB_PACKAGES) $(TEST_PACKAGES) $(BUILD_PACKAGES)
 	@$(MAKE) --no-print-directory lint
 	$(BIN)/pytest
+
+.PHONY: matrix
+matrix: $(READY) ## the lab's tests on the other kernels: KERNELS=6.1,6.12,7.3? (?: if it can be had)
+	@tools/apt-install $(LAB_PACKAGES) $(TEST_PACKAGES)
+	MMSCOPE_LAB_KERNELS='$(KERNELS)' $(BIN)/pytest tests/lab
 
 .PHONY: soak
 soak: $(READY) ## a vmcore damaged in a thousand ways: nothing may crash, hang or grow (an hour)

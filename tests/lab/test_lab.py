@@ -11,7 +11,6 @@ something about the lab and nothing about our probes.
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 
@@ -20,11 +19,10 @@ import machine
 import pytest
 from archive import LabError
 from capture import Capture, capture
+from conftest import KERNELS
 from drgn import Program
 from drgn.helpers.linux.mmzone import for_each_online_pgdat
 from drgn.helpers.linux.pid import for_each_task
-
-KERNELS = os.environ.get("MMSCOPE_LAB_KERNELS", "7.2").split(",")
 
 COMPLETE = [
     "dmesg",
