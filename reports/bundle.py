@@ -546,6 +546,7 @@ def _check(column: Column, texts: Sequence[str]) -> None:
         not WHOLE[column.type].fullmatch(joined + "\n")
         or joined.count("\n") != len(texts) - 1  # one inside a cell would make two of it
         or ("" in texts and not column.nullable)
+        or (column.type == "number" and ENDLESS.search(joined))
     ):
         raise ValueError(f"{column.name} is damaged")
 
@@ -594,6 +595,8 @@ TARGET_NUMBERS = {
     "online_cpus": int | None,
     "uptime_seconds": int | float | None,
 }
+# What may be beyond any number, and is looked at by itself.
+ENDLESS = re.compile(r"e[-+]?[0-9]{3}|[0-9]{300}")
 # What int() and float() take beyond these (1_000, nan, digits of other scripts) is no number here.
 PATTERNS = {
     "integer": re.compile(r"-?[0-9]{1,19}"),

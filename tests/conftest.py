@@ -1,10 +1,17 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What every test needs: the script folders on the path, and Hypothesis that repeats itself."""
+"""
+What tests share: the script folders on the path, Hypothesis that repeats itself, and one browser
+(Playwright runs one at a time in a process).
+"""
 
 import atexit
 import os
+import shutil
+from collections.abc import Iterator
+from typing import Any
 
 import hypothesis
+import pytest
 
 import reports  # noqa: F401  (puts drgn/ and perf/ on the path)
 
@@ -19,3 +26,20 @@ def silence_the_last_words() -> None:
     itself: a hundred lines below pytest's own last line.
     """
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+
+
+BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """Debian's Chromium."""
+    from playwright.sync_api import sync_playwright
+
+    path = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if path is None:
+        pytest.fail(f"no {' or '.join(BROWSERS)} here: apt-get install chromium-headless-shell")
+    with sync_playwright() as playwright:
+        running = playwright.chromium.launch(executable_path=path)
+        yield running
+        running.close()

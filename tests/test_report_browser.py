@@ -8,7 +8,6 @@ a screen reader gets is checked by axe-core, which the package axe-playwright-py
 
 import functools
 import re
-import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib.resources import files as resources
@@ -16,14 +15,13 @@ from pathlib import Path
 
 import pytest
 import report_bundle as made
-from playwright.sync_api import Browser, Locator, Page, sync_playwright
+from playwright.sync_api import Browser, Locator, Page
 from rows import columns
 from test_report import NOTHING, elements, parse, texts
 
 from reports.comparison import compare
 from reports.report import render, write
 
-BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 AXE = resources("axe_playwright_python") / "axe.min.js"
 WIDE = (1280, 800)
 HUGE = (3840, 2160)
@@ -41,17 +39,6 @@ FOLDED = """
         .filter((child) => !child.checkVisibility())
         .map((child) => folded.textContent.slice(0, 80)))
 """
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
-    path = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if path is None:
-        pytest.fail(f"no {' or '.join(BROWSERS)} here: apt-get install chromium-headless-shell")
-    with sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=path)
-        yield running
-        running.close()
 
 
 def changed(contents: dict[str, made.Table]) -> dict[str, made.Table]:

@@ -127,6 +127,9 @@ def test_a_dump_that_was_cut_short_says_by_how_much(lab: Lab, elf: Path, folder:
         missing.append(missing_bytes(core))
     assert missing == sorted(set(missing))
     result = collect(lab, core, folder / "bundle-cut")
+    if of_a_candidate(lab):
+        assert result.returncode == 3 and "does not understand the kernel's" in result.stderr
+        return
     assert result.returncode == 1 and "Traceback" not in result.stderr
     assert f"{missing[-1]:,} bytes of the machine's memory lie behind the end" in result.stderr
     assert str(Bundle(folder / "bundle-cut").target["truncated"]).startswith(f"{missing[-1]:,}")

@@ -85,6 +85,9 @@ def leaking(
     return before, after
 
 
+STRAY_PAGES = 32
+
+
 @pytest.mark.owner_kernel
 class TestLeak:
     def test_its_stack_is_named_first_with_its_pages(self, leaking: tuple[Bundle, Bundle]) -> None:
@@ -99,7 +102,9 @@ class TestLeak:
     def test_no_other_stack_holds_more(self, leaking: tuple[Bundle, Bundle]) -> None:
         """Not the one that allocated twice as much and gave it back."""
         stacks = table(held(*leaking), "page_owner_stacks")
-        (change,) = stacks.changes
+        change, *others = stacks.changes
+        # The kernel lives on between the two readings.
+        assert sum(abs(other.difference or 0) for other in others) <= STRAY_PAGES
         assert (change.change, change.before, change.after, change.difference) == (
             "grew",
             LEAKED_BEFORE,
@@ -110,4 +115,4 @@ class TestLeak:
     def test_the_flame_graph_is_of_this_stack_alone(self, leaking: tuple[Bundle, Bundle]) -> None:
         (graph,) = (g for g in held(*leaking).graphs if g.title.startswith("Pages by"))
         before, after = graph.totals
-        assert after - before == LEAKED_BETWEEN * 4 * KIB
+        assert abs(after - before - LEAKED_BETWEEN * 4 * KIB) <= STRAY_PAGES * 4 * KIB
