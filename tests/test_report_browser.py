@@ -354,7 +354,7 @@ class TestWithoutScript:
         page = opening(files["machine"], script=False).page
         table = page.locator("#table-free_blocks table")
         assert not table.is_visible()
-        page.locator("summary", has_text="free_blocks").click()
+        page.locator("summary", has_text="rows of free_blocks").click()
         assert table.is_visible()
 
 
@@ -407,7 +407,7 @@ class TestFiltering:
         self, opening: functools.partial[Opened], files: dict[str, Path]
     ) -> None:
         page = opening(files["machine"]).page
-        page.locator("summary", has_text="free_blocks").click()
+        page.locator("summary", has_text="rows of free_blocks").click()
         box = page.locator("#table-free_blocks")
         box.get_by_role("searchbox").fill("dma32 highatomic")
         expected = [

@@ -260,7 +260,12 @@ def test_command_runs_in_the_live_kernel(tmp_path: Path, say: Callable[[str], No
         "owner",
         say,
     )
-    assert (out / "code").read_text() == "0 True", (out / "said").read_text()
+    code, page_owner = (out / "code").read_text().split()
+    said = (out / "said").read_text()
+    missing = [line for line in said.splitlines() if re.search(": (partial|failed): ", line)]
+    # Processes come and go while it is read.
+    assert all("partial: " in line and "processes could not be read" in line for line in missing)
+    assert (code, page_owner) == ("1" if missing else "0", "True"), said
 
 
 def test_lost_options_are_named() -> None:
