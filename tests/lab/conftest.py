@@ -36,7 +36,7 @@ LEFT_OUT: dict[str, str] = {}
 def _kernels(names: str) -> list[str]:
     wanted = []
     for name in names.split(","):
-        if name.endswith("?"):
+        if name.endswith("?") and name[:-1] in kernels.names():
             name = name[:-1]
             try:
                 kernels.get(name)
