@@ -401,12 +401,11 @@ def _svg(
     for node, (x, width) in zip(nodes, places, strict=True):
         name = escape(visible(display.cut(node.name, MAX_NAME)) or "(no name)")
         kind, mark, words = look(node, nodes[0].value)
-        narrow = " n" if width < NARROW else ""
+        # Where it would not fit, report.js writes it, of the title, once it does.
+        text = "" if width < NARROW else f'<text x="3" y="12">{mark}{name}</text>'
         parts.append(
-            f'<svg class="{kind}{narrow}" x="{_percent(x)}" y="{(rows - node.depth) * ROW}" '
-            f'width="{_percent(width)}" height="{ROW - 1}"><title>{name}: {escape(words)}</title>'
-            f'<rect width="100%" height="100%"/><text x="3" y="12">{mark}{name}</text>'
-            "</svg>\n"
+            f'<svg class="{kind}" x="{_percent(x)}" y="{(rows - node.depth) * ROW}" '
+            f'width="{_percent(width)}"><title>{name}: {escape(words)}</title><rect/>{text}</svg>\n'
         )
     parts.append("</svg>")
     return "".join(parts)

@@ -22,13 +22,14 @@ from owner_frames import is_allocator, owner_frame
 from reports import charts, display, downloads, flame_graph
 from reports.downloads import Download
 from reports.flame_graph import FlameGraph, Top
+from reports.stack_pool import Derived
 
 Rows = list[dict[str, Any]]
 Tables = dict[str, Rows]
 
 # In a table beside a picture; what is folded away below it has more, the bundle all.
 TOP = 15
-MAX_GROUPS = 300
+MAX_GROUPS = 150
 NO_STACK = "(no stack)"
 # Of each of the two graphs that compare.
 MAX_FRAMES = 240
@@ -143,17 +144,22 @@ def flames(
     unit: str,
     describe: str,
     kind: Callable[[str, int], str],
-    name: str,
-    kept: str,
+    download: tuple[str, str, str],
+    derived: Derived | None = None,
     frames: int = flame_graph.MAX_FRAMES,
 ) -> Flames:
-    """A flame graph with its top frames, and its stacks for download."""
+    """
+    A flame graph with its top frames, and its stacks for download.
+
+    :param download: the file's name, the bundle's file that has it all, and the section.
+    :param derived: how the stacks follow from a table.
+    """
     tops, count = flame_graph.top_frames(stacks, TOP)
     return Flames(
         flame_graph.flame_graph(stacks, unit=unit, describe=describe, kind=kind, frames=frames),
         tops,
         count,
-        downloads.folded(flame_graph.fold(stacks), name, kept),
+        downloads.folded(flame_graph.fold(stacks), *download, derived),
     )
 
 
@@ -178,8 +184,8 @@ def page_owner(tables: Tables, page_size: int | None) -> dict[str, Any]:
             unit,
             f"Flame graph: {unit} that page_owner knows, by allocation stack",
             frame_kind,
-            "page_owner.folded",
-            "page_owner_stacks.csv",
+            ("page_owner.folded", "page_owner_stacks.csv", "page_owner"),
+            Derived("page_owner_stacks.csv", "pages", size, "", NO_STACK),
         ),
         "total": sum(amount for _, amount in stacks),
         "stacks": len(held),
@@ -347,8 +353,8 @@ def slab_owner(tables: Tables, page_size: int | None) -> dict[str, Any]:
             unit,
             f"Flame graph: slab objects by cache and allocation stack, width in {unit}",
             slab_frame_kind,
-            "slab_owner.folded",
-            "slab_owner_stacks.csv",
+            ("slab_owner.folded", "slab_owner_stacks.csv", "slab_owner"),
+            Derived("slab_owner_stacks.csv", unit, 1, "cache", NO_STACK),
         ),
         "total": sum(amount for _, amount in stacks),
         "unit": unit,

@@ -212,8 +212,7 @@ def _drawn(
             unit,
             f"Flame graph: {what}",
             frame_kind,
-            f"{row['file']}.folded",
-            f"{row['file']}.folded",
+            (f"{row['file']}.folded", f"{row['file']}.folded", profiles.SECTION),
             frames=frames,
         )
         views = []

@@ -23,7 +23,7 @@ import itertools
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,7 @@ from reports import (
     comparison_view,
     display,
     downloads,
+    flame_graph,
     free_heatmap,
     owner_pictures,
     page_table_pictures,
@@ -63,6 +64,8 @@ TEMPLATES = Path(__file__).resolve().parent.parent / "templates"
 # A browser lays so much out at once; nobody reads more in a report.
 MAX_ROWS = 500
 MAX_CELLS = 1200
+# What report.css tells apart; a wider table has text set like numbers from there on.
+MAX_TEXT_COLUMNS = 24
 # A stack is as long as ten other rows.
 MAX_STACK_ROWS = 80
 # A series is looked at in its chart, or taken from the bundle.
@@ -126,7 +129,7 @@ class TableView:
     name: str
     title: str
     columns: list[Column]
-    kinds: list[Markup]  # the class of each column's cells, as an attribute
+    text: str  # the classes that say which columns are text
     rows: list[list[Cell]]
     total: int
     error: str
@@ -411,7 +414,7 @@ def render(bundle: Bundle, verdict: Verdict, comparison: Comparison | None = Non
     words = Glossary()
     # Of this page, which has both their places.
     environment.filters["terms"] = words.mark
-    environment.globals.update(offer=offers.offer, glossary=words)
+    environment.globals.update(offer=offers.offer, pools=offers.pools, glossary=words)
     sections = _sections(bundle, environment, page_size)
     anchors = {view.name: view.anchor for view in reversed(sections)}
     host = _host(bundle)
@@ -776,19 +779,18 @@ def _table(bundle: Bundle, table: Table, page_size: int | None, known: Tables) -
         table.name,
         table.title,
         table.columns,
-        [_kind(c) for c in table.columns],
+        text_classes(c.type not in ("integer", "number") for c in table.columns),
         rows,
         total,
         error,
-        None if whole else downloads.table(bundle, table),
+        None if whole else downloads.table(bundle, table, known.get(table.name)),
     )
 
 
-def _kind(column: Column) -> Markup:
-    """The class of a column's cells, as an attribute; most are numbers and have none."""
-    if column.type in ("integer", "number"):
-        return Markup()
-    return Markup(' class="text stack"' if column.name == "stack" else ' class="text"')
+def text_classes(texts: Iterable[bool]) -> str:
+    """The classes of a table that say which of its columns are text; the others are numbers."""
+    numbers = (number for number, is_text in enumerate(texts, 1) if is_text)
+    return " ".join(f"t{number}" for number in numbers if number <= MAX_TEXT_COLUMNS)
 
 
 def _finding_views(
@@ -884,6 +886,9 @@ def _environment(page_size: int | None, uptime: str) -> Environment:
         level_starts=free_heatmap.level_starts(),
         thp_order=free_heatmap.thp_order(page_size),
         max_lines=charts.MAX_LINES,
+        max_text_columns=MAX_TEXT_COLUMNS,
+        text_classes=text_classes,
+        frame_height=flame_graph.ROW - 1,
     )
     return environment
 

@@ -179,17 +179,18 @@ def stacks(random: Random, count: int, ends: Callable[[Random], str]) -> list[st
 
 def amounts(random: Random, count: int, most: int) -> list[int]:
     """A few hold nearly all, most hold next to nothing: largest first."""
-    return [max(1, int(most / (n + 1) ** 1.15 * random.uniform(0.6, 1))) for n in range(count)]
+    found = [max(1, int(most / (n + 1) ** 1.15 * random.uniform(0.6, 1))) for n in range(count)]
+    return sorted(found, reverse=True)
 
 
 def owners(random: Random) -> list[PageOwnerStack]:
     names = stacks(random, STACKS, lambda r: f"{r.choice(ALLOCATORS)};{GOT}")
+    # In the order in which stacks were first seen, which says nothing of what they hold.
+    handles = random.sample(range(1000, 1000 + STACKS * 12), STACKS)
     return [
-        PageOwnerStack(
-            1000 + n * 7, pages, max(1, pages >> n % 4), *owner_frame(stack), stack, None
-        )
-        for n, (pages, stack) in enumerate(
-            zip(amounts(random, STACKS, 60 << 20), names, strict=True)
+        PageOwnerStack(handle, pages, max(1, pages >> n % 4), *owner_frame(stack), stack, None)
+        for n, (handle, pages, stack) in enumerate(
+            zip(handles, amounts(random, STACKS, 60 << 20), names, strict=True)
         )
     ]
 

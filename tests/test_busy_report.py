@@ -116,6 +116,11 @@ class TestBusyMachine:
                 lines = list(csv.reader(unpacked(found[f"{name}.csv.gz"]).splitlines()))
                 assert lines[0] == [c.name for c in table.columns]
                 assert len(lines) == 1 + busy.count(name)
+        # Its stacks are too many for that, and fit where each is there once.
+        said = texts(by_id(tree, "table-page_owner_stacks"))
+        assert "All of them: page_owner_stacks.csv (of a pool of stacks in this file" in said
+        assert "page_owner.pool.json (packed" in texts(by_id(tree, "pool-1"))
+        assert ": 50,000 stacks" in texts(by_id(tree, "pool-1"))
         said = texts(by_id(tree, "table-page_tables"))
         assert "All of them: page_tables.csv in the bundle (7." in said
         assert "MiB, too much for this file, which is to stay below 2 MB" in said
@@ -233,6 +238,33 @@ class TestInABrowser:
         download.value.save_as(tmp_path / "pcp.csv")
         assert (tmp_path / "pcp.csv").read_text() == unpacked(links(tree)["pcp_pages.csv.gz"])
         assert page.complaints == []
+
+    def test_what_is_pooled_is_made_again_byte_by_byte(
+        self, page: Opened, busy: Bundle, tmp_path: Path
+    ) -> None:
+        box = page.page.locator("#table-page_owner_stacks")
+        page.page.locator("summary", has_text="page_owner_stacks").click()
+        with page.page.expect_download() as download:
+            box.locator("a.pooled").click()
+        assert download.value.suggested_filename == "page_owner_stacks.csv"
+        download.value.save_as(tmp_path / "stacks.csv")
+        assert (tmp_path / "stacks.csv").read_bytes() == busy.plain_path(
+            busy.tables["page_owner_stacks"]
+        ).read_bytes()
+        assert page.complaints == []
+
+    def test_a_heading_says_what_its_word_means(self, page: Opened) -> None:
+        heading = page.page.locator("#table-free_blocks th", has_text="migratetype")
+        assert "There is a free list for each" in str(heading.get_attribute("title"))
+
+    def test_a_frame_has_its_name_once_there_is_room(self, page: Opened) -> None:
+        frames = page.page.locator("#picture-page_owner .flame > svg")
+        narrow = frames.filter(has_not=page.page.locator("text")).last
+        title = str(narrow.locator("title").text_content())
+        narrow.evaluate("(e) => e.dispatchEvent(new MouseEvent('click', {bubbles: true}))")
+        zoomed = frames.filter(has=page.page.locator("title", has_text=title)).last
+        assert zoomed.locator("text").text_content() == title.partition(": ")[0]
+        page.page.get_by_role("button", name="Reset zoom").first.click()
 
     def test_without_script_it_is_packed(
         self, opening, made_by_the_command: tuple[Path, int], tree: Element, tmp_path: Path  # type: ignore[no-untyped-def]  # noqa: F811

@@ -74,7 +74,8 @@ class Frame:
         self.left, self.width = (float(element.attrib[k].rstrip("%")) for k in ("x", "width"))
         self.y = int(element.attrib["y"])
         self.title = element.findtext("title") or ""
-        self.label = element.findtext("text") or ""
+        # Narrow ones are written once there is room, by script.
+        self.label = element.findtext("text") or self.title.partition(": ")[0]
         self.callees: list[Frame] = []
 
     def callee(self, label: str) -> "Frame":

@@ -112,11 +112,6 @@ class TestInTheReport:
         for intro in intros:
             assert len(re.findall(r"[.:](?= [A-Z]|\s*$)", texts(intro).strip())) >= 2, texts(intro)
 
-    def test_a_heading_says_what_its_word_means(self, html: str) -> None:
-        table = by_id(parse(html), "table-free_blocks")
-        (heading,) = (th for th in elements(table, "th") if texts(th) == "migratetype")
-        assert "There is a free list for each" in str(heading.get("title"))
-
     def test_a_finding_is_marked_too(self, html: str) -> None:
         finding = by_id(parse(html), "finding-highatomic-starves-thp-1")
         assert [texts(a) for a in elements(finding, "a") if a.get("class") == "term"] == ["THP"]
