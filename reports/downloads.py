@@ -18,7 +18,6 @@ Cannot know: how small something packs. So much of it is packed as there is room
 """
 
 import base64
-import contextlib
 import csv
 import re
 import zlib
@@ -140,22 +139,12 @@ class Downloads:
         items: list[str] = []
         room.bytes -= len(POOLS.format(""))
         for section, offered in sections.items():
-            pool = StackPool()
-            # Tables first, of which folded files follow.
-            for download in sorted(offered.values(), key=lambda one: not one.name.endswith(".csv")):
-                if download.put:
-                    download.put(pool)
-            anchor = f"pool-{len(items) + 1}"
+            anchor, name = f"pool-{len(items) + 1}", f"{section}.pool.json"
             made = {number: _pooled_link(one.name, anchor) for number, one in offered.items()}
             said = "".join(words[number] for number in made)
-            item = _pool_item(anchor, f"{section}.pool.json", pool.count(), b"")
-            left = room.packed("".join(made.values()) + item, said)
-            # What can't fit need not be packed to know.
-            packed = b""
-            if pool.count() * STACK_BYTES <= left:
-                with contextlib.suppress(OverflowError):
-                    packed = _packed(pool.read(), left)
-            item = _pool_item(anchor, f"{section}.pool.json", pool.count(), packed)
+            left = room.packed("".join(made.values()) + _pool_item(anchor, name, 0, b""), said)
+            count, packed = _pool(offered.values(), left)
+            item = _pool_item(anchor, name, count, packed)
             if packed and room.take("".join(made.values()) + item, said):
                 items.append(item)
                 links |= made
@@ -192,6 +181,23 @@ def _link(name: str, packed: bytes, bundle: bool = True) -> str:
         f'download="{_file(name)}.gz">{_file(name)}</a> '
         f"(packed {display.size(len(packed))}{', and in the bundle' * bundle})"
     )
+
+
+def _pool(offered: Iterable[Download], room: int) -> tuple[int, bytes]:
+    """How many stacks a pool of these has, and the pool, packed; nothing if it takes more room."""
+    pool = StackPool()
+    # Tables first, of which folded files follow.
+    for download in sorted(offered, key=lambda one: not one.name.endswith(".csv")):
+        if download.put:
+            download.put(pool)
+    count = pool.count()
+    # What can't fit need not be packed to know.
+    if count * STACK_BYTES > room:
+        return count, b""
+    try:
+        return count, _packed(pool.read(), room)
+    except OverflowError:
+        return count, b""
 
 
 def _pooled_link(name: str, anchor: str) -> str:

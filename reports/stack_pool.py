@@ -77,6 +77,7 @@ class StackPool:
         self._tables: dict[str, tuple[list[Column], list[dict[str, Any]]]] = {}
         self._folded: dict[str, dict[str, int]] = {}
         self._derived: dict[str, Derived] = {}
+        self._most: list[int] = []
 
     def add_table(self, name: str, columns: list[Column], rows: list[dict[str, Any]]) -> None:
         """A table with a column ``stack``; *name* is that of its file."""
@@ -84,14 +85,11 @@ class StackPool:
 
     def add_folded(self, name: str, stacks: dict[str, int], derived: Derived | None = None) -> None:
         """A folded file. It follows from a table if that is in the pool already."""
+        self._most.append(max(stacks.values(), default=0))
         if derived and derived.table in self._tables:
             self._derived[name] = derived
         else:
             self._folded[name] = stacks
-
-    def files(self) -> list[str]:
-        """What can be made of it."""
-        return [*self._tables, *self._derived, *self._folded]
 
     def count(self) -> int:
         """How many stacks there are."""
@@ -105,8 +103,12 @@ class StackPool:
         """
         The JSON, in pieces.
 
-        :raises OverflowError: there are more runs than it can name.
+        :raises OverflowError: there are more runs than it can name, or a file has numbers that
+            JavaScript would round.
         """
+        # Of folded files that follow from a table, too: they add up.
+        if any(value >= MAX_INTEGER for value in self._most):
+            raise OverflowError("numbers beyond 2^53")
         runs, lines, numbers = pool(self._stacks())
         yield _json({"what": "mmscope stack pool 1", "read": READ, "runs": runs})[:-1]
         yield b',\n"stacks": ' + _json(lines)
@@ -132,8 +134,7 @@ def _character(number: int) -> str:
 
 
 def _json(value: Any) -> bytes:
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    return text.encode("utf-8", "backslashreplace")
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def pool(stacks: Iterable[str]) -> tuple[list[str], list[str], dict[str, int]]:

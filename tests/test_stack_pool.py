@@ -206,6 +206,12 @@ class TestInPython:
         assert len(json.loads(text)["runs"]) > 0xD800
         assert files(text)[1]["f"] == stacks
 
+    def test_numbers_that_a_browser_would_round_are_refused(self) -> None:
+        pool = StackPool()
+        pool.add_folded("f", {"a": MAX_INTEGER})
+        with pytest.raises(OverflowError, match=r"beyond 2\^53"):
+            list(pool.read())
+
     def test_a_stack_of_a_hundred_thousand_frames_takes_no_time_to_speak_of(self) -> None:
         deep = ";".join(f"f{number}" for number in range(100_000))
         pool = StackPool()
