@@ -198,7 +198,7 @@ def _columns(
     """The columns of a table, each in the way that packs best."""
     stacks = [row["stack"] for row in rows]
     base = owner = ""
-    places: list[int | None] | None = None
+    modules: list[str | None] | None = None
     for column in columns:
         name = column.name
         cells = [row[name] for row in rows]
@@ -212,11 +212,11 @@ def _columns(
             if base:
                 ways.append(_multiples(base, [row[base] for row in rows], cells))
             base = name
-        elif places and cells == _modules(stacks, places):
+        elif cells == modules:
             ways.append({"module": owner})
         elif column.type == "string" and (found := _from_leaf(cells, stacks)):
-            ways.append({"leaf": found})
-            owner, places = name, found
+            ways.append({"leaf": [place for place, _ in found]})
+            owner, modules = name, [module for _, module in found]
         else:
             ways.append(_texts(cells))
         # A text that begins like a formula is marked in the file that becomes of it.
@@ -255,28 +255,28 @@ def _multiples(base: str, bases: list[int], cells: list[int]) -> dict[str, Any]:
     return {"of": base, "times": times, "rest": rest}
 
 
-def _from_leaf(cells: list[str | None], stacks: list[str | None]) -> list[int | None] | None:
-    """Which frame of its stack each cell is the symbol of; None if one is of no frame."""
-    places: list[int | None] = []
+def _from_leaf(
+    cells: list[str | None], stacks: list[str | None]
+) -> list[tuple[int | None, str | None]] | None:
+    """(how far from the leaf, module) of the frames that cells name; None if one names none."""
+    found: list[tuple[int | None, str | None]] = []
     for cell, stack in zip(cells, stacks, strict=True):
         if cell is None:
-            places.append(None)
+            found.append((None, None))
             continue
-        symbols = [frame.partition(" [")[0] for frame in (stack or "").split(";")]
-        if cell not in symbols:
+        # As text: to take every stack apart takes several times as long.
+        frames = f";{stack or ''};"
+        end = len(frames)
+        while (begin := frames.rfind(f";{cell}", 0, end)) >= 0:
+            after = begin + 1 + len(cell)
+            if frames.startswith((";", " ["), after):
+                break
+            end = after - 1
+        if begin < 0 or ";" in cell or " [" in cell:
             return None
-        places.append(symbols[::-1].index(cell))
-    return places if any(cells) else None
-
-
-def _modules(stacks: list[str | None], places: list[int | None]) -> list[str | None]:
-    """The modules of those frames."""
-    return [
-        None
-        if place is None
-        else (stack or "").split(";")[-1 - place].partition(" [")[2].removesuffix("]") or None
-        for stack, place in zip(stacks, places, strict=True)
-    ]
+        module = frames[after : frames.index(";", after)].removeprefix(" [").removesuffix("]")
+        found.append((frames.count(";", after) - 1, module or None))
+    return found if any(cells) else None
 
 
 def _texts(cells: list[Any]) -> dict[str, Any]:
