@@ -405,7 +405,8 @@ def _svg(
         text = "" if width < NARROW else f'<text x="3" y="12">{mark}{name}</text>'
         parts.append(
             f'<svg class="{kind}" x="{_percent(x)}" y="{(rows - node.depth) * ROW}" '
-            f'width="{_percent(width)}"><title>{name}: {escape(words)}</title><rect/>{text}</svg>\n'
+            f'width="{_percent(width)}" height="{ROW - 1}">'
+            f"<title>{name}: {escape(words)}</title><rect/>{text}</svg>\n"
         )
     parts.append("</svg>")
     return "".join(parts)

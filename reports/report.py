@@ -39,7 +39,6 @@ from reports import (
     comparison_view,
     display,
     downloads,
-    flame_graph,
     free_heatmap,
     owner_pictures,
     page_table_pictures,
@@ -888,7 +887,6 @@ def _environment(page_size: int | None, uptime: str) -> Environment:
         max_lines=charts.MAX_LINES,
         max_text_columns=MAX_TEXT_COLUMNS,
         text_classes=text_classes,
-        frame_height=flame_graph.ROW - 1,
     )
     return environment
 

@@ -30,6 +30,7 @@ from test_report_browser import (  # noqa: F401  (opening is a fixture)
 
 from reports.bundle import Bundle
 from reports.downloads import MAX_REPORT_BYTES, Download, Downloads
+from reports.flame_graph import ROW
 from reports.report import MAX_CELLS, MAX_ROWS, MAX_SERIES_ROWS, MAX_STACK_ROWS, render
 
 MAX_PEAK_BYTES = 1 << 30
@@ -256,6 +257,19 @@ class TestInABrowser:
     def test_a_heading_says_what_its_word_means(self, page: Opened) -> None:
         heading = page.page.locator("#table-free_blocks th", has_text="migratetype")
         assert "There is a free list for each" in str(heading.get_attribute("title"))
+
+    def test_frames_are_as_high_as_a_row_and_as_wide_as_they_say(self, page: Opened) -> None:
+        page.page.locator("#picture-page_owner .flame").scroll_into_view_if_needed()
+        boxes = page.page.evaluate(
+            """() => Array.from(document.querySelectorAll('#picture-page_owner .flame > svg'),
+            (e) => [parseFloat(e.getAttribute('width')), e.parentElement.getBoundingClientRect().width,
+                    e.querySelector('rect').getBoundingClientRect()])
+            .map(([share, whole, box]) => [share * whole / 100, box.width, box.height])"""
+        )
+        assert len(boxes) > 300
+        for wanted, width, height in boxes:
+            assert height == pytest.approx(ROW - 1, abs=0.1)
+            assert width == pytest.approx(wanted, abs=0.1)
 
     def test_a_frame_has_its_name_once_there_is_room(self, page: Opened) -> None:
         frames = page.page.locator("#picture-page_owner .flame > svg")
