@@ -258,6 +258,8 @@ def test_a_comparison_joins_what_was_replaced_together(readings: tuple[Bundle, B
     plain = held(*readings)
     with redacted(readings, Names()) as made:
         other = held(*made)
+        with redacted(made, Names()) as twice:
+            assert held(*twice).relation.one_boot
     assert other.relation.one_boot and other.relation.same_names
     for one, two in zip(plain.tables, other.tables, strict=True):
         assert (one.name, one.counts, one.totals) == (two.name, two.counts, two.totals)
@@ -316,9 +318,12 @@ def test_what_was_not_replaced_together_is_not_joined(
 ) -> None:
     one, two = (redact(bundle, tmp_path / f"{n}", Names()) for n, bundle in enumerate(readings))
     again = redact(one, tmp_path / "again", Names())
-    # Redacted once more, together with one that never was, they stay apart.
-    with redacted((one, readings[1]), Names()) as both:
-        pairs = ((one, two), (one, readings[1]), (readings[0], two), (one, again), tuple(both))
+    # Redacted once more, and now together, they stay apart; so with one that never was.
+    with redacted((one, two, readings[1]), Names()) as more:
+        pairs = (
+            *((one, two), (one, readings[1]), (readings[0], two), (one, again)),
+            *((more[0], more[1]), (more[0], more[2])),
+        )
         for pair in pairs:
             comparison = held(*pair)
             assert not comparison.relation.same_names
