@@ -25,6 +25,7 @@ from zones import read_zoneinfo
 
 from reports.bundle import Section, Writer
 from reports.reading import Absent, DeadlineExceeded, Files, Found, Memory, SectionSpec
+from reports.redact import RedactingWriter
 from reports.sections import SECTIONS
 
 # (section, its title, pages done, pages in all); pages are 0 where they are not known
@@ -93,7 +94,7 @@ def explain(error: BaseException) -> str:
 def collect(
     source: Memory | Files,
     target: Target,
-    writer: Writer,
+    writer: Writer | RedactingWriter,
     only: Sequence[str] = (),
     *,
     notes: dict[str, str] | None = None,

@@ -17,6 +17,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ from reports.collect import Progress, collect, describe_files, explain, run_sect
 from reports.doctor import Check, checks
 from reports.page_owner_command import UsageError
 from reports.reading import Absent, Files, Memory
+from reports.redact import Names, RedactingWriter, redact, redacted, undeclared, write_map
 from reports.sections import SECTIONS
 
 # What needs duckdb, jinja2 or pygal is imported where it is used: on the box `collect` and `show`
@@ -145,6 +147,7 @@ def build_parser() -> argparse.ArgumentParser:
         "-o", "--output", type=Path, required=True, metavar="BUNDLE", help="folder to make"
     )
     sub.add_argument("--force", action="store_true", help="replace a bundle that is already there")
+    add_redact_options(sub)
 
     sub = command(
         "show",
@@ -196,10 +199,7 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="BUNDLE",
         help="say what changed against this one: the machine before, or another machine",
     )
-    sub.add_argument(
-        "--redact", action="store_true", help="replace names, as 'mmscope redact' does"
-    )
-    sub.add_argument("--redact-map", type=Path, metavar="FILE", help=REDACT_MAP_HELP)
+    add_redact_options(sub)
 
     sub = command(
         "redact",
@@ -232,7 +232,9 @@ def build_parser() -> argparse.ArgumentParser:
         "taken together, and its counters over the time between them. With one on each side, what "
         "changed most follows.",
     )
-    sub.usage = "mmscope compare [-h] [-v] [--format FORMAT] [-o FILE] BUNDLE… -- BUNDLE…"
+    sub.usage = (
+        "mmscope compare [-h] [-v] [--format FORMAT] [-o FILE] [--redact] BUNDLE… -- BUNDLE…"
+    )
     sub.add_argument("bundles", nargs="+", metavar="BUNDLE", help="A's bundles, --, B's bundles")
     sub.add_argument("--format", choices=FORMATS, default="table", help="default: table")
     sub.add_argument(
@@ -242,6 +244,7 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="also write it as HTML; of one bundle a side, B's report with A as its baseline",
     )
+    add_redact_options(sub)
 
     command(
         "record",
@@ -263,6 +266,28 @@ VERSUS = "\0"
 # Of folded stacks, which are no table.
 STACK_FORMATS = ("folded", "speedscope")
 SECTION_HELP = f"sections: {', '.join(SECTIONS)}"
+
+
+def add_redact_options(parser: argparse.ArgumentParser) -> None:
+    """To replace names on the way."""
+    parser.add_argument(
+        "--redact", action="store_true", help="replace names, as 'mmscope redact' does"
+    )
+    parser.add_argument("--redact-map", type=Path, metavar="FILE", help=REDACT_MAP_HELP)
+
+
+def wanted_names(args: argparse.Namespace) -> Names | None:
+    """What names are replaced by, if they are to be."""
+    if args.redact_map is not None and not args.redact:
+        raise UsageError("--redact-map goes with --redact")
+    refuse_old_map(args.redact_map)
+    return Names() if args.redact else None
+
+
+def refuse_old_map(path: Path | None) -> None:
+    """Before the work: a map that is there is that of another redaction."""
+    if path is not None and os.path.lexists(path):
+        raise UsageError(f"{path}: already exists; choose another name for the map")
 
 
 def section_names(text: str) -> list[str]:
@@ -394,6 +419,7 @@ def progress_bar() -> Iterator[Progress | None]:
 
 
 def run_collect(args: argparse.Namespace) -> int:
+    names = wanted_names(args)
     with Writer(args.output, replace=args.force) as writer:
         source, name, notes = open_source(args)
         if isinstance(source, Memory):
@@ -404,12 +430,14 @@ def run_collect(args: argparse.Namespace) -> int:
             sections = collect(
                 source,
                 target,
-                writer,
+                RedactingWriter(writer, names, asdict(target) | notes) if names else writer,
                 args.only,
                 notes=notes,
                 progress=progress,
                 verbose=args.verbose,
             )
+    if names and args.redact_map is not None:
+        write_map(names, args.redact_map)
     try:
         from reports.findings import evaluate
         from reports.findings_text import print_findings
@@ -555,18 +583,15 @@ def run_findings(args: argparse.Namespace) -> int:
 def run_report(args: argparse.Namespace) -> int:
     from reports.comparison import compare
     from reports.findings import evaluate
-    from reports.redact import Names, redacted, write_map
     from reports.report import render, write
 
-    if args.redact_map is not None and not args.redact:
-        raise UsageError("--redact-map goes with --redact")
+    names = wanted_names(args)
     bundles = [Bundle(path) for path in (args.bundle, args.baseline) if path is not None]
-    names = Names()
     # Rows by the hundred thousand, which hold no cycles: to look through them over and over takes a
     # fifth of the time.
     gc.disable()
     try:
-        with redacted(bundles, names) if args.redact else contextlib.nullcontext(bundles) as shown:
+        with redacted(bundles, names) if names else contextlib.nullcontext(bundles) as shown:
             bundle, *baselines = shown
             verdict, comparison = evaluate(bundle), None
             for baseline in baselines:
@@ -575,7 +600,7 @@ def run_report(args: argparse.Namespace) -> int:
             html = render(bundle, verdict, comparison)
     finally:
         gc.enable()
-    if args.redact_map is not None:
+    if names and args.redact_map is not None:
         write_map(names, args.redact_map)
     write(html, args.output)
     if args.output.is_file():  # and no pipe, whose reader wants nothing but the page
@@ -584,8 +609,7 @@ def run_report(args: argparse.Namespace) -> int:
 
 
 def run_redact(args: argparse.Namespace) -> int:
-    from reports.redact import Names, redact, undeclared, write_map
-
+    refuse_old_map(args.redact_map)
     bundles, names = [Bundle(path) for path in args.bundles], Names()
     several = len(bundles) > 1
     for number, bundle in enumerate(bundles, 1):
@@ -612,7 +636,11 @@ def run_compare(args: argparse.Namespace) -> int:
     sides = args.bundles[:middle], args.bundles[middle + 1 :]
     if not all(sides):
         raise UsageError("a side has no bundle: mmscope compare A… -- B…")
-    return run(sides, args.format, args.output)
+    names = wanted_names(args)
+    code = run(sides, args.format, args.output, names)
+    if names and args.redact_map is not None:
+        write_map(names, args.redact_map)
+    return code
 
 
 def run_doctor(args: argparse.Namespace) -> int:

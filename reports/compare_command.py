@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """``mmscope compare``: two bundles, or two groups of hosts, held against each other."""
 
+import contextlib
+import dataclasses
 import json
 import sys
 from collections.abc import Sequence
@@ -13,22 +15,29 @@ from terminal import print_rows
 
 from reports import display, groups_view
 from reports.bundle import Bundle, BundleError
-from reports.comparison import compare
+from reports.comparison import compare, same_names
 from reports.comparison_view import view
 from reports.findings import evaluate
 from reports.groups_view import amount, sides, unit_of
 from reports.host_groups import Group, Host, as_rows, groups_of, hosts_of, unlike
+from reports.redact import Names, redacted
 from reports.report import page, render, write
 
 # Name, title, columns and rows of each.
 Tables = list[tuple[str, str, list[Column], list[list[Any]]]]
 
 
-def run(named: tuple[Sequence[str], Sequence[str]], form: str, output: Path | None) -> int:
+def run(
+    named: tuple[Sequence[str], Sequence[str]],
+    form: str,
+    output: Path | None,
+    names: Names | None = None,
+) -> int:
     """
     Compare the bundles of two sides; returns the exit code.
 
     :param output: of one bundle a side, B's report with A as its baseline; else the groups' page.
+    :param names: what names are replaced by, in all bundles alike; None leaves them.
     :raises BundleError: no bundle of a side can be read.
     """
     pair = all(len(side) == 1 for side in named)
@@ -40,7 +49,10 @@ def run(named: tuple[Sequence[str], Sequence[str]], form: str, output: Path | No
         if not bundles:
             raise BundleError(f"side {name}: no bundle of it can be read")
     hosts = hosts_of(opened)
-    words = unlike(hosts)
+    if names is not None:
+        hosts = [_redacted(host, names) for host in hosts]
+    every = [bundle for _, bundles in opened for bundle in bundles]
+    words = unlike(hosts, same_names=same_names(every))
     groups = groups_of(hosts)
     if form == "table":
         tables: Tables = [
@@ -53,12 +65,23 @@ def run(named: tuple[Sequence[str], Sequence[str]], form: str, output: Path | No
             ("hosts", "Hosts", columns(Host), as_rows(Host, hosts)),
         ]
     if pair:
-        tables += _changes(opened[0][1][0], opened[1][1][0], words, output)
+        with contextlib.nullcontext(every) if names is None else redacted(every, names) as shown:
+            before, after = shown
+            tables += _changes(before, after, words, output)
     elif output is not None:
         write(page("groups.html", view=groups_view.view(hosts, groups, words)), output)
         words.append(f"{output}: {output.stat().st_size:,} bytes")
     _print(tables, words, form)
     return 1 if errors else 0
+
+
+def _redacted(host: Host, names: Names) -> Host:
+    """A host with its names replaced: a group's bundles hold no others that are shown."""
+    texts = {c.name: (c.holds, getattr(host, c.name)) for c in columns(Host) if c.holds}
+    replaced: dict[str, Any] = {
+        name: text and names.text(holds, text) for name, (holds, text) in texts.items()
+    }
+    return dataclasses.replace(host, **replaced)
 
 
 def _opened(paths: Sequence[str], errors: list[str]) -> list[Bundle]:

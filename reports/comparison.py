@@ -54,6 +54,8 @@ LASTING: dict[str, tuple[str, ...]] = {
     "process_vmas": ("comm",),
     "ksm_processes": ("comm",),
 }
+# Of a finding's subject, what somebody chose.
+CHOSEN_NAMES = frozenset({"comm", "root_comm", "profile"})
 # What a table is about, where that is not its first column in bytes or pages.
 MEASURES = {
     "zones": "free_pages",
@@ -137,6 +139,7 @@ class Relation:
     :ivar same_host: None where the bundles do not tell; so for the boot, which is then treated as
         two.
     :ivar seconds: from the first to the second, of one boot.
+    :ivar same_names: False where ``comm-1`` of one is not that of the other.
     """
 
     same_host: bool | None
@@ -144,6 +147,7 @@ class Relation:
     seconds: float | None
     sides: tuple[str, str]  # what the two are called
     words: list[str]
+    same_names: bool = True
 
     @property
     def one_boot(self) -> bool:
@@ -245,7 +249,9 @@ def compare(
     """
     related = relation(before, after)
     tables, not_compared = _tables(before, after, related)
-    found, not_checked = compare_findings(*verdicts, same_boot=related.one_boot)
+    found, not_checked = compare_findings(
+        *verdicts, same_boot=related.one_boot, same_names=related.same_names
+    )
     return Comparison(
         (before, after),
         related,
@@ -285,6 +291,13 @@ def elapsed(before: Bundle, after: Bundle) -> float | None:
     return round(float(new or 0) - float(old or 0), 3) if numbers else None
 
 
+def same_names(bundles: Sequence[Bundle]) -> bool:
+    """Whether a name is the same in all bundles: none is redacted, or all were together."""
+    redactions = [b.target.get("redaction") for b in bundles if "redacted" in b.target]
+    together = len(redactions) == len(bundles) and None not in redactions
+    return not redactions or (together and len(set(redactions)) == 1)
+
+
 def same_boot(before: Bundle, after: Bundle) -> bool | None:
     """
     Whether two bundles are of one boot of one machine; None where they do not tell.
@@ -293,6 +306,8 @@ def same_boot(before: Bundle, after: Bundle) -> bool | None:
     it two boots, which costs differences but tells none that is not there. Machines that share a
     name and were started within the same seconds cannot be told apart.
     """
+    if not same_names((before, after)):
+        return None
     for name in ("hostname", "release", "architecture"):
         here, there = before.target.get(name), after.target.get(name)
         if here and there and here != there:
@@ -314,7 +329,8 @@ def relation(before: Bundle, after: Bundle) -> Relation:
 
     words = []
     hosts, releases = said("hostname"), said("release")
-    same_host = None if "unknown" in hosts else hosts[0] == hosts[1]
+    named = same_names((before, after))
+    same_host = None if "unknown" in hosts or not named else hosts[0] == hosts[1]
     sides = ("before", "after") if same_host else ("baseline", "this")
     taken = captured(before), captured(after)
     one = same_boot(before, after)
@@ -322,6 +338,11 @@ def relation(before: Bundle, after: Bundle) -> Relation:
         seconds = elapsed(before, after)
     else:
         seconds = None if None in taken else (taken[1] or 0.0) - (taken[0] or 0.0)
+    if not named:
+        words.append(
+            "Names were not replaced in both bundles together: comm-1 or host-1 of one is not that "
+            "of the other. Tables, findings and profiles that go by such names are not compared."
+        )
     if same_host is None:
         words.append("The bundles do not tell whether they are of one machine.")
     elif not same_host:
@@ -352,7 +373,7 @@ def relation(before: Bundle, after: Bundle) -> Relation:
         )
     if before.target.get("total_pages") != after.target.get("total_pages"):
         words.append(f"Memory differs: {' and '.join(said('total_pages'))} pages.")
-    return Relation(same_host, one, seconds if one else None, sides, words)
+    return Relation(same_host, one, seconds if one else None, sides, words, named)
 
 
 def _uptime(bundle: Bundle) -> str:
@@ -362,7 +383,7 @@ def _uptime(bundle: Bundle) -> str:
 
 
 def compare_findings(
-    before: Verdict, after: Verdict, *, same_boot: bool
+    before: Verdict, after: Verdict, *, same_boot: bool, same_names: bool = True
 ) -> tuple[list[FindingChange], tuple[int, int]]:
     """
     Findings of two bundles, worst first within each change; and how many of each side the other
@@ -389,7 +410,10 @@ def compare_findings(
         for number in range(pairs):
             was = next(iter(old.get(key, [])[number:]), None)
             now = next(iter(new.get(key, [])[number:]), None)
-            if was is None and key[0] in unasked[0]:
+            apart = not same_names and any(name in CHOSEN_NAMES for name, _ in key[1:])
+            if apart:
+                only, lost = only + (now is not None), lost + (was is not None)
+            elif was is None and key[0] in unasked[0]:
                 only += 1
             elif now is None and key[0] in unasked[1]:
                 lost += 1
@@ -495,13 +519,22 @@ def _joined(
             named = ", ".join(c for c in keys if c in BOOT_NAMES)
             raise _Incomparable(f"its rows are named by {named}, which another boot gives anew")
         keys, summed = list(lasting), True
+    chosen = {
+        c.name
+        for c in (*old.columns, *new.columns)
+        if not related.same_names and c.type == "string" and c.holds not in ("kernel", "words")
+    }
+    if apart := [key for key in keys if key in chosen]:
+        raise _Incomparable(
+            f"its rows are named by {', '.join(apart)}, which was not replaced in both together"
+        )
     if missing := [key for key in keys if key not in here]:
         raise _Incomparable(f"its key {', '.join(missing)} is of another type in the other bundle")
     pages_differ = any("Page sizes differ" in words for words in related.words)
     values = [
         c
         for c in both
-        if c.name not in keys and not (pages_differ and c.unit in ("pages", "blocks"))
+        if c.name not in {*keys, *chosen} and not (pages_differ and c.unit in ("pages", "blocks"))
     ]
     measure = _measure(name, [c for c in values if not is_a_name(c)])
     describing = [c for c in values if c.name in DESCRIBES]
@@ -762,8 +795,10 @@ def _graphs(before: Bundle, after: Bundle, related: Relation) -> list[Graphs]:
             wanted.append((name, title, unit, two_hosts))
     for name, folded in after.folded.items():
         other = before.folded.get(name)
+        profile = folded.section == profiles.SECTION
+        if profile and not related.same_names:
+            continue
         if other and other.unit == folded.unit and f"{name}_stacks" not in before.tables:
-            profile = folded.section == profiles.SECTION
             title = f"Profile {name}" if profile else folded.title
             wanted.append((name, title, folded.unit, profile or two_hosts))
     drawn = []

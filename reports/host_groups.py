@@ -270,9 +270,18 @@ def _all(measure: Column, hosts: Sequence[Host]) -> float | None:
     return float(sum(getattr(host, measure.name) for host in hosts))
 
 
-def unlike(hosts: Sequence[Host]) -> list[str]:
-    """What a reader must know of the groups before any number."""
+def unlike(hosts: Sequence[Host], *, same_names: bool = True) -> list[str]:
+    """
+    What a reader must know of the groups before any number.
+
+    :param same_names: a host has the same name in all bundles.
+    """
     words = []
+    if not same_names:
+        words.append(
+            "names were not replaced in all bundles together: host-1 may be several hosts, and a "
+            "host may have several names"
+        )
     releases = {
         side: sorted({str(host.release) for host in hosts if host.side == side})
         for side in ("A", "B")
@@ -284,7 +293,7 @@ def unlike(hosts: Sequence[Host]) -> list[str]:
         a, b = (", ".join(named) or "none" for named in releases.values())
         words.append(f"kernels differ: A {a}; B {b}")
     names = [{host.host for host in hosts if host.side == side} for side in ("A", "B")]
-    if both := sorted(names[0] & names[1]):
+    if same_names and (both := sorted(names[0] & names[1])):
         words.append(f"on both sides: {', '.join(both)}")
     seconds = [[h.seconds for h in hosts if h.side == side and h.seconds] for side in ("A", "B")]
     spans = [f"{side} {_span(values)}" for side, values in zip("AB", seconds, strict=True)]

@@ -1,10 +1,16 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-A sample as OpenMetrics text, for the textfile collector of node_exporter.
+A sample as OpenMetrics text, or as Prometheus's own text format, for the textfile collector of
+node_exporter.
 
-That collector reads the older Prometheus text format, which takes this text as well: it has no
-timestamps and no types but counter and gauge. It does not know that a counter's samples end in
-``_total`` and its declaration does not, so that there counters have no type; queries work the same.
+That collector takes files named ``*.prom`` alone, and reads the older format: there a counter is
+declared by the name that its samples have, with ``_total``, and one declared as OpenMetrics wants
+it loses its type and its help. So a file of that name gets the older format, any other OpenMetrics;
+no text has its counters' types in both.
+
+For one escape that it does not know, one byte that is not UTF-8 or one timestamp, the collector
+skips the whole file, and of a sample that is there twice it complains at every scrape: none of
+these is written, whatever a host's files say.
 
 What is exposed are the counters themselves, not rates: whoever scrapes has periods of its own.
 """
@@ -29,27 +35,35 @@ if TYPE_CHECKING:
 ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
-def text(sample: dict[str, Any], page_size: int) -> str:
+def text(sample: dict[str, Any], page_size: int, *, prometheus: bool) -> str:
     """
     A sample as text.
 
     :param page_size: in bytes, since what is exposed is in base units.
+    :param prometheus: in Prometheus's text format, not OpenMetrics.
     """
     lines = []
     for name, kind, unit, help, points in _families(sample, page_size):
         if not points:
             continue
-        lines.append(f"# TYPE {name} {kind}")
-        if unit:
-            lines.append(f"# UNIT {name} {unit}")
-        lines.append(f"# HELP {name} {help}")
-        suffix = "_total" if kind == "counter" else ""
-        for labels, value in points:
-            said = ",".join(
-                f'{label}="{str(of).translate(ESCAPES)}"' for label, of in labels.items()
-            )
-            lines.append(f"{name}{suffix}{{{said}}} {value}" if said else f"{name}{suffix} {value}")
-    return "\n".join(lines) + "\n# EOF\n"
+        of_samples = f"{name}_total" if kind == "counter" else name
+        declared = of_samples if prometheus else name
+        lines.append(f"# HELP {declared} {help}")
+        lines.append(f"# TYPE {declared} {kind}")
+        if unit and not prometheus:
+            lines.append(f"# UNIT {declared} {unit}")
+        values = {",".join(_label(*label) for label in of.items()): value for of, value in points}
+        lines += [
+            f"{of_samples}{{{labels}}} {value}" if labels else f"{of_samples} {value}"
+            for labels, value in values.items()
+        ]
+    return "\n".join([*lines, *([] if prometheus else ["# EOF"]), ""])
+
+
+def _label(name: str, value: object) -> str:
+    r"""A label. What UTF-8 cannot hold is written out, as text: ``\udc80`` is no escape there."""
+    said = str(value).encode("utf-8", "backslashreplace").decode()
+    return f'{name}="{said.translate(ESCAPES)}"'
 
 
 def _families(
@@ -151,13 +165,14 @@ def expose(path: Path, sample: dict[str, Any], page_size: int) -> None:
     """
     Write a sample so that its name always holds a whole one, readable by anybody.
 
+    :param path: if its name ends in ``.prom``, the text is as node_exporter reads it.
     :raises OSError: it cannot be written.
     """
     # A name that the collector does not take for one of its own (*.prom).
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
     try:
-        with open(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(text(sample, page_size))
+        with open(descriptor, "w", encoding="utf-8") as file:
+            file.write(text(sample, page_size, prometheus=path.suffix == ".prom"))
             os.fchmod(file.fileno(), 0o644)
         os.replace(name, path)
     except BaseException:

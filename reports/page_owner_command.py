@@ -164,8 +164,8 @@ def add_commands(command: Command) -> None:
     sub.add_argument(
         "--openmetrics",
         metavar="FILE",
-        help="also write each sample there, for node_exporter's textfile collector (FILE.prom in "
-        "its folder); removed at the end",
+        help="also write each sample there: as node_exporter's textfile collector reads it if this "
+        "is FILE.prom (in its folder), else as OpenMetrics; removed at the end",
     )
     sub.add_argument(
         "--recover",

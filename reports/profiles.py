@@ -384,11 +384,17 @@ def files_of(bundle: Bundle, what: str) -> list[str]:
 
 def existing(path: Path) -> Bundle | None:
     """
-    The bundle of that name, None if there is nothing.
+    The bundle of that name, which is to be added to; None if there is nothing.
 
-    :raises BundleError: something else is there.
+    :raises BundleError: something else is there, or a bundle without names.
     """
-    return Bundle(path) if os.path.lexists(path) else None
+    bundle = Bundle(path) if os.path.lexists(path) else None
+    if bundle is not None and "redacted" in bundle.target:
+        raise BundleError(
+            f"{path}: its names are replaced, and a recording would bring new ones; record into "
+            "another bundle, or into the one that this was made of, and redact that again"
+        )
+    return bundle
 
 
 def add_to_bundle(path: Path, made: Profiled, seconds: float, target: dict[str, Cell]) -> Section:

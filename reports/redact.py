@@ -6,7 +6,8 @@ Each column says whose words it holds (``rows.HOLDS``). What the kernel says of 
 settings, symbols and modules, addresses, its release. The names of processes, functions of programs
 and their binaries, commands, cgroups, hosts, files and labels become ``comm-17``: numbered by their
 first appearance, so that no dictionary leads back, and the same everywhere, in all bundles that
-are redacted together. Words of mmscope's own (messages, notes) may hold anything that an error
+are redacted together. These have the same ``redaction`` in their target; in others ``comm-17`` is
+somebody else. Words of mmscope's own (messages, notes) may hold anything that an error
 said: of these a word stays if it is in mmscope's own sources. Text of columns that do not say what
 they hold, of another's tables or of an older mmscope, is replaced whole.
 
@@ -18,19 +19,21 @@ and which modules it has may be known to who knows the machine.
 
 import contextlib
 import dataclasses
+import hashlib
 import json
 import os
 import re
+import secrets
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
 import recipe as recipes
-from rows import HOLDS, Column
+from rows import HOLDS, Column, columns
 
-from reports.bundle import IDENTIFIER, Bundle, BundleError, Cell, Section, Table, Writer
+from reports.bundle import IDENTIFIER, Bundle, BundleError, Cell, Section, Writer
 
 WORDS = "processes, functions of programs, commands, cgroups, hosts, files and labels are numbered"
 # What each text of a bundle's target is; others are treated as words.
@@ -40,6 +43,8 @@ TARGET = {
     "release": "kernel",
     "architecture": "kernel",
 }
+# What is added to it: what was done, and which bundles it was done to together.
+REDACTED = ("redacted", "redaction")
 # Where a reading comes from when that is no file of anybody's.
 PUBLIC_SOURCES = ("/", "/proc/kcore")
 # Threads that every kernel has, by names that are its own; a workqueue's name is a driver's.
@@ -80,9 +85,11 @@ class Names:
     What names are replaced by.
 
     :ivar given: (kind, name) to what stands for it.
+    :ivar redaction: tells these numbers from another redaction's; chance, and made of no name.
     """
 
     def __init__(self) -> None:
+        self.redaction = secrets.token_hex(8)
         self.given: dict[tuple[str, str], str] = {}
         self._numbers: dict[str, int] = {}
         self._standing: set[str] = set()
@@ -216,6 +223,91 @@ def undeclared(bundle: Bundle) -> list[str]:
     ]
 
 
+class RedactingWriter:
+    """
+    Writes a bundle as :class:`Writer` does, with its names replaced before anything is on disk.
+
+    :param target: of the bundle: its names come first, so that words that have them are known.
+    :param files: names of folded stacks to what stands for them.
+    """
+
+    def __init__(
+        self,
+        writer: Writer,
+        names: Names,
+        target: Mapping[str, Cell],
+        files: Mapping[str, str] | None = None,
+    ) -> None:
+        self._writer, self._names, self._files = writer, names, files or {}
+        self._text = lru_cache(maxsize=1 << 16)(names.text)
+        _facts(target, names)
+
+    def table(
+        self,
+        name: str,
+        title: str,
+        row_type: type | list[Column],
+        rows: Iterable[Any],
+        *,
+        section: str,
+    ) -> int:
+        """As :meth:`Writer.table`."""
+        names = self._names
+        described = row_type if isinstance(row_type, list) else columns(row_type)
+        return self._writer.table(
+            names.own(name, "table"),
+            names.words(title),
+            [_column(c, names) for c in described],
+            (self._cells(described, row) for row in rows),
+            section=names.own(section, "section"),
+        )
+
+    def _cells(self, described: list[Column], row: Any) -> tuple[Any, ...]:
+        cells = row if isinstance(row, tuple) else [getattr(row, c.name) for c in described]
+        return tuple(
+            cell
+            if not isinstance(cell, str)
+            else self._files.get(cell, "")
+            if c.holds == "stacks"
+            else self._text(c.holds, cell)
+            for c, cell in zip(described, cells, strict=True)
+        )
+
+    def folded(
+        self, name: str, title: str, stacks: Iterable[tuple[str, int]], *, unit: str, section: str
+    ) -> int:
+        """As :meth:`Writer.folded`."""
+        names = self._names
+        replaced = names.kernel if section in KERNEL_STACKS else names.stack
+        return self._writer.folded(
+            self._files.get(name) or names.own(name, "stacks"),
+            names.words(title),
+            ((replaced(stack), value) for stack, value in stacks),
+            unit=names.words(unit),
+            section=names.own(section, "section"),
+        )
+
+    def finish(self, target: Mapping[str, Cell], sections: Iterable[Section]) -> None:
+        """As :meth:`Writer.finish`."""
+        names, redaction = self._names, self._names.redaction
+        if "redacted" in target:
+            # What was replaced before, and not together, stays apart.
+            earlier = f"{target.get('redaction')} {redaction}"
+            redaction = hashlib.sha256(earlier.encode(errors="replace")).hexdigest()[:16]
+        self._writer.finish(
+            _facts(target, names) | dict(zip(REDACTED, (WORDS, redaction), strict=True)),
+            [
+                dataclasses.replace(
+                    section,
+                    section=names.own(section.section, "section"),
+                    status=names.words(section.status),
+                    message=None if section.message is None else names.words(section.message),
+                )
+                for section in sections
+            ],
+        )
+
+
 def redact(bundle: Bundle, path: Path, names: Names, *, replace: bool = False) -> Bundle:
     """
     Write a bundle with its names replaced.
@@ -224,45 +316,18 @@ def redact(bundle: Bundle, path: Path, names: Names, *, replace: bool = False) -
     :param replace: a bundle that is there already.
     :raises BundleError: the bundle is damaged, or cannot be written there.
     """
-    target = {
-        names.own(key, "fact"): _target(key, value, names) for key, value in bundle.target.items()
-    }
-    files = _files(bundle, names)
-    cached = lru_cache(maxsize=1 << 16)(names.text)
-    with Writer(path, replace=replace) as writer:
+    with Writer(path, replace=replace) as plain:
+        writer = RedactingWriter(plain, names, bundle.target, _files(bundle, names))
         for folded in bundle.folded.values():
-            of_programs = folded.section not in KERNEL_STACKS
+            stacks = bundle.stacks(folded.name)
             writer.folded(
-                files.get(folded.name) or names.own(folded.name, "stacks"),
-                names.words(folded.title),
-                (
-                    (names.stack(stack) if of_programs else names.kernel(stack), value)
-                    for stack, value in bundle.stacks(folded.name)
-                ),
-                unit=names.words(folded.unit),
-                section=names.own(folded.section, "section"),
+                folded.name, folded.title, stacks, unit=folded.unit, section=folded.section
             )
         for table in bundle.tables.values():
             if table.name != "sections":
-                writer.table(
-                    names.own(table.name, "table"),
-                    names.words(table.title),
-                    [_column(c, names) for c in table.columns],
-                    _rows(bundle, table, files, cached),
-                    section=names.own(table.section, "section"),
-                )
-        sections = [
-            Section(
-                names.own(section.section, "section"),
-                names.words(section.status),
-                section.seconds,
-                section.rows,
-                section.unreadable_bytes,
-                None if section.message is None else names.words(section.message),
-            )
-            for section in bundle.sections
-        ]
-        writer.finish({**target, "redacted": WORDS}, sections)
+                rows = (tuple(row.values()) for row in bundle.rows(table.name))
+                writer.table(table.name, table.title, table.columns, rows, section=table.section)
+        writer.finish(bundle.target, bundle.sections)
     return Bundle(path)
 
 
@@ -292,10 +357,16 @@ def write_map(names: Names, path: Path) -> None:
         file.write("\n")
 
 
-def _target(key: str, value: Cell, names: Names) -> Cell:
-    if not isinstance(value, str) or (key == "source" and value in PUBLIC_SOURCES):
-        return value
-    return names.text(TARGET.get(key, "words"), value)
+def _facts(target: Mapping[str, Cell], names: Names) -> dict[str, Cell]:
+    """What a bundle says of its machine, without what an earlier redaction says of itself."""
+    found: dict[str, Cell] = {}
+    for key, value in target.items():
+        if key in REDACTED:
+            continue
+        if isinstance(value, str) and not (key == "source" and value in PUBLIC_SOURCES):
+            value = names.text(TARGET.get(key, "words"), value)
+        found[names.own(key, "fact")] = value
+    return found
 
 
 def _files(bundle: Bundle, names: Names) -> dict[str, str]:
@@ -317,18 +388,3 @@ def _column(column: Column, names: Names) -> Column:
         help=names.words(column.help),
         holds=column.holds if column.holds in HOLDS else "",
     )
-
-
-def _rows(
-    bundle: Bundle, table: Table, files: dict[str, str], text: Callable[[str, str], str]
-) -> Iterator[tuple[Any, ...]]:
-    holds = {c.name: c.holds for c in table.columns}
-    for row in bundle.rows(table.name):
-        cells = []
-        for name, value in row.items():
-            if isinstance(value, str):
-                value = (
-                    files.get(value, "") if holds[name] == "stacks" else text(holds[name], value)
-                )
-            cells.append(value)
-        yield tuple(cells)

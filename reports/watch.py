@@ -107,7 +107,7 @@ def _watch(args: argparse.Namespace, folder: Path) -> None:
     }
     log = SampleLog(folder, header, args.limit * 2**20)
     try:
-        _sample(args, Sampler(args.proc_root, order), owners, log)
+        _sample(args, Sampler(args.proc_root, order), owners, log, page_size)
     finally:
         log.close()
         if args.openmetrics:
@@ -115,7 +115,9 @@ def _watch(args: argparse.Namespace, folder: Path) -> None:
             Path(args.openmetrics).unlink(missing_ok=True)
 
 
-def _sample(args: argparse.Namespace, sampler: Sampler, owners: Owners, log: SampleLog) -> None:
+def _sample(
+    args: argparse.Namespace, sampler: Sampler, owners: Owners, log: SampleLog, page_size: int
+) -> None:
     signals = {
         number
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -145,7 +147,7 @@ def _sample(args: argparse.Namespace, sampler: Sampler, owners: Owners, log: Sam
                 # What is not read each time is as it was when it last was.
                 shown = {name: shown[name] for name in KEPT if name in shown} | row
                 try:
-                    expose(Path(args.openmetrics), shown, os.sysconf("SC_PAGE_SIZE"))
+                    expose(Path(args.openmetrics), shown, page_size)
                     failed = False
                 except OSError as error:
                     if not failed:

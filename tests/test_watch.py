@@ -9,7 +9,6 @@ import os
 import re
 import shutil
 import signal
-import stat
 import subprocess
 import sys
 import tempfile
@@ -23,15 +22,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from page_owner_inputs import make_stacks, series, show_handles, show_stacks, show_stacks_handles
-from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
-from prometheus_client.parser import text_string_to_metric_families as prometheus
 from test_bundle import small_disk  # noqa: F401  (a fixture)
 from text_source import TextError
 from zones import read_zoneinfo
 
 from reports import watch_tables
 from reports.bundle import Bundle
-from reports.openmetrics import expose, text
 from reports.sample_log import NAME, SampleLog
 from reports.samples import Sampler, parse_meminfo, parse_pressure, thp_order
 from reports.watch_tables import open_log
@@ -364,68 +360,6 @@ def test_thinning_keeps_the_log_below_its_limit(host: Path, tmp_path: Path) -> N
     assert read.thinned == interval and read.damaged == 0
 
 
-# OpenMetrics
-
-
-HOSTILE = 'a"b\\c\nd</script>\x1b[31m'
-
-
-@pytest.fixture
-def shown(host: Path) -> dict[str, Any]:
-    return Sampler(str(host), 9).take() | {"number": 3, "cpu_total": 0.25}
-
-
-def test_both_formats_parsers_read_the_same_numbers(shown: dict[str, Any]) -> None:
-    said = text(shown, 4096)
-    new = {(s.name, *sorted(s.labels.items())): s.value
-           for family in openmetrics(said) for s in family.samples}  # fmt: skip
-    old = {(s.name, *sorted(s.labels.items())): s.value
-           for family in prometheus(said) for s in family.samples}  # fmt: skip
-    assert new == old
-    assert new["mmscope_vm_events_total", ("name", "pgfault")] == 324398
-    assert new["mmscope_pressure_stall_seconds_total", ("kind", "some")] == 2
-    assert new["mmscope_memory_bytes", ("name", "PageTables")] == 3052 << 10
-    assert new["mmscope_ksm_profit_bytes",] == -4096
-    reserve = ("mmscope_zone_highatomic_reserved_bytes", ("node", "0"), ("zone", "DMA32"))
-    assert new[reserve] == 512 << 12
-    assert new["mmscope_watch_cpu_seconds_total",] == 0.25
-
-
-def test_types_are_those_that_the_textfile_collector_knows(shown: dict[str, Any]) -> None:
-    families = list(openmetrics(text(shown, 4096)))
-    assert {family.type for family in families} == {"counter", "gauge"}
-    assert all(family.name.startswith("mmscope_") and family.documentation for family in families)
-    # A file with a timestamp is skipped as a whole.
-    assert all(s.timestamp is None for family in families for s in family.samples)
-
-
-def test_hostile_names_stay_in_their_label(shown: dict[str, Any]) -> None:
-    shown["thp_free"] = [[0, HOSTILE, HOSTILE, 5, False]]
-    for parser in (openmetrics, prometheus):
-        (family,) = [f for f in parser(text(shown, 4096)) if f.name == "mmscope_thp_free_blocks"]
-        (point,) = family.samples
-        assert point.labels == {"node": "0", "zone": HOSTILE, "migratetype": HOSTILE}
-
-
-def test_what_was_not_read_is_left_out(shown: dict[str, Any]) -> None:
-    bare = {name: shown[name] for name in ("wall", "number", "cpu_total", "unread")}
-    names = {family.name for family in openmetrics(text(bare, 4096))}
-    assert {name.startswith("mmscope_watch_") for name in names} == {True}
-
-
-def test_the_file_is_whole_and_for_anybody(shown: dict[str, Any], tmp_path: Path) -> None:
-    path = tmp_path / "m.prom"
-    path.write_text("before")
-    umask = os.umask(0o077)
-    try:
-        expose(path, shown, 4096)
-    finally:
-        os.umask(umask)
-    assert stat.S_IMODE(path.stat().st_mode) == 0o644
-    assert path.read_text().endswith("# EOF\n")
-    assert sorted(os.listdir(tmp_path)) == ["host", "m.prom"]
-
-
 # The command
 
 
@@ -583,31 +517,6 @@ def test_a_full_disk_leaves_what_was_sampled(small_disk: Path) -> None:  # noqa:
     assert re.search(rf"b\.samples/{NAME}: (No space left|File too large)", result.stderr)
     log = open_log(small_disk / "b.samples" / NAME)
     assert log.samples >= 1 and log.cut
-
-
-def test_watch_writes_openmetrics_while_it_runs(tmp_path: Path) -> None:
-    path = tmp_path / "m.prom"
-    process = start(tmp_path, "--openmetrics", path)
-    wait_for(lambda: in_log(tmp_path) >= 3 and path.exists())
-    families = {family.name for family in openmetrics(path.read_text())}
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 0, errors
-    assert {"mmscope_vm_events", "mmscope_thp_free_blocks", "mmscope_watch_samples"} <= families
-    assert os.listdir(tmp_path) == ["b"], "numbers of a watch that is over are not left"
-
-
-def test_watch_says_that_openmetrics_cannot_be_written(tmp_path: Path) -> None:
-    result = watch(tmp_path, "--openmetrics", tmp_path / "no" / "m.prom")
-    assert result.returncode == 3 and "No such file or directory" in result.stderr
-    assert sorted(os.listdir(tmp_path)) == []
-
-
-def test_watch_replaces_nothing_but_a_file(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    result = watch(tmp_path, "--openmetrics", tmp_path / "pipe")
-    assert result.returncode == 2 and "is no file" in result.stderr
-    assert (tmp_path / "pipe").is_fifo()
 
 
 def test_watch_starts_light() -> None:

@@ -13,6 +13,7 @@ from reports.command import main
 from reports.comparison import Comparison, TableChanges, compare
 from reports.comparison_view import view
 from reports.findings import evaluate
+from reports.redact import Names, redacted
 from reports.report import render
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -111,6 +112,23 @@ class TestLeak:
             LEAKED_BEFORE + LEAKED_BETWEEN,
             LEAKED_BETWEEN,
         )
+
+    def test_without_names_it_is_the_same(self, leaking: tuple[Bundle, Bundle]) -> None:
+        plain = held(*leaking)
+        with redacted(leaking, Names()) as made:
+            other = held(*made)
+        assert other.relation.one_boot and plain.not_compared == other.not_compared
+        for one, two in zip(plain.tables, other.tables, strict=True):
+            assert (one.name, one.counts, one.totals, one.notes) == (
+                *(two.name, two.counts, two.totals, two.notes),
+            )
+        assert [(f.change, f.finding.id) for f in plain.findings] == [
+            (f.change, f.finding.id) for f in other.findings
+        ]
+        assert [(g.title, g.totals, g.same) for g in plain.graphs] == [
+            (g.title, g.totals, g.same) for g in other.graphs
+        ]
+        assert "mmscope_lab_leak" in view(other).sentence
 
     def test_the_flame_graph_is_of_this_stack_alone(self, leaking: tuple[Bundle, Bundle]) -> None:
         (graph,) = (g for g in held(*leaking).graphs if g.title.startswith("Pages by"))
