@@ -261,10 +261,14 @@ class TestInABrowser:
     def test_frames_are_as_high_as_a_row_and_as_wide_as_they_say(self, page: Opened) -> None:
         page.page.locator("#picture-page_owner .flame").scroll_into_view_if_needed()
         boxes = page.page.evaluate(
-            """() => Array.from(document.querySelectorAll('#picture-page_owner .flame > svg'),
-            (e) => [parseFloat(e.getAttribute('width')), e.parentElement.getBoundingClientRect().width,
-                    e.querySelector('rect').getBoundingClientRect()])
-            .map(([share, whole, box]) => [share * whole / 100, box.width, box.height])"""
+            """() => {
+              const whole = document.querySelector('#picture-page_owner .flame');
+              return Array.from(whole.querySelectorAll(':scope > svg'), (frame) => {
+                const box = frame.querySelector('rect').getBoundingClientRect();
+                const share = parseFloat(frame.getAttribute('width')) / 100;
+                return [share * whole.getBoundingClientRect().width, box.width, box.height];
+              });
+            }"""
         )
         assert len(boxes) > 300
         for wanted, width, height in boxes:
