@@ -244,19 +244,21 @@ def _per_cell(runs: list[Run], block_pages: int, total: int) -> int:
 def _cells(runs: list[Run], block_pages: int, per_cell: int) -> dict[int, _Cell]:
     """The cells that have memory, by their number from physical address 0."""
     cells: dict[int, _Cell] = {}
+    cell, until = _Cell(), 0  # the cell of the run before, and where it ends
     for start, blocks, _, migratetype, eighths in runs:
-        number, end = start // block_pages, start // block_pages + blocks
+        number = start // block_pages
+        end = number + blocks
         while number < end:
-            at = number // per_cell
-            step = min(end, (at + 1) * per_cell) - number
-            cell = cells.get(at)
-            if cell is None:
+            if number >= until:  # runs are in order
+                at = number // per_cell
                 cell = cells[at] = _Cell()
+                until = (at + 1) * per_cell
+            step = (end if end < until else until) - number
             cell.types[migratetype] = cell.types.get(migratetype, 0) + step
             if eighths is None:
                 cell.unknown += step
-            else:
-                cell.eighths += step * min(max(int(eighths), 0), 8)
+            elif eighths > 0:
+                cell.eighths += step * (int(eighths) if eighths < 8 else 8)
             number += step
     return cells
 
