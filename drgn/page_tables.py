@@ -319,9 +319,10 @@ class _Lookup:
         self.starts = self.key(areas.owners, areas.starts)
         self.pages = (areas.ends - areas.starts) >> self.page_shift
         flags = areas.flags
-        self.hugetlb = (flags & np.uint64(VM_HUGETLB)) != 0
+        # Behind the last VMA's is what holds for an address in none (-1).
+        self.hugetlb = np.append((flags & np.uint64(VM_HUGETLB)) != 0, False)
         # Huge entries of device memory, and of DAX until that counted its pages like others (2025).
-        self.uncounted = (flags & np.uint64(VM_PFNMAP | VM_MIXEDMAP)) != 0
+        self.uncounted = np.append((flags & np.uint64(VM_PFNMAP | VM_MIXEDMAP)) != 0, False)
         # __oom_reap_task_mm()
         reaped = (flags & np.uint64(VM_HUGETLB | VM_PFNMAP)) == 0
         reaped &= areas.anonymous | ((flags & np.uint64(VM_SHARED)) == 0)

@@ -474,6 +474,20 @@ def cover(prog: Program, address: int, value: int) -> None:
     prog.add_memory_segment(address, 8, read, physical=False)
 
 
+def test_without_any_vma_tables_are_counted(lab_of_tables: TablesLab) -> None:
+    prog = damaged(lab_of_tables, {})
+    for mm in {task.mm.value_(): task.mm for task in for_each_task(prog) if task.mm}.values():
+        root = mm.mm_mt.ma_root
+        assert root.address_ is not None
+        cover(prog, root.address_, 0)
+    scan = scan_page_tables(prog)
+    assert not scan.sums["vmas"].any()
+    assert (scan.tables == lab_of_tables.scan.tables).all()
+    assert (scan.kinds == lab_of_tables.scan.kinds).all()
+    section, _ = run_section(SECTIONS["page_tables"], Memory(prog))
+    assert section.status in ("ok", "partial"), section
+
+
 def wood(lab: TablesLab) -> tuple[Program, int]:
     """Every slot of every table of a process leads to some table; the kernel's count is damaged."""
     frames = np.concatenate([np.array(f, np.uint64) for f in tables_of(lab, "breadth").values()])
