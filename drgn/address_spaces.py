@@ -5,12 +5,15 @@
 Threads share one, and so do processes after vfork(); kernel threads have none. The list of
 processes is walked (about 100,000 a second), the address spaces are read together.
 
+A list that runs in a circle without its head ends where a task comes again, and counts as broken
+off.
+
 Cannot know: address spaces that no task has any more, but somebody holds (an exit that is under
 way, an open /proc/PID/mem, a device driver).
 """
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -21,8 +24,6 @@ from numpy.typing import NDArray
 from scattered_reads import read_scattered
 
 PF_KTHREAD = 0x0020_0000
-# More than pid_max can be: a list that is longer loops.
-MAX_TASKS = 1 << 22
 
 COLUMNS = {
     "pgd": "pgd",
@@ -49,6 +50,7 @@ class AddressSpaces:
     processes: list[Process]
     columns: NDArray[Any]  # of struct mm_struct, by COLUMNS
     broken_off: bool  # the list of processes could not be followed to its end
+    damaged: int  # processes that could not be read, or whose list of threads leads nowhere
 
     def __len__(self) -> int:
         return len(self.processes)
@@ -61,26 +63,26 @@ def address_spaces(prog: Program, gaps: Gaps) -> AddressSpaces:
     tasks = list_for_each_entry(
         "struct task_struct", prog["init_task"].tasks.address_of_(), "tasks"
     )
+    damaged = 0
     try:
-        for count, task in enumerate(tasks):
-            if count == MAX_TASKS:
-                broken_off = True
-                break
-            if not (mm := _mm(task)):
-                continue
-            threads = task.signal.nr_threads.value_()
-            if mm in found:
-                found[mm].processes += 1
-                found[mm].threads += threads
-            else:
+        for task in _until_again(tasks):
+            try:
+                if not (mm := _mm(task)):
+                    continue
+                threads = task.signal.nr_threads.value_()
                 comm = task.comm.string_().decode("utf-8", "backslashreplace")
-                found[mm] = Process(task.tgid.value_(), comm, 1, threads)
-    except FaultError:
+                process = found.setdefault(mm, Process(task.tgid.value_(), comm, 0, 0))
+            except (FaultError, _Circle):
+                damaged += 1
+                continue
+            process.processes += 1
+            process.threads += threads
+    except (FaultError, _Circle):
         broken_off = True
     dtype = struct_dtype(prog.type("struct mm_struct"), COLUMNS)
     columns, read = read_scattered(prog, np.fromiter(found, np.uint64, len(found)), dtype, gaps)
     processes = [process for process, here in zip(found.values(), read, strict=True) if here]
-    return AddressSpaces(processes, columns[read], broken_off)
+    return AddressSpaces(processes, columns[read], broken_off, damaged)
 
 
 def _mm(task: Object) -> int:
@@ -93,4 +95,24 @@ def _mm(task: Object) -> int:
     threads = list_for_each_entry(
         "struct task_struct", task.signal.thread_head.address_of_(), "thread_node"
     )
-    return next((mm for thread in islice(threads, MAX_TASKS) if (mm := thread.mm.value_())), 0)
+    return next((mm for thread in _until_again(threads) if (mm := thread.mm.value_())), 0)
+
+
+class _Circle(Exception):
+    """A list leads back into itself, and not to its head."""
+
+
+def _until_again(tasks: Iterable[Object]) -> Iterator[Object]:
+    """
+    The tasks of a list.
+
+    :raises _Circle: one comes again; with the same PID, as a live kernel may put another in its
+        place.
+    """
+    seen = set()
+    for task in tasks:
+        key = task.value_(), task.pid.value_()
+        if key in seen:
+            raise _Circle
+        seen.add(key)
+        yield task

@@ -318,7 +318,7 @@ def _sort_onto_lists(
         place, kind = labels.place(zone), labels.kind(mt)
         if what:
             checks.append(FreeListCheck(*place, order, kind, None, count, PROBLEMS[what]))
-        elif mt != block:
+        elif mt != block and block >= 0:
             misplaced.append(
                 MisplacedBlocks(*place, order, kind, labels.kind(block), count, count << order)
             )

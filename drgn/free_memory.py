@@ -115,7 +115,7 @@ def scan_free_memory(
     :param more: others who want to see every page; ``scan.failures`` has those that could not go
         on, by their position behind :data:`OWN`.
     :raises LookupError: the kernel's layout is unknown.
-    :raises FaultError: zones or pageblock flags cannot be read.
+    :raises FaultError: zones or sections cannot be read.
     """
     fields = flag_fields(prog)
     types = pageblock_types(prog)

@@ -5,17 +5,24 @@ is.
 
 Read root by root (a page of 256 sections each), so that the 65,536 sections of 8 TiB take a few
 hundred reads. What cannot be read is counted, and its sections are missing.
+
+``mem_section.usage`` says which parts of a section have pages, and has the flags of its pageblocks.
+The usages of neighbours lie close to each other and are read together; one that cannot be read
+costs its own section's.
 """
 
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from drgn import Program, TypeKind, sizeof
+from drgn import FaultError, Program, TypeKind, offsetof, sizeof
 from kernel_arrays import Gaps, read_array, struct_dtype
 from numpy.typing import NDArray
+from scattered_reads import read_scattered
 
 SECTION_MARKED_PRESENT = 1
+# include/linux/mmzone.h; a macro, which debug info does not keep.
+SUBSECTION_SHIFT = 21
 MAX_SECTIONS = 1 << 21  # 256 TiB in sections of 128 MiB; more is damage
 
 
@@ -39,7 +46,7 @@ def present_sections(prog: Program, gaps: Gaps) -> Sections:
     type_ = prog.type("struct mem_section")
     dtype = struct_dtype(type_, {"map": "section_mem_map"})
     per_root = prog["SECTIONS_PER_ROOT"].value_()
-    roots, root_bytes = _roots(prog, gaps)
+    roots, root_bytes = _roots(prog, gaps, prog["NR_SECTION_ROOTS"].value_())
     numbers, maps, total = [], [], 0
     for number, address in roots:
         root_bytes += per_root * sizeof(type_)
@@ -59,10 +66,10 @@ def present_sections(prog: Program, gaps: Gaps) -> Sections:
     )
 
 
-def _roots(prog: Program, gaps: Gaps) -> tuple[list[tuple[int, int]], int]:
+def _roots(prog: Program, gaps: Gaps, count: int) -> tuple[list[tuple[int, int]], int]:
     """(Number, address) of each root there is, and the bytes of the array of their addresses."""
     mem_section = prog["mem_section"]
-    count = prog["NR_SECTION_ROOTS"].value_()
+    count = min(count, prog["NR_SECTION_ROOTS"].value_())
     if mem_section.type_.unaliased().kind is not TypeKind.POINTER:
         # CONFIG_SPARSEMEM_EXTREME=n: all roots are one array of arrays, with one section each.
         first = mem_section[0].address_of_().value_()
@@ -75,3 +82,92 @@ def _roots(prog: Program, gaps: Gaps) -> tuple[list[tuple[int, int]], int]:
         for at in np.flatnonzero(addresses).tolist():
             roots.append((first + at, int(addresses[at])))
     return roots, count * pointer.itemsize
+
+
+@dataclass(frozen=True)
+class ValidSections:
+    """The sections that have struct pages, ascending."""
+
+    numbers: NDArray[np.int64]
+    early: NDArray[np.bool_]  # which were there when the machine booted
+    online: NDArray[np.bool_]
+    usage: NDArray[np.uint64]  # where their mem_section.usage is
+    usage_possible: NDArray[np.bool_]  # it may be there: the pointer is none of obvious garbage
+    pages: int  # in a section
+
+
+def valid_sections(prog: Program) -> ValidSections:
+    """
+    All sections that have struct pages (``valid_section()``).
+
+    :raises LookupError: the kernel is built without SPARSEMEM.
+    :raises FaultError: a part of the array of sections cannot be read.
+    :raises ValueError: there are more than any machine has.
+    """
+    type_, gaps = prog.type("struct mem_section"), Gaps()
+    dtype = struct_dtype(type_, {"map": "section_mem_map", "usage": "usage"})
+    has_map, early, online = (
+        np.uint64(1 << int(prog.constant(f"SECTION_{name}_BIT").value_()))
+        for name in ("HAS_MEM_MAP", "IS_EARLY", "IS_ONLINE")
+    )
+    per_root = prog["SECTIONS_PER_ROOT"].value_()
+    # Behind these the array of roots is zeros, which a dump need not have.
+    roots, _ = _roots(prog, gaps, prog["__highest_present_section_nr"].value_() // per_root + 1)
+    numbers, parts, possible, total = [], [], [], 0
+    for number, address in roots:
+        for first, array in read_array(prog, address, per_root, dtype, gaps):
+            at = np.flatnonzero((array["map"] & has_map) != 0)
+            numbers.append(number * per_root + first + at)
+            parts.append(array[at])
+            # A pointer to nowhere does not fault in every core (QEMU's give p_vaddr = p_paddr). A
+            # usage lies in the same part of all addresses as the section.
+            usage = array["usage"][at]
+            sound = (usage % np.uint64(8) == 0) & (usage != 0)
+            possible.append(sound & (usage >> np.uint64(56) == np.uint64(address >> 56)))
+            total += len(at)
+            if total > MAX_SECTIONS:
+                raise ValueError("mem_section is damaged: more sections than any machine has")
+    if gaps.bytes:
+        raise FaultError("mem_section cannot be read", prog["mem_section"].value_())
+    found = np.concatenate([np.empty(0, dtype), *parts])
+    return ValidSections(
+        np.concatenate([np.empty(0, np.int64), *numbers]),
+        (found["map"] & early) != 0,
+        (found["map"] & online) != 0,
+        found["usage"],
+        np.concatenate([np.empty(0, np.bool_), *possible]),
+        1 << (prog["SECTION_SIZE_BITS"].value_() - prog["PAGE_SHIFT"].value_()),
+    )
+
+
+def read_usage(
+    prog: Program, sections: ValidSections, size: int, gaps: Gaps
+) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
+    """
+    The first *size* bytes of each section's ``struct mem_section_usage``.
+
+    :return: (the bytes, one row for each section; which could be read: the others are zero).
+    """
+    raw = np.zeros((len(sections.numbers), size), np.uint8)
+    read = sections.usage_possible.copy()
+    gaps.bytes += size * int((~read).sum())
+    raw[read], read[read] = read_scattered(
+        prog, sections.usage[read], np.dtype((np.uint8, (size,))), gaps
+    )
+    return raw, read
+
+
+def subsection_order(prog: Program) -> int:
+    """The order of what ``mem_section_usage.subsection_map`` has a bit for."""
+    shift: int = min(SUBSECTION_SHIFT, prog["SECTION_SIZE_BITS"].value_())
+    return shift - int(prog["PAGE_SHIFT"].value_())
+
+
+def subsection_maps(
+    prog: Program, sections: ValidSections, raw: NDArray[np.uint8]
+) -> NDArray[np.bool_]:
+    """Which subsections of each section have pages, by what :func:`read_usage` read."""
+    at = offsetof(prog.type("struct mem_section_usage"), "subsection_map")
+    count = sections.pages >> subsection_order(prog)
+    words = raw[:, at : at + -(-count // 64) * 8]
+    return np.unpackbits(words, axis=1, bitorder="little")[:, :count].astype(np.bool_)

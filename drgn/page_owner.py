@@ -135,6 +135,8 @@ class PageOwner:
     mixed: dict[tuple[int, int], int] = field(default_factory=dict)  # by (zone, migratetype)
     pages: int = 0  # page frames looked at
     damaged: int = 0  # page_exts with an impossible order
+    unreadable_pageblocks: int = 0  # whose migratetype could not be read, at most
+    pageblock_gaps: Gaps = field(default_factory=Gaps)
     gaps: Gaps = field(default_factory=Gaps)
     early_handle: int = 0
     never_migrated: int = -1
@@ -164,11 +166,13 @@ def scan_page_owner(
 
     :param progress: called with (pages done, pages in all).
     :raises LookupError: the kernel's layout is unknown.
-    :raises FaultError: zones or pageblock flags cannot be read.
+    :raises FaultError: zones or sections cannot be read.
     """
     found = PageOwner()
     types = pageblock_types(prog)
     found.names = types.names
+    found.unreadable_pageblocks = types.unreadable
+    found.pageblock_gaps = types.gaps
     found.never_migrated = _constant(prog, "MR_NEVER", -1)
     found.early_handle = prog.variable("early_handle", "page_owner.c").value_()
     reader = _Reader(prog, types, found)
@@ -311,7 +315,8 @@ class _Reader:
             _add(found.migratetypes, (page_type, block), pages_, heads)
             _add(found.ages, age, pages_, heads)
             _add(found.migrations, reason, pages_, heads)
-            if block != page_type:
+            # A pageblock whose type is unknown is no other one.
+            if block != page_type and block < len(found.names):
                 key = handle, page_type, block
                 found.polluters[key] = found.polluters.get(key, 0) + pages_
 
@@ -351,12 +356,13 @@ class _Reader:
         kind = (ext["gfp_mask"][at] >> 3 & 3).astype(np.int8)
         if not self.group_by_mobility:
             kind[:] = 0
-        at, block = at[kind != block], block[kind != block]
+        mixed = (kind != block) & (block >= 0)
+        at, block = at[mixed], block[mixed]
         numbers = (start + at) >> self.types.order
         zones = self.fields.zone_index(pages["flags"][at])
         cells = np.unique(np.stack((numbers, zones, block.astype(np.int64)), 1), axis=0)
         for _, zone, migratetype in cells.tolist():
-            name = self.found.names[migratetype] if migratetype >= 0 else ""
+            name = self.found.names[migratetype]
             key = zone, self.found.names.index("Movable") if name == "CMA" else migratetype
             self.found.mixed[key] = self.found.mixed.get(key, 0) + 1
 

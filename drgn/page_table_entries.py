@@ -10,7 +10,8 @@ does 700. Memory is bounded by the fan-out of one chunk, not by the number of ta
 followed down to its last level before the next one is read.
 
 Whatever is in the tables, the walk ends: levels bound its depth, a table that one root leads to
-several times within a chunk is shown once, and a root gets no more tables than it was given. A
+several times is shown once (as far as the walk remembers it: the last million, and PMD tables only
+within a chunk, as hugetlb may share them), and a root gets no more tables than it was given. A
 table that cannot be read is counted in :class:`Gaps` and shown to nobody. On a live kernel each
 run is one instant, the whole is not.
 
@@ -246,6 +247,9 @@ CHUNK_TABLES = CHUNK_BYTES >> 12
 READ_BYTES = 64 << 10
 # The number of a table's root and its address must fit into one sortable word.
 MAX_ROOTS = 1 << 12
+# How many tables are remembered: 8 MiB, which take no memory before they are written to.
+# A prime, so that neither neighbours nor one table's roots take each other's place.
+REMEMBERED = (1 << 20) - 3
 
 
 def walk_page_tables(
@@ -282,6 +286,8 @@ def walk_page_tables(
     order = np.argsort(roots)
     bases = np.full(len(roots), prefix, np.uint64)
     buffer = np.empty((CHUNK_TABLES, form.slots), np.uint64)
+    # By its key modulo, the last table that was met there: its key, inverted.
+    met = np.zeros(REMEMBERED, np.uint64)
     todo = [_Tables(0, order.astype(np.int32), roots[order], bases)]
     walk.tables[:, 0] += 1
     while todo:
@@ -296,7 +302,7 @@ def walk_page_tables(
         _blank_outside(form, chunk, bounds)
         yield chunk
         if chunk.level < form.last:
-            below = _children(form, chunk, walk, max_tables)
+            below = _children(form, chunk, walk, max_tables, met)
             if len(below.frames):
                 todo.append(below)
 
@@ -369,6 +375,7 @@ def _children(
     chunk: TableChunk,
     walk: Walk,
     max_tables: NDArray[np.int64] | None,
+    met: Entries,
 ) -> _Tables:
     """The tables that a chunk's entries lead to, each once for each root."""
     below = chunk.level + 1
@@ -380,6 +387,12 @@ def _children(
     keys = keys[order]
     again = np.zeros(len(keys), np.bool_)
     again[1:] = keys[1:] == keys[:-1]
+    if below != form.last - 1:
+        # Above the address there is room for the level.
+        keys |= np.uint64(below << 56)
+        place = keys % np.uint64(REMEMBERED)
+        again |= met[place] == ~keys
+        met[place] = ~keys
     walk.repeated[:, below] += _by_root(walk, roots[order[again]])
     order = order[~again]
     if max_tables is not None:

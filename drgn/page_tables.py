@@ -38,6 +38,7 @@ from page_table_entries import (
 )
 from rows import column
 from scattered_reads import read_scattered
+from struct_pages import valid_page_ranges
 from swap_types import (
     DEVICE,
     KINDS,
@@ -196,6 +197,7 @@ class PageTableScan:
     dropped_tables: int = 0
     broken_deposits: int = 0
     damaged_vmas: int = 0
+    absurd_charges: int = 0  # processes with more page tables than there is memory, by their count
 
     def detailed(self) -> list[int]:
         """The processes that occupancy and regions are kept of."""
@@ -263,7 +265,12 @@ def scan_page_tables(
     # A process has no more tables than it is charged for, but for P4Ds, and what a live kernel
     # adds while it is read. Where more come, something is not a page table.
     charged = spaces.columns["pgtables_bytes"].astype(np.int64) >> form.page_shift
-    limits = np.clip(2 * charged, 0, 1 << 40) + 1024
+    # Nor more than there is memory: a charge beyond that is none.
+    memory = memory_pages(prog)
+    absurd = charged > memory
+    scan.absurd_charges = int(absurd.sum())
+    charged = np.where(absurd, memory, np.maximum(charged, 0))
+    limits = np.where(absurd, memory, 2 * charged) + 1024
     total = int(charged.sum())
     for first in range(0, count, MAX_ROOTS):
         part = slice(first, min(first + MAX_ROOTS, count))
@@ -277,6 +284,14 @@ def scan_page_tables(
                 progress(min(done, total), total)
         _take_walk(scan, walk, part)
     return scan
+
+
+def memory_pages(prog: Program) -> int:
+    """How many page frames there are; if that cannot be told, more than any machine has."""
+    try:
+        return sum(end - start for start, end, _ in valid_page_ranges(prog))
+    except (FaultError, LookupError, NotImplementedError, ValueError):
+        return 1 << 40
 
 
 def _take_walk(scan: PageTableScan, walk: Walk, part: slice) -> None:
@@ -304,9 +319,10 @@ class _Lookup:
         self.starts = self.key(areas.owners, areas.starts)
         self.pages = (areas.ends - areas.starts) >> self.page_shift
         flags = areas.flags
-        self.hugetlb = (flags & np.uint64(VM_HUGETLB)) != 0
+        # Behind the last VMA's is what holds for an address in none (-1).
+        self.hugetlb = np.append((flags & np.uint64(VM_HUGETLB)) != 0, False)
         # Huge entries of device memory, and of DAX until that counted its pages like others (2025).
-        self.uncounted = (flags & np.uint64(VM_PFNMAP | VM_MIXEDMAP)) != 0
+        self.uncounted = np.append((flags & np.uint64(VM_PFNMAP | VM_MIXEDMAP)) != 0, False)
         # __oom_reap_task_mm()
         reaped = (flags & np.uint64(VM_HUGETLB | VM_PFNMAP)) == 0
         reaped &= areas.anonymous | ((flags & np.uint64(VM_SHARED)) == 0)

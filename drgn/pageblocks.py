@@ -2,9 +2,12 @@
 """
 Pageblocks: the migratetype of every block of ``pageblock_nr_pages`` pages.
 
-Reads ``mem_section.usage->pageblock_flags`` of every present section (SPARSEMEM) or
+Reads ``mem_section.usage->pageblock_flags`` of every section with struct pages (SPARSEMEM) or
 ``zone.pageblock_flags`` (FLATMEM): a few bits a pageblock, 64 bytes a section of 128 MiB. The text
 that says the same is the last table of /proc/pagetypeinfo (root only).
+
+A section whose usage cannot be read costs its own pageblocks: they are counted as unreadable, and
+are in no row.
 
 Cannot know: ``pageblock_order`` where it is a compile-time constant and the kernel was configured
 with a smaller CONFIG_PAGE_BLOCK_MAX_ORDER; DWARF does not keep it. Pass the order then.
@@ -12,19 +15,17 @@ with a smaller CONFIG_PAGE_BLOCK_MAX_ORDER; DWARF does not keep it. Pass the ord
 
 import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from drgn import Program, offsetof
-from drgn.helpers.linux.mmzone import for_each_present_section, online_section
+from kernel_arrays import Gaps
+from mem_sections import read_usage, subsection_maps, subsection_order, valid_sections
 from numpy.typing import NDArray
 from proc_text import parse_pagetypeinfo
 from rows import column
 from struct_pages import FlagFields, PageChunk
-
-# include/linux/mmzone.h; a macro, which debug info does not keep.
-SUBSECTION_SHIFT = 21
 
 
 @dataclass(frozen=True)
@@ -105,8 +106,9 @@ class PageblockTypes:
     """
     The migratetype of every pageblock, by number (PFN >> order).
 
-    ``types[number]`` is an index into ``names``, or -1 where there is no section; ``online``, by
-    PFN >> online_order, says where there is an online page (``pfn_to_online_page()``).
+    ``types[number]`` is an index into ``names``, or -1 where there is none: no section, a type that
+    cannot be, or one that could not be read. ``online``, by PFN >> online_order, says where there
+    is an online page (``pfn_to_online_page()``), as far as that could be read.
     """
 
     order: int
@@ -114,6 +116,8 @@ class PageblockTypes:
     types: NDArray[np.int8]
     online: NDArray[np.bool_]
     online_order: int
+    unreadable: int = 0  # pageblocks of sections whose usage could not be read
+    gaps: Gaps = field(default_factory=Gaps)  # bytes of that
 
     def of(self, pfns: NDArray[np.int64]) -> NDArray[np.int8]:
         """The migratetype of the pageblock of each PFN; -1 where unknown."""
@@ -129,43 +133,34 @@ def pageblock_types(prog: Program) -> PageblockTypes:
     Read the migratetype of every pageblock of the machine.
 
     :raises LookupError: the kernel's layout is unknown.
-    :raises FaultError: a section's bits cannot be read.
+    :raises FaultError: a ``struct mem_section``, or a FLATMEM zone's bits, cannot be read.
     """
     order = pageblock_order(prog)
     names = migratetype_names(prog)
     bits, isolate_mask = pageblock_bits(prog)
     if "mem_section" not in prog:
         return _flatmem_types(prog, order, names, bits, isolate_mask)
-    page_shift: int = prog["PAGE_SHIFT"].value_()
-    blocks = 1 << (prog["SECTION_SIZE_BITS"].value_() - page_shift - order)
-    sections = list(for_each_present_section(prog))
-    length = (max((nr for nr, _ in sections), default=-1) + 1) * blocks
-    types = np.full(length, -1, np.int8)
-    usage_type = prog.type("struct mem_section_usage")
-    online_order = prog["SECTION_SIZE_BITS"].value_() - page_shift
-    map_at = None
-    if usage_type.has_member("subsection_map"):  # CONFIG_SPARSEMEM_VMEMMAP
-        map_at = offsetof(usage_type, "subsection_map")
-        online_order = min(SUBSECTION_SHIFT - page_shift, online_order)
-    parts = 1 << (prog["SECTION_SIZE_BITS"].value_() - page_shift - online_order)
-    online = np.zeros(length // blocks * parts, np.bool_)
-    size = max(blocks * bits // 8, 1)
-    offset = offsetof(usage_type, "pageblock_flags")
-    for nr, section in sections:
-        usage = section.usage.value_()
-        # A NULL pointer does not fault in every core (QEMU's give p_vaddr = p_paddr).
-        if not usage:
-            continue
-        here = slice(nr * blocks, (nr + 1) * blocks)
-        types[here] = _decode(prog.read(usage + offset, size), blocks, bits, isolate_mask, names)
-        if online_section(section):
-            # A hole has struct pages where other pages of its section are; it has no page.
-            there: Any = True
-            if map_at is not None:
-                words = np.frombuffer(prog.read(usage + map_at, -(-parts // 64) * 8), np.uint8)
-                there = np.unpackbits(words, bitorder="little")[:parts]
-            online[nr * parts : (nr + 1) * parts] = there
-    return PageblockTypes(order, names, types, online, online_order)
+    sections, gaps = valid_sections(prog), Gaps()
+    blocks = sections.pages >> order
+    online_order = subsection_order(prog)
+    offset = offsetof(prog.type("struct mem_section_usage"), "pageblock_flags")
+    raw, read = read_usage(prog, sections, offset + max(blocks * bits // 8, 1), gaps)
+    packed = raw[:, offset:]
+    fields = packed.shape[1] * 8 // bits  # of a section: no less than it has pageblocks
+    found = _decode(packed.tobytes(), len(raw) * fields, bits, isolate_mask, names)
+    found = found.reshape(len(raw), fields)[:, :blocks]
+    found[~read] = -1
+    # A hole has struct pages where other pages of its section are; it has no page.
+    there = subsection_maps(prog, sections, raw) & sections.online[:, None]
+    count = int(sections.numbers.max(initial=-1)) + 1
+    types = np.full((count, blocks), -1, np.int8)
+    online = np.zeros((count, there.shape[1]), np.bool_)
+    types[sections.numbers] = found
+    online[sections.numbers] = there
+    unreadable = int((~read).sum()) * blocks
+    return PageblockTypes(
+        order, names, types.ravel(), online.ravel(), online_order, unreadable, gaps
+    )
 
 
 def _flatmem_types(
@@ -240,8 +235,9 @@ class PageblockPages:
             pfns = np.arange(first, last, step)
             inside = pfns < len(self.types.types) << self.types.order
             flags, pfns = flags[inside], pfns[inside]
+            pfns = pfns[self.fields.zone_index(flags) == zone]
             online = self.types.online[pfns >> self.types.online_order]
-            numbers = pfns[(self.fields.zone_index(flags) == zone) & online] >> self.types.order
+            numbers = pfns[online] >> self.types.order
             self.zone[numbers] = zone
             for migratetype, blocks in zip(
                 *np.unique(self.types.types[numbers], return_counts=True), strict=True

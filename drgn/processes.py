@@ -4,6 +4,7 @@ Processes as address spaces: ``struct mm_struct``, whose it is, and how many VMA
 
 Tasks are found in their slab cache (see ``slab_objects``): a task that has an ``mm`` and is no
 kernel thread is one that lives. Each ``mm`` is then read once. Costs some microseconds a process.
+On a live kernel one that cannot be read is gone, not unreadable, if no task has it any more.
 
 Cannot know: which of the processes that share an ``mm`` (``CLONE_VM``, as vfork does) it should be
 called after; it is the one with the lowest pid.
@@ -15,7 +16,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
-from drgn import FaultError, Program, offsetof, sizeof
+from drgn import FaultError, Program, ProgramFlags, offsetof, sizeof
 from kernel_arrays import struct_dtype
 from kernel_text import printed_number
 from numpy.typing import NDArray
@@ -63,6 +64,7 @@ class Processes:
     ksm_rmap_items: NDArray[np.int64] | None
     ksm_zero_pages: NDArray[np.int64] | None
     unreadable: int  # mm_structs
+    gone: int = 0  # that their tasks had given up by then
 
 
 def processes(prog: Program, tasks: Objects) -> Processes:
@@ -91,13 +93,16 @@ def processes(prog: Program, tasks: Objects) -> Processes:
             columns[name] = (f"{name}.counter", name)
     dtype = struct_dtype(mm_type, columns)
     found: list[tuple[int, int, str, tuple[int, ...]]] = []
-    unreadable = 0
+    unreadable = gone = 0
     for mm, (tgid, _, address) in sorted(owner.items()):
         try:
             row = np.frombuffer(prog.read(mm, dtype.itemsize), dtype)[0]
             comm = prog.read(address + comm_at, comm_size)
         except FaultError:
-            unreadable += 1
+            if _has_ended(prog, tasks.address[alive & (tasks["mm"] == mm)].tolist(), mm):
+                gone += 1
+            else:
+                unreadable += 1
             continue
         name = comm.split(b"\0")[0].decode("utf-8", "backslashreplace")
         found.append((mm, tgid, name, tuple(int(row[key]) for key in columns)))
@@ -120,7 +125,22 @@ def processes(prog: Program, tasks: Objects) -> Processes:
         numbers("ksm_rmap_items"),
         numbers("ksm_zero_pages"),
         unreadable,
+        gone,
     )
+
+
+def _has_ended(prog: Program, tasks: Iterable[int], mm: int) -> bool:
+    """
+    Whether none of the tasks that had an ``mm`` has it now (``exit_mm()``, or another task in its
+    place). A task that cannot be read says nothing, nor does a dump, in which nobody ends.
+    """
+    if not prog.flags & ProgramFlags.IS_LIVE:
+        return False
+    at = offsetof(prog.type("struct task_struct"), "mm")
+    try:
+        return all(prog.read_u64(task + at) != mm for task in tasks)
+    except FaultError:
+        return False
 
 
 def max_map_count(prog: Program) -> int | None:

@@ -20,6 +20,7 @@ import numpy as np
 from drgn import ObjectNotFoundError, Program, sizeof
 from drgn.helpers.linux.mm import for_each_valid_page_range
 from kernel_arrays import CHUNK_BYTES, Gaps, read_array, struct_dtype
+from mem_sections import read_usage, subsection_maps, subsection_order, valid_sections
 from numpy.typing import NDArray
 
 # struct page (include/linux/mm_types.h), the newest layout first.
@@ -136,12 +137,35 @@ def valid_page_ranges(prog: Program) -> list[tuple[int, int, int]]:
     """
     The ranges of page frames that have a struct page.
 
+    Of a section whose ``subsection_map`` cannot be read all pages are among them: those that have
+    no struct page fault, and are counted, where they are read.
+
     :return: (first PFN, PFN behind the last, address of the first ``struct page``), ascending.
+    :raises FaultError: a ``struct mem_section`` cannot be read.
     """
     size = sizeof(prog.type("struct page"))
+    if "mem_section" not in prog:
+        return [
+            (start, end, mem_map.value_() + start * size)
+            for start, end, mem_map in for_each_valid_page_range(prog)
+        ]
+    vmemmap = prog["vmemmap"].value_()
+    sections = valid_sections(prog)
+    order = subsection_order(prog)
+    valid = np.ones((len(sections.numbers), sections.pages >> order), np.bool_)
+    # pfn_valid() looks at the map only of sections that came later.
+    if not sections.early.all():
+        usage_bytes = sizeof(prog.type("struct mem_section_usage"))
+        raw, read = read_usage(prog, sections, usage_bytes, Gaps())
+        later = read & ~sections.early
+        valid[later] = subsection_maps(prog, sections, raw)[later]
+    rows, parts = np.nonzero(valid)
+    numbers = sections.numbers[rows] * valid.shape[1] + parts
+    ends = np.flatnonzero(np.diff(numbers, append=-1) != 1)
+    starts = np.concatenate([np.zeros(1, np.int64), ends[:-1] + 1])[: len(ends)]
     return [
-        (start, end, mem_map.value_() + start * size)
-        for start, end, mem_map in for_each_valid_page_range(prog)
+        (first << order, last + 1 << order, vmemmap + (first << order) * size)
+        for first, last in zip(numbers[starts].tolist(), numbers[ends].tolist(), strict=True)
     ]
 
 

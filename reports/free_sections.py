@@ -14,6 +14,7 @@ from free_lists import (
     read_pagetypeinfo,
 )
 from free_memory import FreeMemory, pages_by_zone
+from kernel_arrays import Gaps
 from pageblocks import (
     PageblockRun,
     Pageblocks,
@@ -69,8 +70,13 @@ def with_reserve(rows: list[Zone], pagetypeinfo: str) -> list[Zone]:
 def free_lists_from_memory(memory: Memory) -> Found:
     free = memory.free
     lists = free.lists
-    found = Found(unreadable_bytes=free.scan.gaps.bytes)
+    found = Found(unreadable_bytes=free.scan.gaps.bytes + free.types.gaps.bytes)
     found.notes += _gap_note(free)
+    if lists.followed:
+        what = "free blocks in them are not held against their pageblock's type"
+    else:
+        what = "free blocks in them are of unknown migratetype"
+    found.notes += pageblock_note(free.types.unreadable, free.types.gaps, what)
     if lists.checks:
         memory.disagreement(
             found,
@@ -142,7 +148,9 @@ def pcp_lists_from_files(files: Files) -> Found:
 
 def pageblocks_from_memory(memory: Memory) -> Found:
     free = memory.free
-    found = Found(notes=_gap_note(free), unreadable_bytes=free.scan.gaps.bytes)
+    gaps = free.types.gaps
+    found = Found(notes=_gap_note(free), unreadable_bytes=free.scan.gaps.bytes + gaps.bytes)
+    found.notes += pageblock_note(free.types.unreadable, gaps, "they are not counted")
     try:
         free_pages = free.blocks.pageblock_free
     except Exception as error:
@@ -178,6 +186,21 @@ def settings_from_files(files: Files) -> Found:
     if not rows:
         raise Absent(f"{files.root}: has no settings under proc/sys/vm and sys/kernel/mm")
     return Found().add("settings", "Settings", Setting, rows)
+
+
+def pageblock_note(blocks: int, gaps: Gaps, what: str) -> list[str]:
+    """
+    What is missing where ``mem_section.usage`` could not be read, if so.
+
+    :param blocks: pageblocks in such sections.
+    :param what: comes of it.
+    """
+    if not blocks:
+        return []
+    return [
+        f"the migratetypes of up to {blocks:,} pageblocks ({gaps.bytes:,} bytes of "
+        f"mem_section.usage) could not be read: {what}"
+    ]
 
 
 def _gap_note(free: FreeMemory) -> list[str]:

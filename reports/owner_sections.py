@@ -46,6 +46,7 @@ from slab_owner import (
 )
 from stack_depot import StackDepot
 
+from reports.free_sections import pageblock_note
 from reports.reading import Absent, Files, Found, Memory
 
 
@@ -55,8 +56,12 @@ def page_owner_from_memory(memory: Memory) -> Found:
         raise Absent(reason)
     depot, owners = memory.depot, scan_page_owner(prog, progress=memory.progress)
     rows, checks = page_owner_stacks(prog, depot, owners)
-    found = Found(unreadable_bytes=owners.gaps.bytes + depot.gaps.bytes)
+    lost = owners.gaps.bytes + owners.pageblock_gaps.bytes
+    found = Found(unreadable_bytes=lost + depot.gaps.bytes)
     found.notes += _depot_notes(depot)
+    found.notes += pageblock_note(
+        owners.unreadable_pageblocks, owners.pageblock_gaps, "nothing is said to be out of place"
+    )
     if owners.gaps.bytes:
         found.notes.append(
             f"{owners.gaps.bytes:,} bytes of struct pages and page_exts could not be read: their "

@@ -32,13 +32,23 @@ def page_tables_from_memory(memory: Memory) -> Found:
         )
     if scan.spaces.broken_off:
         found.notes.append(
-            "the list of processes breaks off (damaged, or left out of the dump): those behind "
-            "that are missing"
+            "the list of processes breaks off or runs in a circle (damaged, or left out of the "
+            "dump): those behind that are missing"
         )
     for count, what in (
+        (scan.spaces.damaged, "processes could not be read, and are missing"),
         (scan.damaged_vmas, "VMAs and nodes of their trees are damaged, and left out"),
         (scan.repeated_tables, "entries lead to a table that was met before, and not followed"),
-        (scan.dropped_tables, "tables are more than their process was charged for; not followed"),
+        (
+            scan.absurd_charges,
+            "processes are charged for more page tables than there is memory: pgtables_bytes is "
+            "damaged",
+        ),
+        (
+            scan.dropped_tables,
+            "tables are more than their process was charged for, or than there is memory; not "
+            "followed",
+        ),
         (scan.broken_deposits, "lists of deposited tables do not close"),
     ):
         if count:

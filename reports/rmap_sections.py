@@ -194,3 +194,5 @@ def _rmap_notes(memory: Memory, found: Found) -> None:
         notes.append(f"{rmap.maps.odd_slabs:,} slabs are damaged, and not used")
     if rmap.maps.tasks.unreadable:
         notes.append(f"{rmap.maps.tasks.unreadable:,} processes could not be read")
+    if rmap.maps.tasks.gone:
+        found.remarks.append(f"{rmap.maps.tasks.gone:,} processes ended while they were read")

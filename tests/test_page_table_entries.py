@@ -192,6 +192,24 @@ def test_tables_that_lead_back_to_themselves_end() -> None:
     assert walk.repeated.tolist() == [[0, 255, 511, 511]]
 
 
+def test_a_table_that_is_met_again_in_a_later_chunk_is_not_followed_again() -> None:
+    memory = Memory()
+    root = memory.table(0x1000, {slot: (0x2000 + 4096 * slot) | TABLE for slot in range(3)})
+    first, shared, own = 0x10_0000, 0x7000, 0x8000
+    for slot in range(3):
+        pmds = {n: (first + 4096 * (512 * slot + n)) | TABLE for n in range(512)}
+        memory.table(0x2000 + 4096 * slot, pmds)
+    count = 3 * CHUNK_TABLES
+    for number in range(count):
+        memory.table(first + 4096 * number, {0: shared | TABLE, 511: own | TABLE})
+    memory.table(shared, {5: PAGE})
+    memory.table(own, {6: PAGE})
+    chunks, walk = walked(memory, X86_64, [root, root])
+    assert walk.tables.tolist() == [[1, 3, count, 2]] * 2
+    assert walk.repeated.tolist() == [[0, 0, 0, 2 * count - 2]] * 2
+    assert sum(len(chunk) for chunk in chunks if chunk.level == X86_64.last) == 4
+
+
 def test_a_root_gets_no_more_tables_than_it_may_have_and_takes_none_from_others() -> None:
     memory = Memory()
     # Every slot of every table leads to one of 600 tables that all look like that.

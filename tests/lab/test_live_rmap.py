@@ -63,8 +63,13 @@ def start(work):
         work()
     return child
 
+def end(pid):
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+
 # Before drgn's threads are there, which do not survive a fork; they begin when it is ready.
 restless = [start(split_and_merge), start(fork_and_exit)]
+ending, staying = start(signal.pause), start(signal.pause)
 
 from dataclasses import asdict
 from pathlib import Path
@@ -91,22 +96,48 @@ begin, readings = time.monotonic(), []
 while time.monotonic() - begin < SECONDS:
     readings.append(reading())
 for pid in restless:
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
+    end(pid)
 readings.append(reading())
+
+# Two that cannot be read when it is their turn: one because it ends just then.
+from drgn import FaultError
+from drgn.helpers.linux.pid import find_task
+
+def without(pid, meanwhile):
+    mm = find_task(prog, pid).mm
+    calls = []
+    def read(address, count, offset, physical):
+        if not calls:
+            meanwhile(pid)
+        calls.append(address)
+        raise FaultError("gone", address)
+    prog.add_memory_segment(mm.value_(), mm.type_.type.size, read, False)
+    found = reading()
+    assert calls
+    return found
+
+ended, unreadable = without(ending, end), without(staying, lambda pid: None)
+end(staying)
 with open("/out/readings.json", "w") as file:
-    json.dump(readings, file)
+    json.dump({"readings": readings, "ended": ended, "unreadable": unreadable}, file)
 """  # noqa: E501
 
-Readings = list[dict[str, Any]]
+Reading = dict[str, Any]
+Readings = list[Reading]
 
 
 @pytest.fixture(scope="module")
-def readings(tmp_path_factory: pytest.TempPathFactory, say: Callable[[str], None]) -> Readings:
-    """What the guest has read while it moved, and once more when it had come to rest."""
+def guest(tmp_path_factory: pytest.TempPathFactory, say: Callable[[str], None]) -> dict[str, Any]:
     program = f"SECONDS = {SECONDS}\n{PROGRAM}"
     out = run_live(program, tmp_path_factory.mktemp("live"), "7.2", say)
-    found: Readings = json.loads((out / "readings.json").read_text())
+    found: dict[str, Any] = json.loads((out / "readings.json").read_text())
+    return found
+
+
+@pytest.fixture(scope="module")
+def readings(guest: dict[str, Any]) -> Readings:
+    """What the guest has read while it moved, and once more when it had come to rest."""
+    found: Readings = guest["readings"]
     return found
 
 
@@ -142,3 +173,20 @@ def test_what_stands_still_fits_together(readings: Readings) -> None:
     assert [row for row in still["anon_vma_checks"] if "descended" in row["problem"]] == []
     assert {row["comm"] for row in still["process_vmas"]} >= {"init"}
     assert sum(row["vmas"] for row in still["anon_vma_fanout"]) > 20
+
+
+def test_a_process_that_ends_while_it_is_read_is_gone_and_not_unreadable(
+    guest: dict[str, Any],
+) -> None:
+    for section in guest["ended"]["sections"]:
+        print(section)
+        assert section["status"] == "ok"
+        assert "1 processes ended while they were read" in section["message"]
+
+
+def test_a_process_that_is_still_there_is_unreadable(guest: dict[str, Any]) -> None:
+    for section in guest["unreadable"]["sections"]:
+        print(section)
+        assert section["status"] == "partial"
+        assert "1 processes could not be read" in section["message"]
+        assert "ended" not in section["message"]

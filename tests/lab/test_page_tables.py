@@ -11,11 +11,13 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import page_tables as page_tables_module
 import pytest
 from address_spaces import address_spaces
 from capture import Capture, capture
 from conftest import KERNELS, Lab
-from drgn import FaultError, Program
+from drgn import FaultError, Object, Program
+from drgn.helpers.linux.list import list_for_each_entry
 from drgn.helpers.linux.mm import for_each_vma
 from drgn.helpers.linux.pid import find_task, for_each_task
 from exit_cost import dontneed_frees_tables, exit_costs
@@ -23,6 +25,7 @@ from kernel_arrays import Gaps
 from page_table_entries import new_walk, page_table_format, process_roots, walk_page_tables
 from page_tables import (
     PageTableScan,
+    memory_pages,
     page_table_details,
     page_table_occupancy,
     page_table_regions,
@@ -33,6 +36,11 @@ from page_tables import (
 from swap_types import KINDS, NONE, PAGE, SPECIAL, entry_kinds, swap_kinds
 from target import open_target
 from vm_areas import VM_HUGETLB, VM_PFNMAP, VM_SHARED, read_vm_areas
+from zones import zones
+
+from reports.collect import run_section
+from reports.reading import Memory
+from reports.sections import SECTIONS
 
 HUGE = 2 << 20
 HOSTILE = '<b>thr\x1b[1m;"&'
@@ -455,6 +463,125 @@ def test_tables_that_are_not_in_the_dump(lab_of_tables: TablesLab) -> None:
     assert (row.pte_tables, row.unaccounted_tables) == (whole.pte_tables, 0)
     assert (row.zero_ptes, row.bad_entries) == ((whole.zero_ptes or 0) - 50, 50)
     assert scan.gaps.bytes == 50 * 4096
+
+
+def cover(prog: Program, address: int, value: int) -> None:
+    """Put another number over one of the kernel's."""
+
+    def read(address: int, count: int, offset: int, physical: bool) -> bytes:
+        return value.to_bytes(8, "little")[offset : offset + count]
+
+    prog.add_memory_segment(address, 8, read, physical=False)
+
+
+def test_without_any_vma_tables_are_counted(lab_of_tables: TablesLab) -> None:
+    prog = damaged(lab_of_tables, {})
+    for mm in {task.mm.value_(): task.mm for task in for_each_task(prog) if task.mm}.values():
+        root = mm.mm_mt.ma_root
+        assert root.address_ is not None
+        cover(prog, root.address_, 0)
+    scan = scan_page_tables(prog)
+    assert not scan.sums["vmas"].any()
+    assert (scan.tables == lab_of_tables.scan.tables).all()
+    assert (scan.kinds == lab_of_tables.scan.kinds).all()
+    section, _ = run_section(SECTIONS["page_tables"], Memory(prog))
+    assert section.status in ("ok", "partial"), section
+
+
+def wood(lab: TablesLab) -> tuple[Program, int]:
+    """Every slot of every table of a process leads to some table; the kernel's count is damaged."""
+    frames = np.concatenate([np.array(f, np.uint64) for f in tables_of(lab, "breadth").values()])
+    dice = np.random.default_rng(3)
+    prog = damaged(
+        lab,
+        {
+            frame: (dice.choice(frames, 512) | np.uint64(0x67)).tobytes()
+            for frame in frames.tolist()
+        },
+    )
+    charge = find_task(prog, lab.row("breadth").pid).mm.pgtables_bytes.counter
+    assert charge.address_ is not None
+    cover(prog, charge.address_, 1 << 62)
+    return prog, len(frames)
+
+
+def tables_taken(scan: PageTableScan, comm: str) -> np.ndarray:
+    """How many tables of each level of a process were looked at."""
+    (at,) = (n for n, process in enumerate(scan.spaces.processes) if process.comm == comm)
+    levels: np.ndarray = scan.filled[at].sum(axis=1)
+    return levels
+
+
+def test_tables_that_lead_to_each_other_are_looked_at_once(lab_of_tables: TablesLab) -> None:
+    prog, frames = wood(lab_of_tables)
+    scan = scan_page_tables(prog)
+    assert scan.absurd_charges == 1 and scan.repeated_tables > 1_000_000
+    assert others(both(scan), "breadth") == others(lab_of_tables.rows, "breadth")
+    # PMD tables may be shared: these once for each PUD table's chunk.
+    taken = tables_taken(scan, "breadth")
+    assert 10_000 < taken[scan.form.last] <= frames
+    assert taken.sum() <= 3 * frames
+
+
+def test_no_more_tables_than_there_is_memory(
+    lab_of_tables: TablesLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prog, _ = wood(lab_of_tables)
+    present = sum(zone.present_pages for zone in zones(prog))
+    assert present <= memory_pages(prog) < present + (1 << 16)  # sections are not all full
+    most = max(row.pgtables_bytes for row in lab_of_tables.rows if row.comm != "breadth") // 4096
+    monkeypatch.setattr(page_tables_module, "memory_pages", lambda prog: most)
+    scan = scan_page_tables(prog)
+    assert others(both(scan), "breadth") == others(lab_of_tables.rows, "breadth")
+    assert tables_taken(scan, "breadth").sum() <= most + 1025 and scan.dropped_tables > 1000
+    section, _ = run_section(SECTIONS["page_tables"], Memory(prog))
+    assert section.status == "partial" and section.message
+    for words in (
+        "1 processes are charged for more page tables than there is memory",
+        f"{scan.dropped_tables:,} tables are more than their process was charged for",
+        "entries lead to a table that was met before",
+    ):
+        assert words in section.message
+
+
+def listed_tasks(prog: Program) -> list[Object]:
+    tasks = prog["init_task"].tasks.address_of_()
+    return list(list_for_each_entry("struct task_struct", tasks, "tasks"))
+
+
+def test_a_list_of_processes_that_runs_in_a_circle(lab_of_tables: TablesLab) -> None:
+    prog = damaged(lab_of_tables, {})
+    tasks = listed_tasks(prog)
+    pids = [task.tgid.value_() for task in tasks]
+    end = pids.index(lab_of_tables.row("sparse").pid)
+    link = tasks[end].tasks.next
+    assert link.address_ is not None
+    cover(prog, link.address_, tasks[1].tasks.address_of_().value_())
+    memory = Memory(prog)
+    section, _ = run_section(SECTIONS["page_tables"], memory)
+    assert section.status == "partial" and "runs in a circle" in (section.message or "")
+    scan = scan_page_tables(prog)
+    assert scan.spaces.broken_off and not scan.spaces.damaged
+    # Each process once, with as many threads as it has.
+    seen = [row for row in lab_of_tables.rows if row.pid in pids[: end + 1]]
+    assert both(scan) == seen and 1 < len(seen) < len(lab_of_tables.rows)
+
+
+def test_a_list_of_threads_that_runs_in_a_circle_costs_its_process(
+    lab_of_tables: TablesLab,
+) -> None:
+    prog = damaged(lab_of_tables, {})
+    # Its first thread has ended: the address space is that of another one.
+    leader = find_task(prog, lab_of_tables.row("leaderless").pid)
+    link = leader.thread_node.next
+    assert not leader.mm and link.address_ is not None
+    cover(prog, link.address_, leader.thread_node.address_of_().value_())
+    scan = scan_page_tables(prog)
+    assert not scan.spaces.broken_off and scan.spaces.damaged == 1
+    assert both(scan) == others(lab_of_tables.rows, "leaderless")
+    section, _ = run_section(SECTIONS["page_tables"], Memory(prog))
+    assert section.status == "partial"
+    assert "1 processes could not be read" in (section.message or "")
 
 
 def test_a_maple_tree_that_leads_back_to_its_root(lab_of_tables: TablesLab) -> None:
