@@ -166,8 +166,14 @@ def subsection_order(prog: Program) -> int:
 def subsection_maps(
     prog: Program, sections: ValidSections, raw: NDArray[np.uint8]
 ) -> NDArray[np.bool_]:
-    """Which subsections of each section have pages, by what :func:`read_usage` read."""
-    at = offsetof(prog.type("struct mem_section_usage"), "subsection_map")
+    """
+    Which subsections of each section have pages, by what :func:`read_usage` read. Without
+    CONFIG_SPARSEMEM_VMEMMAP there is no map, and a section has all or none.
+    """
     count = sections.pages >> subsection_order(prog)
+    usage = prog.type("struct mem_section_usage")
+    if not usage.has_member("subsection_map"):
+        return np.ones((len(raw), count), np.bool_)
+    at = offsetof(usage, "subsection_map")
     words = raw[:, at : at + -(-count // 64) * 8]
     return np.unpackbits(words, axis=1, bitorder="little")[:, :count].astype(np.bool_)

@@ -144,7 +144,10 @@ def valid_page_ranges(prog: Program) -> list[tuple[int, int, int]]:
     :raises FaultError: a ``struct mem_section`` cannot be read.
     """
     size = sizeof(prog.type("struct page"))
-    if "mem_section" not in prog:
+    # Without CONFIG_SPARSEMEM_VMEMMAP they are not in one array, and there is no such map.
+    if "mem_section" not in prog or not prog.type("struct mem_section_usage").has_member(
+        "subsection_map"
+    ):
         return [
             (start, end, mem_map.value_() + start * size)
             for start, end, mem_map in for_each_valid_page_range(prog)

@@ -17,6 +17,7 @@ from page_tables import (
     scan_page_tables,
 )
 
+from reports.display import plural
 from reports.reading import Absent, Files, Found, Memory
 
 
@@ -35,8 +36,10 @@ def page_tables_from_memory(memory: Memory) -> Found:
             "the list of processes breaks off or runs in a circle (damaged, or left out of the "
             "dump): those behind that are missing"
         )
+    if scan.spaces.damaged:
+        damaged = plural(scan.spaces.damaged, "process", "processes")
+        memory.disagreement(found, f"{damaged} could not be read: missing here")
     for count, what in (
-        (scan.spaces.damaged, "processes could not be read, and are missing"),
         (scan.damaged_vmas, "VMAs and nodes of their trees are damaged, and left out"),
         (scan.repeated_tables, "entries lead to a table that was met before, and not followed"),
         (

@@ -41,6 +41,7 @@ from rmap_cost import (
 from rwsem_waiters import AnonVmaLock, AnonVmaWaiter, anon_vma_locks
 from vma_splits import VmaNeighbours, VmaSplits, vma_splits
 
+from reports.display import plural
 from reports.reading import Absent, Files, Found, Memory
 
 
@@ -193,6 +194,10 @@ def _rmap_notes(memory: Memory, found: Found) -> None:
     if rmap.maps.odd_slabs:
         notes.append(f"{rmap.maps.odd_slabs:,} slabs are damaged, and not used")
     if rmap.maps.tasks.unreadable:
-        notes.append(f"{rmap.maps.tasks.unreadable:,} processes could not be read")
+        notes.append(
+            f"{plural(rmap.maps.tasks.unreadable, 'process', 'processes')} could not be read"
+        )
     if rmap.maps.tasks.gone:
-        found.remarks.append(f"{rmap.maps.tasks.gone:,} processes ended while they were read")
+        found.remarks.append(
+            f"{plural(rmap.maps.tasks.gone, 'process', 'processes')} ended while being read"
+        )

@@ -181,12 +181,12 @@ def test_a_process_that_ends_while_it_is_read_is_gone_and_not_unreadable(
     for section in guest["ended"]["sections"]:
         print(section)
         assert section["status"] == "ok"
-        assert "1 processes ended while they were read" in section["message"]
+        assert "1 process ended while being read" in section["message"]
 
 
 def test_a_process_that_is_still_there_is_unreadable(guest: dict[str, Any]) -> None:
     for section in guest["unreadable"]["sections"]:
         print(section)
         assert section["status"] == "partial"
-        assert "1 processes could not be read" in section["message"]
+        assert "1 process could not be read" in section["message"]
         assert "ended" not in section["message"]

@@ -581,7 +581,7 @@ def test_a_list_of_threads_that_runs_in_a_circle_costs_its_process(
     assert both(scan) == others(lab_of_tables.rows, "leaderless")
     section, _ = run_section(SECTIONS["page_tables"], Memory(prog))
     assert section.status == "partial"
-    assert "1 processes could not be read" in (section.message or "")
+    assert "1 process could not be read" in (section.message or "")
 
 
 def test_a_maple_tree_that_leads_back_to_its_root(lab_of_tables: TablesLab) -> None:
