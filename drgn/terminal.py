@@ -58,8 +58,8 @@ def print_table(
     """
     Print rows as a table that fits its columns; returns how many there were.
 
-    On a terminal, text wraps; numbers never do, names break at their underscores, and a wide table
-    of a few rows is turned round. In a pipe a line is a row, however long.
+    On a terminal, text wraps; numbers and addresses never do, names break at their underscores, and
+    a wide table of a few rows is turned round. In a pipe a line is a row, however long.
     """
     file = sys.stdout if file is None else file
     width = shutil.get_terminal_size((100, 24)).columns if file.isatty() else 10_000
@@ -70,7 +70,8 @@ def print_table(
         table = _turned(described, cells, title)
     else:
         table = _table(described, cells, title, "\n" if broken else "")
-    console = Console(file=file, width=max(width, needed), highlight=False, markup=False)
+    # With a height, which counts for nothing here, rich takes the width on a dumb terminal, too.
+    console = Console(file=file, width=max(width, needed), height=24, highlight=False, markup=False)
     # Captured, since rich would take a closed pipe for a failure and end the program.
     with console.capture() as capture:
         console.print(table)
@@ -82,10 +83,17 @@ def print_table(
 FEW_ROWS = 6
 # Text may be folded to this many characters, numbers never.
 NARROW_TEXT = 12
+# Half an address cannot be copied.
+ADDRESS = re.compile(r"0x[0-9a-f]+|-")
 
 
 def _is_number(column: Column) -> bool:
     return column.type in ("integer", "number")
+
+
+def _stays_whole(column: Column, texts: Iterable[str]) -> bool:
+    """Whether a cell of it may not be folded."""
+    return _is_number(column) or all(map(ADDRESS.fullmatch, texts))
 
 
 def _needed_width(described: Sequence[Column], cells: Sequence[Sequence[str]], between: str) -> int:
@@ -94,7 +102,8 @@ def _needed_width(described: Sequence[Column], cells: Sequence[Sequence[str]], b
     for position, column in enumerate(described):
         name = max(map(len, column.name.replace("_", f"_{between}").splitlines()))
         longest = max((len(row[position]) for row in cells), default=0)
-        total += max(name, longest if _is_number(column) else min(longest, NARROW_TEXT))
+        whole = _stays_whole(column, (row[position] for row in cells))
+        total += max(name, longest if whole else min(longest, NARROW_TEXT))
     return total
 
 
@@ -132,14 +141,15 @@ def _table(
         pad_edge=False,
         show_edge=False,
     )
-    for column in described:
+    for position, column in enumerate(described):
         header = Text(visible(column.name).replace("_", f"_{between}"))
         if column.unit and column.unit not in column.name:
             header.append(f"\n{visible(column.unit)}", "dim")
         if _is_number(column):
             table.add_column(header, justify="right", no_wrap=True)
         else:
-            table.add_column(header, overflow="fold")
+            whole = _stays_whole(column, (row[position] for row in cells))
+            table.add_column(header, overflow="fold", no_wrap=whole)
     for row in cells:
         table.add_row(*map(Text, row))
     return table
