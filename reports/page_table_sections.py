@@ -17,6 +17,7 @@ from page_tables import (
     scan_page_tables,
 )
 
+from reports.display import plural
 from reports.reading import Absent, Files, Found, Memory
 
 
@@ -45,7 +46,9 @@ def page_tables_from_memory(memory: Memory) -> Found:
             memory.disagreement(found, f"{count:,} {what}")
     if wrong := sum(bool(row.unaccounted_tables) for row in rows):
         memory.disagreement(
-            found, f"pgtables_bytes of {wrong:,} processes is not what was found (unaccounted)"
+            found,
+            f"pgtables_bytes of {plural(wrong, 'process', 'processes')} is not what was found "
+            "(unaccounted)",
         )
     details = page_table_details(scan)
     given_back = dontneed_frees_tables(prog)
