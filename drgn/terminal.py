@@ -67,13 +67,16 @@ def print_table(
     broken = width < _needed_width(described, cells, "")
     needed = _needed_width(described, cells, "\n") if broken else width
     if needed > width and len(cells) <= FEW_ROWS:
-        table = _turned(described, cells, title)
+        table = _turned(described, cells)
     else:
-        table = _table(described, cells, title, "\n" if broken else "")
+        table = _table(described, cells, "\n" if broken else "")
     # With a height, which counts for nothing here, rich takes the width on a dumb terminal, too.
     console = Console(file=file, width=max(width, needed), height=24, highlight=False, markup=False)
     # Captured, since rich would take a closed pipe for a failure and end the program.
     with console.capture() as capture:
+        if title:
+            # Not the table's own, which a narrow table would fold.
+            console.print(Text(visible(title), "bold"))
         console.print(table)
     file.write(re.sub(r" +$", "", capture.get(), flags=re.MULTILINE))
     return len(cells)
@@ -107,12 +110,9 @@ def _needed_width(described: Sequence[Column], cells: Sequence[Sequence[str]], b
     return total
 
 
-def _turned(described: Sequence[Column], cells: Sequence[Sequence[str]], title: str) -> Table:
+def _turned(described: Sequence[Column], cells: Sequence[Sequence[str]]) -> Table:
     """A table with a line for each column."""
     table = Table(
-        title=Text(visible(title)) if title else None,
-        title_justify="left",
-        title_style="bold",
         box=None,
         show_header=False,
         pad_edge=False,
@@ -125,18 +125,13 @@ def _turned(described: Sequence[Column], cells: Sequence[Sequence[str]], title: 
     return table
 
 
-def _table(
-    described: Sequence[Column], cells: Sequence[Sequence[str]], title: str, between: str
-) -> Table:
+def _table(described: Sequence[Column], cells: Sequence[Sequence[str]], between: str) -> Table:
     """
     A table of text.
 
     :param between: what stands between the words of a name, after their underscore.
     """
     table = Table(
-        title=Text(visible(title)) if title else None,
-        title_justify="left",
-        title_style="bold",
         box=box.SIMPLE_HEAD,
         pad_edge=False,
         show_edge=False,
