@@ -44,7 +44,7 @@ class HugetlbPool:
     """The huge pages of one size on one node."""
 
     page_bytes: int = column(unit="bytes", key=True, help="of a huge page")
-    node: int = column(key=True)
+    node: int = column(key=True, help="NUMA node")
     pages: int = column(help="persistent and surplus ones")
     free_pages: int = column(help="in the pool, reserved ones with them")
     surplus_pages: int = column(
@@ -67,13 +67,15 @@ class HugetlbPool:
 class HugetlbSize:
     """A size of huge pages on the whole machine."""
 
-    page_bytes: int = column(unit="bytes", key=True)
-    pages: int = column()
-    free_pages: int = column()
+    page_bytes: int = column(unit="bytes", key=True, help="of a huge page")
+    pages: int = column(help="persistent and surplus ones, of all nodes")
+    free_pages: int = column(help="in the pool, reserved ones with them")
     reserved_pages: int = column(
         help="free, and promised to mappings that have not touched them yet"
     )
-    surplus_pages: int = column()
+    surplus_pages: int = column(
+        help="beyond what was asked for: overcommitted, or waiting to be freed"
+    )
     overcommit_pages: int | None = column(help="most that there may be beyond those asked for")
     hvo: str | None = column(
         holds="words", help="vm.hugetlb_optimize_vmemmap: on, off, or why this kernel cannot"
@@ -87,10 +89,10 @@ class HugetlbSize:
 class HugetlbCheck:
     """Huge pages that two places in the kernel say different things of."""
 
-    page_bytes: int = column(unit="bytes", key=True)
-    node: int = column(key=True)
-    problem: str = column(holds="words", key=True)
-    pages: int = column()
+    page_bytes: int = column(unit="bytes", key=True, help="of a huge page")
+    node: int = column(key=True, help="NUMA node")
+    problem: str = column(holds="words", key=True, help="what does not fit")
+    pages: int = column(help="huge pages that it is about")
 
 
 @dataclass

@@ -35,7 +35,7 @@ ORIGINS = ("boot", "later", "self-hosted", "altmap", "shared tails", "unknown")
 class MetadataPart:
     """One kind of memory about memory."""
 
-    part: str = column(holds="words", key=True)
+    part: str = column(holds="words", key=True, help="what it is, and where it lies")
     bytes: int = column(
         unit="bytes", help="of page frames; of a remainder, what the counter has beyond the parts"
     )
@@ -51,14 +51,14 @@ class MetadataPart:
 class WhatIf:
     """What struct pages of the whole machine would take if all of it were used in one way."""
 
-    scheme: str = column(holds="words", key=True)
+    scheme: str = column(holds="words", key=True, help="how all of memory would be used")
     page_bytes: int | None = column(unit="bytes", help="of the pages that it would be used in")
     vmemmap_pages: int | None = column(
         unit="pages", help="4 KiB pages that the struct pages of one such page fill"
     )
     kept_pages: int | None = column(unit="pages", help="of them, those that remain")
     metadata_bytes: int = column(unit="bytes", help="that struct pages would take")
-    saved_bytes: int = column(unit="bytes")
+    saved_bytes: int = column(unit="bytes", help="against a struct page for every 4 KiB")
     saved_percent: float = column(unit="%", help="of the machine's memory")
     formula: str = column(holds="words", help="of saved_bytes; M is the machine's memory")
 

@@ -58,8 +58,8 @@ def print_table(
     """
     Print rows as a table that fits its columns; returns how many there were.
 
-    On a terminal, text wraps; numbers never do, names break at their underscores, and a wide table
-    of a few rows is turned round. In a pipe a line is a row, however long.
+    On a terminal, text wraps; numbers and addresses never do, names break at their underscores, and
+    a wide table of a few rows is turned round. In a pipe a line is a row, however long.
     """
     file = sys.stdout if file is None else file
     width = shutil.get_terminal_size((100, 24)).columns if file.isatty() else 10_000
@@ -67,12 +67,16 @@ def print_table(
     broken = width < _needed_width(described, cells, "")
     needed = _needed_width(described, cells, "\n") if broken else width
     if needed > width and len(cells) <= FEW_ROWS:
-        table = _turned(described, cells, title)
+        table = _turned(described, cells)
     else:
-        table = _table(described, cells, title, "\n" if broken else "")
-    console = Console(file=file, width=max(width, needed), highlight=False, markup=False)
+        table = _table(described, cells, "\n" if broken else "")
+    # With a height, which counts for nothing here, rich takes the width on a dumb terminal, too.
+    console = Console(file=file, width=max(width, needed), height=24, highlight=False, markup=False)
     # Captured, since rich would take a closed pipe for a failure and end the program.
     with console.capture() as capture:
+        if title:
+            # Not the table's own, which a narrow table would fold.
+            console.print(Text(visible(title), "bold"))
         console.print(table)
     file.write(re.sub(r" +$", "", capture.get(), flags=re.MULTILINE))
     return len(cells)
@@ -82,10 +86,17 @@ def print_table(
 FEW_ROWS = 6
 # Text may be folded to this many characters, numbers never.
 NARROW_TEXT = 12
+# Half an address cannot be copied.
+ADDRESS = re.compile(r"0x[0-9a-f]+|-")
 
 
 def _is_number(column: Column) -> bool:
     return column.type in ("integer", "number")
+
+
+def _stays_whole(column: Column, texts: Iterable[str]) -> bool:
+    """Whether a cell of it may not be folded."""
+    return _is_number(column) or all(map(ADDRESS.fullmatch, texts))
 
 
 def _needed_width(described: Sequence[Column], cells: Sequence[Sequence[str]], between: str) -> int:
@@ -94,16 +105,14 @@ def _needed_width(described: Sequence[Column], cells: Sequence[Sequence[str]], b
     for position, column in enumerate(described):
         name = max(map(len, column.name.replace("_", f"_{between}").splitlines()))
         longest = max((len(row[position]) for row in cells), default=0)
-        total += max(name, longest if _is_number(column) else min(longest, NARROW_TEXT))
+        whole = _stays_whole(column, (row[position] for row in cells))
+        total += max(name, longest if whole else min(longest, NARROW_TEXT))
     return total
 
 
-def _turned(described: Sequence[Column], cells: Sequence[Sequence[str]], title: str) -> Table:
+def _turned(described: Sequence[Column], cells: Sequence[Sequence[str]]) -> Table:
     """A table with a line for each column."""
     table = Table(
-        title=Text(visible(title)) if title else None,
-        title_justify="left",
-        title_style="bold",
         box=None,
         show_header=False,
         pad_edge=False,
@@ -116,30 +125,26 @@ def _turned(described: Sequence[Column], cells: Sequence[Sequence[str]], title: 
     return table
 
 
-def _table(
-    described: Sequence[Column], cells: Sequence[Sequence[str]], title: str, between: str
-) -> Table:
+def _table(described: Sequence[Column], cells: Sequence[Sequence[str]], between: str) -> Table:
     """
     A table of text.
 
     :param between: what stands between the words of a name, after their underscore.
     """
     table = Table(
-        title=Text(visible(title)) if title else None,
-        title_justify="left",
-        title_style="bold",
         box=box.SIMPLE_HEAD,
         pad_edge=False,
         show_edge=False,
     )
-    for column in described:
+    for position, column in enumerate(described):
         header = Text(visible(column.name).replace("_", f"_{between}"))
         if column.unit and column.unit not in column.name:
             header.append(f"\n{visible(column.unit)}", "dim")
         if _is_number(column):
             table.add_column(header, justify="right", no_wrap=True)
         else:
-            table.add_column(header, overflow="fold")
+            whole = _stays_whole(column, (row[position] for row in cells))
+            table.add_column(header, overflow="fold", no_wrap=whole)
     for row in cells:
         table.add_row(*map(Text, row))
     return table

@@ -52,7 +52,7 @@ class VmemmapMapping:
     level: str = column(
         holds="words", key=True, help="pud, pmd or pte: what one entry maps, 1 GiB, 2 MiB, 4 KiB"
     )
-    entries: int = column(unit="entries")
+    entries: int = column(unit="entries", help="of that level that map struct pages")
     bytes: int = column(unit="bytes", help="of struct pages that they map: addresses, not memory")
     distinct_frames: int = column(
         unit="frames", help="of 4 KiB that they lead to, each counted once"
@@ -70,7 +70,7 @@ class VmemmapMapping:
 class VmemmapZone:
     """The struct pages of one zone."""
 
-    node: int = column(key=True)
+    node: int = column(key=True, help="NUMA node")
     zone: str = column(
         holds="kernel", key=True, help="Device: memory of a device, that no allocation comes from"
     )
@@ -88,9 +88,9 @@ class VmemmapZone:
 class VmemmapSections:
     """Consecutive sections whose struct pages are mapped alike."""
 
-    start_pfn: int = column(key=True)
-    sections: int = column(unit="sections")
-    node: int = column()
+    start_pfn: int = column(key=True, help="first page frame of the first section")
+    sections: int = column(unit="sections", help="how many, one behind the other")
+    node: int = column(help="NUMA node")
     zone: str = column(holds="kernel", help="of most pages; a * marks sections of several zones")
     origin: str = column(
         holds="words",

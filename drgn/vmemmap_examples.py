@@ -33,7 +33,7 @@ class VmemmapExample:
     frame_pfn: int = column(help="page frame that the first of them lies on")
     same_frame: bool = column(help="all lie on this frame; otherwise each on the one behind")
     level: str = column(holds="words", help="of the entry that maps them")
-    writable: bool = column()
+    writable: bool = column(help="that entry allows writes; HVO maps shared frames read-only")
 
 
 @dataclass(frozen=True)

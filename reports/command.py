@@ -11,6 +11,7 @@ import argparse
 import contextlib
 import gc
 import io
+import itertools
 import json
 import logging
 import os
@@ -472,6 +473,7 @@ def run_show(args: argparse.Namespace) -> int:
         return page_owner_command.run_show(args)
     if args.core or args.qemu or args.proc_root or args.symbols:
         raise UsageError("give a BUNDLE or a target, not both")
+    refuse_cull_options(args)
     bundle = Bundle(args.bundle)
     if args.format in STACK_FORMATS:
         return show_stacks(bundle, args.what, args.format, reattribute=args.reattribute)
@@ -481,12 +483,31 @@ def run_show(args: argparse.Namespace) -> int:
         for name, title in views_of(bundle).items():
             print(f"{name:24} {title} (computed)")
         return DONE
-    if args.what not in bundle.tables and show_view(bundle, args.what, args.format):
+    if args.what not in bundle.tables and show_view(bundle, args.what, args.format, args.top):
         return DONE
     shown = bundle.table(args.what)
+    title = shown.title
+    if args.top and args.format == "table":
+        title = first_of(title, args.top, bundle.count(args.what))
     cells = ([row[c.name] for c in shown.columns] for row in bundle.rows(args.what))
-    print_rows(shown.columns, cells, form=args.format, title=shown.title)
+    top = itertools.islice(cells, args.top)
+    print_rows(shown.columns, top, form=args.format, title=title)
     return DONE
+
+
+def refuse_cull_options(args: argparse.Namespace) -> None:
+    """
+    What counts a page_owner file does nothing to a table.
+
+    :raises UsageError: it was asked for.
+    """
+    if args.cull or args.sort or page_owner_command.selection_of(args) is not None:
+        raise UsageError("--cull, --sort and the selection are for page_owner files")
+
+
+def first_of(title: str, top: int | None, total: int) -> str:
+    """A table's title, with what is left out of it."""
+    return f"{title}: the first {top:,} of {total:,}" if top and top < total else title
 
 
 def show_stacks(bundle: Bundle, what: str, form: str, *, reattribute: bool) -> int:
@@ -528,7 +549,7 @@ def views_of(bundle: Bundle) -> dict[str, str]:
     return {name: title for name, title, _ in views() if name not in missing}
 
 
-def show_view(bundle: Bundle, name: str, form: str) -> bool:
+def show_view(bundle: Bundle, name: str, form: str, top: int | None) -> bool:
     """Print a view over a bundle's tables; False if there is none of that name."""
     try:
         from reports.tables import open_database, view_columns, views
@@ -540,8 +561,9 @@ def show_view(bundle: Bundle, name: str, form: str) -> bool:
     database = open_database(bundle)
     if name in database.missing:
         return False
-    cells = (list(row.values()) for row in database.rows(f"select * from {name}"))
-    print_rows(view_columns(database, name), cells, form=form, title=titles[name])
+    cells = [list(row.values()) for row in database.rows(f"select * from {name}")]
+    title = first_of(titles[name], top, len(cells))
+    print_rows(view_columns(database, name), cells[:top], form=form, title=title)
     return True
 
 
@@ -550,9 +572,14 @@ def show_section(args: argparse.Namespace) -> int:
         raise UsageError(
             f"{args.what}: no such section, and no bundle given to show a table of; {SECTION_HELP}"
         )
+    refuse_cull_options(args)
     source, _, _ = open_source(args)
     section, found = run_section(SECTIONS[args.what], source, verbose=args.verbose)
-    print_tables(found.tables, args.format)
+    tables = [
+        (name, first_of(title, args.top, len(rows)), row_type, rows[: args.top])
+        for name, title, row_type, rows in found.tables
+    ]
+    print_tables(tables, args.format)
     return missing_sections([section], False)
 
 

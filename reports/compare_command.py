@@ -18,7 +18,7 @@ from reports.bundle import Bundle, BundleError
 from reports.comparison import compare, same_names
 from reports.comparison_view import view
 from reports.findings import evaluate
-from reports.groups_view import amount, sides, unit_of
+from reports.groups_view import amount, sides, signed, unit_of
 from reports.host_groups import Group, Host, as_rows, groups_of, hosts_of, unlike
 from reports.redact import Names, redacted
 from reports.report import page, render, write
@@ -142,7 +142,8 @@ def _groups(rows: list[Group]) -> tuple[list[Column], list[list[Any]]]:
     told = [row for row in rows if row.a_hosts or row.b_hosts]
     cells = []
     for row in told:
-        cells.append([row.measure, *sides(row), amount(row.difference, row.unit), row.apart])
+        difference = None if row.difference is None else signed(row)
+        cells.append([row.measure, *sides(row), difference, row.apart])
     names = ["measure", "A: median (range)", "B: median (range)", "difference", "ranges apart"]
     apart = Column(names[-1], "boolean", True, "", "", False)
     return [*_texts(*names[:-1]), apart], [

@@ -6,6 +6,7 @@ Looks, and changes nothing. Each source is one row: usable or not, what for, and
 boot parameter or package that would make it usable.
 """
 
+import errno
 import importlib.util
 import os
 import re
@@ -49,6 +50,8 @@ TEXT_SOURCES = (
     ("/proc/buddyinfo", "free blocks by order, without migratetypes"),
     ("/proc/pagetypeinfo", "free blocks and pageblocks by migratetype, HighAtomic reserve"),
     ("/proc/vmstat", "counters"),
+    ("/proc/meminfo", "levels over time: 'mmscope watch'"),
+    ("/proc/pressure/memory", "time lost waiting for memory: 'mmscope watch'"),
     ("/proc/slabinfo", "slab caches"),
     ("/proc/1/maps", "VMAs of every process"),
     ("/sys/kernel/mm/ksm/run", "KSM's counters"),
@@ -56,6 +59,7 @@ TEXT_SOURCES = (
 )
 # What a kernel needs to have a file.
 NEEDS = {
+    "/proc/pressure/memory": "a kernel with CONFIG_PSI=y; boot with psi=1 where it is off",
     "/proc/slabinfo": "a kernel with CONFIG_SLUB_DEBUG=y",
     "/sys/kernel/mm/ksm/run": "a kernel with CONFIG_KSM=y",
     "/sys/kernel/mm/transparent_hugepage/enabled": "a kernel with CONFIG_TRANSPARENT_HUGEPAGE=y",
@@ -235,16 +239,33 @@ def _recipes() -> list[Check]:
         try:
             plan = perf_events.plan(wanted, machine)
         except perf_events.Unavailable as reason:
-            rows.append(_check(f"record {name}", wanted.title, str(reason), wanted.needs))
+            why, change = _remedy([str(reason)], wanted.needs)
+            rows.append(_check(f"record {name}", wanted.title, why, change))
             continue
         less += dict.fromkeys(reason for _, reason in plan.missing)
         less += plan.notes
         if less:
-            words = "; ".join(less)
-            rows.append(Check(f"record {name}", "in part", wanted.title, words, wanted.needs))
+            why, change = _remedy(less, wanted.needs)
+            rows.append(Check(f"record {name}", "in part", wanted.title, why, change))
         else:
             rows.append(_check(f"record {name}", wanted.title, None, None))
     return rows
+
+
+def _remedy(reasons: list[str], needs: str) -> tuple[str, str]:
+    """
+    Why a recipe is not usable, and the commands that change that.
+
+    :param reasons: of perf_events; some end with a command.
+    :param needs: what the recipe says that it needs, where none does.
+    """
+    why, commands = [], []
+    for reason in reasons:
+        words, _, command = reason.rpartition(": ")
+        is_command = command.startswith(("mount ", "apt-get "))
+        why.append(words if is_command else reason)
+        commands += [command] if is_command else []
+    return "; ".join(why), "; ".join(dict.fromkeys(commands)) or needs
 
 
 def _text(path: str, gives: str) -> Check:
@@ -254,6 +275,8 @@ def _text(path: str, gives: str) -> Check:
     except FileNotFoundError:
         return _check(path, gives, "not there", NEEDS.get(path, "mount -t proc proc /proc"))
     except OSError as error:
+        if error.errno == errno.EOPNOTSUPP and path in NEEDS:  # PSI that is off
+            return _check(path, gives, "it is off", NEEDS[path])
         more = ", with CAP_SYS_PTRACE" if path.endswith("/maps") else ""
         return _check(path, gives, error.strerror or "cannot be read", f"run as root{more}")
     return _check(path, gives, None, None)

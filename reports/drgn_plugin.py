@@ -25,6 +25,8 @@ from typing import TYPE_CHECKING, Any
 
 from drgn import Program, ProgramFlags
 
+from reports.drgn_completion import install
+
 if TYPE_CHECKING:
     from reports.reading import Memory
 
@@ -354,3 +356,8 @@ try:
     register()
 except (ImportError, AttributeError, TypeError) as error:
     logging.getLogger("drgn").debug("mmscope: no %%commands in this drgn: %s", error)
+
+try:
+    install()
+except (ImportError, AttributeError, OSError) as error:
+    logging.getLogger("drgn").debug("mmscope: no completion of %%commands: %s", error)

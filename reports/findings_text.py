@@ -2,6 +2,8 @@
 """The findings on the terminal."""
 
 import itertools
+import re
+import sys
 from collections.abc import Iterable
 
 from hostile_text import visible
@@ -16,6 +18,14 @@ from reports.findings import Verdict
 def print_findings(verdict: Verdict, *, everything: bool) -> None:
     """The findings on the terminal, worst first; what could not be checked is always said."""
     console = PlainConsole(highlight=False, markup=False, emoji=False)
+    with console.capture() as capture:
+        _print(console, verdict, everything=everything)
+    # What is pasted into a ticket has no spaces behind it.
+    sys.stdout.write(re.sub(r" +$", "", capture.get(), flags=re.MULTILINE))
+
+
+def _print(console: Console, verdict: Verdict, *, everything: bool) -> None:
+    """The same, on a console."""
     styles = {"critical": "bold red", "warning": "bold yellow", "notice": "bold cyan"}
     if not verdict.found:
         nothing = "Nothing found." if verdict.clear else "Nothing could be checked."

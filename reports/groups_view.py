@@ -79,7 +79,7 @@ def sentence(hosts: Sequence[Host], told: Sequence[Group]) -> str:
     ]
     apart = [group for group in told if group.apart]
     if apart:
-        named = ", ".join(f"{group.measure} ({_signed(group)})" for group in apart)
+        named = ", ".join(f"{group.measure} ({signed(group)})" for group in apart)
         found = f"ranges do not touch in {len(apart)} of {len(told)} measures: {named}"
     elif any(group.apart is not None for group in told):
         found = f"ranges touch in all of {display.plural(len(told), 'measure')}"
@@ -88,7 +88,8 @@ def sentence(hosts: Sequence[Host], told: Sequence[Group]) -> str:
     return f"{', '.join(numbers)}; {found}."
 
 
-def _signed(group: Group) -> str:
+def signed(group: Group) -> str:
+    """The difference with its sign; of shares in points, since it is no share itself."""
     difference = group.difference or 0
     if group.unit == "share":
         return f"{100 * difference:+.1f} points"
@@ -175,7 +176,7 @@ def _measure(group: Group, hosts: Sequence[Host]) -> MeasureView:
         group.measure,
         described.help,
         [text or "not told" for text in sides(group)],
-        "" if group.difference is None else _signed(group),
+        "" if group.difference is None else signed(group),
         group.apart,
         strips,
         (amount(start, group.unit) or "", amount(end, group.unit) or ""),

@@ -168,8 +168,12 @@ def expose(path: Path, sample: dict[str, Any], page_size: int) -> None:
     :param path: if its name ends in ``.prom``, the text is as node_exporter reads it.
     :raises OSError: it cannot be written.
     """
-    # A name that the collector does not take for one of its own (*.prom).
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+    try:
+        # A name that the collector does not take for one of its own (*.prom).
+        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+    except OSError as error:
+        # Of the name that it was to have.
+        raise OSError(error.errno, error.strerror, str(path)) from error
     try:
         with open(descriptor, "w", encoding="utf-8") as file:
             file.write(text(sample, page_size, prometheus=path.suffix == ".prom"))

@@ -46,6 +46,7 @@ from slab_owner import (
 )
 from stack_depot import StackDepot
 
+from reports.display import plural
 from reports.free_sections import pageblock_note
 from reports.reading import Absent, Files, Found, Memory
 
@@ -71,7 +72,7 @@ def page_owner_from_memory(memory: Memory) -> Found:
         found.notes.append(f"{owners.damaged:,} page_exts have an order that cannot be")
     if checks:
         memory.disagreement(
-            found, f"the kernel counts {len(checks)} stacks otherwise (page_owner_checks)"
+            found, f"the kernel counts {plural(len(checks), 'stack')} otherwise (page_owner_checks)"
         )
     if unlisted := [row for row in rows if row.note == UNLISTED]:
         pages = sum(row.pages for row in unlisted)
@@ -144,7 +145,9 @@ def slab_caches_from_memory(memory: Memory) -> Found:
     if nameless := sum(cache.name == f"({cache.address:#x})" for cache in scan.caches):
         found.notes.append(f"the names of {nameless} caches could not be read; they go by address")
     if checks:
-        memory.disagreement(found, f"the slabs of {len(checks)} caches do not add up (slab_checks)")
+        memory.disagreement(
+            found, f"the slabs of {plural(len(checks), 'cache')} do not add up (slab_checks)"
+        )
     if (rest := pages_in_no_cache(memory.prog, scan)) > 0:
         found.remarks.append(
             f"{rest:,} more pages that the kernel counts as slab are in no cache: kmalloc beyond "
@@ -192,7 +195,7 @@ def slab_owner_from_memory(memory: Memory) -> Found:
             "is in slab_caches"
         )
     if checks:
-        memory.disagreement(found, f"tracks of {len(checks)} caches do not add up")
+        memory.disagreement(found, f"tracks of {plural(len(checks), 'cache')} do not add up")
     title = "Slab objects by allocation stack"
     found.add("slab_owner_stacks", title, SlabOwnerStack, rows)
     # The cache is what the allocation leads to: the leaf.

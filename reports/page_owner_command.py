@@ -193,7 +193,7 @@ def positive(text: str) -> float:
     if not 0 < value < 1e9:
         from argparse import ArgumentTypeError
 
-        raise ArgumentTypeError(f"{text} is not above 0")
+        raise ArgumentTypeError(f"{text} is no number above 0 and below a billion")
     return value
 
 
@@ -289,7 +289,12 @@ def add_cull_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--sort", metavar="KEY", help="pages (default), times, ts, or one of the keys"
     )
-    parser.add_argument("--top", type=int, metavar="N", help="rows (default: 20 in a table)")
+    parser.add_argument(
+        "--top",
+        type=_at_least_one,
+        metavar="N",
+        help="rows of a table (default: all; of a page_owner file, 20)",
+    )
 
 
 def selection_of(args: argparse.Namespace, cull: Sequence[str] = ()) -> Selection | None:

@@ -58,7 +58,9 @@ def page_tables_from_memory(memory: Memory) -> Found:
             memory.disagreement(found, f"{count:,} {what}")
     if wrong := sum(bool(row.unaccounted_tables) for row in rows):
         memory.disagreement(
-            found, f"pgtables_bytes of {wrong:,} processes is not what was found (unaccounted)"
+            found,
+            f"pgtables_bytes of {plural(wrong, 'process', 'processes')} is not what was found "
+            "(unaccounted)",
         )
     details = page_table_details(scan)
     given_back = dontneed_frees_tables(prog)

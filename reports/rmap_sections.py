@@ -53,7 +53,9 @@ def anon_vmas_from_memory(memory: Memory) -> Found:
     checks = maps.checks + check_sample(memory.prog, maps)
     if checks:
         memory.disagreement(
-            found, f"{len(checks)} counts of anon_vmas do not fit together (anon_vma_checks)"
+            found,
+            f"{plural(len(checks), 'count')} of anon_vmas that do not fit together "
+            "(anon_vma_checks)",
         )
     items = ksm_items_by_anon_vma(maps, rmap.visits) if rmap.visits else None
     rows = anon_vma_rows(maps, items)
@@ -98,7 +100,9 @@ def anon_vmas_from_files(files: Files) -> Found:
         raise Absent(f"{files.root}: proc has no maps of processes; anon_vmas are in memory only")
     found = Found(remarks=["anon_vmas are in the kernel's memory only; VMAs are counted from maps"])
     if problems:
-        found.notes.append(f"{len(problems)} processes not counted: {problems[0]}")
+        found.notes.append(
+            f"{plural(len(problems), 'process', 'processes')} not counted: {problems[0]}"
+        )
     return found.add("process_vmas", "Processes by their VMAs", ProcessVmas, rows[:500])
 
 
@@ -192,7 +196,7 @@ def _rmap_notes(memory: Memory, found: Found) -> None:
             "and in trees below them, is not counted"
         )
     if rmap.maps.odd_slabs:
-        notes.append(f"{rmap.maps.odd_slabs:,} slabs are damaged, and not used")
+        notes.append(f"{plural(rmap.maps.odd_slabs, 'damaged slab')} not used")
     if rmap.maps.tasks.unreadable:
         notes.append(
             f"{plural(rmap.maps.tasks.unreadable, 'process', 'processes')} could not be read"

@@ -21,7 +21,7 @@ from typing import Any
 from text_source import TextError
 
 from reports.bundle import Cell, Section, Writer
-from reports.display import percent
+from reports.display import percent, plural
 from reports.sample_log import FORMAT
 from reports.samples import KSM_EVENTS, KSM_LEVELS
 from reports.watch_rows import (
@@ -396,7 +396,7 @@ def section(log: Log, rows: int, cost: WatchOverhead, seconds: float) -> Section
 def summary(log: Log, cost: WatchOverhead) -> Iterator[str]:
     """What stands out, a line each, for the terminal."""
     yield (
-        f"{log.samples:,} samples in {log.seconds:,.1f} s; {overhead_words(cost)}"
+        f"{plural(log.samples, 'sample')} in {log.seconds:,.1f} s; {overhead_words(cost)}"
         + (f"; the log took {cost.log_bytes / 2**20:.3g} MiB")
     )
     sums: dict[str, int] = {}

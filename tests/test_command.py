@@ -359,6 +359,24 @@ def test_show_as_json(bundle: Path) -> None:
     assert json.loads(result.stdout) == list(Bundle(bundle).rows("plain"))
 
 
+def test_show_the_first_rows(bundle: Path) -> None:
+    shown = run("show", "plain", bundle, "--top", "1")
+    assert shown.stdout.splitlines()[0].endswith(": the first 1 of 2")
+    assert (
+        len(json.loads(run("show", "plain", bundle, "--top", "1", "--format", "json").stdout)) == 1
+    )
+    zones = run("show", "zones", "--proc-root", TREE, "--top", "2", "--format", "json")
+    assert [row["zone"] for row in json.loads(zones.stdout)["zones"]] == ["DMA", "DMA32"]
+
+
+@pytest.mark.parametrize("option", [("--pid", "1"), ("--sort", "times"), ("--cull", "pid")])
+def test_what_does_nothing_to_a_table_is_refused(bundle: Path, option: tuple[str, str]) -> None:
+    for what in (("plain", bundle), ("zones", "--proc-root", TREE)):
+        result = run("show", *what, *option)
+        assert (result.returncode, result.stdout) == (2, "")
+        assert "page_owner files" in result.stderr
+
+
 @pytest.mark.parametrize("form", ["table", "csv", "json"])
 def test_show_a_section_of_a_target(form: str) -> None:
     result = run("show", "zones", "--proc-root", TREE, "--format", form)

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """doctor says of each source whether it can be read, and if not, what would change that."""
 
+import errno
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import perf_events
 import pytest
 from target import TargetError
 from test_command import POWERLESS, ROOT
@@ -141,6 +144,31 @@ class TestPageOwner:
         (debugfs / "slab" / "dentry").mkdir()
         (debugfs / "slab" / "dentry" / "alloc_traces").write_text("")
         assert doctor._slab_owner().usable == "yes"
+
+
+def test_pressure_that_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    def off(path: str, mode: str) -> Any:
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP), path)
+
+    # A kernel with PSI that is off opens the file, and says so when it is read.
+    monkeypatch.setattr(doctor, "open", off, raising=False)
+    check = doctor._text("/proc/pressure/memory", "pressure")
+    assert (check.usable, check.reason) == ("no", "it is off")
+    assert "psi=1" in str(check.change)
+
+
+@pytest.mark.parametrize(
+    ("reasons", "told"),
+    [
+        (["kprobes: " + perf_events.NO_TRACEFS, perf_events.NO_TRACEFS],
+         ("kprobes: tracefs is not mounted; tracefs is not mounted",
+          "mount -t tracefs nodev /sys/kernel/tracing")),
+        (["a flight recorder needs root"], ("a flight recorder needs root", "root")),
+    ],
+    ids=["command", "none"],
+)  # fmt: skip
+def test_what_changes_a_recipe_is_a_command(reasons: list[str], told: tuple[str, str]) -> None:
+    assert doctor._remedy(reasons, "root") == told
 
 
 def test_a_file_that_its_kernel_lacks(tmp_path: Path) -> None:

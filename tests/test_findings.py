@@ -697,7 +697,7 @@ FOUND |= {
          rmap.ksm_page()],
         ["A reverse map walk of java (4711)'s KSM pages visits 10,240,000 tree nodes: about 614",
          "has 20,000 VMAs of 1 process.", "through 256 mappings of the page, twice",
-         "it would be 512", "614.4 ms a walk (204.8 to 3072.0)",
+         "it would be 512", "614.4 ms a walk (204.8 to 3,072.0)",
          "held for 1.20 ms (0.40 to 6.00) at a stretch", "60.0 ns, an assumption",
          "19,999 of 19,999 pairs of neighbours were split by mprotect"],
         "critical",

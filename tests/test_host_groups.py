@@ -178,6 +178,12 @@ class TestCommand:
         assert "310.5 (309 to 312)" in line
         assert line.split()[-1] == "yes"
         assert "1 (1 to 1), 2 hosts together 2" in line
+        # A difference of shares is in points: "0 %" could be a change by a part of itself.
+        shares = [
+            line for line in out.splitlines() if line.startswith(("thp_success ", "free_share "))
+        ]
+        assert len(shares) == 2
+        assert all(" +0.0 points " in line for line in shares)
 
     def test_writes_csv_and_json_for_programs(
         self, four: list[Path], capsys: pytest.CaptureFixture[str]

@@ -58,6 +58,11 @@ def test_every_text_column_says_whose_words_it_holds(row_type: type) -> None:
     assert [c.name for c in columns(row_type) if c.type != "string" and c.holds] == []
 
 
+@pytest.mark.parametrize("row_type", ROW_TYPES, ids=lambda row_type: row_type.__name__)
+def test_every_column_says_what_it_means(row_type: type) -> None:
+    assert [c.name for c in columns(row_type) if not c.help.strip()] == []
+
+
 def test_all_tables_are_looked_at() -> None:
     assert {row_type for _, row_type, _, _ in tables().values()} <= set(ROW_TYPES)
 

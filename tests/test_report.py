@@ -38,6 +38,7 @@ from reports.report import (
     sentence,
     write,
 )
+from reports.sections import SECTIONS
 
 NOTHING = Verdict([], [], [])
 # Elements that load, embed, submit or redirect; and those that only we may have, and once.
@@ -438,6 +439,11 @@ class TestSections:
                 shown = texts(by_id(tree, f"table-{name}"))
                 for described in columns(row_type):
                     assert described.help in shown
+
+    @pytest.mark.parametrize("section", [*SECTIONS, "profiles", "watch"])
+    def test_every_section_says_how_to_read_it(self, section: str) -> None:
+        intro = (TEMPLATES / f"section_{section}.html").read_text().partition("block intro")[2]
+        assert "https://docs.kernel.org/" in intro
 
     def test_templates_exist_for_every_picture(self) -> None:
         for picture in PICTURES:

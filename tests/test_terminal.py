@@ -138,6 +138,29 @@ def test_in_a_pipe_a_row_is_a_line_however_long() -> None:
     assert [line for line in text.splitlines() if long in line]
 
 
+class Terminal(io.StringIO):
+    """A file that is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("term", ["xterm", "dumb"])
+def test_a_terminal_that_is_too_narrow_breaks_no_address(
+    monkeypatch: pytest.MonkeyPatch, term: str
+) -> None:
+    monkeypatch.setenv("TERM", term)
+    monkeypatch.setenv("COLUMNS", "60")
+    described = [
+        Column(name, "string", False, "", "", name == "address")
+        for name in ("address", "first_name", "second_name", "third_name", "fourth_name")
+    ]
+    file = Terminal()
+    print_rows(described, [[f"0xffff8880{n:08x}", *["word " * 9] * 4] for n in range(9)], file=file)
+    assert all(f"0xffff8880{number:08x}" in file.getvalue() for number in range(9))
+    assert "…" not in file.getvalue()
+
+
 def test_a_title_and_a_unit_from_a_stranger_are_shown_not_sent() -> None:
     file = io.StringIO()
     described = [Column("x", "integer", True, "\x1b[31m", "", False)]

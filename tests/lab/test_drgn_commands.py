@@ -225,6 +225,12 @@ def test_help_lists_drgns_commands_and_ours(session: dict[str, str]) -> None:
     assert session["%help ksm"].startswith("%ksm [-h]")
 
 
+def test_tab_completes_commands_and_options(lab: Lab, tmp_path: Path) -> None:
+    shown = typed(drgn(lab), ["%pcp_l\t--form\t c\t", "prog.fla\t", "%mm_f\t--he\t"], tmp_path)
+    for answer in (r"node,zone,cpu,.*\n0,", r"<ProgramFlags\.", "usage: mm_findings "):
+        assert re.search(f"^{answer}", shown, re.MULTILINE), shown
+
+
 def test_probes_can_be_called_in_a_session(lab: Lab, session: dict[str, str]) -> None:
     (answer,) = (value for line, value in session.items() if "scan_free_memory" in line)
     assert int(answer) == len(lab.free.lists.blocks)
