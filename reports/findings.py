@@ -49,6 +49,7 @@ class Finding:
     # What it is about and how bad it is, so that the same finding of two bundles can be compared.
     subject: tuple[tuple[str, Any], ...] = ()
     badness: float | None = None
+    tables: tuple[str, ...] = ()  # and views, that it was found in
 
 
 @dataclass(frozen=True)
@@ -232,6 +233,7 @@ def _finding(environment: jinja2.Environment, question: Question, row: dict[str,
         question.section,
         tuple((name, row[name]) for name in question.subject),
         _badness(environment, question, row),
+        tuple(dict.fromkeys(need.partition(".")[0] for need in question.needs)),
     )
 
 

@@ -65,6 +65,8 @@ MAX_ROWS = 500
 MAX_CELLS = 1200
 # What report.css tells apart; a wider table has text set like numbers from there on.
 MAX_TEXT_COLUMNS = 24
+# So many findings leave room for the sections beside them.
+MAX_CONTENTS = 8
 # A stack is as long as ten other rows.
 MAX_STACK_ROWS = 80
 # A series is looked at in its chart, or taken from the bundle.
@@ -167,6 +169,8 @@ class FindingView:
     links: list[tuple[str, str]]  # (title, address or empty)
     text: list[str]  # lines to paste into a ticket
     evidence: str  # anchor of its section, empty if the bundle has no such section
+    tables: list[str]  # that it was found in, and that the page has
+    like: "FindingView | None"  # the one before it whose every word but what was seen is the same
 
 
 Tables = dict[str, list[dict[str, Any]]]
@@ -384,6 +388,7 @@ FILTERED: dict[str, Callable[[Tables], Callable[[dict[str, Any]], bool]]] = {
 # What an empty table says, if the section is whole; the others' say that they have no rows.
 AGREES = {
     "free_list_checks": "Every free list agrees with its struct pages, link by link.",
+    "slab_checks": "Every cache's slabs agree with its counts.",
     "pcp_checks": "Every CPU's page count agrees with its lists.",
     "anon_vma_checks": "Trees, lists, counters and a walked sample agree on every anon_vma.",
     "anon_vma_locks": "No anon_vma's lock was taken at that moment.",
@@ -425,7 +430,8 @@ def render(bundle: Bundle, verdict: Verdict, comparison: Comparison | None = Non
     )
     html = environment.get_template("report.html").render(
         host=host,
-        sentence=sentence(verdict, host, bundle.sections),
+        sentence=sentence(verdict, host),
+        unknown=unknown(verdict, bundle.sections),
         facts=_facts(bundle, page_size),
         caveats=[
             (words, _text(bundle.target[key]))
@@ -439,6 +445,7 @@ def render(bundle: Bundle, verdict: Verdict, comparison: Comparison | None = Non
         verdict=verdict,
         sections=sections,
         severities=SEVERITIES,
+        most_in_contents=MAX_CONTENTS,
         versus=comparison_view.view(comparison) if comparison else None,
         beside=_beside(comparison) if comparison else [],
         anchor_of=lambda finding: next(
@@ -525,8 +532,8 @@ def _write(html: str, path: Path) -> None:
         os.close(folder)
 
 
-def sentence(verdict: Verdict, host: str, sections: list[Section]) -> str:
-    """What is wrong, in one sentence; what stood in the way of knowing, in a second."""
+def sentence(verdict: Verdict, host: str) -> str:
+    """What is wrong, in one sentence."""
     parts = [
         display.plural(number, *NOUNS[severity])
         for severity in SEVERITIES
@@ -535,6 +542,17 @@ def sentence(verdict: Verdict, host: str, sections: list[Section]) -> str:
     others = sum(finding.severity not in SEVERITIES for finding in verdict.found)
     if others:
         parts.append(display.plural(others, "other"))
+    if parts:
+        listed = " and ".join(part for part in (", ".join(parts[:-1]), parts[-1]) if part)
+        worst = min(verdict.found, key=lambda finding: severity_rank(finding.severity))
+        return f"{listed} on {host}; worst: {display.prose(worst.title).rstrip('.')}."
+    if verdict.not_checked and not verdict.clear:
+        return f"Nothing could be checked on {host}."
+    return f"Nothing found on {host}: {display.plural(len(verdict.clear), 'check')} made."
+
+
+def unknown(verdict: Verdict, sections: list[Section]) -> str:
+    """What stood in the way of knowing more; empty if nothing did."""
     # What few machines have (page_owner, a recorded profile) is no fault of the reading.
     status = {section.section: section.status for section in sections}
     lacking = {
@@ -543,23 +561,15 @@ def sentence(verdict: Verdict, host: str, sections: list[Section]) -> str:
         if item.section and status.get(item.section, "absent") == "absent"
     }
     unchecked = sum(item.section not in lacking for item in verdict.not_checked)
-    if parts:
-        listed = " and ".join(part for part in (", ".join(parts[:-1]), parts[-1]) if part)
-        worst = min(verdict.found, key=lambda finding: severity_rank(finding.severity))
-        said = f"{listed} on {host}; worst: {display.prose(worst.title).rstrip('.')}."
-    elif verdict.not_checked and not verdict.clear:
-        said = f"Nothing could be checked on {host}."
-        unchecked, lacking = 0, {}
-    else:
-        said = f"Nothing found on {host}: {display.plural(len(verdict.clear), 'check')} made."
-    if unchecked:
-        said += f" {display.plural(unchecked, 'check')} could not be made."
-    if lacking:
-        said += f" Not looked at, for there is no such data: {', '.join(lacking.values())}."
+    said = []
+    if unchecked and (verdict.found or verdict.clear):
+        said.append(f"{display.plural(unchecked, 'check')} could not be made.")
+    if lacking and (verdict.found or verdict.clear):
+        said.append(f"Not looked at, for there is no such data: {', '.join(lacking.values())}.")
     failed = [section.section for section in sections if section.status in ("partial", "failed")]
     if failed:
-        said += f" The reading is incomplete: {', '.join(failed)}."
-    return said
+        said.append(f"The reading is incomplete: {', '.join(failed)}.")
+    return " ".join(said)
 
 
 def _host(bundle: Bundle) -> str:
@@ -797,15 +807,26 @@ def _finding_views(
 ) -> Iterator[FindingView]:
     taken: set[str] = set()
     numbers: dict[str, int] = {}
+    first: FindingView | None = None
     for finding in sorted(verdict.found, key=lambda finding: severity_rank(finding.severity)):
         numbers[finding.id] = numbers.get(finding.id, 0) + 1
-        yield FindingView(
+        view = FindingView(
             anchor=_anchor("finding", f"{finding.id}-{numbers[finding.id]}", taken),
             finding=finding,
             links=[(link.title, _address(link.url)) for link in finding.links],
             text=finding_text(bundle, finding),
             evidence=anchors.get(finding.section, ""),
+            tables=[name for name in finding.tables if name in bundle.tables],
+            like=first if first and _advice(first.finding) == _advice(finding) else None,
         )
+        if view.like is None:
+            first = view
+        yield view
+
+
+def _advice(finding: Finding) -> tuple[Any, ...]:
+    """What may be the same of several: a zone or a process each."""
+    return finding.id, finding.severity, finding.why, finding.next, finding.links
 
 
 def _address(url: str) -> str:

@@ -365,6 +365,11 @@
     for (var at = goal; at; at = at.parentElement) if (at.tagName === "DETAILS") at.open = true;
   }
   addEventListener("hashchange", reveal);
+  // To where the page is already, which may have been folded again since.
+  addEventListener("click", function (event) {
+    var link = event.target.closest && event.target.closest('a[href^="#"]');
+    if (link && link.hash === location.hash) reveal();
+  });
   reveal();
   var folded = [];
   addEventListener("beforeprint", function () {

@@ -36,6 +36,7 @@ from reports.report import (
     TEMPLATES,
     render,
     sentence,
+    unknown,
     write,
 )
 from reports.sections import SECTIONS
@@ -227,8 +228,14 @@ class TestFirstScreen:
         )
         assert texts(said) == (
             "1 critical finding and 2 warnings on lab-guest; worst: Node 1 zone Normal: 3 of 5 "
-            "free blocks of THP size lie in the HighAtomic reserve. 1 check could not be made."
+            "free blocks of THP size lie in the HighAtomic reserve."
         )
+
+    def test_says_what_it_does_not_know_below(self, pages: dict[str, str]) -> None:
+        said = next(
+            e for e in elements(parse(pages["machine"]), "p") if e.get("class") == "unknown"
+        )
+        assert texts(said) == "1 check could not be made."
 
     def test_says_what_was_read(self, pages: dict[str, str]) -> None:
         header = texts(by_id(parse(pages["machine"]), "top"))
@@ -262,6 +269,29 @@ class TestFirstScreen:
         tree = parse(render(machine, Verdict(twice, [], [])))
         assert has_id(tree, "finding-highatomic-starves-thp-1")
         assert has_id(tree, "finding-highatomic-starves-thp-2")
+
+    def test_what_several_have_in_common_is_said_once(self, machine: Bundle) -> None:
+        first = made.verdict().found[0]
+        others = [replace(first, title=title, saw=f"saw {title}") for title in ("two", "three")]
+        other = replace(first, title="four", why="Other words.")
+        tree = parse(render(machine, Verdict([first, *others, other], [], [])))
+        anchor = "finding-highatomic-starves-thp"
+        for number, one in enumerate(others, 2):
+            article = by_id(tree, f"{anchor}-{number}")
+            visible = texts(elements(article, "dl")[0])
+            assert one.saw in visible
+            assert first.why not in visible
+            assert f"#{anchor}-1" in [a.get("href") for a in elements(article, "a")]
+            # What is pasted stands by itself.
+            assert first.why in texts(by_id(tree, f"{anchor}-{number}-text"))
+        assert "Other words." in texts(elements(by_id(tree, f"{anchor}-4"), "dl")[0])
+
+    def test_the_evidence_is_the_section_and_its_tables(self, machine: Bundle) -> None:
+        found = replace(made.verdict().found[0], tables=("free_blocks", "target", "zones"))
+        article = by_id(parse(render(machine, Verdict([found], [], []))), "findings")
+        hrefs = [a.get("href") for a in elements(article, "a")]
+        assert "#table-free_blocks" in hrefs and "#table-zones" in hrefs
+        assert "#table-target" not in hrefs
 
     def test_says_what_was_not_checked_and_what_was(self, pages: dict[str, str]) -> None:
         tree = parse(pages["machine"])
@@ -302,7 +332,7 @@ MISSED = NotChecked("id", "title", "reason")
         (Verdict([], [("a", "A"), ("b", "B")], []), "Nothing found on h: 2 checks made."),
         (
             Verdict([], [("a", "A")], [MISSED, MISSED]),
-            "Nothing found on h: 1 check made. 2 checks could not be made.",
+            "Nothing found on h: 1 check made.",
         ),
         (Verdict([], [], [MISSED]), "Nothing could be checked on h."),
         (Verdict([finding("notice")], [], []), "1 notice on h; worst: T."),
@@ -321,27 +351,35 @@ MISSED = NotChecked("id", "title", "reason")
     ],
 )
 def test_the_sentence_counts(verdict: Verdict, said: str) -> None:
-    assert sentence(verdict, "h", []) == said
+    assert sentence(verdict, "h") == said
 
 
-def test_the_sentence_says_when_the_reading_is_incomplete() -> None:
+def test_checks_that_could_not_be_made_are_counted() -> None:
+    assert unknown(Verdict([], [("a", "A")], [MISSED, MISSED]), []) == (
+        "2 checks could not be made."
+    )
+    assert unknown(Verdict([], [], [MISSED]), []) == ""
+    assert unknown(NOTHING, []) == ""
+
+
+def test_it_says_when_the_reading_is_incomplete() -> None:
     sections = [
         Section("zones", "failed", 0, 0, 0, "x"),
         Section("ksm", "absent", 0, 0, 0, "x"),
         Section("pcp_lists", "partial", 0, 0, 0, "x"),
     ]
-    assert sentence(NOTHING, "h", sections).endswith("The reading is incomplete: zones, pcp_lists.")
+    assert unknown(NOTHING, sections) == "The reading is incomplete: zones, pcp_lists."
 
 
-def test_the_sentence_names_what_there_is_no_data_of() -> None:
+def test_it_names_what_there_is_no_data_of() -> None:
     sections = [
         Section("page_owner", "absent", 0, 0, 0, "x"),
         Section("zones", "ok", 0, 1, 0, None),
     ]
     missed = [NotChecked("id", "title", "reason", name) for name in ("page_owner", "profiles")]
     verdict = Verdict([], [("a", "A")], [*missed, NotChecked("id", "title", "reason", "zones")])
-    assert sentence(verdict, "h", sections) == (
-        "Nothing found on h: 1 check made. 1 check could not be made. "
+    assert unknown(verdict, sections) == (
+        "1 check could not be made. "
         "Not looked at, for there is no such data: Owners of pages, Profiles."
     )
 
