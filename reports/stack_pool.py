@@ -231,8 +231,12 @@ def _ways(kind: str, cells: list[int]) -> list[dict[str, Any]]:
         return [{kind: cells}]
     digits = next(digits for digits in itertools.count(1) if DIGITS**digits > most)
     base = next(base for base in range(2, DIGITS + 1) if base**digits > most)
-    places = [base**place for place in reversed(range(digits))]
-    text = "".join(_character(cell // place % base) for cell in cells for place in places)
+    alphabet = [_character(digit) for digit in range(base)]
+    by_place = [
+        [alphabet[cell // base**place % base] for cell in cells]
+        for place in reversed(range(digits))
+    ]
+    text = "".join(map("".join, zip(*by_place, strict=True)))
     return [{kind: cells}, {kind: text, "digits": digits, "base": base}]
 
 
