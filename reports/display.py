@@ -27,13 +27,17 @@ def prose(text: str) -> str:
 
 
 def count(value: int | float) -> str:
-    """A number with thousands separators; a fraction with at most three decimals."""
+    """A number with thousands separators; a fraction with three decimals, or as many as it needs."""
     if isinstance(value, int):
         return f"{value:,}"
     if not math.isfinite(value):
         return str(value)
     text = f"{value:,.3f}".rstrip("0").rstrip(".")
-    return text if text not in ("0", "-0") or value == 0 else f"{value:.3g}"
+    if value == 0 or text not in ("0", "-0"):
+        return text
+    # In one column with others, 0.000023 is read more easily than 2.3e-05.
+    decimals = 2 - math.floor(math.log10(abs(value)))
+    return f"{value:.{decimals}f}".rstrip("0") if decimals <= 12 else f"{value:.3g}"
 
 
 def plural(value: int, one: str, many: str = "") -> str:

@@ -943,6 +943,8 @@ def test_a_file_that_is_no_finding_is_named(tmp_path: Path, text: str, words: st
         (display.count(0), "0"),
         (display.count(1234567), "1,234,567"),
         (display.count(1.5), "1.5"),
+        (display.count(2.3e-05), "0.000023"),
+        (display.count(4.1e-15), "4.1e-15"),
         (known(display.percent)(None), "unknown"),
         (display.percent(0), "0 %"),
         (display.percent(0.0001), "<0.1 %"),
