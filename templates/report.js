@@ -271,13 +271,14 @@
         f.el.classList.toggle("up", above);
         f.el.classList.toggle("out", !inside && !above);
         f.el.classList.toggle("n", w < 2.5);
-        if (w >= 2.5 && !f.el.querySelector("text")) {
-          var text = document.createElementNS("http://www.w3.org/2000/svg", "text");
+        var text = f.el.querySelector("text");
+        if (w >= 2.5 && !text) {
+          text = document.createElementNS("http://www.w3.org/2000/svg", "text");
           text.setAttribute("x", 3);
           text.setAttribute("y", 12);
           text.textContent = f.mark + f.name;
           f.el.append(text);
-        }
+        } else if (f.w < 2.5 && text && to === frames[0]) text.remove();
         if (to === frames[0]) { x = f.x; w = f.w; }
         f.el.setAttribute("data-x", f.x);
         f.el.setAttribute("data-w", f.w);
