@@ -27,7 +27,7 @@ def prose(text: str) -> str:
 
 
 def count(value: int | float) -> str:
-    """A number with thousands separators; a fraction with three decimals, or as many as it needs."""
+    """A number with thousands separators; a fraction with three decimals, or all it needs."""
     if isinstance(value, int):
         return f"{value:,}"
     if not math.isfinite(value):
