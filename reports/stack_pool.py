@@ -27,8 +27,8 @@ from typing import Any
 
 from rows import Column
 
-# What JavaScript's numbers hold exactly.
-MAX_INTEGER = 1 << 53
+# What JavaScript's numbers hold exactly, and the difference of two.
+MAX_INTEGER = 1 << 52
 # Numbers as characters begin with #; up to [ none is escaped in JSON.
 ZERO, DIGITS = 35, 57
 MAX_CHARACTER = 1 << 20
@@ -108,7 +108,7 @@ class StackPool:
         """
         # Of folded files that follow from a table, too: they add up.
         if any(value >= MAX_INTEGER for value in self._most):
-            raise OverflowError("numbers beyond 2^53")
+            raise OverflowError("numbers beyond 2^52")
         runs, lines, numbers = pool(self._stacks())
         yield _json({"what": "mmscope stack pool 1", "read": READ, "runs": runs})[:-1]
         yield b',\n"stacks": ' + _json(lines)

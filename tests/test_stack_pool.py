@@ -209,7 +209,7 @@ class TestInPython:
     def test_numbers_that_a_browser_would_round_are_refused(self) -> None:
         pool = StackPool()
         pool.add_folded("f", {"a": MAX_INTEGER})
-        with pytest.raises(OverflowError, match=r"beyond 2\^53"):
+        with pytest.raises(OverflowError, match=r"beyond 2\^52"):
             list(pool.read())
 
     def test_a_stack_of_a_hundred_thousand_frames_takes_no_time_to_speak_of(self) -> None:
