@@ -36,6 +36,8 @@ from reports.stack_pool import Derived, StackPool
 MAX_REPORT_BYTES = 2_000_000
 # Files below this are not to suffer from large ones: all of them together are little.
 SMALL = 1 << 17
+# How many times smaller tables and stacks become, at most: beyond, not all can have room.
+PACKS = 60
 # What a stack takes in a pool at least: its line, and a cell that stands for it.
 STACK_BYTES = 2
 # Packing is what takes time, and what is larger still hardly fits.
@@ -102,7 +104,9 @@ class Downloads:
         order = sorted(
             range(len(self.offered)), key=lambda number: (self.offered[number].raw_bytes, number)
         )
-        links = self._links(order, words, _Room(room.bytes), misses=1)
+        links: dict[str, str] = {}
+        if sum(download.raw_bytes for download in self.offered) // PACKS <= room.bytes:
+            links = self._links(order, words, _Room(room.bytes), misses=1)
         if len(links) < len(order):
             small = [number for number in order if self.offered[number].raw_bytes <= SMALL]
             links = self._links(small, words, room)

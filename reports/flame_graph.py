@@ -34,7 +34,7 @@ from markupsafe import Markup, escape
 
 from reports import display
 
-Stacks = Iterable[tuple[str, int]]  # root;…;leaf, value
+Stacks = Iterable[tuple[str, int]] | dict[str, int]  # root;…;leaf, value; a dict is folded
 
 # A frame narrower than this cannot be seen, nor hit with a mouse.
 MIN_SHARE = 0.001
@@ -100,6 +100,8 @@ class _Node:
 
 def fold(stacks: Stacks) -> dict[str, int]:
     """Stacks that are the same added up; what has no value is left out."""
+    if isinstance(stacks, dict):  # they are
+        return stacks
     folded: defaultdict[str, int] = defaultdict(int)
     for stack, value in stacks:
         if value > 0:

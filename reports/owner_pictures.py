@@ -154,12 +154,13 @@ def flames(
     :param download: the file's name, the bundle's file that has it all, and the section.
     :param derived: how the stacks follow from a table.
     """
-    tops, count = flame_graph.top_frames(stacks, TOP)
+    folded = flame_graph.fold(stacks)
+    tops, count = flame_graph.top_frames(folded, TOP)
     return Flames(
-        flame_graph.flame_graph(stacks, unit=unit, describe=describe, kind=kind, frames=frames),
+        flame_graph.flame_graph(folded, unit=unit, describe=describe, kind=kind, frames=frames),
         tops,
         count,
-        downloads.folded(flame_graph.fold(stacks), *download, derived),
+        downloads.folded(folded, *download, derived),
     )
 
 

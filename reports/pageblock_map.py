@@ -118,16 +118,11 @@ def pageblock_map(rows: Iterable[dict[str, Any]], page_size: int | None) -> Map:
     :param page_size: in bytes, None if unknown.
     :raises ValueError: these are no runs of pageblocks, or there are none.
     """
-    runs = sorted(
+    cells_of = itemgetter("start_pfn", "blocks", "node", "zone", "migratetype", "free_eighths")
+    runs: list[Run] = sorted(
         (
-            (
-                int(row["start_pfn"]),
-                int(row["blocks"]),
-                (int(row["node"]), str(row["zone"])),
-                str(row["migratetype"]),
-                row["free_eighths"],
-            )
-            for row in rows
+            (start, blocks, (node, zone), str(migratetype), eighths)
+            for start, blocks, node, zone, migratetype, eighths in map(cells_of, rows)
         ),
         key=itemgetter(0, 1),
     )
