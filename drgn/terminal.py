@@ -12,7 +12,7 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 from hostile_text import visible
 from rich import box
@@ -25,6 +25,12 @@ if TYPE_CHECKING:
     from drgn import Program  # for scripts; printing tables of a bundle does without
 
 FORMATS = ("table", "csv", "json")
+# The type of a column of texts that are numbers in the unit that suits each, for the eye alone.
+AMOUNT = "amount"
+
+
+# Wider than any table; rich takes no infinity.
+ANY_WIDTH = 10_000
 
 
 class PlainConsole(Console):
@@ -54,15 +60,19 @@ def print_table(
     *,
     title: str = "",
     file: IO[str] | None = None,
+    piped_width: int = ANY_WIDTH,
 ) -> int:
     """
     Print rows as a table that fits its columns; returns how many there were.
 
     On a terminal, text wraps; numbers and addresses never do, names break at their underscores, and
     a wide table of a few rows is turned round. In a pipe a line is a row, however long.
+
+    :param piped_width: in a pipe, above which width names break and a few rows are turned round.
     """
     file = sys.stdout if file is None else file
-    width = shutil.get_terminal_size((100, 24)).columns if file.isatty() else 10_000
+    piped = not file.isatty()
+    width = piped_width if piped else shutil.get_terminal_size((100, 24)).columns
     cells = [[format_cell(v, c) for v, c in zip(row, described, strict=True)] for row in rows]
     broken = width < _needed_width(described, cells, "")
     needed = _needed_width(described, cells, "\n") if broken else width
@@ -71,7 +81,8 @@ def print_table(
     else:
         table = _table(described, cells, "\n" if broken else "")
     # With a height, which counts for nothing here, rich takes the width on a dumb terminal, too.
-    console = Console(file=file, width=max(width, needed), height=24, highlight=False, markup=False)
+    room = ANY_WIDTH if piped else max(width, needed)
+    console = Console(file=file, width=room, height=24, highlight=False, markup=False)
     # Captured, since rich would take a closed pipe for a failure and end the program.
     with console.capture() as capture:
         if title:
@@ -144,7 +155,8 @@ def _table(described: Sequence[Column], cells: Sequence[Sequence[str]], between:
             table.add_column(header, justify="right", no_wrap=True)
         else:
             whole = _stays_whole(column, (row[position] for row in cells))
-            table.add_column(header, overflow="fold", no_wrap=whole)
+            side: Literal["left", "right"] = "right" if column.type == AMOUNT else "left"
+            table.add_column(header, justify=side, overflow="fold", no_wrap=whole)
     for row in cells:
         table.add_row(*map(Text, row))
     return table
@@ -157,13 +169,16 @@ def print_rows(
     form: str = "table",
     title: str = "",
     file: IO[str] | None = None,
+    piped_width: int = ANY_WIDTH,
 ) -> int:
     """
     Print rows as a ``table`` to look at, or as ``csv`` or ``json`` (one array) for a program.
+
+    :param piped_width: of a table, as :func:`print_table` has it.
     """
     file = sys.stdout if file is None else file
     if form == "table":
-        return print_table(described, rows, title=title, file=file)
+        return print_table(described, rows, title=title, file=file, piped_width=piped_width)
     names = [c.name for c in described]
     count = 0
     if form == "csv":

@@ -3,6 +3,7 @@
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import sys
 from collections.abc import Sequence
@@ -11,18 +12,20 @@ from typing import Any
 
 from hostile_text import visible
 from rows import Column, columns
-from terminal import print_rows
+from terminal import AMOUNT, print_rows
 
 from reports import display, groups_view
 from reports.bundle import Bundle, BundleError
 from reports.comparison import compare, same_names
 from reports.comparison_view import view
 from reports.findings import evaluate
-from reports.groups_view import amount, sides, signed, unit_of
+from reports.groups_view import amount, signed, unit_of
 from reports.host_groups import Group, Host, as_rows, groups_of, hosts_of, unlike
 from reports.redact import Names, redacted
 from reports.report import page, render, write
 
+# Hosts have more columns than anybody sees side by side: so wide may a table be in a pipe, too.
+PIPED_WIDTH = 120
 # Name, title, columns and rows of each.
 Tables = list[tuple[str, str, list[Column], list[list[Any]]]]
 
@@ -114,7 +117,7 @@ def _changes(before: Bundle, after: Bundle, words: list[str], output: Path | Non
         (
             "changes",
             "What changed most",
-            _texts("table", "row", *comparison.relation.sides, "difference"),
+            [*_texts("table", "row"), *_amounts(*comparison.relation.sides, "difference")],
             tops,
         ),
     ]
@@ -132,23 +135,49 @@ def _print(tables: Tables, words: list[str], form: str) -> None:
             print("," if position else "{", f"{json.dumps(name)}:", end=" ")
         elif position or form == "table":
             print()
-        print_rows(described, rows, form=form, title=title)
+        print_rows(described, rows, form=form, title=title, piped_width=PIPED_WIDTH)
     if form == "json":
         print("}")
 
 
 def _groups(rows: list[Group]) -> tuple[list[Column], list[list[Any]]]:
-    """Both sides as they are read: ``310 (309 to 312)``; what no host tells is left out."""
-    told = [row for row in rows if row.a_hosts or row.b_hosts]
-    cells = []
-    for row in told:
-        difference = None if row.difference is None else signed(row)
-        cells.append([row.measure, *sides(row), difference, row.apart])
-    names = ["measure", "A: median (range)", "B: median (range)", "difference", "ranges apart"]
-    apart = Column(names[-1], "boolean", True, "", "", False)
-    return [*_texts(*names[:-1]), apart], [
-        [*row[:-1], None if row[-1] is None else "yes" if row[-1] else "no"] for row in cells
+    """Both sides, a column for each number; what no host tells is left out."""
+    described = [
+        *_texts("measure"),
+        *_amounts(*(f"{side} {what}" for side in "AB" for what in ("median", "range", "together"))),
+        *_amounts("difference"),
+        *_texts("ranges apart"),
     ]
+    cells = [
+        [
+            row.measure,
+            *_side(row.unit, row.a_hosts, row.a_median, row.a_low, row.a_high, row.a_all),
+            *_side(row.unit, row.b_hosts, row.b_median, row.b_low, row.b_high, row.b_all),
+            None if row.difference is None else signed(row),
+            None if row.apart is None else "yes" if row.apart else "no",
+        ]
+        for row in rows
+        if row.a_hosts or row.b_hosts
+    ]
+    told = [any(row[at] is not None for row in cells) for at in range(len(described))]
+    return list(itertools.compress(described, told)), [
+        list(itertools.compress(row, told)) for row in cells
+    ]
+
+
+def _side(
+    unit: str,
+    hosts: int,
+    median: float | None,
+    low: float | None,
+    high: float | None,
+    together: float | None,
+) -> list[str | None]:
+    """The median of one side; of several hosts their range, and what they come to together."""
+    if hosts < 2:
+        return [amount(median, unit), None, None]
+    between = f"{amount(low, unit)} to {amount(high, unit)}"
+    return [amount(median, unit), between, amount(together, unit)]
 
 
 def _hosts(rows: list[Host]) -> tuple[list[Column], list[list[Any]]]:
@@ -157,7 +186,8 @@ def _hosts(rows: list[Host]) -> tuple[list[Column], list[list[Any]]]:
         c for c in columns(Host) if any(getattr(host, c.name) is not None for host in rows)
     ]
     units = [unit_of(c) for c in described]
-    return _texts(*(c.name for c in described)), [
+    heads = [(_amounts if c.type in ("integer", "number") else _texts)(c.name) for c in described]
+    return [column for head in heads for column in head], [
         [amount(getattr(host, c.name), unit) for c, unit in zip(described, units, strict=True)]
         for host in rows
     ]
@@ -165,3 +195,8 @@ def _hosts(rows: list[Host]) -> tuple[list[Column], list[list[Any]]]:
 
 def _texts(*names: str) -> list[Column]:
     return [Column(name, "string", True, "", "", False) for name in names]
+
+
+def _amounts(*names: str) -> list[Column]:
+    """Columns of numbers that have their unit with them."""
+    return [Column(name, AMOUNT, True, "", "", False) for name in names]

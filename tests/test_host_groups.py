@@ -4,6 +4,7 @@
 import csv
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -175,15 +176,43 @@ class TestCommand:
         code, out, _ = self.run(capsys, *four[:2], "--", *four[2:])
         assert code == 0
         line = next(line for line in out.splitlines() if line.startswith("highatomic_pageblocks"))
-        assert "310.5 (309 to 312)" in line
-        assert line.split()[-1] == "yes"
-        assert "1 (1 to 1), 2 hosts together 2" in line
+        assert re.split(" {2,}", line)[1:] == [
+            *("310.5", "309 to 312", "621", "1", "1 to 1", "2"),
+            *("-309.5", "yes"),
+        ]
         # A difference of shares is in points: "0 %" could be a change by a part of itself.
         shares = [
-            line for line in out.splitlines() if line.startswith(("thp_success ", "free_share "))
+            line
+            for line in out.partition("\nHosts\n")[0].splitlines()
+            if line.startswith(("thp_success ", "free_share "))
         ]
         assert len(shares) == 2
         assert all(" +0.0 points " in line for line in shares)
+
+    def test_numbers_stand_below_each_other_and_a_pipe_gets_no_endless_lines(
+        self, four: list[Path], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        _, out, _ = self.run(capsys, *four[:2], "--", *four[2:])
+        groups, hosts = out.split("\n\n")[-2:]
+        heads, _, *rows = groups.splitlines()[1:]
+        for head in ("A median", "A range", "B together", "difference"):
+            end = heads.index(head) + len(head)
+            assert all(row[end - 1] != " " and row[end : end + 3].isspace() for row in rows), head
+        assert "measure" in heads and rows[0].startswith("highatomic_pageblocks")
+        # A host is a column of its own: side by side its measures would be 280 wide.
+        assert re.search(r"^highatomic_bytes +10 MiB +10 MiB +10 MiB +10 MiB$", hosts, re.MULTILINE)
+        assert len({len(line) for line in hosts.splitlines()[1:]}) == 1
+
+    def test_many_hosts_have_a_line_each(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        paths = [host(tmp_path, f"h{n}", reserved=n).path for n in range(8)]
+        _, out, _ = self.run(capsys, *paths[:4], "--", *paths[4:])
+        hosts = out.split("\n\n")[-1].splitlines()
+        assert sum(line.split()[1:2] == [f"h{n}"] for n, line in enumerate(hosts[-8:])) == 8
+        assert max(map(len, hosts)) < 200
+        end = next(line.index("pageblocks") for line in hosts if "pageblocks" in line) + 10
+        assert [line[end - 3 : end] for line in hosts[-8:]] == [f"  {n}" for n in range(8)]
 
     def test_writes_csv_and_json_for_programs(
         self, four: list[Path], capsys: pytest.CaptureFixture[str]

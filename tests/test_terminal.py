@@ -13,7 +13,7 @@ from hostile_text import visible
 from hypothesis import given
 from hypothesis import strategies as st
 from rows import Column, column, columns, csv_line
-from terminal import format_cell, print_rows
+from terminal import AMOUNT, format_cell, print_rows
 
 
 @dataclass(frozen=True)
@@ -130,6 +130,17 @@ def test_a_table_lines_up() -> None:
     assert second.startswith("x ")
     assert re.split(r" {2,}", first.strip()) == ["long enough to matter", "5", "0.250", "-", "-"]
     assert "[bold]no markup" in second
+
+
+def test_amounts_that_have_their_unit_are_right_aligned() -> None:
+    described = [
+        Column("what", "string", True, "", "", False),
+        Column("size", AMOUNT, True, "", "", False),
+    ]
+    lines = printed(
+        [["a", "4 KiB"], ["b", "1.465 GiB"], ["c", None]], described=described
+    ).splitlines()
+    assert [line[-9:] for line in lines[-3:]] == ["    4 KiB", "1.465 GiB", "        -"]
 
 
 def test_in_a_pipe_a_row_is_a_line_however_long() -> None:
