@@ -107,7 +107,7 @@ class AnonVmaMap:
     """A stretch of the page range of one anon_vma: what lies there."""
 
     anon_vma: str = column(holds="kernel", key=True, help="which")
-    index: int = column(key=True, help="page offset at which the stretch begins")
+    index: str = column(holds="kernel", key=True, help="page offset at which the stretch begins")
     pages: int = column(unit="pages", help="its length")
     vmas: int = column(unit="VMAs", help="VMAs that overlap it")
     writable_vmas: int = column(unit="VMAs", help="of these, writable")
@@ -623,7 +623,7 @@ def tree_map(
     return [
         AnonVmaMap(
             hex(maps.anon_vmas.address[index]),
-            int(edges[at]),
+            hex(edges[at]),
             min(width, end - int(edges[at])),
             int(vmas),
             int(can_write),

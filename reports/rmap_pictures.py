@@ -106,6 +106,8 @@ def tree(tables: Tables, page_size: int | None) -> TreePicture | None:
     anon_vma = rows[0]["anon_vma"]
     owner = next((r for r in tables.get("anon_vmas", []) if r.get("anon_vma") == anon_vma), {})
     split = next((r for r in tables.get("vma_splits", []) if r.get("anon_vma") == anon_vma), {})
+    # Older bundles have page offsets as plain numbers.
+    first, last = (int(str(row["index"]), 0) for row in (rows[0], rows[-1]))
     vmas = [int(row["vmas"]) for row in rows]
     writable = [int(row["writable_vmas"]) for row in rows]
     known = [row["ksm_items"] for row in rows if row["ksm_items"] is not None]
@@ -115,8 +117,8 @@ def tree(tables: Tables, page_size: int | None) -> TreePicture | None:
         owner.get("comm"),
         owner.get("pid"),
         sum(int(row["starts"]) for row in rows),
-        int(rows[0]["index"]),
-        int(rows[-1]["index"]) + int(rows[-1]["pages"]) - int(rows[0]["index"]),
+        first,
+        last + int(rows[-1]["pages"]) - first,
         int(rows[0]["pages"]),
         len(rows),
         max(vmas),

@@ -85,7 +85,7 @@ def tables() -> dict[str, tuple[str, type, list[Any], str]]:
         AnonVmaFanout(2, 3, 80, 190, 0),
         AnonVmaFanout(4, 7, 12, 60, 0), AnonVmaFanout(16384, 32767, 1, VMAS, VMAS),
         *[
-            AnonVmaMap(HEAP, 34_310_699_852 + 400 * n, 400, 400, 200, 400, (n % 3) * 200)
+            AnonVmaMap(HEAP, hex(0x7FD1234CC + 400 * n), 400, 400, 200, 400, (n % 3) * 200)
             for n in range(50)
         ],
         SPLITS,

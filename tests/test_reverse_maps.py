@@ -102,10 +102,10 @@ def test_the_map_of_a_tree_has_every_page_once(trees: Trees, bins: int) -> None:
         assert len(rows) <= bins and bool(rows) == bool(vmas)
         at = min((first for first, _ in vmas), default=0)
         for row in rows:
-            end = row.index + row.pages
-            assert row.index == at
-            inside = [first for first, _ in vmas if row.index <= first < end]
-            over = [f for f, size in vmas if f < end and row.index < f + size]
+            assert row.index == hex(at)
+            end = at + row.pages
+            inside = [first for first, _ in vmas if at <= first < end]
+            over = [f for f, size in vmas if f < end and at < f + size]
             assert (row.starts, row.ksm_items) == (len(inside), len(inside))
             assert (row.vmas, row.writable_vmas) == (len(over), sum(f % 2 for f in over))
             at = end

@@ -66,6 +66,15 @@ def test_the_map_says_whose_it_is_and_why() -> None:
     assert heights(picture.ksm_path)[:3] == [0, HEIGHT // 2, HEIGHT]
 
 
+def test_page_offsets_of_older_bundles_are_plain_numbers() -> None:
+    older = tables()
+    for row in older["anon_vma_map"]:
+        row["index"] = int(row["index"], 16)
+    picture = tree(tables(), 4096)
+    assert picture is not None and picture.first_index == 0x7FD1234CC
+    assert tree(older, 4096) == picture
+
+
 def test_a_machine_without_anon_vmas_or_ksm_has_pictures_too() -> None:
     empty = {name: [] for name in tables()}
     assert tree(empty, 4096) is None

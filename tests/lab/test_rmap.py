@@ -424,6 +424,10 @@ def test_sections_findings_and_files(rmap_lab: RmapLab, tmp_path: Path) -> None:
     # The walk that 7.3 does is no longer a matter for a finding.
     assert found & slow == (set() if rmap_lab.visits.uses_index else slow)
     stretches = list(bundle.rows("anon_vma_map"))
+    (mapped,) = (
+        row for row in bundle.rows("anon_vmas") if row["anon_vma"] == stretches[0]["anon_vma"]
+    )
+    assert stretches[0]["index"] == mapped["first_index"]
     assert sum(row["starts"] for row in stretches) == VMAS
     assert sum(row["ksm_items"] for row in stretches) == VMAS
     files = Files(rmap_lab.capture.truth_b)
