@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from drgn import Program  # for scripts; printing tables of a bundle does without
 
 FORMATS = ("table", "csv", "json")
+UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 # The type of a column of texts that are numbers in the unit that suits each, for the eye alone.
 AMOUNT = "amount"
 
@@ -47,11 +48,19 @@ def format_cell(value: Any, column: Column) -> str:
     if column.type == "integer":
         if column.name.endswith("pfn"):
             return f"{value:#x}"  # an address
+        if column.key and column.unit == "bytes":
+            return size_name(value)
         # What names a row (a pid, a handle) is no quantity.
-        return str(value) if column.key else f"{value:,}"
+        return str(value) if column.key and not column.unit else f"{value:,}"
     if column.type == "number":
         return f"{value:,.3f}"
     return visible(str(value))
+
+
+def size_name(value: int) -> str:
+    """The size that something is known by, exact: ``2 MiB``, ``1 GiB``, ``1,000 B``."""
+    power = max((at for at in range(len(UNITS)) if value and not value % (1 << 10 * at)), default=0)
+    return f"{value >> 10 * power:,} {UNITS[power]}"
 
 
 def print_table(

@@ -93,6 +93,10 @@ def of(kind: str, name: str = "x") -> Column:
     return Column(name, kind, True, "", "", False)
 
 
+def named_by(unit: str) -> Column:
+    return Column("x", "integer", False, unit, "", True)
+
+
 @pytest.mark.parametrize(
     ("value", "column", "shown"),
     [
@@ -101,6 +105,14 @@ def of(kind: str, name: str = "x") -> Column:
         (0, of("integer"), "0"),
         (-1234567, of("integer"), "-1,234,567"),
         (4096, of("integer", "start_pfn"), "0x1000"),
+        (2 << 20, named_by("bytes"), "2 MiB"),
+        (1 << 30, named_by("bytes"), "1 GiB"),
+        (1536 << 10, named_by("bytes"), "1,536 KiB"),
+        (1000, named_by("bytes"), "1,000 B"),
+        (0, named_by("bytes"), "0 B"),
+        (-4096, named_by("bytes"), "-4 KiB"),
+        (16384, named_by("VMAs"), "16,384"),
+        (16384, named_by(""), "16384"),  # a pid
         (1234.5, of("number"), "1,234.500"),
         ("", of("string"), ""),
         ("\x1b", of("string"), "\\x1b"),
