@@ -67,7 +67,8 @@ def run_section(
                 found = spec.from_files(source)
         if found.notes:
             status = "partial"
-        message = " ".join("; ".join(found.notes + found.remarks).split()) or None
+        words = found.notes + found.unlisted + found.remarks
+        message = " ".join("; ".join(words).split()) or None
     except Absent as reason:
         status, message = "absent", str(reason)
     except (Exception, DeadlineExceeded) as error:

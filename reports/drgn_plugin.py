@@ -140,7 +140,8 @@ def run_section_command(entry: SectionCommand, prog: Program, args: argparse.Nam
         tables, top = rows_of(tables, entry.picks[0], args.wanted), None
         if not any(rows for _, _, _, rows in tables):
             words = f"no {entry.picks[0]} {args.wanted} in {sizes(found.tables, entry.picks[0])}"
-            raise CommandError(f"{words}; {section.message}" if section.message else words)
+            # Why it may be missing; how the tables were made is another matter.
+            raise CommandError("; ".join([words, *found.notes, *found.unlisted]))
     if args.format == "table":
         tables = shorter(tables, top if args.top is None else args.top)
     elif args.top:

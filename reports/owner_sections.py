@@ -190,7 +190,7 @@ def slab_owner_from_memory(memory: Memory) -> Found:
     if owners.gaps.bytes:
         found.notes.append(f"{owners.gaps.bytes:,} bytes of slabs could not be read")
     if len(tracked) < len(owners.scan.caches):
-        found.remarks.append(
+        found.unlisted.append(
             f"{len(tracked)} of {len(owners.scan.caches)} caches have tracks: what the others hold "
             "is in slab_caches"
         )

@@ -64,6 +64,7 @@ class Found:
 
     tables: list[tuple[str, str, type, list[Any]]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)  # each makes the section partial
+    unlisted: list[str] = field(default_factory=list)  # what its tables are not meant to have
     remarks: list[str] = field(default_factory=list)  # what to know of a section that is whole
     unreadable_bytes: int = 0
     # Name, title, unit and (stack, value) of what a flame graph is drawn from.

@@ -60,7 +60,7 @@ def anon_vmas_from_memory(memory: Memory) -> Found:
     items = ksm_items_by_anon_vma(maps, rmap.visits) if rmap.visits else None
     rows = anon_vma_rows(maps, items)
     if len(rows) < len(maps.anon_vmas):
-        found.remarks.append(
+        found.unlisted.append(
             f"{len(rows):,} of {len(maps.anon_vmas):,} anon_vmas are listed, those with most VMAs "
             "first; anon_vma_fanout has them all"
         )
@@ -125,7 +125,7 @@ def ksm_from_memory(memory: Memory) -> Found:
     found.add("ksm_totals", "KSM's counters and settings", KsmTotal, totals)
     pages = ksm_pages(memory.prog, rmap.ksm, rmap.visits, node_cost(memory.prog))
     if len(pages) < len(rmap.ksm.node):
-        found.remarks.append(
+        found.unlisted.append(
             f"{len(pages):,} of {len(rmap.ksm.node):,} KSM pages are listed, the most expensive"
         )
     found.add("ksm_chains", "Contents that one page is too few for", KsmChain, ksm_chains(rmap.ksm))

@@ -6,6 +6,7 @@ One session runs every command as JSON, which must be what the sections say; ano
 terminal.
 """
 
+import argparse
 import contextlib
 import json
 import os
@@ -24,12 +25,15 @@ from typing import Any
 
 import pytest
 import terminal
+from anon_vmas import anon_vma_rows
 from conftest import Lab
 from drgn import Program
+from drgn.commands import CommandError
 
 import reports
+from reports import rmap_sections
 from reports.collect import run_section
-from reports.drgn_plugin import COMMANDS
+from reports.drgn_plugin import COMMANDS, run_section_command
 from reports.reading import Memory
 from reports.sections import SECTIONS
 
@@ -151,6 +155,7 @@ def session(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str
         "%slab_caches kernfs_node_cache --format csv",
         "%page_tables 1 --format csv",
         "%page_tables 987654321",
+        "%rmap_cost 0x1",
         "%rmap_cost nonsense",
         "%rmap_cost --rmap-node-ns 0",
         "%page_owner --top 20",
@@ -196,6 +201,23 @@ def test_an_argument_picks_rows(session: dict[str, str]) -> None:
     for table in tables:
         header, *rows = table.splitlines()
         assert header.startswith("pid,") and rows and all(row.startswith("1,") for row in rows)
+
+
+def test_what_is_not_there_is_said_without_how_the_rest_was_made(session: dict[str, str]) -> None:
+    answer = session["%rmap_cost 0x1"].strip()
+    assert re.fullmatch(r"drgn: error: no anon_vma 0x1 in rmap_walks \([\d,]+ rows\)", answer), (
+        answer
+    )
+
+
+def test_what_a_table_leaves_out_is_said_where_a_row_is_not_found(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rmap_sections, "anon_vma_rows", lambda *told: anon_vma_rows(*told, most=3))
+    entry = next(entry for entry in COMMANDS if entry.name == "anon_vmas")
+    args = argparse.Namespace(wanted="0x1", format="table", top=None)
+    with pytest.raises(CommandError, match=r"no anon_vma 0x1 in .*; 3 of \d+ anon_vmas are listed"):
+        run_section_command(entry, lab.prog, args)
 
 
 @pytest.mark.parametrize(
