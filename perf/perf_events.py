@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from os_release import names, os_release
 from recipe import Event, Recipe
 
 CAP_SYS_ADMIN, CAP_SYSLOG, CAP_PERFMON = 21, 34, 38
@@ -23,6 +24,16 @@ PMUS = Path("/sys/bus/event_source/devices")
 # Where the CPU's own counters are: x86, hybrid x86, arm64, s390, power, RISC-V.
 CORE_PMU = re.compile(r"cpu|cpu_core|armv8.*|cpum_cf|power.*_pmu|riscv.*")
 SOFTWARE = ("cpu-clock", "task-clock", "page-faults", "minor-faults", "major-faults")
+# ID of os-release(5) to how perf is installed. Ubuntu's is of one release of the kernel.
+PERF_PACKAGES = {
+    "debian": "apt-get install linux-perf",
+    "ubuntu": "apt-get install linux-tools-{release}",
+    **dict.fromkeys(("fedora", "rhel", "centos", "rocky", "almalinux", "ol"), "dnf install perf"),
+    "amzn": "yum install perf",
+    "suse": "zypper install perf",
+    "arch": "pacman -S perf",
+    "alpine": "apk add perf",
+}
 NO_TRACEFS = "tracefs is not mounted: mount -t tracefs nodev /sys/kernel/tracing"
 
 
@@ -115,7 +126,8 @@ def plan(recipe: Recipe, machine: Machine, *, system: bool | None = None) -> Pla
     :raises Unavailable: what the recipe is about cannot be recorded.
     """
     if machine.perf is None:
-        raise Unavailable("perf is not installed: apt-get install linux-perf (or linux-tools)")
+        to_get_it = where_to_get_perf(platform.release(), os_release())
+        raise Unavailable(f"perf is not installed: {to_get_it}")
     if not (PMUS / "software").exists():
         raise Unavailable("this kernel has no perf events (CONFIG_PERF_EVENTS)")
     allowed = machine.privileged or machine.paranoid <= 0
@@ -161,6 +173,19 @@ def plan(recipe: Recipe, machine: Machine, *, system: bool | None = None) -> Pla
         everywhere and allowed,
         machine.privileged,
     )
+
+
+def where_to_get_perf(release: str, system: dict[str, str]) -> str:
+    """
+    How perf is installed here.
+
+    :param release: of the kernel, as ``uname -r`` says it.
+    :param system: of ``os_release()``.
+    """
+    known = next((name for name in names(system) if name in PERF_PACKAGES), None)
+    if known is None:
+        return "install the program perf, which is made of the kernel's source (tools/perf)"
+    return PERF_PACKAGES[known].format(release=release)
 
 
 def _paranoid_words(machine: Machine) -> str:

@@ -13,8 +13,8 @@ debug``; Oracle's archive of debuginfo; Azure Linux's ``azurelinux-repos-debug``
 """
 
 import re
-from pathlib import Path
 
+import os_release
 from target import where_symbols_are
 
 # ID to what its kernels' releases look like, and how to get the symbols. {flavour} is the end of
@@ -57,36 +57,15 @@ DISTRIBUTIONS = {
 OTHERWISE = "or give --symbols VMLINUX"
 
 
-def read_os_release(text: str) -> dict[str, str]:
-    """The variables of an ``os-release`` file."""
-    found = {}
-    for line in text.splitlines():
-        if match := re.fullmatch(r"([A-Z_0-9]+)=(['\"]?)(.*?)\2", line.strip()):
-            found[match[1]] = re.sub(r"\\(.)", r"\1", match[3])
-    return found
-
-
-def os_release() -> dict[str, str]:
-    """Those of this machine; empty if it has no such file."""
-    for path in ("/etc/os-release", "/usr/lib/os-release"):
-        try:
-            return read_os_release(Path(path).read_text(encoding="utf-8", errors="replace"))
-        except OSError:
-            continue
-    return {}
-
-
 def where_to_get_symbols(release: str, machine: str, system: dict[str, str]) -> str:
     """
     What to do for the debug symbols of the running kernel.
 
     :param release: as ``uname -r`` says it.
     :param machine: as ``uname -m`` says it.
-    :param system: of :func:`os_release`.
+    :param system: of ``os_release()``.
     """
-    names = [system.get("ID", ""), *system.get("ID_LIKE", "").split()]
-    names = ["suse" if "suse" in name or name.startswith("sle") else name for name in names]
-    known = next((name for name in names if name in DISTRIBUTIONS), None)
+    known = next((name for name in os_release.names(system) if name in DISTRIBUTIONS), None)
     if known is None or not re.search(DISTRIBUTIONS[known][0], release):
         return where_symbols_are(release)
     uek = "uek" in release

@@ -16,10 +16,11 @@ from pathlib import Path
 
 import perf_events
 import recipe
+from os_release import os_release
 from rows import column
 from target import TargetError, open_target
 
-from reports.debug_symbols import os_release, where_to_get_symbols
+from reports.debug_symbols import where_to_get_symbols
 from reports.owner_sections import NO_TRACKS
 from reports.samples import WHAT_HELPS, Sampler, thp_order
 
@@ -260,9 +261,10 @@ def _remedy(reasons: list[str], needs: str) -> tuple[str, str]:
     :param needs: what the recipe says that it needs, where none does.
     """
     why, commands = [], []
+    to_get_perf = perf_events.where_to_get_perf(os.uname().release, os_release())
     for reason in reasons:
         words, _, command = reason.rpartition(": ")
-        is_command = command.startswith(("mount ", "apt-get "))
+        is_command = command.startswith("mount ") or command == to_get_perf
         why.append(words if is_command else reason)
         commands += [command] if is_command else []
     return "; ".join(why), "; ".join(dict.fromkeys(commands)) or needs

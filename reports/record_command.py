@@ -25,6 +25,7 @@ import perf_record
 import recipe as recipes
 from folding import Fold
 from hostile_text import visible
+from os_release import os_release
 from perf_events import Unavailable
 from perf_record import Recorded, RecordError
 from perf_script import FIELDS, Reading
@@ -268,8 +269,9 @@ def perf_for(file: Path) -> str:
     """
     perf = shutil.which("perf")
     if perf is None:
+        to_get_it = perf_events.where_to_get_perf(os.uname().release, os_release())
         raise RecordError(
-            f"{file}: perf is needed to read it: apt-get install linux-perf; or bring the text of "
+            f"{file}: perf is needed to read it: {to_get_it}; or bring the text of "
             f"'perf script --ns -F {','.join(FIELDS)}'"
         )
     return perf

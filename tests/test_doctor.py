@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """doctor says of each source whether it can be read, and if not, what would change that."""
 
+import dataclasses
 import errno
 import os
 import shutil
@@ -11,11 +12,13 @@ from typing import Any
 
 import perf_events
 import pytest
+from os_release import os_release, read_os_release
+from perf_events import where_to_get_perf
 from target import TargetError
 from test_command import POWERLESS, ROOT
 
 from reports import doctor
-from reports.debug_symbols import read_os_release, where_to_get_symbols
+from reports.debug_symbols import where_to_get_symbols
 from reports.doctor import Check, checks
 
 DATA = Path(__file__).parent / "data" / "7.2"
@@ -263,6 +266,38 @@ X86 = "x86_64"
 def test_symbols_of_a_distribution(system: str, release: str, command: str) -> None:
     said = where_to_get_symbols(release, X86, read_os_release(system))
     assert said == f"{command}; or give --symbols VMLINUX"
+
+
+@pytest.mark.parametrize(
+    ("system", "command"),
+    [
+        ("ID=debian", "apt-get install linux-perf"),
+        ("ID=raspbian\nID_LIKE=debian", "apt-get install linux-perf"),
+        ("ID=ubuntu\nID_LIKE=debian", "apt-get install linux-tools-6.8.0-45-generic"),
+        ("ID=linuxmint\nID_LIKE='ubuntu debian'", "apt-get install linux-tools-6.8.0-45-generic"),
+        ("ID=fedora", "dnf install perf"),
+        ('ID="rhel"\nID_LIKE="fedora"', "dnf install perf"),
+        ('ID="centos"\nID_LIKE="rhel fedora"', "dnf install perf"),
+        ('ID=tencentos\nID_LIKE="rhel fedora centos"', "dnf install perf"),
+        ('ID="sles"\nID_LIKE="suse"', "zypper install perf"),
+        ('ID="opensuse-tumbleweed"\nID_LIKE="opensuse suse"', "zypper install perf"),
+        ("ID=arch", "pacman -S perf"),
+        ("ID=alpine", "apk add perf"),
+        ("ID=nixos", "install the program perf, which is made of the kernel's source (tools/perf)"),
+        ("", "install the program perf, which is made of the kernel's source (tools/perf)"),
+    ],
+)
+def test_perf_of_a_distribution(system: str, command: str) -> None:
+    assert where_to_get_perf("6.8.0-45-generic", read_os_release(system)) == command
+
+
+def test_without_perf_recipes_name_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = dataclasses.replace(perf_events.look(), perf=None)
+    monkeypatch.setattr(perf_events, "look", lambda: machine)
+    rows = doctor._recipes()
+    command = where_to_get_perf(os.uname().release, os_release())
+    assert rows
+    assert {(row.reason, row.change) for row in rows} == {("perf is not installed", command)}
 
 
 @pytest.mark.parametrize(

@@ -230,7 +230,7 @@ def test_the_kernels_part_comes_with_paranoid_1() -> None:
 @pytest.mark.parametrize(
     ("change", "recipe", "words"),
     [
-        ({"perf": None}, "page-fault", "linux-perf"),
+        ({"perf": None}, "page-fault", "perf is not installed: "),
         ({"paranoid": 3}, "page-fault", "CAP_PERFMON"),
         ({}, "atomic-alloc", "tracepoints are root's"),
         ({"privileged": True, "tracefs": None}, "atomic-alloc", "mount -t tracefs"),
