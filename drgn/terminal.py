@@ -75,7 +75,8 @@ def print_table(
     Print rows as a table that fits its columns; returns how many there were.
 
     On a terminal, text wraps; numbers and addresses never do, names break at their underscores, and
-    a wide table of a few rows is turned round. In a pipe a line is a row, however long.
+    a wide table of a few rows is turned round. In a pipe a line is a row, however long. Of a table
+    without rows there is one line, which says so.
 
     :param piped_width: in a pipe, above which width names break and a few rows are turned round.
     """
@@ -94,10 +95,10 @@ def print_table(
     console = Console(file=file, width=room, height=24, highlight=False, markup=False)
     # Captured, since rich would take a closed pipe for a failure and end the program.
     with console.capture() as capture:
+        # Not the table's own title, which a narrow table would fold.
         if title:
-            # Not the table's own, which a narrow table would fold.
-            console.print(Text(visible(title), "bold"))
-        console.print(table)
+            console.print(Text(visible(title), "bold"), end="\n" if cells else ": ")
+        console.print(table if cells else "none")
     file.write(re.sub(r" +$", "", capture.get(), flags=re.MULTILINE))
     return len(cells)
 

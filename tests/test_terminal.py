@@ -155,6 +155,15 @@ def test_amounts_that_have_their_unit_are_right_aligned() -> None:
     assert [line[-9:] for line in lines[-3:]] == ["    4 KiB", "1.465 GiB", "        -"]
 
 
+def test_a_table_without_rows_says_so() -> None:
+    assert printed([]) == "Rows: none\n"
+    assert printed([], "csv") == "name,pages,share,note,sure\n"
+    assert json.loads(printed([], "json")) == []
+    file = io.StringIO()
+    assert print_rows(DESCRIBED, [], file=file) == 0
+    assert file.getvalue() == "none\n"
+
+
 def test_in_a_pipe_a_row_is_a_line_however_long() -> None:
     long = "frame;" * 1000
     text = printed([[long, 1, None, None, None]])
