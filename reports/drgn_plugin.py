@@ -49,6 +49,7 @@ def count(text: str) -> int:
 PID = ("pid", "PID", int)
 ANON_VMA = ("anon_vma", "ADDRESS", address)
 CACHE = ("cache", "CACHE", str)
+NAME = ("name", "NAME", str)
 
 
 @dataclass(frozen=True)
@@ -79,8 +80,8 @@ COMMANDS = (
     SectionCommand("anon_vmas", "anon_vmas", "anon_vmas by their VMAs", TOP, ANON_VMA),
     SectionCommand("ksm", "ksm", "KSM's counters, chains, pages and processes", TOP),
     SectionCommand("rmap_cost", "rmap_cost", "what reverse map walks visit", TOP, ANON_VMA),
-    SectionCommand("vm_counters", "vm_counters", "/proc/vmstat, exact"),
-    SectionCommand("mm_settings", "settings", "watermark, compaction and THP settings"),
+    SectionCommand("vm_counters", "vm_counters", "/proc/vmstat, exact", None, NAME),
+    SectionCommand("mm_settings", "settings", "watermark, compaction and THP settings", None, NAME),
 )
 
 

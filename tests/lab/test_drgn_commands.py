@@ -156,6 +156,9 @@ def session(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str
         "%page_tables 1 --format csv",
         "%page_tables 987654321",
         "%rmap_cost 0x1",
+        "%mm_settings vm.swappiness --format csv",
+        "%vm_counters nr_free_pages --format csv",
+        "%mm_settings vm.nosuch",
         "%rmap_cost nonsense",
         "%rmap_cost --rmap-node-ns 0",
         "%page_owner --top 20",
@@ -197,6 +200,9 @@ def test_an_argument_picks_rows(session: dict[str, str]) -> None:
     header, one, *_ = session["%slab_caches kernfs_node_cache --format csv"].splitlines()
     assert header.startswith("cache,") and one.startswith("kernfs_node_cache,")
     tables = session["%page_tables 1 --format csv"].strip().split("\n\n")
+    for line in ("%mm_settings vm.swappiness", "%vm_counters nr_free_pages"):
+        header, one = session[f"{line} --format csv"].split()
+        assert header.startswith("name,") and one.startswith(f"{line.split()[1]},")
     assert len(tables) > 2
     for table in tables:
         header, *rows = table.splitlines()
@@ -224,6 +230,7 @@ def test_what_a_table_leaves_out_is_said_where_a_row_is_not_found(
     ("line", "words"),
     [
         ("%page_tables 987654321", "no pid 987654321 in page_tables (2 rows), "),
+        ("%mm_settings vm.nosuch", "no name vm.nosuch in settings ("),
         ("%rmap_cost nonsense", "argument ADDRESS: invalid address value: 'nonsense'"),
         ("%rmap_cost --rmap-node-ns 0", "--rmap-node-ns: 0 is no time"),
         ("%page_owner --top 20", "page_owner is not compiled in"),
@@ -248,8 +255,22 @@ def test_help_lists_drgns_commands_and_ours(session: dict[str, str]) -> None:
 
 
 def test_tab_completes_commands_and_options(lab: Lab, tmp_path: Path) -> None:
-    shown = typed(drgn(lab), ["%pcp_l\t--form\t c\t", "prog.fla\t", "%mm_f\t--he\t"], tmp_path)
-    for answer in (r"node,zone,cpu,.*\n0,", r"<ProgramFlags\.", "usage: mm_findings "):
+    shown = typed(
+        drgn(lab),
+        [
+            "%pcp_l\t--form\t c\t",
+            "%mm_se\tvm.swappiness --form\t c\t",
+            "prog.fla\t",
+            "%mm_f\t--he\t",
+        ],
+        tmp_path,
+    )
+    for answer in (
+        r"node,zone,cpu,.*\n0,",
+        r"name,value\nvm.swappiness,60",
+        r"<ProgramFlags\.",
+        "usage: mm_findings ",
+    ):
         assert re.search(f"^{answer}", shown, re.MULTILINE), shown
 
 
