@@ -6,6 +6,7 @@ Numbers are right-aligned with thousands separators and their unit in the header
 kernel is anybody's: control bytes are shown, not sent.
 """
 
+import dataclasses
 import json
 import math
 import re
@@ -53,8 +54,42 @@ def format_cell(value: Any, column: Column) -> str:
         # What names a row (a pid, a handle) is no quantity.
         return str(value) if column.key and not column.unit else f"{value:,}"
     if column.type == "number":
+        # Something is not nothing.
+        if 0 < abs(value) < 0.0005:
+            return "<0.001" if value > 0 else ">-0.001"
         return f"{value:,.3f}"
     return visible(str(value))
+
+
+# Of what is taken for a second's part: three decimals of a second would hide its digits.
+SHORT_TIME = 0.01
+TIME_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+
+
+def _format_column(values: Sequence[Any], column: Column) -> tuple[Column, list[str]]:
+    """
+    A column's cells, and what it is then: seconds, of which some are short, get a unit each.
+
+    Not those that name a row: they are points in time.
+    """
+    if (column.type, column.unit, column.key) == ("number", "s", False) and any(
+        value and abs(value) < SHORT_TIME for value in values
+    ):
+        shown = dataclasses.replace(column, type=AMOUNT, unit="")
+        return shown, ["-" if value is None else time_text(value) for value in values]
+    return column, [format_cell(value, column) for value in values]
+
+
+def time_text(seconds: float) -> str:
+    """A time with three digits, or all before the point: ``23 µs``, ``1.22 ms``, ``1,234 s``."""
+    if not seconds or not math.isfinite(seconds):
+        return f"{seconds:g} s"
+    # What would be rounded to 1000 of a unit is 1 of the next.
+    scale, unit = next(
+        (each for each in TIME_UNITS if abs(seconds) >= 0.9995 * each[0]), TIME_UNITS[-1]
+    )
+    value = seconds / scale
+    return f"{value:.3g} {unit}" if abs(value) < 999.5 else f"{value:,.0f} {unit}"
 
 
 def size_name(value: int) -> str:
@@ -83,7 +118,12 @@ def print_table(
     file = sys.stdout if file is None else file
     piped = not file.isatty()
     width = piped_width if piped else shutil.get_terminal_size((100, 24)).columns
-    cells = [[format_cell(v, c) for v, c in zip(row, described, strict=True)] for row in rows]
+    values = [list(row) for row in rows]
+    by_column = [
+        _format_column([row[at] for row in values], column) for at, column in enumerate(described)
+    ]
+    described = [column for column, _ in by_column]
+    cells = [[texts[at] for _, texts in by_column] for at in range(len(values))]
     broken = width < _needed_width(described, cells, "")
     needed = _needed_width(described, cells, "\n") if broken else width
     if needed > width and len(cells) <= FEW_ROWS:

@@ -13,7 +13,7 @@ from hostile_text import visible
 from hypothesis import given
 from hypothesis import strategies as st
 from rows import Column, column, columns, csv_line
-from terminal import AMOUNT, format_cell, print_rows
+from terminal import AMOUNT, format_cell, print_rows, time_text
 
 
 @dataclass(frozen=True)
@@ -114,6 +114,10 @@ def named_by(unit: str) -> Column:
         (16384, named_by("VMAs"), "16,384"),
         (16384, named_by(""), "16384"),  # a pid
         (1234.5, of("number"), "1,234.500"),
+        (0.0, of("number"), "0.000"),
+        (-0.0004, of("number"), ">-0.001"),
+        (3e-9, of("number"), "<0.001"),
+        (0.0005, of("number"), "0.001"),
         ("", of("string"), ""),
         ("\x1b", of("string"), "\\x1b"),
     ],
@@ -153,6 +157,35 @@ def test_amounts_that_have_their_unit_are_right_aligned() -> None:
         [["a", "4 KiB"], ["b", "1.465 GiB"], ["c", None]], described=described
     ).splitlines()
     assert [line[-9:] for line in lines[-3:]] == ["    4 KiB", "1.465 GiB", "        -"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (0.0, "0 s"), (2.3e-05, "23 µs"), (0.000129, "129 µs"), (0.0009996, "1 ms"),
+        (0.00122, "1.22 ms"), (0.0614, "61.4 ms"), (0.614, "614 ms"), (48.0, "48 s"),
+        (1234.5, "1,234 s"), (3e-09, "3 ns"), (-0.002, "-2 ms"), (float("inf"), "inf s"),
+    ],
+)  # fmt: skip
+def test_a_time_has_the_unit_that_suits_it(seconds: float, shown: str) -> None:
+    assert time_text(seconds) == shown
+
+
+def test_short_times_are_readable_and_exact_for_programs() -> None:
+    described = [
+        Column("time", "number", False, "s", "", True),
+        Column("exit_seconds", "number", True, "s", "", False),
+        Column("long_seconds", "number", False, "s", "", False),
+    ]
+    rows = [[0.0, 2.3e-05, 0.5], [0.002, 0.000129, 2.25], [10.0, None, 1234.5]]
+    lines = [
+        re.split(" {2,}", line.strip()) for line in printed(rows, described=described).splitlines()
+    ]
+    assert lines[-3:] == [
+        ["0.000", "23 µs", "0.500"], ["0.002", "129 µs", "2.250"], ["10.000", "-", "1,234.500"],
+    ]  # fmt: skip
+    assert printed(rows, "csv", described).splitlines()[1] == "0.0,2.3e-05,0.5"
+    assert json.loads(printed(rows, "json", described))[1]["exit_seconds"] == 0.000129
 
 
 def test_a_table_without_rows_says_so() -> None:
