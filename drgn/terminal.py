@@ -124,12 +124,12 @@ def print_table(
     ]
     described = [column for column, _ in by_column]
     cells = [[texts[at] for _, texts in by_column] for at in range(len(values))]
-    broken = width < _needed_width(described, cells, "")
-    needed = _needed_width(described, cells, "\n") if broken else width
+    broken = width < _needed_width(described, cells, broken=False)
+    needed = _needed_width(described, cells, broken=True) if broken else width
     if needed > width and len(cells) <= FEW_ROWS:
-        table = _turned(described, cells)
+        table, needed = _turned(described, cells), _turned_width(described, cells)
     else:
-        table = _table(described, cells, "\n" if broken else "")
+        table = _table(described, cells, broken=broken)
     # With a height, which counts for nothing here, rich takes the width on a dumb terminal, too.
     room = ANY_WIDTH if piped else max(width, needed)
     console = Console(file=file, width=room, height=24, highlight=False, markup=False)
@@ -160,15 +160,41 @@ def _stays_whole(column: Column, texts: Iterable[str]) -> bool:
     return _is_number(column) or all(map(ADDRESS.fullmatch, texts))
 
 
-def _needed_width(described: Sequence[Column], cells: Sequence[Sequence[str]], between: str) -> int:
-    """The width, in characters, below which a table would break numbers or names."""
-    total = 3 * (len(described) - 1)
+def _widths(described: Sequence[Column], cells: Sequence[Sequence[str]]) -> list[int]:
+    """The width, in characters, below which each column's cells would be broken."""
+    widths = []
     for position, column in enumerate(described):
-        name = max(map(len, column.name.replace("_", f"_{between}").splitlines()))
         longest = max((len(row[position]) for row in cells), default=0)
         whole = _stays_whole(column, (row[position] for row in cells))
-        total += max(name, longest if whole else min(longest, NARROW_TEXT))
-    return total
+        widths.append(longest if whole else min(longest, NARROW_TEXT))
+    return widths
+
+
+def _needed_width(
+    described: Sequence[Column], cells: Sequence[Sequence[str]], *, broken: bool
+) -> int:
+    """
+    The width below which a table would break numbers or names.
+
+    :param broken: names break at their underscores.
+    """
+    names = [
+        max(map(len, _broken(c.name, 0).splitlines())) if broken else len(c.name) for c in described
+    ]
+    widths = _widths(described, cells)
+    return sum(map(max, zip(names, widths, strict=True))) + 3 * (len(described) - 1)
+
+
+def _broken(name: str, width: int) -> str:
+    """A name of words that is no wider than this, or than its longest word."""
+    words = re.findall(r"[^_]*_+|[^_]+", name)
+    width = max(width, *map(len, words)) if words else width
+    lines = [""]
+    for word in words:
+        if len(lines[-1] + word) > width:
+            lines.append("")
+        lines[-1] += word
+    return "\n".join(lines)
 
 
 def _turned(described: Sequence[Column], cells: Sequence[Sequence[str]]) -> Table:
@@ -182,23 +208,39 @@ def _turned(described: Sequence[Column], cells: Sequence[Sequence[str]]) -> Tabl
     for _ in cells:
         table.add_column(justify="right", overflow="fold")
     for position, column in enumerate(described):
-        table.add_row(Text(visible(column.name)), *(Text(row[position]) for row in cells))
+        table.add_row(_turned_name(column), *(Text(row[position]) for row in cells))
     return table
 
 
-def _table(described: Sequence[Column], cells: Sequence[Sequence[str]], between: str) -> Table:
+def _turned_name(column: Column) -> Text:
+    """What a line of a turned table begins with."""
+    name = Text(visible(column.name))
+    if column.unit and column.unit not in column.name:
+        name.append(f" ({visible(column.unit)})", "dim")
+    return name
+
+
+def _turned_width(described: Sequence[Column], cells: Sequence[Sequence[str]]) -> int:
+    """The width below which a turned table would break numbers or names."""
+    names = max(len(_turned_name(column)) for column in described)
+    return names + sum(2 + max(_widths(described, [row])) for row in cells)
+
+
+def _table(described: Sequence[Column], cells: Sequence[Sequence[str]], *, broken: bool) -> Table:
     """
     A table of text.
 
-    :param between: what stands between the words of a name, after their underscore.
+    :param broken: names that are wider than their column break at their underscores.
     """
     table = Table(
         box=box.SIMPLE_HEAD,
         pad_edge=False,
         show_edge=False,
     )
+    widths = _widths(described, cells)
     for position, column in enumerate(described):
-        header = Text(visible(column.name).replace("_", f"_{between}"))
+        name = visible(column.name)
+        header = Text(_broken(name, widths[position]) if broken else name)
         if column.unit and column.unit not in column.name:
             header.append(f"\n{visible(column.unit)}", "dim")
         if _is_number(column):

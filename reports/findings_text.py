@@ -34,21 +34,30 @@ def _print(console: Console, verdict: Verdict, *, everything: bool) -> None:
     for _, group in itertools.groupby(verdict.found, key=lambda f: (f.id, f.severity)):
         findings = list(group)
         for finding in findings:
-            title = Text(f"{finding.severity.upper():8} ", style=styles[finding.severity])
-            console.print(title.append(visible(finding.title), style="bold"))
+            severity = Text(finding.severity.upper(), style=styles[finding.severity])
+            _print_beside(console, severity, Text(visible(finding.title), "bold"))
             _print_labelled(console, "saw", [finding.saw])
         _print_labelled(console, "why", dict.fromkeys(f.why for f in findings))
         _print_labelled(console, "next", dict.fromkeys(s for f in findings for s in f.next))
         console.print()
     if everything:
         for _, title_text in verdict.clear:
-            console.print(f"{'ok':8} {title_text}")
+            _print_beside(console, Text("ok"), Text(visible(title_text)))
     by_reason: dict[str, list[str]] = {}
     for item in verdict.not_checked:
         by_reason.setdefault(item.reason, []).append(item.title)
     for reason, titles in by_reason.items():
         console.print(Text(visible(f"Not checked, since {reason}:")))
         _print_labelled(console, "", titles)
+
+
+def _print_beside(console: Console, label: Text, text: Text) -> None:
+    """A label, and a paragraph that keeps clear of it."""
+    body = Table.grid(padding=(0, 1))
+    body.add_column(width=8)
+    body.add_column()
+    body.add_row(label, text)
+    console.print(body)
 
 
 def _print_labelled(console: Console, label: str, texts: Iterable[str]) -> None:

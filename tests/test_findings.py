@@ -36,6 +36,7 @@ from reports.bundle import Bundle, Section, Writer
 from reports.findings import (
     FINDINGS,
     SEVERITIES,
+    Finding,
     Question,
     Verdict,
     evaluate,
@@ -43,6 +44,7 @@ from reports.findings import (
     load_questions,
     period,
 )
+from reports.findings_text import print_findings
 from reports.tables import Database, open_database
 
 DATA = Path(__file__).parent / "data" / "7.2"
@@ -1090,3 +1092,22 @@ def test_free_blocks_of_no_zone_are_no_zones(tmp_path: Path) -> None:
     rows = [*all_orders(o0=1), free(0, 5, node=-1, zone="unknown")]
     database = open_database(bundle(tmp_path / "b", rows))
     assert {row["node"] for row in database.rows("from fragmentation")} == {0}
+
+
+def test_on_a_terminal_titles_keep_clear_of_the_severity(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    title = "Node 1 zone Normal: 5 of 5 free blocks of THP size lie in the HighAtomic reserve"
+    finding = Finding("x", "critical", title, "s", "w", ("n",), (), "zones")
+    print_findings(Verdict([finding], [("y", title)], []), everything=True)
+    assert capsys.readouterr().out.splitlines() == [
+        "CRITICAL Node 1 zone Normal: 5 of 5 free blocks of THP size",
+        "         lie in the HighAtomic reserve",
+        "     saw s",
+        "     why w",
+        "    next n",
+        "",
+        "ok       Node 1 zone Normal: 5 of 5 free blocks of THP size",
+        "         lie in the HighAtomic reserve",
+    ]

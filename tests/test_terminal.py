@@ -226,6 +226,47 @@ def test_a_terminal_that_is_too_narrow_breaks_no_address(
     assert "…" not in file.getvalue()
 
 
+def on_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, width: int, described: list[Column], rows: list[list[Any]]
+) -> list[str]:
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setenv("COLUMNS", str(width))
+    file = Terminal()
+    print_rows(described, rows, file=file)
+    return file.getvalue().splitlines()
+
+
+def test_a_name_breaks_only_where_its_column_is_narrower(monkeypatch: pytest.MonkeyPatch) -> None:
+    described = [
+        Column("anon_vma", "string", False, "", "", True),
+        Column("vmas_of_pid", "integer", False, "VMAs", "", False),
+        Column("wmark_min", "integer", False, "pages", "", False),
+    ]
+    rows = [[f"0xffff8880{n:08x}", n, 1_000_000_000] for n in range(9)]
+    lines = on_a_terminal(monkeypatch, 44, described, rows)
+    assert lines[:4] == [
+        "                     vmas_",
+        "                       of_",
+        "                       pid       wmark_min",
+        "anon_vma              VMAs           pages",
+    ]
+    assert max(map(len, lines)) <= 44
+
+
+def test_a_turned_table_has_its_units_and_keeps_to_the_terminal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    described = [
+        Column("name", "string", False, "", "", True),
+        *(Column(f"wmark_{n}", "integer", False, "pages", "", False) for n in range(12)),
+    ]
+    rows = [["word " * 9, *range(12)], ["x", *range(12)]]
+    lines = on_a_terminal(monkeypatch, 60, described, rows)
+    assert max(map(len, lines)) <= 60
+    (line,) = (line for line in lines if line.startswith("wmark_11"))
+    assert line.split() == ["wmark_11", "(pages)", "11", "11"]
+
+
 def test_a_title_and_a_unit_from_a_stranger_are_shown_not_sent() -> None:
     file = io.StringIO()
     described = [Column("x", "integer", True, "\x1b[31m", "", False)]
