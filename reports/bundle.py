@@ -304,6 +304,7 @@ class Bundle:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._counts: dict[str, int] = {}
+        self._held: dict[str, list[dict[str, Any]]] = {}
         description = path / DESCRIPTION
         if not path.is_dir():
             hint = "it is a file" if path.exists() else "there is no such folder"
@@ -441,6 +442,11 @@ class Bundle:
         :param where: only those whose column of that name has one of the values.
         :raises BundleError: the bundle has no such table, or its file is missing or damaged.
         """
+        if table in self._held:
+            for row in self._held[table]:
+                if not where or row[where[0]] in where[1]:
+                    yield row
+            return
         described = self.table(table).columns
         names = [c.name for c in described]
         done = 0
@@ -461,6 +467,18 @@ class Bundle:
             for row in itertools.islice(self._carefully(table), done, None):
                 if not where or row[where[0]] in where[1]:
                     yield row
+
+    def hold(self, tables: Iterable[str], most: int) -> None:
+        """
+        Keep the rows of tables that are read more than once: to count them first is to read them.
+
+        :param most: rows; a longer table is not kept, nor is one that is damaged.
+        """
+        for table in tables:
+            with contextlib.suppress(BundleError):
+                rows = list(itertools.islice(self.rows(table), most + 1))
+                if len(rows) <= most:
+                    self._held[table] = rows
 
     def count(self, table: str) -> int:
         """

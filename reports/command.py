@@ -610,7 +610,7 @@ def run_findings(args: argparse.Namespace) -> int:
 def run_report(args: argparse.Namespace) -> int:
     from reports.comparison import compare
     from reports.findings import evaluate
-    from reports.report import render, write
+    from reports.report import LOOKED_AT, MAX_PICTURE_ROWS, render, write
 
     names = wanted_names(args)
     bundles = [Bundle(path) for path in (args.bundle, args.baseline) if path is not None]
@@ -620,6 +620,7 @@ def run_report(args: argparse.Namespace) -> int:
     try:
         with redacted(bundles, names) if names else contextlib.nullcontext(bundles) as shown:
             bundle, *baselines = shown
+            bundle.hold(LOOKED_AT & bundle.tables.keys(), MAX_PICTURE_ROWS)
             verdict, comparison = evaluate(bundle), None
             for baseline in baselines:
                 verdicts = evaluate(baseline), verdict

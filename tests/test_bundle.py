@@ -532,6 +532,45 @@ def test_a_damaged_table_is_refused_and_the_others_are_read(
     assert len(database.rows("from sections")) == 1
 
 
+FIVE = [Plain(f"row {n}", n, None, None, None) for n in range(5)]
+
+
+class TestHeld:
+    @pytest.mark.parametrize("most", [4, 5])
+    def test_a_table_reads_the_same(self, tmp_path: Path, most: int) -> None:
+        write(tmp_path / "b", FIVE)
+        bundle, held = Bundle(tmp_path / "b"), Bundle(tmp_path / "b")
+        held.hold(["plain"], most)
+        assert list(held.rows("plain")) == list(bundle.rows("plain"))
+        where = ("value", {1, 3})
+        assert list(held.rows("plain", where)) == list(bundle.rows("plain", where))
+        assert held.count("plain") == 5
+
+    def test_it_is_read_from_the_disk_no_more_unless_it_is_too_long(self, tmp_path: Path) -> None:
+        for most, kept in ((5, True), (4, False)):
+            path = tmp_path / str(most)
+            write(path, FIVE)
+            bundle = Bundle(path)
+            bundle.hold(["plain"], most)
+            (path / "plain.csv").unlink()
+            if kept:
+                assert [row["value"] for row in bundle.rows("plain")] == [0, 1, 2, 3, 4]
+            else:
+                with pytest.raises(BundleError, match="missing"):
+                    list(bundle.rows("plain"))
+
+    def test_a_damaged_one_is_refused_as_before(self, tmp_path: Path) -> None:
+        write(tmp_path / "b", FIVE)
+        with (tmp_path / "b" / "plain.csv").open("a") as file:
+            file.write("row 5,many,,,\n")
+        bundle = Bundle(tmp_path / "b")
+        bundle.hold(["plain"], 100)
+        with pytest.raises(BundleError, match="damaged"):
+            list(bundle.rows("plain"))
+        with pytest.raises(BundleError, match="damaged"):
+            bundle.count("plain")
+
+
 def test_no_bundle_at_all(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for name, why in (("nothing", "there is no such folder"), ("file", "it is a file")):
