@@ -180,6 +180,16 @@ def page(browser, made_by_the_command: tuple[Path, int]) -> Iterator[Opened]:  #
     context.close()
 
 
+def whole_table(page: Opened, name: str, link: str, folder: Path) -> Path:
+    """What the link to all rows of a table saves."""
+    page.page.locator("summary", has_text=name).click()
+    with page.page.expect_download() as download:
+        page.page.locator(f"#table-{name} {link}").click()
+    assert download.value.suggested_filename == f"{name}.csv"
+    download.value.save_as(folder / f"{name}.csv")
+    return folder / f"{name}.csv"
+
+
 class TestInABrowser:
     @pytest.mark.parametrize("size", [NARROW, WIDE, (3840, 2160)], ids=["360", "1280", "4K"])
     def test_asks_for_nothing_complains_of_nothing_and_fits(
@@ -231,27 +241,16 @@ class TestInABrowser:
     def test_a_download_is_unpacked_and_whole(
         self, page: Opened, tree: Element, tmp_path: Path
     ) -> None:
-        box = page.page.locator("#table-pcp_pages")
-        page.page.locator("summary", has_text="pcp_pages").click()
-        with page.page.expect_download() as download:
-            box.locator("a.download").click()
-        assert download.value.suggested_filename == "pcp_pages.csv"
-        download.value.save_as(tmp_path / "pcp.csv")
-        assert (tmp_path / "pcp.csv").read_text() == unpacked(links(tree)["pcp_pages.csv.gz"])
+        saved = whole_table(page, "pcp_pages", "a.download", tmp_path)
+        assert saved.read_text() == unpacked(links(tree)["pcp_pages.csv.gz"])
         assert page.complaints == []
 
     def test_what_is_pooled_is_made_again_byte_by_byte(
         self, page: Opened, busy: Bundle, tmp_path: Path
     ) -> None:
-        box = page.page.locator("#table-page_owner_stacks")
-        page.page.locator("summary", has_text="page_owner_stacks").click()
-        with page.page.expect_download() as download:
-            box.locator("a.pooled").click()
-        assert download.value.suggested_filename == "page_owner_stacks.csv"
-        download.value.save_as(tmp_path / "stacks.csv")
-        assert (tmp_path / "stacks.csv").read_bytes() == busy.plain_path(
-            busy.tables["page_owner_stacks"]
-        ).read_bytes()
+        saved = whole_table(page, "page_owner_stacks", "a.pooled", tmp_path)
+        kept = busy.plain_path(busy.tables["page_owner_stacks"])
+        assert saved.read_bytes() == kept.read_bytes()
         assert page.complaints == []
 
     def test_a_heading_says_what_its_word_means(self, page: Opened) -> None:
