@@ -103,11 +103,16 @@ class Btf:
     def find_type(
         self, prog: Program, kinds: TypeKindSet, name: str, filename: str | None
     ) -> Type | None:
-        """A type finder, for :meth:`drgn.Program.register_type_finder`."""
-        if filename:
-            return None
+        """
+        A type finder, for :meth:`drgn.Program.register_type_finder`.
+
+        BTF does not say from which file a type is: if one is wanted, there must be no other.
+        """
         for kind in kinds:
-            for number in self._numbers(name, BY_KIND.get(kind, ())):
+            numbers = list(self._numbers(name, BY_KIND.get(kind, ())))
+            if filename and len(numbers) > 1:
+                continue
+            for number in numbers:
                 built = self.type(number)
                 if built.kind == kind:
                     return built

@@ -21,7 +21,6 @@ line numbers, inlined functions, types of modules.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 from collections.abc import Mapping
@@ -83,10 +82,9 @@ def attach(prog: Program, btf: Path | None = None) -> Attached:
     prog.register_object_finder(OWN, _Globals(types, symbols).find, enable_index=0)
     prog.register_symbol_finder(OWN, symbols.find, enable_index=0)
     begin, end = symbols.address("_stext"), symbols.address("_end")
-    # Without a file drgn does not know where the kernel's own code is, and names no frame of it.
-    with contextlib.suppress(LookupError):
-        if begin and end:
-            prog.main_module().address_range = begin, end
+    if begin and end:
+        # Without a file drgn does not know where the kernel's own code is.
+        prog.main_module("kernel", create=True).address_range = begin, end
     return Attached(types, symbols, checked)
 
 
@@ -181,9 +179,11 @@ class _Globals:
     def find(
         self, prog: Program, name: str, flags: FindObjectFlags, filename: str | None
     ) -> Object | None:
-        """For :meth:`drgn.Program.register_object_finder`."""
-        if filename:
-            return None
+        """
+        For :meth:`drgn.Program.register_object_finder`.
+
+        Nothing says from which file a static is: a name that several have is not found at all.
+        """
         key = name, flags
         if key not in self._found:
             self._found[key] = self._find(prog, name, flags)
