@@ -98,6 +98,11 @@ class Btf:
         self._found: dict[tuple[str, tuple[int, ...]], int | None] = {}
         self._enumerators: tuple[NDArray[np.uint32], NDArray[np.int64]] | None = None
 
+    @property
+    def count(self) -> int:
+        """How many types it has."""
+        return len(self._kinds) - 1
+
     # Finding
 
     def find_type(

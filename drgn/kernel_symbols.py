@@ -51,8 +51,13 @@ class KernelSymbols:
 
     def __post_init__(self) -> None:
         self._list: list[int] = self.addresses.tolist()
-        # nm's letters call data text (7.2 has .data as "T"): where it lies decides.
-        self.text = self.address("_stext") or 0, self.address("_etext") or 0
+        sections = (("_stext", "_etext"), ("_sinittext", "_einittext"))
+        self.text = [(self.address(begin) or 0, self.address(end) or 0) for begin, end in sections]
+
+    @property
+    def count(self) -> int:
+        """How many symbols there are."""
+        return len(self.codes)
 
     def indexes(self, name: str) -> tuple[int, ...]:
         """The positions of a name, which statics of several files may share."""
@@ -83,16 +88,12 @@ class KernelSymbols:
         binding = SymbolBinding.GLOBAL if code.isupper() else SymbolBinding.LOCAL
         if code in "vVwW":
             binding = SymbolBinding.WEAK
-        in_text = self.text[0] <= address < self.text[1] or (
-            code in "tT" and address >= self.text[1] and not self._is_data(address)
-        )
-        kind = SymbolKind.FUNC if in_text else SymbolKind.OBJECT
+        kind = SymbolKind.FUNC if self.is_text(address) else SymbolKind.OBJECT
         return Symbol(name, address, self.room(index), binding, kind)
 
-    def _is_data(self, address: int) -> bool:
-        """Whether an address lies between the text and the code that is freed after boot."""
-        init = self.address("_sinittext")
-        return init is None or address < init
+    def is_text(self, address: int) -> bool:
+        """Whether an address is of code; nm's letter does not tell (7.2 has .data as "T")."""
+        return any(begin <= address < end for begin, end in self.text)
 
     def find(
         self, prog: Program, name: str | None, address: int | None, one: bool

@@ -33,6 +33,7 @@ from drgn import (
     FaultError,
     FindObjectFlags,
     Object,
+    ObjectNotFoundError,
     Program,
     ProgramFlags,
     Type,
@@ -69,6 +70,8 @@ def attach(prog: Program, btf: Path | None = None) -> Attached:
     :raises NoDebugInfoError: the kernel has no BTF or no symbol table, they are damaged, or
         contradict VMCOREINFO. Nothing is attached then.
     """
+    if OWN in prog.registered_type_finders():
+        raise NoDebugInfoError("this kernel's own types and symbols are in use already")
     info = vmcoreinfo(prog)
     try:
         symbols = _symbols(prog, info)
@@ -78,9 +81,9 @@ def attach(prog: Program, btf: Path | None = None) -> Attached:
         raise NoDebugInfoError(str(error)) from error
     except OSError as error:
         raise NoDebugInfoError(f"{error.filename}: {error.strerror}") from error
-    prog.register_type_finder(OWN, types.find_type, enable_index=0)
-    prog.register_object_finder(OWN, _Globals(types, symbols).find, enable_index=0)
-    prog.register_symbol_finder(OWN, symbols.find, enable_index=0)
+    prog.register_type_finder(OWN, types.find_type, enable_index=-1)
+    prog.register_object_finder(OWN, _Globals(types, symbols).find, enable_index=-1)
+    prog.register_symbol_finder(OWN, symbols.find, enable_index=-1)
     begin, end = symbols.address("_stext"), symbols.address("_end")
     if begin and end:
         # Without a file drgn does not know where the kernel's own code is.
@@ -201,11 +204,18 @@ class _Globals:
         if flags & FindObjectFlags.VARIABLE and (type_ := self._type(prog, name)):
             room = self.symbols.room(self.symbols.indexes(name)[0])
             if sizeof(type_) > room > 0:
-                raise LookupError(
+                raise ObjectNotFoundError(
                     f"{name} is declared {type_.type_name()}, and has room for {room:,} bytes "
-                    "only: declared_globals.py does not fit this kernel"
+                    "only: declared_globals.py does not fit this kernel",
+                    name=name,
                 )
             return Object(prog, type_, address=address)
+        if flags & FindObjectFlags.VARIABLE and not self.symbols.is_text(address):
+            raise ObjectNotFoundError(
+                f"{name}: this kernel has it, at {address:#x}, but BTF has no types of globals; "
+                "declare it in declared_globals.py",
+                name=name,
+            )
         return None
 
     def _type(self, prog: Program, name: str) -> Type | None:
