@@ -683,9 +683,7 @@ def run_doctor(args: argparse.Namespace) -> int:
         names = [c.name for c in described]
         if title:
             print()
-        print_rows(
-            described, ([getattr(row, name) for name in names] for row in rows), title=title
-        )
+        print_rows(described, ([getattr(row, name) for name in names] for row in rows), title=title)
     return DONE
 
 

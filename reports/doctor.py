@@ -347,6 +347,6 @@ def _try(path: str) -> None:
         with reader_apart() as reader:
             reader.read(path)
         return
-    with open(path, "rb", buffering=0) as file:
+    with open(path, "rb") as file:
         if path == prices.PRESSURE:  # that it is off shows when it is read
             file.read(1)

@@ -211,13 +211,17 @@ def price_of(path: str) -> Price | None:
 
 
 def is_live(root: str) -> bool:
-    """
-    Whether a folder's ``proc/`` is that of a running kernel and no copy: its files have no size.
-    """
+    """Whether a folder's ``proc/`` is a running kernel's, mounted there, and no copy."""
     try:
-        return os.stat(os.path.join(root, "proc/zoneinfo")).st_size == 0
+        device = os.stat(os.path.join(root, "proc")).st_dev
     except OSError:
         return False
+    number = f"{os.major(device)}:{os.minor(device)}"
+    # 22 28 0:21 / /proc rw,nosuid shared:12 - proc proc rw
+    return any(
+        line.split()[2] == number and line.partition(" - ")[2].startswith("proc ")
+        for line in _text("/", "proc/self/mountinfo").splitlines()
+    )
 
 
 def why_left_out(root: str, path: str) -> str | None:

@@ -78,9 +78,7 @@ class Sampler:
         self._pagetypeinfo_due = 0.0
         # Asked once: page_owner is switched on at boot, and zones seldom grow.
         self._left_out = (
-            None
-            if everything or not is_live(root)
-            else why_left_out(root, "proc/pagetypeinfo")
+            None if everything or not is_live(root) else why_left_out(root, "proc/pagetypeinfo")
         )
 
     def take(self, late: float = 0.0, *, trial: bool = False) -> Sample:
