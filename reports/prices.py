@@ -149,8 +149,8 @@ PRICES = {
             "all",
         ),
         Price(
-            # m_start(), fs/proc/task_mmu.c: in 7.2 with CONFIG_PER_VMA_LOCK fallback_to_mmap_lock()
-            # waits without a signal ending it; mm_access(), kernel/fork.c
+            # m_start(), fs/proc/task_mmu.c, and, with CONFIG_PER_VMA_LOCK, lock_next_vma(),
+            # mm/mmap_lock.c, in 7.2; mm_access(), kernel/fork.c
             MAPS,
             "prints every VMA of a process",
             "exec_update_lock to open it; mmap_lock, shared, for 4 KiB of text; 7.2: a VMA's own "

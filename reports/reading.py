@@ -184,6 +184,10 @@ class Memory:
         return SlabOwners(scan_slabs(self.prog, found=self._slab_finder, progress=self.progress))
 
 
+# Files that several sections read, and that are dear: read once, so that all tell of one moment.
+KEPT = ("proc/pagetypeinfo",)
+
+
 @dataclass
 class Files:
     """
@@ -196,6 +200,7 @@ class Files:
     root: Path
     everything: bool = False
     _left_out: dict[str, str | None] = field(default_factory=dict)
+    _kept: dict[str, str] = field(default_factory=dict)
 
     @functools.cached_property
     def live(self) -> bool:
@@ -233,7 +238,12 @@ class Files:
 
         :raises OSError: it is not there, no plain file of the tree, or left out.
         """
-        return self._plain(path).read_bytes().decode("utf-8", "backslashreplace")
+        if path in self._kept:
+            return self._kept[path]
+        text = self._plain(path).read_bytes().decode("utf-8", "backslashreplace")
+        if path in KEPT:
+            self._kept[path] = text
+        return text
 
     def open_apart(self, path: str, reader: ReaderApart) -> str:
         """

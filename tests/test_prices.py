@@ -249,6 +249,18 @@ def test_of_a_copied_tree_everything_is_read(root: Path) -> None:
         assert status["free_lists"] == status["slab_owner"] == status["slab_caches"] == "ok"
 
 
+def test_what_is_dear_is_read_once(live: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where three sections need it, as on 6.1."""
+    shutil.copy(DATA.parent / "6.1/zoneinfo", live / "proc/zoneinfo")
+    read = []
+    plain = Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda path: read.append(path.name) or plain(path))
+    files = Files(live)
+    for name in ("zones", "free_lists", "pageblocks"):
+        assert run_section(SECTIONS[name], files)[0].status == "ok"
+    assert read.count("pagetypeinfo") == 1
+
+
 def test_show_is_as_careful(live: Path) -> None:
     dear(live)
     result = run("show", "pageblocks", "--proc-root", live)

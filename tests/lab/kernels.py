@@ -109,7 +109,7 @@ def _own(name: str, row: dict[str, Any], say: Callable[[str], None]) -> Kernel:
         release=(folder / "release").read_text().strip(),
         vmlinuz=folder / "vmlinuz",
         vmlinux=folder / "vmlinux",
-        modules=(own_kernel.build_module(folder, HERE / row["module"], say),),
+        modules=own_kernel.build_modules(folder, HERE / row["module"], say),
         options=row["options"],
     )
 
