@@ -4,7 +4,7 @@ What mmscope does to a running host, inside the guest: nothing dear unless --all
 kernel itself counts it by kprobes; and a process whose mmap_lock is held costs its own row only.
 
 The kernel has page_owner on and tracks the lab's slab cache, so that both dear files are there. The
-lab's module holds the lock, with the locks of all VMAs, and has a file whose readers no signal ends.
+lab's module holds the lock, with the locks of all VMAs, and has a file whose readers nothing ends.
 """
 
 import json
