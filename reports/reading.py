@@ -7,6 +7,7 @@ Sections that need the same pass over the memory share it: whoever asks first, p
 
 import contextlib
 import errno
+import functools
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -41,6 +42,9 @@ from slab_owner import (
 )
 from stack_depot import StackDepot, stack_depot
 from struct_page_cost import StructPageCost, scan_struct_page_cost
+
+from reports import prices
+from reports.apart import ReaderApart
 
 
 class DeadlineExceeded(BaseException):
@@ -180,15 +184,36 @@ class Memory:
         return SlabOwners(scan_slabs(self.prog, found=self._slab_finder, progress=self.progress))
 
 
+# Files that several sections read, and that are dear: read once, so that all tell of one moment.
+KEPT = ("proc/pagetypeinfo",)
+
+
 @dataclass
 class Files:
     """
     A tree with /proc and /sys: a live host's root, or an unpacked sosreport.
 
     :param root: the folder that has ``proc/`` in it.
+    :param everything: on a running host, also what is dear to read there (``prices``).
     """
 
     root: Path
+    everything: bool = False
+    _left_out: dict[str, str | None] = field(default_factory=dict)
+    _kept: dict[str, str] = field(default_factory=dict)
+
+    @functools.cached_property
+    def live(self) -> bool:
+        """Whether this is a running host's."""
+        return prices.is_live(str(self.root))
+
+    def left_out(self, path: str) -> str | None:
+        """Why a file is not read; None if it is, as all files of a copied tree are."""
+        if self.everything or not self.live:
+            return None
+        if path not in self._left_out:
+            self._left_out[path] = prices.why_left_out(str(self.root), path)
+        return self._left_out[path]
 
     def read(self, path: str) -> str:
         """
@@ -211,12 +236,33 @@ class Files:
 
         A link that leads out of it would tell of another machine, a pipe would never end.
 
-        :raises OSError: it is not there, or no plain file of the tree.
+        :raises OSError: it is not there, no plain file of the tree, or left out.
         """
+        if path in self._kept:
+            return self._kept[path]
+        text = self._plain(path).read_bytes().decode("utf-8", "backslashreplace")
+        if path in KEPT:
+            self._kept[path] = text
+        return text
+
+    def open_apart(self, path: str, reader: ReaderApart) -> str:
+        """
+        The same by a process that may be left behind: for files that wait for another process.
+
+        :raises OSError: as :meth:`open`, or there was no answer.
+        """
+        if not self.live:
+            return self.open(path)
+        return reader.read(self._plain(path)).decode("utf-8", "backslashreplace")
+
+    def _plain(self, path: str) -> Path:
         file = Path(os.path.realpath(self.root / path, strict=True))
         if not file.is_relative_to(self.root.resolve()) or not file.is_file():
             raise OSError(errno.EINVAL, "is no plain file of this tree", str(self.root / path))
-        return file.read_bytes().decode("utf-8", "backslashreplace")
+        # What this user may not read is not left out for its price.
+        if (why := self.left_out(path)) and os.access(file, os.R_OK):
+            raise OSError(errno.ECANCELED, why, str(self.root / path))
+        return file
 
 
 @dataclass(frozen=True)
@@ -228,5 +274,7 @@ class SectionSpec:
     from_memory: Callable[[Memory], Found]
     from_files: Callable[[Files], Found]
     deadline: float = 120.0  # seconds
+    # What from_files reads: keys of prices.PRICES. Of a live kernel from_memory reads prices.KCORE.
+    reads: tuple[str, ...] = ()
     # About what few kernels have switched on: that it is absent is worth a word only if asked for.
     optional: bool = False

@@ -41,6 +41,7 @@ from rmap_cost import (
 from rwsem_waiters import AnonVmaLock, AnonVmaWaiter, anon_vma_locks
 from vma_splits import VmaNeighbours, VmaSplits, vma_splits
 
+from reports.apart import reader_apart
 from reports.display import plural
 from reports.reading import Absent, Files, Found, Memory
 
@@ -95,17 +96,22 @@ def anon_vmas_from_files(files: Files) -> Found:
     except OSError:
         names = []
     pids = sorted(int(name) for name in names if name.isascii() and name.isdigit())
-    rows, problems = read_process_vmas(files.open, pids)
-    if not rows:
+    with reader_apart() as reader:
+        rows, missing = read_process_vmas(
+            files.open, pids, lambda path: files.open_apart(path, reader)
+        )
+    if not rows and not missing:
         raise Absent(f"{files.root}: proc has no maps of processes; anon_vmas are in memory only")
     found = Found(remarks=["anon_vmas are in the kernel's memory only; VMAs are counted from maps"])
-    if problems:
+    for why, these in missing.items():
+        named = ", ".join(map(str, these[:NAMED])) + (", …" if len(these) > NAMED else "")
         found.notes.append(
-            f"{plural(len(problems), 'process', 'processes')} not counted: {problems[0]}"
+            f"{plural(len(these), 'process', 'processes')} not counted: maps of {named}: {why}"
         )
     return found.add("process_vmas", "Processes by their VMAs", ProcessVmas, rows[:500])
 
 
+NAMED = 5  # of the processes that something is wrong with
 NO_KSM = "the kernel has no KSM (CONFIG_KSM)"
 
 
