@@ -141,7 +141,7 @@ def read_direct_map(meminfo: str) -> list[DirectMapLevel]:
     return rows
 
 
-def disagreement(rows: list[DirectMapLevel]) -> int:
+def differing_bytes(rows: list[DirectMapLevel]) -> int:
     """Bytes that the walk and the kernel's counters differ by, over all levels."""
     return sum(
         abs((row.kernel_bytes or 0) - row.bytes - (row.not_present_bytes or 0) - row.image_bytes)

@@ -227,7 +227,7 @@ def lay_out(
             None if firmware is None else said,
             " / ".join(shown),
             use,
-            f"{option.name}={option.value}" if option and use not in (KERNEL, IMAGE) else "",
+            f"{option.name}={option.value}" if option and use not in (KERNEL, IMAGE, FIRMWARE) else "",
         )
         last = ranges[-1] if ranges else None
         if last and last.end == row.start and _same(last, row):
