@@ -60,7 +60,9 @@ MEANINGS = {
 class MemoryOption:
     """A word of the command line that is about memory."""
 
-    position: int = column(key=True, help="among these options; a later one may undo an earlier one")
+    position: int = column(
+        key=True, help="among these options; a later one may undo an earlier one"
+    )
     name: str = column(holds="kernel", help="as the kernel knows it")
     value: str = column(holds="kernel", help="as it was given")
     bytes: int | None = column(unit="bytes", help="that it names, where it is a size")
@@ -75,7 +77,7 @@ def command_line(prog: Program) -> str:
     :raises FaultError: it cannot be read.
     """
     text = prog.read_c_string(prog["saved_command_line"].value_(), max_size=MAX_LINE)
-    return text.decode("utf-8", "backslashreplace")
+    return bytes(text).decode("utf-8", "backslashreplace")
 
 
 def memory_options(line: str) -> list[MemoryOption]:
@@ -105,9 +107,9 @@ def _option(position: int, name: str, value: str) -> MemoryOption:
         means = MEMMAP[kind]
         if kind:
             start, rest = memparse(rest[1:])
-        if kind == "%" and (becomes := re.search(r"\+(\w+)$", rest)):
-            if memparse(becomes[1])[0] == E820_SOFT_RESERVED:
-                means = SOFT_RESERVED
+        becomes = re.search(r"\+(\w+)$", rest) if kind == "%" else None
+        if becomes and memparse(becomes[1])[0] == E820_SOFT_RESERVED:
+            means = SOFT_RESERVED
     elif name == "memmap":
         means = "exactmap: no memory but that of the other memmap=" if value == "exactmap" else ""
     elif name == "crashkernel" and rest.startswith("@"):
@@ -115,7 +117,7 @@ def _option(position: int, name: str, value: str) -> MemoryOption:
     sized = name in ("mem", "memmap", "crashkernel", "cma", "hugetlb_cma", "hugepagesz")
     sized |= name in ("default_hugepagesz", "movablecore", "kernelcore", "reserve_mem")
     # crashkernel=1G-4G:256M,…, hugetlb_cma=0:1G and movablecore=10% are no sizes.
-    whole = not rest or rest[0] in "@,:" and name in ("crashkernel", "cma", "reserve_mem")
+    whole = not rest or (rest[0] in "@,:" and name in ("crashkernel", "cma", "reserve_mem"))
     sized &= whole or name == "memmap"
     return MemoryOption(
         position,

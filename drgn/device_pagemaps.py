@@ -9,8 +9,8 @@ of a page remain.
 
 Reads ``pgmap_array``, and takes what lies where from the walk over the vmemmap. Costs next to
 nothing: a pagemap has an entry for each of its ranges. A struct page is initialised if it lies on
-memory of its own: of those that share a frame only the first (``memmap_init_compound()``), and of an
-altmap none of the pages that hold the struct pages.
+memory of its own: of those that share a frame only the first (``memmap_init_compound()``), and of
+an altmap none of the pages that hold the struct pages.
 
 Cannot know: a pagemap whose device is just being removed may be gone from the array before its
 struct pages are.
@@ -233,6 +233,12 @@ if __name__ == "__main__":
     def tables(prog: Program) -> list[tuple[str, type, list[Any]]]:
         seen = PagemapsInPageTables(pagemap_ranges(prog)[0])
         scan = scan_vmemmap(prog, (seen.take,))
-        return [("Device pagemaps", DevicePagemap, device_pagemaps(prog, scan.memmap, seen, LoggedTimes()))]
+        return [
+            (
+                "Device pagemaps",
+                DevicePagemap,
+                device_pagemaps(prog, scan.memmap, seen, LoggedTimes()),
+            )
+        ]
 
     run_script(tables)

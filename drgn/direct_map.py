@@ -114,9 +114,7 @@ def _count(
     for chunk in walk_page_tables(prog, form, root, walk, start=start, end=end):
         level = form.levels[chunk.level]
         mapped = form.is_leaf(chunk.entries, chunk.level)
-        absent = ~(
-            mapped | form.is_none(chunk.entries) | form.is_table(chunk.entries, chunk.level)
-        )
+        absent = ~(mapped | form.is_none(chunk.entries) | form.is_table(chunk.entries, chunk.level))
         counts[level.name] += (
             np.count_nonzero(mapped),
             np.count_nonzero(absent) if level.leaf else 0,

@@ -64,8 +64,6 @@ def logged_times(text: bytes) -> LoggedTimes:
         rb"memmap_init_zone_device initialised (\d{1,18}) pages in (\d{1,9})ms", text
     ):
         found.devices.setdefault(int(line[1]), []).append(int(line[2]))
-    for line in re.finditer(
-        rb"node (\d{1,6}) deferred pages initialised in (\d{1,9})ms", text
-    ):
+    for line in re.finditer(rb"node (\d{1,6}) deferred pages initialised in (\d{1,9})ms", text):
         found.nodes[int(line[1])] = int(line[2])
     return found

@@ -226,7 +226,7 @@ def what_if(
         fills: int | None = None,
         kept: int | None = None,
     ) -> None:
-        times = (None, None) if initialised is None else estimate_ms(initialised)
+        low, high = (None, None) if initialised is None else estimate_ms(initialised)
         rows.append(
             WhatIf(
                 scheme,
@@ -237,7 +237,8 @@ def what_if(
                 saved,
                 _percent(saved, total),
                 initialised,
-                *times,
+                low,
+                high,
                 formula,
             )
         )
@@ -248,7 +249,7 @@ def what_if(
         size = page << (levels * (page_shift - 3))
         fills = size // page * page_bytes // page
         for kept, who in ((2, "device-dax"), (1, "hugetlb with HVO")):
-            shares = fills > kept and (kept == 2 or skips_tails and levels == 2)
+            shares = fills > kept and (kept == 2 or (skips_tails and levels == 2))
             add(
                 f"{_size(size)} pages, {who}",
                 total * max(fills - kept, 0) * page // size,

@@ -227,13 +227,13 @@ def lay_out(
             None if firmware is None else said,
             " / ".join(shown),
             use,
-            f"{option.name}={option.value}" if option and use not in (KERNEL, IMAGE, FIRMWARE) else "",
+            f"{option.name}={option.value}"
+            if option and use not in (KERNEL, IMAGE, FIRMWARE)
+            else "",
         )
         last = ranges[-1] if ranges else None
         if last and last.end == row.start and _same(last, row):
-            ranges[-1] = PhysicalRange(
-                last.start, row.end, last.bytes + row.bytes, *_rest(row)
-            )
+            ranges[-1] = PhysicalRange(last.start, row.end, last.bytes + row.bytes, *_rest(row))
         else:
             ranges.append(row)
     parts, beyond = _parts(ranges, options, zone_rows, page)
@@ -278,7 +278,7 @@ def _use(chain: list[str], said: str, own: str, option: MemoryOption | None) -> 
         return "persistent memory"
     asked = option is not None and option.means == SOFT_RESERVED
     # From v7.0 on, a soft-reserved range is no resource until a driver takes it.
-    if SOFT in (*chain, own, said) or asked and said == RAM:
+    if SOFT in (*chain, own, said) or (asked and said == RAM):
         return "soft reserved"
     if UNUSABLE in (*chain, own, said):
         return "unusable"

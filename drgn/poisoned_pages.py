@@ -246,8 +246,8 @@ def read_poison_counters(
 
 
 if __name__ == "__main__":
-    from struct_pages import scan_struct_pages
     from struct_page_cost import scan_struct_page_cost
+    from struct_pages import scan_struct_pages
     from terminal import run_script
 
     def tables(prog: Program) -> list[tuple[str, type, list[Any]]]:

@@ -160,4 +160,3 @@ def poisoned_pages_from_files(files: Files) -> Found:
         raise Absent(BUILT_WITHOUT)
     found = Found(remarks=["which pages are bad is not in /proc; read the kernel's memory"])
     return found.add("poison_counters", "What the kernel counts of bad pages", PoisonCounter, rows)
-

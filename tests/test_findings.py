@@ -208,7 +208,7 @@ def parts(page_ext: int, extra: int = 0) -> list[Any]:
 
 def pmem(ram: int, reclaimable: int) -> DevicePagemap:
     return DevicePagemap("0x100000000", "0x500000000", "namespace0.0", "FS_DAX", 16 * GIB, 0, False,
-                         256 * MIB, ram, 0, 0, reclaimable)  # fmt: skip
+                         256 * MIB, ram, 0, 0, reclaimable, 4 << 20, 33.6, 49.9, None)  # fmt: skip
 
 
 FOUND = {
