@@ -108,20 +108,19 @@ def _count(
     prog: Program, form: PageTableFormat, start: int, end: int, gaps: Gaps
 ) -> dict[str, tuple[int, int, int]]:
     """By level: entries that map memory, entries that are not present, and tables."""
-    counts = {level.name: np.zeros(3, np.int64) for level in form.levels}
+    counts = {level.name: [0, 0, 0] for level in form.levels}
     walk = new_walk(form, 1)
     root = kernel_root(prog)
     for chunk in walk_page_tables(prog, form, root, walk, start=start, end=end):
         level = form.levels[chunk.level]
         mapped = form.is_leaf(chunk.entries, chunk.level)
         absent = ~(mapped | form.is_none(chunk.entries) | form.is_table(chunk.entries, chunk.level))
-        counts[level.name] += (
-            np.count_nonzero(mapped),
-            np.count_nonzero(absent) if level.leaf else 0,
-            len(chunk),
-        )
+        total = counts[level.name]
+        total[0] += int(np.count_nonzero(mapped))
+        total[1] += int(np.count_nonzero(absent)) if level.leaf else 0
+        total[2] += len(chunk)
     gaps.bytes += walk.gaps.bytes
-    return {name: tuple(each.tolist()) for name, each in counts.items()}
+    return {name: (each[0], each[1], each[2]) for name, each in counts.items()}
 
 
 def read_direct_map(meminfo: str) -> list[DirectMapLevel]:

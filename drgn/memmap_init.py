@@ -52,7 +52,7 @@ def log_text(prog: Program) -> bytes:
     bits = ring.size_bits.value_()
     if not 0 < bits <= MAX_LOG_BITS:
         raise ValueError("the kernel's log is damaged")
-    data = prog.read(ring.data.value_(), 1 << bits)
+    data = bytes(prog.read(ring.data.value_(), 1 << bits))
     head = ring.head_lpos.counter.value_() & ((1 << bits) - 1)
     return data[head:] + data[:head]
 

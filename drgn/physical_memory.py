@@ -29,7 +29,7 @@ from zones import Zone, zones
 # enum e820_type to what /proc/iomem calls it (arch/x86/kernel/e820.c, e820_type_to_string()).
 E820_NAMES = {
     "E820_TYPE_RAM": "System RAM",
-    "E820_TYPE_RESERVED_KERN": "System RAM",  # setup_data, until v7.0
+    "E820_TYPE_RESERVED_KERN": "System RAM",  # setup_data, in 6.12
     "E820_TYPE_RESERVED": "Reserved",
     "E820_TYPE_ACPI": "ACPI Tables",
     "E820_TYPE_NVS": "ACPI Non-volatile Storage",
@@ -205,9 +205,8 @@ def lay_out(
             np.uint64,
         )
     )
-    inner, in_firmware, in_kernel = (
-        _innermost(bounds, each) for each in (resources, given, kernel)
-    )
+    inner = _innermost(bounds, resources)
+    in_firmware, in_kernel = _innermost(bounds, given), _innermost(bounds, kernel)
     chains = [_chain(resources, at) for at in range(len(resources))]
     ranges: list[PhysicalRange] = []
     for at in range(len(bounds) - 1):
@@ -248,7 +247,7 @@ def _same(one: PhysicalRange, other: PhysicalRange) -> bool:
     return _rest(one) == _rest(other)
 
 
-def _innermost(bounds: Any, ranges: Sequence[Resource | MappedRange]) -> Any:
+def _innermost(bounds: Any, ranges: Sequence[Resource] | Sequence[MappedRange]) -> Any:
     """By stretch between two bounds, the index of the last range that covers it, or -1."""
     found = np.full(max(len(bounds) - 1, 0), -1, np.int64)
     starts = np.searchsorted(bounds, np.array([each.start for each in ranges], np.uint64))
@@ -277,7 +276,7 @@ def _use(chain: list[str], said: str, own: str, option: MemoryOption | None) -> 
     if {*PERSISTENT} & {*chain, own, said}:
         return "persistent memory"
     asked = option is not None and option.means == SOFT_RESERVED
-    # From v7.0 on, a soft-reserved range is no resource until a driver takes it.
+    # In 7.2, a soft-reserved range is no resource until a driver takes it.
     if SOFT in (*chain, own, said) or (asked and said == RAM):
         return "soft reserved"
     if UNUSABLE in (*chain, own, said):

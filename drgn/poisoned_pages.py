@@ -2,11 +2,11 @@
 """
 Pages that hardware reported as bad (``PG_hwpoison``), and what they take along.
 
-Of a base page the flag says it. Of a hugetlb page the head has the flag and a list
-(``folio._hugetlb_hwpoison``) the bad pages in it, as an optimised one has no struct pages of its own
-that could: the whole huge page is out of use until it is dissolved, for which an optimised one needs
-memory for its struct pages first. Where that list had no memory either
-(``HPG_raw_hwp_unreliable``), nobody knows which of its pages are bad, and it is never dissolved
+Of a base page the flag says it. Of a hugetlb page the head has the flag, and a list
+(``folio._hugetlb_hwpoison``) the bad pages in it: an optimised one has no struct pages of its own
+that could. The whole huge page is out of use until it is dissolved, for which an optimised one
+needs memory for its struct pages first. Where there was no memory for that list
+(``HPG_raw_hwp_unreliable``), which of its pages are bad is lost, and it is never dissolved
 (mm/memory-failure.c, ``hugetlb_update_hwpoison()``).
 
 Costs a look at the flags of every page, in the pass that others need too, and some reads for each
