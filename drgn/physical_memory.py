@@ -44,19 +44,18 @@ PERSISTENT = ("Persistent Memory", "Persistent Memory (legacy)")
 MEMORY = {RAM, SOFT, UNUSABLE, *PERSISTENT}
 MAX_ENTRIES = 1 << 12  # of a table: E820_MAX_ENTRIES is 128 and three for each node
 
-# What a range is used for.
-KERNEL, IMAGE = "kernel", "kernel image"
-CUT_OFF, MARKED, FIRMWARE = "cut off", "marked as reserved", "firmware"
-USES = {
-    KERNEL: "",
-    IMAGE: "",
-    "crash kernel": "reserved for the kernel that writes a vmcore",
-    "persistent memory": "persistent memory, a device's",
-    "soft reserved": "soft-reserved, for a driver",
-    "unusable": "unusable, says the firmware",
+# What a range is used for, and what that means.
+KERNEL, IMAGE, FIRMWARE = "kernel", "kernel image", "firmware"
+CRASHED, PERSISTED, SOFTLY = "crash kernel", "persistent memory", "soft reserved"
+UNUSED, CUT_OFF, MARKED = "unusable", "cut off", "marked as reserved"
+OURS = (KERNEL, IMAGE, CRASHED)  # System RAM of iomem_resource
+KEPT = {
+    CRASHED: "reserved for the kernel that writes a vmcore",
+    PERSISTED: "persistent memory: a device's",
+    SOFTLY: "set aside for a driver, by the firmware or the command line",
+    UNUSED: "unusable, says the firmware",
     CUT_OFF: "the firmware's RAM that the kernel was told not to use",
     MARKED: "the firmware's RAM that the kernel marked as reserved",
-    FIRMWARE: "",
 }
 
 
@@ -98,11 +97,17 @@ class PhysicalRange:
 class PhysicalPart:
     """A part of the machine's memory. All parts but the first line add up to that one."""
 
-    part: str = column(holds="words", key=True, help="what it is")
+    part: str = column(
+        holds="words",
+        key=True,
+        help="machine, the sum; page allocator: managed pages of all zones; otherwise a use of "
+        "physical_memory, or a part of what the kernel has",
+    )
     bytes: int = column(unit="bytes", help="of the machine's memory")
     percent: float = column(unit="%", help="of the machine's memory, by its first line")
     kept: bool = column(help="kept from the kernel's page allocator since boot, or taken off it")
     options: str = column(holds="kernel", help="of the command line, that explain it")
+    means: str = column(holds="words", help="what it is")
 
 
 @dataclass
@@ -199,12 +204,9 @@ def lay_out(
     :param page: bytes of a page.
     """
     given = firmware or []
-    bounds = np.unique(
-        np.array(
-            [at for each in (*resources, *given, *kernel) for at in (each.start, each.end)],
-            np.uint64,
-        )
-    )
+    spans = [(each.start, each.end) for each in resources]
+    spans += [(each.start, each.end) for each in (*given, *kernel)]
+    bounds = np.unique(np.array(spans, np.uint64))
     inner = _innermost(bounds, resources)
     in_firmware, in_kernel = _innermost(bounds, given), _innermost(bounds, kernel)
     chains = [_chain(resources, at) for at in range(len(resources))]
@@ -270,17 +272,17 @@ def _chain(resources: Sequence[Resource], at: int) -> list[str]:
 def _use(chain: list[str], said: str, own: str, option: MemoryOption | None) -> str:
     """What a range is used for; nothing if it is no memory."""
     if CRASH in chain:
-        return "crash kernel"
+        return CRASHED
     if any(name.startswith(RAM) for name in chain):  # also "System RAM (kmem)"
         return IMAGE if chain[-1].startswith("Kernel ") else KERNEL
     if {*PERSISTENT} & {*chain, own, said}:
-        return "persistent memory"
+        return PERSISTED
     asked = option is not None and option.means == SOFT_RESERVED
     # In 7.2, a soft-reserved range is no resource until a driver takes it.
     if SOFT in (*chain, own, said) or (asked and said == RAM):
-        return "soft reserved"
+        return SOFTLY
     if UNUSABLE in (*chain, own, said):
-        return "unusable"
+        return UNUSED
     if said == RAM:
         return MARKED if own or RESERVED in chain else CUT_OFF
     return FIRMWARE if said else ""
@@ -305,7 +307,7 @@ def _parts(
     ranges: list[PhysicalRange], options: list[MemoryOption], zone_rows: Sequence[Zone], page: int
 ) -> tuple[list[PhysicalPart], int]:
     """The machine's memory by what became of it, and present pages beyond all ranges."""
-    sums = dict.fromkeys(USES, 0)
+    sums = dict.fromkeys((*OURS, *KEPT, FIRMWARE), 0)
     why: dict[str, list[str]] = {}
     pages = 0
     run = [0, 0]  # RAM that adjoins
@@ -314,35 +316,33 @@ def _parts(
         sums[row.use] += row.bytes
         if row.option and row.option not in why.setdefault(row.use, []):
             why[row.use].append(row.option)
-        if row.use in (KERNEL, IMAGE, "crash kernel"):
+        if row.use in OURS:
             if start != run[1]:
                 pages += _whole_pages(run, page)
                 run = [start, end]
             run[1] = end
     pages += _whole_pages(run, page)
     total = sum(size for use, size in sums.items() if use != FIRMWARE)
-    ours = sums[KERNEL] + sums[IMAGE] + sums["crash kernel"]
+    ours = sum(sums[use] for use in OURS)
     present = sum(zone.present_pages for zone in zone_rows if zone.zone != "Device")
     managed = sum(zone.managed_pages for zone in zone_rows if zone.zone != "Device")
-    offline = max(pages - present, 0)
-    crash = sums["crash kernel"]
-    why["crash kernel"] = [f"crashkernel={o.value}" for o in options if o.name == "crashkernel"]
+    boot = (min(present, pages) - managed) * page - sums[CRASHED]
+    why[CRASHED] = [f"crashkernel={o.value}" for o in options if o.name == "crashkernel"]
     rows = []
 
-    def add(part: str, size: int, kept: bool = True, use: str = "") -> None:
-        if size:
+    def add(part: str, size: int, kept: bool, means: str) -> None:
+        if size or not rows:
             percent = 100 * size / total if total else 0.0
-            rows.append(PhysicalPart(part, size, percent, kept, " ".join(why.get(use, []))))
+            words = " ".join(why.get(part, []))
+            rows.append(PhysicalPart(part, size, percent, kept, words, means))
 
-    add("memory of the machine", total, False)
-    add("the page allocator's (managed pages)", managed * page, False)
-    boot = (min(present, pages) - managed) * page - crash
-    add("in use since boot: kernel image, struct pages, other early allocations", boot)
-    add("in memory blocks that are offline", offline * page)
-    for use, words in USES.items():
-        if words:
-            add(words, sums[use], use=use)
-    add("at the edges of RAM, less than a page", ours - pages * page)
+    add("machine", total, False, "memory of the machine: the sum of all other lines")
+    add("page allocator", managed * page, False, "managed pages: free, or allocated since")
+    add("early allocations", boot, True, "kernel image, struct pages and others, since boot")
+    add("offline", max(pages - present, 0) * page, True, "in memory blocks that are offline")
+    for use, means in KEPT.items():
+        add(use, sums[use], True, means)
+    add("edges", ours - pages * page, True, "at the ends of RAM, less than a page each")
     return rows, max(present - pages, 0)
 
 
