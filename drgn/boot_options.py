@@ -14,6 +14,7 @@ from rows import column
 
 MAX_LINE = 64 << 10
 MAX_WORDS = 4096
+MAX_OPTIONS = 512
 UNITS = {unit: 10 * power for power, unit in enumerate("KMGTPE", 1)}
 # memmap= (arch/x86/kernel/e820.c, parse_memmap_one()).
 MEMMAP = {
@@ -90,7 +91,7 @@ def memory_options(line: str) -> list[MemoryOption]:
             continue
         for part in value.split(",") if name == "memmap" else [value]:
             rows.append(_option(len(rows), name, part))
-    return rows
+    return rows[:MAX_OPTIONS]
 
 
 def _words(line: str) -> list[str]:

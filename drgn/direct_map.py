@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from drgn import Program
 from kernel_arrays import Gaps
-from kernel_text import printed_number
+from kernel_text import printed_number, row_number
 from page_table_entries import (
     PageTableFormat,
     kernel_root,
@@ -37,6 +37,9 @@ COUNTERS = {
     "pmd": ("PG_LEVEL_2M", "DirectMap2M"),
     "pte": ("PG_LEVEL_4K", "DirectMap4k"),
 }
+
+
+MAX_BYTES = 1 << 56  # more than any machine has
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,7 @@ def direct_map(prog: Program, gaps: Gaps) -> list[DirectMapLevel]:
     :param gaps: gets what could not be read of the page tables.
     :raises NotImplementedError: the page tables are of an architecture that is not known.
     :raises LookupError: the kernel does not say where its direct map is.
+    :raises ValueError: a counter is damaged.
     """
     form = page_table_format(prog)
     start, end = (int(prog[name].value_()) for name in ("page_offset_base", "vmalloc_base"))
@@ -86,6 +90,8 @@ def direct_map(prog: Program, gaps: Gaps) -> list[DirectMapLevel]:
             continue
         mapped, absent, tables = found[level.name]
         counted = counts[prog.constant(COUNTERS[level.name][0]).value_()].value_()
+        if counted << level.shift > MAX_BYTES:
+            raise ValueError(f"direct_pages_count is damaged: {counted:,} entries in {level.name}s")
         rows.append(
             DirectMapLevel(
                 level.name,
@@ -134,7 +140,8 @@ def read_direct_map(meminfo: str) -> list[DirectMapLevel]:
     for level, (_, name) in COUNTERS.items():
         if name in lines:
             number = printed_number(lines[name].removesuffix("kB").strip(), "/proc/meminfo")
-            rows.append(DirectMapLevel(level, None, None, None, None, number << 10, None))
+            size = row_number(number << 10, "/proc/meminfo")
+            rows.append(DirectMapLevel(level, None, None, None, None, size, None))
     return rows
 
 

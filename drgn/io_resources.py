@@ -55,9 +55,8 @@ def io_resources(prog: Program) -> tuple[list[Resource], str]:
             name = prog.read_c_string(int(row["name"]), max_size=MAX_NAME) if row["name"] else b""
         except FaultError as error:
             return found, f"the tree of physical resources breaks off: {error}"
-        end = min(int(row["end"]) + 1, (1 << 64) - 1)
         text = name.decode("utf-8", "backslashreplace")
-        found.append(Resource(int(row["start"]), end, text, depth, parent))
+        found.append(Resource(int(row["start"]), int(row["end"]) + 1, text, depth, parent))
         todo.append((int(row["sibling"]), depth, parent))
         todo.append((int(row["child"]), depth + 1, len(found) - 1))
     return found, ""

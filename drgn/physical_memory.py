@@ -14,6 +14,7 @@ Cannot know: what an architecture without an e820 table was given by its firmwar
 is of what the kernel has.
 """
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -42,6 +43,7 @@ RAM, RESERVED, SOFT, UNUSABLE = "System RAM", "Reserved", "Soft Reserved", "Unus
 CRASH = "Crash kernel"
 PERSISTENT = ("Persistent Memory", "Persistent Memory (legacy)")
 MEMORY = {RAM, SOFT, UNUSABLE, *PERSISTENT}
+MAX_ADDRESS = 1 << 56  # beyond any machine's memory
 MAX_ENTRIES = 1 << 12  # of a table: E820_MAX_ENTRIES is 128 and three for each node
 
 # What a range is used for, and what that means.
@@ -77,7 +79,7 @@ class PhysicalRange:
     bytes: int = column(unit="bytes", help="from start to end")
     firmware: str | None = column(
         holds="kernel",
-        help="what the firmware's map says it is; empty quotes: it is not in that map",
+        help="what the firmware's map says it is; none: it is not in that map",
     )
     resource: str = column(
         holds="kernel", help="whose it is, from the outermost resource to the innermost"
@@ -184,6 +186,8 @@ def read_firmware_map(read: Callable[[str], str], numbers: Iterable[int]) -> lis
     for number in sorted(numbers)[:MAX_ENTRIES]:
         where = f"sys/firmware/memmap/{number}"
         start, end, kind = (read(f"{where}/{name}").strip() for name in ("start", "end", "type"))
+        if not all(re.fullmatch(r"0x[0-9a-f]{1,16}", each) for each in (start, end)):
+            raise ValueError(f"{where} is damaged: {start[:20]!r} to {end[:20]!r} are no addresses")
         found.append(MappedRange(int(start, 16), int(end, 16) + 1, kind[:64]))
     return found
 
@@ -202,11 +206,10 @@ def lay_out(
     :param firmware: None if it is not known.
     :param kernel: the kernel's own copy; empty if it is not known.
     :param page: bytes of a page.
+    :raises ValueError: the zones are damaged.
     """
     given = firmware or []
-    spans = [(each.start, each.end) for each in resources]
-    spans += [(each.start, each.end) for each in (*given, *kernel)]
-    bounds = np.unique(np.array(spans, np.uint64))
+    bounds = np.unique(np.concatenate([_ends(each) for each in (resources, given, kernel)]))
     inner = _innermost(bounds, resources)
     in_firmware, in_kernel = _innermost(bounds, given), _innermost(bounds, kernel)
     chains = [_chain(resources, at) for at in range(len(resources))]
@@ -225,7 +228,7 @@ def lay_out(
             f"{start:#x}",
             f"{end:#x}",
             end - start,
-            None if firmware is None else said,
+            None if firmware is None else said or "none",
             " / ".join(shown),
             use,
             f"{option.name}={option.value}"
@@ -252,12 +255,17 @@ def _same(one: PhysicalRange, other: PhysicalRange) -> bool:
 def _innermost(bounds: Any, ranges: Sequence[Resource] | Sequence[MappedRange]) -> Any:
     """By stretch between two bounds, the index of the last range that covers it, or -1."""
     found = np.full(max(len(bounds) - 1, 0), -1, np.int64)
-    starts = np.searchsorted(bounds, np.array([each.start for each in ranges], np.uint64))
-    ends = np.searchsorted(bounds, np.array([each.end for each in ranges], np.uint64))
+    places = np.searchsorted(bounds, _ends(ranges)).reshape(-1, 2)
     # Parents come before their children.
-    for number, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
+    for number, (start, end) in enumerate(places.tolist()):
         found[start:end] = number
     return found
+
+
+def _ends(ranges: Sequence[Resource] | Sequence[MappedRange]) -> Any:
+    """The start and the end of each, in turn; what lies beyond all memory is taken to that end."""
+    ends = [min(at, MAX_ADDRESS) for each in ranges for at in (each.start, each.end)]
+    return np.array(ends, np.int64)
 
 
 def _chain(resources: Sequence[Resource], at: int) -> list[str]:
@@ -326,9 +334,11 @@ def _parts(
     ours = sum(sums[use] for use in OURS)
     present = sum(zone.present_pages for zone in zone_rows if zone.zone != "Device")
     managed = sum(zone.managed_pages for zone in zone_rows if zone.zone != "Device")
+    if max(present, managed) * page > MAX_ADDRESS:
+        raise ValueError("the zones are damaged: they have more pages than any machine")
     boot = (min(present, pages) - managed) * page - sums[CRASHED]
     why[CRASHED] = [f"crashkernel={o.value}" for o in options if o.name == "crashkernel"]
-    rows = []
+    rows: list[PhysicalPart] = []
 
     def add(part: str, size: int, kept: bool, means: str) -> None:
         if size or not rows:

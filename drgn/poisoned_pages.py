@@ -25,7 +25,7 @@ import numpy as np
 from drgn import FaultError, Object, Program, sizeof
 from drgn.helpers.linux.mmzone import for_each_online_pgdat
 from hugetlb import HugePages, HvoInPageTables
-from kernel_text import printed_number
+from kernel_text import printed_number, row_number
 from rows import column
 from struct_pages import PageChunk, flag_fields
 from zones import for_each_zone, zone_name
@@ -202,17 +202,19 @@ def poison_counters(prog: Program) -> list[PoisonCounter]:
     What the kernel counts.
 
     :raises LookupError: the kernel is built without CONFIG_MEMORY_FAILURE.
+    :raises ValueError: a counter is damaged.
     """
     page = 1 << int(prog["PAGE_SHIFT"].value_())
     pages = prog["num_poisoned_pages"].counter.value_()
-    rows = [PoisonCounter("HardwareCorrupted", -1, None, pages * page)]
+    size = row_number(pages * page, "num_poisoned_pages")
+    rows = [PoisonCounter("HardwareCorrupted", -1, None, size)]
     if prog.type("struct pglist_data").has_member("mf_stats"):
         for pgdat in for_each_online_pgdat(prog):
             rows += [
                 PoisonCounter(
                     f"memory_failure/{name}",
                     pgdat.node_id.value_(),
-                    pgdat.mf_stats.member_(name).value_(),
+                    row_number(pgdat.mf_stats.member_(name).value_(), "mf_stats"),
                     None,
                 )
                 for name in RESULTS
@@ -232,7 +234,7 @@ def read_poison_counters(
     match = re.search(r"^HardwareCorrupted: +(\S+) kB$", meminfo, re.MULTILINE)
     if not match:
         return []
-    size = printed_number(match[1], "/proc/meminfo") << 10
+    size = row_number(printed_number(match[1], "/proc/meminfo") << 10, "/proc/meminfo")
     rows = [PoisonCounter("HardwareCorrupted", -1, None, size)]
     for node in nodes:
         for name in RESULTS:
