@@ -66,6 +66,10 @@ MEASURES = {
     # Frames, not the addresses that are mapped to them.
     "vmemmap_mappings": "distinct_frames",
     "vmemmap_zones": "reused_bytes",
+    "physical_memory_parts": "bytes",
+    "physical_memory": "bytes",
+    "poisoned_pages": "out_of_use_bytes",
+    "direct_map": "kernel_bytes",
     "slab_caches": "pages",
     "process_vmas": "vmas",
     "page_table_details": "vmas",

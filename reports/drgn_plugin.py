@@ -73,6 +73,8 @@ COMMANDS = (
     SectionCommand("slab_caches", "slab_caches", "slab caches by size", TOP, CACHE),
     SectionCommand("slab_owner", "slab_owner", "slab objects by who allocated them", TOP, CACHE),
     SectionCommand("page_tables", "page_tables", "what is in page tables, by process", TOP, PID),
+    SectionCommand("physical_memory", "physical_memory", "memory that the kernel does not get"),
+    SectionCommand("poisoned_pages", "poisoned_pages", "pages marked as bad (PG_hwpoison)"),
     SectionCommand("vmemmap", "vmemmap", "how struct pages are mapped"),
     SectionCommand("hugetlb", "hugetlb", "hugetlb pools and what HVO saves"),
     SectionCommand("device_pagemaps", "device_pagemaps", "device memory with struct pages"),

@@ -8,7 +8,9 @@ Sections that need the same pass over the memory share it: whoever asks first, p
 import contextlib
 import errno
 import functools
+import math
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +28,7 @@ from ksm import (
     read_ksm,
 )
 from ksm import wanted as ksm_wanted
+from poisoned_pages import Marked, PoisonFinder
 from rmap_cost import (
     KsmVisits,
     ksm_visits,
@@ -42,6 +45,7 @@ from slab_owner import (
 )
 from stack_depot import StackDepot, stack_depot
 from struct_page_cost import StructPageCost, scan_struct_page_cost
+from struct_pages import scan_struct_pages
 
 from reports import prices
 from reports.apart import ReaderApart
@@ -98,6 +102,7 @@ class Memory:
     _kept: dict[str, Any] = field(default_factory=dict)
     # The slabs, if a pass has been there, and what it could not read.
     _slab_finder: tuple[SlabFinder, Gaps] | None = None
+    _marked: tuple[Marked, Gaps] | None = None
 
     def disagreement(self, found: Found, what: str) -> None:
         """Two readings that differ: damage in a dump, to be expected of a kernel that runs."""
@@ -124,16 +129,37 @@ class Memory:
         return self._once("free", self._free)
 
     def _free(self) -> FreeMemory:
-        finder = None
+        finder, poison = None, None
+        # Whoever needs what these look for will say what is wrong.
+        with contextlib.suppress(Exception):
+            poison = PoisonFinder(self.prog)
         # On a live kernel slabs are looked at when they are found: later they are others'.
         if not self.prog.flags & ProgramFlags.IS_LIVE:
-            # Whoever needs the slabs will say what is wrong.
             with contextlib.suppress(Exception):
                 finder = SlabFinder(self.prog)
-        free = scan_free_memory(self.prog, self.progress, [finder] if finder else [])
-        if finder is not None and OWN not in free.scan.failures:
+        more = [each for each in (finder, poison) if each is not None]
+        free = scan_free_memory(self.prog, self.progress, more)
+        done = {id(each) for at, each in enumerate(more, OWN) if at not in free.scan.failures}
+        if finder is not None and id(finder) in done:
             self._slab_finder = finder, free.scan.gaps
+        if poison is not None and id(poison) in done:
+            self._marked = poison.found, free.scan.gaps
         return free
+
+    @property
+    def marked_pages(self) -> tuple[Marked, Gaps]:
+        """
+        Pages that are marked as bad, by the pass that is shared or one of its own, and what that
+        could not read.
+        """
+        if self._marked is None:
+            with contextlib.suppress(Exception):
+                _ = self.free
+        if self._marked is None:
+            poison = PoisonFinder(self.prog)
+            scan = scan_struct_pages(self.prog, [poison], progress=self.progress)
+            self._marked = poison.found, scan.gaps
+        return self._marked
 
     @property
     def depot(self) -> StackDepot:
@@ -230,6 +256,15 @@ class Files:
         except OSError as error:
             raise Absent(f"{self.root / path}: {error.strerror}") from None
 
+    def numbers(self, folder: str, pattern: str) -> list[int]:
+        """The numbers in the names of a folder's entries, ascending; none if it is not there."""
+        try:
+            names = [path.name for path in (self.root / folder).iterdir()]
+        except OSError:
+            return []
+        matches = [re.fullmatch(pattern, name, re.ASCII) for name in names]
+        return sorted(int(match[1][:12]) for match in matches if match)
+
     def open(self, path: str) -> str:
         """
         The text of a file of the tree.
@@ -263,6 +298,21 @@ class Files:
         if (why := self.left_out(path)) and os.access(file, os.R_OK):
             raise OSError(errno.ECANCELED, why, str(self.root / path))
         return file
+
+
+def page_size(meminfo: str, managed_pages: int) -> int | None:
+    """
+    The page size of a machine that left only text: MemTotal is its managed pages, in KiB.
+
+    The two readings may lie apart, so that the power of two that is nearest is taken, and none if
+    it is not near.
+    """
+    match = re.search(r"^MemTotal: +([0-9]{1,15}) kB$", meminfo, re.MULTILINE)
+    if not match or not managed_pages:
+        return None
+    size = int(match.group(1)) * 1024 / managed_pages
+    nearest = 1 << round(math.log2(size)) if size >= 1 else 0
+    return nearest if 4096 <= nearest <= 65536 and abs(size / nearest - 1) < 0.02 else None
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,12 @@ from reports.owner_sections import (
     slab_owner_from_memory,
 )
 from reports.page_table_sections import page_tables_from_files, page_tables_from_memory
+from reports.physical_sections import (
+    physical_memory_from_files,
+    physical_memory_from_memory,
+    poisoned_pages_from_files,
+    poisoned_pages_from_memory,
+)
 from reports.reading import SectionSpec
 from reports.rmap_sections import (
     anon_vmas_from_files,
@@ -126,6 +132,20 @@ SECTIONS = {
             page_tables_from_files,
             PASS_SECONDS,
             reads=(prices.STATUS,),
+        ),
+        SectionSpec(
+            "physical_memory",
+            "Physical memory and what the kernel does not get",
+            physical_memory_from_memory,
+            physical_memory_from_files,
+        ),
+        SectionSpec(
+            "poisoned_pages",
+            "Pages marked as bad",
+            poisoned_pages_from_memory,
+            poisoned_pages_from_files,
+            PASS_SECONDS,
+            optional=True,
         ),
         SectionSpec(
             "vmemmap",

@@ -27,6 +27,8 @@ from memory_metadata import MetadataPart, WhatIf, what_if
 from page_owner_rows import PageOwnerGrowth, PageOwnerSnapshot, PageOwnerStack
 from page_tables import PageTables
 from pageblocks import Pageblocks
+from physical_memory import PhysicalPart
+from poisoned_pages import PoisonCounter, PoisonedPages
 from rows import column
 from settings import Setting
 from vm_counters import VmCounter
@@ -70,6 +72,8 @@ NAMES = {
     PageTables: "page_tables", ExitCost: "exit_costs",
     DevicePagemap: "device_pagemaps", HugetlbPool: "hugetlb_pools", HugetlbSize: "hugetlb_sizes",
     MetadataPart: "memory_about_memory", WhatIf: "memmap_what_if",
+    PhysicalPart: "physical_memory_parts", PoisonCounter: "poison_counters",
+    PoisonedPages: "poisoned_pages",
     **rmap.NAMES,
 }  # fmt: skip
 
@@ -211,10 +215,54 @@ def parts(page_ext: int, extra: int = 0) -> list[Any]:
 
 def pmem(ram: int, reclaimable: int) -> DevicePagemap:
     return DevicePagemap("0x100000000", "0x500000000", "namespace0.0", "FS_DAX", 16 * GIB, 0, False,
-                         256 * MIB, ram, 0, 0, reclaimable)  # fmt: skip
+                         256 * MIB, ram, 0, 0, reclaimable, 4 << 20, 33.6, 49.9, None)  # fmt: skip
+
+
+def physical(machine: int, **sizes: int) -> list[PhysicalPart]:
+    """The machine's memory; what is of the command line has its option."""
+    options = {"cut_off": "mem=4G", "marked_as_reserved": "memmap=1G$4G"}
+    return [PhysicalPart("machine", machine, 100.0, False, "", ""), *(
+        PhysicalPart(name.replace("_", " "), size, 100 * size / machine, True,
+                     options.get(name, ""), "")
+        for name, size in sizes.items()
+    )]  # fmt: skip
+
+
+def bad(pages: int) -> PoisonCounter:
+    return PoisonCounter("HardwareCorrupted", -1, None, pages * 4096)
 
 
 FOUND = {
+    "memory that an option cut off": Case(
+        "memory-kept", physical(64 * GIB, cut_off=32 * GIB, crash_kernel=GIB),
+        ["32 GiB (50.0 %) of the machine's memory are kept",
+         "32 GiB of the firmware's RAM are cut off; by the command line: mem=4G."],
+        "notice", unlike=["soft", "offline"],
+    ),
+    "memory in offline blocks, and soft-reserved": Case(
+        "memory-kept", physical(64 * GIB, offline=2 * GIB, soft_reserved=2 * GIB),
+        ["4 GiB (6.2 %)", "2 GiB are soft-reserved; 2 GiB are in memory blocks that are offline;",
+         "by no option"],
+        "notice",
+    ),
+    "a page that went bad": Case(
+        "poisoned-pages", [bad(1)], ["1 page is marked as bad", "HardwareCorrupted is 4 KiB."],
+        "notice", unlike=["hugetlb page"],
+    ),
+    "a bad page in an optimised huge page": Case(
+        "poisoned-pages",
+        [bad(3), PoisonedPages(0, "Normal", "base page", 4096, 1, 1, 0, 4096, 7),
+         PoisonedPages(0, "Normal", "hugetlb page, optimised by HVO", 2 * MIB, 1, 2, 0, 2 * MIB,
+                       512),
+         PoisonedPages(1, "Normal", "hugetlb page", GIB, 1, 0, 1, GIB, 1 << 20)],
+        ["3 pages are marked as bad", "node 0 Normal", "node 1 Normal",
+         "2 hugetlb pages have bad pages: 1.002 GiB are out of use; 1 of them optimised by HVO.",
+         "Which pages are bad is lost for 1 of them"],
+        "warning",
+    ),
+    "pages that go bad one after the other": Case(
+        "poisoned-pages", [bad(64)], ["64 pages"], "warning"
+    ),
     "HVO off with a large pool": Case(
         "hvo-off", [huge(1000, 0), huge(1000, 0, node=1), huge_size("off", 2000)],
         ["HVO is off: the struct pages of 2,000 hugetlb pages could give back 54.69 MiB",
@@ -566,6 +614,14 @@ CLEAR = {
     "THP that was hardly tried": Case(
         "thp-falls-back", [event("thp_fault_alloc", 0), event("thp_fault_fallback", 49)],
     ),
+    "memory that is meant to be a device's, or a crash kernel's": Case(
+        "memory-kept", physical(64 * GIB, persistent_memory=32 * GIB, crash_kernel=GIB,
+                                early_allocations=4 * GIB),
+    ),
+    "a page that the kernel marked as reserved": Case(
+        "memory-kept", physical(GIB, marked_as_reserved=4096)
+    ),
+    "no bad page": Case("poisoned-pages", [bad(0)]),
     "no block on another list": Case("misplaced-blocks", [], empty=(MisplacedBlocks,)),
     "a stack that fell once": Case(
         "page-owner-stack-grows", [owned(7, 1100), grown(7, 100, 1100, 0.75, 3), *SNAPSHOTS]
@@ -597,6 +653,12 @@ CLEAR = {
 }  # fmt: skip
 
 NOT_CHECKED = {
+    "addresses that only root sees": Case(
+        "memory-kept", [], why_not="no table physical_memory_parts in this bundle",
+    ),
+    "a kernel that marks no pages": Case(
+        "poisoned-pages", [], why_not="no table poison_counters in this bundle",
+    ),
     "pools of text files": Case(
         "hvo-off", [huge(1000, None), huge_size("off")],
         why_not="hugetlb_pools.vmemmap_reclaimable_bytes is unknown in this bundle",
