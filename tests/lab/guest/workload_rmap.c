@@ -11,8 +11,12 @@
 //   advice     ADVISED VMAs that differ in advice, not in protection
 //   remapped   REMAPPED VMAs side by side that are alike and may not merge: mremap() has put them in reverse order
 //   huge       one huge page under 512 VMAs, if there was one to have
+//   anon-vmas  as ksm-vmas, but no two pages are alike, so that KSM has nothing to merge
 //
-// Then some KSM pages are migrated with kprobes on rmap_walk_ksm(), which say how long each walk took.
+// and files, see workload_file_maps.c.
+//
+// Then some pages of each kind are migrated with kprobes on rmap_walk(), which say how long each walk took: one that unmaps
+// the page (try_to_migrate()), and one that maps it again where it is now (remove_migration_ptes()).
 //
 // The workload `rmap_stall` has only ksm-vmas, with some VMAs of two pages behind it; SPLITTERS children of it, which share
 // the lock of its anon_vma, split and merge one of these each, for which they need that lock, while another process has a
@@ -60,7 +64,7 @@ static struct {
 	volatile int taken, used;  // used: those of them that are filled in
 } *known;
 
-static int has(const char *name, char *memory, size_t bytes)
+int has(const char *name, char *memory, size_t bytes)
 {
 	int number = __sync_fetch_and_add(&known->taken, 1);
 
@@ -213,6 +217,16 @@ static void remapped(void)
 	has("remapped", place, REMAPPED * PAGE);
 }
 
+static void anon_vmas(void)
+{
+	char *memory = alone(VMAS * PAGE, 0);
+
+	touch(memory, VMAS * PAGE, PAGE);
+	for (long i = 1; i < VMAS; i += 2)
+		protect(memory + i * PAGE, 1, PROT_READ);
+	has("anon-vmas", memory, VMAS * PAGE);
+}
+
 static void huge(void)
 {
 	char *memory = map_memory(HUGE, MADV_HUGEPAGE);
@@ -271,13 +285,16 @@ static void measure_walks(void)
 		say("    no kprobes: walks are not measured");
 		return;
 	}
-	write_file(TRACING "kprobe_events", "p:lab/walk rmap_walk_ksm folio=%di\n");
-	append_file(TRACING "kprobe_events", "r:lab/walked rmap_walk_ksm\n");
+	write_file(TRACING "kprobe_events", "p:lab/walk rmap_walk folio=%di\n");
+	append_file(TRACING "kprobe_events", "r:lab/walked rmap_walk\n");
 	write_file(TRACING "events/lab/enable", "1");
 	migrate("ksm-vmas", 0);
 	migrate("ksm-share", 0);
 	migrate("ksm-fork", 0);
 	migrate("ksm-vmas", VMAS - 1);
+	migrate("anon-vmas", 0);
+	migrate("file-vmas", 0);
+	migrate("file-same", 0);
 	write_file(TRACING "events/lab/enable", "0");
 	truth_note(TRACING "trace", "/trace");
 }
@@ -320,6 +337,8 @@ void workload_rmap(void)
 	keep_child("advice", advice);
 	keep_child("remapped", remapped);
 	keep_child("huge", huge);
+	keep_child("anon-vmas", anon_vmas);
+	file_maps();
 	set_number("/proc/sys/vm/max_map_count", MAX_MAP_COUNT);
 	measure_walks();
 	note_who_is_who();
