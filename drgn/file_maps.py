@@ -27,7 +27,8 @@ The text that says the same is /proc/PID/maps: device, inode, offset and path of
 """
 
 import contextlib
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -102,10 +103,10 @@ class FileMapping:
     writable_vmas: int | None = column(
         unit="VMAs", help="of these, such that can be written to (i_mmap_writable counts them)"
     )
-    first_index: str = column(
+    first_index: str | None = column(
         holds="kernel", help="page offset at which the first of its VMAs begins"
     )
-    pages: int = column(unit="pages", help="from there to the end of the last")
+    pages: int | None = column(unit="pages", help="from there to the end of the last")
     cached_pages: int | None = column(
         unit="pages", help="pages of the file in the page cache (nrpages), mapped or not"
     )
@@ -367,17 +368,24 @@ def owner_of(maps: FileMaps) -> Callable[[int], tuple[int | None, str | None]]:
     return owner
 
 
+def _chosen(trees: IntervalTrees, most: int) -> list[int]:
+    """The trees with most VMAs, and those with most over one page among the rest."""
+    largest = np.argsort(-trees.tree_size, kind="stable")
+    deepest = np.argsort(-trees.depths.most, kind="stable")[: most // 2]
+    chosen = np.unique(np.concatenate([largest[: most - len(deepest)], deepest]))
+    order: list[int] = chosen[np.argsort(-trees.tree_size[chosen], kind="stable")].tolist()
+    return order
+
+
 def file_mapping_rows(prog: Program, maps: FileMaps, most: int = MAX_ROWS) -> list[FileMapping]:
     """The files with most VMAs, and those with most over one page among the rest."""
     sizes, depths = maps.tree_size, maps.depths
-    deepest = np.argsort(-depths.most, kind="stable")[: most // 2]
-    chosen = np.unique(np.concatenate([np.argsort(-sizes, kind="stable")[: most // 2], deepest]))
     by_file, owner = users(maps), owner_of(maps)
     shared = maps.vmas["flags"].astype(np.uint64) & np.uint64(VM_MAYSHARE) != 0
     shared_vmas = np.bincount(maps.tree[shared], minlength=len(sizes))
     writable = writable_vmas(maps)
     rows = []
-    for index in chosen[np.argsort(-sizes[chosen], kind="stable")].tolist():
+    for index in _chosen(maps, most):
         nodes = slice(maps.start[index], maps.start[index + 1])
         mms, counts = by_file.of(index)
         pid, comm = owner(index)
@@ -486,6 +494,100 @@ def file_fanout(maps: IntervalTrees) -> list[FileMappingFanout]:
         for low, high, files, vmas in powers_of_two(maps.tree_size)
         if low
     ]
+
+
+@dataclass
+class MappedFiles:
+    """Counts VMAs by file from the text of /proc/PID/maps, process by process."""
+
+    numbers: dict[tuple[str, int], int] = field(default_factory=dict)  # of (device, inode)
+    paths: list[str] = field(default_factory=list)
+    # Of each VMA: the file, its first and last byte there, the process, whether it is shared.
+    vmas: list[tuple[int, int, int, int, bool]] = field(default_factory=list)
+
+    def take(self, pid: int, text: str) -> None:
+        """
+        Count a process. The lines are of fs/proc/task_mmu.c, show_map_vma().
+
+        Lines of another form are none of a file.
+        """
+        for line in text.splitlines():
+            # 7f45cd1be000-7f45cd1c0000 rw-s 00000000 00:19 5      /tmp/gone (deleted)
+            match = MAPS_LINE.fullmatch(line)
+            if match is None or (match[5] == "00:00" and match[6] == "0"):
+                continue
+            begin, end, offset = (int(match[n], 16) for n in (1, 2, 4))
+            if not begin < end <= 1 << 57 or offset >> 63:
+                continue
+            key = match[5], int(match[6])
+            number = self.numbers.setdefault(key, len(self.numbers))
+            if number == len(self.paths):
+                self.paths.append(match[7])
+            self.vmas.append((number, offset, offset + end - begin - 1, pid, match[3] == "s"))
+
+
+# inode: an unsigned long, of which a table holds what a long does.
+MAPS_LINE = re.compile(
+    r"([0-9a-f]{1,16})-([0-9a-f]{1,16}) [r-][w-][x-]([sp]) ([0-9a-f]{1,16}) "
+    r"([0-9a-f]{2,3}:[0-9a-f]{2,5}) ([0-9]{1,18}) *(.*)"
+)
+
+
+@dataclass
+class _TextTrees(IntervalTrees):
+    first: NDArray[np.uint64]
+    last: NDArray[np.uint64]
+    start: NDArray[np.int64]
+
+
+def mapped_files(
+    found: MappedFiles,
+    comms: Mapping[int, str | None],
+    page_size: int | None,
+    most: int = MAX_ROWS,
+) -> tuple[list[FileMapping], list[FileMappingFanout]]:
+    """The same rows from text, which does not tell trees, inodes and locks; and the fan-out."""
+    files = len(found.numbers)
+    vmas = sorted(found.vmas)
+    number, pid, shared = (np.array([vma[at] for vma in vmas], np.int64) for at in (0, 3, 4))
+    start = np.searchsorted(number, np.arange(files + 1))
+    first_byte, last_byte = (np.array([vma[at] for vma in vmas], np.uint64) for at in (1, 2))
+    trees = _TextTrees(first_byte, last_byte, start)
+    pids = np.unique(pid)
+    by_file = count_users(trees, np.searchsorted(pids, pid), len(pids))
+    shared_vmas = np.bincount(number, shared.astype(np.float64), files).astype(np.int64)
+    sizes, depths = trees.tree_size, trees.depths
+    names = list(found.numbers)
+    rows = []
+    for index in _chosen(trees, most):
+        nodes = slice(start[index], start[index + 1])
+        who, counts = by_file.of(index)
+        owner = int(pids[who[-1]])
+        first, end = int(trees.first[nodes][0]), int(trees.last[nodes].max()) + 1
+        rows.append(
+            FileMapping(
+                None,
+                *names[index],
+                None,
+                found.paths[index],
+                None,
+                None,
+                int(sizes[index]),
+                len(who),
+                owner,
+                comms.get(owner),
+                int(counts[-1]),
+                int(shared_vmas[index]),
+                None,
+                hex(first // page_size) if page_size else None,
+                (end - first) // page_size if page_size else None,
+                None,
+                int(depths.most[index]),
+                round(float(depths.mean[index]), 2),
+                None,
+            )
+        )
+    return rows, file_fanout(trees)
 
 
 if __name__ == "__main__":

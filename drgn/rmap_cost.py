@@ -5,7 +5,7 @@ the lock of the anon_vma, or of the file's mappings.
 
 For a KSM page, ``rmap_walk_ksm()`` takes the lock of each mapping's anon_vma in turn, and lets it
 go again. Up to v7.2 it visits every node of that tree (its range is 0 to ULONG_MAX), for each
-mapping; v7.3 ("KSM: Optimizations for rmap_walk_ksm") keeps the page offset in the ``ksm_rmap_item``
+mapping; v7.3 ("KSM: Optimizations for rmap_walk_ksm") keeps the page offset in ``ksm_rmap_item``
 and visits those that overlap it. Both numbers are given, whichever this kernel does. A second pass
 over all mappings looks for processes that were forked since KSM merged them. How far a walk goes,
 its caller says (6.1, 6.12, 7.2 and 7.3 alike):
@@ -73,16 +73,22 @@ class NodeCost:
     one: float = 500.0
     one_high: float = 5000.0
 
-    def ms(self, nodes: int, mapped: int) -> float:
-        """Estimate for so many nodes passed by, and so many VMAs looked into."""
-        return (nodes * self.ns + mapped * self.one) / 1e6
+    def ms(self, visits: int, mapped: int) -> float:
+        """Estimate for so many visits, of which so many are of VMAs that may map the page."""
+        return self.range_ms(visits, mapped)[1]
 
-    def range_ms(self, nodes: int, mapped: int) -> tuple[float, float]:
-        """The low and the high end of it."""
-        return (
-            (nodes * self.low + mapped * self.one_low) / 1e6,
-            (nodes * self.high + mapped * self.one_high) / 1e6,
+    def range_ms(self, visits: int, mapped: int) -> tuple[float, float, float]:
+        """The low end of it, what to take, and the high end."""
+        passed_by = max(visits - mapped, 0)
+        low, taken, high = (
+            (passed_by * node + mapped * one) / 1e6
+            for node, one in (
+                (self.low, self.one_low),
+                (self.ns, self.one),
+                (self.high, self.one_high),
+            )
         )
+        return low, taken, high
 
 
 def node_cost(prog: Program) -> NodeCost:
@@ -317,7 +323,7 @@ def ksm_pages(
         mappings = int(ksm.mappings[at])
         # Each mapping is met in one of the passes.
         met = max(mappings, mapcount or 0)
-        low, high = cost.range_ms(PASSES * here, met)
+        low, walk, high = cost.range_ms(PASSES * here, met)
         chain = int(ksm.node_chain[at])
         rows.append(
             KsmPage(
@@ -335,7 +341,7 @@ def ksm_pages(
                 cost.ms(hold, 1),
                 None if mapcount is None else 1 + (mapcount > mappings),
                 cost.ms(here, mappings),
-                cost.ms(PASSES * here, met),
+                walk,
                 low,
                 high,
                 cost.ms(PASSES * int(visits.indexed[at] + visits.descents[at]), met),
@@ -558,7 +564,8 @@ class _Walk:
     visits: int  # nodes, all passes
     a_pass: int
     hold: int
-    mapped: tuple[int, int, int]  # of these three, VMAs that are looked into
+    met: int  # VMAs that may map the page, in a pass or in all
+    met_a_hold: int
     total: int
 
 
@@ -589,7 +596,6 @@ def rmap_walks(
         for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
             at = int(order[end])
             a_pass, hold = _here(visits, at)
-            met = int(ksm.mappings[at])
             walks.append(
                 _Walk(
                     "ksm",
@@ -600,47 +606,41 @@ def rmap_walks(
                     PASSES * a_pass,
                     a_pass,
                     hold,
-                    (met, met, 1),
+                    int(ksm.mappings[at]),
+                    1,
                     PASSES * int(here[order[begin : end + 1]].sum()),
                 )
             )
 
-    def row(walk: _Walk) -> RmapWalk:
-        whose = files[1] if walk.kind == "file" and files else owners
-        address = hex(_addresses(walk.kind)[walk.of]) if walk.of >= 0 else None
-        of_file = walk.kind == "file"
-        return RmapWalk(
-            walk.kind,
-            None if of_file else address,
-            address if of_file else None,
-            *(whose(walk.of) if walk.of >= 0 else (None, None)),
-            walk.folios,
-            walk.pfn,
-            walk.pages,
-            walk.visits,
-            walk.a_pass,
-            walk.hold,
-            ms(walk.hold, walk, 2),
-            *ranged(walk.hold, walk, 2),
-            ms(walk.a_pass, walk, 1),
-            ms(walk.visits, walk, 0),
-            *ranged(walk.visits, walk, 0),
-            walk.total,
+    rows = []
+    for walk in walks:
+        of_file = walk.kind == "file" and files is not None
+        trees, whose = files if of_file and files else (anon, owners)
+        address = hex(trees.addresses[walk.of]) if walk.of >= 0 else None
+        hold_low, hold, hold_high = cost.range_ms(walk.hold, walk.met_a_hold)
+        low, taken, high = cost.range_ms(walk.visits, walk.met)
+        rows.append(
+            RmapWalk(
+                walk.kind,
+                None if of_file else address,
+                address if of_file else None,
+                *(whose(walk.of) if walk.of >= 0 else (None, None)),
+                walk.folios,
+                walk.pfn,
+                walk.pages,
+                walk.visits,
+                walk.a_pass,
+                walk.hold,
+                hold,
+                hold_low,
+                hold_high,
+                cost.ms(walk.a_pass, walk.met),
+                taken,
+                low,
+                high,
+                walk.total,
+            )
         )
-
-    def _addresses(kind: str) -> NDArray[np.uint64]:
-        return files[0].addresses if kind == "file" and files else anon.addresses
-
-    def passed_by(visits: int, walk: _Walk, part: int) -> tuple[int, int]:
-        return visits - min(walk.mapped[part], visits), walk.mapped[part]
-
-    def ms(visits: int, walk: _Walk, part: int) -> float:
-        return cost.ms(*passed_by(visits, walk, part))
-
-    def ranged(visits: int, walk: _Walk, part: int) -> tuple[float, float]:
-        return cost.range_ms(*passed_by(visits, walk, part))
-
-    rows = [row(walk) for walk in walks]
     return sorted(rows, key=lambda row: (-row.walk_ms, row.kind, row.worst_pfn))[:most]
 
 
@@ -656,7 +656,8 @@ def _worst(kind: str, folios: Folios, most: int) -> list[_Walk]:
             worst,
             worst,
             worst,
-            (worst, worst, worst),
+            worst,
+            worst,
             int(folios.visits_of[of]),
         )
         for of in np.argsort(-folios.worst, kind="stable")[:most].tolist()

@@ -34,6 +34,8 @@ from reports.reading import SectionSpec
 from reports.rmap_sections import (
     anon_vmas_from_files,
     anon_vmas_from_memory,
+    file_maps_from_files,
+    file_maps_from_memory,
     ksm_from_files,
     ksm_from_memory,
     rmap_cost_from_files,
@@ -139,6 +141,13 @@ SECTIONS = {
             "Reverse maps",
             anon_vmas_from_memory,
             anon_vmas_from_files,
+            PASS_SECONDS,
+        ),
+        SectionSpec(
+            "file_maps",
+            "File reverse maps",
+            file_maps_from_memory,
+            file_maps_from_files,
             PASS_SECONDS,
         ),
         SectionSpec("ksm", "KSM", ksm_from_memory, ksm_from_files, PASS_SECONDS),

@@ -33,7 +33,7 @@ from drgn.helpers.linux.rbtree import rbtree_inorder_for_each_entry  # noqa: E40
 from ksm import read_ksm, wanted  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
-from rmap_cost import ksm_visits, scan_anon_folios  # noqa: E402
+from rmap_cost import ksm_visits, scan_folios  # noqa: E402
 from target import open_target  # noqa: E402
 from vma_splits import vma_splits  # noqa: E402
 
@@ -133,7 +133,7 @@ def main() -> None:
     row(
         f"their {number:,} visits, counted", number / counted, nodes / loop, "visits", "rbtree loop"
     )
-    folios = median_seconds(lambda: scan_anon_folios(prog, maps))
+    folios = median_seconds(lambda: scan_folios(prog, maps))
     table.add_row("pass over the struct pages: folios", f"{folios * 1000:,.0f} ms", "", "")
     why = median_seconds(lambda: vma_splits(prog, maps, read.objects["vma"]), 1)
     table.add_row("what keeps 20,000 VMAs apart", f"{why * 1000:,.0f} ms", "", "")

@@ -28,7 +28,7 @@ from drgn.helpers.linux.rbtree import rbtree_inorder_for_each_entry
 from ksm import CHAIN, ksm_chains, ksm_processes, ksm_totals, read_ksm_totals
 from linked_lists import find
 from processes import read_process_vmas
-from rmap_cost import NodeCost, ksm_pages, ksm_visits, scan_anon_folios
+from rmap_cost import NodeCost, ksm_pages, ksm_visits, scan_folios
 from rwsem_waiters import anon_vma_locks
 from rwsem_waiters import owner as rwsem_owner
 from target import describe
@@ -366,7 +366,7 @@ def test_the_estimate_is_near_what_the_guest_has_measured(rmap_lab: RmapLab) -> 
 
 
 def test_anonymous_folios_and_what_walks_of_them_visit(rmap_lab: RmapLab) -> None:
-    folios, gaps = scan_anon_folios(rmap_lab.prog, rmap_lab.maps)
+    folios, gaps = scan_folios(rmap_lab.prog, rmap_lab.maps)
     assert gaps.bytes == folios.unknown == 0
     text = (rmap_lab.capture.truth_b / "proc/vmstat").read_text()
     anon = int(re.search(r"^nr_anon_pages (\d+)$", text, re.MULTILINE)[1])  # type: ignore[index]
