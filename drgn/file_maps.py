@@ -51,6 +51,8 @@ from slab_objects import Objects, tree_links
 MAX_ROWS = 500
 # What check_sample() walks at most, VMAs and tree nodes together: half a second.
 SAMPLE = 60_000
+# Of VMAs whose file cannot be read, so many are looked up in their process.
+MAX_LOOKED_UP = 1000
 U57, U63 = np.uint64(57), np.uint64(63)
 
 # include/linux/mm.h, fs.h
@@ -194,8 +196,8 @@ def read_file_maps(prog: Program, slots: Objects, tasks: Processes) -> FileMaps:
     node = vmas.address + np.uint64(offsetof(prog.type("struct vm_area_struct"), "shared.rb"))
     # A node without a parent is where a tree begins, or was when its slot was last in use. An odd
     # address, which no node has, stands for that tree.
-    tops = vmas.only(vmas["file_parent"] & ~np.uint64(3) == 0)
-    top_node = tops.address + (node - vmas.address)[: len(tops)]
+    begins_tree = vmas["file_parent"] & ~np.uint64(3) == 0
+    top_node = node[begins_tree]
     links = tree_links(
         node,
         vmas["file_parent"],
@@ -206,9 +208,10 @@ def read_file_maps(prog: Program, slots: Objects, tasks: Processes) -> FileMaps:
     )
     top = follow_lists(node, links, top_node + np.uint64(1)).head.astype(np.int64)
 
-    # Which file it is, the VMA on top knows; and the file, with which node its tree begins.
-    mapping_of_top = _mappings(prog, tops, tasks, gaps)
-    mapping = np.unique(mapping_of_top[mapping_of_top != 0])
+    # Which file it is, a VMA knows; and the file, with which node its tree begins.
+    mapping_of = _mappings(prog, vmas, tasks, gaps)
+    mapping_of_top = mapping_of[begins_tree]
+    mapping = np.unique(mapping_of[mapping_of != 0])
     mapping_type = prog.type("struct address_space")
     columns = dict(MAPPING)
     if prog.type("struct rw_semaphore").has_member("count"):  # not with PREEMPT_RT
@@ -234,9 +237,13 @@ def read_file_maps(prog: Program, slots: Objects, tasks: Processes) -> FileMaps:
     ]
 
     mapping, of_mapping = mapping[sound], of_mapping[sound]
-    tree_of_top = np.full(len(tops) + 1, -1, np.int64)  # the last, for none
+    tree_of_top = np.full(len(top_node) + 1, -1, np.int64)  # the last, for none
     tree_of_top[own_top[sound]] = np.arange(len(mapping))
     tree = tree_of_top[np.where(top >= 0, top, -1)]
+    # A VMA whose file could not be read is where its links say.
+    elsewhere = (tree >= 0) & (mapping_of != 0) & (mapping_of != np.append(mapping, 0)[tree])
+    if number := int(np.count_nonzero(elsewhere)):
+        checks.append(FileMappingCheck(None, "VMAs in the tree of another file", 0, number))
     pages = (vmas["end"] - vmas["start"]) >> np.uint64(prog["PAGE_SHIFT"].value_())
     first = vmas["pgoff"].astype(np.uint64)
     odd = (vmas["start"] >= vmas["end"]) | (vmas["end"] >> U57 != 0) | (first >> U57 != 0)
@@ -271,21 +278,22 @@ def read_file_maps(prog: Program, slots: Objects, tasks: Processes) -> FileMaps:
     return maps
 
 
-def _mappings(prog: Program, tops: Objects, tasks: Processes, gaps: Gaps) -> NDArray[np.uint64]:
+def _mappings(prog: Program, vmas: Objects, tasks: Processes, gaps: Gaps) -> NDArray[np.uint64]:
     """
-    ``vm_file->f_mapping`` of the VMAs that trees may begin with; 0 where that cannot be read.
+    ``vm_file->f_mapping`` of each VMA; 0 where that cannot be read.
 
     It is missing (a gap) only where the process has this VMA: a slot that is not in use may lead to
     memory that a dump does not have.
     """
-    dtype = struct_dtype(prog.type("struct file"), {"mapping": "f_mapping"})
-    files, read = read_scattered(prog, tops["file"], dtype, Gaps())
-    for at in np.flatnonzero(~read & (find(tasks.mm, tops["mm"]) >= 0)).tolist():
-        mm = Object(prog, "struct mm_struct", address=int(tops["mm"][at]))
+    at = np.uint64(offsetof(prog.type("struct file"), "f_mapping"))
+    mapping, read = read_scattered(prog, vmas["file"] + at, np.dtype("<u8"), Gaps())
+    alive = np.flatnonzero(~read & (find(tasks.mm, vmas["mm"]) >= 0))
+    for index in alive[:MAX_LOOKED_UP].tolist():
+        mm = Object(prog, "struct mm_struct", address=int(vmas["mm"][index]))
         with contextlib.suppress(*TORN):
-            vma = vma_find(mm.address_of_(), int(tops["start"][at]))
-            gaps.bytes += dtype.itemsize * (vma.value_() == int(tops.address[at]))
-    return np.where(read, files["mapping"], np.uint64(0))
+            vma = vma_find(mm.address_of_(), int(vmas["start"][index]))
+            gaps.bytes += 8 * (vma.value_() == int(vmas.address[index]))
+    return np.where(read, mapping, np.uint64(0))
 
 
 def _moved(

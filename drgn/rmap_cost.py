@@ -617,7 +617,7 @@ def rmap_walks(
         of_file = walk.kind == "file" and files is not None
         trees, whose = files if of_file and files else (anon, owners)
         address = hex(trees.addresses[walk.of]) if walk.of >= 0 else None
-        hold_low, hold, hold_high = cost.range_ms(walk.hold, walk.met_a_hold)
+        hold_low, hold_ms, hold_high = cost.range_ms(walk.hold, walk.met_a_hold)
         low, taken, high = cost.range_ms(walk.visits, walk.met)
         rows.append(
             RmapWalk(
@@ -631,7 +631,7 @@ def rmap_walks(
                 walk.visits,
                 walk.a_pass,
                 walk.hold,
-                hold,
+                hold_ms,
                 hold_low,
                 hold_high,
                 cost.ms(walk.a_pass, walk.met),

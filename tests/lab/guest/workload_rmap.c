@@ -15,8 +15,9 @@
 //
 // and files, see workload_file_maps.c.
 //
-// Then some pages of each kind are migrated with kprobes on rmap_walk(), which say how long each walk took: one that unmaps
-// the page (try_to_migrate()), and one that maps it again where it is now (remove_migration_ptes()).
+// Then some pages of each kind are migrated, with kprobes that say how long each walk took: one that unmaps the page
+// (try_to_migrate(), in which compilers may have put rmap_walk() inline), and rmap_walk() for the one that maps it again
+// where it is now (remove_migration_ptes()).
 //
 // The workload `rmap_stall` has only ksm-vmas, with some VMAs of two pages behind it; SPLITTERS children of it, which share
 // the lock of its anon_vma, split and merge one of these each, for which they need that lock, while another process has a
@@ -285,7 +286,9 @@ static void measure_walks(void)
 		say("    no kprobes: walks are not measured");
 		return;
 	}
-	write_file(TRACING "kprobe_events", "p:lab/walk rmap_walk folio=%di\n");
+	write_file(TRACING "kprobe_events", "p:lab/unmap try_to_migrate folio=%di\n");
+	append_file(TRACING "kprobe_events", "r:lab/unmapped try_to_migrate\n");
+	append_file(TRACING "kprobe_events", "p:lab/walk rmap_walk folio=%di\n");
 	append_file(TRACING "kprobe_events", "r:lab/walked rmap_walk\n");
 	write_file(TRACING "events/lab/enable", "1");
 	migrate("ksm-vmas", 0);
