@@ -194,17 +194,6 @@ def test_walks_of_files_stand_beside_those_of_anonymous_memory(
     assert (of_files.pages, of_files.visits) == (folios.folios, folios.visits)
 
 
-def test_a_walk_is_as_long_as_the_vmas_over_its_page(rmap_lab: RmapLab) -> None:
-    """20,000 VMAs in the tree are nothing to a walk; 20,000 over its page are."""
-    timed = timed_walks(rmap_lab)
-    for name in ("anon-vmas", "file-vmas", "file-same"):
-        walk = timed[name]
-        print(f"{name}: unmapped in {walk.unmap_ms:.3f} ms, mapped in {walk.map_ms:.3f} ms")
-    for name in ("anon-vmas", "file-vmas"):
-        assert timed[name].unmap_ms * 20 < timed["file-same"].unmap_ms
-        assert timed[name].map_ms * 20 < timed["file-same"].map_ms
-
-
 def test_no_lock_is_taken_and_one_that_is_shows(rmap_lab: RmapLab, maps: FileMaps) -> None:
     assert file_mapping_locks(rmap_lab.prog, maps) == ([], [], [])
     # As a writer would have it in rw_semaphore.count; the lock itself is free, and so is left out.

@@ -277,6 +277,17 @@ static void migrate(const char *name, long page)
 		fail("page %ld of %s does not move: %d %s", page, name, moved, strerror(errno));
 }
 
+// What is migrated: `counted` with every VMA and every lock that its walks meet, then, without, all as they are timed.
+static const struct {
+	const char *name;
+	long page;
+} counted[] = {
+	{ "ksm-vmas", 0 }, { "ksm-fork", 0 }, { "anon-vmas", 0 }, { "file-same", 0 },
+}, timed[] = {
+	{ "ksm-vmas", 0 },  { "ksm-share", 0 }, { "ksm-fork", 0 },  { "ksm-vmas", VMAS - 1 },
+	{ "anon-vmas", 0 }, { "file-vmas", 0 }, { "file-same", 0 },
+};
+
 static void measure_walks(void)
 {
 	mkdir(TRACING, 0755);
@@ -290,14 +301,18 @@ static void measure_walks(void)
 	append_file(TRACING "kprobe_events", "r:lab/unmapped try_to_migrate\n");
 	append_file(TRACING "kprobe_events", "p:lab/walk rmap_walk folio=%di\n");
 	append_file(TRACING "kprobe_events", "r:lab/walked rmap_walk\n");
+	append_file(TRACING "kprobe_events", "p:count/one try_to_migrate_one\n");
+	append_file(TRACING "kprobe_events", "p:count/one_again remove_migration_pte\n");
+	append_file(TRACING "kprobe_events", "p:count/let_go up_read\n");
+	set_number(TRACING "buffer_size_kb", 8192);
+	write_file(TRACING "events/count/filter", "common_pid == 1");
 	write_file(TRACING "events/lab/enable", "1");
-	migrate("ksm-vmas", 0);
-	migrate("ksm-share", 0);
-	migrate("ksm-fork", 0);
-	migrate("ksm-vmas", VMAS - 1);
-	migrate("anon-vmas", 0);
-	migrate("file-vmas", 0);
-	migrate("file-same", 0);
+	write_file(TRACING "events/count/enable", "1");
+	for (size_t i = 0; i < ARRAY_SIZE(counted); i++)
+		migrate(counted[i].name, counted[i].page);
+	write_file(TRACING "events/count/enable", "0");
+	for (size_t i = 0; i < ARRAY_SIZE(timed); i++)
+		migrate(timed[i].name, timed[i].page);
 	write_file(TRACING "events/lab/enable", "0");
 	truth_note(TRACING "trace", "/trace");
 }
