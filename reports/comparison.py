@@ -43,7 +43,10 @@ NOTABLE = 0.01
 
 # What names a thing during one boot only.
 BOOT_NAMES = frozenset(
-    {"pid", "tgid", "handle", "anon_vma", "root", "root_pid", "chain", "pfn", "content"}
+    {
+        *("pid", "tgid", "handle", "anon_vma", "root", "root_pid", "mapping", "chain", "pfn"),
+        "content",
+    }
 )
 # By what a table is joined if those do not last; its measure is added up.
 LASTING: dict[str, tuple[str, ...]] = {
@@ -53,6 +56,7 @@ LASTING: dict[str, tuple[str, ...]] = {
     "page_tables": ("comm",),
     "process_vmas": ("comm",),
     "ksm_processes": ("comm",),
+    "file_mappings": ("file",),
 }
 # Of a finding's subject, what somebody chose.
 CHOSEN_NAMES = frozenset({"comm", "root_comm", "profile"})
@@ -75,6 +79,8 @@ MEASURES = {
     "page_table_details": "vmas",
     "anon_vmas": "vmas",
     "anon_vma_fanout": "vmas",
+    "file_mappings": "vmas",
+    "file_mapping_fanout": "vmas",
     "page_table_occupancy": "tables",
     "vma_splits": "neighbours",
     "rmap_walks": "walk_ms",

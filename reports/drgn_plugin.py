@@ -48,6 +48,7 @@ def count(text: str) -> int:
 # What an argument picks rows by: column, its name in the usage, and how it is read.
 PID = ("pid", "PID", int)
 ANON_VMA = ("anon_vma", "ADDRESS", address)
+MAPPING = ("mapping", "ADDRESS", address)
 CACHE = ("cache", "CACHE", str)
 NAME = ("name", "NAME", str)
 
@@ -80,6 +81,7 @@ COMMANDS = (
     SectionCommand("device_pagemaps", "device_pagemaps", "device memory with struct pages"),
     SectionCommand("memory_metadata", "memory_metadata", "memory about memory"),
     SectionCommand("anon_vmas", "anon_vmas", "anon_vmas by their VMAs", TOP, ANON_VMA),
+    SectionCommand("file_maps", "file_maps", "mapped files by their VMAs", TOP, MAPPING),
     SectionCommand("ksm", "ksm", "KSM's counters, chains, pages and processes", TOP),
     SectionCommand("rmap_cost", "rmap_cost", "what reverse map walks visit", TOP, ANON_VMA),
     SectionCommand("vm_counters", "vm_counters", "/proc/vmstat, exact", None, NAME),

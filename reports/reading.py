@@ -21,6 +21,7 @@ from anon_vmas import (
     read_reverse_maps,
 )
 from drgn import FaultError, Program, ProgramFlags
+from file_maps import FileMaps, read_file_maps
 from free_memory import OWN, FreeMemory, scan_free_memory
 from kernel_arrays import Gaps
 from ksm import (
@@ -200,6 +201,14 @@ class Memory:
         visits = ksm_visits(maps, ksm, shift) if ksm else None
         return Rmap(maps, read.objects["vma"], ksm, visits)
 
+    @property
+    def file_maps(self) -> FileMaps:
+        """The trees of mapped files: no pass of their own."""
+        rmap = self.rmap
+        return self._once(
+            "file_maps", lambda: read_file_maps(self.prog, rmap.vma_slots, rmap.maps.tasks)
+        )
+
     def _slabs(self) -> SlabOwners:
         if any(cache.store_user for cache in read_caches(self.prog)[0]):
             # Or so a damaged cache says. Without its stacks, what is in the slabs is still known.
@@ -225,6 +234,7 @@ class Files:
 
     root: Path
     everything: bool = False
+    kept: dict[str, Any] = field(default_factory=dict)  # what several sections need
     _left_out: dict[str, str | None] = field(default_factory=dict)
     _kept: dict[str, str] = field(default_factory=dict)
 

@@ -41,6 +41,8 @@ from reports.reading import SectionSpec
 from reports.rmap_sections import (
     anon_vmas_from_files,
     anon_vmas_from_memory,
+    file_maps_from_files,
+    file_maps_from_memory,
     ksm_from_files,
     ksm_from_memory,
     rmap_cost_from_files,
@@ -195,6 +197,14 @@ SECTIONS = {
             ksm_from_files,
             PASS_SECONDS,
             reads=(prices.SETTINGS,),
+        ),
+        SectionSpec(
+            "file_maps",
+            "File reverse maps",
+            file_maps_from_memory,
+            file_maps_from_files,
+            PASS_SECONDS,
+            reads=(prices.MAPS, prices.STATUS),
         ),
         SectionSpec(
             "rmap_cost",

@@ -763,8 +763,10 @@ FOUND |= {
         [rmap.walk(), rmap.anon_vma(), rmap.COST, rmap.SPLITS,
          rmap.ksm_page()],
         ["A reverse map walk of java (4711)'s KSM pages visits 10,240,000 tree nodes: about 614",
-         "has 20,000 VMAs of 1 process.", "through 256 mappings of the page, twice",
-         "it would be 512", "614.4 ms a walk (204.8 to 3,072.0)",
+         "has 20,000 VMAs of 1 process.",
+         "the 256 mappings of the page visits the tree for each: 5,120,000 visits",
+         "it would be 256), about 307.2 ms", "takes two: 10,240,000 visits",
+         "614.4 ms a whole walk (204.8 to 3,072.0)",
          "held for 1.20 ms (0.40 to 6.00) at a stretch", "60.0 ns, an assumption",
          "19,999 of 19,999 pairs of neighbours were split by mprotect"],
         "critical",
@@ -775,8 +777,39 @@ FOUND |= {
          rmap.anon_vma(vmas=100_000, processes=500),
          dataclasses.replace(rmap.COST, measured=True)],
         ["a process that is gone's anonymous pages visits 100,000 tree nodes: about 6 ms",
-         "of 500 processes", "6.0 ms a walk (2.0 to 30.0)", "as given"],
-        "warning", ["mappings of the page, twice", "split by"],
+         "of 500 processes", "6.0 ms a whole walk (2.0 to 30.0)", "500.0 ns, an assumption"],
+        "warning", ["mappings of the page", "split by"],
+    ),
+    "a page under too many VMAs": Case(
+        "file-walk-stalls",
+        [rmap.walk("file", visits=400_000, hold=400_000, of=rmap.LIBC), rmap.COST,
+         rmap.file_mapping(vmas=800_000, processes=9_000)],
+        ["A page of /usr/lib/libc.so.6 lies under 400,000 VMAs", "takes about 24 ms",
+         "800,000 VMAs of 9,000 processes map the file, 400 over a page on average.",
+         "held for 24.0 ms (8.0 to 120.0) at a stretch, visits times 500.0 ns, an assumption"],
+        "notice",
+    ),
+    "the same of a file that is not listed": Case(
+        "file-walk-stalls",
+        [rmap.walk("file", visits=400_000, hold=400_000, of=rmap.LIBC), rmap.COST],
+        [f"A page of mapping {rmap.LIBC} lies under 400,000 VMAs", "79 folios of it are"],
+        "notice", ["map the file"],
+    ),
+    "a queue on a file's lock": Case(
+        "file-lock-queue",
+        [dataclasses.replace(rmap.FILE_LOCK, waiters=5), *rmap.FILE_WAITERS, rmap.file_mapping()],
+        ["5 tasks are queued on the i_mmap_rwsem of /usr/lib/libc.so.6, held by java (4712)",
+         "The lock is held to write.", "1 of the queue want to write, first java (4711)",
+         "2,000 VMAs of 500 processes map the file. It is one moment"],
+        "warning",
+    ),
+    "a queue on the lock of a file that is not listed": Case(
+        "file-lock-queue",
+        [dataclasses.replace(rmap.FILE_LOCK, waiters=9, state="changing hands", owner_pid=None,
+                             owner_comm=None, owner_is=None)],
+        [f"9 tasks are queued on the i_mmap_rwsem of the mapping {rmap.LIBC}", "changing hands.",
+         "2,000 VMAs map the file."],
+        "warning", ["held by", "want to write"],
     ),
     "sharing that costs more": Case(
         "ksm-costs-more",
@@ -833,6 +866,11 @@ FOUND |= {
 }  # fmt: skip
 
 CLEAR |= {
+    "a library that many map": Case(
+        "file-walk-stalls",
+        [rmap.walk("file", visits=20_000, hold=20_000, of=rmap.LIBC), rmap.COST],
+    ),
+    "a task that waits for a file's lock": Case("file-lock-queue", [rmap.FILE_LOCK]),
     "a walk that is short": Case(
         "rmap-walk-stalls", [rmap.walk(visits=80_000, hold=80_000), rmap.anon_vma(), rmap.COST]
     ),
@@ -852,6 +890,13 @@ CLEAR |= {
 
 NOT_CHECKED |= {
     "no walks": Case("rmap-walk-stalls", [], why_not="no table rmap_walks in this bundle"),
+    "no file that is mapped": Case(
+        "file-walk-stalls", [rmap.walk(), rmap.COST],
+        why_not="rmap_walks has no row where kind = 'file'",
+    ),
+    "no locks of files": Case(
+        "file-lock-queue", [], why_not="no table file_mapping_locks in this bundle"
+    ),
     "no KSM": Case("ksm-costs-more", [rmap.COST], why_not="no table ksm_pages in this bundle"),
     "an unknown limit of VMAs": Case(
         "near-max-map-count", [rmap.process(60_000, None)],

@@ -51,6 +51,12 @@ void workload_kept(void);
 void workload_rmap(void);
 void workload_rmap_stall(void);
 
+// workload_rmap.c
+int has(const char *name, char *memory, size_t bytes);  // this process is called so, and has this memory
+
+// workload_file_maps.c
+void file_maps(void);
+
 // workload_owner.c
 void ask_module(const char *job, long number);  // see module/mmscope_lab.c
 void own_memory(void);
