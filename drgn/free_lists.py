@@ -31,7 +31,7 @@ from linked_lists import LOOPS, LOST, Followed, find, follow_lists
 from numpy.typing import NDArray
 from pageblocks import PageblockTypes
 from proc_text import parse_buddyinfo, parse_pagetypeinfo
-from rows import column
+from rows import MOST_ORDER, column
 from struct_pages import FlagFields, PageChunk
 from zones import for_each_zone, zone_name
 
@@ -54,7 +54,7 @@ class FreeBlocks:
 
     node: int = column(key=True, help="NUMA node")
     zone: str = column(holds="kernel", key=True, help="zone name")
-    order: int = column(key=True, help="a block has 1 << order pages")
+    order: int = column(key=True, high=MOST_ORDER, help="a block has 1 << order pages")
     migratetype: str | None = column(holds="kernel", key=True, help="of the free list")
     blocks: int = column(unit="blocks", help="free blocks")
     pages: int = column(unit="pages", help="blocks << order")

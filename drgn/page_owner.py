@@ -108,7 +108,7 @@ class PageOwnerCheck:
     """A stack of which the kernel's count and its page_exts do not tell the same."""
 
     handle: int = column(key=True, help="stack depot handle")
-    counted_pages: int | None = column(unit="pages", help="stack_record.count - 1")
+    counted_pages: int | None = column(unit="pages", low=None, help="stack_record.count - 1")
     page_ext_pages: int = column(unit="pages", help="base pages whose page_ext has the handle")
     head_pages: int = column(unit="pages", help="1 << order of the allocations that are printed")
     stack: str | None = column(holds="kernel", help="root;…;leaf")

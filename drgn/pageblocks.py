@@ -24,7 +24,7 @@ from kernel_arrays import Gaps
 from mem_sections import read_usage, subsection_maps, subsection_order, valid_sections
 from numpy.typing import NDArray
 from proc_text import parse_pagetypeinfo
-from rows import column
+from rows import MOST_PAGES, column
 from struct_pages import FlagFields, PageChunk
 
 
@@ -42,14 +42,15 @@ class Pageblocks:
 class PageblockRun:
     """Neighbouring pageblocks that are alike: the pageblock map, run-length encoded."""
 
-    start_pfn: int = column(key=True, help="first page frame of the run")
+    start_pfn: int = column(key=True, high=MOST_PAGES, help="first page frame of the run")
     blocks: int = column(unit="blocks", help="pageblocks in the run")
     node: int = column(help="NUMA node")
     zone: str = column(holds="kernel", help="zone name")
     migratetype: str = column(holds="kernel", help="of every pageblock in the run")
     free_eighths: int | None = column(
+        high=8,
         help="free share of each pageblock, in eighths: 0 nothing free, 8 all free; "
-        "in between rounded to 1 to 7"
+        "in between rounded to 1 to 7",
     )
 
 

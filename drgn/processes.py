@@ -20,7 +20,7 @@ from drgn import FaultError, Program, ProgramFlags, offsetof, sizeof
 from kernel_arrays import struct_dtype
 from kernel_text import printed_number
 from numpy.typing import NDArray
-from rows import column
+from rows import MOST_PIDS, column
 from slab_objects import Objects, Wanted
 
 PF_KTHREAD = 0x00200000  # include/linux/sched.h
@@ -41,7 +41,7 @@ LARGEST = (1 << 63) - 1
 class ProcessVmas:
     """How many VMAs a process has, against how many it may have."""
 
-    pid: int = column(key=True, help="process (thread group)")
+    pid: int = column(key=True, high=MOST_PIDS, help="process (thread group)")
     comm: str | None = column(holds="comm", help="name of its first thread")
     vmas: int = column(unit="VMAs", help="mm.map_count")
     max_map_count: int | None = column(unit="VMAs", help="vm.max_map_count, for every process")

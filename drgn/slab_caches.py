@@ -29,7 +29,7 @@ from kernel_arrays import CHUNK_BYTES, Gaps, read_array
 from kernel_text import printed_number, row_number, whole_lines
 from linked_lists import find
 from numpy.typing import NDArray
-from rows import column
+from rows import LONGEST_NAME, column
 from struct_pages import SLAB_COLUMNS, PageChunk, page_dtype, valid_page_ranges
 
 # Flags where they are no enumerators yet, before "mm, slab: use an enum to define SLAB_ cache
@@ -46,13 +46,23 @@ class SlabCache:
     """A slab cache and what it holds."""
 
     cache: str = column(
-        holds="kernel", key=True, help="name; with its address where another cache has the same"
+        holds="kernel",
+        key=True,
+        low=1,
+        high=LONGEST_NAME,
+        help="name; with its address where another cache has the same",
     )
-    objects: int = column(help="objects in use, those that a CPU keeps for itself included")
-    object_bytes: int | None = column(unit="bytes", help="size of an object as its user sees it")
-    slot_bytes: int = column(unit="bytes", help="what an object takes, debug metadata included")
+    objects: int = column(
+        high="slots", help="objects in use, those that a CPU keeps for itself included"
+    )
+    object_bytes: int | None = column(
+        unit="bytes", low=1, high="slot_bytes", help="size of an object as its user sees it"
+    )
+    slot_bytes: int = column(
+        unit="bytes", low=4, high=1 << 30, help="what an object takes, debug metadata included"
+    )
     slots: int = column(help="objects that its slabs have room for")
-    slabs: int = column(unit="slabs", help="slabs found")
+    slabs: int = column(unit="slabs", high="pages", help="slabs found")
     pages: int = column(unit="pages", help="pages of the slabs")
     store_user: bool | None = column(help="each object remembers who allocated it (slab_debug=U)")
 

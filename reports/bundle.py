@@ -31,7 +31,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from rows import Column, column, columns, csv_line
+from rows import MOST, Column, column, columns, csv_line
 
 from reports import __version__
 from reports.leftovers import PREFIX, SUFFIX, claim, clear_up, exchange
@@ -66,7 +66,9 @@ class Section:
     )
     seconds: float = column(unit="s", help="time spent on it")
     rows: int = column(help="rows in its tables")
-    unreadable_bytes: int = column(unit="bytes", help="kernel memory that could not be read")
+    unreadable_bytes: int = column(
+        unit="bytes", high=MOST, help="kernel memory that could not be read"
+    )
     message: str | None = column(holds="words", help="why it is not ok, or what to know of it")
 
 
