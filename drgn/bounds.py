@@ -15,6 +15,7 @@ Costs about 0.1 µs a cell: the least and the most of a column are looked at fir
 where these are out of bounds.
 """
 
+import itertools
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -62,11 +63,15 @@ class Impossible:
     table_name: str = column(holds="words", key=True, help="table that it is in")
     row_number: int = column(key=True, help="which row of that table, from 1")
     column_name: str = column(holds="words", key=True, help="column that it is in")
+    row_name: str | None = column(
+        holds="kernel", help="name of the row, where each is a number of its own (vm_counters)"
+    )
     value: str | None = column(holds="kernel", help="the value, if it is a number")
     bound: str = column(holds="words", help="why it cannot be")
 
     def __str__(self) -> str:
-        return f"{self.table_name}.{self.column_name}: {self.bound}"
+        where = f", {self.row_name}" if self.row_name else ""
+        return f"{self.table_name}.{self.column_name}{where}: {self.bound}"
 
 
 def impossible(
@@ -103,8 +108,16 @@ def impossible(
                 outside = _outside(c, cell, low, operator.lt, {}, machine)
                 outside |= _outside(c, cell, high, operator.gt, {}, machine)
                 marks.update((at, words) for words in outside.values())
+        cells = columns[c.name]
         found += [
-            Impossible(table, first + at, c.name, _shown(columns[c.name][at]), marks[at])
+            Impossible(
+                table,
+                first + at,
+                c.name,
+                names[at] if c.ranges else None,
+                _shown(cells[at]),
+                marks[at],
+            )
             for at in sorted(marks)[:MOST_MARKS]
         ]
     return found + (_twice(table, described, columns) if machine.frozen and whole else [])
@@ -126,11 +139,12 @@ def _outside(
     known = [value for value in cells if value is not None and value == value]
     if not known or not wrong((min if wrong is operator.lt else max)(known), limit):
         return {}
-    return {
-        at: _words(column, value, bound, limit, machine)
+    outside = (
+        (at, _words(column, value, bound, limit, machine))
         for at, value in enumerate(cells)
         if value is not None and wrong(value, limit)
-    }
+    )
+    return dict(itertools.islice(outside, MOST_MARKS))
 
 
 def _words(column: Column, value: Any, bound: Bound, limit: int, machine: Machine) -> str:
@@ -150,14 +164,15 @@ def _unlike(
     """Which cells are on the wrong side of their row's cell in another column."""
     less = wrong is operator.lt
     sign = -1 if less else 1
-    return {
-        at: f"{value:,} is {'less' if less else 'more'} than {name}, {other:,}"
+    outside = (
+        (at, f"{value:,} is {'less' if less else 'more'} than {name}, {other:,}")
         for at, (value, other) in enumerate(zip(cells, others, strict=True))
         if value is not None
         and other is not None
         and wrong(value, other)
         and (machine.frozen or wrong(value, other + sign * (abs(other) // SLACK_SHARE + SLACK)))
-    }
+    )
+    return dict(itertools.islice(outside, MOST_MARKS))
 
 
 def _twice(
@@ -181,6 +196,7 @@ def _twice(
             table,
             row,
             what.name,
+            None,
             _shown(columns[what.name][row - 1]),
             f"the key of row {row:,} is that of row {other:,}",
         )

@@ -38,7 +38,7 @@ from page_table_entries import (
 )
 from rows import MOST_BYTES, MOST_PIDS, column
 from scattered_reads import read_scattered
-from struct_pages import valid_page_ranges
+from struct_pages import memory_pages
 from swap_types import (
     DEVICE,
     KINDS,
@@ -302,14 +302,6 @@ def scan_page_tables(
                 progress(min(done, total), total)
         _take_walk(scan, walk, part)
     return scan
-
-
-def memory_pages(prog: Program) -> int:
-    """How many page frames there are; if that cannot be told, more than any machine has."""
-    try:
-        return sum(end - start for start, end, _ in valid_page_ranges(prog))
-    except (FaultError, LookupError, NotImplementedError, ValueError):
-        return 1 << 40
 
 
 def _take_walk(scan: PageTableScan, walk: Walk, part: slice) -> None:

@@ -32,9 +32,10 @@ HOLDS = {
 }
 
 
-# What a value can be at least or at most: a number; a column of the same row, by name; or the
-# machine's ``total_pages`` or ``total_bytes``.
+# What a value can be at least or at most: a number; a column of the same row, by name; or one of
+# OF_MACHINE.
 Bound = int | str
+OF_MACHINE = ("total_pages", "total_bytes")
 # What is on a machine, or is made of its page frames, is no more than it has.
 OF_MEMORY = {
     "bytes": "total_bytes",
@@ -142,9 +143,9 @@ def _bounds(kind: str, declared: Mapping[str, Any]) -> tuple[tuple[Bound, ...], 
         most = LONGEST_NAME if high == "" and declared.get("holds") == "comm" else high
         return (low,) if low else (), (most,) if most else ()
     usual = OF_MEMORY.get(declared.get("unit", ""), MOST)
-    lows = (0, low) if isinstance(low, str) else (low,)
-    highs = (usual, high) if isinstance(high, str) else (high,)
-    return tuple(b for b in lows if b is not None), tuple(b for b in highs if b not in (None, ""))
+    lows = (0, low) if isinstance(low, str) else (-MOST if low is None else low,)
+    highs = (usual, high) if isinstance(high, str) else (MOST if high is None else high,)
+    return lows, tuple(bound for bound in highs if bound != "")
 
 
 def csv_line(values: Iterable[int | float | str | bool | None]) -> str:

@@ -193,7 +193,9 @@ def _compare(prog: Program, vmas: Objects, on_it: NDArray[np.bool_]) -> _Compare
             parts.append(np.ones(len(vmas) - 1, np.int64))
     pairs, counts = np.unique(np.stack(parts)[:, beside], axis=1, return_counts=True)
     patterns: Counter[tuple[str, str, str, str]] = Counter()
-    for (before, after, offset, *same), count in zip(pairs.T.tolist(), counts.tolist(), strict=True):
+    for (before, after, offset, *same), count in zip(
+        pairs.T.tolist(), counts.tolist(), strict=True
+    ):
         words, calls = _difference(before, after, bool(offset), *map(bool, same))
         difference = ", ".join(words) or "nothing"
         # A flag that is set first and one that is cleared first go by the same words.
