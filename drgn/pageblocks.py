@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from drgn import Program, offsetof
 from kernel_arrays import Gaps
+from kernel_names import name_at
 from mem_sections import read_usage, subsection_maps, subsection_order, valid_sections
 from numpy.typing import NDArray
 from proc_text import parse_pagetypeinfo
@@ -56,7 +57,7 @@ class PageblockRun:
 
 def migratetype_names(prog: Program) -> list[str]:
     """The kernel's names of its migratetypes, by value (``migratetype_names``, mm/show_mem.c)."""
-    return [name.string_().decode("ascii") for name in prog["migratetype_names"]]
+    return [name_at(name) for name in prog["migratetype_names"]]
 
 
 def pageblock_order(prog: Program) -> int:

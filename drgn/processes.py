@@ -73,7 +73,7 @@ def processes(prog: Program, tasks: Objects) -> Processes:
 
     :param tasks: all slots of the cache of ``struct task_struct``.
     """
-    alive = (tasks["mm"] != 0) & ((tasks["flags"] & PF_KTHREAD) == 0) & (tasks["pid"] > 0)
+    alive = (tasks["mm"] != 0) & ((tasks["flags"] & PF_KTHREAD) == 0) & (tasks["pid"] != 0)
     owner: dict[int, tuple[int, int, int]] = {}
     for mm, tgid, pid, address in zip(
         *(tasks[name][alive].tolist() for name in ("mm", "tgid", "pid")),

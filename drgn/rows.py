@@ -144,7 +144,10 @@ def _bounds(kind: str, declared: Mapping[str, Any]) -> tuple[tuple[Bound, ...], 
         return (low,) if low else (), (most,) if most else ()
     usual = OF_MEMORY.get(declared.get("unit", ""), MOST)
     lows = (0, low) if isinstance(low, str) else (-MOST if low is None else low,)
-    highs = (usual, high) if isinstance(high, str) else (MOST if high is None else high,)
+    if not isinstance(high, str):
+        highs: tuple[Bound, ...] = (MOST if high is None else high,)
+    else:  # the words of the first that does not hold are said
+        highs = (high, usual) if usual == MOST else (usual, high)
     return lows, tuple(bound for bound in highs if bound != "")
 
 

@@ -20,6 +20,7 @@ from drgn import Object, ObjectNotFoundError, Program, ProgramFlags, sizeof
 from drgn.helpers.linux.mmzone import for_each_online_pgdat
 from drgn.helpers.linux.percpu import per_cpu, per_cpu_ptr
 from kernel_arrays import read_whole
+from kernel_names import name_at
 from numpy.typing import NDArray
 from proc_text import parse_vmstat
 from rows import LONGEST_NAME, column
@@ -126,7 +127,7 @@ def vm_counters(prog: Program) -> list[VmCounter]:
         folded += _counters(prog, per_cpu(events, cpu))
     values.append(("event", folded, np.zeros_like(folded)))
 
-    names = [text.string_().decode("ascii", "backslashreplace") for text in prog["vmstat_text"]]
+    names = [name_at(text) for text in prog["vmstat_text"]]
     if len(names) != sum(len(folded) for _, folded, _ in values):
         raise LookupError(
             f"vmstat_text has {len(names)} names for {sum(len(v) for _, v, _ in values)} counters"

@@ -24,6 +24,7 @@ import numpy as np
 from anon_vmas import TORN, ReverseMaps, users
 from drgn import FaultError, Object, Program, offsetof, sizeof
 from drgn.helpers.linux.mm import for_each_vma
+from kernel_names import name_at
 from linked_lists import find
 from numpy.typing import NDArray
 from rows import MOST_PIDS, column
@@ -241,8 +242,8 @@ def _policy(prog: Program, address: int) -> bytes:
 def _name(prog: Program, address: int) -> bytes:
     """The name that prctl(PR_SET_VMA_ANON_NAME) gave."""
     try:
-        name: bytes = Object(prog, "struct anon_vma_name", address=address).name.string_()
-        return name
+        name = Object(prog, "struct anon_vma_name", address=address).name
+        return name_at(name.address_of_()).encode()
     except (FaultError, LookupError, OverflowError):
         return address.to_bytes(8, "little")
 

@@ -22,6 +22,7 @@ from drgn.helpers.linux.mmzone import (
     min_wmark_pages,
 )
 from drgn.helpers.linux.percpu import per_cpu_ptr
+from kernel_names import name_at
 from pageblocks import pageblock_order
 from proc_text import parse_zoneinfo
 from rows import LONGEST_NAME, MOST_PAGES, column
@@ -118,7 +119,7 @@ def for_each_zone(prog: Program) -> Iterator[tuple[int, int, Object]]:
 
 def zone_name(zone: Object) -> str:
     """The name of a ``struct zone``, as in /proc/zoneinfo."""
-    return str(zone.name.string_().decode("ascii", "backslashreplace"))
+    return name_at(zone.name)
 
 
 def zone_page_state(zone: Object, item: str) -> tuple[int, int]:

@@ -109,11 +109,9 @@ def load_tables(
             marked = {mark.column_name for mark in bundle.impossible(table.name)}
             numbers = [name for name in columns if columns[name] == "BIGINT" and name in marked]
             columns |= dict.fromkeys(numbers, "VARCHAR")
-            cast = ", ".join(f'try_cast("{name}" as bigint) as "{name}"' for name in numbers)
-            selected = f"* replace ({cast})" if numbers else "*"
             # Names were checked to be identifiers when the bundle was opened.
             connection.execute(
-                f'create table {schema}."{table.name}" as select {selected} from read_csv($path, '
+                f'create table {schema}."{table.name}" as select * from read_csv($path, '
                 "header = true, delim = ',', quote = '\"', escape = '\"', nullstr = '', "
                 "auto_detect = false, "
                 "columns = $columns, strict_mode = true, force_not_null = $required)",
@@ -123,6 +121,11 @@ def load_tables(
                     "required": [c.name for c in table.columns if not c.nullable],
                 },
             )
+            for name in numbers:  # afterwards: the reader of the CSV would do it, and not try
+                connection.execute(
+                    f'alter table {schema}."{table.name}" alter "{name}" '
+                    f'type bigint using try_cast("{name}" as bigint)'
+                )
             count = f'select count(*) from {schema}."{table.name}"'
             (loaded,) = connection.execute(count).fetchone() or (0,)
             if loaded != rows:
