@@ -64,9 +64,9 @@ class FreeBlocks:
 class FreeListCheck:
     """A free list whose links and whose struct pages do not tell the same."""
 
-    node: int = column(key=True, help="NUMA node")
+    node: int = column(key=True, low=-1, help="NUMA node; -1: unknown")
     zone: str = column(holds="kernel", key=True, help="zone name")
-    order: int = column(key=True, help="order of the list")
+    order: int = column(key=True, low=-1, help="order of the list; -1: unknown")
     migratetype: str | None = column(
         holds="kernel", key=True, help="of the list; empty: of the whole free_area"
     )

@@ -72,7 +72,7 @@ class VmemmapMapping:
 class VmemmapZone:
     """The struct pages of one zone."""
 
-    node: int = column(key=True, help="NUMA node")
+    node: int = column(key=True, low=-1, help="NUMA node; -1: unknown")
     zone: str = column(
         holds="kernel", key=True, help="Device: memory of a device, that no allocation comes from"
     )
@@ -97,7 +97,7 @@ class VmemmapSections:
 
     start_pfn: int = column(key=True, high=MOST_PAGES, help="first page frame of the first section")
     sections: int = column(unit="sections", help="how many, one behind the other")
-    node: int = column(help="NUMA node")
+    node: int = column(low=-1, help="NUMA node; -1: unknown")
     zone: str = column(holds="kernel", help="of most pages; a * marks sections of several zones")
     origin: str = column(
         holds="words",

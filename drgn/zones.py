@@ -205,6 +205,29 @@ def zones(prog: Program) -> list[Zone]:
     return rows
 
 
+def zones_beyond_nodes(prog: Program) -> list[str]:
+    """
+    In words, which zones reach beyond the node that they are of.
+
+    A node grows and shrinks with its zones: ``move_pfn_range_to_zone()`` and
+    ``remove_pfn_range_from_zone()`` (mm/memory_hotplug.c), ``calculate_node_totalpages()``
+    (mm/mm_init.c; mm/page_alloc.c before v6.4).
+    """
+    words = []
+    for pgdat in for_each_online_pgdat(prog):
+        first = pgdat.node_start_pfn.value_()
+        behind = first + pgdat.node_spanned_pages.value_()
+        for zone in pgdat.node_zones:
+            start = zone.zone_start_pfn.value_()
+            end = start + zone.spanned_pages.value_()
+            if start < end and not first <= start < end <= behind:
+                words.append(
+                    f"zone {zone_name(zone)} of node {pgdat.node_id.value_()} reaches from PFN "
+                    f"{start:#x} to {end:#x}, beyond its node's {first:#x} to {behind:#x}"
+                )
+    return words
+
+
 def trylock_free_pages(zone: Object) -> int | None:
     """
     Pages on ``zone.trylock_free_pages`` (7.x), or None where the kernel has no such list.
