@@ -25,7 +25,7 @@ from drgn import FaultError, Object, Program
 from drgn.helpers.linux.xarray import xa_for_each
 from io_resources import io_resources, names_at
 from memmap_init import LoggedTimes, estimate_ms
-from rows import column
+from rows import MOST_BYTES, column
 from vmemmap import Leaves, Memmap
 
 PGMAP_ALTMAP_VALID = 1  # include/linux/memremap.h, a macro
@@ -49,15 +49,22 @@ class DevicePagemap:
     type: str = column(
         holds="kernel", help="GENERIC is device-dax, FS_DAX a pmem disk or its file system"
     )
-    bytes: int = column(unit="bytes", help="of device memory")
+    bytes: int = column(unit="bytes", high=MOST_BYTES, help="of device memory")
     vmemmap_shift: int = column(help="its pages are 1 << vmemmap_shift base pages")
     altmap: bool = column(help="the struct pages lie on the device itself")
-    memmap_bytes: int = column(unit="bytes", help="of struct pages: addresses, not memory")
+    memmap_bytes: int = column(
+        unit="bytes", high=MOST_BYTES, help="of struct pages: addresses, not memory"
+    )
     ram_bytes: int = column(unit="bytes", help="of frames that they take in RAM")
-    altmap_bytes: int = column(unit="bytes", help="of frames that they take on the device")
-    vmemmap_saved_bytes: int = column(unit="bytes", help="saved by tails that share a frame")
+    altmap_bytes: int = column(
+        unit="bytes", high=MOST_BYTES, help="of frames that they take on the device"
+    )
+    vmemmap_saved_bytes: int = column(
+        unit="bytes", high=MOST_BYTES, help="saved by tails that share a frame"
+    )
     vmemmap_reclaimable_bytes: int = column(
         unit="bytes",
+        high=MOST_BYTES,
         help="of RAM that pages of 2 MiB (device-dax with align=2M, no altmap) would save",
     )
     initialised_struct_pages: int = column(

@@ -23,7 +23,7 @@ from memmap_init import estimate_ms
 from numpy.typing import NDArray
 from page_ext import page_ext_ranges, page_ext_size
 from pageblocks import pageblock_bits, pageblock_order
-from rows import column
+from rows import MOST_BYTES, MOST_PAGES, column
 from vmemmap import Leaves, Memmap, VmemmapScan, page_flags
 from zones import for_each_zone
 
@@ -38,9 +38,14 @@ class MetadataPart:
 
     part: str = column(holds="words", key=True, help="what it is, and where it lies")
     bytes: int = column(
-        unit="bytes", help="of page frames; of a remainder, what the counter has beyond the parts"
+        unit="bytes",
+        low=None,
+        high=MOST_BYTES,
+        help="of page frames; of a remainder, what the counter has beyond the parts",
     )
-    percent: float = column(unit="%", help="of the machine's memory (present pages of all zones)")
+    percent: float = column(
+        unit="%", low=None, help="of the machine's memory (present pages of all zones)"
+    )
     counted_in: str | None = column(
         holds="kernel",
         help="the counter of /proc/vmstat that it is part of, if this kernel has it (6.12)",
@@ -53,14 +58,22 @@ class WhatIf:
     """What struct pages of the whole machine would take if all of it were used in one way."""
 
     scheme: str = column(holds="words", key=True, help="how all of memory would be used")
-    page_bytes: int | None = column(unit="bytes", help="of the pages that it would be used in")
-    vmemmap_pages: int | None = column(
-        unit="pages", help="4 KiB pages that the struct pages of one such page fill"
+    page_bytes: int | None = column(
+        unit="bytes", high=MOST_BYTES, help="of the pages that it would be used in"
     )
-    kept_pages: int | None = column(unit="pages", help="of them, those that remain")
-    metadata_bytes: int = column(unit="bytes", help="that struct pages would take")
-    saved_bytes: int = column(unit="bytes", help="against a struct page for every 4 KiB")
-    saved_percent: float = column(unit="%", help="of the machine's memory")
+    vmemmap_pages: int | None = column(
+        unit="pages",
+        high=MOST_PAGES,
+        help="4 KiB pages that the struct pages of one such page fill",
+    )
+    kept_pages: int | None = column(
+        unit="pages", high=MOST_PAGES, help="of them, those that remain"
+    )
+    metadata_bytes: int = column(unit="bytes", high=MOST_BYTES, help="that struct pages would take")
+    saved_bytes: int = column(
+        unit="bytes", low=None, high=MOST_BYTES, help="against a struct page for every 4 KiB"
+    )
+    saved_percent: float = column(unit="%", low=None, help="of the machine's memory")
     initialised_struct_pages: int | None = column(
         help="when memory comes or is taken into the pool: of DAX those that share nothing; of "
         "hugetlb all, but for gigantic pages taken at boot (6.7 and later)"

@@ -27,6 +27,7 @@ from drgn import (
 from drgn.helpers.linux.mmzone import for_each_online_pgdat
 from drgn.helpers.linux.timekeeping import ktime_get_real_seconds, uptime
 from no_debug_info import BTF_MAGICS, OWN, NoDebugInfoError, attach, vmcoreinfo
+from struct_pages import memory_pages
 
 # What a file that is not a core starts with, and how to get the core out of it.
 WRAPPED = {
@@ -36,7 +37,6 @@ WRAPPED = {
     b"BZh": "bunzip2 -k",
 }
 FLATTENED = b"makedumpfile\0\0\0\0"
-MAX_PHYSMEM_BITS = 52
 
 
 class TargetError(Exception):
@@ -275,7 +275,7 @@ def describe(prog: Program, source: str) -> Target:
 
     def total_pages() -> int:
         pages: int = sum(zone.present_pages.value_() for zone in _zones(prog))
-        if pages >> MAX_PHYSMEM_BITS:
+        if pages > memory_pages(prog):
             raise OverflowError(pages)  # a damaged zone
         return pages
 

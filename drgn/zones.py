@@ -22,9 +22,10 @@ from drgn.helpers.linux.mmzone import (
     min_wmark_pages,
 )
 from drgn.helpers.linux.percpu import per_cpu_ptr
+from kernel_names import name_at
 from pageblocks import pageblock_order
 from proc_text import parse_zoneinfo
-from rows import column
+from rows import LONGEST_NAME, MOST_PAGES, column
 
 # A list of freed pages that trylock callers left behind; drained at the next locked operation.
 MAX_TRYLOCK_ENTRIES = 100_000
@@ -35,17 +36,25 @@ class Zone:
     """One zone that spans memory."""
 
     node: int = column(key=True, help="NUMA node")
-    zone: str = column(holds="kernel", key=True, help="zone name")
-    present_pages: int = column(unit="pages", help="physical pages inside the zone")
-    managed_pages: int = column(unit="pages", help="present pages given to the buddy allocator")
-    spanned_pages: int = column(
-        unit="pages", help="from the zone's first to its last page, with holes"
+    zone: str = column(holds="kernel", key=True, low=1, high=LONGEST_NAME, help="zone name")
+    present_pages: int = column(
+        unit="pages", high="spanned_pages", help="physical pages inside the zone"
     )
-    free_pages: int = column(unit="pages", help="NR_FREE_PAGES with the per-CPU differences")
+    managed_pages: int = column(
+        unit="pages", high="present_pages", help="present pages given to the buddy allocator"
+    )
+    spanned_pages: int = column(
+        unit="pages", high=MOST_PAGES, help="from the zone's first to its last page, with holes"
+    )
+    free_pages: int = column(
+        unit="pages", high="managed_pages", help="NR_FREE_PAGES with the per-CPU differences"
+    )
     wmark_min: int = column(unit="pages", help="min watermark, boost included")
-    wmark_low: int = column(unit="pages", help="low watermark, boost included: kswapd wakes below")
+    wmark_low: int = column(
+        unit="pages", low="wmark_min", help="low watermark, boost included: kswapd wakes below"
+    )
     wmark_high: int = column(
-        unit="pages", help="high watermark, boost included: kswapd sleeps above"
+        unit="pages", low="wmark_low", help="high watermark, boost included: kswapd sleeps above"
     )
     wmark_boost: int | None = column(
         unit="pages", help="temporary boost after a fallback to another migratetype's pageblock"
@@ -55,13 +64,14 @@ class Zone:
     )
     highatomic_free_pages: int | None = column(
         unit="pages",
+        high="highatomic_reserved_pages",
         help="nr_free_highatomic, which the watermarks do not count as free; older kernels have no "
         "such count and leave out the whole reserve",
     )
     highatomic_cap_pages: int | None = column(
         unit="pages", help="the reserve stops growing at this size, by the rule of this kernel"
     )
-    start_pfn: int | None = column(help="first page frame of the zone")
+    start_pfn: int | None = column(high=MOST_PAGES, help="first page frame of the zone")
 
 
 @dataclass(frozen=True)
@@ -72,14 +82,16 @@ class FreeAccounting:
     zone: str = column(holds="kernel", key=True, help="zone name")
     nr_free_pages: int = column(unit="pages", help="NR_FREE_PAGES with the per-CPU differences")
     unfolded_pages: int = column(
-        unit="pages", help="the per-CPU differences alone: /proc/zoneinfo lags by them"
+        unit="pages", low=None, help="the per-CPU differences alone: /proc/zoneinfo lags by them"
     )
     free_list_pages: int = column(unit="pages", help="on the free lists, Isolate left out")
     unaccepted_pages: int = column(
         unit="pages", help="memory the hypervisor has not handed over yet (NR_UNACCEPTED)"
     )
     remainder_pages: int = column(
-        unit="pages", help="NR_FREE_PAGES minus the free lists and unaccepted memory; 0 at rest"
+        unit="pages",
+        low=None,
+        help="NR_FREE_PAGES minus the free lists and unaccepted memory; 0 at rest",
     )
     isolate_pages: int = column(
         unit="pages", help="on the Isolate lists, which do not count as free"
@@ -107,7 +119,7 @@ def for_each_zone(prog: Program) -> Iterator[tuple[int, int, Object]]:
 
 def zone_name(zone: Object) -> str:
     """The name of a ``struct zone``, as in /proc/zoneinfo."""
-    return str(zone.name.string_().decode("ascii", "backslashreplace"))
+    return name_at(zone.name)
 
 
 def zone_page_state(zone: Object, item: str) -> tuple[int, int]:
@@ -191,6 +203,29 @@ def zones(prog: Program) -> list[Zone]:
             )
         )
     return rows
+
+
+def zones_beyond_nodes(prog: Program) -> list[str]:
+    """
+    In words, which zones reach beyond the node that they are of.
+
+    A node grows and shrinks with its zones: ``move_pfn_range_to_zone()`` and
+    ``remove_pfn_range_from_zone()`` (mm/memory_hotplug.c), ``calculate_node_totalpages()``
+    (mm/mm_init.c; mm/page_alloc.c before v6.4).
+    """
+    words = []
+    for pgdat in for_each_online_pgdat(prog):
+        first = pgdat.node_start_pfn.value_()
+        behind = first + pgdat.node_spanned_pages.value_()
+        for zone in pgdat.node_zones:
+            start = zone.zone_start_pfn.value_()
+            end = start + zone.spanned_pages.value_()
+            if start < end and not first <= start < end <= behind:
+                words.append(
+                    f"zone {zone_name(zone)} of node {pgdat.node_id.value_()} reaches from PFN "
+                    f"{start:#x} to {end:#x}, beyond its node's {first:#x} to {behind:#x}"
+                )
+    return words
 
 
 def trylock_free_pages(zone: Object) -> int | None:

@@ -20,6 +20,7 @@ from anon_vmas import (
     ReverseMaps,
     read_reverse_maps,
 )
+from bounds import Impossible
 from drgn import FaultError, Program, ProgramFlags
 from file_maps import FileMaps, read_file_maps
 from free_memory import OWN, FreeMemory, scan_free_memory
@@ -75,6 +76,7 @@ class Found:
     notes: list[str] = field(default_factory=list)  # each makes the section partial
     unlisted: list[str] = field(default_factory=list)  # what its tables are not meant to have
     remarks: list[str] = field(default_factory=list)  # what to know of a section that is whole
+    impossible: list[Impossible] = field(default_factory=list)  # values that cannot be
     unreadable_bytes: int = 0
     # Name, title, unit and (stack, value) of what a flame graph is drawn from.
     folded: list[tuple[str, str, str, list[tuple[str, int]]]] = field(default_factory=list)

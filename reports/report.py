@@ -18,6 +18,7 @@ Cannot know: what is not in the bundle. A report of a bundle is as complete as t
 
 import base64
 import contextlib
+import dataclasses
 import hashlib
 import itertools
 import os
@@ -50,7 +51,7 @@ from reports import (
     watch_pictures,
 )
 from reports import counters as vm_counters
-from reports.bundle import IDENTIFIER, Bundle, BundleError, Section, Table
+from reports.bundle import IDENTIFIER, MARKS, Bundle, BundleError, Section, Table
 from reports.cells import Cell, cell, is_name
 from reports.comparison import Comparison
 from reports.downloads import Download, Downloads
@@ -454,6 +455,9 @@ def render(bundle: Bundle, verdict: Verdict, comparison: Comparison | None = Non
         ],
         other_facts=sorted((k, _text(v)) for k, v in bundle.target.items() if k not in FACTS),
         statuses=_statuses(bundle),
+        marks=_table(bundle, bundle.tables[MARKS], page_size, {})
+        if MARKS in bundle.tables
+        else None,
         unreadable=sum(s.unreadable_bytes or 0 for s in bundle.sections),
         findings=findings,
         verdict=verdict,
@@ -654,7 +658,7 @@ def _sections(bundle: Bundle, environment: Environment, page_size: int | None) -
     """The bundle's sections in its order; then tables whose section is not listed there."""
     tables: dict[str, list[Table]] = {}
     for table in bundle.tables.values():
-        if table.name != "sections":  # shown as the reading itself
+        if table.name not in ("sections", MARKS):  # shown with the reading itself
             tables.setdefault(table.section, []).append(table)
     listed = {section.section or "unnamed": section for section in bundle.sections}
     known, errors = _known_tables(bundle)
@@ -791,6 +795,11 @@ def _table(bundle: Bundle, table: Table, page_size: int | None, known: Tables) -
         # The first rows first: of a damaged table, what stands before the damage is shown.
         for row in itertools.islice(known.get(table.name) or bundle.rows(table.name), most):
             rows.append([cell(row[c.name], c, page_size) for c in table.columns])
+        at = {column.name: number for number, column in enumerate(table.columns)}
+        for mark in bundle.impossible(table.name):
+            if mark.row_number <= len(rows):
+                cells, number = rows[mark.row_number - 1], at[mark.column_name]
+                cells[number] = dataclasses.replace(cells[number], impossible=mark.bound)
         total = bundle.count(table.name)
     except BundleError as caught:
         error = _blame(bundle, caught)
