@@ -8,15 +8,17 @@ whose query returns nothing says nothing. One whose tables or columns the bundle
 has only empty, is *not checked*, and the reason is kept: silence must never mean "not looked".
 """
 
+import dataclasses
 import re
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import jinja2
+from kernel_features import FEATURES
 
 from reports import display
 from reports.bundle import Bundle
@@ -35,6 +37,44 @@ class Link:
 
 
 @dataclass(frozen=True)
+class Step:
+    """
+    Something to do, with its price.
+
+    A step either only looks at what this bundle has (``looks``), or says what it costs; one that
+    changes something also says when not to do it and how to undo it.
+
+    :ivar only: features of table ``kernel_features`` that the kernel must have, or, after a ``!``,
+        must not have. A step that is not for the kernel that was read is not shown.
+    """
+
+    do: str
+    cost: str = ""
+    avoid: str = ""  # when not to do it
+    undo: str = ""
+    looks: bool = False
+    only: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in self.only:
+            if name.removeprefix("!") not in FEATURES:
+                raise ValueError(f"no feature is called {name}")
+
+    @property
+    def price(self) -> tuple[tuple[str, str], ...]:
+        """(label, words) of what there is to say about it."""
+        said = (("costs", self.cost), ("not", self.avoid), ("undo", self.undo))
+        return tuple((label, words) for label, words in said if words)
+
+    @property
+    def text(self) -> str:
+        """All of it in a line."""
+        return " ".join(
+            (self.do, *(f"{label.capitalize()}: {words}" for label, words in self.price))
+        )
+
+
+@dataclass(frozen=True)
 class Finding:
     """One thing that was found. All words are plain text, with values from the bundle in them."""
 
@@ -43,13 +83,14 @@ class Finding:
     title: str  # what is wrong, with its number
     saw: str  # what was seen: the figures
     why: str  # why it hurts
-    next: tuple[str, ...]  # what to do, in order
+    next: tuple[Step, ...]  # what to do, in order
     links: tuple[Link, ...]
     section: str  # where the evidence is
     # What it is about and how bad it is, so that the same finding of two bundles can be compared.
     subject: tuple[tuple[str, Any], ...] = ()
     badness: float | None = None
     tables: tuple[str, ...] = ()  # and views, that it was found in
+    sources: tuple[str, ...] = ()  # kernel files that its words were held against
 
 
 @dataclass(frozen=True)
@@ -84,7 +125,8 @@ class Question:
     title: str
     saw: str
     why: str
-    next: tuple[str, ...]
+    next: tuple[Step, ...]
+    sources: tuple[str, ...]
     links: tuple[Link, ...]
     worse: str  # an expression over the row: the higher, the worse
     subject: tuple[str, ...] = ()  # columns of the row that tell one thing found from another
@@ -104,10 +146,13 @@ def load_questions(folder: Path = FINDINGS) -> list[Question]:
         try:
             data = tomllib.loads(path.read_text(encoding="utf-8"))
             links = tuple(Link(**link) for link in data.pop("links", []))
-            data |= {"needs": tuple(data["needs"]), "next": tuple(data["next"])}
-            data["subject"] = tuple(data.get("subject", ()))
+            data["next"] = tuple(
+                Step(**step | {"only": tuple(step.get("only", ()))}) for step in data["next"]
+            )
+            for name in ("needs", "sources", "subject"):
+                data[name] = tuple(data[name] if name != "subject" else data.get(name, ()))
             question = Question(id=path.stem, links=links, **data)
-        except (tomllib.TOMLDecodeError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{path.name}: {error}") from error
         if question.severity not in SEVERITIES:
             raise ValueError(f"{path.name}: severity {question.severity!r} is none of {SEVERITIES}")
@@ -153,7 +198,7 @@ def evaluate(bundle: Bundle, questions: list[Question] | None = None) -> Verdict
     questions = load_questions() if questions is None else questions
     # Of a large bundle most rows are in tables that nobody asks for.
     asked = " ".join(sql for question in questions for sql in (question.sql, *question.needs))
-    asked += " ".join(sql for _, _, sql in views())
+    asked += " kernel_features " + " ".join(sql for _, _, sql in views())
     names = set(re.findall(r"[a-z][a-z0-9_]*", asked))
     return ask(open_database(bundle, only=names), questions)
 
@@ -161,6 +206,7 @@ def evaluate(bundle: Bundle, questions: list[Question] | None = None) -> Verdict
 def ask(database: Database, questions: list[Question]) -> Verdict:
     """Ask an open bundle the given questions."""
     environment = _environment()
+    kernel = Kernel(database)
     found: list[Finding] = []
     clear, not_checked = [], []
     for question in questions:
@@ -174,7 +220,7 @@ def ask(database: Database, questions: list[Question]) -> Verdict:
             not_checked.append(NotChecked(question.id, question.about, reason, question.section))
             continue
         try:
-            findings = [_finding(environment, question, row) for row in rows]
+            findings = [_finding(environment, question, row, kernel) for row in rows]
         except (jinja2.TemplateError, ArithmeticError, TypeError, ValueError) as error:
             reason = f"its words do not fit what was found: {error}"
             not_checked.append(NotChecked(question.id, question.about, reason, question.section))
@@ -217,11 +263,65 @@ def _query(database: Database, question: Question) -> str:
     return f"with {', '.join(stand_ins)} {question.sql}" if stand_ins else question.sql
 
 
-def _finding(environment: jinja2.Environment, question: Question, row: dict[str, Any]) -> Finding:
+class Kernel:
+    """
+    What the kernel that was read does where kernels differ: ``kernel.NAME`` in a finding's words.
+
+    True, False, or None where nothing shows, as in all of a bundle without ``kernel_features``.
+    """
+
+    def __init__(self, database: Database) -> None:
+        try:
+            rows = database.rows("select feature, present from kernel_features")
+        except duckdb.Error:
+            rows = []  # an older bundle, or a stranger's
+        self._present = {
+            row["feature"]: row["present"] for row in rows if isinstance(row["present"], bool)
+        }
+
+    def __getattr__(self, feature: str) -> bool | None:
+        if feature not in FEATURES:
+            raise AttributeError(feature)
+        return self._present.get(feature)
+
+    def condition(self, only: tuple[str, ...]) -> str | None:
+        """
+        What a step must say of the kernels it is for: nothing if this is one, None if it is not.
+        """
+        unknown = []
+        for name in only:
+            wanted = not name.startswith("!")
+            feature = name.removeprefix("!")
+            present = self._present.get(feature)
+            if present is None:
+                what = FEATURES[feature].what
+                unknown.append(f"where {what}" if wanted else f"unless {what}")
+            elif present is not wanted:
+                return None
+        return f"Only {', and '.join(unknown)}: " if unknown else ""
+
+
+def _finding(
+    environment: jinja2.Environment, question: Question, row: dict[str, Any], kernel: Kernel
+) -> Finding:
     def words(text: str) -> str:
         # Most are as they stand, and to compile one takes a millisecond.
-        said = environment.from_string(text).render(row) if "{" in text else text
+        said = environment.from_string(text).render(row, kernel=kernel) if "{" in text else text
         return " ".join(said.split())
+
+    def steps() -> Iterator[Step]:
+        for step in question.next:
+            condition = kernel.condition(step.only)
+            said = words(step.do)
+            # Words may depend on the row, so that for some rows nothing is left of a step.
+            if condition is not None and said:
+                yield dataclasses.replace(
+                    step,
+                    do=condition + said,
+                    cost=words(step.cost),
+                    avoid=words(step.avoid),
+                    undo=words(step.undo),
+                )
 
     severity = row.get("severity", question.severity)
     return Finding(
@@ -230,12 +330,13 @@ def _finding(environment: jinja2.Environment, question: Question, row: dict[str,
         words(question.title),
         words(question.saw),
         words(question.why),
-        tuple(words(step) for step in question.next),
+        tuple(steps()),
         question.links,
         question.section,
         tuple((name, row[name]) for name in question.subject),
         _badness(environment, question, row),
         tuple(dict.fromkeys(need.partition(".")[0] for need in question.needs)),
+        question.sources,
     )
 
 

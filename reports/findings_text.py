@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 from terminal import PlainConsole
 
-from reports.findings import Verdict
+from reports.findings import Step, Verdict
 
 
 def print_findings(verdict: Verdict, *, everything: bool) -> None:
@@ -38,7 +38,7 @@ def _print(console: Console, verdict: Verdict, *, everything: bool) -> None:
             _print_beside(console, severity, Text(visible(finding.title), "bold"))
             _print_labelled(console, "saw", [finding.saw])
         _print_labelled(console, "why", dict.fromkeys(f.why for f in findings))
-        _print_labelled(console, "next", dict.fromkeys(s for f in findings for s in f.next))
+        _print_steps(console, dict.fromkeys(step for f in findings for step in f.next))
         console.print()
     if everything:
         for _, title_text in verdict.clear:
@@ -58,6 +58,16 @@ def _print_beside(console: Console, label: Text, text: Text) -> None:
     body.add_column()
     body.add_row(label, text)
     console.print(body)
+
+
+def _print_steps(console: Console, steps: Iterable[Step]) -> None:
+    """Steps, and below each its price."""
+    label = "next"
+    for step in steps:
+        _print_labelled(console, label, [step.do])
+        for what, words in step.price:
+            _print_beside(console, Text(""), Text(visible(f"{what}: {words}"), "dim"))
+        label = ""
 
 
 def _print_labelled(console: Console, label: str, texts: Iterable[str]) -> None:

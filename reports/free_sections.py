@@ -15,6 +15,7 @@ from free_lists import (
 )
 from free_memory import FreeMemory, pages_by_zone
 from kernel_arrays import Gaps
+from kernel_features import KernelFeature, kernel_features, read_kernel_features
 from pageblocks import (
     PageblockRun,
     Pageblocks,
@@ -178,14 +179,19 @@ def vm_counters_from_files(files: Files) -> Found:
 
 
 def settings_from_memory(memory: Memory) -> Found:
-    return Found().add("settings", "Settings", Setting, settings(memory.prog))
+    found = Found().add("settings", "Settings", Setting, settings(memory.prog))
+    return found.add(*FEATURES_TABLE, kernel_features(memory.prog))
 
 
 def settings_from_files(files: Files) -> Found:
     rows = read_settings(files.open)
     if not rows:
         raise Absent(f"{files.root}: has no settings under proc/sys/vm and sys/kernel/mm")
-    return Found().add("settings", "Settings", Setting, rows)
+    found = Found().add("settings", "Settings", Setting, rows)
+    return found.add(*FEATURES_TABLE, read_kernel_features(files.open))
+
+
+FEATURES_TABLE = ("kernel_features", "What this kernel does where kernels differ", KernelFeature)
 
 
 def pageblock_note(blocks: int, gaps: Gaps, what: str) -> list[str]:

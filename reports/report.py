@@ -826,7 +826,7 @@ def _finding_views(
 
 def _advice(finding: Finding) -> tuple[Any, ...]:
     """What may be the same of several: a zone or a process each."""
-    return finding.id, finding.severity, finding.why, finding.next, finding.links
+    return finding.id, finding.severity, finding.why, finding.next, finding.links, finding.sources
 
 
 def _address(url: str) -> str:
@@ -850,7 +850,8 @@ def finding_text(bundle: Bundle, finding: Finding) -> list[str]:
     ]
     if finding.next:
         lines.append("Next:")
-        lines += [f"{number}. {plain(step)}" for number, step in enumerate(finding.next, 1)]
+        lines += [f"{number}. {plain(step.text)}" for number, step in enumerate(finding.next, 1)]
+    lines += [f"Source: {plain(source)}" for source in finding.sources]
     lines += [f"{plain(link.title)}: {plain(link.url)}" for link in finding.links]
     return lines
 

@@ -37,7 +37,7 @@ from vmemmap_examples import VmemmapExample
 from zones import FreeAccounting, Zone
 
 from reports.bundle import Bundle, Section, Writer
-from reports.findings import Finding, Link, NotChecked, Verdict
+from reports.findings import Finding, Link, NotChecked, Step, Verdict
 from reports.profile_rows import (
     Profile,
     ProfileCounter,
@@ -567,7 +567,10 @@ def verdict() -> Verdict:
                 "Node 1 zone Normal: 3 of 5 free blocks of THP size lie in the HighAtomic reserve",
                 "5 pageblocks are HighAtomic (10 MiB), the cap is 5; 3 of them are free.",
                 "THP may not take them: it falls back to base pages while the memory is free.",
-                ("Find who allocates atomically at order > 0.", "Compare with a healthy host."),
+                (
+                    Step("Find who allocates atomically at order > 0.", cost="1 % of a CPU"),
+                    Step("Compare with a healthy host.", looks=True),
+                ),
                 (Link("Kernel documentation", "https://docs.kernel.org/mm/page_allocation.html"),),
                 "free_lists",
             ),
@@ -577,7 +580,11 @@ def verdict() -> Verdict:
                 "Direct compaction succeeded in 0 of 8,211 attempts",
                 "compact_success 0, compact_fail 8,211 in 3 d 4 h since boot.",
                 "Each attempt stalls the task that asked.",
-                ("See the pageblock map for unmovable blocks among movable ones.",),
+                (
+                    Step(
+                        "See the pageblock map for unmovable blocks among movable ones.", looks=True
+                    ),
+                ),
                 (),
                 "vm_counters",
             ),
@@ -609,9 +616,10 @@ def hostile_verdict() -> Verdict:
                 text,
                 text,
                 text,
-                (text,),
+                (Step(text, text, text, text),),
                 (Link(text, text), Link(text, "https://example.com/\" onclick='alert(5)")),
                 text,
+                sources=(text,),
             )
             for number, text in enumerate(HOSTILE)
         ],

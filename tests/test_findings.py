@@ -22,6 +22,7 @@ from free_lists import FreeBlocks, FreeListCheck, MisplacedBlocks, read_pagetype
 from hugetlb import HugetlbPool, HugetlbSize
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kernel_features import FEATURES, KernelFeature
 from memory_metadata import MetadataPart, WhatIf, what_if
 from page_owner_rows import PageOwnerGrowth, PageOwnerSnapshot, PageOwnerStack
 from page_tables import PageTables
@@ -38,6 +39,7 @@ from reports.findings import (
     SEVERITIES,
     Finding,
     Question,
+    Step,
     Verdict,
     evaluate,
     known,
@@ -62,6 +64,7 @@ TARGET = {
 NAMES = {
     FreeBlocks: "free_blocks", FreeListCheck: "free_list_checks", MisplacedBlocks:
     "misplaced_blocks", Pageblocks: "pageblocks", Setting: "settings", VmCounter: "vm_counters",
+    KernelFeature: "kernel_features",
     FreeAccounting: "free_accounting", Zone: "zones", PageOwnerStack: "page_owner_stacks",
     PageOwnerGrowth: "page_owner_growth", PageOwnerSnapshot: "page_owner_snapshots",
     PageTables: "page_tables", ExitCost: "exit_costs",
@@ -899,7 +902,10 @@ def question(**changes: Any) -> Question:
         ),
         ({"saw": "{{ node / 0 }}"}, "its words do not fit what was found: division by zero"),
         ({"why": "{{ node + zone }}"}, "its words do not fit what was found: unsupported operand"),
-        ({"next": ("{% if %}",)}, "its words do not fit what was found: Expected an expression"),
+        (
+            {"next": (Step("{% if %}"),)},
+            "its words do not fit what was found: Expected an expression",
+        ),
     ],
 )
 def test_a_finding_with_a_fault_costs_no_other(
@@ -924,12 +930,57 @@ def test_every_file_is_a_finding() -> None:
         assert "\n" not in asked.about
 
 
+class TestSteps:
+    """What there is to do, of which only that is said that is for the kernel that was read."""
+
+    STEPS = (
+        Step("everywhere", looks=True),
+        Step("if it has it", cost="much", only=("defrag_mode",)),
+        Step("if it has not", cost="more", only=("!defrag_mode",)),
+        Step("{% if node == 7 %}on node seven{% endif %}", cost="c"),
+    )
+
+    def said(self, path: Path, *features: KernelFeature) -> list[str]:
+        opened = bundle(path / "b", [zone(free_pages=1), *features])
+        (finding,) = evaluate(opened, [question(next=self.STEPS)]).found
+        return [step.do for step in finding.next]
+
+    def feature(self, present: bool | None) -> KernelFeature:
+        return KernelFeature("defrag_mode", present, "it", "a trace")
+
+    def test_for_a_kernel_that_has_the_feature(self, tmp_path: Path) -> None:
+        assert self.said(tmp_path, self.feature(True)) == ["everywhere", "if it has it"]
+
+    def test_for_a_kernel_that_has_not(self, tmp_path: Path) -> None:
+        assert self.said(tmp_path, self.feature(False)) == ["everywhere", "if it has not"]
+
+    @pytest.mark.parametrize("known", [True, False])
+    def test_where_nothing_shows_the_condition_is_said(self, tmp_path: Path, known: bool) -> None:
+        what = FEATURES["defrag_mode"].what
+        assert self.said(tmp_path, *([self.feature(None)] if known else [])) == [
+            "everywhere",
+            f"Only where {what}: if it has it",
+            f"Only unless {what}: if it has not",
+        ]
+
+    def test_words_may_go_by_the_kernel(self, tmp_path: Path) -> None:
+        opened = bundle(tmp_path / "b", [zone(free_pages=1), self.feature(True)])
+        asked = question(why="{% if kernel.defrag_mode %}it has{% else %}it has not{% endif %}")
+        (finding,) = evaluate(opened, [asked]).found
+        assert finding.why == "it has"
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
         ("about = ", "Invalid value"),
-        ('about = "x"', "'needs'"),
-        ('needs = []\nnext = []\nabout = "x"', "missing"),
+        ('about = "x"', "'next'"),
+        ('needs = []\nsources = []\nnext = []\nabout = "x"', "missing"),
+        ('needs = []\nsources = []\nnext = [{ does = "x" }]\nabout = "x"', "unexpected"),
+        (
+            'needs = []\nsources = []\nnext = [{ do = "x", only = ["y"] }]\nabout = "x"',
+            "no feature",
+        ),
     ],
 )
 def test_a_file_that_is_no_finding_is_named(tmp_path: Path, text: str, words: str) -> None:
@@ -1099,7 +1150,10 @@ def test_on_a_terminal_titles_keep_clear_of_the_severity(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "60")
     title = "Node 1 zone Normal: 5 of 5 free blocks of THP size lie in the HighAtomic reserve"
-    finding = Finding("x", "critical", title, "s", "w", ("n",), (), "zones")
+    finding = Finding(
+        "x", "critical", title, "s", "w", (Step("n", "c", "when a", "u"), Step("m", looks=True)),
+        (), "zones",
+    )  # fmt: skip
     print_findings(Verdict([finding], [("y", title)], []), everything=True)
     assert capsys.readouterr().out.splitlines() == [
         "CRITICAL Node 1 zone Normal: 5 of 5 free blocks of THP size",
@@ -1107,6 +1161,10 @@ def test_on_a_terminal_titles_keep_clear_of_the_severity(
         "     saw s",
         "     why w",
         "    next n",
+        "         costs: c",
+        "         not: when a",
+        "         undo: u",
+        "         m",
         "",
         "ok       Node 1 zone Normal: 5 of 5 free blocks of THP size",
         "         lie in the HighAtomic reserve",
