@@ -10,6 +10,9 @@ One pass, and memory that does not grow with the recording: what is alike in sam
 once a stack, and everything that is kept has a limit; beyond it, samples are still counted, under a
 name that says so.
 
+What a tracepoint meets in an interrupt stands under ``(interrupt)``, and not under the task that
+happened to be interrupted; a sampler's time is that task's.
+
 Every sample is accounted for: folded, or removed for a reason that is counted.
 """
 
@@ -39,6 +42,7 @@ MAX_FOUND = 1_000
 REGION_SHIFT = 21  # 2 MiB
 KERNEL = 1 << 63
 NO_STACK = "(no stack)"
+INTERRUPT = "(interrupt)"  # in the place of a comm
 # What a pair is told as whose waiting is known, beside its whole time.
 WAITING, NOT_WAITING = ", waiting", ", not waiting"
 MAX_NESTED = 8  # reservations of a task whose allocation is still to come
@@ -135,15 +139,17 @@ class Again:
 class _Known:
     """What a stack's text means."""
 
-    __slots__ = ("caller", "folded", "idle", "interrupt", "kernel", "key", "leaf")
+    __slots__ = ("caller", "folded", "idle", "interrupt", "kernel", "key", "leaf", "within")
 
     def __init__(
-        self, folded: str, symbols: Sequence[str], split: Split | None, known: KnownFrames
+        self, names: Sequence[str], symbols: Sequence[str], split: Split | None, known: KnownFrames
     ) -> None:
         """:param symbols: root first; empty strings for what is not the kernel's."""
-        self.folded = folded or NO_STACK
+        self.folded = ";".join(names) or NO_STACK
         self.kernel = bool(symbols and symbols[-1])
-        self.interrupt = any(symbol in known.interrupt for symbol in symbols)
+        begin = next((n for n, symbol in enumerate(symbols) if symbol in known.interrupt), None)
+        self.interrupt = begin is not None
+        self.within = ";".join(names[begin:])  # an interrupt, without the task that it interrupts
         self.idle = not self.interrupt and any(symbol in known.idle for symbol in symbols)
         self.key = split.classify(symbols) if split is not None else None
         self.leaf = self.caller = ""
@@ -269,8 +275,11 @@ class Fold:
 
     def _values(self, event: Folded, comm: bytes, group: str, found: "_Known") -> list[int]:
         """Where a stack of a comm is counted."""
-        name = self._comms.get(comm) or self._comm(comm)
-        stack = f"{name};{group};{found.folded}" if group else f"{name};{found.folded}"
+        name, folded = self._comms.get(comm) or self._comm(comm), found.folded
+        if ":" in event.event and found.interrupt:
+            # The task in whose time it happens has no part in it.
+            name, folded = INTERRUPT, found.within
+        stack = f"{name};{group};{folded}" if group else f"{name};{folded}"
         values = event.stacks.get(stack)
         if values is None:
             if len(event.stacks) >= MAX_STACKS:
@@ -315,7 +324,7 @@ class Fold:
         if found is None:
             if len(self._meant) >= _MAX_KNOWN:
                 self._meant.clear()
-            found = self._meant[folded] = _Known(folded, symbols, self.split, self.known)
+            found = self._meant[folded] = _Known(names, symbols, self.split, self.known)
         if len(self._known) >= _MAX_KNOWN:
             self._known.clear()
             for event in self.events.values():

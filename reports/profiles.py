@@ -602,6 +602,14 @@ def summary(made: Profiled, file: IO[str] | None = None) -> None:
             "victim when the reaper was done (a second walk)",
             file=file,
         )
+    for row in made.rows["profile_allocations"]:
+        of_order = "of unknown order" if row.order is None else f"of order {row.order}"
+        print(
+            f"\natomic allocations {of_order}: {row.attempts:,}, {row.failures:,} failed; "
+            f"{_or_not_seen(row.reservations)} pageblocks reserved, "
+            f"{_or_not_seen(row.from_reserve)} blocks out of the reserve",
+            file=file,
+        )
     for took in made.rows["profile_durations"]:
         print(
             f"{took.name}: {counted(took.count, 'times')}, {took.total_ns / 1e6:,.3f} ms in all, "
@@ -615,6 +623,10 @@ def summary(made: Profiled, file: IO[str] | None = None) -> None:
             "they stand for what ran before with interrupts off (profile_sites)",
             file=file,
         )
+
+
+def _or_not_seen(number: int | None) -> str:
+    return "not seen:" if number is None else f"{number:,}"
 
 
 def counted(number: int, unit: str) -> str:

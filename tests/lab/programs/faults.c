@@ -6,7 +6,7 @@
 //     faults breadth COUNT [thp]    reads so that upper tables are new, too: up to three tables a fault
 //     faults oom CGROUP             as sparse, without end, in a memory cgroup that has a limit; see below
 //     faults compact                has the kernel compact memory, of which every other page is in use
-//     faults ping                   large pings to itself, for which the network stack allocates atomically
+//     faults ping [COUNT]           large pings to itself, for which the network stack allocates atomically
 //     faults reserve                the same below the low watermark: then the kernel reserves pageblocks
 //     faults walk COUNT             COUNT pages that a thousand VMAs of one anon_vma surround are moved, VMAs come and go
 //
@@ -256,7 +256,7 @@ int main(int count, char **words)
 	else if (!strcmp(what, "compact"))
 		compact();
 	else if (!strcmp(what, "ping"))
-		ping(loopback(), 50);
+		ping(loopback(), *more ? atol(more) : 50);
 	else if (!strcmp(what, "reserve"))
 		reserve();
 	else if (!strcmp(what, "walk"))
