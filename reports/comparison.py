@@ -116,9 +116,13 @@ NOT_COMPARED = {
     "profile_recordings": LENGTH,
     "profile_frames": LENGTH,
     "profile_sites": LENGTH,
+    "profile_groups": LENGTH,
+    "profile_allocations": LENGTH,
     "profile_moments": LENGTH,
+    "profile_victims": "it is about single kills",
     "profile_faults": LENGTH,
     "profile_counters": LENGTH,
+    "profile_page_tables": LENGTH,
     "profile_reaping": LENGTH,
     "profile_notes": LENGTH,
 }

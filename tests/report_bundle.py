@@ -45,16 +45,20 @@ from reports.bundle import Bundle, Section, Writer
 from reports.findings import Finding, Link, NotChecked, Step, Verdict
 from reports.profile_rows import (
     Profile,
+    ProfileAllocation,
     ProfileCounter,
     ProfileDuration,
     ProfileFaults,
     ProfileFrame,
+    ProfileGroup,
     ProfileMoment,
     ProfileNote,
+    ProfilePageTables,
     ProfilePart,
     ProfileReaping,
     ProfileRecording,
     ProfileSite,
+    ProfileVictim,
 )
 
 # (title, row type, rows, section)
@@ -329,7 +333,7 @@ def profile_rows() -> dict[str, Table]:
         at = "2026-11-20T03:04:05+00:00"
         rows["profiles"].append(
             Profile(name, "cpu-clock", "exit-path", "samples", total, total * 1000, total + 70, 70,
-                    "70 idle", 3, total, len(stacks), "no", f"{name}_cpu_clock"),
+                    "70 idle", 3, None, total, len(stacks), "no", f"{name}_cpu_clock"),
         )  # fmt: skip
         rows["profile_recordings"].append(
             ProfileRecording(
@@ -352,7 +356,13 @@ def profile_rows() -> dict[str, Table]:
     rows["profile_moments"] = [ProfileMoment(name, 0.5, "oom:mark_victim", 7, "faults", "pid=7")]
     rows["profile_durations"] = [ProfileDuration(name, "reaping", 1, 4500, 4500, 4500, 4500)]
     rows["profile_faults"] = [ProfileFaults(name, "minor-faults", 7, "faults", 9, 9, "0x1", "0x2")]
-    rows["profile_counters"] = [ProfileCounter(name, "oom_kill", 1)]
+    rows["profile_groups"] = [ProfileGroup(name, "kmem:mm_page_alloc", "order 3", 900)]
+    rows["profile_allocations"] = [ProfileAllocation(name, 3, 900, 0, 0, 180)]
+    rows["profile_victims"] = [
+        ProfileVictim(name, 0.5, 7, "faults", 2 << 40, 0, 331_776, 0, 167_809_024, 0, 0)
+    ]
+    rows["profile_page_tables"] = [ProfilePageTables(name, 1.2, 16_000, 65_536_000, 4096.0)]
+    rows["profile_counters"] = [ProfileCounter(name, "oom_kill", 1, 40.0)]
     rows["profile_reaping"] = [ProfileReaping(name, event, 80, 10, 290)]
     rows["profile_notes"] = [ProfileNote(name, "partial", "3 samples were lost")]
     return {
