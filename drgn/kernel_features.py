@@ -86,8 +86,8 @@ def has_function(name: str, beside: str) -> Callable[[Program], bool | None]:
     """
     Whether the kernel was compiled from a function, inlined or not.
 
-    :param beside: a function of the same file that is always there: where debug info does not have
-        even that one, nothing shows.
+    :param beside: a function of the same file that is always there, and always inlined: where debug
+        info does not have that one (BTF has none that are inlined), nothing shows.
     """
 
     def known(prog: Program, function: str) -> bool:
@@ -162,13 +162,13 @@ FEATURES = {
     "highatomic_fast_path": Feature(
         "the fast path takes blocks from the HighAtomic reserve that is there (v7.3)",
         "the function alloc_flags_nonblocking()",
-        has_function("alloc_flags_nonblocking", beside="get_page_from_freelist"),
+        has_function("alloc_flags_nonblocking", beside="prepare_alloc_pages"),
     ),
     # "mm: page_alloc: freelist migratetype hygiene", a series (v6.10)
     "free_lists_by_pageblock": Feature(
         "a free block is always on the list of its pageblock's migratetype (v6.10)",
         "the function prep_move_freepages_block(), of the same series",
-        has_function("prep_move_freepages_block", beside="move_freepages_block"),
+        has_function("prep_move_freepages_block", beside="prepare_alloc_pages"),
     ),
     # "mm: page_alloc: defrag_mode" (e3aa7df331bc, v6.15)
     "defrag_mode": Feature(

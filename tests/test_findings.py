@@ -258,7 +258,7 @@ FOUND = {
         [zone(free_pages=12_499)],
         ["Node 0 zone Normal: usable free memory is below the low watermark",
          "12,499 pages are usable (12,499 free);",
-         "min 10,000, low 12,500, high 15,000", "Below low kswapd runs"],
+         "min 10,000, low 12,500, high 15,000", "kswapd works when an allocation"],
         "warning",
     ),
     "below min": Case(
@@ -701,7 +701,7 @@ FOUND |= {
         [rmap.walk(), rmap.anon_vma(), rmap.COST, rmap.SPLITS,
          rmap.ksm_page()],
         ["A reverse map walk of java (4711)'s KSM pages visits 10,240,000 tree nodes: about 614",
-         "has 20,000 VMAs of 1 process.", "through 256 mappings of the page, twice",
+         "has 20,000 VMAs of 1 process.", "goes through the 256 mappings of the page",
          "it would be 512", "614.4 ms a walk (204.8 to 3,072.0)",
          "held for 1.20 ms (0.40 to 6.00) at a stretch", "60.0 ns, an assumption",
          "19,999 of 19,999 pairs of neighbours were split by mprotect"],
