@@ -164,8 +164,8 @@ def slab_caches_from_files(files: Files) -> Found:
 
 
 NO_TRACKS = (
-    "no slab cache remembers who allocated its objects; boot with slab_debug=U (slub_debug=U "
-    "before Linux 6.9), or slab_debug=U,CACHE for one cache"
+    "no slab cache remembers who allocated its objects; boot with slab_debug=U (older "
+    "kernels: slub_debug=U, which newer ones take, too), or slab_debug=U,CACHE for one cache"
 )
 
 

@@ -306,7 +306,7 @@ FOUND = {
         [zone(free_pages=12_499)],
         ["Node 0 zone Normal: usable free memory is below the low watermark",
          "12,499 pages are usable (12,499 free);",
-         "min 10,000, low 12,500, high 15,000", "Below low kswapd runs"],
+         "min 10,000, low 12,500, high 15,000", "kswapd works when an allocation"],
         "warning",
     ),
     "below min": Case(
