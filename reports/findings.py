@@ -11,6 +11,7 @@ has only empty, is *not checked*, and the reason is kept: silence must never mea
 import dataclasses
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -86,6 +87,7 @@ class Finding:
     badness: float | None = None
     tables: tuple[str, ...] = ()  # and views, that it was found in
     sources: tuple[str, ...] = ()  # kernel files that its words were held against
+    estimate: bool = False  # how bad it is was computed, not measured
 
 
 @dataclass(frozen=True)
@@ -100,11 +102,55 @@ class NotChecked:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Everything that the findings say of one bundle; found by severity, then by file name."""
+    """
+    Everything that the findings say of one bundle.
+
+    :ivar found: by severity; of one severity, what was measured before what was estimated.
+    :ivar clear: (id, title) of what was checked and not found.
+    :ivar under: what was measured of things that are under their finding's threshold, in its
+        words: what a comparison says of a finding that is no more.
+    """
 
     found: list[Finding]
-    clear: list[tuple[str, str]]  # (id, title) of what was checked and not found
+    clear: list[tuple[str, str]]
     not_checked: list[NotChecked]
+    under: list[Finding] = field(default_factory=list)
+
+    @property
+    def made(self) -> int:
+        """Checks that could be made."""
+        return len({finding.id for finding in self.found} | {id for id, _ in self.clear})
+
+    @property
+    def checks(self) -> int:
+        """All checks."""
+        return self.made + len(self.not_checked)
+
+
+def how_many(verdict: Verdict) -> str:
+    """How many checks could be made: the one count that everything else is said beside."""
+    if not verdict.not_checked:
+        return f"All {display.plural(verdict.made, 'check')} could be made"
+    return f"{verdict.made:,} of {display.plural(verdict.checks, 'check')} could be made"
+
+
+def all_clear(verdict: Verdict) -> str:
+    """What is said where nothing was found, which is not much if little could be checked."""
+    if not verdict.made:
+        return f"None of {display.plural(verdict.checks, 'check')} could be made"
+    if verdict.not_checked:
+        return f"{how_many(verdict)}; {'that is' if verdict.made == 1 else 'those are'} clear"
+    return f"{how_many(verdict)}, and {'it is' if verdict.made == 1 else 'all are'} clear"
+
+
+def lacking(verdict: Verdict, title: Callable[[str], str]) -> str:
+    """
+    What could not be checked, by where its data would be: most first.
+
+    :param title: of a section, by its name.
+    """
+    sections = Counter(item.section for item in verdict.not_checked).most_common()
+    return ", ".join(f"{title(name) or 'others'} {number:,}" for name, number in sections)
 
 
 @dataclass(frozen=True)
@@ -124,6 +170,7 @@ class Question:
     sources: tuple[str, ...]
     links: tuple[Link, ...]
     worse: str  # an expression over the row: the higher, the worse
+    estimate: bool = False  # how bad it is is computed; unless the row has a column `estimated`
     subject: tuple[str, ...] = ()  # columns of the row that tell one thing found from another
     # Tables that only add to the words, with the columns used: empty where a bundle lacks them.
     optional: dict[str, list[str]] = field(default_factory=dict)
@@ -206,6 +253,7 @@ def ask(database: Database, questions: list[Question]) -> Verdict:
     environment = _environment()
     kernel = Kernel(database)
     found: list[Finding] = []
+    under: list[Finding] = []
     clear, not_checked = [], []
     for question in questions:
         if reason := _unanswerable(database, question):
@@ -218,16 +266,19 @@ def ask(database: Database, questions: list[Question]) -> Verdict:
             not_checked.append(NotChecked(question.id, question.about, reason, question.section))
             continue
         try:
-            findings = [_finding(environment, question, row, kernel) for row in rows]
+            # A row of a thing that is under the threshold says so, and only what was measured.
+            said = [(row.get("over", True), _finding(environment, question, row, kernel)) for row in rows]
         except (jinja2.TemplateError, ArithmeticError, TypeError, ValueError) as error:
             reason = f"its words do not fit what was found: {error}"
             not_checked.append(NotChecked(question.id, question.about, reason, question.section))
             continue
+        findings = [finding for over, finding in said if over]
+        under += [finding for over, finding in said if not over]
         if not findings:
             clear.append((question.id, question.about))
         found += findings
-    found.sort(key=lambda finding: SEVERITIES.index(finding.severity))
-    return Verdict(found, clear, not_checked)
+    found.sort(key=lambda finding: (SEVERITIES.index(finding.severity), finding.estimate))
+    return Verdict(found, clear, not_checked, under)
 
 
 def _unanswerable(database: Database, question: Question) -> str | None:
@@ -322,9 +373,13 @@ def _finding(
                 )
 
     severity = row.get("severity", question.severity)
+    severity = severity if severity in SEVERITIES else question.severity
+    estimate = bool(row.get("estimated", question.estimate))
+    if estimate and severity == "critical":
+        severity = "warning"  # no estimate stands above a measurement
     return Finding(
         question.id,
-        severity if severity in SEVERITIES else question.severity,
+        severity,
         words(question.title),
         words(question.saw),
         words(question.why),
@@ -335,6 +390,7 @@ def _finding(
         _badness(environment, question, row),
         tuple(dict.fromkeys(need.partition(".")[0] for need in question.needs)),
         question.sources,
+        estimate,
     )
 
 

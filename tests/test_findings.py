@@ -54,7 +54,7 @@ ZONE = Zone(
     node=0, zone="Normal", present_pages=1 << 20, managed_pages=1_000_000, spanned_pages=1 << 20,
     free_pages=200_000, wmark_min=10_000, wmark_low=12_500, wmark_high=15_000, wmark_boost=0,
     highatomic_reserved_pages=0, highatomic_free_pages=0, highatomic_cap_pages=10_240,
-    start_pfn=1 << 20,
+    start_pfn=1 << 20, lock_held=False, node_unreclaimable=False,
 )  # fmt: skip
 ACCOUNTING = FreeAccounting(0, "Normal", 200_000, 0, 200_000, 0, 0, 0, 0, None)
 TARGET = {
