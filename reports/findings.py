@@ -303,12 +303,18 @@ def _unanswerable(database: Database, question: Question) -> str | None:
 
 
 def _query(database: Database, question: Question) -> str:
-    """A question's SQL, with an empty table in place of each optional one that is not there."""
-    stand_ins = [
-        f"{table} as (select {', '.join(f'null::varchar as {c}' for c in columns)} limit 0)"
-        for table, columns in question.optional.items()
-        if not database.has(table)
-    ]
+    """
+    A question's SQL, with an empty table in place of each optional one that is not there, and
+    unknown values in place of columns that an older bundle lacks.
+    """
+    stand_ins = []
+    for table, columns in question.optional.items():
+        there = database.columns(table)
+        nothing = ", ".join(f"null::varchar as {c}" for c in columns if c not in there)
+        if not there:
+            stand_ins.append(f"{table} as (select {nothing} limit 0)")
+        elif nothing:
+            stand_ins.append(f"{table} as (select *, {nothing} from main.{table})")
     return f"with {', '.join(stand_ins)} {question.sql}" if stand_ins else question.sql
 
 
