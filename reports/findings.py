@@ -56,6 +56,11 @@ class Step:
     looks: bool = False
     only: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        for name in self.only:
+            if name.removeprefix("!") not in FEATURES:
+                raise ValueError(f"no feature is called {name}")
+
     @property
     def price(self) -> tuple[tuple[str, str], ...]:
         """(label, words) of what there is to say about it."""
@@ -194,11 +199,8 @@ def load_questions(folder: Path = FINDINGS) -> list[Question]:
             for name in ("needs", "sources", "subject"):
                 data[name] = tuple(data[name] if name != "subject" else data.get(name, ()))
             question = Question(id=path.stem, links=links, **data)
-        except (tomllib.TOMLDecodeError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{path.name}: {error}") from error
-        for step in question.next:
-            if strange := {name.removeprefix("!") for name in step.only} - FEATURES.keys():
-                raise ValueError(f"{path.name}: no feature is called {', '.join(sorted(strange))}")
         if question.severity not in SEVERITIES:
             raise ValueError(f"{path.name}: severity {question.severity!r} is none of {SEVERITIES}")
         questions.append(question)

@@ -974,7 +974,7 @@ class TestSteps:
     ("text", "words"),
     [
         ("about = ", "Invalid value"),
-        ('about = "x"', "'needs'"),
+        ('about = "x"', "'next'"),
         ('needs = []\nsources = []\nnext = []\nabout = "x"', "missing"),
         ('needs = []\nsources = []\nnext = [{ does = "x" }]\nabout = "x"', "unexpected"),
         (
