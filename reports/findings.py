@@ -27,6 +27,8 @@ from reports.tables import Database, open_database, views
 
 FINDINGS = Path(__file__).resolve().parent / "findings"
 SEVERITIES = ("critical", "warning", "notice")
+# What a finding does to the machine, the worst first: the order of those of one severity.
+HARMS = ("ends work", "stalls", "takes memory", "costs")
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,7 @@ class Finding:
     tables: tuple[str, ...] = ()  # and views, that it was found in
     sources: tuple[str, ...] = ()  # kernel files that its words were held against
     estimate: bool = False  # how bad it is was computed, not measured
+    harm: str = HARMS[-1]
 
 
 @dataclass(frozen=True)
@@ -110,7 +113,8 @@ class Verdict:
     """
     Everything that the findings say of one bundle.
 
-    :ivar found: by severity; of one severity, what was measured before what was estimated.
+    :ivar found: by severity; of one severity, what was measured before what was estimated, then
+        what does most harm first.
     :ivar clear: (id, title) of what was checked and not found.
     :ivar under: what was measured of things that are under their finding's threshold, in its
         words: what a comparison says of a finding that is no more.
@@ -168,6 +172,7 @@ class Question:
     needs: tuple[str, ...]  # table.column, or table.column where …
     sql: str
     severity: str  # unless the row has a column of that name
+    harm: str  # one of HARMS
     title: str
     saw: str
     why: str
@@ -203,6 +208,8 @@ def load_questions(folder: Path = FINDINGS) -> list[Question]:
             raise ValueError(f"{path.name}: {error}") from error
         if question.severity not in SEVERITIES:
             raise ValueError(f"{path.name}: severity {question.severity!r} is none of {SEVERITIES}")
+        if question.harm not in HARMS:
+            raise ValueError(f"{path.name}: harm {question.harm!r} is none of {HARMS}")
         questions.append(question)
     return questions
 
@@ -269,7 +276,10 @@ def ask(database: Database, questions: list[Question]) -> Verdict:
             continue
         try:
             # A row of a thing that is under the threshold says so, and only what was measured.
-            said = [(row.get("over", True), _finding(environment, question, row, kernel)) for row in rows]
+            said = [
+                (row.get("over", True), _finding(environment, question, row, kernel))
+                for row in rows
+            ]
         except (jinja2.TemplateError, ArithmeticError, TypeError, ValueError) as error:
             reason = f"its words do not fit what was found: {error}"
             not_checked.append(NotChecked(question.id, question.about, reason, question.section))
@@ -279,8 +289,13 @@ def ask(database: Database, questions: list[Question]) -> Verdict:
         if not findings:
             clear.append((question.id, question.about))
         found += findings
-    found.sort(key=lambda finding: (SEVERITIES.index(finding.severity), finding.estimate))
+    found.sort(key=_place)
     return Verdict(found, clear, not_checked, under)
+
+
+def _place(finding: Finding) -> tuple[int, bool, int]:
+    """Where a finding stands: by severity, what was measured first, what does most harm first."""
+    return SEVERITIES.index(finding.severity), finding.estimate, HARMS.index(finding.harm)
 
 
 def _unanswerable(database: Database, question: Question) -> str | None:
@@ -399,6 +414,7 @@ def _finding(
         tuple(dict.fromkeys(need.partition(".")[0] for need in question.needs)),
         question.sources,
         estimate,
+        question.harm,
     )
 
 
