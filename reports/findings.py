@@ -332,7 +332,11 @@ def _query(database: Database, question: Question) -> str:
             stand_ins.append(f"{table} as (select {nothing} limit 0)")
         elif nothing:
             stand_ins.append(f"{table} as (select *, {nothing} from main.{table})")
-    return f"with {', '.join(stand_ins)} {question.sql}" if stand_ins else question.sql
+    if not stand_ins:
+        return question.sql
+    # A query may begin with such a list of its own.
+    rest = re.sub(r"^\s*with\s", ", ", question.sql)
+    return f"with {', '.join(stand_ins)} {rest}"
 
 
 class Kernel:
