@@ -244,6 +244,25 @@ def _watermarks(tables: Tables, page_size: int | None) -> Any:
     return watermarks(tables["zones"], reserve)
 
 
+def _pcp_lists(tables: Tables, page_size: int | None) -> list[dict[str, Any]]:
+    """The zones with pages on per-CPU lists: how many, on how many CPUs, beside what is free."""
+    free = {(row.get("node"), row.get("zone")): row for row in tables.get("zones", [])}
+    cpus: dict[tuple[int, str], dict[int, int]] = {}
+    for row in tables["pcp_pages"]:
+        on = cpus.setdefault((row["node"], row["zone"]), {})
+        on[row["cpu"]] = on.get(row["cpu"], 0) + row["pages"]
+    return [
+        {
+            "zone": f"node {node} {zone}",
+            "pages": sum(on.values()),
+            "cpus": sum(pages > 0 for pages in on.values()),
+            "most": max(on.values()),
+            "free": free.get((node, zone), {}).get("free_pages"),
+        }
+        for (node, zone), on in cpus.items()
+    ]
+
+
 def _free_accounting(tables: Tables, page_size: int | None) -> list[dict[str, Any]]:
     return tables["free_accounting"]
 
@@ -294,6 +313,7 @@ PICTURES = (
         ),
         _free_accounting,
     ),
+    Picture("pcp_lists", "pcp_pages", frozenset({"node", "zone", "cpu", "pages"}), _pcp_lists),
     Picture("vm_counters", "vm_counters", frozenset({"name", "kind", "value"}), _vm_counters),
     Picture(
         "page_owner",
@@ -853,7 +873,8 @@ def finding_text(bundle: Bundle, finding: Finding) -> list[str]:
     target = bundle.target
     where = [_host(bundle), _text(target.get("release")), _text(target.get("captured_at"))]
     lines = [
-        f"{plain(finding.severity).upper()}: {plain(finding.title)}",
+        f"{plain(finding.severity).upper()}{' (estimate)' if finding.estimate else ''}: "
+        f"{plain(finding.title)}",
         f"({plain(', '.join(filter(None, where)))}; mmscope {plain(bundle.version)})",
         f"Seen: {plain(finding.saw)}",
         f"Why it hurts: {plain(finding.why)}",
