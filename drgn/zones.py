@@ -64,8 +64,8 @@ class Zone:
     )
     start_pfn: int | None = column(help="first page frame of the zone")
     lock_held: bool | None = column(
-        help="zone.lock was taken, or waited for: in a dump, a CPU was stopped amid a change of the "
-        "free lists"
+        help="zone.lock was taken, or waited for: in a dump, a CPU was stopped amid a change of "
+        "the free lists"
     )
     node_unreclaimable: bool | None = column(
         help="kswapd gave the zone's node up: 16 runs in a row reclaimed nothing"

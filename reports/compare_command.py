@@ -118,7 +118,12 @@ def _changes(before: Bundle, after: Bundle, words: list[str], output: Path | Non
     ]
     tops = [[top.table.name, top.what, top.before, top.after, top.difference] for top in shown.tops]
     return [
-        ("findings", "Findings that changed", _texts("change", "severity", "title", "other_side"), findings),
+        (
+            "findings",
+            "Findings that changed",
+            _texts("change", "severity", "title", "other_side"),
+            findings,
+        ),
         (
             "changes",
             "What changed most",

@@ -220,8 +220,8 @@ class FindingChange:
     @property
     def other(self) -> tuple[int, Finding] | None:
         """What the other side says of the same: (0 for before, 1 for after, what)."""
-        found = (0, self.before) if self.finding is self.after else (1, self.after)
-        return found if found[1] is not None else None
+        side, found = (0, self.before) if self.finding is self.after else (1, self.after)
+        return None if found is None else (side, found)
 
 
 @dataclass(frozen=True)

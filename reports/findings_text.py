@@ -70,7 +70,11 @@ def _headline(verdict: Verdict) -> str:
     if not verdict.found:
         return f"{all_clear(verdict)}."
     severities = Counter(finding.severity for finding in verdict.found)
-    found = [display.plural(severities[s], s, f"{s}s" if s != "critical" else s) for s in SEVERITIES if severities[s]]
+    found = [
+        display.plural(severities[s], s, f"{s}s" if s != "critical" else s)
+        for s in SEVERITIES
+        if severities[s]
+    ]
     return f"{', '.join(found)}. {how_many(verdict)}."
 
 

@@ -593,7 +593,9 @@ def reading(sections: list[Section]) -> str:
     if not sections:
         return "no section was read"
     fared = Counter(section.status for section in sections)
-    said = [f"{fared['ok'] + fared['partial']:,} of {display.plural(len(sections), 'section')} read"]
+    said = [
+        f"{fared['ok'] + fared['partial']:,} of {display.plural(len(sections), 'section')} read"
+    ]
     for status, words in (
         ("partial", "of these in part"),
         ("failed", "failed"),

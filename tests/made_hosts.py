@@ -7,8 +7,8 @@ counters are added up (1.2 % of memory) are a lab kernel's (7.2, ``tests/data``)
 computed as the kernel computes them; the sizes are those of a busy server: memory is full of page
 cache and anonymous pages, and kswapd keeps a few hundredths free.
 
-A host is the rows of its tables, by row type. What is sick is a change to a healthy one, and the page
-cache makes room for it: every host adds up.
+A host is the rows of its tables, by row type. What is sick is a change to a healthy one, and the
+page cache makes room for it: every host adds up.
 """
 
 from __future__ import annotations
@@ -102,7 +102,9 @@ def healthy(gib: int) -> Host:
     host = Host(gib, target(gib), rows)
     for node in range(nodes):
         for zone, size in _zones(pages // nodes, node):
-            free = 3_400 if zone == "DMA" else size // 4 if zone == "DMA32" and gib > 4 else size // 30
+            free = (
+                3_400 if zone == "DMA" else size // 4 if zone == "DMA32" and gib > 4 else size // 30
+            )
             add_zone(host, node, zone, size, free)
     _wmarks(host)
     _counters(host)
@@ -112,7 +114,8 @@ def healthy(gib: int) -> Host:
         *(Setting(name, value) for name, value in (
             ("vm.min_free_kbytes", "67584"), ("vm.extfrag_threshold", "500"),
             ("vm.swappiness", "60"), ("vm.max_map_count", "65530"),
-            ("transparent_hugepage.enabled", "always"), ("transparent_hugepage.defrag", "madvise"))),
+            ("transparent_hugepage.enabled", "always"),
+            ("transparent_hugepage.defrag", "madvise"))),
     ]  # fmt: skip
     rows[HugetlbSize] = [HugetlbSize(2 << 20, 0, 0, 0, 0, 0, "off", 28 << 10)]
     total = pages * PAGE
@@ -142,7 +145,9 @@ def _zones(pages: int, node: int) -> list[tuple[str, int]]:
     if node:
         return [("Normal", pages)]
     low = min(pages - 3_840, 2 * GIB)
-    return [("DMA", 3_840), ("DMA32", low), ("Normal", pages - low - 3_840)][: 2 + (pages > 3 * GIB)]
+    return [("DMA", 3_840), ("DMA32", low), ("Normal", pages - low - 3_840)][
+        : 2 + (pages > 3 * GIB)
+    ]
 
 
 def add_zone(host: Host, node: int, zone: str, size: int, free: int, thp: int | None = None,
@@ -156,9 +161,7 @@ def add_zone(host: Host, node: int, zone: str, size: int, free: int, thp: int | 
     thp = free // 5 // THP if thp is None else thp
     rest = free - (thp + highatomic) * THP
     for row_type in (Zone, FreeBlocks, Pageblocks, FreeAccounting, PcpPages):
-        host.rows[row_type] = [
-            r for r in host.rows[row_type] if (r.node, r.zone) != (node, zone)
-        ]
+        host.rows[row_type] = [r for r in host.rows[row_type] if (r.node, r.zone) != (node, zone)]
     host.rows[Zone].append(
         Zone(
             node, zone, size, size, size, free, 0, 0, 0, 0, highatomic * THP, highatomic * THP,
@@ -175,7 +178,11 @@ def add_zone(host: Host, node: int, zone: str, size: int, free: int, thp: int | 
         host.rows[FreeBlocks].append(_free(node, zone, order, "Unmovable", 0))
     for order, number in ((9, highatomic % 2), (10, highatomic // 2)):
         host.rows[FreeBlocks].append(_free(node, zone, order, "HighAtomic", number))
-    census = {"HighAtomic": highatomic, "Unmovable": size // THP // 20, "Reclaimable": size // THP // 30}
+    census = {
+        "HighAtomic": highatomic,
+        "Unmovable": size // THP // 20,
+        "Reclaimable": size // THP // 30,
+    }
     census["Movable"] = size // THP - sum(census.values())
     host.rows[Pageblocks] += [Pageblocks(node, zone, name, n) for name, n in census.items()]
     lists = 0 if zone == "DMA" else min(size // 400, free // 2)
@@ -255,7 +262,9 @@ def _slab_caches(host: Host) -> list[SlabCache]:
     ]
 
 
-def page_table_row(pid: int, comm: str, resident: int, pte_tables: int, filled: float) -> PageTables:
+def page_table_row(
+    pid: int, comm: str, resident: int, pte_tables: int, filled: float
+) -> PageTables:
     """
     A process.
 
@@ -265,7 +274,8 @@ def page_table_row(pid: int, comm: str, resident: int, pte_tables: int, filled: 
     used = int(pte_tables * 512 * filled)
     return PageTables(**(nothing | {
         "pid": pid, "comm": comm, "pte_tables": pte_tables, "used_ptes": used, "present_ptes": used,
-        "resident_bytes": resident * PAGE, "pgtables_bytes": (pte_tables + pte_tables // 512 + 2) * PAGE,
+        "resident_bytes": resident * PAGE,
+        "pgtables_bytes": (pte_tables + pte_tables // 512 + 2) * PAGE,
         "exit_pte_slots": pte_tables * 512,
     }))  # fmt: skip
 
@@ -573,7 +583,9 @@ SICK_WATCHED: dict[str, tuple[Callable[[], Host], str]] = {
         ),
         "watch-thp-blocks-ran-out",
     ),
-    "slab leak": (lambda: watched(64, level=grows("SUnreclaim", 0.05)), "watch-kernel-memory-grows"),
+    "slab leak": (
+        lambda: watched(64, level=grows("SUnreclaim", 0.05)), "watch-kernel-memory-grows"
+    ),
     "page tables grow": (
         lambda: watched(64, level=grows("PageTables", 0.05)), "watch-kernel-memory-grows"
     ),

@@ -494,6 +494,15 @@ FOUND = {
          " 4 steps: 25.000 pages/s over 40 s. Stack: r;xfs_buf_alloc"],
         "warning",
     ),
+    "a stack that only grows, to a tenth of memory": Case(
+        "page-owner-stack-grows", [owned(7, 104_858), grown(7, 100, 104_858, 1.0, 4), *SNAPSHOTS],
+        ["xfs_buf_alloc [xfs]: pages only grow, by 409.2 MiB"], "critical",
+    ),
+    "page cache that fills": Case(
+        "page-owner-stack-grows",
+        [owned(7, 900_000, "filemap_add_folio"), grown(7, 100, 900_000, 1.0, 4), *SNAPSHOTS],
+        ["filemap_add_folio [xfs]: pages only grow"], "notice",
+    ),
     "a handle that only grows, without a stack": Case(
         "page-owner-stack-grows",
         [owned(7, 1100, None), dataclasses.replace(grown(7, 100, 1100, 1.0, 2), slope=None),
@@ -911,7 +920,8 @@ FOUND |= {
         "slab-large", [*slab(20_000, 300_000), CACHE],
         ["Slab takes 1.221 GiB, 30.5 % of memory; 1.144 GiB of it cannot be reclaimed",
          "nr_slab_unreclaimable 300,000 pages (28.6 % of memory), nr_slab_reclaimable 20,000 pages",
-         "The largest cache is dentry: 1.653 GiB, 9,000,000 of 9,100,000 objects in use, 192 bytes"],
+         "The largest cache is dentry: 1.653 GiB, 9,000,000 of 9,100,000 objects in use, "
+         "192 bytes"],
         "critical",
     ),
     "slab at half of memory": Case(
@@ -956,7 +966,8 @@ FOUND |= {
     ),
     "a node that kswapd gave up": Case(
         "kswapd-gave-up",
-        [zone(free_pages=14_000, node_unreclaimable=True), zone(zone="DMA", free_pages=0, wmark_high=0)],
+        [zone(free_pages=14_000, node_unreclaimable=True),
+         zone(zone="DMA", free_pages=0, wmark_high=0)],
         ["kswapd has given node 0 up: 16 runs in a row reclaimed nothing"], "warning",
     ),
     "a node that kswapd gave up, and it needs nothing": Case(
@@ -1060,7 +1071,8 @@ NOT_CHECKED |= {
     "no nodes": Case("nodes-out-of-balance", [], why_not="no table zones in this bundle"),
     "kernel memory of unknown memory": Case(
         "kernel-memory-large", [VmCounter("nr_kernel_stack", "node", 84_000, 0)],
-        target=TARGET | {"total_pages": None}, why_not="target.total_pages is unknown in this bundle",
+        target=TARGET | {"total_pages": None},
+        why_not="target.total_pages is unknown in this bundle",
     ),
     "memory that hugetlb may have": Case(
         "memory-unaccounted", [*COUNTED, zone()], why_not="no table hugetlb_sizes in this bundle"
@@ -1159,7 +1171,8 @@ def test_the_worst_comes_first(tmp_path: Path) -> None:
 
 
 def test_no_estimate_is_critical(tmp_path: Path) -> None:
-    asked = question(sql="select *, 'critical' as severity, 'min' as mark, 1 as usable, true as over, "
+    asked = question(sql="select *, 'critical' as severity, 'min' as mark, 1 as usable, "
+                     "true as over, "
                      "0 as reserve_free, 4096 as page_size from zones")  # fmt: skip
     opened = bundle(tmp_path / "b", [zone()])
     (measured,) = evaluate(opened, [asked]).found
@@ -1490,14 +1503,19 @@ def test_on_a_terminal_titles_keep_clear_of_the_severity(
     ]
 
 
-MISSED = [NotChecked(f"n{n}", f"N {n}", "no table", s) for n, s in enumerate(("watch", "watch", "zones"))]
+MISSED = [
+    NotChecked(f"n{n}", f"N {n}", "no table", s) for n, s in enumerate(("watch", "watch", "zones"))
+]
 
 
 @pytest.mark.parametrize(
     ("verdict", "headline"),
     [
         (Verdict([], [("y", "Y")], MISSED), "1 of 4 checks could be made; that is clear."),
-        (Verdict([], [("y", "Y"), ("z", "Z")], []), "All 2 checks could be made, and all are clear."),
+        (
+            Verdict([], [("y", "Y"), ("z", "Z")], []),
+            "All 2 checks could be made, and all are clear.",
+        ),
         (Verdict([], [], MISSED), "None of 3 checks could be made."),
     ],
 )  # fmt: skip

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-What is said of made hosts: of healthy ones nothing above a notice, of sick ones what ails them first.
+What is said of made hosts: of healthy ones nothing above a notice, of sick ones what ails them
+first.
 
 ``pytest -s`` prints what is said, host by host.
 """
@@ -31,7 +32,9 @@ def said(path: Path, name: str, make: Callable[[], made.Host]) -> Verdict:
     assert not [item for item in verdict.not_checked if "words do not fit" in item.reason]
     print(f"\n{name}: {verdict.made} of {verdict.checks} checks")
     for finding in verdict.found:
-        print(f"  {finding.severity}{' (estimate)' * finding.estimate} {finding.id}: {finding.title}")
+        print(
+            f"  {finding.severity}{' (estimate)' * finding.estimate} {finding.id}: {finding.title}"
+        )
     return verdict
 
 

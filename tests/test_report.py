@@ -35,6 +35,7 @@ from reports.report import (
     PICTURES,
     TEMPLATES,
     render,
+    reading,
     sentence,
     unknown,
     write,
@@ -382,9 +383,7 @@ def test_every_count_of_checks_on_the_page_is_the_same(machine: Bundle) -> None:
 def test_how_much_was_read_is_said_plainly() -> None:
     fared = ["ok"] * 14 + ["absent", "absent"]
     sections = [Section(f"s{n}", status, 0, 0, 0, None) for n, status in enumerate(fared)]
-    assert reading(sections) == (
-        "14 of 16 sections read; 2 unavailable here; no memory unreadable"
-    )
+    assert reading(sections) == ("14 of 16 sections read; 2 unavailable here; no memory unreadable")
     sections += [
         Section("zones", "failed", 0, 0, 0, "x"),
         Section("pcp_lists", "partial", 0, 0, 8192, "x"),

@@ -22,9 +22,7 @@ QUESTIONS = [question for question in load_questions() if question.id.startswith
 PERIOD = 10.0
 
 
-def asked(
-    path: Path, rows: list[Any], samples: int = 7, total_pages: int | None = None
-) -> Verdict:
+def asked(path: Path, rows: list[Any], samples: int = 7, total_pages: int | None = None) -> Verdict:
     """What is said of these rows, in a watch of a sample every ten seconds."""
     path.mkdir(exist_ok=True)
     tables: dict[type, list[Any]] = {row_type: [] for row_type in NAMES}
