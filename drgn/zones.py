@@ -29,6 +29,7 @@ from rows import LONGEST_NAME, MOST_PAGES, column
 
 # A list of freed pages that trylock callers left behind; drained at the next locked operation.
 MAX_TRYLOCK_ENTRIES = 100_000
+MAX_RECLAIM_RETRIES = 16  # mm/internal.h, a macro
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,13 @@ class Zone:
         "debug info does not show which rule that is",
     )
     start_pfn: int | None = column(high=MOST_PAGES, help="first page frame of the zone")
+    lock_held: bool | None = column(
+        help="zone.lock was taken, or waited for: in a dump, a CPU was stopped amid a change of "
+        "the free lists"
+    )
+    node_unreclaimable: bool | None = column(
+        help="kswapd gave the zone's node up: 16 runs in a row reclaimed nothing"
+    )
 
 
 @dataclass(frozen=True)
@@ -200,6 +208,9 @@ def zones(prog: Program) -> list[Zone]:
     pageblock_pages = 1 << pageblock_order(prog)
     for node, _, zone in for_each_zone(prog):
         managed = zone.managed_pages.counter.value_()
+        # An int in 6.12, an atomic_t in 7.2.
+        failures = zone.zone_pgdat.kswapd_failures
+        failures = getattr(failures, "counter", failures).value_()
         try:
             # "mm: page_alloc: keep track of free highatomic" (c928807f6f6b, in v6.13)
             highatomic_free = zone.nr_free_highatomic.value_()
@@ -227,6 +238,8 @@ def zones(prog: Program) -> list[Zone]:
                 if by_hundredth is None
                 else highatomic_cap_pages(managed, pageblock_pages, by_hundredth),
                 start_pfn=zone.zone_start_pfn.value_(),
+                lock_held=lock_held(zone),
+                node_unreclaimable=failures >= MAX_RECLAIM_RETRIES,
             )
         )
     return rows
@@ -253,6 +266,17 @@ def zones_beyond_nodes(prog: Program) -> list[str]:
                     f"{start:#x} to {end:#x}, beyond its node's {first:#x} to {behind:#x}"
                 )
     return words
+
+
+def lock_held(zone: Object) -> bool | None:
+    """
+    ``queued_spin_is_locked()`` (include/asm-generic/qspinlock.h) of ``zone.lock``: it is held, or
+    queued for. None where the lock is of another kind: PREEMPT_RT, one CPU, other architectures.
+    """
+    try:
+        return bool(zone.lock.rlock.raw_lock.val.counter.value_())
+    except AttributeError:
+        return None
 
 
 def trylock_free_pages(zone: Object) -> int | None:
@@ -359,6 +383,9 @@ def read_zoneinfo(text: str) -> list[Zone]:
             highatomic_free_pages=zone.fields.get("free_highatomic"),
             highatomic_cap_pages=None,
             start_pfn=zone.fields.get("start_pfn"),
+            lock_held=None,
+            # Printed of zones with memory alone.
+            node_unreclaimable={0: False, 1: True}.get(zone.fields.get("node_unreclaimable", -1)),
         )
         for zone in parse_zoneinfo(text)
         if zone.fields["spanned"]

@@ -174,6 +174,8 @@ def zone_rows(blocks: list[FreeBlocks]) -> list[Zone]:
                 highatomic_free_pages=reserve if zone == "Normal" else 0,
                 highatomic_cap_pages=0 if zone == "DMA" else 5 * BLOCK,
                 start_pfn=start,
+                lock_held=False,
+                node_unreclaimable=False,
             )
         )
     return rows
