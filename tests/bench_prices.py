@@ -225,7 +225,6 @@ for words in (
     (),
     ("doctor",),
     ("watch", "--interval", "0.5", "--count", "3", "-o", "/out/watch"),
-    ("watch", "--all", "--interval", "0.5", "--count", "3", "-o", "/out/watch-all"),
     ("collect", "--proc-root", "/", "-o", "/out/careful"),
     ("collect", "--proc-root", "/", "--all", "-o", "/out/all"),
     ("collect", "--symbols", "/vmlinux", "-o", "/out/memory"),
