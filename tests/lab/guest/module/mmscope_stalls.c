@@ -9,7 +9,7 @@
 //
 // /sys/kernel/debug/mmscope_late: write a period in nanoseconds, and a timer of this CPU that is due that often notes how
 // late it comes; write 0, and it stops. Read, since the start: nanoseconds, times, comm, and the instruction that it
-// then interrupted, which is where interrupts were switched on again; the latest of each instruction, a line each. A
+// then interrupted, which is where interrupts were switched on again (0: in user mode); the latest of each, a line each. A
 // stretch with interrupts off is as long as that, or longer by a period at most. What is shorter may not be met at all.
 #include <linux/completion.h>
 #include <linux/debugfs.h>
@@ -109,11 +109,13 @@ static const struct file_operations wait_operations = {
 	.release = single_release,
 };
 
+#define SHORTEST 4000  // nanoseconds; below it is what an interrupt takes to arrive
+
 static struct place {
 	unsigned long ip, times;
 	s64 latest;
 	char comm[TASK_COMM_LEN];
-} places[512];
+} places[1024];
 
 static struct hrtimer timer;
 static ktime_t period;
@@ -122,20 +124,19 @@ static enum hrtimer_restart tick(struct hrtimer *timer)
 {
 	s64 late = ktime_to_ns(ktime_sub(ktime_get(), hrtimer_get_expires(timer)));
 	struct pt_regs *regs = get_irq_regs();
-	unsigned long ip = regs ? instruction_pointer(regs) : 0;
+	unsigned long ip = regs && !user_mode(regs) ? instruction_pointer(regs) : 0;
 
-	// The last place is that of all for which there is no room.
-	for (int i = 0; i < ARRAY_SIZE(places); i++) {
+	for (int i = 0; i < ARRAY_SIZE(places) && late > SHORTEST; i++) {
 		struct place *place = &places[i];
 
-		if (place->ip != ip && place->ip && i < ARRAY_SIZE(places) - 1)
-			continue;
-		place->ip = ip;
-		place->times++;
-		if (late > place->latest) {
-			place->latest = late;
+		if (!place->times) {
+			place->ip = ip;
 			memcpy(place->comm, current->comm, TASK_COMM_LEN);
+		} else if (place->ip != ip || memcmp(place->comm, current->comm, TASK_COMM_LEN)) {
+			continue;
 		}
+		place->times++;
+		place->latest = max(place->latest, late);
 		break;
 	}
 	hrtimer_forward_now(timer, period);
