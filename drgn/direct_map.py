@@ -9,8 +9,12 @@ memory (memfd_secret), memory of confidential guests, pages under debug_pageallo
 
 That counter also takes the splits of the kernel image's second mapping, at ``__START_KERNEL_map``,
 for its own: ``__split_large_page()`` asks whether the memory is mapped, not by which address. There
-are as many of those as the image has PTE tables. Costs a read for each page table of both ranges,
-which are few where memory is mapped by 2 MiB and 1 GiB.
+are as many of those as the image has PTE tables. While the kernel boots, it also counts an entry
+again for each range of memory that touches it (arch/x86/mm/init_64.c, ``phys_pud_init()``): a
+machine of 1.5 GiB may have 3 GiB in DirectMap1G. What is mapped is by the page tables.
+
+Costs a read for each page table of both ranges, which are few where memory is mapped by 2 MiB and
+1 GiB.
 
 Cannot know: why an entry is not present.
 """
@@ -64,14 +68,19 @@ class DirectMapLevel:
         help="of the counter: for splits of the kernel image's own mapping, counted as if they "
         "were of this one; negative where these are missing",
     )
+    repeated_bytes: int | None = column(
+        unit="bytes",
+        help="of the counter: entries that were counted again while the kernel booted, for each "
+        "range of memory that touched them",
+    )
 
 
 def direct_map(prog: Program, gaps: Gaps) -> list[DirectMapLevel]:
     """
     The levels from the largest entries down.
 
-    ``kernel_bytes`` is the sum of ``bytes``, ``not_present_bytes`` and ``image_bytes``, unless the
-    kernel runs.
+    ``kernel_bytes`` is the sum of ``bytes``, ``not_present_bytes``, ``image_bytes`` and
+    ``repeated_bytes``, unless the kernel runs.
 
     :param gaps: gets what could not be read of the page tables.
     :raises NotImplementedError: the page tables are of an architecture that is not known.
@@ -92,6 +101,7 @@ def direct_map(prog: Program, gaps: Gaps) -> list[DirectMapLevel]:
         counted = counts[prog.constant(COUNTERS[level.name][0]).value_()].value_()
         if counted << level.shift > MAX_BYTES:
             raise ValueError(f"direct_pages_count is damaged: {counted:,} entries in {level.name}s")
+        of_image = {"pte": split, "pmd": -split}.get(level.name, 0)
         rows.append(
             DirectMapLevel(
                 level.name,
@@ -100,7 +110,8 @@ def direct_map(prog: Program, gaps: Gaps) -> list[DirectMapLevel]:
                 absent << level.shift,
                 tables,
                 counted << level.shift,
-                {"pte": split, "pmd": -split}.get(level.name, 0),
+                of_image,
+                max((counted - mapped - absent << level.shift) - of_image, 0),
             )
         )
     return rows
@@ -141,17 +152,18 @@ def read_direct_map(meminfo: str) -> list[DirectMapLevel]:
         if name in lines:
             number = printed_number(lines[name].removesuffix("kB").strip(), "/proc/meminfo")
             size = row_number(number << 10, "/proc/meminfo")
-            rows.append(DirectMapLevel(level, None, None, None, None, size, None))
+            rows.append(DirectMapLevel(level, None, None, None, None, size, None, None))
     return rows
 
 
-def differing_bytes(rows: list[DirectMapLevel]) -> int:
-    """Bytes that the walk and the kernel's counters differ by, over all levels."""
-    return sum(
-        abs((row.kernel_bytes or 0) - row.bytes - (row.not_present_bytes or 0) - row.image_bytes)
-        for row in rows
-        if row.bytes is not None and row.image_bytes is not None
-    )
+def missing_bytes(rows: list[DirectMapLevel]) -> int:
+    """Bytes that the kernel's counters lack of what the walk found, over all levels."""
+    missing = 0
+    for row in rows:
+        if row.bytes is not None:
+            found = row.bytes + (row.not_present_bytes or 0) + (row.image_bytes or 0)
+            missing += max(found - (row.kernel_bytes or 0), 0)
+    return missing
 
 
 if __name__ == "__main__":

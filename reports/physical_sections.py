@@ -5,7 +5,7 @@ has, and what is bad of it.
 """
 
 from boot_options import MemoryOption, memory_options
-from direct_map import DirectMapLevel, differing_bytes, direct_map, read_direct_map
+from direct_map import DirectMapLevel, direct_map, missing_bytes, read_direct_map
 from drgn import FaultError
 from io_resources import read_iomem
 from kernel_arrays import Gaps
@@ -49,9 +49,14 @@ def physical_memory_from_memory(memory: Memory) -> Found:
     found.unreadable_bytes += gaps.bytes
     if gaps.bytes:
         found.notes.append(f"{gaps.bytes:,} bytes of page tables could not be read")
-    elif differs := differing_bytes(levels):
+    elif missing := missing_bytes(levels):
         memory.disagreement(
-            found, f"the direct map and the kernel's counters differ by {differs:,} bytes"
+            found, f"the kernel's counters lack {missing:,} bytes of the direct map"
+        )
+    if repeated := sum(row.repeated_bytes or 0 for row in levels):
+        found.remarks.append(
+            f"the DirectMap lines of /proc/meminfo are {repeated:,} bytes too high: the kernel "
+            "counted large entries again while it booted"
         )
     return found.add("direct_map", "The direct map by level", DirectMapLevel, levels)
 

@@ -482,9 +482,9 @@ def struct_page_tables() -> dict[str, Table]:
     ]
     laid = lay_out(ram, [MappedRange(0, 32 << 30, "System RAM")], [], options, [], 4096)
     levels = [
-        DirectMapLevel("pud", 6, 6 << 30, 0, 1, 6 << 30, 0),
-        DirectMapLevel("pmd", 1000, 2000 * mib, 0, 2, 1990 * mib, -10 * mib),
-        DirectMapLevel("pte", 4096, 16 * mib, 37 << 12, 9, (26 * mib) + (37 << 12), 10 * mib),
+        DirectMapLevel("pud", 6, 6 << 30, 0, 1, 7 << 30, 0, 1 << 30),
+        DirectMapLevel("pmd", 1000, 2000 * mib, 0, 2, 1990 * mib, -10 * mib, 0),
+        DirectMapLevel("pte", 4096, 16 * mib, 37 << 12, 9, (26 * mib) + (37 << 12), 10 * mib, 0),
     ]
     kind = "hugetlb page, optimised by HVO"
     poisoned = [PoisonedPages(1, "Normal", kind, pages, 1, 2, 0, pages, 512)]

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from boot_options import command_line
 from capture import Capture, capture
-from conftest import KERNELS, StructPagesLab
-from direct_map import DirectMapLevel, differing_bytes, direct_map, read_direct_map
+from conftest import KERNELS, Lab, StructPagesLab
+from direct_map import DirectMapLevel, direct_map, missing_bytes, read_direct_map
 from drgn import FaultError, Program, offsetof
 from io_resources import io_resources, read_iomem
 from kernel_arrays import Gaps
@@ -191,11 +191,31 @@ def test_without_root_it_says_what_is_missing(kept_lab: KeptLab, tmp_path: Path)
 
 def test_the_direct_map_and_the_kernels_counters_agree(kept_lab: KeptLab) -> None:
     """With the splits of the image's own mapping, which the kernel counts as those of this one."""
-    assert differing_bytes(kept_lab.levels) == 0
+    assert missing_bytes(kept_lab.levels) == 0
+    assert not any(row.repeated_bytes for row in kept_lab.levels)
     rows = {row.level: row for row in kept_lab.levels}
     assert set(rows) == {"pud", "pmd", "pte"}
     assert all(row.bytes and row.tables for level, row in rows.items() if level != "pud")
     assert (rows["pte"].image_bytes or 0) > 0 == sum(row.image_bytes or 0 for row in rows.values())
+
+
+def test_large_entries_that_the_kernel_counts_again_are_told(
+    lab: Lab, hvo_boot_lab: StructPagesLab
+) -> None:
+    """
+    With entries of 1 GiB: ``phys_pud_init()`` counts one for each range that touches it, so that
+    DirectMap1G is more than the machine has.
+    """
+    for each, memory in ((lab, 1536), (hvo_boot_lab, 2816)):
+        rows = {row.level: row for row in direct_map(each.prog, Gaps())}
+        assert missing_bytes([*rows.values()]) == 0
+        assert rows["pmd"].repeated_bytes == rows["pte"].repeated_bytes == 0
+        mapped = sum(row.bytes or 0 for row in rows.values())
+        assert mapped <= memory * MIB
+        counted = sum(row.kernel_bytes or 0 for row in rows.values())
+        assert counted - mapped == rows["pud"].repeated_bytes > 0
+        section, _ = run_section(SECTIONS["physical_memory"], Memory(each.prog))
+        assert (section.status, "bytes too high" in (section.message or "")) == ("ok", True)
 
 
 def test_secret_memory_is_not_in_the_direct_map(kept_lab: KeptLab) -> None:

@@ -30,7 +30,7 @@ from reports.reading import Memory
 from reports.sections import SECTIONS
 
 ROOT = Path(__file__).resolve().parents[2]
-WORKLOADS = ("fragment", "slab", "rmap", "tables", "vmemmap")
+WORKLOADS = ("fragment", "slab", "rmap", "tables", "vmemmap", "kept")
 Reading = dict[str, tuple[str, str | None, dict[str, list[Any]]]]
 
 
