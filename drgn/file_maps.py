@@ -530,14 +530,14 @@ class MappedFiles:
             key = match[5], int(match[6])
             number = self.numbers.setdefault(key, len(self.numbers))
             if number == len(self.paths):
-                self.paths.append(match[7])
+                self.paths.append(match[7] or "")
             self.vmas.append((number, offset, offset + end - begin - 1, pid, match[3] == "s"))
 
 
 # inode: an unsigned long, of which a table holds what a long does.
 MAPS_LINE = re.compile(
     r"([0-9a-f]{1,16})-([0-9a-f]{1,16}) [r-][w-][x-]([sp]) ([0-9a-f]{1,16}) "
-    r"([0-9a-f]{2,3}:[0-9a-f]{2,5}) ([0-9]{1,18}) *(.*)"
+    r"([0-9a-f]{2,3}:[0-9a-f]{2,5}) ([0-9]{1,18})(?: +(.*))?"
 )
 
 

@@ -5,6 +5,7 @@ Sections about reverse maps: anon_vmas, mapped files, KSM, the cost of walks.
 
 import contextlib
 
+import numpy as np
 from anon_vmas import (
     AnonVma,
     AnonVmaCheck,
@@ -86,7 +87,10 @@ def anon_vmas_from_memory(memory: Memory) -> Found:
             "first; anon_vma_fanout has them all"
         )
     found.add("anon_vma_fanout", "All anon_vmas by their VMAs", AnonVmaFanout, fanout(maps, items))
-    largest = int(maps.tree_size.argmax()) if len(maps.anon_vmas) else -1
+    # Of several, the one that comes first in anon_vmas.
+    sizes = maps.tree_size
+    order = np.lexsort((sizes if items is None else items, sizes))
+    largest = int(order[-1]) if len(order) else -1
     index = None
     if rmap.visits is not None and largest >= 0:
         index = rmap.visits.index[(rmap.visits.anon_vma == largest) & rmap.visits.placed]
