@@ -26,10 +26,10 @@ from drgn import Object, Program, offsetof, sizeof
 from drgn.helpers.linux.hugetlb import for_each_hstate
 from kernel_arrays import CHUNK_BYTES, Gaps, member_path, read_array, struct_dtype
 from kernel_text import printed_number
+from no_debug_info import vmcoreinfo
 from numpy.typing import NDArray
 from rows import MOST_BYTES, column
 from struct_pages import COLUMNS, flag_fields, valid_page_ranges
-from target import vmcoreinfo
 from vmemmap import Leaves, Memmap, self_hosted
 
 # Kept of a huge page's struct pages: HUGETLB_VMEMMAP_RESERVE_SIZE, "mm: hugetlb: free the 2nd

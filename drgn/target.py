@@ -28,6 +28,7 @@ from drgn import (
 )
 from drgn.helpers.linux.mmzone import for_each_online_pgdat
 from drgn.helpers.linux.timekeeping import ktime_get_real_seconds, uptime
+from no_debug_info import BTF_MAGICS, OWN, NoDebugInfoError, attach, vmcoreinfo
 from struct_pages import memory_pages
 
 # What a file that is not a core starts with, and how to get the core out of it.
@@ -61,6 +62,7 @@ class Target:
     total_pages: int | None  # present pages
     online_cpus: int | None
     source: str  # the file's name without its folder, or the QMP address
+    types: str | None = None  # where its types and symbols come from
 
 
 T = TypeVar("T")
@@ -72,7 +74,9 @@ def open_target(
     """
     Open a vmcore, a QEMU guest by its QMP address, or, with neither, the live kernel.
 
-    :param symbols: vmlinux and modules; without, drgn looks in the distribution's places.
+    :param symbols: vmlinux and modules, or a file with the kernel's BTF; without, the kernel's own
+        BTF and symbol table are used where it has them, and else what the distribution has
+        installed.
     :raises TargetError: it cannot be read.
     """
     for path in symbols:
@@ -92,7 +96,7 @@ def open_target(
             ) from error
     else:
         _open_live(prog)
-    _load_symbols(prog, symbols)
+    _attach_or_load(prog, symbols)
     if core is not None:
         _check_kernel(prog, core)
     return prog
@@ -226,6 +230,28 @@ def _check_core(path: Path) -> None:
         raise TargetError(f"{path}: an ELF file, but no core; was it meant as --symbols?")
 
 
+def _attach_or_load(prog: Program, symbols: Sequence[Path]) -> None:
+    """Types and symbols: those that were given, else the kernel's own, else debug info."""
+    btf = [path for path in symbols if _is_btf(path)]
+    if symbols and not btf:
+        _load_symbols(prog, symbols)
+        return
+    try:
+        attach(prog, *btf[:1])
+    except NoDebugInfoError as reason:
+        if btf:
+            raise TargetError(f"{btf[0]}: cannot be used for this kernel: {reason}") from reason
+        try:
+            _load_symbols(prog, ())
+        except TargetError as error:
+            raise TargetError(f"{error}; without debug symbols: {reason}") from error
+
+
+def _is_btf(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(2) in BTF_MAGICS
+
+
 def _load_symbols(prog: Program, symbols: Sequence[Path]) -> None:
     info = vmcoreinfo(prog)
     release = info.get("OSRELEASE", "of unknown release")
@@ -275,15 +301,6 @@ def where_symbols_are(release: str) -> str:
     return f"{advice}, or give --symbols VMLINUX"
 
 
-def vmcoreinfo(prog: Program) -> dict[str, str]:
-    """The ``KEY=value`` lines of the target's VMCOREINFO."""
-    try:
-        text = prog["VMCOREINFO"].string_().decode("ascii", "backslashreplace")
-    except (LookupError, FaultError):
-        return {}
-    return dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
-
-
 def describe(prog: Program, source: str) -> Target:
     """
     What the target says about itself; what cannot be read is None, never a guess.
@@ -324,6 +341,7 @@ def describe(prog: Program, source: str) -> Target:
         total_pages=read(total_pages),
         online_cpus=read(lambda: len(online_cpus(prog))),
         source=source or "/proc/kcore",
+        types="BTF and kallsyms" if OWN in prog.enabled_type_finders() else "debug info",
     )
 
 

@@ -125,6 +125,12 @@ def run_section_command(entry: SectionCommand, prog: Program, args: argparse.Nam
             prog.cache["rmap_node_ns"] = nanoseconds(args.rmap_node_ns)
         except ValueError:
             raise CommandError(f"--rmap-node-ns: {args.rmap_node_ns} is no time") from None
+    try:
+        prog.type("struct page")
+    except LookupError:
+        raise CommandError(
+            "there are no types: %no_debug_info takes the kernel's own; or load its debug symbols"
+        ) from None
     memory, spec = memory_of(prog), SECTIONS[entry.section]
     with progress_bar() as show:
         if show is not None:
@@ -234,6 +240,17 @@ def run_findings_command(prog: Program, args: argparse.Namespace) -> None:
             warn(f"{section.section}: {section.status}: {section.message}")
 
 
+def run_no_debug_info_command(prog: Program, args: argparse.Namespace) -> None:
+    """Attach the kernel's own types and symbols."""
+    from no_debug_info import attach
+
+    attached = attach(prog, args.btf)
+    print(
+        f"{attached.types.count:,} types (BTF), {attached.symbols.count:,} symbols (kallsyms); "
+        f"{attached.checked} sizes, offsets and constants agree with VMCOREINFO"
+    )
+
+
 def run_help_command(prog: Program, args: argparse.Namespace) -> None:
     """List the commands of this session, or say how one is used."""
     from drgn.commands import DEFAULT_COMMAND_NAMESPACE
@@ -278,12 +295,13 @@ def one_line(error: Exception) -> str:
         return f"{error.path or 'import'}: {error}"
     with own_modules():
         from hostile_text import visible
+        from no_debug_info import NoDebugInfoError
 
         from reports.bundle import BundleError
         from reports.collect import explain
     from drgn.commands import CommandError
 
-    known = (CommandError, BundleError)
+    known = (CommandError, BundleError, NoDebugInfoError)
     return visible(str(error) if isinstance(error, known) else explain(error))
 
 
@@ -344,6 +362,15 @@ def register() -> None:
             argument("--force", action="store_true", help="replace one that is already there"),
         ),
     )(functools.partial(run, run_findings_command))
+    linux_kernel_command(
+        name="no_debug_info",
+        description="use the kernel's own types and symbols, without debug info",
+        long_description="Attach the kernel's BTF as types and its kallsyms as symbols.",
+        arguments=(
+            show_help,
+            argument("btf", nargs="?", type=Path, metavar="FILE.btf", help="BTF of this kernel"),
+        ),
+    )(functools.partial(run, run_no_debug_info_command))
     # drgn has none yet; its own, once there, takes the name back, whichever comes first.
     try:
         DEFAULT_COMMAND_NAMESPACE.lookup(Program(), "help")

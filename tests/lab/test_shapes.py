@@ -23,8 +23,9 @@ from free_lists import read_pagetypeinfo
 from free_memory import scan_free_memory
 from kernel_arrays import Gaps
 from mem_sections import present_sections
+from no_debug_info import vmcoreinfo
 from pageblocks import pageblocks, read_pagetypeinfo_blocks
-from target import describe, open_target, vmcoreinfo
+from target import describe, open_target
 from test_free_memory import (  # noqa: F401
     assert_as_printed,
     test_counters_are_those_of_vmstat_plus_what_cpus_hold_back,
