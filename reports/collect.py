@@ -117,7 +117,9 @@ def explain(error: BaseException) -> str:
     if isinstance(error, FaultError):
         return f"memory that it needs cannot be read ({text}): damaged, or left out of the dump"
     if isinstance(error, (LookupError, AttributeError)):
-        return f"this kernel's layout is not known here: {text.strip(chr(39))}"
+        # A KeyError's words are quoted.
+        said = re.sub("^'(.*)'$", r"\1", text)
+        return f"this kernel's layout is not known here: {said}"
     if isinstance(error, (DeadlineExceeded, ValueError, NotImplementedError)):
         return text
     return f"{type(error).__name__}: {text}"

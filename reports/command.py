@@ -31,7 +31,7 @@ from rich.progress import Progress as ProgressBar
 from rows import columns
 from speedscope import speedscope
 from stack_parts import load_known_frames
-from target import TargetError, describe, open_target
+from target import TargetError, describe, open_target, other_release
 from terminal import FORMATS, print_rows
 from text_source import TextError
 
@@ -388,6 +388,9 @@ def open_source(args: argparse.Namespace) -> tuple[Memory | Files, str, dict[str
         prog.cache["rmap_node_ns"] = args.rmap_node_ns
     if args.core is not None:
         notes = core_notes(args.core)
+        if words := other_release(prog):
+            notes["vmcoreinfo"] = words
+            say(f"{args.core}: {words}")
         if "truncated" in notes:
             say(f"{args.core}: {notes['truncated']}; reading what is there")
     return Memory(prog), name, notes
