@@ -8,7 +8,7 @@
 //     faults compact                has the kernel compact memory, of which every other page is in use
 //     faults ping [COUNT]           large pings to itself, for which the network stack allocates atomically
 //     faults reserve                the same below the low watermark: then the kernel reserves pageblocks
-//     faults walk COUNT             COUNT pages that a thousand VMAs of one anon_vma surround are moved, VMAs come and go
+//     faults walk COUNT [alone]     moves COUNT pages of an anon_vma with many VMAs, while VMAs come and go; see below
 //
 // All reads find the shared zero page, so that memory goes into tables alone; with `thp` the huge one.
 #include <errno.h>
@@ -25,6 +25,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -213,31 +214,44 @@ static void reserve(void)
 	write_file("/proc/sys/vm", "watermark_scale_factor", "10");
 }
 
-// One anon_vma with many VMAs: protections that alternate keep them apart. Each compaction walks it for each page that it
-// moves, twice; a second process splits and joins VMAs meanwhile, for which it takes the lock to write.
-static void walk(long count)
+// One anon_vma with many VMAs: protections that alternate keep them apart. Its pages go from node to node and back; each
+// move walks the reverse map twice, to unmap the page and to map it again. Unless `alone`, a second process splits and
+// joins VMAs meanwhile, for which it takes the lock to write.
+static void walk(long count, int alone)
 {
 	size_t bytes = count * PAGE;
 	char *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	void **pages = calloc(count, sizeof(*pages));
+	int *nodes = calloc(count, sizeof(*nodes)), *status = calloc(count, sizeof(*status));
+	pid_t child = 0;
+	double begun = 0;
 
-	if (memory == MAP_FAILED || madvise(memory, bytes, MADV_NOHUGEPAGE))
+	if (memory == MAP_FAILED || madvise(memory, bytes, MADV_NOHUGEPAGE) || !pages || !nodes || !status)
 		fail("mmap");
 	memset(memory, 1, bytes);
-	for (size_t at = 0; at < 2000 * PAGE && at < bytes; at += 2 * PAGE)
-		mprotect(memory + at, PAGE, PROT_READ);
-	pid_t child = fork();
-	if (child == 0)
+	for (long i = 0; i < count; i++)
+		pages[i] = memory + i * PAGE;
+	for (long i = 0; i < count && i < 1000; i += 2)
+		mprotect(pages[i], PAGE, PROT_READ);
+	if (!alone)
+		child = fork();
+	if (!alone && !child)
 		for (;;)
 			for (int flags = 0; flags < 2; flags++)
-				mprotect(memory + bytes - 8 * PAGE, PAGE, flags ? PROT_READ : PROT_READ | PROT_WRITE);
-	for (size_t at = 2000 * PAGE; at + 8 * PAGE < bytes; at += 2 * PAGE)
-		madvise(memory + at, PAGE, MADV_DONTNEED);
-	double begin = now();
-	for (int i = 0; i < 3; i++)
-		write_file("/proc/sys/vm", "compact_memory", "1");
-	printf("compacted in %.3f s\n", now() - begin);
-	kill(child, SIGKILL);
-	waitpid(child, NULL, 0);
+				mprotect(pages[count - 8], PAGE, flags ? PROT_READ : PROT_READ | PROT_WRITE);
+	for (int turn = 0; turn < 4; turn++) {
+		for (long i = 0; i < count; i++)
+			nodes[i] = !(turn & 1);
+		if (syscall(SYS_move_pages, 0, count, pages, nodes, status, 4) < 0)  // MPOL_MF_MOVE_ALL
+			fail("move_pages");
+		if (turn == 1)
+			begun = now();  // the first turns find their way
+	}
+	printf("%ld pages moved in %.0f ns each\n", 2 * count, (now() - begun) / (2 * count) * 1e9);
+	if (child > 0) {
+		kill(child, SIGKILL);
+		waitpid(child, NULL, 0);
+	}
 }
 
 int main(int count, char **words)
@@ -260,7 +274,7 @@ int main(int count, char **words)
 	else if (!strcmp(what, "reserve"))
 		reserve();
 	else if (!strcmp(what, "walk"))
-		walk(atol(more));
+		walk(atol(more), count > 3 && !strcmp(words[3], "alone"));
 	else
 		return 2;
 	return 0;
