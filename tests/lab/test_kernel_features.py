@@ -14,6 +14,7 @@ from capture import capture
 from conftest import KERNELS
 from drgn import Program
 from kernel_features import FEATURES, kernel_features, read_kernel_features
+from target import open_target
 from zones import caps_by_hundredth, highatomic_cap_pages
 
 # Of each kernel the features that it has; it has none of the others.
@@ -34,6 +35,21 @@ def test_a_kernel_shows_what_it_does(kernel: str) -> None:
     prog.load_debug_info([taken.vmlinux])
     assert {row.feature: row.present for row in kernel_features(prog)} == {
         name: name in HAS[kernel] for name in FEATURES
+    }
+    assert caps_by_hundredth(prog) is (kernel != "6.1")
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_without_debug_info_less_is_known_and_nothing_else(kernel: str) -> None:
+    prog = open_target(capture(kernel, "fragment", say=print).vmcore)
+    shown = {row.feature: row.present for row in kernel_features(prog)}
+    assert {name: name in HAS[kernel] for name, known in shown.items() if known is not None} == {
+        name: known for name, known in shown.items() if known is not None
+    }
+    assert {name for name, known in shown.items() if known is None} <= {
+        "highatomic_buddy_only",
+        "highatomic_fast_path",
+        "free_lists_by_pageblock",
     }
     assert caps_by_hundredth(prog) is (kernel != "6.1")
 
