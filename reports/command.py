@@ -31,7 +31,7 @@ from rows import columns
 from speedscope import speedscope
 from stack_parts import load_known_frames
 from target import TargetError, describe, open_target
-from terminal import FORMATS, print_rows
+from terminal import FORMATS, MAX_ROWS, print_rows
 from text_source import TextError
 
 from reports import __version__, display, page_owner_command, profiles, record_command
@@ -479,7 +479,7 @@ def run_show(args: argparse.Namespace) -> int:
         return show_stacks(bundle, args.what, args.format, reattribute=args.reattribute)
     if args.what == "tables":
         for table in bundle.tables.values():
-            print(f"{table.name:24} {visible(table.title)}")
+            print(f"{table.name:24} {visible(display.cut(table.title, 200))}")
         for name, title in views_of(bundle).items():
             print(f"{name:24} {title} (computed)")
         return DONE
@@ -491,7 +491,7 @@ def run_show(args: argparse.Namespace) -> int:
         title = first_of(title, args.top, bundle.count(args.what))
     cells = ([row[c.name] for c in shown.columns] for row in bundle.rows(args.what))
     top = itertools.islice(cells, args.top)
-    print_rows(shown.columns, top, form=args.format, title=title)
+    print_rows(shown.columns, top, form=args.format, title=title, most=max(args.top or 0, MAX_ROWS))
     return DONE
 
 
@@ -552,7 +552,9 @@ def views_of(bundle: Bundle) -> dict[str, str]:
 def show_view(bundle: Bundle, name: str, form: str, top: int | None) -> bool:
     """Print a view over a bundle's tables; False if there is none of that name."""
     try:
-        from reports.tables import open_database, view_columns, views
+        import duckdb
+
+        from reports.tables import failed, open_database, view_columns, views
     except ImportError:
         return False
     titles = {view: title for view, title, _ in views()}
@@ -561,9 +563,19 @@ def show_view(bundle: Bundle, name: str, form: str, top: int | None) -> bool:
     database = open_database(bundle)
     if name in database.missing:
         return False
-    cells = [list(row.values()) for row in database.rows(f"select * from {name}")]
+    try:
+        cells = [list(row.values()) for row in database.rows(f"select * from {name}")]
+    except duckdb.Error as error:
+        why = failed(database, error, bundle.tables)
+        raise BundleError(f"{bundle.path}: {name} cannot be computed: {why}") from error
     title = first_of(titles[name], top, len(cells))
-    print_rows(view_columns(database, name), cells[:top], form=form, title=title)
+    print_rows(
+        view_columns(database, name),
+        cells[:top],
+        form=form,
+        title=title,
+        most=max(top or 0, MAX_ROWS),
+    )
     return True
 
 
@@ -610,7 +622,7 @@ def run_findings(args: argparse.Namespace) -> int:
 def run_report(args: argparse.Namespace) -> int:
     from reports.comparison import compare
     from reports.findings import evaluate
-    from reports.report import LOOKED_AT, MAX_PICTURE_ROWS, render, write
+    from reports.report import LOOKED_AT, render, write
 
     names = wanted_names(args)
     bundles = [Bundle(path) for path in (args.bundle, args.baseline) if path is not None]
@@ -620,7 +632,7 @@ def run_report(args: argparse.Namespace) -> int:
     try:
         with redacted(bundles, names) if names else contextlib.nullcontext(bundles) as shown:
             bundle, *baselines = shown
-            bundle.hold(LOOKED_AT & bundle.tables.keys(), MAX_PICTURE_ROWS)
+            bundle.hold(LOOKED_AT & bundle.tables.keys())
             verdict, comparison = evaluate(bundle), None
             for baseline in baselines:
                 verdicts = evaluate(baseline), verdict

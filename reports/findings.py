@@ -20,7 +20,7 @@ import jinja2
 
 from reports import display
 from reports.bundle import Bundle
-from reports.tables import Database, open_database, views
+from reports.tables import Database, failed, open_database, views
 
 FINDINGS = Path(__file__).resolve().parent / "findings"
 SEVERITIES = ("critical", "warning", "notice")
@@ -170,7 +170,7 @@ def ask(database: Database, questions: list[Question]) -> Verdict:
         try:
             rows = database.rows(_query(database, question))
         except duckdb.Error as error:
-            reason = f"the query failed: {str(error).splitlines()[0]}"
+            reason = failed(database, error, [need.partition(".")[0] for need in question.needs])
             not_checked.append(NotChecked(question.id, question.about, reason, question.section))
             continue
         try:

@@ -25,6 +25,7 @@ from ksm import (
     read_ksm,
 )
 from ksm import wanted as ksm_wanted
+from plain_file import read_plain
 from rmap_cost import (
     KsmVisits,
     ksm_visits,
@@ -216,7 +217,7 @@ class Files:
         file = Path(os.path.realpath(self.root / path, strict=True))
         if not file.is_relative_to(self.root.resolve()) or not file.is_file():
             raise OSError(errno.EINVAL, "is no plain file of this tree", str(self.root / path))
-        return file.read_bytes().decode("utf-8", "backslashreplace")
+        return read_plain(file).decode("utf-8", "backslashreplace")
 
 
 @dataclass(frozen=True)

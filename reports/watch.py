@@ -18,7 +18,8 @@ import sys
 import time
 from pathlib import Path
 
-from page_owner_counts import Counts, read_show_stacks_handles
+from page_owner_counts import MAX_BYTES, Counts, read_show_stacks_handles
+from plain_file import read_plain
 from proc_text import parse_zoneinfo
 from text_source import Source, TextError
 
@@ -210,7 +211,7 @@ class Owners:
         else:
             self.absent = f"{source}: no show_handles and no show_stacks: {_why_not(debugfs)}"
             return
-        size = len(self._counts.read_bytes())
+        size = len(read_plain(self._counts, MAX_BYTES))
         if size > limit * COPY_SHARE:
             self.absent = (
                 f"{self._counts} is {size / 2**20:.3g} MiB: more than an eighth of --limit, which "
@@ -247,7 +248,7 @@ def _why_not(debugfs: Path) -> str:
 
 def _copy(source: Path, path: Path) -> None:
     """Copy a file that is made as it is read, so that it is whole or absent."""
-    data = source.read_bytes()
+    data = read_plain(source, MAX_BYTES)
     partial = path.with_name(f".{path.name}.partial")
     with partial.open("wb") as file:
         file.write(data)
@@ -260,8 +261,9 @@ def _target(root: str, page_size: int, total_pages: int | None) -> dict[str, Cel
     """This machine, for the bundle."""
     kernel = os.uname()
     if total_pages is None:
-        with contextlib.suppress(OSError, ValueError), open(f"{root}/proc/zoneinfo") as file:
-            zones = parse_zoneinfo(file.read())
+        with contextlib.suppress(OSError, ValueError):
+            text = read_plain(f"{root}/proc/zoneinfo").decode("utf-8", "backslashreplace")
+            zones = parse_zoneinfo(text)
             total_pages = sum(zone.fields["present"] for zone in zones) or None
     return {
         "kind": "live",
