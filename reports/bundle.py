@@ -40,6 +40,7 @@ from rows import Column, column, columns, csv_line
 
 from reports import __version__
 from reports.leftovers import PREFIX, SUFFIX, claim, clear_up, exchange
+from reports.modes import mode_of_file, mode_of_folder
 
 DESCRIPTION = "datapackage.json"
 ESCAPE = "backslashreplace"
@@ -114,11 +115,13 @@ class Writer:
     exception removes what was written. Anything that is in the way is refused before work starts.
 
     :param path: the bundle's name, which must not exist unless *replace*.
+    :param mode: of its files, as asked for (``modes``).
     :raises BundleError: the name is taken, or the folder cannot be made.
     """
 
-    def __init__(self, path: Path, *, replace: bool = False) -> None:
+    def __init__(self, path: Path, *, replace: bool = False, mode: int | None = None) -> None:
         self.path = path
+        self._mode = mode_of_file(mode, path / DESCRIPTION if replace else None)
         self.replace = replace
         self._tables: list[dict[str, Any]] = []
         if not replace and os.path.lexists(path):
@@ -137,7 +140,6 @@ class Writer:
                 )
                 lock = claim(self._folder)
             self._lock = lock
-            self._folder.chmod(0o755)
         except OSError as error:
             raise BundleError(f"{path}: cannot write there: {error.strerror}") from error
 
@@ -288,6 +290,8 @@ class Writer:
             # On disk before the name appears: a machine that is about to die must not leave a
             # bundle whose files are empty.
             for entry in (*self._folder.iterdir(), self._folder):
+                # The folder, which was its owner's alone, last.
+                entry.chmod(self._mode if entry != self._folder else mode_of_folder(self._mode))
                 _to_disk(entry)
             if not (self.replace and self.path.exists()):
                 self._folder.rename(self.path)
@@ -325,6 +329,11 @@ class Bundle:
         if not path.is_dir():
             hint = "it is a file" if path.exists() else "there is no such folder"
             raise BundleError(f"{path}: not a bundle: {hint}; 'mmscope collect' makes one")
+        if not os.access(path, os.R_OK | os.X_OK):
+            raise BundleError(
+                f"{path}: no permission to read it: it is another user's, such as root's; have its "
+                "owner run 'chmod -R a+rX' on it, or write it with --mode 644"
+            )
         if not os.path.lexists(description):
             raise BundleError(
                 f"{path}: not a bundle: it has no {DESCRIPTION}; 'mmscope collect' makes one"

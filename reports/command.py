@@ -34,7 +34,7 @@ from target import TargetError, describe, open_target
 from terminal import FORMATS, MAX_ROWS, print_rows
 from text_source import TextError
 
-from reports import __version__, display, page_owner_command, profiles, record_command
+from reports import __version__, display, modes, page_owner_command, profiles, record_command
 from reports.bundle import Bundle, BundleError, Section, Writer
 from reports.collect import Progress, collect, describe_files, explain, run_section
 from reports.doctor import Check, checks
@@ -148,6 +148,7 @@ def build_parser() -> argparse.ArgumentParser:
         "-o", "--output", type=Path, required=True, metavar="BUNDLE", help="folder to make"
     )
     sub.add_argument("--force", action="store_true", help="replace a bundle that is already there")
+    sub.add_argument("--mode", **modes.OPTION)
     add_redact_options(sub)
 
     sub = command(
@@ -200,6 +201,7 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="BUNDLE",
         help="say what changed against this one: the machine before, or another machine",
     )
+    sub.add_argument("--mode", **modes.OPTION)
     add_redact_options(sub)
 
     sub = command(
@@ -222,6 +224,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="bundle to make; of several, the folder for bundle-1, bundle-2, …",
     )
     sub.add_argument("--force", action="store_true", help="replace a bundle that is already there")
+    sub.add_argument("--mode", **modes.OPTION)
     sub.add_argument("--redact-map", type=Path, metavar="FILE", help=REDACT_MAP_HELP)
 
     sub = command(
@@ -245,6 +248,7 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="also write it as HTML; of one bundle a side, B's report with A as its baseline",
     )
+    sub.add_argument("--mode", **modes.OPTION)
     add_redact_options(sub)
 
     command(
@@ -421,7 +425,7 @@ def progress_bar() -> Iterator[Progress | None]:
 
 def run_collect(args: argparse.Namespace) -> int:
     names = wanted_names(args)
-    with Writer(args.output, replace=args.force) as writer:
+    with Writer(args.output, replace=args.force, mode=args.mode) as writer:
         source, name, notes = open_source(args)
         if isinstance(source, Memory):
             target = describe(source.prog, name)
@@ -642,7 +646,7 @@ def run_report(args: argparse.Namespace) -> int:
         gc.enable()
     if names and args.redact_map is not None:
         write_map(names, args.redact_map)
-    write(html, args.output)
+    write(html, args.output, args.mode)
     if args.output.is_file():  # and no pipe, whose reader wants nothing but the page
         print(f"{args.output}: {args.output.stat().st_size:,} bytes")
     return DONE
@@ -651,7 +655,7 @@ def run_report(args: argparse.Namespace) -> int:
 def run_redact(args: argparse.Namespace) -> int:
     refuse_old_map(args.redact_map)
     bundles, names = [Bundle(path) for path in args.bundles], Names()
-    several = len(bundles) > 1
+    several, code = len(bundles) > 1, DONE
     for number, bundle in enumerate(bundles, 1):
         path = args.output / f"bundle-{number}" if several else args.output
         if whole := undeclared(bundle):
@@ -660,11 +664,18 @@ def run_redact(args: argparse.Namespace) -> int:
                 f"{display.plural(len(whole), 'column')} is; it is replaced whole: "
                 f"{', '.join(whole[:3])}{', …' if len(whole) > 3 else ''}"
             )
-        redact(bundle, path, names, replace=args.force)
+        made = redact(bundle, path, names, replace=args.force, mode=args.mode)
+        lost = len(bundle.resources) - len(made.resources)
+        if lost:
+            code = INCOMPLETE
+            say(
+                f"{bundle.path}: {display.plural(lost, 'table is', 'tables are')} damaged and left "
+                "out; 'mmscope show' says of each what is wrong"
+            )
         print(f"{bundle.path}: {path}" if several else f"{path}")
     if args.redact_map is not None:
         write_map(names, args.redact_map)
-    return DONE
+    return code
 
 
 def run_compare(args: argparse.Namespace) -> int:
@@ -677,7 +688,7 @@ def run_compare(args: argparse.Namespace) -> int:
     if not all(sides):
         raise UsageError("a side has no bundle: mmscope compare A… -- B…")
     names = wanted_names(args)
-    code = run(sides, args.format, args.output, names)
+    code = run(sides, args.format, args.output, names, args.mode)
     if names and args.redact_map is not None:
         write_map(names, args.redact_map)
     return code

@@ -57,6 +57,7 @@ from reports.downloads import Download, Downloads
 from reports.findings import SEVERITIES, Finding, Verdict, severity_rank
 from reports.glossary import Glossary
 from reports.leftovers import PREFIX, SUFFIX, claim, clear_up
+from reports.modes import mode_of_file
 from reports.watermarks import watermarks
 
 TEMPLATES = Path(__file__).resolve().parent.parent / "templates"
@@ -481,20 +482,21 @@ def _squeeze(text: str) -> str:
     return re.sub(r"\n\s*\n+", "\n", text).strip()
 
 
-def write(html: str, path: Path) -> None:
+def write(html: str, path: Path, mode: int | None = None) -> None:
     """
     Write a report so that its name holds all of it, or what was there before.
 
+    :param mode: as asked for (``modes``).
     :raises OSError: it cannot be written; nothing is left behind.
     """
     try:
-        _write(html, path)
+        _write(html, path, mode)
     except OSError as error:
         # Of the name that it was to have.
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 
-def _write(html: str, path: Path) -> None:
+def _write(html: str, path: Path, mode: int | None) -> None:
     # Through a symbolic link; and a device or a pipe (/dev/null, /dev/stdout) is written to, never
     # put away for a file of its name.
     path = path.resolve()
@@ -514,10 +516,8 @@ def _write(html: str, path: Path) -> None:
             file.write(html)
             file.flush()
             os.fsync(file.fileno())
-            # mkstemp makes it for the owner alone; a report is there to be passed on.
-            umask = os.umask(0)
-            os.umask(umask)
-            os.fchmod(file.fileno(), 0o666 & ~umask)
+            # mkstemp made it for the owner alone.
+            os.fchmod(file.fileno(), mode_of_file(mode, path))
         os.replace(name, path)
     except BaseException:
         with contextlib.suppress(OSError):

@@ -24,6 +24,7 @@ from proc_text import parse_zoneinfo
 from text_source import Source, TextError
 
 from reports.bundle import Writer
+from reports.modes import mode_of_file, mode_of_folder
 from reports.openmetrics import expose
 from reports.page_owner_command import STACKS_FOLDER, UsageError, say
 from reports.sample_log import NAME, SampleLog, lock
@@ -44,7 +45,7 @@ COPY_SHARE = 1 / 8
 def run(args: argparse.Namespace) -> int:
     """Take samples until told to stop, then make a bundle of them; or of those that are left."""
     args.output, args.debugfs = Path(args.output), Path(args.debugfs)
-    with Writer(args.output, replace=args.force):
+    with Writer(args.output, replace=args.force, mode=args.mode):
         pass  # what is in the way is refused before the work
     folder = args.output.with_name(args.output.name + ".samples")
     if not args.recover:
@@ -94,7 +95,7 @@ def _watch(args: argparse.Namespace, folder: Path) -> None:
         first |= {"number": 0, "cpu_total": 0.0}
         expose(Path(args.openmetrics), first, page_size)
     try:
-        folder.mkdir()
+        folder.mkdir(mode_of_folder(mode_of_file(args.mode)))
     except FileExistsError:
         raise UsageError(
             f"{folder}: samples of an earlier watch; finish it with "

@@ -24,7 +24,7 @@ def finish(args: argparse.Namespace, folder: Path) -> int:
     :raises TextError: the samples cannot be read.
     """
     begin = time.monotonic()
-    with Writer(args.output, replace=args.force) as writer:
+    with Writer(args.output, replace=args.force, mode=args.mode) as writer:
         try:
             log = watch_tables.open_log(folder / NAME)
             target, why = watch_tables.target(log), log.header["page_owner"]

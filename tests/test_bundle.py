@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import children
 import frictionless
 import pytest
 from free_lists import FreeBlocks, FreeListCheck, MisplacedBlocks
@@ -349,7 +350,7 @@ def test_killed_in_the_middle_there_is_no_bundle(tmp_path: Path) -> None:
         """
     )
     command = [sys.executable, "-c", script, str(tmp_path / "b")]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as process:
+    with children.start(command, cwd=ROOT, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"halfway\n"
         process.send_signal(signal.SIGKILL)

@@ -12,6 +12,7 @@ import sys
 import time
 from pathlib import Path
 
+import children
 import perf_events
 import pytest
 import recipe as recipes
@@ -329,11 +330,10 @@ def test_without_privileges_what_is_allowed_is_recorded(perf: str, tmp_path: Pat
 
 def test_ctrl_c_keeps_what_is_there(perf: str, tmp_path: Path) -> None:
     words = ["record", "page-fault", "-o", str(tmp_path / "b"), "--"]
-    process = subprocess.Popen(
+    process = children.start(
         [sys.executable, "-c", START, *words, *LOOPS],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        start_new_session=True,
     )
     time.sleep(4)
     os.killpg(process.pid, signal.SIGINT)
