@@ -491,7 +491,7 @@ class Bundle:
         if (size := table.path.stat().st_size) > MAX_TABLE_BYTES:
             raise BundleError(
                 f"{table.path}: has {size:,} bytes, more than the {MAX_TABLE_BYTES:,} that are "
-                "read of a table; other tables are"
+                "read of a table"
             )
         return table.path
 
