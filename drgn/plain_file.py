@@ -88,6 +88,9 @@ class _Bounded(io.FileIO):
             self._length = len(piece) - piece.rfind(b"\n") - 1
         return count
 
+    def readall(self) -> bytes:
+        raise io.UnsupportedOperation("is read by lines, or so many bytes at a time")
+
     def seek(self, offset: int, whence: int = 0) -> int:
         self._length, self._line = 0, 1
         return super().seek(offset, whence)

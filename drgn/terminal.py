@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 FORMATS = ("table", "csv", "json")
 # So many rows are a table to look at, which is laid out as a whole.
 MAX_ROWS = 10_000
+# Of a cell, in characters: twice what the longest stack has.
+MAX_CELL = 20_000
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 # The type of a column of texts that are numbers in the unit that suits each, for the eye alone.
 AMOUNT = "amount"
@@ -61,7 +63,7 @@ def format_cell(value: Any, column: Column) -> str:
         if 0 < abs(value) < 0.0005:
             return "<0.001" if value > 0 else ">-0.001"
         return f"{value:,.3f}"
-    return visible(cut(str(value)))
+    return visible(cut(str(value), MAX_CELL))
 
 
 # Of what is taken for a second's part: three decimals of a second would hide its digits.
