@@ -23,7 +23,7 @@ from kernel_features import FEATURES
 
 from reports import display
 from reports.bundle import Bundle
-from reports.tables import Database, open_database, views
+from reports.tables import Database, failed, open_database, views
 
 FINDINGS = Path(__file__).resolve().parent / "findings"
 SEVERITIES = ("critical", "warning", "notice")
@@ -275,7 +275,7 @@ def ask(database: Database, questions: list[Question]) -> Verdict:
             not_checked.append(NotChecked(question.id, question.about, reason, question.section))
             continue
         except duckdb.Error as error:
-            reason = f"the query failed: {str(error).splitlines()[0]}"
+            reason = failed(database, error, [need.partition(".")[0] for need in question.needs])
             not_checked.append(NotChecked(question.id, question.about, reason, question.section))
             continue
         try:

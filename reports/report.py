@@ -67,6 +67,7 @@ from reports.findings import (
 )
 from reports.glossary import Glossary
 from reports.leftovers import PREFIX, SUFFIX, claim, clear_up
+from reports.modes import mode_of_file
 from reports.watermarks import watermarks
 
 TEMPLATES = Path(__file__).resolve().parent.parent / "templates"
@@ -83,8 +84,8 @@ MAX_CONTENTS = 8
 MAX_STACK_ROWS = 80
 # A series is looked at in its chart, or taken from the bundle.
 MAX_SERIES_ROWS = 60
-# What pictures are drawn from is held in memory; a table beyond this is damage, or not for drawing.
-MAX_PICTURE_ROWS = 2_000_000
+# Of the tables that are held in part.
+MAX_PART_ROWS = 300_000
 SOURCES = {
     "live": "live kernel",
     "vmcore": "vmcore",
@@ -529,20 +530,21 @@ def _squeeze(text: str) -> str:
     return re.sub(r"\n\s*\n+", "\n", text).strip()
 
 
-def write(html: str, path: Path) -> None:
+def write(html: str, path: Path, mode: int | None = None) -> None:
     """
     Write a report so that its name holds all of it, or what was there before.
 
+    :param mode: as asked for (``modes``).
     :raises OSError: it cannot be written; nothing is left behind.
     """
     try:
-        _write(html, path)
+        _write(html, path, mode)
     except OSError as error:
         # Of the name that it was to have.
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 
-def _write(html: str, path: Path) -> None:
+def _write(html: str, path: Path, mode: int | None) -> None:
     # Through a symbolic link; and a device or a pipe (/dev/null, /dev/stdout) is written to, never
     # put away for a file of its name.
     path = path.resolve()
@@ -562,10 +564,8 @@ def _write(html: str, path: Path) -> None:
             file.write(html)
             file.flush()
             os.fsync(file.fileno())
-            # mkstemp makes it for the owner alone; a report is there to be passed on.
-            umask = os.umask(0)
-            os.umask(umask)
-            os.fchmod(file.fileno(), 0o666 & ~umask)
+            # mkstemp made it for the owner alone.
+            os.fchmod(file.fileno(), mode_of_file(mode, path))
         os.replace(name, path)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -723,18 +723,10 @@ def _sections(bundle: Bundle, environment: Environment, page_size: int | None) -
 def _known_tables(bundle: Bundle) -> tuple[Tables, dict[str, str]]:
     """The tables that pictures are drawn from, whole; and why one could not be read."""
     known: Tables = {}
-    errors: dict[str, str] = {}
-    for name in sorted(LOOKED_AT & bundle.tables.keys()):
-        try:
-            rows = list(itertools.islice(bundle.rows(name), MAX_PICTURE_ROWS + 1))
-        except BundleError as error:
-            errors[name] = _blame(bundle, error)
-            continue
-        if len(rows) > MAX_PICTURE_ROWS:
-            errors[name] = f"table {name} has more than {MAX_PICTURE_ROWS:,} rows"
-            continue
-        known[name] = rows
-    return known, errors
+    errors = bundle.hold(LOOKED_AT & bundle.tables.keys())
+    for name in sorted(LOOKED_AT & bundle.tables.keys() - errors.keys()):
+        known[name] = list(bundle.rows(name))
+    return known, {name: _blame(bundle, why) for name, why in errors.items()}
 
 
 def _parts(bundle: Bundle, known: Tables) -> Tables:
@@ -744,15 +736,15 @@ def _parts(bundle: Bundle, known: Tables) -> Tables:
         with contextlib.suppress(BundleError, LookupError, TypeError, ValueError):
             column, wanted = PARTS[name]
             rows = bundle.rows(name, where=(column, wanted(known)))
-            found[name] = list(itertools.islice(rows, MAX_PICTURE_ROWS))
+            found[name] = list(itertools.islice(rows, MAX_PART_ROWS))
     for name in FILTERED.keys() & bundle.tables.keys():
         with contextlib.suppress(BundleError, LookupError, TypeError):
             chosen = filter(FILTERED[name](known), bundle.rows(name))
-            found[name] = list(itertools.islice(chosen, MAX_PICTURE_ROWS))
+            found[name] = list(itertools.islice(chosen, MAX_PART_ROWS))
     return found
 
 
-def _blame(bundle: Bundle, error: BundleError) -> str:
+def _blame(bundle: Bundle, error: BundleError | str) -> str:
     """An error without the folder's path, which is nobody's business on another machine."""
     return str(error).replace(f"{bundle.path}{os.sep}", "").replace(f"{bundle.path}: ", "")
 
@@ -806,10 +798,9 @@ def _alone(bundle: Bundle, picture: Picture) -> str:
     if table is None:
         return ""
     page_size = display.plain_int(bundle.target.get("page_size"))
-    try:
-        rows = list(itertools.islice(bundle.rows(table.name), MAX_PICTURE_ROWS))
-    except BundleError:
+    if bundle.hold([table.name]):
         return ""  # its section says so
+    rows = list(bundle.rows(table.name))
     environment = _environment(page_size, _uptime(bundle))
     views = _pictures(table, {table.name: rows}, {}, environment, page_size)
     return next((str(view.html) for view in views if view.name == picture.name), "")
