@@ -20,7 +20,7 @@ from drgn import FaultError, Program, ProgramFlags, offsetof, sizeof
 from kernel_arrays import struct_dtype
 from kernel_text import printed_number
 from numpy.typing import NDArray
-from rows import column
+from rows import MOST_PIDS, column
 from slab_objects import Objects, Wanted
 
 PF_KTHREAD = 0x00200000  # include/linux/sched.h
@@ -41,7 +41,7 @@ LARGEST = (1 << 63) - 1
 class ProcessVmas:
     """How many VMAs a process has, against how many it may have."""
 
-    pid: int = column(key=True, help="process (thread group)")
+    pid: int = column(key=True, high=MOST_PIDS, help="process (thread group)")
     comm: str | None = column(holds="comm", help="name of its first thread")
     vmas: int = column(unit="VMAs", help="mm.map_count")
     max_map_count: int | None = column(unit="VMAs", help="vm.max_map_count, for every process")
@@ -73,7 +73,7 @@ def processes(prog: Program, tasks: Objects) -> Processes:
 
     :param tasks: all slots of the cache of ``struct task_struct``.
     """
-    alive = (tasks["mm"] != 0) & ((tasks["flags"] & PF_KTHREAD) == 0) & (tasks["pid"] > 0)
+    alive = (tasks["mm"] != 0) & ((tasks["flags"] & PF_KTHREAD) == 0) & (tasks["pid"] != 0)
     owner: dict[int, tuple[int, int, int]] = {}
     for mm, tgid, pid, address in zip(
         *(tasks[name][alive].tolist() for name in ("mm", "tgid", "pid")),

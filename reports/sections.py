@@ -31,10 +31,18 @@ from reports.owner_sections import (
     slab_owner_from_memory,
 )
 from reports.page_table_sections import page_tables_from_files, page_tables_from_memory
+from reports.physical_sections import (
+    physical_memory_from_files,
+    physical_memory_from_memory,
+    poisoned_pages_from_files,
+    poisoned_pages_from_memory,
+)
 from reports.reading import SectionSpec
 from reports.rmap_sections import (
     anon_vmas_from_files,
     anon_vmas_from_memory,
+    file_maps_from_files,
+    file_maps_from_memory,
     ksm_from_files,
     ksm_from_memory,
     rmap_cost_from_files,
@@ -128,6 +136,20 @@ SECTIONS = {
             reads=(prices.STATUS,),
         ),
         SectionSpec(
+            "physical_memory",
+            "Physical memory and what the kernel does not get",
+            physical_memory_from_memory,
+            physical_memory_from_files,
+        ),
+        SectionSpec(
+            "poisoned_pages",
+            "Pages marked as bad",
+            poisoned_pages_from_memory,
+            poisoned_pages_from_files,
+            PASS_SECONDS,
+            optional=True,
+        ),
+        SectionSpec(
             "vmemmap",
             "Struct pages",
             vmemmap_from_memory,
@@ -175,6 +197,14 @@ SECTIONS = {
             ksm_from_files,
             PASS_SECONDS,
             reads=(prices.SETTINGS,),
+        ),
+        SectionSpec(
+            "file_maps",
+            "File reverse maps",
+            file_maps_from_memory,
+            file_maps_from_files,
+            PASS_SECONDS,
+            reads=(prices.MAPS, prices.STATUS),
         ),
         SectionSpec(
             "rmap_cost",
