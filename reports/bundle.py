@@ -34,13 +34,13 @@ from types import TracebackType
 from typing import Any
 
 from bounds import MOST_MARKS, Impossible, Machine, impossible
+from bounds import TABLE as IMPOSSIBLE
 from rows import MOST, MOST_PAGES, OF_MACHINE, Bound, Column, column, columns, csv_line
 
 from reports import __version__
 from reports.leftovers import PREFIX, SUFFIX, claim, clear_up, exchange
 
 DESCRIPTION = "datapackage.json"
-MARKS = "impossible_values"  # the table of values that cannot be
 ESCAPE = "backslashreplace"
 PROFILE = "https://datapackage.org/profiles/2.0/datapackage.json"
 # What str.splitlines() takes for the end of a line.
@@ -581,9 +581,9 @@ class Bundle:
     @cached_property
     def _written_marks(self) -> list[Impossible]:
         with contextlib.suppress(BundleError):
-            kinds = {(c.name, c.type, c.nullable) for c in self.table(MARKS).columns}
+            kinds = {(c.name, c.type, c.nullable) for c in self.table(IMPOSSIBLE).columns}
             if kinds == {(c.name, c.type, c.nullable) for c in columns(Impossible)}:
-                rows = itertools.islice(self.rows(MARKS), MOST_WRITTEN_MARKS)
+                rows = itertools.islice(self.rows(IMPOSSIBLE), MOST_WRITTEN_MARKS)
                 return [Impossible(**row) for row in rows]
         return []
 
