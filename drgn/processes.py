@@ -152,14 +152,19 @@ def max_map_count(prog: Program) -> int | None:
 
 
 def read_process_vmas(
-    read: Callable[[str], str], pids: Iterable[int]
-) -> tuple[list[ProcessVmas], list[str]]:
+    read: Callable[[str], str],
+    pids: Iterable[int],
+    read_maps: Callable[[str], str] | None = None,
+) -> tuple[list[ProcessVmas], dict[str, list[int]]]:
     """
-    The same rows from /proc, which does not tell anon_vmas; and why processes are missing, if so.
+    The same rows from /proc, which does not tell anon_vmas; and pids of processes that are missing,
+    by the reason.
 
-    :param read: gives the text of a file, ``proc/1/maps``; raises OSError.
+    :param read: gives the text of a file, ``proc/1/comm``; raises OSError.
+    :param read_maps: the same for ``proc/1/maps``, which waits for the process's mmap_lock.
     """
-    rows, problems = [], []
+    rows: list[ProcessVmas] = []
+    missing: dict[str, list[int]] = {}
     try:
         limit: int | None = printed_number(
             read("proc/sys/vm/max_map_count").strip(), "max_map_count"
@@ -168,19 +173,18 @@ def read_process_vmas(
         limit = None
     for pid in pids:
         try:
-            # vsyscall is in every process's maps, and is no VMA.
-            maps = [
-                line for line in read(f"proc/{pid}/maps").splitlines() if "[vsyscall]" not in line
-            ]
-        except FileNotFoundError:
+            text = (read_maps or read)(f"proc/{pid}/maps")
+        except (FileNotFoundError, ProcessLookupError):
             continue  # it has ended
         except OSError as error:
-            problems.append(f"maps of process {pid}: {error.strerror}")
+            missing.setdefault(error.strerror or "cannot be read", []).append(pid)
             continue
+        # vsyscall is in every process's maps, and is no VMA.
+        vmas = sum("[vsyscall]" not in line for line in text.splitlines())
         try:
             comm: str | None = read(f"proc/{pid}/comm").rstrip("\n")
         except OSError:
             comm = None
-        if maps:  # a kernel thread has none
-            rows.append(ProcessVmas(pid, comm, len(maps), limit, None, None, None))
-    return sorted(rows, key=lambda row: (-row.vmas, row.pid)), problems
+        if vmas:  # a kernel thread has none
+            rows.append(ProcessVmas(pid, comm, vmas, limit, None, None, None))
+    return sorted(rows, key=lambda row: (-row.vmas, row.pid)), missing

@@ -52,6 +52,7 @@ SYSCTLS = {
     "vm.extfrag_threshold": "sysctl_extfrag_threshold",
     "vm.compaction_proactiveness": "sysctl_compaction_proactiveness",
     "vm.percpu_pagelist_high_fraction": "percpu_pagelist_high_fraction",
+    "vm.defrag_mode": "defrag_mode",  # since v6.15
     "vm.swappiness": "vm_swappiness",
     "vm.overcommit_memory": "sysctl_overcommit_memory",
     "vm.max_map_count": "sysctl_max_map_count",

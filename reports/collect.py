@@ -8,7 +8,6 @@ line of words, while the others go on.
 
 import contextlib
 import datetime
-import math
 import os
 import re
 import signal
@@ -27,7 +26,15 @@ from target import Target, describe
 from zones import Zone, read_zoneinfo
 
 from reports.bundle import Section, Writer
-from reports.reading import Absent, DeadlineExceeded, Files, Found, Memory, SectionSpec
+from reports.reading import (
+    Absent,
+    DeadlineExceeded,
+    Files,
+    Found,
+    Memory,
+    SectionSpec,
+    page_size,
+)
 from reports.redact import RedactingWriter
 from reports.sections import SECTIONS
 
@@ -200,18 +207,3 @@ def describe_files(files: Files) -> Target:
         online_cpus=os.cpu_count() if here else None,
         source=str(files.root) if here else files.root.name,
     )
-
-
-def page_size(meminfo: str, managed_pages: int) -> int | None:
-    """
-    The page size of a machine that left only text: MemTotal is its managed pages, in KiB.
-
-    The two readings may lie apart, so that the power of two that is nearest is taken, and none if
-    it is not near.
-    """
-    match = re.search(r"^MemTotal: +([0-9]{1,15}) kB$", meminfo, re.MULTILINE)
-    if not match or not managed_pages:
-        return None
-    size = int(match.group(1)) * 1024 / managed_pages
-    nearest = 1 << round(math.log2(size)) if size >= 1 else 0
-    return nearest if 4096 <= nearest <= 65536 and abs(size / nearest - 1) < 0.02 else None

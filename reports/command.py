@@ -45,8 +45,9 @@ from reports.collect import (
     machine_of,
     run_section,
 )
-from reports.doctor import Check, checks
+from reports.doctor import Check, PriceHere, checks, prices_here
 from reports.page_owner_command import UsageError
+from reports.prices import TO_READ_IT
 from reports.reading import Absent, Files, Memory
 from reports.redact import Names, RedactingWriter, redact, redacted, undeclared, write_map
 from reports.sections import SECTIONS
@@ -317,6 +318,7 @@ def add_target_options(parser: argparse.ArgumentParser) -> None:
     where.add_argument(
         "--proc-root", type=Path, metavar="DIR", help="text files only: / or an unpacked sosreport"
     )
+    page_owner_command.add_price_options(group)
     group.add_argument(
         "--symbols",
         type=Path,
@@ -370,7 +372,7 @@ def open_source(args: argparse.Namespace) -> tuple[Memory | Files, str, dict[str
             raise TargetError(
                 f"{args.proc_root}: has no folder 'proc'; give / or a sosreport's folder"
             )
-        return Files(args.proc_root), args.proc_root.name, {}
+        return Files(args.proc_root, args.all), args.proc_root.name, {}
     notes = {}
     name = args.core.name if args.core is not None else args.qemu or ""
     try:
@@ -379,7 +381,7 @@ def open_source(args: argparse.Namespace) -> tuple[Memory | Files, str, dict[str
         if args.core is not None or args.qemu is not None or args.symbols:
             raise
         say(f"{error}; reading /proc and /sys instead")
-        return Files(Path("/")), "/", {"fallback": str(error)}
+        return Files(Path("/"), args.all), "/", {"fallback": str(error)}
     if args.pageblock_order is not None:
         prog.cache["pageblock_order"] = args.pageblock_order
     if args.rmap_node_ns is not None:
@@ -463,6 +465,7 @@ def run_collect(args: argparse.Namespace) -> int:
         if section.status != "absent"
         or not SECTIONS[section.section].optional
         or section.section in args.only
+        or TO_READ_IT in (section.message or "")
     ]
     # What was left out of a dump on purpose is no fault of the reading.
     return missing_sections(expected, bool(notes.keys() - {"left_out"}))
@@ -482,7 +485,7 @@ def run_show(args: argparse.Namespace) -> int:
         return show_section(args)
     if args.what == "page_owner" and (args.bundle.is_file() or str(args.bundle) == "-"):
         return page_owner_command.run_show(args)
-    if args.core or args.qemu or args.proc_root or args.symbols:
+    if args.core or args.qemu or args.proc_root or args.symbols or args.all or args.careful:
         raise UsageError("give a BUNDLE or a target, not both")
     refuse_cull_options(args)
     bundle = Bundle(args.bundle)
@@ -697,10 +700,15 @@ def run_compare(args: argparse.Namespace) -> int:
 
 
 def run_doctor(args: argparse.Namespace) -> int:
-    described = columns(Check)
-    names = [c.name for c in described]
-    rows = checks()
-    print_rows(described, ([getattr(row, name) for name in names] for row in rows))
+    for title, row_type, rows in (
+        ("", Check, checks()),
+        ("What it costs this host to be read", PriceHere, prices_here()),
+    ):
+        described = columns(row_type)
+        names = [c.name for c in described]
+        if title:
+            print()
+        print_rows(described, ([getattr(row, name) for name in names] for row in rows), title=title)
     return DONE
 
 

@@ -164,8 +164,8 @@ def slab_caches_from_files(files: Files) -> Found:
 
 
 NO_TRACKS = (
-    "no slab cache remembers who allocated its objects; boot with slab_debug=U (slub_debug=U "
-    "before Linux 6.9), or slab_debug=U,CACHE for one cache"
+    "no slab cache remembers who allocated its objects; boot with slab_debug=U (older "
+    "kernels: slub_debug=U, which newer ones take, too), or slab_debug=U,CACHE for one cache"
 )
 
 
@@ -209,11 +209,15 @@ def slab_owner_from_memory(memory: Memory) -> Found:
 
 def slab_owner_from_files(files: Files) -> Found:
     folder = files.root / "sys/kernel/debug/slab"
-    rows: list[SlabOwnerStack] = []
     try:
-        caches = sorted(path.name for path in folder.iterdir())
+        caches = sorted(path.parent.name for path in folder.glob("*/alloc_traces"))
     except OSError:
         caches = []
+    if not caches:
+        raise Absent(f"{folder} has no alloc_traces (root only): {NO_TRACKS}")
+    if why := files.left_out(f"sys/kernel/debug/slab/{caches[0]}/alloc_traces"):
+        raise Absent(f"{folder}/*/alloc_traces ({plural(len(caches), 'cache')}): {why}")
+    rows: list[SlabOwnerStack] = []
     found = Found()
     for cache in caches:
         try:

@@ -45,13 +45,13 @@ class Database:
         names = [column[0] for column in result.description or ()]
         return [dict(zip(names, row, strict=True)) for row in result.fetchall()]
 
-    def has(self, name: str) -> bool:
-        """Whether there is a table or view of that name."""
+    def columns(self, name: str) -> set[str]:
+        """The columns of a table or view; none if there is none of that name."""
         try:
-            self.connection.execute(f'select 1 from "{name}" limit 0')
+            result = self.connection.execute(f'select * from "{name}" limit 0')
         except duckdb.Error:
-            return False
-        return True
+            return set()
+        return {column[0] for column in result.description or ()}
 
 
 def open_database(bundle: Bundle, only: Container[str] | None = None) -> Database:
