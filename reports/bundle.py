@@ -36,6 +36,7 @@ from types import TracebackType
 from typing import Any
 
 from bounds import MOST_MARKS, Impossible, Machine, impossible
+from bounds import TABLE as IMPOSSIBLE
 from hostile_text import cut
 from kernel_text import MAX_COUNT
 from plain_file import MAX_LINE_BYTES, open_lines, read_plain
@@ -46,7 +47,6 @@ from reports.leftovers import PREFIX, SUFFIX, claim, clear_up, exchange
 from reports.modes import mode_of_file, mode_of_folder
 
 DESCRIPTION = "datapackage.json"
-MARKS = "impossible_values"  # the table of values that cannot be
 ESCAPE = "backslashreplace"
 PROFILE = "https://datapackage.org/profiles/2.0/datapackage.json"
 # What str.splitlines() takes for the end of a line.
@@ -676,9 +676,9 @@ class Bundle:
     @cached_property
     def _written_marks(self) -> list[Impossible]:
         with contextlib.suppress(BundleError):
-            kinds = {(c.name, c.type, c.nullable) for c in self.table(MARKS).columns}
+            kinds = {(c.name, c.type, c.nullable) for c in self.table(IMPOSSIBLE).columns}
             if kinds == {(c.name, c.type, c.nullable) for c in columns(Impossible)}:
-                rows = itertools.islice(self.rows(MARKS), MOST_WRITTEN_MARKS)
+                rows = itertools.islice(self.rows(IMPOSSIBLE), MOST_WRITTEN_MARKS)
                 return [Impossible(**row) for row in rows]
         return []
 

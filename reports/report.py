@@ -30,6 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bounds import TABLE as IMPOSSIBLE
 from hostile_text import visible
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, TemplateError
 from markupsafe import Markup
@@ -52,7 +53,7 @@ from reports import (
     watch_pictures,
 )
 from reports import counters as vm_counters
-from reports.bundle import IDENTIFIER, MARKS, Bundle, BundleError, Section, Table
+from reports.bundle import IDENTIFIER, Bundle, BundleError, Section, Table
 from reports.cells import Cell, cell, is_name
 from reports.comparison import Comparison
 from reports.downloads import Download, Downloads
@@ -487,8 +488,8 @@ def render(bundle: Bundle, verdict: Verdict, comparison: Comparison | None = Non
             if key in bundle.target
         ],
         other_facts=sorted((k, _text(v)) for k, v in bundle.target.items() if k not in FACTS),
-        marks=_table(bundle, bundle.tables[MARKS], page_size, {})
-        if MARKS in bundle.tables
+        marks=_table(bundle, bundle.tables[IMPOSSIBLE], page_size, {})
+        if IMPOSSIBLE in bundle.tables
         else None,
         findings=findings,
         verdict=verdict,
@@ -690,7 +691,7 @@ def _sections(bundle: Bundle, environment: Environment, page_size: int | None) -
     """The bundle's sections in its order; then tables whose section is not listed there."""
     tables: dict[str, list[Table]] = {}
     for table in bundle.tables.values():
-        if table.name not in ("sections", MARKS):  # shown with the reading itself
+        if table.name not in ("sections", IMPOSSIBLE):  # shown with the reading itself
             tables.setdefault(table.section, []).append(table)
     listed = {section.section or "unnamed": section for section in bundle.sections}
     known, errors = _known_tables(bundle)
