@@ -85,8 +85,8 @@ WRITABLE = "VMAs that are shared and may be written to (i_mmap_writable)"
 class FileMapping:
     """A file that is mapped, and the VMAs that a walk of its tree may visit."""
 
-    mapping: str | None = column(
-        holds="kernel", key=True, help="address of its struct address_space"
+    address_space: str | None = column(
+        holds="kernel", key=True, help="address of the struct address_space"
     )
     device: str | None = column(holds="kernel", key=True, help="major:minor, as in /proc/PID/maps")
     inode: int | None = column(key=True, help="i_ino")
@@ -137,7 +137,7 @@ class FileMappingFanout:
 class FileMappingCheck:
     """Something about mapped files that does not fit together."""
 
-    mapping: str | None = column(
+    address_space: str | None = column(
         holds="kernel", key=True, help="which; empty, if it is about several"
     )
     problem: str = column(holds="words", key=True, help="what does not fit")
