@@ -36,7 +36,7 @@ from linked_lists import find, follow_lists
 from numpy.typing import NDArray
 from processes import WANTED as TASKS
 from processes import Processes, ProcessVmas, max_map_count, processes
-from rows import column
+from rows import MOST, MOST_PIDS, column
 from slab_caches import SlabFinder
 from slab_objects import Objects, SlabObjects, Wanted, read_slab_objects, tree_links
 
@@ -66,13 +66,15 @@ class AnonVma:
     vmas: int = column(unit="VMAs", help="nodes of its interval tree")
     active_vmas: int = column(unit="VMAs", help="VMAs whose new pages go to it")
     processes: int = column(help="processes that have these VMAs")
-    pid: int | None = column(help="the process that has most of them; unknown, if it is gone")
+    pid: int | None = column(
+        high=MOST_PIDS, help="the process that has most of them; unknown, if it is gone"
+    )
     comm: str | None = column(holds="comm", help="its name")
     vmas_of_pid: int = column(unit="VMAs", help="VMAs of that process")
     first_index: str | None = column(
         holds="kernel", help="page offset at which the first of its VMAs begins"
     )
-    pages: int | None = column(unit="pages", help="from there to the end of the last")
+    pages: int | None = column(unit="pages", high=MOST, help="from there to the end of the last")
     ksm_items: int | None = column(help="mappings merged by KSM that are found through it")
     lock: str | None = column(
         holds="words", help="state of the lock of its root: free, read, write, changing hands"
@@ -98,7 +100,9 @@ class AnonVmaCheck:
         holds="kernel", key=True, help="which; empty, if it is about several"
     )
     problem: str = column(holds="words", key=True, help="what does not fit")
-    expected: int | None = column(help="what the kernel keeps, or the other way of counting says")
+    expected: int | None = column(
+        low=None, help="what the kernel keeps, or the other way of counting says"
+    )
     found: int = column(help="what was found")
 
 
@@ -108,7 +112,7 @@ class AnonVmaMap:
 
     anon_vma: str = column(holds="kernel", key=True, help="which")
     index: str = column(holds="kernel", key=True, help="page offset at which the stretch begins")
-    pages: int = column(unit="pages", help="its length")
+    pages: int = column(unit="pages", high=MOST, help="its length")
     vmas: int = column(unit="VMAs", help="VMAs that overlap it")
     writable_vmas: int = column(unit="VMAs", help="of these, writable")
     starts: int = column(unit="VMAs", help="VMAs that begin in it")

@@ -42,7 +42,7 @@ from kernel_arrays import Gaps, member_path
 from ksm import PLACES, Ksm, mapcounts
 from linked_lists import find
 from numpy.typing import NDArray
-from rows import column
+from rows import MOST_PIDS, column
 from struct_pages import COLUMNS, PageChunk, scan_struct_pages
 
 MAX_KSM_PAGES = 5000
@@ -148,7 +148,7 @@ class RmapWalk:
     address_space: str | None = column(
         holds="kernel", key=True, help="of a file: the one whose i_mmap_rwsem is locked"
     )
-    pid: int | None = column(help="the process that has most of its VMAs")
+    pid: int | None = column(high=MOST_PIDS, help="the process that has most of its VMAs")
     comm: str | None = column(holds="comm", help="its name")
     folios: int = column(help="folios that are found through it")
     worst_pfn: int = column(help="of these, the one whose walk visits most")

@@ -23,7 +23,7 @@ from drgn import FaultError, Object, Program, container_of
 from drgn.helpers.linux.list import list_for_each_entry
 from file_maps import FileMaps
 from numpy.typing import NDArray
-from rows import column
+from rows import MOST_PIDS, column
 
 MAX_LOCKS = 100
 MAX_WAITERS = 1000  # of one lock
@@ -44,7 +44,9 @@ class AnonVmaLock:
         holds="words", help="read, write, or changing hands (waited for, and nobody has it)"
     )
     readers: int = column(help="readers that hold it")
-    owner_pid: int | None = column(help="the writer; or the last reader that took it")
+    owner_pid: int | None = column(
+        high=MOST_PIDS, help="the writer; or the last reader that took it"
+    )
     owner_comm: str | None = column(holds="comm", help="its name")
     owner_is: str | None = column(
         holds="words", help="writer, or last reader, which may have let it go"
@@ -61,7 +63,7 @@ class AnonVmaWaiter:
 
     root: str = column(holds="kernel", key=True, help="the anon_vma whose lock it is")
     position: int = column(key=True, help="in the queue, from 0")
-    pid: int = column(help="task")
+    pid: int = column(high=MOST_PIDS, help="task")
     comm: str = column(holds="comm", help="its name")
     wants: str = column(holds="words", help="read or write")
     stack: str | None = column(holds="kernel", help="where it waits: root;…;leaf")

@@ -108,12 +108,22 @@ def _changes(before: Bundle, after: Bundle, words: list[str], output: Path | Non
         write(render(after, verdicts[1], comparison), output)
         words.append(f"{output}: {output.stat().st_size:,} bytes")
     findings = [
-        [item.change, item.finding.severity, display.prose(item.finding.title)]
+        [
+            item.words,
+            item.finding.severity,
+            display.prose(item.finding.title),
+            display.prose(item.other[1].title) if item.other else None,
+        ]
         for item in shown.findings
     ]
     tops = [[top.table.name, top.what, top.before, top.after, top.difference] for top in shown.tops]
     return [
-        ("findings", "Findings that changed", _texts("change", "severity", "title"), findings),
+        (
+            "findings",
+            "Findings that changed",
+            _texts("change", "severity", "title", "other_side"),
+            findings,
+        ),
         (
             "changes",
             "What changed most",

@@ -74,6 +74,8 @@ COMMANDS = (
     SectionCommand("slab_caches", "slab_caches", "slab caches by size", TOP, CACHE),
     SectionCommand("slab_owner", "slab_owner", "slab objects by who allocated them", TOP, CACHE),
     SectionCommand("page_tables", "page_tables", "what is in page tables, by process", TOP, PID),
+    SectionCommand("physical_memory", "physical_memory", "memory that the kernel does not get"),
+    SectionCommand("poisoned_pages", "poisoned_pages", "pages marked as bad (PG_hwpoison)"),
     SectionCommand("vmemmap", "vmemmap", "how struct pages are mapped"),
     SectionCommand("hugetlb", "hugetlb", "hugetlb pools and what HVO saves"),
     SectionCommand("device_pagemaps", "device_pagemaps", "device memory with struct pages"),
@@ -118,7 +120,7 @@ def run_section_command(entry: SectionCommand, prog: Program, args: argparse.Nam
     """Run a section and print its tables."""
     from drgn.commands import CommandError
 
-    from reports.collect import run_section
+    from reports.collect import machine_of, run_section
     from reports.command import nanoseconds, print_tables, progress_bar
     from reports.sections import SECTIONS
 
@@ -137,7 +139,8 @@ def run_section_command(entry: SectionCommand, prog: Program, args: argparse.Nam
     with progress_bar() as show:
         if show is not None:
             memory.progress = functools.partial(show, spec.name, spec.title)
-        section, found = run_section(spec, memory)
+        machine = machine_of(memory)
+        section, found = run_section(spec, memory, machine)
         memory.progress = None
     if section.status == "failed":
         # It may have been for want of symbols that the user loads now.
@@ -155,7 +158,7 @@ def run_section_command(entry: SectionCommand, prog: Program, args: argparse.Nam
         tables = shorter(tables, top if args.top is None else args.top)
     elif args.top:
         tables = [(*table[:3], table[3][: args.top]) for table in tables]
-    print_tables(tables, args.format)
+    print_tables(tables, args.format, machine)
     if section.message:
         status = "partial: " if section.status == "partial" else ""
         warn(f"{entry.section}: {status}{section.message}")

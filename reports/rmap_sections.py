@@ -62,6 +62,7 @@ from rwsem_waiters import (
 )
 from vma_splits import VmaNeighbours, VmaSplits, vma_splits
 
+from reports.apart import reader_apart
 from reports.display import plural
 from reports.reading import Absent, Files, Found, Memory
 
@@ -114,19 +115,25 @@ def anon_vmas_from_memory(memory: Memory) -> Found:
 
 
 def anon_vmas_from_files(files: Files) -> Found:
-    rows, problems, _ = _process_maps(files)
-    if not rows:
+    rows, missing, _ = _process_maps(files)
+    if not rows and not missing:
         raise Absent(f"{files.root}: proc has no maps of processes; anon_vmas are in memory only")
     found = Found(remarks=["anon_vmas are in the kernel's memory only; VMAs are counted from maps"])
-    if problems:
-        found.notes.append(
-            f"{plural(len(problems), 'process', 'processes')} not counted: {problems[0]}"
-        )
+    _say_missing(found, missing)
     return found.add("process_vmas", "Processes by their VMAs", ProcessVmas, rows[:500])
 
 
-def _process_maps(files: Files) -> tuple[list[ProcessVmas], list[str], MappedFiles]:
-    """/proc/PID/maps of all processes, each read once: the processes, and the files they map."""
+NAMED = 5  # of the processes that something is wrong with
+
+
+def _process_maps(
+    files: Files,
+) -> tuple[list[ProcessVmas], dict[str, list[int]], MappedFiles]:
+    """
+    /proc/PID/maps of all processes, each read once, by a process that may be left behind.
+
+    :return: the processes, those that are missing by reason, and the files they map.
+    """
     if "process_maps" not in files.kept:
         try:
             names = [path.name for path in (files.root / "proc").iterdir()]
@@ -134,16 +141,25 @@ def _process_maps(files: Files) -> tuple[list[ProcessVmas], list[str], MappedFil
             names = []
         pids = sorted(int(name) for name in names if name.isascii() and name.isdigit())
         mapped = MappedFiles()
+        with reader_apart() as reader:
 
-        def read(path: str) -> str:
-            text = files.open(path)
-            if path.endswith("/maps"):
+            def read_maps(path: str) -> str:
+                text = files.open_apart(path, reader)
                 mapped.take(int(path.split("/")[1]), text)
-            return text
+                return text
 
-        files.kept["process_maps"] = *read_process_vmas(read, pids), mapped
-    kept: tuple[list[ProcessVmas], list[str], MappedFiles] = files.kept["process_maps"]
+            files.kept["process_maps"] = *read_process_vmas(files.open, pids, read_maps), mapped
+    kept: tuple[list[ProcessVmas], dict[str, list[int]], MappedFiles] = files.kept["process_maps"]
     return kept
+
+
+def _say_missing(found: Found, missing: dict[str, list[int]]) -> None:
+    """Count and name the processes whose maps could not be read."""
+    for why, these in missing.items():
+        named = ", ".join(map(str, these[:NAMED])) + (", …" if len(these) > NAMED else "")
+        found.notes.append(
+            f"{plural(len(these), 'process', 'processes')} not counted: maps of {named}: {why}"
+        )
 
 
 FILE_MAPPINGS = "Mapped files, those with most VMAs first"
@@ -178,8 +194,8 @@ def file_maps_from_memory(memory: Memory) -> Found:
 
 
 def file_maps_from_files(files: Files) -> Found:
-    processes, problems, mapped = _process_maps(files)
-    if not processes:
+    processes, missing, mapped = _process_maps(files)
+    if not processes and not missing:
         raise Absent(f"{files.root}: proc has no maps of processes")
     from reports.collect import describe_files  # which reads sections
 
@@ -189,10 +205,7 @@ def file_maps_from_files(files: Files) -> Found:
     comms = {row.pid: row.comm for row in processes}
     rows, classes = mapped_files(mapped, comms, page_size)
     found = Found(remarks=["counted from maps, by device and inode"])
-    if problems:
-        found.notes.append(
-            f"{plural(len(problems), 'process', 'processes')} not counted: {problems[0]}"
-        )
+    _say_missing(found, missing)
     _not_all(found, rows, len(mapped.numbers))
     found.add("file_mapping_fanout", FILE_FANOUT, FileMappingFanout, classes)
     return found.add("file_mappings", FILE_MAPPINGS, FileMapping, rows)

@@ -291,12 +291,12 @@ def test_maps_of_processes_are_counted() -> None:
             raise FileNotFoundError(2, "No such file or directory")
         return files[path]
 
-    rows, problems = read_process_vmas(read, (7, 8, 9, 10, 11))
+    rows, missing = read_process_vmas(read, (7, 8, 9, 10, 11))
     assert [(row.pid, row.comm, row.vmas, row.max_map_count) for row in rows] == [
         (7, "a\nb", 2, 65530),
         (9, None, 1, 65530),
     ]
-    assert problems == ["maps of process 11: Permission denied"]
+    assert missing == {"Permission denied": [11]}
 
 
 MAPS = """\

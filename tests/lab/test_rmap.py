@@ -168,8 +168,8 @@ def test_vmas_of_processes_are_those_of_proc(rmap_lab: RmapLab) -> None:
     ours = {row.pid: row for row in anon_vmas.process_vmas(rmap_lab.prog, rmap_lab.maps)}
     files = Files(rmap_lab.capture.truth_b)
     pids = [part.pid for some in parts(rmap_lab.capture).values() for part in some]
-    theirs, problems = read_process_vmas(files.open, pids)
-    assert problems == [] and len(theirs) == len(pids) > 10
+    theirs, missing = read_process_vmas(files.open, pids)
+    assert missing == {} and len(theirs) == len(pids) > 10
     for row in theirs:
         assert ours[row.pid].vmas == row.vmas
         assert ours[row.pid].max_map_count == row.max_map_count == 22_000
