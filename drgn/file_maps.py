@@ -312,7 +312,8 @@ def _moved(
     below = np.bincount(top[top >= 0], minlength=len(mapping_of_top))
     for at in np.flatnonzero((own_top < 0) & (tree != 0)).tolist():
         tops = np.flatnonzero(mapping_of_top == mapping[at])
-        own_top[at] = tops[np.argmax(below[tops])]
+        if len(tops):
+            own_top[at] = tops[np.argmax(below[tops])]
 
 
 def _writable_checks(maps: FileMaps) -> list[FileMappingCheck]:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from anon_vmas import AnonVmaMap, ReverseMaps, fanout, lock_state, tree_map, users
 from drgn import FaultError
-from file_maps import MappedFiles, mapped_files
+from file_maps import MappedFiles, _moved, mapped_files
 from hypothesis import given
 from hypothesis import strategies as st
 from ksm import hlist_links, read_ksm_totals
@@ -297,6 +297,14 @@ def test_maps_of_processes_are_counted() -> None:
         (9, None, 1, 65530),
     ]
     assert missing == {"Permission denied": [11]}
+
+
+def test_a_tree_that_begins_elsewhere_by_now_is_the_largest_of_its_file() -> None:
+    # Tops 0 and 1 are of file 100, with two and three VMAs below them; 200's begins with none.
+    own_top = np.array([-1, -1, -1, 2])
+    top = np.array([0, 0, 1, 1, 1, LOST, 2])
+    _moved(own_top, array(100, 200, 300, 400), array(8, 8, 0, 8), array(100, 100, 400), top)
+    assert own_top.tolist() == [1, -1, -1, 2]
 
 
 MAPS = """\
