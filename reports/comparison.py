@@ -42,8 +42,8 @@ NOTABLE = 0.01
 # What names a thing during one boot only.
 BOOT_NAMES = frozenset(
     {
-        *("pid", "tgid", "handle", "anon_vma", "root", "root_pid", "mapping", "chain", "pfn"),
-        "content",
+        *("pid", "tgid", "handle", "anon_vma", "root", "root_pid", "address_space", "chain"),
+        *("pfn", "content"),
     }
 )
 # By what a table is joined if those do not last; its measure is added up.
