@@ -145,6 +145,8 @@ def how_many(verdict: Verdict) -> str:
 
 def all_clear(verdict: Verdict) -> str:
     """What is said where nothing was found, which is not much if little could be checked."""
+    if not verdict.checks:
+        return "No check was made"
     if not verdict.made:
         return f"None of {display.plural(verdict.checks, 'check')} could be made"
     if verdict.not_checked:

@@ -1525,7 +1525,11 @@ def test_the_headline_tells_what_could_be_checked(
     print_findings(verdict, everything=False)
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == headline
-    left = ["Not checked: 3 (watch 2, zones 1); 'findings --all' says why."] if verdict.not_checked else []
+    left = (
+        ["Not checked: 3 (watch 2, zones 1); 'findings --all' says why."]
+        if verdict.not_checked
+        else []
+    )
     assert lines[1:] == left
 
 
