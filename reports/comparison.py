@@ -43,7 +43,10 @@ NOTABLE = 0.01
 
 # What names a thing during one boot only.
 BOOT_NAMES = frozenset(
-    {"pid", "tgid", "handle", "anon_vma", "root", "root_pid", "chain", "pfn", "content"}
+    {
+        *("pid", "tgid", "handle", "anon_vma", "root", "root_pid", "mapping", "chain", "pfn"),
+        "content",
+    }
 )
 # By what a table is joined if those do not last; its measure is added up.
 LASTING: dict[str, tuple[str, ...]] = {
@@ -53,6 +56,7 @@ LASTING: dict[str, tuple[str, ...]] = {
     "page_tables": ("comm",),
     "process_vmas": ("comm",),
     "ksm_processes": ("comm",),
+    "file_mappings": ("file",),
 }
 # Of a finding's subject, what somebody chose.
 CHOSEN_NAMES = frozenset({"comm", "root_comm", "profile"})
@@ -66,11 +70,17 @@ MEASURES = {
     # Frames, not the addresses that are mapped to them.
     "vmemmap_mappings": "distinct_frames",
     "vmemmap_zones": "reused_bytes",
+    "physical_memory_parts": "bytes",
+    "physical_memory": "bytes",
+    "poisoned_pages": "out_of_use_bytes",
+    "direct_map": "kernel_bytes",
     "slab_caches": "pages",
     "process_vmas": "vmas",
     "page_table_details": "vmas",
     "anon_vmas": "vmas",
     "anon_vma_fanout": "vmas",
+    "file_mappings": "vmas",
+    "file_mapping_fanout": "vmas",
     "page_table_occupancy": "tables",
     "vma_splits": "neighbours",
     "rmap_walks": "walk_ms",
@@ -106,9 +116,13 @@ NOT_COMPARED = {
     "profile_recordings": LENGTH,
     "profile_frames": LENGTH,
     "profile_sites": LENGTH,
+    "profile_groups": LENGTH,
+    "profile_allocations": LENGTH,
     "profile_moments": LENGTH,
+    "profile_victims": "it is about single kills",
     "profile_faults": LENGTH,
     "profile_counters": LENGTH,
+    "profile_page_tables": LENGTH,
     "profile_reaping": LENGTH,
     "profile_notes": LENGTH,
 }

@@ -267,11 +267,15 @@ def ask(database: Database, questions: list[Question]) -> Verdict:
     under: list[Finding] = []
     clear, not_checked = [], []
     for question in questions:
-        if reason := _unanswerable(database, question):
+        if reason := _unanswerable(database, question) or _impossible(database, question):
             not_checked.append(NotChecked(question.id, question.about, reason, question.section))
             continue
         try:
             rows = database.rows(_query(database, question))
+        except (duckdb.ConversionException, duckdb.OutOfRangeException):
+            reason = "what it computes is beyond numbers of 64 bits"
+            not_checked.append(NotChecked(question.id, question.about, reason, question.section))
+            continue
         except duckdb.Error as error:
             reason = f"the query failed: {str(error).splitlines()[0]}"
             not_checked.append(NotChecked(question.id, question.about, reason, question.section))
@@ -318,6 +322,23 @@ def _unanswerable(database: Database, question: Question) -> str | None:
             return f"{table} has no row where {condition}"
         if row["n"] and not row["known"]:
             return f"{need} is unknown in this bundle"
+    return None
+
+
+def _impossible(database: Database, question: Question) -> str | None:
+    """A value that cannot be, if the question would be answered from its column."""
+    if not database.impossible:
+        return None
+    text = "\n".join((question.sql, *question.needs))
+    for name, _, statement in reversed(views()):  # a view is made of those before it
+        if re.search(rf"\b{name}\b", text):
+            text += statement
+    words, quoted = set(re.findall(r"\w+", text)), re.findall(r"'([^']{3,})'", text)
+    for mark in database.impossible:
+        # Where each row is a number of its own, it is asked for by its name, or a part of that.
+        asked = mark.row_name is None or any(part.strip("%") in mark.row_name for part in quoted)
+        if asked and mark.table_name in words and mark.column_name in words:
+            return str(mark)
     return None
 
 

@@ -18,6 +18,7 @@ Cannot know: what is not in the bundle. A report of a bundle is as complete as t
 
 import base64
 import contextlib
+import dataclasses
 import hashlib
 import itertools
 import os
@@ -51,7 +52,7 @@ from reports import (
     watch_pictures,
 )
 from reports import counters as vm_counters
-from reports.bundle import IDENTIFIER, Bundle, BundleError, Section, Table
+from reports.bundle import IDENTIFIER, MARKS, Bundle, BundleError, Section, Table
 from reports.cells import Cell, cell, is_name
 from reports.comparison import Comparison
 from reports.downloads import Download, Downloads
@@ -114,11 +115,14 @@ TITLES = {
     "slab_owner": "Owners of slab objects",
     "slab_caches": "Slab caches",
     "page_tables": "Page tables",
+    "physical_memory": "Physical memory and what the kernel does not get",
+    "poisoned_pages": "Pages marked as bad",
     "vmemmap": "Struct pages",
     "hugetlb": "hugetlb pools and HVO",
     "device_pagemaps": "Device memory",
     "memory_metadata": "Memory about memory",
     "anon_vmas": "Reverse maps",
+    "file_maps": "File reverse maps",
     "ksm": "KSM",
     "rmap_cost": "The cost of reverse map walks",
     "profiles": "Profiles",
@@ -370,6 +374,12 @@ PICTURES = (
         rmap_pictures.fanout,
     ),
     Picture(
+        "file_mapping_fanout",
+        "file_mapping_fanout",
+        frozenset({"vmas_from", "vmas_to", "files", "vmas"}),
+        rmap_pictures.file_fanout,
+    ),
+    Picture(
         "anon_vma_map",
         "anon_vma_map",
         frozenset({"anon_vma", "index", "pages", "vmas", "writable_vmas", "starts", "ksm_items"}),
@@ -422,11 +432,16 @@ AGREES = {
     "anon_vma_checks": "Trees, lists, counters and a walked sample agree on every anon_vma.",
     "anon_vma_locks": "No anon_vma's lock was taken at that moment.",
     "anon_vma_waiters": "Nobody was queued on an anon_vma's lock at that moment.",
+    "file_mapping_checks": "Trees, counters and a walked sample agree on every mapped file.",
+    "file_mapping_locks": "No mapped file's i_mmap_rwsem was taken at that moment.",
+    "file_mapping_waiters": "Nobody was queued on an i_mmap_rwsem at that moment.",
     "profile_sites": "No sample ends where interrupts come back on.",
     "profile_reaping": "The OOM reaper was not met.",
     "profile_notes": "Nothing is missing.",
     "misplaced_blocks": "Every free block lies on the list of its pageblock's migratetype.",
     "device_pagemaps": "No device has memory with struct pages (pmem, DAX, device-private).",
+    "poisoned_pages": "No page is marked as bad (PG_hwpoison).",
+    "memory_options": "No option of the command line that was looked for is about memory.",
     "watch_events": "No period with an OOM kill or a failure; one sample has no period.",
     "counter_rates": "No counter was read twice, or none moved.",
     "hugetlb_checks": "Every pool has the pages it counts, and page tables agree with their flags.",
@@ -469,6 +484,9 @@ def render(bundle: Bundle, verdict: Verdict, comparison: Comparison | None = Non
             if key in bundle.target
         ],
         other_facts=sorted((k, _text(v)) for k, v in bundle.target.items() if k not in FACTS),
+        marks=_table(bundle, bundle.tables[MARKS], page_size, {})
+        if MARKS in bundle.tables
+        else None,
         findings=findings,
         verdict=verdict,
         sections=sections,
@@ -670,7 +688,7 @@ def _sections(bundle: Bundle, environment: Environment, page_size: int | None) -
     """The bundle's sections in its order; then tables whose section is not listed there."""
     tables: dict[str, list[Table]] = {}
     for table in bundle.tables.values():
-        if table.name != "sections":  # shown as the reading itself
+        if table.name not in ("sections", MARKS):  # shown with the reading itself
             tables.setdefault(table.section, []).append(table)
     listed = {section.section or "unnamed": section for section in bundle.sections}
     known, errors = _known_tables(bundle)
@@ -807,6 +825,11 @@ def _table(bundle: Bundle, table: Table, page_size: int | None, known: Tables) -
         # The first rows first: of a damaged table, what stands before the damage is shown.
         for row in itertools.islice(known.get(table.name) or bundle.rows(table.name), most):
             rows.append([cell(row[c.name], c, page_size) for c in table.columns])
+        at = {column.name: number for number, column in enumerate(table.columns)}
+        for mark in bundle.impossible(table.name):
+            if mark.row_number <= len(rows):
+                cells, number = rows[mark.row_number - 1], at[mark.column_name]
+                cells[number] = dataclasses.replace(cells[number], impossible=mark.bound)
         total = bundle.count(table.name)
     except BundleError as caught:
         error = _blame(bundle, caught)

@@ -162,7 +162,12 @@ order by w.profile, w.name;
 -- Atomic allocations of more than a page that were recorded, beside the HighAtomic reserve
 create view profile_atomic as
 select
-    f.profile, f.samples as allocations, r.seconds,
+    a.profile, r.seconds, a.attempts, a.failures, a.reservations, a.from_reserve,
     (select sum(highatomic_reserved_pages) from zones)::bigint as highatomic_reserved_pages
-from profiles as f join profile_recordings as r using (profile)
-where f.recipe = 'atomic-alloc';
+from (
+    select
+        profile, sum(attempts)::bigint as attempts, sum(failures)::bigint as failures,
+        sum(reservations)::bigint as reservations, sum(from_reserve)::bigint as from_reserve
+    from profile_allocations
+    group by profile
+) as a join profile_recordings as r using (profile);

@@ -29,7 +29,7 @@ class Marks:
     reserved: int | None  # HighAtomic: whole pageblocks, used or free
     reserved_free: int | None
     cap: int | None
-    usable: int  # free without what only HighAtomic requests may take
+    usable: int  # free without what the watermarks hold back for HighAtomic requests
     state: str
     state_class: str
     free_at: float
@@ -61,9 +61,12 @@ def _marks(row: dict[str, Any], reserve: dict[tuple[int, str], int]) -> Marks:
     reserved_free = row.get("highatomic_free_pages")
     if reserved_free is None:
         reserved_free = reserve.get((row["node"], row["zone"]))
-    usable = max(0, free - (reserved_free or 0))
     axis = max(2 * high, 1)
     reserved = int(row.get("highatomic_reserved_pages") or 0)
+    # As __zone_watermark_unusable_free() does: all of the reserve where its free pages are not
+    # counted ("mm: page_alloc: keep track of free highatomic", v6.13).
+    counted = row.get("highatomic_free_pages")
+    usable = max(0, free - int(reserved if counted is None else counted))
     reserve_axis = max(int(row.get("highatomic_cap_pages") or 0), reserved)
     # The boost is there to be reclaimed, not to be kept.
     boost = int(row.get("wmark_boost") or 0)

@@ -203,6 +203,7 @@ def test_collect_from_a_tree_of_text(tmp_path: Path) -> None:
         "zones": "ok", "free_lists": "ok", "accounting": "absent", "pcp_lists": "ok",
         "pageblocks": "ok", "vm_counters": "ok", "settings": "ok", "slab_caches": "ok",
         "page_owner": "absent", "slab_owner": "absent", "page_tables": "ok",
+        "physical_memory": "ok", "poisoned_pages": "ok",
         "vmemmap": "absent", "hugetlb": "absent",
         "device_pagemaps": "absent", "memory_metadata": "absent",
         "anon_vmas": "absent", "ksm": "absent",
@@ -250,7 +251,7 @@ def test_an_older_tree_says_what_is_unknown(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("file", ["zoneinfo", "vmstat", "pagetypeinfo", "buddyinfo", "uptime",
-                                  "meminfo", "version"])  # fmt: skip
+                                  "meminfo", "version", "iomem", "cmdline"])  # fmt: skip
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe\0garbage\n", b"Node 0, zone\n" * 3])
 def test_a_damaged_file_costs_its_own_sections(tmp_path: Path, file: str, content: bytes) -> None:
     shutil.copytree(TREE, tmp_path / "root")
@@ -260,9 +261,11 @@ def test_a_damaged_file_costs_its_own_sections(tmp_path: Path, file: str, conten
         sections = collect(files, describe_files(files), writer)
     status = {s.section: s.status for s in sections}
     needs = {
-        "zoneinfo": {"zones": "failed", "pcp_lists": "failed"},
+        "zoneinfo": {"zones": "failed", "pcp_lists": "failed", "physical_memory": "partial"},
+        "meminfo": {"physical_memory": "partial", "poisoned_pages": "absent"},
         "vmstat": {"vm_counters": "failed"},
         "pagetypeinfo": {"free_lists": "partial", "pageblocks": "failed"},
+        "iomem": {"physical_memory": "partial"},
     }.get(file, {})
     usual = dict.fromkeys(("accounting", "page_owner", "slab_owner"), "absent")
     usual |= dict.fromkeys(("vmemmap", "hugetlb", "device_pagemaps", "memory_metadata"), "absent")

@@ -28,6 +28,8 @@ from page_owner_rows import PageOwnerGrowth, PageOwnerSnapshot, PageOwnerStack
 from page_tables import PageTables
 from pageblocks import Pageblocks
 from pcp_lists import PcpPages
+from physical_memory import PhysicalPart
+from poisoned_pages import PoisonCounter, PoisonedPages
 from rows import column
 from settings import Setting
 from slab_caches import SlabCache
@@ -76,6 +78,8 @@ NAMES = {
     PageTables: "page_tables", ExitCost: "exit_costs",
     DevicePagemap: "device_pagemaps", HugetlbPool: "hugetlb_pools", HugetlbSize: "hugetlb_sizes",
     MetadataPart: "memory_about_memory", WhatIf: "memmap_what_if",
+    PhysicalPart: "physical_memory_parts", PoisonCounter: "poison_counters",
+    PoisonedPages: "poisoned_pages",
     **rmap.NAMES,
 }  # fmt: skip
 
@@ -219,10 +223,54 @@ def parts(page_ext: int, extra: int = 0) -> list[Any]:
 
 def pmem(ram: int, reclaimable: int) -> DevicePagemap:
     return DevicePagemap("0x100000000", "0x500000000", "namespace0.0", "FS_DAX", 16 * GIB, 0, False,
-                         256 * MIB, ram, 0, 0, reclaimable)  # fmt: skip
+                         256 * MIB, ram, 0, 0, reclaimable, 4 << 20, 33.6, 49.9, None)  # fmt: skip
+
+
+def physical(machine: int, **sizes: int) -> list[PhysicalPart]:
+    """The machine's memory; what is of the command line has its option."""
+    options = {"cut_off": "mem=4G", "marked_as_reserved": "memmap=1G$4G"}
+    return [PhysicalPart("machine", machine, 100.0, False, "", ""), *(
+        PhysicalPart(name.replace("_", " "), size, 100 * size / machine, True,
+                     options.get(name, ""), "")
+        for name, size in sizes.items()
+    )]  # fmt: skip
+
+
+def bad(pages: int) -> PoisonCounter:
+    return PoisonCounter("HardwareCorrupted", -1, None, pages * 4096)
 
 
 FOUND = {
+    "memory that an option cut off": Case(
+        "memory-kept", physical(64 * GIB, cut_off=32 * GIB, crash_kernel=GIB),
+        ["32 GiB (50.0 %) of the machine's memory are kept",
+         "32 GiB of the firmware's RAM are cut off; by the command line: mem=4G."],
+        "notice", unlike=["soft", "offline"],
+    ),
+    "memory in offline blocks, and soft-reserved": Case(
+        "memory-kept", physical(64 * GIB, offline=2 * GIB, soft_reserved=2 * GIB),
+        ["4 GiB (6.2 %)", "2 GiB are soft-reserved; 2 GiB are in memory blocks that are offline;",
+         "by no option"],
+        "notice",
+    ),
+    "a page that went bad": Case(
+        "poisoned-pages", [bad(1)], ["1 page is marked as bad", "HardwareCorrupted is 4 KiB."],
+        "notice", unlike=["hugetlb page"],
+    ),
+    "a bad page in an optimised huge page": Case(
+        "poisoned-pages",
+        [bad(3), PoisonedPages(0, "Normal", "base page", 4096, 1, 1, 0, 4096, 7),
+         PoisonedPages(0, "Normal", "hugetlb page, optimised by HVO", 2 * MIB, 1, 2, 0, 2 * MIB,
+                       512),
+         PoisonedPages(1, "Normal", "hugetlb page", GIB, 1, 0, 1, GIB, 1 << 20)],
+        ["3 pages are marked as bad", "node 0 Normal", "node 1 Normal",
+         "2 hugetlb pages have bad pages: 1.002 GiB are out of use; 1 of them optimised by HVO.",
+         "Which pages are bad is lost for 1 of them"],
+        "warning",
+    ),
+    "pages that go bad one after the other": Case(
+        "poisoned-pages", [bad(64)], ["64 pages"], "warning"
+    ),
     "HVO off with a large pool": Case(
         "hvo-off", [huge(1000, 0), huge(1000, 0, node=1), huge_size("off", 2000)],
         ["HVO is off: the struct pages of 2,000 hugetlb pages could give back 54.69 MiB",
@@ -648,6 +696,14 @@ CLEAR = {
     "THP that falls back, and there are rates": Case(
         "thp-falls-back", [event("thp_fault_alloc", 0), event("thp_fault_fallback", 9_999), RATE]
     ),
+    "memory that is meant to be a device's, or a crash kernel's": Case(
+        "memory-kept", physical(64 * GIB, persistent_memory=32 * GIB, crash_kernel=GIB,
+                                early_allocations=4 * GIB),
+    ),
+    "a page that the kernel marked as reserved": Case(
+        "memory-kept", physical(GIB, marked_as_reserved=4096)
+    ),
+    "no bad page": Case("poisoned-pages", [bad(0)]),
     "no block on another list": Case("misplaced-blocks", [], empty=(MisplacedBlocks,)),
     "a stack that fell once": Case(
         "page-owner-stack-grows", [owned(7, 1100), grown(7, 100, 1100, 0.75, 3), *SNAPSHOTS]
@@ -679,6 +735,12 @@ CLEAR = {
 }  # fmt: skip
 
 NOT_CHECKED = {
+    "addresses that only root sees": Case(
+        "memory-kept", [], why_not="no table physical_memory_parts in this bundle",
+    ),
+    "a kernel that marks no pages": Case(
+        "poisoned-pages", [], why_not="no table poison_counters in this bundle",
+    ),
     "pools of text files": Case(
         "hvo-off", [huge(1000, None), huge_size("off")],
         why_not="hugetlb_pools.vmemmap_reclaimable_bytes is unknown in this bundle",
@@ -783,8 +845,10 @@ FOUND |= {
         [rmap.walk(), rmap.anon_vma(), rmap.COST, rmap.SPLITS,
          rmap.ksm_page()],
         ["A reverse map walk of java (4711)'s KSM pages visits 10,240,000 tree nodes: about 614",
-         "has 20,000 VMAs of 1 process.", "through 256 mappings of the page, twice",
-         "it would be 512", "614.4 ms a walk (204.8 to 3,072.0)",
+         "has 20,000 VMAs of 1 process.",
+         "the 256 mappings of the page visits the tree for each: 5,120,000 visits",
+         "it would be 256), about 307.2 ms", "takes two: 10,240,000 visits",
+         "614.4 ms a whole walk (204.8 to 3,072.0)",
          "held for 1.20 ms (0.40 to 6.00) at a stretch", "60.0 ns, an assumption",
          "19,999 of 19,999 pairs of neighbours were split by mprotect"],
         "warning",
@@ -805,8 +869,39 @@ FOUND |= {
          rmap.anon_vma(vmas=100_000, processes=500),
          dataclasses.replace(rmap.COST, measured=True)],
         ["a process that is gone's anonymous pages visits 100,000 tree nodes: about 6 ms",
-         "of 500 processes", "6.0 ms a walk (2.0 to 30.0)", "as given"],
-        "warning", ["mappings of the page, twice", "split by"],
+         "of 500 processes", "6.0 ms a whole walk (2.0 to 30.0)", "500.0 ns, an assumption"],
+        "warning", ["mappings of the page", "split by"],
+    ),
+    "a page under too many VMAs": Case(
+        "file-walk-stalls",
+        [rmap.walk("file", visits=400_000, hold=400_000, of=rmap.LIBC), rmap.COST,
+         rmap.file_mapping(vmas=800_000, processes=9_000)],
+        ["A page of /usr/lib/libc.so.6 lies under 400,000 VMAs", "takes about 24 ms",
+         "800,000 VMAs of 9,000 processes map the file, 400 over a page on average.",
+         "held for 24.0 ms (8.0 to 120.0) at a stretch, visits times 500.0 ns, an assumption"],
+        "notice",
+    ),
+    "the same of a file that is not listed": Case(
+        "file-walk-stalls",
+        [rmap.walk("file", visits=400_000, hold=400_000, of=rmap.LIBC), rmap.COST],
+        [f"A page of mapping {rmap.LIBC} lies under 400,000 VMAs", "79 folios of it are"],
+        "notice", ["map the file"],
+    ),
+    "a queue on a file's lock": Case(
+        "file-lock-queue",
+        [dataclasses.replace(rmap.FILE_LOCK, waiters=5), *rmap.FILE_WAITERS, rmap.file_mapping()],
+        ["5 tasks are queued on the i_mmap_rwsem of /usr/lib/libc.so.6, held by java (4712)",
+         "The lock is held to write.", "1 of the queue want to write, first java (4711)",
+         "2,000 VMAs of 500 processes map the file. It is one moment"],
+        "warning",
+    ),
+    "a queue on the lock of a file that is not listed": Case(
+        "file-lock-queue",
+        [dataclasses.replace(rmap.FILE_LOCK, waiters=9, state="changing hands", owner_pid=None,
+                             owner_comm=None, owner_is=None)],
+        [f"9 tasks are queued on the i_mmap_rwsem of the mapping {rmap.LIBC}", "changing hands.",
+         "2,000 VMAs map the file."],
+        "warning", ["held by", "want to write"],
     ),
     "sharing that costs more": Case(
         "ksm-costs-more",
@@ -863,6 +958,11 @@ FOUND |= {
 }  # fmt: skip
 
 CLEAR |= {
+    "a library that many map": Case(
+        "file-walk-stalls",
+        [rmap.walk("file", visits=20_000, hold=20_000, of=rmap.LIBC), rmap.COST],
+    ),
+    "a task that waits for a file's lock": Case("file-lock-queue", [rmap.FILE_LOCK]),
     "a walk that is short": Case(
         "rmap-walk-stalls", [rmap.walk(visits=33_000, hold=33_000), rmap.anon_vma(), rmap.COST]
     ),
@@ -880,6 +980,13 @@ CLEAR |= {
 
 NOT_CHECKED |= {
     "no walks": Case("rmap-walk-stalls", [], why_not="no table rmap_walks in this bundle"),
+    "no file that is mapped": Case(
+        "file-walk-stalls", [rmap.walk(), rmap.COST],
+        why_not="rmap_walks has no row where kind = 'file'",
+    ),
+    "no locks of files": Case(
+        "file-lock-queue", [], why_not="no table file_mapping_locks in this bundle"
+    ),
     "no KSM": Case("ksm-costs-more", [rmap.COST], why_not="no table ksm_pages in this bundle"),
     "an unknown limit of VMAs": Case(
         "near-max-map-count", [rmap.process(60_000, None)],
