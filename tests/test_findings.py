@@ -628,7 +628,8 @@ CLEAR = {
         [*all_orders(o0=59_999), zone(wmark_high=61_000, wmark_boost=1_000)],
     ),
     "a small zone in pieces": Case(
-        "external-fragmentation", [*all_orders(o0=3_000), zone(managed_pages=3_840, free_pages=3_000)]
+        "external-fragmentation",
+        [*all_orders(o0=3_000), zone(managed_pages=3_840, free_pages=3_000)],
     ),
     "no free memory": Case("external-fragmentation", [*all_orders(), zone(free_pages=0)]),
     "free lists that agree": Case("free-lists-damaged", [], empty=(FreeListCheck,)),
