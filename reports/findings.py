@@ -145,6 +145,8 @@ def how_many(verdict: Verdict) -> str:
 
 def all_clear(verdict: Verdict) -> str:
     """What is said where nothing was found, which is not much if little could be checked."""
+    if not verdict.checks:
+        return "No check was made"
     if not verdict.made:
         return f"None of {display.plural(verdict.checks, 'check')} could be made"
     if verdict.not_checked:
@@ -172,7 +174,6 @@ class Question:
     needs: tuple[str, ...]  # table.column, or table.column where …
     sql: str
     severity: str  # unless the row has a column of that name
-    harm: str  # one of HARMS
     title: str
     saw: str
     why: str
@@ -181,6 +182,7 @@ class Question:
     links: tuple[Link, ...]
     worse: str  # an expression over the row: the higher, the worse
     estimate: bool = False  # how bad it is is computed; unless the row has a column `estimated`
+    harm: str = HARMS[-1]
     subject: tuple[str, ...] = ()  # columns of the row that tell one thing found from another
     # Tables that only add to the words, with the columns used: empty where a bundle lacks them.
     optional: dict[str, list[str]] = field(default_factory=dict)

@@ -251,8 +251,7 @@ def _watermarks(tables: Tables, page_size: int | None) -> Any:
 
 
 def _pcp_lists(tables: Tables, page_size: int | None) -> list[dict[str, Any]]:
-    """The zones with pages on per-CPU lists: how many, on how many CPUs, beside what is free."""
-    free = {(row.get("node"), row.get("zone")): row for row in tables.get("zones", [])}
+    """The zones with pages on per-CPU lists: how many, and on how many CPUs."""
     cpus: dict[tuple[int, str], dict[int, int]] = {}
     for row in tables["pcp_pages"]:
         on = cpus.setdefault((row["node"], row["zone"]), {})
@@ -263,7 +262,6 @@ def _pcp_lists(tables: Tables, page_size: int | None) -> list[dict[str, Any]]:
             "pages": sum(on.values()),
             "cpus": sum(pages > 0 for pages in on.values()),
             "most": max(on.values()),
-            "free": free.get((node, zone), {}).get("free_pages"),
         }
         for (node, zone), on in cpus.items()
     ]
