@@ -505,7 +505,8 @@ UNREADABLE: dict[str, tuple[Damage, str]] = {
         text(HEADER + f"x,{2**63},,,\n", "plain.csv"), "which does not fit 64 bits",
     ),
     "a long line": (
-        text(HEADER.encode() + b"x" * (3 << 20), "plain.csv"), "line 2 has more than 2,097,152 bytes",
+        text(HEADER.encode() + b"x" * (3 << 20), "plain.csv"),
+        "line 2 has more than 2,097,152 bytes",
     ),
     "a long row of lines": (
         text(HEADER.encode() + b'"\n",' * (3 << 18), "plain.csv"), "has more than 2,097,152",
