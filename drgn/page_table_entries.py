@@ -26,8 +26,8 @@ import numpy as np
 from drgn import Architecture, Program
 from drgn.helpers.linux.mm import follow_phys, pfn_to_virt
 from kernel_arrays import CHUNK_BYTES, Gaps, read_array
+from no_debug_info import vmcoreinfo
 from numpy.typing import NDArray
-from target import vmcoreinfo
 
 Entries = NDArray[np.uint64]
 

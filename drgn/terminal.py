@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import IO, TYPE_CHECKING, Any, Literal
 
+from bounds import Impossible
 from hostile_text import cut, visible
 from rich import box
 from rich.console import Console
@@ -110,6 +111,7 @@ def print_table(
     title: str = "",
     file: IO[str] | None = None,
     piped_width: int = ANY_WIDTH,
+    marks: Iterable[Impossible] = (),
     most: int = MAX_ROWS,
 ) -> int:
     """
@@ -120,6 +122,7 @@ def print_table(
     without rows there is one line, which says so.
 
     :param piped_width: in a pipe, above which width names break and a few rows are turned round.
+    :param marks: values that cannot be: they have a ``!``.
     :param most: rows that are printed; that there are more is said on stderr.
     """
     file = sys.stdout if file is None else file
@@ -131,6 +134,10 @@ def print_table(
     by_column = [
         _format_column([row[at] for row in values], column) for at, column in enumerate(described)
     ]
+    at_name = {column.name: at for at, (column, _) in enumerate(by_column)}
+    for mark in marks:
+        if mark.row_number <= len(values):
+            by_column[at_name[mark.column_name]][1][mark.row_number - 1] += " !"
     described = [column for column, _ in by_column]
     cells = [[texts[at] for _, texts in by_column] for at in range(len(values))]
     broken = width < _needed_width(described, cells, broken=False)
@@ -276,17 +283,24 @@ def print_rows(
     title: str = "",
     file: IO[str] | None = None,
     piped_width: int = ANY_WIDTH,
+    marks: Iterable[Impossible] = (),
     most: int = MAX_ROWS,
 ) -> int:
     """
     Print rows as a ``table`` to look at, or as ``csv`` or ``json`` (one array) for a program.
 
-    :param piped_width, most: of a table, as :func:`print_table` has them.
+    :param piped_width, marks, most: of a table, as :func:`print_table` has them.
     """
     file = sys.stdout if file is None else file
     if form == "table":
         return print_table(
-            described, rows, title=title, file=file, piped_width=piped_width, most=most
+            described,
+            rows,
+            title=title,
+            file=file,
+            piped_width=piped_width,
+            marks=marks,
+            most=most,
         )
     names = [c.name for c in described]
     count = 0

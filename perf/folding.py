@@ -10,18 +10,22 @@ One pass, and memory that does not grow with the recording: what is alike in sam
 once a stack, and everything that is kept has a limit; beyond it, samples are still counted, under a
 name that says so.
 
+What a tracepoint meets in an interrupt stands under ``(interrupt)``, and not under the task that
+happened to be interrupted; a sampler's time is that task's.
+
 Every sample is accounted for: folded, or removed for a reason that is counted.
 """
 
 import re
 from array import array
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+import perf_probes
 import perf_script
 from hostile_names import plain_name
 from perf_script import Frame, Sample
-from recipe import Event, Recipe
+from recipe import Event, Pair, Recipe, event_name
 from stack_parts import KnownFrames, Split, plain
 
 # Distinct stacks of an event; a stack is a few hundred bytes.
@@ -34,9 +38,16 @@ MAX_TIMELINE = 5_000
 MAX_TASKS = 2_000
 MAX_REGIONS = 1 << 20
 MAX_DURATIONS = 1 << 20
+MAX_FOUND = 1_000
 REGION_SHIFT = 21  # 2 MiB
 KERNEL = 1 << 63
 NO_STACK = "(no stack)"
+INTERRUPT = "(interrupt)"  # in the place of a comm
+# What a pair is told as whose waiting is known, beside its whole time.
+WAITING, NOT_WAITING = ", waiting", ", not waiting"
+MAX_NESTED = 8  # reservations of a task whose allocation is still to come
+FAILED = ", failed"
+_ORDER = re.compile(rb"\border=(\d{1,2})\b")
 
 # Why a sample is not among the folded ones.
 IDLE, PROFILER, OTHERS, NOT_KEPT = "idle", "profiler", "other tasks", "not asked for"
@@ -51,6 +62,7 @@ class Folded:
     :ivar removed: reason to samples.
     :ivar parts: (who, part) to samples.
     :ivar sites: (leaf where interrupts come on, its caller) to samples.
+    :ivar found: what the recipe's ``group`` found in a tracepoint's text to samples.
     """
 
     event: str
@@ -62,6 +74,7 @@ class Folded:
     removed: dict[str, int] = field(default_factory=dict)
     parts: dict[tuple[str, str], int] = field(default_factory=dict)
     sites: dict[tuple[str, str], int] = field(default_factory=dict)
+    found: dict[str, int] = field(default_factory=dict)  # by what the tracepoint says
     overflow: int = 0
     # Where samples of a comm, a group and a stack are counted, found without the stack's text.
     known: dict[tuple[bytes, str, "_Known"], list[int]] = field(default_factory=dict, repr=False)
@@ -94,6 +107,22 @@ class Moment:
 
 
 @dataclass
+class Allocations:
+    """
+    Allocations of an order, as the recipe's ``tally`` sorts them.
+
+    :ivar attempts: of which *failures* got no page.
+    :ivar reservations: those that turned a pageblock into HighAtomic reserve.
+    :ivar from_reserve: blocks that the reserve gave.
+    """
+
+    attempts: int = 0
+    failures: int = 0
+    reservations: int = 0
+    from_reserve: int = 0
+
+
+@dataclass
 class Again:
     """
     Samples of clearing entries, where the OOM reaper had a part in it.
@@ -110,15 +139,18 @@ class Again:
 class _Known:
     """What a stack's text means."""
 
-    __slots__ = ("caller", "folded", "idle", "kernel", "key", "leaf")
+    __slots__ = ("caller", "folded", "idle", "interrupt", "kernel", "key", "leaf", "within")
 
     def __init__(
-        self, folded: str, symbols: Sequence[str], split: Split | None, known: KnownFrames
+        self, names: Sequence[str], symbols: Sequence[str], split: Split | None, known: KnownFrames
     ) -> None:
         """:param symbols: root first; empty strings for what is not the kernel's."""
-        self.folded = folded or NO_STACK
+        self.folded = ";".join(names) or NO_STACK
         self.kernel = bool(symbols and symbols[-1])
-        self.idle = any(symbol in known.idle for symbol in symbols)
+        begin = next((n for n, symbol in enumerate(symbols) if symbol in known.interrupt), None)
+        self.interrupt = begin is not None
+        self.within = ";".join(names[begin:])  # an interrupt, without the task that it interrupts
+        self.idle = not self.interrupt and any(symbol in known.idle for symbol in symbols)
         self.key = split.classify(symbols) if split is not None else None
         self.leaf = self.caller = ""
         if symbols and not self.idle and known.stands_for(symbols[-1]):
@@ -155,6 +187,9 @@ class Fold:
         self.durations: dict[str, array[int]] = {}
         self.more_durations = 0
         self.again = Again()
+        # By order; None: of a reservation whose allocation was not met.
+        self.allocations: dict[int | None, Allocations] = {}
+        self._reserving: dict[int, list[str]] = {}  # by task: stacks whose allocation is to come
         self._begin = b""
         self._known: dict[bytes, _Known] = {}
         self._meant: dict[str, _Known] = {}  # by folded stack: addresses differ, names do not
@@ -165,10 +200,29 @@ class Fold:
         self._victims: dict[str, str] = {}
         self._reaping: set[int] = set()
         self._reaped: set[int] = set()
-        pairs = recipe.pairs if recipe else ()
+        self._addresses = bool(recipe and recipe.addresses)
+        self._pairs(recipe.pairs if recipe else ())
+
+    def _pairs(self, pairs: Sequence[Pair]) -> None:
         self._begins = {pair.begin: pair.name for pair in pairs}
         self._ends = {pair.end: pair.name for pair in pairs}
-        self._addresses = bool(recipe and recipe.addresses)
+        # Of a pair that is waiting: those inside of which it is.
+        self._inside: dict[str, list[str]] = {}
+        self._has_waits: set[str] = set()
+        self._waited: dict[tuple[str, int], int] = {}
+        for pair in pairs:
+            if pair.waits:
+                self._inside.setdefault(pair.waits, []).append(pair.name)
+                self._has_waits.add(pair.name)
+
+    def leave_out(self, events: Iterable[str]) -> None:
+        """Events that were not recorded: what is told from them alone is not told."""
+        left = set(events)
+        if self.recipe is None or not left:
+            return
+        whole = [p for p in self.recipe.pairs if not left & {p.begin, p.end}]
+        names = {pair.name for pair in whole}
+        self._pairs([replace(p, waits=p.waits if p.waits in names else "") for p in whole])
 
     def fork(self, pid: int, parent: int) -> None:
         """A process has a child."""
@@ -186,7 +240,7 @@ class Fold:
         group = reason = ""
         if found.idle and not self.keep_idle:
             reason = IDLE
-        elif sample.comm in self._profilers and not self.keep_profiler:
+        elif sample.comm in self._profilers and not (self.keep_profiler or found.interrupt):
             reason = PROFILER
         elif self.tree and not self._wanted(sample, found):
             reason = OTHERS
@@ -198,6 +252,10 @@ class Fold:
             event.removed[reason] = event.removed.get(reason, 0) + 1
             return
         self._begin = self._begin or sample.time
+        if group and (group in event.found or len(event.found) < MAX_FOUND):
+            event.found[group] = event.found.get(group, 0) + 1
+        if declared is not None and declared.tally:
+            self._tally(declared.tally, sample, found.folded, failed=group.endswith(FAILED))
         values = event.known.get((sample.comm, group, found))
         if values is None:
             values = self._values(event, sample.comm, group, found)
@@ -217,8 +275,11 @@ class Fold:
 
     def _values(self, event: Folded, comm: bytes, group: str, found: "_Known") -> list[int]:
         """Where a stack of a comm is counted."""
-        name = self._comms.get(comm) or self._comm(comm)
-        stack = f"{name};{group}{found.folded}"
+        name, folded = self._comms.get(comm) or self._comm(comm), found.folded
+        if ":" in event.event and found.interrupt:
+            # The task in whose time it happens has no part in it.
+            name, folded = INTERRUPT, found.within
+        stack = f"{name};{group};{folded}" if group else f"{name};{folded}"
         values = event.stacks.get(stack)
         if values is None:
             if len(event.stacks) >= MAX_STACKS:
@@ -238,11 +299,11 @@ class Fold:
     def _event(self, printed: bytes) -> Folded:
         """The event of that name; perf may print the terms that it was asked for with."""
         name = plain_name(printed.decode("utf-8", "backslashreplace"))
-        name = name.partition("/")[0]
+        name = perf_probes.plain(name.partition("/")[0])
         if name not in self.events:
             declared = None
             for event in self.recipe.events if self.recipe else ():
-                if name in (choice.partition("/")[0] for choice in event.first_of):
+                if name in map(event_name, event.first_of):
                     declared = event
             self.events[name] = Folded(name, declared)
         self._names[printed] = self.events[name]
@@ -263,7 +324,7 @@ class Fold:
         if found is None:
             if len(self._meant) >= _MAX_KNOWN:
                 self._meant.clear()
-            found = self._meant[folded] = _Known(folded, symbols, self.split, self.known)
+            found = self._meant[folded] = _Known(names, symbols, self.split, self.known)
         if len(self._known) >= _MAX_KNOWN:
             self._known.clear()
             for event in self.events.values():
@@ -356,11 +417,58 @@ class Fold:
             begin = self._open.pop((name, sample.tid), None)
             if begin is None:
                 return
-            found = self.durations.setdefault(name, array("q"))
-            if len(found) < MAX_DURATIONS:
-                found.append(nanoseconds(sample.time) - begin)
-            else:
-                self.more_durations += 1
+            taken = nanoseconds(sample.time) - begin
+            for outer in self._inside.get(name, ()):
+                if (outer, sample.tid) in self._open:
+                    key = outer, sample.tid
+                    self._waited[key] = self._waited.get(key, 0) + taken
+            self._took(name, taken)
+            if name in self._has_waits:
+                waited = self._waited.pop((name, sample.tid), 0)
+                self._took(f"{name}{WAITING}", waited)
+                self._took(f"{name}{NOT_WAITING}", taken - waited)
+
+    def _took(self, name: str, taken: int) -> None:
+        found = self.durations.setdefault(name, array("q"))
+        if len(found) < MAX_DURATIONS:
+            found.append(taken)
+        else:
+            self.more_durations += 1
+
+    def _tally(self, column: str, sample: Sample, folded: str, *, failed: bool) -> None:
+        """Count an allocation, or what happened inside of one."""
+        if column == "reservations":
+            # Its own text has no order. The allocation that it is part of is told next, by the same
+            # task, and has the first frames of this stack; unless an interrupt comes in between.
+            waiting = self._reserving.setdefault(sample.tid, [])
+            waiting.append(folded)
+            if len(waiting) > MAX_NESTED or len(self._reserving) > MAX_TASKS:
+                self._reserving.pop(sample.tid)
+                self._of_order(None).reservations += len(waiting)
+            return
+        match = _ORDER.search(sample.rest)
+        if match is None:
+            return
+        counts = self._of_order(int(match[1]))
+        if column == "from_reserve":
+            counts.from_reserve += 1
+            return
+        counts.attempts += 1
+        counts.failures += failed
+        waiting = self._reserving.get(sample.tid, [])
+        if mine := [stack for stack in waiting if stack.startswith(f"{folded};")]:
+            counts.reservations += len(mine)
+            self._reserving[sample.tid] = [stack for stack in waiting if stack not in mine]
+
+    def _of_order(self, order: int | None) -> Allocations:
+        return self.allocations.setdefault(order, Allocations())
+
+    def finish(self) -> None:
+        """All samples were added."""
+        left = sum(map(len, self._reserving.values()))
+        self._reserving.clear()
+        if left:
+            self._of_order(None).reservations += left
 
     def _zapped(self, who: str, sample: Sample) -> None:
         if who == "reaper":
@@ -379,7 +487,8 @@ def _selected(event: Event, text: bytes) -> tuple[str, str]:
     if event.keep and not re.search(event.keep, said):
         return "", NOT_KEPT
     if event.group and (found := re.search(event.group, said)):
-        return plain_name(f"{event.group_name} {found[1]}") + ";", ""
+        failed = FAILED if event.failed and re.search(event.failed, said) else ""
+        return plain_name(f"{event.group_name} {found[1]}{failed}"), ""
     return "", ""
 
 

@@ -6,17 +6,21 @@ Looks, and changes nothing: no sysctl, no mount. ``kernel.perf_event_paranoid`` 
 what is allowed, sysfs which counters there are, tracefs which tracepoints.
 """
 
+import ast
 import contextlib
+import functools
+import operator
 import os
 import platform
 import re
 import shutil
-from collections.abc import Sequence
+import subprocess
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from os_release import names, os_release
-from recipe import Event, Recipe
+from recipe import Event, Recipe, event_name
 
 CAP_SYS_ADMIN, CAP_SYSLOG, CAP_PERFMON = 21, 34, 38
 TRACEFS = (Path("/sys/kernel/tracing"), Path("/sys/kernel/debug/tracing"))
@@ -218,13 +222,77 @@ def unusable(choice: str, machine: Machine) -> str:
         if not (machine.tracefs / "events" / system / event).is_dir():
             return f"this kernel has no tracepoint {name}"
         return ""
-    return "" if machine.counters else "no hardware counters here (a guest without a virtual PMU?)"
+    if not machine.counters:
+        return "no hardware counters here (a guest without a virtual PMU?)"
+    if CORE_PMU.fullmatch(name) and not _countable(choice, machine):
+        return f"this CPU has no {event_name(choice)}, or this perf does not know it"
+    return ""
 
 
-def kprobe_lines(functions: Sequence[str]) -> list[tuple[str, str]]:
-    """(line that makes it, line that removes it) for entry and return of each function."""
-    lines = []
-    for function in functions:
-        lines.append((f"p:mmscope/{function} {function}", f"-:mmscope/{function}"))
-        lines.append((f"r:mmscope/{function}_return {function}", f"-:mmscope/{function}_return"))
-    return lines
+def _countable(choice: str, machine: Machine) -> bool:
+    """Whether perf knows an event of this model of CPU: its tables differ by model and release."""
+    assert machine.perf is not None
+    # What is about sampling is nothing for perf stat.
+    event = choice.replace("freq={frequency},", "")
+    words = [machine.perf, "stat", "-x,", "-e", event, "--", "true"]
+    done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    return done.returncode == 0 and "<not supported>" not in done.stderr
+
+
+def flag_bits(text: str) -> dict[str, int]:
+    """
+    The flags that a tracepoint prints by name, out of its ``format`` file: name to number.
+
+    Their numbers are the kernel's own affair. What is no sum of constants is left out.
+    """
+    found = {}
+    for expression, name in re.findall(r'\{([^"{}]*),\s*"(\w+)"\s*\}', text):
+        # ( unsigned long)(( gfp_t)((((1UL))) << (5)))
+        plain = re.sub(r"\(\s*(?:unsigned long|gfp_t)\s*\)", "", expression)
+        plain = re.sub(r"\b(0x[0-9a-fA-F]+|\d+)[uUlL]+\b", r"\1", plain)
+        with contextlib.suppress(ValueError, SyntaxError, RecursionError):
+            found[name] = _constant(ast.parse(plain.strip(), mode="eval").body)
+    return found
+
+
+_OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
+    ast.BitOr: operator.or_,
+    ast.BitAnd: operator.and_,
+    ast.LShift: lambda value, by: value << (by & 63),
+}
+
+
+def _constant(node: ast.expr) -> int:
+    """:raises ValueError: it is something else."""
+    match node:
+        case ast.Constant(value=int() as value):
+            return value
+        case ast.UnaryOp(op=ast.Invert(), operand=operand):
+            return ~_constant(operand)
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
+            return _OPERATORS[type(op)](_constant(left), _constant(right))
+    raise ValueError("no constant")
+
+
+def kernel_filter(event: Event, choice: str, tracefs: Path | None) -> str:
+    """
+    The filter of an event, for the kernel.
+
+    A part whose flags this kernel does not name is left out: ``keep`` does the same, later.
+    """
+    if "{" not in event.filter:
+        return event.filter
+    bits: dict[str, int] = {}
+    if tracefs is not None:
+        path = tracefs / "events" / choice.replace(":", "/") / "format"
+        with contextlib.suppress(OSError):
+            bits = flag_bits(path.read_text(encoding="utf-8", errors="replace"))
+
+    def number(match: re.Match[str]) -> str:
+        return hex(functools.reduce(operator.or_, (bits[name] for name in match[1].split("|"))))
+
+    parts = []
+    for part in event.filter.split(" && "):
+        with contextlib.suppress(KeyError):
+            parts.append(re.sub(r"\{([\w|]+)\}", number, part))
+    return " && ".join(parts)

@@ -4,28 +4,29 @@ Running ``perf record`` by a recipe, and reading back what it wrote.
 
 Costs what the recipe says; the file is bounded by the recipe's size, the time by its seconds.
 Ctrl-C ends the recording and keeps what is there. Nothing of the machine is changed, but for
-kprobes that a recipe asks for, which are removed again.
+kprobes that a recipe asks for, which are removed again whatever ends the recording
+(``probe_guard``).
 
 Cannot: keep perf from losing samples on a machine that is too busy to write them. It counts them.
 """
 
 import contextlib
 import io
-import os
 import re
 import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import IO
 
-from perf_events import Machine, Plan, kprobe_lines
+import perf_probes
+from perf_events import Machine, Plan, kernel_filter
 from perf_script import FIELDS
-from recipe import Recipe
+from recipe import Event, Probe, Recipe
 
 # Without privileges perf may lock half a MiB a CPU (kernel.perf_event_mlock_kb).
 SMALL_BUFFER = "128"
@@ -45,6 +46,9 @@ class Recording:
     pids: list[int]  # those given, or perf's own, whose child is the command
     ended: str  # why it ended: the command, the time, Ctrl-C
     command: list[str] = field(default_factory=list)
+    refused: list[tuple[Event, str]] = field(default_factory=list)  # left out, and why
+    missed: dict[str, int] = field(default_factory=dict)  # by event: probes that could not run
+    notes: list[str] = field(default_factory=list)
 
 
 def record(
@@ -56,26 +60,55 @@ def record(
     command: Sequence[str] = (),
     pids: Sequence[int] = (),
     seconds: float | None = None,
+    look: Callable[[], None] = lambda: None,
 ) -> Recording:
     """
     Record into *folder*; returns when the command ends, the time is over, or Ctrl-C is pressed.
 
     :param command: to run; or *pids* to watch; with neither, every CPU.
     :param seconds: instead of the recipe's; 0: no limit.
-    :raises RecordError: perf fails.
+    :param look: called ten times a second while perf runs.
+    :raises RecordError: perf fails, or the kernel refuses a probe that the recipe needs.
     """
     output = folder / "perf.data"
-    words = arguments(recipe, plan, machine, output, command, pids)
     limit = seconds if seconds is not None else 0 if command else recipe.seconds
-    with _probes(recipe, plan, machine):
+    tracefs = machine.tracefs or Path("/sys/kernel/tracing")
+    with contextlib.ExitStack() as stack:
+        guard = stack.enter_context(contextlib.closing(perf_probes.Guard(tracefs)))
+        wanted = _probes(recipe, plan)
+        notes = perf_probes.clear_up(tracefs) if wanted else []
+        probes = stack.enter_context(perf_probes.made(wanted, tracefs))
+        refused = [
+            (event, probes.refused[name])
+            for event, text in plan.events
+            if (name := text.partition("/")[0]) in probes.refused
+        ]
+        for event, reason in refused:
+            if event.required:
+                raise RecordError(reason)
+        words = arguments(recipe, plan, machine, output, command, pids, probes)
         begin = time.monotonic()
-        ended, watched = _run(words, limit, pids, command, whole=plan.system)
+        ended, watched = _run(
+            words, limit, pids, command, whole=plan.system, guard=guard, look=look
+        )
+        taken = time.monotonic() - begin
+        missed = probes.missed()
     files = sorted(path for path in folder.glob("perf.data*") if path.stat().st_size > 0)
     if not files:
         raise RecordError("perf recorded nothing; its words are above")
     if not recipe.trigger and files[0].stat().st_size >= recipe.megabytes << 20:
         ended = f"perf.data had {recipe.megabytes} MiB, which is the recipe's limit"
-    return Recording(files, time.monotonic() - begin, watched, ended, words)
+    return Recording(files, taken, watched, ended, words, refused, missed, notes)
+
+
+def _probes(recipe: Recipe, plan: Plan) -> list[Probe]:
+    """The kprobes that the events of a plan are made of."""
+    wanted = {text.partition("/")[0] for _, text in plan.events}
+    return [
+        probe
+        for probe in recipe.probes
+        if {f"mmscope:{probe.name}", f"mmscope:{probe.name}_return"} & wanted
+    ]
 
 
 def arguments(
@@ -85,8 +118,13 @@ def arguments(
     output: Path,
     command: Sequence[str],
     pids: Sequence[int],
+    probes: perf_probes.Made | None = None,
 ) -> list[str]:
-    """perf's command line."""
+    """
+    perf's command line.
+
+    :param probes: the kprobes that were made, and those that the kernel refused.
+    """
     assert machine.perf is not None
     # -N: no build-ids, which would be copied to the user's home.
     words = [machine.perf, "record", "-q", "-N", "--sample-cpu", "-P", "--call-graph", "fp"]
@@ -98,9 +136,13 @@ def arguments(
     else:
         words += [f"--max-size={recipe.megabytes}M"]
     for event, text in plan.events:
-        words += ["-e", text]
-        if event.filter:
-            words += ["--filter", event.filter]
+        name, slash, terms = text.partition("/")
+        if probes is not None and name in probes.refused:
+            continue
+        known = probes.names.get(name, name) if probes is not None else name
+        words += ["-e", f"{known}{slash}{terms}"]
+        if limit := kernel_filter(event, name, machine.tracefs):
+            words += ["--filter", limit]
     if plan.system:
         words.append("-a")
     elif pids:
@@ -108,40 +150,15 @@ def arguments(
     return [*words, "--", *command] if command else words
 
 
-@contextlib.contextmanager
-def _probes(recipe: Recipe, plan: Plan, machine: Machine) -> Iterator[None]:
-    """The recipe's kprobes, for as long as the block."""
-    wanted = {text for _, text in plan.events if text.startswith("mmscope:")}
-    made: list[str] = []
-    if machine.tracefs is None or not wanted:
-        yield
-        return
-    file = machine.tracefs / "kprobe_events"
-    try:
-        for make, remove in kprobe_lines([probe.function for probe in recipe.probes]):
-            try:
-                _append(file, make)
-                made.append(remove)
-            except OSError as error:
-                raise RecordError(f"{make}: the kernel refuses: {error.strerror}") from error
-        yield
-    finally:
-        for line in reversed(made):
-            with contextlib.suppress(OSError):
-                _append(file, line)
-
-
-def _append(file: Path, line: str) -> None:
-    # Python's own append mode seeks to the end, which this file refuses.
-    descriptor = os.open(file, os.O_WRONLY | os.O_APPEND)
-    try:
-        os.write(descriptor, f"{line}\n".encode())
-    finally:
-        os.close(descriptor)
-
-
 def _run(
-    words: list[str], limit: float, pids: Sequence[int], command: Sequence[str], *, whole: bool
+    words: list[str],
+    limit: float,
+    pids: Sequence[int],
+    command: Sequence[str],
+    *,
+    whole: bool,
+    guard: perf_probes.Guard,
+    look: Callable[[], None],
 ) -> tuple[str, list[int]]:
     """Run perf to its end; returns (why it ended, pids that were watched)."""
     interrupted = False
@@ -156,6 +173,7 @@ def _run(
             perf = subprocess.Popen(words)
         except OSError as error:
             raise RecordError(f"{words[0]}: {error.strerror}") from error
+        guard.watch(perf.pid)
         begin, gone, ended = time.monotonic(), 0.0, "the command ended" if command else "perf ended"
         # The command is perf's child; perf's own samples are known by their comm.
         watched = list(pids) or ([perf.pid] if command else [])
@@ -163,6 +181,7 @@ def _run(
             with contextlib.suppress(subprocess.TimeoutExpired):
                 perf.wait(0.1)
                 break
+            look()
             now = time.monotonic()
             if pids and whole and not any(Path(f"/proc/{pid}").exists() for pid in pids):
                 gone = gone or now
@@ -225,7 +244,7 @@ def recorded(perf: str, files: Sequence[Path]) -> Recorded:
         event = ""
         for line in done.stdout.splitlines():
             if match := re.fullmatch(r"(\S.*) stats:", line):
-                event = "" if match[1] == "Aggregated" else match[1]
+                event = "" if match[1] == "Aggregated" else perf_probes.plain(match[1])
             elif match := re.match(r"\s+([A-Z_0-9]+) events:\s+(\d+)", line):
                 kind, number = match[1], int(match[2])
                 if event and kind == "SAMPLE":

@@ -6,12 +6,20 @@ A recipe is data. Each event names its choices in order (``cycles``, or else ``c
 ``perf_events`` picks the first that this machine has. A new recipe is a new file.
 """
 
+import re
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).resolve().parent / "recipes"
+
+
+def event_name(choice: str) -> str:
+    """What perf calls an event that it is asked for with these words: its name, without terms."""
+    name, _, terms = choice.partition("/")
+    given = re.search(r"\bname=([\w-]+)", terms)
+    return given[1] if given else name
 
 
 @dataclass(frozen=True)
@@ -21,10 +29,13 @@ class Event:
 
     :ivar first_of: perf's event strings, the best first; ``{frequency}`` is filled in.
     :ivar fold: its samples are stacks to draw; else they are only counted or listed.
-    :ivar filter: for the kernel, so that other events cost nothing.
+    :ivar filter: for the kernel, so that other events cost nothing. ``{__GFP_A|__GFP_B}`` is the
+        number of these flags, as the tracepoint's own format says it.
     :ivar keep: a regular expression that a tracepoint's text must have.
     :ivar group: a regular expression; what it finds becomes root frame ``<group_name> <found>``.
+    :ivar failed: a regular expression; where it matches, that frame ends in ``, failed``.
     :ivar timeline: it is rare, and when it happened is kept.
+    :ivar tally: column of table profile_allocations that its samples are counted in, by order.
     """
 
     why: str
@@ -35,23 +46,39 @@ class Event:
     keep: str = ""
     group: str = ""
     group_name: str = ""
+    failed: str = ""
     timeline: bool = False
+    tally: str = ""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Two events of one task that begin and end something."""
+    """
+    Two events of one task that begin and end something.
+
+    :ivar waits: name of another pair, whose time inside of this one is waiting, and not work.
+    """
 
     name: str
     begin: str
     end: str
+    waits: str = ""
 
 
 @dataclass(frozen=True)
 class Probe:
-    """A kernel function whose entry and return become ``mmscope:<function>`` and ``…_return``."""
+    """
+    A kernel function that becomes ``mmscope:<name>``, its return ``mmscope:<name>_return``.
 
+    :ivar fetch: what is taken along, as of Documentation/trace/kprobetrace.rst; the first that the
+        kernel takes. ``… if SYMBOL``: only where the kernel has that function.
+    """
+
+    name: str
     function: str
+    entry: bool = True
+    returns: bool = False
+    fetch: tuple[str, ...] = ("",)
 
 
 @dataclass(frozen=True)

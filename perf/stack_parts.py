@@ -113,6 +113,7 @@ class KnownFrames:
     """``frames.toml``."""
 
     idle: Names
+    interrupt: Names
     profiler: frozenset[str]
     irq_enable: tuple[tuple[Names, str], ...]  # functions, what a sample on one stands for
     no_nmi: tuple[str, ...]
@@ -145,6 +146,7 @@ def load_known_frames() -> KnownFrames:
     data = _load(HERE / "frames.toml")
     return KnownFrames(
         idle=Names(data["idle"]),
+        interrupt=Names(data["interrupt"]),
         profiler=frozenset(data["profiler"]),
         irq_enable=tuple((Names(i["functions"]), i["stands_for"]) for i in data["irq_enable"]),
         no_nmi=tuple(data["samplers"]["no_nmi"]),

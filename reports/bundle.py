@@ -27,22 +27,25 @@ import os
 import re
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from bounds import MOST_MARKS, Impossible, Machine, impossible
 from hostile_text import cut
-from kernel_text import MAX_COUNT
 from plain_file import MAX_LINE_BYTES, open_lines, read_plain
-from rows import Column, column, columns, csv_line
+from rows import MOST, MOST_PAGES, OF_MACHINE, Bound, Column, column, columns, csv_line
 
 from reports import __version__
 from reports.leftovers import PREFIX, SUFFIX, claim, clear_up, exchange
 from reports.modes import mode_of_file, mode_of_folder
 
 DESCRIPTION = "datapackage.json"
+MARKS = "impossible_values"  # the table of values that cannot be
 ESCAPE = "backslashreplace"
 PROFILE = "https://datapackage.org/profiles/2.0/datapackage.json"
 # What str.splitlines() takes for the end of a line.
@@ -63,6 +66,7 @@ MAX_TABLE_BYTES = 256 << 20
 MAX_DRAWN_BYTES = 32 << 20
 # What may be held in memory at once, of all tables: that machine's report needs 4 million cells.
 MAX_HELD_CELLS, MAX_HELD_BYTES = 6_000_000, 64 << 20
+MOST_WRITTEN_MARKS = 100_000
 
 Cell = int | float | str | bool | None
 
@@ -81,7 +85,9 @@ class Section:
     )
     seconds: float = column(unit="s", help="time spent on it")
     rows: int = column(help="rows in its tables")
-    unreadable_bytes: int = column(unit="bytes", help="kernel memory that could not be read")
+    unreadable_bytes: int = column(
+        unit="bytes", high=MOST, help="kernel memory that could not be read"
+    )
     message: str | None = column(holds="words", help="why it is not ok, or what to know of it")
 
 
@@ -199,6 +205,9 @@ class Writer:
                 field["unit"] = c.unit
             if c.holds:
                 field["holds"] = c.holds
+            limits = {"low": c.low, "high": c.high, "ranges": c.ranges}
+            if limits := {name: limit for name, limit in limits.items() if limit}:
+                field["bounds"] = limits
             if not c.nullable:
                 field["constraints"] = {"required": True}
                 if c.type == "string":  # which may be empty, but not missing
@@ -325,6 +334,7 @@ class Bundle:
         self.odd: set[str] = set()
         self._counts: dict[str, int] = {}
         self._held: dict[str, list[dict[str, Any]]] = {}
+        self._marks: dict[str, list[Impossible]] = {}
         description = path / DESCRIPTION
         if not path.is_dir():
             hint = "it is a file" if path.exists() else "there is no such folder"
@@ -385,6 +395,7 @@ class Bundle:
             raise ValueError(f"table {name} lies at {path!r}, not at {name}.csv")
         key = schema.get("primaryKey", [])
         described = []
+        numbers = [f["name"] for f in schema["fields"] if f["type"] in ("integer", "number")]
         for field in schema["fields"]:
             if not IDENTIFIER.match(field["name"]):
                 raise ValueError(f"column name {field['name']!r} is not an identifier")
@@ -399,6 +410,7 @@ class Bundle:
                     _short(str(field.get("description", ""))),
                     field["name"] in key,
                     _short(str(field.get("holds", ""))),
+                    *_bounds(field, numbers),
                 )
             )
         if len({c.name for c in described}) < len(described) or not described:
@@ -575,7 +587,12 @@ class Bundle:
                 self._counts[table] = sum(len(texts[0]) for texts in self._quickly(table))
             except (OSError, ValueError, csv.Error):
                 self.odd.add(table)
-                self._counts[table] = sum(1 for _ in self._carefully(table))
+                rows, done, self._marks[table] = self._carefully(table), 0, []
+                while some := list(itertools.islice(rows, ODD_AT_ONCE)):
+                    by_column = zip(*(row.values() for row in some), strict=True)
+                    self._hold_to_bounds(table, list(by_column), done)
+                    done += len(some)
+                self._counts[table] = done
         return self._counts[table]
 
     def _quickly(self, table: str) -> Iterator[list[tuple[str, ...]]]:
@@ -586,6 +603,7 @@ class Bundle:
         :raises ValueError, csv.Error, OSError: something is odd with these rows.
         """
         described = self.table(table).columns
+        done, self._marks[table] = 0, [] if table not in self._counts else self._marks[table]
         with open_lines(self.plain_path(self.table(table))) as raw:
             text = io.TextIOWrapper(raw, "utf-8", newline="")
             end = 0
@@ -616,7 +634,52 @@ class Bundle:
                     if table not in self._counts:  # else every cell was looked at before
                         for column, cells in zip(described, texts, strict=True):
                             _check(column, cells)
+                        self._hold_to_bounds(table, list(map(_values, described, texts)), done)
+                    done += len(lines)
                     yield texts
+
+    def _hold_to_bounds(self, table: str, values: list[Sequence[Any]], done: int) -> None:
+        """Mark what cannot be among some rows of a table, before which so many were seen."""
+        found = impossible(
+            table,
+            self.table(table).columns,
+            values,
+            Machine.of(self.target),
+            first=done + 1,
+            whole=False,
+        )
+        marks = self._marks[table]
+        marked = Counter(mark.column_name for mark in marks)
+        marks += [mark for mark in found if marked[mark.column_name] < MOST_MARKS]
+
+    def impossible(self, table: str) -> list[Impossible]:
+        """
+        The values of a table that cannot be: those that its bounds refuse, and those that whoever
+        wrote the bundle has marked.
+
+        :raises BundleError: the bundle has no such table, or its file is missing or damaged.
+        """
+        self.count(table)
+        marks = self._marks.get(table, [])
+        here = {(mark.row_number, mark.column_name) for mark in marks}
+        names = {c.name for c in self.table(table).columns}
+        return marks + [
+            mark
+            for mark in self._written_marks
+            if mark.table_name == table
+            and mark.column_name in names
+            and 0 < mark.row_number <= self.count(table)
+            and (mark.row_number, mark.column_name) not in here
+        ]
+
+    @cached_property
+    def _written_marks(self) -> list[Impossible]:
+        with contextlib.suppress(BundleError):
+            kinds = {(c.name, c.type, c.nullable) for c in self.table(MARKS).columns}
+            if kinds == {(c.name, c.type, c.nullable) for c in columns(Impossible)}:
+                rows = itertools.islice(self.rows(MARKS), MOST_WRITTEN_MARKS)
+                return [Impossible(**row) for row in rows]
+        return []
 
     def _carefully(self, table: str) -> Iterator[dict[str, Any]]:
         """The rows of a table, one by one, with words for what is wrong with one."""
@@ -654,6 +717,38 @@ class Bundle:
             raise BundleError(f"{path}: damaged: {error}") from error
 
 
+def _bounds(
+    field: dict[str, Any], numbers: list[str]
+) -> tuple[tuple[Bound, ...], tuple[Bound, ...], dict[str, tuple[Bound, Bound]]]:
+    """
+    The bounds of a column, as a bundle declares them; a number is never without.
+
+    :param numbers: the columns of its table that hold some.
+    :raises ValueError: they are no bounds.
+    """
+
+    def bound(value: Any, names: Container[str]) -> Bound:
+        if isinstance(value, int):
+            return max(-MOST, min(value, MOST))
+        if value not in names:
+            raise ValueError(f"column {field['name']} has the bound {str(value)[:40]!r}")
+        return str(value)
+
+    declared = field.get("bounds", {})
+    names = {*OF_MACHINE, *numbers}
+    low, high = (tuple(bound(v, names) for v in declared.get(n, ())) for n in ("low", "high"))
+    if field["name"] in numbers:
+        low, high = (
+            limits if set(limits) - set(numbers) else (*limits, most)
+            for limits, most in ((low, -MOST), (high, MOST))
+        )
+    ranges = {
+        str(name): (bound(least, OF_MACHINE), bound(most, OF_MACHINE))
+        for name, (least, most) in declared.get("ranges", {}).items()
+    }
+    return low, high, ranges
+
+
 def _check_plain(path: Path) -> None:
     # A bundle is data: a link may lead anywhere, and a pipe or a device would never end.
     if path.is_symlink() or not path.is_file():
@@ -674,13 +769,8 @@ def _check(column: Column, texts: Sequence[str]) -> None:
         or joined.count("\n") != len(texts) - 1  # one inside a cell would make two of it
         or ("" in texts and not column.nullable)
         or (column.type == "number" and ENDLESS.search(joined))
-        or (column.type == "integer" and LARGE.search(joined) and max(_sizes(texts)) > MAX_COUNT)
     ):
         raise ValueError(f"{column.name} is damaged")
-
-
-def _sizes(texts: Sequence[str]) -> Iterator[int]:
-    return (abs(int(text)) for text in texts if text)
 
 
 def _values(column: Column, texts: Sequence[str]) -> Sequence[Any]:
@@ -702,8 +792,6 @@ def _value(column: Column, text: str) -> Any:
     value = READERS[column.type](text)
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{column.name} holds {text[:40]!r}, which is beyond any number")
-    if column.type == "integer" and abs(value) > MAX_COUNT:
-        raise ValueError(f"{column.name} holds {text}, which does not fit 64 bits")
     return value
 
 
@@ -737,11 +825,12 @@ def checked_target(data: dict[str, Any]) -> dict[str, Cell]:
         kinds = TARGET_NUMBERS.get(name, Cell)
         if not isinstance(value, kinds) or (name in TARGET_NUMBERS and isinstance(value, bool)):
             raise ValueError(f"target.{name} is {str(value)[:40]!r}")
-        if isinstance(value, (int, float)) and not 0 <= value < 1 << 63:
+        if isinstance(value, (int, float)) and not 0 <= value <= TARGET_MOST.get(name, MOST):
             raise ValueError(f"target.{name} is {str(value)[:40]}")
     return target
 
 
+TARGET_MOST = {"page_size": 1 << 20, "total_pages": MOST_PAGES}
 TARGET_NUMBERS = {
     "page_size": int | None,
     "total_pages": int | None,
@@ -749,22 +838,24 @@ TARGET_NUMBERS = {
     "uptime_seconds": int | float | None,
 }
 # What may be beyond any number, and is looked at by itself.
-LARGE = re.compile(r"[0-9]{19}")
 ENDLESS = re.compile(r"e[-+]?[0-9]{3}|[0-9]{300}")
+# A number beyond 64 bits is read, to be marked.
 # What int() and float() take beyond these (1_000, nan, digits of other scripts) is no number here.
 PATTERNS = {
-    "integer": re.compile(r"-?[0-9]{1,19}"),
+    "integer": re.compile(r"-?[0-9]{1,40}"),
     "number": re.compile(r"-?[0-9]+(\.[0-9]+)?(e[-+]?[0-9]+)?"),
     "string": re.compile(r".*", re.DOTALL),
     "boolean": re.compile(r"true|false"),
 }
 # The same, or nothing, of many cells at once; possessive, so that no length of it costs memory.
 WHOLE = {
-    "integer": re.compile(r"(?:(?:-?[0-9]{1,19}+)?+\n)*+"),
+    "integer": re.compile(r"(?:(?:-?[0-9]{1,40}+)?+\n)*+"),
     "number": re.compile(r"(?:(?:-?[0-9]++(?:\.[0-9]++)?+(?:e[-+]?[0-9]++)?+)?+\n)*+"),
     "boolean": re.compile(r"(?:(?:true|false)?+\n)*+"),
 }
 ROWS_AT_ONCE, BYTES_AT_ONCE = 4096, 4 << 20
+# Each may have as many bytes as a line.
+ODD_AT_ONCE = 32
 READERS: dict[str, Callable[[str], Any]] = {
     "integer": int,
     "number": float,

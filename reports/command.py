@@ -22,6 +22,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from bounds import Machine, rows_that_cannot_be, told
 from core_file import left_out, missing_bytes
 from hostile_text import visible
 from rich.console import Console
@@ -30,15 +31,23 @@ from rich.progress import Progress as ProgressBar
 from rows import columns
 from speedscope import speedscope
 from stack_parts import load_known_frames
-from target import TargetError, describe, open_target
+from target import TargetError, describe, open_target, other_release
 from terminal import FORMATS, MAX_ROWS, print_rows
 from text_source import TextError
 
 from reports import __version__, display, modes, page_owner_command, profiles, record_command
 from reports.bundle import Bundle, BundleError, Section, Writer
-from reports.collect import Progress, collect, describe_files, explain, run_section
-from reports.doctor import Check, checks
+from reports.collect import (
+    Progress,
+    collect,
+    describe_files,
+    explain,
+    machine_of,
+    run_section,
+)
+from reports.doctor import Check, PriceHere, checks, prices_here
 from reports.page_owner_command import UsageError
+from reports.prices import TO_READ_IT
 from reports.reading import Absent, Files, Memory
 from reports.redact import Names, RedactingWriter, redact, redacted, undeclared, write_map
 from reports.sections import SECTIONS
@@ -313,6 +322,7 @@ def add_target_options(parser: argparse.ArgumentParser) -> None:
     where.add_argument(
         "--proc-root", type=Path, metavar="DIR", help="text files only: / or an unpacked sosreport"
     )
+    page_owner_command.add_price_options(group)
     group.add_argument(
         "--symbols",
         type=Path,
@@ -366,7 +376,7 @@ def open_source(args: argparse.Namespace) -> tuple[Memory | Files, str, dict[str
             raise TargetError(
                 f"{args.proc_root}: has no folder 'proc'; give / or a sosreport's folder"
             )
-        return Files(args.proc_root), args.proc_root.name, {}
+        return Files(args.proc_root, args.all), args.proc_root.name, {}
     notes = {}
     name = args.core.name if args.core is not None else args.qemu or ""
     try:
@@ -375,13 +385,16 @@ def open_source(args: argparse.Namespace) -> tuple[Memory | Files, str, dict[str
         if args.core is not None or args.qemu is not None or args.symbols:
             raise
         say(f"{error}; reading /proc and /sys instead")
-        return Files(Path("/")), "/", {"fallback": str(error)}
+        return Files(Path("/"), args.all), "/", {"fallback": str(error)}
     if args.pageblock_order is not None:
         prog.cache["pageblock_order"] = args.pageblock_order
     if args.rmap_node_ns is not None:
         prog.cache["rmap_node_ns"] = args.rmap_node_ns
     if args.core is not None:
         notes = core_notes(args.core)
+        if words := other_release(prog):
+            notes["vmcoreinfo"] = words
+            say(f"{args.core}: {words}")
         if "truncated" in notes:
             say(f"{args.core}: {notes['truncated']}; reading what is there")
     return Memory(prog), name, notes
@@ -456,6 +469,7 @@ def run_collect(args: argparse.Namespace) -> int:
         if section.status != "absent"
         or not SECTIONS[section.section].optional
         or section.section in args.only
+        or TO_READ_IT in (section.message or "")
     ]
     # What was left out of a dump on purpose is no fault of the reading.
     return missing_sections(expected, bool(notes.keys() - {"left_out"}))
@@ -475,7 +489,7 @@ def run_show(args: argparse.Namespace) -> int:
         return show_section(args)
     if args.what == "page_owner" and (args.bundle.is_file() or str(args.bundle) == "-"):
         return page_owner_command.run_show(args)
-    if args.core or args.qemu or args.proc_root or args.symbols:
+    if args.core or args.qemu or args.proc_root or args.symbols or args.all or args.careful:
         raise UsageError("give a BUNDLE or a target, not both")
     refuse_cull_options(args)
     bundle = Bundle(args.bundle)
@@ -495,8 +509,15 @@ def run_show(args: argparse.Namespace) -> int:
         title = first_of(title, args.top, bundle.count(args.what))
     cells = ([row[c.name] for c in shown.columns] for row in bundle.rows(args.what))
     top = itertools.islice(cells, args.top)
-    print_rows(shown.columns, top, form=args.format, title=title, most=max(args.top or 0, MAX_ROWS))
-    return DONE
+    try:
+        marks = bundle.impossible(args.what)
+    except BundleError:
+        marks = []  # reading the rows says why
+    most = max(args.top or 0, MAX_ROWS)
+    print_rows(shown.columns, top, form=args.format, title=title, marks=marks, most=most)
+    for words in told(marks):
+        say(words)
+    return INCOMPLETE if marks else DONE
 
 
 def refuse_cull_options(args: argparse.Namespace) -> None:
@@ -590,17 +611,24 @@ def show_section(args: argparse.Namespace) -> int:
         )
     refuse_cull_options(args)
     source, _, _ = open_source(args)
-    section, found = run_section(SECTIONS[args.what], source, verbose=args.verbose)
+    machine = machine_of(source)
+    section, found = run_section(SECTIONS[args.what], source, machine, verbose=args.verbose)
     tables = [
         (name, first_of(title, args.top, len(rows)), row_type, rows[: args.top])
         for name, title, row_type, rows in found.tables
     ]
-    print_tables(tables, args.format)
+    print_tables(tables, args.format, machine)
     return missing_sections([section], False)
 
 
-def print_tables(tables: Sequence[tuple[str, str, type, list[Any]]], form: str) -> None:
-    """Print a section's tables: JSON is one object of them, CSV has an empty line between them."""
+def print_tables(
+    tables: Sequence[tuple[str, str, type, list[Any]]], form: str, machine: Machine
+) -> None:
+    """
+    Print a section's tables: JSON is one object of them, CSV has an empty line between them.
+
+    :param machine: that they are of: what cannot be of its numbers is marked.
+    """
     as_json = form == "json"
     for position, (table, title, row_type, rows) in enumerate(tables):
         if as_json:
@@ -610,7 +638,8 @@ def print_tables(tables: Sequence[tuple[str, str, type, list[Any]]], form: str) 
         described = columns(row_type)
         names = [c.name for c in described]
         cells = ([getattr(row, name) for name in names] for row in rows)
-        print_rows(described, cells, form=form, title=title)
+        marks = rows_that_cannot_be(table, described, rows, machine) if form == "table" else []
+        print_rows(described, cells, form=form, title=title, marks=marks)
     if as_json:
         print("}" if tables else "{}")
 
@@ -695,10 +724,15 @@ def run_compare(args: argparse.Namespace) -> int:
 
 
 def run_doctor(args: argparse.Namespace) -> int:
-    described = columns(Check)
-    names = [c.name for c in described]
-    rows = checks()
-    print_rows(described, ([getattr(row, name) for name in names] for row in rows))
+    for title, row_type, rows in (
+        ("", Check, checks()),
+        ("What it costs this host to be read", PriceHere, prices_here()),
+    ):
+        described = columns(row_type)
+        names = [c.name for c in described]
+        if title:
+            print()
+        print_rows(described, ([getattr(row, name) for name in names] for row in rows), title=title)
     return DONE
 
 

@@ -112,12 +112,22 @@ def _changes(
         write(render(after, verdicts[1], comparison), output, mode)
         words.append(f"{output}: {output.stat().st_size:,} bytes")
     findings = [
-        [item.change, item.finding.severity, display.prose(item.finding.title)]
+        [
+            item.words,
+            item.finding.severity,
+            display.prose(item.finding.title),
+            display.prose(item.other[1].title) if item.other else None,
+        ]
         for item in shown.findings
     ]
     tops = [[top.table.name, top.what, top.before, top.after, top.difference] for top in shown.tops]
     return [
-        ("findings", "Findings that changed", _texts("change", "severity", "title"), findings),
+        (
+            "findings",
+            "Findings that changed",
+            _texts("change", "severity", "title", "other_side"),
+            findings,
+        ),
         (
             "changes",
             "What changed most",

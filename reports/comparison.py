@@ -41,7 +41,10 @@ NOTABLE = 0.01
 
 # What names a thing during one boot only.
 BOOT_NAMES = frozenset(
-    {"pid", "tgid", "handle", "anon_vma", "root", "root_pid", "chain", "pfn", "content"}
+    {
+        *("pid", "tgid", "handle", "anon_vma", "root", "root_pid", "mapping", "chain", "pfn"),
+        "content",
+    }
 )
 # By what a table is joined if those do not last; its measure is added up.
 LASTING: dict[str, tuple[str, ...]] = {
@@ -51,6 +54,7 @@ LASTING: dict[str, tuple[str, ...]] = {
     "page_tables": ("comm",),
     "process_vmas": ("comm",),
     "ksm_processes": ("comm",),
+    "file_mappings": ("file",),
 }
 # Of a finding's subject, what somebody chose.
 CHOSEN_NAMES = frozenset({"comm", "root_comm", "profile"})
@@ -64,11 +68,17 @@ MEASURES = {
     # Frames, not the addresses that are mapped to them.
     "vmemmap_mappings": "distinct_frames",
     "vmemmap_zones": "reused_bytes",
+    "physical_memory_parts": "bytes",
+    "physical_memory": "bytes",
+    "poisoned_pages": "out_of_use_bytes",
+    "direct_map": "kernel_bytes",
     "slab_caches": "pages",
     "process_vmas": "vmas",
     "page_table_details": "vmas",
     "anon_vmas": "vmas",
     "anon_vma_fanout": "vmas",
+    "file_mappings": "vmas",
+    "file_mapping_fanout": "vmas",
     "page_table_occupancy": "tables",
     "vma_splits": "neighbours",
     "rmap_walks": "walk_ms",
@@ -104,9 +114,13 @@ NOT_COMPARED = {
     "profile_recordings": LENGTH,
     "profile_frames": LENGTH,
     "profile_sites": LENGTH,
+    "profile_groups": LENGTH,
+    "profile_allocations": LENGTH,
     "profile_moments": LENGTH,
+    "profile_victims": "it is about single kills",
     "profile_faults": LENGTH,
     "profile_counters": LENGTH,
+    "profile_page_tables": LENGTH,
     "profile_reaping": LENGTH,
     "profile_notes": LENGTH,
 }
@@ -191,7 +205,13 @@ class TableChanges:
 
 @dataclass(frozen=True)
 class FindingChange:
-    """A finding that is new, gone, worse, better or the same."""
+    """
+    A finding that is new, worse, better or the same, that is no longer over its threshold
+    (``under``), or that is not found now (``gone``).
+
+    A threshold that is crossed says little by itself; where its measure is known on the other side
+    too, that side's words have it.
+    """
 
     change: str
     before: Finding | None
@@ -199,9 +219,21 @@ class FindingChange:
 
     @property
     def finding(self) -> Finding:
-        found = self.after or self.before
+        """What was found: of one that is no more, what it was."""
+        found = self.before if self.change == "under" else self.after or self.before
         assert found is not None
         return found
+
+    @property
+    def words(self) -> str:
+        """How it changed."""
+        return CHANGE_WORDS.get(self.change, self.change)
+
+    @property
+    def other(self) -> tuple[int, Finding] | None:
+        """What the other side says of the same: (0 for before, 1 for after, what)."""
+        side, found = (0, self.before) if self.finding is self.after else (1, self.after)
+        return None if found is None else (side, found)
 
 
 @dataclass(frozen=True)
@@ -234,7 +266,8 @@ class Comparison:
         return [table for table in self.tables if table.differing]
 
 
-CHANGES = ("new", "worse", "better", "gone", "same")
+CHANGES = ("new", "worse", "better", "under", "gone", "same")
+CHANGE_WORDS = {"under": "no longer over the threshold", "gone": "not found now"}
 
 
 def compare(
@@ -388,9 +421,9 @@ def compare_findings(
     side could not be asked for: these are neither new nor gone.
     """
 
-    def sorted_out(verdict: Verdict) -> dict[tuple[Any, ...], list[Finding]]:
+    def sorted_out(findings: list[Finding]) -> dict[tuple[Any, ...], list[Finding]]:
         found: dict[tuple[Any, ...], list[Finding]] = {}
-        for finding in verdict.found:
+        for finding in findings:
             subject = [
                 (name, value)
                 for name, value in finding.subject
@@ -400,7 +433,8 @@ def compare_findings(
         return found
 
     unasked = [{item.id for item in verdict.not_checked} for verdict in (before, after)]
-    old, new = sorted_out(before), sorted_out(after)
+    old, new = sorted_out(before.found), sorted_out(after.found)
+    below = sorted_out(before.under), sorted_out(after.under)
     changes: list[FindingChange] = []
     lost, only = 0, 0
     for key in dict.fromkeys([*new, *old]):
@@ -416,7 +450,12 @@ def compare_findings(
             elif now is None and key[0] in unasked[1]:
                 lost += 1
             else:
-                changes.append(FindingChange(_finding_change(was, now), was, now))
+                change = _finding_change(was, now)
+                # What is of neither side's findings may still have been measured there.
+                was = was or next(iter(below[0].get(key, [])[number:]), None)
+                now = now or next(iter(below[1].get(key, [])[number:]), None)
+                change = "under" if change == "gone" and now else change
+                changes.append(FindingChange(change, was, now))
     changes.sort(
         key=lambda item: (CHANGES.index(item.change), severity_rank(item.finding.severity))
     )

@@ -48,6 +48,7 @@ def count(text: str) -> int:
 # What an argument picks rows by: column, its name in the usage, and how it is read.
 PID = ("pid", "PID", int)
 ANON_VMA = ("anon_vma", "ADDRESS", address)
+MAPPING = ("mapping", "ADDRESS", address)
 CACHE = ("cache", "CACHE", str)
 NAME = ("name", "NAME", str)
 
@@ -73,11 +74,14 @@ COMMANDS = (
     SectionCommand("slab_caches", "slab_caches", "slab caches by size", TOP, CACHE),
     SectionCommand("slab_owner", "slab_owner", "slab objects by who allocated them", TOP, CACHE),
     SectionCommand("page_tables", "page_tables", "what is in page tables, by process", TOP, PID),
+    SectionCommand("physical_memory", "physical_memory", "memory that the kernel does not get"),
+    SectionCommand("poisoned_pages", "poisoned_pages", "pages marked as bad (PG_hwpoison)"),
     SectionCommand("vmemmap", "vmemmap", "how struct pages are mapped"),
     SectionCommand("hugetlb", "hugetlb", "hugetlb pools and what HVO saves"),
     SectionCommand("device_pagemaps", "device_pagemaps", "device memory with struct pages"),
     SectionCommand("memory_metadata", "memory_metadata", "memory about memory"),
     SectionCommand("anon_vmas", "anon_vmas", "anon_vmas by their VMAs", TOP, ANON_VMA),
+    SectionCommand("file_maps", "file_maps", "mapped files by their VMAs", TOP, MAPPING),
     SectionCommand("ksm", "ksm", "KSM's counters, chains, pages and processes", TOP),
     SectionCommand("rmap_cost", "rmap_cost", "what reverse map walks visit", TOP, ANON_VMA),
     SectionCommand("vm_counters", "vm_counters", "/proc/vmstat, exact", None, NAME),
@@ -116,7 +120,7 @@ def run_section_command(entry: SectionCommand, prog: Program, args: argparse.Nam
     """Run a section and print its tables."""
     from drgn.commands import CommandError
 
-    from reports.collect import run_section
+    from reports.collect import machine_of, run_section
     from reports.command import nanoseconds, print_tables, progress_bar
     from reports.sections import SECTIONS
 
@@ -125,11 +129,18 @@ def run_section_command(entry: SectionCommand, prog: Program, args: argparse.Nam
             prog.cache["rmap_node_ns"] = nanoseconds(args.rmap_node_ns)
         except ValueError:
             raise CommandError(f"--rmap-node-ns: {args.rmap_node_ns} is no time") from None
+    try:
+        prog.type("struct page")
+    except LookupError:
+        raise CommandError(
+            "there are no types: %no_debug_info takes the kernel's own; or load its debug symbols"
+        ) from None
     memory, spec = memory_of(prog), SECTIONS[entry.section]
     with progress_bar() as show:
         if show is not None:
             memory.progress = functools.partial(show, spec.name, spec.title)
-        section, found = run_section(spec, memory)
+        machine = machine_of(memory)
+        section, found = run_section(spec, memory, machine)
         memory.progress = None
     if section.status == "failed":
         # It may have been for want of symbols that the user loads now.
@@ -147,7 +158,7 @@ def run_section_command(entry: SectionCommand, prog: Program, args: argparse.Nam
         tables = shorter(tables, top if args.top is None else args.top)
     elif args.top:
         tables = [(*table[:3], table[3][: args.top]) for table in tables]
-    print_tables(tables, args.format)
+    print_tables(tables, args.format, machine)
     if section.message:
         status = "partial: " if section.status == "partial" else ""
         warn(f"{entry.section}: {status}{section.message}")
@@ -233,6 +244,17 @@ def run_findings_command(prog: Program, args: argparse.Namespace) -> None:
             warn(f"{section.section}: {section.status}: {section.message}")
 
 
+def run_no_debug_info_command(prog: Program, args: argparse.Namespace) -> None:
+    """Attach the kernel's own types and symbols."""
+    from no_debug_info import attach
+
+    attached = attach(prog, args.btf)
+    print(
+        f"{attached.types.count:,} types (BTF), {attached.symbols.count:,} symbols (kallsyms); "
+        f"{attached.checked} sizes, offsets and constants agree with VMCOREINFO"
+    )
+
+
 def run_help_command(prog: Program, args: argparse.Namespace) -> None:
     """List the commands of this session, or say how one is used."""
     from drgn.commands import DEFAULT_COMMAND_NAMESPACE
@@ -277,12 +299,13 @@ def one_line(error: Exception) -> str:
         return f"{error.path or 'import'}: {error}"
     with own_modules():
         from hostile_text import visible
+        from no_debug_info import NoDebugInfoError
 
         from reports.bundle import BundleError
         from reports.collect import explain
     from drgn.commands import CommandError
 
-    known = (CommandError, BundleError)
+    known = (CommandError, BundleError, NoDebugInfoError)
     return visible(str(error) if isinstance(error, known) else explain(error))
 
 
@@ -343,6 +366,15 @@ def register() -> None:
             argument("--force", action="store_true", help="replace one that is already there"),
         ),
     )(functools.partial(run, run_findings_command))
+    linux_kernel_command(
+        name="no_debug_info",
+        description="use the kernel's own types and symbols, without debug info",
+        long_description="Attach the kernel's BTF as types and its kallsyms as symbols.",
+        arguments=(
+            show_help,
+            argument("btf", nargs="?", type=Path, metavar="FILE.btf", help="BTF of this kernel"),
+        ),
+    )(functools.partial(run, run_no_debug_info_command))
     # drgn has none yet; its own, once there, takes the name back, whichever comes first.
     try:
         DEFAULT_COMMAND_NAMESPACE.lookup(Program(), "help")

@@ -8,15 +8,18 @@ whose query returns nothing says nothing. One whose tables or columns the bundle
 has only empty, is *not checked*, and the reason is kept: silence must never mean "not looked".
 """
 
+import dataclasses
 import re
 import tomllib
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import jinja2
+from kernel_features import FEATURES
 
 from reports import display
 from reports.bundle import Bundle
@@ -24,6 +27,8 @@ from reports.tables import Database, failed, open_database, views
 
 FINDINGS = Path(__file__).resolve().parent / "findings"
 SEVERITIES = ("critical", "warning", "notice")
+# What a finding does to the machine, the worst first: the order of those of one severity.
+HARMS = ("ends work", "stalls", "takes memory", "costs")
 
 
 @dataclass(frozen=True)
@@ -35,6 +40,44 @@ class Link:
 
 
 @dataclass(frozen=True)
+class Step:
+    """
+    Something to do, with its price.
+
+    A step either only looks at what this bundle has (``looks``), or says what it costs; one that
+    changes something also says when not to do it and how to undo it.
+
+    :ivar only: features of table ``kernel_features`` that the kernel must have, or, after a ``!``,
+        must not have. A step that is not for the kernel that was read is not shown.
+    """
+
+    do: str
+    cost: str = ""
+    avoid: str = ""  # when not to do it
+    undo: str = ""
+    looks: bool = False
+    only: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in self.only:
+            if name.removeprefix("!") not in FEATURES:
+                raise ValueError(f"no feature is called {name}")
+
+    @property
+    def price(self) -> tuple[tuple[str, str], ...]:
+        """(label, words) of what there is to say about it."""
+        said = (("costs", self.cost), ("not", self.avoid), ("undo", self.undo))
+        return tuple((label, words) for label, words in said if words)
+
+    @property
+    def text(self) -> str:
+        """All of it in a line."""
+        return " ".join(
+            (self.do, *(f"{label.capitalize()}: {words}" for label, words in self.price))
+        )
+
+
+@dataclass(frozen=True)
 class Finding:
     """One thing that was found. All words are plain text, with values from the bundle in them."""
 
@@ -43,13 +86,16 @@ class Finding:
     title: str  # what is wrong, with its number
     saw: str  # what was seen: the figures
     why: str  # why it hurts
-    next: tuple[str, ...]  # what to do, in order
+    next: tuple[Step, ...]  # what to do, in order
     links: tuple[Link, ...]
     section: str  # where the evidence is
     # What it is about and how bad it is, so that the same finding of two bundles can be compared.
     subject: tuple[tuple[str, Any], ...] = ()
     badness: float | None = None
     tables: tuple[str, ...] = ()  # and views, that it was found in
+    sources: tuple[str, ...] = ()  # kernel files that its words were held against
+    estimate: bool = False  # how bad it is was computed, not measured
+    harm: str = HARMS[-1]
 
 
 @dataclass(frozen=True)
@@ -64,11 +110,56 @@ class NotChecked:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Everything that the findings say of one bundle; found by severity, then by file name."""
+    """
+    Everything that the findings say of one bundle.
+
+    :ivar found: by severity; of one severity, what was measured before what was estimated, then
+        what does most harm first.
+    :ivar clear: (id, title) of what was checked and not found.
+    :ivar under: what was measured of things that are under their finding's threshold, in its
+        words: what a comparison says of a finding that is no more.
+    """
 
     found: list[Finding]
-    clear: list[tuple[str, str]]  # (id, title) of what was checked and not found
+    clear: list[tuple[str, str]]
     not_checked: list[NotChecked]
+    under: list[Finding] = field(default_factory=list)
+
+    @property
+    def made(self) -> int:
+        """Checks that could be made."""
+        return len({finding.id for finding in self.found} | {id for id, _ in self.clear})
+
+    @property
+    def checks(self) -> int:
+        """All checks."""
+        return self.made + len(self.not_checked)
+
+
+def how_many(verdict: Verdict) -> str:
+    """How many checks could be made: the one count that everything else is said beside."""
+    if not verdict.not_checked:
+        return f"All {display.plural(verdict.made, 'check')} could be made"
+    return f"{verdict.made:,} of {display.plural(verdict.checks, 'check')} could be made"
+
+
+def all_clear(verdict: Verdict) -> str:
+    """What is said where nothing was found, which is not much if little could be checked."""
+    if not verdict.made:
+        return f"None of {display.plural(verdict.checks, 'check')} could be made"
+    if verdict.not_checked:
+        return f"{how_many(verdict)}; {'that is' if verdict.made == 1 else 'those are'} clear"
+    return f"{how_many(verdict)}, and {'it is' if verdict.made == 1 else 'all are'} clear"
+
+
+def lacking(verdict: Verdict, title: Callable[[str], str]) -> str:
+    """
+    What could not be checked, by where its data would be: most first.
+
+    :param title: of a section, by its name.
+    """
+    sections = Counter(item.section for item in verdict.not_checked).most_common()
+    return ", ".join(f"{title(name) or 'others'} {number:,}" for name, number in sections)
 
 
 @dataclass(frozen=True)
@@ -81,12 +172,15 @@ class Question:
     needs: tuple[str, ...]  # table.column, or table.column where …
     sql: str
     severity: str  # unless the row has a column of that name
+    harm: str  # one of HARMS
     title: str
     saw: str
     why: str
-    next: tuple[str, ...]
+    next: tuple[Step, ...]
+    sources: tuple[str, ...]
     links: tuple[Link, ...]
     worse: str  # an expression over the row: the higher, the worse
+    estimate: bool = False  # how bad it is is computed; unless the row has a column `estimated`
     subject: tuple[str, ...] = ()  # columns of the row that tell one thing found from another
     # Tables that only add to the words, with the columns used: empty where a bundle lacks them.
     optional: dict[str, list[str]] = field(default_factory=dict)
@@ -104,13 +198,18 @@ def load_questions(folder: Path = FINDINGS) -> list[Question]:
         try:
             data = tomllib.loads(path.read_text(encoding="utf-8"))
             links = tuple(Link(**link) for link in data.pop("links", []))
-            data |= {"needs": tuple(data["needs"]), "next": tuple(data["next"])}
-            data["subject"] = tuple(data.get("subject", ()))
+            data["next"] = tuple(
+                Step(**step | {"only": tuple(step.get("only", ()))}) for step in data["next"]
+            )
+            for name in ("needs", "sources", "subject"):
+                data[name] = tuple(data[name] if name != "subject" else data.get(name, ()))
             question = Question(id=path.stem, links=links, **data)
-        except (tomllib.TOMLDecodeError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{path.name}: {error}") from error
         if question.severity not in SEVERITIES:
             raise ValueError(f"{path.name}: severity {question.severity!r} is none of {SEVERITIES}")
+        if question.harm not in HARMS:
+            raise ValueError(f"{path.name}: harm {question.harm!r} is none of {HARMS}")
         questions.append(question)
     return questions
 
@@ -153,7 +252,7 @@ def evaluate(bundle: Bundle, questions: list[Question] | None = None) -> Verdict
     questions = load_questions() if questions is None else questions
     # Of a large bundle most rows are in tables that nobody asks for.
     asked = " ".join(sql for question in questions for sql in (question.sql, *question.needs))
-    asked += " ".join(sql for _, _, sql in views())
+    asked += " kernel_features " + " ".join(sql for _, _, sql in views())
     names = set(re.findall(r"[a-z][a-z0-9_]*", asked))
     return ask(open_database(bundle, only=names), questions)
 
@@ -161,29 +260,46 @@ def evaluate(bundle: Bundle, questions: list[Question] | None = None) -> Verdict
 def ask(database: Database, questions: list[Question]) -> Verdict:
     """Ask an open bundle the given questions."""
     environment = _environment()
+    kernel = Kernel(database)
     found: list[Finding] = []
+    under: list[Finding] = []
     clear, not_checked = [], []
     for question in questions:
-        if reason := _unanswerable(database, question):
+        if reason := _unanswerable(database, question) or _impossible(database, question):
             not_checked.append(NotChecked(question.id, question.about, reason, question.section))
             continue
         try:
             rows = database.rows(_query(database, question))
+        except (duckdb.ConversionException, duckdb.OutOfRangeException):
+            reason = "what it computes is beyond numbers of 64 bits"
+            not_checked.append(NotChecked(question.id, question.about, reason, question.section))
+            continue
         except duckdb.Error as error:
             reason = failed(database, error, [need.partition(".")[0] for need in question.needs])
             not_checked.append(NotChecked(question.id, question.about, reason, question.section))
             continue
         try:
-            findings = [_finding(environment, question, row) for row in rows]
+            # A row of a thing that is under the threshold says so, and only what was measured.
+            said = [
+                (row.get("over", True), _finding(environment, question, row, kernel))
+                for row in rows
+            ]
         except (jinja2.TemplateError, ArithmeticError, TypeError, ValueError) as error:
             reason = f"its words do not fit what was found: {error}"
             not_checked.append(NotChecked(question.id, question.about, reason, question.section))
             continue
+        findings = [finding for over, finding in said if over]
+        under += [finding for over, finding in said if not over]
         if not findings:
             clear.append((question.id, question.about))
         found += findings
-    found.sort(key=lambda finding: SEVERITIES.index(finding.severity))
-    return Verdict(found, clear, not_checked)
+    found.sort(key=_place)
+    return Verdict(found, clear, not_checked, under)
+
+
+def _place(finding: Finding) -> tuple[int, bool, int]:
+    """Where a finding stands: by severity, what was measured first, what does most harm first."""
+    return SEVERITIES.index(finding.severity), finding.estimate, HARMS.index(finding.harm)
 
 
 def _unanswerable(database: Database, question: Question) -> str | None:
@@ -207,35 +323,123 @@ def _unanswerable(database: Database, question: Question) -> str | None:
     return None
 
 
+def _impossible(database: Database, question: Question) -> str | None:
+    """A value that cannot be, if the question would be answered from its column."""
+    if not database.impossible:
+        return None
+    text = "\n".join((question.sql, *question.needs))
+    for name, _, statement in reversed(views()):  # a view is made of those before it
+        if re.search(rf"\b{name}\b", text):
+            text += statement
+    words, quoted = set(re.findall(r"\w+", text)), re.findall(r"'([^']{3,})'", text)
+    for mark in database.impossible:
+        # Where each row is a number of its own, it is asked for by its name, or a part of that.
+        asked = mark.row_name is None or any(part.strip("%") in mark.row_name for part in quoted)
+        if asked and mark.table_name in words and mark.column_name in words:
+            return str(mark)
+    return None
+
+
 def _query(database: Database, question: Question) -> str:
-    """A question's SQL, with an empty table in place of each optional one that is not there."""
-    stand_ins = [
-        f"{table} as (select {', '.join(f'null::varchar as {c}' for c in columns)} limit 0)"
-        for table, columns in question.optional.items()
-        if not database.has(table)
-    ]
-    return f"with {', '.join(stand_ins)} {question.sql}" if stand_ins else question.sql
+    """
+    A question's SQL, with an empty table in place of each optional one that is not there, and
+    unknown values in place of columns that an older bundle lacks.
+    """
+    stand_ins = []
+    for table, columns in question.optional.items():
+        there = database.columns(table)
+        nothing = ", ".join(f"null::varchar as {c}" for c in columns if c not in there)
+        if not there:
+            stand_ins.append(f"{table} as (select {nothing} limit 0)")
+        elif nothing:
+            stand_ins.append(f"{table} as (select *, {nothing} from main.{table})")
+    if not stand_ins:
+        return question.sql
+    # A query may begin with such a list of its own.
+    rest = re.sub(r"^\s*with\s", ", ", question.sql)
+    return f"with {', '.join(stand_ins)} {rest}"
 
 
-def _finding(environment: jinja2.Environment, question: Question, row: dict[str, Any]) -> Finding:
+class Kernel:
+    """
+    What the kernel that was read does where kernels differ: ``kernel.NAME`` in a finding's words.
+
+    True, False, or None where nothing shows, as in all of a bundle without ``kernel_features``.
+    """
+
+    def __init__(self, database: Database) -> None:
+        try:
+            rows = database.rows("select feature, present from kernel_features")
+        except duckdb.Error:
+            rows = []  # an older bundle, or a stranger's
+        self._present = {
+            row["feature"]: row["present"] for row in rows if isinstance(row["present"], bool)
+        }
+
+    def __getattr__(self, feature: str) -> bool | None:
+        if feature not in FEATURES:
+            raise AttributeError(feature)
+        return self._present.get(feature)
+
+    def condition(self, only: tuple[str, ...]) -> str | None:
+        """
+        What a step must say of the kernels it is for: nothing if this is one, None if it is not.
+        """
+        unknown = []
+        for name in only:
+            wanted = not name.startswith("!")
+            feature = name.removeprefix("!")
+            present = self._present.get(feature)
+            if present is None:
+                what = FEATURES[feature].what
+                unknown.append(f"where {what}" if wanted else f"unless {what}")
+            elif present is not wanted:
+                return None
+        return f"Only {', and '.join(unknown)}: " if unknown else ""
+
+
+def _finding(
+    environment: jinja2.Environment, question: Question, row: dict[str, Any], kernel: Kernel
+) -> Finding:
     def words(text: str) -> str:
         # Most are as they stand, and to compile one takes a millisecond.
-        said = environment.from_string(text).render(row) if "{" in text else text
+        said = environment.from_string(text).render(row, kernel=kernel) if "{" in text else text
         return " ".join(said.split())
 
+    def steps() -> Iterator[Step]:
+        for step in question.next:
+            condition = kernel.condition(step.only)
+            said = words(step.do)
+            # Words may depend on the row, so that for some rows nothing is left of a step.
+            if condition is not None and said:
+                yield dataclasses.replace(
+                    step,
+                    do=condition + said,
+                    cost=words(step.cost),
+                    avoid=words(step.avoid),
+                    undo=words(step.undo),
+                )
+
     severity = row.get("severity", question.severity)
+    severity = severity if severity in SEVERITIES else question.severity
+    estimate = bool(row.get("estimated", question.estimate))
+    if estimate and severity == "critical":
+        severity = "warning"  # no estimate stands above a measurement
     return Finding(
         question.id,
-        severity if severity in SEVERITIES else question.severity,
+        severity,
         words(question.title),
         words(question.saw),
         words(question.why),
-        tuple(words(step) for step in question.next),
+        tuple(steps()),
         question.links,
         question.section,
         tuple((name, row[name]) for name in question.subject),
         _badness(environment, question, row),
         tuple(dict.fromkeys(need.partition(".")[0] for need in question.needs)),
+        question.sources,
+        estimate,
+        question.harm,
     )
 
 

@@ -176,7 +176,20 @@ def add_commands(command: Command) -> None:
         "--proc-root", default="/", metavar="DIR", help="that has the host's proc/ and sys/ in it"
     )
     sub.add_argument("--debugfs", default=DEBUGFS, metavar="DIR", help=f"default: {DEBUGFS}")
+    add_price_options(sub)
     add_options(sub, OUTPUT, required=["--output"])
+
+
+def add_price_options(parser: Any) -> None:
+    """Whether a running host pays for what is dear to read (``prices``)."""
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument(
+        "--careful",
+        action="store_true",
+        help="of a running host leave out what would keep its interrupts off for long, or disturb "
+        "its allocator; 'mmscope doctor' lists it. That is the default",
+    )
+    which.add_argument("--all", action="store_true", help="read that, too")
 
 
 def add_options(parser: Any, options: Options, required: Sequence[str] = ()) -> None:

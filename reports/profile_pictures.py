@@ -90,6 +90,9 @@ class Recording:
     split_title: str
     reaping: dict[str, Any] | None
     durations: Rows
+    allocations: Rows
+    victims: Rows
+    page_tables: dict[str, Any] | None
     faults: Rows
     counters: Rows
     notes: Rows
@@ -186,6 +189,9 @@ def _recording(
         split_title=split.title if split else "",
         reaping=next(iter(mine("profile_reaping")), None),
         durations=mine("profile_durations"),
+        allocations=mine("profile_allocations"),
+        victims=mine("profile_victims")[:MAX_ROWS],
+        page_tables=next(iter(mine("profile_page_tables")), None),
         faults=mine("profile_faults")[:MAX_ROWS],
         counters=[row for row in mine("profile_counters") if row["gained"]],
         notes=[

@@ -30,6 +30,9 @@ class Profile:
     removed: int = column(help="samples left out: idle, the profiler, other tasks, not asked for")
     removed_why: str | None = column(holds="words", help="the same by reason")
     lost: int | None = column(help="samples that perf could not write")
+    missed: int | None = column(
+        help="times that the kernel met the probe and could not run it (kprobe_profile): no sample"
+    )
     kernel_samples: int = column(help="samples whose leaf is in the kernel")
     stacks: int = column(help="distinct stacks")
     nmi: str | None = column(
@@ -99,11 +102,81 @@ class ProfileMoment:
     """When something rare happened."""
 
     profile: str = column(holds="profile", key=True, help=PROFILE)
-    seconds: float = column(unit="s", key=True, help="since the first sample")
+    seconds: float = column(unit="s", key=True, low=None, help="since the first sample")
     event: str = column(holds="words", key=True, help="tracepoint")
-    pid: int = column(key=True, help="process that met it")
+    pid: int = column(key=True, low=-1, help="process that met it")
     comm: str = column(holds="comm", help="its name")
     text: str = column(holds="words", help="what the kernel said")
+
+
+@dataclass(frozen=True)
+class ProfileGroup:
+    """Samples of a tracepoint by what it said, such as an order or a result."""
+
+    profile: str = column(holds="profile", key=True, help=PROFILE)
+    event: str = column(holds="words", key=True, help="tracepoint")
+    found: str = column(holds="words", key=True, help="what it said")
+    samples: int = column(help="samples")
+
+
+@dataclass(frozen=True)
+class ProfileAllocation:
+    """
+    Atomic allocations of an order > 0: those that may not wait, that may use the last reserves, and
+    that may therefore turn a pageblock into HighAtomic reserve.
+    """
+
+    profile: str = column(holds="profile", key=True, help=PROFILE)
+    order: int | None = column(
+        key=True, help="order; empty: of reservations whose allocation is not in the recording"
+    )
+    attempts: int = column(help="allocations that were asked for")
+    failures: int = column(
+        help="of them, those that got no page, or were refused by a memory cgroup"
+    )
+    reservations: int | None = column(
+        help="pageblocks that they turned into HighAtomic reserve; empty: could not be seen"
+    )
+    from_reserve: int | None = column(
+        help="blocks of the order that the reserve gave; empty: could not be seen"
+    )
+
+
+@dataclass(frozen=True)
+class ProfileVictim:
+    """What an OOM victim held when it was chosen, as oom:mark_victim says it."""
+
+    profile: str = column(holds="profile", key=True, help=PROFILE)
+    seconds: float = column(unit="s", key=True, help="since the first sample")
+    pid: int = column(key=True, help="the victim")
+    comm: str | None = column(
+        holds="comm", help="its name; this and the next: empty where the kernel only says the pid"
+    )
+    total_vm_bytes: int | None = column(unit="bytes", help="its address space")
+    anon_bytes: int | None = column(unit="bytes", help="anonymous memory that it had resident")
+    file_bytes: int | None = column(unit="bytes", help="files' pages that it had mapped")
+    shmem_bytes: int | None = column(unit="bytes", help="shared memory that it had mapped")
+    pgtables_bytes: int | None = column(unit="bytes", help="its page tables")
+    uid: int | None = column(help="its user")
+    oom_score_adj: int | None = column(help="its bias, -1000 to 1000")
+
+
+@dataclass(frozen=True)
+class ProfilePageTables:
+    """
+    Page tables against page faults, of the whole machine, from the begin of the recording to when
+    there were most page tables; looked at ten times a second.
+    """
+
+    profile: str = column(holds="profile", key=True, help=PROFILE)
+    seconds: float = column(unit="s", help="since the begin of the recording")
+    faults: int = column(help="page faults until then (pgfault)")
+    table_bytes: int = column(
+        unit="bytes", help="page tables that were more than at the begin (nr_page_table_pages)"
+    )
+    bytes_per_fault: float | None = column(
+        unit="bytes", help="an average over all processes' faults, of whatever kind"
+    )
 
 
 @dataclass(frozen=True)
@@ -111,7 +184,11 @@ class ProfileDuration:
     """How long something took, from one event to another of the same task."""
 
     profile: str = column(holds="profile", key=True, help=PROFILE)
-    name: str = column(holds="words", key=True, help="what was timed")
+    name: str = column(
+        holds="words",
+        key=True,
+        help="what was timed; where its waits for locks could be seen, these and the rest, too",
+    )
     count: int = column(help="times that it was seen from begin to end")
     total_ns: int = column(unit="ns", help="all together")
     p50_ns: int = column(unit="ns", help="half of them took no longer")
@@ -125,7 +202,9 @@ class ProfileFaults:
 
     profile: str = column(holds="profile", key=True, help=PROFILE)
     event: str = column(holds="words", key=True, help="minor-faults or major-faults")
-    pid: int = column(key=True, help="process; -1: others, beyond the limit of what is kept")
+    pid: int = column(
+        key=True, low=-1, help="process; -1: others, beyond the limit of what is kept"
+    )
     comm: str = column(holds="comm", key=True, help="its name")
     faults: int = column(help="faults")
     regions: int = column(help="distinct regions of 2 MiB that were touched")
@@ -139,7 +218,10 @@ class ProfileCounter:
 
     profile: str = column(holds="profile", key=True, help=PROFILE)
     name: str = column(holds="words", key=True, help="as in /proc/vmstat")
-    gained: int = column(help="after the recording, less before it")
+    gained: int = column(low=None, help="after the recording, less before it")
+    per_minute: float | None = column(
+        low=None, unit="1/min", help="the same for each minute of the recording"
+    )
 
 
 @dataclass(frozen=True)

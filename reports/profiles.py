@@ -23,27 +23,32 @@ import stack_parts
 from folding import Fold, Folded
 from perf_record import Recorded
 from perf_script import Reading, read_samples
-from recipe import Recipe
+from recipe import Recipe, event_name
 from rows import columns
 from stack_parts import KnownFrames
 
 from reports.bundle import Bundle, BundleError, Cell, Section, Writer
 from reports.profile_rows import (
     Profile,
+    ProfileAllocation,
     ProfileCounter,
     ProfileDuration,
     ProfileFaults,
     ProfileFrame,
+    ProfileGroup,
     ProfileMoment,
     ProfileNote,
+    ProfilePageTables,
     ProfilePart,
     ProfileReaping,
     ProfileRecording,
     ProfileSite,
+    ProfileVictim,
 )
 
 SECTION = "profiles"
 TOP_FRAMES = 50
+PAGE_TABLES, FAULTS = "nr_page_table_pages", "pgfault"  # of /proc/vmstat
 # A name for the time that an irq-enable site stands for, once it is its caller's.
 REATTRIBUTED = "(with interrupts off)_[k]"
 TABLES = {
@@ -52,9 +57,13 @@ TABLES = {
     "profile_parts": ("Parts of the kernel's work", ProfilePart),
     "profile_frames": ("Top functions", ProfileFrame),
     "profile_sites": ("Where interrupts come back on", ProfileSite),
+    "profile_groups": ("By what the tracepoint says", ProfileGroup),
+    "profile_allocations": ("Atomic allocations and the HighAtomic reserve", ProfileAllocation),
     "profile_moments": ("When it happened", ProfileMoment),
+    "profile_victims": ("What OOM victims held", ProfileVictim),
     "profile_durations": ("How long it took", ProfileDuration),
     "profile_faults": ("Page faults by process", ProfileFaults),
+    "profile_page_tables": ("Page tables against faults", ProfilePageTables),
     "profile_counters": ("Counters during the recording", ProfileCounter),
     "profile_reaping": ("Unmapped by the reaper, and again", ProfileReaping),
     "profile_notes": ("To know of the recordings", ProfileNote),
@@ -84,6 +93,10 @@ class Making:
     remarks: list[str] = field(default_factory=list)
     counters: dict[str, int] = field(default_factory=dict)
     pids: list[int] = field(default_factory=list)  # whose descendants are wanted
+    left_out: list[str] = field(default_factory=list)  # events of the recipe
+    missed: dict[str, int] = field(default_factory=dict)  # probes that could not run, by event
+    # At the begin, and when there were most page tables: as of page_tables_now().
+    page_tables: list[list[int]] = field(default_factory=list)
 
     def told(self, recorded: Recorded) -> dict[str, Any]:
         """All of it that belongs to the recording, to be written beside its text."""
@@ -97,16 +110,21 @@ class Making:
         :raises ValueError: it is something else.
         """
         for name, kinds in _TOLD.items():
-            value = told[name]
+            value = told.get(name, _TOLD_SINCE[name]) if name in _TOLD_SINCE else told[name]
             if not isinstance(value, kinds):
                 raise ValueError(f"{name} is {str(value)[:40]!r}")
             setattr(self, name, value)
         recorded = Recorded(**told["recorded"])
-        for values in (self.counters, self.pids, recorded.samples, recorded.lost):
+        for values in (self.counters, self.pids, self.missed, recorded.samples, recorded.lost):
             numbers = values.values() if isinstance(values, dict) else values
             if not all(isinstance(value, int) for value in numbers):
                 raise ValueError("a number is none")
-        if not all(isinstance(note, str) for note in self.partial + self.remarks):
+        for three in self.page_tables:
+            if not (isinstance(three, list) and len(three) == 3):
+                raise ValueError("page_tables is none")
+            if not all(isinstance(value, int) for value in three):
+                raise ValueError("a number is none")
+        if not all(isinstance(n, str) for n in self.partial + self.remarks + self.left_out):
             raise ValueError("a note is none")
         return recorded
 
@@ -123,7 +141,12 @@ _TOLD: dict[str, Any] = {
     "remarks": list,
     "counters": dict,
     "pids": list,
+    "left_out": list,
+    "missed": dict,
+    "page_tables": list,
 }
+# Texts that were kept before lack these.
+_TOLD_SINCE: dict[str, Any] = {"left_out": [], "missed": {}, "page_tables": []}
 
 
 @dataclass
@@ -150,6 +173,14 @@ def vmstat(names: Iterable[str]) -> dict[str, int]:
             if name in wanted:
                 found[name] = int(value)
     return found
+
+
+def page_tables_now() -> list[int] | None:
+    """[monotonic ns, bytes of page tables, page faults since boot]; None: the kernel tells not."""
+    found = vmstat((PAGE_TABLES, FAULTS))
+    if len(found) < 2:
+        return None
+    return [time.monotonic_ns(), found[PAGE_TABLES] * os.sysconf("SC_PAGE_SIZE"), found[FAULTS]]
 
 
 def profile_name(wanted: str, taken: Iterable[str]) -> str:
@@ -180,6 +211,7 @@ def profiled(
     making: Making,
 ) -> Profiled:
     """The rows of a recording that has been folded."""
+    fold.finish()
     partial, remarks = list(making.partial), list(making.remarks)
     if making.ended and "limit" in making.ended:
         partial.append(f"the recording ended early: {making.ended}")
@@ -207,6 +239,11 @@ def profiled(
         partial.append(
             f"{lost:,} samples were lost, {kept:,} are here: larger buffers or fewer events"
         )
+    for probed, times in making.missed.items():
+        if times:
+            partial.append(
+                f"{probed}: the kernel met the probe {times:,} more times and could not run it"
+            )
     if fold.more_moments:
         partial.append(f"{fold.more_moments:,} more events are not in profile_moments")
     if fold.more_durations:
@@ -230,6 +267,11 @@ def profiled(
         )
         for m in fold.timeline
     ]
+    rows["profile_allocations"] = _allocations(name, fold, making)
+    rows["profile_victims"] = [
+        _victim(name, row) for row in rows["profile_moments"] if row.event == "oom:mark_victim"
+    ]
+    rows["profile_page_tables"] = _page_tables(name, making)
     rows["profile_durations"] = [_duration(name, *item) for item in fold.durations.items()]
     rows["profile_faults"] = [
         ProfileFaults(
@@ -237,7 +279,12 @@ def profiled(
         )
         for (event, pid, comm), t in sorted(fold.tasks.items(), key=lambda item: -item[1].faults)
     ]
-    rows["profile_counters"] = [ProfileCounter(name, *item) for item in making.counters.items()]
+    rows["profile_counters"] = [
+        ProfileCounter(name, counter, gained, round(gained * 60 / making.seconds, 3))
+        if making.seconds
+        else ProfileCounter(name, counter, gained, None)
+        for counter, gained in making.counters.items()
+    ]
     rows["profile_notes"] = [ProfileNote(name, "partial", note) for note in partial]
     rows["profile_notes"] += [ProfileNote(name, "remark", note) for note in remarks]
     return Profiled(name, rows, stacks)
@@ -289,6 +336,7 @@ def _event_rows(
         removed=sum(event.removed.values()),
         removed_why=", ".join(f"{n:,} {why}" for why, n in sorted(event.removed.items())) or None,
         lost=lost,
+        missed=making.missed.get(event.event),
         kernel_samples=event.kernel_samples,
         stacks=len(event.stacks),
         nmi=nmi or None,
@@ -327,6 +375,13 @@ def _details(
                 for (who, part), count in order
             ],
         )
+    yield (
+        "profile_groups",
+        [
+            ProfileGroup(name, event.event, found, count)
+            for found, count in sorted(event.found.items(), key=lambda item: (-item[1], item[0]))
+        ],
+    )
     own: dict[str, int] = {}
     total: dict[str, int] = {}
     for stack, (count, _) in event.stacks.items():
@@ -359,6 +414,70 @@ def _details(
             "profile_reaping",
             [ProfileReaping(name, event.event, again.reaper, again.beside, again.after)],
         )
+
+
+def _allocations(name: str, fold: Fold, making: Making) -> list[ProfileAllocation]:
+    recipe = fold.recipe
+    # Of what was not recorded, nothing is known; of what was and did not happen, it is 0.
+    seen = {
+        event.tally
+        for event in (recipe.events if recipe else ())
+        if event.tally and not {*map(event_name, event.first_of)} & {*making.left_out}
+    }
+    if "attempts" not in seen:
+        return []
+    found = sorted(fold.allocations.items(), key=lambda item: (item[0] is None, item[0] or 0))
+    return [
+        ProfileAllocation(
+            name,
+            order,
+            counts.attempts,
+            counts.failures,
+            counts.reservations if "reservations" in seen else None,
+            counts.from_reserve if "from_reserve" in seen else None,
+        )
+        for order, counts in found
+    ]
+
+
+# oom:mark_victim; before its fields came (6.10, and stable releases of 6.1 and 6.6) pid alone.
+_VICTIM = re.compile(
+    r"pid=(\d{1,10})(?: comm=(.*) total-vm=(\d{1,15})kB anon-rss=(\d{1,15})kB "
+    r"file-rss:(\d{1,15})kB shmem-rss:(\d{1,15})kB uid=(\d{1,10}) pgtables=(\d{1,15})kB "
+    r"oom_score_adj=(-?\d{1,5}))?\s*",
+    re.DOTALL,
+)
+
+
+def _victim(name: str, moment: ProfileMoment) -> ProfileVictim:
+    match = _VICTIM.fullmatch(moment.text)
+    if match is None or match[2] is None:
+        pid = int(match[1]) if match else moment.pid
+        return ProfileVictim(name, moment.seconds, pid, *([None] * 8))
+    total, anon, file, shmem, tables = (int(match[n]) << 10 for n in (3, 4, 5, 6, 8))
+    return ProfileVictim(
+        profile=name,
+        seconds=moment.seconds,
+        pid=int(match[1]),
+        comm=match[2],
+        total_vm_bytes=total,
+        anon_bytes=anon,
+        file_bytes=file,
+        shmem_bytes=shmem,
+        pgtables_bytes=tables,
+        uid=int(match[7]),
+        oom_score_adj=int(match[9]),
+    )
+
+
+def _page_tables(name: str, making: Making) -> list[ProfilePageTables]:
+    if len(making.page_tables) < 2:
+        return []
+    (begin, before, faults_before), (end, table_bytes, faults) = making.page_tables
+    faults -= faults_before
+    table_bytes -= before
+    each = round(table_bytes / faults, 3) if faults > 0 and table_bytes > 0 else None
+    return [ProfilePageTables(name, (end - begin) / 1e9, faults, table_bytes, each)]
 
 
 def _duration(name: str, what: str, values: "array[int]") -> ProfileDuration:
@@ -491,6 +610,14 @@ def summary(made: Profiled, file: IO[str] | None = None) -> None:
             "victim when the reaper was done (a second walk)",
             file=file,
         )
+    for row in made.rows["profile_allocations"]:
+        of_order = "of unknown order" if row.order is None else f"of order {row.order}"
+        print(
+            f"\natomic allocations {of_order}: {row.attempts:,}, {row.failures:,} failed; "
+            f"{_or_not_seen(row.reservations)} pageblocks reserved, "
+            f"{_or_not_seen(row.from_reserve)} blocks out of the reserve",
+            file=file,
+        )
     for took in made.rows["profile_durations"]:
         print(
             f"{took.name}: {counted(took.count, 'times')}, {took.total_ns / 1e6:,.3f} ms in all, "
@@ -504,6 +631,10 @@ def summary(made: Profiled, file: IO[str] | None = None) -> None:
             "they stand for what ran before with interrupts off (profile_sites)",
             file=file,
         )
+
+
+def _or_not_seen(number: int | None) -> str:
+    return "not seen:" if number is None else f"{number:,}"
 
 
 def counted(number: int, unit: str) -> str:

@@ -15,7 +15,7 @@ import shutil
 import tempfile
 import textwrap
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, cast
@@ -29,7 +29,7 @@ from os_release import os_release
 from perf_events import Unavailable
 from perf_record import Recorded, RecordError
 from perf_script import FIELDS, Reading
-from recipe import Recipe
+from recipe import Event, Recipe, event_name
 from stack_parts import load_known_frames, load_split
 
 from reports import profiles
@@ -69,7 +69,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="mmscope record",
         description="Record CPU profiles and tracepoints by a recipe, and add them to a bundle: "
-        "a new one, or one that is there. No setting is changed; kprobes are removed again.",
+        "a new one, or one that is there. No setting is changed; kprobes are removed again, "
+        "whatever ends the recording.",
         usage="%(prog)s RECIPE [options] [-a | -p PID,… | -- COMMAND …]\n       %(prog)s --list",
     )
     parser.add_argument("recipe", nargs="?", metavar="RECIPE", help="see --list")
@@ -166,11 +167,7 @@ def _record(
     for note in plan.notes:
         say(note)
     making.partial += plan.notes
-    for reason in dict.fromkeys(reason for _, reason in plan.missing):
-        events = [event_name(e.first_of[0]) for e, why in plan.missing if why == reason]
-        remark = f"without {', '.join(events)}: {reason}"
-        say(remark)
-        making.remarks.append(remark)
+    _without(making, plan.missing)
     if not args.command:
         limit = args.seconds or recipe.seconds
         until = "until the process ends" if args.pid else "until Ctrl-C"
@@ -178,6 +175,7 @@ def _record(
             until = f"for {limit:g} s" + (" or until it ends" if args.pid else "")
         say(f"recording {until}; Ctrl-C ends it and keeps what is there")
     before = profiles.vmstat(recipe.counters)
+    look = _page_tables(making) if profiles.PAGE_TABLES in recipe.counters else lambda: None
     recording = perf_record.record(
         recipe,
         plan,
@@ -186,8 +184,16 @@ def _record(
         command=args.command,
         pids=args.pid,
         seconds=args.seconds,
+        look=look,
     )
     after = profiles.vmstat(recipe.counters)
+    for note in recording.notes:
+        say(note)
+    making.remarks += recording.notes
+    _without(making, recording.refused)
+    left_out = (*plan.missing, *recording.refused)
+    making.left_out = [event_name(choice) for event, _ in left_out for choice in event.first_of]
+    making.missed = recording.missed
     making.counters = {key: after[key] - before[key] for key in before if key in after}
     making.seconds, making.ended = recording.seconds, recording.ended
     making.scope = "system" if plan.system else "task"
@@ -196,6 +202,29 @@ def _record(
     making.architecture = machine.architecture
     making.pids = recording.pids
     return recording.files
+
+
+def _without(making: profiles.Making, missing: Sequence[tuple[Event, str]]) -> None:
+    """Say which events are left out, and why."""
+    for reason in dict.fromkeys(reason for _, reason in missing):
+        events = [event_name(e.first_of[0]) for e, why in missing if why == reason]
+        remark = f"without {', '.join(events)}: {reason}"
+        say(remark)
+        making.remarks.append(remark)
+
+
+def _page_tables(making: profiles.Making) -> Callable[[], None]:
+    """Keeps the moment that the machine had most page tables: a process takes its own with it."""
+    begin = profiles.page_tables_now()
+    if begin is not None:
+        making.page_tables = [begin, begin]
+
+    def look() -> None:
+        now = profiles.page_tables_now()
+        if now is not None and making.page_tables and now[1] > making.page_tables[1][1]:
+            making.page_tables[1] = now
+
+    return look
 
 
 def _finish(
@@ -233,6 +262,7 @@ def _finish(
             kept.write(f"{MADE_BY}{json.dumps(making.told(counted))}\n".encode())
         for file in files:
             with opened(file, counted, making, addresses=recipe.addresses) as stream:
+                fold.leave_out(making.left_out)
                 if recipe.follow and making.scope == "system":
                     fold.tree |= set(making.pids)
                 source = stream if kept is None else cast(IO[bytes], _Tee(stream, kept))
@@ -361,11 +391,6 @@ def list_recipes() -> int:
         paragraph("read", recipe.read)
         print()
     return DONE
-
-
-def event_name(choice: str) -> str:
-    """An event without its terms."""
-    return choice.split("/")[0]
 
 
 def ability(recipe: Recipe, machine: perf_events.Machine) -> str:

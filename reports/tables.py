@@ -15,11 +15,12 @@ import os
 import re
 import tempfile
 from collections.abc import Container, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import duckdb
+from bounds import Impossible
 from plain_file import open_plain
 from rows import Column, csv_line
 
@@ -38,10 +39,12 @@ class Database:
     An open bundle.
 
     :ivar missing: table or view to the reason why it is not here.
+    :ivar impossible: values of its tables that cannot be.
     """
 
     connection: duckdb.DuckDBPyConnection
     missing: dict[str, str]
+    impossible: list[Impossible] = field(default_factory=list)
 
     def rows(self, query: str) -> list[dict[str, Any]]:
         """
@@ -53,13 +56,13 @@ class Database:
         names = [column[0] for column in result.description or ()]
         return [dict(zip(names, row, strict=True)) for row in result.fetchall()]
 
-    def has(self, name: str) -> bool:
-        """Whether there is a table or view of that name."""
+    def columns(self, name: str) -> set[str]:
+        """The columns of a table or view; none if there is none of that name."""
         try:
-            self.connection.execute(f'select 1 from "{name}" limit 0')
+            result = self.connection.execute(f'select * from "{name}" limit 0')
         except duckdb.Error:
-            return False
-        return True
+            return set()
+        return {column[0] for column in result.description or ()}
 
 
 def open_database(bundle: Bundle, only: Container[str] | None = None) -> Database:
@@ -78,7 +81,11 @@ def open_database(bundle: Bundle, only: Container[str] | None = None) -> Databas
             connection.execute(statement)
         except duckdb.Error as error:
             missing[name] = str(error).splitlines()[0]
-    return Database(connection, missing)
+    here = [
+        name for name in bundle.tables if (only is None or name in only) and name not in missing
+    ]
+    marks = [mark for name in here for mark in bundle.impossible(name)]
+    return Database(connection, missing, marks)
 
 
 def connect() -> duckdb.DuckDBPyConnection:
@@ -121,6 +128,10 @@ def load_tables(
         try:
             # DuckDB rounds 1.5 and takes 1_000 and a cell too many: first the reader that does not.
             rows = bundle.count(table.name)
+            # A number of more than 64 bits is none here; nothing is asked of it (see findings).
+            marked = {mark.column_name for mark in bundle.impossible(table.name)}
+            numbers = [name for name in columns if columns[name] == "BIGINT" and name in marked]
+            columns |= dict.fromkeys(numbers, "VARCHAR")
             with _opened(bundle, table) as path:
                 # Names were checked to be identifiers when the bundle was opened.
                 connection.execute(
@@ -133,6 +144,11 @@ def load_tables(
                         "columns": columns,
                         "required": [c.name for c in table.columns if not c.nullable],
                     },
+                )
+            for name in numbers:  # afterwards: the reader of the CSV would do it, and not try
+                connection.execute(
+                    f'alter table {schema}."{table.name}" alter "{name}" '
+                    f'type bigint using try_cast("{name}" as bigint)'
                 )
             count = f'select count(*) from {schema}."{table.name}"'
             (loaded,) = connection.execute(count).fetchone() or (0,)

@@ -84,6 +84,20 @@ where pages > 0
 group by owner, module
 order by pages desc;
 
+-- Owner frames of anonymous memory, page cache and shmem
+-- To hold most of memory is their purpose, and reclaim gets it back.
+create view page_owner_reclaimable as
+select distinct owner
+from page_owner_stacks
+where regexp_matches(owner,
+    '^(do_anonymous_page|do_huge_pmd_anonymous_page|__do_huge_pmd_anonymous_page|'
+    'wp_page_copy|do_cow_fault|do_swap_page|alloc_charge_folio|map_anon_folio_pmd.*|'
+    'page_cache_ra_.*|ractl_alloc_folio|force_page_cache_ra|filemap_.*|__filemap_.*|'
+    'read_pages|do_read_cache_folio|pagecache_get_page|grab_cache_page.*|'
+    'shmem_.*|simple_write_begin|read_swap_cache_async|__read_swap_cache_async|'
+    'swap_cache_alloc_folio|migrate_pages.*|collapse_.*|init_pages_in_zone|'
+    'register_early_stack)$');
+
 -- Pages by module of the owner frame
 create view page_owner_by_module as
 select
@@ -148,7 +162,12 @@ order by w.profile, w.name;
 -- Atomic allocations of more than a page that were recorded, beside the HighAtomic reserve
 create view profile_atomic as
 select
-    f.profile, f.samples as allocations, r.seconds,
+    a.profile, r.seconds, a.attempts, a.failures, a.reservations, a.from_reserve,
     (select sum(highatomic_reserved_pages) from zones)::bigint as highatomic_reserved_pages
-from profiles as f join profile_recordings as r using (profile)
-where f.recipe = 'atomic-alloc';
+from (
+    select
+        profile, sum(attempts)::bigint as attempts, sum(failures)::bigint as failures,
+        sum(reservations)::bigint as reservations, sum(from_reserve)::bigint as from_reserve
+    from profile_allocations
+    group by profile
+) as a join profile_recordings as r using (profile);

@@ -83,7 +83,8 @@ def _watch(args: argparse.Namespace, folder: Path) -> None:
     """
     page_size = args.page_size or os.sysconf("SC_PAGE_SIZE")
     order = thp_order(args.proc_root, page_size)
-    first = Sampler(args.proc_root, order).take()
+    sampler = Sampler(args.proc_root, order, everything=args.all)
+    first = sampler.take(trial=True)
     owners = Owners(args.debugfs, folder, args.limit * 2**20)
     if owners.absent and not first.keys() & {"vmstat", "psi", "meminfo", "zones"}:
         raise TextError("; ".join(first["unread"].values()))
@@ -109,7 +110,7 @@ def _watch(args: argparse.Namespace, folder: Path) -> None:
     }
     log = SampleLog(folder, header, args.limit * 2**20)
     try:
-        _sample(args, Sampler(args.proc_root, order), owners, log, page_size)
+        _sample(args, sampler, owners, log, page_size)
     finally:
         log.close()
         if args.openmetrics:

@@ -8,14 +8,15 @@ import folding
 import pytest
 import recipe as recipes
 from folding import Fold, Folded
-from perf_events import kprobe_lines
 from perf_script import Reading, read_samples
+from recipe import event_name
 from stack_parts import UNCLASSIFIED, load_known_frames, load_split, plain
 from test_perf_script import header
 
 from reports import profiles
 
 KNOWN = load_known_frames()
+TALLIES = ("attempts", "reservations", "from_reserve")
 EXIT = ("do_syscall_64", "do_exit", "exit_mmap")
 
 
@@ -269,7 +270,7 @@ def test_samplers_are_known() -> None:
 def test_every_recipe_is_whole() -> None:
     for name in recipes.names():
         loaded = recipes.load(name)
-        declared = {choice.split("/")[0] for event in loaded.events for choice in event.first_of}
+        declared = {event_name(choice) for event in loaded.events for choice in event.first_of}
         for pair in loaded.pairs:
             assert {pair.begin, pair.end} <= declared, name
         for words in (loaded.answers, loaded.read, loaded.needs, loaded.overhead):
@@ -278,11 +279,12 @@ def test_every_recipe_is_whole() -> None:
             assert load_split(loaded.split).parts
         if loaded.trigger:
             assert loaded.trigger in declared
-        for probe in loaded.probes:
-            made = {
-                line.split()[0][2:].replace("/", ":") for line, _ in kprobe_lines([probe.function])
-            }
-            assert made <= declared
+        made = [f"mmscope:{probe.name}" for probe in loaded.probes if probe.entry]
+        made += [f"mmscope:{probe.name}_return" for probe in loaded.probes if probe.returns]
+        assert sorted(made) == sorted(event for event in declared if event.startswith("mmscope:"))
+        pairs = {pair.name for pair in loaded.pairs}
+        assert {pair.waits for pair in loaded.pairs} <= pairs | {""}
+        assert {event.tally for event in loaded.events} <= {"", *TALLIES}
 
 
 def test_a_time_has_nine_decimals() -> None:

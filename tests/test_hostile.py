@@ -37,10 +37,9 @@ class Ran:
 def run(folder: Path, *commands: list[Any]) -> list[Ran]:
     """Run commands, and hold each against what all of them promise."""
     asked = [[str(folder), list(map(str, words))] for words in commands]
-    with children.start(
-        [sys.executable, ROOT / "tests" / "each_alone.py"], cwd=ROOT, text=True, stdin=-1, stdout=-1
-    ) as process:
-        told, _ = process.communicate(json.dumps(asked))
+    command = [sys.executable, ROOT / "tests" / "each_alone.py"]
+    process = children.start(command, cwd=ROOT, text=True, stdin=-1, stdout=-1)
+    told, _ = process.communicate(json.dumps(asked))
     assert process.returncode == 0
     found = [
         Ran(words, **json.loads(line))

@@ -370,7 +370,7 @@ def test_what_it_prints(grown: Path) -> None:
     assert out.startswith(f"{sum(n for _, n in last):,} pages")
     owner, _ = owner_frame(folded(max(last, key=lambda item: item[1])[0].text.encode()))
     assert owner in out.splitlines()[2]
-    assert "gained" in out and "Nothing found." in out
+    assert "gained" in out and "All 3 checks could be made, and all are clear." in out
 
 
 def test_a_page_owner_file(tmp_path: Path) -> None:

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """``mmscope record``: what can run where, and profiles that join a bundle whole or not at all."""
 
+import contextlib
 import dataclasses
 import gzip
 import json
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -328,6 +330,43 @@ def test_without_privileges_what_is_allowed_is_recorded(perf: str, tmp_path: Pat
         assert "only user code is seen" in done.stderr
 
 
+def children(pid: int) -> dict[str, int]:
+    """What a process runs: name to pid."""
+    try:
+        pids = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        return {Path(f"/proc/{n}/comm").read_text().strip(): int(n) for n in pids}
+    except OSError:
+        return {}
+
+
+def started(process: subprocess.Popen[bytes]) -> int:
+    """Wait until a recording has begun; returns perf's pid."""
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        perf = children(process.pid).get("perf")
+        if perf is not None and "python" in str(children(perf)):
+            time.sleep(1)
+            return perf
+        time.sleep(0.1)
+    raise AssertionError("no recording began")
+
+
+def test_a_recording_that_is_killed_takes_its_perf_along(perf: str, tmp_path: Path) -> None:
+    words = ["record", "page-fault", "-o", str(tmp_path / "b"), "--"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", START, *words, *LOOPS], env={**os.environ, "TMPDIR": str(tmp_path)}
+    )
+    running = os.pidfd_open(started(process))
+    try:
+        process.kill()
+        process.wait()
+        assert select.select([running], [], [], 30)[0], "perf goes on"
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(running, signal.SIGKILL)
+        os.close(running)
+
+
 def test_ctrl_c_keeps_what_is_there(perf: str, tmp_path: Path) -> None:
     words = ["record", "page-fault", "-o", str(tmp_path / "b"), "--"]
     process = children.start(
@@ -335,7 +374,7 @@ def test_ctrl_c_keeps_what_is_there(perf: str, tmp_path: Path) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
-    time.sleep(4)
+    started(process)
     os.killpg(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode in (0, 1), (out, err)

@@ -79,11 +79,14 @@ def record_in_guest(
     folder: Path,
     kernel: str = "7.2",
     say: Callable[[str], None] = lambda line: None,
+    *,
+    after: str = "",
 ) -> Path:
     """
     Boot *kernel* and record in it, in this order; returns the folder that has the bundles, and for
     each run ``<name>.log`` and ``<name>.code``.
 
+    :param after: more of the program that runs in the guest, which may write to /out.
     :raises LabError: the guest failed, or perf is not installed here.
     """
     perf = shutil.which("perf")
@@ -95,7 +98,7 @@ def record_in_guest(
         for name, bundle, arguments in runs
     ]
     out = run_live(
-        _SETUP + "".join(lines),
+        _SETUP + "".join(lines) + after,
         folder,
         kernel,
         say,

@@ -33,7 +33,7 @@ def run(name, *arguments):
 run("doctor", "doctor")
 run("memory", "collect", "--symbols", "/vmlinux", "-o", "/out/memory")
 run("text", "collect", "--proc-root", "/", "-o", "/out/text")
-run("fallback", "collect", "-o", "/out/fallback")
+run("own", "collect", "-o", "/out/own")
 """
 # Then page tables, of a process that stands still and of one that makes thousands and takes them
 # away; the processes are there before drgn starts its threads.
@@ -144,13 +144,23 @@ def test_page_tables_that_change_are_read_to_an_end(out: Path) -> None:
     assert all("unaccounted): the kernel was running" in r["message"] for r in moved)
 
 
-def test_without_symbols_it_falls_back_to_text_and_says_what_to_install(out: Path) -> None:
-    assert (out / "fallback.code").read_text() == "1"
-    log = (out / "fallback.log").read_text()
-    assert "apt install linux-image-7.2" in log and "reading /proc and /sys instead" in log
-    bundle = Bundle(out / "fallback")
-    assert bundle.target["kind"] == "files"
-    assert list(bundle.rows("free_blocks"))
+def test_without_any_debug_info_every_section_is_read_all_the_same(out: Path) -> None:
+    assert (out / "own.code").read_text() == "0", (out / "own.log").read_text()
+    own, memory = Bundle(out / "own"), Bundle(out / "memory")
+    assert own.target["types"] == "BTF and kallsyms"
+    assert memory.target["types"] == "debug info"
+    statuses = [(section.section, section.status) for section in own.sections]
+    assert statuses == [(section.section, section.status) for section in memory.sections]
+    for table, columns in (
+        ("zones", ("node", "zone", "present_pages", "managed_pages", "highatomic_cap_pages")),
+        ("settings", ("name", "value")),
+        ("kernel_features", ("feature", "present")),
+        ("hugetlb_sizes", ("page_bytes", "pages")),
+        ("vm_counters", ("name", "kind")),
+    ):
+        rows = [tuple(row[column] for column in columns) for row in own.rows(table)]
+        assert rows == [tuple(row[column] for column in columns) for row in memory.rows(table)]
+        assert rows
 
 
 def test_without_duckdb_the_bundle_is_whole_and_the_findings_are_put_off(out: Path) -> None:

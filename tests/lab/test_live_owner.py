@@ -59,6 +59,7 @@ with open("/sys/kernel/debug/page_owner", "rb", buffering=0) as file:
 with open("/out/runs.csv", "a") as file:
     file.write(f"cat,0,{{time.monotonic() - begin:.3f}}\\n")
 run("memory", "collect", "--only", "page_owner", "--symbols", "/vmlinux", "-o", "/out/memory")
+run("fallback", "collect", "--only", "zones,free_lists", "-o", "/out/fallback")
 run("watch", "watch", "--interval", "0.5", "--count", "14", "-o", "/out/watch", meanwhile=leak)
 # Last, since drgn reads debug info with OpenMP, which a forked child cannot use again.
 # In one process, as an interactive session would: debug info loaded, then pages by stack, which is
@@ -125,6 +126,18 @@ def test_pages_by_stack_come_from_memory_alone(
     assert sum(handles_of(bundle, "mmscope_lab_hold_order0").values()) == HELD
     assert sum(handles_of(bundle, "mmscope_lab_hold_order3").values()) == 8 << 3
     print(", ".join(f"{name} {seconds:.3f} s" for name, (_, seconds) in runs.items()))
+
+
+def test_a_kernel_without_btf_is_read_by_text_and_says_what_to_install(
+    out: Path, runs: dict[str, tuple[int, float]]
+) -> None:
+    assert runs["fallback"][0] == 1
+    log = (out / "fallback.log").read_text()
+    assert "give --symbols VMLINUX" in log and "CONFIG_DEBUG_INFO_BTF" in log
+    assert "reading /proc and /sys instead" in log
+    bundle = Bundle(out / "fallback")
+    assert bundle.target["kind"] == "files"
+    assert list(bundle.rows("free_blocks"))
 
 
 def test_pages_by_handle_need_no_more_than_the_stack_depot(out: Path) -> None:

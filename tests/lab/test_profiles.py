@@ -32,8 +32,8 @@ RUNS = (
         ("exit-path", "--label", "always", "--against", "exit_path_never", "--", *SPARSE, "thp"),
     ),
     ("oom", "case", ("oom", "--", "/bin/faults", "oom", "/sys/fs/cgroup/oom")),
-    ("rmap", "case", ("rmap", "-a", "--seconds", "3")),
-    ("atomic", "case", ("atomic-alloc", "--", "/bin/faults", "ping")),
+    ("rmap", "case", ("rmap", "--", "/bin/faults", "walk", "2000")),
+    ("atomic", "case", ("atomic-alloc", "--", "/bin/faults", "reserve")),
     ("list", "none", ("--list",)),
 )
 
@@ -175,18 +175,58 @@ def test_a_hostile_name_stays_a_name(out: Path, bundle: Bundle) -> None:
     assert "\x1b" not in (out / "oom.log").read_text()
 
 
-def test_walks_of_the_reverse_map_are_timed(bundle: Bundle) -> None:
-    probed = [r["event"] for r in rows(bundle, "profiles", "rmap") if ":" in r["event"]]
-    notes = [row["note"] for row in rows(bundle, "profile_notes", "rmap")]
-    # An idle machine may not walk at all; that it was possible shows in what is not missing.
-    assert probed or not any("kprobes" in note for note in notes), notes
+def test_walks_of_the_reverse_map_are_timed_with_and_without_their_waits(bundle: Bundle) -> None:
+    took = {row["name"]: row for row in rows(bundle, "profile_durations", "rmap")}
+    whole, waiting, working = (
+        took[f"rmap_walk{kind}"] for kind in ("", ", waiting", ", not waiting")
+    )
+    # 2,000 pages were moved four times, each with a walk before and one after.
+    assert whole["count"] == waiting["count"] == working["count"] >= 15_000
+    assert whole["total_ns"] == waiting["total_ns"] + working["total_ns"]
+    assert waiting["max_ns"] <= whole["max_ns"] and working["p50_ns"] > 0
+    stacks = [stack for stack, _ in bundle.stacks("rmap_mmscope_rmap_walk")]
+    assert any("kernel_move_pages_[k]" in stack for stack in stacks)
+    for row in rows(bundle, "profiles", "rmap"):
+        assert row["missed"] == (0 if row["event"].startswith("mmscope:") else None), row
 
 
-def test_atomic_allocations_are_those_of_the_network(bundle: Bundle) -> None:
-    found = list(bundle.stacks("atomic_alloc_kmem_mm_page_alloc"))
-    assert found
-    assert all(stack.split(";")[1].startswith("order ") for stack, _ in found)
-    assert any("icmp" in stack or "skb" in stack or "ip_" in stack for stack, _ in found)
+def test_who_reserves_on_a_stock_kernel_is_the_network(bundle: Bundle) -> None:
+    (row,) = (r for r in rows(bundle, "profile_allocations", "atomic_alloc") if r["order"] == 3)
+    assert row["attempts"] > 500 and row["reservations"] > 0 and row["from_reserve"] > 0
+    for event in ("kmem_mm_page_alloc", "mmscope_reserve"):
+        for stack, _ in bundle.stacks(f"atomic_alloc_{event}"):
+            assert "icmp" in stack or "skb" in stack or "ip_" in stack, stack
+    # In softirq, which is no task's doing.
+    assert any(
+        stack.startswith("(interrupt);") and "icmp_reply_[k]" in stack
+        for stack, _ in bundle.stacks("atomic_alloc_mmscope_reserve")
+    )
+    counted = {r["name"]: r for r in rows(bundle, "profile_counters", "atomic_alloc")}
+    (made,) = rows(bundle, "profile_recordings", "atomic_alloc")
+    scanned = counted["pgscan_kswapd"]
+    assert scanned["per_minute"] == pytest.approx(
+        scanned["gained"] * 60 / made["seconds"], rel=0.01
+    )
+
+
+def test_page_tables_are_set_against_faults(bundle: Bundle) -> None:
+    (row,) = rows(bundle, "profile_page_tables", "page_fault_sparse")
+    # A table for each of 16,000 faults; perf's own faults are among the others.
+    assert 15_000 * 4096 < row["table_bytes"] < 20_000 * 4096
+    assert row["faults"] > 15_000 and 1024 < row["bytes_per_fault"] < 4200
+
+
+def test_what_a_victim_held_is_told(bundle: Bundle) -> None:
+    (row,) = rows(bundle, "profile_victims", "oom")
+    assert row["comm"] == COMM and row["oom_score_adj"] == row["uid"] == 0
+    # It reads, and so has page tables alone, of which its memory cgroup let it have 160 MiB.
+    assert row["pgtables_bytes"] > 100 << 20 and row["anon_bytes"] < 1 << 20
+    assert row["total_vm_bytes"] > 2 << 40
+
+
+def test_a_guest_without_counters_says_that_page_walks_are_not_seen(bundle: Bundle) -> None:
+    notes = [row["note"] for row in rows(bundle, "profile_notes", "page_fault_sparse")]
+    assert any("page-walk-cycles" in note and "no hardware counters" in note for note in notes)
 
 
 def test_samples_where_interrupts_come_back_are_named(bundle: Bundle) -> None:

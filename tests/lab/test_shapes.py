@@ -23,8 +23,9 @@ from free_lists import read_pagetypeinfo
 from free_memory import scan_free_memory
 from kernel_arrays import Gaps
 from mem_sections import present_sections
+from no_debug_info import vmcoreinfo
 from pageblocks import pageblocks, read_pagetypeinfo_blocks
-from target import describe, open_target, vmcoreinfo
+from target import describe, open_target
 from test_free_memory import (  # noqa: F401
     assert_as_printed,
     test_counters_are_those_of_vmstat_plus_what_cpus_hold_back,
@@ -87,7 +88,7 @@ def test_every_section_is_there_or_says_why_not(lab: Lab, tmp_path: Path) -> Non
         assert section.status in ("ok", "absent")
         assert section.status == "ok" or (section.message or "").count(" ") > 3
     absent = {section.section for section in sections if section.status == "absent"}
-    assert absent <= {"page_owner", "slab_owner"}
+    assert absent <= {"page_owner", "slab_owner", "poisoned_pages"}
     assert Bundle(path).target["online_cpus"] == 3
 
 

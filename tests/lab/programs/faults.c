@@ -6,14 +6,16 @@
 //     faults breadth COUNT [thp]    reads so that upper tables are new, too: up to three tables a fault
 //     faults oom CGROUP             as sparse, without end, in a memory cgroup that has a limit; see below
 //     faults compact                has the kernel compact memory, of which every other page is in use
-//     faults ping                   large pings to itself, for which the network stack allocates atomically
+//     faults ping [COUNT]           large pings to itself, for which the network stack allocates atomically
+//     faults reserve                the same below the low watermark: then the kernel reserves pageblocks
+//     faults walk COUNT [alone]     moves COUNT pages of an anon_vma with many VMAs, while VMAs come and go; see below
 //
 // All reads find the shared zero page, so that memory goes into tables alone; with `thp` the huge one.
 #include <errno.h>
 #include <fcntl.h>
-#include <net/if.h>
+#include <linux/icmp.h>
+#include <linux/if.h>
 #include <netinet/in.h>
-#include <netinet/ip_icmp.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -23,6 +25,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -148,19 +151,107 @@ static void compact(void)
 	write_file("/proc/sys/vm", "compact_memory", "1");
 }
 
-static void ping(void)
+static int loopback(void)
 {
-	static char packet[60000];
 	struct ifreq lo = { .ifr_name = "lo", .ifr_flags = IFF_UP };
-	struct sockaddr_in here = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
 	int fd = socket(AF_INET, SOCK_RAW, IPPROTO_ICMP);
 
 	if (fd < 0 || ioctl(fd, SIOCSIFFLAGS, &lo))
 		fail("socket");
+	return fd;
+}
+
+static void ping(int fd, int count)
+{
+	static char packet[60000];
+	struct sockaddr_in here = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+
 	((struct icmphdr *)packet)->type = ICMP_ECHO;
 	((struct icmphdr *)packet)->checksum = htons(0xffff - (ICMP_ECHO << 8));
-	for (int i = 0; i < 50; i++)
+	for (int i = 0; i < count; i++)
 		sendto(fd, packet, sizeof(packet), 0, (struct sockaddr *)&here, sizeof(here));
+}
+
+static long number_in(const char *path, const char *name)
+{
+	char text[4096];
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	ssize_t length = read(fd, text, sizeof(text) - 1);
+
+	close(fd);
+	text[length < 0 ? 0 : length] = 0;
+	const char *at = *name ? strstr(text, name) : text;
+	return at ? atol(at + strlen(name)) : 0;
+}
+
+// Nobody reads the answers, which the kernel gives out of its receive path (GFP_ATOMIC) on the other CPU. Free memory is
+// made to lie between the min and the low watermark: then each allocation takes the slow path, and none has to reclaim.
+static void reserve(void)
+{
+	struct icmp_filter only = { ~(1U << ICMP_ECHOREPLY) };
+	int room = 256 << 20, fd = loopback();
+	long total = number_in("/proc/meminfo", "MemTotal:"), ordinary = number_in("/proc/sys/vm/min_free_kbytes", "");
+	char text[32];
+	cpu_set_t cpus;
+
+	if (setsockopt(fd, SOL_SOCKET, SO_RCVBUFFORCE, &room, sizeof(room)) ||
+	    setsockopt(fd, SOL_SOCKET, SO_SNDBUFFORCE, &room, sizeof(room)) ||
+	    setsockopt(fd, SOL_RAW, ICMP_FILTER, &only, sizeof(only)))
+		fail("setsockopt");
+	write_file("/sys/class/net/lo/queues/rx-0", "rps_cpus", "2");
+	CPU_ZERO(&cpus);
+	CPU_SET(0, &cpus);
+	sched_setaffinity(0, sizeof(cpus), &cpus);
+	write_file("/proc/sys/vm", "watermark_scale_factor", "3000");
+	snprintf(text, sizeof(text), "%ld", total * 75 / 100);
+	write_file("/proc/sys/vm", "min_free_kbytes", text);
+	for (int i = 0; i < 30; i++) {
+		ping(fd, 32);
+		usleep(20000);
+	}
+	snprintf(text, sizeof(text), "%ld", ordinary);
+	write_file("/proc/sys/vm", "min_free_kbytes", text);
+	write_file("/proc/sys/vm", "watermark_scale_factor", "10");
+}
+
+// One anon_vma with many VMAs: protections that alternate keep them apart. Its pages go from node to node and back; each
+// move walks the reverse map twice, to unmap the page and to map it again. Unless `alone`, a second process splits and
+// joins VMAs meanwhile, for which it takes the lock to write.
+static void walk(long count, int alone)
+{
+	size_t bytes = count * PAGE;
+	char *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	void **pages = calloc(count, sizeof(*pages));
+	int *nodes = calloc(count, sizeof(*nodes)), *status = calloc(count, sizeof(*status));
+	pid_t child = 0;
+	double begun = 0;
+
+	if (memory == MAP_FAILED || madvise(memory, bytes, MADV_NOHUGEPAGE) || !pages || !nodes || !status)
+		fail("mmap");
+	memset(memory, 1, bytes);
+	for (long i = 0; i < count; i++)
+		pages[i] = memory + i * PAGE;
+	for (long i = 0; i < count && i < 1000; i += 2)
+		mprotect(pages[i], PAGE, PROT_READ);
+	if (!alone)
+		child = fork();
+	if (!alone && !child)
+		for (;;)
+			for (int flags = 0; flags < 2; flags++)
+				mprotect(pages[count - 8], PAGE, flags ? PROT_READ : PROT_READ | PROT_WRITE);
+	for (int turn = 0; turn < 4; turn++) {
+		for (long i = 0; i < count; i++)
+			nodes[i] = !(turn & 1);
+		if (syscall(SYS_move_pages, 0, count, pages, nodes, status, 4) < 0)  // MPOL_MF_MOVE_ALL
+			fail("move_pages");
+		if (turn == 1)
+			begun = now();  // the first turns find their way
+	}
+	printf("%ld pages moved in %.0f ns each\n", 2 * count, (now() - begun) / (2 * count) * 1e9);
+	if (child > 0) {
+		kill(child, SIGKILL);
+		waitpid(child, NULL, 0);
+	}
 }
 
 int main(int count, char **words)
@@ -179,7 +270,11 @@ int main(int count, char **words)
 	else if (!strcmp(what, "compact"))
 		compact();
 	else if (!strcmp(what, "ping"))
-		ping();
+		ping(loopback(), *more ? atol(more) : 50);
+	else if (!strcmp(what, "reserve"))
+		reserve();
+	else if (!strcmp(what, "walk"))
+		walk(atol(more), count > 3 && !strcmp(words[3], "alone"));
 	else
 		return 2;
 	return 0;

@@ -155,6 +155,64 @@ static noinline int mmscope_lab_hold_atomic(struct held *held, long number)
 	return 0;
 }
 
+// What must not be taken for who reserves: the same need, served from the CPU's own list (order 2); told not to use
+// reserves, as page_frag_cache and skb data do; able to wait, though it is urgent.
+static noinline int mmscope_lab_hold_atomic2(struct held *held, long number)
+{
+	while (number-- > 0)
+		if (!keep(held, alloc_pages(GFP_ATOMIC | __GFP_NOWARN | __GFP_COMP, 2), 2))
+			break;
+	return 0;
+}
+
+static noinline int mmscope_lab_hold_nomemalloc(struct held *held, long number)
+{
+	while (number-- > 0)
+		if (!keep(held, alloc_pages(GFP_ATOMIC | __GFP_NOMEMALLOC | __GFP_NOWARN | __GFP_NORETRY | __GFP_COMP, 3), 3))
+			break;
+	return 0;
+}
+
+static noinline int mmscope_lab_hold_high(struct held *held, long number)
+{
+	while (number-- > 0)
+		if (!keep(held, alloc_pages(GFP_KERNEL | __GFP_HIGH | __GFP_NOWARN | __GFP_NORETRY | __GFP_COMP, 1), 1))
+			break;
+	return 0;
+}
+
+static noinline int mmscope_lab_hold_noio(struct held *held, long number)
+{
+	while (number-- > 0)
+		if (!keep(held, alloc_pages(GFP_NOIO | __GFP_HIGH | __GFP_NOWARN | __GFP_NORETRY | __GFP_COMP, 1), 1))
+			break;
+	return 0;
+}
+
+// All blocks of 1 MiB, then NUMBER more, which fail; then gives them back.
+static noinline int mmscope_lab_fail_atomic(struct held *held, long number)
+{
+	while (keep(held, alloc_pages(GFP_ATOMIC | __GFP_NOWARN | __GFP_COMP, 8), 8))
+		;
+	while (--number > 0)
+		keep(held, alloc_pages(GFP_ATOMIC | __GFP_NOWARN | __GFP_COMP, 8), 8);
+	while (held->allocations)
+		give_back(held, 8);
+	return 0;
+}
+
+// Allocates and frees NUMBER blocks of order 3, without waiting: what a recording of such allocations costs.
+static noinline int mmscope_lab_churn_atomic(struct held *held, long number)
+{
+	while (number-- > 0) {
+		struct page *page = alloc_pages(GFP_ATOMIC | __GFP_NOWARN | __GFP_COMP, 3);
+
+		if (page)
+			__free_pages(page, 3);
+	}
+	return 0;
+}
+
 // A page from each of 2^NUMBER stacks: those that go left or right at each of NUMBER calls.
 static noinline int mmscope_lab_left(struct held *held, long depth, unsigned long turns);
 
@@ -275,6 +333,12 @@ static struct {
 	{ "level", "mmscope_lab_hold_level", mmscope_lab_hold_level, 1 },
 	{ "churn", "mmscope_lab_churn", mmscope_lab_churn, 0 },
 	{ "atomic", "mmscope_lab_hold_atomic", mmscope_lab_hold_atomic, 4 },
+	{ "atomic2", "mmscope_lab_hold_atomic2", mmscope_lab_hold_atomic2, 2 },
+	{ "nomemalloc", "mmscope_lab_hold_nomemalloc", mmscope_lab_hold_nomemalloc, 3 },
+	{ "high", "mmscope_lab_hold_high", mmscope_lab_hold_high, 1 },
+	{ "noio", "mmscope_lab_hold_noio", mmscope_lab_hold_noio, 1 },
+	{ "fail_atomic", "mmscope_lab_fail_atomic", mmscope_lab_fail_atomic, 8 },
+	{ "churn_atomic", "mmscope_lab_churn_atomic", mmscope_lab_churn_atomic, 3 },
 	{ "tree", "mmscope_lab_hold_tree", mmscope_lab_hold_tree, 0 },
 	{ "slab_cache", "mmscope_lab_slab_cache", mmscope_lab_slab_cache },
 	{ "slab_small", "mmscope_lab_slab_small", mmscope_lab_slab_small },

@@ -1,0 +1,275 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+The kernel's own symbol table (CONFIG_KALLSYMS), as a symbol finder of a :class:`drgn.Program`.
+
+Of a vmcore it is read where VMCOREINFO says that its parts lie (since "vmcoreinfo: add
+kallsyms_num_syms symbol", f09bddbd8661, v6.0): names packed by a table of 256 tokens, and offsets
+(scripts/kallsyms.c, kernel/kallsyms.c). Of the running kernel it is the text of /proc/kallsyms,
+without its modules. 190,000 names take about a tenth of a second.
+
+Everything is bounded and checked, since a dump may say anything. Cannot know: sizes, which are the
+distance to the next symbol; data symbols of a kernel without CONFIG_KALLSYMS_ALL.
+"""
+
+import bisect
+import contextlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from drgn import FaultError, Program, Symbol, SymbolBinding, SymbolKind
+from numpy.typing import NDArray
+
+MAX_SYMBOLS = 4_000_000
+MAX_NAME_BYTES = 64 << 20
+TOKENS = 256
+MAX_TOKEN_TABLE = 64 << 10
+CHUNK = 1 << 20
+
+
+class SymbolsError(ValueError):
+    """The kernel's symbol table is missing or damaged; one line that says why."""
+
+
+@dataclass
+class KernelSymbols:
+    """
+    Symbols by name and by address.
+
+    :ivar addresses: ascending.
+    :ivar names: each between two newlines, in the order of the addresses.
+    :ivar starts: where each name begins in ``names``.
+    :ivar codes: nm's letter for each.
+    """
+
+    addresses: NDArray[np.uint64]
+    names: bytes
+    starts: NDArray[np.int64]
+    codes: bytes
+    _found: dict[str, tuple[int, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._list: list[int] = self.addresses.tolist()
+        sections = (("_stext", "_etext"), ("_sinittext", "_einittext"))
+        self.text = [(self.address(begin) or 0, self.address(end) or 0) for begin, end in sections]
+
+    @property
+    def count(self) -> int:
+        """How many symbols there are."""
+        return len(self.codes)
+
+    def indexes(self, name: str) -> tuple[int, ...]:
+        """The positions of a name, which statics of several files may share."""
+        if name not in self._found:
+            wanted, found = b"\n" + name.encode("utf-8", "surrogateescape") + b"\n", []
+            at = self.names.find(wanted) if name else -1
+            while at >= 0:
+                found.append(int(np.searchsorted(self.starts, at + 1)))
+                at = self.names.find(wanted, at + 1)
+            self._found[name] = tuple(found)
+        return self._found[name]
+
+    def address(self, name: str) -> int | None:
+        """The address of a name, if it has just one."""
+        at = self.indexes(name)
+        return self._list[at[0]] if len(at) == 1 else None
+
+    def room(self, index: int) -> int:
+        """Bytes to the next symbol: no more can belong to this one."""
+        after = bisect.bisect_right(self._list, self._list[index])
+        return self._list[after] - self._list[index] if after < len(self._list) else 0
+
+    def symbol(self, index: int) -> Symbol:
+        """One of them as drgn has it."""
+        start = int(self.starts[index])
+        name = self.names[start : self.names.index(b"\n", start)].decode("utf-8", "replace")
+        address, code = self._list[index], chr(self.codes[index])
+        binding = SymbolBinding.GLOBAL if code.isupper() else SymbolBinding.LOCAL
+        if code in "vVwW":
+            binding = SymbolBinding.WEAK
+        kind = SymbolKind.FUNC if self.is_text(address) else SymbolKind.OBJECT
+        return Symbol(name, address, self.room(index), binding, kind)
+
+    def is_text(self, address: int) -> bool:
+        """Whether an address is of code; nm's letter does not tell (7.2 has .data as "T")."""
+        return any(begin <= address < end for begin, end in self.text)
+
+    def find(
+        self, prog: Program, name: str | None, address: int | None, one: bool
+    ) -> Sequence[Symbol]:
+        """A symbol finder, for :meth:`drgn.Program.register_symbol_finder`."""
+        indexes: Sequence[int] = range(len(self._list))
+        if address is not None:
+            last = bisect.bisect_right(self._list, address) - 1
+            if last < 0 or not address - self._list[last] < max(self.room(last), 1):
+                return []
+            first = bisect.bisect_left(self._list, self._list[last])
+            indexes = range(first, last + 1)
+        if name is not None:
+            named = self.indexes(name)
+            indexes = [at for at in named if address is None or at in indexes]
+        return [self.symbol(at) for at in (indexes[:1] if one else indexes)]
+
+
+def symbols_of_core(prog: Program, vmcoreinfo: Mapping[str, str]) -> KernelSymbols:
+    """
+    The symbols of a dump, where its VMCOREINFO says.
+
+    :raises SymbolsError: it does not say, they cannot be read, or are damaged.
+    """
+
+    def where(name: str) -> int:
+        try:
+            return int(vmcoreinfo[f"SYMBOL({name})"], 16)
+        except (KeyError, ValueError):
+            raise SymbolsError(
+                f"VMCOREINFO does not say where {name} is (kernels before 6.0 do not)"
+            ) from None
+
+    try:
+        (count,) = np.frombuffer(prog.read(where("kallsyms_num_syms"), 4), dtype="u4").tolist()
+        if not 0 < count <= MAX_SYMBOLS:
+            raise SymbolsError(f"the kernel's symbol table is damaged: {count:,} symbols")
+        offsets_at = where("kallsyms_offsets")
+        offsets = np.frombuffer(prog.read(offsets_at, 4 * count), dtype="i4").astype(np.int64)
+        base = None
+        if "SYMBOL(kallsyms_relative_base)" in vmcoreinfo:
+            (base,) = np.frombuffer(prog.read(where("kallsyms_relative_base"), 8), "u8").tolist()
+        tokens = _tokens(prog, where("kallsyms_token_table"), where("kallsyms_token_index"))
+        names, starts, codes = _names(prog, where("kallsyms_names"), count, tokens)
+    except FaultError as error:
+        raise SymbolsError(f"the kernel's symbol table cannot be read: {error}") from error
+    return _checked(_addresses(offsets, offsets_at, base), names, starts, codes, vmcoreinfo)
+
+
+def _addresses(offsets: NDArray[np.int64], offsets_at: int, base: int | None) -> NDArray[np.uint64]:
+    """
+    Addresses out of ``kallsyms_offsets``.
+
+    Each is relative to its own place where there is no kallsyms_relative_base ("kallsyms: use
+    relative references", v7.1). Before, they are relative to that, except that per-CPU symbols of
+    x86 are absolute then, which makes the others negative (CONFIG_KALLSYMS_ABSOLUTE_PERCPU).
+    """
+    if base is None:
+        places = np.uint64(offsets_at) + 4 * np.arange(len(offsets), dtype=np.uint64)
+        return places + offsets.astype(np.uint64)
+    if np.count_nonzero(offsets < 0) * 2 > len(offsets):
+        relative = np.uint64(base) + (-1 - offsets).astype(np.uint64)
+        return np.where(offsets < 0, relative, offsets.astype(np.uint64))
+    return np.uint64(base) + offsets.astype(np.uint32).astype(np.uint64)
+
+
+def _tokens(prog: Program, table: int, index: int) -> list[bytes]:
+    """The text that each of the 256 bytes of a packed name stands for."""
+    places = np.frombuffer(prog.read(index, 2 * TOKENS), dtype="u2").tolist()
+    text = prog.read(table, max(places) + 64)
+    tokens = [text[place : text.find(b"\0", place)] for place in places]
+    if any(not token or len(token) > 64 for token in tokens) or b"\n" in b"".join(tokens):
+        raise SymbolsError("the kernel's symbol table is damaged: its tokens have no end")
+    return tokens
+
+
+def _names(
+    prog: Program, address: int, count: int, tokens: list[bytes]
+) -> tuple[bytes, NDArray[np.int64], bytes]:
+    """(names between newlines, where each begins, nm's letter for each)."""
+    data, at = b"", 0
+    heads, second = [], []
+    for _ in range(count):
+        if at + (1 << 15) > len(data):
+            # Read as far as needed: nothing says how long it is.
+            if len(data) > MAX_NAME_BYTES:
+                raise SymbolsError("the kernel's symbol table is damaged: its names have no end")
+            data += _read_some(prog, address + len(data))
+        if at + 1 >= len(data):
+            raise SymbolsError("the kernel's symbol table is damaged: its names end too soon")
+        heads.append(at)
+        length, at = data[at], at + 1
+        if length & 0x80:
+            second.append(at)
+            length, at = length & 0x7F | data[at] << 7, at + 1
+        at += length
+    # Where a length stands, its name begins with a newline.
+    packed = np.frombuffer(data, dtype=np.uint8, count=min(at, len(data))).astype(np.uint16)
+    packed[heads], packed[second] = TOKENS, TOKENS + 1
+    text = _unpack(packed, [*tokens, b"\n", b""])
+    breaks = np.flatnonzero(text == 10)
+    if len(breaks) != count or np.any(np.diff(breaks, append=len(text)) < 2):
+        raise SymbolsError("the kernel's symbol table is damaged: names are empty")
+    # Behind it comes nm's letter, which is kept apart.
+    kept = np.ones(len(text), dtype=bool)
+    kept[breaks + 1] = False
+    names = text[kept].tobytes() + b"\n"
+    return names, breaks - np.arange(count) + 1, text[breaks + 1].tobytes()
+
+
+def _unpack(packed: NDArray[np.uint16], tokens: list[bytes]) -> NDArray[np.uint8]:
+    """The bytes of all tokens, one after the other."""
+    lengths = np.array([len(token) for token in tokens])
+    places = np.cumsum(lengths) - lengths
+    all_tokens = np.frombuffer(b"".join(tokens), dtype=np.uint8)
+    each = lengths[packed]
+    if each.sum() > 4 * MAX_NAME_BYTES:
+        raise SymbolsError("the kernel's symbol table is damaged: its names have no end")
+    shift = np.repeat(places[packed] - (np.cumsum(each) - each), each)
+    return all_tokens[shift + np.arange(len(shift))]
+
+
+def _read_some(prog: Program, address: int) -> bytes:
+    """A chunk of memory, or what there is of it up to the end of its page."""
+    for size in (CHUNK, 4096 - address % 4096):
+        with contextlib.suppress(FaultError):
+            return bytes(prog.read(address, size))
+    return b""
+
+
+def symbols_of_text(text: bytes) -> KernelSymbols:
+    """
+    The symbols of a /proc/kallsyms, modules left out.
+
+    :raises SymbolsError: its addresses are hidden (kernel.kptr_restrict, or no root), or it is
+        something else.
+    """
+    found = re.findall(rb"^([0-9a-f]{8,16}) (\w) ([^\s\[]+)$", text, re.MULTILINE)
+    if not found:
+        raise SymbolsError("/proc/kallsyms has no symbols (CONFIG_KALLSYMS)")
+    addresses = np.array([int(address, 16) for address, _, _ in found], dtype=np.uint64)
+    if not addresses.any():
+        raise SymbolsError("/proc/kallsyms hides its addresses: run as root (kernel.kptr_restrict)")
+    names = b"\n" + b"\n".join(name for _, _, name in found) + b"\n"
+    breaks = np.flatnonzero(np.frombuffer(names, dtype=np.uint8) == 10)
+    codes = b"".join(code for _, code, _ in found)
+    return _checked(addresses, names, breaks[:-1] + 1, codes, {})
+
+
+def _checked(
+    addresses: NDArray[np.uint64],
+    names: bytes,
+    starts: NDArray[np.int64],
+    codes: bytes,
+    vmcoreinfo: Mapping[str, str],
+) -> KernelSymbols:
+    """
+    Sorted, and held against the symbols that VMCOREINFO has by itself.
+
+    :raises SymbolsError: they contradict each other.
+    """
+    if np.any(addresses[1:] < addresses[:-1]):
+        order = np.argsort(addresses, kind="stable")
+        lines = names.split(b"\n")[1:-1] if names.startswith(b"\n") else names.split(b"\n")
+        ordered = order.tolist()
+        names = b"\n" + b"\n".join(lines[at] for at in ordered) + b"\n"
+        breaks = np.flatnonzero(np.frombuffer(names, dtype=np.uint8) == 10)
+        addresses, starts = addresses[order], breaks[:-1] + 1
+        codes = bytes(codes[at] for at in ordered)
+    found = KernelSymbols(addresses, names, starts, codes)
+    # Not all: VMCOREINFO has the value of mem_section, where that is a pointer, for its address.
+    for name in ("_stext", "init_uts_ns"):
+        said, here = vmcoreinfo.get(f"SYMBOL({name})"), found.address(name)
+        if said is not None and said.lstrip("0") != f"{here or 0:x}":
+            raise SymbolsError(
+                f"the kernel's symbol table is damaged: {name} is at {here or 0:#x}, and at "
+                f"0x{said} by VMCOREINFO"
+            )
+    return found

@@ -1,0 +1,317 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+A kernel read by its own BTF and kallsyms, held against the same kernel read by its debug info:
+every section's status and every cell, every declared type, every symbol's address.
+"""
+
+import dataclasses
+import random
+import re
+import struct
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from btf import STRUCT, TYPEDEF, Btf, BtfError
+from capture import Capture, capture
+from conftest import KERNELS, Lab
+from declared_globals import ANONYMOUS, DECLARED
+from drgn import Architecture, Object, Platform, Program, ProgramFlags, SymbolKind, TypeKind, sizeof
+from dump_formats import makedumpfile, plain_elf
+from kernel_symbols import SymbolsError, symbols_of_core
+from no_debug_info import NoDebugInfoError, attach, vmcoreinfo
+from target import TargetError, open_target
+
+from reports.collect import run_section
+from reports.reading import Memory
+from reports.sections import SECTIONS
+
+ROOT = Path(__file__).resolve().parents[2]
+WORKLOADS = ("fragment", "slab", "rmap", "tables", "vmemmap", "kept")
+# Features told by functions that may be inlined, of which only DWARF knows.
+IN_CODE = {"highatomic_buddy_only", "highatomic_fast_path", "free_lists_by_pageblock"}
+Reading = dict[str, tuple[str, str | None, dict[str, list[Any]]]]
+
+
+def bare(core: Path) -> Program:
+    """A vmcore without any symbols."""
+    prog = Program()
+    prog.set_core_dump(core)
+    return prog
+
+
+def empty() -> Program:
+    """A program without memory, to build types in."""
+    return Program(Platform(Architecture.X86_64))
+
+
+def own(core: Path) -> Program:
+    """A vmcore with what the kernel says of itself."""
+    prog = bare(core)
+    attach(prog)
+    return prog
+
+
+def read(prog: Program) -> Reading:
+    """Status, message and tables of every section."""
+    memory, found = Memory(prog), {}
+    for spec in SECTIONS.values():
+        section, tables = run_section(spec, memory)
+        rows = {name: rows for name, _, _, rows in tables.tables}
+        for name in rows.keys() & {"kernel_features"}:
+            rows[name] = [row for row in rows[name] if row.feature not in IN_CODE]
+        found[spec.name] = section.status, section.message, rows
+    return found
+
+
+def cells(reading: Reading) -> int:
+    return sum(
+        len(dataclasses.fields(row))
+        for _, _, tables in reading.values()
+        for rows in tables.values()
+        for row in rows
+    )
+
+
+@pytest.fixture(scope="module", params=KERNELS)
+def kernel(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_every_cell_is_as_with_debug_info(
+    kernel: str, workload: str, say: Callable[[str], None]
+) -> None:
+    taken = capture(kernel, workload, say=say)
+    ours = read(own(taken.vmcore))
+    with_dwarf = read(open_target(taken.vmcore, [taken.vmlinux]))
+    for name, section in with_dwarf.items():
+        assert ours[name][:2] == section[:2], name
+        for table, rows in section[2].items():
+            assert ours[name][2][table] == rows, table
+    say(f"{kernel} {workload}: {cells(ours):,} cells compared")
+    assert cells(ours) == cells(with_dwarf) > 4000
+
+
+def test_so_is_a_dump_that_makedumpfile_filtered(lab: Lab, tmp_path: Path) -> None:
+    elf = plain_elf(lab.capture.vmcore, tmp_path / "elf")
+    makedumpfile("-c", "-d", "31", elf, tmp_path / "kdump")
+    elf.unlink()
+    if not re.match(r"\d+\.\d+\.\d+", lab.capture.release):
+        with pytest.raises(TargetError, match="does not understand the kernel's"):
+            open_target(tmp_path / "kdump")
+        return
+    ours = read(open_target(tmp_path / "kdump"))
+    with_dwarf = read(open_target(tmp_path / "kdump", [lab.capture.vmlinux]))
+    assert ours == with_dwarf
+    assert cells(ours) > 3000
+
+
+class TestTypes:
+    def test_every_declared_type_is_as_in_debug_info(self, lab: Lab) -> None:
+        ours, dwarf = own(lab.capture.vmcore), lab.prog
+        held = []
+        for name in [*DECLARED, "stack_pools", "stack_table"]:
+            try:
+                theirs = dwarf.variable(name)
+            except LookupError:
+                continue
+            held.append(name)
+            assert same(ours.variable(name), theirs), name
+        assert len(held) > 90
+
+    def test_structs_without_a_name_are_found_by_their_members(self, lab: Lab) -> None:
+        for name in ANONYMOUS:
+            try:
+                theirs = lab.prog.variable(name)
+            except LookupError:
+                continue
+            here = own(lab.capture.vmcore).variable(name)
+            assert sizeof(here) == sizeof(theirs)
+            assert [m.name for m in here.type_.members] == [m.name for m in theirs.type_.members]
+
+    @pytest.mark.parametrize(
+        "name",
+        ["page", "zone", "mm_struct", "task_struct", "kmem_cache", "vm_area_struct", "hstate"],
+    )
+    def test_members_lie_where_debug_info_has_them(self, lab: Lab, name: str) -> None:
+        ours, theirs = (
+            own(lab.capture.vmcore).type(f"struct {name}"),
+            lab.prog.type(f"struct {name}"),
+        )
+        assert ours.size == theirs.size
+        assert [(m.name, m.bit_offset, m.bit_field_size) for m in ours.members] == [
+            (m.name, m.bit_offset, m.bit_field_size) for m in theirs.members
+        ]
+
+    def test_a_global_that_is_not_declared_is_named(self, lab: Lab) -> None:
+        with pytest.raises(LookupError, match=r"panic_timeout.*declared_globals\.py"):
+            own(lab.capture.vmcore)["panic_timeout"]
+        with pytest.raises(LookupError, match="could not find"):
+            own(lab.capture.vmcore)["no_such_variable"]
+
+
+def same(ours: Object, theirs: Object) -> bool:
+    """The same place and the same type; of an array, the same elements and no fewer of them."""
+    if ours.address_ != theirs.address_:
+        return False
+    if theirs.type_.kind == TypeKind.ARRAY:
+        mine, other = ours.type_, theirs.type_
+        # Room is up to the next symbol, which alignment may move away.
+        return mine.type.type_name() == other.type.type_name() and (
+            other.length <= mine.length <= other.length + 8
+        )
+    # pg_data_t and struct pglist_data, size_t and unsigned long.
+    return ours.type_.type_name() == theirs.type_.type_name()
+
+
+class TestSymbols:
+    def test_each_is_where_the_file_has_it(self, lab: Lab) -> None:
+        prog = own(lab.capture.vmcore)
+        symbols = {symbol.name: symbol for symbol in prog.symbols()}
+        assert len(symbols) > 50_000
+        checked = 0
+        for symbol in lab.prog.symbols()[::50]:
+            alone = symbol.name in symbols and len(prog.symbols(symbol.name)) == 1
+            if alone and len(lab.prog.symbols(symbol.name)) == 1:
+                assert symbols[symbol.name].address == symbol.address, symbol.name
+                checked += 1
+        assert checked > 800
+
+    def test_code_is_told_from_data(self, lab: Lab) -> None:
+        prog = own(lab.capture.vmcore)
+        assert prog.symbol("schedule").kind == SymbolKind.FUNC
+        assert prog.symbol("init_task").kind == SymbolKind.OBJECT
+
+    def test_a_stack_has_the_names_of_its_functions(self, lab: Lab) -> None:
+        frames = [frame.name for frame in own(lab.capture.vmcore).stack_trace(2)]
+        assert "schedule" in frames and "kthreadd" in frames
+
+    def test_drgns_own_helpers_work(self, lab: Lab) -> None:
+        from drgn.helpers.linux.pid import for_each_task
+        from drgn.helpers.linux.slab import for_each_slab_cache
+
+        prog = own(lab.capture.vmcore)
+        for helper in (for_each_task, for_each_slab_cache):
+            assert [o.value_() for o in helper(prog)] == [o.value_() for o in helper(lab.prog)]
+
+
+class TestOpening:
+    def test_the_command_needs_nothing_but_the_vmcore(self, lab: Lab, tmp_path: Path) -> None:
+        done = collect(tmp_path / "b", "--core", lab.capture.vmcore)
+        assert done.returncode == 0, done.stderr
+        assert '"types": "BTF and kallsyms"' in (tmp_path / "b" / "datapackage.json").read_text()
+
+    def test_symbols_that_are_given_win(self, lab: Lab, tmp_path: Path) -> None:
+        done = collect(
+            tmp_path / "b", "--core", lab.capture.vmcore, "--symbols", lab.capture.vmlinux
+        )
+        assert done.returncode == 0, done.stderr
+        assert '"types": "debug info"' in (tmp_path / "b" / "datapackage.json").read_text()
+
+    def test_btf_may_be_a_file(self, lab: Lab, tmp_path: Path) -> None:
+        file = tmp_path / "this.btf"
+        file.write_bytes(blob(lab.capture))
+        prog = open_target(lab.capture.vmcore, [file])
+        assert prog.type("struct page").size == 64
+
+    def test_btf_of_another_kernel_is_refused(
+        self, say: Callable[[str], None], tmp_path: Path
+    ) -> None:
+        file = tmp_path / "other.btf"
+        file.write_bytes(blob(capture("6.1", "fragment", say=say)))
+        core = capture("7.2", "fragment", say=say).vmcore
+        with pytest.raises(
+            TargetError, match=r"other\.btf: cannot be used for this kernel: .*VMCOREINFO"
+        ):
+            open_target(core, [file])
+
+    def test_a_kernel_without_btf_is_said_in_a_line(self, say: Callable[[str], None]) -> None:
+        core = capture("owner", "owner", say=say).vmcore
+        with pytest.raises(NoDebugInfoError, match=r"BTF|kallsyms"):
+            attach(bare(core))
+        with pytest.raises(TargetError) as caught:
+            open_target(core)
+        assert "give --symbols VMLINUX; without debug symbols: " in str(caught.value)
+
+
+class TestDamage:
+    """What a hostile or broken dump may hold: an error in our words, or types; never a hang."""
+
+    def test_of_the_types(self, lab: Lab) -> None:
+        whole = blob(lab.capture)
+        chance, refused = random.Random(1), 0
+        names = ("page", "zone", "task_struct", "mm_struct", "kmem_cache", "inode", "sk_buff")
+        for _ in range(150):
+            damaged = bytearray(whole)
+            for _ in range(chance.choice((1, 10, 1000))):
+                damaged[chance.randrange(len(damaged))] = chance.randrange(256)
+            if chance.random() < 0.1:
+                del damaged[chance.randrange(len(damaged)) :]
+            try:
+                types = Btf(empty(), bytes(damaged))
+                for name in names:
+                    if (found := types.struct(name)) is not None:
+                        for member in found.members or ():
+                            str(member.type)
+                types.enumerator("NR_FREE_PAGES")
+            except BtfError:
+                refused += 1
+        assert 0 < refused < 150
+
+    def test_a_struct_whose_members_multiply_is_refused(self) -> None:
+        with pytest.raises(BtfError, match="too many members"):
+            Btf(empty(), bomb(40)).struct("s0")
+
+    def test_a_type_that_leads_to_itself_is_refused(self) -> None:
+        name = b"\0loop\0"
+        typedef = struct.pack("<3I", 1, TYPEDEF << 24, 1)
+        with pytest.raises(BtfError, match="leads to itself"):
+            Btf(empty(), header(typedef, name)).struct("loop")
+
+    def test_of_the_symbols(self, lab: Lab) -> None:
+        info = vmcoreinfo(bare(lab.capture.vmcore))
+        for name in ("kallsyms_names", "kallsyms_token_table", "kallsyms_offsets"):
+            key = f"SYMBOL({name})"
+            with pytest.raises(SymbolsError):
+                symbols_of_core(
+                    bare(lab.capture.vmcore), info | {key: f"{int(info[key], 16) + 4096:x}"}
+                )
+        with pytest.raises(SymbolsError, match="does not say where kallsyms_num_syms is"):
+            symbols_of_core(bare(lab.capture.vmcore), {})
+
+
+def header(types: bytes, names: bytes) -> bytes:
+    """A BTF blob of these parts."""
+    return struct.pack("<HBB5I", 0xEB9F, 1, 0, 24, 0, len(types), len(types), len(names)) + (
+        types + names
+    )
+
+
+def bomb(depth: int) -> bytes:
+    """Structs that have the next one twice, without a name: two to that power of members."""
+    types = b""
+    for level in range(depth):
+        name = 1 if level == 0 else 0
+        types += struct.pack("<3I", name, STRUCT << 24 | 2, 8)
+        types += struct.pack("<3I", 0, min(level + 2, depth), 0) * 2
+    return header(types, b"\0s0\0")
+
+
+def collect(bundle: Path, *words: str | Path) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "reports.command", "collect", *map(str, words), "-o", str(bundle)],
+        cwd=ROOT, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+
+
+def blob(taken: Capture) -> bytes:
+    """The BTF in a vmcore's memory."""
+    prog = own(taken.vmcore)
+    assert not prog.flags & ProgramFlags.IS_LIVE
+    begin, end = (prog.symbol(name).address for name in ("__start_BTF", "__stop_BTF"))
+    return bytes(prog.read(begin, end - begin))
