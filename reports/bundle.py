@@ -38,7 +38,6 @@ from typing import Any
 from bounds import MOST_MARKS, Impossible, Machine, impossible
 from bounds import TABLE as IMPOSSIBLE
 from hostile_text import cut
-from kernel_text import MAX_COUNT
 from plain_file import MAX_LINE_BYTES, open_lines, read_plain
 from rows import MOST, MOST_PAGES, OF_MACHINE, Bound, Column, column, columns, csv_line
 
@@ -589,7 +588,7 @@ class Bundle:
             except (OSError, ValueError, csv.Error):
                 self.odd.add(table)
                 rows, done, self._marks[table] = self._carefully(table), 0, []
-                while some := list(itertools.islice(rows, ROWS_AT_ONCE)):
+                while some := list(itertools.islice(rows, ODD_AT_ONCE)):
                     by_column = zip(*(row.values() for row in some), strict=True)
                     self._hold_to_bounds(table, list(by_column), done)
                     done += len(some)
@@ -770,13 +769,8 @@ def _check(column: Column, texts: Sequence[str]) -> None:
         or joined.count("\n") != len(texts) - 1  # one inside a cell would make two of it
         or ("" in texts and not column.nullable)
         or (column.type == "number" and ENDLESS.search(joined))
-        or (column.type == "integer" and LARGE.search(joined) and max(_sizes(texts)) > MAX_COUNT)
     ):
         raise ValueError(f"{column.name} is damaged")
-
-
-def _sizes(texts: Sequence[str]) -> Iterator[int]:
-    return (abs(int(text)) for text in texts if text)
 
 
 def _values(column: Column, texts: Sequence[str]) -> Sequence[Any]:
@@ -798,8 +792,6 @@ def _value(column: Column, text: str) -> Any:
     value = READERS[column.type](text)
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{column.name} holds {text[:40]!r}, which is beyond any number")
-    if column.type == "integer" and abs(value) > MAX_COUNT:
-        raise ValueError(f"{column.name} holds {text}, which does not fit 64 bits")
     return value
 
 
@@ -846,7 +838,6 @@ TARGET_NUMBERS = {
     "uptime_seconds": int | float | None,
 }
 # What may be beyond any number, and is looked at by itself.
-LARGE = re.compile(r"[0-9]{19}")
 ENDLESS = re.compile(r"e[-+]?[0-9]{3}|[0-9]{300}")
 # A number beyond 64 bits is read, to be marked.
 # What int() and float() take beyond these (1_000, nan, digits of other scripts) is no number here.
@@ -863,6 +854,8 @@ WHOLE = {
     "boolean": re.compile(r"(?:(?:true|false)?+\n)*+"),
 }
 ROWS_AT_ONCE, BYTES_AT_ONCE = 4096, 4 << 20
+# Each may have as many bytes as a line.
+ODD_AT_ONCE = 32
 READERS: dict[str, Callable[[str], Any]] = {
     "integer": int,
     "number": float,

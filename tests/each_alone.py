@@ -7,6 +7,7 @@ code (below 0: by that signal), what it wrote on stderr, how many bytes on stdou
 memory that it had, in KiB. A command that hangs is ended after :data:`SECONDS`.
 """
 
+import ctypes
 import json
 import os
 import resource
@@ -19,6 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]
 
 SECONDS = 900
+PR_SET_PDEATHSIG = 1
 # Beyond it a command fails, and the machine is not taken down with it.
 MOST_ADDRESSES = 6 << 30
 
@@ -27,6 +29,7 @@ def run(folder: str, words: list[str], out: int, err: int) -> None:
     """The command, in this process, which does not come back."""
     from reports.start import main
 
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.alarm(SECONDS)
     resource.setrlimit(resource.RLIMIT_AS, (MOST_ADDRESSES, MOST_ADDRESSES))
     for descriptor, target in ((os.open(os.devnull, os.O_RDONLY), 0), (out, 1), (err, 2)):

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import children
+import duckdb
 import frictionless
 import pytest
 from free_lists import FreeBlocks, FreeListCheck, MisplacedBlocks
@@ -35,7 +36,7 @@ from vm_counters import VmCounter
 from zones import FreeAccounting, Zone
 
 from reports.bundle import Bundle, BundleError, Section, Writer
-from reports.tables import open_database
+from reports.tables import failed, open_database
 
 ROOT = Path(__file__).parent.parent
 TARGET = {"kind": "vmcore", "release": "7.2.12", "page_size": 4096, "total_pages": 131072}
@@ -501,9 +502,6 @@ UNREADABLE: dict[str, tuple[Damage, str]] = {
     "an endless number": (text(HEADER + f"x,{'9' * 5000},,,\n", "plain.csv"), "value holds '9"),
     "unknown where it cannot be": (text(HEADER + "x,,,,\n", "plain.csv"), "value holds ''"),
     "another boolean": (text(HEADER + "x,1,,,True\n", "plain.csv"), "sure holds 'True'"),
-    "a number of more than 64 bits": (
-        text(HEADER + f"x,{2**63},,,\n", "plain.csv"), "which does not fit 64 bits",
-    ),
     "a long line": (
         text(HEADER.encode() + b"x" * (3 << 20), "plain.csv"),
         "line 2 has more than 2,097,152 bytes",
@@ -558,6 +556,28 @@ def test_what_is_not_utf8_is_written_out_and_keeps_its_row(tmp_path: Path) -> No
     database = open_database(bundle)
     assert database.missing == {} or "plain" not in database.missing
     assert database.rows("from plain") == rows
+
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        (
+            "select sum(value)::bigint from plain",
+            "out of range: plain.value has 9,223,372,036,854,775,807, too large to compute with; "
+            "the bundle is damaged",
+        ),
+        ("select value * value from plain", "out of range: plain.value has 9,223,372,036,854,775,"),
+        ("select nothing from plain", "the query failed: Binder Error: "),
+        ("select list(range) from range(100_000_000)", "its tables are too large: DuckDB may have"),
+    ],
+)
+def test_what_cannot_be_computed_is_said_in_words(tmp_path: Path, query: str, words: str) -> None:
+    write(tmp_path / "b", [Plain(name, 2**63 - 1, None, None, None) for name in "xy"])
+    database = open_database(Bundle(tmp_path / "b"))
+    with pytest.raises(duckdb.Error) as error:
+        database.rows(query)
+    said = failed(database, error.value, ["plain", "plain"])
+    assert said.startswith(words) and "\n" not in said
 
 
 def test_surrogates_of_a_description_are_written_out(tmp_path: Path) -> None:

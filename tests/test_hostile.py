@@ -37,10 +37,9 @@ class Ran:
 def run(folder: Path, *commands: list[Any]) -> list[Ran]:
     """Run commands, and hold each against what all of them promise."""
     asked = [[str(folder), list(map(str, words))] for words in commands]
-    with children.start(
-        [sys.executable, ROOT / "tests" / "each_alone.py"], cwd=ROOT, text=True, stdin=-1, stdout=-1
-    ) as process:
-        told, _ = process.communicate(json.dumps(asked))
+    command = [sys.executable, ROOT / "tests" / "each_alone.py"]
+    process = children.start(command, cwd=ROOT, text=True, stdin=-1, stdout=-1)
+    told, _ = process.communicate(json.dumps(asked))
     assert process.returncode == 0
     found = [
         Ran(words, **json.loads(line))
@@ -68,14 +67,11 @@ def over(bundle: Path, base: Path) -> list[list[Any]]:
     """Every command that reads a bundle."""
     return [
         ["show", "tables", bundle],
-        *(["show", name, bundle] for name in ("sections", "zones", "settings", "page_tables")),
-        ["show", "settings", bundle, "--format", "csv"],
-        ["show", "fragmentation", bundle],
+        *(["show", name, bundle] for name in ("settings", "page_tables")),
+        ["show", "zones", bundle, "--format", "csv"],
         ["show", "profiles", bundle, "--format", "folded"],
-        ["show", "profiles", bundle, "--format", "speedscope"],
         ["findings", bundle, "-a"],
         ["report", bundle, "-o", "report.html"],
-        ["report", base, "--baseline", bundle, "-o", "since.html"],
         ["compare", base, "--", bundle],
         ["redact", bundle, "-o", "redacted"],
     ]
@@ -87,24 +83,14 @@ def test_a_bundle(base: Path, tmp_path: Path, name: str) -> None:
     shutil.copytree(base, bundle)
     hostile.BUNDLES[name](bundle)
     ran = run(tmp_path, *over(bundle, base))
+    if "UTF-8" in name or "surrogates" in name:
+        assert {one.code for one in ran} == {0}, "odd encodings are written out for every command"
     # One rule for all commands: what cannot be opened is refused by each, with the same words.
     refused = {one.stderr for one in ran if one.words[0] in ("findings", "redact") and one.code > 1}
     assert len(refused) <= 1 and {one.code for one in ran if one.stderr in refused} <= {2}
     if (tmp_path / "redacted").exists():
         for table in (again := Bundle(tmp_path / "redacted")).tables:
             assert again.count(table) >= 0
-
-
-@pytest.mark.parametrize(
-    "name", [name for name in hostile.BUNDLES if "UTF-8" in name or "surrogates" in name]
-)
-def test_odd_encodings_are_written_out_for_every_command(
-    base: Path, tmp_path: Path, name: str
-) -> None:
-    bundle = tmp_path / "bundle"
-    shutil.copytree(base, bundle)
-    hostile.BUNDLES[name](bundle)
-    assert {ran.code for ran in run(tmp_path, *over(bundle, base))} == {0}
 
 
 @pytest.mark.parametrize("name", hostile.FOLDERS)

@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import children
 import perf_events
 import perf_probes
 import probe_guard
@@ -264,7 +265,7 @@ def test_what_cannot_be_removed_is_named(tracefs: Path, monkeypatch: pytest.Monk
 
 @pytest.fixture
 def sleeper() -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen(["sleep", "1000"])
+    process = children.start(["sleep", "1000"])
     yield process
     process.kill()
     process.wait()
@@ -290,7 +291,7 @@ def test_whatever_kills_a_recording_its_perf_ends_and_its_probes_go(
 ) -> None:
     perf = str(Path(perf_probes.__file__).parent)
     program = RECORDING.format(perf=perf, tracefs=str(tracefs), perf_pid=sleeper.pid)
-    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+    process = children.start([sys.executable, "-c", program], stdout=subprocess.PIPE)
     try:
         assert process.stdout is not None
         pid = int(process.stdout.readline())

@@ -330,7 +330,7 @@ def test_without_privileges_what_is_allowed_is_recorded(perf: str, tmp_path: Pat
         assert "only user code is seen" in done.stderr
 
 
-def children_of(pid: int) -> dict[str, int]:
+def run_by(pid: int) -> dict[str, int]:
     """What a process runs: name to pid."""
     try:
         pids = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
@@ -343,8 +343,8 @@ def started(process: subprocess.Popen[bytes]) -> int:
     """Wait until a recording has begun; returns perf's pid."""
     end = time.monotonic() + 60
     while time.monotonic() < end:
-        perf = children_of(process.pid).get("perf")
-        if perf is not None and "python" in str(children_of(perf)):
+        perf = run_by(process.pid).get("perf")
+        if perf is not None and "python" in str(run_by(perf)):
             time.sleep(1)
             return perf
         time.sleep(0.1)
@@ -353,7 +353,7 @@ def started(process: subprocess.Popen[bytes]) -> int:
 
 def test_a_recording_that_is_killed_takes_its_perf_along(perf: str, tmp_path: Path) -> None:
     words = ["record", "page-fault", "-o", str(tmp_path / "b"), "--"]
-    process = subprocess.Popen(
+    process = children.start(
         [sys.executable, "-c", START, *words, *LOOPS], env={**os.environ, "TMPDIR": str(tmp_path)}
     )
     running = os.pidfd_open(started(process))

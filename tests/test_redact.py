@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import report_bundle
+from perf_record import Recorded
 from report_bundle import Table, tables, write_bundle
 from rows import HOLDS, column, columns
 
@@ -19,6 +20,8 @@ from reports.bundle import Bundle, Section, Writer
 from reports.command import main
 from reports.comparison import compare
 from reports.findings import evaluate
+from reports.profiles import Making
+from reports.record_command import MADE_BY
 from reports.redact import Names, redact, redacted, write_map
 from reports.report import render
 
@@ -347,3 +350,77 @@ def test_the_command_says_what_it_replaces_whole_and_what_is_in_the_way(
     assert main(["redact", str(bundle), "-o", str(out), "--force"]) == 0
     assert "did not say what text of 1 column is" in capsys.readouterr().err
     assert {row["zone"] for row in Bundle(out).rows("zones")} == {"text-1", "text-2", "text-3"}
+
+
+# What somebody's word may look like. The last two are numbers to whoever looks at them.
+UNIQUE = {
+    "a word": "zqunique",
+    "in capitals": "ZQUnique-Host",
+    "with dots": "zqunique.example.com",
+    "a path": "/srv/zqunique/core",
+    "with blanks": "my zqunique server",
+    "with digits": "zqunique_4829137",
+    "a number": "4829137",
+}
+
+
+def header_of(word: str) -> bytes:
+    """The first line of a text that was kept, all of whose words are a stranger's."""
+    told = Making(
+        scope=f"{word} scope", ended=f"ended {word}", command=f"{word} --run", release="7.2",
+        captured_at=f"at {word}", partial=[f"it is {word}"], remarks=[f"of {word}"],
+        counters={word: 7}, seconds=1.0,
+    ).told(Recorded())  # fmt: skip
+    return f"{MADE_BY}{json.dumps(told)}\n".encode()
+
+
+@pytest.mark.parametrize("shape", UNIQUE)
+def test_a_unique_word_is_gone_wherever_it_was(tmp_path: Path, shape: str) -> None:
+    word = UNIQUE[shape]
+    number = word.isdigit()
+    # A comm has no line break here, and 15 bytes at most; perf prints it as it is.
+    text = (
+        (ROOT / "tests/corpus/perf/clock")
+        .read_bytes()[1:]
+        .replace(b"cat ", f"{word[:15]} ".encode())
+    )
+    kept = tmp_path / "kept"
+    # Numbers of running text stay: they are amounts and times.
+    kept.write_bytes((b"" if number else header_of(word)) + text)
+    path = tmp_path / f"vmcore-{word.replace('/', '-')}"
+    contents = tables()
+    for name, (title, row_type, rows, section) in contents.items():
+        holds = {c.name: c.holds for c in columns(row_type)}
+        mine = [c for c, kind in holds.items() if kind in ("comm", "command", "cgroup", "file")]
+        changed = [dataclasses.replace(row, **dict.fromkeys(mine, word)) for row in rows]
+        contents[name] = title, row_type, changed, section
+    target = report_bundle.TARGET | {"hostname": word, "source": f"{path}/{word}"}
+    if not number:
+        target |= {"fallback": f"{word}: no permission", "note": word}
+    write_bundle(
+        path, {k: v for k, v in contents.items() if not k.startswith("profile")}, target=target
+    )
+    words = ["record", "exit-path", "--input", str(kept), "--label", word, "-o", str(path)]
+    assert main(words) in (0, 1)
+    before = bytes_of(path)
+    assert before.count(word.encode()) > 5
+    made = redact(Bundle(path), tmp_path / "made", Names())
+    verdict = evaluate(made)
+    html = render(made, verdict, compare(made, made, (verdict, verdict), draw=True))
+    for found in (bytes_of(made.path).decode(), html):
+        hit = found.lower().find("4829137" if "4829137" in word else "zqunique")
+        assert hit < 0, found[hit - 60 : hit + 60]
+
+
+def test_a_table_that_cannot_be_read_is_left_out_and_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_bundle(tmp_path / "a", tables()).path
+    with (path / "page_tables.csv").open("a") as file:
+        file.write("x\n")
+    assert main(["redact", str(path), "-o", str(tmp_path / "b")]) == 1
+    assert "1 table is damaged and left out" in capsys.readouterr().err
+    made = Bundle(tmp_path / "b")
+    assert made.tables.keys() == Bundle(path).tables.keys() - {"page_tables"}
+    (fared,) = (s for s in made.sections if s.section == "page_tables")
+    assert fared.status == "partial" and "damaged: page_tables" in str(fared.message)

@@ -29,6 +29,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
 
 from archive import LabError
+from children import DIES_WITH_US
 from kernels import Kernel
 from qemu.qmp import EventListener, QMPClient, QMPError
 
@@ -223,18 +224,15 @@ async def _run(
     ]
     errors = folder / "qemu.log"
     with errors.open("wb") as log:
-        try:
-            qemu = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                pass_fds=[theirs.fileno()],
-            )
-        except FileNotFoundError:
-            raise LabError(
-                "qemu-system-x86_64 is not installed: apt-get install qemu-system-x86"
-            ) from None
+        if shutil.which(command[0]) is None:
+            raise LabError(f"{command[0]} is not installed: apt-get install qemu-system-x86")
+        qemu = subprocess.Popen(
+            [*DIES_WITH_US, *command],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            pass_fds=[theirs.fileno()],
+        )
     theirs.close()
     qmp = QMPClient("lab")
     stop = EventListener(["STOP"])

@@ -23,6 +23,7 @@ import kernels
 import machine
 from archive import LabError
 from capture import fingerprint, one_at_a_time
+from children import DIES_WITH_US
 from kernels import Kernel
 from qemu.qmp import EventListener, QMPClient, QMPError
 
@@ -135,6 +136,7 @@ async def _freeze_twice(kernel: Kernel, folder: Path, say: Say) -> None:
     with (folder / "qemu.log").open("wb") as log:
         qemu = subprocess.Popen(
             [
+                *DIES_WITH_US,
                 "qemu-system-x86_64",
                 *machine.MACHINE,
                 *("-serial", f"file:{console.path}"),

@@ -34,6 +34,7 @@ import kernels
 import machine
 from archive import LabError, cache_folder, run
 from capture import one_at_a_time
+from children import DIES_WITH_US
 from qemu.qmp import QMPClient, QMPError
 
 CROWD = Path(__file__).resolve().parent / "programs" / "crowd.c"
@@ -126,7 +127,9 @@ async def _boot(
     ]
     errors = folder / "qemu.log"
     with errors.open("wb") as log:
-        qemu = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        qemu = subprocess.Popen(
+            [*DIES_WITH_US, *command], stdin=subprocess.DEVNULL, stdout=log, stderr=log
+        )
     qmp = QMPClient("sparse")
     try:
         begin, passed_on = time.monotonic(), 0

@@ -22,6 +22,7 @@ import machine
 import pytest
 from archive import LabError
 from capture import one_at_a_time
+from children import DIES_WITH_US
 from core_file import missing_bytes
 from free_lists import read_pagetypeinfo
 from pageblocks import read_pagetypeinfo_blocks
@@ -86,6 +87,7 @@ def crash(tmp_path_factory: pytest.TempPathFactory, say: Callable[[str], None]) 
         say(f"crashing {kernel.release}, and booting its crash kernel")
         qemu = subprocess.Popen(
             [
+                *DIES_WITH_US,
                 *("qemu-system-x86_64", "-accel", "tcg,thread=single", "-cpu", "max,-cx16"),
                 *("-machine", "q35", "-smp", "1", "-m", "768M", "-no-reboot", "-nodefaults"),
                 *("-display", "none", "-serial", f"file:{console}"),

@@ -17,6 +17,7 @@ import machine
 import pytest
 from archive import LabError
 from capture import one_at_a_time
+from children import DIES_WITH_US
 from conftest import KERNELS
 from kernels import Kernel
 from qemu.qmp import QMPClient
@@ -54,6 +55,7 @@ class Guest:
         line = [machine.COMMAND_LINE, kernel.options, "lab.workload=fragment"]
         self.process = subprocess.Popen(
             [
+                *DIES_WITH_US,
                 *("qemu-system-x86_64", *machine.MACHINE),
                 *("-serial", f"file:{self.console}"),
                 *("-qmp", f"unix:{self.ours},server,nowait"),

@@ -18,8 +18,6 @@ import subprocess
 from types import FrameType
 from typing import Any
 
-import pytest
-
 DIES_WITH_US = ("setpriv", "--pdeathsig", "KILL", "--")
 RUNNING: list[subprocess.Popen[Any]] = []
 
@@ -53,6 +51,8 @@ def as_in_the_foreground() -> None:
         pass
 
     def end(number: int, frame: FrameType | None) -> None:
+        import pytest
+
         pytest.exit("terminated", 143)  # fixtures and children are taken down on the way
 
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
