@@ -26,7 +26,7 @@ from drgn import FaultError, Object, Program, sizeof
 from drgn.helpers.linux.mmzone import for_each_online_pgdat
 from hugetlb import HugePages, HvoInPageTables
 from kernel_text import printed_number, row_number
-from rows import column
+from rows import MOST_BYTES, column
 from struct_pages import PageChunk, flag_fields
 from zones import for_each_zone, zone_name
 
@@ -40,7 +40,7 @@ RESULTS = ("total", "recovered", "delayed", "failed", "ignored")
 class PoisonedPages:
     """Pages of one kind and zone that are marked as bad."""
 
-    node: int = column(key=True, help="NUMA node")
+    node: int = column(key=True, low=-1, help="NUMA node; -1: unknown")
     zone: str = column(holds="kernel", key=True, help="zone name")
     kind: str = column(
         holds="words", key=True, help="base page; hugetlb page, with its struct pages or without"
@@ -54,7 +54,9 @@ class PoisonedPages:
         help="huge pages without such a list: which of their pages are bad is lost, and they are "
         "never dissolved"
     )
-    out_of_use_bytes: int = column(unit="bytes", help="of all that are marked, whole huge pages")
+    out_of_use_bytes: int = column(
+        unit="bytes", high=MOST_BYTES, help="of all that are marked, whole huge pages"
+    )
     example_pfn: int = column(help="page frame of the first one")
 
 
@@ -68,9 +70,9 @@ class PoisonCounter:
         help="HardwareCorrupted of /proc/meminfo, or memory_failure of a node in /sys: total is "
         "the sum of recovered, delayed, failed and ignored",
     )
-    node: int = column(key=True, help="NUMA node; -1: the whole machine")
+    node: int = column(key=True, low=-1, help="NUMA node; -1: the whole machine")
     events: int | None = column(help="pages that were handled so since boot")
-    bytes: int | None = column(unit="bytes", help="marked as bad now")
+    bytes: int | None = column(unit="bytes", high=MOST_BYTES, help="marked as bad now")
 
 
 @dataclass
