@@ -62,8 +62,12 @@ STATUS = "/proc/[0-9]*/status /proc/[0-9]*/comm"
 ALLOC_TRACES = "/sys/kernel/debug/slab/*/alloc_traces"
 SLAB_SETTINGS = "/sys/kernel/slab/*"
 OWNER_COUNTS = "/sys/kernel/debug/page_owner_stacks/*"
-SETTINGS = "/proc/sys/* /sys/kernel/mm/* /sys/devices/system/node/*/hugepages/*"
-NAMES = "/proc/version /proc/uptime /proc/cmdline /proc/kallsyms"
+IOMEM = "/proc/iomem"
+SETTINGS = (
+    "/proc/sys/* /sys/kernel/mm/* /sys/devices/system/node/*/hugepages/* "
+    "/sys/devices/system/node/*/memory_failure/* /sys/firmware/memmap/*"
+)
+NAMES = "/proc/version /proc/uptime /proc/cmdline /proc/kallsyms /hostname"
 
 READ = "read"
 PRICES = {
@@ -194,6 +198,15 @@ PRICES = {
             None,
             None,
             "stacks",
+            READ,
+        ),
+        Price(
+            # r_start(), kernel/resource.c
+            IOMEM,
+            "prints the ranges of physical addresses",
+            "resource_lock, shared, for 4 KiB of text",
+            None,
+            "ranges",
             READ,
         ),
         Price(SETTINGS, "prints a number or a word", None, None, "files", READ),

@@ -140,6 +140,7 @@ SECTIONS = {
             "Physical memory and what the kernel does not get",
             physical_memory_from_memory,
             physical_memory_from_files,
+            reads=(prices.NAMES, prices.IOMEM, prices.ZONEINFO, prices.MEMINFO, prices.SETTINGS),
         ),
         SectionSpec(
             "poisoned_pages",
@@ -147,6 +148,7 @@ SECTIONS = {
             poisoned_pages_from_memory,
             poisoned_pages_from_files,
             PASS_SECONDS,
+            reads=(prices.MEMINFO, prices.SETTINGS),
             optional=True,
         ),
         SectionSpec(
@@ -204,7 +206,14 @@ SECTIONS = {
             file_maps_from_memory,
             file_maps_from_files,
             PASS_SECONDS,
-            reads=(prices.MAPS, prices.STATUS),
+            reads=(
+                prices.MAPS,
+                prices.STATUS,
+                prices.SETTINGS,
+                prices.ZONEINFO,
+                prices.MEMINFO,
+                prices.NAMES,
+            ),
         ),
         SectionSpec(
             "rmap_cost",
@@ -225,7 +234,7 @@ SECTIONS = {
             "Settings",
             settings_from_memory,
             settings_from_files,
-            reads=(prices.SETTINGS,),
+            reads=(prices.SETTINGS, prices.ZONEINFO),
         ),
     )
 }

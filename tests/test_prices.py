@@ -45,6 +45,11 @@ def root(tmp_path: Path) -> Path:
     put(root, "proc/1/comm", "init\n")
     put(root, "proc/sys/vm/max_map_count", "65530\n")
     put(root, "proc/pressure/memory", PRESSURE)
+    put(root, "proc/cmdline", "quiet\n")
+    put(root, "proc/iomem", "00001000-0009fbff : System RAM\n00100000-5fffffff : System RAM\n")
+    for name, value in (("start", "0x0"), ("end", "0x9fbff"), ("type", "System RAM")):
+        put(root, f"sys/firmware/memmap/0/{name}", f"{value}\n")
+    put(root, "sys/devices/system/node/node0/memory_failure/total", "0\n")
     for name, value in KSM.items():
         put(root, f"sys/kernel/mm/ksm/{name}", f"{value}\n")
     for pool in ("kernel/mm", "devices/system/node/node0"):
