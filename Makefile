@@ -103,6 +103,7 @@ bench: $(READY) ## how fast each probe is, with the naive way beside it, and the
 	@$(BIN)/python tests/bench_rmap.py
 	@$(BIN)/python tests/bench_scale.py
 	@$(BIN)/python tests/bench_perf.py
+	@$(BIN)/python tests/bench_prices.py
 
 .PHONY: dist
 dist: $(READY) ## dist/mmscope.pyz, one file for a box without pip; DIST_PYTHON="3.11 3.13" for others' Pythons

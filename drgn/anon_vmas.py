@@ -22,21 +22,21 @@ write fault.
 """
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 from drgn import FaultError, Object, Program, ProgramFlags, offsetof
 from drgn.helpers.linux.mm import for_each_vma
 from drgn.helpers.linux.rbtree import rbtree_inorder_for_each_entry
+from interval_trees import IntervalTrees, Users, count_users, powers_of_two
 from kernel_arrays import Gaps, member_path
 from linked_lists import find, follow_lists
 from numpy.typing import NDArray
 from processes import WANTED as TASKS
 from processes import Processes, ProcessVmas, max_map_count, processes
-from rows import column
+from rows import MOST, MOST_PIDS, column
 from slab_caches import SlabFinder
 from slab_objects import Objects, SlabObjects, Wanted, read_slab_objects, tree_links
 
@@ -66,13 +66,15 @@ class AnonVma:
     vmas: int = column(unit="VMAs", help="nodes of its interval tree")
     active_vmas: int = column(unit="VMAs", help="VMAs whose new pages go to it")
     processes: int = column(help="processes that have these VMAs")
-    pid: int | None = column(help="the process that has most of them; unknown, if it is gone")
+    pid: int | None = column(
+        high=MOST_PIDS, help="the process that has most of them; unknown, if it is gone"
+    )
     comm: str | None = column(holds="comm", help="its name")
     vmas_of_pid: int = column(unit="VMAs", help="VMAs of that process")
     first_index: str | None = column(
         holds="kernel", help="page offset at which the first of its VMAs begins"
     )
-    pages: int | None = column(unit="pages", help="from there to the end of the last")
+    pages: int | None = column(unit="pages", high=MOST, help="from there to the end of the last")
     ksm_items: int | None = column(help="mappings merged by KSM that are found through it")
     lock: str | None = column(
         holds="words", help="state of the lock of its root: free, read, write, changing hands"
@@ -98,7 +100,9 @@ class AnonVmaCheck:
         holds="kernel", key=True, help="which; empty, if it is about several"
     )
     problem: str = column(holds="words", key=True, help="what does not fit")
-    expected: int | None = column(help="what the kernel keeps, or the other way of counting says")
+    expected: int | None = column(
+        low=None, help="what the kernel keeps, or the other way of counting says"
+    )
     found: int = column(help="what was found")
 
 
@@ -108,7 +112,7 @@ class AnonVmaMap:
 
     anon_vma: str = column(holds="kernel", key=True, help="which")
     index: str = column(holds="kernel", key=True, help="page offset at which the stretch begins")
-    pages: int = column(unit="pages", help="its length")
+    pages: int = column(unit="pages", high=MOST, help="its length")
     vmas: int = column(unit="VMAs", help="VMAs that overlap it")
     writable_vmas: int = column(unit="VMAs", help="of these, writable")
     starts: int = column(unit="VMAs", help="VMAs that begin in it")
@@ -116,13 +120,8 @@ class AnonVmaMap:
 
 
 @dataclass
-class ReverseMaps:
-    """
-    All anon_vmas with their trees.
-
-    Chains are sorted by (anon_vma, first page offset); ``start`` has where those of each anon_vma
-    begin, and one entry more.
-    """
+class ReverseMaps(IntervalTrees):
+    """All anon_vmas with their trees, whose nodes are chains."""
 
     anon_vmas: Objects
     root: NDArray[np.int64]  # indexes into anon_vmas, -1 where there is none
@@ -142,58 +141,6 @@ class ReverseMaps:
     odd_slabs: int = 0
     attempts: int = 1
 
-    @cached_property
-    def tree_size(self) -> NDArray[np.int64]:
-        """Nodes of each anon_vma's tree: what a walk of its full range visits."""
-        return np.diff(self.start)
-
-    @cached_property
-    def _sorted_last(self) -> NDArray[np.uint64]:
-        """The last page offsets of each tree, ascending within it."""
-        return self.last[np.lexsort((self.last, self.chain_anon_vma))]
-
-    def overlaps(
-        self, anon_vma: NDArray[np.int64], first: NDArray[np.uint64], last: NDArray[np.uint64]
-    ) -> NDArray[np.int64]:
-        """
-        How many VMAs of an anon_vma overlap a range of page offsets: what the kernel's
-        ``anon_vma_interval_tree_foreach(…, first, last)`` visits.
-
-        Counted, not visited: those that begin at or before *last*, less those that end before
-        *first*.
-
-        :param anon_vma: indexes into :attr:`anon_vmas`; -1 has none.
-        """
-        begun = _rank(self.first, self.start, anon_vma, last, "right")
-        ended = _rank(self._sorted_last, self.start, anon_vma, first, "left")
-        return np.where(anon_vma < 0, 0, begun - ended)
-
-
-def _rank(
-    values: NDArray[np.uint64],
-    start: NDArray[np.int64],
-    group: NDArray[np.int64],
-    wanted: NDArray[np.uint64],
-    side: str,
-) -> NDArray[np.int64]:
-    """
-    ``searchsorted`` in one of several arrays that lie one behind the other, for each wanted value.
-
-    A bisection of all at once: as many rounds as the longest array has bits.
-    """
-    if not len(values):
-        return np.zeros(len(group), np.int64)
-    low, high = start[group].copy(), start[group + 1].copy()
-    begin = low.copy()
-    for _ in range(int(np.diff(start).max(initial=0)).bit_length()):
-        middle = (low + high) // 2
-        value = values[np.minimum(middle, len(values) - 1)]
-        before = (value <= wanted) if side == "right" else (value < wanted)
-        going = low < high
-        low = np.where(going & before, middle + 1, low)
-        high = np.where(going & ~before, middle, high)
-    return low - begin
-
 
 def wanted(prog: Program) -> dict[str, Wanted]:
     """What to read out of slab caches for :func:`reverse_maps`."""
@@ -204,6 +151,12 @@ def wanted(prog: Program) -> dict[str, Wanted]:
         "pgoff": "vm_pgoff",
         "flags": "vm_flags",
         "anon_vma": "anon_vma",
+    }
+    # Where it hangs in its file's tree (see file_maps).
+    vma |= {
+        "file_parent": "shared.rb.__rb_parent_color",
+        "file_left": "shared.rb.rb_left",
+        "file_right": "shared.rb.rb_right",
     }
     # What keeps neighbours from merging; some are configured away.
     for name, member in (
@@ -411,77 +364,90 @@ def check_sample(prog: Program, maps: ReverseMaps, most: int = SAMPLE) -> list[A
     """
     Walk some trees and some processes as the kernel would, and hold the counts against them.
 
-    The largest trees first of those that fit into *most* nodes, half of them for processes. On a
-    live kernel what differs may have moved.
+    On a live kernel what differs may have moved.
     """
-    checks = []
+
+    def walk_tree(index: int, most: int) -> int | None:
+        anon_vma = Object(prog, "struct anon_vma", address=int(maps.anon_vmas.address[index]))
+        root = anon_vma.rb_root.rb_root.address_of_()
+        return count(rbtree_inorder_for_each_entry("struct anon_vma_chain", root, "rb"), most)
+
+    trees, processes = check_walks(
+        prog, maps, maps.vma_mm, maps.tasks, walk_tree, lambda vma: vma.anon_vma, most
+    )
+    return [
+        AnonVmaCheck(
+            hex(maps.anon_vmas.address[index]), "VMAs in its interval tree, descended", walked, size
+        )
+        for index, walked, size in trees
+    ] + [
+        AnonVmaCheck(None, f"VMAs with an anon_vma of process {pid}, walked", walked, found)
+        for pid, walked, found in processes
+    ]
+
+
+Differences = list[tuple[int, int | None, int]]
+
+
+def check_walks(
+    prog: Program,
+    trees: IntervalTrees,
+    vma_mm: NDArray[np.int64],
+    tasks: Processes,
+    walk_tree: Callable[[int, int], int | None],
+    wanted: Callable[[Object], Object],
+    most: int,
+) -> tuple[Differences, Differences]:
+    """
+    Where the counts of VMAs differ from those of trees that are descended and processes that are
+    walked: the largest first of those that fit into *most* nodes, half of them for processes.
+
+    :param vma_mm: of each VMA that was found, the index of its process.
+    :param walk_tree: counts the nodes of a tree, by its index, and up to how many.
+    :param wanted: the member of a ``struct vm_area_struct *`` that such a VMA has.
+    :return: (index of the tree, nodes walked, nodes found), and the same by pid.
+    """
+    wrong: tuple[Differences, Differences] = ([], [])
     room = most // 2
-    for index in np.argsort(-maps.tree_size, kind="stable").tolist():
-        size = int(maps.tree_size[index])
+    for index in np.argsort(-trees.tree_size, kind="stable").tolist():
+        size = int(trees.tree_size[index])
         if not size:
             break
         if size > room:
             continue
-        counted = _walk_tree(prog, int(maps.anon_vmas.address[index]), size + room)
+        walked = walk_tree(index, size + room)
         room -= size
-        if counted != size:
-            words = "VMAs in its interval tree, descended"
-            checks.append(AnonVmaCheck(hex(maps.anon_vmas.address[index]), words, counted, size))
+        if walked != size:
+            wrong[0].append((index, walked, size))
     room = most // 2
-    by_mm = np.bincount(maps.vma_mm[maps.vma_mm >= 0], minlength=len(maps.tasks.mm))
+    by_mm = np.bincount(vma_mm[vma_mm >= 0], minlength=len(tasks.mm))
     for mm in np.argsort(-by_mm, kind="stable").tolist():
-        found, vmas = int(by_mm[mm]), int(maps.tasks.map_count[mm])
+        found, vmas = int(by_mm[mm]), int(tasks.map_count[mm])
         if not found:
             break
         if vmas > room:
             continue
         room -= vmas
-        counted = _walk_vmas(prog, int(maps.tasks.mm[mm]), vmas + room + 1)
-        if counted != found:
-            words = f"VMAs with an anon_vma of process {maps.tasks.pid[mm]}, walked"
-            checks.append(AnonVmaCheck(None, words, counted, found))
-    return checks
+        address = Object(prog, "struct mm_struct", address=int(tasks.mm[mm]))
+        walked = count(for_each_vma(address), vmas + room, wanted)
+        if walked != found:
+            wrong[1].append((int(tasks.pid[mm]), walked, found))
+    return wrong
 
 
-def _walk_tree(prog: Program, anon_vma: int, most: int) -> int | None:
-    root = Object(prog, "struct anon_vma", address=anon_vma).rb_root.rb_root.address_of_()
+def count(
+    entries: Iterator[Object], most: int, wanted: Callable[[Object], Object] = lambda entry: entry
+) -> int | None:
+    """How many entries have what is wanted; None if there is no end to them, or they move."""
     number = 0
     try:
-        for number, _ in enumerate(
-            rbtree_inorder_for_each_entry("struct anon_vma_chain", root, "rb"), 1
-        ):
-            if number > most:
-                return None
-    except TORN:
-        return None
-    return number
-
-
-def _walk_vmas(prog: Program, mm: int, most: int) -> int | None:
-    number = 0
-    try:
-        for at, vma in enumerate(for_each_vma(Object(prog, "struct mm_struct", address=mm))):
+        for at, entry in enumerate(entries):
             if at == most:
                 return None
-            number += bool(vma.anon_vma.value_())
+            number += bool(wanted(entry).value_())
     except TORN:
         return None
     return number
-
-
-@dataclass(frozen=True)
-class Users:
-    """Which process has how many VMAs on which anon_vma: ascending, the best owner last of each."""
-
-    anon_vma: NDArray[np.int64]
-    mm: NDArray[np.int64]  # -1 for processes that are gone
-    vmas: NDArray[np.int64]
-    start: NDArray[np.int64]  # of each anon_vma, and one entry more
-
-    def of(self, anon_vma: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The processes of an anon_vma and their VMAs."""
-        here = slice(self.start[anon_vma], self.start[anon_vma + 1])
-        return self.mm[here], self.vmas[here]
 
 
 def users(maps: ReverseMaps) -> Users:
@@ -491,16 +457,8 @@ def users(maps: ReverseMaps) -> Users:
     Of several with as many, the one whose own anon_vma it is (``vma->anon_vma``) is its owner, not
     those that were forked from it.
     """
-    mm = maps.vma_mm[maps.chain_vma] + 1
-    width = len(maps.tasks.mm) + 1
-    keys, which = np.unique(maps.chain_anon_vma * width + mm, return_inverse=True)
-    counts = np.bincount(which, minlength=len(keys))
     own = maps.vmas["anon_vma"][maps.chain_vma] == maps.anon_vmas.address[maps.chain_anon_vma]
-    owned = np.bincount(which[own], minlength=len(keys))
-    order = np.lexsort((owned, counts, keys // width))
-    keys, counts = keys[order], counts[order]
-    start = np.searchsorted(keys // width, np.arange(len(maps.anon_vmas) + 1))
-    return Users(keys // width, keys % width - 1, counts, start)
+    return count_users(maps, maps.vma_mm[maps.chain_vma], len(maps.tasks.mm), own)
 
 
 def owner_of(maps: ReverseMaps) -> Callable[[int], tuple[int | None, str | None]]:
@@ -573,21 +531,13 @@ def lock_state(count: int) -> str:
 def fanout(maps: ReverseMaps, ksm_items: NDArray[np.int64] | None = None) -> list[AnonVmaFanout]:
     """All anon_vmas by the number of their VMAs, in powers of two."""
     sizes = maps.tree_size
-    # 0, 1, 2-3, 4-7, …: the bits of the number.
-    bits = np.frexp(sizes.astype(np.float64))[1]
-    rows = []
-    for bit in range(int(bits.max(initial=0)) + 1):
-        here = bits == bit
-        rows.append(
-            AnonVmaFanout(
-                1 << bit >> 1,
-                max((1 << bit) - 1, 0),
-                int(np.count_nonzero(here)),
-                int(sizes[here].sum()),
-                None if ksm_items is None else int(ksm_items[here].sum()),
-            )
-        )
-    return rows
+    items = [
+        None if ksm_items is None else int(ksm_items[(low <= sizes) & (sizes <= high)].sum())
+        for low, high, *_ in powers_of_two(sizes)
+    ]
+    return [
+        AnonVmaFanout(*row, of_ksm) for row, of_ksm in zip(powers_of_two(sizes), items, strict=True)
+    ]
 
 
 def tree_map(
@@ -648,7 +598,7 @@ def process_vmas(prog: Program, maps: ReverseMaps, most: int = 500) -> list[Proc
     by_anon_vma = users(maps)
     order = np.lexsort((by_anon_vma.vmas, by_anon_vma.mm))
     of, who, count = (
-        values[order] for values in (by_anon_vma.anon_vma, by_anon_vma.mm, by_anon_vma.vmas)
+        values[order] for values in (by_anon_vma.tree, by_anon_vma.mm, by_anon_vma.vmas)
     )
     begin = np.searchsorted(who, np.arange(len(maps.tasks.mm) + 1))
     rows = []

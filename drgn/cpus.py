@@ -15,7 +15,7 @@ def online_cpus(prog: Program) -> list[int]:
     The numbers of the online CPUs.
 
     :raises drgn.FaultError: the mask cannot be read.
-    :raises ValueError: ``nr_cpu_ids`` is no number of CPUs.
+    :raises ValueError: ``nr_cpu_ids`` is no number of CPUs, or none is online.
     """
     try:
         limit = prog["nr_cpu_ids"].value_()
@@ -25,4 +25,7 @@ def online_cpus(prog: Program) -> list[int]:
     words = mask.bits.type_.length or 1
     if limit > 64 * words:
         raise ValueError(f"nr_cpu_ids is {limit}, but the mask has {64 * words} bits: damaged")
-    return [cpu for cpu in range(limit) if mask.bits[cpu // 64].value_() >> cpu % 64 & 1]
+    online = [cpu for cpu in range(limit) if mask.bits[cpu // 64].value_() >> cpu % 64 & 1]
+    if not online:  # what is counted by CPU would be zero
+        raise ValueError("no CPU is online: __cpu_online_mask is damaged")
+    return online

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from drgn import Program
 from page_tables import PageTableDetails, PageTables
-from rows import column
+from rows import MOST_PAGES, MOST_PIDS, column
 
 
 @dataclass(frozen=True)
@@ -40,13 +40,15 @@ PRICES = Prices(slot=1.2, table=300.0, deposited=200.0, page=200.0, huge=2000.0)
 class ExitCost:
     """What the end of one address space takes."""
 
-    pid: int = column(key=True, help="thread group; of several that share it, the first")
+    pid: int = column(
+        key=True, high=MOST_PIDS, help="thread group; of several that share it, the first"
+    )
     comm: str = column(holds="comm", help="name of the process")
     pte_slots: int = column(help="slots of PTE tables that the exit walks")
     reaped_pte_slots: int = column(help="slots that the OOM reaper walks before, if it comes")
     tables: int = column(help="tables to free: PTE, PMD, PUD, P4D and PGD")
     deposited_tables: int = column(help="deposited tables to free, without any walk of slots")
-    base_pages: int = column(unit="pages", help="resident base pages to unmap")
+    base_pages: int = column(unit="pages", high=MOST_PAGES, help="resident base pages to unmap")
     huge_pages: int = column(help="transparent huge pages to unmap")
     tables_seconds: float = column(
         unit="s", help="estimate: to walk the slots and free the tables, deposited ones included"

@@ -31,7 +31,7 @@ from linked_lists import LOOPS, LOST, Followed, find, follow_lists
 from numpy.typing import NDArray
 from pageblocks import PageblockTypes
 from proc_text import parse_buddyinfo, parse_pagetypeinfo
-from rows import column
+from rows import MOST_ORDER, column
 from struct_pages import FlagFields, PageChunk
 from zones import for_each_zone, zone_name
 
@@ -54,7 +54,7 @@ class FreeBlocks:
 
     node: int = column(key=True, help="NUMA node")
     zone: str = column(holds="kernel", key=True, help="zone name")
-    order: int = column(key=True, help="a block has 1 << order pages")
+    order: int = column(key=True, high=MOST_ORDER, help="a block has 1 << order pages")
     migratetype: str | None = column(holds="kernel", key=True, help="of the free list")
     blocks: int = column(unit="blocks", help="free blocks")
     pages: int = column(unit="pages", help="blocks << order")
@@ -64,9 +64,9 @@ class FreeBlocks:
 class FreeListCheck:
     """A free list whose links and whose struct pages do not tell the same."""
 
-    node: int = column(key=True, help="NUMA node")
+    node: int = column(key=True, low=-1, help="NUMA node; -1: unknown")
     zone: str = column(holds="kernel", key=True, help="zone name")
-    order: int = column(key=True, help="order of the list")
+    order: int = column(key=True, low=-1, help="order of the list; -1: unknown")
     migratetype: str | None = column(
         holds="kernel", key=True, help="of the list; empty: of the whole free_area"
     )

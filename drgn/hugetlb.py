@@ -28,7 +28,7 @@ from kernel_arrays import CHUNK_BYTES, Gaps, member_path, read_array, struct_dty
 from kernel_text import printed_number
 from no_debug_info import vmcoreinfo
 from numpy.typing import NDArray
-from rows import column
+from rows import MOST_BYTES, column
 from struct_pages import COLUMNS, flag_fields, valid_page_ranges
 from vmemmap import Leaves, Memmap, self_hosted
 
@@ -43,12 +43,12 @@ MAX_SIZES, MAX_ORDER = 32, 30
 class HugetlbPool:
     """The huge pages of one size on one node."""
 
-    page_bytes: int = column(unit="bytes", key=True, help="of a huge page")
+    page_bytes: int = column(unit="bytes", key=True, high=MOST_BYTES, help="of a huge page")
     node: int = column(key=True, help="NUMA node")
-    pages: int = column(help="persistent and surplus ones")
-    free_pages: int = column(help="in the pool, reserved ones with them")
+    pages: int = column(high="total_pages", help="persistent and surplus ones")
+    free_pages: int = column(high="pages", help="in the pool, reserved ones with them")
     surplus_pages: int = column(
-        help="beyond what was asked for: overcommitted, or waiting to be freed"
+        high="pages", help="beyond what was asked for: overcommitted, or waiting to be freed"
     )
     optimized_pages: int | None = column(
         help="whose struct pages HVO has freed but for the first 4 KiB"
@@ -67,14 +67,14 @@ class HugetlbPool:
 class HugetlbSize:
     """A size of huge pages on the whole machine."""
 
-    page_bytes: int = column(unit="bytes", key=True, help="of a huge page")
-    pages: int = column(help="persistent and surplus ones, of all nodes")
-    free_pages: int = column(help="in the pool, reserved ones with them")
+    page_bytes: int = column(unit="bytes", key=True, high=MOST_BYTES, help="of a huge page")
+    pages: int = column(high="total_pages", help="persistent and surplus ones, of all nodes")
+    free_pages: int = column(high="pages", help="in the pool, reserved ones with them")
     reserved_pages: int = column(
-        help="free, and promised to mappings that have not touched them yet"
+        high="free_pages", help="free, and promised to mappings that have not touched them yet"
     )
     surplus_pages: int = column(
-        help="beyond what was asked for: overcommitted, or waiting to be freed"
+        high="pages", help="beyond what was asked for: overcommitted, or waiting to be freed"
     )
     overcommit_pages: int | None = column(help="most that there may be beyond those asked for")
     hvo: str | None = column(
@@ -89,7 +89,7 @@ class HugetlbSize:
 class HugetlbCheck:
     """Huge pages that two places in the kernel say different things of."""
 
-    page_bytes: int = column(unit="bytes", key=True, help="of a huge page")
+    page_bytes: int = column(unit="bytes", key=True, high=MOST_BYTES, help="of a huge page")
     node: int = column(key=True, help="NUMA node")
     problem: str = column(holds="words", key=True, help="what does not fit")
     pages: int = column(help="huge pages that it is about")

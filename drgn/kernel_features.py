@@ -61,30 +61,84 @@ def has_member(structure: str, member: str) -> Callable[[Program], bool | None]:
     return probe
 
 
-def has_symbol(name: str) -> Callable[[Program], bool | None]:
-    """Whether there is a function or variable of that name; its code may have been inlined."""
+def has_symbol(name: str, beside: str) -> Callable[[Program], bool | None]:
+    """
+    Whether there is a function or variable of that name that is not inlined.
 
-    def probe(prog: Program) -> bool | None:
+    :param beside: a symbol of the same kind and file that is always there: where that one is not
+        seen either (no such subsystem, or kallsyms without variables), nothing shows.
+    """
+
+    def known(prog: Program, symbol: str) -> bool:
         try:
-            prog.symbol(name)
+            prog.symbol(symbol)
         except LookupError:
             return False
         return True
 
+    def probe(prog: Program) -> bool | None:
+        return known(prog, name) or (False if known(prog, beside) else None)
+
     return probe
 
 
-def has_file(path: str) -> Callable[[Callable[[str], str]], bool | None]:
-    """Whether the running kernel shows a file, for this user."""
+def has_function(name: str, beside: str) -> Callable[[Program], bool | None]:
+    """
+    Whether the kernel was compiled from a function, inlined or not.
+
+    :param beside: a function of the same file that is always there, and always inlined: where debug
+        info does not have that one (BTF has none that are inlined), nothing shows.
+    """
+
+    def known(prog: Program, function: str) -> bool:
+        try:
+            prog.function(function)
+        except LookupError:
+            return False
+        return True
+
+    def probe(prog: Program) -> bool | None:
+        return known(prog, name) or (False if known(prog, beside) else None)
+
+    return probe
+
+
+def reserves_from_buddy_only(prog: Program) -> bool | None:
+    """
+    Into which function ``reserve_highatomic_pageblock()`` was inlined, by the table of lines.
+
+    It moved from ``get_page_from_freelist()``, where a page from a per-CPU list ends as well, to
+    ``rmqueue_buddy()``. Looked for from the end, where compilers put what is unlikely. A tenth of a
+    second; unknown where it is a function by itself, and without DWARF.
+    """
+    for function in ("rmqueue_buddy", "rmqueue", "get_page_from_freelist"):
+        try:
+            symbol = prog.symbol(function)
+        except LookupError:
+            continue
+        for address in range(symbol.address + symbol.size - 1, symbol.address, -16):
+            try:
+                names = [location.name() for location in prog.source_location(address)]
+            except (AttributeError, LookupError):  # an older drgn; no lines for this address
+                continue
+            if "reserve_highatomic_pageblock" in names:
+                callers = names[names.index("reserve_highatomic_pageblock") + 1 :]
+                return "rmqueue_buddy" in callers if callers else None
+    return None
+
+
+def file_says(path: str, words: str = "") -> Callable[[Callable[[str], str]], bool | None]:
+    """
+    Whether there is a file, with some words.
+
+    Unknown if not: it may be of a folder that was copied in part, or of a kernel that shows less.
+    """
 
     def probe(read: Callable[[str], str]) -> bool | None:
         try:
-            read(path)
-        except FileNotFoundError:
-            return False
+            return True if words in read(path) else None
         except OSError:
             return None
-        return True
 
     return probe
 
@@ -93,15 +147,66 @@ FEATURES = {
     # "mm: page_alloc: keep track of free highatomic" (c928807f6f6b, v6.13; in stable 6.12)
     "highatomic_free_counted": Feature(
         "the watermarks leave out only the free pages of the HighAtomic reserve (v6.13)",
-        "zone.nr_free_highatomic",
+        "zone.nr_free_highatomic; free_highatomic in /proc/zoneinfo",
         has_member("struct zone", "nr_free_highatomic"),
+        file_says("proc/zoneinfo", "free_highatomic"),
+    ),
+    # "mm/page_alloc: don't increase highatomic reserve after pcp alloc" (in v7.2, not in v6.12)
+    "highatomic_buddy_only": Feature(
+        "an allocation that a per-CPU list serves does not make the HighAtomic reserve grow "
+        "(in v7.2, not in v6.12)",
+        "reserve_highatomic_pageblock() inlined into rmqueue_buddy(), not get_page_from_freelist()",
+        reserves_from_buddy_only,
+    ),
+    # "mm/page_alloc: use existing highatomic reserves on the buddy fastpath" (v7.3)
+    "highatomic_fast_path": Feature(
+        "the fast path takes blocks from the HighAtomic reserve that is there (v7.3)",
+        "the function alloc_flags_nonblocking()",
+        has_function("alloc_flags_nonblocking", beside="prepare_alloc_pages"),
+    ),
+    # "mm: page_alloc: freelist migratetype hygiene", a series (v6.10)
+    "free_lists_by_pageblock": Feature(
+        "a free block is always on the list of its pageblock's migratetype (v6.10)",
+        "the function prep_move_freepages_block(), of the same series",
+        has_function("prep_move_freepages_block", beside="prepare_alloc_pages"),
     ),
     # "mm: page_alloc: defrag_mode" (e3aa7df331bc, v6.15)
     "defrag_mode": Feature(
         "vm.defrag_mode exists (v6.15)",
         "the variable defrag_mode; /proc/sys/vm/defrag_mode",
-        has_symbol("defrag_mode"),
-        has_file("proc/sys/vm/defrag_mode"),
+        has_symbol("defrag_mode", beside="watermark_boost_factor"),
+        file_says("proc/sys/vm/defrag_mode"),
+    ),
+    # "ksm: add linear_page_index into ksm_rmap_item" and what uses it (v7.3)
+    "ksm_page_offset": Feature(
+        "KSM keeps the page offset of each mapping and visits only VMAs that overlap it (v7.3)",
+        "ksm_rmap_item.linear_page_index",
+        has_member("struct ksm_rmap_item", "linear_page_index"),
+    ),
+    # "mm: add new api to enable ksm per process" (d7597f59d1d3, v6.4)
+    "ksm_by_process": Feature(
+        "prctl(PR_SET_MEMORY_MERGE) offers all of a process to KSM (v6.4)",
+        "the function ksm_enable_merge_any(); of the same series /sys/kernel/mm/ksm/general_profit",
+        has_symbol("ksm_enable_merge_any", beside="rmap_walk_ksm"),
+        file_says("sys/kernel/mm/ksm/general_profit"),
+    ),
+    # kswapd_try_clear_hopeless(), mm/vmscan.c (in v7.2, not in v6.12)
+    "kswapd_waits_for_balance": Feature(
+        "a kswapd that gave up works again only once its node is balanced (in v7.2, not in v6.12)",
+        "the function kswapd_test_hopeless(), of the same change",
+        has_symbol("kswapd_test_hopeless", beside="wakeup_kswapd"),
+    ),
+    # "mm: madvise: implement lightweight guard page mechanism" (662df3e5c376, v6.13)
+    "guard_install": Feature(
+        "madvise(MADV_GUARD_INSTALL) makes guard pages without a VMA of their own (v6.13)",
+        "the function guard_install_pte_entry()",
+        has_symbol("guard_install_pte_entry", beside="madvise_free_pte_range"),
+    ),
+    # "mm: pgtable: reclaim empty PTE page in madvise(MADV_DONTNEED)" (6375e95f381e, v6.14)
+    "dontneed_frees_tables": Feature(
+        "MADV_DONTNEED gives back PTE tables of which it empties whole 2 MiB (v6.14 on x86-64)",
+        "zap_details.reclaim_pt",
+        has_member("struct zap_details", "reclaim_pt"),
     ),
 }
 

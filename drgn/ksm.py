@@ -31,7 +31,7 @@ from drgn import FaultError, Program, offsetof, sizeof
 from kernel_arrays import struct_dtype
 from linked_lists import find, follow_lists
 from numpy.typing import NDArray
-from rows import column
+from rows import MOST_BYTES, MOST_PAGES, MOST_PIDS, column
 from slab_objects import SlabObjects, Wanted, tree_links
 
 STABLE_FLAG = 0x200  # of rmap_item.address: on the list of a stable node
@@ -51,7 +51,7 @@ class KsmTotal:
     """One of KSM's counters or settings, under the name it has in /sys/kernel/mm/ksm."""
 
     name: str = column(holds="kernel", key=True, help="file in /sys/kernel/mm/ksm")
-    value: int = column(help="what the kernel says")
+    value: int = column(low=None, help="what the kernel says")
     counted: int | None = column(help="what was found in the stable trees, where that tells")
 
 
@@ -71,16 +71,23 @@ class KsmChain:
 class KsmProcess:
     """What KSM does for one process."""
 
-    pid: int | None = column(key=True, help="process (thread group); unknown, if it is gone")
+    pid: int | None = column(
+        key=True, high=MOST_PIDS, help="process (thread group); unknown, if it is gone"
+    )
     comm: str | None = column(holds="comm", help="name of its first thread")
     merging_pages: int | None = column(
-        unit="pages", help="mm.ksm_merging_pages; older kernels copy it on fork"
+        unit="pages", high=MOST_PAGES, help="mm.ksm_merging_pages; older kernels copy it on fork"
     )
-    counted: int = column(unit="pages", help="its mappings found on stable nodes")
+    counted: int = column(unit="pages", high=MOST_PAGES, help="its mappings found on stable nodes")
     rmap_items: int | None = column(help="pages that KSM looks at")
-    zero_pages: int | None = column(unit="pages", help="pages merged into the zero page")
+    zero_pages: int | None = column(
+        unit="pages", low=None, high=MOST_PAGES, help="pages merged into the zero page"
+    )
     profit_bytes: int | None = column(
-        unit="bytes", help="merged pages less what the items cost, as /proc/PID/ksm_stat has it"
+        unit="bytes",
+        low=None,
+        high=MOST_BYTES,
+        help="merged pages less what the items cost, as /proc/PID/ksm_stat has it",
     )
 
 

@@ -19,10 +19,11 @@ import numpy as np
 from device_pagemaps import PagemapRange
 from drgn import Program, sizeof
 from kernel_arrays import Gaps
+from memmap_init import estimate_ms
 from numpy.typing import NDArray
 from page_ext import page_ext_ranges, page_ext_size
 from pageblocks import pageblock_bits, pageblock_order
-from rows import column
+from rows import MOST_BYTES, MOST_PAGES, column
 from vmemmap import Leaves, Memmap, VmemmapScan, page_flags
 from zones import for_each_zone
 
@@ -37,9 +38,14 @@ class MetadataPart:
 
     part: str = column(holds="words", key=True, help="what it is, and where it lies")
     bytes: int = column(
-        unit="bytes", help="of page frames; of a remainder, what the counter has beyond the parts"
+        unit="bytes",
+        low=None,
+        high=MOST_BYTES,
+        help="of page frames; of a remainder, what the counter has beyond the parts",
     )
-    percent: float = column(unit="%", help="of the machine's memory (present pages of all zones)")
+    percent: float = column(
+        unit="%", low=None, help="of the machine's memory (present pages of all zones)"
+    )
     counted_in: str | None = column(
         holds="kernel",
         help="the counter of /proc/vmstat that it is part of, if this kernel has it (6.12)",
@@ -52,14 +58,36 @@ class WhatIf:
     """What struct pages of the whole machine would take if all of it were used in one way."""
 
     scheme: str = column(holds="words", key=True, help="how all of memory would be used")
-    page_bytes: int | None = column(unit="bytes", help="of the pages that it would be used in")
-    vmemmap_pages: int | None = column(
-        unit="pages", help="4 KiB pages that the struct pages of one such page fill"
+    page_bytes: int | None = column(
+        unit="bytes", high=MOST_BYTES, help="of the pages that it would be used in"
     )
-    kept_pages: int | None = column(unit="pages", help="of them, those that remain")
-    metadata_bytes: int = column(unit="bytes", help="that struct pages would take")
-    saved_bytes: int = column(unit="bytes", help="against a struct page for every 4 KiB")
-    saved_percent: float = column(unit="%", help="of the machine's memory")
+    vmemmap_pages: int | None = column(
+        unit="pages",
+        high=MOST_PAGES,
+        help="4 KiB pages that the struct pages of one such page fill",
+    )
+    kept_pages: int | None = column(
+        unit="pages", high=MOST_PAGES, help="of them, those that remain"
+    )
+    metadata_bytes: int = column(unit="bytes", high=MOST_BYTES, help="that struct pages would take")
+    saved_bytes: int = column(
+        unit="bytes", low=None, high=MOST_BYTES, help="against a struct page for every 4 KiB"
+    )
+    saved_percent: float = column(unit="%", low=None, help="of the machine's memory")
+    initialised_struct_pages: int | None = column(
+        help="when memory comes or is taken into the pool: of DAX those that share nothing; of "
+        "hugetlb all, but for gigantic pages taken at boot (6.7 and later)"
+    )
+    init_ms_low: float | None = column(
+        unit="ms",
+        help="at least, an estimate: initialised struct pages x 8.0 ns, by one CPU, as 128 GiB of "
+        "pages of 4 KiB took 268 ms in 2021",
+    )
+    init_ms_high: float | None = column(
+        unit="ms",
+        help="at most, an estimate: initialised struct pages x 11.9 ns, as 128 GiB of pages of "
+        "2 MiB took 100 ms in 2021",
+    )
     formula: str = column(holds="words", help="of saved_bytes; M is the machine's memory")
 
 
@@ -186,58 +214,79 @@ def _page_ext_bytes(prog: Program) -> int:
         return 0  # built without
 
 
-def what_if(total: int, page_shift: int, page_bytes: int, now: int | None) -> list[WhatIf]:
+def what_if(
+    total: int, page_shift: int, page_bytes: int, now: int | None, *, skips_tails: bool = False
+) -> list[WhatIf]:
     """
     The table for a machine of *total* bytes.
 
     :param page_bytes: sizeof(struct page).
     :param now: bytes of struct pages that are saved now, if known.
+    :param skips_tails: this kernel does not initialise the struct pages that HVO would free of
+        gigantic pages that it takes at boot.
     """
     page = 1 << page_shift
-    all_of_it = total // page * page_bytes
-    rows = [
-        WhatIf(
-            "no struct page at all",
-            None,
-            None,
-            0,
-            0,
-            all_of_it,
-            _percent(all_of_it, total),
-            f"M / {page:,} x {page_bytes}",
+    each = total // page
+    all_of_it = each * page_bytes
+    rows = []
+
+    def add(
+        scheme: str,
+        saved: int,
+        initialised: int | None,
+        formula: str,
+        size: int | None = None,
+        fills: int | None = None,
+        kept: int | None = None,
+    ) -> None:
+        low, high = (None, None) if initialised is None else estimate_ms(initialised)
+        rows.append(
+            WhatIf(
+                scheme,
+                size,
+                fills,
+                kept,
+                all_of_it - saved,
+                saved,
+                _percent(saved, total),
+                initialised,
+                low,
+                high,
+                formula,
+            )
         )
-    ]
+
+    add("a struct page for every page", 0, each, "0", page)
+    add("no struct page at all", all_of_it, 0, f"M / {page:,} x {page_bytes}")
     for levels in (1, 2):
         size = page << (levels * (page_shift - 3))
         fills = size // page * page_bytes // page
         for kept, who in ((2, "device-dax"), (1, "hugetlb with HVO")):
-            saved = total * max(fills - kept, 0) * page // size
-            rows.append(
-                WhatIf(
-                    f"{_size(size)} pages, {who}",
-                    size,
-                    fills,
-                    kept,
-                    all_of_it - saved,
-                    saved,
-                    _percent(saved, total),
-                    f"M / {_size(size)} x ({fills:,} - {kept}) x {_size(page)}",
-                )
+            shares = fills > kept and (kept == 2 or (skips_tails and levels == 2))
+            add(
+                f"{_size(size)} pages, {who}",
+                total * max(fills - kept, 0) * page // size,
+                total * (kept * page // page_bytes) // size if shares else each,
+                f"M / {_size(size)} x ({fills:,} - {kept}) x {_size(page)}",
+                size,
+                fills,
+                kept,
             )
     if now is not None:
-        rows.append(
-            WhatIf(
-                "as it is now",
-                None,
-                None,
-                None,
-                all_of_it - now,
-                now,
-                _percent(now, total),
-                "entries of the vmemmap whose frame another entry has too",
-            )
-        )
+        add("as it is now", now, None, "entries of the vmemmap whose frame another entry has too")
     return rows
+
+
+def skips_tails(prog: Program) -> bool:
+    """
+    Struct pages of gigantic hugetlb pages are left uninitialised where HVO frees them ("hugetlb:
+    skip initialization of gigantic tail struct pages if freed by HVO", v6.7).
+    """
+    try:
+        prog.constant("MEMBLOCK_RSRV_NOINIT")
+    except LookupError:
+        return False
+    return True
 
 
 def _size(size: int) -> str:

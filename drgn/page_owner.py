@@ -28,6 +28,7 @@ from drgn import Program, offsetof, sizeof
 from drgn.helpers.linux.timekeeping import ktime_get_coarse_ns
 from free_lists import buddy_mapcount, max_order
 from kernel_arrays import Gaps, read_array, struct_dtype
+from kernel_names import name_at
 from numpy.typing import NDArray
 from owner_frames import owner_frame
 from page_ext import PageExtRange, page_ext_ranges, page_ext_size
@@ -108,7 +109,7 @@ class PageOwnerCheck:
     """A stack of which the kernel's count and its page_exts do not tell the same."""
 
     handle: int = column(key=True, help="stack depot handle")
-    counted_pages: int | None = column(unit="pages", help="stack_record.count - 1")
+    counted_pages: int | None = column(unit="pages", low=None, help="stack_record.count - 1")
     page_ext_pages: int = column(unit="pages", help="base pages whose page_ext has the handle")
     head_pages: int = column(unit="pages", help="1 << order of the allocations that are printed")
     stack: str | None = column(holds="kernel", help="root;…;leaf")
@@ -552,7 +553,7 @@ def gfp_flags(prog: Program) -> list[tuple[int, str]]:
     for entry in prog["gfpflag_names"]:
         if not entry.name:
             break
-        found.append((entry.mask.value_(), entry.name.string_().decode("ascii", "replace")))
+        found.append((entry.mask.value_(), name_at(entry.name)))
     return found
 
 
@@ -576,7 +577,7 @@ def page_owner_migratetypes(found: PageOwner) -> list[PageOwnerMigratetype]:
 
 def page_owner_migrations(prog: Program, found: PageOwner) -> list[PageOwnerMigration]:
     """By the reason of the last migration; pages that never were are left out."""
-    names = [name.string_().decode("ascii", "replace") for name in prog["migrate_reason_names"]]
+    names = [name_at(name) for name in prog["migrate_reason_names"]]
     rows = []
     for reason, counts in sorted(found.migrations.items()):
         if reason != found.never_migrated & 0xFFFF:

@@ -10,7 +10,7 @@ rows of their own, by handle.
 
 from dataclasses import dataclass
 
-from rows import column
+from rows import MOST_PIDS, column
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,8 @@ class PageOwnerStack:
 class PageOwnerTask:
     """The pages that one task allocated. The kernel keeps pid and comm of that moment."""
 
-    pid: int | None = column(key=True, help="thread; empty in the row for the rest")
-    tgid: int | None = column(key=True, help="process")
+    pid: int | None = column(key=True, high=MOST_PIDS, help="thread; empty in the row for the rest")
+    tgid: int | None = column(key=True, high=MOST_PIDS, help="process")
     comm: str = column(holds="comm", key=True, help="name at the time, chosen by the task itself")
     pages: int = column(unit="pages", help="allocated by it and not freed, by whomever")
     allocations: int = column(help="allocations behind the pages")
@@ -153,9 +153,11 @@ class PageOwnerGrowth:
     pages_last: int = column(unit="pages", help="in the last snapshot")
     pages_min: int = column(unit="pages", help="least in any snapshot")
     pages_max: int = column(unit="pages", help="most in any snapshot")
-    gained: int = column(unit="pages", help="last minus first")
+    gained: int = column(unit="pages", low=None, help="last minus first")
     slope: float | None = column(
-        unit="pages/s", help="least squares over all snapshots; empty where times are unknown"
+        unit="pages/s",
+        low=None,
+        help="least squares over all snapshots; empty where times are unknown",
     )
     steadiness: float = column(help="share of the steps between snapshots that do not fall")
     rises: int = column(help="steps between snapshots that rise")

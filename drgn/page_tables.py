@@ -36,9 +36,9 @@ from page_table_entries import (
     process_roots,
     walk_page_tables,
 )
-from rows import column
+from rows import MOST_BYTES, MOST_PIDS, column
 from scattered_reads import read_scattered
-from struct_pages import valid_page_ranges
+from struct_pages import memory_pages
 from swap_types import (
     DEVICE,
     KINDS,
@@ -69,7 +69,9 @@ BINS = 11
 class PageTables:
     """The page tables of one address space."""
 
-    pid: int = column(key=True, help="thread group; of several that share them, the first")
+    pid: int = column(
+        key=True, high=MOST_PIDS, help="thread group; of several that share them, the first"
+    )
     comm: str = column(holds="comm", help="name of the process")
     pgtables_bytes: int = column(
         unit="bytes",
@@ -77,9 +79,11 @@ class PageTables:
         "not P4D and PGD",
     )
     resident_bytes: int | None = column(
-        unit="bytes", help="mapped pages that count as resident (Rss in smaps); hugetlb does not"
+        unit="bytes",
+        high=MOST_BYTES,
+        help="mapped pages that count as resident (Rss in smaps); hugetlb does not",
     )
-    hugetlb_bytes: int | None = column(unit="bytes", help="mapped hugetlb pages")
+    hugetlb_bytes: int | None = column(unit="bytes", high=MOST_BYTES, help="mapped hugetlb pages")
     pte_tables: int | None = column(help="tables of PTEs, without the deposited ones")
     pmd_tables: int | None = column(help="tables of PMDs, shared ones included")
     pud_tables: int | None = column(help="tables of PUDs")
@@ -105,12 +109,16 @@ class PageTables:
 class PageTableDetails:
     """What else there is in the page tables of one address space."""
 
-    pid: int = column(key=True, help="thread group; of several that share them, the first")
+    pid: int = column(
+        key=True, high=MOST_PIDS, help="thread group; of several that share them, the first"
+    )
     comm: str = column(holds="comm", help="name of the process")
     processes: int = column(help="processes that share this address space (vfork)")
     threads: int = column(help="threads that share this address space")
     vmas: int = column(help="mappings")
-    mapped_bytes: int = column(unit="bytes", help="addresses that are mapped to something")
+    mapped_bytes: int = column(
+        unit="bytes", high=MOST_BYTES, help="addresses that are mapped to something"
+    )
     p4d_tables: int = column(help="tables of P4Ds; none with four levels")
     shared_pmd_tables: int = column(
         help="tables of PMDs that several processes share, for hugetlb pages"
@@ -140,7 +148,9 @@ class PageTableDetails:
 class PageTableOccupancy:
     """How full the tables of one level are."""
 
-    pid: int | None = column(key=True, help="thread group; empty: all processes together")
+    pid: int | None = column(
+        key=True, high=MOST_PIDS, help="thread group; empty: all processes together"
+    )
     level: str = column(holds="words", key=True, help="pgd, p4d, pud, pmd, pte, or deposited")
     least: int = column(key=True, help="least entries in use in such a table, of 512")
     most: int = column(help="most entries in use")
@@ -155,19 +165,27 @@ class PageTableRegion:
     many.
     """
 
-    pid: int = column(key=True, help="thread group")
+    pid: int = column(key=True, high=MOST_PIDS, help="thread group")
     start: str = column(holds="kernel", key=True, help="first address")
     end: str = column(holds="kernel", help="behind the last address")
     vmas: int = column(help="mappings in it")
-    mapped_bytes: int = column(unit="bytes", help="addresses that are mapped to something")
+    mapped_bytes: int = column(
+        unit="bytes", high=MOST_BYTES, help="addresses that are mapped to something"
+    )
     pte_tables: int = column(help="PTE tables for it")
-    small_bytes: int = column(unit="bytes", help="resident in base pages")
-    huge_bytes: int = column(unit="bytes", help="resident in transparent huge pages")
-    hugetlb_bytes: int = column(unit="bytes", help="in hugetlb pages")
-    zero_bytes: int = column(unit="bytes", help="mapped to the shared zero page")
-    huge_zero_bytes: int = column(unit="bytes", help="mapped to the huge zero page")
-    swap_bytes: int = column(unit="bytes", help="swapped out")
-    other_bytes: int = column(unit="bytes", help="device memory, markers, pages being moved")
+    small_bytes: int = column(unit="bytes", high=MOST_BYTES, help="resident in base pages")
+    huge_bytes: int = column(
+        unit="bytes", high=MOST_BYTES, help="resident in transparent huge pages"
+    )
+    hugetlb_bytes: int = column(unit="bytes", high=MOST_BYTES, help="in hugetlb pages")
+    zero_bytes: int = column(unit="bytes", high=MOST_BYTES, help="mapped to the shared zero page")
+    huge_zero_bytes: int = column(
+        unit="bytes", high=MOST_BYTES, help="mapped to the huge zero page"
+    )
+    swap_bytes: int = column(unit="bytes", high=MOST_BYTES, help="swapped out")
+    other_bytes: int = column(
+        unit="bytes", high=MOST_BYTES, help="device memory, markers, pages being moved"
+    )
 
 
 # What is added up for each process.
@@ -284,14 +302,6 @@ def scan_page_tables(
                 progress(min(done, total), total)
         _take_walk(scan, walk, part)
     return scan
-
-
-def memory_pages(prog: Program) -> int:
-    """How many page frames there are; if that cannot be told, more than any machine has."""
-    try:
-        return sum(end - start for start, end, _ in valid_page_ranges(prog))
-    except (FaultError, LookupError, NotImplementedError, ValueError):
-        return 1 << 40
 
 
 def _take_walk(scan: PageTableScan, walk: Walk, part: slice) -> None:

@@ -22,7 +22,7 @@ from drgn.helpers.linux.percpu import per_cpu_ptr
 from linked_lists import follow_lists
 from numpy.typing import NDArray
 from proc_text import parse_zoneinfo
-from rows import column
+from rows import MOST_PAGES, column
 from struct_pages import PageChunk
 from zones import for_each_zone, zone_name
 
@@ -54,8 +54,8 @@ class PcpCheck:
     node: int = column(key=True, help="NUMA node")
     zone: str = column(holds="kernel", key=True, help="zone name")
     cpu: int = column(key=True, help="CPU")
-    count: int = column(unit="pages", help="per_cpu_pages.count")
-    listed_pages: int = column(unit="pages", help="pages found on its lists")
+    count: int = column(unit="pages", low=None, high=MOST_PAGES, help="per_cpu_pages.count")
+    listed_pages: int = column(unit="pages", high=MOST_PAGES, help="pages found on its lists")
 
 
 class PcpFinder:

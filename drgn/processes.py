@@ -20,7 +20,7 @@ from drgn import FaultError, Program, ProgramFlags, offsetof, sizeof
 from kernel_arrays import struct_dtype
 from kernel_text import printed_number
 from numpy.typing import NDArray
-from rows import column
+from rows import MOST_PIDS, column
 from slab_objects import Objects, Wanted
 
 PF_KTHREAD = 0x00200000  # include/linux/sched.h
@@ -41,7 +41,7 @@ LARGEST = (1 << 63) - 1
 class ProcessVmas:
     """How many VMAs a process has, against how many it may have."""
 
-    pid: int = column(key=True, help="process (thread group)")
+    pid: int = column(key=True, high=MOST_PIDS, help="process (thread group)")
     comm: str | None = column(holds="comm", help="name of its first thread")
     vmas: int = column(unit="VMAs", help="mm.map_count")
     max_map_count: int | None = column(unit="VMAs", help="vm.max_map_count, for every process")
@@ -73,7 +73,7 @@ def processes(prog: Program, tasks: Objects) -> Processes:
 
     :param tasks: all slots of the cache of ``struct task_struct``.
     """
-    alive = (tasks["mm"] != 0) & ((tasks["flags"] & PF_KTHREAD) == 0) & (tasks["pid"] > 0)
+    alive = (tasks["mm"] != 0) & ((tasks["flags"] & PF_KTHREAD) == 0) & (tasks["pid"] != 0)
     owner: dict[int, tuple[int, int, int]] = {}
     for mm, tgid, pid, address in zip(
         *(tasks[name][alive].tolist() for name in ("mm", "tgid", "pid")),
@@ -152,14 +152,19 @@ def max_map_count(prog: Program) -> int | None:
 
 
 def read_process_vmas(
-    read: Callable[[str], str], pids: Iterable[int]
-) -> tuple[list[ProcessVmas], list[str]]:
+    read: Callable[[str], str],
+    pids: Iterable[int],
+    read_maps: Callable[[str], str] | None = None,
+) -> tuple[list[ProcessVmas], dict[str, list[int]]]:
     """
-    The same rows from /proc, which does not tell anon_vmas; and why processes are missing, if so.
+    The same rows from /proc, which does not tell anon_vmas; and pids of processes that are missing,
+    by the reason.
 
-    :param read: gives the text of a file, ``proc/1/maps``; raises OSError.
+    :param read: gives the text of a file, ``proc/1/comm``; raises OSError.
+    :param read_maps: the same for ``proc/1/maps``, which waits for the process's mmap_lock.
     """
-    rows, problems = [], []
+    rows: list[ProcessVmas] = []
+    missing: dict[str, list[int]] = {}
     try:
         limit: int | None = printed_number(
             read("proc/sys/vm/max_map_count").strip(), "max_map_count"
@@ -168,19 +173,18 @@ def read_process_vmas(
         limit = None
     for pid in pids:
         try:
-            # vsyscall is in every process's maps, and is no VMA.
-            maps = [
-                line for line in read(f"proc/{pid}/maps").splitlines() if "[vsyscall]" not in line
-            ]
-        except FileNotFoundError:
+            text = (read_maps or read)(f"proc/{pid}/maps")
+        except (FileNotFoundError, ProcessLookupError):
             continue  # it has ended
         except OSError as error:
-            problems.append(f"maps of process {pid}: {error.strerror}")
+            missing.setdefault(error.strerror or "cannot be read", []).append(pid)
             continue
+        # vsyscall is in every process's maps, and is no VMA.
+        vmas = sum("[vsyscall]" not in line for line in text.splitlines())
         try:
             comm: str | None = read(f"proc/{pid}/comm").rstrip("\n")
         except OSError:
             comm = None
-        if maps:  # a kernel thread has none
-            rows.append(ProcessVmas(pid, comm, len(maps), limit, None, None, None))
-    return sorted(rows, key=lambda row: (-row.vmas, row.pid)), problems
+        if vmas:  # a kernel thread has none
+            rows.append(ProcessVmas(pid, comm, vmas, limit, None, None, None))
+    return sorted(rows, key=lambda row: (-row.vmas, row.pid)), missing

@@ -8,6 +8,8 @@ there: the terminal's header, ``datapackage.json``, the report's tooltips.
 
 A field of type ``X | None`` may be unknown: the kernel has no such thing, or this source (a text
 file, a filtered dump) does not say. Unknown is written as an empty cell, never as zero.
+
+Between which bounds a value can be is declared there, too (:mod:`bounds` holds rows against them).
 """
 
 import dataclasses
@@ -15,7 +17,7 @@ import math
 import re
 import types
 import typing
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,17 +32,56 @@ HOLDS = {
 }
 
 
-def column(*, holds: str = "", help: str = "", unit: str = "", key: bool = False) -> Any:
+# What a value can be at least or at most: a number; a column of the same row, by name; or one of
+# OF_MACHINE.
+Bound = int | str
+OF_MACHINE = ("total_pages", "total_bytes")
+# What is on a machine, or is made of its page frames, is no more than it has.
+OF_MEMORY = {
+    "bytes": "total_bytes",
+    **dict.fromkeys(("pages", "blocks", "slabs", "frames"), "total_pages"),
+}
+# Physical addresses have 56 bits at most (MAX_PHYSMEM_BITS of riscv; x86 and arm64 have 52), a page
+# 4 KiB at least; a process has 2**56 bytes of addresses (5-level page tables).
+MOST_BYTES, MOST_PAGES = 1 << 56, 1 << 44
+# More than anything that is counted; a hundred of it are a number of 64 bits in none of its digits.
+MOST = 1 << 60
+LONGEST_NAME = 255  # characters; what a name shows of bytes that are no text is longer than they
+# PID_MAX_LIMIT (include/linux/threads.h) of 64-bit kernels.
+MOST_PIDS = 4 << 20
+# Beyond any architecture's MAX_PAGE_ORDER.
+MOST_ORDER = 30
+
+
+def column(
+    *,
+    holds: str = "",
+    help: str = "",
+    unit: str = "",
+    key: bool = False,
+    low: Bound | None = 0,
+    high: Bound | None = "",
+    ranges: Mapping[str, tuple[Bound, Bound]] | None = None,
+) -> Any:
     """
     Declare a column of a row.
 
     :param holds: of text, one of :data:`HOLDS`: whose words they are.
-
     :param help: what the value means, in one sentence.
     :param unit: ``pages`` (base pages), ``bytes``, ``blocks``, …
     :param key: the column is part of what names a row, so that two bundles can be joined on it.
+    :param low: what a number is at least; None where it may be negative. The name of a column: 0,
+        and no less than that one. Of text: characters.
+    :param high: what a number is at most; by default what its unit says (:data:`OF_MEMORY`), or
+        :data:`MOST`. Addresses are no memory, and say ``high=MOST_BYTES``. The name of a column:
+        what the unit says, and no more than that one. Of text: characters.
+    :param ranges: low and high of the rows that the row's first key names so, of numbers in text
+        too.
     """
-    return dataclasses.field(metadata={"help": help, "unit": unit, "key": key, "holds": holds})
+    declared = {"help": help, "unit": unit, "key": key, "holds": holds}
+    return dataclasses.field(
+        metadata=declared | {"low": low, "high": high, "ranges": dict(ranges or {})}
+    )
 
 
 @dataclass(frozen=True)
@@ -54,6 +95,9 @@ class Column:
     help: str
     key: bool
     holds: str = ""  # of text: one of HOLDS; empty is not known, and may be anything
+    low: tuple[Bound, ...] = ()
+    high: tuple[Bound, ...] = ()
+    ranges: Mapping[str, tuple[Bound, Bound]] = dataclasses.field(default_factory=dict)
 
 
 def columns(row_type: type) -> list[Column]:
@@ -83,9 +127,28 @@ def columns(row_type: type) -> list[Column]:
                 metadata.get("help", ""),
                 metadata.get("key", False),
                 metadata.get("holds", ""),
+                *_bounds(TYPES[hint], metadata),
+                metadata.get("ranges", {}),
             )
         )
     return result
+
+
+def _bounds(kind: str, declared: Mapping[str, Any]) -> tuple[tuple[Bound, ...], tuple[Bound, ...]]:
+    """The bounds of a column, those that go without saying included."""
+    low, high = declared.get("low", 0), declared.get("high", "")
+    if kind == "boolean":
+        return (), ()
+    if kind == "string":
+        most = LONGEST_NAME if high == "" and declared.get("holds") == "comm" else high
+        return (low,) if low else (), (most,) if most else ()
+    usual = OF_MEMORY.get(declared.get("unit", ""), MOST)
+    lows = (0, low) if isinstance(low, str) else (-MOST if low is None else low,)
+    if not isinstance(high, str):
+        highs: tuple[Bound, ...] = (MOST if high is None else high,)
+    else:  # the words of the first that does not hold are said
+        highs = (high, usual) if usual == MOST else (usual, high)
+    return lows, tuple(bound for bound in highs if bound != "")
 
 
 def csv_line(values: Iterable[int | float | str | bool | None]) -> str:

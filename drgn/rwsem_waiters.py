@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-Who holds an anon_vma's lock, and who is queued on it: ``struct rw_semaphore``.
+Who holds the lock of an anon_vma or of a file's mappings, and who is queued on it: ``struct
+rw_semaphore``.
 
-The lock of an anon_vma is that of its root, so that a family of forked processes shares one. Which
-locks are taken is known from the anon_vmas that were read in bulk; of these, the owner and the list
-of waiters (``struct rwsem_waiter``, on the waiting tasks' stacks) are read one by one.
+The lock of an anon_vma is that of its root, so that a family of forked processes shares one. That
+of a file's mappings is ``address_space.i_mmap_rwsem``. Which locks are taken is known from what was
+read in bulk; of these, the owner and the list of waiters (``struct rwsem_waiter``, on the waiting
+tasks' stacks) are read one by one.
 
 Cannot know: which readers hold a lock. The kernel notes the last that took it, which may have let
 it go already; a writer it notes exactly. Kernels with PREEMPT_RT have another lock, whose waiters
@@ -19,7 +21,9 @@ import numpy as np
 from anon_vmas import ReverseMaps, lock_state
 from drgn import FaultError, Object, Program, container_of
 from drgn.helpers.linux.list import list_for_each_entry
-from rows import column
+from file_maps import FileMaps
+from numpy.typing import NDArray
+from rows import MOST_PIDS, column
 
 MAX_LOCKS = 100
 MAX_WAITERS = 1000  # of one lock
@@ -40,7 +44,9 @@ class AnonVmaLock:
         holds="words", help="read, write, or changing hands (waited for, and nobody has it)"
     )
     readers: int = column(help="readers that hold it")
-    owner_pid: int | None = column(help="the writer; or the last reader that took it")
+    owner_pid: int | None = column(
+        high=MOST_PIDS, help="the writer; or the last reader that took it"
+    )
     owner_comm: str | None = column(holds="comm", help="its name")
     owner_is: str | None = column(
         holds="words", help="writer, or last reader, which may have let it go"
@@ -57,10 +63,44 @@ class AnonVmaWaiter:
 
     root: str = column(holds="kernel", key=True, help="the anon_vma whose lock it is")
     position: int = column(key=True, help="in the queue, from 0")
+    pid: int = column(high=MOST_PIDS, help="task")
+    comm: str = column(holds="comm", help="its name")
+    wants: str = column(holds="words", help="read or write")
+    stack: str | None = column(holds="kernel", help="where it waits: root;…;leaf")
+
+
+@dataclass(frozen=True)
+class FileMappingLock:
+    """An ``i_mmap_rwsem`` that is taken or waited for."""
+
+    address_space: str = column(holds="kernel", key=True, help="the one it is in")
+    state: str = column(
+        holds="words", help="read, write, or changing hands (waited for, and nobody has it)"
+    )
+    readers: int = column(help="readers that hold it")
+    owner_pid: int | None = column(help="the writer; or the last reader that took it")
+    owner_comm: str | None = column(holds="comm", help="its name")
+    owner_is: str | None = column(
+        holds="words", help="writer, or last reader, which may have let it go"
+    )
+    waiters: int = column(help="tasks that are queued on it")
+    vmas: int = column(unit="VMAs", help="nodes of its tree")
+    stack: str | None = column(holds="kernel", help="what the owner does: root;…;leaf")
+
+
+@dataclass(frozen=True)
+class FileMappingWaiter:
+    """A task that is queued on an ``i_mmap_rwsem``."""
+
+    address_space: str = column(holds="kernel", key=True, help="the one it is in")
+    position: int = column(key=True, help="in the queue, from 0")
     pid: int = column(help="task")
     comm: str = column(holds="comm", help="its name")
     wants: str = column(holds="words", help="read or write")
     stack: str | None = column(holds="kernel", help="where it waits: root;…;leaf")
+
+
+NO_RT = "locks of PREEMPT_RT are not read"
 
 
 def anon_vma_locks(
@@ -68,7 +108,7 @@ def anon_vma_locks(
 ) -> tuple[list[AnonVmaLock], list[AnonVmaWaiter], list[str]]:
     """Locks that are taken or waited for, those with most waiters first; and what went wrong."""
     if "lock" not in maps.anon_vmas.columns:
-        return [], [], ["locks of PREEMPT_RT are not read"]
+        return [], [], [NO_RT]
     number = len(maps.anon_vmas)
     own = maps.root == np.arange(number)
     counts = maps.anon_vmas["lock"].astype(np.int64)
@@ -78,50 +118,95 @@ def anon_vma_locks(
         maps.tree_size[maps.root >= 0].astype(np.float64),
         minlength=number,
     )
-    locks: list[AnonVmaLock] = []
-    queued: list[AnonVmaWaiter] = []
+    taken, problems = _taken(
+        prog, np.flatnonzero(own & (counts != 0)), maps.anon_vmas.address, counts,
+        "struct anon_vma", "rwsem",
+    )  # fmt: skip
+    locks, queued = [], []
+    for index, root, lock in taken:
+        locks.append(
+            AnonVmaLock(
+                root, *lock.holder, len(lock.queue), int(family[index]), int(nodes[index]),
+                lock.stack,
+            )
+        )  # fmt: skip
+        queued += [AnonVmaWaiter(root, at, *waiter) for at, waiter in enumerate(lock.queue)]
+    return sorted(locks, key=lambda row: (-row.waiters, row.root)), queued, problems
+
+
+def file_mapping_locks(
+    prog: Program, maps: FileMaps
+) -> tuple[list[FileMappingLock], list[FileMappingWaiter], list[str]]:
+    """Locks that are taken or waited for, those with most waiters first; and what went wrong."""
+    if "lock" not in (maps.of_mapping.dtype.names or ()):
+        return [], [], [NO_RT]
+    counts = maps.of_mapping["lock"].astype(np.int64)
+    taken, problems = _taken(
+        prog, np.flatnonzero(counts != 0), maps.mapping, counts,
+        "struct address_space", "i_mmap_rwsem",
+    )  # fmt: skip
+    locks, queued = [], []
+    for index, mapping, lock in taken:
+        locks.append(
+            FileMappingLock(
+                mapping, *lock.holder, len(lock.queue), int(maps.tree_size[index]), lock.stack
+            )
+        )
+        queued += [FileMappingWaiter(mapping, at, *waiter) for at, waiter in enumerate(lock.queue)]
+    return sorted(locks, key=lambda row: (-row.waiters, row.address_space)), queued, problems
+
+
+Holder = tuple[str, int, int | None, str | None, str | None]
+Waiter = tuple[int, str, str, str | None]
+
+
+@dataclass(frozen=True)
+class _Taken:
+    """A lock that is not free."""
+
+    holder: Holder  # state, readers; pid, comm of the owner, and what it is
+    stack: str | None  # the owner's
+    queue: list[Waiter]  # pid, comm, what it wants, stack
+
+
+def _taken(
+    prog: Program,
+    chosen: NDArray[np.int64],
+    addresses: NDArray[np.uint64],
+    counts: NDArray[np.int64],
+    type_: str,
+    member: str,
+) -> tuple[list[tuple[int, str, _Taken]], list[str]]:
+    """(index, address, lock) of those that are taken still, of :data:`MAX_LOCKS`; and problems."""
+    taken: list[tuple[int, str, _Taken]] = []
     problems: list[str] = []
     stacks = MAX_STACKS
-    for index in np.flatnonzero(own & (counts != 0))[:MAX_LOCKS].tolist():
-        root = hex(maps.anon_vmas.address[index])
-        rwsem = Object(prog, "struct anon_vma", address=int(maps.anon_vmas.address[index])).rwsem
-        waiting = []
+    for index in chosen[:MAX_LOCKS].tolist():
+        address = int(addresses[index])
+        rwsem = Object(prog, type_, address=address).member_(member)
+        queue: list[Waiter] = []
         try:
             count, word = rwsem.count.counter.value_(), rwsem.owner.counter.value_()
-            for position, waiter in enumerate(rwsem_waiters(rwsem)):
+            for waiter in rwsem_waiters(rwsem):
                 task = waiter.task
-                waiting.append(
-                    AnonVmaWaiter(
-                        root,
-                        position,
+                stacks -= 1
+                queue.append(
+                    (
                         task.pid.value_(),
                         _comm(task),
                         "read" if waiter.type.value_() else "write",
-                        _stack(prog, task) if (stacks := stacks - 1) >= 0 else None,
+                        _stack(prog, task) if stacks >= 0 else None,
                     )
                 )
         except (FaultError, LookupError, ValueError) as error:
-            problems.append(f"waiters on the lock of {root}: {error}")
+            problems.append(f"waiters on the lock of {address:#x}: {error}")
             count, word = int(counts[index]), 0
         if not count:
             continue  # it is free by now
-        pid, comm, owner_is, stack = owner(prog, word, count)
-        locks.append(
-            AnonVmaLock(
-                root,
-                lock_state(count),
-                max(count >> READER_SHIFT, 0),
-                pid,
-                comm,
-                owner_is,
-                len(waiting),
-                int(family[index]),
-                int(nodes[index]),
-                stack,
-            )
-        )
-        queued += waiting
-    return sorted(locks, key=lambda row: (-row.waiters, row.root)), queued, problems
+        *who, stack = owner(prog, word, count)
+        holder = (lock_state(count), max(count >> READER_SHIFT, 0), *who)
+        taken.append((index, hex(address), _Taken(holder, stack, queue)))
+    return taken, problems
 
 
 def rwsem_waiters(rwsem: Object) -> Iterator[Object]:

@@ -10,7 +10,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from drgn import Program
-from rows import column
+from rows import LONGEST_NAME, column
+
+# What the kernel takes for each (extra1 and extra2 of their tables: mm/page_alloc.c,
+# mm/compaction.c, mm/util.c, mm/vmscan.c, mm/mmap.c; kernel/sysctl.c in 6.1); they are ints.
+INT_MAX = (1 << 31) - 1
+RANGES = {
+    "vm.min_free_kbytes": (0, INT_MAX),
+    "vm.watermark_scale_factor": (1, 3000),
+    "vm.watermark_boost_factor": (0, INT_MAX),
+    "vm.extfrag_threshold": (0, 1000),
+    "vm.compaction_proactiveness": (0, 100),
+    "vm.percpu_pagelist_high_fraction": (0, INT_MAX),
+    "vm.swappiness": (0, 200),
+    "vm.overcommit_memory": (0, 2),
+    "vm.max_map_count": (0, INT_MAX),
+}
 
 
 @dataclass(frozen=True)
@@ -20,9 +35,13 @@ class Setting:
     name: str = column(
         holds="kernel",
         key=True,
+        low=1,
+        high=LONGEST_NAME,
         help="path under /proc/sys or /sys/kernel/mm, with dots for slashes",
     )
-    value: str = column(holds="kernel", help="as the file shows it; of a choice, the choice")
+    value: str = column(
+        holds="kernel", ranges=RANGES, help="as the file shows it; of a choice, the choice"
+    )
 
 
 # sysctl to variable (mm/page_alloc.c, mm/vmstat.c, mm/compaction.c, mm/util.c, kernel/sysctl.c).
@@ -33,6 +52,7 @@ SYSCTLS = {
     "vm.extfrag_threshold": "sysctl_extfrag_threshold",
     "vm.compaction_proactiveness": "sysctl_compaction_proactiveness",
     "vm.percpu_pagelist_high_fraction": "percpu_pagelist_high_fraction",
+    "vm.defrag_mode": "defrag_mode",  # since v6.15
     "vm.swappiness": "vm_swappiness",
     "vm.overcommit_memory": "sysctl_overcommit_memory",
     "vm.max_map_count": "sysctl_max_map_count",

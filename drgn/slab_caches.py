@@ -15,6 +15,7 @@ cache (8 KiB on x86) has no slab and is in no cache; NR_SLAB_UNRECLAIMABLE_B cou
 The text that says the same is /proc/slabinfo (root only).
 """
 
+import contextlib
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -26,10 +27,11 @@ from drgn.helpers.linux.list import list_for_each_entry
 from drgn.helpers.linux.nodemask import nr_node_ids
 from drgn.helpers.linux.slab import slab_total_usage
 from kernel_arrays import CHUNK_BYTES, Gaps, read_array
+from kernel_names import name_at
 from kernel_text import printed_number, row_number, whole_lines
 from linked_lists import find
 from numpy.typing import NDArray
-from rows import column
+from rows import LONGEST_NAME, column
 from struct_pages import SLAB_COLUMNS, PageChunk, page_dtype, valid_page_ranges
 
 # Flags where they are no enumerators yet, before "mm, slab: use an enum to define SLAB_ cache
@@ -46,13 +48,23 @@ class SlabCache:
     """A slab cache and what it holds."""
 
     cache: str = column(
-        holds="kernel", key=True, help="name; with its address where another cache has the same"
+        holds="kernel",
+        key=True,
+        low=1,
+        high=LONGEST_NAME,
+        help="name; with its address where another cache has the same",
     )
-    objects: int = column(help="objects in use, those that a CPU keeps for itself included")
-    object_bytes: int | None = column(unit="bytes", help="size of an object as its user sees it")
-    slot_bytes: int = column(unit="bytes", help="what an object takes, debug metadata included")
+    objects: int = column(
+        high="slots", help="objects in use, those that a CPU keeps for itself included"
+    )
+    object_bytes: int | None = column(
+        unit="bytes", low=1, high="slot_bytes", help="size of an object as its user sees it"
+    )
+    slot_bytes: int = column(
+        unit="bytes", low=4, high=1 << 30, help="what an object takes, debug metadata included"
+    )
     slots: int = column(help="objects that its slabs have room for")
-    slabs: int = column(unit="slabs", help="slabs found")
+    slabs: int = column(unit="slabs", high="pages", help="slabs found")
     pages: int = column(unit="pages", help="pages of the slabs")
     store_user: bool | None = column(help="each object remembers who allocated it (slab_debug=U)")
 
@@ -146,7 +158,7 @@ def read_caches(prog: Program) -> tuple[list[Cache], str | None]:
 def _read_cache(prog: Program, cache: Object, masks: dict[str, int], names: set[str]) -> Cache:
     address = cache.value_()
     try:
-        name = cache.name.string_().decode("utf-8", "backslashreplace")
+        name = name_at(cache.name)
     except FaultError:
         name = ""
     if not name or name in names:
@@ -371,6 +383,23 @@ def _slab_test(prog: Program) -> Callable[[NDArray[Any]], NDArray[np.bool_]]:
         return lambda pages: np.asarray(pages["mapcount"] == value)
     flag = np.uint64(1 << int(prog.constant("PG_slab").value_()))
     return lambda pages: np.asarray((pages["flags"] & flag) != 0)
+
+
+def misnamed(prog: Program) -> list[str]:
+    """
+    In words, which of the first two caches does not go by its name: then others may not, either.
+
+    ``kmem_cache_init()`` (mm/slub.c) names them after the variables that hold them.
+    """
+    words = []
+    for name in ("kmem_cache", "kmem_cache_node"):
+        with contextlib.suppress(LookupError, FaultError):
+            if (given := name_at(prog[name].name)) != name:
+                words.append(
+                    f"the slab cache {name} goes by the name {given[:40]!r}: names of slab caches "
+                    "are damaged"
+                )
+    return words[:1]
 
 
 def pages_in_no_cache(prog: Program, scan: SlabScan) -> int:

@@ -9,6 +9,7 @@ itself; ask for it, and it raises.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 from device_pagemaps import DevicePagemap, PagemapsInPageTables, device_pagemaps, pagemap_ranges
 from drgn import FaultError, Program
@@ -21,12 +22,14 @@ from hugetlb import (
     hugetlb_pools,
 )
 from kernel_arrays import Gaps
+from memmap_init import LoggedTimes, log_text, logged_times
 from memory_metadata import (
     FrameOrigins,
     MetadataPart,
     WhatIf,
     memory_about_memory,
     present_bytes,
+    skips_tails,
     what_if,
 )
 from vmemmap import VmemmapScan, memmap, scan_vmemmap
@@ -42,7 +45,7 @@ class StructPageCost:
     huge_pages: HugePages
     examples: list[VmemmapExample]
     more_pagemaps: str  # why there may be more of them
-    _hvo: HvoInPageTables
+    hvo: HvoInPageTables
     _huge_failure: Exception | None
     _pagemaps: PagemapsInPageTables
     _origins: FrameOrigins
@@ -56,10 +59,10 @@ class StructPageCost:
         """The hugetlb pools, and what does not agree."""
         if self._huge_failure is not None:
             raise self._huge_failure
-        return hugetlb_pools(self.prog, self.huge_pages, self._hvo)
+        return hugetlb_pools(self.prog, self.huge_pages, self.hvo)
 
     def pagemaps(self) -> list[DevicePagemap]:
-        return device_pagemaps(self.prog, self.scan.memmap, self._pagemaps)
+        return device_pagemaps(self.prog, self.scan.memmap, self._pagemaps, self.logged)
 
     def metadata(self) -> list[MetadataPart]:
         return memory_about_memory(self.prog, self.scan, self._origins)
@@ -68,7 +71,21 @@ class StructPageCost:
         where = self.scan.memmap
         # The machine's own memory; devices are in their own table.
         saved = sum(row.reused_bytes for row in self.scan.zones if row.zone != "Device")
-        return what_if(present_bytes(self.prog), where.page_shift, where.page_bytes, saved)
+        return what_if(
+            present_bytes(self.prog),
+            where.page_shift,
+            where.page_bytes,
+            saved,
+            skips_tails=skips_tails(self.prog),
+        )
+
+    @cached_property
+    def logged(self) -> LoggedTimes:
+        """What the kernel's log says of the time that struct pages took; nothing if it is lost."""
+        try:
+            return logged_times(log_text(self.prog))
+        except (FaultError, LookupError, ValueError):
+            return LoggedTimes()
 
 
 def scan_struct_page_cost(

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
-from drgn import ObjectNotFoundError, Program, sizeof
+from drgn import FaultError, ObjectNotFoundError, Program, sizeof
 from drgn.helpers.linux.mm import for_each_valid_page_range
 from kernel_arrays import CHUNK_BYTES, Gaps, read_array, struct_dtype
 from mem_sections import read_usage, subsection_maps, subsection_order, valid_sections
@@ -170,6 +170,14 @@ def valid_page_ranges(prog: Program) -> list[tuple[int, int, int]]:
         (first << order, last + 1 << order, vmemmap + (first << order) * size)
         for first, last in zip(numbers[starts].tolist(), numbers[ends].tolist(), strict=True)
     ]
+
+
+def memory_pages(prog: Program) -> int:
+    """How many page frames there are; if that cannot be told, more than any machine has."""
+    try:
+        return sum(end - start for start, end, _ in valid_page_ranges(prog))
+    except (FaultError, LookupError, NotImplementedError, ValueError):
+        return 1 << 40
 
 
 @dataclass(frozen=True)

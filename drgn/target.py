@@ -15,9 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from core_file import ET_CORE, KDUMP, build_id, elf_type, split_part
+from core_file import ET_CORE, KDUMP, build_id, elf_type, missing_bytes, split_part
 from cpus import online_cpus
 from drgn import (
+    Architecture,
+    BadDataError,
     FaultError,
     MissingDebugInfoError,
     Object,
@@ -27,6 +29,7 @@ from drgn import (
 from drgn.helpers.linux.mmzone import for_each_online_pgdat
 from drgn.helpers.linux.timekeeping import ktime_get_real_seconds, uptime
 from no_debug_info import BTF_MAGICS, OWN, NoDebugInfoError, attach, vmcoreinfo
+from struct_pages import memory_pages
 
 # What a file that is not a core starts with, and how to get the core out of it.
 WRAPPED = {
@@ -36,7 +39,9 @@ WRAPPED = {
     b"BZh": "bunzip2 -k",
 }
 FLATTENED = b"makedumpfile\0\0\0\0"
-MAX_PHYSMEM_BITS = 52
+
+
+COPY = "copy the dump anew from where it was taken"
 
 
 class TargetError(Exception):
@@ -83,7 +88,7 @@ def open_target(
     elif qemu is not None:
         try:
             prog.set_qemu_qmp(qemu)
-        except (OSError, ValueError, RuntimeError) as error:
+        except (OSError, ValueError, RuntimeError, BadDataError) as error:
             raise TargetError(
                 f"{qemu}: cannot attach to QEMU: {_reason(error)}; it needs a QMP socket of its "
                 "own (-qmp unix:PATH,server,nowait), '-device vmcoreinfo', and this user's right "
@@ -93,28 +98,72 @@ def open_target(
         _open_live(prog)
     _attach_or_load(prog, symbols)
     if core is not None:
-        _check_version(prog, core)
+        _check_kernel(prog, core)
     return prog
 
 
-def _check_version(prog: Program, core: Path) -> None:
-    """libkdumpfile 0.5 takes x.y.z for a kernel's version, and reads nothing of a 7.3-rc7."""
+def _check_kernel(prog: Program, core: Path) -> None:
+    """
+    Refuse a dump whose VMCOREINFO leads nowhere: if not one of the things that every kernel says of
+    itself is where it should be, nothing is.
+    """
+    page = 1 << prog["PAGE_SHIFT"].value_()
+    if prog.platform and prog.platform.arch == Architecture.X86_64 and page != 4096:
+        raise TargetError(
+            f"{core}: its VMCOREINFO is damaged: PAGESIZE is {page:,}, but a page of x86-64 has "
+            f"4,096 bytes; {COPY}"
+        )
+    if missing_bytes(core):
+        return  # which says more
+    why = ""
+    said: tuple[tuple[bytes, Callable[[], bytes]], ...] = (
+        (b"Linux", lambda: prog["init_uts_ns"].name.sysname.string_()),
+        (b"Linux version", lambda: prog["linux_banner"].string_()),
+        (b"swapper", lambda: prog["init_task"].comm.string_()),
+    )
+    for words, read in said:
+        try:
+            if (found := read()).startswith(words):
+                return
+            why = f"{found[:40]!r} is where {words.decode()} should be"
+        except FaultError as error:
+            why = str(error)
+            # libkdumpfile 0.5 takes x.y.z for a kernel's version, and nothing of a 7.3-rc7.
+            if "kernel version" in why:
+                raise TargetError(
+                    f"{core}: libkdumpfile, by which drgn reads this format, does not understand "
+                    f"the kernel's version {vmcoreinfo(prog).get('OSRELEASE', '')!r}; write the "
+                    "dump as ELF (makedumpfile -E)"
+                ) from error
+        except LookupError:
+            continue  # damaged symbols are told of by the sections
+    if why:
+        raise TargetError(
+            f"{core}: the kernel is not where its VMCOREINFO says (KERNELOFFSET, phys_base, "
+            f"swapper_pg_dir, pgtable_l5_enabled): {why}; {COPY}"
+        )
+
+
+def other_release(prog: Program) -> str | None:
+    """In words, that VMCOREINFO tells of another release than the kernel itself does."""
+    said = vmcoreinfo(prog).get("OSRELEASE")
     try:
-        prog["init_uts_ns"].name.release.string_()
-    except FaultError as error:
-        if "kernel version" in str(error):
-            raise TargetError(
-                f"{core}: libkdumpfile, by which drgn reads this format, does not understand the "
-                f"kernel's version {vmcoreinfo(prog).get('OSRELEASE', '')!r}; write the dump as "
-                "ELF (makedumpfile -E)"
-            ) from error
-    except LookupError:
-        pass  # damaged symbols are told of by the sections
+        own = prog["init_uts_ns"].name.release.string_().decode("utf-8", "backslashreplace")
+    except (FaultError, LookupError):
+        return None
+    if said in (None, own):
+        return None
+    return f"VMCOREINFO is damaged: it says that the release is {said!r}, the kernel says {own!r}"
 
 
 def _open(prog: Program, core: Path) -> None:
     try:
         prog.set_core_dump(core)
+    except BadDataError as error:
+        raise TargetError(
+            f"{core}: its VMCOREINFO note, by which a dump is read, is damaged: {_reason(error)}; "
+            f"{COPY}"
+        ) from error
     except (OSError, ValueError, NotImplementedError, FaultError) as error:
         raise TargetError(f"{core}: drgn cannot open it: {_reason(error)}") from error
     if not prog.flags & ProgramFlags.IS_LINUX_KERNEL:
@@ -136,7 +185,7 @@ def _open_live(prog: Program) -> None:
             "this kernel has no /proc/kcore (CONFIG_PROC_KCORE): give --core VMCORE, or read its "
             "text files with --proc-root /"
         ) from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, BadDataError) as error:
         raise TargetError(f"/proc/kcore: drgn cannot open it: {_reason(error)}") from error
 
 
@@ -275,7 +324,7 @@ def describe(prog: Program, source: str) -> Target:
 
     def total_pages() -> int:
         pages: int = sum(zone.present_pages.value_() for zone in _zones(prog))
-        if pages >> MAX_PHYSMEM_BITS:
+        if pages > memory_pages(prog):
             raise OverflowError(pages)  # a damaged zone
         return pages
 
@@ -283,7 +332,7 @@ def describe(prog: Program, source: str) -> Target:
     live = prog.flags & ProgramFlags.IS_LIVE
     return Target(
         kind="vmcore" if not live else "qemu" if source else "live",
-        release=info.get("OSRELEASE") or read(lambda: name("release")),
+        release=read(lambda: name("release")) or info.get("OSRELEASE"),
         architecture=read(lambda: name("machine")),
         page_size=1 << prog["PAGE_SHIFT"].value_(),
         hostname=read(lambda: name("nodename")),

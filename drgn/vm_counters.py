@@ -16,27 +16,45 @@ from typing import Any
 
 import numpy as np
 from cpus import online_cpus
-from drgn import Object, ObjectNotFoundError, Program, sizeof
+from drgn import Object, ObjectNotFoundError, Program, ProgramFlags, sizeof
 from drgn.helpers.linux.mmzone import for_each_online_pgdat
 from drgn.helpers.linux.percpu import per_cpu, per_cpu_ptr
 from kernel_arrays import read_whole
+from kernel_names import name_at
 from numpy.typing import NDArray
 from proc_text import parse_vmstat
-from rows import column
+from rows import LONGEST_NAME, column
+
+# States that count page frames, each once.
+PAGE_FRAMES = (
+    *("nr_free_pages", "nr_free_cma", "nr_unaccepted", "nr_mlock", "nr_unevictable"),
+    *("nr_zone_inactive_anon", "nr_zone_active_anon", "nr_zone_inactive_file"),
+    *("nr_zone_active_file", "nr_zone_unevictable", "nr_inactive_anon", "nr_active_anon"),
+    *("nr_inactive_file", "nr_active_file", "nr_anon_pages", "nr_file_pages", "nr_shmem"),
+    *("nr_slab_reclaimable", "nr_slab_unreclaimable", "nr_page_table_pages"),
+)
+RANGES = dict.fromkeys(PAGE_FRAMES, (0, "total_pages"))
+# vmstat_refresh() (mm/vmstat.c): "stats known to go negative occasionally".
+BELOW_ZERO = {"nr_zone_write_pending", "nr_free_cma", "nr_writeback"}
 
 
 @dataclass(frozen=True)
 class VmCounter:
     """One line of /proc/vmstat."""
 
-    name: str = column(holds="kernel", key=True, help="as in /proc/vmstat")
+    name: str = column(
+        holds="kernel", key=True, low=1, high=LONGEST_NAME, help="as in /proc/vmstat"
+    )
     kind: str = column(
         holds="words",
         help="zone, node or vm_stat: a state; event: counted since boot; numa: events since boot",
     )
-    value: int = column(help="in the unit of /proc/vmstat; per-CPU differences included")
+    value: int = column(
+        ranges=RANGES, help="in the unit of /proc/vmstat; per-CPU differences included"
+    )
     unfolded: int | None = column(
-        help="part of the value that CPUs have not folded in yet; /proc/vmstat shows it without"
+        low=None,
+        help="part of the value that CPUs have not folded in yet; /proc/vmstat shows it without",
     )
 
 
@@ -109,19 +127,23 @@ def vm_counters(prog: Program) -> list[VmCounter]:
         folded += _counters(prog, per_cpu(events, cpu))
     values.append(("event", folded, np.zeros_like(folded)))
 
-    names = [text.string_().decode("ascii", "backslashreplace") for text in prog["vmstat_text"]]
+    names = [name_at(text) for text in prog["vmstat_text"]]
     if len(names) != sum(len(folded) for _, folded, _ in values):
         raise LookupError(
             f"vmstat_text has {len(names)} names for {sum(len(v) for _, v, _ in values)} counters"
         )
     huge = 1 << (prog["PAGE_SHIFT"].value_() - 3)
+    running = bool(prog.flags & ProgramFlags.IS_LIVE)
     rows: list[VmCounter] = []
     for kind, folded, differences in values:
         for value, difference in zip(folded.tolist(), differences.tolist(), strict=True):
             name = names[len(rows)]
             scale = huge if name in IN_THP else 2 if name in IN_SECTORS else 1
-            # The kernel shows a state that is below zero for a moment as zero.
-            shown, exact = max(value, 0) // scale, max(value + difference, 0) // scale
+            # The kernel shows a state that is below zero for a moment as zero. In a dump, with the
+            # differences, none is but by damage.
+            shown, exact = max(value, 0) // scale, (value + difference) // scale
+            if running or name in BELOW_ZERO:
+                exact = max(exact, 0)
             rows.append(VmCounter(name, kind, exact, exact - shown))
     return rows
 

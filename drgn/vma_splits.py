@@ -15,6 +15,7 @@ Cannot know: in which order it happened, and who called; a trace of the call doe
 
 import contextlib
 import itertools
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -23,9 +24,10 @@ import numpy as np
 from anon_vmas import TORN, ReverseMaps, users
 from drgn import FaultError, Object, Program, offsetof, sizeof
 from drgn.helpers.linux.mm import for_each_vma
+from kernel_names import name_at
 from linked_lists import find
 from numpy.typing import NDArray
-from rows import column
+from rows import MOST_PIDS, column
 from slab_objects import Objects
 
 # An anon_vma with fewer VMAs of one process is nothing to explain.
@@ -62,7 +64,7 @@ class VmaSplits:
     """What keeps the VMAs of one process on one anon_vma apart, summed up."""
 
     anon_vma: str = column(holds="kernel", key=True, help="which")
-    pid: int = column(key=True, help="the process with most VMAs on it")
+    pid: int = column(key=True, high=MOST_PIDS, help="the process with most VMAs on it")
     comm: str = column(holds="comm", help="its name")
     vmas: int = column(unit="VMAs", help="its VMAs on the anon_vma")
     neighbours: int = column(help="pairs of them that lie side by side, without a hole")
@@ -77,7 +79,7 @@ class VmaNeighbours:
     """One kind of pair of neighbours."""
 
     anon_vma: str = column(holds="kernel", key=True, help="which")
-    pid: int = column(key=True, help="process")
+    pid: int = column(key=True, high=MOST_PIDS, help="process")
     left: str = column(holds="kernel", key=True, help="protection of the lower one")
     right: str = column(holds="kernel", key=True, help="protection of the upper one")
     difference: str = column(
@@ -191,22 +193,18 @@ def _compare(prog: Program, vmas: Objects, on_it: NDArray[np.bool_]) -> _Compare
         else:
             parts.append(np.ones(len(vmas) - 1, np.int64))
     pairs, counts = np.unique(np.stack(parts)[:, beside], axis=1, return_counts=True)
-    patterns = []
-    for at in np.argsort(-counts, kind="stable").tolist():
-        before, after, offset, *same = pairs[:, at].tolist()
+    patterns: Counter[tuple[str, str, str, str]] = Counter()
+    for (before, after, offset, *same), count in zip(
+        pairs.T.tolist(), counts.tolist(), strict=True
+    ):
         words, calls = _difference(before, after, bool(offset), *map(bool, same))
-        patterns.append(
-            (
-                protection(before),
-                protection(after),
-                ", ".join(words) or "nothing",
-                ", ".join(calls),
-                int(counts[at]),
-            )
-        )
+        difference = ", ".join(words) or "nothing"
+        # A flag that is set first and one that is cleared first go by the same words.
+        patterns[protection(before), protection(after), difference, ", ".join(calls)] += count
     three = beside[:-1] & beside[1:]
     alternating = three & (flags[:-2] == flags[2:]) & (flags[:-2] != flags[1:-1])
-    return _Compared(patterns, int(np.count_nonzero(alternating)))
+    by_pairs = [(*pattern, count) for pattern, count in patterns.most_common()]
+    return _Compared(by_pairs, int(np.count_nonzero(alternating)))
 
 
 def _ignored(prog: Program) -> int:
@@ -244,8 +242,8 @@ def _policy(prog: Program, address: int) -> bytes:
 def _name(prog: Program, address: int) -> bytes:
     """The name that prctl(PR_SET_VMA_ANON_NAME) gave."""
     try:
-        name: bytes = Object(prog, "struct anon_vma_name", address=address).name.string_()
-        return name
+        name = Object(prog, "struct anon_vma_name", address=address).name
+        return name_at(name.address_of_()).encode()
     except (FaultError, LookupError, OverflowError):
         return address.to_bytes(8, "little")
 

@@ -34,7 +34,7 @@ from page_table_entries import (
     page_table_format,
     walk_page_tables,
 )
-from rows import column
+from rows import MOST_BYTES, MOST_PAGES, column
 from struct_pages import COLUMNS, FlagFields, flag_fields
 from zones import for_each_zone, zone_name
 
@@ -53,9 +53,11 @@ class VmemmapMapping:
         holds="words", key=True, help="pud, pmd or pte: what one entry maps, 1 GiB, 2 MiB, 4 KiB"
     )
     entries: int = column(unit="entries", help="of that level that map struct pages")
-    bytes: int = column(unit="bytes", help="of struct pages that they map: addresses, not memory")
+    bytes: int = column(
+        unit="bytes", high=MOST_BYTES, help="of struct pages that they map: addresses, not memory"
+    )
     distinct_frames: int = column(
-        unit="frames", help="of 4 KiB that they lead to, each counted once"
+        unit="frames", high=MOST_PAGES, help="of 4 KiB that they lead to, each counted once"
     )
     shared_entries: int = column(
         unit="entries", help="that lead to a frame which another entry leads to as well"
@@ -70,16 +72,21 @@ class VmemmapMapping:
 class VmemmapZone:
     """The struct pages of one zone."""
 
-    node: int = column(key=True, help="NUMA node")
+    node: int = column(key=True, low=-1, help="NUMA node; -1: unknown")
     zone: str = column(
         holds="kernel", key=True, help="Device: memory of a device, that no allocation comes from"
     )
-    memmap_bytes: int = column(unit="bytes", help="of struct pages, those of holes with them")
-    pmd_bytes: int = column(unit="bytes", help="of them, mapped by entries of 2 MiB or more")
-    pte_bytes: int = column(unit="bytes", help="of them, mapped by PTEs")
-    read_only_bytes: int = column(unit="bytes", help="of them, mapped read-only")
+    memmap_bytes: int = column(
+        unit="bytes", high=MOST_BYTES, help="of struct pages, those of holes with them"
+    )
+    pmd_bytes: int = column(
+        unit="bytes", high=MOST_BYTES, help="of them, mapped by entries of 2 MiB or more"
+    )
+    pte_bytes: int = column(unit="bytes", high=MOST_BYTES, help="of them, mapped by PTEs")
+    read_only_bytes: int = column(unit="bytes", high=MOST_BYTES, help="of them, mapped read-only")
     reused_bytes: int = column(
         unit="bytes",
+        high=MOST_BYTES,
         help="of them, on a frame that struct pages at a lower address lie on: saved",
     )
 
@@ -88,9 +95,9 @@ class VmemmapZone:
 class VmemmapSections:
     """Consecutive sections whose struct pages are mapped alike."""
 
-    start_pfn: int = column(key=True, help="first page frame of the first section")
+    start_pfn: int = column(key=True, high=MOST_PAGES, help="first page frame of the first section")
     sections: int = column(unit="sections", help="how many, one behind the other")
-    node: int = column(help="NUMA node")
+    node: int = column(low=-1, help="NUMA node; -1: unknown")
     zone: str = column(holds="kernel", help="of most pages; a * marks sections of several zones")
     origin: str = column(
         holds="words",
@@ -101,8 +108,12 @@ class VmemmapSections:
         help="share of the section's struct pages that lie on another's frame, in eighths"
     )
     read_only_eighths: int = column(help="share that is mapped read-only, in eighths")
-    memmap_bytes: int = column(unit="bytes", help="of struct pages of all these sections")
-    reused_bytes: int = column(unit="bytes", help="of them, on a frame that others lie on: saved")
+    memmap_bytes: int = column(
+        unit="bytes", high=MOST_BYTES, help="of struct pages of all these sections"
+    )
+    reused_bytes: int = column(
+        unit="bytes", high=MOST_BYTES, help="of them, on a frame that others lie on: saved"
+    )
 
 
 @dataclass(frozen=True)

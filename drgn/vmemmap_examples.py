@@ -15,7 +15,7 @@ from device_pagemaps import PagemapRange
 from drgn import Program
 from hugetlb import HugePages
 from numpy.typing import NDArray
-from rows import column
+from rows import MOST_BYTES, column
 from vmemmap import Leaves, Memmap
 
 MAX_EXAMPLES = 8
@@ -27,7 +27,7 @@ class VmemmapExample:
 
     example: str = column(holds="words", key=True, help="what kind of page it is")
     pfn: int = column(key=True, help="page frame of the huge page's head")
-    page_bytes: int = column(unit="bytes", help="of the huge page")
+    page_bytes: int = column(unit="bytes", high=MOST_BYTES, help="of the huge page")
     first: int = column(key=True, help="the first of these 4 KiB of struct pages, from 0")
     entries: int = column(unit="entries", help="how many 4 KiB they are")
     frame_pfn: int = column(help="page frame that the first of them lies on")

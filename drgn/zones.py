@@ -5,8 +5,8 @@
 Reads a handful of structures per node and their per-CPU parts; costs a millisecond. The text that
 says the same is /proc/zoneinfo, with /proc/pagetypeinfo for the reserve (root only).
 
-Cannot know: which of two cap formulas runs on a kernel of 6.8 or 6.9 (see
-:func:`highatomic_cap_pages`).
+Cannot know: the cap of the HighAtomic reserve on a kernel of which debug info does not show the
+rule, such as v6.7 (see :func:`caps_by_hundredth`).
 """
 
 from collections.abc import Iterator
@@ -22,12 +22,14 @@ from drgn.helpers.linux.mmzone import (
     min_wmark_pages,
 )
 from drgn.helpers.linux.percpu import per_cpu_ptr
+from kernel_names import name_at
 from pageblocks import pageblock_order
 from proc_text import parse_zoneinfo
-from rows import column
+from rows import LONGEST_NAME, MOST_PAGES, column
 
 # A list of freed pages that trylock callers left behind; drained at the next locked operation.
 MAX_TRYLOCK_ENTRIES = 100_000
+MAX_RECLAIM_RETRIES = 16  # mm/internal.h, a macro
 
 
 @dataclass(frozen=True)
@@ -35,17 +37,25 @@ class Zone:
     """One zone that spans memory."""
 
     node: int = column(key=True, help="NUMA node")
-    zone: str = column(holds="kernel", key=True, help="zone name")
-    present_pages: int = column(unit="pages", help="physical pages inside the zone")
-    managed_pages: int = column(unit="pages", help="present pages given to the buddy allocator")
-    spanned_pages: int = column(
-        unit="pages", help="from the zone's first to its last page, with holes"
+    zone: str = column(holds="kernel", key=True, low=1, high=LONGEST_NAME, help="zone name")
+    present_pages: int = column(
+        unit="pages", high="spanned_pages", help="physical pages inside the zone"
     )
-    free_pages: int = column(unit="pages", help="NR_FREE_PAGES with the per-CPU differences")
+    managed_pages: int = column(
+        unit="pages", high="present_pages", help="present pages given to the buddy allocator"
+    )
+    spanned_pages: int = column(
+        unit="pages", high=MOST_PAGES, help="from the zone's first to its last page, with holes"
+    )
+    free_pages: int = column(
+        unit="pages", high="managed_pages", help="NR_FREE_PAGES with the per-CPU differences"
+    )
     wmark_min: int = column(unit="pages", help="min watermark, boost included")
-    wmark_low: int = column(unit="pages", help="low watermark, boost included: kswapd wakes below")
+    wmark_low: int = column(
+        unit="pages", low="wmark_min", help="low watermark, boost included: kswapd wakes below"
+    )
     wmark_high: int = column(
-        unit="pages", help="high watermark, boost included: kswapd sleeps above"
+        unit="pages", low="wmark_low", help="high watermark, boost included: kswapd sleeps above"
     )
     wmark_boost: int | None = column(
         unit="pages", help="temporary boost after a fallback to another migratetype's pageblock"
@@ -55,13 +65,23 @@ class Zone:
     )
     highatomic_free_pages: int | None = column(
         unit="pages",
-        help="nr_free_highatomic, which the watermarks do not count as free; older kernels have no "
-        "such count and leave out the whole reserve",
+        high="highatomic_reserved_pages",
+        help="nr_free_highatomic, which the watermarks of an ordinary request leave out; older "
+        "kernels have no such count and leave out the whole reserve",
     )
     highatomic_cap_pages: int | None = column(
-        unit="pages", help="the reserve stops growing at this size, by the rule of this kernel"
+        unit="pages",
+        help="the reserve stops growing at this size, by the rule of this kernel; empty where "
+        "debug info does not show which rule that is",
     )
-    start_pfn: int | None = column(help="first page frame of the zone")
+    start_pfn: int | None = column(high=MOST_PAGES, help="first page frame of the zone")
+    lock_held: bool | None = column(
+        help="zone.lock was taken, or waited for: in a dump, a CPU was stopped amid a change of "
+        "the free lists"
+    )
+    node_unreclaimable: bool | None = column(
+        help="kswapd gave the zone's node up: 16 runs in a row reclaimed nothing"
+    )
 
 
 @dataclass(frozen=True)
@@ -72,14 +92,16 @@ class FreeAccounting:
     zone: str = column(holds="kernel", key=True, help="zone name")
     nr_free_pages: int = column(unit="pages", help="NR_FREE_PAGES with the per-CPU differences")
     unfolded_pages: int = column(
-        unit="pages", help="the per-CPU differences alone: /proc/zoneinfo lags by them"
+        unit="pages", low=None, help="the per-CPU differences alone: /proc/zoneinfo lags by them"
     )
     free_list_pages: int = column(unit="pages", help="on the free lists, Isolate left out")
     unaccepted_pages: int = column(
         unit="pages", help="memory the hypervisor has not handed over yet (NR_UNACCEPTED)"
     )
     remainder_pages: int = column(
-        unit="pages", help="NR_FREE_PAGES minus the free lists and unaccepted memory; 0 at rest"
+        unit="pages",
+        low=None,
+        help="NR_FREE_PAGES minus the free lists and unaccepted memory; 0 at rest",
     )
     isolate_pages: int = column(
         unit="pages", help="on the Isolate lists, which do not count as free"
@@ -107,7 +129,7 @@ def for_each_zone(prog: Program) -> Iterator[tuple[int, int, Object]]:
 
 def zone_name(zone: Object) -> str:
     """The name of a ``struct zone``, as in /proc/zoneinfo."""
-    return str(zone.name.string_().decode("ascii", "backslashreplace"))
+    return name_at(zone.name)
 
 
 def zone_page_state(zone: Object, item: str) -> tuple[int, int]:
@@ -127,31 +149,52 @@ def zone_page_state(zone: Object, item: str) -> tuple[int, int]:
     return zone.vm_stat[index].counter.value_() + unfolded, unfolded
 
 
-def highatomic_cap_pages(prog: Program, managed_pages: int) -> int:
+def caps_by_hundredth(prog: Program) -> bool | None:
     """
-    The size at which the reserve stops growing, by the rule of ``reserve_highatomic_pageblock()``.
+    Whether ``reserve_highatomic_pageblock()`` caps the reserve at a hundredth of the zone.
 
-    It takes whole pageblocks while the reserve is below a hundredth of the zone. Since "mm:
-    page_alloc: correct high atomic reserve calculations" and "… enforce minimum zone size to do
-    high atomic reserves" (both v6.8) a zone whose hundredth is below one pageblock has none;
-    before, one pageblock was added to the hundredth. Neither leaves a trace in DWARF; the
-    function's parameters, which changed in v6.10, stand in: a kernel of v6.8 or v6.9 is taken for
-    an older one, and its cap shown one pageblock high.
+    So it is since "mm: page_alloc: correct high atomic reserve calculations" and "… enforce minimum
+    zone size to do high atomic reserves" (both v6.8); before, one pageblock was added to the
+    hundredth. The change itself leaves no trace; its neighbours in time do. After it came the
+    function's present parameters (v6.10) and ``zone.nr_free_highatomic`` (v6.13, stable 6.12),
+    before it ``per_cpu_pages.free_count`` (v6.7), with it the orders of mTHP (v6.8). Sources of
+    5.10, 6.1, 6.6, 6.8, 6.9, 6.12, 7.2 and 7.3 agree with that.
+
+    :return: None where its neighbours do not tell, as on v6.7.
+    """
+    try:
+        parameters = prog.function("reserve_highatomic_pageblock").type_.parameters
+        if [parameter.name for parameter in parameters] == ["page", "order", "zone"]:
+            return True
+    except LookupError:
+        pass  # debug info without functions that were inlined
+    if prog.type("struct zone").has_member("nr_free_highatomic"):
+        return True
+    if not prog.type("struct per_cpu_pages").has_member("free_count"):
+        return False
+    try:
+        prog.symbol("huge_anon_orders_always")
+    except LookupError:
+        return None
+    return True
+
+
+def highatomic_cap_pages(managed_pages: int, pageblock_pages: int, by_hundredth: bool) -> int:
+    """
+    The size at which the reserve stops growing, by ``reserve_highatomic_pageblock()``.
+
+    It takes whole pageblocks while the reserve is below a hundredth of the zone. By the present
+    rule (:func:`caps_by_hundredth`) a zone whose hundredth is below one pageblock has none; by the
+    older one, a pageblock is added to the hundredth.
 
     :param managed_pages: the zone's.
     """
-    block = 1 << pageblock_order(prog)
     limit = managed_pages // 100
-    try:
-        parameters = prog.function("reserve_highatomic_pageblock").type_.parameters
-        since_6_8 = [p.name for p in parameters] == ["page", "order", "zone"]
-    except LookupError:  # inlined everywhere: go by a member of about the same age
-        since_6_8 = prog.type("struct zone").has_member("nr_free_highatomic")
-    if not since_6_8:
-        limit += block
-    elif limit < block:
+    if not by_hundredth:
+        limit += pageblock_pages
+    elif limit < pageblock_pages:
         return 0
-    return (limit + block - 1) // block * block
+    return -(-limit // pageblock_pages) * pageblock_pages
 
 
 def zones(prog: Program) -> list[Zone]:
@@ -161,8 +204,13 @@ def zones(prog: Program) -> list[Zone]:
     :raises FaultError: a ``struct zone`` cannot be read.
     """
     rows = []
+    by_hundredth = caps_by_hundredth(prog)
+    pageblock_pages = 1 << pageblock_order(prog)
     for node, _, zone in for_each_zone(prog):
         managed = zone.managed_pages.counter.value_()
+        # An int in 6.12, an atomic_t in 7.2.
+        failures = zone.zone_pgdat.kswapd_failures
+        failures = getattr(failures, "counter", failures).value_()
         try:
             # "mm: page_alloc: keep track of free highatomic" (c928807f6f6b, in v6.13)
             highatomic_free = zone.nr_free_highatomic.value_()
@@ -186,11 +234,49 @@ def zones(prog: Program) -> list[Zone]:
                 wmark_boost=boost,
                 highatomic_reserved_pages=zone.nr_reserved_highatomic.value_(),
                 highatomic_free_pages=highatomic_free,
-                highatomic_cap_pages=highatomic_cap_pages(prog, managed),
+                highatomic_cap_pages=None
+                if by_hundredth is None
+                else highatomic_cap_pages(managed, pageblock_pages, by_hundredth),
                 start_pfn=zone.zone_start_pfn.value_(),
+                lock_held=lock_held(zone),
+                node_unreclaimable=failures >= MAX_RECLAIM_RETRIES,
             )
         )
     return rows
+
+
+def zones_beyond_nodes(prog: Program) -> list[str]:
+    """
+    In words, which zones reach beyond the node that they are of.
+
+    A node grows and shrinks with its zones: ``move_pfn_range_to_zone()`` and
+    ``remove_pfn_range_from_zone()`` (mm/memory_hotplug.c), ``calculate_node_totalpages()``
+    (mm/mm_init.c; mm/page_alloc.c before v6.4).
+    """
+    words = []
+    for pgdat in for_each_online_pgdat(prog):
+        first = pgdat.node_start_pfn.value_()
+        behind = first + pgdat.node_spanned_pages.value_()
+        for zone in pgdat.node_zones:
+            start = zone.zone_start_pfn.value_()
+            end = start + zone.spanned_pages.value_()
+            if start < end and not first <= start < end <= behind:
+                words.append(
+                    f"zone {zone_name(zone)} of node {pgdat.node_id.value_()} reaches from PFN "
+                    f"{start:#x} to {end:#x}, beyond its node's {first:#x} to {behind:#x}"
+                )
+    return words
+
+
+def lock_held(zone: Object) -> bool | None:
+    """
+    ``queued_spin_is_locked()`` (include/asm-generic/qspinlock.h) of ``zone.lock``: it is held, or
+    queued for. None where the lock is of another kind: PREEMPT_RT, one CPU, other architectures.
+    """
+    try:
+        return bool(zone.lock.rlock.raw_lock.val.counter.value_())
+    except AttributeError:
+        return None
 
 
 def trylock_free_pages(zone: Object) -> int | None:
@@ -297,6 +383,9 @@ def read_zoneinfo(text: str) -> list[Zone]:
             highatomic_free_pages=zone.fields.get("free_highatomic"),
             highatomic_cap_pages=None,
             start_pfn=zone.fields.get("start_pfn"),
+            lock_held=None,
+            # Printed of zones with memory alone.
+            node_unreclaimable={0: False, 1: True}.get(zone.fields.get("node_unreclaimable", -1)),
         )
         for zone in parse_zoneinfo(text)
         if zone.fields["spanned"]

@@ -19,6 +19,7 @@ class Cell:
     text: str
     title: str = ""
     sort: int | float | None = None  # where the text does not tell the number
+    impossible: str = ""  # why the value cannot be
 
 
 def cell(value: object, column: Column, page_size: int | None) -> Cell:

@@ -8,7 +8,6 @@ line of words, while the others go on.
 
 import contextlib
 import datetime
-import math
 import os
 import re
 import signal
@@ -19,12 +18,23 @@ from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 
+from bounds import TABLE as IMPOSSIBLE
+from bounds import Impossible, Machine, rows_that_cannot_be, told
 from drgn import FaultError
-from target import Target
-from zones import read_zoneinfo
+from rows import MOST_PAGES, columns
+from target import Target, describe
+from zones import Zone, read_zoneinfo
 
 from reports.bundle import Section, Writer
-from reports.reading import Absent, DeadlineExceeded, Files, Found, Memory, SectionSpec
+from reports.reading import (
+    Absent,
+    DeadlineExceeded,
+    Files,
+    Found,
+    Memory,
+    SectionSpec,
+    page_size,
+)
 from reports.redact import RedactingWriter
 from reports.sections import SECTIONS
 
@@ -52,10 +62,27 @@ def deadline(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, previous)
 
 
+def machine_of(source: Memory | Files) -> Machine:
+    """What the values of a source are held against."""
+    if isinstance(source, Memory):
+        return Machine.of(asdict(describe(source.prog, "")))
+    with contextlib.suppress(Absent):
+        return Machine.of(asdict(describe_files(source)))
+    return Machine()
+
+
 def run_section(
-    spec: SectionSpec, source: Memory | Files, *, verbose: bool = False
+    spec: SectionSpec,
+    source: Memory | Files,
+    machine: Machine | None = None,
+    *,
+    verbose: bool = False,
 ) -> tuple[Section, Found]:
-    """Run one section; whatever happens in it, the answer is a status and the tables it has."""
+    """
+    Run one section; whatever happens in it, the answer is a status and the tables it has.
+
+    :param machine: what its values are held against; by default what is known of any machine.
+    """
     begin = time.monotonic()
     found = Found()
     status, message = "ok", None
@@ -65,6 +92,11 @@ def run_section(
                 found = spec.from_memory(source)
             else:
                 found = spec.from_files(source)
+            for name, _, row_type, table in found.tables:
+                found.impossible += rows_that_cannot_be(
+                    name, columns(row_type), table, machine or Machine()
+                )
+        found.notes += told(found.impossible)
         if found.notes:
             status = "partial"
         words = found.notes + found.unlisted + found.remarks
@@ -75,7 +107,7 @@ def run_section(
         if verbose:
             traceback.print_exc()
         status, message = "failed", explain(error)
-    rows = sum(len(table[3]) for table in found.tables)
+    rows = sum(len(each[3]) for each in found.tables)
     seconds = round(time.monotonic() - begin, 3)
     return Section(spec.name, status, seconds, rows, found.unreadable_bytes, message), found
 
@@ -86,7 +118,9 @@ def explain(error: BaseException) -> str:
     if isinstance(error, FaultError):
         return f"memory that it needs cannot be read ({text}): damaged, or left out of the dump"
     if isinstance(error, (LookupError, AttributeError)):
-        return f"this kernel's layout is not known here: {text.strip(chr(39))}"
+        # A KeyError's words are quoted.
+        said = re.sub("^'(.*)'$", r"\1", text)
+        return f"this kernel's layout is not known here: {said}"
     if isinstance(error, (DeadlineExceeded, ValueError, NotImplementedError)):
         return text
     return f"{type(error).__name__}: {text}"
@@ -109,6 +143,8 @@ def collect(
     :param notes: more to say about the target, for ``datapackage.json``.
     """
     sections = []
+    machine = Machine.of(asdict(target))
+    marks: list[Impossible] = []
     for spec in SECTIONS.values():
         if only and spec.name not in only:
             continue
@@ -118,12 +154,15 @@ def collect(
                 source.progress = lambda done, total, spec=spec: progress(
                     spec.name, spec.title, done, total
                 )
-        section, found = run_section(spec, source, verbose=verbose)
+        section, found = run_section(spec, source, machine, verbose=verbose)
         for name, title, row_type, rows in found.tables:
             writer.table(name, title, row_type, rows, section=spec.name)
         for name, title, unit, stacks in found.folded:
             writer.folded(name, title, stacks, unit=unit, section=spec.name)
+        marks += found.impossible
         sections.append(section)
+    if marks:
+        writer.table(IMPOSSIBLE, "Values that cannot be", Impossible, marks, section="sections")
     writer.finish({**asdict(target), **(notes or {})}, sections)
     return sections
 
@@ -138,6 +177,10 @@ def describe_files(files: Files) -> Target:
         zones = read_zoneinfo(files.read("proc/zoneinfo"))
     except ValueError:
         zones = []  # its section will say why
+    total = sum(zone.present_pages for zone in zones)
+    marked = rows_that_cannot_be("zones", columns(Zone), zones, Machine())
+    if any(mark.column_name == "present_pages" for mark in marked) or total > MOST_PAGES:
+        total = 0  # of a damaged text, unknown
     here = files.root.resolve() == Path("/")
 
     def first(*paths: str) -> str | None:
@@ -160,22 +203,7 @@ def describe_files(files: Files) -> Target:
         hostname=kernel.nodename if kernel else first("proc/sys/kernel/hostname", "hostname"),
         captured_at=datetime.datetime.fromtimestamp(int(taken), datetime.UTC).isoformat(),
         uptime_seconds=float(seconds.group()) if seconds else None,
-        total_pages=sum(zone.present_pages for zone in zones) or None,
+        total_pages=total or None,
         online_cpus=os.cpu_count() if here else None,
         source=str(files.root) if here else files.root.name,
     )
-
-
-def page_size(meminfo: str, managed_pages: int) -> int | None:
-    """
-    The page size of a machine that left only text: MemTotal is its managed pages, in KiB.
-
-    The two readings may lie apart, so that the power of two that is nearest is taken, and none if
-    it is not near.
-    """
-    match = re.search(r"^MemTotal: +([0-9]{1,15}) kB$", meminfo, re.MULTILINE)
-    if not match or not managed_pages:
-        return None
-    size = int(match.group(1)) * 1024 / managed_pages
-    nearest = 1 << round(math.log2(size)) if size >= 1 else 0
-    return nearest if 4096 <= nearest <= 65536 and abs(size / nearest - 1) < 0.02 else None

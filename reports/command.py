@@ -22,6 +22,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from bounds import Machine, rows_that_cannot_be, told
 from core_file import left_out, missing_bytes
 from hostile_text import visible
 from rich.console import Console
@@ -30,15 +31,23 @@ from rich.progress import Progress as ProgressBar
 from rows import columns
 from speedscope import speedscope
 from stack_parts import load_known_frames
-from target import TargetError, describe, open_target
-from terminal import FORMATS, print_rows
+from target import TargetError, describe, open_target, other_release
+from terminal import FORMATS, MAX_ROWS, print_rows
 from text_source import TextError
 
-from reports import __version__, display, page_owner_command, profiles, record_command
+from reports import __version__, display, modes, page_owner_command, profiles, record_command
 from reports.bundle import Bundle, BundleError, Section, Writer
-from reports.collect import Progress, collect, describe_files, explain, run_section
-from reports.doctor import Check, checks
+from reports.collect import (
+    Progress,
+    collect,
+    describe_files,
+    explain,
+    machine_of,
+    run_section,
+)
+from reports.doctor import Check, PriceHere, checks, prices_here
 from reports.page_owner_command import UsageError
+from reports.prices import TO_READ_IT
 from reports.reading import Absent, Files, Memory
 from reports.redact import Names, RedactingWriter, redact, redacted, undeclared, write_map
 from reports.sections import SECTIONS
@@ -148,6 +157,7 @@ def build_parser() -> argparse.ArgumentParser:
         "-o", "--output", type=Path, required=True, metavar="BUNDLE", help="folder to make"
     )
     sub.add_argument("--force", action="store_true", help="replace a bundle that is already there")
+    sub.add_argument("--mode", **modes.OPTION)
     add_redact_options(sub)
 
     sub = command(
@@ -200,6 +210,7 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="BUNDLE",
         help="say what changed against this one: the machine before, or another machine",
     )
+    sub.add_argument("--mode", **modes.OPTION)
     add_redact_options(sub)
 
     sub = command(
@@ -222,6 +233,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="bundle to make; of several, the folder for bundle-1, bundle-2, …",
     )
     sub.add_argument("--force", action="store_true", help="replace a bundle that is already there")
+    sub.add_argument("--mode", **modes.OPTION)
     sub.add_argument("--redact-map", type=Path, metavar="FILE", help=REDACT_MAP_HELP)
 
     sub = command(
@@ -245,6 +257,7 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="also write it as HTML; of one bundle a side, B's report with A as its baseline",
     )
+    sub.add_argument("--mode", **modes.OPTION)
     add_redact_options(sub)
 
     command(
@@ -309,6 +322,7 @@ def add_target_options(parser: argparse.ArgumentParser) -> None:
     where.add_argument(
         "--proc-root", type=Path, metavar="DIR", help="text files only: / or an unpacked sosreport"
     )
+    page_owner_command.add_price_options(group)
     group.add_argument(
         "--symbols",
         type=Path,
@@ -362,7 +376,7 @@ def open_source(args: argparse.Namespace) -> tuple[Memory | Files, str, dict[str
             raise TargetError(
                 f"{args.proc_root}: has no folder 'proc'; give / or a sosreport's folder"
             )
-        return Files(args.proc_root), args.proc_root.name, {}
+        return Files(args.proc_root, args.all), args.proc_root.name, {}
     notes = {}
     name = args.core.name if args.core is not None else args.qemu or ""
     try:
@@ -371,13 +385,16 @@ def open_source(args: argparse.Namespace) -> tuple[Memory | Files, str, dict[str
         if args.core is not None or args.qemu is not None or args.symbols:
             raise
         say(f"{error}; reading /proc and /sys instead")
-        return Files(Path("/")), "/", {"fallback": str(error)}
+        return Files(Path("/"), args.all), "/", {"fallback": str(error)}
     if args.pageblock_order is not None:
         prog.cache["pageblock_order"] = args.pageblock_order
     if args.rmap_node_ns is not None:
         prog.cache["rmap_node_ns"] = args.rmap_node_ns
     if args.core is not None:
         notes = core_notes(args.core)
+        if words := other_release(prog):
+            notes["vmcoreinfo"] = words
+            say(f"{args.core}: {words}")
         if "truncated" in notes:
             say(f"{args.core}: {notes['truncated']}; reading what is there")
     return Memory(prog), name, notes
@@ -421,7 +438,7 @@ def progress_bar() -> Iterator[Progress | None]:
 
 def run_collect(args: argparse.Namespace) -> int:
     names = wanted_names(args)
-    with Writer(args.output, replace=args.force) as writer:
+    with Writer(args.output, replace=args.force, mode=args.mode) as writer:
         source, name, notes = open_source(args)
         if isinstance(source, Memory):
             target = describe(source.prog, name)
@@ -452,6 +469,7 @@ def run_collect(args: argparse.Namespace) -> int:
         if section.status != "absent"
         or not SECTIONS[section.section].optional
         or section.section in args.only
+        or TO_READ_IT in (section.message or "")
     ]
     # What was left out of a dump on purpose is no fault of the reading.
     return missing_sections(expected, bool(notes.keys() - {"left_out"}))
@@ -471,7 +489,7 @@ def run_show(args: argparse.Namespace) -> int:
         return show_section(args)
     if args.what == "page_owner" and (args.bundle.is_file() or str(args.bundle) == "-"):
         return page_owner_command.run_show(args)
-    if args.core or args.qemu or args.proc_root or args.symbols:
+    if args.core or args.qemu or args.proc_root or args.symbols or args.all or args.careful:
         raise UsageError("give a BUNDLE or a target, not both")
     refuse_cull_options(args)
     bundle = Bundle(args.bundle)
@@ -479,7 +497,7 @@ def run_show(args: argparse.Namespace) -> int:
         return show_stacks(bundle, args.what, args.format, reattribute=args.reattribute)
     if args.what == "tables":
         for table in bundle.tables.values():
-            print(f"{table.name:24} {visible(table.title)}")
+            print(f"{table.name:24} {visible(display.cut(table.title, 200))}")
         for name, title in views_of(bundle).items():
             print(f"{name:24} {title} (computed)")
         return DONE
@@ -491,8 +509,15 @@ def run_show(args: argparse.Namespace) -> int:
         title = first_of(title, args.top, bundle.count(args.what))
     cells = ([row[c.name] for c in shown.columns] for row in bundle.rows(args.what))
     top = itertools.islice(cells, args.top)
-    print_rows(shown.columns, top, form=args.format, title=title)
-    return DONE
+    try:
+        marks = bundle.impossible(args.what)
+    except BundleError:
+        marks = []  # reading the rows says why
+    most = max(args.top or 0, MAX_ROWS)
+    print_rows(shown.columns, top, form=args.format, title=title, marks=marks, most=most)
+    for words in told(marks):
+        say(words)
+    return INCOMPLETE if marks else DONE
 
 
 def refuse_cull_options(args: argparse.Namespace) -> None:
@@ -552,7 +577,9 @@ def views_of(bundle: Bundle) -> dict[str, str]:
 def show_view(bundle: Bundle, name: str, form: str, top: int | None) -> bool:
     """Print a view over a bundle's tables; False if there is none of that name."""
     try:
-        from reports.tables import open_database, view_columns, views
+        import duckdb
+
+        from reports.tables import failed, open_database, view_columns, views
     except ImportError:
         return False
     titles = {view: title for view, title, _ in views()}
@@ -561,9 +588,19 @@ def show_view(bundle: Bundle, name: str, form: str, top: int | None) -> bool:
     database = open_database(bundle)
     if name in database.missing:
         return False
-    cells = [list(row.values()) for row in database.rows(f"select * from {name}")]
+    try:
+        cells = [list(row.values()) for row in database.rows(f"select * from {name}")]
+    except duckdb.Error as error:
+        why = failed(database, error, bundle.tables)
+        raise BundleError(f"{bundle.path}: {name} cannot be computed: {why}") from error
     title = first_of(titles[name], top, len(cells))
-    print_rows(view_columns(database, name), cells[:top], form=form, title=title)
+    print_rows(
+        view_columns(database, name),
+        cells[:top],
+        form=form,
+        title=title,
+        most=max(top or 0, MAX_ROWS),
+    )
     return True
 
 
@@ -574,17 +611,24 @@ def show_section(args: argparse.Namespace) -> int:
         )
     refuse_cull_options(args)
     source, _, _ = open_source(args)
-    section, found = run_section(SECTIONS[args.what], source, verbose=args.verbose)
+    machine = machine_of(source)
+    section, found = run_section(SECTIONS[args.what], source, machine, verbose=args.verbose)
     tables = [
         (name, first_of(title, args.top, len(rows)), row_type, rows[: args.top])
         for name, title, row_type, rows in found.tables
     ]
-    print_tables(tables, args.format)
+    print_tables(tables, args.format, machine)
     return missing_sections([section], False)
 
 
-def print_tables(tables: Sequence[tuple[str, str, type, list[Any]]], form: str) -> None:
-    """Print a section's tables: JSON is one object of them, CSV has an empty line between them."""
+def print_tables(
+    tables: Sequence[tuple[str, str, type, list[Any]]], form: str, machine: Machine
+) -> None:
+    """
+    Print a section's tables: JSON is one object of them, CSV has an empty line between them.
+
+    :param machine: that they are of: what cannot be of its numbers is marked.
+    """
     as_json = form == "json"
     for position, (table, title, row_type, rows) in enumerate(tables):
         if as_json:
@@ -594,7 +638,8 @@ def print_tables(tables: Sequence[tuple[str, str, type, list[Any]]], form: str) 
         described = columns(row_type)
         names = [c.name for c in described]
         cells = ([getattr(row, name) for name in names] for row in rows)
-        print_rows(described, cells, form=form, title=title)
+        marks = rows_that_cannot_be(table, described, rows, machine) if form == "table" else []
+        print_rows(described, cells, form=form, title=title, marks=marks)
     if as_json:
         print("}" if tables else "{}")
 
@@ -610,7 +655,7 @@ def run_findings(args: argparse.Namespace) -> int:
 def run_report(args: argparse.Namespace) -> int:
     from reports.comparison import compare
     from reports.findings import evaluate
-    from reports.report import LOOKED_AT, MAX_PICTURE_ROWS, render, write
+    from reports.report import LOOKED_AT, render, write
 
     names = wanted_names(args)
     bundles = [Bundle(path) for path in (args.bundle, args.baseline) if path is not None]
@@ -620,7 +665,7 @@ def run_report(args: argparse.Namespace) -> int:
     try:
         with redacted(bundles, names) if names else contextlib.nullcontext(bundles) as shown:
             bundle, *baselines = shown
-            bundle.hold(LOOKED_AT & bundle.tables.keys(), MAX_PICTURE_ROWS)
+            bundle.hold(LOOKED_AT & bundle.tables.keys())
             verdict, comparison = evaluate(bundle), None
             for baseline in baselines:
                 verdicts = evaluate(baseline), verdict
@@ -630,7 +675,7 @@ def run_report(args: argparse.Namespace) -> int:
         gc.enable()
     if names and args.redact_map is not None:
         write_map(names, args.redact_map)
-    write(html, args.output)
+    write(html, args.output, args.mode)
     if args.output.is_file():  # and no pipe, whose reader wants nothing but the page
         print(f"{args.output}: {args.output.stat().st_size:,} bytes")
     return DONE
@@ -639,7 +684,7 @@ def run_report(args: argparse.Namespace) -> int:
 def run_redact(args: argparse.Namespace) -> int:
     refuse_old_map(args.redact_map)
     bundles, names = [Bundle(path) for path in args.bundles], Names()
-    several = len(bundles) > 1
+    several, code = len(bundles) > 1, DONE
     for number, bundle in enumerate(bundles, 1):
         path = args.output / f"bundle-{number}" if several else args.output
         if whole := undeclared(bundle):
@@ -648,11 +693,18 @@ def run_redact(args: argparse.Namespace) -> int:
                 f"{display.plural(len(whole), 'column')} is; it is replaced whole: "
                 f"{', '.join(whole[:3])}{', …' if len(whole) > 3 else ''}"
             )
-        redact(bundle, path, names, replace=args.force)
+        made = redact(bundle, path, names, replace=args.force, mode=args.mode)
+        lost = len(bundle.resources) - len(made.resources)
+        if lost:
+            code = INCOMPLETE
+            say(
+                f"{bundle.path}: {display.plural(lost, 'table is', 'tables are')} damaged and left "
+                "out; 'mmscope show' says of each what is wrong"
+            )
         print(f"{bundle.path}: {path}" if several else f"{path}")
     if args.redact_map is not None:
         write_map(names, args.redact_map)
-    return DONE
+    return code
 
 
 def run_compare(args: argparse.Namespace) -> int:
@@ -665,17 +717,22 @@ def run_compare(args: argparse.Namespace) -> int:
     if not all(sides):
         raise UsageError("a side has no bundle: mmscope compare A… -- B…")
     names = wanted_names(args)
-    code = run(sides, args.format, args.output, names)
+    code = run(sides, args.format, args.output, names, args.mode)
     if names and args.redact_map is not None:
         write_map(names, args.redact_map)
     return code
 
 
 def run_doctor(args: argparse.Namespace) -> int:
-    described = columns(Check)
-    names = [c.name for c in described]
-    rows = checks()
-    print_rows(described, ([getattr(row, name) for name in names] for row in rows))
+    for title, row_type, rows in (
+        ("", Check, checks()),
+        ("What it costs this host to be read", PriceHere, prices_here()),
+    ):
+        described = columns(row_type)
+        names = [c.name for c in described]
+        if title:
+            print()
+        print_rows(described, ([getattr(row, name) for name in names] for row in rows), title=title)
     return DONE
 
 

@@ -14,7 +14,6 @@ always does; a pid counts as the same only with the same comm.
 """
 
 import datetime
-import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,14 +27,13 @@ from reports.findings import Finding, Verdict, severity_rank
 from reports.flame_graph import FlameGraph, differential, fold
 from reports.owner_pictures import NO_STACK
 from reports.profile_pictures import without_comm
-from reports.tables import load_tables, lock, views
+from reports.tables import TOO_LARGE, connect, in_a_line, load_tables, lock, views
 
 # Of each table; the others are counted.
 MAX_CHANGES = 30
 # Of a graph, and of all of them.
 MAX_FRAMES = 260
 MAX_GRAPHS = 8
-MAX_STACKS = 200_000
 # captured_at and the uptime are rounded, or read one after the other. NTP slews both clocks alike.
 SAME_BOOT_SECONDS = 3.0
 # What a finding's number must change by, to be better or worse.
@@ -43,7 +41,10 @@ NOTABLE = 0.01
 
 # What names a thing during one boot only.
 BOOT_NAMES = frozenset(
-    {"pid", "tgid", "handle", "anon_vma", "root", "root_pid", "chain", "pfn", "content"}
+    {
+        *("pid", "tgid", "handle", "anon_vma", "root", "root_pid", "address_space", "chain"),
+        *("pfn", "content"),
+    }
 )
 # By what a table is joined if those do not last; its measure is added up.
 LASTING: dict[str, tuple[str, ...]] = {
@@ -53,6 +54,7 @@ LASTING: dict[str, tuple[str, ...]] = {
     "page_tables": ("comm",),
     "process_vmas": ("comm",),
     "ksm_processes": ("comm",),
+    "file_mappings": ("file",),
 }
 # Of a finding's subject, what somebody chose.
 CHOSEN_NAMES = frozenset({"comm", "root_comm", "profile"})
@@ -66,11 +68,17 @@ MEASURES = {
     # Frames, not the addresses that are mapped to them.
     "vmemmap_mappings": "distinct_frames",
     "vmemmap_zones": "reused_bytes",
+    "physical_memory_parts": "bytes",
+    "physical_memory": "bytes",
+    "poisoned_pages": "out_of_use_bytes",
+    "direct_map": "kernel_bytes",
     "slab_caches": "pages",
     "process_vmas": "vmas",
     "page_table_details": "vmas",
     "anon_vmas": "vmas",
     "anon_vma_fanout": "vmas",
+    "file_mappings": "vmas",
+    "file_mapping_fanout": "vmas",
     "page_table_occupancy": "tables",
     "vma_splits": "neighbours",
     "rmap_walks": "walk_ms",
@@ -197,7 +205,13 @@ class TableChanges:
 
 @dataclass(frozen=True)
 class FindingChange:
-    """A finding that is new, gone, worse, better or the same."""
+    """
+    A finding that is new, worse, better or the same, that is no longer over its threshold
+    (``under``), or that is not found now (``gone``).
+
+    A threshold that is crossed says little by itself; where its measure is known on the other side
+    too, that side's words have it.
+    """
 
     change: str
     before: Finding | None
@@ -205,9 +219,21 @@ class FindingChange:
 
     @property
     def finding(self) -> Finding:
-        found = self.after or self.before
+        """What was found: of one that is no more, what it was."""
+        found = self.before if self.change == "under" else self.after or self.before
         assert found is not None
         return found
+
+    @property
+    def words(self) -> str:
+        """How it changed."""
+        return CHANGE_WORDS.get(self.change, self.change)
+
+    @property
+    def other(self) -> tuple[int, Finding] | None:
+        """What the other side says of the same: (0 for before, 1 for after, what)."""
+        side, found = (0, self.before) if self.finding is self.after else (1, self.after)
+        return None if found is None else (side, found)
 
 
 @dataclass(frozen=True)
@@ -240,7 +266,8 @@ class Comparison:
         return [table for table in self.tables if table.differing]
 
 
-CHANGES = ("new", "worse", "better", "gone", "same")
+CHANGES = ("new", "worse", "better", "under", "gone", "same")
+CHANGE_WORDS = {"under": "no longer over the threshold", "gone": "not found now"}
 
 
 def compare(
@@ -394,9 +421,9 @@ def compare_findings(
     side could not be asked for: these are neither new nor gone.
     """
 
-    def sorted_out(verdict: Verdict) -> dict[tuple[Any, ...], list[Finding]]:
+    def sorted_out(findings: list[Finding]) -> dict[tuple[Any, ...], list[Finding]]:
         found: dict[tuple[Any, ...], list[Finding]] = {}
-        for finding in verdict.found:
+        for finding in findings:
             subject = [
                 (name, value)
                 for name, value in finding.subject
@@ -406,7 +433,8 @@ def compare_findings(
         return found
 
     unasked = [{item.id for item in verdict.not_checked} for verdict in (before, after)]
-    old, new = sorted_out(before), sorted_out(after)
+    old, new = sorted_out(before.found), sorted_out(after.found)
+    below = sorted_out(before.under), sorted_out(after.under)
     changes: list[FindingChange] = []
     lost, only = 0, 0
     for key in dict.fromkeys([*new, *old]):
@@ -422,7 +450,12 @@ def compare_findings(
             elif now is None and key[0] in unasked[1]:
                 lost += 1
             else:
-                changes.append(FindingChange(_finding_change(was, now), was, now))
+                change = _finding_change(was, now)
+                # What is of neither side's findings may still have been measured there.
+                was = was or next(iter(below[0].get(key, [])[number:]), None)
+                now = now or next(iter(below[1].get(key, [])[number:]), None)
+                change = "under" if change == "gone" and now else change
+                changes.append(FindingChange(change, was, now))
     changes.sort(
         key=lambda item: (CHANGES.index(item.change), severity_rank(item.finding.severity))
     )
@@ -446,7 +479,7 @@ def _finding_change(was: Finding | None, now: Finding | None) -> str:
 def _tables(
     before: Bundle, after: Bundle, related: Relation
 ) -> tuple[list[TableChanges], list[tuple[str, str]]]:
-    connection = duckdb.connect(":memory:")
+    connection = connect()
     left_out: list[dict[str, str]] = []
     both = (before.tables.keys() & after.tables.keys()) - NOT_COMPARED.keys()
     for schema, bundle in (("old", before), ("new", after)):
@@ -473,8 +506,14 @@ def _tables(
             continue
         try:
             found.append(_joined(connection, before.tables[name], after.tables[name], related))
-        except (_Incomparable, duckdb.Error) as reason:
-            not_compared.append((name, str(reason).splitlines()[0]))
+        except _Incomparable as reason:
+            not_compared.append((name, str(reason)))
+        except (duckdb.OutOfRangeException, duckdb.ConversionException):
+            not_compared.append((name, "its numbers are too large to compute with: damaged"))
+        except duckdb.OutOfMemoryException:
+            not_compared.append((name, f"it is {TOO_LARGE}"))
+        except duckdb.Error as error:
+            not_compared.append((name, in_a_line(error)))
     return found, not_compared
 
 
@@ -814,14 +853,17 @@ def _graphs(before: Bundle, after: Bundle, related: Relation) -> list[Graphs]:
         totals = sum(value for _, value in old), sum(value for _, value in new)
         if not any(totals):
             continue
-        pair = differential(
-            old,
-            new,
-            unit=unit,
-            describe=f"Differential flame graph: {title}",
-            normalise=normalise,
-            frames=MAX_FRAMES,
-        )
+        try:
+            pair = differential(
+                old,
+                new,
+                unit=unit,
+                describe=f"Differential flame graph: {title}",
+                normalise=normalise,
+                frames=MAX_FRAMES,
+            )
+        except ValueError:
+            continue  # too many frames; each is in the report of its own bundle, or why not
         same = fold(old) == fold(new)
         drawn.append(Graphs(title, unit, totals, normalise and all(totals), same, *pair))
     return drawn
@@ -834,6 +876,8 @@ def _stacks(bundle: Bundle, name: str, page_size: int) -> list[tuple[str, int]]:
     :raises BundleError: it is damaged.
     """
     rows: Iterable[tuple[str, int]]
+    if name in bundle.tables and bundle.hold([name]):
+        raise BundleError(f"table {name} is damaged, or too large to be drawn")
     if name == "page_owner_stacks":
         rows = ((row["stack"] or NO_STACK, row["pages"] * page_size) for row in bundle.rows(name))
     elif name == "slab_owner_stacks":
@@ -843,5 +887,5 @@ def _stacks(bundle: Bundle, name: str, page_size: int) -> list[tuple[str, int]]:
         )
     else:
         # Programs that are compared may bear different names.
-        rows = without_comm(list(itertools.islice(bundle.stacks(name), MAX_STACKS)))
+        rows = without_comm(bundle.drawn_stacks(name))
     return [(stack, value) for stack, value in rows if value > 0]

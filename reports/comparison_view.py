@@ -13,6 +13,8 @@ from rows import Column
 from reports import display
 from reports.cells import Cell, cell
 from reports.comparison import (
+    CHANGE_WORDS,
+    CHANGES,
     SET,
     Change,
     Comparison,
@@ -117,8 +119,8 @@ def _said(value: object) -> str:
 def sentence(comparison: Comparison, switched: list[Top], tops: list[Top]) -> str:
     """What was set otherwise and what changed most, in a sentence."""
     counted = [
-        f"{display.plural(number, 'finding')} {change}"
-        for change in ("new", "worse", "better", "gone")
+        f"{display.plural(number, 'finding')} {CHANGE_WORDS.get(change, change)}"
+        for change in CHANGES[:-1]
         if (number := sum(item.change == change for item in comparison.findings))
     ]
     findings = ", ".join(counted) or "no finding came, went, or got better or worse"

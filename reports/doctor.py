@@ -3,9 +3,12 @@
 What can be read on this machine, what cannot, and what would change that.
 
 Looks, and changes nothing. Each source is one row: usable or not, what for, and the command,
-boot parameter or package that would make it usable.
+boot parameter or package that would make it usable. What its reading costs this host is a table of
+its own (``prices``); what is dear is not read here either. Files are opened, not read, as far as
+that tells; /proc/PID/maps is opened by a process that may be left behind.
 """
 
+import dataclasses
 import errno
 import importlib.util
 import os
@@ -20,6 +23,8 @@ from os_release import os_release
 from rows import column
 from target import TargetError, open_target
 
+from reports import prices
+from reports.apart import reader_apart
 from reports.debug_symbols import where_to_get_symbols
 from reports.owner_sections import NO_TRACKS
 from reports.samples import WHAT_HELPS, Sampler, thp_order
@@ -30,10 +35,22 @@ class Check:
     """One source of readings."""
 
     source: str = column(holds="words", key=True, help="file, facility or program")
-    usable: str = column(holds="words", help="yes, no, or in part")
+    usable: str = column(holds="words", help="yes, no, in part, or if asked: with --all")
     gives: str = column(holds="words", help="what it is for")
     reason: str | None = column(holds="words", help="why it is not usable")
     change: str | None = column(holds="words", help="what would make it usable")
+
+
+@dataclass(frozen=True)
+class PriceHere:
+    """What it costs this host that a file is read."""
+
+    files: str = column(holds="words", key=True, help="patterns of paths")
+    locks: str = column(holds="words", help="what the kernel holds meanwhile")
+    interrupts_off: str | None = column(
+        holds="words", help="what is done with interrupts off; empty: nothing"
+    )
+    here: str = column(holds="words", help="whether it is read here without --all, and how")
 
 
 VMLINUX_PLACES = (
@@ -78,7 +95,35 @@ def checks() -> list[Check]:
     rows = [_memory(), _symbols(release)]
     rows += [_text(path, gives) for path, gives in TEXT_SOURCES]
     rows += [_hugetlb(), _page_owner(release), _slab_owner()]
-    return [*rows, watched(), *_recipes(), *_programs()]
+    return said_once([*rows, watched(), *_recipes(), *_programs()])
+
+
+def said_once(rows: list[Check]) -> list[Check]:
+    """The same, where several have the same remedy with that at the first of them alone."""
+    first: dict[str, str] = {}
+    return [
+        dataclasses.replace(row, change=f"as for {said}")
+        if row.change and (said := first.setdefault(row.change, row.source)) != row.source
+        else row
+        for row in rows
+    ]
+
+
+def prices_here(root: str = "/") -> list[PriceHere]:
+    """
+    What it costs this host to be read: for its memory, for what turns interrupts off, and for what
+    is read otherwise or not at all.
+    """
+    rows = []
+    for price in prices.PRICES.values():
+        cheap = price.interrupts_off is None and price.careful == prices.READ
+        if price.locks is None or (cheap and price.files != prices.KCORE):
+            continue
+        # Dear files have one pattern.
+        why = prices.why_left_out(root, price.files[1:]) if price.files in prices.DEAR else None
+        here = why or (prices.READ if price.files in prices.DEAR else price.careful)
+        rows.append(PriceHere(price.files, price.locks, price.interrupts_off, here))
+    return rows
 
 
 def watched(root: str = "/") -> Check:
@@ -96,6 +141,8 @@ def watched(root: str = "/") -> Check:
     if not unread:
         return _check("watch", gives, None, None)
     change = [WHAT_HELPS[name] for name in unread if name in WHAT_HELPS]
+    if any(why.endswith(prices.TO_READ_IT) for why in unread.values()):
+        change.append("watch --all")
     if any("only root" in why for why in unread.values()):
         change.append("run as root")
     any_read = sample.keys() & {"vmstat", "psi", "meminfo", "zones"}
@@ -103,7 +150,9 @@ def watched(root: str = "/") -> Check:
         "watch",
         "in part" if any_read else "no",
         gives,
-        "; ".join(why.partition(" (")[0] for why in unread.values()),
+        "; ".join(
+            why.removesuffix(f"; {prices.TO_READ_IT}").partition(" (")[0] for why in unread.values()
+        ),
         "; ".join(change) or "mount proc and sysfs",
     )
 
@@ -192,7 +241,9 @@ def _slab_owner() -> Check:
     if trouble := _debugfs():
         return _check(f"{path}/*/alloc_traces", gives, *trouble)
     if next(path.glob("*/alloc_traces"), None) is not None:
-        return _check(f"{path}/*/alloc_traces", gives, None, None)
+        why = str(prices.why_left_out("/", prices.ALLOC_TRACES[1:]))
+        reason = why.removesuffix(f"; {prices.TO_READ_IT}")
+        return Check(f"{path}/*/alloc_traces", "if asked", gives, reason, "collect --all")
     reason, _, change = NO_TRACKS.partition("; ")
     return _check(f"{path}/*/alloc_traces", gives, reason, change)
 
@@ -272,8 +323,7 @@ def _remedy(reasons: list[str], needs: str) -> tuple[str, str]:
 
 def _text(path: str, gives: str) -> Check:
     try:
-        with open(path, "rb") as file:
-            file.read(1)
+        _try(path)
     except FileNotFoundError:
         return _check(path, gives, "not there", NEEDS.get(path, "mount -t proc proc /proc"))
     except OSError as error:
@@ -281,4 +331,22 @@ def _text(path: str, gives: str) -> Check:
             return _check(path, gives, "it is off", NEEDS[path])
         more = ", with CAP_SYS_PTRACE" if path.endswith("/maps") else ""
         return _check(path, gives, error.strerror or "cannot be read", f"run as root{more}")
+    if why := prices.why_left_out("/", path[1:]):
+        reason = why.removesuffix(f"; {prices.TO_READ_IT}")
+        return Check(path, "if asked", gives, reason, "collect --all, watch --all")
     return _check(path, gives, None, None)
+
+
+def _try(path: str) -> None:
+    """
+    See whether a file can be read, as cheaply as that can be seen.
+
+    :raises OSError: it cannot.
+    """
+    if path.endswith("/maps"):
+        with reader_apart() as reader:
+            reader.read(path)
+        return
+    with open(path, "rb") as file:
+        if path == prices.PRESSURE:  # that it is off shows when it is read
+            file.read(1)

@@ -48,6 +48,7 @@ def count(text: str) -> int:
 # What an argument picks rows by: column, its name in the usage, and how it is read.
 PID = ("pid", "PID", int)
 ANON_VMA = ("anon_vma", "ADDRESS", address)
+MAPPING = ("address_space", "ADDRESS", address)
 CACHE = ("cache", "CACHE", str)
 NAME = ("name", "NAME", str)
 
@@ -73,11 +74,14 @@ COMMANDS = (
     SectionCommand("slab_caches", "slab_caches", "slab caches by size", TOP, CACHE),
     SectionCommand("slab_owner", "slab_owner", "slab objects by who allocated them", TOP, CACHE),
     SectionCommand("page_tables", "page_tables", "what is in page tables, by process", TOP, PID),
+    SectionCommand("physical_memory", "physical_memory", "memory that the kernel does not get"),
+    SectionCommand("poisoned_pages", "poisoned_pages", "pages marked as bad (PG_hwpoison)"),
     SectionCommand("vmemmap", "vmemmap", "how struct pages are mapped"),
     SectionCommand("hugetlb", "hugetlb", "hugetlb pools and what HVO saves"),
     SectionCommand("device_pagemaps", "device_pagemaps", "device memory with struct pages"),
     SectionCommand("memory_metadata", "memory_metadata", "memory about memory"),
     SectionCommand("anon_vmas", "anon_vmas", "anon_vmas by their VMAs", TOP, ANON_VMA),
+    SectionCommand("file_maps", "file_maps", "mapped files by their VMAs", TOP, MAPPING),
     SectionCommand("ksm", "ksm", "KSM's counters, chains, pages and processes", TOP),
     SectionCommand("rmap_cost", "rmap_cost", "what reverse map walks visit", TOP, ANON_VMA),
     SectionCommand("vm_counters", "vm_counters", "/proc/vmstat, exact", None, NAME),
@@ -116,7 +120,7 @@ def run_section_command(entry: SectionCommand, prog: Program, args: argparse.Nam
     """Run a section and print its tables."""
     from drgn.commands import CommandError
 
-    from reports.collect import run_section
+    from reports.collect import machine_of, run_section
     from reports.command import nanoseconds, print_tables, progress_bar
     from reports.sections import SECTIONS
 
@@ -135,7 +139,8 @@ def run_section_command(entry: SectionCommand, prog: Program, args: argparse.Nam
     with progress_bar() as show:
         if show is not None:
             memory.progress = functools.partial(show, spec.name, spec.title)
-        section, found = run_section(spec, memory)
+        machine = machine_of(memory)
+        section, found = run_section(spec, memory, machine)
         memory.progress = None
     if section.status == "failed":
         # It may have been for want of symbols that the user loads now.
@@ -153,7 +158,7 @@ def run_section_command(entry: SectionCommand, prog: Program, args: argparse.Nam
         tables = shorter(tables, top if args.top is None else args.top)
     elif args.top:
         tables = [(*table[:3], table[3][: args.top]) for table in tables]
-    print_tables(tables, args.format)
+    print_tables(tables, args.format, machine)
     if section.message:
         status = "partial: " if section.status == "partial" else ""
         warn(f"{entry.section}: {status}{section.message}")

@@ -11,6 +11,7 @@ has only empty, is *not checked*, and the reason is kept: silence must never mea
 import dataclasses
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,10 +23,12 @@ from kernel_features import FEATURES
 
 from reports import display
 from reports.bundle import Bundle
-from reports.tables import Database, open_database, views
+from reports.tables import Database, failed, open_database, views
 
 FINDINGS = Path(__file__).resolve().parent / "findings"
 SEVERITIES = ("critical", "warning", "notice")
+# What a finding does to the machine, the worst first: the order of those of one severity.
+HARMS = ("ends work", "stalls", "takes memory", "costs")
 
 
 @dataclass(frozen=True)
@@ -91,6 +94,8 @@ class Finding:
     badness: float | None = None
     tables: tuple[str, ...] = ()  # and views, that it was found in
     sources: tuple[str, ...] = ()  # kernel files that its words were held against
+    estimate: bool = False  # how bad it is was computed, not measured
+    harm: str = HARMS[-1]
 
 
 @dataclass(frozen=True)
@@ -105,11 +110,58 @@ class NotChecked:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Everything that the findings say of one bundle; found by severity, then by file name."""
+    """
+    Everything that the findings say of one bundle.
+
+    :ivar found: by severity; of one severity, what was measured before what was estimated, then
+        what does most harm first.
+    :ivar clear: (id, title) of what was checked and not found.
+    :ivar under: what was measured of things that are under their finding's threshold, in its
+        words: what a comparison says of a finding that is no more.
+    """
 
     found: list[Finding]
-    clear: list[tuple[str, str]]  # (id, title) of what was checked and not found
+    clear: list[tuple[str, str]]
     not_checked: list[NotChecked]
+    under: list[Finding] = field(default_factory=list)
+
+    @property
+    def made(self) -> int:
+        """Checks that could be made."""
+        return len({finding.id for finding in self.found} | {id for id, _ in self.clear})
+
+    @property
+    def checks(self) -> int:
+        """All checks."""
+        return self.made + len(self.not_checked)
+
+
+def how_many(verdict: Verdict) -> str:
+    """How many checks could be made: the one count that everything else is said beside."""
+    if not verdict.not_checked:
+        return f"All {display.plural(verdict.made, 'check')} could be made"
+    return f"{verdict.made:,} of {display.plural(verdict.checks, 'check')} could be made"
+
+
+def all_clear(verdict: Verdict) -> str:
+    """What is said where nothing was found, which is not much if little could be checked."""
+    if not verdict.checks:
+        return "No check was made"
+    if not verdict.made:
+        return f"None of {display.plural(verdict.checks, 'check')} could be made"
+    if verdict.not_checked:
+        return f"{how_many(verdict)}; {'that is' if verdict.made == 1 else 'those are'} clear"
+    return f"{how_many(verdict)}, and {'it is' if verdict.made == 1 else 'all are'} clear"
+
+
+def lacking(verdict: Verdict, title: Callable[[str], str]) -> str:
+    """
+    What could not be checked, by where its data would be: most first.
+
+    :param title: of a section, by its name.
+    """
+    sections = Counter(item.section for item in verdict.not_checked).most_common()
+    return ", ".join(f"{title(name) or 'others'} {number:,}" for name, number in sections)
 
 
 @dataclass(frozen=True)
@@ -129,6 +181,8 @@ class Question:
     sources: tuple[str, ...]
     links: tuple[Link, ...]
     worse: str  # an expression over the row: the higher, the worse
+    estimate: bool = False  # how bad it is is computed; unless the row has a column `estimated`
+    harm: str = HARMS[-1]
     subject: tuple[str, ...] = ()  # columns of the row that tell one thing found from another
     # Tables that only add to the words, with the columns used: empty where a bundle lacks them.
     optional: dict[str, list[str]] = field(default_factory=dict)
@@ -156,6 +210,8 @@ def load_questions(folder: Path = FINDINGS) -> list[Question]:
             raise ValueError(f"{path.name}: {error}") from error
         if question.severity not in SEVERITIES:
             raise ValueError(f"{path.name}: severity {question.severity!r} is none of {SEVERITIES}")
+        if question.harm not in HARMS:
+            raise ValueError(f"{path.name}: harm {question.harm!r} is none of {HARMS}")
         questions.append(question)
     return questions
 
@@ -208,28 +264,44 @@ def ask(database: Database, questions: list[Question]) -> Verdict:
     environment = _environment()
     kernel = Kernel(database)
     found: list[Finding] = []
+    under: list[Finding] = []
     clear, not_checked = [], []
     for question in questions:
-        if reason := _unanswerable(database, question):
+        if reason := _unanswerable(database, question) or _impossible(database, question):
             not_checked.append(NotChecked(question.id, question.about, reason, question.section))
             continue
         try:
             rows = database.rows(_query(database, question))
+        except (duckdb.ConversionException, duckdb.OutOfRangeException):
+            reason = "what it computes is beyond numbers of 64 bits"
+            not_checked.append(NotChecked(question.id, question.about, reason, question.section))
+            continue
         except duckdb.Error as error:
-            reason = f"the query failed: {str(error).splitlines()[0]}"
+            reason = failed(database, error, [need.partition(".")[0] for need in question.needs])
             not_checked.append(NotChecked(question.id, question.about, reason, question.section))
             continue
         try:
-            findings = [_finding(environment, question, row, kernel) for row in rows]
+            # A row of a thing that is under the threshold says so, and only what was measured.
+            said = [
+                (row.get("over", True), _finding(environment, question, row, kernel))
+                for row in rows
+            ]
         except (jinja2.TemplateError, ArithmeticError, TypeError, ValueError) as error:
             reason = f"its words do not fit what was found: {error}"
             not_checked.append(NotChecked(question.id, question.about, reason, question.section))
             continue
+        findings = [finding for over, finding in said if over]
+        under += [finding for over, finding in said if not over]
         if not findings:
             clear.append((question.id, question.about))
         found += findings
-    found.sort(key=lambda finding: SEVERITIES.index(finding.severity))
-    return Verdict(found, clear, not_checked)
+    found.sort(key=_place)
+    return Verdict(found, clear, not_checked, under)
+
+
+def _place(finding: Finding) -> tuple[int, bool, int]:
+    """Where a finding stands: by severity, what was measured first, what does most harm first."""
+    return SEVERITIES.index(finding.severity), finding.estimate, HARMS.index(finding.harm)
 
 
 def _unanswerable(database: Database, question: Question) -> str | None:
@@ -253,14 +325,41 @@ def _unanswerable(database: Database, question: Question) -> str | None:
     return None
 
 
+def _impossible(database: Database, question: Question) -> str | None:
+    """A value that cannot be, if the question would be answered from its column."""
+    if not database.impossible:
+        return None
+    text = "\n".join((question.sql, *question.needs))
+    for name, _, statement in reversed(views()):  # a view is made of those before it
+        if re.search(rf"\b{name}\b", text):
+            text += statement
+    words, quoted = set(re.findall(r"\w+", text)), re.findall(r"'([^']{3,})'", text)
+    for mark in database.impossible:
+        # Where each row is a number of its own, it is asked for by its name, or a part of that.
+        asked = mark.row_name is None or any(part.strip("%") in mark.row_name for part in quoted)
+        if asked and mark.table_name in words and mark.column_name in words:
+            return str(mark)
+    return None
+
+
 def _query(database: Database, question: Question) -> str:
-    """A question's SQL, with an empty table in place of each optional one that is not there."""
-    stand_ins = [
-        f"{table} as (select {', '.join(f'null::varchar as {c}' for c in columns)} limit 0)"
-        for table, columns in question.optional.items()
-        if not database.has(table)
-    ]
-    return f"with {', '.join(stand_ins)} {question.sql}" if stand_ins else question.sql
+    """
+    A question's SQL, with an empty table in place of each optional one that is not there, and
+    unknown values in place of columns that an older bundle lacks.
+    """
+    stand_ins = []
+    for table, columns in question.optional.items():
+        there = database.columns(table)
+        nothing = ", ".join(f"null::varchar as {c}" for c in columns if c not in there)
+        if not there:
+            stand_ins.append(f"{table} as (select {nothing} limit 0)")
+        elif nothing:
+            stand_ins.append(f"{table} as (select *, {nothing} from main.{table})")
+    if not stand_ins:
+        return question.sql
+    # A query may begin with such a list of its own.
+    rest = re.sub(r"^\s*with\s", ", ", question.sql)
+    return f"with {', '.join(stand_ins)} {rest}"
 
 
 class Kernel:
@@ -324,9 +423,13 @@ def _finding(
                 )
 
     severity = row.get("severity", question.severity)
+    severity = severity if severity in SEVERITIES else question.severity
+    estimate = bool(row.get("estimated", question.estimate))
+    if estimate and severity == "critical":
+        severity = "warning"  # no estimate stands above a measurement
     return Finding(
         question.id,
-        severity if severity in SEVERITIES else question.severity,
+        severity,
         words(question.title),
         words(question.saw),
         words(question.why),
@@ -337,6 +440,8 @@ def _finding(
         _badness(environment, question, row),
         tuple(dict.fromkeys(need.partition(".")[0] for need in question.needs)),
         question.sources,
+        estimate,
+        question.harm,
     )
 
 

@@ -22,18 +22,30 @@ from pageblocks import (
     pageblock_runs,
     pageblocks,
     read_pagetypeinfo_blocks,
+    short_zones,
 )
 from pcp_lists import PcpCheck, PcpPages, read_zoneinfo_pcp
 from proc_text import parse_pagetypeinfo
 from settings import Setting, read_settings, settings
 from vm_counters import VmCounter, read_vmstat, vm_counters
-from zones import FreeAccounting, Zone, read_zoneinfo, zones
+from zones import (
+    FreeAccounting,
+    Zone,
+    for_each_zone,
+    read_zoneinfo,
+    zone_name,
+    zones,
+    zones_beyond_nodes,
+)
 
 from reports.reading import Absent, Files, Found, Memory
 
 
 def zones_from_memory(memory: Memory) -> Found:
-    return Found().add("zones", "Zones", Zone, zones(memory.prog))
+    found = Found().add("zones", "Zones", Zone, zones(memory.prog))
+    for words in zones_beyond_nodes(memory.prog):
+        memory.disagreement(found, words)
+    return found
 
 
 def zones_from_files(files: Files) -> Found:
@@ -158,6 +170,14 @@ def pageblocks_from_memory(memory: Memory) -> Found:
         free_pages = None
         found.notes.append(f"free share of pageblocks unknown: {error}")
     rows = pageblocks(free.pageblocks, free.zone_names)
+    # What could not be read is missing, and was said to be.
+    if not free.types.unreadable and not free.scan.gaps.bytes:
+        present = {
+            (node, zone_name(zone)): zone.present_pages.value_()
+            for node, _, zone in for_each_zone(memory.prog)
+        }
+        for words in short_zones(rows, present, free.types.order):
+            memory.disagreement(found, words)
     found.add("pageblocks", "Pageblocks by migratetype", Pageblocks, rows)
     runs = pageblock_runs(free.pageblocks, free_pages, free.zone_names)
     return found.add("pageblock_map", "Pageblock map, run-length encoded", PageblockRun, runs)

@@ -35,6 +35,7 @@ from page_owner_rows import (
 from slab_caches import (
     SlabCache,
     SlabCheck,
+    misnamed,
     pages_in_no_cache,
     read_slabinfo,
     slab_caches,
@@ -134,7 +135,7 @@ def page_owner_from_files(files: Files) -> Found:
 def slab_caches_from_memory(memory: Memory) -> Found:
     scan = memory.slabs.scan
     rows, checks = slab_caches(scan)
-    found = Found(unreadable_bytes=scan.gaps.bytes)
+    found = Found(notes=misnamed(memory.prog), unreadable_bytes=scan.gaps.bytes)
     if scan.broken_off:
         found.notes.append(f"{scan.broken_off}; slabs of others are not counted")
     if scan.gaps.bytes:
@@ -163,8 +164,8 @@ def slab_caches_from_files(files: Files) -> Found:
 
 
 NO_TRACKS = (
-    "no slab cache remembers who allocated its objects; boot with slab_debug=U (slub_debug=U "
-    "before Linux 6.9), or slab_debug=U,CACHE for one cache"
+    "no slab cache remembers who allocated its objects; boot with slab_debug=U (older "
+    "kernels: slub_debug=U, which newer ones take, too), or slab_debug=U,CACHE for one cache"
 )
 
 
@@ -183,7 +184,9 @@ def slab_owner_from_memory(memory: Memory) -> Found:
             f"{reason}: their flags or the depot are damaged"
         ) from None
     rows, checks = slab_owner_stacks(memory.prog, depot, owners)
-    found = Found(unreadable_bytes=owners.gaps.bytes + depot.gaps.bytes)
+    found = Found(
+        notes=misnamed(memory.prog), unreadable_bytes=owners.gaps.bytes + depot.gaps.bytes
+    )
     found.notes += _depot_notes(depot)
     if owners.scan.broken_off:
         found.notes.append(owners.scan.broken_off)
@@ -206,11 +209,15 @@ def slab_owner_from_memory(memory: Memory) -> Found:
 
 def slab_owner_from_files(files: Files) -> Found:
     folder = files.root / "sys/kernel/debug/slab"
-    rows: list[SlabOwnerStack] = []
     try:
-        caches = sorted(path.name for path in folder.iterdir())
+        caches = sorted(path.parent.name for path in folder.glob("*/alloc_traces"))
     except OSError:
         caches = []
+    if not caches:
+        raise Absent(f"{folder} has no alloc_traces (root only): {NO_TRACKS}")
+    if why := files.left_out(f"sys/kernel/debug/slab/{caches[0]}/alloc_traces"):
+        raise Absent(f"{folder}/*/alloc_traces ({plural(len(caches), 'cache')}): {why}")
+    rows: list[SlabOwnerStack] = []
     found = Found()
     for cache in caches:
         try:

@@ -16,7 +16,7 @@ from hostile_text import visible
 from page_owner_series import Series, growth_rows, read_series
 from text_source import Source, TextError, recognise_source
 
-from reports import page_owner
+from reports import modes, page_owner
 from reports.plain_arguments import SHORT, plain_arguments
 
 TYPE_CHECKING = False
@@ -176,7 +176,20 @@ def add_commands(command: Command) -> None:
         "--proc-root", default="/", metavar="DIR", help="that has the host's proc/ and sys/ in it"
     )
     sub.add_argument("--debugfs", default=DEBUGFS, metavar="DIR", help=f"default: {DEBUGFS}")
+    add_price_options(sub)
     add_options(sub, OUTPUT, required=["--output"])
+
+
+def add_price_options(parser: Any) -> None:
+    """Whether a running host pays for what is dear to read (``prices``)."""
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument(
+        "--careful",
+        action="store_true",
+        help="of a running host leave out what would keep its interrupts off for long, or disturb "
+        "its allocator; 'mmscope doctor' lists it. That is the default",
+    )
+    which.add_argument("--all", action="store_true", help="read that, too")
 
 
 def add_options(parser: Any, options: Options, required: Sequence[str] = ()) -> None:
@@ -238,6 +251,7 @@ SERIES: Options = {
 OUTPUT: Options = {
     "--output": {"metavar": "BUNDLE", "help": "folder to make"},
     "--force": {"action": "store_true", "help": "replace a bundle that is there"},
+    "--mode": modes.OPTION,
     "--page-size": {
         "type": int,
         "metavar": "BYTES",
@@ -346,7 +360,7 @@ def run_page_owner(args: argparse.Namespace) -> int:
 
         args.output = Path(args.output)
         # Refuses what is in the way before the work.
-        with Writer(args.output, replace=args.force) as writer:
+        with Writer(args.output, replace=args.force, mode=args.mode) as writer:
             begin = time.monotonic()
             series = _read(args)
             return finish(args, series, writer, begin)

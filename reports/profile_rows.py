@@ -102,9 +102,9 @@ class ProfileMoment:
     """When something rare happened."""
 
     profile: str = column(holds="profile", key=True, help=PROFILE)
-    seconds: float = column(unit="s", key=True, help="since the first sample")
+    seconds: float = column(unit="s", key=True, low=None, help="since the first sample")
     event: str = column(holds="words", key=True, help="tracepoint")
-    pid: int = column(key=True, help="process that met it")
+    pid: int = column(key=True, low=-1, help="process that met it")
     comm: str = column(holds="comm", help="its name")
     text: str = column(holds="words", help="what the kernel said")
 
@@ -202,7 +202,9 @@ class ProfileFaults:
 
     profile: str = column(holds="profile", key=True, help=PROFILE)
     event: str = column(holds="words", key=True, help="minor-faults or major-faults")
-    pid: int = column(key=True, help="process; -1: others, beyond the limit of what is kept")
+    pid: int = column(
+        key=True, low=-1, help="process; -1: others, beyond the limit of what is kept"
+    )
     comm: str = column(holds="comm", key=True, help="its name")
     faults: int = column(help="faults")
     regions: int = column(help="distinct regions of 2 MiB that were touched")
@@ -215,10 +217,10 @@ class ProfileCounter:
     """A counter of /proc/vmstat: what it gained during the recording, of the whole machine."""
 
     profile: str = column(holds="profile", key=True, help=PROFILE)
-    name: str = column(holds="kernel", key=True, help="as in /proc/vmstat")
-    gained: int = column(help="after the recording, less before it")
+    name: str = column(holds="words", key=True, help="as in /proc/vmstat")
+    gained: int = column(low=None, help="after the recording, less before it")
     per_minute: float | None = column(
-        unit="1/min", help="the same for each minute of the recording"
+        low=None, unit="1/min", help="the same for each minute of the recording"
     )
 
 

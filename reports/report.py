@@ -18,16 +18,19 @@ Cannot know: what is not in the bundle. A report of a bundle is as complete as t
 
 import base64
 import contextlib
+import dataclasses
 import hashlib
 import itertools
 import os
 import re
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bounds import TABLE as IMPOSSIBLE
 from hostile_text import visible
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, TemplateError
 from markupsafe import Markup
@@ -54,9 +57,18 @@ from reports.bundle import IDENTIFIER, Bundle, BundleError, Section, Table
 from reports.cells import Cell, cell, is_name
 from reports.comparison import Comparison
 from reports.downloads import Download, Downloads
-from reports.findings import SEVERITIES, Finding, Verdict, severity_rank
+from reports.findings import (
+    SEVERITIES,
+    Finding,
+    Verdict,
+    all_clear,
+    how_many,
+    lacking,
+    severity_rank,
+)
 from reports.glossary import Glossary
 from reports.leftovers import PREFIX, SUFFIX, claim, clear_up
+from reports.modes import mode_of_file
 from reports.watermarks import watermarks
 
 TEMPLATES = Path(__file__).resolve().parent.parent / "templates"
@@ -65,14 +77,16 @@ MAX_ROWS = 500
 MAX_CELLS = 1200
 # What report.css tells apart; a wider table has text set like numbers from there on.
 MAX_TEXT_COLUMNS = 24
+# Sections that a sentence names.
+MAX_NAMED = 5
 # So many findings leave room for the sections beside them.
 MAX_CONTENTS = 8
 # A stack is as long as ten other rows.
 MAX_STACK_ROWS = 80
 # A series is looked at in its chart, or taken from the bundle.
 MAX_SERIES_ROWS = 60
-# What pictures are drawn from is held in memory; a table beyond this is damage, or not for drawing.
-MAX_PICTURE_ROWS = 2_000_000
+# Of the tables that are held in part.
+MAX_PART_ROWS = 300_000
 SOURCES = {
     "live": "live kernel",
     "vmcore": "vmcore",
@@ -103,11 +117,14 @@ TITLES = {
     "slab_owner": "Owners of slab objects",
     "slab_caches": "Slab caches",
     "page_tables": "Page tables",
+    "physical_memory": "Physical memory and what the kernel does not get",
+    "poisoned_pages": "Pages marked as bad",
     "vmemmap": "Struct pages",
     "hugetlb": "hugetlb pools and HVO",
     "device_pagemaps": "Device memory",
     "memory_metadata": "Memory about memory",
     "anon_vmas": "Reverse maps",
+    "file_maps": "File reverse maps",
     "ksm": "KSM",
     "rmap_cost": "The cost of reverse map walks",
     "profiles": "Profiles",
@@ -233,6 +250,23 @@ def _watermarks(tables: Tables, page_size: int | None) -> Any:
     return watermarks(tables["zones"], reserve)
 
 
+def _pcp_lists(tables: Tables, page_size: int | None) -> list[dict[str, Any]]:
+    """The zones with pages on per-CPU lists: how many, and on how many CPUs."""
+    cpus: dict[tuple[int, str], dict[int, int]] = {}
+    for row in tables["pcp_pages"]:
+        on = cpus.setdefault((row["node"], row["zone"]), {})
+        on[row["cpu"]] = on.get(row["cpu"], 0) + row["pages"]
+    return [
+        {
+            "zone": f"node {node} {zone}",
+            "pages": sum(on.values()),
+            "cpus": sum(pages > 0 for pages in on.values()),
+            "most": max(on.values()),
+        }
+        for (node, zone), on in cpus.items()
+    ]
+
+
 def _free_accounting(tables: Tables, page_size: int | None) -> list[dict[str, Any]]:
     return tables["free_accounting"]
 
@@ -283,6 +317,7 @@ PICTURES = (
         ),
         _free_accounting,
     ),
+    Picture("pcp_lists", "pcp_pages", frozenset({"node", "zone", "cpu", "pages"}), _pcp_lists),
     Picture("vm_counters", "vm_counters", frozenset({"name", "kind", "value"}), _vm_counters),
     Picture(
         "page_owner",
@@ -341,6 +376,12 @@ PICTURES = (
         rmap_pictures.fanout,
     ),
     Picture(
+        "file_mapping_fanout",
+        "file_mapping_fanout",
+        frozenset({"vmas_from", "vmas_to", "files", "vmas"}),
+        rmap_pictures.file_fanout,
+    ),
+    Picture(
         "anon_vma_map",
         "anon_vma_map",
         frozenset({"anon_vma", "index", "pages", "vmas", "writable_vmas", "starts", "ksm_items"}),
@@ -393,11 +434,16 @@ AGREES = {
     "anon_vma_checks": "Trees, lists, counters and a walked sample agree on every anon_vma.",
     "anon_vma_locks": "No anon_vma's lock was taken at that moment.",
     "anon_vma_waiters": "Nobody was queued on an anon_vma's lock at that moment.",
+    "file_mapping_checks": "Trees, counters and a walked sample agree on every mapped file.",
+    "file_mapping_locks": "No mapped file's i_mmap_rwsem was taken at that moment.",
+    "file_mapping_waiters": "Nobody was queued on an i_mmap_rwsem at that moment.",
     "profile_sites": "No sample ends where interrupts come back on.",
     "profile_reaping": "The OOM reaper was not met.",
     "profile_notes": "Nothing is missing.",
     "misplaced_blocks": "Every free block lies on the list of its pageblock's migratetype.",
     "device_pagemaps": "No device has memory with struct pages (pmem, DAX, device-private).",
+    "poisoned_pages": "No page is marked as bad (PG_hwpoison).",
+    "memory_options": "No option of the command line that was looked for is about memory.",
     "watch_events": "No period with an OOM kill or a failure; one sample has no period.",
     "counter_rates": "No counter was read twice, or none moved.",
     "hugetlb_checks": "Every pool has the pages it counts, and page tables agree with their flags.",
@@ -431,7 +477,8 @@ def render(bundle: Bundle, verdict: Verdict, comparison: Comparison | None = Non
     html = environment.get_template("report.html").render(
         host=host,
         sentence=sentence(verdict, host),
-        unknown=unknown(verdict, bundle.sections),
+        unknown=unknown(verdict),
+        reading=reading(bundle.sections),
         facts=_facts(bundle, page_size),
         caveats=[
             (words, _text(bundle.target[key]))
@@ -439,8 +486,9 @@ def render(bundle: Bundle, verdict: Verdict, comparison: Comparison | None = Non
             if key in bundle.target
         ],
         other_facts=sorted((k, _text(v)) for k, v in bundle.target.items() if k not in FACTS),
-        statuses=_statuses(bundle),
-        unreadable=sum(s.unreadable_bytes or 0 for s in bundle.sections),
+        marks=_table(bundle, bundle.tables[IMPOSSIBLE], page_size, {})
+        if IMPOSSIBLE in bundle.tables
+        else None,
         findings=findings,
         verdict=verdict,
         sections=sections,
@@ -481,20 +529,21 @@ def _squeeze(text: str) -> str:
     return re.sub(r"\n\s*\n+", "\n", text).strip()
 
 
-def write(html: str, path: Path) -> None:
+def write(html: str, path: Path, mode: int | None = None) -> None:
     """
     Write a report so that its name holds all of it, or what was there before.
 
+    :param mode: as asked for (``modes``).
     :raises OSError: it cannot be written; nothing is left behind.
     """
     try:
-        _write(html, path)
+        _write(html, path, mode)
     except OSError as error:
         # Of the name that it was to have.
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 
-def _write(html: str, path: Path) -> None:
+def _write(html: str, path: Path, mode: int | None) -> None:
     # Through a symbolic link; and a device or a pipe (/dev/null, /dev/stdout) is written to, never
     # put away for a file of its name.
     path = path.resolve()
@@ -514,10 +563,8 @@ def _write(html: str, path: Path) -> None:
             file.write(html)
             file.flush()
             os.fsync(file.fileno())
-            # mkstemp makes it for the owner alone; a report is there to be passed on.
-            umask = os.umask(0)
-            os.umask(umask)
-            os.fchmod(file.fileno(), 0o666 & ~umask)
+            # mkstemp made it for the owner alone.
+            os.fchmod(file.fileno(), mode_of_file(mode, path))
         os.replace(name, path)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -546,30 +593,43 @@ def sentence(verdict: Verdict, host: str) -> str:
         listed = " and ".join(part for part in (", ".join(parts[:-1]), parts[-1]) if part)
         worst = min(verdict.found, key=lambda finding: severity_rank(finding.severity))
         return f"{listed} on {host}; worst: {display.prose(worst.title).rstrip('.')}."
-    if verdict.not_checked and not verdict.clear:
-        return f"Nothing could be checked on {host}."
-    return f"Nothing found on {host}: {display.plural(len(verdict.clear), 'check')} made."
+    return f"{host}: {all_clear(verdict)}."
 
 
-def unknown(verdict: Verdict, sections: list[Section]) -> str:
-    """What stood in the way of knowing more; empty if nothing did."""
-    # What few machines have (page_owner, a recorded profile) is no fault of the reading.
-    status = {section.section: section.status for section in sections}
-    lacking = {
-        item.section: TITLES.get(item.section, item.section)
-        for item in verdict.not_checked
-        if item.section and status.get(item.section, "absent") == "absent"
-    }
-    unchecked = sum(item.section not in lacking for item in verdict.not_checked)
-    said = []
-    if unchecked and (verdict.found or verdict.clear):
-        said.append(f"{display.plural(unchecked, 'check')} could not be made.")
-    if lacking and (verdict.found or verdict.clear):
-        said.append(f"Not looked at, for there is no such data: {', '.join(lacking.values())}.")
-    failed = [section.section for section in sections if section.status in ("partial", "failed")]
-    if failed:
-        said.append(f"The reading is incomplete: {', '.join(failed)}.")
-    return " ".join(said)
+def unknown(verdict: Verdict) -> str:
+    """How many checks could be made, and what data the others lack; empty where none do."""
+    if not verdict.not_checked:
+        return ""
+    said = f"{how_many(verdict)}. " if verdict.found else ""
+    no_data = lacking(verdict, lambda section: TITLES.get(section, section))
+    return f"{said}Not checked: {no_data}."
+
+
+def reading(sections: list[Section]) -> str:
+    """How much of what was to be read was read."""
+    if not sections:
+        return "no section was read"
+    fared = Counter(section.status for section in sections)
+    said = [
+        f"{fared['ok'] + fared['partial']:,} of {display.plural(len(sections), 'section')} read"
+    ]
+    for status, words in (
+        ("partial", "of these in part"),
+        ("failed", "failed"),
+        ("absent", "unavailable here"),
+    ):
+        names = [section.section for section in sections if section.status == status]
+        if names:
+            more = ", …" if len(names) > MAX_NAMED else ""
+            listed = "" if status == "absent" else f" ({', '.join(names[:MAX_NAMED])}{more})"
+            said.append(f"{len(names):,} {words}{listed}")
+    other = len(sections) - sum(fared[status] for status in STATUSES)
+    if other:
+        said.append(f"{other:,} of unknown status")
+    unreadable = sum(section.unreadable_bytes or 0 for section in sections)
+    said.append(f"{display.size(unreadable)} of memory" if unreadable else "no memory")
+    said[-1] += " unreadable"
+    return "; ".join(said)
 
 
 def _host(bundle: Bundle) -> str:
@@ -613,17 +673,6 @@ def _uptime(bundle: Bundle) -> str:
     return display.duration(seconds)
 
 
-def _statuses(bundle: Bundle) -> list[tuple[str, list[str]]]:
-    """(status, names of the sections that have it), the known ones first."""
-    found: dict[str, list[str]] = {}
-    for section in bundle.sections:
-        found.setdefault(section.status or "unknown", []).append(section.section or "unnamed")
-    return sorted(
-        found.items(),
-        key=lambda item: STATUSES.index(item[0]) if item[0] in STATUSES else len(STATUSES),
-    )
-
-
 def _anchor(prefix: str, name: str, taken: set[str]) -> str:
     """An id for something whose name may be anything, that no other has."""
     slug = re.sub(r"[^a-z0-9_]+", "-", name.lower())[:60].strip("-") or "unnamed"
@@ -640,7 +689,7 @@ def _sections(bundle: Bundle, environment: Environment, page_size: int | None) -
     """The bundle's sections in its order; then tables whose section is not listed there."""
     tables: dict[str, list[Table]] = {}
     for table in bundle.tables.values():
-        if table.name != "sections":  # shown as the reading itself
+        if table.name not in ("sections", IMPOSSIBLE):  # shown with the reading itself
             tables.setdefault(table.section, []).append(table)
     listed = {section.section or "unnamed": section for section in bundle.sections}
     known, errors = _known_tables(bundle)
@@ -673,18 +722,10 @@ def _sections(bundle: Bundle, environment: Environment, page_size: int | None) -
 def _known_tables(bundle: Bundle) -> tuple[Tables, dict[str, str]]:
     """The tables that pictures are drawn from, whole; and why one could not be read."""
     known: Tables = {}
-    errors: dict[str, str] = {}
-    for name in sorted(LOOKED_AT & bundle.tables.keys()):
-        try:
-            rows = list(itertools.islice(bundle.rows(name), MAX_PICTURE_ROWS + 1))
-        except BundleError as error:
-            errors[name] = _blame(bundle, error)
-            continue
-        if len(rows) > MAX_PICTURE_ROWS:
-            errors[name] = f"table {name} has more than {MAX_PICTURE_ROWS:,} rows"
-            continue
-        known[name] = rows
-    return known, errors
+    errors = bundle.hold(LOOKED_AT & bundle.tables.keys())
+    for name in sorted(LOOKED_AT & bundle.tables.keys() - errors.keys()):
+        known[name] = list(bundle.rows(name))
+    return known, {name: _blame(bundle, why) for name, why in errors.items()}
 
 
 def _parts(bundle: Bundle, known: Tables) -> Tables:
@@ -694,15 +735,15 @@ def _parts(bundle: Bundle, known: Tables) -> Tables:
         with contextlib.suppress(BundleError, LookupError, TypeError, ValueError):
             column, wanted = PARTS[name]
             rows = bundle.rows(name, where=(column, wanted(known)))
-            found[name] = list(itertools.islice(rows, MAX_PICTURE_ROWS))
+            found[name] = list(itertools.islice(rows, MAX_PART_ROWS))
     for name in FILTERED.keys() & bundle.tables.keys():
         with contextlib.suppress(BundleError, LookupError, TypeError):
             chosen = filter(FILTERED[name](known), bundle.rows(name))
-            found[name] = list(itertools.islice(chosen, MAX_PICTURE_ROWS))
+            found[name] = list(itertools.islice(chosen, MAX_PART_ROWS))
     return found
 
 
-def _blame(bundle: Bundle, error: BundleError) -> str:
+def _blame(bundle: Bundle, error: BundleError | str) -> str:
     """An error without the folder's path, which is nobody's business on another machine."""
     return str(error).replace(f"{bundle.path}{os.sep}", "").replace(f"{bundle.path}: ", "")
 
@@ -756,10 +797,9 @@ def _alone(bundle: Bundle, picture: Picture) -> str:
     if table is None:
         return ""
     page_size = display.plain_int(bundle.target.get("page_size"))
-    try:
-        rows = list(itertools.islice(bundle.rows(table.name), MAX_PICTURE_ROWS))
-    except BundleError:
+    if bundle.hold([table.name]):
         return ""  # its section says so
+    rows = list(bundle.rows(table.name))
     environment = _environment(page_size, _uptime(bundle))
     views = _pictures(table, {table.name: rows}, {}, environment, page_size)
     return next((str(view.html) for view in views if view.name == picture.name), "")
@@ -777,6 +817,11 @@ def _table(bundle: Bundle, table: Table, page_size: int | None, known: Tables) -
         # The first rows first: of a damaged table, what stands before the damage is shown.
         for row in itertools.islice(known.get(table.name) or bundle.rows(table.name), most):
             rows.append([cell(row[c.name], c, page_size) for c in table.columns])
+        at = {column.name: number for number, column in enumerate(table.columns)}
+        for mark in bundle.impossible(table.name):
+            if mark.row_number <= len(rows):
+                cells, number = rows[mark.row_number - 1], at[mark.column_name]
+                cells[number] = dataclasses.replace(cells[number], impossible=mark.bound)
         total = bundle.count(table.name)
     except BundleError as caught:
         error = _blame(bundle, caught)
@@ -843,7 +888,8 @@ def finding_text(bundle: Bundle, finding: Finding) -> list[str]:
     target = bundle.target
     where = [_host(bundle), _text(target.get("release")), _text(target.get("captured_at"))]
     lines = [
-        f"{plain(finding.severity).upper()}: {plain(finding.title)}",
+        f"{plain(finding.severity).upper()}{' (estimate)' if finding.estimate else ''}: "
+        f"{plain(finding.title)}",
         f"({plain(', '.join(filter(None, where)))}; mmscope {plain(bundle.version)})",
         f"Seen: {plain(finding.saw)}",
         f"Why it hurts: {plain(finding.why)}",

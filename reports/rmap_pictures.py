@@ -24,14 +24,14 @@ HEIGHT = 60  # of the bars of the map, in its own units
 
 @dataclass(frozen=True)
 class FanoutBar:
-    """anon_vmas with so many VMAs, as two shares in per cent."""
+    """Trees with so many VMAs, as two shares in per cent."""
 
     vmas_from: int
     vmas_to: int
-    anon_vmas: int
+    trees: int
     vmas: int
     ksm_items: int | None
-    anon_vmas_at: float
+    trees_at: float
     vmas_at: float
 
 
@@ -73,22 +73,38 @@ class VisitBar:
 
 def fanout(tables: Tables, page_size: int | None) -> dict[str, Any]:
     """Bars of table ``anon_vma_fanout``."""
-    rows = tables["anon_vma_fanout"]
+    return bars_of(tables["anon_vma_fanout"], "anon_vma")
+
+
+def file_fanout(tables: Tables, page_size: int | None) -> dict[str, Any]:
+    """Bars of table ``file_mapping_fanout``."""
+    return bars_of(tables["file_mapping_fanout"], "file")
+
+
+def bars_of(rows: list[dict[str, Any]], tree: str) -> dict[str, Any]:
+    """
+    Bars of a fan-out.
+
+    :param tree: what one tree is of; its plural is the column that counts them.
+    """
+    what = f"{tree}s"
     if len(rows) > MAX_CLASSES:
         raise ValueError(f"more than {MAX_CLASSES} powers of two")
-    anon_vmas = sum(int(row["anon_vmas"]) for row in rows)
+    trees = sum(int(row[what]) for row in rows)
     vmas = sum(int(row["vmas"]) for row in rows)
     return {
-        "anon_vmas": anon_vmas,
+        "tree": tree,
+        "with_ksm": any("ksm_items" in row for row in rows),
+        "trees": trees,
         "vmas": vmas,
         "bars": [
             FanoutBar(
                 row["vmas_from"],
                 row["vmas_to"],
-                row["anon_vmas"],
+                row[what],
                 row["vmas"],
                 row.get("ksm_items"),
-                percent(row["anon_vmas"], anon_vmas),
+                percent(row[what], trees),
                 percent(row["vmas"], vmas),
             )
             for row in rows
@@ -158,17 +174,17 @@ def visits(tables: Tables, page_size: int | None) -> dict[str, Any]:
         compared.append(
             (
                 f"The worst KSM page, {worst['pfn']:#x}",
-                2 * int(worst["visits_per_pass"]),
-                2 * int(worst["visits_indexed"]),
+                int(worst["visits_per_pass"]),
+                int(worst["visits_indexed"]),
                 ksm["used_here"],
                 float(ksm["node_ns"]),
             )
         )
         compared.append(
             (
-                f"All {int(ksm['pages']):,} KSM pages, one walk of each",
-                2 * int(ksm["visits"]),
-                2 * int(ksm["visits_indexed"]),
+                f"All {int(ksm['pages']):,} KSM pages, one pass of each",
+                int(ksm["visits"]),
+                int(ksm["visits_indexed"]),
                 ksm["used_here"],
                 float(ksm["node_ns"]),
             )

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-Sections about reverse maps: anon_vmas, KSM, the cost of walks.
+Sections about reverse maps: anon_vmas, mapped files, KSM, the cost of walks.
 """
 
+import contextlib
+
+import numpy as np
 from anon_vmas import (
     AnonVma,
     AnonVmaCheck,
@@ -15,6 +18,17 @@ from anon_vmas import (
     process_vmas,
     tree_map,
 )
+from file_maps import (
+    FileMapping,
+    FileMappingCheck,
+    FileMappingFanout,
+    MappedFiles,
+    file_fanout,
+    file_mapping_rows,
+    mapped_files,
+)
+from file_maps import check_sample as check_file_sample
+from file_maps import owner_of as file_owner_of
 from ksm import (
     KsmChain,
     KsmProcess,
@@ -36,11 +50,19 @@ from rmap_cost import (
     node_cost,
     rmap_costs,
     rmap_walks,
-    scan_anon_folios,
+    scan_folios,
 )
-from rwsem_waiters import AnonVmaLock, AnonVmaWaiter, anon_vma_locks
+from rwsem_waiters import (
+    AnonVmaLock,
+    AnonVmaWaiter,
+    FileMappingLock,
+    FileMappingWaiter,
+    anon_vma_locks,
+    file_mapping_locks,
+)
 from vma_splits import VmaNeighbours, VmaSplits, vma_splits
 
+from reports.apart import reader_apart
 from reports.display import plural
 from reports.reading import Absent, Files, Found, Memory
 
@@ -65,7 +87,10 @@ def anon_vmas_from_memory(memory: Memory) -> Found:
             "first; anon_vma_fanout has them all"
         )
     found.add("anon_vma_fanout", "All anon_vmas by their VMAs", AnonVmaFanout, fanout(maps, items))
-    largest = int(maps.tree_size.argmax()) if len(maps.anon_vmas) else -1
+    # Of several, the one that comes first in anon_vmas.
+    sizes = maps.tree_size
+    order = np.lexsort((sizes if items is None else items, sizes))
+    largest = int(order[-1]) if len(order) else -1
     index = None
     if rmap.visits is not None and largest >= 0:
         index = rmap.visits.index[(rmap.visits.anon_vma == largest) & rmap.visits.placed]
@@ -90,20 +115,108 @@ def anon_vmas_from_memory(memory: Memory) -> Found:
 
 
 def anon_vmas_from_files(files: Files) -> Found:
-    try:
-        names = [path.name for path in (files.root / "proc").iterdir()]
-    except OSError:
-        names = []
-    pids = sorted(int(name) for name in names if name.isascii() and name.isdigit())
-    rows, problems = read_process_vmas(files.open, pids)
-    if not rows:
+    rows, missing, _ = _process_maps(files)
+    if not rows and not missing:
         raise Absent(f"{files.root}: proc has no maps of processes; anon_vmas are in memory only")
     found = Found(remarks=["anon_vmas are in the kernel's memory only; VMAs are counted from maps"])
-    if problems:
-        found.notes.append(
-            f"{plural(len(problems), 'process', 'processes')} not counted: {problems[0]}"
-        )
+    _say_missing(found, missing)
     return found.add("process_vmas", "Processes by their VMAs", ProcessVmas, rows[:500])
+
+
+NAMED = 5  # of the processes that something is wrong with
+
+
+def _process_maps(
+    files: Files,
+) -> tuple[list[ProcessVmas], dict[str, list[int]], MappedFiles]:
+    """
+    /proc/PID/maps of all processes, each read once, by a process that may be left behind.
+
+    :return: the processes, those that are missing by reason, and the files they map.
+    """
+    if "process_maps" not in files.kept:
+        try:
+            names = [path.name for path in (files.root / "proc").iterdir()]
+        except OSError:
+            names = []
+        pids = sorted(int(name) for name in names if name.isascii() and name.isdigit())
+        mapped = MappedFiles()
+        with reader_apart() as reader:
+
+            def read_maps(path: str) -> str:
+                text = files.open_apart(path, reader)
+                mapped.take(int(path.split("/")[1]), text)
+                return text
+
+            files.kept["process_maps"] = *read_process_vmas(files.open, pids, read_maps), mapped
+    kept: tuple[list[ProcessVmas], dict[str, list[int]], MappedFiles] = files.kept["process_maps"]
+    return kept
+
+
+def _say_missing(found: Found, missing: dict[str, list[int]]) -> None:
+    """Count and name the processes whose maps could not be read."""
+    for why, these in missing.items():
+        named = ", ".join(map(str, these[:NAMED])) + (", …" if len(these) > NAMED else "")
+        found.notes.append(
+            f"{plural(len(these), 'process', 'processes')} not counted: maps of {named}: {why}"
+        )
+
+
+FILE_MAPPINGS = "Mapped files, those with most VMAs first"
+FILE_FANOUT = "All mapped files by their VMAs"
+
+
+def file_maps_from_memory(memory: Memory) -> Found:
+    maps = memory.file_maps
+    found = Found(unreadable_bytes=maps.gaps.bytes + memory.rmap.maps.unreadable_bytes)
+    _rmap_notes(memory, found)
+    if maps.gaps.bytes:
+        found.notes.append(
+            f"{maps.gaps.bytes:,} bytes of files, mappings and inodes could not be read"
+        )
+    checks = maps.checks + check_file_sample(memory.prog, maps)
+    if checks:
+        memory.disagreement(
+            found,
+            f"{plural(len(checks), 'count')} of mapped files that do not fit together "
+            "(file_mapping_checks)",
+        )
+    rows = file_mapping_rows(memory.prog, maps)
+    _not_all(found, rows, len(maps.mapping))
+    found.add("file_mapping_fanout", FILE_FANOUT, FileMappingFanout, file_fanout(maps))
+    found.add("file_mappings", FILE_MAPPINGS, FileMapping, rows)
+    locks, queued, problems = file_mapping_locks(memory.prog, maps)
+    for problem in problems:
+        memory.disagreement(found, problem)
+    found.add("file_mapping_locks", "Locks of mapped files that are taken", FileMappingLock, locks)
+    found.add("file_mapping_waiters", "Tasks queued on them", FileMappingWaiter, queued)
+    return found.add("file_mapping_checks", "What does not fit together", FileMappingCheck, checks)
+
+
+def file_maps_from_files(files: Files) -> Found:
+    processes, missing, mapped = _process_maps(files)
+    if not processes and not missing:
+        raise Absent(f"{files.root}: proc has no maps of processes")
+    from reports.collect import describe_files  # which reads sections
+
+    page_size = None
+    with contextlib.suppress(Absent):
+        page_size = describe_files(files).page_size
+    comms = {row.pid: row.comm for row in processes}
+    rows, classes = mapped_files(mapped, comms, page_size)
+    found = Found(remarks=["counted from maps, by device and inode"])
+    _say_missing(found, missing)
+    _not_all(found, rows, len(mapped.numbers))
+    found.add("file_mapping_fanout", FILE_FANOUT, FileMappingFanout, classes)
+    return found.add("file_mappings", FILE_MAPPINGS, FileMapping, rows)
+
+
+def _not_all(found: Found, rows: list[FileMapping], files: int) -> None:
+    if len(rows) < files:
+        found.unlisted.append(
+            f"{len(rows):,} of {files:,} mapped files are listed, those with most VMAs and those "
+            "with most over one page; file_mapping_fanout has them all"
+        )
 
 
 NO_KSM = "the kernel has no KSM (CONFIG_KSM)"
@@ -148,23 +261,34 @@ def ksm_from_files(files: Files) -> Found:
 
 
 def rmap_cost_from_memory(memory: Memory) -> Found:
-    rmap = memory.rmap
-    folios, gaps = scan_anon_folios(memory.prog, rmap.maps, progress=memory.progress)
+    rmap, files = memory.rmap, memory.file_maps
+    folios, of_files, gaps = scan_folios(memory.prog, rmap.maps, files, progress=memory.progress)
     cost = node_cost(memory.prog)
-    found = Found(unreadable_bytes=gaps.bytes + rmap.maps.unreadable_bytes)
+    found = Found(unreadable_bytes=gaps.bytes + files.gaps.bytes + rmap.maps.unreadable_bytes)
     _rmap_notes(memory, found)
     if gaps.bytes:
         found.notes.append(f"{gaps.bytes:,} bytes of struct pages could not be read")
+    if files.gaps.bytes:
+        found.notes.append(f"{files.gaps.bytes:,} bytes of mapped files could not be read")
     if folios.unknown:
         words = f"{folios.unknown:,} anonymous folios are of no anon_vma that was found"
         memory.disagreement(found, words)
     measured = "as given" if cost.measured else "not measured here: give --rmap-node-ns"
     found.remarks.append(
         f"times are estimates: visits times {cost.ns:g} ns ({cost.low:g} to {cost.high:g}), "
-        f"{measured}"
+        f"{measured}; {cost.one:g} ns ({cost.one_low:g} to {cost.one_high:g}) for those of VMAs "
+        "that may map the page"
     )
-    walks = rmap_walks(rmap.maps, rmap.ksm, rmap.visits, folios, owner_of(rmap.maps), cost)
-    costs = rmap_costs(rmap.visits, folios, cost)
+    walks = rmap_walks(
+        rmap.maps,
+        rmap.ksm,
+        rmap.visits,
+        folios,
+        owner_of(rmap.maps),
+        cost,
+        (of_files, file_owner_of(files)) if of_files else None,
+    )
+    costs = rmap_costs(rmap.visits, folios, cost, of_files)
     found.add("rmap_costs", "What a walk of every page visits", RmapCost, costs)
     found.add("rmap_walks", "Where reverse map walks take longest", RmapWalk, walks)
     return found.add(

@@ -6,22 +6,26 @@ A sample is a plain dictionary, so that it is a line of JSON in the log of ``mms
 could not be read is in its ``unread``, with the reason; what a kernel does not have is as well.
 
 Nearly all of it is cheap. /proc/pagetypeinfo is not: for each zone and list the kernel counts up to
-100,000 blocks with the zone's lock held and interrupts off, then looks at every pageblock; with
+100,000 blocks with the zone's lock held and interrupts off, then all pageblocks of the zone; with
 page_owner on it also drains the per-CPU lists and walks every page (pagetypeinfo_show(),
-mm/vmstat.c). It is therefore read less often than the rest where it would take more than
-:data:`PAGETYPEINFO_SHARE` of a CPU.
+mm/vmstat.c). It is therefore not read where ``prices`` calls it dear, unless that is asked for, and
+less often than the rest where it takes more than :data:`PAGETYPEINFO_SHARE` of a CPU.
 
 Imports neither drgn nor numpy: a sample must cost less than what it measures.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import time
 
 from kernel_text import MAX_COUNT, whole_lines
+from plain_file import read_plain
 from proc_text import parse_buddyinfo, parse_pagetypeinfo, parse_vmstat, parse_zoneinfo
+
+from reports.prices import is_live, why_left_out
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -67,17 +71,23 @@ class Sampler:
 
     :param root: the folder that has ``proc/`` and ``sys/`` in it.
     :param thp_order: order of a transparent huge page of PMD size.
+    :param everything: also what is dear to read on a running host.
     """
 
-    def __init__(self, root: str, thp_order: int) -> None:
+    def __init__(self, root: str, thp_order: int, *, everything: bool = False) -> None:
         self.root, self.thp_order = root, thp_order
         self._pagetypeinfo_due = 0.0
+        # Asked once: page_owner is switched on at boot, and zones seldom grow.
+        self._left_out = (
+            None if everything or not is_live(root) else why_left_out(root, "proc/pagetypeinfo")
+        )
 
-    def take(self, late: float = 0.0) -> Sample:
+    def take(self, late: float = 0.0, *, trial: bool = False) -> Sample:
         """
         Read everything once.
 
         :param late: seconds after it was due, to be kept with it.
+        :param trial: only to see what there is: without /proc/pagetypeinfo.
         """
         begin, cpu = time.monotonic(), time.process_time()
         sample: Sample = {
@@ -93,7 +103,7 @@ class Sampler:
             ("meminfo", self._meminfo),
             ("zoneinfo", self._zoneinfo),
             ("ksm", self._ksm),
-            ("pagetypeinfo", self._free_blocks),
+            *(() if trial else (("pagetypeinfo", self._free_blocks),)),
         )
         for name, read in sources:
             try:
@@ -115,8 +125,7 @@ class Sampler:
     def _text(self, path: str) -> str:
         full = os.path.join(self.root, path)
         try:
-            with open(full, "rb") as file:
-                return file.read().decode("utf-8", "backslashreplace")
+            return read_plain(full).decode("utf-8", "backslashreplace")
         except OSError as error:
             # Reading may fail where opening did not (PSI that is off), and then has no name.
             raise OSError(error.errno, error.strerror, full) from None
@@ -173,7 +182,11 @@ class Sampler:
         if begin < self._pagetypeinfo_due:
             sample["put_off"] = True
             return
+        path = os.path.join(self.root, "proc/pagetypeinfo")
         try:
+            # What this user may not read is not left out for its price.
+            if self._left_out and os.access(path, os.R_OK):
+                raise OSError(errno.ECANCELED, self._left_out, path)
             text = self._text("proc/pagetypeinfo")
         except OSError:
             sample["thp_free"] = [
@@ -268,8 +281,8 @@ def thp_order(root: str, page_size: int) -> int:
     of page table entries of 8 bytes).
     """
     try:
-        with open(os.path.join(root, "sys/kernel/mm/transparent_hugepage/hpage_pmd_size")) as file:
-            pages = int(file.read()) // page_size
+        file = os.path.join(root, "sys/kernel/mm/transparent_hugepage/hpage_pmd_size")
+        pages = int(read_plain(file)) // page_size
     except (OSError, ValueError):
         pages = page_size // 8
     return max(pages.bit_length() - 1, 0)

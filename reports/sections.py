@@ -5,6 +5,7 @@ The sections of a reading, in the order of the report.
 A new section is a function or two beside its kin (``*_sections.py``) and a line here.
 """
 
+from reports import prices
 from reports.free_sections import (
     accounting_from_files,
     accounting_from_memory,
@@ -30,10 +31,18 @@ from reports.owner_sections import (
     slab_owner_from_memory,
 )
 from reports.page_table_sections import page_tables_from_files, page_tables_from_memory
+from reports.physical_sections import (
+    physical_memory_from_files,
+    physical_memory_from_memory,
+    poisoned_pages_from_files,
+    poisoned_pages_from_memory,
+)
 from reports.reading import SectionSpec
 from reports.rmap_sections import (
     anon_vmas_from_files,
     anon_vmas_from_memory,
+    file_maps_from_files,
+    file_maps_from_memory,
     ksm_from_files,
     ksm_from_memory,
     rmap_cost_from_files,
@@ -55,9 +64,20 @@ PASS_SECONDS = 600.0
 SECTIONS = {
     spec.name: spec
     for spec in (
-        SectionSpec("zones", "Zones and watermarks", zones_from_memory, zones_from_files),
         SectionSpec(
-            "free_lists", "Free lists", free_lists_from_memory, free_lists_from_files, PASS_SECONDS
+            "zones",
+            "Zones and watermarks",
+            zones_from_memory,
+            zones_from_files,
+            reads=(prices.ZONEINFO, prices.PAGETYPEINFO),
+        ),
+        SectionSpec(
+            "free_lists",
+            "Free lists",
+            free_lists_from_memory,
+            free_lists_from_files,
+            PASS_SECONDS,
+            reads=(prices.PAGETYPEINFO, prices.BUDDYINFO),
         ),
         SectionSpec(
             "accounting",
@@ -67,10 +87,20 @@ SECTIONS = {
             PASS_SECONDS,
         ),
         SectionSpec(
-            "pcp_lists", "Per-CPU lists", pcp_lists_from_memory, pcp_lists_from_files, PASS_SECONDS
+            "pcp_lists",
+            "Per-CPU lists",
+            pcp_lists_from_memory,
+            pcp_lists_from_files,
+            PASS_SECONDS,
+            reads=(prices.ZONEINFO,),
         ),
         SectionSpec(
-            "pageblocks", "Pageblocks", pageblocks_from_memory, pageblocks_from_files, PASS_SECONDS
+            "pageblocks",
+            "Pageblocks",
+            pageblocks_from_memory,
+            pageblocks_from_files,
+            PASS_SECONDS,
+            reads=(prices.PAGETYPEINFO,),
         ),
         SectionSpec(
             "page_owner",
@@ -86,6 +116,7 @@ SECTIONS = {
             slab_caches_from_memory,
             slab_caches_from_files,
             PASS_SECONDS,
+            reads=(prices.SLABINFO,),
         ),
         SectionSpec(
             "slab_owner",
@@ -93,6 +124,7 @@ SECTIONS = {
             slab_owner_from_memory,
             slab_owner_from_files,
             PASS_SECONDS,
+            reads=(prices.ALLOC_TRACES, prices.SLAB_SETTINGS),
             optional=True,
         ),
         SectionSpec(
@@ -101,6 +133,21 @@ SECTIONS = {
             page_tables_from_memory,
             page_tables_from_files,
             PASS_SECONDS,
+            reads=(prices.STATUS,),
+        ),
+        SectionSpec(
+            "physical_memory",
+            "Physical memory and what the kernel does not get",
+            physical_memory_from_memory,
+            physical_memory_from_files,
+        ),
+        SectionSpec(
+            "poisoned_pages",
+            "Pages marked as bad",
+            poisoned_pages_from_memory,
+            poisoned_pages_from_files,
+            PASS_SECONDS,
+            optional=True,
         ),
         SectionSpec(
             "vmemmap",
@@ -116,6 +163,7 @@ SECTIONS = {
             hugetlb_from_memory,
             hugetlb_from_files,
             PASS_SECONDS,
+            reads=(prices.SETTINGS,),
             optional=True,
         ),
         SectionSpec(
@@ -140,8 +188,24 @@ SECTIONS = {
             anon_vmas_from_memory,
             anon_vmas_from_files,
             PASS_SECONDS,
+            reads=(prices.MAPS, prices.STATUS, prices.SETTINGS),
         ),
-        SectionSpec("ksm", "KSM", ksm_from_memory, ksm_from_files, PASS_SECONDS),
+        SectionSpec(
+            "ksm",
+            "KSM",
+            ksm_from_memory,
+            ksm_from_files,
+            PASS_SECONDS,
+            reads=(prices.SETTINGS,),
+        ),
+        SectionSpec(
+            "file_maps",
+            "File reverse maps",
+            file_maps_from_memory,
+            file_maps_from_files,
+            PASS_SECONDS,
+            reads=(prices.MAPS, prices.STATUS),
+        ),
         SectionSpec(
             "rmap_cost",
             "The cost of reverse map walks",
@@ -149,7 +213,19 @@ SECTIONS = {
             rmap_cost_from_files,
             PASS_SECONDS,
         ),
-        SectionSpec("vm_counters", "Counters", vm_counters_from_memory, vm_counters_from_files),
-        SectionSpec("settings", "Settings", settings_from_memory, settings_from_files),
+        SectionSpec(
+            "vm_counters",
+            "Counters",
+            vm_counters_from_memory,
+            vm_counters_from_files,
+            reads=(prices.VMSTAT,),
+        ),
+        SectionSpec(
+            "settings",
+            "Settings",
+            settings_from_memory,
+            settings_from_files,
+            reads=(prices.SETTINGS,),
+        ),
     )
 }

@@ -3,8 +3,6 @@
 Sections about what page metadata costs: the vmemmap, hugetlb pools, device pagemaps, all together.
 """
 
-import re
-
 from device_pagemaps import DevicePagemap
 from hugetlb import (
     HugetlbCheck,
@@ -75,26 +73,16 @@ def hugetlb_from_memory(memory: Memory) -> Found:
 
 
 def hugetlb_from_files(files: Files) -> Found:
-    sizes = _numbers(files, "sys/kernel/mm/hugepages", r"hugepages-(\d+)kB")
+    sizes = files.numbers("sys/kernel/mm/hugepages", r"hugepages-(\d+)kB")
     if not sizes:
         raise Absent(f"{files.root / 'sys/kernel/mm/hugepages'} has no page sizes")
-    nodes = _numbers(files, "sys/devices/system/node", r"node(\d+)")
+    nodes = files.numbers("sys/devices/system/node", r"node(\d+)")
     in_bytes = [size << 10 for size in sizes]
     found = Found(remarks=["which pages HVO optimised is not in /sys; read the kernel's memory"])
     rows = read_pools(files.open, nodes, in_bytes)
     found.add("hugetlb_pools", "hugetlb pools by size and node", HugetlbPool, rows)
     sizes_read = read_sizes(files.open, in_bytes)
     return found.add("hugetlb_sizes", "hugetlb page sizes", HugetlbSize, sizes_read)
-
-
-def _numbers(files: Files, folder: str, pattern: str) -> list[int]:
-    """The numbers in the names of a folder's entries."""
-    try:
-        names = [path.name for path in (files.root / folder).iterdir()]
-    except OSError:
-        return []
-    matches = [re.fullmatch(pattern, name, re.ASCII) for name in names]
-    return sorted(int(match[1][:12]) for match in matches if match)
 
 
 def device_pagemaps_from_memory(memory: Memory) -> Found:
@@ -128,6 +116,12 @@ def memory_metadata_from_memory(memory: Memory) -> Found:
             memory.disagreement(found, f"{row.counted_in} has {row.bytes:,} bytes beyond its parts")
     if not any(row.part.startswith("remainder") for row in rows):
         found.remarks.append("this kernel does not count what struct pages take (6.12 and later)")
+    if nodes := cost.logged.nodes:
+        times = ", ".join(f"node {node} {ms:,} ms" for node, ms in sorted(nodes.items()))
+        found.remarks.append(
+            f"by the kernel's log, struct pages left for later while it booted took: {times}, by "
+            "all CPUs of the node together"
+        )
     found.add("memory_about_memory", "Memory about memory", MetadataPart, rows)
     return found.add(
         "memmap_what_if", "Struct pages of a machine of this size", WhatIf, cost.what_if()

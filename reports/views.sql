@@ -84,6 +84,20 @@ where pages > 0
 group by owner, module
 order by pages desc;
 
+-- Owner frames of anonymous memory, page cache and shmem
+-- To hold most of memory is their purpose, and reclaim gets it back.
+create view page_owner_reclaimable as
+select distinct owner
+from page_owner_stacks
+where regexp_matches(owner,
+    '^(do_anonymous_page|do_huge_pmd_anonymous_page|__do_huge_pmd_anonymous_page|'
+    'wp_page_copy|do_cow_fault|do_swap_page|alloc_charge_folio|map_anon_folio_pmd.*|'
+    'page_cache_ra_.*|ractl_alloc_folio|force_page_cache_ra|filemap_.*|__filemap_.*|'
+    'read_pages|do_read_cache_folio|pagecache_get_page|grab_cache_page.*|'
+    'shmem_.*|simple_write_begin|read_swap_cache_async|__read_swap_cache_async|'
+    'swap_cache_alloc_folio|migrate_pages.*|collapse_.*|init_pages_in_zone|'
+    'register_early_stack)$');
+
 -- Pages by module of the owner frame
 create view page_owner_by_module as
 select

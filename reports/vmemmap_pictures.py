@@ -235,6 +235,8 @@ def memory_about_memory(tables: Tables, page_size: int | None) -> dict[str, Any]
 
 def what_if(tables: Tables, page_size: int | None) -> dict[str, Any]:
     """The table with a bar for each scheme."""
-    rows = tables["memmap_what_if"]
+    names = ("initialised_struct_pages", "init_ms_low", "init_ms_high")
+    timed: dict[str, Any] = dict.fromkeys(names)
+    rows = [timed | row for row in tables["memmap_what_if"]]  # older bundles do not have these
     most = max(int(row["saved_bytes"]) for row in rows)
     return {"rows": rows, "most": most}

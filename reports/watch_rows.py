@@ -6,7 +6,7 @@ monotonic clock; ``watch_samples`` has the time of day of each.
 
 from dataclasses import dataclass
 
-from rows import column
+from rows import MOST, MOST_PAGES, column
 
 TIME = "seconds since the first sample, as in watch_samples"
 PERIOD = "since the reading before, which the numbers are over"
@@ -21,14 +21,16 @@ class WatchSample:
     period_seconds: float | None = column(
         unit="s", help="since the sample before; the first has none, and so no rate"
     )
-    late_seconds: float = column(unit="s", help="how long after it was due it was begun")
+    late_seconds: float = column(unit="s", low=None, help="how long after it was due it was begun")
     read_seconds: float = column(unit="s", help="how long reading took, waits included")
     cpu_seconds: float = column(unit="s", help="CPU time of reading, the kernel's part included")
     pagetypeinfo_cpu_seconds: float | None = column(
         unit="s", help="part of it that /proc/pagetypeinfo took; empty where it was not read"
     )
     clock_step_seconds: float | None = column(
-        unit="s", help="by how much the host's clock was set since the sample before, above 1 s"
+        unit="s",
+        low=None,
+        help="by how much the host's clock was set since the sample before, above 1 s",
     )
     asleep_seconds: float | None = column(
         unit="s", help="suspended since the sample before; no part of the period"
@@ -65,7 +67,9 @@ class ThpFreeBlocks:
         help="of the list; empty: read from /proc/buddyinfo, which tells none",
     )
     blocks: int = column(
-        unit="blocks", help="of THP size; a larger block counts as the many that it holds"
+        unit="blocks",
+        high=MOST_PAGES,
+        help="of THP size; a larger block counts as the many that it holds",
     )
     capped: bool = column(
         help="the kernel stopped counting a list at 100,000: there are more than blocks"
@@ -79,15 +83,23 @@ class ZoneLevel:
     time: float = column(key=True, unit="s", help=TIME)
     node: int = column(key=True, help="NUMA node")
     zone: str = column(holds="kernel", key=True, help="zone name")
-    managed_pages: int = column(unit="pages", help="that the page allocator has")
-    free_pages: int = column(unit="pages", help="free, the HighAtomic reserve included")
-    wmark_min: int = column(unit="pages", help="min watermark")
-    wmark_low: int = column(unit="pages", help="low watermark")
-    wmark_high: int = column(unit="pages", help="high watermark")
-    wmark_boost: int | None = column(unit="pages", help="for now on top of each watermark")
-    highatomic_reserved_pages: int | None = column(unit="pages", help="in HighAtomic pageblocks")
+    managed_pages: int = column(unit="pages", high=MOST_PAGES, help="that the page allocator has")
+    free_pages: int = column(
+        unit="pages", high=MOST_PAGES, help="free, the HighAtomic reserve included"
+    )
+    wmark_min: int = column(unit="pages", high=MOST_PAGES, help="min watermark")
+    wmark_low: int = column(unit="pages", high=MOST_PAGES, help="low watermark")
+    wmark_high: int = column(unit="pages", high=MOST_PAGES, help="high watermark")
+    wmark_boost: int | None = column(
+        unit="pages", high=MOST_PAGES, help="for now on top of each watermark"
+    )
+    highatomic_reserved_pages: int | None = column(
+        unit="pages", high=MOST_PAGES, help="in HighAtomic pageblocks"
+    )
     highatomic_free_pages: int | None = column(
-        unit="pages", help="of them free; empty where the kernel keeps no such count"
+        unit="pages",
+        high=MOST_PAGES,
+        help="of them free; empty where the kernel keeps no such count",
     )
 
 
@@ -114,7 +126,7 @@ class Level:
         holds="words", key=True, help="meminfo: /proc/meminfo; ksm: /sys/kernel/mm/ksm"
     )
     name: str = column(holds="kernel", key=True, help="the kernel's name")
-    value: int = column(help="in its unit")
+    value: int = column(low=None, help="in its unit")
     unit: str = column(holds="words", help="bytes or pages; empty for a number of things")
 
 
@@ -142,4 +154,6 @@ class WatchOverhead:
     cpu_share: float | None = column(help="of one CPU, of 1; empty after one sample")
     pagetypeinfo_readings: int = column(help="samples that /proc/pagetypeinfo was read for")
     pagetypeinfo_cpu_seconds: float = column(unit="s", help="CPU time that it took")
-    log_bytes: int = column(unit="bytes", help="of samples on disk at the end, without page_owner")
+    log_bytes: int = column(
+        unit="bytes", high=MOST, help="of samples on disk at the end, without page_owner"
+    )

@@ -29,7 +29,7 @@ class Marks:
     reserved: int | None  # HighAtomic: whole pageblocks, used or free
     reserved_free: int | None
     cap: int | None
-    usable: int  # free without what only HighAtomic requests may take
+    usable: int  # free without what the watermarks hold back for HighAtomic requests
     state: str
     state_class: str
     free_at: float
@@ -61,11 +61,16 @@ def _marks(row: dict[str, Any], reserve: dict[tuple[int, str], int]) -> Marks:
     reserved_free = row.get("highatomic_free_pages")
     if reserved_free is None:
         reserved_free = reserve.get((row["node"], row["zone"]))
-    usable = max(0, free - (reserved_free or 0))
     axis = max(2 * high, 1)
     reserved = int(row.get("highatomic_reserved_pages") or 0)
+    # As __zone_watermark_unusable_free() does: all of the reserve where its free pages are not
+    # counted ("mm: page_alloc: keep track of free highatomic", v6.13).
+    counted = row.get("highatomic_free_pages")
+    usable = max(0, free - int(reserved if counted is None else counted))
     reserve_axis = max(int(row.get("highatomic_cap_pages") or 0), reserved)
-    state, state_class = _state(usable, minimum, low, high)
+    # The boost is there to be reclaimed, not to be kept.
+    boost = int(row.get("wmark_boost") or 0)
+    state, state_class = _state(usable, minimum - boost, low - boost, high - boost)
     return Marks(
         node=row["node"],
         zone=row["zone"],
@@ -98,13 +103,19 @@ def _marks(row: dict[str, Any], reserve: dict[tuple[int, str], int]) -> Marks:
 
 
 def _state(usable: int, minimum: int, low: int, high: int) -> tuple[str, str]:
-    """Where free memory stands, and how bad that is."""
+    """
+    Where free memory stands, and how bad that is: between min and high is where kswapd keeps a busy
+    machine. Below half of min ``__GFP_HIGH`` requests fail as well (``__zone_watermark_ok()``,
+    mm/page_alloc.c).
+    """
+    if usable < minimum // 2:
+        return "below half of min: requests with __GFP_HIGH fail as well", "critical"
     if usable < minimum:
-        return "below min: only reserves are left, requests reclaim directly", "critical"
+        return "below min: only reserves are left, requests reclaim directly", "warning"
     if usable < low:
-        return "below low: kswapd is woken", "warning"
+        return "below low: kswapd is woken", "notice"
     if usable < high:
-        return "between low and high: kswapd goes on until high, if it runs", "notice"
+        return "between low and high: kswapd goes on until high, if it runs", "ok"
     return "at or above high", "ok"
 
 

@@ -7,7 +7,9 @@ As ``bench.py``: medians in one process, and the ratio is what to look at. The l
 a sample.
 """
 
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,21 +22,26 @@ from anon_vmas import (  # noqa: E402
     anon_vma_rows,
     check_sample,
     fanout,
+    owner_of,
     process_vmas,
     read_reverse_maps,
 )
 from bench import median_seconds  # noqa: E402
 from capture import capture  # noqa: E402
+from conftest import _rmap_lab  # noqa: E402
 from drgn import Object, Program  # noqa: E402
 from drgn.helpers.linux.list import hlist_for_each_entry, list_for_each_entry  # noqa: E402
 from drgn.helpers.linux.mm import for_each_vma  # noqa: E402
 from drgn.helpers.linux.pid import find_task  # noqa: E402
 from drgn.helpers.linux.rbtree import rbtree_inorder_for_each_entry  # noqa: E402
+from file_maps import owner_of as file_owner_of  # noqa: E402
+from file_maps import read_file_maps  # noqa: E402
 from ksm import read_ksm, wanted  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
-from rmap_cost import ksm_visits, scan_anon_folios  # noqa: E402
+from rmap_cost import NodeCost, ksm_pages, ksm_visits, scan_folios  # noqa: E402
 from target import open_target  # noqa: E402
+from test_rmap import VMAS, timed_walks  # noqa: E402
 from vma_splits import vma_splits  # noqa: E402
 
 SAMPLE_NODES = 20_000
@@ -82,6 +89,72 @@ def seconds(work: Callable[[], Any]) -> tuple[float, Any]:
     begin = time.perf_counter()
     result = work()
     return time.perf_counter() - begin, result
+
+
+# What of the ``rmap`` workload is migrated, and what it is here.
+KINDS = (
+    ("ksm-vmas", "KSM page, 256 mappings"),
+    ("ksm-vmas, the last page", "KSM page, 32 mappings"),
+    ("anon-vmas", "anonymous, one VMA over it"),
+    ("file-vmas", "file, one VMA over it"),
+    ("file-same", "file, 20,000 VMAs over it"),
+)
+
+
+def walks(kernel: str, table: Table, say: Callable[[str], None]) -> None:
+    """
+    The walks of a migration that a guest has timed (``workload_rmap.c``), beside what is counted
+    in its memory.
+    """
+    lab = _rmap_lab(capture(kernel, "rmap", say=say))
+    prog, cost = lab.prog, NodeCost()
+    timed = timed_walks(lab)
+    files = read_file_maps(prog, lab.slots, lab.maps.tasks)
+    anon, of_files, _ = scan_folios(prog, lab.maps, files)
+    assert of_files is not None
+    pages = {row.pfn: row for row in ksm_pages(prog, lab.ksm, lab.visits, cost)}
+    for name, what in KINDS:
+        walk = timed[name]
+        if (row := pages.get(walk.pfn)) is not None:
+            counted, indexed, unmap, again = (
+                row.visits_per_pass, row.visits_indexed, row.pass_ms, row.walk_ms,
+            )  # fmt: skip
+        else:
+            of_file = name.startswith("file")
+            folios, owner = (
+                (of_files, file_owner_of(files)) if of_file else (anon, owner_of(lab.maps))
+            )
+            (counted,) = (
+                visits
+                for index, visits in enumerate(folios.worst.tolist())
+                if visits and owner(index)[1] == name and folios.of_tree[index] in (1, VMAS)
+            )
+            indexed, unmap = counted, cost.ms(counted, counted)
+            again = unmap
+        table.add_row(
+            kernel,
+            what,
+            f"{counted:,}",
+            f"{indexed:,}",
+            f"{unmap:,.3g} ms",
+            f"{walk.unmap_ms:,.3g} ms",
+            f"{again:,.3g} ms",
+            f"{walk.map_ms:,.3g} ms",
+        )
+
+
+def visit_ns(vmas: int) -> str:
+    """What visits take on this machine itself (``bench_visits.c``)."""
+    with tempfile.TemporaryDirectory(dir=ROOT) as folder:
+        program = f"{folder}/bench_visits"
+        subprocess.run(
+            ["gcc", "-O2", "-o", program, str(ROOT / "tests/bench_visits.c")], check=True
+        )
+        done = subprocess.run(
+            [program, f"{folder}/file", str(vmas)], check=True, capture_output=True, text=True
+        )
+    node, one = done.stdout.split()
+    return f"{node} ns a VMA passed by, {one} ns one whose page table is changed"
 
 
 def main() -> None:
@@ -133,11 +206,24 @@ def main() -> None:
     row(
         f"their {number:,} visits, counted", number / counted, nodes / loop, "visits", "rbtree loop"
     )
-    folios = median_seconds(lambda: scan_anon_folios(prog, maps))
+    folios = median_seconds(lambda: scan_folios(prog, maps))
     table.add_row("pass over the struct pages: folios", f"{folios * 1000:,.0f} ms", "", "")
     why = median_seconds(lambda: vma_splits(prog, maps, read.objects["vma"]), 1)
     table.add_row("what keeps 20,000 VMAs apart", f"{why * 1000:,.0f} ms", "", "")
     Console(width=150).print(table)
+
+    table = Table(
+        *("kernel", "page", "visits a pass", "with its offset", "unmap: estimate", "measured"),
+        *("map again: estimate", "measured"),
+        title="walks of a migration, among 20,000 VMAs (measured under emulation)",
+    )
+    for column in table.columns[2:]:
+        column.justify = "right"
+    for kernel in ("7.2", "7.3"):
+        walks(kernel, table, say)
+    Console(width=150).print(table)
+    for vmas in (20_000, 60_000):
+        print(f"on this machine, of {vmas:,} VMAs: {visit_ns(vmas)}")
 
 
 if __name__ == "__main__":

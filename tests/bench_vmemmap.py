@@ -24,9 +24,11 @@ import kernels  # noqa: E402
 import machine  # noqa: E402
 from bench import median_seconds  # noqa: E402
 from capture import one_at_a_time  # noqa: E402
+from direct_map import direct_map  # noqa: E402
 from drgn import Program  # noqa: E402
 from drgn.helpers.linux.mm import follow_phys  # noqa: E402
 from hugetlb import find_huge_pages  # noqa: E402
+from kernel_arrays import Gaps  # noqa: E402
 from memory_metadata import present_bytes  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
@@ -122,6 +124,13 @@ def measure(prog: Program, booted: float) -> None:
     table.add_row(
         f"{len(found.pfns):,} huge pages among the struct pages",
         f"{median_seconds(lambda: find_huge_pages(prog), 1) * 1000:,.0f} ms",
+        "",
+        "",
+    )
+    levels = direct_map(prog, Gaps())
+    table.add_row(
+        f"direct map: {sum(row.entries or 0 for row in levels):,} entries, and the kernel image",
+        f"{median_seconds(lambda: direct_map(prog, Gaps()), 3) * 1000:,.0f} ms",
         "",
         "",
     )

@@ -30,8 +30,11 @@ from typing import Any
 import core_file
 import page_owner_counts
 import recipe as recipes
+from boot_options import memory_options
+from direct_map import read_direct_map
 from folding import Fold
 from free_lists import read_buddyinfo, read_pagetypeinfo
+from io_resources import read_iomem
 from page_owner_counts import Counts, read_show_stacks_handles
 from page_owner_text import (
     EVERYTHING,
@@ -47,6 +50,7 @@ from pageblocks import read_pagetypeinfo_blocks
 from pcp_lists import read_zoneinfo_pcp
 from perf_record import Recorded
 from perf_script import _PLAIN, Reading, read_samples
+from physical_memory import lay_out
 from rows import columns, csv_line
 from slab_caches import read_slabinfo
 from slab_owner import read_alloc_traces
@@ -412,6 +416,20 @@ def core(data: bytes) -> None:
     assert identity is None or len(identity) <= 2 * size
 
 
+def iomem(data: bytes) -> None:
+    """/proc/iomem, the command line and /proc/meminfo: whatever they say, the parts add up."""
+    resources, line, meminfo = (*data.split(BETWEEN), b"", b"")[:3]
+    of_text(read_iomem)(resources)
+    of_text(memory_options)(line)
+    of_text(read_direct_map)(meminfo)
+    with contextlib.suppress(ValueError):
+        options = memory_options(line.decode("utf-8", "backslashreplace"))
+        found = read_iomem(resources.decode("utf-8", "backslashreplace"))
+        laid = lay_out(found, None, [], options, [], 4096)
+        come_back([*laid.ranges, *laid.parts])
+        assert sum(row.bytes for row in laid.parts[1:]) == laid.parts[0].bytes
+
+
 TARGETS: dict[str, Callable[[bytes], None]] = {
     "zoneinfo": of_text(read_zoneinfo, read_zoneinfo_pcp),
     "pagetypeinfo": of_text(read_pagetypeinfo, read_pagetypeinfo_blocks),
@@ -428,6 +446,7 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     "perf": perf,
     "bundle": bundle,
     "sql": sql,
+    "iomem": iomem,
     "tree": tree,
     "core": core,
 }

@@ -18,16 +18,21 @@ import reports  # noqa: F401  (puts drgn/ on the path)
 # isort: split
 import rmap_rows
 import watch_made
+from boot_options import MemoryOption, memory_options
 from device_pagemaps import DevicePagemap
+from direct_map import DirectMapLevel
 from exit_cost import ExitCost, exit_costs
 from free_lists import FreeBlocks, FreeListCheck, MisplacedBlocks
 from hugetlb import HugetlbCheck, HugetlbPool, HugetlbSize
+from io_resources import Resource
 from memory_metadata import MetadataPart, WhatIf, what_if
 from owner_frames import owner_frame
 from page_owner_rows import PageOwnerGrowth, PageOwnerPoint, PageOwnerStack
 from page_tables import PageTableDetails, PageTableOccupancy, PageTableRegion, PageTables
 from pageblocks import PageblockRun, Pageblocks
 from pcp_lists import PcpCheck, PcpPages
+from physical_memory import MappedRange, PhysicalPart, PhysicalRange, lay_out
+from poisoned_pages import PoisonCounter, PoisonedPages
 from rows import column
 from settings import Setting
 from slab_owner import SlabOwnerStack
@@ -169,6 +174,8 @@ def zone_rows(blocks: list[FreeBlocks]) -> list[Zone]:
                 highatomic_free_pages=reserve if zone == "Normal" else 0,
                 highatomic_cap_pages=0 if zone == "DMA" else 5 * BLOCK,
                 start_pfn=start,
+                lock_held=False,
+                node_unreclaimable=False,
             )
         )
     return rows
@@ -458,7 +465,8 @@ def struct_page_tables() -> dict[str, Table]:
     pools = [HugetlbPool(pages, 1, 3968, 12, 0, 3968, 0, 124 * mib, 108 * mib, 0)]
     sizes = [HugetlbSize(pages, 3968, 12, 4, 0, 0, "on", 28 << 10)]
     device = DevicePagemap("0x8000000000", "0x8008000000", "dax0.0", "GENERIC", 128 * mib, 9, False,
-                           pages, pages // 4, 0, 3 * pages // 4, 0)  # fmt: skip
+                           pages, pages // 4, 0, 3 * pages // 4, 0,
+                           8192, 0.066, 0.097, 0)  # fmt: skip
     parts = [
         MetadataPart("struct page, allocated at boot", 130 * mib, 0.8, "nr_memmap_boot_pages",
                      False),
@@ -467,6 +475,20 @@ def struct_page_tables() -> dict[str, Table]:
         MetadataPart("remainder of nr_memmap_boot_pages", -4096, 0.0, "nr_memmap_boot_pages",
                      False),
     ]  # fmt: skip
+    options = memory_options("mem=16G memmap=1G!8G crashkernel=512M")
+    ram = [
+        Resource(0, 8 << 30, "System RAM", 0, -1),
+        Resource(1 << 28, 3 << 28, "Crash kernel", 1, 0),
+    ]
+    laid = lay_out(ram, [MappedRange(0, 32 << 30, "System RAM")], [], options, [], 4096)
+    levels = [
+        DirectMapLevel("pud", 6, 6 << 30, 0, 1, 7 << 30, 0, 1 << 30),
+        DirectMapLevel("pmd", 1000, 2000 * mib, 0, 2, 1990 * mib, -10 * mib, 0),
+        DirectMapLevel("pte", 4096, 16 * mib, 37 << 12, 9, (26 * mib) + (37 << 12), 10 * mib, 0),
+    ]
+    kind = "hugetlb page, optimised by HVO"
+    poisoned = [PoisonedPages(1, "Normal", kind, pages, 1, 2, 0, pages, 512)]
+    counters = [PoisonCounter("HardwareCorrupted", -1, None, 8192)]
     title = "Struct pages"
     return {
         "vmemmap_mappings": (title, VmemmapMapping, mappings, "vmemmap"),
@@ -478,6 +500,12 @@ def struct_page_tables() -> dict[str, Table]:
         "hugetlb_checks": (title, HugetlbCheck, [], "hugetlb"),
         "device_pagemaps": (title, DevicePagemap, [device], "device_pagemaps"),
         "memory_about_memory": (title, MetadataPart, parts, "memory_metadata"),
+        "physical_memory_parts": (title, PhysicalPart, laid.parts, "physical_memory"),
+        "physical_memory": (title, PhysicalRange, laid.ranges, "physical_memory"),
+        "memory_options": (title, MemoryOption, laid.options, "physical_memory"),
+        "direct_map": (title, DirectMapLevel, levels, "physical_memory"),
+        "poisoned_pages": (title, PoisonedPages, poisoned, "poisoned_pages"),
+        "poison_counters": (title, PoisonCounter, counters, "poisoned_pages"),
         "memmap_what_if": (title, WhatIf, what_if(16 << 30, 12, 64, mib), "memory_metadata"),
         **rmap_rows.tables(),
         **profile_rows(),

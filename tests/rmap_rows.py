@@ -7,10 +7,11 @@ Java process whose heap mprotect() has split into 20,000 VMAs, merged by KSM.
 from typing import Any
 
 from anon_vmas import AnonVma, AnonVmaCheck, AnonVmaFanout, AnonVmaMap
+from file_maps import FileMapping, FileMappingCheck, FileMappingFanout
 from ksm import KsmChain, KsmProcess, KsmTotal
 from processes import ProcessVmas
 from rmap_cost import AnonFolioWalks, KsmPage, RmapCost, RmapWalk
-from rwsem_waiters import AnonVmaLock, AnonVmaWaiter
+from rwsem_waiters import AnonVmaLock, AnonVmaWaiter, FileMappingLock, FileMappingWaiter
 from vma_splits import VmaNeighbours, VmaSplits
 
 # Row type to the name of its table.
@@ -20,7 +21,9 @@ NAMES: dict[type, str] = {
     AnonVmaLock: "anon_vma_locks", AnonVmaWaiter: "anon_vma_waiters", ProcessVmas: "process_vmas",
     KsmTotal: "ksm_totals", KsmPage: "ksm_pages", KsmChain: "ksm_chains",
     KsmProcess: "ksm_processes", RmapWalk: "rmap_walks", RmapCost: "rmap_costs",
-    AnonFolioWalks: "anon_folio_walks",
+    AnonFolioWalks: "anon_folio_walks", FileMapping: "file_mappings",
+    FileMappingFanout: "file_mapping_fanout", FileMappingLock: "file_mapping_locks",
+    FileMappingWaiter: "file_mapping_waiters", FileMappingCheck: "file_mapping_checks",
 }  # fmt: skip
 SECTIONS = {
     "ksm_pages": "ksm",
@@ -28,6 +31,7 @@ SECTIONS = {
     "ksm_chains": "ksm",
     "ksm_processes": "ksm",
 } | {name: "rmap_cost" for name in ("rmap_walks", "rmap_costs", "anon_folio_walks")}
+SECTIONS |= {name: "file_maps" for name in NAMES.values() if name.startswith("file_")}
 
 HEAP, ROOT = "0xffff888100a81c30", "0xffff888100a81000"
 VMAS, SHARED = 20_000, 256
@@ -45,23 +49,33 @@ def anon_vma(
 
 def ksm_page(pfn: int = 0x100, *, chain: str | None = "0x1", mappings: int = SHARED,
              visits: int = SHARED * VMAS, ns: float = 60.0) -> KsmPage:  # fmt: skip
-    walk = 2 * visits * ns / 1e6
+    a_pass = visits * ns / 1e6
     return KsmPage(
         pfn, "chain" if chain else "tree", chain, 0, mappings, mappings, 1, 1, visits, mappings, 0,
-        visits / mappings * ns / 1e6, walk, walk / 3, walk * 5, mappings * 32 * ns / 1e6,
+        visits / mappings * ns / 1e6, 1, a_pass, 2 * a_pass, 2 * a_pass / 3, 2 * a_pass * 5,
+        mappings * 32 * ns / 1e6,
     )  # fmt: skip
 
 
 def walk(kind: str = "ksm", *, visits: int = 2 * SHARED * VMAS, hold: int = VMAS, of: str = HEAP,
          comm: str | None = "java") -> RmapWalk:  # fmt: skip
     ms = 60.0 / 1e6
+    a_pass = visits // 2 if kind == "ksm" else visits
     return RmapWalk(
-        kind, of, 4711 if comm else None, comm, 79, 0x100, 1, visits, hold, hold * ms,
-        hold * ms / 3, hold * ms * 5, visits * ms, 79 * visits,
+        kind, None if kind == "file" else of, of if kind == "file" else None,
+        4711 if comm else None, comm, 79, 0x100, 1, visits, a_pass, hold, hold * ms,
+        hold * ms / 3, hold * ms * 5, a_pass * ms, visits * ms, visits * ms / 3, visits * ms * 5,
+        79 * visits,
     )  # fmt: skip
 
 
-COST = RmapCost("KSM pages", 79, 400_000_000, 20_000, "whole range", 60.0, 20.0, 300.0, False)
+def cost(what: str, pages: int, visits: int, indexed: int, here: str) -> RmapCost:
+    return RmapCost(
+        what, pages, visits, indexed, here, 60.0, 20.0, 300.0, 500.0, 170.0, 5000.0, False
+    )
+
+
+COST = cost("KSM pages", 79, 400_000_000, 20_000, "whole range")
 SPLITS = VmaSplits(HEAP, 4711, "java", VMAS, VMAS - 1, VMAS - 2, 0, "mprotect", VMAS - 1)
 LOCK = AnonVmaLock(ROOT, "read", 1, 77, "kcompactd0", "last reader", 3, 9, VMAS,
                    "kthread;rmap_walk_ksm")  # fmt: skip
@@ -70,6 +84,28 @@ WAITERS = [
     AnonVmaWaiter(ROOT, 1, 4712, "java", "write", None),
     AnonVmaWaiter(ROOT, 2, 4713, "kswapd0", "read", "kswapd;rmap_walk_ksm"),
 ]
+
+
+LIBC = "0xffff888100b00000"
+
+
+FILE_LOCK = FileMappingLock(
+    LIBC, "write", 0, 4712, "java", "writer", 2, 2_000, "fork;dup_mmap"
+)  # fmt: skip
+FILE_WAITERS = [
+    FileMappingWaiter(LIBC, 0, 4711, "java", "write", "do_exit;exit_mmap;free_pgtables"),
+    FileMappingWaiter(LIBC, 1, 77, "kswapd0", "read", "kswapd;rmap_walk_file"),
+]
+
+
+def file_mapping(
+    file: str = "/usr/lib/libc.so.6", *, mapping: str | None = LIBC, vmas: int = 2_000,
+    over_one_page: int = 500, processes: int = 500,
+) -> FileMapping:  # fmt: skip
+    return FileMapping(
+        mapping, "fe:01", "1234", "ext4", file, False, False, vmas, processes, 12, "worker",
+        vmas // processes, 0, 0, "0x0", 480, 470, over_one_page, 400.5, "free",
+    )  # fmt: skip
 
 
 def process(vmas: int = VMAS + 12, limit: int | None = 65_530) -> ProcessVmas:
@@ -100,7 +136,12 @@ def tables() -> dict[str, tuple[str, type, list[Any], str]]:
         KsmChain("0x1", 0, 9, VMAS), KsmProcess(4711, "java", VMAS, VMAS, VMAS, 0, 80_640_000),
         walk(), walk("anon", visits=512, hold=512), walk("anon", of=ROOT, visits=5, hold=5),
         COST,
-        RmapCost("anonymous folios", 1_046, 5_783, 5_783, "page offset", 60.0, 20.0, 300.0, False),
+        cost("anonymous folios", 1_046, 5_783, 5_783, "page offset"),
+        cost("folios of mapped files", 2_100, 90_000, 90_000, "page offset"),
+        walk("file", visits=500, hold=500, of=LIBC),
+        file_mapping(), FileMappingFanout(1, 1, 40, 40), FileMappingFanout(1024, 2047, 1, 2_000),
+        FILE_LOCK, *FILE_WAITERS,
+        FileMappingCheck(None, "VMAs with a file of process 12, walked", 4, 5),
         AnonFolioWalks(1, 1, 640, 640), AnonFolioWalks(512, 1023, 1, 512),
     ]  # fmt: skip
     found: dict[str, tuple[str, type, list[Any], str]] = {}

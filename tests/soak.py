@@ -2,6 +2,8 @@
 """
 ``make soak``: a vmcore damaged in a thousand ways, and what is made of each.
 
+First the fields of ``named_damage.py``, each by its name; then by chance:
+
 A seed chooses some pages of the machine (struct pages, slab objects, page tables, the kernel's
 data, or any) and what happens to them: bits that flip, pages of zeros, ones or noise, pages that
 change places, pages that cannot be read. The vmcore itself is not touched: drgn is told of other
@@ -40,6 +42,7 @@ sys.path[:0] = [str(ROOT / "drgn"), str(ROOT / "tests"), str(ROOT / "tests/lab")
 from drgn import FaultError, Program  # noqa: E402
 from drgn.helpers.linux.mm import PageSlab, follow_phys, pfn_to_page  # noqa: E402
 from drgn.helpers.linux.pid import for_each_task  # noqa: E402
+from named_damage import DAMAGE  # noqa: E402
 
 PAGE = 4096
 SECONDS = 180
@@ -118,8 +121,8 @@ def damaged(prog: Program, seed: int) -> str:
     return f"{how} in {len(chosen)} pages, {kind}"
 
 
-def one(seed: int, core: Path, vmlinux: Path) -> dict[str, Any]:
-    """Everything a user would run, on a vmcore with a seed's damage."""
+def one(seed: str, core: Path, vmlinux: Path) -> dict[str, Any]:
+    """Everything a user would run, on a vmcore with a seed's damage, a named one or none."""
     from target import describe, open_target
 
     from reports import collect as collecting
@@ -129,7 +132,9 @@ def one(seed: int, core: Path, vmlinux: Path) -> dict[str, Any]:
     from reports.report import render
 
     prog = open_target(core, [vmlinux])
-    what = damaged(prog, seed)
+    if seed in DAMAGE:
+        DAMAGE[seed](prog)
+    what = damaged(prog, int(seed)) if seed.isdecimal() else seed
     defects = []
 
     def explained(error: BaseException) -> str:
@@ -158,6 +163,7 @@ def one(seed: int, core: Path, vmlinux: Path) -> dict[str, Any]:
         "findings": sorted({finding.id for finding in verdict.found}),
         "not_checked": [item.reason for item in verdict.not_checked],
         "page_bytes": len(page),
+        "marks": sum(len(bundle.impossible(name)) for name in bundle.tables),
         "defects": defects,
     }
 
@@ -168,9 +174,9 @@ def limit() -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (SECONDS,) * 2)
 
 
-def run(seed: int, core: Path, vmlinux: Path) -> dict[str, Any]:
+def run(seed: str, core: Path, vmlinux: Path) -> dict[str, Any]:
     """One seed in a process of its own."""
-    words = [sys.executable, __file__, "--one", str(seed), "--core", core, "--symbols", vmlinux]
+    words = [sys.executable, __file__, "--one", seed, "--core", core, "--symbols", vmlinux]
     begin = time.monotonic()
     try:
         done = subprocess.run(
@@ -193,8 +199,8 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--kernel", default="7.2")
     parser.add_argument("--workload", default="fragment")
-    parser.add_argument("--only", type=int, help="one seed, all of what it does")
-    parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--only", help="one seed, or a name: all of what it does")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
     parser.add_argument("--core", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--symbols", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -210,10 +216,11 @@ def main() -> int:
         result = run(args.only, taken.vmcore, taken.vmlinux)
         print("\n".join([*result.pop("defects", []), json.dumps(result, indent=1)]))
         return 0
-    seeds = range(args.first, args.first + args.seeds)
+    chance = map(str, range(args.first, args.first + args.seeds))
+    seeds = [*(() if args.first else DAMAGE), *chance]
     statuses: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
-    defects: dict[str, list[int]] = collections.defaultdict(list)
-    peak, slowest = (0, 0), (0.0, 0)  # and whose
+    defects: dict[str, list[str]] = collections.defaultdict(list)
+    peak, slowest = (0, ""), (0.0, "")  # and whose
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         waiting = [pool.submit(run, seed, taken.vmcore, taken.vmlinux) for seed in seeds]
         for number, future in enumerate(concurrent.futures.as_completed(waiting), 1):

@@ -8,6 +8,7 @@ import csv
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -16,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import children
 import pytest
 from test_bundle import Plain, small_disk, write  # noqa: F401  (small_disk is a fixture)
 from test_target import VMLINUX, gnu, vmcore
@@ -202,6 +204,7 @@ def test_collect_from_a_tree_of_text(tmp_path: Path) -> None:
         "zones": "ok", "free_lists": "ok", "accounting": "absent", "pcp_lists": "ok",
         "pageblocks": "ok", "vm_counters": "ok", "settings": "ok", "slab_caches": "ok",
         "page_owner": "absent", "slab_owner": "absent", "page_tables": "ok",
+        "physical_memory": "ok", "poisoned_pages": "ok",
         "vmemmap": "absent", "hugetlb": "absent",
         "device_pagemaps": "absent", "memory_metadata": "absent",
         "anon_vmas": "absent", "ksm": "absent",
@@ -249,7 +252,7 @@ def test_an_older_tree_says_what_is_unknown(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("file", ["zoneinfo", "vmstat", "pagetypeinfo", "buddyinfo", "uptime",
-                                  "meminfo", "version"])  # fmt: skip
+                                  "meminfo", "version", "iomem", "cmdline"])  # fmt: skip
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe\0garbage\n", b"Node 0, zone\n" * 3])
 def test_a_damaged_file_costs_its_own_sections(tmp_path: Path, file: str, content: bytes) -> None:
     shutil.copytree(TREE, tmp_path / "root")
@@ -259,9 +262,11 @@ def test_a_damaged_file_costs_its_own_sections(tmp_path: Path, file: str, conten
         sections = collect(files, describe_files(files), writer)
     status = {s.section: s.status for s in sections}
     needs = {
-        "zoneinfo": {"zones": "failed", "pcp_lists": "failed"},
+        "zoneinfo": {"zones": "failed", "pcp_lists": "failed", "physical_memory": "partial"},
+        "meminfo": {"physical_memory": "partial", "poisoned_pages": "absent"},
         "vmstat": {"vm_counters": "failed"},
         "pagetypeinfo": {"free_lists": "partial", "pageblocks": "failed"},
+        "iomem": {"physical_memory": "partial"},
     }.get(file, {})
     usual = dict.fromkeys(("accounting", "page_owner", "slab_owner"), "absent")
     usual |= dict.fromkeys(("vmemmap", "hugetlb", "device_pagemaps", "memory_metadata"), "absent")
@@ -317,7 +322,7 @@ def test_interrupted_there_is_nothing(tmp_path: Path) -> None:
     )
     command = [sys.executable, "-c", script, "collect", "--proc-root", str(TREE),
                "-o", str(tmp_path / "b")]  # fmt: skip
-    with subprocess.Popen(
+    with children.start(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
@@ -467,7 +472,10 @@ def test_findings_say_what_was_not_checked(tmp_path: Path) -> None:
         writer.finish({"kind": "vmcore"}, [Section("zones", "absent", 0.0, 0, 0, why)])
     result = run("findings", tmp_path / "b")
     assert (result.returncode, result.stderr) == (0, "")
-    assert "Nothing could be checked." in result.stdout
+    said = " ".join(result.stdout.split())
+    assert re.match(r"None of \d+ checks could be made\. Not checked: \d+ \(.*\bzones \d", said)
+    assert len(result.stdout.splitlines()) < 10
+    result = run("findings", tmp_path / "b", "--all")
     assert "no table zones in this bundle" in " ".join(result.stdout.split())
     assert "\x1b" not in result.stdout
 

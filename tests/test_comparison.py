@@ -387,6 +387,27 @@ class TestFindings:
         assert new == ([], (0, 1))
         assert gone == ([], (1, 0))
 
+    def test_under_the_threshold_now_have_the_values_of_both(self) -> None:
+        over, under = finding("a", "warning", 0.977, node=0), finding("a", "notice", 0.8, node=0)
+        quiet = Verdict([], [("a", "")], [], [under])
+        (change,), _ = compare_findings(Verdict([over], [], []), quiet, same_boot=True)
+        assert (change.change, change.words) == ("under", "no longer over the threshold")
+        assert (change.finding, change.other) == (over, (1, under))
+        (change,), _ = compare_findings(quiet, Verdict([over], [], []), same_boot=True)
+        assert (change.words, change.finding, change.other) == ("new", over, (0, under))
+
+    def test_that_are_no_more_are_no_success(self, make: Make) -> None:
+        over, under = finding("a", "warning", 0.977, node=0), finding("a", "notice", 0.8, node=0)
+        pair = make(oddities(("a", 1))), make(oddities(("a", 1)), **LATER)
+        for now, words in (([under], "no longer over the threshold"), ([], "not found now")):
+            quiet = Verdict([], [("a", "")], [], now)
+            held = compare(*pair, (Verdict([over], [], []), quiet), draw=False)
+            tree = parse(render(pair[1], quiet, held))
+            (state,) = [e for e in elements(tree, "span") if "state" in e.get("class", "")]
+            assert (texts(state), state.get("class").split()) == (words, ["state"])
+            assert f"1 finding {words}" in view(held).sentence
+            assert ("after: a 0.8" in texts(by_id(tree, "comparison"))) is bool(now)
+
     def test_of_real_tables_know_what_they_are_about(self, make: Make) -> None:
         found = evaluate(make(made.tables())).found
         assert all(item.badness is not None for item in found)

@@ -17,7 +17,7 @@ from perf_events import where_to_get_perf
 from target import TargetError
 from test_command import POWERLESS, ROOT
 
-from reports import doctor
+from reports import doctor, prices, samples
 from reports.debug_symbols import where_to_get_symbols
 from reports.doctor import Check, checks
 
@@ -146,7 +146,9 @@ class TestPageOwner:
         assert str(check.change).startswith("boot with slab_debug=U")
         (debugfs / "slab" / "dentry").mkdir()
         (debugfs / "slab" / "dentry" / "alloc_traces").write_text("")
-        assert doctor._slab_owner().usable == "yes"
+        check = doctor._slab_owner()
+        assert (check.usable, check.change) == ("if asked", "collect --all")
+        assert "walks every object of the cache with interrupts off" in str(check.reason)
 
 
 def test_pressure_that_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -366,6 +368,78 @@ def test_what_watch_can_sample(tmp_path: Path) -> None:
 
 def test_watch_where_there_is_nothing(tmp_path: Path) -> None:
     assert doctor.watched(str(tmp_path)).usable == "no"
+
+
+def test_a_remedy_is_said_once() -> None:
+    rows = [
+        Check("a", "no", "", "why", "mount it"),
+        Check("b", "yes", "", None, None),
+        Check("c", "no", "", "why", "mount it"),
+        Check("d", "no", "", "why", "build it"),
+        Check("e", "no", "", "why", "mount it"),
+    ]
+    assert [row.change for row in doctor.said_once(rows)] == [
+        "mount it", None, "as for a", "build it", "as for a"
+    ]  # fmt: skip
+
+
+@pytest.fixture
+def page_owner_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A tree of a kernel with page_owner, which is taken for a running host's."""
+    root = tmp_path / "host"
+    shutil.copytree(DATA, root)
+    (root / "sys/kernel/debug/page_owner").write_text("")
+    monkeypatch.setattr(prices, "is_live", lambda root: True)
+    monkeypatch.setattr(samples, "is_live", lambda root: True)
+    return root
+
+
+def test_watch_of_a_kernel_with_page_owner(
+    page_owner_host: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = []
+    plain = samples.Sampler._text
+
+    def text(sampler: samples.Sampler, path: str) -> str:
+        read.append(path)
+        return plain(sampler, path)
+
+    monkeypatch.setattr(samples.Sampler, "_text", text)
+    check = doctor.watched(str(page_owner_host))
+    assert "proc/buddyinfo" in read and "proc/pagetypeinfo" not in read
+    assert check.usable == "in part"
+    assert "page_owner is on: it would drain the per-CPU lists" in str(check.reason)
+    assert "watch --all" in str(check.change)
+
+
+def test_prices_of_this_host(page_owner_host: Path) -> None:
+    here = {row.files: row.here for row in doctor.prices_here(str(page_owner_host))}
+    assert here["/proc/kcore"] == here["/proc/zoneinfo"] == "read"
+    assert here["/proc/pagetypeinfo"].startswith("left out, as page_owner is on")
+    assert here[prices.ALLOC_TRACES].startswith("left out")
+    assert "which is left behind if it gets no answer" in here[prices.MAPS]
+
+
+def test_what_doctor_opens_on_this_machine() -> None:
+    """Of what takes a lock for long nothing is read: opening it is enough."""
+    script = (
+        "import os, sys, reports\n"
+        "from reports import doctor\n"
+        "read = []\n"
+        "plain = open\n"
+        "class Watched:\n"
+        "    def __init__(self, path, mode): self.path, self.file = path, plain(path, mode)\n"
+        "    def __enter__(self): return self\n"
+        "    def __exit__(self, *_): self.file.close()\n"
+        "    def read(self, size): read.append(self.path); return self.file.read(size)\n"
+        "doctor.open = Watched\n"
+        "for path, gives in doctor.TEXT_SOURCES: doctor._text(path, gives)\n"
+        "print(*read)\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert set(result.stdout.split()) <= {"/proc/pressure/memory"}
 
 
 def test_watch_on_this_machine() -> None:

@@ -27,8 +27,12 @@ from memory_metadata import MetadataPart, WhatIf, what_if
 from page_owner_rows import PageOwnerGrowth, PageOwnerSnapshot, PageOwnerStack
 from page_tables import PageTables
 from pageblocks import Pageblocks
+from pcp_lists import PcpPages
+from physical_memory import PhysicalPart
+from poisoned_pages import PoisonCounter, PoisonedPages
 from rows import column
 from settings import Setting
+from slab_caches import SlabCache
 from vm_counters import VmCounter
 from zones import FreeAccounting, Zone
 
@@ -36,8 +40,10 @@ from reports import display
 from reports.bundle import Bundle, Section, Writer
 from reports.findings import (
     FINDINGS,
+    HARMS,
     SEVERITIES,
     Finding,
+    NotChecked,
     Question,
     Step,
     Verdict,
@@ -48,13 +54,14 @@ from reports.findings import (
 )
 from reports.findings_text import print_findings
 from reports.tables import Database, open_database
+from reports.watch_rows import CounterRate
 
 DATA = Path(__file__).parent / "data" / "7.2"
 ZONE = Zone(
     node=0, zone="Normal", present_pages=1 << 20, managed_pages=1_000_000, spanned_pages=1 << 20,
     free_pages=200_000, wmark_min=10_000, wmark_low=12_500, wmark_high=15_000, wmark_boost=0,
     highatomic_reserved_pages=0, highatomic_free_pages=0, highatomic_cap_pages=10_240,
-    start_pfn=1 << 20,
+    start_pfn=1 << 20, lock_held=False, node_unreclaimable=False,
 )  # fmt: skip
 ACCOUNTING = FreeAccounting(0, "Normal", 200_000, 0, 200_000, 0, 0, 0, 0, None)
 TARGET = {
@@ -64,18 +71,30 @@ TARGET = {
 NAMES = {
     FreeBlocks: "free_blocks", FreeListCheck: "free_list_checks", MisplacedBlocks:
     "misplaced_blocks", Pageblocks: "pageblocks", Setting: "settings", VmCounter: "vm_counters",
-    KernelFeature: "kernel_features",
+    KernelFeature: "kernel_features", PcpPages: "pcp_pages", SlabCache: "slab_caches",
+    CounterRate: "counter_rates",
     FreeAccounting: "free_accounting", Zone: "zones", PageOwnerStack: "page_owner_stacks",
     PageOwnerGrowth: "page_owner_growth", PageOwnerSnapshot: "page_owner_snapshots",
     PageTables: "page_tables", ExitCost: "exit_costs",
     DevicePagemap: "device_pagemaps", HugetlbPool: "hugetlb_pools", HugetlbSize: "hugetlb_sizes",
     MetadataPart: "memory_about_memory", WhatIf: "memmap_what_if",
+    PhysicalPart: "physical_memory_parts", PoisonCounter: "poison_counters",
+    PoisonedPages: "poisoned_pages",
     **rmap.NAMES,
 }  # fmt: skip
 
 
+# A machine of 256 GiB.
+LARGE = TARGET | {"total_pages": 1 << 26}
+
+
 def zone(**changes: Any) -> Zone:
     return dataclasses.replace(ZONE, **changes)
+
+
+def of(pages: int) -> dict[str, int]:
+    """The size of a zone."""
+    return {"present_pages": pages, "spanned_pages": pages, "managed_pages": pages}
 
 
 def free(order: int, blocks: int, migratetype: str | None = "Movable", **where: Any) -> FreeBlocks:
@@ -133,6 +152,8 @@ STARVED = [
 RESERVED = zone(
     highatomic_reserved_pages=10_240, highatomic_free_pages=8_192, highatomic_cap_pages=10_240
 )
+# A rate of something, as a bundle of mmscope watch has it.
+RATE = CounterRate(30.0, "vmstat", "pgfault", 5, 0.2, 30.0)
 HIGHATOMIC = Pageblocks(0, "Normal", "HighAtomic", 20)
 
 
@@ -211,10 +232,54 @@ def parts(page_ext: int, extra: int = 0) -> list[Any]:
 
 def pmem(ram: int, reclaimable: int) -> DevicePagemap:
     return DevicePagemap("0x100000000", "0x500000000", "namespace0.0", "FS_DAX", 16 * GIB, 0, False,
-                         256 * MIB, ram, 0, 0, reclaimable)  # fmt: skip
+                         256 * MIB, ram, 0, 0, reclaimable, 4 << 20, 33.6, 49.9, None)  # fmt: skip
+
+
+def physical(machine: int, **sizes: int) -> list[PhysicalPart]:
+    """The machine's memory; what is of the command line has its option."""
+    options = {"cut_off": "mem=4G", "marked_as_reserved": "memmap=1G$4G"}
+    return [PhysicalPart("machine", machine, 100.0, False, "", ""), *(
+        PhysicalPart(name.replace("_", " "), size, 100 * size / machine, True,
+                     options.get(name, ""), "")
+        for name, size in sizes.items()
+    )]  # fmt: skip
+
+
+def bad(pages: int) -> PoisonCounter:
+    return PoisonCounter("HardwareCorrupted", -1, None, pages * 4096)
 
 
 FOUND = {
+    "memory that an option cut off": Case(
+        "memory-kept", physical(64 * GIB, cut_off=32 * GIB, crash_kernel=GIB),
+        ["32 GiB (50.0 %) of the machine's memory are kept",
+         "32 GiB of the firmware's RAM are cut off; by the command line: mem=4G."],
+        "notice", unlike=["soft", "offline"],
+    ),
+    "memory in offline blocks, and soft-reserved": Case(
+        "memory-kept", physical(64 * GIB, offline=2 * GIB, soft_reserved=2 * GIB),
+        ["4 GiB (6.2 %)", "2 GiB are soft-reserved; 2 GiB are in memory blocks that are offline;",
+         "by no option"],
+        "notice",
+    ),
+    "a page that went bad": Case(
+        "poisoned-pages", [bad(1)], ["1 page is marked as bad", "HardwareCorrupted is 4 KiB."],
+        "notice", unlike=["hugetlb page"],
+    ),
+    "a bad page in an optimised huge page": Case(
+        "poisoned-pages",
+        [bad(3), PoisonedPages(0, "Normal", "base page", 4096, 1, 1, 0, 4096, 7),
+         PoisonedPages(0, "Normal", "hugetlb page, optimised by HVO", 2 * MIB, 1, 2, 0, 2 * MIB,
+                       512),
+         PoisonedPages(1, "Normal", "hugetlb page", GIB, 1, 0, 1, GIB, 1 << 20)],
+        ["3 pages are marked as bad", "node 0 Normal", "node 1 Normal",
+         "2 hugetlb pages have bad pages: 1.002 GiB are out of use; 1 of them optimised by HVO.",
+         "Which pages are bad is lost for 1 of them"],
+        "warning",
+    ),
+    "pages that go bad one after the other": Case(
+        "poisoned-pages", [bad(64)], ["64 pages"], "warning"
+    ),
     "HVO off with a large pool": Case(
         "hvo-off", [huge(1000, 0), huge(1000, 0, node=1), huge_size("off", 2000)],
         ["HVO is off: the struct pages of 2,000 hugetlb pages could give back 54.69 MiB",
@@ -223,7 +288,7 @@ FOUND = {
         "notice",
     ),
     "HVO off with a pool of a terabyte": Case(
-        "hvo-off", [huge(500_000, 0), huge_size("off", 500_000)], ["13.35 GiB"], "warning",
+        "hvo-off", [huge(500_000, 0), huge_size("off", 500_000)], ["13.35 GiB"], "notice",
         target=TARGET | {"total_pages": 1 << 29},
     ),
     "HVO on, pages left from before, and self-hosted ones": Case(
@@ -241,7 +306,7 @@ FOUND = {
         "metadata-above-share", parts(80 * MIB),
         ["Memory about memory takes 3.5 % of memory, 145 MiB; a struct page for every page would "
          "be 1.6 %", "Struct pages take 64 MiB of RAM, page_ext 80 MiB (2.0 % of memory)."],
-        "warning",
+        "notice",
     ),
     "struct pages of a device in RAM": Case(
         "metadata-above-share", parts(0, 16 * MIB),
@@ -253,37 +318,40 @@ FOUND = {
          "16 GiB of device memory (FS_DAX, from 0x100000000) have 256 MiB of struct pages, 256 MiB "
          "of them in RAM (6.2 % of it)."],
     ),
-    "below low": Case(
-        "below-watermarks",
-        [zone(free_pages=12_499)],
-        ["Node 0 zone Normal: usable free memory is below the low watermark",
-         "12,499 pages are usable (12,499 free);",
-         "min 10,000, low 12,500, high 15,000", "Below low kswapd runs"],
-        "warning",
-    ),
     "below min": Case(
         "below-watermarks", [zone(free_pages=9_999)],
-        ["below the min watermark", "9,999 pages are usable", "direct reclaim"], "critical",
+        ["Node 0 zone Normal: 39.06 MiB of free memory are usable, below the min watermark "
+         "(39.06 MiB)", "9,999 pages are usable (9,999 free);",
+         "min 10,000, low 12,500, high 15,000, without boost", "direct reclaim"], "warning",
     ),
-    "below low but for the reserve": Case(
+    "below half of min": Case(
+        "below-watermarks", [zone(free_pages=4_999)], ["below half of the min watermark"],
+        "critical",
+    ),
+    "below min, in a zone that the others stand in for": Case(
         "below-watermarks",
-        [zone(free_pages=20_000, highatomic_free_pages=9_000)],
-        ["below the low watermark", "11,000 pages are usable (20,000 free", "9,000 of them"],
+        [zone(zone="DMA32", free_pages=4_999, managed_pages=400_000), zone(free_pages=900_000)],
+        ["zone DMA32"], "notice",
+    ),
+    "below min but for the reserve": Case(
+        "below-watermarks",
+        [zone(free_pages=20_000, highatomic_free_pages=11_000, highatomic_reserved_pages=11_264)],
+        ["below the min watermark", "9,000 pages are usable (20,000 free", "11,000 of them"],
         "warning",
     ),
-    "below low on a kernel that leaves out the whole reserve": Case(
+    "below min on a kernel that leaves out the whole reserve": Case(
         "below-watermarks",
-        [zone(free_pages=20_000, highatomic_free_pages=None, highatomic_reserved_pages=9_216)],
-        ["below the low watermark", "10,784 pages are usable (20,000 free"],
+        [zone(free_pages=19_000, highatomic_free_pages=None, highatomic_reserved_pages=9_216)],
+        ["below the min watermark", "9,784 pages are usable (19,000 free"],
     ),
     "compaction fails": Case(
         "compaction-fails",
         [event("compact_success", 3), event("compact_fail", 1_397), event("compact_stall", 1_400),
          event("compact_migrate_scanned", 92_713), event("compact_isolated", 2_550)],
-        ["Direct compaction succeeded in 3 of 1,400 attempts (0.2 %)",
+        ["Direct compaction succeeded in 3 of 1,400 attempts (0.2 %) since boot",
          "compact_success 3, compact_fail 1,397, compact_stall 1,400 in 2.0 h since boot;"
-         " 92,713 pages scanned for migration, 2,550 isolated."],
-        "warning",
+         " 92,713 pages scanned for migration, 2,550 isolated.", "says nothing of now"],
+        "notice",
     ),
     "compaction fails, and the rest is unknown": Case(
         "compaction-fails",
@@ -296,10 +364,21 @@ FOUND = {
         "external-fragmentation",
         [*all_orders(o0=100_000, o1=20_000, o3=5_000, o9=10), zone(),
          Setting("vm.extfrag_threshold", "500")],
-        ["Node 0 zone Normal: 723.1 MiB free, but 97.2 % of it unusable for a huge page",
+        ["Node 0 zone Normal: 723.1 MiB free, 97.2 % of it unusable for a huge page",
          "185,120 pages (18.5 % of the zone) are free and hold 10 blocks of order 9: unusable free "
          "space index 0.972 at order 9, below 0.5 up to order 0."],
-        "warning", ["fragmentation index is"],
+        "notice", ["fragmentation index is", "outside the HighAtomic reserve"],
+    ),
+    "free memory in pieces, and what is not is in the reserve": Case(
+        "external-fragmentation",
+        [*all_orders(o0=100_000, o1=20_000, o3=5_000), free(9, 10, "HighAtomic"), zone()],
+        ["97.2 %", "hold 10 blocks of order 9, 0 of them outside the HighAtomic reserve"],
+        "warning",
+    ),
+    "1.4 % free, and no block of THP size": Case(
+        "external-fragmentation", [*all_orders(o0=14_000 << 2), zone(**of(4_000_000))],
+        ["218.8 MiB free, 100 % of it unusable", "(1.4 % of the zone)", "hold 0 blocks"], "warning",
+        target=LARGE,
     ),
     "free memory in pieces, with no block at all": Case(
         "external-fragmentation",
@@ -312,6 +391,25 @@ FOUND = {
         "external-fragmentation",
         [*[dataclasses.replace(row, migratetype=None) for row in all_orders(o0=100_000)], zone()],
         ["hold 0 blocks of order 9", "below 0.5 up to order 0"], unlike=["tried above"],
+    ),
+    "a free list contradicts where a CPU was inside the lock": Case(
+        "free-lists-damaged",
+        [FreeListCheck(0, "Normal", 3, "Movable", None, 1, "links lead to no list head"),
+         FreeListCheck(0, "Normal", 3, None, 5, 4, "nr_free differs"), zone(lock_held=True)],
+        ["2 free lists contradict the struct pages, as an operation that was stopped halfway",
+         "zone.lock was held in node 0 Normal: a CPU was stopped inside it."],
+        "notice", ["does not explain"],
+    ),
+    "more than one operation, in a zone whose lock was held": Case(
+        "free-lists-damaged",
+        [FreeListCheck(0, "Normal", 3, None, 50, 4, "nr_free differs"), zone(lock_held=True)],
+        ["1 free list contradicts the struct pages", "which does not explain all of this."],
+        "critical", ["stopped halfway"],
+    ),
+    "one operation, and nobody had the lock": Case(
+        "free-lists-damaged",
+        [FreeListCheck(0, "Normal", 3, None, 5, 4, "nr_free differs"), zone()],
+        ["1 free list contradicts the struct pages"], "critical", ["zone.lock"],
     ),
     "a free list contradicts": Case(
         "free-lists-damaged",
@@ -375,10 +473,10 @@ FOUND = {
         [event("thp_fault_alloc", 21), event("thp_fault_fallback", 340),
          Setting("transparent_hugepage.enabled", "madvise"),
          Setting("transparent_hugepage.defrag", "defer")],
-        ["THP page faults got a huge page in 21 of 361 attempts (5.8 %)",
+        ["THP page faults got a huge page in 21 of 361 attempts (5.8 %) since boot",
          "thp_fault_alloc 21, thp_fault_fallback 340 in 2.0 h since boot;"
-         " transparent_hugepage/enabled is madvise, defrag defer."],
-        "warning",
+         " transparent_hugepage/enabled is madvise, defrag defer.", "says nothing of now"],
+        "notice",
     ),
     "page tables that take much of memory": Case(
         "page-tables-large",
@@ -429,8 +527,8 @@ FOUND = {
     ),
     "THP falls back, settings unknown": Case(
         "thp-falls-back",
-        [event("thp_fault_alloc", 0), event("thp_fault_fallback", 50)],
-        ["in 0 of 50 attempts (0 %)", "in 2.0 h since boot."],
+        [event("thp_fault_alloc", 0), event("thp_fault_fallback", 120)],
+        ["in 0 of 120 attempts (0 %)", "in 2.0 h since boot."],
         unlike=["transparent_hugepage/enabled"],
     ),
     "blocks on another list": Case(
@@ -453,6 +551,15 @@ FOUND = {
          "100 pages in the first snapshot, 1,100 in the last, never fewer than before, more in 4 of"
          " 4 steps: 25.000 pages/s over 40 s. Stack: r;xfs_buf_alloc"],
         "warning",
+    ),
+    "a stack that only grows, to a tenth of memory": Case(
+        "page-owner-stack-grows", [owned(7, 104_858), grown(7, 100, 104_858, 1.0, 4), *SNAPSHOTS],
+        ["xfs_buf_alloc [xfs]: pages only grow, by 409.2 MiB"], "critical",
+    ),
+    "page cache that fills": Case(
+        "page-owner-stack-grows",
+        [owned(7, 900_000, "filemap_add_folio"), grown(7, 100, 900_000, 1.0, 4), *SNAPSHOTS],
+        ["filemap_add_folio [xfs]: pages only grow"], "notice",
     ),
     "a handle that only grows, without a stack": Case(
         "page-owner-stack-grows",
@@ -489,7 +596,11 @@ CLEAR = {
     "a few pages left": Case("hvo-pages-left", [huge(1000, 930), huge_size("on")]),
     "the usual share": Case("metadata-above-share", parts(8 * MIB)),
     "struct pages on the device": Case("device-memmap-in-ram", [pmem(0, 0)]),
-    "at the low watermark": Case("below-watermarks", [zone(free_pages=12_500)]),
+    "in kswapd's band": Case("below-watermarks", [zone(free_pages=10_000)]),
+    "below a mark that is boosted": Case(
+        "below-watermarks",
+        [zone(free_pages=10_000, wmark_boost=512, wmark_min=10_512, wmark_low=13_012)],
+    ),
     "a zone without managed pages": Case(
         "below-watermarks", [zone(free_pages=0, managed_pages=0)]
     ),
@@ -497,17 +608,28 @@ CLEAR = {
         "compaction-fails", [event("compact_success", 4), event("compact_fail", 16)]
     ),
     "compaction that was hardly tried": Case(
-        "compaction-fails", [event("compact_success", 0), event("compact_fail", 19)]
+        "compaction-fails", [event("compact_success", 0), event("compact_fail", 119)]
+    ),
+    "compaction that fails, and there are rates": Case(
+        "compaction-fails", [event("compact_success", 3), event("compact_fail", 1_397), RATE]
     ),
     "compaction that was never tried": Case(
         "compaction-fails", [event("compact_success", 0), event("compact_fail", 0)]
     ),
     "memory in large blocks": Case("external-fragmentation", [*all_orders(o10=200), zone()]),
     "little memory in pieces": Case(
-        "external-fragmentation", [*all_orders(o0=49_999), zone()]
+        "external-fragmentation", [*all_orders(o0=39_999), zone(**of(4_000_000))], target=LARGE,
+    ),
+    "room for few huge pages": Case(
+        "external-fragmentation", [*all_orders(o0=(64 << 9) - 1), zone()]
+    ),
+    "memory in pieces below the high watermark, without boost": Case(
+        "external-fragmentation",
+        [*all_orders(o0=59_999), zone(wmark_high=61_000, wmark_boost=1_000)],
     ),
     "a small zone in pieces": Case(
-        "external-fragmentation", [*all_orders(o0=3_000), zone(managed_pages=3_840)]
+        "external-fragmentation",
+        [*all_orders(o0=3_000), zone(managed_pages=3_840, free_pages=3_000)],
     ),
     "no free memory": Case("external-fragmentation", [*all_orders(), zone(free_pages=0)]),
     "free lists that agree": Case("free-lists-damaged", [], empty=(FreeListCheck,)),
@@ -531,6 +653,20 @@ CLEAR = {
         "highatomic-reserve-full",
         [zone(highatomic_cap_pages=0), free(0, 1, "HighAtomic")],
     ),
+    "a thousand blocks for THP beside a reserve that has more": Case(
+        "highatomic-starves-thp",
+        [free(9, 1_000), free(9, 1_100, "HighAtomic"), HIGHATOMIC,
+         dataclasses.replace(RESERVED, **of(60_000_000))],
+        target=LARGE,
+    ),
+    "a reserve that has more, and the node's other zone has enough": Case(
+        "highatomic-starves-thp", [*STARVED, RESERVED, HIGHATOMIC, zone(zone="DMA32"),
+                                   free(9, 4, zone="DMA32")]
+    ),
+    "a reserve that has all, and nobody uses THP": Case(
+        "highatomic-starves-thp",
+        [*STARVED, RESERVED, HIGHATOMIC, Setting("transparent_hugepage.enabled", "never")],
+    ),
     "as many blocks for THP as in the reserve": Case(
         "highatomic-starves-thp", [*STARVED, free(9, 16), RESERVED, HIGHATOMIC]
     ),
@@ -545,6 +681,9 @@ CLEAR = {
         "page-table-bloat", [tables(20_000, resident_bytes=10 * 20_000 * 4096)]
     ),
     "small page tables": Case("page-table-bloat", [from_status((32 << 20) - 1)]),
+    "page tables that are small for a large machine": Case(
+        "page-table-bloat", [from_status(500 << 20)], target=TARGET | {"total_pages": 1 << 27},
+    ),
     "page tables for what is swapped out": Case(
         "page-table-bloat", [tables(20_000, swap_ptes=200_000)]
     ),
@@ -564,8 +703,19 @@ CLEAR = {
         "huge-zero-deposits", [tables(5, huge_zero_pmds=4_095, deposited_pte_tables=9_000)]
     ),
     "THP that was hardly tried": Case(
-        "thp-falls-back", [event("thp_fault_alloc", 0), event("thp_fault_fallback", 49)],
+        "thp-falls-back", [event("thp_fault_alloc", 0), event("thp_fault_fallback", 119)],
     ),
+    "THP that falls back, and there are rates": Case(
+        "thp-falls-back", [event("thp_fault_alloc", 0), event("thp_fault_fallback", 9_999), RATE]
+    ),
+    "memory that is meant to be a device's, or a crash kernel's": Case(
+        "memory-kept", physical(64 * GIB, persistent_memory=32 * GIB, crash_kernel=GIB,
+                                early_allocations=4 * GIB),
+    ),
+    "a page that the kernel marked as reserved": Case(
+        "memory-kept", physical(GIB, marked_as_reserved=4096)
+    ),
+    "no bad page": Case("poisoned-pages", [bad(0)]),
     "no block on another list": Case("misplaced-blocks", [], empty=(MisplacedBlocks,)),
     "a stack that fell once": Case(
         "page-owner-stack-grows", [owned(7, 1100), grown(7, 100, 1100, 0.75, 3), *SNAPSHOTS]
@@ -597,6 +747,12 @@ CLEAR = {
 }  # fmt: skip
 
 NOT_CHECKED = {
+    "addresses that only root sees": Case(
+        "memory-kept", [], why_not="no table physical_memory_parts in this bundle",
+    ),
+    "a kernel that marks no pages": Case(
+        "poisoned-pages", [], why_not="no table poison_counters in this bundle",
+    ),
     "pools of text files": Case(
         "hvo-off", [huge(1000, None), huge_size("off")],
         why_not="hugetlb_pools.vmemmap_reclaimable_bytes is unknown in this bundle",
@@ -701,11 +857,23 @@ FOUND |= {
         [rmap.walk(), rmap.anon_vma(), rmap.COST, rmap.SPLITS,
          rmap.ksm_page()],
         ["A reverse map walk of java (4711)'s KSM pages visits 10,240,000 tree nodes: about 614",
-         "has 20,000 VMAs of 1 process.", "through 256 mappings of the page, twice",
-         "it would be 512", "614.4 ms a walk (204.8 to 3,072.0)",
+         "has 20,000 VMAs of 1 process.",
+         "the 256 mappings of the page visits the tree for each: 5,120,000 visits",
+         "it would be 256), about 307.2 ms", "takes two: 10,240,000 visits",
+         "614.4 ms a whole walk (204.8 to 3,072.0)",
          "held for 1.20 ms (0.40 to 6.00) at a stretch", "60.0 ns, an assumption",
          "19,999 of 19,999 pairs of neighbours were split by mprotect"],
-        "critical",
+        "warning",
+    ),
+    "a walk that stalls, by a measured time": Case(
+        "rmap-walk-stalls",
+        [rmap.walk(), rmap.anon_vma(), dataclasses.replace(rmap.COST, measured=True)],
+        ["60.0 ns, as given"], "critical",
+    ),
+    "a hold that any process may reach": Case(
+        "rmap-walk-stalls",
+        [rmap.walk("anon", visits=65_530, hold=65_530), rmap.anon_vma(vmas=65_530), rmap.COST],
+        ["about 4 ms", "held for 3.93 ms"], "warning",
     ),
     "a hold that stalls, of anonymous memory": Case(
         "rmap-walk-stalls",
@@ -713,8 +881,39 @@ FOUND |= {
          rmap.anon_vma(vmas=100_000, processes=500),
          dataclasses.replace(rmap.COST, measured=True)],
         ["a process that is gone's anonymous pages visits 100,000 tree nodes: about 6 ms",
-         "of 500 processes", "6.0 ms a walk (2.0 to 30.0)", "as given"],
-        "warning", ["mappings of the page, twice", "split by"],
+         "of 500 processes", "6.0 ms a whole walk (2.0 to 30.0)", "500.0 ns, an assumption"],
+        "warning", ["mappings of the page", "split by"],
+    ),
+    "a page under too many VMAs": Case(
+        "file-walk-stalls",
+        [rmap.walk("file", visits=400_000, hold=400_000, of=rmap.LIBC), rmap.COST,
+         rmap.file_mapping(vmas=800_000, processes=9_000)],
+        ["A page of /usr/lib/libc.so.6 lies under 400,000 VMAs", "takes about 24 ms",
+         "800,000 VMAs of 9,000 processes map the file, 400 over a page on average.",
+         "held for 24.0 ms (8.0 to 120.0) at a stretch, visits times 500.0 ns, an assumption"],
+        "notice",
+    ),
+    "the same of a file that is not listed": Case(
+        "file-walk-stalls",
+        [rmap.walk("file", visits=400_000, hold=400_000, of=rmap.LIBC), rmap.COST],
+        [f"A page of mapping {rmap.LIBC} lies under 400,000 VMAs", "79 folios of it are"],
+        "notice", ["map the file"],
+    ),
+    "a queue on a file's lock": Case(
+        "file-lock-queue",
+        [dataclasses.replace(rmap.FILE_LOCK, waiters=5), *rmap.FILE_WAITERS, rmap.file_mapping()],
+        ["5 tasks are queued on the i_mmap_rwsem of /usr/lib/libc.so.6, held by java (4712)",
+         "The lock is held to write.", "1 of the queue want to write, first java (4711)",
+         "2,000 VMAs of 500 processes map the file. It is one moment"],
+        "warning",
+    ),
+    "a queue on the lock of a file that is not listed": Case(
+        "file-lock-queue",
+        [dataclasses.replace(rmap.FILE_LOCK, waiters=9, state="changing hands", owner_pid=None,
+                             owner_comm=None, owner_is=None)],
+        [f"9 tasks are queued on the i_mmap_rwsem of the mapping {rmap.LIBC}", "changing hands.",
+         "2,000 VMAs map the file."],
+        "warning", ["held by", "want to write"],
     ),
     "sharing that costs more": Case(
         "ksm-costs-more",
@@ -724,7 +923,7 @@ FOUND |= {
         ["KSM saves 77.82 MiB with one content, and to walk its 79 pages once takes about 48.0 s",
          "20,000 mappings share 79 pages (0x1): 19,921 pages saved",
          "48.0 s (16.0 to 240.0), 2.41 ms for each page saved"],
-        "warning",
+        "notice",
     ),
     "near the limit of VMAs": Case(
         "near-max-map-count", [rmap.process(60_000), rmap.SPLITS],
@@ -754,8 +953,8 @@ FOUND |= {
         ["A process that is gone and its children: up to 0 forks deep, 100 processes"],
     ),
     "a queue on a lock": Case(
-        "anon-vma-lock-queue", [rmap.LOCK, *rmap.WAITERS],
-        [f"3 tasks are queued on the lock of anon_vma {rmap.ROOT}, last taken by kcompactd0 (77)",
+        "anon-vma-lock-queue", [dataclasses.replace(rmap.LOCK, waiters=4), *rmap.WAITERS],
+        [f"4 tasks are queued on the lock of anon_vma {rmap.ROOT}, last taken by kcompactd0 (77)",
          "The lock is held to read, by 1 reader;",
          "2 of the queue want to write, first java (4711)",
          "9 anon_vmas share it, with 20,000 VMAs"],
@@ -764,15 +963,20 @@ FOUND |= {
     "a queue on a lock that changes hands": Case(
         "anon-vma-lock-queue",
         [dataclasses.replace(rmap.LOCK, state="changing hands", readers=0, owner_pid=None,
-                             owner_comm=None, owner_is=None, waiters=10)],
-        ["10 tasks are queued on the lock", "Nobody has it: it is changing hands;"],
+                             owner_comm=None, owner_is=None, waiters=16)],
+        ["16 tasks are queued on the lock", "Nobody has it: it is changing hands;"],
         "critical", ["held by", "want to write"],
     ),
 }  # fmt: skip
 
 CLEAR |= {
+    "a library that many map": Case(
+        "file-walk-stalls",
+        [rmap.walk("file", visits=20_000, hold=20_000, of=rmap.LIBC), rmap.COST],
+    ),
+    "a task that waits for a file's lock": Case("file-lock-queue", [rmap.FILE_LOCK]),
     "a walk that is short": Case(
-        "rmap-walk-stalls", [rmap.walk(visits=80_000, hold=80_000), rmap.anon_vma(), rmap.COST]
+        "rmap-walk-stalls", [rmap.walk(visits=33_000, hold=33_000), rmap.anon_vma(), rmap.COST]
     ),
     "sharing that is worth it": Case(
         "ksm-costs-more", [rmap.ksm_page(chain=None, mappings=256, visits=512), rmap.COST]
@@ -783,13 +987,18 @@ CLEAR |= {
         [rmap.anon_vma(rmap.ROOT, vmas=5, processes=5),
          rmap.anon_vma(depth=4, root=rmap.ROOT, vmas=1)],
     ),
-    "a lock that is taken, and nobody waits": Case(
-        "anon-vma-lock-queue", [dataclasses.replace(rmap.LOCK, waiters=0)]
-    ),
+    "a lock that a few wait for at this moment": Case("anon-vma-lock-queue", [rmap.LOCK]),
 }  # fmt: skip
 
 NOT_CHECKED |= {
     "no walks": Case("rmap-walk-stalls", [], why_not="no table rmap_walks in this bundle"),
+    "no file that is mapped": Case(
+        "file-walk-stalls", [rmap.walk(), rmap.COST],
+        why_not="rmap_walks has no row where kind = 'file'",
+    ),
+    "no locks of files": Case(
+        "file-lock-queue", [], why_not="no table file_mapping_locks in this bundle"
+    ),
     "no KSM": Case("ksm-costs-more", [rmap.COST], why_not="no table ksm_pages in this bundle"),
     "an unknown limit of VMAs": Case(
         "near-max-map-count", [rmap.process(60_000, None)],
@@ -797,6 +1006,197 @@ NOT_CHECKED |= {
     ),
     "no anon_vmas": Case("deep-fork-hierarchy", [], why_not="no table anon_vmas in this bundle"),
     "no locks": Case("anon-vma-lock-queue", [], why_not="no table anon_vma_locks in this bundle"),
+}  # fmt: skip
+
+
+# Where memory went, by the counters.
+
+
+def pages_of(name: str, pages: int) -> VmCounter:
+    return VmCounter(name, "node", pages, 0)
+
+
+def slab(reclaimable: int, unreclaimable: int) -> list[VmCounter]:
+    return [pages_of("nr_slab_reclaimable", reclaimable),
+            pages_of("nr_slab_unreclaimable", unreclaimable)]  # fmt: skip
+
+
+def pool(pages: int, free_pages: int, reserved: int = 0) -> HugetlbSize:
+    return HugetlbSize(2 * MIB, pages, free_pages, reserved, 0, 0, "off", 28 << 10)
+
+
+def on_lists(pages: int, cpus: int = 4) -> list[PcpPages]:
+    return [PcpPages(0, "Normal", cpu, 0, "Movable", pages // cpus) for cpu in range(cpus)]
+
+
+# A million pages, of which half are counted.
+COUNTED = [pages_of("nr_anon_pages", 200_000), pages_of("nr_file_pages", 80_000), *slab(0, 10_000),
+           VmCounter("nr_kernel_stack", "node", 40_000, 0)]  # fmt: skip
+CACHE = SlabCache("dentry", 9_000_000, 192, 192, 9_100_000, 433_334, 433_334, False)
+
+FOUND |= {
+    "slab that nobody can reclaim": Case(
+        "slab-large", [*slab(20_000, 300_000), CACHE],
+        ["Slab takes 1.221 GiB, 30.5 % of memory; 1.144 GiB of it cannot be reclaimed",
+         "nr_slab_unreclaimable 300,000 pages (28.6 % of memory), nr_slab_reclaimable 20,000 pages",
+         "The largest cache is dentry: 1.653 GiB, 9,000,000 of 9,100,000 objects in use, "
+         "192 bytes"],
+        "critical",
+    ),
+    "slab at half of memory": Case(
+        "slab-large", slab(500_000, 30_000), ["50.5 % of memory"], "warning",
+        ["The largest cache"],
+    ),
+    "slab of a file server": Case("slab-large", slab(300_000, 30_000), ["31.5 %"], "notice"),
+    "an eighth of memory that nobody can reclaim": Case(
+        "slab-large", slab(0, 131_072), ["12.5 % of memory"], "warning"
+    ),
+    "25 OOM kills": Case(
+        "oom-kills-since-boot", [event("oom_kill", 25)],
+        ["The OOM killer took 25 processes since boot", "oom_kill 25 in 2.0 h since boot",
+         "says nothing of now"],
+        "notice",
+    ),
+    "an OOM kill": Case("oom-kills-since-boot", [event("oom_kill", 1)], ["took 1 process since"]),
+    "ninety million pages each way": Case(
+        "swapped-since-boot",
+        [event("pswpin", 90_000_000), event("pswpout", 90_000_001), event("pgmajfault", 7)],
+        ["343.3 GiB were swapped in and 343.3 GiB out since boot, 85.8 times all memory",
+         "pswpin 90,000,000 pages, pswpout 90,000,001, pgmajfault 7 in 2.0 h since boot: 1.25e+04 "
+         "pages a second both ways on average", "says nothing of now"],
+        "notice",
+    ),
+    "swap, and no uptime": Case(
+        "swapped-since-boot", [event("pswpin", 900_000), event("pswpout", 900_000)],
+        ["pgmajfault unknown since boot, uptime unknown."], unlike=["a second"],
+        target=TARGET | {"uptime_seconds": None},
+    ),
+    "572 MiB on lists, and 368 MiB free": Case(
+        "pcp-lists-hold-free",
+        [*on_lists(146_432), zone(free_pages=94_208, wmark_high=200_000, **of(65_000_000))],
+        ["Node 0 zone Normal: 572 MiB lie on per-CPU lists, and 368 MiB are free for everyone",
+         "146,432 pages (0.2 % of the zone) on the lists of 4 CPUs, most on CPU 0: 143 MiB. "
+         "NR_FREE_PAGES is 94,208, the high watermark 200,000 without boost."],
+        "warning", target=LARGE,
+    ),
+    "more on lists than free, in a zone that is not short": Case(
+        "pcp-lists-hold-free", [*on_lists(40_000), zone(free_pages=30_000)], ["156.2 MiB lie"],
+        "notice",
+    ),
+    "a node that kswapd gave up": Case(
+        "kswapd-gave-up",
+        [zone(free_pages=14_000, node_unreclaimable=True),
+         zone(zone="DMA", free_pages=0, wmark_min=0, wmark_low=0, wmark_high=0)],
+        ["kswapd has given node 0 up: 16 runs in a row reclaimed nothing"], "warning",
+    ),
+    "a node that kswapd gave up, and it needs nothing": Case(
+        "kswapd-gave-up", [zone(node_unreclaimable=True)], ["781.2 MiB of free memory"], "notice",
+    ),
+    "a node beside one with plenty": Case(
+        "nodes-out-of-balance", [zone(free_pages=12_000), zone(node=1, free_pages=400_000)],
+        ["Node 0 has 46.88 MiB of free memory left, node 1 has 1.526 GiB",
+         "Node 0: 12,000 pages are usable, the low watermarks of its zones are 12,500 in all, min "
+         "10,000. Node 1: 400,000 pages are free, 40.0 % of it."],
+        "notice",
+    ),
+    "a node below min beside one with plenty": Case(
+        "nodes-out-of-balance", [zone(free_pages=9_000), zone(node=1, free_pages=400_000)],
+        ["Node 0 has"], "warning",
+    ),
+    "vmalloc of a tenth": Case(
+        "kernel-memory-large",
+        [pages_of("nr_vmalloc", 110_000), VmCounter("nr_kernel_stack", "node", 4_000, 0)],
+        ["nr_vmalloc: 429.7 MiB, 10.5 % of memory", "110,000 pages of 1,048,576",
+         "vmalloc has modules"], "warning", ["Every thread"],
+    ),
+    "kernel stacks, which are counted in KiB": Case(
+        "kernel-memory-large", [VmCounter("nr_kernel_stack", "node", 84_000, 0)],
+        ["nr_kernel_stack: 82.03 MiB, 2.0 % of memory", "Every thread"], "notice",
+    ),
+    "memory that no counter has": Case(
+        "memory-unaccounted", [*COUNTED, zone(), huge_size("off", 50), *on_lists(4_000)],
+        ["1.794 GiB, 47.0 % of memory, are in no counter of the kernel",
+         "Of 3.815 GiB that the page allocator has, 781.2 MiB are free",
+         "100 MiB are hugetlb pages, 15.62 MiB lie on per-CPU lists",
+         "This kernel counts vmalloc elsewhere"],
+        "warning",
+    ),
+    "memory that page_owner names": Case(
+        "memory-unaccounted", [*COUNTED, zone(), huge_size("off", 0), owned(7, 1),
+                               pages_of("nr_vmalloc", 1)],
+        ["in no counter", "stacks, vmalloc)"], "notice", ["elsewhere"],
+    ),
+    "a pool that nobody uses, and nothing else is free": Case(
+        "hugetlb-idle", [pool(1_000, 900, 100), zone(free_pages=30_000)],
+        ["hugetlb pools keep 1.562 GiB, 39.1 % of memory, that nobody uses",
+         "The pools have 1.953 GiB; 1.562 GiB of it (pages of 2 MiB) are free and not reserved. "
+         "117.2 MiB are free for everyone else."],
+        "warning",
+    ),
+    "a pool that nobody uses": Case(
+        "hugetlb-idle", [pool(1_000, 900)], ["keep 1.758 GiB"], "notice", ["everyone else"]
+    ),
+}  # fmt: skip
+
+CLEAR |= {
+    "slab as it is": Case("slab-large", [*slab(200_000, 50_000), CACHE]),
+    "no OOM kill": Case("oom-kills-since-boot", [event("oom_kill", 0)]),
+    "OOM kills, and there are rates": Case("oom-kills-since-boot", [event("oom_kill", 9), RATE]),
+    "memory that was swapped out and stayed there": Case(
+        "swapped-since-boot", [event("pswpin", 200_000), event("pswpout", 90_000_000)]
+    ),
+    "swap, and there are rates": Case(
+        "swapped-since-boot", [event("pswpin", 9_000_000), event("pswpout", 9_000_000), RATE]
+    ),
+    "lists beside more that is free": Case("pcp-lists-hold-free", [*on_lists(40_000), zone()]),
+    "little on lists, and less free": Case(
+        "pcp-lists-hold-free", [*on_lists(9_000), zone(free_pages=8_000)]
+    ),
+    "nodes that kswapd works for": Case("kswapd-gave-up", [zone()]),
+    "one node": Case("nodes-out-of-balance", [zone(free_pages=12_000)]),
+    "nodes that are alike": Case(
+        "nodes-out-of-balance", [zone(free_pages=12_000), zone(node=1, free_pages=200_000)]
+    ),
+    "kernel memory as it is": Case(
+        "kernel-memory-large",
+        [pages_of("nr_vmalloc", 50_000), VmCounter("nr_kernel_stack", "node", 80_000, 0)],
+    ),
+    "memory that is counted": Case(
+        "memory-unaccounted",
+        [*COUNTED, zone(free_pages=520_000), huge_size("off", 200), *on_lists(4_000)],
+    ),
+    "a pool that is used": Case("hugetlb-idle", [pool(1_000, 300, 150), zone()]),
+}  # fmt: skip
+
+NOT_CHECKED |= {
+    "slab without counters": Case(
+        "slab-large", [], why_not="no table vm_counters in this bundle"
+    ),
+    "a kernel that does not count OOM kills": Case(
+        "oom-kills-since-boot", [event("pgpgin", 1)],
+        why_not="vm_counters has no row where name = 'oom_kill'",
+    ),
+    "a kernel without swap": Case(
+        "swapped-since-boot", [event("pgpgin", 1)],
+        why_not="vm_counters has no row where name = 'pswpin'",
+    ),
+    "no per-CPU lists": Case(
+        "pcp-lists-hold-free", [zone()], why_not="no table pcp_pages in this bundle"
+    ),
+    "kswapd of an older bundle": Case(
+        "kswapd-gave-up", [zone(node_unreclaimable=None)],
+        why_not="zones.node_unreclaimable is unknown in this bundle",
+    ),
+    "no nodes": Case("nodes-out-of-balance", [], why_not="no table zones in this bundle"),
+    "kernel memory of unknown memory": Case(
+        "kernel-memory-large", [VmCounter("nr_kernel_stack", "node", 84_000, 0)],
+        target=TARGET | {"total_pages": None},
+        why_not="target.total_pages is unknown in this bundle",
+    ),
+    "memory that hugetlb may have": Case(
+        "memory-unaccounted", [*COUNTED, zone()], why_not="no table hugetlb_sizes in this bundle"
+    ),
+    "no pools": Case("hugetlb-idle", [], why_not="no table hugetlb_sizes in this bundle"),
 }  # fmt: skip
 
 
@@ -875,10 +1275,58 @@ def test_a_damaged_table_is_the_reason(tmp_path: Path) -> None:
 
 
 def test_the_worst_comes_first(tmp_path: Path) -> None:
-    rows = [zone(free_pages=1), *FOUND["blocks on another list"].rows, event("thp_fault_alloc", 0),
-            event("thp_fault_fallback", 99)]  # fmt: skip
-    found = evaluate(bundle(tmp_path / "b", rows, empty=[Setting])).found
-    assert [finding.severity for finding in found] == ["critical", "warning", "notice"]
+    rows = [zone(free_pages=1), *FOUND["blocks on another list"].rows, event("oom_kill", 1),
+            rmap.walk(), rmap.anon_vma(), rmap.COST, rmap.process(60_000),
+            exit_cost(2.876)]  # fmt: skip
+    found = evaluate(bundle(tmp_path / "b", rows)).found
+    assert [(finding.severity, finding.estimate, finding.id) for finding in found] == [
+        ("critical", False, "below-watermarks"),
+        ("warning", False, "near-max-map-count"),
+        ("warning", True, "rmap-walk-stalls"),
+        ("warning", True, "slow-exit"),
+        ("notice", False, "oom-kills-since-boot"),
+        ("notice", False, "misplaced-blocks"),
+    ]
+
+
+def test_no_estimate_is_critical(tmp_path: Path) -> None:
+    asked = question(sql="select *, 'critical' as severity, 'min' as mark, 1 as usable, "
+                     "true as over, "
+                     "0 as reserve_free, 4096 as page_size from zones")  # fmt: skip
+    opened = bundle(tmp_path / "b", [zone()])
+    (measured,) = evaluate(opened, [asked]).found
+    (estimated,) = evaluate(opened, [dataclasses.replace(asked, estimate=True)]).found
+    assert (measured.severity, measured.estimate) == ("critical", False)
+    assert (estimated.severity, estimated.estimate) == ("warning", True)
+
+
+def test_what_is_under_its_threshold_is_kept_for_comparisons(tmp_path: Path) -> None:
+    verdict = evaluate(bundle(tmp_path / "b", [zone()]), [QUESTIONS["below-watermarks"]])
+    assert (verdict.found, [id for id, _ in verdict.clear]) == ([], ["below-watermarks"])
+    (under,) = verdict.under
+    assert under.title == (
+        "Node 0 zone Normal: 781.2 MiB of free memory are usable, above the min watermark "
+        "(39.06 MiB)"
+    )
+
+
+def test_a_column_that_an_older_bundle_lacks_is_unknown(tmp_path: Path) -> None:
+    case = FOUND["a free list contradicts where a CPU was inside the lock"]
+    with Writer(tmp_path / "b") as writer:
+        checks = [row for row in case.rows if isinstance(row, FreeListCheck)]
+        writer.table("free_list_checks", "x", FreeListCheck, checks, section="x")
+        writer.table("zones", "x", OldZone, [OldZone(0, "Normal")], section="x")
+        writer.finish(TARGET, [])
+    (finding,) = evaluate(Bundle(tmp_path / "b"), [QUESTIONS[case.id]]).found
+    assert finding.severity == "critical" and "zone.lock" not in finding.saw
+
+
+@dataclass(frozen=True)
+class OldZone:
+    """A zone of a bundle from before its lock was read."""
+
+    node: int = column(key=True)
+    zone: str = column(holds="kernel", key=True)
 
 
 def test_words_from_the_kernel_are_not_a_template(tmp_path: Path) -> None:
@@ -923,6 +1371,7 @@ def test_every_file_is_a_finding() -> None:
     assert set(QUESTIONS) == {path.stem for path in FINDINGS.glob("*")}
     for asked in QUESTIONS.values():
         assert asked.severity in SEVERITIES
+        assert asked.harm in HARMS
         assert asked.needs, "a finding that needs nothing would be clear of an empty bundle"
         assert all(re.fullmatch(r"\w+\.\w+( where .+)?", need) for need in asked.needs)
         assert all(link.url.startswith("https://") for link in asked.links)
@@ -1156,6 +1605,8 @@ def test_on_a_terminal_titles_keep_clear_of_the_severity(
     )  # fmt: skip
     print_findings(Verdict([finding], [("y", title)], []), everything=True)
     assert capsys.readouterr().out.splitlines() == [
+        "1 critical. All 2 checks could be made.",
+        "",
         "CRITICAL Node 1 zone Normal: 5 of 5 free blocks of THP size",
         "         lie in the HighAtomic reserve",
         "     saw s",
@@ -1169,3 +1620,41 @@ def test_on_a_terminal_titles_keep_clear_of_the_severity(
         "ok       Node 1 zone Normal: 5 of 5 free blocks of THP size",
         "         lie in the HighAtomic reserve",
     ]
+
+
+MISSED = [
+    NotChecked(f"n{n}", f"N {n}", "no table", s) for n, s in enumerate(("watch", "watch", "zones"))
+]
+
+
+@pytest.mark.parametrize(
+    ("verdict", "headline"),
+    [
+        (Verdict([], [("y", "Y")], MISSED), "1 of 4 checks could be made; that is clear."),
+        (
+            Verdict([], [("y", "Y"), ("z", "Z")], []),
+            "All 2 checks could be made, and all are clear.",
+        ),
+        (Verdict([], [], MISSED), "None of 3 checks could be made."),
+    ],
+)  # fmt: skip
+def test_the_headline_tells_what_could_be_checked(
+    capsys: pytest.CaptureFixture[str], verdict: Verdict, headline: str
+) -> None:
+    print_findings(verdict, everything=False)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == headline
+    left = (
+        ["Not checked: 3 (watch 2, zones 1); 'findings --all' says why."]
+        if verdict.not_checked
+        else []
+    )
+    assert lines[1:] == left
+
+
+def test_an_estimate_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    finding = Finding("x", "warning", "T", "s", "w", (), (), "zones", estimate=True)
+    print_findings(Verdict([finding], [], MISSED), everything=False)
+    out = capsys.readouterr().out
+    assert out.startswith("1 warning. 1 of 4 checks could be made.")
+    assert "WARNING  T (estimate)" in out

@@ -398,18 +398,25 @@ class TestWatermarks:
             "between low and high",
         ]
 
-    def test_below_min_is_critical(self) -> None:
-        row = rows_of("zones")[0] | {"free_pages": 79, "wmark_min": 80}
-        assert watermarks.watermarks([row], {})[0].state_class == "critical"
+    @pytest.mark.parametrize(
+        ("free", "state"), [(39, "critical"), (79, "warning"), (80, "notice"), (100, "ok")]
+    )
+    def test_between_min_and_high_is_where_kswapd_keeps_it(self, free: int, state: str) -> None:
+        marks = {"wmark_min": 80, "wmark_low": 100, "wmark_high": 120}
+        row = rows_of("zones")[0] | marks | {"free_pages": free}
+        assert watermarks.watermarks([row], {})[0].state_class == state
+        boosted = row | {name: mark + 50 for name, mark in marks.items()} | {"wmark_boost": 50}
+        assert watermarks.watermarks([boosted], {})[0].state_class == state
 
     def test_free_in_the_reserve_does_not_count(self) -> None:
         row = rows_of("zones")[2]
         assert self.marks[2].usable == row["free_pages"] - row["highatomic_free_pages"]
 
-    def test_a_kernel_without_the_count_takes_it_from_the_free_lists(self) -> None:
+    def test_a_kernel_without_the_count_holds_back_all_of_the_reserve(self) -> None:
         row = rows_of("zones")[2] | {"highatomic_free_pages": None}
         mark = watermarks.watermarks([row], {(1, "Normal"): 77})[0]
-        assert (mark.reserved_free, mark.usable) == (77, row["free_pages"] - 77)
+        assert mark.reserved_free == 77  # from the free lists
+        assert mark.usable == row["free_pages"] - row["highatomic_reserved_pages"]
 
     def test_what_nobody_tells_stays_unknown(self) -> None:
         row = rows_of("zones")[2] | {"highatomic_free_pages": None}
@@ -431,6 +438,13 @@ class TestWatermarks:
 
     def test_a_zone_without_pages_has_no_bar(self) -> None:
         assert watermarks.watermarks([rows_of("zones")[0] | {"managed_pages": 0}], {}) == []
+
+
+class TestPcpLists:
+    def test_zones_have_their_sum_as_a_size(self, tmp_path: Path) -> None:
+        tree = parse(render(made.write_bundle(tmp_path / "b", made.tables()), NOTHING))
+        (row,) = cells(elements(by_id(tree, "picture-pcp_lists"), "table")[0])
+        assert row == ["node 1 Normal", display.pages(258, PAGE), "4", display.pages(66, PAGE)]
 
 
 class TestCounters:

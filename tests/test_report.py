@@ -34,6 +34,7 @@ from reports.report import (
     MAX_SERIES_ROWS,
     PICTURES,
     TEMPLATES,
+    reading,
     render,
     sentence,
     unknown,
@@ -235,7 +236,7 @@ class TestFirstScreen:
         said = next(
             e for e in elements(parse(pages["machine"]), "p") if e.get("class") == "unknown"
         )
-        assert texts(said) == "1 check could not be made."
+        assert texts(said) == "4 of 5 checks could be made. Not checked: others 1."
 
     def test_says_what_was_read(self, pages: dict[str, str]) -> None:
         header = texts(by_id(parse(pages["machine"]), "top"))
@@ -247,7 +248,7 @@ class TestFirstScreen:
             "2026-11-20T03:04:05+00:00",
             "3 d 4 h",
             "1.5 GiB, 4K pages",
-            f"{sections} sections ok, nothing unreadable met",
+            f"{sections} of {sections} sections read; no memory unreadable (details)",
         ):
             assert fact in header
 
@@ -330,12 +331,16 @@ MISSED = NotChecked("id", "title", "reason")
 @pytest.mark.parametrize(
     ("verdict", "said"),
     [
-        (Verdict([], [("a", "A"), ("b", "B")], []), "Nothing found on h: 2 checks made."),
         (
-            Verdict([], [("a", "A")], [MISSED, MISSED]),
-            "Nothing found on h: 1 check made.",
+            Verdict([], [("a", "A"), ("b", "B")], []),
+            "h: All 2 checks could be made, and all are clear.",
         ),
-        (Verdict([], [], [MISSED]), "Nothing could be checked on h."),
+        (
+            Verdict([], [("a", "A"), ("b", "B")], [MISSED] * 34),
+            "h: 2 of 36 checks could be made; those are clear.",
+        ),
+        (Verdict([], [("a", "A")], [MISSED]), "h: 1 of 2 checks could be made; that is clear."),
+        (Verdict([], [], [MISSED]), "h: None of 1 check could be made."),
         (Verdict([finding("notice")], [], []), "1 notice on h; worst: T."),
         (
             Verdict([finding("warning", "W."), finding("critical", "C")], [], []),
@@ -355,34 +360,40 @@ def test_the_sentence_counts(verdict: Verdict, said: str) -> None:
     assert sentence(verdict, "h") == said
 
 
-def test_checks_that_could_not_be_made_are_counted() -> None:
-    assert unknown(Verdict([], [("a", "A")], [MISSED, MISSED]), []) == (
-        "2 checks could not be made."
+def test_what_was_not_checked_is_counted_by_its_section() -> None:
+    missed = [
+        NotChecked("id", "title", "reason", name) for name in ("zones", "profiles", "profiles")
+    ]
+    clear = [("a", "A")]
+    assert unknown(Verdict([], clear, missed)) == "Not checked: Profiles 2, Zones and watermarks 1."
+    assert unknown(Verdict([finding("notice")], clear, missed)) == (
+        "2 of 5 checks could be made. Not checked: Profiles 2, Zones and watermarks 1."
     )
-    assert unknown(Verdict([], [], [MISSED]), []) == ""
-    assert unknown(NOTHING, []) == ""
+    assert unknown(NOTHING) == ""
 
 
-def test_it_says_when_the_reading_is_incomplete() -> None:
-    sections = [
+def test_every_count_of_checks_on_the_page_is_the_same(machine: Bundle) -> None:
+    missed = [NotChecked(f"id{n}", "title", "reason", f"s{n}") for n in range(3)]
+    tree = parse(render(machine, Verdict([], [("a", "A")], missed)))
+    assert "1 of 4 checks could be made" in texts(by_id(tree, "top"))
+    assert "Not checked (3)" in texts(by_id(tree, "not-checked"))
+    assert "Not checked 3" in texts(by_id(tree, "contents"))
+
+
+def test_how_much_was_read_is_said_plainly() -> None:
+    fared = ["ok"] * 14 + ["absent", "absent"]
+    sections = [Section(f"s{n}", status, 0, 0, 0, None) for n, status in enumerate(fared)]
+    assert reading(sections) == ("14 of 16 sections read; 2 unavailable here; no memory unreadable")
+    sections += [
         Section("zones", "failed", 0, 0, 0, "x"),
-        Section("ksm", "absent", 0, 0, 0, "x"),
-        Section("pcp_lists", "partial", 0, 0, 0, "x"),
+        Section("pcp_lists", "partial", 0, 0, 8192, "x"),
+        Section("odd", "?", 0, 0, 0, "x"),
     ]
-    assert unknown(NOTHING, sections) == "The reading is incomplete: zones, pcp_lists."
-
-
-def test_it_names_what_there_is_no_data_of() -> None:
-    sections = [
-        Section("page_owner", "absent", 0, 0, 0, "x"),
-        Section("zones", "ok", 0, 1, 0, None),
-    ]
-    missed = [NotChecked("id", "title", "reason", name) for name in ("page_owner", "profiles")]
-    verdict = Verdict([], [("a", "A")], [*missed, NotChecked("id", "title", "reason", "zones")])
-    assert unknown(verdict, sections) == (
-        "1 check could not be made. "
-        "Not looked at, for there is no such data: Owners of pages, Profiles."
+    assert reading(sections) == (
+        "15 of 19 sections read; 1 of these in part (pcp_lists); 1 failed (zones); "
+        "2 unavailable here; 1 of unknown status; 8 KiB of memory unreadable"
     )
+    assert reading([]) == "no section was read"
 
 
 class TestSections:
@@ -399,7 +410,7 @@ class TestSections:
         zone = made.tables()["zones"][2][2]
         row = cells(elements(by_id(parse(pages["machine"]), "table-zones"), "table")[0])[2]
         assert row[:3] == ["1", "Normal", f"{zone.present_pages:,}"]
-        assert row[-1] == "0x100000"
+        assert row[-3:] == ["0x100000", "no", "no"]
 
     def test_every_section_begins_with_words_and_a_link_to_the_kernels_own(
         self, pages: dict[str, str]
@@ -454,8 +465,9 @@ class TestSections:
         zones = texts(by_id(tree, "section-zones"))
         assert "memory cannot be read" in zones
         assert "8 KiB could not be read" in zones
-        assert "8 KiB unreadable" in texts(by_id(tree, "top"))
-        assert "1 section absent, 1 failed" in texts(by_id(tree, "top"))
+        assert "8 KiB of memory unreadable" in texts(by_id(tree, "top"))
+        read = "0 of 2 sections read; 1 failed (zones); 1 unavailable here"
+        assert read in texts(by_id(tree, "top"))
 
     def test_a_long_table_is_cut_and_says_where_the_rest_is(self, tmp_path: Path) -> None:
         most = MAX_CELLS // len(columns(made.Oddity))

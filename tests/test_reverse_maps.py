@@ -3,12 +3,14 @@
 Interval counts, trees and lists in arrays, against the same by hand.
 """
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
 import pytest
 from anon_vmas import AnonVmaMap, ReverseMaps, fanout, lock_state, tree_map, users
 from drgn import FaultError
+from file_maps import MappedFiles, _moved, mapped_files
 from hypothesis import given
 from hypothesis import strategies as st
 from ksm import hlist_links, read_ksm_totals
@@ -82,6 +84,16 @@ def test_overlaps_are_those_that_one_would_visit(
         else sum(first < low + size and low < first + pages for low, size in trees[tree])
         for tree, first, pages in asked
     ]
+
+
+@given(TREES)
+def test_depths_are_those_of_every_page_offset(trees: Trees) -> None:
+    found = reverse_maps(trees).depths
+    for index, vmas in enumerate(trees):
+        over = Counter(offset for first, pages in vmas for offset in range(first, first + pages))
+        assert found.most[index] == max(over.values(), default=0)
+        mean = sum(over.values()) / len(over) if over else 0
+        assert found.mean[index] == pytest.approx(mean)
 
 
 @given(TREES)
@@ -279,12 +291,60 @@ def test_maps_of_processes_are_counted() -> None:
             raise FileNotFoundError(2, "No such file or directory")
         return files[path]
 
-    rows, problems = read_process_vmas(read, (7, 8, 9, 10, 11))
+    rows, missing = read_process_vmas(read, (7, 8, 9, 10, 11))
     assert [(row.pid, row.comm, row.vmas, row.max_map_count) for row in rows] == [
         (7, "a\nb", 2, 65530),
         (9, None, 1, 65530),
     ]
-    assert problems == ["maps of process 11: Permission denied"]
+    assert missing == {"Permission denied": [11]}
+
+
+def test_a_tree_that_begins_elsewhere_by_now_is_the_largest_of_its_file() -> None:
+    # Tops 0 and 1 are of file 100, with two and three VMAs below them; 200's begins with none.
+    own_top = np.array([-1, -1, -1, 2])
+    top = np.array([0, 0, 1, 1, 1, LOST, 2])
+    _moved(own_top, array(100, 200, 300, 400), array(8, 8, 0, 8), array(100, 100, 400), top)
+    assert own_top.tolist() == [1, -1, -1, 2]
+
+
+MAPS = """\
+1000-3000 r-xp 00000000 fe:01 12                         /usr/lib/libc.so.6
+3000-5000 rw-s 00001000 fe:01 12                         /usr/lib/libc.so.6
+5000-6000 rw-p 00000000 00:00 0                          [heap]
+6000-7000 rw-s 00000000 00:01 0                          /SYSV00000000 (deleted)
+7000-8000 rw-p 00000000 fe:01 13                         /tmp/a \x1b[31m \\012 name
+ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0  [vsyscall]
+8000-8000 r--p 00000000 fe:01 14                         /empty
+8000-9000 r--p 00000000 fe:01 999999999999999999999      /too/many
+nonsense
+"""
+
+
+def test_files_of_maps_are_counted_by_device_and_inode() -> None:
+    found = MappedFiles()
+    found.take(7, MAPS)
+    found.take(9, "1000-3000 r-xp 00000000 fe:01 12 /mnt/libc.so.6\n")
+    rows, classes = mapped_files(found, {7: "seven"}, 4096)
+    libc, sysv, odd = rows
+    assert (libc.device, libc.inode, libc.file) == ("fe:01", "12", "/usr/lib/libc.so.6")
+    assert (libc.vmas, libc.processes, libc.pid, libc.comm, libc.vmas_of_pid) == (
+        3, 2, 7, "seven", 2,
+    )  # fmt: skip
+    assert (libc.shared_vmas, libc.first_index, libc.pages) == (1, "0x0", 3)
+    # Its first page lies under two VMAs, the second under three, the third under one.
+    assert (libc.visits_most, libc.visits_mean) == (3, 2.0)
+    assert (sysv.inode, sysv.file) == ("0", "/SYSV00000000 (deleted)")
+    assert odd.file == "/tmp/a \x1b[31m \\012 name"
+    assert [(row.vmas_from, row.files, row.vmas) for row in classes] == [(1, 2, 2), (2, 1, 3)]
+
+
+def test_pages_of_a_machine_of_unknown_page_size_are_not_counted() -> None:
+    found = MappedFiles()
+    found.take(7, MAPS)
+    rows, _ = mapped_files(found, {}, None)
+    assert {(row.first_index, row.pages) for row in rows} == {(None, None)}
+    assert rows[0].visits_most == 2
+    assert mapped_files(MappedFiles(), {}, 4096) == ([], [])
 
 
 def test_files_of_ksm_that_hold_no_number_are_left_out() -> None:
@@ -302,3 +362,14 @@ def no_file() -> str:
 def test_the_cost_of_a_visit_has_a_range() -> None:
     cost = NodeCost()
     assert 0 < cost.low < cost.ns < cost.high and not cost.measured
+    assert 0 < cost.one_low < cost.one < cost.one_high
+
+
+def test_a_vma_that_may_map_the_page_costs_more_than_one_that_is_passed_by() -> None:
+    cost = NodeCost(ns=60, one=500)
+    assert cost.ms(20_000, 0) == pytest.approx(1.2)
+    assert cost.ms(20_000, 20_000) == pytest.approx(10)
+    # One hold of rmap_walk_ksm(): of 20,000 VMAs one is the mapping's own.
+    assert cost.ms(20_000, 1) == pytest.approx(1.20044)
+    low, taken, high = cost.range_ms(20_000, 1)
+    assert low < taken < high

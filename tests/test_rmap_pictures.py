@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from test_report import NOTHING, by_id, elements, parse, texts
 
 from reports.report import render
-from reports.rmap_pictures import HEIGHT, fanout, milliseconds, outline, tree, visits
+from reports.rmap_pictures import HEIGHT, fanout, file_fanout, milliseconds, outline, tree, visits
 
 
 def tables() -> dict[str, list[dict[str, Any]]]:
@@ -48,10 +48,10 @@ def test_an_outline_has_a_bar_for_every_value(values: list[int]) -> None:
 
 def test_shares_of_the_fanout_have_their_wholes() -> None:
     data = fanout(tables(), 4096)
-    assert (data["anon_vmas"], data["vmas"]) == (733, 20_890)
+    assert (data["trees"], data["vmas"]) == (733, 20_890)
     largest = data["bars"][-1]
     assert (largest.vmas, largest.ksm_items) == (rmap_rows.VMAS, rmap_rows.VMAS)
-    assert (largest.anon_vmas_at, largest.vmas_at) == (0.14, 95.74)
+    assert (largest.trees_at, largest.vmas_at) == (0.14, 95.74)
 
 
 def test_the_map_says_whose_it_is_and_why() -> None:
@@ -86,12 +86,18 @@ def test_a_machine_without_anon_vmas_or_ksm_has_pictures_too() -> None:
     assert picture is not None and picture.ksm_items is None
 
 
-def test_visits_of_a_page_are_those_of_both_passes() -> None:
+def test_visits_of_a_page_are_those_of_one_pass() -> None:
     worst, everything = visits(tables(), 4096)["bars"]
-    assert (worst.whole, worst.indexed, worst.here) == (10_240_000, 512, "whole range")
-    assert (worst.whole_time, worst.indexed_time) == ("614 ms", "0.031 ms")
-    assert everything.whole == 2 * rmap_rows.COST.visits and everything.whole_at == 100
+    assert (worst.whole, worst.indexed, worst.here) == (5_120_000, 256, "whole range")
+    assert (worst.whole_time, worst.indexed_time) == ("307 ms", "0.015 ms")
+    assert everything.whole == rmap_rows.COST.visits and everything.whole_at == 100
     assert 0 < worst.indexed_at < worst.whole_at < 100
+
+
+def test_shares_of_files_have_their_wholes() -> None:
+    data = file_fanout(tables(), 4096)
+    assert (data["tree"], data["trees"], data["vmas"]) == ("file", 41, 2_040)
+    assert data["bars"][-1].vmas_at == 98.04 and not data["with_ksm"]
 
 
 @pytest.mark.parametrize("table", ["anon_vma_fanout", "anon_vma_map"])
@@ -114,10 +120,13 @@ def test_the_page_says_that_times_are_assumed(tmp_path: Path) -> None:
     contents = rmap_rows.tables()
     page = parse(render(made.write_bundle(tmp_path / "b", contents), NOTHING))
     told = texts(by_id(page, "picture-rmap_visits"))
-    assert "10,240,000 visits, about 614 ms" in told and "512 visits, about 0.031 ms" in told
+    assert "5,120,000 visits, about 307 ms" in told and "256 visits, about 0.015 ms" in told
     assert "this kernel: whole range" in told and "60 ns a visit, an assumption" in told
     assert "The bars are logarithmic" in told
     assert "5,783 visits in one walk of each of the 1,046 anonymous folios" in told
+    told = texts(by_id(page, "picture-file_mapping_fanout"))
+    assert "2,040 links of VMAs to 41 files" in told and "KSM" not in told
+    assert "ancestors" in texts(by_id(page, "picture-anon_vma_fanout"))
     told = texts(by_id(page, "picture-anon_vma_map"))
     assert "20,000 VMAs on anon_vma 0xffff888100a81c30 of java (4711)" in told
     assert elements(by_id(page, "picture-anon_vma_map"), "path")

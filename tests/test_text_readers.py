@@ -128,6 +128,8 @@ def test_zoneinfo_watermarks_are_the_zones_not_the_pagesets() -> None:
         highatomic_free_pages=28,
         highatomic_cap_pages=None,
         start_pfn=4096,
+        lock_held=None,
+        node_unreclaimable=False,
     )
 
 

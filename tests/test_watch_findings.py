@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Findings about what ``mmscope watch`` saw: found, not so, and not to be told."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,9 @@ QUESTIONS = [question for question in load_questions() if question.id.startswith
 PERIOD = 10.0
 
 
-def asked(path: Path, rows: list[Any], samples: int = 7) -> Verdict:
+def asked(path: Path, rows: list[Any], samples: int = 7, total_pages: int | None = None) -> Verdict:
     """What is said of these rows, in a watch of a sample every ten seconds."""
+    path.mkdir(exist_ok=True)
     tables: dict[type, list[Any]] = {row_type: [] for row_type in NAMES}
     for number in range(samples):
         at, period = f"03:0{number // 6}:{number % 6}0", PERIOD if number else None
@@ -35,7 +37,8 @@ def asked(path: Path, rows: list[Any], samples: int = 7) -> Verdict:
         for row_type, of_type in tables.items():
             writer.table(NAMES[row_type], "x", row_type, of_type, section="watch")
         section = Section("watch", "ok", 0.1, 1, 0, None)
-        writer.finish({"kind": "live", "page_size": 4096}, [section])
+        target = {"kind": "live", "page_size": 4096, "total_pages": total_pages}
+        writer.finish(target, [section])
     return evaluate(Bundle(path / "b"), QUESTIONS)
 
 
@@ -76,7 +79,7 @@ def test_an_oom_kill(tmp_path: Path) -> None:
             level(2, "MemAvailable", 900)]  # fmt: skip
     finding = found(asked(tmp_path, rows), "watch-oom-kill")
     assert finding is not None and finding.severity == "critical"
-    assert finding.title == "3 processes killed for want of memory in 60 s of watching"
+    assert finding.title == "The OOM killer took 3 processes in 60 s"
     assert finding.saw == (
         "oom_kill moved by 3 in 2 periods, the first in the 10 s before 03:00:20; MemAvailable in "
         "the sample before: 12 MiB."
@@ -103,17 +106,33 @@ def test_huge_pages_that_only_the_reserve_has(tmp_path: Path) -> None:
     finding = found(asked(tmp_path, rows), "watch-thp-blocks-ran-out")
     assert finding is not None and finding.severity == "warning"
     assert finding.title == (
-        "No free block that a huge page may take in 2 of 3 readings, with 20.0 % of memory free "
-        "or more"
+        "All free blocks of THP size were in the HighAtomic reserve in 2 of 3 readings, with "
+        "20.0 % of memory free or more"
     )
     assert "at least 200,000 pages (781.2 MiB) were free at these moments" in finding.saw
     assert "The reserve had up to 7 such blocks then" in finding.saw
     assert "thp_fault_fallback moved by 40" in finding.saw
 
 
+def test_a_reserve_that_has_all_while_most_faults_fall_back_is_critical(tmp_path: Path) -> None:
+    rows = [row for n in range(4) for row in free(n, 300_000, Movable=0, HighAtomic=5)]
+    for alloc, fallback, severity in ((51, 50, "warning"), (50, 51, "critical")):
+        counters = moved(1, thp_fault_alloc=alloc, thp_fault_fallback=fallback)
+        verdict = asked(tmp_path / severity, [*rows, *counters])
+        finding = found(verdict, "watch-thp-blocks-ran-out")
+        assert finding is not None and finding.severity == severity
+
+
+def test_huge_pages_that_nothing_has(tmp_path: Path) -> None:
+    rows = [row for n in range(2) for row in free(n, 300_000, Movable=0, HighAtomic=0)]
+    finding = found(asked(tmp_path, rows), "watch-thp-blocks-ran-out")
+    assert finding is not None
+    assert finding.title.startswith("No free block that a huge page may take in 2 of 2 readings")
+
+
 @pytest.mark.parametrize(
     "second",
-    [free(1, 200_000, Movable=1, HighAtomic=5), free(1, 49_999, Movable=0, HighAtomic=5)],
+    [free(1, 200_000, Movable=1, HighAtomic=5), free(1, 32_767, Movable=0, HighAtomic=5)],
     ids=["one reading only", "nor was memory free"],
 )
 def test_huge_pages_that_are_not_short(tmp_path: Path, second: list[Any]) -> None:
@@ -212,3 +231,125 @@ def test_growth_in_too_few_samples(tmp_path: Path) -> None:
 def test_other_memory_may_grow(tmp_path: Path) -> None:
     rows = [level(n, "AnonPages", 100 + 100 * n) for n in range(12)]
     assert found(asked(tmp_path, rows, samples=12), "watch-kernel-memory-grows") is None
+
+
+def test_growth_of_a_hundredth_of_memory_is_a_warning(tmp_path: Path) -> None:
+    rows = [level(n, "SUnreclaim", 1000 + 10 * n) for n in range(12)]
+    for total, severity in ((11_001, "notice"), (11_000, "warning")):
+        levels = [*rows, *(level(n, "MemTotal", total) for n in range(12))]
+        finding = found(asked(tmp_path / severity, levels, 12), "watch-kernel-memory-grows")
+        assert finding is not None and finding.severity == severity
+
+
+def test_growth_of_what_no_line_of_meminfo_has(tmp_path: Path) -> None:
+    rows = []
+    for n in range(12):
+        rows += [level(n, "MemTotal", 8000), level(n, "MemFree", 4000 - 100 * n),
+                 level(n, "AnonPages", 2000), level(n, "Cached", 1500)]  # fmt: skip
+    finding = found(asked(tmp_path, rows, 12), "watch-kernel-memory-grows")
+    assert finding is not None and finding.severity == "warning"
+    assert finding.title == "Memory in no counter only grew: by 1.074 GiB in 110 s"
+    assert "500 MiB in the first of 12 samples" in finding.saw
+
+
+def test_what_no_line_has_is_unknown_where_lines_are_missing(tmp_path: Path) -> None:
+    rows = [level(n, name, 8000 - 100 * n * (name == "MemFree")) for n in range(12)
+            for name in ("MemTotal", "MemFree")]  # fmt: skip
+    assert found(asked(tmp_path, rows, 12), "watch-kernel-memory-grows") is None
+
+
+def test_growth_that_is_little_for_the_machine(tmp_path: Path) -> None:
+    rows = [level(n, "PageTables", 100 + 10 * n) for n in range(12)]
+    rows += [level(n, "MemTotal", 512 << 10) for n in range(12)]
+    assert found(asked(tmp_path, rows, 12), "watch-kernel-memory-grows") is None
+
+
+def test_swap_both_ways(tmp_path: Path) -> None:
+    rows = [*moved(1, pswpin=2000, pswpout=9000), *moved(4, pswpin=1000, workingset_refault_anon=7)]
+    finding = found(asked(tmp_path, rows), "watch-swap-thrash")
+    assert finding is not None and finding.severity == "warning"
+    assert finding.title == "50 pages a second were swapped in and 150 out, for 60 s"
+    assert finding.saw == (
+        "pswpin moved by 3,000 (11.72 MiB), pswpout by 9,000, workingset_refault_anon by 7."
+    )
+
+
+def test_swap_both_ways_without_end_is_critical(tmp_path: Path) -> None:
+    finding = found(asked(tmp_path, moved(1, pswpin=30_000, pswpout=90_000)), "watch-swap-thrash")
+    assert finding is not None and finding.severity == "critical"
+
+
+@pytest.mark.parametrize(
+    ("into", "out", "total"),
+    [(2_999, 90_000, None), (90_000, 2_999, None), (5_000, 5_000, 64 << 18)],
+    ids=["out", "in", "little for the machine"],
+)
+def test_swap_as_it_is_meant(tmp_path: Path, into: int, out: int, total: int | None) -> None:
+    rows = moved(1, pswpin=into, pswpout=out)
+    assert found(asked(tmp_path, rows, total_pages=total), "watch-swap-thrash") is None
+
+
+def zone_at(number: int, pages: int, **changes: Any) -> ZoneLevel:
+    """A zone with its marks at 1,000, 1,250 and 1,500 pages."""
+    zone = ZoneLevel(number * PERIOD, 0, "Normal", 1_000_000, pages, 1000, 1250, 1500, 0, 0, 0)
+    return dataclasses.replace(zone, **changes)
+
+
+def test_a_zone_that_stays_below_low(tmp_path: Path) -> None:
+    rows = [zone_at(n, 1_100 if n % 2 else 1_300) for n in range(6)]
+    finding = found(asked(tmp_path, rows), "watch-below-low")
+    assert finding is not None and finding.severity == "warning"
+    assert finding.title == "Node 0 zone Normal was below the low watermark in 3 of 6 readings"
+    assert finding.saw == (
+        "At least 1,100 pages were usable, the low watermark is 1,250, min 1,000, without boost."
+    )
+
+
+def test_a_zone_that_stays_below_min_is_critical(tmp_path: Path) -> None:
+    rows = [zone_at(n, 900 if n == 2 else 1_100) for n in range(5)]
+    finding = found(asked(tmp_path, rows), "watch-below-low")
+    assert finding is not None and finding.severity == "critical"
+    assert finding.title.endswith("in 5 of 5 readings, below min in 1")
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [zone_at(n, 1_100 if n < 2 else 1_300) for n in range(6)],
+        [zone_at(n, 1_100) for n in range(4)],
+        [zone_at(n, 1_300, wmark_low=1_750, wmark_boost=500) for n in range(6)],
+        [row for n in range(6)
+         for row in (zone_at(n, 1_100, zone="DMA32", managed_pages=9_000), zone_at(n, 9_000))],
+    ],
+    ids=["now and then", "too few readings", "the boost", "a lesser zone"],
+)  # fmt: skip
+def test_a_zone_that_kswapd_keeps(tmp_path: Path, rows: list[Any]) -> None:
+    assert found(asked(tmp_path, rows), "watch-below-low") is None
+
+
+def test_reclaim_that_gets_nothing(tmp_path: Path) -> None:
+    rows = moved(1, pgscan_kswapd=90_000, pgscan_direct=10_000, pgsteal_kswapd=5_000,
+                 allocstall_normal=3, allocstall_movable=4)  # fmt: skip
+    finding = found(asked(tmp_path, rows, total_pages=10_000_000), "watch-reclaim-in-vain")
+    assert finding is not None and finding.severity == "warning"
+    assert finding.title == "Reclaim freed 5.0 % of the 100,000 pages that it scanned"
+    assert finding.saw == (
+        "pgscan moved by 100,000 in 60 s (10,000 of it by tasks themselves), pgsteal by 5,000; 7 "
+        "allocations had to reclaim."
+    )
+
+
+@pytest.mark.parametrize(("scanned", "stolen"), [(100_000, 10_000), (99_999, 0)])
+def test_reclaim_that_gets_something_or_hardly_runs(
+    tmp_path: Path, scanned: int, stolen: int
+) -> None:
+    rows = moved(1, pgscan_kswapd=scanned, pgsteal_kswapd=stolen)
+    verdict = asked(tmp_path, rows, total_pages=10_000_000)
+    assert found(verdict, "watch-reclaim-in-vain") is None
+
+
+def test_few_fallbacks_for_the_machine(tmp_path: Path) -> None:
+    rows = moved(1, thp_fault_alloc=10, thp_fault_fallback=90)
+    for total, is_found in ((512 * 100_000, True), (512 * 100_001, False)):
+        verdict = asked(tmp_path / str(total), rows, total_pages=total)
+        assert (found(verdict, "watch-thp-falls-back") is not None) is is_found

@@ -109,7 +109,7 @@ def _own(name: str, row: dict[str, Any], say: Callable[[str], None]) -> Kernel:
         release=(folder / "release").read_text().strip(),
         vmlinuz=folder / "vmlinuz",
         vmlinux=folder / "vmlinux",
-        modules=(own_kernel.build_module(folder, HERE / row["module"], say),),
+        modules=own_kernel.build_modules(folder, HERE / row["module"], say),
         options=row["options"],
     )
 
@@ -193,9 +193,8 @@ def _fetch(
 ) -> None:
     folder = cache_folder() / "kernels"
     folder.mkdir(parents=True, exist_ok=True)
-    # What an earlier fetch got stays: it is only that more modules are wanted.
-    earlier = folder / release
-    modules = {*modules, *(path.stem for path in earlier.glob("*.ko"))}
+    # What an earlier fetch got stays, and may be in use: it is only that more modules are wanted.
+    target = folder / release
     # By file name in the package. The -dbg package has files named like the modules too: their
     # debug info, without code.
     code = {"vmlinuz": "vmlinuz", f"vmlinuz-{release}": "vmlinuz"} | {
@@ -207,9 +206,7 @@ def _fetch(
     try:
         for package in packages:
             wanted = debug if package.name.endswith("-dbg") else code
-            if all((earlier / kept).exists() for kept in wanted.values()):
-                for kept in set(wanted.values()):
-                    (temporary / kept).hardlink_to(earlier / kept)
+            if all((target / kept).exists() for kept in wanted.values()):
                 continue
             say(f"fetching {package.name} {package.version}, {package.size / 1e6:.0f} MB")
             run(
@@ -224,16 +221,20 @@ def _fetch(
             for kept in _unpack(deb, wanted, temporary):
                 say(f"unpacked {kept.name}, {kept.stat().st_size / 1e6:.0f} MB")
             deb.unlink()
-        lacking = {*code.values(), *debug.values()} - {path.name for path in temporary.iterdir()}
+        there = {path.name for place in (temporary, target) for path in place.glob("*")}
+        lacking = {*code.values(), *debug.values()} - there
         if lacking:
             raise LabError(
                 f"the packages of {release} have no {', '.join(sorted(lacking))}: "
                 "they changed shape, and _fetch() has to learn it"
             )
-        if (folder / release).exists():
-            shutil.rmtree(folder / release)
-        temporary.chmod(0o755)
-        temporary.rename(folder / release)
+        if target.exists():
+            for path in temporary.iterdir():
+                if not (target / path.name).exists():
+                    path.rename(target / path.name)
+        else:
+            temporary.chmod(0o755)
+            temporary.rename(target)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 

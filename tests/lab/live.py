@@ -9,6 +9,7 @@ without. What the program in the guest writes under /out is taken off the image 
 Costs: half a minute to make the image (about 700 MB), and a boot.
 """
 
+import dataclasses
 import importlib.util
 import re
 import shutil
@@ -37,6 +38,9 @@ def run_live(
     *,
     binaries: Sequence[Path] = (),
     symbols: bool = True,
+    options: str = "",
+    qemu_args: Sequence[str] = (),
+    seconds: float = machine.WORKLOAD_SECONDS,
 ) -> Path:
     """
     Boot *kernel* and run a Python program in it; returns the folder with what it wrote to /out.
@@ -46,9 +50,15 @@ def run_live(
     :param folder: an empty folder to work in.
     :param binaries: more programs, to be found in /bin, with the libraries that they need.
     :param symbols: whether the program needs vmlinux.
+    :param options: more for the kernel's command line.
+    :param qemu_args: more for QEMU.
+    :param seconds: that the program may take.
     :raises LabError: the guest failed.
     """
     booted = get(kernel, say)
+    booted = dataclasses.replace(booted, options=f"{booted.options} {options}")
+    # numpy wants cmpxchg16b, which the lab's machine leaves out for the sake of older kernels.
+    qemu_args = ("-cpu", "max", *qemu_args)
     tree, image = folder / "tree", folder / "disk.ext4"
     say("making the disk for the guest")
     build_tree(tree, program, booted.vmlinux if symbols else None, binaries)
@@ -57,14 +67,14 @@ def run_live(
     shutil.rmtree(tree)
     init = machine.build_init(folder)
     try:
-        _boot(booted, image, folder, say, init)
+        _boot(booted, image, folder, say, init, qemu_args, seconds)
     except LabError as error:
         # As of capture.py: emulation has flaws that a second boot does not meet.
         say(f"{str(error).splitlines()[0]}; once more")
         _tool("debugfs", "-R", f"rdump /out {folder}", str(image))
         if any((folder / "out").iterdir()):
             raise  # its disk is not as it was
-        _boot(booted, image, folder, say, init)
+        _boot(booted, image, folder, say, init, qemu_args, seconds)
     _tool("debugfs", "-R", f"rdump /out {folder}", str(image))
     image.unlink()
     (folder / "vmcore").unlink()  # of no use to anybody
@@ -72,7 +82,13 @@ def run_live(
 
 
 def _boot(
-    kernel: Kernel, image: Path, folder: Path, say: Callable[[str], None], init: Path
+    kernel: Kernel,
+    image: Path,
+    folder: Path,
+    say: Callable[[str], None],
+    init: Path,
+    qemu_args: Sequence[str],
+    seconds: float,
 ) -> None:
     machine.run(
         kernel,
@@ -80,8 +96,8 @@ def _boot(
         folder,
         say,
         init=init,
-        # numpy wants cmpxchg16b, which the lab's machine leaves out for the sake of older kernels.
-        qemu_args=("-drive", f"file={image},format=raw,if=virtio", "-cpu", "max"),
+        qemu_args=("-drive", f"file={image},format=raw,if=virtio", *qemu_args),
+        workload_seconds=seconds,
     )
 
 

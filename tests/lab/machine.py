@@ -79,12 +79,17 @@ WORKLOAD_OPTIONS = {
     # The others have five levels of page tables, as the machine's CPU can do.
     "tables": "no5lvl",
     # Whole sections (128 MiB) that count as persistent memory; a DIMM that hosts its struct pages.
+    # The log says how long their struct pages took.
     "vmemmap": "memmap=128M!0x10000000 memmap=128M!0x128000000 memmap=128M!0x138000000 "
-    "memory_hotplug.memmap_on_memory=1",
+    'memory_hotplug.memmap_on_memory=1 dyndbg="func memmap_init_zone_device +p"',
     # The emulated CPU has five levels of page tables; most machines have four. With KASLR the
     # kernel may lie where the only page of 1 GiB could be.
     "vmemmap_boot": "hugetlb_free_vmemmap=on hugepagesz=1G hugepages=1 hugepagesz=2M hugepages=64 "
     "no5lvl nokaslr",
+    # Of 512 MiB at 0 and 1 GiB at 4 GiB: the last 256 MiB cut off, 64 MiB reserved, 128 MiB
+    # persistent, 64 MiB soft-reserved (from RAM, type 1), 48 MiB for a crash kernel.
+    "kept": "mem=4864M memmap=64M$0x108000000 memmap=128M!0x110000000 "
+    "memmap=64M%0x118000000-1+0xefffffff crashkernel=48M movablecore=256M secretmem.enable=1",
 }
 
 # What it needs of the machine.

@@ -100,8 +100,8 @@ def build_kernel(
     return target
 
 
-def build_module(kernel: Path, source: Path, say: Callable[[str], None]) -> Path:
-    """The module made from the folder *source*, for a kernel of :func:`build_kernel`."""
+def build_modules(kernel: Path, source: Path, say: Callable[[str], None]) -> tuple[Path, ...]:
+    """The modules made from the folder *source*, for a kernel of :func:`build_kernel`."""
     files = sorted(source.iterdir())
     digest = hashlib.sha256()
     for file in files:
@@ -113,7 +113,7 @@ def build_module(kernel: Path, source: Path, say: Callable[[str], None]) -> Path
         try:
             for file in files:
                 shutil.copy(file, temporary)
-            say("building the lab's module")
+            say("building the lab's modules")
             command = [*MAKE, f"M={temporary}", "modules"]
             _make(command, kernel / "tree", temporary / "log", "the module", say)
             (temporary / "log").unlink()
@@ -121,8 +121,7 @@ def build_module(kernel: Path, source: Path, say: Callable[[str], None]) -> Path
             temporary.rename(folder)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
-    (module,) = folder.glob("*.ko")
-    return module
+    return tuple(sorted(folder.glob("*.ko")))
 
 
 def _fetch(

@@ -3,9 +3,24 @@
 A damaged vmcore: a few of the ways that ``make soak`` tries, and what must be said of it.
 """
 
+import functools
+import re
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
 import pytest
 import soak
+from capture import Capture, capture
 from conftest import Lab
+from named_damage import DAMAGE
+from target import describe, open_target
+
+from reports.bundle import Bundle, Section, Writer
+from reports.collect import collect
+from reports.findings import evaluate
+from reports.reading import Memory
 
 
 @pytest.mark.parametrize(
@@ -16,10 +31,131 @@ from conftest import Lab
     [0, 1, 2, 3, 4, 5, 6, 7, 16, 271, 297, 334, 571],
 )
 def test_nothing_ends_badly(lab: Lab, seed: int) -> None:
-    result = soak.run(seed, lab.capture.vmcore, lab.capture.vmlinux)
+    result = soak.run(str(seed), lab.capture.vmcore, lab.capture.vmlinux)
     assert "died" not in result, result["died"]
     assert not result["defects"], "".join(result["defects"])
     print(f"seed {seed}: {result['what']}, {result['seconds']:.1f} s")
     for section, status in result["sections"].items():
         assert status in ("ok", "partial", "absent") or result["messages"][section]
     assert result["page_bytes"] > 10_000
+
+
+@dataclass(frozen=True)
+class Read:
+    """What came of a vmcore."""
+
+    sections: dict[str, Section]
+    not_checked: dict[str, str]
+    marks: list[str]
+
+
+def read(taken: Capture, damage: str = "") -> Read:
+    """Read a vmcore, with a damage that has a name, or none."""
+    prog = open_target(taken.vmcore, [taken.vmlinux])
+    if damage:
+        DAMAGE[damage](prog)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "bundle"
+        with Writer(path) as writer:
+            sections = collect(Memory(prog), describe(prog, "vmcore"), writer)
+        bundle = Bundle(path)
+        return Read(
+            {section.section: section for section in sections},
+            {finding.id: finding.reason for finding in evaluate(bundle).not_checked},
+            [str(mark) for name in bundle.tables for mark in bundle.impossible(name)],
+        )
+
+
+undamaged = functools.cache(read)
+
+
+# What each damage is told of by, section by section; the others stay as they were.
+PAGES_OF_ANY = r"[0-9,]+ is beyond any machine's 17,592,186,044,416 pages"
+PAGES_HERE = r"[0-9,]+ is beyond this machine's [0-9,]+ pages"
+WHAT_IF = {"memory_metadata": r"memmap_what_if\.\w+: [0-9,]+ is beyond"}
+SAID: dict[str, dict[str, str]] = {
+    "present_pages 2^60": {
+        "zones": rf"zones\.present_pages: {PAGES_OF_ANY}",
+        "pageblocks": "found in zone Normal of node 1 have 262,144 pages, but it has 1,152,921,504",
+        **WHAT_IF,
+    },
+    "present_pages -1": {
+        "zones": rf"zones\.present_pages: {PAGES_OF_ANY}",
+        "pageblocks": "have 262,144 pages, but it has 18,446,744,073,709,551,615 present",
+        **WHAT_IF,
+    },
+    "spanned_pages 2^60": {"zones": r"zones\.spanned_pages: 1,152,921,504,606,846,976 is beyond"},
+    "spanned_pages -1": {"zones": r"zones\.spanned_pages: 18,446,744,073,709,551,615 is beyond"},
+    "managed_pages 2^60": {"zones": rf"zones\.managed_pages: {PAGES_HERE}"},
+    "managed_pages -1": {"zones": r"zones\.managed_pages: -1 is below 0"},
+    "nr_reserved_highatomic 2^60": {"zones": rf"highatomic_reserved_pages: {PAGES_HERE}"},
+    "nr_reserved_highatomic -1": {"zones": rf"highatomic_reserved_pages: {PAGES_HERE}"},
+    "_watermark 2^60": {"zones": rf"zones\.wmark_min: {PAGES_HERE}"},
+    "_watermark -1": {"zones": rf"zones\.wmark_min: {PAGES_HERE}"},
+    "zone_start_pfn a section up": {
+        "zones": "zone Normal of node 1 reaches from PFN 0x108000 to 0x148000, beyond its node's",
+        "pageblocks": "found in zone Normal of node 1 have 229,376 pages, but it has 262,144",
+    },
+    "zone_start_pfn a section down": {
+        "zones": "zone Normal of node 1 reaches from PFN 0xf8000 to 0x138000, beyond its node's",
+        "pageblocks": "found in zone Normal of node 1 have 229,376 pages, but it has 262,144",
+    },
+    "vm_zone_stat ones": {"vm_counters": r"value, nr_free_pages: -\d+ is below 0, and \d+ more"},
+    "nr_huge_pages 2^60": {"hugetlb": rf"hugetlb_sizes\.pages: {PAGES_HERE}"},
+    "free_huge_pages -1": {"hugetlb": r"free_pages: 18,446,744,073,709,551,615 is more than pages"},
+    "kmem_cache.size 0": {"slab_caches": r"slab_caches\.slot_bytes: 0 is below 4"},
+    "kmem_cache.size 1": {"slab_caches": r"object_bytes: 192 is more than slot_bytes, 1"},
+    "kmem_cache.size 2^31": {"slab_caches": r"slot_bytes: 2,147,483,648 is beyond 1,073,741,824"},
+    "map_count -1": {"anon_vmas": r"process_vmas\.vmas: -1 is below 0"},
+    "pid -1": {
+        "page_tables": r"page_tables\.pid: -1 is below 0",
+        "anon_vmas": r"process_vmas\.pid: -1 is below 0",
+        "rmap_cost": r"rmap_walks\.pid: -1 is below 0",
+    },
+    "pid twice": {
+        "page_tables": r"page_tables\.pid: the key of row \d+ is that of row \d+",
+        "anon_vmas": r"process_vmas\.pid: the key of row \d+ is that of row \d+",
+    },
+    "all caches of one name": {"slab_caches": "kmem_cache goes by the name 'dentry'"},
+    "a name without end": {"slab_caches": r"slab_caches\.cache: 256 characters, more than a name"},
+    "no CPU online": dict.fromkeys(
+        ("zones", "accounting", "pcp_lists", "vm_counters"), "no CPU is online"
+    ),
+    "min_free_kbytes -1": {"settings": r"settings\.value, vm\.min_free_kbytes: -1 is below 0"},
+}
+
+
+def test_each_damage_that_has_a_name_is_told_of() -> None:
+    assert SAID.keys() == DAMAGE.keys()
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_a_field_that_says_what_cannot_be_is_told_of_where_it_is_shown(lab: Lab, name: str) -> None:
+    found = read(lab.capture, name).sections
+    for section, words in SAID[name].items():
+        assert found[section].status in ("partial", "failed")
+        assert re.search(words, str(found[section].message)), found[section].message
+    for section, whole in undamaged(lab.capture).sections.items():
+        assert section in SAID[name] or found[section].status == whole.status
+
+
+def test_no_finding_is_made_of_a_column_with_a_value_that_cannot_be(lab: Lab) -> None:
+    why = read(lab.capture, "nr_reserved_highatomic -1").not_checked
+    for finding in ("below-watermarks", "highatomic-starves-thp", "highatomic-reserve-full"):
+        assert why[finding].startswith(
+            "zones.highatomic_reserved_pages: 18,446,744,073,709,551,615 is beyond this machine's"
+        )
+    # What asks for other columns of that row, or for other rows of a table of counters, is made.
+    assert "external-fragmentation" not in why
+    assert "compaction-fails" not in read(lab.capture, "vm_zone_stat ones").not_checked
+
+
+def test_a_whole_kernel_says_nothing_that_cannot_be(lab: Lab) -> None:
+    whole = undamaged(lab.capture)
+    assert not whole.marks
+    assert {section.status for section in whole.sections.values()} <= {"ok", "absent"}
+
+
+@pytest.mark.parametrize("workload", ["slab", "tables", "vmemmap", "rmap"])
+def test_no_workload_has_a_value_that_cannot_be(lab: Lab, workload: str, say: Any) -> None:
+    assert not read(capture(lab.capture.kernel, workload, say=say)).marks

@@ -12,6 +12,9 @@ something about the lab and nothing about our probes.
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import kernels
@@ -254,3 +257,74 @@ def test_newest_complete_release_is_chosen() -> None:
         "linux-image-7.2.10-cloud-amd64-unsigned",
         "linux-image-7.2.10-cloud-amd64-dbg",
     ]
+
+
+RELEASE = "7.2.1-cloud-amd64"
+ARCHIVE = {
+    f"linux-binary-{RELEASE}": [f"boot/vmlinuz-{RELEASE}"],
+    f"linux-modules-{RELEASE}": ["lib/modules/first.ko", "lib/modules/second.ko"],
+    f"linux-image-{RELEASE}-dbg": [f"usr/lib/debug/boot/vmlinux-{RELEASE}"],
+}
+
+
+@pytest.fixture
+def fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
+    """
+    Fetches a kernel with modules, out of an archive of packages made here, into a cache made here;
+    returns the packages that it took.
+    """
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+    def fetch(*modules: str) -> list[str]:
+        taken = []
+
+        def download(*words: str, cwd: Path) -> None:
+            name = words[-1].partition("=")[0]
+            tree = tmp_path / "tree"
+            for path in ["DEBIAN/control", *ARCHIVE[name]]:
+                (tree / path).parent.mkdir(parents=True, exist_ok=True)
+                (tree / path).write_text(f"{path} of a fetch of {modules}")
+            control = f"Package: {name}\nVersion: 1\nArchitecture: all\nMaintainer: x\n"
+            (tree / "DEBIAN/control").write_text(f"{control}Description: x\n")
+            command = ["dpkg-deb", "--build", str(tree), str(cwd / f"{name}.deb")]
+            subprocess.run(command, check=True, capture_output=True)
+            shutil.rmtree(tree)
+            taken.append(name)
+
+        monkeypatch.setattr(kernels, "run", download)
+        packages = [kernels._Package(name, "1", 0) for name in ARCHIVE]
+        kernels._fetch(RELEASE, packages, [], modules, lambda line: None)
+        return taken
+
+    return fetch
+
+
+def kept(tmp_path: Path) -> dict[str, tuple[int, str]]:
+    """Inode and text of what is in the cache."""
+    (folder,) = (tmp_path / "cache/mmscope/lab/kernels").iterdir()
+    return {path.name: (path.stat().st_ino, path.read_text()) for path in folder.iterdir()}
+
+
+def test_a_cached_kernel_that_lacks_a_module_is_added_to(
+    tmp_path: Path, fetched: Callable[..., list[str]]
+) -> None:
+    assert fetched("first") == list(ARCHIVE)
+    before = kept(tmp_path)
+    assert before.keys() == {"vmlinuz", "vmlinux", "first.ko"}
+    # Its debug info, most of it, is not fetched again; somebody may have the others open.
+    assert fetched("first", "second") == list(ARCHIVE)[:2]
+    after = kept(tmp_path)
+    assert after.keys() == before.keys() | {"second.ko"}
+    assert {name: after[name] for name in before} == before
+    assert fetched("second") == []
+
+
+def test_a_cached_kernel_outlives_a_fetch_that_fails(
+    tmp_path: Path, fetched: Callable[..., list[str]]
+) -> None:
+    fetched("first")
+    before = kept(tmp_path)
+    with pytest.raises(LabError, match=r"have no third\.ko"):
+        fetched("first", "third")
+    assert kept(tmp_path) == before
+    assert kernels._cached("7.2", RELEASE, ["first"]) is not None

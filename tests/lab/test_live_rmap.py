@@ -82,7 +82,7 @@ prog = open_target(None, [Path("/vmlinux")])
 
 def reading():
     memory, found, sections = Memory(prog), {}, []
-    for name in ("anon_vmas", "ksm", "rmap_cost"):
+    for name in ("anon_vmas", "ksm", "rmap_cost", "file_maps"):
         section, tables = run_section(SECTIONS[name], memory, verbose=True)
         sections.append(asdict(section))
         found |= {name: [asdict(row) for row in rows] for name, _, _, rows in tables.tables}
@@ -173,6 +173,16 @@ def test_what_stands_still_fits_together(readings: Readings) -> None:
     assert [row for row in still["anon_vma_checks"] if "descended" in row["problem"]] == []
     assert {row["comm"] for row in still["process_vmas"]} >= {"init"}
     assert sum(row["vmas"] for row in still["anon_vma_fanout"]) > 20
+
+
+def test_files_that_restless_processes_map_are_seen(readings: Readings) -> None:
+    """Their program and its libraries, of which each fork makes VMAs and each exit takes them."""
+    for reading in readings:
+        (library,) = (row for row in reading["file_mappings"] if "/libc.so" in (row["file"] or ""))
+        assert library["processes"] >= 1 and library["vmas"] >= 4
+    still = readings[-1]
+    print(still["file_mapping_checks"])
+    assert [row for row in still["file_mapping_checks"] if row["address_space"]] == []
 
 
 def test_a_process_that_ends_while_it_is_read_is_gone_and_not_unreadable(

@@ -30,7 +30,9 @@ from reports.reading import Memory
 from reports.sections import SECTIONS
 
 ROOT = Path(__file__).resolve().parents[2]
-WORKLOADS = ("fragment", "slab", "rmap", "tables", "vmemmap")
+WORKLOADS = ("fragment", "slab", "rmap", "tables", "vmemmap", "kept")
+# Features told by functions that may be inlined, of which only DWARF knows.
+IN_CODE = {"highatomic_buddy_only", "highatomic_fast_path", "free_lists_by_pageblock"}
 Reading = dict[str, tuple[str, str | None, dict[str, list[Any]]]]
 
 
@@ -59,6 +61,8 @@ def read(prog: Program) -> Reading:
     for spec in SECTIONS.values():
         section, tables = run_section(spec, memory)
         rows = {name: rows for name, _, _, rows in tables.tables}
+        for name in rows.keys() & {"kernel_features"}:
+            rows[name] = [row for row in rows[name] if row.feature not in IN_CODE]
         found[spec.name] = section.status, section.message, rows
     return found
 

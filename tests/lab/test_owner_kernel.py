@@ -299,5 +299,5 @@ def test_broken_module_is_not_kept(tmp_path: Path, say: Callable[[str], None]) -
     source.mkdir()
     (source / "Kbuild").write_text("obj-m := a.o\n")
     with pytest.raises(LabError, match="the module does not build"):
-        own_kernel.build_module(kernel, source, say)
+        own_kernel.build_modules(kernel, source, say)
     assert not list((kernel / "modules").iterdir())

@@ -28,7 +28,7 @@ from drgn.helpers.linux.rbtree import rbtree_inorder_for_each_entry
 from ksm import CHAIN, ksm_chains, ksm_processes, ksm_totals, read_ksm_totals
 from linked_lists import find
 from processes import read_process_vmas
-from rmap_cost import NodeCost, ksm_pages, ksm_visits, scan_anon_folios
+from rmap_cost import NodeCost, ksm_pages, ksm_visits, scan_folios
 from rwsem_waiters import anon_vma_locks
 from rwsem_waiters import owner as rwsem_owner
 from target import describe
@@ -46,7 +46,7 @@ from reports.tables import open_database
 VMAS, SHARING, ZERO_PAGES = 20_000, 4 * 200, 300
 FORKED_PAGES, FORKED_COPIES, FORKS = 10, 4, 5
 MAX_SHARING = 256  # max_page_sharing
-SECTION_NAMES = ["anon_vmas", "ksm", "rmap_cost"]
+SECTION_NAMES = ["anon_vmas", "file_maps", "ksm", "rmap_cost"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,6 +97,7 @@ def test_anon_vmas_are_those_that_were_built(rmap_lab: RmapLab) -> None:
         ("advice", 500, 0),
         ("remapped", 64, 0),
         ("huge", 512, 0),
+        ("anon-vmas", VMAS, 0),
     ):
         (part,) = known[name]
         row = rows[hex(vma_at(rmap_lab.prog, part).anon_vma.value_())]
@@ -105,7 +106,7 @@ def test_anon_vmas_are_those_that_were_built(rmap_lab: RmapLab) -> None:
         assert (row.root, row.parent, row.depth) == (row.anon_vma, None, 0)
         assert row.pages == part.bytes // 4096
         assert (row.ksm_items, row.lock) == (merged, "free")
-    assert [row.vmas for row in list(rows.values())[:3]] == [20_000, 512, 500]
+    assert [row.vmas for row in list(rows.values())[:4]] == [20_000, 20_000, 512, 500]
 
 
 def test_a_fork_hierarchy(rmap_lab: RmapLab) -> None:
@@ -167,8 +168,8 @@ def test_vmas_of_processes_are_those_of_proc(rmap_lab: RmapLab) -> None:
     ours = {row.pid: row for row in anon_vmas.process_vmas(rmap_lab.prog, rmap_lab.maps)}
     files = Files(rmap_lab.capture.truth_b)
     pids = [part.pid for some in parts(rmap_lab.capture).values() for part in some]
-    theirs, problems = read_process_vmas(files.open, pids)
-    assert problems == [] and len(theirs) == len(pids) > 10
+    theirs, missing = read_process_vmas(files.open, pids)
+    assert missing == {} and len(theirs) == len(pids) > 10
     for row in theirs:
         assert ours[row.pid].vmas == row.vmas
         assert ours[row.pid].max_map_count == row.max_map_count == 22_000
@@ -312,61 +313,119 @@ def test_page_offsets_that_the_kernel_keeps_are_those_of_the_vmas(rmap_lab: Rmap
     assert np.array_equal(without.indexed, rmap_lab.visits.indexed)
 
 
-def timed_walks(taken: Capture) -> list[tuple[int, float]]:
+@dataclasses.dataclass(frozen=True)
+class Timed:
+    """A migration that the guest's init has made: of a page, from one frame to another."""
+
+    pfn: int  # where it is now
+    unmap_ms: float  # try_to_migrate()
+    map_ms: float  # remove_migration_ptes()
+
+
+# What the guest has migrated (workload_rmap.c).
+COUNTED = ("ksm-vmas", "ksm-fork", "anon-vmas", "file-same")
+TIMED = (
+    *("ksm-vmas", "ksm-share", "ksm-fork", "ksm-vmas, the last page"),
+    *("anon-vmas", "file-vmas", "file-same"),
+)
+# While a page is unmapped, rmap_walk() is called, or is inline.
+PHASES = {"unmap": "unmapped", "walk": "walked"}
+
+
+Phase = tuple[float, int, Counter[str]]  # seconds, struct folio, events inside
+
+
+def migrations(lab: RmapLab) -> list[tuple[Phase, Phase]]:
     """
-    (address of the struct folio, seconds) of each walk that the guest's init has made, in order;
-    7.2's own DAMON (kdamond) walks as well.
+    What the guest's init has timed: of each migration the unmapping and the mapping again.
+
+    7.2's own DAMON (kdamond) walks as well, and is not init.
     """
-    events = re.findall(
-        r"^ *init-1 .*? (\d+\.\d+): (walk|walked): .*?(?:folio=(0x[0-9a-f]+))?$",
-        (taken.truth_a / "trace").read_text(),
-        re.MULTILINE,
-    )
-    return [
-        (int(begin[2], 16), float(end[0]) - float(begin[0]))
-        for begin, end in zip(events[::2], events[1::2], strict=True)
-        if (begin[1], end[1]) == ("walk", "walked")
+    text = (lab.capture.truth_a / "trace").read_text()
+    found: list[tuple[str, Phase]] = []
+    until = ""
+    for time, what, folio in re.findall(
+        r"^ *init-1 .*? (\d+\.\d+): (\w+): .*?(?:folio=(0x[0-9a-f]+))?$", text, re.MULTILINE
+    ):
+        if not until and what in PHASES:
+            until, begin, of, inside = PHASES[what], float(time), int(folio, 16), Counter[str]()
+        elif what == until:
+            found.append((what, (float(time) - begin, of, inside)))
+            until = ""
+        elif until:
+            inside[what] += 1
+    assert [what for what, _ in found] == list(PHASES.values()) * (len(COUNTED) + len(TIMED))
+    return [(unmap, again) for (_, unmap), (_, again) in zip(found[::2], found[1::2], strict=True)]
+
+
+def timed_walks(lab: RmapLab) -> dict[str, Timed]:
+    """The two walks of each migration."""
+    base, size = lab.prog["vmemmap"].value_(), lab.prog.type("struct page").size or 0
+    walks = [
+        Timed((folio - base) // size, unmap * 1e3, again * 1e3)
+        for (unmap, *_), (again, folio, _) in migrations(lab)[len(COUNTED) :]
     ]
+    return dict(zip(TIMED, walks, strict=True))
+
+
+def test_a_migration_unmaps_in_one_pass_and_maps_in_two(rmap_lab: RmapLab) -> None:
+    """
+    By how often the walks let go of a lock (up_read()), and how many VMAs they looked into.
+
+    In a walk of a KSM page the lock of each mapping's anon_vma is taken in turn; in any other, one.
+    """
+    of = dict(zip(COUNTED, migrations(rmap_lab)[: len(COUNTED)], strict=True))
+    timed = timed_walks(rmap_lab)
+    pages = ksm_pages(rmap_lab.prog, rmap_lab.ksm, rmap_lab.visits, NodeCost())
+    rows = {row.pfn: row for row in pages}
+    for name, passes in (("ksm-vmas", 1), ("ksm-fork", 2)):
+        row = rows[timed[name].pfn]
+        assert row.mapcount is not None and row.passes == passes
+        unmap, again = (inside for *_, inside in of[name])
+        assert (unmap["let_go"], unmap["one"]) == (passes * row.mappings, row.mapcount)
+        assert (again["let_go"], again["one_again"]) == (2 * row.mappings, row.mapcount)
+    for name, visits in (("anon-vmas", 1), ("file-same", VMAS)):
+        unmap, again = (inside for *_, inside in of[name])
+        assert (unmap["let_go"], unmap["one"]) == (1, visits)
+        assert (again["let_go"], again["one_again"]) == (1, visits)
 
 
 def test_the_estimate_is_near_what_the_guest_has_measured(rmap_lab: RmapLab) -> None:
+    timed = timed_walks(rmap_lab)
     rows = {
         row.pfn: row for row in ksm_pages(rmap_lab.prog, rmap_lab.ksm, rmap_lab.visits, NodeCost())
     }
-    base, size = rmap_lab.prog["vmemmap"].value_(), rmap_lab.prog.type("struct page").size or 0
-    # Only walks of pages as they are now, after their migration: remove_migration_ptes() goes
-    # through all mappings, twice, while the one before ends when nothing is mapped any more.
-    walks = [
-        (rows[(folio - base) // size], seconds)
-        for folio, seconds in timed_walks(rmap_lab.capture)
-        if (folio - base) // size in rows
-    ]
-    assert [row.mappings for row, _ in walks] == [256, 256, FORKED_COPIES, 32]
-    (large, large_seconds), _, (forked, forked_seconds), (small, small_seconds) = walks
+    mappings = (256, 256, FORKED_COPIES, 32)
+    # Only walks of pages as they are now, after their migration.
+    assert tuple(rows[timed[name].pfn].mappings for name in TIMED[:4]) == mappings
+    large, forked, small = (timed[TIMED[at]] for at in (0, 2, 3))
+    row = rows[large.pfn]
     print(
-        f"{rmap_lab.capture.release}: visits a pass {large.visits_per_pass:,} (whole range), "
-        f"{large.visits_indexed:,} (page offset); measured {large_seconds * 1e3:.1f} ms"
+        f"{rmap_lab.capture.release}: {row.visits_per_pass:,} visits a pass, "
+        f"{row.visits_indexed:,} with the page offset; unmapped in {large.unmap_ms:.1f} ms, "
+        f"mapped in {large.map_ms:.1f} ms"
     )
     if rmap_lab.visits.uses_index:
         # What 10.24 million visits would take, is not what it took.
-        assert large_seconds * 1e3 < 2 * large.visits_per_pass * NodeCost().low / 1e6
+        assert large.map_ms < 2 * row.visits_per_pass * NodeCost().low / 1e6
         return
-    node_ns = large_seconds * 1e9 / (2 * large.visits_per_pass)
+    node_ns = large.map_ms * 1e6 / (2 * row.visits_per_pass)
     cost = NodeCost(node_ns / 2, node_ns, node_ns * 2, True)
     estimates = ksm_pages(rmap_lab.prog, rmap_lab.ksm, rmap_lab.visits, cost)
     (estimate,) = (row for row in estimates if row.pfn == small.pfn)
     print(
         f"{node_ns:.0f} ns a node. A page of 32 mappings: estimated {estimate.walk_ms:.1f} ms, a "
-        f"hold {estimate.hold_ms:.2f} ms; measured {small_seconds * 1e3:.1f} ms"
+        f"hold {estimate.hold_ms:.2f} ms; measured {small.map_ms:.1f} ms"
     )
-    # An emulated CPU's time is no time; how much more the one walk took than the other, is.
-    assert estimate.walk_ms / 8 < small_seconds * 1e3 < estimate.walk_ms * 8
-    assert forked.visits_per_pass * 10_000 < large.visits_per_pass
-    assert forked_seconds * 50 < large_seconds
+    assert estimate.walk_ms / 8 < small.map_ms < estimate.walk_ms * 8
+    assert estimate.pass_ms / 8 < small.unmap_ms < estimate.pass_ms * 8
+    assert rows[forked.pfn].visits_per_pass * 10_000 < row.visits_per_pass
+    assert forked.map_ms * 50 < large.map_ms
 
 
 def test_anonymous_folios_and_what_walks_of_them_visit(rmap_lab: RmapLab) -> None:
-    folios, gaps = scan_anon_folios(rmap_lab.prog, rmap_lab.maps)
+    folios, of_files, gaps = scan_folios(rmap_lab.prog, rmap_lab.maps)
+    assert of_files is None
     assert gaps.bytes == folios.unknown == 0
     text = (rmap_lab.capture.truth_b / "proc/vmstat").read_text()
     anon = int(re.search(r"^nr_anon_pages (\d+)$", text, re.MULTILINE)[1])  # type: ignore[index]
@@ -374,7 +433,7 @@ def test_anonymous_folios_and_what_walks_of_them_visit(rmap_lab: RmapLab) -> Non
     assert abs(folios.pages + len(rmap_lab.ksm.node) - anon) <= 16
     (huge,) = parts(rmap_lab.capture)["huge"]
     of = index_of(rmap_lab, huge)
-    assert (folios.of_anon_vma[of], folios.worst[of], folios.worst_pages[of]) == (1, 512, 512), (
+    assert (folios.of_tree[of], folios.worst[of], folios.worst_pages[of]) == (1, 512, 512), (
         "there was no huge page to have"
     )
     assert folios.worst_pfn[of] % 512 == 0 and folios.worst.max() == 512
@@ -382,7 +441,7 @@ def test_anonymous_folios_and_what_walks_of_them_visit(rmap_lab: RmapLab) -> Non
     # had written to, less what the others wrote to themselves.
     bottom = index_of(rmap_lab, parts(rmap_lab.capture)["fork-0"][0])
     assert folios.worst[bottom] == FORKS
-    assert folios.visits_of[bottom] == FORKS * folios.of_anon_vma[bottom] == FORKS * 50
+    assert folios.visits_of[bottom] == FORKS * folios.of_tree[bottom] == FORKS * 50
     assert sum(number for number, _ in folios.buckets.values()) == folios.folios
 
 
@@ -394,6 +453,7 @@ def test_what_keeps_vmas_apart(rmap_lab: RmapLab) -> None:
     expected = {
         "ksm-vmas": (VMAS - 1, VMAS - 2, "mprotect"),
         "huge": (511, 510, "mprotect"),
+        "anon-vmas": (VMAS - 1, VMAS - 2, "mprotect"),
         "advice": (499, 498, "madvise"),
         "remapped": (63, 0, "mremap"),
     }
@@ -405,6 +465,7 @@ def test_what_keeps_vmas_apart(rmap_lab: RmapLab) -> None:
     assert differences == {
         (found["ksm-vmas"].pid, "protection"),
         (found["huge"].pid, "protection"),
+        (found["anon-vmas"].pid, "protection"),
         (found["advice"].pid, "VM_SEQ_READ"),
         (found["remapped"].pid, "page offset"),
     }
@@ -482,7 +543,7 @@ def test_a_dump_without_any_slab_of_it(
     with Writer(tmp_path / "bundle") as writer:
         target = describe(rmap_lab.prog, "vmcore")
         sections = collect(Memory(rmap_lab.prog), target, writer, SECTION_NAMES)
-    assert [section.status for section in sections] == ["partial"] * 3, sections
+    assert [section.status for section in sections] == ["partial"] * len(SECTION_NAMES), sections
     bundle = Bundle(tmp_path / "bundle")
     render(bundle, evaluate(bundle))
 
@@ -508,7 +569,7 @@ def test_damaged_pointers_harm_themselves_alone(
     with Writer(tmp_path / "bundle") as writer:
         target = describe(rmap_lab.prog, "vmcore")
         sections = collect(Memory(rmap_lab.prog), target, writer, SECTION_NAMES)
-    assert [section.status for section in sections] == ["partial"] * 3, sections
+    assert [section.status for section in sections] == ["partial"] * len(SECTION_NAMES), sections
     bundle = Bundle(tmp_path / "bundle")
     assert not bundle.tables.keys() & open_database(bundle).missing.keys()
     assert "No picture" not in render(bundle, evaluate(bundle))

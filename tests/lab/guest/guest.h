@@ -47,8 +47,15 @@ void workload_tables(void);
 void workload_many_tables(void);
 void workload_vmemmap(void);
 void workload_vmemmap_boot(void);
+void workload_kept(void);
 void workload_rmap(void);
 void workload_rmap_stall(void);
+
+// workload_rmap.c
+int has(const char *name, char *memory, size_t bytes);  // this process is called so, and has this memory
+
+// workload_file_maps.c
+void file_maps(void);
 
 // workload_owner.c
 void ask_module(const char *job, long number);  // see module/mmscope_lab.c

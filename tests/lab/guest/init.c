@@ -39,6 +39,7 @@ static const struct {
 	{ "many_tables", workload_many_tables },
 	{ "vmemmap", workload_vmemmap },
 	{ "vmemmap_boot", workload_vmemmap_boot },
+	{ "kept", workload_kept },
 	{ "rmap", workload_rmap },
 	{ "rmap_stall", workload_rmap_stall },
 };

@@ -11,8 +11,13 @@
 //   advice     ADVISED VMAs that differ in advice, not in protection
 //   remapped   REMAPPED VMAs side by side that are alike and may not merge: mremap() has put them in reverse order
 //   huge       one huge page under 512 VMAs, if there was one to have
+//   anon-vmas  as ksm-vmas, but no two pages are alike, so that KSM has nothing to merge
 //
-// Then some KSM pages are migrated with kprobes on rmap_walk_ksm(), which say how long each walk took.
+// and files, see workload_file_maps.c.
+//
+// Then some pages of each kind are migrated, with kprobes that say how long each walk took: one that unmaps the page
+// (try_to_migrate(), in which compilers may have put rmap_walk() inline), and rmap_walk() for the one that maps it again
+// where it is now (remove_migration_ptes()).
 //
 // The workload `rmap_stall` has only ksm-vmas, with some VMAs of two pages behind it; SPLITTERS children of it, which share
 // the lock of its anon_vma, split and merge one of these each, for which they need that lock, while another process has a
@@ -60,7 +65,7 @@ static struct {
 	volatile int taken, used;  // used: those of them that are filled in
 } *known;
 
-static int has(const char *name, char *memory, size_t bytes)
+int has(const char *name, char *memory, size_t bytes)
 {
 	int number = __sync_fetch_and_add(&known->taken, 1);
 
@@ -213,6 +218,16 @@ static void remapped(void)
 	has("remapped", place, REMAPPED * PAGE);
 }
 
+static void anon_vmas(void)
+{
+	char *memory = alone(VMAS * PAGE, 0);
+
+	touch(memory, VMAS * PAGE, PAGE);
+	for (long i = 1; i < VMAS; i += 2)
+		protect(memory + i * PAGE, 1, PROT_READ);
+	has("anon-vmas", memory, VMAS * PAGE);
+}
+
 static void huge(void)
 {
 	char *memory = map_memory(HUGE, MADV_HUGEPAGE);
@@ -262,6 +277,17 @@ static void migrate(const char *name, long page)
 		fail("page %ld of %s does not move: %d %s", page, name, moved, strerror(errno));
 }
 
+// What is migrated: `counted` with every VMA and every lock that its walks meet, then, without, all as they are timed.
+static const struct {
+	const char *name;
+	long page;
+} counted[] = {
+	{ "ksm-vmas", 0 }, { "ksm-fork", 0 }, { "anon-vmas", 0 }, { "file-same", 0 },
+}, timed[] = {
+	{ "ksm-vmas", 0 },  { "ksm-share", 0 }, { "ksm-fork", 0 },  { "ksm-vmas", VMAS - 1 },
+	{ "anon-vmas", 0 }, { "file-vmas", 0 }, { "file-same", 0 },
+};
+
 static void measure_walks(void)
 {
 	mkdir(TRACING, 0755);
@@ -271,13 +297,22 @@ static void measure_walks(void)
 		say("    no kprobes: walks are not measured");
 		return;
 	}
-	write_file(TRACING "kprobe_events", "p:lab/walk rmap_walk_ksm folio=%di\n");
-	append_file(TRACING "kprobe_events", "r:lab/walked rmap_walk_ksm\n");
+	write_file(TRACING "kprobe_events", "p:lab/unmap try_to_migrate folio=%di\n");
+	append_file(TRACING "kprobe_events", "r:lab/unmapped try_to_migrate\n");
+	append_file(TRACING "kprobe_events", "p:lab/walk rmap_walk folio=%di\n");
+	append_file(TRACING "kprobe_events", "r:lab/walked rmap_walk\n");
+	append_file(TRACING "kprobe_events", "p:count/one try_to_migrate_one\n");
+	append_file(TRACING "kprobe_events", "p:count/one_again remove_migration_pte\n");
+	append_file(TRACING "kprobe_events", "p:count/let_go up_read\n");
+	set_number(TRACING "buffer_size_kb", 8192);
+	write_file(TRACING "events/count/filter", "common_pid == 1");
 	write_file(TRACING "events/lab/enable", "1");
-	migrate("ksm-vmas", 0);
-	migrate("ksm-share", 0);
-	migrate("ksm-fork", 0);
-	migrate("ksm-vmas", VMAS - 1);
+	write_file(TRACING "events/count/enable", "1");
+	for (size_t i = 0; i < ARRAY_SIZE(counted); i++)
+		migrate(counted[i].name, counted[i].page);
+	write_file(TRACING "events/count/enable", "0");
+	for (size_t i = 0; i < ARRAY_SIZE(timed); i++)
+		migrate(timed[i].name, timed[i].page);
 	write_file(TRACING "events/lab/enable", "0");
 	truth_note(TRACING "trace", "/trace");
 }
@@ -320,6 +355,8 @@ void workload_rmap(void)
 	keep_child("advice", advice);
 	keep_child("remapped", remapped);
 	keep_child("huge", huge);
+	keep_child("anon-vmas", anon_vmas);
+	file_maps();
 	set_number("/proc/sys/vm/max_map_count", MAX_MAP_COUNT);
 	measure_walks();
 	note_who_is_who();

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Damage by name: fields of a kernel that say what cannot be.
+
+Each is a function that tells drgn of other bytes in a field's place; the vmcore itself is not
+touched. ``make soak`` tries them all beside its random seeds, and the lab's tests hold what is said
+of each against what was done.
+"""
+
+from collections.abc import Callable, Iterator
+
+from drgn import Object, Program, sizeof
+from drgn.helpers.linux.hugetlb import for_each_hstate
+from drgn.helpers.linux.list import list_for_each_entry
+from drgn.helpers.linux.mm import follow_phys
+from drgn.helpers.linux.mmzone import for_each_online_pgdat
+from drgn.helpers.linux.pid import find_task, for_each_task
+
+HUGE, ONES = 1 << 60, -1
+
+
+def put(prog: Program, address: int, data: bytes) -> None:
+    """Other bytes at an address."""
+
+    def read(at: int, count: int, offset: int, physical: bool) -> bytes:
+        return data[offset : offset + count]
+
+    prog.add_memory_segment(address, len(data), read, False)
+    # Some reads go by physical addresses.
+    physical = follow_phys(prog["init_mm"].address_of_(), address).value_()
+    prog.add_memory_segment(physical, len(data), read, True)
+
+
+def say(field: Object, value: int) -> None:
+    """Another number in a field."""
+    assert field.address_ is not None
+    size = sizeof(field.type_)
+    data = (value & (1 << 8 * size) - 1).to_bytes(size, "little")
+    put(field.prog_, field.address_, data)
+
+
+def largest_zone(prog: Program) -> Object:
+    zones = [zone for pgdat in for_each_online_pgdat(prog) for zone in pgdat.node_zones]
+    return max(zones, key=lambda zone: zone.present_pages.value_())
+
+
+def caches(prog: Program) -> Iterator[Object]:
+    head = prog["slab_caches"].address_of_()
+    return iter(list_for_each_entry("struct kmem_cache", head, "list"))
+
+
+def cache(prog: Program, name: bytes) -> Object:
+    return next(each for each in caches(prog) if each.name.string_() == name)
+
+
+def processes(prog: Program) -> list[Object]:
+    """Processes with an address space, the first ones last."""
+    return [task for task in for_each_task(prog) if task.mm and task.pid == task.tgid][::-1]
+
+
+def _zone(member: str, value: int) -> Callable[[Program], None]:
+    def damage(prog: Program) -> None:
+        field = largest_zone(prog)
+        for name in member.split("."):
+            field = field.member_(name)
+        say(field, value)
+
+    return damage
+
+
+def _watermark(value: int) -> Callable[[Program], None]:
+    return lambda prog: say(largest_zone(prog)._watermark[0], value)
+
+
+def _start_moved(pages: int) -> Callable[[Program], None]:
+    def damage(prog: Program) -> None:
+        field = largest_zone(prog).zone_start_pfn
+        say(field, field.value_() + pages)
+
+    return damage
+
+
+def _zone_counters(prog: Program) -> None:
+    array = prog["vm_zone_stat"]
+    assert array.address_ is not None
+    put(prog, array.address_, b"\xff" * sizeof(array))
+
+
+def _huge_pages(member: str, value: int) -> Callable[[Program], None]:
+    return lambda prog: say(next(iter(for_each_hstate(prog))).member_(member), value)
+
+
+def _slot(value: int) -> Callable[[Program], None]:
+    return lambda prog: say(cache(prog, b"dentry").size, value)
+
+
+def _one_name(prog: Program) -> None:
+    name = cache(prog, b"dentry").name.value_()
+    for each in list(caches(prog)):
+        say(each.name, name)
+
+
+def _endless_name(prog: Program) -> None:
+    # Where nothing else is: as many letters as anybody asks for.
+    address = prog.symbol("_end").address
+    prog.add_memory_segment(
+        address, 1 << 30, lambda at, count, offset, physical: b"A" * count, False
+    )
+    say(cache(prog, b"dentry").name, address)
+
+
+def _pid(value: Callable[[Program], int]) -> Callable[[Program], None]:
+    def damage(prog: Program) -> None:
+        task = processes(prog)[0]
+        number = value(prog)
+        say(task.pid, number)
+        say(task.tgid, number)
+
+    return damage
+
+
+def _no_cpu(prog: Program) -> None:
+    mask = prog["__cpu_online_mask"]
+    assert mask.address_ is not None
+    put(prog, mask.address_, bytes(sizeof(mask)))
+
+
+DAMAGE: dict[str, Callable[[Program], None]] = {
+    f"{name.rpartition('.')[0] or name} {words}": _zone(name, value)
+    for name in ("present_pages", "spanned_pages", "managed_pages.counter")
+    for words, value in (("2^60", HUGE), ("-1", ONES))
+} | {
+    "nr_reserved_highatomic 2^60": _zone("nr_reserved_highatomic", HUGE),
+    "nr_reserved_highatomic -1": _zone("nr_reserved_highatomic", ONES),
+    "_watermark 2^60": _watermark(HUGE),
+    "_watermark -1": _watermark(ONES),
+    "zone_start_pfn a section up": _start_moved(1 << 15),
+    "zone_start_pfn a section down": _start_moved(-(1 << 15)),
+    "vm_zone_stat ones": _zone_counters,
+    "nr_huge_pages 2^60": _huge_pages("nr_huge_pages", HUGE),
+    "free_huge_pages -1": _huge_pages("free_huge_pages", ONES),
+    "kmem_cache.size 0": _slot(0),
+    "kmem_cache.size 1": _slot(1),
+    "kmem_cache.size 2^31": _slot(1 << 31),
+    "map_count -1": lambda prog: say(processes(prog)[0].mm.map_count, ONES),
+    "pid -1": _pid(lambda prog: ONES),
+    "pid twice": _pid(lambda prog: find_task(prog, 1).pid.value_()),
+    "all caches of one name": _one_name,
+    "a name without end": _endless_name,
+    "no CPU online": _no_cpu,
+    "min_free_kbytes -1": lambda prog: say(prog["min_free_kbytes"], ONES),
+}

@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+The words of findings, glossary and intros: every step has its price, every statement its source.
+
+What holds for some kernels only is said by features of ``kernel_features``, never by the release.
+"""
+
+import re
+import tomllib
+from pathlib import Path
+
+import jinja2
+import pytest
+import test_findings
+from kernel_features import FEATURES, KernelFeature
+
+from reports.findings import FINDINGS, Question, Step, evaluate, load_questions
+
+ROOT = FINDINGS.parents[1]
+QUESTIONS = {question.id: question for question in load_questions()}
+STEPS = {
+    f"{question.id} {number}": step
+    for question in QUESTIONS.values()
+    for number, step in enumerate(question.next, 1)
+}
+
+# The verb that a step begins with: to look, or to change the machine, its settings or a program.
+LOOKS = {
+    "Ask", "Compare", "Count", "Expect", "Find", "Look", "Measure", "Name", "Read", "Record", "See",
+    "Sum", "Take", "Tell", "Watch",
+}  # fmt: skip
+CHANGES = {
+    "Add", "Boot", "Change", "Compact", "Drop", "Empty", "End", "Fork", "Give", "Keep", "Limit",
+    "Make", "Map", "Put", "Raise", "Reconfigure", "Remove", "Replace", "Set", "Unmap", "Upgrade",
+    "Use",
+}  # fmt: skip
+# And what changes something wherever it stands.
+COMMANDS = re.compile(r"\becho \d|\bndctl |\bsysctl -w|\bboot (?:a|the|with)\b|\breboot$")
+SOURCE = re.compile(
+    r"(?:arch|block|Documentation|drivers|fs|include|kernel|lib|mm|net)/[\w./-]+\.(?:c|h|S|rst)"
+    r": [\w()]+(?:, [\w()]+)* \((?:\d+\.\d+|[0-9a-f]{12})(?:, (?:\d+\.\d+|[0-9a-f]{12}))*\)"
+)
+# A release as a condition: stable trees take changes back, and distributions take more.
+RELEASE = re.compile(
+    r"Linux \d|\bv\d\.\d"
+    r"|\b(?:[Kk]ernels?|[Ll]inux|[Rr]eleases?) (?:before|from|until|up to|since|older than) \d"
+    r"|\b(?:[Bb]efore|[Ss]ince|[Uu]p to|[Ff]rom|[Uu]ntil|[Oo]n|\() ?[567]\.\d+\b(?! ?%)"
+)
+
+
+# How it begins to be said when, or where, not to do something.
+NOT = ("when ", "where ", "while ", "before ", "late ", "on ", "in ", "under ", "with ", "as ",
+       "huge pages for ", "KASAN ")  # fmt: skip
+
+
+def fault(step: Step) -> str | None:
+    """What a step lacks."""
+    verb = re.sub(r"{%.*?%}", "", step.do, flags=re.DOTALL).split()[0]
+    if verb not in LOOKS | CHANGES:
+        return f"{verb} is no verb that is known to look or to change something"
+    changes = verb in CHANGES or COMMANDS.search(step.do)
+    if step.looks:
+        if changes:
+            return "looks, and changes something"
+        return "looks, and has a price" if step.price else None
+    if not step.cost:
+        return "has no cost"
+    if changes and not (step.avoid and step.undo):
+        return "changes something, and lacks when not to or how to undo it"
+    if step.avoid and not step.avoid.startswith(NOT):
+        return "does not say when not to do it"
+    return None
+
+
+@pytest.mark.parametrize("step", STEPS.values(), ids=STEPS.keys())
+def test_a_step_has_its_price(step: Step) -> None:
+    assert fault(step) is None, step.do
+
+
+@pytest.mark.parametrize(
+    ("step", "words"),
+    [
+        (Step("Look at it."), "no cost"),
+        (Step("Look at it.", looks=True), None),
+        (Step("Look at it.", looks=True, cost="nothing"), "looks, and has a price"),
+        (Step("Set vm.x to 1.", looks=True), "looks, and changes"),
+        (Step("Set vm.x to 1.", cost="little"), "changes something"),
+        (Step("Set vm.x to 1.", cost="little", avoid="when busy"), "changes something"),
+        (Step("Set vm.x to 1.", cost="little", avoid="when busy", undo="set it to 0"), None),
+        (Step("Set vm.x to 1.", cost="little", avoid="busy", undo="set it to 0"), "when not"),
+        (Step("Record it.", cost="1 %"), None),
+        (Step("Find it: boot a kernel that tells.", cost="1 %"), "changes something"),
+        (Step("It is in the table.", looks=True), "is no verb"),
+    ],
+)
+def test_a_step_without_its_price_is_told(step: Step, words: str | None) -> None:
+    said = fault(step)
+    assert said is None if words is None else words in (said or "")
+
+
+@pytest.mark.parametrize("question", QUESTIONS.values(), ids=QUESTIONS.keys())
+def test_a_finding_says_what_its_words_were_held_against(question: Question) -> None:
+    assert question.sources
+    for source in question.sources:
+        assert SOURCE.fullmatch(source), source
+
+
+@pytest.mark.parametrize(
+    ("source", "right"),
+    [
+        ("mm/ksm.c: rmap_walk_ksm() (6.1, 7.3)", True),
+        ("mm/rmap.c: try_to_unmap(), try_to_migrate() (3f4f1faa33544d6)", False),
+        ("mm/zone.c: nr_free_highatomic (c928807f6f6b)", True),
+        ("mm/ksm.c: rmap_walk_ksm()", False),
+        ("mm/ksm.c (7.3)", False),
+        ("the kernel's documentation", False),
+        ("mm/ksm.c: rmap_walk_ksm() (Linux 7.3)", False),
+    ],
+)
+def test_a_source_is_a_file_a_function_and_versions(source: str, right: bool) -> None:
+    assert bool(SOURCE.fullmatch(source)) is right
+
+
+def words_of(path: Path) -> list[str]:
+    """What readers see of a finding's file, the glossary or an intro."""
+    if path.suffix == ".html":
+        return [re.sub(r"{#.*?#}|{%.*?%}|<[^>]+>", " ", path.read_text(encoding="utf-8"))]
+    data = tomllib.loads(path.read_text(encoding="utf-8"))
+    if "term" in data:
+        return [term["says"] for term in data["term"]]
+    steps = [value for step in data["next"] for value in step.values() if isinstance(value, str)]
+    return [*(data[name] for name in ("about", "title", "saw", "why")), *steps]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *FINDINGS.glob("*.toml"),
+        FINDINGS.parent / "glossary.toml",
+        *(ROOT / "templates").glob("section_*.html"),
+        *(ROOT / "templates").glob("picture_*.html"),
+    ],
+    ids=lambda path: path.name,
+)
+def test_no_release_is_a_condition(path: Path) -> None:
+    for words in words_of(path):
+        assert not RELEASE.search(words), RELEASE.search(words)
+
+
+@pytest.mark.parametrize(
+    "words", ["up to Linux 7.2", "kernels before 7.2", "since 6.14", "From 6.10 on", "in v6.8"]
+)
+def test_a_release_as_a_condition_is_told(words: str) -> None:
+    assert RELEASE.search(words)
+
+
+def said(text: str, feature: str, present: bool | None) -> str:
+    """A text for a kernel; what depends on the row found is left out."""
+    environment = jinja2.Environment(autoescape=False, undefined=jinja2.ChainableUndefined)
+    environment.filters |= dict.fromkeys(("thousands", "percent", "size", "period"), str)
+    kernel = dict.fromkeys(FEATURES) | {feature: present}
+    return environment.from_string(text).render(kernel=kernel)
+
+
+BY_KERNEL = [
+    (text, feature)
+    for question in QUESTIONS.values()
+    for text in (question.title, question.saw, question.why, *(step.do for step in question.next))
+    for feature in sorted(set(re.findall(r"kernel\.(\w+)", text)))
+]
+
+
+@pytest.mark.parametrize(("text", "feature"), BY_KERNEL)
+def test_words_go_by_the_kernel(text: str, feature: str) -> None:
+    """What is said of a kernel of which nothing shows is true of those that have it or not."""
+    has, has_not, unknown = (said(text, feature, present) for present in (True, False, None))
+    assert has != has_not
+    assert unknown.strip()
+    assert unknown != has_not or "this kernel" not in has_not.lower()
+
+
+# A reader with each of the kernels that differ most is told what is so there.
+HIGHATOMIC = {
+    "6.1": (
+        {"highatomic_buddy_only": False, "highatomic_fast_path": False},
+        ["even when a per-CPU list had the block"],
+        ["after pcp alloc"],
+        ["existing highatomic reserves"],
+    ),
+    "7.2": (
+        {"highatomic_buddy_only": True, "highatomic_fast_path": False},
+        ["only a block from the buddy lists"],
+        ["existing highatomic reserves"],
+        ["after pcp alloc", "Only where"],
+    ),
+    "7.3": (
+        {"highatomic_buddy_only": True, "highatomic_fast_path": True},
+        ["without making it grow"],
+        [],
+        ["after pcp alloc", "existing highatomic reserves", "Only where"],
+    ),
+    "nothing shows": (
+        {},
+        [],
+        ["Only unless an allocation that a per-CPU list serves"],
+        ["On this kernel"],
+    ),
+}
+
+
+@pytest.mark.parametrize("kernel", HIGHATOMIC)
+def test_advice_on_the_reserve_is_for_the_kernel_that_was_read(tmp_path: Path, kernel: str) -> None:
+    features, why, steps, absent = HIGHATOMIC[kernel]
+    case = test_findings.FOUND["a reserve that starves THP"]
+    rows = [KernelFeature(name, there, "", "") for name, there in features.items()]
+    opened = test_findings.bundle(tmp_path / "b", [*case.rows, *rows])
+    finding = next(
+        found for found in evaluate(opened).found if found.id == "highatomic-starves-thp"
+    )
+    text = "\n".join(step.do for step in finding.next)
+    for words in why:
+        assert words in finding.why
+    for words in steps:
+        assert words in text
+    for words in absent:
+        assert words not in finding.why + text

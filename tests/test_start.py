@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Ctrl-C while a command starts ends it with 130, whichever module is being loaded.
+
+The process sends itself SIGINT when its N-th module begins to be loaded (PEP 578's audit events),
+so that each run is the same. Before that, while Python itself starts, nothing of mmscope runs.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from test_command import ROOT
+
+from reports import command, start
+
+SCRIPT = """
+import os, signal, sys, weakref
+from reports import start
+
+left, how = int(sys.argv.pop(1)), sys.argv.pop(1)
+signal.signal(signal.SIGINT, signal.SIG_IGN if how == "ignored" else signal.default_int_handler)
+
+class Something:
+    pass
+
+def interrupt(*_):
+    os.kill(os.getpid(), signal.SIGINT)
+    for _ in range(100):  # the handler runs within
+        pass
+
+def step(event, given):
+    global left
+    if event == "import":
+        left -= 1
+        if left == 0 and how == "callback":
+            # Python prints what is raised in there, and forgets it.
+            something = Something()
+            kept = weakref.ref(something, interrupt)
+            del something
+        elif left == 0:
+            interrupt()
+
+sys.addaudithook(step)
+if how == "count":
+    start._command()
+    print(-left)
+else:
+    sys.exit(start.main())
+"""
+COMMANDS = ("doctor", "watch", "record")  # each is loaded in its own way
+
+
+def run(number: int, how: str, name: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(number), how, name, "--help"],
+        cwd=ROOT, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_ctrl_c_while_modules_are_loaded(name: str) -> None:
+    modules = int(run(0, "count", name).stdout)
+    assert modules > 5
+    for number in (1, modules // 2, modules):
+        for how in ("plain", "callback"):
+            result = run(number, how, name)
+            assert (result.returncode, result.stdout) == (130, ""), (number, how, result.stderr)
+            assert result.stderr == "mmscope: interrupted\n"
+
+
+def test_where_sigint_is_ignored_it_stays_so() -> None:
+    result = run(20, "ignored", "doctor")
+    assert result.returncode == 0 and result.stdout.startswith("usage: mmscope doctor")
+
+
+def test_between_loading_and_the_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(command, "build_parser", interrupted)
+    monkeypatch.setattr(sys, "argv", ["mmscope", "doctor"])
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        assert start.main() == 130
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert capsys.readouterr().err == "mmscope: interrupted\n"
