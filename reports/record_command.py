@@ -175,7 +175,8 @@ def _record(
             until = f"for {limit:g} s" + (" or until it ends" if args.pid else "")
         say(f"recording {until}; Ctrl-C ends it and keeps what is there")
     before = profiles.vmstat(recipe.counters)
-    look = _page_tables(making) if profiles.PAGE_TABLES in recipe.counters else lambda: None
+    both = {profiles.PAGE_TABLES, profiles.FAULTS} <= {*recipe.counters}
+    look = _page_tables(making) if both else lambda: None
     recording = perf_record.record(
         recipe,
         plan,
