@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 
 from drgn import Program
-from rows import column
+from rows import MOST_BYTES, column
 
 MAX_LINE = 64 << 10
 MAX_WORDS = 4096
@@ -66,7 +66,9 @@ class MemoryOption:
     )
     name: str = column(holds="kernel", help="as the kernel knows it")
     value: str = column(holds="kernel", help="as it was given")
-    bytes: int | None = column(unit="bytes", help="that it names, where it is a size")
+    bytes: int | None = column(
+        unit="bytes", high=MOST_BYTES, help="that it names, where it is a size"
+    )
     start: str | None = column(holds="kernel", help="physical address that it names, if any")
     means: str = column(holds="words", help="what it asks for; not, whether it was granted")
 

@@ -33,7 +33,7 @@ from page_table_entries import (
     page_table_format,
     walk_page_tables,
 )
-from rows import column
+from rows import MOST_BYTES, column
 
 # enum pg_level (arch/x86/include/asm/pgtable_types.h), and the line of /proc/meminfo.
 COUNTERS = {
@@ -54,22 +54,29 @@ class DirectMapLevel:
         holds="words", key=True, help="pud, pmd or pte: what one entry maps, 1 GiB, 2 MiB, 4 KiB"
     )
     entries: int | None = column(unit="entries", help="that map memory")
-    bytes: int | None = column(unit="bytes", help="that they map")
+    bytes: int | None = column(unit="bytes", high=MOST_BYTES, help="that they map")
     not_present_bytes: int | None = column(
         unit="bytes",
+        high=MOST_BYTES,
         help="of entries that are set up and not present: the kernel cannot reach this memory",
     )
     tables: int | None = column(unit="tables", help="page tables of this level, 4 KiB each")
     kernel_bytes: int | None = column(
-        unit="bytes", help="by the kernel's counter: DirectMap4k, 2M and 1G of /proc/meminfo"
+        unit="bytes",
+        high=MOST_BYTES,
+        help="by the kernel's counter: DirectMap4k, 2M and 1G of /proc/meminfo",
     )
     image_bytes: int | None = column(
         unit="bytes",
+        low=None,
+        high=MOST_BYTES,
         help="of the counter: for splits of the kernel image's own mapping, counted as if they "
         "were of this one; negative where these are missing",
     )
     repeated_bytes: int | None = column(
         unit="bytes",
+        low=None,
+        high=MOST_BYTES,
         help="of the counter: entries that were counted again while the kernel booted, for each "
         "range of memory that touched them",
     )

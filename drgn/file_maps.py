@@ -43,7 +43,7 @@ from kernel_arrays import Gaps, struct_dtype
 from linked_lists import find, follow_lists
 from numpy.typing import NDArray
 from processes import Processes
-from rows import column
+from rows import MOST, MOST_PAGES, MOST_PIDS, column
 from scattered_reads import read_scattered
 from slab_objects import Objects, tree_links
 
@@ -89,7 +89,7 @@ class FileMapping:
         holds="kernel", key=True, help="address of its struct address_space"
     )
     device: str | None = column(holds="kernel", key=True, help="major:minor, as in /proc/PID/maps")
-    inode: int | None = column(key=True, help="i_ino")
+    inode: int | None = column(key=True, high=(1 << 64) - 1, help="i_ino")
     filesystem: str | None = column(holds="kernel", help="type of its file system")
     file: str | None = column(
         holds="file", help="path in the mount namespace of who mapped it, as in /proc/PID/maps"
@@ -98,7 +98,9 @@ class FileMapping:
     dax: bool | None = column(help="it is mapped past the page cache")
     vmas: int = column(unit="VMAs", help="nodes of its interval tree")
     processes: int = column(help="processes that have these VMAs")
-    pid: int | None = column(help="the process that has most of them; unknown, if it is gone")
+    pid: int | None = column(
+        high=MOST_PIDS, help="the process that has most of them; unknown, if it is gone"
+    )
     comm: str | None = column(holds="comm", help="its name")
     vmas_of_pid: int = column(unit="VMAs", help="VMAs of that process")
     shared_vmas: int = column(unit="VMAs", help="mapped with MAP_SHARED; the others are private")
@@ -108,9 +110,11 @@ class FileMapping:
     first_index: str | None = column(
         holds="kernel", help="page offset at which the first of its VMAs begins"
     )
-    pages: int | None = column(unit="pages", help="from there to the end of the last")
+    pages: int | None = column(unit="pages", high=MOST, help="from there to the end of the last")
     cached_pages: int | None = column(
-        unit="pages", help="pages of the file in the page cache (nrpages), mapped or not"
+        unit="pages",
+        high=MOST_PAGES,
+        help="pages of the file in the page cache (nrpages), mapped or not",
     )
     visits_most: int = column(
         unit="VMAs", help="VMAs over one page: what a walk of it visits, where that is most"

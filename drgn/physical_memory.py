@@ -24,7 +24,7 @@ from boot_options import SOFT_RESERVED, MemoryOption, command_line, memory_optio
 from drgn import Program
 from io_resources import Resource, io_resources
 from kernel_arrays import read_whole, struct_dtype
-from rows import column
+from rows import MOST_BYTES, column
 from zones import Zone, zones
 
 # enum e820_type to what /proc/iomem calls it (arch/x86/kernel/e820.c, e820_type_to_string()).
@@ -76,7 +76,7 @@ class PhysicalRange:
 
     start: str = column(holds="kernel", key=True, help="physical address")
     end: str = column(holds="kernel", help="physical address behind the last byte")
-    bytes: int = column(unit="bytes", help="from start to end")
+    bytes: int = column(unit="bytes", high=MOST_BYTES, help="from start to end")
     firmware: str | None = column(
         holds="kernel",
         help="what the firmware's map says it is; none: it is not in that map",
@@ -105,7 +105,7 @@ class PhysicalPart:
         help="machine, the sum; page allocator: managed pages of all zones; otherwise a use of "
         "physical_memory, or a part of what the kernel has",
     )
-    bytes: int = column(unit="bytes", help="of the machine's memory")
+    bytes: int = column(unit="bytes", high=MOST_BYTES, help="of the machine's memory")
     percent: float = column(unit="%", help="of the machine's memory, by its first line")
     kept: bool = column(help="kept from the kernel's page allocator since boot, or taken off it")
     options: str = column(holds="kernel", help="of the command line, that explain it")
