@@ -72,6 +72,7 @@ class DirectMapLevel:
     )
     repeated_bytes: int | None = column(
         unit="bytes",
+        low=None,
         high=MOST_BYTES,
         help="of the counter: entries that were counted again while the kernel booted, for each "
         "range of memory that touched them",

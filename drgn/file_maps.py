@@ -43,7 +43,7 @@ from kernel_arrays import Gaps, struct_dtype
 from linked_lists import find, follow_lists
 from numpy.typing import NDArray
 from processes import Processes
-from rows import MOST, MOST_PIDS, column
+from rows import MOST, MOST_PAGES, MOST_PIDS, column
 from scattered_reads import read_scattered
 from slab_objects import Objects, tree_links
 
@@ -113,7 +113,9 @@ class FileMapping:
     )
     pages: int | None = column(unit="pages", high=MOST, help="from there to the end of the last")
     cached_pages: int | None = column(
-        unit="pages", help="pages of the file in the page cache (nrpages), mapped or not"
+        unit="pages",
+        high=MOST_PAGES,
+        help="pages of the file in the page cache (nrpages), mapped or not",
     )
     visits_most: int = column(
         unit="VMAs", help="VMAs over one page: what a walk of it visits, where that is most"

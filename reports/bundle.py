@@ -729,7 +729,7 @@ def _bounds(
 
     def bound(value: Any, names: Container[str]) -> Bound:
         if isinstance(value, int):
-            return max(-MOST, min(value, MOST))
+            return max(-MOST, min(value, 1 << 64))  # which numbers that are names may reach
         if value not in names:
             raise ValueError(f"column {field['name']} has the bound {str(value)[:40]!r}")
         return str(value)

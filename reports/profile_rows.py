@@ -9,7 +9,7 @@ those that are drawn lie in ``<file>.folded``. Every sample is in one place: ``r
 
 from dataclasses import dataclass
 
-from rows import column
+from rows import MOST_BYTES, column
 
 PROFILE = "name of the recording"
 
@@ -152,13 +152,19 @@ class ProfileVictim:
     comm: str | None = column(
         holds="comm", help="its name; this and the next: empty where the kernel only says the pid"
     )
-    total_vm_bytes: int | None = column(unit="bytes", help="its address space")
-    anon_bytes: int | None = column(unit="bytes", help="anonymous memory that it had resident")
-    file_bytes: int | None = column(unit="bytes", help="files' pages that it had mapped")
-    shmem_bytes: int | None = column(unit="bytes", help="shared memory that it had mapped")
+    total_vm_bytes: int | None = column(unit="bytes", high=MOST_BYTES, help="its address space")
+    anon_bytes: int | None = column(
+        unit="bytes", high=MOST_BYTES, help="anonymous memory that it had resident"
+    )
+    file_bytes: int | None = column(
+        unit="bytes", high=MOST_BYTES, help="files' pages that it had mapped"
+    )
+    shmem_bytes: int | None = column(
+        unit="bytes", high=MOST_BYTES, help="shared memory that it had mapped"
+    )
     pgtables_bytes: int | None = column(unit="bytes", help="its page tables")
     uid: int | None = column(help="its user")
-    oom_score_adj: int | None = column(help="its bias, -1000 to 1000")
+    oom_score_adj: int | None = column(low=None, help="its bias, -1000 to 1000")
 
 
 @dataclass(frozen=True)
@@ -172,10 +178,16 @@ class ProfilePageTables:
     seconds: float = column(unit="s", help="since the begin of the recording")
     faults: int = column(help="page faults until then (pgfault)")
     table_bytes: int = column(
-        unit="bytes", help="page tables that were more than at the begin (nr_page_table_pages)"
+        unit="bytes",
+        low=None,
+        high=MOST_BYTES,
+        help="page tables that were more than at the begin (nr_page_table_pages)",
     )
     bytes_per_fault: float | None = column(
-        unit="bytes", help="an average over all processes' faults, of whatever kind"
+        unit="bytes",
+        low=None,
+        high=MOST_BYTES,
+        help="an average over all processes' faults, of whatever kind",
     )
 
 
@@ -220,7 +232,7 @@ class ProfileCounter:
     name: str = column(holds="words", key=True, help="as in /proc/vmstat")
     gained: int = column(low=None, help="after the recording, less before it")
     per_minute: float | None = column(
-        low=None, unit="1/min", help="the same for each minute of the recording"
+        unit="1/min", low=None, help="the same for each minute of the recording"
     )
 
 

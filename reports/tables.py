@@ -124,13 +124,19 @@ def load_tables(
         if table.name in ours:
             missing[f"table {table.name}"] = "its name is that of a view"
             continue
-        columns = {c.name: SQL_TYPES[c.type] for c in table.columns}
+        columns = {
+            c.name: "HUGEINT" if _beyond_bigint(c) else SQL_TYPES[c.type] for c in table.columns
+        }
         try:
             # DuckDB rounds 1.5 and takes 1_000 and a cell too many: first the reader that does not.
             rows = bundle.count(table.name)
             # A number of more than 64 bits is none here; nothing is asked of it (see findings).
             marked = {mark.column_name for mark in bundle.impossible(table.name)}
-            numbers = [name for name in columns if columns[name] == "BIGINT" and name in marked]
+            numbers = {
+                name: kind
+                for name, kind in columns.items()
+                if kind in ("BIGINT", "HUGEINT") and name in marked
+            }
             columns |= dict.fromkeys(numbers, "VARCHAR")
             with _opened(bundle, table) as path:
                 # Names were checked to be identifiers when the bundle was opened.
@@ -145,10 +151,11 @@ def load_tables(
                         "required": [c.name for c in table.columns if not c.nullable],
                     },
                 )
-            for name in numbers:  # afterwards: the reader of the CSV would do it, and not try
+            # Afterwards: the reader of the CSV would do it, and not try.
+            for name, kind in numbers.items():
                 connection.execute(
                     f'alter table {schema}."{table.name}" alter "{name}" '
-                    f'type bigint using try_cast("{name}" as bigint)'
+                    f'type {kind} using try_cast("{name}" as {kind})'
                 )
             count = f'select count(*) from {schema}."{table.name}"'
             (loaded,) = connection.execute(count).fetchone() or (0,)
@@ -209,6 +216,12 @@ def failed(database: Database, error: duckdb.Error, tables: Iterable[str]) -> st
 def in_a_line(error: duckdb.Error) -> str:
     """What DuckDB says, without its hints."""
     return str(error).splitlines()[0][:200]
+
+
+def _beyond_bigint(column: Column) -> bool:
+    """Whether numbers of 64 bits without a sign may be in it (an inode's), which names are."""
+    limits = [bound for bound in column.high if isinstance(bound, int)]
+    return column.type == "integer" and bool(limits) and min(limits) >= 1 << 63
 
 
 def _create_target(connection: duckdb.DuckDBPyConnection, target: dict[str, Cell]) -> None:
