@@ -127,7 +127,7 @@ def walks(kernel: str, table: Table, say: Callable[[str], None]) -> None:
             (counted,) = (
                 visits
                 for index, visits in enumerate(folios.worst.tolist())
-                if visits and owner(index)[1] == name and folios.of_tree[index] in (1, VMAS)
+                if owner(index)[1] == name and VMAS in (visits, folios.of_tree[index])
             )
             indexed, unmap = counted, cost.ms(counted, counted)
             again = unmap
