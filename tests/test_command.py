@@ -483,7 +483,7 @@ def test_findings_say_what_was_not_checked(tmp_path: Path) -> None:
 def test_findings_all_say_what_is_not_so(tmp_path: Path) -> None:
     run("collect", "--proc-root", TREE, "-o", tmp_path / "b")
     result = run("findings", tmp_path / "b", "--all")
-    assert "ok       Zones whose free memory is below a watermark" in result.stdout
+    assert "ok       Zones whose free memory is below the min watermark" in result.stdout
 
 
 def test_version() -> None:
