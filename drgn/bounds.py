@@ -24,6 +24,7 @@ from typing import Any
 
 from rows import MOST_BYTES, MOST_PAGES, Bound, Column, column
 
+TABLE = "impossible_values"
 # Of a column; where there are more, the first tell enough.
 MOST_MARKS = 500
 # How far two numbers of a running kernel may be from what they must be to each other: a count of
@@ -228,10 +229,10 @@ def told(marks: Sequence[Impossible], most: int = 5) -> list[str]:
     columns: dict[tuple[str, str], list[Impossible]] = {}
     for mark in marks:
         columns.setdefault((mark.table_name, mark.column_name), []).append(mark)
-    words = [
-        f"{each[0]}" + (f", and {len(each) - 1:,} more (impossible_values)" if each[1:] else "")
-        for each in list(columns.values())[:most]
-    ]
+    words = []
+    for each in list(columns.values())[:most]:
+        more = f"{'at least ' if len(each) >= MOST_MARKS else ''}{len(each) - 1:,} more"
+        words.append(f"{each[0]}" + (f", and {more} ({TABLE})" if each[1:] else ""))
     if len(columns) > most:
-        words.append(f"values of {len(columns) - most} more columns cannot be (impossible_values)")
+        words.append(f"values of {len(columns) - most} more columns cannot be ({TABLE})")
     return words

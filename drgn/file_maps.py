@@ -43,7 +43,7 @@ from kernel_arrays import Gaps, struct_dtype
 from linked_lists import find, follow_lists
 from numpy.typing import NDArray
 from processes import Processes
-from rows import column
+from rows import MOST, MOST_PIDS, column
 from scattered_reads import read_scattered
 from slab_objects import Objects, tree_links
 
@@ -85,11 +85,12 @@ WRITABLE = "VMAs that are shared and may be written to (i_mmap_writable)"
 class FileMapping:
     """A file that is mapped, and the VMAs that a walk of its tree may visit."""
 
-    mapping: str | None = column(
-        holds="kernel", key=True, help="address of its struct address_space"
+    address_space: str | None = column(
+        holds="kernel", key=True, help="address of the struct address_space"
     )
     device: str | None = column(holds="kernel", key=True, help="major:minor, as in /proc/PID/maps")
-    inode: int | None = column(key=True, help="i_ino")
+    # Some file systems use all 64 bits, which not every table's integers hold.
+    inode: str | None = column(holds="kernel", key=True, help="i_ino")
     filesystem: str | None = column(holds="kernel", help="type of its file system")
     file: str | None = column(
         holds="file", help="path in the mount namespace of who mapped it, as in /proc/PID/maps"
@@ -98,7 +99,9 @@ class FileMapping:
     dax: bool | None = column(help="it is mapped past the page cache")
     vmas: int = column(unit="VMAs", help="nodes of its interval tree")
     processes: int = column(help="processes that have these VMAs")
-    pid: int | None = column(help="the process that has most of them; unknown, if it is gone")
+    pid: int | None = column(
+        high=MOST_PIDS, help="the process that has most of them; unknown, if it is gone"
+    )
     comm: str | None = column(holds="comm", help="its name")
     vmas_of_pid: int = column(unit="VMAs", help="VMAs of that process")
     shared_vmas: int = column(unit="VMAs", help="mapped with MAP_SHARED; the others are private")
@@ -108,7 +111,7 @@ class FileMapping:
     first_index: str | None = column(
         holds="kernel", help="page offset at which the first of its VMAs begins"
     )
-    pages: int | None = column(unit="pages", help="from there to the end of the last")
+    pages: int | None = column(unit="pages", high=MOST, help="from there to the end of the last")
     cached_pages: int | None = column(
         unit="pages", help="pages of the file in the page cache (nrpages), mapped or not"
     )
@@ -137,7 +140,7 @@ class FileMappingFanout:
 class FileMappingCheck:
     """Something about mapped files that does not fit together."""
 
-    mapping: str | None = column(
+    address_space: str | None = column(
         holds="kernel", key=True, help="which; empty, if it is about several"
     )
     problem: str = column(holds="words", key=True, help="what does not fit")
@@ -309,7 +312,8 @@ def _moved(
     below = np.bincount(top[top >= 0], minlength=len(mapping_of_top))
     for at in np.flatnonzero((own_top < 0) & (tree != 0)).tolist():
         tops = np.flatnonzero(mapping_of_top == mapping[at])
-        own_top[at] = tops[np.argmax(below[tops])]
+        if len(tops):
+            own_top[at] = tops[np.argmax(below[tops])]
 
 
 def _writable_checks(maps: FileMaps) -> list[FileMappingCheck]:
@@ -409,7 +413,7 @@ def file_mapping_rows(prog: Program, maps: FileMaps, most: int = MAX_ROWS) -> li
             FileMapping(
                 hex(maps.mapping[index]),
                 file_system.device,
-                int(inode["ino"]) if inode is not None else None,
+                str(inode["ino"]) if inode is not None else None,
                 file_system.type,
                 path_of(prog, int(maps.vmas["file"][nodes][0])),
                 None if inode is None else not inode["links"],
@@ -508,7 +512,7 @@ def file_fanout(maps: IntervalTrees) -> list[FileMappingFanout]:
 class MappedFiles:
     """Counts VMAs by file from the text of /proc/PID/maps, process by process."""
 
-    numbers: dict[tuple[str, int], int] = field(default_factory=dict)  # of (device, inode)
+    numbers: dict[tuple[str, str], int] = field(default_factory=dict)  # of (device, inode)
     paths: list[str] = field(default_factory=list)
     # Of each VMA: the file, its first and last byte there, the process, whether it is shared.
     vmas: list[tuple[int, int, int, int, bool]] = field(default_factory=list)
@@ -527,17 +531,16 @@ class MappedFiles:
             begin, end, offset = (int(match[n], 16) for n in (1, 2, 4))
             if not begin < end <= 1 << 57 or offset >> 63:
                 continue
-            key = match[5], int(match[6])
+            key = match[5], match[6]
             number = self.numbers.setdefault(key, len(self.numbers))
             if number == len(self.paths):
                 self.paths.append(match[7] or "")
             self.vmas.append((number, offset, offset + end - begin - 1, pid, match[3] == "s"))
 
 
-# inode: an unsigned long, of which a table holds what a long does.
 MAPS_LINE = re.compile(
     r"([0-9a-f]{1,16})-([0-9a-f]{1,16}) [r-][w-][x-]([sp]) ([0-9a-f]{1,16}) "
-    r"([0-9a-f]{2,3}:[0-9a-f]{2,5}) ([0-9]{1,18})(?: +(.*))?"
+    r"([0-9a-f]{2,3}:[0-9a-f]{2,5}) ([0-9]{1,20})(?: +(.*))?"
 )
 
 

@@ -5,6 +5,17 @@ Text from the kernel is anybody's: comm, cmdline, file names, cgroup names.
 What could hide, reorder or command is written out, on the terminal and in a report alike.
 """
 
+# One text of a stranger must not be all that is shown.
+MAX_TEXT = 4000
+
+
+def cut(text: str, length: int = MAX_TEXT) -> str:
+    """At most *length* characters of a text, with words for what is missing."""
+    if len(text) <= length:
+        return text
+    return f"{text[:length]}… ({len(text) - length:,} more characters)"
+
+
 # Control, format, surrogate, private, unassigned; line and paragraph separators.
 INVISIBLE = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
 

@@ -190,6 +190,12 @@ FEATURES = {
         has_symbol("ksm_enable_merge_any", beside="rmap_walk_ksm"),
         file_says("sys/kernel/mm/ksm/general_profit"),
     ),
+    # kswapd_try_clear_hopeless(), mm/vmscan.c (in v7.2, not in v6.12)
+    "kswapd_waits_for_balance": Feature(
+        "a kswapd that gave up works again only once its node is balanced (in v7.2, not in v6.12)",
+        "the function kswapd_test_hopeless(), of the same change",
+        has_symbol("kswapd_test_hopeless", beside="wakeup_kswapd"),
+    ),
     # "mm: madvise: implement lightweight guard page mechanism" (662df3e5c376, v6.13)
     "guard_install": Feature(
         "madvise(MADV_GUARD_INSTALL) makes guard pages without a VMA of their own (v6.13)",

@@ -28,10 +28,11 @@ from __future__ import annotations
 import itertools
 
 from stack_text import is_stack, stack_id
+from text_source import TextError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # as in text_source
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from typing import Any
 
     from text_source import Source
@@ -41,6 +42,10 @@ if TYPE_CHECKING:  # as in text_source
 
 CHUNK_BYTES = 64 << 10
 MAX_RECORD_BYTES = 1 << 20  # a stack has at most some 64 frames
+# The stack depot keeps at most 128 MiB of stacks unless it is told otherwise, some 300 bytes each;
+# as text they take several times that.
+MAX_RECORDS, MAX_BYTES = 1_000_000, 512 << 20
+NONE = "no kernel keeps so many"
 # Few enough that a change costs little, enough that what stays the same costs little.
 BLOCK_RECORDS = 16
 # How many blocks further on to look for text that goes on as before.
@@ -88,9 +93,9 @@ class Counts:
         here = 0  # the first block of the file before that is not passed yet
         expected = self._blocks
         blocks: list[Block] = []
-        lost = 0
+        lost = records = 0
         rest = b""
-        for chunk in (*source.chunks(CHUNK_BYTES), None):
+        for chunk in itertools.chain(_bounded(source), (None,)):
             data = rest + chunk if chunk else rest
             starts_with = data.startswith
             end, position = data.rfind(b"\n\n") + 2, 0
@@ -116,6 +121,9 @@ class Counts:
                 gone += expected[here:after]
                 here = after
                 read = self._parse.blocks(data[position:stop])
+                records += sum(len(block[2]) for block in read)
+                if records > MAX_RECORDS:
+                    raise TextError(f"{source.name}: has more than {MAX_RECORDS:,} stacks: {NONE}")
                 new += read
                 blocks += read
                 position = stop
@@ -272,7 +280,7 @@ def read_show_stacks_handles(source: Source) -> tuple[dict[int, bytes], int, boo
     stacks: dict[int, bytes] = {}
     seen: set[bytes] = set()
     skipped, rest = 0, b""
-    for chunk in source.chunks(CHUNK_BYTES):
+    for chunk in _bounded(source):
         data = rest + chunk
         end = data.rfind(b"\n\n") + 2
         if end == 1:
@@ -295,7 +303,22 @@ def read_show_stacks_handles(source: Source) -> tuple[dict[int, bytes], int, boo
                 stacks[int(handle) & 0xFFFFFFFF] = stack
             else:
                 skipped += 1
+        if len(stacks) > MAX_RECORDS:
+            raise TextError(f"{source.name}: has more than {MAX_RECORDS:,} stacks: {NONE}")
     return stacks, skipped, bool(rest)
+
+
+def _bounded(source: Source) -> Iterator[bytes]:
+    """
+    The pieces of a file, which is not endless.
+
+    :raises TextError: it is.
+    """
+    size = 0
+    for chunk in source.chunks(CHUNK_BYTES):
+        if (size := size + len(chunk)) > MAX_BYTES:
+            raise TextError(f"{source.name}: has more than {MAX_BYTES >> 20} MiB: {NONE}")
+        yield chunk
 
 
 def _are_stacks(text: bytes, records: int, seen: set[bytes]) -> bool:

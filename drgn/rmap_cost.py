@@ -145,8 +145,8 @@ class RmapWalk:
         key=True,
         help="the anon_vma that is locked (of a KSM page: the one with most VMAs)",
     )
-    mapping: str | None = column(
-        holds="kernel", key=True, help="of a file: its address_space, whose i_mmap_rwsem is locked"
+    address_space: str | None = column(
+        holds="kernel", key=True, help="of a file: the one whose i_mmap_rwsem is locked"
     )
     pid: int | None = column(high=MOST_PIDS, help="the process that has most of its VMAs")
     comm: str | None = column(holds="comm", help="its name")

@@ -73,7 +73,7 @@ class AnonVmaWaiter:
 class FileMappingLock:
     """An ``i_mmap_rwsem`` that is taken or waited for."""
 
-    mapping: str = column(holds="kernel", key=True, help="the struct address_space it is in")
+    address_space: str = column(holds="kernel", key=True, help="the one it is in")
     state: str = column(
         holds="words", help="read, write, or changing hands (waited for, and nobody has it)"
     )
@@ -92,7 +92,7 @@ class FileMappingLock:
 class FileMappingWaiter:
     """A task that is queued on an ``i_mmap_rwsem``."""
 
-    mapping: str = column(holds="kernel", key=True, help="the struct address_space it is in")
+    address_space: str = column(holds="kernel", key=True, help="the one it is in")
     position: int = column(key=True, help="in the queue, from 0")
     pid: int = column(help="task")
     comm: str = column(holds="comm", help="its name")
@@ -153,7 +153,7 @@ def file_mapping_locks(
             )
         )
         queued += [FileMappingWaiter(mapping, at, *waiter) for at, waiter in enumerate(lock.queue)]
-    return sorted(locks, key=lambda row: (-row.waiters, row.mapping)), queued, problems
+    return sorted(locks, key=lambda row: (-row.waiters, row.address_space)), queued, problems
 
 
 Holder = tuple[str, int, int | None, str | None, str | None]

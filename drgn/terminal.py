@@ -7,6 +7,7 @@ kernel is anybody's: control bytes are shown, not sent.
 """
 
 import dataclasses
+import itertools
 import json
 import math
 import re
@@ -16,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import IO, TYPE_CHECKING, Any, Literal
 
 from bounds import Impossible
-from hostile_text import visible
+from hostile_text import cut, visible
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
     from drgn import Program  # for scripts; printing tables of a bundle does without
 
 FORMATS = ("table", "csv", "json")
+# So many rows are a table to look at, which is laid out as a whole.
+MAX_ROWS = 10_000
+# Of a cell, in characters: twice what the longest stack has.
+MAX_CELL = 20_000
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 # The type of a column of texts that are numbers in the unit that suits each, for the eye alone.
 AMOUNT = "amount"
@@ -59,7 +64,7 @@ def format_cell(value: Any, column: Column) -> str:
         if 0 < abs(value) < 0.0005:
             return "<0.001" if value > 0 else ">-0.001"
         return f"{value:,.3f}"
-    return visible(str(value))
+    return visible(cut(str(value), MAX_CELL))
 
 
 # Of what is taken for a second's part: three decimals of a second would hide its digits.
@@ -107,6 +112,7 @@ def print_table(
     file: IO[str] | None = None,
     piped_width: int = ANY_WIDTH,
     marks: Iterable[Impossible] = (),
+    most: int = MAX_ROWS,
 ) -> int:
     """
     Print rows as a table that fits its columns; returns how many there were.
@@ -117,11 +123,14 @@ def print_table(
 
     :param piped_width: in a pipe, above which width names break and a few rows are turned round.
     :param marks: values that cannot be: they have a ``!``.
+    :param most: rows that are printed; that there are more is said on stderr.
     """
     file = sys.stdout if file is None else file
     piped = not file.isatty()
     width = piped_width if piped else shutil.get_terminal_size((100, 24)).columns
-    values = [list(row) for row in rows]
+    left = iter(rows)
+    values = [list(row) for row in itertools.islice(left, most)]
+    more = next(left, None) is not None
     by_column = [
         _format_column([row[at] for row in values], column) for at, column in enumerate(described)
     ]
@@ -147,6 +156,11 @@ def print_table(
             console.print(Text(visible(title), "bold"), end="\n" if cells else ": ")
         console.print(table if cells else "none")
     file.write(re.sub(r" +$", "", capture.get(), flags=re.MULTILINE))
+    if more:
+        print(
+            f"mmscope: these are the first {most:,} rows; --format csv and json have all of them",
+            file=sys.stderr,
+        )
     return len(cells)
 
 
@@ -270,16 +284,23 @@ def print_rows(
     file: IO[str] | None = None,
     piped_width: int = ANY_WIDTH,
     marks: Iterable[Impossible] = (),
+    most: int = MAX_ROWS,
 ) -> int:
     """
     Print rows as a ``table`` to look at, or as ``csv`` or ``json`` (one array) for a program.
 
-    :param piped_width: of a table, as :func:`print_table` has it; and marks.
+    :param piped_width, marks, most: of a table, as :func:`print_table` has them.
     """
     file = sys.stdout if file is None else file
     if form == "table":
         return print_table(
-            described, rows, title=title, file=file, piped_width=piped_width, marks=marks
+            described,
+            rows,
+            title=title,
+            file=file,
+            piped_width=piped_width,
+            marks=marks,
+            most=most,
         )
     names = [c.name for c in described]
     count = 0

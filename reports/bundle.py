@@ -11,7 +11,9 @@ is on disk. A bundle is whole or absent. What a killed process leaves beside it 
 next one that writes the same name.
 
 Reading trusts nothing: a bundle may come from a stranger. A table's path must be a plain file
-name inside the folder, and names must be identifiers, since SQL is written with them.
+name inside the folder, and names must be identifiers, since SQL is written with them. Lines, rows,
+cells, texts and files have bounds, so that no bundle takes more memory than a busy machine's. Bytes
+that are not UTF-8, and surrogates, are written out (``\\xff``), the same for every command.
 """
 
 import contextlib
@@ -34,24 +36,37 @@ from types import TracebackType
 from typing import Any
 
 from bounds import MOST_MARKS, Impossible, Machine, impossible
+from bounds import TABLE as IMPOSSIBLE
+from hostile_text import cut
+from kernel_text import MAX_COUNT
+from plain_file import MAX_LINE_BYTES, open_lines, read_plain
 from rows import MOST, MOST_PAGES, OF_MACHINE, Bound, Column, column, columns, csv_line
 
 from reports import __version__
 from reports.leftovers import PREFIX, SUFFIX, claim, clear_up, exchange
+from reports.modes import mode_of_file, mode_of_folder
 
 DESCRIPTION = "datapackage.json"
-MARKS = "impossible_values"  # the table of values that cannot be
 ESCAPE = "backslashreplace"
 PROFILE = "https://datapackage.org/profiles/2.0/datapackage.json"
 # What str.splitlines() takes for the end of a line.
 LINE_BREAK = re.compile("[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
 IDENTIFIER = re.compile(r"[a-z][a-z0-9_]*\Z")
 # A description is small (a few hundred bytes a column); anything far larger is not ours.
-MAX_DESCRIPTION_BYTES = 16 << 20
+MAX_DESCRIPTION_BYTES = 4 << 20
+MAX_RESOURCES, MAX_COLUMNS, MAX_SECTIONS = 1000, 500, 1000
 # Of one cell, more than any stack or message has; the csv module's own limit is 128 KiB, DuckDB's
 # for a line 2 MiB.
-csv.field_size_limit(1 << 20)
-MAX_STACK_CHARACTERS = 1 << 20
+MAX_CELL_CHARACTERS = 1 << 20
+csv.field_size_limit(MAX_CELL_CHARACTERS)
+# Of a stack; perf records 127 frames unless told otherwise.
+MAX_FRAMES = 2048
+# A dozen times the largest table of a machine with 100,000 processes and 50,000 stacks.
+MAX_TABLE_BYTES = 256 << 20
+# Of folded stacks that are held in memory at once, to be drawn: twice what that machine has.
+MAX_DRAWN_BYTES = 32 << 20
+# What may be held in memory at once, of all tables: that machine's report needs 4 million cells.
+MAX_HELD_CELLS, MAX_HELD_BYTES = 6_000_000, 64 << 20
 MOST_WRITTEN_MARKS = 100_000
 
 Cell = int | float | str | bool | None
@@ -107,11 +122,13 @@ class Writer:
     exception removes what was written. Anything that is in the way is refused before work starts.
 
     :param path: the bundle's name, which must not exist unless *replace*.
+    :param mode: of its files, as asked for (``modes``).
     :raises BundleError: the name is taken, or the folder cannot be made.
     """
 
-    def __init__(self, path: Path, *, replace: bool = False) -> None:
+    def __init__(self, path: Path, *, replace: bool = False, mode: int | None = None) -> None:
         self.path = path
+        self._mode = mode_of_file(mode, path / DESCRIPTION if replace else None)
         self.replace = replace
         self._tables: list[dict[str, Any]] = []
         if not replace and os.path.lexists(path):
@@ -130,7 +147,6 @@ class Writer:
                 )
                 lock = claim(self._folder)
             self._lock = lock
-            self._folder.chmod(0o755)
         except OSError as error:
             raise BundleError(f"{path}: cannot write there: {error.strerror}") from error
 
@@ -284,6 +300,8 @@ class Writer:
             # On disk before the name appears: a machine that is about to die must not leave a
             # bundle whose files are empty.
             for entry in (*self._folder.iterdir(), self._folder):
+                # The folder, which was its owner's alone, last.
+                entry.chmod(self._mode if entry != self._folder else mode_of_folder(self._mode))
                 _to_disk(entry)
             if not (self.replace and self.path.exists()):
                 self._folder.rename(self.path)
@@ -313,6 +331,8 @@ class Bundle:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        # Tables that only the careful reader reads, for which DuckDB needs a copy.
+        self.odd: set[str] = set()
         self._counts: dict[str, int] = {}
         self._held: dict[str, list[dict[str, Any]]] = {}
         self._marks: dict[str, list[Impossible]] = {}
@@ -320,6 +340,11 @@ class Bundle:
         if not path.is_dir():
             hint = "it is a file" if path.exists() else "there is no such folder"
             raise BundleError(f"{path}: not a bundle: {hint}; 'mmscope collect' makes one")
+        if not os.access(path, os.R_OK | os.X_OK):
+            raise BundleError(
+                f"{path}: no permission to read it: it is another user's, such as root's; have its "
+                "owner run 'chmod -R a+rX' on it, or write it with --mode 644"
+            )
         if not os.path.lexists(description):
             raise BundleError(
                 f"{path}: not a bundle: it has no {DESCRIPTION}; 'mmscope collect' makes one"
@@ -328,12 +353,15 @@ class Bundle:
         try:
             if description.stat().st_size > MAX_DESCRIPTION_BYTES:
                 raise BundleError(f"{path}: {DESCRIPTION} is too large to be a bundle's")
-            data = json.loads(description.read_text(encoding="utf-8"))
-            self.target = _target(data["target"])
-            self.created = str(data.get("created", ""))
-            self.version = str(data.get("version", ""))
+            text = read_plain(description, MAX_DESCRIPTION_BYTES).decode("utf-8", "surrogateescape")
+            data = plain_texts(json.loads(text))
+            self.target = checked_target(data["target"])
+            self.created = _short(str(data.get("created", "")))
+            self.version = _short(str(data.get("version", "")))
             self.tables: dict[str, Table] = {}
             self.resources: list[dict[str, Any]] = data["resources"]
+            if len(self.resources) > MAX_RESOURCES:
+                raise ValueError(f"{len(self.resources):,} tables, of {MAX_RESOURCES:,} at most")
             stacks = [item for item in data["resources"] if item.get("format") == "folded"]
             self.folded = {item.name: item for item in map(self._folded, stacks)}
             for table in map(self._table, (r for r in data["resources"] if r not in stacks)):
@@ -353,10 +381,12 @@ class Bundle:
                 raise BundleError(
                     f"{path}: {DESCRIPTION} is damaged: no {c.type} sections.{c.name}"
                 )
+        rows = itertools.islice(self.rows("sections"), MAX_SECTIONS + 1)
         self.sections = [
-            Section(**{c.name: row[c.name] for c in columns(Section)})
-            for row in self.rows("sections")
+            Section(**{c.name: _short(row[c.name]) for c in columns(Section)}) for row in rows
         ]
+        if len(self.sections) > MAX_SECTIONS:
+            raise BundleError(f"{path}: damaged: more than {MAX_SECTIONS:,} sections")
 
     def _table(self, resource: dict[str, Any]) -> Table:
         name, path, schema = resource["name"], resource["path"], resource["schema"]
@@ -377,16 +407,20 @@ class Bundle:
                     field["name"],
                     field["type"],
                     not field.get("constraints", {}).get("required", False),
-                    str(field.get("unit", "")),
-                    str(field.get("description", "")),
+                    _short(str(field.get("unit", ""))),
+                    _short(str(field.get("description", ""))),
                     field["name"] in key,
-                    str(field.get("holds", "")),
+                    _short(str(field.get("holds", ""))),
                     *_bounds(field, numbers),
                 )
             )
         if len({c.name for c in described}) < len(described) or not described:
             raise ValueError(f"table {name} has a column twice, or none")
-        section, title = str(resource.get("section", "")), str(resource.get("title", name))
+        if len(described) > MAX_COLUMNS:
+            raise ValueError(f"table {name} has more than {MAX_COLUMNS} columns")
+        section, title = (
+            _short(str(resource.get(k, v))) for k, v in (("section", ""), ("title", name))
+        )
         return Table(name, section, title, described, self.path / path)
 
     def _folded(self, resource: dict[str, Any]) -> Folded:
@@ -395,8 +429,10 @@ class Bundle:
             raise ValueError(f"stacks' name {name!r} is not an identifier")
         if path != f"{name}.folded":
             raise ValueError(f"stacks {name} lie at {path!r}, not at {name}.folded")
-        section, title = str(resource.get("section", "")), str(resource.get("title", name))
-        return Folded(name, section, title, str(resource.get("unit", "")), self.path / path)
+        section, title = (
+            _short(str(resource.get(k, v))) for k, v in (("section", ""), ("title", name))
+        )
+        return Folded(name, section, title, _short(str(resource.get("unit", ""))), self.path / path)
 
     def stacks(self, name: str) -> Iterator[tuple[str, int]]:
         """
@@ -411,17 +447,38 @@ class Bundle:
             raise BundleError(f"{path}: missing, though {DESCRIPTION} lists it")
         _check_plain(path)
         try:
-            with path.open(encoding="utf-8", newline="\n") as file:
-                # A line of a stranger's file may be as long as memory.
-                while line := file.readline(MAX_STACK_CHARACTERS):
+            with io.TextIOWrapper(open_lines(path), "utf-8", ESCAPE, newline="\n") as file:
+                for line in file:
                     stack, space, value = line.rstrip("\n").rpartition(" ")
                     if not space or not PATTERNS["integer"].fullmatch(value):
                         raise ValueError(f"{line[:40]!r} is no stack and value")
+                    if len(stack) > MAX_FRAMES and (frames := stack.count(";") + 1) > MAX_FRAMES:
+                        raise ValueError(
+                            f"{line[:40]!r}… is a stack of {frames:,} frames, more than "
+                            f"{MAX_FRAMES:,}, which none has"
+                        )
                     yield stack, int(value)
         except OSError as error:
             raise BundleError(f"{path}: cannot be read: {error.strerror}") from error
         except ValueError as error:
             raise BundleError(f"{path}: damaged: {error}") from error
+
+    def drawn_stacks(self, name: str, size: int = MAX_DRAWN_BYTES) -> list[tuple[str, int]]:
+        """
+        All of some folded stacks, to draw them.
+
+        :param size: room for them, in characters.
+        :raises BundleError: there is no such file, it is damaged, or too large to be drawn.
+        """
+        found = []
+        for stack, value in self.stacks(name):
+            if (size := size - len(stack)) < 0:
+                raise BundleError(
+                    f"{self.folded[name].path}: too large to be drawn in a report; 'mmscope show "
+                    f"{name} --format folded' or speedscope has all of it"
+                )
+            found.append((stack, value))
+        return found
 
     def table(self, name: str) -> Table:
         """
@@ -444,6 +501,11 @@ class Bundle:
                 f"{table.path}: missing, though {DESCRIPTION} lists it; the bundle is incomplete"
             )
         _check_plain(table.path)
+        if (size := table.path.stat().st_size) > MAX_TABLE_BYTES:
+            raise BundleError(
+                f"{table.path}: has {size:,} bytes, more than the {MAX_TABLE_BYTES:,} that are "
+                "read of a table"
+            )
         return table.path
 
     def rows(
@@ -477,21 +539,43 @@ class Bundle:
             self._counts[table] = done
         except (OSError, ValueError, csv.Error):
             # What is odd is looked at line by line: up to the damage the rows are whole.
+            self.odd.add(table)
             for row in itertools.islice(self._carefully(table), done, None):
                 if not where or row[where[0]] in where[1]:
                     yield row
 
-    def hold(self, tables: Iterable[str], most: int) -> None:
+    def hold(
+        self, tables: Iterable[str], cells: int = MAX_HELD_CELLS, size: int = MAX_HELD_BYTES
+    ) -> dict[str, str]:
         """
-        Keep the rows of tables that are read more than once: to count them first is to read them.
+        Keep the rows of tables that are read more than once, the smallest first, as far as there
+        is room; returns why others are not kept: what is wrong with one, or how large it is.
 
-        :param most: rows; a longer table is not kept, nor is one that is damaged.
+        :param cells, size: room for all of them: cells, and bytes as they are on disk.
         """
+        others: dict[str, str] = {}
+        sizes: dict[str, int] = {}
         for table in tables:
-            with contextlib.suppress(BundleError):
+            if table in self._held:
+                continue
+            try:
+                sizes[table] = self.plain_path(self.table(table)).stat().st_size
+            except BundleError as error:
+                others[table] = str(error)
+        for table in sorted(sizes, key=lambda table: (sizes[table], table)):
+            width = len(self.table(table).columns)
+            try:
+                most = cells // width if sizes[table] <= size else -1
                 rows = list(itertools.islice(self.rows(table), most + 1))
-                if len(rows) <= most:
-                    self._held[table] = rows
+            except BundleError as error:
+                others[table] = str(error)
+                continue
+            if len(rows) > most:
+                others[table] = f"table {table} is too large to be drawn here"
+                continue
+            self._held[table] = rows
+            cells, size = cells - len(rows) * width, size - sizes[table]
+        return others
 
     def count(self, table: str) -> int:
         """
@@ -503,6 +587,7 @@ class Bundle:
             try:
                 self._counts[table] = sum(len(texts[0]) for texts in self._quickly(table))
             except (OSError, ValueError, csv.Error):
+                self.odd.add(table)
                 rows, done, self._marks[table] = self._carefully(table), 0, []
                 while some := list(itertools.islice(rows, ROWS_AT_ONCE)):
                     by_column = zip(*(row.values() for row in some), strict=True)
@@ -520,8 +605,18 @@ class Bundle:
         """
         described = self.table(table).columns
         done, self._marks[table] = 0, [] if table not in self._counts else self._marks[table]
-        with self.plain_path(self.table(table)).open("rb") as raw:
-            reader = csv.reader(io.TextIOWrapper(raw, "utf-8", newline=""), strict=True)
+        with open_lines(self.plain_path(self.table(table))) as raw:
+            text = io.TextIOWrapper(raw, "utf-8", newline="")
+            end = 0
+
+            def pieces() -> Iterator[list[str]]:
+                # A row may have any number of lines, so that these have a bound, too.
+                while lines := text.readlines(BYTES_AT_ONCE // 64):
+                    if raw.tell() > end + 2 * BYTES_AT_ONCE:
+                        raise ValueError("its rows are long")
+                    yield lines
+
+            reader = csv.reader(itertools.chain.from_iterable(pieces()), strict=True)
             if next(reader, []) != [c.name for c in described]:
                 raise ValueError("its columns are others")
             more = True
@@ -581,9 +676,9 @@ class Bundle:
     @cached_property
     def _written_marks(self) -> list[Impossible]:
         with contextlib.suppress(BundleError):
-            kinds = {(c.name, c.type, c.nullable) for c in self.table(MARKS).columns}
+            kinds = {(c.name, c.type, c.nullable) for c in self.table(IMPOSSIBLE).columns}
             if kinds == {(c.name, c.type, c.nullable) for c in columns(Impossible)}:
-                rows = itertools.islice(self.rows(MARKS), MOST_WRITTEN_MARKS)
+                rows = itertools.islice(self.rows(IMPOSSIBLE), MOST_WRITTEN_MARKS)
                 return [Impossible(**row) for row in rows]
         return []
 
@@ -592,12 +687,26 @@ class Bundle:
         described = self.table(table).columns
         path = self.plain_path(self.table(table))
         try:
-            with path.open(newline="", encoding="utf-8") as file:
-                reader = csv.reader(file, strict=True)
+            with io.TextIOWrapper(open_lines(path), "utf-8", ESCAPE, newline="") as file:
+                size = 0
+
+                def lines() -> Iterator[str]:
+                    nonlocal size
+                    for line in file:
+                        # Of a row, which may have any number of lines.
+                        if (size := size + len(line)) > MAX_LINE_BYTES:
+                            raise ValueError(
+                                f"the row that ends with line {reader.line_num:,} or later has "
+                                f"more than {MAX_LINE_BYTES:,} characters, which none has"
+                            )
+                        yield line
+
+                reader = csv.reader(lines(), strict=True)
                 header = next(reader, [])
                 if header != [c.name for c in described]:
                     raise ValueError(f"its columns are not those that {DESCRIPTION} declares")
                 for line in reader:
+                    size = 0
                     if len(line) != len(described):
                         raise ValueError(
                             f"line {reader.line_num} has {len(line)} cells, not {len(described)}"
@@ -661,8 +770,13 @@ def _check(column: Column, texts: Sequence[str]) -> None:
         or joined.count("\n") != len(texts) - 1  # one inside a cell would make two of it
         or ("" in texts and not column.nullable)
         or (column.type == "number" and ENDLESS.search(joined))
+        or (column.type == "integer" and LARGE.search(joined) and max(_sizes(texts)) > MAX_COUNT)
     ):
         raise ValueError(f"{column.name} is damaged")
+
+
+def _sizes(texts: Sequence[str]) -> Iterator[int]:
+    return (abs(int(text)) for text in texts if text)
 
 
 def _values(column: Column, texts: Sequence[str]) -> Sequence[Any]:
@@ -684,10 +798,31 @@ def _value(column: Column, text: str) -> Any:
     value = READERS[column.type](text)
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{column.name} holds {text[:40]!r}, which is beyond any number")
+    if column.type == "integer" and abs(value) > MAX_COUNT:
+        raise ValueError(f"{column.name} holds {text}, which does not fit 64 bits")
     return value
 
 
-def _target(data: dict[str, Any]) -> dict[str, Cell]:
+def plain_texts(value: Any) -> Any:
+    """
+    What JSON says, without what is too long or no text: surrogates are written out, and texts cut.
+
+    :raises RecursionError: it is too deep.
+    """
+    if isinstance(value, str):
+        return _short(value)
+    if isinstance(value, list):
+        return list(map(plain_texts, value))
+    if isinstance(value, dict):
+        return {_short(name): plain_texts(item) for name, item in value.items()}
+    return value
+
+
+def _short(value: Any) -> Any:
+    return cut(value).encode("utf-8", ESCAPE).decode() if isinstance(value, str) else value
+
+
+def checked_target(data: dict[str, Any]) -> dict[str, Cell]:
     """
     The target, if it is one: views and reports compute with it.
 
@@ -711,6 +846,7 @@ TARGET_NUMBERS = {
     "uptime_seconds": int | float | None,
 }
 # What may be beyond any number, and is looked at by itself.
+LARGE = re.compile(r"[0-9]{19}")
 ENDLESS = re.compile(r"e[-+]?[0-9]{3}|[0-9]{300}")
 # A number beyond 64 bits is read, to be marked.
 # What int() and float() take beyond these (1_000, nan, digits of other scripts) is no number here.

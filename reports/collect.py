@@ -18,13 +18,14 @@ from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 
+from bounds import TABLE as IMPOSSIBLE
 from bounds import Impossible, Machine, rows_that_cannot_be, told
 from drgn import FaultError
 from rows import MOST_PAGES, columns
 from target import Target, describe
 from zones import Zone, read_zoneinfo
 
-from reports.bundle import MARKS, Section, Writer
+from reports.bundle import Section, Writer
 from reports.reading import (
     Absent,
     DeadlineExceeded,
@@ -161,7 +162,7 @@ def collect(
         marks += found.impossible
         sections.append(section)
     if marks:
-        writer.table(MARKS, "Values that cannot be", Impossible, marks, section="sections")
+        writer.table(IMPOSSIBLE, "Values that cannot be", Impossible, marks, section="sections")
     writer.finish({**asdict(target), **(notes or {})}, sections)
     return sections
 

@@ -32,10 +32,10 @@ from rows import columns
 from speedscope import speedscope
 from stack_parts import load_known_frames
 from target import TargetError, describe, open_target, other_release
-from terminal import FORMATS, print_rows
+from terminal import FORMATS, MAX_ROWS, print_rows
 from text_source import TextError
 
-from reports import __version__, display, page_owner_command, profiles, record_command
+from reports import __version__, display, modes, page_owner_command, profiles, record_command
 from reports.bundle import Bundle, BundleError, Section, Writer
 from reports.collect import (
     Progress,
@@ -157,6 +157,7 @@ def build_parser() -> argparse.ArgumentParser:
         "-o", "--output", type=Path, required=True, metavar="BUNDLE", help="folder to make"
     )
     sub.add_argument("--force", action="store_true", help="replace a bundle that is already there")
+    sub.add_argument("--mode", **modes.OPTION)
     add_redact_options(sub)
 
     sub = command(
@@ -209,6 +210,7 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="BUNDLE",
         help="say what changed against this one: the machine before, or another machine",
     )
+    sub.add_argument("--mode", **modes.OPTION)
     add_redact_options(sub)
 
     sub = command(
@@ -231,6 +233,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="bundle to make; of several, the folder for bundle-1, bundle-2, …",
     )
     sub.add_argument("--force", action="store_true", help="replace a bundle that is already there")
+    sub.add_argument("--mode", **modes.OPTION)
     sub.add_argument("--redact-map", type=Path, metavar="FILE", help=REDACT_MAP_HELP)
 
     sub = command(
@@ -254,6 +257,7 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="also write it as HTML; of one bundle a side, B's report with A as its baseline",
     )
+    sub.add_argument("--mode", **modes.OPTION)
     add_redact_options(sub)
 
     command(
@@ -434,7 +438,7 @@ def progress_bar() -> Iterator[Progress | None]:
 
 def run_collect(args: argparse.Namespace) -> int:
     names = wanted_names(args)
-    with Writer(args.output, replace=args.force) as writer:
+    with Writer(args.output, replace=args.force, mode=args.mode) as writer:
         source, name, notes = open_source(args)
         if isinstance(source, Memory):
             target = describe(source.prog, name)
@@ -493,7 +497,7 @@ def run_show(args: argparse.Namespace) -> int:
         return show_stacks(bundle, args.what, args.format, reattribute=args.reattribute)
     if args.what == "tables":
         for table in bundle.tables.values():
-            print(f"{table.name:24} {visible(table.title)}")
+            print(f"{table.name:24} {visible(display.cut(table.title, 200))}")
         for name, title in views_of(bundle).items():
             print(f"{name:24} {title} (computed)")
         return DONE
@@ -509,7 +513,8 @@ def run_show(args: argparse.Namespace) -> int:
         marks = bundle.impossible(args.what)
     except BundleError:
         marks = []  # reading the rows says why
-    print_rows(shown.columns, top, form=args.format, title=title, marks=marks)
+    most = max(args.top or 0, MAX_ROWS)
+    print_rows(shown.columns, top, form=args.format, title=title, marks=marks, most=most)
     for words in told(marks):
         say(words)
     return INCOMPLETE if marks else DONE
@@ -572,7 +577,9 @@ def views_of(bundle: Bundle) -> dict[str, str]:
 def show_view(bundle: Bundle, name: str, form: str, top: int | None) -> bool:
     """Print a view over a bundle's tables; False if there is none of that name."""
     try:
-        from reports.tables import open_database, view_columns, views
+        import duckdb
+
+        from reports.tables import failed, open_database, view_columns, views
     except ImportError:
         return False
     titles = {view: title for view, title, _ in views()}
@@ -581,9 +588,19 @@ def show_view(bundle: Bundle, name: str, form: str, top: int | None) -> bool:
     database = open_database(bundle)
     if name in database.missing:
         return False
-    cells = [list(row.values()) for row in database.rows(f"select * from {name}")]
+    try:
+        cells = [list(row.values()) for row in database.rows(f"select * from {name}")]
+    except duckdb.Error as error:
+        why = failed(database, error, bundle.tables)
+        raise BundleError(f"{bundle.path}: {name} cannot be computed: {why}") from error
     title = first_of(titles[name], top, len(cells))
-    print_rows(view_columns(database, name), cells[:top], form=form, title=title)
+    print_rows(
+        view_columns(database, name),
+        cells[:top],
+        form=form,
+        title=title,
+        most=max(top or 0, MAX_ROWS),
+    )
     return True
 
 
@@ -638,7 +655,7 @@ def run_findings(args: argparse.Namespace) -> int:
 def run_report(args: argparse.Namespace) -> int:
     from reports.comparison import compare
     from reports.findings import evaluate
-    from reports.report import LOOKED_AT, MAX_PICTURE_ROWS, render, write
+    from reports.report import LOOKED_AT, render, write
 
     names = wanted_names(args)
     bundles = [Bundle(path) for path in (args.bundle, args.baseline) if path is not None]
@@ -648,7 +665,7 @@ def run_report(args: argparse.Namespace) -> int:
     try:
         with redacted(bundles, names) if names else contextlib.nullcontext(bundles) as shown:
             bundle, *baselines = shown
-            bundle.hold(LOOKED_AT & bundle.tables.keys(), MAX_PICTURE_ROWS)
+            bundle.hold(LOOKED_AT & bundle.tables.keys())
             verdict, comparison = evaluate(bundle), None
             for baseline in baselines:
                 verdicts = evaluate(baseline), verdict
@@ -658,7 +675,7 @@ def run_report(args: argparse.Namespace) -> int:
         gc.enable()
     if names and args.redact_map is not None:
         write_map(names, args.redact_map)
-    write(html, args.output)
+    write(html, args.output, args.mode)
     if args.output.is_file():  # and no pipe, whose reader wants nothing but the page
         print(f"{args.output}: {args.output.stat().st_size:,} bytes")
     return DONE
@@ -667,7 +684,7 @@ def run_report(args: argparse.Namespace) -> int:
 def run_redact(args: argparse.Namespace) -> int:
     refuse_old_map(args.redact_map)
     bundles, names = [Bundle(path) for path in args.bundles], Names()
-    several = len(bundles) > 1
+    several, code = len(bundles) > 1, DONE
     for number, bundle in enumerate(bundles, 1):
         path = args.output / f"bundle-{number}" if several else args.output
         if whole := undeclared(bundle):
@@ -676,11 +693,18 @@ def run_redact(args: argparse.Namespace) -> int:
                 f"{display.plural(len(whole), 'column')} is; it is replaced whole: "
                 f"{', '.join(whole[:3])}{', …' if len(whole) > 3 else ''}"
             )
-        redact(bundle, path, names, replace=args.force)
+        made = redact(bundle, path, names, replace=args.force, mode=args.mode)
+        lost = len(bundle.resources) - len(made.resources)
+        if lost:
+            code = INCOMPLETE
+            say(
+                f"{bundle.path}: {display.plural(lost, 'table is', 'tables are')} damaged and left "
+                "out; 'mmscope show' says of each what is wrong"
+            )
         print(f"{bundle.path}: {path}" if several else f"{path}")
     if args.redact_map is not None:
         write_map(names, args.redact_map)
-    return DONE
+    return code
 
 
 def run_compare(args: argparse.Namespace) -> int:
@@ -693,7 +717,7 @@ def run_compare(args: argparse.Namespace) -> int:
     if not all(sides):
         raise UsageError("a side has no bundle: mmscope compare A… -- B…")
     names = wanted_names(args)
-    code = run(sides, args.format, args.output, names)
+    code = run(sides, args.format, args.output, names, args.mode)
     if names and args.redact_map is not None:
         write_map(names, args.redact_map)
     return code

@@ -35,12 +35,14 @@ def run(
     form: str,
     output: Path | None,
     names: Names | None = None,
+    mode: int | None = None,
 ) -> int:
     """
     Compare the bundles of two sides; returns the exit code.
 
     :param output: of one bundle a side, B's report with A as its baseline; else the groups' page.
     :param names: what names are replaced by, in all bundles alike; None leaves them.
+    :param mode: of the output, as asked for.
     :raises BundleError: no bundle of a side can be read.
     """
     pair = all(len(side) == 1 for side in named)
@@ -70,9 +72,9 @@ def run(
     if pair:
         with contextlib.nullcontext(every) if names is None else redacted(every, names) as shown:
             before, after = shown
-            tables += _changes(before, after, words, output)
+            tables += _changes(before, after, words, output, mode)
     elif output is not None:
-        write(page("groups.html", view=groups_view.view(hosts, groups, words)), output)
+        write(page("groups.html", view=groups_view.view(hosts, groups, words)), output, mode)
         words.append(f"{output}: {output.stat().st_size:,} bytes")
     _print(tables, words, form)
     return 1 if errors else 0
@@ -98,14 +100,16 @@ def _opened(paths: Sequence[str], errors: list[str]) -> list[Bundle]:
     return bundles
 
 
-def _changes(before: Bundle, after: Bundle, words: list[str], output: Path | None) -> Tables:
+def _changes(
+    before: Bundle, after: Bundle, words: list[str], output: Path | None, mode: int | None
+) -> Tables:
     """What changed most between two bundles, as a table; and the report, if it is wanted."""
     verdicts = evaluate(before), evaluate(after)
     comparison = compare(before, after, verdicts, draw=output is not None)
     shown = view(comparison)
     words[:0] = [shown.sentence, *comparison.relation.words]
     if output is not None:
-        write(render(after, verdicts[1], comparison), output)
+        write(render(after, verdicts[1], comparison), output, mode)
         words.append(f"{output}: {output.stat().st_size:,} bytes")
     findings = [
         [

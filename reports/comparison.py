@@ -14,7 +14,6 @@ always does; a pid counts as the same only with the same comm.
 """
 
 import datetime
-import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,14 +27,13 @@ from reports.findings import Finding, Verdict, severity_rank
 from reports.flame_graph import FlameGraph, differential, fold
 from reports.owner_pictures import NO_STACK
 from reports.profile_pictures import without_comm
-from reports.tables import load_tables, lock, views
+from reports.tables import TOO_LARGE, connect, in_a_line, load_tables, lock, views
 
 # Of each table; the others are counted.
 MAX_CHANGES = 30
 # Of a graph, and of all of them.
 MAX_FRAMES = 260
 MAX_GRAPHS = 8
-MAX_STACKS = 200_000
 # captured_at and the uptime are rounded, or read one after the other. NTP slews both clocks alike.
 SAME_BOOT_SECONDS = 3.0
 # What a finding's number must change by, to be better or worse.
@@ -44,8 +42,8 @@ NOTABLE = 0.01
 # What names a thing during one boot only.
 BOOT_NAMES = frozenset(
     {
-        *("pid", "tgid", "handle", "anon_vma", "root", "root_pid", "mapping", "chain", "pfn"),
-        "content",
+        *("pid", "tgid", "handle", "anon_vma", "root", "root_pid", "address_space", "chain"),
+        *("pfn", "content"),
     }
 )
 # By what a table is joined if those do not last; its measure is added up.
@@ -481,7 +479,7 @@ def _finding_change(was: Finding | None, now: Finding | None) -> str:
 def _tables(
     before: Bundle, after: Bundle, related: Relation
 ) -> tuple[list[TableChanges], list[tuple[str, str]]]:
-    connection = duckdb.connect(":memory:")
+    connection = connect()
     left_out: list[dict[str, str]] = []
     both = (before.tables.keys() & after.tables.keys()) - NOT_COMPARED.keys()
     for schema, bundle in (("old", before), ("new", after)):
@@ -508,8 +506,14 @@ def _tables(
             continue
         try:
             found.append(_joined(connection, before.tables[name], after.tables[name], related))
-        except (_Incomparable, duckdb.Error) as reason:
-            not_compared.append((name, str(reason).splitlines()[0]))
+        except _Incomparable as reason:
+            not_compared.append((name, str(reason)))
+        except (duckdb.OutOfRangeException, duckdb.ConversionException):
+            not_compared.append((name, "its numbers are too large to compute with: damaged"))
+        except duckdb.OutOfMemoryException:
+            not_compared.append((name, f"it is {TOO_LARGE}"))
+        except duckdb.Error as error:
+            not_compared.append((name, in_a_line(error)))
     return found, not_compared
 
 
@@ -849,14 +853,17 @@ def _graphs(before: Bundle, after: Bundle, related: Relation) -> list[Graphs]:
         totals = sum(value for _, value in old), sum(value for _, value in new)
         if not any(totals):
             continue
-        pair = differential(
-            old,
-            new,
-            unit=unit,
-            describe=f"Differential flame graph: {title}",
-            normalise=normalise,
-            frames=MAX_FRAMES,
-        )
+        try:
+            pair = differential(
+                old,
+                new,
+                unit=unit,
+                describe=f"Differential flame graph: {title}",
+                normalise=normalise,
+                frames=MAX_FRAMES,
+            )
+        except ValueError:
+            continue  # too many frames; each is in the report of its own bundle, or why not
         same = fold(old) == fold(new)
         drawn.append(Graphs(title, unit, totals, normalise and all(totals), same, *pair))
     return drawn
@@ -869,6 +876,8 @@ def _stacks(bundle: Bundle, name: str, page_size: int) -> list[tuple[str, int]]:
     :raises BundleError: it is damaged.
     """
     rows: Iterable[tuple[str, int]]
+    if name in bundle.tables and bundle.hold([name]):
+        raise BundleError(f"table {name} is damaged, or too large to be drawn")
     if name == "page_owner_stacks":
         rows = ((row["stack"] or NO_STACK, row["pages"] * page_size) for row in bundle.rows(name))
     elif name == "slab_owner_stacks":
@@ -878,5 +887,5 @@ def _stacks(bundle: Bundle, name: str, page_size: int) -> list[tuple[str, int]]:
         )
     else:
         # Programs that are compared may bear different names.
-        rows = without_comm(list(itertools.islice(bundle.stacks(name), MAX_STACKS)))
+        rows = without_comm(bundle.drawn_stacks(name))
     return [(stack, value) for stack, value in rows if value > 0]

@@ -9,16 +9,9 @@ know what a number means: its unit comes with its column (``rows.column``).
 import math
 import re
 
+from hostile_text import cut as cut
+
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
-# One cell of a hostile table must not be the whole report.
-MAX_TEXT = 4000
-
-
-def cut(text: str, length: int = MAX_TEXT) -> str:
-    """At most *length* characters of a text, with words for what is missing."""
-    if len(text) <= length:
-        return text
-    return f"{text[:length]}… ({len(text) - length:,} more characters)"
 
 
 def prose(text: str) -> str:

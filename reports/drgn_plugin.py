@@ -48,7 +48,7 @@ def count(text: str) -> int:
 # What an argument picks rows by: column, its name in the usage, and how it is read.
 PID = ("pid", "PID", int)
 ANON_VMA = ("anon_vma", "ADDRESS", address)
-MAPPING = ("mapping", "ADDRESS", address)
+MAPPING = ("address_space", "ADDRESS", address)
 CACHE = ("cache", "CACHE", str)
 NAME = ("name", "NAME", str)
 

@@ -23,7 +23,7 @@ from kernel_features import FEATURES
 
 from reports import display
 from reports.bundle import Bundle
-from reports.tables import Database, open_database, views
+from reports.tables import Database, failed, open_database, views
 
 FINDINGS = Path(__file__).resolve().parent / "findings"
 SEVERITIES = ("critical", "warning", "notice")
@@ -145,6 +145,8 @@ def how_many(verdict: Verdict) -> str:
 
 def all_clear(verdict: Verdict) -> str:
     """What is said where nothing was found, which is not much if little could be checked."""
+    if not verdict.checks:
+        return "No check was made"
     if not verdict.made:
         return f"None of {display.plural(verdict.checks, 'check')} could be made"
     if verdict.not_checked:
@@ -172,7 +174,6 @@ class Question:
     needs: tuple[str, ...]  # table.column, or table.column where …
     sql: str
     severity: str  # unless the row has a column of that name
-    harm: str  # one of HARMS
     title: str
     saw: str
     why: str
@@ -181,6 +182,7 @@ class Question:
     links: tuple[Link, ...]
     worse: str  # an expression over the row: the higher, the worse
     estimate: bool = False  # how bad it is is computed; unless the row has a column `estimated`
+    harm: str = HARMS[-1]
     subject: tuple[str, ...] = ()  # columns of the row that tell one thing found from another
     # Tables that only add to the words, with the columns used: empty where a bundle lacks them.
     optional: dict[str, list[str]] = field(default_factory=dict)
@@ -275,7 +277,7 @@ def ask(database: Database, questions: list[Question]) -> Verdict:
             not_checked.append(NotChecked(question.id, question.about, reason, question.section))
             continue
         except duckdb.Error as error:
-            reason = f"the query failed: {str(error).splitlines()[0]}"
+            reason = failed(database, error, [need.partition(".")[0] for need in question.needs])
             not_checked.append(NotChecked(question.id, question.about, reason, question.section))
             continue
         try:

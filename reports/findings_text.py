@@ -61,7 +61,7 @@ def _print(console: Console, verdict: Verdict, *, everything: bool) -> None:
     elif verdict.not_checked:
         # Each with its reason is a wall that nobody reads.
         where = lacking(verdict, lambda section: section.replace("_", " "))
-        words = f"Not checked: {len(verdict.not_checked):,} ({where}); --all says why."
+        words = f"Not checked: {len(verdict.not_checked):,} ({where}); 'findings --all' says why."
         console.print(Text(visible(words), "dim"))
 
 

@@ -41,6 +41,8 @@ MIN_SHARE = 0.001
 # What a picture may take of the report; frames are left out, the narrowest first, until it fits.
 MAX_SVG_BYTES = 120_000
 MAX_FRAMES = 360
+# What is drawn is held in memory: four times what 50,000 stacks have.
+MAX_FRAMES_HELD = 4_000_000
 # The kernel saves 64 frames of a stack at most, perf 127 unless told otherwise.
 MAX_DEPTH = 128
 MAX_NAME = 200
@@ -109,6 +111,17 @@ def fold(stacks: Stacks) -> dict[str, int]:
     return folded
 
 
+def _drawable(folded: dict[str, int]) -> dict[str, int]:
+    """
+    Stacks that may be taken apart.
+
+    :raises ValueError: they have more frames than memory is meant for.
+    """
+    if sum(stack.count(";") + 1 for stack in folded) > MAX_FRAMES_HELD:
+        raise ValueError(f"its stacks have more than {MAX_FRAMES_HELD:,} frames, too many to draw")
+    return folded
+
+
 def top_frames(stacks: Stacks, limit: int) -> tuple[list[Top], int]:
     """
     Frames by what they hold, most first, and how many there are. Recursion counts once.
@@ -141,7 +154,7 @@ def flame_graph(
     :param kind: a frame's name and depth (the first frame has 1) to the class that colours it.
     :param frames: how many to draw at most.
     """
-    folded = fold(stacks)
+    folded = _drawable(fold(stacks))
     return _graph(
         [(stack.split(";"), value, 0) for stack, value in folded.items()],
         unit,
@@ -167,7 +180,7 @@ def differential(
     :param normalise: compare shares of the totals, as samples of different durations need it. What
         was counted at two moments on one machine is compared as it is.
     """
-    old, new = fold(before), fold(after)
+    old, new = _drawable(fold(before)), _drawable(fold(after))
     totals = sum(old.values()), sum(new.values())
     scaled = normalise and all(totals)
 

@@ -16,7 +16,7 @@ from hostile_text import visible
 from page_owner_series import Series, growth_rows, read_series
 from text_source import Source, TextError, recognise_source
 
-from reports import page_owner
+from reports import modes, page_owner
 from reports.plain_arguments import SHORT, plain_arguments
 
 TYPE_CHECKING = False
@@ -251,6 +251,7 @@ SERIES: Options = {
 OUTPUT: Options = {
     "--output": {"metavar": "BUNDLE", "help": "folder to make"},
     "--force": {"action": "store_true", "help": "replace a bundle that is there"},
+    "--mode": modes.OPTION,
     "--page-size": {
         "type": int,
         "metavar": "BYTES",
@@ -359,7 +360,7 @@ def run_page_owner(args: argparse.Namespace) -> int:
 
         args.output = Path(args.output)
         # Refuses what is in the way before the work.
-        with Writer(args.output, replace=args.force) as writer:
+        with Writer(args.output, replace=args.force, mode=args.mode) as writer:
             begin = time.monotonic()
             series = _read(args)
             return finish(args, series, writer, begin)

@@ -9,6 +9,7 @@ Frames that stand for what ran with interrupts off carry a frame that says so.
 Cannot know: more than perf sampled. A part without samples is not one without cost.
 """
 
+import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from recipe import Recipe
 from stack_parts import KnownFrames, Split, load_known_frames, load_split, plain
 
 from reports import flame_graph, profiles
-from reports.bundle import Bundle, BundleError
+from reports.bundle import MAX_DRAWN_BYTES, Bundle, BundleError
 from reports.flame_graph import FlameGraph
 from reports.owner_pictures import Flames, flames
 
@@ -32,7 +33,6 @@ MAX_RECORDINGS = 12
 MAX_FRAMES, LEAST_FRAMES = 260, 60
 # Of all graphs together: many recordings have smaller ones.
 FRAMES = 1_000
-MAX_STACKS = 200_000
 MAX_ROWS = 14
 HIDDEN = "(interrupts back on)"
 
@@ -100,20 +100,20 @@ class Recording:
 
 
 def stacks(bundle: Bundle) -> Tables:
-    """The folded stacks of profiles, for the pictures; of a file that is damaged, none."""
+    """The folded stacks of profiles, for the pictures; or why there are none of a file."""
     found: Tables = {}
+    size = MAX_DRAWN_BYTES
     for name, folded in bundle.folded.items():
         if folded.section != profiles.SECTION:
             continue
-        rows: Rows = []
         try:
-            for stack, value in bundle.stacks(name):
-                rows.append({"stack": stack, "value": value})
-                if len(rows) >= MAX_STACKS:
-                    break
-        except BundleError:
+            stacks = bundle.drawn_stacks(name, size)
+        except BundleError as error:
+            why = str(error).replace(f"{bundle.path}{os.sep}", "")
+            found[f"{name}.folded why"] = [{"why": why}]
             continue
-        found[f"{name}.folded"] = rows
+        size -= sum(len(stack) for stack, _ in stacks)
+        found[f"{name}.folded"] = [{"stack": stack, "value": value} for stack, value in stacks]
     return found
 
 
@@ -194,7 +194,14 @@ def _recording(
         page_tables=next(iter(mine("profile_page_tables")), None),
         faults=mine("profile_faults")[:MAX_ROWS],
         counters=[row for row in mine("profile_counters") if row["gained"]],
-        notes=mine("profile_notes"),
+        notes=[
+            *mine("profile_notes"),
+            *(
+                {"kind": "partial", "note": why["why"]}
+                for row in rows
+                for why in tables.get(f"{row.get('file')}.folded why", ())
+            ),
+        ],
         drawn=list(
             _drawn(rows, named.get(against, []), mine("profile_sites"), tables, known, frames)
         ),

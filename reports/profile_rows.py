@@ -217,7 +217,7 @@ class ProfileCounter:
     """A counter of /proc/vmstat: what it gained during the recording, of the whole machine."""
 
     profile: str = column(holds="profile", key=True, help=PROFILE)
-    name: str = column(holds="kernel", key=True, help="as in /proc/vmstat")
+    name: str = column(holds="words", key=True, help="as in /proc/vmstat")
     gained: int = column(low=None, help="after the recording, less before it")
     per_minute: float | None = column(
         low=None, unit="1/min", help="the same for each minute of the recording"

@@ -516,17 +516,25 @@ def existing(path: Path) -> Bundle | None:
     return bundle
 
 
-def add_to_bundle(path: Path, made: Profiled, seconds: float, target: dict[str, Cell]) -> Section:
+def add_to_bundle(
+    path: Path,
+    made: Profiled,
+    seconds: float,
+    target: dict[str, Cell],
+    *,
+    mode: int | None = None,
+) -> Section:
     """
     Write a recording into a bundle, new or there already; returns the section of all profiles.
 
     :param target: of a new bundle.
+    :param mode: of its files, as asked for.
     :raises BundleError: the bundle cannot be read or written.
     """
     bundle = existing(path)
     if bundle is not None and made.name in names_in(bundle):
         raise BundleError(f"{path}: has a profile {made.name} already; give another --label")
-    with Writer(path, replace=bundle is not None) as writer:
+    with Writer(path, replace=bundle is not None, mode=mode) as writer:
         if bundle is not None:
             writer.keep(bundle, without={*TABLES, "sections"})
             target = bundle.target

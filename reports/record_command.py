@@ -34,6 +34,7 @@ from stack_parts import load_known_frames, load_split
 
 from reports import profiles
 from reports.bundle import Cell
+from reports.modes import OPTION, mode_of_file, mode_of_folder
 from reports.page_owner_command import (
     DONE,
     INCOMPLETE,
@@ -103,6 +104,7 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="DIR",
         help="keep perf.data in that folder, and its text, which --input reads on any machine",
     )
+    parser.add_argument("--mode", **OPTION)
     parser.add_argument("-v", "--verbose", action="store_true", help="show tracebacks")
     return parser
 
@@ -144,9 +146,11 @@ def run(args: argparse.Namespace) -> int:
         making.captured_at = profiles.now()
         files = _record(args, recipe, making, Path(folder))
         if args.keep is not None:
-            args.keep.mkdir(parents=True, exist_ok=True)
+            mode = mode_of_file(args.mode)
+            args.keep.mkdir(mode_of_folder(mode), parents=True, exist_ok=True)
             for file in files:
-                shutil.copy(file, args.keep)
+                # Which perf made for its owner alone.
+                Path(shutil.copy(file, args.keep)).chmod(mode)
         return _finish(args, recipe, name, making, files)
 
 
@@ -244,7 +248,17 @@ def _finish(
     with ExitStack() as stack:
         kept = None
         if args.keep is not None and not args.input:
-            kept = stack.enter_context(gzip.open(args.keep / KEPT, "wb", compresslevel=3))
+            mode = mode_of_file(args.mode)
+            raw = stack.enter_context(
+                open(
+                    args.keep / KEPT,
+                    "wb",
+                    opener=lambda name, flags: os.open(name, flags, 0o600),
+                )
+            )
+            os.fchmod(raw.fileno(), mode)
+            packed = gzip.GzipFile(KEPT, "wb", 3, raw)
+            kept = cast(IO[bytes], stack.enter_context(packed))
             kept.write(f"{MADE_BY}{json.dumps(making.told(counted))}\n".encode())
         for file in files:
             with opened(file, counted, making, addresses=recipe.addresses) as stream:
@@ -263,7 +277,9 @@ def _finish(
     target: dict[str, Cell] = {"kind": "files", "release": None, "page_size": None}
     if not args.input and not os.path.lexists(args.output):
         target = this_host()
-    section = profiles.add_to_bundle(args.output, made, time.monotonic() - begin, target)
+    section = profiles.add_to_bundle(
+        args.output, made, time.monotonic() - begin, target, mode=args.mode
+    )
     profiles.summary(made)
     print(f"\n{args.output}: profile {name}")
     notes = made.rows["profile_notes"]

@@ -168,11 +168,16 @@ class Names:
         for recipe in sorted(recipes.names(), key=len, reverse=True):
             slug = recipe.replace("-", "_")
             rest = name.removeprefix(f"{slug}_")
-            if name == slug or (rest != name and rest.isdecimal()):
+            if name == slug or (rest != name and self._is_count(rest)):
                 return name
             if rest != name:
                 return f"{slug}_{self.label(rest).replace('-', '_')}"
         return self.of("profile", name, "profile_{number}")
+
+    def _is_count(self, rest: str) -> bool:
+        """Whether the end of a recording's name numbers it; a label may be a number, too."""
+        labels = (name for kind, name in self.given if kind == "label")
+        return len(rest) < 4 and rest.isdecimal() and not any(x.startswith(rest) for x in labels)
 
     def own(self, name: str, kind: str) -> str:
         """An identifier: a table's name, a column's, a section's."""
@@ -308,27 +313,62 @@ class RedactingWriter:
         )
 
 
-def redact(bundle: Bundle, path: Path, names: Names, *, replace: bool = False) -> Bundle:
+def redact(
+    bundle: Bundle, path: Path, names: Names, *, replace: bool = False, mode: int | None = None
+) -> Bundle:
     """
-    Write a bundle with its names replaced.
+    Write a bundle with its names replaced. A table that cannot be read is left out, and its section
+    says so.
 
     :param names: of all bundles that are to be compared afterwards.
     :param replace: a bundle that is there already.
-    :raises BundleError: the bundle is damaged, or cannot be written there.
+    :param mode: of its files, as asked for.
+    :raises BundleError: it cannot be written there.
     """
-    with Writer(path, replace=replace) as plain:
+    lost: dict[str, list[str]] = {}
+    _learn_labels(bundle, names)
+    with Writer(path, replace=replace, mode=mode) as plain:
         writer = RedactingWriter(plain, names, bundle.target, _files(bundle, names))
         for folded in bundle.folded.values():
+            try:
+                for _ in bundle.stacks(folded.name):
+                    pass
+            except BundleError:
+                lost.setdefault(folded.section, []).append(folded.name)
+                continue
             stacks = bundle.stacks(folded.name)
             writer.folded(
                 folded.name, folded.title, stacks, unit=folded.unit, section=folded.section
             )
         for table in bundle.tables.values():
             if table.name != "sections":
+                try:
+                    bundle.count(table.name)
+                except BundleError:
+                    lost.setdefault(table.section, []).append(table.name)
+                    continue
                 rows = (tuple(row.values()) for row in bundle.rows(table.name))
                 writer.table(table.name, table.title, table.columns, rows, section=table.section)
-        writer.finish(bundle.target, bundle.sections)
+        writer.finish(bundle.target, [_without(section, lost) for section in bundle.sections])
     return Bundle(path)
+
+
+def _learn_labels(bundle: Bundle, names: Names) -> None:
+    """Labels first: names of recordings and files are made of them."""
+    if "profile_recordings" in bundle.tables:
+        with contextlib.suppress(BundleError):
+            for row in bundle.rows("profile_recordings"):
+                if isinstance(label := row.get("label"), str):
+                    names.label(label)
+
+
+def _without(section: Section, lost: Mapping[str, list[str]]) -> Section:
+    """How a section fared, whose tables could not all be read."""
+    if section.section not in lost:
+        return section
+    words = f"left out when names were replaced, as damaged: {', '.join(lost[section.section])}"
+    message = "; ".join(filter(None, (section.message, words)))
+    return dataclasses.replace(section, status="partial", message=message)
 
 
 @contextlib.contextmanager
@@ -371,12 +411,15 @@ def _facts(target: Mapping[str, Cell], names: Names) -> dict[str, Cell]:
 
 def _files(bundle: Bundle, names: Names) -> dict[str, str]:
     """Folded stacks of recordings to their names as redacted, which are made of the recordings'."""
-    found = {}
-    for row in bundle.rows("profiles") if "profiles" in bundle.tables else ():
-        profile, event, file = (row.get(name) or "" for name in ("profile", "event", "file"))
-        if isinstance(file, str) and file in bundle.folded:
-            words = f"{names.profile(str(profile))}_{names.words(str(event))}"
-            found[file] = re.sub(r"[^a-z0-9]+", "_", words.lower())
+    found: dict[str, str] = {}
+    if "profiles" not in bundle.tables:
+        return found
+    with contextlib.suppress(BundleError):  # which is left out; its stacks are then given numbers
+        for row in bundle.rows("profiles"):
+            profile, event, file = (row.get(name) or "" for name in ("profile", "event", "file"))
+            if isinstance(file, str) and file in bundle.folded:
+                words = f"{names.profile(str(profile))}_{names.words(str(event))}"
+                found[file] = re.sub(r"[^a-z0-9]+", "_", words.lower())
     return found
 
 

@@ -30,6 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bounds import TABLE as IMPOSSIBLE
 from hostile_text import visible
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, TemplateError
 from markupsafe import Markup
@@ -52,7 +53,7 @@ from reports import (
     watch_pictures,
 )
 from reports import counters as vm_counters
-from reports.bundle import IDENTIFIER, MARKS, Bundle, BundleError, Section, Table
+from reports.bundle import IDENTIFIER, Bundle, BundleError, Section, Table
 from reports.cells import Cell, cell, is_name
 from reports.comparison import Comparison
 from reports.downloads import Download, Downloads
@@ -67,6 +68,7 @@ from reports.findings import (
 )
 from reports.glossary import Glossary
 from reports.leftovers import PREFIX, SUFFIX, claim, clear_up
+from reports.modes import mode_of_file
 from reports.watermarks import watermarks
 
 TEMPLATES = Path(__file__).resolve().parent.parent / "templates"
@@ -83,8 +85,8 @@ MAX_CONTENTS = 8
 MAX_STACK_ROWS = 80
 # A series is looked at in its chart, or taken from the bundle.
 MAX_SERIES_ROWS = 60
-# What pictures are drawn from is held in memory; a table beyond this is damage, or not for drawing.
-MAX_PICTURE_ROWS = 2_000_000
+# Of the tables that are held in part.
+MAX_PART_ROWS = 300_000
 SOURCES = {
     "live": "live kernel",
     "vmcore": "vmcore",
@@ -249,8 +251,7 @@ def _watermarks(tables: Tables, page_size: int | None) -> Any:
 
 
 def _pcp_lists(tables: Tables, page_size: int | None) -> list[dict[str, Any]]:
-    """The zones with pages on per-CPU lists: how many, on how many CPUs, beside what is free."""
-    free = {(row.get("node"), row.get("zone")): row for row in tables.get("zones", [])}
+    """The zones with pages on per-CPU lists: how many, and on how many CPUs."""
     cpus: dict[tuple[int, str], dict[int, int]] = {}
     for row in tables["pcp_pages"]:
         on = cpus.setdefault((row["node"], row["zone"]), {})
@@ -261,7 +262,6 @@ def _pcp_lists(tables: Tables, page_size: int | None) -> list[dict[str, Any]]:
             "pages": sum(on.values()),
             "cpus": sum(pages > 0 for pages in on.values()),
             "most": max(on.values()),
-            "free": free.get((node, zone), {}).get("free_pages"),
         }
         for (node, zone), on in cpus.items()
     ]
@@ -486,8 +486,8 @@ def render(bundle: Bundle, verdict: Verdict, comparison: Comparison | None = Non
             if key in bundle.target
         ],
         other_facts=sorted((k, _text(v)) for k, v in bundle.target.items() if k not in FACTS),
-        marks=_table(bundle, bundle.tables[MARKS], page_size, {})
-        if MARKS in bundle.tables
+        marks=_table(bundle, bundle.tables[IMPOSSIBLE], page_size, {})
+        if IMPOSSIBLE in bundle.tables
         else None,
         findings=findings,
         verdict=verdict,
@@ -529,20 +529,21 @@ def _squeeze(text: str) -> str:
     return re.sub(r"\n\s*\n+", "\n", text).strip()
 
 
-def write(html: str, path: Path) -> None:
+def write(html: str, path: Path, mode: int | None = None) -> None:
     """
     Write a report so that its name holds all of it, or what was there before.
 
+    :param mode: as asked for (``modes``).
     :raises OSError: it cannot be written; nothing is left behind.
     """
     try:
-        _write(html, path)
+        _write(html, path, mode)
     except OSError as error:
         # Of the name that it was to have.
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 
-def _write(html: str, path: Path) -> None:
+def _write(html: str, path: Path, mode: int | None) -> None:
     # Through a symbolic link; and a device or a pipe (/dev/null, /dev/stdout) is written to, never
     # put away for a file of its name.
     path = path.resolve()
@@ -562,10 +563,8 @@ def _write(html: str, path: Path) -> None:
             file.write(html)
             file.flush()
             os.fsync(file.fileno())
-            # mkstemp makes it for the owner alone; a report is there to be passed on.
-            umask = os.umask(0)
-            os.umask(umask)
-            os.fchmod(file.fileno(), 0o666 & ~umask)
+            # mkstemp made it for the owner alone.
+            os.fchmod(file.fileno(), mode_of_file(mode, path))
         os.replace(name, path)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -690,7 +689,7 @@ def _sections(bundle: Bundle, environment: Environment, page_size: int | None) -
     """The bundle's sections in its order; then tables whose section is not listed there."""
     tables: dict[str, list[Table]] = {}
     for table in bundle.tables.values():
-        if table.name not in ("sections", MARKS):  # shown with the reading itself
+        if table.name not in ("sections", IMPOSSIBLE):  # shown with the reading itself
             tables.setdefault(table.section, []).append(table)
     listed = {section.section or "unnamed": section for section in bundle.sections}
     known, errors = _known_tables(bundle)
@@ -723,18 +722,10 @@ def _sections(bundle: Bundle, environment: Environment, page_size: int | None) -
 def _known_tables(bundle: Bundle) -> tuple[Tables, dict[str, str]]:
     """The tables that pictures are drawn from, whole; and why one could not be read."""
     known: Tables = {}
-    errors: dict[str, str] = {}
-    for name in sorted(LOOKED_AT & bundle.tables.keys()):
-        try:
-            rows = list(itertools.islice(bundle.rows(name), MAX_PICTURE_ROWS + 1))
-        except BundleError as error:
-            errors[name] = _blame(bundle, error)
-            continue
-        if len(rows) > MAX_PICTURE_ROWS:
-            errors[name] = f"table {name} has more than {MAX_PICTURE_ROWS:,} rows"
-            continue
-        known[name] = rows
-    return known, errors
+    errors = bundle.hold(LOOKED_AT & bundle.tables.keys())
+    for name in sorted(LOOKED_AT & bundle.tables.keys() - errors.keys()):
+        known[name] = list(bundle.rows(name))
+    return known, {name: _blame(bundle, why) for name, why in errors.items()}
 
 
 def _parts(bundle: Bundle, known: Tables) -> Tables:
@@ -744,15 +735,15 @@ def _parts(bundle: Bundle, known: Tables) -> Tables:
         with contextlib.suppress(BundleError, LookupError, TypeError, ValueError):
             column, wanted = PARTS[name]
             rows = bundle.rows(name, where=(column, wanted(known)))
-            found[name] = list(itertools.islice(rows, MAX_PICTURE_ROWS))
+            found[name] = list(itertools.islice(rows, MAX_PART_ROWS))
     for name in FILTERED.keys() & bundle.tables.keys():
         with contextlib.suppress(BundleError, LookupError, TypeError):
             chosen = filter(FILTERED[name](known), bundle.rows(name))
-            found[name] = list(itertools.islice(chosen, MAX_PICTURE_ROWS))
+            found[name] = list(itertools.islice(chosen, MAX_PART_ROWS))
     return found
 
 
-def _blame(bundle: Bundle, error: BundleError) -> str:
+def _blame(bundle: Bundle, error: BundleError | str) -> str:
     """An error without the folder's path, which is nobody's business on another machine."""
     return str(error).replace(f"{bundle.path}{os.sep}", "").replace(f"{bundle.path}: ", "")
 
@@ -806,10 +797,9 @@ def _alone(bundle: Bundle, picture: Picture) -> str:
     if table is None:
         return ""
     page_size = display.plain_int(bundle.target.get("page_size"))
-    try:
-        rows = list(itertools.islice(bundle.rows(table.name), MAX_PICTURE_ROWS))
-    except BundleError:
+    if bundle.hold([table.name]):
         return ""  # its section says so
+    rows = list(bundle.rows(table.name))
     environment = _environment(page_size, _uptime(bundle))
     views = _pictures(table, {table.name: rows}, {}, environment, page_size)
     return next((str(view.html) for view in views if view.name == picture.name), "")

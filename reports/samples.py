@@ -22,6 +22,7 @@ import re
 import time
 
 from kernel_text import MAX_COUNT, whole_lines
+from plain_file import read_plain
 from proc_text import parse_buddyinfo, parse_pagetypeinfo, parse_vmstat, parse_zoneinfo
 
 from reports.prices import is_live, why_left_out
@@ -124,8 +125,7 @@ class Sampler:
     def _text(self, path: str) -> str:
         full = os.path.join(self.root, path)
         try:
-            with open(full, "rb") as file:
-                return file.read().decode("utf-8", "backslashreplace")
+            return read_plain(full).decode("utf-8", "backslashreplace")
         except OSError as error:
             # Reading may fail where opening did not (PSI that is off), and then has no name.
             raise OSError(error.errno, error.strerror, full) from None
@@ -281,8 +281,8 @@ def thp_order(root: str, page_size: int) -> int:
     of page table entries of 8 bytes).
     """
     try:
-        with open(os.path.join(root, "sys/kernel/mm/transparent_hugepage/hpage_pmd_size")) as file:
-            pages = int(file.read()) // page_size
+        file = os.path.join(root, "sys/kernel/mm/transparent_hugepage/hpage_pmd_size")
+        pages = int(read_plain(file)) // page_size
     except (OSError, ValueError):
         pages = page_size // 8
     return max(pages.bit_length() - 1, 0)

@@ -27,6 +27,8 @@ from typing import Any
 
 from rows import Column
 
+from reports.flame_graph import MAX_FRAMES_HELD
+
 # What JavaScript's numbers hold exactly, and the difference of two.
 MAX_INTEGER = 1 << 52
 # Numbers as characters begin with #; up to [ none is escaped in JSON.
@@ -145,6 +147,9 @@ def pool(stacks: Iterable[str]) -> tuple[list[str], list[str], dict[str, int]]:
         before, and its further runs; the stacks' numbers).
     :raises OverflowError: there are more than :data:`MAX_CHARACTER` runs.
     """
+    stacks = set(stacks)
+    if sum(stack.count(";") + 1 for stack in stacks) > MAX_FRAMES_HELD:
+        raise OverflowError(f"more than {MAX_FRAMES_HELD:,} frames")
     split = {stack: stack.split(";") for stack in stacks}
     follower: dict[str, str] = {}
     # What is followed by different frames, or by none.

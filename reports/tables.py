@@ -4,21 +4,32 @@ A bundle's tables in DuckDB: the ground that findings and views stand on.
 
 The CSV files are loaded with the types that ``datapackage.json`` declares, then the database is
 locked: no file, no network, no extension, whatever a query says. ``target`` is a view of one row.
+
+DuckDB takes a path for a pattern, and reads what else fits it. So it is given files that are open
+already, whose names (``/dev/fd/7``) mean nothing; and of a table that it would read otherwise than
+:class:`~reports.bundle.Bundle` does, a copy without what is odd.
 """
 
+import contextlib
+import os
 import re
-from collections.abc import Container
+import tempfile
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import duckdb
 from bounds import Impossible
-from rows import Column
+from plain_file import open_plain
+from rows import Column, csv_line
 
-from reports.bundle import Bundle, BundleError, Cell
+from reports.bundle import Bundle, BundleError, Cell, Table
 
 SQL_TYPES = {"integer": "BIGINT", "number": "DOUBLE", "string": "VARCHAR", "boolean": "BOOLEAN"}
+# Of all tables of one database and what a query makes of them; nothing goes to the disk.
+MEMORY = "256MiB"
+TOO_LARGE = f"too large: DuckDB may have {MEMORY} for all tables"
 VIEWS = Path(__file__).resolve().parent / "views.sql"
 
 
@@ -61,7 +72,7 @@ def open_database(bundle: Bundle, only: Container[str] | None = None) -> Databas
 
     :param only: the tables that are wanted; None: all of them.
     """
-    connection = duckdb.connect(":memory:")
+    connection = connect()
     missing = load_tables(connection, bundle, "main", only)
     _create_target(connection, bundle.target)
     lock(connection)
@@ -75,6 +86,18 @@ def open_database(bundle: Bundle, only: Container[str] | None = None) -> Databas
     ]
     marks = [mark for name in here for mark in bundle.impossible(name)]
     return Database(connection, missing, marks)
+
+
+def connect() -> duckdb.DuckDBPyConnection:
+    """An empty database in memory, and in no more of it than it may have."""
+    return duckdb.connect(
+        ":memory:",
+        config={
+            "memory_limit": MEMORY,
+            "temp_directory": "",
+            "threads": min(4, os.cpu_count() or 1),
+        },
+    )
 
 
 def lock(connection: duckdb.DuckDBPyConnection) -> None:
@@ -109,18 +132,19 @@ def load_tables(
             marked = {mark.column_name for mark in bundle.impossible(table.name)}
             numbers = [name for name in columns if columns[name] == "BIGINT" and name in marked]
             columns |= dict.fromkeys(numbers, "VARCHAR")
-            # Names were checked to be identifiers when the bundle was opened.
-            connection.execute(
-                f'create table {schema}."{table.name}" as select * from read_csv($path, '
-                "header = true, delim = ',', quote = '\"', escape = '\"', nullstr = '', "
-                "auto_detect = false, "
-                "columns = $columns, strict_mode = true, force_not_null = $required)",
-                {
-                    "path": str(bundle.plain_path(table)),
-                    "columns": columns,
-                    "required": [c.name for c in table.columns if not c.nullable],
-                },
-            )
+            with _opened(bundle, table) as path:
+                # Names were checked to be identifiers when the bundle was opened.
+                connection.execute(
+                    f'create table {schema}."{table.name}" as select * from read_csv($path, '
+                    "header = true, delim = ',', quote = '\"', escape = '\"', nullstr = '', "
+                    "auto_detect = false, hive_partitioning = false, compression = 'none', "
+                    "columns = $columns, strict_mode = true, force_not_null = $required)",
+                    {
+                        "path": path,
+                        "columns": columns,
+                        "required": [c.name for c in table.columns if not c.nullable],
+                    },
+                )
             for name in numbers:  # afterwards: the reader of the CSV would do it, and not try
                 connection.execute(
                     f'alter table {schema}."{table.name}" alter "{name}" '
@@ -131,12 +155,60 @@ def load_tables(
             if loaded != rows:
                 connection.execute(f'drop table {schema}."{table.name}"')
                 missing[table.name] = f"{table.path}: damaged: {rows} rows, or {loaded}"
-        except (duckdb.Error, BundleError) as error:
-            missing[table.name] = str(error).splitlines()[0]
+        except BundleError as error:
+            missing[table.name] = str(error)
+        except duckdb.OutOfMemoryException:
+            missing[table.name] = f"{table.path}: {TOO_LARGE}"
+        except duckdb.Error as error:
+            missing[table.name] = f"{table.path}: DuckDB cannot read it: {in_a_line(error)}"
+        except OSError as error:
+            missing[table.name] = f"{table.path}: cannot be read: {error.strerror}"
     for section in bundle.sections:
         if section.status in ("absent", "failed"):
             missing[f"section {section.section}"] = section.message or section.status
     return missing
+
+
+@contextlib.contextmanager
+def _opened(bundle: Bundle, table: Table) -> Iterator[str]:
+    """The name of an open file that has a table."""
+    if table.name not in bundle.odd:
+        with open(open_plain(bundle.plain_path(table)), "rb") as file:
+            yield f"/dev/fd/{file.fileno()}"
+        return
+    with tempfile.TemporaryFile("w+", encoding="utf-8", newline="") as copy:
+        names = [c.name for c in table.columns]
+        copy.write(csv_line(names))
+        copy.writelines(csv_line(row.values()) for row in bundle.rows(table.name))
+        copy.flush()
+        yield f"/dev/fd/{copy.fileno()}"
+
+
+def failed(database: Database, error: duckdb.Error, tables: Iterable[str]) -> str:
+    """
+    Why a query could not be answered, in words.
+
+    :param tables: that it reads, which may have numbers that nothing can be computed with.
+    """
+    if isinstance(error, duckdb.OutOfMemoryException):
+        return f"its tables are {TOO_LARGE}"
+    if not isinstance(error, duckdb.OutOfRangeException | duckdb.ConversionException):
+        return f"the query failed: {in_a_line(error)}"
+    largest: list[tuple[int, str]] = []
+    for table in dict.fromkeys(tables):
+        with contextlib.suppress(duckdb.Error):
+            for c in view_columns(database, table):
+                if c.type == "integer":
+                    most = f'greatest(max("{c.name}"::hugeint), -min("{c.name}"::hugeint))'
+                    (row,) = database.rows(f'select {most} as most from "{table}"')
+                    largest.append((row["most"] or 0, f"{table}.{c.name}"))
+    size, where = max(largest, default=(0, "a column"))
+    return f"out of range: {where} has {size:,}, too large to compute with; the bundle is damaged"
+
+
+def in_a_line(error: duckdb.Error) -> str:
+    """What DuckDB says, without its hints."""
+    return str(error).splitlines()[0][:200]
 
 
 def _create_target(connection: duckdb.DuckDBPyConnection, target: dict[str, Cell]) -> None:

@@ -18,11 +18,13 @@ import sys
 import time
 from pathlib import Path
 
-from page_owner_counts import Counts, read_show_stacks_handles
+from page_owner_counts import MAX_BYTES, Counts, read_show_stacks_handles
+from plain_file import read_plain
 from proc_text import parse_zoneinfo
 from text_source import Source, TextError
 
 from reports.bundle import Writer
+from reports.modes import mode_of_file, mode_of_folder
 from reports.openmetrics import expose
 from reports.page_owner_command import STACKS_FOLDER, UsageError, say
 from reports.sample_log import NAME, SampleLog, lock
@@ -43,7 +45,7 @@ COPY_SHARE = 1 / 8
 def run(args: argparse.Namespace) -> int:
     """Take samples until told to stop, then make a bundle of them; or of those that are left."""
     args.output, args.debugfs = Path(args.output), Path(args.debugfs)
-    with Writer(args.output, replace=args.force):
+    with Writer(args.output, replace=args.force, mode=args.mode):
         pass  # what is in the way is refused before the work
     folder = args.output.with_name(args.output.name + ".samples")
     if not args.recover:
@@ -94,7 +96,7 @@ def _watch(args: argparse.Namespace, folder: Path) -> None:
         first |= {"number": 0, "cpu_total": 0.0}
         expose(Path(args.openmetrics), first, page_size)
     try:
-        folder.mkdir()
+        folder.mkdir(mode_of_folder(mode_of_file(args.mode)))
     except FileExistsError:
         raise UsageError(
             f"{folder}: samples of an earlier watch; finish it with "
@@ -211,7 +213,7 @@ class Owners:
         else:
             self.absent = f"{source}: no show_handles and no show_stacks: {_why_not(debugfs)}"
             return
-        size = len(self._counts.read_bytes())
+        size = len(read_plain(self._counts, MAX_BYTES))
         if size > limit * COPY_SHARE:
             self.absent = (
                 f"{self._counts} is {size / 2**20:.3g} MiB: more than an eighth of --limit, which "
@@ -248,7 +250,7 @@ def _why_not(debugfs: Path) -> str:
 
 def _copy(source: Path, path: Path) -> None:
     """Copy a file that is made as it is read, so that it is whole or absent."""
-    data = source.read_bytes()
+    data = read_plain(source, MAX_BYTES)
     partial = path.with_name(f".{path.name}.partial")
     with partial.open("wb") as file:
         file.write(data)
@@ -261,8 +263,9 @@ def _target(root: str, page_size: int, total_pages: int | None) -> dict[str, Cel
     """This machine, for the bundle."""
     kernel = os.uname()
     if total_pages is None:
-        with contextlib.suppress(OSError, ValueError), open(f"{root}/proc/zoneinfo") as file:
-            zones = parse_zoneinfo(file.read())
+        with contextlib.suppress(OSError, ValueError):
+            text = read_plain(f"{root}/proc/zoneinfo").decode("utf-8", "backslashreplace")
+            zones = parse_zoneinfo(text)
             total_pages = sum(zone.fields["present"] for zone in zones) or None
     return {
         "kind": "live",

@@ -18,9 +18,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from kernel_text import MAX_COUNT
+from plain_file import LineTooLong, open_lines
 from text_source import TextError
 
-from reports.bundle import Cell, Section, Writer
+from reports.bundle import Cell, Section, Writer, checked_target, plain_texts
 from reports.display import percent, plural
 from reports.sample_log import FORMAT
 from reports.samples import KSM_EVENTS, KSM_LEVELS
@@ -105,16 +107,33 @@ def _is_sample(line: Any) -> bool:
 
 
 def _lines(path: Path) -> Iterator[Any]:
-    """The lines of a log; None for one that is damaged, False for a last one without an end."""
-    with path.open("rb") as file:
-        for line in file:
+    """
+    The lines of a log; None for one that is damaged, False for a last one without an end. What is
+    behind a line that is longer than any is not read.
+    """
+    with open_lines(path) as file:
+        lines = iter(file)
+        while True:
+            try:
+                line = next(lines, b"")
+            except LineTooLong:
+                yield None
+                return
             if not line.endswith(b"\n"):
-                yield False
+                if line:
+                    yield False
                 return
             try:
-                yield json.loads(line)
-            except ValueError:
+                yield plain_texts(json.loads(line, parse_int=_integer, parse_constant=_integer))
+            except (ValueError, RecursionError):
                 yield None
+
+
+def _integer(text: str) -> int:
+    """A number of a log, if a row can hold it."""
+    if len(text) > 20 or abs(value := int(text)) > MAX_COUNT:
+        raise ValueError(text)
+    return value
 
 
 def open_log(path: Path) -> Log:
@@ -414,7 +433,13 @@ def summary(log: Log, cost: WatchOverhead) -> Iterator[str]:
 
 
 def target(log: Log) -> dict[str, Cell]:
-    """The host, as of the last sample."""
+    """
+    The host, as of the last sample.
+
+    :raises ValueError, KeyError, TypeError, OverflowError: the log does not say what it should.
+    """
     captured = datetime.datetime.fromtimestamp(int(log.last["wall"]), datetime.UTC).isoformat()
     uptime = round(log.last["boot"], 2)
-    return {**log.header["target"], "captured_at": captured, "uptime_seconds": uptime}
+    return checked_target(
+        {**log.header["target"], "captured_at": captured, "uptime_seconds": uptime}
+    )

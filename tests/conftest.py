@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Iterator
 from typing import Any
 
+import children
 import hypothesis
 import pytest
 
@@ -17,6 +18,16 @@ import reports  # noqa: F401  (puts drgn/ and perf/ on the path)
 
 hypothesis.settings.register_profile("same", derandomize=True, deadline=None, database=None)
 hypothesis.settings.load_profile("same")
+
+
+children.as_in_the_foreground()
+
+
+@pytest.fixture(autouse=True)
+def ends_with_its_test() -> Iterator[None]:
+    """Whatever a test started is over when it is."""
+    yield
+    children.end_all()
 
 
 @atexit.register

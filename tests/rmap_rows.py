@@ -103,7 +103,7 @@ def file_mapping(
     over_one_page: int = 500, processes: int = 500,
 ) -> FileMapping:  # fmt: skip
     return FileMapping(
-        mapping, "fe:01", 1234, "ext4", file, False, False, vmas, processes, 12, "worker",
+        mapping, "fe:01", "1234", "ext4", file, False, False, vmas, processes, 12, "worker",
         vmas // processes, 0, 0, "0x0", 480, 470, over_one_page, 400.5, "free",
     )  # fmt: skip
 

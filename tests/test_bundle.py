@@ -10,6 +10,7 @@ import os
 import resource
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -20,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import children
 import frictionless
 import pytest
 from free_lists import FreeBlocks, FreeListCheck, MisplacedBlocks
@@ -349,7 +351,7 @@ def test_killed_in_the_middle_there_is_no_bundle(tmp_path: Path) -> None:
         """
     )
     command = [sys.executable, "-c", script, str(tmp_path / "b")]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as process:
+    with children.start(command, cwd=ROOT, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"halfway\n"
         process.send_signal(signal.SIGKILL)
@@ -499,7 +501,16 @@ UNREADABLE: dict[str, tuple[Damage, str]] = {
     "an endless number": (text(HEADER + f"x,{'9' * 5000},,,\n", "plain.csv"), "value holds '9"),
     "unknown where it cannot be": (text(HEADER + "x,,,,\n", "plain.csv"), "value holds ''"),
     "another boolean": (text(HEADER + "x,1,,,True\n", "plain.csv"), "sure holds 'True'"),
-    "not UTF-8": (text(HEADER.encode() + b"\xff,1,,,\n", "plain.csv"), "damaged: "),
+    "a number of more than 64 bits": (
+        text(HEADER + f"x,{2**63},,,\n", "plain.csv"), "which does not fit 64 bits",
+    ),
+    "a long line": (
+        text(HEADER.encode() + b"x" * (3 << 20), "plain.csv"),
+        "line 2 has more than 2,097,152 bytes",
+    ),
+    "a long row of lines": (
+        text(HEADER.encode() + b'"\n",' * (3 << 18), "plain.csv"), "has more than 2,097,152",
+    ),
     "a quote in the middle": (text(HEADER + '"x"y,1,,,\n', "plain.csv"), "damaged: "),
     "a quote that never ends": (text(HEADER + '"x,1,,,\n', "plain.csv"), "damaged: "),
     "a link": (
@@ -535,8 +546,71 @@ def test_a_damaged_table_is_refused_and_the_others_are_read(
 FIVE = [Plain(f"row {n}", n, None, None, None) for n in range(5)]
 
 
+def test_what_is_not_utf8_is_written_out_and_keeps_its_row(tmp_path: Path) -> None:
+    write(tmp_path / "b", [Plain("x", 1, None, None, None)])
+    text(HEADER.encode() + b"\xff\xed\xa0\x80,1,,,\n" + "é,2,,,\n".encode(), "plain.csv")(
+        tmp_path / "b"
+    )
+    bundle = Bundle(tmp_path / "b")
+    rows = list(bundle.rows("plain"))
+    assert [row["name"] for row in rows] == ["\\xff\\xed\\xa0\\x80", "é"]
+    assert bundle.count("plain") == 2
+    database = open_database(bundle)
+    assert database.missing == {} or "plain" not in database.missing
+    assert database.rows("from plain") == rows
+
+
+def test_surrogates_of_a_description_are_written_out(tmp_path: Path) -> None:
+    write(tmp_path / "b", [])
+    edited(lambda data: data["target"].update(hostname="h\ud800"))(tmp_path / "b")
+    assert Bundle(tmp_path / "b").target["hostname"] == "h\\ud800"
+
+
+def test_a_long_text_of_a_description_is_cut_and_says_so(tmp_path: Path) -> None:
+    write(tmp_path / "b", [])
+    edited(lambda data: data["target"].update(hostname="h" * 1_000_000))(tmp_path / "b")
+    name = str(Bundle(tmp_path / "b").target["hostname"])
+    assert len(name) < 5000 and name.endswith("… (996,000 more characters)")
+
+
+@pytest.mark.parametrize(("mode", "user"), [(0o600, 0), (0o644, 65534)])
+def test_what_root_writes_is_roots_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int, user: int
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    monkeypatch.setattr(os, "umask", lambda mask: 0o022)
+    write(tmp_path / "b", [])
+    assert modes(tmp_path / "b") == {mode}
+    assert stat.S_IMODE((tmp_path / "b").stat().st_mode) == mode | (mode & 0o444) >> 2 | 0o100
+
+
+@pytest.mark.parametrize(("asked", "folder"), [(0o640, 0o750), (0o644, 0o755), (0o600, 0o700)])
+def test_a_mode_that_is_asked_for(tmp_path: Path, asked: int, folder: int) -> None:
+    write(tmp_path / "b", [], mode=asked)
+    assert modes(tmp_path / "b") == {asked}
+    assert stat.S_IMODE((tmp_path / "b").stat().st_mode) == folder
+
+
+def test_what_replaces_a_bundle_is_as_open_as_that_was(tmp_path: Path) -> None:
+    write(tmp_path / "b", [], mode=0o644)
+    write(tmp_path / "b", [], replace=True)
+    assert modes(tmp_path / "b") == {0o644}
+
+
+def test_until_it_is_whole_nobody_else_can_reach_it(tmp_path: Path) -> None:
+    with Writer(tmp_path / "b", mode=0o644) as writer:
+        writer.table("plain", "Plain rows", Plain, [], section="zones")
+        (folder,) = tmp_path.iterdir()
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        writer.finish(TARGET, [OK])
+
+
+def modes(folder: Path) -> set[int]:
+    return {stat.S_IMODE(entry.stat().st_mode) for entry in folder.iterdir()}
+
+
 class TestHeld:
-    @pytest.mark.parametrize("most", [4, 5])
+    @pytest.mark.parametrize("most", [24, 25])
     def test_a_table_reads_the_same(self, tmp_path: Path, most: int) -> None:
         write(tmp_path / "b", FIVE)
         bundle, held = Bundle(tmp_path / "b"), Bundle(tmp_path / "b")
@@ -547,11 +621,14 @@ class TestHeld:
         assert held.count("plain") == 5
 
     def test_it_is_read_from_the_disk_no_more_unless_it_is_too_long(self, tmp_path: Path) -> None:
-        for most, kept in ((5, True), (4, False)):
-            path = tmp_path / str(most)
+        for cells, size, kept in ((25, 1000, True), (24, 1000, False), (25, 50, False)):
+            path = tmp_path / f"{cells}-{size}"
             write(path, FIVE)
             bundle = Bundle(path)
-            bundle.hold(["plain"], most)
+            others = bundle.hold(["plain"], cells, size)
+            assert others == (
+                {} if kept else {"plain": "table plain is too large to be drawn here"}
+            )
             (path / "plain.csv").unlink()
             if kept:
                 assert [row["value"] for row in bundle.rows("plain")] == [0, 1, 2, 3, 4]

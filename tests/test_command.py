@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import children
 import pytest
 from test_bundle import Plain, small_disk, write  # noqa: F401  (small_disk is a fixture)
 from test_target import VMLINUX, gnu, vmcore
@@ -321,7 +322,7 @@ def test_interrupted_there_is_nothing(tmp_path: Path) -> None:
     )
     command = [sys.executable, "-c", script, "collect", "--proc-root", str(TREE),
                "-o", str(tmp_path / "b")]  # fmt: skip
-    with subprocess.Popen(
+    with children.start(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None

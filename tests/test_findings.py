@@ -84,8 +84,17 @@ NAMES = {
 }  # fmt: skip
 
 
+# A machine of 256 GiB.
+LARGE = TARGET | {"total_pages": 1 << 26}
+
+
 def zone(**changes: Any) -> Zone:
     return dataclasses.replace(ZONE, **changes)
+
+
+def of(pages: int) -> dict[str, int]:
+    """The size of a zone."""
+    return {"present_pages": pages, "spanned_pages": pages, "managed_pages": pages}
 
 
 def free(order: int, blocks: int, migratetype: str | None = "Movable", **where: Any) -> FreeBlocks:
@@ -321,12 +330,12 @@ FOUND = {
     ),
     "below min, in a zone that the others stand in for": Case(
         "below-watermarks",
-        [zone(zone="DMA32", free_pages=4_999), zone(free_pages=900_000, managed_pages=1_500_000)],
+        [zone(zone="DMA32", free_pages=4_999, managed_pages=400_000), zone(free_pages=900_000)],
         ["zone DMA32"], "notice",
     ),
     "below min but for the reserve": Case(
         "below-watermarks",
-        [zone(free_pages=20_000, highatomic_free_pages=11_000)],
+        [zone(free_pages=20_000, highatomic_free_pages=11_000, highatomic_reserved_pages=11_264)],
         ["below the min watermark", "9,000 pages are usable (20,000 free", "11,000 of them"],
         "warning",
     ),
@@ -367,8 +376,9 @@ FOUND = {
         "warning",
     ),
     "1.4 % free, and no block of THP size": Case(
-        "external-fragmentation", [*all_orders(o0=14_000 << 2), zone(managed_pages=4_000_000)],
+        "external-fragmentation", [*all_orders(o0=14_000 << 2), zone(**of(4_000_000))],
         ["218.8 MiB free, 100 % of it unusable", "(1.4 % of the zone)", "hold 0 blocks"], "warning",
+        target=LARGE,
     ),
     "free memory in pieces, with no block at all": Case(
         "external-fragmentation",
@@ -608,17 +618,18 @@ CLEAR = {
     ),
     "memory in large blocks": Case("external-fragmentation", [*all_orders(o10=200), zone()]),
     "little memory in pieces": Case(
-        "external-fragmentation", [*all_orders(o0=39_999), zone(managed_pages=4_000_000)]
+        "external-fragmentation", [*all_orders(o0=39_999), zone(**of(4_000_000))], target=LARGE,
     ),
     "room for few huge pages": Case(
-        "external-fragmentation", [*all_orders(o0=(64 << 9) - 1), zone(wmark_high=0)]
+        "external-fragmentation", [*all_orders(o0=(64 << 9) - 1), zone()]
     ),
     "memory in pieces below the high watermark, without boost": Case(
         "external-fragmentation",
         [*all_orders(o0=59_999), zone(wmark_high=61_000, wmark_boost=1_000)],
     ),
     "a small zone in pieces": Case(
-        "external-fragmentation", [*all_orders(o0=3_000), zone(managed_pages=3_840)]
+        "external-fragmentation",
+        [*all_orders(o0=3_000), zone(managed_pages=3_840, free_pages=3_000)],
     ),
     "no free memory": Case("external-fragmentation", [*all_orders(), zone(free_pages=0)]),
     "free lists that agree": Case("free-lists-damaged", [], empty=(FreeListCheck,)),
@@ -645,7 +656,8 @@ CLEAR = {
     "a thousand blocks for THP beside a reserve that has more": Case(
         "highatomic-starves-thp",
         [free(9, 1_000), free(9, 1_100, "HighAtomic"), HIGHATOMIC,
-         dataclasses.replace(RESERVED, managed_pages=60_000_000)],
+         dataclasses.replace(RESERVED, **of(60_000_000))],
+        target=LARGE,
     ),
     "a reserve that has more, and the node's other zone has enough": Case(
         "highatomic-starves-thp", [*STARVED, RESERVED, HIGHATOMIC, zone(zone="DMA32"),
@@ -1061,11 +1073,11 @@ FOUND |= {
     ),
     "572 MiB on lists, and 368 MiB free": Case(
         "pcp-lists-hold-free",
-        [*on_lists(146_432), zone(free_pages=94_208, managed_pages=65_000_000, wmark_high=200_000)],
+        [*on_lists(146_432), zone(free_pages=94_208, wmark_high=200_000, **of(65_000_000))],
         ["Node 0 zone Normal: 572 MiB lie on per-CPU lists, and 368 MiB are free for everyone",
          "146,432 pages (0.2 % of the zone) on the lists of 4 CPUs, most on CPU 0: 143 MiB. "
          "NR_FREE_PAGES is 94,208, the high watermark 200,000 without boost."],
-        "warning",
+        "warning", target=LARGE,
     ),
     "more on lists than free, in a zone that is not short": Case(
         "pcp-lists-hold-free", [*on_lists(40_000), zone(free_pages=30_000)], ["156.2 MiB lie"],
@@ -1074,7 +1086,7 @@ FOUND |= {
     "a node that kswapd gave up": Case(
         "kswapd-gave-up",
         [zone(free_pages=14_000, node_unreclaimable=True),
-         zone(zone="DMA", free_pages=0, wmark_high=0)],
+         zone(zone="DMA", free_pages=0, wmark_min=0, wmark_low=0, wmark_high=0)],
         ["kswapd has given node 0 up: 16 runs in a row reclaimed nothing"], "warning",
     ),
     "a node that kswapd gave up, and it needs nothing": Case(
@@ -1632,7 +1644,11 @@ def test_the_headline_tells_what_could_be_checked(
     print_findings(verdict, everything=False)
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == headline
-    left = ["Not checked: 3 (watch 2, zones 1); --all says why."] if verdict.not_checked else []
+    left = (
+        ["Not checked: 3 (watch 2, zones 1); 'findings --all' says why."]
+        if verdict.not_checked
+        else []
+    )
     assert lines[1:] == left
 
 

@@ -26,12 +26,13 @@ STEPS = {
 
 # The verb that a step begins with: to look, or to change the machine, its settings or a program.
 LOOKS = {
-    "Compare", "Expect", "Find", "Look", "Measure", "Name", "Read", "Record", "See", "Take",
-    "Watch",
+    "Ask", "Compare", "Count", "Expect", "Find", "Look", "Measure", "Name", "Read", "Record", "See",
+    "Sum", "Take", "Tell", "Watch",
 }  # fmt: skip
 CHANGES = {
-    "Add", "Boot", "Change", "Compact", "Drop", "Empty", "End", "Fork", "Keep", "Make", "Raise",
-    "Set", "Unmap", "Upgrade", "Use",
+    "Add", "Boot", "Change", "Compact", "Drop", "Empty", "End", "Fork", "Give", "Keep", "Limit",
+    "Make", "Map", "Put", "Raise", "Reconfigure", "Remove", "Replace", "Set", "Unmap", "Upgrade",
+    "Use",
 }  # fmt: skip
 # And what changes something wherever it stands.
 COMMANDS = re.compile(r"\becho \d|\bndctl |\bsysctl -w|\bboot (?:a|the|with)\b|\breboot$")
@@ -43,7 +44,7 @@ SOURCE = re.compile(
 RELEASE = re.compile(
     r"Linux \d|\bv\d\.\d"
     r"|\b(?:[Kk]ernels?|[Ll]inux|[Rr]eleases?) (?:before|from|until|up to|since|older than) \d"
-    r"|\b(?:[Bb]efore|[Ss]ince|[Uu]p to|[Ff]rom|[Uu]ntil) [567]\.\d"
+    r"|\b(?:[Bb]efore|[Ss]ince|[Uu]p to|[Ff]rom|[Uu]ntil|[Oo]n|\() ?[567]\.\d+\b(?! ?%)"
 )
 
 

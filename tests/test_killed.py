@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import children
 import pytest
 
 from reports.bundle import Bundle
@@ -155,7 +156,7 @@ def test_killed_at_any_moment(collected: Path, tmp_path: Path, seed: int) -> Non
     shutil.copytree(collected, place)
     before = tables(place / "b")
     command = [word.replace("{}", str(place)) for word in words]
-    process = subprocess.Popen(
+    process = children.start(
         [sys.executable, "-m", "reports.start", *command],
         cwd=ROOT,
         stdout=subprocess.DEVNULL,

@@ -11,7 +11,6 @@ import os
 import re
 import signal
 import stat
-import subprocess
 import tempfile
 import time
 import urllib.request
@@ -19,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import children
 import pytest
 from archive import apt_options, cache_folder, run
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
@@ -197,7 +197,7 @@ class Exporter:
     def __init__(self, binary: Path, folder: Path) -> None:
         self.folder, self.log = folder, folder.parent / "node_exporter.log"
         with self.log.open("w") as log:
-            self.process = subprocess.Popen(
+            self.process = children.start(
                 [
                     *(binary, "--web.listen-address=127.0.0.1:0", "--web.disable-exporter-metrics"),
                     *("--collector.disable-defaults", "--collector.textfile"),

@@ -610,7 +610,9 @@ def test_folded_stacks_come_back(
             assert stack == before
 
 
-@pytest.mark.parametrize("damage", ["a b\n", "a\n", "a 1.5\n", " \n", "\xff 1\n"])
+@pytest.mark.parametrize(
+    "damage", ["a b\n", "a\n", "a 1.5\n", " \n", "a;" * 3000 + "b 1\n", "a" * 3_000_000 + " 1\n"]
+)
 def test_damaged_folded_stacks(tmp_path: Path, damage: str) -> None:
     path = folded_bundle(tmp_path / "b", [("a;b", 1)])
     (path / "x.folded").write_text(damage, encoding="latin-1")

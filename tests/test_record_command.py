@@ -14,6 +14,7 @@ import sys
 import time
 from pathlib import Path
 
+import children
 import perf_events
 import pytest
 import recipe as recipes
@@ -329,7 +330,7 @@ def test_without_privileges_what_is_allowed_is_recorded(perf: str, tmp_path: Pat
         assert "only user code is seen" in done.stderr
 
 
-def children(pid: int) -> dict[str, int]:
+def children_of(pid: int) -> dict[str, int]:
     """What a process runs: name to pid."""
     try:
         pids = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
@@ -342,8 +343,8 @@ def started(process: subprocess.Popen[bytes]) -> int:
     """Wait until a recording has begun; returns perf's pid."""
     end = time.monotonic() + 60
     while time.monotonic() < end:
-        perf = children(process.pid).get("perf")
-        if perf is not None and "python" in str(children(perf)):
+        perf = children_of(process.pid).get("perf")
+        if perf is not None and "python" in str(children_of(perf)):
             time.sleep(1)
             return perf
         time.sleep(0.1)
@@ -368,11 +369,10 @@ def test_a_recording_that_is_killed_takes_its_perf_along(perf: str, tmp_path: Pa
 
 def test_ctrl_c_keeps_what_is_there(perf: str, tmp_path: Path) -> None:
     words = ["record", "page-fault", "-o", str(tmp_path / "b"), "--"]
-    process = subprocess.Popen(
+    process = children.start(
         [sys.executable, "-c", START, *words, *LOOPS],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        start_new_session=True,
     )
     started(process)
     os.killpg(process.pid, signal.SIGINT)

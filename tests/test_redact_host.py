@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import children
 import pytest
 from report_bundle import tables, write_bundle
 from test_record_command import TEXT
@@ -77,7 +78,7 @@ def mmscope(place: Path, *words: str | Path) -> subprocess.CompletedProcess[str]
 @contextmanager
 def job(place: Path) -> Iterator[int]:
     """A process of that name."""
-    process = subprocess.Popen(
+    process = children.start(
         [place / JOB, "-c", "print(flush=True); input()"],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE,
     )  # fmt: skip

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from anon_vmas import AnonVmaMap, ReverseMaps, fanout, lock_state, tree_map, users
 from drgn import FaultError
-from file_maps import MappedFiles, mapped_files
+from file_maps import MappedFiles, _moved, mapped_files
 from hypothesis import given
 from hypothesis import strategies as st
 from ksm import hlist_links, read_ksm_totals
@@ -299,6 +299,14 @@ def test_maps_of_processes_are_counted() -> None:
     assert missing == {"Permission denied": [11]}
 
 
+def test_a_tree_that_begins_elsewhere_by_now_is_the_largest_of_its_file() -> None:
+    # Tops 0 and 1 are of file 100, with two and three VMAs below them; 200's begins with none.
+    own_top = np.array([-1, -1, -1, 2])
+    top = np.array([0, 0, 1, 1, 1, LOST, 2])
+    _moved(own_top, array(100, 200, 300, 400), array(8, 8, 0, 8), array(100, 100, 400), top)
+    assert own_top.tolist() == [1, -1, -1, 2]
+
+
 MAPS = """\
 1000-3000 r-xp 00000000 fe:01 12                         /usr/lib/libc.so.6
 3000-5000 rw-s 00001000 fe:01 12                         /usr/lib/libc.so.6
@@ -307,7 +315,7 @@ MAPS = """\
 7000-8000 rw-p 00000000 fe:01 13                         /tmp/a \x1b[31m \\012 name
 ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0  [vsyscall]
 8000-8000 r--p 00000000 fe:01 14                         /empty
-8000-9000 r--p 00000000 fe:01 99999999999999999999       /too/many
+8000-9000 r--p 00000000 fe:01 999999999999999999999      /too/many
 nonsense
 """
 
@@ -318,14 +326,14 @@ def test_files_of_maps_are_counted_by_device_and_inode() -> None:
     found.take(9, "1000-3000 r-xp 00000000 fe:01 12 /mnt/libc.so.6\n")
     rows, classes = mapped_files(found, {7: "seven"}, 4096)
     libc, sysv, odd = rows
-    assert (libc.device, libc.inode, libc.file) == ("fe:01", 12, "/usr/lib/libc.so.6")
+    assert (libc.device, libc.inode, libc.file) == ("fe:01", "12", "/usr/lib/libc.so.6")
     assert (libc.vmas, libc.processes, libc.pid, libc.comm, libc.vmas_of_pid) == (
         3, 2, 7, "seven", 2,
     )  # fmt: skip
     assert (libc.shared_vmas, libc.first_index, libc.pages) == (1, "0x0", 3)
     # Its first page lies under two VMAs, the second under three, the third under one.
     assert (libc.visits_most, libc.visits_mean) == (3, 2.0)
-    assert (sysv.inode, sysv.file) == (0, "/SYSV00000000 (deleted)")
+    assert (sysv.inode, sysv.file) == ("0", "/SYSV00000000 (deleted)")
     assert odd.file == "/tmp/a \x1b[31m \\012 name"
     assert [(row.vmas_from, row.files, row.vmas) for row in classes] == [(1, 2, 2), (2, 1, 3)]
 

@@ -3,6 +3,7 @@
 
 import os
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -50,7 +51,11 @@ def gnu(build: bytes = BUILD_ID, order: str = "<") -> bytes:
 VMLINUX = elf(ET_EXEC, [(PT_LOAD, 0xFFFFFFFF81000000, b"text"), (PT_NOTE, 0, gnu())])
 
 
-def vmcore(build: bytes = BUILD_ID, release: str = "7.2.12-test") -> bytes:
+def vmcore(
+    build: bytes = BUILD_ID,
+    release: str = "7.2.12-test",
+    damage: Callable[[str], str] = lambda info: info,
+) -> bytes:
     """A core with a VMCOREINFO note and one page of memory, which no symbols will ever fit."""
     info = (
         f"OSRELEASE={release}\nBUILD-ID={build.hex()}\nPAGESIZE=4096\n"
@@ -60,7 +65,7 @@ def vmcore(build: bytes = BUILD_ID, release: str = "7.2.12-test") -> bytes:
     )
     return elf(
         ET_CORE,
-        [(PT_NOTE, 0, note(b"VMCOREINFO\0", 0, info.encode())), (PT_LOAD, 0, bytes(4096))],
+        [(PT_NOTE, 0, note(b"VMCOREINFO\0", 0, damage(info).encode())), (PT_LOAD, 0, bytes(4096))],
     )
 
 
@@ -107,6 +112,35 @@ def test_what_is_no_vmcore_is_refused_with_its_reason(
     said = refusal(core)
     assert said.startswith(f"{core}: ")
     assert words in said
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda info: "", "does not contain valid OSRELEASE"),
+        (lambda info: "\0" * len(info), "does not contain valid OSRELEASE"),
+        (lambda info: info[:10], "does not contain valid OSRELEASE"),
+        (
+            lambda info: info[: info.index("SYMBOL(swapper")],
+            "does not contain valid swapper_pg_dir",
+        ),
+        (lambda info: info.replace("7.2.12-test", ""), "does not contain valid OSRELEASE"),
+        (lambda info: info.replace("=4096", "=0"), "does not contain valid PAGESIZE"),
+        (lambda info: info.replace("=4096", "=3"), "does not contain valid PAGESIZE"),
+        (lambda info: info.replace("=4096", "=4k"), "number in VMCOREINFO is invalid"),
+        (lambda info: info.replace("phys_base)=0", "phys_base)=zz"), "number in VMCOREINFO"),
+        (lambda info: info.replace("KERNELOFFSET=0", "KERNELOFFSET=-"), "number in VMCOREINFO"),
+        (lambda info: info.replace(BUILD_ID.hex(), "zz"), "couldn't parse BUILD-ID"),
+    ],
+)
+def test_a_damaged_vmcoreinfo_is_said_to_be_so(
+    tmp_path: Path, damage: Callable[[str], str], words: str
+) -> None:
+    core = file(tmp_path, vmcore(damage=damage))
+    said = refusal(core)
+    assert said.startswith(f"{core}: its VMCOREINFO note, by which a dump is read, is damaged: ")
+    assert words in said
+    assert said.endswith("; copy the dump anew from where it was taken")
 
 
 def test_no_such_file(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from hostile_text import visible
 from hypothesis import given
 from hypothesis import strategies as st
 from rows import Column, column, columns, csv_line
-from terminal import AMOUNT, format_cell, print_rows, time_text
+from terminal import AMOUNT, format_cell, print_rows, print_table, time_text
 
 
 @dataclass(frozen=True)
@@ -318,3 +318,18 @@ def test_a_number_that_is_none_is_null_in_json() -> None:
     text = printed([["x", 1, float("nan"), None, None], ["y", 1, float("inf"), None, None]], "json")
     assert "NaN" not in text
     assert [row["share"] for row in json.loads(text)] == [None, None]
+
+
+def test_a_cell_of_a_megabyte_is_cut_with_a_mark() -> None:
+    text = printed([["y" * 1_000_000, 1, None, None, None]])
+    assert "… (980,000 more characters)" in text and len(text) < 100_000
+
+
+def test_a_table_to_look_at_has_so_many_rows_and_says_so(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    described = [Column("value", "integer", False, "", "", True)]
+    assert print_table(described, ([n] for n in range(1000)), most=10) == 10
+    out, err = capsys.readouterr()
+    assert len(out.split()) == 10 + 2
+    assert err == ("mmscope: these are the first 10 rows; --format csv and json have all of them\n")

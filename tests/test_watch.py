@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import children
 import frictionless
 import pytest
 from hypothesis import given
@@ -371,10 +372,9 @@ def watch(tmp_path: Path, *words: object, prefix: Iterable[str] = ()) -> Any:
 
 def start(tmp_path: Path, *words: object) -> subprocess.Popen[str]:
     command = [*RUN, "watch", "--interval", "0.02", "-o", tmp_path / "b", *words]
-    return subprocess.Popen(
-        list(map(str, command)), cwd=ROOT, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
+    return children.start(
+        command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
 
 
 def in_log(tmp_path: Path) -> int:

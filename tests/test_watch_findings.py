@@ -79,7 +79,7 @@ def test_an_oom_kill(tmp_path: Path) -> None:
             level(2, "MemAvailable", 900)]  # fmt: skip
     finding = found(asked(tmp_path, rows), "watch-oom-kill")
     assert finding is not None and finding.severity == "critical"
-    assert finding.title == "3 processes killed for want of memory in 60 s of watching"
+    assert finding.title == "The OOM killer took 3 processes in 60 s"
     assert finding.saw == (
         "oom_kill moved by 3 in 2 periods, the first in the 10 s before 03:00:20; MemAvailable in "
         "the sample before: 12 MiB."

@@ -4,10 +4,12 @@ Vmcores that are cut short, and symbols that do not fit: one clear line, and not
 """
 
 import os
+import re
 import shutil
 import struct
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -73,6 +75,74 @@ def _counters(lab: Lab) -> list:  # type: ignore[type-arg]
     from vm_counters import vm_counters
 
     return vm_counters(lab.prog)
+
+
+@pytest.fixture(scope="module")
+def copied(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A copy of the vmcore, whose VMCOREINFO each test damages."""
+    path = tmp_path_factory.mktemp("copied") / "vmcore"
+    shutil.copyfile(lab.capture.vmcore, path)
+    yield path
+    path.unlink()
+
+
+def write_vmcoreinfo(lab: Lab, copied: Path, damage: Callable[[bytes], bytes]) -> None:
+    with lab.capture.vmcore.open("rb") as whole:
+        head = whole.read(1 << 20)
+    begin = head.index(b"OSRELEASE=")
+    text = head[begin : head.index(b"\0", begin)]
+    damaged = damage(text)
+    assert damaged != text
+    with copied.open("r+b") as file:
+        file.seek(begin)
+        file.write(damaged[: len(text)].ljust(len(text), b"\0"))
+
+
+def line(key: str, value: str) -> Callable[[bytes], bytes]:
+    pattern = rf"^{re.escape(key)}=.*$".encode()
+    return lambda text: re.sub(pattern, f"{key}={value}".encode(), text, flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (line("KERNELOFFSET", "0"), "the kernel is not where its VMCOREINFO says"),
+        (line("NUMBER(phys_base)", "12345"), "the kernel is not where its VMCOREINFO says"),
+        (line("SYMBOL(swapper_pg_dir)", "ffffffff00000000"), "the kernel is not where its VMC"),
+        (lambda text: text[: len(text) // 2], "the kernel is not where its VMCOREINFO says"),
+        (line("PAGESIZE", "65536"), "PAGESIZE is 65,536, but a page of x86-64 has 4,096 bytes"),
+        (line("PAGESIZE", "0"), "does not contain valid PAGESIZE"),
+        (line("NUMBER(phys_base)", "none"), "number in VMCOREINFO is invalid"),
+    ],
+)
+def test_a_vmcoreinfo_that_leads_nowhere_is_one_line(
+    lab: Lab, copied: Path, tmp_path: Path, damage: Callable[[bytes], bytes], words: str
+) -> None:
+    write_vmcoreinfo(lab, copied, damage)
+    result = mmscope(
+        "collect", "--core", copied, "--symbols", lab.capture.vmlinux, "-o", tmp_path / "bundle"
+    )
+    assert result.returncode == 3
+    assert len(result.stderr.splitlines()) == 1
+    assert words in result.stderr
+    assert "VMCOREINFO" in result.stderr
+    assert "copy the dump anew" in result.stderr
+    assert not (tmp_path / "bundle").exists()
+
+
+def test_a_vmcoreinfo_of_another_release_is_told_of_and_the_kernel_believed(
+    lab: Lab, copied: Path, tmp_path: Path
+) -> None:
+    write_vmcoreinfo(lab, copied, line("OSRELEASE", "9.9.9-other"))
+    result = mmscope(
+        *("collect", "--core", copied, "--symbols", lab.capture.vmlinux),
+        *("--only", "zones", "-o", tmp_path / "bundle"),
+    )
+    assert result.returncode == 1
+    assert "it says that the release is '9.9.9-other', the kernel says" in result.stderr
+    target = Bundle(tmp_path / "bundle").target
+    assert target["release"] == lab.capture.release
+    assert "9.9.9-other" in str(target["vmcoreinfo"])
 
 
 def test_a_vmlinux_of_another_build_is_refused_with_both_build_ids(

@@ -124,7 +124,15 @@ def test_maps_of_processes_give_the_same_rows(
     for key, row in ours.items():
         for name in same:
             assert getattr(theirs[key], name) == getattr(row, name), (row.file, name)
-    unknown = ("mapping", "filesystem", "deleted", "dax", "writable_vmas", "cached_pages", "lock")
+    unknown = (
+        "address_space",
+        "filesystem",
+        "deleted",
+        "dax",
+        "writable_vmas",
+        "cached_pages",
+        "lock",
+    )
     assert {getattr(row, name) for row in theirs.values() for name in unknown} == {None}
     assert sum(row.vmas for row in texts["file_mapping_fanout"]) == sum(
         row.vmas for row in theirs.values()
@@ -151,7 +159,7 @@ def test_visits_of_a_file_s_folios_are_those_of_a_walk(
     assert folios is not None and gaps.bytes == 0
     by_address = {int(address): at for at, address in enumerate(maps.mapping.tolist())}
     for name in ("file-share", "file-same", "memfd:lab memfd (deleted)", "anon_hugepage (deleted)"):
-        at = by_address[int(str(rows[name].mapping), 16)]
+        at = by_address[int(str(rows[name].address_space), 16)]
         mapping = Object(prog, "struct address_space", address=int(maps.mapping[at]))
         visits = []
         for index, page in inode_for_each_page(mapping.host):
@@ -178,13 +186,15 @@ def test_walks_of_files_stand_beside_those_of_anonymous_memory(
         rmap_lab.maps, rmap_lab.ksm, rmap_lab.visits, anon, lambda index: (None, None), cost,
         (folios, owner_of(maps)),
     )  # fmt: skip
-    (same,) = (walk for walk in walks if walk.mapping == rows["file-same"].mapping)
+    (same,) = (walk for walk in walks if walk.address_space == rows["file-same"].address_space)
     assert (same.kind, same.anon_vma, same.comm, same.folios) == ("file", None, "file-same", 1)
     assert same.visits == same.visits_a_pass == same.visits_a_hold == FILE_VMAS
     assert same.hold_ms == same.walk_ms == FILE_VMAS * cost.one / 1e6
     # Where it is now, after its migration.
     assert same.worst_pfn == timed_walks(rmap_lab)["file-same"].pfn
-    (side_by_side,) = (walk for walk in walks if walk.mapping == rows["file-vmas"].mapping)
+    (side_by_side,) = (
+        walk for walk in walks if walk.address_space == rows["file-vmas"].address_space
+    )
     assert (side_by_side.visits, side_by_side.folios) == (1, FILE_VMAS)
     (of_files,) = (
         row
@@ -241,7 +251,7 @@ def test_a_tree_whose_first_node_is_missing_is_said(rmap_lab: RmapLab, maps: Fil
     found = read_file_maps(rmap_lab.prog, fewer, rmap_lab.maps.tasks)
     assert set(maps.mapping.tolist()) - set(found.mapping.tolist()) == {int(maps.mapping[at])}
     (check,) = found.checks
-    assert check.mapping == hex(maps.mapping[at])
+    assert check.address_space == hex(maps.mapping[at])
     assert "begins with a VMA that was not found" in check.problem
     assert check_sample(rmap_lab.prog, found, most=10**7)
 

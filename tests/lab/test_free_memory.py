@@ -92,6 +92,33 @@ def test_zones_are_those_of_zoneinfo(lab: Lab) -> None:
     assert_as_printed(cells(zones(lab.prog)), (printed[0], printed[1]), "zones")
 
 
+def test_what_kswapd_gave_up_is_what_zoneinfo_says(lab: Lab) -> None:
+    printed = {
+        (row.node, row.zone): row.node_unreclaimable
+        for row in read_zoneinfo(lab.said("proc/zoneinfo")[1])
+    }
+    ours = {(row.node, row.zone): row.node_unreclaimable for row in zones(lab.prog)}
+    assert {key: ours[key] for key, said in printed.items() if said is not None} == {
+        key: said for key, said in printed.items() if said is not None
+    }
+    assert set(ours.values()) <= {True, False}
+
+
+def test_a_zone_whose_lock_was_held_says_so(lab: Lab) -> None:
+    """Nobody was inside a lock when the guest stood still; with its word written over, one is."""
+    from target import open_target
+
+    prog = open_target(lab.capture.vmcore, [lab.capture.vmlinux])
+    assert {row.lock_held for row in zones(prog)} == {False}
+    node, _, zone = next(found for found in for_each_zone(prog) if zone_name(found[2]) == "DMA32")
+    word = zone.lock.rlock.raw_lock.val.counter
+    taken = (1).to_bytes(word.type_.size, "little")
+    prog.add_memory_segment(
+        word.address_, len(taken), lambda address, count, offset, physical: taken[:count], False
+    )
+    assert {(row.node, row.zone) for row in zones(prog) if row.lock_held} == {(node, "DMA32")}
+
+
 def test_free_pages_of_a_zone_are_what_zoneinfo_says_plus_what_cpus_hold_back(lab: Lab) -> None:
     ours: dict[Hashable, int] = {}
     for node, _, zone in for_each_zone(lab.prog):

@@ -182,7 +182,7 @@ def test_files_that_restless_processes_map_are_seen(readings: Readings) -> None:
         assert library["processes"] >= 1 and library["vmas"] >= 4
     still = readings[-1]
     print(still["file_mapping_checks"])
-    assert [row for row in still["file_mapping_checks"] if row["mapping"]] == []
+    assert [row for row in still["file_mapping_checks"] if row["address_space"]] == []
 
 
 def test_a_process_that_ends_while_it_is_read_is_gone_and_not_unreadable(

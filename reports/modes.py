@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Who may read what is written.
+
+A reading has addresses, which tell where the kernel lies (KASLR), and the names and commands of
+every process. So what root writes is root's alone, as perf.data and vmcores are; what anybody else
+writes is as the umask says; ``--mode`` says otherwise. What replaces something is as that was, so
+that a bundle that was opened to others stays open to them. Until it is whole nobody else can reach
+it, whatever its mode will be.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+    from typing import Any
+
+PRIVATE = 0o600
+
+
+def mode_of_file(asked: int | None = None, old: Path | None = None) -> int:
+    """
+    The mode of a file that is to be written.
+
+    :param asked: the value of ``--mode``.
+    :param old: what it replaces, if that is there.
+    """
+    if asked is not None:
+        return asked
+    if old is not None and old.is_file():
+        return stat.S_IMODE(old.stat().st_mode) & 0o666
+    if os.geteuid() == 0:
+        return PRIVATE
+    umask = os.umask(0)
+    os.umask(umask)
+    return 0o666 & ~umask
+
+
+def mode_of_folder(file: int) -> int:
+    """The mode of a folder of such files: whoever may read them may go there."""
+    return file | (file & 0o444) >> 2
+
+
+def file_mode(text: str) -> int:
+    """
+    The value of ``--mode``.
+
+    :raises ValueError: it is no mode of a file that its owner can read and write.
+    """
+    mode = int(text, 8)
+    if mode & 0o600 != 0o600 or mode & ~0o666:
+        raise ValueError(text)
+    return mode
+
+
+# As argparse's words.
+OPTION: dict[str, Any] = {
+    "type": file_mode,
+    "metavar": "MODE",
+    "help": "who may read the files that are written, as for chmod: 640; by default what root "
+    "writes is root's alone (600), what others write is as the umask says",
+}

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+``mmscope`` run many times, each in a process of its own, which begins with everything imported.
+
+Reads the commands from stdin, as JSON: [[folder, [word, …]], …]. Prints a line of JSON for each:
+code (below 0: by that signal), what it wrote on stderr, how many bytes on stdout, and the most
+memory that it had, in KiB. A command that hangs is ended after :data:`SECONDS`.
+"""
+
+import json
+import os
+import resource
+import signal
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT)]
+
+SECONDS = 900
+# Beyond it a command fails, and the machine is not taken down with it.
+MOST_ADDRESSES = 6 << 30
+
+
+def run(folder: str, words: list[str], out: int, err: int) -> None:
+    """The command, in this process, which does not come back."""
+    from reports.start import main
+
+    signal.alarm(SECONDS)
+    resource.setrlimit(resource.RLIMIT_AS, (MOST_ADDRESSES, MOST_ADDRESSES))
+    for descriptor, target in ((os.open(os.devnull, os.O_RDONLY), 0), (out, 1), (err, 2)):
+        os.dup2(descriptor, target)
+    os.chdir(folder)
+    sys.argv = ["mmscope", *words]
+    try:
+        code = main()
+        sys.stdout.flush()
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else 99
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+        code = 99
+    os._exit(code)
+
+
+def main() -> None:
+    # Once for all runs. DuckDB has threads once it is used, not before.
+    import reports.command
+    import reports.page_owner
+    import reports.report
+    import reports.watch
+    import reports.watch_bundle  # noqa: F401
+
+    for folder, words in json.load(sys.stdin):
+        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+            sys.stdout.flush()
+            child = os.fork()
+            if child == 0:
+                run(folder, words, out.fileno(), err.fileno())
+            _, status, usage = os.wait4(child, 0)
+            err.seek(0)
+            result = {
+                "code": os.waitstatus_to_exitcode(status),
+                "stderr": err.read().decode("utf-8", "backslashreplace"),
+                "stdout": out.seek(0, os.SEEK_END),
+                "kib": usage.ru_maxrss,
+            }
+        print(json.dumps(result), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Whatever a stranger sends: every command ends by itself, with one of its exit codes, in bounded
+memory, and says what is wrong in a line of its own.
+"""
+
+import json
+import os
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import children
+import hostile
+import pytest
+
+from reports.bundle import Bundle
+
+ROOT = Path(__file__).resolve().parent.parent
+MOST_KIB = 600 << 10
+MOST_WORDS = 2000  # of a line on stderr
+
+
+@dataclass(frozen=True)
+class Ran:
+    """How a command ended."""
+
+    words: list[str]
+    code: int
+    stderr: str
+    stdout: int
+    kib: int
+
+
+def run(folder: Path, *commands: list[Any]) -> list[Ran]:
+    """Run commands, and hold each against what all of them promise."""
+    asked = [[str(folder), list(map(str, words))] for words in commands]
+    with children.start(
+        [sys.executable, ROOT / "tests" / "each_alone.py"], cwd=ROOT, text=True, stdin=-1, stdout=-1
+    ) as process:
+        told, _ = process.communicate(json.dumps(asked))
+    assert process.returncode == 0
+    found = [
+        Ran(words, **json.loads(line))
+        for (_, words), line in zip(asked, told.splitlines(), strict=True)
+    ]
+    for ran in found:
+        assert ran.code in (0, 1, 2, 3), ran
+        assert "Traceback" not in ran.stderr, ran
+        lines = ran.stderr.splitlines()
+        assert all(line.startswith("mmscope: ") and len(line) < MOST_WORDS for line in lines), ran
+        assert "-v shows where" not in ran.stderr, ran
+        assert lines or not ran.code, ran
+        assert ran.kib < MOST_KIB, ran
+    return found
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("hostile") / "base"
+    hostile.base(path)
+    return path
+
+
+def over(bundle: Path, base: Path) -> list[list[Any]]:
+    """Every command that reads a bundle."""
+    return [
+        ["show", "tables", bundle],
+        *(["show", name, bundle] for name in ("sections", "zones", "settings", "page_tables")),
+        ["show", "settings", bundle, "--format", "csv"],
+        ["show", "fragmentation", bundle],
+        ["show", "profiles", bundle, "--format", "folded"],
+        ["show", "profiles", bundle, "--format", "speedscope"],
+        ["findings", bundle, "-a"],
+        ["report", bundle, "-o", "report.html"],
+        ["report", base, "--baseline", bundle, "-o", "since.html"],
+        ["compare", base, "--", bundle],
+        ["redact", bundle, "-o", "redacted"],
+    ]
+
+
+@pytest.mark.parametrize("name", hostile.BUNDLES)
+def test_a_bundle(base: Path, tmp_path: Path, name: str) -> None:
+    bundle = tmp_path / "bundle"
+    shutil.copytree(base, bundle)
+    hostile.BUNDLES[name](bundle)
+    ran = run(tmp_path, *over(bundle, base))
+    # One rule for all commands: what cannot be opened is refused by each, with the same words.
+    refused = {one.stderr for one in ran if one.words[0] in ("findings", "redact") and one.code > 1}
+    assert len(refused) <= 1 and {one.code for one in ran if one.stderr in refused} <= {2}
+    if (tmp_path / "redacted").exists():
+        for table in (again := Bundle(tmp_path / "redacted")).tables:
+            assert again.count(table) >= 0
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in hostile.BUNDLES if "UTF-8" in name or "surrogates" in name]
+)
+def test_odd_encodings_are_written_out_for_every_command(
+    base: Path, tmp_path: Path, name: str
+) -> None:
+    bundle = tmp_path / "bundle"
+    shutil.copytree(base, bundle)
+    hostile.BUNDLES[name](bundle)
+    assert {ran.code for ran in run(tmp_path, *over(bundle, base))} == {0}
+
+
+@pytest.mark.parametrize("name", hostile.FOLDERS)
+def test_the_name_of_a_folder_is_taken_as_it_is(base: Path, tmp_path: Path, name: str) -> None:
+    """Beside it lies what it would match as a pattern, with other numbers."""
+    places = [tmp_path / name / "b", tmp_path / "case7" / "b", tmp_path / "ab" / "b",
+              tmp_path / "c" / "b", tmp_path / "plain"]  # fmt: skip
+    for place in places:
+        shutil.copytree(base, place)
+    for decoy in places[1:4]:
+        hostile.numbers(77, "zones", "free_blocks")(decoy)
+    said = {}
+    for place in (Path(name, "b"), Path("plain")):
+        ran = run(
+            tmp_path,
+            ["findings", place, "-a"],
+            ["report", place, "-o", f"{place.name}.html"],
+            ["show", "fragmentation", place],
+            ["redact", place, "-o", f"{place.name}.redacted"],
+        )
+        said[place.name] = [(one.code, one.stdout) for one in ran[::2]]
+    assert said["b"] == said["plain"]
+    assert (tmp_path / "b.html").read_bytes() == (tmp_path / "plain.html").read_bytes()
+
+
+@pytest.mark.parametrize("name", hostile.LOGS)
+def test_a_log_of_a_watch(tmp_path: Path, name: str) -> None:
+    make, kept = hostile.LOGS[name]
+    make(tmp_path / "b.samples")
+    (ran,) = run(tmp_path, ["watch", "--recover", "-o", "b"])
+    assert (ran.code < 2) == kept == (tmp_path / "b").exists()
+    if kept:
+        bundle = Bundle(tmp_path / "b")
+        assert bundle.count("watch_samples") >= 3 - ("4 GiB" in name)
+        assert len(list(bundle.rows("counter_rates"))) >= 1
+    else:
+        assert "tries again" in ran.stderr and (tmp_path / "b.samples").exists()
+
+
+@pytest.mark.parametrize("name", hostile.TEXTS)
+def test_a_text_of_page_owner(tmp_path: Path, name: str) -> None:
+    hostile.TEXTS[name](tmp_path / "text")
+    run(
+        tmp_path,
+        ["page-owner", "text"],
+        ["page-owner", "text", "-o", "b"],
+        ["show", "page_owner", "text"],
+    )
+
+
+@pytest.mark.parametrize("name", ["show_handles and 4 GiB", "show_stacks and 4 GiB", "a pipe"])
+def test_counts_that_a_watch_copies(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "debugfs" / "page_owner_stacks"
+    folder.mkdir(parents=True)
+    make = hostile.TEXTS.get(name, os.mkfifo)
+    make(folder / name.split()[0].replace("a", "show_stacks"))
+    run(
+        tmp_path,
+        ["watch", "--count", "1", "--interval", "0.01", "--debugfs", "debugfs", "-o", "b"],
+    )
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["proc/zoneinfo", "proc/vmstat", "proc/pagetypeinfo", "proc/pressure/memory",
+     "sys/kernel/mm/ksm/full_scans", "sys/kernel/mm/transparent_hugepage/hpage_pmd_size"],
+)  # fmt: skip
+@pytest.mark.parametrize("kind", ["a pipe", "4 GiB"])
+def test_a_tree_of_proc(tmp_path: Path, name: str, kind: str) -> None:
+    make = os.mkfifo if kind == "a pipe" else hostile.TEXTS["4 GiB of nothing"]
+    hostile.tree(tmp_path / "tree", name, make)
+    run(
+        tmp_path,
+        ["watch", "--count", "1", "--interval", "0.01", "--proc-root", "tree", "-o", "w"],
+        ["collect", "--proc-root", "tree", "-o", "c"],
+    )
