@@ -62,6 +62,9 @@ STATUS = "/proc/[0-9]*/status /proc/[0-9]*/comm"
 ALLOC_TRACES = "/sys/kernel/debug/slab/*/alloc_traces"
 SLAB_SETTINGS = "/sys/kernel/slab/*"
 OWNER_COUNTS = "/sys/kernel/debug/page_owner_stacks/*"
+IOMEM = "/proc/iomem"
+FIRMWARE_MAP = "/sys/firmware/memmap/*"
+MEMORY_FAILURES = "/sys/devices/system/node/*/memory_failure/*"
 SETTINGS = "/proc/sys/* /sys/kernel/mm/* /sys/devices/system/node/*/hugepages/*"
 NAMES = "/proc/version /proc/uptime /proc/cmdline /proc/kallsyms"
 
@@ -196,6 +199,17 @@ PRICES = {
             "stacks",
             READ,
         ),
+        Price(
+            # r_start(), r_stop(), kernel/resource.c: an rwlock, not with interrupts off
+            IOMEM,
+            "prints each physical resource",
+            "resource_lock, shared, a buffer of text at a time: hotplug waits",
+            None,
+            "resources",
+            READ,
+        ),
+        Price(FIRMWARE_MAP, "prints a number or a word", None, None, "files", READ),
+        Price(MEMORY_FAILURES, "prints a number", None, None, "files", READ),
         Price(SETTINGS, "prints a number or a word", None, None, "files", READ),
         Price(NAMES, "prints what is known", None, None, "symbols", READ),
     )

@@ -140,6 +140,10 @@ SECTIONS = {
             "Physical memory and what the kernel does not get",
             physical_memory_from_memory,
             physical_memory_from_files,
+            reads=(
+                *(prices.IOMEM, prices.FIRMWARE_MAP, prices.ZONEINFO, prices.MEMINFO),
+                prices.NAMES,
+            ),
         ),
         SectionSpec(
             "poisoned_pages",
@@ -147,6 +151,7 @@ SECTIONS = {
             poisoned_pages_from_memory,
             poisoned_pages_from_files,
             PASS_SECONDS,
+            reads=(prices.MEMINFO, prices.MEMORY_FAILURES),
             optional=True,
         ),
         SectionSpec(
