@@ -60,10 +60,8 @@ with open("/out/runs.csv", "a") as file:
     file.write(f"cat,0,{{time.monotonic() - begin:.3f}}\\n")
 run("memory", "collect", "--only", "page_owner", "--symbols", "/vmlinux", "-o", "/out/memory")
 run("fallback", "collect", "--only", "zones,free_lists", "-o", "/out/fallback")
-run(
-    "watch", *("watch", "--all", "--interval", "0.5", "--count", "14", "-o", "/out/watch"),
-    meanwhile=leak,
-)
+words = ("--all", "--interval", "0.5", "--count", "14", "-o", "/out/watch")
+run("watch", "watch", *words, meanwhile=leak)
 # Last, since drgn reads debug info with OpenMP, which a forked child cannot use again.
 # In one process, as an interactive session would: debug info loaded, then pages by stack, which is
 # what show_handles prints, and then the names of all stacks.
