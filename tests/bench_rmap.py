@@ -117,7 +117,7 @@ def walks(kernel: str, table: Table, say: Callable[[str], None]) -> None:
         walk = timed[name]
         if (row := pages.get(walk.pfn)) is not None:
             counted, indexed, unmap, again = (
-                row.visits_per_pass, row.visits_indexed, row.pass_ms, row.walk_ms,
+                row.visits_indexed if lab.visits.uses_index else row.visits_per_pass, row.visits_indexed, row.pass_ms, row.walk_ms,
             )  # fmt: skip
         else:
             of_file = name.startswith("file")
