@@ -116,9 +116,8 @@ def walks(kernel: str, table: Table, say: Callable[[str], None]) -> None:
     for name, what in KINDS:
         walk = timed[name]
         if (row := pages.get(walk.pfn)) is not None:
-            counted, indexed, unmap, again = (
-                row.visits_per_pass, row.visits_indexed, row.pass_ms, row.walk_ms,
-            )  # fmt: skip
+            indexed, unmap, again = row.visits_indexed, row.pass_ms, row.walk_ms
+            counted = indexed if lab.visits.uses_index else row.visits_per_pass
         else:
             of_file = name.startswith("file")
             folios, owner = (
