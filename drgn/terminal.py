@@ -330,16 +330,24 @@ def run_script(probe: Callable[["Program"], Iterable[tuple[str, type, Iterable[A
     """
     Run a probe as a drgn script: ``drgn -c vmcore -s vmlinux drgn/zones.py``.
 
+    Where drgn was started without debug info, the kernel's own types and symbols are used.
+
     :param probe: gives (title, row type, rows) for each table to print.
     """
     from drgn import FaultError, get_default_prog
+    from no_debug_info import NoDebugInfoError, attach
 
     try:
-        for position, (title, row_type, rows) in enumerate(probe(get_default_prog())):
+        prog = get_default_prog()
+        try:
+            prog.type("struct page")
+        except LookupError:
+            attach(prog)
+        for position, (title, row_type, rows) in enumerate(probe(prog)):
             if position:
                 print()
             print_dataclasses(row_type, rows, title=title)
     except BrokenPipeError:
         sys.stderr.close()  # the reader (head, less) has seen enough
-    except (FaultError, LookupError, ValueError) as error:
+    except (FaultError, LookupError, NoDebugInfoError, ValueError) as error:
         sys.exit(f"{sys.argv[0]}: {visible(str(error))}")

@@ -56,16 +56,19 @@ def capture(
     *,
     fresh: bool = False,
     output: Path | None = None,
+    symbols: bool = True,
 ) -> Capture:
     """
     The capture of *kernel* (a row of ``kernels.toml``) and *workload*, from the cache if there.
 
     :param fresh: boot anyway.
+    :param symbols: whether the kernel's debug info is needed; see ``kernels.get``.
     :param output: put it there, outside of the cache; such a capture always boots.
     :raises LabError: the kernel cannot be had, or the guest failed.
     """
     with one_at_a_time():
-        booted = kernels.get(kernel, say, machine.WORKLOAD_MODULES.get(workload, ()))
+        more = machine.WORKLOAD_MODULES.get(workload, ())
+        booted = kernels.get(kernel, say, more, symbols=symbols)
         if output is not None:
             folder = output.resolve()
             if folder.exists():

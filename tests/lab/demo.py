@@ -2,7 +2,7 @@
 """
 ``make demo``: the main job from end to end, on a real kernel.
 
-Fetches a stock kernel with its debug symbols, boots it under emulation, lets the workload drive its
+Fetches a stock kernel, boots it under emulation, lets the workload drive its
 memory into the state of a known incident, takes a vmcore, and runs the command on it as a user
 would. In a second boot of the same kernel it records profiles of page faults and of the end of
 processes, with transparent huge pages and without, and adds them. Everything it prints comes from
@@ -52,14 +52,14 @@ def main() -> int:
         return subprocess.run(words).returncode
 
     try:
-        lab = capture(args.kernel, "fragment", say, fresh=True)
+        lab = capture(args.kernel, "fragment", say, fresh=True, symbols=False)
     except LabError as error:
         print(f"demo: {error}", file=sys.stderr)
         return 1
     bundle, report = args.output / "bundle", args.output / "report.html"
     shutil.rmtree(args.output, ignore_errors=True)
     args.output.mkdir(parents=True)
-    code = run(MMSCOPE, "collect", "--core", lab.vmcore, "--symbols", lab.vmlinux, "-o", bundle)
+    code = run(MMSCOPE, "collect", "--core", lab.vmcore, "-o", bundle)
     if code > 1:
         return code
     try:
@@ -74,7 +74,7 @@ def main() -> int:
             f"\nThe tables are in {bundle}; look at one with\n"
             f"  .venv/bin/mmscope show free_blocks {bundle}\n"
             "or at the kernel itself with\n"
-            f"  .venv/bin/drgn -c {lab.vmcore} -s {lab.vmlinux} drgn/free_lists.py"
+            f"  .venv/bin/drgn -c {lab.vmcore} --no-default-symbols drgn/free_lists.py"
         )
     return code
 

@@ -21,7 +21,7 @@ import subprocess
 import tarfile
 import tempfile
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,12 +58,18 @@ def names() -> list[str]:
 
 
 def get(
-    name: str, say: Callable[[str], None] = lambda line: None, more_modules: Iterable[str] = ()
+    name: str,
+    say: Callable[[str], None] = lambda line: None,
+    more_modules: Iterable[str] = (),
+    *,
+    symbols: bool = True,
 ) -> Kernel:
     """
     The newest kernel of the row *name*: from the cache if it has any, else fetched.
 
     :param more_modules: to load after those of the row; a stock kernel's only.
+    :param symbols: whether its debug info is needed, which is nine tenths of what is fetched;
+        without, there may be no file at ``vmlinux``.
     :raises LabError: there is no such row, or no suite has such a kernel with its debug info.
     """
     table = _table()
@@ -75,7 +81,7 @@ def get(
     modules = [*row.get("modules", table["modules"]), *more_modules]
     cached = [
         kernel
-        for kernel in map(lambda r: _cached(name, r, modules), _releases(row["release"]))
+        for kernel in map(lambda r: _cached(name, r, modules, symbols), _releases(row["release"]))
         if kernel
     ]
     if cached:
@@ -90,10 +96,11 @@ def get(
             missing.append(suite)
             continue
         release, packages = found
-        _fetch(release, packages, apt, modules, say)
-        kernel = _cached(name, release, modules)
+        wanted = [p for p in packages if symbols or not p.name.endswith("-dbg")]
+        _fetch(release, wanted, apt, modules, say)
+        kernel = _cached(name, release, modules, symbols)
         assert kernel is not None
-        say(f"kept in {kernel.vmlinux.parent}")
+        say(f"kept in {kernel.vmlinuz.parent}")
         return kernel
     raise LabError(
         f"no {name} kernel with debug info in {', '.join(missing)}: "
@@ -124,7 +131,7 @@ def _releases(pattern: str) -> list[str]:
     return newest_first(path.name for path in folder.glob("*") if re.fullmatch(pattern, path.name))
 
 
-def _cached(name: str, release: str, modules: Iterable[str]) -> Kernel | None:
+def _cached(name: str, release: str, modules: Iterable[str], symbols: bool = True) -> Kernel | None:
     folder = cache_folder() / "kernels" / release
     kernel = Kernel(
         name=name,
@@ -133,11 +140,8 @@ def _cached(name: str, release: str, modules: Iterable[str]) -> Kernel | None:
         vmlinux=folder / "vmlinux",
         modules=tuple(folder / f"{module}.ko" for module in modules),
     )
-    return (
-        kernel
-        if all(path.exists() for path in (kernel.vmlinuz, kernel.vmlinux, *kernel.modules))
-        else None
-    )
+    files = [kernel.vmlinuz, *([kernel.vmlinux] if symbols else []), *kernel.modules]
+    return kernel if all(path.exists() for path in files) else None
 
 
 def _packages(apt: list[str]) -> dict[str, _Package]:
@@ -186,7 +190,7 @@ def _choose(
 
 def _fetch(
     release: str,
-    packages: Iterable[_Package],
+    packages: Sequence[_Package],
     apt: list[str],
     modules: Iterable[str],
     say: Callable[[str], None],
@@ -222,6 +226,7 @@ def _fetch(
                 say(f"unpacked {kept.name}, {kept.stat().st_size / 1e6:.0f} MB")
             deb.unlink()
         there = {path.name for place in (temporary, target) for path in place.glob("*")}
+        debug = debug if any(package.name.endswith("-dbg") for package in packages) else {}
         lacking = {*code.values(), *debug.values()} - there
         if lacking:
             raise LabError(

@@ -55,7 +55,7 @@ def run_live(
     :param seconds: that the program may take.
     :raises LabError: the guest failed.
     """
-    booted = get(kernel, say)
+    booted = get(kernel, say, symbols=symbols)
     booted = dataclasses.replace(booted, options=f"{booted.options} {options}")
     # numpy wants cmpxchg16b, which the lab's machine leaves out for the sake of older kernels.
     qemu_args = ("-cpu", "max", *qemu_args)

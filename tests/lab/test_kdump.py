@@ -54,6 +54,19 @@ class Crash:
         )
 
 
+def collect(core: Path, bundle: Path, *symbols: str | Path) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [
+            *(sys.executable, "-m", "reports.start", "collect", "--core", core),
+            *(*symbols, "-o", bundle),
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
 @pytest.fixture(scope="module")
 def crash(tmp_path_factory: pytest.TempPathFactory, say: Callable[[str], None]) -> Iterator[Crash]:
     """The dump, read."""
@@ -106,16 +119,7 @@ def crash(tmp_path_factory: pytest.TempPathFactory, say: Callable[[str], None]) 
         raise LabError("no dump was saved:\n" + "\n".join(words.splitlines()[-20:]))
     os.truncate(folder / "core", int(saved[1]))
     machine.unpack_truth((folder / "said").read_bytes(), folder / "truth")
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "reports.start", "collect", "--core", folder / "core"),
-            *("--symbols", kernel.vmlinux, "-o", folder / "bundle"),
-        ],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    done = collect(folder / "core", folder / "bundle", "--symbols", kernel.vmlinux)
     assert done.returncode == 0, done.stderr
     yield Crash(folder / "core", Bundle(folder / "bundle"), folder)
     shutil.rmtree(folder)
@@ -127,6 +131,16 @@ def test_every_section_is_read(crash: Crash) -> None:
     assert {s.status for s in crash.bundle.sections} == {"ok", "absent"}
     assert not any(s.unreadable_bytes for s in crash.bundle.sections)
     assert crash.bundle.target["kind"] == "vmcore" and missing_bytes(crash.core) == 0
+
+
+def test_so_it_is_with_nothing_but_the_dump(crash: Crash) -> None:
+    done = collect(crash.core, crash.folder / "own")
+    assert done.returncode == 0, done.stderr
+    own = Bundle(crash.folder / "own")
+    assert own.target["types"] == "BTF and kallsyms"
+    for table in crash.bundle.tables:
+        if table != "sections":
+            assert list(own.rows(table)) == list(crash.bundle.rows(table)), table
 
 
 def test_zones_and_lists_are_those_of_the_kernel_that_crashed(crash: Crash) -> None:
