@@ -68,7 +68,7 @@ class PoisonCounter:
         help="HardwareCorrupted of /proc/meminfo, or memory_failure of a node in /sys: total is "
         "the sum of recovered, delayed, failed and ignored",
     )
-    node: int = column(key=True, help="NUMA node; -1: the whole machine")
+    node: int = column(key=True, low=-1, help="NUMA node; -1: the whole machine")
     events: int | None = column(help="pages that were handled so since boot")
     bytes: int | None = column(unit="bytes", help="marked as bad now")
 

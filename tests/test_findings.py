@@ -85,7 +85,17 @@ NAMES = {
 
 
 def zone(**changes: Any) -> Zone:
-    return dataclasses.replace(ZONE, **changes)
+    """A zone that is so; the rest of it is as it must be then."""
+    row = dataclasses.replace(ZONE, **changes)
+    pages = max(row.present_pages, row.managed_pages)
+    least = min(row.wmark_low, row.wmark_high)
+    return dataclasses.replace(
+        row,
+        present_pages=pages,
+        spanned_pages=max(row.spanned_pages, pages),
+        wmark_min=min(row.wmark_min, least),
+        wmark_low=least,
+    )
 
 
 def free(order: int, blocks: int, migratetype: str | None = "Movable", **where: Any) -> FreeBlocks:
@@ -114,7 +124,9 @@ def bundle(
     with Writer(path) as writer:
         for row_type, of_type in tables.items():
             writer.table(NAMES[row_type], NAMES[row_type], row_type, of_type, section="x")
-        writer.finish(target, sections)
+        pages = [row.present_pages for row in tables.get(Zone, [])]
+        total = {"total_pages": max([*pages, target["total_pages"]])} if pages else {}
+        writer.finish(target | total, sections)
     return Bundle(path)
 
 
@@ -326,7 +338,7 @@ FOUND = {
     ),
     "below min but for the reserve": Case(
         "below-watermarks",
-        [zone(free_pages=20_000, highatomic_free_pages=11_000)],
+        [zone(free_pages=20_000, highatomic_free_pages=11_000, highatomic_reserved_pages=11_264)],
         ["below the min watermark", "9,000 pages are usable (20,000 free", "11,000 of them"],
         "warning",
     ),
@@ -618,7 +630,9 @@ CLEAR = {
         [*all_orders(o0=59_999), zone(wmark_high=61_000, wmark_boost=1_000)],
     ),
     "a small zone in pieces": Case(
-        "external-fragmentation", [*all_orders(o0=3_000), zone(managed_pages=3_840)]
+        "external-fragmentation", 
+        [*all_orders(o0=3_000), zone(managed_pages=3_840, free_pages=3_000)],
+
     ),
     "no free memory": Case("external-fragmentation", [*all_orders(), zone(free_pages=0)]),
     "free lists that agree": Case("free-lists-damaged", [], empty=(FreeListCheck,)),
