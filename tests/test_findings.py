@@ -659,7 +659,8 @@ CLEAR = {
     "a thousand blocks for THP beside a reserve that has more": Case(
         "highatomic-starves-thp",
         [free(9, 1_000), free(9, 1_100, "HighAtomic"), HIGHATOMIC,
-         dataclasses.replace(RESERVED, managed_pages=60_000_000)],
+         dataclasses.replace(RESERVED, present_pages=60_000_000, managed_pages=60_000_000,
+                             spanned_pages=60_000_000)],
     ),
     "a reserve that has more, and the node's other zone has enough": Case(
         "highatomic-starves-thp", [*STARVED, RESERVED, HIGHATOMIC, zone(zone="DMA32"),
