@@ -89,7 +89,17 @@ LARGE = TARGET | {"total_pages": 1 << 26}
 
 
 def zone(**changes: Any) -> Zone:
-    return dataclasses.replace(ZONE, **changes)
+    """A zone that is so; the rest of it is as it must be then."""
+    row = dataclasses.replace(ZONE, **changes)
+    pages = max(row.present_pages, row.managed_pages)
+    least = min(row.wmark_low, row.wmark_high)
+    return dataclasses.replace(
+        row,
+        present_pages=pages,
+        spanned_pages=max(row.spanned_pages, pages),
+        wmark_min=min(row.wmark_min, least),
+        wmark_low=least,
+    )
 
 
 def of(pages: int) -> dict[str, int]:
@@ -123,7 +133,9 @@ def bundle(
     with Writer(path) as writer:
         for row_type, of_type in tables.items():
             writer.table(NAMES[row_type], NAMES[row_type], row_type, of_type, section="x")
-        writer.finish(target, sections)
+        pages = [row.present_pages for row in tables.get(Zone, [])]
+        total = {"total_pages": max([*pages, target["total_pages"]])} if pages else {}
+        writer.finish(target | total, sections)
     return Bundle(path)
 
 
