@@ -297,19 +297,14 @@ def _size(size: int) -> str:
 
 
 if __name__ == "__main__":
-    from device_pagemaps import pagemap_ranges
+    from struct_page_cost import scan_struct_page_cost
     from terminal import run_script
-    from vmemmap import scan_vmemmap
 
     def tables(prog: Program) -> list[tuple[str, type, list[Any]]]:
-        origins = FrameOrigins(prog, pagemap_ranges(prog)[0])
-        scan = scan_vmemmap(prog, (origins.take,))
-        where = scan.memmap
-        saved = sum(row.reused_bytes for row in scan.zones if row.zone != "Device")
-        table = what_if(present_bytes(prog), where.page_shift, where.page_bytes, saved)
+        cost = scan_struct_page_cost(prog)
         return [
-            ("Memory about memory", MetadataPart, memory_about_memory(prog, scan, origins)),
-            ("What if", WhatIf, table),
+            ("Memory about memory", MetadataPart, cost.metadata()),
+            ("What if", WhatIf, cost.what_if()),
         ]
 
     run_script(tables)

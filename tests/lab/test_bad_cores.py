@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from capture import capture
 from conftest import Lab
 from core_file import build_id
 
@@ -180,9 +181,12 @@ def test_a_vmlinux_of_another_build_is_refused_with_both_build_ids(
     assert [path.name for path in tmp_path.iterdir()] == ["vmlinux"]
 
 
-def test_a_vmcore_without_symbols_says_what_to_install(lab: Lab, tmp_path: Path) -> None:
-    result = mmscope("collect", "--core", lab.capture.vmcore, "-o", tmp_path / "bundle")
+def test_a_vmcore_without_symbols_or_btf_says_what_is_needed(
+    say: Callable[[str], None], tmp_path: Path
+) -> None:
+    core = capture("owner", "owner", say=say).vmcore
+    result = mmscope("collect", "--core", core, "-o", tmp_path / "bundle")
     assert result.returncode == 3
     assert len(result.stderr.splitlines()) == 1
-    assert f"linux-image-{lab.capture.release}-dbg" in result.stderr
+    assert "give --symbols VMLINUX" in result.stderr and "BTF" in result.stderr
     assert not list(tmp_path.iterdir())

@@ -73,20 +73,26 @@ undamaged = functools.cache(read)
 PAGES_OF_ANY = r"[0-9,]+ is beyond any machine's 17,592,186,044,416 pages"
 PAGES_HERE = r"[0-9,]+ is beyond this machine's [0-9,]+ pages"
 WHAT_IF = {"memory_metadata": r"memmap_what_if\.\w+: [0-9,]+ is beyond"}
+TOO_MANY = "the zones are damaged: they have more pages than any machine"
 SAID: dict[str, dict[str, str]] = {
     "present_pages 2^60": {
         "zones": rf"zones\.present_pages: {PAGES_OF_ANY}",
         "pageblocks": "found in zone Normal of node 1 have 262,144 pages, but it has 1,152,921,504",
+        "physical_memory": TOO_MANY,
         **WHAT_IF,
     },
     "present_pages -1": {
         "zones": rf"zones\.present_pages: {PAGES_OF_ANY}",
         "pageblocks": "have 262,144 pages, but it has 18,446,744,073,709,551,615 present",
+        "physical_memory": TOO_MANY,
         **WHAT_IF,
     },
     "spanned_pages 2^60": {"zones": r"zones\.spanned_pages: 1,152,921,504,606,846,976 is beyond"},
     "spanned_pages -1": {"zones": r"zones\.spanned_pages: 18,446,744,073,709,551,615 is beyond"},
-    "managed_pages 2^60": {"zones": rf"zones\.managed_pages: {PAGES_HERE}"},
+    "managed_pages 2^60": {
+        "zones": rf"zones\.managed_pages: {PAGES_HERE}",
+        "physical_memory": TOO_MANY,
+    },
     "managed_pages -1": {"zones": r"zones\.managed_pages: -1 is below 0"},
     "nr_reserved_highatomic 2^60": {"zones": rf"highatomic_reserved_pages: {PAGES_HERE}"},
     "nr_reserved_highatomic -1": {"zones": rf"highatomic_reserved_pages: {PAGES_HERE}"},
@@ -110,6 +116,7 @@ SAID: dict[str, dict[str, str]] = {
     "pid -1": {
         "page_tables": r"page_tables\.pid: -1 is below 0",
         "anon_vmas": r"process_vmas\.pid: -1 is below 0",
+        "file_maps": r"file_mappings\.pid: -1 is below 0",
         "rmap_cost": r"rmap_walks\.pid: -1 is below 0",
     },
     "pid twice": {
@@ -119,7 +126,8 @@ SAID: dict[str, dict[str, str]] = {
     "all caches of one name": {"slab_caches": "kmem_cache goes by the name 'dentry'"},
     "a name without end": {"slab_caches": r"slab_caches\.cache: 256 characters, more than a name"},
     "no CPU online": dict.fromkeys(
-        ("zones", "accounting", "pcp_lists", "vm_counters"), "no CPU is online"
+        ("zones", "accounting", "pcp_lists", "physical_memory", "vm_counters"),
+        "no CPU is online",
     ),
     "min_free_kbytes -1": {"settings": r"settings\.value, vm\.min_free_kbytes: -1 is below 0"},
 }
