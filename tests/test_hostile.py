@@ -63,16 +63,20 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def over(bundle: Path, base: Path) -> list[list[Any]]:
+# A comparison reads both bundles as findings and report do, and joins their tables: of a few it is
+# enough to see that.
+COMPARED = ("surrogates in the description", "a text that is no UTF-8", "numbers of 2^63")
+
+
+def over(bundle: Path) -> list[list[Any]]:
     """Every command that reads a bundle."""
     return [
         ["show", "tables", bundle],
-        *(["show", name, bundle] for name in ("settings", "page_tables")),
+        ["show", "page_tables", bundle],
         ["show", "zones", bundle, "--format", "csv"],
         ["show", "profiles", bundle, "--format", "folded"],
         ["findings", bundle, "-a"],
         ["report", bundle, "-o", "report.html"],
-        ["compare", base, "--", bundle],
         ["redact", bundle, "-o", "redacted"],
     ]
 
@@ -82,7 +86,8 @@ def test_a_bundle(base: Path, tmp_path: Path, name: str) -> None:
     bundle = tmp_path / "bundle"
     shutil.copytree(base, bundle)
     hostile.BUNDLES[name](bundle)
-    ran = run(tmp_path, *over(bundle, base))
+    compared = [["compare", base, "--", bundle]] if name in COMPARED else []
+    ran = run(tmp_path, *over(bundle), *compared)
     if "UTF-8" in name or "surrogates" in name:
         assert {one.code for one in ran} == {0}, "odd encodings are written out for every command"
     # One rule for all commands: what cannot be opened is refused by each, with the same words.
@@ -109,7 +114,6 @@ def test_the_name_of_a_folder_is_taken_as_it_is(base: Path, tmp_path: Path, name
             ["findings", place, "-a"],
             ["report", place, "-o", f"{place.name}.html"],
             ["show", "fragmentation", place],
-            ["redact", place, "-o", f"{place.name}.redacted"],
         )
         said[place.name] = [(one.code, one.stdout) for one in ran[::2]]
     assert said["b"] == said["plain"]
