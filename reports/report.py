@@ -74,7 +74,7 @@ from reports.watermarks import watermarks
 TEMPLATES = Path(__file__).resolve().parent.parent / "templates"
 # A browser lays so much out at once; nobody reads more in a report.
 MAX_ROWS = 500
-MAX_CELLS = 1200
+MAX_CELLS = 1000
 # What report.css tells apart; a wider table has text set like numbers from there on.
 MAX_TEXT_COLUMNS = 24
 # Sections that a sentence names.

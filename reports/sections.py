@@ -193,14 +193,6 @@ SECTIONS = {
             reads=(prices.MAPS, prices.STATUS, prices.SETTINGS),
         ),
         SectionSpec(
-            "ksm",
-            "KSM",
-            ksm_from_memory,
-            ksm_from_files,
-            PASS_SECONDS,
-            reads=(prices.SETTINGS,),
-        ),
-        SectionSpec(
             "file_maps",
             "File reverse maps",
             file_maps_from_memory,
@@ -214,6 +206,14 @@ SECTIONS = {
                 prices.MEMINFO,
                 prices.NAMES,
             ),
+        ),
+        SectionSpec(
+            "ksm",
+            "KSM",
+            ksm_from_memory,
+            ksm_from_files,
+            PASS_SECONDS,
+            reads=(prices.SETTINGS,),
         ),
         SectionSpec(
             "rmap_cost",

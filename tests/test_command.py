@@ -189,7 +189,7 @@ def test_collect_from_a_tree_of_text(tmp_path: Path) -> None:
         "kernel's memory (as root)"
     )
     assert [line.split(": ")[1:3] for line in said[1:]] == [
-        [name, "absent"] for name in ("anon_vmas", "ksm", "rmap_cost")
+        [name, "absent"] for name in ("anon_vmas", "file_maps", "ksm", "rmap_cost")
     ]
     assert "WARNING  Node 1 zone Normal: 446.7 MiB free, but 99.1 %" in " ".join(
         result.stdout.split("\n")
@@ -207,7 +207,7 @@ def test_collect_from_a_tree_of_text(tmp_path: Path) -> None:
         "physical_memory": "ok", "poisoned_pages": "ok",
         "vmemmap": "absent", "hugetlb": "absent",
         "device_pagemaps": "absent", "memory_metadata": "absent",
-        "anon_vmas": "absent", "ksm": "absent",
+        "anon_vmas": "absent", "file_maps": "absent", "ksm": "absent",
         "rmap_cost": "absent",
     }  # fmt: skip
     assert [(z["node"], z["zone"], z["wmark_low"]) for z in read.rows("zones")] == [
@@ -248,7 +248,8 @@ def test_an_older_tree_says_what_is_unknown(tmp_path: Path) -> None:
     assert "pageblocks: absent: " in result.stderr
     assert "/proc/buddyinfo tells orders, but not migratetypes" in result.stderr
     assert Bundle(tmp_path / "b").target["page_size"] is None, "memory and managed pages differ"
-    assert "target.thp_order is unknown in this bundle" in " ".join(result.stdout.split())
+    told = run("findings", tmp_path / "b", "--all").stdout
+    assert "target.thp_order is unknown in this bundle" in " ".join(told.split())
 
 
 @pytest.mark.parametrize("file", ["zoneinfo", "vmstat", "pagetypeinfo", "buddyinfo", "uptime",
@@ -270,7 +271,7 @@ def test_a_damaged_file_costs_its_own_sections(tmp_path: Path, file: str, conten
     }.get(file, {})
     usual = dict.fromkeys(("accounting", "page_owner", "slab_owner"), "absent")
     usual |= dict.fromkeys(("vmemmap", "hugetlb", "device_pagemaps", "memory_metadata"), "absent")
-    usual |= {"anon_vmas": "absent", "ksm": "absent", "rmap_cost": "absent"}
+    usual |= dict.fromkeys(("anon_vmas", "file_maps", "ksm", "rmap_cost"), "absent")
     assert {name: how for name, how in status.items() if how != "ok"} == usual | needs
     for section in sections:
         if section.status == "failed":

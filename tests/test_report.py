@@ -440,13 +440,13 @@ class TestSections:
         assert line.startswith("No rows, but the section is not whole.")
 
     def test_an_unknown_section_shows_with_its_tables(self, tmp_path: Path) -> None:
-        rows = [made.Oddity("thing", 3 << 30, None, False)]
+        rows = [made.Oddity("thing", 1 << 30, None, False)]
         contents: dict[str, made.Table] = {"oddities": ("Odd things", made.Oddity, rows, "oddity")}
         tree = parse(render(made.write_bundle(tmp_path / "b", contents), NOTHING))
         assert "Odd things" in texts(by_id(tree, "section-oddity"))
         table = elements(by_id(tree, "table-oddities"), "table")[0]
-        assert cells(table) == [["thing", "3 GiB", "", "no"]]
-        assert elements(table, "td")[1].get("title") == "3,221,225,472 bytes"
+        assert cells(table) == [["thing", "1 GiB", "", "no"]]
+        assert elements(table, "td")[1].get("title") == "1,073,741,824 bytes"
 
     def test_a_table_of_a_section_that_is_not_listed_shows_too(self, tmp_path: Path) -> None:
         bundle = made.write_bundle(tmp_path / "b", made.tables(), sections=[])
