@@ -82,7 +82,7 @@ MAX_NAMED = 5
 # So many findings leave room for the sections beside them.
 MAX_CONTENTS = 8
 # A stack is as long as ten other rows.
-MAX_STACK_ROWS = 80
+MAX_STACK_ROWS = 48
 # A series is looked at in its chart, or taken from the bundle.
 MAX_SERIES_ROWS = 60
 # Of the tables that are held in part.

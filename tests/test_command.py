@@ -191,7 +191,7 @@ def test_collect_from_a_tree_of_text(tmp_path: Path) -> None:
     assert [line.split(": ")[1:3] for line in said[1:]] == [
         [name, "absent"] for name in ("anon_vmas", "file_maps", "ksm", "rmap_cost")
     ]
-    assert "WARNING  Node 1 zone Normal: 446.7 MiB free, but 99.1 %" in " ".join(
+    assert "WARNING  Node 1 zone Normal: 446.7 MiB free, 99.1 %" in " ".join(
         result.stdout.split("\n")
     )
     read = Bundle(tmp_path / "b")

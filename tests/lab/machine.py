@@ -36,7 +36,7 @@ from qemu.qmp import EventListener, QMPClient, QMPError
 GUEST = Path(__file__).resolve().parent / "guest"
 
 BOOT_SECONDS = 120.0
-WORKLOAD_SECONDS = 300.0
+WORKLOAD_SECONDS = 900.0
 DUMP_SECONDS = 180.0
 
 # thread=single: with a thread per CPU, one CPU now and then runs an int3 that another has already
