@@ -101,7 +101,8 @@ class PageTables:
         help="slots of PTE tables that an exit looks at, used or not (zap_pte_range)"
     )
     unaccounted_tables: int | None = column(
-        help="tables in pgtables_bytes that were not found, or the reverse if negative"
+        low=None,
+        help="tables in pgtables_bytes that were not found, or the reverse if negative",
     )
 
 
