@@ -139,7 +139,8 @@ def test_so_it_is_with_nothing_but_the_dump(crash: Crash) -> None:
     own = Bundle(crash.folder / "own")
     assert own.target["types"] == "BTF and kallsyms"
     for table in crash.bundle.tables:
-        if table != "sections":
+        # What shows only in the code, by which functions were inlined, BTF does not say.
+        if table not in ("sections", "kernel_features"):
             assert list(own.rows(table)) == list(crash.bundle.rows(table)), table
 
 

@@ -154,7 +154,6 @@ def test_without_any_debug_info_every_section_is_read_all_the_same(out: Path) ->
     for table, columns in (
         ("zones", ("node", "zone", "present_pages", "managed_pages", "highatomic_cap_pages")),
         ("settings", ("name", "value")),
-        ("kernel_features", ("feature", "present")),
         ("hugetlb_sizes", ("page_bytes", "pages")),
         ("vm_counters", ("name", "kind")),
     ):

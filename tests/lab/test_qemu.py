@@ -126,5 +126,8 @@ def test_stopped_it_has_the_tables_of_its_dump(guest: Guest, tmp_path: Path) -> 
     one, other = Bundle(tmp_path / "outside"), Bundle(tmp_path / "dumped")
     for here, there in zip(one.sections, other.sections, strict=True):
         assert (here.section, here.status, here.rows) == (there.section, there.status, there.rows)
-    assert contents(one.path) == contents(other.path)
+    # What shows only in the code, by which functions were inlined, BTF does not say.
+    tables = [contents(bundle.path) for bundle in (one, other)]
+    assert all(table.pop("kernel_features.csv") for table in tables)
+    assert tables[0] == tables[1]
     assert one.target["total_pages"] == other.target["total_pages"]
