@@ -64,8 +64,9 @@ MAX_FRAMES = 2048
 MAX_TABLE_BYTES = 256 << 20
 # Of folded stacks that are held in memory at once, to be drawn: twice what that machine has.
 MAX_DRAWN_BYTES = 32 << 20
-# What may be held in memory at once, of all tables: that machine's report needs 4 million cells.
-MAX_HELD_CELLS, MAX_HELD_BYTES = 6_000_000, 64 << 20
+# What may be held in memory at once, of all tables: that machine's report needs 4 million cells,
+# a map of a million pageblocks, no two alike, 6.3 million.
+MAX_HELD_CELLS, MAX_HELD_BYTES = 7_000_000, 64 << 20
 MOST_WRITTEN_MARKS = 100_000
 
 Cell = int | float | str | bool | None
