@@ -69,17 +69,7 @@ def has_symbol(name: str, beside: str) -> Callable[[Program], bool | None]:
         seen either (no such subsystem, or kallsyms without variables), nothing shows.
     """
 
-    def known(prog: Program, symbol: str) -> bool:
-        try:
-            prog.symbol(symbol)
-        except LookupError:
-            return False
-        return True
-
-    def probe(prog: Program) -> bool | None:
-        return known(prog, name) or (False if known(prog, beside) else None)
-
-    return probe
+    return _known_beside(lambda prog, symbol: prog.symbol(symbol), name, beside)
 
 
 def has_function(name: str, beside: str) -> Callable[[Program], bool | None]:
@@ -90,9 +80,17 @@ def has_function(name: str, beside: str) -> Callable[[Program], bool | None]:
         info does not have that one (BTF has none that are inlined), nothing shows.
     """
 
-    def known(prog: Program, function: str) -> bool:
+    return _known_beside(lambda prog, function: prog.function(function), name, beside)
+
+
+def _known_beside(
+    look_up: Callable[[Program, str], object], name: str, beside: str
+) -> Callable[[Program], bool | None]:
+    """Whether *name* is found; its absence tells only where *beside* is."""
+
+    def known(prog: Program, wanted: str) -> bool:
         try:
-            prog.function(function)
+            look_up(prog, wanted)
         except LookupError:
             return False
         return True

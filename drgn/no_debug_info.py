@@ -41,6 +41,7 @@ from drgn import (
     sizeof,
 )
 from kernel_symbols import KernelSymbols, SymbolsError, symbols_of_core, symbols_of_text
+from plain_file import read_plain
 
 LIVE_BTF = Path("/sys/kernel/btf/vmlinux")
 LIVE_SYMBOLS = Path("/proc/kallsyms")
@@ -75,7 +76,7 @@ def attach(prog: Program, btf: Path | None = None) -> Attached:
     info = vmcoreinfo(prog)
     try:
         symbols = _symbols(prog, info)
-        types = Btf(prog, btf.read_bytes() if btf is not None else _blob(prog, symbols))
+        types = Btf(prog, read_plain(btf, MAX_BTF_BYTES) if btf else _blob(prog, symbols))
         checked = _hold_against(types, info)
     except (SymbolsError, BtfError) as error:
         raise NoDebugInfoError(str(error)) from error
@@ -116,7 +117,7 @@ def _symbols(prog: Program, info: Mapping[str, str]) -> KernelSymbols:
 def _blob(prog: Program, symbols: KernelSymbols) -> bytes:
     """The kernel's own BTF."""
     if _is_this_kernel(prog) and os.access(LIVE_BTF, os.R_OK):
-        return LIVE_BTF.read_bytes()
+        return read_plain(LIVE_BTF, MAX_BTF_BYTES)
     begin, end = symbols.address("__start_BTF"), symbols.address("__stop_BTF")
     if begin is None or end is None or not 24 <= end - begin <= MAX_BTF_BYTES:
         raise BtfError(

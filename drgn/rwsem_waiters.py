@@ -94,7 +94,7 @@ class FileMappingWaiter:
 
     address_space: str = column(holds="kernel", key=True, help="the one it is in")
     position: int = column(key=True, help="in the queue, from 0")
-    pid: int = column(help="task")
+    pid: int = column(high=MOST_PIDS, help="task")
     comm: str = column(holds="comm", help="its name")
     wants: str = column(holds="words", help="read or write")
     stack: str | None = column(holds="kernel", help="where it waits: root;…;leaf")

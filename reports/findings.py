@@ -203,8 +203,8 @@ def load_questions(folder: Path = FINDINGS) -> list[Question]:
             data["next"] = tuple(
                 Step(**step | {"only": tuple(step.get("only", ()))}) for step in data["next"]
             )
-            for name in ("needs", "sources", "subject"):
-                data[name] = tuple(data[name] if name != "subject" else data.get(name, ()))
+            data |= {"needs": tuple(data["needs"]), "sources": tuple(data["sources"])}
+            data["subject"] = tuple(data.get("subject", ()))
             question = Question(id=path.stem, links=links, **data)
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{path.name}: {error}") from error
@@ -272,10 +272,6 @@ def ask(database: Database, questions: list[Question]) -> Verdict:
             continue
         try:
             rows = database.rows(_query(database, question))
-        except (duckdb.ConversionException, duckdb.OutOfRangeException):
-            reason = "what it computes is beyond numbers of 64 bits"
-            not_checked.append(NotChecked(question.id, question.about, reason, question.section))
-            continue
         except duckdb.Error as error:
             reason = failed(database, error, [need.partition(".")[0] for need in question.needs])
             not_checked.append(NotChecked(question.id, question.about, reason, question.section))
@@ -397,7 +393,8 @@ class Kernel:
                 unknown.append(f"where {what}" if wanted else f"unless {what}")
             elif present is not wanted:
                 return None
-        return f"Only {', and '.join(unknown)}: " if unknown else ""
+        said = ", and ".join(unknown)
+        return f"{said[:1].upper()}{said[1:]}: " if said else ""
 
 
 def _finding(

@@ -30,6 +30,7 @@ from ksm import (
     read_ksm,
 )
 from ksm import wanted as ksm_wanted
+from plain_file import read_plain
 from poisoned_pages import Marked, PoisonFinder
 from rmap_cost import (
     KsmVisits,
@@ -238,7 +239,6 @@ class Files:
     everything: bool = False
     kept: dict[str, Any] = field(default_factory=dict)  # what several sections need
     _left_out: dict[str, str | None] = field(default_factory=dict)
-    _kept: dict[str, str] = field(default_factory=dict)
 
     @functools.cached_property
     def live(self) -> bool:
@@ -285,11 +285,11 @@ class Files:
 
         :raises OSError: it is not there, no plain file of the tree, or left out.
         """
-        if path in self._kept:
-            return self._kept[path]
-        text = self._plain(path).read_bytes().decode("utf-8", "backslashreplace")
+        if path in self.kept:
+            return str(self.kept[path])
+        text = read_plain(self._plain(path)).decode("utf-8", "backslashreplace")
         if path in KEPT:
-            self._kept[path] = text
+            self.kept[path] = text
         return text
 
     def open_apart(self, path: str, reader: ReaderApart) -> str:

@@ -1420,8 +1420,8 @@ class TestSteps:
         what = FEATURES["defrag_mode"].what
         assert self.said(tmp_path, *([self.feature(None)] if known else [])) == [
             "everywhere",
-            f"Only where {what}: if it has it",
-            f"Only unless {what}: if it has not",
+            f"Where {what}: if it has it",
+            f"Unless {what}: if it has not",
         ]
 
     def test_words_may_go_by_the_kernel(self, tmp_path: Path) -> None:

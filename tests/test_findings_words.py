@@ -191,18 +191,18 @@ HIGHATOMIC = {
         {"highatomic_buddy_only": True, "highatomic_fast_path": False},
         ["only a block from the buddy lists"],
         ["existing highatomic reserves"],
-        ["after pcp alloc", "Only where"],
+        ["after pcp alloc", "Where "],
     ),
     "7.3": (
         {"highatomic_buddy_only": True, "highatomic_fast_path": True},
         ["without making it grow"],
         [],
-        ["after pcp alloc", "existing highatomic reserves", "Only where"],
+        ["after pcp alloc", "existing highatomic reserves", "Where "],
     ),
     "nothing shows": (
         {},
         [],
-        ["Only unless an allocation that a per-CPU list serves"],
+        ["Unless an allocation that a per-CPU list serves"],
         ["On this kernel"],
     ),
 }
