@@ -63,7 +63,7 @@ MAX_FRAMES = 2048
 # A dozen times the largest table of a machine with 100,000 processes and 50,000 stacks.
 MAX_TABLE_BYTES = 256 << 20
 # Of folded stacks that are held in memory at once, to be drawn: twice what that machine has.
-MAX_DRAWN_BYTES = 32 << 20
+MAX_DRAWN_BYTES, MAX_DRAWN_STACKS = 32 << 20, 200_000
 # What may be held in memory at once, of all tables: that machine's report needs 4 million cells,
 # a map of a million pageblocks, no two alike, 6.3 million.
 MAX_HELD_CELLS, MAX_HELD_BYTES = 7_000_000, 64 << 20
@@ -472,7 +472,7 @@ class Bundle:
         """
         found = []
         for stack, value in self.stacks(name):
-            if (size := size - len(stack)) < 0:
+            if (size := size - len(stack)) < 0 or len(found) == MAX_DRAWN_STACKS:
                 raise BundleError(
                     f"{self.folded[name].path}: too large to be drawn in a report; 'mmscope show "
                     f"{name} --format folded' or speedscope has all of it"

@@ -41,8 +41,8 @@ MIN_SHARE = 0.001
 # What a picture may take of the report; frames are left out, the narrowest first, until it fits.
 MAX_SVG_BYTES = 120_000
 MAX_FRAMES = 360
-# What is drawn is held in memory: four times what 50,000 stacks have.
-MAX_FRAMES_HELD = 4_000_000
+# What is drawn is held in memory: half as much again as 50,000 stacks have.
+MAX_FRAMES_HELD = 1_500_000
 # The kernel saves 64 frames of a stack at most, perf 127 unless told otherwise.
 MAX_DEPTH = 128
 MAX_NAME = 200

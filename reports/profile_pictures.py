@@ -32,7 +32,7 @@ Stacks = list[tuple[str, int]]
 MAX_RECORDINGS = 12
 MAX_FRAMES, LEAST_FRAMES = 260, 60
 # Of all graphs together: many recordings have smaller ones.
-FRAMES = 1_000
+FRAMES = 600
 MAX_ROWS = 14
 HIDDEN = "(interrupts back on)"
 

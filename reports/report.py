@@ -74,7 +74,7 @@ from reports.watermarks import watermarks
 TEMPLATES = Path(__file__).resolve().parent.parent / "templates"
 # A browser lays so much out at once; nobody reads more in a report.
 MAX_ROWS = 500
-MAX_CELLS = 1000
+MAX_CELLS = 1200
 # What report.css tells apart; a wider table has text set like numbers from there on.
 MAX_TEXT_COLUMNS = 24
 # Sections that a sentence names.
@@ -82,7 +82,7 @@ MAX_NAMED = 5
 # So many findings leave room for the sections beside them.
 MAX_CONTENTS = 8
 # A stack is as long as ten other rows.
-MAX_STACK_ROWS = 48
+MAX_STACK_ROWS = 40
 # A series is looked at in its chart, or taken from the bundle.
 MAX_SERIES_ROWS = 60
 # Of the tables that are held in part.

@@ -17,7 +17,7 @@ from proc_text import parse_zoneinfo
 from test_command import ROOT, run
 from test_watch import KSM, PRESSURE
 
-from reports import prices, samples
+from reports import prices, reading, samples
 from reports.bundle import Bundle
 from reports.collect import describe_files, run_section
 from reports.doctor import TEXT_SOURCES
@@ -261,8 +261,8 @@ def test_what_is_dear_is_read_once(live: Path, monkeypatch: pytest.MonkeyPatch) 
     """Also where three sections need it, as on 6.1."""
     shutil.copy(DATA.parent / "6.1/zoneinfo", live / "proc/zoneinfo")
     read = []
-    plain = Path.read_bytes
-    monkeypatch.setattr(Path, "read_bytes", lambda path: read.append(path.name) or plain(path))
+    plain = reading.read_plain
+    monkeypatch.setattr(reading, "read_plain", lambda path: read.append(path.name) or plain(path))
     files = Files(live)
     for name in ("zones", "free_lists", "pageblocks"):
         assert run_section(SECTIONS[name], files)[0].status == "ok"
