@@ -26,6 +26,7 @@ import numpy as np
 from drgn import Program
 from kernel_arrays import Gaps
 from kernel_text import printed_number, row_number
+from no_debug_info import vmcoreinfo
 from page_table_entries import (
     PageTableFormat,
     kernel_root,
@@ -122,7 +123,16 @@ def direct_map(prog: Program, gaps: Gaps) -> list[DirectMapLevel]:
 
 
 def _image(prog: Program) -> tuple[int, int]:
-    return prog.symbol("_text").address, prog.symbol("_end").address
+    """
+    Where the kernel image begins and ends.
+
+    drgn (0.3.0) leaves a symbol behind the last section of an ELF file where it was linked: then
+    _end lies before __bss_stop, as a kernel is moved by more than what is between them (.brk).
+    """
+    start, stop, end = (prog.symbol(name).address for name in ("_text", "__bss_stop", "_end"))
+    if end < stop:
+        end += int(vmcoreinfo(prog)["KERNELOFFSET"], 16)
+    return start, end
 
 
 def _count(

@@ -134,8 +134,11 @@ SET = {"settings": "value", "hugetlb_sizes": "hvo"}
 # Memory that nobody holds. What moves from one of these to another is no change, and what left them
 # is in the table that says who has it.
 FREE = {"zones", "free_accounting", "free_blocks", "pcp_pages", "page_owner_freed"}
-# The same memory once more, in coarser parts than a stack.
+# How memory is mapped: this has no memory, and takes none.
+MAPPED = {"direct_map"}
+# The same memory once more, in coarser parts than a stack, or than the table of those who have it.
 COARSE = {
+    "physical_memory_parts",
     *("page_owner_tasks", "page_owner_orders", "page_owner_gfp", "page_owner_migratetypes"),
     *("page_owner_memcgs", "page_owner_migrations", "page_owner_polluters", "page_owner_ages"),
 }
@@ -799,6 +802,8 @@ def most_changed(
     def rank(item: tuple[TableChanges, Change]) -> float:
         table, change = item
         amount = abs(bytes_of(change.difference or 0, table.measure, page_size) or 0)
+        if table.name in MAPPED:
+            amount = 0
         if table.name in FREE and freed is not None:
             amount = min(amount, freed)
         return amount / 2 if table.name in FREE | COARSE else amount
