@@ -470,7 +470,7 @@ class Bundle:
         :param size: room for them, in characters.
         :raises BundleError: there is no such file, it is damaged, or too large to be drawn.
         """
-        found = []
+        found: list[tuple[str, int]] = []
         for stack, value in self.stacks(name):
             if (size := size - len(stack)) < 0 or len(found) == MAX_DRAWN_STACKS:
                 raise BundleError(
