@@ -29,6 +29,7 @@ from drgn import (
     TypeMember,
     TypeParameter,
 )
+from name_index import NameIndex
 from numpy.typing import NDArray
 
 MAGIC = 0xEB9F
@@ -92,6 +93,9 @@ class Btf:
         self._kinds = (self._info >> 24 & 0x1F).astype(np.uint8)
         for column in (self._name_offsets, self._info, self._size_or_type, self._kinds):
             column[0] = 0
+        ends = np.flatnonzero(np.frombuffer(self._names, dtype=np.uint8) == 0)
+        self._strings = np.append(0, ends[:-1] + 1)
+        self._index = NameIndex(self._names, self._strings, ends)
         self._built: dict[int, Type] = {}
         self._building: list[int] = []
         self._flattened: dict[int, int] = {}
@@ -191,8 +195,8 @@ class Btf:
 
     def _name_offset(self, name: str) -> int | None:
         """Where the strings have a name; pahole writes each once."""
-        at = self._names.find(b"\0" + name.encode("utf-8", "surrogateescape") + b"\0")
-        return at + 1 if at >= 0 and name else None
+        found = self._index.numbers(name.encode("utf-8", "surrogateescape"), b"\0") if name else ()
+        return int(self._strings[found[0]]) if found else None
 
     def _name(self, offset: int) -> str | None:
         """The string at an offset; None for the empty one: anonymous."""

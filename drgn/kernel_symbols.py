@@ -3,9 +3,10 @@
 The kernel's own symbol table (CONFIG_KALLSYMS), as a symbol finder of a :class:`drgn.Program`.
 
 Of a vmcore it is read where VMCOREINFO says that its parts lie (since "vmcoreinfo: add
-kallsyms_num_syms symbol", f09bddbd8661, v6.0): names packed by a table of 256 tokens, and offsets
-(scripts/kallsyms.c, kernel/kallsyms.c). Of the running kernel it is the text of /proc/kallsyms,
-without its modules. 190,000 names take about a tenth of a second.
+kallsyms_num_syms symbol", f09bddbd8661, v6.0), or where ``kallsyms_search`` finds them: names
+packed by a table of 256 tokens, and offsets (scripts/kallsyms.c, kernel/kallsyms.c). Of the running
+kernel it is the text of /proc/kallsyms, without its modules. 190,000 names take about a tenth of a
+second.
 
 Everything is bounded and checked, since a dump may say anything. Cannot know: sizes, which are the
 distance to the next symbol; data symbols of a kernel without CONFIG_KALLSYMS_ALL.
@@ -19,6 +20,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from drgn import FaultError, Program, Symbol, SymbolBinding, SymbolKind
+from kallsyms_search import find_tables
+from name_index import NameIndex
 from numpy.typing import NDArray
 
 MAX_SYMBOLS = 4_000_000
@@ -26,10 +29,19 @@ MAX_NAME_BYTES = 64 << 20
 TOKENS = 256
 MAX_TOKEN_TABLE = 64 << 10
 CHUNK = 1 << 20
+PARTS = (
+    *("kallsyms_num_syms", "kallsyms_offsets", "kallsyms_names"),
+    *("kallsyms_token_table", "kallsyms_token_index"),
+)
+MAYBE = ("kallsyms_relative_base",)
 
 
 class SymbolsError(ValueError):
     """The kernel's symbol table is missing or damaged; one line that says why."""
+
+
+class SymbolsHidden(SymbolsError):
+    """There are symbols, but this user may not see where."""
 
 
 @dataclass
@@ -51,6 +63,8 @@ class KernelSymbols:
 
     def __post_init__(self) -> None:
         self._list: list[int] = self.addresses.tolist()
+        ends = np.append(self.starts[1:], len(self.names)) - 1
+        self._index = NameIndex(self.names, self.starts, ends)
         sections = (("_stext", "_etext"), ("_sinittext", "_einittext"))
         self.text = [(self.address(begin) or 0, self.address(end) or 0) for begin, end in sections]
 
@@ -62,12 +76,8 @@ class KernelSymbols:
     def indexes(self, name: str) -> tuple[int, ...]:
         """The positions of a name, which statics of several files may share."""
         if name not in self._found:
-            wanted, found = b"\n" + name.encode("utf-8", "surrogateescape") + b"\n", []
-            at = self.names.find(wanted) if name else -1
-            while at >= 0:
-                found.append(int(np.searchsorted(self.starts, at + 1)))
-                at = self.names.find(wanted, at + 1)
-            self._found[name] = tuple(found)
+            wanted = name.encode("utf-8", "surrogateescape")
+            self._found[name] = tuple(self._index.numbers(wanted, b"\n")) if name else ()
         return self._found[name]
 
     def address(self, name: str) -> int | None:
@@ -119,28 +129,46 @@ def symbols_of_core(prog: Program, vmcoreinfo: Mapping[str, str]) -> KernelSymbo
     :raises SymbolsError: it does not say, they cannot be read, or are damaged.
     """
 
-    def where(name: str) -> int:
-        try:
-            return int(vmcoreinfo[f"SYMBOL({name})"], 16)
-        except (KeyError, ValueError):
-            raise SymbolsError(
-                f"VMCOREINFO does not say where {name} is (kernels before 6.0 do not)"
-            ) from None
-
+    where = _tables(prog, vmcoreinfo)
     try:
-        (count,) = np.frombuffer(prog.read(where("kallsyms_num_syms"), 4), dtype="u4").tolist()
+        (count,) = np.frombuffer(prog.read(where["kallsyms_num_syms"], 4), dtype="u4").tolist()
         if not 0 < count <= MAX_SYMBOLS:
             raise SymbolsError(f"the kernel's symbol table is damaged: {count:,} symbols")
-        offsets_at = where("kallsyms_offsets")
+        offsets_at = where["kallsyms_offsets"]
         offsets = np.frombuffer(prog.read(offsets_at, 4 * count), dtype="i4").astype(np.int64)
         base = None
-        if "SYMBOL(kallsyms_relative_base)" in vmcoreinfo:
-            (base,) = np.frombuffer(prog.read(where("kallsyms_relative_base"), 8), "u8").tolist()
-        tokens = _tokens(prog, where("kallsyms_token_table"), where("kallsyms_token_index"))
-        names, starts, codes = _names(prog, where("kallsyms_names"), count, tokens)
+        if "kallsyms_relative_base" in where:
+            (base,) = np.frombuffer(prog.read(where["kallsyms_relative_base"], 8), "u8").tolist()
+        tokens = _tokens(prog, where["kallsyms_token_table"], where["kallsyms_token_index"])
+        names, starts, codes = _names(prog, where["kallsyms_names"], count, tokens)
     except FaultError as error:
         raise SymbolsError(f"the kernel's symbol table cannot be read: {error}") from error
     return _checked(_addresses(offsets, offsets_at, base), names, starts, codes, vmcoreinfo)
+
+
+def _tables(prog: Program, vmcoreinfo: Mapping[str, str]) -> dict[str, int]:
+    """
+    Where the parts of the symbol table are: said by VMCOREINFO, or found.
+
+    :raises SymbolsError: neither.
+    """
+    try:
+        if "SYMBOL(kallsyms_num_syms)" not in vmcoreinfo:
+            found = find_tables(prog, int(vmcoreinfo["SYMBOL(_stext)"], 16))
+            if found is None:
+                raise SymbolsError(
+                    "this kernel's symbol table is not found: VMCOREINFO does not say where it is "
+                    "(kernels before 6.0 do not), and it does not look like that of 5.10 to 5.19"
+                )
+            return found
+        said = {name: vmcoreinfo.get(f"SYMBOL({name})") for name in (*PARTS, *MAYBE)}
+        return {name: int(said[name] or "", 16) for name in said if name in PARTS or said[name]}
+    except (KeyError, ValueError) as error:
+        if isinstance(error, SymbolsError):
+            raise
+        raise SymbolsError(
+            "VMCOREINFO is damaged: it does not say where the parts of the symbol table are"
+        ) from None
 
 
 def _addresses(offsets: NDArray[np.int64], offsets_at: int, base: int | None) -> NDArray[np.uint64]:
@@ -175,21 +203,29 @@ def _names(
 ) -> tuple[bytes, NDArray[np.int64], bytes]:
     """(names between newlines, where each begins, nm's letter for each)."""
     data, at = b"", 0
-    heads, second = [], []
-    for _ in range(count):
-        if at + (1 << 15) > len(data):
-            # Read as far as needed: nothing says how long it is.
-            if len(data) > MAX_NAME_BYTES:
-                raise SymbolsError("the kernel's symbol table is damaged: its names have no end")
-            data += _read_some(prog, address + len(data))
-        if at + 1 >= len(data):
+    heads: list[int] = []
+    second: list[int] = []
+    while len(heads) < count:
+        # Read as far as needed: nothing says how long it is.
+        if len(data) > MAX_NAME_BYTES:
+            raise SymbolsError("the kernel's symbol table is damaged: its names have no end")
+        more = _read_some(prog, address + len(data))
+        data += more
+        # A name may reach into what comes next.
+        stop = len(data) - (1 << 15) if more else len(data) - 1
+        if at >= stop and not more:
             raise SymbolsError("the kernel's symbol table is damaged: its names end too soon")
-        heads.append(at)
-        length, at = data[at], at + 1
-        if length & 0x80:
-            second.append(at)
-            length, at = length & 0x7F | data[at] << 7, at + 1
-        at += length
+        for _ in range(count - len(heads)):
+            if at >= stop:
+                break
+            heads.append(at)
+            length = data[at]
+            at += 1
+            if length & 0x80:
+                second.append(at)
+                length = length & 0x7F | data[at] << 7
+                at += 1
+            at += length
     # Where a length stands, its name begins with a newline.
     packed = np.frombuffer(data, dtype=np.uint8, count=min(at, len(data))).astype(np.uint16)
     packed[heads], packed[second] = TOKENS, TOKENS + 1
@@ -206,14 +242,21 @@ def _names(
 
 def _unpack(packed: NDArray[np.uint16], tokens: list[bytes]) -> NDArray[np.uint8]:
     """The bytes of all tokens, one after the other."""
-    lengths = np.array([len(token) for token in tokens])
-    places = np.cumsum(lengths) - lengths
+    lengths = np.array([len(token) for token in tokens], dtype=np.int32)
+    places = np.cumsum(lengths, dtype=np.int32) - lengths
     all_tokens = np.frombuffer(b"".join(tokens), dtype=np.uint8)
-    each = lengths[packed]
-    if each.sum() > 4 * MAX_NAME_BYTES:
-        raise SymbolsError("the kernel's symbol table is damaged: its names have no end")
-    shift = np.repeat(places[packed] - (np.cumsum(each) - each), each)
-    return all_tokens[shift + np.arange(len(shift))]
+    text, size = [], 0
+    # So much at a time as a CPU's cache holds.
+    for at in range(0, len(packed), CHUNK >> 4):
+        some = packed[at : at + (CHUNK >> 4)]
+        each = lengths[some]
+        ends = np.cumsum(each, dtype=np.int32)
+        from_where = np.repeat(places[some] - (ends - each), each)
+        from_where += np.arange(len(from_where), dtype=np.int32)
+        text.append(all_tokens[from_where])
+        if (size := size + len(text[-1])) > 4 * MAX_NAME_BYTES:
+            raise SymbolsError("the kernel's symbol table is damaged: its names have no end")
+    return np.concatenate(text) if text else np.empty(0, np.uint8)
 
 
 def _read_some(prog: Program, address: int) -> bytes:
@@ -228,15 +271,18 @@ def symbols_of_text(text: bytes) -> KernelSymbols:
     """
     The symbols of a /proc/kallsyms, modules left out.
 
-    :raises SymbolsError: its addresses are hidden (kernel.kptr_restrict, or no root), or it is
-        something else.
+    :raises SymbolsHidden: its addresses are hidden.
+    :raises SymbolsError: it is something else.
     """
     found = re.findall(rb"^([0-9a-f]{8,16}) (\w) ([^\s\[]+)$", text, re.MULTILINE)
     if not found:
         raise SymbolsError("/proc/kallsyms has no symbols (CONFIG_KALLSYMS)")
     addresses = np.array([int(address, 16) for address, _, _ in found], dtype=np.uint64)
     if not addresses.any():
-        raise SymbolsError("/proc/kallsyms hides its addresses: run as root (kernel.kptr_restrict)")
+        raise SymbolsHidden(
+            "/proc/kallsyms hides its addresses: only root may see them, and nobody where "
+            "kernel.kptr_restrict is 2"
+        )
     names = b"\n" + b"\n".join(name for _, _, name in found) + b"\n"
     breaks = np.flatnonzero(np.frombuffer(names, dtype=np.uint8) == 10)
     codes = b"".join(code for _, code, _ in found)

@@ -21,9 +21,10 @@ line numbers, inlined functions, types of modules.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,17 +37,27 @@ from drgn import (
     ObjectNotFoundError,
     Program,
     ProgramFlags,
+    RelocatableModule,
+    Symbol,
     Type,
     offsetof,
     sizeof,
 )
-from kernel_symbols import KernelSymbols, SymbolsError, symbols_of_core, symbols_of_text
+from kernel_symbols import (
+    KernelSymbols,
+    SymbolsError,
+    SymbolsHidden,
+    symbols_of_core,
+    symbols_of_text,
+)
 from plain_file import read_plain
+from symbols import module_symbols
 
 LIVE_BTF = Path("/sys/kernel/btf/vmlinux")
 LIVE_SYMBOLS = Path("/proc/kallsyms")
 MAX_BTF_BYTES = 64 << 20
 BTF_MAGICS = (b"\x9f\xeb", b"\xeb\x9f")
+NO_BTF = "this kernel has no BTF (CONFIG_DEBUG_INFO_BTF)"
 OWN = "btf"  # the name of the finders
 
 
@@ -85,11 +96,28 @@ def attach(prog: Program, btf: Path | None = None) -> Attached:
     prog.register_type_finder(OWN, types.find_type, enable_index=-1)
     prog.register_object_finder(OWN, _Globals(types, symbols).find, enable_index=-1)
     prog.register_symbol_finder(OWN, symbols.find, enable_index=-1)
+    prog.register_symbol_finder(f"{OWN} modules", _Modules().find, enable_index=-1)
     begin, end = symbols.address("_stext"), symbols.address("_end")
     if begin and end:
         # Without a file drgn does not know where the kernel's own code is.
         prog.main_module("kernel", create=True).address_range = begin, end
     return Attached(types, symbols, checked)
+
+
+def why_not_here() -> str | None:
+    """Why the running kernel cannot be read by what it says of itself; None where it can."""
+    try:
+        with LIVE_BTF.open("rb") as file:
+            known = file.read(2) in BTF_MAGICS
+        _live_symbols()
+    except SymbolsHidden as error:
+        # Who may read the kernel's memory finds them there.
+        return str(error) if os.geteuid() else None
+    except SymbolsError as error:
+        return str(error)
+    except OSError:
+        known = False
+    return None if known else NO_BTF
 
 
 def vmcoreinfo(prog: Program) -> dict[str, str]:
@@ -109,9 +137,62 @@ def _is_this_kernel(prog: Program) -> bool:
 
 def _symbols(prog: Program, info: Mapping[str, str]) -> KernelSymbols:
     if _is_this_kernel(prog):
-        with LIVE_SYMBOLS.open("rb") as file:
-            return symbols_of_text(file.read())
-    return symbols_of_core(prog, info)
+        with contextlib.suppress(SymbolsHidden):
+            return _live_symbols()
+    return _with_data(symbols_of_core(prog, info))
+
+
+def _live_symbols() -> KernelSymbols:
+    with LIVE_SYMBOLS.open("rb") as file:
+        return _with_data(symbols_of_text(file.read()))
+
+
+def _with_data(symbols: KernelSymbols) -> KernelSymbols:
+    if symbols.address("init_uts_ns") is None:
+        raise SymbolsError(
+            "this kernel's symbol table has functions only, no variables (CONFIG_KALLSYMS_ALL)"
+        )
+    return symbols
+
+
+class _Modules:
+    """A symbol finder for addresses in modules, by the tables that the kernel keeps of them."""
+
+    def __init__(self) -> None:
+        self._modules: list[tuple[int, int, RelocatableModule]] | None = None
+        self._tables: dict[str, list[Symbol]] = {}
+
+    def find(
+        self, prog: Program, name: str | None, address: int | None, one: bool
+    ) -> Sequence[Symbol]:
+        """
+        For :meth:`drgn.Program.register_symbol_finder`. By name nothing is found: a name that the
+        kernel does not have would cost the tables of all modules.
+        """
+        if address is None or name is not None:
+            return []
+        if self._modules is None:
+            self._modules = [
+                (start, end, module)
+                for module, _ in prog.loaded_modules()
+                if isinstance(module, RelocatableModule)
+                for start, end in module.address_ranges or ()
+            ]
+        for start, end, module in self._modules:
+            if start <= address < end:
+                inside = [
+                    s for s in self._table(module) if 0 <= address - s.address < (s.size or 1)
+                ]
+                return inside[:1] if one else inside
+        return []
+
+    def _table(self, module: RelocatableModule) -> list[Symbol]:
+        if module.name not in self._tables:
+            try:
+                self._tables[module.name] = module_symbols(module)
+            except (FaultError, LookupError, ValueError):
+                self._tables[module.name] = []
+        return self._tables[module.name]
 
 
 def _blob(prog: Program, symbols: KernelSymbols) -> bytes:
@@ -120,10 +201,7 @@ def _blob(prog: Program, symbols: KernelSymbols) -> bytes:
         return read_plain(LIVE_BTF, MAX_BTF_BYTES)
     begin, end = symbols.address("__start_BTF"), symbols.address("__stop_BTF")
     if begin is None or end is None or not 24 <= end - begin <= MAX_BTF_BYTES:
-        raise BtfError(
-            "this kernel has no BTF (CONFIG_DEBUG_INFO_BTF), or no symbol says where "
-            "(CONFIG_KALLSYMS_ALL)"
-        )
+        raise BtfError(NO_BTF)
     try:
         return bytes(prog.read(begin, end - begin))
     except FaultError as error:

@@ -33,6 +33,8 @@ from numpy.typing import NDArray
 CODE = (SymbolKind.FUNC, SymbolKind.UNKNOWN, SymbolKind.IFUNC)
 # Symbols that are no functions may lie between a function's start and an address in it.
 MAX_BACK = 64
+# amdgpu, the largest, has 60,000.
+MAX_MODULE_SYMBOLS = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,20 @@ def symbol_table(symbols: Sequence[Symbol]) -> SymbolTable:
     return SymbolTable(starts[order].tolist(), [symbol.size for symbol in ordered], ordered)
 
 
+def module_symbols(module: RelocatableModule) -> list[Symbol]:
+    """
+    The symbols of a module, from ``struct mod_kallsyms``.
+
+    :raises ValueError: it has more of them than any module.
+    :raises FaultError: they cannot be read.
+    :raises LookupError: the kernel keeps none (CONFIG_KALLSYMS).
+    """
+    count = module.object.kallsyms.num_symtab.value_()
+    if not 0 < count <= MAX_MODULE_SYMBOLS:
+        raise ValueError(f"{count:,} symbols are no module's")
+    return module_kallsyms(module.object)
+
+
 def frame_names(prog: Program, addresses: NDArray[np.uint64]) -> list[str]:
     """
     The name of the function that each return address leads back into; the address itself, in
@@ -105,7 +121,7 @@ def frame_names(prog: Program, addresses: NDArray[np.uint64]) -> list[str]:
         for at in wanted.tolist():
             names[at] = f"{int(addresses[at]):#x}{suffix}"
         try:
-            table = symbol_table(module_kallsyms(module.object))
+            table = symbol_table(module_symbols(module))
         except (FaultError, LookupError, ValueError):
             continue  # the address and the module's name are known all the same
         _fill(names, table, addresses, wanted, suffix)

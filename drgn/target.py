@@ -8,6 +8,7 @@ to do: no such file, not a vmcore, cut short, no permission, symbols of another 
 
 import contextlib
 import datetime
+import os
 import re
 import stat
 from collections.abc import Callable, Iterator, Sequence
@@ -41,6 +42,7 @@ WRAPPED = {
 FLATTENED = b"makedumpfile\0\0\0\0"
 
 
+LOCKDOWN = Path("/sys/kernel/security/lockdown")
 COPY = "copy the dump anew from where it was taken"
 
 
@@ -177,9 +179,7 @@ def _open_live(prog: Program) -> None:
     try:
         prog.set_kernel()
     except PermissionError as error:
-        raise TargetError(
-            "reading the live kernel needs root: run it with sudo (or give --core VMCORE)"
-        ) from error
+        raise TargetError(_why_forbidden()) from error
     except FileNotFoundError as error:
         raise TargetError(
             "this kernel has no /proc/kcore (CONFIG_PROC_KCORE): give --core VMCORE, or read its "
@@ -187,6 +187,23 @@ def _open_live(prog: Program) -> None:
         ) from error
     except (OSError, ValueError, BadDataError) as error:
         raise TargetError(f"/proc/kcore: drgn cannot open it: {_reason(error)}") from error
+
+
+def _why_forbidden() -> str:
+    """Why /proc/kcore may not be opened (open_kcore(), fs/proc/kcore.c, 5.10 to 7.3)."""
+    if os.geteuid():
+        return "reading the live kernel needs root: run it with sudo (or give --core VMCORE)"
+    with contextlib.suppress(OSError):
+        if "[confidentiality]" in LOCKDOWN.read_text():
+            return (
+                "/proc/kcore: this kernel is locked down (lockdown=confidentiality): nobody "
+                "reads its memory until the next boot: boot without it, or give --core VMCORE"
+            )
+    return (
+        "/proc/kcore: not even root may open it here: a container without CAP_SYS_RAWIO, or a "
+        f"kernel that is locked down ({LOCKDOWN} says confidentiality): run it on the host, or "
+        "give --core VMCORE"
+    )
 
 
 def _check_readable(path: Path, what: str) -> None:

@@ -20,7 +20,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bounds import Machine, rows_that_cannot_be, told
 from core_file import left_out, missing_bytes
@@ -29,13 +29,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as ProgressBar
 from rows import columns
-from speedscope import speedscope
-from stack_parts import load_known_frames
 from target import TargetError, describe, open_target, other_release
 from terminal import FORMATS, MAX_ROWS, print_rows
 from text_source import TextError
 
-from reports import __version__, display, modes, page_owner_command, profiles, record_command
+from reports import __version__, display, modes, page_owner_command
 from reports.bundle import Bundle, BundleError, Section, Writer
 from reports.collect import (
     Progress,
@@ -45,15 +43,17 @@ from reports.collect import (
     machine_of,
     run_section,
 )
-from reports.doctor import Check, PriceHere, checks, prices_here
 from reports.page_owner_command import UsageError
 from reports.prices import TO_READ_IT
 from reports.reading import Absent, Files, Memory
-from reports.redact import Names, RedactingWriter, redact, redacted, undeclared, write_map
 from reports.sections import SECTIONS
 
+if TYPE_CHECKING:
+    from reports.redact import Names, RedactingWriter
+
 # What needs duckdb, jinja2 or pygal is imported where it is used: on the box `collect` and `show`
-# must work with drgn, numpy and rich alone.
+# must work with drgn, numpy and rich alone. So is what one command needs: a fifth of the CPU of a
+# `collect` would go into importing the others'.
 
 DONE, INCOMPLETE, BAD_USAGE, NO_TARGET = 0, 1, 2, 3
 
@@ -67,6 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")
     words = sys.argv[1:] if arguments is None else list(arguments)
     if words[:1] == ["record"]:
+        from reports import record_command
+
         # Whatever follows -- is somebody else's command line.
         return record_command.main(words[1:])
     if words[:1] == ["compare"]:
@@ -290,12 +292,16 @@ def add_redact_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--redact-map", type=Path, metavar="FILE", help=REDACT_MAP_HELP)
 
 
-def wanted_names(args: argparse.Namespace) -> Names | None:
+def wanted_names(args: argparse.Namespace) -> "Names | None":
     """What names are replaced by, if they are to be."""
     if args.redact_map is not None and not args.redact:
         raise UsageError("--redact-map goes with --redact")
     refuse_old_map(args.redact_map)
-    return Names() if args.redact else None
+    if not args.redact:
+        return None
+    from reports.redact import Names
+
+    return Names()
 
 
 def refuse_old_map(path: Path | None) -> None:
@@ -354,6 +360,21 @@ def nanoseconds(text: str) -> float:
     if not 0 < value < 1e9:
         raise ValueError(text)
     return value
+
+
+def redacting(writer: Writer, names: "Names", target: dict[str, Any]) -> "RedactingWriter":
+    """The same writer, which replaces names first."""
+    from reports.redact import RedactingWriter
+
+    return RedactingWriter(writer, names, target)
+
+
+def keep_map(names: "Names | None", path: Path | None) -> None:
+    """Write what stands for what, if that is asked for."""
+    if names is not None and path is not None:
+        from reports.redact import write_map
+
+        write_map(names, path)
 
 
 def open_source(args: argparse.Namespace) -> tuple[Memory | Files, str, dict[str, str]]:
@@ -448,14 +469,13 @@ def run_collect(args: argparse.Namespace) -> int:
             sections = collect(
                 source,
                 target,
-                RedactingWriter(writer, names, asdict(target) | notes) if names else writer,
+                redacting(writer, names, asdict(target) | notes) if names else writer,
                 args.only,
                 notes=notes,
                 progress=progress,
                 verbose=args.verbose,
             )
-    if names and args.redact_map is not None:
-        write_map(names, args.redact_map)
+    keep_map(names, args.redact_map)
     try:
         from reports.findings import evaluate
         from reports.findings_text import print_findings
@@ -537,6 +557,11 @@ def first_of(title: str, top: int | None, total: int) -> str:
 
 def show_stacks(bundle: Bundle, what: str, form: str, *, reattribute: bool) -> int:
     """Print folded stacks: those of one name, of a recording, or of all profiles."""
+    from speedscope import speedscope
+    from stack_parts import load_known_frames
+
+    from reports import profiles
+
     files = [what] if what in bundle.folded else profiles.files_of(bundle, what)
     if not files:
         raise UsageError(
@@ -561,6 +586,8 @@ def show_stacks(bundle: Bundle, what: str, form: str, *, reattribute: bool) -> i
 
 
 def run_record(args: argparse.Namespace) -> int:
+    from reports import record_command
+
     return record_command.main([])
 
 
@@ -655,6 +682,7 @@ def run_findings(args: argparse.Namespace) -> int:
 def run_report(args: argparse.Namespace) -> int:
     from reports.comparison import compare
     from reports.findings import evaluate
+    from reports.redact import redacted
     from reports.report import LOOKED_AT, render, write
 
     names = wanted_names(args)
@@ -673,8 +701,7 @@ def run_report(args: argparse.Namespace) -> int:
             html = render(bundle, verdict, comparison)
     finally:
         gc.enable()
-    if names and args.redact_map is not None:
-        write_map(names, args.redact_map)
+    keep_map(names, args.redact_map)
     write(html, args.output, args.mode)
     if args.output.is_file():  # and no pipe, whose reader wants nothing but the page
         print(f"{args.output}: {args.output.stat().st_size:,} bytes")
@@ -682,6 +709,8 @@ def run_report(args: argparse.Namespace) -> int:
 
 
 def run_redact(args: argparse.Namespace) -> int:
+    from reports.redact import Names, redact, undeclared
+
     refuse_old_map(args.redact_map)
     bundles, names = [Bundle(path) for path in args.bundles], Names()
     several, code = len(bundles) > 1, DONE
@@ -702,8 +731,7 @@ def run_redact(args: argparse.Namespace) -> int:
                 "out; 'mmscope show' says of each what is wrong"
             )
         print(f"{bundle.path}: {path}" if several else f"{path}")
-    if args.redact_map is not None:
-        write_map(names, args.redact_map)
+    keep_map(names, args.redact_map)
     return code
 
 
@@ -718,12 +746,13 @@ def run_compare(args: argparse.Namespace) -> int:
         raise UsageError("a side has no bundle: mmscope compare A… -- B…")
     names = wanted_names(args)
     code = run(sides, args.format, args.output, names, args.mode)
-    if names and args.redact_map is not None:
-        write_map(names, args.redact_map)
+    keep_map(names, args.redact_map)
     return code
 
 
 def run_doctor(args: argparse.Namespace) -> int:
+    from reports.doctor import Check, PriceHere, checks, prices_here
+
     for title, row_type, rows in (
         ("", Check, checks()),
         ("What it costs this host to be read", PriceHere, prices_here()),

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import perf_events
 import recipe
+from no_debug_info import why_not_here
 from os_release import os_release
 from rows import column
 from target import TargetError, open_target
@@ -92,7 +93,7 @@ LIBRARIES = ("duckdb", "jinja2", "pygal")
 def checks() -> list[Check]:
     """Look at every source."""
     release = os.uname().release
-    rows = [_memory(), _symbols(release)]
+    rows = [_memory(), *_symbols(release)]
     rows += [_text(path, gives) for path, gives in TEXT_SOURCES]
     rows += [_hugetlb(), _page_owner(release), _slab_owner()]
     return said_once([*rows, watched(), *_recipes(), *_programs()])
@@ -183,12 +184,26 @@ def _memory() -> Check:
     return _check(str(path), gives, None, None)
 
 
-def _symbols(release: str) -> Check:
+def _symbols(release: str) -> Iterator[Check]:
+    """What says where things are in the kernel's memory: its own BTF, or else debug symbols."""
+    gives = "layouts and addresses of this kernel's structures: needed to read memory"
+    own = _check("BTF and kallsyms", gives, why_not_here(), None)
+    if own.usable == "yes":
+        yield own
+        return
+    # They do instead.
+    symbols = _debug_symbols(release)
+    instead = f"use {symbols.source}" if symbols.usable == "yes" else symbols.change
+    yield dataclasses.replace(own, change="run as root" if os.geteuid() else instead)
+    yield symbols
+
+
+def _debug_symbols(release: str) -> Check:
+    gives = "the same, where the kernel does not say so itself"
     places = [Path(place.format(release=release)) for place in VMLINUX_PLACES]
     found = next((place for place in places if place.exists()), None)
     if found is not None:
-        return _check(f"debug symbols: {found}", "layouts of this kernel's structures", None, None)
-    gives = "layouts of this kernel's structures: needed to read memory"
+        return _check(f"debug symbols: {found}", gives, None, None)
     change = where_to_get_symbols(release, os.uname().machine, os_release())
     if os.environ.get("DEBUGINFOD_URLS"):
         return Check(

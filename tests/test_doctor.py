@@ -74,18 +74,39 @@ def test_every_row_says_what_it_is_for_and_what_would_help() -> None:
         assert (row.usable != "yes") == (row.reason is not None) == (row.change is not None)
 
 
+@pytest.mark.parametrize(
+    ("why", "user", "usable", "change"),
+    [
+        (None, 0, ["yes"], None),
+        ("no BTF", 0, ["no", "no"], "keep the vmlinux of the build, or give --symbols VMLINUX"),
+        ("hidden", 1000, ["no", "no"], "run as root"),
+    ],
+)
+def test_a_kernel_that_says_itself_where_things_are(
+    monkeypatch: pytest.MonkeyPatch, why: str | None, user: int, usable: list[str], change: str
+) -> None:
+    """Debug symbols are a row only where they are needed."""
+    monkeypatch.setattr(doctor, "VMLINUX_PLACES", ())
+    monkeypatch.setattr(doctor, "why_not_here", lambda: why)
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    monkeypatch.delenv("DEBUGINFOD_URLS", raising=False)
+    rows = list(doctor._symbols("7.2"))
+    assert [row.usable for row in rows] == usable
+    assert (rows[0].source, rows[0].reason, rows[0].change) == ("BTF and kallsyms", why, change)
+
+
 def test_symbols_that_are_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     release = os.uname().release
     (tmp_path / f"vmlinux-{release}").write_text("")
     monkeypatch.setattr(doctor, "VMLINUX_PLACES", (f"{tmp_path}/vmlinux-{{release}}",))
-    check = doctor._symbols(release)
+    check = doctor._debug_symbols(release)
     assert (check.source, check.usable) == (f"debug symbols: {tmp_path}/vmlinux-{release}", "yes")
 
 
 def test_symbols_that_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "VMLINUX_PLACES", (f"{tmp_path}/vmlinux-{{release}}",))
     monkeypatch.delenv("DEBUGINFOD_URLS", raising=False)
-    check = doctor._symbols("6.12.41+deb13-amd64")
+    check = doctor._debug_symbols("6.12.41+deb13-amd64")
     assert check.usable == "no"
     assert check.change is not None
     assert "apt install linux-image-6.12.41+deb13-amd64-dbg" in check.change
@@ -94,7 +115,7 @@ def test_symbols_that_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_symbols_from_a_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "VMLINUX_PLACES", ())
     monkeypatch.setenv("DEBUGINFOD_URLS", "https://example.org")
-    check = doctor._symbols("7.2")
+    check = doctor._debug_symbols("7.2")
     assert (check.source, check.usable) == ("debug symbols: debuginfod", "in part")
     assert check.change == "keep the vmlinux of the build, or give --symbols VMLINUX"
 
