@@ -10,6 +10,10 @@ change places, pages that cannot be read. The vmcore itself is not touched: drgn
 memory in their place. Then everything runs that runs for a user: the sections, the findings, the
 report.
 
+Then what the kernel says of itself (seeds ``own-0`` and on): its BTF, its symbol table, its
+VMCOREINFO. What is read by them is held against the whole kernel: a cell that is another, and of
+which nothing is said, is counted, by what was damaged.
+
 Nothing of that may end with a traceback, hang, or grow without bound. A section may fail for want
 of what is damaged, in words of its own; an exception that nobody expected is a defect, and is
 counted as one. Each seed is a process of its own.
@@ -39,10 +43,12 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "drgn"), str(ROOT / "tests"), str(ROOT / "tests/lab"), str(ROOT)]
 
-from drgn import FaultError, Program  # noqa: E402
+from drgn import BadDataError, FaultError, Program  # noqa: E402
 from drgn.helpers.linux.mm import PageSlab, follow_phys, pfn_to_page  # noqa: E402
 from drgn.helpers.linux.pid import for_each_task  # noqa: E402
+from kernel_symbols import tables_of  # noqa: E402
 from named_damage import DAMAGE  # noqa: E402
+from no_debug_info import NoDebugInfoError, attach, vmcoreinfo  # noqa: E402
 
 PAGE = 4096
 SECONDS = 180
@@ -121,8 +127,117 @@ def damaged(prog: Program, seed: int) -> str:
     return f"{how} in {len(chosen)} pages, {kind}"
 
 
+OWN = ("BTF", "symbols", "VMCOREINFO")
+MOST_RANGE = 16 << 20
+
+
+def own_damaged(core: Path, seed: int, folder: Path) -> tuple[Program, str]:
+    """A vmcore whose words about itself are damaged; and how."""
+    dice = random.Random(seed)
+    kind = dice.choice(OWN)
+    how = dice.choice(("flips", "zeros", "noise", "swap", "unreadable"))
+    if kind == "VMCOREINFO":
+        return _with_other_note(core, dice, folder)
+    whole = Program()
+    whole.set_core_dump(core)
+    where = tables_of(whole, vmcoreinfo(whole))
+    if kind == "BTF":
+        symbols = attach(whole).symbols
+        begin, end = (symbols.address(name) or 0 for name in ("__start_BTF", "__stop_BTF"))
+    else:
+        name = dice.choice(sorted(where))
+        begin = where[name]
+        after = [address for address in where.values() if address > begin]
+        end = min(after, default=begin + 4 * PAGE)
+        kind += f", {name.removeprefix('kallsyms_')}"
+    end = min(end, begin + MOST_RANGE)
+    data = bytearray(whole.read(begin, end - begin))
+    times, lost = dice.choice((1, 4, 30)), set()
+    for _ in range(times):
+        at, other = (dice.randrange(len(data)) & -PAGE for _ in range(2))
+        if how == "flips":
+            data[dice.randrange(len(data))] ^= 1 << dice.randrange(8)
+        elif how == "zeros":
+            data[at : at + PAGE] = bytes(len(data[at : at + PAGE]))
+        elif how == "noise":
+            data[at : at + PAGE] = dice.randbytes(len(data[at : at + PAGE]))
+        elif how == "swap":
+            size = min(PAGE, len(data) - at, len(data) - other)
+            one, two = bytes(data[at : at + size]), bytes(data[other : other + size])
+            data[at : at + size], data[other : other + size] = two, one
+        else:
+            lost.add(at)
+
+    def read(address: int, count: int, offset: int, physical: bool) -> bytes:
+        if any(at < offset + count and offset < at + PAGE for at in lost):
+            raise FaultError("damaged", address)
+        return bytes(data[offset : offset + count])
+
+    prog = Program()
+    prog.set_core_dump(core)
+    prog.add_memory_segment(begin, len(data), read, False)
+    return prog, f"{times} {how}, {kind}"
+
+
+def _with_other_note(core: Path, dice: random.Random, folder: Path) -> tuple[Program, str]:
+    """A copy of a vmcore with bytes of its VMCOREINFO changed."""
+    path = folder / "vmcore"
+    subprocess.run(["cp", "--sparse=always", core, path], check=True)
+    with path.open("r+b") as file:
+        head = file.read(1 << 20)
+        begin = head.index(b"OSRELEASE=")
+        size = head.index(b"\0", begin) - begin
+        times = dice.choice((1, 3, 10))
+        for _ in range(times):
+            file.seek(begin + dice.randrange(size))
+            file.write(bytes([dice.choice(b"0123456789abcdef=\n")]))
+    prog = Program()
+    prog.set_core_dump(path)
+    return prog, f"{times} bytes, VMCOREINFO"
+
+
+def cells(prog: Program) -> dict[str, Any]:
+    """Every row of every section, and whether something is said of it."""
+    from reports.collect import run_section
+    from reports.reading import Memory
+    from reports.sections import SECTIONS
+
+    memory, found = Memory(prog), {}
+    for spec in SECTIONS.values():
+        section, tables = run_section(spec, memory)
+        for name, _, _, rows in tables.tables:
+            found[name] = section.status == "ok" and not section.message, rows
+    return found
+
+
+def one_of_its_own(seed: str, core: Path) -> dict[str, Any]:
+    """What is made of a kernel whose words about itself are damaged."""
+    with tempfile.TemporaryDirectory(prefix="mmscope-soak.") as name:
+        try:
+            prog, what = own_damaged(core, int(seed.removeprefix("own-")), Path(name))
+        except (BadDataError, ValueError, OSError) as error:
+            return {"what": "not opened", "refused": str(error)}
+        try:
+            attach(prog)
+        except NoDebugInfoError as error:
+            return {"what": what, "refused": str(error)}
+        except (FaultError, LookupError, ValueError) as error:
+            return {"what": what, "defects": ["".join(traceback.format_exception(error))]}
+        whole = Program()
+        whole.set_core_dump(core)
+        attach(whole)
+        expected, found = cells(whole), cells(prog)
+        unsaid = [
+            name for name, (silent, rows) in found.items()
+            if silent and name in expected and rows != expected[name][1]
+        ]  # fmt: skip
+        return {"what": what, "unsaid": unsaid}
+
+
 def one(seed: str, core: Path, vmlinux: Path) -> dict[str, Any]:
     """Everything a user would run, on a vmcore with a seed's damage, a named one or none."""
+    if seed.startswith("own-"):
+        return one_of_its_own(seed, core)
     from target import describe, open_target
 
     from reports import collect as collecting
@@ -196,6 +311,7 @@ def run(seed: str, core: Path, vmlinux: Path) -> dict[str, Any]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=1000)
+    parser.add_argument("--own", type=int, default=200, help="seeds of what it says of itself")
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--kernel", default="7.2")
     parser.add_argument("--workload", default="fragment")
@@ -217,9 +333,13 @@ def main() -> int:
         print("\n".join([*result.pop("defects", []), json.dumps(result, indent=1)]))
         return 0
     chance = map(str, range(args.first, args.first + args.seeds))
-    seeds = [*(() if args.first else DAMAGE), *chance]
+    own = (f"own-{number}" for number in range(args.first, args.first + args.own))
+    seeds = [*(() if args.first else DAMAGE), *chance, *own]
     statuses: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
     defects: dict[str, list[str]] = collections.defaultdict(list)
+    own_words: dict[str, dict[str, list[str]]] = collections.defaultdict(
+        lambda: collections.defaultdict(list)
+    )
     peak, slowest = (0, ""), (0.0, "")  # and whose
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         waiting = [pool.submit(run, seed, taken.vmcore, taken.vmlinux) for seed in seeds]
@@ -229,6 +349,10 @@ def main() -> int:
                 statuses[section][status] += 1
             for words in [*result.get("defects", []), *filter(None, [result.get("died")])]:
                 defects["\n".join(words.strip().splitlines()[-4:])].append(result["seed"])
+            if result["seed"].startswith("own-"):
+                said = "refused" if "refused" in result else "read"
+                said = "read, and wrong cells are not said" if result.get("unsaid") else said
+                own_words[said][result["what"].partition(", ")[2]].append(result["seed"])
             peak = max(peak, (result.get("peak_bytes", 0), result["seed"]))
             slowest = max(slowest, (result["seconds"], result["seed"]))
             if sys.stderr.isatty() or number % 50 == 0:
@@ -237,6 +361,10 @@ def main() -> int:
     print(f"{'section':20}" + "".join(f"{name:>9}" for name in names))
     for section, counts in statuses.items():
         print(f"{section:20}" + "".join(f"{counts[name]:9}" for name in names))
+    for said, kinds in sorted(own_words.items()):
+        print(f"\n{sum(map(len, kinds.values()))} times {said}:")
+        for kind, found in sorted(kinds.items()):
+            print(f"{len(found):6} {kind or 'not opened'}, seeds {', '.join(found[:4])}")
     for words, found in defects.items():
         print(f"\n{len(found)} times, seeds {found[:5]}:\n{words}")
     print(
