@@ -107,8 +107,22 @@ static double now(void)
 	return time.tv_sec + time.tv_nsec * 1e-9;
 }
 
-// The victim may only run when nobody else wants its CPU; as soon as it is killed, somebody does, for five seconds. So it
-// is still there when the reaper comes, two seconds after the kill, as on a machine that is overloaded.
+// Whether the kernel has said that the reaper is done. It returns at once.
+static int reaped(int kmsg)
+{
+	char line[1024];
+	ssize_t length;
+
+	while ((length = read(kmsg, line, sizeof(line) - 1)) > 0) {
+		line[length] = 0;
+		if (strstr(line, "oom_reaper: reaped process"))
+			return 1;
+	}
+	return 0;
+}
+
+// The victim may only run when nobody else wants its CPU; as soon as it is killed, somebody does, until the reaper is done.
+// So it is still there when the reaper comes, two seconds after the kill, as on a machine that is overloaded.
 static void be_killed(const char *cgroup)
 {
 	struct sched_param none = { 0 };
@@ -118,6 +132,9 @@ static void be_killed(const char *cgroup)
 	CPU_SET(1, &cpus);
 	if (sched_setaffinity(0, sizeof(cpus), &cpus))
 		fail("sched_setaffinity");
+	int kmsg = open("/dev/kmsg", O_RDONLY | O_NONBLOCK);
+	if (kmsg < 0 || lseek(kmsg, 0, SEEK_END) < 0)
+		fail("/dev/kmsg");
 	pid_t victim = fork();
 	if (victim < 0)
 		fail("fork");
@@ -131,7 +148,7 @@ static void be_killed(const char *cgroup)
 	}
 	while (!killed(cgroup))
 		usleep(1000);
-	for (double end = now() + 5; now() < end;)
+	for (double end = now() + 120; now() < end && !reaped(kmsg);)
 		;
 	int status;
 	if (waitpid(victim, &status, 0) != victim || !WIFSIGNALED(status))
