@@ -217,7 +217,7 @@ def _hold_against(types: Btf, info: Mapping[str, str]) -> int:
     """
     checked = 0
     for key, value in info.items():
-        if not (match := re.fullmatch(r"(SIZE|OFFSET|NUMBER)\((\w+)(?:\.(\w+))?\)", key)):
+        if not (match := re.fullmatch(r"(SIZE|OFFSET|NUMBER)\((\w+)(?:\.([A-Za-z_]\w*))?\)", key)):
             continue
         kind, name, member = match.groups()
         try:

