@@ -293,7 +293,7 @@ def compare(
         not_compared,
         found,
         not_checked,
-        _graphs(before, after, related) if draw else [],
+        _graphs(before, after, related, not_compared) if draw else [],
     )
 
 
@@ -824,12 +824,16 @@ def _freed(comparison: Comparison, page_size: int | None) -> int | None:
     return None if None in sums else abs(sum(filter(None, sums)))
 
 
-def _graphs(before: Bundle, after: Bundle, related: Relation) -> list[Graphs]:
+def _graphs(
+    before: Bundle, after: Bundle, related: Relation, not_compared: list[tuple[str, str]]
+) -> list[Graphs]:
     """
     Differential flame graphs of every kind of stacks that both bundles have.
 
     What one machine held at two moments is compared as it is; profiles, and what two machines
     hold, by shares of the totals.
+
+    :param not_compared: gets what is too large to be drawn.
     """
     sizes = {display.plain_int(bundle.target.get("page_size")) for bundle in (before, after)}
     page_size = sizes.pop() if len(sizes) == 1 else None
@@ -867,8 +871,9 @@ def _graphs(before: Bundle, after: Bundle, related: Relation) -> list[Graphs]:
                 normalise=normalise,
                 frames=MAX_FRAMES,
             )
-        except ValueError:
-            continue  # too many frames; each is in the report of its own bundle, or why not
+        except ValueError as error:
+            not_compared.append((f"stacks of {name}", str(error)))
+            continue
         same = fold(old) == fold(new)
         drawn.append(Graphs(title, unit, totals, normalise and all(totals), same, *pair))
     return drawn

@@ -18,6 +18,7 @@ from settings import Setting
 from test_report import NEVER, by_id, cells, elements, has_id, parse, texts
 from vm_counters import VmCounter
 
+from reports import flame_graph
 from reports.bundle import Bundle, Section
 from reports.comparison import (
     MAX_CHANGES,
@@ -442,6 +443,13 @@ class TestFlameGraphs:
         assert "less" in graph.after.svg  # what stayed has a smaller share
         page = render(comparison.bundles[1], NOTHING, comparison)
         assert "506.7 MiB baseline, 819.2 MiB this" in texts(parse(page))
+
+    def test_that_are_too_large_are_said(self, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(flame_graph, "MAX_FRAMES_HELD", 3)
+        comparison = self.graphs(make, 2, **LATER)
+        assert comparison.graphs == []
+        (why,) = (why for name, why in comparison.not_compared if name.startswith("stacks of "))
+        assert why == "its stacks have more than 3 frames, too many to draw"
 
     def test_of_equal_stacks_are_words(self, make: Make) -> None:
         comparison = self.graphs(make, 1, **LATER)
