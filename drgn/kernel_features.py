@@ -12,7 +12,7 @@ says so.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -61,15 +61,15 @@ def has_member(structure: str, member: str) -> Callable[[Program], bool | None]:
     return probe
 
 
-def has_symbol(name: str, beside: str) -> Callable[[Program], bool | None]:
+def has_symbol(*names: str, beside: str) -> Callable[[Program], bool | None]:
     """
-    Whether there is a function or variable of that name that is not inlined.
+    Whether there is a function or variable of one of these names that is not inlined.
 
     :param beside: a symbol of the same kind and file that is always there: where that one is not
         seen either (no such subsystem, or kallsyms without variables), nothing shows.
     """
 
-    return _known_beside(lambda prog, symbol: prog.symbol(symbol), name, beside)
+    return _known_beside(lambda prog, symbol: prog.symbol(symbol), names, beside)
 
 
 def has_function(name: str, beside: str) -> Callable[[Program], bool | None]:
@@ -80,13 +80,13 @@ def has_function(name: str, beside: str) -> Callable[[Program], bool | None]:
         info does not have that one (BTF has none that are inlined), nothing shows.
     """
 
-    return _known_beside(lambda prog, function: prog.function(function), name, beside)
+    return _known_beside(lambda prog, function: prog.function(function), (name,), beside)
 
 
 def _known_beside(
-    look_up: Callable[[Program, str], object], name: str, beside: str
+    look_up: Callable[[Program, str], object], names: Sequence[str], beside: str
 ) -> Callable[[Program], bool | None]:
-    """Whether *name* is found; its absence tells only where *beside* is."""
+    """Whether one of *names* is found; its absence tells only where *beside* is."""
 
     def known(prog: Program, wanted: str) -> bool:
         try:
@@ -96,7 +96,9 @@ def _known_beside(
         return True
 
     def probe(prog: Program) -> bool | None:
-        return known(prog, name) or (False if known(prog, beside) else None)
+        if any(known(prog, name) for name in names):
+            return True
+        return False if known(prog, beside) else None
 
     return probe
 
@@ -151,8 +153,8 @@ FEATURES = {
     ),
     # "mm/page_alloc: don't increase highatomic reserve after pcp alloc" (in v7.2, not in v6.12)
     "highatomic_buddy_only": Feature(
-        "an allocation that a per-CPU list serves does not make the HighAtomic reserve grow "
-        "(in v7.2, not in v6.12)",
+        "only an allocation from the buddy lists makes the HighAtomic reserve grow (in v7.2, not "
+        "in v6.12)",
         "reserve_highatomic_pageblock() inlined into rmqueue_buddy(), not get_page_from_freelist()",
         reserves_from_buddy_only,
     ),
@@ -165,8 +167,12 @@ FEATURES = {
     # "mm: page_alloc: freelist migratetype hygiene", a series (v6.10)
     "free_lists_by_pageblock": Feature(
         "a free block is always on the list of its pageblock's migratetype (v6.10)",
-        "the function prep_move_freepages_block(), of the same series",
-        has_function("prep_move_freepages_block", beside="prepare_alloc_pages"),
+        "the function move_freepages_block_isolate(), of the same series, or what it became",
+        has_symbol(
+            "pageblock_isolate_and_move_free_pages",
+            "move_freepages_block_isolate",
+            beside="start_isolate_page_range",
+        ),
     ),
     # "mm: page_alloc: defrag_mode" (e3aa7df331bc, v6.15)
     "defrag_mode": Feature(

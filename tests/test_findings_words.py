@@ -202,7 +202,7 @@ HIGHATOMIC = {
     "nothing shows": (
         {},
         [],
-        ["Unless an allocation that a per-CPU list serves"],
+        ["Unless only an allocation from the buddy lists makes"],
         ["On this kernel"],
     ),
 }

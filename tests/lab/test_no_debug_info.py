@@ -35,7 +35,7 @@ from reports.sections import SECTIONS
 ROOT = Path(__file__).resolve().parents[2]
 WORKLOADS = ("fragment", "slab", "rmap", "tables", "vmemmap", "kept")
 # Features told by functions that may be inlined, of which only DWARF knows.
-IN_CODE = {"highatomic_buddy_only", "highatomic_fast_path", "free_lists_by_pageblock"}
+IN_CODE = {"highatomic_buddy_only", "highatomic_fast_path"}
 Reading = dict[str, tuple[str, str | None, dict[str, list[Any]]]]
 
 
