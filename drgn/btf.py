@@ -409,13 +409,13 @@ def _starts(words: NDArray[np.uint32]) -> list[int]:
     """
     if len(words) < 3:
         raise BtfError("BTF is damaged: it has no types")
-    fixed = np.full(32, 3, dtype=np.int64)
-    each = np.zeros(32, dtype=np.int64)
+    fixed = np.full(32, 3, dtype=np.uint32)
+    each = np.zeros(32, dtype=np.uint32)
     for kind, (more, per) in TAIL.items():
         fixed[kind] += more // 4
         each[kind] = per // 4
     info = np.append(words[1:], np.uint32(0))
-    kinds = info >> 24 & 0x1F
+    kinds = (info >> 24).astype(np.uint8) & 0x1F
     lengths = (fixed[kinds] + each[kinds] * (info & 0xFFFF)).tolist()
     starts, at, end = [], 0, len(words)
     while at < end:

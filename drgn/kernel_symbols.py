@@ -29,6 +29,7 @@ MAX_NAME_BYTES = 64 << 20
 TOKENS = 256
 MAX_TOKEN_TABLE = 64 << 10
 CHUNK = 1 << 20
+AT_ONCE = 1 << 14  # bytes of packed names that are unpacked together
 PARTS = (
     *("kallsyms_num_syms", "kallsyms_offsets", "kallsyms_names"),
     *("kallsyms_token_table", "kallsyms_token_index"),
@@ -219,13 +220,11 @@ def _names(
             if at >= stop:
                 break
             heads.append(at)
-            length = data[at]
-            at += 1
-            if length & 0x80:
-                second.append(at)
-                length = length & 0x7F | data[at] << 7
-                at += 1
-            at += length
+            if (length := data[at]) < 0x80:
+                at += length + 1
+            else:
+                second.append(at + 1)
+                at += (length & 0x7F | data[at + 1] << 7) + 2
     # Where a length stands, its name begins with a newline.
     packed = np.frombuffer(data, dtype=np.uint8, count=min(at, len(data))).astype(np.uint16)
     packed[heads], packed[second] = TOKENS, TOKENS + 1
@@ -242,18 +241,17 @@ def _names(
 
 def _unpack(packed: NDArray[np.uint16], tokens: list[bytes]) -> NDArray[np.uint8]:
     """The bytes of all tokens, one after the other."""
-    lengths = np.array([len(token) for token in tokens], dtype=np.int32)
-    places = np.cumsum(lengths, dtype=np.int32) - lengths
+    lengths = np.array([len(token) for token in tokens])
+    places = np.cumsum(lengths) - lengths
     all_tokens = np.frombuffer(b"".join(tokens), dtype=np.uint8)
     text, size = [], 0
     # So much at a time as a CPU's cache holds.
-    for at in range(0, len(packed), CHUNK >> 4):
-        some = packed[at : at + (CHUNK >> 4)]
+    for at in range(0, len(packed), AT_ONCE):
+        some = packed[at : at + AT_ONCE]
         each = lengths[some]
-        ends = np.cumsum(each, dtype=np.int32)
-        from_where = np.repeat(places[some] - (ends - each), each)
-        from_where += np.arange(len(from_where), dtype=np.int32)
-        text.append(all_tokens[from_where])
+        from_where = np.repeat(places[some] - (np.cumsum(each) - each), each)
+        from_where += np.arange(len(from_where))
+        text.append(all_tokens.take(from_where))
         if (size := size + len(text[-1])) > 4 * MAX_NAME_BYTES:
             raise SymbolsError("the kernel's symbol table is damaged: its names have no end")
     return np.concatenate(text) if text else np.empty(0, np.uint8)

@@ -26,7 +26,7 @@ class NameIndex:
     def __init__(self, text: bytes, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> None:
         self._text, self._starts = text, starts
         hashes = _hashes(text, starts, ends - starts)
-        self._order = np.argsort(hashes, kind="stable").astype(np.uint32)
+        self._order = np.argsort(hashes).astype(np.uint32)
         self._sorted = hashes[self._order]
 
     def numbers(self, name: bytes, end: bytes) -> list[int]:
@@ -41,7 +41,7 @@ class NameIndex:
         whole = name + end
         return [
             number
-            for number in self._order[first:last].tolist()
+            for number in sorted(self._order[first:last].tolist())
             if self._text.startswith(whole, int(self._starts[number]))
         ]
 
