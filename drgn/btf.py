@@ -271,7 +271,7 @@ class Btf:
 
     def _array(self, number: int) -> Type:
         at = self._starts[number] + 3
-        element = self.type(int(self._words[at]))
+        element = self._object(int(self._words[at]))
         length = int(self._words[at + 2])
         size = _size(element)
         if length * max(size, 1) > LIMITS["array_bytes"]:
@@ -375,8 +375,15 @@ class Btf:
     def _later(self, number: int, bits: int = 0) -> Callable[[], Any]:
         """A type that is built when somebody looks at the member."""
         if bits:
-            return lambda: Object(self.prog, self.type(number), bit_field_size=bits)
-        return lambda: self.type(number)
+            return lambda: Object(self.prog, self._object(number), bit_field_size=bits)
+        return lambda: self._object(number)
+
+    def _object(self, number: int) -> Type:
+        """A type that something can be of: no function, which only pointers lead to."""
+        built = self.type(number)
+        if built.kind == TypeKind.FUNCTION:
+            raise BtfError(f"BTF is damaged: something is of type {number}, a function")
+        return built
 
 
 def _parts(blob: bytes) -> tuple[str, bytes, bytes]:
