@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from drgn import FaultError, Program, Symbol, SymbolBinding, SymbolKind
+from hostile_text import cut
 from kallsyms_search import find_tables
 from name_index import NameIndex
 from numpy.typing import NDArray
@@ -28,6 +29,7 @@ MAX_SYMBOLS = 4_000_000
 MAX_NAME_BYTES = 64 << 20
 TOKENS = 256
 MAX_TOKEN_TABLE = 64 << 10
+MOST_BEHIND = 256 << 20  # bytes that are looked at behind an address, at most
 CHUNK = 1 << 20
 AT_ONCE = 1 << 14  # bytes of packed names that are unpacked together
 PARTS = (
@@ -153,23 +155,31 @@ def tables_of(prog: Program, vmcoreinfo: Mapping[str, str]) -> dict[str, int]:
 
     :raises SymbolsError: neither.
     """
-    try:
-        if "SYMBOL(kallsyms_num_syms)" not in vmcoreinfo:
-            found = find_tables(prog, int(vmcoreinfo["SYMBOL(_stext)"], 16))
-            if found is None:
-                raise SymbolsError(
-                    "this kernel's symbol table is not found: VMCOREINFO does not say where it is "
-                    "(kernels before 6.0 do not), and it does not look like that of 5.10 to 5.19"
-                )
-            return found
-        said = {name: vmcoreinfo.get(f"SYMBOL({name})") for name in (*PARTS, *MAYBE)}
-        return {name: int(said[name] or "", 16) for name in said if name in PARTS or said[name]}
-    except (KeyError, ValueError) as error:
-        if isinstance(error, SymbolsError):
-            raise
+    if "SYMBOL(kallsyms_num_syms)" in vmcoreinfo:
+        more = [name for name in MAYBE if f"SYMBOL({name})" in vmcoreinfo]
+        return {name: _address(vmcoreinfo, name) for name in (*PARTS, *more)}
+    found = find_tables(prog, _address(vmcoreinfo, "_stext"))
+    if found is None:
         raise SymbolsError(
-            "VMCOREINFO is damaged: it does not say where the parts of the symbol table are"
-        ) from None
+            "this kernel's symbol table is not found: VMCOREINFO does not say where it is (kernels "
+            "before 6.0 do not), and it does not look like that of 5.10 to 5.19"
+        )
+    return found
+
+
+def _address(vmcoreinfo: Mapping[str, str], name: str) -> int:
+    """
+    What VMCOREINFO says of a symbol: an address of the kernel's, with room behind it.
+
+    :raises SymbolsError: it says something else, or nothing.
+    """
+    said = vmcoreinfo.get(f"SYMBOL({name})", "")
+    address = int(said, 16) if re.fullmatch("[0-9a-f]{16}", said) else 0
+    if not 1 << 63 <= address < (1 << 64) - MOST_BEHIND:
+        raise SymbolsError(
+            f"VMCOREINFO is damaged: {cut(said, 40) or 'nothing'} is no address of {name}"
+        )
+    return address
 
 
 def _addresses(offsets: NDArray[np.int64], offsets_at: int, base: int | None) -> NDArray[np.uint64]:

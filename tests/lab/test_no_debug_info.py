@@ -341,8 +341,18 @@ class TestDamage:
                 symbols_of_core(
                     bare(lab.capture.vmcore), info | {key: f"{int(info[key], 16) + 4096:x}"}
                 )
-        with pytest.raises(SymbolsError, match="does not say where"):
+        with pytest.raises(SymbolsError, match="nothing is no address of _stext"):
             symbols_of_core(bare(lab.capture.vmcore), {})
+
+    @pytest.mark.parametrize("said", ["0", "1", "f" * 16, "7fffffffffff0000", "f" * 30, "-5", "zz"])
+    def test_of_what_vmcoreinfo_says(self, lab: Lab, said: str) -> None:
+        info = vmcoreinfo(bare(lab.capture.vmcore))
+        names = [key for key in info if key.startswith("SYMBOL(kallsyms_")]
+        assert len(names) >= 5
+        silent = {key: value for key, value in info.items() if key not in names}
+        for words in ({**silent, "SYMBOL(_stext)": said}, *({**info, key: said} for key in names)):
+            with pytest.raises(SymbolsError, match="VMCOREINFO is damaged"):
+                symbols_of_core(bare(lab.capture.vmcore), words)
 
 
 def header(types: bytes, names: bytes) -> bytes:
