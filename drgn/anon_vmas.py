@@ -22,6 +22,7 @@ write fault.
 """
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -46,6 +47,8 @@ U57 = np.uint64(57)
 # What check_sample() walks at most, VMAs and tree nodes together: half a second.
 SAMPLE = 60_000
 LIVE_ATTEMPTS = 3
+# Behind them none begins: what takes long is torn the next time, too.
+LIVE_SECONDS = 20.0
 # What a walk fails with where the kernel goes on meanwhile, or in damaged memory.
 TORN = (FaultError, LookupError, NotImplementedError, RecursionError, ValueError)
 # Columns of the picture of one tree.
@@ -215,13 +218,14 @@ def read_reverse_maps(
     """
     best: tuple[ReverseMaps, SlabObjects] | None = None
     attempts = LIVE_ATTEMPTS if prog.flags & ProgramFlags.IS_LIVE else 1
+    begin = time.monotonic()
     for attempt in range(1, attempts + 1):
         read = read_slab_objects(prog, wanted(prog) | (more or {}), found=found, progress=progress)
         maps = reverse_maps(prog, read)
         if best is None or maps.orphans < best[0].orphans:
             best = maps, read
         best[0].attempts = attempt
-        if not best[0].orphans:
+        if not best[0].orphans or time.monotonic() - begin > LIVE_SECONDS:
             break
     assert best is not None
     return best

@@ -181,10 +181,11 @@ def test_walks_of_the_reverse_map_are_timed_with_and_without_their_waits(bundle:
     whole, waiting, working = (
         took[f"rmap_walk{kind}"] for kind in ("", ", waiting", ", not waiting")
     )
-    # 2,000 pages were moved four times, each with a walk before and one after. What perf lost, on a
-    # machine that was too busy for it, is counted.
+    # 2,000 pages were moved four times, each with a walk before and one after; or three times, if
+    # they were on the other node to begin with. What perf lost, on a machine that was too busy for
+    # it, is counted.
     lost = sum(row["lost"] for row in rows(bundle, "profiles", "rmap"))
-    assert whole["count"] == waiting["count"] == working["count"] >= 15_000 - lost
+    assert whole["count"] == waiting["count"] == working["count"] >= 12_000 - lost
     assert whole["count"] > 1_000
     assert whole["total_ns"] == waiting["total_ns"] + working["total_ns"]
     assert waiting["max_ns"] <= whole["max_ns"] and working["p50_ns"] > 0
