@@ -162,13 +162,21 @@ class TestEveryPage:
         assert opened.requests == [files[name].as_uri()]
         assert opened.complaints == []
 
-    def test_has_no_serious_barrier(
-        self, opening: functools.partial[Opened], files: dict[str, Path], name: str,
-        size: tuple[int, int], scheme: str,
-    ) -> None:  # fmt: skip
-        opened = opening(files[name], size, scheme)
-        opened.page.evaluate("document.querySelectorAll('details').forEach((d) => d.open = true)")
-        assert serious(opened.page) == []
+
+# Colours are the same at every width.
+@pytest.mark.parametrize(
+    ("size", "scheme"),
+    [*((WIDE, scheme) for scheme in SCHEMES), (NARROW, SCHEMES[0])],
+    ids=[*(f"wide-{scheme}" for scheme in SCHEMES), f"narrow-{SCHEMES[0]}"],
+)
+@pytest.mark.parametrize("name", PAGES)
+def test_has_no_serious_barrier(
+    opening: functools.partial[Opened], files: dict[str, Path], name: str,
+    size: tuple[int, int], scheme: str,
+) -> None:  # fmt: skip
+    opened = opening(files[name], size, scheme)
+    opened.page.evaluate("document.querySelectorAll('details').forEach((d) => d.open = true)")
+    assert serious(opened.page) == []
 
 
 @pytest.mark.parametrize("name", PAGES)

@@ -407,7 +407,8 @@ def test_watch_on_this_machine(tmp_path: Path) -> None:
     assert {row["time"] for row in bundle.rows("counter_rates")} <= {
         row["time"] for row in samples[1:]
     }
-    assert {row["name"] for row in bundle.rows("counter_rates")} >= {"pgfault", "pgalloc_normal"}
+    moved = {row["name"] for row in bundle.rows("counter_rates")}
+    assert "pgfault" in moved and any(name.startswith("pgalloc_") for name in moved)
     (cost,) = bundle.rows("watch_overhead")
     assert cost["samples_taken"] == 5 and cost["cpu_seconds_per_sample"] > 0
     assert "ms of CPU a sample" in result.stdout and "% of one CPU" in result.stdout

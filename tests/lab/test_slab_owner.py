@@ -91,7 +91,9 @@ def test_objects_by_stack_are_those_of_alloc_traces(slab_lab: SlabLab) -> None:
     print(f"differ: {different}")
     assert all(may_move(stack) for _, stack in different)
     assert len(different) < 12
-    assert all(abs(mine - other) <= 12 for mine, other in different.values())
+    # Files that the guest opened to print this are freed after RCU's grace period, which a busy
+    # machine puts off.
+    assert all(abs(mine - other) <= 100 for mine, other in different.values())
 
 
 def test_requested_bytes_are_those_of_alloc_traces(slab_lab: SlabLab) -> None:
