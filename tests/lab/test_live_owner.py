@@ -5,6 +5,7 @@ watch`` while the test module leaks.
 """
 
 import csv
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,6 +21,7 @@ LEAKED = 300  # pages a step
 STEPS = 5
 
 PROGRAM = f"""
+import csv
 import os
 import sys
 import time
@@ -88,10 +90,13 @@ prog = timed("debug info", lambda: open_target(None, [Path("/vmlinux")]))
 depot, pages = timed("pages by handle", pages_by_handle)
 handles = np.array(sorted(pages), np.uint32)
 stacks = timed("names", lambda: folded_stacks(prog, depot, handles))
-held = sum(pages[handle] for handle, stack in zip(handles.tolist(), stacks)
-           if "mmscope_lab_hold_order0 [mmscope_lab]" in stack.split(";"))
-with open("/out/held", "w") as file:
-    file.write(str(held))
+with open("/out/by_handle.csv", "w", newline="") as file:
+    csv.writer(file).writerows(
+        (handle, pages[handle], stack) for handle, stack in zip(handles.tolist(), stacks)
+    )
+printed = Path("/sys/kernel/debug/page_owner_stacks/show_handles")
+with open("/out/show_handles", "w") as file:
+    file.write(printed.read_text())
 """
 
 
@@ -142,7 +147,24 @@ def test_a_kernel_without_btf_is_read_by_text_and_says_what_to_install(
 
 
 def test_pages_by_handle_need_no_more_than_the_stack_depot(out: Path) -> None:
-    assert int((out / "held").read_text()) == HELD
+    # The kernel lists a stack if it got memory for the entry, which on a full guest it may not.
+    bundle = Bundle(out / "memory")
+    module = handles_of(bundle, "mmscope_lab_hold_order0") | handles_of(
+        bundle, "mmscope_lab_hold_order3"
+    )
+    printed = {
+        int(handle): int(pages)
+        for handle, pages in re.findall(
+            r"^handle: (\d+)\nnr_base_pages: (\d+)$", (out / "show_handles").read_text(), re.M
+        )
+    }
+    with (out / "by_handle.csv").open(newline="") as file:
+        ours = {int(handle): (int(pages), stack) for handle, pages, stack in csv.reader(file)}
+    listed = {handle: pages for handle, pages in module.items() if handle in printed}
+    assert listed, (module, printed)
+    assert {handle: ours.get(handle, (None, ""))[0] for handle in listed} == listed
+    for handle in listed:
+        assert "[mmscope_lab]" in ours[handle][1], ours[handle]
 
 
 def test_watch_names_the_leak_and_how_much_it_took(
