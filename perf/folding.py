@@ -21,12 +21,11 @@ from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-import perf_probes
-import perf_script
-from hostile_names import plain_name
-from perf_script import Frame, Sample
-from recipe import Event, Pair, Recipe, event_name
-from stack_parts import KnownFrames, Split, plain
+from mmscope.perf import perf_probes, perf_script
+from mmscope.perf.hostile_names import plain_name
+from mmscope.perf.perf_script import Frame, Sample
+from mmscope.perf.recipe import Event, Pair, Recipe, event_name
+from mmscope.perf.stack_parts import KnownFrames, Split, plain
 
 # Distinct stacks of an event; a stack is a few hundred bytes.
 MAX_STACKS = 200_000

@@ -19,8 +19,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from os_release import names, os_release
-from recipe import Event, Recipe, event_name
+from mmscope.perf.os_release import names, os_release
+from mmscope.perf.recipe import Event, Recipe, event_name
 
 CAP_SYS_ADMIN, CAP_SYSLOG, CAP_PERFMON = 21, 34, 38
 TRACEFS = (Path("/sys/kernel/tracing"), Path("/sys/kernel/debug/tracing"))

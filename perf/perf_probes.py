@@ -19,9 +19,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import probe_guard
-from probe_guard import GROUP
-from recipe import Probe
+from mmscope.perf import probe_guard
+from mmscope.perf.probe_guard import GROUP
+from mmscope.perf.recipe import Probe
 
 # As many calls as may be under way at once, all of which a return probe has to remember: a walk may
 # sleep on its lock, so that there may be as many as tasks. More the kernel does not take

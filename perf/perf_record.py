@@ -23,10 +23,10 @@ from pathlib import Path
 from types import FrameType
 from typing import IO
 
-import perf_probes
-from perf_events import Machine, Plan, kernel_filter
-from perf_script import FIELDS
-from recipe import Event, Probe, Recipe
+from mmscope.perf import perf_probes
+from mmscope.perf.perf_events import Machine, Plan, kernel_filter
+from mmscope.perf.perf_script import FIELDS
+from mmscope.perf.recipe import Event, Probe, Recipe
 
 # Without privileges perf may lock half a MiB a CPU (kernel.perf_event_mlock_kb).
 SMALL_BUFFER = "128"

@@ -25,9 +25,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from rows import Column
-
-from reports.flame_graph import MAX_FRAMES_HELD
+from mmscope.drgn.tables.rows import Column
+from mmscope.reports.pictures.flame_graph import MAX_FRAMES_HELD
 
 # What JavaScript's numbers hold exactly, and the difference of two.
 MAX_INTEGER = 1 << 52

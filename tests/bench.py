@@ -34,16 +34,17 @@ from drgn.helpers.linux.vmstat import (  # noqa: E402
     global_vm_event_state,
     global_zone_page_state,
 )
-from free_lists import free_lists  # noqa: E402
-from free_memory import scan_free_memory  # noqa: E402
-from pageblocks import pageblock_bits, pageblock_types  # noqa: E402
-from pcp_lists import pcp_pages  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
-from struct_pages import PageChunk, scan_struct_pages, valid_page_ranges  # noqa: E402
-from target import open_target  # noqa: E402
-from vm_counters import vm_counters  # noqa: E402
-from zones import for_each_zone  # noqa: E402
+
+from mmscope.drgn.free.free_lists import free_lists  # noqa: E402
+from mmscope.drgn.free.free_memory import scan_free_memory  # noqa: E402
+from mmscope.drgn.free.pageblocks import pageblock_bits, pageblock_types  # noqa: E402
+from mmscope.drgn.free.pcp_lists import pcp_pages  # noqa: E402
+from mmscope.drgn.free.zones import for_each_zone  # noqa: E402
+from mmscope.drgn.machine.vm_counters import vm_counters  # noqa: E402
+from mmscope.drgn.opening.target import open_target  # noqa: E402
+from mmscope.drgn.reading.struct_pages import PageChunk, scan_struct_pages, valid_page_ranges  # noqa: E402
 
 # The naive page loop takes seconds for a guest; a sample of it says the same.
 SAMPLE_PAGES = 20_000

@@ -36,7 +36,7 @@ OURS = f"""
 import sys, time
 sys.path[:0] = [{str(ROOT / "drgn")!r}]
 from pathlib import Path
-from target import open_target
+from mmscope.drgn.opening.target import open_target
 begin = time.process_time()
 prog = open_target(Path(sys.argv[1]), [Path(path) for path in sys.argv[2:]])
 prog["init_task"].comm.string_()
@@ -57,7 +57,7 @@ COLLECT = f"""
 import sys
 sys.path[:0] = [{str(ROOT)!r}]
 sys.modules["duckdb"] = None
-from reports.start import main
+from mmscope.reports.commands.start import main
 sys.argv = ["mmscope", "collect", "--force", *sys.argv[1:]]
 sys.exit(main())
 """

@@ -28,14 +28,15 @@ from drgn.helpers.linux.slab import (  # noqa: E402
     slab_cache_for_each_allocated_object,
 )
 from drgn.helpers.linux.stackdepot import stack_depot_fetch  # noqa: E402
-from free_lists import buddy_mapcount, max_order  # noqa: E402
-from page_ext import page_ext_ranges, page_ext_size  # noqa: E402
-from page_owner import page_owner_stacks, scan_page_owner  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
-from slab_owner import slab_owner_stacks, slab_owners  # noqa: E402
-from stack_depot import folded_stacks, stack_depot  # noqa: E402
-from target import open_target  # noqa: E402
+
+from mmscope.drgn.free.free_lists import buddy_mapcount, max_order  # noqa: E402
+from mmscope.drgn.opening.target import open_target  # noqa: E402
+from mmscope.drgn.owners.page_owner import page_owner_stacks, scan_page_owner  # noqa: E402
+from mmscope.drgn.owners.slab_owner import slab_owner_stacks, slab_owners  # noqa: E402
+from mmscope.drgn.reading.page_ext import page_ext_ranges, page_ext_size  # noqa: E402
+from mmscope.drgn.reading.stack_depot import folded_stacks, stack_depot  # noqa: E402
 
 SAMPLE_PFNS = 4096
 SAMPLE_STACKS = 400

@@ -19,26 +19,27 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "drgn"), str(ROOT / "tests"), str(ROOT / "tests/lab"), str(ROOT)]
 
 import numpy as np  # noqa: E402
-from address_spaces import address_spaces  # noqa: E402
 from bench import median_seconds  # noqa: E402
 from capture import capture  # noqa: E402
 from drgn import Program  # noqa: E402
 from drgn.helpers.linux.mm import for_each_vma  # noqa: E402
 from drgn.helpers.linux.pid import for_each_task  # noqa: E402
-from exit_cost import PRICES  # noqa: E402
-from kernel_arrays import Gaps  # noqa: E402
-from page_table_entries import (  # noqa: E402
+from rich.console import Console  # noqa: E402
+from rich.table import Table  # noqa: E402
+
+from mmscope.drgn.opening.target import open_target  # noqa: E402
+from mmscope.drgn.page_tables.exit_cost import PRICES  # noqa: E402
+from mmscope.drgn.page_tables.page_table_entries import (  # noqa: E402
     X86_64,
     new_walk,
     page_table_format,
     process_roots,
     walk_page_tables,
 )
-from page_tables import page_tables, scan_page_tables  # noqa: E402
-from rich.console import Console  # noqa: E402
-from rich.table import Table  # noqa: E402
-from target import open_target  # noqa: E402
-from vm_areas import read_vm_areas  # noqa: E402
+from mmscope.drgn.page_tables.page_tables import page_tables, scan_page_tables  # noqa: E402
+from mmscope.drgn.processes.address_spaces import address_spaces  # noqa: E402
+from mmscope.drgn.processes.vm_areas import read_vm_areas  # noqa: E402
+from mmscope.drgn.reading.kernel_arrays import Gaps  # noqa: E402
 
 SAMPLE_TABLES = 400
 PAGE = 4096

@@ -24,12 +24,13 @@ sys.path[:0] = [str(ROOT / "drgn"), str(ROOT / "perf"), str(ROOT / "tests/lab"),
 import perf_events  # noqa: E402
 import perf_record  # noqa: E402
 import recipe as recipes  # noqa: E402
-from folding import Fold  # noqa: E402
-from perf_script import Reading, read_samples  # noqa: E402
 from profiled import faults_program  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
-from stack_parts import load_known_frames, load_split  # noqa: E402
+
+from mmscope.perf.folding import Fold  # noqa: E402
+from mmscope.perf.perf_script import Reading, read_samples  # noqa: E402
+from mmscope.perf.stack_parts import load_known_frames, load_split  # noqa: E402
 
 RUNS = 5
 FAULTS = 400_000

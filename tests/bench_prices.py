@@ -176,7 +176,7 @@ def command(*words):
             if not words:
                 import numpy, rich.console
                 os._exit(0)
-            from reports.start import main
+            from mmscope.reports.commands.start import main
             sys.argv = ["mmscope", *words]
             os._exit(main())
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])

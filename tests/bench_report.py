@@ -24,7 +24,7 @@ from playwright.sync_api import sync_playwright
 from rich.console import Console
 from rich.table import Table
 
-from reports.bundle import Bundle
+from mmscope.reports.bundle.bundle import Bundle
 from reports.stack_pool import StackPool
 
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")

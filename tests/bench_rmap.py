@@ -18,14 +18,6 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "drgn"), str(ROOT / "tests"), str(ROOT / "tests/lab"), str(ROOT)]
 
-from anon_vmas import (  # noqa: E402
-    anon_vma_rows,
-    check_sample,
-    fanout,
-    owner_of,
-    process_vmas,
-    read_reverse_maps,
-)
 from bench import median_seconds  # noqa: E402
 from capture import capture  # noqa: E402
 from conftest import _rmap_lab  # noqa: E402
@@ -34,15 +26,24 @@ from drgn.helpers.linux.list import hlist_for_each_entry, list_for_each_entry  #
 from drgn.helpers.linux.mm import for_each_vma  # noqa: E402
 from drgn.helpers.linux.pid import find_task  # noqa: E402
 from drgn.helpers.linux.rbtree import rbtree_inorder_for_each_entry  # noqa: E402
-from file_maps import owner_of as file_owner_of  # noqa: E402
-from file_maps import read_file_maps  # noqa: E402
-from ksm import read_ksm, wanted  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
-from rmap_cost import NodeCost, ksm_pages, ksm_visits, scan_folios  # noqa: E402
-from target import open_target  # noqa: E402
 from test_rmap import VMAS, timed_walks  # noqa: E402
-from vma_splits import vma_splits  # noqa: E402
+
+from mmscope.drgn.opening.target import open_target  # noqa: E402
+from mmscope.drgn.rmap.anon_vmas import (  # noqa: E402
+    anon_vma_rows,
+    check_sample,
+    fanout,
+    owner_of,
+    process_vmas,
+    read_reverse_maps,
+)
+from mmscope.drgn.rmap.file_maps import owner_of as file_owner_of  # noqa: E402
+from mmscope.drgn.rmap.file_maps import read_file_maps  # noqa: E402
+from mmscope.drgn.rmap.ksm import read_ksm, wanted  # noqa: E402
+from mmscope.drgn.rmap.rmap_cost import NodeCost, ksm_pages, ksm_visits, scan_folios  # noqa: E402
+from mmscope.drgn.rmap.vma_splits import vma_splits  # noqa: E402
 
 SAMPLE_NODES = 20_000
 

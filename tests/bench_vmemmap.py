@@ -24,17 +24,18 @@ import kernels  # noqa: E402
 import machine  # noqa: E402
 from bench import median_seconds  # noqa: E402
 from capture import one_at_a_time  # noqa: E402
-from direct_map import direct_map  # noqa: E402
 from drgn import Program  # noqa: E402
 from drgn.helpers.linux.mm import follow_phys  # noqa: E402
-from hugetlb import find_huge_pages  # noqa: E402
-from kernel_arrays import Gaps  # noqa: E402
-from memory_metadata import present_bytes  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
-from struct_page_cost import scan_struct_page_cost  # noqa: E402
-from target import open_target  # noqa: E402
-from vmemmap import scan_vmemmap  # noqa: E402
+
+from mmscope.drgn.machine.direct_map import direct_map  # noqa: E402
+from mmscope.drgn.opening.target import open_target  # noqa: E402
+from mmscope.drgn.reading.kernel_arrays import Gaps  # noqa: E402
+from mmscope.drgn.struct_pages.hugetlb import find_huge_pages  # noqa: E402
+from mmscope.drgn.struct_pages.memory_metadata import present_bytes  # noqa: E402
+from mmscope.drgn.struct_pages.struct_page_cost import scan_struct_page_cost  # noqa: E402
+from mmscope.drgn.struct_pages.vmemmap import scan_vmemmap  # noqa: E402
 
 GIB = 1 << 30
 MEMORY = 64 * GIB

@@ -22,10 +22,11 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT)]
 
 import report_bundle as made  # noqa: E402
 import rmap_rows  # noqa: E402
-from exit_cost import exit_costs  # noqa: E402
-from ksm import KsmProcess  # noqa: E402
-from owner_frames import owner_frame  # noqa: E402
-from page_owner_rows import (  # noqa: E402
+
+from mmscope.drgn.free.pageblocks import PageblockRun, Pageblocks  # noqa: E402
+from mmscope.drgn.free.pcp_lists import PcpPages  # noqa: E402
+from mmscope.drgn.owners.owner_frames import owner_frame  # noqa: E402
+from mmscope.drgn.owners.page_owner_rows import (  # noqa: E402
     PageOwnerGrowth,
     PageOwnerMemcg,
     PageOwnerPoint,
@@ -33,13 +34,12 @@ from page_owner_rows import (  # noqa: E402
     PageOwnerStack,
     PageOwnerTask,
 )
-from page_tables import PageTableDetails, PageTables  # noqa: E402
-from pageblocks import PageblockRun, Pageblocks  # noqa: E402
-from pcp_lists import PcpPages  # noqa: E402
-from processes import ProcessVmas  # noqa: E402
-from slab_owner import SlabOwnerStack  # noqa: E402
-
-from reports.bundle import Bundle, Section, Writer  # noqa: E402
+from mmscope.drgn.owners.slab_owner import SlabOwnerStack  # noqa: E402
+from mmscope.drgn.page_tables.exit_cost import exit_costs  # noqa: E402
+from mmscope.drgn.page_tables.page_tables import PageTableDetails, PageTables  # noqa: E402
+from mmscope.drgn.processes.processes import ProcessVmas  # noqa: E402
+from mmscope.drgn.rmap.ksm import KsmProcess  # noqa: E402
+from mmscope.reports.bundle.bundle import Bundle, Section, Writer  # noqa: E402
 
 PROCESSES = 100_000
 STACKS = 50_000

@@ -27,7 +27,7 @@ MOST_ADDRESSES = 6 << 30
 
 def run(folder: str, words: list[str], out: int, err: int) -> None:
     """The command, in this process, which does not come back."""
-    from reports.start import main
+    from mmscope.reports.commands.start import main
 
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.alarm(SECONDS)
@@ -51,11 +51,11 @@ def run(folder: str, words: list[str], out: int, err: int) -> None:
 
 def main() -> None:
     # Once for all runs. DuckDB has threads once it is used, not before.
-    import reports.command
-    import reports.page_owner
-    import reports.report
-    import reports.watch
-    import reports.watch_bundle  # noqa: F401
+    import mmscope.reports.commands.command
+    import mmscope.reports.page.report
+    import mmscope.reports.watch.page_owner_tables
+    import mmscope.reports.watch.watch
+    import mmscope.reports.watch.watch_bundle  # noqa: F401
 
     for folder, words in json.load(sys.stdin):
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:

@@ -27,16 +27,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import core_file
-import page_owner_counts
-import recipe as recipes
-from boot_options import memory_options
-from direct_map import read_direct_map
-from folding import Fold
-from free_lists import read_buddyinfo, read_pagetypeinfo
-from io_resources import read_iomem
-from page_owner_counts import Counts, read_show_stacks_handles
-from page_owner_text import (
+from mmscope.drgn.free.free_lists import read_buddyinfo, read_pagetypeinfo
+from mmscope.drgn.free.pageblocks import read_pagetypeinfo_blocks
+from mmscope.drgn.free.pcp_lists import read_zoneinfo_pcp
+from mmscope.drgn.free.zones import read_zoneinfo
+from mmscope.drgn.machine.boot_options import memory_options
+from mmscope.drgn.machine.direct_map import read_direct_map
+from mmscope.drgn.machine.physical_memory import lay_out
+from mmscope.drgn.machine.vm_counters import read_vmstat
+from mmscope.drgn.opening import core_file
+from mmscope.drgn.owners.slab_caches import read_slabinfo
+from mmscope.drgn.owners.slab_owner import read_alloc_traces
+from mmscope.drgn.page_tables.page_tables import read_status
+from mmscope.drgn.reading.io_resources import read_iomem
+from mmscope.drgn.tables.rows import columns, csv_line
+from mmscope.drgn.text import page_owner_counts
+from mmscope.drgn.text.page_owner_counts import Counts, read_show_stacks_handles
+from mmscope.drgn.text.page_owner_text import (
     EVERYTHING,
     Selection,
     merge,
@@ -45,25 +52,19 @@ from page_owner_text import (
     tally_page_owner,
     tally_selected,
 )
-from page_tables import read_status
-from pageblocks import read_pagetypeinfo_blocks
-from pcp_lists import read_zoneinfo_pcp
-from perf_record import Recorded
-from perf_script import _PLAIN, Reading, read_samples
-from physical_memory import lay_out
-from rows import columns, csv_line
-from slab_caches import read_slabinfo
-from slab_owner import read_alloc_traces
-from stack_parts import KnownFrames, Split, load_known_frames, load_split
-from text_source import MAGIC, Source
-from vm_counters import read_vmstat
-from zones import read_zoneinfo
-
-from reports import collect, profiles, record_command
-from reports.bundle import LINE_BREAK, Bundle, BundleError, Section, Writer, _value
-from reports.page_owner_command import UsageError
-from reports.reading import Absent, Files
-from reports.tables import open_database
+from mmscope.drgn.text.text_source import MAGIC, Source
+from mmscope.perf import recipe as recipes
+from mmscope.perf.folding import Fold
+from mmscope.perf.perf_record import Recorded
+from mmscope.perf.perf_script import _PLAIN, Reading, read_samples
+from mmscope.perf.stack_parts import KnownFrames, Split, load_known_frames, load_split
+from mmscope.reports.bundle.bundle import LINE_BREAK, Bundle, BundleError, Section, Writer, _value
+from mmscope.reports.bundle.database import open_database
+from mmscope.reports.collect import collect
+from mmscope.reports.collect.reading import Absent, Files
+from mmscope.reports.commands import record_command
+from mmscope.reports.commands.page_owner_command import UsageError
+from mmscope.reports.profiles import profiles
 
 BETWEEN = b"\n=====\n"
 MAX_WORDS = 1000  # of a refusal

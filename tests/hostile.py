@@ -14,7 +14,7 @@ from typing import Any
 import report_bundle
 from page_owner_inputs import make_stacks, show_handles, show_stacks
 
-from reports.sample_log import NAME
+from mmscope.reports.watch.sample_log import NAME
 
 Attack = Callable[[Path], None]
 GIB = 1 << 30

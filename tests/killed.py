@@ -27,7 +27,7 @@ KINDS = ("open", "os.", "shutil.", "tempfile.")
 
 def run(number: int, place: str, words: list[str]) -> None:
     """The command, in this process, which does not come back; *number* steps of it are done."""
-    from reports.start import main
+    from mmscope.reports.commands.start import main
 
     left = number
 
@@ -60,10 +60,10 @@ def run(number: int, place: str, words: list[str]) -> None:
 def main() -> int:
     folder, template, *words = sys.argv[1:]
     # Once for all runs. DuckDB has threads, and is imported by each.
-    import reports.command
-    import reports.page_owner
-    import reports.record_command
-    import reports.watch  # noqa: F401
+    import mmscope.reports.commands.command
+    import mmscope.reports.commands.record_command
+    import mmscope.reports.watch.page_owner_tables
+    import mmscope.reports.watch.watch  # noqa: F401
 
     number = 0
     while True:

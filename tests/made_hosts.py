@@ -20,24 +20,31 @@ from pathlib import Path
 from typing import Any
 
 import rmap_rows as rmap
-from device_pagemaps import DevicePagemap
-from exit_cost import ExitCost
-from free_lists import FreeBlocks, FreeListCheck, MisplacedBlocks
-from hugetlb import HugetlbPool, HugetlbSize
-from kernel_features import KernelFeature
-from memory_metadata import MetadataPart, WhatIf, what_if
-from page_owner_rows import PageOwnerGrowth, PageOwnerSnapshot, PageOwnerStack
-from page_tables import PageTables
-from pageblocks import Pageblocks
-from pcp_lists import PcpPages
-from settings import Setting
-from slab_caches import SlabCache, read_slabinfo
-from vm_counters import VmCounter, read_vmstat
 from watch_made import NAMES as WATCH_NAMES
-from zones import FreeAccounting, Zone
 
-from reports.bundle import Bundle, Section, Writer
-from reports.watch_rows import CounterRate, Level, PsiStall, ThpFreeBlocks, WatchSample, ZoneLevel
+from mmscope.drgn.free.free_lists import FreeBlocks, FreeListCheck, MisplacedBlocks
+from mmscope.drgn.free.pageblocks import Pageblocks
+from mmscope.drgn.free.pcp_lists import PcpPages
+from mmscope.drgn.free.zones import FreeAccounting, Zone
+from mmscope.drgn.machine.kernel_features import KernelFeature
+from mmscope.drgn.machine.settings import Setting
+from mmscope.drgn.machine.vm_counters import VmCounter, read_vmstat
+from mmscope.drgn.owners.page_owner_rows import PageOwnerGrowth, PageOwnerSnapshot, PageOwnerStack
+from mmscope.drgn.owners.slab_caches import SlabCache, read_slabinfo
+from mmscope.drgn.page_tables.exit_cost import ExitCost
+from mmscope.drgn.page_tables.page_tables import PageTables
+from mmscope.drgn.struct_pages.device_pagemaps import DevicePagemap
+from mmscope.drgn.struct_pages.hugetlb import HugetlbPool, HugetlbSize
+from mmscope.drgn.struct_pages.memory_metadata import MetadataPart, WhatIf, what_if
+from mmscope.reports.bundle.bundle import Bundle, Section, Writer
+from mmscope.reports.watch.watch_rows import (
+    CounterRate,
+    Level,
+    PsiStall,
+    ThpFreeBlocks,
+    WatchSample,
+    ZoneLevel,
+)
 
 DATA = Path(__file__).parent / "data" / "7.2" / "proc"
 PAGE, THP = 4096, 512
@@ -281,7 +288,7 @@ def page_table_row(
 
 
 def exit_cost(row: PageTables) -> ExitCost:
-    """What its end costs, as drgn/exit_cost.py estimates it: 2 ns a slot, 100 ns a table."""
+    """What its end costs, as drgn/page_tables/exit_cost.py estimates it: 2 ns a slot, 100 ns a table."""
     slots = row.pte_tables * 512
     seconds = slots * 2e-9 + row.pte_tables * 1e-7
     return ExitCost(row.pid, row.comm, slots, slots, row.pte_tables, 0, 0, 0, seconds, seconds,

@@ -18,32 +18,37 @@ import reports  # noqa: F401  (puts drgn/ on the path)
 # isort: split
 import rmap_rows
 import watch_made
-from boot_options import MemoryOption, memory_options
-from device_pagemaps import DevicePagemap
-from direct_map import DirectMapLevel
-from exit_cost import ExitCost, exit_costs
-from free_lists import FreeBlocks, FreeListCheck, MisplacedBlocks
-from hugetlb import HugetlbCheck, HugetlbPool, HugetlbSize
-from io_resources import Resource
-from memory_metadata import MetadataPart, WhatIf, what_if
-from owner_frames import owner_frame
-from page_owner_rows import PageOwnerGrowth, PageOwnerPoint, PageOwnerStack
-from page_tables import PageTableDetails, PageTableOccupancy, PageTableRegion, PageTables
-from pageblocks import PageblockRun, Pageblocks
-from pcp_lists import PcpCheck, PcpPages
-from physical_memory import MappedRange, PhysicalPart, PhysicalRange, lay_out
-from poisoned_pages import PoisonCounter, PoisonedPages
-from rows import column
-from settings import Setting
-from slab_owner import SlabOwnerStack
-from vm_counters import VmCounter
-from vmemmap import VmemmapMapping, VmemmapSections, VmemmapZone
-from vmemmap_examples import VmemmapExample
-from zones import FreeAccounting, Zone
 
-from reports.bundle import Bundle, Section, Writer
-from reports.findings import Finding, Link, NotChecked, Step, Verdict
-from reports.profile_rows import (
+from mmscope.drgn.free.free_lists import FreeBlocks, FreeListCheck, MisplacedBlocks
+from mmscope.drgn.free.pageblocks import PageblockRun, Pageblocks
+from mmscope.drgn.free.pcp_lists import PcpCheck, PcpPages
+from mmscope.drgn.free.zones import FreeAccounting, Zone
+from mmscope.drgn.machine.boot_options import MemoryOption, memory_options
+from mmscope.drgn.machine.direct_map import DirectMapLevel
+from mmscope.drgn.machine.physical_memory import MappedRange, PhysicalPart, PhysicalRange, lay_out
+from mmscope.drgn.machine.poisoned_pages import PoisonCounter, PoisonedPages
+from mmscope.drgn.machine.settings import Setting
+from mmscope.drgn.machine.vm_counters import VmCounter
+from mmscope.drgn.owners.owner_frames import owner_frame
+from mmscope.drgn.owners.page_owner_rows import PageOwnerGrowth, PageOwnerPoint, PageOwnerStack
+from mmscope.drgn.owners.slab_owner import SlabOwnerStack
+from mmscope.drgn.page_tables.exit_cost import ExitCost, exit_costs
+from mmscope.drgn.page_tables.page_tables import (
+    PageTableDetails,
+    PageTableOccupancy,
+    PageTableRegion,
+    PageTables,
+)
+from mmscope.drgn.reading.io_resources import Resource
+from mmscope.drgn.struct_pages.device_pagemaps import DevicePagemap
+from mmscope.drgn.struct_pages.hugetlb import HugetlbCheck, HugetlbPool, HugetlbSize
+from mmscope.drgn.struct_pages.memory_metadata import MetadataPart, WhatIf, what_if
+from mmscope.drgn.struct_pages.vmemmap import VmemmapMapping, VmemmapSections, VmemmapZone
+from mmscope.drgn.struct_pages.vmemmap_examples import VmemmapExample
+from mmscope.drgn.tables.rows import column
+from mmscope.reports.bundle.bundle import Bundle, Section, Writer
+from mmscope.reports.findings.findings import Finding, Link, NotChecked, Step, Verdict
+from mmscope.reports.profiles.profile_rows import (
     Profile,
     ProfileAllocation,
     ProfileCounter,

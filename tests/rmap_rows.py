@@ -6,13 +6,18 @@ Java process whose heap mprotect() has split into 20,000 VMAs, merged by KSM.
 
 from typing import Any
 
-from anon_vmas import AnonVma, AnonVmaCheck, AnonVmaFanout, AnonVmaMap
-from file_maps import FileMapping, FileMappingCheck, FileMappingFanout
-from ksm import KsmChain, KsmProcess, KsmTotal
-from processes import ProcessVmas
-from rmap_cost import AnonFolioWalks, KsmPage, RmapCost, RmapWalk
-from rwsem_waiters import AnonVmaLock, AnonVmaWaiter, FileMappingLock, FileMappingWaiter
-from vma_splits import VmaNeighbours, VmaSplits
+from mmscope.drgn.processes.processes import ProcessVmas
+from mmscope.drgn.rmap.anon_vmas import AnonVma, AnonVmaCheck, AnonVmaFanout, AnonVmaMap
+from mmscope.drgn.rmap.file_maps import FileMapping, FileMappingCheck, FileMappingFanout
+from mmscope.drgn.rmap.ksm import KsmChain, KsmProcess, KsmTotal
+from mmscope.drgn.rmap.rmap_cost import AnonFolioWalks, KsmPage, RmapCost, RmapWalk
+from mmscope.drgn.rmap.rwsem_waiters import (
+    AnonVmaLock,
+    AnonVmaWaiter,
+    FileMappingLock,
+    FileMappingWaiter,
+)
+from mmscope.drgn.rmap.vma_splits import VmaNeighbours, VmaSplits
 
 # Row type to the name of its table.
 NAMES: dict[type, str] = {

@@ -46,9 +46,10 @@ sys.path[:0] = [str(ROOT / "drgn"), str(ROOT / "tests"), str(ROOT / "tests/lab")
 from drgn import BadDataError, FaultError, Program  # noqa: E402
 from drgn.helpers.linux.mm import PageSlab, follow_phys, pfn_to_page  # noqa: E402
 from drgn.helpers.linux.pid import for_each_task  # noqa: E402
-from kernel_symbols import tables_of  # noqa: E402
 from named_damage import DAMAGE  # noqa: E402
-from no_debug_info import NoDebugInfoError, attach, vmcoreinfo  # noqa: E402
+
+from mmscope.drgn.opening.kernel_symbols import tables_of  # noqa: E402
+from mmscope.drgn.opening.no_debug_info import NoDebugInfoError, attach, vmcoreinfo  # noqa: E402
 
 PAGE = 4096
 SECONDS = 180
@@ -198,9 +199,9 @@ def _with_other_note(core: Path, dice: random.Random, folder: Path) -> tuple[Pro
 
 def cells(prog: Program) -> dict[str, Any]:
     """Every row of every section, and whether something is said of it."""
-    from reports.collect import run_section
-    from reports.reading import Memory
-    from reports.sections import SECTIONS
+    from mmscope.reports.collect.collect import run_section
+    from mmscope.reports.collect.reading import Memory
+    from mmscope.reports.collect.sections import SECTIONS
 
     memory, found = Memory(prog), {}
     for spec in SECTIONS.values():
@@ -238,13 +239,12 @@ def one(seed: str, core: Path, vmlinux: Path) -> dict[str, Any]:
     """Everything a user would run, on a vmcore with a seed's damage, a named one or none."""
     if seed.startswith("own-"):
         return one_of_its_own(seed, core)
-    from target import describe, open_target
-
-    from reports import collect as collecting
-    from reports.bundle import Bundle, Writer
-    from reports.findings import evaluate
-    from reports.reading import Memory
-    from reports.report import render
+    from mmscope.drgn.opening.target import describe, open_target
+    from mmscope.reports.bundle.bundle import Bundle, Writer
+    from mmscope.reports.collect import collect as collecting
+    from mmscope.reports.collect.reading import Memory
+    from mmscope.reports.findings.findings import evaluate
+    from mmscope.reports.page.report import render
 
     prog = open_target(core, [vmlinux])
     if seed in DAMAGE:

@@ -12,24 +12,32 @@ from typing import Any
 
 import markupsafe
 import pytest
-from bounds import Impossible, Machine, impossible, rows_that_cannot_be, told
-from free_lists import FreeBlocks
-from hugetlb import HugetlbSize
-from page_tables import PageTables
-from processes import ProcessVmas
 from report_bundle import TARGET
-from rows import LONGEST_NAME, MOST, MOST_BYTES, MOST_PAGES, Column, column, columns
-from settings import Setting
-from slab_caches import SlabCache
-from vm_counters import VmCounter
-from zones import FreeAccounting, Zone
 
-from reports.bundle import Bundle, BundleError, Section, Writer
-from reports.collect import run_section
-from reports.command import main
-from reports.findings import evaluate
-from reports.reading import Files, Found, SectionSpec
-from reports.report import render
+from mmscope.drgn.free.free_lists import FreeBlocks
+from mmscope.drgn.free.zones import FreeAccounting, Zone
+from mmscope.drgn.machine.settings import Setting
+from mmscope.drgn.machine.vm_counters import VmCounter
+from mmscope.drgn.owners.slab_caches import SlabCache
+from mmscope.drgn.page_tables.page_tables import PageTables
+from mmscope.drgn.processes.processes import ProcessVmas
+from mmscope.drgn.struct_pages.hugetlb import HugetlbSize
+from mmscope.drgn.tables.bounds import Impossible, Machine, impossible, rows_that_cannot_be, told
+from mmscope.drgn.tables.rows import (
+    LONGEST_NAME,
+    MOST,
+    MOST_BYTES,
+    MOST_PAGES,
+    Column,
+    column,
+    columns,
+)
+from mmscope.reports.bundle.bundle import Bundle, BundleError, Section, Writer
+from mmscope.reports.collect.collect import run_section
+from mmscope.reports.collect.reading import Files, Found, SectionSpec
+from mmscope.reports.commands.command import main
+from mmscope.reports.findings.findings import evaluate
+from mmscope.reports.page.report import render
 
 DUMP = Machine(total_pages=1 << 20, page_size=4096, frozen=True)
 RUNNING = replace(DUMP, frozen=False)
@@ -242,7 +250,7 @@ def test_a_stranger_s_bundle_is_held_to_the_same_bounds(tmp_path: Path) -> None:
 
 
 def test_a_number_beyond_64_bits_leaves_the_rest_of_its_table_whole(tmp_path: Path) -> None:
-    from reports.tables import open_database
+    from mmscope.reports.bundle.database import open_database
 
     wrong = replace(ZONE, node=1, present_pages=(1 << 64) - 1)
     database = open_database(write(tmp_path / "b", {"zones": [ZONE, wrong]}))
@@ -307,7 +315,7 @@ def test_no_bundle_lifts_the_bounds_that_keep_numbers_small(tmp_path: Path, boun
 
 def test_a_number_that_is_a_name_may_have_64_bits(tmp_path: Path) -> None:
     """An inode's, of NFS: nothing is computed with it."""
-    from reports.tables import open_database
+    from mmscope.reports.bundle.database import open_database
 
     @dataclass(frozen=True)
     class File:

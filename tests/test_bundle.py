@@ -25,18 +25,18 @@ import children
 import duckdb
 import frictionless
 import pytest
-from free_lists import FreeBlocks, FreeListCheck, MisplacedBlocks
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pageblocks import PageblockRun, Pageblocks
-from pcp_lists import PcpCheck, PcpPages
-from rows import column, columns
-from settings import Setting
-from vm_counters import VmCounter
-from zones import FreeAccounting, Zone
 
-from reports.bundle import Bundle, BundleError, Section, Writer
-from reports.tables import failed, open_database
+from mmscope.drgn.free.free_lists import FreeBlocks, FreeListCheck, MisplacedBlocks
+from mmscope.drgn.free.pageblocks import PageblockRun, Pageblocks
+from mmscope.drgn.free.pcp_lists import PcpCheck, PcpPages
+from mmscope.drgn.free.zones import FreeAccounting, Zone
+from mmscope.drgn.machine.settings import Setting
+from mmscope.drgn.machine.vm_counters import VmCounter
+from mmscope.drgn.tables.rows import column, columns
+from mmscope.reports.bundle.bundle import Bundle, BundleError, Section, Writer
+from mmscope.reports.bundle.database import failed, open_database
 
 ROOT = Path(__file__).parent.parent
 TARGET = {"kind": "vmcore", "release": "7.2.12", "page_size": 4096, "total_pages": 131072}
@@ -338,8 +338,8 @@ def test_killed_in_the_middle_there_is_no_bundle(tmp_path: Path) -> None:
         """
         import sys, time, reports
         from pathlib import Path
-        from settings import Setting
-        from reports.bundle import Writer
+        from mmscope.drgn.machine.settings import Setting
+        from mmscope.reports.bundle.bundle import Writer
 
         def rows():
             for n in range(100_000):

@@ -28,10 +28,10 @@ from test_report_browser import (  # noqa: F401  (opening is a fixture)
     serious,
 )
 
-from reports.bundle import Bundle
-from reports.downloads import MAX_REPORT_BYTES, Download, Downloads
-from reports.flame_graph import ROW
-from reports.report import MAX_CELLS, MAX_ROWS, MAX_SERIES_ROWS, MAX_STACK_ROWS, render
+from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.page.downloads import MAX_REPORT_BYTES, Download, Downloads
+from mmscope.reports.page.report import MAX_CELLS, MAX_ROWS, MAX_SERIES_ROWS, MAX_STACK_ROWS, render
+from mmscope.reports.pictures.flame_graph import ROW
 
 MAX_PEAK_BYTES = 1 << 30
 FORMULA = ("=cmd|' /C calc'!A0", "+1", "-bash", "@sum(1)", "\tx")

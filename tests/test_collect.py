@@ -10,19 +10,26 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import free_memory
 import pytest
 from drgn import FaultError, ProgramFlags
-from kernel_arrays import Gaps
-from settings import Setting
-from struct_pages import PageChunk, Scan
-from target import Target
 
-import reports.collect
-import reports.reading
-from reports.bundle import Bundle, Section, Writer
-from reports.collect import collect, deadline, page_size, run_section
-from reports.reading import Absent, DeadlineExceeded, Files, Found, Memory, SectionSpec
+import mmscope.reports.collect.collect
+import mmscope.reports.collect.reading
+from mmscope.drgn.free import free_memory
+from mmscope.drgn.machine.settings import Setting
+from mmscope.drgn.opening.target import Target
+from mmscope.drgn.reading.kernel_arrays import Gaps
+from mmscope.drgn.reading.struct_pages import PageChunk, Scan
+from mmscope.reports.bundle.bundle import Bundle, Section, Writer
+from mmscope.reports.collect.collect import collect, deadline, page_size, run_section
+from mmscope.reports.collect.reading import (
+    Absent,
+    DeadlineExceeded,
+    Files,
+    Found,
+    Memory,
+    SectionSpec,
+)
 
 TARGET = Target(
     "files", "7.2", "x86_64", 4096, "host", "2026-01-01T00:00:00+00:00", 1.0, 1, 1, "root"
@@ -151,7 +158,7 @@ def test_one_bad_section_leaves_the_others_whole(
 
     specs = [spec(good("a"), "a"), spec(good("b"), "b")]
     specs.insert(position, spec(bad, "bad", 0.2))
-    monkeypatch.setattr(reports.collect, "SECTIONS", {s.name: s for s in specs})
+    monkeypatch.setattr(mmscope.reports.collect.collect, "SECTIONS", {s.name: s for s in specs})
     with Writer(tmp_path / "b") as writer:
         collect(FILES, TARGET, writer)
     bundle = Bundle(tmp_path / "b")
@@ -162,7 +169,7 @@ def test_one_bad_section_leaves_the_others_whole(
 
 
 def test_notes_are_kept_with_the_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reports.collect, "SECTIONS", {})
+    monkeypatch.setattr(mmscope.reports.collect.collect, "SECTIONS", {})
     with Writer(tmp_path / "b") as writer:
         collect(FILES, TARGET, writer, notes={"truncated": "5 bytes"})
     assert Bundle(tmp_path / "b").target["truncated"] == "5 bytes"
@@ -178,7 +185,7 @@ def test_a_pass_that_failed_is_not_run_again(monkeypatch: pytest.MonkeyPatch) ->
         next(runs)
         raise DeadlineExceeded("took longer than 600 s")
 
-    monkeypatch.setattr(reports.reading, "scan_free_memory", scan)
+    monkeypatch.setattr(mmscope.reports.collect.reading, "scan_free_memory", scan)
     memory = Memory(SimpleNamespace(flags=ProgramFlags(0)))  # type: ignore[arg-type]
     for _ in range(3):
         with pytest.raises(DeadlineExceeded):
@@ -193,8 +200,10 @@ def test_slabs_that_cannot_be_looked_for_do_not_cost_the_others_their_pass(
         raise AttributeError("'struct kmem_cache' has no member 'oo'")
 
     seen = []
-    monkeypatch.setattr(reports.reading, "SlabFinder", finder)
-    monkeypatch.setattr(reports.reading, "scan_free_memory", lambda *given: seen.append(given))
+    monkeypatch.setattr(mmscope.reports.collect.reading, "SlabFinder", finder)
+    monkeypatch.setattr(
+        mmscope.reports.collect.reading, "scan_free_memory", lambda *given: seen.append(given)
+    )
     memory = Memory(SimpleNamespace(flags=ProgramFlags(0)))  # type: ignore[arg-type]
     _ = memory.free
     assert [more for _, _, more in seen] == [[]]
@@ -228,7 +237,7 @@ class Counting:
 
 def scanned(monkeypatch: pytest.MonkeyPatch, *consumers: Any) -> Scan:
     """A pass over ten chunks of three pages."""
-    import struct_pages
+    from mmscope.drgn.reading import struct_pages
 
     chunks = [(3 * n, [0, 0, 0]) for n in range(10)]
     monkeypatch.setattr(struct_pages, "page_dtype", lambda *_: SimpleNamespace(itemsize=64))

@@ -22,14 +22,14 @@ import pytest
 from test_bundle import Plain, small_disk, write  # noqa: F401  (small_disk is a fixture)
 from test_target import VMLINUX, gnu, vmcore
 
-from reports.bundle import Bundle, Section, Writer
-from reports.collect import collect, describe_files
-from reports.command import main
-from reports.reading import Files
+from mmscope.reports.bundle.bundle import Bundle, Section, Writer
+from mmscope.reports.collect.collect import collect, describe_files
+from mmscope.reports.collect.reading import Files
+from mmscope.reports.commands.command import main
 
 ROOT = Path(__file__).parent.parent
 TREE = Path(__file__).parent / "data" / "7.2"
-RUN = [sys.executable, "-m", "reports.command"]
+RUN = [sys.executable, "-m", "mmscope.reports.commands.command"]
 # Root without capabilities reads its own files, but neither /proc/kcore nor what is forbidden.
 POWERLESS = (
     ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--ambient-caps=-all"]
@@ -312,14 +312,14 @@ def test_without_memory_the_live_kernel_is_read_as_text(tmp_path: Path) -> None:
 def test_interrupted_there_is_nothing(tmp_path: Path) -> None:
     script = (
         "import sys, time\n"
-        "import reports.command, reports.collect\n"
-        "from reports.sections import SECTIONS\n"
+        "import mmscope.reports.commands.command, mmscope.reports.collect.collect\n"
+        "from mmscope.reports.collect.sections import SECTIONS\n"
         "import dataclasses\n"
         "def slow(source):\n"
         "    print('reading', flush=True)\n"
         "    time.sleep(30)\n"
         "SECTIONS['zones'] = dataclasses.replace(SECTIONS['zones'], from_files=slow)\n"
-        "sys.exit(reports.command.main(sys.argv[1:]))\n"
+        "sys.exit(mmscope.reports.commands.command.main(sys.argv[1:]))\n"
     )
     command = [sys.executable, "-c", script, "collect", "--proc-root", str(TREE),
                "-o", str(tmp_path / "b")]  # fmt: skip

@@ -11,16 +11,15 @@ import pytest
 import report_bundle as made
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from page_owner_rows import PageOwnerStack
-from page_tables import PageTables
-from rows import column
-from settings import Setting
 from test_report import NEVER, by_id, cells, elements, has_id, parse, texts
-from vm_counters import VmCounter
 
-from reports import flame_graph
-from reports.bundle import Bundle, Section
-from reports.comparison import (
+from mmscope.drgn.machine.settings import Setting
+from mmscope.drgn.machine.vm_counters import VmCounter
+from mmscope.drgn.owners.page_owner_rows import PageOwnerStack
+from mmscope.drgn.page_tables.page_tables import PageTables
+from mmscope.drgn.tables.rows import column
+from mmscope.reports.bundle.bundle import Bundle, Section
+from mmscope.reports.compare.comparison import (
     MAX_CHANGES,
     Comparison,
     TableChanges,
@@ -28,9 +27,10 @@ from reports.comparison import (
     compare_findings,
     same_boot,
 )
-from reports.comparison_view import Top, view
-from reports.findings import Finding, NotChecked, Verdict, evaluate
-from reports.report import render
+from mmscope.reports.compare.comparison_view import Top, view
+from mmscope.reports.findings.findings import Finding, NotChecked, Verdict, evaluate
+from mmscope.reports.page.report import render
+from mmscope.reports.pictures import flame_graph
 
 NOTHING = Verdict([], [], [])
 LATER = {"captured_at": "2026-11-20T03:05:05+00:00", "uptime_seconds": 273_905.5}

@@ -10,16 +10,18 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import perf_events
 import pytest
-from os_release import os_release, read_os_release
-from perf_events import where_to_get_perf
-from target import TargetError
 from test_command import POWERLESS, ROOT
 
-from reports import doctor, prices, samples
-from reports.debug_symbols import where_to_get_symbols
-from reports.doctor import Check, checks
+from mmscope.drgn.opening.target import TargetError
+from mmscope.perf import perf_events
+from mmscope.perf.os_release import os_release, read_os_release
+from mmscope.perf.perf_events import where_to_get_perf
+from mmscope.reports.collect import prices
+from mmscope.reports.collect.debug_symbols import where_to_get_symbols
+from mmscope.reports.commands import doctor
+from mmscope.reports.commands.doctor import Check, checks
+from mmscope.reports.watch import samples
 
 DATA = Path(__file__).parent / "data" / "7.2"
 

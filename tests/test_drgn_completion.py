@@ -3,7 +3,7 @@
 
 import pytest
 
-from reports.drgn_completion import completions
+from mmscope.reports.commands.drgn_completion import completions
 
 USAGES = {
     "free_lists": "free_lists [-h] [--top N] [--format {table,csv,json}]",

@@ -16,29 +16,35 @@ from typing import Any
 import duckdb
 import pytest
 import rmap_rows as rmap
-from device_pagemaps import DevicePagemap
-from exit_cost import ExitCost
-from free_lists import FreeBlocks, FreeListCheck, MisplacedBlocks, read_pagetypeinfo
-from hugetlb import HugetlbPool, HugetlbSize
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernel_features import FEATURES, KernelFeature
-from memory_metadata import MetadataPart, WhatIf, what_if
-from page_owner_rows import PageOwnerGrowth, PageOwnerSnapshot, PageOwnerStack
-from page_tables import PageTables
-from pageblocks import Pageblocks
-from pcp_lists import PcpPages
-from physical_memory import PhysicalPart
-from poisoned_pages import PoisonCounter, PoisonedPages
-from rows import column
-from settings import Setting
-from slab_caches import SlabCache
-from vm_counters import VmCounter
-from zones import FreeAccounting, Zone
 
-from reports import display
-from reports.bundle import Bundle, Section, Writer
-from reports.findings import (
+from mmscope.drgn.free.free_lists import (
+    FreeBlocks,
+    FreeListCheck,
+    MisplacedBlocks,
+    read_pagetypeinfo,
+)
+from mmscope.drgn.free.pageblocks import Pageblocks
+from mmscope.drgn.free.pcp_lists import PcpPages
+from mmscope.drgn.free.zones import FreeAccounting, Zone
+from mmscope.drgn.machine.kernel_features import FEATURES, KernelFeature
+from mmscope.drgn.machine.physical_memory import PhysicalPart
+from mmscope.drgn.machine.poisoned_pages import PoisonCounter, PoisonedPages
+from mmscope.drgn.machine.settings import Setting
+from mmscope.drgn.machine.vm_counters import VmCounter
+from mmscope.drgn.owners.page_owner_rows import PageOwnerGrowth, PageOwnerSnapshot, PageOwnerStack
+from mmscope.drgn.owners.slab_caches import SlabCache
+from mmscope.drgn.page_tables.exit_cost import ExitCost
+from mmscope.drgn.page_tables.page_tables import PageTables
+from mmscope.drgn.struct_pages.device_pagemaps import DevicePagemap
+from mmscope.drgn.struct_pages.hugetlb import HugetlbPool, HugetlbSize
+from mmscope.drgn.struct_pages.memory_metadata import MetadataPart, WhatIf, what_if
+from mmscope.drgn.tables import display
+from mmscope.drgn.tables.rows import column
+from mmscope.reports.bundle.bundle import Bundle, Section, Writer
+from mmscope.reports.bundle.database import Database, open_database
+from mmscope.reports.findings.findings import (
     FINDINGS,
     HARMS,
     SEVERITIES,
@@ -52,9 +58,8 @@ from reports.findings import (
     load_questions,
     period,
 )
-from reports.findings_text import print_findings
-from reports.tables import Database, open_database
-from reports.watch_rows import CounterRate
+from mmscope.reports.findings.findings_text import print_findings
+from mmscope.reports.watch.watch_rows import CounterRate
 
 DATA = Path(__file__).parent / "data" / "7.2"
 ZONE = Zone(

@@ -12,9 +12,9 @@ from pathlib import Path
 import jinja2
 import pytest
 import test_findings
-from kernel_features import FEATURES, KernelFeature
 
-from reports.findings import FINDINGS, Question, Step, evaluate, load_questions
+from mmscope.drgn.machine.kernel_features import FEATURES, KernelFeature
+from mmscope.reports.findings.findings import FINDINGS, Question, Step, evaluate, load_questions
 
 ROOT = FINDINGS.parents[1]
 QUESTIONS = {question.id: question for question in load_questions()}

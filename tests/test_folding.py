@@ -4,16 +4,16 @@
 import io
 from typing import Any
 
-import folding
 import pytest
-import recipe as recipes
-from folding import Fold, Folded
-from perf_script import Reading, read_samples
-from recipe import event_name
-from stack_parts import UNCLASSIFIED, load_known_frames, load_split, plain
 from test_perf_script import header
 
-from reports import profiles
+from mmscope.perf import folding
+from mmscope.perf import recipe as recipes
+from mmscope.perf.folding import Fold, Folded
+from mmscope.perf.perf_script import Reading, read_samples
+from mmscope.perf.recipe import event_name
+from mmscope.perf.stack_parts import UNCLASSIFIED, load_known_frames, load_split, plain
+from mmscope.reports.profiles import profiles
 
 KNOWN = load_known_frames()
 TALLIES = ("attempts", "reservations", "from_reserve")

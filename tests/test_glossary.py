@@ -11,8 +11,8 @@ import report_bundle as made
 from markupsafe import Markup
 from test_report import NOTHING, by_id, elements, parse, texts
 
-from reports.glossary import Glossary, load
-from reports.report import render
+from mmscope.reports.page.glossary import Glossary, load
+from mmscope.reports.page.report import render
 
 
 def marks(html: str) -> list[str]:

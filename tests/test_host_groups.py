@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 import report_bundle as made
-from free_lists import FreeBlocks
-from pageblocks import Pageblocks
-from vm_counters import VmCounter
 
-from reports.bundle import Bundle
-from reports.command import main
-from reports.groups_view import View, view
-from reports.host_groups import Group, Host, groups_of, hosts_of, unlike
+from mmscope.drgn.free.free_lists import FreeBlocks
+from mmscope.drgn.free.pageblocks import Pageblocks
+from mmscope.drgn.machine.vm_counters import VmCounter
+from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.commands.command import main
+from mmscope.reports.compare.groups_view import View, view
+from mmscope.reports.compare.host_groups import Group, Host, groups_of, hosts_of, unlike
 
 
 def host(

@@ -16,7 +16,7 @@ import children
 import hostile
 import pytest
 
-from reports.bundle import Bundle
+from mmscope.reports.bundle.bundle import Bundle
 
 ROOT = Path(__file__).resolve().parent.parent
 MOST_KIB = 600 << 10

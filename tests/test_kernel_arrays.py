@@ -15,7 +15,14 @@ from drgn import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
-from kernel_arrays import Gaps, member_path, read_array, read_whole, struct_dtype
+
+from mmscope.drgn.reading.kernel_arrays import (
+    Gaps,
+    member_path,
+    read_array,
+    read_whole,
+    struct_dtype,
+)
 
 LITTLE = PlatformFlags.IS_64_BIT | PlatformFlags.IS_LITTLE_ENDIAN
 PAGE = 4096

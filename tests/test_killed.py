@@ -18,7 +18,7 @@ from pathlib import Path
 import children
 import pytest
 
-from reports.bundle import Bundle
+from mmscope.reports.bundle.bundle import Bundle
 
 ROOT = Path(__file__).resolve().parent.parent
 TESTS = ROOT / "tests"
@@ -29,7 +29,7 @@ HANDLES = TESTS / "corpus" / "counts" / "handles"
 
 def mmscope(*words: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "reports.start", *map(str, words)],
+        [sys.executable, "-m", "mmscope.reports.commands.start", *map(str, words)],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -157,7 +157,7 @@ def test_killed_at_any_moment(collected: Path, tmp_path: Path, seed: int) -> Non
     before = tables(place / "b")
     command = [word.replace("{}", str(place)) for word in words]
     process = children.start(
-        [sys.executable, "-m", "reports.start", *command],
+        [sys.executable, "-m", "mmscope.reports.commands.start", *command],
         cwd=ROOT,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

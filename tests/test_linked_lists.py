@@ -4,7 +4,8 @@
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from linked_lists import LOOPS, LOST, find, follow_lists
+
+from mmscope.drgn.reading.linked_lists import LOOPS, LOST, find, follow_lists
 
 
 def walk(

@@ -12,7 +12,7 @@ from pathlib import Path
 import made_hosts as made
 import pytest
 
-from reports.findings import Verdict, evaluate
+from mmscope.reports.findings.findings import Verdict, evaluate
 
 HEALTHY = {
     "2 GiB": lambda: made.healthy(2),

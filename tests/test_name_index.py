@@ -4,7 +4,8 @@
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from name_index import NameIndex
+
+from mmscope.drgn.opening.name_index import NameIndex
 
 # So few letters that many names are alike, or begin and end alike.
 NAMES = st.lists(st.text("ab_", min_size=1, max_size=20).map(str.encode), min_size=1, max_size=60)

@@ -25,8 +25,8 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as prometheus
 from test_watch import host, in_log, start, wait_for, watch  # noqa: F401  (host is a fixture)
 
-from reports.openmetrics import expose, text
-from reports.samples import Sampler, thp_order
+from mmscope.reports.watch.openmetrics import expose, text
+from mmscope.reports.watch.samples import Sampler, thp_order
 
 PACKAGE = "prometheus-node-exporter"
 # 1.5 and 1.9, with different releases of the parser.

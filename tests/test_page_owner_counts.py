@@ -6,11 +6,9 @@ The readers of page_owner_stacks/show_*: each file alone, and after any other on
 from collections.abc import Sequence
 from pathlib import Path
 
-import page_owner_counts
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from page_owner_counts import Counts, read_show_stacks_handles
 from page_owner_inputs import (
     make_stacks,
     series,
@@ -18,8 +16,11 @@ from page_owner_inputs import (
     show_stacks,
     show_stacks_handles,
 )
-from stack_text import is_stack, stack_id
-from text_source import Source
+
+from mmscope.drgn.text import page_owner_counts
+from mmscope.drgn.text.page_owner_counts import Counts, read_show_stacks_handles
+from mmscope.drgn.text.stack_text import is_stack, stack_id
+from mmscope.drgn.text.text_source import Source
 
 STACKS = make_stacks(40)
 SNAPSHOT = next(series(STACKS, 1))

@@ -11,12 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import page_owner_series as ps
-import page_owner_text as po
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from owner_frames import allocator_frames, is_allocator, owner_frame, read_patterns
 from page_owner_inputs import (
     Stack,
     make_stacks,
@@ -27,18 +24,26 @@ from page_owner_inputs import (
     show_stacks,
     show_stacks_handles,
 )
-from page_owner_rows import PageOwnerGrowth, PageOwnerPoint, PageOwnerStack
-from rows import columns
-from stack_text import folded, stack_id
-from text_source import TextError
 
-from reports.bundle import Bundle, BundleError, Section, Writer
-from reports.findings import evaluate
-from reports.tables import open_database
+from mmscope.drgn.owners.owner_frames import (
+    allocator_frames,
+    is_allocator,
+    owner_frame,
+    read_patterns,
+)
+from mmscope.drgn.owners.page_owner_rows import PageOwnerGrowth, PageOwnerPoint, PageOwnerStack
+from mmscope.drgn.tables.rows import columns
+from mmscope.drgn.text import page_owner_series as ps
+from mmscope.drgn.text import page_owner_text as po
+from mmscope.drgn.text.stack_text import folded, stack_id
+from mmscope.drgn.text.text_source import TextError
+from mmscope.reports.bundle.bundle import Bundle, BundleError, Section, Writer
+from mmscope.reports.bundle.database import open_database
+from mmscope.reports.findings.findings import evaluate
 
 ROOT = Path(__file__).parent.parent
 STACKS = make_stacks(60)
-RUN = [sys.executable, "-m", "reports.start"]
+RUN = [sys.executable, "-m", "mmscope.reports.commands.start"]
 
 
 def files(tmp_path: Path, snapshots: Sequence[Any], form: Any, name: str = "s.{}") -> list[str]:
@@ -509,7 +514,7 @@ def test_selecting_for_a_bundle(text: Path, tmp_path: Path) -> None:
 
 def verdict(tmp_path: Path, *snapshots: dict[int, int], total_pages: int | None = None) -> Any:
     found = joined(tmp_path, *snapshots, resolvers=[resolver(tmp_path)])
-    from reports.page_owner import write_tables
+    from mmscope.reports.watch.page_owner_tables import write_tables
 
     with Writer(tmp_path / "b") as writer:
         section, _, _ = write_tables(writer, found, 4096, seconds=0)

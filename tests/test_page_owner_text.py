@@ -13,7 +13,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import page_owner_text as po
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -28,8 +27,10 @@ from page_owner_inputs import (
     show_stacks,
     show_stacks_handles,
 )
-from stack_text import allocator, folded, stack_id
-from text_source import Source, TextError, recognise, recognise_source
+
+from mmscope.drgn.text import page_owner_text as po
+from mmscope.drgn.text.stack_text import allocator, folded, stack_id
+from mmscope.drgn.text.text_source import Source, TextError, recognise, recognise_source
 
 DRGN = Path(po.__file__).parent
 STACKS = make_stacks(40)
@@ -394,8 +395,8 @@ def test_a_missing_file(tmp_path: Path) -> None:
 SCRIPT = """
 import resource, sys
 sys.path.insert(0, {drgn!r})
-import page_owner_text as po
-from text_source import Source, recognise_source
+from mmscope.drgn.text import page_owner_text as po
+from mmscope.drgn.text.text_source import Source, recognise_source
 with Source(sys.argv[1]) as source:
     assert recognise_source(source) == "page_owner"
     tally = po.read_page_owner(source, processes=int(sys.argv[2]))

@@ -9,7 +9,8 @@ import pytest
 from drgn import Architecture, FaultError, Platform, PlatformFlags, Program
 from hypothesis import given
 from hypothesis import strategies as st
-from page_table_entries import (
+
+from mmscope.drgn.page_tables.page_table_entries import (
     CHUNK_TABLES,
     X86_64,
     X86_64_5_LEVELS,

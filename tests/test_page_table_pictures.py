@@ -10,11 +10,11 @@ import pytest
 import report_bundle as made
 from hypothesis import given
 from hypothesis import strategies as st
-from page_tables import PageTables
 from test_report import NOTHING, by_id, elements, parse, texts
 
-from reports.page_table_pictures import KINDS, SHADES, shade, used_bytes, view
-from reports.report import render
+from mmscope.drgn.page_tables.page_tables import PageTables
+from mmscope.reports.page.report import render
+from mmscope.reports.pictures.page_table_pictures import KINDS, SHADES, shade, used_bytes, view
 
 PAGE = 4096
 NAMES = ("page_tables", "exit_costs", "page_table_occupancy", "page_table_regions")

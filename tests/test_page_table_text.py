@@ -5,10 +5,11 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-from exit_cost import PRICES, exit_costs
 from hypothesis import given
 from hypothesis import strategies as st
-from page_tables import PageTableDetails, PageTables, read_status
+
+from mmscope.drgn.page_tables.exit_cost import PRICES, exit_costs
+from mmscope.drgn.page_tables.page_tables import PageTableDetails, PageTables, read_status
 
 PROC = Path(__file__).parent / "data" / "7.2" / "proc"
 BREADTH = (PROC / "115/status").read_text()

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pageblocks import (
+
+from mmscope.drgn.free.pageblocks import (
     PageblockPages,
     PageblockRun,
     Pageblocks,
@@ -14,7 +15,7 @@ from pageblocks import (
     pageblock_runs,
     pageblocks,
 )
-from struct_pages import FlagFields
+from mmscope.drgn.reading.struct_pages import FlagFields
 
 NAMES = ["Unmovable", "Movable", "Reclaimable", "HighAtomic", "CMA", "Isolate"]
 ISOLATE = NAMES.index("Isolate")

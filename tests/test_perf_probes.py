@@ -19,17 +19,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import children
-import perf_events
-import perf_probes
-import probe_guard
 import pytest
-import recipe as recipes
-from folding import Allocations, Fold
-from perf_probes import Guard, clear_up, made, plain
-from perf_script import Reading, read_samples
-from recipe import Probe
 from test_folding import KNOWN, fold, sampled, stack
 from test_perf_script import header
+
+from mmscope.perf import perf_events, perf_probes, probe_guard
+from mmscope.perf import recipe as recipes
+from mmscope.perf.folding import Allocations, Fold
+from mmscope.perf.perf_probes import Guard, clear_up, made, plain
+from mmscope.perf.perf_script import Reading, read_samples
+from mmscope.perf.recipe import Probe
 
 DATA = Path(__file__).resolve().parent / "data"
 FORMATS = sorted((DATA / "formats").glob("mm_page_alloc-*"))
@@ -275,8 +274,8 @@ RECORDING = """
 import os, sys, time
 sys.path.insert(0, {perf!r})
 from pathlib import Path
-import perf_probes
-from recipe import Probe
+from mmscope.perf import perf_probes
+from mmscope.perf.recipe import Probe
 guard = perf_probes.Guard(Path({tracefs!r}))
 guard.watch({perf_pid})
 with perf_probes.made([Probe("walk", "rmap_walk")], Path({tracefs!r})):

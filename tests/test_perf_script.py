@@ -4,11 +4,12 @@
 import io
 from typing import Any
 
-import perf_script
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from perf_script import Frame, Reading, Sample, frame, read_samples
+
+from mmscope.perf import perf_script
+from mmscope.perf.perf_script import Frame, Reading, Sample, frame, read_samples
 
 KERNEL = b"\tffffffff8161df68 get_page_from_freelist ([kernel.kallsyms])\n"
 USER = b"\t           3e55d __run_exit_handlers (/usr/lib/libc.so.6)\n"

@@ -9,13 +9,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from boot_options import memory_options, memparse
-from direct_map import read_direct_map
-from io_resources import Resource, names_at, read_iomem
-from memmap_init import estimate_ms, logged_times
-from physical_memory import MappedRange, PhysicalMemory, lay_out, read_firmware_map
-from poisoned_pages import PoisonFinder, read_poison_counters
-from struct_pages import PageChunk
+
+from mmscope.drgn.machine.boot_options import memory_options, memparse
+from mmscope.drgn.machine.direct_map import read_direct_map
+from mmscope.drgn.machine.physical_memory import (
+    MappedRange,
+    PhysicalMemory,
+    lay_out,
+    read_firmware_map,
+)
+from mmscope.drgn.machine.poisoned_pages import PoisonFinder, read_poison_counters
+from mmscope.drgn.reading.io_resources import Resource, names_at, read_iomem
+from mmscope.drgn.reading.struct_pages import PageChunk
+from mmscope.drgn.struct_pages.memmap_init import estimate_ms, logged_times
 
 KIB, MIB, GIB, PAGE = 1 << 10, 1 << 20, 1 << 30, 4096
 

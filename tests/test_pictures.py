@@ -15,9 +15,10 @@ import pytest
 import report_bundle as made
 from test_report import NOTHING, by_id, cells, elements, parse, texts
 
-from reports import charts, counters, display, free_heatmap, pageblock_map, watermarks
-from reports.pageblock_map import COLUMNS, MAX_CELLS, Map, Stroke
-from reports.report import render
+from mmscope.drgn.tables import display
+from mmscope.reports.page.report import render
+from mmscope.reports.pictures import charts, counters, free_heatmap, pageblock_map, watermarks
+from mmscope.reports.pictures.pageblock_map import COLUMNS, MAX_CELLS, Map, Stroke
 
 PAGE = 4096
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reports.page_owner_command import OUTPUT, SELECTION, SERIES, add_options
+from mmscope.reports.commands.page_owner_command import OUTPUT, SELECTION, SERIES, add_options
 from reports.plain_arguments import plain_arguments
 
 OPTIONS = {**SERIES, **OUTPUT, **SELECTION}
@@ -94,7 +94,7 @@ def test_light_commands_start_light(tmp_path: Path) -> None:
     files = [str(tmp_path / f"show_handles.{position}") for position in range(2)]
     code = (
         "import sys\n"
-        "from reports.start import main\n"
+        "from mmscope.reports.commands.start import main\n"
         "main()\n"
         "print(sorted({'argparse', 're', 'numpy', 'drgn', 'rich', 'duckdb'} & set(sys.modules)))"
     )

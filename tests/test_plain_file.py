@@ -8,7 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from plain_file import LineTooLong, open_lines, open_plain, read_plain
+
+from mmscope.drgn.text.plain_file import LineTooLong, open_lines, open_plain, read_plain
 
 
 @pytest.mark.parametrize(

@@ -13,18 +13,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from proc_text import parse_zoneinfo
 from test_command import ROOT, run
 from test_watch import KSM, PRESSURE
 
-from reports import prices, reading, samples
-from reports.bundle import Bundle
-from reports.collect import describe_files, run_section
-from reports.doctor import TEXT_SOURCES
-from reports.prices import LONGEST_WALK, PRICES, TO_READ_IT, price_of, why_left_out
-from reports.reading import Files
-from reports.samples import Sampler
-from reports.sections import SECTIONS
+from mmscope.drgn.text.proc_text import parse_zoneinfo
+from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.collect import prices, reading
+from mmscope.reports.collect.collect import describe_files, run_section
+from mmscope.reports.collect.prices import LONGEST_WALK, PRICES, TO_READ_IT, price_of, why_left_out
+from mmscope.reports.collect.reading import Files
+from mmscope.reports.collect.sections import SECTIONS
+from mmscope.reports.commands.doctor import TEXT_SOURCES
+from mmscope.reports.watch import samples
+from mmscope.reports.watch.samples import Sampler
 
 DATA = Path(__file__).parent / "data" / "7.2"
 TRACES = (Path(__file__).parent / "corpus/alloc_traces/nsproxy").read_text()

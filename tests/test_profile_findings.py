@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 import report_bundle as made
-from rows import column
 
-from reports.findings import Finding, Question, evaluate, load_questions
-from reports.profile_rows import (
+from mmscope.drgn.tables.rows import column
+from mmscope.reports.bundle.database import open_database
+from mmscope.reports.findings.findings import Finding, Question, evaluate, load_questions
+from mmscope.reports.profiles.profile_rows import (
     ProfileAllocation,
     ProfileDuration,
     ProfileFaults,
@@ -19,7 +20,6 @@ from reports.profile_rows import (
     ProfileReaping,
     ProfileSite,
 )
-from reports.tables import open_database
 
 
 def found(tmp_path: Path, change: dict[str, list[Any]], id: str) -> list[Finding]:

@@ -15,21 +15,21 @@ import time
 from pathlib import Path
 
 import children
-import perf_events
 import pytest
-import recipe as recipes
 import report_bundle as made
-from perf_events import Machine, Unavailable, plan
-from perf_record import arguments
-from speedscope import speedscope
 from test_command import POWERLESS
 from test_folding import sampled
 from test_perf_script import header
 
-from reports.bundle import Bundle
-from reports.command import main
-from reports.findings import evaluate
-from reports.report import render
+from mmscope.perf import perf_events
+from mmscope.perf import recipe as recipes
+from mmscope.perf.perf_events import Machine, Unavailable, plan
+from mmscope.perf.perf_record import arguments
+from mmscope.perf.speedscope import speedscope
+from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.commands.command import main
+from mmscope.reports.findings.findings import evaluate
+from mmscope.reports.page.report import render
 
 ROOT = Path(__file__).resolve().parents[1]
 COMM = b'<img src=x>;"'
@@ -273,7 +273,7 @@ def test_what_does_not_fit_together_is_bad_usage(
 # perf itself, with what every machine allows: software events of one's own programs
 
 START = (
-    f"import sys; sys.path.insert(0, {str(ROOT)!r}); from reports.command import main; "
+    f"import sys; sys.path.insert(0, {str(ROOT)!r}); from mmscope.reports.commands.command import main; "
     "sys.exit(main(sys.argv[1:]))"
 )
 LOOPS = (sys.executable, "-c", "while True: pass")

@@ -12,18 +12,18 @@ from typing import Any
 
 import pytest
 import report_bundle
-from perf_record import Recorded
 from report_bundle import Table, tables, write_bundle
-from rows import HOLDS, column, columns
 
-from reports.bundle import Bundle, Section, Writer
-from reports.command import main
-from reports.comparison import compare
-from reports.findings import evaluate
-from reports.profiles import Making
-from reports.record_command import MADE_BY
-from reports.redact import Names, redact, redacted, write_map
-from reports.report import render
+from mmscope.drgn.tables.rows import HOLDS, column, columns
+from mmscope.perf.perf_record import Recorded
+from mmscope.reports.bundle.bundle import Bundle, Section, Writer
+from mmscope.reports.bundle.redact import Names, redact, redacted, write_map
+from mmscope.reports.commands.command import main
+from mmscope.reports.commands.record_command import MADE_BY
+from mmscope.reports.compare.comparison import compare
+from mmscope.reports.findings.findings import evaluate
+from mmscope.reports.page.report import render
+from mmscope.reports.profiles.profiles import Making
 
 ROOT = Path(__file__).resolve().parent.parent
 # Nothing of mmscope's own has this in it.

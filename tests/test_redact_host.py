@@ -22,11 +22,11 @@ from report_bundle import tables, write_bundle
 from test_record_command import TEXT
 from test_watch import debugfs
 
-from reports.bundle import Bundle
-from reports.command import main
-from reports.comparison import Comparison, compare
-from reports.findings import evaluate
-from reports.redact import Names, redact, redacted
+from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.bundle.redact import Names, redact, redacted
+from mmscope.reports.commands.command import main
+from mmscope.reports.compare.comparison import Comparison, compare
+from mmscope.reports.findings.findings import evaluate
 
 ROOT = Path(__file__).resolve().parent.parent
 SECRET = "zqsecret"
@@ -48,7 +48,7 @@ def seen(event, args):
     if event == "open" and args[2] & 0o1103 and not isinstance(args[0], int):
         opened.append(str(args[0]))
 sys.addaudithook(seen)
-from reports.command import main
+from mmscope.reports.commands.command import main
 code = main(sys.argv[2:])
 said = "\\n".join(opened)
 open(sys.argv[1], "w").write(said)

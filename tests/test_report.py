@@ -22,13 +22,14 @@ from xml.etree.ElementTree import Element
 import html5lib
 import pytest
 import report_bundle as made
-from hostile_text import visible
-from rows import columns
 
-from reports import display
-from reports.bundle import Bundle, Section
-from reports.findings import Finding, NotChecked, Verdict
-from reports.report import (
+from mmscope.drgn.tables import display
+from mmscope.drgn.tables.hostile_text import visible
+from mmscope.drgn.tables.rows import columns
+from mmscope.reports.bundle.bundle import Bundle, Section
+from mmscope.reports.collect.sections import SECTIONS
+from mmscope.reports.findings.findings import Finding, NotChecked, Verdict
+from mmscope.reports.page.report import (
     MAX_CELLS,
     MAX_ROWS,
     MAX_SERIES_ROWS,
@@ -40,7 +41,6 @@ from reports.report import (
     unknown,
     write,
 )
-from reports.sections import SECTIONS
 
 NOTHING = Verdict([], [], [])
 # Elements that load, embed, submit or redirect; and those that only we may have, and once.

@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 import report_bundle as made
 from playwright.sync_api import Browser, Locator, Page
-from rows import columns
 from test_report import NOTHING, elements, parse, texts
 
-from reports.comparison import compare
-from reports.report import render, write
+from mmscope.drgn.tables.rows import columns
+from mmscope.reports.compare.comparison import compare
+from mmscope.reports.page.report import render, write
 
 AXE = resources("axe_playwright_python") / "axe.min.js"
 WIDE = (1280, 800)

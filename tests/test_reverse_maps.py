@@ -8,17 +8,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from anon_vmas import AnonVmaMap, ReverseMaps, fanout, lock_state, tree_map, users
 from drgn import FaultError
-from file_maps import MappedFiles, _moved, mapped_files
 from hypothesis import given
 from hypothesis import strategies as st
-from ksm import hlist_links, read_ksm_totals
-from linked_lists import LOST, follow_lists
-from processes import Processes, read_process_vmas
-from rmap_cost import NodeCost
-from slab_objects import Objects, tree_links
-from vma_splits import _compare, protection
+
+from mmscope.drgn.owners.slab_objects import Objects, tree_links
+from mmscope.drgn.processes.processes import Processes, read_process_vmas
+from mmscope.drgn.reading.linked_lists import LOST, follow_lists
+from mmscope.drgn.rmap.anon_vmas import AnonVmaMap, ReverseMaps, fanout, lock_state, tree_map, users
+from mmscope.drgn.rmap.file_maps import MappedFiles, _moved, mapped_files
+from mmscope.drgn.rmap.ksm import hlist_links, read_ksm_totals
+from mmscope.drgn.rmap.rmap_cost import NodeCost
+from mmscope.drgn.rmap.vma_splits import _compare, protection
 
 U64 = np.uint64
 # (first page, pages) of each VMA, tree by tree

@@ -15,8 +15,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_report import NOTHING, by_id, elements, parse, texts
 
-from reports.report import render
-from reports.rmap_pictures import HEIGHT, fanout, file_fanout, milliseconds, outline, tree, visits
+from mmscope.reports.page.report import render
+from mmscope.reports.pictures.rmap_pictures import (
+    HEIGHT,
+    fanout,
+    file_fanout,
+    milliseconds,
+    outline,
+    tree,
+    visits,
+)
 
 
 def tables() -> dict[str, list[dict[str, Any]]]:

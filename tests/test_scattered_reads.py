@@ -5,10 +5,9 @@ import numpy as np
 from drgn import Architecture, FaultError, Platform, PlatformFlags, Program
 from hypothesis import given
 from hypothesis import strategies as st
-from kernel_arrays import Gaps
-from page_table_entries import X86_64
-from scattered_reads import MAX_STRETCH, read_scattered
-from swap_types import (
+
+from mmscope.drgn.page_tables.page_table_entries import X86_64
+from mmscope.drgn.page_tables.swap_types import (
     DEVICE,
     MARKER,
     MIGRATION,
@@ -20,6 +19,8 @@ from swap_types import (
     ZERO,
     entry_kinds,
 )
+from mmscope.drgn.reading.kernel_arrays import Gaps
+from mmscope.drgn.reading.scattered_reads import MAX_STRETCH, read_scattered
 
 LITTLE = PlatformFlags.IS_64_BIT | PlatformFlags.IS_LITTLE_ENDIAN
 BASE = 0xFFFF_8880_0000_0000

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from slab_caches import read_slabinfo
-from slab_owner import NO_TRACK, SlabOwnerStack, read_alloc_traces
+
+from mmscope.drgn.owners.slab_caches import read_slabinfo
+from mmscope.drgn.owners.slab_owner import NO_TRACK, SlabOwnerStack, read_alloc_traces
 
 SLABINFO = (Path(__file__).parent / "data/7.2/proc/slabinfo").read_text()
 

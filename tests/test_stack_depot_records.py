@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from stack_depot import _Layout, _records
+
+from mmscope.drgn.reading.stack_depot import _Layout, _records
 
 UNITS = 64
 ADDRESS = 0xFFFF888000010000

@@ -17,12 +17,12 @@ import pytest
 import report_bundle as made
 from hypothesis import given
 from hypothesis import strategies as st
-from rows import column, columns
 from test_report_browser import WIDE, opening  # noqa: F401  (opening is a fixture)
 
-from reports import downloads, report
-from reports.bundle import Bundle
-from reports.downloads import Downloads
+from mmscope.drgn.tables.rows import column, columns
+from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.page import downloads, report
+from mmscope.reports.page.downloads import Downloads
 from reports.stack_pool import MAX_INTEGER, Derived, StackPool
 
 

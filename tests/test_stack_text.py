@@ -6,8 +6,9 @@ import re
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from stack_text import folded, is_stack
-from text_source import recognise
+
+from mmscope.drgn.text.stack_text import folded, is_stack
+from mmscope.drgn.text.text_source import recognise
 
 PIECES = [
     b"+0x",

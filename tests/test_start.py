@@ -14,11 +14,11 @@ import sys
 import pytest
 from test_command import ROOT
 
-from reports import command, start
+from mmscope.reports.commands import command, start
 
 SCRIPT = """
 import os, signal, sys, weakref
-from reports import start
+from mmscope.reports.commands import start
 
 left, how = int(sys.argv.pop(1)), sys.argv.pop(1)
 signal.signal(signal.SIGINT, signal.SIG_IGN if how == "ignored" else signal.default_int_handler)

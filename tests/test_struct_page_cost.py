@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from device_pagemaps import PagemapRange, PagemapsInPageTables
-from hugetlb import HugePages, read_pools, read_sizes
-from memory_metadata import what_if
-from page_table_entries import X86_64
-from vmemmap import Leaves, Memmap, _Totals
-from vmemmap_examples import ExamplesInPageTables, Wanted, wanted_examples
 
-from reports import vmemmap_pictures
-from reports.vmemmap_pictures import COLUMNS, MAX_CELLS, MAX_DRAWN, MAX_SECTIONS
+from mmscope.drgn.page_tables.page_table_entries import X86_64
+from mmscope.drgn.struct_pages.device_pagemaps import PagemapRange, PagemapsInPageTables
+from mmscope.drgn.struct_pages.hugetlb import HugePages, read_pools, read_sizes
+from mmscope.drgn.struct_pages.memory_metadata import what_if
+from mmscope.drgn.struct_pages.vmemmap import Leaves, Memmap, _Totals
+from mmscope.drgn.struct_pages.vmemmap_examples import ExamplesInPageTables, Wanted, wanted_examples
+from mmscope.reports.pictures import vmemmap_pictures
+from mmscope.reports.pictures.vmemmap_pictures import COLUMNS, MAX_CELLS, MAX_DRAWN, MAX_SECTIONS
 
 GIB, TIB, MIB = 1 << 30, 1 << 40, 1 << 20
 BASE = 0xFFFF_EA00_0000_0000

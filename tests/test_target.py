@@ -7,10 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from core_file import build_id, missing_bytes
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from target import TargetError, open_target, where_symbols_are
+
+from mmscope.drgn.opening.core_file import build_id, missing_bytes
+from mmscope.drgn.opening.target import TargetError, open_target, where_symbols_are
 
 PT_LOAD, PT_NOTE, ET_EXEC, ET_CORE = 1, 4, 2, 4
 BUILD_ID = bytes(range(20))

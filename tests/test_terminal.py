@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from hostile_text import visible
 from hypothesis import given
 from hypothesis import strategies as st
-from rows import Column, column, columns, csv_line
-from terminal import AMOUNT, format_cell, print_rows, print_table, time_text
+
+from mmscope.drgn.tables.hostile_text import visible
+from mmscope.drgn.tables.rows import Column, column, columns, csv_line
+from mmscope.drgn.tables.terminal import AMOUNT, format_cell, print_rows, print_table, time_text
 
 
 @dataclass(frozen=True)

@@ -16,15 +16,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from free_lists import FreeBlocks, read_buddyinfo, read_pagetypeinfo
 from hypothesis import given
 from hypothesis import strategies as st
-from pageblocks import Pageblocks, read_pagetypeinfo_blocks
-from pcp_lists import PcpPages, read_zoneinfo_pcp
-from proc_text import parse_pagetypeinfo
-from settings import Setting, read_settings
-from vm_counters import counter, read_vmstat
-from zones import Zone, read_zoneinfo
+
+from mmscope.drgn.free.free_lists import FreeBlocks, read_buddyinfo, read_pagetypeinfo
+from mmscope.drgn.free.pageblocks import Pageblocks, read_pagetypeinfo_blocks
+from mmscope.drgn.free.pcp_lists import PcpPages, read_zoneinfo_pcp
+from mmscope.drgn.free.zones import Zone, read_zoneinfo
+from mmscope.drgn.machine.settings import Setting, read_settings
+from mmscope.drgn.machine.vm_counters import counter, read_vmstat
+from mmscope.drgn.text.proc_text import parse_pagetypeinfo
 
 DATA = Path(__file__).parent / "data"
 ROOT = DATA / "7.2"

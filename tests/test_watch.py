@@ -24,18 +24,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from page_owner_inputs import make_stacks, series, show_handles, show_stacks, show_stacks_handles
 from test_bundle import small_disk  # noqa: F401  (a fixture)
-from text_source import TextError
-from zones import read_zoneinfo
 
-from reports import watch_tables
-from reports.bundle import Bundle
-from reports.sample_log import NAME, SampleLog
-from reports.samples import Sampler, parse_meminfo, parse_pressure, thp_order
-from reports.watch_tables import open_log
+from mmscope.drgn.free.zones import read_zoneinfo
+from mmscope.drgn.text.text_source import TextError
+from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.watch import watch_tables
+from mmscope.reports.watch.sample_log import NAME, SampleLog
+from mmscope.reports.watch.samples import Sampler, parse_meminfo, parse_pressure, thp_order
+from mmscope.reports.watch.watch_tables import open_log
 
 ROOT = Path(__file__).parent.parent
 DATA = Path(__file__).parent / "data" / "7.2"
-RUN = [sys.executable, "-m", "reports.start"]
+RUN = [sys.executable, "-m", "mmscope.reports.commands.start"]
 STACKS = make_stacks(60)
 PRESSURE = (
     "some avg10=1.50 avg60=0.30 avg300=0.06 total=2000000\n"
@@ -523,7 +523,7 @@ def test_a_full_disk_leaves_what_was_sampled(small_disk: Path) -> None:  # noqa:
 
 def test_watch_starts_light() -> None:
     script = (
-        "import reports.watch, sys; "
+        "import mmscope.reports.watch.watch, sys; "
         "heavy = {'drgn', 'numpy', 'rich', 'duckdb', 'jinja2', 'pygal'}; "
         "sys.exit(', '.join(heavy & sys.modules.keys()) or 0)"
     )

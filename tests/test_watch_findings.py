@@ -10,9 +10,16 @@ import pytest
 import reports  # noqa: F401  (puts drgn/ on the path)
 
 # isort: split
-from reports.bundle import Bundle, Section, Writer
-from reports.findings import Finding, Verdict, evaluate, load_questions
-from reports.watch_rows import CounterRate, Level, PsiStall, ThpFreeBlocks, WatchSample, ZoneLevel
+from mmscope.reports.bundle.bundle import Bundle, Section, Writer
+from mmscope.reports.findings.findings import Finding, Verdict, evaluate, load_questions
+from mmscope.reports.watch.watch_rows import (
+    CounterRate,
+    Level,
+    PsiStall,
+    ThpFreeBlocks,
+    WatchSample,
+    ZoneLevel,
+)
 
 NAMES = {
     CounterRate: "counter_rates", Level: "gauge_series", PsiStall: "psi_series",

@@ -11,8 +11,8 @@ import pytest
 import watch_made
 from report_bundle import HOSTILE
 
-from reports import charts, watch_pictures
-from reports.watch_pictures import MAX_POINTS, view
+from mmscope.reports.pictures import charts, watch_pictures
+from mmscope.reports.pictures.watch_pictures import MAX_POINTS, view
 
 
 def tables() -> dict[str, list[dict[str, Any]]]:
@@ -194,7 +194,7 @@ def test_a_label_at_the_right_edge_is_not_cut_off(seen: dict[str, Any]) -> None:
 def test_the_report_has_it(tmp_path: Path) -> None:
     from report_bundle import verdict, write_bundle
 
-    from reports.report import render
+    from mmscope.reports.page.report import render
 
     html = render(write_bundle(tmp_path / "b", watch_made.tables()), verdict())
     assert "41 samples in 1,200 s" in html and "3.1 ms of CPU a sample, 0.011 % of one CPU" in html

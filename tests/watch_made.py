@@ -9,7 +9,7 @@ from typing import Any
 import reports  # noqa: F401  (puts drgn/ on the path)
 
 # isort: split
-from reports.watch_rows import (
+from mmscope.reports.watch.watch_rows import (
     CounterRate,
     Level,
     PsiStall,

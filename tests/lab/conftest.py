@@ -15,20 +15,21 @@ from dataclasses import dataclass
 
 import kernels
 import pytest
-from anon_vmas import ReverseMaps, read_reverse_maps
 from archive import LabError
 from capture import Capture, capture
 from drgn import Program
-from free_memory import FreeMemory, scan_free_memory
-from ksm import Ksm, read_ksm
-from ksm import wanted as ksm_wanted
-from page_owner import PageOwner, scan_page_owner
-from rmap_cost import KsmVisits, ksm_visits
-from slab_objects import Objects
-from slab_owner import SlabOwners, slab_owners
-from stack_depot import StackDepot, stack_depot
-from struct_page_cost import StructPageCost, scan_struct_page_cost
-from target import open_target
+
+from mmscope.drgn.free.free_memory import FreeMemory, scan_free_memory
+from mmscope.drgn.opening.target import open_target
+from mmscope.drgn.owners.page_owner import PageOwner, scan_page_owner
+from mmscope.drgn.owners.slab_objects import Objects
+from mmscope.drgn.owners.slab_owner import SlabOwners, slab_owners
+from mmscope.drgn.reading.stack_depot import StackDepot, stack_depot
+from mmscope.drgn.rmap.anon_vmas import ReverseMaps, read_reverse_maps
+from mmscope.drgn.rmap.ksm import Ksm, read_ksm
+from mmscope.drgn.rmap.ksm import wanted as ksm_wanted
+from mmscope.drgn.rmap.rmap_cost import KsmVisits, ksm_visits
+from mmscope.drgn.struct_pages.struct_page_cost import StructPageCost, scan_struct_page_cost
 
 LEFT_OUT: dict[str, str] = {}
 

@@ -74,7 +74,7 @@ def main() -> int:
             f"\nThe tables are in {bundle}; look at one with\n"
             f"  .venv/bin/mmscope show free_blocks {bundle}\n"
             "or at the kernel itself with\n"
-            f"  .venv/bin/drgn -c {lab.vmcore} --no-default-symbols drgn/free_lists.py"
+            f"  .venv/bin/drgn -c {lab.vmcore} --no-default-symbols drgn/free/free_lists.py"
         )
     return code
 

@@ -25,8 +25,9 @@ import ctypes, os, sys
 from pathlib import Path
 
 # Once for all recordings: under emulation this takes as long as one of them.
-import reports.collect, reports.record_command
-from reports.start import main
+import mmscope.reports.collect.collect
+import mmscope.reports.commands.record_command
+from mmscope.reports.commands.start import main
 
 libc = ctypes.CDLL(None, use_errno=True)
 

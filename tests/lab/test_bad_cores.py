@@ -15,17 +15,17 @@ from pathlib import Path
 import pytest
 from capture import capture
 from conftest import Lab
-from core_file import build_id
 
-from reports.bundle import Bundle
-from reports.sections import SECTIONS
+from mmscope.drgn.opening.core_file import build_id
+from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.collect.sections import SECTIONS
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def mmscope(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "reports.command", *map(str, arguments)],
+        [sys.executable, "-m", "mmscope.reports.commands.command", *map(str, arguments)],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -73,7 +73,7 @@ def test_a_vmcore_that_was_cut_short_is_read_as_far_as_it_goes(
 
 
 def _counters(lab: Lab) -> list:  # type: ignore[type-arg]
-    from vm_counters import vm_counters
+    from mmscope.drgn.machine.vm_counters import vm_counters
 
     return vm_counters(lab.prog)
 

@@ -15,12 +15,12 @@ import soak
 from capture import Capture, capture
 from conftest import Lab
 from named_damage import DAMAGE
-from target import describe, open_target
 
-from reports.bundle import Bundle, Section, Writer
-from reports.collect import collect
-from reports.findings import evaluate
-from reports.reading import Memory
+from mmscope.drgn.opening.target import describe, open_target
+from mmscope.reports.bundle.bundle import Bundle, Section, Writer
+from mmscope.reports.collect.collect import collect
+from mmscope.reports.collect.reading import Memory
+from mmscope.reports.findings.findings import evaluate
 
 
 @pytest.mark.parametrize(

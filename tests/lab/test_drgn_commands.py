@@ -24,18 +24,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import terminal
-from anon_vmas import anon_vma_rows
 from conftest import Lab
 from drgn import Program
 from drgn.commands import CommandError
 
 import reports
-from reports import rmap_sections
-from reports.collect import run_section
-from reports.drgn_plugin import COMMANDS, run_section_command
-from reports.reading import Memory
-from reports.sections import SECTIONS
+from mmscope.drgn.rmap.anon_vmas import anon_vma_rows
+from mmscope.drgn.tables import terminal
+from mmscope.reports.collect import rmap_sections
+from mmscope.reports.collect.collect import run_section
+from mmscope.reports.collect.reading import Memory
+from mmscope.reports.collect.sections import SECTIONS
+from mmscope.reports.commands.drgn_plugin import COMMANDS, run_section_command
 
 DRGN = Path(sys.executable).with_name("drgn")
 
@@ -168,7 +168,7 @@ def session(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str
         "%help",
         "%help ksm",
         "%help nosuch",
-        "from free_memory import scan_free_memory; len(scan_free_memory(prog).lists.blocks)",
+        "from mmscope.drgn.free.free_memory import scan_free_memory; len(scan_free_memory(prog).lists.blocks)",
         "%mm_findings",
         "1 + 41",
     ]
@@ -292,7 +292,7 @@ sys.modules["drgn.commands"] = None
 import drgn, os
 prog = drgn.Program()
 prog.set_pid(os.getpid())
-import reports.drgn_plugin
+import mmscope.reports.commands.drgn_plugin
 assert "numpy" not in sys.modules and "rich" not in sys.modules
 print("started")
 """

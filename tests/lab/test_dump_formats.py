@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 from conftest import Lab
-from core_file import left_out, missing_bytes, read_kdump
 from dump_formats import makedumpfile, plain_elf
 
-from reports.bundle import Bundle
+from mmscope.drgn.opening.core_file import left_out, missing_bytes, read_kdump
+from mmscope.reports.bundle.bundle import Bundle
 
 ROOT = Path(__file__).resolve().parents[2]
 # zlib, lzo, ELF; with everything, without zero pages, without all that can be left out.
@@ -35,7 +35,16 @@ FREE_MEMORY = ("zones", "free_lists", "accounting", "pcp_lists", "pageblocks", "
 def collect(lab: Lab, core: Path, bundle: Path, *only: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [
-            *(sys.executable, "-m", "reports.command", "collect", "--core", core, "-o", bundle),
+            *(
+                sys.executable,
+                "-m",
+                "mmscope.reports.commands.command",
+                "collect",
+                "--core",
+                core,
+                "-o",
+                bundle,
+            ),
             *("--symbols", lab.capture.vmlinux, *only),
         ],
         cwd=ROOT,

@@ -14,7 +14,9 @@ from drgn.helpers.linux.fs import inode_for_each_page
 from drgn.helpers.linux.mm import PageCompound, compound_head, page_to_pfn
 from drgn.helpers.linux.pid import find_task
 from drgn.helpers.linux.rbtree import rbtree_inorder_for_each_entry
-from file_maps import (
+from test_rmap import parts, timed_walks
+
+from mmscope.drgn.rmap.file_maps import (
     FileMapping,
     FileMaps,
     check_sample,
@@ -23,13 +25,11 @@ from file_maps import (
     owner_of,
     read_file_maps,
 )
-from rmap_cost import NodeCost, rmap_costs, rmap_walks, scan_folios
-from rwsem_waiters import file_mapping_locks
-from test_rmap import parts, timed_walks
-
-from reports.collect import run_section
-from reports.reading import Files, Memory
-from reports.sections import SECTIONS
+from mmscope.drgn.rmap.rmap_cost import NodeCost, rmap_costs, rmap_walks, scan_folios
+from mmscope.drgn.rmap.rwsem_waiters import file_mapping_locks
+from mmscope.reports.collect.collect import run_section
+from mmscope.reports.collect.reading import Files, Memory
+from mmscope.reports.collect.sections import SECTIONS
 
 # guest/workload_file_maps.c
 FILE_VMAS, SHARERS, WINDOWS, WINDOW_PAGES = 20_000, 3, 12, 3

@@ -14,28 +14,28 @@ from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import Any
 
-import free_lists as free_lists_module
 import numpy as np
 import pytest
 from bench import walk_free_lists
 from conftest import Lab
 from drgn import FaultError
-from free_lists import FIRST_HEAD, FreeBlockFinder, free_lists, read_pagetypeinfo
-from free_memory import scan_free_memory
-from pageblocks import pageblock_runs, pageblocks, read_pagetypeinfo_blocks
-from pcp_lists import read_zoneinfo_pcp
-from settings import read_settings, settings
-from struct_pages import PageChunk, flag_fields, page_dtype, valid_page_ranges
-from target import describe
-from vm_counters import read_vmstat, vm_counters
-from zones import for_each_zone, read_zoneinfo, zone_name, zone_page_state, zones
 
-from reports.bundle import Bundle, Writer
-from reports.collect import collect, run_section
-from reports.findings import ask, load_questions
-from reports.reading import Memory
-from reports.sections import SECTIONS
-from reports.tables import open_database
+from mmscope.drgn.free import free_lists as free_lists_module
+from mmscope.drgn.free.free_lists import FIRST_HEAD, FreeBlockFinder, free_lists, read_pagetypeinfo
+from mmscope.drgn.free.free_memory import scan_free_memory
+from mmscope.drgn.free.pageblocks import pageblock_runs, pageblocks, read_pagetypeinfo_blocks
+from mmscope.drgn.free.pcp_lists import read_zoneinfo_pcp
+from mmscope.drgn.free.zones import for_each_zone, read_zoneinfo, zone_name, zone_page_state, zones
+from mmscope.drgn.machine.settings import read_settings, settings
+from mmscope.drgn.machine.vm_counters import read_vmstat, vm_counters
+from mmscope.drgn.opening.target import describe
+from mmscope.drgn.reading.struct_pages import PageChunk, flag_fields, page_dtype, valid_page_ranges
+from mmscope.reports.bundle.bundle import Bundle, Writer
+from mmscope.reports.bundle.database import open_database
+from mmscope.reports.collect.collect import collect, run_section
+from mmscope.reports.collect.reading import Memory
+from mmscope.reports.collect.sections import SECTIONS
+from mmscope.reports.findings.findings import ask, load_questions
 
 Cells = Mapping[Hashable, int]
 
@@ -106,7 +106,7 @@ def test_what_kswapd_gave_up_is_what_zoneinfo_says(lab: Lab) -> None:
 
 def test_a_zone_whose_lock_was_held_says_so(lab: Lab) -> None:
     """Nobody was inside a lock when the guest stood still; with its word written over, one is."""
-    from target import open_target
+    from mmscope.drgn.opening.target import open_target
 
     prog = open_target(lab.capture.vmcore, [lab.capture.vmlinux])
     assert {row.lock_held for row in zones(prog)} == {False}
@@ -317,7 +317,7 @@ def test_fragmentation_indexes_are_those_of_debugfs(lab: Lab, tmp_path: Path) ->
 
 
 def test_struct_pages_that_cannot_be_read_are_counted_and_not_taken_for_free(lab: Lab) -> None:
-    from target import open_target
+    from mmscope.drgn.opening.target import open_target
 
     prog = open_target(lab.capture.vmcore, [lab.capture.vmlinux])
     start, end, address = valid_page_ranges(prog)[-1]

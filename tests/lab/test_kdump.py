@@ -23,13 +23,13 @@ import pytest
 from archive import LabError
 from capture import one_at_a_time
 from children import DIES_WITH_US
-from core_file import missing_bytes
-from free_lists import read_pagetypeinfo
-from pageblocks import read_pagetypeinfo_blocks
-from vm_counters import read_vmstat
-from zones import read_zoneinfo
 
-from reports.bundle import Bundle
+from mmscope.drgn.free.free_lists import read_pagetypeinfo
+from mmscope.drgn.free.pageblocks import read_pagetypeinfo_blocks
+from mmscope.drgn.free.zones import read_zoneinfo
+from mmscope.drgn.machine.vm_counters import read_vmstat
+from mmscope.drgn.opening.core_file import missing_bytes
+from mmscope.reports.bundle.bundle import Bundle
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -57,7 +57,7 @@ class Crash:
 def collect(core: Path, bundle: Path, *symbols: str | Path) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
         [
-            *(sys.executable, "-m", "reports.start", "collect", "--core", core),
+            *(sys.executable, "-m", "mmscope.reports.commands.start", "collect", "--core", core),
             *(*symbols, "-o", bundle),
         ],
         cwd=ROOT,

@@ -12,30 +12,35 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from boot_options import command_line
 from capture import Capture, capture
 from conftest import KERNELS, Lab, StructPagesLab
-from direct_map import DirectMapLevel, direct_map, missing_bytes, read_direct_map
 from drgn import FaultError, Program, offsetof
-from io_resources import io_resources, read_iomem
-from kernel_arrays import Gaps
-from memmap_init import log_text, logged_times
-from page_table_entries import kernel_root, page_table_format
-from physical_memory import (
+
+from mmscope.drgn.machine.boot_options import command_line
+from mmscope.drgn.machine.direct_map import (
+    DirectMapLevel,
+    direct_map,
+    missing_bytes,
+    read_direct_map,
+)
+from mmscope.drgn.machine.physical_memory import (
     PhysicalMemory,
     e820_map,
     physical_memory,
     read_firmware_map,
 )
-from poisoned_pages import PoisonCounter, PoisonedPages
-from settings import settings
-from target import describe, open_target
-
-from reports.bundle import Bundle, Writer
-from reports.collect import collect, run_section
-from reports.findings import evaluate
-from reports.reading import Files, Found, Memory
-from reports.sections import SECTIONS
+from mmscope.drgn.machine.poisoned_pages import PoisonCounter, PoisonedPages
+from mmscope.drgn.machine.settings import settings
+from mmscope.drgn.opening.target import describe, open_target
+from mmscope.drgn.page_tables.page_table_entries import kernel_root, page_table_format
+from mmscope.drgn.reading.io_resources import io_resources, read_iomem
+from mmscope.drgn.reading.kernel_arrays import Gaps
+from mmscope.drgn.struct_pages.memmap_init import log_text, logged_times
+from mmscope.reports.bundle.bundle import Bundle, Writer
+from mmscope.reports.collect.collect import collect, run_section
+from mmscope.reports.collect.reading import Files, Found, Memory
+from mmscope.reports.collect.sections import SECTIONS
+from mmscope.reports.findings.findings import evaluate
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE, MIB = 4096, 1 << 20

@@ -13,9 +13,10 @@ import pytest
 from capture import capture
 from conftest import KERNELS
 from drgn import Program
-from kernel_features import FEATURES, kernel_features, read_kernel_features
-from target import open_target
-from zones import caps_by_hundredth, highatomic_cap_pages
+
+from mmscope.drgn.free.zones import caps_by_hundredth, highatomic_cap_pages
+from mmscope.drgn.machine.kernel_features import FEATURES, kernel_features, read_kernel_features
+from mmscope.drgn.opening.target import open_target
 
 # Of each kernel the features that it has; it has none of the others.
 HAS = {

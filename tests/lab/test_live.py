@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 from live import run_live
 
-from reports.bundle import Bundle
+from mmscope.reports.bundle.bundle import Bundle
 
 PROGRAM = """
 import os
-from reports.command import main
+from mmscope.reports.commands.command import main
 
 def run(name, *arguments):
     child = os.fork()
@@ -61,10 +61,10 @@ if not churning:
     while True:
         touch(3000).close()
 
-from reports.reading import Memory
-from reports.sections import SECTIONS
-from reports.collect import run_section
-from target import open_target
+from mmscope.reports.collect.reading import Memory
+from mmscope.reports.collect.sections import SECTIONS
+from mmscope.reports.collect.collect import run_section
+from mmscope.drgn.opening.target import open_target
 
 prog = open_target(symbols=[Path("/vmlinux")])
 readings = []

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from live import run_live
 
-from reports.bundle import Bundle
+from mmscope.reports.bundle.bundle import Bundle
 
 pytestmark = pytest.mark.owner_kernel
 
@@ -25,7 +25,7 @@ import csv
 import os
 import sys
 import time
-from reports.start import main
+from mmscope.reports.commands.start import main
 
 def module(text):
     with open("/sys/kernel/debug/mmscope_lab", "w") as file:
@@ -69,9 +69,9 @@ run("watch", "watch", *words, meanwhile=leak)
 # what show_handles prints, and then the names of all stacks.
 from pathlib import Path
 import numpy as np
-from page_owner import listed_handles
-from stack_depot import folded_stacks, stack_depot
-from target import open_target
+from mmscope.drgn.owners.page_owner import listed_handles
+from mmscope.drgn.reading.stack_depot import folded_stacks, stack_depot
+from mmscope.drgn.opening.target import open_target
 
 def timed(name, work):
     begin = time.monotonic()

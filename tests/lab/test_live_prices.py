@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from live import run_live
 
-from reports.bundle import Bundle
+from mmscope.reports.bundle.bundle import Bundle
 
 pytestmark = pytest.mark.owner_kernel
 
@@ -26,7 +26,7 @@ PROBES = {
 PROGRAM = f"""
 import ctypes, json, os, re, signal, sys, time
 from pathlib import Path
-from reports.start import main
+from mmscope.reports.commands.start import main
 
 PROBES = {PROBES!r}
 TRACING = Path("/sys/kernel/tracing")
@@ -96,7 +96,7 @@ collector = os.fork()
 if collector == 0:
     os.close(pipe[0])
     os.dup2(pipe[1], 1)
-    from reports.apart import reader_apart
+    from mmscope.reports.collect.apart import reader_apart
     with reader_apart() as reader:
         try:
             reader.read(wait)

@@ -13,8 +13,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from anon_vmas import LIVE_ATTEMPTS
 from live import run_live
+
+from mmscope.drgn.rmap.anon_vmas import LIVE_ATTEMPTS
 
 # A minute, for whoever has one to spare: MMSCOPE_LAB_MOVING_SECONDS=60.
 SECONDS = int(os.environ.get("MMSCOPE_LAB_MOVING_SECONDS", "20"))
@@ -73,10 +74,10 @@ ending, staying = start(signal.pause), start(signal.pause)
 
 from dataclasses import asdict
 from pathlib import Path
-from reports.collect import run_section
-from reports.reading import Memory
-from reports.sections import SECTIONS
-from target import open_target
+from mmscope.reports.collect.collect import run_section
+from mmscope.reports.collect.reading import Memory
+from mmscope.reports.collect.sections import SECTIONS
+from mmscope.drgn.opening.target import open_target
 
 prog = open_target(None, [Path("/vmlinux")])
 

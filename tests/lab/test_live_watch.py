@@ -15,16 +15,16 @@ from typing import Any
 
 import pytest
 from live import run_live
-from proc_text import parse_pagetypeinfo, parse_vmstat
 
-from reports.bundle import Bundle
-from reports.findings import evaluate
-from reports.samples import parse_meminfo, parse_pressure
+from mmscope.drgn.text.proc_text import parse_pagetypeinfo, parse_vmstat
+from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.findings.findings import evaluate
+from mmscope.reports.watch.samples import parse_meminfo, parse_pressure
 
 PROGRAM = """
 import json, mmap, os, signal, sys, time
 from pathlib import Path
-from reports.start import main
+from mmscope.reports.commands.start import main
 
 FILES = ("vmstat", "pressure/memory", "meminfo", "pagetypeinfo")
 said = {}

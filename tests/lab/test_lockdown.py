@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from live import run_live
 
-from reports.bundle import Bundle
+from mmscope.reports.bundle.bundle import Bundle
 
 PROGRAM = """
 import ctypes, os
-from reports.command import main
+from mmscope.reports.commands.command import main
 
 libc = ctypes.CDLL(None, use_errno=True)
 if libc.mount(b"securityfs", b"/sys/kernel/security", b"securityfs", 0, None):

@@ -14,13 +14,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import no_debug_info
 import numpy as np
 import pytest
-from btf import STRUCT, TYPEDEF, Btf, BtfError
 from capture import Capture, capture
 from conftest import KERNELS, Lab
-from declared_globals import ANONYMOUS, DECLARED
 from drgn import (
     Architecture,
     Object,
@@ -33,14 +30,17 @@ from drgn import (
     sizeof,
 )
 from dump_formats import makedumpfile, plain_elf
-from kernel_symbols import KernelSymbols, SymbolsError, symbols_of_core
-from no_debug_info import NoDebugInfoError, attach, vmcoreinfo
-from symbols import module_symbols
-from target import TargetError, open_target
 
-from reports.collect import run_section
-from reports.reading import Memory
-from reports.sections import SECTIONS
+from mmscope.drgn.opening import no_debug_info
+from mmscope.drgn.opening.btf import STRUCT, TYPEDEF, Btf, BtfError
+from mmscope.drgn.opening.declared_globals import ANONYMOUS, DECLARED
+from mmscope.drgn.opening.kernel_symbols import KernelSymbols, SymbolsError, symbols_of_core
+from mmscope.drgn.opening.no_debug_info import NoDebugInfoError, attach, vmcoreinfo
+from mmscope.drgn.opening.target import TargetError, open_target
+from mmscope.drgn.reading.symbols import module_symbols
+from mmscope.reports.collect.collect import run_section
+from mmscope.reports.collect.reading import Memory
+from mmscope.reports.collect.sections import SECTIONS
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKLOADS = ("fragment", "slab", "rmap", "tables", "vmemmap", "kept")
@@ -374,7 +374,7 @@ def bomb(depth: int) -> bytes:
 
 def collect(bundle: Path, *words: str | Path) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [sys.executable, "-m", "reports.command", "collect", *map(str, words), "-o", str(bundle)],
+        [sys.executable, "-m", "mmscope.reports.commands.command", "collect", *map(str, words), "-o", str(bundle)],
         cwd=ROOT, capture_output=True, text=True, timeout=300,
     )  # fmt: skip
 

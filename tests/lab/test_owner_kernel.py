@@ -19,7 +19,8 @@ from drgn import Program
 from drgn.helpers.linux.pid import for_each_task
 from live import run_live
 from owner_inputs import OwnerInputs, owner_inputs
-from target import open_target
+
+from mmscope.drgn.opening.target import open_target
 
 pytestmark = pytest.mark.owner_kernel
 
@@ -252,7 +253,7 @@ def test_command_runs_in_the_live_kernel(tmp_path: Path, say: Callable[[str], No
     out = run_live(
         "import os, sys\n"
         "sys.stderr = open('/out/said', 'w')\n"
-        "from reports.command import main\n"
+        "from mmscope.reports.commands.command import main\n"
         "code = main(['collect', '--symbols', '/vmlinux', '-o', '/out/bundle'])\n"
         "with open('/out/code', 'w') as file:\n"
         "    file.write(f'{code} {os.path.exists(\"/sys/kernel/debug/page_owner\")}')\n",

@@ -11,13 +11,13 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
-import page_owner
 import pytest
-import stack_depot as stack_depot_module
 from bench_owner import page_owner_loop
 from conftest import Lab, OwnerLab
-from page_ext import page_ext_ranges
-from page_owner import (
+
+from mmscope.drgn.opening.target import describe
+from mmscope.drgn.owners import page_owner
+from mmscope.drgn.owners.page_owner import (
     EARLY,
     NO_RECORD,
     UNLISTED,
@@ -35,15 +35,15 @@ from page_owner import (
     page_owner_tasks,
     scan_page_owner,
 )
-from page_owner_rows import PageOwnerStack
-from slab_owner import slab_owner_stacks, slab_owners
-from stack_depot import stack_depot
-from target import describe
-
-from reports.bundle import Bundle, Writer
-from reports.collect import collect, run_section
-from reports.reading import Memory
-from reports.sections import SECTIONS
+from mmscope.drgn.owners.page_owner_rows import PageOwnerStack
+from mmscope.drgn.owners.slab_owner import slab_owner_stacks, slab_owners
+from mmscope.drgn.reading import stack_depot as stack_depot_module
+from mmscope.drgn.reading.page_ext import page_ext_ranges
+from mmscope.drgn.reading.stack_depot import stack_depot
+from mmscope.reports.bundle.bundle import Bundle, Writer
+from mmscope.reports.collect.collect import collect, run_section
+from mmscope.reports.collect.reading import Memory
+from mmscope.reports.collect.sections import SECTIONS
 
 pytestmark = pytest.mark.owner_kernel
 

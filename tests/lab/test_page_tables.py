@@ -11,19 +11,25 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
-import page_tables as page_tables_module
 import pytest
-from address_spaces import address_spaces
 from capture import Capture, capture
 from conftest import KERNELS, Lab
 from drgn import FaultError, Object, Program
 from drgn.helpers.linux.list import list_for_each_entry
 from drgn.helpers.linux.mm import for_each_vma
 from drgn.helpers.linux.pid import find_task, for_each_task
-from exit_cost import dontneed_frees_tables, exit_costs
-from kernel_arrays import Gaps
-from page_table_entries import new_walk, page_table_format, process_roots, walk_page_tables
-from page_tables import (
+
+from mmscope.drgn.free.zones import zones
+from mmscope.drgn.opening.target import open_target
+from mmscope.drgn.page_tables import page_tables as page_tables_module
+from mmscope.drgn.page_tables.exit_cost import dontneed_frees_tables, exit_costs
+from mmscope.drgn.page_tables.page_table_entries import (
+    new_walk,
+    page_table_format,
+    process_roots,
+    walk_page_tables,
+)
+from mmscope.drgn.page_tables.page_tables import (
     PageTableScan,
     memory_pages,
     page_table_details,
@@ -33,14 +39,13 @@ from page_tables import (
     read_status,
     scan_page_tables,
 )
-from swap_types import KINDS, NONE, PAGE, SPECIAL, entry_kinds, swap_kinds
-from target import open_target
-from vm_areas import VM_HUGETLB, VM_PFNMAP, VM_SHARED, read_vm_areas
-from zones import zones
-
-from reports.collect import run_section
-from reports.reading import Memory
-from reports.sections import SECTIONS
+from mmscope.drgn.page_tables.swap_types import KINDS, NONE, PAGE, SPECIAL, entry_kinds, swap_kinds
+from mmscope.drgn.processes.address_spaces import address_spaces
+from mmscope.drgn.processes.vm_areas import VM_HUGETLB, VM_PFNMAP, VM_SHARED, read_vm_areas
+from mmscope.drgn.reading.kernel_arrays import Gaps
+from mmscope.reports.collect.collect import run_section
+from mmscope.reports.collect.reading import Memory
+from mmscope.reports.collect.sections import SECTIONS
 
 HUGE = 2 << 20
 HOSTILE = '<b>thr\x1b[1m;"&'

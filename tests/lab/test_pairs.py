@@ -8,13 +8,13 @@ import pytest
 from capture import capture
 from pairs import LEAKED_BEFORE, LEAKED_BETWEEN, Vmcore, leak, without_hvo
 
-from reports.bundle import Bundle
-from reports.command import main
-from reports.comparison import Comparison, TableChanges, compare
-from reports.comparison_view import view
-from reports.findings import evaluate
-from reports.redact import Names, redacted
-from reports.report import render
+from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.bundle.redact import Names, redacted
+from mmscope.reports.commands.command import main
+from mmscope.reports.compare.comparison import Comparison, TableChanges, compare
+from mmscope.reports.compare.comparison_view import view
+from mmscope.reports.findings.findings import evaluate
+from mmscope.reports.page.report import render
 
 KIB, MIB = 1 << 10, 1 << 20
 # Of the struct pages of a huge page HVO keeps the first 4 KiB: 64 bytes for each page.

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from profiled import record_in_guest
 
-from reports.bundle import Bundle
-from reports.command import main
-from reports.findings import evaluate
-from reports.report import render
+from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.commands.command import main
+from mmscope.reports.findings.findings import evaluate
+from mmscope.reports.page.report import render
 
 DENSE = ("/bin/faults", "dense", "40000")
 SPARSE = ("/bin/faults", "sparse", "16000")

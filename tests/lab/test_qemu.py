@@ -23,14 +23,14 @@ from kernels import Kernel
 from qemu.qmp import QMPClient
 from test_dump_formats import contents
 
-from reports.bundle import Bundle
+from mmscope.reports.bundle.bundle import Bundle
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def mmscope(*words: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "reports.start", *map(str, words)],
+        [sys.executable, "-m", "mmscope.reports.commands.start", *map(str, words)],
         cwd=ROOT,
         capture_output=True,
         text=True,

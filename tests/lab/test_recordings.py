@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from profiled import record_in_guest
 
-from reports.bundle import Bundle
+from mmscope.reports.bundle.bundle import Bundle
 
 # Below the low watermark and above the min one each allocation takes the slow path.
 LOAD = """

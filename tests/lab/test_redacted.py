@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from capture import capture
 
-from reports.bundle import Bundle
-from reports.command import main
-from reports.findings import evaluate
+from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.commands.command import main
+from mmscope.reports.findings.findings import evaluate
 
 pytestmark = pytest.mark.owner_kernel
 

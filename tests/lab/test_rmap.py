@@ -12,12 +12,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import anon_vmas
-import ksm as ksm_module
 import numpy as np
 import pytest
-import rmap_cost
-import slab_objects
 from capture import Capture
 from conftest import RmapLab
 from drgn import FaultError, Object, Program
@@ -25,22 +21,25 @@ from drgn.helpers.linux.list import hlist_for_each_entry, list_for_each_entry
 from drgn.helpers.linux.mm import for_each_vma
 from drgn.helpers.linux.pid import find_task
 from drgn.helpers.linux.rbtree import rbtree_inorder_for_each_entry
-from ksm import CHAIN, ksm_chains, ksm_processes, ksm_totals, read_ksm_totals
-from linked_lists import find
-from processes import read_process_vmas
-from rmap_cost import NodeCost, ksm_pages, ksm_visits, scan_folios
-from rwsem_waiters import anon_vma_locks
-from rwsem_waiters import owner as rwsem_owner
-from target import describe
-from vma_splits import vma_splits
 
-from reports.bundle import Bundle, Writer
-from reports.collect import collect, run_section
-from reports.findings import evaluate
-from reports.reading import Files, Memory
-from reports.report import render
-from reports.sections import SECTIONS
-from reports.tables import open_database
+from mmscope.drgn.opening.target import describe
+from mmscope.drgn.owners import slab_objects
+from mmscope.drgn.processes.processes import read_process_vmas
+from mmscope.drgn.reading.linked_lists import find
+from mmscope.drgn.rmap import anon_vmas, rmap_cost
+from mmscope.drgn.rmap import ksm as ksm_module
+from mmscope.drgn.rmap.ksm import CHAIN, ksm_chains, ksm_processes, ksm_totals, read_ksm_totals
+from mmscope.drgn.rmap.rmap_cost import NodeCost, ksm_pages, ksm_visits, scan_folios
+from mmscope.drgn.rmap.rwsem_waiters import anon_vma_locks
+from mmscope.drgn.rmap.rwsem_waiters import owner as rwsem_owner
+from mmscope.drgn.rmap.vma_splits import vma_splits
+from mmscope.reports.bundle.bundle import Bundle, Writer
+from mmscope.reports.bundle.database import open_database
+from mmscope.reports.collect.collect import collect, run_section
+from mmscope.reports.collect.reading import Files, Memory
+from mmscope.reports.collect.sections import SECTIONS
+from mmscope.reports.findings.findings import evaluate
+from mmscope.reports.page.report import render
 
 # guest/workload_rmap.c
 VMAS, SHARING, ZERO_PAGES = 20_000, 4 * 200, 300

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from sparse_machine import GIB, PAGE, sparse_machine
-from target import describe, open_target
 
-from reports.bundle import Bundle, Writer
-from reports.collect import collect
-from reports.reading import Memory
+from mmscope.drgn.opening.target import describe, open_target
+from mmscope.reports.bundle.bundle import Bundle, Writer
+from mmscope.reports.collect.collect import collect
+from mmscope.reports.collect.reading import Memory
 
 SIZE = 3  # GiB: two below 4 GiB, one above
 # programs/crowd.c, for each GiB.

@@ -16,14 +16,14 @@ from conftest import Lab, OwnerLab, StructPagesLab
 from drgn import FaultError, Program, offsetof
 from drgn.helpers.linux.mm import for_each_valid_page_range
 from drgn.helpers.linux.mmzone import nr_to_section
-from mem_sections import ValidSections, valid_sections
-from pageblocks import pageblock_bits
-from struct_pages import valid_page_ranges
-from target import open_target
 
-from reports.collect import run_section
-from reports.reading import Found, Memory
-from reports.sections import SECTIONS
+from mmscope.drgn.free.pageblocks import pageblock_bits
+from mmscope.drgn.opening.target import open_target
+from mmscope.drgn.reading.mem_sections import ValidSections, valid_sections
+from mmscope.drgn.reading.struct_pages import valid_page_ranges
+from mmscope.reports.collect.collect import run_section
+from mmscope.reports.collect.reading import Found, Memory
+from mmscope.reports.collect.sections import SECTIONS
 
 BLOCKS = 64  # of 2 MiB in a section of 128 MiB
 PAGE = 4096

@@ -19,13 +19,6 @@ import machine
 import pytest
 from capture import Capture, capture, one_at_a_time
 from conftest import KERNELS, Lab
-from free_lists import read_pagetypeinfo
-from free_memory import scan_free_memory
-from kernel_arrays import Gaps
-from mem_sections import present_sections
-from no_debug_info import vmcoreinfo
-from pageblocks import pageblocks, read_pagetypeinfo_blocks
-from target import describe, open_target
 from test_free_memory import (  # noqa: F401
     assert_as_printed,
     test_counters_are_those_of_vmstat_plus_what_cpus_hold_back,
@@ -39,11 +32,18 @@ from test_free_memory import (  # noqa: F401
     test_walking_every_list_finds_as_many_blocks,
     test_zones_are_those_of_zoneinfo,
 )
-from zones import read_zoneinfo, zones
 
-from reports.bundle import Bundle, Writer
-from reports.collect import collect
-from reports.reading import Memory
+from mmscope.drgn.free.free_lists import read_pagetypeinfo
+from mmscope.drgn.free.free_memory import scan_free_memory
+from mmscope.drgn.free.pageblocks import pageblocks, read_pagetypeinfo_blocks
+from mmscope.drgn.free.zones import read_zoneinfo, zones
+from mmscope.drgn.opening.no_debug_info import vmcoreinfo
+from mmscope.drgn.opening.target import describe, open_target
+from mmscope.drgn.reading.kernel_arrays import Gaps
+from mmscope.drgn.reading.mem_sections import present_sections
+from mmscope.reports.bundle.bundle import Bundle, Writer
+from mmscope.reports.collect.collect import collect
+from mmscope.reports.collect.reading import Memory
 
 DIMM, DIMM_BYTES = 7 << 30, 256 << 20
 HOLE, HOLE_BYTES = 0x1490_0000, 3 << 20

@@ -11,12 +11,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-import slab_caches as slab_caches_module
-import slab_owner
 from conftest import Lab, SlabLab
 from drgn import FaultError, Program
 from drgn.helpers.linux.slab import find_slab_cache, slab_cache_for_each_allocated_object
-from slab_caches import (
+
+from mmscope.drgn.opening.target import describe
+from mmscope.drgn.owners import slab_caches as slab_caches_module
+from mmscope.drgn.owners import slab_owner
+from mmscope.drgn.owners.slab_caches import (
     SlabCache,
     SlabFinder,
     pages_in_no_cache,
@@ -24,20 +26,18 @@ from slab_caches import (
     scan_slabs,
     slab_caches,
 )
-from slab_owner import (
+from mmscope.drgn.owners.slab_owner import (
     NO_TRACK,
     SlabOwnerStack,
     read_alloc_traces,
     slab_owner_stacks,
     slab_owners,
 )
-from struct_pages import scan_struct_pages
-from target import describe
-
-from reports.bundle import Bundle, Writer
-from reports.collect import collect, run_section
-from reports.reading import Files, Memory
-from reports.sections import SECTIONS
+from mmscope.drgn.reading.struct_pages import scan_struct_pages
+from mmscope.reports.bundle.bundle import Bundle, Writer
+from mmscope.reports.collect.collect import collect, run_section
+from mmscope.reports.collect.reading import Files, Memory
+from mmscope.reports.collect.sections import SECTIONS
 
 EVENTFDS = 700  # guest/workload_slab.c, KEPT
 EVENTFD_CALLERS = ("__x64_sys_eventfd2;do_eventfd", "__x64_sys_eventfd2;do_eventfd;kmalloc_trace")

@@ -9,7 +9,8 @@ from conftest import Lab, SlabLab
 from drgn import Object, Program
 from drgn.helpers.linux.list import list_for_each_entry
 from drgn.helpers.linux.stackdepot import stack_depot_fetch
-from stack_depot import StackDepot, folded_stacks, stack_depot
+
+from mmscope.drgn.reading.stack_depot import StackDepot, folded_stacks, stack_depot
 
 
 def by_hash(prog: Program) -> dict[int, tuple[int, ...]]:

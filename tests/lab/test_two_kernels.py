@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from capture import capture
 
-from reports.bundle import Bundle
-from reports.command import main
-from reports.comparison import Comparison, TableChanges, compare, same_boot
-from reports.comparison_view import view
-from reports.findings import evaluate
-from reports.report import render
+from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.commands.command import main
+from mmscope.reports.compare.comparison import Comparison, TableChanges, compare, same_boot
+from mmscope.reports.compare.comparison_view import view
+from mmscope.reports.findings.findings import evaluate
+from mmscope.reports.page.report import render
 
 SECTIONS = "zones,free_lists,pageblocks,vm_counters,settings,page_tables"
 

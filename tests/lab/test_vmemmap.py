@@ -11,24 +11,24 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import mem_sections
 import pytest
 from conftest import Lab, OwnerLab, StructPagesLab
 from drgn import FaultError, Program, offsetof
 from drgn.helpers.linux.mm import follow_phys
-from hugetlb import HugetlbPool, HugetlbSize, hugetlb_sizes, read_pools
-from memory_metadata import present_bytes
-from struct_page_cost import StructPageCost, scan_struct_page_cost
-from target import describe, open_target
-from vm_counters import read_vmstat
-from vmemmap import VmemmapMapping, scan_vmemmap
 
-from reports.bundle import Bundle, Writer
-from reports.collect import collect, run_section
-from reports.findings import evaluate
-from reports.reading import Files, Memory
-from reports.report import render
-from reports.sections import SECTIONS
+from mmscope.drgn.machine.vm_counters import read_vmstat
+from mmscope.drgn.opening.target import describe, open_target
+from mmscope.drgn.reading import mem_sections
+from mmscope.drgn.struct_pages.hugetlb import HugetlbPool, HugetlbSize, hugetlb_sizes, read_pools
+from mmscope.drgn.struct_pages.memory_metadata import present_bytes
+from mmscope.drgn.struct_pages.struct_page_cost import StructPageCost, scan_struct_page_cost
+from mmscope.drgn.struct_pages.vmemmap import VmemmapMapping, scan_vmemmap
+from mmscope.reports.bundle.bundle import Bundle, Writer
+from mmscope.reports.collect.collect import collect, run_section
+from mmscope.reports.collect.reading import Files, Memory
+from mmscope.reports.collect.sections import SECTIONS
+from mmscope.reports.findings.findings import evaluate
+from mmscope.reports.page.report import render
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = 4096
@@ -365,7 +365,12 @@ def opened(lab: StructPagesLab) -> Program:
 
 def pte_table_of(prog: Program, cost: StructPageCost) -> int:
     """The physical address of the page table that has an optimised huge page's struct pages."""
-    from page_table_entries import kernel_root, new_walk, page_table_format, walk_page_tables
+    from mmscope.drgn.page_tables.page_table_entries import (
+        kernel_root,
+        new_walk,
+        page_table_format,
+        walk_page_tables,
+    )
 
     form = page_table_format(prog)
     where = cost.scan.memmap
@@ -517,7 +522,7 @@ def test_a_vmemmap_of_garbage_fails_with_words(vmemmap_lab: StructPagesLab) -> N
 def test_without_huge_pages_no_struct_page_is_read(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import hugetlb
+    from mmscope.drgn.struct_pages import hugetlb
 
     monkeypatch.setattr(hugetlb, "for_each_hstate", lambda prog: iter(()))
     cost = scan_struct_page_cost(lab.prog)

@@ -1,0 +1,488 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+``zone.free_area[order].free_list[migratetype]``: the free blocks of the buddy allocator.
+
+Found in the struct pages, not by walking the lists: a page that heads a free block carries the
+buddy page type and its order. One pass, shared with every other consumer; then all lists are
+followed at once, so that each block is counted where the allocator will look for it, and so that
+what the lists say and what the pages say are held against each other. A corrupted list costs its
+own blocks their list, nothing else: they are counted by their pageblock's migratetype and reported.
+
+Up to v6.9 a block may lie on a list that is not its pageblock's ("mm: page_alloc: freelist
+migratetype hygiene", v6.10, ended that); :class:`MisplacedBlocks` has these.
+
+The text that says the same is /proc/pagetypeinfo (root only; it prints at most 100,000 a list).
+
+Memory: 16 bytes a free block while the pass runs and 20 more while the lists are followed, up to
+:data:`MAX_BLOCKS`. Beyond that the lists are not followed and every block counts by its pageblock.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from drgn import Program, offsetof, sizeof
+from numpy.typing import NDArray
+
+from mmscope.drgn.free.pageblocks import PageblockTypes
+from mmscope.drgn.free.zones import for_each_zone, zone_name
+from mmscope.drgn.reading.kernel_arrays import read_whole
+from mmscope.drgn.reading.linked_lists import LOOPS, LOST, Followed, find, follow_lists
+from mmscope.drgn.reading.struct_pages import FlagFields, PageChunk
+from mmscope.drgn.tables.rows import MOST_ORDER, column
+from mmscope.drgn.text.kernel_text import row_number
+from mmscope.drgn.text.proc_text import parse_buddyinfo, parse_pagetypeinfo
+
+# 8 million blocks: 300 MiB, and 32 GiB of memory in single free pages.
+MAX_BLOCKS = 8 << 20
+# Half the memory of addresses: a block goes by the number of its first page frame. List heads have
+# the numbers from here on, and what is neither has the last one. Memory beyond 16 TiB is out of it.
+FIRST_HEAD, NEITHER = 0xFFF0_0000, 0xFFFF_FFFF
+# So many blocks are looked at together where each takes room for a while.
+PIECE = 1 << 17
+
+Cell = tuple[int, int, int]  # zone index, order, migratetype
+Links = tuple[NDArray[Any], ...]  # as FreeBlockFinder.links() gives them
+LINKS = (np.uint32, np.uint32, np.uint32, np.int8, np.int16, np.int8)
+
+
+@dataclass(frozen=True)
+class FreeBlocks:
+    """Free blocks of one order on one free list of one zone."""
+
+    node: int = column(key=True, help="NUMA node")
+    zone: str = column(holds="kernel", key=True, help="zone name")
+    order: int = column(key=True, high=MOST_ORDER, help="a block has 1 << order pages")
+    migratetype: str | None = column(holds="kernel", key=True, help="of the free list")
+    blocks: int = column(unit="blocks", help="free blocks")
+    pages: int = column(unit="pages", help="blocks << order")
+
+
+@dataclass(frozen=True)
+class FreeListCheck:
+    """A free list whose links and whose struct pages do not tell the same."""
+
+    node: int = column(key=True, low=-1, help="NUMA node; -1: unknown")
+    zone: str = column(holds="kernel", key=True, help="zone name")
+    order: int = column(key=True, low=-1, help="order of the list; -1: unknown")
+    migratetype: str | None = column(
+        holds="kernel", key=True, help="of the list; empty: of the whole free_area"
+    )
+    list_blocks: int | None = column(unit="blocks", help="blocks that a walk of the list would see")
+    page_blocks: int = column(unit="blocks", help="blocks whose struct pages belong there")
+    problem: str = column(holds="words", key=True, help="what differs")
+
+
+@dataclass(frozen=True)
+class MisplacedBlocks:
+    """Free blocks on the list of another migratetype than their pageblock's."""
+
+    node: int = column(key=True, help="NUMA node")
+    zone: str = column(holds="kernel", key=True, help="zone name")
+    order: int = column(key=True, help="a block has 1 << order pages")
+    list_migratetype: str = column(holds="kernel", key=True, help="of the free list")
+    pageblock_migratetype: str = column(holds="kernel", key=True, help="of the pageblock")
+    blocks: int = column(unit="blocks", help="free blocks")
+    pages: int = column(unit="pages", help="blocks << order")
+
+
+class FreeBlockFinder:
+    """
+    Consumer of the struct page pass: every page that heads a free block.
+
+    A buddy page has the page type that VMCOREINFO calls PAGE_BUDDY_MAPCOUNT_VALUE in ``_mapcount``,
+    on every kernel from 6.1, and its order in ``private`` (include/linux/page-flags.h).
+
+    ``pageblock_free`` adds the free pages up by pageblock.
+    """
+
+    columns = ("flags", "mapcount", "private", "next", "prev")
+
+    def __init__(self, prog: Program, types: PageblockTypes, fields: FlagFields) -> None:
+        self.buddy = buddy_mapcount(prog)
+        self.types = types
+        self.fields = fields
+        self.max_order = max_order(prog)
+        self.labels = Labels(prog, types.names, fields, self.max_order + 1)
+        self.heads, self.cells = _list_heads(prog, self.labels)
+        page_type = prog.type("struct page")
+        self.page_size = np.uint64(sizeof(page_type))
+        self.link_offset = np.uint64(offsetof(page_type, "lru"))
+        self.first_link = np.uint64(0)  # address of the list_head of page frame 0
+        self.pageblock_free = np.zeros(len(types.types), np.int64)
+        # (zone index, order, pageblock's migratetype) to blocks
+        self.counts: dict[tuple[int, int, int], int] = {}
+        self.implausible: list[int] = []
+        self.blocks = 0
+        self.too_high = False  # page frames beyond FIRST_HEAD
+        # Room for all at once, which takes no memory before it is written to.
+        self._kept: list[NDArray[Any]] = [np.empty(MAX_BLOCKS, kind) for kind in LINKS]
+
+    def take(self, chunk: PageChunk) -> None:
+        heads = np.flatnonzero(chunk["mapcount"] == self.buddy)
+        if not len(heads):
+            return
+        pfns = chunk.start_pfn + heads
+        orders = chunk["private"][heads].astype(np.int64)
+        # An order that cannot be, or a block that is not aligned to its size, is damage.
+        sound = (orders >= 0) & (orders <= self.max_order)
+        sound &= (pfns & ((1 << np.clip(orders, 0, self.max_order)) - 1)) == 0
+        if not sound.all():
+            self.implausible += pfns[~sound].tolist()
+            heads, pfns, orders = heads[sound], pfns[sound], orders[sound]
+        zones = self.fields.zone_index(chunk["flags"][heads])
+        types = self.types.of(pfns)
+        for (zone, order, mt), count in _count_rows((zones, orders, types)):
+            self.counts[zone, order, mt] = self.counts.get((zone, order, mt), 0) + count
+        self._count_pageblocks(pfns, orders)
+        self.blocks += len(heads)
+        self.too_high |= bool((pfns >= FIRST_HEAD).any())
+        if not self.followed:
+            self.forget()
+            return
+        first = chunk.address - chunk.start_pfn * int(self.page_size)
+        self.first_link = np.uint64(first % (1 << 64)) + self.link_offset
+        following, preceding = (self.numbers(chunk[name][heads]) for name in ("next", "prev"))
+        found: Links = (pfns, following, preceding, orders, zones, types)
+        for kept, values in zip(self._kept, found, strict=True):
+            kept[self.blocks - len(heads) : self.blocks] = values
+
+    @property
+    def followed(self) -> bool:
+        """Whether there is what the lists are followed by."""
+        return self.blocks <= MAX_BLOCKS and not self.too_high
+
+    def forget(self) -> None:
+        """Let go of the links, which can then be had no more."""
+        self._kept = []
+
+    def numbers(self, addresses: NDArray[np.uint64]) -> NDArray[np.uint32]:
+        """
+        The number of each list_head: of a page its PFN, of the nth list :data:`FIRST_HEAD` + n,
+        of anything else :data:`NEITHER`.
+        """
+        pfns, odd = np.divmod(addresses - self.first_link, self.page_size)
+        outside = np.flatnonzero((odd != 0) | (pfns >= FIRST_HEAD))
+        numbers = pfns.astype(np.uint32)
+        head = find(self.heads, addresses[outside])
+        numbers[outside] = np.where(head >= 0, FIRST_HEAD + head, NEITHER)
+        return numbers
+
+    def _count_pageblocks(self, pfns: NDArray[np.int64], orders: NDArray[np.int64]) -> None:
+        order = self.types.order
+        numbers = pfns >> order
+        inside = numbers < len(self.pageblock_free)
+        numbers, orders = numbers[inside], orders[inside]
+        small = orders <= order
+        np.add.at(self.pageblock_free, numbers[small], 1 << orders[small])
+        # A block larger than a pageblock fills several of them.
+        for number, large in zip(numbers[~small].tolist(), orders[~small].tolist(), strict=True):
+            self.pageblock_free[number : number + (1 << (large - order))] = 1 << order
+
+    def links(self) -> Links | None:
+        """
+        All blocks, ascending: number, those of next and prev, order, zone index, pageblock's
+        migratetype. None when there were more than :data:`MAX_BLOCKS`.
+        """
+        if not self.followed:
+            return None
+        if not self._kept:
+            raise RuntimeError("the links of free blocks were let go")
+        columns = tuple(kept[: self.blocks] for kept in self._kept)
+        if (columns[0][1:] > columns[0][:-1]).all():  # as the pass goes
+            return columns
+        order = np.argsort(columns[0], kind="stable")
+        return tuple(column[order] for column in columns)
+
+
+@dataclass(frozen=True)
+class FreeLists:
+    """The free lists of the machine, as the struct pages and the links tell them."""
+
+    blocks: list[FreeBlocks]
+    misplaced: list[MisplacedBlocks]
+    checks: list[FreeListCheck]
+    followed: bool  # False: too many blocks, each counted by its pageblock's migratetype
+
+
+def buddy_mapcount(prog: Program) -> int:
+    """
+    The ``_mapcount`` of a page that heads a free block, as a signed 32-bit number.
+
+    :raises LookupError: the target has no VMCOREINFO with PAGE_BUDDY_MAPCOUNT_VALUE.
+    """
+    match = re.search(
+        rb"^NUMBER\(PAGE_BUDDY_MAPCOUNT_VALUE\)=(-?\d+)$",
+        prog["VMCOREINFO"].string_(),
+        re.MULTILINE,
+    )
+    if not match:
+        raise LookupError(
+            "VMCOREINFO has no PAGE_BUDDY_MAPCOUNT_VALUE: not a kernel of 2.6.39 or newer"
+        )
+    value = int(match.group(1)) & 0xFFFFFFFF
+    return value - (1 << 32) if value >> 31 else value
+
+
+def max_order(prog: Program) -> int:
+    """
+    The largest order of a free block (MAX_PAGE_ORDER; MAX_ORDER - 1 before v6.4).
+    """
+    return (prog.type("struct zone").member("free_area").type.length or 1) - 1
+
+
+def free_lists(prog: Program, finder: FreeBlockFinder) -> FreeLists:
+    """
+    Sort the blocks that a pass found onto their free lists.
+
+    Every list of every zone with memory has its row, also the empty ones.
+
+    :raises FaultError: a ``struct zone`` cannot be read.
+    """
+    labels = finder.labels
+    misplaced: list[MisplacedBlocks] = []
+    checks = [
+        FreeListCheck(
+            -1, "unknown", -1, None, None, 1, f"pfn {pfn:#x}: buddy type, but no possible order"
+        )
+        for pfn in finder.implausible[:MAX_PROBLEMS]
+    ]
+    links = finder.links()
+    if links is None:
+        counts = dict(finder.counts)
+    else:
+        heads = np.arange(len(finder.heads), dtype=np.uint32) + np.uint32(FIRST_HEAD)
+        followed = follow_lists(links[0], links[1], heads)
+        counts, misplaced, astray = _sort_onto_lists(followed, finder.cells, links, labels)
+        checks += astray
+        checks += _check_heads(prog, followed, finder, links)
+        checks += _check_back_links(links, labels)
+    checks += _check_nr_free(counts, labels)
+    # Blocks in a zone or a pageblock that does not exist are damage, and still free memory.
+    odd = [cell for cell in counts if cell not in labels.cells]
+    rows = [
+        FreeBlocks(*labels.place(zone), order, labels.kind(mt), blocks, blocks << order)
+        for zone, order, mt in [*labels.cells, *odd]
+        for blocks in (counts.get((zone, order, mt), 0),)
+    ]
+    return FreeLists(rows, misplaced, checks, links is not None)
+
+
+class Labels:
+    """Zone indexes and migratetypes as the words of a row."""
+
+    def __init__(self, prog: Program, names: list[str], fields: FlagFields, orders: int) -> None:
+        self.names = names
+        self.orders = orders
+        self.zones = {
+            node * fields.zones_per_node + index: (node, zone_name(zone), zone)
+            for node, index, zone in for_each_zone(prog)
+            if zone.present_pages.value_()
+        }
+        # Every free list, in the order of a table.
+        self.cells = {
+            (zone, order, mt): None
+            for zone in self.zones
+            for order in range(self.orders)
+            for mt in range(len(self.names))
+        }
+
+    def place(self, zone: int) -> tuple[int, str]:
+        return self.zones[zone][:2] if zone in self.zones else (-1, "unknown")
+
+    def kind(self, mt: int) -> str:
+        return self.names[mt] if 0 <= mt < len(self.names) else "unknown"
+
+
+def _sort_onto_lists(
+    followed: Followed, cells: NDArray[np.int64], links: Links, labels: Labels
+) -> tuple[dict[Cell, int], list[MisplacedBlocks], list[FreeListCheck]]:
+    """Count the blocks of each list; a block that is on none counts by its pageblock."""
+    different: Counter[tuple[int, ...]] = Counter()
+    for start in range(0, len(links[0]), PIECE):
+        here = slice(start, start + PIECE)
+        orders, zone_of, type_of = (column[here] for column in links[3:])
+        head = followed.head[here]
+        home = head >= 0
+        cell = cells[np.where(home, head, 0)]
+        fits = home & (cell[:, 0] == zone_of) & (cell[:, 1] == orders)
+        problem = np.select([head == LOST, head == LOOPS, ~fits], [1, 2, 3])
+        columns = (zone_of, orders, np.where(fits, cell[:, 2], type_of), type_of, problem)
+        different.update(dict(_count_rows(columns)))
+    counts: dict[Cell, int] = {}
+    misplaced, checks = [], []
+    for (zone, order, mt, block, what), count in sorted(different.items()):
+        counts[zone, order, mt] = counts.get((zone, order, mt), 0) + count
+        place, kind = labels.place(zone), labels.kind(mt)
+        if what:
+            checks.append(FreeListCheck(*place, order, kind, None, count, PROBLEMS[what]))
+        elif mt != block and block >= 0:
+            misplaced.append(
+                MisplacedBlocks(*place, order, kind, labels.kind(block), count, count << order)
+            )
+    return counts, misplaced, checks
+
+
+def _check_heads(
+    prog: Program, followed: Followed, finder: FreeBlockFinder, links: Links
+) -> list[FreeListCheck]:
+    """A walk from a head must see exactly the blocks whose links lead to it."""
+    labels = finder.labels
+    lead_here = np.zeros(len(finder.heads), np.int64)
+    for start in range(0, len(followed.head), PIECE):
+        home = followed.head[start : start + PIECE]
+        lead_here += np.bincount(home[home >= 0], minlength=len(lead_here))
+    pointer: np.dtype[Any] = np.dtype("<u8")
+    heads = np.array(
+        [(head, read_whole(prog, head, 1, pointer)[0]) for head in finder.heads.tolist()],
+        [("address", "<u8"), ("next", "<u8")],
+    )
+    first = find(links[0], finder.numbers(heads["next"]))
+    checks = []
+    for head in np.flatnonzero((heads["next"] != heads["address"]) | (lead_here != 0)):
+        seen: int | None = None
+        if heads["next"][head] == heads["address"][head]:
+            problem, seen = "head says empty, but blocks lead to it", 0
+        elif first[head] < 0:
+            problem = f"head leads to {int(heads['next'][head]):#x}, not to a free block"
+        elif followed.head[first[head]] != head:
+            problem = "head leads into another list, or in a circle"
+        elif followed.steps[first[head]] != lead_here[head]:
+            problem = "a walk from the head does not see all blocks that lead to it"
+            seen = int(followed.steps[first[head]])
+        else:
+            continue
+        zone, order, mt = finder.cells[head].tolist()
+        kind = labels.kind(mt)
+        checks.append(
+            FreeListCheck(*labels.place(zone), order, kind, seen, int(lead_here[head]), problem)
+        )
+    return checks[:MAX_PROBLEMS]
+
+
+def _check_back_links(links: Links, labels: Labels) -> list[FreeListCheck]:
+    """The ``prev`` of a block's ``next`` must be the block."""
+    numbers, following, preceding, orders, zone_of, type_of = links
+    crooked: Counter[tuple[int, ...]] = Counter()
+    for start in range(0, len(numbers), PIECE):
+        here = slice(start, start + PIECE)
+        successor = find(numbers, following[here])
+        linked = start + np.flatnonzero(successor >= 0)
+        wrong = linked[preceding[successor[linked - start]] != numbers[linked]]
+        crooked.update(dict(_count_rows((zone_of[wrong], orders[wrong], type_of[wrong]))))
+    what = "the next block's prev leads elsewhere"
+    return [
+        FreeListCheck(*labels.place(zone), order, labels.kind(mt), None, count, what)
+        for (zone, order, mt), count in sorted(crooked.items())
+    ]
+
+
+def _check_nr_free(counts: dict[Cell, int], labels: Labels) -> list[FreeListCheck]:
+    """``free_area.nr_free`` counts the blocks of all migratetypes."""
+    checks = []
+    for index, (node, name, zone) in labels.zones.items():
+        for order in range(labels.orders):
+            said = zone.free_area[order].nr_free.value_()
+            counted = sum(n for (z, o, _), n in counts.items() if (z, o) == (index, order))
+            if said != counted:
+                checks.append(
+                    FreeListCheck(node, name, order, None, said, counted, "nr_free differs")
+                )
+    return checks
+
+
+PROBLEMS = {
+    1: "links lead to no list head",
+    2: "links run in a circle without a head",
+    3: "on the list of another zone or order",
+}
+# Damage repeats: a hundred lines of it say as much as a million.
+MAX_PROBLEMS = 100
+
+
+def _count_rows(columns: tuple[NDArray[Any], ...]) -> Iterator[tuple[tuple[int, ...], int]]:
+    """The different rows of parallel columns of small numbers, and how often each occurs."""
+    if not len(columns[0]):
+        return
+    # One integer a row sorts ten times faster than a row of a matrix.
+    wide = [column.astype(np.int64) for column in columns]
+    low = [int(column.min()) for column in wide]
+    shape = [int(column.max()) - least + 1 for column, least in zip(wide, low, strict=True)]
+    keys = np.ravel_multi_index(
+        tuple(column - least for column, least in zip(wide, low, strict=True)), tuple(shape)
+    )
+    values, counts = np.unique(keys, return_counts=True)
+    for key, count in zip(values, counts.tolist(), strict=True):
+        place = np.unravel_index(key, tuple(shape))
+        yield tuple(int(at) + least for at, least in zip(place, low, strict=True)), count
+
+
+def _list_heads(prog: Program, labels: Labels) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    """The addresses of all list heads, ascending, and (zone, order, type) of each."""
+    area = prog.type("struct free_area")
+    stride, list_size = sizeof(area), sizeof(prog.type("struct list_head"))
+    first_list = offsetof(area, "free_list")
+    addresses, cells = [], []
+    for index, (_, _, zone) in labels.zones.items():
+        base = zone.free_area.address_
+        assert base is not None
+        for order in range(labels.orders):
+            for mt in range(len(labels.names)):
+                addresses.append(base + order * stride + first_list + mt * list_size)
+                cells.append((index, order, mt))
+    heads = np.array(addresses, np.uint64)
+    ascending = np.argsort(heads)
+    return heads[ascending], np.array(cells, np.int64).reshape(-1, 3)[ascending]
+
+
+def read_pagetypeinfo(text: str) -> list[FreeBlocks]:
+    """
+    The same rows from /proc/pagetypeinfo.
+
+    A text in which the kernel stopped counting (``>100000``) is refused, since its number is none.
+
+    :raises ValueError: the text is not /proc/pagetypeinfo's, not all of it, or a list is too long.
+    """
+    rows = []
+    for (node, zone, migratetype), counts in parse_pagetypeinfo(text).free.items():
+        for order, blocks in enumerate(counts):
+            if blocks is None:
+                raise ValueError(
+                    f"/proc/pagetypeinfo stopped counting free blocks at 100,000 (zone {zone}, "
+                    f"{migratetype}); read the kernel's memory instead"
+                )
+            pages = row_number(blocks << order, "/proc/pagetypeinfo")
+            rows.append(FreeBlocks(node, zone, order, migratetype, blocks, pages))
+    return rows
+
+
+def read_buddyinfo(text: str) -> list[FreeBlocks]:
+    """
+    What /proc/buddyinfo tells without root: blocks by order, of unknown migratetype.
+
+    :raises ValueError: the text is not /proc/buddyinfo's, or not all of it.
+    """
+    return [
+        FreeBlocks(*zone, order, None, blocks, row_number(blocks << order, "/proc/buddyinfo"))
+        for zone, counts in parse_buddyinfo(text).items()
+        for order, blocks in enumerate(counts)
+    ]
+
+
+if __name__ == "__main__":
+    from mmscope.drgn.free.free_memory import scan_free_memory
+    from mmscope.drgn.tables.terminal import run_script
+
+    def tables(prog: Program) -> list[tuple[str, type, list[Any]]]:
+        lists = scan_free_memory(prog).lists
+        found: list[tuple[str, type, list[Any]]] = [
+            ("Free blocks", FreeBlocks, [row for row in lists.blocks if row.blocks]),
+            ("On another list than their pageblock's", MisplacedBlocks, lists.misplaced),
+            ("Lists and struct pages that disagree", FreeListCheck, lists.checks),
+        ]
+        return [table for table in found if table[2] or table[1] is FreeBlocks]
+
+    run_script(tables)

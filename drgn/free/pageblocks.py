@@ -1,0 +1,368 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Pageblocks: the migratetype of every block of ``pageblock_nr_pages`` pages.
+
+Reads ``mem_section.usage->pageblock_flags`` of every section with struct pages (SPARSEMEM) or
+``zone.pageblock_flags`` (FLATMEM): a few bits a pageblock, 64 bytes a section of 128 MiB. The text
+that says the same is the last table of /proc/pagetypeinfo (root only).
+
+A section whose usage cannot be read costs its own pageblocks: they are counted as unreadable, and
+are in no row.
+
+Cannot know: ``pageblock_order`` where it is a compile-time constant and the kernel was configured
+with a smaller CONFIG_PAGE_BLOCK_MAX_ORDER; DWARF does not keep it. Pass the order then.
+"""
+
+import contextlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from drgn import Program, offsetof
+from numpy.typing import NDArray
+
+from mmscope.drgn.reading.kernel_arrays import Gaps
+from mmscope.drgn.reading.kernel_names import name_at
+from mmscope.drgn.reading.mem_sections import (
+    read_usage,
+    subsection_maps,
+    subsection_order,
+    valid_sections,
+)
+from mmscope.drgn.reading.struct_pages import FlagFields, PageChunk
+from mmscope.drgn.tables.rows import MOST_PAGES, column
+from mmscope.drgn.text.proc_text import parse_pagetypeinfo
+
+
+@dataclass(frozen=True)
+class Pageblocks:
+    """Pageblocks of one migratetype in one zone; those without an online page are left out."""
+
+    node: int = column(key=True, help="NUMA node")
+    zone: str = column(holds="kernel", key=True, help="zone name")
+    migratetype: str = column(holds="kernel", key=True, help="of the pageblock")
+    blocks: int = column(unit="blocks", help="pageblocks")
+
+
+@dataclass(frozen=True)
+class PageblockRun:
+    """Neighbouring pageblocks that are alike: the pageblock map, run-length encoded."""
+
+    start_pfn: int = column(key=True, high=MOST_PAGES, help="first page frame of the run")
+    blocks: int = column(unit="blocks", help="pageblocks in the run")
+    node: int = column(help="NUMA node")
+    zone: str = column(holds="kernel", help="zone name")
+    migratetype: str = column(holds="kernel", help="of every pageblock in the run")
+    free_eighths: int | None = column(
+        high=8,
+        help="free share of each pageblock, in eighths: 0 nothing free, 8 all free; "
+        "in between rounded to 1 to 7",
+    )
+
+
+def migratetype_names(prog: Program) -> list[str]:
+    """The kernel's names of its migratetypes, by value (``migratetype_names``, mm/show_mem.c)."""
+    return [name_at(name) for name in prog["migratetype_names"]]
+
+
+def pageblock_order(prog: Program) -> int:
+    """
+    ``pageblock_order``: a variable where huge page sizes vary, else a constant of the build.
+
+    ``prog.cache["pageblock_order"]`` overrides it (the command's ``--pageblock-order``).
+    """
+    with contextlib.suppress(KeyError):
+        order: int = prog.cache["pageblock_order"]
+        return order
+    with contextlib.suppress(KeyError):  # CONFIG_HUGETLB_PAGE_SIZE_VARIABLE
+        return int(prog.variable("pageblock_order").value_())
+    # include/linux/pageblock-flags.h: min(HUGETLB_PAGE_ORDER, PAGE_BLOCK_MAX_ORDER). A PMD maps one
+    # page of page table entries of 8 bytes.
+    page_shift: int = prog["PAGE_SHIFT"].value_()
+    max_order = (prog.type("struct zone").member("free_area").type.length or 11) - 1
+    return min(page_shift - 3, max_order)
+
+
+def pageblock_bits(prog: Program) -> tuple[int, int | None]:
+    """
+    How the bits of a pageblock are laid out.
+
+    Since "mm/page_isolation: make page isolation a standalone bit" (v6.17) a pageblock has five
+    flags, stored in eight bits, and Isolate is a bit beside the type it keeps; before, it has four
+    and Isolate is a type (include/linux/pageblock-flags.h).
+
+    :return: (bits a pageblock, mask of the Isolate bit or None).
+    """
+    for name in ("__NR_PAGEBLOCK_BITS", "NR_PAGEBLOCK_BITS"):
+        with contextlib.suppress(LookupError):
+            flags = prog.constant(name).value_()
+            break
+    else:
+        raise LookupError(
+            "enum pageblock_bits has neither __NR_PAGEBLOCK_BITS nor NR_PAGEBLOCK_BITS"
+        )
+    try:
+        isolate = 1 << prog.constant("PB_migrate_isolate").value_()
+    except LookupError:
+        isolate = None
+    return 1 << (flags - 1).bit_length(), isolate
+
+
+@dataclass(frozen=True)
+class PageblockTypes:
+    """
+    The migratetype of every pageblock, by number (PFN >> order).
+
+    ``types[number]`` is an index into ``names``, or -1 where there is none: no section, a type that
+    cannot be, or one that could not be read. ``online``, by PFN >> online_order, says where there
+    is an online page (``pfn_to_online_page()``), as far as that could be read.
+    """
+
+    order: int
+    names: list[str]
+    types: NDArray[np.int8]
+    online: NDArray[np.bool_]
+    online_order: int
+    unreadable: int = 0  # pageblocks of sections whose usage could not be read
+    gaps: Gaps = field(default_factory=Gaps)  # bytes of that
+
+    def of(self, pfns: NDArray[np.int64]) -> NDArray[np.int8]:
+        """The migratetype of the pageblock of each PFN; -1 where unknown."""
+        numbers = pfns >> self.order
+        inside = numbers < len(self.types)
+        result = np.full(len(pfns), -1, np.int8)
+        result[inside] = self.types[numbers[inside]]
+        return result
+
+
+def pageblock_types(prog: Program) -> PageblockTypes:
+    """
+    Read the migratetype of every pageblock of the machine.
+
+    :raises LookupError: the kernel's layout is unknown.
+    :raises FaultError: a ``struct mem_section``, or a FLATMEM zone's bits, cannot be read.
+    """
+    order = pageblock_order(prog)
+    names = migratetype_names(prog)
+    bits, isolate_mask = pageblock_bits(prog)
+    if "mem_section" not in prog:
+        return _flatmem_types(prog, order, names, bits, isolate_mask)
+    sections, gaps = valid_sections(prog), Gaps()
+    blocks = sections.pages >> order
+    online_order = subsection_order(prog)
+    offset = offsetof(prog.type("struct mem_section_usage"), "pageblock_flags")
+    raw, read = read_usage(prog, sections, offset + max(blocks * bits // 8, 1), gaps)
+    packed = raw[:, offset:]
+    fields = packed.shape[1] * 8 // bits  # of a section: no less than it has pageblocks
+    found = _decode(packed.tobytes(), len(raw) * fields, bits, isolate_mask, names)
+    found = found.reshape(len(raw), fields)[:, :blocks]
+    found[~read] = -1
+    # A hole has struct pages where other pages of its section are; it has no page.
+    there = subsection_maps(prog, sections, raw) & sections.online[:, None]
+    count = int(sections.numbers.max(initial=-1)) + 1
+    types = np.full((count, blocks), -1, np.int8)
+    online = np.zeros((count, there.shape[1]), np.bool_)
+    types[sections.numbers] = found
+    online[sections.numbers] = there
+    unreadable = int((~read).sum()) * blocks
+    return PageblockTypes(
+        order, names, types.ravel(), online.ravel(), online_order, unreadable, gaps
+    )
+
+
+def _flatmem_types(
+    prog: Program, order: int, names: list[str], bits: int, isolate_mask: int | None
+) -> PageblockTypes:
+    end = prog["max_pfn"].value_()
+    count = (end >> order) + 1
+    types = np.full(count, -1, np.int8)
+    zones = prog["contig_page_data"].node_zones
+    for zone in zones:
+        spanned = zone.spanned_pages.value_()
+        if not spanned:
+            continue
+        start = zone.zone_start_pfn.value_() >> order
+        blocks = ((zone.zone_start_pfn.value_() + spanned - 1) >> order) - start + 1
+        # usemap_size() (mm/mm_init.c) rounds up to whole longs.
+        data = prog.read(zone.pageblock_flags.value_(), -(-blocks * bits // 64) * 8)
+        types[start : start + blocks] = _decode(data, blocks, bits, isolate_mask, names)
+    return PageblockTypes(order, names, types, types >= 0, order)
+
+
+def _decode(
+    data: bytes, blocks: int, bits: int, isolate_mask: int | None, names: list[str]
+) -> NDArray[np.int8]:
+    """Migratetypes out of packed pageblock flags; the low bits are the lower pageblock."""
+    packed = np.frombuffer(data, np.uint8)
+    if bits == 4:
+        flags = np.stack((packed & 15, packed >> 4), axis=1).ravel()[:blocks]
+    else:
+        flags = packed[:blocks]
+    types = (flags & 7).astype(np.int8)
+    if isolate_mask is not None and "Isolate" in names:
+        types[(flags & isolate_mask) != 0] = names.index("Isolate")
+    # Three bits hold eight values, the kernel has fewer: anything else is damage, not a type.
+    types[types >= len(names)] = -1
+    return types
+
+
+class PageblockPages:
+    """
+    Consumer of the struct page pass: which zone each pageblock counts for, and its free pages.
+
+    The kernel's census (``pagetypeinfo_showblockcount_print()``, mm/vmstat.c) looks, from each
+    zone's first page, at one page a pageblock, and counts the block if that page is online and in
+    the zone. This looks at the same pages.
+
+    :param zones: (zone index, first PFN, PFN behind the last) of every zone.
+    """
+
+    columns = ("flags", "mapcount", "private")
+
+    def __init__(
+        self, types: PageblockTypes, fields: FlagFields, zones: Sequence[tuple[int, int, int]]
+    ) -> None:
+        self.types = types
+        self.fields = fields
+        self.zones = zones
+        count = len(types.types)
+        self.zone = np.full(count, -1, np.int32)
+        self.census: dict[tuple[int, int], int] = {}
+
+    def take(self, chunk: PageChunk) -> None:
+        step = 1 << self.types.order
+        end = chunk.start_pfn + len(chunk)
+        for zone, zone_start, zone_end in self.zones:
+            first = max(chunk.start_pfn, zone_start)
+            first += (zone_start - first) % step
+            last = min(end, zone_end)
+            if first >= last:
+                continue
+            flags = chunk["flags"][first - chunk.start_pfn : last - chunk.start_pfn : step]
+            pfns = np.arange(first, last, step)
+            inside = pfns < len(self.types.types) << self.types.order
+            flags, pfns = flags[inside], pfns[inside]
+            pfns = pfns[self.fields.zone_index(flags) == zone]
+            online = self.types.online[pfns >> self.types.online_order]
+            numbers = pfns[online] >> self.types.order
+            self.zone[numbers] = zone
+            for migratetype, blocks in zip(
+                *np.unique(self.types.types[numbers], return_counts=True), strict=True
+            ):
+                key = zone, int(migratetype)
+                self.census[key] = self.census.get(key, 0) + int(blocks)
+
+
+def pageblocks(census: PageblockPages, zone_names: dict[int, tuple[int, str]]) -> list[Pageblocks]:
+    """
+    Pageblocks by zone and migratetype, after the pass; every type is listed, also with 0 blocks.
+
+    :param zone_names: zone index to (node, zone name).
+    """
+    names = dict(enumerate(census.types.names))
+    rows = []
+    for index, key in zone_names.items():
+        for migratetype, name in names.items():
+            rows.append(Pageblocks(*key, name, census.census.get((index, migratetype), 0)))
+        if damaged := census.census.get((index, -1), 0):
+            rows.append(Pageblocks(*key, "unknown", damaged))
+    return rows
+
+
+# Pageblocks of a zone that may be missing: the census looks at one page of each, which may be in a
+# hole of the memory map. On no machine of the lab is any.
+MISSED = 32
+
+
+def short_zones(
+    rows: list[Pageblocks], present: Mapping[tuple[int, str], int], order: int
+) -> list[str]:
+    """
+    In words, which zones have fewer pageblocks than their present pages would fill.
+
+    ``zone_start_pfn`` or ``present_pages`` is damaged then, or pages say that they are elsewhere.
+
+    :param present: (node, zone name) to ``present_pages``.
+    """
+    blocks: Counter[tuple[int, str]] = Counter()
+    for row in rows:
+        blocks[row.node, row.zone] += row.blocks
+    return [
+        f"the pageblocks found in zone {zone} of node {node} have {found:,} pages, but it has "
+        f"{pages:,} present"
+        for (node, zone), pages in present.items()
+        if (found := blocks[node, zone] << order) < pages - (MISSED << order)
+    ]
+
+
+def pageblock_runs(
+    census: PageblockPages,
+    free_pages: NDArray[np.int64] | None,
+    zone_names: dict[int, tuple[int, str]],
+) -> list[PageblockRun]:
+    """
+    The pageblock map, run-length encoded.
+
+    :param free_pages: free pages of each pageblock, None if they were not counted.
+    """
+    order = census.types.order
+    known = np.flatnonzero(census.zone >= 0)
+    if not len(known):
+        return []
+    zone, types = census.zone[known], census.types.types[known]
+    if free_pages is None:
+        eighths = np.full(len(known), -1, np.int64)
+    else:
+        full = 1 << order
+        free = np.minimum(free_pages[known], full)
+        eighths = np.where(free == full, 8, np.where(free == 0, 0, np.clip(free * 8 // full, 1, 7)))
+    new = np.ones(len(known), np.bool_)
+    new[1:] = (
+        (np.diff(known) != 1)
+        | (np.diff(zone) != 0)
+        | (np.diff(types) != 0)
+        | (np.diff(eighths) != 0)
+    )
+    starts = np.flatnonzero(new)
+    lengths = np.diff(np.append(starts, len(known)))
+    return [
+        PageblockRun(
+            int(known[start]) << order,
+            int(length),
+            *zone_names[int(zone[start])],
+            census.types.names[types[start]] if types[start] >= 0 else "unknown",
+            None if free_pages is None else int(eighths[start]),
+        )
+        for start, length in zip(starts, lengths, strict=True)
+    ]
+
+
+def read_pagetypeinfo_blocks(text: str) -> list[Pageblocks]:
+    """
+    The same rows from /proc/pagetypeinfo, which has a table of them for each node.
+
+    :raises ValueError: the text is not /proc/pagetypeinfo's, or not all of it.
+    """
+    info = parse_pagetypeinfo(text)
+    return [
+        Pageblocks(*zone, name, blocks)
+        for zone, counts in info.blocks.items()
+        for name, blocks in zip(info.names, counts, strict=True)
+    ]
+
+
+if __name__ == "__main__":
+    from mmscope.drgn.free.free_memory import scan_free_memory
+    from mmscope.drgn.tables.terminal import run_script
+
+    def tables(prog: Program) -> list[tuple[str, type, list[Any]]]:
+        memory = scan_free_memory(prog)
+        runs = pageblock_runs(memory.pageblocks, memory.blocks.pageblock_free, memory.zone_names)
+        return [
+            ("Pageblocks", Pageblocks, pageblocks(memory.pageblocks, memory.zone_names)),
+            ("Pageblock map", PageblockRun, runs),
+        ]
+
+    run_script(tables)

@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+``zone.per_cpu_pageset``: free pages that each CPU keeps for itself.
+
+They are not free to anyone else and not in NR_FREE_PAGES. ``lists[]`` is indexed by order up to
+PAGE_ALLOC_COSTLY_ORDER times three migratetypes, and then one list, or two, for THP. Nothing in a
+struct page says that it is on such a list, so the pass collects pages that could be (no reference,
+no type, a link to another such page or to a head) and the links decide.
+
+The text that says the same is /proc/zoneinfo, one ``count`` a CPU and zone, with no order.
+
+Memory: 16 bytes a candidate, up to :data:`MAX_CANDIDATES`.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from drgn import Object, Program, offsetof, sizeof
+from drgn.helpers.linux.percpu import per_cpu_ptr
+from numpy.typing import NDArray
+
+from mmscope.drgn.free.zones import for_each_zone, zone_name
+from mmscope.drgn.reading.cpus import online_cpus
+from mmscope.drgn.reading.linked_lists import follow_lists
+from mmscope.drgn.reading.struct_pages import PageChunk
+from mmscope.drgn.tables.rows import MOST_PAGES, column
+from mmscope.drgn.text.proc_text import parse_zoneinfo
+
+MAX_CANDIDATES = 8 << 20
+KERNEL_ADDRESSES = np.uint64(0xFF << 56)
+PAGE_ALLOC_COSTLY_ORDER = 3  # include/linux/mmzone.h, a macro
+
+
+@dataclass(frozen=True)
+class PcpPages:
+    """Free pages on one per-CPU list."""
+
+    node: int = column(key=True, help="NUMA node")
+    zone: str = column(holds="kernel", key=True, help="zone name")
+    cpu: int = column(key=True, help="CPU that keeps them")
+    order: int | None = column(key=True, help="order of the list's blocks")
+    migratetype: str | None = column(
+        holds="kernel",
+        key=True,
+        help="of the list; 'not Movable' where THP has one list for the others",
+    )
+    pages: int = column(unit="pages", help="base pages on the list")
+
+
+@dataclass(frozen=True)
+class PcpCheck:
+    """A CPU's pageset whose ``count`` and lists do not tell the same."""
+
+    node: int = column(key=True, help="NUMA node")
+    zone: str = column(holds="kernel", key=True, help="zone name")
+    cpu: int = column(key=True, help="CPU")
+    count: int = column(unit="pages", low=None, high=MOST_PAGES, help="per_cpu_pages.count")
+    listed_pages: int = column(unit="pages", high=MOST_PAGES, help="pages found on its lists")
+
+
+class PcpFinder:
+    """Consumer of the struct page pass: pages that may lie on a per-CPU list."""
+
+    columns = ("refcount", "mapcount", "next")
+
+    def __init__(self, prog: Program) -> None:
+        page_type = prog.type("struct page")
+        self.page_size = np.uint64(sizeof(page_type))
+        self.link_offset = np.uint64(offsetof(page_type, "lru"))
+        self.candidates = 0
+        # Room for all at once, which takes no memory before it is written to.
+        self._kept = [np.empty(MAX_CANDIDATES, np.uint64) for _ in range(2)]
+
+    def take(self, chunk: PageChunk) -> None:
+        # A free page has no reference and _mapcount -1, which also says that it has no page type;
+        # the lowest bit of `next` marks a tail page, and a kernel address has all of the highest
+        # ones. list_del() leaves one that has not (LIST_POISON1).
+        found = np.flatnonzero((chunk["refcount"] == 0) & (chunk["mapcount"] == -1))
+        following = chunk["next"][found]
+        likely = ((following & np.uint64(7)) == 0) & (following >= KERNEL_ADDRESSES)
+        found, following = found[likely], following[likely]
+        addresses = np.uint64(chunk.address) + found.astype(np.uint64) * self.page_size
+        addresses += self.link_offset
+        # A page that was on no list since boot leads to itself: all of a new machine's, but for the
+        # first of each free block.
+        linked = following != addresses
+        addresses, following = addresses[linked], following[linked]
+        begin = self.candidates
+        self.candidates += len(addresses)
+        if self.candidates > MAX_CANDIDATES:
+            self.forget()
+            return
+        for kept, values in zip(self._kept, (addresses, following), strict=True):
+            kept[begin : self.candidates] = values
+
+    def links(self) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+        """
+        Addresses of the candidates' list_heads, ascending, and their ``next``.
+
+        :raises ValueError: there were more than :data:`MAX_CANDIDATES`.
+        """
+        if self.candidates > MAX_CANDIDATES:
+            raise ValueError(f"more than {MAX_CANDIDATES:,} pages may be on per-CPU lists")
+        if not self._kept:
+            raise RuntimeError("the links of per-CPU lists were let go")
+        addresses, following = (kept[: self.candidates] for kept in self._kept)
+        if (addresses[1:] > addresses[:-1]).all():  # as the pass goes
+            return addresses, following
+        order = np.argsort(addresses, kind="stable")
+        return addresses[order], following[order]
+
+    def forget(self) -> None:
+        """Let go of the links, which can then be had no more."""
+        self._kept = []
+
+
+def list_kinds(prog: Program, names: list[str]) -> list[tuple[int, str]]:
+    """
+    Order and migratetype of each of ``per_cpu_pages.lists[]`` (``order_to_pindex()``).
+
+    "mm: page_alloc: use separate lists for movable and unmovable THP on PCP" (bf14ed81f571, in
+    v6.10, and in stable kernels) made two THP lists out of one; the array's length tells.
+    """
+    length = prog.type("struct per_cpu_pages").member("lists").type.length or 0
+    types = prog.constant("MIGRATE_PCPTYPES").value_()
+    low = types * (PAGE_ALLOC_COSTLY_ORDER + 1)
+    kinds = [
+        (order, names[mt]) for order in range(PAGE_ALLOC_COSTLY_ORDER + 1) for mt in range(types)
+    ]
+    thp = prog["PAGE_SHIFT"].value_() - 3  # HPAGE_PMD_ORDER
+    if length == low + 1:
+        kinds.append((thp, "any"))
+    elif length == low + 2:
+        kinds += [(thp, "not Movable"), (thp, "Movable")]
+    elif length != low:
+        raise LookupError(f"per_cpu_pages has {length} lists, which is no layout known here")
+    return kinds
+
+
+def pcp_pages(
+    prog: Program, finder: PcpFinder, names: list[str]
+) -> tuple[list[PcpPages], list[PcpCheck]]:
+    """
+    Pages on each per-CPU list that has any, and the pagesets whose ``count`` says otherwise.
+
+    :param names: the migratetypes' names.
+    :raises FaultError: a pageset cannot be read.
+    :raises LookupError: the lists are laid out in a way not known here.
+    """
+    kinds = list_kinds(prog, names)
+    list_size = sizeof(prog.type("struct list_head"))
+    lists_offset = offsetof(prog.type("struct per_cpu_pages"), "lists")
+    pagesets: list[tuple[int, str, int, Object]] = [
+        (node, zone_name(zone), cpu, per_cpu_ptr(zone.per_cpu_pageset, cpu))
+        for node, _, zone in for_each_zone(prog)
+        # Empty zones share the boot pageset (mm/page_alloc.c), whose lists are nobody's.
+        if zone.present_pages.value_()
+        for cpu in online_cpus(prog)
+    ]
+    bases = np.array([pageset.value_() for *_, pageset in pagesets], np.uint64)
+    offsets = lists_offset + np.arange(len(kinds)) * list_size
+    heads = (bases[:, None] + offsets.astype(np.uint64)).ravel()
+    ascending = np.argsort(heads)
+    addresses, following = finder.links()
+    followed = follow_lists(addresses, following, heads[ascending])
+    on_list = np.bincount(followed.head[followed.head >= 0], minlength=len(heads))
+    blocks = np.zeros(len(heads), np.int64)
+    blocks[ascending] = on_list
+    rows, checks = [], []
+    for position, (node, zone, cpu, pageset) in enumerate(pagesets):
+        listed = 0
+        for (order, migratetype), count in zip(
+            kinds, blocks[position * len(kinds) :][: len(kinds)].tolist(), strict=True
+        ):
+            if count:
+                rows.append(PcpPages(node, zone, cpu, order, migratetype, count << order))
+                listed += count << order
+        if (said := pageset.count.value_()) != listed:
+            checks.append(PcpCheck(node, zone, cpu, said, listed))
+    return rows, checks
+
+
+def read_zoneinfo_pcp(text: str) -> list[PcpPages]:
+    """
+    What /proc/zoneinfo tells of the same: pages by zone and CPU, order and migratetype unknown.
+
+    :raises ValueError: the text is not /proc/zoneinfo's, or not all of it.
+    """
+    return [
+        PcpPages(zone.node, zone.zone, cpu, None, None, pageset["count"])
+        for zone in parse_zoneinfo(text)
+        for cpu, pageset in zone.pagesets.items()
+        if pageset["count"]
+    ]
+
+
+if __name__ == "__main__":
+    from mmscope.drgn.free.free_memory import scan_free_memory
+    from mmscope.drgn.tables.terminal import run_script
+
+    def tables(prog: Program) -> list[tuple[str, type, list[Any]]]:
+        memory = scan_free_memory(prog)
+        rows, checks = memory.pcp_lists
+        found: list[tuple[str, type, list[Any]]] = [("Per-CPU lists", PcpPages, rows)]
+        if checks:
+            found.append(("Pagesets whose count differs from their lists", PcpCheck, checks))
+        return found
+
+    run_script(tables)

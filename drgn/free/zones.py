@@ -1,0 +1,399 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+``struct zone``: size, watermarks, the HighAtomic reserve, and what NR_FREE_PAGES is made of.
+
+Reads a handful of structures per node and their per-CPU parts; costs a millisecond. The text that
+says the same is /proc/zoneinfo, with /proc/pagetypeinfo for the reserve (root only).
+
+Cannot know: the cap of the HighAtomic reserve on a kernel of which debug info does not show the
+rule, such as v6.7 (see :func:`caps_by_hundredth`).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from drgn import Object, Program
+from drgn.helpers.linux.llist import llist_for_each_entry
+from drgn.helpers.linux.mmzone import (
+    for_each_online_pgdat,
+    high_wmark_pages,
+    low_wmark_pages,
+    min_wmark_pages,
+)
+from drgn.helpers.linux.percpu import per_cpu_ptr
+
+from mmscope.drgn.free.pageblocks import pageblock_order
+from mmscope.drgn.reading.cpus import online_cpus
+from mmscope.drgn.reading.kernel_names import name_at
+from mmscope.drgn.tables.rows import LONGEST_NAME, MOST_PAGES, column
+from mmscope.drgn.text.proc_text import parse_zoneinfo
+
+# A list of freed pages that trylock callers left behind; drained at the next locked operation.
+MAX_TRYLOCK_ENTRIES = 100_000
+MAX_RECLAIM_RETRIES = 16  # mm/internal.h, a macro
+
+
+@dataclass(frozen=True)
+class Zone:
+    """One zone that spans memory."""
+
+    node: int = column(key=True, help="NUMA node")
+    zone: str = column(holds="kernel", key=True, low=1, high=LONGEST_NAME, help="zone name")
+    present_pages: int = column(
+        unit="pages", high="spanned_pages", help="physical pages inside the zone"
+    )
+    managed_pages: int = column(
+        unit="pages", high="present_pages", help="present pages given to the buddy allocator"
+    )
+    spanned_pages: int = column(
+        unit="pages", high=MOST_PAGES, help="from the zone's first to its last page, with holes"
+    )
+    free_pages: int = column(
+        unit="pages", high="managed_pages", help="NR_FREE_PAGES with the per-CPU differences"
+    )
+    wmark_min: int = column(unit="pages", help="min watermark, boost included")
+    wmark_low: int = column(
+        unit="pages", low="wmark_min", help="low watermark, boost included: kswapd wakes below"
+    )
+    wmark_high: int = column(
+        unit="pages", low="wmark_low", help="high watermark, boost included: kswapd sleeps above"
+    )
+    wmark_boost: int | None = column(
+        unit="pages", help="temporary boost after a fallback to another migratetype's pageblock"
+    )
+    highatomic_reserved_pages: int | None = column(
+        unit="pages", help="nr_reserved_highatomic: whole pageblocks, used or free"
+    )
+    highatomic_free_pages: int | None = column(
+        unit="pages",
+        high="highatomic_reserved_pages",
+        help="nr_free_highatomic, which the watermarks of an ordinary request leave out; older "
+        "kernels have no such count and leave out the whole reserve",
+    )
+    highatomic_cap_pages: int | None = column(
+        unit="pages",
+        help="the reserve stops growing at this size, by the rule of this kernel; empty where "
+        "debug info does not show which rule that is",
+    )
+    start_pfn: int | None = column(high=MOST_PAGES, help="first page frame of the zone")
+    lock_held: bool | None = column(
+        help="zone.lock was taken, or waited for: in a dump, a CPU was stopped amid a change of "
+        "the free lists"
+    )
+    node_unreclaimable: bool | None = column(
+        help="kswapd gave the zone's node up: 16 runs in a row reclaimed nothing"
+    )
+
+
+@dataclass(frozen=True)
+class FreeAccounting:
+    """What a zone's NR_FREE_PAGES is made of; the remainder is what nobody accounts for."""
+
+    node: int = column(key=True, help="NUMA node")
+    zone: str = column(holds="kernel", key=True, help="zone name")
+    nr_free_pages: int = column(unit="pages", help="NR_FREE_PAGES with the per-CPU differences")
+    unfolded_pages: int = column(
+        unit="pages", low=None, help="the per-CPU differences alone: /proc/zoneinfo lags by them"
+    )
+    free_list_pages: int = column(unit="pages", help="on the free lists, Isolate left out")
+    unaccepted_pages: int = column(
+        unit="pages", help="memory the hypervisor has not handed over yet (NR_UNACCEPTED)"
+    )
+    remainder_pages: int = column(
+        unit="pages",
+        low=None,
+        help="NR_FREE_PAGES minus the free lists and unaccepted memory; 0 at rest",
+    )
+    isolate_pages: int = column(
+        unit="pages", help="on the Isolate lists, which do not count as free"
+    )
+    pcp_pages: int | None = column(
+        unit="pages", help="on per-CPU lists, which do not count as free"
+    )
+    trylock_pages: int | None = column(
+        unit="pages", help="freed without the zone lock and not merged yet (7.x), not free either"
+    )
+
+
+def for_each_zone(prog: Program) -> Iterator[tuple[int, int, Object]]:
+    """
+    Every zone that spans memory, present or (ZONE_DEVICE) not.
+
+    :return: Iterator of (node, index in ``node_zones``, ``struct zone``) in the kernel's order.
+    """
+    for pgdat in for_each_online_pgdat(prog):
+        for index in range(pgdat.node_zones.type_.length or 0):
+            zone = pgdat.node_zones[index]
+            if zone.spanned_pages.value_():
+                yield pgdat.node_id.value_(), index, zone
+
+
+def zone_name(zone: Object) -> str:
+    """The name of a ``struct zone``, as in /proc/zoneinfo."""
+    return name_at(zone.name)
+
+
+def zone_page_state(zone: Object, item: str) -> tuple[int, int]:
+    """
+    A zone counter and the part of it that per-CPU differences still hold.
+
+    :param item: enumerator of ``enum zone_stat_item``.
+    :return: (value with the differences, the differences), both in the counter's unit.
+    :raises LookupError: this kernel has no such counter.
+    """
+    prog = zone.prog_
+    index = prog.constant(item)
+    unfolded = sum(
+        per_cpu_ptr(zone.per_cpu_zonestats, cpu).vm_stat_diff[index].value_()
+        for cpu in online_cpus(prog)
+    )
+    return zone.vm_stat[index].counter.value_() + unfolded, unfolded
+
+
+def caps_by_hundredth(prog: Program) -> bool | None:
+    """
+    Whether ``reserve_highatomic_pageblock()`` caps the reserve at a hundredth of the zone.
+
+    So it is since "mm: page_alloc: correct high atomic reserve calculations" and "… enforce minimum
+    zone size to do high atomic reserves" (both v6.8); before, one pageblock was added to the
+    hundredth. The change itself leaves no trace; its neighbours in time do. After it came the
+    function's present parameters (v6.10) and ``zone.nr_free_highatomic`` (v6.13, stable 6.12),
+    before it ``per_cpu_pages.free_count`` (v6.7), with it the orders of mTHP (v6.8). Sources of
+    5.10, 6.1, 6.6, 6.8, 6.9, 6.12, 7.2 and 7.3 agree with that.
+
+    :return: None where its neighbours do not tell, as on v6.7.
+    """
+    try:
+        parameters = prog.function("reserve_highatomic_pageblock").type_.parameters
+        if [parameter.name for parameter in parameters] == ["page", "order", "zone"]:
+            return True
+    except LookupError:
+        pass  # debug info without functions that were inlined
+    if prog.type("struct zone").has_member("nr_free_highatomic"):
+        return True
+    if not prog.type("struct per_cpu_pages").has_member("free_count"):
+        return False
+    try:
+        prog.symbol("huge_anon_orders_always")
+    except LookupError:
+        return None
+    return True
+
+
+def highatomic_cap_pages(managed_pages: int, pageblock_pages: int, by_hundredth: bool) -> int:
+    """
+    The size at which the reserve stops growing, by ``reserve_highatomic_pageblock()``.
+
+    It takes whole pageblocks while the reserve is below a hundredth of the zone. By the present
+    rule (:func:`caps_by_hundredth`) a zone whose hundredth is below one pageblock has none; by the
+    older one, a pageblock is added to the hundredth.
+
+    :param managed_pages: the zone's.
+    """
+    limit = managed_pages // 100
+    if not by_hundredth:
+        limit += pageblock_pages
+    elif limit < pageblock_pages:
+        return 0
+    return -(-limit // pageblock_pages) * pageblock_pages
+
+
+def zones(prog: Program) -> list[Zone]:
+    """
+    Every zone that spans memory.
+
+    :raises FaultError: a ``struct zone`` cannot be read.
+    """
+    rows = []
+    by_hundredth = caps_by_hundredth(prog)
+    pageblock_pages = 1 << pageblock_order(prog)
+    for node, _, zone in for_each_zone(prog):
+        managed = zone.managed_pages.counter.value_()
+        # An int in 6.12, an atomic_t in 7.2.
+        failures = zone.zone_pgdat.kswapd_failures
+        failures = getattr(failures, "counter", failures).value_()
+        try:
+            # "mm: page_alloc: keep track of free highatomic" (c928807f6f6b, in v6.13)
+            highatomic_free = zone.nr_free_highatomic.value_()
+        except AttributeError:
+            highatomic_free = None
+        try:
+            boost = zone.watermark_boost.value_()
+        except AttributeError:
+            boost = None
+        rows.append(
+            Zone(
+                node=node,
+                zone=zone_name(zone),
+                present_pages=zone.present_pages.value_(),
+                managed_pages=managed,
+                spanned_pages=zone.spanned_pages.value_(),
+                free_pages=zone_page_state(zone, "NR_FREE_PAGES")[0],
+                wmark_min=min_wmark_pages(zone),
+                wmark_low=low_wmark_pages(zone),
+                wmark_high=high_wmark_pages(zone),
+                wmark_boost=boost,
+                highatomic_reserved_pages=zone.nr_reserved_highatomic.value_(),
+                highatomic_free_pages=highatomic_free,
+                highatomic_cap_pages=None
+                if by_hundredth is None
+                else highatomic_cap_pages(managed, pageblock_pages, by_hundredth),
+                start_pfn=zone.zone_start_pfn.value_(),
+                lock_held=lock_held(zone),
+                node_unreclaimable=failures >= MAX_RECLAIM_RETRIES,
+            )
+        )
+    return rows
+
+
+def zones_beyond_nodes(prog: Program) -> list[str]:
+    """
+    In words, which zones reach beyond the node that they are of.
+
+    A node grows and shrinks with its zones: ``move_pfn_range_to_zone()`` and
+    ``remove_pfn_range_from_zone()`` (mm/memory_hotplug.c), ``calculate_node_totalpages()``
+    (mm/mm_init.c; mm/page_alloc.c before v6.4).
+    """
+    words = []
+    for pgdat in for_each_online_pgdat(prog):
+        first = pgdat.node_start_pfn.value_()
+        behind = first + pgdat.node_spanned_pages.value_()
+        for zone in pgdat.node_zones:
+            start = zone.zone_start_pfn.value_()
+            end = start + zone.spanned_pages.value_()
+            if start < end and not first <= start < end <= behind:
+                words.append(
+                    f"zone {zone_name(zone)} of node {pgdat.node_id.value_()} reaches from PFN "
+                    f"{start:#x} to {end:#x}, beyond its node's {first:#x} to {behind:#x}"
+                )
+    return words
+
+
+def lock_held(zone: Object) -> bool | None:
+    """
+    ``queued_spin_is_locked()`` (include/asm-generic/qspinlock.h) of ``zone.lock``: it is held, or
+    queued for. None where the lock is of another kind: PREEMPT_RT, one CPU, other architectures.
+    """
+    try:
+        return bool(zone.lock.rlock.raw_lock.val.counter.value_())
+    except AttributeError:
+        return None
+
+
+def trylock_free_pages(zone: Object) -> int | None:
+    """
+    Pages on ``zone.trylock_free_pages`` (7.x), or None where the kernel has no such list.
+
+    :raises FaultError: the list leads out of readable memory.
+    :raises ValueError: it has more entries than any kernel leaves there: it loops.
+    """
+    try:
+        head = zone.trylock_free_pages
+    except AttributeError:
+        return None
+    pages = 0
+    entries = llist_for_each_entry("struct page", head.first, "pcp_llist")
+    for count, page in enumerate(entries):
+        if count >= MAX_TRYLOCK_ENTRIES:
+            raise ValueError(f"trylock_free_pages of zone {zone_name(zone)} does not end")
+        pages += 1 << page.private.value_()
+    return pages
+
+
+@dataclass(frozen=True)
+class FreeCounters:
+    """A zone's own counts of free memory, read together, in pages."""
+
+    nr_free_pages: int  # with the per-CPU differences
+    unfolded: int  # the differences alone
+    unaccepted: int
+    trylock: int | None  # None where the kernel has no such list
+
+
+def free_counters(prog: Program) -> dict[tuple[int, str], FreeCounters]:
+    """
+    (node, zone) to what the zone says of its free memory.
+
+    :raises FaultError: a zone or its trylock list cannot be read.
+    :raises ValueError: a trylock list loops.
+    """
+    counters = {}
+    for node, _, zone in for_each_zone(prog):
+        total, unfolded = zone_page_state(zone, "NR_FREE_PAGES")
+        try:
+            # "mm: Add support for unaccepted memory" (in v6.5)
+            unaccepted = zone_page_state(zone, "NR_UNACCEPTED")[0]
+        except LookupError:
+            unaccepted = 0
+        trylock = trylock_free_pages(zone)
+        counters[node, zone_name(zone)] = FreeCounters(total, unfolded, unaccepted, trylock)
+    return counters
+
+
+def free_accounting(
+    counters: dict[tuple[int, str], FreeCounters],
+    free_list_pages: dict[tuple[int, str], int],
+    isolate_pages: dict[tuple[int, str], int],
+    pcp_pages: dict[tuple[int, str], int] | None,
+) -> list[FreeAccounting]:
+    """
+    Hold NR_FREE_PAGES against its parts, zone by zone.
+
+    :param free_list_pages: (node, zone) to pages on its free lists without Isolate.
+    :param isolate_pages: (node, zone) to pages on its Isolate lists.
+    :param pcp_pages: (node, zone) to pages on its per-CPU lists, None if these were not read.
+    """
+    return [
+        FreeAccounting(
+            *key,
+            nr_free_pages=said.nr_free_pages,
+            unfolded_pages=said.unfolded,
+            free_list_pages=free_list_pages.get(key, 0),
+            unaccepted_pages=said.unaccepted,
+            remainder_pages=said.nr_free_pages - free_list_pages.get(key, 0) - said.unaccepted,
+            isolate_pages=isolate_pages.get(key, 0),
+            pcp_pages=None if pcp_pages is None else pcp_pages.get(key, 0),
+            trylock_pages=said.trylock,
+        )
+        for key, said in counters.items()
+    ]
+
+
+def read_zoneinfo(text: str) -> list[Zone]:
+    """
+    The same rows from /proc/zoneinfo.
+
+    Its HighAtomic lines are newer than 6.12; before, the reserve is unknown here. Zones that span
+    nothing are left out, as :func:`zones` does.
+
+    :raises ValueError: the text is not /proc/zoneinfo's, or not all of it.
+    """
+    return [
+        Zone(
+            node=zone.node,
+            zone=zone.zone,
+            present_pages=zone.fields["present"],
+            managed_pages=zone.fields["managed"],
+            spanned_pages=zone.fields["spanned"],
+            free_pages=zone.fields["free"],
+            wmark_min=zone.fields["min"],
+            wmark_low=zone.fields["low"],
+            wmark_high=zone.fields["high"],
+            wmark_boost=zone.fields.get("boost"),
+            highatomic_reserved_pages=zone.fields.get("reserved_highatomic"),
+            highatomic_free_pages=zone.fields.get("free_highatomic"),
+            highatomic_cap_pages=None,
+            start_pfn=zone.fields.get("start_pfn"),
+            lock_held=None,
+            # Printed of zones with memory alone.
+            node_unreclaimable={0: False, 1: True}.get(zone.fields.get("node_unreclaimable", -1)),
+        )
+        for zone in parse_zoneinfo(text)
+        if zone.fields["spanned"]
+    ]
+
+
+if __name__ == "__main__":
+    from mmscope.drgn.tables.terminal import run_script
+
+    run_script(lambda prog: [("Zones", Zone, zones(prog))])

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+The direct map: the kernel's own mapping of all memory, and what is missing from it.
+
+Walks ``init_mm`` from ``page_offset_base`` to ``vmalloc_base``. What is mapped by small entries
+costs the kernel TLB misses; what is set up and not present is out of the kernel's reach: secret
+memory (memfd_secret), memory of confidential guests, pages under debug_pagealloc. Held against
+``direct_pages_count[]``, the DirectMap lines of /proc/meminfo (arch/x86/mm/pat/set_memory.c).
+
+That counter also takes the splits of the kernel image's second mapping, at ``__START_KERNEL_map``,
+for its own: ``__split_large_page()`` asks whether the memory is mapped, not by which address. There
+are as many of those as the image has PTE tables. While the kernel boots, it also counts an entry
+again for each range of memory that touches it (arch/x86/mm/init_64.c, ``phys_pud_init()``): a
+machine of 1.5 GiB may have 3 GiB in DirectMap1G. What is mapped is by the page tables.
+
+Costs a read for each page table of both ranges, which are few where memory is mapped by 2 MiB and
+1 GiB.
+
+Cannot know: why an entry is not present.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from drgn import Program
+
+from mmscope.drgn.opening.no_debug_info import vmcoreinfo
+from mmscope.drgn.page_tables.page_table_entries import (
+    PageTableFormat,
+    kernel_root,
+    new_walk,
+    page_table_format,
+    walk_page_tables,
+)
+from mmscope.drgn.reading.kernel_arrays import Gaps
+from mmscope.drgn.tables.rows import MOST_BYTES, column
+from mmscope.drgn.text.kernel_text import printed_number, row_number
+
+# enum pg_level (arch/x86/include/asm/pgtable_types.h), and the line of /proc/meminfo.
+COUNTERS = {
+    "pud": ("PG_LEVEL_1G", "DirectMap1G"),
+    "pmd": ("PG_LEVEL_2M", "DirectMap2M"),
+    "pte": ("PG_LEVEL_4K", "DirectMap4k"),
+}
+
+
+@dataclass(frozen=True)
+class DirectMapLevel:
+    """What the entries of one level of page tables map of the direct map."""
+
+    level: str = column(
+        holds="words", key=True, help="pud, pmd or pte: what one entry maps, 1 GiB, 2 MiB, 4 KiB"
+    )
+    entries: int | None = column(unit="entries", help="that map memory")
+    bytes: int | None = column(unit="bytes", high=MOST_BYTES, help="that they map")
+    not_present_bytes: int | None = column(
+        unit="bytes",
+        high=MOST_BYTES,
+        help="of entries that are set up and not present: the kernel cannot reach this memory",
+    )
+    tables: int | None = column(unit="tables", help="page tables of this level, 4 KiB each")
+    kernel_bytes: int | None = column(
+        unit="bytes",
+        high=MOST_BYTES,
+        help="by the kernel's counter: DirectMap4k, 2M and 1G of /proc/meminfo",
+    )
+    image_bytes: int | None = column(
+        unit="bytes",
+        low=None,
+        high=MOST_BYTES,
+        help="of the counter: for splits of the kernel image's own mapping, counted as if they "
+        "were of this one; negative where these are missing",
+    )
+    repeated_bytes: int | None = column(
+        unit="bytes",
+        low=None,
+        high=MOST_BYTES,
+        help="of the counter: entries that were counted again while the kernel booted, for each "
+        "range of memory that touched them",
+    )
+
+
+def direct_map(prog: Program, gaps: Gaps) -> list[DirectMapLevel]:
+    """
+    The levels from the largest entries down.
+
+    ``kernel_bytes`` is the sum of ``bytes``, ``not_present_bytes``, ``image_bytes`` and
+    ``repeated_bytes``, unless the kernel runs.
+
+    :param gaps: gets what could not be read of the page tables.
+    :raises NotImplementedError: the page tables are of an architecture that is not known.
+    :raises LookupError: the kernel does not say where its direct map is.
+    :raises ValueError: a counter is damaged.
+    """
+    form = page_table_format(prog)
+    start, end = (int(prog[name].value_()) for name in ("page_offset_base", "vmalloc_base"))
+    found = _count(prog, form, start, end, gaps)
+    image = _count(prog, form, *_image(prog), gaps)
+    split = image["pte"][2] << next(level.shift for level in form.levels if level.name == "pmd")
+    counts = prog["direct_pages_count"]
+    rows = []
+    for level in form.levels:
+        if level.name not in COUNTERS:
+            continue
+        mapped, absent, tables = found[level.name]
+        counted = counts[prog.constant(COUNTERS[level.name][0]).value_()].value_()
+        if counted << level.shift > MOST_BYTES:
+            raise ValueError(f"direct_pages_count is damaged: {counted:,} entries in {level.name}s")
+        of_image = {"pte": split, "pmd": -split}.get(level.name, 0)
+        rows.append(
+            DirectMapLevel(
+                level.name,
+                mapped,
+                mapped << level.shift,
+                absent << level.shift,
+                tables,
+                counted << level.shift,
+                of_image,
+                max((counted - mapped - absent << level.shift) - of_image, 0),
+            )
+        )
+    return rows
+
+
+def _image(prog: Program) -> tuple[int, int]:
+    """
+    Where the kernel image begins and ends.
+
+    drgn (0.3.0) leaves a symbol behind the last section of an ELF file where it was linked: then
+    _end lies before __bss_stop, as a kernel is moved by more than what is between them (.brk).
+    """
+    start, stop, end = (prog.symbol(name).address for name in ("_text", "__bss_stop", "_end"))
+    if end < stop:
+        end += int(vmcoreinfo(prog)["KERNELOFFSET"], 16)
+    return start, end
+
+
+def _count(
+    prog: Program, form: PageTableFormat, start: int, end: int, gaps: Gaps
+) -> dict[str, tuple[int, int, int]]:
+    """By level: entries that map memory, entries that are not present, and tables."""
+    counts = {level.name: [0, 0, 0] for level in form.levels}
+    walk = new_walk(form, 1)
+    root = kernel_root(prog)
+    for chunk in walk_page_tables(prog, form, root, walk, start=start, end=end):
+        level = form.levels[chunk.level]
+        mapped = form.is_leaf(chunk.entries, chunk.level)
+        absent = ~(mapped | form.is_none(chunk.entries) | form.is_table(chunk.entries, chunk.level))
+        total = counts[level.name]
+        total[0] += int(np.count_nonzero(mapped))
+        total[1] += int(np.count_nonzero(absent)) if level.leaf else 0
+        total[2] += len(chunk)
+    gaps.bytes += walk.gaps.bytes
+    return {name: (each[0], each[1], each[2]) for name, each in counts.items()}
+
+
+def read_direct_map(meminfo: str) -> list[DirectMapLevel]:
+    """
+    The kernel's counters from /proc/meminfo; none on an architecture that has no such lines.
+
+    :raises ValueError: a line holds no number.
+    """
+    lines = dict(line.split(":", 1) for line in meminfo.splitlines() if ":" in line)
+    rows = []
+    for level, (_, name) in COUNTERS.items():
+        if name in lines:
+            number = printed_number(lines[name].removesuffix("kB").strip(), "/proc/meminfo")
+            size = row_number(number << 10, "/proc/meminfo")
+            rows.append(DirectMapLevel(level, None, None, None, None, size, None, None))
+    return rows
+
+
+def missing_bytes(rows: list[DirectMapLevel]) -> int:
+    """Bytes that the kernel's counters lack of what the walk found, over all levels."""
+    missing = 0
+    for row in rows:
+        if row.bytes is not None:
+            found = row.bytes + (row.not_present_bytes or 0) + (row.image_bytes or 0)
+            missing += max(found - (row.kernel_bytes or 0), 0)
+    return missing
+
+
+if __name__ == "__main__":
+    from mmscope.drgn.tables.terminal import run_script
+
+    def tables(prog: Program) -> list[tuple[str, type, list[Any]]]:
+        return [("Direct map", DirectMapLevel, direct_map(prog, Gaps()))]
+
+    run_script(tables)

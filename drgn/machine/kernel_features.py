@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+What this kernel does where kernels differ, as far as its memory, its symbols or its files show.
+
+Words of findings and their advice go by these rows, never by the release: stable trees take changes
+back, distributions take more. A feature is a line of :data:`FEATURES`: what it is, and the trace by
+which a kernel that has it is known. Costs some symbol lookups; /proc and /sys show fewer of them.
+
+Cannot know: a change that leaves no trace. Such a feature is unknown, and advice that depends on it
+says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mmscope.drgn.tables.rows import column
+
+if TYPE_CHECKING:  # findings need the words where there is no drgn
+    from drgn import Program
+
+
+@dataclass(frozen=True)
+class KernelFeature:
+    """One thing in which kernels differ."""
+
+    feature: str = column(holds="words", key=True, help="name that findings use")
+    present: bool | None = column(help="whether this kernel has it; empty: nothing shows")
+    what: str = column(holds="words", help="what the kernel does then, and since when upstream")
+    shown_by: str = column(holds="words", help="the trace that tells")
+
+
+@dataclass(frozen=True)
+class Feature:
+    """
+    A difference between kernels.
+
+    :ivar what: what a kernel that has it does; completes "where …", with the upstream version.
+    :ivar shown_by: the trace, in words.
+    :ivar probe: of a kernel's memory; None: nothing shows.
+    :ivar probe_files: of /proc and /sys, by a function that gives a file's text or raises OSError.
+    """
+
+    what: str
+    shown_by: str
+    probe: Callable[[Program], bool | None] = lambda prog: None
+    probe_files: Callable[[Callable[[str], str]], bool | None] = lambda read: None
+
+
+def has_member(structure: str, member: str) -> Callable[[Program], bool | None]:
+    """Whether a structure has a member; unknown where the structure itself is unknown."""
+
+    def probe(prog: Program) -> bool | None:
+        try:
+            return bool(prog.type(structure).has_member(member))
+        except LookupError:
+            return None
+
+    return probe
+
+
+def has_symbol(*names: str, beside: str) -> Callable[[Program], bool | None]:
+    """
+    Whether there is a function or variable of one of these names that is not inlined.
+
+    :param beside: a symbol of the same kind and file that is always there: where that one is not
+        seen either (no such subsystem, or kallsyms without variables), nothing shows.
+    """
+
+    return _known_beside(lambda prog, symbol: prog.symbol(symbol), names, beside)
+
+
+def has_function(name: str, beside: str) -> Callable[[Program], bool | None]:
+    """
+    Whether the kernel was compiled from a function, inlined or not.
+
+    :param beside: a function of the same file that is always there, and always inlined: where debug
+        info does not have that one (BTF has none that are inlined), nothing shows.
+    """
+
+    return _known_beside(lambda prog, function: prog.function(function), (name,), beside)
+
+
+def _known_beside(
+    look_up: Callable[[Program, str], object], names: Sequence[str], beside: str
+) -> Callable[[Program], bool | None]:
+    """Whether one of *names* is found; its absence tells only where *beside* is."""
+
+    def known(prog: Program, wanted: str) -> bool:
+        try:
+            look_up(prog, wanted)
+        except LookupError:
+            return False
+        return True
+
+    def probe(prog: Program) -> bool | None:
+        if any(known(prog, name) for name in names):
+            return True
+        return False if known(prog, beside) else None
+
+    return probe
+
+
+def reserves_from_buddy_only(prog: Program) -> bool | None:
+    """
+    Into which function ``reserve_highatomic_pageblock()`` was inlined, by the table of lines.
+
+    It moved from ``get_page_from_freelist()``, where a page from a per-CPU list ends as well, to
+    ``rmqueue_buddy()``. Looked for from the end, where compilers put what is unlikely. A tenth of a
+    second; unknown where it is a function by itself, and without DWARF.
+    """
+    for function in ("rmqueue_buddy", "rmqueue", "get_page_from_freelist"):
+        try:
+            symbol = prog.symbol(function)
+        except LookupError:
+            continue
+        for address in range(symbol.address + symbol.size - 1, symbol.address, -16):
+            try:
+                names = [location.name() for location in prog.source_location(address)]
+            except (AttributeError, LookupError):  # an older drgn; no lines for this address
+                continue
+            if "reserve_highatomic_pageblock" in names:
+                callers = names[names.index("reserve_highatomic_pageblock") + 1 :]
+                return "rmqueue_buddy" in callers if callers else None
+    return None
+
+
+def file_says(path: str, words: str = "") -> Callable[[Callable[[str], str]], bool | None]:
+    """
+    Whether there is a file, with some words.
+
+    Unknown if not: it may be of a folder that was copied in part, or of a kernel that shows less.
+    """
+
+    def probe(read: Callable[[str], str]) -> bool | None:
+        try:
+            return True if words in read(path) else None
+        except OSError:
+            return None
+
+    return probe
+
+
+FEATURES = {
+    # "mm: page_alloc: keep track of free highatomic" (c928807f6f6b, v6.13; in stable 6.12)
+    "highatomic_free_counted": Feature(
+        "the watermarks leave out only the free pages of the HighAtomic reserve (v6.13)",
+        "zone.nr_free_highatomic; free_highatomic in /proc/zoneinfo",
+        has_member("struct zone", "nr_free_highatomic"),
+        file_says("proc/zoneinfo", "free_highatomic"),
+    ),
+    # "mm/page_alloc: don't increase highatomic reserve after pcp alloc" (in v7.2, not in v6.12)
+    "highatomic_buddy_only": Feature(
+        "only an allocation from the buddy lists makes the HighAtomic reserve grow (in v7.2, not "
+        "in v6.12)",
+        "reserve_highatomic_pageblock() inlined into rmqueue_buddy(), not get_page_from_freelist()",
+        reserves_from_buddy_only,
+    ),
+    # "mm/page_alloc: use existing highatomic reserves on the buddy fastpath" (v7.3)
+    "highatomic_fast_path": Feature(
+        "the fast path takes blocks from the HighAtomic reserve that is there (v7.3)",
+        "the function alloc_flags_nonblocking()",
+        has_function("alloc_flags_nonblocking", beside="prepare_alloc_pages"),
+    ),
+    # "mm: page_alloc: freelist migratetype hygiene", a series (v6.10)
+    "free_lists_by_pageblock": Feature(
+        "a free block is always on the list of its pageblock's migratetype (v6.10)",
+        "the function move_freepages_block_isolate(), of the same series, or what it became",
+        has_symbol(
+            "pageblock_isolate_and_move_free_pages",
+            "move_freepages_block_isolate",
+            beside="start_isolate_page_range",
+        ),
+    ),
+    # "mm: page_alloc: defrag_mode" (e3aa7df331bc, v6.15)
+    "defrag_mode": Feature(
+        "vm.defrag_mode exists (v6.15)",
+        "the variable defrag_mode; /proc/sys/vm/defrag_mode",
+        has_symbol("defrag_mode", beside="watermark_boost_factor"),
+        file_says("proc/sys/vm/defrag_mode"),
+    ),
+    # "ksm: add linear_page_index into ksm_rmap_item" and what uses it (v7.3)
+    "ksm_page_offset": Feature(
+        "KSM keeps the page offset of each mapping and visits only VMAs that overlap it (v7.3)",
+        "ksm_rmap_item.linear_page_index",
+        has_member("struct ksm_rmap_item", "linear_page_index"),
+    ),
+    # "mm: add new api to enable ksm per process" (d7597f59d1d3, v6.4)
+    "ksm_by_process": Feature(
+        "prctl(PR_SET_MEMORY_MERGE) offers all of a process to KSM (v6.4)",
+        "the function ksm_enable_merge_any(); of the same series /sys/kernel/mm/ksm/general_profit",
+        has_symbol("ksm_enable_merge_any", beside="rmap_walk_ksm"),
+        file_says("sys/kernel/mm/ksm/general_profit"),
+    ),
+    # kswapd_try_clear_hopeless(), mm/vmscan.c (in v7.2, not in v6.12)
+    "kswapd_waits_for_balance": Feature(
+        "a kswapd that gave up works again only once its node is balanced (in v7.2, not in v6.12)",
+        "the function kswapd_test_hopeless(), of the same change",
+        has_symbol("kswapd_test_hopeless", beside="wakeup_kswapd"),
+    ),
+    # "mm: madvise: implement lightweight guard page mechanism" (662df3e5c376, v6.13)
+    "guard_install": Feature(
+        "madvise(MADV_GUARD_INSTALL) makes guard pages without a VMA of their own (v6.13)",
+        "the function guard_install_pte_entry()",
+        has_symbol("guard_install_pte_entry", beside="madvise_free_pte_range"),
+    ),
+    # "mm: pgtable: reclaim empty PTE page in madvise(MADV_DONTNEED)" (6375e95f381e, v6.14)
+    "dontneed_frees_tables": Feature(
+        "MADV_DONTNEED gives back PTE tables of which it empties whole 2 MiB (v6.14 on x86-64)",
+        "zap_details.reclaim_pt",
+        has_member("struct zap_details", "reclaim_pt"),
+    ),
+}
+
+
+def kernel_features(prog: Program) -> list[KernelFeature]:
+    """What a kernel's memory and symbols show of each feature."""
+    return [
+        KernelFeature(name, feature.probe(prog), feature.what, feature.shown_by)
+        for name, feature in FEATURES.items()
+    ]
+
+
+def read_kernel_features(read: Callable[[str], str]) -> list[KernelFeature]:
+    """
+    The same rows from /proc and /sys, where fewer are known.
+
+    :param read: gives the text of a path, and raises OSError where there is none.
+    """
+    return [
+        KernelFeature(name, feature.probe_files(read), feature.what, feature.shown_by)
+        for name, feature in FEATURES.items()
+    ]
+
+
+if __name__ == "__main__":
+    from mmscope.drgn.tables.terminal import run_script
+
+    run_script(lambda prog: [("Kernel features", KernelFeature, kernel_features(prog))])

@@ -1,0 +1,385 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+The machine's memory by physical address, and what of it the kernel does not get.
+
+Three maps are laid over each other: the firmware's (``e820_table_firmware``, which the kernel does
+not change; its copy for kexec is /sys/firmware/memmap), the kernel's own of it (``e820_table``,
+after mem=, memmap= and its own corrections), and ``iomem_resource``, with what was added since.
+Costs a read for each resource and two for the tables.
+
+What is "Reserved" in the firmware's map may be memory or not (flash, configuration space of PCI,
+holes that the processor keeps): it is listed, and not counted as the machine's memory.
+
+Cannot know: what an architecture without an e820 table was given by its firmware; there the list
+is of what the kernel has.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from drgn import Program
+
+from mmscope.drgn.free.zones import Zone, zones
+from mmscope.drgn.machine.boot_options import (
+    SOFT_RESERVED,
+    MemoryOption,
+    command_line,
+    memory_options,
+)
+from mmscope.drgn.reading.io_resources import Resource, io_resources
+from mmscope.drgn.reading.kernel_arrays import read_whole, struct_dtype
+from mmscope.drgn.tables.rows import MOST_BYTES, column
+
+# enum e820_type to what /proc/iomem calls it (arch/x86/kernel/e820.c, e820_type_to_string()).
+E820_NAMES = {
+    "E820_TYPE_RAM": "System RAM",
+    "E820_TYPE_RESERVED_KERN": "System RAM",  # setup_data, in 6.12
+    "E820_TYPE_RESERVED": "Reserved",
+    "E820_TYPE_ACPI": "ACPI Tables",
+    "E820_TYPE_NVS": "ACPI Non-volatile Storage",
+    "E820_TYPE_UNUSABLE": "Unusable memory",
+    "E820_TYPE_PMEM": "Persistent Memory",
+    "E820_TYPE_PRAM": "Persistent Memory (legacy)",
+    "E820_TYPE_SOFT_RESERVED": "Soft Reserved",
+}
+RAM, RESERVED, SOFT, UNUSABLE = "System RAM", "Reserved", "Soft Reserved", "Unusable memory"
+CRASH = "Crash kernel"
+PERSISTENT = ("Persistent Memory", "Persistent Memory (legacy)")
+MEMORY = {RAM, SOFT, UNUSABLE, *PERSISTENT}
+MAX_ADDRESS = 1 << 56  # beyond any machine's memory
+MAX_ENTRIES = 1 << 12  # of a table: E820_MAX_ENTRIES is 128 and three for each node
+
+# What a range is used for, and what that means.
+KERNEL, IMAGE, FIRMWARE = "kernel", "kernel image", "firmware"
+CRASHED, PERSISTED, SOFTLY = "crash kernel", "persistent memory", "soft reserved"
+UNUSED, CUT_OFF, MARKED = "unusable", "cut off", "marked as reserved"
+OURS = (KERNEL, IMAGE, CRASHED)  # System RAM of iomem_resource
+KEPT = {
+    CRASHED: "reserved for the kernel that writes a vmcore",
+    PERSISTED: "persistent memory: a device's",
+    SOFTLY: "set aside for a driver, by the firmware or the command line",
+    UNUSED: "unusable, says the firmware",
+    CUT_OFF: "the firmware's RAM that the kernel was told not to use",
+    MARKED: "the firmware's RAM that the kernel marked as reserved",
+}
+
+
+@dataclass(frozen=True)
+class MappedRange:
+    """A range of a memory map, the firmware's or the kernel's."""
+
+    start: int
+    end: int
+    kind: str  # as /proc/iomem calls it
+
+
+@dataclass(frozen=True)
+class PhysicalRange:
+    """A range of physical addresses that is memory, or that the firmware names."""
+
+    start: str = column(holds="kernel", key=True, help="physical address")
+    end: str = column(holds="kernel", help="physical address behind the last byte")
+    bytes: int = column(unit="bytes", high=MOST_BYTES, help="from start to end")
+    firmware: str | None = column(
+        holds="kernel",
+        help="what the firmware's map says it is; none: it is not in that map",
+    )
+    resource: str = column(
+        holds="kernel", help="whose it is, from the outermost resource to the innermost"
+    )
+    use: str = column(
+        holds="words",
+        help="kernel, kernel image, crash kernel; persistent memory, soft reserved; unusable; cut "
+        "off: RAM that no one was given; marked as reserved: RAM, by the firmware's map; "
+        "firmware: its own, no RAM that the kernel could have",
+    )
+    option: str = column(
+        holds="kernel", help="of the command line, that names this range and explains its use"
+    )
+
+
+@dataclass(frozen=True)
+class PhysicalPart:
+    """A part of the machine's memory. All parts but the first line add up to that one."""
+
+    part: str = column(
+        holds="words",
+        key=True,
+        help="machine, the sum; page allocator: managed pages of all zones; otherwise a use of "
+        "physical_memory, or a part of what the kernel has",
+    )
+    bytes: int = column(
+        unit="bytes",
+        low=None,
+        high=MOST_BYTES,
+        help="of the machine's memory; less than 0 where zones and ranges do not agree",
+    )
+    percent: float = column(unit="%", low=None, help="of the machine's memory, by its first line")
+    kept: bool = column(help="kept from the kernel's page allocator since boot, or taken off it")
+    options: str = column(holds="kernel", help="of the command line, that explain it")
+    means: str = column(holds="words", help="what it is")
+
+
+@dataclass
+class PhysicalMemory:
+    """What was read."""
+
+    ranges: list[PhysicalRange]
+    parts: list[PhysicalPart]
+    options: list[MemoryOption]
+    more: str = ""  # why there may be more ranges
+    pages_beyond: int = 0  # present pages of zones that are in no range
+
+
+def physical_memory(prog: Program) -> PhysicalMemory:
+    """
+    Read the maps and the zones.
+
+    :raises LookupError: the kernel's layout is unknown.
+    :raises FaultError: the e820 tables or the command line cannot be read.
+    :raises ValueError: an e820 table is damaged.
+    """
+    resources, more = io_resources(prog)
+    options = memory_options(command_line(prog))
+    firmware = e820_map(prog, "e820_table_firmware")
+    kernel = e820_map(prog, "e820_table") or []
+    page = 1 << int(prog["PAGE_SHIFT"].value_())
+    found = lay_out(resources, firmware, kernel, options, zones(prog), page)
+    found.more = more
+    return found
+
+
+def e820_map(prog: Program, name: str) -> list[MappedRange] | None:
+    """
+    A table of the firmware's map; None on an architecture without.
+
+    :raises ValueError: it is damaged.
+    """
+    try:
+        table = prog[name]
+    except LookupError:
+        return None
+    count = table.nr_entries.value_()
+    if count > MAX_ENTRIES:
+        raise ValueError(f"{name} is damaged: it has {count:,} entries")
+    entry = prog.type("struct e820_entry")
+    kinds = {
+        value & 0xFFFFFFFF: E820_NAMES.get(each, "Unknown E820 type")
+        for each, value in prog.type("enum e820_type").enumerators or ()
+    }
+    address = table.entries.address_
+    assert address is not None  # a member of what a pointer leads to
+    entries = read_whole(
+        prog, address, count, struct_dtype(entry, {n: n for n in ("addr", "size", "type")})
+    )
+    return [
+        MappedRange(start, min(start + size, 1 << 64), kinds.get(kind, "Unknown E820 type"))
+        for start, size, kind in zip(
+            entries["addr"].tolist(),
+            entries["size"].tolist(),
+            (entries["type"].astype(np.int64) & 0xFFFFFFFF).tolist(),
+            strict=True,
+        )
+    ]
+
+
+def read_firmware_map(read: Callable[[str], str], numbers: Iterable[int]) -> list[MappedRange]:
+    """
+    The firmware's map from /sys/firmware/memmap.
+
+    :param read: gives the text of a path, and raises OSError where there is none.
+    :raises ValueError: a file does not hold a number.
+    """
+    found = []
+    for number in sorted(numbers)[:MAX_ENTRIES]:
+        where = f"sys/firmware/memmap/{number}"
+        start, end, kind = (read(f"{where}/{name}").strip() for name in ("start", "end", "type"))
+        if not all(re.fullmatch(r"0x[0-9a-f]{1,16}", each) for each in (start, end)):
+            raise ValueError(f"{where} is damaged: {start[:20]!r} to {end[:20]!r} are no addresses")
+        found.append(MappedRange(int(start, 16), int(end, 16) + 1, kind[:64]))
+    return found
+
+
+def lay_out(
+    resources: Sequence[Resource],
+    firmware: Sequence[MappedRange] | None,
+    kernel: Sequence[MappedRange],
+    options: list[MemoryOption],
+    zone_rows: Sequence[Zone],
+    page: int,
+) -> PhysicalMemory:
+    """
+    Lay the maps over each other.
+
+    :param firmware: None if it is not known.
+    :param kernel: the kernel's own copy; empty if it is not known.
+    :param page: bytes of a page.
+    :raises ValueError: the zones are damaged.
+    """
+    given = firmware or []
+    bounds = np.unique(np.concatenate([_ends(each) for each in (resources, given, kernel)]))
+    inner = _innermost(bounds, resources)
+    in_firmware, in_kernel = _innermost(bounds, given), _innermost(bounds, kernel)
+    chains = [_chain(resources, at) for at in range(len(resources))]
+    ranges: list[PhysicalRange] = []
+    for at in range(len(bounds) - 1):
+        start, end = int(bounds[at]), int(bounds[at + 1])
+        chain = chains[inner[at]] if inner[at] >= 0 else []
+        said = given[in_firmware[at]].kind if in_firmware[at] >= 0 else ""
+        own = kernel[in_kernel[at]].kind if in_kernel[at] >= 0 else ""
+        option = _option_for(options, start)
+        use = _use(chain, said, own, option)
+        if not use:
+            continue
+        shown = chain[:1] if use == FIRMWARE else chain
+        row = PhysicalRange(
+            f"{start:#x}",
+            f"{end:#x}",
+            end - start,
+            None if firmware is None else said or "none",
+            " / ".join(shown),
+            use,
+            f"{option.name}={option.value}"
+            if option and use not in (KERNEL, IMAGE, FIRMWARE)
+            else "",
+        )
+        last = ranges[-1] if ranges else None
+        if last and last.end == row.start and _same(last, row):
+            ranges[-1] = PhysicalRange(last.start, row.end, last.bytes + row.bytes, *_rest(row))
+        else:
+            ranges.append(row)
+    parts, beyond = _parts(ranges, options, zone_rows, page)
+    return PhysicalMemory(ranges, parts, options, pages_beyond=beyond)
+
+
+def _rest(row: PhysicalRange) -> tuple[str | None, str, str, str]:
+    return row.firmware, row.resource, row.use, row.option
+
+
+def _same(one: PhysicalRange, other: PhysicalRange) -> bool:
+    return _rest(one) == _rest(other)
+
+
+def _innermost(bounds: Any, ranges: Sequence[Resource] | Sequence[MappedRange]) -> Any:
+    """By stretch between two bounds, the index of the last range that covers it, or -1."""
+    found = np.full(max(len(bounds) - 1, 0), -1, np.int64)
+    places = np.searchsorted(bounds, _ends(ranges)).reshape(-1, 2)
+    # Parents come before their children.
+    for number, (start, end) in enumerate(places.tolist()):
+        found[start:end] = number
+    return found
+
+
+def _ends(ranges: Sequence[Resource] | Sequence[MappedRange]) -> Any:
+    """The start and the end of each, in turn; what lies beyond all memory is taken to that end."""
+    ends = [min(at, MAX_ADDRESS) for each in ranges for at in (each.start, each.end)]
+    return np.array(ends, np.int64)
+
+
+def _chain(resources: Sequence[Resource], at: int) -> list[str]:
+    """Names from the outermost resource to this one."""
+    names: list[str] = []
+    while at >= 0:
+        names.append(resources[at].name)
+        at = resources[at].parent
+    return names[::-1]
+
+
+def _use(chain: list[str], said: str, own: str, option: MemoryOption | None) -> str:
+    """What a range is used for; nothing if it is no memory."""
+    if CRASH in chain:
+        return CRASHED
+    if any(name.startswith(RAM) for name in chain):  # also "System RAM (kmem)"
+        return IMAGE if chain[-1].startswith("Kernel ") else KERNEL
+    if {*PERSISTENT} & {*chain, own, said}:
+        return PERSISTED
+    asked = option is not None and option.means == SOFT_RESERVED
+    # In 7.2, a soft-reserved range is no resource until a driver takes it.
+    if SOFT in (*chain, own, said) or (asked and said == RAM):
+        return SOFTLY
+    if UNUSABLE in (*chain, own, said):
+        return UNUSED
+    if said == RAM:
+        return MARKED if own or RESERVED in chain else CUT_OFF
+    return FIRMWARE if said else ""
+
+
+def _option_for(options: list[MemoryOption], start: int) -> MemoryOption | None:
+    """The option that names the memory at an address, the last one that does."""
+    for each in reversed(options):
+        if each.name == "memmap" and each.start is not None and each.bytes:
+            first = int(each.start, 16)
+            if first <= start < first + each.bytes:
+                return each
+        elif each.name in ("mem", "memmap") and each.start is None and each.bytes:
+            if start >= each.bytes:
+                return each
+        elif each.name == "memmap" and each.value == "exactmap":
+            return each
+    return None
+
+
+def _parts(
+    ranges: list[PhysicalRange], options: list[MemoryOption], zone_rows: Sequence[Zone], page: int
+) -> tuple[list[PhysicalPart], int]:
+    """The machine's memory by what became of it, and present pages beyond all ranges."""
+    sums = dict.fromkeys((*OURS, *KEPT, FIRMWARE), 0)
+    why: dict[str, list[str]] = {}
+    pages = 0
+    run = [0, 0]  # RAM that adjoins
+    for row in ranges:
+        start, end = int(row.start, 16), int(row.end, 16)
+        sums[row.use] += row.bytes
+        if row.option and row.option not in why.setdefault(row.use, []):
+            why[row.use].append(row.option)
+        if row.use in OURS:
+            if start != run[1]:
+                pages += _whole_pages(run, page)
+                run = [start, end]
+            run[1] = end
+    pages += _whole_pages(run, page)
+    total = sum(size for use, size in sums.items() if use != FIRMWARE)
+    ours = sum(sums[use] for use in OURS)
+    present = sum(zone.present_pages for zone in zone_rows if zone.zone != "Device")
+    managed = sum(zone.managed_pages for zone in zone_rows if zone.zone != "Device")
+    if max(present, managed) * page > MAX_ADDRESS:
+        raise ValueError("the zones are damaged: they have more pages than any machine")
+    boot = (min(present, pages) - managed) * page - sums[CRASHED]
+    why[CRASHED] = [f"crashkernel={o.value}" for o in options if o.name == "crashkernel"]
+    rows: list[PhysicalPart] = []
+
+    def add(part: str, size: int, kept: bool, means: str) -> None:
+        if size or not rows:
+            percent = 100 * size / total if total else 0.0
+            words = " ".join(why.get(part, []))
+            rows.append(PhysicalPart(part, size, percent, kept, words, means))
+
+    add("machine", total, False, "memory of the machine: the sum of all other lines")
+    add("page allocator", managed * page, False, "managed pages: free, or allocated since")
+    add("early allocations", boot, True, "kernel image, struct pages and others, since boot")
+    add("offline", max(pages - present, 0) * page, True, "in memory blocks that are offline")
+    for use, means in KEPT.items():
+        add(use, sums[use], True, means)
+    add("edges", ours - pages * page, True, "at the ends of RAM, less than a page each")
+    return rows, max(present - pages, 0)
+
+
+def _whole_pages(run: list[int], page: int) -> int:
+    return max(run[1] // page - -(-run[0] // page), 0)
+
+
+if __name__ == "__main__":
+    from mmscope.drgn.tables.terminal import run_script
+
+    def tables(prog: Program) -> list[tuple[str, type, list[Any]]]:
+        found = physical_memory(prog)
+        return [
+            ("Physical memory, part by part", PhysicalPart, found.parts),
+            ("Physical memory by address", PhysicalRange, found.ranges),
+            ("Options of the command line", MemoryOption, found.options),
+        ]
+
+    run_script(tables)

@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Pages that hardware reported as bad (``PG_hwpoison``), and what they take along.
+
+Of a base page the flag says it. Of a hugetlb page the head has the flag, and a list
+(``folio._hugetlb_hwpoison``) the bad pages in it: an optimised one has no struct pages of its own
+that could. The whole huge page is out of use until it is dissolved, for which an optimised one
+needs memory for its struct pages first. Where there was no memory for that list
+(``HPG_raw_hwp_unreliable``), which of its pages are bad is lost, and it is never dissolved
+(mm/memory-failure.c, ``hugetlb_update_hwpoison()``).
+
+Costs a look at the flags of every page, in the pass that others need too, and some reads for each
+that is marked. Held against ``num_poisoned_pages`` (HardwareCorrupted of /proc/meminfo) and the
+nodes' ``mf_stats`` (6.3 and later).
+
+Cannot know: what became of a page that was marked and lies in memory since taken away.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from drgn import FaultError, Object, Program, sizeof
+from drgn.helpers.linux.mmzone import for_each_online_pgdat
+
+from mmscope.drgn.free.zones import for_each_zone, zone_name
+from mmscope.drgn.reading.struct_pages import PageChunk, flag_fields
+from mmscope.drgn.struct_pages.hugetlb import HugePages, HvoInPageTables
+from mmscope.drgn.tables.rows import MOST_BYTES, column
+from mmscope.drgn.text.kernel_text import printed_number, row_number
+
+MAX_MARKED = 1 << 20  # pages; beyond, the memory map is damaged
+MAX_LISTED = 1 << 12  # bad pages of one huge page that are followed
+BASE, HUGE, OPTIMISED = "base page", "hugetlb page", "hugetlb page, optimised by HVO"
+RESULTS = ("total", "recovered", "delayed", "failed", "ignored")
+
+
+@dataclass(frozen=True)
+class PoisonedPages:
+    """Pages of one kind and zone that are marked as bad."""
+
+    node: int = column(key=True, low=-1, help="NUMA node; -1: unknown")
+    zone: str = column(holds="kernel", key=True, help="zone name")
+    kind: str = column(
+        holds="words", key=True, help="base page; hugetlb page, with its struct pages or without"
+    )
+    page_bytes: int = column(unit="bytes", key=True, help="of one such page")
+    marked: int = column(help="such pages that have the flag")
+    bad_pages: int | None = column(
+        unit="pages", help="base pages that are bad: of huge pages those on their lists"
+    )
+    unlisted: int = column(
+        help="huge pages without such a list: which of their pages are bad is lost, and they are "
+        "never dissolved"
+    )
+    out_of_use_bytes: int = column(
+        unit="bytes", high=MOST_BYTES, help="of all that are marked, whole huge pages"
+    )
+    example_pfn: int = column(help="page frame of the first one")
+
+
+@dataclass(frozen=True)
+class PoisonCounter:
+    """What the kernel counts of bad pages."""
+
+    counter: str = column(
+        holds="kernel",
+        key=True,
+        help="HardwareCorrupted of /proc/meminfo, or memory_failure of a node in /sys: total is "
+        "the sum of recovered, delayed, failed and ignored",
+    )
+    node: int = column(key=True, low=-1, help="NUMA node; -1: the whole machine")
+    events: int | None = column(help="pages that were handled so since boot")
+    bytes: int | None = column(unit="bytes", high=MOST_BYTES, help="marked as bad now")
+
+
+@dataclass
+class Marked:
+    """Pages with the flag, ascending."""
+
+    pfns: list[int] = field(default_factory=list)
+    flags: list[int] = field(default_factory=list)
+    more: int = 0  # beyond MAX_MARKED
+
+
+class PoisonFinder:
+    """
+    Consumer of the struct page pass: which pages have the flag.
+
+    :raises LookupError: the kernel is built without CONFIG_MEMORY_FAILURE.
+    """
+
+    columns = ("flags",)
+
+    def __init__(self, prog: Program) -> None:
+        self.flag = np.uint64(1 << int(prog.constant("PG_hwpoison").value_()))
+        self.found = Marked()
+
+    def take(self, chunk: PageChunk) -> None:
+        flags = chunk["flags"]
+        marked = (flags & self.flag) != 0
+        if not marked.any():
+            return
+        # Struct pages that nobody initialised are all ones where CONFIG_DEBUG_VM filled them.
+        at = np.flatnonzero(marked & (flags != np.uint64((1 << 64) - 1)))
+        room = max(MAX_MARKED - len(self.found.pfns), 0)
+        self.found.more += max(len(at) - room, 0)
+        self.found.pfns += (chunk.start_pfn + at[:room]).tolist()
+        self.found.flags += flags[at[:room]].tolist()
+
+
+def poisoned_pages(
+    prog: Program, found: Marked, pages: HugePages, tables: HvoInPageTables | None
+) -> tuple[list[PoisonedPages], int]:
+    """
+    The marked pages by node, zone and kind, and how many huge pages' lists could not be read.
+
+    :param pages: all hugetlb pages.
+    :param tables: what page tables say of them; none if that is not known.
+    """
+    fields = flag_fields(prog)
+    names = {
+        node * fields.zones_per_node + index: (node, zone_name(zone))
+        for node, index, zone in for_each_zone(prog)
+    }
+    pfns = np.array(found.pfns, np.int64)
+    zones = fields.zone_index(np.array(found.flags, np.uint64))
+    order = np.argsort(pages.pfns, kind="stable")
+    huge, orders = pages.pfns[order], pages.orders[order]
+    hvo = tables.optimized[order] if tables is not None else np.zeros(len(huge), np.bool_)
+    at = np.searchsorted(huge, pfns, "right") - 1
+    inside = at >= 0
+    if len(huge):
+        inside &= pfns < huge[at] + (1 << orders[at])
+    page = 1 << int(prog["PAGE_SHIFT"].value_())
+    sums: dict[tuple[int, str, str, int], list[int]] = {}
+    unread = 0
+    for number, pfn in enumerate(found.pfns):
+        node, zone = names.get(int(zones[number]), (-1, "unknown"))
+        if not inside[number]:
+            _add(sums, (node, zone, BASE, page), pfn, 1, 0)
+            continue
+        which = at[number]
+        # Up to 7.0 the tails of an optimised page show the head's flags, on the head's frame.
+        if pfn != huge[which]:
+            continue
+        key = (node, zone, OPTIMISED if hvo[which] else HUGE, page << int(orders[which]))
+        try:
+            bad, unlisted = bad_pages(prog, pfn)
+        except (FaultError, LookupError):
+            bad, unlisted = 0, 0
+            unread += 1
+        _add(sums, key, pfn, bad, unlisted)
+    return [
+        PoisonedPages(*key, marked, bad, unlisted, marked * key[3], first)
+        for key, (marked, bad, unlisted, first) in sorted(sums.items())
+    ], unread
+
+
+def _add(
+    sums: dict[tuple[int, str, str, int], list[int]],
+    key: tuple[int, str, str, int],
+    pfn: int,
+    bad: int,
+    unlisted: int,
+) -> None:
+    total = sums.setdefault(key, [0, 0, 0, pfn])
+    total[0] += 1
+    total[1] += bad
+    total[2] += unlisted
+
+
+def bad_pages(prog: Program, pfn: int) -> tuple[int, int]:
+    """
+    How many pages of a hugetlb page are on its list, and 1 if that list is lost.
+
+    :raises FaultError: the list cannot be read.
+    :raises LookupError: this kernel keeps no such list (before 6.1).
+    """
+    struct_page = prog.type("struct page")
+    head = prog["vmemmap"].value_() + pfn * sizeof(struct_page)
+    page = Object(prog, struct_page, address=head)
+    unreliable = int(prog.constant("HPG_raw_hwp_unreliable").value_())
+    if page.private.value_() >> unreliable & 1:
+        return 0, 1
+    folio = prog.type("struct folio")
+    if folio.has_member("_hugetlb_hwpoison"):
+        node = Object(prog, folio, address=head)._hugetlb_hwpoison.value_()
+    else:  # v6.1: page_private() of one of the tails
+        index = int(prog.constant("SUBPAGE_INDEX_HWPOISON").value_())
+        tail = Object(prog, struct_page, address=head + index * sizeof(struct_page))
+        node = tail.private.value_()
+    seen: set[int] = set()
+    # struct raw_hwp_page begins with its llist_node.
+    while node and node not in seen and len(seen) < MAX_LISTED:
+        seen.add(node)
+        node = prog.read_u64(node)
+    return len(seen), 0
+
+
+def poison_counters(prog: Program) -> list[PoisonCounter]:
+    """
+    What the kernel counts.
+
+    :raises LookupError: the kernel is built without CONFIG_MEMORY_FAILURE.
+    :raises ValueError: a counter is damaged.
+    """
+    page = 1 << int(prog["PAGE_SHIFT"].value_())
+    pages = prog["num_poisoned_pages"].counter.value_()
+    size = row_number(pages * page, "num_poisoned_pages")
+    rows = [PoisonCounter("HardwareCorrupted", -1, None, size)]
+    if prog.type("struct pglist_data").has_member("mf_stats"):
+        for pgdat in for_each_online_pgdat(prog):
+            rows += [
+                PoisonCounter(
+                    f"memory_failure/{name}",
+                    pgdat.node_id.value_(),
+                    row_number(pgdat.mf_stats.member_(name).value_(), "mf_stats"),
+                    None,
+                )
+                for name in RESULTS
+            ]
+    return rows
+
+
+def read_poison_counters(
+    meminfo: str, read: Callable[[str], str], nodes: list[int]
+) -> list[PoisonCounter]:
+    """
+    The same rows from /proc/meminfo and /sys; none without CONFIG_MEMORY_FAILURE.
+
+    :param read: gives the text of a path, and raises OSError where there is none.
+    :raises ValueError: a file does not hold a number.
+    """
+    match = re.search(r"^HardwareCorrupted: +(\S+) kB$", meminfo, re.MULTILINE)
+    if not match:
+        return []
+    size = row_number(printed_number(match[1], "/proc/meminfo") << 10, "/proc/meminfo")
+    rows = [PoisonCounter("HardwareCorrupted", -1, None, size)]
+    for node in nodes:
+        for name in RESULTS:
+            where = f"sys/devices/system/node/node{node}/memory_failure/{name}"
+            try:
+                events = printed_number(read(where).strip(), where)
+            except OSError:
+                continue
+            rows.append(PoisonCounter(f"memory_failure/{name}", node, events, None))
+    return rows
+
+
+if __name__ == "__main__":
+    from mmscope.drgn.reading.struct_pages import scan_struct_pages
+    from mmscope.drgn.struct_pages.struct_page_cost import scan_struct_page_cost
+    from mmscope.drgn.tables.terminal import run_script
+
+    def tables(prog: Program) -> list[tuple[str, type, list[Any]]]:
+        finder = PoisonFinder(prog)
+        scan_struct_pages(prog, [finder])
+        cost = scan_struct_page_cost(prog)
+        rows, _ = poisoned_pages(prog, finder.found, cost.huge_pages, cost.hvo)
+        return [
+            ("Pages marked as bad", PoisonedPages, rows),
+            ("What the kernel counts of them", PoisonCounter, poison_counters(prog)),
+        ]
+
+    run_script(tables)

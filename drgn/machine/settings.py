@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+The knobs of memory management and how they are set, from the kernel's variables.
+
+Names are those under /proc/sys and /sys/kernel/mm, so that what a finding says can be typed in.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from drgn import Program
+
+from mmscope.drgn.tables.rows import LONGEST_NAME, column
+
+# What the kernel takes for each (extra1 and extra2 of their tables: mm/page_alloc.c,
+# mm/compaction.c, mm/util.c, mm/vmscan.c, mm/mmap.c; kernel/sysctl.c in 6.1); they are ints.
+INT_MAX = (1 << 31) - 1
+RANGES = {
+    "vm.min_free_kbytes": (0, INT_MAX),
+    "vm.watermark_scale_factor": (1, 3000),
+    "vm.watermark_boost_factor": (0, INT_MAX),
+    "vm.extfrag_threshold": (0, 1000),
+    "vm.compaction_proactiveness": (0, 100),
+    "vm.percpu_pagelist_high_fraction": (0, INT_MAX),
+    "vm.swappiness": (0, 200),
+    "vm.overcommit_memory": (0, 2),
+    "vm.max_map_count": (0, INT_MAX),
+}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One knob."""
+
+    name: str = column(
+        holds="kernel",
+        key=True,
+        low=1,
+        high=LONGEST_NAME,
+        help="path under /proc/sys or /sys/kernel/mm, with dots for slashes",
+    )
+    value: str = column(
+        holds="kernel", ranges=RANGES, help="as the file shows it; of a choice, the choice"
+    )
+
+
+# sysctl to variable (mm/page_alloc.c, mm/vmstat.c, mm/compaction.c, mm/util.c, kernel/sysctl.c).
+SYSCTLS = {
+    "vm.min_free_kbytes": "min_free_kbytes",
+    "vm.watermark_scale_factor": "watermark_scale_factor",
+    "vm.watermark_boost_factor": "watermark_boost_factor",
+    "vm.extfrag_threshold": "sysctl_extfrag_threshold",
+    "vm.compaction_proactiveness": "sysctl_compaction_proactiveness",
+    "vm.percpu_pagelist_high_fraction": "percpu_pagelist_high_fraction",
+    "vm.defrag_mode": "defrag_mode",  # since v6.15
+    "vm.swappiness": "vm_swappiness",
+    "vm.overcommit_memory": "sysctl_overcommit_memory",
+    "vm.max_map_count": "sysctl_max_map_count",
+}
+# enum transparent_hugepage_flag (include/linux/huge_mm.h): the first that is set is the choice.
+THP_CHOICES = {
+    "transparent_hugepage.enabled": (
+        ("TRANSPARENT_HUGEPAGE_FLAG", "always"),
+        ("TRANSPARENT_HUGEPAGE_REQ_MADV_FLAG", "madvise"),
+    ),
+    "transparent_hugepage.defrag": (
+        ("TRANSPARENT_HUGEPAGE_DEFRAG_DIRECT_FLAG", "always"),
+        ("TRANSPARENT_HUGEPAGE_DEFRAG_KSWAPD_OR_MADV_FLAG", "defer+madvise"),
+        ("TRANSPARENT_HUGEPAGE_DEFRAG_KSWAPD_FLAG", "defer"),
+        ("TRANSPARENT_HUGEPAGE_DEFRAG_REQ_MADV_FLAG", "madvise"),
+    ),
+}
+
+
+def settings(prog: Program) -> list[Setting]:
+    """
+    The knobs this kernel has; one it does not have is left out.
+
+    :raises FaultError: one that it has cannot be read.
+    """
+    rows = []
+    for name, variable in SYSCTLS.items():
+        try:
+            rows.append(Setting(name, str(prog.variable(variable).value_())))
+        except LookupError:
+            continue
+    try:
+        flags = prog.variable("transparent_hugepage_flags").value_()
+    except LookupError:
+        return rows
+    for name, choices in THP_CHOICES.items():
+        choice = next(
+            (word for flag, word in choices if flags >> prog.constant(flag).value_() & 1), "never"
+        )
+        rows.append(Setting(name, choice))
+    return rows
+
+
+def read_settings(read: Callable[[str], str]) -> list[Setting]:
+    """
+    The same rows from /proc/sys and /sys; a file that does not hold what its knob can is left out.
+
+    :param read: gives the text of a path, and raises OSError where there is none.
+    """
+    rows = []
+    for name in SYSCTLS:
+        try:
+            value = read(f"proc/sys/{name.replace('.', '/')}").strip()
+        except OSError:
+            continue
+        if re.fullmatch(r"-?[0-9]+", value):
+            rows.append(Setting(name, value))
+    for name in THP_CHOICES:
+        try:
+            text = read(f"sys/kernel/mm/{name.replace('.', '/')}")
+        except OSError:
+            continue
+        if choice := re.search(r"\[(.+?)\]", text):
+            rows.append(Setting(name, choice.group(1)))
+    return rows
+
+
+if __name__ == "__main__":
+    from mmscope.drgn.tables.terminal import run_script
+
+    run_script(lambda prog: [("Settings", Setting, settings(prog))])

@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+``vm_zone_stat``, ``vm_numa_event``, ``vm_node_stat`` and ``vm_event_states``: /proc/vmstat.
+
+Names are the kernel's own (``vmstat_text[]``, mm/vmstat.c), so a counter that a new kernel adds is
+there without a change here. The values are exact: each CPU's difference that is not folded in yet
+is added, and shown beside it, since /proc/vmstat lags by it. Costs a few reads a CPU and zone.
+
+These are counters since boot, or states. They are no rates: for a rate, take two.
+"""
+
+import contextlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from drgn import Object, ObjectNotFoundError, Program, ProgramFlags, sizeof
+from drgn.helpers.linux.mmzone import for_each_online_pgdat
+from drgn.helpers.linux.percpu import per_cpu, per_cpu_ptr
+from numpy.typing import NDArray
+
+from mmscope.drgn.reading.cpus import online_cpus
+from mmscope.drgn.reading.kernel_arrays import read_whole
+from mmscope.drgn.reading.kernel_names import name_at
+from mmscope.drgn.tables.rows import LONGEST_NAME, column
+from mmscope.drgn.text.proc_text import parse_vmstat
+
+# States that count page frames, each once.
+PAGE_FRAMES = (
+    *("nr_free_pages", "nr_free_cma", "nr_unaccepted", "nr_mlock", "nr_unevictable"),
+    *("nr_zone_inactive_anon", "nr_zone_active_anon", "nr_zone_inactive_file"),
+    *("nr_zone_active_file", "nr_zone_unevictable", "nr_inactive_anon", "nr_active_anon"),
+    *("nr_inactive_file", "nr_active_file", "nr_anon_pages", "nr_file_pages", "nr_shmem"),
+    *("nr_slab_reclaimable", "nr_slab_unreclaimable", "nr_page_table_pages"),
+)
+RANGES = dict.fromkeys(PAGE_FRAMES, (0, "total_pages"))
+# vmstat_refresh() (mm/vmstat.c): "stats known to go negative occasionally".
+BELOW_ZERO = {"nr_zone_write_pending", "nr_free_cma", "nr_writeback"}
+
+
+@dataclass(frozen=True)
+class VmCounter:
+    """One line of /proc/vmstat."""
+
+    name: str = column(
+        holds="kernel", key=True, low=1, high=LONGEST_NAME, help="as in /proc/vmstat"
+    )
+    kind: str = column(
+        holds="words",
+        help="zone, node or vm_stat: a state; event: counted since boot; numa: events since boot",
+    )
+    value: int = column(
+        ranges=RANGES, help="in the unit of /proc/vmstat; per-CPU differences included"
+    )
+    unfolded: int | None = column(
+        low=None,
+        help="part of the value that CPUs have not folded in yet; /proc/vmstat shows it without",
+    )
+
+
+# vmstat_item_print_in_thp() (include/linux/mmzone.h): kept in base pages, printed in huge pages.
+IN_THP = {
+    "nr_anon_transparent_hugepages",
+    "nr_file_hugepages",
+    "nr_shmem_hugepages",
+    "nr_file_pmdmapped",
+    "nr_shmem_pmdmapped",
+}
+# vmstat_start(): kept in sectors, printed in KiB.
+IN_SECTORS = {"pgpgin", "pgpgout"}
+
+
+def _counters(prog: Program, array: Object) -> NDArray[np.int64]:
+    """An array of atomic_long_t as numbers."""
+    assert array.address_ is not None
+    return read_whole(prog, array.address_, array.type_.length or 0, np.dtype("<i8"))
+
+
+def _differences(structures: Iterable[Object], member: str, count: int) -> NDArray[np.int64]:
+    """The sum of a per-CPU array of s8 (or unsigned long) over structures."""
+    total = np.zeros(count, np.int64)
+    for structure in structures:
+        array = structure.member_(member)
+        assert array.address_ is not None
+        width = sizeof(array.type_) // count
+        total += read_whole(structure.prog_, array.address_, count, np.dtype(f"<i{width}"))
+    return total
+
+
+def vm_counters(prog: Program) -> list[VmCounter]:
+    """
+    All of /proc/vmstat, in its order.
+
+    :raises FaultError: a counter cannot be read.
+    :raises LookupError: the kernel is built without CONFIG_VM_EVENT_COUNTERS.
+    """
+    cpus = online_cpus(prog)
+    zones = [
+        zone
+        for pgdat in for_each_online_pgdat(prog)
+        for zone in pgdat.node_zones
+        if zone.present_pages.value_()
+    ]
+    zonestats = [per_cpu_ptr(zone.per_cpu_zonestats, cpu) for zone in zones for cpu in cpus]
+    nodestats = [
+        per_cpu_ptr(pgdat.per_cpu_nodestats, cpu)
+        for pgdat in for_each_online_pgdat(prog)
+        for cpu in cpus
+    ]
+    values: list[tuple[str, NDArray[np.int64], NDArray[np.int64]]] = []
+
+    def state(kind: str, array: Object, structures: Iterable[Object], member: str) -> None:
+        folded = _counters(prog, array)
+        values.append((kind, folded, _differences(structures, member, len(folded))))
+
+    state("zone", prog["vm_zone_stat"], zonestats, "vm_stat_diff")
+    # "mm/vmstat: convert NUMA statistics to basic NUMA counters" (f19298b9516c, in v5.14); absent
+    # in a kernel without CONFIG_NUMA.
+    with contextlib.suppress(ObjectNotFoundError):
+        state("numa", prog["vm_numa_event"], zonestats, "vm_numa_event")
+    state("node", prog["vm_node_stat"], nodestats, "vm_node_stat_diff")
+    derived = np.array(_vm_stat_items(prog, values), np.int64)
+    values.append(("vm_stat", derived, np.zeros_like(derived)))
+    events = prog["vm_event_states"].event
+    folded = np.zeros(events.type_.length or 0, np.int64)
+    for cpu in cpus:
+        folded += _counters(prog, per_cpu(events, cpu))
+    values.append(("event", folded, np.zeros_like(folded)))
+
+    names = [name_at(text) for text in prog["vmstat_text"]]
+    if len(names) != sum(len(folded) for _, folded, _ in values):
+        raise LookupError(
+            f"vmstat_text has {len(names)} names for {sum(len(v) for _, v, _ in values)} counters"
+        )
+    huge = 1 << (prog["PAGE_SHIFT"].value_() - 3)
+    running = bool(prog.flags & ProgramFlags.IS_LIVE)
+    rows: list[VmCounter] = []
+    for kind, folded, differences in values:
+        for value, difference in zip(folded.tolist(), differences.tolist(), strict=True):
+            name = names[len(rows)]
+            scale = huge if name in IN_THP else 2 if name in IN_SECTORS else 1
+            # The kernel shows a state that is below zero for a moment as zero. In a dump, with the
+            # differences, none is but by damage.
+            shown, exact = max(value, 0) // scale, (value + difference) // scale
+            if running or name in BELOW_ZERO:
+                exact = max(exact, 0)
+            rows.append(VmCounter(name, kind, exact, exact - shown))
+    return rows
+
+
+def _vm_stat_items(
+    prog: Program, values: list[tuple[str, NDArray[np.int64], NDArray[np.int64]]]
+) -> list[int]:
+    """The items of ``enum vm_stat_item`` (``enum writeback_stat_item`` before v6.12)."""
+    folded = {kind: array for kind, array, _ in values}
+    items = list(dirty_thresholds(prog, folded["zone"], folded["node"]))
+    for name in ("nr_memmap_pages", "nr_memmap_boot_pages"):
+        # "mm: don't account memmap per-node" (f4cb78af91e3, in v6.12)
+        try:
+            items.append(prog[name].counter.value_())
+        except ObjectNotFoundError:
+            break
+    return items
+
+
+def dirty_thresholds(
+    prog: Program, zone_stat: NDArray[np.int64], node_stat: NDArray[np.int64]
+) -> tuple[int, int]:
+    """
+    ``global_dirty_limits()`` (mm/page-writeback.c): (threshold, background threshold) in pages.
+
+    Derived from the counters at this moment, as /proc/vmstat derives them when it is read.
+    """
+
+    def count(array: NDArray[np.int64], item: str) -> int:
+        return max(int(array[prog.constant(item)]), 0)
+
+    free = count(zone_stat, "NR_FREE_PAGES")
+    available = free - min(free, prog["totalreserve_pages"].value_())
+    available += count(node_stat, "NR_INACTIVE_FILE") + count(node_stat, "NR_ACTIVE_FILE") + 1
+    page = 1 << prog["PAGE_SHIFT"].value_()
+
+    def threshold(bytes_name: str, ratio_name: str) -> int:
+        if size := prog[bytes_name].value_():
+            return int(-(-size // page))
+        return int(prog[ratio_name].value_() * page // 100 * available // page)
+
+    limit = threshold("vm_dirty_bytes", "vm_dirty_ratio")
+    background = threshold("dirty_background_bytes", "dirty_background_ratio")
+    return limit, (limit // 2 if background >= limit else background)
+
+
+def read_vmstat(text: str) -> list[VmCounter]:
+    """
+    The same rows from /proc/vmstat.
+
+    :raises ValueError: the text is not /proc/vmstat's, or not all of it.
+    """
+    return [VmCounter(*row, None) for row in parse_vmstat(text)]
+
+
+def counter(rows: Iterable[VmCounter], name: str) -> Any:
+    """The value of one counter, None if this kernel does not have it."""
+    return next((row.value for row in rows if row.name == name), None)
+
+
+if __name__ == "__main__":
+    from mmscope.drgn.tables.terminal import run_script
+
+    run_script(lambda prog: [("vmstat, per-CPU differences added", VmCounter, vm_counters(prog))])

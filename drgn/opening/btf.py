@@ -1,0 +1,445 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+BTF: the kernel's own description of its types, as types of a :class:`drgn.Program`.
+
+A kernel with CONFIG_DEBUG_INFO_BTF carries it in its memory, between ``__start_BTF`` and
+``__stop_BTF`` (scripts/link-vmlinux.sh, include/asm-generic/vmlinux.lds.h), and shows it as
+/sys/kernel/btf/vmlinux. The format is include/uapi/linux/btf.h and Documentation/bpf/btf.rst.
+
+Costs, for the 4 MB and 118,000 types of a distribution's kernel: some 30 ms for the index; a type
+is built when it is asked for, and the types of its members when those are.
+
+The blob comes out of a dump, so that every number in it may be anything. What is built is bounded:
+:data:`LIMITS`. Cannot know: types of modules, macros, and globals other than per-CPU variables and
+functions; a trailing ``[0]`` from ``[]``.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from drgn import (
+    Object,
+    Program,
+    Qualifiers,
+    Type,
+    TypeEnumerator,
+    TypeKind,
+    TypeKindSet,
+    TypeMember,
+    TypeParameter,
+)
+from numpy.typing import NDArray
+
+from mmscope.drgn.opening.name_index import NameIndex
+
+MAGIC = 0xEB9F
+# enum of BTF_KIND_*, include/uapi/linux/btf.h
+INT, PTR, ARRAY, STRUCT, UNION, ENUM, FWD, TYPEDEF, VOLATILE, CONST, RESTRICT, FUNC = range(1, 13)
+FUNC_PROTO, VAR, DATASEC, FLOAT, DECL_TAG, TYPE_TAG, ENUM64 = range(13, 20)
+# Bytes behind the 12 of struct btf_type: so many, and so many for each of its vlen.
+TAIL = {
+    **{INT: (4, 0), ARRAY: (12, 0), STRUCT: (0, 12), UNION: (0, 12), ENUM: (0, 8)},
+    **{FUNC_PROTO: (0, 8), VAR: (4, 0), DATASEC: (0, 12), DECL_TAG: (4, 0), ENUM64: (0, 12)},
+}
+BY_KIND = {
+    TypeKind.INT: (INT,),
+    TypeKind.BOOL: (INT,),
+    TypeKind.FLOAT: (FLOAT,),
+    TypeKind.STRUCT: (STRUCT,),
+    TypeKind.UNION: (UNION,),
+    TypeKind.ENUM: (ENUM, ENUM64),
+    TypeKind.TYPEDEF: (TYPEDEF,),
+}
+INT_SIGNED, INT_BOOL = 1, 4
+QUALIFIERS = {
+    CONST: Qualifiers.CONST,
+    VOLATILE: Qualifiers.VOLATILE,
+    RESTRICT: Qualifiers.RESTRICT,
+}
+
+# Of a whole kernel's, the largest known are about a tenth of these.
+LIMITS = {
+    "bytes": 64 << 20,
+    "types": 2_000_000,
+    "name": 512,  # KSYM_NAME_LEN
+    "struct_bytes": 1 << 28,
+    "array_bytes": 1 << 40,
+    "chain": 64,  # typedefs, qualifiers, pointers and arrays that lead to a type
+    "flattened": 50_000,  # members that anonymous members bring into a struct
+}
+
+
+class BtfError(ValueError):
+    """The blob is not BTF, or damaged; one line that says where."""
+
+
+class Btf:
+    """
+    The types of one blob.
+
+    :param blob: from the header on.
+    :raises BtfError: it is not BTF, or its index is damaged.
+    """
+
+    def __init__(self, prog: Program, blob: bytes) -> None:
+        self.prog = prog
+        order, types, self._names = _parts(blob)
+        self._words = np.frombuffer(types, dtype=f"{order}u4")
+        # Type 0 is void, which has no record.
+        self._starts = np.array([0, *_starts(self._words)], dtype=np.int64)
+        self._name_offsets = self._words[self._starts]
+        self._info = self._words[self._starts + 1]
+        self._size_or_type = self._words[self._starts + 2]
+        self._kinds = (self._info >> 24 & 0x1F).astype(np.uint8)
+        for column in (self._name_offsets, self._info, self._size_or_type, self._kinds):
+            column[0] = 0
+        ends = np.flatnonzero(np.frombuffer(self._names, dtype=np.uint8) == 0)
+        self._strings = np.append(0, ends[:-1] + 1)
+        self._index = NameIndex(self._names, self._strings, ends)
+        self._built: dict[int, Type] = {}
+        self._building: list[int] = []
+        self._flattened: dict[int, int] = {}
+        self._found: dict[tuple[str, tuple[int, ...]], int | None] = {}
+        self._enumerators: tuple[NDArray[np.uint32], NDArray[np.int64]] | None = None
+
+    @property
+    def count(self) -> int:
+        """How many types it has."""
+        return len(self._kinds) - 1
+
+    # Finding
+
+    def find_type(
+        self, prog: Program, kinds: TypeKindSet, name: str, filename: str | None
+    ) -> Type | None:
+        """
+        A type finder, for :meth:`drgn.Program.register_type_finder`.
+
+        BTF does not say from which file a type is: if one is wanted, there must be no other.
+        """
+        for kind in kinds:
+            numbers = list(self._numbers(name, BY_KIND.get(kind, ())))
+            if filename and len(numbers) > 1:
+                continue
+            for number in numbers:
+                built = self.type(number)
+                if built.kind == kind:
+                    return built
+        return None
+
+    def function(self, name: str) -> Type | None:
+        """The type of a function, if BTF has it."""
+        number = self._number(name, (FUNC,))
+        return self.type(int(self._size_or_type[number])) if number is not None else None
+
+    def variable(self, name: str) -> Type | None:
+        """The type of a global variable: of per-CPU ones only, as pahole writes no others."""
+        number = self._number(name, (VAR,))
+        return self.type(int(self._size_or_type[number])) if number is not None else None
+
+    def struct(self, name: str) -> Type | None:
+        """The struct, union or typedef of a name."""
+        number = self._number(name, (STRUCT, UNION, TYPEDEF))
+        return self.type(number) if number is not None else None
+
+    def anonymous_struct(self, members: set[str]) -> Type | None:
+        """The anonymous struct that has members of these names, if there is just one."""
+        found = []
+        anonymous = (self._kinds == STRUCT) & (self._name_offsets == 0)
+        for number in np.flatnonzero(anonymous).tolist():
+            if members <= {name for name, *_ in self._members(number)}:
+                found.append(number)
+        return self.type(found[0]) if len(found) == 1 else None
+
+    def enumerator(self, name: str) -> Object | None:
+        """The constant of that name."""
+        offset = self._name_offset(name)
+        if offset is None:
+            return None
+        if self._enumerators is None:
+            self._enumerators = self._all_enumerators()
+        offsets, owners = self._enumerators
+        for owner in owners[offsets == offset].tolist():
+            type_ = self.type(owner)
+            for item in type_.enumerators or ():
+                if item.name == name:
+                    return Object(self.prog, type_, value=item.value)
+        return None
+
+    def _all_enumerators(self) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+        """(offset of the name, number of the enum) of every enumerator."""
+        offsets, owners = [], []
+        for kind, words in ((ENUM, 2), (ENUM64, 3)):
+            numbers = np.flatnonzero(self._kinds == kind)
+            lengths = (self._info[numbers] & 0xFFFF).astype(np.int64)
+            owner = np.repeat(numbers, lengths)
+            within = np.arange(len(owner)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+            offsets.append(self._words[self._starts[owner] + 3 + within * words])
+            owners.append(owner)
+        return np.concatenate(offsets), np.concatenate(owners)
+
+    def _number(self, name: str, kinds: tuple[int, ...]) -> int | None:
+        key = name, kinds
+        if key not in self._found:
+            self._found[key] = next(self._numbers(name, kinds), None)
+        return self._found[key]
+
+    def _numbers(self, name: str, kinds: tuple[int, ...]) -> Iterator[int]:
+        """The types of a name, those of the first kind first."""
+        offset = self._name_offset(name) if kinds else None
+        if offset is None:
+            return
+        numbers = np.flatnonzero(self._name_offsets == offset)
+        for kind in kinds:
+            yield from numbers[self._kinds[numbers] == kind].tolist()
+
+    def _name_offset(self, name: str) -> int | None:
+        """Where the strings have a name; pahole writes each once."""
+        found = self._index.numbers(name.encode("utf-8", "surrogateescape"), b"\0") if name else ()
+        return int(self._strings[found[0]]) if found else None
+
+    def _name(self, offset: int) -> str | None:
+        """The string at an offset; None for the empty one: anonymous."""
+        if not offset:
+            return None
+        end = self._names.find(b"\0", offset, offset + LIMITS["name"] + 1)
+        if end < 0:
+            raise BtfError(f"BTF is damaged: no name at offset {offset:,}")
+        return self._names[offset:end].decode("ascii", "backslashreplace") or None
+
+    # Building
+
+    def type(self, number: int) -> Type:
+        """
+        The type of a number.
+
+        :raises BtfError: it, or a type that it is made of, is damaged.
+        """
+        if number in self._built:
+            return self._built[number]
+        if number in self._building or len(self._building) >= LIMITS["chain"]:
+            raise BtfError(f"BTF is damaged: type {number} leads to itself, or too far")
+        self._building.append(number)
+        try:
+            built = self._build(number)
+        finally:
+            self._building.pop()
+        self._built[number] = built
+        return built
+
+    def _build(self, number: int) -> Type:
+        if number == 0:
+            return self.prog.void_type()
+        if number >= len(self._kinds):
+            raise BtfError(f"BTF is damaged: there is no type {number:,}")
+        kind = int(self._kinds[number])
+        if kind in (STRUCT, UNION):
+            return self._compound(number)
+        if kind in (ENUM, ENUM64):
+            return self._enum(number)
+        name = self._name(int(self._name_offsets[number]))
+        value = int(self._size_or_type[number])
+        if kind == INT:
+            encoding = int(self._words[self._starts[number] + 3]) >> 24 & 0xF
+            if name is None or value not in (1, 2, 4, 8, 16):
+                raise BtfError(f"BTF is damaged: type {number} is an integer of {value} bytes")
+            if encoding & INT_BOOL:
+                return self.prog.bool_type(name, value)
+            return self.prog.int_type(name, value, bool(encoding & INT_SIGNED))
+        if kind == FLOAT:
+            if name is None or value not in (2, 4, 8, 10, 12, 16):
+                raise BtfError(f"BTF is damaged: type {number} is a float of {value} bytes")
+            return self.prog.float_type(name, value)
+        if kind == PTR:
+            return self.prog.pointer_type(self.type(value))
+        if kind == ARRAY:
+            return self._array(number)
+        if kind == TYPEDEF:
+            if name is None:
+                raise BtfError(f"BTF is damaged: type {number} is a typedef without a name")
+            return self.prog.typedef_type(name, self.type(value))
+        if kind in QUALIFIERS:
+            of = self.type(value)
+            return of.qualified(of.qualifiers | QUALIFIERS[kind])
+        if kind == TYPE_TAG:
+            return self.type(value)
+        if kind == FWD:
+            return self._declared(number, name)
+        if kind == FUNC_PROTO:
+            return self._function_type(number)
+        raise BtfError(f"BTF is damaged: type {number} of kind {kind} is no type of an object")
+
+    def _array(self, number: int) -> Type:
+        at = self._starts[number] + 3
+        element = self._object(int(self._words[at]))
+        length = int(self._words[at + 2])
+        size = _size(element)
+        if length * max(size, 1) > LIMITS["array_bytes"]:
+            raise BtfError(f"BTF is damaged: type {number} is an array of {length:,} elements")
+        # What is written [] or [0] has no length here.
+        return self.prog.array_type(element, length or None)
+
+    def _declared(self, number: int, name: str | None) -> Type:
+        """A type that is only declared here; another record may define it."""
+        union = bool(self._info[number] >> 31)
+        if name is None:
+            raise BtfError(f"BTF is damaged: type {number} is declared without a name")
+        defined = self._number(name, (UNION,) if union else (STRUCT,))
+        if defined is not None:
+            return self.type(defined)
+        return self.prog.union_type(name) if union else self.prog.struct_type(name)
+
+    def _function_type(self, number: int) -> Type:
+        at = int(self._starts[number]) + 3
+        count = int(self._info[number]) & 0xFFFF
+        pairs = self._words[at : at + 2 * count].reshape(-1, 2).tolist()
+        variadic = bool(pairs) and pairs[-1] == [0, 0]
+        parameters = [
+            TypeParameter(self._later(type_number), self._name(name))
+            for name, type_number in (pairs[:-1] if variadic else pairs)
+        ]
+        returns = self.type(int(self._size_or_type[number]))
+        return self.prog.function_type(returns, parameters, variadic)
+
+    def _enum(self, number: int) -> Type:
+        wide = self._kinds[number] == ENUM64
+        count, at = int(self._info[number]) & 0xFFFF, int(self._starts[number]) + 3
+        name = self._name(int(self._name_offsets[number]))
+        size = int(self._size_or_type[number])
+        if size not in (1, 2, 4, 8):
+            raise BtfError(f"BTF is damaged: type {number} is an enum of {size} bytes")
+        signed = bool(self._info[number] >> 31)
+        values = self._words[at : at + count * (3 if wide else 2)].reshape(count, -1)
+        low = values[:, 1].astype(np.uint64)
+        bits = low | values[:, 2].astype(np.uint64) << np.uint64(32) if wide else low
+        if not wide and not signed:
+            # Before pahole 1.24 the flag was never set: -1 tells.
+            signed = bool(np.any(low >= 0xFFFFF000))
+        if signed:
+            bits = bits.astype(np.uint32).astype(np.int32) if not wide else bits.astype(np.int64)
+        enumerators = [
+            TypeEnumerator(self._name(offset) or "", value)
+            for offset, value in zip(values[:, 0].tolist(), bits.tolist(), strict=True)
+        ]
+        names = {1: "char", 2: "short", 4: "int", 8: "long"}
+        compatible = self.prog.int_type(
+            f"{'' if signed else 'unsigned '}{names[size]}", size, signed
+        )
+        if not count:
+            return self.prog.enum_type(name)
+        return self.prog.enum_type(name, compatible, enumerators)
+
+    def _compound(self, number: int) -> Type:
+        size = int(self._size_or_type[number])
+        if size > LIMITS["struct_bytes"]:
+            raise BtfError(f"BTF is damaged: type {number} has {size:,} bytes")
+        if self._flattened_members(number) > LIMITS["flattened"]:
+            raise BtfError(f"BTF is damaged: type {number} has too many members")
+        members = []
+        for name, type_number, offset, bits in self._members(number):
+            if offset > 8 * size:
+                raise BtfError(f"BTF is damaged: {name} of type {number} lies behind its end")
+            members.append(TypeMember(self._later(type_number, bits), name, offset))
+        name = self._name(int(self._name_offsets[number]))
+        make = self.prog.struct_type if self._kinds[number] == STRUCT else self.prog.union_type
+        return make(name, size, members)
+
+    def _members(self, number: int) -> Iterator[tuple[str | None, int, int, int]]:
+        """(name, number of its type, offset in bits, bits of a bit field or 0) of each member."""
+        at, count = int(self._starts[number]) + 3, int(self._info[number]) & 0xFFFF
+        fields = bool(self._info[number] >> 31)
+        for name, type_number, offset in self._words[at : at + 3 * count].reshape(-1, 3).tolist():
+            bits = offset >> 24 if fields else 0
+            yield self._name(name), type_number, offset & 0xFFFFFF if fields else offset, bits
+
+    def _flattened_members(self, number: int, depth: int = 0) -> int:
+        """How many members a struct has, with those of its anonymous members: a bomb's fan-out."""
+        if depth > LIMITS["chain"]:
+            return LIMITS["flattened"] + 1
+        if number not in self._flattened:
+            self._flattened[number] = LIMITS["flattened"] + 1  # what leads to itself is endless
+            total = 0
+            for name, type_number, _, _ in self._members(number):
+                total += 1
+                inner = type_number < len(self._kinds) and self._kinds[type_number] in (
+                    STRUCT,
+                    UNION,
+                )
+                if name is None and inner:
+                    total += self._flattened_members(type_number, depth + 1)
+                if total > LIMITS["flattened"]:
+                    break
+            self._flattened[number] = total
+        return self._flattened[number]
+
+    def _later(self, number: int, bits: int = 0) -> Callable[[], Any]:
+        """A type that is built when somebody looks at the member."""
+        if bits:
+            return lambda: Object(self.prog, self._object(number), bit_field_size=bits)
+        return lambda: self._object(number)
+
+    def _object(self, number: int) -> Type:
+        """A type that something can be of: no function, which only pointers lead to."""
+        built = self.type(number)
+        if built.kind == TypeKind.FUNCTION:
+            raise BtfError(f"BTF is damaged: something is of type {number}, a function")
+        return built
+
+
+def _parts(blob: bytes) -> tuple[str, bytes, bytes]:
+    """(byte order, types, strings) of a blob."""
+    if len(blob) < 24 or len(blob) > LIMITS["bytes"]:
+        raise BtfError(f"{len(blob):,} bytes are no BTF")
+    order = {b"\x9f\xeb": "<", b"\xeb\x9f": ">"}.get(blob[:2])
+    if order is None or blob[2] != 1:
+        raise BtfError("no BTF: its first bytes are others")
+    length, type_off, type_len, str_off, str_len = np.frombuffer(
+        blob, dtype=f"{order}u4", count=5, offset=4
+    ).tolist()
+    types = blob[length + type_off : length + type_off + type_len]
+    names = blob[length + str_off : length + str_off + str_len]
+    if length < 24 or type_len % 4 or len(types) != type_len or len(names) != str_len:
+        raise BtfError("BTF is damaged: its parts lie beyond its end")
+    if not names.startswith(b"\0") or not names.endswith(b"\0"):
+        raise BtfError("BTF is damaged: its strings have no end")
+    return order, types, names
+
+
+def _starts(words: NDArray[np.uint32]) -> list[int]:
+    """
+    Where each type begins, in words.
+
+    A record's length is in its second word. For every word it is worked out where the next record
+    would begin, if one began there; then there is only a chain to follow.
+
+    :raises BtfError: the last one does not end with the blob.
+    """
+    if len(words) < 3:
+        raise BtfError("BTF is damaged: it has no types")
+    fixed = np.full(32, 3, dtype=np.uint32)
+    each = np.zeros(32, dtype=np.uint32)
+    for kind, (more, per) in TAIL.items():
+        fixed[kind] += more // 4
+        each[kind] = per // 4
+    info = np.append(words[1:], np.uint32(0))
+    kinds = (info >> 24).astype(np.uint8) & 0x1F
+    lengths = (fixed[kinds] + each[kinds] * (info & 0xFFFF)).tolist()
+    starts, at, end = [], 0, len(words)
+    while at < end:
+        starts.append(at)
+        at += lengths[at]
+        if len(starts) > LIMITS["types"]:
+            raise BtfError(f"BTF is damaged: more than {LIMITS['types']:,} types")
+    if at != end or end - starts[-1] < 3:
+        raise BtfError("BTF is damaged: its last type has no end")
+    return starts
+
+
+def _size(type_: Type) -> int:
+    """Bytes of a complete type, 0 of any other."""
+    while type_.kind == TypeKind.TYPEDEF:
+        type_ = type_.type
+    if type_.kind == TypeKind.ARRAY:
+        return (type_.length or 0) * _size(type_.type)
+    return int(getattr(type_, "size", None) or 0)

@@ -1,0 +1,325 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+The kernel's own symbol table (CONFIG_KALLSYMS), as a symbol finder of a :class:`drgn.Program`.
+
+Of a vmcore it is read where VMCOREINFO says that its parts lie (since "vmcoreinfo: add
+kallsyms_num_syms symbol", f09bddbd8661, v6.0), or where ``kallsyms_search`` finds them: names
+packed by a table of 256 tokens, and offsets (scripts/kallsyms.c, kernel/kallsyms.c). Of the running
+kernel it is the text of /proc/kallsyms, without its modules. 190,000 names take about a tenth of a
+second.
+
+Everything is bounded and checked, since a dump may say anything. Cannot know: sizes, which are the
+distance to the next symbol; data symbols of a kernel without CONFIG_KALLSYMS_ALL.
+"""
+
+import bisect
+import contextlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from drgn import FaultError, Program, Symbol, SymbolBinding, SymbolKind
+from numpy.typing import NDArray
+
+from mmscope.drgn.opening.kallsyms_search import find_tables
+from mmscope.drgn.opening.name_index import NameIndex
+from mmscope.drgn.tables.hostile_text import cut
+
+MAX_SYMBOLS = 4_000_000
+MAX_NAME_BYTES = 64 << 20
+TOKENS = 256
+MAX_TOKEN_TABLE = 64 << 10
+MOST_BEHIND = 256 << 20  # bytes that are looked at behind an address, at most
+CHUNK = 1 << 20
+AT_ONCE = 1 << 14  # bytes of packed names that are unpacked together
+PARTS = (
+    *("kallsyms_num_syms", "kallsyms_offsets", "kallsyms_names"),
+    *("kallsyms_token_table", "kallsyms_token_index"),
+)
+MAYBE = ("kallsyms_relative_base",)
+
+
+class SymbolsError(ValueError):
+    """The kernel's symbol table is missing or damaged; one line that says why."""
+
+
+class SymbolsHidden(SymbolsError):
+    """There are symbols, but this user may not see where."""
+
+
+@dataclass
+class KernelSymbols:
+    """
+    Symbols by name and by address.
+
+    :ivar addresses: ascending.
+    :ivar names: each between two newlines, in the order of the addresses.
+    :ivar starts: where each name begins in ``names``.
+    :ivar codes: nm's letter for each.
+    """
+
+    addresses: NDArray[np.uint64]
+    names: bytes
+    starts: NDArray[np.int64]
+    codes: bytes
+    _found: dict[str, tuple[int, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._list: list[int] = self.addresses.tolist()
+        ends = np.append(self.starts[1:], len(self.names)) - 1
+        self._index = NameIndex(self.names, self.starts, ends)
+        sections = (("_stext", "_etext"), ("_sinittext", "_einittext"))
+        self.text = [(self.address(begin) or 0, self.address(end) or 0) for begin, end in sections]
+
+    @property
+    def count(self) -> int:
+        """How many symbols there are."""
+        return len(self.codes)
+
+    def indexes(self, name: str) -> tuple[int, ...]:
+        """The positions of a name, which statics of several files may share."""
+        if name not in self._found:
+            wanted = name.encode("utf-8", "surrogateescape")
+            self._found[name] = tuple(self._index.numbers(wanted, b"\n")) if name else ()
+        return self._found[name]
+
+    def address(self, name: str) -> int | None:
+        """The address of a name, if it has just one."""
+        at = self.indexes(name)
+        return self._list[at[0]] if len(at) == 1 else None
+
+    def room(self, index: int) -> int:
+        """Bytes to the next symbol: no more can belong to this one."""
+        after = bisect.bisect_right(self._list, self._list[index])
+        return self._list[after] - self._list[index] if after < len(self._list) else 0
+
+    def symbol(self, index: int) -> Symbol:
+        """One of them as drgn has it."""
+        start = int(self.starts[index])
+        name = self.names[start : self.names.index(b"\n", start)].decode("utf-8", "replace")
+        address, code = self._list[index], chr(self.codes[index])
+        binding = SymbolBinding.GLOBAL if code.isupper() else SymbolBinding.LOCAL
+        if code in "vVwW":
+            binding = SymbolBinding.WEAK
+        kind = SymbolKind.FUNC if self.is_text(address) else SymbolKind.OBJECT
+        return Symbol(name, address, self.room(index), binding, kind)
+
+    def is_text(self, address: int) -> bool:
+        """Whether an address is of code; nm's letter does not tell (7.2 has .data as "T")."""
+        return any(begin <= address < end for begin, end in self.text)
+
+    def find(
+        self, prog: Program, name: str | None, address: int | None, one: bool
+    ) -> Sequence[Symbol]:
+        """A symbol finder, for :meth:`drgn.Program.register_symbol_finder`."""
+        indexes: Sequence[int] = range(len(self._list))
+        if address is not None:
+            last = bisect.bisect_right(self._list, address) - 1
+            if last < 0 or not address - self._list[last] < max(self.room(last), 1):
+                return []
+            first = bisect.bisect_left(self._list, self._list[last])
+            indexes = range(first, last + 1)
+        if name is not None:
+            named = self.indexes(name)
+            indexes = [at for at in named if address is None or at in indexes]
+        return [self.symbol(at) for at in (indexes[:1] if one else indexes)]
+
+
+def symbols_of_core(prog: Program, vmcoreinfo: Mapping[str, str]) -> KernelSymbols:
+    """
+    The symbols of a dump, where its VMCOREINFO says.
+
+    :raises SymbolsError: it does not say, they cannot be read, or are damaged.
+    """
+
+    where = tables_of(prog, vmcoreinfo)
+    try:
+        (count,) = np.frombuffer(prog.read(where["kallsyms_num_syms"], 4), dtype="u4").tolist()
+        if not 0 < count <= MAX_SYMBOLS:
+            raise SymbolsError(f"the kernel's symbol table is damaged: {count:,} symbols")
+        offsets_at = where["kallsyms_offsets"]
+        offsets = np.frombuffer(prog.read(offsets_at, 4 * count), dtype="i4").astype(np.int64)
+        base = None
+        if "kallsyms_relative_base" in where:
+            (base,) = np.frombuffer(prog.read(where["kallsyms_relative_base"], 8), "u8").tolist()
+        tokens = _tokens(prog, where["kallsyms_token_table"], where["kallsyms_token_index"])
+        names, starts, codes = _names(prog, where["kallsyms_names"], count, tokens)
+    except FaultError as error:
+        raise SymbolsError(f"the kernel's symbol table cannot be read: {error}") from error
+    return _checked(_addresses(offsets, offsets_at, base), names, starts, codes, vmcoreinfo)
+
+
+def tables_of(prog: Program, vmcoreinfo: Mapping[str, str]) -> dict[str, int]:
+    """
+    Where the parts of the symbol table are: said by VMCOREINFO, or found.
+
+    :raises SymbolsError: neither.
+    """
+    if "SYMBOL(kallsyms_num_syms)" in vmcoreinfo:
+        more = [name for name in MAYBE if f"SYMBOL({name})" in vmcoreinfo]
+        return {name: _address(vmcoreinfo, name) for name in (*PARTS, *more)}
+    found = find_tables(prog, _address(vmcoreinfo, "_stext"))
+    if found is None:
+        raise SymbolsError(
+            "this kernel's symbol table is not found: VMCOREINFO does not say where it is (kernels "
+            "before 6.0 do not), and it does not look like that of 5.10 to 5.19"
+        )
+    return found
+
+
+def _address(vmcoreinfo: Mapping[str, str], name: str) -> int:
+    """
+    What VMCOREINFO says of a symbol: an address of the kernel's, with room behind it.
+
+    :raises SymbolsError: it says something else, or nothing.
+    """
+    said = vmcoreinfo.get(f"SYMBOL({name})", "")
+    address = int(said, 16) if re.fullmatch("[0-9a-f]{16}", said) else 0
+    if not 1 << 63 <= address < (1 << 64) - MOST_BEHIND:
+        raise SymbolsError(
+            f"VMCOREINFO is damaged: {cut(said, 40) or 'nothing'} is no address of {name}"
+        )
+    return address
+
+
+def _addresses(offsets: NDArray[np.int64], offsets_at: int, base: int | None) -> NDArray[np.uint64]:
+    """
+    Addresses out of ``kallsyms_offsets``.
+
+    Each is relative to its own place where there is no kallsyms_relative_base ("kallsyms: use
+    relative references", v7.1). Before, they are relative to that, except that per-CPU symbols of
+    x86 are absolute then, which makes the others negative (CONFIG_KALLSYMS_ABSOLUTE_PERCPU).
+    """
+    if base is None:
+        places = np.uint64(offsets_at) + 4 * np.arange(len(offsets), dtype=np.uint64)
+        return places + offsets.astype(np.uint64)
+    if np.count_nonzero(offsets < 0) * 2 > len(offsets):
+        relative = np.uint64(base) + (-1 - offsets).astype(np.uint64)
+        return np.where(offsets < 0, relative, offsets.astype(np.uint64))
+    return np.uint64(base) + offsets.astype(np.uint32).astype(np.uint64)
+
+
+def _tokens(prog: Program, table: int, index: int) -> list[bytes]:
+    """The text that each of the 256 bytes of a packed name stands for."""
+    places = np.frombuffer(prog.read(index, 2 * TOKENS), dtype="u2").tolist()
+    text = prog.read(table, max(places) + 64)
+    tokens = [text[place : text.find(b"\0", place)] for place in places]
+    if any(not token or len(token) > 64 for token in tokens) or b"\n" in b"".join(tokens):
+        raise SymbolsError("the kernel's symbol table is damaged: its tokens have no end")
+    return tokens
+
+
+def _names(
+    prog: Program, address: int, count: int, tokens: list[bytes]
+) -> tuple[bytes, NDArray[np.int64], bytes]:
+    """(names between newlines, where each begins, nm's letter for each)."""
+    data, at = b"", 0
+    heads: list[int] = []
+    second: list[int] = []
+    while len(heads) < count:
+        # Read as far as needed: nothing says how long it is.
+        if len(data) > MAX_NAME_BYTES:
+            raise SymbolsError("the kernel's symbol table is damaged: its names have no end")
+        more = _read_some(prog, address + len(data))
+        data += more
+        # A name may reach into what comes next.
+        stop = len(data) - (1 << 15) if more else len(data) - 1
+        if at >= stop and not more:
+            raise SymbolsError("the kernel's symbol table is damaged: its names end too soon")
+        for _ in range(count - len(heads)):
+            if at >= stop:
+                break
+            heads.append(at)
+            if (length := data[at]) < 0x80:
+                at += length + 1
+            else:
+                second.append(at + 1)
+                at += (length & 0x7F | data[at + 1] << 7) + 2
+    # Where a length stands, its name begins with a newline.
+    packed = np.frombuffer(data, dtype=np.uint8, count=min(at, len(data))).astype(np.uint16)
+    packed[heads], packed[second] = TOKENS, TOKENS + 1
+    text = _unpack(packed, [*tokens, b"\n", b""])
+    breaks = np.flatnonzero(text == 10)
+    if len(breaks) != count or np.any(np.diff(breaks, append=len(text)) < 2):
+        raise SymbolsError("the kernel's symbol table is damaged: names are empty")
+    # Behind it comes nm's letter, which is kept apart.
+    kept = np.ones(len(text), dtype=bool)
+    kept[breaks + 1] = False
+    names = text[kept].tobytes() + b"\n"
+    return names, breaks - np.arange(count) + 1, text[breaks + 1].tobytes()
+
+
+def _unpack(packed: NDArray[np.uint16], tokens: list[bytes]) -> NDArray[np.uint8]:
+    """The bytes of all tokens, one after the other."""
+    lengths = np.array([len(token) for token in tokens])
+    places = np.cumsum(lengths) - lengths
+    all_tokens = np.frombuffer(b"".join(tokens), dtype=np.uint8)
+    text, size = [], 0
+    # So much at a time as a CPU's cache holds.
+    for at in range(0, len(packed), AT_ONCE):
+        some = packed[at : at + AT_ONCE]
+        each = lengths[some]
+        from_where = np.repeat(places[some] - (np.cumsum(each) - each), each)
+        from_where += np.arange(len(from_where))
+        text.append(all_tokens.take(from_where))
+        if (size := size + len(text[-1])) > 4 * MAX_NAME_BYTES:
+            raise SymbolsError("the kernel's symbol table is damaged: its names have no end")
+    return np.concatenate(text) if text else np.empty(0, np.uint8)
+
+
+def _read_some(prog: Program, address: int) -> bytes:
+    """A chunk of memory, or what there is of it up to the end of its page."""
+    for size in (CHUNK, 4096 - address % 4096):
+        with contextlib.suppress(FaultError):
+            return bytes(prog.read(address, size))
+    return b""
+
+
+def symbols_of_text(text: bytes) -> KernelSymbols:
+    """
+    The symbols of a /proc/kallsyms, modules left out.
+
+    :raises SymbolsHidden: its addresses are hidden.
+    :raises SymbolsError: it is something else.
+    """
+    found = re.findall(rb"^([0-9a-f]{8,16}) (\w) ([^\s\[]+)$", text, re.MULTILINE)
+    if not found:
+        raise SymbolsError("/proc/kallsyms has no symbols (CONFIG_KALLSYMS)")
+    addresses = np.array([int(address, 16) for address, _, _ in found], dtype=np.uint64)
+    if not addresses.any():
+        raise SymbolsHidden(
+            "/proc/kallsyms hides its addresses: only root may see them, and nobody where "
+            "kernel.kptr_restrict is 2"
+        )
+    names = b"\n" + b"\n".join(name for _, _, name in found) + b"\n"
+    breaks = np.flatnonzero(np.frombuffer(names, dtype=np.uint8) == 10)
+    codes = b"".join(code for _, code, _ in found)
+    return _checked(addresses, names, breaks[:-1] + 1, codes, {})
+
+
+def _checked(
+    addresses: NDArray[np.uint64],
+    names: bytes,
+    starts: NDArray[np.int64],
+    codes: bytes,
+    vmcoreinfo: Mapping[str, str],
+) -> KernelSymbols:
+    """
+    The table, held against the symbols that VMCOREINFO has by itself.
+
+    :raises SymbolsError: they contradict each other.
+    """
+    if np.any(addresses[1:] < addresses[:-1]):
+        # scripts/kallsyms.c sorts them (5.10 to 7.3).
+        raise SymbolsError("the kernel's symbol table is damaged: its addresses do not ascend")
+    found = KernelSymbols(addresses, names, starts, codes)
+    # Not all: VMCOREINFO has the value of mem_section, where that is a pointer, for its address.
+    for name in ("_stext", "init_uts_ns"):
+        said, here = vmcoreinfo.get(f"SYMBOL({name})"), found.address(name)
+        if said is not None and said.lstrip("0") != f"{here or 0:x}":
+            raise SymbolsError(
+                f"the kernel's symbol table is damaged: {name} is at {here or 0:#x}, and at "
+                f"0x{said} by VMCOREINFO"
+            )
+    return found

@@ -1,0 +1,381 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Opening what is to be read: the live kernel, a vmcore, or a QEMU guest.
+
+Everything that can be wrong with a target is found here and said in one line that also says what
+to do: no such file, not a vmcore, cut short, no permission, symbols of another build, none at all.
+"""
+
+import contextlib
+import datetime
+import os
+import re
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from drgn import (
+    Architecture,
+    BadDataError,
+    FaultError,
+    MissingDebugInfoError,
+    Object,
+    Program,
+    ProgramFlags,
+)
+from drgn.helpers.linux.mmzone import for_each_online_pgdat
+from drgn.helpers.linux.timekeeping import ktime_get_real_seconds, uptime
+
+from mmscope.drgn.opening.core_file import (
+    ET_CORE,
+    KDUMP,
+    build_id,
+    elf_type,
+    missing_bytes,
+    split_part,
+)
+from mmscope.drgn.opening.no_debug_info import BTF_MAGICS, OWN, NoDebugInfoError, attach, vmcoreinfo
+from mmscope.drgn.reading.cpus import online_cpus
+from mmscope.drgn.reading.struct_pages import memory_pages
+
+# What a file that is not a core starts with, and how to get the core out of it.
+WRAPPED = {
+    b"\x28\xb5\x2f\xfd": "zstd -d",
+    b"\x1f\x8b": "gunzip -k",
+    b"\xfd7zXZ\x00": "xz -dk",
+    b"BZh": "bunzip2 -k",
+}
+FLATTENED = b"makedumpfile\0\0\0\0"
+
+
+LOCKDOWN = Path("/sys/kernel/security/lockdown")
+COPY = "copy the dump anew from where it was taken"
+
+
+class TargetError(Exception):
+    """The target cannot be opened. One line, for the user, that says what to do."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """What was read, as the bundle's ``target`` says it."""
+
+    kind: str  # live, vmcore, qemu, files
+    release: str | None
+    architecture: str | None
+    page_size: int | None
+    hostname: str | None
+    captured_at: str | None  # UTC; of a vmcore: the guest's own clock when it was taken
+    uptime_seconds: float | None
+    total_pages: int | None  # present pages
+    online_cpus: int | None
+    source: str  # the file's name without its folder, or the QMP address
+    types: str | None = None  # where its types and symbols come from
+
+
+T = TypeVar("T")
+
+
+def open_target(
+    core: Path | None = None, symbols: Sequence[Path] = (), qemu: str | None = None
+) -> Program:
+    """
+    Open a vmcore, a QEMU guest by its QMP address, or, with neither, the live kernel.
+
+    :param symbols: vmlinux and modules, or a file with the kernel's BTF; without, the kernel's own
+        BTF and symbol table are used where it has them, and else what the distribution has
+        installed.
+    :raises TargetError: it cannot be read.
+    """
+    for path in symbols:
+        _check_readable(path, "symbols")
+    prog = Program()
+    if core is not None:
+        _check_core(core)
+        _open(prog, core)
+    elif qemu is not None:
+        try:
+            prog.set_qemu_qmp(qemu)
+        except (OSError, ValueError, RuntimeError, BadDataError) as error:
+            raise TargetError(
+                f"{qemu}: cannot attach to QEMU: {_reason(error)}; it needs a QMP socket of its "
+                "own (-qmp unix:PATH,server,nowait), '-device vmcoreinfo', and this user's right "
+                "to ptrace the QEMU process"
+            ) from error
+    else:
+        _open_live(prog)
+    _attach_or_load(prog, symbols)
+    if core is not None:
+        _check_kernel(prog, core)
+    return prog
+
+
+def _check_kernel(prog: Program, core: Path) -> None:
+    """
+    Refuse a dump whose VMCOREINFO leads nowhere: if not one of the things that every kernel says of
+    itself is where it should be, nothing is.
+    """
+    page = 1 << prog["PAGE_SHIFT"].value_()
+    if prog.platform and prog.platform.arch == Architecture.X86_64 and page != 4096:
+        raise TargetError(
+            f"{core}: its VMCOREINFO is damaged: PAGESIZE is {page:,}, but a page of x86-64 has "
+            f"4,096 bytes; {COPY}"
+        )
+    if missing_bytes(core):
+        return  # which says more
+    why = ""
+    said: tuple[tuple[bytes, Callable[[], bytes]], ...] = (
+        (b"Linux", lambda: prog["init_uts_ns"].name.sysname.string_()),
+        (b"Linux version", lambda: prog["linux_banner"].string_()),
+        (b"swapper", lambda: prog["init_task"].comm.string_()),
+    )
+    for words, read in said:
+        try:
+            if (found := read()).startswith(words):
+                return
+            why = f"{found[:40]!r} is where {words.decode()} should be"
+        except FaultError as error:
+            why = str(error)
+            # libkdumpfile 0.5 takes x.y.z for a kernel's version, and nothing of a 7.3-rc7.
+            if "kernel version" in why:
+                raise TargetError(
+                    f"{core}: libkdumpfile, by which drgn reads this format, does not understand "
+                    f"the kernel's version {vmcoreinfo(prog).get('OSRELEASE', '')!r}; write the "
+                    "dump as ELF (makedumpfile -E)"
+                ) from error
+        except LookupError:
+            continue  # damaged symbols are told of by the sections
+    if why:
+        raise TargetError(
+            f"{core}: the kernel is not where its VMCOREINFO says (KERNELOFFSET, phys_base, "
+            f"swapper_pg_dir, pgtable_l5_enabled): {why}; {COPY}"
+        )
+
+
+def other_release(prog: Program) -> str | None:
+    """In words, that VMCOREINFO tells of another release than the kernel itself does."""
+    said = vmcoreinfo(prog).get("OSRELEASE")
+    try:
+        own = prog["init_uts_ns"].name.release.string_().decode("utf-8", "backslashreplace")
+    except (FaultError, LookupError):
+        return None
+    if said in (None, own):
+        return None
+    return f"VMCOREINFO is damaged: it says that the release is {said!r}, the kernel says {own!r}"
+
+
+def _open(prog: Program, core: Path) -> None:
+    try:
+        prog.set_core_dump(core)
+    except BadDataError as error:
+        raise TargetError(
+            f"{core}: its VMCOREINFO note, by which a dump is read, is damaged: {_reason(error)}; "
+            f"{COPY}"
+        ) from error
+    except (OSError, ValueError, NotImplementedError, FaultError) as error:
+        raise TargetError(f"{core}: drgn cannot open it: {_reason(error)}") from error
+    if not prog.flags & ProgramFlags.IS_LINUX_KERNEL:
+        raise TargetError(
+            f"{core}: a core dump, but not a Linux kernel's: it has no VMCOREINFO note"
+            " (QEMU: give the guest '-device vmcoreinfo')"
+        )
+
+
+def _open_live(prog: Program) -> None:
+    try:
+        prog.set_kernel()
+    except PermissionError as error:
+        raise TargetError(_why_forbidden()) from error
+    except FileNotFoundError as error:
+        raise TargetError(
+            "this kernel has no /proc/kcore (CONFIG_PROC_KCORE): give --core VMCORE, or read its "
+            "text files with --proc-root /"
+        ) from error
+    except (OSError, ValueError, BadDataError) as error:
+        raise TargetError(f"/proc/kcore: drgn cannot open it: {_reason(error)}") from error
+
+
+def _why_forbidden() -> str:
+    """Why /proc/kcore may not be opened (open_kcore(), fs/proc/kcore.c, 5.10 to 7.3)."""
+    if os.geteuid():
+        return "reading the live kernel needs root: run it with sudo (or give --core VMCORE)"
+    with contextlib.suppress(OSError):
+        if "[confidentiality]" in LOCKDOWN.read_text():
+            return (
+                "/proc/kcore: this kernel is locked down (lockdown=confidentiality): nobody "
+                "reads its memory until the next boot: boot without it, or give --core VMCORE"
+            )
+    return (
+        "/proc/kcore: not even root may open it here: a container without CAP_SYS_RAWIO, or a "
+        f"kernel that is locked down ({LOCKDOWN} says confidentiality): run it on the host, or "
+        "give --core VMCORE"
+    )
+
+
+def _check_readable(path: Path, what: str) -> None:
+    try:
+        if stat.S_ISFIFO(path.stat().st_mode) or stat.S_ISCHR(path.stat().st_mode):
+            raise TargetError(f"{path}: is a pipe or a device; {what} must be a file")
+        with path.open("rb"):
+            pass
+    except FileNotFoundError:
+        raise TargetError(f"{path}: no such file (given as {what})") from None
+    except IsADirectoryError:
+        raise TargetError(f"{path}: is a folder; {what} must be a file") from None
+    except PermissionError:
+        raise TargetError(f"{path}: no permission to read it; run as root or copy it") from None
+    except OSError as error:
+        raise TargetError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def _check_core(path: Path) -> None:
+    """Refuse what is certainly no core, with the reason that drgn does not give."""
+    _check_readable(path, "--core")
+    with path.open("rb") as file:
+        head = file.read(64)
+    for magic, command in WRAPPED.items():
+        if head.startswith(magic):
+            raise TargetError(f"{path}: is compressed; unpack it first: {command} {path}")
+    if head.startswith(FLATTENED):
+        raise TargetError(
+            f"{path}: is in makedumpfile's flattened format; rebuild it first: "
+            f"makedumpfile -R {path}.rebuilt < {path}"
+        )
+    if head.startswith(KDUMP):
+        if part := split_part(path):
+            raise TargetError(f"{path}: is {part}")
+        return
+    if not head:
+        raise TargetError(f"{path}: is empty, not a vmcore")
+    if not head.startswith(b"\x7fELF"):
+        raise TargetError(f"{path}: not a vmcore: neither ELF nor kdump-compressed")
+    if (kind := elf_type(path)) is not None and kind != ET_CORE:
+        raise TargetError(f"{path}: an ELF file, but no core; was it meant as --symbols?")
+
+
+def _attach_or_load(prog: Program, symbols: Sequence[Path]) -> None:
+    """Types and symbols: those that were given, else the kernel's own, else debug info."""
+    btf = [path for path in symbols if _is_btf(path)]
+    if symbols and not btf:
+        _load_symbols(prog, symbols)
+        return
+    try:
+        attach(prog, *btf[:1])
+    except NoDebugInfoError as reason:
+        if btf:
+            raise TargetError(f"{btf[0]}: cannot be used for this kernel: {reason}") from reason
+        try:
+            _load_symbols(prog, ())
+        except TargetError as error:
+            raise TargetError(f"{error}; without debug symbols: {reason}") from error
+
+
+def _is_btf(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(2) in BTF_MAGICS
+
+
+def _load_symbols(prog: Program, symbols: Sequence[Path]) -> None:
+    info = vmcoreinfo(prog)
+    release = info.get("OSRELEASE", "of unknown release")
+    wanted = info.get("BUILD-ID")
+    if symbols:
+        # drgn ignores files that do not fit, so that the reason would be lost.
+        found = {path: build_id(path) for path in symbols if path.suffix not in (".ko", ".debug")}
+        if wanted and found and wanted not in found.values():
+            path, other = next(iter(found.items()))
+            raise TargetError(
+                f"{path}: does not fit: its build ID is {other or 'missing'}, the kernel "
+                f"({release}) has {wanted}; {where_symbols_are(release)}"
+            )
+    try:
+        prog.load_debug_info(symbols, default=not symbols, main=bool(symbols))
+    except MissingDebugInfoError as error:
+        with contextlib.suppress(LookupError):
+            prog.type("struct page")
+            return  # the kernel's are there; a module's are not, which is no reason to stop
+        raise TargetError(
+            f"no debug symbols for kernel {release} (build ID {wanted or 'unknown'}): "
+            f"{where_symbols_are(release)}"
+        ) from error
+    except (OSError, ValueError) as error:
+        raise TargetError(f"cannot load debug symbols: {_reason(error)}") from error
+    try:
+        prog.type("struct page")
+    except LookupError:
+        raise TargetError(
+            f"the symbols for kernel {release} have no type information; "
+            f"{where_symbols_are(release)}"
+        ) from None
+
+
+def where_symbols_are(release: str) -> str:
+    """What to install or give to get the debug symbols of a kernel release."""
+    if "-amd64" in release or "-arm64" in release or "+deb" in release:
+        advice = f"apt install linux-image-{release}-dbg"
+    elif re.search(r"\.(fc|el|amzn)\d+", release):
+        advice = f"dnf debuginfo-install kernel-{release}"
+    elif re.search(r"-(generic|aws|azure|gcp|kvm|lowlatency)$", release):
+        advice = f"install linux-image-{release}-dbgsym (ddebs)"
+    elif "-default" in release:
+        advice = "zypper install kernel-default-debuginfo"
+    else:
+        advice = "keep the vmlinux of the build"
+    return f"{advice}, or give --symbols VMLINUX"
+
+
+def describe(prog: Program, source: str) -> Target:
+    """
+    What the target says about itself; what cannot be read is None, never a guess.
+
+    :param source: where it came from: a file's name, a QMP address, empty for the live kernel.
+    """
+
+    def read(value: Callable[[], T]) -> T | None:
+        try:
+            return value()
+        except (FaultError, LookupError, ValueError, OverflowError):
+            return None
+
+    def name(member: str) -> str | None:
+        text = prog["init_uts_ns"].name.member_(member).string_()
+        return str(text.decode("utf-8", "backslashreplace"))
+
+    def captured_at() -> str:
+        seconds = ktime_get_real_seconds(prog).value_()
+        return datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat()
+
+    def total_pages() -> int:
+        pages: int = sum(zone.present_pages.value_() for zone in _zones(prog))
+        if pages > memory_pages(prog):
+            raise OverflowError(pages)  # a damaged zone
+        return pages
+
+    info = vmcoreinfo(prog)
+    live = prog.flags & ProgramFlags.IS_LIVE
+    return Target(
+        kind="vmcore" if not live else "qemu" if source else "live",
+        release=read(lambda: name("release")) or info.get("OSRELEASE"),
+        architecture=read(lambda: name("machine")),
+        page_size=1 << prog["PAGE_SHIFT"].value_(),
+        hostname=read(lambda: name("nodename")),
+        captured_at=read(captured_at),
+        uptime_seconds=read(lambda: round(uptime(prog), 3)),
+        total_pages=read(total_pages),
+        online_cpus=read(lambda: len(online_cpus(prog))),
+        source=source or "/proc/kcore",
+        types="BTF and kallsyms" if OWN in prog.enabled_type_finders() else "debug info",
+    )
+
+
+def _zones(prog: Program) -> Iterator[Object]:
+    for pgdat in for_each_online_pgdat(prog):
+        yield from pgdat.node_zones
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

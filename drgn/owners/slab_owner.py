@@ -1,0 +1,384 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Who allocated the slab objects: SLUB's user tracks (``struct track``, mm/slub.c).
+
+With SLAB_STORE_USER (boot with ``slab_debug=U``; ``slub_debug=U`` before v6.9; one cache alone:
+``slab_debug=U,dentry``) every object is followed by two tracks, of its last allocation and its last
+free, each with a stack depot handle; in kmalloc caches these are followed by the size that was
+asked for. Every slab of such caches is read once, whole, and taken apart by numpy: 3 µs an object
+where caches are small, less where they are large.
+
+An object counts if it is not on its slab's freelist (whose pointers are obfuscated with
+CONFIG_SLAB_FREELIST_HARDENED). What then counts as allocated must be ``slab.inuse``; slabs where it
+is not are counted and shown.
+
+Cannot know: allocations from caches without tracks, kmalloc beyond the largest cache, and KFENCE's
+objects. The text that says the same is /sys/kernel/debug/slab/CACHE/alloc_traces (root only).
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from drgn import FaultError, Program, offsetof, sizeof
+from drgn.helpers.linux.mm import pfn_to_virt
+from numpy.typing import NDArray
+
+from mmscope.drgn.owners.slab_caches import (
+    Cache,
+    SlabCheck,
+    SlabChunk,
+    SlabFinder,
+    SlabScan,
+    scan_slabs,
+)
+from mmscope.drgn.reading.kernel_arrays import Gaps
+from mmscope.drgn.reading.stack_depot import StackDepot, folded_stacks
+from mmscope.drgn.reading.symbols import frame_names
+from mmscope.drgn.tables.rows import column
+from mmscope.drgn.text.kernel_text import printed_number, row_number, whole_lines
+
+# Slabs are read in groups: each costs some numpy calls for every cache that is in it.
+GROUP_BYTES = 8 << 20
+
+NO_TRACK = "(no track)"
+NO_STACK = "(not in the stack depot)"
+
+
+@dataclass(frozen=True)
+class SlabOwnerStack:
+    """The objects of one cache that one allocation stack holds."""
+
+    cache: str = column(holds="kernel", key=True, help="slab cache")
+    handle: int | None = column(
+        key=True, help="stack depot handle; 0: no stack was saved; empty: the text has none"
+    )
+    stack: str = column(
+        holds="kernel",
+        key=True,
+        help="root;…;leaf; without a stack, the caller alone where that is known",
+    )
+    objects: int = column(help="objects allocated and not freed")
+    bytes: int | None = column(unit="bytes", help="objects times the cache's object size")
+    requested_bytes: int | None = column(
+        unit="bytes", help="what was asked for; kmalloc caches only"
+    )
+
+
+@dataclass
+class SlabOwners:
+    """What the tracks of all slabs say."""
+
+    scan: SlabScan
+    # (position of the cache, handle or, where that is 0, the caller) to objects, requested bytes
+    counts: dict[tuple[int, int], list[int]] = field(default_factory=dict)
+    problems: dict[tuple[int, str], list[int]] = field(default_factory=dict)  # slabs, objects
+    gaps: Gaps = field(default_factory=Gaps)
+
+    def problem(self, cache: int, words: str, slabs: int, objects: int) -> None:
+        entry = self.problems.setdefault((cache, words), [0, 0])
+        entry[0] += slabs
+        entry[1] += objects
+
+
+@dataclass(frozen=True)
+class _Tracks:
+    """Where a track has what."""
+
+    size: int
+    addr: int
+    handle: int
+    extra_mask: int
+
+
+def slab_owners(
+    prog: Program,
+    depot: StackDepot,
+    *,
+    found: tuple[SlabFinder, Gaps] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> SlabOwners:
+    """
+    Count the allocated objects of every cache by their allocation track.
+
+    :param found: the slabs, by a pass that went before.
+    :param progress: called with (pages done, pages in all).
+    :raises LookupError: the kernel's layout is unknown, or its tracks have no stacks.
+    """
+    track = prog.type("struct track")
+    tracks = _Tracks(
+        sizeof(track), offsetof(track, "addr"), offsetof(track, "handle"), depot.extra_mask
+    )
+    page_shift = prog["PAGE_SHIFT"].value_()
+    direct_map = pfn_to_virt(prog, 0).value_()
+    owners: SlabOwners | None = None
+
+    def take(scan: SlabScan, chunk: SlabChunk) -> None:
+        nonlocal owners
+        if owners is None:
+            owners = SlabOwners(scan)
+        tracked = np.array([cache.store_user for cache in scan.caches], np.bool_)
+        sizes = np.array([cache.size for cache in scan.caches], np.int64)
+        # Others are KFENCE's, or damaged: slab_caches() shows them.
+        plausible = np.zeros(len(chunk.pfns), np.bool_)
+        for index in np.unique(chunk.caches).tolist():
+            here = chunk.caches == index
+            plausible |= here & np.isin(chunk.objects, list(scan.caches[index].orders))
+        wanted = np.flatnonzero(tracked[chunk.caches] & plausible)
+        lengths = chunk.objects[wanted] * sizes[chunk.caches[wanted]]
+        group = np.cumsum(lengths) // GROUP_BYTES
+        for number in np.unique(group).tolist():
+            part = group == number
+            slabs = wanted[part]
+            data, starts, read = _read_slabs(
+                prog, chunk.pfns[slabs] << page_shift, lengths[part], owners.gaps
+            )
+            for index in np.unique(chunk.caches[slabs]).tolist():
+                mine = chunk.caches[slabs] == index
+                if (unread := int(np.count_nonzero(mine & ~read))) > 0:
+                    lost = int(chunk.inuse[slabs[mine & ~read]].sum())
+                    owners.problem(index, "could not be read", unread, lost)
+                mine &= read
+                if mine.any():
+                    pick = slabs[mine]
+                    _count_objects(
+                        owners,
+                        index,
+                        tracks,
+                        data,
+                        starts[mine],
+                        np.uint64(direct_map)
+                        + (chunk.pfns[pick].astype(np.uint64) << np.uint64(page_shift)),
+                        chunk.objects[pick],
+                        chunk.inuse[pick],
+                        chunk.freelists[pick],
+                    )
+
+    scan = scan_slabs(prog, take, found=found, progress=progress)
+    return owners or SlabOwners(scan)
+
+
+def _read_slabs(
+    prog: Program, addresses: NDArray[np.int64], lengths: NDArray[np.int64], gaps: Gaps
+) -> tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.bool_]]:
+    """
+    Read slabs one behind the other into one array.
+
+    :param addresses: physical, ascending.
+    :return: the words, where each slab starts in them, which slabs could be read.
+    """
+    # A slab may not fill its last page; a word behind the last object is never looked at.
+    starts = np.zeros(len(lengths), np.int64)
+    np.cumsum(lengths[:-1], out=starts[1:])
+    buffer = bytearray(int(lengths.sum()))
+    read = np.ones(len(lengths), np.bool_)
+    for at, (address, start, length) in enumerate(
+        zip(addresses.tolist(), starts.tolist(), lengths.tolist(), strict=True)
+    ):
+        try:
+            buffer[start : start + length] = prog.read(address, length, True)
+        except FaultError:
+            read[at] = False
+            gaps.bytes += length
+    return np.frombuffer(buffer, "<u8"), starts, read
+
+
+def _count_objects(
+    owners: SlabOwners,
+    index: int,
+    tracks: _Tracks,
+    data: NDArray[np.uint64],
+    starts: NDArray[np.int64],
+    bases: NDArray[np.uint64],
+    objects: NDArray[np.int64],
+    inuse: NDArray[np.int64],
+    freelists: NDArray[np.uint64],
+) -> None:
+    """
+    Count the objects of some slabs of one cache.
+
+    :param data: memory of slabs, as words; :param starts: where each of these slabs is in it.
+    :param bases: virtual address of each slab.
+    """
+    cache = owners.scan.caches[index]
+    info_end = cache.inuse + (8 if cache.offset >= cache.inuse else 0)  # get_info_end()
+    if (cache.size | cache.red_left_pad | info_end | cache.offset | tracks.size) % 8:
+        owners.problem(index, "objects are not aligned", len(starts), int(inuse.sum()))
+        return
+    allocated, broken = _allocated(cache, data, starts, bases, objects, freelists)
+    if broken:
+        owners.problem(index, "freelist leads out of the slab or in a circle", broken, 0)
+    differ = allocated.sum(1) != inuse
+    if differ.any():
+        missing = int(np.abs(allocated.sum(1) - inuse)[differ].sum())
+        words = "objects off the freelist are not inuse"
+        owners.problem(index, words, int(np.count_nonzero(differ)), missing)
+    # Faster than nonzero() of two dimensions.
+    slab, number = np.divmod(np.flatnonzero(allocated), allocated.shape[1])
+    track = starts[slab] + cache.red_left_pad + number * cache.size + info_end
+    handle = data[(track + tracks.handle) // 8]
+    if tracks.handle % 8:
+        handle = handle >> np.uint64(32)
+    handle = handle & np.uint64(~tracks.extra_mask & 0xFFFFFFFF)
+    # A kernel address is above any handle, so that one number tells both.
+    key = np.where(handle != 0, handle, data[(track + tracks.addr) // 8])
+    keys, which = np.unique(key, return_inverse=True)
+    counts = np.bincount(which, minlength=len(keys)).tolist()
+    requested = [0] * len(keys)
+    if cache.kmalloc:
+        # get_orig_size(): once unsigned int, now unsigned long (also in stable kernels): the low
+        # half is the size in both.
+        size = data[(track + 2 * tracks.size) // 8] & np.uint64(0xFFFFFFFF)
+        requested = np.bincount(which, size.astype(np.float64), len(keys)).astype(int).tolist()
+    for at, (value, count) in enumerate(zip(keys.tolist(), counts, strict=True)):
+        entry = owners.counts.setdefault((index, value), [0, 0])
+        entry[0] += count
+        entry[1] += requested[at]
+
+
+def _allocated(
+    cache: Cache,
+    data: NDArray[np.uint64],
+    starts: NDArray[np.int64],
+    bases: NDArray[np.uint64],
+    objects: NDArray[np.int64],
+    freelists: NDArray[np.uint64],
+) -> tuple[NDArray[np.bool_], int]:
+    """
+    Which objects of each slab are not on its freelist, all freelists being followed at once; and
+    how many freelists are damaged.
+    """
+    slots = int(objects.max())
+    allocated = np.arange(slots) < objects[:, None]
+    size, offset = np.uint64(cache.size), np.uint64(cache.offset)
+    first = bases + np.uint64(cache.red_left_pad)
+    walking = np.flatnonzero(freelists != 0)
+    here = freelists[walking]
+    broken = 0
+    while len(walking):
+        # Wraps around for an address below the slab, which is then far too large.
+        distance = here - first[walking]
+        number = distance // size
+        sound = (distance % size == 0) & (number < objects[walking].astype(np.uint64))
+        sound[sound] = allocated[walking[sound], number[sound].astype(np.int64)]
+        broken += int(np.count_nonzero(~sound))
+        walking, here, number = walking[sound], here[sound], number[sound].astype(np.int64)
+        allocated[walking, number] = False
+        where = here + offset
+        word = starts[walking] + cache.red_left_pad + number * cache.size + cache.offset
+        value = data[word // 8]
+        if cache.random is not None:
+            # freelist_ptr_decode(), mm/slub.c
+            value = value ^ np.uint64(cache.random) ^ where.byteswap()
+        going = value != 0
+        walking, here = walking[going], value[going]
+    return allocated, broken
+
+
+def slab_owner_stacks(
+    prog: Program, depot: StackDepot, owners: SlabOwners
+) -> tuple[list[SlabOwnerStack], list[SlabCheck]]:
+    """The counts with their stacks, most bytes first, and what did not add up."""
+    keys = sorted({key for _, key in owners.counts})
+    handles = np.array([key for key in keys if key <= 0xFFFFFFFF], np.uint32)
+    callers = np.array([key for key in keys if key > 0xFFFFFFFF], np.uint64)
+    stacks = dict(zip(handles.tolist(), folded_stacks(prog, depot, handles), strict=True))
+    stacks.update(zip(callers.tolist(), frame_names(prog, callers), strict=True))
+    totals: dict[tuple[int, int, str], list[int]] = {}
+    for (index, key), (objects, requested) in owners.counts.items():
+        stack = NO_TRACK if key == 0 else stacks[key] or NO_STACK
+        # Callers that differ by their address may be one function.
+        entry = totals.setdefault((index, key if key <= 0xFFFFFFFF else 0, stack), [0, 0])
+        entry[0] += objects
+        entry[1] += requested
+    rows = []
+    for (index, handle, stack), (objects, requested) in totals.items():
+        cache = owners.scan.caches[index]
+        rows.append(
+            SlabOwnerStack(
+                cache.name,
+                handle,
+                stack,
+                objects,
+                objects * cache.object_size,
+                requested if cache.kmalloc else None,
+            )
+        )
+    checks = [
+        SlabCheck(owners.scan.caches[index].name, words, slabs, objects)
+        for (index, words), (slabs, objects) in owners.problems.items()
+    ]
+    return sorted(rows, key=_most_first), checks
+
+
+def _most_first(row: SlabOwnerStack) -> tuple[int, str, int, str]:
+    return -(row.bytes or row.objects), row.cache, row.handle or 0, row.stack
+
+
+# "%pS", of which the offset is dropped: two call sites in a function are one stack.
+FRAME = re.compile(r"(\S+?)(?:\+0x[0-9a-f]+/0x[0-9a-f]+)?( \[[^\s\]]+\])?")
+TRACE = re.compile(
+    r" *(\d+) (.+?)(?: waste=(\d+)/\d+)? age=[\d/]+ pid=[\d-]+(?: cpus=[\d,-]+)?(?: nodes=[\d,-]+)?"
+)
+
+
+def read_alloc_traces(text: str, cache: str, object_bytes: int | None) -> list[SlabOwnerStack]:
+    """
+    The same rows from /sys/kernel/debug/slab/CACHE/alloc_traces, which has no handles.
+
+    :param object_bytes: /sys/kernel/slab/CACHE/object_size, where it is known.
+    :raises ValueError: the text is not alloc_traces', or it is cut short.
+    """
+    totals: dict[str, list[int]] = {}
+    name = f"alloc_traces of {cache}"
+    if text != "No data\n":
+        for record in "\n".join(whole_lines(text, "alloc_traces")).strip("\n").split("\n\n"):
+            # Records without a stack follow each other without a blank line.
+            for entry in re.split(r"\n(?! {8})", record):
+                head, *frames = entry.split("\n")
+                match = TRACE.fullmatch(head)
+                if not match:
+                    raise ValueError(f"{name} is damaged: {head[:60]!r}")
+                names = [_frame(frame, cache) for frame in frames] or [_frame(match[2], cache)]
+                total = totals.setdefault(";".join(reversed(names)), [0, 0])
+                total[0] += printed_number(match[1], name)
+                total[1] += printed_number(match[3] or "0", name)
+    kmalloc = cache.startswith(("kmalloc-", "dma-kmalloc-"))
+    rows = []
+    for stack, (objects, waste) in totals.items():
+        objects = row_number(objects, name)
+        size = None if object_bytes is None else row_number(objects * object_bytes, name)
+        requested = row_number(size - waste, name) if kmalloc and size is not None else None
+        stack = NO_TRACK if stack == "<not-available>" else stack
+        rows.append(SlabOwnerStack(cache, None, stack, objects, size, requested))
+    return sorted(rows, key=_most_first)
+
+
+def _frame(text: str, cache: str) -> str:
+    match = FRAME.fullmatch(text.strip())
+    if not match:
+        raise ValueError(f"alloc_traces of {cache} is damaged: {text[:60]!r}")
+    return match[1].replace(";", ":") + (match[2] or "")
+
+
+if __name__ == "__main__":
+    from mmscope.drgn.reading.stack_depot import stack_depot
+    from mmscope.drgn.tables.terminal import run_script
+
+    def tables(prog: Program) -> list[tuple[str, type, list[Any]]]:
+        depot = stack_depot(prog)
+        rows, checks = slab_owner_stacks(prog, depot, slab_owners(prog, depot))
+        found: list[tuple[str, type, list[Any]]] = [
+            (
+                f"Slab objects by allocation stack: the first 20 of {len(rows):,}",
+                SlabOwnerStack,
+                rows[:20],
+            )
+        ]
+        if checks:
+            found.append(("What does not add up", SlabCheck, checks))
+        return found
+
+    run_script(tables)

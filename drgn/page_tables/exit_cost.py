@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+What the end of a process will cost, by its page tables.
+
+An exit walks every slot of every PTE table (``zap_pte_range()`` knows of no empty ones), frees what
+is mapped, and then frees the tables (``free_pgtables()``). Where the OOM reaper comes first, it
+walks the slots of all private mappings before the exit walks them again: it frees pages, but no PTE
+tables. Huge PMDs are done with at once, together with their deposited table, and are gone when the
+second walk comes.
+
+The counts are exact; the seconds are an estimate, counts times :data:`PRICES`. These were measured
+by unmapping memory of known shape on a virtual machine (Xeon, Linux 6.18); ``make bench`` measures
+them on the machine that it runs on. Caches, NUMA distance and memory cgroups move them by a factor
+of two or three, and whoever waits for a lock waits longer.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from drgn import Program
+
+from mmscope.drgn.page_tables.page_tables import PageTableDetails, PageTables
+from mmscope.drgn.tables.rows import MOST_PAGES, MOST_PIDS, column
+
+
+@dataclass(frozen=True)
+class Prices:
+    """What the steps of an exit take, in nanoseconds."""
+
+    slot: float  # to look at a slot of a PTE table, its share of a cache miss included
+    table: float  # to free a PTE, PMD or PUD table
+    deposited: float  # to free a huge PMD's deposited table, by zap_huge_pmd()
+    page: float  # to unmap and free a resident base page
+    huge: float  # to unmap and free a huge page
+
+
+PRICES = Prices(slot=1.2, table=300.0, deposited=200.0, page=200.0, huge=2000.0)
+
+
+@dataclass(frozen=True)
+class ExitCost:
+    """What the end of one address space takes."""
+
+    pid: int = column(
+        key=True, high=MOST_PIDS, help="thread group; of several that share it, the first"
+    )
+    comm: str = column(holds="comm", help="name of the process")
+    pte_slots: int = column(help="slots of PTE tables that the exit walks")
+    reaped_pte_slots: int = column(help="slots that the OOM reaper walks before, if it comes")
+    tables: int = column(help="tables to free: PTE, PMD, PUD, P4D and PGD")
+    deposited_tables: int = column(help="deposited tables to free, without any walk of slots")
+    base_pages: int = column(unit="pages", high=MOST_PAGES, help="resident base pages to unmap")
+    huge_pages: int = column(help="transparent huge pages to unmap")
+    tables_seconds: float = column(
+        unit="s", help="estimate: to walk the slots and free the tables, deposited ones included"
+    )
+    exit_seconds: float = column(unit="s", help="estimate: tables and pages")
+    oom_seconds: float = column(
+        unit="s", help="estimate: the same with the OOM reaper's walk before it, on one CPU"
+    )
+    dontneed_frees_tables: bool = column(
+        help="MADV_DONTNEED of whole 2 MiB gives PTE tables back on this kernel"
+    )
+
+
+def exit_costs(
+    rows: Iterable[PageTables],
+    details: Iterable[PageTableDetails],
+    *,
+    dontneed_frees_tables: bool,
+) -> list[ExitCost]:
+    """
+    The cost of each process's end, the longest first.
+
+    :param details: of the same processes; one without, as text alone tells of it, is left out.
+    """
+    more = {detail.pid: detail for detail in details}
+    costs = []
+    for row in rows:
+        detail = more.get(row.pid)
+        if detail is None or row.exit_pte_slots is None:
+            continue
+        # The PGD is one more.
+        levels = (row.pte_tables, row.pmd_tables, row.pud_tables, detail.p4d_tables)
+        tables = 1 + sum(level or 0 for level in levels)
+        deposited, huge = row.deposited_pte_tables or 0, row.huge_pmds or 0
+        base = (row.present_ptes or 0) - (row.zero_ptes or 0) - detail.special_ptes
+        walk = PRICES.slot * row.exit_pte_slots
+        in_tables = walk + PRICES.table * tables + PRICES.deposited * deposited
+        everything = in_tables + PRICES.page * base + PRICES.huge * huge
+        costs.append(
+            ExitCost(
+                pid=row.pid,
+                comm=row.comm,
+                pte_slots=row.exit_pte_slots,
+                reaped_pte_slots=detail.reaped_pte_slots,
+                tables=tables,
+                deposited_tables=deposited,
+                base_pages=base,
+                huge_pages=huge,
+                tables_seconds=round(in_tables / 1e9, 6),
+                exit_seconds=round(everything / 1e9, 6),
+                oom_seconds=round((everything + PRICES.slot * detail.reaped_pte_slots) / 1e9, 6),
+                dontneed_frees_tables=dontneed_frees_tables,
+            )
+        )
+    return sorted(costs, key=lambda cost: (-cost.exit_seconds, cost.pid))
+
+
+def dontneed_frees_tables(prog: Program) -> bool:
+    """
+    Whether MADV_DONTNEED frees the PTE tables that it empties.
+
+    "mm: pgtable: reclaim empty PTE page in madvise(MADV_DONTNEED)" (6375e95f381e, in v6.14); on
+    x86-64 always. Before, only the deposited tables of huge PMDs came back.
+    """
+    try:
+        return bool(prog.type("struct zap_details").has_member("reclaim_pt"))
+    except LookupError:
+        return False
+
+
+if __name__ == "__main__":
+    from mmscope.drgn.page_tables.page_tables import (
+        page_table_details,
+        page_tables,
+        scan_page_tables,
+    )
+    from mmscope.drgn.tables.terminal import run_script
+
+    def tables(prog: Program) -> list[tuple[str, type, list[ExitCost]]]:
+        scan = scan_page_tables(prog)
+        rows, details = page_tables(scan), page_table_details(scan)
+        given_back = dontneed_frees_tables(prog)
+        costs = exit_costs(rows, details, dontneed_frees_tables=given_back)
+        return [("What exits will cost", ExitCost, costs)]
+
+    run_script(tables)

@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Processes as address spaces: ``struct mm_struct``, whose it is, and how many VMAs it has.
+
+Tasks are found in their slab cache (see ``slab_objects``): a task that has an ``mm`` and is no
+kernel thread is one that lives. Each ``mm`` is then read once. Costs some microseconds a process.
+On a live kernel one that cannot be read is gone, not unreadable, if no task has it any more.
+
+Cannot know: which of the processes that share an ``mm`` (``CLONE_VM``, as vfork does) it should be
+called after; it is the one with the lowest pid.
+
+The text that says the same is /proc/PID/maps, line by line, and /proc/sys/vm/max_map_count.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from drgn import FaultError, Program, ProgramFlags, offsetof, sizeof
+from numpy.typing import NDArray
+
+from mmscope.drgn.owners.slab_objects import Objects, Wanted
+from mmscope.drgn.reading.kernel_arrays import struct_dtype
+from mmscope.drgn.tables.rows import MOST_PIDS, column
+from mmscope.drgn.text.kernel_text import printed_number
+
+PF_KTHREAD = 0x00200000  # include/linux/sched.h
+
+WANTED = {
+    "task": Wanted(
+        "task_struct_cachep",
+        "struct task_struct",
+        {"mm": "mm", "pid": "pid", "tgid": "tgid", "flags": "flags"},
+    )
+}
+
+
+LARGEST = (1 << 63) - 1
+
+
+@dataclass(frozen=True)
+class ProcessVmas:
+    """How many VMAs a process has, against how many it may have."""
+
+    pid: int = column(key=True, high=MOST_PIDS, help="process (thread group)")
+    comm: str | None = column(holds="comm", help="name of its first thread")
+    vmas: int = column(unit="VMAs", help="mm.map_count")
+    max_map_count: int | None = column(unit="VMAs", help="vm.max_map_count, for every process")
+    anon_vmas: int | None = column(help="anon_vmas that its VMAs are linked to, inherited included")
+    largest_anon_vma: str | None = column(
+        holds="kernel", help="the one with most VMAs of this process"
+    )
+    vmas_on_it: int | None = column(unit="VMAs", help="VMAs of this process on that one")
+
+
+@dataclass(frozen=True)
+class Processes:
+    """All address spaces, ascending by the address of their ``struct mm_struct``."""
+
+    mm: NDArray[np.uint64]
+    pid: NDArray[np.int64]
+    comm: list[str]
+    map_count: NDArray[np.int64]
+    ksm_merging_pages: NDArray[np.int64] | None  # None: this kernel does not count them
+    ksm_rmap_items: NDArray[np.int64] | None
+    ksm_zero_pages: NDArray[np.int64] | None
+    unreadable: int  # mm_structs
+    gone: int = 0  # that their tasks had given up by then
+
+
+def processes(prog: Program, tasks: Objects) -> Processes:
+    """
+    Every address space that a task has.
+
+    :param tasks: all slots of the cache of ``struct task_struct``.
+    """
+    alive = (tasks["mm"] != 0) & ((tasks["flags"] & PF_KTHREAD) == 0) & (tasks["pid"] != 0)
+    owner: dict[int, tuple[int, int, int]] = {}
+    for mm, tgid, pid, address in zip(
+        *(tasks[name][alive].tolist() for name in ("mm", "tgid", "pid")),
+        tasks.address[alive].tolist(),
+        strict=True,
+    ):
+        owner[mm] = min(owner.get(mm, (tgid, pid, address)), (tgid, pid, address))
+    mm_type, comm_at = (
+        prog.type("struct mm_struct"),
+        offsetof(prog.type("struct task_struct"), "comm"),
+    )
+    comm_size = sizeof(prog.type("struct task_struct").member("comm").type)
+    columns: dict[str, str | tuple[str, ...]] = {"map_count": "map_count"}
+    for name in ("ksm_merging_pages", "ksm_rmap_items", "ksm_zero_pages"):
+        if mm_type.has_member(name):
+            # An atomic_long_t since "mm/ksm: fix ksm_zero_pages accounting" (v6.10).
+            columns[name] = (f"{name}.counter", name)
+    dtype = struct_dtype(mm_type, columns)
+    found: list[tuple[int, int, str, tuple[int, ...]]] = []
+    unreadable = gone = 0
+    for mm, (tgid, _, address) in sorted(owner.items()):
+        try:
+            row = np.frombuffer(prog.read(mm, dtype.itemsize), dtype)[0]
+            comm = prog.read(address + comm_at, comm_size)
+        except FaultError:
+            if _has_ended(prog, tasks.address[alive & (tasks["mm"] == mm)].tolist(), mm):
+                gone += 1
+            else:
+                unreadable += 1
+            continue
+        name = comm.split(b"\0")[0].decode("utf-8", "backslashreplace")
+        found.append((mm, tgid, name, tuple(int(row[key]) for key in columns)))
+
+    def numbers(name: str) -> NDArray[np.int64] | None:
+        if name not in columns:
+            return None
+        at = list(columns).index(name)
+        # An unsigned long of a damaged mm may not fit; what reads it knows that this is too much.
+        return np.array([min(values[at], LARGEST) for *_, values in found], np.int64)
+
+    counts = numbers("map_count")
+    assert counts is not None
+    return Processes(
+        np.array([mm for mm, *_ in found], np.uint64),
+        np.array([pid for _, pid, *_ in found], np.int64),
+        [name for _, _, name, _ in found],
+        counts,
+        numbers("ksm_merging_pages"),
+        numbers("ksm_rmap_items"),
+        numbers("ksm_zero_pages"),
+        unreadable,
+        gone,
+    )
+
+
+def _has_ended(prog: Program, tasks: Iterable[int], mm: int) -> bool:
+    """
+    Whether none of the tasks that had an ``mm`` has it now (``exit_mm()``, or another task in its
+    place). A task that cannot be read says nothing, nor does a dump, in which nobody ends.
+    """
+    if not prog.flags & ProgramFlags.IS_LIVE:
+        return False
+    at = offsetof(prog.type("struct task_struct"), "mm")
+    try:
+        return all(prog.read_u64(task + at) != mm for task in tasks)
+    except FaultError:
+        return False
+
+
+def max_map_count(prog: Program) -> int | None:
+    """``vm.max_map_count``."""
+    try:
+        return int(prog["sysctl_max_map_count"].value_())
+    except (LookupError, FaultError):
+        return None
+
+
+def read_process_vmas(
+    read: Callable[[str], str],
+    pids: Iterable[int],
+    read_maps: Callable[[str], str] | None = None,
+) -> tuple[list[ProcessVmas], dict[str, list[int]]]:
+    """
+    The same rows from /proc, which does not tell anon_vmas; and pids of processes that are missing,
+    by the reason.
+
+    :param read: gives the text of a file, ``proc/1/comm``; raises OSError.
+    :param read_maps: the same for ``proc/1/maps``, which waits for the process's mmap_lock.
+    """
+    rows: list[ProcessVmas] = []
+    missing: dict[str, list[int]] = {}
+    try:
+        limit: int | None = printed_number(
+            read("proc/sys/vm/max_map_count").strip(), "max_map_count"
+        )
+    except (OSError, ValueError):
+        limit = None
+    for pid in pids:
+        try:
+            text = (read_maps or read)(f"proc/{pid}/maps")
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it has ended
+        except OSError as error:
+            missing.setdefault(error.strerror or "cannot be read", []).append(pid)
+            continue
+        # vsyscall is in every process's maps, and is no VMA.
+        vmas = sum("[vsyscall]" not in line for line in text.splitlines())
+        try:
+            comm: str | None = read(f"proc/{pid}/comm").rstrip("\n")
+        except OSError:
+            comm = None
+        if vmas:  # a kernel thread has none
+            rows.append(ProcessVmas(pid, comm, vmas, limit, None, None, None))
+    return sorted(rows, key=lambda row: (-row.vmas, row.pid)), missing

@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+``struct mem_section``: the sections (128 MiB on x86-64) by which SPARSEMEM knows what memory there
+is.
+
+Read root by root (a page of 256 sections each), so that the 65,536 sections of 8 TiB take a few
+hundred reads. What cannot be read is counted, and its sections are missing.
+
+``mem_section.usage`` says which parts of a section have pages, and has the flags of its pageblocks.
+The usages of neighbours lie close to each other and are read together; one that cannot be read
+costs its own section's.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from drgn import FaultError, Program, TypeKind, offsetof, sizeof
+from numpy.typing import NDArray
+
+from mmscope.drgn.reading.kernel_arrays import Gaps, read_array, struct_dtype
+from mmscope.drgn.reading.scattered_reads import read_scattered
+
+SECTION_MARKED_PRESENT = 1
+# include/linux/mmzone.h; a macro, which debug info does not keep.
+SUBSECTION_SHIFT = 21
+MAX_SECTIONS = 1 << 21  # 256 TiB in sections of 128 MiB; more is damage
+
+
+@dataclass(frozen=True)
+class Sections:
+    """The present sections, ascending."""
+
+    numbers: NDArray[np.int64]
+    early: NDArray[np.bool_]  # which were there when the machine booted
+    pages: int  # in a section
+    root_bytes: int  # what the array of sections and the array of its roots take
+
+
+def present_sections(prog: Program, gaps: Gaps) -> Sections:
+    """
+    All present sections.
+
+    :raises LookupError: the kernel is built without SPARSEMEM.
+    :raises ValueError: there are more than any machine has.
+    """
+    type_ = prog.type("struct mem_section")
+    dtype = struct_dtype(type_, {"map": "section_mem_map"})
+    per_root = prog["SECTIONS_PER_ROOT"].value_()
+    roots, root_bytes = _roots(prog, gaps, prog["NR_SECTION_ROOTS"].value_())
+    numbers, maps, total = [], [], 0
+    for number, address in roots:
+        root_bytes += per_root * sizeof(type_)
+        for first, array in read_array(prog, address, per_root, dtype, gaps):
+            present = np.flatnonzero(array["map"] & np.uint64(SECTION_MARKED_PRESENT))
+            numbers.append(number * per_root + first + present)
+            maps.append(array["map"][present])
+            total += len(present)
+            if total > MAX_SECTIONS:
+                raise ValueError("mem_section is damaged: more sections than any machine has")
+    early = np.uint64(1 << int(prog.constant("SECTION_IS_EARLY_BIT").value_()))
+    return Sections(
+        np.concatenate([np.empty(0, np.int64), *numbers]),
+        (np.concatenate([np.empty(0, np.uint64), *maps]) & early) != 0,
+        1 << (prog["SECTION_SIZE_BITS"].value_() - prog["PAGE_SHIFT"].value_()),
+        root_bytes,
+    )
+
+
+def _roots(prog: Program, gaps: Gaps, count: int) -> tuple[list[tuple[int, int]], int]:
+    """(Number, address) of each root there is, and the bytes of the array of their addresses."""
+    mem_section = prog["mem_section"]
+    count = min(count, prog["NR_SECTION_ROOTS"].value_())
+    if mem_section.type_.unaliased().kind is not TypeKind.POINTER:
+        # CONFIG_SPARSEMEM_EXTREME=n: all roots are one array of arrays, with one section each.
+        first = mem_section[0].address_of_().value_()
+        size = sizeof(mem_section[0])
+        return [(number, first + number * size) for number in range(count)], 0
+    pointer: np.dtype[Any] = np.dtype(np.uint64)
+    roots = []
+    for first, addresses in read_array(prog, mem_section.value_(), count, pointer, gaps):
+        # The array is all zeros but for its first few of up to 131,072.
+        for at in np.flatnonzero(addresses).tolist():
+            roots.append((first + at, int(addresses[at])))
+    return roots, count * pointer.itemsize
+
+
+@dataclass(frozen=True)
+class ValidSections:
+    """The sections that have struct pages, ascending."""
+
+    numbers: NDArray[np.int64]
+    early: NDArray[np.bool_]  # which were there when the machine booted
+    online: NDArray[np.bool_]
+    usage: NDArray[np.uint64]  # where their mem_section.usage is
+    usage_possible: NDArray[np.bool_]  # it may be there: the pointer is none of obvious garbage
+    pages: int  # in a section
+
+
+def valid_sections(prog: Program) -> ValidSections:
+    """
+    All sections that have struct pages (``valid_section()``).
+
+    :raises LookupError: the kernel is built without SPARSEMEM.
+    :raises FaultError: a part of the array of sections cannot be read.
+    :raises ValueError: there are more than any machine has.
+    """
+    type_, gaps = prog.type("struct mem_section"), Gaps()
+    dtype = struct_dtype(type_, {"map": "section_mem_map", "usage": "usage"})
+    has_map, early, online = (
+        np.uint64(1 << int(prog.constant(f"SECTION_{name}_BIT").value_()))
+        for name in ("HAS_MEM_MAP", "IS_EARLY", "IS_ONLINE")
+    )
+    per_root = prog["SECTIONS_PER_ROOT"].value_()
+    # Behind these the array of roots is zeros, which a dump need not have.
+    roots, _ = _roots(prog, gaps, prog["__highest_present_section_nr"].value_() // per_root + 1)
+    numbers, parts, possible, total = [], [], [], 0
+    for number, address in roots:
+        for first, array in read_array(prog, address, per_root, dtype, gaps):
+            at = np.flatnonzero((array["map"] & has_map) != 0)
+            numbers.append(number * per_root + first + at)
+            parts.append(array[at])
+            # A pointer to nowhere does not fault in every core (QEMU's give p_vaddr = p_paddr). A
+            # usage lies in the same part of all addresses as the section.
+            usage = array["usage"][at]
+            sound = (usage % np.uint64(8) == 0) & (usage != 0)
+            possible.append(sound & (usage >> np.uint64(56) == np.uint64(address >> 56)))
+            total += len(at)
+            if total > MAX_SECTIONS:
+                raise ValueError("mem_section is damaged: more sections than any machine has")
+    if gaps.bytes:
+        raise FaultError("mem_section cannot be read", prog["mem_section"].value_())
+    found = np.concatenate([np.empty(0, dtype), *parts])
+    return ValidSections(
+        np.concatenate([np.empty(0, np.int64), *numbers]),
+        (found["map"] & early) != 0,
+        (found["map"] & online) != 0,
+        found["usage"],
+        np.concatenate([np.empty(0, np.bool_), *possible]),
+        1 << (prog["SECTION_SIZE_BITS"].value_() - prog["PAGE_SHIFT"].value_()),
+    )
+
+
+def read_usage(
+    prog: Program, sections: ValidSections, size: int, gaps: Gaps
+) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
+    """
+    The first *size* bytes of each section's ``struct mem_section_usage``.
+
+    :return: (the bytes, one row for each section; which could be read: the others are zero).
+    """
+    raw = np.zeros((len(sections.numbers), size), np.uint8)
+    read = sections.usage_possible.copy()
+    gaps.bytes += size * int((~read).sum())
+    raw[read], read[read] = read_scattered(
+        prog, sections.usage[read], np.dtype((np.uint8, (size,))), gaps
+    )
+    return raw, read
+
+
+def subsection_order(prog: Program) -> int:
+    """The order of what ``mem_section_usage.subsection_map`` has a bit for."""
+    shift: int = min(SUBSECTION_SHIFT, prog["SECTION_SIZE_BITS"].value_())
+    return shift - int(prog["PAGE_SHIFT"].value_())
+
+
+def subsection_maps(
+    prog: Program, sections: ValidSections, raw: NDArray[np.uint8]
+) -> NDArray[np.bool_]:
+    """
+    Which subsections of each section have pages, by what :func:`read_usage` read. Without
+    CONFIG_SPARSEMEM_VMEMMAP there is no map, and a section has all or none.
+    """
+    count = sections.pages >> subsection_order(prog)
+    usage = prog.type("struct mem_section_usage")
+    if not usage.has_member("subsection_map"):
+        return np.ones((len(raw), count), np.bool_)
+    at = offsetof(usage, "subsection_map")
+    words = raw[:, at : at + -(-count // 64) * 8]
+    return np.unpackbits(words, axis=1, bitorder="little")[:, :count].astype(np.bool_)

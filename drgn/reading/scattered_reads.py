@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Many small structures that lie strewn over memory, read together.
+
+Objects of one slab cache lie close to each other: sorted by address and read with what is between
+them, a few reads fetch thousands. Costs one ``Program.read()`` for each stretch of neighbours, and
+memory for the structures that were asked for.
+
+What cannot be read is counted in :class:`Gaps` and marked, never zero.
+"""
+
+from typing import Any
+
+import numpy as np
+from drgn import FaultError, Program
+from numpy.typing import NDArray
+
+from mmscope.drgn.reading.kernel_arrays import Gaps
+
+# What lies between two structures is read too if it is no more than this: as cheap as a read.
+BETWEEN = 4096
+MAX_STRETCH = 1 << 20
+
+
+def read_scattered(
+    prog: Program, addresses: NDArray[np.uint64], dtype: np.dtype[Any], gaps: Gaps
+) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    """
+    Read a structure at each address.
+
+    :param addresses: virtual, in any order, the same one as often as one likes.
+    :return: (the structures, which of them could be read).
+    """
+    size = dtype.itemsize
+    unique, back = np.unique(addresses, return_inverse=True)
+    data = np.zeros((len(unique), size), np.uint8)
+    read = np.zeros(len(unique), np.bool_)
+    for first, behind in _stretches(unique, size):
+        begin = int(unique[first])
+        offsets = (unique[first:behind] - np.uint64(begin)).astype(np.int64)
+        try:
+            raw = prog.read(begin, int(offsets[-1]) + size)
+        except FaultError:
+            for at in range(first, behind):
+                try:
+                    raw = prog.read(int(unique[at]), size)
+                except FaultError:
+                    gaps.bytes += size
+                else:
+                    data[at] = np.frombuffer(raw, np.uint8)
+                    read[at] = True
+        else:
+            windows = np.lib.stride_tricks.sliding_window_view(np.frombuffer(raw, np.uint8), size)
+            data[first:behind] = windows[offsets]
+            read[first:behind] = True
+    found: NDArray[Any] = np.ndarray(len(unique), dtype, data)
+    return found[back], read[back]
+
+
+def _stretches(addresses: NDArray[np.uint64], size: int) -> list[tuple[int, int]]:
+    """(index of the first, index behind the last) of addresses that one read fetches."""
+    if not len(addresses):
+        return []
+    near = np.diff(addresses) <= np.uint64(size + BETWEEN)
+    # A stretch ends where the next structure is far, and before it becomes too long.
+    stretch = np.cumsum(np.concatenate(([0], ~near)))
+    starts = addresses[np.searchsorted(stretch, stretch)]
+    piece = (addresses - starts) // np.uint64(MAX_STRETCH)
+    breaks = np.flatnonzero((np.diff(stretch) != 0) | (np.diff(piece) != 0)) + 1
+    firsts = [0, *breaks.tolist()]
+    return list(zip(firsts, [*firsts[1:], len(addresses)], strict=True))

@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+The memory map: every valid ``struct page``, once.
+
+One pass reads the array chunk by chunk and shows each chunk to all consumers, so that ten probes
+cost one pass and memory stays bounded whatever the machine's size. A consumer names the columns
+it needs (keys of :data:`COLUMNS`) and takes chunks; one that raises is dropped and the others go
+on.
+
+A page that cannot be read is counted and shown to nobody. On a live kernel the pages change while
+they are read: each chunk is one instant, the whole is not.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from drgn import FaultError, ObjectNotFoundError, Program, sizeof
+from drgn.helpers.linux.mm import for_each_valid_page_range
+from numpy.typing import NDArray
+
+from mmscope.drgn.reading.kernel_arrays import CHUNK_BYTES, Gaps, read_array, struct_dtype
+from mmscope.drgn.reading.mem_sections import (
+    read_usage,
+    subsection_maps,
+    subsection_order,
+    valid_sections,
+)
+
+# struct page (include/linux/mm_types.h), the newest layout first.
+COLUMNS: dict[str, tuple[str, ...]] = {
+    # "mm: introduce memdesc_flags_t" (in v6.18) wrapped the word.
+    "flags": ("flags.f", "flags"),
+    "mapcount": ("_mapcount.counter",),  # the page type, in pages that have one
+    "refcount": ("_refcount.counter",),
+    "private": ("private",),  # order of a buddy block
+    "mapping": ("mapping",),  # with bits for what it is: 1 anonymous, 3 KSM
+    # "mm: rename page->index to page->__folio_index" (v6.16)
+    "index": ("__folio_index", "index"),
+    "next": ("buddy_list.next", "lru.next"),
+    "prev": ("buddy_list.prev", "lru.prev"),
+}
+# struct slab, which overlays struct page since "mm: Split slab into its own type" (v5.17).
+SLAB_COLUMNS = ("slab_cache", "freelist", "counters")
+
+
+def page_dtype(prog: Program, names: Iterable[str]) -> np.dtype[Any]:
+    """
+    An array of struct pages as columns, those of ``struct slab`` among them.
+
+    :param names: keys of :data:`COLUMNS`, and of :data:`SLAB_COLUMNS`.
+    :raises LookupError: this kernel has no such member.
+    """
+    page = prog.type("struct page")
+    parts = [struct_dtype(page, {name: COLUMNS[name] for name in names if name in COLUMNS})]
+    if slab := {name: name for name in names if name in SLAB_COLUMNS}:
+        parts.append(struct_dtype(prog.type("struct slab"), slab))
+    merged = {name: field for part in parts for name, field in (part.fields or {}).items()}
+    return np.dtype(
+        {
+            "names": list(merged),
+            "formats": [field[0] for field in merged.values()],
+            "offsets": [field[1] for field in merged.values()],
+            "itemsize": sizeof(page),
+        }
+    )
+
+
+@dataclass(frozen=True)
+class PageChunk:
+    """Consecutive struct pages that were read at one instant."""
+
+    start_pfn: int
+    address: int  # of the first struct page
+    columns: NDArray[Any]
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        values: NDArray[Any] = self.columns[name]
+        return values
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+
+class Consumer(Protocol):
+    """Something that wants to see every struct page."""
+
+    @property
+    def columns(self) -> Sequence[str]:
+        """Keys of :data:`COLUMNS`, and of :data:`SLAB_COLUMNS`, that it reads."""
+
+    def take(self, chunk: PageChunk) -> None:
+        """Look at a chunk. The arrays are views: copy what is to be kept."""
+
+
+@dataclass
+class Scan:
+    """How a pass went."""
+
+    pages: int = 0
+    gaps: Gaps = field(default_factory=Gaps)
+    failures: dict[int, Exception] = field(default_factory=dict)  # by the consumer's position
+
+
+def scan_struct_pages(
+    prog: Program,
+    consumers: Sequence[Consumer],
+    *,
+    progress: Callable[[int, int], None] | None = None,
+    chunk_bytes: int = CHUNK_BYTES,
+) -> Scan:
+    """
+    Show every valid struct page to every consumer.
+
+    :param progress: called with (pages done, pages in all) after each chunk.
+    """
+    dtype = page_dtype(prog, sorted({name for each in consumers for name in each.columns}))
+    ranges = valid_page_ranges(prog)
+    total = sum(end - start for start, end, _ in ranges)
+    scan = Scan()
+    for start_pfn, end_pfn, address in ranges:
+        count = end_pfn - start_pfn
+        for first, array in read_array(
+            prog, address, count, dtype, scan.gaps, chunk_bytes=chunk_bytes
+        ):
+            chunk = PageChunk(start_pfn + first, address + first * dtype.itemsize, array)
+            for position, consumer in enumerate(consumers):
+                if position in scan.failures:
+                    continue
+                try:
+                    consumer.take(chunk)
+                except Exception as error:
+                    scan.failures[position] = error
+            scan.pages += len(array)
+            if progress is not None:
+                progress(scan.pages, total)
+    return scan
+
+
+def valid_page_ranges(prog: Program) -> list[tuple[int, int, int]]:
+    """
+    The ranges of page frames that have a struct page.
+
+    Of a section whose ``subsection_map`` cannot be read all pages are among them: those that have
+    no struct page fault, and are counted, where they are read.
+
+    :return: (first PFN, PFN behind the last, address of the first ``struct page``), ascending.
+    :raises FaultError: a ``struct mem_section`` cannot be read.
+    """
+    size = sizeof(prog.type("struct page"))
+    # Without CONFIG_SPARSEMEM_VMEMMAP they are not in one array, and there is no such map.
+    if "mem_section" not in prog or not prog.type("struct mem_section_usage").has_member(
+        "subsection_map"
+    ):
+        return [
+            (start, end, mem_map.value_() + start * size)
+            for start, end, mem_map in for_each_valid_page_range(prog)
+        ]
+    vmemmap = prog["vmemmap"].value_()
+    sections = valid_sections(prog)
+    order = subsection_order(prog)
+    valid = np.ones((len(sections.numbers), sections.pages >> order), np.bool_)
+    # pfn_valid() looks at the map only of sections that came later.
+    if not sections.early.all():
+        usage_bytes = sizeof(prog.type("struct mem_section_usage"))
+        raw, read = read_usage(prog, sections, usage_bytes, Gaps())
+        later = read & ~sections.early
+        valid[later] = subsection_maps(prog, sections, raw)[later]
+    rows, parts = np.nonzero(valid)
+    numbers = sections.numbers[rows] * valid.shape[1] + parts
+    ends = np.flatnonzero(np.diff(numbers, append=-1) != 1)
+    starts = np.concatenate([np.zeros(1, np.int64), ends[:-1] + 1])[: len(ends)]
+    return [
+        (first << order, last + 1 << order, vmemmap + (first << order) * size)
+        for first, last in zip(numbers[starts].tolist(), numbers[ends].tolist(), strict=True)
+    ]
+
+
+def memory_pages(prog: Program) -> int:
+    """How many page frames there are; if that cannot be told, more than any machine has."""
+    try:
+        return sum(end - start for start, end, _ in valid_page_ranges(prog))
+    except (FaultError, LookupError, NotImplementedError, ValueError):
+        return 1 << 40
+
+
+@dataclass(frozen=True)
+class FlagFields:
+    """
+    Where ``page.flags`` holds the node and the zone (include/linux/page-flags-layout.h).
+
+    The fields are packed from the top of the word: section, node, zone. Their widths are macros,
+    which DWARF does not keep, and follow from array lengths that it does.
+    """
+
+    zone_shift: int
+    zone_mask: int
+    node_shift: int
+    node_mask: int
+    zones_per_node: int
+
+    def zone_index(self, flags: NDArray[Any]) -> NDArray[np.int64]:
+        """``node * zones_per_node + zone`` of each page."""
+        node = (flags >> np.uint64(self.node_shift)) & np.uint64(self.node_mask)
+        zone = (flags >> np.uint64(self.zone_shift)) & np.uint64(self.zone_mask)
+        return (node * np.uint64(self.zones_per_node) + zone).astype(np.int64)
+
+
+def flag_fields(prog: Program) -> FlagFields:
+    """
+    Find the node and zone fields of ``page.flags`` on this kernel.
+
+    :raises NotImplementedError: the section number is in the flags (SPARSEMEM without VMEMMAP),
+        which no 64-bit distribution kernel has.
+    """
+    with contextlib.suppress(ObjectNotFoundError):
+        prog["mem_section"]
+        try:
+            prog["vmemmap"]
+        except (ObjectNotFoundError, NotImplementedError):
+            raise NotImplementedError(
+                "SPARSEMEM without SPARSEMEM_VMEMMAP is not supported"
+            ) from None
+    zones_per_node = prog.type("struct pglist_data").member("node_zones").type.length
+    assert zones_per_node is not None
+    try:
+        # struct pglist_data *node_data[MAX_NUMNODES]
+        nodes = prog["node_data"].type_.unaliased().length or 1
+    except ObjectNotFoundError:
+        nodes = 1  # !CONFIG_NUMA: NODES_WIDTH is 0
+    node_width = (nodes - 1).bit_length()
+    # ZONES_SHIFT: 0, 1, 2 or 3 for up to 1, 2, 4, 8 zones.
+    zone_width = (zones_per_node - 1).bit_length()
+    node_shift = 64 - node_width
+    return FlagFields(
+        node_shift - zone_width,
+        (1 << zone_width) - 1,
+        node_shift if node_width else 0,
+        (1 << node_width) - 1,
+        zones_per_node,
+    )

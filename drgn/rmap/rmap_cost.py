@@ -1,0 +1,721 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+What a reverse map walk costs: the nodes of interval trees that it visits, and how long that holds
+the lock of the anon_vma, or of the file's mappings.
+
+For a KSM page, ``rmap_walk_ksm()`` takes the lock of each mapping's anon_vma in turn, and lets it
+go again. Up to v7.2 it visits every node of that tree (its range is 0 to ULONG_MAX), for each
+mapping; v7.3 ("KSM: Optimizations for rmap_walk_ksm") keeps the page offset in ``ksm_rmap_item``
+and visits those that overlap it. Both numbers are given, whichever this kernel does. A second pass
+over all mappings looks for processes that were forked since KSM merged them. How far a walk goes,
+its caller says (6.1, 6.12, 7.2 and 7.3 alike):
+
+- ``try_to_migrate()`` and ``try_to_unmap()`` have a ``.done`` (``folio_not_mapped()``), and
+  ``folio_referenced()`` ends when it has met as many mappings as the page has: one pass, less what
+  lies behind the last mapping in its tree; two if forked processes map the page as well.
+- ``remove_migration_ptes()``, page_idle and DAMON's mkold have neither: always both passes.
+
+So a migration is an unmapping of one pass and a mapping of two; the page is locked for all three.
+
+For other anonymous memory ``rmap_walk_anon()``, and for files ``rmap_walk_file()``, visit those
+that overlap the folio, in one pass and one hold of the lock.
+
+Visits are counted exactly, by bisection in sorted page offsets, not one by one. Times are
+estimates: visits times what a visit costs, which depends on caches and the CPU. See
+:class:`NodeCost`; measure it with a kretprobe on ``rmap_walk_ksm``, by the passes of who calls it.
+
+Cannot know: a walk that ends early for another reason (a VMA that is locked in memory, a lock that
+reclaim does not wait for); and that a walker is scheduled away while it holds the lock (there is a
+``cond_resched()`` at every node).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from drgn import Program, offsetof, sizeof
+from numpy.typing import NDArray
+
+from mmscope.drgn.reading.kernel_arrays import Gaps, member_path
+from mmscope.drgn.reading.linked_lists import find
+from mmscope.drgn.reading.struct_pages import COLUMNS, PageChunk, scan_struct_pages
+from mmscope.drgn.rmap.anon_vmas import ReverseMaps
+from mmscope.drgn.rmap.file_maps import FileMaps
+from mmscope.drgn.rmap.interval_trees import IntervalTrees
+from mmscope.drgn.rmap.ksm import PLACES, Ksm, mapcounts
+from mmscope.drgn.tables.rows import MOST_PIDS, column
+
+MAX_KSM_PAGES = 5000
+MAX_WALKS = 500
+# Passes over a KSM page's mappings of a walk that nothing ends before.
+PASSES = 2
+
+
+@dataclass(frozen=True)
+class NodeCost:
+    """
+    What a visit costs, in ns: of a node that the walk passes by, and of a VMA that may map the page
+    (``rmap_one()``: down its page table, and an entry is changed).
+
+    The first is what the project's own measurement gave for 20,000 VMAs (10.24 million visits in
+    0.616 s: 60 ns; under emulation, so that caches played no part; on a machine 30 to 75), and as
+    its range a third of that, for a tree that is in a CPU's cache, up to five times, for two misses
+    to memory a node. The second is measured on a machine, by the writeback of a file's page that
+    20,000 to 60,000 VMAs map (0.4 to 0.85 µs; both by tests/bench_visits.c); as its range a third,
+    for entries that are only looked at, up to ten times, where other CPUs must flush their TLBs.
+    """
+
+    low: float = 20.0
+    ns: float = 60.0
+    high: float = 300.0
+    measured: bool = False
+    one_low: float = 170.0
+    one: float = 500.0
+    one_high: float = 5000.0
+
+    def ms(self, visits: int, mapped: int) -> float:
+        """Estimate for so many visits, of which so many are of VMAs that may map the page."""
+        return self.range_ms(visits, mapped)[1]
+
+    def range_ms(self, visits: int, mapped: int) -> tuple[float, float, float]:
+        """The low end of it, what to take, and the high end."""
+        passed_by = max(visits - mapped, 0)
+        low, taken, high = (
+            (passed_by * node + mapped * one) / 1e6
+            for node, one in (
+                (self.low, self.one_low),
+                (self.ns, self.one),
+                (self.high, self.one_high),
+            )
+        )
+        return low, taken, high
+
+
+def node_cost(prog: Program) -> NodeCost:
+    """The cost of a visit: as given (``prog.cache["rmap_node_ns"]``), or the default."""
+    given = prog.cache.get("rmap_node_ns")
+    return NodeCost() if given is None else NodeCost(given / 2, given, given * 2, True)
+
+
+@dataclass(frozen=True)
+class KsmPage:
+    """A KSM page and what it costs to find its mappings."""
+
+    pfn: int = column(key=True, help="page frame")
+    place: str = column(
+        holds="words", help="where its stable node hangs: tree, chain or migrate_nodes"
+    )
+    chain: str | None = column(holds="kernel", help="the chain of pages with this content")
+    nid: int = column(help="NUMA node of its stable tree")
+    mappings: int = column(help="mappings that KSM has merged into it")
+    mapcount: int | None = column(help="mappings of the page, those of forked processes included")
+    anon_vmas: int = column(help="anon_vmas through which they are found")
+    processes: int = column(help="processes that were merged into it")
+    visits_per_pass: int = column(help="tree nodes of one pass over the whole range (up to v7.2)")
+    visits_indexed: int = column(help="tree nodes of one pass with the page offset (v7.3)")
+    unplaced: int = column(help="mappings whose VMA is gone: not in visits_indexed")
+    hold_ms: float = column(
+        unit="ms", help="estimate: longest time that the lock is held at a stretch, on this kernel"
+    )
+    passes: int | None = column(
+        help="passes of a walk that ends when nothing maps the page any more (reclaim, the "
+        "unmapping of a migration): 2 if it has more mappings than KSM knows, as forked processes "
+        "make; unknown if mapcount is"
+    )
+    pass_ms: float = column(unit="ms", help="estimate: one pass on this kernel")
+    walk_ms: float = column(
+        unit="ms",
+        help="estimate: a walk that nothing ends before, two passes, on this kernel: the mapping "
+        "again of a migration, page_idle",
+    )
+    walk_ms_low: float = column(unit="ms", help="the same, with the low end of the cost of a visit")
+    walk_ms_high: float = column(unit="ms", help="the same, with the high end")
+    walk_ms_indexed: float = column(unit="ms", help="estimate: the same with the page offset")
+
+
+@dataclass(frozen=True)
+class RmapWalk:
+    """What walks through one tree visit: that of its worst page, and all of them."""
+
+    kind: str = column(
+        holds="words", key=True, help="ksm, anon for other anonymous memory, file for page cache"
+    )
+    anon_vma: str | None = column(
+        holds="kernel",
+        key=True,
+        help="the anon_vma that is locked (of a KSM page: the one with most VMAs)",
+    )
+    address_space: str | None = column(
+        holds="kernel", key=True, help="of a file: the one whose i_mmap_rwsem is locked"
+    )
+    pid: int | None = column(high=MOST_PIDS, help="the process that has most of its VMAs")
+    comm: str | None = column(holds="comm", help="its name")
+    folios: int = column(help="folios that are found through it")
+    worst_pfn: int = column(help="of these, the one whose walk visits most")
+    worst_pages: int = column(unit="pages", help="its size")
+    visits: int = column(
+        help="tree nodes that a walk of it visits on this kernel if nothing ends it before: of a "
+        "KSM page two passes"
+    )
+    visits_a_pass: int = column(
+        help="of one pass: what reclaim and the unmapping of a migration visit, but for KSM pages "
+        "that forked processes map"
+    )
+    visits_a_hold: int = column(help="of these, the most at a stretch under the lock")
+    hold_ms: float = column(unit="ms", help="estimate of that stretch")
+    hold_ms_low: float = column(unit="ms", help="its low end")
+    hold_ms_high: float = column(unit="ms", help="its high end")
+    pass_ms: float = column(unit="ms", help="estimate of one pass")
+    walk_ms: float = column(unit="ms", help="estimate of the whole walk")
+    walk_ms_low: float = column(unit="ms", help="its low end")
+    walk_ms_high: float = column(unit="ms", help="its high end")
+    visits_of_all: int = column(help="tree nodes that a walk of every one of the folios visits")
+
+
+@dataclass(frozen=True)
+class AnonFolioWalks:
+    """Anonymous folios by what a walk of them visits."""
+
+    visits_from: int = column(key=True, help="at least")
+    visits_to: int = column(help="at most")
+    folios: int = column(help="folios whose walk visits so many tree nodes")
+    pages: int = column(unit="pages", help="their pages")
+
+
+@dataclass(frozen=True)
+class RmapCost:
+    """The sum of it: what this kernel does, and what the range would save."""
+
+    what: str = column(holds="words", key=True, help="which walks")
+    pages: int = column(help="pages, or folios, walked once")
+    visits: int = column(help="tree nodes, one pass over the whole range")
+    visits_indexed: int = column(help="tree nodes, one pass with the page offset")
+    used_here: str = column(
+        holds="words", help="which of the two this kernel does: whole range or page offset"
+    )
+    node_ns: float = column(unit="ns", help="taken for a visit of a node that is passed by")
+    node_ns_low: float = column(unit="ns", help="least likely less")
+    node_ns_high: float = column(unit="ns", help="hardly more")
+    one_ns: float = column(
+        unit="ns", help="taken for a visit of a VMA that may map the page: its page table is walked"
+    )
+    one_ns_low: float = column(unit="ns", help="least likely less")
+    one_ns_high: float = column(unit="ns", help="hardly more")
+    measured: bool = column(help="node_ns was given, as measured on this machine")
+
+
+@dataclass
+class KsmVisits:
+    """Visits of each KSM page; arrays by its index in ``Ksm.node``."""
+
+    anon_vma: NDArray[np.int64]  # of each item, -1 where there is none
+    index: NDArray[np.uint64]  # page offset of each item
+    placed: NDArray[np.bool_]  # items whose page offset is known
+    whole: NDArray[np.int64]
+    indexed: NDArray[np.int64]
+    descents: NDArray[np.int64]  # nodes passed on the way down, for the indexed walk
+    hold_whole: NDArray[np.int64]
+    hold_indexed: NDArray[np.int64]
+    anon_vmas: NDArray[np.int64]
+    processes: NDArray[np.int64]
+    largest: NDArray[np.int64]  # anon_vma with most nodes
+    uses_index: bool
+
+
+def ksm_visits(maps: ReverseMaps, ksm: Ksm, page_shift: int) -> KsmVisits:
+    """Count the nodes that a walk of each KSM page visits."""
+    anon_vma = find(maps.anon_vmas.address, ksm.item_anon_vma)
+    if ksm.item_index is not None:
+        index, placed = ksm.item_index, anon_vma >= 0
+    else:
+        index, placed = _page_offsets(maps, ksm, page_shift)
+        placed = placed & (anon_vma >= 0)
+    sizes = np.append(maps.tree_size, 0)[anon_vma]  # -1, the last, for none
+    overlaps = np.where(placed, maps.overlaps(np.where(placed, anon_vma, -1), index, index), 0)
+    descents = np.ceil(np.log2(sizes + 1)).astype(np.int64) * placed
+    number = len(ksm.node)
+
+    def total(values: NDArray[np.int64]) -> NDArray[np.int64]:
+        sums = np.zeros(number, np.int64)
+        np.add.at(sums, ksm.item_node, values)
+        return sums
+
+    def largest(values: NDArray[np.int64]) -> NDArray[np.int64]:
+        most = np.zeros(number, np.int64)
+        np.maximum.at(most, ksm.item_node, values)
+        return most
+
+    def different(values: NDArray[Any]) -> NDArray[np.int64]:
+        _, dense = np.unique(values, return_inverse=True)
+        pairs = np.unique(ksm.item_node * (len(values) + 1) + dense)
+        return np.bincount(pairs // (len(values) + 1), minlength=number)
+
+    # The anon_vma with the largest tree, page by page.
+    order = np.lexsort((sizes, ksm.item_node))
+    most = np.full(number, -1, np.int64)
+    most[ksm.item_node[order]] = anon_vma[order]
+    return KsmVisits(
+        anon_vma,
+        index,
+        placed,
+        total(sizes),
+        total(overlaps),
+        total(descents),
+        largest(sizes),
+        largest(overlaps + descents),
+        different(ksm.item_anon_vma),
+        different(ksm.item_mm),
+        most,
+        ksm.item_index is not None,
+    )
+
+
+def _page_offsets(
+    maps: ReverseMaps, ksm: Ksm, page_shift: int
+) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
+    """
+    The page offset of each item's address in the VMA that has it now (``linear_page_index()``), as
+    v7.3 would have kept it; and which items have such a VMA.
+    """
+    vmas = maps.vmas
+    mms = np.unique(vmas["mm"])
+    # VMAs of one process do not overlap, so that (process, address) sorts them all. An address has
+    # less than 57 bits.
+    bits = np.uint64(57 - page_shift)
+    shift = np.uint64(page_shift)
+    key = (find(mms, vmas["mm"]).astype(np.uint64) << bits) | (vmas["start"] >> shift)
+    order = np.argsort(key, kind="stable")
+    mm = find(mms, ksm.item_mm)
+    wanted = (mm.astype(np.uint64) << bits) | (ksm.item_address >> shift)
+    if not len(order):
+        return np.zeros(len(mm), np.uint64), np.zeros(len(mm), np.bool_)
+    at = order[np.maximum(np.searchsorted(key[order], wanted, "right") - 1, 0)]
+    inside = (
+        (mm >= 0)
+        & (vmas["mm"][at] == ksm.item_mm)
+        & (vmas["start"][at] <= ksm.item_address)
+        & (ksm.item_address < vmas["end"][at])
+    )
+    offset = (ksm.item_address - vmas["start"][at]) >> shift
+    return vmas["pgoff"][at].astype(np.uint64) + offset, inside
+
+
+def ksm_items_by_anon_vma(maps: ReverseMaps, visits: KsmVisits) -> NDArray[np.int64]:
+    """How many of KSM's mappings are found through each anon_vma."""
+    return np.bincount(visits.anon_vma[visits.anon_vma >= 0], minlength=len(maps.anon_vmas))
+
+
+def ksm_pages(
+    prog: Program,
+    ksm: Ksm,
+    visits: KsmVisits,
+    cost: NodeCost,
+    most: int = MAX_KSM_PAGES,
+) -> list[KsmPage]:
+    """The KSM pages whose walk is most expensive here."""
+    whole = visits.whole if not visits.uses_index else visits.indexed
+    order = np.lexsort((-visits.whole, -whole))[:most]
+    unplaced = np.bincount(ksm.item_node[~visits.placed], minlength=len(ksm.node))
+    mapped = mapcounts(prog, ksm.node_kpfn[order].tolist(), ksm.node[order].tolist())
+    rows = []
+    for at, mapcount in zip(order.tolist(), mapped, strict=True):
+        here, hold = _here(visits, at)
+        mappings = int(ksm.mappings[at])
+        # Each mapping is met in one of the passes.
+        met = max(mappings, mapcount or 0)
+        low, walk, high = cost.range_ms(PASSES * here, met)
+        chain = int(ksm.node_chain[at])
+        rows.append(
+            KsmPage(
+                int(ksm.node_kpfn[at]),
+                PLACES[ksm.node_place[at]],
+                hex(ksm.chain[chain]) if chain >= 0 else None,
+                int(ksm.node_nid[at]),
+                mappings,
+                mapcount,
+                int(visits.anon_vmas[at]),
+                int(visits.processes[at]),
+                int(visits.whole[at]),
+                int(visits.indexed[at]),
+                int(unplaced[at]),
+                cost.ms(hold, 1),
+                None if mapcount is None else 1 + (mapcount > mappings),
+                cost.ms(here, mappings),
+                walk,
+                low,
+                high,
+                cost.ms(PASSES * int(visits.indexed[at] + visits.descents[at]), met),
+            )
+        )
+    return rows
+
+
+def _here(visits: KsmVisits, at: int) -> tuple[int, int]:
+    """What this kernel visits for a KSM page: in a pass, and at most at a stretch."""
+    if visits.uses_index:
+        return int(visits.indexed[at] + visits.descents[at]), int(visits.hold_indexed[at])
+    return int(visits.whole[at]), int(visits.hold_whole[at])
+
+
+@dataclass
+class Folios:
+    """
+    A consumer of the pass over the struct pages: folios that hang on interval trees, and the nodes
+    that a walk of each visits.
+    """
+
+    trees: IntervalTrees
+    addresses: NDArray[np.uint64]  # what ``mapping`` points at, tree by tree
+    order_of: Callable[[NDArray[Any]], NDArray[np.int64]]
+    head: np.uint64  # flag of a large folio's first page
+    slab: np.uint64  # flag of slab pages, where that is no page type yet
+    columns: Sequence[str]
+    buckets: dict[int, list[int]] = field(default_factory=dict)  # bits of visits: folios, pages
+    folios: int = 0
+    pages: int = 0
+    visits: int = 0
+    unknown: int = 0  # of no tree that was found
+
+    def __post_init__(self) -> None:
+        """By tree: its folios, their visits, and of the worst one visits, page and size."""
+        self.of_tree, self.visits_of, self.worst, self.worst_pfn, self.worst_pages = (
+            np.zeros(len(self.addresses), np.int64) for _ in range(5)
+        )
+
+    def find(self, chunk: PageChunk) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Where in a chunk folios begin, and the tree of each."""
+        raise NotImplementedError
+
+    def first(
+        self, index: NDArray[np.uint64], of: NDArray[np.int64], pages: NDArray[np.uint64]
+    ) -> NDArray[np.uint64]:
+        """The page offset of each folio's first page, from ``folio.index``."""
+        return index
+
+    def take(self, chunk: PageChunk) -> None:
+        at, of = self.find(chunk)
+        pages = np.ones(len(at), np.int64)
+        heads = np.flatnonzero(chunk["flags"][at] & self.head)
+        inside = heads[at[heads] + 1 < len(chunk)]
+        pages[inside] = np.int64(1) << self.order_of(chunk.columns[at[inside] + 1])
+        length = pages.astype(np.uint64)
+        first = self.first(chunk["index"][at].astype(np.uint64), of, length)
+        visits = self.trees.overlaps(of, first, first + length - np.uint64(1))
+        self._add(chunk.start_pfn + at, of, pages, visits)
+
+    def _add(
+        self,
+        pfns: NDArray[np.int64],
+        of: NDArray[np.int64],
+        pages: NDArray[np.int64],
+        visits: NDArray[np.int64],
+    ) -> None:
+        self.folios += len(of)
+        self.pages += int(pages.sum())
+        self.visits += int(visits.sum())
+        bits = np.frexp(visits.astype(np.float64))[1]
+        for bit in np.unique(bits).tolist():
+            entry = self.buckets.setdefault(bit, [0, 0])
+            entry[0] += int(np.count_nonzero(bits == bit))
+            entry[1] += int(pages[bits == bit].sum())
+        np.add.at(self.of_tree, of, 1)
+        np.add.at(self.visits_of, of, visits)
+        # The last of each tree is the worst.
+        order = np.lexsort((visits, of))
+        last = order[np.flatnonzero(np.diff(of[order], append=-1))]
+        worse = last[visits[last] > self.worst[of[last]]]
+        self.worst[of[worse]] = visits[worse]
+        self.worst_pfn[of[worse]] = pfns[worse]
+        self.worst_pages[of[worse]] = pages[worse]
+
+
+class AnonFolios(Folios):
+    """
+    Anonymous folios.
+
+    ``mapping`` of such a folio is its anon_vma with bit 0 set (PAGE_MAPPING_ANON), which is looked
+    up among those that were found. In pages that have a type (slab, page table, …) the word is
+    something else.
+    """
+
+    def find(self, chunk: PageChunk) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        mapping = chunk["mapping"]
+        at = np.flatnonzero((mapping & np.uint64(3)) == 1)
+        # A type is below the mapcount of an unmapped page. A kernel address has bit 63.
+        at = at[(chunk["mapcount"][at] >= -1) & (mapping[at] >> np.uint64(63) == 1)]
+        at = at[(chunk["flags"][at] & self.slab) == 0]
+        of = find(self.addresses, mapping[at] - np.uint64(1))
+        # One that is mapped no more, and not freed yet, may have outlived its anon_vma.
+        self.unknown += int(np.count_nonzero((of < 0) & (chunk["mapcount"][at] >= 0)))
+        return at[of >= 0], of[of >= 0]
+
+
+@dataclass
+class FileFolios(Folios):
+    """
+    Folios in the page cache of mapped files that lie under at least one VMA, mapped or not: the
+    others need no walk.
+
+    ``mapping`` is the ``struct address_space`` itself.
+    """
+
+    # Files of which folio.index counts huge pages: hugetlbfs before "mm/filemap: remove hugetlb
+    # special casing in filemap.c" (v6.7).
+    by_huge_page: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
+
+    def find(self, chunk: PageChunk) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        mapping = chunk["mapping"]
+        # Few pages are of mapped files: what the other words can be need not be known.
+        near = (mapping >= self.addresses[0]) & (mapping <= self.addresses[-1])
+        at = np.flatnonzero(near & (chunk["flags"] & self.slab == 0))
+        of = find(self.addresses, mapping[at])
+        return at[of >= 0], of[of >= 0]
+
+    def first(
+        self, index: NDArray[np.uint64], of: NDArray[np.int64], pages: NDArray[np.uint64]
+    ) -> NDArray[np.uint64]:
+        return np.where(self.by_huge_page[of], index * pages, index)
+
+    def _add(
+        self,
+        pfns: NDArray[np.int64],
+        of: NDArray[np.int64],
+        pages: NDArray[np.int64],
+        visits: NDArray[np.int64],
+    ) -> None:
+        under = visits > 0
+        super()._add(pfns[under], of[under], pages[under], visits[under])
+
+
+def scan_folios(
+    prog: Program,
+    maps: ReverseMaps,
+    files: FileMaps | None = None,
+    *,
+    progress: Callable[[int, int], None] | None = None,
+) -> tuple[AnonFolios, FileFolios | None, Gaps]:
+    """
+    One pass over the struct pages: all anonymous folios, and those of mapped files.
+
+    :raises LookupError: the kernel's layout is unknown.
+    """
+    names = ["flags", "mapping", "index", "mapcount"]
+    order_of: Callable[[NDArray[Any]], NDArray[np.int64]]
+    folio, page_size = prog.type("struct folio"), sizeof(prog.type("struct page"))
+    if folio.has_member("_folio_order"):  # up to v6.5: a byte of the word that list_head.prev is
+        names.append("prev")
+        byte = offsetof(folio, "_folio_order") - page_size - prev_offset(prog)
+        if not 0 <= byte < 8:
+            raise LookupError("struct folio has no _folio_order where it was up to v6.5")
+
+        def order_of(tails: NDArray[Any]) -> NDArray[np.int64]:
+            return (tails["prev"] >> np.uint64(8 * byte) & np.uint64(0x3F)).astype(np.int64)
+    else:
+        # "mm: use folio->_flags_1 for order" (v6.6): the low byte of the first tail page's flags.
+        def order_of(tails: NDArray[Any]) -> NDArray[np.int64]:
+            return (tails["flags"] & np.uint64(0x3F)).astype(np.int64)
+
+    flags = _flag(prog, "PG_head"), _flag(prog, "PG_slab")
+    anon = AnonFolios(maps, maps.anon_vmas.address, order_of, *flags, names)
+    consumers: list[Folios] = [anon]
+    of_files = None
+    if files is not None and len(files.mapping):
+        of_files = FileFolios(
+            files, files.mapping, order_of, *flags, names, by_huge_page=files.by_huge_page
+        )
+        consumers.append(of_files)
+    scan = scan_struct_pages(prog, consumers, progress=progress)
+    for failure in scan.failures.values():
+        raise failure
+    return anon, of_files, scan.gaps
+
+
+def prev_offset(prog: Program) -> int:
+    """Where the column ``prev`` is in a struct page."""
+    page = prog.type("struct page")
+    return int(offsetof(page, member_path(page, COLUMNS["prev"])))
+
+
+def _flag(prog: Program, name: str) -> np.uint64:
+    """A bit of ``page.flags``; 0 if the kernel has none of that name."""
+    try:
+        return np.uint64(1 << int(prog.constant(name).value_()))
+    except LookupError:
+        return np.uint64(0)
+
+
+def anon_folio_walks(folios: AnonFolios) -> list[AnonFolioWalks]:
+    """All anonymous folios by their visits, in powers of two."""
+    return [
+        AnonFolioWalks(1 << bit >> 1, max((1 << bit) - 1, 0), number, pages)
+        for bit, (number, pages) in sorted(folios.buckets.items())
+    ]
+
+
+@dataclass(frozen=True)
+class _Walk:
+    """The worst of some walks."""
+
+    kind: str
+    of: int  # index of the tree
+    folios: int
+    pfn: int
+    pages: int
+    visits: int  # nodes, all passes
+    a_pass: int
+    hold: int
+    met: int  # VMAs that may map the page, in a pass or in all
+    met_a_hold: int
+    total: int
+
+
+def rmap_walks(
+    maps: ReverseMaps,
+    ksm: Ksm | None,
+    visits: KsmVisits | None,
+    anon: AnonFolios,
+    owners: Callable[[int], tuple[int | None, str | None]],
+    cost: NodeCost,
+    files: tuple[FileFolios, Callable[[int], tuple[int | None, str | None]]] | None = None,
+    most: int = MAX_WALKS,
+) -> list[RmapWalk]:
+    """
+    The anon_vmas and files whose walks take longest.
+
+    :param owners: pid and comm of the process with most VMAs on an anon_vma, by its index.
+    :param files: folios of files, and the same by the index of a file.
+    """
+    walks = _worst("anon", anon, most)
+    if files is not None:
+        walks += _worst("file", files[0], most)
+    if ksm is not None and visits is not None:
+        here = visits.indexed + visits.descents if visits.uses_index else visits.whole
+        order = np.lexsort((here, visits.largest))
+        ends = np.flatnonzero(np.diff(visits.largest[order], append=-2))
+        begins = np.concatenate([[0], ends[:-1] + 1]) if len(ends) else ends
+        for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
+            at = int(order[end])
+            a_pass, hold = _here(visits, at)
+            walks.append(
+                _Walk(
+                    "ksm",
+                    int(visits.largest[at]),
+                    end + 1 - begin,
+                    int(ksm.node_kpfn[at]),
+                    1,
+                    PASSES * a_pass,
+                    a_pass,
+                    hold,
+                    int(ksm.mappings[at]),
+                    1,
+                    PASSES * int(here[order[begin : end + 1]].sum()),
+                )
+            )
+
+    rows = []
+    for walk in walks:
+        of_file = walk.kind == "file" and files is not None
+        trees, whose = files if of_file and files else (anon, owners)
+        address = hex(trees.addresses[walk.of]) if walk.of >= 0 else None
+        hold_low, hold_ms, hold_high = cost.range_ms(walk.hold, walk.met_a_hold)
+        low, taken, high = cost.range_ms(walk.visits, walk.met)
+        rows.append(
+            RmapWalk(
+                walk.kind,
+                None if of_file else address,
+                address if of_file else None,
+                *(whose(walk.of) if walk.of >= 0 else (None, None)),
+                walk.folios,
+                walk.pfn,
+                walk.pages,
+                walk.visits,
+                walk.a_pass,
+                walk.hold,
+                hold_ms,
+                hold_low,
+                hold_high,
+                cost.ms(walk.a_pass, walk.met),
+                taken,
+                low,
+                high,
+                walk.total,
+            )
+        )
+    return sorted(rows, key=lambda row: (-row.walk_ms, row.kind, row.worst_pfn))[:most]
+
+
+def _worst(kind: str, folios: Folios, most: int) -> list[_Walk]:
+    """Of the trees whose worst folio's walk visits most: that walk, which looks into every VMA."""
+    return [
+        _Walk(
+            kind,
+            of,
+            int(folios.of_tree[of]),
+            int(folios.worst_pfn[of]),
+            int(folios.worst_pages[of]),
+            worst,
+            worst,
+            worst,
+            worst,
+            worst,
+            int(folios.visits_of[of]),
+        )
+        for of in np.argsort(-folios.worst, kind="stable")[:most].tolist()
+        if folios.of_tree[of]
+        for worst in [int(folios.worst[of])]
+    ]
+
+
+def rmap_costs(
+    visits: KsmVisits | None, anon: AnonFolios, cost: NodeCost, files: FileFolios | None = None
+) -> list[RmapCost]:
+    """What walks of all pages would visit, by kind."""
+    rows = []
+    taken = (cost.ns, cost.low, cost.high, cost.one, cost.one_low, cost.one_high, cost.measured)
+    if visits is not None:
+        rows.append(
+            RmapCost(
+                "KSM pages",
+                len(visits.whole),
+                int(visits.whole.sum()),
+                int(visits.indexed.sum()),
+                "page offset" if visits.uses_index else "whole range",
+                *taken,
+            )
+        )
+    for what, folios in (("anonymous folios", anon), ("folios of mapped files", files)):
+        if folios is not None:
+            rows.append(
+                RmapCost(what, folios.folios, folios.visits, folios.visits, "page offset", *taken)
+            )
+    return rows
+
+
+if __name__ == "__main__":
+    from mmscope.drgn.rmap import ksm as ksm_module
+    from mmscope.drgn.rmap.anon_vmas import owner_of, read_reverse_maps
+    from mmscope.drgn.rmap.file_maps import owner_of as file_owner_of
+    from mmscope.drgn.rmap.file_maps import read_file_maps
+    from mmscope.drgn.tables.terminal import run_script
+
+    def tables(prog: Program) -> list[tuple[str, type, list[Any]]]:
+        maps, read = read_reverse_maps(prog, ksm_module.wanted(prog))
+        ksm = ksm_module.read_ksm(prog, read)
+        visits = ksm_visits(maps, ksm, prog["PAGE_SHIFT"].value_())
+        files = read_file_maps(prog, read.objects["vma"], maps.tasks)
+        folios, of_files, _ = scan_folios(prog, maps, files)
+        cost = node_cost(prog)
+        files_and_owners = (of_files, file_owner_of(files)) if of_files else None
+        return [
+            ("KSM pages", KsmPage, ksm_pages(prog, ksm, visits, cost, 20)),
+            ("Anonymous folios", AnonFolioWalks, anon_folio_walks(folios)),
+            (
+                "Longest walks",
+                RmapWalk,
+                rmap_walks(maps, ksm, visits, folios, owner_of(maps), cost, files_and_owners, 20),
+            ),
+            ("Sums", RmapCost, rmap_costs(visits, folios, cost, of_files)),
+        ]
+
+    run_script(tables)

@@ -1,0 +1,292 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Who holds the lock of an anon_vma or of a file's mappings, and who is queued on it: ``struct
+rw_semaphore``.
+
+The lock of an anon_vma is that of its root, so that a family of forked processes shares one. That
+of a file's mappings is ``address_space.i_mmap_rwsem``. Which locks are taken is known from what was
+read in bulk; of these, the owner and the list of waiters (``struct rwsem_waiter``, on the waiting
+tasks' stacks) are read one by one.
+
+Cannot know: which readers hold a lock. The kernel notes the last that took it, which may have let
+it go already; a writer it notes exactly. Kernels with PREEMPT_RT have another lock, whose waiters
+are not read.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from drgn import FaultError, Object, Program, container_of
+from drgn.helpers.linux.list import list_for_each_entry
+from numpy.typing import NDArray
+
+from mmscope.drgn.rmap.anon_vmas import ReverseMaps, lock_state
+from mmscope.drgn.rmap.file_maps import FileMaps
+from mmscope.drgn.tables.rows import MOST_PIDS, column
+
+MAX_LOCKS = 100
+MAX_WAITERS = 1000  # of one lock
+MAX_STACKS = 100  # in all
+# RWSEM_READER_SHIFT; above are readers, below WRITER_LOCKED, FLAG_WAITERS and FLAG_HANDOFF
+# (kernel/locking/rwsem.c).
+READER_SHIFT = 8
+READER_OWNED = 1
+OWNER_FLAGS = 7
+
+
+@dataclass(frozen=True)
+class AnonVmaLock:
+    """A lock of anon_vmas that is taken or waited for."""
+
+    root: str = column(holds="kernel", key=True, help="the anon_vma whose lock it is")
+    state: str = column(
+        holds="words", help="read, write, or changing hands (waited for, and nobody has it)"
+    )
+    readers: int = column(help="readers that hold it")
+    owner_pid: int | None = column(
+        high=MOST_PIDS, help="the writer; or the last reader that took it"
+    )
+    owner_comm: str | None = column(holds="comm", help="its name")
+    owner_is: str | None = column(
+        holds="words", help="writer, or last reader, which may have let it go"
+    )
+    waiters: int = column(help="tasks that are queued on it")
+    anon_vmas: int = column(help="anon_vmas that share it")
+    vmas: int = column(unit="VMAs", help="nodes of all their trees")
+    stack: str | None = column(holds="kernel", help="what the owner does: root;…;leaf")
+
+
+@dataclass(frozen=True)
+class AnonVmaWaiter:
+    """A task that is queued on the lock of an anon_vma."""
+
+    root: str = column(holds="kernel", key=True, help="the anon_vma whose lock it is")
+    position: int = column(key=True, help="in the queue, from 0")
+    pid: int = column(high=MOST_PIDS, help="task")
+    comm: str = column(holds="comm", help="its name")
+    wants: str = column(holds="words", help="read or write")
+    stack: str | None = column(holds="kernel", help="where it waits: root;…;leaf")
+
+
+@dataclass(frozen=True)
+class FileMappingLock:
+    """An ``i_mmap_rwsem`` that is taken or waited for."""
+
+    address_space: str = column(holds="kernel", key=True, help="the one it is in")
+    state: str = column(
+        holds="words", help="read, write, or changing hands (waited for, and nobody has it)"
+    )
+    readers: int = column(help="readers that hold it")
+    owner_pid: int | None = column(help="the writer; or the last reader that took it")
+    owner_comm: str | None = column(holds="comm", help="its name")
+    owner_is: str | None = column(
+        holds="words", help="writer, or last reader, which may have let it go"
+    )
+    waiters: int = column(help="tasks that are queued on it")
+    vmas: int = column(unit="VMAs", help="nodes of its tree")
+    stack: str | None = column(holds="kernel", help="what the owner does: root;…;leaf")
+
+
+@dataclass(frozen=True)
+class FileMappingWaiter:
+    """A task that is queued on an ``i_mmap_rwsem``."""
+
+    address_space: str = column(holds="kernel", key=True, help="the one it is in")
+    position: int = column(key=True, help="in the queue, from 0")
+    pid: int = column(high=MOST_PIDS, help="task")
+    comm: str = column(holds="comm", help="its name")
+    wants: str = column(holds="words", help="read or write")
+    stack: str | None = column(holds="kernel", help="where it waits: root;…;leaf")
+
+
+NO_RT = "locks of PREEMPT_RT are not read"
+
+
+def anon_vma_locks(
+    prog: Program, maps: ReverseMaps
+) -> tuple[list[AnonVmaLock], list[AnonVmaWaiter], list[str]]:
+    """Locks that are taken or waited for, those with most waiters first; and what went wrong."""
+    if "lock" not in maps.anon_vmas.columns:
+        return [], [], [NO_RT]
+    number = len(maps.anon_vmas)
+    own = maps.root == np.arange(number)
+    counts = maps.anon_vmas["lock"].astype(np.int64)
+    family = np.bincount(maps.root[maps.root >= 0], minlength=number)
+    nodes = np.bincount(
+        maps.root[maps.root >= 0],
+        maps.tree_size[maps.root >= 0].astype(np.float64),
+        minlength=number,
+    )
+    taken, problems = _taken(
+        prog, np.flatnonzero(own & (counts != 0)), maps.anon_vmas.address, counts,
+        "struct anon_vma", "rwsem",
+    )  # fmt: skip
+    locks, queued = [], []
+    for index, root, lock in taken:
+        locks.append(
+            AnonVmaLock(
+                root, *lock.holder, len(lock.queue), int(family[index]), int(nodes[index]),
+                lock.stack,
+            )
+        )  # fmt: skip
+        queued += [AnonVmaWaiter(root, at, *waiter) for at, waiter in enumerate(lock.queue)]
+    return sorted(locks, key=lambda row: (-row.waiters, row.root)), queued, problems
+
+
+def file_mapping_locks(
+    prog: Program, maps: FileMaps
+) -> tuple[list[FileMappingLock], list[FileMappingWaiter], list[str]]:
+    """Locks that are taken or waited for, those with most waiters first; and what went wrong."""
+    if "lock" not in (maps.of_mapping.dtype.names or ()):
+        return [], [], [NO_RT]
+    counts = maps.of_mapping["lock"].astype(np.int64)
+    taken, problems = _taken(
+        prog, np.flatnonzero(counts != 0), maps.mapping, counts,
+        "struct address_space", "i_mmap_rwsem",
+    )  # fmt: skip
+    locks, queued = [], []
+    for index, mapping, lock in taken:
+        locks.append(
+            FileMappingLock(
+                mapping, *lock.holder, len(lock.queue), int(maps.tree_size[index]), lock.stack
+            )
+        )
+        queued += [FileMappingWaiter(mapping, at, *waiter) for at, waiter in enumerate(lock.queue)]
+    return sorted(locks, key=lambda row: (-row.waiters, row.address_space)), queued, problems
+
+
+Holder = tuple[str, int, int | None, str | None, str | None]
+Waiter = tuple[int, str, str, str | None]
+
+
+@dataclass(frozen=True)
+class _Taken:
+    """A lock that is not free."""
+
+    holder: Holder  # state, readers; pid, comm of the owner, and what it is
+    stack: str | None  # the owner's
+    queue: list[Waiter]  # pid, comm, what it wants, stack
+
+
+def _taken(
+    prog: Program,
+    chosen: NDArray[np.int64],
+    addresses: NDArray[np.uint64],
+    counts: NDArray[np.int64],
+    type_: str,
+    member: str,
+) -> tuple[list[tuple[int, str, _Taken]], list[str]]:
+    """(index, address, lock) of those that are taken still, of :data:`MAX_LOCKS`; and problems."""
+    taken: list[tuple[int, str, _Taken]] = []
+    problems: list[str] = []
+    stacks = MAX_STACKS
+    for index in chosen[:MAX_LOCKS].tolist():
+        address = int(addresses[index])
+        rwsem = Object(prog, type_, address=address).member_(member)
+        queue: list[Waiter] = []
+        try:
+            count, word = rwsem.count.counter.value_(), rwsem.owner.counter.value_()
+            for waiter in rwsem_waiters(rwsem):
+                task = waiter.task
+                stacks -= 1
+                queue.append(
+                    (
+                        task.pid.value_(),
+                        _comm(task),
+                        "read" if waiter.type.value_() else "write",
+                        _stack(prog, task) if stacks >= 0 else None,
+                    )
+                )
+        except (FaultError, LookupError, ValueError) as error:
+            problems.append(f"waiters on the lock of {address:#x}: {error}")
+            count, word = int(counts[index]), 0
+        if not count:
+            continue  # it is free by now
+        *who, stack = owner(prog, word, count)
+        holder = (lock_state(count), max(count >> READER_SHIFT, 0), *who)
+        taken.append((index, hex(address), _Taken(holder, stack, queue)))
+    return taken, problems
+
+
+def rwsem_waiters(rwsem: Object) -> Iterator[Object]:
+    """
+    The queue of a ``struct rw_semaphore``, first come first.
+
+    :return: Iterator of ``struct rwsem_waiter *`` objects.
+    :raises ValueError: the queue has no end.
+    """
+    if hasattr(rwsem, "first_waiter"):
+        # "locking/rwsem: Remove the list_head from struct rw_semaphore" (v7.1): a ring.
+        first = rwsem.first_waiter.read_()
+        waiter = first
+        for _ in range(MAX_WAITERS):
+            if not waiter:
+                return
+            yield waiter
+            waiter = container_of(waiter.list.next.read_(), "struct rwsem_waiter", "list")
+            if waiter == first:
+                return
+    else:
+        waiters = list_for_each_entry("struct rwsem_waiter", rwsem.wait_list.address_of_(), "list")
+        for number, waiter in enumerate(waiters):
+            if number == MAX_WAITERS:
+                break
+            yield waiter
+        else:
+            return
+    raise ValueError(f"more than {MAX_WAITERS} waiters: damaged, or the queue moves")
+
+
+def owner(
+    prog: Program, word: int, count: int
+) -> tuple[int | None, str | None, str | None, str | None]:
+    """
+    pid, comm, what it is, and stack of the task that holds a lock.
+
+    :param word: ``rw_semaphore.owner``; :param count: ``rw_semaphore.count``.
+    """
+    address = word & 0xFFFFFFFFFFFFFFFF & ~OWNER_FLAGS
+    if not address or lock_state(count) not in ("read", "write"):
+        return None, None, None, None
+    kind = "last reader" if word & READER_OWNED else "writer"
+    task = Object(prog, "struct task_struct", address=address).address_of_()
+    try:
+        pid, comm = task.pid.value_(), _comm(task)
+    except FaultError:
+        return None, None, kind, None
+    # A reader may be gone since, and its memory something else's: it is one if it is in its place.
+    return pid, comm, kind, _stack(prog, task)
+
+
+def _comm(task: Object) -> str:
+    name: bytes = task.comm.string_()
+    return name.decode("utf-8", "backslashreplace")
+
+
+def _stack(prog: Program, task: Object) -> str | None:
+    """
+    The kernel's part of a task's stack, folded; None where it cannot be unwound (it runs on a live
+    kernel).
+    """
+    try:
+        trace = [frame for frame in prog.stack_trace(task) if frame.pc >> 56 == 0xFF]
+        frames = [frame.name or hex(frame.pc) for frame in trace]
+    except (FaultError, LookupError, ValueError, RuntimeError):
+        return None
+    return ";".join(name.replace(";", ":") for name in reversed(frames)) or None
+
+
+if __name__ == "__main__":
+    from mmscope.drgn.rmap.anon_vmas import read_reverse_maps
+    from mmscope.drgn.tables.terminal import run_script
+
+    def tables(prog: Program) -> list[tuple[str, type, list[Any]]]:
+        locks, queued, _ = anon_vma_locks(prog, read_reverse_maps(prog)[0])
+        return [
+            ("Locks of anon_vmas that are taken", AnonVmaLock, locks),
+            ("Tasks queued on them", AnonVmaWaiter, queued),
+        ]
+
+    run_script(tables)

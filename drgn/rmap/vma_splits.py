@@ -1,0 +1,301 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Why an anon_vma has so many VMAs: what keeps neighbours of one process apart.
+
+Two VMAs side by side become one (``vma_merge``, mm/vma.c) if they have the same flags, file,
+policy, name and userfaultfd, and the page offset of one continues the other's. What differs names
+the call that has split them: ``mprotect`` the protection, ``madvise`` most flags, ``mbind`` the
+policy, and so on. Only the process with most VMAs on the anon_vma is looked at.
+
+Costs a walk of that process's VMAs, 90,000 a second; their members are those that
+``slab_objects`` has read.
+
+Cannot know: in which order it happened, and who called; a trace of the call does.
+"""
+
+import contextlib
+import itertools
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from drgn import FaultError, Object, Program, offsetof, sizeof
+from drgn.helpers.linux.mm import for_each_vma
+from numpy.typing import NDArray
+
+from mmscope.drgn.owners.slab_objects import Objects
+from mmscope.drgn.reading.kernel_names import name_at
+from mmscope.drgn.reading.linked_lists import find
+from mmscope.drgn.rmap.anon_vmas import TORN, ReverseMaps, users
+from mmscope.drgn.tables.rows import MOST_PIDS, column
+
+# An anon_vma with fewer VMAs of one process is nothing to explain.
+FEW_VMAS = 64
+MAX_ANON_VMAS = 10
+MAX_PATTERNS = 20  # of each
+MAX_WALK = 200_000  # VMAs in all
+
+# include/linux/mm.h: bits that are the same in every kernel here.
+FLAGS = {
+    0: "VM_READ", 1: "VM_WRITE", 2: "VM_EXEC", 3: "VM_SHARED", 4: "VM_MAYREAD", 5: "VM_MAYWRITE",
+    6: "VM_MAYEXEC", 7: "VM_MAYSHARE", 8: "VM_GROWSDOWN", 9: "VM_UFFD_MISSING", 10: "VM_PFNMAP",
+    12: "VM_UFFD_WP", 13: "VM_LOCKED", 14: "VM_IO", 15: "VM_SEQ_READ", 16: "VM_RAND_READ",
+    17: "VM_DONTCOPY", 18: "VM_DONTEXPAND", 19: "VM_LOCKONFAULT", 20: "VM_ACCOUNT",
+    21: "VM_NORESERVE", 22: "VM_HUGETLB", 23: "VM_SYNC", 25: "VM_WIPEONFORK", 26: "VM_DONTDUMP",
+    27: "VM_SOFTDIRTY", 28: "VM_MIXEDMAP", 29: "VM_HUGEPAGE", 30: "VM_NOHUGEPAGE",
+    31: "VM_MERGEABLE",
+}  # fmt: skip
+PROTECTION = 0b111
+# Merging ignores it (VM_IGNORE_MERGE).
+SOFTDIRTY = 1 << 27
+MADE_BY = {
+    "mprotect": PROTECTION,
+    "madvise": sum(1 << bit for bit in (15, 16, 17, 25, 26, 29, 30, 31)),
+    "mlock": 1 << 13 | 1 << 19,
+    "userfaultfd": 1 << 9 | 1 << 12,
+}
+# mprotect() to writable charges private memory; what was charged once keeps the flag.
+ACCOUNT = 1 << 20
+
+
+@dataclass(frozen=True)
+class VmaSplits:
+    """What keeps the VMAs of one process on one anon_vma apart, summed up."""
+
+    anon_vma: str = column(holds="kernel", key=True, help="which")
+    pid: int = column(key=True, high=MOST_PIDS, help="the process with most VMAs on it")
+    comm: str = column(holds="comm", help="its name")
+    vmas: int = column(unit="VMAs", help="its VMAs on the anon_vma")
+    neighbours: int = column(help="pairs of them that lie side by side, without a hole")
+    alternating: int = column(help="VMAs whose two neighbours are alike, and unlike itself")
+    may_merge: int = column(help="pairs of which nothing seen here keeps apart")
+    made_by: str | None = column(holds="words", help="the call that most pairs were split by")
+    made_by_pairs: int = column(help="pairs that it split")
+
+
+@dataclass(frozen=True)
+class VmaNeighbours:
+    """One kind of pair of neighbours."""
+
+    anon_vma: str = column(holds="kernel", key=True, help="which")
+    pid: int = column(key=True, high=MOST_PIDS, help="process")
+    left: str = column(holds="kernel", key=True, help="protection of the lower one")
+    right: str = column(holds="kernel", key=True, help="protection of the upper one")
+    difference: str = column(
+        holds="words", key=True, help="what differs, so that they may not merge"
+    )
+    made_by: str = column(holds="words", help="the calls that make such a difference")
+    pairs: int = column(help="pairs of this kind")
+
+
+def vma_splits(
+    prog: Program, maps: ReverseMaps, slots: Objects, most: int = MAX_ANON_VMAS
+) -> tuple[list[VmaSplits], list[VmaNeighbours], list[str]]:
+    """
+    Explain the anon_vmas with most VMAs.
+
+    :param slots: all slots of the VMAs' cache.
+    :return: sums, kinds of pairs, and what could not be looked at.
+    """
+    by_anon_vma = users(maps)
+    sums: list[VmaSplits] = []
+    kinds: list[VmaNeighbours] = []
+    problems = []
+    room = MAX_WALK
+    for index in np.argsort(-maps.tree_size, kind="stable")[:most].tolist():
+        mms, counts = by_anon_vma.of(index)
+        if not len(mms) or mms[-1] < 0 or counts[-1] < FEW_VMAS:
+            continue
+        mm, pid = int(mms[-1]), int(maps.tasks.pid[mms[-1]])
+        room -= int(maps.tasks.map_count[mm])
+        if room < 0:
+            problems.append(f"VMAs of process {pid} not compared: {MAX_WALK:,} were")
+            continue
+        try:
+            walked = _walk(prog, int(maps.tasks.mm[mm]))
+        except TORN as error:
+            problems.append(f"VMAs of process {pid} cannot be walked: {error}")
+            continue
+        at = find(slots.address, walked)
+        if unread := int(np.count_nonzero(at < 0)):
+            problems.append(f"{unread:,} VMAs of process {pid} could not be read")
+        vmas = slots.only(at[at >= 0])
+        chain = slice(maps.start[index], maps.start[index + 1])
+        on_it = find(maps.vmas.address[np.sort(maps.chain_vma[chain])], vmas.address) >= 0
+        found = _compare(prog, vmas, on_it)
+        name = hex(maps.anon_vmas.address[index])
+        patterns = [VmaNeighbours(name, pid, *pattern) for pattern in found.patterns]
+        kinds += patterns[:MAX_PATTERNS]
+        by: dict[str, int] = {}
+        for pattern in patterns:
+            if pattern.made_by:
+                by[pattern.made_by] = by.get(pattern.made_by, 0) + pattern.pairs
+        made_by = max(by, key=lambda call: by[call]) if by else None
+        sums.append(
+            VmaSplits(
+                name,
+                pid,
+                maps.tasks.comm[mm],
+                int(np.count_nonzero(on_it)),
+                sum(pattern.pairs for pattern in patterns),
+                found.alternating,
+                sum(pattern.pairs for pattern in patterns if not pattern.made_by),
+                made_by,
+                by[made_by] if made_by else 0,
+            )
+        )
+    return sums, kinds, problems
+
+
+def _walk(prog: Program, mm: int) -> NDArray[np.uint64]:
+    """Addresses of a process's VMAs, in the order of their memory."""
+    vmas = for_each_vma(Object(prog, "struct mm_struct", address=mm))
+    return np.fromiter((vma.value_() for vma in itertools.islice(vmas, MAX_WALK)), np.uint64)
+
+
+@dataclass(frozen=True)
+class _Compared:
+    # left, right, difference, made_by, pairs
+    patterns: list[tuple[str, str, str, str, int]]
+    alternating: int
+
+
+def _compare(prog: Program, vmas: Objects, on_it: NDArray[np.bool_]) -> _Compared:
+    """
+    :param vmas: of a process, ascending by their memory.
+    :param on_it: which are on the anon_vma.
+    """
+    page_shift = prog["PAGE_SHIFT"].value_()
+    if len(vmas) < 2:
+        return _Compared([], 0)
+    flags = vmas["flags"].astype(np.int64) & ~np.int64(_ignored(prog))
+    pages = ((vmas["end"] - vmas["start"]) >> np.uint64(page_shift)).astype(np.int64)
+    pgoff = vmas["pgoff"].astype(np.int64)
+    left, right = slice(None, -1), slice(1, None)
+    beside = (vmas["end"][left] == vmas["start"][right]) & on_it[left] & on_it[right]
+    parts = [
+        flags[left],
+        flags[right],
+        (pgoff[left] + pages[left] == pgoff[right]).astype(np.int64),
+    ]
+    # What pointers lead to, equal pointers or not.
+    contents: tuple[tuple[str, Callable[[int], bytes]], ...] = (
+        ("file", lambda address: address.to_bytes(8, "little")),
+        ("policy", lambda address: _policy(prog, address)),
+        ("userfault", lambda address: address.to_bytes(8, "little")),
+        ("name", lambda address: _name(prog, address)),
+    )
+    for name, content in contents:
+        if name in vmas.columns:
+            kind = _kinds(vmas[name], content)
+            parts.append((kind[left] == kind[right]).astype(np.int64))
+        else:
+            parts.append(np.ones(len(vmas) - 1, np.int64))
+    pairs, counts = np.unique(np.stack(parts)[:, beside], axis=1, return_counts=True)
+    patterns: Counter[tuple[str, str, str, str]] = Counter()
+    for (before, after, offset, *same), count in zip(
+        pairs.T.tolist(), counts.tolist(), strict=True
+    ):
+        words, calls = _difference(before, after, bool(offset), *map(bool, same))
+        difference = ", ".join(words) or "nothing"
+        # A flag that is set first and one that is cleared first go by the same words.
+        patterns[protection(before), protection(after), difference, ", ".join(calls)] += count
+    three = beside[:-1] & beside[1:]
+    alternating = three & (flags[:-2] == flags[2:]) & (flags[:-2] != flags[1:-1])
+    by_pairs = [(*pattern, count) for pattern, count in patterns.most_common()]
+    return _Compared(by_pairs, int(np.count_nonzero(alternating)))
+
+
+def _ignored(prog: Program) -> int:
+    """Flags that do not keep VMAs apart."""
+    ignored = SOFTDIRTY
+    with contextlib.suppress(LookupError):
+        # Guard regions: the flag sticks to what is merged (VM_STICKY).
+        ignored |= 1 << int(prog.constant("VMA_MAYBE_GUARD_BIT").value_())
+    return ignored
+
+
+def _kinds(pointers: NDArray[np.uint64], content: Callable[[int], bytes]) -> NDArray[np.int64]:
+    """A number for each pointer, the same for those that lead to the same."""
+    numbers: dict[bytes, int] = {b"": 0}
+    different, which = np.unique(pointers, return_inverse=True)
+    kinds = [
+        numbers.setdefault(content(address) if address else b"", len(numbers))
+        for address in different.tolist()
+    ]
+    return np.array(kinds, np.int64)[which]
+
+
+def _policy(prog: Program, address: int) -> bytes:
+    """A ``struct mempolicy`` from its mode to its nodes, without its reference count."""
+    type_ = prog.type("struct mempolicy")
+    begin = offsetof(type_, "mode")
+    end = offsetof(type_, "nodes") + sizeof(type_.member("nodes").type)
+    try:
+        policy: bytes = prog.read(address + begin, end - begin)
+        return policy
+    except (FaultError, OverflowError):  # the latter: a damaged pointer to the end of all addresses
+        return address.to_bytes(8, "little")
+
+
+def _name(prog: Program, address: int) -> bytes:
+    """The name that prctl(PR_SET_VMA_ANON_NAME) gave."""
+    try:
+        name = Object(prog, "struct anon_vma_name", address=address).name
+        return name_at(name.address_of_()).encode()
+    except (FaultError, LookupError, OverflowError):
+        return address.to_bytes(8, "little")
+
+
+def _difference(
+    before: int, after: int, offset: bool, file: bool, policy: bool, userfault: bool, name: bool
+) -> tuple[list[str], list[str]]:
+    """What differs between two neighbours, in words, and the calls that do that."""
+    words, calls = [], []
+    changed = before ^ after
+    if changed & PROTECTION:
+        words.append("protection")
+        changed &= ~ACCOUNT
+    words += [
+        FLAGS.get(bit, f"flag {bit}")
+        for bit in range(changed.bit_length())
+        if changed >> bit & 1 and not 1 << bit & PROTECTION
+    ]
+    calls += [call for call, bits in MADE_BY.items() if changed & bits]
+    if changed & ~sum(MADE_BY.values()):
+        calls.append("mmap")
+    for same, word, call in (
+        (file, "file", "mmap"),
+        (policy, "policy", "mbind"),
+        (userfault, "userfaultfd", "userfaultfd"),
+        (name, "name", "prctl"),
+        (offset, "page offset", "mremap"),
+    ):
+        if not same:
+            words.append(word)
+            if call not in calls:
+                calls.append(call)
+    return words, calls
+
+
+def protection(flags: int) -> str:
+    """As /proc/PID/maps has it: ``rw-p``."""
+    shared = "s" if flags & 0x80 else "p"  # VM_MAYSHARE
+    return "".join(letter if flags >> bit & 1 else "-" for bit, letter in enumerate("rwx")) + shared
+
+
+if __name__ == "__main__":
+    from mmscope.drgn.rmap.anon_vmas import read_reverse_maps
+    from mmscope.drgn.tables.terminal import run_script
+
+    def tables(prog: Program) -> list[tuple[str, type, list[Any]]]:
+        maps, read = read_reverse_maps(prog)
+        sums, kinds, _ = vma_splits(prog, maps, read.objects["vma"])
+        return [
+            ("Why anon_vmas have many VMAs", VmaSplits, sums),
+            ("Neighbours that may not merge", VmaNeighbours, kinds),
+        ]
+
+    run_script(tables)

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+What struct pages cost, and what is saved of it: one walk over the vmemmap for all who want it.
+
+The huge pages are looked for first, then the walk shows its entries to what counts their struct
+pages, those of devices, where all frames come from, and to the examples. A part that fails costs
+itself; ask for it, and it raises.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+from drgn import FaultError, Program
+
+from mmscope.drgn.reading.kernel_arrays import Gaps
+from mmscope.drgn.struct_pages.device_pagemaps import (
+    DevicePagemap,
+    PagemapsInPageTables,
+    device_pagemaps,
+    pagemap_ranges,
+)
+from mmscope.drgn.struct_pages.hugetlb import (
+    HugePages,
+    HugetlbCheck,
+    HugetlbPool,
+    HvoInPageTables,
+    find_huge_pages,
+    hugetlb_pools,
+)
+from mmscope.drgn.struct_pages.memmap_init import LoggedTimes, log_text, logged_times
+from mmscope.drgn.struct_pages.memory_metadata import (
+    FrameOrigins,
+    MetadataPart,
+    WhatIf,
+    memory_about_memory,
+    present_bytes,
+    skips_tails,
+    what_if,
+)
+from mmscope.drgn.struct_pages.vmemmap import VmemmapScan, memmap, scan_vmemmap
+from mmscope.drgn.struct_pages.vmemmap_examples import (
+    ExamplesInPageTables,
+    VmemmapExample,
+    wanted_examples,
+)
+
+
+@dataclass
+class StructPageCost:
+    """What a walk found."""
+
+    prog: Program
+    scan: VmemmapScan
+    huge_pages: HugePages
+    examples: list[VmemmapExample]
+    more_pagemaps: str  # why there may be more of them
+    hvo: HvoInPageTables
+    _huge_failure: Exception | None
+    _pagemaps: PagemapsInPageTables
+    _origins: FrameOrigins
+
+    @property
+    def origin_gaps(self) -> int:
+        """Bytes of struct pages that do not tell where a frame comes from: they are unreadable."""
+        return self._origins.gaps.bytes
+
+    def pools(self) -> tuple[list[HugetlbPool], list[HugetlbCheck]]:
+        """The hugetlb pools, and what does not agree."""
+        if self._huge_failure is not None:
+            raise self._huge_failure
+        return hugetlb_pools(self.prog, self.huge_pages, self.hvo)
+
+    def pagemaps(self) -> list[DevicePagemap]:
+        return device_pagemaps(self.prog, self.scan.memmap, self._pagemaps, self.logged)
+
+    def metadata(self) -> list[MetadataPart]:
+        return memory_about_memory(self.prog, self.scan, self._origins)
+
+    def what_if(self) -> list[WhatIf]:
+        where = self.scan.memmap
+        # The machine's own memory; devices are in their own table.
+        saved = sum(row.reused_bytes for row in self.scan.zones if row.zone != "Device")
+        return what_if(
+            present_bytes(self.prog),
+            where.page_shift,
+            where.page_bytes,
+            saved,
+            skips_tails=skips_tails(self.prog),
+        )
+
+    @cached_property
+    def logged(self) -> LoggedTimes:
+        """What the kernel's log says of the time that struct pages took; nothing if it is lost."""
+        try:
+            return logged_times(log_text(self.prog))
+        except (FaultError, LookupError, ValueError):
+            return LoggedTimes()
+
+
+def scan_struct_page_cost(
+    prog: Program, progress: Callable[[int, int], None] | None = None
+) -> StructPageCost:
+    """
+    Run the walk.
+
+    :param progress: called with (pages done, pages in all), then with (sections done, in all).
+    :raises NotImplementedError: there is no vmemmap, or its page tables are of an architecture that
+        is not known.
+    :raises ValueError: the array is damaged beyond use.
+    """
+    page_shift = memmap(prog, Gaps()).page_shift  # says so if there is no array, or a damaged one
+    pages, failure = HugePages(), None
+    try:
+        pages = find_huge_pages(prog, progress=progress)
+    except (FaultError, LookupError, ValueError) as error:
+        failure = error
+    try:
+        ranges, broken_off = pagemap_ranges(prog)
+    except LookupError:
+        ranges, broken_off = [], ""  # built without ZONE_DEVICE
+    hvo = HvoInPageTables(prog, pages)
+    pagemaps = PagemapsInPageTables(ranges)
+    origins = FrameOrigins(prog, ranges)
+    examples = ExamplesInPageTables(wanted_examples(pages, ranges, page_shift), page_shift)
+    takers = (hvo.take, pagemaps.take, origins.take, examples.take)
+    scan = scan_vmemmap(prog, takers, progress=progress)
+    return StructPageCost(
+        prog, scan, pages, examples.rows, broken_off, hvo, failure, pagemaps, origins
+    )

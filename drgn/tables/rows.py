@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Rows: what every probe returns.
+
+A row is a frozen dataclass, its fields are the columns of a table. The unit and the meaning of a
+column are written where the column is declared, with :func:`column`, and reach every reader from
+there: the terminal's header, ``datapackage.json``, the report's tooltips.
+
+A field of type ``X | None`` may be unknown: the kernel has no such thing, or this source (a text
+file, a filtered dump) does not say. Unknown is written as an empty cell, never as zero.
+
+Between which bounds a value can be is declared there, too (:mod:`mmscope.drgn.tables.bounds` holds rows against them).
+"""
+
+import dataclasses
+import math
+import re
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+TYPES = {int: "integer", float: "number", str: "string", bool: "boolean"}
+
+
+# What the text of a column may be. A reading that is passed on keeps what the kernel says of itself
+# (zones, symbols, modules, addresses) and mmscope's own words; the others are names somebody chose.
+HOLDS = {
+    *("kernel", "words"),
+    *("comm", "command", "frame", "cgroup", "host", "file", "label", "profile", "stacks"),
+}
+
+
+# What a value can be at least or at most: a number; a column of the same row, by name; or one of
+# OF_MACHINE.
+Bound = int | str
+OF_MACHINE = ("total_pages", "total_bytes")
+# What is on a machine, or is made of its page frames, is no more than it has.
+OF_MEMORY = {
+    "bytes": "total_bytes",
+    **dict.fromkeys(("pages", "blocks", "slabs", "frames"), "total_pages"),
+}
+# Physical addresses have 56 bits at most (MAX_PHYSMEM_BITS of riscv; x86 and arm64 have 52), a page
+# 4 KiB at least; a process has 2**56 bytes of addresses (5-level page tables).
+MOST_BYTES, MOST_PAGES = 1 << 56, 1 << 44
+# More than anything that is counted; a hundred of it are a number of 64 bits in none of its digits.
+MOST = 1 << 60
+LONGEST_NAME = 255  # characters; what a name shows of bytes that are no text is longer than they
+# PID_MAX_LIMIT (include/linux/threads.h) of 64-bit kernels.
+MOST_PIDS = 4 << 20
+# Beyond any architecture's MAX_PAGE_ORDER.
+MOST_ORDER = 30
+
+
+def column(
+    *,
+    holds: str = "",
+    help: str = "",
+    unit: str = "",
+    key: bool = False,
+    low: Bound | None = 0,
+    high: Bound | None = "",
+    ranges: Mapping[str, tuple[Bound, Bound]] | None = None,
+) -> Any:
+    """
+    Declare a column of a row.
+
+    :param holds: of text, one of :data:`HOLDS`: whose words they are.
+    :param help: what the value means, in one sentence.
+    :param unit: ``pages`` (base pages), ``bytes``, ``blocks``, …
+    :param key: the column is part of what names a row, so that two bundles can be joined on it.
+    :param low: what a number is at least; None where it may be negative. The name of a column: 0,
+        and no less than that one. Of text: characters.
+    :param high: what a number is at most; by default what its unit says (:data:`OF_MEMORY`), or
+        :data:`MOST`. Addresses are no memory, and say ``high=MOST_BYTES``. The name of a column:
+        what the unit says, and no more than that one. Of text: characters.
+    :param ranges: low and high of the rows that the row's first key names so, of numbers in text
+        too.
+    """
+    declared = {"help": help, "unit": unit, "key": key, "holds": holds}
+    return dataclasses.field(
+        metadata=declared | {"low": low, "high": high, "ranges": dict(ranges or {})}
+    )
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column as declared: what a table needs to know to write, print or read it."""
+
+    name: str
+    type: str  # a Table Schema type: integer, number, string, boolean
+    nullable: bool
+    unit: str
+    help: str
+    key: bool
+    holds: str = ""  # of text: one of HOLDS; empty is not known, and may be anything
+    low: tuple[Bound, ...] = ()
+    high: tuple[Bound, ...] = ()
+    ranges: Mapping[str, tuple[Bound, Bound]] = dataclasses.field(default_factory=dict)
+
+
+def columns(row_type: type) -> list[Column]:
+    """
+    The columns of a row type, in the order of declaration.
+
+    :raises TypeError: a field has a type that a table cannot hold.
+    """
+    hints = typing.get_type_hints(row_type)
+    result = []
+    for field in dataclasses.fields(row_type):
+        hint = hints[field.name]
+        nullable = False
+        if isinstance(hint, types.UnionType):
+            plain = [arg for arg in hint.__args__ if arg is not type(None)]
+            nullable = len(plain) < len(hint.__args__)
+            hint = plain[0] if len(plain) == 1 else hint
+        if hint not in TYPES:
+            raise TypeError(f"{row_type.__name__}.{field.name}: a table cannot hold {hint}")
+        metadata = field.metadata
+        result.append(
+            Column(
+                field.name,
+                TYPES[hint],
+                nullable,
+                metadata.get("unit", ""),
+                metadata.get("help", ""),
+                metadata.get("key", False),
+                metadata.get("holds", ""),
+                *_bounds(TYPES[hint], metadata),
+                metadata.get("ranges", {}),
+            )
+        )
+    return result
+
+
+def _bounds(kind: str, declared: Mapping[str, Any]) -> tuple[tuple[Bound, ...], tuple[Bound, ...]]:
+    """The bounds of a column, those that go without saying included."""
+    low, high = declared.get("low", 0), declared.get("high", "")
+    if kind == "boolean":
+        return (), ()
+    if kind == "string":
+        most = LONGEST_NAME if high == "" and declared.get("holds") == "comm" else high
+        return (low,) if low else (), (most,) if most else ()
+    usual = OF_MEMORY.get(declared.get("unit", ""), MOST)
+    lows = (0, low) if isinstance(low, str) else (-MOST if low is None else low,)
+    if not isinstance(high, str):
+        highs: tuple[Bound, ...] = (MOST if high is None else high,)
+    else:  # the words of the first that does not hold are said
+        highs = (high, usual) if usual == MOST else (usual, high)
+    return lows, tuple(bound for bound in highs if bound != "")
+
+
+def csv_line(values: Iterable[int | float | str | bool | None]) -> str:
+    """
+    A row as a line of CSV, with its end (RFC 4180, but for the end).
+
+    Unknown, and a float that is no number, is an empty cell; an empty string is one in quotes. Of
+    the standard library's writers none tells these apart before Python 3.12, and none there quotes
+    a carriage return unless every line ends with one. CSV holds no NUL; a lone surrogate is left
+    to the encoding's error handler.
+    """
+    return ",".join(map(_csv_cell, values)) + "\n"
+
+
+def _csv_cell(value: int | float | str | bool | None) -> str:
+    if type(value) is int:  # most cells of large tables
+        return str(value)
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    text = str(value).replace("\0", "\\x00")
+    return '"' + text.replace('"', '""') + '"' if not text or re.search(r'[",\r\n]', text) else text

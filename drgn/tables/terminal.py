@@ -1,0 +1,355 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Rows on a terminal, and probes as scripts.
+
+Numbers are right-aligned with thousands separators and their unit in the header. Text from the
+kernel is anybody's: control bytes are shown, not sent.
+"""
+
+import dataclasses
+import itertools
+import json
+import math
+import re
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import IO, TYPE_CHECKING, Any, Literal
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from mmscope.drgn.tables.bounds import Impossible
+from mmscope.drgn.tables.hostile_text import cut, visible
+from mmscope.drgn.tables.rows import Column, columns, csv_line
+
+if TYPE_CHECKING:
+    from drgn import Program  # for scripts; printing tables of a bundle does without
+
+FORMATS = ("table", "csv", "json")
+# So many rows are a table to look at, which is laid out as a whole.
+MAX_ROWS = 10_000
+# Of a cell, in characters: twice what the longest stack has.
+MAX_CELL = 20_000
+UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+# The type of a column of texts that are numbers in the unit that suits each, for the eye alone.
+AMOUNT = "amount"
+
+
+# Wider than any table; rich takes no infinity.
+ANY_WIDTH = 10_000
+
+
+class PlainConsole(Console):
+    """A console that leaves a closed pipe (head, less) to its caller; rich ends the program."""
+
+    def on_broken_pipe(self) -> None:
+        raise  # called while the BrokenPipeError is handled
+
+
+def format_cell(value: Any, column: Column) -> str:
+    """A value as a terminal table shows it; unknown is ``-``."""
+    if value is None:
+        return "-"
+    if column.type == "integer":
+        if column.name.endswith("pfn"):
+            return f"{value:#x}"  # an address
+        if column.key and column.unit == "bytes":
+            return size_name(value)
+        # What names a row (a pid, a handle) is no quantity.
+        return str(value) if column.key and not column.unit else f"{value:,}"
+    if column.type == "number":
+        # Something is not nothing.
+        if 0 < abs(value) < 0.0005:
+            return "<0.001" if value > 0 else ">-0.001"
+        return f"{value:,.3f}"
+    return visible(cut(str(value), MAX_CELL))
+
+
+# Of what is taken for a second's part: three decimals of a second would hide its digits.
+SHORT_TIME = 0.01
+TIME_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+
+
+def _format_column(values: Sequence[Any], column: Column) -> tuple[Column, list[str]]:
+    """
+    A column's cells, and what it is then: seconds, of which some are short, get a unit each.
+
+    Not those that name a row: they are points in time.
+    """
+    if (column.type, column.unit, column.key) == ("number", "s", False) and any(
+        value and abs(value) < SHORT_TIME for value in values
+    ):
+        shown = dataclasses.replace(column, type=AMOUNT, unit="")
+        return shown, ["-" if value is None else time_text(value) for value in values]
+    return column, [format_cell(value, column) for value in values]
+
+
+def time_text(seconds: float) -> str:
+    """A time with three digits, or all before the point: ``23 µs``, ``1.22 ms``, ``1,234 s``."""
+    if not seconds or not math.isfinite(seconds):
+        return f"{seconds:g} s"
+    # What would be rounded to 1000 of a unit is 1 of the next.
+    scale, unit = next(
+        (each for each in TIME_UNITS if abs(seconds) >= 0.9995 * each[0]), TIME_UNITS[-1]
+    )
+    value = seconds / scale
+    return f"{value:.3g} {unit}" if abs(value) < 999.5 else f"{value:,.0f} {unit}"
+
+
+def size_name(value: int) -> str:
+    """The size that something is known by, exact: ``2 MiB``, ``1 GiB``, ``1,000 B``."""
+    power = max((at for at in range(len(UNITS)) if value and not value % (1 << 10 * at)), default=0)
+    return f"{value >> 10 * power:,} {UNITS[power]}"
+
+
+def print_table(
+    described: Sequence[Column],
+    rows: Iterable[Sequence[Any]],
+    *,
+    title: str = "",
+    file: IO[str] | None = None,
+    piped_width: int = ANY_WIDTH,
+    marks: Iterable[Impossible] = (),
+    most: int = MAX_ROWS,
+) -> int:
+    """
+    Print rows as a table that fits its columns; returns how many there were.
+
+    On a terminal, text wraps; numbers and addresses never do, names break at their underscores, and
+    a wide table of a few rows is turned round. In a pipe a line is a row, however long. Of a table
+    without rows there is one line, which says so.
+
+    :param piped_width: in a pipe, above which width names break and a few rows are turned round.
+    :param marks: values that cannot be: they have a ``!``.
+    :param most: rows that are printed; that there are more is said on stderr.
+    """
+    file = sys.stdout if file is None else file
+    piped = not file.isatty()
+    width = piped_width if piped else shutil.get_terminal_size((100, 24)).columns
+    left = iter(rows)
+    values = [list(row) for row in itertools.islice(left, most)]
+    more = next(left, None) is not None
+    by_column = [
+        _format_column([row[at] for row in values], column) for at, column in enumerate(described)
+    ]
+    at_name = {column.name: at for at, (column, _) in enumerate(by_column)}
+    for mark in marks:
+        if mark.row_number <= len(values):
+            by_column[at_name[mark.column_name]][1][mark.row_number - 1] += " !"
+    described = [column for column, _ in by_column]
+    cells = [[texts[at] for _, texts in by_column] for at in range(len(values))]
+    broken = width < _needed_width(described, cells, broken=False)
+    needed = _needed_width(described, cells, broken=True) if broken else width
+    if needed > width and len(cells) <= FEW_ROWS:
+        table, needed = _turned(described, cells), _turned_width(described, cells)
+    else:
+        table = _table(described, cells, broken=broken)
+    # With a height, which counts for nothing here, rich takes the width on a dumb terminal, too.
+    room = ANY_WIDTH if piped else max(width, needed)
+    console = Console(file=file, width=room, height=24, highlight=False, markup=False)
+    # Captured, since rich would take a closed pipe for a failure and end the program.
+    with console.capture() as capture:
+        # Not the table's own title, which a narrow table would fold.
+        if title:
+            console.print(Text(visible(title), "bold"), end="\n" if cells else ": ")
+        console.print(table if cells else "none")
+    file.write(re.sub(r" +$", "", capture.get(), flags=re.MULTILINE))
+    if more:
+        print(
+            f"mmscope: these are the first {most:,} rows; --format csv and json have all of them",
+            file=sys.stderr,
+        )
+    return len(cells)
+
+
+# A table that does not fit is turned round if it has no more rows than this.
+FEW_ROWS = 6
+# Text may be folded to this many characters, numbers never.
+NARROW_TEXT = 12
+# Half an address cannot be copied.
+ADDRESS = re.compile(r"0x[0-9a-f]+|-")
+
+
+def _is_number(column: Column) -> bool:
+    return column.type in ("integer", "number")
+
+
+def _stays_whole(column: Column, texts: Iterable[str]) -> bool:
+    """Whether a cell of it may not be folded."""
+    return _is_number(column) or all(map(ADDRESS.fullmatch, texts))
+
+
+def _widths(described: Sequence[Column], cells: Sequence[Sequence[str]]) -> list[int]:
+    """The width, in characters, below which each column's cells would be broken."""
+    widths = []
+    for position, column in enumerate(described):
+        longest = max((len(row[position]) for row in cells), default=0)
+        whole = _stays_whole(column, (row[position] for row in cells))
+        widths.append(longest if whole else min(longest, NARROW_TEXT))
+    return widths
+
+
+def _needed_width(
+    described: Sequence[Column], cells: Sequence[Sequence[str]], *, broken: bool
+) -> int:
+    """
+    The width below which a table would break numbers or names.
+
+    :param broken: names break at their underscores.
+    """
+    names = [
+        max(map(len, _broken(c.name, 0).splitlines())) if broken else len(c.name) for c in described
+    ]
+    widths = _widths(described, cells)
+    return sum(map(max, zip(names, widths, strict=True))) + 3 * (len(described) - 1)
+
+
+def _broken(name: str, width: int) -> str:
+    """A name of words that is no wider than this, or than its longest word."""
+    words = re.findall(r"[^_]*_+|[^_]+", name)
+    width = max(width, *map(len, words)) if words else width
+    lines = [""]
+    for word in words:
+        if len(lines[-1] + word) > width:
+            lines.append("")
+        lines[-1] += word
+    return "\n".join(lines)
+
+
+def _turned(described: Sequence[Column], cells: Sequence[Sequence[str]]) -> Table:
+    """A table with a line for each column."""
+    table = Table(
+        box=None,
+        show_header=False,
+        pad_edge=False,
+    )
+    table.add_column(style="bold", no_wrap=True)
+    for _ in cells:
+        table.add_column(justify="right", overflow="fold")
+    for position, column in enumerate(described):
+        table.add_row(_turned_name(column), *(Text(row[position]) for row in cells))
+    return table
+
+
+def _turned_name(column: Column) -> Text:
+    """What a line of a turned table begins with."""
+    name = Text(visible(column.name))
+    if column.unit and column.unit not in column.name:
+        name.append(f" ({visible(column.unit)})", "dim")
+    return name
+
+
+def _turned_width(described: Sequence[Column], cells: Sequence[Sequence[str]]) -> int:
+    """The width below which a turned table would break numbers or names."""
+    names = max(len(_turned_name(column)) for column in described)
+    return names + sum(2 + max(_widths(described, [row])) for row in cells)
+
+
+def _table(described: Sequence[Column], cells: Sequence[Sequence[str]], *, broken: bool) -> Table:
+    """
+    A table of text.
+
+    :param broken: names that are wider than their column break at their underscores.
+    """
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        show_edge=False,
+    )
+    widths = _widths(described, cells)
+    for position, column in enumerate(described):
+        name = visible(column.name)
+        header = Text(_broken(name, widths[position]) if broken else name)
+        if column.unit and column.unit not in column.name:
+            header.append(f"\n{visible(column.unit)}", "dim")
+        if _is_number(column):
+            table.add_column(header, justify="right", no_wrap=True)
+        else:
+            whole = _stays_whole(column, (row[position] for row in cells))
+            side: Literal["left", "right"] = "right" if column.type == AMOUNT else "left"
+            table.add_column(header, justify=side, overflow="fold", no_wrap=whole)
+    for row in cells:
+        table.add_row(*map(Text, row))
+    return table
+
+
+def print_rows(
+    described: Sequence[Column],
+    rows: Iterable[Sequence[Any]],
+    *,
+    form: str = "table",
+    title: str = "",
+    file: IO[str] | None = None,
+    piped_width: int = ANY_WIDTH,
+    marks: Iterable[Impossible] = (),
+    most: int = MAX_ROWS,
+) -> int:
+    """
+    Print rows as a ``table`` to look at, or as ``csv`` or ``json`` (one array) for a program.
+
+    :param piped_width, marks, most: of a table, as :func:`print_table` has them.
+    """
+    file = sys.stdout if file is None else file
+    if form == "table":
+        return print_table(
+            described,
+            rows,
+            title=title,
+            file=file,
+            piped_width=piped_width,
+            marks=marks,
+            most=most,
+        )
+    names = [c.name for c in described]
+    count = 0
+    if form == "csv":
+        file.write(csv_line(names))
+        for count, row in enumerate(rows, 1):  # noqa: B007
+            file.write(csv_line(row))
+        return count
+    file.write("[")
+    for count, row in enumerate(rows, 1):
+        file.write(",\n " if count > 1 else "\n ")
+        # JSON has no NaN; a number that is none is unknown.
+        finite = (None if isinstance(v, float) and not math.isfinite(v) else v for v in row)
+        file.write(json.dumps(dict(zip(names, finite, strict=True))))
+    file.write("\n]\n")
+    return count
+
+
+def print_dataclasses(row_type: type, rows: Iterable[Any], *, title: str = "") -> int:
+    """Print a probe's rows as a table."""
+    described = columns(row_type)
+    names = [c.name for c in described]
+    return print_table(described, ([getattr(row, n) for n in names] for row in rows), title=title)
+
+
+def run_script(probe: Callable[["Program"], Iterable[tuple[str, type, Iterable[Any]]]]) -> None:
+    """
+    Run a probe as a drgn script: ``drgn -c vmcore -s vmlinux drgn/free/zones.py``.
+
+    Where drgn was started without debug info, the kernel's own types and symbols are used.
+
+    :param probe: gives (title, row type, rows) for each table to print.
+    """
+    from drgn import FaultError, get_default_prog
+
+    from mmscope.drgn.opening.no_debug_info import NoDebugInfoError, attach
+
+    try:
+        prog = get_default_prog()
+        try:
+            prog.type("struct page")
+        except LookupError:
+            attach(prog)
+        for position, (title, row_type, rows) in enumerate(probe(prog)):
+            if position:
+                print()
+            print_dataclasses(row_type, rows, title=title)
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader (head, less) has seen enough
+    except (FaultError, LookupError, NoDebugInfoError, ValueError) as error:
+        sys.exit(f"{sys.argv[0]}: {visible(str(error))}")

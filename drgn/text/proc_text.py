@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+/proc/zoneinfo, /proc/pagetypeinfo, /proc/buddyinfo and /proc/vmstat as the kernel prints them.
+
+The probes beside this file make their rows of it; whoever reads again and again takes it as it is.
+Imports neither drgn nor numpy, which take longer to load than these files take to read.
+"""
+
+import re
+from dataclasses import dataclass
+
+from mmscope.drgn.text.kernel_text import printed_number, whole_lines
+
+
+@dataclass(frozen=True)
+class ZoneText:
+    """What /proc/zoneinfo says of one zone."""
+
+    node: int
+    zone: str
+    fields: dict[str, int]  # every "name value" outside the pagesets
+    pagesets: dict[int, dict[str, int]]  # by CPU; they have a "high" of their own
+
+
+def parse_zoneinfo(text: str) -> list[ZoneText]:
+    """
+    Read /proc/zoneinfo.
+
+    A text cut exactly between two zones cannot be told from one of fewer zones.
+
+    :raises ValueError: the text is not /proc/zoneinfo's, or not all of it.
+    """
+    file = "/proc/zoneinfo"
+    zones: dict[tuple[int, str], ZoneText] = {}
+    fields: dict[str, int] = {}
+    for line in whole_lines(text, file):
+        if match := re.fullmatch(r"Node (\d+), zone +(\S+)", line):
+            key = printed_number(match.group(1), file), match.group(2)
+            if key in zones:
+                raise ValueError(f"{file} is damaged: node {key[0]} zone {key[1]} is there twice")
+            zones[key] = zone = ZoneText(*key, {}, {})
+            fields = zone.fields
+        elif not zones:
+            break
+        elif match := re.fullmatch(r" +cpu: (\d+)", line):
+            fields = zone.pagesets.setdefault(printed_number(match.group(1), file), {})
+        elif match := re.fullmatch(r"( +)(?:pages )?(\w+):? +(\d+)", line):
+            # What is not indented as deep as a pageset's lines is the zone's again.
+            fields = zone.fields if len(match.group(1)) <= 2 else fields
+            name = match.group(2)
+            if name in fields:
+                raise ValueError(f"{file} is damaged: {name} is twice in zone {zone.zone}")
+            fields[name] = printed_number(match.group(3), file)
+    if not zones:
+        raise ValueError(f"not {file}: it does not begin with a line 'Node N, zone NAME'")
+    # Every zone with memory ends with the same line, whichever that is on this kernel.
+    ends = {[*zone.fields][-1] for zone in zones.values() if zone.fields.get("present")}
+    if len(ends) > 1:
+        raise ValueError(
+            f"{file} is cut short or damaged: its zones end with {' or '.join(sorted(ends))}"
+        )
+    for zone in zones.values():
+        missing = [name for name in ZONE_FIELDS if name not in zone.fields]
+        # Of a zone without memory (ZONE_DEVICE) the kernel prints no more than these.
+        if not missing and zone.fields["present"]:
+            missing = ["start_pfn"] if "start_pfn" not in zone.fields else []
+        missing += [
+            f"count of CPU {cpu}" for cpu, said in zone.pagesets.items() if "count" not in said
+        ]
+        if missing:
+            raise ValueError(
+                f"{file} is cut short or damaged: zone {zone.zone} of node {zone.node} has no "
+                f"{missing[0]}"
+            )
+    return list(zones.values())
+
+
+ZONE_FIELDS = ("free", "min", "low", "high", "spanned", "present", "managed")
+
+
+@dataclass(frozen=True)
+class PageTypeInfo:
+    """/proc/pagetypeinfo: two tables a node, of the same zones and migratetypes."""
+
+    block_order: int
+    names: list[str]  # of the migratetypes
+    # by order; None where the kernel stopped counting at 100,000 and printed ">100000"
+    # (pagetypeinfo_showfree_print(), mm/vmstat.c)
+    free: dict[tuple[int, str, str], list[int | None]]
+    blocks: dict[tuple[int, str], list[int]]  # by migratetype
+
+
+def parse_pagetypeinfo(text: str) -> PageTypeInfo:
+    """
+    Read /proc/pagetypeinfo.
+
+    Every zone must be in both tables, with every migratetype and every order: what is missing was
+    cut away. A text cut exactly between two nodes cannot be told from one of fewer nodes.
+
+    :raises ValueError: the text is not /proc/pagetypeinfo's, or not all of it.
+    """
+    file = "/proc/pagetypeinfo"
+    block_orders: list[int] = []  # one a node, all the same
+    names: list[str] = []
+    orders, table = 0, ""
+    free: dict[tuple[int, str, str], list[int | None]] = {}
+    blocks: dict[tuple[int, str], list[int]] = {}
+    for line in whole_lines(text, file):
+        if line.startswith("Page block order: "):
+            block_orders.append(printed_number(line.split()[-1], file))
+        elif line.startswith("Free pages count per migrate type at order "):
+            table, orders = "free", len(line.split()) - 8
+        elif line.startswith("Number of blocks type "):
+            table, here = "blocks", line.split()[4:]
+            if names not in ([], here):
+                raise ValueError(f"{file} is damaged: its nodes have different migratetypes")
+            names = here
+        elif line.startswith("Number of mixed blocks "):  # page_owner's, of the same shape
+            table = "mixed"
+        elif line.startswith("Node") and table != "mixed":
+            match = re.fullmatch(r"Node +(\d+), zone +(\S+?)(?:, type +(\S+))? ([\d> ]+)", line)
+            if not match or ("free" if match.group(3) else "blocks") != table:
+                raise ValueError(f"{file} is damaged: {line[:60]!r} does not belong where it is")
+            node, zone, migratetype, counts = match.groups()
+            number, cells = printed_number(node, file), counts.split()
+            if migratetype:
+                row: list[int | None] = [
+                    None if cell.startswith(">") else printed_number(cell, file) for cell in cells
+                ]
+                if len(row) != orders or (number, zone, migratetype) in free:
+                    raise ValueError(f"{file} is damaged: {line[:60]!r} is cut or there twice")
+                free[number, zone, migratetype] = row
+            else:
+                if len(cells) != len(names) or (number, zone) in blocks:
+                    raise ValueError(f"{file} is damaged: {line[:60]!r} is cut or there twice")
+                blocks[number, zone] = [printed_number(cell, file) for cell in cells]
+    if len(set(block_orders)) != 1 or block_orders[0] > 63:
+        raise ValueError(f"not {file}: it has no line 'Page block order: N'")
+    if not free and not blocks:
+        raise ValueError(f"not {file}: it has no line 'Node N, zone NAME'")
+    if free.keys() != {(*zone, name) for zone in blocks for name in names}:
+        raise ValueError(f"{file} is cut short: its two tables are not of the same zones and types")
+    if len(block_orders) != len({node for node, _ in blocks}):
+        raise ValueError(f"{file} is cut short: a node has no tables")
+    return PageTypeInfo(block_orders[0], names, free, blocks)
+
+
+def parse_buddyinfo(text: str) -> dict[tuple[int, str], list[int]]:
+    """
+    Read /proc/buddyinfo: (node, zone) to free blocks by order.
+
+    A text cut exactly between two zones cannot be told from one of fewer zones.
+
+    :raises ValueError: the text is not /proc/buddyinfo's, or not all of it.
+    """
+    file = "/proc/buddyinfo"
+    zones: dict[tuple[int, str], list[int]] = {}
+    for line in filter(str.strip, whole_lines(text, file)):
+        match = re.fullmatch(r"Node (\d+), zone +(\S+) ([\d ]+)", line)
+        if not match:
+            raise ValueError(f"not {file}: {line[:60]!r} is no 'Node N, zone NAME' and its counts")
+        zone = printed_number(match.group(1), file), match.group(2)
+        counts = [printed_number(cell, file) for cell in match.group(3).split()]
+        if zone in zones or len(counts) != len(next(iter(zones.values()), counts)) or not counts:
+            raise ValueError(f"{file} is damaged: {line[:60]!r} is cut or there twice")
+        zones[zone] = counts
+    return zones
+
+
+# The first counter of each kind, in the order of /proc/vmstat; a kernel may lack "numa".
+FIRST_OF_KIND = {
+    "nr_free_pages": "zone",
+    "numa_hit": "numa",
+    "nr_inactive_anon": "node",
+    "nr_dirty_threshold": "vm_stat",
+    "pgpgin": "event",
+}
+
+
+def parse_vmstat(text: str) -> list[tuple[str, str, int]]:
+    """
+    Read /proc/vmstat: (name, kind, value) of each line, in its order.
+
+    The text has no kinds; they follow from its order (zone, NUMA, node, vm_stat, events), whose
+    borders have kept their names since 4.14. Which counters there are is a matter of the kernel's
+    configuration, so that a text cut at a line after ``pgpgin`` looks whole.
+
+    :raises ValueError: the text is not /proc/vmstat's, or not all of it.
+    """
+    file = "/proc/vmstat"
+    rows: dict[str, tuple[str, str, int]] = {}
+    kinds: list[str] = []
+    for line in whole_lines(text, file):
+        match = re.fullmatch(r"(\w+) (\d+)", line)
+        if not match or match.group(1) in rows:
+            raise ValueError(f"not {file}: {line[:60]!r} is no counter, or there twice")
+        name, value = match.group(1), printed_number(match.group(2), file)
+        if name in FIRST_OF_KIND:
+            kinds.append(FIRST_OF_KIND[name])
+        elif name.startswith("numa_") and kinds == ["zone"]:
+            break  # numa_hit was lost, and the others would pass for a zone's
+        if not kinds:
+            break
+        rows[name] = name, kinds[-1], value
+    # Printed for old readers (vmstat_show()); no counter is behind it.
+    rows.pop("nr_unstable", None)
+    if kinds not in (order := list(FIRST_OF_KIND.values()), [k for k in order if k != "numa"]):
+        raise ValueError(f"not {file}: its counters are not in the kernel's order, up to pgpgin")
+    return list(rows.values())

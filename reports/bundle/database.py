@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+A bundle's tables in DuckDB: the ground that findings and views stand on.
+
+The CSV files are loaded with the types that ``datapackage.json`` declares, then the database is
+locked: no file, no network, no extension, whatever a query says. ``target`` is a view of one row.
+
+DuckDB takes a path for a pattern, and reads what else fits it. So it is given files that are open
+already, whose names (``/dev/fd/7``) mean nothing; and of a table that it would read otherwise than
+:class:`~mmscope.reports.bundle.bundle.Bundle` does, a copy without what is odd.
+"""
+
+import contextlib
+import os
+import re
+import tempfile
+from collections.abc import Container, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import duckdb
+
+from mmscope.drgn.tables.bounds import Impossible
+from mmscope.drgn.tables.rows import Column, csv_line
+from mmscope.drgn.text.plain_file import open_plain
+from mmscope.reports.bundle.bundle import Bundle, BundleError, Cell, Table
+
+SQL_TYPES = {"integer": "BIGINT", "number": "DOUBLE", "string": "VARCHAR", "boolean": "BOOLEAN"}
+# Of all tables of one database and what a query makes of them; nothing goes to the disk.
+MEMORY = "256MiB"
+TOO_LARGE = f"too large: DuckDB may have {MEMORY} for all tables"
+VIEWS = Path(__file__).resolve().parent / "views.sql"
+
+
+@dataclass
+class Database:
+    """
+    An open bundle.
+
+    :ivar missing: table or view to the reason why it is not here.
+    :ivar impossible: values of its tables that cannot be.
+    """
+
+    connection: duckdb.DuckDBPyConnection
+    missing: dict[str, str]
+    impossible: list[Impossible] = field(default_factory=list)
+
+    def rows(self, query: str) -> list[dict[str, Any]]:
+        """
+        The rows of a query as dictionaries.
+
+        :raises duckdb.Error: the query cannot be answered.
+        """
+        result = self.connection.execute(query)
+        names = [column[0] for column in result.description or ()]
+        return [dict(zip(names, row, strict=True)) for row in result.fetchall()]
+
+    def columns(self, name: str) -> set[str]:
+        """The columns of a table or view; none if there is none of that name."""
+        try:
+            result = self.connection.execute(f'select * from "{name}" limit 0')
+        except duckdb.Error:
+            return set()
+        return {column[0] for column in result.description or ()}
+
+
+def open_database(bundle: Bundle, only: Container[str] | None = None) -> Database:
+    """
+    Load a bundle. A table that is damaged, or named as one of ours, is left out, and the reason
+    kept.
+
+    :param only: the tables that are wanted; None: all of them.
+    """
+    connection = connect()
+    missing = load_tables(connection, bundle, "main", only)
+    _create_target(connection, bundle.target)
+    lock(connection)
+    for name, _, statement in views():
+        try:
+            connection.execute(statement)
+        except duckdb.Error as error:
+            missing[name] = str(error).splitlines()[0]
+    here = [
+        name for name in bundle.tables if (only is None or name in only) and name not in missing
+    ]
+    marks = [mark for name in here for mark in bundle.impossible(name)]
+    return Database(connection, missing, marks)
+
+
+def connect() -> duckdb.DuckDBPyConnection:
+    """An empty database in memory, and in no more of it than it may have."""
+    return duckdb.connect(
+        ":memory:",
+        config={
+            "memory_limit": MEMORY,
+            "temp_directory": "",
+            "threads": min(4, os.cpu_count() or 1),
+        },
+    )
+
+
+def lock(connection: duckdb.DuckDBPyConnection) -> None:
+    """No file, no network and no extension from here on, whatever a query says."""
+    connection.execute("set enable_external_access = false; set lock_configuration = true")
+
+
+def load_tables(
+    connection: duckdb.DuckDBPyConnection,
+    bundle: Bundle,
+    schema: str,
+    only: Container[str] | None = None,
+) -> dict[str, str]:
+    """
+    Load a bundle's tables into a schema that is there; returns which were left out, and why.
+
+    :param schema: one of our own names.
+    """
+    missing = {}
+    ours = {"target", *(name for name, _, _ in views())}
+    for table in bundle.tables.values():
+        if only is not None and table.name not in only:
+            continue
+        if table.name in ours:
+            missing[f"table {table.name}"] = "its name is that of a view"
+            continue
+        columns = {
+            c.name: "HUGEINT" if _beyond_bigint(c) else SQL_TYPES[c.type] for c in table.columns
+        }
+        try:
+            # DuckDB rounds 1.5 and takes 1_000 and a cell too many: first the reader that does not.
+            rows = bundle.count(table.name)
+            # A number of more than 64 bits is none here; nothing is asked of it (see findings).
+            marked = {mark.column_name for mark in bundle.impossible(table.name)}
+            numbers = {
+                name: kind
+                for name, kind in columns.items()
+                if kind in ("BIGINT", "HUGEINT") and name in marked
+            }
+            columns |= dict.fromkeys(numbers, "VARCHAR")
+            with _opened(bundle, table) as path:
+                # Names were checked to be identifiers when the bundle was opened.
+                connection.execute(
+                    f'create table {schema}."{table.name}" as select * from read_csv($path, '
+                    "header = true, delim = ',', quote = '\"', escape = '\"', nullstr = '', "
+                    "auto_detect = false, hive_partitioning = false, compression = 'none', "
+                    "columns = $columns, strict_mode = true, force_not_null = $required)",
+                    {
+                        "path": path,
+                        "columns": columns,
+                        "required": [c.name for c in table.columns if not c.nullable],
+                    },
+                )
+            # Afterwards: the reader of the CSV would do it, and not try.
+            for name, kind in numbers.items():
+                connection.execute(
+                    f'alter table {schema}."{table.name}" alter "{name}" '
+                    f'type {kind} using try_cast("{name}" as {kind})'
+                )
+            count = f'select count(*) from {schema}."{table.name}"'
+            (loaded,) = connection.execute(count).fetchone() or (0,)
+            if loaded != rows:
+                connection.execute(f'drop table {schema}."{table.name}"')
+                missing[table.name] = f"{table.path}: damaged: {rows} rows, or {loaded}"
+        except BundleError as error:
+            missing[table.name] = str(error)
+        except duckdb.OutOfMemoryException:
+            missing[table.name] = f"{table.path}: {TOO_LARGE}"
+        except duckdb.Error as error:
+            missing[table.name] = f"{table.path}: DuckDB cannot read it: {in_a_line(error)}"
+        except OSError as error:
+            missing[table.name] = f"{table.path}: cannot be read: {error.strerror}"
+    for section in bundle.sections:
+        if section.status in ("absent", "failed"):
+            missing[f"section {section.section}"] = section.message or section.status
+    return missing
+
+
+@contextlib.contextmanager
+def _opened(bundle: Bundle, table: Table) -> Iterator[str]:
+    """The name of an open file that has a table."""
+    if table.name not in bundle.odd:
+        with open(open_plain(bundle.plain_path(table)), "rb") as file:
+            yield f"/dev/fd/{file.fileno()}"
+        return
+    with tempfile.TemporaryFile("w+", encoding="utf-8", newline="") as copy:
+        names = [c.name for c in table.columns]
+        copy.write(csv_line(names))
+        copy.writelines(csv_line(row.values()) for row in bundle.rows(table.name))
+        copy.flush()
+        yield f"/dev/fd/{copy.fileno()}"
+
+
+def failed(database: Database, error: duckdb.Error, tables: Iterable[str]) -> str:
+    """
+    Why a query could not be answered, in words.
+
+    :param tables: that it reads, which may have numbers that nothing can be computed with.
+    """
+    if isinstance(error, duckdb.OutOfMemoryException):
+        return f"its tables are {TOO_LARGE}"
+    if not isinstance(error, duckdb.OutOfRangeException | duckdb.ConversionException):
+        return f"the query failed: {in_a_line(error)}"
+    largest: list[tuple[int, str]] = []
+    for table in dict.fromkeys(tables):
+        with contextlib.suppress(duckdb.Error):
+            for c in view_columns(database, table):
+                if c.type == "integer":
+                    most = f'greatest(max("{c.name}"::hugeint), -min("{c.name}"::hugeint))'
+                    (row,) = database.rows(f'select {most} as most from "{table}"')
+                    largest.append((row["most"] or 0, f"{table}.{c.name}"))
+    size, where = max(largest, default=(0, "a column"))
+    return f"out of range: {where} has {size:,}, too large to compute with; the bundle is damaged"
+
+
+def in_a_line(error: duckdb.Error) -> str:
+    """What DuckDB says, without its hints."""
+    return str(error).splitlines()[0][:200]
+
+
+def _beyond_bigint(column: Column) -> bool:
+    """Whether numbers of 64 bits without a sign may be in it (an inode's), which names are."""
+    limits = [bound for bound in column.high if isinstance(bound, int)]
+    return column.type == "integer" and bool(limits) and min(limits) >= 1 << 63
+
+
+def _create_target(connection: duckdb.DuckDBPyConnection, target: dict[str, Cell]) -> None:
+    # Bundle has checked that these are numbers. 0 is unknown, as None is.
+    page_size = target.get("page_size") or None
+    # A PMD maps one page of page table entries of 8 bytes.
+    thp_order = (int(page_size) // 8).bit_length() - 1 if page_size else None
+    connection.execute(
+        "create table target as select $kind::varchar as kind, $release::varchar as release, "
+        "$page_size::bigint as page_size, $thp_order::bigint as thp_order, "
+        "$total_pages::bigint as total_pages, $uptime::double as uptime_seconds",
+        {
+            "kind": target.get("kind"),
+            "release": target.get("release"),
+            "page_size": page_size,
+            "thp_order": thp_order,
+            "total_pages": target.get("total_pages") or None,
+            "uptime": target.get("uptime_seconds") or None,
+        },
+    )
+
+
+def views() -> list[tuple[str, str, str]]:
+    """(name, title, SQL) of each view in ``views.sql``."""
+    result = []
+    for part in re.split(r"\n\n(?=-- )", VIEWS.read_text(encoding="utf-8")):
+        if match := re.search(r"^create view (\w+) as$", part, re.MULTILINE):
+            result.append((match.group(1), part.splitlines()[0].removeprefix("-- "), part))
+    return result
+
+
+def view_columns(database: Database, name: str) -> list[Column]:
+    """The columns of a view, as a table's."""
+    kinds = {"BIGINT": "integer", "INTEGER": "integer", "BOOLEAN": "boolean", "VARCHAR": "string"}
+    return [
+        Column(row["column_name"], kinds.get(row["column_type"], "number"), True, "", "", False)
+        for row in database.rows(f"describe {name}")
+    ]

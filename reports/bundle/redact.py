@@ -1,0 +1,432 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+A bundle without the names that somebody chose, to be passed on.
+
+Each column says whose words it holds (``rows.HOLDS``). What the kernel says of itself stays: zones,
+settings, symbols and modules, addresses, its release. The names of processes, functions of programs
+and their binaries, commands, cgroups, hosts, files and labels become ``comm-17``: numbered by their
+first appearance, so that no dictionary leads back, and the same everywhere, in all bundles that
+are redacted together. These have the same ``redaction`` in their target; in others ``comm-17`` is
+somebody else. Words of mmscope's own (messages, notes) may hold anything that an error
+said: of these a word stays if it is in mmscope's own sources. Text of columns that do not say what
+they hold, of another's tables or of an older mmscope, is replaced whole.
+
+Names stay where they are public: the kernel's threads for memory (``kswapd0``), ``[unknown]``.
+
+Cannot know: what numbers tell. A pid, an amount of memory, a point in time, the kernel's release
+and which modules it has may be known to who knows the machine.
+"""
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import os
+import re
+import secrets
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any
+
+from mmscope.drgn.tables.rows import HOLDS, Column, columns
+from mmscope.perf import recipe as recipes
+from mmscope.reports.bundle.bundle import IDENTIFIER, Bundle, BundleError, Cell, Section, Writer
+
+WORDS = "processes, functions of programs, commands, cgroups, hosts, files and labels are numbered"
+# What each text of a bundle's target is; others are treated as words.
+TARGET = {
+    "hostname": "host",
+    "source": "file",
+    "release": "kernel",
+    "architecture": "kernel",
+}
+# What is added to it: what was done, and which bundles it was done to together.
+REDACTED = ("redacted", "redaction")
+# Where a reading comes from when that is no file of anybody's.
+PUBLIC_SOURCES = ("/", "/proc/kcore")
+# Threads that every kernel has, by names that are its own; a workqueue's name is a driver's.
+KERNEL_THREAD = re.compile(
+    r"(?:kswapd|kcompactd)[0-9]+|khugepaged|ksmd|oom_reaper|kthreadd|swapper(?:/[0-9]+)?"
+    r"|(?:migration|ksoftirqd|cpuhp)/[0-9]+|(kworker/u?[0-9]+:[0-9]+H?)(?:[-+].*)?"
+)
+# What stands where there is no name: perf's, and ours.
+NAMELESS = re.compile(r"\((?:others|no name)\)|:[0-9]+|\[unknown\]")
+# BPF programs have symbols, too, with the names that their loaders gave them; and caches of a
+# cgroup (before 5.9) the cgroup's.
+BPF = re.compile(r"(?<=bpf_prog_)([0-9a-f]{16})_(\w+)")
+MEMCG_CACHE = re.compile(r"(?<=\()([0-9]+):(.*)(?=\)\Z)", re.DOTALL)
+# What a recipe groups samples by is a frame of its own: "order 3".
+GROUP = re.compile(r"(\w+) -?[0-9]+")
+# A task in what a tracepoint says.
+TRACED = re.compile(r"(?<=\bcomm=)(.*?)(?=\s[\w-]+[=:]|\Z)", re.DOTALL)
+# Of running text: what may be a name, and what is a number, an address or a time.
+RUN = re.compile(r"[^\s\"'`(),;=<>\[\]{}|\u2013\u2026]+")
+NUMBER = re.compile(
+    r"[-+~]?(?:0x[0-9a-fA-F]+|[0-9][0-9,]*(?:\.[0-9]+)?)(?:%|[kKMGT]?i?B|[munµ]?s|x|th)?"
+    r"|[0-9]{4}-[0-9]{2}-[0-9]{2}(?:T[0-9:.]+(?:Z|[-+][0-9:]+)?)?"
+)
+# What the kernel says in tracepoints that recipes keep as text (oom.h, mmap.h and sched.h in
+# include/trace/events).
+TRACEPOINT_WORDS = {
+    *("pid", "comm", "total-vm", "anon-rss", "file-rss", "shmem-rss", "uid", "pgtables"),
+    *("oom_score_adj", "mt_mod", "DESTROY", "prio", "group_dead", "true", "false"),
+}
+
+
+# Whose folded stacks are the kernel's alone, from their root on.
+KERNEL_STACKS = ("page_owner", "slab_owner")
+
+
+class Names:
+    """
+    What names are replaced by.
+
+    :ivar given: (kind, name) to what stands for it.
+    :ivar redaction: tells these numbers from another redaction's; chance, and made of no name.
+    """
+
+    def __init__(self) -> None:
+        self.redaction = secrets.token_hex(8)
+        self.given: dict[tuple[str, str], str] = {}
+        self._numbers: dict[str, int] = {}
+        self._standing: set[str] = set()
+
+    def of(self, kind: str, name: str, form: str = "{kind}-{number}") -> str:
+        """What stands for a name of a kind, which is numbered when it is met first."""
+        if (kind, name) not in self.given:
+            number = self._numbers[kind] = self._numbers.get(kind, 0) + 1
+            self.given[kind, name] = stands = form.format(kind=kind, number=number)
+            self._standing.add(stands)
+        return self.given[kind, name]
+
+    def text(self, holds: str, text: str) -> str:
+        """
+        The text of a column.
+
+        :param holds: of ``rows.HOLDS``; anything else is a name that is replaced whole.
+        """
+        known = {
+            "kernel": self.kernel,
+            "words": self.words,
+            "comm": self.comm,
+            "frame": self.frame,
+            "command": self.command,
+            "profile": self.profile,
+            "label": self.label,
+        }
+        if not text:
+            return text
+        return known[holds](text) if holds in known else self.of(holds or "text", text)
+
+    def kernel(self, text: str) -> str:
+        """Symbols, stacks and names of the kernel's own."""
+        if "bpf_prog_" in text:
+            text = BPF.sub(lambda found: self.of("bpf", found.group(), "{kind}_{number}"), text)
+        if text.endswith(")"):
+            text = MEMCG_CACHE.sub(
+                lambda found: f"{found[1]}:{self.of('cgroup', found[2])}", text, count=1
+            )
+        return text
+
+    def comm(self, name: str) -> str:
+        """The name of a task."""
+        if found := KERNEL_THREAD.fullmatch(name):
+            return found[1] or name
+        return name if NAMELESS.fullmatch(name) else self.of("comm", name)
+
+    def frame(self, name: str) -> str:
+        """A frame of a profile, where the kernel's are marked."""
+        if name.endswith("_[k]"):
+            return self.kernel(name)
+        if NAMELESS.fullmatch(name):
+            return name
+        if (found := GROUP.fullmatch(name)) and found[1] in vocabulary():
+            return name
+        # A sample without a stack has nothing but its task.
+        if ("function", name) not in self.given and ("comm", name) in self.given:
+            return self.given["comm", name]
+        return self.of("function", name)
+
+    def stack(self, stack: str) -> str:
+        """A stack of a profile: ``comm;root;…;leaf``."""
+        comm, *frames = stack.split(";")
+        return ";".join([self.comm(comm), *map(self.frame, frames)])
+
+    def command(self, text: str) -> str:
+        """What was run; or which processes were watched."""
+        return text if re.fullmatch(r"pid \d+( pid \d+)*", text) else self.of("command", text)
+
+    def label(self, text: str) -> str:
+        """What the user called a recording. Its profile's name is made of it."""
+        return self.of("label", re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_") or text)
+
+    def profile(self, name: str) -> str:
+        """The name of a recording: its recipe's stays, its label's does not."""
+        for recipe in sorted(recipes.names(), key=len, reverse=True):
+            slug = recipe.replace("-", "_")
+            rest = name.removeprefix(f"{slug}_")
+            if name == slug or (rest != name and self._is_count(rest)):
+                return name
+            if rest != name:
+                return f"{slug}_{self.label(rest).replace('-', '_')}"
+        return self.of("profile", name, "profile_{number}")
+
+    def _is_count(self, rest: str) -> bool:
+        """Whether the end of a recording's name numbers it; a label may be a number, too."""
+        labels = (name for kind, name in self.given if kind == "label")
+        return len(rest) < 4 and rest.isdecimal() and not any(x.startswith(rest) for x in labels)
+
+    def own(self, name: str, kind: str) -> str:
+        """An identifier: a table's name, a column's, a section's."""
+        known = not name or (IDENTIFIER.match(name) and name in vocabulary())
+        return name if known else self.of(kind, name, "{kind}_{number}")
+
+    def words(self, text: str) -> str:
+        """Running text, word by word."""
+        text = TRACED.sub(lambda found: self.comm(found[1]) if found[1] else "", text)
+        return RUN.sub(lambda found: self._word(found.group()), text)
+
+    def _word(self, run: str) -> str:
+        word = run.rstrip(".:!?")
+        tail = run[len(word) :]
+        if word in self._standing or _plain(word) or all(map(_plain, word.split(":", 1))):
+            return run
+        for kind in ("host", "comm", "function", "cgroup", "file"):
+            if (kind, word) in self.given:
+                return self.given[kind, word] + tail
+        return self.of("file" if "/" in word else "name", word) + tail
+
+
+def _plain(word: str) -> bool:
+    """Whether a word is one of mmscope's own, or a number."""
+    return not word or word in vocabulary() or NUMBER.fullmatch(word) is not None
+
+
+@cache
+def vocabulary() -> frozenset[str]:
+    """The words of mmscope's own: all that its sources have."""
+    here = Path(__file__).resolve().parent.parent
+    found = set(TRACEPOINT_WORDS)
+    for folder in ("drgn", "perf", "reports"):
+        for path in (here / folder).rglob("*"):
+            if path.suffix in (".py", ".toml", ".sql", ".txt"):
+                text = path.read_text(encoding="utf-8")
+                found.update(run.rstrip(".:!?") for run in RUN.findall(text))
+    return frozenset(found)
+
+
+def undeclared(bundle: Bundle) -> list[str]:
+    """Columns of text that do not say what they hold: ``table.column``."""
+    return [
+        f"{table.name}.{c.name}"
+        for table in bundle.tables.values()
+        for c in table.columns
+        if c.type == "string" and c.holds not in HOLDS
+    ]
+
+
+class RedactingWriter:
+    """
+    Writes a bundle as :class:`Writer` does, with its names replaced before anything is on disk.
+
+    :param target: of the bundle: its names come first, so that words that have them are known.
+    :param files: names of folded stacks to what stands for them.
+    """
+
+    def __init__(
+        self,
+        writer: Writer,
+        names: Names,
+        target: Mapping[str, Cell],
+        files: Mapping[str, str] | None = None,
+    ) -> None:
+        self._writer, self._names, self._files = writer, names, files or {}
+        self._text = lru_cache(maxsize=1 << 16)(names.text)
+        _facts(target, names)
+
+    def table(
+        self,
+        name: str,
+        title: str,
+        row_type: type | list[Column],
+        rows: Iterable[Any],
+        *,
+        section: str,
+    ) -> int:
+        """As :meth:`Writer.table`."""
+        names = self._names
+        described = row_type if isinstance(row_type, list) else columns(row_type)
+        return self._writer.table(
+            names.own(name, "table"),
+            names.words(title),
+            [_column(c, names) for c in described],
+            (self._cells(described, row) for row in rows),
+            section=names.own(section, "section"),
+        )
+
+    def _cells(self, described: list[Column], row: Any) -> tuple[Any, ...]:
+        cells = row if isinstance(row, tuple) else [getattr(row, c.name) for c in described]
+        return tuple(
+            cell
+            if not isinstance(cell, str)
+            else self._files.get(cell, "")
+            if c.holds == "stacks"
+            else self._text(c.holds, cell)
+            for c, cell in zip(described, cells, strict=True)
+        )
+
+    def folded(
+        self, name: str, title: str, stacks: Iterable[tuple[str, int]], *, unit: str, section: str
+    ) -> int:
+        """As :meth:`Writer.folded`."""
+        names = self._names
+        replaced = names.kernel if section in KERNEL_STACKS else names.stack
+        return self._writer.folded(
+            self._files.get(name) or names.own(name, "stacks"),
+            names.words(title),
+            ((replaced(stack), value) for stack, value in stacks),
+            unit=names.words(unit),
+            section=names.own(section, "section"),
+        )
+
+    def finish(self, target: Mapping[str, Cell], sections: Iterable[Section]) -> None:
+        """As :meth:`Writer.finish`."""
+        names, redaction = self._names, self._names.redaction
+        if "redacted" in target:
+            # What was replaced before, and not together, stays apart.
+            earlier = f"{target.get('redaction')} {redaction}"
+            redaction = hashlib.sha256(earlier.encode(errors="replace")).hexdigest()[:16]
+        self._writer.finish(
+            _facts(target, names) | dict(zip(REDACTED, (WORDS, redaction), strict=True)),
+            [
+                dataclasses.replace(
+                    section,
+                    section=names.own(section.section, "section"),
+                    status=names.words(section.status),
+                    message=None if section.message is None else names.words(section.message),
+                )
+                for section in sections
+            ],
+        )
+
+
+def redact(
+    bundle: Bundle, path: Path, names: Names, *, replace: bool = False, mode: int | None = None
+) -> Bundle:
+    """
+    Write a bundle with its names replaced. A table that cannot be read is left out, and its section
+    says so.
+
+    :param names: of all bundles that are to be compared afterwards.
+    :param replace: a bundle that is there already.
+    :param mode: of its files, as asked for.
+    :raises BundleError: it cannot be written there.
+    """
+    lost: dict[str, list[str]] = {}
+    _learn_labels(bundle, names)
+    with Writer(path, replace=replace, mode=mode) as plain:
+        writer = RedactingWriter(plain, names, bundle.target, _files(bundle, names))
+        for folded in bundle.folded.values():
+            try:
+                for _ in bundle.stacks(folded.name):
+                    pass
+            except BundleError:
+                lost.setdefault(folded.section, []).append(folded.name)
+                continue
+            stacks = bundle.stacks(folded.name)
+            writer.folded(
+                folded.name, folded.title, stacks, unit=folded.unit, section=folded.section
+            )
+        for table in bundle.tables.values():
+            if table.name != "sections":
+                try:
+                    bundle.count(table.name)
+                except BundleError:
+                    lost.setdefault(table.section, []).append(table.name)
+                    continue
+                rows = (tuple(row.values()) for row in bundle.rows(table.name))
+                writer.table(table.name, table.title, table.columns, rows, section=table.section)
+        writer.finish(bundle.target, [_without(section, lost) for section in bundle.sections])
+    return Bundle(path)
+
+
+def _learn_labels(bundle: Bundle, names: Names) -> None:
+    """Labels first: names of recordings and files are made of them."""
+    if "profile_recordings" in bundle.tables:
+        with contextlib.suppress(BundleError):
+            for row in bundle.rows("profile_recordings"):
+                if isinstance(label := row.get("label"), str):
+                    names.label(label)
+
+
+def _without(section: Section, lost: Mapping[str, list[str]]) -> Section:
+    """How a section fared, whose tables could not all be read."""
+    if section.section not in lost:
+        return section
+    words = f"left out when names were replaced, as damaged: {', '.join(lost[section.section])}"
+    message = "; ".join(filter(None, (section.message, words)))
+    return dataclasses.replace(section, status="partial", message=message)
+
+
+@contextlib.contextmanager
+def redacted(bundles: Iterable[Bundle], names: Names) -> Iterator[list[Bundle]]:
+    """The same bundles with their names replaced, for as long as the block lasts."""
+    with tempfile.TemporaryDirectory(prefix="mmscope-") as folder:
+        yield [redact(bundle, Path(folder, f"{n}"), names) for n, bundle in enumerate(bundles)]
+
+
+def write_map(names: Names, path: Path) -> None:
+    """
+    Write what stands for what, for the owner's eyes alone.
+
+    :raises BundleError: there is such a file already, which may be the map of another redaction.
+    :raises OSError: it cannot be written.
+    """
+    kinds: dict[str, dict[str, str]] = {}
+    for (kind, name), stands in names.given.items():
+        kinds.setdefault(kind, {})[stands] = name
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        raise BundleError(f"{path}: already exists; choose another name for the map") from None
+    with open(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
+        json.dump(kinds, file, indent=1)
+        file.write("\n")
+
+
+def _facts(target: Mapping[str, Cell], names: Names) -> dict[str, Cell]:
+    """What a bundle says of its machine, without what an earlier redaction says of itself."""
+    found: dict[str, Cell] = {}
+    for key, value in target.items():
+        if key in REDACTED:
+            continue
+        if isinstance(value, str) and not (key == "source" and value in PUBLIC_SOURCES):
+            value = names.text(TARGET.get(key, "words"), value)
+        found[names.own(key, "fact")] = value
+    return found
+
+
+def _files(bundle: Bundle, names: Names) -> dict[str, str]:
+    """Folded stacks of recordings to their names as redacted, which are made of the recordings'."""
+    found: dict[str, str] = {}
+    if "profiles" not in bundle.tables:
+        return found
+    with contextlib.suppress(BundleError):  # which is left out; its stacks are then given numbers
+        for row in bundle.rows("profiles"):
+            profile, event, file = (row.get(name) or "" for name in ("profile", "event", "file"))
+            if isinstance(file, str) and file in bundle.folded:
+                words = f"{names.profile(str(profile))}_{names.words(str(event))}"
+                found[file] = re.sub(r"[^a-z0-9]+", "_", words.lower())
+    return found
+
+
+def _column(column: Column, names: Names) -> Column:
+    return dataclasses.replace(
+        column,
+        name=names.own(column.name, "column"),
+        unit=names.words(column.unit),
+        help=names.words(column.help),
+        holds=column.holds if column.holds in HOLDS else "",
+    )

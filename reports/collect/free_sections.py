@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Sections about free memory: zones, free lists, per-CPU lists, pageblocks, counters, settings.
+"""
+
+import dataclasses
+
+from drgn import FaultError
+
+from mmscope.drgn.free.free_lists import (
+    FreeBlocks,
+    FreeListCheck,
+    MisplacedBlocks,
+    read_buddyinfo,
+    read_pagetypeinfo,
+)
+from mmscope.drgn.free.free_memory import FreeMemory, pages_by_zone
+from mmscope.drgn.free.pageblocks import (
+    PageblockRun,
+    Pageblocks,
+    pageblock_runs,
+    pageblocks,
+    read_pagetypeinfo_blocks,
+    short_zones,
+)
+from mmscope.drgn.free.pcp_lists import PcpCheck, PcpPages, read_zoneinfo_pcp
+from mmscope.drgn.free.zones import (
+    FreeAccounting,
+    Zone,
+    for_each_zone,
+    read_zoneinfo,
+    zone_name,
+    zones,
+    zones_beyond_nodes,
+)
+from mmscope.drgn.machine.kernel_features import (
+    KernelFeature,
+    kernel_features,
+    read_kernel_features,
+)
+from mmscope.drgn.machine.settings import Setting, read_settings, settings
+from mmscope.drgn.machine.vm_counters import VmCounter, read_vmstat, vm_counters
+from mmscope.drgn.reading.kernel_arrays import Gaps
+from mmscope.drgn.text.proc_text import parse_pagetypeinfo
+from mmscope.reports.collect.reading import Absent, Files, Found, Memory
+
+
+def zones_from_memory(memory: Memory) -> Found:
+    found = Found().add("zones", "Zones", Zone, zones(memory.prog))
+    for words in zones_beyond_nodes(memory.prog):
+        memory.disagreement(found, words)
+    return found
+
+
+def zones_from_files(files: Files) -> Found:
+    rows = read_zoneinfo(files.read("proc/zoneinfo"))
+    found = Found()
+    try:
+        if any(row.highatomic_reserved_pages is None for row in rows):
+            rows = with_reserve(rows, files.read("proc/pagetypeinfo"))
+    except (Absent, ValueError) as reason:
+        found.notes.append(f"HighAtomic reserve unknown: {reason}")
+    return found.add("zones", "Zones", Zone, rows)
+
+
+def with_reserve(rows: list[Zone], pagetypeinfo: str) -> list[Zone]:
+    """
+    Zones with their HighAtomic reserve, which is counted in whole pageblocks.
+
+    How much of it the kernel takes for free stays unknown: the text does not tell whether this one
+    keeps such a count.
+
+    :raises ValueError: the text is not /proc/pagetypeinfo's.
+    """
+    block = 1 << parse_pagetypeinfo(pagetypeinfo).block_order
+    reserved = {
+        (row.node, row.zone): row.blocks * block
+        for row in read_pagetypeinfo_blocks(pagetypeinfo)
+        if row.migratetype == "HighAtomic"
+    }
+    return [
+        dataclasses.replace(row, highatomic_reserved_pages=reserved.get((row.node, row.zone)))
+        for row in rows
+    ]
+
+
+def free_lists_from_memory(memory: Memory) -> Found:
+    free = memory.free
+    lists = free.lists
+    found = Found(unreadable_bytes=free.scan.gaps.bytes + free.types.gaps.bytes)
+    found.notes += _gap_note(free)
+    if lists.followed:
+        what = "free blocks in them are not held against their pageblock's type"
+    else:
+        what = "free blocks in them are of unknown migratetype"
+    found.notes += pageblock_note(free.types.unreadable, free.types.gaps, what)
+    if lists.checks:
+        memory.disagreement(
+            found,
+            f"{len(lists.checks)} free lists and their struct pages disagree (free_list_checks)",
+        )
+    if not lists.followed:
+        found.notes.append(
+            "too many free blocks to follow the lists, or some beyond 16 TiB: counted by pageblock"
+        )
+    found.add("free_blocks", "Free blocks", FreeBlocks, lists.blocks)
+    found.add(
+        "misplaced_blocks",
+        "Free blocks on another list than their pageblock's",
+        MisplacedBlocks,
+        lists.misplaced,
+    )
+    return found.add(
+        "free_list_checks",
+        "Free lists and struct pages that disagree",
+        FreeListCheck,
+        lists.checks,
+    )
+
+
+def accounting_from_memory(memory: Memory) -> Found:
+    free = memory.free
+    found = Found(notes=_gap_note(free), unreadable_bytes=free.scan.gaps.bytes)
+    pcp: dict[tuple[int, str], int] | None = None
+    try:
+        pcp = pages_by_zone(free.pcp_lists[0])
+    except (FaultError, LookupError, ValueError) as error:
+        found.notes.append(f"pages on per-CPU lists unknown: {error}")
+    rows = free.accounting(pcp)
+    if any(row.remainder_pages for row in rows):
+        memory.disagreement(found, "the free lists and NR_FREE_PAGES differ by the remainder shown")
+    return found.add("free_accounting", "What NR_FREE_PAGES is made of", FreeAccounting, rows)
+
+
+def accounting_from_files(files: Files) -> Found:
+    raise Absent("the parts of NR_FREE_PAGES are not in /proc; read the kernel's memory (as root)")
+
+
+def free_lists_from_files(files: Files) -> Found:
+    found = Found()
+    try:
+        rows = read_pagetypeinfo(files.read("proc/pagetypeinfo"))
+    except (Absent, ValueError) as reason:
+        rows = read_buddyinfo(files.read("proc/buddyinfo"))
+        found.notes.append(f"{reason}; /proc/buddyinfo tells orders, but not migratetypes")
+    return found.add("free_blocks", "Free blocks", FreeBlocks, rows)
+
+
+def pcp_lists_from_memory(memory: Memory) -> Found:
+    free = memory.free
+    rows, checks = free.pcp_lists
+    found = Found(notes=_gap_note(free), unreadable_bytes=free.scan.gaps.bytes)
+    if checks:
+        memory.disagreement(
+            found, f"{len(checks)} per-CPU lists differ from their count (pcp_checks)"
+        )
+    found.add("pcp_pages", "Free pages on per-CPU lists", PcpPages, rows)
+    return found.add("pcp_checks", "Per-CPU lists that differ from their count", PcpCheck, checks)
+
+
+def pcp_lists_from_files(files: Files) -> Found:
+    rows = read_zoneinfo_pcp(files.read("proc/zoneinfo"))
+    return Found().add("pcp_pages", "Free pages on per-CPU lists", PcpPages, rows)
+
+
+def pageblocks_from_memory(memory: Memory) -> Found:
+    free = memory.free
+    gaps = free.types.gaps
+    found = Found(notes=_gap_note(free), unreadable_bytes=free.scan.gaps.bytes + gaps.bytes)
+    found.notes += pageblock_note(free.types.unreadable, gaps, "they are not counted")
+    try:
+        free_pages = free.blocks.pageblock_free
+    except Exception as error:
+        free_pages = None
+        found.notes.append(f"free share of pageblocks unknown: {error}")
+    rows = pageblocks(free.pageblocks, free.zone_names)
+    # What could not be read is missing, and was said to be.
+    if not free.types.unreadable and not free.scan.gaps.bytes:
+        present = {
+            (node, zone_name(zone)): zone.present_pages.value_()
+            for node, _, zone in for_each_zone(memory.prog)
+        }
+        for words in short_zones(rows, present, free.types.order):
+            memory.disagreement(found, words)
+    found.add("pageblocks", "Pageblocks by migratetype", Pageblocks, rows)
+    runs = pageblock_runs(free.pageblocks, free_pages, free.zone_names)
+    return found.add("pageblock_map", "Pageblock map, run-length encoded", PageblockRun, runs)
+
+
+def pageblocks_from_files(files: Files) -> Found:
+    rows = read_pagetypeinfo_blocks(files.read("proc/pagetypeinfo"))
+    return Found().add("pageblocks", "Pageblocks by migratetype", Pageblocks, rows)
+
+
+def vm_counters_from_memory(memory: Memory) -> Found:
+    rows = vm_counters(memory.prog)
+    return Found().add("vm_counters", "Counters of /proc/vmstat", VmCounter, rows)
+
+
+def vm_counters_from_files(files: Files) -> Found:
+    rows = read_vmstat(files.read("proc/vmstat"))
+    return Found().add("vm_counters", "Counters of /proc/vmstat", VmCounter, rows)
+
+
+def settings_from_memory(memory: Memory) -> Found:
+    found = Found().add("settings", "Settings", Setting, settings(memory.prog))
+    return found.add(*FEATURES_TABLE, kernel_features(memory.prog))
+
+
+def settings_from_files(files: Files) -> Found:
+    rows = read_settings(files.open)
+    if not rows:
+        raise Absent(f"{files.root}: has no settings under proc/sys/vm and sys/kernel/mm")
+    found = Found().add("settings", "Settings", Setting, rows)
+    return found.add(*FEATURES_TABLE, read_kernel_features(files.open))
+
+
+FEATURES_TABLE = ("kernel_features", "What this kernel does where kernels differ", KernelFeature)
+
+
+def pageblock_note(blocks: int, gaps: Gaps, what: str) -> list[str]:
+    """
+    What is missing where ``mem_section.usage`` could not be read, if so.
+
+    :param blocks: pageblocks in such sections.
+    :param what: comes of it.
+    """
+    if not blocks:
+        return []
+    return [
+        f"the migratetypes of up to {blocks:,} pageblocks ({gaps.bytes:,} bytes of "
+        f"mem_section.usage) could not be read: {what}"
+    ]
+
+
+def _gap_note(free: FreeMemory) -> list[str]:
+    gaps = free.scan.gaps
+    if not gaps.bytes:
+        return []
+    return [f"{gaps.bytes:,} bytes of struct pages could not be read: their pages are not counted"]
+
+
+# The first section that needs the struct pages waits for the pass.

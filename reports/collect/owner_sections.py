@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Sections about who owns memory: page_owner, the slab caches and their user tracks.
+"""
+
+from mmscope.drgn.owners.page_owner import (
+    UNLISTED,
+    PageOwnerAge,
+    PageOwnerCheck,
+    PageOwnerFreed,
+    PageOwnerMixedBlocks,
+    PageOwnerPolluter,
+    page_owner_ages,
+    page_owner_freed,
+    page_owner_gfp,
+    page_owner_migratetypes,
+    page_owner_migrations,
+    page_owner_mixed_blocks,
+    page_owner_off,
+    page_owner_orders,
+    page_owner_polluters,
+    page_owner_stacks,
+    page_owner_tasks,
+    scan_page_owner,
+)
+from mmscope.drgn.owners.page_owner_rows import (
+    PageOwnerGfp,
+    PageOwnerMigratetype,
+    PageOwnerMigration,
+    PageOwnerOrder,
+    PageOwnerStack,
+    PageOwnerTask,
+)
+from mmscope.drgn.owners.slab_caches import (
+    SlabCache,
+    SlabCheck,
+    misnamed,
+    pages_in_no_cache,
+    read_slabinfo,
+    slab_caches,
+)
+from mmscope.drgn.owners.slab_owner import (
+    SlabOwnerStack,
+    read_alloc_traces,
+    slab_owner_stacks,
+)
+from mmscope.drgn.reading.stack_depot import StackDepot
+from mmscope.drgn.tables.display import plural
+from mmscope.drgn.text.kernel_text import printed_number
+from mmscope.reports.collect.free_sections import pageblock_note
+from mmscope.reports.collect.reading import Absent, Files, Found, Memory
+
+
+def page_owner_from_memory(memory: Memory) -> Found:
+    prog = memory.prog
+    if reason := page_owner_off(prog):
+        raise Absent(reason)
+    depot, owners = memory.depot, scan_page_owner(prog, progress=memory.progress)
+    rows, checks = page_owner_stacks(prog, depot, owners)
+    lost = owners.gaps.bytes + owners.pageblock_gaps.bytes
+    found = Found(unreadable_bytes=lost + depot.gaps.bytes)
+    found.notes += _depot_notes(depot)
+    found.notes += pageblock_note(
+        owners.unreadable_pageblocks, owners.pageblock_gaps, "nothing is said to be out of place"
+    )
+    if owners.gaps.bytes:
+        found.notes.append(
+            f"{owners.gaps.bytes:,} bytes of struct pages and page_exts could not be read: their "
+            "pages are not counted"
+        )
+    if owners.damaged:
+        found.notes.append(f"{owners.damaged:,} page_exts have an order that cannot be")
+    if checks:
+        memory.disagreement(
+            found, f"the kernel counts {plural(len(checks), 'stack')} otherwise (page_owner_checks)"
+        )
+    if unlisted := [row for row in rows if row.note == UNLISTED]:
+        pages = sum(row.pages for row in unlisted)
+        found.remarks.append(
+            f"{len(unlisted):,} stacks with {pages:,} pages are not in show_stacks and "
+            "show_handles: their first allocation could not wait for a lock"
+        )
+    title = "Pages by allocation stack"
+    found.add("page_owner_stacks", title, PageOwnerStack, rows)
+    shift = prog["PAGE_SHIFT"].value_()
+    stacks = [(row.stack, row.pages << shift) for row in rows if row.stack]
+    found.folded.append(("page_owner", f"{title}, width in bytes", "bytes", stacks))
+    for name, title, row_type, table in (
+        ("tasks", "Pages by task", PageOwnerTask, page_owner_tasks(owners)),
+        ("orders", "Pages by order", PageOwnerOrder, page_owner_orders(owners)),
+        ("gfp", "Pages by gfp mask", PageOwnerGfp, page_owner_gfp(prog, owners)),
+        (
+            "migratetypes",
+            "Pages by migratetype, and their pageblock's",
+            PageOwnerMigratetype,
+            page_owner_migratetypes(owners),
+        ),
+        (
+            "polluters",
+            "Pages in pageblocks of another migratetype, by allocation stack",
+            PageOwnerPolluter,
+            page_owner_polluters(prog, depot, owners),
+        ),
+        (
+            "mixed_blocks",
+            "Pageblocks with a page of another migratetype",
+            PageOwnerMixedBlocks,
+            page_owner_mixed_blocks(prog, owners),
+        ),
+        (
+            "migrations",
+            "Pages migrated since",
+            PageOwnerMigration,
+            page_owner_migrations(prog, owners),
+        ),
+        ("ages", "Pages by age", PageOwnerAge, page_owner_ages(owners)),
+        (
+            "freed",
+            "Free pages, by who freed them",
+            PageOwnerFreed,
+            page_owner_freed(prog, depot, owners),
+        ),
+        ("checks", "Stacks that the kernel counts otherwise", PageOwnerCheck, checks),
+    ):
+        found.add(f"page_owner_{name}", title, row_type, table)
+    return found
+
+
+def page_owner_from_files(files: Files) -> Found:
+    path = files.root / "sys/kernel/debug/page_owner"
+    raise Absent(f"{path} is read by a command of its own: mmscope page-owner FILE")
+
+
+def slab_caches_from_memory(memory: Memory) -> Found:
+    scan = memory.slabs.scan
+    rows, checks = slab_caches(scan)
+    found = Found(notes=misnamed(memory.prog), unreadable_bytes=scan.gaps.bytes)
+    if scan.broken_off:
+        found.notes.append(f"{scan.broken_off}; slabs of others are not counted")
+    if scan.gaps.bytes:
+        found.notes.append(
+            f"{scan.gaps.bytes:,} bytes of struct pages could not be read: slabs among them are "
+            "not counted"
+        )
+    if nameless := sum(cache.name == f"({cache.address:#x})" for cache in scan.caches):
+        found.notes.append(f"the names of {nameless} caches could not be read; they go by address")
+    if checks:
+        memory.disagreement(
+            found, f"the slabs of {plural(len(checks), 'cache')} do not add up (slab_checks)"
+        )
+    if (rest := pages_in_no_cache(memory.prog, scan)) > 0:
+        found.remarks.append(
+            f"{rest:,} more pages that the kernel counts as slab are in no cache: kmalloc beyond "
+            "the largest cache"
+        )
+    found.add("slab_caches", "Slab caches", SlabCache, rows)
+    return found.add("slab_checks", "Slab caches that do not add up", SlabCheck, checks)
+
+
+def slab_caches_from_files(files: Files) -> Found:
+    rows = read_slabinfo(files.read("proc/slabinfo"))
+    return Found().add("slab_caches", "Slab caches", SlabCache, rows)
+
+
+NO_TRACKS = (
+    "no slab cache remembers who allocated its objects; boot with slab_debug=U (older "
+    "kernels: slub_debug=U, which newer ones take, too), or slab_debug=U,CACHE for one cache"
+)
+
+
+def slab_owner_from_memory(memory: Memory) -> Found:
+    owners = memory.slabs
+    tracked = [cache for cache in owners.scan.caches if cache.store_user]
+    if not tracked and owners.scan.broken_off:
+        raise ValueError(owners.scan.broken_off)
+    if not tracked:
+        raise Absent(NO_TRACKS)
+    try:
+        depot = memory.depot
+    except LookupError as reason:
+        raise ValueError(
+            f"{len(tracked)} of {len(owners.scan.caches)} caches say that they keep tracks, but "
+            f"{reason}: their flags or the depot are damaged"
+        ) from None
+    rows, checks = slab_owner_stacks(memory.prog, depot, owners)
+    found = Found(
+        notes=misnamed(memory.prog), unreadable_bytes=owners.gaps.bytes + depot.gaps.bytes
+    )
+    found.notes += _depot_notes(depot)
+    if owners.scan.broken_off:
+        found.notes.append(owners.scan.broken_off)
+    if owners.gaps.bytes:
+        found.notes.append(f"{owners.gaps.bytes:,} bytes of slabs could not be read")
+    if len(tracked) < len(owners.scan.caches):
+        found.unlisted.append(
+            f"{len(tracked)} of {len(owners.scan.caches)} caches have tracks: what the others hold "
+            "is in slab_caches"
+        )
+    if checks:
+        memory.disagreement(found, f"tracks of {plural(len(checks), 'cache')} do not add up")
+    title = "Slab objects by allocation stack"
+    found.add("slab_owner_stacks", title, SlabOwnerStack, rows)
+    # The cache is what the allocation leads to: the leaf.
+    stacks = [(f"{row.stack};{row.cache}", row.bytes) for row in rows if row.bytes]
+    found.folded.append(("slab_owner", f"{title}, width in bytes", "bytes", stacks))
+    return found.add("slab_owner_checks", "Tracks that do not add up", SlabCheck, checks)
+
+
+def slab_owner_from_files(files: Files) -> Found:
+    folder = files.root / "sys/kernel/debug/slab"
+    try:
+        caches = sorted(path.parent.name for path in folder.glob("*/alloc_traces"))
+    except OSError:
+        caches = []
+    if not caches:
+        raise Absent(f"{folder} has no alloc_traces (root only): {NO_TRACKS}")
+    if why := files.left_out(f"sys/kernel/debug/slab/{caches[0]}/alloc_traces"):
+        raise Absent(f"{folder}/*/alloc_traces ({plural(len(caches), 'cache')}): {why}")
+    rows: list[SlabOwnerStack] = []
+    found = Found()
+    for cache in caches:
+        try:
+            size = printed_number(
+                files.open(f"sys/kernel/slab/{cache}/object_size").strip(), "object_size"
+            )
+        except (OSError, ValueError):
+            size = None
+        try:
+            text = files.read(f"sys/kernel/debug/slab/{cache}/alloc_traces")
+            rows += read_alloc_traces(text, cache, size)
+        except (Absent, ValueError) as reason:
+            found.notes.append(str(reason))
+    if not rows:
+        raise Absent(f"{folder} has no alloc_traces (root only): {NO_TRACKS}")
+    return found.add("slab_owner_stacks", "Slab objects by allocation stack", SlabOwnerStack, rows)
+
+
+def _depot_notes(depot: StackDepot) -> list[str]:
+    notes = []
+    if depot.gaps.bytes:
+        notes.append(f"{depot.gaps.bytes:,} bytes of the stack depot could not be read")
+    if depot.damaged:
+        notes.append(f"{depot.damaged:,} records of the stack depot are damaged, and not used")
+    return notes

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+The section about the page tables of processes.
+"""
+
+from mmscope.drgn.page_tables.exit_cost import ExitCost, dontneed_frees_tables, exit_costs
+from mmscope.drgn.page_tables.page_tables import (
+    PageTableDetails,
+    PageTableOccupancy,
+    PageTableRegion,
+    PageTables,
+    page_table_details,
+    page_table_occupancy,
+    page_table_regions,
+    page_tables,
+    read_status,
+    scan_page_tables,
+)
+from mmscope.drgn.tables.display import plural
+from mmscope.reports.collect.reading import Absent, Files, Found, Memory
+
+
+def page_tables_from_memory(memory: Memory) -> Found:
+    prog = memory.prog
+    scan = scan_page_tables(prog, memory.progress)
+    rows = page_tables(scan)
+    found = Found(unreadable_bytes=scan.gaps.bytes)
+    if scan.gaps.bytes:
+        found.notes.append(
+            f"{scan.gaps.bytes:,} bytes of page tables, VMAs and descriptors could not be read: "
+            "what they hold is not counted"
+        )
+    if scan.spaces.broken_off:
+        found.notes.append(
+            "the list of processes breaks off or runs in a circle (damaged, or left out of the "
+            "dump): those behind that are missing"
+        )
+    if scan.spaces.damaged:
+        damaged = plural(scan.spaces.damaged, "process", "processes")
+        memory.disagreement(found, f"{damaged} could not be read: missing here")
+    for count, what in (
+        (scan.damaged_vmas, "VMAs and nodes of their trees are damaged, and left out"),
+        (scan.repeated_tables, "entries lead to a table that was met before, and not followed"),
+        (
+            scan.absurd_charges,
+            "processes are charged for more page tables than there is memory: pgtables_bytes is "
+            "damaged",
+        ),
+        (
+            scan.dropped_tables,
+            "tables are more than their process was charged for, or than there is memory; not "
+            "followed",
+        ),
+        (scan.broken_deposits, "lists of deposited tables do not close"),
+    ):
+        if count:
+            memory.disagreement(found, f"{count:,} {what}")
+    if wrong := sum(bool(row.unaccounted_tables) for row in rows):
+        memory.disagreement(
+            found,
+            f"pgtables_bytes of {plural(wrong, 'process', 'processes')} is not what was found "
+            "(unaccounted)",
+        )
+    details = page_table_details(scan)
+    given_back = dontneed_frees_tables(prog)
+    found.add("page_tables", "Page tables by process", PageTables, rows)
+    found.add("page_table_details", "What else is in page tables", PageTableDetails, details)
+    costs = exit_costs(rows, details, dontneed_frees_tables=given_back)
+    found.add("exit_costs", "What the end of each process will cost", ExitCost, costs)
+    found.add(
+        "page_table_occupancy",
+        "How full the tables are",
+        PageTableOccupancy,
+        page_table_occupancy(scan),
+    )
+    return found.add(
+        "page_table_regions",
+        "What is mapped how, in the address spaces with the most tables",
+        PageTableRegion,
+        page_table_regions(scan),
+    )
+
+
+def page_tables_from_files(files: Files) -> Found:
+    rows: list[PageTables] = []
+    found = Found()
+    try:
+        pids = sorted(
+            int(path.name)
+            for path in (files.root / "proc").iterdir()
+            if path.name.isascii() and path.name.isdigit()
+        )
+    except OSError:
+        pids = []
+    for pid in pids:
+        try:
+            row = read_status(files.open(f"proc/{pid}/status"))
+        except OSError:
+            continue  # it has exited
+        except ValueError as reason:
+            found.notes.append(f"process {pid}: {reason}")
+            continue
+        if row is not None:
+            rows.append(row)
+    if not rows:
+        raise Absent(f"{files.root / 'proc'} has no PID/status: this tree has no processes")
+    rows.sort(key=lambda row: (-row.pgtables_bytes, row.pid))
+    found.remarks.append(
+        "what is in the tables is not in /proc; read the kernel's memory (as root). Processes that "
+        "share their memory (vfork) count each"
+    )
+    return found.add("page_tables", "Page tables by process", PageTables, rows)

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Sections about memory by its physical address: what the kernel does not get, how it maps what it
+has, and what is bad of it.
+"""
+
+from drgn import FaultError
+
+from mmscope.drgn.free.zones import read_zoneinfo
+from mmscope.drgn.machine.boot_options import MemoryOption, memory_options
+from mmscope.drgn.machine.direct_map import (
+    DirectMapLevel,
+    direct_map,
+    missing_bytes,
+    read_direct_map,
+)
+from mmscope.drgn.machine.physical_memory import (
+    PhysicalMemory,
+    PhysicalPart,
+    PhysicalRange,
+    lay_out,
+    physical_memory,
+    read_firmware_map,
+)
+from mmscope.drgn.machine.poisoned_pages import (
+    PoisonCounter,
+    PoisonedPages,
+    poison_counters,
+    poisoned_pages,
+    read_poison_counters,
+)
+from mmscope.drgn.reading.io_resources import read_iomem
+from mmscope.drgn.reading.kernel_arrays import Gaps
+from mmscope.reports.collect.reading import Absent, Files, Found, Memory, page_size
+
+BUILT_WITHOUT = "the kernel is built without CONFIG_MEMORY_FAILURE: it marks no page as bad"
+
+
+def physical_memory_from_memory(memory: Memory) -> Found:
+    read = physical_memory(memory.prog)
+    found = _found(read)
+    if read.more:
+        found.notes.append(f"{read.more}: ranges are missing")
+    if read.pages_beyond:
+        memory.disagreement(
+            found, f"zones have {read.pages_beyond:,} pages that are in no range of System RAM"
+        )
+    gaps = Gaps()
+    try:
+        levels = direct_map(memory.prog, gaps)
+    except (FaultError, LookupError, NotImplementedError, ValueError) as error:
+        found.notes.append(f"the direct map could not be read: {error}")
+        return found
+    found.unreadable_bytes += gaps.bytes
+    if gaps.bytes:
+        found.notes.append(f"{gaps.bytes:,} bytes of page tables could not be read")
+    elif missing := missing_bytes(levels):
+        memory.disagreement(
+            found, f"the kernel's counters lack {missing:,} bytes of the direct map"
+        )
+    if repeated := sum(row.repeated_bytes or 0 for row in levels):
+        found.remarks.append(
+            f"the DirectMap lines of /proc/meminfo are {repeated:,} bytes too high: the kernel "
+            "counted large entries again while it booted"
+        )
+    return found.add("direct_map", "The direct map by level", DirectMapLevel, levels)
+
+
+def _found(read: PhysicalMemory) -> Found:
+    found = Found()
+    if any(row.firmware is None for row in read.ranges):
+        found.remarks.append("the firmware's map is not known: what was cut off of it is not shown")
+    found.add("physical_memory_parts", "Physical memory, part by part", PhysicalPart, read.parts)
+    found.add("physical_memory", "Physical memory by address", PhysicalRange, read.ranges)
+    return _add_options(found, read.options)
+
+
+def _add_options(found: Found, options: list[MemoryOption]) -> Found:
+    return found.add("memory_options", "Memory on the command line", MemoryOption, options)
+
+
+def physical_memory_from_files(files: Files) -> Found:
+    found, missing = Found(), []
+    options: list[MemoryOption] | None = None
+    try:
+        options = memory_options(files.read("proc/cmdline"))
+    except Absent as reason:
+        missing.append(str(reason))
+    try:
+        read = _ranges_from_files(files, options or [], missing)
+    except (Absent, ValueError) as reason:
+        missing.append(str(reason))
+    else:
+        found = _found(read)
+    if options is not None and not found.tables:
+        _add_options(found, options)
+    try:
+        levels = read_direct_map(files.read("proc/meminfo"))
+    except (Absent, ValueError) as reason:
+        missing.append(str(reason))
+        levels = []
+    if levels:
+        found.add("direct_map", "The direct map by level", DirectMapLevel, levels)
+        found.remarks.append("the direct map is by the kernel's counters; its page tables are not")
+    if not found.tables:
+        raise Absent("; ".join(missing))
+    found.notes += missing
+    return found
+
+
+def _ranges_from_files(
+    files: Files, options: list[MemoryOption], missing: list[str]
+) -> PhysicalMemory:
+    """
+    The ranges of /proc/iomem, laid over the firmware's map if it is there.
+
+    :raises Absent: a file is not there, or shows too little.
+    :raises ValueError: a file is damaged.
+    """
+    resources = read_iomem(files.read("proc/iomem"))
+    if not resources:
+        raise Absent("/proc/iomem shows its addresses to root only: run as root")
+    zones = read_zoneinfo(files.read("proc/zoneinfo"))
+    page = page_size(files.read("proc/meminfo"), sum(zone.managed_pages for zone in zones))
+    if page is None:
+        raise Absent("/proc/meminfo and /proc/zoneinfo do not tell the size of a page")
+    firmware = None
+    try:
+        if numbers := files.numbers("sys/firmware/memmap", r"(\d+)"):
+            firmware = read_firmware_map(files.open, numbers)
+    except OSError as error:
+        missing.append(f"{files.root / 'sys/firmware/memmap'}: {error.strerror}")
+    return lay_out(resources, firmware, [], options, zones, page)
+
+
+def poisoned_pages_from_memory(memory: Memory) -> Found:
+    try:
+        counters = poison_counters(memory.prog)
+    except LookupError:
+        raise Absent(BUILT_WITHOUT) from None
+    marked, gaps = memory.marked_pages
+    found = Found(unreadable_bytes=gaps.bytes)
+    if gaps.bytes:
+        found.notes.append(f"{gaps.bytes:,} bytes of struct pages could not be read")
+    if marked.more:
+        found.notes.append(f"{marked.more:,} more pages are marked: the memory map is damaged")
+    rows: list[PoisonedPages] = []
+    if marked.pfns:
+        cost = memory.struct_pages
+        rows, unread = poisoned_pages(memory.prog, marked, cost.huge_pages, cost.hvo)
+        if unread:
+            found.notes.append(f"the lists of {unread:,} huge pages could not be read")
+    size = memory.prog["PAGE_SIZE"].value_()
+    ours = sum(row.bad_pages or 0 for row in rows) * size
+    counted = sum(row.bytes or 0 for row in counters)
+    if ours != counted and not found.notes and not any(row.unlisted for row in rows):
+        memory.disagreement(
+            found, f"the kernel counts {counted:,} bytes as bad, {ours:,} bytes are marked"
+        )
+    found.add("poisoned_pages", "Pages marked as bad", PoisonedPages, rows)
+    return found.add(
+        "poison_counters", "What the kernel counts of bad pages", PoisonCounter, counters
+    )
+
+
+def poisoned_pages_from_files(files: Files) -> Found:
+    nodes = files.numbers("sys/devices/system/node", r"node(\d+)")
+    rows = read_poison_counters(files.read("proc/meminfo"), files.open, nodes)
+    if not rows:
+        raise Absent(BUILT_WITHOUT)
+    found = Found(remarks=["which pages are bad is not in /proc; read the kernel's memory"])
+    return found.add("poison_counters", "What the kernel counts of bad pages", PoisonCounter, rows)

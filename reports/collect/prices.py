@@ -1,0 +1,343 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+What it costs a running host that mmscope reads a file of it: what the kernel goes through, which
+locks it holds meanwhile, what it does with interrupts off.
+
+Each file that is read has its row in :data:`PRICES`; ``collect``, ``watch``, ``doctor`` and
+``docs/prices.md``, which has measurements, take it from here. Most are cheap. What is dear
+(:data:`DEAR`) is left out on a running host unless ``--all`` asks for it. Dear is
+
+- what goes through more than :data:`LONGEST_WALK` entries under a spinlock with interrupts off.
+  That is the bound that the kernel has set itself for the free lists in /proc/pagetypeinfo
+  (``pagetypeinfo_showfree_print()``, mm/vmstat.c): each entry may be a miss of the caches, which
+  makes it some 10 ms in which that CPU takes no interrupt and others spin on the lock.
+- what disturbs the allocator or walks all memory: /proc/pagetypeinfo with page_owner on.
+- ``alloc_traces``, which walks every object of a cache with interrupts off and allocates memory
+  meanwhile, under the lock that an allocation from that cache would take.
+
+Held against 6.1, 6.12, 7.2 and 7.3. Imports neither drgn nor numpy.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from mmscope.drgn.tables.rows import column
+from mmscope.drgn.text.proc_text import parse_zoneinfo
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LONGEST_WALK = 100_000
+TO_READ_IT = "--all reads it"
+
+
+@dataclass(frozen=True)
+class Price:
+    """What it costs a running host that one of its files is read."""
+
+    files: str = column(holds="words", key=True, help="patterns of paths")
+    work: str = column(holds="words", help="what the kernel does for a reading")
+    locks: str | None = column(holds="words", help="what it holds meanwhile; empty: nothing")
+    interrupts_off: str | None = column(
+        holds="words", help="what of it is done with interrupts off; empty: nothing"
+    )
+    grows_with: str = column(holds="words", help="what makes it long")
+    careful: str = column(holds="words", help="what is done without --all")
+
+
+KCORE = "/proc/kcore"
+ZONEINFO = "/proc/zoneinfo"
+BUDDYINFO = "/proc/buddyinfo"
+PAGETYPEINFO = "/proc/pagetypeinfo"
+VMSTAT = "/proc/vmstat"
+MEMINFO = "/proc/meminfo"
+PRESSURE = "/proc/pressure/memory"
+SLABINFO = "/proc/slabinfo"
+MAPS = "/proc/[0-9]*/maps"
+STATUS = "/proc/[0-9]*/status /proc/[0-9]*/comm"
+ALLOC_TRACES = "/sys/kernel/debug/slab/*/alloc_traces"
+SLAB_SETTINGS = "/sys/kernel/slab/*"
+OWNER_COUNTS = "/sys/kernel/debug/page_owner_stacks/*"
+IOMEM = "/proc/iomem"
+SETTINGS = (
+    "/proc/sys/* /sys/kernel/mm/* /sys/devices/system/node/*/hugepages/* "
+    "/sys/devices/system/node/*/memory_failure/* /sys/firmware/memmap/*"
+)
+NAMES = "/proc/version /proc/uptime /proc/cmdline /proc/kallsyms /hostname"
+
+READ = "read"
+PRICES = {
+    price.files: price
+    for price in (
+        Price(
+            # read_kcore_iter(), fs/proc/kcore.c; vread() of 6.1 and vread_iter(), mm/vmalloc.c
+            KCORE,
+            "copies memory, page by page",
+            "kclist_lock and page_offline_rwsem, shared: memory hotplug waits; a spinlock of "
+            "vmalloc's for a page of that",
+            None,
+            "bytes read",
+            READ,
+        ),
+        Price(
+            # zoneinfo_show_print(), by walk_zones_in_node(), mm/vmstat.c
+            ZONEINFO,
+            "prints every zone, with a paragraph for each CPU",
+            "zone->lock, a zone at a time",
+            "a zone's text",
+            "CPUs",
+            READ,
+        ),
+        Price(
+            # frag_show_print(), mm/vmstat.c: nolock in 7.3
+            BUDDYINFO,
+            "prints a number for each order of every zone",
+            "zone->lock, a zone at a time; 7.3: none",
+            "a zone's line; 7.3: nothing",
+            "zones",
+            READ,
+        ),
+        Price(
+            # pagetypeinfo_showfree_print(), pagetypeinfo_showblockcount_print() and
+            # pagetypeinfo_showmixedcount(), mm/vmstat.c; the latter's walk is without a lock and
+            # without cond_resched(), mm/page_owner.c
+            PAGETYPEINFO,
+            "counts free blocks list by list, then each zone's pageblocks; with page_owner on also "
+            "drains every per-CPU list and looks at every page",
+            "zone->lock, a list or a zone's pageblocks at a time; with page_owner on, "
+            "pcpu_drain_mutex",
+            f"{LONGEST_WALK:,} blocks of a list at most; all pageblocks of a zone",
+            "free blocks of a list, pageblocks of a zone; with page_owner on, pages",
+            f"left out with page_owner on, or where a zone has over {LONGEST_WALK:,} pageblocks",
+        ),
+        Price(
+            # vmstat_start(), all_vm_events(), mm/vmstat.c
+            VMSTAT,
+            "adds up the counters of every CPU",
+            "cpu_hotplug_lock, shared",
+            None,
+            "CPUs",
+            READ,
+        ),
+        Price(
+            # meminfo_proc_show(), fs/proc/meminfo.c; si_swapinfo(), mm/swapfile.c
+            MEMINFO,
+            "adds up counters",
+            "swap_lock, for those of swap",
+            None,
+            "CPUs, swap areas",
+            READ,
+        ),
+        Price(
+            # psi_show(), kernel/sched/psi.c
+            PRESSURE,
+            "adds up the times of every CPU",
+            "psi_system.avgs_lock, a mutex",
+            None,
+            "CPUs",
+            READ,
+        ),
+        Price(
+            # slab_start(), mm/slab_common.c; get_slabinfo(), mm/slub.c: count_partial() in 6.1,
+            # count_partial_free_approx() with MAX_PARTIAL_TO_SCAN in 6.12
+            SLABINFO,
+            "counts the free objects of every cache's partial slabs",
+            "slab_mutex, for 4 KiB of text; list_lock, a node of a cache at a time",
+            "partial slabs of a node of a cache: 10,000 at most; 6.1: all",
+            "partial slabs of a cache",
+            f"left out where a cache has over {LONGEST_WALK:,} partial slabs and the kernel counts "
+            "all",
+        ),
+        Price(
+            # m_start(), fs/proc/task_mmu.c, and, with CONFIG_PER_VMA_LOCK, lock_next_vma(),
+            # mm/mmap_lock.c, in 7.2; mm_access(), kernel/fork.c
+            MAPS,
+            "prints every VMA of a process",
+            "exec_update_lock to open it; mmap_lock, shared, for 4 KiB of text; 7.2: a VMA's own "
+            "lock, mmap_lock where that is taken",
+            None,
+            "VMAs; waits as long as the process holds its lock",
+            "read by a process of its own, which is left behind if it gets no answer",
+        ),
+        Price(
+            # proc_pid_status(), fs/proc/array.c: counters of the mm, no mmap_lock
+            STATUS,
+            "prints a process's counters",
+            "alloc_lock and siglock, for some words",
+            "the state of its signals",
+            "processes",
+            READ,
+        ),
+        Price(
+            # slab_debug_trace_open(), process_slab(), add_location(), mm/slub.c: by open() alone
+            ALLOC_TRACES,
+            "sorts every object of a cache by the stack that allocated it; may allocate memory "
+            "meanwhile",
+            "list_lock, a node of a cache at a time",
+            "all objects of a node of a cache",
+            "objects of a cache, stacks",
+            "left out",
+        ),
+        Price(
+            # show_slab_objects(), mm/slub.c: SO_PARTIAL is nr_partial
+            SLAB_SETTINGS,
+            "prints a number",
+            None,
+            None,
+            "caches",
+            READ,
+        ),
+        Price(
+            # stack_start(), stack_print(), mm/page_owner.c: a list that only grows
+            OWNER_COUNTS,
+            "prints a count for each stack that allocated pages",
+            None,
+            None,
+            "stacks",
+            READ,
+        ),
+        Price(
+            # r_start(), kernel/resource.c
+            IOMEM,
+            "prints the ranges of physical addresses",
+            "resource_lock, shared, for 4 KiB of text",
+            None,
+            "ranges",
+            READ,
+        ),
+        Price(SETTINGS, "prints a number or a word", None, None, "files", READ),
+        Price(NAMES, "prints what is known", None, None, "symbols", READ),
+    )
+}
+
+
+def price_of(path: str) -> Price | None:
+    """The price of a file, ``/proc/1/maps``; None if it has none declared."""
+    for files, price in PRICES.items():
+        if any(fnmatchcase(path, pattern) for pattern in files.split()):
+            return price
+    return None
+
+
+def is_live(root: str) -> bool:
+    """Whether a folder's ``proc/`` is a running kernel's, mounted there, and no copy."""
+    try:
+        device = os.stat(os.path.join(root, "proc")).st_dev
+    except OSError:
+        return False
+    number = f"{os.major(device)}:{os.minor(device)}"
+    # 22 28 0:21 / /proc rw,nosuid shared:12 - proc proc rw
+    return any(
+        line.split()[2] == number and line.partition(" - ")[2].startswith("proc ")
+        for line in _text("/", "proc/self/mountinfo").splitlines()
+    )
+
+
+def why_left_out(root: str, path: str) -> str | None:
+    """
+    Why a file of a running host is left out without ``--all``; None if it is read.
+
+    Looks at other, cheap files to know.
+
+    :param root: the folder that has ``proc/`` and ``sys/`` in it.
+    :param path: of the file below it, ``proc/pagetypeinfo``.
+    """
+    for files, why in DEAR.items():
+        if fnmatchcase("/" + path, files):
+            reason = why(root)
+            return f"left out, as {reason}; {TO_READ_IT}" if reason else None
+    return None
+
+
+def page_owner_on(root: str) -> str | None:
+    """
+    What says that page_owner is on: its file, or, where debugfs is not mounted or not for this
+    user, the kernel's command line. None if it is off.
+    """
+    debugfs = os.path.join(root, "sys/kernel/debug")
+    try:
+        if os.listdir(debugfs):
+            there = os.path.exists(os.path.join(debugfs, "page_owner"))
+            return "page_owner is on" if there else None
+    except OSError:
+        pass
+    given = [word for word in _text(root, "proc/cmdline").split() if word.startswith("page_owner=")]
+    # kstrtobool(), lib/kstrtox.c; the last one counts.
+    said = given[-1].partition("=")[2].lower() if given else ""
+    on = said.startswith(("e", "y", "t", "1", "on"))
+    return f"the kernel was booted with {given[-1]}" if on else None
+
+
+def _pagetypeinfo(root: str) -> str | None:
+    if on := page_owner_on(root):
+        return f"{on}: it would drain the per-CPU lists and look at every page"
+    try:
+        zones = parse_zoneinfo(_text(root, "proc/zoneinfo"))
+    except ValueError:
+        return "/proc/zoneinfo does not tell how many pageblocks there are"
+    block = _pageblock_pages(root)
+    blocks, zone = max((zone.fields["spanned"] // block, zone.zone) for zone in zones)
+    if blocks > LONGEST_WALK:
+        return f"the kernel would count {blocks:,} pageblocks of zone {zone} with interrupts off"
+    return None
+
+
+def _pageblock_pages(root: str) -> int:
+    """
+    ``pageblock_nr_pages``: a huge page of PMD size, as most kernels have it; never fewer blocks
+    than there are unless the kernel is built with a smaller CONFIG_PAGE_BLOCK_MAX_ORDER.
+    """
+    page = os.sysconf("SC_PAGE_SIZE")
+    size = _text(root, "sys/kernel/mm/transparent_hugepage/hpage_pmd_size").strip()
+    return int(size) // page if size.isascii() and size.isdigit() and int(size) >= page else 512
+
+
+def _slabinfo(root: str) -> str | None:
+    folder = os.path.join(root, "sys/kernel/slab")
+    partial, cache = -1, ""
+    try:
+        # Caches that were merged are links to the one that they became.
+        with os.scandir(folder) as entries:
+            names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+    except OSError:
+        names = []
+    for name in names:
+        # "11 N0=4 N1=7"
+        number = _text(root, f"sys/kernel/slab/{name}/partial").split()[:1]
+        if number and number[0].isascii() and number[0].isdigit():
+            partial, cache = max((partial, cache), (int(number[0][:18]), name))
+    if 0 <= partial <= LONGEST_WALK:
+        return None
+    # Long lists are counted in part since "slub: introduce count_partial_free_approx()" (v6.10).
+    if " count_partial_free_approx\n" in _text(root, "proc/kallsyms"):
+        return None
+    if partial < 0:
+        return "/sys/kernel/slab does not tell how many partial slabs the kernel would count"
+    return f"the kernel would count {partial:,} partial slabs of {cache} with interrupts off"
+
+
+def _alloc_traces(root: str) -> str | None:
+    return (
+        "opening it walks every object of the cache with interrupts off, and may allocate memory "
+        "meanwhile"
+    )
+
+
+DEAR: dict[str, Callable[[str], str | None]] = {
+    PAGETYPEINFO: _pagetypeinfo,
+    SLABINFO: _slabinfo,
+    ALLOC_TRACES: _alloc_traces,
+}
+
+
+def _text(root: str, path: str) -> str:
+    """A file's text; nothing if it cannot be read."""
+    try:
+        with open(os.path.join(root, path), encoding="utf-8", errors="backslashreplace") as file:
+            return file.read()
+    except OSError:
+        return ""

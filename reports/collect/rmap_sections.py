@@ -1,0 +1,331 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Sections about reverse maps: anon_vmas, mapped files, KSM, the cost of walks.
+"""
+
+import contextlib
+
+import numpy as np
+
+from mmscope.drgn.processes.processes import ProcessVmas, read_process_vmas
+from mmscope.drgn.rmap.anon_vmas import (
+    AnonVma,
+    AnonVmaCheck,
+    AnonVmaFanout,
+    AnonVmaMap,
+    anon_vma_rows,
+    check_sample,
+    fanout,
+    owner_of,
+    process_vmas,
+    tree_map,
+)
+from mmscope.drgn.rmap.file_maps import (
+    FileMapping,
+    FileMappingCheck,
+    FileMappingFanout,
+    MappedFiles,
+    file_fanout,
+    file_mapping_rows,
+    mapped_files,
+)
+from mmscope.drgn.rmap.file_maps import check_sample as check_file_sample
+from mmscope.drgn.rmap.file_maps import owner_of as file_owner_of
+from mmscope.drgn.rmap.ksm import (
+    KsmChain,
+    KsmProcess,
+    KsmTotal,
+    ksm_chains,
+    ksm_processes,
+    ksm_totals,
+    read_ksm_totals,
+)
+from mmscope.drgn.rmap.rmap_cost import (
+    AnonFolioWalks,
+    KsmPage,
+    RmapCost,
+    RmapWalk,
+    anon_folio_walks,
+    ksm_items_by_anon_vma,
+    ksm_pages,
+    node_cost,
+    rmap_costs,
+    rmap_walks,
+    scan_folios,
+)
+from mmscope.drgn.rmap.rwsem_waiters import (
+    AnonVmaLock,
+    AnonVmaWaiter,
+    FileMappingLock,
+    FileMappingWaiter,
+    anon_vma_locks,
+    file_mapping_locks,
+)
+from mmscope.drgn.rmap.vma_splits import VmaNeighbours, VmaSplits, vma_splits
+from mmscope.drgn.tables.display import plural
+from mmscope.reports.collect.apart import reader_apart
+from mmscope.reports.collect.reading import Absent, Files, Found, Memory
+
+
+def anon_vmas_from_memory(memory: Memory) -> Found:
+    rmap = memory.rmap
+    maps = rmap.maps
+    found = Found(unreadable_bytes=maps.unreadable_bytes)
+    _rmap_notes(memory, found)
+    checks = maps.checks + check_sample(memory.prog, maps)
+    if checks:
+        memory.disagreement(
+            found,
+            f"{plural(len(checks), 'count')} of anon_vmas that do not fit together "
+            "(anon_vma_checks)",
+        )
+    items = ksm_items_by_anon_vma(maps, rmap.visits) if rmap.visits else None
+    rows = anon_vma_rows(maps, items)
+    if len(rows) < len(maps.anon_vmas):
+        found.unlisted.append(
+            f"{len(rows):,} of {len(maps.anon_vmas):,} anon_vmas are listed, those with most VMAs "
+            "first; anon_vma_fanout has them all"
+        )
+    found.add("anon_vma_fanout", "All anon_vmas by their VMAs", AnonVmaFanout, fanout(maps, items))
+    # Of several, the one that comes first in anon_vmas.
+    sizes = maps.tree_size
+    order = np.lexsort((sizes if items is None else items, sizes))
+    largest = int(order[-1]) if len(order) else -1
+    index = None
+    if rmap.visits is not None and largest >= 0:
+        index = rmap.visits.index[(rmap.visits.anon_vma == largest) & rmap.visits.placed]
+    found.add(
+        "anon_vma_map",
+        "The page range of the anon_vma with most VMAs",
+        AnonVmaMap,
+        tree_map(maps, largest, index) if largest >= 0 else [],
+    )
+    sums, kinds, problems = vma_splits(memory.prog, maps, rmap.vma_slots)
+    found.add("vma_splits", "Why anon_vmas have many VMAs", VmaSplits, sums)
+    found.add("vma_neighbours", "Neighbours that are VMAs of their own", VmaNeighbours, kinds)
+    found.add("anon_vmas", "anon_vmas, those with most VMAs first", AnonVma, rows)
+    locks, queued, more_problems = anon_vma_locks(memory.prog, maps)
+    for problem in problems + more_problems:
+        memory.disagreement(found, problem)
+    found.add("anon_vma_locks", "Locks of anon_vmas that are taken", AnonVmaLock, locks)
+    found.add("anon_vma_waiters", "Tasks queued on them", AnonVmaWaiter, queued)
+    rows_by_process = process_vmas(memory.prog, maps)
+    found.add("process_vmas", "Processes by their VMAs", ProcessVmas, rows_by_process)
+    return found.add("anon_vma_checks", "What does not fit together", AnonVmaCheck, checks)
+
+
+def anon_vmas_from_files(files: Files) -> Found:
+    rows, missing, _ = _process_maps(files)
+    if not rows and not missing:
+        raise Absent(f"{files.root}: proc has no maps of processes; anon_vmas are in memory only")
+    found = Found(remarks=["anon_vmas are in the kernel's memory only; VMAs are counted from maps"])
+    _say_missing(found, missing)
+    return found.add("process_vmas", "Processes by their VMAs", ProcessVmas, rows[:500])
+
+
+NAMED = 5  # of the processes that something is wrong with
+
+
+def _process_maps(
+    files: Files,
+) -> tuple[list[ProcessVmas], dict[str, list[int]], MappedFiles]:
+    """
+    /proc/PID/maps of all processes, each read once, by a process that may be left behind.
+
+    :return: the processes, those that are missing by reason, and the files they map.
+    """
+    if "process_maps" not in files.kept:
+        try:
+            names = [path.name for path in (files.root / "proc").iterdir()]
+        except OSError:
+            names = []
+        pids = sorted(int(name) for name in names if name.isascii() and name.isdigit())
+        mapped = MappedFiles()
+        with reader_apart() as reader:
+
+            def read_maps(path: str) -> str:
+                text = files.open_apart(path, reader)
+                mapped.take(int(path.split("/")[1]), text)
+                return text
+
+            files.kept["process_maps"] = *read_process_vmas(files.open, pids, read_maps), mapped
+    kept: tuple[list[ProcessVmas], dict[str, list[int]], MappedFiles] = files.kept["process_maps"]
+    return kept
+
+
+def _say_missing(found: Found, missing: dict[str, list[int]]) -> None:
+    """Count and name the processes whose maps could not be read."""
+    for why, these in missing.items():
+        named = ", ".join(map(str, these[:NAMED])) + (", …" if len(these) > NAMED else "")
+        found.notes.append(
+            f"{plural(len(these), 'process', 'processes')} not counted: maps of {named}: {why}"
+        )
+
+
+FILE_MAPPINGS = "Mapped files, those with most VMAs first"
+FILE_FANOUT = "All mapped files by their VMAs"
+
+
+def file_maps_from_memory(memory: Memory) -> Found:
+    maps = memory.file_maps
+    found = Found(unreadable_bytes=maps.gaps.bytes + memory.rmap.maps.unreadable_bytes)
+    _rmap_notes(memory, found)
+    if maps.gaps.bytes:
+        found.notes.append(
+            f"{maps.gaps.bytes:,} bytes of files, mappings and inodes could not be read"
+        )
+    checks = maps.checks + check_file_sample(memory.prog, maps)
+    if checks:
+        memory.disagreement(
+            found,
+            f"{plural(len(checks), 'count')} of mapped files that do not fit together "
+            "(file_mapping_checks)",
+        )
+    rows = file_mapping_rows(memory.prog, maps)
+    _not_all(found, rows, len(maps.mapping))
+    found.add("file_mapping_fanout", FILE_FANOUT, FileMappingFanout, file_fanout(maps))
+    found.add("file_mappings", FILE_MAPPINGS, FileMapping, rows)
+    locks, queued, problems = file_mapping_locks(memory.prog, maps)
+    for problem in problems:
+        memory.disagreement(found, problem)
+    found.add("file_mapping_locks", "Locks of mapped files that are taken", FileMappingLock, locks)
+    found.add("file_mapping_waiters", "Tasks queued on them", FileMappingWaiter, queued)
+    return found.add("file_mapping_checks", "What does not fit together", FileMappingCheck, checks)
+
+
+def file_maps_from_files(files: Files) -> Found:
+    processes, missing, mapped = _process_maps(files)
+    if not processes and not missing:
+        raise Absent(f"{files.root}: proc has no maps of processes")
+    from mmscope.reports.collect.collect import describe_files  # which reads sections
+
+    page_size = None
+    with contextlib.suppress(Absent):
+        page_size = describe_files(files).page_size
+    comms = {row.pid: row.comm for row in processes}
+    rows, classes = mapped_files(mapped, comms, page_size)
+    found = Found(remarks=["counted from maps, by device and inode"])
+    _say_missing(found, missing)
+    _not_all(found, rows, len(mapped.numbers))
+    found.add("file_mapping_fanout", FILE_FANOUT, FileMappingFanout, classes)
+    return found.add("file_mappings", FILE_MAPPINGS, FileMapping, rows)
+
+
+def _not_all(found: Found, rows: list[FileMapping], files: int) -> None:
+    if len(rows) < files:
+        found.unlisted.append(
+            f"{len(rows):,} of {files:,} mapped files are listed, those with most VMAs and those "
+            "with most over one page; file_mapping_fanout has them all"
+        )
+
+
+NO_KSM = "the kernel has no KSM (CONFIG_KSM)"
+
+
+def ksm_from_memory(memory: Memory) -> Found:
+    rmap = memory.rmap
+    if rmap.ksm is None or rmap.visits is None:
+        raise Absent(NO_KSM)
+    found = Found(unreadable_bytes=rmap.maps.unreadable_bytes)
+    _rmap_notes(memory, found)
+    totals = ksm_totals(memory.prog, rmap.ksm)
+    wrong = [row.name for row in totals if row.counted not in (None, row.value)]
+    if wrong or rmap.ksm.problems:
+        words = [*rmap.ksm.problems]
+        if wrong:
+            words.append(f"{', '.join(wrong)} differ from what the stable trees have (ksm_totals)")
+        memory.disagreement(found, "; ".join(words))
+    found.add("ksm_totals", "KSM's counters and settings", KsmTotal, totals)
+    pages = ksm_pages(memory.prog, rmap.ksm, rmap.visits, node_cost(memory.prog))
+    if len(pages) < len(rmap.ksm.node):
+        found.unlisted.append(
+            f"{len(pages):,} of {len(rmap.ksm.node):,} KSM pages are listed, the most expensive"
+        )
+    found.add("ksm_chains", "Contents that one page is too few for", KsmChain, ksm_chains(rmap.ksm))
+    rows = ksm_processes(memory.prog, rmap.ksm, rmap.maps)
+    found.add("ksm_processes", "What KSM does for processes", KsmProcess, rows)
+    title = "KSM pages by what a walk of their mappings visits"
+    return found.add("ksm_pages", title, KsmPage, pages)
+
+
+def ksm_from_files(files: Files) -> Found:
+    folder = files.root / "sys/kernel/mm/ksm"
+    try:
+        names = [path.name for path in folder.iterdir()]
+    except OSError:
+        raise Absent(
+            f"{folder} is not there: {NO_KSM}, or the tree was copied without it"
+        ) from None
+    rows = read_ksm_totals(names, lambda name: files.open(f"sys/kernel/mm/ksm/{name}"))
+    return Found().add("ksm_totals", "KSM's counters and settings", KsmTotal, rows)
+
+
+def rmap_cost_from_memory(memory: Memory) -> Found:
+    rmap, files = memory.rmap, memory.file_maps
+    folios, of_files, gaps = scan_folios(memory.prog, rmap.maps, files, progress=memory.progress)
+    cost = node_cost(memory.prog)
+    found = Found(unreadable_bytes=gaps.bytes + files.gaps.bytes + rmap.maps.unreadable_bytes)
+    _rmap_notes(memory, found)
+    if gaps.bytes:
+        found.notes.append(f"{gaps.bytes:,} bytes of struct pages could not be read")
+    if files.gaps.bytes:
+        found.notes.append(f"{files.gaps.bytes:,} bytes of mapped files could not be read")
+    if folios.unknown:
+        words = f"{folios.unknown:,} anonymous folios are of no anon_vma that was found"
+        memory.disagreement(found, words)
+    measured = "as given" if cost.measured else "not measured here: give --rmap-node-ns"
+    found.remarks.append(
+        f"times are estimates: visits times {cost.ns:g} ns ({cost.low:g} to {cost.high:g}), "
+        f"{measured}; {cost.one:g} ns ({cost.one_low:g} to {cost.one_high:g}) for those of VMAs "
+        "that may map the page"
+    )
+    walks = rmap_walks(
+        rmap.maps,
+        rmap.ksm,
+        rmap.visits,
+        folios,
+        owner_of(rmap.maps),
+        cost,
+        (of_files, file_owner_of(files)) if of_files else None,
+    )
+    costs = rmap_costs(rmap.visits, folios, cost, of_files)
+    found.add("rmap_costs", "What a walk of every page visits", RmapCost, costs)
+    found.add("rmap_walks", "Where reverse map walks take longest", RmapWalk, walks)
+    return found.add(
+        "anon_folio_walks",
+        "Anonymous folios by what a walk of them visits",
+        AnonFolioWalks,
+        anon_folio_walks(folios),
+    )
+
+
+def rmap_cost_from_files(files: Files) -> Found:
+    raise Absent("reverse maps are in the kernel's memory only; read that (as root)")
+
+
+def _rmap_notes(memory: Memory, found: Found) -> None:
+    """What keeps the reverse maps themselves from being whole."""
+    rmap, notes = memory.rmap, found.notes
+    if rmap.maps.orphans:
+        words = (
+            f"{rmap.maps.orphans:,} anon_vma_chains are only in a tree, or only on the list of a "
+            "VMA, as while it is split"
+        )
+        if rmap.maps.attempts > 1:
+            words += f" (the best of {rmap.maps.attempts} readings)"
+        memory.disagreement(found, words)
+    if rmap.maps.unreadable_bytes:
+        notes.append(
+            f"{rmap.maps.unreadable_bytes:,} bytes of slabs could not be read: what is in them, "
+            "and in trees below them, is not counted"
+        )
+    if rmap.maps.odd_slabs:
+        notes.append(f"{plural(rmap.maps.odd_slabs, 'damaged slab')} not used")
+    if rmap.maps.tasks.unreadable:
+        notes.append(
+            f"{plural(rmap.maps.tasks.unreadable, 'process', 'processes')} could not be read"
+        )
+    if rmap.maps.tasks.gone:
+        found.remarks.append(
+            f"{plural(rmap.maps.tasks.gone, 'process', 'processes')} ended while being read"
+        )

@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""This machine as a target: for what is measured on it, not read out of its kernel's memory."""
+
+import os
+from dataclasses import asdict
+from pathlib import Path
+
+from mmscope.reports.bundle.bundle import Cell
+
+
+def this_host() -> dict[str, Cell]:
+    """What /proc says about this machine."""
+    # With drgn and numpy behind them, which take longer to start than a sample takes.
+    from mmscope.reports.collect.collect import describe_files
+    from mmscope.reports.collect.reading import Absent, Files
+
+    try:
+        return {**asdict(describe_files(Files(Path("/")))), "kind": "live"}
+    except (Absent, ValueError):
+        kernel = os.uname()
+        return {"kind": "live", "release": kernel.release, "hostname": kernel.nodename}

@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""``mmscope compare``: two bundles, or two groups of hosts, held against each other."""
+
+import contextlib
+import dataclasses
+import itertools
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from mmscope.drgn.tables import display
+from mmscope.drgn.tables.hostile_text import visible
+from mmscope.drgn.tables.rows import Column, columns
+from mmscope.drgn.tables.terminal import AMOUNT, print_rows
+from mmscope.reports.bundle.bundle import Bundle, BundleError
+from mmscope.reports.bundle.redact import Names, redacted
+from mmscope.reports.compare import groups_view
+from mmscope.reports.compare.comparison import compare, same_names
+from mmscope.reports.compare.comparison_view import view
+from mmscope.reports.compare.groups_view import amount, signed, unit_of
+from mmscope.reports.compare.host_groups import Group, Host, as_rows, groups_of, hosts_of, unlike
+from mmscope.reports.findings.findings import evaluate
+from mmscope.reports.page.report import page, render, write
+
+# Hosts have more columns than anybody sees side by side: so wide may a table be in a pipe, too.
+PIPED_WIDTH = 120
+# Name, title, columns and rows of each.
+Tables = list[tuple[str, str, list[Column], list[list[Any]]]]
+
+
+def run(
+    named: tuple[Sequence[str], Sequence[str]],
+    form: str,
+    output: Path | None,
+    names: Names | None = None,
+    mode: int | None = None,
+) -> int:
+    """
+    Compare the bundles of two sides; returns the exit code.
+
+    :param output: of one bundle a side, B's report with A as its baseline; else the groups' page.
+    :param names: what names are replaced by, in all bundles alike; None leaves them.
+    :param mode: of the output, as asked for.
+    :raises BundleError: no bundle of a side can be read.
+    """
+    pair = all(len(side) == 1 for side in named)
+    errors: list[str] = []
+    opened = [(name, _opened(paths, errors)) for name, paths in zip("AB", named, strict=True)]
+    for error in errors:
+        print(f"mmscope: {visible(error)}", file=sys.stderr)
+    for name, bundles in opened:
+        if not bundles:
+            raise BundleError(f"side {name}: no bundle of it can be read")
+    hosts = hosts_of(opened)
+    if names is not None:
+        hosts = [_redacted(host, names) for host in hosts]
+    every = [bundle for _, bundles in opened for bundle in bundles]
+    words = unlike(hosts, same_names=same_names(every))
+    groups = groups_of(hosts)
+    if form == "table":
+        tables: Tables = [
+            ("groups", "A against B", *_groups(groups)),
+            ("hosts", "Hosts", *_hosts(hosts)),
+        ]
+    else:
+        tables = [
+            ("groups", "A against B", columns(Group), as_rows(Group, groups)),
+            ("hosts", "Hosts", columns(Host), as_rows(Host, hosts)),
+        ]
+    if pair:
+        with contextlib.nullcontext(every) if names is None else redacted(every, names) as shown:
+            before, after = shown
+            tables += _changes(before, after, words, output, mode)
+    elif output is not None:
+        write(page("groups.html", view=groups_view.view(hosts, groups, words)), output, mode)
+        words.append(f"{output}: {output.stat().st_size:,} bytes")
+    _print(tables, words, form)
+    return 1 if errors else 0
+
+
+def _redacted(host: Host, names: Names) -> Host:
+    """A host with its names replaced: a group's bundles hold no others that are shown."""
+    texts = {c.name: (c.holds, getattr(host, c.name)) for c in columns(Host) if c.holds}
+    replaced: dict[str, Any] = {
+        name: text and names.text(holds, text) for name, (holds, text) in texts.items()
+    }
+    return dataclasses.replace(host, **replaced)
+
+
+def _opened(paths: Sequence[str], errors: list[str]) -> list[Bundle]:
+    """The bundles that can be opened."""
+    bundles = []
+    for path in paths:
+        try:
+            bundles.append(Bundle(Path(path)))
+        except BundleError as error:
+            errors.append(str(error))
+    return bundles
+
+
+def _changes(
+    before: Bundle, after: Bundle, words: list[str], output: Path | None, mode: int | None
+) -> Tables:
+    """What changed most between two bundles, as a table; and the report, if it is wanted."""
+    verdicts = evaluate(before), evaluate(after)
+    comparison = compare(before, after, verdicts, draw=output is not None)
+    shown = view(comparison)
+    words[:0] = [shown.sentence, *comparison.relation.words]
+    if output is not None:
+        write(render(after, verdicts[1], comparison), output, mode)
+        words.append(f"{output}: {output.stat().st_size:,} bytes")
+    findings = [
+        [
+            item.words,
+            item.finding.severity,
+            display.prose(item.finding.title),
+            display.prose(item.other[1].title) if item.other else None,
+        ]
+        for item in shown.findings
+    ]
+    tops = [[top.table.name, top.what, top.before, top.after, top.difference] for top in shown.tops]
+    return [
+        (
+            "findings",
+            "Findings that changed",
+            _texts("change", "severity", "title", "other_side"),
+            findings,
+        ),
+        (
+            "changes",
+            "What changed most",
+            [*_texts("table", "row"), *_amounts(*comparison.relation.sides, "difference")],
+            tops,
+        ),
+    ]
+
+
+def _print(tables: Tables, words: list[str], form: str) -> None:
+    """Tables on the terminal; JSON is one object of them, CSV has an empty line between them."""
+    for text in words:
+        # A program reads the tables alone.
+        print(visible(display.prose(text)), file=sys.stdout if form == "table" else sys.stderr)
+    for position, (name, title, described, rows) in enumerate(tables):
+        if form == "table" and not rows:
+            continue
+        if form == "json":
+            print("," if position else "{", f"{json.dumps(name)}:", end=" ")
+        elif position or form == "table":
+            print()
+        print_rows(described, rows, form=form, title=title, piped_width=PIPED_WIDTH)
+    if form == "json":
+        print("}")
+
+
+def _groups(rows: list[Group]) -> tuple[list[Column], list[list[Any]]]:
+    """Both sides, a column for each number; what no host tells is left out."""
+    described = [
+        *_texts("measure"),
+        *_amounts(*(f"{side} {what}" for side in "AB" for what in ("median", "range", "together"))),
+        *_amounts("difference"),
+        *_texts("ranges apart"),
+    ]
+    cells = [
+        [
+            row.measure,
+            *_side(row.unit, row.a_hosts, row.a_median, row.a_low, row.a_high, row.a_all),
+            *_side(row.unit, row.b_hosts, row.b_median, row.b_low, row.b_high, row.b_all),
+            None if row.difference is None else signed(row),
+            None if row.apart is None else "yes" if row.apart else "no",
+        ]
+        for row in rows
+        if row.a_hosts or row.b_hosts
+    ]
+    told = [any(row[at] is not None for row in cells) for at in range(len(described))]
+    return list(itertools.compress(described, told)), [
+        list(itertools.compress(row, told)) for row in cells
+    ]
+
+
+def _side(
+    unit: str,
+    hosts: int,
+    median: float | None,
+    low: float | None,
+    high: float | None,
+    together: float | None,
+) -> list[str | None]:
+    """The median of one side; of several hosts their range, and what they come to together."""
+    if hosts < 2:
+        return [amount(median, unit), None, None]
+    between = f"{amount(low, unit)} to {amount(high, unit)}"
+    return [amount(median, unit), between, amount(together, unit)]
+
+
+def _hosts(rows: list[Host]) -> tuple[list[Column], list[list[Any]]]:
+    """A line for each host; what none of them tells is left out."""
+    described = [
+        c for c in columns(Host) if any(getattr(host, c.name) is not None for host in rows)
+    ]
+    units = [unit_of(c) for c in described]
+    heads = [(_amounts if c.type in ("integer", "number") else _texts)(c.name) for c in described]
+    return [column for head in heads for column in head], [
+        [amount(getattr(host, c.name), unit) for c, unit in zip(described, units, strict=True)]
+        for host in rows
+    ]
+
+
+def _texts(*names: str) -> list[Column]:
+    return [Column(name, "string", True, "", "", False) for name in names]
+
+
+def _amounts(*names: str) -> list[Column]:
+    """Columns of numbers that have their unit with them."""
+    return [Column(name, AMOUNT, True, "", "", False) for name in names]

@@ -1,0 +1,365 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+What can be read on this machine, what cannot, and what would change that.
+
+Looks, and changes nothing. Each source is one row: usable or not, what for, and the command,
+boot parameter or package that would make it usable. What its reading costs this host is a table of
+its own (``prices``); what is dear is not read here either. Files are opened, not read, as far as
+that tells; /proc/PID/maps is opened by a process that may be left behind.
+"""
+
+import dataclasses
+import errno
+import importlib.util
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from mmscope.drgn.opening.no_debug_info import why_not_here
+from mmscope.drgn.opening.target import TargetError, open_target
+from mmscope.drgn.tables.rows import column
+from mmscope.perf import perf_events, recipe
+from mmscope.perf.os_release import os_release
+from mmscope.reports.collect import prices
+from mmscope.reports.collect.apart import reader_apart
+from mmscope.reports.collect.debug_symbols import where_to_get_symbols
+from mmscope.reports.collect.owner_sections import NO_TRACKS
+from mmscope.reports.watch.samples import WHAT_HELPS, Sampler, thp_order
+
+
+@dataclass(frozen=True)
+class Check:
+    """One source of readings."""
+
+    source: str = column(holds="words", key=True, help="file, facility or program")
+    usable: str = column(holds="words", help="yes, no, in part, or if asked: with --all")
+    gives: str = column(holds="words", help="what it is for")
+    reason: str | None = column(holds="words", help="why it is not usable")
+    change: str | None = column(holds="words", help="what would make it usable")
+
+
+@dataclass(frozen=True)
+class PriceHere:
+    """What it costs this host that a file is read."""
+
+    files: str = column(holds="words", key=True, help="patterns of paths")
+    locks: str = column(holds="words", help="what the kernel holds meanwhile")
+    interrupts_off: str | None = column(
+        holds="words", help="what is done with interrupts off; empty: nothing"
+    )
+    here: str = column(holds="words", help="whether it is read here without --all, and how")
+
+
+VMLINUX_PLACES = (
+    "/usr/lib/debug/boot/vmlinux-{release}",
+    "/usr/lib/debug/lib/modules/{release}/vmlinux",
+    "/usr/lib/debug/boot/vmlinux-{release}.debug",
+    "/boot/vmlinux-{release}",
+    "/lib/modules/{release}/build/vmlinux",
+    "/lib/modules/{release}/vmlinux",
+)
+
+# file, what it gives
+TEXT_SOURCES = (
+    ("/proc/zoneinfo", "zones, watermarks, pages on per-CPU lists"),
+    ("/proc/buddyinfo", "free blocks by order, without migratetypes"),
+    ("/proc/pagetypeinfo", "free blocks and pageblocks by migratetype, HighAtomic reserve"),
+    ("/proc/vmstat", "counters"),
+    ("/proc/meminfo", "levels over time: 'mmscope watch'"),
+    ("/proc/pressure/memory", "time lost waiting for memory: 'mmscope watch'"),
+    ("/proc/slabinfo", "slab caches"),
+    ("/proc/1/maps", "VMAs of every process"),
+    ("/sys/kernel/mm/ksm/run", "KSM's counters"),
+    ("/sys/kernel/mm/transparent_hugepage/enabled", "settings of THP"),
+)
+# What a kernel needs to have a file.
+NEEDS = {
+    "/proc/pressure/memory": "a kernel with CONFIG_PSI=y; boot with psi=1 where it is off",
+    "/proc/slabinfo": "a kernel with CONFIG_SLUB_DEBUG=y",
+    "/sys/kernel/mm/ksm/run": "a kernel with CONFIG_KSM=y",
+    "/sys/kernel/mm/transparent_hugepage/enabled": "a kernel with CONFIG_TRANSPARENT_HUGEPAGE=y",
+}
+CONFIGS = ("/boot/config-{release}", "/lib/modules/{release}/config")
+DEBUGFS = Path("/sys/kernel/debug")
+MOUNT_DEBUGFS = "mount -t debugfs none /sys/kernel/debug"
+# What findings and reports are made with; they may be made on another machine.
+LIBRARIES = ("duckdb", "jinja2", "pygal")
+
+
+def checks() -> list[Check]:
+    """Look at every source."""
+    release = os.uname().release
+    rows = [_memory(), *_symbols(release)]
+    rows += [_text(path, gives) for path, gives in TEXT_SOURCES]
+    rows += [_hugetlb(), _page_owner(release), _slab_owner()]
+    return said_once([*rows, watched(), *_recipes(), *_programs()])
+
+
+def said_once(rows: list[Check]) -> list[Check]:
+    """The same, where several have the same remedy with that at the first of them alone."""
+    first: dict[str, str] = {}
+    return [
+        dataclasses.replace(row, change=f"as for {said}")
+        if row.change and (said := first.setdefault(row.change, row.source)) != row.source
+        else row
+        for row in rows
+    ]
+
+
+def prices_here(root: str = "/") -> list[PriceHere]:
+    """
+    What it costs this host to be read: for its memory, for what turns interrupts off, and for what
+    is read otherwise or not at all.
+    """
+    rows = []
+    for price in prices.PRICES.values():
+        cheap = price.interrupts_off is None and price.careful == prices.READ
+        if price.locks is None or (cheap and price.files != prices.KCORE):
+            continue
+        # Dear files have one pattern.
+        why = prices.why_left_out(root, price.files[1:]) if price.files in prices.DEAR else None
+        here = why or (prices.READ if price.files in prices.DEAR else price.careful)
+        rows.append(PriceHere(price.files, price.locks, price.interrupts_off, here))
+    return rows
+
+
+def watched(root: str = "/") -> Check:
+    """
+    What `mmscope watch` can sample here, and what a sample costs.
+
+    :param root: the folder that has proc/ and sys/ in it.
+    """
+    sample = Sampler(root, thp_order(root, os.sysconf("SC_PAGE_SIZE"))).take()
+    gives = (
+        "rates, levels, pressure and free blocks of THP size over time; a sample takes "
+        f"{1000 * sample['cpu']:.1f} ms of CPU here"
+    )
+    unread = sample["unread"]
+    if not unread:
+        return _check("watch", gives, None, None)
+    change = [WHAT_HELPS[name] for name in unread if name in WHAT_HELPS]
+    if any(why.endswith(prices.TO_READ_IT) for why in unread.values()):
+        change.append("watch --all")
+    if any("only root" in why for why in unread.values()):
+        change.append("run as root")
+    any_read = sample.keys() & {"vmstat", "psi", "meminfo", "zones"}
+    return Check(
+        "watch",
+        "in part" if any_read else "no",
+        gives,
+        "; ".join(
+            why.removesuffix(f"; {prices.TO_READ_IT}").partition(" (")[0] for why in unread.values()
+        ),
+        "; ".join(change) or "mount proc and sysfs",
+    )
+
+
+def _check(source: str, gives: str, reason: str | None, change: str | None) -> Check:
+    return Check(source, "no" if reason else "yes", gives, reason, change if reason else None)
+
+
+def _memory() -> Check:
+    gives = "the running kernel's memory: every section"
+    path = Path("/proc/kcore")
+    if not path.exists():
+        return _check(
+            str(path),
+            gives,
+            "this kernel has none (CONFIG_PROC_KCORE, or a container hides it)",
+            "boot a kernel with CONFIG_PROC_KCORE=y; or take a vmcore (kdump, virsh dump "
+            "--memory-only) and give it as --core; text sources work without",
+        )
+    if os.geteuid():
+        return _check(str(path), gives, "only root may read it", "sudo mmscope collect …")
+    try:
+        open_target()
+    except TargetError as error:
+        # Without symbols the memory itself is readable; the next row is about them.
+        if "symbols" not in str(error):
+            return _check(str(path), gives, str(error), "give --core VMCORE")
+    return _check(str(path), gives, None, None)
+
+
+def _symbols(release: str) -> Iterator[Check]:
+    """What says where things are in the kernel's memory: its own BTF, or else debug symbols."""
+    gives = "layouts and addresses of this kernel's structures: needed to read memory"
+    own = _check("BTF and kallsyms", gives, why_not_here(), None)
+    if own.usable == "yes":
+        yield own
+        return
+    # They do instead.
+    symbols = _debug_symbols(release)
+    instead = f"use {symbols.source}" if symbols.usable == "yes" else symbols.change
+    yield dataclasses.replace(own, change="run as root" if os.geteuid() else instead)
+    yield symbols
+
+
+def _debug_symbols(release: str) -> Check:
+    gives = "the same, where the kernel does not say so itself"
+    places = [Path(place.format(release=release)) for place in VMLINUX_PLACES]
+    found = next((place for place in places if place.exists()), None)
+    if found is not None:
+        return _check(f"debug symbols: {found}", gives, None, None)
+    change = where_to_get_symbols(release, os.uname().machine, os_release())
+    if os.environ.get("DEBUGINFOD_URLS"):
+        return Check(
+            "debug symbols: debuginfod",
+            "in part",
+            gives,
+            "the servers of DEBUGINFOD_URLS are asked when memory is read: they may not have this "
+            "kernel, and its symbols are hundreds of megabytes",
+            change,
+        )
+    return _check(
+        f"debug symbols of {release}",
+        gives,
+        "no vmlinux in the usual places, and DEBUGINFOD_URLS is not set",
+        change,
+    )
+
+
+def _hugetlb() -> Check:
+    path = Path("/sys/kernel/mm/hugepages")
+    reason = None if path.is_dir() else "this kernel has no hugetlb pools"
+    return _check(str(path), "hugetlb pools", reason, "a kernel with CONFIG_HUGETLBFS=y")
+
+
+def _page_owner(release: str) -> Check:
+    """page_owner's files are there only if it was switched on at boot."""
+    path = DEBUGFS / "page_owner"
+    gives = "who owns pages: 'mmscope page-owner', 'mmscope watch'"
+    if trouble := _debugfs():
+        return _check(str(path), gives, *trouble)
+    if path.exists():
+        return _check(str(path), gives, None, None)
+    compiled = _configured(release, "CONFIG_PAGE_OWNER")
+    if compiled is False:
+        return _check(
+            str(path),
+            gives,
+            "this kernel is built without it",
+            "a kernel with CONFIG_PAGE_OWNER=y, booted with page_owner=on",
+        )
+    boot = "boot with page_owner=on"
+    if compiled is None:
+        boot += " (on a kernel with CONFIG_PAGE_OWNER=y)"
+    return _check(str(path), gives, "it is off", boot)
+
+
+def _slab_owner() -> Check:
+    path = DEBUGFS / "slab"
+    gives = "who owns slab objects"
+    if trouble := _debugfs():
+        return _check(f"{path}/*/alloc_traces", gives, *trouble)
+    if next(path.glob("*/alloc_traces"), None) is not None:
+        why = str(prices.why_left_out("/", prices.ALLOC_TRACES[1:]))
+        reason = why.removesuffix(f"; {prices.TO_READ_IT}")
+        return Check(f"{path}/*/alloc_traces", "if asked", gives, reason, "collect --all")
+    reason, _, change = NO_TRACKS.partition("; ")
+    return _check(f"{path}/*/alloc_traces", gives, reason, change)
+
+
+def _debugfs() -> tuple[str, str] | None:
+    """Why debugfs cannot be read, and what to do; None if it can."""
+    try:
+        entries = os.listdir(DEBUGFS)
+    except PermissionError:
+        return "only root may read debugfs", "run as root"
+    except OSError:
+        return "there is no debugfs", f"a kernel with CONFIG_DEBUG_FS=y; {MOUNT_DEBUGFS}"
+    return None if entries else ("debugfs is not mounted", MOUNT_DEBUGFS)
+
+
+def _configured(release: str, option: str) -> bool | None:
+    """Whether the running kernel is built with an option; None if nothing tells."""
+    for place in CONFIGS:
+        try:
+            text = Path(place.format(release=release)).read_text(encoding="utf-8")
+        except (OSError, ValueError):
+            continue
+        return re.search(rf"^{option}=y$", text, re.MULTILINE) is not None
+    return None
+
+
+def _programs() -> Iterator[Check]:
+    """What a report is made with."""
+    missing = [name for name in LIBRARIES if importlib.util.find_spec(name) is None]
+    yield _check(
+        "findings and reports",
+        "to be made here",
+        f"this Python has no {', '.join(missing)}" if missing else None,
+        "make setup; or carry the bundle to where mmscope is installed in full",
+    )
+
+
+def _recipes() -> list[Check]:
+    """What `mmscope record` can do here."""
+    machine = perf_events.look()
+    rows = []
+    for name in recipe.names():
+        wanted = recipe.load(name)
+        less: list[str] = []
+        try:
+            plan = perf_events.plan(wanted, machine)
+        except perf_events.Unavailable as reason:
+            why, change = _remedy([str(reason)], wanted.needs)
+            rows.append(_check(f"record {name}", wanted.title, why, change))
+            continue
+        less += dict.fromkeys(reason for _, reason in plan.missing)
+        less += plan.notes
+        if less:
+            why, change = _remedy(less, wanted.needs)
+            rows.append(Check(f"record {name}", "in part", wanted.title, why, change))
+        else:
+            rows.append(_check(f"record {name}", wanted.title, None, None))
+    return rows
+
+
+def _remedy(reasons: list[str], needs: str) -> tuple[str, str]:
+    """
+    Why a recipe is not usable, and the commands that change that.
+
+    :param reasons: of perf_events; some end with a command.
+    :param needs: what the recipe says that it needs, where none does.
+    """
+    why, commands = [], []
+    to_get_perf = perf_events.where_to_get_perf(os.uname().release, os_release())
+    for reason in reasons:
+        words, _, command = reason.rpartition(": ")
+        is_command = command.startswith("mount ") or command == to_get_perf
+        why.append(words if is_command else reason)
+        commands += [command] if is_command else []
+    return "; ".join(why), "; ".join(dict.fromkeys(commands)) or needs
+
+
+def _text(path: str, gives: str) -> Check:
+    try:
+        _try(path)
+    except FileNotFoundError:
+        return _check(path, gives, "not there", NEEDS.get(path, "mount -t proc proc /proc"))
+    except OSError as error:
+        if error.errno == errno.EOPNOTSUPP and path in NEEDS:  # PSI that is off
+            return _check(path, gives, "it is off", NEEDS[path])
+        more = ", with CAP_SYS_PTRACE" if path.endswith("/maps") else ""
+        return _check(path, gives, error.strerror or "cannot be read", f"run as root{more}")
+    if why := prices.why_left_out("/", path[1:]):
+        reason = why.removesuffix(f"; {prices.TO_READ_IT}")
+        return Check(path, "if asked", gives, reason, "collect --all, watch --all")
+    return _check(path, gives, None, None)
+
+
+def _try(path: str) -> None:
+    """
+    See whether a file can be read, as cheaply as that can be seen.
+
+    :raises OSError: it cannot.
+    """
+    if path.endswith("/maps"):
+        with reader_apart() as reader:
+            reader.read(path)
+        return
+    with open(path, "rb") as file:
+        if path == prices.PRESSURE:  # that it is off shows when it is read
+            file.read(1)

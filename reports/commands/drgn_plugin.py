@@ -1,0 +1,395 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+The sections as commands of drgn: ``%free_lists`` in any session, where mmscope is installed.
+
+drgn loads this file whenever it opens a target, by the entry point in ``pyproject.toml``, so that
+nothing is imported here but drgn's own: the probes are, when a command runs. A command runs its
+section as ``mmscope show`` does, and prints the same tables and the same words about what is
+missing from them. Of a core, what one command has read serves the next; a live kernel is read anew.
+
+Where drgn has no commands, or not with this interface (that of 0.1 to 0.3), there are none of ours:
+drgn itself must start.
+"""
+
+import argparse
+import contextlib
+import functools
+import logging
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from drgn import Program, ProgramFlags
+
+from mmscope.reports.commands.drgn_completion import install
+
+if TYPE_CHECKING:
+    from mmscope.reports.collect.reading import Memory
+
+TOP = 20  # rows of a table that is sorted by what matters
+
+
+def address(text: str) -> str:
+    """An address as the tables have it."""
+    return hex(int(text, 16))
+
+
+def count(text: str) -> int:
+    """The value of --top."""
+    if not text.isdecimal():
+        raise ValueError(text)
+    return int(text)
+
+
+# What an argument picks rows by: column, its name in the usage, and how it is read.
+PID = ("pid", "PID", int)
+ANON_VMA = ("anon_vma", "ADDRESS", address)
+MAPPING = ("address_space", "ADDRESS", address)
+CACHE = ("cache", "CACHE", str)
+NAME = ("name", "NAME", str)
+
+
+@dataclass(frozen=True)
+class SectionCommand:
+    """A command, and the section that it prints."""
+
+    name: str
+    section: str
+    description: str
+    top: int | None = None  # rows of a table, unless told otherwise; None: all
+    picks: tuple[str, str, Any] | None = None
+
+
+COMMANDS = (
+    SectionCommand("zones", "zones", "zones, watermarks and the HighAtomic reserve"),
+    SectionCommand("free_lists", "free_lists", "free blocks by zone, order and free list"),
+    SectionCommand("free_accounting", "accounting", "what NR_FREE_PAGES is made of"),
+    SectionCommand("pcp_lists", "pcp_lists", "free pages on per-CPU lists"),
+    SectionCommand("pageblocks", "pageblocks", "pageblocks by migratetype, and their map"),
+    SectionCommand("page_owner", "page_owner", "pages by who allocated them", TOP),
+    SectionCommand("slab_caches", "slab_caches", "slab caches by size", TOP, CACHE),
+    SectionCommand("slab_owner", "slab_owner", "slab objects by who allocated them", TOP, CACHE),
+    SectionCommand("page_tables", "page_tables", "what is in page tables, by process", TOP, PID),
+    SectionCommand("physical_memory", "physical_memory", "memory that the kernel does not get"),
+    SectionCommand("poisoned_pages", "poisoned_pages", "pages marked as bad (PG_hwpoison)"),
+    SectionCommand("vmemmap", "vmemmap", "how struct pages are mapped"),
+    SectionCommand("hugetlb", "hugetlb", "hugetlb pools and what HVO saves"),
+    SectionCommand("device_pagemaps", "device_pagemaps", "device memory with struct pages"),
+    SectionCommand("memory_metadata", "memory_metadata", "memory about memory"),
+    SectionCommand("anon_vmas", "anon_vmas", "anon_vmas by their VMAs", TOP, ANON_VMA),
+    SectionCommand("file_maps", "file_maps", "mapped files by their VMAs", TOP, MAPPING),
+    SectionCommand("ksm", "ksm", "KSM's counters, chains, pages and processes", TOP),
+    SectionCommand("rmap_cost", "rmap_cost", "what reverse map walks visit", TOP, ANON_VMA),
+    SectionCommand("vm_counters", "vm_counters", "/proc/vmstat, exact", None, NAME),
+    SectionCommand("mm_settings", "settings", "watermark, compaction and THP settings", None, NAME),
+)
+
+
+@contextlib.contextmanager
+def own_modules() -> Iterator[None]:
+    """
+    Import this project's modules, which have plain names, and no others of that name.
+
+    A session's path begins with the current folder, where people keep scripts.
+    """
+    from mmscope import ROOT
+
+    path = list(sys.path)
+    sys.path[:0] = [os.path.join(ROOT, "drgn"), os.path.join(ROOT, "perf")]
+    try:
+        yield
+    finally:
+        sys.path[:] = path
+
+
+def memory_of(prog: Program) -> "Memory":
+    """The reading that a session's commands share, as long as the target stands still."""
+    from mmscope.reports.collect.reading import Memory
+
+    if prog.flags & ProgramFlags.IS_LIVE:
+        return Memory(prog)
+    memory: Memory = prog.cache.setdefault("mmscope", Memory(prog))
+    return memory
+
+
+def run_section_command(entry: SectionCommand, prog: Program, args: argparse.Namespace) -> None:
+    """Run a section and print its tables."""
+    from drgn.commands import CommandError
+
+    from mmscope.reports.collect.collect import machine_of, run_section
+    from mmscope.reports.collect.sections import SECTIONS
+    from mmscope.reports.commands.command import nanoseconds, print_tables, progress_bar
+
+    if getattr(args, "rmap_node_ns", None) is not None:
+        try:
+            prog.cache["rmap_node_ns"] = nanoseconds(args.rmap_node_ns)
+        except ValueError:
+            raise CommandError(f"--rmap-node-ns: {args.rmap_node_ns} is no time") from None
+    try:
+        prog.type("struct page")
+    except LookupError:
+        raise CommandError(
+            "there are no types: %no_debug_info takes the kernel's own; or load its debug symbols"
+        ) from None
+    memory, spec = memory_of(prog), SECTIONS[entry.section]
+    with progress_bar() as show:
+        if show is not None:
+            memory.progress = functools.partial(show, spec.name, spec.title)
+        machine = machine_of(memory)
+        section, found = run_section(spec, memory, machine)
+        memory.progress = None
+    if section.status == "failed":
+        # It may have been for want of symbols that the user loads now.
+        prog.cache.pop("mmscope", None)
+    if section.status in ("failed", "absent"):
+        raise CommandError(f"{entry.section}: {section.message}")
+    tables, top = found.tables, entry.top
+    if entry.picks and args.wanted is not None:
+        tables, top = rows_of(tables, entry.picks[0], args.wanted), None
+        if not any(rows for _, _, _, rows in tables):
+            words = f"no {entry.picks[0]} {args.wanted} in {sizes(found.tables, entry.picks[0])}"
+            # Why it may be missing; how the tables were made is another matter.
+            raise CommandError("; ".join([words, *found.notes, *found.unlisted]))
+    if args.format == "table":
+        tables = shorter(tables, top if args.top is None else args.top)
+    elif args.top:
+        tables = [(*table[:3], table[3][: args.top]) for table in tables]
+    print_tables(tables, args.format, machine)
+    if section.message:
+        status = "partial: " if section.status == "partial" else ""
+        warn(f"{entry.section}: {status}{section.message}")
+
+
+def warn(text: str) -> None:
+    """A line beside the tables."""
+    from mmscope.drgn.tables.hostile_text import visible
+
+    print(visible(text), file=sys.stderr)
+
+
+Table = tuple[str, str, type, list[Any]]
+
+
+def rows_of(tables: list[Table], column: str, wanted: Any) -> list[Table]:
+    """Of the tables that have a column, the rows with a value in it."""
+    return [
+        (name, title, row_type, [row for row in rows if getattr(row, column) == wanted])
+        for name, title, row_type, rows in tables
+        if column in row_type.__annotations__
+    ]
+
+
+def sizes(tables: list[Table], column: str) -> str:
+    """Where a value was looked for."""
+    return ", ".join(
+        f"{name} ({len(rows):,} rows)"
+        for name, _, row_type, rows in tables
+        if rows and column in row_type.__annotations__
+    )
+
+
+def shorter(tables: list[Table], top: int | None) -> list[Table]:
+    """
+    Tables as a terminal shows them: without what is empty, and of long ones the first rows.
+
+    What was left out is said.
+    """
+    result: list[Table] = []
+    for name, title, row_type, rows in tables:
+        shown = [row for row in rows if row.blocks] if name == "free_blocks" else rows
+        if len(shown) < len(rows):
+            title = f"{title}, {len(rows) - len(shown):,} empty lists left out"
+        if top and len(shown) > top:
+            title = f"{title}: the first {top:,} of {len(shown):,}"
+            shown = shown[:top]
+        result.append((name, title, row_type, shown))
+    return [table for table in result if table[3]] or result[:1]
+
+
+def run_findings_command(prog: Program, args: argparse.Namespace) -> None:
+    """Run every section and print what is wrong, as ``mmscope findings`` does."""
+    from mmscope.drgn.opening.target import describe
+    from mmscope.reports.bundle.bundle import Bundle, Writer
+    from mmscope.reports.collect.collect import collect
+    from mmscope.reports.collect.sections import SECTIONS
+    from mmscope.reports.commands.command import core_notes, progress_bar
+    from mmscope.reports.findings.findings import evaluate
+    from mmscope.reports.findings.findings_text import print_findings
+
+    source, notes = "", {}
+    if not prog.flags & ProgramFlags.IS_LIVE and prog.core_dump_path is not None:
+        core = Path(prog.core_dump_path)
+        source, notes = core.name, core_notes(core)
+    elif not prog.flags & ProgramFlags.IS_LOCAL:
+        source = "QEMU"
+    with tempfile.TemporaryDirectory() as folder:
+        bundle = args.output or Path(folder) / "bundle"
+        with Writer(bundle, replace=args.force) as writer, progress_bar() as show:
+            memory, target = memory_of(prog), describe(prog, source)
+            sections = collect(memory, target, writer, notes=notes, progress=show)
+            memory.progress = None
+        print_findings(evaluate(Bundle(bundle)), everything=args.all)
+    if words := notes.get("truncated"):
+        warn(words)
+    if any(section.status == "failed" for section in sections):
+        prog.cache.pop("mmscope", None)
+    for section in sections:
+        expected = section.status == "absent" and SECTIONS[section.section].optional
+        if section.status != "ok" and not expected:
+            warn(f"{section.section}: {section.status}: {section.message}")
+
+
+def run_no_debug_info_command(prog: Program, args: argparse.Namespace) -> None:
+    """Attach the kernel's own types and symbols."""
+    from mmscope.drgn.opening.no_debug_info import attach
+
+    attached = attach(prog, args.btf)
+    print(
+        f"{attached.types.count:,} types (BTF), {attached.symbols.count:,} symbols (kallsyms); "
+        f"{attached.checked} sizes, offsets and constants agree with VMCOREINFO"
+    )
+
+
+def run_help_command(prog: Program, args: argparse.Namespace) -> None:
+    """List the commands of this session, or say how one is used."""
+    from drgn.commands import DEFAULT_COMMAND_NAMESPACE
+
+    if args.command is None:
+        for name, command in sorted(DEFAULT_COMMAND_NAMESPACE.enabled(prog)):
+            print(f"%{name:17} {command.description()}")
+        return
+    command = DEFAULT_COMMAND_NAMESPACE.lookup(prog, args.command.removeprefix("%"))
+    print(f"%{command.format_usage()}\n\n{command.description()}\n\n{command.format_help()}")
+
+
+def run(
+    work: Any,
+    prog: Program,
+    name: str,
+    args: argparse.Namespace,
+    *,
+    parser: argparse.ArgumentParser,
+    **kwargs: Any,
+) -> None:
+    """Run a command; what goes wrong is one line, which drgn prints."""
+    from drgn.commands import CommandError
+
+    if args.help:
+        print(parser.format_help(), end="")
+        return
+    try:
+        with own_modules():
+            work(prog, args)
+    except BrokenPipeError:
+        raise  # the reader (head, less) has seen enough, as drgn knows
+    except Exception as error:
+        raise CommandError(one_line(error)) from error
+
+
+def one_line(error: Exception) -> str:
+    """What went wrong, and for want of what."""
+    if isinstance(error, ModuleNotFoundError):
+        return f"needs {error.name}, which this Python ({sys.executable}) does not have"
+    if isinstance(error, ImportError):
+        return f"{error.path or 'import'}: {error}"
+    with own_modules():
+        from mmscope.drgn.opening.no_debug_info import NoDebugInfoError
+        from mmscope.drgn.tables.hostile_text import visible
+        from mmscope.reports.bundle.bundle import BundleError
+        from mmscope.reports.collect.collect import explain
+    from drgn.commands import CommandError
+
+    known = (CommandError, BundleError, NoDebugInfoError)
+    return visible(str(error) if isinstance(error, known) else explain(error))
+
+
+def register() -> None:
+    """Put the commands where drgn looks for them."""
+    from drgn.commands import (
+        DEFAULT_COMMAND_NAMESPACE,
+        CommandNotFoundError,
+        argument,
+        command,
+    )
+    from drgn.commands.linux import linux_kernel_command
+
+    show_help = argument("-h", "--help", action="store_true", help="show this help")
+    for entry in COMMANDS:
+        arguments = []
+        if entry.picks:
+            column, metavar, read = entry.picks
+            about = f"only rows with this {column}"
+            arguments = [argument("wanted", nargs="?", metavar=metavar, type=read, help=about)]
+        rows = "all" if entry.top is None else str(entry.top)
+        arguments += [
+            argument(
+                "--top",
+                type=count,
+                metavar="N",
+                help=f"rows of a table to print, 0 for all (default: {rows}; csv and json: all)",
+            ),
+            argument(
+                "--format",
+                choices=("table", "csv", "json"),
+                default="table",
+                help="table to look at, csv or json for a program",
+            ),
+        ]
+        if entry.section in ("ksm", "rmap_cost"):
+            arguments.append(
+                argument(
+                    "--rmap-node-ns",
+                    metavar="NS",
+                    help="what a walk takes for a tree node, as measured; kept for the session",
+                )
+            )
+        linux_kernel_command(
+            name=entry.name,
+            description=entry.description,
+            long_description=f"Print {entry.description}: section {entry.section} of mmscope.",
+            arguments=(show_help, *arguments),
+        )(functools.partial(run, functools.partial(run_section_command, entry)))
+    linux_kernel_command(
+        name="mm_findings",
+        description="what is wrong with memory, why it hurts and what next",
+        long_description="Read every section and ask it every question that mmscope knows.",
+        arguments=(
+            show_help,
+            argument("-a", "--all", action="store_true", help="also what is not so"),
+            argument("-o", "--output", type=Path, metavar="BUNDLE", help="keep the bundle here"),
+            argument("--force", action="store_true", help="replace one that is already there"),
+        ),
+    )(functools.partial(run, run_findings_command))
+    linux_kernel_command(
+        name="no_debug_info",
+        description="use the kernel's own types and symbols, without debug info",
+        long_description="Attach the kernel's BTF as types and its kallsyms as symbols.",
+        arguments=(
+            show_help,
+            argument("btf", nargs="?", type=Path, metavar="FILE.btf", help="BTF of this kernel"),
+        ),
+    )(functools.partial(run, run_no_debug_info_command))
+    # drgn has none yet; its own, once there, takes the name back, whichever comes first.
+    try:
+        DEFAULT_COMMAND_NAMESPACE.lookup(Program(), "help")
+    except CommandNotFoundError:
+        command(
+            name="help",
+            description="list the commands, or say how one is used",
+            arguments=(show_help, argument("command", nargs="?", help="which")),
+        )(functools.partial(run, run_help_command))
+
+
+try:
+    register()
+except (ImportError, AttributeError, TypeError) as error:
+    logging.getLogger("drgn").debug("mmscope: no %%commands in this drgn: %s", error)
+
+try:
+    install()
+except (ImportError, AttributeError, OSError) as error:
+    logging.getLogger("drgn").debug("mmscope: no completion of %%commands: %s", error)

@@ -1,0 +1,482 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+``mmscope page-owner``, ``mmscope watch`` and ``mmscope show page_owner FILE``.
+
+Imports nothing before it is needed: to start takes as long as to read a hundred small files.
+Exit codes as of ``mmscope``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+from mmscope.drgn.tables.hostile_text import visible
+from mmscope.drgn.text.page_owner_series import Series, growth_rows, read_series
+from mmscope.drgn.text.text_source import Source, TextError, recognise_source
+from mmscope.reports.bundle import modes
+from mmscope.reports.watch import page_owner_tables as page_owner
+from reports.plain_arguments import SHORT, plain_arguments
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+    from typing import Any
+
+    from mmscope.drgn.text.page_owner_text import Progress, Selection
+    from mmscope.reports.bundle.bundle import Cell, Writer
+    from reports.plain_arguments import Arguments, Options
+
+    Command = Callable[..., argparse.ArgumentParser]
+
+DONE, INCOMPLETE, BAD_USAGE, NO_TARGET = 0, 1, 2, 3
+DEBUGFS = "/sys/kernel/debug"
+STACKS_FOLDER = "page_owner_stacks"
+
+
+class UsageError(Exception):
+    """What was asked for does not fit together."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one of the commands by itself; returns its exit code."""
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    if words[:1] == ["page-owner"]:
+        plain = plain_arguments(words[1:], {**SERIES, **OUTPUT, **SELECTION})
+        if plain is not None:
+            return run_and_explain(run_page_owner, plain)
+    import argparse
+
+    parser = argparse.ArgumentParser(prog="mmscope", formatter_class=_formatter)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", prog="mmscope")
+
+    def command(name: str, run: Any, help: str, text: str = "") -> argparse.ArgumentParser:
+        sub = commands.add_parser(
+            name, help=help, description=text or help, formatter_class=_formatter
+        )
+        sub.add_argument("-v", "--verbose", action="store_true", help="show tracebacks")
+        sub.set_defaults(run=run)
+        return sub
+
+    add_commands(command)
+    args = parser.parse_args(words)
+    return run_and_explain(args.run, args)
+
+
+def run_and_explain(
+    run: Callable[[Any], int],
+    args: argparse.Namespace | Arguments,
+    unopened: tuple[type[Exception], ...] = (TextError, OSError),
+) -> int:
+    """
+    Run a command; an error is a line that says what to do. Returns the exit code.
+
+    :param unopened: what means that there is nothing to read.
+    """
+    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    try:
+        code = run(args)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # The reader (head, less) has seen enough.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return DONE
+    except KeyboardInterrupt:
+        say("interrupted; nothing is left half-written")
+        return 130
+    except _expected_errors(unopened) as error:
+        if getattr(args, "verbose", False):
+            import traceback
+
+            traceback.print_exc()
+        if isinstance(error, OSError):
+            say(f"{error.filename or 'output'}: {error.strerror}")
+        else:
+            say(str(error))
+        return NO_TARGET if isinstance(error, unopened) else BAD_USAGE
+
+
+def _formatter(prog: str) -> argparse.HelpFormatter:
+    """Of help texts; argparse itself would import shutil, to measure the terminal."""
+    import argparse
+
+    try:
+        width = int(os.environ.get("COLUMNS", "")) or os.get_terminal_size().columns
+    except (ValueError, OSError):
+        width = 80
+    return argparse.HelpFormatter(prog, width=max(width, 20) - 2)
+
+
+def _expected_errors(unopened: tuple[type[Exception], ...]) -> tuple[type[Exception], ...]:
+    """What has a line for the user; asked for when something was raised, and no sooner."""
+    from mmscope.reports.bundle.bundle import BundleError
+
+    return *unopened, UsageError, OSError, BundleError
+
+
+def say(text: str) -> None:
+    """A line for the user, on stderr."""
+    print(f"mmscope: {visible(text)}", file=sys.stderr)
+
+
+def add_commands(command: Command) -> None:
+    """Declare ``page-owner`` and ``watch``."""
+    sub = command(
+        "page-owner",
+        run_page_owner,
+        "who owns the memory: page_owner's debugfs files, one or a series",
+        "Read files of /sys/kernel/debug: page_owner, page_owner_stacks/show_stacks or "
+        "show_handles; one, or any number taken over time. gzip, xz or zstd are fine, and - is "
+        "standard input.",
+    )
+    sub.add_argument("files", nargs="+", metavar="FILE", help="snapshots, in any order of time")
+    add_options(sub, SERIES)
+    add_options(sub, OUTPUT)
+    add_selection_options(sub)
+
+    sub = command(
+        "watch",
+        run_watch,
+        "sample this host's memory at an interval: rates, levels, events, who grew",
+        "Sample counters, free blocks of THP size, zones, memory pressure, levels, KSM and, where "
+        "the kernel has it, page_owner, until --count or Ctrl-C; then write a bundle. Samples lie "
+        "in BUNDLE.samples until then. Works without root, with less.",
+    )
+    sub.add_argument(
+        "--interval", type=positive, default=10.0, metavar="S", help="between samples, default 10"
+    )
+    sub.add_argument(
+        "--count", type=_at_least_one, metavar="N", help="samples to take (default: until Ctrl-C)"
+    )
+    sub.add_argument(
+        "--limit",
+        type=positive,
+        default=64.0,
+        metavar="MIB",
+        help="of samples on disk, default 64; beyond it every other sample goes, and the interval "
+        "doubles. The bundle takes about as much again once it is written",
+    )
+    sub.add_argument(
+        "--openmetrics",
+        metavar="FILE",
+        help="also write each sample there: as node_exporter's textfile collector reads it if this "
+        "is FILE.prom (in its folder), else as OpenMetrics; removed at the end",
+    )
+    sub.add_argument(
+        "--recover",
+        action="store_true",
+        help="take no samples: make the bundle of those that a watch left when it was killed",
+    )
+    sub.add_argument(
+        "--proc-root", default="/", metavar="DIR", help="that has the host's proc/ and sys/ in it"
+    )
+    sub.add_argument("--debugfs", default=DEBUGFS, metavar="DIR", help=f"default: {DEBUGFS}")
+    add_price_options(sub)
+    add_options(sub, OUTPUT, required=["--output"])
+
+
+def add_price_options(parser: Any) -> None:
+    """Whether a running host pays for what is dear to read (``prices``)."""
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument(
+        "--careful",
+        action="store_true",
+        help="of a running host leave out what would keep its interrupts off for long, or disturb "
+        "its allocator; 'mmscope doctor' lists it. That is the default",
+    )
+    which.add_argument("--all", action="store_true", help="read that, too")
+
+
+def add_options(parser: Any, options: Options, required: Sequence[str] = ()) -> None:
+    """Declare options to argparse."""
+    for name, said in options.items():
+        short = [short for short, long in SHORT.items() if long == name]
+        more = {"required": True} if name in required else {}
+        parser.add_argument(*short, name, **said, **more)
+
+
+def positive(text: str) -> float:
+    """A number above zero, for argparse."""
+    value = float(text)
+    if not 0 < value < 1e9:
+        from argparse import ArgumentTypeError
+
+        raise ArgumentTypeError(f"{text} is no number above 0 and below a billion")
+    return value
+
+
+def _at_least_one(text: str) -> int:
+    """A count, for argparse."""
+    if (value := int(text)) < 1:
+        from argparse import ArgumentTypeError
+
+        raise ArgumentTypeError(f"{text} is not above 0")
+    return value
+
+
+def numbers(text: str) -> list[int]:
+    """A comma-separated list of numbers, for argparse."""
+    return [int(word, 0) for word in text.split(",")]
+
+
+def names(text: str) -> list[bytes]:
+    """A comma-separated list of names, for argparse."""
+    return [os.fsencode(word) for word in text.split(",") if word]
+
+
+SERIES: Options = {
+    "--stacks": {
+        "action": "append",
+        "default": [],
+        "metavar": "FILE",
+        "help": "show_stacks_handles, which tells the stacks of handles; several tell reused ones",
+    },
+    "--interval": {
+        "type": positive,
+        "metavar": "S",
+        "help": "seconds between the files as given (default: by their names, or change times)",
+    },
+    "--top": {
+        "type": int,
+        "default": page_owner.TOP,
+        "metavar": "N",
+        "help": "lines to print (default: 20)",
+    },
+}
+OUTPUT: Options = {
+    "--output": {"metavar": "BUNDLE", "help": "folder to make"},
+    "--force": {"action": "store_true", "help": "replace a bundle that is there"},
+    "--mode": modes.OPTION,
+    "--page-size": {
+        "type": int,
+        "metavar": "BYTES",
+        "help": "of the host (default: this machine's)",
+    },
+    "--total-pages": {
+        "type": int,
+        "metavar": "N",
+        "help": "of the host, for shares of its memory",
+    },
+}
+# What to count of a ``page_owner`` file.
+SELECTION: Options = {
+    "--pid": {"type": numbers, "default": [], "metavar": "N,…", "help": "threads"},
+    "--tgid": {"type": numbers, "default": [], "metavar": "N,…", "help": "processes"},
+    "--comm": {"type": names, "default": [], "metavar": "NAME,…", "help": "task names"},
+    "--order": {"type": numbers, "default": [], "metavar": "N,…", "help": "orders"},
+    "--gfp": {
+        "metavar": "NAME|…",
+        "help": "flags that must be set as printed, or one mask as printed",
+    },
+    "--module": {
+        "type": names,
+        "default": [],
+        "metavar": "NAME,…",
+        "help": "modules in the stack",
+    },
+    "--since": {"type": int, "metavar": "NS", "help": "allocated at or after this ts"},
+    "--until": {"type": int, "metavar": "NS", "help": "allocated at or before this ts"},
+}
+
+
+def add_selection_options(parser: argparse.ArgumentParser) -> None:
+    """What to count of a ``page_owner`` file."""
+    add_options(parser.add_argument_group("selection (page_owner files only)"), SELECTION)
+
+
+def add_cull_options(parser: argparse.ArgumentParser) -> None:
+    """What ``mmscope show page_owner FILE`` adds to it."""
+    from mmscope.drgn.text.page_owner_text import CULL_KEYS
+
+    add_selection_options(parser)
+    parser.add_argument(
+        "--cull",
+        type=lambda text: text.split(","),
+        metavar="KEY,…",
+        help=f"count page_owner FILE by these together: {', '.join(CULL_KEYS)} (default: stack)",
+    )
+    parser.add_argument(
+        "--sort", metavar="KEY", help="pages (default), times, ts, or one of the keys"
+    )
+    parser.add_argument(
+        "--top",
+        type=_at_least_one,
+        metavar="N",
+        help="rows of a table (default: all; of a page_owner file, 20)",
+    )
+
+
+def selection_of(args: argparse.Namespace, cull: Sequence[str] = ()) -> Selection | None:
+    """The selection options; None if there are none."""
+    gfp = os.fsencode(args.gfp).split(b"|") if args.gfp else []
+    wanted = {
+        "pid": args.pid,
+        "tgid": args.tgid,
+        "comm": args.comm,
+        "order": args.order,
+        "gfp": gfp,
+        "module": args.module,
+    }
+    timed = args.since is not None or args.until is not None
+    if not (cull or timed or any(wanted.values())):
+        return None
+    from mmscope.drgn.text.page_owner_text import Selection
+
+    return Selection(**wanted, since=args.since, until=args.until, cull=cull)
+
+
+def progress_line() -> Progress | None:
+    """Progress on a terminal; silence in a pipe."""
+    if not sys.stderr.isatty():
+        return None
+    last = 0.0
+
+    def show(done: int, total: int) -> None:
+        nonlocal last
+        if time.monotonic() - last > 0.2:
+            last = time.monotonic()
+            share = f" of {total / 2**20:,.0f}" if total else ""
+            print(f"\r{done / 2**20:,.0f}{share} MiB read\x1b[K", end="\r", file=sys.stderr)
+
+    return show
+
+
+def run_watch(args: argparse.Namespace) -> int:
+    from mmscope.reports.watch.watch import run
+
+    return run(args)
+
+
+def run_page_owner(args: argparse.Namespace) -> int:
+    if args.output is not None:
+        from pathlib import Path
+
+        from mmscope.reports.bundle.bundle import Writer
+
+        args.output = Path(args.output)
+        # Refuses what is in the way before the work.
+        with Writer(args.output, replace=args.force, mode=args.mode) as writer:
+            begin = time.monotonic()
+            series = _read(args)
+            return finish(args, series, writer, begin)
+    series = _read(args)
+    growth = list(growth_rows(series)) if len(series.snapshots) > 1 else []
+    growth.sort(key=lambda row: -row[page_owner.GAINED])
+    stacks = page_owner.stacks_of(series)
+    page_owner.print_top(stacks, growth, page_size(args), top=args.top)
+    notes, remarks = page_owner.notes_of(series)
+    for note in notes + remarks:
+        say(note)
+    return INCOMPLETE if notes else DONE
+
+
+def _read(args: argparse.Namespace) -> Series:
+    return read_series(
+        args.files,
+        args.stacks,
+        selection=selection_of(args),
+        interval=args.interval,
+        progress=progress_line(),
+    )
+
+
+def page_size(args: argparse.Namespace) -> int:
+    """Of the host, in bytes."""
+    return args.page_size or os.sysconf("SC_PAGE_SIZE")
+
+
+def finish(
+    args: argparse.Namespace,
+    series: Series,
+    writer: Writer,
+    begin: float,
+) -> int:
+    """Write the bundle, print what stands out, and say what is missing."""
+    import dataclasses
+    import datetime
+
+    size = page_size(args)
+    section, stacks, growth = page_owner.write_tables(
+        writer, series, size, seconds=time.monotonic() - begin
+    )
+    captured = None
+    if series.absolute:
+        moment = datetime.datetime.fromtimestamp(int(series.absolute[-1]), datetime.UTC)
+        captured = moment.isoformat()
+    described: dict[str, Cell] = {
+        "kind": "files",
+        "release": None,
+        "architecture": None,
+        "page_size": size,
+        "hostname": None,
+        "captured_at": captured,
+        "uptime_seconds": None,
+        "total_pages": args.total_pages,
+        "online_cpus": None,
+        "source": ", ".join(dict.fromkeys(s.source for s in series.snapshots[:3])),
+    }
+    if not args.page_size:
+        assumed = f"page size {size} assumed, as of this machine"
+        message = "; ".join(filter(None, (section.message, assumed)))
+        section = dataclasses.replace(section, message=message)
+    writer.finish(described, [section])
+    page_owner.print_top(stacks, growth, size, top=args.top)
+    print_findings(args.output, (page_owner.SECTION,))
+    if section.status != "ok":
+        say(f"{section.section}: {section.status}: {section.message}")
+    return DONE if section.status == "ok" else INCOMPLETE
+
+
+def print_findings(path: Path, sections: Sequence[str]) -> None:
+    """What the bundle's tables mean; those findings that are about these sections."""
+    try:
+        from mmscope.reports.bundle.bundle import Bundle
+        from mmscope.reports.findings.findings import evaluate, load_questions
+        from mmscope.reports.findings.findings_text import print_findings as print_verdict
+    except ImportError as error:
+        say(f"findings need {error.name}: run 'mmscope findings' where it is installed")
+        return
+    questions = [q for q in load_questions() if q.section in sections]
+    print()
+    print_verdict(evaluate(Bundle(path), questions), everything=False)
+
+
+def run_show(args: argparse.Namespace) -> int:
+    """``mmscope show page_owner FILE``: counts by any keys together."""
+    from mmscope.drgn.tables.rows import Column
+    from mmscope.drgn.tables.terminal import print_rows
+    from mmscope.drgn.text.page_owner_text import CULL_KEYS, read_page_owner
+
+    cull = args.cull or ["stack"]
+    for key in cull:
+        if key not in CULL_KEYS:
+            raise UsageError(f"--cull {key}: no such key; there are {', '.join(CULL_KEYS)}")
+    sort = args.sort or "pages"
+    if sort not in page_owner.SORTS and sort not in cull:
+        known = ", ".join((*page_owner.SORTS, *cull))
+        raise UsageError(f"--sort {sort}: not among what is counted: {known}")
+    selection = selection_of(args, cull)
+    assert selection is not None  # it culls
+    with Source(str(args.bundle)) as source:
+        kind = recognise_source(source)
+        if kind != "page_owner":
+            raise UsageError(f"{args.bundle}: is {kind}; 'mmscope page-owner' reads it")
+        tally = read_page_owner(source, selection, progress_line())
+    top = args.top or (page_owner.TOP if args.format == "table" else 1 << 62)
+    described, rows, more = page_owner.culled_rows(tally, selection, sort, top)
+    columns = [
+        Column(name, kind, True, {"pages": "pages"}.get(name, ""), "", name in cull)
+        for name, kind in described
+    ]
+    print_rows(columns, rows, form=args.format)
+    if more:
+        say(f"{more:,} rows more; --top shows them")
+    skipped = tally["skipped"]
+    if skipped or tally["truncated"]:
+        cut = "; the last record was cut short" if tally["truncated"] else ""
+        say(f"{skipped:,} records were not understood and are not counted{cut}")
+    return INCOMPLETE if skipped or tally["truncated"] else DONE

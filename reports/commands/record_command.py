@@ -1,0 +1,407 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+``mmscope record``: record by a recipe, and add the profile to a bundle.
+
+Imports no drgn, numpy or rich. Exit codes as of ``mmscope``.
+"""
+
+import argparse
+import dataclasses
+import gzip
+import io
+import json
+import os
+import shutil
+import tempfile
+import textwrap
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import IO, cast
+
+from mmscope.drgn.tables.hostile_text import visible
+from mmscope.perf import perf_events, perf_record
+from mmscope.perf import recipe as recipes
+from mmscope.perf.folding import Fold
+from mmscope.perf.os_release import os_release
+from mmscope.perf.perf_events import Unavailable
+from mmscope.perf.perf_record import Recorded, RecordError
+from mmscope.perf.perf_script import FIELDS, Reading
+from mmscope.perf.recipe import Event, Recipe, event_name
+from mmscope.perf.stack_parts import load_known_frames, load_split
+from mmscope.reports.bundle.bundle import Cell
+from mmscope.reports.bundle.modes import OPTION, mode_of_file, mode_of_folder
+from mmscope.reports.collect.this_host import this_host
+from mmscope.reports.commands.page_owner_command import (
+    DONE,
+    INCOMPLETE,
+    UsageError,
+    positive,
+    run_and_explain,
+    say,
+)
+from mmscope.reports.profiles import profiles
+
+PERF_DATA = b"PERFILE2"
+GZIP = b"\x1f\x8b"
+# In the folder of --keep: the text, with a first line about the recording.
+KEPT = "perf-script.txt.gz"
+MADE_BY = "# mmscope "
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command; returns its exit code."""
+    words = list(arguments)
+    command: list[str] = []
+    if "--" in words:
+        at = words.index("--")
+        words, command = words[:at], words[at + 1 :]
+    args = build_parser().parse_args(words)
+    args.command = command
+    return run_and_explain(run, args, (Unavailable, RecordError, OSError))
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The options."""
+    parser = argparse.ArgumentParser(
+        prog="mmscope record",
+        description="Record CPU profiles and tracepoints by a recipe, and add them to a bundle: "
+        "a new one, or one that is there. No setting is changed; kprobes are removed again, "
+        "whatever ends the recording.",
+        usage="%(prog)s RECIPE [options] [-a | -p PID,… | -- COMMAND …]\n       %(prog)s --list",
+    )
+    parser.add_argument("recipe", nargs="?", metavar="RECIPE", help="see --list")
+    parser.add_argument("--list", action="store_true", help="explain the recipes")
+    parser.add_argument("-p", "--pid", type=pids, default=[], metavar="PID,…", help="processes")
+    parser.add_argument("-a", "--all", action="store_true", help="every CPU")
+    parser.add_argument("-o", "--output", type=Path, metavar="BUNDLE", help="new, or to add to")
+    parser.add_argument("--label", help="what state of the machine this is, such as thp=never")
+    parser.add_argument(
+        "--against", metavar="PROFILE", help="profile of the bundle that the report compares with"
+    )
+    parser.add_argument("--seconds", type=positive, metavar="S", help="instead of the recipe's")
+    parser.add_argument("--frequency", type=int, metavar="HZ", help="samples a second")
+    parser.add_argument("--keep-idle", action="store_true", help="keep samples of idle CPUs")
+    parser.add_argument("--keep-profiler", action="store_true", help="keep samples of perf itself")
+    parser.add_argument(
+        "--by-period",
+        action="store_true",
+        help="widths are periods (ns, cycles), not numbers of samples",
+    )
+    parser.add_argument(
+        "--input",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="read perf.data, or text of 'perf script', instead of recording; gzip is fine",
+    )
+    parser.add_argument(
+        "--keep",
+        type=Path,
+        metavar="DIR",
+        help="keep perf.data in that folder, and its text, which --input reads on any machine",
+    )
+    parser.add_argument("--mode", **OPTION)
+    parser.add_argument("-v", "--verbose", action="store_true", help="show tracebacks")
+    return parser
+
+
+def pids(text: str) -> list[int]:
+    """A comma-separated list of processes, for argparse."""
+    return [int(word) for word in text.split(",")]
+
+
+def run(args: argparse.Namespace) -> int:
+    """What the options say."""
+    if args.list:
+        return list_recipes()
+    if args.recipe is None:
+        raise UsageError("name a recipe; 'mmscope record --list' explains them")
+    try:
+        recipe = recipes.load(args.recipe)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    if sum(map(bool, (args.pid, args.all, args.command, args.input))) > 1:
+        raise UsageError("give one of -a, -p, --input and -- COMMAND")
+    if args.output is None:
+        raise UsageError("-o BUNDLE: where to put the profile")
+    if args.frequency is not None:
+        if not 1 <= args.frequency <= 100_000:
+            raise UsageError(f"--frequency {args.frequency}: not between 1 and 100000")
+        recipe = dataclasses.replace(recipe, frequency=args.frequency)
+    # Refuses what is in the way before the work.
+    bundle = profiles.existing(args.output)
+    taken = profiles.names_in(bundle)
+    if args.against is not None and args.against not in taken:
+        there = ", ".join(taken) or "none"
+        raise UsageError(f"--against {args.against}: the bundle has no such profile: {there}")
+    name = profiles.profile_name(f"{recipe.name} {args.label or ''}", taken)
+    making = profiles.Making(label=args.label, against=args.against, by_period=args.by_period)
+    with tempfile.TemporaryDirectory(prefix="mmscope-") as folder:
+        if args.input:
+            return _finish(args, recipe, name, making, [Path(f) for f in args.input])
+        making.captured_at = profiles.now()
+        files = _record(args, recipe, making, Path(folder))
+        if args.keep is not None:
+            mode = mode_of_file(args.mode)
+            args.keep.mkdir(mode_of_folder(mode), parents=True, exist_ok=True)
+            for file in files:
+                # Which perf made for its owner alone.
+                Path(shutil.copy(file, args.keep)).chmod(mode)
+        return _finish(args, recipe, name, making, files)
+
+
+def _record(
+    args: argparse.Namespace, recipe: Recipe, making: profiles.Making, folder: Path
+) -> list[Path]:
+    machine = perf_events.look()
+    system = True if args.all else None
+    if not (args.all or args.pid or args.command):
+        if recipe.scope != "system":
+            raise UsageError("say what to record: -- COMMAND, -p PID, or -a for every CPU")
+        system = True
+    plan = perf_events.plan(recipe, machine, system=system)
+    for note in plan.notes:
+        say(note)
+    making.partial += plan.notes
+    _without(making, plan.missing)
+    if not args.command:
+        limit = args.seconds or recipe.seconds
+        until = "until the process ends" if args.pid else "until Ctrl-C"
+        if limit:
+            until = f"for {limit:g} s" + (" or until it ends" if args.pid else "")
+        say(f"recording {until}; Ctrl-C ends it and keeps what is there")
+    before = profiles.vmstat(recipe.counters)
+    both = {profiles.PAGE_TABLES, profiles.FAULTS} <= {*recipe.counters}
+    look = _page_tables(making) if both else lambda: None
+    recording = perf_record.record(
+        recipe,
+        plan,
+        machine,
+        folder,
+        command=args.command,
+        pids=args.pid,
+        seconds=args.seconds,
+        look=look,
+    )
+    after = profiles.vmstat(recipe.counters)
+    for note in recording.notes:
+        say(note)
+    making.remarks += recording.notes
+    _without(making, recording.refused)
+    left_out = (*plan.missing, *recording.refused)
+    making.left_out = [event_name(choice) for event, _ in left_out for choice in event.first_of]
+    making.missed = recording.missed
+    making.counters = {key: after[key] - before[key] for key in before if key in after}
+    making.seconds, making.ended = recording.seconds, recording.ended
+    making.scope = "system" if plan.system else "task"
+    making.command = " ".join(args.command) or " ".join(f"pid {pid}" for pid in args.pid) or None
+    making.release = os.uname().release
+    making.architecture = machine.architecture
+    making.pids = recording.pids
+    return recording.files
+
+
+def _without(making: profiles.Making, missing: Sequence[tuple[Event, str]]) -> None:
+    """Say which events are left out, and why."""
+    for reason in dict.fromkeys(reason for _, reason in missing):
+        events = [event_name(e.first_of[0]) for e, why in missing if why == reason]
+        remark = f"without {', '.join(events)}: {reason}"
+        say(remark)
+        making.remarks.append(remark)
+
+
+def _page_tables(making: profiles.Making) -> Callable[[], None]:
+    """Keeps the moment that the machine had most page tables: a process takes its own with it."""
+    begin = profiles.page_tables_now()
+    if begin is not None:
+        making.page_tables = [begin, begin]
+
+    def look() -> None:
+        now = profiles.page_tables_now()
+        if now is not None and making.page_tables and now[1] > making.page_tables[1][1]:
+            making.page_tables[1] = now
+
+    return look
+
+
+def _finish(
+    args: argparse.Namespace,
+    recipe: Recipe,
+    name: str,
+    making: profiles.Making,
+    files: list[Path],
+) -> int:
+    begin = time.monotonic()
+    fold = Fold(
+        recipe,
+        load_split(recipe.split) if recipe.split else None,
+        load_known_frames(),
+        idle=args.keep_idle,
+        profiler=args.keep_profiler,
+    )
+    reading = Reading()
+    data = [file for file in files if begins(file) == PERF_DATA]
+    counted = perf_record.recorded(perf_for(data[0]), data) if data else Recorded()
+    with ExitStack() as stack:
+        kept = None
+        if args.keep is not None and not args.input:
+            mode = mode_of_file(args.mode)
+            raw = stack.enter_context(
+                open(
+                    args.keep / KEPT,
+                    "wb",
+                    opener=lambda name, flags: os.open(name, flags, 0o600),
+                )
+            )
+            os.fchmod(raw.fileno(), mode)
+            packed = gzip.GzipFile(KEPT, "wb", 3, raw)
+            kept = cast(IO[bytes], stack.enter_context(packed))
+            kept.write(f"{MADE_BY}{json.dumps(making.told(counted))}\n".encode())
+        for file in files:
+            with opened(file, counted, making, addresses=recipe.addresses) as stream:
+                fold.leave_out(making.left_out)
+                if recipe.follow and making.scope == "system":
+                    fold.tree |= set(making.pids)
+                source = stream if kept is None else cast(IO[bytes], _Tee(stream, kept))
+                profiles.fold_stream(fold, reading, source, profiles.progress_line())
+    if not reading.samples:
+        if args.input:
+            raise UsageError(f"{args.input[0]}: no sample in it; is it perf's?")
+        making.remarks.append("nothing was sampled")
+    made = profiles.profiled(
+        name, fold, reading, counted if counted.samples else None, recipe, making
+    )
+    target: dict[str, Cell] = {"kind": "files", "release": None, "page_size": None}
+    if not args.input and not os.path.lexists(args.output):
+        target = this_host()
+    section = profiles.add_to_bundle(
+        args.output, made, time.monotonic() - begin, target, mode=args.mode
+    )
+    profiles.summary(made)
+    print(f"\n{args.output}: profile {name}")
+    notes = made.rows["profile_notes"]
+    for row in notes:
+        if row.kind == "partial":
+            say(f"{section.section}: {row.note}")
+    return INCOMPLETE if any(row.kind == "partial" for row in notes) else DONE
+
+
+class _Tee:
+    """A stream that is written to a file as it is read."""
+
+    def __init__(self, stream: IO[bytes], copy: IO[bytes]) -> None:
+        self.stream, self.copy = stream, copy
+
+    def read(self, size: int) -> bytes:
+        data = self.stream.read(size)
+        self.copy.write(data)
+        return data
+
+
+def begins(file: Path) -> bytes:
+    """The first bytes of a file, which tell what it is."""
+    with file.open("rb") as stream:
+        return stream.read(len(PERF_DATA))
+
+
+def perf_for(file: Path) -> str:
+    """
+    The perf that reads a recording.
+
+    :raises RecordError: there is none.
+    """
+    perf = shutil.which("perf")
+    if perf is None:
+        to_get_it = perf_events.where_to_get_perf(os.uname().release, os_release())
+        raise RecordError(
+            f"{file}: perf is needed to read it: {to_get_it}; or bring the text of "
+            f"'perf script --ns -F {','.join(FIELDS)}'"
+        )
+    return perf
+
+
+@contextmanager
+def opened(
+    file: Path, counted: Recorded, making: profiles.Making, *, addresses: bool
+) -> Iterator[IO[bytes]]:
+    """
+    The text of ``perf script`` of a recording.
+
+    :param counted, making: what a text that was kept says of its recording is put there.
+    """
+    begin = begins(file)
+    with ExitStack() as stack:
+        if begin == PERF_DATA:
+            text = perf_record.script(perf_for(file), file, addresses=addresses)
+            yield stack.enter_context(text)
+        elif begin[: len(GZIP)] == GZIP:
+            unpacked = stack.enter_context(gzip.GzipFile(file))
+            yield _text(cast(io.BufferedReader, unpacked), counted, making)
+        else:
+            yield _text(stack.enter_context(file.open("rb")), counted, making)
+
+
+def _text(
+    stream: io.BufferedReader, counted: Recorded, making: profiles.Making
+) -> io.BufferedReader:
+    """A text that was kept begins with a line about its recording."""
+    if stream.peek(len(MADE_BY))[: len(MADE_BY)] == MADE_BY.encode():
+        line = stream.readline(1 << 20)
+        try:
+            counted.add(making.hear(json.loads(line[len(MADE_BY) :])))
+        except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
+            why = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+            raise UsageError(f"the line about the recording is damaged: {why}") from error
+    return stream
+
+
+def list_recipes() -> int:
+    """Explain the recipes, and whether they can run here."""
+    machine = perf_events.look()
+    width = max(40, shutil.get_terminal_size((100, 24)).columns)
+
+    def paragraph(label: str, text: str) -> None:
+        begin = f"  {label:8}  "
+        print(
+            textwrap.fill(
+                visible(" ".join(text.split())),
+                width,
+                initial_indent=begin,
+                subsequent_indent=" " * len(begin),
+            )
+        )
+
+    for name in recipes.names():
+        recipe = recipes.load(name)
+        print(f"{name}: {recipe.title}")
+        paragraph("answers", recipe.answers)
+        paragraph("here", ability(recipe, machine))
+        paragraph("needs", recipe.needs)
+        paragraph("costs", recipe.overhead)
+        limit = f"{recipe.seconds:g} s" if recipe.seconds else "until Ctrl-C"
+        scope = "every CPU" if recipe.scope == "system" else "the command or process"
+        ring = ", kept when " + recipe.trigger + " happens" if recipe.trigger else ""
+        size = f"{recipe.megabytes} MB of perf.data at most" if not recipe.trigger else "a ring"
+        paragraph("records", f"{scope}, {limit} where nothing ends it, {size}{ring}")
+        for event in recipe.events:
+            paragraph("", f"{' or '.join(map(event_name, event.first_of))}: {event.why}")
+        paragraph("read", recipe.read)
+        print()
+    return DONE
+
+
+def ability(recipe: Recipe, machine: perf_events.Machine) -> str:
+    """Whether a recipe can run on this machine, in words."""
+    try:
+        plan = perf_events.plan(recipe, machine)
+    except Unavailable as reason:
+        return f"no: {reason}"
+    words = ["yes"]
+    words += [f"{event_name(e.first_of[0])} is missing: {reason}" for e, reason in plan.missing]
+    words += plan.notes
+    sampler = next((event_name(text) for event, text in plan.events if event.required), "")
+    if sampler in load_known_frames().no_nmi:
+        words.append(f"samples by {sampler}, which does not see what runs with interrupts off")
+    return "; ".join(words)

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Where ``mmscope`` begins.
+
+Commands that read text alone start without drgn, numpy and rich, whose loading takes several times
+as long as many a file takes to read.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LIGHT = ("page-owner", "watch")
+
+
+def main() -> int:
+    """Run the command; returns its exit code."""
+    # Where SIGINT is ignored, as nohup and a shell's background jobs have it, it stays so.
+    catches = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if catches:
+        # While modules are imported, Python may lose a KeyboardInterrupt: what is raised in a
+        # callback of its import locks is printed and forgotten. Nothing is to be undone by then.
+        signal.signal(signal.SIGINT, _end)
+    run = _command()
+    try:
+        if catches:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        return run()
+    except KeyboardInterrupt:  # before the command sees to it, or behind it
+        print("mmscope: interrupted", file=sys.stderr)
+        return 130
+
+
+def _end(*_: object) -> None:
+    os.write(2, b"mmscope: interrupted\n")
+    os._exit(130)
+
+
+def _command() -> Callable[[], int]:
+    """What does it, imported."""
+    if sys.argv[1:2] and sys.argv[1] in LIGHT:
+        # Millions of tuples and hardly a cycle: to look for those takes a twentieth of the time.
+        gc.set_threshold(100_000)
+        from mmscope.reports.commands.page_owner_command import main as light
+
+        return light
+    if sys.argv[1:2] == ["record"]:
+        from mmscope.reports.commands.record_command import main as record
+
+        return lambda: record(sys.argv[2:])
+    from mmscope.reports.commands.command import main as full
+
+    return full
+
+
+if __name__ == "__main__":
+    sys.exit(main())

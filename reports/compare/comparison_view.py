@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Two bundles held against each other, as they are shown: the sentence, and rows of text.
+
+Everything here is plain text; the templates and the terminal make what is hostile in it visible.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from mmscope.drgn.tables import display
+from mmscope.drgn.tables.rows import Column
+from mmscope.reports.compare.comparison import (
+    CHANGE_WORDS,
+    CHANGES,
+    SET,
+    Change,
+    Comparison,
+    FindingChange,
+    TableChanges,
+    most_changed,
+    set_differently,
+)
+from mmscope.reports.pictures.cells import Cell, cell
+from mmscope.reports.pictures.owner_pictures import owner_pair
+
+# Rows of what changed most, over all tables.
+MOST = 8
+# Other columns of a row that differ; a row of a large struct may differ in twenty.
+MAX_OTHERS = 4
+MAX_NAME = 90
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row that differs."""
+
+    change: str
+    what: list[Cell]
+    before: Cell
+    after: Cell
+    difference: Cell
+    others: str
+
+
+@dataclass(frozen=True)
+class TableView:
+    """A table with what differs in it."""
+
+    changes: TableChanges
+    rows: list[Row]
+    summary: str
+    totals: str  # all rows together, empty if they do not add up
+    amounts: bool  # whether there is one column that before and after are of
+    others: bool  # whether any row differs in other columns
+
+
+@dataclass(frozen=True)
+class Top:
+    """The row of a table that changed most."""
+
+    table: TableChanges
+    what: str
+    before: str
+    after: str
+    difference: str
+
+
+@dataclass(frozen=True)
+class View:
+    """A comparison as it is shown."""
+
+    comparison: Comparison
+    sentence: str
+    tops: list[Top]
+    tables: list[TableView]
+    unchanged: list[str]
+    findings: list[FindingChange]  # those that are not the same
+    same: int  # findings
+    not_compared: list[tuple[str, list[str]]]  # why, tables
+
+
+def view(comparison: Comparison) -> View:
+    """Everything that the page and the terminal show of a comparison."""
+    page_size = display.plain_int(comparison.bundles[1].target.get("page_size"))
+    tops = [top(table, change, page_size) for table, change in most_changed(comparison, page_size)]
+    switched = [
+        Top(table, _switch(table, change), _said(before), _said(after), "")
+        for table, change, before, after in set_differently(comparison)
+    ]
+    # Of a table that is there with what was set, nothing else is worth a line here.
+    tops = [row for row in tops if row.table.name not in {top.table.name for top in switched}]
+    reasons: dict[str, list[str]] = {}
+    for name, why in comparison.not_compared:
+        reasons.setdefault(why, []).append(name)
+    differing = [item for item in comparison.findings if item.change != "same"]
+    return View(
+        comparison,
+        sentence(comparison, switched, tops),
+        [*switched[:MAX_OTHERS], *tops[:MOST]],
+        [table_view(table, page_size, comparison.relation.seconds) for table in comparison.changed],
+        [table.name for table in comparison.tables if not table.differing],
+        differing,
+        len(comparison.findings) - len(differing),
+        list(reasons.items()),
+    )
+
+
+def _switch(table: TableChanges, change: Change) -> str:
+    name = name_of(table.what, change.what)
+    return name if table.name == "settings" else f"{name}, {SET[table.name]}"
+
+
+def _said(value: object) -> str:
+    return "unknown" if value is None else display.cut(str(value), MAX_NAME)
+
+
+def sentence(comparison: Comparison, switched: list[Top], tops: list[Top]) -> str:
+    """What was set otherwise and what changed most, in a sentence."""
+    counted = [
+        f"{display.plural(number, 'finding')} {CHANGE_WORDS.get(change, change)}"
+        for change in CHANGES[:-1]
+        if (number := sum(item.change == change for item in comparison.findings))
+    ]
+    findings = ", ".join(counted) or "no finding came, went, or got better or worse"
+    if switched:
+        said = [f"{s.table.title}, {s.what}: {s.before} → {s.after}" for s in switched]
+        more = f" and {len(said) - 2} more" if len(said) > 2 else ""
+        findings += f"; set otherwise: {'; '.join(said[:2])}{more}"
+    if not tops:
+        no = "no other row" if switched else "no row"
+        return f"Against the baseline: {findings}; {no} of the {rows_said(comparison)} differs."
+    most = tops[0]
+    change = f" ({most.difference})" if most.difference else ""
+    return (
+        f"Against the baseline: {findings}; most changed: {most.table.title}, {most.what}: "
+        f"{most.before} → {most.after}{change}."
+    )
+
+
+def rows_said(comparison: Comparison) -> str:
+    return display.plural(len(comparison.tables), "table") + " compared"
+
+
+def top(table: TableChanges, change: Change, page_size: int | None) -> Top:
+    before, after = amounts(table, change, page_size)
+    differs = difference(change.difference, table.measure, page_size)
+    in_bytes = alone(differs, table.measure, change.difference)
+    # The exact number as well: one leaked page shows among many.
+    exact = f", {differs.text} pages" if in_bytes != differs.text else ""
+    return Top(
+        table,
+        name_of(table.what, change.what),
+        alone(before, table.measure, change.before),
+        alone(after, table.measure, change.after),
+        in_bytes + exact,
+    )
+
+
+def alone(shown: Cell, column: Column | None, value: object) -> str:
+    """An amount in running text or beside those of other tables, where pages say their size."""
+    in_pages = column is not None and column.unit == "pages" and value is not None
+    return shown.title if in_pages and shown.title else shown.text
+
+
+def table_view(table: TableChanges, page_size: int | None, seconds: float | None) -> TableView:
+    """
+    A table's rows as text.
+
+    :param seconds: between the readings, if they are of one boot.
+    """
+    rows = []
+    # Without a measure, the one column that differs takes its place.
+    differing = {column.name for change in table.changes for column, _, _ in change.others}
+    single = table.measure is None and len(differing) == 1
+    for change in table.changes:
+        also = rate(table, change, seconds), "" if single else others(change, page_size)
+        was, now = amounts(table, change, page_size)
+        rows.append(
+            Row(
+                change.change,
+                [cell(v, c, page_size) for v, c in zip(change.what, table.what, strict=True)],
+                was,
+                now,
+                difference(change.difference, table.measure, page_size),
+                "; ".join(filter(None, also)),
+            )
+        )
+    said = [f"{number:,} {change}" for change, number in table.counts.items() if number]
+    totals = ""
+    if table.totals is not None and table.measure is not None:
+        before, after = (
+            alone(cell(total, table.measure, page_size), table.measure, total)
+            for total in table.totals
+        )
+        totals = f"{before} → {after}"
+    return TableView(
+        table,
+        rows,
+        ", ".join(said),
+        totals,
+        table.measure is not None or single,
+        any(row.others for row in rows),
+    )
+
+
+def amounts(table: TableChanges, change: Change, page_size: int | None) -> tuple[Cell, Cell]:
+    """A row's measure in both; words where the row is in one of them only."""
+    both = []
+    for value, nothing, place in ((change.before, "new", 1), (change.after, "gone", 2)):
+        if change.change == nothing:
+            both.append(Cell("none", f"{nothing}: there is no such row"))
+        elif table.measure is not None:
+            both.append(cell(value, table.measure, page_size))
+        elif change.others:
+            other = change.others[0]
+            both.append(Cell(shown(other[place], other[0], page_size)))
+        else:
+            both.append(Cell("there"))
+    return both[0], both[1]
+
+
+def difference(value: int | float | None, column: Column | None, page_size: int | None) -> Cell:
+    """A difference with its sign."""
+    if value is None or column is None:
+        return Cell("")
+    sign = "+" if value > 0 else "-" if value < 0 else ""
+    plain = cell(abs(value), column, page_size)
+    title = f"{sign}{plain.title}" if plain.title else ""
+    return Cell(f"{sign}{plain.text}", title, value)
+
+
+def rate(table: TableChanges, change: Change, seconds: float | None) -> str:
+    """How fast an event was counted, which only two readings of one boot tell."""
+    kind = dict(zip((c.name for c in table.what), change.what, strict=True)).get("kind")
+    counts = table.name == "vm_counters" and kind in ("event", "numa")
+    if not counts or not seconds or change.change not in ("grew", "shrank"):
+        return ""
+    return f"{display.count((change.difference or 0) / seconds)} a second"
+
+
+def others(change: Change, page_size: int | None) -> str:
+    """Other columns that differ, in words."""
+    words = [
+        f"{column.name} {shown(before, column, page_size)} → {shown(after, column, page_size)}"
+        for column, before, after in change.others[:MAX_OTHERS]
+    ]
+    if len(change.others) > MAX_OTHERS:
+        words.append(f"{len(change.others) - MAX_OTHERS} more")
+    return "; ".join(words)
+
+
+def shown(value: Any, column: Column, page_size: int | None) -> str:
+    """A value in running text."""
+    if value is None:
+        return "unknown"
+    return display.cut(cell(value, column, page_size).text, MAX_NAME)
+
+
+def name_of(columns: list[Column], values: tuple[Any, ...]) -> str:
+    """What a row is about, in a few words: of a stack, who asked for the memory."""
+    row = {c.name: (c, v) for c, v in zip(columns, values, strict=True)}
+    if "stack" in row:
+        stack = row["stack"][1]
+        owner = owner_pair(stack)[0]
+        cache = str(row["cache"][1]) if "cache" in row else ""
+        return display.cut(" ".join(filter(None, (cache, owner))), MAX_NAME)
+    words = []
+    for name, (column, value) in row.items():
+        if value is None:
+            continue
+        if column.type == "string" and not name.endswith(("pfn", "start", "end")):
+            words.append(f"zone {value}" if name == "zone" else str(value))
+        else:
+            words.append(f"{name} {cell(value, column, None).text}")
+    return display.cut(", ".join(words), MAX_NAME) or "unnamed"

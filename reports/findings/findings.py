@@ -1,0 +1,453 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Findings: what a bundle's tables mean, asked in SQL.
+
+A finding is one file, ``findings/<id>.toml``: the columns it needs, a query over the bundle's
+tables that returns a row for each thing found, and the words, filled in from that row. A finding
+whose query returns nothing says nothing. One whose tables or columns the bundle does not have, or
+has only empty, is *not checked*, and the reason is kept: silence must never mean "not looked".
+"""
+
+import dataclasses
+import re
+import tomllib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import jinja2
+
+from mmscope.drgn.machine.kernel_features import FEATURES
+from mmscope.drgn.tables import display
+from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.bundle.database import Database, failed, open_database, views
+
+FINDINGS = Path(__file__).resolve().parent / "findings"
+SEVERITIES = ("critical", "warning", "notice")
+# What a finding does to the machine, the worst first: the order of those of one severity.
+HARMS = ("ends work", "stalls", "takes memory", "costs")
+
+
+@dataclass(frozen=True)
+class Link:
+    """Where something is written up."""
+
+    title: str
+    url: str
+
+
+@dataclass(frozen=True)
+class Step:
+    """
+    Something to do, with its price.
+
+    A step either only looks at what this bundle has (``looks``), or says what it costs; one that
+    changes something also says when not to do it and how to undo it.
+
+    :ivar only: features of table ``kernel_features`` that the kernel must have, or, after a ``!``,
+        must not have. A step that is not for the kernel that was read is not shown.
+    """
+
+    do: str
+    cost: str = ""
+    avoid: str = ""  # when not to do it
+    undo: str = ""
+    looks: bool = False
+    only: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in self.only:
+            if name.removeprefix("!") not in FEATURES:
+                raise ValueError(f"no feature is called {name}")
+
+    @property
+    def price(self) -> tuple[tuple[str, str], ...]:
+        """(label, words) of what there is to say about it."""
+        said = (("costs", self.cost), ("not", self.avoid), ("undo", self.undo))
+        return tuple((label, words) for label, words in said if words)
+
+    @property
+    def text(self) -> str:
+        """All of it in a line."""
+        return " ".join(
+            (self.do, *(f"{label.capitalize()}: {words}" for label, words in self.price))
+        )
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was found. All words are plain text, with values from the bundle in them."""
+
+    id: str  # the file's name; several findings may share it, one for each row found
+    severity: str
+    title: str  # what is wrong, with its number
+    saw: str  # what was seen: the figures
+    why: str  # why it hurts
+    next: tuple[Step, ...]  # what to do, in order
+    links: tuple[Link, ...]
+    section: str  # where the evidence is
+    # What it is about and how bad it is, so that the same finding of two bundles can be compared.
+    subject: tuple[tuple[str, Any], ...] = ()
+    badness: float | None = None
+    tables: tuple[str, ...] = ()  # and views, that it was found in
+    sources: tuple[str, ...] = ()  # kernel files that its words were held against
+    estimate: bool = False  # how bad it is was computed, not measured
+    harm: str = HARMS[-1]
+
+
+@dataclass(frozen=True)
+class NotChecked:
+    """A finding that could not be asked of this bundle."""
+
+    id: str
+    title: str
+    reason: str
+    section: str = ""  # where its evidence would be
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """
+    Everything that the findings say of one bundle.
+
+    :ivar found: by severity; of one severity, what was measured before what was estimated, then
+        what does most harm first.
+    :ivar clear: (id, title) of what was checked and not found.
+    :ivar under: what was measured of things that are under their finding's threshold, in its
+        words: what a comparison says of a finding that is no more.
+    """
+
+    found: list[Finding]
+    clear: list[tuple[str, str]]
+    not_checked: list[NotChecked]
+    under: list[Finding] = field(default_factory=list)
+
+    @property
+    def made(self) -> int:
+        """Checks that could be made."""
+        return len({finding.id for finding in self.found} | {id for id, _ in self.clear})
+
+    @property
+    def checks(self) -> int:
+        """All checks."""
+        return self.made + len(self.not_checked)
+
+
+def how_many(verdict: Verdict) -> str:
+    """How many checks could be made: the one count that everything else is said beside."""
+    if not verdict.not_checked:
+        return f"All {display.plural(verdict.made, 'check')} could be made"
+    return f"{verdict.made:,} of {display.plural(verdict.checks, 'check')} could be made"
+
+
+def all_clear(verdict: Verdict) -> str:
+    """What is said where nothing was found, which is not much if little could be checked."""
+    if not verdict.checks:
+        return "No check was made"
+    if not verdict.made:
+        return f"None of {display.plural(verdict.checks, 'check')} could be made"
+    if verdict.not_checked:
+        return f"{how_many(verdict)}; {'that is' if verdict.made == 1 else 'those are'} clear"
+    return f"{how_many(verdict)}, and {'it is' if verdict.made == 1 else 'all are'} clear"
+
+
+def lacking(verdict: Verdict, title: Callable[[str], str]) -> str:
+    """
+    What could not be checked, by where its data would be: most first.
+
+    :param title: of a section, by its name.
+    """
+    sections = Counter(item.section for item in verdict.not_checked).most_common()
+    return ", ".join(f"{title(name) or 'others'} {number:,}" for name, number in sections)
+
+
+@dataclass(frozen=True)
+class Question:
+    """A finding's file."""
+
+    id: str
+    about: str  # what it looks for, when there is no row to speak of
+    section: str
+    needs: tuple[str, ...]  # table.column, or table.column where …
+    sql: str
+    severity: str  # unless the row has a column of that name
+    title: str
+    saw: str
+    why: str
+    next: tuple[Step, ...]
+    sources: tuple[str, ...]
+    links: tuple[Link, ...]
+    worse: str  # an expression over the row: the higher, the worse
+    estimate: bool = False  # how bad it is is computed; unless the row has a column `estimated`
+    harm: str = HARMS[-1]
+    subject: tuple[str, ...] = ()  # columns of the row that tell one thing found from another
+    # Tables that only add to the words, with the columns used: empty where a bundle lacks them.
+    optional: dict[str, list[str]] = field(default_factory=dict)
+
+
+def load_questions(folder: Path = FINDINGS) -> list[Question]:
+    """
+    All findings that can be made.
+
+    :raises ValueError: a file is not as it should be; these are the project's own, so a fault here
+        is one of the project.
+    """
+    questions = []
+    for path in sorted(folder.glob("*.toml")):
+        try:
+            data = tomllib.loads(path.read_text(encoding="utf-8"))
+            links = tuple(Link(**link) for link in data.pop("links", []))
+            data["next"] = tuple(
+                Step(**step | {"only": tuple(step.get("only", ()))}) for step in data["next"]
+            )
+            data |= {"needs": tuple(data["needs"]), "sources": tuple(data["sources"])}
+            data["subject"] = tuple(data.get("subject", ()))
+            question = Question(id=path.stem, links=links, **data)
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{path.name}: {error}") from error
+        if question.severity not in SEVERITIES:
+            raise ValueError(f"{path.name}: severity {question.severity!r} is none of {SEVERITIES}")
+        if question.harm not in HARMS:
+            raise ValueError(f"{path.name}: harm {question.harm!r} is none of {HARMS}")
+        questions.append(question)
+    return questions
+
+
+def severity_rank(severity: str) -> int:
+    """The worst first; what is no severity of ours last."""
+    return SEVERITIES.index(severity) if severity in SEVERITIES else len(SEVERITIES)
+
+
+def known(words: Callable[..., str]) -> Callable[..., str]:
+    """A filter that says ``unknown`` for a value that there is not."""
+    return lambda value, *rest: "unknown" if None in (value, *rest) else words(value, *rest)
+
+
+def period(seconds: Any) -> str:
+    """How long the machine had been up: the period of every counter since boot."""
+    if not seconds:
+        return "since boot, uptime unknown"
+    for unit, size in (("days", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"in {seconds / size:.1f} {unit} since boot"
+    return f"in {seconds:.0f} s since boot"
+
+
+def _environment() -> jinja2.Environment:
+    # Words are plain text here and are escaped where they are shown: in HTML by its templates, on
+    # a terminal by `visible`.
+    environment = jinja2.Environment(autoescape=False, undefined=jinja2.StrictUndefined)
+    environment.filters |= {
+        "thousands": known(display.count),
+        "percent": known(display.percent),
+        "size": known(display.pages),
+        "period": period,
+    }
+    return environment
+
+
+def evaluate(bundle: Bundle, questions: list[Question] | None = None) -> Verdict:
+    """Ask a bundle every question."""
+    questions = load_questions() if questions is None else questions
+    # Of a large bundle most rows are in tables that nobody asks for.
+    asked = " ".join(sql for question in questions for sql in (question.sql, *question.needs))
+    asked += " kernel_features " + " ".join(sql for _, _, sql in views())
+    names = set(re.findall(r"[a-z][a-z0-9_]*", asked))
+    return ask(open_database(bundle, only=names), questions)
+
+
+def ask(database: Database, questions: list[Question]) -> Verdict:
+    """Ask an open bundle the given questions."""
+    environment = _environment()
+    kernel = Kernel(database)
+    found: list[Finding] = []
+    under: list[Finding] = []
+    clear, not_checked = [], []
+    for question in questions:
+        if reason := _unanswerable(database, question) or _impossible(database, question):
+            not_checked.append(NotChecked(question.id, question.about, reason, question.section))
+            continue
+        try:
+            rows = database.rows(_query(database, question))
+        except duckdb.Error as error:
+            reason = failed(database, error, [need.partition(".")[0] for need in question.needs])
+            not_checked.append(NotChecked(question.id, question.about, reason, question.section))
+            continue
+        try:
+            # A row of a thing that is under the threshold says so, and only what was measured.
+            said = [
+                (row.get("over", True), _finding(environment, question, row, kernel))
+                for row in rows
+            ]
+        except (jinja2.TemplateError, ArithmeticError, TypeError, ValueError) as error:
+            reason = f"its words do not fit what was found: {error}"
+            not_checked.append(NotChecked(question.id, question.about, reason, question.section))
+            continue
+        findings = [finding for over, finding in said if over]
+        under += [finding for over, finding in said if not over]
+        if not findings:
+            clear.append((question.id, question.about))
+        found += findings
+    found.sort(key=_place)
+    return Verdict(found, clear, not_checked, under)
+
+
+def _place(finding: Finding) -> tuple[int, bool, int]:
+    """Where a finding stands: by severity, what was measured first, what does most harm first."""
+    return SEVERITIES.index(finding.severity), finding.estimate, HARMS.index(finding.harm)
+
+
+def _unanswerable(database: Database, question: Question) -> str | None:
+    """Why a question cannot be asked: something it needs is missing, or all unknown."""
+    for need in question.needs:
+        table, _, rest = need.partition(".")
+        column, _, condition = rest.partition(" where ")
+        query = f'select count(*) as n, count("{column}") as known from "{table}"'
+        try:
+            (row,) = database.rows(f"{query} where {condition or 'true'}")
+        except duckdb.Error:
+            if why := database.missing.get(table):
+                return f"table {table} cannot be used: {why}"
+            section = f"section {question.section}"
+            why = database.missing.get(section)
+            return f"no table {table} in this bundle" + (f" ({section}: {why})" if why else "")
+        if condition and not row["n"]:
+            return f"{table} has no row where {condition}"
+        if row["n"] and not row["known"]:
+            return f"{need} is unknown in this bundle"
+    return None
+
+
+def _impossible(database: Database, question: Question) -> str | None:
+    """A value that cannot be, if the question would be answered from its column."""
+    if not database.impossible:
+        return None
+    text = "\n".join((question.sql, *question.needs))
+    for name, _, statement in reversed(views()):  # a view is made of those before it
+        if re.search(rf"\b{name}\b", text):
+            text += statement
+    words, quoted = set(re.findall(r"\w+", text)), re.findall(r"'([^']{3,})'", text)
+    for mark in database.impossible:
+        # Where each row is a number of its own, it is asked for by its name, or a part of that.
+        asked = mark.row_name is None or any(part.strip("%") in mark.row_name for part in quoted)
+        if asked and mark.table_name in words and mark.column_name in words:
+            return str(mark)
+    return None
+
+
+def _query(database: Database, question: Question) -> str:
+    """
+    A question's SQL, with an empty table in place of each optional one that is not there, and
+    unknown values in place of columns that an older bundle lacks.
+    """
+    stand_ins = []
+    for table, columns in question.optional.items():
+        there = database.columns(table)
+        nothing = ", ".join(f"null::varchar as {c}" for c in columns if c not in there)
+        if not there:
+            stand_ins.append(f"{table} as (select {nothing} limit 0)")
+        elif nothing:
+            stand_ins.append(f"{table} as (select *, {nothing} from main.{table})")
+    if not stand_ins:
+        return question.sql
+    # A query may begin with such a list of its own.
+    rest = re.sub(r"^\s*with\s", ", ", question.sql)
+    return f"with {', '.join(stand_ins)} {rest}"
+
+
+class Kernel:
+    """
+    What the kernel that was read does where kernels differ: ``kernel.NAME`` in a finding's words.
+
+    True, False, or None where nothing shows, as in all of a bundle without ``kernel_features``.
+    """
+
+    def __init__(self, database: Database) -> None:
+        try:
+            rows = database.rows("select feature, present from kernel_features")
+        except duckdb.Error:
+            rows = []  # an older bundle, or a stranger's
+        self._present = {
+            row["feature"]: row["present"] for row in rows if isinstance(row["present"], bool)
+        }
+
+    def __getattr__(self, feature: str) -> bool | None:
+        if feature not in FEATURES:
+            raise AttributeError(feature)
+        return self._present.get(feature)
+
+    def condition(self, only: tuple[str, ...]) -> str | None:
+        """
+        What a step must say of the kernels it is for: nothing if this is one, None if it is not.
+        """
+        unknown = []
+        for name in only:
+            wanted = not name.startswith("!")
+            feature = name.removeprefix("!")
+            present = self._present.get(feature)
+            if present is None:
+                what = FEATURES[feature].what
+                unknown.append(f"where {what}" if wanted else f"unless {what}")
+            elif present is not wanted:
+                return None
+        said = ", and ".join(unknown)
+        return f"{said[:1].upper()}{said[1:]}: " if said else ""
+
+
+def _finding(
+    environment: jinja2.Environment, question: Question, row: dict[str, Any], kernel: Kernel
+) -> Finding:
+    def words(text: str) -> str:
+        # Most are as they stand, and to compile one takes a millisecond.
+        said = environment.from_string(text).render(row, kernel=kernel) if "{" in text else text
+        return " ".join(said.split())
+
+    def steps() -> Iterator[Step]:
+        for step in question.next:
+            condition = kernel.condition(step.only)
+            said = words(step.do)
+            # Words may depend on the row, so that for some rows nothing is left of a step.
+            if condition is not None and said:
+                yield dataclasses.replace(
+                    step,
+                    do=condition + said,
+                    cost=words(step.cost),
+                    avoid=words(step.avoid),
+                    undo=words(step.undo),
+                )
+
+    severity = row.get("severity", question.severity)
+    severity = severity if severity in SEVERITIES else question.severity
+    estimate = bool(row.get("estimated", question.estimate))
+    if estimate and severity == "critical":
+        severity = "warning"  # no estimate stands above a measurement
+    return Finding(
+        question.id,
+        severity,
+        words(question.title),
+        words(question.saw),
+        words(question.why),
+        tuple(steps()),
+        question.links,
+        question.section,
+        tuple((name, row[name]) for name in question.subject),
+        _badness(environment, question, row),
+        tuple(dict.fromkeys(need.partition(".")[0] for need in question.needs)),
+        question.sources,
+        estimate,
+        question.harm,
+    )
+
+
+def _badness(
+    environment: jinja2.Environment, question: Question, row: dict[str, Any]
+) -> float | None:
+    """How bad it is, None where a part of that is unknown."""
+    how_bad: Any = environment.compile_expression(question.worse, undefined_to_none=False)
+    try:
+        return float(how_bad(row))
+    except (ArithmeticError, TypeError):
+        return None

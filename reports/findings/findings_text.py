@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The findings on the terminal."""
+
+import itertools
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterable
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from mmscope.drgn.tables import display
+from mmscope.drgn.tables.hostile_text import visible
+from mmscope.drgn.tables.terminal import PlainConsole
+from mmscope.reports.findings.findings import (
+    SEVERITIES,
+    Step,
+    Verdict,
+    all_clear,
+    how_many,
+    lacking,
+)
+
+
+def print_findings(verdict: Verdict, *, everything: bool) -> None:
+    """
+    The findings on the terminal, worst first, below how many checks could be made.
+
+    :param everything: what is clear, and each check that could not be made, with the reason.
+    """
+    console = PlainConsole(highlight=False, markup=False, emoji=False)
+    with console.capture() as capture:
+        _print(console, verdict, everything=everything)
+    # What is pasted into a ticket has no spaces behind it.
+    sys.stdout.write(re.sub(r" +$", "", capture.get(), flags=re.MULTILINE))
+
+
+def _print(console: Console, verdict: Verdict, *, everything: bool) -> None:
+    """The same, on a console."""
+    styles = {"critical": "bold red", "warning": "bold yellow", "notice": "bold cyan"}
+    console.print(_headline(verdict), style="bold")
+    if verdict.found:
+        console.print()
+    # Several rows of one finding share most of their words: these are said once, after the last.
+    for _, group in itertools.groupby(verdict.found, key=lambda f: (f.id, f.severity)):
+        findings = list(group)
+        for finding in findings:
+            severity = Text(finding.severity.upper(), style=styles[finding.severity])
+            title = Text(visible(finding.title), "bold")
+            if finding.estimate:
+                title.append(" (estimate)", "not bold")
+            _print_beside(console, severity, title)
+            _print_labelled(console, "saw", [finding.saw])
+        _print_labelled(console, "why", dict.fromkeys(f.why for f in findings))
+        _print_steps(console, dict.fromkeys(step for f in findings for step in f.next))
+        console.print()
+    if everything:
+        for _, title_text in verdict.clear:
+            _print_beside(console, Text("ok"), Text(visible(title_text)))
+        by_reason: dict[str, list[str]] = {}
+        for item in verdict.not_checked:
+            by_reason.setdefault(item.reason, []).append(item.title)
+        for reason, titles in by_reason.items():
+            console.print(Text(visible(f"Not checked, since {reason}:")))
+            _print_labelled(console, "", titles)
+    elif verdict.not_checked:
+        # Each with its reason is a wall that nobody reads.
+        where = lacking(verdict, lambda section: section.replace("_", " "))
+        words = f"Not checked: {len(verdict.not_checked):,} ({where}); 'findings --all' says why."
+        console.print(Text(visible(words), "dim"))
+
+
+def _headline(verdict: Verdict) -> str:
+    """What was found, and of how many checks."""
+    if not verdict.found:
+        return f"{all_clear(verdict)}."
+    severities = Counter(finding.severity for finding in verdict.found)
+    found = [
+        display.plural(severities[s], s, f"{s}s" if s != "critical" else s)
+        for s in SEVERITIES
+        if severities[s]
+    ]
+    return f"{', '.join(found)}. {how_many(verdict)}."
+
+
+def _print_beside(console: Console, label: Text, text: Text) -> None:
+    """A label, and a paragraph that keeps clear of it."""
+    body = Table.grid(padding=(0, 1))
+    body.add_column(width=8)
+    body.add_column()
+    body.add_row(label, text)
+    console.print(body)
+
+
+def _print_steps(console: Console, steps: Iterable[Step]) -> None:
+    """Steps, and below each its price."""
+    label = "next"
+    for step in steps:
+        _print_labelled(console, label, [step.do])
+        for what, words in step.price:
+            _print_beside(console, Text(""), Text(visible(f"{what}: {words}"), "dim"))
+        label = ""
+
+
+def _print_labelled(console: Console, label: str, texts: Iterable[str]) -> None:
+    """Paragraphs with a hanging indent, the first with its label."""
+    body = Table.grid(padding=(0, 1))
+    body.add_column(width=8, justify="right", style="dim")
+    body.add_column()
+    for text in texts:
+        body.add_row(label, Text(visible(text)))
+        label = ""
+    console.print(body)

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""How one value of a table is shown: its text, what is exact about it, and what it sorts by."""
+
+from dataclasses import dataclass
+
+from mmscope.drgn.tables import display
+from mmscope.drgn.tables.rows import Column
+from mmscope.reports.pictures.owner_pictures import leaf_first
+
+# Names of things, though they are numbers: no thousands separators.
+NAMES = {"node", "cpu", "order", "pid", "tgid", "handle"}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One value of a table as it is shown."""
+
+    text: str
+    title: str = ""
+    sort: int | float | None = None  # where the text does not tell the number
+    impossible: str = ""  # why the value cannot be
+
+
+def cell(value: object, column: Column, page_size: int | None) -> Cell:
+    """A value of a table as it is shown."""
+    if value is None:
+        return Cell("", "not known")
+    if isinstance(value, bool):
+        return Cell("yes" if value else "no")
+    if isinstance(value, int) and is_name(column):
+        return Cell(f"{value:#x}" if column.name.endswith("pfn") else str(value), sort=value)
+    if isinstance(value, int) and column.unit == "bytes":
+        return Cell(display.size(value), f"{value:,} bytes", value)
+    if isinstance(value, int) and column.unit == "pages" and page_size is not None:
+        return Cell(f"{value:,}", display.size(value * page_size))
+    if isinstance(value, int | float):
+        return Cell(display.count(value))
+    if column.name == "stack":
+        return Cell(display.cut(leaf_first(str(value))))
+    return Cell(display.cut(str(value)))
+
+
+def is_name(column: Column) -> bool:
+    """Whether a number is something's name (a CPU, a page frame) and not an amount."""
+    if column.unit or column.type != "integer":
+        return False
+    return column.key or column.name in NAMES or column.name.endswith("pfn")

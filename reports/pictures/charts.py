@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Line charts, drawn by pygal and dressed by our stylesheet, and the numbers behind them.
+
+pygal's SVG comes with a script, a style element, its own ids and the date of the drawing. All of
+that is taken off: what stays are shapes and text with classes, so that the page's colours (light,
+dark, print) apply, its security policy holds, and the same data gives the same bytes.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+from xml.etree import ElementTree
+
+import pygal  # type: ignore[import-untyped]
+
+from mmscope.reports.pictures.free_heatmap import MAX_ORDER
+
+SVG = "http://www.w3.org/2000/svg"
+# More lines than this cannot be told apart; the table beside the chart has them all.
+MAX_LINES = 12
+# Rounded to a tenth of a pixel: the rest is noise that doubles the file. Numbers in text are not.
+POSITIONS = {"d", "x", "y", "cx", "cy", "width", "height", "transform"}
+
+
+@dataclass(frozen=True)
+class Fragmentation:
+    """The unusable free space index of one zone: a value an order, 0 good, 1 bad."""
+
+    node: int
+    zone: str
+    free_pages: int
+    index: list[float]
+
+
+def unusable_free_index(blocks: dict[int, int], order: int) -> float:
+    """
+    ``unusable_free_index()`` (mm/vmstat.c), with the kernel's own rounding to thousandths.
+
+    The share of free memory that lies in blocks too small for a request of this order. No free
+    memory at all counts as all unusable, as it does there.
+
+    :param blocks: free blocks of all migratetypes by order.
+    """
+    free = sum(number << size for size, number in blocks.items())
+    if not free:
+        return 1.0
+    suitable = sum(number << size - order for size, number in blocks.items() if size >= order)
+    return ((free - (suitable << order)) * 1000 // free) / 1000
+
+
+def fragmentation(rows: Iterable[dict[str, Any]]) -> tuple[list[int], list[Fragmentation]]:
+    """
+    The index of every zone and order, out of table ``free_blocks``.
+
+    :return: (orders, one row a zone).
+    :raises ValueError: an order is none.
+    """
+    zones: dict[tuple[int, str], dict[int, int]] = {}
+    for row in rows:
+        if row["node"] < 0:  # blocks that belong to no zone
+            continue
+        order = int(row["order"])
+        if not 0 <= order <= MAX_ORDER:
+            raise ValueError(f"order {order} is none")
+        blocks = zones.setdefault((row["node"], row["zone"]), {})
+        blocks[order] = blocks.get(order, 0) + int(row["blocks"])
+    orders = sorted({order for blocks in zones.values() for order in blocks})
+    return orders, [
+        Fragmentation(
+            node,
+            zone,
+            sum(number << order for order, number in blocks.items()),
+            [unusable_free_index(blocks, order) for order in orders],
+        )
+        for (node, zone), blocks in zones.items()
+    ]
+
+
+def line_chart(
+    labels: Sequence[str],
+    lines: Sequence[tuple[str, Sequence[float | None]]],
+    *,
+    x_title: str,
+    describe: str,
+    ceiling: float | None = None,
+) -> str:
+    """
+    An SVG element with one line for each of *lines* (name, values), at most :data:`MAX_LINES`.
+
+    The legend is the page's work: the n-th line has the class ``color-n``.
+
+    :param describe: what a reader who cannot see it is told.
+    :param ceiling: upper end of the axis, from 0; by default the data decide.
+    """
+    chart = pygal.Line(
+        js=[],
+        no_prefix=True,
+        width=720,
+        height=260,
+        margin=6,
+        spacing=6,
+        show_legend=False,
+        show_x_guides=False,
+        dots_size=3,
+        x_title=x_title,
+        range=None if ceiling is None else (0, ceiling),
+        y_labels=None if ceiling is None else [ceiling * step / 5 for step in range(6)],
+    )
+    chart.x_labels = list(labels)
+    for name, values in lines[:MAX_LINES]:
+        chart.add(name, list(values))
+    svg: ElementTree.Element = chart.render_tree()
+    _strip(svg, [name for name, _ in lines], labels)
+    svg.set("role", "img")
+    svg.set("aria-label", describe)
+    svg.set("class", "chart")
+    return ElementTree.tostring(svg, encoding="unicode")
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Something that happened at a moment of a chart."""
+
+    at: float
+    label: str  # beside it, if there is room
+    title: str  # what is told when it is pointed at
+    loud: bool  # as high as the chart; else a tick at its foot
+
+
+def time_chart(
+    lines: Sequence[tuple[str, Sequence[tuple[float, float]]]],
+    marks: Sequence[Mark],
+    *,
+    x_range: tuple[float, float],
+    x_labels: Sequence[float],
+    x_title: str,
+    describe: str,
+    top: float,
+) -> str:
+    """
+    An SVG element with lines over a true time axis, whatever the distances of the points, and marks
+    at moments. As :func:`line_chart` otherwise.
+
+    :param top: upper end of the axis, which begins at 0.
+    """
+    chart = pygal.XY(
+        js=[],
+        no_prefix=True,
+        width=WIDTH,
+        height=240,
+        margin=6,
+        margin_top=22,
+        spacing=6,
+        show_legend=False,
+        show_x_guides=False,
+        # Of many points the dots are most of the file, and hide the line.
+        show_dots=max(len(points) for _, points in lines) <= MAX_DOTS,
+        dots_size=3,
+        allow_interruptions=True,
+        x_title=x_title,
+        range=(0, top),
+        xrange=x_range,
+        value_formatter=lambda value: f"{value:,.6g}",
+        x_value_formatter=lambda value: f"{value:,.4g}",
+    )
+    chart.x_labels = list(x_labels)
+    for name, points in lines[:MAX_LINES]:
+        chart.add(name, list(points))
+    # Drawn by pygal, so that it is where its axis says; dressed here.
+    strokes = [
+        point
+        for mark in marks
+        for point in ((mark.at, 0), (mark.at, top if mark.loud else top / 10), None)
+    ]
+    if strokes:
+        chart.add("", strokes, show_dots=False)
+    svg: ElementTree.Element = chart.render_tree()
+    _strip(svg, [name for name, _ in lines[:MAX_LINES]], ())
+    if strokes:
+        _dress_marks(svg, f"serie-{len(lines[:MAX_LINES])} ", marks)
+    svg.set("role", "img")
+    svg.set("aria-label", describe)
+    svg.set("class", "chart over-time")
+    return ElementTree.tostring(svg, encoding="unicode")
+
+
+WIDTH = 720
+MAX_DOTS = 30
+# Of text: less than this between two labels, and they would run into each other.
+LABEL_WIDTH = 90.0
+
+
+def _dress_marks(svg: ElementTree.Element, series: str, marks: Sequence[Mark]) -> None:
+    for group in [g for g in svg.iter() if series in (g.get("class") or "") + " "]:
+        group.set("class", "marks")
+        free_from = 0.0
+        for path, mark in zip(list(group), marks, strict=False):
+            x = float(re.findall(r"[\d.]+", path.get("d") or "0")[0])
+            path.set("class", "mark loud" if mark.loud else "mark")
+            title = ElementTree.SubElement(path, "title")
+            title.text = mark.title
+            if mark.loud and x >= free_from:
+                free_from = x + LABEL_WIDTH
+                place = {"x": f"{x:.1f}", "y": "-6"}
+                if x > WIDTH - 2 * LABEL_WIDTH:  # it would be cut off
+                    place["text-anchor"] = "end"
+                text = ElementTree.SubElement(group, "text", place)
+                text.text = mark.label
+
+
+def _strip(svg: ElementTree.Element, names: Sequence[str], labels: Sequence[str]) -> None:
+    """Take off what is pygal's own, and put a title on every dot."""
+    for parent in list(svg.iter()):
+        for child in list(parent):
+            tag = child.tag if isinstance(child.tag, str) else "comment"
+            kind = child.get("class") or ""
+            if (
+                tag.rpartition("}")[2] in ("comment", "defs", "title", "script", "style")
+                or "tooltip-overlay" in kind
+                or "text-overlay" in kind
+                or kind == "legends"
+            ):
+                parent.remove(child)
+    for element in svg.iter():
+        for attribute in ("id", "style"):
+            element.attrib.pop(attribute, None)
+        for attribute in POSITIONS & element.attrib.keys():
+            element.attrib[attribute] = re.sub(
+                r"\d+\.\d+",
+                lambda number: f"{float(number.group()):.1f}",
+                element.attrib[attribute],
+            )
+        if not element.get("class"):
+            element.attrib.pop("class", None)
+        if element.get("class") == "dots":
+            told = {child.get("class") or "": child for child in element}
+            value = told["value"].text
+            label = told["x_label"].text if "x_label" in told else ""
+            for child in list(element):
+                if child.tag.rpartition("}")[2] == "desc":
+                    element.remove(child)
+            title = ElementTree.SubElement(element, "title")
+            title.text = f"{label}: {value}" if label else value
+    for number, name in enumerate(names[:MAX_LINES]):
+        for element in svg.iter():
+            if f"serie-{number} " in (element.get("class") or "") + " ":
+                for title in element.iter("title"):
+                    title.text = f"{name}, {title.text}"

@@ -1,0 +1,376 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Who owns the memory, as pictures: the tables of page_owner and of the slab caches' tracks grouped by
+owner, their flame graphs, and what grew over a series.
+
+Widths are bytes; pages where the page size is not known. What has no stack has a frame of its own,
+so that a graph always adds up to its table.
+
+Cannot know: more than the tables say. The owner frame is the first one outside the allocators
+(``owner_frames``), which need not be the one to blame.
+"""
+
+import bisect
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from markupsafe import Markup
+
+from mmscope.drgn.owners.owner_frames import is_allocator, owner_frame
+from mmscope.drgn.tables import display
+from mmscope.drgn.tables.hostile_text import visible
+from mmscope.reports.page import downloads
+from mmscope.reports.page.downloads import Download
+from mmscope.reports.pictures import charts, flame_graph
+from mmscope.reports.pictures.flame_graph import FlameGraph, Top
+from reports.stack_pool import Derived
+
+Rows = list[dict[str, Any]]
+Tables = dict[str, Rows]
+
+# In a table beside a picture; what is folded away below it has more, the bundle all.
+TOP = 15
+MAX_GROUPS = 150
+NO_STACK = "(no stack)"
+# Of each of the two graphs that compare.
+MAX_FRAMES = 240
+# Of the chart: more lines cross each other, more points touch.
+MAX_LINES = 6
+MAX_POINTS = 60
+
+
+@dataclass
+class Group:
+    """What one owner holds. Amounts are bytes, or pages where the page size is not known."""
+
+    names: tuple[str, ...]
+    amount: int = 0
+    allocations: int | None = 0
+    stacks: int = 0
+
+
+@dataclass(frozen=True)
+class Groups:
+    """The groups that hold most, the next ones, and how many there are."""
+
+    heads: tuple[str, ...]
+    rows: list[Group]
+    more: list[Group]
+    total: int
+
+
+@dataclass(frozen=True)
+class Flames:
+    """A flame graph with what stands beside it."""
+
+    graph: FlameGraph
+    tops: list[Top]
+    top_count: int
+    download: Download
+
+
+@dataclass(frozen=True)
+class Grower:
+    """A stack that gained pages between the first and the last snapshot."""
+
+    name: str
+    module: str
+    callers: str
+    first: int
+    last: int
+    gained: int
+    slope: float | None
+    steadiness: float
+    note: str
+
+
+@dataclass(frozen=True)
+class Growth:
+    """What a series shows, in words and numbers."""
+
+    growers: list[Grower]
+    grown: int  # stacks that gained
+    unit: str
+    before: int
+    after: int
+
+
+def leaf_first(stack: str) -> str:
+    """
+    A folded stack as it is read from the leaf, ``leaf ← caller``: who took the memory stands first,
+    a line that is cut loses the system call's end, and lines break between frames.
+    """
+    return " ← ".join(reversed(stack.split(";")))
+
+
+def frame_kind(name: str, depth: int) -> str:
+    """What a frame of a kernel stack is, as the class that colours it."""
+    if depth == 0:
+        return "root"
+    symbol, _, module = name.partition(" [")
+    if name.startswith(NO_STACK):
+        return "none"
+    if is_allocator(symbol):
+        return "plumbing"
+    return "module" if module else "kernel"
+
+
+def slab_frame_kind(name: str, depth: int) -> str:
+    """The same where a stack begins with its slab cache."""
+    return "cache" if depth == 1 else frame_kind(name, depth)
+
+
+def _unit(page_size: int | None) -> str:
+    return "bytes" if page_size else "pages"
+
+
+def _groups(
+    rows: Iterable[tuple[tuple[str, ...], int, int | None]], heads: tuple[str, ...]
+) -> Groups:
+    found: dict[tuple[str, ...], Group] = {}
+    for names, amount, allocations in rows:
+        group = found.setdefault(names, Group(names))
+        group.amount += amount
+        group.stacks += 1
+        if group.allocations is None or allocations is None:
+            group.allocations = None
+        else:
+            group.allocations += allocations
+    order = sorted(found.values(), key=lambda group: (-group.amount, group.names))
+    return Groups(heads, order[:TOP], order[TOP:MAX_GROUPS], len(order))
+
+
+def flames(
+    stacks: list[tuple[str, int]],
+    unit: str,
+    describe: str,
+    kind: Callable[[str, int], str],
+    download: tuple[str, str, str],
+    derived: Derived | None = None,
+    frames: int = flame_graph.MAX_FRAMES,
+) -> Flames:
+    """
+    A flame graph with its top frames, and its stacks for download.
+
+    :param download: the file's name, the bundle's file that has it all, and the section.
+    :param derived: how the stacks follow from a table.
+    """
+    folded = flame_graph.fold(stacks)
+    tops, count = flame_graph.top_frames(folded, TOP)
+    return Flames(
+        flame_graph.flame_graph(folded, unit=unit, describe=describe, kind=kind, frames=frames),
+        tops,
+        count,
+        downloads.folded(folded, *download, derived),
+    )
+
+
+def _owner(row: dict[str, Any]) -> tuple[str, str]:
+    """A row's owner and module; of older or foreign tables, by its stack."""
+    owner, module = row.get("owner"), row.get("module")
+    if owner is None and row["stack"]:
+        owner, module = owner_frame(row["stack"])
+    return owner or NO_STACK, module or ""
+
+
+def page_owner(tables: Tables, page_size: int | None) -> dict[str, Any]:
+    """The graph and the groups of table ``page_owner_stacks``."""
+    rows, size = tables["page_owner_stacks"], page_size or 1
+    held = [row for row in rows if row["pages"] > 0]
+    stacks = [(row["stack"] or NO_STACK, row["pages"] * size) for row in held]
+    owners = [(_owner(row), row["pages"] * size, row.get("allocations")) for row in held]
+    unit = _unit(page_size)
+    return {
+        "flames": flames(
+            stacks,
+            unit,
+            f"Flame graph: {unit} that page_owner knows, by allocation stack",
+            frame_kind,
+            ("page_owner.folded", "page_owner_stacks.csv", "page_owner"),
+            Derived("page_owner_stacks.csv", "pages", size, "", NO_STACK),
+        ),
+        "total": sum(amount for _, amount in stacks),
+        "stacks": len(held),
+        "unit": unit,
+        "owners": _groups(owners, ("owner", "module")),
+        "modules": _groups(
+            (((names[1] or _without_module(names[0]),), *rest) for names, *rest in owners),
+            ("module",),
+        ),
+        "notes": _notes(held, size),
+    }
+
+
+def _without_module(owner: str) -> str:
+    return NO_STACK if owner == NO_STACK else "(the kernel itself)"
+
+
+def _notes(rows: Rows, size: int) -> list[tuple[str, int, int]]:
+    """What is wrong with stacks: (note, stacks, amount), most first."""
+    found: dict[str, tuple[int, int]] = {}
+    for row in rows:
+        if note := row.get("note"):
+            # A reused handle's note ends in the other stack.
+            short = str(note).partition(": another resolver")[0]
+            stacks, amount = found.get(short, (0, 0))
+            found[short] = stacks + 1, amount + row["pages"] * size
+    order = sorted(found.items(), key=lambda item: (-item[1][1], item[0]))
+    return [(note, *counted) for note, counted in order]
+
+
+def page_owner_growth(tables: Tables, page_size: int | None) -> dict[str, Any]:
+    """The growers of table ``page_owner_growth``, their chart, and the graphs that compare."""
+    size, unit = page_size or 1, _unit(page_size)
+    stacks = {row["handle"]: row for row in tables.get("page_owner_stacks", [])}
+    rows = tables["page_owner_growth"]
+    grown = _grown(rows)
+    before = [(_stack(stacks, row), row["pages_first"] * size) for row in rows]
+    after = [(_stack(stacks, row), row["pages_last"] * size) for row in rows]
+    wide_after, wide_before = flame_graph.differential(
+        before,
+        after,
+        unit=unit,
+        describe=f"Differential flame graph: {unit} in the first and the last snapshot",
+        # Not samples, but what there was at two moments: what did not change must look like it.
+        normalise=False,
+        frames=MAX_FRAMES,
+    )
+    growers = [_grower(row, stacks.get(row["handle"], {}), size) for row in grown[:TOP]]
+    points = tables.get("page_owner_series", [])
+    times = {row["time"] for row in tables.get("page_owner_snapshots", points)}
+    chart = _chart(points, grown, growers, size, unit, times)
+    return {
+        "growth": Growth(
+            growers,
+            len(grown),
+            unit,
+            sum(amount for _, amount in before),
+            sum(amount for _, amount in after),
+        ),
+        "after": wide_after,
+        "before": wide_before,
+        "chart": chart,
+    }
+
+
+def _stack(stacks: dict[int, dict[str, Any]], row: dict[str, Any]) -> str:
+    return (stacks.get(row["handle"]) or {}).get("stack") or NO_STACK
+
+
+def _grower(row: dict[str, Any], stack: dict[str, Any], size: int) -> Grower:
+    frames = (stack.get("stack") or "").split(";")
+    owner, module = _owner(stack) if stack else (NO_STACK, "")
+    symbols = [frame.partition(" [")[0] for frame in frames]
+    at = len(symbols) - 1 - symbols[::-1].index(owner) if owner in symbols else 0
+    return Grower(
+        name=owner if owner != NO_STACK else f"handle {row['handle']}",
+        module=module,
+        callers=leaf_first(";".join(frames[max(at - 3, 0) : at])) if at else "",
+        first=row["pages_first"] * size,
+        last=row["pages_last"] * size,
+        gained=row["gained"] * size,
+        slope=None if row["slope"] is None else row["slope"] * size,
+        steadiness=row["steadiness"],
+        note=str(stack.get("note") or ""),
+    )
+
+
+def _chart(
+    points: Rows, grown: Rows, growers: list[Grower], size: int, unit: str, times: set[float]
+) -> dict[str, Any] | None:
+    """
+    Pages of the top growers over time, at even distances, since the axis is even. A point that
+    the table leaves out lies on the line between its neighbours.
+    """
+    lines: dict[int, dict[float, int]] = {row["handle"]: {} for row in grown[:MAX_LINES]}
+    for row in points:
+        if row["handle"] in lines:
+            lines[row["handle"]][row["time"]] = (row["pages"] or 0) * size
+    if len(times) < 2 or not lines or not all(lines.values()):
+        return None
+    first, last, shown = min(times), max(times), min(len(times), MAX_POINTS)
+    moments = [first + (last - first) * step / (shown - 1) for step in range(shown)]
+    drawn = [_values_at(moments, sorted(line.items())) for line in lines.values()]
+    divisor, scale = _scale(max(map(max, drawn)), unit)
+    names = [grower.name for grower in growers[: len(lines)]]
+    chart = charts.line_chart(
+        [f"{moment:.4g}" for moment in moments],
+        [
+            (visible(display.cut(name, 60)), [round(value / divisor, 3) for value in line])
+            for name, line in zip(names, drawn, strict=True)
+        ],
+        x_title=f"seconds since the first snapshot; {scale}",
+        describe=f"{scale} of the stacks that grew most, over time; the table has the numbers",
+    )
+    # Shapes and escaped text that ElementTree wrote; nothing of it is a string of the bundle's.
+    return {"svg": Markup(chart), "names": names, "times": len(times), "shown": shown}
+
+
+def _values_at(moments: list[float], line: list[tuple[float, int]]) -> list[float]:
+    """A line through points, at these moments."""
+    times = [time for time, _ in line]
+    values = []
+    for moment in moments:
+        at = min(max(bisect.bisect_right(times, moment), 1), len(line) - 1)
+        (left, low), (right, high) = line[at - 1], line[at]
+        part = (moment - left) / (right - left) if len(line) > 1 else 0.0
+        values.append(low + (high - low) * min(max(part, 0.0), 1.0))
+    return values
+
+
+def series_wanted(tables: Tables) -> set[Any]:
+    """Whose points of a series are drawn: a table of every stack at every moment is large."""
+    return {row["handle"] for row in _grown(tables.get("page_owner_growth", []))[:MAX_LINES]}
+
+
+def _grown(rows: Rows) -> Rows:
+    """The rows of stacks that gained, most first."""
+    return sorted(
+        (row for row in rows if row["gained"] > 0), key=lambda row: (-row["gained"], row["handle"])
+    )
+
+
+def _scale(most: float, unit: str) -> tuple[int, str]:
+    """What to divide by, so that an axis has short numbers, and what it is then called."""
+    if unit != "bytes":
+        return 1, unit
+    power = max(0, (int(most).bit_length() - 1) // 10)
+    return 1 << 10 * power, display.UNITS[power]
+
+
+def slab_owner(tables: Tables, page_size: int | None) -> dict[str, Any]:
+    """The graph and the groups of table ``slab_owner_stacks``, a slab cache being the root."""
+    rows = tables["slab_owner_stacks"]
+    sized = [row for row in rows if row["bytes"] is not None]
+    # A text that does not tell how large objects are still tells how many there are.
+    unit = "bytes" if sized else "objects"
+    held = [row for row in sized or rows if row[unit] > 0]
+    stacks = [(f"{row['cache']};{row['stack'] or NO_STACK}", row[unit]) for row in held]
+    owners = [
+        ((*owner_pair(row["stack"]), row["cache"]), row[unit], row["objects"]) for row in held
+    ]
+    return {
+        "flames": flames(
+            stacks,
+            unit,
+            f"Flame graph: slab objects by cache and allocation stack, width in {unit}",
+            slab_frame_kind,
+            ("slab_owner.folded", "slab_owner_stacks.csv", "slab_owner"),
+            Derived("slab_owner_stacks.csv", unit, 1, "cache", NO_STACK),
+        ),
+        "total": sum(amount for _, amount in stacks),
+        "unit": unit,
+        "stacks": len(held),
+        "unsized": len(rows) - len(sized) if sized else 0,
+        "owners": _groups(owners, ("owner", "module", "cache")),
+        "caches": _groups((((names[2],), *rest) for names, *rest in owners), ("cache",)),
+    }
+
+
+def owner_pair(stack: str | None) -> tuple[str, str]:
+    """Owner frame and module of a stack that may be missing."""
+    if not stack:
+        return NO_STACK, ""
+    owner, module = owner_frame(stack)
+    return owner, module or ""

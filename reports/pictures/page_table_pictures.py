@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Page tables as pictures: of the processes with the most, the tree level by level and how full its
+tables are, the address space and what is mapped how, and what the end of the process costs.
+
+Widths are logarithms: a tree has one root and thousands of leaves, an address space mappings of
+4 KiB and of 100 TiB. The numbers stand beside them.
+
+Cannot know: what is in the tables where only /proc was read; then there are sizes alone.
+"""
+
+import bisect
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from mmscope.drgn.tables import display
+from mmscope.drgn.tables.hostile_text import visible
+
+Row = dict[str, Any]
+Tables = dict[str, list[Row]]
+
+# Processes that are drawn, and that are listed.
+DRAWN, LISTED = 6, 15
+# A table entry is eight bytes on every architecture with 64 bits.
+ENTRY_BYTES = 8
+LEVELS = ("pgd", "p4d", "pud", "pmd", "pte", "deposited")
+# Shades of occupancy, by entries in use.
+SHADES = ("none", "1", "2 to 7", "8 to 63", "64 or more", "all")
+# What is mapped how: column of page_table_regions, words; in the order in which it is stacked.
+KINDS = (
+    ("small", "resident in base pages"),
+    ("huge", "in transparent huge pages"),
+    ("hugetlb", "in hugetlb pages"),
+    ("zero", "the shared zero page"),
+    ("huge_zero", "the huge zero page"),
+    ("swap", "swapped out"),
+    ("other", "device memory, markers, pages being moved"),
+)
+# Per cent of a column's height or a strip's width that may always be seen.
+LEAST_HEIGHT, LEAST_WIDTH = 5.0, 1.5
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A part of a bar, in per cent of it."""
+
+    look: str
+    at: float
+    width: float
+    title: str
+
+
+@dataclass(frozen=True)
+class Level:
+    """The tables of one level of a process."""
+
+    name: str
+    tables: int
+    entries: int
+    slots: int
+    width: float  # of the bar
+    segments: list[Segment]
+
+
+@dataclass(frozen=True)
+class Region:
+    """A part of an address space: a column in a strip, in per cent of it."""
+
+    at: float
+    width: float
+    parts: list[Segment]  # from the bottom up: `at` and `width` are heights
+    tables: float  # the height of its bar of PTE tables
+    title: str
+
+
+@dataclass(frozen=True)
+class Tree:
+    """One process, drawn."""
+
+    row: Row
+    used: int | None  # bytes that it uses, beside its tables
+    levels: list[Level]
+    regions: list[Region]
+    legend: list[tuple[str, str, int]]  # (look, words, bytes) of what its regions hold
+    mapped: int
+    vmas: int
+    cost: Row | None
+    seconds: list[str]  # that its end takes: for its tables, with its pages, after the OOM reaper
+
+
+@dataclass(frozen=True)
+class View:
+    """What the template draws."""
+
+    total: int  # bytes of tables of all processes
+    processes: int
+    trees: list[Tree]
+    listed: list[tuple[Row, int | None]]
+    known: bool  # what is in the tables
+    shades: tuple[str, ...] = SHADES
+
+
+def _largest_first(tables: Tables) -> list[Row]:
+    return sorted(tables["page_tables"], key=lambda row: (-row["pgtables_bytes"], row["pid"]))
+
+
+def costs_wanted(tables: Tables) -> set[Any]:
+    """Whose rows of ``exit_costs`` are shown: PIDs of the processes that are drawn."""
+    return {row["pid"] for row in _largest_first(tables)[:DRAWN]}
+
+
+def view(tables: Tables, page_size: int | None) -> View:
+    """The pictures of a bundle's page tables."""
+    rows = _largest_first(tables)
+    known = any(row.get("pte_tables") is not None for row in rows)
+    slots = (page_size or 4096) // ENTRY_BYTES
+    costs = {row["pid"]: row for row in tables.get("exit_costs", [])}
+    occupancy = _by_pid(tables.get("page_table_occupancy", []))
+    regions = _by_pid(tables.get("page_table_regions", []))
+    trees = []
+    for row in rows[:DRAWN] if known else []:
+        pid = row["pid"]
+        cost = costs.get(pid)
+        strip, legend, mapped = _strip(regions.get(pid, []), page_size or 4096)
+        trees.append(
+            Tree(
+                row=row,
+                used=used_bytes(row, page_size),
+                levels=_levels(occupancy.get(pid, []), slots),
+                regions=strip,
+                legend=legend,
+                mapped=mapped,
+                vmas=sum(region["vmas"] for region in regions.get(pid, [])),
+                cost=cost,
+                seconds=[_seconds(cost[f"{what}_seconds"]) for what in ("tables", "exit", "oom")]
+                if cost
+                else [],
+            )
+        )
+    return View(
+        total=sum(row["pgtables_bytes"] for row in rows),
+        processes=len(rows),
+        trees=[tree for tree in trees if tree.levels],
+        listed=[(row, used_bytes(row, page_size)) for row in rows[:LISTED]],
+        known=known,
+    )
+
+
+def used_bytes(row: Row, page_size: int | None) -> int | None:
+    """The memory of a process beside its tables: resident, in hugetlb pages, swapped out."""
+    resident = row.get("resident_bytes")
+    if resident is None:
+        return None
+    swapped = (row.get("swap_ptes") or 0) * (page_size or 4096)
+    return int(resident) + int(row.get("hugetlb_bytes") or 0) + int(swapped)
+
+
+def _seconds(value: float) -> str:
+    """An estimate of a time, no more exact than it is."""
+    if value < 0.001:
+        return "less than 1 ms"
+    return f"{1000 * value:,.0f} ms" if value < 1 else f"{value:,.1f} s"
+
+
+def _by_pid(rows: Iterable[Row]) -> dict[int | None, list[Row]]:
+    found: dict[int | None, list[Row]] = {}
+    for row in rows:
+        found.setdefault(row["pid"], []).append(row)
+    return found
+
+
+def shade(least: int, slots: int) -> int:
+    """The shade of tables with so many entries in use, or more: index of :data:`SHADES`."""
+    return len(SHADES) - 1 if least >= slots else bisect.bisect_right((1, 2, 8, 64), least)
+
+
+def _levels(rows: list[Row], slots: int) -> list[Level]:
+    """The levels of a tree, from the root down, with their tables by occupancy."""
+    by_level: dict[str, list[Row]] = {}
+    for row in rows:
+        by_level.setdefault(row["level"], []).append(row)
+    names = [name for name in LEVELS if name in by_level]
+    most = max((sum(row["tables"] for row in by_level[name]) for name in names), default=0)
+    levels = []
+    for name in names:
+        tables = sum(row["tables"] for row in by_level[name])
+        if tables <= 0:
+            continue
+        entries = sum(row["entries"] for row in by_level[name])
+        sums = [0] * len(SHADES)
+        for row in by_level[name]:
+            sums[shade(row["least"], slots)] += row["tables"]
+        segments, at = [], 0.0
+        for step, number in enumerate(sums):
+            if number:
+                width = 100 * number / tables
+                what = display.plural(number, f"{name} table")
+                title = f"{what} with {SHADES[step]} of {slots} entries in use"
+                look = "deposited" if name == "deposited" else f"occ-{step}"
+                segments.append(Segment(look, round(at, 3), round(width, 3), title))
+                at += width
+        width = 100 * (1 + math.log2(tables)) / (1 + math.log2(most))
+        levels.append(Level(name, tables, entries, tables * slots, round(width, 2), segments))
+    return levels
+
+
+def _strip(rows: list[Row], page_size: int) -> tuple[list[Region], list[tuple[str, str, int]], int]:
+    """(regions, legend, bytes mapped) of an address space."""
+    rows = sorted(rows, key=lambda row: int(row["start"], 16))
+    weights = [1 + math.log2(1 + max(0, row["mapped_bytes"]) / page_size) for row in rows]
+    whole = sum(weights)
+    most = max((row["pte_tables"] for row in rows), default=0)
+    gap = 0.4
+    regions, at = [], 0.0
+    for row, weight in zip(rows, weights, strict=True):
+        width = weight / whole * (100 - gap * (len(rows) - 1))
+        tables = 100 * math.log2(1 + row["pte_tables"]) / math.log2(1 + most) if most > 0 else 0
+        regions.append(
+            Region(
+                at=round(at, 3),
+                width=round(width, 3),
+                parts=_stack(row),
+                tables=round(tables, 2),
+                title=_title(row, page_size),
+            )
+        )
+        at += width + gap
+    legend = [
+        (f"pt-{kind}", words, sum(row[f"{kind}_bytes"] for row in rows)) for kind, words in KINDS
+    ]
+    mapped = sum(row["mapped_bytes"] for row in rows)
+    return regions, [item for item in legend if item[2]], mapped
+
+
+def _stack(row: Row) -> list[Segment]:
+    """What a region's addresses are mapped to, from the bottom up; what is left is untouched."""
+    mapped = max(row["mapped_bytes"], 1)
+    amounts = [(kind, max(0, row[f"{kind}_bytes"])) for kind, _ in KINDS]
+    heights = [
+        (kind, max(100 * amount / mapped, LEAST_HEIGHT)) for kind, amount in amounts if amount
+    ]
+    # Where the smallest were made to be seen, all must fit again.
+    scale = min(1.0, 100 / total) if (total := sum(height for _, height in heights)) else 1.0
+    parts, at = [], 0.0
+    for kind, height in heights:
+        parts.append(Segment(f"pt-{kind}", round(at, 2), round(height * scale, 2), ""))
+        at += height * scale
+    return parts
+
+
+def _title(row: Row, page_size: int) -> str:
+    words = [
+        f"{row['start']}-{row['end']}: {display.plural(row['vmas'], 'mapping')}, "
+        f"{display.size(row['mapped_bytes'])}",
+        f"{display.plural(row['pte_tables'], 'PTE table')} "
+        f"({display.size(row['pte_tables'] * page_size)})",
+    ]
+    words += [
+        f"{display.size(row[f'{kind}_bytes'])} {text}"
+        for kind, text in KINDS
+        if row[f"{kind}_bytes"]
+    ]
+    return visible("; ".join(words))

@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+The tables of profiles: what ``mmscope record`` adds to a bundle.
+
+A recording is named by ``profile``; each of its events is a row of ``profiles``, and the stacks of
+those that are drawn lie in ``<file>.folded``. Every sample is in one place: ``recorded`` is
+``samples`` plus ``removed``.
+"""
+
+from dataclasses import dataclass
+
+from mmscope.drgn.tables.rows import MOST_BYTES, column
+
+PROFILE = "name of the recording"
+
+
+@dataclass(frozen=True)
+class Profile:
+    """One event of a recording."""
+
+    profile: str = column(holds="profile", key=True, help=PROFILE)
+    event: str = column(holds="words", key=True, help="what was sampled, as perf calls it")
+    recipe: str | None = column(holds="words", help="recipe that it was recorded by")
+    unit: str = column(
+        holds="words", help="of the folded stacks: samples, or what the event's period counts"
+    )
+    samples: int = column(help="samples that are in the stacks, or are counted")
+    period: int = column(help="their periods added up: ns, cycles or events")
+    recorded: int = column(help="samples that perf says it recorded")
+    removed: int = column(help="samples left out: idle, the profiler, other tasks, not asked for")
+    removed_why: str | None = column(holds="words", help="the same by reason")
+    lost: int | None = column(help="samples that perf could not write")
+    missed: int | None = column(
+        help="times that the kernel met the probe and could not run it (kprobe_profile): no sample"
+    )
+    kernel_samples: int = column(help="samples whose leaf is in the kernel")
+    stacks: int = column(help="distinct stacks")
+    nmi: str | None = column(
+        holds="words", help="whether the sampler reaches code with interrupts off: yes, no, unknown"
+    )
+    file: str | None = column(holds="stacks", help="name of the folded stacks in the bundle")
+
+
+@dataclass(frozen=True)
+class ProfileRecording:
+    """How a recording was made; of a text that was brought in, what it tells."""
+
+    profile: str = column(holds="profile", key=True, help=PROFILE)
+    label: str | None = column(holds="label", help="what the user calls the state of the machine")
+    against: str | None = column(holds="profile", help="recording that it is compared with")
+    seconds: float | None = column(unit="s", help="duration of the recording")
+    scope: str | None = column(holds="words", help="task, or system: every CPU")
+    ended: str | None = column(holds="words", help="what ended the recording")
+    command: str | None = column(holds="command", help="what was run or watched")
+    captured_at: str | None = column(holds="words", help="when it was recorded, UTC")
+    release: str | None = column(holds="kernel", help="kernel that it was recorded on")
+
+
+@dataclass(frozen=True)
+class ProfilePart:
+    """Samples of one part of the kernel's work."""
+
+    profile: str = column(holds="profile", key=True, help=PROFILE)
+    event: str = column(holds="words", key=True, help="what was sampled")
+    split: str = column(
+        holds="words", key=True, help="table of function names, perf/parts/<split>.toml"
+    )
+    who: str = column(holds="words", key=True, help="who does the work")
+    part: str = column(
+        holds="words", key=True, help="part of the work; unclassified: no table names the functions"
+    )
+    samples: int = column(help="samples of it")
+    share: float = column(help="of the split's samples")
+    share_of_all: float = column(help="of all samples of the event")
+
+
+@dataclass(frozen=True)
+class ProfileFrame:
+    """A function in a profile; the first fifty by each measure."""
+
+    profile: str = column(holds="profile", key=True, help=PROFILE)
+    event: str = column(holds="words", key=True, help="what was sampled")
+    frame: str = column(holds="frame", key=True, help="function; _[k] marks the kernel's")
+    self_samples: int = column(help="samples that end in it")
+    total_samples: int = column(help="samples that end in it or pass through it")
+
+
+@dataclass(frozen=True)
+class ProfileSite:
+    """A leaf where interrupts come back on, under a sampler that cannot see what was before."""
+
+    profile: str = column(holds="profile", key=True, help=PROFILE)
+    event: str = column(holds="words", key=True, help="what was sampled")
+    leaf: str = column(holds="kernel", key=True, help="function where interrupts come back on")
+    caller: str = column(holds="kernel", key=True, help="its caller")
+    samples: int = column(help="samples on it")
+    stands_for: str = column(holds="words", help="what these samples stand for")
+
+
+@dataclass(frozen=True)
+class ProfileMoment:
+    """When something rare happened."""
+
+    profile: str = column(holds="profile", key=True, help=PROFILE)
+    seconds: float = column(unit="s", key=True, low=None, help="since the first sample")
+    event: str = column(holds="words", key=True, help="tracepoint")
+    pid: int = column(key=True, low=-1, help="process that met it")
+    comm: str = column(holds="comm", help="its name")
+    text: str = column(holds="words", help="what the kernel said")
+
+
+@dataclass(frozen=True)
+class ProfileGroup:
+    """Samples of a tracepoint by what it said, such as an order or a result."""
+
+    profile: str = column(holds="profile", key=True, help=PROFILE)
+    event: str = column(holds="words", key=True, help="tracepoint")
+    found: str = column(holds="words", key=True, help="what it said")
+    samples: int = column(help="samples")
+
+
+@dataclass(frozen=True)
+class ProfileAllocation:
+    """
+    Atomic allocations of an order > 0: those that may not wait, that may use the last reserves, and
+    that may therefore turn a pageblock into HighAtomic reserve.
+    """
+
+    profile: str = column(holds="profile", key=True, help=PROFILE)
+    order: int | None = column(
+        key=True, help="order; empty: of reservations whose allocation is not in the recording"
+    )
+    attempts: int = column(help="allocations that were asked for")
+    failures: int = column(
+        help="of them, those that got no page, or were refused by a memory cgroup"
+    )
+    reservations: int | None = column(
+        help="pageblocks that they turned into HighAtomic reserve; empty: could not be seen"
+    )
+    from_reserve: int | None = column(
+        help="blocks of the order that the reserve gave; empty: could not be seen"
+    )
+
+
+@dataclass(frozen=True)
+class ProfileVictim:
+    """What an OOM victim held when it was chosen, as oom:mark_victim says it."""
+
+    profile: str = column(holds="profile", key=True, help=PROFILE)
+    seconds: float = column(unit="s", key=True, help="since the first sample")
+    pid: int = column(key=True, help="the victim")
+    comm: str | None = column(
+        holds="comm", help="its name; this and the next: empty where the kernel only says the pid"
+    )
+    total_vm_bytes: int | None = column(unit="bytes", high=MOST_BYTES, help="its address space")
+    anon_bytes: int | None = column(
+        unit="bytes", high=MOST_BYTES, help="anonymous memory that it had resident"
+    )
+    file_bytes: int | None = column(
+        unit="bytes", high=MOST_BYTES, help="files' pages that it had mapped"
+    )
+    shmem_bytes: int | None = column(
+        unit="bytes", high=MOST_BYTES, help="shared memory that it had mapped"
+    )
+    pgtables_bytes: int | None = column(unit="bytes", help="its page tables")
+    uid: int | None = column(help="its user")
+    oom_score_adj: int | None = column(low=None, help="its bias, -1000 to 1000")
+
+
+@dataclass(frozen=True)
+class ProfilePageTables:
+    """
+    Page tables against page faults, of the whole machine, from the begin of the recording to when
+    there were most page tables; looked at ten times a second.
+    """
+
+    profile: str = column(holds="profile", key=True, help=PROFILE)
+    seconds: float = column(unit="s", help="since the begin of the recording")
+    faults: int = column(help="page faults until then (pgfault)")
+    table_bytes: int = column(
+        unit="bytes",
+        low=None,
+        high=MOST_BYTES,
+        help="page tables that were more than at the begin (nr_page_table_pages)",
+    )
+    bytes_per_fault: float | None = column(
+        unit="bytes",
+        low=None,
+        high=MOST_BYTES,
+        help="an average over all processes' faults, of whatever kind",
+    )
+
+
+@dataclass(frozen=True)
+class ProfileDuration:
+    """How long something took, from one event to another of the same task."""
+
+    profile: str = column(holds="profile", key=True, help=PROFILE)
+    name: str = column(
+        holds="words",
+        key=True,
+        help="what was timed; where its waits for locks could be seen, these and the rest, too",
+    )
+    count: int = column(help="times that it was seen from begin to end")
+    total_ns: int = column(unit="ns", help="all together")
+    p50_ns: int = column(unit="ns", help="half of them took no longer")
+    p99_ns: int = column(unit="ns", help="99 of 100 took no longer")
+    max_ns: int = column(unit="ns", help="the longest")
+
+
+@dataclass(frozen=True)
+class ProfileFaults:
+    """Page faults of a process, counted without sampling."""
+
+    profile: str = column(holds="profile", key=True, help=PROFILE)
+    event: str = column(holds="words", key=True, help="minor-faults or major-faults")
+    pid: int = column(
+        key=True, low=-1, help="process; -1: others, beyond the limit of what is kept"
+    )
+    comm: str = column(holds="comm", key=True, help="its name")
+    faults: int = column(help="faults")
+    regions: int = column(help="distinct regions of 2 MiB that were touched")
+    first_address: str = column(holds="kernel", help="lowest address")
+    last_address: str = column(holds="kernel", help="highest address")
+
+
+@dataclass(frozen=True)
+class ProfileCounter:
+    """A counter of /proc/vmstat: what it gained during the recording, of the whole machine."""
+
+    profile: str = column(holds="profile", key=True, help=PROFILE)
+    name: str = column(holds="words", key=True, help="as in /proc/vmstat")
+    gained: int = column(low=None, help="after the recording, less before it")
+    per_minute: float | None = column(
+        unit="1/min", low=None, help="the same for each minute of the recording"
+    )
+
+
+@dataclass(frozen=True)
+class ProfileReaping:
+    """Clearing entries of OOM victims: by whom, and what was done twice."""
+
+    profile: str = column(holds="profile", key=True, help=PROFILE)
+    event: str = column(holds="words", key=True, help="what was sampled")
+    reaper_samples: int = column(help="by the reaper")
+    beside_samples: int = column(help="by the victim itself, while the reaper was at work")
+    again_samples: int = column(
+        help="by the victim itself, when the reaper was done: a second walk"
+    )
+
+
+@dataclass(frozen=True)
+class ProfileNote:
+    """What to know of a recording."""
+
+    profile: str = column(holds="profile", key=True, help=PROFILE)
+    kind: str = column(holds="words", help="partial: numbers are missing; remark: to be known")
+    note: str = column(holds="words", key=True, help="in words")

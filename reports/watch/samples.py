@@ -1,0 +1,292 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+One sample of a running kernel: the small files of /proc and /sys that say what its memory does.
+
+A sample is a plain dictionary, so that it is a line of JSON in the log of ``mmscope watch``. What
+could not be read is in its ``unread``, with the reason; what a kernel does not have is as well.
+
+Nearly all of it is cheap. /proc/pagetypeinfo is not: for each zone and list the kernel counts up to
+100,000 blocks with the zone's lock held and interrupts off, then all pageblocks of the zone; with
+page_owner on it also drains the per-CPU lists and walks every page (pagetypeinfo_show(),
+mm/vmstat.c). It is therefore not read where ``prices`` calls it dear, unless that is asked for, and
+less often than the rest where it takes more than :data:`PAGETYPEINFO_SHARE` of a CPU.
+
+Imports neither drgn nor numpy: a sample must cost less than what it measures.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import time
+
+from mmscope.drgn.text.kernel_text import MAX_COUNT, whole_lines
+from mmscope.drgn.text.plain_file import read_plain
+from mmscope.drgn.text.proc_text import (
+    parse_buddyinfo,
+    parse_pagetypeinfo,
+    parse_vmstat,
+    parse_zoneinfo,
+)
+from mmscope.reports.collect.prices import is_live, why_left_out
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    Sample = dict[str, Any]
+
+PAGETYPEINFO_SHARE = 0.01
+# Of /proc/meminfo: levels that tell who holds the memory.
+MEMINFO = (
+    *("MemTotal", "MemFree", "MemAvailable", "Buffers", "Cached", "SwapCached", "AnonPages"),
+    *("Shmem", "SReclaimable", "SUnreclaim", "KernelStack", "PageTables", "SecPageTables"),
+    *("VmallocUsed", "Percpu", "Dirty", "Writeback", "AnonHugePages", "ShmemHugePages"),
+    *("FileHugePages", "Hugetlb", "SwapTotal", "SwapFree", "Zswap", "Zswapped", "Unaccepted"),
+)
+# Counted in the node's part of /proc/vmstat (or moved there since), but never down.
+NODE_EVENTS = re.compile(
+    r"workingset_(?!nodes$)|nr_vmscan_|nr_dirtied$|nr_written$|nr_throttled_written$"
+    r"|nr_foll_pin_(acquired|released)$|pgpromote|pgdemote|pgsteal|pgscan|pgrefill"
+)
+# /sys/kernel/mm/ksm: what is counted since boot, and what is a level, with its unit.
+KSM_EVENTS = ("full_scans", "pages_scanned", "pages_skipped")
+KSM_LEVELS = {
+    "pages_shared": "pages",
+    "pages_sharing": "pages",
+    "pages_unshared": "pages",
+    "pages_volatile": "pages",
+    "ksm_zero_pages": "pages",
+    "stable_node_chains": "",
+    "stable_node_dups": "",
+    "general_profit": "bytes",
+}
+WHAT_HELPS = {
+    "pressure": "CONFIG_PSI; boot with psi=1 where it is off by default",
+    "ksm": "CONFIG_KSM",
+}
+
+
+class Sampler:
+    """
+    Takes samples.
+
+    :param root: the folder that has ``proc/`` and ``sys/`` in it.
+    :param thp_order: order of a transparent huge page of PMD size.
+    :param everything: also what is dear to read on a running host.
+    """
+
+    def __init__(self, root: str, thp_order: int, *, everything: bool = False) -> None:
+        self.root, self.thp_order = root, thp_order
+        self._pagetypeinfo_due = 0.0
+        # Asked once: page_owner is switched on at boot, and zones seldom grow.
+        self._left_out = (
+            None if everything or not is_live(root) else why_left_out(root, "proc/pagetypeinfo")
+        )
+
+    def take(self, late: float = 0.0, *, trial: bool = False) -> Sample:
+        """
+        Read everything once.
+
+        :param late: seconds after it was due, to be kept with it.
+        :param trial: only to see what there is: without /proc/pagetypeinfo.
+        """
+        begin, cpu = time.monotonic(), time.process_time()
+        sample: Sample = {
+            "wall": time.time(),
+            "mono": begin,
+            "boot": time.clock_gettime(time.CLOCK_BOOTTIME),
+            "late": round(late, 6),
+            "unread": {},
+        }
+        sources: tuple[tuple[str, Callable[[Sample], None]], ...] = (
+            ("vmstat", self._vmstat),
+            ("pressure", self._pressure),
+            ("meminfo", self._meminfo),
+            ("zoneinfo", self._zoneinfo),
+            ("ksm", self._ksm),
+            *(() if trial else (("pagetypeinfo", self._free_blocks),)),
+        )
+        for name, read in sources:
+            try:
+                read(sample)
+            except (OSError, ValueError) as error:
+                sample["unread"][name] = self._reason(name, error)
+        sample["read"] = round(time.monotonic() - begin, 6)
+        sample["cpu"] = round(time.process_time() - cpu, 6)
+        return sample
+
+    def _reason(self, name: str, error: OSError | ValueError) -> str:
+        if not isinstance(error, OSError):
+            return str(error)
+        if isinstance(error, PermissionError):
+            return f"{error.filename}: only root may read it"
+        helps = f" ({WHAT_HELPS[name]})" if name in WHAT_HELPS else ""
+        return f"{error.filename}: {error.strerror}{helps}"
+
+    def _text(self, path: str) -> str:
+        full = os.path.join(self.root, path)
+        try:
+            return read_plain(full).decode("utf-8", "backslashreplace")
+        except OSError as error:
+            # Reading may fail where opening did not (PSI that is off), and then has no name.
+            raise OSError(error.errno, error.strerror, full) from None
+
+    def _vmstat(self, sample: Sample) -> None:
+        at = time.monotonic()
+        rows = parse_vmstat(self._text("proc/vmstat"))
+        sample["vmstat"] = {
+            name: value
+            for name, kind, value in rows
+            if kind in ("event", "numa") or (kind == "node" and NODE_EVENTS.match(name))
+        }
+        sample["vmstat_at"] = at
+
+    def _pressure(self, sample: Sample) -> None:
+        at = time.monotonic()
+        sample["psi"] = parse_pressure(self._text("proc/pressure/memory"))
+        sample["psi_at"] = at
+
+    def _meminfo(self, sample: Sample) -> None:
+        sample["meminfo"] = parse_meminfo(self._text("proc/meminfo"))
+
+    def _zoneinfo(self, sample: Sample) -> None:
+        # The per-CPU part, most of the file on a large machine, is of no use here.
+        text = re.sub(
+            r"\n  pagesets\n.*?\n(?=  node_unreclaimable:)",
+            "\n",
+            self._text("proc/zoneinfo"),
+            flags=re.DOTALL,
+        )
+        sample["zones"] = [
+            [
+                zone.node,
+                zone.zone,
+                *(zone.fields[name] for name in ("managed", "free", "min", "low", "high")),
+                *(zone.fields.get(n) for n in ("boost", "reserved_highatomic", "free_highatomic")),
+            ]
+            for zone in parse_zoneinfo(text)
+            if zone.fields["present"]
+        ]
+
+    def _ksm(self, sample: Sample) -> None:
+        at = time.monotonic()
+        found = {"full_scans": _number(self._text("sys/kernel/mm/ksm/full_scans"))}
+        for name in (*KSM_EVENTS[1:], *KSM_LEVELS):
+            try:
+                found[name] = _number(self._text(f"sys/kernel/mm/ksm/{name}"))
+            except FileNotFoundError:
+                continue  # newer than this kernel
+        sample["ksm"], sample["ksm_at"] = found, at
+
+    def _free_blocks(self, sample: Sample) -> None:
+        begin, cpu = time.monotonic(), time.process_time()
+        if begin < self._pagetypeinfo_due:
+            sample["put_off"] = True
+            return
+        path = os.path.join(self.root, "proc/pagetypeinfo")
+        try:
+            # What this user may not read is not left out for its price.
+            if self._left_out and os.access(path, os.R_OK):
+                raise OSError(errno.ECANCELED, self._left_out, path)
+            text = self._text("proc/pagetypeinfo")
+        except OSError:
+            sample["thp_free"] = [
+                [node, zone, None, self._thp_blocks(counts), False]
+                for (node, zone), counts in parse_buddyinfo(self._text("proc/buddyinfo")).items()
+            ]
+            raise
+        info = parse_pagetypeinfo(text)
+        sample["thp_free"] = [
+            [node, zone, migratetype, *self._capped_thp_blocks(counts)]
+            for (node, zone, migratetype), counts in info.free.items()
+        ]
+        if "HighAtomic" in info.names:
+            at = info.names.index("HighAtomic")
+            sample["reserve"] = [
+                [*zone, blocks[at] << info.block_order] for zone, blocks in info.blocks.items()
+            ]
+        spent = time.process_time() - cpu
+        sample["pagetypeinfo_cpu"] = round(spent, 6)
+        sample["walks_pages"] = "\nNumber of mixed blocks " in text
+        self._pagetypeinfo_due = begin + spent / PAGETYPEINFO_SHARE
+
+    def _thp_blocks(self, counts: list[int]) -> int:
+        return sum(
+            blocks << order - self.thp_order
+            for order, blocks in enumerate(counts)
+            if order >= self.thp_order
+        )
+
+    def _capped_thp_blocks(self, counts: list[int | None]) -> tuple[int, bool]:
+        """Blocks of THP size, and whether the kernel stopped counting some of them."""
+        whole = [100_000 if blocks is None else blocks for blocks in counts]
+        return self._thp_blocks(whole), None in counts[self.thp_order :]
+
+
+def parse_pressure(text: str) -> dict[str, list[float]]:
+    """
+    Read /proc/pressure/memory: ``some`` and ``full`` to [avg10, avg60, avg300 (per cent), total
+    (microseconds since boot)].
+
+    :raises ValueError: the text is not /proc/pressure/memory's.
+    """
+    found: dict[str, list[float]] = {}
+    for line in whole_lines(text, "/proc/pressure/memory"):
+        match = re.fullmatch(
+            r"(some|full) avg10=(\d{1,3}\.\d\d) avg60=(\d{1,3}\.\d\d) avg300=(\d{1,3}\.\d\d)"
+            r" total=(\d{1,19})",
+            line,
+            re.ASCII,
+        )
+        if not match or match.group(1) in found:
+            raise ValueError(f"not /proc/pressure/memory: {line[:60]!r}")
+        *averages, total = match.groups()[1:]
+        found[match.group(1)] = [*map(float, averages), int(total)]
+    if "some" not in found:
+        raise ValueError("not /proc/pressure/memory: it has no line 'some'")
+    return found
+
+
+def parse_meminfo(text: str) -> dict[str, int]:
+    """
+    Read the levels of :data:`MEMINFO` that this kernel has, in bytes.
+
+    :raises ValueError: the text is not /proc/meminfo's.
+    """
+    found: dict[str, int] = {}
+    for line in whole_lines(text, "/proc/meminfo"):
+        match = re.fullmatch(r"([\w()]+): +(\d{1,18})( kB)?", line, re.ASCII)
+        if not match or match.group(1) in found:
+            raise ValueError(f"not /proc/meminfo: {line[:60]!r} is no level, or there twice")
+        if match.group(1) in MEMINFO:
+            found[match.group(1)] = int(match.group(2)) << 10
+    if "MemTotal" not in found or "MemFree" not in found:
+        raise ValueError("not /proc/meminfo: it has no MemTotal and MemFree")
+    return found
+
+
+def _number(text: str) -> int:
+    """
+    What a file of KSM holds; general_profit may be below zero.
+
+    :raises ValueError: it is no number.
+    """
+    if not re.fullmatch(r"-?\d{1,19}\n?", text, re.ASCII) or abs(int(text)) > MAX_COUNT:
+        raise ValueError(f"/sys/kernel/mm/ksm is damaged: {text[:40]!r} is no number")
+    return int(text)
+
+
+def thp_order(root: str, page_size: int) -> int:
+    """
+    HPAGE_PMD_ORDER: as THP says itself, or as it follows from the page size (a PMD maps one page
+    of page table entries of 8 bytes).
+    """
+    try:
+        file = os.path.join(root, "sys/kernel/mm/transparent_hugepage/hpage_pmd_size")
+        pages = int(read_plain(file)) // page_size
+    except (OSError, ValueError):
+        pages = page_size // 8
+    return max(pages.bit_length() - 1, 0)

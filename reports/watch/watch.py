@@ -1,0 +1,280 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+``mmscope watch``: what a running host's memory does, as a time series.
+
+Samples go to a log beside the bundle as they are taken, and with them copies of page_owner's counts
+(``show_handles``, ``show_stacks`` before Linux 6.19) where the kernel has them; the handles' stacks
+are copied when one is met that is not known. Whatever ends this process, what was sampled is there,
+and ``--recover`` makes a bundle of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from mmscope.drgn.text.page_owner_counts import MAX_BYTES, Counts, read_show_stacks_handles
+from mmscope.drgn.text.plain_file import read_plain
+from mmscope.drgn.text.proc_text import parse_zoneinfo
+from mmscope.drgn.text.text_source import Source, TextError
+from mmscope.reports.bundle.bundle import Writer
+from mmscope.reports.bundle.modes import mode_of_file, mode_of_folder
+from mmscope.reports.commands.page_owner_command import STACKS_FOLDER, UsageError, say
+from mmscope.reports.watch.openmetrics import expose
+from mmscope.reports.watch.sample_log import NAME, SampleLog, lock
+from mmscope.reports.watch.samples import Sampler, thp_order
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from mmscope.reports.bundle.bundle import Cell
+
+# Read less often than the rest.
+KEPT = ("thp_free", "reserve")
+# A copy of page_owner's counts that is a larger part of the limit leaves no room for a series.
+COPY_SHARE = 1 / 8
+
+
+def run(args: argparse.Namespace) -> int:
+    """Take samples until told to stop, then make a bundle of them; or of those that are left."""
+    args.output, args.debugfs = Path(args.output), Path(args.debugfs)
+    with Writer(args.output, replace=args.force, mode=args.mode):
+        pass  # what is in the way is refused before the work
+    folder = args.output.with_name(args.output.name + ".samples")
+    if not args.recover:
+        _watch(args, folder)
+    elif not (folder / NAME).is_file():
+        raise UsageError(f"{folder}: no samples of an earlier watch")
+    with (folder / NAME).open("rb") as log:
+        lock(log.fileno(), folder)
+        from mmscope.reports.watch.watch_bundle import finish
+
+        try:
+            code = finish(args, folder)
+        except BaseException:
+            say(f"{folder} is still there; '{recover_command(args.output)}' tries again")
+            raise
+    for path in folder.iterdir():
+        path.unlink()
+    folder.rmdir()
+    return code
+
+
+def recover_command(bundle: Path) -> str:
+    """What makes a bundle of samples that are left."""
+    from shlex import quote
+
+    return f"mmscope watch --recover -o {quote(str(bundle))}"
+
+
+def _watch(args: argparse.Namespace, folder: Path) -> None:
+    """
+    Take samples into a folder until told to stop.
+
+    :raises TextError: there is nothing to sample here.
+    :raises UsageError: the folder is there.
+    """
+    page_size = args.page_size or os.sysconf("SC_PAGE_SIZE")
+    order = thp_order(args.proc_root, page_size)
+    sampler = Sampler(args.proc_root, order, everything=args.all)
+    first = sampler.take(trial=True)
+    owners = Owners(args.debugfs, folder, args.limit * 2**20)
+    if owners.absent and not first.keys() & {"vmstat", "psi", "meminfo", "zones"}:
+        raise TextError("; ".join(first["unread"].values()))
+    if args.openmetrics:
+        if Path(args.openmetrics).exists() and not Path(args.openmetrics).is_file():
+            # It will be replaced at every sample, and is removed at the end.
+            raise UsageError(f"--openmetrics {args.openmetrics}: is no file; name one of your own")
+        # That it cannot be written is to be known now.
+        first |= {"number": 0, "cpu_total": 0.0}
+        expose(Path(args.openmetrics), first, page_size)
+    try:
+        folder.mkdir(mode_of_folder(mode_of_file(args.mode)))
+    except FileExistsError:
+        raise UsageError(
+            f"{folder}: samples of an earlier watch; finish it with "
+            f"'{recover_command(args.output)}', or remove the folder"
+        ) from None
+    header = {
+        "interval": args.interval,
+        "target": _target(args.proc_root, page_size, args.total_pages),
+        "thp_order": order,
+        "page_owner": owners.absent,
+    }
+    log = SampleLog(folder, header, args.limit * 2**20)
+    try:
+        _sample(args, sampler, owners, log, page_size)
+    finally:
+        log.close()
+        if args.openmetrics:
+            # Numbers of a watch that is over would be taken for those of now.
+            Path(args.openmetrics).unlink(missing_ok=True)
+
+
+def _sample(
+    args: argparse.Namespace, sampler: Sampler, owners: Owners, log: SampleLog, page_size: int
+) -> None:
+    signals = {
+        number
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        # What nohup and a shell's background jobs ignore is to be ignored.
+        if signal.getsignal(number) != signal.SIG_IGN
+    }
+    # Blocked, and waited for: no half a sample, and no waking up only to look.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    say(f"samples in {log.path.parent}; should this be killed: {recover_command(args.output)}")
+    interval, number, failed = args.interval, 0, False
+    shown: dict[str, Any] = {}
+    start = due = time.monotonic()
+    wall, cpu = time.time(), time.process_time()
+    try:
+        while True:
+            row = sampler.take(late=max(time.monotonic() - due, 0.0))
+            number += 1
+            # A name that keeps the order also when the host's clock is set back.
+            copy = None
+            try:
+                copy = owners.copy(wall + row["mono"] - start)
+            except OSError as error:
+                row["unread"]["page_owner"] = f"{error.filename}: {error.strerror}"
+            row |= {"number": number, "cpu_total": round(time.process_time() - cpu, 6)}
+            log.add(row, copy)
+            if args.openmetrics:
+                # What is not read each time is as it was when it last was.
+                shown = {name: shown[name] for name in KEPT if name in shown} | row
+                try:
+                    expose(Path(args.openmetrics), shown, page_size)
+                    failed = False
+                except OSError as error:
+                    if not failed:
+                        say(f"{args.openmetrics}: {error.strerror}; sampling goes on without")
+                    failed = True
+            if log.full:
+                interval *= 2
+                if not log.thin(interval):
+                    log.say({"ended": number})
+                    say(f"ended: --limit {args.limit:g} MiB holds no more than {number} samples")
+                    return
+            if number == args.count:
+                return
+            if sys.stderr.isatty():
+                words = f"{number:,} samples, every {interval:g} s; Ctrl-C ends"
+                print(f"\r{words}\x1b[K", end="\r", file=sys.stderr)
+            # What was missed is not made up for in a rush.
+            due = max(due + interval, time.monotonic())
+            if _told_to_stop(signals, due):
+                return
+    finally:
+        if sys.stderr.isatty():
+            print("\r\x1b[K", end="", file=sys.stderr)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _told_to_stop(signals: set[signal.Signals], due: float) -> bool:
+    """Wait until it is time, or a signal comes."""
+    while True:
+        left = due - time.monotonic()
+        if signal.sigtimedwait(signals, max(left, 0)) is not None:
+            # A terminal and sudo may each pass the same Ctrl-C on.
+            signal.sigtimedwait(signals, 0.1)
+            return True
+        if left <= 0:
+            return False
+
+
+class Owners:
+    """
+    Copies of page_owner's counts.
+
+    :param debugfs: where it is mounted.
+    :param folder: to copy to.
+    :param limit: bytes that all copies may take.
+    :ivar absent: why there are none.
+    """
+
+    def __init__(self, debugfs: Path, folder: Path, limit: float) -> None:
+        self.folder = folder
+        self.absent: str | None = None
+        self._resolver: Path | None = None
+        self._handles = Counts("show_handles")
+        self._known: set[int] = set()
+        source = debugfs / STACKS_FOLDER
+        if (source / "show_handles").exists():
+            self._counts, self._resolver = source / "show_handles", source / "show_stacks_handles"
+        elif (source / "show_stacks").exists():
+            self._counts = source / "show_stacks"
+        else:
+            self.absent = f"{source}: no show_handles and no show_stacks: {_why_not(debugfs)}"
+            return
+        size = len(read_plain(self._counts, MAX_BYTES))
+        if size > limit * COPY_SHARE:
+            self.absent = (
+                f"{self._counts} is {size / 2**20:.3g} MiB: more than an eighth of --limit, which "
+                "leaves no room for a series; raise it"
+            )
+
+    def copy(self, now: float) -> Path | None:
+        """Copy the counts, and the stacks if there is a handle that is not known."""
+        if self.absent:
+            return None
+        path = self.folder / f"{self._counts.name}.{now:.6f}"
+        _copy(self._counts, path)
+        if self._resolver is not None:
+            # The list of stacks only grows: read again when it lacks one, not before.
+            with Source(str(path)) as source:
+                self._handles.read(source)
+            if self._handles.changed & self._handles.pages.keys() - self._known:
+                stacks = self.folder / self._resolver.name
+                _copy(self._resolver, stacks)
+                with Source(str(stacks)) as source:
+                    found = read_show_stacks_handles(source)[0]
+                self._known = {*found, *self._handles.pages}
+        return path
+
+
+def _why_not(debugfs: Path) -> str:
+    if debugfs.is_dir() and os.access(debugfs, os.R_OK | os.X_OK) and any(debugfs.iterdir()):
+        return (
+            "boot with page_owner=on a kernel with CONFIG_PAGE_OWNER, 6.9 or later; before that, "
+            "copy page_owner at an interval and give the copies to 'mmscope page-owner'"
+        )
+    return "is debugfs mounted, and this root?"
+
+
+def _copy(source: Path, path: Path) -> None:
+    """Copy a file that is made as it is read, so that it is whole or absent."""
+    data = read_plain(source, MAX_BYTES)
+    partial = path.with_name(f".{path.name}.partial")
+    with partial.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.rename(path)
+
+
+def _target(root: str, page_size: int, total_pages: int | None) -> dict[str, Cell]:
+    """This machine, for the bundle."""
+    kernel = os.uname()
+    if total_pages is None:
+        with contextlib.suppress(OSError, ValueError):
+            text = read_plain(f"{root}/proc/zoneinfo").decode("utf-8", "backslashreplace")
+            zones = parse_zoneinfo(text)
+            total_pages = sum(zone.fields["present"] for zone in zones) or None
+    return {
+        "kind": "live",
+        "release": kernel.release,
+        "architecture": kernel.machine,
+        "page_size": page_size,
+        "hostname": kernel.nodename,
+        "captured_at": None,
+        "uptime_seconds": None,
+        "total_pages": total_pages,
+        "online_cpus": os.cpu_count(),
+        "source": "watch",
+    }

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Rows of what ``mmscope watch`` saw. Every ``time`` is seconds since the first sample, by the
+monotonic clock; ``watch_samples`` has the time of day of each.
+"""
+
+from dataclasses import dataclass
+
+from mmscope.drgn.tables.rows import MOST, MOST_PAGES, column
+
+TIME = "seconds since the first sample, as in watch_samples"
+PERIOD = "since the reading before, which the numbers are over"
+
+
+@dataclass(frozen=True)
+class WatchSample:
+    """One sample, and what taking it cost."""
+
+    time: float = column(key=True, unit="s", help="since the first sample, by the monotonic clock")
+    at: str = column(holds="words", help="time of day, UTC, by the host's clock")
+    period_seconds: float | None = column(
+        unit="s", help="since the sample before; the first has none, and so no rate"
+    )
+    late_seconds: float = column(unit="s", low=None, help="how long after it was due it was begun")
+    read_seconds: float = column(unit="s", help="how long reading took, waits included")
+    cpu_seconds: float = column(unit="s", help="CPU time of reading, the kernel's part included")
+    pagetypeinfo_cpu_seconds: float | None = column(
+        unit="s", help="part of it that /proc/pagetypeinfo took; empty where it was not read"
+    )
+    clock_step_seconds: float | None = column(
+        unit="s",
+        low=None,
+        help="by how much the host's clock was set since the sample before, above 1 s",
+    )
+    asleep_seconds: float | None = column(
+        unit="s", help="suspended since the sample before; no part of the period"
+    )
+    unread: str | None = column(holds="words", help="sources that could not be read")
+
+
+@dataclass(frozen=True)
+class CounterRate:
+    """By how much one counter grew in one period. Where there is no row it did not move."""
+
+    time: float = column(key=True, unit="s", help=TIME + "; the end of the period")
+    source: str = column(
+        holds="words", key=True, help="vmstat: /proc/vmstat; ksm: /sys/kernel/mm/ksm"
+    )
+    name: str = column(holds="kernel", key=True, help="the kernel's name")
+    delta: int = column(
+        help="grown by, in the counter's own unit; CPUs fold theirs in with a second's delay"
+    )
+    per_second: float = column(unit="1/s", help="delta / period_seconds, rounded")
+    period_seconds: float = column(unit="s", help=PERIOD)
+
+
+@dataclass(frozen=True)
+class ThpFreeBlocks:
+    """Free memory in blocks of THP size and larger, on the lists of one migratetype."""
+
+    time: float = column(key=True, unit="s", help=TIME)
+    node: int = column(key=True, help="NUMA node")
+    zone: str = column(holds="kernel", key=True, help="zone name")
+    migratetype: str | None = column(
+        holds="kernel",
+        key=True,
+        help="of the list; empty: read from /proc/buddyinfo, which tells none",
+    )
+    blocks: int = column(
+        unit="blocks",
+        high=MOST_PAGES,
+        help="of THP size; a larger block counts as the many that it holds",
+    )
+    capped: bool = column(
+        help="the kernel stopped counting a list at 100,000: there are more than blocks"
+    )
+
+
+@dataclass(frozen=True)
+class ZoneLevel:
+    """Free pages of one zone, and its watermarks and HighAtomic reserve."""
+
+    time: float = column(key=True, unit="s", help=TIME)
+    node: int = column(key=True, help="NUMA node")
+    zone: str = column(holds="kernel", key=True, help="zone name")
+    managed_pages: int = column(unit="pages", high=MOST_PAGES, help="that the page allocator has")
+    free_pages: int = column(
+        unit="pages", high=MOST_PAGES, help="free, the HighAtomic reserve included"
+    )
+    wmark_min: int = column(unit="pages", high=MOST_PAGES, help="min watermark")
+    wmark_low: int = column(unit="pages", high=MOST_PAGES, help="low watermark")
+    wmark_high: int = column(unit="pages", high=MOST_PAGES, help="high watermark")
+    wmark_boost: int | None = column(
+        unit="pages", high=MOST_PAGES, help="for now on top of each watermark"
+    )
+    highatomic_reserved_pages: int | None = column(
+        unit="pages", high=MOST_PAGES, help="in HighAtomic pageblocks"
+    )
+    highatomic_free_pages: int | None = column(
+        unit="pages",
+        high=MOST_PAGES,
+        help="of them free; empty where the kernel keeps no such count",
+    )
+
+
+@dataclass(frozen=True)
+class PsiStall:
+    """Pressure stall information of memory: time that tasks lost waiting for it."""
+
+    time: float = column(key=True, unit="s", help=TIME + "; the end of the period")
+    kind: str = column(
+        holds="words", key=True, help="some: at least one task waited; full: all that could run"
+    )
+    avg10: float = column(unit="%", help="the kernel's own average of the last ten seconds")
+    stall_seconds: float | None = column(unit="s", help="stalled in the period")
+    share: float | None = column(help="stall_seconds / period_seconds, of 1")
+    period_seconds: float | None = column(unit="s", help=PERIOD)
+
+
+@dataclass(frozen=True)
+class Level:
+    """What was as it was at one moment. A name that was 0 throughout is left out."""
+
+    time: float = column(key=True, unit="s", help=TIME)
+    source: str = column(
+        holds="words", key=True, help="meminfo: /proc/meminfo; ksm: /sys/kernel/mm/ksm"
+    )
+    name: str = column(holds="kernel", key=True, help="the kernel's name")
+    value: int = column(low=None, help="in its unit")
+    unit: str = column(holds="words", help="bytes or pages; empty for a number of things")
+
+
+@dataclass(frozen=True)
+class WatchEvent:
+    """Something that went wrong in one period: a counter of failures that moved."""
+
+    time: float = column(key=True, unit="s", help=TIME + "; the end of the period")
+    name: str = column(holds="kernel", key=True, help="the counter in /proc/vmstat")
+    event: str = column(holds="words", help="what it counts, in words")
+    count: int = column(help="how often in the period; when in it is not known")
+    period_seconds: float = column(unit="s", help=PERIOD)
+
+
+@dataclass(frozen=True)
+class WatchOverhead:
+    """What watching cost the host, and how much was kept."""
+
+    samples_taken: int = column(help="samples taken")
+    samples_kept: int = column(help="of them in the tables; the others made room (--limit)")
+    seconds: float = column(unit="s", help="from the first sample to the last")
+    interval_seconds: float = column(unit="s", help="between samples as asked for")
+    cpu_seconds: float = column(unit="s", help="CPU time of this process, first sample to last")
+    cpu_seconds_per_sample: float = column(unit="s", help="of it for each sample")
+    cpu_share: float | None = column(help="of one CPU, of 1; empty after one sample")
+    pagetypeinfo_readings: int = column(help="samples that /proc/pagetypeinfo was read for")
+    pagetypeinfo_cpu_seconds: float = column(unit="s", help="CPU time that it took")
+    log_bytes: int = column(
+        unit="bytes", high=MOST, help="of samples on disk at the end, without page_owner"
+    )
