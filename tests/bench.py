@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT / "drgn"), str(ROOT / "tests/lab"), str(ROOT)]
+sys.path[:0] = [str(ROOT / "tests/lab"), str(ROOT)]
 
 import numpy as np  # noqa: E402
 from capture import Capture, capture  # noqa: E402

@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT / "drgn"), str(ROOT / "tests/lab"), str(ROOT)]
+sys.path[:0] = [str(ROOT / "tests/lab"), str(ROOT)]
 
 from capture import capture  # noqa: E402
 from rich.console import Console  # noqa: E402
@@ -34,7 +34,7 @@ print(json.dumps([done.returncode, *row]))
 """
 OURS = f"""
 import sys, time
-sys.path[:0] = [{str(ROOT / "drgn")!r}]
+sys.path[:0] = [{str(ROOT)!r}]
 from pathlib import Path
 from mmscope.drgn.opening.target import open_target
 begin = time.process_time()

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT / "drgn"), str(ROOT / "tests"), str(ROOT / "tests/lab"), str(ROOT)]
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests/lab"), str(ROOT)]
 
 import numpy as np  # noqa: E402
 from bench import median_seconds  # noqa: E402

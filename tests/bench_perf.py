@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT / "drgn"), str(ROOT / "perf"), str(ROOT / "tests/lab"), str(ROOT)]
+sys.path[:0] = [str(ROOT / "tests/lab"), str(ROOT)]
 
 import perf_events  # noqa: E402
 import perf_record  # noqa: E402

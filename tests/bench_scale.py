@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT / "tests/lab"), str(ROOT / "drgn")]
+sys.path[:0] = [str(ROOT / "tests/lab"), str(ROOT)]
 
 from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402

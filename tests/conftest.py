@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-What tests share: the script folders on the path, Hypothesis that repeats itself, and one browser
+What tests share: Hypothesis that repeats itself, and one browser
 (Playwright runs one at a time in a process).
 """
 
@@ -13,8 +13,6 @@ from typing import Any
 import children
 import hypothesis
 import pytest
-
-import reports  # noqa: F401  (puts drgn/ and perf/ on the path)
 
 hypothesis.settings.register_profile("same", derandomize=True, deadline=None, database=None)
 hypothesis.settings.load_profile("same")

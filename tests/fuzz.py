@@ -21,7 +21,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 CORPUS = ROOT / "tests/corpus"
-FOLDERS = [str(ROOT / name) for name in ("drgn", "perf", "tests", ".")]
+FOLDERS = [str(ROOT / name) for name in ("tests", ".")]
 # Seconds for one input, MiB for all, bytes of an input.
 LIMITS = ("-timeout=10", "-rss_limit_mb=1024", "-max_len=16384")
 # Not ours, or too much of it: what is instrumented is slow.

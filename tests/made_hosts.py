@@ -288,7 +288,7 @@ def page_table_row(
 
 
 def exit_cost(row: PageTables) -> ExitCost:
-    """What its end costs, as drgn/page_tables/exit_cost.py estimates it: 2 ns a slot, 100 ns a table."""
+    """What its end costs, as ``exit_cost`` estimates it: 2 ns a slot, 100 ns a table."""
     slots = row.pte_tables * 512
     seconds = slots * 2e-9 + row.pte_tables * 1e-7
     return ExitCost(row.pid, row.comm, slots, slots, row.pte_tables, 0, 0, 0, seconds, seconds,

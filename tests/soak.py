@@ -41,7 +41,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT / "drgn"), str(ROOT / "tests"), str(ROOT / "tests/lab"), str(ROOT)]
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests/lab"), str(ROOT)]
 
 from drgn import BadDataError, FaultError, Program  # noqa: E402
 from drgn.helpers.linux.mm import PageSlab, follow_phys, pfn_to_page  # noqa: E402

@@ -29,7 +29,7 @@ from mmscope.reports.commands.command import main
 
 ROOT = Path(__file__).parent.parent
 TREE = Path(__file__).parent / "data" / "7.2"
-RUN = [sys.executable, "-m", "mmscope.reports.commands.command"]
+RUN = [sys.executable, "-m", "mmscope"]
 # Root without capabilities reads its own files, but neither /proc/kcore nor what is forbidden.
 POWERLESS = (
     ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--ambient-caps=-all"]

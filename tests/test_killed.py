@@ -29,7 +29,7 @@ HANDLES = TESTS / "corpus" / "counts" / "handles"
 
 def mmscope(*words: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "mmscope.reports.commands.start", *map(str, words)],
+        [sys.executable, "-m", "mmscope", *map(str, words)],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -157,7 +157,7 @@ def test_killed_at_any_moment(collected: Path, tmp_path: Path, seed: int) -> Non
     before = tables(place / "b")
     command = [word.replace("{}", str(place)) for word in words]
     process = children.start(
-        [sys.executable, "-m", "mmscope.reports.commands.start", *command],
+        [sys.executable, "-m", "mmscope", *command],
         cwd=ROOT,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

@@ -43,7 +43,7 @@ from mmscope.reports.findings.findings import evaluate
 
 ROOT = Path(__file__).parent.parent
 STACKS = make_stacks(60)
-RUN = [sys.executable, "-m", "mmscope.reports.commands.start"]
+RUN = [sys.executable, "-m", "mmscope"]
 
 
 def files(tmp_path: Path, snapshots: Sequence[Any], form: Any, name: str = "s.{}") -> list[str]:

@@ -32,7 +32,6 @@ from mmscope.drgn.text import page_owner_text as po
 from mmscope.drgn.text.stack_text import allocator, folded, stack_id
 from mmscope.drgn.text.text_source import Source, TextError, recognise, recognise_source
 
-DRGN = Path(po.__file__).parent
 STACKS = make_stacks(40)
 LEAF_FIRST = " get_page_from_freelist+0x1/0x2\n alloc_pages_mpol+0x3/0x4\n xfs_buf+0x5/0x6 [xfs]\n"
 FORMS = ("6.1", "6.6", "7.2")
@@ -394,7 +393,6 @@ def test_a_missing_file(tmp_path: Path) -> None:
 
 SCRIPT = """
 import resource, sys
-sys.path.insert(0, {drgn!r})
 from mmscope.drgn.text import page_owner_text as po
 from mmscope.drgn.text.text_source import Source, recognise_source
 with Source(sys.argv[1]) as source:
@@ -409,7 +407,7 @@ print(tally["records"], sum(row[0] for row in tally["stacks"].values()), tally["
 
 def counted(path: object, processes: int, **options: Any) -> list[int]:
     """[records, pages, skipped, peak KiB] as counted by a process of its own."""
-    words = [sys.executable, "-c", SCRIPT.format(drgn=str(DRGN)), str(path), str(processes)]
+    words = [sys.executable, "-c", SCRIPT, str(path), str(processes)]
     result = subprocess.run(words, capture_output=True, check=True, **options)
     return [int(word) for word in result.stdout.split()]
 

@@ -23,7 +23,7 @@ import pytest
 from test_folding import KNOWN, fold, sampled, stack
 from test_perf_script import header
 
-from mmscope.perf import perf_events, perf_probes, probe_guard
+from mmscope.perf import perf_events, probe_guard
 from mmscope.perf import recipe as recipes
 from mmscope.perf.folding import Allocations, Fold
 from mmscope.perf.perf_probes import Guard, clear_up, made, plain
@@ -272,7 +272,6 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
 
 RECORDING = """
 import os, sys, time
-sys.path.insert(0, {perf!r})
 from pathlib import Path
 from mmscope.perf import perf_probes
 from mmscope.perf.recipe import Probe
@@ -288,8 +287,7 @@ with perf_probes.made([Probe("walk", "rmap_walk")], Path({tracefs!r})):
 def test_whatever_kills_a_recording_its_perf_ends_and_its_probes_go(
     number: signal.Signals, tracefs: Path, sleeper: subprocess.Popen[bytes]
 ) -> None:
-    perf = str(Path(perf_probes.__file__).parent)
-    program = RECORDING.format(perf=perf, tracefs=str(tracefs), perf_pid=sleeper.pid)
+    program = RECORDING.format(tracefs=str(tracefs), perf_pid=sleeper.pid)
     process = children.start([sys.executable, "-c", program], stdout=subprocess.PIPE)
     try:
         assert process.stdout is not None

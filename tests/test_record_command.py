@@ -273,8 +273,8 @@ def test_what_does_not_fit_together_is_bad_usage(
 # perf itself, with what every machine allows: software events of one's own programs
 
 START = (
-    f"import sys; sys.path.insert(0, {str(ROOT)!r}); from mmscope.reports.commands.command import main; "
-    "sys.exit(main(sys.argv[1:]))"
+    f"import sys; sys.path.insert(0, {str(ROOT)!r}); from mmscope.reports.commands.command "
+    "import main; sys.exit(main(sys.argv[1:]))"
 )
 LOOPS = (sys.executable, "-c", "while True: pass")
 LOOP = "x = 0\nfor i in range(3_000_000): x += i"

@@ -38,9 +38,10 @@ SHAPES = (
 
 def row_types() -> Iterator[type]:
     """Every row of a table that any file of ours declares."""
-    for folder, package in (("drgn", ""), ("perf", ""), ("reports", "reports.")):
-        for path in sorted((ROOT / folder).glob("*.py")):
-            module = importlib.import_module(package + path.stem)
+    for folder in ("drgn", "perf", "reports"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            name = path.relative_to(ROOT).with_suffix("").as_posix().replace("/", ".")
+            module = importlib.import_module(f"mmscope.{name}")
             for value in vars(module).values():
                 if (
                     isinstance(value, type)

@@ -35,7 +35,7 @@ from mmscope.reports.watch.watch_tables import open_log
 
 ROOT = Path(__file__).parent.parent
 DATA = Path(__file__).parent / "data" / "7.2"
-RUN = [sys.executable, "-m", "mmscope.reports.commands.start"]
+RUN = [sys.executable, "-m", "mmscope"]
 STACKS = make_stacks(60)
 PRESSURE = (
     "some avg10=1.50 avg60=0.30 avg300=0.06 total=2000000\n"

@@ -29,7 +29,6 @@ ROOT = Path(__file__).resolve().parent.parent
 ON_THE_BOX = ("drgn", "numpy", "rich")
 MACHINE = "x86_64"
 PLATFORMS = ("manylinux_2_28", "manylinux_2_17", "manylinux2014")
-OURS = ("drgn", "perf", "reports")
 EPOCH = (1980, 1, 1, 0, 0, 0)  # the same input is the same file
 
 
@@ -89,16 +88,16 @@ def add(archive: zipfile.ZipFile, name: str, data: bytes, *, packed: bool = True
 def project() -> bytes:
     """This project as a zip, with the metadata by which drgn finds its commands."""
     packed = io.BytesIO()
-    files = [
-        path
-        for folder in OURS
-        for path in sorted((ROOT / folder).rglob("*"))
+    files = {
+        f"mmscope/{folder}{path.relative_to(ROOT / 'mmscope' / folder).as_posix()}": path
+        for folder in ("", "drgn/", "perf/", "reports/")
+        for path in sorted((ROOT / "mmscope" / folder).glob("**/*" if folder else "*"))
         if path.is_file() and "__pycache__" not in path.parts
-    ]
+    }
     installed = importlib.metadata.distribution("mmscope")
     with zipfile.ZipFile(packed, "w") as archive:
-        for path in [ROOT / "LICENSE", *files]:
-            add(archive, path.relative_to(ROOT).as_posix(), path.read_bytes())
+        for name, path in {"LICENSE": ROOT / "LICENSE", **files}.items():
+            add(archive, name, path.read_bytes())
         for name in ("METADATA", "entry_points.txt"):
             text = installed.read_text(name) or ""
             add(archive, f"mmscope-{installed.version}.dist-info/{name}", text.encode())

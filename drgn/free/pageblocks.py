@@ -355,7 +355,7 @@ def read_pagetypeinfo_blocks(text: str) -> list[Pageblocks]:
 
 if __name__ == "__main__":
     from mmscope.drgn.free.free_memory import scan_free_memory
-    from mmscope.drgn.tables.terminal import run_script
+    from mmscope.drgn.opening.script import run_script
 
     def tables(prog: Program) -> list[tuple[str, type, list[Any]]]:
         memory = scan_free_memory(prog)

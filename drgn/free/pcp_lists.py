@@ -197,7 +197,7 @@ def read_zoneinfo_pcp(text: str) -> list[PcpPages]:
 
 if __name__ == "__main__":
     from mmscope.drgn.free.free_memory import scan_free_memory
-    from mmscope.drgn.tables.terminal import run_script
+    from mmscope.drgn.opening.script import run_script
 
     def tables(prog: Program) -> list[tuple[str, type, list[Any]]]:
         memory = scan_free_memory(prog)

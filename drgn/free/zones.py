@@ -394,6 +394,6 @@ def read_zoneinfo(text: str) -> list[Zone]:
 
 
 if __name__ == "__main__":
-    from mmscope.drgn.tables.terminal import run_script
+    from mmscope.drgn.opening.script import run_script
 
     run_script(lambda prog: [("Zones", Zone, zones(prog))])

@@ -182,7 +182,7 @@ def missing_bytes(rows: list[DirectMapLevel]) -> int:
 
 
 if __name__ == "__main__":
-    from mmscope.drgn.tables.terminal import run_script
+    from mmscope.drgn.opening.script import run_script
 
     def tables(prog: Program) -> list[tuple[str, type, list[Any]]]:
         return [("Direct map", DirectMapLevel, direct_map(prog, Gaps()))]

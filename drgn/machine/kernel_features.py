@@ -236,6 +236,6 @@ def read_kernel_features(read: Callable[[str], str]) -> list[KernelFeature]:
 
 
 if __name__ == "__main__":
-    from mmscope.drgn.tables.terminal import run_script
+    from mmscope.drgn.opening.script import run_script
 
     run_script(lambda prog: [("Kernel features", KernelFeature, kernel_features(prog))])

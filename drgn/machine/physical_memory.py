@@ -372,7 +372,7 @@ def _whole_pages(run: list[int], page: int) -> int:
 
 
 if __name__ == "__main__":
-    from mmscope.drgn.tables.terminal import run_script
+    from mmscope.drgn.opening.script import run_script
 
     def tables(prog: Program) -> list[tuple[str, type, list[Any]]]:
         found = physical_memory(prog)

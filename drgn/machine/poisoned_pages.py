@@ -251,9 +251,9 @@ def read_poison_counters(
 
 
 if __name__ == "__main__":
+    from mmscope.drgn.opening.script import run_script
     from mmscope.drgn.reading.struct_pages import scan_struct_pages
     from mmscope.drgn.struct_pages.struct_page_cost import scan_struct_page_cost
-    from mmscope.drgn.tables.terminal import run_script
 
     def tables(prog: Program) -> list[tuple[str, type, list[Any]]]:
         finder = PoisonFinder(prog)

@@ -122,6 +122,6 @@ def read_settings(read: Callable[[str], str]) -> list[Setting]:
 
 
 if __name__ == "__main__":
-    from mmscope.drgn.tables.terminal import run_script
+    from mmscope.drgn.opening.script import run_script
 
     run_script(lambda prog: [("Settings", Setting, settings(prog))])

@@ -206,6 +206,6 @@ def counter(rows: Iterable[VmCounter], name: str) -> Any:
 
 
 if __name__ == "__main__":
-    from mmscope.drgn.tables.terminal import run_script
+    from mmscope.drgn.opening.script import run_script
 
     run_script(lambda prog: [("vmstat, per-CPU differences added", VmCounter, vm_counters(prog))])

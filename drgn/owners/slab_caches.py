@@ -465,7 +465,7 @@ def read_slabinfo(text: str) -> list[SlabCache]:
 
 
 if __name__ == "__main__":
-    from mmscope.drgn.tables.terminal import run_script
+    from mmscope.drgn.opening.script import run_script
 
     def tables(prog: Program) -> list[tuple[str, type, list[Any]]]:
         rows, checks = slab_caches(scan_slabs(prog))

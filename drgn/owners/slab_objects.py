@@ -9,7 +9,7 @@ struct pages finds the slabs (see ``slab_caches``), and each slab is read once.
 Slots are not told free from used, nor objects of one kind from those of another that the allocator
 has put into the same cache (SLUB merges caches of one size): what a slot holds may be stale or
 something else. Whoever asks must check what he gets by what points back to it, as everything here
-does with :func:`mmscope.drgn.reading.linked_lists.follow_lists` and :func:`tree_links`.
+does with :func:`linked_lists.follow_lists` and :func:`tree_links`.
 """
 
 from collections.abc import Callable, Mapping
@@ -178,7 +178,7 @@ def tree_links(
     """
     The links, from a node of a red-black tree towards its root, that hold in both directions.
 
-    With these, :func:`mmscope.drgn.reading.linked_lists.follow_lists` tells which tree each node is in: a node that was
+    With these, :func:`linked_lists.follow_lists` tells which tree each node is in: a node that was
     taken out of its tree may still point at its parent, but no parent points at it.
 
     :param node: addresses of the ``rb_node``, ascending; :param parent: ``__rb_parent_color``.

@@ -364,8 +364,8 @@ def _frame(text: str, cache: str) -> str:
 
 
 if __name__ == "__main__":
+    from mmscope.drgn.opening.script import run_script
     from mmscope.drgn.reading.stack_depot import stack_depot
-    from mmscope.drgn.tables.terminal import run_script
 
     def tables(prog: Program) -> list[tuple[str, type, list[Any]]]:
         depot = stack_depot(prog)

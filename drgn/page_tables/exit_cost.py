@@ -121,12 +121,12 @@ def dontneed_frees_tables(prog: Program) -> bool:
 
 
 if __name__ == "__main__":
+    from mmscope.drgn.opening.script import run_script
     from mmscope.drgn.page_tables.page_tables import (
         page_table_details,
         page_tables,
         scan_page_tables,
     )
-    from mmscope.drgn.tables.terminal import run_script
 
     def tables(prog: Program) -> list[tuple[str, type, list[ExitCost]]]:
         scan = scan_page_tables(prog)

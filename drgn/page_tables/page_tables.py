@@ -813,7 +813,7 @@ def read_status(text: str) -> PageTables | None:
 
 
 if __name__ == "__main__":
-    from mmscope.drgn.tables.terminal import run_script
+    from mmscope.drgn.opening.script import run_script
 
     def tables(prog: Program) -> list[tuple[str, type, list[Any]]]:
         scan = scan_page_tables(prog)

@@ -630,7 +630,7 @@ def process_vmas(prog: Program, maps: ReverseMaps, most: int = 500) -> list[Proc
 
 
 if __name__ == "__main__":
-    from mmscope.drgn.tables.terminal import run_script
+    from mmscope.drgn.opening.script import run_script
 
     def tables(prog: Program) -> list[tuple[str, type, list[Any]]]:
         maps, _ = read_reverse_maps(prog)

@@ -194,7 +194,7 @@ def read_file_maps(prog: Program, slots: Objects, tasks: Processes) -> FileMaps:
     """
     Put together the trees of mapped files.
 
-    :param slots: of the cache of ``struct vm_area_struct``, as :func:`mmscope.drgn.rmap.anon_vmas.wanted` has them.
+    :param slots: of the cache of ``struct vm_area_struct``, as :func:`anon_vmas.wanted` has them.
     :raises LookupError: the kernel's layout is unknown.
     """
     gaps = Gaps()
@@ -605,8 +605,8 @@ def mapped_files(
 
 
 if __name__ == "__main__":
+    from mmscope.drgn.opening.script import run_script
     from mmscope.drgn.rmap.anon_vmas import read_reverse_maps
-    from mmscope.drgn.tables.terminal import run_script
 
     def tables(prog: Program) -> list[tuple[str, type, list[Any]]]:
         anon, read = read_reverse_maps(prog)

@@ -421,8 +421,8 @@ def mapcounts(prog: Program, pfns: Iterable[int], node: Iterable[int]) -> list[i
 
 
 if __name__ == "__main__":
+    from mmscope.drgn.opening.script import run_script
     from mmscope.drgn.rmap.anon_vmas import read_reverse_maps
-    from mmscope.drgn.tables.terminal import run_script
 
     def tables(prog: Program) -> list[tuple[str, type, list[Any]]]:
         maps, read = read_reverse_maps(prog, wanted(prog))

@@ -693,11 +693,11 @@ def rmap_costs(
 
 
 if __name__ == "__main__":
+    from mmscope.drgn.opening.script import run_script
     from mmscope.drgn.rmap import ksm as ksm_module
     from mmscope.drgn.rmap.anon_vmas import owner_of, read_reverse_maps
     from mmscope.drgn.rmap.file_maps import owner_of as file_owner_of
     from mmscope.drgn.rmap.file_maps import read_file_maps
-    from mmscope.drgn.tables.terminal import run_script
 
     def tables(prog: Program) -> list[tuple[str, type, list[Any]]]:
         maps, read = read_reverse_maps(prog, ksm_module.wanted(prog))

@@ -279,8 +279,8 @@ def _stack(prog: Program, task: Object) -> str | None:
 
 
 if __name__ == "__main__":
+    from mmscope.drgn.opening.script import run_script
     from mmscope.drgn.rmap.anon_vmas import read_reverse_maps
-    from mmscope.drgn.tables.terminal import run_script
 
     def tables(prog: Program) -> list[tuple[str, type, list[Any]]]:
         locks, queued, _ = anon_vma_locks(prog, read_reverse_maps(prog)[0])

@@ -235,8 +235,8 @@ def device_pagemaps(
 
 
 if __name__ == "__main__":
+    from mmscope.drgn.opening.script import run_script
     from mmscope.drgn.struct_pages.vmemmap import scan_vmemmap
-    from mmscope.drgn.tables.terminal import run_script
 
     def tables(prog: Program) -> list[tuple[str, type, list[Any]]]:
         seen = PagemapsInPageTables(pagemap_ranges(prog)[0])

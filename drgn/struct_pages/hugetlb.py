@@ -448,8 +448,8 @@ def read_sizes(read: Callable[[str], str], sizes: list[int]) -> list[HugetlbSize
 
 
 if __name__ == "__main__":
+    from mmscope.drgn.opening.script import run_script
     from mmscope.drgn.struct_pages.vmemmap import scan_vmemmap
-    from mmscope.drgn.tables.terminal import run_script
 
     def tables(prog: Program) -> list[tuple[str, type, list[Any]]]:
         pages = find_huge_pages(prog)

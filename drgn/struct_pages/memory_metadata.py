@@ -298,8 +298,8 @@ def _size(size: int) -> str:
 
 
 if __name__ == "__main__":
+    from mmscope.drgn.opening.script import run_script
     from mmscope.drgn.struct_pages.struct_page_cost import scan_struct_page_cost
-    from mmscope.drgn.tables.terminal import run_script
 
     def tables(prog: Program) -> list[tuple[str, type, list[Any]]]:
         cost = scan_struct_page_cost(prog)

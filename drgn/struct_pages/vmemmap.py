@@ -601,7 +601,7 @@ def self_hosted(prog: Program, where: Memmap, frames: NDArray[np.int64]) -> NDAr
 
 
 if __name__ == "__main__":
-    from mmscope.drgn.tables.terminal import run_script
+    from mmscope.drgn.opening.script import run_script
 
     def tables(prog: Program) -> list[tuple[str, type, list[object]]]:
         scan = scan_vmemmap(prog)

@@ -130,10 +130,10 @@ class ExamplesInPageTables:
 
 
 if __name__ == "__main__":
+    from mmscope.drgn.opening.script import run_script
     from mmscope.drgn.struct_pages.device_pagemaps import pagemap_ranges
     from mmscope.drgn.struct_pages.hugetlb import find_huge_pages
     from mmscope.drgn.struct_pages.vmemmap import scan_vmemmap
-    from mmscope.drgn.tables.terminal import run_script
 
     def tables(prog: Program) -> list[tuple[str, type, list[Any]]]:
         shift = prog["PAGE_SHIFT"].value_()

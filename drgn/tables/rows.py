@@ -9,7 +9,7 @@ there: the terminal's header, ``datapackage.json``, the report's tooltips.
 A field of type ``X | None`` may be unknown: the kernel has no such thing, or this source (a text
 file, a filtered dump) does not say. Unknown is written as an empty cell, never as zero.
 
-Between which bounds a value can be is declared there, too (:mod:`mmscope.drgn.tables.bounds` holds rows against them).
+Between which bounds a value can be is declared there, too (:mod:`bounds` holds rows against them).
 """
 
 import dataclasses

@@ -13,7 +13,7 @@ import math
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import IO, TYPE_CHECKING, Any, Literal
 
 from rich import box
@@ -26,7 +26,7 @@ from mmscope.drgn.tables.hostile_text import cut, visible
 from mmscope.drgn.tables.rows import Column, columns, csv_line
 
 if TYPE_CHECKING:
-    from drgn import Program  # for scripts; printing tables of a bundle does without
+    pass  # for scripts; printing tables of a bundle does without
 
 FORMATS = ("table", "csv", "json")
 # So many rows are a table to look at, which is laid out as a whole.
@@ -325,31 +325,3 @@ def print_dataclasses(row_type: type, rows: Iterable[Any], *, title: str = "") -
     described = columns(row_type)
     names = [c.name for c in described]
     return print_table(described, ([getattr(row, n) for n in names] for row in rows), title=title)
-
-
-def run_script(probe: Callable[["Program"], Iterable[tuple[str, type, Iterable[Any]]]]) -> None:
-    """
-    Run a probe as a drgn script: ``drgn -c vmcore -s vmlinux drgn/free/zones.py``.
-
-    Where drgn was started without debug info, the kernel's own types and symbols are used.
-
-    :param probe: gives (title, row type, rows) for each table to print.
-    """
-    from drgn import FaultError, get_default_prog
-
-    from mmscope.drgn.opening.no_debug_info import NoDebugInfoError, attach
-
-    try:
-        prog = get_default_prog()
-        try:
-            prog.type("struct page")
-        except LookupError:
-            attach(prog)
-        for position, (title, row_type, rows) in enumerate(probe(prog)):
-            if position:
-                print()
-            print_dataclasses(row_type, rows, title=title)
-    except BrokenPipeError:
-        sys.stderr.close()  # the reader (head, less) has seen enough
-    except (FaultError, LookupError, NoDebugInfoError, ValueError) as error:
-        sys.exit(f"{sys.argv[0]}: {visible(str(error))}")

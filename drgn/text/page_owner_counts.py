@@ -2,7 +2,7 @@
 """
 How many pages each stack holds: ``/sys/kernel/debug/page_owner_stacks/show_*``, many times over.
 
-Three files (``mm/page_owner.c``, read at 6.12, 7.2 and 7.3; :func:`mmscope.drgn.text.text_source.recognise`):
+Three files (``mm/page_owner.c``, read at 6.12, 7.2 and 7.3; :func:`text_source.recognise`):
 
 ``show_stacks`` (6.9)
     A stack and ``nr_base_pages: N``, a blank line (``stack_print()``).
@@ -62,7 +62,7 @@ class Counts:
     """
     The counts of a ``show_stacks`` or ``show_handles``, and then of the next one.
 
-    :ivar pages: handle, or id of a stack (:func:`mmscope.drgn.text.stack_text.stack_id`), to base pages.
+    :ivar pages: handle, or id of a stack (:func:`stack_text.stack_id`), to base pages.
     :ivar total: of all of them.
     :ivar changed: keys whose pages may differ from those of the file before.
     :ivar stacks: stack as printed to its id, of all files (``show_stacks``).

@@ -3,7 +3,7 @@
 page_owner over time: any number of snapshots, joined by handle, and how each stack developed.
 
 A handle (``show_handles``) is the key as it is. Where there is none (``show_stacks``,
-``page_owner``), the key is an id made from the stack's text (:func:`mmscope.drgn.text.stack_text.stack_id`).
+``page_owner``), the key is an id made from the stack's text (:func:`stack_text.stack_id`).
 Handles mean what ``show_stacks_handles`` says; given two of those, a handle whose stack differs
 between them was reused (another boot, as a rule) and is shown as such.
 
@@ -296,7 +296,7 @@ def _reorder(series: Series, order: Sequence[int]) -> None:
 
 def growth_rows(series: Series) -> Iterator[tuple[Any, ...]]:
     """
-    Rows of :class:`mmscope.drgn.owners.page_owner_rows.PageOwnerGrowth`, as tuples. Not listed counts as no pages.
+    Rows of :class:`page_owner_rows.PageOwnerGrowth`, as tuples. Not listed counts as no pages.
     """
     times, count = series.times, len(series.times)
     middle = sum(times) / count
@@ -347,7 +347,7 @@ def growth_rows(series: Series) -> Iterator[tuple[Any, ...]]:
 
 def point_rows(series: Series) -> Iterator[tuple[Any, ...]]:
     """
-    Rows of :class:`mmscope.drgn.owners.page_owner_rows.PageOwnerPoint`, as tuples: where a stack's pages change, the
+    Rows of :class:`page_owner_rows.PageOwnerPoint`, as tuples: where a stack's pages change, the
     snapshots before and after.
     """
     times = series.times

@@ -7,7 +7,7 @@ locked: no file, no network, no extension, whatever a query says. ``target`` is 
 
 DuckDB takes a path for a pattern, and reads what else fits it. So it is given files that are open
 already, whose names (``/dev/fd/7``) mean nothing; and of a table that it would read otherwise than
-:class:`~mmscope.reports.bundle.bundle.Bundle` does, a copy without what is odd.
+:class:`~bundle.Bundle` does, a copy without what is odd.
 """
 
 import contextlib

@@ -30,6 +30,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
+from mmscope import FOLDER
 from mmscope.drgn.tables.rows import HOLDS, Column, columns
 from mmscope.perf import recipe as recipes
 from mmscope.reports.bundle.bundle import IDENTIFIER, Bundle, BundleError, Cell, Section, Writer
@@ -207,10 +208,9 @@ def _plain(word: str) -> bool:
 @cache
 def vocabulary() -> frozenset[str]:
     """The words of mmscope's own: all that its sources have."""
-    here = Path(__file__).resolve().parent.parent
     found = set(TRACEPOINT_WORDS)
     for folder in ("drgn", "perf", "reports"):
-        for path in (here / folder).rglob("*"):
+        for path in (FOLDER / folder).rglob("*"):
             if path.suffix in (".py", ".toml", ".sql", ".txt"):
                 text = path.read_text(encoding="utf-8")
                 found.update(run.rstrip(".:!?") for run in RUN.findall(text))

@@ -12,13 +12,10 @@ drgn itself must start.
 """
 
 import argparse
-import contextlib
 import functools
 import logging
-import os
 import sys
 import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -87,23 +84,6 @@ COMMANDS = (
     SectionCommand("vm_counters", "vm_counters", "/proc/vmstat, exact", None, NAME),
     SectionCommand("mm_settings", "settings", "watermark, compaction and THP settings", None, NAME),
 )
-
-
-@contextlib.contextmanager
-def own_modules() -> Iterator[None]:
-    """
-    Import this project's modules, which have plain names, and no others of that name.
-
-    A session's path begins with the current folder, where people keep scripts.
-    """
-    from mmscope import ROOT
-
-    path = list(sys.path)
-    sys.path[:0] = [os.path.join(ROOT, "drgn"), os.path.join(ROOT, "perf")]
-    try:
-        yield
-    finally:
-        sys.path[:] = path
 
 
 def memory_of(prog: Program) -> "Memory":
@@ -282,8 +262,7 @@ def run(
         print(parser.format_help(), end="")
         return
     try:
-        with own_modules():
-            work(prog, args)
+        work(prog, args)
     except BrokenPipeError:
         raise  # the reader (head, less) has seen enough, as drgn knows
     except Exception as error:
@@ -296,12 +275,12 @@ def one_line(error: Exception) -> str:
         return f"needs {error.name}, which this Python ({sys.executable}) does not have"
     if isinstance(error, ImportError):
         return f"{error.path or 'import'}: {error}"
-    with own_modules():
-        from mmscope.drgn.opening.no_debug_info import NoDebugInfoError
-        from mmscope.drgn.tables.hostile_text import visible
-        from mmscope.reports.bundle.bundle import BundleError
-        from mmscope.reports.collect.collect import explain
     from drgn.commands import CommandError
+
+    from mmscope.drgn.opening.no_debug_info import NoDebugInfoError
+    from mmscope.drgn.tables.hostile_text import visible
+    from mmscope.reports.bundle.bundle import BundleError
+    from mmscope.reports.collect.collect import explain
 
     known = (CommandError, BundleError, NoDebugInfoError)
     return visible(str(error) if isinstance(error, known) else explain(error))

@@ -25,7 +25,7 @@ from mmscope.drgn.tables import display
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.database import Database, failed, open_database, views
 
-FINDINGS = Path(__file__).resolve().parent / "findings"
+FINDINGS = Path(__file__).resolve().parent
 SEVERITIES = ("critical", "warning", "notice")
 # What a finding does to the machine, the worst first: the order of those of one severity.
 HARMS = ("ends work", "stalls", "takes memory", "costs")

@@ -33,7 +33,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, TemplateError
 from markupsafe import Markup
 
-from mmscope import __version__
+from mmscope import FOLDER, __version__
 from mmscope.drgn.tables import display
 from mmscope.drgn.tables.bounds import TABLE as IMPOSSIBLE
 from mmscope.drgn.tables.hostile_text import visible
@@ -71,7 +71,7 @@ from mmscope.reports.pictures.cells import Cell, cell, is_name
 from mmscope.reports.pictures.watermarks import watermarks
 from mmscope.reports.profiles import profiles
 
-TEMPLATES = Path(__file__).resolve().parent.parent / "templates"
+TEMPLATES = FOLDER / "templates"
 # A browser lays so much out at once; nobody reads more in a report.
 MAX_ROWS = 500
 MAX_CELLS = 1200

@@ -49,7 +49,7 @@ class Stack:
         return folded(self.printed) if self.printed else None
 
     def row(self) -> tuple[Any, ...]:
-        """As :class:`mmscope.drgn.owners.page_owner_rows.PageOwnerStack`."""
+        """As :class:`page_owner_rows.PageOwnerStack`."""
         stack = self.stack
         owner, module = owner_frame(stack) if stack else (None, None)
         return self.handle, self.pages, self.allocations, owner, module, stack, self.note
@@ -144,7 +144,7 @@ GAINED = 8  # of PageOwnerGrowth
 
 
 def snapshot_rows(series: Series) -> Iterator[tuple[Any, ...]]:
-    """Rows of :class:`mmscope.drgn.owners.page_owner_rows.PageOwnerSnapshot`."""
+    """Rows of :class:`page_owner_rows.PageOwnerSnapshot`."""
     import datetime
 
     for position, snapshot in enumerate(series.snapshots):

@@ -45,7 +45,7 @@ def run_live(
     """
     Boot *kernel* and run a Python program in it; returns the folder with what it wrote to /out.
 
-    The program finds the project at /mmscope and the kernel's vmlinux at /vmlinux.
+    The program can import mmscope, and finds the kernel's vmlinux at /vmlinux.
 
     :param folder: an empty folder to work in.
     :param binaries: more programs, to be found in /bin, with the libraries that they need.
@@ -107,8 +107,7 @@ def build_tree(
     """What the guest's disk holds."""
     for name in ("proc", "sys", "dev", "out", "tmp", "site", "bin"):
         (tree / name).mkdir(parents=True)
-    for name in ("drgn", "perf", "reports", "templates"):
-        shutil.copytree(ROOT / name, tree / "mmscope" / name)
+    shutil.copytree(ROOT / "mmscope", tree / "site" / "mmscope")
     for name in ON_BOX:
         spec = importlib.util.find_spec(name)
         if spec is None or spec.origin is None:
@@ -133,7 +132,7 @@ def build_tree(
             _copy(library, tree)
     if vmlinux is not None:
         shutil.copy(vmlinux, tree / "vmlinux")
-    path = ["/mmscope", "/site", str(stdlib / "lib-dynload")]
+    path = ["/site", str(stdlib / "lib-dynload")]
     (tree / "main.py").write_text(f"import sys\nsys.path[:0] = {path!r}\n{program}")
 
 

@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def mmscope(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "mmscope.reports.commands.command", *map(str, arguments)],
+        [sys.executable, "-m", "mmscope", *map(str, arguments)],
         cwd=ROOT,
         capture_output=True,
         text=True,

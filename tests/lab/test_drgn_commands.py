@@ -28,9 +28,9 @@ from conftest import Lab
 from drgn import Program
 from drgn.commands import CommandError
 
-import reports
+import mmscope
+from mmscope.drgn.opening import script
 from mmscope.drgn.rmap.anon_vmas import anon_vma_rows
-from mmscope.drgn.tables import terminal
 from mmscope.reports.collect import rmap_sections
 from mmscope.reports.collect.collect import run_section
 from mmscope.reports.collect.reading import Memory
@@ -105,18 +105,18 @@ def test_scripts_print_rows_of_the_sections(lab: Lab, monkeypatch: pytest.Monkey
         for _, _, row_type, rows in run_section(spec, memory)[1].tables:
             told.setdefault(row_type.__name__, []).extend(asdict(row) for row in rows)
     probes: list[Callable[[Program], Iterable[tuple[str, type, Iterable[Any]]]]] = []
-    monkeypatch.setattr(terminal, "run_script", probes.append)
+    monkeypatch.setattr(script, "run_script", probes.append)
     compared = []
-    for script in sorted((Path(reports.ROOT) / "drgn").glob("*.py")):
-        if "\n    run_script(" not in script.read_text():
+    for path in sorted((mmscope.FOLDER / "drgn").rglob("*.py")):
+        if "\n    run_script(" not in path.read_text():
             continue  # not of a kernel's memory
-        runpy.run_path(str(script), run_name="__main__")
+        runpy.run_path(str(path), run_name="__main__")
         with contextlib.suppress(LookupError):  # what this kernel lacks
             for _, row_type, rows in probes.pop()(lab.prog):
                 for row in rows:
                     cells = {name: cell for name, cell in asdict(row).items() if cell is not None}
                     assert any(cells.items() <= one.items() for one in told[row_type.__name__]), row
-                    compared.append(script.stem)
+                    compared.append(path.stem)
     assert len(compared) > 500 and len(set(compared)) > 12
 
 
@@ -168,7 +168,8 @@ def session(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str
         "%help",
         "%help ksm",
         "%help nosuch",
-        "from mmscope.drgn.free.free_memory import scan_free_memory; len(scan_free_memory(prog).lists.blocks)",
+        "from mmscope.drgn.free.free_memory import scan_free_memory as scan; "
+        "len(scan(prog).lists.blocks)",
         "%mm_findings",
         "1 + 41",
     ]

@@ -57,7 +57,7 @@ class Crash:
 def collect(core: Path, bundle: Path, *symbols: str | Path) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
         [
-            *(sys.executable, "-m", "mmscope.reports.commands.start", "collect", "--core", core),
+            *(sys.executable, "-m", "mmscope", "collect", "--core", core),
             *(*symbols, "-o", bundle),
         ],
         cwd=ROOT,

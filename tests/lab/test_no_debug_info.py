@@ -374,7 +374,7 @@ def bomb(depth: int) -> bytes:
 
 def collect(bundle: Path, *words: str | Path) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [sys.executable, "-m", "mmscope.reports.commands.command", "collect", *map(str, words), "-o", str(bundle)],
+        [sys.executable, "-m", "mmscope", "collect", *map(str, words), "-o", str(bundle)],
         cwd=ROOT, capture_output=True, text=True, timeout=300,
     )  # fmt: skip
 

@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def mmscope(*words: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "mmscope.reports.commands.start", *map(str, words)],
+        [sys.executable, "-m", "mmscope", *map(str, words)],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -342,11 +342,11 @@ def test_the_sections_and_what_they_find(vmemmap_lab: StructPagesLab, tmp_path: 
 @pytest.mark.parametrize(
     ("script", "words"),
     [
-        ("vmemmap", "Struct pages by zone"),
-        ("hugetlb", "Pools by size and node"),
-        ("device_pagemaps", "dax1.0"),
-        ("vmemmap_examples", "hugetlb, with HVO"),
-        ("memory_metadata", "2 MiB pages, hugetlb with HVO"),
+        ("struct_pages/vmemmap", "Struct pages by zone"),
+        ("struct_pages/hugetlb", "Pools by size and node"),
+        ("struct_pages/device_pagemaps", "dax1.0"),
+        ("struct_pages/vmemmap_examples", "hugetlb, with HVO"),
+        ("struct_pages/memory_metadata", "2 MiB pages, hugetlb with HVO"),
     ],
 )
 def test_each_probe_runs_by_itself(vmemmap_lab: StructPagesLab, script: str, words: str) -> None:

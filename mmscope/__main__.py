@@ -1,0 +1,8 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""``python -m mmscope``: the command, where it is not on the path."""
+
+import sys
+
+from mmscope.reports.commands.start import main
+
+sys.exit(main())
