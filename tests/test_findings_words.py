@@ -136,7 +136,7 @@ def words_of(path: Path) -> list[str]:
     "path",
     [
         *FINDINGS.glob("*.toml"),
-        FINDINGS.parent / "glossary.toml",
+        FINDINGS.parent / "page" / "glossary.toml",
         *(ROOT / "templates").glob("section_*.html"),
         *(ROOT / "templates").glob("picture_*.html"),
     ],

@@ -104,8 +104,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if args.verbose:
             traceback.print_exc()
         say(
-            f"this needs {error.name}, which this Python does not have; a bundle can be carried to "
-            "where mmscope is installed in full"
+            f"this needs {error.name}, which this Python does not have: pip install "
+            "'mmscope[report]', or carry the bundle to where that is installed"
         )
         return BAD_USAGE
     except Exception as error:

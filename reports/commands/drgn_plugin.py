@@ -272,7 +272,10 @@ def run(
 def one_line(error: Exception) -> str:
     """What went wrong, and for want of what."""
     if isinstance(error, ModuleNotFoundError):
-        return f"needs {error.name}, which this Python ({sys.executable}) does not have"
+        return (
+            f"needs {error.name}, which this Python ({sys.executable}) does not have: pip install "
+            "'mmscope[report]'"
+        )
     if isinstance(error, ImportError):
         return f"{error.path or 'import'}: {error}"
     from drgn.commands import CommandError

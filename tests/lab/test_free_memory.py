@@ -20,6 +20,7 @@ from bench import walk_free_lists
 from conftest import Lab
 from drgn import FaultError
 
+from mmscope import FOLDER
 from mmscope.drgn.free import free_lists as free_lists_module
 from mmscope.drgn.free.free_lists import FIRST_HEAD, FreeBlockFinder, free_lists, read_pagetypeinfo
 from mmscope.drgn.free.free_memory import scan_free_memory
@@ -361,7 +362,7 @@ def test_the_demo_workload_is_found_out(lab: Lab, tmp_path: Path) -> None:
 )
 def test_each_probe_runs_as_a_drgn_script(lab: Lab, probe: str) -> None:
     drgn = Path(sys.executable).with_name("drgn")
-    script = Path(__file__).resolve().parents[2] / "drgn" / f"{probe}.py"
+    (script,) = (FOLDER / "drgn").rglob(f"{probe}.py")
     result = subprocess.run(
         [drgn, "-q", "-c", lab.capture.vmcore, "-s", lab.capture.vmlinux, script],
         capture_output=True,

@@ -16,6 +16,7 @@ from capture import Capture, capture
 from conftest import KERNELS, Lab, StructPagesLab
 from drgn import FaultError, Program, offsetof
 
+from mmscope import FOLDER
 from mmscope.drgn.machine.boot_options import command_line
 from mmscope.drgn.machine.direct_map import (
     DirectMapLevel,
@@ -395,7 +396,7 @@ def test_scripts(kept_lab: KeptLab, script: str, words: str) -> None:
     drgn = Path(sys.executable).with_name("drgn")
     done = subprocess.run(
         [str(drgn), "-q", "-c", str(kept_lab.capture.vmcore), "-s", str(kept_lab.capture.vmlinux),
-         str(ROOT / "drgn" / f"{script}.py")],
+         str(*(FOLDER / "drgn").rglob(f"{script}.py"))],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert words in done.stdout

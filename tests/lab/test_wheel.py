@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+mmscope as a package: the built wheel in an empty environment, used from outside the checkout.
+
+What it needs comes from the package index, as it would for a user.
+"""
+
+import csv
+import os
+import shutil
+import subprocess
+import sys
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+from conftest import Lab
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = "import sys; from setuptools import build_meta; build_meta.build_{}(sys.argv[1])"
+
+
+def run(words: list[str | Path], folder: Path) -> "subprocess.CompletedProcess[str]":
+    """A command outside the checkout, with nothing of this environment."""
+    return subprocess.run(
+        [str(word) for word in words],
+        cwd=folder,
+        env={"PATH": "/usr/bin:/bin", "HOME": str(folder), "LANG": "C.UTF-8"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+
+
+def build(kind: str, source: Path, folder: Path) -> Path:
+    """A wheel or an sdist, by the build backend that pyproject.toml names."""
+    folder.mkdir()
+    done = run([sys.executable, "-c", BUILD.format(kind), folder], source)
+    assert done.returncode == 0, done.stderr
+    (made,) = folder.iterdir()
+    return made
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The wheel and the sdist of this checkout; building leaves files, so of a copy."""
+    folder = tmp_path_factory.mktemp("built")
+    unwanted = shutil.ignore_patterns(".*", "build", "demo", "dist", "tests", "*.egg-info")
+    shutil.copytree(ROOT, folder / "source", symlinks=True, ignore=unwanted)
+    return (
+        build("wheel", folder / "source", folder / "wheel"),
+        build("sdist", folder / "source", folder / "sdist"),
+    )
+
+
+@pytest.fixture(scope="module")
+def box(built: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with the commands of an environment that had nothing and was given the wheel."""
+    folder = tmp_path_factory.mktemp("box")
+    venv.create(folder, with_pip=True)
+    install(folder / "bin", str(built[0]))
+    return folder / "bin"
+
+
+def install(commands: Path, what: str) -> None:
+    pip = [commands / "pip", "install", "--quiet", "--disable-pip-version-check", what]
+    done = subprocess.run(pip, capture_output=True, text=True, env={**os.environ}, timeout=900)
+    assert done.returncode == 0, done.stderr
+
+
+def contents(wheel: Path) -> dict[str, bytes]:
+    """What is in a wheel, but for its list of what is in it."""
+    with zipfile.ZipFile(wheel) as archive:
+        return {name: archive.read(name) for name in archive.namelist() if "RECORD" not in name}
+
+
+def test_it_takes_one_name(built: tuple[Path, Path]) -> None:
+    assert {name.split("/")[0].split("-")[0] for name in contents(built[0])} == {"mmscope"}
+
+
+def test_it_has_every_file_of_the_checkout(built: tuple[Path, Path]) -> None:
+    listed = subprocess.run(
+        ["git", "ls-files", "drgn", "perf", "reports", "templates"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    files = {f"mmscope/{name}" for name in listed.stdout.split("\n") if name}
+    assert len(files) > 200
+    assert files <= contents(built[0]).keys()
+
+
+def test_the_sdist_builds_the_same_wheel(built: tuple[Path, Path], tmp_path: Path) -> None:
+    wheel, sdist = built
+    shutil.unpack_archive(sdist, tmp_path, filter="data")
+    (source,) = tmp_path.iterdir()
+    assert contents(build("wheel", source, tmp_path / "again")) == contents(wheel)
+
+
+def test_it_reads_a_vmcore_and_drgn_has_its_commands(lab: Lab, box: Path, tmp_path: Path) -> None:
+    core = lab.capture.vmcore
+    assert (
+        run([box / "mmscope", "collect", "--core", core, "-o", "bundle"], tmp_path).returncode < 2
+    )
+    with (tmp_path / "bundle" / "zones.csv").open(newline="") as file:
+        collected = list(csv.reader(file))
+    command = "from drgn.commands import run_command; run_command(prog, 'zones --format csv')"
+    words = ["-q", "-c", core, "-s", lab.capture.vmlinux, "-e", command]
+    said = run([box / "drgn", *words], tmp_path)
+    assert list(csv.reader(said.stdout.splitlines())) == collected, said.stderr
+    said = run([box / "mmscope", "record", "--list"], tmp_path)
+    assert "page-fault" in said.stdout, said.stderr
+
+
+def test_what_is_missing_is_named_and_can_be_had(
+    box: Path, built: tuple[Path, Path], tmp_path: Path
+) -> None:
+    words = ["--proc-root", ROOT / "tests" / "data" / "7.2", "-o", "bundle"]
+    assert run([box / "mmscope", "collect", *words], tmp_path).returncode < 2
+    said = run([box / "mmscope", "findings", "bundle"], tmp_path)
+    assert said.returncode == 2 and len(said.stderr.splitlines()) == 1
+    assert "this needs duckdb" in said.stderr and "pip install 'mmscope[report]'" in said.stderr
+    install(box, f"mmscope[report] @ {built[0].as_uri()}")
+    said = run([box / "mmscope", "findings", "bundle"], tmp_path)
+    assert said.returncode == 0 and "checks" in said.stdout, said.stderr
+    said = run([box / "mmscope", "report", "bundle", "-o", "report.html"], tmp_path)
+    assert said.returncode == 0, said.stderr
+    assert "</html>" in (tmp_path / "report.html").read_text()
