@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+A kernel's memory as sections read it: what several of them need is worked out once.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, cast
+
+from drgn import Program, ProgramFlags
+
+from mmscope.drgn.reading.kernel_arrays import Gaps
+
+
+class DeadlineExceeded(BaseException):
+    """
+    A section took longer than it may.
+
+    Not an Exception, so that nothing on the way up takes it for a failure of its own and goes on.
+    """
+
+
+Kept = TypeVar("Kept")
+# Makes a consumer of struct_pages.scan_struct_pages(); None where it cannot go along.
+Rider = Callable[[Program], Any]
+
+
+@dataclass
+class Memory:
+    """
+    A kernel's memory.
+
+    :ivar progress: is told how far a pass is: (done, in all).
+    :ivar riders: what goes along with the first pass over all struct pages, so that it need not
+        pass over them again.
+    :ivar rmap_node_ns: nanoseconds of a visit of a tree node, as the user measured them.
+    """
+
+    prog: Program
+    progress: Callable[[int, int], None] | None = None
+    riders: Iterable[Rider] = ()
+    rmap_node_ns: float | None = None
+    _kept: dict[str, Any] = field(default_factory=dict)
+    _rode: dict[type, tuple[Any, Gaps]] = field(default_factory=dict)
+
+    @property
+    def live(self) -> bool:
+        """Whether the kernel runs while it is read."""
+        return bool(self.prog.flags & ProgramFlags.IS_LIVE)
+
+    def once(self, name: str, work: Callable[[], Kept]) -> Kept:
+        """What several sections need, worked out once; if it failed, it failed for all of them."""
+        if name not in self._kept:
+            try:
+                self._kept[name] = work()
+            except (Exception, DeadlineExceeded) as error:
+                self._kept[name] = error
+        kept = self._kept[name]
+        if isinstance(kept, BaseException):
+            raise kept
+        return cast(Kept, kept)
+
+    def board(self) -> list[Any]:
+        """The consumers that ride along."""
+        boarded = []
+        for rider in self.riders:
+            # Whoever needs it will say what is wrong.
+            with contextlib.suppress(Exception):
+                if (consumer := rider(self.prog)) is not None:
+                    boarded.append(consumer)
+        return boarded
+
+    def alight(self, consumers: Iterable[Any], gaps: Gaps) -> None:
+        """
+        Keep what rode along to the end.
+
+        :param gaps: what the pass could not read.
+        """
+        self._rode |= {type(consumer): (consumer, gaps) for consumer in consumers}
+
+    def rode(self, kind: type[Kept]) -> tuple[Kept, Gaps] | None:
+        """A consumer that rode along, and what the pass could not read."""
+        return self._rode.get(kind)

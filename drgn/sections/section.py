@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+A section: tables that are read together, from a kernel's memory or from text files.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from mmscope.drgn.sections.files import Files
+from mmscope.drgn.sections.memory import Memory, Rider
+from mmscope.drgn.tables.bounds import Impossible
+from mmscope.drgn.tables.table import Table
+
+PASS_SECONDS = 600.0  # the first section that needs the struct pages waits for the pass
+TOP = 20  # rows of a table that is sorted by what matters
+
+
+@dataclass(frozen=True)
+class Filled:
+    """A table with its rows."""
+
+    table: Table
+    rows: list[Any]
+
+
+@dataclass
+class Found:
+    """The tables of a section, and what keeps them from being whole."""
+
+    tables: list[Filled] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)  # each makes the section partial
+    unlisted: list[str] = field(default_factory=list)  # what its tables are not meant to have
+    remarks: list[str] = field(default_factory=list)  # what to know of a section that is whole
+    impossible: list[Impossible] = field(default_factory=list)  # values that cannot be
+    unreadable_bytes: int = 0
+    # Name, title, unit and (stack, value) of what a flame graph is drawn from.
+    folded: list[tuple[str, str, str, list[tuple[str, int]]]] = field(default_factory=list)
+
+    def add(self, table: Table, rows: list[Any]) -> "Found":
+        self.tables.append(Filled(table, rows))
+        return self
+
+
+def disagreement(memory: Memory, found: Found, what: str) -> None:
+    """Two readings that differ: damage in a dump, to be expected of a kernel that runs."""
+    if memory.live:
+        found.remarks.append(f"{what}: the kernel was running while it was read")
+    else:
+        found.notes.append(what)
+
+
+@dataclass(frozen=True)
+class Command:
+    """
+    A section as a command of drgn.
+
+    :ivar about: what it prints, in words that go on from "Print".
+    :ivar name: without the ``%``; by default the section's.
+    :ivar top: rows of a table that it prints, unless told otherwise; None: all.
+    :ivar picks: the column whose value an argument of the command may be.
+    """
+
+    about: str
+    name: str = ""
+    top: int | None = None
+    picks: str = ""
+
+
+@dataclass(frozen=True)
+class Section:
+    """
+    A section of a reading and of the report.
+
+    :ivar name: on the command line, and in table ``sections``.
+    :ivar place: where it stands among the others: they are read and shown in ascending order.
+    :ivar intro: what the reader of a report should know first: paragraphs of text, with ``*words*``,
+        ```code``` and ``[links](https://…)``.
+    :ivar deadline: seconds.
+    :ivar reads: what ``from_files`` reads, keys of ``prices.PRICES``. Of a live kernel
+        ``from_memory`` reads ``prices.KCORE``.
+    :ivar optional: about what few kernels have switched on: that it is absent is worth a word only
+        if asked for.
+    :ivar rider: what it would see of every struct page when another section passes over them.
+    """
+
+    name: str
+    title: str
+    place: int
+    intro: str
+    command: Command | None = None
+    from_memory: Callable[[Memory], Found] | None = None
+    from_files: Callable[[Files], Found] | None = None
+    deadline: float = 120.0
+    reads: tuple[str, ...] = ()
+    optional: bool = False
+    rider: Rider | None = None

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Tables, declared beside their rows: name, title, and what a reader must know to compare two of them.
+
+A table's name and columns are a public interface (``docs/bundle-format.md``). Everything else that
+is said about it elsewhere, in titles, comparisons, ``docs/tables.md``, comes from here.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Table:
+    """
+    A table of a bundle.
+
+    :ivar row: the dataclass of its rows, whose fields are the columns.
+    :ivar empty: what it means that the table has no rows.
+    :ivar measure: the column that a comparison of two machines is about; by default the first in
+        bytes or pages.
+    :ivar lasting: columns that name the same thing after another boot, where the key does not; the
+        measure is added up by them.
+    :ivar since_boot: SQL condition of the rows that are counted since boot.
+    :ivar setting: the column that somebody sets: what it changes is named before what came of it.
+    :ivar memory: ``free``: nobody holds it; ``mapped``: how memory is mapped, which takes none;
+        ``again``: the same memory as in another table, in coarser parts.
+    :ivar not_compared: why two of this table are not held against each other.
+    """
+
+    name: str
+    title: str
+    row: type
+    empty: str = ""
+    measure: str = ""
+    lasting: tuple[str, ...] = ()
+    since_boot: str = ""
+    setting: str = ""
+    memory: Literal["", "free", "mapped", "again"] = ""
+    not_compared: str = ""
+
+
+RUNS = "it is run-length encoded: its rows are where runs begin"
+SERIES = "it is a series or a growth of its own"
+LENGTH = "it counts samples of recordings, which differ in length; profile_parts has shares"
