@@ -39,7 +39,7 @@ from mmscope.drgn.page_tables.exit_cost import exit_costs  # noqa: E402
 from mmscope.drgn.page_tables.page_tables import PageTableDetails, PageTables  # noqa: E402
 from mmscope.drgn.processes.processes import ProcessVmas  # noqa: E402
 from mmscope.drgn.rmap.ksm import KsmProcess  # noqa: E402
-from mmscope.reports.bundle.bundle import Bundle, Section, Writer  # noqa: E402
+from mmscope.reports.bundle.bundle import Bundle, SectionResult, Writer  # noqa: E402
 
 PROCESSES = 100_000
 STACKS = 50_000
@@ -382,7 +382,7 @@ def write(path: Path) -> Bundle:
             counts[section] = counts.get(section, 0) + number
         for name, found in profiled(Random(7)).items():
             writer.folded(name, f"Stacks of {name}", found, unit="samples", section="profiles")
-        sections = [Section(name, "ok", 1.5, rows, 0, None) for name, rows in counts.items()]
+        sections = [SectionResult(name, "ok", 1.5, rows, 0, None) for name, rows in counts.items()]
         writer.finish(TARGET, sections)
     return Bundle(path)
 

@@ -40,6 +40,7 @@ from mmscope.drgn.owners.slab_caches import read_slabinfo
 from mmscope.drgn.owners.slab_owner import read_alloc_traces
 from mmscope.drgn.page_tables.page_tables import read_status
 from mmscope.drgn.reading.io_resources import read_iomem
+from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.tables.rows import columns, csv_line
 from mmscope.drgn.text import page_owner_counts
 from mmscope.drgn.text.page_owner_counts import Counts, read_show_stacks_handles
@@ -58,10 +59,16 @@ from mmscope.perf.folding import Fold
 from mmscope.perf.perf_record import Recorded
 from mmscope.perf.perf_script import _PLAIN, Reading, read_samples
 from mmscope.perf.stack_parts import KnownFrames, Split, load_known_frames, load_split
-from mmscope.reports.bundle.bundle import LINE_BREAK, Bundle, BundleError, Section, Writer, _value
+from mmscope.reports.bundle.bundle import (
+    LINE_BREAK,
+    Bundle,
+    BundleError,
+    SectionResult,
+    Writer,
+    _value,
+)
 from mmscope.reports.bundle.database import open_database
 from mmscope.reports.collect import collect
-from mmscope.reports.collect.reading import Absent, Files
 from mmscope.reports.commands import record_command
 from mmscope.reports.commands.page_owner_command import UsageError
 from mmscope.reports.profiles import profiles
@@ -343,7 +350,7 @@ def sql(data: bytes) -> None:
     again = scratch() / "again"
     with Writer(again) as writer:
         writer.folded("x", "Stacks", found, unit="pages", section="zones")
-        writer.finish({}, [Section("zones", "ok", 0.0, 0, 0, None)])
+        writer.finish({}, [SectionResult("zones", "ok", 0.0, 0, 0, None)])
     read = list(Bundle(again).stacks("x"))
     shutil.rmtree(again)
     assert read == [(LINE_BREAK.sub(" ", stack), value) for stack, value in found]

@@ -36,7 +36,7 @@ from mmscope.drgn.page_tables.page_tables import PageTables
 from mmscope.drgn.struct_pages.device_pagemaps import DevicePagemap
 from mmscope.drgn.struct_pages.hugetlb import HugetlbPool, HugetlbSize
 from mmscope.drgn.struct_pages.memory_metadata import MetadataPart, WhatIf, what_if
-from mmscope.reports.bundle.bundle import Bundle, Section, Writer
+from mmscope.reports.bundle.bundle import Bundle, SectionResult, Writer
 from mmscope.reports.watch.watch_rows import (
     CounterRate,
     Level,
@@ -90,7 +90,7 @@ class Host:
             for row_type, name in NAMES.items():
                 if row_type in self.rows:
                     writer.table(name, name, row_type, self.rows[row_type], section="made")
-            writer.finish(self.target, [Section("made", "ok", 0.1, 1, 0, None)])
+            writer.finish(self.target, [SectionResult("made", "ok", 0.1, 1, 0, None)])
         return Bundle(path)
 
 

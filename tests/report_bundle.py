@@ -46,7 +46,7 @@ from mmscope.drgn.struct_pages.memory_metadata import MetadataPart, WhatIf, what
 from mmscope.drgn.struct_pages.vmemmap import VmemmapMapping, VmemmapSections, VmemmapZone
 from mmscope.drgn.struct_pages.vmemmap_examples import VmemmapExample
 from mmscope.drgn.tables.rows import column
-from mmscope.reports.bundle.bundle import Bundle, Section, Writer
+from mmscope.reports.bundle.bundle import Bundle, SectionResult, Writer
 from mmscope.reports.findings.findings import Finding, Link, NotChecked, Step, Verdict
 from mmscope.reports.profiles.profile_rows import (
     Profile,
@@ -523,7 +523,7 @@ def write_bundle(
     contents: dict[str, Table],
     *,
     target: dict[str, Any] | None = None,
-    sections: list[Section] | None = None,
+    sections: list[SectionResult] | None = None,
 ) -> Bundle:
     """
     Write a bundle and open it.
@@ -534,7 +534,9 @@ def write_bundle(
         rows: dict[str, int] = {}
         for _, _, table_rows, section in contents.values():
             rows[section] = rows.get(section, 0) + len(table_rows)
-        sections = [Section(name, "ok", 0.125, number, 0, None) for name, number in rows.items()]
+        sections = [
+            SectionResult(name, "ok", 0.125, number, 0, None) for name, number in rows.items()
+        ]
     with Writer(path) as writer:
         for name, (title, row_type, table_rows, section) in contents.items():
             writer.table(name, title, row_type, table_rows, section=section)
@@ -583,12 +585,12 @@ def hostile_tables() -> dict[str, Table]:
     return result
 
 
-def hostile_sections() -> list[Section]:
+def hostile_sections() -> list[SectionResult]:
     """Every section with a hostile message, and two whose names are hostile."""
     names = ["zones", "free_lists", "accounting", "pcp_lists", "pageblocks", "vm_counters"]
     names += ["../secret", HOSTILE[2], HOSTILE[0]]
     return [
-        Section(name, ("ok", "partial", "failed", HOSTILE[0])[number % 4], 0.5, 1, 0, message)
+        SectionResult(name, ("ok", "partial", "failed", HOSTILE[0])[number % 4], 0.5, 1, 0, message)
         for number, (name, message) in enumerate(zip(names, HOSTILE, strict=False))
     ]
 

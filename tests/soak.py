@@ -199,9 +199,9 @@ def _with_other_note(core: Path, dice: random.Random, folder: Path) -> tuple[Pro
 
 def cells(prog: Program) -> dict[str, Any]:
     """Every row of every section, and whether something is said of it."""
+    from mmscope.drgn.sections.memory import Memory
+    from mmscope.drgn.sections.registry import SECTIONS
     from mmscope.reports.collect.collect import run_section
-    from mmscope.reports.collect.reading import Memory
-    from mmscope.reports.collect.sections import SECTIONS
 
     memory, found = Memory(prog), {}
     for spec in SECTIONS.values():
@@ -240,9 +240,9 @@ def one(seed: str, core: Path, vmlinux: Path) -> dict[str, Any]:
     if seed.startswith("own-"):
         return one_of_its_own(seed, core)
     from mmscope.drgn.opening.target import describe, open_target
+    from mmscope.drgn.sections.memory import Memory
     from mmscope.reports.bundle.bundle import Bundle, Writer
     from mmscope.reports.collect import collect as collecting
-    from mmscope.reports.collect.reading import Memory
     from mmscope.reports.findings.findings import evaluate
     from mmscope.reports.page.report import render
 

@@ -17,11 +17,12 @@ from pathlib import Path
 
 import pytest
 
+from mmscope.drgn.sections.apart import ReaderApart, reader_apart
+from mmscope.drgn.sections.files import Files
+from mmscope.drgn.sections.memory import DeadlineExceeded
+from mmscope.drgn.sections.registry import SECTIONS
 from mmscope.reports.collect import rmap_sections
-from mmscope.reports.collect.apart import ReaderApart, reader_apart
 from mmscope.reports.collect.collect import run_section
-from mmscope.reports.collect.reading import DeadlineExceeded, Files
-from mmscope.reports.collect.sections import SECTIONS
 
 SOON = 0.3
 
@@ -86,7 +87,7 @@ def test_no_answer_costs_that_file_alone(reader: ReaderApart, tmp_path: Path, st
 def test_a_process_that_cannot_be_ended_is_left_behind_and_named(
     reader: ReaderApart, tmp_path: Path, stuck: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mmscope.reports.collect.apart.ENDS_WITHIN", 0.1)
+    monkeypatch.setattr("mmscope.drgn.sections.apart.ENDS_WITHIN", 0.1)
     (tmp_path / "file").write_bytes(b"x")
     assert reader.read(tmp_path / "file") == b"x"
     pid = running(reader)
@@ -155,7 +156,7 @@ def test_whatever_ends_the_reading_ends_the_process(
 def test_nobody_waits_for_one_that_is_left_behind(stuck: Path) -> None:
     """The command's output, read to its end, and its exit do not wait for it."""
     script = (
-        "import subprocess, sys, mmscope.reports.collect.apart as apart\n"
+        "import subprocess, sys, mmscope.drgn.sections.apart as apart\n"
         "apart.ENDS_WITHIN = 0.1\n"
         "subprocess.Popen.kill = lambda process: None\n"  # made, as above
         "with apart.reader_apart(0.2) as reader:\n"
@@ -186,7 +187,7 @@ def test_the_section_names_who_gave_no_answer(
             (root / f"proc/{pid}/maps").write_text("1-2 rw-p 0 0 0\n" * vmas)
         else:
             os.mkfifo(root / f"proc/{pid}/maps")
-    monkeypatch.setattr("mmscope.reports.collect.prices.is_live", lambda root: True)
+    monkeypatch.setattr("mmscope.drgn.sections.prices.is_live", lambda root: True)
     # A FIFO is refused as no plain file, which the maps of a process are.
     monkeypatch.setattr(Files, "_plain", lambda files, path: files.root / path)
     monkeypatch.setattr(rmap_sections, "reader_apart", lambda: reader_apart(SOON))

@@ -21,6 +21,8 @@ from mmscope.drgn.machine.vm_counters import VmCounter
 from mmscope.drgn.owners.slab_caches import SlabCache
 from mmscope.drgn.page_tables.page_tables import PageTables
 from mmscope.drgn.processes.processes import ProcessVmas
+from mmscope.drgn.sections.files import Files
+from mmscope.drgn.sections.section import Found, Section
 from mmscope.drgn.struct_pages.hugetlb import HugetlbSize
 from mmscope.drgn.tables.bounds import Impossible, Machine, impossible, rows_that_cannot_be, told
 from mmscope.drgn.tables.rows import (
@@ -32,9 +34,8 @@ from mmscope.drgn.tables.rows import (
     column,
     columns,
 )
-from mmscope.reports.bundle.bundle import Bundle, BundleError, Section, Writer
+from mmscope.reports.bundle.bundle import Bundle, BundleError, SectionResult, Writer
 from mmscope.reports.collect.collect import run_section
-from mmscope.reports.collect.reading import Files, Found, SectionSpec
 from mmscope.reports.commands.command import main
 from mmscope.reports.findings.findings import evaluate
 from mmscope.reports.page.report import render
@@ -197,8 +198,8 @@ def test_every_relation_is_to_a_number_of_the_same_row() -> None:
 # ---------------------------------------------------------------- a section
 
 
-def section(rows: list[Zone], machine: Machine = DUMP) -> tuple[Section, Found]:
-    spec = SectionSpec(
+def section(rows: list[Zone], machine: Machine = DUMP) -> tuple[SectionResult, Found]:
+    spec = Section(
         "zones", "Zones", lambda _: Found(), lambda _: Found().add("zones", "Zones", Zone, rows)
     )
     return run_section(spec, Files(Path("/nonexistent")), machine)
@@ -223,7 +224,7 @@ def write(path: Path, tables: dict[str, list[Any]], target: dict[str, Any] | Non
     with Writer(path, replace=True) as writer:
         for name, rows in tables.items():
             writer.table(name, name, type(rows[0]), rows, section="zones")
-        fared = [Section("zones", "ok", 1.0, 1, 0, None)]
+        fared = [SectionResult("zones", "ok", 1.0, 1, 0, None)]
         writer.finish(TARGET | {"total_pages": 1 << 20, "kind": "vmcore"} | (target or {}), fared)
     return Bundle(path)
 

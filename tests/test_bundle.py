@@ -35,15 +35,15 @@ from mmscope.drgn.free.zones import FreeAccounting, Zone
 from mmscope.drgn.machine.settings import Setting
 from mmscope.drgn.machine.vm_counters import VmCounter
 from mmscope.drgn.tables.rows import column, columns
-from mmscope.reports.bundle.bundle import Bundle, BundleError, Section, Writer
+from mmscope.reports.bundle.bundle import Bundle, BundleError, SectionResult, Writer
 from mmscope.reports.bundle.database import failed, open_database
 
 ROOT = Path(__file__).parent.parent
 TARGET = {"kind": "vmcore", "release": "7.2.12", "page_size": 4096, "total_pages": 131072}
-OK = Section("zones", "ok", 0.25, 1, 0, None)
+OK = SectionResult("zones", "ok", 0.25, 1, 0, None)
 ROW_TYPES = [
     FreeBlocks, FreeListCheck, MisplacedBlocks, PageblockRun, Pageblocks, PcpCheck, PcpPages,
-    Setting, VmCounter, FreeAccounting, Zone, Section,
+    Setting, VmCounter, FreeAccounting, Zone, SectionResult,
 ]  # fmt: skip
 
 

@@ -20,16 +20,11 @@ from mmscope.drgn.machine.settings import Setting
 from mmscope.drgn.opening.target import Target
 from mmscope.drgn.reading.kernel_arrays import Gaps
 from mmscope.drgn.reading.struct_pages import PageChunk, Scan
-from mmscope.reports.bundle.bundle import Bundle, Section, Writer
+from mmscope.drgn.sections.files import Absent, Files
+from mmscope.drgn.sections.memory import DeadlineExceeded, Memory
+from mmscope.drgn.sections.section import Found, Section
+from mmscope.reports.bundle.bundle import Bundle, SectionResult, Writer
 from mmscope.reports.collect.collect import collect, deadline, page_size, run_section
-from mmscope.reports.collect.reading import (
-    Absent,
-    DeadlineExceeded,
-    Files,
-    Found,
-    Memory,
-    SectionSpec,
-)
 
 TARGET = Target(
     "files", "7.2", "x86_64", 4096, "host", "2026-01-01T00:00:00+00:00", 1.0, 1, 1, "root"
@@ -41,8 +36,8 @@ def found(value: str = "1") -> Found:
     return Found().add("settings", "Settings", Setting, [Setting("vm.swappiness", value)])
 
 
-def spec(from_files: Callable[[Any], Found], name: str = "x", seconds: float = 5.0) -> SectionSpec:
-    return SectionSpec(name, name.title(), from_files, from_files, seconds)
+def spec(from_files: Callable[[Any], Found], name: str = "x", seconds: float = 5.0) -> Section:
+    return Section(name, name.title(), from_files, from_files, seconds)
 
 
 def fails(error: BaseException) -> Callable[[Any], Found]:
@@ -57,7 +52,7 @@ def sleeps(source: Any) -> Found:
     return found()
 
 
-def one(from_files: Callable[[Any], Found], seconds: float = 5.0) -> Section:
+def one(from_files: Callable[[Any], Found], seconds: float = 5.0) -> SectionResult:
     section, tables = run_section(spec(from_files, seconds=seconds), FILES)
     assert (section.status in ("ok", "partial")) == bool(tables.tables)
     assert section.message is None or "\n" not in section.message

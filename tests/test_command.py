@@ -22,9 +22,9 @@ import pytest
 from test_bundle import Plain, small_disk, write  # noqa: F401  (small_disk is a fixture)
 from test_target import VMLINUX, gnu, vmcore
 
-from mmscope.reports.bundle.bundle import Bundle, Section, Writer
+from mmscope.drgn.sections.files import Files
+from mmscope.reports.bundle.bundle import Bundle, SectionResult, Writer
 from mmscope.reports.collect.collect import collect, describe_files
-from mmscope.reports.collect.reading import Files
 from mmscope.reports.commands.command import main
 
 ROOT = Path(__file__).parent.parent
@@ -313,7 +313,7 @@ def test_interrupted_there_is_nothing(tmp_path: Path) -> None:
     script = (
         "import sys, time\n"
         "import mmscope.reports.commands.command, mmscope.reports.collect.collect\n"
-        "from mmscope.reports.collect.sections import SECTIONS\n"
+        "from mmscope.drgn.sections.registry import SECTIONS\n"
         "import dataclasses\n"
         "def slow(source):\n"
         "    print('reading', flush=True)\n"
@@ -470,7 +470,7 @@ def test_words_of_a_stranger_are_shown_not_sent(bundle: Path) -> None:
 def test_findings_say_what_was_not_checked(tmp_path: Path) -> None:
     with Writer(tmp_path / "b") as writer:
         why = "boot with \x1b[1mpage_owner=on"
-        writer.finish({"kind": "vmcore"}, [Section("zones", "absent", 0.0, 0, 0, why)])
+        writer.finish({"kind": "vmcore"}, [SectionResult("zones", "absent", 0.0, 0, 0, why)])
     result = run("findings", tmp_path / "b")
     assert (result.returncode, result.stderr) == (0, "")
     said = " ".join(result.stdout.split())

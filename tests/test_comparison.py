@@ -18,7 +18,7 @@ from mmscope.drgn.machine.vm_counters import VmCounter
 from mmscope.drgn.owners.page_owner_rows import PageOwnerStack
 from mmscope.drgn.page_tables.page_tables import PageTables
 from mmscope.drgn.tables.rows import column
-from mmscope.reports.bundle.bundle import Bundle, Section
+from mmscope.reports.bundle.bundle import Bundle, SectionResult
 from mmscope.reports.compare.comparison import (
     MAX_CHANGES,
     Comparison,
@@ -65,7 +65,7 @@ def make(tmp_path: Path) -> Make:
 
     def bundle(
         contents: dict[str, made.Table],
-        sections: list[Section] | None = None,
+        sections: list[SectionResult] | None = None,
         **target: Any,
     ) -> Bundle:
         path = tmp_path / f"bundle{next(numbers)}"
@@ -251,7 +251,7 @@ class TestRows:
 
 class TestWhatIsNotCompared:
     def test_a_table_that_one_lacks_with_the_reason(self, make: Make) -> None:
-        absent = [Section("odd", "absent", 0.0, 0, 0, "boot with odd=on")]
+        absent = [SectionResult("odd", "absent", 0.0, 0, 0, "boot with odd=on")]
         found = held(make({}, absent), make(oddities(("a", 1)), **LATER))
         assert reason(found, "oddities") == "the baseline does not have it (odd: boot with odd=on)"
 

@@ -14,10 +14,10 @@ import pytest
 from test_command import POWERLESS, ROOT
 
 from mmscope.drgn.opening.target import TargetError
+from mmscope.drgn.sections import prices
 from mmscope.perf import perf_events
 from mmscope.perf.os_release import os_release, read_os_release
 from mmscope.perf.perf_events import where_to_get_perf
-from mmscope.reports.collect import prices
 from mmscope.reports.collect.debug_symbols import where_to_get_symbols
 from mmscope.reports.commands import doctor
 from mmscope.reports.commands.doctor import Check, checks

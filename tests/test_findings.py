@@ -42,7 +42,7 @@ from mmscope.drgn.struct_pages.hugetlb import HugetlbPool, HugetlbSize
 from mmscope.drgn.struct_pages.memory_metadata import MetadataPart, WhatIf, what_if
 from mmscope.drgn.tables import display
 from mmscope.drgn.tables.rows import column
-from mmscope.reports.bundle.bundle import Bundle, Section, Writer
+from mmscope.reports.bundle.bundle import Bundle, SectionResult, Writer
 from mmscope.reports.bundle.database import Database, open_database
 from mmscope.reports.findings.findings import (
     FINDINGS,
@@ -129,7 +129,7 @@ def event(name: str, value: int) -> VmCounter:
 
 def bundle(
     path: Path, rows: Iterable[Any], empty: Iterable[type] = (), target: dict[str, Any] = TARGET,
-    sections: Sequence[Section] = (),
+    sections: Sequence[SectionResult] = (),
 ) -> Bundle:  # fmt: skip
     """A bundle of these rows, each in its table, and of empty tables."""
     tables: dict[type, list[Any]] = {row_type: [] for row_type in empty}
@@ -1275,7 +1275,7 @@ def test_an_empty_bundle_answers_nothing_and_says_so(tmp_path: Path) -> None:
 
 
 def test_the_reason_of_a_section_that_failed_is_given(tmp_path: Path) -> None:
-    section = Section("zones", "absent", 0.0, 0, 0, "/proc/zoneinfo: no such file")
+    section = SectionResult("zones", "absent", 0.0, 0, 0, "/proc/zoneinfo: no such file")
     opened = bundle(tmp_path / "b", [], sections=[section])
     (left,) = evaluate(opened, [QUESTIONS["below-watermarks"]]).not_checked
     assert left.reason == (

@@ -37,7 +37,7 @@ from mmscope.drgn.text import page_owner_series as ps
 from mmscope.drgn.text import page_owner_text as po
 from mmscope.drgn.text.stack_text import folded, stack_id
 from mmscope.drgn.text.text_source import TextError
-from mmscope.reports.bundle.bundle import Bundle, BundleError, Section, Writer
+from mmscope.reports.bundle.bundle import Bundle, BundleError, SectionResult, Writer
 from mmscope.reports.bundle.database import open_database
 from mmscope.reports.findings.findings import evaluate
 
@@ -599,7 +599,7 @@ def test_findings_that_cannot_be_asked(tmp_path: Path) -> None:
 def folded_bundle(path: Path, lines: list[tuple[str, int]]) -> Path:
     with Writer(path) as writer:
         writer.folded("x", "X", lines, unit="bytes", section="x")
-        writer.finish({"kind": "files"}, [Section("x", "ok", 0.0, 0, 0, None)])
+        writer.finish({"kind": "files"}, [SectionResult("x", "ok", 0.0, 0, 0, None)])
     return path
 
 

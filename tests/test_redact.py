@@ -16,7 +16,7 @@ from report_bundle import Table, tables, write_bundle
 
 from mmscope.drgn.tables.rows import HOLDS, column, columns
 from mmscope.perf.perf_record import Recorded
-from mmscope.reports.bundle.bundle import Bundle, Section, Writer
+from mmscope.reports.bundle.bundle import Bundle, SectionResult, Writer
 from mmscope.reports.bundle.redact import Names, redact, redacted, write_map
 from mmscope.reports.commands.command import main
 from mmscope.reports.commands.record_command import MADE_BY
@@ -118,7 +118,7 @@ def secret_bundle(path: Path) -> Bundle:
     """A bundle full of names; the numbers are those of every other test."""
     names = secrets()
     sections = [
-        Section(section, "partial", 0.5, 1, 0, f"process {next(names)}: cannot be read")
+        SectionResult(section, "partial", 0.5, 1, 0, f"process {next(names)}: cannot be read")
         for section in ("zones", "page_tables", "profiles", f"section {SECRET}")
     ]
     target = report_bundle.TARGET | {

@@ -23,11 +23,11 @@ import html5lib
 import pytest
 import report_bundle as made
 
+from mmscope.drgn.sections.registry import SECTIONS
 from mmscope.drgn.tables import display
 from mmscope.drgn.tables.hostile_text import visible
 from mmscope.drgn.tables.rows import columns
-from mmscope.reports.bundle.bundle import Bundle, Section
-from mmscope.reports.collect.sections import SECTIONS
+from mmscope.reports.bundle.bundle import Bundle, SectionResult
 from mmscope.reports.findings.findings import Finding, NotChecked, Verdict
 from mmscope.reports.page.report import (
     MAX_CELLS,
@@ -382,12 +382,12 @@ def test_every_count_of_checks_on_the_page_is_the_same(machine: Bundle) -> None:
 
 def test_how_much_was_read_is_said_plainly() -> None:
     fared = ["ok"] * 14 + ["absent", "absent"]
-    sections = [Section(f"s{n}", status, 0, 0, 0, None) for n, status in enumerate(fared)]
+    sections = [SectionResult(f"s{n}", status, 0, 0, 0, None) for n, status in enumerate(fared)]
     assert reading(sections) == ("14 of 16 sections read; 2 unavailable here; no memory unreadable")
     sections += [
-        Section("zones", "failed", 0, 0, 0, "x"),
-        Section("pcp_lists", "partial", 0, 0, 8192, "x"),
-        Section("odd", "?", 0, 0, 0, "x"),
+        SectionResult("zones", "failed", 0, 0, 0, "x"),
+        SectionResult("pcp_lists", "partial", 0, 0, 8192, "x"),
+        SectionResult("odd", "?", 0, 0, 0, "x"),
     ]
     assert reading(sections) == (
         "15 of 19 sections read; 1 of these in part (pcp_lists); 1 failed (zones); "
@@ -434,7 +434,7 @@ class TestSections:
     def test_an_empty_check_of_a_partial_section_does_not_say_that_all_agrees(
         self, tmp_path: Path
     ) -> None:
-        partial = [Section("pcp_lists", "partial", 0, 4, 0, "stopped")]
+        partial = [SectionResult("pcp_lists", "partial", 0, 4, 0, "stopped")]
         bundle = made.write_bundle(tmp_path / "b", made.tables(), sections=partial)
         line = texts(by_id(parse(render(bundle, NOTHING)), "table-pcp_checks"))
         assert line.startswith("No rows, but the section is not whole.")
@@ -456,8 +456,8 @@ class TestSections:
 
     def test_absent_and_failed_sections_say_why(self, tmp_path: Path) -> None:
         sections = [
-            Section("page_owner", "absent", 0.1, 0, 0, "boot with page_owner=on"),
-            Section("zones", "failed", 0.1, 0, 8192, "memory cannot be read"),
+            SectionResult("page_owner", "absent", 0.1, 0, 0, "boot with page_owner=on"),
+            SectionResult("zones", "failed", 0.1, 0, 8192, "memory cannot be read"),
         ]
         html = render(made.write_bundle(tmp_path / "b", {}, sections=sections), NOTHING)
         tree = parse(html)

@@ -10,7 +10,7 @@ import pytest
 import reports  # noqa: F401  (puts drgn/ on the path)
 
 # isort: split
-from mmscope.reports.bundle.bundle import Bundle, Section, Writer
+from mmscope.reports.bundle.bundle import Bundle, SectionResult, Writer
 from mmscope.reports.findings.findings import Finding, Verdict, evaluate, load_questions
 from mmscope.reports.watch.watch_rows import (
     CounterRate,
@@ -43,7 +43,7 @@ def asked(path: Path, rows: list[Any], samples: int = 7, total_pages: int | None
     with Writer(path / "b") as writer:
         for row_type, of_type in tables.items():
             writer.table(NAMES[row_type], "x", row_type, of_type, section="watch")
-        section = Section("watch", "ok", 0.1, 1, 0, None)
+        section = SectionResult("watch", "ok", 0.1, 1, 0, None)
         target = {"kind": "live", "page_size": 4096, "total_pages": total_pages}
         writer.finish(target, [section])
     return evaluate(Bundle(path / "b"), QUESTIONS)

@@ -33,6 +33,7 @@ from mmscope.drgn.reading.kernel_arrays import read_whole
 from mmscope.drgn.reading.linked_lists import LOOPS, LOST, Followed, find, follow_lists
 from mmscope.drgn.reading.struct_pages import FlagFields, PageChunk
 from mmscope.drgn.tables.rows import MOST_ORDER, column
+from mmscope.drgn.tables.table import Table
 from mmscope.drgn.text.kernel_text import row_number
 from mmscope.drgn.text.proc_text import parse_buddyinfo, parse_pagetypeinfo
 
@@ -61,6 +62,9 @@ class FreeBlocks:
     pages: int = column(unit="pages", help="blocks << order")
 
 
+FREE_BLOCKS = Table("free_blocks", "Free blocks", FreeBlocks, memory="free")
+
+
 @dataclass(frozen=True)
 class FreeListCheck:
     """A free list whose links and whose struct pages do not tell the same."""
@@ -76,6 +80,14 @@ class FreeListCheck:
     problem: str = column(holds="words", key=True, help="what differs")
 
 
+FREE_LIST_CHECKS = Table(
+    "free_list_checks",
+    "Free lists and struct pages that disagree",
+    FreeListCheck,
+    empty="Every free list agrees with its struct pages, link by link.",
+)
+
+
 @dataclass(frozen=True)
 class MisplacedBlocks:
     """Free blocks on the list of another migratetype than their pageblock's."""
@@ -87,6 +99,14 @@ class MisplacedBlocks:
     pageblock_migratetype: str = column(holds="kernel", key=True, help="of the pageblock")
     blocks: int = column(unit="blocks", help="free blocks")
     pages: int = column(unit="pages", help="blocks << order")
+
+
+MISPLACED_BLOCKS = Table(
+    "misplaced_blocks",
+    "Free blocks on another list than their pageblock's",
+    MisplacedBlocks,
+    empty="Every free block lies on the list of its pageblock's migratetype.",
+)
 
 
 class FreeBlockFinder:

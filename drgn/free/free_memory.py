@@ -26,6 +26,7 @@ from mmscope.drgn.free.zones import (
     zone_name,
 )
 from mmscope.drgn.reading.struct_pages import Consumer, Scan, flag_fields, scan_struct_pages
+from mmscope.drgn.sections.memory import Memory
 
 OWN = 3  # consumers that are this file's
 
@@ -102,6 +103,22 @@ def pages_by_zone(rows: Iterable[FreeBlocks | PcpPages]) -> dict[tuple[int, str]
     for row in rows:
         total[row.node, row.zone] = total.get((row.node, row.zone), 0) + row.pages
     return total
+
+
+def free_memory(memory: Memory) -> FreeMemory:
+    """
+    The pass over the struct pages for what is free, once for all sections; what else wants to see
+    every struct page rides along.
+    """
+
+    def scan() -> FreeMemory:
+        riders = memory.board()
+        free = scan_free_memory(memory.prog, memory.progress, riders)
+        failed = {at - OWN for at in free.scan.failures}
+        memory.alight((r for at, r in enumerate(riders) if at not in failed), free.scan.gaps)
+        return free
+
+    return memory.once("free", scan)
 
 
 def scan_free_memory(

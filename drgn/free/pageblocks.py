@@ -33,6 +33,7 @@ from mmscope.drgn.reading.mem_sections import (
 )
 from mmscope.drgn.reading.struct_pages import FlagFields, PageChunk
 from mmscope.drgn.tables.rows import MOST_PAGES, column
+from mmscope.drgn.tables.table import RUNS, Table
 from mmscope.drgn.text.proc_text import parse_pagetypeinfo
 
 
@@ -44,6 +45,9 @@ class Pageblocks:
     zone: str = column(holds="kernel", key=True, help="zone name")
     migratetype: str = column(holds="kernel", key=True, help="of the pageblock")
     blocks: int = column(unit="blocks", help="pageblocks")
+
+
+PAGEBLOCKS = Table("pageblocks", "Pageblocks by migratetype", Pageblocks)
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,14 @@ class PageblockRun:
         help="free share of each pageblock, in eighths: 0 nothing free, 8 all free; "
         "in between rounded to 1 to 7",
     )
+
+
+PAGEBLOCK_MAP = Table(
+    "pageblock_map",
+    "Pageblock map, run-length encoded",
+    PageblockRun,
+    not_compared=RUNS + " (pageblocks has the census)",
+)
 
 
 def migratetype_names(prog: Program) -> list[str]:

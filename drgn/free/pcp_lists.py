@@ -25,6 +25,7 @@ from mmscope.drgn.reading.cpus import online_cpus
 from mmscope.drgn.reading.linked_lists import follow_lists
 from mmscope.drgn.reading.struct_pages import PageChunk
 from mmscope.drgn.tables.rows import MOST_PAGES, column
+from mmscope.drgn.tables.table import Table
 from mmscope.drgn.text.proc_text import parse_zoneinfo
 
 MAX_CANDIDATES = 8 << 20
@@ -48,6 +49,9 @@ class PcpPages:
     pages: int = column(unit="pages", help="base pages on the list")
 
 
+PCP_PAGES = Table("pcp_pages", "Free pages on per-CPU lists", PcpPages, memory="free")
+
+
 @dataclass(frozen=True)
 class PcpCheck:
     """A CPU's pageset whose ``count`` and lists do not tell the same."""
@@ -57,6 +61,14 @@ class PcpCheck:
     cpu: int = column(key=True, help="CPU")
     count: int = column(unit="pages", low=None, high=MOST_PAGES, help="per_cpu_pages.count")
     listed_pages: int = column(unit="pages", high=MOST_PAGES, help="pages found on its lists")
+
+
+PCP_CHECKS = Table(
+    "pcp_checks",
+    "Per-CPU lists that differ from their count",
+    PcpCheck,
+    empty="Every CPU's page count agrees with its lists.",
+)
 
 
 class PcpFinder:

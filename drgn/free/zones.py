@@ -26,6 +26,7 @@ from mmscope.drgn.free.pageblocks import pageblock_order
 from mmscope.drgn.reading.cpus import online_cpus
 from mmscope.drgn.reading.kernel_names import name_at
 from mmscope.drgn.tables.rows import LONGEST_NAME, MOST_PAGES, column
+from mmscope.drgn.tables.table import Table
 from mmscope.drgn.text.proc_text import parse_zoneinfo
 
 # A list of freed pages that trylock callers left behind; drained at the next locked operation.
@@ -85,6 +86,9 @@ class Zone:
     )
 
 
+ZONES = Table("zones", "Zones", Zone, measure="free_pages", memory="free")
+
+
 @dataclass(frozen=True)
 class FreeAccounting:
     """What a zone's NR_FREE_PAGES is made of; the remainder is what nobody accounts for."""
@@ -113,6 +117,15 @@ class FreeAccounting:
     trylock_pages: int | None = column(
         unit="pages", help="freed without the zone lock and not merged yet (7.x), not free either"
     )
+
+
+FREE_ACCOUNTING = Table(
+    "free_accounting",
+    "What NR_FREE_PAGES is made of",
+    FreeAccounting,
+    measure="nr_free_pages",
+    memory="free",
+)
 
 
 def for_each_zone(prog: Program) -> Iterator[tuple[int, int, Object]]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from drgn import Program
 
 from mmscope.drgn.tables.rows import MOST_BYTES, column
+from mmscope.drgn.tables.table import Table
 
 MAX_LINE = 64 << 10
 MAX_WORDS = 4096
@@ -72,6 +73,14 @@ class MemoryOption:
     )
     start: str | None = column(holds="kernel", help="physical address that it names, if any")
     means: str = column(holds="words", help="what it asks for; not, whether it was granted")
+
+
+MEMORY_OPTIONS = Table(
+    "memory_options",
+    "Memory on the command line",
+    MemoryOption,
+    empty="No option of the command line that was looked for is about memory.",
+)
 
 
 def command_line(prog: Program) -> str:

@@ -35,6 +35,7 @@ from mmscope.drgn.page_tables.page_table_entries import (
 )
 from mmscope.drgn.reading.kernel_arrays import Gaps
 from mmscope.drgn.tables.rows import MOST_BYTES, column
+from mmscope.drgn.tables.table import Table
 from mmscope.drgn.text.kernel_text import printed_number, row_number
 
 # enum pg_level (arch/x86/include/asm/pgtable_types.h), and the line of /proc/meminfo.
@@ -79,6 +80,11 @@ class DirectMapLevel:
         help="of the counter: entries that were counted again while the kernel booted, for each "
         "range of memory that touched them",
     )
+
+
+DIRECT_MAP = Table(
+    "direct_map", "The direct map by level", DirectMapLevel, measure="kernel_bytes", memory="mapped"
+)
 
 
 def direct_map(prog: Program, gaps: Gaps) -> list[DirectMapLevel]:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mmscope.drgn.tables.rows import column
+from mmscope.drgn.tables.table import Table
 
 if TYPE_CHECKING:  # findings need the words where there is no drgn
     from drgn import Program
@@ -30,6 +31,11 @@ class KernelFeature:
     present: bool | None = column(help="whether this kernel has it; empty: nothing shows")
     what: str = column(holds="words", help="what the kernel does then, and since when upstream")
     shown_by: str = column(holds="words", help="the trace that tells")
+
+
+KERNEL_FEATURES = Table(
+    "kernel_features", "What this kernel does where kernels differ", KernelFeature
+)
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ from mmscope.drgn.machine.boot_options import (
 from mmscope.drgn.reading.io_resources import Resource, io_resources
 from mmscope.drgn.reading.kernel_arrays import read_whole, struct_dtype
 from mmscope.drgn.tables.rows import MOST_BYTES, column
+from mmscope.drgn.tables.table import Table
 
 # enum e820_type to what /proc/iomem calls it (arch/x86/kernel/e820.c, e820_type_to_string()).
 E820_NAMES = {
@@ -101,6 +102,11 @@ class PhysicalRange:
     )
 
 
+PHYSICAL_MEMORY = Table(
+    "physical_memory", "Physical memory by address", PhysicalRange, measure="bytes"
+)
+
+
 @dataclass(frozen=True)
 class PhysicalPart:
     """A part of the machine's memory. All parts but the first line add up to that one."""
@@ -121,6 +127,15 @@ class PhysicalPart:
     kept: bool = column(help="kept from the kernel's page allocator since boot, or taken off it")
     options: str = column(holds="kernel", help="of the command line, that explain it")
     means: str = column(holds="words", help="what it is")
+
+
+PHYSICAL_MEMORY_PARTS = Table(
+    "physical_memory_parts",
+    "Physical memory, part by part",
+    PhysicalPart,
+    measure="bytes",
+    memory="again",
+)
 
 
 @dataclass

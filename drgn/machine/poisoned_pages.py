@@ -16,6 +16,7 @@ nodes' ``mf_stats`` (6.3 and later).
 Cannot know: what became of a page that was marked and lies in memory since taken away.
 """
 
+import contextlib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -25,10 +26,14 @@ import numpy as np
 from drgn import FaultError, Object, Program, sizeof
 from drgn.helpers.linux.mmzone import for_each_online_pgdat
 
+from mmscope.drgn.free.free_memory import free_memory
 from mmscope.drgn.free.zones import for_each_zone, zone_name
-from mmscope.drgn.reading.struct_pages import PageChunk, flag_fields
+from mmscope.drgn.reading.kernel_arrays import Gaps
+from mmscope.drgn.reading.struct_pages import PageChunk, flag_fields, scan_struct_pages
+from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.struct_pages.hugetlb import HugePages, HvoInPageTables
 from mmscope.drgn.tables.rows import MOST_BYTES, column
+from mmscope.drgn.tables.table import Table
 from mmscope.drgn.text.kernel_text import printed_number, row_number
 
 MAX_MARKED = 1 << 20  # pages; beyond, the memory map is damaged
@@ -61,6 +66,15 @@ class PoisonedPages:
     example_pfn: int = column(help="page frame of the first one")
 
 
+POISONED_PAGES = Table(
+    "poisoned_pages",
+    "Pages marked as bad",
+    PoisonedPages,
+    empty="No page is marked as bad (PG_hwpoison).",
+    measure="out_of_use_bytes",
+)
+
+
 @dataclass(frozen=True)
 class PoisonCounter:
     """What the kernel counts of bad pages."""
@@ -74,6 +88,9 @@ class PoisonCounter:
     node: int = column(key=True, low=-1, help="NUMA node; -1: the whole machine")
     events: int | None = column(help="pages that were handled so since boot")
     bytes: int | None = column(unit="bytes", high=MOST_BYTES, help="marked as bad now")
+
+
+POISON_COUNTERS = Table("poison_counters", "What the kernel counts of bad pages", PoisonCounter)
 
 
 @dataclass
@@ -248,6 +265,24 @@ def read_poison_counters(
                 continue
             rows.append(PoisonCounter(f"memory_failure/{name}", node, events, None))
     return rows
+
+
+def marked_pages(memory: Memory) -> tuple[Marked, Gaps]:
+    """
+    Pages that are marked as bad, by the pass that is shared or one of its own, and what that could
+    not read.
+    """
+
+    def scan() -> tuple[Marked, Gaps]:
+        with contextlib.suppress(Exception):
+            free_memory(memory)
+        if rode := memory.rode(PoisonFinder):
+            return rode[0].found, rode[1]
+        poison = PoisonFinder(memory.prog)
+        gaps = scan_struct_pages(memory.prog, [poison], progress=memory.progress).gaps
+        return poison.found, gaps
+
+    return memory.once("marked_pages", scan)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from drgn import Program
 
 from mmscope.drgn.tables.rows import LONGEST_NAME, column
+from mmscope.drgn.tables.table import Table
 
 # What the kernel takes for each (extra1 and extra2 of their tables: mm/page_alloc.c,
 # mm/compaction.c, mm/util.c, mm/vmscan.c, mm/mmap.c; kernel/sysctl.c in 6.1); they are ints.
@@ -43,6 +44,9 @@ class Setting:
     value: str = column(
         holds="kernel", ranges=RANGES, help="as the file shows it; of a choice, the choice"
     )
+
+
+SETTINGS = Table("settings", "Settings", Setting, setting="value")
 
 
 # sysctl to variable (mm/page_alloc.c, mm/vmstat.c, mm/compaction.c, mm/util.c, kernel/sysctl.c).

@@ -24,6 +24,7 @@ from mmscope.drgn.reading.cpus import online_cpus
 from mmscope.drgn.reading.kernel_arrays import read_whole
 from mmscope.drgn.reading.kernel_names import name_at
 from mmscope.drgn.tables.rows import LONGEST_NAME, column
+from mmscope.drgn.tables.table import Table
 from mmscope.drgn.text.proc_text import parse_vmstat
 
 # States that count page frames, each once.
@@ -57,6 +58,11 @@ class VmCounter:
         low=None,
         help="part of the value that CPUs have not folded in yet; /proc/vmstat shows it without",
     )
+
+
+VM_COUNTERS = Table(
+    "vm_counters", "Counters of /proc/vmstat", VmCounter, since_boot="kind in ('event', 'numa')"
+)
 
 
 # vmstat_item_print_in_thp() (include/linux/mmzone.h): kept in base pages, printed in huge pages.

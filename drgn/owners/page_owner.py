@@ -46,6 +46,7 @@ from mmscope.drgn.reading.page_ext import PageExtRange, page_ext_ranges, page_ex
 from mmscope.drgn.reading.stack_depot import StackDepot, folded_stacks
 from mmscope.drgn.reading.struct_pages import COLUMNS, FlagFields, flag_fields, valid_page_ranges
 from mmscope.drgn.tables.rows import column
+from mmscope.drgn.tables.table import Table
 
 # Tasks in memory; and in the table, beyond which they are one row.
 MAX_TASKS_KEPT = 1 << 20
@@ -71,6 +72,9 @@ class PageOwnerAge:
     allocations: int = column(help="allocations")
 
 
+PAGE_OWNER_AGES = Table("page_owner_ages", "Pages by age", PageOwnerAge, memory="again")
+
+
 @dataclass(frozen=True)
 class PageOwnerFreed:
     """Pages that are free now and whose last owner's stack is still known, by who freed them."""
@@ -78,6 +82,11 @@ class PageOwnerFreed:
     handle: int = column(key=True, help="stack depot handle of the free")
     pages: int = column(unit="pages", help="base pages")
     stack: str | None = column(holds="kernel", help="root;…;leaf of the free")
+
+
+PAGE_OWNER_FREED = Table(
+    "page_owner_freed", "Free pages, by who freed them", PageOwnerFreed, memory="free"
+)
 
 
 @dataclass(frozen=True)
@@ -93,6 +102,14 @@ class PageOwnerPolluter:
     stack: str | None = column(holds="kernel", help="root;…;leaf")
 
 
+PAGE_OWNER_POLLUTERS = Table(
+    "page_owner_polluters",
+    "Pages in pageblocks of another migratetype, by allocation stack",
+    PageOwnerPolluter,
+    memory="again",
+)
+
+
 @dataclass(frozen=True)
 class PageOwnerMixedBlocks:
     """Pageblocks with a page of another migratetype than theirs (as /proc/pagetypeinfo)."""
@@ -105,6 +122,11 @@ class PageOwnerMixedBlocks:
     blocks: int = column(unit="blocks", help="pageblocks")
 
 
+PAGE_OWNER_MIXED_BLOCKS = Table(
+    "page_owner_mixed_blocks", "Pageblocks with a page of another migratetype", PageOwnerMixedBlocks
+)
+
+
 @dataclass(frozen=True)
 class PageOwnerCheck:
     """A stack of which the kernel's count and its page_exts do not tell the same."""
@@ -114,6 +136,11 @@ class PageOwnerCheck:
     page_ext_pages: int = column(unit="pages", help="base pages whose page_ext has the handle")
     head_pages: int = column(unit="pages", help="1 << order of the allocations that are printed")
     stack: str | None = column(holds="kernel", help="root;…;leaf")
+
+
+PAGE_OWNER_CHECKS = Table(
+    "page_owner_checks", "Stacks that the kernel counts otherwise", PageOwnerCheck
+)
 
 
 Tally = dict[Any, list[int]]  # key to pages, allocations

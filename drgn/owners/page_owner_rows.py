@@ -11,6 +11,7 @@ rows of their own, by handle.
 from dataclasses import dataclass
 
 from mmscope.drgn.tables.rows import MOST_PIDS, column
+from mmscope.drgn.tables.table import SERIES, Table
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,11 @@ class PageOwnerStack:
     )
 
 
+PAGE_OWNER_STACKS = Table(
+    "page_owner_stacks", "Pages by allocation stack", PageOwnerStack, lasting=("stack",)
+)
+
+
 @dataclass(frozen=True)
 class PageOwnerTask:
     """The pages that one task allocated. The kernel keeps pid and comm of that moment."""
@@ -49,6 +55,11 @@ class PageOwnerTask:
     allocations: int = column(help="allocations behind the pages")
 
 
+PAGE_OWNER_TASKS = Table(
+    "page_owner_tasks", "Pages by task", PageOwnerTask, lasting=("comm",), memory="again"
+)
+
+
 @dataclass(frozen=True)
 class PageOwnerOrder:
     """The pages of allocations of one order."""
@@ -56,6 +67,9 @@ class PageOwnerOrder:
     order: int = column(key=True, help="an allocation has 1 << order pages")
     pages: int = column(unit="pages", help="base pages")
     allocations: int = column(help="allocations")
+
+
+PAGE_OWNER_ORDERS = Table("page_owner_orders", "Pages by order", PageOwnerOrder, memory="again")
 
 
 @dataclass(frozen=True)
@@ -68,6 +82,9 @@ class PageOwnerGfp:
     gfp_names: str = column(holds="kernel", help="the mask in names, by this kernel")
     pages: int = column(unit="pages", help="base pages")
     allocations: int = column(help="allocations")
+
+
+PAGE_OWNER_GFP = Table("page_owner_gfp", "Pages by gfp mask", PageOwnerGfp, memory="again")
 
 
 @dataclass(frozen=True)
@@ -86,6 +103,14 @@ class PageOwnerMigratetype:
     allocations: int = column(help="allocations")
 
 
+PAGE_OWNER_MIGRATETYPES = Table(
+    "page_owner_migratetypes",
+    "Pages by migratetype, and their pageblock's",
+    PageOwnerMigratetype,
+    memory="again",
+)
+
+
 @dataclass(frozen=True)
 class PageOwnerMemcg:
     """The pages charged to one memory cgroup."""
@@ -100,6 +125,11 @@ class PageOwnerMemcg:
     allocations: int = column(help="allocations")
 
 
+PAGE_OWNER_MEMCGS = Table(
+    "page_owner_memcgs", "Pages by memory cgroup", PageOwnerMemcg, memory="again"
+)
+
+
 @dataclass(frozen=True)
 class PageOwnerMigration:
     """The pages that were migrated since they were allocated."""
@@ -109,6 +139,11 @@ class PageOwnerMigration:
     )
     pages: int = column(unit="pages", help="base pages")
     allocations: int = column(help="allocations")
+
+
+PAGE_OWNER_MIGRATIONS = Table(
+    "page_owner_migrations", "Pages migrated since", PageOwnerMigration, memory="again"
+)
 
 
 @dataclass(frozen=True)
@@ -125,6 +160,11 @@ class PageOwnerSnapshot:
     truncated: bool = column(help="the last record was cut short, and is not counted")
 
 
+PAGE_OWNER_SNAPSHOTS = Table(
+    "page_owner_snapshots", "Snapshots", PageOwnerSnapshot, not_compared=SERIES
+)
+
+
 @dataclass(frozen=True)
 class PageOwnerPoint:
     """
@@ -139,6 +179,11 @@ class PageOwnerPoint:
     pages: int | None = column(
         unit="pages", help="empty where not listed: none, or fewer than count_threshold"
     )
+
+
+PAGE_OWNER_SERIES = Table(
+    "page_owner_series", "Pages by allocation stack over time", PageOwnerPoint, not_compared=SERIES
+)
 
 
 @dataclass(frozen=True)
@@ -161,3 +206,8 @@ class PageOwnerGrowth:
     )
     steadiness: float = column(help="share of the steps between snapshots that do not fall")
     rises: int = column(help="steps between snapshots that rise")
+
+
+PAGE_OWNER_GROWTH = Table(
+    "page_owner_growth", "Growth by allocation stack", PageOwnerGrowth, not_compared=SERIES
+)

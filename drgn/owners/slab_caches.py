@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from drgn import FaultError, Object, Program, offsetof, sizeof
+from drgn import FaultError, Object, Program, ProgramFlags, offsetof, sizeof
 from drgn.helpers.linux.list import list_for_each_entry
 from drgn.helpers.linux.nodemask import nr_node_ids
 from drgn.helpers.linux.slab import slab_total_usage
@@ -33,6 +33,7 @@ from mmscope.drgn.reading.kernel_names import name_at
 from mmscope.drgn.reading.linked_lists import find
 from mmscope.drgn.reading.struct_pages import SLAB_COLUMNS, PageChunk, page_dtype, valid_page_ranges
 from mmscope.drgn.tables.rows import LONGEST_NAME, column
+from mmscope.drgn.tables.table import Table
 from mmscope.drgn.text.kernel_text import printed_number, row_number, whole_lines
 
 # Flags where they are no enumerators yet, before "mm, slab: use an enum to define SLAB_ cache
@@ -70,6 +71,9 @@ class SlabCache:
     store_user: bool | None = column(help="each object remembers who allocated it (slab_debug=U)")
 
 
+SLAB_CACHES = Table("slab_caches", "Slab caches", SlabCache, measure="pages")
+
+
 @dataclass(frozen=True)
 class SlabCheck:
     """Something about a cache's slabs that does not fit together."""
@@ -78,6 +82,15 @@ class SlabCheck:
     problem: str = column(holds="words", key=True, help="what does not fit")
     slabs: int = column(unit="slabs", help="slabs that it is about")
     objects: int | None = column(help="objects that are counted nowhere for it")
+
+
+SLAB_CHECKS = Table(
+    "slab_checks",
+    "Slab caches that do not add up",
+    SlabCheck,
+    empty="Every cache's slabs agree with its counts.",
+)
+SLAB_OWNER_CHECKS = Table("slab_owner_checks", "Tracks that do not add up", SlabCheck)
 
 
 @dataclass(frozen=True)
@@ -462,6 +475,15 @@ def read_slabinfo(text: str) -> list[SlabCache]:
         pages = row_number(slabs * pages, "/proc/slabinfo")
         rows.append(SlabCache(match[1], used, None, size, slots, slabs, pages, None))
     return sorted(rows, key=lambda row: (-row.pages, row.cache))
+
+
+def slab_rider(prog: Program) -> SlabFinder | None:
+    """
+    Finds slabs while another section passes over the struct pages.
+
+    Not on a live kernel: there slabs are looked at when they are found, later they are others'.
+    """
+    return None if prog.flags & ProgramFlags.IS_LIVE else SlabFinder(prog)
 
 
 if __name__ == "__main__":

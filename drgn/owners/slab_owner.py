@@ -16,6 +16,7 @@ Cannot know: allocations from caches without tracks, kmalloc beyond the largest 
 objects. The text that says the same is /sys/kernel/debug/slab/CACHE/alloc_traces (root only).
 """
 
+import contextlib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -32,12 +33,15 @@ from mmscope.drgn.owners.slab_caches import (
     SlabChunk,
     SlabFinder,
     SlabScan,
+    read_caches,
     scan_slabs,
 )
 from mmscope.drgn.reading.kernel_arrays import Gaps
-from mmscope.drgn.reading.stack_depot import StackDepot, folded_stacks
+from mmscope.drgn.reading.stack_depot import StackDepot, folded_stacks, stack_depot
 from mmscope.drgn.reading.symbols import frame_names
+from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.tables.rows import column
+from mmscope.drgn.tables.table import Table
 from mmscope.drgn.text.kernel_text import printed_number, row_number, whole_lines
 
 # Slabs are read in groups: each costs some numpy calls for every cache that is in it.
@@ -65,6 +69,14 @@ class SlabOwnerStack:
     requested_bytes: int | None = column(
         unit="bytes", help="what was asked for; kmalloc caches only"
     )
+
+
+SLAB_OWNER_STACKS = Table(
+    "slab_owner_stacks",
+    "Slab objects by allocation stack",
+    SlabOwnerStack,
+    lasting=("cache", "stack"),
+)
 
 
 @dataclass
@@ -361,6 +373,26 @@ def _frame(text: str, cache: str) -> str:
     if not match:
         raise ValueError(f"alloc_traces of {cache} is damaged: {text[:60]!r}")
     return match[1].replace(";", ":") + (match[2] or "")
+
+
+def slabs(memory: Memory) -> SlabOwners:
+    """The slabs and, where they have tracks, the owners of their objects: one pass for all."""
+
+    def scan() -> SlabOwners:
+        found = memory.rode(SlabFinder)
+        if any(cache.store_user for cache in read_caches(memory.prog)[0]):
+            # Or so a damaged cache says. Without its stacks, what is in the slabs is still known.
+            with contextlib.suppress(LookupError, FaultError):
+                depot = depot_of(memory)
+                return slab_owners(memory.prog, depot, found=found, progress=memory.progress)
+        return SlabOwners(scan_slabs(memory.prog, found=found, progress=memory.progress))
+
+    return memory.once("slabs", scan)
+
+
+def depot_of(memory: Memory) -> StackDepot:
+    """The stack depot, read once."""
+    return memory.once("depot", lambda: stack_depot(memory.prog))
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from drgn import Program
 
 from mmscope.drgn.page_tables.page_tables import PageTableDetails, PageTables
 from mmscope.drgn.tables.rows import MOST_PAGES, MOST_PIDS, column
+from mmscope.drgn.tables.table import Table
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,11 @@ class ExitCost:
     dontneed_frees_tables: bool = column(
         help="MADV_DONTNEED of whole 2 MiB gives PTE tables back on this kernel"
     )
+
+
+EXIT_COSTS = Table(
+    "exit_costs", "What the end of each process will cost", ExitCost, measure="exit_seconds"
+)
 
 
 def exit_costs(

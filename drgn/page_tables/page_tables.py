@@ -63,6 +63,7 @@ from mmscope.drgn.reading.kernel_arrays import Gaps, member_path, struct_dtype
 from mmscope.drgn.reading.scattered_reads import read_scattered
 from mmscope.drgn.reading.struct_pages import memory_pages
 from mmscope.drgn.tables.rows import MOST_BYTES, MOST_PIDS, column
+from mmscope.drgn.tables.table import Table
 from mmscope.drgn.text.kernel_text import printed_number, row_number, whole_lines
 
 # Of how many processes the occupancy and the regions are kept, those with the most tables.
@@ -114,6 +115,9 @@ class PageTables:
     )
 
 
+PAGE_TABLES = Table("page_tables", "Page tables by process", PageTables, lasting=("comm",))
+
+
 @dataclass(frozen=True)
 class PageTableDetails:
     """What else there is in the page tables of one address space."""
@@ -153,6 +157,11 @@ class PageTableDetails:
     )
 
 
+PAGE_TABLE_DETAILS = Table(
+    "page_table_details", "What else is in page tables", PageTableDetails, measure="vmas"
+)
+
+
 @dataclass(frozen=True)
 class PageTableOccupancy:
     """How full the tables of one level are."""
@@ -165,6 +174,11 @@ class PageTableOccupancy:
     most: int = column(help="most entries in use")
     tables: int = column(help="tables that are so full")
     entries: int = column(help="entries in use in all of them")
+
+
+PAGE_TABLE_OCCUPANCY = Table(
+    "page_table_occupancy", "How full the tables are", PageTableOccupancy, measure="tables"
+)
 
 
 @dataclass(frozen=True)
@@ -195,6 +209,13 @@ class PageTableRegion:
     other_bytes: int = column(
         unit="bytes", high=MOST_BYTES, help="device memory, markers, pages being moved"
     )
+
+
+PAGE_TABLE_REGIONS = Table(
+    "page_table_regions",
+    "What is mapped how, in the address spaces with the most tables",
+    PageTableRegion,
+)
 
 
 # What is added up for each process.

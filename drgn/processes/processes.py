@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from mmscope.drgn.owners.slab_objects import Objects, Wanted
 from mmscope.drgn.reading.kernel_arrays import struct_dtype
 from mmscope.drgn.tables.rows import MOST_PIDS, column
+from mmscope.drgn.tables.table import Table
 from mmscope.drgn.text.kernel_text import printed_number
 
 PF_KTHREAD = 0x00200000  # include/linux/sched.h
@@ -51,6 +52,11 @@ class ProcessVmas:
         holds="kernel", help="the one with most VMAs of this process"
     )
     vmas_on_it: int | None = column(unit="VMAs", help="VMAs of this process on that one")
+
+
+PROCESS_VMAS = Table(
+    "process_vmas", "Processes by their VMAs", ProcessVmas, measure="vmas", lasting=("comm",)
+)
 
 
 @dataclass(frozen=True)

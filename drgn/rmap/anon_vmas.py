@@ -47,6 +47,7 @@ from mmscope.drgn.reading.kernel_arrays import Gaps, member_path
 from mmscope.drgn.reading.linked_lists import find, follow_lists
 from mmscope.drgn.rmap.interval_trees import IntervalTrees, Users, count_users, powers_of_two
 from mmscope.drgn.tables.rows import MOST, MOST_PIDS, column
+from mmscope.drgn.tables.table import Table
 
 # Beyond these, a large machine's table would be all single VMAs; the fan-out has them all.
 MAX_ROWS = 2000
@@ -91,6 +92,9 @@ class AnonVma:
     )
 
 
+ANON_VMAS = Table("anon_vmas", "anon_vmas, those with most VMAs first", AnonVma, measure="vmas")
+
+
 @dataclass(frozen=True)
 class AnonVmaFanout:
     """How many anon_vmas have so many VMAs."""
@@ -100,6 +104,11 @@ class AnonVmaFanout:
     anon_vmas: int = column(help="anon_vmas with so many VMAs in their tree")
     vmas: int = column(unit="VMAs", help="their VMAs")
     ksm_items: int | None = column(help="mappings merged by KSM that are found through them")
+
+
+ANON_VMA_FANOUT = Table(
+    "anon_vma_fanout", "All anon_vmas by their VMAs", AnonVmaFanout, measure="vmas"
+)
 
 
 @dataclass(frozen=True)
@@ -116,6 +125,14 @@ class AnonVmaCheck:
     found: int = column(help="what was found")
 
 
+ANON_VMA_CHECKS = Table(
+    "anon_vma_checks",
+    "What does not fit together",
+    AnonVmaCheck,
+    empty="Trees, lists, counters and a walked sample agree on every anon_vma.",
+)
+
+
 @dataclass(frozen=True)
 class AnonVmaMap:
     """A stretch of the page range of one anon_vma: what lies there."""
@@ -127,6 +144,14 @@ class AnonVmaMap:
     writable_vmas: int = column(unit="VMAs", help="of these, writable")
     starts: int = column(unit="VMAs", help="VMAs that begin in it")
     ksm_items: int | None = column(help="mappings merged by KSM in it")
+
+
+ANON_VMA_MAP = Table(
+    "anon_vma_map",
+    "The page range of the anon_vma with most VMAs",
+    AnonVmaMap,
+    not_compared="it shows parts of single trees",
+)
 
 
 @dataclass

@@ -47,6 +47,7 @@ from mmscope.drgn.reading.scattered_reads import read_scattered
 from mmscope.drgn.rmap.anon_vmas import TORN, check_walks, count, lock_state
 from mmscope.drgn.rmap.interval_trees import IntervalTrees, Users, count_users, powers_of_two
 from mmscope.drgn.tables.rows import MOST, MOST_PAGES, MOST_PIDS, column
+from mmscope.drgn.tables.table import Table
 
 # Beyond these, a large machine's table would be all libraries; the fan-out has them all.
 MAX_ROWS = 500
@@ -129,6 +130,15 @@ class FileMapping:
     )
 
 
+FILE_MAPPINGS = Table(
+    "file_mappings",
+    "Mapped files, those with most VMAs first",
+    FileMapping,
+    measure="vmas",
+    lasting=("file",),
+)
+
+
 @dataclass(frozen=True)
 class FileMappingFanout:
     """How many files have so many VMAs."""
@@ -137,6 +147,11 @@ class FileMappingFanout:
     vmas_to: int = column(unit="VMAs", help="at most")
     files: int = column(help="files with so many VMAs in their tree")
     vmas: int = column(unit="VMAs", help="their VMAs")
+
+
+FILE_MAPPING_FANOUT = Table(
+    "file_mapping_fanout", "All mapped files by their VMAs", FileMappingFanout, measure="vmas"
+)
 
 
 @dataclass(frozen=True)
@@ -149,6 +164,14 @@ class FileMappingCheck:
     problem: str = column(holds="words", key=True, help="what does not fit")
     expected: int | None = column(help="what the kernel keeps, or the other way of counting says")
     found: int = column(help="what was found")
+
+
+FILE_MAPPING_CHECKS = Table(
+    "file_mapping_checks",
+    "What does not fit together",
+    FileMappingCheck,
+    empty="Trees, counters and a walked sample agree on every mapped file.",
+)
 
 
 @dataclass

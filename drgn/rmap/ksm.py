@@ -34,6 +34,7 @@ from mmscope.drgn.reading.kernel_arrays import struct_dtype
 from mmscope.drgn.reading.linked_lists import find, follow_lists
 from mmscope.drgn.rmap.anon_vmas import ReverseMaps
 from mmscope.drgn.tables.rows import MOST_BYTES, MOST_PAGES, MOST_PIDS, column
+from mmscope.drgn.tables.table import Table
 
 STABLE_FLAG = 0x200  # of rmap_item.address: on the list of a stable node
 CHAIN = -1024  # rmap_hlist_len of a chain (STABLE_NODE_CHAIN)
@@ -56,6 +57,11 @@ class KsmTotal:
     counted: int | None = column(help="what was found in the stable trees, where that tells")
 
 
+KSM_TOTALS = Table(
+    "ksm_totals", "KSM's counters and settings", KsmTotal, since_boot="name = 'full_scans'"
+)
+
+
 @dataclass(frozen=True)
 class KsmChain:
     """A content that more pages share than one KSM page may."""
@@ -66,6 +72,11 @@ class KsmChain:
     nid: int = column(help="stable tree: NUMA node, 0 where KSM merges across nodes")
     dups: int = column(unit="pages", help="KSM pages with this content")
     mappings: int = column(help="mappings of them all")
+
+
+KSM_CHAINS = Table(
+    "ksm_chains", "Contents that one page is too few for", KsmChain, measure="mappings"
+)
 
 
 @dataclass(frozen=True)
@@ -90,6 +101,9 @@ class KsmProcess:
         high=MOST_BYTES,
         help="merged pages less what the items cost, as /proc/PID/ksm_stat has it",
     )
+
+
+KSM_PROCESSES = Table("ksm_processes", "What KSM does for processes", KsmProcess, lasting=("comm",))
 
 
 @dataclass

@@ -45,6 +45,7 @@ from mmscope.drgn.rmap.file_maps import FileMaps
 from mmscope.drgn.rmap.interval_trees import IntervalTrees
 from mmscope.drgn.rmap.ksm import PLACES, Ksm, mapcounts
 from mmscope.drgn.tables.rows import MOST_PIDS, column
+from mmscope.drgn.tables.table import Table
 
 MAX_KSM_PAGES = 5000
 MAX_WALKS = 500
@@ -92,9 +93,8 @@ class NodeCost:
         return low, taken, high
 
 
-def node_cost(prog: Program) -> NodeCost:
-    """The cost of a visit: as given (``prog.cache["rmap_node_ns"]``), or the default."""
-    given = prog.cache.get("rmap_node_ns")
+def node_cost(given: float | None = None) -> NodeCost:
+    """The cost of a visit: so many ns, as measured on this machine, or the default."""
     return NodeCost() if given is None else NodeCost(given / 2, given, given * 2, True)
 
 
@@ -132,6 +132,11 @@ class KsmPage:
     walk_ms_low: float = column(unit="ms", help="the same, with the low end of the cost of a visit")
     walk_ms_high: float = column(unit="ms", help="the same, with the high end")
     walk_ms_indexed: float = column(unit="ms", help="estimate: the same with the page offset")
+
+
+KSM_PAGES = Table(
+    "ksm_pages", "KSM pages by what a walk of their mappings visits", KsmPage, measure="mappings"
+)
 
 
 @dataclass(frozen=True)
@@ -173,6 +178,11 @@ class RmapWalk:
     visits_of_all: int = column(help="tree nodes that a walk of every one of the folios visits")
 
 
+RMAP_WALKS = Table(
+    "rmap_walks", "Where reverse map walks take longest", RmapWalk, measure="walk_ms"
+)
+
+
 @dataclass(frozen=True)
 class AnonFolioWalks:
     """Anonymous folios by what a walk of them visits."""
@@ -181,6 +191,11 @@ class AnonFolioWalks:
     visits_to: int = column(help="at most")
     folios: int = column(help="folios whose walk visits so many tree nodes")
     pages: int = column(unit="pages", help="their pages")
+
+
+ANON_FOLIO_WALKS = Table(
+    "anon_folio_walks", "Anonymous folios by what a walk of them visits", AnonFolioWalks
+)
 
 
 @dataclass(frozen=True)
@@ -203,6 +218,9 @@ class RmapCost:
     one_ns_low: float = column(unit="ns", help="least likely less")
     one_ns_high: float = column(unit="ns", help="hardly more")
     measured: bool = column(help="node_ns was given, as measured on this machine")
+
+
+RMAP_COSTS = Table("rmap_costs", "What a walk of every page visits", RmapCost, measure="visits")
 
 
 @dataclass
@@ -705,7 +723,7 @@ if __name__ == "__main__":
         visits = ksm_visits(maps, ksm, prog["PAGE_SHIFT"].value_())
         files = read_file_maps(prog, read.objects["vma"], maps.tasks)
         folios, of_files, _ = scan_folios(prog, maps, files)
-        cost = node_cost(prog)
+        cost = node_cost()
         files_and_owners = (of_files, file_owner_of(files)) if of_files else None
         return [
             ("KSM pages", KsmPage, ksm_pages(prog, ksm, visits, cost, 20)),

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from mmscope.drgn.rmap.anon_vmas import ReverseMaps, lock_state
 from mmscope.drgn.rmap.file_maps import FileMaps
 from mmscope.drgn.tables.rows import MOST_PIDS, column
+from mmscope.drgn.tables.table import Table
 
 MAX_LOCKS = 100
 MAX_WAITERS = 1000  # of one lock
@@ -58,6 +59,14 @@ class AnonVmaLock:
     stack: str | None = column(holds="kernel", help="what the owner does: root;…;leaf")
 
 
+ANON_VMA_LOCKS = Table(
+    "anon_vma_locks",
+    "Locks of anon_vmas that are taken",
+    AnonVmaLock,
+    empty="No anon_vma's lock was taken at that moment.",
+)
+
+
 @dataclass(frozen=True)
 class AnonVmaWaiter:
     """A task that is queued on the lock of an anon_vma."""
@@ -68,6 +77,14 @@ class AnonVmaWaiter:
     comm: str = column(holds="comm", help="its name")
     wants: str = column(holds="words", help="read or write")
     stack: str | None = column(holds="kernel", help="where it waits: root;…;leaf")
+
+
+ANON_VMA_WAITERS = Table(
+    "anon_vma_waiters",
+    "Tasks queued on them",
+    AnonVmaWaiter,
+    empty="Nobody was queued on an anon_vma's lock at that moment.",
+)
 
 
 @dataclass(frozen=True)
@@ -89,6 +106,14 @@ class FileMappingLock:
     stack: str | None = column(holds="kernel", help="what the owner does: root;…;leaf")
 
 
+FILE_MAPPING_LOCKS = Table(
+    "file_mapping_locks",
+    "Locks of mapped files that are taken",
+    FileMappingLock,
+    empty="No mapped file's i_mmap_rwsem was taken at that moment.",
+)
+
+
 @dataclass(frozen=True)
 class FileMappingWaiter:
     """A task that is queued on an ``i_mmap_rwsem``."""
@@ -99,6 +124,14 @@ class FileMappingWaiter:
     comm: str = column(holds="comm", help="its name")
     wants: str = column(holds="words", help="read or write")
     stack: str | None = column(holds="kernel", help="where it waits: root;…;leaf")
+
+
+FILE_MAPPING_WAITERS = Table(
+    "file_mapping_waiters",
+    "Tasks queued on them",
+    FileMappingWaiter,
+    empty="Nobody was queued on an i_mmap_rwsem at that moment.",
+)
 
 
 NO_RT = "locks of PREEMPT_RT are not read"

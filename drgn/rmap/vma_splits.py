@@ -30,6 +30,7 @@ from mmscope.drgn.reading.kernel_names import name_at
 from mmscope.drgn.reading.linked_lists import find
 from mmscope.drgn.rmap.anon_vmas import TORN, ReverseMaps, users
 from mmscope.drgn.tables.rows import MOST_PIDS, column
+from mmscope.drgn.tables.table import Table
 
 # An anon_vma with fewer VMAs of one process is nothing to explain.
 FEW_VMAS = 64
@@ -75,6 +76,9 @@ class VmaSplits:
     made_by_pairs: int = column(help="pairs that it split")
 
 
+VMA_SPLITS = Table("vma_splits", "Why anon_vmas have many VMAs", VmaSplits, measure="neighbours")
+
+
 @dataclass(frozen=True)
 class VmaNeighbours:
     """One kind of pair of neighbours."""
@@ -88,6 +92,9 @@ class VmaNeighbours:
     )
     made_by: str = column(holds="words", help="the calls that make such a difference")
     pairs: int = column(help="pairs of this kind")
+
+
+VMA_NEIGHBOURS = Table("vma_neighbours", "Neighbours that are VMAs of their own", VmaNeighbours)
 
 
 def vma_splits(

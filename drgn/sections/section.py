@@ -74,8 +74,8 @@ class Section:
 
     :ivar name: on the command line, and in table ``sections``.
     :ivar place: where it stands among the others: they are read and shown in ascending order.
-    :ivar intro: what the reader of a report should know first: paragraphs of text, with ``*words*``,
-        ```code``` and ``[links](https://…)``.
+    :ivar intro: what the reader of a report should know first: paragraphs, in which ``*words*``,
+        backticks and ``[links](https://…)`` mean what they do in Markdown.
     :ivar deadline: seconds.
     :ivar reads: what ``from_files`` reads, keys of ``prices.PRICES``. Of a live kernel
         ``from_memory`` reads ``prices.KCORE``.

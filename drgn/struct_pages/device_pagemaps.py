@@ -28,6 +28,7 @@ from mmscope.drgn.reading.io_resources import io_resources, names_at
 from mmscope.drgn.struct_pages.memmap_init import LoggedTimes, estimate_ms
 from mmscope.drgn.struct_pages.vmemmap import Leaves, Memmap
 from mmscope.drgn.tables.rows import MOST_BYTES, column
+from mmscope.drgn.tables.table import Table
 
 PGMAP_ALTMAP_VALID = 1  # include/linux/memremap.h, a macro
 # Kept of a page's struct pages: VMEMMAP_RESERVE_NR (mm/sparse-vmemmap.c), its head's frame and one
@@ -86,6 +87,14 @@ class DevicePagemap:
         help="by the last line of the kernel's log about a range of as many pages, in its ticks; "
         "unknown if another range has as many",
     )
+
+
+DEVICE_PAGEMAPS = Table(
+    "device_pagemaps",
+    "Device memory with struct pages",
+    DevicePagemap,
+    empty="No device has memory with struct pages (pmem, DAX, device-private).",
+)
 
 
 @dataclass(frozen=True)

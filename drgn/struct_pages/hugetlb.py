@@ -37,6 +37,7 @@ from mmscope.drgn.reading.kernel_arrays import (
 from mmscope.drgn.reading.struct_pages import COLUMNS, flag_fields, valid_page_ranges
 from mmscope.drgn.struct_pages.vmemmap import Leaves, Memmap, self_hosted
 from mmscope.drgn.tables.rows import MOST_BYTES, column
+from mmscope.drgn.tables.table import Table
 from mmscope.drgn.text.kernel_text import printed_number
 
 # Kept of a huge page's struct pages: HUGETLB_VMEMMAP_RESERVE_SIZE, "mm: hugetlb: free the 2nd
@@ -70,6 +71,11 @@ class HugetlbPool:
     )
 
 
+HUGETLB_POOLS = Table(
+    "hugetlb_pools", "hugetlb pools by size and node", HugetlbPool, measure="pages"
+)
+
+
 @dataclass(frozen=True)
 class HugetlbSize:
     """A size of huge pages on the whole machine."""
@@ -92,6 +98,11 @@ class HugetlbSize:
     )
 
 
+HUGETLB_SIZES = Table(
+    "hugetlb_sizes", "hugetlb page sizes", HugetlbSize, measure="pages", setting="hvo"
+)
+
+
 @dataclass(frozen=True)
 class HugetlbCheck:
     """Huge pages that two places in the kernel say different things of."""
@@ -100,6 +111,15 @@ class HugetlbCheck:
     node: int = column(key=True, help="NUMA node")
     problem: str = column(holds="words", key=True, help="what does not fit")
     pages: int = column(help="huge pages that it is about")
+
+
+HUGETLB_CHECKS = Table(
+    "hugetlb_checks",
+    "Huge pages that the kernel counts otherwise",
+    HugetlbCheck,
+    empty="Every pool has the pages it counts, and page tables agree with their flags.",
+    measure="pages",
+)
 
 
 @dataclass

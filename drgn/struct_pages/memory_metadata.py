@@ -27,6 +27,7 @@ from mmscope.drgn.struct_pages.device_pagemaps import PagemapRange
 from mmscope.drgn.struct_pages.memmap_init import estimate_ms
 from mmscope.drgn.struct_pages.vmemmap import Leaves, Memmap, VmemmapScan, page_flags
 from mmscope.drgn.tables.rows import MOST_BYTES, MOST_PAGES, column
+from mmscope.drgn.tables.table import Table
 
 BOOT, LATER = "nr_memmap_boot_pages", "nr_memmap_pages"
 # Where frames of the vmemmap come from.
@@ -52,6 +53,9 @@ class MetadataPart:
         help="the counter of /proc/vmstat that it is part of, if this kernel has it (6.12)",
     )
     on_device: bool = column(help="takes a device's memory, not RAM")
+
+
+MEMORY_ABOUT_MEMORY = Table("memory_about_memory", "Memory about memory", MetadataPart)
 
 
 @dataclass(frozen=True)
@@ -90,6 +94,14 @@ class WhatIf:
         "2 MiB took 100 ms in 2021",
     )
     formula: str = column(holds="words", help="of saved_bytes; M is the machine's memory")
+
+
+MEMMAP_WHAT_IF = Table(
+    "memmap_what_if",
+    "Struct pages of a machine of this size",
+    WhatIf,
+    not_compared="it is computed from the size of the machine",
+)
 
 
 class FrameOrigins:

@@ -14,6 +14,8 @@ from functools import cached_property
 from drgn import FaultError, Program
 
 from mmscope.drgn.reading.kernel_arrays import Gaps
+from mmscope.drgn.sections.files import Absent
+from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.struct_pages.device_pagemaps import (
     DevicePagemap,
     PagemapsInPageTables,
@@ -128,3 +130,19 @@ def scan_struct_page_cost(
     return StructPageCost(
         prog, scan, pages, examples.rows, broken_off, hvo, failure, pagemaps, origins
     )
+
+
+def struct_page_cost(memory: Memory) -> StructPageCost:
+    """
+    The walk over the struct pages' own page tables, once for all sections.
+
+    :raises Absent: the vmemmap of this architecture is not known here.
+    """
+
+    def scan() -> StructPageCost:
+        try:
+            return scan_struct_page_cost(memory.prog, memory.progress)
+        except NotImplementedError as reason:
+            raise Absent(str(reason)) from None
+
+    return memory.once("struct_pages", scan)

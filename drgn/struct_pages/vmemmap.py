@@ -38,6 +38,7 @@ from mmscope.drgn.reading.kernel_arrays import Gaps, read_array, struct_dtype
 from mmscope.drgn.reading.mem_sections import Sections, present_sections
 from mmscope.drgn.reading.struct_pages import COLUMNS, FlagFields, flag_fields
 from mmscope.drgn.tables.rows import MOST_BYTES, MOST_PAGES, column
+from mmscope.drgn.tables.table import RUNS, Table
 
 # How much of the array is looked at together. Page tables of the last two levels do not cross it,
 # nor does what belongs to one huge page.
@@ -69,6 +70,11 @@ class VmemmapMapping:
     tables: int = column(unit="tables", help="page tables of this level, 4 KiB each")
 
 
+VMEMMAP_MAPPINGS = Table(
+    "vmemmap_mappings", "Struct pages by mapping", VmemmapMapping, measure="distinct_frames"
+)
+
+
 @dataclass(frozen=True)
 class VmemmapZone:
     """The struct pages of one zone."""
@@ -90,6 +96,9 @@ class VmemmapZone:
         high=MOST_BYTES,
         help="of them, on a frame that struct pages at a lower address lie on: saved",
     )
+
+
+VMEMMAP_ZONES = Table("vmemmap_zones", "Struct pages by zone", VmemmapZone, measure="reused_bytes")
 
 
 @dataclass(frozen=True)
@@ -115,6 +124,14 @@ class VmemmapSections:
     reused_bytes: int = column(
         unit="bytes", high=MOST_BYTES, help="of them, on a frame that others lie on: saved"
     )
+
+
+VMEMMAP_SECTIONS = Table(
+    "vmemmap_sections",
+    "Sections by mapping, run-length encoded",
+    VmemmapSections,
+    not_compared=RUNS + " (vmemmap_zones has the sums)",
+)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from mmscope.drgn.struct_pages.device_pagemaps import PagemapRange
 from mmscope.drgn.struct_pages.hugetlb import HugePages
 from mmscope.drgn.struct_pages.vmemmap import Leaves, Memmap
 from mmscope.drgn.tables.rows import MOST_BYTES, column
+from mmscope.drgn.tables.table import Table
 
 MAX_EXAMPLES = 8
 
@@ -35,6 +36,14 @@ class VmemmapExample:
     same_frame: bool = column(help="all lie on this frame; otherwise each on the one behind")
     level: str = column(holds="words", help="of the entry that maps them")
     writable: bool = column(help="that entry allows writes; HVO maps shared frames read-only")
+
+
+VMEMMAP_EXAMPLES = Table(
+    "vmemmap_examples",
+    "Struct pages of one huge page",
+    VmemmapExample,
+    not_compared="it has examples",
+)
 
 
 @dataclass(frozen=True)

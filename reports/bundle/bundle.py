@@ -85,7 +85,7 @@ class BundleError(Exception):
 
 
 @dataclass(frozen=True)
-class Section:
+class SectionResult:
     """How one section of the reading fared."""
 
     section: str = column(holds="words", key=True, help="name, as for collect --only")
@@ -285,13 +285,15 @@ class Writer:
                     shutil.copyfile(path, self._folder / path.name)
                 self._tables.append(resource)
 
-    def finish(self, target: dict[str, Cell], sections: Iterable[Section]) -> None:
+    def finish(self, target: dict[str, Cell], sections: Iterable[SectionResult]) -> None:
         """
         Write ``sections`` and the description, and make the bundle appear at its name.
 
         :raises BundleError: it cannot be written.
         """
-        self.table("sections", "How each section fared", Section, sections, section="sections")
+        self.table(
+            "sections", "How each section fared", SectionResult, sections, section="sections"
+        )
         description = {
             "$schema": PROFILE,
             "name": "mmscope-bundle",
@@ -383,7 +385,7 @@ class Bundle:
             why = " ".join(f"{type(error).__name__}: {error}".split())[:200]
             raise BundleError(f"{path}: {DESCRIPTION} is damaged: {why}") from error
         declared = {c.name: c for c in self.table("sections").columns}
-        for c in columns(Section):
+        for c in columns(SectionResult):
             here = declared.get(c.name)
             if here is None or (here.type, here.nullable) != (c.type, c.nullable):
                 raise BundleError(
@@ -391,7 +393,8 @@ class Bundle:
                 )
         rows = itertools.islice(self.rows("sections"), MAX_SECTIONS + 1)
         self.sections = [
-            Section(**{c.name: _short(row[c.name]) for c in columns(Section)}) for row in rows
+            SectionResult(**{c.name: _short(row[c.name]) for c in columns(SectionResult)})
+            for row in rows
         ]
         if len(self.sections) > MAX_SECTIONS:
             raise BundleError(f"{path}: damaged: more than {MAX_SECTIONS:,} sections")

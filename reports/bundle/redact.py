@@ -33,7 +33,14 @@ from typing import Any
 from mmscope import FOLDER
 from mmscope.drgn.tables.rows import HOLDS, Column, columns
 from mmscope.perf import recipe as recipes
-from mmscope.reports.bundle.bundle import IDENTIFIER, Bundle, BundleError, Cell, Section, Writer
+from mmscope.reports.bundle.bundle import (
+    IDENTIFIER,
+    Bundle,
+    BundleError,
+    Cell,
+    SectionResult,
+    Writer,
+)
 
 WORDS = "processes, functions of programs, commands, cgroups, hosts, files and labels are numbered"
 # What each text of a bundle's target is; others are treated as words.
@@ -291,7 +298,7 @@ class RedactingWriter:
             section=names.own(section, "section"),
         )
 
-    def finish(self, target: Mapping[str, Cell], sections: Iterable[Section]) -> None:
+    def finish(self, target: Mapping[str, Cell], sections: Iterable[SectionResult]) -> None:
         """As :meth:`Writer.finish`."""
         names, redaction = self._names, self._names.redaction
         if "redacted" in target:
@@ -361,7 +368,7 @@ def _learn_labels(bundle: Bundle, names: Names) -> None:
                     names.label(label)
 
 
-def _without(section: Section, lost: Mapping[str, list[str]]) -> Section:
+def _without(section: SectionResult, lost: Mapping[str, list[str]]) -> SectionResult:
     """How a section fared, whose tables could not all be read."""
     if section.section not in lost:
         return section

@@ -23,20 +23,14 @@ from drgn import FaultError
 
 from mmscope.drgn.free.zones import Zone, read_zoneinfo
 from mmscope.drgn.opening.target import Target, describe
+from mmscope.drgn.sections.files import Absent, Files, page_size
+from mmscope.drgn.sections.memory import DeadlineExceeded, Memory
+from mmscope.drgn.sections.registry import SECTIONS
+from mmscope.drgn.sections.section import Found, Section
 from mmscope.drgn.tables.bounds import TABLE as IMPOSSIBLE
 from mmscope.drgn.tables.bounds import Impossible, Machine, rows_that_cannot_be, told
 from mmscope.drgn.tables.rows import MOST_PAGES, columns
-from mmscope.reports.bundle.bundle import Section, Writer
-from mmscope.reports.collect.reading import (
-    Absent,
-    DeadlineExceeded,
-    Files,
-    Found,
-    Memory,
-    SectionSpec,
-    page_size,
-)
-from mmscope.reports.collect.sections import SECTIONS
+from mmscope.reports.bundle.bundle import SectionResult, Writer
 
 if TYPE_CHECKING:
     from mmscope.reports.bundle.redact import RedactingWriter
@@ -75,12 +69,12 @@ def machine_of(source: Memory | Files) -> Machine:
 
 
 def run_section(
-    spec: SectionSpec,
+    spec: Section,
     source: Memory | Files,
     machine: Machine | None = None,
     *,
     verbose: bool = False,
-) -> tuple[Section, Found]:
+) -> tuple[SectionResult, Found]:
     """
     Run one section; whatever happens in it, the answer is a status and the tables it has.
 
@@ -112,7 +106,7 @@ def run_section(
         status, message = "failed", explain(error)
     rows = sum(len(each[3]) for each in found.tables)
     seconds = round(time.monotonic() - begin, 3)
-    return Section(spec.name, status, seconds, rows, found.unreadable_bytes, message), found
+    return SectionResult(spec.name, status, seconds, rows, found.unreadable_bytes, message), found
 
 
 def explain(error: BaseException) -> str:
@@ -138,7 +132,7 @@ def collect(
     notes: dict[str, str] | None = None,
     progress: Progress | None = None,
     verbose: bool = False,
-) -> list[Section]:
+) -> list[SectionResult]:
     """
     Run the sections and write the bundle; returns how they fared.
 

@@ -5,7 +5,7 @@ The sections of a reading, in the order of the report.
 A new section is a function or two beside its kin (``*_sections.py``) and a line here.
 """
 
-from mmscope.reports.collect import prices
+from mmscope.drgn.sections import prices
 from mmscope.reports.collect.free_sections import (
     accounting_from_files,
     accounting_from_memory,
@@ -40,7 +40,6 @@ from mmscope.reports.collect.physical_sections import (
     poisoned_pages_from_files,
     poisoned_pages_from_memory,
 )
-from mmscope.reports.collect.reading import SectionSpec
 from mmscope.reports.collect.rmap_sections import (
     anon_vmas_from_files,
     anon_vmas_from_memory,
@@ -67,14 +66,14 @@ PASS_SECONDS = 600.0
 SECTIONS = {
     spec.name: spec
     for spec in (
-        SectionSpec(
+        Section(
             "zones",
             "Zones and watermarks",
             zones_from_memory,
             zones_from_files,
             reads=(prices.ZONEINFO, prices.PAGETYPEINFO),
         ),
-        SectionSpec(
+        Section(
             "free_lists",
             "Free lists",
             free_lists_from_memory,
@@ -82,14 +81,14 @@ SECTIONS = {
             PASS_SECONDS,
             reads=(prices.PAGETYPEINFO, prices.BUDDYINFO),
         ),
-        SectionSpec(
+        Section(
             "accounting",
             "Free pages, accounted for",
             accounting_from_memory,
             accounting_from_files,
             PASS_SECONDS,
         ),
-        SectionSpec(
+        Section(
             "pcp_lists",
             "Per-CPU lists",
             pcp_lists_from_memory,
@@ -97,7 +96,7 @@ SECTIONS = {
             PASS_SECONDS,
             reads=(prices.ZONEINFO,),
         ),
-        SectionSpec(
+        Section(
             "pageblocks",
             "Pageblocks",
             pageblocks_from_memory,
@@ -105,7 +104,7 @@ SECTIONS = {
             PASS_SECONDS,
             reads=(prices.PAGETYPEINFO,),
         ),
-        SectionSpec(
+        Section(
             "page_owner",
             "Owners of pages",
             page_owner_from_memory,
@@ -113,7 +112,7 @@ SECTIONS = {
             PASS_SECONDS,
             optional=True,
         ),
-        SectionSpec(
+        Section(
             "slab_caches",
             "Slab caches",
             slab_caches_from_memory,
@@ -121,7 +120,7 @@ SECTIONS = {
             PASS_SECONDS,
             reads=(prices.SLABINFO,),
         ),
-        SectionSpec(
+        Section(
             "slab_owner",
             "Owners of slab objects",
             slab_owner_from_memory,
@@ -130,7 +129,7 @@ SECTIONS = {
             reads=(prices.ALLOC_TRACES, prices.SLAB_SETTINGS),
             optional=True,
         ),
-        SectionSpec(
+        Section(
             "page_tables",
             "Page tables",
             page_tables_from_memory,
@@ -138,14 +137,14 @@ SECTIONS = {
             PASS_SECONDS,
             reads=(prices.STATUS,),
         ),
-        SectionSpec(
+        Section(
             "physical_memory",
             "Physical memory and what the kernel does not get",
             physical_memory_from_memory,
             physical_memory_from_files,
             reads=(prices.NAMES, prices.IOMEM, prices.ZONEINFO, prices.MEMINFO, prices.SETTINGS),
         ),
-        SectionSpec(
+        Section(
             "poisoned_pages",
             "Pages marked as bad",
             poisoned_pages_from_memory,
@@ -154,7 +153,7 @@ SECTIONS = {
             reads=(prices.MEMINFO, prices.SETTINGS),
             optional=True,
         ),
-        SectionSpec(
+        Section(
             "vmemmap",
             "Struct pages",
             vmemmap_from_memory,
@@ -162,7 +161,7 @@ SECTIONS = {
             PASS_SECONDS,
             optional=True,
         ),
-        SectionSpec(
+        Section(
             "hugetlb",
             "hugetlb pools and HVO",
             hugetlb_from_memory,
@@ -171,7 +170,7 @@ SECTIONS = {
             reads=(prices.SETTINGS,),
             optional=True,
         ),
-        SectionSpec(
+        Section(
             "device_pagemaps",
             "Device memory",
             device_pagemaps_from_memory,
@@ -179,7 +178,7 @@ SECTIONS = {
             PASS_SECONDS,
             optional=True,
         ),
-        SectionSpec(
+        Section(
             "memory_metadata",
             "Memory about memory",
             memory_metadata_from_memory,
@@ -187,7 +186,7 @@ SECTIONS = {
             PASS_SECONDS,
             optional=True,
         ),
-        SectionSpec(
+        Section(
             "anon_vmas",
             "Reverse maps",
             anon_vmas_from_memory,
@@ -195,7 +194,7 @@ SECTIONS = {
             PASS_SECONDS,
             reads=(prices.MAPS, prices.STATUS, prices.SETTINGS),
         ),
-        SectionSpec(
+        Section(
             "file_maps",
             "File reverse maps",
             file_maps_from_memory,
@@ -210,7 +209,7 @@ SECTIONS = {
                 prices.NAMES,
             ),
         ),
-        SectionSpec(
+        Section(
             "ksm",
             "KSM",
             ksm_from_memory,
@@ -218,21 +217,21 @@ SECTIONS = {
             PASS_SECONDS,
             reads=(prices.SETTINGS,),
         ),
-        SectionSpec(
+        Section(
             "rmap_cost",
             "The cost of reverse map walks",
             rmap_cost_from_memory,
             rmap_cost_from_files,
             PASS_SECONDS,
         ),
-        SectionSpec(
+        Section(
             "vm_counters",
             "Counters",
             vm_counters_from_memory,
             vm_counters_from_files,
             reads=(prices.VMSTAT,),
         ),
-        SectionSpec(
+        Section(
             "settings",
             "Settings",
             settings_from_memory,

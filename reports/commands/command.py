@@ -29,6 +29,10 @@ from rich.progress import Progress as ProgressBar
 from mmscope import __version__
 from mmscope.drgn.opening.core_file import left_out, missing_bytes
 from mmscope.drgn.opening.target import TargetError, describe, open_target, other_release
+from mmscope.drgn.sections.files import Absent, Files
+from mmscope.drgn.sections.memory import Memory
+from mmscope.drgn.sections.prices import TO_READ_IT
+from mmscope.drgn.sections.registry import SECTIONS
 from mmscope.drgn.tables import display
 from mmscope.drgn.tables.bounds import Machine, rows_that_cannot_be, told
 from mmscope.drgn.tables.hostile_text import visible
@@ -36,7 +40,7 @@ from mmscope.drgn.tables.rows import columns
 from mmscope.drgn.tables.terminal import FORMATS, MAX_ROWS, print_rows
 from mmscope.drgn.text.text_source import TextError
 from mmscope.reports.bundle import modes
-from mmscope.reports.bundle.bundle import Bundle, BundleError, Section, Writer
+from mmscope.reports.bundle.bundle import Bundle, BundleError, SectionResult, Writer
 from mmscope.reports.collect.collect import (
     Progress,
     collect,
@@ -45,9 +49,6 @@ from mmscope.reports.collect.collect import (
     machine_of,
     run_section,
 )
-from mmscope.reports.collect.prices import TO_READ_IT
-from mmscope.reports.collect.reading import Absent, Files, Memory
-from mmscope.reports.collect.sections import SECTIONS
 from mmscope.reports.commands import page_owner_command
 from mmscope.reports.commands.page_owner_command import UsageError
 
@@ -498,7 +499,7 @@ def run_collect(args: argparse.Namespace) -> int:
     return missing_sections(expected, bool(notes.keys() - {"left_out"}))
 
 
-def missing_sections(sections: list[Section], incomplete: bool) -> int:
+def missing_sections(sections: list[SectionResult], incomplete: bool) -> int:
     """Say on stderr what is missing; the exit code."""
     for section in sections:
         if section.status != "ok":

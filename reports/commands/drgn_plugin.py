@@ -25,7 +25,7 @@ from drgn import Program, ProgramFlags
 from mmscope.reports.commands.drgn_completion import install
 
 if TYPE_CHECKING:
-    from mmscope.reports.collect.reading import Memory
+    from mmscope.drgn.sections.memory import Memory
 
 TOP = 20  # rows of a table that is sorted by what matters
 
@@ -88,7 +88,7 @@ COMMANDS = (
 
 def memory_of(prog: Program) -> "Memory":
     """The reading that a session's commands share, as long as the target stands still."""
-    from mmscope.reports.collect.reading import Memory
+    from mmscope.drgn.sections.memory import Memory
 
     if prog.flags & ProgramFlags.IS_LIVE:
         return Memory(prog)
@@ -100,8 +100,8 @@ def run_section_command(entry: SectionCommand, prog: Program, args: argparse.Nam
     """Run a section and print its tables."""
     from drgn.commands import CommandError
 
+    from mmscope.drgn.sections.registry import SECTIONS
     from mmscope.reports.collect.collect import machine_of, run_section
-    from mmscope.reports.collect.sections import SECTIONS
     from mmscope.reports.commands.command import nanoseconds, print_tables, progress_bar
 
     if getattr(args, "rmap_node_ns", None) is not None:
@@ -193,9 +193,9 @@ def shorter(tables: list[Table], top: int | None) -> list[Table]:
 def run_findings_command(prog: Program, args: argparse.Namespace) -> None:
     """Run every section and print what is wrong, as ``mmscope findings`` does."""
     from mmscope.drgn.opening.target import describe
+    from mmscope.drgn.sections.registry import SECTIONS
     from mmscope.reports.bundle.bundle import Bundle, Writer
     from mmscope.reports.collect.collect import collect
-    from mmscope.reports.collect.sections import SECTIONS
     from mmscope.reports.commands.command import core_notes, progress_bar
     from mmscope.reports.findings.findings import evaluate
     from mmscope.reports.findings.findings_text import print_findings

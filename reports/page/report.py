@@ -38,7 +38,7 @@ from mmscope.drgn.tables import display
 from mmscope.drgn.tables.bounds import TABLE as IMPOSSIBLE
 from mmscope.drgn.tables.hostile_text import visible
 from mmscope.drgn.tables.rows import Column
-from mmscope.reports.bundle.bundle import IDENTIFIER, Bundle, BundleError, Section, Table
+from mmscope.reports.bundle.bundle import IDENTIFIER, Bundle, BundleError, SectionResult, Table
 from mmscope.reports.bundle.leftovers import PREFIX, SUFFIX, claim, clear_up
 from mmscope.reports.bundle.modes import mode_of_file
 from mmscope.reports.compare import comparison_view
@@ -171,7 +171,7 @@ class SectionView:
     name: str
     template: str
     status: str
-    section: Section | None  # None: the bundle has its tables, but not how it fared
+    section: SectionResult | None  # None: the bundle has its tables, but not how it fared
     tables: list[TableView]
     pictures: dict[str, list[PictureView]]  # by the table they belong to
     findings: list["FindingView"]
@@ -605,7 +605,7 @@ def unknown(verdict: Verdict) -> str:
     return f"{said}Not checked: {no_data}."
 
 
-def reading(sections: list[Section]) -> str:
+def reading(sections: list[SectionResult]) -> str:
     """How much of what was to be read was read."""
     if not sections:
         return "no section was read"

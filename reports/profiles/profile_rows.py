@@ -10,6 +10,7 @@ those that are drawn lie in ``<file>.folded``. Every sample is in one place: ``r
 from dataclasses import dataclass
 
 from mmscope.drgn.tables.rows import MOST_BYTES, column
+from mmscope.drgn.tables.table import LENGTH, Table
 
 PROFILE = "name of the recording"
 
@@ -41,6 +42,9 @@ class Profile:
     file: str | None = column(holds="stacks", help="name of the folded stacks in the bundle")
 
 
+PROFILES = Table("profiles", "Profiles", Profile, not_compared=LENGTH)
+
+
 @dataclass(frozen=True)
 class ProfileRecording:
     """How a recording was made; of a text that was brought in, what it tells."""
@@ -54,6 +58,11 @@ class ProfileRecording:
     command: str | None = column(holds="command", help="what was run or watched")
     captured_at: str | None = column(holds="words", help="when it was recorded, UTC")
     release: str | None = column(holds="kernel", help="kernel that it was recorded on")
+
+
+PROFILE_RECORDINGS = Table(
+    "profile_recordings", "How they were recorded", ProfileRecording, not_compared=LENGTH
+)
 
 
 @dataclass(frozen=True)
@@ -74,6 +83,11 @@ class ProfilePart:
     share_of_all: float = column(help="of all samples of the event")
 
 
+PROFILE_PARTS = Table(
+    "profile_parts", "Parts of the kernel's work", ProfilePart, measure="share_of_all"
+)
+
+
 @dataclass(frozen=True)
 class ProfileFrame:
     """A function in a profile; the first fifty by each measure."""
@@ -83,6 +97,9 @@ class ProfileFrame:
     frame: str = column(holds="frame", key=True, help="function; _[k] marks the kernel's")
     self_samples: int = column(help="samples that end in it")
     total_samples: int = column(help="samples that end in it or pass through it")
+
+
+PROFILE_FRAMES = Table("profile_frames", "Top functions", ProfileFrame, not_compared=LENGTH)
 
 
 @dataclass(frozen=True)
@@ -97,6 +114,15 @@ class ProfileSite:
     stands_for: str = column(holds="words", help="what these samples stand for")
 
 
+PROFILE_SITES = Table(
+    "profile_sites",
+    "Where interrupts come back on",
+    ProfileSite,
+    empty="No sample ends where interrupts come back on.",
+    not_compared=LENGTH,
+)
+
+
 @dataclass(frozen=True)
 class ProfileMoment:
     """When something rare happened."""
@@ -109,6 +135,9 @@ class ProfileMoment:
     text: str = column(holds="words", help="what the kernel said")
 
 
+PROFILE_MOMENTS = Table("profile_moments", "When it happened", ProfileMoment, not_compared=LENGTH)
+
+
 @dataclass(frozen=True)
 class ProfileGroup:
     """Samples of a tracepoint by what it said, such as an order or a result."""
@@ -117,6 +146,11 @@ class ProfileGroup:
     event: str = column(holds="words", key=True, help="tracepoint")
     found: str = column(holds="words", key=True, help="what it said")
     samples: int = column(help="samples")
+
+
+PROFILE_GROUPS = Table(
+    "profile_groups", "By what the tracepoint says", ProfileGroup, not_compared=LENGTH
+)
 
 
 @dataclass(frozen=True)
@@ -140,6 +174,14 @@ class ProfileAllocation:
     from_reserve: int | None = column(
         help="blocks of the order that the reserve gave; empty: could not be seen"
     )
+
+
+PROFILE_ALLOCATIONS = Table(
+    "profile_allocations",
+    "Atomic allocations and the HighAtomic reserve",
+    ProfileAllocation,
+    not_compared=LENGTH,
+)
 
 
 @dataclass(frozen=True)
@@ -167,6 +209,14 @@ class ProfileVictim:
     oom_score_adj: int | None = column(low=None, help="its bias, -1000 to 1000")
 
 
+PROFILE_VICTIMS = Table(
+    "profile_victims",
+    "What OOM victims held",
+    ProfileVictim,
+    not_compared="it is about single kills",
+)
+
+
 @dataclass(frozen=True)
 class ProfilePageTables:
     """
@@ -191,6 +241,11 @@ class ProfilePageTables:
     )
 
 
+PROFILE_PAGE_TABLES = Table(
+    "profile_page_tables", "Page tables against faults", ProfilePageTables, not_compared=LENGTH
+)
+
+
 @dataclass(frozen=True)
 class ProfileDuration:
     """How long something took, from one event to another of the same task."""
@@ -206,6 +261,11 @@ class ProfileDuration:
     p50_ns: int = column(unit="ns", help="half of them took no longer")
     p99_ns: int = column(unit="ns", help="99 of 100 took no longer")
     max_ns: int = column(unit="ns", help="the longest")
+
+
+PROFILE_DURATIONS = Table(
+    "profile_durations", "How long it took", ProfileDuration, measure="max_ns"
+)
 
 
 @dataclass(frozen=True)
@@ -224,6 +284,11 @@ class ProfileFaults:
     last_address: str = column(holds="kernel", help="highest address")
 
 
+PROFILE_FAULTS = Table(
+    "profile_faults", "Page faults by process", ProfileFaults, not_compared=LENGTH
+)
+
+
 @dataclass(frozen=True)
 class ProfileCounter:
     """A counter of /proc/vmstat: what it gained during the recording, of the whole machine."""
@@ -234,6 +299,11 @@ class ProfileCounter:
     per_minute: float | None = column(
         unit="1/min", low=None, help="the same for each minute of the recording"
     )
+
+
+PROFILE_COUNTERS = Table(
+    "profile_counters", "Counters during the recording", ProfileCounter, not_compared=LENGTH
+)
 
 
 @dataclass(frozen=True)
@@ -249,6 +319,15 @@ class ProfileReaping:
     )
 
 
+PROFILE_REAPING = Table(
+    "profile_reaping",
+    "Unmapped by the reaper, and again",
+    ProfileReaping,
+    empty="The OOM reaper was not met.",
+    not_compared=LENGTH,
+)
+
+
 @dataclass(frozen=True)
 class ProfileNote:
     """What to know of a recording."""
@@ -256,3 +335,12 @@ class ProfileNote:
     profile: str = column(holds="profile", key=True, help=PROFILE)
     kind: str = column(holds="words", help="partial: numbers are missing; remark: to be known")
     note: str = column(holds="words", key=True, help="in words")
+
+
+PROFILE_NOTES = Table(
+    "profile_notes",
+    "To know of the recordings",
+    ProfileNote,
+    empty="Nothing is missing.",
+    not_compared=LENGTH,
+)

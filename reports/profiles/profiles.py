@@ -26,7 +26,7 @@ from mmscope.perf.perf_record import Recorded
 from mmscope.perf.perf_script import Reading, read_samples
 from mmscope.perf.recipe import Recipe, event_name
 from mmscope.perf.stack_parts import KnownFrames
-from mmscope.reports.bundle.bundle import Bundle, BundleError, Cell, Section, Writer
+from mmscope.reports.bundle.bundle import Bundle, BundleError, Cell, SectionResult, Writer
 from mmscope.reports.profiles.profile_rows import (
     Profile,
     ProfileAllocation,
@@ -522,7 +522,7 @@ def add_to_bundle(
     target: dict[str, Cell],
     *,
     mode: int | None = None,
-) -> Section:
+) -> SectionResult:
     """
     Write a recording into a bundle, new or there already; returns the section of all profiles.
 
@@ -558,7 +558,7 @@ def add_to_bundle(
         before = [s for s in bundle.sections if s.section == SECTION] if bundle else []
         if before and before[0].message:
             message = "; ".join(filter(None, (before[0].message, message)))
-        section = Section(
+        section = SectionResult(
             SECTION,
             "partial" if notes or partial else "ok",
             round(seconds + sum(s.seconds for s in before), 3),

@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # as in page_owner_command
 
     from mmscope.drgn.text.page_owner_series import Series
     from mmscope.drgn.text.page_owner_text import Selection, Tally
-    from mmscope.reports.bundle.bundle import Section, Writer
+    from mmscope.reports.bundle.bundle import SectionResult, Writer
 
 SECTION = "page_owner"
 TOP = 20
@@ -88,11 +88,11 @@ def notes_of(series: Series) -> tuple[list[str], list[str]]:
 
 def write_tables(
     writer: Writer, series: Series, page_size: int | None, *, seconds: float
-) -> tuple[Section, list[Stack], list[tuple[Any, ...]]]:
+) -> tuple[SectionResult, list[Stack], list[tuple[Any, ...]]]:
     """Write everything about page_owner; returns the section, the stacks and their growth."""
     # The declarations of the rows take as long to import as many a file takes to read.
     from mmscope.drgn.owners import page_owner_rows as rows
-    from mmscope.reports.bundle.bundle import Section
+    from mmscope.reports.bundle.bundle import SectionResult
 
     begin = time.monotonic()
     stacks = stacks_of(series)
@@ -134,7 +134,7 @@ def write_tables(
     spent = round(seconds + time.monotonic() - begin, 3)
     message = "; ".join(notes + remarks) or None
     return (
-        Section(SECTION, "partial" if notes else "ok", spent, written, 0, message),
+        SectionResult(SECTION, "partial" if notes else "ok", spent, written, 0, message),
         stacks,
         growth,
     )

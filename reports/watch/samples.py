@@ -21,6 +21,7 @@ import os
 import re
 import time
 
+from mmscope.drgn.sections.prices import is_live, why_left_out
 from mmscope.drgn.text.kernel_text import MAX_COUNT, whole_lines
 from mmscope.drgn.text.plain_file import read_plain
 from mmscope.drgn.text.proc_text import (
@@ -29,7 +30,6 @@ from mmscope.drgn.text.proc_text import (
     parse_vmstat,
     parse_zoneinfo,
 )
-from mmscope.reports.collect.prices import is_live, why_left_out
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from pathlib import Path
 from mmscope.drgn.tables import display
 from mmscope.drgn.text.page_owner_series import read_series
 from mmscope.drgn.text.text_source import TextError
-from mmscope.reports.bundle.bundle import Section, Writer
+from mmscope.reports.bundle.bundle import SectionResult, Writer
 from mmscope.reports.commands.page_owner_command import DONE, INCOMPLETE, print_findings, say
 from mmscope.reports.watch import page_owner_tables as page_owner
 from mmscope.reports.watch import watch_tables
@@ -58,7 +58,7 @@ def finish(args: argparse.Namespace, folder: Path) -> int:
         else:
             status = "failed" if found else "absent"
             why = why or "its copies are no plain files" if found else why
-            sections.append(Section(page_owner.SECTION, status, 0.0, 0, 0, why))
+            sections.append(SectionResult(page_owner.SECTION, status, 0.0, 0, 0, why))
         writer.finish(target, sections)
     for line in watch_tables.summary(log, cost):
         print(line)

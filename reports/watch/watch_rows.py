@@ -7,6 +7,7 @@ monotonic clock; ``watch_samples`` has the time of day of each.
 from dataclasses import dataclass
 
 from mmscope.drgn.tables.rows import MOST, MOST_PAGES, column
+from mmscope.drgn.tables.table import SERIES, Table
 
 TIME = "seconds since the first sample, as in watch_samples"
 PERIOD = "since the reading before, which the numbers are over"
@@ -38,6 +39,9 @@ class WatchSample:
     unread: str | None = column(holds="words", help="sources that could not be read")
 
 
+WATCH_SAMPLES = Table("watch_samples", "Samples", WatchSample, not_compared=SERIES)
+
+
 @dataclass(frozen=True)
 class CounterRate:
     """By how much one counter grew in one period. Where there is no row it did not move."""
@@ -52,6 +56,15 @@ class CounterRate:
     )
     per_second: float = column(unit="1/s", help="delta / period_seconds, rounded")
     period_seconds: float = column(unit="s", help=PERIOD)
+
+
+COUNTER_RATES = Table(
+    "counter_rates",
+    "Counters that moved, as rates",
+    CounterRate,
+    empty="No counter was read twice, or none moved.",
+    not_compared=SERIES,
+)
 
 
 @dataclass(frozen=True)
@@ -74,6 +87,11 @@ class ThpFreeBlocks:
     capped: bool = column(
         help="the kernel stopped counting a list at 100,000: there are more than blocks"
     )
+
+
+THP_FREE_BLOCKS_SERIES = Table(
+    "thp_free_blocks_series", "Free blocks of THP size", ThpFreeBlocks, not_compared=SERIES
+)
 
 
 @dataclass(frozen=True)
@@ -103,6 +121,9 @@ class ZoneLevel:
     )
 
 
+ZONE_SERIES = Table("zone_series", "Zones and watermarks over time", ZoneLevel, not_compared=SERIES)
+
+
 @dataclass(frozen=True)
 class PsiStall:
     """Pressure stall information of memory: time that tasks lost waiting for it."""
@@ -115,6 +136,9 @@ class PsiStall:
     stall_seconds: float | None = column(unit="s", help="stalled in the period")
     share: float | None = column(help="stall_seconds / period_seconds, of 1")
     period_seconds: float | None = column(unit="s", help=PERIOD)
+
+
+PSI_SERIES = Table("psi_series", "Time lost waiting for memory", PsiStall, not_compared=SERIES)
 
 
 @dataclass(frozen=True)
@@ -130,6 +154,9 @@ class Level:
     unit: str = column(holds="words", help="bytes or pages; empty for a number of things")
 
 
+GAUGE_SERIES = Table("gauge_series", "Levels over time", Level, not_compared=SERIES)
+
+
 @dataclass(frozen=True)
 class WatchEvent:
     """Something that went wrong in one period: a counter of failures that moved."""
@@ -139,6 +166,15 @@ class WatchEvent:
     event: str = column(holds="words", help="what it counts, in words")
     count: int = column(help="how often in the period; when in it is not known")
     period_seconds: float = column(unit="s", help=PERIOD)
+
+
+WATCH_EVENTS = Table(
+    "watch_events",
+    "Events",
+    WatchEvent,
+    empty="No period with an OOM kill or a failure; one sample has no period.",
+    not_compared=SERIES,
+)
 
 
 @dataclass(frozen=True)
@@ -157,3 +193,6 @@ class WatchOverhead:
     log_bytes: int = column(
         unit="bytes", high=MOST, help="of samples on disk at the end, without page_owner"
     )
+
+
+WATCH_OVERHEAD = Table("watch_overhead", "What watching cost", WatchOverhead, not_compared=SERIES)

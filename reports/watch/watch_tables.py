@@ -22,7 +22,7 @@ from mmscope.drgn.tables.display import percent, plural
 from mmscope.drgn.text.kernel_text import MAX_COUNT
 from mmscope.drgn.text.plain_file import LineTooLong, open_lines
 from mmscope.drgn.text.text_source import TextError
-from mmscope.reports.bundle.bundle import Cell, Section, Writer, checked_target, plain_texts
+from mmscope.reports.bundle.bundle import Cell, SectionResult, Writer, checked_target, plain_texts
 from mmscope.reports.watch.sample_log import FORMAT
 from mmscope.reports.watch.samples import KSM_EVENTS, KSM_LEVELS
 from mmscope.reports.watch.watch_rows import (
@@ -362,7 +362,7 @@ def write_tables(writer: Writer, log: Log) -> tuple[int, WatchOverhead]:
     )
 
 
-def section(log: Log, rows: int, cost: WatchOverhead, seconds: float) -> Section:
+def section(log: Log, rows: int, cost: WatchOverhead, seconds: float) -> SectionResult:
     """How the watch fared."""
     notes: list[str] = []
     remarks: list[str] = []
@@ -401,7 +401,7 @@ def section(log: Log, rows: int, cost: WatchOverhead, seconds: float) -> Section
         remarks.append(f"the host's clock was set {log.clock_steps:,} times; periods do not use it")
     if log.asleep:
         remarks.append(f"the host was suspended for {log.asleep:,.0f} s, which no period includes")
-    return Section(
+    return SectionResult(
         SECTION,
         "partial" if notes else "ok",
         round(seconds, 3),

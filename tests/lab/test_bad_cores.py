@@ -17,8 +17,8 @@ from capture import capture
 from conftest import Lab
 
 from mmscope.drgn.opening.core_file import build_id
+from mmscope.drgn.sections.registry import SECTIONS
 from mmscope.reports.bundle.bundle import Bundle
-from mmscope.reports.collect.sections import SECTIONS
 
 ROOT = Path(__file__).resolve().parents[2]
 

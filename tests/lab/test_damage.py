@@ -17,9 +17,9 @@ from conftest import Lab
 from named_damage import DAMAGE
 
 from mmscope.drgn.opening.target import describe, open_target
-from mmscope.reports.bundle.bundle import Bundle, Section, Writer
+from mmscope.drgn.sections.memory import Memory
+from mmscope.reports.bundle.bundle import Bundle, SectionResult, Writer
 from mmscope.reports.collect.collect import collect
-from mmscope.reports.collect.reading import Memory
 from mmscope.reports.findings.findings import evaluate
 
 
@@ -44,7 +44,7 @@ def test_nothing_ends_badly(lab: Lab, seed: int) -> None:
 class Read:
     """What came of a vmcore."""
 
-    sections: dict[str, Section]
+    sections: dict[str, SectionResult]
     not_checked: dict[str, str]
     marks: list[str]
 

@@ -31,10 +31,10 @@ from drgn.commands import CommandError
 import mmscope
 from mmscope.drgn.opening import script
 from mmscope.drgn.rmap.anon_vmas import anon_vma_rows
+from mmscope.drgn.sections.memory import Memory
+from mmscope.drgn.sections.registry import SECTIONS
 from mmscope.reports.collect import rmap_sections
 from mmscope.reports.collect.collect import run_section
-from mmscope.reports.collect.reading import Memory
-from mmscope.reports.collect.sections import SECTIONS
 from mmscope.reports.commands.drgn_plugin import COMMANDS, run_section_command
 
 DRGN = Path(sys.executable).with_name("drgn")

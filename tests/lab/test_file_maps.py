@@ -27,9 +27,10 @@ from mmscope.drgn.rmap.file_maps import (
 )
 from mmscope.drgn.rmap.rmap_cost import NodeCost, rmap_costs, rmap_walks, scan_folios
 from mmscope.drgn.rmap.rwsem_waiters import file_mapping_locks
+from mmscope.drgn.sections.files import Files
+from mmscope.drgn.sections.memory import Memory
+from mmscope.drgn.sections.registry import SECTIONS
 from mmscope.reports.collect.collect import run_section
-from mmscope.reports.collect.reading import Files, Memory
-from mmscope.reports.collect.sections import SECTIONS
 
 # guest/workload_file_maps.c
 FILE_VMAS, SHARERS, WINDOWS, WINDOW_PAGES = 20_000, 3, 12, 3

@@ -31,11 +31,11 @@ from mmscope.drgn.machine.settings import read_settings, settings
 from mmscope.drgn.machine.vm_counters import read_vmstat, vm_counters
 from mmscope.drgn.opening.target import describe
 from mmscope.drgn.reading.struct_pages import PageChunk, flag_fields, page_dtype, valid_page_ranges
+from mmscope.drgn.sections.memory import Memory
+from mmscope.drgn.sections.registry import SECTIONS
 from mmscope.reports.bundle.bundle import Bundle, Writer
 from mmscope.reports.bundle.database import open_database
 from mmscope.reports.collect.collect import collect, run_section
-from mmscope.reports.collect.reading import Memory
-from mmscope.reports.collect.sections import SECTIONS
 from mmscope.reports.findings.findings import ask, load_questions
 
 Cells = Mapping[Hashable, int]

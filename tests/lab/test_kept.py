@@ -36,11 +36,13 @@ from mmscope.drgn.opening.target import describe, open_target
 from mmscope.drgn.page_tables.page_table_entries import kernel_root, page_table_format
 from mmscope.drgn.reading.io_resources import io_resources, read_iomem
 from mmscope.drgn.reading.kernel_arrays import Gaps
+from mmscope.drgn.sections.files import Files
+from mmscope.drgn.sections.memory import Memory
+from mmscope.drgn.sections.registry import SECTIONS
+from mmscope.drgn.sections.section import Found
 from mmscope.drgn.struct_pages.memmap_init import log_text, logged_times
 from mmscope.reports.bundle.bundle import Bundle, Writer
 from mmscope.reports.collect.collect import collect, run_section
-from mmscope.reports.collect.reading import Files, Found, Memory
-from mmscope.reports.collect.sections import SECTIONS
 from mmscope.reports.findings.findings import evaluate
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -61,8 +61,8 @@ if not churning:
     while True:
         touch(3000).close()
 
-from mmscope.reports.collect.reading import Memory
-from mmscope.reports.collect.sections import SECTIONS
+from mmscope.drgn.sections.memory import Memory
+from mmscope.drgn.sections.registry import SECTIONS
 from mmscope.reports.collect.collect import run_section
 from mmscope.drgn.opening.target import open_target
 

@@ -96,7 +96,7 @@ collector = os.fork()
 if collector == 0:
     os.close(pipe[0])
     os.dup2(pipe[1], 1)
-    from mmscope.reports.collect.apart import reader_apart
+    from mmscope.drgn.sections.apart import reader_apart
     with reader_apart() as reader:
         try:
             reader.read(wait)

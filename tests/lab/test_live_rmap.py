@@ -75,8 +75,8 @@ ending, staying = start(signal.pause), start(signal.pause)
 from dataclasses import asdict
 from pathlib import Path
 from mmscope.reports.collect.collect import run_section
-from mmscope.reports.collect.reading import Memory
-from mmscope.reports.collect.sections import SECTIONS
+from mmscope.drgn.sections.memory import Memory
+from mmscope.drgn.sections.registry import SECTIONS
 from mmscope.drgn.opening.target import open_target
 
 prog = open_target(None, [Path("/vmlinux")])

@@ -38,9 +38,9 @@ from mmscope.drgn.opening.kernel_symbols import KernelSymbols, SymbolsError, sym
 from mmscope.drgn.opening.no_debug_info import NoDebugInfoError, attach, vmcoreinfo
 from mmscope.drgn.opening.target import TargetError, open_target
 from mmscope.drgn.reading.symbols import module_symbols
+from mmscope.drgn.sections.memory import Memory
+from mmscope.drgn.sections.registry import SECTIONS
 from mmscope.reports.collect.collect import run_section
-from mmscope.reports.collect.reading import Memory
-from mmscope.reports.collect.sections import SECTIONS
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKLOADS = ("fragment", "slab", "rmap", "tables", "vmemmap", "kept")

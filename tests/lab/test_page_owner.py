@@ -40,10 +40,10 @@ from mmscope.drgn.owners.slab_owner import slab_owner_stacks, slab_owners
 from mmscope.drgn.reading import stack_depot as stack_depot_module
 from mmscope.drgn.reading.page_ext import page_ext_ranges
 from mmscope.drgn.reading.stack_depot import stack_depot
+from mmscope.drgn.sections.memory import Memory
+from mmscope.drgn.sections.registry import SECTIONS
 from mmscope.reports.bundle.bundle import Bundle, Writer
 from mmscope.reports.collect.collect import collect, run_section
-from mmscope.reports.collect.reading import Memory
-from mmscope.reports.collect.sections import SECTIONS
 
 pytestmark = pytest.mark.owner_kernel
 

@@ -43,9 +43,9 @@ from mmscope.drgn.page_tables.swap_types import KINDS, NONE, PAGE, SPECIAL, entr
 from mmscope.drgn.processes.address_spaces import address_spaces
 from mmscope.drgn.processes.vm_areas import VM_HUGETLB, VM_PFNMAP, VM_SHARED, read_vm_areas
 from mmscope.drgn.reading.kernel_arrays import Gaps
+from mmscope.drgn.sections.memory import Memory
+from mmscope.drgn.sections.registry import SECTIONS
 from mmscope.reports.collect.collect import run_section
-from mmscope.reports.collect.reading import Memory
-from mmscope.reports.collect.sections import SECTIONS
 
 HUGE = 2 << 20
 HOSTILE = '<b>thr\x1b[1m;"&'

@@ -33,11 +33,12 @@ from mmscope.drgn.rmap.rmap_cost import NodeCost, ksm_pages, ksm_visits, scan_fo
 from mmscope.drgn.rmap.rwsem_waiters import anon_vma_locks
 from mmscope.drgn.rmap.rwsem_waiters import owner as rwsem_owner
 from mmscope.drgn.rmap.vma_splits import vma_splits
+from mmscope.drgn.sections.files import Files
+from mmscope.drgn.sections.memory import Memory
+from mmscope.drgn.sections.registry import SECTIONS
 from mmscope.reports.bundle.bundle import Bundle, Writer
 from mmscope.reports.bundle.database import open_database
 from mmscope.reports.collect.collect import collect, run_section
-from mmscope.reports.collect.reading import Files, Memory
-from mmscope.reports.collect.sections import SECTIONS
 from mmscope.reports.findings.findings import evaluate
 from mmscope.reports.page.report import render
 

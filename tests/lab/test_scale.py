@@ -8,9 +8,9 @@ from typing import Any
 from sparse_machine import GIB, PAGE, sparse_machine
 
 from mmscope.drgn.opening.target import describe, open_target
+from mmscope.drgn.sections.memory import Memory
 from mmscope.reports.bundle.bundle import Bundle, Writer
 from mmscope.reports.collect.collect import collect
-from mmscope.reports.collect.reading import Memory
 
 SIZE = 3  # GiB: two below 4 GiB, one above
 # programs/crowd.c, for each GiB.

@@ -21,9 +21,10 @@ from mmscope.drgn.free.pageblocks import pageblock_bits
 from mmscope.drgn.opening.target import open_target
 from mmscope.drgn.reading.mem_sections import ValidSections, valid_sections
 from mmscope.drgn.reading.struct_pages import valid_page_ranges
+from mmscope.drgn.sections.memory import Memory
+from mmscope.drgn.sections.registry import SECTIONS
+from mmscope.drgn.sections.section import Found
 from mmscope.reports.collect.collect import run_section
-from mmscope.reports.collect.reading import Found, Memory
-from mmscope.reports.collect.sections import SECTIONS
 
 BLOCKS = 64  # of 2 MiB in a section of 128 MiB
 PAGE = 4096

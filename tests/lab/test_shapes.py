@@ -41,9 +41,9 @@ from mmscope.drgn.opening.no_debug_info import vmcoreinfo
 from mmscope.drgn.opening.target import describe, open_target
 from mmscope.drgn.reading.kernel_arrays import Gaps
 from mmscope.drgn.reading.mem_sections import present_sections
+from mmscope.drgn.sections.memory import Memory
 from mmscope.reports.bundle.bundle import Bundle, Writer
 from mmscope.reports.collect.collect import collect
-from mmscope.reports.collect.reading import Memory
 
 DIMM, DIMM_BYTES = 7 << 30, 256 << 20
 HOLE, HOLE_BYTES = 0x1490_0000, 3 << 20

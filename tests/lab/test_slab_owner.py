@@ -34,10 +34,11 @@ from mmscope.drgn.owners.slab_owner import (
     slab_owners,
 )
 from mmscope.drgn.reading.struct_pages import scan_struct_pages
+from mmscope.drgn.sections.files import Files
+from mmscope.drgn.sections.memory import Memory
+from mmscope.drgn.sections.registry import SECTIONS
 from mmscope.reports.bundle.bundle import Bundle, Writer
 from mmscope.reports.collect.collect import collect, run_section
-from mmscope.reports.collect.reading import Files, Memory
-from mmscope.reports.collect.sections import SECTIONS
 
 EVENTFDS = 700  # guest/workload_slab.c, KEPT
 EVENTFD_CALLERS = ("__x64_sys_eventfd2;do_eventfd", "__x64_sys_eventfd2;do_eventfd;kmalloc_trace")

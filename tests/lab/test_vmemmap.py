@@ -19,14 +19,15 @@ from drgn.helpers.linux.mm import follow_phys
 from mmscope.drgn.machine.vm_counters import read_vmstat
 from mmscope.drgn.opening.target import describe, open_target
 from mmscope.drgn.reading import mem_sections
+from mmscope.drgn.sections.files import Files
+from mmscope.drgn.sections.memory import Memory
+from mmscope.drgn.sections.registry import SECTIONS
 from mmscope.drgn.struct_pages.hugetlb import HugetlbPool, HugetlbSize, hugetlb_sizes, read_pools
 from mmscope.drgn.struct_pages.memory_metadata import present_bytes
 from mmscope.drgn.struct_pages.struct_page_cost import StructPageCost, scan_struct_page_cost
 from mmscope.drgn.struct_pages.vmemmap import VmemmapMapping, scan_vmemmap
 from mmscope.reports.bundle.bundle import Bundle, Writer
 from mmscope.reports.collect.collect import collect, run_section
-from mmscope.reports.collect.reading import Files, Memory
-from mmscope.reports.collect.sections import SECTIONS
 from mmscope.reports.findings.findings import evaluate
 from mmscope.reports.page.report import render
 

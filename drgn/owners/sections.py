@@ -3,6 +3,7 @@
 Sections about who owns memory: page_owner, the slab caches and their user tracks.
 """
 
+from mmscope.drgn.free.sections import pageblock_note
 from mmscope.drgn.owners.page_owner import (
     UNLISTED,
     PageOwnerAge,
@@ -24,38 +25,43 @@ from mmscope.drgn.owners.page_owner import (
     scan_page_owner,
 )
 from mmscope.drgn.owners.page_owner_rows import (
+    PAGE_OWNER_STACKS,
     PageOwnerGfp,
     PageOwnerMigratetype,
     PageOwnerMigration,
     PageOwnerOrder,
-    PageOwnerStack,
     PageOwnerTask,
 )
 from mmscope.drgn.owners.slab_caches import (
-    SlabCache,
-    SlabCheck,
+    SLAB_CACHES,
+    SLAB_CHECKS,
+    SLAB_OWNER_CHECKS,
     misnamed,
     pages_in_no_cache,
     read_slabinfo,
     slab_caches,
 )
 from mmscope.drgn.owners.slab_owner import (
+    SLAB_OWNER_STACKS,
     SlabOwnerStack,
+    depot_of,
     read_alloc_traces,
     slab_owner_stacks,
+    slabs,
 )
 from mmscope.drgn.reading.stack_depot import StackDepot
+from mmscope.drgn.sections.files import Absent, Files
+from mmscope.drgn.sections.memory import Memory
+from mmscope.drgn.sections.section import Found, disagreement
 from mmscope.drgn.tables.display import plural
 from mmscope.drgn.text.kernel_text import printed_number
-from mmscope.reports.collect.free_sections import pageblock_note
-from mmscope.reports.collect.reading import Absent, Files, Found, Memory
 
 
 def page_owner_from_memory(memory: Memory) -> Found:
     prog = memory.prog
     if reason := page_owner_off(prog):
         raise Absent(reason)
-    depot, owners = memory.depot, scan_page_owner(prog, progress=memory.progress)
+    depot, owners = depot_of(memory), scan_page_owner(prog, progress=memory.progress)
     rows, checks = page_owner_stacks(prog, depot, owners)
     lost = owners.gaps.bytes + owners.pageblock_gaps.bytes
     found = Found(unreadable_bytes=lost + depot.gaps.bytes)
@@ -71,8 +77,10 @@ def page_owner_from_memory(memory: Memory) -> Found:
     if owners.damaged:
         found.notes.append(f"{owners.damaged:,} page_exts have an order that cannot be")
     if checks:
-        memory.disagreement(
-            found, f"the kernel counts {plural(len(checks), 'stack')} otherwise (page_owner_checks)"
+        disagreement(
+            memory,
+            found,
+            f"the kernel counts {plural(len(checks), 'stack')} otherwise (page_owner_checks)",
         )
     if unlisted := [row for row in rows if row.note == UNLISTED]:
         pages = sum(row.pages for row in unlisted)
@@ -81,7 +89,7 @@ def page_owner_from_memory(memory: Memory) -> Found:
             "show_handles: their first allocation could not wait for a lock"
         )
     title = "Pages by allocation stack"
-    found.add("page_owner_stacks", title, PageOwnerStack, rows)
+    found.add(PAGE_OWNER_STACKS, rows)
     shift = prog["PAGE_SHIFT"].value_()
     stacks = [(row.stack, row.pages << shift) for row in rows if row.stack]
     found.folded.append(("page_owner", f"{title}, width in bytes", "bytes", stacks))
@@ -132,7 +140,7 @@ def page_owner_from_files(files: Files) -> Found:
 
 
 def slab_caches_from_memory(memory: Memory) -> Found:
-    scan = memory.slabs.scan
+    scan = slabs(memory).scan
     rows, checks = slab_caches(scan)
     found = Found(notes=misnamed(memory.prog), unreadable_bytes=scan.gaps.bytes)
     if scan.broken_off:
@@ -145,21 +153,23 @@ def slab_caches_from_memory(memory: Memory) -> Found:
     if nameless := sum(cache.name == f"({cache.address:#x})" for cache in scan.caches):
         found.notes.append(f"the names of {nameless} caches could not be read; they go by address")
     if checks:
-        memory.disagreement(
-            found, f"the slabs of {plural(len(checks), 'cache')} do not add up (slab_checks)"
+        disagreement(
+            memory,
+            found,
+            f"the slabs of {plural(len(checks), 'cache')} do not add up (slab_checks)",
         )
     if (rest := pages_in_no_cache(memory.prog, scan)) > 0:
         found.remarks.append(
             f"{rest:,} more pages that the kernel counts as slab are in no cache: kmalloc beyond "
             "the largest cache"
         )
-    found.add("slab_caches", "Slab caches", SlabCache, rows)
-    return found.add("slab_checks", "Slab caches that do not add up", SlabCheck, checks)
+    found.add(SLAB_CACHES, rows)
+    return found.add(SLAB_CHECKS, checks)
 
 
 def slab_caches_from_files(files: Files) -> Found:
     rows = read_slabinfo(files.read("proc/slabinfo"))
-    return Found().add("slab_caches", "Slab caches", SlabCache, rows)
+    return Found().add(SLAB_CACHES, rows)
 
 
 NO_TRACKS = (
@@ -169,14 +179,14 @@ NO_TRACKS = (
 
 
 def slab_owner_from_memory(memory: Memory) -> Found:
-    owners = memory.slabs
+    owners = slabs(memory)
     tracked = [cache for cache in owners.scan.caches if cache.store_user]
     if not tracked and owners.scan.broken_off:
         raise ValueError(owners.scan.broken_off)
     if not tracked:
         raise Absent(NO_TRACKS)
     try:
-        depot = memory.depot
+        depot = depot_of(memory)
     except LookupError as reason:
         raise ValueError(
             f"{len(tracked)} of {len(owners.scan.caches)} caches say that they keep tracks, but "
@@ -197,13 +207,13 @@ def slab_owner_from_memory(memory: Memory) -> Found:
             "is in slab_caches"
         )
     if checks:
-        memory.disagreement(found, f"tracks of {plural(len(checks), 'cache')} do not add up")
+        disagreement(memory, found, f"tracks of {plural(len(checks), 'cache')} do not add up")
     title = "Slab objects by allocation stack"
-    found.add("slab_owner_stacks", title, SlabOwnerStack, rows)
+    found.add(SLAB_OWNER_STACKS, rows)
     # The cache is what the allocation leads to: the leaf.
     stacks = [(f"{row.stack};{row.cache}", row.bytes) for row in rows if row.bytes]
     found.folded.append(("slab_owner", f"{title}, width in bytes", "bytes", stacks))
-    return found.add("slab_owner_checks", "Tracks that do not add up", SlabCheck, checks)
+    return found.add(SLAB_OWNER_CHECKS, checks)
 
 
 def slab_owner_from_files(files: Files) -> Found:
@@ -232,7 +242,7 @@ def slab_owner_from_files(files: Files) -> Found:
             found.notes.append(str(reason))
     if not rows:
         raise Absent(f"{folder} has no alloc_traces (root only): {NO_TRACKS}")
-    return found.add("slab_owner_stacks", "Slab objects by allocation stack", SlabOwnerStack, rows)
+    return found.add(SLAB_OWNER_STACKS, rows)
 
 
 def _depot_notes(depot: StackDepot) -> list[str]:

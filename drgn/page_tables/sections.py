@@ -3,11 +3,16 @@
 The section about the page tables of processes.
 """
 
-from mmscope.drgn.page_tables.exit_cost import ExitCost, dontneed_frees_tables, exit_costs
+from mmscope.drgn.page_tables.exit_cost import (
+    EXIT_COSTS,
+    dontneed_frees_tables,
+    exit_costs,
+)
 from mmscope.drgn.page_tables.page_tables import (
-    PageTableDetails,
-    PageTableOccupancy,
-    PageTableRegion,
+    PAGE_TABLE_DETAILS,
+    PAGE_TABLE_OCCUPANCY,
+    PAGE_TABLE_REGIONS,
+    PAGE_TABLES,
     PageTables,
     page_table_details,
     page_table_occupancy,
@@ -16,8 +21,10 @@ from mmscope.drgn.page_tables.page_tables import (
     read_status,
     scan_page_tables,
 )
+from mmscope.drgn.sections.files import Absent, Files
+from mmscope.drgn.sections.memory import Memory
+from mmscope.drgn.sections.section import Found, disagreement
 from mmscope.drgn.tables.display import plural
-from mmscope.reports.collect.reading import Absent, Files, Found, Memory
 
 
 def page_tables_from_memory(memory: Memory) -> Found:
@@ -37,7 +44,7 @@ def page_tables_from_memory(memory: Memory) -> Found:
         )
     if scan.spaces.damaged:
         damaged = plural(scan.spaces.damaged, "process", "processes")
-        memory.disagreement(found, f"{damaged} could not be read: missing here")
+        disagreement(memory, found, f"{damaged} could not be read: missing here")
     for count, what in (
         (scan.damaged_vmas, "VMAs and nodes of their trees are damaged, and left out"),
         (scan.repeated_tables, "entries lead to a table that was met before, and not followed"),
@@ -54,29 +61,26 @@ def page_tables_from_memory(memory: Memory) -> Found:
         (scan.broken_deposits, "lists of deposited tables do not close"),
     ):
         if count:
-            memory.disagreement(found, f"{count:,} {what}")
+            disagreement(memory, found, f"{count:,} {what}")
     if wrong := sum(bool(row.unaccounted_tables) for row in rows):
-        memory.disagreement(
+        disagreement(
+            memory,
             found,
             f"pgtables_bytes of {plural(wrong, 'process', 'processes')} is not what was found "
             "(unaccounted)",
         )
     details = page_table_details(scan)
     given_back = dontneed_frees_tables(prog)
-    found.add("page_tables", "Page tables by process", PageTables, rows)
-    found.add("page_table_details", "What else is in page tables", PageTableDetails, details)
+    found.add(PAGE_TABLES, rows)
+    found.add(PAGE_TABLE_DETAILS, details)
     costs = exit_costs(rows, details, dontneed_frees_tables=given_back)
-    found.add("exit_costs", "What the end of each process will cost", ExitCost, costs)
+    found.add(EXIT_COSTS, costs)
     found.add(
-        "page_table_occupancy",
-        "How full the tables are",
-        PageTableOccupancy,
+        PAGE_TABLE_OCCUPANCY,
         page_table_occupancy(scan),
     )
     return found.add(
-        "page_table_regions",
-        "What is mapped how, in the address spaces with the most tables",
-        PageTableRegion,
+        PAGE_TABLE_REGIONS,
         page_table_regions(scan),
     )
 
@@ -109,4 +113,4 @@ def page_tables_from_files(files: Files) -> Found:
         "what is in the tables is not in /proc; read the kernel's memory (as root). Processes that "
         "share their memory (vfork) count each"
     )
-    return found.add("page_tables", "Page tables by process", PageTables, rows)
+    return found.add(PAGE_TABLES, rows)

@@ -8,24 +8,25 @@ import dataclasses
 from drgn import FaultError
 
 from mmscope.drgn.free.free_lists import (
-    FreeBlocks,
-    FreeListCheck,
-    MisplacedBlocks,
+    FREE_BLOCKS,
+    FREE_LIST_CHECKS,
+    MISPLACED_BLOCKS,
     read_buddyinfo,
     read_pagetypeinfo,
 )
-from mmscope.drgn.free.free_memory import FreeMemory, pages_by_zone
+from mmscope.drgn.free.free_memory import FreeMemory, free_memory, pages_by_zone
 from mmscope.drgn.free.pageblocks import (
-    PageblockRun,
-    Pageblocks,
+    PAGEBLOCK_MAP,
+    PAGEBLOCKS,
     pageblock_runs,
     pageblocks,
     read_pagetypeinfo_blocks,
     short_zones,
 )
-from mmscope.drgn.free.pcp_lists import PcpCheck, PcpPages, read_zoneinfo_pcp
+from mmscope.drgn.free.pcp_lists import PCP_CHECKS, PCP_PAGES, read_zoneinfo_pcp
 from mmscope.drgn.free.zones import (
-    FreeAccounting,
+    FREE_ACCOUNTING,
+    ZONES,
     Zone,
     for_each_zone,
     read_zoneinfo,
@@ -38,17 +39,19 @@ from mmscope.drgn.machine.kernel_features import (
     kernel_features,
     read_kernel_features,
 )
-from mmscope.drgn.machine.settings import Setting, read_settings, settings
-from mmscope.drgn.machine.vm_counters import VmCounter, read_vmstat, vm_counters
+from mmscope.drgn.machine.settings import SETTINGS, read_settings, settings
+from mmscope.drgn.machine.vm_counters import VM_COUNTERS, read_vmstat, vm_counters
 from mmscope.drgn.reading.kernel_arrays import Gaps
+from mmscope.drgn.sections.files import Absent, Files
+from mmscope.drgn.sections.memory import Memory
+from mmscope.drgn.sections.section import Found, disagreement
 from mmscope.drgn.text.proc_text import parse_pagetypeinfo
-from mmscope.reports.collect.reading import Absent, Files, Found, Memory
 
 
 def zones_from_memory(memory: Memory) -> Found:
-    found = Found().add("zones", "Zones", Zone, zones(memory.prog))
+    found = Found().add(ZONES, zones(memory.prog))
     for words in zones_beyond_nodes(memory.prog):
-        memory.disagreement(found, words)
+        disagreement(memory, found, words)
     return found
 
 
@@ -60,7 +63,7 @@ def zones_from_files(files: Files) -> Found:
             rows = with_reserve(rows, files.read("proc/pagetypeinfo"))
     except (Absent, ValueError) as reason:
         found.notes.append(f"HighAtomic reserve unknown: {reason}")
-    return found.add("zones", "Zones", Zone, rows)
+    return found.add(ZONES, rows)
 
 
 def with_reserve(rows: list[Zone], pagetypeinfo: str) -> list[Zone]:
@@ -85,7 +88,7 @@ def with_reserve(rows: list[Zone], pagetypeinfo: str) -> list[Zone]:
 
 
 def free_lists_from_memory(memory: Memory) -> Found:
-    free = memory.free
+    free = free_memory(memory)
     lists = free.lists
     found = Found(unreadable_bytes=free.scan.gaps.bytes + free.types.gaps.bytes)
     found.notes += _gap_note(free)
@@ -95,7 +98,8 @@ def free_lists_from_memory(memory: Memory) -> Found:
         what = "free blocks in them are of unknown migratetype"
     found.notes += pageblock_note(free.types.unreadable, free.types.gaps, what)
     if lists.checks:
-        memory.disagreement(
+        disagreement(
+            memory,
             found,
             f"{len(lists.checks)} free lists and their struct pages disagree (free_list_checks)",
         )
@@ -103,23 +107,19 @@ def free_lists_from_memory(memory: Memory) -> Found:
         found.notes.append(
             "too many free blocks to follow the lists, or some beyond 16 TiB: counted by pageblock"
         )
-    found.add("free_blocks", "Free blocks", FreeBlocks, lists.blocks)
+    found.add(FREE_BLOCKS, lists.blocks)
     found.add(
-        "misplaced_blocks",
-        "Free blocks on another list than their pageblock's",
-        MisplacedBlocks,
+        MISPLACED_BLOCKS,
         lists.misplaced,
     )
     return found.add(
-        "free_list_checks",
-        "Free lists and struct pages that disagree",
-        FreeListCheck,
+        FREE_LIST_CHECKS,
         lists.checks,
     )
 
 
 def accounting_from_memory(memory: Memory) -> Found:
-    free = memory.free
+    free = free_memory(memory)
     found = Found(notes=_gap_note(free), unreadable_bytes=free.scan.gaps.bytes)
     pcp: dict[tuple[int, str], int] | None = None
     try:
@@ -128,8 +128,10 @@ def accounting_from_memory(memory: Memory) -> Found:
         found.notes.append(f"pages on per-CPU lists unknown: {error}")
     rows = free.accounting(pcp)
     if any(row.remainder_pages for row in rows):
-        memory.disagreement(found, "the free lists and NR_FREE_PAGES differ by the remainder shown")
-    return found.add("free_accounting", "What NR_FREE_PAGES is made of", FreeAccounting, rows)
+        disagreement(
+            memory, found, "the free lists and NR_FREE_PAGES differ by the remainder shown"
+        )
+    return found.add(FREE_ACCOUNTING, rows)
 
 
 def accounting_from_files(files: Files) -> Found:
@@ -143,28 +145,28 @@ def free_lists_from_files(files: Files) -> Found:
     except (Absent, ValueError) as reason:
         rows = read_buddyinfo(files.read("proc/buddyinfo"))
         found.notes.append(f"{reason}; /proc/buddyinfo tells orders, but not migratetypes")
-    return found.add("free_blocks", "Free blocks", FreeBlocks, rows)
+    return found.add(FREE_BLOCKS, rows)
 
 
 def pcp_lists_from_memory(memory: Memory) -> Found:
-    free = memory.free
+    free = free_memory(memory)
     rows, checks = free.pcp_lists
     found = Found(notes=_gap_note(free), unreadable_bytes=free.scan.gaps.bytes)
     if checks:
-        memory.disagreement(
-            found, f"{len(checks)} per-CPU lists differ from their count (pcp_checks)"
+        disagreement(
+            memory, found, f"{len(checks)} per-CPU lists differ from their count (pcp_checks)"
         )
-    found.add("pcp_pages", "Free pages on per-CPU lists", PcpPages, rows)
-    return found.add("pcp_checks", "Per-CPU lists that differ from their count", PcpCheck, checks)
+    found.add(PCP_PAGES, rows)
+    return found.add(PCP_CHECKS, checks)
 
 
 def pcp_lists_from_files(files: Files) -> Found:
     rows = read_zoneinfo_pcp(files.read("proc/zoneinfo"))
-    return Found().add("pcp_pages", "Free pages on per-CPU lists", PcpPages, rows)
+    return Found().add(PCP_PAGES, rows)
 
 
 def pageblocks_from_memory(memory: Memory) -> Found:
-    free = memory.free
+    free = free_memory(memory)
     gaps = free.types.gaps
     found = Found(notes=_gap_note(free), unreadable_bytes=free.scan.gaps.bytes + gaps.bytes)
     found.notes += pageblock_note(free.types.unreadable, gaps, "they are not counted")
@@ -181,29 +183,29 @@ def pageblocks_from_memory(memory: Memory) -> Found:
             for node, _, zone in for_each_zone(memory.prog)
         }
         for words in short_zones(rows, present, free.types.order):
-            memory.disagreement(found, words)
-    found.add("pageblocks", "Pageblocks by migratetype", Pageblocks, rows)
+            disagreement(memory, found, words)
+    found.add(PAGEBLOCKS, rows)
     runs = pageblock_runs(free.pageblocks, free_pages, free.zone_names)
-    return found.add("pageblock_map", "Pageblock map, run-length encoded", PageblockRun, runs)
+    return found.add(PAGEBLOCK_MAP, runs)
 
 
 def pageblocks_from_files(files: Files) -> Found:
     rows = read_pagetypeinfo_blocks(files.read("proc/pagetypeinfo"))
-    return Found().add("pageblocks", "Pageblocks by migratetype", Pageblocks, rows)
+    return Found().add(PAGEBLOCKS, rows)
 
 
 def vm_counters_from_memory(memory: Memory) -> Found:
     rows = vm_counters(memory.prog)
-    return Found().add("vm_counters", "Counters of /proc/vmstat", VmCounter, rows)
+    return Found().add(VM_COUNTERS, rows)
 
 
 def vm_counters_from_files(files: Files) -> Found:
     rows = read_vmstat(files.read("proc/vmstat"))
-    return Found().add("vm_counters", "Counters of /proc/vmstat", VmCounter, rows)
+    return Found().add(VM_COUNTERS, rows)
 
 
 def settings_from_memory(memory: Memory) -> Found:
-    found = Found().add("settings", "Settings", Setting, settings(memory.prog))
+    found = Found().add(SETTINGS, settings(memory.prog))
     return found.add(*FEATURES_TABLE, kernel_features(memory.prog))
 
 
@@ -211,7 +213,7 @@ def settings_from_files(files: Files) -> Found:
     rows = read_settings(files.open)
     if not rows:
         raise Absent(f"{files.root}: has no settings under proc/sys/vm and sys/kernel/mm")
-    found = Found().add("settings", "Settings", Setting, rows)
+    found = Found().add(SETTINGS, rows)
     return found.add(*FEATURES_TABLE, read_kernel_features(files.open))
 
 

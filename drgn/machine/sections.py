@@ -7,31 +7,36 @@ has, and what is bad of it.
 from drgn import FaultError
 
 from mmscope.drgn.free.zones import read_zoneinfo
-from mmscope.drgn.machine.boot_options import MemoryOption, memory_options
+from mmscope.drgn.machine.boot_options import MEMORY_OPTIONS, MemoryOption, memory_options
 from mmscope.drgn.machine.direct_map import (
-    DirectMapLevel,
+    DIRECT_MAP,
     direct_map,
     missing_bytes,
     read_direct_map,
 )
 from mmscope.drgn.machine.physical_memory import (
+    PHYSICAL_MEMORY,
+    PHYSICAL_MEMORY_PARTS,
     PhysicalMemory,
-    PhysicalPart,
-    PhysicalRange,
     lay_out,
     physical_memory,
     read_firmware_map,
 )
 from mmscope.drgn.machine.poisoned_pages import (
-    PoisonCounter,
+    POISON_COUNTERS,
+    POISONED_PAGES,
     PoisonedPages,
+    marked_pages,
     poison_counters,
     poisoned_pages,
     read_poison_counters,
 )
 from mmscope.drgn.reading.io_resources import read_iomem
 from mmscope.drgn.reading.kernel_arrays import Gaps
-from mmscope.reports.collect.reading import Absent, Files, Found, Memory, page_size
+from mmscope.drgn.sections.files import Absent, Files, page_size
+from mmscope.drgn.sections.memory import Memory
+from mmscope.drgn.sections.section import Found, disagreement
+from mmscope.drgn.struct_pages.struct_page_cost import struct_page_cost
 
 BUILT_WITHOUT = "the kernel is built without CONFIG_MEMORY_FAILURE: it marks no page as bad"
 
@@ -42,8 +47,10 @@ def physical_memory_from_memory(memory: Memory) -> Found:
     if read.more:
         found.notes.append(f"{read.more}: ranges are missing")
     if read.pages_beyond:
-        memory.disagreement(
-            found, f"zones have {read.pages_beyond:,} pages that are in no range of System RAM"
+        disagreement(
+            memory,
+            found,
+            f"zones have {read.pages_beyond:,} pages that are in no range of System RAM",
         )
     gaps = Gaps()
     try:
@@ -55,28 +62,28 @@ def physical_memory_from_memory(memory: Memory) -> Found:
     if gaps.bytes:
         found.notes.append(f"{gaps.bytes:,} bytes of page tables could not be read")
     elif missing := missing_bytes(levels):
-        memory.disagreement(
-            found, f"the kernel's counters lack {missing:,} bytes of the direct map"
+        disagreement(
+            memory, found, f"the kernel's counters lack {missing:,} bytes of the direct map"
         )
     if repeated := sum(row.repeated_bytes or 0 for row in levels):
         found.remarks.append(
             f"the DirectMap lines of /proc/meminfo are {repeated:,} bytes too high: the kernel "
             "counted large entries again while it booted"
         )
-    return found.add("direct_map", "The direct map by level", DirectMapLevel, levels)
+    return found.add(DIRECT_MAP, levels)
 
 
 def _found(read: PhysicalMemory) -> Found:
     found = Found()
     if any(row.firmware is None for row in read.ranges):
         found.remarks.append("the firmware's map is not known: what was cut off of it is not shown")
-    found.add("physical_memory_parts", "Physical memory, part by part", PhysicalPart, read.parts)
-    found.add("physical_memory", "Physical memory by address", PhysicalRange, read.ranges)
+    found.add(PHYSICAL_MEMORY_PARTS, read.parts)
+    found.add(PHYSICAL_MEMORY, read.ranges)
     return _add_options(found, read.options)
 
 
 def _add_options(found: Found, options: list[MemoryOption]) -> Found:
-    return found.add("memory_options", "Memory on the command line", MemoryOption, options)
+    return found.add(MEMORY_OPTIONS, options)
 
 
 def physical_memory_from_files(files: Files) -> Found:
@@ -100,7 +107,7 @@ def physical_memory_from_files(files: Files) -> Found:
         missing.append(str(reason))
         levels = []
     if levels:
-        found.add("direct_map", "The direct map by level", DirectMapLevel, levels)
+        found.add(DIRECT_MAP, levels)
         found.remarks.append("the direct map is by the kernel's counters; its page tables are not")
     if not found.tables:
         raise Absent("; ".join(missing))
@@ -138,7 +145,7 @@ def poisoned_pages_from_memory(memory: Memory) -> Found:
         counters = poison_counters(memory.prog)
     except LookupError:
         raise Absent(BUILT_WITHOUT) from None
-    marked, gaps = memory.marked_pages
+    marked, gaps = marked_pages(memory)
     found = Found(unreadable_bytes=gaps.bytes)
     if gaps.bytes:
         found.notes.append(f"{gaps.bytes:,} bytes of struct pages could not be read")
@@ -146,7 +153,7 @@ def poisoned_pages_from_memory(memory: Memory) -> Found:
         found.notes.append(f"{marked.more:,} more pages are marked: the memory map is damaged")
     rows: list[PoisonedPages] = []
     if marked.pfns:
-        cost = memory.struct_pages
+        cost = struct_page_cost(memory)
         rows, unread = poisoned_pages(memory.prog, marked, cost.huge_pages, cost.hvo)
         if unread:
             found.notes.append(f"the lists of {unread:,} huge pages could not be read")
@@ -154,13 +161,11 @@ def poisoned_pages_from_memory(memory: Memory) -> Found:
     ours = sum(row.bad_pages or 0 for row in rows) * size
     counted = sum(row.bytes or 0 for row in counters)
     if ours != counted and not found.notes and not any(row.unlisted for row in rows):
-        memory.disagreement(
-            found, f"the kernel counts {counted:,} bytes as bad, {ours:,} bytes are marked"
+        disagreement(
+            memory, found, f"the kernel counts {counted:,} bytes as bad, {ours:,} bytes are marked"
         )
-    found.add("poisoned_pages", "Pages marked as bad", PoisonedPages, rows)
-    return found.add(
-        "poison_counters", "What the kernel counts of bad pages", PoisonCounter, counters
-    )
+    found.add(POISONED_PAGES, rows)
+    return found.add(POISON_COUNTERS, counters)
 
 
 def poisoned_pages_from_files(files: Files) -> Found:
@@ -169,4 +174,4 @@ def poisoned_pages_from_files(files: Files) -> Found:
     if not rows:
         raise Absent(BUILT_WITHOUT)
     found = Found(remarks=["which pages are bad is not in /proc; read the kernel's memory"])
-    return found.add("poison_counters", "What the kernel counts of bad pages", PoisonCounter, rows)
+    return found.add(POISON_COUNTERS, rows)

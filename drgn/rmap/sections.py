@@ -7,12 +7,12 @@ import contextlib
 
 import numpy as np
 
-from mmscope.drgn.processes.processes import ProcessVmas, read_process_vmas
+from mmscope.drgn.processes.processes import PROCESS_VMAS, ProcessVmas, read_process_vmas
 from mmscope.drgn.rmap.anon_vmas import (
-    AnonVma,
-    AnonVmaCheck,
-    AnonVmaFanout,
-    AnonVmaMap,
+    ANON_VMA_CHECKS,
+    ANON_VMA_FANOUT,
+    ANON_VMA_MAP,
+    ANON_VMAS,
     anon_vma_rows,
     check_sample,
     fanout,
@@ -21,9 +21,10 @@ from mmscope.drgn.rmap.anon_vmas import (
     tree_map,
 )
 from mmscope.drgn.rmap.file_maps import (
+    FILE_MAPPING_CHECKS,
+    FILE_MAPPING_FANOUT,
+    FILE_MAPPINGS,
     FileMapping,
-    FileMappingCheck,
-    FileMappingFanout,
     MappedFiles,
     file_fanout,
     file_mapping_rows,
@@ -32,19 +33,20 @@ from mmscope.drgn.rmap.file_maps import (
 from mmscope.drgn.rmap.file_maps import check_sample as check_file_sample
 from mmscope.drgn.rmap.file_maps import owner_of as file_owner_of
 from mmscope.drgn.rmap.ksm import (
-    KsmChain,
-    KsmProcess,
-    KsmTotal,
+    KSM_CHAINS,
+    KSM_PROCESSES,
+    KSM_TOTALS,
     ksm_chains,
     ksm_processes,
     ksm_totals,
     read_ksm_totals,
 )
+from mmscope.drgn.rmap.reverse_maps import mapped_file_trees, reverse_maps
 from mmscope.drgn.rmap.rmap_cost import (
-    AnonFolioWalks,
-    KsmPage,
-    RmapCost,
-    RmapWalk,
+    ANON_FOLIO_WALKS,
+    KSM_PAGES,
+    RMAP_COSTS,
+    RMAP_WALKS,
     anon_folio_walks,
     ksm_items_by_anon_vma,
     ksm_pages,
@@ -54,27 +56,34 @@ from mmscope.drgn.rmap.rmap_cost import (
     scan_folios,
 )
 from mmscope.drgn.rmap.rwsem_waiters import (
-    AnonVmaLock,
-    AnonVmaWaiter,
-    FileMappingLock,
-    FileMappingWaiter,
+    ANON_VMA_LOCKS,
+    ANON_VMA_WAITERS,
+    FILE_MAPPING_LOCKS,
+    FILE_MAPPING_WAITERS,
     anon_vma_locks,
     file_mapping_locks,
 )
-from mmscope.drgn.rmap.vma_splits import VmaNeighbours, VmaSplits, vma_splits
+from mmscope.drgn.rmap.vma_splits import (
+    VMA_NEIGHBOURS,
+    VMA_SPLITS,
+    vma_splits,
+)
+from mmscope.drgn.sections.apart import reader_apart
+from mmscope.drgn.sections.files import Absent, Files
+from mmscope.drgn.sections.memory import Memory
+from mmscope.drgn.sections.section import Found, disagreement
 from mmscope.drgn.tables.display import plural
-from mmscope.reports.collect.apart import reader_apart
-from mmscope.reports.collect.reading import Absent, Files, Found, Memory
 
 
 def anon_vmas_from_memory(memory: Memory) -> Found:
-    rmap = memory.rmap
+    rmap = reverse_maps(memory)
     maps = rmap.maps
     found = Found(unreadable_bytes=maps.unreadable_bytes)
     _rmap_notes(memory, found)
     checks = maps.checks + check_sample(memory.prog, maps)
     if checks:
-        memory.disagreement(
+        disagreement(
+            memory,
             found,
             f"{plural(len(checks), 'count')} of anon_vmas that do not fit together "
             "(anon_vma_checks)",
@@ -86,7 +95,7 @@ def anon_vmas_from_memory(memory: Memory) -> Found:
             f"{len(rows):,} of {len(maps.anon_vmas):,} anon_vmas are listed, those with most VMAs "
             "first; anon_vma_fanout has them all"
         )
-    found.add("anon_vma_fanout", "All anon_vmas by their VMAs", AnonVmaFanout, fanout(maps, items))
+    found.add(ANON_VMA_FANOUT, fanout(maps, items))
     # Of several, the one that comes first in anon_vmas.
     sizes = maps.tree_size
     order = np.lexsort((sizes if items is None else items, sizes))
@@ -95,23 +104,21 @@ def anon_vmas_from_memory(memory: Memory) -> Found:
     if rmap.visits is not None and largest >= 0:
         index = rmap.visits.index[(rmap.visits.anon_vma == largest) & rmap.visits.placed]
     found.add(
-        "anon_vma_map",
-        "The page range of the anon_vma with most VMAs",
-        AnonVmaMap,
+        ANON_VMA_MAP,
         tree_map(maps, largest, index) if largest >= 0 else [],
     )
     sums, kinds, problems = vma_splits(memory.prog, maps, rmap.vma_slots)
-    found.add("vma_splits", "Why anon_vmas have many VMAs", VmaSplits, sums)
-    found.add("vma_neighbours", "Neighbours that are VMAs of their own", VmaNeighbours, kinds)
-    found.add("anon_vmas", "anon_vmas, those with most VMAs first", AnonVma, rows)
+    found.add(VMA_SPLITS, sums)
+    found.add(VMA_NEIGHBOURS, kinds)
+    found.add(ANON_VMAS, rows)
     locks, queued, more_problems = anon_vma_locks(memory.prog, maps)
     for problem in problems + more_problems:
-        memory.disagreement(found, problem)
-    found.add("anon_vma_locks", "Locks of anon_vmas that are taken", AnonVmaLock, locks)
-    found.add("anon_vma_waiters", "Tasks queued on them", AnonVmaWaiter, queued)
+        disagreement(memory, found, problem)
+    found.add(ANON_VMA_LOCKS, locks)
+    found.add(ANON_VMA_WAITERS, queued)
     rows_by_process = process_vmas(memory.prog, maps)
-    found.add("process_vmas", "Processes by their VMAs", ProcessVmas, rows_by_process)
-    return found.add("anon_vma_checks", "What does not fit together", AnonVmaCheck, checks)
+    found.add(PROCESS_VMAS, rows_by_process)
+    return found.add(ANON_VMA_CHECKS, checks)
 
 
 def anon_vmas_from_files(files: Files) -> Found:
@@ -120,7 +127,7 @@ def anon_vmas_from_files(files: Files) -> Found:
         raise Absent(f"{files.root}: proc has no maps of processes; anon_vmas are in memory only")
     found = Found(remarks=["anon_vmas are in the kernel's memory only; VMAs are counted from maps"])
     _say_missing(found, missing)
-    return found.add("process_vmas", "Processes by their VMAs", ProcessVmas, rows[:500])
+    return found.add(PROCESS_VMAS, rows[:500])
 
 
 NAMED = 5  # of the processes that something is wrong with
@@ -162,13 +169,9 @@ def _say_missing(found: Found, missing: dict[str, list[int]]) -> None:
         )
 
 
-FILE_MAPPINGS = "Mapped files, those with most VMAs first"
-FILE_FANOUT = "All mapped files by their VMAs"
-
-
 def file_maps_from_memory(memory: Memory) -> Found:
-    maps = memory.file_maps
-    found = Found(unreadable_bytes=maps.gaps.bytes + memory.rmap.maps.unreadable_bytes)
+    maps = mapped_file_trees(memory)
+    found = Found(unreadable_bytes=maps.gaps.bytes + reverse_maps(memory).maps.unreadable_bytes)
     _rmap_notes(memory, found)
     if maps.gaps.bytes:
         found.notes.append(
@@ -176,21 +179,22 @@ def file_maps_from_memory(memory: Memory) -> Found:
         )
     checks = maps.checks + check_file_sample(memory.prog, maps)
     if checks:
-        memory.disagreement(
+        disagreement(
+            memory,
             found,
             f"{plural(len(checks), 'count')} of mapped files that do not fit together "
             "(file_mapping_checks)",
         )
     rows = file_mapping_rows(memory.prog, maps)
     _not_all(found, rows, len(maps.mapping))
-    found.add("file_mapping_fanout", FILE_FANOUT, FileMappingFanout, file_fanout(maps))
-    found.add("file_mappings", FILE_MAPPINGS, FileMapping, rows)
+    found.add(FILE_MAPPING_FANOUT, file_fanout(maps))
+    found.add(FILE_MAPPINGS, rows)
     locks, queued, problems = file_mapping_locks(memory.prog, maps)
     for problem in problems:
-        memory.disagreement(found, problem)
-    found.add("file_mapping_locks", "Locks of mapped files that are taken", FileMappingLock, locks)
-    found.add("file_mapping_waiters", "Tasks queued on them", FileMappingWaiter, queued)
-    return found.add("file_mapping_checks", "What does not fit together", FileMappingCheck, checks)
+        disagreement(memory, found, problem)
+    found.add(FILE_MAPPING_LOCKS, locks)
+    found.add(FILE_MAPPING_WAITERS, queued)
+    return found.add(FILE_MAPPING_CHECKS, checks)
 
 
 def file_maps_from_files(files: Files) -> Found:
@@ -207,8 +211,8 @@ def file_maps_from_files(files: Files) -> Found:
     found = Found(remarks=["counted from maps, by device and inode"])
     _say_missing(found, missing)
     _not_all(found, rows, len(mapped.numbers))
-    found.add("file_mapping_fanout", FILE_FANOUT, FileMappingFanout, classes)
-    return found.add("file_mappings", FILE_MAPPINGS, FileMapping, rows)
+    found.add(FILE_MAPPING_FANOUT, classes)
+    return found.add(FILE_MAPPINGS, rows)
 
 
 def _not_all(found: Found, rows: list[FileMapping], files: int) -> None:
@@ -223,7 +227,7 @@ NO_KSM = "the kernel has no KSM (CONFIG_KSM)"
 
 
 def ksm_from_memory(memory: Memory) -> Found:
-    rmap = memory.rmap
+    rmap = reverse_maps(memory)
     if rmap.ksm is None or rmap.visits is None:
         raise Absent(NO_KSM)
     found = Found(unreadable_bytes=rmap.maps.unreadable_bytes)
@@ -234,18 +238,17 @@ def ksm_from_memory(memory: Memory) -> Found:
         words = [*rmap.ksm.problems]
         if wrong:
             words.append(f"{', '.join(wrong)} differ from what the stable trees have (ksm_totals)")
-        memory.disagreement(found, "; ".join(words))
-    found.add("ksm_totals", "KSM's counters and settings", KsmTotal, totals)
-    pages = ksm_pages(memory.prog, rmap.ksm, rmap.visits, node_cost(memory.prog))
+        disagreement(memory, found, "; ".join(words))
+    found.add(KSM_TOTALS, totals)
+    pages = ksm_pages(memory.prog, rmap.ksm, rmap.visits, node_cost(memory.rmap_node_ns))
     if len(pages) < len(rmap.ksm.node):
         found.unlisted.append(
             f"{len(pages):,} of {len(rmap.ksm.node):,} KSM pages are listed, the most expensive"
         )
-    found.add("ksm_chains", "Contents that one page is too few for", KsmChain, ksm_chains(rmap.ksm))
+    found.add(KSM_CHAINS, ksm_chains(rmap.ksm))
     rows = ksm_processes(memory.prog, rmap.ksm, rmap.maps)
-    found.add("ksm_processes", "What KSM does for processes", KsmProcess, rows)
-    title = "KSM pages by what a walk of their mappings visits"
-    return found.add("ksm_pages", title, KsmPage, pages)
+    found.add(KSM_PROCESSES, rows)
+    return found.add(KSM_PAGES, pages)
 
 
 def ksm_from_files(files: Files) -> Found:
@@ -257,13 +260,13 @@ def ksm_from_files(files: Files) -> Found:
             f"{folder} is not there: {NO_KSM}, or the tree was copied without it"
         ) from None
     rows = read_ksm_totals(names, lambda name: files.open(f"sys/kernel/mm/ksm/{name}"))
-    return Found().add("ksm_totals", "KSM's counters and settings", KsmTotal, rows)
+    return Found().add(KSM_TOTALS, rows)
 
 
 def rmap_cost_from_memory(memory: Memory) -> Found:
-    rmap, files = memory.rmap, memory.file_maps
+    rmap, files = reverse_maps(memory), mapped_file_trees(memory)
     folios, of_files, gaps = scan_folios(memory.prog, rmap.maps, files, progress=memory.progress)
-    cost = node_cost(memory.prog)
+    cost = node_cost(memory.rmap_node_ns)
     found = Found(unreadable_bytes=gaps.bytes + files.gaps.bytes + rmap.maps.unreadable_bytes)
     _rmap_notes(memory, found)
     if gaps.bytes:
@@ -272,7 +275,7 @@ def rmap_cost_from_memory(memory: Memory) -> Found:
         found.notes.append(f"{files.gaps.bytes:,} bytes of mapped files could not be read")
     if folios.unknown:
         words = f"{folios.unknown:,} anonymous folios are of no anon_vma that was found"
-        memory.disagreement(found, words)
+        disagreement(memory, found, words)
     measured = "as given" if cost.measured else "not measured here: give --rmap-node-ns"
     found.remarks.append(
         f"times are estimates: visits times {cost.ns:g} ns ({cost.low:g} to {cost.high:g}), "
@@ -289,12 +292,10 @@ def rmap_cost_from_memory(memory: Memory) -> Found:
         (of_files, file_owner_of(files)) if of_files else None,
     )
     costs = rmap_costs(rmap.visits, folios, cost, of_files)
-    found.add("rmap_costs", "What a walk of every page visits", RmapCost, costs)
-    found.add("rmap_walks", "Where reverse map walks take longest", RmapWalk, walks)
+    found.add(RMAP_COSTS, costs)
+    found.add(RMAP_WALKS, walks)
     return found.add(
-        "anon_folio_walks",
-        "Anonymous folios by what a walk of them visits",
-        AnonFolioWalks,
+        ANON_FOLIO_WALKS,
         anon_folio_walks(folios),
     )
 
@@ -305,7 +306,7 @@ def rmap_cost_from_files(files: Files) -> Found:
 
 def _rmap_notes(memory: Memory, found: Found) -> None:
     """What keeps the reverse maps themselves from being whole."""
-    rmap, notes = memory.rmap, found.notes
+    rmap, notes = reverse_maps(memory), found.notes
     if rmap.maps.orphans:
         words = (
             f"{rmap.maps.orphans:,} anon_vma_chains are only in a tree, or only on the list of a "
@@ -313,7 +314,7 @@ def _rmap_notes(memory: Memory, found: Found) -> None:
         )
         if rmap.maps.attempts > 1:
             words += f" (the best of {rmap.maps.attempts} readings)"
-        memory.disagreement(found, words)
+        disagreement(memory, found, words)
     if rmap.maps.unreadable_bytes:
         notes.append(
             f"{rmap.maps.unreadable_bytes:,} bytes of slabs could not be read: what is in them, "

@@ -3,45 +3,54 @@
 Sections about what page metadata costs: the vmemmap, hugetlb pools, device pagemaps, all together.
 """
 
-from mmscope.drgn.struct_pages.device_pagemaps import DevicePagemap
+from mmscope.drgn.sections.files import Absent, Files
+from mmscope.drgn.sections.memory import Memory
+from mmscope.drgn.sections.section import Found, disagreement
+from mmscope.drgn.struct_pages.device_pagemaps import DEVICE_PAGEMAPS
 from mmscope.drgn.struct_pages.hugetlb import (
-    HugetlbCheck,
-    HugetlbPool,
-    HugetlbSize,
+    HUGETLB_CHECKS,
+    HUGETLB_POOLS,
+    HUGETLB_SIZES,
     hugetlb_sizes,
     read_pools,
     read_sizes,
 )
-from mmscope.drgn.struct_pages.memory_metadata import MetadataPart, WhatIf
-from mmscope.drgn.struct_pages.struct_page_cost import StructPageCost
-from mmscope.drgn.struct_pages.vmemmap import VmemmapMapping, VmemmapSections, VmemmapZone
-from mmscope.drgn.struct_pages.vmemmap_examples import VmemmapExample
-from mmscope.reports.collect.reading import Absent, Files, Found, Memory
+from mmscope.drgn.struct_pages.memory_metadata import (
+    MEMMAP_WHAT_IF,
+    MEMORY_ABOUT_MEMORY,
+)
+from mmscope.drgn.struct_pages.struct_page_cost import StructPageCost, struct_page_cost
+from mmscope.drgn.struct_pages.vmemmap import (
+    VMEMMAP_MAPPINGS,
+    VMEMMAP_SECTIONS,
+    VMEMMAP_ZONES,
+)
+from mmscope.drgn.struct_pages.vmemmap_examples import VMEMMAP_EXAMPLES
 
 
 def vmemmap_from_memory(memory: Memory) -> Found:
-    cost = memory.struct_pages
+    cost = struct_page_cost(memory)
     found = Found(notes=_vmemmap_notes(cost), unreadable_bytes=cost.scan.gaps.bytes)
     scan = cost.scan
     if scan.unmapped_sections:
-        memory.disagreement(
-            found, f"{scan.unmapped_sections:,} sections have struct pages that nothing maps"
+        disagreement(
+            memory,
+            found,
+            f"{scan.unmapped_sections:,} sections have struct pages that nothing maps",
         )
     if scan.stray_entries:
-        memory.disagreement(
-            found, f"{scan.stray_entries:,} entries map struct pages of sections that are not there"
+        disagreement(
+            memory,
+            found,
+            f"{scan.stray_entries:,} entries map struct pages of sections that are not there",
         )
-    found.add("vmemmap_mappings", "Struct pages by mapping", VmemmapMapping, scan.mappings)
-    found.add("vmemmap_zones", "Struct pages by zone", VmemmapZone, scan.zones)
+    found.add(VMEMMAP_MAPPINGS, scan.mappings)
+    found.add(VMEMMAP_ZONES, scan.zones)
     found.add(
-        "vmemmap_sections",
-        "Sections by mapping, run-length encoded",
-        VmemmapSections,
+        VMEMMAP_SECTIONS,
         scan.runs,
     )
-    return found.add(
-        "vmemmap_examples", "Struct pages of one huge page", VmemmapExample, cost.examples
-    )
+    return found.add(VMEMMAP_EXAMPLES, cost.examples)
 
 
 def vmemmap_from_files(files: Files) -> Found:
@@ -52,7 +61,7 @@ def hugetlb_from_memory(memory: Memory) -> Found:
     sizes = hugetlb_sizes(memory.prog)
     if not sizes:
         raise Absent("the kernel has no hugetlb pools (CONFIG_HUGETLB_PAGE)")
-    cost = memory.struct_pages
+    cost = struct_page_cost(memory)
     rows, checks = cost.pools()
     gaps = cost.huge_pages.gaps.bytes
     found = Found(notes=_vmemmap_notes(cost), unreadable_bytes=gaps + cost.scan.gaps.bytes)
@@ -61,14 +70,14 @@ def hugetlb_from_memory(memory: Memory) -> Found:
             f"{gaps:,} bytes of struct pages could not be read: huge pages are missing"
         )
     if checks:
-        memory.disagreement(
-            found, f"{sum(check.pages for check in checks):,} huge pages differ (hugetlb_checks)"
+        disagreement(
+            memory,
+            found,
+            f"{sum(check.pages for check in checks):,} huge pages differ (hugetlb_checks)",
         )
-    found.add("hugetlb_pools", "hugetlb pools by size and node", HugetlbPool, rows)
-    found.add("hugetlb_sizes", "hugetlb page sizes", HugetlbSize, sizes)
-    return found.add(
-        "hugetlb_checks", "Huge pages that the kernel counts otherwise", HugetlbCheck, checks
-    )
+    found.add(HUGETLB_POOLS, rows)
+    found.add(HUGETLB_SIZES, sizes)
+    return found.add(HUGETLB_CHECKS, checks)
 
 
 def hugetlb_from_files(files: Files) -> Found:
@@ -79,18 +88,18 @@ def hugetlb_from_files(files: Files) -> Found:
     in_bytes = [size << 10 for size in sizes]
     found = Found(remarks=["which pages HVO optimised is not in /sys; read the kernel's memory"])
     rows = read_pools(files.open, nodes, in_bytes)
-    found.add("hugetlb_pools", "hugetlb pools by size and node", HugetlbPool, rows)
+    found.add(HUGETLB_POOLS, rows)
     sizes_read = read_sizes(files.open, in_bytes)
-    return found.add("hugetlb_sizes", "hugetlb page sizes", HugetlbSize, sizes_read)
+    return found.add(HUGETLB_SIZES, sizes_read)
 
 
 def device_pagemaps_from_memory(memory: Memory) -> Found:
-    cost = memory.struct_pages
+    cost = struct_page_cost(memory)
     rows = cost.pagemaps()
     found = Found(notes=_vmemmap_notes(cost), unreadable_bytes=cost.scan.gaps.bytes)
     if cost.more_pagemaps:
         found.notes.append(cost.more_pagemaps)
-    return found.add("device_pagemaps", "Device memory with struct pages", DevicePagemap, rows)
+    return found.add(DEVICE_PAGEMAPS, rows)
 
 
 def device_pagemaps_from_files(files: Files) -> Found:
@@ -98,7 +107,7 @@ def device_pagemaps_from_files(files: Files) -> Found:
 
 
 def memory_metadata_from_memory(memory: Memory) -> Found:
-    cost = memory.struct_pages
+    cost = struct_page_cost(memory)
     found = Found(
         notes=_vmemmap_notes(cost), unreadable_bytes=cost.scan.gaps.bytes + cost.origin_gaps
     )
@@ -112,7 +121,9 @@ def memory_metadata_from_memory(memory: Memory) -> Found:
                 "counts a device's struct pages as if they shared nothing"
             )
         else:
-            memory.disagreement(found, f"{row.counted_in} has {row.bytes:,} bytes beyond its parts")
+            disagreement(
+                memory, found, f"{row.counted_in} has {row.bytes:,} bytes beyond its parts"
+            )
     if not any(row.part.startswith("remainder") for row in rows):
         found.remarks.append("this kernel does not count what struct pages take (6.12 and later)")
     if nodes := cost.logged.nodes:
@@ -121,10 +132,8 @@ def memory_metadata_from_memory(memory: Memory) -> Found:
             f"by the kernel's log, struct pages left for later while it booted took: {times}, by "
             "all CPUs of the node together"
         )
-    found.add("memory_about_memory", "Memory about memory", MetadataPart, rows)
-    return found.add(
-        "memmap_what_if", "Struct pages of a machine of this size", WhatIf, cost.what_if()
-    )
+    found.add(MEMORY_ABOUT_MEMORY, rows)
+    return found.add(MEMMAP_WHAT_IF, cost.what_if())
 
 
 def memory_metadata_from_files(files: Files) -> Found:
