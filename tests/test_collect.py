@@ -20,11 +20,11 @@ from mmscope.drgn.machine.settings import Setting
 from mmscope.drgn.opening.target import Target
 from mmscope.drgn.reading.kernel_arrays import Gaps
 from mmscope.drgn.reading.struct_pages import PageChunk, Scan
-from mmscope.drgn.sections.files import Absent, Files
+from mmscope.drgn.sections.files import Absent, Files, page_size
 from mmscope.drgn.sections.memory import DeadlineExceeded, Memory
 from mmscope.drgn.sections.section import Found, Section
 from mmscope.reports.bundle.bundle import Bundle, SectionResult, Writer
-from mmscope.reports.collect.collect import collect, deadline, page_size, run_section
+from mmscope.reports.collect.collect import collect, deadline, run_section
 
 TARGET = Target(
     "files", "7.2", "x86_64", 4096, "host", "2026-01-01T00:00:00+00:00", 1.0, 1, 1, "root"

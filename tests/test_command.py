@@ -22,9 +22,10 @@ import pytest
 from test_bundle import Plain, small_disk, write  # noqa: F401  (small_disk is a fixture)
 from test_target import VMLINUX, gnu, vmcore
 
+from mmscope.drgn.machine.file_tree import describe_files
 from mmscope.drgn.sections.files import Files
 from mmscope.reports.bundle.bundle import Bundle, SectionResult, Writer
-from mmscope.reports.collect.collect import collect, describe_files
+from mmscope.reports.collect.collect import collect
 from mmscope.reports.commands.command import main
 
 ROOT = Path(__file__).parent.parent

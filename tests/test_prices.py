@@ -16,13 +16,14 @@ import pytest
 from test_command import ROOT, run
 from test_watch import KSM, PRESSURE
 
+from mmscope.drgn.machine.file_tree import describe_files
 from mmscope.drgn.sections import prices, reading
 from mmscope.drgn.sections.files import Files
 from mmscope.drgn.sections.prices import LONGEST_WALK, PRICES, TO_READ_IT, price_of, why_left_out
 from mmscope.drgn.sections.registry import SECTIONS
 from mmscope.drgn.text.proc_text import parse_zoneinfo
 from mmscope.reports.bundle.bundle import Bundle
-from mmscope.reports.collect.collect import describe_files, run_section
+from mmscope.reports.collect.collect import run_section
 from mmscope.reports.commands.doctor import TEXT_SOURCES
 from mmscope.reports.watch import samples
 from mmscope.reports.watch.samples import Sampler

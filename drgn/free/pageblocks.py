@@ -74,19 +74,27 @@ PAGEBLOCK_MAP = Table(
 )
 
 
+TOLD = "mmscope pageblock_order"
+
+
 def migratetype_names(prog: Program) -> list[str]:
     """The kernel's names of its migratetypes, by value (``migratetype_names``, mm/show_mem.c)."""
     return [name_at(name) for name in prog["migratetype_names"]]
+
+
+def set_pageblock_order(prog: Program, order: int) -> None:
+    """Tell the ``pageblock_order`` of a kernel whose build had another than the usual."""
+    prog.cache[TOLD] = order
 
 
 def pageblock_order(prog: Program) -> int:
     """
     ``pageblock_order``: a variable where huge page sizes vary, else a constant of the build.
 
-    ``prog.cache["pageblock_order"]`` overrides it (the command's ``--pageblock-order``).
+    What :func:`set_pageblock_order` was told overrides it.
     """
     with contextlib.suppress(KeyError):
-        order: int = prog.cache["pageblock_order"]
+        order: int = prog.cache[TOLD]
         return order
     with contextlib.suppress(KeyError):  # CONFIG_HUGETLB_PAGE_SIZE_VARIABLE
         return int(prog.variable("pageblock_order").value_())

@@ -34,17 +34,11 @@ from mmscope.drgn.free.zones import (
     zones,
     zones_beyond_nodes,
 )
-from mmscope.drgn.machine.kernel_features import (
-    KernelFeature,
-    kernel_features,
-    read_kernel_features,
-)
-from mmscope.drgn.machine.settings import SETTINGS, read_settings, settings
-from mmscope.drgn.machine.vm_counters import VM_COUNTERS, read_vmstat, vm_counters
 from mmscope.drgn.reading.kernel_arrays import Gaps
+from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
-from mmscope.drgn.sections.section import Found, disagreement
+from mmscope.drgn.sections.section import PASS_SECONDS, Command, Found, Section, disagreement
 from mmscope.drgn.text.proc_text import parse_pagetypeinfo
 
 
@@ -194,32 +188,6 @@ def pageblocks_from_files(files: Files) -> Found:
     return Found().add(PAGEBLOCKS, rows)
 
 
-def vm_counters_from_memory(memory: Memory) -> Found:
-    rows = vm_counters(memory.prog)
-    return Found().add(VM_COUNTERS, rows)
-
-
-def vm_counters_from_files(files: Files) -> Found:
-    rows = read_vmstat(files.read("proc/vmstat"))
-    return Found().add(VM_COUNTERS, rows)
-
-
-def settings_from_memory(memory: Memory) -> Found:
-    found = Found().add(SETTINGS, settings(memory.prog))
-    return found.add(*FEATURES_TABLE, kernel_features(memory.prog))
-
-
-def settings_from_files(files: Files) -> Found:
-    rows = read_settings(files.open)
-    if not rows:
-        raise Absent(f"{files.root}: has no settings under proc/sys/vm and sys/kernel/mm")
-    found = Found().add(SETTINGS, rows)
-    return found.add(*FEATURES_TABLE, read_kernel_features(files.open))
-
-
-FEATURES_TABLE = ("kernel_features", "What this kernel does where kernels differ", KernelFeature)
-
-
 def pageblock_note(blocks: int, gaps: Gaps, what: str) -> list[str]:
     """
     What is missing where ``mem_section.usage`` could not be read, if so.
@@ -242,4 +210,92 @@ def _gap_note(free: FreeMemory) -> list[str]:
     return [f"{gaps.bytes:,} bytes of struct pages could not be read: their pages are not counted"]
 
 
-# The first section that needs the struct pages waits for the pass.
+ZONES_SECTION = Section(
+    name="zones",
+    title="Zones and watermarks",
+    place=10,
+    intro="""
+Each zone's free memory against its watermarks: kswapd wakes below *low* and works until *high*;
+below *min* allocations reclaim for themselves, or fail if they may not wait and may not use
+reserves. What is held back for HighAtomic requests is hatched, since to an ordinary request it
+is not free ([kernel documentation:
+zones](https://docs.kernel.org/mm/physical_memory.html#zones)).
+""",
+    command=Command("zones, watermarks and the HighAtomic reserve"),
+    from_memory=zones_from_memory,
+    from_files=zones_from_files,
+    reads=(prices.ZONEINFO, prices.PAGETYPEINFO),
+)
+
+
+FREE_LISTS_SECTION = Section(
+    name="free_lists",
+    title="Free lists",
+    place=20,
+    intro="""
+The buddy allocator's free blocks, by zone, order and migratetype: a shade is an amount of
+memory, the figure in a cell the number of blocks. Look for memory that lies in orders too small
+for the request that fails, or on the list of a migratetype that may not be used for it
+([compaction](https://docs.kernel.org/admin-guide/mm/concepts.html#compaction), [/proc/buddyinfo
+and /proc/pagetypeinfo](https://docs.kernel.org/filesystems/proc.html)).
+""",
+    command=Command("free blocks by zone, order and free list"),
+    from_memory=free_lists_from_memory,
+    from_files=free_lists_from_files,
+    deadline=PASS_SECONDS,
+    reads=(prices.PAGETYPEINFO, prices.BUDDYINFO),
+)
+
+
+ACCOUNTING_SECTION = Section(
+    name="accounting",
+    title="Free pages, accounted for",
+    place=30,
+    intro="""
+What each zone's NR_FREE_PAGES is made of. A remainder other than zero is memory that is counted
+as free and lies on no free list, or the reverse: corruption on a dump, a few pages in motion on
+a live kernel ([/proc/zoneinfo and
+/proc/pagetypeinfo](https://docs.kernel.org/filesystems/proc.html)).
+""",
+    command=Command("what NR_FREE_PAGES is made of", name="free_accounting"),
+    from_memory=accounting_from_memory,
+    from_files=accounting_from_files,
+    deadline=PASS_SECONDS,
+)
+
+
+PCP_LISTS_SECTION = Section(
+    name="pcp_lists",
+    title="Per-CPU lists",
+    place=40,
+    intro="""
+Pages that each CPU keeps for itself: free for that CPU, but not counted in NR_FREE_PAGES and in
+nobody else's reach until drained. Large amounts here while other CPUs reclaim are memory in the
+wrong place
+([vm.percpu_pagelist_high_fraction](https://docs.kernel.org/admin-guide/sysctl/vm.html#percpu-pagelist-high-fraction)).
+""",
+    command=Command("free pages on per-CPU lists"),
+    from_memory=pcp_lists_from_memory,
+    from_files=pcp_lists_from_files,
+    deadline=PASS_SECONDS,
+    reads=(prices.ZONEINFO,),
+)
+
+
+PAGEBLOCKS_SECTION = Section(
+    name="pageblocks",
+    title="Pageblocks",
+    place=50,
+    intro="""
+Every pageblock belongs to one migratetype, and the allocator tries to keep unlike allocations
+out of it, so that whole blocks can become free again. The map shows where that failed:
+unmovable blocks strewn over a zone, blocks that are nearly empty and still not free, a
+HighAtomic reserve that holds what others need ([struct zone,
+pageblock_flags](https://docs.kernel.org/mm/physical_memory.html#zones)).
+""",
+    command=Command("pageblocks by migratetype, and their map"),
+    from_memory=pageblocks_from_memory,
+    from_files=pageblocks_from_files,
+    deadline=PASS_SECONDS,
+    reads=(prices.PAGETYPEINFO,),
+)

@@ -26,6 +26,7 @@ from mmscope.drgn.machine.poisoned_pages import (
     POISON_COUNTERS,
     POISONED_PAGES,
     PoisonedPages,
+    PoisonFinder,
     marked_pages,
     poison_counters,
     poisoned_pages,
@@ -33,9 +34,10 @@ from mmscope.drgn.machine.poisoned_pages import (
 )
 from mmscope.drgn.reading.io_resources import read_iomem
 from mmscope.drgn.reading.kernel_arrays import Gaps
+from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Absent, Files, page_size
 from mmscope.drgn.sections.memory import Memory
-from mmscope.drgn.sections.section import Found, disagreement
+from mmscope.drgn.sections.section import PASS_SECONDS, Command, Found, Section, disagreement
 from mmscope.drgn.struct_pages.struct_page_cost import struct_page_cost
 
 BUILT_WITHOUT = "the kernel is built without CONFIG_MEMORY_FAILURE: it marks no page as bad"
@@ -175,3 +177,50 @@ def poisoned_pages_from_files(files: Files) -> Found:
         raise Absent(BUILT_WITHOUT)
     found = Found(remarks=["which pages are bad is not in /proc; read the kernel's memory"])
     return found.add(POISON_COUNTERS, rows)
+
+
+PHYSICAL_MEMORY_SECTION = Section(
+    name="physical_memory",
+    title="Physical memory and what the kernel does not get",
+    place=100,
+    intro="""
+The machine's memory by physical address: the firmware's map laid over what the kernel made of
+it. Options of the command line keep memory from the page allocator (`mem=`, `memmap=`,
+`crashkernel=`), firmware sets some aside for a driver (soft-reserved), and memory blocks may be
+offline ([kernel documentation: command-line
+parameters](https://docs.kernel.org/admin-guide/kernel-parameters.html)). The parts add up to
+the first line. What the firmware calls reserved may be no memory, and is not in that sum.
+
+The direct map is the kernel's own mapping of all memory, in entries of 1 GiB, 2 MiB and 4 KiB:
+each large one that was split costs TLB misses. What is set up in it and not present is out of
+the kernel's reach, such as secret memory (`memfd_secret(2)`). The kernel's counters, the
+DirectMap lines of /proc/meminfo, also take splits of the kernel image's own mapping for splits
+of this one, and count an entry again for each range of memory that touched it while the kernel
+booted: DirectMap1G may exceed the machine's memory.
+""",
+    command=Command("memory that the kernel does not get"),
+    from_memory=physical_memory_from_memory,
+    from_files=physical_memory_from_files,
+    reads=(prices.NAMES, prices.IOMEM, prices.ZONEINFO, prices.MEMINFO, prices.SETTINGS),
+)
+
+
+POISONED_PAGES_SECTION = Section(
+    name="poisoned_pages",
+    title="Pages marked as bad",
+    place=110,
+    intro="""
+Pages that hardware reported as bad, or somebody in its place, and the kernel gave up
+(`PG_hwpoison`, [kernel documentation: hwpoison](https://docs.kernel.org/mm/hwpoison.html)). A
+base page is lost alone. One bad page of a hugetlb page keeps all of it out of use until it is
+dissolved; for that, one that HVO optimised first needs memory for the struct pages that it gave
+away.
+""",
+    command=Command("pages marked as bad (PG_hwpoison)"),
+    from_memory=poisoned_pages_from_memory,
+    from_files=poisoned_pages_from_files,
+    deadline=PASS_SECONDS,
+    reads=(prices.MEMINFO, prices.SETTINGS),
+    optional=True,
+    rider=PoisonFinder,
+)

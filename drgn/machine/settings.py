@@ -11,6 +11,15 @@ from dataclasses import dataclass
 
 from drgn import Program
 
+from mmscope.drgn.machine.kernel_features import (
+    KERNEL_FEATURES,
+    kernel_features,
+    read_kernel_features,
+)
+from mmscope.drgn.sections import prices
+from mmscope.drgn.sections.files import Absent, Files
+from mmscope.drgn.sections.memory import Memory
+from mmscope.drgn.sections.section import Command, Found, Section
 from mmscope.drgn.tables.rows import LONGEST_NAME, column
 from mmscope.drgn.tables.table import Table
 
@@ -123,6 +132,43 @@ def read_settings(read: Callable[[str], str]) -> list[Setting]:
         if choice := re.search(r"\[(.+?)\]", text):
             rows.append(Setting(name, choice.group(1)))
     return rows
+
+
+def settings_from_memory(memory: Memory) -> Found:
+    found = Found().add(SETTINGS, settings(memory.prog))
+    return found.add(KERNEL_FEATURES, kernel_features(memory.prog))
+
+
+def settings_from_files(files: Files) -> Found:
+    rows = read_settings(files.open)
+    if not rows:
+        raise Absent(f"{files.root}: has no settings under proc/sys/vm and sys/kernel/mm")
+    found = Found().add(SETTINGS, rows)
+    return found.add(KERNEL_FEATURES, read_kernel_features(files.open))
+
+
+SETTINGS_SECTION = Section(
+    name="settings",
+    title="Settings",
+    place=210,
+    intro="""
+The settings that decide how the allocator, reclaim and THP behave, as they were when this was
+read. Compare them with what the machine is meant to have
+([/proc/sys/vm](https://docs.kernel.org/admin-guide/sysctl/vm.html), [transparent huge
+pages](https://docs.kernel.org/admin-guide/mm/transhuge.html)).
+
+`vm.defrag_mode`, where there is one, keeps types of pages from mixing in a pageblock: with 1,
+an allocation that would have to take from a block of another type reclaims and compacts first
+(one that may not sleep takes from it at once), and kswapd and kcompactd work for whole free
+blocks. It prevents fragmentation and undoes none, so it is meant to be set right after boot
+([kernel documentation:
+defrag_mode](https://docs.kernel.org/admin-guide/sysctl/vm.html#defrag-mode)).
+""",
+    command=Command("watermark, compaction and THP settings", name="mm_settings", picks="name"),
+    from_memory=settings_from_memory,
+    from_files=settings_from_files,
+    reads=(prices.SETTINGS, prices.ZONEINFO),
+)
 
 
 if __name__ == "__main__":

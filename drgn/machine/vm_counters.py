@@ -23,6 +23,10 @@ from numpy.typing import NDArray
 from mmscope.drgn.reading.cpus import online_cpus
 from mmscope.drgn.reading.kernel_arrays import read_whole
 from mmscope.drgn.reading.kernel_names import name_at
+from mmscope.drgn.sections import prices
+from mmscope.drgn.sections.files import Files
+from mmscope.drgn.sections.memory import Memory
+from mmscope.drgn.sections.section import Command, Found, Section
 from mmscope.drgn.tables.rows import LONGEST_NAME, column
 from mmscope.drgn.tables.table import Table
 from mmscope.drgn.text.proc_text import parse_vmstat
@@ -209,6 +213,33 @@ def read_vmstat(text: str) -> list[VmCounter]:
 def counter(rows: Iterable[VmCounter], name: str) -> Any:
     """The value of one counter, None if this kernel does not have it."""
     return next((row.value for row in rows if row.name == name), None)
+
+
+def vm_counters_from_memory(memory: Memory) -> Found:
+    rows = vm_counters(memory.prog)
+    return Found().add(VM_COUNTERS, rows)
+
+
+def vm_counters_from_files(files: Files) -> Found:
+    rows = read_vmstat(files.read("proc/vmstat"))
+    return Found().add(VM_COUNTERS, rows)
+
+
+VM_COUNTERS_SECTION = Section(
+    name="vm_counters",
+    title="Counters since boot",
+    place=200,
+    intro="""
+The counters of /proc/vmstat, with each CPU's part that is not folded in yet. Events are counted
+since boot: they are no rates, and they say nothing of when; for a rate take two bundles ([THP
+counters](https://docs.kernel.org/admin-guide/mm/transhuge.html#monitoring-usage), [NUMA
+counters](https://docs.kernel.org/admin-guide/numastat.html)).
+""",
+    command=Command("/proc/vmstat, exact", picks="name"),
+    from_memory=vm_counters_from_memory,
+    from_files=vm_counters_from_files,
+    reads=(prices.VMSTAT,),
+)
 
 
 if __name__ == "__main__":

@@ -5,12 +5,12 @@ Sections about who owns memory: page_owner, the slab caches and their user track
 
 from mmscope.drgn.free.sections import pageblock_note
 from mmscope.drgn.owners.page_owner import (
+    PAGE_OWNER_AGES,
+    PAGE_OWNER_CHECKS,
+    PAGE_OWNER_FREED,
+    PAGE_OWNER_MIXED_BLOCKS,
+    PAGE_OWNER_POLLUTERS,
     UNLISTED,
-    PageOwnerAge,
-    PageOwnerCheck,
-    PageOwnerFreed,
-    PageOwnerMixedBlocks,
-    PageOwnerPolluter,
     page_owner_ages,
     page_owner_freed,
     page_owner_gfp,
@@ -25,12 +25,12 @@ from mmscope.drgn.owners.page_owner import (
     scan_page_owner,
 )
 from mmscope.drgn.owners.page_owner_rows import (
+    PAGE_OWNER_GFP,
+    PAGE_OWNER_MIGRATETYPES,
+    PAGE_OWNER_MIGRATIONS,
+    PAGE_OWNER_ORDERS,
     PAGE_OWNER_STACKS,
-    PageOwnerGfp,
-    PageOwnerMigratetype,
-    PageOwnerMigration,
-    PageOwnerOrder,
-    PageOwnerTask,
+    PAGE_OWNER_TASKS,
 )
 from mmscope.drgn.owners.slab_caches import (
     SLAB_CACHES,
@@ -40,6 +40,7 @@ from mmscope.drgn.owners.slab_caches import (
     pages_in_no_cache,
     read_slabinfo,
     slab_caches,
+    slab_rider,
 )
 from mmscope.drgn.owners.slab_owner import (
     SLAB_OWNER_STACKS,
@@ -50,9 +51,10 @@ from mmscope.drgn.owners.slab_owner import (
     slabs,
 )
 from mmscope.drgn.reading.stack_depot import StackDepot
+from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
-from mmscope.drgn.sections.section import Found, disagreement
+from mmscope.drgn.sections.section import PASS_SECONDS, TOP, Command, Found, Section, disagreement
 from mmscope.drgn.tables.display import plural
 from mmscope.drgn.text.kernel_text import printed_number
 
@@ -88,50 +90,24 @@ def page_owner_from_memory(memory: Memory) -> Found:
             f"{len(unlisted):,} stacks with {pages:,} pages are not in show_stacks and "
             "show_handles: their first allocation could not wait for a lock"
         )
-    title = "Pages by allocation stack"
     found.add(PAGE_OWNER_STACKS, rows)
     shift = prog["PAGE_SHIFT"].value_()
     stacks = [(row.stack, row.pages << shift) for row in rows if row.stack]
-    found.folded.append(("page_owner", f"{title}, width in bytes", "bytes", stacks))
-    for name, title, row_type, table in (
-        ("tasks", "Pages by task", PageOwnerTask, page_owner_tasks(owners)),
-        ("orders", "Pages by order", PageOwnerOrder, page_owner_orders(owners)),
-        ("gfp", "Pages by gfp mask", PageOwnerGfp, page_owner_gfp(prog, owners)),
-        (
-            "migratetypes",
-            "Pages by migratetype, and their pageblock's",
-            PageOwnerMigratetype,
-            page_owner_migratetypes(owners),
-        ),
-        (
-            "polluters",
-            "Pages in pageblocks of another migratetype, by allocation stack",
-            PageOwnerPolluter,
-            page_owner_polluters(prog, depot, owners),
-        ),
-        (
-            "mixed_blocks",
-            "Pageblocks with a page of another migratetype",
-            PageOwnerMixedBlocks,
-            page_owner_mixed_blocks(prog, owners),
-        ),
-        (
-            "migrations",
-            "Pages migrated since",
-            PageOwnerMigration,
-            page_owner_migrations(prog, owners),
-        ),
-        ("ages", "Pages by age", PageOwnerAge, page_owner_ages(owners)),
-        (
-            "freed",
-            "Free pages, by who freed them",
-            PageOwnerFreed,
-            page_owner_freed(prog, depot, owners),
-        ),
-        ("checks", "Stacks that the kernel counts otherwise", PageOwnerCheck, checks),
-    ):
-        found.add(f"page_owner_{name}", title, row_type, table)
-    return found
+    found.folded.append(
+        ("page_owner", f"{PAGE_OWNER_STACKS.title}, width in bytes", "bytes", stacks)
+    )
+    return (
+        found.add(PAGE_OWNER_TASKS, page_owner_tasks(owners))
+        .add(PAGE_OWNER_ORDERS, page_owner_orders(owners))
+        .add(PAGE_OWNER_GFP, page_owner_gfp(prog, owners))
+        .add(PAGE_OWNER_MIGRATETYPES, page_owner_migratetypes(owners))
+        .add(PAGE_OWNER_POLLUTERS, page_owner_polluters(prog, depot, owners))
+        .add(PAGE_OWNER_MIXED_BLOCKS, page_owner_mixed_blocks(prog, owners))
+        .add(PAGE_OWNER_MIGRATIONS, page_owner_migrations(prog, owners))
+        .add(PAGE_OWNER_AGES, page_owner_ages(owners))
+        .add(PAGE_OWNER_FREED, page_owner_freed(prog, depot, owners))
+        .add(PAGE_OWNER_CHECKS, checks)
+    )
 
 
 def page_owner_from_files(files: Files) -> Found:
@@ -208,11 +184,12 @@ def slab_owner_from_memory(memory: Memory) -> Found:
         )
     if checks:
         disagreement(memory, found, f"tracks of {plural(len(checks), 'cache')} do not add up")
-    title = "Slab objects by allocation stack"
     found.add(SLAB_OWNER_STACKS, rows)
     # The cache is what the allocation leads to: the leaf.
     stacks = [(f"{row.stack};{row.cache}", row.bytes) for row in rows if row.bytes]
-    found.folded.append(("slab_owner", f"{title}, width in bytes", "bytes", stacks))
+    found.folded.append(
+        ("slab_owner", f"{SLAB_OWNER_STACKS.title}, width in bytes", "bytes", stacks)
+    )
     return found.add(SLAB_OWNER_CHECKS, checks)
 
 
@@ -252,3 +229,60 @@ def _depot_notes(depot: StackDepot) -> list[str]:
     if depot.damaged:
         notes.append(f"{depot.damaged:,} records of the stack depot are damaged, and not used")
     return notes
+
+
+PAGE_OWNER_SECTION = Section(
+    name="page_owner",
+    title="Owners of pages",
+    place=60,
+    intro="""
+page_owner remembers for every page the stack that allocated it: this is who holds memory now,
+not who used the CPU ([kernel documentation:
+page_owner](https://docs.kernel.org/mm/page_owner.html)). In these tables stacks are written
+leaf first, `leaf ← caller`; in the bundle's files they are folded, `root;…;leaf`.
+""",
+    command=Command("pages by who allocated them", top=TOP),
+    from_memory=page_owner_from_memory,
+    from_files=page_owner_from_files,
+    deadline=PASS_SECONDS,
+    optional=True,
+)
+
+
+SLAB_CACHES_SECTION = Section(
+    name="slab_caches",
+    title="Slab caches",
+    place=70,
+    intro="""
+The kernel's own objects, by the slab cache that they are allocated from: how many are in use,
+for how many its slabs have room, and the pages that this takes. Look for a cache that holds
+more pages than its work explains, and for one whose `slots` are many times its `objects`: its
+slabs are nearly empty, but each goes back only whole ([kernel documentation: slab
+allocator](https://docs.kernel.org/admin-guide/mm/slab.html)).
+""",
+    command=Command("slab caches by size", top=TOP, picks="cache"),
+    from_memory=slab_caches_from_memory,
+    from_files=slab_caches_from_files,
+    deadline=PASS_SECONDS,
+    reads=(prices.SLABINFO,),
+    rider=slab_rider,
+)
+
+
+SLAB_OWNER_SECTION = Section(
+    name="slab_owner",
+    title="Owners of slab objects",
+    place=80,
+    intro="""
+With `slab_debug=U` every object of a slab cache remembers the stack that allocated it: this is
+who holds kernel objects now ([kernel documentation: slab
+debugging](https://docs.kernel.org/admin-guide/mm/slab.html)). In these tables stacks are
+written leaf first, `leaf ← caller`; in the bundle's files they are folded, `root;…;leaf`.
+""",
+    command=Command("slab objects by who allocated them", top=TOP, picks="cache"),
+    from_memory=slab_owner_from_memory,
+    from_files=slab_owner_from_files,
+    deadline=PASS_SECONDS,
+    reads=(prices.ALLOC_TRACES, prices.SLAB_SETTINGS),
+    optional=True,
+)

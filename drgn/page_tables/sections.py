@@ -21,9 +21,10 @@ from mmscope.drgn.page_tables.page_tables import (
     read_status,
     scan_page_tables,
 )
+from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
-from mmscope.drgn.sections.section import Found, disagreement
+from mmscope.drgn.sections.section import PASS_SECONDS, TOP, Command, Found, Section, disagreement
 from mmscope.drgn.tables.display import plural
 
 
@@ -114,3 +115,23 @@ def page_tables_from_files(files: Files) -> Found:
         "share their memory (vfork) count each"
     )
     return found.add(PAGE_TABLES, rows)
+
+
+PAGE_TABLES_SECTION = Section(
+    name="page_tables",
+    title="Page tables",
+    place=90,
+    intro="""
+A page table is a page of memory, whatever is in it, and in nobody's RSS. It is not reclaimed:
+`munmap()` and the end of the process give it back, `MADV_DONTNEED` gives back the tables that
+lie deposited behind huge pages, and on some kernels (`dontneed_frees_tables`) PTE tables of
+which it empties whole 2 MiB; `MADV_FREE` and memory pressure give back none. An exit walks
+every slot, used or not; where the OOM reaper comes first, those of private mappings twice
+([kernel documentation: page tables](https://docs.kernel.org/mm/page_tables.html)).
+""",
+    command=Command("what is in page tables, by process", top=TOP, picks="pid"),
+    from_memory=page_tables_from_memory,
+    from_files=page_tables_from_files,
+    deadline=PASS_SECONDS,
+    reads=(prices.STATUS,),
+)

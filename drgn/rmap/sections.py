@@ -7,6 +7,7 @@ import contextlib
 
 import numpy as np
 
+from mmscope.drgn.machine.file_tree import describe_files
 from mmscope.drgn.processes.processes import PROCESS_VMAS, ProcessVmas, read_process_vmas
 from mmscope.drgn.rmap.anon_vmas import (
     ANON_VMA_CHECKS,
@@ -68,10 +69,11 @@ from mmscope.drgn.rmap.vma_splits import (
     VMA_SPLITS,
     vma_splits,
 )
+from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.apart import reader_apart
 from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
-from mmscope.drgn.sections.section import Found, disagreement
+from mmscope.drgn.sections.section import PASS_SECONDS, TOP, Command, Found, Section, disagreement
 from mmscope.drgn.tables.display import plural
 
 
@@ -201,8 +203,6 @@ def file_maps_from_files(files: Files) -> Found:
     processes, missing, mapped = _process_maps(files)
     if not processes and not missing:
         raise Absent(f"{files.root}: proc has no maps of processes")
-    from mmscope.reports.collect.collect import describe_files  # which reads sections
-
     page_size = None
     with contextlib.suppress(Absent):
         page_size = describe_files(files).page_size
@@ -330,3 +330,92 @@ def _rmap_notes(memory: Memory, found: Found) -> None:
         found.remarks.append(
             f"{plural(rmap.maps.tasks.gone, 'process', 'processes')} ended while being read"
         )
+
+
+ANON_VMAS_SECTION = Section(
+    name="anon_vmas",
+    title="Reverse maps",
+    place=160,
+    intro="""
+Anonymous pages are found through their `anon_vma`: a tree of the VMAs that may map them, with a
+lock for all that were forked from one ([kernel documentation: process
+addresses](https://docs.kernel.org/mm/process_addrs.html)). Every VMA that `mprotect` or
+`madvise` splits off stays on the same one. What a walk then costs is in the section on the cost
+of reverse map walks.
+""",
+    command=Command("anon_vmas by their VMAs", top=TOP, picks="anon_vma"),
+    from_memory=anon_vmas_from_memory,
+    from_files=anon_vmas_from_files,
+    deadline=PASS_SECONDS,
+    reads=(prices.MAPS, prices.STATUS, prices.SETTINGS),
+)
+
+
+FILE_MAPS_SECTION = Section(
+    name="file_maps",
+    title="File reverse maps",
+    place=170,
+    intro="""
+Pages of files, of shared memory and of hugetlbfs are found through their file's
+`address_space`: `i_mmap` is the tree of all VMAs that map the file, in all processes, under one
+lock, `i_mmap_rwsem` ([kernel documentation: process
+addresses](https://docs.kernel.org/mm/process_addrs.html)). A walk takes the lock to read and
+visits the VMAs that lie over the page, on every kernel; `mmap`, `munmap`, `fork` and the end of
+a process take it to write, once for each VMA that maps the file. So a page that very many VMAs
+map is slow to reclaim, to write back and to migrate, and the lock of a file that very many
+processes map is contended. What walks of cached pages cost is in the section on the cost of
+reverse map walks.
+""",
+    command=Command("mapped files by their VMAs", top=TOP, picks="address_space"),
+    from_memory=file_maps_from_memory,
+    from_files=file_maps_from_files,
+    deadline=PASS_SECONDS,
+    reads=(
+        prices.MAPS,
+        prices.STATUS,
+        prices.SETTINGS,
+        prices.ZONEINFO,
+        prices.MEMINFO,
+        prices.NAMES,
+    ),
+)
+
+
+KSM_SECTION = Section(
+    name="ksm",
+    title="KSM",
+    place=180,
+    intro="""
+Pages with the same content that KSM has merged ([kernel documentation: kernel samepage
+merging](https://docs.kernel.org/admin-guide/mm/ksm.html)). What was found in its stable trees
+stands beside what the kernel counts. A content with more mappings than `max_page_sharing` has a
+chain of pages.
+""",
+    command=Command("KSM's counters, chains, pages and processes", top=TOP),
+    from_memory=ksm_from_memory,
+    from_files=ksm_from_files,
+    deadline=PASS_SECONDS,
+    reads=(prices.SETTINGS,),
+)
+
+
+RMAP_COST_SECTION = Section(
+    name="rmap_cost",
+    title="The cost of reverse map walks",
+    place=190,
+    intro="""
+Reclaim, compaction and migration find the mappings of a page by a walk through trees of VMAs
+([kernel documentation: page migration](https://docs.kernel.org/mm/page_migration.html)). Visits
+are counted exactly, by the rules of this kernel; *times are estimates*, visits times what one
+visit costs, with a low and a high end. A walk holds the page's lock from its beginning to its
+end. The lock of the anon_vma, or of the file's mappings, is held for all of it as well, but for
+a KSM page: there each mapping's anon_vma is locked and unlocked in turn, so that one walk is as
+many holds as the page has mappings. A pass over the mappings of a KSM page is what reclaim and
+the unmapping of a migration take, unless processes that were forked since map it too; to map it
+again after the migration takes two.
+""",
+    command=Command("what reverse map walks visit", top=TOP, picks="anon_vma"),
+    from_memory=rmap_cost_from_memory,
+    from_files=rmap_cost_from_files,
+    deadline=PASS_SECONDS,
+)

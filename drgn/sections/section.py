@@ -22,6 +22,14 @@ class Filled:
 
     table: Table
     rows: list[Any]
+    title: str = ""  # where it is not all of the table
+
+    def first(self, rows: int | None) -> "Filled":
+        """Its first rows, which the title says if there are more; None: all of them."""
+        if not rows or rows >= len(self.rows):
+            return self
+        title = f"{self.title or self.table.title}: the first {rows:,} of {len(self.rows):,}"
+        return Filled(self.table, self.rows[:rows], title)
 
 
 @dataclass
@@ -88,9 +96,9 @@ class Section:
     title: str
     place: int
     intro: str
-    command: Command | None = None
-    from_memory: Callable[[Memory], Found] | None = None
-    from_files: Callable[[Files], Found] | None = None
+    command: Command
+    from_memory: Callable[[Memory], Found]
+    from_files: Callable[[Files], Found]
     deadline: float = 120.0
     reads: tuple[str, ...] = ()
     optional: bool = False

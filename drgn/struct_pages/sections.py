@@ -3,9 +3,10 @@
 Sections about what page metadata costs: the vmemmap, hugetlb pools, device pagemaps, all together.
 """
 
+from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
-from mmscope.drgn.sections.section import Found, disagreement
+from mmscope.drgn.sections.section import PASS_SECONDS, Command, Found, Section, disagreement
 from mmscope.drgn.struct_pages.device_pagemaps import DEVICE_PAGEMAPS
 from mmscope.drgn.struct_pages.hugetlb import (
     HUGETLB_CHECKS,
@@ -150,3 +151,77 @@ def _vmemmap_notes(cost: StructPageCost) -> list[str]:
     if cost.scan.repeated_tables:
         notes.append(f"{cost.scan.repeated_tables:,} page tables are pointed to twice")
     return notes
+
+
+VMEMMAP_SECTION = Section(
+    name="vmemmap",
+    title="Struct pages",
+    place=120,
+    intro="""
+Every page frame has a `struct page`, 1.6 % of all memory. They are one array of addresses, the
+vmemmap; which frames it really lies on is for its page tables to say, and these were walked.
+The struct pages of a huge page's tails are all alike: HVO (hugetlb) and device-dax let them lie
+on one frame ([kernel documentation: vmemmap
+deduplication](https://docs.kernel.org/mm/vmemmap_dedup.html)).
+""",
+    command=Command("how struct pages are mapped"),
+    from_memory=vmemmap_from_memory,
+    from_files=vmemmap_from_files,
+    deadline=PASS_SECONDS,
+    optional=True,
+)
+
+
+HUGETLB_SECTION = Section(
+    name="hugetlb",
+    title="hugetlb pools and HVO",
+    place=130,
+    intro="""
+HVO frees the struct pages of a huge page but for their first page: 7 of 8 with 2 MiB, 4,095 of
+4,096 with 1 GiB. It does so when a page is taken into the pool, if
+`vm.hugetlb_optimize_vmemmap` is on then ([kernel documentation: HugeTLB
+pages](https://docs.kernel.org/admin-guide/mm/hugetlbpage.html)). Whether it did was read from
+the page's flag and from the page tables, which are held against each other.
+""",
+    command=Command("hugetlb pools and what HVO saves"),
+    from_memory=hugetlb_from_memory,
+    from_files=hugetlb_from_files,
+    deadline=PASS_SECONDS,
+    reads=(prices.SETTINGS,),
+    optional=True,
+)
+
+
+DEVICE_PAGEMAPS_SECTION = Section(
+    name="device_pagemaps",
+    title="Device memory",
+    place=140,
+    intro="""
+Memory of devices that has struct pages (`struct dev_pagemap`): where these lie, and what
+sharing saves of them. An altmap puts them on the device itself ([kernel documentation:
+ZONE_DEVICE](https://docs.kernel.org/mm/memory-model.html#zone-device)).
+""",
+    command=Command("device memory with struct pages"),
+    from_memory=device_pagemaps_from_memory,
+    from_files=device_pagemaps_from_files,
+    deadline=PASS_SECONDS,
+    optional=True,
+)
+
+
+MEMORY_METADATA_SECTION = Section(
+    name="memory_metadata",
+    title="Memory about memory",
+    place=150,
+    intro="""
+What the kernel keeps about memory, part by part, held against its own counters ([kernel
+documentation: physical memory model](https://docs.kernel.org/mm/memory-model.html)): a
+remainder is what the counters have and no part explains. Beside it stands what struct pages of
+a machine of this size would take if all of it were used in one way.
+""",
+    command=Command("memory about memory"),
+    from_memory=memory_metadata_from_memory,
+    from_files=memory_metadata_from_files,
+    deadline=PASS_SECONDS,
+    optional=True,
+)

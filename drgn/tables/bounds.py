@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mmscope.drgn.tables.rows import MOST_BYTES, MOST_PAGES, Bound, Column, column
+from mmscope.drgn.tables.table import Table
 
 TABLE = "impossible_values"
 # Of a column; where there are more, the first tell enough.
@@ -73,6 +74,9 @@ class Impossible:
     def __str__(self) -> str:
         where = f", {self.row_name}" if self.row_name else ""
         return f"{self.table_name}.{self.column_name}{where}: {self.bound}"
+
+
+IMPOSSIBLE_VALUES = Table(TABLE, "Values that cannot be", Impossible)
 
 
 def impossible(

@@ -49,6 +49,7 @@ from mmscope.drgn.tables.rows import (
     columns,
     csv_line,
 )
+from mmscope.drgn.tables.table import Table as Declared
 from mmscope.drgn.text.plain_file import MAX_LINE_BYTES, open_lines, read_plain
 from mmscope.reports.bundle.leftovers import PREFIX, SUFFIX, claim, clear_up, exchange
 from mmscope.reports.bundle.modes import mode_of_file, mode_of_folder
@@ -98,6 +99,14 @@ class SectionResult:
         unit="bytes", high=MOST, help="kernel memory that could not be read"
     )
     message: str | None = column(holds="words", help="why it is not ok, or what to know of it")
+
+
+SECTIONS = Declared(
+    "sections",
+    "How each section fared",
+    SectionResult,
+    not_compared="it is about the readings",
+)
 
 
 @dataclass(frozen=True)

@@ -7,29 +7,32 @@ line of words, while the others go on.
 """
 
 import contextlib
-import datetime
-import os
 import re
 import signal
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
 from drgn import FaultError
 
-from mmscope.drgn.free.zones import Zone, read_zoneinfo
+from mmscope.drgn.machine.file_tree import describe_files
 from mmscope.drgn.opening.target import Target, describe
-from mmscope.drgn.sections.files import Absent, Files, page_size
+from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import DeadlineExceeded, Memory
-from mmscope.drgn.sections.registry import SECTIONS
+from mmscope.drgn.sections.registry import RIDERS, SECTIONS
 from mmscope.drgn.sections.section import Found, Section
+from mmscope.drgn.tables.bounds import (
+    IMPOSSIBLE_VALUES,
+    Impossible,
+    Machine,
+    rows_that_cannot_be,
+    told,
+)
 from mmscope.drgn.tables.bounds import TABLE as IMPOSSIBLE
-from mmscope.drgn.tables.bounds import Impossible, Machine, rows_that_cannot_be, told
-from mmscope.drgn.tables.rows import MOST_PAGES, columns
+from mmscope.drgn.tables.rows import columns
 from mmscope.reports.bundle.bundle import SectionResult, Writer
 
 if TYPE_CHECKING:
@@ -89,9 +92,10 @@ def run_section(
                 found = spec.from_memory(source)
             else:
                 found = spec.from_files(source)
-            for name, _, row_type, table in found.tables:
+            for filled in found.tables:
+                table = filled.table
                 found.impossible += rows_that_cannot_be(
-                    name, columns(row_type), table, machine or Machine()
+                    table.name, columns(table.row), filled.rows, machine or Machine()
                 )
         found.notes += told(found.impossible)
         if found.notes:
@@ -104,7 +108,7 @@ def run_section(
         if verbose:
             traceback.print_exc()
         status, message = "failed", explain(error)
-    rows = sum(len(each[3]) for each in found.tables)
+    rows = sum(len(filled.rows) for filled in found.tables)
     seconds = round(time.monotonic() - begin, 3)
     return SectionResult(spec.name, status, seconds, rows, found.unreadable_bytes, message), found
 
@@ -141,6 +145,8 @@ def collect(
     """
     sections = []
     machine = Machine.of(asdict(target))
+    if isinstance(source, Memory):
+        source.riders = RIDERS
     marks: list[Impossible] = []
     for spec in SECTIONS.values():
         if only and spec.name not in only:
@@ -152,55 +158,14 @@ def collect(
                     spec.name, spec.title, done, total
                 )
         section, found = run_section(spec, source, machine, verbose=verbose)
-        for name, title, row_type, rows in found.tables:
-            writer.table(name, title, row_type, rows, section=spec.name)
+        for filled in found.tables:
+            table = filled.table
+            writer.table(table.name, table.title, table.row, filled.rows, section=spec.name)
         for name, title, unit, stacks in found.folded:
             writer.folded(name, title, stacks, unit=unit, section=spec.name)
         marks += found.impossible
         sections.append(section)
     if marks:
-        writer.table(IMPOSSIBLE, "Values that cannot be", Impossible, marks, section="sections")
+        writer.table(IMPOSSIBLE, IMPOSSIBLE_VALUES.title, Impossible, marks, section="sections")
     writer.finish({**asdict(target), **(notes or {})}, sections)
     return sections
-
-
-def describe_files(files: Files) -> Target:
-    """
-    What a tree of text files says about the machine; what it does not say is None.
-
-    :raises Absent: it has no /proc/zoneinfo, so it is no such tree.
-    """
-    try:
-        zones = read_zoneinfo(files.read("proc/zoneinfo"))
-    except ValueError:
-        zones = []  # its section will say why
-    total = sum(zone.present_pages for zone in zones)
-    marked = rows_that_cannot_be("zones", columns(Zone), zones, Machine())
-    if any(mark.column_name == "present_pages" for mark in marked) or total > MOST_PAGES:
-        total = 0  # of a damaged text, unknown
-    here = files.root.resolve() == Path("/")
-
-    def first(*paths: str) -> str | None:
-        for path in paths:
-            with contextlib.suppress(OSError):
-                return files.open(path).strip()
-        return None
-
-    version = (first("proc/version") or "").split()
-    kernel = os.uname() if here else None
-    seconds = re.match(r"[0-9]{1,12}(\.[0-9]+)? ", first("proc/uptime") or "")
-    taken = time.time() if here else (files.root / "proc/zoneinfo").stat().st_mtime
-    return Target(
-        kind="files",
-        release=first("proc/sys/kernel/osrelease") or (version[2] if len(version) > 2 else None),
-        architecture=kernel.machine if kernel else None,
-        page_size=os.sysconf("SC_PAGE_SIZE")
-        if here
-        else page_size(first("proc/meminfo") or "", sum(zone.managed_pages for zone in zones)),
-        hostname=kernel.nodename if kernel else first("proc/sys/kernel/hostname", "hostname"),
-        captured_at=datetime.datetime.fromtimestamp(int(taken), datetime.UTC).isoformat(),
-        uptime_seconds=float(seconds.group()) if seconds else None,
-        total_pages=total or None,
-        online_cpus=os.cpu_count() if here else None,
-        source=str(files.root) if here else files.root.name,
-    )

@@ -11,8 +11,8 @@ from mmscope.reports.bundle.bundle import Cell
 def this_host() -> dict[str, Cell]:
     """What /proc says about this machine."""
     # With drgn and numpy behind them, which take longer to start than a sample takes.
+    from mmscope.drgn.machine.file_tree import describe_files
     from mmscope.drgn.sections.files import Absent, Files
-    from mmscope.reports.collect.collect import describe_files
 
     try:
         return {**asdict(describe_files(Files(Path("/")))), "kind": "live"}

@@ -27,12 +27,15 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as ProgressBar
 
 from mmscope import __version__
+from mmscope.drgn.free.pageblocks import set_pageblock_order
+from mmscope.drgn.machine.file_tree import describe_files
 from mmscope.drgn.opening.core_file import left_out, missing_bytes
 from mmscope.drgn.opening.target import TargetError, describe, open_target, other_release
 from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.prices import TO_READ_IT
 from mmscope.drgn.sections.registry import SECTIONS
+from mmscope.drgn.sections.section import Filled
 from mmscope.drgn.tables import display
 from mmscope.drgn.tables.bounds import Machine, rows_that_cannot_be, told
 from mmscope.drgn.tables.hostile_text import visible
@@ -41,14 +44,7 @@ from mmscope.drgn.tables.terminal import FORMATS, MAX_ROWS, print_rows
 from mmscope.drgn.text.text_source import TextError
 from mmscope.reports.bundle import modes
 from mmscope.reports.bundle.bundle import Bundle, BundleError, SectionResult, Writer
-from mmscope.reports.collect.collect import (
-    Progress,
-    collect,
-    describe_files,
-    explain,
-    machine_of,
-    run_section,
-)
+from mmscope.reports.collect.collect import Progress, collect, explain, machine_of, run_section
 from mmscope.reports.commands import page_owner_command
 from mmscope.reports.commands.page_owner_command import UsageError
 
@@ -412,9 +408,7 @@ def open_source(args: argparse.Namespace) -> tuple[Memory | Files, str, dict[str
         say(f"{error}; reading /proc and /sys instead")
         return Files(Path("/"), args.all), "/", {"fallback": str(error)}
     if args.pageblock_order is not None:
-        prog.cache["pageblock_order"] = args.pageblock_order
-    if args.rmap_node_ns is not None:
-        prog.cache["rmap_node_ns"] = args.rmap_node_ns
+        set_pageblock_order(prog, args.pageblock_order)
     if args.core is not None:
         notes = core_notes(args.core)
         if words := other_release(prog):
@@ -422,7 +416,7 @@ def open_source(args: argparse.Namespace) -> tuple[Memory | Files, str, dict[str
             say(f"{args.core}: {words}")
         if "truncated" in notes:
             say(f"{args.core}: {notes['truncated']}; reading what is there")
-    return Memory(prog), name, notes
+    return Memory(prog, rmap_node_ns=args.rmap_node_ns), name, notes
 
 
 def core_notes(core: Path) -> dict[str, str]:
@@ -643,33 +637,29 @@ def show_section(args: argparse.Namespace) -> int:
     source, _, _ = open_source(args)
     machine = machine_of(source)
     section, found = run_section(SECTIONS[args.what], source, machine, verbose=args.verbose)
-    tables = [
-        (name, first_of(title, args.top, len(rows)), row_type, rows[: args.top])
-        for name, title, row_type, rows in found.tables
-    ]
+    tables = [filled.first(args.top) for filled in found.tables]
     print_tables(tables, args.format, machine)
     return missing_sections([section], False)
 
 
-def print_tables(
-    tables: Sequence[tuple[str, str, type, list[Any]]], form: str, machine: Machine
-) -> None:
+def print_tables(tables: Sequence[Filled], form: str, machine: Machine) -> None:
     """
     Print a section's tables: JSON is one object of them, CSV has an empty line between them.
 
     :param machine: that they are of: what cannot be of its numbers is marked.
     """
     as_json = form == "json"
-    for position, (table, title, row_type, rows) in enumerate(tables):
+    for position, filled in enumerate(tables):
+        table, rows = filled.table, filled.rows
         if as_json:
-            print("," if position else "{", f"{json.dumps(table)}:", end=" ")
+            print("," if position else "{", f"{json.dumps(table.name)}:", end=" ")
         elif position:
             print()
-        described = columns(row_type)
+        described = columns(table.row)
         names = [c.name for c in described]
         cells = ([getattr(row, name) for name in names] for row in rows)
-        marks = rows_that_cannot_be(table, described, rows, machine) if form == "table" else []
-        print_rows(described, cells, form=form, title=title, marks=marks)
+        marks = rows_that_cannot_be(table.name, described, rows, machine) if form == "table" else []
+        print_rows(described, cells, form=form, title=filled.title or table.title, marks=marks)
     if as_json:
         print("}" if tables else "{}")
 

@@ -19,13 +19,13 @@ from pathlib import Path
 
 from mmscope.drgn.opening.no_debug_info import why_not_here
 from mmscope.drgn.opening.target import TargetError, open_target
+from mmscope.drgn.owners.sections import NO_TRACKS
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.apart import reader_apart
 from mmscope.drgn.tables.rows import column
 from mmscope.perf import perf_events, recipe
 from mmscope.perf.os_release import os_release
 from mmscope.reports.collect.debug_symbols import where_to_get_symbols
-from mmscope.reports.collect.owner_sections import NO_TRACKS
 from mmscope.reports.watch.samples import WHAT_HELPS, Sampler, thp_order
 
 

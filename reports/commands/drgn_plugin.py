@@ -12,22 +12,23 @@ drgn itself must start.
 """
 
 import argparse
+import dataclasses
 import functools
 import logging
 import sys
 import tempfile
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from drgn import Program, ProgramFlags
 
+from mmscope.reports.commands.drgn_commands import COMMANDS, SectionCommand
 from mmscope.reports.commands.drgn_completion import install
 
 if TYPE_CHECKING:
     from mmscope.drgn.sections.memory import Memory
-
-TOP = 20  # rows of a table that is sorted by what matters
+    from mmscope.drgn.sections.section import Filled
 
 
 def address(text: str) -> str:
@@ -42,58 +43,30 @@ def count(text: str) -> int:
     return int(text)
 
 
-# What an argument picks rows by: column, its name in the usage, and how it is read.
-PID = ("pid", "PID", int)
-ANON_VMA = ("anon_vma", "ADDRESS", address)
-MAPPING = ("address_space", "ADDRESS", address)
-CACHE = ("cache", "CACHE", str)
-NAME = ("name", "NAME", str)
-
-
-@dataclass(frozen=True)
-class SectionCommand:
-    """A command, and the section that it prints."""
-
-    name: str
-    section: str
-    description: str
-    top: int | None = None  # rows of a table, unless told otherwise; None: all
-    picks: tuple[str, str, Any] | None = None
-
-
-COMMANDS = (
-    SectionCommand("zones", "zones", "zones, watermarks and the HighAtomic reserve"),
-    SectionCommand("free_lists", "free_lists", "free blocks by zone, order and free list"),
-    SectionCommand("free_accounting", "accounting", "what NR_FREE_PAGES is made of"),
-    SectionCommand("pcp_lists", "pcp_lists", "free pages on per-CPU lists"),
-    SectionCommand("pageblocks", "pageblocks", "pageblocks by migratetype, and their map"),
-    SectionCommand("page_owner", "page_owner", "pages by who allocated them", TOP),
-    SectionCommand("slab_caches", "slab_caches", "slab caches by size", TOP, CACHE),
-    SectionCommand("slab_owner", "slab_owner", "slab objects by who allocated them", TOP, CACHE),
-    SectionCommand("page_tables", "page_tables", "what is in page tables, by process", TOP, PID),
-    SectionCommand("physical_memory", "physical_memory", "memory that the kernel does not get"),
-    SectionCommand("poisoned_pages", "poisoned_pages", "pages marked as bad (PG_hwpoison)"),
-    SectionCommand("vmemmap", "vmemmap", "how struct pages are mapped"),
-    SectionCommand("hugetlb", "hugetlb", "hugetlb pools and what HVO saves"),
-    SectionCommand("device_pagemaps", "device_pagemaps", "device memory with struct pages"),
-    SectionCommand("memory_metadata", "memory_metadata", "memory about memory"),
-    SectionCommand("anon_vmas", "anon_vmas", "anon_vmas by their VMAs", TOP, ANON_VMA),
-    SectionCommand("file_maps", "file_maps", "mapped files by their VMAs", TOP, MAPPING),
-    SectionCommand("ksm", "ksm", "KSM's counters, chains, pages and processes", TOP),
-    SectionCommand("rmap_cost", "rmap_cost", "what reverse map walks visit", TOP, ANON_VMA),
-    SectionCommand("vm_counters", "vm_counters", "/proc/vmstat, exact", None, NAME),
-    SectionCommand("mm_settings", "settings", "watermark, compaction and THP settings", None, NAME),
-)
+# What an argument picks rows by: a column, with its name in the usage and how it is read.
+PICKS: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "pid": ("PID", int),
+    "anon_vma": ("ADDRESS", address),
+    "address_space": ("ADDRESS", address),
+    "cache": ("CACHE", str),
+    "name": ("NAME", str),
+}
 
 
 def memory_of(prog: Program) -> "Memory":
-    """The reading that a session's commands share, as long as the target stands still."""
-    from mmscope.drgn.sections.memory import Memory
+    """
+    The reading that a session's commands share, as long as the target stands still.
 
-    if prog.flags & ProgramFlags.IS_LIVE:
-        return Memory(prog)
-    memory: Memory = prog.cache.setdefault("mmscope", Memory(prog))
-    return memory
+    Of one that does not, what the user said of it is kept.
+    """
+    from mmscope.drgn.sections.memory import Memory
+    from mmscope.drgn.sections.registry import RIDERS
+
+    kept: Memory | None = prog.cache.get("mmscope")
+    if kept is None or kept.live:
+        told = kept.rmap_node_ns if kept else None
+        prog.cache["mmscope"] = kept = Memory(prog, riders=RIDERS, rmap_node_ns=told)
+    return kept
 
 
 def run_section_command(entry: SectionCommand, prog: Program, args: argparse.Namespace) -> None:
@@ -104,9 +77,10 @@ def run_section_command(entry: SectionCommand, prog: Program, args: argparse.Nam
     from mmscope.reports.collect.collect import machine_of, run_section
     from mmscope.reports.commands.command import nanoseconds, print_tables, progress_bar
 
+    memory, spec = memory_of(prog), SECTIONS[entry.section]
     if getattr(args, "rmap_node_ns", None) is not None:
         try:
-            prog.cache["rmap_node_ns"] = nanoseconds(args.rmap_node_ns)
+            memory.rmap_node_ns = nanoseconds(args.rmap_node_ns)
         except ValueError:
             raise CommandError(f"--rmap-node-ns: {args.rmap_node_ns} is no time") from None
     try:
@@ -115,7 +89,6 @@ def run_section_command(entry: SectionCommand, prog: Program, args: argparse.Nam
         raise CommandError(
             "there are no types: %no_debug_info takes the kernel's own; or load its debug symbols"
         ) from None
-    memory, spec = memory_of(prog), SECTIONS[entry.section]
     with progress_bar() as show:
         if show is not None:
             memory.progress = functools.partial(show, spec.name, spec.title)
@@ -129,15 +102,15 @@ def run_section_command(entry: SectionCommand, prog: Program, args: argparse.Nam
         raise CommandError(f"{entry.section}: {section.message}")
     tables, top = found.tables, entry.top
     if entry.picks and args.wanted is not None:
-        tables, top = rows_of(tables, entry.picks[0], args.wanted), None
-        if not any(rows for _, _, _, rows in tables):
-            words = f"no {entry.picks[0]} {args.wanted} in {sizes(found.tables, entry.picks[0])}"
+        tables, top = rows_of(tables, entry.picks, args.wanted), None
+        if not any(filled.rows for filled in tables):
+            words = f"no {entry.picks} {args.wanted} in {sizes(found.tables, entry.picks)}"
             # Why it may be missing; how the tables were made is another matter.
             raise CommandError("; ".join([words, *found.notes, *found.unlisted]))
     if args.format == "table":
         tables = shorter(tables, top if args.top is None else args.top)
-    elif args.top:
-        tables = [(*table[:3], table[3][: args.top]) for table in tables]
+    else:
+        tables = [filled.first(args.top) for filled in tables]
     print_tables(tables, args.format, machine)
     if section.message:
         status = "partial: " if section.status == "partial" else ""
@@ -151,43 +124,41 @@ def warn(text: str) -> None:
     print(visible(text), file=sys.stderr)
 
 
-Table = tuple[str, str, type, list[Any]]
-
-
-def rows_of(tables: list[Table], column: str, wanted: Any) -> list[Table]:
+def rows_of(tables: Sequence["Filled"], column: str, wanted: Any) -> list["Filled"]:
     """Of the tables that have a column, the rows with a value in it."""
     return [
-        (name, title, row_type, [row for row in rows if getattr(row, column) == wanted])
-        for name, title, row_type, rows in tables
-        if column in row_type.__annotations__
+        dataclasses.replace(
+            filled, rows=[row for row in filled.rows if getattr(row, column) == wanted]
+        )
+        for filled in tables
+        if column in filled.table.row.__annotations__
     ]
 
 
-def sizes(tables: list[Table], column: str) -> str:
+def sizes(tables: Sequence["Filled"], column: str) -> str:
     """Where a value was looked for."""
     return ", ".join(
-        f"{name} ({len(rows):,} rows)"
-        for name, _, row_type, rows in tables
-        if rows and column in row_type.__annotations__
+        f"{filled.table.name} ({len(filled.rows):,} rows)"
+        for filled in tables
+        if filled.rows and column in filled.table.row.__annotations__
     )
 
 
-def shorter(tables: list[Table], top: int | None) -> list[Table]:
+def shorter(tables: Sequence["Filled"], top: int | None) -> list["Filled"]:
     """
     Tables as a terminal shows them: without what is empty, and of long ones the first rows.
 
     What was left out is said.
     """
-    result: list[Table] = []
-    for name, title, row_type, rows in tables:
-        shown = [row for row in rows if row.blocks] if name == "free_blocks" else rows
-        if len(shown) < len(rows):
-            title = f"{title}, {len(rows) - len(shown):,} empty lists left out"
-        if top and len(shown) > top:
-            title = f"{title}: the first {top:,} of {len(shown):,}"
-            shown = shown[:top]
-        result.append((name, title, row_type, shown))
-    return [table for table in result if table[3]] or result[:1]
+    result = []
+    for filled in tables:
+        if filled.table.name == "free_blocks":
+            rows = [row for row in filled.rows if row.blocks]
+            if empty := len(filled.rows) - len(rows):
+                title = f"{filled.table.title}, {empty:,} empty lists left out"
+                filled = dataclasses.replace(filled, rows=rows, title=title)
+        result.append(filled.first(top))
+    return [filled for filled in result if filled.rows] or result[:1]
 
 
 def run_findings_command(prog: Program, args: argparse.Namespace) -> None:
@@ -303,8 +274,8 @@ def register() -> None:
     for entry in COMMANDS:
         arguments = []
         if entry.picks:
-            column, metavar, read = entry.picks
-            about = f"only rows with this {column}"
+            metavar, read = PICKS[entry.picks]
+            about = f"only rows with this {entry.picks}"
             arguments = [argument("wanted", nargs="?", metavar=metavar, type=read, help=about)]
         rows = "all" if entry.top is None else str(entry.top)
         arguments += [

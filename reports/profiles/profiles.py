@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from mmscope.drgn.tables.rows import columns
+from mmscope.drgn.tables.table import Table
 from mmscope.perf import stack_parts
 from mmscope.perf.folding import Fold, Folded
 from mmscope.perf.perf_record import Recorded
@@ -27,6 +28,7 @@ from mmscope.perf.perf_script import Reading, read_samples
 from mmscope.perf.recipe import Recipe, event_name
 from mmscope.perf.stack_parts import KnownFrames
 from mmscope.reports.bundle.bundle import Bundle, BundleError, Cell, SectionResult, Writer
+from mmscope.reports.profiles import profile_rows
 from mmscope.reports.profiles.profile_rows import (
     Profile,
     ProfileAllocation,
@@ -50,23 +52,7 @@ TOP_FRAMES = 50
 PAGE_TABLES, FAULTS = "nr_page_table_pages", "pgfault"  # of /proc/vmstat
 # A name for the time that an irq-enable site stands for, once it is its caller's.
 REATTRIBUTED = "(with interrupts off)_[k]"
-TABLES = {
-    "profiles": ("Profiles", Profile),
-    "profile_recordings": ("How they were recorded", ProfileRecording),
-    "profile_parts": ("Parts of the kernel's work", ProfilePart),
-    "profile_frames": ("Top functions", ProfileFrame),
-    "profile_sites": ("Where interrupts come back on", ProfileSite),
-    "profile_groups": ("By what the tracepoint says", ProfileGroup),
-    "profile_allocations": ("Atomic allocations and the HighAtomic reserve", ProfileAllocation),
-    "profile_moments": ("When it happened", ProfileMoment),
-    "profile_victims": ("What OOM victims held", ProfileVictim),
-    "profile_durations": ("How long it took", ProfileDuration),
-    "profile_faults": ("Page faults by process", ProfileFaults),
-    "profile_page_tables": ("Page tables against faults", ProfilePageTables),
-    "profile_counters": ("Counters during the recording", ProfileCounter),
-    "profile_reaping": ("Unmapped by the reaper, and again", ProfileReaping),
-    "profile_notes": ("To know of the recordings", ProfileNote),
-}
+TABLES = {table.name: table for table in vars(profile_rows).values() if isinstance(table, Table)}
 # Of these no rows is an answer, too.
 ALWAYS = {"profiles", "profile_parts", "profile_sites", "profile_reaping", "profile_notes"}
 SOFTWARE_FAULTS = ("minor-faults", "major-faults", "page-faults")
@@ -539,14 +525,14 @@ def add_to_bundle(
             target = bundle.target
         written = 0
         partial = False
-        for table, (title, row_type) in TABLES.items():
-            names = [c.name for c in columns(row_type)]
+        for table, declared in TABLES.items():
+            names = [c.name for c in columns(declared.row)]
             old: list[Any] = []
             if bundle is not None and table in bundle.tables:
                 old = [tuple(row.get(n) for n in names) for row in bundle.rows(table)]
             if old or made.rows[table] or table in ALWAYS:
                 rows = [*old, *made.rows[table]]
-                written += writer.table(table, title, row_type, rows, section=SECTION)
+                written += writer.table(table, declared.title, declared.row, rows, section=SECTION)
             if table == "profile_notes":
                 kind = names.index("kind")
                 partial = any(row[kind] == "partial" for row in old)

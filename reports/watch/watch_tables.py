@@ -19,10 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from mmscope.drgn.tables.display import percent, plural
+from mmscope.drgn.tables.table import Table
 from mmscope.drgn.text.kernel_text import MAX_COUNT
 from mmscope.drgn.text.plain_file import LineTooLong, open_lines
 from mmscope.drgn.text.text_source import TextError
 from mmscope.reports.bundle.bundle import Cell, SectionResult, Writer, checked_target, plain_texts
+from mmscope.reports.watch import watch_rows
 from mmscope.reports.watch.sample_log import FORMAT
 from mmscope.reports.watch.samples import KSM_EVENTS, KSM_LEVELS
 from mmscope.reports.watch.watch_rows import (
@@ -343,20 +345,20 @@ def overhead_words(cost: WatchOverhead) -> str:
 def write_tables(writer: Writer, log: Log) -> tuple[int, WatchOverhead]:
     """Write everything but page_owner's; returns how many rows, and what watching cost."""
     cost = overhead(log)
-    tables: tuple[tuple[str, str, type, Callable[[Log], Iterable[Any]]], ...] = (
-        ("watch_samples", "Samples", WatchSample, sample_rows),
-        ("thp_free_blocks_series", "Free blocks of THP size", ThpFreeBlocks, thp_free_blocks),
-        ("psi_series", "Time lost waiting for memory", PsiStall, stalls),
-        ("counter_rates", "Counters that moved, as rates", CounterRate, rates),
-        ("watch_events", "Events", WatchEvent, events),
-        ("zone_series", "Zones and watermarks over time", ZoneLevel, zone_levels),
-        ("gauge_series", "Levels over time", Level, levels),
-        ("watch_overhead", "What watching cost", WatchOverhead, lambda _: [cost]),
+    tables: tuple[tuple[Table, Callable[[Log], Iterable[Any]]], ...] = (
+        (watch_rows.WATCH_SAMPLES, sample_rows),
+        (watch_rows.THP_FREE_BLOCKS_SERIES, thp_free_blocks),
+        (watch_rows.PSI_SERIES, stalls),
+        (watch_rows.COUNTER_RATES, rates),
+        (watch_rows.WATCH_EVENTS, events),
+        (watch_rows.ZONE_SERIES, zone_levels),
+        (watch_rows.GAUGE_SERIES, levels),
+        (watch_rows.WATCH_OVERHEAD, lambda _: [cost]),
     )
     return (
         sum(
-            writer.table(name, title, row_type, rows(log), section=SECTION)
-            for name, title, row_type, rows in tables
+            writer.table(table.name, table.title, table.row, rows(log), section=SECTION)
+            for table, rows in tables
         ),
         cost,
     )

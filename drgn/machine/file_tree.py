@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+What a tree of text files (a live host's root, an unpacked sosreport) says of its machine.
+"""
+
+import contextlib
+import datetime
+import os
+import re
+import time
+from pathlib import Path
+
+from mmscope.drgn.free.zones import Zone, read_zoneinfo
+from mmscope.drgn.opening.target import Target
+from mmscope.drgn.sections.files import Files, page_size
+from mmscope.drgn.tables.bounds import Machine, rows_that_cannot_be
+from mmscope.drgn.tables.rows import MOST_PAGES, columns
+
+
+def describe_files(files: Files) -> Target:
+    """
+    What a tree of text files says about the machine; what it does not say is None.
+
+    :raises Absent: it has no /proc/zoneinfo, so it is no such tree.
+    """
+    try:
+        zones = read_zoneinfo(files.read("proc/zoneinfo"))
+    except ValueError:
+        zones = []  # its section will say why
+    total = sum(zone.present_pages for zone in zones)
+    marked = rows_that_cannot_be("zones", columns(Zone), zones, Machine())
+    if any(mark.column_name == "present_pages" for mark in marked) or total > MOST_PAGES:
+        total = 0  # of a damaged text, unknown
+    here = files.root.resolve() == Path("/")
+
+    def first(*paths: str) -> str | None:
+        for path in paths:
+            with contextlib.suppress(OSError):
+                return files.open(path).strip()
+        return None
+
+    version = (first("proc/version") or "").split()
+    kernel = os.uname() if here else None
+    seconds = re.match(r"[0-9]{1,12}(\.[0-9]+)? ", first("proc/uptime") or "")
+    taken = time.time() if here else (files.root / "proc/zoneinfo").stat().st_mtime
+    return Target(
+        kind="files",
+        release=first("proc/sys/kernel/osrelease") or (version[2] if len(version) > 2 else None),
+        architecture=kernel.machine if kernel else None,
+        page_size=os.sysconf("SC_PAGE_SIZE")
+        if here
+        else page_size(first("proc/meminfo") or "", sum(zone.managed_pages for zone in zones)),
+        hostname=kernel.nodename if kernel else first("proc/sys/kernel/hostname", "hostname"),
+        captured_at=datetime.datetime.fromtimestamp(int(taken), datetime.UTC).isoformat(),
+        uptime_seconds=float(seconds.group()) if seconds else None,
+        total_pages=total or None,
+        online_cpus=os.cpu_count() if here else None,
+        source=str(files.root) if here else files.root.name,
+    )

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+All sections and tables there are: what the modules of ``mmscope.drgn`` declare.
+
+A new one needs no entry anywhere. Finding them imports every probe.
+"""
+
+import functools
+import importlib
+import pkgutil
+from collections.abc import Iterator
+from types import ModuleType
+from typing import TypeVar
+
+import mmscope
+from mmscope.drgn.sections.section import Section
+
+Kind = TypeVar("Kind")
+FOLDER = mmscope.FOLDER / "drgn"
+
+
+def modules() -> Iterator[ModuleType]:
+    """Every module of the folders of ``mmscope.drgn``."""
+    for folder in sorted(path.name for path in FOLDER.iterdir() if path.is_dir()):
+        for found in pkgutil.iter_modules([str(FOLDER / folder)]):
+            if (folder, found.name) != ("sections", "registry"):
+                yield importlib.import_module(f"mmscope.drgn.{folder}.{found.name}")
+
+
+def declared(modules: Iterator[ModuleType], kind: type[Kind]) -> list[Kind]:
+    """What modules declare of a kind, each once."""
+    return list({id(v): v for m in modules for v in vars(m).values() if type(v) is kind}.values())
+
+
+@functools.cache
+def sections() -> dict[str, Section]:
+    """Sections by name, in the order of the report."""
+    found = sorted(declared(modules(), Section), key=lambda section: section.place)
+    return {section.name: section for section in found}
+
+
+SECTIONS = sections()
+RIDERS = tuple(section.rider for section in SECTIONS.values() if section.rider is not None)

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Writes what is derived from the declarations of tables and sections: ``docs/tables.md``, and the
+commands of drgn, which every drgn session registers and so may not import every probe for.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from mmscope.drgn.sections.registry import SECTIONS
+from mmscope.drgn.tables.rows import columns
+from mmscope.drgn.tables.table import Table
+from mmscope.reports.compare.declared import TABLES
+
+ROOT = Path(__file__).resolve().parent.parent
+LICENSE = "# SPDX-License-Identifier: LGPL-2.1-or-later\n"
+
+
+def drgn_commands() -> str:
+    """``reports/commands/drgn_commands.py``."""
+    lines = [
+        LICENSE
+        + '"""The sections as commands of drgn. Made by ``make docs``: not to be edited."""\n',
+        "from typing import NamedTuple\n\n",
+        "class SectionCommand(NamedTuple):",
+        '    """A command of drgn, and the section that it prints."""\n',
+        "    name: str",
+        "    section: str",
+        "    description: str",
+        "    top: int | None  # rows of a table, unless told otherwise; None: all",
+        "    picks: str  # the column that an argument picks rows by\n\n",
+        "COMMANDS = (",
+    ]
+    for section in SECTIONS.values():
+        command = section.command
+        values = (command.name or section.name, section.name, command.about, command.top)
+        lines.append(f"    SectionCommand{(*values, command.picks)},")
+    text = "\n".join([*lines, ")\n"])
+    ruff = [Path(sys.executable).with_name("ruff"), "format", "--stdin-filename", "made.py", "-"]
+    return subprocess.run(ruff, input=text, capture_output=True, text=True, check=True).stdout
+
+
+def described(table: Table) -> str:
+    """A table's part of ``docs/tables.md``."""
+    lines = [f"### {table.name}\n", f"{table.title}. {first_line(table.row)}\n"]
+    lines += ["| column | type | unit | meaning |", "|---|---|---|---|"]
+    for column in columns(table.row):
+        kind = column.type + (" or empty" if column.nullable else "")
+        name = f"**{column.name}**" if column.key else column.name
+        meaning = column.help.replace("|", "\\|")
+        lines.append(f"| {name} | {kind} | {column.unit} | {meaning} |")
+    return "\n".join([*lines, ""])
+
+
+def first_line(row: type) -> str:
+    """What a row is, from its docstring."""
+    return " ".join((row.__doc__ or "").strip().split("\n\n")[0].split())
+
+
+def tables() -> str:
+    """``docs/tables.md``."""
+    head = (
+        "# Tables\n\nNames and meanings are a public interface: see [the bundle's format]"
+        "(bundle-format.md). Columns in bold name a row, so that two bundles can be joined on them. "
+        "Made by `make docs` from the declarations.\n"
+    )
+    return "\n".join([head, *(described(table) for _, table in sorted(TABLES.items()))])
+
+
+MADE = {"docs/tables.md": tables, "reports/commands/drgn_commands.py": drgn_commands}
+
+
+def main() -> None:
+    """Write the files; those that are right already stay as they are."""
+    for name, make in MADE.items():
+        path, text = ROOT / name, make()
+        if not path.exists() or path.read_text() != text:
+            path.write_text(text)
+            print(name)
+
+
+if __name__ == "__main__":
+    main()
