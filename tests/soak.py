@@ -206,7 +206,7 @@ def cells(prog: Program) -> dict[str, Any]:
     memory, found = Memory(prog), {}
     for spec in SECTIONS.values():
         section, tables = run_section(spec, memory)
-        for name, _, _, rows in tables.tables:
+        for name, rows in tables.by_name.items():
             found[name] = section.status == "ok" and not section.message, rows
     return found
 

@@ -195,4 +195,4 @@ def test_the_section_names_who_gave_no_answer(
     section, found = run_section(SECTIONS["anon_vmas"], Files(root))
     assert section.status == "partial" and time.monotonic() - begin < 60
     assert "2 processes not counted: maps of 8, 10: no answer within 0.3 s" in str(section.message)
-    assert [(row.pid, row.vmas) for row in found.tables[0][3]] == [(7, 3), (9, 2)]
+    assert [(row.pid, row.vmas) for row in found.tables[0].rows] == [(7, 3), (9, 2)]

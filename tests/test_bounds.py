@@ -15,14 +15,14 @@ import pytest
 from report_bundle import TARGET
 
 from mmscope.drgn.free.free_lists import FreeBlocks
-from mmscope.drgn.free.zones import FreeAccounting, Zone
+from mmscope.drgn.free.zones import ZONES, FreeAccounting, Zone
 from mmscope.drgn.machine.settings import Setting
 from mmscope.drgn.machine.vm_counters import VmCounter
 from mmscope.drgn.owners.slab_caches import SlabCache
 from mmscope.drgn.page_tables.page_tables import PageTables
 from mmscope.drgn.processes.processes import ProcessVmas
 from mmscope.drgn.sections.files import Files
-from mmscope.drgn.sections.section import Found, Section
+from mmscope.drgn.sections.section import Command, Found, Section
 from mmscope.drgn.struct_pages.hugetlb import HugetlbSize
 from mmscope.drgn.tables.bounds import Impossible, Machine, impossible, rows_that_cannot_be, told
 from mmscope.drgn.tables.rows import (
@@ -200,7 +200,13 @@ def test_every_relation_is_to_a_number_of_the_same_row() -> None:
 
 def section(rows: list[Zone], machine: Machine = DUMP) -> tuple[SectionResult, Found]:
     spec = Section(
-        "zones", "Zones", lambda _: Found(), lambda _: Found().add("zones", "Zones", Zone, rows)
+        "zones",
+        "Zones",
+        1,
+        "",
+        Command("zones"),
+        lambda _: Found(),
+        lambda _: Found().add(ZONES, rows),
     )
     return run_section(spec, Files(Path("/nonexistent")), machine)
 
@@ -212,7 +218,7 @@ def test_a_section_with_such_a_value_is_partial_and_keeps_its_rows() -> None:
     assert fared.message == (
         "zones.present_pages: 1,152,921,504,606,846,976 is beyond this machine's 1,048,576 pages"
     )
-    assert found.tables[0][3] == [ZONE, wrong]
+    assert found.tables[0].rows == [ZONE, wrong]
     assert [(mark.table_name, mark.row_number) for mark in found.impossible] == [("zones", 2)]
     assert section([ZONE])[0].status == "ok"
 

@@ -14,15 +14,16 @@ import pytest
 from drgn import FaultError, ProgramFlags
 
 import mmscope.reports.collect.collect
-import mmscope.reports.collect.reading
 from mmscope.drgn.free import free_memory
-from mmscope.drgn.machine.settings import Setting
+from mmscope.drgn.machine.settings import SETTINGS, Setting
 from mmscope.drgn.opening.target import Target
+from mmscope.drgn.owners.slab_caches import SlabFinder
 from mmscope.drgn.reading.kernel_arrays import Gaps
 from mmscope.drgn.reading.struct_pages import PageChunk, Scan
 from mmscope.drgn.sections.files import Absent, Files, page_size
 from mmscope.drgn.sections.memory import DeadlineExceeded, Memory
-from mmscope.drgn.sections.section import Found, Section
+from mmscope.drgn.sections.section import Command, Found, Section
+from mmscope.drgn.tables.table import Table
 from mmscope.reports.bundle.bundle import Bundle, SectionResult, Writer
 from mmscope.reports.collect.collect import collect, deadline, run_section
 
@@ -33,11 +34,11 @@ FILES = Files(Path("/nonexistent"))
 
 
 def found(value: str = "1") -> Found:
-    return Found().add("settings", "Settings", Setting, [Setting("vm.swappiness", value)])
+    return Found().add(SETTINGS, [Setting("vm.swappiness", value)])
 
 
 def spec(from_files: Callable[[Any], Found], name: str = "x", seconds: float = 5.0) -> Section:
-    return Section(name, name.title(), from_files, from_files, seconds)
+    return Section(name, name.title(), 1, "", Command(name), from_files, from_files, seconds)
 
 
 def fails(error: BaseException) -> Callable[[Any], Found]:
@@ -149,7 +150,7 @@ def test_one_bad_section_leaves_the_others_whole(
     status: str,
 ) -> None:
     def good(name: str) -> Callable[[Any], Found]:
-        return lambda _: Found().add(name, name, Setting, [Setting(name, "1")])
+        return lambda _: Found().add(Table(name, name, Setting), [Setting(name, "1")])
 
     specs = [spec(good("a"), "a"), spec(good("b"), "b")]
     specs.insert(position, spec(bad, "bad", 0.2))
@@ -180,11 +181,11 @@ def test_a_pass_that_failed_is_not_run_again(monkeypatch: pytest.MonkeyPatch) ->
         next(runs)
         raise DeadlineExceeded("took longer than 600 s")
 
-    monkeypatch.setattr(mmscope.reports.collect.reading, "scan_free_memory", scan)
+    monkeypatch.setattr(free_memory, "scan_free_memory", scan)
     memory = Memory(SimpleNamespace(flags=ProgramFlags(0)))  # type: ignore[arg-type]
     for _ in range(3):
         with pytest.raises(DeadlineExceeded):
-            _ = memory.free
+            free_memory.free_memory(memory)
     assert next(runs) == 1
 
 
@@ -195,14 +196,14 @@ def test_slabs_that_cannot_be_looked_for_do_not_cost_the_others_their_pass(
         raise AttributeError("'struct kmem_cache' has no member 'oo'")
 
     seen = []
-    monkeypatch.setattr(mmscope.reports.collect.reading, "SlabFinder", finder)
+    scanned = SimpleNamespace(scan=Scan(0, Gaps(), {}))
     monkeypatch.setattr(
-        mmscope.reports.collect.reading, "scan_free_memory", lambda *given: seen.append(given)
+        free_memory, "scan_free_memory", lambda *given: seen.append(given) or scanned
     )
-    memory = Memory(SimpleNamespace(flags=ProgramFlags(0)))  # type: ignore[arg-type]
-    _ = memory.free
+    memory = Memory(SimpleNamespace(flags=ProgramFlags(0)), riders=[finder])  # type: ignore[arg-type]
+    free_memory.free_memory(memory)
     assert [more for _, _, more in seen] == [[]]
-    assert memory._slab_finder is None
+    assert memory.rode(SlabFinder) is None
 
 
 class Broken:

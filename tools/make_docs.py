@@ -62,8 +62,8 @@ def tables() -> str:
     """``docs/tables.md``."""
     head = (
         "# Tables\n\nNames and meanings are a public interface: see [the bundle's format]"
-        "(bundle-format.md). Columns in bold name a row, so that two bundles can be joined on them. "
-        "Made by `make docs` from the declarations.\n"
+        "(bundle-format.md). Columns in bold name a row, so that two bundles can be joined on "
+        "them. Made by `make docs` from the declarations.\n"
     )
     return "\n".join([head, *(described(table) for _, table in sorted(TABLES.items()))])
 

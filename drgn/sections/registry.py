@@ -8,7 +8,7 @@ A new one needs no entry anywhere. Finding them imports every probe.
 import functools
 import importlib
 import pkgutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import ModuleType
 from typing import TypeVar
 
@@ -27,7 +27,7 @@ def modules() -> Iterator[ModuleType]:
                 yield importlib.import_module(f"mmscope.drgn.{folder}.{found.name}")
 
 
-def declared(modules: Iterator[ModuleType], kind: type[Kind]) -> list[Kind]:
+def declared(modules: Iterable[ModuleType], kind: type[Kind]) -> list[Kind]:
     """What modules declare of a kind, each once."""
     return list({id(v): v for m in modules for v in vars(m).values() if type(v) is kind}.values())
 

@@ -49,6 +49,11 @@ class Found:
         self.tables.append(Filled(table, rows))
         return self
 
+    @property
+    def by_name(self) -> dict[str, list[Any]]:
+        """The rows of each table."""
+        return {filled.table.name: filled.rows for filled in self.tables}
+
 
 def disagreement(memory: Memory, found: Found, what: str) -> None:
     """Two readings that differ: damage in a dump, to be expected of a kernel that runs."""
@@ -76,14 +81,27 @@ class Command:
 
 
 @dataclass(frozen=True)
-class Section:
+class Heading:
     """
-    A section of a reading and of the report.
+    A section as a report shows it.
 
     :ivar name: on the command line, and in table ``sections``.
     :ivar place: where it stands among the others: they are read and shown in ascending order.
     :ivar intro: what the reader of a report should know first: paragraphs, in which ``*words*``,
         backticks and ``[links](https://…)`` mean what they do in Markdown.
+    """
+
+    name: str
+    title: str
+    place: int
+    intro: str
+
+
+@dataclass(frozen=True)
+class Section(Heading):
+    """
+    A section of a reading.
+
     :ivar deadline: seconds.
     :ivar reads: what ``from_files`` reads, keys of ``prices.PRICES``. Of a live kernel
         ``from_memory`` reads ``prices.KCORE``.
@@ -92,10 +110,6 @@ class Section:
     :ivar rider: what it would see of every struct page when another section passes over them.
     """
 
-    name: str
-    title: str
-    place: int
-    intro: str
     command: Command
     from_memory: Callable[[Memory], Found]
     from_files: Callable[[Files], Found]

@@ -22,8 +22,10 @@ import duckdb
 
 from mmscope.drgn.tables import display
 from mmscope.drgn.tables.rows import Column
+from mmscope.drgn.tables.table import Table as Declared
 from mmscope.reports.bundle.bundle import Bundle, BundleError, Table
 from mmscope.reports.bundle.database import TOO_LARGE, connect, in_a_line, load_tables, lock, views
+from mmscope.reports.compare.declared import TABLES
 from mmscope.reports.findings.findings import Finding, Verdict, severity_rank
 from mmscope.reports.pictures.flame_graph import FlameGraph, differential, fold
 from mmscope.reports.pictures.owner_pictures import NO_STACK
@@ -47,104 +49,18 @@ BOOT_NAMES = frozenset(
         *("pfn", "content"),
     }
 )
-# By what a table is joined if those do not last; its measure is added up.
-LASTING: dict[str, tuple[str, ...]] = {
-    "page_owner_stacks": ("stack",),
-    "page_owner_tasks": ("comm",),
-    "slab_owner_stacks": ("cache", "stack"),
-    "page_tables": ("comm",),
-    "process_vmas": ("comm",),
-    "ksm_processes": ("comm",),
-    "file_mappings": ("file",),
-}
 # Of a finding's subject, what somebody chose.
 CHOSEN_NAMES = frozenset({"comm", "root_comm", "profile"})
-# What a table is about, where that is not its first column in bytes or pages.
-MEASURES = {
-    "zones": "free_pages",
-    "free_accounting": "nr_free_pages",
-    "hugetlb_pools": "pages",
-    "hugetlb_sizes": "pages",
-    "hugetlb_checks": "pages",
-    # Frames, not the addresses that are mapped to them.
-    "vmemmap_mappings": "distinct_frames",
-    "vmemmap_zones": "reused_bytes",
-    "physical_memory_parts": "bytes",
-    "physical_memory": "bytes",
-    "poisoned_pages": "out_of_use_bytes",
-    "direct_map": "kernel_bytes",
-    "slab_caches": "pages",
-    "process_vmas": "vmas",
-    "page_table_details": "vmas",
-    "anon_vmas": "vmas",
-    "anon_vma_fanout": "vmas",
-    "file_mappings": "vmas",
-    "file_mapping_fanout": "vmas",
-    "page_table_occupancy": "tables",
-    "vma_splits": "neighbours",
-    "rmap_walks": "walk_ms",
-    "rmap_costs": "visits",
-    "exit_costs": "exit_seconds",
-    "ksm_pages": "mappings",
-    "ksm_chains": "mappings",
-    "profile_parts": "share_of_all",
-    "profile_durations": "max_ns",
-}
-RUNS = "it is run-length encoded: its rows are where runs begin"
-LENGTH = "it counts samples of recordings, which differ in length; profile_parts has shares"
-SERIES = "it is a series or a growth of its own"
-NOT_COMPARED = {
-    "sections": "it is about the readings",
-    "pageblock_map": RUNS + " (pageblocks has the census)",
-    "vmemmap_sections": RUNS + " (vmemmap_zones has the sums)",
-    "vmemmap_examples": "it has examples",
-    "anon_vma_map": "it shows parts of single trees",
-    "memmap_what_if": "it is computed from the size of the machine",
-    "page_owner_series": SERIES,
-    "page_owner_snapshots": SERIES,
-    "page_owner_growth": SERIES,
-    "watch_samples": SERIES,
-    "watch_overhead": SERIES,
-    "watch_events": SERIES,
-    "counter_rates": SERIES,
-    "psi_series": SERIES,
-    "thp_free_blocks_series": SERIES,
-    "zone_series": SERIES,
-    "gauge_series": SERIES,
-    "profiles": LENGTH,
-    "profile_recordings": LENGTH,
-    "profile_frames": LENGTH,
-    "profile_sites": LENGTH,
-    "profile_groups": LENGTH,
-    "profile_allocations": LENGTH,
-    "profile_moments": LENGTH,
-    "profile_victims": "it is about single kills",
-    "profile_faults": LENGTH,
-    "profile_counters": LENGTH,
-    "profile_page_tables": LENGTH,
-    "profile_reaping": LENGTH,
-    "profile_notes": LENGTH,
-}
-# Which rows are counted since boot.
-SINCE_BOOT = {
-    "vm_counters": "kind in ('event', 'numa')",
-    "ksm_totals": "name = 'full_scans'",
-}
-# What somebody sets is named before what came of it: table to its column.
-SET = {"settings": "value", "hugetlb_sizes": "hvo"}
-# Memory that nobody holds. What moves from one of these to another is no change, and what left them
-# is in the table that says who has it.
-FREE = {"zones", "free_accounting", "free_blocks", "pcp_pages", "page_owner_freed"}
-# How memory is mapped: this has no memory, and takes none.
-MAPPED = {"direct_map"}
-# The same memory once more, in coarser parts than a stack, or than the table of those who have it.
-COARSE = {
-    "physical_memory_parts",
-    *("page_owner_tasks", "page_owner_orders", "page_owner_gfp", "page_owner_migratetypes"),
-    *("page_owner_memcgs", "page_owner_migrations", "page_owner_polluters", "page_owner_ages"),
-}
 # What tells a reader more of a row than its key.
 DESCRIBES = ("comm", "owner", "module", "stack", "kind")
+
+
+def known(name: str) -> Declared:
+    """How a table is declared; of one that is not, nothing."""
+    return TABLES.get(name, UNKNOWN)
+
+
+UNKNOWN = Declared("", "", object)
 
 
 @dataclass(frozen=True)
@@ -485,7 +401,9 @@ def _tables(
 ) -> tuple[list[TableChanges], list[tuple[str, str]]]:
     connection = connect()
     left_out: list[dict[str, str]] = []
-    both = (before.tables.keys() & after.tables.keys()) - NOT_COMPARED.keys()
+    both = {
+        name for name in before.tables.keys() & after.tables.keys() if not known(name).not_compared
+    }
     for schema, bundle in (("old", before), ("new", after)):
         connection.execute(f"create schema {schema}")
         left_out.append(load_tables(connection, bundle, schema, both))
@@ -497,7 +415,7 @@ def _tables(
         if name == "sections":
             continue
         if name not in both or name in ours:
-            not_compared.append((name, NOT_COMPARED.get(name) or _why(name, before, after)))
+            not_compared.append((name, known(name).not_compared or _why(name, before, after)))
             continue
         trouble = [
             f"{side}: {_local(reasons[key], bundle)}"
@@ -561,8 +479,8 @@ def _joined(
         keys.append("comm")
     summed = False
     if not related.one_boot and BOOT_NAMES & set(keys):
-        lasting = LASTING.get(name)
-        if lasting is None or not all(column in here for column in lasting):
+        lasting = known(name).lasting
+        if not lasting or not all(column in here for column in lasting):
             named = ", ".join(c for c in keys if c in BOOT_NAMES)
             raise _Incomparable(f"its rows are named by {named}, which another boot gives anew")
         keys, summed = list(lasting), True
@@ -587,10 +505,10 @@ def _joined(
     describing = [c for c in values if c.name in DESCRIBES]
     compared = [] if summed else [c for c in values if c != measure and c not in describing]
     where = "true"
-    if not related.one_boot and (since := SINCE_BOOT.get(name)):
+    if not related.one_boot and (since := known(name).since_boot):
         where = f"not ({since})"
         notes.append("what is counted since boot is left out: these are two boots")
-    if related.one_boot and name in SINCE_BOOT and related.seconds is not None:
+    if related.one_boot and known(name).since_boot and related.seconds is not None:
         notes.append(f"what is counted since boot grew in {display.duration(abs(related.seconds))}")
     if summed:
         notes.append(f"rows of the same {' and '.join(keys)} are added up")
@@ -639,7 +557,7 @@ def is_a_name(column: Column) -> bool:
 def _measure(name: str, values: Sequence[Column]) -> Column | None:
     """The column that a table's rows are ranked by."""
     numbers = [c for c in values if c.type in ("integer", "number")]
-    chosen = [c for c in numbers if c.name == MEASURES.get(name)]
+    chosen = [c for c in numbers if c.name == known(name).measure]
     chosen += [c for c in numbers if c.unit in ("bytes", "pages")]
     return next(iter([*chosen, *numbers]), None)
 
@@ -781,7 +699,7 @@ def set_differently(comparison: Comparison) -> list[tuple[TableChanges, Change, 
     found = []
     for table in comparison.changed:
         for change in table.changes:
-            pairs = [(a, b) for c, a, b in change.others if c.name == SET.get(table.name)]
+            pairs = [(a, b) for c, a, b in change.others if c.name == known(table.name).setting]
             found += [(table, change, *pair) for pair in pairs]
             if pairs and table.name != "settings":
                 break
@@ -802,12 +720,13 @@ def most_changed(
 
     def rank(item: tuple[TableChanges, Change]) -> float:
         table, change = item
+        kind = known(table.name).memory
         amount = abs(bytes_of(change.difference or 0, table.measure, page_size) or 0)
-        if table.name in MAPPED:
+        if kind == "mapped":
             amount = 0
-        if table.name in FREE and freed is not None:
+        if kind == "free" and freed is not None:
             amount = min(amount, freed)
-        return amount / 2 if table.name in FREE | COARSE else amount
+        return amount / 2 if kind in ("free", "again") else amount
 
     return sorted(tops, key=rank, reverse=True)
 

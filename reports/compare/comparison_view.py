@@ -13,11 +13,11 @@ from mmscope.drgn.tables.rows import Column
 from mmscope.reports.compare.comparison import (
     CHANGE_WORDS,
     CHANGES,
-    SET,
     Change,
     Comparison,
     FindingChange,
     TableChanges,
+    known,
     most_changed,
     set_differently,
 )
@@ -108,7 +108,7 @@ def view(comparison: Comparison) -> View:
 
 def _switch(table: TableChanges, change: Change) -> str:
     name = name_of(table.what, change.what)
-    return name if table.name == "settings" else f"{name}, {SET[table.name]}"
+    return name if table.name == "settings" else f"{name}, {known(table.name).setting}"
 
 
 def _said(value: object) -> str:

@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-Every table that is declared: those of the probes, and those that recordings, watching and bundles
-themselves have. Finding them imports every probe.
+Everything that is declared of tables and sections: by the probes, and by recordings, watching and
+bundles themselves. Finding it imports every probe.
 """
 
-import importlib
-
-from mmscope.drgn.sections.registry import declared, modules
+from mmscope.drgn.sections.registry import SECTIONS, declared, modules
+from mmscope.drgn.sections.section import Heading
 from mmscope.drgn.tables.table import Table
+from mmscope.reports.bundle import bundle
+from mmscope.reports.profiles import profile_rows
+from mmscope.reports.watch import watch_rows
 
-# Whose tables come from no section of a reading.
-OTHERS = ("reports.bundle.bundle", "reports.profiles.profile_rows", "reports.watch.watch_rows")
+# Of sections that no reading has.
+OTHERS = (bundle, profile_rows, watch_rows)
 
-TABLES = {
-    table.name: table
-    for table in [
-        *declared(modules(), Table),
-        *declared((importlib.import_module(f"mmscope.{name}") for name in OTHERS), Table),
-    ]
+TABLES = {table.name: table for table in declared([*modules(), *OTHERS], Table)}
+HEADINGS: dict[str, Heading] = {
+    **SECTIONS,
+    **{heading.name: heading for heading in declared(OTHERS, Heading)},
 }

@@ -8,7 +8,7 @@ is hostile until shown otherwise (a process may call itself ``<script>``): every
 one environment that makes control characters visible and escapes, no value becomes markup, style,
 script or an address, and a policy in the page forbids whatever might slip through.
 
-A section has a template, ``templates/section_<name>.html``, or else the plain one; a picture
+A section's title and intro, and what an empty table means, are declared with them; a picture
 belongs to a table and appears wherever that table is. So a section that is new to this file shows
 with all its tables. One damaged table, or a picture that cannot be drawn, costs itself only, and
 the page says so.
@@ -38,11 +38,12 @@ from mmscope.drgn.tables import display
 from mmscope.drgn.tables.bounds import TABLE as IMPOSSIBLE
 from mmscope.drgn.tables.hostile_text import visible
 from mmscope.drgn.tables.rows import Column
-from mmscope.reports.bundle.bundle import IDENTIFIER, Bundle, BundleError, SectionResult, Table
+from mmscope.reports.bundle.bundle import Bundle, BundleError, SectionResult, Table
 from mmscope.reports.bundle.leftovers import PREFIX, SUFFIX, claim, clear_up
 from mmscope.reports.bundle.modes import mode_of_file
 from mmscope.reports.compare import comparison_view
 from mmscope.reports.compare.comparison import Comparison
+from mmscope.reports.compare.declared import HEADINGS, TABLES
 from mmscope.reports.findings.findings import (
     SEVERITIES,
     Finding,
@@ -104,32 +105,6 @@ CAVEATS = {
     "left_out": "makedumpfile left memory out of the dump",
     "fallback": "The kernel's memory was not read, only /proc and /sys",
 }
-# What a section is called in the page; others go by their name.
-TITLES = {
-    "zones": "Zones and watermarks",
-    "free_lists": "Free lists",
-    "accounting": "Free pages, accounted for",
-    "pcp_lists": "Per-CPU lists",
-    "pageblocks": "Pageblocks",
-    "vm_counters": "Counters since boot",
-    "settings": "Settings",
-    "page_owner": "Owners of pages",
-    "slab_owner": "Owners of slab objects",
-    "slab_caches": "Slab caches",
-    "page_tables": "Page tables",
-    "physical_memory": "Physical memory and what the kernel does not get",
-    "poisoned_pages": "Pages marked as bad",
-    "vmemmap": "Struct pages",
-    "hugetlb": "hugetlb pools and HVO",
-    "device_pagemaps": "Device memory",
-    "memory_metadata": "Memory about memory",
-    "anon_vmas": "Reverse maps",
-    "file_maps": "File reverse maps",
-    "ksm": "KSM",
-    "rmap_cost": "The cost of reverse map walks",
-    "profiles": "Profiles",
-    "watch": "Over time",
-}
 NOUNS = {
     "critical": ("critical finding",),
     "warning": ("warning",),
@@ -169,7 +144,7 @@ class SectionView:
 
     anchor: str
     name: str
-    template: str
+    intro: Markup  # empty if the section is not known here
     status: str
     section: SectionResult | None  # None: the bundle has its tables, but not how it fared
     tables: list[TableView]
@@ -426,28 +401,6 @@ FILTERED: dict[str, Callable[[Tables], Callable[[dict[str, Any]], bool]]] = {
     "counter_rates": watch_pictures.rates_wanted,
     "gauge_series": watch_pictures.levels_wanted,
 }
-# What an empty table says, if the section is whole; the others' say that they have no rows.
-AGREES = {
-    "free_list_checks": "Every free list agrees with its struct pages, link by link.",
-    "slab_checks": "Every cache's slabs agree with its counts.",
-    "pcp_checks": "Every CPU's page count agrees with its lists.",
-    "anon_vma_checks": "Trees, lists, counters and a walked sample agree on every anon_vma.",
-    "anon_vma_locks": "No anon_vma's lock was taken at that moment.",
-    "anon_vma_waiters": "Nobody was queued on an anon_vma's lock at that moment.",
-    "file_mapping_checks": "Trees, counters and a walked sample agree on every mapped file.",
-    "file_mapping_locks": "No mapped file's i_mmap_rwsem was taken at that moment.",
-    "file_mapping_waiters": "Nobody was queued on an i_mmap_rwsem at that moment.",
-    "profile_sites": "No sample ends where interrupts come back on.",
-    "profile_reaping": "The OOM reaper was not met.",
-    "profile_notes": "Nothing is missing.",
-    "misplaced_blocks": "Every free block lies on the list of its pageblock's migratetype.",
-    "device_pagemaps": "No device has memory with struct pages (pmem, DAX, device-private).",
-    "poisoned_pages": "No page is marked as bad (PG_hwpoison).",
-    "memory_options": "No option of the command line that was looked for is about memory.",
-    "watch_events": "No period with an OOM kill or a failure; one sample has no period.",
-    "counter_rates": "No counter was read twice, or none moved.",
-    "hugetlb_checks": "Every pool has the pages it counts, and page tables agree with their flags.",
-}
 
 
 def render(bundle: Bundle, verdict: Verdict, comparison: Comparison | None = None) -> str:
@@ -601,7 +554,7 @@ def unknown(verdict: Verdict) -> str:
     if not verdict.not_checked:
         return ""
     said = f"{how_many(verdict)}. " if verdict.found else ""
-    no_data = lacking(verdict, lambda section: TITLES.get(section, section))
+    no_data = lacking(verdict, lambda section: section_title(section))
     return f"{said}Not checked: {no_data}."
 
 
@@ -698,14 +651,12 @@ def _sections(bundle: Bundle, environment: Environment, page_size: int | None) -
     views = []
     for name in [*listed, *(name for name in tables if name not in listed)]:
         section = listed.get(name)
-        own = f"section_{name}.html"
-        own_template = bool(IDENTIFIER.match(name)) and (TEMPLATES / own).is_file()
         here = tables.get(name, [])
         views.append(
             SectionView(
                 anchor=_anchor("section", name, taken),
                 name=name or "unnamed",
-                template=own if own_template else "section.html",
+                intro=intro(name),
                 status=section.status or "unknown" if section else "unknown",
                 section=section,
                 tables=[_table(bundle, table, page_size, known) for table in here],
@@ -717,6 +668,42 @@ def _sections(bundle: Bundle, environment: Environment, page_size: int | None) -
             )
         )
     return views
+
+
+def section_title(name: str) -> str:
+    """What a section is called in the page; one that is not known here goes by its name."""
+    return HEADINGS[name].title if name in HEADINGS else name.replace("_", " ")
+
+
+# Longest first: what is in backticks is nothing else.
+MARKED = re.compile(
+    r"`(?P<code>[^`]+)`|\*(?P<em>[^*]+)\*|\[(?P<text>[^]]+)\]\((?P<link>https:[^)]+)\)"
+)
+
+
+def intro(name: str) -> Markup:
+    """What to know of a section first, as paragraphs; the text is our own."""
+    paragraphs = HEADINGS[name].intro.strip().split("\n\n") if name in HEADINGS else []
+    return Markup("\n").join(Markup("<p>{}</p>").format(marked_up(p)) for p in paragraphs)
+
+
+def marked_up(text: str) -> Markup:
+    """Text with ``*words*``, code in backticks, and ``[links](https://…)``."""
+
+    def element(match: re.Match[str]) -> Markup:
+        if match["code"]:
+            return Markup("<code>{}</code>").format(match["code"])
+        if match["em"]:
+            return Markup("<em>{}</em>").format(match["em"])
+        link = '<a href="{}" rel="noopener noreferrer">{}</a>'
+        return Markup(link).format(match["link"], marked_up(match["text"]))
+
+    result, end = Markup(), 0
+    for match in MARKED.finditer(text):
+        result += text[end : match.start()]
+        result += element(match)
+        end = match.end()
+    return result + text[end:]
 
 
 def _known_tables(bundle: Bundle) -> tuple[Tables, dict[str, str]]:
@@ -941,12 +928,12 @@ def _environment(page_size: int | None, uptime: str) -> Environment:
         page_size=page_size,
         uptime=uptime,
         glossary=Glossary(),
-        titles=TITLES,
+        section_title=section_title,
         plural=display.plural,
         share=display.share,
         short_size=display.short_size,
         is_name=is_name,
-        agrees=AGREES,
+        when_empty={name: table.empty for name, table in TABLES.items() if table.empty},
         max_rows=MAX_ROWS,
         columns=pageblock_map.COLUMNS,
         look=pageblock_map.look,

@@ -9,6 +9,7 @@ those that are drawn lie in ``<file>.folded``. Every sample is in one place: ``r
 
 from dataclasses import dataclass
 
+from mmscope.drgn.sections.section import Heading
 from mmscope.drgn.tables.rows import MOST_BYTES, column
 from mmscope.drgn.tables.table import LENGTH, Table
 
@@ -343,4 +344,18 @@ PROFILE_NOTES = Table(
     ProfileNote,
     empty="Nothing is missing.",
     not_compared=LENGTH,
+)
+
+
+PROFILES_HEADING = Heading(
+    name="profiles",
+    title="Profiles",
+    place=900,
+    intro="""
+What the CPUs were doing, recorded by perf after the recipes of `mmscope record --list`. A
+sample is one moment of one CPU: shares of few samples are rough, and what takes no sample may
+still cost ([kernel documentation: perf
+events](https://docs.kernel.org/admin-guide/perf-security.html)). Kernel functions end in
+`_[k]`.
+""",
 )

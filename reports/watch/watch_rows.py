@@ -6,6 +6,7 @@ monotonic clock; ``watch_samples`` has the time of day of each.
 
 from dataclasses import dataclass
 
+from mmscope.drgn.sections.section import Heading
 from mmscope.drgn.tables.rows import MOST, MOST_PAGES, column
 from mmscope.drgn.tables.table import SERIES, Table
 
@@ -196,3 +197,18 @@ class WatchOverhead:
 
 
 WATCH_OVERHEAD = Table("watch_overhead", "What watching cost", WatchOverhead, not_compared=SERIES)
+
+
+WATCH_HEADING = Heading(
+    name="watch",
+    title="Over time",
+    place=910,
+    intro="""
+What `mmscope watch` sampled on the running host. Rates are what a counter grew by between two
+samples, over the time between them; levels are as they were at that moment; nothing here is
+counted since boot. Pressure is the share of time that tasks lost waiting for memory: *some*, at
+least one of them; *full*, all that could have run ([kernel documentation:
+PSI](https://docs.kernel.org/accounting/psi.html), [THP
+counters](https://docs.kernel.org/admin-guide/mm/transhuge.html#monitoring-usage)).
+""",
+)

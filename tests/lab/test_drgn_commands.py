@@ -88,7 +88,7 @@ def test_commands_print_what_their_sections_found(lab: Lab, tmp_path: Path) -> N
             assert said[entry.name] == f"{entry.section}: {section.message}"
             continue
         ours: dict[str, Any] = {
-            name: [asdict(row) for row in rows] for name, _, _, rows in found.tables
+            name: [asdict(row) for row in rows] for name, rows in found.by_name.items()
         }
         assert said[entry.name] == ours, entry.name
         printed += sum(map(len, ours.values()))
@@ -102,8 +102,9 @@ def test_scripts_print_rows_of_the_sections(lab: Lab, monkeypatch: pytest.Monkey
     memory = Memory(lab.prog)
     told: dict[str, list[dict[str, Any]]] = {}
     for spec in SECTIONS.values():
-        for _, _, row_type, rows in run_section(spec, memory)[1].tables:
-            told.setdefault(row_type.__name__, []).extend(asdict(row) for row in rows)
+        for filled in run_section(spec, memory)[1].tables:
+            row_type = filled.table.row.__name__
+            told.setdefault(row_type, []).extend(asdict(row) for row in filled.rows)
     probes: list[Callable[[Program], Iterable[tuple[str, type, Iterable[Any]]]]] = []
     monkeypatch.setattr(script, "run_script", probes.append)
     compared = []

@@ -111,7 +111,7 @@ def test_maps_of_processes_give_the_same_rows(
 ) -> None:
     section, found = run_section(SECTIONS["file_maps"], Files(rmap_lab.capture.truth_b))
     assert section.status == "ok"
-    texts = {table: rows for table, _, _, rows in found.tables}
+    texts = found.by_name
     theirs = {(row.device, row.inode): row for row in texts["file_mappings"]}
     # init, whose own maps were not recorded, has /init and what its children share with it.
     ours = {
@@ -266,7 +266,7 @@ def test_a_tree_whose_first_node_is_missing_is_said(rmap_lab: RmapLab, maps: Fil
 def test_the_section_is_whole(rmap_lab: RmapLab) -> None:
     section, found = run_section(SECTIONS["file_maps"], Memory(rmap_lab.prog))
     assert (section.status, section.message) == ("ok", None)
-    assert [name for name, *_ in found.tables] == [
+    assert list(found.by_name) == [
         "file_mapping_fanout", "file_mappings", "file_mapping_locks", "file_mapping_waiters",
         "file_mapping_checks",
     ]  # fmt: skip

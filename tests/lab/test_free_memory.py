@@ -332,7 +332,7 @@ def test_struct_pages_that_cannot_be_read_are_counted_and_not_taken_for_free(lab
     assert section.status == "partial"
     assert section.unreadable_bytes == 3 * 4096
     assert section.message is not None and "12,288 bytes" in section.message
-    free = sum(row.pages for row in found.tables[0][3])
+    free = sum(row.pages for row in found.tables[0].rows)
     assert 0 < free <= sum(row.pages for row in lab.free.lists.blocks)
 
 

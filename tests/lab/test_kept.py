@@ -103,7 +103,7 @@ def part(lab: KeptLab, name: str) -> int:
 
 
 def tables(found: Found) -> dict[str, list[object]]:
-    return {name: rows for name, _, _, rows in found.tables}
+    return found.by_name
 
 
 def test_resources_are_those_of_iomem(kept_lab: KeptLab) -> None:

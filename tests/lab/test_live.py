@@ -70,7 +70,7 @@ prog = open_target(symbols=[Path("/vmlinux")])
 readings = []
 for _ in range(4):
     section, found = run_section(SECTIONS["page_tables"], Memory(prog))
-    rows = {row.pid: vars(row) for row in found.tables[0][3]} if found.tables else {}
+    rows = {row.pid: vars(row) for row in found.tables[0].rows} if found.tables else {}
     status = Path(f"/proc/{still}/status").read_text()
     readings.append({
         "status": section.status,

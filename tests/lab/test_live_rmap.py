@@ -86,8 +86,8 @@ def reading():
     for name in ("anon_vmas", "ksm", "rmap_cost", "file_maps"):
         section, tables = run_section(SECTIONS[name], memory, verbose=True)
         sections.append(asdict(section))
-        found |= {name: [asdict(row) for row in rows] for name, _, _, rows in tables.tables}
-    maps = memory.rmap.maps
+        found |= {name: [asdict(row) for row in rows] for name, rows in tables.by_name.items()}
+    maps = reverse_maps(memory).maps
     return found | {"sections": sections, "attempts": maps.attempts, "orphans": maps.orphans}
 
 for pid in restless:

@@ -73,7 +73,7 @@ def read(prog: Program) -> Reading:
     memory, found = Memory(prog), {}
     for spec in SECTIONS.values():
         section, tables = run_section(spec, memory)
-        rows = {name: rows for name, _, _, rows in tables.tables}
+        rows = tables.by_name
         for name in rows.keys() & {"kernel_features"}:
             rows[name] = [row for row in rows[name] if row.feature not in IN_CODE]
         found[spec.name] = section.status, section.message, rows

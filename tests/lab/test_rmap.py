@@ -523,7 +523,7 @@ def test_slabs_that_the_dump_lacks_are_counted(
         assert section.unreadable_bytes > 100_000 and "could not be read" in (section.message or "")
         assert found.tables
     # A tree of which a part is missing is not taken for a small one: both counts are shown.
-    rows = {table: rows for table, _, _, rows in found.tables} | {
+    rows = found.by_name | {
         table: rows for table, _, _, rows in run_section(SECTIONS["anon_vmas"], memory)[1].tables
     }
     assert any("num_active_vmas" in check.problem for check in rows["anon_vma_checks"])

@@ -60,7 +60,7 @@ def point(prog: Program, number: int, pointer: int) -> None:
 
 
 def tables(found: Found) -> dict[str, list[Any]]:
-    return {name: rows for name, _, _, rows in found.tables}
+    return found.by_name
 
 
 def assert_only_these_are_lost(lab: Lab, prog: Program, lost: set[int]) -> None:

@@ -221,7 +221,7 @@ def test_sections_and_their_files(slab_lab: SlabLab, tmp_path: Path) -> None:
     files = Files(slab_lab.capture.truth_b)
     section, found = run_section(SECTIONS["slab_owner"], files)
     assert section.status == "ok"
-    rows = next(rows for name, _, _, rows in found.tables if name == "slab_owner_stacks")
+    rows = found.by_name["slab_owner_stacks"]
     assert sum(row.objects for row in rows) == sum(
         row.objects for row in printed(slab_lab, slab_lab.capture.truth_b)
     )
@@ -268,7 +268,7 @@ def test_a_list_of_caches_that_breaks_off_is_said(
     for name in ("slab_caches", "slab_owner"):
         section, found = run_section(SECTIONS[name], Memory(slab_lab.prog))
         assert section.status == "partial" and "breaks off after 40" in (section.message or "")
-        assert 0 < len({row.cache for row in found.tables[0][3]}) <= 40
+        assert 0 < len({row.cache for row in found.tables[0].rows}) <= 40
 
 
 def test_damaged_freelists_are_counted(slab_lab: SlabLab, monkeypatch: pytest.MonkeyPatch) -> None:

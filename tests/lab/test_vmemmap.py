@@ -24,7 +24,11 @@ from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.registry import SECTIONS
 from mmscope.drgn.struct_pages.hugetlb import HugetlbPool, HugetlbSize, hugetlb_sizes, read_pools
 from mmscope.drgn.struct_pages.memory_metadata import present_bytes
-from mmscope.drgn.struct_pages.struct_page_cost import StructPageCost, scan_struct_page_cost
+from mmscope.drgn.struct_pages.struct_page_cost import (
+    StructPageCost,
+    scan_struct_page_cost,
+    struct_page_cost,
+)
 from mmscope.drgn.struct_pages.vmemmap import VmemmapMapping, scan_vmemmap
 from mmscope.reports.bundle.bundle import Bundle, Writer
 from mmscope.reports.collect.collect import collect, run_section
@@ -189,7 +193,7 @@ def test_pools_are_those_of_sysfs(vmemmap_lab: StructPagesLab) -> None:
     assert int(vmemmap_lab.said(f"{where}/resv_hugepages")) == row.reserved_pages
     section, found = run_section(SECTIONS["hugetlb"], files)
     assert section.status == "ok"
-    tables = {name: rows for name, _, _, rows in found.tables}
+    tables = found.by_name
     assert tables["hugetlb_pools"] == printed
     assert [row.hvo for row in tables["hugetlb_sizes"]] == ["on", "on"]
 
@@ -307,7 +311,7 @@ def test_memory_about_memory_adds_up_from_boot_on(hvo_boot_lab: StructPagesLab) 
 @pytest.mark.owner_kernel
 def test_page_ext_is_part_of_it(owner_lab: OwnerLab, tmp_path: Path) -> None:
     memory = Memory(owner_lab.prog)
-    bytes_of = {row.part: row.bytes for row in memory.struct_pages.metadata()}
+    bytes_of = {row.part: row.bytes for row in struct_page_cost(memory).metadata()}
     printed = {row.name: row.value for row in read_vmstat(owner_lab.said("proc/vmstat")[1])}
     # Nothing else was allocated since boot.
     assert bytes_of["page_ext"] == printed["nr_memmap_pages"] * PAGE > 64 * MIB // PAGE
@@ -404,13 +408,13 @@ def test_a_page_table_that_the_dump_lacks(vmemmap_lab: StructPagesLab) -> None:
         section, _ = run_section(SECTIONS[name], memory)
         assert section.status == "partial", name
         assert (section.unreadable_bytes or 0) >= PAGE
-    scan = memory.struct_pages.scan
+    scan = struct_page_cost(memory).scan
     rows = {row.level: row for row in scan.mappings}
     assert rows["pte"].entries == whole["pte"].entries - 512
     assert scan.unmapped_sections == 1
     # Struct pages that nothing maps are not there to be read, either: the pool has more pages than
     # were found, and that is said.
-    pools, (check,) = memory.struct_pages.pools()
+    pools, (check,) = struct_page_cost(memory).pools()
     (row,) = (row for row in pools if row.node == check.node)
     assert check.problem.startswith(f"the pool counts {row.pages:,} pages, its struct pages")
     assert 0 < check.pages <= 64
@@ -452,7 +456,7 @@ def test_page_tables_of_garbage(vmemmap_lab: StructPagesLab, entry: int) -> None
     for name in SECTION_NAMES:
         section, _ = run_section(SECTIONS[name], memory)
         assert section.status in ("ok", "partial"), section
-    _, checks = memory.struct_pages.pools()
+    _, checks = struct_page_cost(memory).pools()
     assert sum(check.pages for check in checks) > 0
 
 
