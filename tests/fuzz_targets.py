@@ -60,10 +60,10 @@ from mmscope.perf.perf_script import _PLAIN, Reading, read_samples
 from mmscope.perf.stack_parts import KnownFrames, Split, load_known_frames, load_split
 from mmscope.reports.bundle.bundle import LINE_BREAK, Bundle, BundleError, Section, Writer, _value
 from mmscope.reports.bundle.database import open_database
+from mmscope.reports.bundle.outcome import UsageError
 from mmscope.reports.collect import collect
 from mmscope.reports.collect.reading import Absent, Files
 from mmscope.reports.commands import record_command
-from mmscope.reports.commands.page_owner_command import UsageError
 from mmscope.reports.profiles import profiles
 
 BETWEEN = b"\n=====\n"

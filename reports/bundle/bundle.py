@@ -52,6 +52,7 @@ from mmscope.drgn.tables.rows import (
 from mmscope.drgn.text.plain_file import MAX_LINE_BYTES, open_lines, read_plain
 from mmscope.reports.bundle.leftovers import PREFIX, SUFFIX, claim, clear_up, exchange
 from mmscope.reports.bundle.modes import mode_of_file, mode_of_folder
+from mmscope.reports.bundle.outcome import Refused
 
 DESCRIPTION = "datapackage.json"
 ESCAPE = "backslashreplace"
@@ -80,7 +81,7 @@ MOST_WRITTEN_MARKS = 100_000
 Cell = int | float | str | bool | None
 
 
-class BundleError(Exception):
+class BundleError(Refused):
     """The folder is not a bundle that can be read, or cannot be written. One line, for the user."""
 
 

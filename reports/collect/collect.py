@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
 
 from drgn import FaultError
 
@@ -27,6 +26,7 @@ from mmscope.drgn.tables.bounds import TABLE as IMPOSSIBLE
 from mmscope.drgn.tables.bounds import Impossible, Machine, rows_that_cannot_be, told
 from mmscope.drgn.tables.rows import MOST_PAGES, columns
 from mmscope.reports.bundle.bundle import Section, Writer
+from mmscope.reports.bundle.redact import RedactingWriter
 from mmscope.reports.collect.reading import (
     Absent,
     DeadlineExceeded,
@@ -37,9 +37,6 @@ from mmscope.reports.collect.reading import (
     page_size,
 )
 from mmscope.reports.collect.sections import SECTIONS
-
-if TYPE_CHECKING:
-    from mmscope.reports.bundle.redact import RedactingWriter
 
 # (section, its title, pages done, pages in all); pages are 0 where they are not known
 Progress = Callable[[str, str, int, int], None]
@@ -132,7 +129,7 @@ def explain(error: BaseException) -> str:
 def collect(
     source: Memory | Files,
     target: Target,
-    writer: "Writer | RedactingWriter",
+    writer: Writer | RedactingWriter,
     only: Sequence[str] = (),
     *,
     notes: dict[str, str] | None = None,
