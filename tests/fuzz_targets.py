@@ -68,9 +68,9 @@ from mmscope.reports.bundle.bundle import (
     _value,
 )
 from mmscope.reports.bundle.database import open_database
+from mmscope.reports.bundle.outcome import UsageError
 from mmscope.reports.collect import collect
 from mmscope.reports.commands import record_command
-from mmscope.reports.commands.page_owner_command import UsageError
 from mmscope.reports.profiles import profiles
 
 BETWEEN = b"\n=====\n"

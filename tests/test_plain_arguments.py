@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from reports.plain_arguments import plain_arguments
 
 from mmscope.reports.commands.page_owner_command import OUTPUT, SELECTION, SERIES, add_options
-from reports.plain_arguments import plain_arguments
 
 OPTIONS = {**SERIES, **OUTPUT, **SELECTION}
 WORDS = st.sampled_from(

@@ -11,22 +11,24 @@ In memory is what changes, not each snapshot: a stack whose pages stay takes two
 many snapshots there are.
 """
 
-from __future__ import annotations
-
+import datetime
 import itertools
 import os
+import re
 import sys
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 from mmscope.drgn.text.page_owner_counts import Counts, read_show_stacks_handles
+from mmscope.drgn.text.page_owner_text import (
+    EVERYTHING,
+    Progress,
+    Selection,
+    Tally,
+    read_page_owner,
+)
 from mmscope.drgn.text.stack_text import folded, stack_id
 from mmscope.drgn.text.text_source import Source, TextError, recognise_source
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:  # as in text_source
-    from collections.abc import Iterable, Iterator, Sequence
-    from typing import Any
-
-    from mmscope.drgn.text.page_owner_text import Progress, Selection, Tally
 
 MISSING = "the resolver does not have this handle"
 NO_RESOLVER = "no resolver given (show_stacks_handles)"
@@ -185,8 +187,6 @@ def _add_page_owner(
     progress: Progress | None,
 ) -> None:
     """Add a ``page_owner`` file; its breakdowns stand for the last snapshot."""
-    from mmscope.drgn.text.page_owner_text import EVERYTHING, read_page_owner
-
     tally = read_page_owner(source, selection or EVERYTHING, progress)
     counts: dict[int, int] = {}
     series.allocations = {}
@@ -235,13 +235,9 @@ def time_in_name(name: str) -> float | None:
     """
     The time that a file's name tells, in seconds since 1970: an epoch or a date (taken as UTC).
     """
-    import re  # takes longer than to read many a series
-
     if match := re.search(EPOCH, name):
         return float(match.group())
     if match := re.search(DATE, name):
-        import datetime
-
         try:
             when = datetime.datetime.fromisoformat("{}-{}-{}T{}:{}:{}Z".format(*match.groups()))
         except ValueError:
@@ -294,10 +290,25 @@ def _reorder(series: Series, order: Sequence[int]) -> None:
         series.add(snapshots[position], counts)
 
 
-def growth_rows(series: Series) -> Iterator[tuple[Any, ...]]:
-    """
-    Rows of :class:`page_owner_rows.PageOwnerGrowth`, as tuples. Not listed counts as no pages.
-    """
+class Growth(NamedTuple):
+    """A row of :class:`page_owner_rows.PageOwnerGrowth`, which says what is in it."""
+
+    handle: int
+    first_seen: float
+    listed: int
+    gaps: int
+    pages_first: int
+    pages_last: int
+    pages_min: int
+    pages_max: int
+    gained: int
+    slope: float | None
+    steadiness: float
+    rises: int
+
+
+def growth_rows(series: Series) -> Iterator[Growth]:
+    """How each stack's pages developed. Not listed counts as no pages."""
     times, count = series.times, len(series.times)
     middle = sum(times) / count
     centred = [time - middle for time in times]
@@ -309,7 +320,7 @@ def growth_rows(series: Series) -> Iterator[tuple[Any, ...]]:
         if len(runs) == 2:  # as most: never changed
             here = runs[1]
             flat_slope = 0.0 if known else None
-            yield key, times[0], count, 0, here, here, here, here, 0, flat_slope, 1.0, 0
+            yield Growth(key, times[0], count, 0, here, here, here, here, 0, flat_slope, 1.0, 0)
             continue
         first = listed = gaps = rises = falls = 0
         last, weighted = None, 0.0
@@ -329,7 +340,7 @@ def growth_rows(series: Series) -> Iterator[tuple[Any, ...]]:
             weighted += now * (sums[end] - sums[begin])
             last = number
         flat = not rises and not falls
-        yield (
+        yield Growth(
             key,
             times[first],
             listed,

@@ -53,6 +53,7 @@ from mmscope.drgn.tables.table import Table as Declared
 from mmscope.drgn.text.plain_file import MAX_LINE_BYTES, open_lines, read_plain
 from mmscope.reports.bundle.leftovers import PREFIX, SUFFIX, claim, clear_up, exchange
 from mmscope.reports.bundle.modes import mode_of_file, mode_of_folder
+from mmscope.reports.bundle.outcome import Refused
 
 DESCRIPTION = "datapackage.json"
 ESCAPE = "backslashreplace"
@@ -81,7 +82,7 @@ MOST_WRITTEN_MARKS = 100_000
 Cell = int | float | str | bool | None
 
 
-class BundleError(Exception):
+class BundleError(Refused):
     """The folder is not a bundle that can be read, or cannot be written. One line, for the user."""
 
 

@@ -14,7 +14,6 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from types import FrameType
-from typing import TYPE_CHECKING
 
 from drgn import FaultError
 
@@ -34,9 +33,7 @@ from mmscope.drgn.tables.bounds import (
 from mmscope.drgn.tables.bounds import TABLE as IMPOSSIBLE
 from mmscope.drgn.tables.rows import columns
 from mmscope.reports.bundle.bundle import SectionResult, Writer
-
-if TYPE_CHECKING:
-    from mmscope.reports.bundle.redact import RedactingWriter
+from mmscope.reports.bundle.redact import RedactingWriter
 
 # (section, its title, pages done, pages in all); pages are 0 where they are not known
 Progress = Callable[[str, str, int, int], None]
@@ -130,7 +127,7 @@ def explain(error: BaseException) -> str:
 def collect(
     source: Memory | Files,
     target: Target,
-    writer: "Writer | RedactingWriter",
+    writer: Writer | RedactingWriter,
     only: Sequence[str] = (),
     *,
     notes: dict[str, str] | None = None,

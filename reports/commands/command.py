@@ -20,7 +20,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
@@ -42,20 +42,41 @@ from mmscope.drgn.tables.hostile_text import visible
 from mmscope.drgn.tables.rows import columns
 from mmscope.drgn.tables.terminal import FORMATS, MAX_ROWS, print_rows
 from mmscope.drgn.text.text_source import TextError
+from mmscope.perf.speedscope import speedscope
+from mmscope.perf.stack_parts import load_known_frames
 from mmscope.reports.bundle import modes
 from mmscope.reports.bundle.bundle import Bundle, BundleError, SectionResult, Writer
-from mmscope.reports.collect.collect import Progress, collect, explain, machine_of, run_section
-from mmscope.reports.commands import page_owner_command
-from mmscope.reports.commands.page_owner_command import UsageError
-
-if TYPE_CHECKING:
-    from mmscope.reports.bundle.redact import Names, RedactingWriter
+from mmscope.reports.bundle.outcome import (
+    BAD_USAGE,
+    DONE,
+    INCOMPLETE,
+    NO_TARGET,
+    UsageError,
+    discard_output,
+    print_findings,
+    say,
+)
+from mmscope.reports.bundle.redact import (
+    Names,
+    RedactingWriter,
+    redact,
+    redacted,
+    undeclared,
+    write_map,
+)
+from mmscope.reports.collect.collect import (
+    Progress,
+    collect,
+    explain,
+    machine_of,
+    run_section,
+)
+from mmscope.reports.commands import page_owner_command, record_command
+from mmscope.reports.commands.doctor import Check, PriceHere, checks, prices_here
+from mmscope.reports.profiles import profiles
 
 # What needs duckdb, jinja2 or pygal is imported where it is used: on the box `collect` and `show`
-# must work with drgn, numpy and rich alone. So is what one command needs: a fifth of the CPU of a
-# `collect` would go into importing the others'.
-
-DONE, INCOMPLETE, BAD_USAGE, NO_TARGET = 0, 1, 2, 3
+# must work with drgn, numpy and rich alone.
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -67,8 +88,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")
     words = sys.argv[1:] if arguments is None else list(arguments)
     if words[:1] == ["record"]:
-        from mmscope.reports.commands import record_command
-
         # Whatever follows -- is somebody else's command line.
         return record_command.main(words[1:])
     if words[:1] == ["compare"]:
@@ -111,17 +130,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             traceback.print_exc()
         say(f"{explain(error)}; -v shows where")
         return NO_TARGET
-
-
-def discard_output() -> None:
-    """What could not be written stays buffered, and Python would fail over it again at exit."""
-    with contextlib.suppress(OSError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def say(text: str) -> None:
-    """A line for the user, on stderr."""
-    print(f"mmscope: {visible(text)}", file=sys.stderr)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -292,15 +300,13 @@ def add_redact_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--redact-map", type=Path, metavar="FILE", help=REDACT_MAP_HELP)
 
 
-def wanted_names(args: argparse.Namespace) -> "Names | None":
+def wanted_names(args: argparse.Namespace) -> Names | None:
     """What names are replaced by, if they are to be."""
     if args.redact_map is not None and not args.redact:
         raise UsageError("--redact-map goes with --redact")
     refuse_old_map(args.redact_map)
     if not args.redact:
         return None
-    from mmscope.reports.bundle.redact import Names
-
     return Names()
 
 
@@ -362,18 +368,14 @@ def nanoseconds(text: str) -> float:
     return value
 
 
-def redacting(writer: Writer, names: "Names", target: dict[str, Any]) -> "RedactingWriter":
+def redacting(writer: Writer, names: Names, target: dict[str, Any]) -> RedactingWriter:
     """The same writer, which replaces names first."""
-    from mmscope.reports.bundle.redact import RedactingWriter
-
     return RedactingWriter(writer, names, target)
 
 
-def keep_map(names: "Names | None", path: Path | None) -> None:
+def keep_map(names: Names | None, path: Path | None) -> None:
     """Write what stands for what, if that is asked for."""
     if names is not None and path is not None:
-        from mmscope.reports.bundle.redact import write_map
-
         write_map(names, path)
 
 
@@ -474,13 +476,7 @@ def run_collect(args: argparse.Namespace) -> int:
                 verbose=args.verbose,
             )
     keep_map(names, args.redact_map)
-    try:
-        from mmscope.reports.findings.findings import evaluate
-        from mmscope.reports.findings.findings_text import print_findings
-    except ImportError as error:
-        say(f"findings need {error.name}: run 'mmscope findings' where it is installed")
-    else:
-        print_findings(evaluate(Bundle(args.output)), everything=False)
+    print_findings(args.output)
     expected = [
         section
         for section in sections
@@ -555,10 +551,6 @@ def first_of(title: str, top: int | None, total: int) -> str:
 
 def show_stacks(bundle: Bundle, what: str, form: str, *, reattribute: bool) -> int:
     """Print folded stacks: those of one name, of a recording, or of all profiles."""
-    from mmscope.perf.speedscope import speedscope
-    from mmscope.perf.stack_parts import load_known_frames
-    from mmscope.reports.profiles import profiles
-
     files = [what] if what in bundle.folded else profiles.files_of(bundle, what)
     if not files:
         raise UsageError(
@@ -583,8 +575,6 @@ def show_stacks(bundle: Bundle, what: str, form: str, *, reattribute: bool) -> i
 
 
 def run_record(args: argparse.Namespace) -> int:
-    from mmscope.reports.commands import record_command
-
     return record_command.main([])
 
 
@@ -665,15 +655,14 @@ def print_tables(tables: Sequence[Filled], form: str, machine: Machine) -> None:
 
 
 def run_findings(args: argparse.Namespace) -> int:
+    from mmscope.reports.findings import findings_text
     from mmscope.reports.findings.findings import evaluate
-    from mmscope.reports.findings.findings_text import print_findings
 
-    print_findings(evaluate(Bundle(args.bundle)), everything=args.all)
+    findings_text.print_findings(evaluate(Bundle(args.bundle)), everything=args.all)
     return DONE
 
 
 def run_report(args: argparse.Namespace) -> int:
-    from mmscope.reports.bundle.redact import redacted
     from mmscope.reports.compare.comparison import compare
     from mmscope.reports.findings.findings import evaluate
     from mmscope.reports.page.report import LOOKED_AT, render, write
@@ -702,8 +691,6 @@ def run_report(args: argparse.Namespace) -> int:
 
 
 def run_redact(args: argparse.Namespace) -> int:
-    from mmscope.reports.bundle.redact import Names, redact, undeclared
-
     refuse_old_map(args.redact_map)
     bundles, names = [Bundle(path) for path in args.bundles], Names()
     several, code = len(bundles) > 1, DONE
@@ -744,8 +731,6 @@ def run_compare(args: argparse.Namespace) -> int:
 
 
 def run_doctor(args: argparse.Namespace) -> int:
-    from mmscope.reports.commands.doctor import Check, PriceHere, checks, prices_here
-
     for title, row_type, rows in (
         ("", Check, checks()),
         ("What it costs this host to be read", PriceHere, prices_here()),

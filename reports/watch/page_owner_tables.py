@@ -1,99 +1,66 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""
-page_owner's text as the tables of a bundle, and as lines on a terminal.
+"""page_owner's text as the tables of a bundle."""
 
-``mmscope page-owner`` reads files, ``mmscope watch`` takes them; both end here.
-"""
-
-from __future__ import annotations
-
+import argparse
+import dataclasses
+import datetime
 import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
-from mmscope.drgn.owners.owner_frames import owner_frame
-from mmscope.drgn.tables.hostile_text import visible
-from mmscope.drgn.text.page_owner_series import growth_rows, point_rows
+from mmscope.drgn.owners import page_owner_rows as rows
+from mmscope.drgn.text.page_owner_series import Growth, Series, growth_rows, point_rows
+from mmscope.drgn.text.page_owner_text import Tally
 from mmscope.drgn.text.stack_text import folded
+from mmscope.reports.bundle.bundle import Cell, SectionResult, Writer
+from mmscope.reports.bundle.outcome import DONE, INCOMPLETE, print_findings, say
+from mmscope.reports.watch.page_owner import SECTION, Stack, notes_of, print_top, stacks_of, text
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:  # as in page_owner_command
-    from collections.abc import Callable, Iterable, Iterator
-    from typing import IO, Any
-
-    from mmscope.drgn.text.page_owner_series import Series
-    from mmscope.drgn.text.page_owner_text import Selection, Tally
-    from mmscope.reports.bundle.bundle import SectionResult, Writer
-
-SECTION = "page_owner"
-TOP = 20
+OTHERS = "(others, beyond the limit of what is kept)"
+OTHER_TASKS = "(other tasks, beyond the limit of what is kept)"
 
 
-def text(data: bytes | None) -> str | None:
-    """Bytes of anybody's choice as text."""
-    return None if data is None else data.decode("utf-8", "backslashreplace")
-
-
-class Stack:
-    """What is known of one stack of the last snapshot. Its names are looked at when asked for."""
-
-    __slots__ = ("allocations", "handle", "note", "pages", "printed")
-
-    def __init__(self, handle: int, pages: int, series: Series) -> None:
-        self.handle, self.pages = handle, pages
-        self.allocations = series.allocations.get(handle)
-        self.printed = series.stacks.get(handle)
-        self.note = series.notes.get(handle)
-
-    @property
-    def stack(self) -> str | None:
-        """``root;…;leaf``; None if it is not known."""
-        return folded(self.printed) if self.printed else None
-
-    def row(self) -> tuple[Any, ...]:
-        """As :class:`page_owner_rows.PageOwnerStack`."""
-        stack = self.stack
-        owner, module = owner_frame(stack) if stack else (None, None)
-        return self.handle, self.pages, self.allocations, owner, module, stack, self.note
-
-
-def stacks_of(series: Series) -> list[Stack]:
-    """Every stack of any snapshot with its pages in the last one, most first."""
-    found = [Stack(handle, max(runs[-1], 0), series) for handle, runs in series.history.items()]
-    return sorted(found, key=lambda stack: (-stack.pages, stack.handle))
-
-
-def notes_of(series: Series) -> tuple[list[str], list[str]]:
-    """(what keeps the section from being whole, what is to be known of it)."""
-    notes = []
-    skipped = sum(snapshot.skipped for snapshot in series.snapshots)
-    if skipped:
-        notes.append(f"{skipped:,} records were not understood and are not counted")
-    if cut := [snapshot.source for snapshot in series.snapshots if snapshot.truncated]:
-        more = f" and {len(cut) - 1} more" if len(cut) > 1 else ""
-        notes.append(f"{cut[0]}{more}: the last record was cut short and is not counted")
-    if series.unresolved:
-        notes.append(
-            f"{series.unresolved:,} handles have no stack; give show_stacks_handles with --stacks, "
-            "read after the last snapshot"
+def write_bundle(args: argparse.Namespace, read: Callable[[], Series], page_size: int) -> int:
+    """Write the bundle, print what stands out, and say what is missing; returns the exit code."""
+    # Refuses what is in the way before the work.
+    with Writer(args.output, replace=args.force, mode=args.mode) as writer:
+        begin = time.monotonic()
+        series = read()
+        section, stacks, growth = write_tables(
+            writer, series, page_size, seconds=time.monotonic() - begin
         )
-    reused = sum(note.startswith("reused") for note in series.notes.values())
-    if reused:
-        notes.append(f"{reused:,} handles were reused: files of different boots?")
-    remarks = [f"times: {series.time_source}"]
-    if series.tally is not None and series.tally["unknown_lines"]:
-        remarks.append(f"{series.tally['unknown_lines']:,} unknown lines in records were skipped")
-    if any(handle >> 48 for handle in series.stacks):
-        remarks.append("no handles in the text: ids are made from the stacks' text")
-    return notes, remarks
+        captured = None
+        if series.absolute:
+            moment = datetime.datetime.fromtimestamp(int(series.absolute[-1]), datetime.UTC)
+            captured = moment.isoformat()
+        described: dict[str, Cell] = {
+            "kind": "files",
+            "release": None,
+            "architecture": None,
+            "page_size": page_size,
+            "hostname": None,
+            "captured_at": captured,
+            "uptime_seconds": None,
+            "total_pages": args.total_pages,
+            "online_cpus": None,
+            "source": ", ".join(dict.fromkeys(s.source for s in series.snapshots[:3])),
+        }
+        if not args.page_size:
+            assumed = f"page size {page_size} assumed, as of this machine"
+            message = "; ".join(filter(None, (section.message, assumed)))
+            section = dataclasses.replace(section, message=message)
+        writer.finish(described, [section])
+    print_top(stacks, growth, page_size, top=args.top)
+    print_findings(args.output, (SECTION,))
+    if section.status != "ok":
+        say(f"{section.section}: {section.status}: {section.message}")
+    return DONE if section.status == "ok" else INCOMPLETE
 
 
 def write_tables(
     writer: Writer, series: Series, page_size: int | None, *, seconds: float
-) -> tuple[SectionResult, list[Stack], list[tuple[Any, ...]]]:
+) -> tuple[SectionResult, list[Stack], list[Growth]]:
     """Write everything about page_owner; returns the section, the stacks and their growth."""
-    # The declarations of the rows take as long to import as many a file takes to read.
-    from mmscope.drgn.owners import page_owner_rows as rows
-    from mmscope.reports.bundle.bundle import SectionResult
-
     begin = time.monotonic()
     stacks = stacks_of(series)
     written = 0
@@ -108,9 +75,9 @@ def write_tables(
         rows.PageOwnerStack,
         (stack.row() for stack in stacks),
     )
-    growth = []
+    growth: list[Growth] = []
     if len(series.snapshots) > 1:
-        growth = sorted(growth_rows(series), key=lambda row: (-row[GAINED], row[0]))
+        growth = sorted(growth_rows(series), key=lambda row: (-row.gained, row.handle))
         table("page_owner_growth", "Growth by allocation stack", rows.PageOwnerGrowth, growth)
         table(
             "page_owner_series",
@@ -140,13 +107,8 @@ def write_tables(
     )
 
 
-GAINED = 8  # of PageOwnerGrowth
-
-
 def snapshot_rows(series: Series) -> Iterator[tuple[Any, ...]]:
     """Rows of :class:`page_owner_rows.PageOwnerSnapshot`."""
-    import datetime
-
     for position, snapshot in enumerate(series.snapshots):
         at = None
         if series.absolute:
@@ -166,7 +128,6 @@ def snapshot_rows(series: Series) -> Iterator[tuple[Any, ...]]:
 
 def breakdowns(tally: Tally) -> Iterator[tuple[str, str, type, Iterable[tuple[Any, ...]]]]:
     """(name, title, row type, rows) of what only ``page_owner`` tells."""
-    from mmscope.drgn.owners import page_owner_rows as rows
 
     def most_first(counted: dict[Any, Any]) -> list[tuple[Any, list[int]]]:
         return sorted(counted.items(), key=lambda item: -item[1][0])
@@ -219,101 +180,3 @@ def breakdowns(tally: Tally) -> Iterator[tuple[str, str, type, Iterable[tuple[An
         rows.PageOwnerMigration,
         [(text(key) if key else OTHERS, *row) for key, row in most_first(tally["migrated"])],
     )
-
-
-OTHERS = "(others, beyond the limit of what is kept)"
-OTHER_TASKS = "(other tasks, beyond the limit of what is kept)"
-
-
-def size(pages: int, page_size: int | None) -> str:
-    """Pages in the unit that suits them."""
-    if page_size is None:
-        return ""
-    value = float(pages * page_size)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(value) < 1024:
-            return f"{value:.4g} {unit}"
-        value /= 1024
-    return f"{value:.4g} TiB"
-
-
-def print_top(
-    stacks: list[Stack],
-    growth: list[tuple[Any, ...]],
-    page_size: int | None,
-    *,
-    top: int = TOP,
-    file: IO[str] | None = None,
-) -> None:
-    """The stacks with most pages, and those that grew most: a line each."""
-    pages = sum(stack.pages for stack in stacks)
-    print(f"{pages:,} pages {size(pages, page_size)} by {len(stacks):,} stacks", file=file)
-    head = f"{'pages':>12}  {'size':>10}  {'share':>6}  owner"
-    print(head, file=file)
-    for stack in stacks[:top]:
-        if stack.pages:
-            share = f"{100 * stack.pages / pages:.1f} %"
-            line = f"{stack.pages:>12,}  {size(stack.pages, page_size):>10}  {share:>6}  "
-            print(line + _name(stack), file=file)
-    grown = [row for row in growth if row[GAINED] > 0][:top]
-    if not grown:
-        return
-    by_handle = {stack.handle: stack for stack in stacks}
-    print(f"\n{'gained':>12}  {'size':>10}  {'pages/s':>10}  {'steady':>7}  owner", file=file)
-    for row in grown:
-        slope = "-" if row[9] is None else f"{row[9]:,.3f}"
-        line = f"{row[GAINED]:>12,}  {size(row[GAINED], page_size):>10}  {slope:>10}  "
-        steady = f"{100 * row[10]:.0f} %"
-        print(f"{line}{steady:>7}  {_name(by_handle[row[0]])}", file=file)
-
-
-def _name(stack: Stack) -> str:
-    """Who a stack is, in a line: its owner frame, the one that called it, its module."""
-    printed = stack.stack
-    if printed is None:
-        return visible(f"handle {stack.handle}: {stack.note}")
-    owner, module = owner_frame(printed)
-    names = [frame.partition(" [")[0] for frame in printed.split(";")]
-    at = len(names) - 1 - names[::-1].index(owner)
-    caller = f" < {names[at - 1]}" if at else ""
-    module = f" [{module}]" if module else ""
-    note = f" ({stack.note})" if stack.note else ""
-    return visible(f"{owner}{module}{caller}{note}")
-
-
-# Selecting, as the kernel's tools/mm/page_owner_sort.c does
-
-SORTS: dict[str, Callable[[Any], Any]] = {
-    "pages": lambda row: -row[-4],
-    "times": lambda row: -row[-3],
-    "ts": lambda row: row[-2],
-}
-
-
-def culled_rows(
-    tally: Tally, selection: Selection, sort: str, top: int
-) -> tuple[list[tuple[str, str]], list[tuple[Any, ...]], int]:
-    """
-    What was counted by the selection's keys: (columns with their types, rows, how many more).
-
-    :param sort: pages, times, ts, or one of the keys.
-    """
-    # Names, even if they are numbers: no thousands separators.
-    described = [(name, "string") for name in selection.cull]
-    described += [(name, "integer") for name in ("pages", "allocations", "first_ts", "last_ts")]
-    rows = []
-    for key, row in tally["culled"].items():
-        cells: list[Any] = []
-        for name, value in zip(selection.cull, key or [None] * len(selection.cull), strict=True):
-            if isinstance(value, bytes):
-                value = folded(value) if name == "stack" else text(value)
-            elif name == "stack" and value is not None:
-                value = f"handle {value}"
-            cells.append(value)
-        rows.append((*cells, *row))
-    if sort in SORTS:
-        rows.sort(key=SORTS[sort])
-    else:
-        at = selection.cull.index(sort)
-        rows.sort(key=lambda row: (row[at] is None, row[at]))
-    return described, rows[:top], max(len(rows) - top, 0)

@@ -14,12 +14,12 @@ less often than the rest where it takes more than :data:`PAGETYPEINFO_SHARE` of 
 Imports neither drgn nor numpy: a sample must cost less than what it measures.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import re
 import time
+from collections.abc import Callable
+from typing import Any
 
 from mmscope.drgn.sections.prices import is_live, why_left_out
 from mmscope.drgn.text.kernel_text import MAX_COUNT, whole_lines
@@ -31,12 +31,7 @@ from mmscope.drgn.text.proc_text import (
     parse_zoneinfo,
 )
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    Sample = dict[str, Any]
+Sample = dict[str, Any]
 
 PAGETYPEINFO_SHARE = 0.01
 # Of /proc/meminfo: levels that tell who holds the memory.

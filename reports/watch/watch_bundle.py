@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The bundle of what ``mmscope watch`` sampled, and what the terminal says of it."""
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import time
@@ -12,9 +10,8 @@ from mmscope.drgn.tables import display
 from mmscope.drgn.text.page_owner_series import read_series
 from mmscope.drgn.text.text_source import TextError
 from mmscope.reports.bundle.bundle import SectionResult, Writer
-from mmscope.reports.commands.page_owner_command import DONE, INCOMPLETE, print_findings, say
-from mmscope.reports.watch import page_owner_tables as page_owner
-from mmscope.reports.watch import watch_tables
+from mmscope.reports.bundle.outcome import DONE, INCOMPLETE, print_findings, say
+from mmscope.reports.watch import page_owner, page_owner_tables, watch_tables
 from mmscope.reports.watch.sample_log import NAME
 
 
@@ -47,7 +44,7 @@ def finish(args: argparse.Namespace, folder: Path) -> int:
         except (OSError, TextError) as error:
             series, why = None, str(error)
         if series is not None:
-            fared, stacks, growth = page_owner.write_tables(
+            fared, stacks, growth = page_owner_tables.write_tables(
                 writer, series, size, seconds=time.monotonic() - begin
             )
             if len(copies) < len(found):
