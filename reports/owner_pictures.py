@@ -22,7 +22,6 @@ from owner_frames import is_allocator, owner_frame
 from reports import charts, display, downloads, flame_graph
 from reports.downloads import Download
 from reports.flame_graph import FlameGraph, Top
-from reports.stack_pool import Derived
 
 Rows = list[dict[str, Any]]
 Tables = dict[str, Rows]
@@ -144,15 +143,13 @@ def flames(
     unit: str,
     describe: str,
     kind: Callable[[str, int], str],
-    download: tuple[str, str, str],
-    derived: Derived | None = None,
+    download: tuple[str, str],
     frames: int = flame_graph.MAX_FRAMES,
 ) -> Flames:
     """
     A flame graph with its top frames, and its stacks for download.
 
-    :param download: the file's name, the bundle's file that has it all, and the section.
-    :param derived: how the stacks follow from a table.
+    :param download: the file's name, and the bundle's file that has it all.
     """
     folded = flame_graph.fold(stacks)
     tops, count = flame_graph.top_frames(folded, TOP)
@@ -160,7 +157,7 @@ def flames(
         flame_graph.flame_graph(folded, unit=unit, describe=describe, kind=kind, frames=frames),
         tops,
         count,
-        downloads.folded(folded, *download, derived),
+        downloads.folded(folded, *download),
     )
 
 
@@ -185,8 +182,7 @@ def page_owner(tables: Tables, page_size: int | None) -> dict[str, Any]:
             unit,
             f"Flame graph: {unit} that page_owner knows, by allocation stack",
             frame_kind,
-            ("page_owner.folded", "page_owner_stacks.csv", "page_owner"),
-            Derived("page_owner_stacks.csv", "pages", size, "", NO_STACK),
+            ("page_owner.folded", "page_owner_stacks.csv"),
         ),
         "total": sum(amount for _, amount in stacks),
         "stacks": len(held),
@@ -354,8 +350,7 @@ def slab_owner(tables: Tables, page_size: int | None) -> dict[str, Any]:
             unit,
             f"Flame graph: slab objects by cache and allocation stack, width in {unit}",
             slab_frame_kind,
-            ("slab_owner.folded", "slab_owner_stacks.csv", "slab_owner"),
-            Derived("slab_owner_stacks.csv", unit, 1, "cache", NO_STACK),
+            ("slab_owner.folded", "slab_owner_stacks.csv"),
         ),
         "total": sum(amount for _, amount in stacks),
         "unit": unit,

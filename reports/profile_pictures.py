@@ -225,7 +225,7 @@ def _drawn(
             unit,
             f"Flame graph: {what}",
             frame_kind,
-            (f"{row['file']}.folded", f"{row['file']}.folded", profiles.SECTION),
+            (f"{row['file']}.folded", f"{row['file']}.folded"),
             frames=frames,
         )
         views = []

@@ -464,7 +464,7 @@ def render(bundle: Bundle, verdict: Verdict, comparison: Comparison | None = Non
     words = Glossary()
     # Of this page, which has both their places.
     environment.filters["terms"] = words.mark
-    environment.globals.update(offer=offers.offer, pools=offers.pools, glossary=words)
+    environment.globals.update(offer=offers.offer, glossary=words)
     sections = _sections(bundle, environment, page_size)
     anchors = {view.name: view.anchor for view in reversed(sections)}
     host = _host(bundle)
@@ -837,7 +837,7 @@ def _table(bundle: Bundle, table: Table, page_size: int | None, known: Tables) -
         rows,
         total,
         error,
-        None if whole else downloads.table(bundle, table, known.get(table.name)),
+        None if whole else downloads.table(bundle, table),
     )
 
 

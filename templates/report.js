@@ -106,10 +106,6 @@
     });
   }
   // A download is packed in its own link, which works as it is; unpacked it opens anywhere.
-  function unpack(link) {
-    var packed = Uint8Array.from(atob(link.href.split(",")[1]), function (c) { return c.charCodeAt(0); });
-    return new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip")));
-  }
   function save(whole, name) {
     var goal = document.createElement("a");
     goal.href = URL.createObjectURL(whole);
@@ -121,100 +117,9 @@
     if (!window.DecompressionStream) return;
     link.addEventListener("click", function (event) {
       event.preventDefault();
-      unpack(link).blob().then(function (whole) { save(whole, link.download.replace(/\.gz$/, "")); });
-    });
-  }
-  // Stacks that are pooled. The pool says in words how it is read; reports/stack_pool.py makes it.
-  function characters(text) {
-    return Array.from(text, function (one) {
-      var code = one.codePointAt(0);
-      return code - (code < 0xd800 ? 35 : 35 + 0x800);
-    });
-  }
-  function stacksOf(pool) {
-    var runs = [];
-    return pool.stacks.map(function (text) {
-      var line = characters(text), shared = line.shift();
-      if (line.length && shared < runs.length) line[0] += runs[shared];
-      runs = runs.slice(0, shared).concat(line);
-      return runs.map(function (run) { return pool.runs[run]; }).join(";");
-    });
-  }
-  function numbersOf(column, text) {
-    if (typeof text !== "string") return text;
-    var found = [], number = 0;
-    characters(text).forEach(function (digit, at) {
-      number = number * column.base + digit;
-      if ((at + 1) % column.digits) return;
-      found.push(number);
-      number = 0;
-    });
-    return found;
-  }
-  function cellsOf(table, stacks) {
-    var found = {}, of, frames;
-    table.columns.forEach(function (c) {
-      var sum = 0, base = found[c.of];
-      found[c.name] =
-        c.steps ? c.steps.map(function (step) { return sum += step; }) :
-        c.times ? c.times.map(function (times, row) {
-          var rest = c.rest[row];
-          return times > 0 ? base[row] * times + rest : times < 0 ? (base[row] - rest) / -times : rest;
-        }) :
-        c.stack ? numbersOf(c, c.stack).map(function (number) { return number < stacks.length ? stacks[number] : null; }) :
-        c.cells ? numbersOf(c, c.cells) :
-        c.at ? c.at.map(function (place) { return c.values[place]; }) : null;
-      if (c.stack) of = found[c.name];
-    });
-    table.columns.forEach(function (c) {
-      if (c.leaf) {
-        frames = c.leaf.map(function (place, row) {
-          if (place === null) return [null, null];
-          var all = (of[row] || "").split(";"), frame = all[all.length - 1 - place], gap = frame.indexOf(" [");
-          return gap < 0 ? [frame, null] : [frame.slice(0, gap), frame.slice(gap + 2).replace(/\]$/, "") || null];
-        });
-        found[c.name] = frames.map(function (frame) { return frame[0]; });
-      } else if (c.module) found[c.name] = frames.map(function (frame) { return frame[1]; });
-    });
-    return found;
-  }
-  function csv(value, text) {
-    if (value === null) return "";
-    // What a spreadsheet would run.
-    value = (text && /^[=+\-@\t\r]/.test(value) ? "'" : "") + value;
-    return value === "" || /[",\r\n]/.test(value) ? '"' + value.replace(/"/g, '""') + '"' : value;
-  }
-  function tableFile(table, stacks) {
-    var cells = cellsOf(table, stacks);
-    var lines = [table.columns.map(function (c) { return csv(c.name); }).join(",")];
-    for (var row = 0; row < table.rows; row += 1)
-      lines.push(table.columns.map(function (c) { return csv(cells[c.name][row], c.text); }).join(","));
-    return lines;
-  }
-  function foldedFile(folded, tables, stacks) {
-    var sums = new Map();
-    function add(stack, value) { if (value > 0) sums.set(stack, (sums.get(stack) || 0) + value); }
-    if (folded.values) folded.values.forEach(function (value, number) { add(stacks[number], value); });
-    else {
-      var cells = cellsOf(tables.filter(function (t) { return t.name === folded.table; })[0], stacks);
-      cells[folded.value].forEach(function (value, row) {
-        var root = folded.root ? cells[folded.root][row] + ";" : "";
-        add(root + (cells.stack[row] || folded.none), value * folded.times);
-      });
-    }
-    return Array.from(sums, function (item) { return item[0].trim().split(/\s+/).join(" ") + " " + item[1]; });
-  }
-  function pooled(link) {
-    if (!window.DecompressionStream) return;
-    var name = link.getAttribute("data-file");
-    function is(file) { return file.name === name; }
-    link.addEventListener("click", function (event) {
-      event.preventDefault();
-      unpack(document.querySelector(link.hash + " a")).json().then(function (pool) {
-        var stacks = stacksOf(pool), table = pool.tables.filter(is)[0];
-        var lines = table ? tableFile(table, stacks) : foldedFile(pool.folded.filter(is)[0], pool.tables, stacks);
-        save(new Blob([lines.join("\n"), "\n"]), name);
-      });
+      var packed = Uint8Array.from(atob(link.href.split(",")[1]), function (c) { return c.charCodeAt(0); });
+      new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip")))
+        .blob().then(function (whole) { save(whole, link.download.replace(/\.gz$/, "")); });
     });
   }
   // A flame graph: svg elements in a svg element, callers before and below what they call.
@@ -359,7 +264,6 @@
   });
   all("button.copy").forEach(copyable);
   all("a.download").forEach(unpacked);
-  all("a.pooled").forEach(pooled);
   // A link into something folded opens it.
   function reveal() {
     var goal = location.hash.length > 1 && document.getElementById(location.hash.slice(1));

@@ -9,7 +9,6 @@ longest gap between two frames. It measures and never fails on a number.
 """
 
 import argparse
-import gzip
 import os
 import shutil
 import subprocess
@@ -23,9 +22,6 @@ import busy_bundle
 from playwright.sync_api import sync_playwright
 from rich.console import Console
 from rich.table import Table
-
-from reports.bundle import Bundle
-from reports.stack_pool import StackPool
 
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 # Scrolls a screen at a time, one each frame, and opens everything that is folded on the second way.
@@ -89,18 +85,6 @@ def scroll(report: Path) -> dict[str, Any]:
     return measured | {"opened": opened}
 
 
-def pooled(bundle: Bundle, name: str) -> tuple[int, int, float]:
-    """A table of stacks, packed: (bytes of its file, bytes of its pool, CPU seconds of that)."""
-    table = bundle.tables[name]
-    rows = list(bundle.rows(name))
-    plain = len(gzip.compress(bundle.plain_path(table).read_bytes(), 6))
-    begin = time.process_time()
-    pool = StackPool()
-    pool.add_table(f"{name}.csv", table.columns, rows)
-    packed = len(gzip.compress(b"".join(pool.read()), 6))
-    return plain, packed, time.process_time() - begin
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--keep", type=Path, help="write the bundle and the report here")
@@ -114,10 +98,6 @@ def main() -> None:
         seconds, cpu, peak = render(bundle, report)
         size = report.stat().st_size
         browser = scroll(report)
-        pools = {
-            name: pooled(Bundle(bundle), name)
-            for name in ("page_owner_stacks", "slab_owner_stacks")
-        }
     table = Table("what", "measured", "limit", title="report of a busy machine")
     for column in table.columns[1:]:
         column.justify = "right"
@@ -134,9 +114,6 @@ def main() -> None:
     table.add_row("open all that is folded", f"{browser['opening']:.0f} ms", "")
     longest = max(browser["tasks"], default=0)
     table.add_row("longest task of the page", f"{longest:.0f} ms", "")
-    for name, (plain, packed, seconds) in pools.items():
-        what = f"{name} pooled: {plain / packed:.1f} times smaller than packed"
-        table.add_row(what, f"{packed:,} bytes, {seconds:.2f} s of CPU", "")
     Console(width=130).print(table)
 
 
