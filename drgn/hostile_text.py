@@ -5,6 +5,8 @@ Text from the kernel is anybody's: comm, cmdline, file names, cgroup names.
 What could hide, reorder or command is written out, on the terminal and in a report alike.
 """
 
+import unicodedata
+
 # One text of a stranger must not be all that is shown.
 MAX_TEXT = 4000
 
@@ -29,8 +31,6 @@ def visible(text: str) -> str:
     """
     if text.isascii() and text.isprintable():
         return text
-    import unicodedata  # large, and most text is ASCII
-
     return "".join(
         ascii(char)[1:-1] if unicodedata.category(char) in INVISIBLE else char for char in text
     )

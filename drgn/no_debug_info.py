@@ -19,8 +19,6 @@ anything is believed. Cannot know: globals that ``declared_globals.py`` does not
 line numbers, inlined functions, types of modules.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

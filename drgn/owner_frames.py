@@ -7,7 +7,9 @@ is not plumbing; what is plumbing is data: ``allocator_frames.txt``. A stack of 
 allocator frames is owned by its root.
 """
 
+import functools
 import os
+from fnmatch import fnmatchcase
 
 PATTERNS = os.path.join(os.path.dirname(__file__), "allocator_frames.txt")
 # What compilers append to the name of a copy of a function.
@@ -28,42 +30,22 @@ def read_patterns(text: str) -> tuple[frozenset[str], tuple[str, ...], tuple[str
     return frozenset(plain), tuple(sorted(p[:-1] for p in begins)), tuple(sorted(rest))
 
 
+@functools.cache
 def allocator_frames() -> tuple[frozenset[str], tuple[str, ...], tuple[str, ...]]:
     """The maintained list."""
     with open(PATTERNS, encoding="utf-8") as file:
         return read_patterns(file.read())
 
 
-# Plain: functools and fnmatch take longer to import than a series of files to read.
-_patterns: list[tuple[frozenset[str], tuple[str, ...], tuple[str, ...]]] = []
-_known: dict[str, bool] = {}
-KNOWN = 65536
-
-
+@functools.lru_cache(65536)
 def is_allocator(symbol: str) -> bool:
     """Whether a function only passes requests for memory on."""
-    known = _known.get(symbol)
-    if known is None:
-        known = _matches(symbol)
-        if len(_known) < KNOWN:
-            _known[symbol] = known
-    return known
-
-
-def _matches(symbol: str) -> bool:
-    """Whether the maintained list, read once, has it."""
-    if not _patterns:
-        _patterns.append(allocator_frames())
-    whole, begins, rest = _patterns[0]
+    whole, begins, rest = allocator_frames()
     for suffix in SUFFIXES:
         symbol = symbol.partition(suffix)[0]
     if symbol in whole or symbol.startswith(begins):
         return True
-    if rest:
-        from fnmatch import fnmatchcase
-
-        return any(fnmatchcase(symbol, pattern) for pattern in rest)
-    return False
+    return any(fnmatchcase(symbol, pattern) for pattern in rest)
 
 
 def owner_frame(stack: str) -> tuple[str, str | None]:

@@ -23,22 +23,16 @@ It cannot know: stacks below ``count_threshold``, and on 7.2 those whose first a
 reclaim, which the kernel never lists.
 """
 
-from __future__ import annotations
-
 import itertools
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from stack_text import is_stack, stack_id
-from text_source import TextError
+from text_source import Source, TextError
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:  # as in text_source
-    from collections.abc import Iterable, Iterator, Sequence
-    from typing import Any
-
-    from text_source import Source
-
-    # text, what its first record begins with, (key, pages) of each, records not understood
-    Block = tuple[bytes, bytes, Sequence[tuple[int, int]], int]
+# text, what its first record begins with, (key, pages) of each, records not understood
+Block = tuple[bytes, bytes, Sequence[tuple[int, int]], int]
 
 CHUNK_BYTES = 64 << 10
 MAX_RECORD_BYTES = 1 << 20  # a stack has at most some 64 frames
@@ -208,8 +202,6 @@ class _HandleParser:
 
     @staticmethod
     def _record(record: bytes) -> tuple[int, int] | None:
-        import re  # for what is damaged
-
         match = re.match(HANDLE_PAGES, record.strip(b"\n"))
         # Printed as %d, though a depot_stack_handle_t is unsigned.
         return (int(match[1]) & 0xFFFFFFFF, int(match[2])) if match else None

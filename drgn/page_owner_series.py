@@ -11,22 +11,18 @@ In memory is what changes, not each snapshot: a stack whose pages stay takes two
 many snapshots there are.
 """
 
-from __future__ import annotations
-
+import datetime
 import itertools
 import os
+import re
 import sys
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from page_owner_counts import Counts, read_show_stacks_handles
+from page_owner_text import EVERYTHING, Progress, Selection, Tally, read_page_owner
 from stack_text import folded, stack_id
 from text_source import Source, TextError, recognise_source
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:  # as in text_source
-    from collections.abc import Iterable, Iterator, Sequence
-    from typing import Any
-
-    from page_owner_text import Progress, Selection, Tally
 
 MISSING = "the resolver does not have this handle"
 NO_RESOLVER = "no resolver given (show_stacks_handles)"
@@ -185,8 +181,6 @@ def _add_page_owner(
     progress: Progress | None,
 ) -> None:
     """Add a ``page_owner`` file; its breakdowns stand for the last snapshot."""
-    from page_owner_text import EVERYTHING, read_page_owner
-
     tally = read_page_owner(source, selection or EVERYTHING, progress)
     counts: dict[int, int] = {}
     series.allocations = {}
@@ -235,13 +229,9 @@ def time_in_name(name: str) -> float | None:
     """
     The time that a file's name tells, in seconds since 1970: an epoch or a date (taken as UTC).
     """
-    import re  # takes longer than to read many a series
-
     if match := re.search(EPOCH, name):
         return float(match.group())
     if match := re.search(DATE, name):
-        import datetime
-
         try:
             when = datetime.datetime.fromisoformat("{}-{}-{}T{}:{}:{}Z".format(*match.groups()))
         except ValueError:

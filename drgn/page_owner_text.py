@@ -22,27 +22,23 @@ one row of its own that says so.
 It cannot know: allocations freed while the file was read, and who uses a page now.
 """
 
-from __future__ import annotations
-
+import marshal
+import mmap
 import os
 import re
+import select
+import signal
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 from stack_text import allocator, is_stack
-from text_source import CHUNK_BYTES, TextError
+from text_source import CHUNK_BYTES, Source, TextError
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:  # not at run time: reading a hundred small files takes as long as these imports
-    import mmap
-    from collections.abc import Callable, Iterable, Iterator
-    from typing import Any
-
-    from text_source import Source
-
-    # bytes read, of how many (0: unknown)
-    Progress = Callable[[int, int], None]
-    # What was counted, in plain dictionaries, so that a process can hand its own to another. A row
-    # is [pages, allocations]; of "culled" it goes on with the first and last ts.
-    Tally = dict[str, Any]
+# bytes read, of how many (0: unknown)
+Progress = Callable[[int, int], None]
+# What was counted, in plain dictionaries, so that a process can hand its own to another. A row
+# is [pages, allocations]; of "culled" it goes on with the first and last ts.
+Tally = dict[str, Any]
 
 # A record is printed into a buffer of at most a page (print_page_owner()); 64 KiB on some.
 MAX_RECORD_BYTES = 1 << 20
@@ -629,10 +625,6 @@ def _read_in_parts(
     source: Source, selection: Selection, progress: Progress | None, parts: int
 ) -> Tally:
     """Count a plain file with several processes, each from the first beginning in its part."""
-    import mmap
-    import select
-    import signal
-
     edges = [source.size * part // parts for part in range(parts)] + [source.size]
     # Each process writes how far it is to a place that all share.
     done = mmap.mmap(-1, 8 * parts)
@@ -667,8 +659,6 @@ def _read_in_parts(
 
 def _part_result(name: str, data: bytearray) -> Tally:
     """What a process handed over."""
-    import marshal
-
     if not data:
         raise TextError(f"{name}: a process that read it was killed (is memory short?)")
     result = marshal.loads(data)
@@ -682,9 +672,6 @@ def _run_part(
     name: str, selection: Selection, begin: int, end: int, writer: int, done: mmap.mmap, part: int
 ) -> None:
     """A child's whole life: count a part of a file, hand the tally over, end."""
-    import marshal
-    import signal
-
     result: Tally | str = new_tally()
     try:
         signal.signal(signal.SIGINT, signal.SIG_DFL)

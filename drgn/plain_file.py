@@ -11,16 +11,11 @@ Costs a look at each piece that is read, at the speed of memory.
 It cannot know: whether a file is written to while it is read.
 """
 
-from __future__ import annotations
-
 import errno
 import io
 import os
 import stat
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:  # not at run time: a sample of a running kernel must not cost these imports
-    from typing import Any
+from typing import Any
 
 # Of a line: more than any stack, sample of a watch or row of a table has; DuckDB takes no more.
 MAX_LINE_BYTES = 2 << 20

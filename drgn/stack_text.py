@@ -6,10 +6,11 @@ A stack as the kernel prints it: lines of `` symbol+0x1/0x2 [module]``, leaf fir
 many spaces as it is told to, one in all of page_owner's files.
 """
 
-from __future__ import annotations
+import re
+from hashlib import blake2b
 
 NAMES = bytes(set(range(256)) - set(b" \n[];"))
-HEX = "0123456789abcdef"
+OFFSET = re.compile(r"\+0x[0-9a-f]+/0x[0-9a-f]+")
 
 
 def is_stack(text: bytes) -> bool:
@@ -39,17 +40,8 @@ def folded(stack: bytes) -> str:
     """
     A printed stack, leaf first, as ``root;…;leaf`` without offsets (``+0x1/0x2``).
     """
-    # Without a regular expression: to import those takes longer than to read a series of files.
-    first, *rest = stack.decode("utf-8", "backslashreplace").split("+0x")
-    text = [first]
-    for part in rest:
-        offset, slash, more = part.partition("/0x")
-        after = more.lstrip(HEX)
-        if slash and offset and not offset.strip(HEX) and len(after) < len(more):
-            text.append(after)
-        else:
-            text += "+0x", part
-    return ";".join([frame[1:] for frame in reversed("".join(text).split("\n")) if frame])
+    text = OFFSET.sub("", stack.decode("utf-8", "backslashreplace"))
+    return ";".join([frame[1:] for frame in reversed(text.split("\n")) if frame])
 
 
 def stack_id(stack: bytes) -> int:
@@ -59,8 +51,6 @@ def stack_id(stack: bytes) -> int:
     Offsets are part of the text, as they are of what a handle stands for. Beyond 2^48, where no
     handle is (32 bits), and below 2^53, so that every reader of JSON keeps it.
     """
-    from hashlib import blake2b
-
     return int.from_bytes(blake2b(stack, digest_size=6).digest(), "big") | 1 << 48
 
 

@@ -5,14 +5,11 @@ A file of text to read: plain or compressed, or standard input; and which of pag
 Nothing is read that is not asked for. A decompressor is a process of its own, on another CPU.
 """
 
-from __future__ import annotations
-
 import os
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:  # not at run time: reading a hundred small files takes as long as these imports
-    from collections.abc import Iterator
-    from typing import IO, Any
+import shutil
+import subprocess
+from collections.abc import Iterator
+from typing import IO, Any
 
 # Stays in a CPU's cache; and from 30,000 bytes on, bytes.find() prepares itself for long searches,
 # which takes longer than to find the end of a record.
@@ -54,9 +51,6 @@ class Source:
 
     def _decompressed(self, program: str, *, seekable: bool) -> IO[bytes]:
         """What a decompressor makes of the file: another process, on another CPU."""
-        import shutil
-        import subprocess
-
         if shutil.which(program) is None:
             self._raw.close()
             raise TextError(
@@ -121,7 +115,7 @@ class Source:
             self._program.stderr.close()
         self._raw.close()
 
-    def __enter__(self) -> Source:
+    def __enter__(self) -> "Source":
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
 
 from bounds import TABLE as IMPOSSIBLE
 from bounds import Impossible, Machine, rows_that_cannot_be, told
@@ -36,10 +35,8 @@ from reports.reading import (
     SectionSpec,
     page_size,
 )
+from reports.redact import RedactingWriter
 from reports.sections import SECTIONS
-
-if TYPE_CHECKING:
-    from reports.redact import RedactingWriter
 
 # (section, its title, pages done, pages in all); pages are 0 where they are not known
 Progress = Callable[[str, str, int, int], None]
@@ -132,7 +129,7 @@ def explain(error: BaseException) -> str:
 def collect(
     source: Memory | Files,
     target: Target,
-    writer: "Writer | RedactingWriter",
+    writer: Writer | RedactingWriter,
     only: Sequence[str] = (),
     *,
     notes: dict[str, str] | None = None,

@@ -20,7 +20,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bounds import Machine, rows_that_cannot_be, told
 from core_file import left_out, missing_bytes
@@ -29,11 +29,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as ProgressBar
 from rows import columns
+from speedscope import speedscope
+from stack_parts import load_known_frames
 from target import TargetError, describe, open_target, other_release
 from terminal import FORMATS, MAX_ROWS, print_rows
 from text_source import TextError
 
-from reports import __version__, display, modes, page_owner_command
+from reports import __version__, display, modes, page_owner_command, profiles, record_command
 from reports.bundle import Bundle, BundleError, Section, Writer
 from reports.collect import (
     Progress,
@@ -43,19 +45,24 @@ from reports.collect import (
     machine_of,
     run_section,
 )
-from reports.page_owner_command import UsageError
+from reports.doctor import Check, PriceHere, checks, prices_here
+from reports.outcome import (
+    BAD_USAGE,
+    DONE,
+    INCOMPLETE,
+    NO_TARGET,
+    UsageError,
+    discard_output,
+    print_findings,
+    say,
+)
 from reports.prices import TO_READ_IT
 from reports.reading import Absent, Files, Memory
+from reports.redact import Names, RedactingWriter, redact, redacted, undeclared, write_map
 from reports.sections import SECTIONS
 
-if TYPE_CHECKING:
-    from reports.redact import Names, RedactingWriter
-
 # What needs duckdb, jinja2 or pygal is imported where it is used: on the box `collect` and `show`
-# must work with drgn, numpy and rich alone. So is what one command needs: a fifth of the CPU of a
-# `collect` would go into importing the others'.
-
-DONE, INCOMPLETE, BAD_USAGE, NO_TARGET = 0, 1, 2, 3
+# must work with drgn, numpy and rich alone.
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -67,8 +74,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")
     words = sys.argv[1:] if arguments is None else list(arguments)
     if words[:1] == ["record"]:
-        from reports import record_command
-
         # Whatever follows -- is somebody else's command line.
         return record_command.main(words[1:])
     if words[:1] == ["compare"]:
@@ -111,17 +116,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             traceback.print_exc()
         say(f"{explain(error)}; -v shows where")
         return NO_TARGET
-
-
-def discard_output() -> None:
-    """What could not be written stays buffered, and Python would fail over it again at exit."""
-    with contextlib.suppress(OSError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def say(text: str) -> None:
-    """A line for the user, on stderr."""
-    print(f"mmscope: {visible(text)}", file=sys.stderr)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -292,15 +286,13 @@ def add_redact_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--redact-map", type=Path, metavar="FILE", help=REDACT_MAP_HELP)
 
 
-def wanted_names(args: argparse.Namespace) -> "Names | None":
+def wanted_names(args: argparse.Namespace) -> Names | None:
     """What names are replaced by, if they are to be."""
     if args.redact_map is not None and not args.redact:
         raise UsageError("--redact-map goes with --redact")
     refuse_old_map(args.redact_map)
     if not args.redact:
         return None
-    from reports.redact import Names
-
     return Names()
 
 
@@ -362,18 +354,14 @@ def nanoseconds(text: str) -> float:
     return value
 
 
-def redacting(writer: Writer, names: "Names", target: dict[str, Any]) -> "RedactingWriter":
+def redacting(writer: Writer, names: Names, target: dict[str, Any]) -> RedactingWriter:
     """The same writer, which replaces names first."""
-    from reports.redact import RedactingWriter
-
     return RedactingWriter(writer, names, target)
 
 
-def keep_map(names: "Names | None", path: Path | None) -> None:
+def keep_map(names: Names | None, path: Path | None) -> None:
     """Write what stands for what, if that is asked for."""
     if names is not None and path is not None:
-        from reports.redact import write_map
-
         write_map(names, path)
 
 
@@ -476,13 +464,7 @@ def run_collect(args: argparse.Namespace) -> int:
                 verbose=args.verbose,
             )
     keep_map(names, args.redact_map)
-    try:
-        from reports.findings import evaluate
-        from reports.findings_text import print_findings
-    except ImportError as error:
-        say(f"findings need {error.name}: run 'mmscope findings' where it is installed")
-    else:
-        print_findings(evaluate(Bundle(args.output)), everything=False)
+    print_findings(args.output)
     expected = [
         section
         for section in sections
@@ -557,11 +539,6 @@ def first_of(title: str, top: int | None, total: int) -> str:
 
 def show_stacks(bundle: Bundle, what: str, form: str, *, reattribute: bool) -> int:
     """Print folded stacks: those of one name, of a recording, or of all profiles."""
-    from speedscope import speedscope
-    from stack_parts import load_known_frames
-
-    from reports import profiles
-
     files = [what] if what in bundle.folded else profiles.files_of(bundle, what)
     if not files:
         raise UsageError(
@@ -586,8 +563,6 @@ def show_stacks(bundle: Bundle, what: str, form: str, *, reattribute: bool) -> i
 
 
 def run_record(args: argparse.Namespace) -> int:
-    from reports import record_command
-
     return record_command.main([])
 
 
@@ -672,17 +647,16 @@ def print_tables(
 
 
 def run_findings(args: argparse.Namespace) -> int:
+    from reports import findings_text
     from reports.findings import evaluate
-    from reports.findings_text import print_findings
 
-    print_findings(evaluate(Bundle(args.bundle)), everything=args.all)
+    findings_text.print_findings(evaluate(Bundle(args.bundle)), everything=args.all)
     return DONE
 
 
 def run_report(args: argparse.Namespace) -> int:
     from reports.comparison import compare
     from reports.findings import evaluate
-    from reports.redact import redacted
     from reports.report import LOOKED_AT, render, write
 
     names = wanted_names(args)
@@ -709,8 +683,6 @@ def run_report(args: argparse.Namespace) -> int:
 
 
 def run_redact(args: argparse.Namespace) -> int:
-    from reports.redact import Names, redact, undeclared
-
     refuse_old_map(args.redact_map)
     bundles, names = [Bundle(path) for path in args.bundles], Names()
     several, code = len(bundles) > 1, DONE
@@ -751,8 +723,6 @@ def run_compare(args: argparse.Namespace) -> int:
 
 
 def run_doctor(args: argparse.Namespace) -> int:
-    from reports.doctor import Check, PriceHere, checks, prices_here
-
     for title, row_type, rows in (
         ("", Check, checks()),
         ("What it costs this host to be read", PriceHere, prices_here()),

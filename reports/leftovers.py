@@ -8,6 +8,7 @@ the process, however it ends; so the next one to write the same name can tell, a
 """
 
 import contextlib
+import ctypes
 import errno
 import fcntl
 import os
@@ -68,8 +69,6 @@ def exchange(new: Path, old: Path) -> bool:
 
     Python has no call for ``renameat2(2)``.
     """
-    import ctypes
-
     try:
         rename = ctypes.CDLL(None, use_errno=True).renameat2
     except (OSError, AttributeError):

@@ -9,15 +9,10 @@ that a bundle that was opened to others stays open to them. Until it is whole no
 it, whatever its mode will be.
 """
 
-from __future__ import annotations
-
 import os
 import stat
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
-    from typing import Any
+from pathlib import Path
+from typing import Any
 
 PRIVATE = 0o600
 

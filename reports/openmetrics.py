@@ -15,22 +15,17 @@ these is written, whatever a host's files say.
 What is exposed are the counters themselves, not rates: whoever scrapes has periods of its own.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
 from reports.samples import KSM_EVENTS, KSM_LEVELS
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
-    from typing import Any
-
-    Value = int | float
-    Points = list[tuple[Mapping[str, object], Value]]
+Value = int | float
+Points = list[tuple[Mapping[str, object], Value]]
 
 ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 

@@ -5,24 +5,19 @@ page_owner's text as the tables of a bundle, and as lines on a terminal.
 ``mmscope page-owner`` reads files, ``mmscope watch`` takes them; both end here.
 """
 
-from __future__ import annotations
-
+import datetime
 import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import IO, Any
 
+import page_owner_rows as rows
 from hostile_text import visible
 from owner_frames import owner_frame
-from page_owner_series import growth_rows, point_rows
+from page_owner_series import Series, growth_rows, point_rows
+from page_owner_text import Selection, Tally
 from stack_text import folded
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:  # as in page_owner_command
-    from collections.abc import Callable, Iterable, Iterator
-    from typing import IO, Any
-
-    from page_owner_series import Series
-    from page_owner_text import Selection, Tally
-
-    from reports.bundle import Section, Writer
+from reports.bundle import Section, Writer
 
 SECTION = "page_owner"
 TOP = 20
@@ -91,11 +86,6 @@ def write_tables(
     writer: Writer, series: Series, page_size: int | None, *, seconds: float
 ) -> tuple[Section, list[Stack], list[tuple[Any, ...]]]:
     """Write everything about page_owner; returns the section, the stacks and their growth."""
-    # The declarations of the rows take as long to import as many a file takes to read.
-    import page_owner_rows as rows
-
-    from reports.bundle import Section
-
     begin = time.monotonic()
     stacks = stacks_of(series)
     written = 0
@@ -147,8 +137,6 @@ GAINED = 8  # of PageOwnerGrowth
 
 def snapshot_rows(series: Series) -> Iterator[tuple[Any, ...]]:
     """Rows of :class:`page_owner_rows.PageOwnerSnapshot`."""
-    import datetime
-
     for position, snapshot in enumerate(series.snapshots):
         at = None
         if series.absolute:
@@ -168,7 +156,6 @@ def snapshot_rows(series: Series) -> Iterator[tuple[Any, ...]]:
 
 def breakdowns(tally: Tally) -> Iterator[tuple[str, str, type, Iterable[tuple[Any, ...]]]]:
     """(name, title, row type, rows) of what only ``page_owner`` tells."""
-    import page_owner_rows as rows
 
     def most_first(counted: dict[Any, Any]) -> list[tuple[Any, list[int]]]:
         return sorted(counted.items(), key=lambda item: -item[1][0])

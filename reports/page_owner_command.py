@@ -2,126 +2,56 @@
 """
 ``mmscope page-owner``, ``mmscope watch`` and ``mmscope show page_owner FILE``.
 
-Imports nothing before it is needed: to start takes as long as to read a hundred small files.
-Exit codes as of ``mmscope``.
+Imports no drgn, numpy or rich. Exit codes as of ``mmscope``.
 """
 
-from __future__ import annotations
-
+import argparse
+import dataclasses
+import datetime
 import os
 import sys
 import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
-from hostile_text import visible
 from page_owner_series import Series, growth_rows, read_series
-from text_source import Source, TextError, recognise_source
+from page_owner_text import CULL_KEYS, Progress, Selection, read_page_owner
+from rows import Column
+from text_source import Source, recognise_source
 
-from reports import modes, page_owner
-from reports.plain_arguments import SHORT, plain_arguments
+from reports import modes, page_owner, watch
+from reports.bundle import Cell, Writer
+from reports.outcome import (
+    DONE,
+    INCOMPLETE,
+    UsageError,
+    print_findings,
+    run_and_explain,
+    say,
+)
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-    from typing import Any
+Command = Callable[..., argparse.ArgumentParser]
+Options = Mapping[str, Mapping[str, Any]]
 
-    from page_owner_text import Progress, Selection
-
-    from reports.bundle import Cell, Writer
-    from reports.plain_arguments import Arguments, Options
-
-    Command = Callable[..., argparse.ArgumentParser]
-
-DONE, INCOMPLETE, BAD_USAGE, NO_TARGET = 0, 1, 2, 3
 DEBUGFS = "/sys/kernel/debug"
-STACKS_FOLDER = "page_owner_stacks"
+SHORT = {"--output": "-o"}
 
 
-class UsageError(Exception):
-    """What was asked for does not fit together."""
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
+def main() -> int:
     """Run one of the commands by itself; returns its exit code."""
-    words = sys.argv[1:] if arguments is None else list(arguments)
-    if words[:1] == ["page-owner"]:
-        plain = plain_arguments(words[1:], {**SERIES, **OUTPUT, **SELECTION})
-        if plain is not None:
-            return run_and_explain(run_page_owner, plain)
-    import argparse
-
-    parser = argparse.ArgumentParser(prog="mmscope", formatter_class=_formatter)
+    parser = argparse.ArgumentParser(prog="mmscope")
     commands = parser.add_subparsers(required=True, metavar="COMMAND", prog="mmscope")
 
     def command(name: str, run: Any, help: str, text: str = "") -> argparse.ArgumentParser:
-        sub = commands.add_parser(
-            name, help=help, description=text or help, formatter_class=_formatter
-        )
+        sub = commands.add_parser(name, help=help, description=text or help)
         sub.add_argument("-v", "--verbose", action="store_true", help="show tracebacks")
         sub.set_defaults(run=run)
         return sub
 
     add_commands(command)
-    args = parser.parse_args(words)
+    args = parser.parse_args()
     return run_and_explain(args.run, args)
-
-
-def run_and_explain(
-    run: Callable[[Any], int],
-    args: argparse.Namespace | Arguments,
-    unopened: tuple[type[Exception], ...] = (TextError, OSError),
-) -> int:
-    """
-    Run a command; an error is a line that says what to do. Returns the exit code.
-
-    :param unopened: what means that there is nothing to read.
-    """
-    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-    try:
-        code = run(args)
-        sys.stdout.flush()
-        return code
-    except BrokenPipeError:
-        # The reader (head, less) has seen enough.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return DONE
-    except KeyboardInterrupt:
-        say("interrupted; nothing is left half-written")
-        return 130
-    except _expected_errors(unopened) as error:
-        if getattr(args, "verbose", False):
-            import traceback
-
-            traceback.print_exc()
-        if isinstance(error, OSError):
-            say(f"{error.filename or 'output'}: {error.strerror}")
-        else:
-            say(str(error))
-        return NO_TARGET if isinstance(error, unopened) else BAD_USAGE
-
-
-def _formatter(prog: str) -> argparse.HelpFormatter:
-    """Of help texts; argparse itself would import shutil, to measure the terminal."""
-    import argparse
-
-    try:
-        width = int(os.environ.get("COLUMNS", "")) or os.get_terminal_size().columns
-    except (ValueError, OSError):
-        width = 80
-    return argparse.HelpFormatter(prog, width=max(width, 20) - 2)
-
-
-def _expected_errors(unopened: tuple[type[Exception], ...]) -> tuple[type[Exception], ...]:
-    """What has a line for the user; asked for when something was raised, and no sooner."""
-    from reports.bundle import BundleError
-
-    return *unopened, UsageError, OSError, BundleError
-
-
-def say(text: str) -> None:
-    """A line for the user, on stderr."""
-    print(f"mmscope: {visible(text)}", file=sys.stderr)
 
 
 def add_commands(command: Command) -> None:
@@ -141,7 +71,7 @@ def add_commands(command: Command) -> None:
 
     sub = command(
         "watch",
-        run_watch,
+        watch.run,
         "sample this host's memory at an interval: rates, levels, events, who grew",
         "Sample counters, free blocks of THP size, zones, memory pressure, levels, KSM and, where "
         "the kernel has it, page_owner, until --count or Ctrl-C; then write a bundle. Samples lie "
@@ -175,7 +105,9 @@ def add_commands(command: Command) -> None:
     sub.add_argument(
         "--proc-root", default="/", metavar="DIR", help="that has the host's proc/ and sys/ in it"
     )
-    sub.add_argument("--debugfs", default=DEBUGFS, metavar="DIR", help=f"default: {DEBUGFS}")
+    sub.add_argument(
+        "--debugfs", type=Path, default=DEBUGFS, metavar="DIR", help=f"default: {DEBUGFS}"
+    )
     add_price_options(sub)
     add_options(sub, OUTPUT, required=["--output"])
 
@@ -195,27 +127,23 @@ def add_price_options(parser: Any) -> None:
 def add_options(parser: Any, options: Options, required: Sequence[str] = ()) -> None:
     """Declare options to argparse."""
     for name, said in options.items():
-        short = [short for short, long in SHORT.items() if long == name]
+        names = [SHORT[name], name] if name in SHORT else [name]
         more = {"required": True} if name in required else {}
-        parser.add_argument(*short, name, **said, **more)
+        parser.add_argument(*names, **said, **more)
 
 
 def positive(text: str) -> float:
     """A number above zero, for argparse."""
     value = float(text)
     if not 0 < value < 1e9:
-        from argparse import ArgumentTypeError
-
-        raise ArgumentTypeError(f"{text} is no number above 0 and below a billion")
+        raise argparse.ArgumentTypeError(f"{text} is no number above 0 and below a billion")
     return value
 
 
 def _at_least_one(text: str) -> int:
     """A count, for argparse."""
     if (value := int(text)) < 1:
-        from argparse import ArgumentTypeError
-
-        raise ArgumentTypeError(f"{text} is not above 0")
+        raise argparse.ArgumentTypeError(f"{text} is not above 0")
     return value
 
 
@@ -249,7 +177,7 @@ SERIES: Options = {
     },
 }
 OUTPUT: Options = {
-    "--output": {"metavar": "BUNDLE", "help": "folder to make"},
+    "--output": {"type": Path, "metavar": "BUNDLE", "help": "folder to make"},
     "--force": {"action": "store_true", "help": "replace a bundle that is there"},
     "--mode": modes.OPTION,
     "--page-size": {
@@ -291,8 +219,6 @@ def add_selection_options(parser: argparse.ArgumentParser) -> None:
 
 def add_cull_options(parser: argparse.ArgumentParser) -> None:
     """What ``mmscope show page_owner FILE`` adds to it."""
-    from page_owner_text import CULL_KEYS
-
     add_selection_options(parser)
     parser.add_argument(
         "--cull",
@@ -325,8 +251,6 @@ def selection_of(args: argparse.Namespace, cull: Sequence[str] = ()) -> Selectio
     timed = args.since is not None or args.until is not None
     if not (cull or timed or any(wanted.values())):
         return None
-    from page_owner_text import Selection
-
     return Selection(**wanted, since=args.since, until=args.until, cull=cull)
 
 
@@ -346,19 +270,8 @@ def progress_line() -> Progress | None:
     return show
 
 
-def run_watch(args: argparse.Namespace) -> int:
-    from reports.watch import run
-
-    return run(args)
-
-
 def run_page_owner(args: argparse.Namespace) -> int:
     if args.output is not None:
-        from pathlib import Path
-
-        from reports.bundle import Writer
-
-        args.output = Path(args.output)
         # Refuses what is in the way before the work.
         with Writer(args.output, replace=args.force, mode=args.mode) as writer:
             begin = time.monotonic()
@@ -397,9 +310,6 @@ def finish(
     begin: float,
 ) -> int:
     """Write the bundle, print what stands out, and say what is missing."""
-    import dataclasses
-    import datetime
-
     size = page_size(args)
     section, stacks, growth = page_owner.write_tables(
         writer, series, size, seconds=time.monotonic() - begin
@@ -432,25 +342,9 @@ def finish(
     return DONE if section.status == "ok" else INCOMPLETE
 
 
-def print_findings(path: Path, sections: Sequence[str]) -> None:
-    """What the bundle's tables mean; those findings that are about these sections."""
-    try:
-        from reports.bundle import Bundle
-        from reports.findings import evaluate, load_questions
-        from reports.findings_text import print_findings as print_verdict
-    except ImportError as error:
-        say(f"findings need {error.name}: run 'mmscope findings' where it is installed")
-        return
-    questions = [q for q in load_questions() if q.section in sections]
-    print()
-    print_verdict(evaluate(Bundle(path), questions), everything=False)
-
-
 def run_show(args: argparse.Namespace) -> int:
     """``mmscope show page_owner FILE``: counts by any keys together."""
-    from page_owner_text import CULL_KEYS, read_page_owner
-    from rows import Column
-    from terminal import print_rows
+    from terminal import print_rows  # by rich, which the other commands here do without
 
     cull = args.cull or ["stack"]
     for key in cull:

@@ -18,18 +18,13 @@ Each file that is read has its row in :data:`PRICES`; ``collect``, ``watch``, ``
 Held against 6.1, 6.12, 7.2 and 7.3. Imports neither drgn nor numpy.
 """
 
-from __future__ import annotations
-
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from proc_text import parse_zoneinfo
 from rows import column
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 LONGEST_WALK = 100_000
 TO_READ_IT = "--all reads it"

@@ -35,14 +35,8 @@ from stack_parts import load_known_frames, load_split
 from reports import profiles
 from reports.bundle import Cell
 from reports.modes import OPTION, mode_of_file, mode_of_folder
-from reports.page_owner_command import (
-    DONE,
-    INCOMPLETE,
-    UsageError,
-    positive,
-    run_and_explain,
-    say,
-)
+from reports.outcome import DONE, INCOMPLETE, UsageError, run_and_explain, say
+from reports.page_owner_command import positive
 from reports.this_host import this_host
 
 PERF_DATA = b"PERFILE2"

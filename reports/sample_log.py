@@ -7,18 +7,13 @@ is due, so that a machine that dies takes none with it. When the room is used up
 goes, the first never; the copies of page_owner's counts go with their samples.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os
+from pathlib import Path
+from typing import Any
 
 from text_source import TextError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
-    from typing import Any
 
 NAME = "samples.jsonl"
 FORMAT = 1

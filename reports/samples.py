@@ -14,12 +14,12 @@ less often than the rest where it takes more than :data:`PAGETYPEINFO_SHARE` of 
 Imports neither drgn nor numpy: a sample must cost less than what it measures.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import re
 import time
+from collections.abc import Callable
+from typing import Any
 
 from kernel_text import MAX_COUNT, whole_lines
 from plain_file import read_plain
@@ -27,12 +27,7 @@ from proc_text import parse_buddyinfo, parse_pagetypeinfo, parse_vmstat, parse_z
 
 from reports.prices import is_live, why_left_out
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    Sample = dict[str, Any]
+Sample = dict[str, Any]
 
 PAGETYPEINFO_SHARE = 0.01
 # Of /proc/meminfo: levels that tell who holds the memory.

@@ -2,20 +2,14 @@
 """
 Where ``mmscope`` begins.
 
-Commands that read text alone start without drgn, numpy and rich, whose loading takes several times
-as long as many a file takes to read.
+Commands that read text alone start without drgn, numpy and rich.
 """
-
-from __future__ import annotations
 
 import gc
 import os
 import signal
 import sys
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from collections.abc import Callable
 
 LIGHT = ("page-owner", "watch")
 

@@ -10,7 +10,7 @@ from reports.bundle import Cell
 
 def this_host() -> dict[str, Cell]:
     """What /proc says about this machine."""
-    # With drgn and numpy behind them, which take longer to start than a sample takes.
+    # They need drgn and numpy, which `mmscope record` does without.
     from reports.collect import describe_files
     from reports.reading import Absent, Files
 

@@ -8,8 +8,6 @@ are copied when one is met that is not known. Whatever ends this process, what w
 and ``--recover`` makes a bundle of it.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import os
@@ -17,25 +15,23 @@ import signal
 import sys
 import time
 from pathlib import Path
+from shlex import quote
+from typing import Any
 
 from page_owner_counts import MAX_BYTES, Counts, read_show_stacks_handles
 from plain_file import read_plain
 from proc_text import parse_zoneinfo
 from text_source import Source, TextError
 
-from reports.bundle import Writer
+from reports.bundle import Cell, Writer
 from reports.modes import mode_of_file, mode_of_folder
 from reports.openmetrics import expose
-from reports.page_owner_command import STACKS_FOLDER, UsageError, say
+from reports.outcome import UsageError, say
 from reports.sample_log import NAME, SampleLog, lock
 from reports.samples import Sampler, thp_order
+from reports.watch_bundle import finish
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from reports.bundle import Cell
-
+STACKS_FOLDER = "page_owner_stacks"
 # Read less often than the rest.
 KEPT = ("thp_free", "reserve")
 # A copy of page_owner's counts that is a larger part of the limit leaves no room for a series.
@@ -44,7 +40,6 @@ COPY_SHARE = 1 / 8
 
 def run(args: argparse.Namespace) -> int:
     """Take samples until told to stop, then make a bundle of them; or of those that are left."""
-    args.output, args.debugfs = Path(args.output), Path(args.debugfs)
     with Writer(args.output, replace=args.force, mode=args.mode):
         pass  # what is in the way is refused before the work
     folder = args.output.with_name(args.output.name + ".samples")
@@ -54,8 +49,6 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"{folder}: no samples of an earlier watch")
     with (folder / NAME).open("rb") as log:
         lock(log.fileno(), folder)
-        from reports.watch_bundle import finish
-
         try:
             code = finish(args, folder)
         except BaseException:
@@ -69,8 +62,6 @@ def run(args: argparse.Namespace) -> int:
 
 def recover_command(bundle: Path) -> str:
     """What makes a bundle of samples that are left."""
-    from shlex import quote
-
     return f"mmscope watch --recover -o {quote(str(bundle))}"
 
 
@@ -119,7 +110,7 @@ def _watch(args: argparse.Namespace, folder: Path) -> None:
 
 
 def _sample(
-    args: argparse.Namespace, sampler: Sampler, owners: Owners, log: SampleLog, page_size: int
+    args: argparse.Namespace, sampler: Sampler, owners: "Owners", log: SampleLog, page_size: int
 ) -> None:
     signals = {
         number

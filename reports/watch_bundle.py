@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The bundle of what ``mmscope watch`` sampled, and what the terminal says of it."""
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import time
@@ -13,7 +11,7 @@ from text_source import TextError
 
 from reports import display, page_owner, watch_tables
 from reports.bundle import Section, Writer
-from reports.page_owner_command import DONE, INCOMPLETE, print_findings, say
+from reports.outcome import DONE, INCOMPLETE, print_findings, say
 from reports.sample_log import NAME
 
 

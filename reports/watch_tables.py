@@ -8,8 +8,6 @@ two readings, by the monotonic clock; the first sample has none. A counter that 
 rate, and is named.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import datetime
 import json

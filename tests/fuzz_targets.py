@@ -61,7 +61,7 @@ from zones import read_zoneinfo
 
 from reports import collect, profiles, record_command
 from reports.bundle import LINE_BREAK, Bundle, BundleError, Section, Writer, _value
-from reports.page_owner_command import UsageError
+from reports.outcome import UsageError
 from reports.reading import Absent, Files
 from reports.tables import open_database
 

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+How a command ends: its exit code, and the line that says why.
+
+Imports no drgn, numpy or rich.
+"""
+
+import argparse
+import contextlib
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from hostile_text import visible
+from text_source import TextError
+
+from reports.bundle import Bundle, BundleError
+
+DONE, INCOMPLETE, BAD_USAGE, NO_TARGET = 0, 1, 2, 3
+
+
+class UsageError(Exception):
+    """What was asked for does not fit together."""
+
+
+def say(text: str) -> None:
+    """A line for the user, on stderr."""
+    print(f"mmscope: {visible(text)}", file=sys.stderr)
+
+
+def discard_output() -> None:
+    """What could not be written stays buffered, and Python would fail over it again at exit."""
+    with contextlib.suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def run_and_explain(
+    run: Callable[[Any], int],
+    args: argparse.Namespace,
+    unopened: tuple[type[Exception], ...] = (TextError, OSError),
+) -> int:
+    """
+    Run a command; an error is a line that says what to do. Returns the exit code.
+
+    :param unopened: what means that there is nothing to read.
+    """
+    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    expected: tuple[type[Exception], ...] = (*unopened, UsageError, OSError, BundleError)
+    try:
+        code = run(args)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # The reader (head, less) has seen enough.
+        discard_output()
+        return DONE
+    except KeyboardInterrupt:
+        say("interrupted; nothing is left half-written")
+        return 130
+    except expected as error:
+        if args.verbose:
+            traceback.print_exc()
+        if isinstance(error, OSError):
+            say(f"{error.filename or 'output'}: {error.strerror}")
+        else:
+            say(str(error))
+        return NO_TARGET if isinstance(error, unopened) else BAD_USAGE
+
+
+def print_findings(path: Path, sections: Sequence[str] | None = None) -> None:
+    """
+    What the tables of a bundle that was just written mean.
+
+    :param sections: those findings alone that are about these.
+    """
+    # What they need may be missing on the box.
+    try:
+        from reports import findings, findings_text
+    except ImportError as error:
+        say(f"findings need {error.name}: run 'mmscope findings' where it is installed")
+        return
+    questions = findings.load_questions()
+    if sections is not None:
+        questions = [question for question in questions if question.section in sections]
+        print()
+    findings_text.print_findings(findings.evaluate(Bundle(path), questions), everything=False)
