@@ -17,7 +17,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from page_owner_counts import Counts, read_show_stacks_handles
 from page_owner_text import EVERYTHING, Progress, Selection, Tally, read_page_owner
@@ -284,10 +284,25 @@ def _reorder(series: Series, order: Sequence[int]) -> None:
         series.add(snapshots[position], counts)
 
 
-def growth_rows(series: Series) -> Iterator[tuple[Any, ...]]:
-    """
-    Rows of :class:`page_owner_rows.PageOwnerGrowth`, as tuples. Not listed counts as no pages.
-    """
+class Growth(NamedTuple):
+    """A row of :class:`page_owner_rows.PageOwnerGrowth`, which says what is in it."""
+
+    handle: int
+    first_seen: float
+    listed: int
+    gaps: int
+    pages_first: int
+    pages_last: int
+    pages_min: int
+    pages_max: int
+    gained: int
+    slope: float | None
+    steadiness: float
+    rises: int
+
+
+def growth_rows(series: Series) -> Iterator[Growth]:
+    """How each stack's pages developed. Not listed counts as no pages."""
     times, count = series.times, len(series.times)
     middle = sum(times) / count
     centred = [time - middle for time in times]
@@ -299,7 +314,7 @@ def growth_rows(series: Series) -> Iterator[tuple[Any, ...]]:
         if len(runs) == 2:  # as most: never changed
             here = runs[1]
             flat_slope = 0.0 if known else None
-            yield key, times[0], count, 0, here, here, here, here, 0, flat_slope, 1.0, 0
+            yield Growth(key, times[0], count, 0, here, here, here, here, 0, flat_slope, 1.0, 0)
             continue
         first = listed = gaps = rises = falls = 0
         last, weighted = None, 0.0
@@ -319,7 +334,7 @@ def growth_rows(series: Series) -> Iterator[tuple[Any, ...]]:
             weighted += now * (sums[end] - sums[begin])
             last = number
         flat = not rises and not falls
-        yield (
+        yield Growth(
             key,
             times[first],
             listed,

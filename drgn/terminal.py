@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import IO, TYPE_CHECKING, Any, Literal
 
+from amounts import size_name, time_text
 from bounds import Impossible
 from hostile_text import cut, visible
 from rich import box
@@ -32,7 +33,6 @@ FORMATS = ("table", "csv", "json")
 MAX_ROWS = 10_000
 # Of a cell, in characters: twice what the longest stack has.
 MAX_CELL = 20_000
-UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 # The type of a column of texts that are numbers in the unit that suits each, for the eye alone.
 AMOUNT = "amount"
 
@@ -69,7 +69,6 @@ def format_cell(value: Any, column: Column) -> str:
 
 # Of what is taken for a second's part: three decimals of a second would hide its digits.
 SHORT_TIME = 0.01
-TIME_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 
 
 def _format_column(values: Sequence[Any], column: Column) -> tuple[Column, list[str]]:
@@ -84,24 +83,6 @@ def _format_column(values: Sequence[Any], column: Column) -> tuple[Column, list[
         shown = dataclasses.replace(column, type=AMOUNT, unit="")
         return shown, ["-" if value is None else time_text(value) for value in values]
     return column, [format_cell(value, column) for value in values]
-
-
-def time_text(seconds: float) -> str:
-    """A time with three digits, or all before the point: ``23 µs``, ``1.22 ms``, ``1,234 s``."""
-    if not seconds or not math.isfinite(seconds):
-        return f"{seconds:g} s"
-    # What would be rounded to 1000 of a unit is 1 of the next.
-    scale, unit = next(
-        (each for each in TIME_UNITS if abs(seconds) >= 0.9995 * each[0]), TIME_UNITS[-1]
-    )
-    value = seconds / scale
-    return f"{value:.3g} {unit}" if abs(value) < 999.5 else f"{value:,.0f} {unit}"
-
-
-def size_name(value: int) -> str:
-    """The size that something is known by, exact: ``2 MiB``, ``1 GiB``, ``1,000 B``."""
-    power = max((at for at in range(len(UNITS)) if value and not value % (1 << 10 * at)), default=0)
-    return f"{value >> 10 * power:,} {UNITS[power]}"
 
 
 def print_table(

@@ -44,6 +44,7 @@ from rows import MOST, MOST_PAGES, OF_MACHINE, Bound, Column, column, columns, c
 from reports import __version__
 from reports.leftovers import PREFIX, SUFFIX, claim, clear_up, exchange
 from reports.modes import mode_of_file, mode_of_folder
+from reports.outcome import Refused
 
 DESCRIPTION = "datapackage.json"
 ESCAPE = "backslashreplace"
@@ -72,7 +73,7 @@ MOST_WRITTEN_MARKS = 100_000
 Cell = int | float | str | bool | None
 
 
-class BundleError(Exception):
+class BundleError(Refused):
     """The folder is not a bundle that can be read, or cannot be written. One line, for the user."""
 
 

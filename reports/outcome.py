@@ -17,12 +17,14 @@ from typing import Any
 from hostile_text import visible
 from text_source import TextError
 
-from reports.bundle import Bundle, BundleError
-
 DONE, INCOMPLETE, BAD_USAGE, NO_TARGET = 0, 1, 2, 3
 
 
-class UsageError(Exception):
+class Refused(Exception):
+    """What was given cannot be used. One line, for the user."""
+
+
+class UsageError(Refused):
     """What was asked for does not fit together."""
 
 
@@ -48,7 +50,7 @@ def run_and_explain(
     :param unopened: what means that there is nothing to read.
     """
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-    expected: tuple[type[Exception], ...] = (*unopened, UsageError, OSError, BundleError)
+    expected: tuple[type[Exception], ...] = (*unopened, Refused, OSError)
     try:
         code = run(args)
         sys.stdout.flush()
@@ -79,6 +81,7 @@ def print_findings(path: Path, sections: Sequence[str] | None = None) -> None:
     # What they need may be missing on the box.
     try:
         from reports import findings, findings_text
+        from reports.bundle import Bundle
     except ImportError as error:
         say(f"findings need {error.name}: run 'mmscope findings' where it is installed")
         return
@@ -86,4 +89,6 @@ def print_findings(path: Path, sections: Sequence[str] | None = None) -> None:
     if sections is not None:
         questions = [question for question in questions if question.section in sections]
         print()
-    findings_text.print_findings(findings.evaluate(Bundle(path), questions), everything=False)
+    findings_text.print_findings(
+        findings.evaluate(Bundle(path), questions), everything=False
+    )

@@ -5,19 +5,15 @@ page_owner's text as the tables of a bundle, and as lines on a terminal.
 ``mmscope page-owner`` reads files, ``mmscope watch`` takes them; both end here.
 """
 
-import datetime
-import time
-from collections.abc import Callable, Iterable, Iterator
-from typing import IO, Any
+from collections.abc import Callable
+from typing import IO, Any, NamedTuple
 
-import page_owner_rows as rows
+from amounts import aligned, percent, share, size
 from hostile_text import visible
 from owner_frames import owner_frame
-from page_owner_series import Series, growth_rows, point_rows
+from page_owner_series import Growth, Series
 from page_owner_text import Selection, Tally
 from stack_text import folded
-
-from reports.bundle import Section, Writer
 
 SECTION = "page_owner"
 TOP = 20
@@ -82,178 +78,42 @@ def notes_of(series: Series) -> tuple[list[str], list[str]]:
     return notes, remarks
 
 
-def write_tables(
-    writer: Writer, series: Series, page_size: int | None, *, seconds: float
-) -> tuple[Section, list[Stack], list[tuple[Any, ...]]]:
-    """Write everything about page_owner; returns the section, the stacks and their growth."""
-    begin = time.monotonic()
-    stacks = stacks_of(series)
-    written = 0
-
-    def table(name: str, title: str, row_type: type, cells: Iterable[tuple[Any, ...]]) -> None:
-        nonlocal written
-        written += writer.table(name, title, row_type, cells, section=SECTION)
-
-    table(
-        "page_owner_stacks",
-        "Pages by allocation stack",
-        rows.PageOwnerStack,
-        (stack.row() for stack in stacks),
-    )
-    growth = []
-    if len(series.snapshots) > 1:
-        growth = sorted(growth_rows(series), key=lambda row: (-row[GAINED], row[0]))
-        table("page_owner_growth", "Growth by allocation stack", rows.PageOwnerGrowth, growth)
-        table(
-            "page_owner_series",
-            "Pages by allocation stack over time",
-            rows.PageOwnerPoint,
-            point_rows(series),
-        )
-    table("page_owner_snapshots", "Snapshots", rows.PageOwnerSnapshot, snapshot_rows(series))
-    if series.tally is not None:
-        for name, title, row_type, cells in breakdowns(series.tally):
-            table(name, title, row_type, cells)
-    unit = page_size or 1
-    writer.folded(
-        "page_owner",
-        "Allocation stacks, width in " + ("bytes" if page_size else "pages"),
-        ((folded(s.printed), s.pages * unit) for s in stacks if s.printed and s.pages),
-        unit="bytes" if page_size else "pages",
-        section=SECTION,
-    )
-    notes, remarks = notes_of(series)
-    spent = round(seconds + time.monotonic() - begin, 3)
-    message = "; ".join(notes + remarks) or None
-    return (
-        Section(SECTION, "partial" if notes else "ok", spent, written, 0, message),
-        stacks,
-        growth,
-    )
-
-
-GAINED = 8  # of PageOwnerGrowth
-
-
-def snapshot_rows(series: Series) -> Iterator[tuple[Any, ...]]:
-    """Rows of :class:`page_owner_rows.PageOwnerSnapshot`."""
-    for position, snapshot in enumerate(series.snapshots):
-        at = None
-        if series.absolute:
-            moment = datetime.datetime.fromtimestamp(series.absolute[position], datetime.UTC)
-            at = moment.isoformat(timespec="milliseconds")
-        yield (
-            series.times[position],
-            at,
-            snapshot.source,
-            snapshot.kind,
-            snapshot.stacks,
-            snapshot.pages,
-            snapshot.skipped,
-            snapshot.truncated,
-        )
-
-
-def breakdowns(tally: Tally) -> Iterator[tuple[str, str, type, Iterable[tuple[Any, ...]]]]:
-    """(name, title, row type, rows) of what only ``page_owner`` tells."""
-
-    def most_first(counted: dict[Any, Any]) -> list[tuple[Any, list[int]]]:
-        return sorted(counted.items(), key=lambda item: -item[1][0])
-
-    yield (
-        "page_owner_tasks",
-        "Pages by task",
-        rows.PageOwnerTask,
-        [
-            (key[0], key[1], text(key[2]), *row) if key else (None, None, OTHER_TASKS, *row)
-            for key, row in most_first(tally["tasks"])
-        ],
-    )
-    yield (
-        "page_owner_orders",
-        "Pages by order",
-        rows.PageOwnerOrder,
-        [(order, *row) for order, row in sorted(tally["orders"].items())],
-    )
-    yield (
-        "page_owner_gfp",
-        "Pages by gfp mask",
-        rows.PageOwnerGfp,
-        [
-            (text(key[0]), text(key[1]), *row) if key else (OTHERS, "", *row)
-            for key, row in most_first(tally["gfp"])
-        ],
-    )
-    yield (
-        "page_owner_migratetypes",
-        "Pages by migratetype, and their pageblock's",
-        rows.PageOwnerMigratetype,
-        [
-            (text(key[0]), text(key[1]), *row) if key else (OTHERS, OTHERS, *row)
-            for key, row in most_first(tally["migratetypes"])
-        ],
-    )
-    yield (
-        "page_owner_memcgs",
-        "Pages by memory cgroup",
-        rows.PageOwnerMemcg,
-        [
-            (text(key[0]), *key[1:], *row) if key else (OTHERS, False, False, False, *row)
-            for key, row in most_first(tally["memcgs"])
-        ],
-    )
-    yield (
-        "page_owner_migrations",
-        "Pages migrated since",
-        rows.PageOwnerMigration,
-        [(text(key) if key else OTHERS, *row) for key, row in most_first(tally["migrated"])],
-    )
-
-
-OTHERS = "(others, beyond the limit of what is kept)"
-OTHER_TASKS = "(other tasks, beyond the limit of what is kept)"
-
-
-def size(pages: int, page_size: int | None) -> str:
-    """Pages in the unit that suits them."""
-    if page_size is None:
-        return ""
-    value = float(pages * page_size)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(value) < 1024:
-            return f"{value:.4g} {unit}"
-        value /= 1024
-    return f"{value:.4g} TiB"
-
-
 def print_top(
     stacks: list[Stack],
-    growth: list[tuple[Any, ...]],
-    page_size: int | None,
+    growth: list[Growth],
+    page_size: int,
     *,
     top: int = TOP,
     file: IO[str] | None = None,
 ) -> None:
     """The stacks with most pages, and those that grew most: a line each."""
     pages = sum(stack.pages for stack in stacks)
-    print(f"{pages:,} pages {size(pages, page_size)} by {len(stacks):,} stacks", file=file)
-    head = f"{'pages':>12}  {'size':>10}  {'share':>6}  owner"
-    print(head, file=file)
-    for stack in stacks[:top]:
-        if stack.pages:
-            share = f"{100 * stack.pages / pages:.1f} %"
-            line = f"{stack.pages:>12,}  {size(stack.pages, page_size):>10}  {share:>6}  "
-            print(line + _name(stack), file=file)
-    grown = [row for row in growth if row[GAINED] > 0][:top]
-    if not grown:
-        return
+    print(f"{pages:,} pages {size(pages * page_size)} by {len(stacks):,} stacks", file=file)
+    held = [
+        (
+            f"{stack.pages:,}",
+            size(stack.pages * page_size),
+            share(stack.pages, pages),
+            _name(stack),
+        )
+        for stack in stacks[:top]
+        if stack.pages
+    ]
+    print(*aligned(("pages", "size", "share", "owner"), held), sep="\n", file=file)
     by_handle = {stack.handle: stack for stack in stacks}
-    print(f"\n{'gained':>12}  {'size':>10}  {'pages/s':>10}  {'steady':>7}  owner", file=file)
-    for row in grown:
-        slope = "-" if row[9] is None else f"{row[9]:,.3f}"
-        line = f"{row[GAINED]:>12,}  {size(row[GAINED], page_size):>10}  {slope:>10}  "
-        steady = f"{100 * row[10]:.0f} %"
-        print(f"{line}{steady:>7}  {_name(by_handle[row[0]])}", file=file)
+    grown = [
+        (
+            f"{row.gained:,}",
+            size(row.gained * page_size),
+            "-" if row.slope is None else f"{row.slope:,.3f}",
+            percent(row.steadiness),
+            _name(by_handle[row.handle]),
+        )
+        for row in [row for row in growth if row.gained > 0][:top]
+    ]
+    if grown:
+        heads = ("gained", "size", "pages/s", "steady", "owner")
+        print("", *aligned(heads, grown), sep="\n", file=file)
 
 
 def _name(stack: Stack) -> str:
@@ -272,10 +132,20 @@ def _name(stack: Stack) -> str:
 
 # Selecting, as the kernel's tools/mm/page_owner_sort.c does
 
-SORTS: dict[str, Callable[[Any], Any]] = {
-    "pages": lambda row: -row[-4],
-    "times": lambda row: -row[-3],
-    "ts": lambda row: row[-2],
+
+class Counted(NamedTuple):
+    """What the selection's keys have in common."""
+
+    pages: int
+    allocations: int
+    first_ts: int
+    last_ts: int
+
+
+SORTS: dict[str, Callable[[Counted], int]] = {
+    "pages": lambda counted: -counted.pages,
+    "times": lambda counted: -counted.allocations,
+    "ts": lambda counted: counted.first_ts,
 }
 
 
@@ -289,8 +159,8 @@ def culled_rows(
     """
     # Names, even if they are numbers: no thousands separators.
     described = [(name, "string") for name in selection.cull]
-    described += [(name, "integer") for name in ("pages", "allocations", "first_ts", "last_ts")]
-    rows = []
+    described += [(name, "integer") for name in Counted._fields]
+    found: list[tuple[list[Any], Counted]] = []
     for key, row in tally["culled"].items():
         cells: list[Any] = []
         for name, value in zip(selection.cull, key or [None] * len(selection.cull), strict=True):
@@ -299,10 +169,11 @@ def culled_rows(
             elif name == "stack" and value is not None:
                 value = f"handle {value}"
             cells.append(value)
-        rows.append((*cells, *row))
+        found.append((cells, Counted(*row)))
     if sort in SORTS:
-        rows.sort(key=SORTS[sort])
+        found.sort(key=lambda row: SORTS[sort](row[1]))
     else:
         at = selection.cull.index(sort)
-        rows.sort(key=lambda row: (row[at] is None, row[at]))
-    return described, rows[:top], max(len(rows) - top, 0)
+        found.sort(key=lambda row: (row[0][at] is None, row[0][at]))
+    rows = [(*cells, *counted) for cells, counted in found[:top]]
+    return described, rows, max(len(found) - top, 0)

@@ -6,8 +6,6 @@ Imports no drgn, numpy or rich. Exit codes as of ``mmscope``.
 """
 
 import argparse
-import dataclasses
-import datetime
 import os
 import sys
 import time
@@ -17,16 +15,13 @@ from typing import Any
 
 from page_owner_series import Series, growth_rows, read_series
 from page_owner_text import CULL_KEYS, Progress, Selection, read_page_owner
-from rows import Column
 from text_source import Source, recognise_source
 
-from reports import modes, page_owner, watch
-from reports.bundle import Cell, Writer
+from reports import modes, page_owner
 from reports.outcome import (
     DONE,
     INCOMPLETE,
     UsageError,
-    print_findings,
     run_and_explain,
     say,
 )
@@ -71,7 +66,7 @@ def add_commands(command: Command) -> None:
 
     sub = command(
         "watch",
-        watch.run,
+        run_watch,
         "sample this host's memory at an interval: rates, levels, events, who grew",
         "Sample counters, free blocks of THP size, zones, memory pressure, levels, KSM and, where "
         "the kernel has it, page_owner, until --count or Ctrl-C; then write a bundle. Samples lie "
@@ -270,16 +265,21 @@ def progress_line() -> Progress | None:
     return show
 
 
+def run_watch(args: argparse.Namespace) -> int:
+    from reports import watch
+
+    return watch.run(args)
+
+
 def run_page_owner(args: argparse.Namespace) -> int:
     if args.output is not None:
-        # Refuses what is in the way before the work.
-        with Writer(args.output, replace=args.force, mode=args.mode) as writer:
-            begin = time.monotonic()
-            series = _read(args)
-            return finish(args, series, writer, begin)
+        # What declares the tables of a bundle takes as long to start as 50 MB of text to read.
+        from reports.page_owner_tables import write_bundle
+
+        return write_bundle(args, lambda: _read(args), page_size(args))
     series = _read(args)
     growth = list(growth_rows(series)) if len(series.snapshots) > 1 else []
-    growth.sort(key=lambda row: -row[page_owner.GAINED])
+    growth.sort(key=lambda row: -row.gained)
     stacks = page_owner.stacks_of(series)
     page_owner.print_top(stacks, growth, page_size(args), top=args.top)
     notes, remarks = page_owner.notes_of(series)
@@ -303,47 +303,9 @@ def page_size(args: argparse.Namespace) -> int:
     return args.page_size or os.sysconf("SC_PAGE_SIZE")
 
 
-def finish(
-    args: argparse.Namespace,
-    series: Series,
-    writer: Writer,
-    begin: float,
-) -> int:
-    """Write the bundle, print what stands out, and say what is missing."""
-    size = page_size(args)
-    section, stacks, growth = page_owner.write_tables(
-        writer, series, size, seconds=time.monotonic() - begin
-    )
-    captured = None
-    if series.absolute:
-        moment = datetime.datetime.fromtimestamp(int(series.absolute[-1]), datetime.UTC)
-        captured = moment.isoformat()
-    described: dict[str, Cell] = {
-        "kind": "files",
-        "release": None,
-        "architecture": None,
-        "page_size": size,
-        "hostname": None,
-        "captured_at": captured,
-        "uptime_seconds": None,
-        "total_pages": args.total_pages,
-        "online_cpus": None,
-        "source": ", ".join(dict.fromkeys(s.source for s in series.snapshots[:3])),
-    }
-    if not args.page_size:
-        assumed = f"page size {size} assumed, as of this machine"
-        message = "; ".join(filter(None, (section.message, assumed)))
-        section = dataclasses.replace(section, message=message)
-    writer.finish(described, [section])
-    page_owner.print_top(stacks, growth, size, top=args.top)
-    print_findings(args.output, (page_owner.SECTION,))
-    if section.status != "ok":
-        say(f"{section.section}: {section.status}: {section.message}")
-    return DONE if section.status == "ok" else INCOMPLETE
-
-
 def run_show(args: argparse.Namespace) -> int:
     """``mmscope show page_owner FILE``: counts by any keys together."""
+    from rows import Column
     from terminal import print_rows  # by rich, which the other commands here do without
 
     cull = args.cull or ["stack"]

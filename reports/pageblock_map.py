@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any
 
-from reports.display import plural, size
+from reports.display import pages, plural
 from reports.free_heatmap import rank
 
 COLUMNS = 64
@@ -282,7 +282,7 @@ def _rows(cells: dict[int, _Cell], row_pages: int, page_size: int | None) -> _Ro
     row = nth = 0
     for before, line in zip([lines[0], *lines], lines, strict=False):
         if line > before + 1:
-            gaps.append((row, _size((line - before - 1) * row_pages, page_size)))
+            gaps.append((row, pages((line - before - 1) * row_pages, page_size)))
             row, nth = row + gap_rows, 0
         row_of[line] = row
         labels.append((row, nth, _address(line * row_pages, page_size)))
@@ -442,7 +442,3 @@ def _legend(runs: list[Run]) -> list[Legend]:
 
 def _address(pfn: int, page_size: int | None) -> str:
     return f"pfn {pfn:#x}" if page_size is None else f"{pfn * page_size:#x}"
-
-
-def _size(pages: int, page_size: int | None) -> str:
-    return f"{pages:,} pages" if page_size is None else size(pages * page_size)

@@ -14,6 +14,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from amounts import bar_percent
+
 Tables = dict[str, list[dict[str, Any]]]
 
 # More classes, stretches or pages are damage; a power of two has 64 at most.
@@ -104,8 +106,8 @@ def bars_of(rows: list[dict[str, Any]], tree: str) -> dict[str, Any]:
                 row[what],
                 row["vmas"],
                 row.get("ksm_items"),
-                percent(row[what], trees),
-                percent(row["vmas"], vmas),
+                bar_percent(row[what], trees),
+                bar_percent(row["vmas"], vmas),
             )
             for row in rows
         ],
@@ -222,8 +224,3 @@ def milliseconds(value: float) -> str:
     if value >= 10_000:
         return f"{value / 1000:,.0f} s"
     return f"{value:,.0f} ms" if value >= 100 else f"{value:.2g} ms"
-
-
-def percent(part: int, whole: int) -> float:
-    """*part* in per cent of *whole*, to two decimals."""
-    return round(min(max(100 * part / whole, 0.0), 100.0), 2) if whole > 0 else 0.0

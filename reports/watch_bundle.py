@@ -9,7 +9,7 @@ from pathlib import Path
 from page_owner_series import read_series
 from text_source import TextError
 
-from reports import display, page_owner, watch_tables
+from reports import display, page_owner, page_owner_tables, watch_tables
 from reports.bundle import Section, Writer
 from reports.outcome import DONE, INCOMPLETE, print_findings, say
 from reports.sample_log import NAME
@@ -44,7 +44,7 @@ def finish(args: argparse.Namespace, folder: Path) -> int:
         except (OSError, TextError) as error:
             series, why = None, str(error)
         if series is not None:
-            fared, stacks, growth = page_owner.write_tables(
+            fared, stacks, growth = page_owner_tables.write_tables(
                 writer, series, size, seconds=time.monotonic() - begin
             )
             if len(copies) < len(found):

@@ -13,6 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from amounts import bar_percent
+
 
 @dataclass(frozen=True)
 class Marks:
@@ -86,19 +88,19 @@ def _marks(row: dict[str, Any], reserve: dict[tuple[int, str], int]) -> Marks:
         usable=usable,
         state=state,
         state_class=state_class,
-        free_at=percent(free, managed),
-        usable_at=percent(usable, managed),
+        free_at=bar_percent(free, managed),
+        usable_at=bar_percent(usable, managed),
         axis=axis,
-        axis_free_at=percent(free, axis),
-        axis_usable_at=percent(usable, axis),
+        axis_free_at=bar_percent(free, axis),
+        axis_usable_at=bar_percent(usable, axis),
         beyond=free > axis,
         marks_at=[
-            (name, percent(mark, axis))
+            (name, bar_percent(mark, axis))
             for name, mark in (("min", minimum), ("low", low), ("high", high))
         ],
         reserve_axis=reserve_axis,
-        reserved_at=percent(reserved, reserve_axis),
-        reserved_used_at=percent(max(0, reserved - (reserved_free or 0)), reserve_axis),
+        reserved_at=bar_percent(reserved, reserve_axis),
+        reserved_used_at=bar_percent(max(0, reserved - (reserved_free or 0)), reserve_axis),
     )
 
 
@@ -117,8 +119,3 @@ def _state(usable: int, minimum: int, low: int, high: int) -> tuple[str, str]:
     if usable < high:
         return "between low and high: kswapd goes on until high, if it runs", "ok"
     return "at or above high", "ok"
-
-
-def percent(part: int, whole: int) -> float:
-    """*part* in per cent of a bar of *whole*, kept inside the bar, to two decimals."""
-    return round(min(max(100 * part / whole, 0.0), 100.0), 2) if whole > 0 else 0.0

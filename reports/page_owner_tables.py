@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""page_owner's text as the tables of a bundle."""
+
+import argparse
+import dataclasses
+import datetime
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import page_owner_rows as rows
+from page_owner_series import Growth, Series, growth_rows, point_rows
+from page_owner_text import Tally
+from stack_text import folded
+
+from reports.bundle import Cell, Section, Writer
+from reports.outcome import DONE, INCOMPLETE, print_findings, say
+from reports.page_owner import SECTION, Stack, notes_of, print_top, stacks_of, text
+
+OTHERS = "(others, beyond the limit of what is kept)"
+OTHER_TASKS = "(other tasks, beyond the limit of what is kept)"
+
+
+def write_bundle(args: argparse.Namespace, read: Callable[[], Series], page_size: int) -> int:
+    """Write the bundle, print what stands out, and say what is missing; returns the exit code."""
+    # Refuses what is in the way before the work.
+    with Writer(args.output, replace=args.force, mode=args.mode) as writer:
+        begin = time.monotonic()
+        series = read()
+        section, stacks, growth = write_tables(
+            writer, series, page_size, seconds=time.monotonic() - begin
+        )
+        captured = None
+        if series.absolute:
+            moment = datetime.datetime.fromtimestamp(int(series.absolute[-1]), datetime.UTC)
+            captured = moment.isoformat()
+        described: dict[str, Cell] = {
+            "kind": "files",
+            "release": None,
+            "architecture": None,
+            "page_size": page_size,
+            "hostname": None,
+            "captured_at": captured,
+            "uptime_seconds": None,
+            "total_pages": args.total_pages,
+            "online_cpus": None,
+            "source": ", ".join(dict.fromkeys(s.source for s in series.snapshots[:3])),
+        }
+        if not args.page_size:
+            assumed = f"page size {page_size} assumed, as of this machine"
+            message = "; ".join(filter(None, (section.message, assumed)))
+            section = dataclasses.replace(section, message=message)
+        writer.finish(described, [section])
+    print_top(stacks, growth, page_size, top=args.top)
+    print_findings(args.output, (SECTION,))
+    if section.status != "ok":
+        say(f"{section.section}: {section.status}: {section.message}")
+    return DONE if section.status == "ok" else INCOMPLETE
+
+
+def write_tables(
+    writer: Writer, series: Series, page_size: int | None, *, seconds: float
+) -> tuple[Section, list[Stack], list[Growth]]:
+    """Write everything about page_owner; returns the section, the stacks and their growth."""
+    begin = time.monotonic()
+    stacks = stacks_of(series)
+    written = 0
+
+    def table(name: str, title: str, row_type: type, cells: Iterable[tuple[Any, ...]]) -> None:
+        nonlocal written
+        written += writer.table(name, title, row_type, cells, section=SECTION)
+
+    table(
+        "page_owner_stacks",
+        "Pages by allocation stack",
+        rows.PageOwnerStack,
+        (stack.row() for stack in stacks),
+    )
+    growth: list[Growth] = []
+    if len(series.snapshots) > 1:
+        growth = sorted(growth_rows(series), key=lambda row: (-row.gained, row.handle))
+        table("page_owner_growth", "Growth by allocation stack", rows.PageOwnerGrowth, growth)
+        table(
+            "page_owner_series",
+            "Pages by allocation stack over time",
+            rows.PageOwnerPoint,
+            point_rows(series),
+        )
+    table("page_owner_snapshots", "Snapshots", rows.PageOwnerSnapshot, snapshot_rows(series))
+    if series.tally is not None:
+        for name, title, row_type, cells in breakdowns(series.tally):
+            table(name, title, row_type, cells)
+    unit = page_size or 1
+    writer.folded(
+        "page_owner",
+        "Allocation stacks, width in " + ("bytes" if page_size else "pages"),
+        ((folded(s.printed), s.pages * unit) for s in stacks if s.printed and s.pages),
+        unit="bytes" if page_size else "pages",
+        section=SECTION,
+    )
+    notes, remarks = notes_of(series)
+    spent = round(seconds + time.monotonic() - begin, 3)
+    message = "; ".join(notes + remarks) or None
+    return (
+        Section(SECTION, "partial" if notes else "ok", spent, written, 0, message),
+        stacks,
+        growth,
+    )
+
+
+def snapshot_rows(series: Series) -> Iterator[tuple[Any, ...]]:
+    """Rows of :class:`page_owner_rows.PageOwnerSnapshot`."""
+    for position, snapshot in enumerate(series.snapshots):
+        at = None
+        if series.absolute:
+            moment = datetime.datetime.fromtimestamp(series.absolute[position], datetime.UTC)
+            at = moment.isoformat(timespec="milliseconds")
+        yield (
+            series.times[position],
+            at,
+            snapshot.source,
+            snapshot.kind,
+            snapshot.stacks,
+            snapshot.pages,
+            snapshot.skipped,
+            snapshot.truncated,
+        )
+
+
+def breakdowns(tally: Tally) -> Iterator[tuple[str, str, type, Iterable[tuple[Any, ...]]]]:
+    """(name, title, row type, rows) of what only ``page_owner`` tells."""
+
+    def most_first(counted: dict[Any, Any]) -> list[tuple[Any, list[int]]]:
+        return sorted(counted.items(), key=lambda item: -item[1][0])
+
+    yield (
+        "page_owner_tasks",
+        "Pages by task",
+        rows.PageOwnerTask,
+        [
+            (key[0], key[1], text(key[2]), *row) if key else (None, None, OTHER_TASKS, *row)
+            for key, row in most_first(tally["tasks"])
+        ],
+    )
+    yield (
+        "page_owner_orders",
+        "Pages by order",
+        rows.PageOwnerOrder,
+        [(order, *row) for order, row in sorted(tally["orders"].items())],
+    )
+    yield (
+        "page_owner_gfp",
+        "Pages by gfp mask",
+        rows.PageOwnerGfp,
+        [
+            (text(key[0]), text(key[1]), *row) if key else (OTHERS, "", *row)
+            for key, row in most_first(tally["gfp"])
+        ],
+    )
+    yield (
+        "page_owner_migratetypes",
+        "Pages by migratetype, and their pageblock's",
+        rows.PageOwnerMigratetype,
+        [
+            (text(key[0]), text(key[1]), *row) if key else (OTHERS, OTHERS, *row)
+            for key, row in most_first(tally["migratetypes"])
+        ],
+    )
+    yield (
+        "page_owner_memcgs",
+        "Pages by memory cgroup",
+        rows.PageOwnerMemcg,
+        [
+            (text(key[0]), *key[1:], *row) if key else (OTHERS, False, False, False, *row)
+            for key, row in most_first(tally["memcgs"])
+        ],
+    )
+    yield (
+        "page_owner_migrations",
+        "Pages migrated since",
+        rows.PageOwnerMigration,
+        [(text(key) if key else OTHERS, *row) for key, row in most_first(tally["migrated"])],
+    )
