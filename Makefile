@@ -9,7 +9,8 @@ READY := $(VENV)/.ready
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 # Debian packages: to make the environment; to boot kernels (qemu, a C compiler for the guest's init,
-# cpio for its initramfs); to open the report in a browser, and the FlameGraph that it draws with.
+# cpio for its initramfs); to open the report in a browser, and the FlameGraph that its flame graphs
+# are held against.
 VENV_PACKAGES := python3-venv
 LAB_PACKAGES := qemu-system-x86 gcc libc6-dev cpio xz-utils e2fsprogs linux-perf
 # To build the kernel with PAGE_OWNER.

@@ -1,17 +1,14 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-Flame graphs of folded stacks, and their differentials: FlameGraph draws, the page dresses.
+Flame graphs of folded stacks, and their differentials.
 
-Folding, pruning, subtracting and the numbers are done here; where each frame lies is FlameGraph's
-work: ``inferno-flamegraph``, or else ``flamegraph.pl``. It gets a numbered token for every frame
-and never sees a name: names are hostile, and what it makes of them (``<`` becomes ``(``, a name
-that ends in a number is taken for a column) is no longer of interest.
+Each frame lies where FlameGraph's ``flamegraph.pl`` draws it: above its caller, beside what has the
+same caller, in the order of names. What is a frame's own is at its left; what belongs to no frame
+that is drawn is at the right of all.
 
-Of its SVG only the places of the frames are kept. The rest would not work in the page: scripts and
-handlers are against its Content-Security-Policy, the ids are the same in every graph, colours do
-not follow the dark theme, and nothing can be reached by keyboard. What comes out has widths in per
-cent, names and numbers in titles, classes for colours, and no script of its own; ``report.js``
-adds zoom, search and keys.
+The SVG is made for the page: widths are per cent, names and numbers are in titles, classes give
+colours, which follow the dark theme. It has no script of its own; ``report.js`` adds zoom, search
+and keys.
 
 A differential compares two graphs frame by frame. Widths are those of one of them: of the after,
 where what vanished cannot be seen, so that there is always a second one with those of the before.
@@ -19,15 +16,10 @@ where what vanished cannot be seen, so that there is always a second one with th
 Cannot know: whether a frame is a function; it is whatever stands between two semicolons.
 """
 
-import os
-import shutil
-import subprocess
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
-from pathlib import Path
-from xml.etree import ElementTree
 
 from hostile_text import visible
 from markupsafe import Markup, escape
@@ -49,18 +41,6 @@ MAX_NAME = 200
 ROW = 17  # pixels
 # Where a name fits at all.
 NARROW = 0.025
-SECONDS = 30
-# Of the drawing; flamegraph.pl rounds to a tenth of its pixels and has margins of 10.
-WIDTH = 12_000
-DEBIAN_COPY = Path("/usr/share/perl5/Devel/NYTProf/flamegraph.pl")
-NO_PROGRAM = (
-    "nothing here draws flame graphs: apt-get install libdevel-nytprof-perl, or cargo install "
-    "inferno, or set FLAMEGRAPH_DIR to a checkout of FlameGraph"
-)
-
-
-class DrawingError(Exception):
-    """There is no picture, for this reason."""
 
 
 @dataclass(frozen=True)
@@ -246,24 +226,25 @@ def _graph(
 ) -> FlameGraph:
     total = sum(value for _, value, _ in stacks)
     nodes = _tree(stacks, total)
-    svg, error = "", ""
-    try:
-        if not total:
-            raise DrawingError("there is nothing to draw")
-        program = drawing_program()
-        while True:
-            nodes = _widest(nodes, frames)
-            svg = _svg(nodes, _places(program, nodes), describe, look)
-            if len(svg.encode()) <= MAX_SVG_BYTES:
-                break
-            frames = len(nodes) * 3 // 4
-    except DrawingError as caught:
-        svg, error = "", str(caught)
+    svg = ""
+    while total:
+        nodes = _widest(nodes, frames)
+        svg = _svg(nodes, describe, look)
+        if len(svg.encode()) <= MAX_SVG_BYTES:
+            break
+        frames = len(nodes) * 3 // 4
     pruned_stacks, pruned = _pruned(stacks, nodes)
     # Written below, every name escaped.
     narrowest = min((node.value for node in nodes), default=0) / total if total else 0.0
     return FlameGraph(
-        Markup(svg), error, total, unit, len(nodes) - 1, pruned_stacks, pruned, narrowest
+        Markup(svg),
+        "" if total else "there is nothing to draw",
+        total,
+        unit,
+        len(nodes) - 1,
+        pruned_stacks,
+        pruned,
+        narrowest,
     )
 
 
@@ -332,95 +313,42 @@ def _pruned(stacks: list[Split], nodes: list[_Node]) -> tuple[int, int]:
     return number, added
 
 
-def drawing_program() -> list[str]:
-    """
-    The command that draws.
-
-    :raises DrawingError: there is none.
-    """
-    if path := shutil.which("inferno-flamegraph"):
-        return [path, "--width", str(WIDTH), "--minwidth", "0"]
-    folder = os.environ.get("FLAMEGRAPH_DIR")
-    given = Path(folder) / "flamegraph.pl" if folder else None
-    found = shutil.which("flamegraph.pl")
-    perl = shutil.which("perl")
-    for script in (given, Path(found) if found else None, DEBIAN_COPY):
-        if perl and script and script.is_file():
-            return [perl, str(script), "--width", str(WIDTH), "--minwidth", "0"]
-    raise DrawingError(NO_PROGRAM)
-
-
-def _places(program: list[str], nodes: Sequence[_Node]) -> list[tuple[float, float]]:
-    """
-    Where FlameGraph puts each frame: (left edge, width), as shares of the whole.
-
-    :raises DrawingError: it fails, or draws something else.
-    """
-    name = Path(program[1] if program[0].endswith("perl") else program[0]).name
-    lines = []
-    for number, node in enumerate(nodes):
-        if node.own > 0:
-            path, at = [], number
-            while at > 0:
-                path.append(f"f{at:06}")
-                at = nodes[at].parent
-            # What belongs to no frame that is drawn still takes its room, at the right.
-            lines.append(f"{';'.join(reversed(path)) or 'g'} {node.own}\n")
-    try:
-        done = subprocess.run(
-            program, input="".join(lines).encode(), capture_output=True, timeout=SECONDS
-        )
-    except (OSError, subprocess.SubprocessError) as error:
-        raise DrawingError(f"{name} cannot be run: {error}") from error
-    if done.returncode:
-        said = done.stderr.decode("utf-8", "replace").strip()[-200:]
-        raise DrawingError(f"{name} failed: {said or done.returncode}")
-    try:
-        return _read_places(done.stdout, nodes)
-    except (ElementTree.ParseError, KeyError, ValueError, ZeroDivisionError) as error:
-        raise DrawingError(f"{name} drew no flame graph: {error}") from error
-
-
-def _read_places(svg: bytes, nodes: Sequence[_Node]) -> list[tuple[float, float]]:
-    found: dict[str, tuple[float, float, float]] = {}
-    # Expat reads nothing from outside. Both programs write the same: a group with title and rect.
-    for group in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}g"):
-        title = group.find("{*}title")
-        rect = group.find("{*}rect")
-        if title is not None and rect is not None and title.text:
-            x, y, width = (float(rect.attrib[key].rstrip("%")) for key in ("x", "y", "width"))
-            found[title.text.split(" ")[0]] = x, y, width
-    left, bottom, whole = found["all"]
-    places = [(0.0, 1.0)]
-    rows = {0: bottom}
-    for number, node in enumerate(nodes[1:], 1):
-        x, y, width = found[f"f{number:06}"]
-        if rows.setdefault(node.depth, y) != y:
-            raise ValueError("a frame is on another row than asked for")
-        places.append(((x - left) / whole, width / whole))
-    return places
+def _lefts(nodes: Sequence[_Node]) -> list[int]:
+    """Where each frame begins, in the unit of the values."""
+    lefts: list[int] = []
+    free: list[int] = []  # where its next callee begins
+    for node in nodes:
+        if node.parent < 0:
+            left = free_at = 0
+        else:
+            left = free[node.parent]
+            free[node.parent] += node.value
+            free_at = left + node.own
+        lefts.append(left)
+        free.append(free_at)
+    return lefts
 
 
 def _svg(
     nodes: Sequence[_Node],
-    places: Sequence[tuple[float, float]],
     describe: str,
     look: Callable[[_Node, int], tuple[str, str, str]],
 ) -> str:
     """Frames as nested ``svg`` elements, which clip their names by themselves at any width."""
     rows = max(node.depth for node in nodes)
+    total = nodes[0].value
     parts = [
         f'<svg class="flame" width="100%" height="{(rows + 1) * ROW}" role="group" '
         f'aria-label="{escape(describe)}">\n'
     ]
-    for node, (x, width) in zip(nodes, places, strict=True):
+    for node, left in zip(nodes, _lefts(nodes), strict=True):
         name = escape(visible(display.cut(node.name, MAX_NAME)) or "(no name)")
-        kind, mark, words = look(node, nodes[0].value)
+        kind, mark, words = look(node, total)
         # Where it would not fit, report.js writes it, of the title, once it does.
-        text = "" if width < NARROW else f'<text x="3" y="12">{mark}{name}</text>'
+        text = "" if node.value < NARROW * total else f'<text x="3" y="12">{mark}{name}</text>'
         parts.append(
-            f'<svg class="{kind}" x="{_percent(x)}" y="{(rows - node.depth) * ROW}" '
-            f'width="{_percent(width)}" height="{ROW - 1}">'
+            f'<svg class="{kind}" x="{_percent(left / total)}" y="{(rows - node.depth) * ROW}" '
+            f'width="{_percent(node.value / total)}" height="{ROW - 1}">'
             f"<title>{name}: {escape(words)}</title><rect/>{text}</svg>\n"
         )
     parts.append("</svg>")

@@ -89,6 +89,4 @@ def print_findings(path: Path, sections: Sequence[str] | None = None) -> None:
     if sections is not None:
         questions = [question for question in questions if question.section in sections]
         print()
-    findings_text.print_findings(
-        findings.evaluate(Bundle(path), questions), everything=False
-    )
+    findings_text.print_findings(findings.evaluate(Bundle(path), questions), everything=False)

@@ -2,18 +2,16 @@
 """
 Flame graphs and what stands beside them, held against the stacks that they are drawn from.
 
-Drawn by Debian's copy of FlameGraph (``apt-get install libdevel-nytprof-perl``), and by
-``inferno-flamegraph`` where it is on PATH.
+Where frames lie is held against FlameGraph itself, in Debian's copy (``apt-get install
+libdevel-nytprof-perl``).
 """
 
 import base64
 import gzip
 import random
 import re
-import shutil
-import stat
+import subprocess
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from xml.etree import ElementTree
@@ -307,89 +305,54 @@ class TestDifferential:
         assert (before.svg, before.error) == ("", "there is nothing to draw")
 
 
-Install = Callable[[str], Path]
+FLAMEGRAPH = Path("/usr/share/perl5/Devel/NYTProf/flamegraph.pl")
+NAMES = st.sampled_from([f"frame_{letter}" for letter in "abcdefg"])
+STACKS = st.dictionaries(
+    st.lists(NAMES, min_size=1, max_size=6).map(";".join), st.integers(1, 1000), min_size=1
+)
 
 
-@pytest.fixture
-def nothing_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
-    """No program is there, but perl; what a test writes is the one that draws."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    perl = shutil.which("perl")
-    assert perl is not None
-    (folder / "perl").symlink_to(perl)
-    monkeypatch.setenv("PATH", str(folder))
-    monkeypatch.delenv("FLAMEGRAPH_DIR", raising=False)
-    monkeypatch.setattr(flame_graph, "DEBIAN_COPY", tmp_path / "missing")
-
-    def install(text: str) -> Path:
-        script = folder / "inferno-flamegraph"
-        script.write_text(text)
-        script.chmod(script.stat().st_mode | stat.S_IXUSR)
-        return script
-
-    return install
-
-
-class TestProgram:
-    def without(self) -> FlameGraph:
-        graph = flame_graph.flame_graph(SIMPLE, unit="bytes", describe="", kind=plain)
-        assert graph.svg == ""
-        return graph
-
-    def test_none_says_what_to_install_and_keeps_the_tables(
-        self, nothing_installed: Install, tmp_path: Path
-    ) -> None:
-        graph = self.without()
-        assert "apt-get install libdevel-nytprof-perl" in graph.error
-        html = render(made.write_bundle(tmp_path / "bundle", made.tables()), NOTHING)
-        assert html.count("No flame graph: nothing here draws flame graphs") == 10
-        picture = by_id(parse(html), "picture-page_owner")
-        assert not [svg for svg in elements(picture, "svg") if svg.get("class") == "flame"]
-        assert "do_anonymous_page" in texts(picture)
-
-    def test_that_fails_is_said(self, nothing_installed: Install) -> None:
-        nothing_installed("#!/bin/sh\necho broken <b> >&2\nexit 3\n")
-        assert self.without().error.startswith("inferno-flamegraph failed: ")
-
-    @pytest.mark.parametrize(
-        "svg", ["", "<svg", "<svg/>", '<svg xmlns="http://www.w3.org/2000/svg"/>']
+def as_flamegraph_draws(stacks: dict[str, int]) -> list[tuple[str, int, float, float]]:
+    """(name, row from the root, left edge and width in per cent) of each frame it draws."""
+    lines = "".join(f"{stack} {value}\n" for stack, value in stacks.items())
+    svg = subprocess.run(
+        ["perl", FLAMEGRAPH, "--width", "12000", "--minwidth", "0"],
+        input=lines.encode(),
+        stdout=subprocess.PIPE,
+        check=True,
+    ).stdout
+    drawn = []
+    for group in ElementTree.fromstring(svg).iter(f"{SVG}g"):
+        title, rect = group.find("{*}title"), group.find("{*}rect")
+        if title is not None and rect is not None and title.text:
+            x, y, width = (float(rect.attrib[key]) for key in ("x", "y", "width"))
+            drawn.append((title.text.split(" ")[0], x, y, width))
+    _, left, bottom, whole = next(frame for frame in drawn if frame[0] == "all")
+    return sorted(
+        (name, round((bottom - y) / 16), 100 * (x - left) / whole, 100 * width / whole)
+        for name, x, y, width in drawn
     )
-    def test_that_draws_nothing_is_said(self, nothing_installed: Install, svg: str) -> None:
-        nothing_installed(f"#!/bin/sh\nprintf '%s' '{svg}'\n")
-        assert self.without().error.startswith("inferno-flamegraph drew no flame graph: ")
 
-    def test_that_cannot_be_run_is_said(self, nothing_installed: Install) -> None:
-        nothing_installed("#!/nonexistent/interpreter\n")
-        assert self.without().error.startswith("inferno-flamegraph cannot be run: ")
 
-    def test_a_checkout_of_flamegraph_is_used(
-        self, nothing_installed: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        checkout = tmp_path / "FlameGraph"
-        checkout.mkdir()
-        (checkout / "flamegraph.pl").write_text("die 'the one of FLAMEGRAPH_DIR'")
-        monkeypatch.setenv("FLAMEGRAPH_DIR", str(checkout))
-        assert "flamegraph.pl failed: the one of FLAMEGRAPH_DIR" in self.without().error
-
-    def test_both_dialects_are_read_alike(self, nothing_installed: Install) -> None:
-        # The same drawing, as flamegraph.pl (pixels) and as inferno (per cent) write it.
-        found = []
-        for margin, whole, sign in ((10.0, 1180.0, ""), (0.0, 100.0, "%")):
-            shapes = "".join(
-                f'<g><title>{name} (1 samples, 1%)</title><rect x="{margin + left * whole}{sign}" '
-                f'y="{y}" width="{width * whole}{sign}" height="15"/></g>'
-                for name, left, width, y in (
-                    ("f000002", 0.5, 0.25, 40),
-                    ("f000001", 0.25, 0.75, 56),
-                    ("all", 0, 1, 72),
-                )
+class TestFlameGraphItself:
+    @settings(max_examples=25, deadline=None)
+    @given(STACKS)
+    def test_every_frame_lies_where_it_draws_it(self, stacks: dict[str, int]) -> None:
+        found = frames(draw(list(stacks.items()), "samples"))
+        bottom = found[0].y
+        here = sorted(
+            (
+                frame.title.partition(":")[0],
+                (bottom - frame.y) // flame_graph.ROW,
+                frame.left,
+                frame.width,
             )
-            svg = f'<!DOCTYPE svg><svg xmlns="http://www.w3.org/2000/svg">{shapes}</svg>'
-            nothing_installed(f"#!/bin/sh\nprintf '%s' '{svg}'\n")
-            graph = draw([("a;b", 1), ("a", 2), ("", 0)])
-            found.append([(frame.label, frame.left, frame.width) for frame in frames(graph)])
-        assert found[0] == found[1] == [("all", 0, 100), ("a", 25, 75), ("b", 50, 25)]
+            for frame in found
+        )
+        there = as_flamegraph_draws(stacks)
+        assert [frame[:2] for frame in here] == [frame[:2] for frame in there]
+        for ours, theirs in zip(here, there, strict=True):
+            assert ours[2:] == pytest.approx(theirs[2:], abs=0.003)  # a tenth of a pixel, and ours
 
 
 @pytest.fixture(scope="session")
