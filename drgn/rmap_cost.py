@@ -525,7 +525,7 @@ def scan_folios(
         )
         consumers.append(of_files)
     scan = scan_struct_pages(prog, consumers, progress=progress)
-    for failure in scan.failures.values():
+    for _, failure in scan.failures:
         raise failure
     return anon, of_files, scan.gaps
 
