@@ -29,8 +29,8 @@ from test_report_browser import (  # noqa: F401  (opening is a fixture)
 )
 
 from mmscope.reports.bundle.bundle import Bundle
-from mmscope.reports.page.downloads import MAX_REPORT_BYTES, Download, Downloads
 from mmscope.reports.page.report import MAX_CELLS, MAX_ROWS, MAX_SERIES_ROWS, MAX_STACK_ROWS, render
+from mmscope.reports.pictures.downloads import MAX_REPORT_BYTES, Download, Downloads
 from mmscope.reports.pictures.flame_graph import ROW
 
 MAX_PEAK_BYTES = 1 << 30

@@ -10,7 +10,7 @@ from typing import Any
 from mmscope.drgn.sections.files import Files
 from mmscope.drgn.sections.memory import Memory, Rider
 from mmscope.drgn.tables.bounds import Impossible
-from mmscope.drgn.tables.table import Table
+from mmscope.drgn.tables.table import Heading, Table
 
 PASS_SECONDS = 600.0  # the first section that needs the struct pages waits for the pass
 TOP = 20  # rows of a table that is sorted by what matters
@@ -78,23 +78,6 @@ class Command:
     name: str = ""
     top: int | None = None
     picks: str = ""
-
-
-@dataclass(frozen=True)
-class Heading:
-    """
-    A section as a report shows it.
-
-    :ivar name: on the command line, and in table ``sections``.
-    :ivar place: where it stands among the others: they are read and shown in ascending order.
-    :ivar intro: what the reader of a report should know first: paragraphs, in which ``*words*``,
-        backticks and ``[links](https://…)`` mean what they do in Markdown.
-    """
-
-    name: str
-    title: str
-    place: int
-    intro: str
 
 
 @dataclass(frozen=True)

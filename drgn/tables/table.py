@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-Tables, declared beside their rows: name, title, and what a reader must know to compare two of them.
+Tables and the headings of sections, declared beside their rows: names, titles, and what a reader
+must know to compare two tables.
 
 A table's name and columns are a public interface (``docs/bundle-format.md``). Everything else that
 is said about it elsewhere, in titles, comparisons, ``docs/tables.md``, comes from here.
@@ -38,6 +39,23 @@ class Table:
     setting: str = ""
     memory: Literal["", "free", "mapped", "again"] = ""
     not_compared: str = ""
+
+
+@dataclass(frozen=True)
+class Heading:
+    """
+    A section as a report shows it.
+
+    :ivar name: on the command line, and in table ``sections``.
+    :ivar place: where it stands among the others: they are read and shown in ascending order.
+    :ivar intro: what the reader of a report should know first: paragraphs, in which ``*words*``,
+        backticks and ``[links](https://…)`` mean what they do in Markdown.
+    """
+
+    name: str
+    title: str
+    place: int
+    intro: str
 
 
 RUNS = "it is run-length encoded: its rows are where runs begin"

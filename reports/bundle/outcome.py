@@ -10,8 +10,7 @@ import contextlib
 import os
 import sys
 import traceback
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 from mmscope.drgn.tables.hostile_text import visible
@@ -70,23 +69,3 @@ def run_and_explain(
         else:
             say(str(error))
         return NO_TARGET if isinstance(error, unopened) else BAD_USAGE
-
-
-def print_findings(path: Path, sections: Sequence[str] | None = None) -> None:
-    """
-    What the tables of a bundle that was just written mean.
-
-    :param sections: those findings alone that are about these.
-    """
-    # What they need may be missing on the box.
-    try:
-        from mmscope.reports.bundle.bundle import Bundle
-        from mmscope.reports.findings import findings, findings_text
-    except ImportError as error:
-        say(f"findings need {error.name}: run 'mmscope findings' where it is installed")
-        return
-    questions = findings.load_questions()
-    if sections is not None:
-        questions = [question for question in questions if question.section in sections]
-        print()
-    findings_text.print_findings(findings.evaluate(Bundle(path), questions), everything=False)

@@ -53,7 +53,6 @@ from mmscope.reports.bundle.outcome import (
     NO_TARGET,
     UsageError,
     discard_output,
-    print_findings,
     say,
 )
 from mmscope.reports.bundle.redact import (
@@ -73,6 +72,7 @@ from mmscope.reports.collect.collect import (
 )
 from mmscope.reports.commands import page_owner_command, record_command
 from mmscope.reports.commands.doctor import Check, PriceHere, checks, prices_here
+from mmscope.reports.findings.findings_said import print_findings
 from mmscope.reports.profiles import profiles
 
 # What needs duckdb, jinja2 or pygal is imported where it is used: on the box `collect` and `show`

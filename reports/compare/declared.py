@@ -5,8 +5,7 @@ bundles themselves. Finding it imports every probe.
 """
 
 from mmscope.drgn.sections.registry import SECTIONS, declared, modules
-from mmscope.drgn.sections.section import Heading
-from mmscope.drgn.tables.table import Table
+from mmscope.drgn.tables.table import Heading, Table
 from mmscope.reports.bundle import bundle
 from mmscope.reports.profiles import profile_rows
 from mmscope.reports.watch import watch_rows

@@ -53,11 +53,10 @@ from mmscope.reports.findings.findings import (
     lacking,
     severity_rank,
 )
-from mmscope.reports.page import downloads
-from mmscope.reports.page.downloads import Download, Downloads
 from mmscope.reports.page.glossary import Glossary
 from mmscope.reports.pictures import (
     charts,
+    downloads,
     free_heatmap,
     owner_pictures,
     page_table_pictures,
@@ -69,6 +68,7 @@ from mmscope.reports.pictures import (
 )
 from mmscope.reports.pictures import counters as vm_counters
 from mmscope.reports.pictures.cells import Cell, cell, is_name
+from mmscope.reports.pictures.downloads import Download, Downloads
 from mmscope.reports.pictures.watermarks import watermarks
 from mmscope.reports.profiles import profiles
 

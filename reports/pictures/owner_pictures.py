@@ -20,9 +20,8 @@ from markupsafe import Markup
 from mmscope.drgn.owners.owner_frames import is_allocator, owner_frame
 from mmscope.drgn.tables import display
 from mmscope.drgn.tables.hostile_text import visible
-from mmscope.reports.page import downloads
-from mmscope.reports.page.downloads import Download
-from mmscope.reports.pictures import charts, flame_graph
+from mmscope.reports.pictures import charts, downloads, flame_graph
+from mmscope.reports.pictures.downloads import Download
 from mmscope.reports.pictures.flame_graph import FlameGraph, Top
 
 Rows = list[dict[str, Any]]

@@ -9,9 +9,8 @@ those that are drawn lie in ``<file>.folded``. Every sample is in one place: ``r
 
 from dataclasses import dataclass
 
-from mmscope.drgn.sections.section import Heading
 from mmscope.drgn.tables.rows import MOST_BYTES, column
-from mmscope.drgn.tables.table import LENGTH, Table
+from mmscope.drgn.tables.table import LENGTH, Heading, Table
 
 PROFILE = "name of the recording"
 

@@ -13,7 +13,8 @@ from mmscope.drgn.text.page_owner_series import Growth, Series, growth_rows, poi
 from mmscope.drgn.text.page_owner_text import Tally
 from mmscope.drgn.text.stack_text import folded
 from mmscope.reports.bundle.bundle import Cell, SectionResult, Writer
-from mmscope.reports.bundle.outcome import DONE, INCOMPLETE, print_findings, say
+from mmscope.reports.bundle.outcome import DONE, INCOMPLETE, say
+from mmscope.reports.findings.findings_said import print_findings
 from mmscope.reports.watch.page_owner import SECTION, Stack, notes_of, print_top, stacks_of, text
 
 OTHERS = "(others, beyond the limit of what is kept)"

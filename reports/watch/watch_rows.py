@@ -6,9 +6,8 @@ monotonic clock; ``watch_samples`` has the time of day of each.
 
 from dataclasses import dataclass
 
-from mmscope.drgn.sections.section import Heading
 from mmscope.drgn.tables.rows import MOST, MOST_PAGES, column
-from mmscope.drgn.tables.table import SERIES, Table
+from mmscope.drgn.tables.table import SERIES, Heading, Table
 
 TIME = "seconds since the first sample, as in watch_samples"
 PERIOD = "since the reading before, which the numbers are over"
