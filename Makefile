@@ -115,6 +115,10 @@ bench: $(READY) ## how fast each probe is, with the naive way beside it, and the
 	@$(BIN)/python tests/bench_perf.py
 	@$(BIN)/python tests/bench_prices.py
 
+.PHONY: docs
+docs: $(READY) ## docs/tables.md and the commands of drgn, from the declarations
+	@$(BIN)/python tools/make_docs.py
+
 .PHONY: dist
 dist: $(READY) ## dist/mmscope.pyz, one file for a box without pip; DIST_PYTHON="3.11 3.13" for others' Pythons
 	@$(BIN)/python tools/make_dist.py $(addprefix --python ,$(DIST_PYTHON))

@@ -493,16 +493,6 @@ def read_buddyinfo(text: str) -> list[FreeBlocks]:
 
 
 if __name__ == "__main__":
-    from mmscope.drgn.free.free_memory import scan_free_memory
-    from mmscope.drgn.opening.script import run_script
+    from mmscope.drgn.sections.script import print_section
 
-    def tables(prog: Program) -> list[tuple[str, type, list[Any]]]:
-        lists = scan_free_memory(prog).lists
-        found: list[tuple[str, type, list[Any]]] = [
-            ("Free blocks", FreeBlocks, [row for row in lists.blocks if row.blocks]),
-            ("On another list than their pageblock's", MisplacedBlocks, lists.misplaced),
-            ("Lists and struct pages that disagree", FreeListCheck, lists.checks),
-        ]
-        return [table for table in found if table[2] or table[1] is FreeBlocks]
-
-    run_script(tables)
+    print_section("free_lists")

@@ -17,7 +17,6 @@ import contextlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from drgn import Program, offsetof
@@ -374,15 +373,6 @@ def read_pagetypeinfo_blocks(text: str) -> list[Pageblocks]:
 
 
 if __name__ == "__main__":
-    from mmscope.drgn.free.free_memory import scan_free_memory
-    from mmscope.drgn.opening.script import run_script
+    from mmscope.drgn.sections.script import print_section
 
-    def tables(prog: Program) -> list[tuple[str, type, list[Any]]]:
-        memory = scan_free_memory(prog)
-        runs = pageblock_runs(memory.pageblocks, memory.blocks.pageblock_free, memory.zone_names)
-        return [
-            ("Pageblocks", Pageblocks, pageblocks(memory.pageblocks, memory.zone_names)),
-            ("Pageblock map", PageblockRun, runs),
-        ]
-
-    run_script(tables)
+    print_section("pageblocks")

@@ -13,7 +13,6 @@ Memory: 16 bytes a candidate, up to :data:`MAX_CANDIDATES`.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from drgn import Object, Program, offsetof, sizeof
@@ -208,15 +207,6 @@ def read_zoneinfo_pcp(text: str) -> list[PcpPages]:
 
 
 if __name__ == "__main__":
-    from mmscope.drgn.free.free_memory import scan_free_memory
-    from mmscope.drgn.opening.script import run_script
+    from mmscope.drgn.sections.script import print_section
 
-    def tables(prog: Program) -> list[tuple[str, type, list[Any]]]:
-        memory = scan_free_memory(prog)
-        rows, checks = memory.pcp_lists
-        found: list[tuple[str, type, list[Any]]] = [("Per-CPU lists", PcpPages, rows)]
-        if checks:
-            found.append(("Pagesets whose count differs from their lists", PcpCheck, checks))
-        return found
-
-    run_script(tables)
+    print_section("pcp_lists")

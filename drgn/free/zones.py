@@ -407,6 +407,6 @@ def read_zoneinfo(text: str) -> list[Zone]:
 
 
 if __name__ == "__main__":
-    from mmscope.drgn.opening.script import run_script
+    from mmscope.drgn.sections.script import print_section
 
-    run_script(lambda prog: [("Zones", Zone, zones(prog))])
+    print_section("zones")

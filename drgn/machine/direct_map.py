@@ -20,7 +20,6 @@ Cannot know: why an entry is not present.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from drgn import Program
@@ -188,9 +187,6 @@ def missing_bytes(rows: list[DirectMapLevel]) -> int:
 
 
 if __name__ == "__main__":
-    from mmscope.drgn.opening.script import run_script
+    from mmscope.drgn.sections.script import print_section
 
-    def tables(prog: Program) -> list[tuple[str, type, list[Any]]]:
-        return [("Direct map", DirectMapLevel, direct_map(prog, Gaps()))]
-
-    run_script(tables)
+    print_section("physical_memory", "direct_map")

@@ -242,6 +242,6 @@ def read_kernel_features(read: Callable[[str], str]) -> list[KernelFeature]:
 
 
 if __name__ == "__main__":
-    from mmscope.drgn.opening.script import run_script
+    from mmscope.drgn.sections.script import print_section
 
-    run_script(lambda prog: [("Kernel features", KernelFeature, kernel_features(prog))])
+    print_section("settings", "kernel_features")

@@ -387,14 +387,6 @@ def _whole_pages(run: list[int], page: int) -> int:
 
 
 if __name__ == "__main__":
-    from mmscope.drgn.opening.script import run_script
+    from mmscope.drgn.sections.script import print_section
 
-    def tables(prog: Program) -> list[tuple[str, type, list[Any]]]:
-        found = physical_memory(prog)
-        return [
-            ("Physical memory, part by part", PhysicalPart, found.parts),
-            ("Physical memory by address", PhysicalRange, found.ranges),
-            ("Options of the command line", MemoryOption, found.options),
-        ]
-
-    run_script(tables)
+    print_section("physical_memory")

@@ -20,7 +20,6 @@ import contextlib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from drgn import FaultError, Object, Program, sizeof
@@ -286,18 +285,6 @@ def marked_pages(memory: Memory) -> tuple[Marked, Gaps]:
 
 
 if __name__ == "__main__":
-    from mmscope.drgn.opening.script import run_script
-    from mmscope.drgn.reading.struct_pages import scan_struct_pages
-    from mmscope.drgn.struct_pages.struct_page_cost import scan_struct_page_cost
+    from mmscope.drgn.sections.script import print_section
 
-    def tables(prog: Program) -> list[tuple[str, type, list[Any]]]:
-        finder = PoisonFinder(prog)
-        scan_struct_pages(prog, [finder])
-        cost = scan_struct_page_cost(prog)
-        rows, _ = poisoned_pages(prog, finder.found, cost.huge_pages, cost.hvo)
-        return [
-            ("Pages marked as bad", PoisonedPages, rows),
-            ("What the kernel counts of them", PoisonCounter, poison_counters(prog)),
-        ]
-
-    run_script(tables)
+    print_section("poisoned_pages")

@@ -172,6 +172,6 @@ defrag_mode](https://docs.kernel.org/admin-guide/sysctl/vm.html#defrag-mode)).
 
 
 if __name__ == "__main__":
-    from mmscope.drgn.opening.script import run_script
+    from mmscope.drgn.sections.script import print_section
 
-    run_script(lambda prog: [("Settings", Setting, settings(prog))])
+    print_section("settings", "settings")

@@ -243,6 +243,6 @@ counters](https://docs.kernel.org/admin-guide/numastat.html)).
 
 
 if __name__ == "__main__":
-    from mmscope.drgn.opening.script import run_script
+    from mmscope.drgn.sections.script import print_section
 
-    run_script(lambda prog: [("vmstat, per-CPU differences added", VmCounter, vm_counters(prog))])
+    print_section("vm_counters")

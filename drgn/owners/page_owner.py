@@ -667,24 +667,6 @@ def _type(found: PageOwner, migratetype: int) -> str:
 
 
 if __name__ == "__main__":
-    from mmscope.drgn.opening.script import run_script
-    from mmscope.drgn.reading.stack_depot import stack_depot
+    from mmscope.drgn.sections.script import print_section
 
-    def tables(prog: Program) -> list[tuple[str, type, list[Any]]]:
-        if reason := page_owner_off(prog):
-            raise LookupError(reason)
-        depot, found = stack_depot(prog), scan_page_owner(prog)
-        rows, checks = page_owner_stacks(prog, depot, found)
-        shown: list[tuple[str, type, list[Any]]] = [
-            (f"Pages by allocation stack, 20 of {len(rows):,}", PageOwnerStack, rows[:20]),
-            ("By task, the first 20", PageOwnerTask, page_owner_tasks(found)[:20]),
-            ("By order", PageOwnerOrder, page_owner_orders(found)),
-            ("By gfp mask", PageOwnerGfp, page_owner_gfp(prog, found)[:20]),
-            ("By migratetype", PageOwnerMigratetype, page_owner_migratetypes(found)),
-            ("By age", PageOwnerAge, page_owner_ages(found)),
-        ]
-        if checks:
-            shown.append(("Counted otherwise by the kernel", PageOwnerCheck, checks[:20]))
-        return shown
-
-    run_script(tables)
+    print_section("page_owner")

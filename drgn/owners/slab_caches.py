@@ -487,13 +487,6 @@ def slab_rider(prog: Program) -> SlabFinder | None:
 
 
 if __name__ == "__main__":
-    from mmscope.drgn.opening.script import run_script
+    from mmscope.drgn.sections.script import print_section
 
-    def tables(prog: Program) -> list[tuple[str, type, list[Any]]]:
-        rows, checks = slab_caches(scan_slabs(prog))
-        found: list[tuple[str, type, list[Any]]] = [("Slab caches", SlabCache, rows)]
-        if checks:
-            found.append(("What does not add up", SlabCheck, checks))
-        return found
-
-    run_script(tables)
+    print_section("slab_caches")

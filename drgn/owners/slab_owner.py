@@ -20,7 +20,6 @@ import contextlib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from drgn import FaultError, Program, offsetof, sizeof
@@ -396,21 +395,6 @@ def depot_of(memory: Memory) -> StackDepot:
 
 
 if __name__ == "__main__":
-    from mmscope.drgn.opening.script import run_script
-    from mmscope.drgn.reading.stack_depot import stack_depot
+    from mmscope.drgn.sections.script import print_section
 
-    def tables(prog: Program) -> list[tuple[str, type, list[Any]]]:
-        depot = stack_depot(prog)
-        rows, checks = slab_owner_stacks(prog, depot, slab_owners(prog, depot))
-        found: list[tuple[str, type, list[Any]]] = [
-            (
-                f"Slab objects by allocation stack: the first 20 of {len(rows):,}",
-                SlabOwnerStack,
-                rows[:20],
-            )
-        ]
-        if checks:
-            found.append(("What does not add up", SlabCheck, checks))
-        return found
-
-    run_script(tables)
+    print_section("slab_owner")

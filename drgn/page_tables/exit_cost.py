@@ -127,18 +127,6 @@ def dontneed_frees_tables(prog: Program) -> bool:
 
 
 if __name__ == "__main__":
-    from mmscope.drgn.opening.script import run_script
-    from mmscope.drgn.page_tables.page_tables import (
-        page_table_details,
-        page_tables,
-        scan_page_tables,
-    )
+    from mmscope.drgn.sections.script import print_section
 
-    def tables(prog: Program) -> list[tuple[str, type, list[ExitCost]]]:
-        scan = scan_page_tables(prog)
-        rows, details = page_tables(scan), page_table_details(scan)
-        given_back = dontneed_frees_tables(prog)
-        costs = exit_costs(rows, details, dontneed_frees_tables=given_back)
-        return [("What exits will cost", ExitCost, costs)]
-
-    run_script(tables)
+    print_section("page_tables", "exit_costs")

@@ -834,15 +834,6 @@ def read_status(text: str) -> PageTables | None:
 
 
 if __name__ == "__main__":
-    from mmscope.drgn.opening.script import run_script
+    from mmscope.drgn.sections.script import print_section
 
-    def tables(prog: Program) -> list[tuple[str, type, list[Any]]]:
-        scan = scan_page_tables(prog)
-        everything = [row for row in page_table_occupancy(scan) if row.pid is None]
-        return [
-            ("Page tables by process", PageTables, page_tables(scan)),
-            ("What else is in them", PageTableDetails, page_table_details(scan)),
-            ("Occupancy of all tables", PageTableOccupancy, everything),
-        ]
-
-    run_script(tables)
+    print_section("page_tables")

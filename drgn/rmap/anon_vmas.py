@@ -25,7 +25,6 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from drgn import FaultError, Object, Program, ProgramFlags, offsetof
@@ -655,17 +654,6 @@ def process_vmas(prog: Program, maps: ReverseMaps, most: int = 500) -> list[Proc
 
 
 if __name__ == "__main__":
-    from mmscope.drgn.opening.script import run_script
+    from mmscope.drgn.sections.script import print_section
 
-    def tables(prog: Program) -> list[tuple[str, type, list[Any]]]:
-        maps, _ = read_reverse_maps(prog)
-        found: list[tuple[str, type, list[Any]]] = [
-            ("anon_vmas: the 20 with most VMAs", AnonVma, anon_vma_rows(maps)[:20]),
-            ("All anon_vmas by their VMAs", AnonVmaFanout, fanout(maps)),
-        ]
-        checks = maps.checks + check_sample(prog, maps)
-        if checks:
-            found.append(("What does not fit together", AnonVmaCheck, checks[:20]))
-        return found
-
-    run_script(tables)
+    print_section("anon_vmas")

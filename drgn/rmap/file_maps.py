@@ -628,23 +628,6 @@ def mapped_files(
 
 
 if __name__ == "__main__":
-    from mmscope.drgn.opening.script import run_script
-    from mmscope.drgn.rmap.anon_vmas import read_reverse_maps
+    from mmscope.drgn.sections.script import print_section
 
-    def tables(prog: Program) -> list[tuple[str, type, list[Any]]]:
-        anon, read = read_reverse_maps(prog)
-        maps = read_file_maps(prog, read.objects["vma"], anon.tasks)
-        found: list[tuple[str, type, list[Any]]] = [
-            (
-                "Mapped files: the 20 with most VMAs",
-                FileMapping,
-                file_mapping_rows(prog, maps)[:20],
-            ),
-            ("All mapped files by their VMAs", FileMappingFanout, file_fanout(maps)),
-        ]
-        checks = maps.checks + check_sample(prog, maps)
-        if checks:
-            found.append(("What does not fit together", FileMappingCheck, checks[:20]))
-        return found
-
-    run_script(tables)
+    print_section("file_maps")

@@ -23,7 +23,6 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from drgn import FaultError, Program, offsetof, sizeof
@@ -435,16 +434,6 @@ def mapcounts(prog: Program, pfns: Iterable[int], node: Iterable[int]) -> list[i
 
 
 if __name__ == "__main__":
-    from mmscope.drgn.opening.script import run_script
-    from mmscope.drgn.rmap.anon_vmas import read_reverse_maps
+    from mmscope.drgn.sections.script import print_section
 
-    def tables(prog: Program) -> list[tuple[str, type, list[Any]]]:
-        maps, read = read_reverse_maps(prog, wanted(prog))
-        ksm = read_ksm(prog, read)
-        return [
-            ("KSM", KsmTotal, ksm_totals(prog, ksm)),
-            ("Chains", KsmChain, ksm_chains(ksm)[:20]),
-            ("Processes", KsmProcess, ksm_processes(prog, ksm, maps)[:20]),
-        ]
-
-    run_script(tables)
+    print_section("ksm")

@@ -711,29 +711,6 @@ def rmap_costs(
 
 
 if __name__ == "__main__":
-    from mmscope.drgn.opening.script import run_script
-    from mmscope.drgn.rmap import ksm as ksm_module
-    from mmscope.drgn.rmap.anon_vmas import owner_of, read_reverse_maps
-    from mmscope.drgn.rmap.file_maps import owner_of as file_owner_of
-    from mmscope.drgn.rmap.file_maps import read_file_maps
+    from mmscope.drgn.sections.script import print_section
 
-    def tables(prog: Program) -> list[tuple[str, type, list[Any]]]:
-        maps, read = read_reverse_maps(prog, ksm_module.wanted(prog))
-        ksm = ksm_module.read_ksm(prog, read)
-        visits = ksm_visits(maps, ksm, prog["PAGE_SHIFT"].value_())
-        files = read_file_maps(prog, read.objects["vma"], maps.tasks)
-        folios, of_files, _ = scan_folios(prog, maps, files)
-        cost = node_cost()
-        files_and_owners = (of_files, file_owner_of(files)) if of_files else None
-        return [
-            ("KSM pages", KsmPage, ksm_pages(prog, ksm, visits, cost, 20)),
-            ("Anonymous folios", AnonFolioWalks, anon_folio_walks(folios)),
-            (
-                "Longest walks",
-                RmapWalk,
-                rmap_walks(maps, ksm, visits, folios, owner_of(maps), cost, files_and_owners, 20),
-            ),
-            ("Sums", RmapCost, rmap_costs(visits, folios, cost, of_files)),
-        ]
-
-    run_script(tables)
+    print_section("rmap_cost")

@@ -15,7 +15,6 @@ are not read.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from drgn import FaultError, Object, Program, container_of
@@ -312,14 +311,6 @@ def _stack(prog: Program, task: Object) -> str | None:
 
 
 if __name__ == "__main__":
-    from mmscope.drgn.opening.script import run_script
-    from mmscope.drgn.rmap.anon_vmas import read_reverse_maps
+    from mmscope.drgn.sections.script import print_section
 
-    def tables(prog: Program) -> list[tuple[str, type, list[Any]]]:
-        locks, queued, _ = anon_vma_locks(prog, read_reverse_maps(prog)[0])
-        return [
-            ("Locks of anon_vmas that are taken", AnonVmaLock, locks),
-            ("Tasks queued on them", AnonVmaWaiter, queued),
-        ]
-
-    run_script(tables)
+    print_section("anon_vmas", "anon_vma_locks", "anon_vma_waiters")

@@ -18,7 +18,6 @@ import itertools
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from drgn import FaultError, Object, Program, offsetof, sizeof
@@ -294,15 +293,6 @@ def protection(flags: int) -> str:
 
 
 if __name__ == "__main__":
-    from mmscope.drgn.opening.script import run_script
-    from mmscope.drgn.rmap.anon_vmas import read_reverse_maps
+    from mmscope.drgn.sections.script import print_section
 
-    def tables(prog: Program) -> list[tuple[str, type, list[Any]]]:
-        maps, read = read_reverse_maps(prog)
-        sums, kinds, _ = vma_splits(prog, maps, read.objects["vma"])
-        return [
-            ("Why anon_vmas have many VMAs", VmaSplits, sums),
-            ("Neighbours that may not merge", VmaNeighbours, kinds),
-        ]
-
-    run_script(tables)
+    print_section("anon_vmas", "vma_splits", "vma_neighbours")

@@ -20,10 +20,10 @@ FOLDER = mmscope.FOLDER / "drgn"
 
 
 def modules() -> Iterator[ModuleType]:
-    """Every module of the folders of ``mmscope.drgn``."""
+    """Every module of ``mmscope.drgn`` that may declare something."""
     for folder in sorted(path.name for path in FOLDER.iterdir() if path.is_dir()):
-        for found in pkgutil.iter_modules([str(FOLDER / folder)]):
-            if (folder, found.name) != ("sections", "registry"):
+        if folder != "sections":  # which declares none, and is this one's own
+            for found in pkgutil.iter_modules([str(FOLDER / folder)]):
                 yield importlib.import_module(f"mmscope.drgn.{folder}.{found.name}")
 
 

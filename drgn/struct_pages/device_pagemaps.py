@@ -18,7 +18,6 @@ struct pages are.
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from drgn import FaultError, Object, Program
@@ -244,18 +243,6 @@ def device_pagemaps(
 
 
 if __name__ == "__main__":
-    from mmscope.drgn.opening.script import run_script
-    from mmscope.drgn.struct_pages.vmemmap import scan_vmemmap
+    from mmscope.drgn.sections.script import print_section
 
-    def tables(prog: Program) -> list[tuple[str, type, list[Any]]]:
-        seen = PagemapsInPageTables(pagemap_ranges(prog)[0])
-        scan = scan_vmemmap(prog, (seen.take,))
-        return [
-            (
-                "Device pagemaps",
-                DevicePagemap,
-                device_pagemaps(prog, scan.memmap, seen, LoggedTimes()),
-            )
-        ]
-
-    run_script(tables)
+    print_section("device_pagemaps")

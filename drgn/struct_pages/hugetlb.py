@@ -468,20 +468,6 @@ def read_sizes(read: Callable[[str], str], sizes: list[int]) -> list[HugetlbSize
 
 
 if __name__ == "__main__":
-    from mmscope.drgn.opening.script import run_script
-    from mmscope.drgn.struct_pages.vmemmap import scan_vmemmap
+    from mmscope.drgn.sections.script import print_section
 
-    def tables(prog: Program) -> list[tuple[str, type, list[Any]]]:
-        pages = find_huge_pages(prog)
-        seen = HvoInPageTables(prog, pages)
-        scan_vmemmap(prog, (seen.take,))
-        rows, checks = hugetlb_pools(prog, pages, seen)
-        found: list[tuple[str, type, list[Any]]] = [
-            ("Pools by size and node", HugetlbPool, rows),
-            ("Sizes", HugetlbSize, hugetlb_sizes(prog)),
-        ]
-        if checks:
-            found.append(("What does not agree", HugetlbCheck, checks))
-        return found
-
-    run_script(tables)
+    print_section("hugetlb")

@@ -13,7 +13,6 @@ then.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from drgn import Program, sizeof
@@ -310,14 +309,6 @@ def _size(size: int) -> str:
 
 
 if __name__ == "__main__":
-    from mmscope.drgn.opening.script import run_script
-    from mmscope.drgn.struct_pages.struct_page_cost import scan_struct_page_cost
+    from mmscope.drgn.sections.script import print_section
 
-    def tables(prog: Program) -> list[tuple[str, type, list[Any]]]:
-        cost = scan_struct_page_cost(prog)
-        return [
-            ("Memory about memory", MetadataPart, cost.metadata()),
-            ("What if", WhatIf, cost.what_if()),
-        ]
-
-    run_script(tables)
+    print_section("memory_metadata")

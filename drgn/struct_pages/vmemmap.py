@@ -618,14 +618,6 @@ def self_hosted(prog: Program, where: Memmap, frames: NDArray[np.int64]) -> NDAr
 
 
 if __name__ == "__main__":
-    from mmscope.drgn.opening.script import run_script
+    from mmscope.drgn.sections.script import print_section
 
-    def tables(prog: Program) -> list[tuple[str, type, list[object]]]:
-        scan = scan_vmemmap(prog)
-        return [
-            ("Struct pages by mapping", VmemmapMapping, list(scan.mappings)),
-            ("Struct pages by zone", VmemmapZone, list(scan.zones)),
-            ("Sections", VmemmapSections, list(scan.runs)),
-        ]
-
-    run_script(tables)
+    print_section("vmemmap")

@@ -8,10 +8,8 @@ written as one run, so that the 4,096 of a page of 1 GiB are two.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from drgn import Program
 from numpy.typing import NDArray
 
 from mmscope.drgn.struct_pages.device_pagemaps import PagemapRange
@@ -139,16 +137,6 @@ class ExamplesInPageTables:
 
 
 if __name__ == "__main__":
-    from mmscope.drgn.opening.script import run_script
-    from mmscope.drgn.struct_pages.device_pagemaps import pagemap_ranges
-    from mmscope.drgn.struct_pages.hugetlb import find_huge_pages
-    from mmscope.drgn.struct_pages.vmemmap import scan_vmemmap
+    from mmscope.drgn.sections.script import print_section
 
-    def tables(prog: Program) -> list[tuple[str, type, list[Any]]]:
-        shift = prog["PAGE_SHIFT"].value_()
-        wanted = wanted_examples(find_huge_pages(prog), pagemap_ranges(prog)[0], shift)
-        seen = ExamplesInPageTables(wanted, shift)
-        scan_vmemmap(prog, (seen.take,))
-        return [("Struct pages of one huge page", VmemmapExample, seen.rows)]
-
-    run_script(tables)
+    print_section("vmemmap", "vmemmap_examples")

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Probes as scripts of drgn: ``drgn -c vmcore -s vmlinux drgn/free/zones.py``.
+
+Where drgn was started without debug info, the kernel's own types and symbols are used.
+"""
+
+import sys
+
+from drgn import FaultError, get_default_prog
+
+from mmscope.drgn.opening.no_debug_info import NoDebugInfoError, attach
+from mmscope.drgn.sections.files import Absent
+from mmscope.drgn.sections.memory import Memory
+from mmscope.drgn.sections.registry import SECTIONS
+from mmscope.drgn.tables.hostile_text import visible
+from mmscope.drgn.tables.terminal import print_dataclasses
+
+
+def print_section(name: str, *tables: str) -> None:
+    """
+    Print the tables of a section, of long ones the first rows, and what is missing from them.
+
+    :param tables: only these.
+    """
+    try:
+        prog = get_default_prog()
+        try:
+            prog.type("struct page")
+        except LookupError:
+            attach(prog)
+        section = SECTIONS[name]
+        found = section.from_memory(Memory(prog))
+        wanted = [each for each in found.tables if not tables or each.table.name in tables]
+        for position, filled in enumerate(wanted):
+            if position:
+                print()
+            shown = filled.first(section.command.top)
+            print_dataclasses(filled.table.row, shown.rows, title=shown.title or filled.table.title)
+        for words in found.notes + found.unlisted + found.remarks:
+            print(visible(words), file=sys.stderr)
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader (head, less) has seen enough
+    except (Absent, FaultError, LookupError, NoDebugInfoError, ValueError) as error:
+        sys.exit(f"{sys.argv[0]}: {visible(str(error))}")

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+What tables and sections declare, and what is derived from it.
+"""
+
+import ast
+import re
+from pathlib import Path
+
+import make_docs
+import pytest
+
+from mmscope import FOLDER
+from mmscope.drgn.sections.prices import PRICES
+from mmscope.drgn.sections.registry import SECTIONS
+from mmscope.drgn.tables.rows import columns
+from mmscope.reports.commands.drgn_plugin import PICKS
+from mmscope.reports.compare.declared import HEADINGS, TABLES
+
+PROBES = sorted((FOLDER / "drgn").rglob("*.py"))
+
+
+@pytest.mark.parametrize("name", make_docs.MADE)
+def test_what_is_made_of_the_declarations_is_up_to_date(name: str) -> None:
+    assert (make_docs.ROOT / name).read_text() == make_docs.MADE[name](), "make docs"
+
+
+def test_every_section_has_a_place_of_its_own_and_says_what_it_reads() -> None:
+    places = [heading.place for heading in HEADINGS.values()]
+    assert len(set(places)) == len(places) > 20
+    for section in SECTIONS.values():
+        assert set(section.reads) <= PRICES.keys()
+        assert section.intro.strip(), section.name
+        assert not section.command.picks or section.command.picks in PICKS
+
+
+def test_what_a_comparison_needs_is_a_column_of_the_table() -> None:
+    for table in TABLES.values():
+        here = {column.name for column in columns(table.row)}
+        named = {table.measure, table.setting, *table.lasting} - {""}
+        assert named <= here, table.name
+
+
+def scripts() -> list[tuple[Path, list[str]]]:
+    """The probes that run as scripts: a section, and which of its tables."""
+    found = []
+    for path in PROBES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "print_section":
+                found.append((path, [ast.literal_eval(argument) for argument in node.args]))
+    return found
+
+
+def test_scripts_print_sections_and_tables_that_there_are() -> None:
+    assert len(scripts()) > 20
+    for path, (section, *tables) in scripts():
+        assert section in SECTIONS, path
+        assert set(tables) <= TABLES.keys(), path
+
+
+@pytest.mark.parametrize("heading", HEADINGS.values(), ids=lambda heading: heading.name)
+def test_an_intro_is_sentences_and_links_to_where_there_is_more(heading: object) -> None:
+    for paragraph in heading.intro.strip().split("\n\n"):  # type: ignore[attr-defined]
+        assert re.search(r"[.)]$", paragraph), paragraph
+        assert not re.search(r"[<>]|\]\((?!https://)", paragraph), paragraph
