@@ -18,7 +18,7 @@ from typing import Any, TypeVar, cast
 
 from drgn import FaultError, Program, ProgramFlags
 
-from mmscope.drgn.free.free_memory import OWN, FreeMemory, scan_free_memory
+from mmscope.drgn.free.free_memory import FreeMemory, scan_free_memory
 from mmscope.drgn.machine.poisoned_pages import Marked, PoisonFinder
 from mmscope.drgn.owners.slab_caches import (
     SlabFinder,
@@ -143,10 +143,9 @@ class Memory:
                 finder = SlabFinder(self.prog)
         more = [each for each in (finder, poison) if each is not None]
         free = scan_free_memory(self.prog, self.progress, more)
-        done = {id(each) for at, each in enumerate(more, OWN) if at not in free.scan.failures}
-        if finder is not None and id(finder) in done:
+        if finder is not None and free.scan.failure_of(finder) is None:
             self._slab_finder = finder, free.scan.gaps
-        if poison is not None and id(poison) in done:
+        if poison is not None and free.scan.failure_of(poison) is None:
             self._marked = poison.found, free.scan.gaps
         return free
 
