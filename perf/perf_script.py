@@ -18,7 +18,7 @@ symbol of a user's binary may hold anything and is not believed beyond its own s
 fits nowhere is counted, so that it shows.
 
 Cannot know: what perf did not print. How many samples the recording holds is asked of perf
-(``perf_data.recorded``), and compared.
+(``perf_record.recorded``), and compared.
 """
 
 import re

@@ -47,8 +47,10 @@ def anon_vma(
     pid: int | None = 4711, comm: str | None = "java", items: int = 0,
 ) -> AnonVma:  # fmt: skip
     return AnonVma(
-        address, root or address, root or None, depth, 0, vmas, vmas // max(processes, 1),
-        processes, pid, comm, vmas // max(processes, 1), "0x7fd1234cc", 20_000, items, "free",
+        anon_vma=address, root=root or address, parent=root or None, depth=depth, children=0,
+        vmas=vmas, active_vmas=vmas // max(processes, 1), processes=processes, pid=pid, comm=comm,
+        vmas_of_pid=vmas // max(processes, 1), first_index="0x7fd1234cc", pages=20_000,
+        ksm_items=items, lock="free",
     )  # fmt: skip
 
 

@@ -196,7 +196,7 @@ def test_slabs_that_cannot_be_looked_for_do_not_cost_the_others_their_pass(
         raise AttributeError("'struct kmem_cache' has no member 'oo'")
 
     seen = []
-    scanned = SimpleNamespace(scan=Scan(0, Gaps(), {}))
+    scanned = SimpleNamespace(scan=Scan(0, Gaps()))
     monkeypatch.setattr(
         free_memory, "scan_free_memory", lambda *given: seen.append(given) or scanned
     )
@@ -249,14 +249,14 @@ def test_a_consumer_that_raises_is_dropped_and_the_others_go_on(
     broken, counting = Broken(), Counting()
     scan = scanned(monkeypatch, broken, counting)
     assert (broken.taken, counting.pages, scan.pages) == (1, 30, 30)
-    assert [str(error) for error in scan.failures.values()] == ["in a consumer"]
+    assert [str(error) for _, error in scan.failures] == ["in a consumer"]
 
 
 def test_what_a_dropped_consumer_was_for_raises_its_error(monkeypatch: pytest.MonkeyPatch) -> None:
     error = ZeroDivisionError("in a consumer")
     parts: Any = ["blocks", "pcp", "pageblocks"]
     fields = {f.name: None for f in dataclasses.fields(free_memory.FreeMemory)}
-    fields |= {"scan": Scan(3, Gaps(), {1: error}), "_blocks": parts[0], "_pcp": parts[1],
+    fields |= {"scan": Scan(3, Gaps(), [(parts[1], error)]), "_blocks": parts[0], "_pcp": parts[1],
                "_pageblocks": parts[2]}  # fmt: skip
     memory = free_memory.FreeMemory(**fields)
     assert memory.blocks == "blocks"

@@ -11,6 +11,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar
 
 from drgn import FaultError, Program
 
@@ -28,7 +29,7 @@ from mmscope.drgn.free.zones import (
 from mmscope.drgn.reading.struct_pages import Consumer, Scan, flag_fields, scan_struct_pages
 from mmscope.drgn.sections.memory import Memory
 
-OWN = 3  # consumers that are this file's
+_Finder = TypeVar("_Finder", bound=Consumer)
 
 
 @dataclass
@@ -44,24 +45,22 @@ class FreeMemory:
     _pcp: PcpFinder
     _pageblocks: PageblockPages
 
-    def _raise_failure(self, position: int) -> None:
-        if position in self.scan.failures:
-            raise self.scan.failures[position]
+    def _whole(self, consumer: _Finder) -> _Finder:
+        if (failure := self.scan.failure_of(consumer)) is not None:
+            raise failure
+        return consumer
 
     @property
     def blocks(self) -> FreeBlockFinder:
-        self._raise_failure(0)
-        return self._blocks
+        return self._whole(self._blocks)
 
     @property
     def pcp(self) -> PcpFinder:
-        self._raise_failure(1)
-        return self._pcp
+        return self._whole(self._pcp)
 
     @property
     def pageblocks(self) -> PageblockPages:
-        self._raise_failure(2)
-        return self._pageblocks
+        return self._whole(self._pageblocks)
 
     def accounting(self, on_pcp_lists: dict[tuple[int, str], int] | None) -> list[FreeAccounting]:
         """NR_FREE_PAGES of every zone against its parts."""
@@ -114,8 +113,9 @@ def free_memory(memory: Memory) -> FreeMemory:
     def scan() -> FreeMemory:
         riders = memory.board()
         free = scan_free_memory(memory.prog, memory.progress, riders)
-        failed = {at - OWN for at in free.scan.failures}
-        memory.alight((r for at, r in enumerate(riders) if at not in failed), free.scan.gaps)
+        memory.alight(
+            (rider for rider in riders if free.scan.failure_of(rider) is None), free.scan.gaps
+        )
         return free
 
     return memory.once("free", scan)
@@ -130,8 +130,8 @@ def scan_free_memory(
     Run the pass.
 
     :param progress: called with (pages done, pages in all).
-    :param more: others who want to see every page; ``scan.failures`` has those that could not go
-        on, by their position behind :data:`OWN`.
+    :param more: others who want to see every page; ``scan.failure_of`` says of each whether it
+        could go on.
     :raises LookupError: the kernel's layout is unknown.
     :raises FaultError: zones or sections cannot be read.
     """

@@ -101,7 +101,11 @@ class Scan:
 
     pages: int = 0
     gaps: Gaps = field(default_factory=Gaps)
-    failures: dict[int, Exception] = field(default_factory=dict)  # by the consumer's position
+    failures: list[tuple[Consumer, Exception]] = field(default_factory=list)
+
+    def failure_of(self, consumer: Consumer) -> Exception | None:
+        """Why a consumer could not go on; None if it saw every page."""
+        return next((error for failed, error in self.failures if failed is consumer), None)
 
 
 def scan_struct_pages(
@@ -119,20 +123,19 @@ def scan_struct_pages(
     dtype = page_dtype(prog, sorted({name for each in consumers for name in each.columns}))
     ranges = valid_page_ranges(prog)
     total = sum(end - start for start, end, _ in ranges)
-    scan = Scan()
+    scan, going = Scan(), list(consumers)
     for start_pfn, end_pfn, address in ranges:
         count = end_pfn - start_pfn
         for first, array in read_array(
             prog, address, count, dtype, scan.gaps, chunk_bytes=chunk_bytes
         ):
             chunk = PageChunk(start_pfn + first, address + first * dtype.itemsize, array)
-            for position, consumer in enumerate(consumers):
-                if position in scan.failures:
-                    continue
+            for consumer in going:
                 try:
                     consumer.take(chunk)
                 except Exception as error:
-                    scan.failures[position] = error
+                    scan.failures.append((consumer, error))
+                    going = [each for each in going if each is not consumer]
             scan.pages += len(array)
             if progress is not None:
                 progress(scan.pages, total)

@@ -534,21 +534,21 @@ def anon_vma_rows(
         parent, root = int(maps.parent[index]), int(maps.root[index])
         rows.append(
             AnonVma(
-                hex(address[index]),
-                hex(maps.anon_vmas["root"][index]),
-                hex(address[parent]) if parent not in (-1, index) else None,
-                int(maps.depth[index]),
-                int(children[index]) - (parent == index),
-                int(sizes[index]),
-                int(maps.anon_vmas["active_vmas"][index]),
-                int(np.count_nonzero(mms >= 0)),
-                pid,
-                comm,
-                int(counts[-1]) if len(counts) else 0,
-                hex(first) if first is not None else None,
-                int(maps.last[chain].max()) + 1 - first if first is not None else None,
-                None if ksm_items is None else int(ksm_items[index]),
-                lock_state(int(locks[root])) if root >= 0 and locks is not None else None,
+                anon_vma=hex(address[index]),
+                root=hex(maps.anon_vmas["root"][index]),
+                parent=hex(address[parent]) if parent not in (-1, index) else None,
+                depth=int(maps.depth[index]),
+                children=int(children[index]) - (parent == index),
+                vmas=int(sizes[index]),
+                active_vmas=int(maps.anon_vmas["active_vmas"][index]),
+                processes=int(np.count_nonzero(mms >= 0)),
+                pid=pid,
+                comm=comm,
+                vmas_of_pid=int(counts[-1]) if len(counts) else 0,
+                first_index=hex(first) if first is not None else None,
+                pages=int(maps.last[chain].max()) + 1 - first if first is not None else None,
+                ksm_items=None if ksm_items is None else int(ksm_items[index]),
+                lock=lock_state(int(locks[root])) if root >= 0 and locks is not None else None,
             )
         )
     return rows

@@ -37,6 +37,7 @@ import numpy as np
 from drgn import Program, offsetof, sizeof
 from numpy.typing import NDArray
 
+from mmscope.drgn.reading.constants import flag
 from mmscope.drgn.reading.kernel_arrays import Gaps, member_path
 from mmscope.drgn.reading.linked_lists import find
 from mmscope.drgn.reading.struct_pages import COLUMNS, PageChunk, scan_struct_pages
@@ -534,7 +535,7 @@ def scan_folios(
         def order_of(tails: NDArray[Any]) -> NDArray[np.int64]:
             return (tails["flags"] & np.uint64(0x3F)).astype(np.int64)
 
-    flags = _flag(prog, "PG_head"), _flag(prog, "PG_slab")
+    flags = np.uint64(flag(prog, "PG_head")), np.uint64(flag(prog, "PG_slab"))
     anon = AnonFolios(maps, maps.anon_vmas.address, order_of, *flags, names)
     consumers: list[Folios] = [anon]
     of_files = None
@@ -544,7 +545,7 @@ def scan_folios(
         )
         consumers.append(of_files)
     scan = scan_struct_pages(prog, consumers, progress=progress)
-    for failure in scan.failures.values():
+    for _, failure in scan.failures:
         raise failure
     return anon, of_files, scan.gaps
 
@@ -553,14 +554,6 @@ def prev_offset(prog: Program) -> int:
     """Where the column ``prev`` is in a struct page."""
     page = prog.type("struct page")
     return int(offsetof(page, member_path(page, COLUMNS["prev"])))
-
-
-def _flag(prog: Program, name: str) -> np.uint64:
-    """A bit of ``page.flags``; 0 if the kernel has none of that name."""
-    try:
-        return np.uint64(1 << int(prog.constant(name).value_()))
-    except LookupError:
-        return np.uint64(0)
 
 
 def anon_folio_walks(folios: AnonFolios) -> list[AnonFolioWalks]:

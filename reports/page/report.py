@@ -23,7 +23,6 @@ import hashlib
 import itertools
 import os
 import re
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -39,7 +38,7 @@ from mmscope.drgn.tables.bounds import TABLE as IMPOSSIBLE
 from mmscope.drgn.tables.hostile_text import visible
 from mmscope.drgn.tables.rows import Column
 from mmscope.reports.bundle.bundle import Bundle, BundleError, SectionResult, Table
-from mmscope.reports.bundle.leftovers import PREFIX, SUFFIX, claim, clear_up
+from mmscope.reports.bundle.leftovers import replaced
 from mmscope.reports.bundle.modes import mode_of_file
 from mmscope.reports.compare import comparison_view
 from mmscope.reports.compare.comparison import Comparison
@@ -489,47 +488,15 @@ def write(html: str, path: Path, mode: int | None = None) -> None:
     :param mode: as asked for (``modes``).
     :raises OSError: it cannot be written; nothing is left behind.
     """
-    try:
-        _write(html, path, mode)
-    except OSError as error:
-        # Of the name that it was to have.
-        raise OSError(error.errno, error.strerror, str(path)) from error
-
-
-def _write(html: str, path: Path, mode: int | None) -> None:
     # Through a symbolic link; and a device or a pipe (/dev/null, /dev/stdout) is written to, never
     # put away for a file of its name.
     path = path.resolve()
     if path.exists() and not path.is_file():
-        with path.open("w", encoding="utf-8", newline="\n") as file:
-            file.write(html)
+        with path.open("wb") as file:
+            file.write(html.encode())
         return
-    clear_up(path)
-    lock = None
-    while lock is None:
-        descriptor, name = tempfile.mkstemp(
-            prefix=PREFIX.format(path.name), suffix=SUFFIX, dir=path.parent
-        )
-        lock = claim(Path(name))
-    try:
-        with open(descriptor, "w", encoding="utf-8", newline="\n") as file:
-            file.write(html)
-            file.flush()
-            os.fsync(file.fileno())
-            # mkstemp made it for the owner alone.
-            os.fchmod(file.fileno(), mode_of_file(mode, path))
-        os.replace(name, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(name)
-        raise
-    finally:
-        os.close(lock)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    with replaced(path, mode_of_file(mode, path)) as file:
+        file.write(html.encode())
 
 
 def sentence(verdict: Verdict, host: str) -> str:

@@ -23,7 +23,8 @@ from mmscope.drgn.text.plain_file import read_plain
 from mmscope.drgn.text.proc_text import parse_zoneinfo
 from mmscope.drgn.text.text_source import Source, TextError
 from mmscope.reports.bundle.bundle import Cell, Writer
-from mmscope.reports.bundle.modes import mode_of_file, mode_of_folder
+from mmscope.reports.bundle.leftovers import replaced
+from mmscope.reports.bundle.modes import as_umask, mode_of_file, mode_of_folder
 from mmscope.reports.bundle.outcome import UsageError, say
 from mmscope.reports.watch.openmetrics import expose
 from mmscope.reports.watch.sample_log import NAME, SampleLog, lock
@@ -241,12 +242,8 @@ def _why_not(debugfs: Path) -> str:
 def _copy(source: Path, path: Path) -> None:
     """Copy a file that is made as it is read, so that it is whole or absent."""
     data = read_plain(source, MAX_BYTES)
-    partial = path.with_name(f".{path.name}.partial")
-    with partial.open("wb") as file:
+    with replaced(path, as_umask()) as file:
         file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.rename(path)
 
 
 def _target(root: str, page_size: int, total_pages: int | None) -> dict[str, Cell]:

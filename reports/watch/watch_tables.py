@@ -24,7 +24,7 @@ from mmscope.drgn.text.text_source import TextError
 from mmscope.reports.bundle.bundle import Cell, SectionResult, Writer, checked_target, plain_texts
 from mmscope.reports.watch import watch_rows
 from mmscope.reports.watch.sample_log import FORMAT
-from mmscope.reports.watch.samples import KSM_EVENTS, KSM_LEVELS
+from mmscope.reports.watch.samples import KSM_EVENTS, KSM_LEVELS, Pressure
 from mmscope.reports.watch.watch_rows import (
     CounterRate,
     Level,
@@ -286,16 +286,22 @@ def stalls(log: Log) -> Iterator[PsiStall]:
     for sample in log:
         if "psi" not in sample:
             continue
-        for kind, (avg10, _, _, total) in sample["psi"].items():
+        for kind, row in sample["psi"].items():
+            now = Pressure(*row)
             stall = share = period = None
             if before is not None and kind in before["psi"]:
                 period = sample["psi_at"] - before["psi_at"]
-                lost = (total - before["psi"][kind][3]) / 1e6
+                lost = (now.total - Pressure(*before["psi"][kind]).total) / 1e6
                 if period > 0 and lost >= 0:
                     stall, share = round(lost, 6), round(lost / period, 6)
                     period = round(period, 6)
             yield PsiStall(
-                log.time(sample), kind, avg10, stall, share, period if stall is not None else None
+                log.time(sample),
+                kind,
+                now.avg10,
+                stall,
+                share,
+                period if stall is not None else None,
             )
         before = sample
 
