@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from reports.samples import KSM_EVENTS, KSM_LEVELS
+from reports.samples import KSM_EVENTS, KSM_LEVELS, Pressure, ZoneSample
 
 Value = int | float
 Points = list[tuple[Mapping[str, object], Value]]
@@ -65,7 +65,7 @@ def _families(
     sample: dict[str, Any], page_size: int
 ) -> Iterator[tuple[str, str, str, str, Points]]:
     """(name, type, unit, help, samples) of each metric."""
-    ksm, zones = sample.get("ksm", {}), sample.get("zones", ())
+    ksm, zones = sample.get("ksm", {}), [ZoneSample(*row) for row in sample.get("zones", ())]
     yield (
         *("mmscope_vm_events", "counter", ""),
         "Counters of /proc/vmstat, in their own units.",
@@ -74,7 +74,10 @@ def _families(
     yield (
         *("mmscope_pressure_stall_seconds", "counter", "seconds"),
         "Time that tasks waited for memory (PSI): some of them, or all that could run (full).",
-        [({"kind": kind}, row[3] / 1e6) for kind, row in sample.get("psi", {}).items()],
+        [
+            ({"kind": kind}, Pressure(*row).total / 1e6)
+            for kind, row in sample.get("psi", {}).items()
+        ],
     )
     yield (
         *("mmscope_thp_free_blocks", "gauge", ""),
@@ -85,26 +88,32 @@ def _families(
             for node, zone, migratetype, blocks, _ in sample.get("thp_free", ())
         ],
     )
-    places = [({"node": row[0], "zone": row[1]}, row[2:]) for row in zones]
-    for at, name, help in (
-        (1, "mmscope_zone_free_bytes", "Free memory of the zone, the HighAtomic reserve included."),
-        (0, "mmscope_zone_managed_bytes", "Memory that the page allocator has in the zone."),
-    ):
-        yield (
-            *(name, "gauge", "bytes", help),
-            [(place, row[at] * page_size) for place, row in places],
-        )
+    places = [({"node": zone.node, "zone": zone.zone}, zone) for zone in zones]
+    yield (
+        *("mmscope_zone_free_bytes", "gauge", "bytes"),
+        "Free memory of the zone, the HighAtomic reserve included.",
+        [(place, zone.free * page_size) for place, zone in places],
+    )
+    yield (
+        *("mmscope_zone_managed_bytes", "gauge", "bytes"),
+        "Memory that the page allocator has in the zone.",
+        [(place, zone.managed * page_size) for place, zone in places],
+    )
     yield (
         *("mmscope_zone_watermark_bytes", "gauge", "bytes"),
         "Watermarks of the zone, without the boost.",
         [
-            ({**place, "watermark": name}, row[at] * page_size)
-            for place, row in places
-            for at, name in ((2, "min"), (3, "low"), (4, "high"))
+            ({**place, "watermark": name}, pages * page_size)
+            for place, zone in places
+            for name, pages in (("min", zone.min), ("low", zone.low), ("high", zone.high))
         ],
     )
     reserve = {(node, zone): pages for node, zone, pages in sample.get("reserve", ())}
-    reserve |= {(row[0], row[1]): row[8] for row in zones if row[8] is not None}
+    reserve |= {
+        (zone.node, zone.zone): zone.reserved_highatomic
+        for zone in zones
+        if zone.reserved_highatomic is not None
+    }
     yield (
         *("mmscope_zone_highatomic_reserved_bytes", "gauge", "bytes"),
         "Memory in HighAtomic pageblocks of the zone.",

@@ -19,7 +19,7 @@ import os
 import re
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from kernel_text import MAX_COUNT, whole_lines
 from plain_file import read_plain
@@ -28,6 +28,31 @@ from proc_text import parse_buddyinfo, parse_pagetypeinfo, parse_vmstat, parse_z
 from reports.prices import is_live, why_left_out
 
 Sample = dict[str, Any]
+
+
+class Pressure(NamedTuple):
+    """A line of /proc/pressure/memory, as a sample has it: averages in per cent, the sum in µs."""
+
+    avg10: float
+    avg60: float
+    avg300: float
+    total: int
+
+
+class ZoneSample(NamedTuple):
+    """A zone of /proc/zoneinfo, as a sample has it, in pages."""
+
+    node: int
+    zone: str
+    managed: int
+    free: int
+    min: int
+    low: int
+    high: int
+    boost: int | None
+    reserved_highatomic: int | None
+    free_highatomic: int | None
+
 
 PAGETYPEINFO_SHARE = 0.01
 # Of /proc/meminfo: levels that tell who holds the memory.
@@ -152,12 +177,18 @@ class Sampler:
             flags=re.DOTALL,
         )
         sample["zones"] = [
-            [
+            ZoneSample(
                 zone.node,
                 zone.zone,
-                *(zone.fields[name] for name in ("managed", "free", "min", "low", "high")),
-                *(zone.fields.get(n) for n in ("boost", "reserved_highatomic", "free_highatomic")),
-            ]
+                managed=zone.fields["managed"],
+                free=zone.fields["free"],
+                min=zone.fields["min"],
+                low=zone.fields["low"],
+                high=zone.fields["high"],
+                boost=zone.fields.get("boost"),
+                reserved_highatomic=zone.fields.get("reserved_highatomic"),
+                free_highatomic=zone.fields.get("free_highatomic"),
+            )
             for zone in parse_zoneinfo(text)
             if zone.fields["present"]
         ]

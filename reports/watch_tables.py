@@ -23,7 +23,7 @@ from text_source import TextError
 from reports.bundle import Cell, Section, Writer, checked_target, plain_texts
 from reports.display import percent, plural
 from reports.sample_log import FORMAT
-from reports.samples import KSM_EVENTS, KSM_LEVELS
+from reports.samples import KSM_EVENTS, KSM_LEVELS, Pressure
 from reports.watch_rows import (
     CounterRate,
     Level,
@@ -285,16 +285,22 @@ def stalls(log: Log) -> Iterator[PsiStall]:
     for sample in log:
         if "psi" not in sample:
             continue
-        for kind, (avg10, _, _, total) in sample["psi"].items():
+        for kind, row in sample["psi"].items():
+            now = Pressure(*row)
             stall = share = period = None
             if before is not None and kind in before["psi"]:
                 period = sample["psi_at"] - before["psi_at"]
-                lost = (total - before["psi"][kind][3]) / 1e6
+                lost = (now.total - Pressure(*before["psi"][kind]).total) / 1e6
                 if period > 0 and lost >= 0:
                     stall, share = round(lost, 6), round(lost / period, 6)
                     period = round(period, 6)
             yield PsiStall(
-                log.time(sample), kind, avg10, stall, share, period if stall is not None else None
+                log.time(sample),
+                kind,
+                now.avg10,
+                stall,
+                share,
+                period if stall is not None else None,
             )
         before = sample
 

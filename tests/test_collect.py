@@ -251,7 +251,7 @@ def test_what_a_dropped_consumer_was_for_raises_its_error(monkeypatch: pytest.Mo
     error = ZeroDivisionError("in a consumer")
     parts: Any = ["blocks", "pcp", "pageblocks"]
     fields = {f.name: None for f in dataclasses.fields(free_memory.FreeMemory)}
-    fields |= {"scan": Scan(3, Gaps(), {1: error}), "_blocks": parts[0], "_pcp": parts[1],
+    fields |= {"scan": Scan(3, Gaps(), [(parts[1], error)]), "_blocks": parts[0], "_pcp": parts[1],
                "_pageblocks": parts[2]}  # fmt: skip
     memory = free_memory.FreeMemory(**fields)
     assert memory.blocks == "blocks"
