@@ -16,12 +16,12 @@ Cannot know: which reserved pages are of which node (the kernel does not either)
 """
 
 import itertools
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from constants import vmcoreinfo_number
 from drgn import Object, Program, offsetof, sizeof
 from drgn.helpers.linux.hugetlb import for_each_hstate
 from kernel_arrays import CHUNK_BYTES, Gaps, member_path, read_array, struct_dtype
@@ -234,15 +234,13 @@ def _head_dtype(
         **_fields(struct_dtype(page, {n: COLUMNS[n] for n in ("flags", "mapcount", "private")})),
         "tail": (np.dtype("<u8"), sizeof(page) + offsetof(page, tail)),
     }
-    match = re.search(
-        rb"^NUMBER\(PAGE_HUGETLB_MAPCOUNT_VALUE\)=(-?\d+)$", prog["VMCOREINFO"].string_(), re.M
-    )
+    number = vmcoreinfo_number(prog, "PAGE_HUGETLB_MAPCOUNT_VALUE")
     # "mm: free up a word in the first tail page" (v6.6) moved the order from a byte of its own to
     # the low byte of the first tail's flags.
     order = "_folio_order" if folio.has_member("_folio_order") else ("_flags_1.f", "_flags_1")
     parts |= _fields(struct_dtype(folio, {"order": order}))
-    if match:  # "mm: turn folio_test_hugetlb into a PageType" (v6.9)
-        value = np.array(int(match[1]) & 0xFFFFFFFF, np.uint32).view(np.int32)
+    if number is not None:  # "mm: turn folio_test_hugetlb into a PageType" (v6.9)
+        value = np.array(number & 0xFFFFFFFF, np.uint32).view(np.int32)
 
         def is_hugetlb(pages: NDArray[Any]) -> NDArray[np.bool_]:
             return np.asarray(pages["mapcount"] == value)

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from amounts import size_name
+from constants import constant, flag
 from device_pagemaps import PagemapRange
 from drgn import Program, sizeof
 from kernel_arrays import Gaps
@@ -100,10 +102,7 @@ class FrameOrigins:
         self.bytes = dict.fromkeys(ORIGINS, 0)
         self.gaps = Gaps()
         self.reserved = 1 << int(prog.constant("PG_reserved").value_())
-        try:
-            self.hosted = 1 << int(prog.constant("PG_vmemmap_self_hosted").value_())
-        except LookupError:
-            self.hosted = 0
+        self.hosted = flag(prog, "PG_vmemmap_self_hosted")
         self.tails: NDArray[np.int64] | None = None
 
     def take(self, where: Memmap, leaves: Leaves) -> None:
@@ -264,10 +263,10 @@ def what_if(
         for kept, who in ((2, "device-dax"), (1, "hugetlb with HVO")):
             shares = fills > kept and (kept == 2 or (skips_tails and levels == 2))
             add(
-                f"{_size(size)} pages, {who}",
+                f"{size_name(size)} pages, {who}",
                 total * max(fills - kept, 0) * page // size,
                 total * (kept * page // page_bytes) // size if shares else each,
-                f"M / {_size(size)} x ({fills:,} - {kept}) x {_size(page)}",
+                f"M / {size_name(size)} x ({fills:,} - {kept}) x {size_name(page)}",
                 size,
                 fills,
                 kept,
@@ -282,18 +281,7 @@ def skips_tails(prog: Program) -> bool:
     Struct pages of gigantic hugetlb pages are left uninitialised where HVO frees them ("hugetlb:
     skip initialization of gigantic tail struct pages if freed by HVO", v6.7).
     """
-    try:
-        prog.constant("MEMBLOCK_RSRV_NOINIT")
-    except LookupError:
-        return False
-    return True
-
-
-def _size(size: int) -> str:
-    for shift, unit in ((30, "GiB"), (20, "MiB")):
-        if size >> shift:
-            return f"{size >> shift} {unit}"
-    return f"{size >> 10} KiB"
+    return constant(prog, "MEMBLOCK_RSRV_NOINIT", 0) != 0
 
 
 if __name__ == "__main__":

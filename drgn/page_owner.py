@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from constants import constant
 from drgn import Program, offsetof, sizeof
 from drgn.helpers.linux.timekeeping import ktime_get_coarse_ns
 from free_lists import buddy_mapcount, max_order
@@ -174,7 +175,7 @@ def scan_page_owner(
     found.names = types.names
     found.unreadable_pageblocks = types.unreadable
     found.pageblock_gaps = types.gaps
-    found.never_migrated = _constant(prog, "MR_NEVER", -1)
+    found.never_migrated = constant(prog, "MR_NEVER", -1)
     found.early_handle = prog.variable("early_handle", "page_owner.c").value_()
     reader = _Reader(prog, types, found)
     ranges = page_ext_ranges(prog)
@@ -188,13 +189,6 @@ def scan_page_owner(
             progress(done, total)
     found.pages = done
     return found
-
-
-def _constant(prog: Program, name: str, otherwise: int) -> int:
-    try:
-        return int(prog.constant(name).value_())
-    except LookupError:
-        return otherwise
 
 
 class _Reader:
@@ -212,8 +206,8 @@ class _Reader:
         page_type = prog.type("struct page")
         self.page_dtype = struct_dtype(page_type, {name: COLUMNS[name] for name in names})
         self.ext_dtype = _page_owner_dtype(prog)
-        self.owner = np.uint64(1 << _constant(prog, "PAGE_EXT_OWNER", 0))
-        self.allocated = np.uint64(1 << _constant(prog, "PAGE_EXT_OWNER_ALLOCATED", 1))
+        self.owner = np.uint64(1 << constant(prog, "PAGE_EXT_OWNER", 0))
+        self.allocated = np.uint64(1 << constant(prog, "PAGE_EXT_OWNER_ALLOCATED", 1))
         self.reserved = np.uint64(1 << int(prog.constant("PG_reserved").value_()))
         self.now = ktime_get_coarse_ns(prog).value_()
         self.group_by_mobility = not prog["page_group_by_mobility_disabled"].value_()

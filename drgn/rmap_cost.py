@@ -35,6 +35,7 @@ from typing import Any
 
 import numpy as np
 from anon_vmas import ReverseMaps
+from constants import flag
 from drgn import Program, offsetof, sizeof
 from file_maps import FileMaps
 from interval_trees import IntervalTrees
@@ -515,7 +516,7 @@ def scan_folios(
         def order_of(tails: NDArray[Any]) -> NDArray[np.int64]:
             return (tails["flags"] & np.uint64(0x3F)).astype(np.int64)
 
-    flags = _flag(prog, "PG_head"), _flag(prog, "PG_slab")
+    flags = np.uint64(flag(prog, "PG_head")), np.uint64(flag(prog, "PG_slab"))
     anon = AnonFolios(maps, maps.anon_vmas.address, order_of, *flags, names)
     consumers: list[Folios] = [anon]
     of_files = None
@@ -534,14 +535,6 @@ def prev_offset(prog: Program) -> int:
     """Where the column ``prev`` is in a struct page."""
     page = prog.type("struct page")
     return int(offsetof(page, member_path(page, COLUMNS["prev"])))
-
-
-def _flag(prog: Program, name: str) -> np.uint64:
-    """A bit of ``page.flags``; 0 if the kernel has none of that name."""
-    try:
-        return np.uint64(1 << int(prog.constant(name).value_()))
-    except LookupError:
-        return np.uint64(0)
 
 
 def anon_folio_walks(folios: AnonFolios) -> list[AnonFolioWalks]:

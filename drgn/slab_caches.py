@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from constants import flag, vmcoreinfo_number
 from drgn import FaultError, Object, Program, offsetof, sizeof
 from drgn.helpers.linux.list import list_for_each_entry
 from drgn.helpers.linux.nodemask import nr_node_ids
@@ -137,7 +138,7 @@ def read_caches(prog: Program) -> tuple[list[Cache], str | None]:
     """
     if not prog.type("struct kmem_cache").has_member("offset"):
         raise LookupError("the slab allocator is not SLUB")
-    masks = {name: _flag(prog, name, old) for name, old in FLAGS.items()}
+    masks = {name: flag(prog, name, old) for name, old in FLAGS.items()}
     caches: list[Cache] = []
     names: set[str] = set()
     lost = 0
@@ -180,13 +181,6 @@ def _read_cache(prog: Program, cache: Object, masks: dict[str, int], names: set[
         {value & 0xFFFF: value >> 16 for value in (least, oo)},
         _nr_slabs(prog, cache),
     )
-
-
-def _flag(prog: Program, name: str, old: int) -> int:
-    try:
-        return 1 << int(prog.constant(name).value_())
-    except LookupError:
-        return old
 
 
 def _nr_slabs(prog: Program, cache: Object) -> int | None:
@@ -375,14 +369,12 @@ def _bit_field(type_: Any, name: str) -> tuple[int, int]:
 
 def _slab_test(prog: Program) -> Callable[[NDArray[Any]], NDArray[np.bool_]]:
     """Which of an array of struct pages head a slab."""
-    match = re.search(
-        rb"^NUMBER\(PAGE_SLAB_MAPCOUNT_VALUE\)=(-?\d+)$", prog["VMCOREINFO"].string_(), re.M
-    )
-    if match:  # "mm: free up PG_slab" (v6.10)
-        value = np.array(int(match[1]) & 0xFFFFFFFF, np.uint32).view(np.int32)
+    number = vmcoreinfo_number(prog, "PAGE_SLAB_MAPCOUNT_VALUE")
+    if number is not None:  # "mm: free up PG_slab" (v6.10)
+        value = np.array(number & 0xFFFFFFFF, np.uint32).view(np.int32)
         return lambda pages: np.asarray(pages["mapcount"] == value)
-    flag = np.uint64(1 << int(prog.constant("PG_slab").value_()))
-    return lambda pages: np.asarray((pages["flags"] & flag) != 0)
+    slab = np.uint64(1 << int(prog.constant("PG_slab").value_()))
+    return lambda pages: np.asarray((pages["flags"] & slab) != 0)
 
 
 def misnamed(prog: Program) -> list[str]:

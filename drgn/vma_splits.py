@@ -13,7 +13,6 @@ Costs a walk of that process's VMAs, 90,000 a second; their members are those th
 Cannot know: in which order it happened, and who called; a trace of the call does.
 """
 
-import contextlib
 import itertools
 from collections import Counter
 from collections.abc import Callable
@@ -22,6 +21,7 @@ from typing import Any
 
 import numpy as np
 from anon_vmas import TORN, ReverseMaps, users
+from constants import flag
 from drgn import FaultError, Object, Program, offsetof, sizeof
 from drgn.helpers.linux.mm import for_each_vma
 from kernel_names import name_at
@@ -209,11 +209,8 @@ def _compare(prog: Program, vmas: Objects, on_it: NDArray[np.bool_]) -> _Compare
 
 def _ignored(prog: Program) -> int:
     """Flags that do not keep VMAs apart."""
-    ignored = SOFTDIRTY
-    with contextlib.suppress(LookupError):
-        # Guard regions: the flag sticks to what is merged (VM_STICKY).
-        ignored |= 1 << int(prog.constant("VMA_MAYBE_GUARD_BIT").value_())
-    return ignored
+    # Guard regions: the flag sticks to what is merged (VM_STICKY).
+    return SOFTDIRTY | flag(prog, "VMA_MAYBE_GUARD_BIT")
 
 
 def _kinds(pointers: NDArray[np.uint64], content: Callable[[int], bytes]) -> NDArray[np.int64]:

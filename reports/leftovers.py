@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-What a process that was killed left beside the name it was about to write.
+Files that are whole or absent, and what a process that was killed left beside their names.
 
 Bundles and reports are written under another name, ``.NAME.XXXXXXXX.partial``, and renamed when
 they are whole. Nobody reads that name. Who writes there holds its lock (``flock``), which ends with
@@ -13,7 +13,10 @@ import errno
 import fcntl
 import os
 import shutil
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 PREFIX, SUFFIX = ".{}.", ".partial"
 
@@ -61,6 +64,49 @@ def _remove_if_left(place: Path) -> None:
             place.unlink()
     finally:
         os.close(lock)
+
+
+@contextlib.contextmanager
+def replaced(path: Path, mode: int, *, durable: bool = True) -> Iterator[IO[bytes]]:
+    """
+    A file to write, which takes its name when the block ends; until then what was there is there,
+    and after an error nothing is left of it.
+
+    :param mode: its permissions.
+    :param durable: it is on disk by then, and so is its name.
+    :raises OSError: it cannot be written; of the name that it was to have.
+    """
+    try:
+        clear_up(path)
+        lock = None
+        while lock is None:
+            descriptor, name = tempfile.mkstemp(
+                prefix=PREFIX.format(path.name), suffix=SUFFIX, dir=path.parent
+            )
+            lock = claim(Path(name))
+        try:
+            with open(descriptor, "wb") as file:
+                yield file
+                file.flush()
+                if durable:
+                    os.fsync(descriptor)
+                # mkstemp made it for the owner alone.
+                os.fchmod(descriptor, mode)
+            os.replace(name, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(name)
+            raise
+        finally:
+            os.close(lock)
+        if durable:
+            folder = os.open(path.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def exchange(new: Path, old: Path) -> bool:

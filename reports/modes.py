@@ -30,6 +30,11 @@ def mode_of_file(asked: int | None = None, old: Path | None = None) -> int:
         return stat.S_IMODE(old.stat().st_mode) & 0o666
     if os.geteuid() == 0:
         return PRIVATE
+    return as_umask()
+
+
+def as_umask() -> int:
+    """The mode of a file that is made without another word."""
     umask = os.umask(0)
     os.umask(umask)
     return 0o666 & ~umask

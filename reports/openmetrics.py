@@ -15,13 +15,11 @@ these is written, whatever a host's files say.
 What is exposed are the counters themselves, not rates: whoever scrapes has periods of its own.
 """
 
-import contextlib
-import os
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from reports.leftovers import replaced
 from reports.samples import KSM_EVENTS, KSM_LEVELS, Pressure, ZoneSample
 
 Value = int | float
@@ -172,18 +170,6 @@ def expose(path: Path, sample: dict[str, Any], page_size: int) -> None:
     :param path: if its name ends in ``.prom``, the text is as node_exporter reads it.
     :raises OSError: it cannot be written.
     """
-    try:
-        # A name that the collector does not take for one of its own (*.prom).
-        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
-    except OSError as error:
-        # Of the name that it was to have.
-        raise OSError(error.errno, error.strerror, str(path)) from error
-    try:
-        with open(descriptor, "w", encoding="utf-8") as file:
-            file.write(text(sample, page_size, prometheus=path.suffix == ".prom"))
-            os.fchmod(file.fileno(), 0o644)
-        os.replace(name, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(name)
-        raise
+    # The name until then is none that the collector takes for one of its own (*.prom).
+    with replaced(path, 0o644, durable=False) as file:
+        file.write(text(sample, page_size, prometheus=path.suffix == ".prom").encode())

@@ -23,7 +23,6 @@ import hashlib
 import itertools
 import os
 import re
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -67,7 +66,7 @@ from reports.findings import (
     severity_rank,
 )
 from reports.glossary import Glossary
-from reports.leftovers import PREFIX, SUFFIX, claim, clear_up
+from reports.leftovers import replaced
 from reports.modes import mode_of_file
 from reports.watermarks import watermarks
 
@@ -536,47 +535,15 @@ def write(html: str, path: Path, mode: int | None = None) -> None:
     :param mode: as asked for (``modes``).
     :raises OSError: it cannot be written; nothing is left behind.
     """
-    try:
-        _write(html, path, mode)
-    except OSError as error:
-        # Of the name that it was to have.
-        raise OSError(error.errno, error.strerror, str(path)) from error
-
-
-def _write(html: str, path: Path, mode: int | None) -> None:
     # Through a symbolic link; and a device or a pipe (/dev/null, /dev/stdout) is written to, never
     # put away for a file of its name.
     path = path.resolve()
     if path.exists() and not path.is_file():
-        with path.open("w", encoding="utf-8", newline="\n") as file:
-            file.write(html)
+        with path.open("wb") as file:
+            file.write(html.encode())
         return
-    clear_up(path)
-    lock = None
-    while lock is None:
-        descriptor, name = tempfile.mkstemp(
-            prefix=PREFIX.format(path.name), suffix=SUFFIX, dir=path.parent
-        )
-        lock = claim(Path(name))
-    try:
-        with open(descriptor, "w", encoding="utf-8", newline="\n") as file:
-            file.write(html)
-            file.flush()
-            os.fsync(file.fileno())
-            # mkstemp made it for the owner alone.
-            os.fchmod(file.fileno(), mode_of_file(mode, path))
-        os.replace(name, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(name)
-        raise
-    finally:
-        os.close(lock)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    with replaced(path, mode_of_file(mode, path)) as file:
+        file.write(html.encode())
 
 
 def sentence(verdict: Verdict, host: str) -> str:

@@ -24,7 +24,8 @@ from proc_text import parse_zoneinfo
 from text_source import Source, TextError
 
 from reports.bundle import Cell, Writer
-from reports.modes import mode_of_file, mode_of_folder
+from reports.leftovers import replaced
+from reports.modes import as_umask, mode_of_file, mode_of_folder
 from reports.openmetrics import expose
 from reports.outcome import UsageError, say
 from reports.sample_log import NAME, SampleLog, lock
@@ -242,12 +243,8 @@ def _why_not(debugfs: Path) -> str:
 def _copy(source: Path, path: Path) -> None:
     """Copy a file that is made as it is read, so that it is whole or absent."""
     data = read_plain(source, MAX_BYTES)
-    partial = path.with_name(f".{path.name}.partial")
-    with partial.open("wb") as file:
+    with replaced(path, as_umask()) as file:
         file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.rename(path)
 
 
 def _target(root: str, page_size: int, total_pages: int | None) -> dict[str, Cell]:
