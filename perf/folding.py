@@ -125,10 +125,11 @@ class Allocations:
 @dataclass
 class Again:
     """
-    Samples of clearing entries, where the OOM reaper had a part in it.
+    Samples of the part that the split's ``again`` is about.
 
-    :ivar beside: by the victim while the reaper was at work.
-    :ivar after: by the victim when the reaper was done: a second walk.
+    :ivar reaper: by who does it in a task's stead.
+    :ivar beside: by the task meanwhile.
+    :ivar after: by the task when that was done: once more.
     """
 
     reaper: int = 0
@@ -197,9 +198,11 @@ class Fold:
         self._comms: dict[bytes, str] = {}
         self._names: dict[bytes, Folded] = {}
         self._open: dict[tuple[str, int], int] = {}
-        self._victims: dict[str, str] = {}
-        self._reaping: set[int] = set()
-        self._reaped: set[int] = set()
+        self._called: dict[str, str] = {}
+        self._again = split.again if split else None
+        self._for_others = split.for_others if split else frozenset()
+        self._begun: set[int] = set()
+        self._ended: set[int] = set()
         self._addresses = bool(recipe and recipe.addresses)
         self._pairs(recipe.pairs if recipe else ())
 
@@ -267,8 +270,7 @@ class Fold:
         event.kernel_samples += found.kernel
         if found.key is not None:
             event.parts[found.key] = event.parts.get(found.key, 0) + 1
-            if found.key[1] == "zap":
-                self._zapped(found.key[0], sample)
+            self._done_again(*found.key, sample)
         if found.leaf:
             site = found.leaf, found.caller
             event.sites[site] = event.sites.get(site, 0) + 1
@@ -348,14 +350,14 @@ class Fold:
             self._comms.clear()
         name = plain_name(printed.decode("utf-8", "backslashreplace").strip()) or "(no name)"
         # perf does not know the name of a task that was gone when it asked.
-        name = self._victims.get(name, name)
+        name = self._called.get(name, name)
         self._comms[printed] = name
         return name
 
     def _wanted(self, sample: Sample, found: _Known) -> bool:
         if sample.pid in self.tree or sample.tid in self.tree:
             return True
-        return found.key is not None and found.key[0] in ("reaper", "RCU")
+        return found.key is not None and found.key[0] in self._for_others
 
     def _count(self, event: Folded, sample: Sample) -> None:
         """A sample that is no stack to draw: a fault with its address, or a moment."""
@@ -363,8 +365,7 @@ class Fold:
         if sample.comm in self._profilers and not self.keep_profiler:
             event.removed[PROFILER] = event.removed.get(PROFILER, 0) + 1
             return
-        of_all = event.event.startswith("oom:")
-        if self.tree and not of_all and not {sample.pid, sample.tid} & self.tree:
+        if self.tree and not event.declared.of_all and not {sample.pid, sample.tid} & self.tree:
             event.removed[OTHERS] = event.removed.get(OTHERS, 0) + 1
             return
         event.samples += 1
@@ -378,14 +379,17 @@ class Fold:
 
     def _moment(self, event: Folded, sample: Sample) -> None:
         text = plain_name(sample.rest.decode("utf-8", "backslashreplace").strip())
+        assert event.declared is not None
+        if event.declared.called and (called := re.match(event.declared.called, text)):
+            self._called[f":{called[1]}"] = called[2]
         about = re.match(r"pid=([0-9]{1,10})(?![0-9])", text)
-        if victim := re.match(r"pid=([0-9]{1,10}) comm=(.*) total-vm=", text):
-            self._victims[f":{victim[1]}"] = victim[2]
-        if about and event.event == "oom:start_task_reaping":
-            self._reaping.add(int(about[1]))
-        if about and event.event == "oom:finish_task_reaping":
-            self._reaping.discard(int(about[1]))
-            self._reaped.add(int(about[1]))
+        if self._again is not None and about:
+            pid = int(about[1])
+            if event.event == self._again.begin:
+                self._begun.add(pid)
+            if event.event == self._again.end:
+                self._begun.discard(pid)
+                self._ended.add(pid)
         if len(self.timeline) >= MAX_TIMELINE:
             self.more_moments += 1
             return
@@ -470,12 +474,14 @@ class Fold:
         if left:
             self._of_order(None).reservations += left
 
-    def _zapped(self, who: str, sample: Sample) -> None:
-        if who == "reaper":
+    def _done_again(self, who: str, part: str, sample: Sample) -> None:
+        if self._again is None or part != self._again.part:
+            return
+        if who == self._again.by:
             self.again.reaper += 1
-        elif {sample.pid, sample.tid} & self._reaped:
+        elif {sample.pid, sample.tid} & self._ended:
             self.again.after += 1
-        elif {sample.pid, sample.tid} & self._reaping:
+        elif {sample.pid, sample.tid} & self._begun:
             self.again.beside += 1
 
 

@@ -35,6 +35,8 @@ class Event:
     :ivar group: a regular expression; what it finds becomes root frame ``<group_name> <found>``.
     :ivar failed: a regular expression; where it matches, that frame ends in ``, failed``.
     :ivar timeline: it is rare, and when it happened is kept.
+    :ivar of_all: of tasks that are not followed, too.
+    :ivar called: a regular expression of a text that says what a task is called: its pid, its name.
     :ivar tally: column of table profile_allocations that its samples are counted in, by order.
     """
 
@@ -48,6 +50,8 @@ class Event:
     group_name: str = ""
     failed: str = ""
     timeline: bool = False
+    of_all: bool = False
+    called: str = ""
     tally: str = ""
 
 

@@ -47,6 +47,22 @@ class Part:
     why: str
     functions: Names
     outer: bool = False
+    for_others: bool = False  # of who: in the stead of tasks that are followed, so kept with them
+
+
+@dataclass(frozen=True)
+class Again:
+    """
+    A part that somebody does in a task's stead, and the task perhaps once more.
+
+    :ivar by: one of those who do the work.
+    :ivar begin, end: tracepoints with the pid of the task, between which they do it.
+    """
+
+    part: str
+    by: str
+    begin: str
+    end: str
 
 
 @dataclass(frozen=True)
@@ -57,6 +73,12 @@ class Split:
     title: str
     who: tuple[Part, ...]
     parts: tuple[Part, ...]
+    again: Again | None = None
+
+    @property
+    def for_others(self) -> frozenset[str]:
+        """Those who do the work in the stead of others."""
+        return frozenset(who.name for who in self.who if who.for_others)
 
     def classify(self, symbols: Sequence[str]) -> tuple[str, str] | None:
         """
@@ -90,7 +112,8 @@ def load_split(name: str) -> Split:
     data = _load(HERE / "parts" / f"{name}.toml")
     try:
         who, parts = (tuple(map(_part, data[key])) for key in ("who", "part"))
-        return Split(name, data["title"], who, parts)
+        again = Again(**data["again"]) if "again" in data else None
+        return Split(name, data["title"], who, parts, again)
     except (KeyError, TypeError) as error:
         raise ValueError(f"parts/{name}.toml: {error}") from error
 
