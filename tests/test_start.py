@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from test_command import ROOT
@@ -91,3 +92,23 @@ def test_between_loading_and_the_command(
     finally:
         signal.signal(signal.SIGINT, before)
     assert capsys.readouterr().err == "mmscope: interrupted\n"
+
+
+def test_page_owner_starts_without_libraries(tmp_path: Path) -> None:
+    for position in range(2):
+        text = f"handle: 1\nnr_base_pages: {position + 5}\n\n"
+        (tmp_path / f"show_handles.{position}").write_text(text)
+    code = (
+        "import sys; from reports.start import main; main(); "
+        "print(sorted({'numpy', 'drgn', 'rich', 'duckdb'} & sys.modules.keys()))"
+    )
+    files = [str(path) for path in sorted(tmp_path.iterdir())]
+    done = subprocess.run(
+        [sys.executable, "-c", code, "page-owner", "--interval", "60", *files],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+    )
+    assert done.stdout.splitlines()[-1] == "[]"
+    assert "handle 1" in done.stdout
