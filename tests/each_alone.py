@@ -53,7 +53,7 @@ def main() -> None:
     # Once for all runs. DuckDB has threads once it is used, not before.
     import mmscope.reports.commands.command
     import mmscope.reports.page.report
-    import mmscope.reports.watch.page_owner_tables
+    import mmscope.reports.watch.page_owner
     import mmscope.reports.watch.watch
     import mmscope.reports.watch.watch_bundle  # noqa: F401
 

@@ -62,7 +62,7 @@ def main() -> int:
     # Once for all runs. DuckDB has threads, and is imported by each.
     import mmscope.reports.commands.command
     import mmscope.reports.commands.record_command
-    import mmscope.reports.watch.page_owner_tables
+    import mmscope.reports.watch.page_owner
     import mmscope.reports.watch.watch  # noqa: F401
 
     number = 0

@@ -37,6 +37,7 @@ from mmscope.drgn.tables.terminal import FORMATS, MAX_ROWS, print_rows
 from mmscope.drgn.text.text_source import TextError
 from mmscope.reports.bundle import modes
 from mmscope.reports.bundle.bundle import Bundle, BundleError, Section, Writer
+from mmscope.reports.bundle.bundle_format import new_tables, not_written
 from mmscope.reports.collect.collect import (
     Progress,
     collect,
@@ -526,6 +527,11 @@ def run_show(args: argparse.Namespace) -> int:
         return DONE
     if args.what not in bundle.tables and show_view(bundle, args.what, args.format, args.top):
         return DONE
+    if args.what not in bundle.tables and args.what in new_tables(bundle):
+        raise BundleError(
+            f"{args.bundle}: has no table {args.what}: mmscope {bundle.version}, which wrote the "
+            "bundle, does not know it"
+        )
     shown = bundle.table(args.what)
     title = shown.title
     if args.top and args.format == "table":
@@ -677,7 +683,10 @@ def run_findings(args: argparse.Namespace) -> int:
     from mmscope.reports.findings.findings import evaluate
     from mmscope.reports.findings.findings_text import print_findings
 
-    print_findings(evaluate(Bundle(args.bundle)), everything=args.all)
+    bundle = Bundle(args.bundle)
+    print_findings(evaluate(bundle), everything=args.all)
+    if words := not_written(bundle):
+        say(f"{args.bundle}: {words}")
     return DONE
 
 
