@@ -46,6 +46,7 @@ from mmscope.perf.speedscope import speedscope
 from mmscope.perf.stack_parts import load_known_frames
 from mmscope.reports.bundle import modes
 from mmscope.reports.bundle.bundle import Bundle, BundleError, SectionResult, Writer
+from mmscope.reports.bundle.bundle_format import new_tables, not_written
 from mmscope.reports.bundle.outcome import (
     BAD_USAGE,
     DONE,
@@ -517,6 +518,11 @@ def run_show(args: argparse.Namespace) -> int:
         return DONE
     if args.what not in bundle.tables and show_view(bundle, args.what, args.format, args.top):
         return DONE
+    if args.what not in bundle.tables and args.what in new_tables(bundle):
+        raise BundleError(
+            f"{args.bundle}: has no table {args.what}: mmscope {bundle.version}, which wrote the "
+            "bundle, does not know it"
+        )
     shown = bundle.table(args.what)
     title = shown.title
     if args.top and args.format == "table":
@@ -658,7 +664,10 @@ def run_findings(args: argparse.Namespace) -> int:
     from mmscope.reports.findings import findings_text
     from mmscope.reports.findings.findings import evaluate
 
-    findings_text.print_findings(evaluate(Bundle(args.bundle)), everything=args.all)
+    bundle = Bundle(args.bundle)
+    findings_text.print_findings(evaluate(bundle), everything=args.all)
+    if words := not_written(bundle):
+        say(f"{args.bundle}: {words}")
     return DONE
 
 

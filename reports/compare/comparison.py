@@ -24,6 +24,7 @@ from mmscope.drgn.tables import display
 from mmscope.drgn.tables.rows import Column
 from mmscope.drgn.tables.table import Table as Declared
 from mmscope.reports.bundle.bundle import Bundle, BundleError, Table
+from mmscope.reports.bundle.bundle_format import lacking, new_tables, not_written
 from mmscope.reports.bundle.database import TOO_LARGE, connect, in_a_line, load_tables, lock, views
 from mmscope.reports.compare.declared import TABLES
 from mmscope.reports.findings.findings import Finding, Verdict, severity_rank
@@ -80,6 +81,8 @@ class Relation:
     sides: tuple[str, str]  # what the two are called
     words: list[str]
     same_names: bool = True
+    # Rows that the mmscope of one side does not write: table, column of its key, value.
+    one_sided: tuple[tuple[str, str, str], ...] = ()
 
     @property
     def one_boot(self) -> bool:
@@ -324,7 +327,15 @@ def relation(before: Bundle, after: Bundle) -> Relation:
         )
     if before.target.get("total_pages") != after.target.get("total_pages"):
         words.append(f"Memory differs: {' and '.join(said('total_pages'))} pages.")
-    return Relation(same_host, one, seconds if one else None, sides, words, named)
+    lacks = lacking(before), lacking(after)
+    if before.version != after.version:
+        for name, bundle, lack in zip(
+            ("The baseline", "This"), (before, after), lacks, strict=True
+        ):
+            if lack.words:
+                words.append(f"{name} is older: {not_written(bundle)}. These are not compared.")
+    one_sided = tuple(dict.fromkeys(row for lack in lacks for row in lack.rows))
+    return Relation(same_host, one, seconds if one else None, sides, words, named, one_sided)
 
 
 def _uptime(bundle: Bundle) -> str:
@@ -451,6 +462,8 @@ def _why(name: str, before: Bundle, after: Bundle) -> str:
     section = has.tables[name].section
     status = next((s for s in lacks.sections if s.section == section), None)
     why = f" ({section}: {status.message or status.status})" if status else ""
+    if name in new_tables(lacks):
+        why = f" (mmscope {lacks.version} did not write it)"
     return f"{side} does not have it{why}"
 
 
@@ -508,6 +521,11 @@ def _joined(
     if not related.one_boot and (since := known(name).since_boot):
         where = f"not ({since})"
         notes.append("what is counted since boot is left out: these are two boots")
+    if unread := [(key, value) for table, key, value in related.one_sided if table == name]:
+        # Words of our own, without quotes.
+        named = ", ".join(f"'{value}'" for _, value in unread)
+        where = f'({where}) and "{unread[0][0]}" not in ({named})'
+        notes.append(f"only one side's mmscope writes these rows, left out: {named}")
     if related.one_boot and known(name).since_boot and related.seconds is not None:
         notes.append(f"what is counted since boot grew in {display.duration(abs(related.seconds))}")
     if summed:

@@ -37,7 +37,8 @@ from mmscope.drgn.tables import display
 from mmscope.drgn.tables.bounds import TABLE as IMPOSSIBLE
 from mmscope.drgn.tables.hostile_text import visible
 from mmscope.drgn.tables.rows import Column
-from mmscope.reports.bundle.bundle import Bundle, BundleError, SectionResult, Table
+from mmscope.reports.bundle import bundle_format
+from mmscope.reports.bundle.bundle import Bundle, BundleError, SectionResult, Table, version_number
 from mmscope.reports.bundle.leftovers import replaced
 from mmscope.reports.bundle.modes import mode_of_file
 from mmscope.reports.compare import comparison_view
@@ -436,7 +437,9 @@ def render(bundle: Bundle, verdict: Verdict, comparison: Comparison | None = Non
             (words, _text(bundle.target[key]))
             for key, words in CAVEATS.items()
             if key in bundle.target
-        ],
+        ]
+        + _written_by(bundle),
+        unwritten=bundle_format.lacking(bundle).listed,
         other_facts=sorted((k, _text(v)) for k, v in bundle.target.items() if k not in FACTS),
         marks=_table(bundle, bundle.tables[IMPOSSIBLE], page_size, {})
         if IMPOSSIBLE in bundle.tables
@@ -550,6 +553,17 @@ def reading(sections: list[SectionResult]) -> str:
     said.append(f"{display.size(unreadable)} of memory" if unreadable else "no memory")
     said[-1] += " unreadable"
     return "; ".join(said)
+
+
+def _written_by(bundle: Bundle) -> list[tuple[str, str]]:
+    """What the reader must know of a bundle that another version wrote."""
+    written, this = version_number(bundle.version), version_number(__version__)
+    if written and this and written > this:
+        why = "what this version does not know is shown as the bundle describes it, unchecked."
+        return [("The bundle is of a newer mmscope", why)]
+    if words := bundle_format.not_written(bundle):
+        return [("The bundle is of an older mmscope", f"{words}. These are unknown here.")]
+    return []
 
 
 def _host(bundle: Bundle) -> str:
