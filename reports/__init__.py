@@ -18,4 +18,4 @@ for folder in ("drgn", "perf"):
     if os.path.join(ROOT, folder) not in sys.path:
         sys.path.append(os.path.join(ROOT, folder))
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

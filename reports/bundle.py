@@ -46,6 +46,9 @@ from reports.leftovers import PREFIX, SUFFIX, claim, clear_up, exchange
 from reports.modes import mode_of_file, mode_of_folder
 
 DESCRIPTION = "datapackage.json"
+# What columns mean, as docs/bundle-format.md has it: one more when a column is renamed, retyped or
+# dropped. 0 is that of mmscope 0.1.0, whose bundles do not say it.
+FORMAT = 1
 ESCAPE = "backslashreplace"
 PROFILE = "https://datapackage.org/profiles/2.0/datapackage.json"
 # What str.splitlines() takes for the end of a line.
@@ -131,6 +134,7 @@ class Writer:
         self._mode = mode_of_file(mode, path / DESCRIPTION if replace else None)
         self.replace = replace
         self._tables: list[dict[str, Any]] = []
+        self._format, self._version = FORMAT, __version__
         if not replace and os.path.lexists(path):
             raise BundleError(f"{path}: already exists; choose another name or use --force")
         if path.exists() and not (path / DESCRIPTION).is_file():
@@ -260,6 +264,11 @@ class Writer:
         )
         return count
 
+    def made_of(self, bundle: "Bundle") -> None:
+        """Say of what is written that it is no newer than a bundle that it is made of."""
+        self._format = min(bundle.format, self._format)
+        self._version = older(bundle.version, self._version)
+
     def keep(self, bundle: "Bundle", *, without: Container[str]) -> None:
         """
         Take over another bundle's tables and stacks as they are.
@@ -267,6 +276,7 @@ class Writer:
         :param without: names of tables that are not wanted.
         :raises BundleError: they cannot be read or written.
         """
+        self.made_of(bundle)
         here: list[Table | Folded] = [*bundle.tables.values(), *bundle.folded.values()]
         paths = {item.path.name: item.path for item in here}
         for resource in bundle.resources:
@@ -288,7 +298,8 @@ class Writer:
             "$schema": PROFILE,
             "name": "mmscope-bundle",
             "title": "mmscope bundle",
-            "version": __version__,
+            "format": self._format,
+            "version": self._version,
             "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             "target": target,
             "resources": self._tables,
@@ -355,9 +366,10 @@ class Bundle:
                 raise BundleError(f"{path}: {DESCRIPTION} is too large to be a bundle's")
             text = read_plain(description, MAX_DESCRIPTION_BYTES).decode("utf-8", "surrogateescape")
             data = plain_texts(json.loads(text))
+            self.version = _short(str(data.get("version", "")))
+            self.format = _known_format(data.get("format", 0))
             self.target = checked_target(data["target"])
             self.created = _short(str(data.get("created", "")))
-            self.version = _short(str(data.get("version", "")))
             self.tables: dict[str, Table] = {}
             self.resources: list[dict[str, Any]] = data["resources"]
             if len(self.resources) > MAX_RESOURCES:
@@ -370,6 +382,12 @@ class Bundle:
                 self.tables[table.name] = table
         except OSError as error:
             raise BundleError(f"{path}: cannot read {DESCRIPTION}: {error.strerror}") from error
+        except _NewerFormat as error:
+            raise BundleError(
+                f"{path}: is of bundle format {error}, by mmscope {cut(self.version, 40) or '?'}; "
+                f"mmscope {__version__} reads formats 0 to {FORMAT}: use a newer mmscope; any tool "
+                "opens the bundle's CSV files"
+            ) from error
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             # Of a stranger's file: it may say anything, at any length.
             why = " ".join(f"{type(error).__name__}: {error}".split())[:200]
@@ -748,6 +766,36 @@ def _bounds(
         for name, (least, most) in declared.get("ranges", {}).items()
     }
     return low, high, ranges
+
+
+class _NewerFormat(Exception):
+    """A format that this version cannot know."""
+
+
+def _known_format(number: Any) -> int:
+    """
+    The format that a bundle says it has.
+
+    :raises _NewerFormat: it is newer than this reader.
+    :raises ValueError: it is no format.
+    """
+    if not isinstance(number, int) or isinstance(number, bool) or number < 0:
+        raise ValueError(f"format is {str(number)[:40]!r}")
+    if number > FORMAT:
+        raise _NewerFormat(str(number)[:40])
+    return number
+
+
+def older(version: str, other: str) -> str:
+    """The older one of two versions; empty if one of them is none, and may be anything."""
+    numbers = version_number(version), version_number(other)
+    return "" if None in numbers else ".".join(map(str, min(filter(None, numbers))))
+
+
+def version_number(version: str) -> tuple[int, ...] | None:
+    """A version as numbers that compare; None if it is none."""
+    found = re.match(r"(\d{1,6})\.(\d{1,6})\.(\d{1,6})", version, re.ASCII)
+    return tuple(map(int, found.groups())) if found else None
 
 
 def _check_plain(path: Path) -> None:

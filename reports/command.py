@@ -35,6 +35,7 @@ from text_source import TextError
 
 from reports import __version__, display, modes, page_owner_command
 from reports.bundle import Bundle, BundleError, Section, Writer
+from reports.bundle_format import new_tables, not_written
 from reports.collect import (
     Progress,
     collect,
@@ -523,6 +524,11 @@ def run_show(args: argparse.Namespace) -> int:
         return DONE
     if args.what not in bundle.tables and show_view(bundle, args.what, args.format, args.top):
         return DONE
+    if args.what not in bundle.tables and args.what in new_tables(bundle):
+        raise BundleError(
+            f"{args.bundle}: has no table {args.what}: mmscope {bundle.version}, which wrote the "
+            "bundle, does not know it"
+        )
     shown = bundle.table(args.what)
     title = shown.title
     if args.top and args.format == "table":
@@ -675,7 +681,10 @@ def run_findings(args: argparse.Namespace) -> int:
     from reports.findings import evaluate
     from reports.findings_text import print_findings
 
-    print_findings(evaluate(Bundle(args.bundle)), everything=args.all)
+    bundle = Bundle(args.bundle)
+    print_findings(evaluate(bundle), everything=args.all)
+    if words := not_written(bundle):
+        say(f"{args.bundle}: {words}")
     return DONE
 
 

@@ -23,6 +23,7 @@ from rows import Column
 
 from reports import display, profiles
 from reports.bundle import Bundle, BundleError, Table
+from reports.bundle_format import lacking, new_tables, not_written
 from reports.findings import Finding, Verdict, severity_rank
 from reports.flame_graph import FlameGraph, differential, fold
 from reports.owner_pictures import NO_STACK
@@ -163,6 +164,8 @@ class Relation:
     sides: tuple[str, str]  # what the two are called
     words: list[str]
     same_names: bool = True
+    # Rows that the mmscope of one side does not write: table, column of its key, value.
+    one_sided: tuple[tuple[str, str, str], ...] = ()
 
     @property
     def one_boot(self) -> bool:
@@ -407,7 +410,15 @@ def relation(before: Bundle, after: Bundle) -> Relation:
         )
     if before.target.get("total_pages") != after.target.get("total_pages"):
         words.append(f"Memory differs: {' and '.join(said('total_pages'))} pages.")
-    return Relation(same_host, one, seconds if one else None, sides, words, named)
+    lacks = lacking(before), lacking(after)
+    if lacks[0] != lacks[1]:
+        for name, bundle, lack in zip(
+            ("The baseline", "This"), (before, after), lacks, strict=True
+        ):
+            if lack.words:
+                words.append(f"{name} is older: {not_written(bundle)}. These are not compared.")
+    one_sided = tuple(dict.fromkeys(row for lack in lacks for row in lack.rows))
+    return Relation(same_host, one, seconds if one else None, sides, words, named, one_sided)
 
 
 def _uptime(bundle: Bundle) -> str:
@@ -532,6 +543,8 @@ def _why(name: str, before: Bundle, after: Bundle) -> str:
     section = has.tables[name].section
     status = next((s for s in lacks.sections if s.section == section), None)
     why = f" ({section}: {status.message or status.status})" if status else ""
+    if name in new_tables(lacks):
+        why = f" (mmscope {lacks.version} did not write it)"
     return f"{side} does not have it{why}"
 
 
@@ -589,6 +602,11 @@ def _joined(
     if not related.one_boot and (since := SINCE_BOOT.get(name)):
         where = f"not ({since})"
         notes.append("what is counted since boot is left out: these are two boots")
+    if unread := [(key, value) for table, key, value in related.one_sided if table == name]:
+        # Words of our own, without quotes.
+        named = ", ".join(f"'{value}'" for _, value in unread)
+        where = f'({where}) and "{unread[0][0]}" not in ({named})'
+        notes.append(f"only one side's mmscope writes these rows, left out: {named}")
     if related.one_boot and name in SINCE_BOOT and related.seconds is not None:
         notes.append(f"what is counted since boot grew in {display.duration(abs(related.seconds))}")
     if summed:

@@ -311,9 +311,14 @@ def _unanswerable(database: Database, question: Question) -> str | None:
         except duckdb.Error:
             if why := database.missing.get(table):
                 return f"table {table} cannot be used: {why}"
+            if (there := database.columns(table)) and column not in there:
+                why = database.missing.get(f"{table}.{column}")
+                return f"no column {table}.{column} in this bundle" + (f" ({why})" if why else "")
             section = f"section {question.section}"
-            why = database.missing.get(section)
-            return f"no table {table} in this bundle" + (f" ({section}: {why})" if why else "")
+            why = database.missing.get(f"table {table}")
+            if why is None and (fared := database.missing.get(section)):
+                why = f"{section}: {fared}"
+            return f"no table {table} in this bundle" + (f" ({why})" if why else "")
         if condition and not row["n"]:
             return f"{table} has no row where {condition}"
         if row["n"] and not row["known"]:

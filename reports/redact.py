@@ -328,6 +328,7 @@ def redact(
     lost: dict[str, list[str]] = {}
     _learn_labels(bundle, names)
     with Writer(path, replace=replace, mode=mode) as plain:
+        plain.made_of(bundle)
         writer = RedactingWriter(plain, names, bundle.target, _files(bundle, names))
         for folded in bundle.folded.values():
             try:

@@ -38,6 +38,7 @@ from rows import Column
 
 from reports import (
     __version__,
+    bundle_format,
     charts,
     comparison_view,
     display,
@@ -53,7 +54,7 @@ from reports import (
     watch_pictures,
 )
 from reports import counters as vm_counters
-from reports.bundle import IDENTIFIER, Bundle, BundleError, Section, Table
+from reports.bundle import IDENTIFIER, Bundle, BundleError, Section, Table, version_number
 from reports.cells import Cell, cell, is_name
 from reports.comparison import Comparison
 from reports.downloads import Download, Downloads
@@ -484,7 +485,9 @@ def render(bundle: Bundle, verdict: Verdict, comparison: Comparison | None = Non
             (words, _text(bundle.target[key]))
             for key, words in CAVEATS.items()
             if key in bundle.target
-        ],
+        ]
+        + _written_by(bundle),
+        unwritten=bundle_format.lacking(bundle).listed,
         other_facts=sorted((k, _text(v)) for k, v in bundle.target.items() if k not in FACTS),
         marks=_table(bundle, bundle.tables[IMPOSSIBLE], page_size, {})
         if IMPOSSIBLE in bundle.tables
@@ -630,6 +633,17 @@ def reading(sections: list[Section]) -> str:
     said.append(f"{display.size(unreadable)} of memory" if unreadable else "no memory")
     said[-1] += " unreadable"
     return "; ".join(said)
+
+
+def _written_by(bundle: Bundle) -> list[tuple[str, str]]:
+    """What the reader must know of a bundle that another version wrote."""
+    written, this = version_number(bundle.version), version_number(__version__)
+    if written and this and written > this:
+        why = "what this version does not know is shown as the bundle describes it, unchecked."
+        return [("The bundle is of a newer mmscope", why)]
+    if words := bundle_format.not_written(bundle):
+        return [("The bundle is of an older mmscope", f"{words}. These are unknown here.")]
+    return []
 
 
 def _host(bundle: Bundle) -> str:

@@ -25,6 +25,7 @@ from plain_file import open_plain
 from rows import Column, csv_line
 
 from reports.bundle import Bundle, BundleError, Cell, Table
+from reports.bundle_format import reasons
 
 SQL_TYPES = {"integer": "BIGINT", "number": "DOUBLE", "string": "VARCHAR", "boolean": "BOOLEAN"}
 # Of all tables of one database and what a query makes of them; nothing goes to the disk.
@@ -38,7 +39,8 @@ class Database:
     """
     An open bundle.
 
-    :ivar missing: table or view to the reason why it is not here.
+    :ivar missing: table or view, ``section NAME`` or ``table.column``, to the reason why it is not
+        here.
     :ivar impossible: values of its tables that cannot be.
     """
 
@@ -81,6 +83,8 @@ def open_database(bundle: Bundle, only: Container[str] | None = None) -> Databas
             connection.execute(statement)
         except duckdb.Error as error:
             missing[name] = str(error).splitlines()[0]
+    for name, why in reasons(bundle).items():
+        missing.setdefault(name, why)
     here = [
         name for name in bundle.tables if (only is None or name in only) and name not in missing
     ]

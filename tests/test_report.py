@@ -305,7 +305,7 @@ class TestFirstScreen:
         assert text.strip().splitlines() == [
             "CRITICAL: Node 1 zone Normal: 3 of 5 free blocks of THP size lie in the HighAtomic "
             "reserve",
-            "(lab-guest, 7.2.12+deb13-cloud-amd64, 2026-11-20T03:04:05+00:00; mmscope 0.1.0)",
+            "(lab-guest, 7.2.12+deb13-cloud-amd64, 2026-11-20T03:04:05+00:00; mmscope 0.2.0)",
             "Seen: 5 pageblocks are HighAtomic (10 MiB), the cap is 5; 3 of them are free.",
             "Why it hurts: THP may not take them: it falls back to base pages while the memory is "
             "free.",
