@@ -411,7 +411,7 @@ def relation(before: Bundle, after: Bundle) -> Relation:
     if before.target.get("total_pages") != after.target.get("total_pages"):
         words.append(f"Memory differs: {' and '.join(said('total_pages'))} pages.")
     lacks = lacking(before), lacking(after)
-    if lacks[0] != lacks[1]:
+    if before.version != after.version:
         for name, bundle, lack in zip(
             ("The baseline", "This"), (before, after), lacks, strict=True
         ):
