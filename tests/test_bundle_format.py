@@ -6,11 +6,12 @@ Bundles of other versions of mmscope: what a user sees of them.
 the lab; bundles/README.md says how.
 """
 
+import contextlib
+import io
 import json
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,13 @@ import report_bundle as made
 from reports import __version__
 from reports.bundle import FORMAT, Bundle, BundleError, Writer
 from reports.bundle_format import ADDED, Lacking, lacking
+from reports.command import main
 from reports.comparison import compare
 from reports.findings import evaluate
 from reports.redact import Names, redact
 
 BUNDLES = Path(__file__).parent / "bundles"
 OLD, EARLY = BUNDLES / "v0.1.0", BUNDLES / "v0.1.0-early"
-RUN = [sys.executable, "-m", "reports.command"]
 UNWRITTEN = (
     "mmscope 0.1.0 did not write sections physical_memory, poisoned_pages, file_maps; table "
     "kernel_features; columns of zones, device_pagemaps, memmap_what_if, ksm_pages, rmap_costs, "
@@ -35,14 +36,12 @@ UNWRITTEN = (
 )
 
 
-def mmscope(*arguments: object) -> Any:
-    return subprocess.run(
-        [*RUN, *map(str, arguments)],
-        cwd=BUNDLES.parent.parent,
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
+def mmscope(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run the command; its exit code and what it printed."""
+    words, out, err = [*map(str, arguments)], io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = main(words)
+    return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
 
 
 def copy(path: Path, *, without: str = "", **changes: Any) -> Path:
