@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_command import ROOT, run
-from test_watch import KSM, PRESSURE
+from command_line import ROOT, run
+from watched_host import KSM, PRESSURE
 
 from mmscope.drgn.text.proc_text import parse_zoneinfo
 from mmscope.reports.bundle.bundle import Bundle

@@ -16,7 +16,7 @@ from mmscope.drgn.tables.hostile_text import visible
 from mmscope.drgn.text.page_owner_series import Series, growth_rows, read_series
 from mmscope.drgn.text.text_source import Source, TextError, recognise_source
 from mmscope.reports.bundle import modes
-from mmscope.reports.watch import page_owner_tables as page_owner
+from mmscope.reports.watch import page_owner
 from reports.plain_arguments import SHORT, plain_arguments
 
 TYPE_CHECKING = False

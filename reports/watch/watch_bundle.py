@@ -13,8 +13,7 @@ from mmscope.drgn.text.page_owner_series import read_series
 from mmscope.drgn.text.text_source import TextError
 from mmscope.reports.bundle.bundle import Section, Writer
 from mmscope.reports.commands.page_owner_command import DONE, INCOMPLETE, print_findings, say
-from mmscope.reports.watch import page_owner_tables as page_owner
-from mmscope.reports.watch import watch_tables
+from mmscope.reports.watch import page_owner, watch_tables
 from mmscope.reports.watch.sample_log import NAME
 
 
