@@ -34,6 +34,7 @@ from drgn.helpers.linux.vmstat import (  # noqa: E402
     global_vm_event_state,
     global_zone_page_state,
 )
+from plain_walks import walk_free_lists  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
 
@@ -91,20 +92,6 @@ def read_and_throw_away(prog: Program) -> None:
     for start, end, address in valid_page_ranges(prog):
         for offset in range(0, (end - start) * size, 2 << 20):
             prog.read(address + offset, min(2 << 20, (end - start) * size - offset))
-
-
-def walk_free_lists(prog: Program) -> int:
-    """Every free list with drgn's list helper, and the order of every block."""
-    blocks = 0
-    for _, _, zone in for_each_zone(prog):
-        if not zone.present_pages:
-            continue
-        for area in zone.free_area:
-            for head in area.free_list:
-                for page in list_for_each_entry("struct page", head.address_of_(), "lru"):
-                    page.private.value_()
-                    blocks += 1
-    return blocks
 
 
 def walk_pcp_lists(prog: Program) -> int:

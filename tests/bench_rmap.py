@@ -28,7 +28,7 @@ from drgn.helpers.linux.pid import find_task  # noqa: E402
 from drgn.helpers.linux.rbtree import rbtree_inorder_for_each_entry  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
-from test_rmap import VMAS, timed_walks  # noqa: E402
+from rmap_truth import VMAS, timed_walks  # noqa: E402
 
 from mmscope.drgn.opening.target import open_target  # noqa: E402
 from mmscope.drgn.rmap.anon_vmas import (  # noqa: E402

@@ -5,9 +5,13 @@ What tests share: Hypothesis that repeats itself, and one browser
 """
 
 import atexit
+import ctypes
 import os
+import resource
 import shutil
+import signal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import children
@@ -19,11 +23,14 @@ hypothesis.settings.load_profile("same")
 
 
 children.as_in_the_foreground()
+# What a test of a helper module compares is shown, too.
+pytest.register_assert_rewrite("printed_memory")
 
 
 @pytest.fixture(autouse=True)
 def ends_with_its_test() -> Iterator[None]:
-    """Whatever a test started is over when it is."""
+    """Whatever a test started is over when it is; and so is pytest, if it was told to end."""
+    children.end_if_asked()
     yield
     children.end_all()
 
@@ -52,3 +59,65 @@ def browser() -> Iterator[Any]:
         running = playwright.chromium.launch(executable_path=path)
         yield running
         running.close()
+
+
+@pytest.fixture
+def opening(browser: Any) -> Iterator[Any]:
+    """Opens a report offline, in a browser of its own: ``opening(path, size, scheme)``."""
+    from browser_page import WIDE, Opened
+
+    contexts = []
+
+    def open_page(
+        path: Path, size: tuple[int, int] = WIDE, scheme: str = "light", script: bool = True
+    ) -> Opened:
+        context = browser.new_context(
+            viewport={"width": size[0], "height": size[1]},
+            color_scheme=scheme,
+            offline=True,
+            java_script_enabled=script,
+        )
+        contexts.append(context)
+        return Opened(context.new_page(), path)
+
+    yield open_page
+    for context in contexts:
+        context.close()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """16 KiB of disk; where nothing can be mounted, files of no more than 4 KiB."""
+    libc, folder = ctypes.CDLL(None, use_errno=True), tmp_path / "disk"
+    folder.mkdir()
+    if libc.mount(b"none", bytes(folder), b"tmpfs", 0, b"size=16k") == 0:
+        yield folder
+        libc.umount2(bytes(folder), 2)
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+    yield folder
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    signal.signal(signal.SIGXFSZ, handler)
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Path:
+    """The files of a guest, with memory pressure and KSM."""
+    from watched_host import make_host
+
+    make_host(tmp_path / "host")
+    return tmp_path / "host"
+
+
+@pytest.fixture(scope="session")
+def whole_report(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The report of a bundle with every table."""
+    import report_bundle
+    from page_tree import NOTHING
+
+    from mmscope.reports.page.report import render
+
+    folder = tmp_path_factory.mktemp("whole")
+    return render(report_bundle.write_bundle(folder / "b", report_bundle.tables()), NOTHING)

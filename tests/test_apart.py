@@ -15,13 +15,14 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import children
 import pytest
 
+from mmscope.drgn.rmap import sections as rmap_sections
 from mmscope.drgn.sections.apart import ReaderApart, reader_apart
 from mmscope.drgn.sections.files import Files
 from mmscope.drgn.sections.memory import DeadlineExceeded
 from mmscope.drgn.sections.registry import SECTIONS
-from mmscope.reports.collect import rmap_sections
 from mmscope.reports.collect.collect import run_section
 
 SOON = 0.3
@@ -165,9 +166,9 @@ def test_nobody_waits_for_one_that_is_left_behind(stuck: Path) -> None:
         "    except TimeoutError:\n"
         "        print(*reader.left)\n"
     )
-    result = subprocess.run(
+    result = children.run(
         [sys.executable, "-W", "error", "-c", script, str(stuck)],
-        cwd=Path(__file__).parents[1], capture_output=True, text=True, timeout=60,
+        cwd=Path(__file__).parents[1], capture_output=True, text=True, timeout=600,
     )  # fmt: skip
     pid = int(result.stdout)
     try:

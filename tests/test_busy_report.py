@@ -7,6 +7,7 @@ How long it takes and how it scrolls is measured by ``bench_report.py``.
 
 import base64
 import csv
+import functools
 import gzip
 import os
 import subprocess
@@ -18,15 +19,8 @@ from xml.etree.ElementTree import Element
 import busy_bundle
 import pytest
 import report_bundle as made
-from test_report import NOTHING, by_id, cells, elements, parse, texts
-from test_report_browser import (  # noqa: F401  (opening is a fixture)
-    NARROW,
-    SCHEMES,
-    WIDE,
-    Opened,
-    opening,
-    serious,
-)
+from browser_page import NARROW, WIDE, Opened, serious
+from page_tree import NOTHING, by_id, cells, elements, parse, texts
 
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.page.report import MAX_CELLS, MAX_ROWS, MAX_SERIES_ROWS, MAX_STACK_ROWS, render
@@ -188,10 +182,10 @@ class TestInABrowser:
         assert len(page.requests) == 1
         assert page.complaints == []
 
-    @pytest.mark.parametrize("scheme", SCHEMES)
-    def test_has_no_serious_barrier(self, page: Opened, scheme: str) -> None:
-        page.page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
-        assert serious(page.page) == []
+    def test_has_no_serious_barrier(
+        self, opening: functools.partial[Opened], made_by_the_command: tuple[Path, int]
+    ) -> None:
+        assert serious(opening(made_by_the_command[0], WIDE, "light").page) == []
 
     def test_a_cut_table_is_sorted_and_filtered_as_far_as_it_is_shown(self, page: Opened) -> None:
         page.page.set_viewport_size({"width": WIDE[0], "height": WIDE[1]})
@@ -266,7 +260,7 @@ class TestInABrowser:
         page.page.get_by_role("button", name="Reset zoom").first.click()
 
     def test_without_script_it_is_packed(
-        self, opening, made_by_the_command: tuple[Path, int], tree: Element, tmp_path: Path  # type: ignore[no-untyped-def]  # noqa: F811
+        self, opening, made_by_the_command: tuple[Path, int], tree: Element, tmp_path: Path  # type: ignore[no-untyped-def]
     ) -> None:  # fmt: skip
         plain = opening(made_by_the_command[0], NARROW, script=False).page
         plain.locator("summary", has_text="pcp_pages").click()

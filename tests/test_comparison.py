@@ -11,7 +11,7 @@ import pytest
 import report_bundle as made
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_report import NEVER, by_id, cells, elements, has_id, parse, texts
+from page_tree import NEVER, by_id, cells, elements, has_id, parse, texts
 
 from mmscope.drgn.machine.settings import Setting
 from mmscope.drgn.machine.vm_counters import VmCounter

@@ -20,7 +20,7 @@ import pytest
 import report_bundle as made
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_report import NOTHING, by_id, cells, elements, parse, texts
+from page_tree import NOTHING, by_id, cells, elements, parse, texts
 
 from mmscope.reports.page.report import MAX_STACK_ROWS, render
 from mmscope.reports.pictures import flame_graph, owner_pictures
@@ -356,9 +356,8 @@ class TestFlameGraphItself:
 
 
 @pytest.fixture(scope="session")
-def html(tmp_path_factory: pytest.TempPathFactory) -> str:
-    path = tmp_path_factory.mktemp("owners") / "bundle"
-    return render(made.write_bundle(path, made.tables()), NOTHING)
+def html(whole_report: str) -> str:
+    return whole_report
 
 
 class TestReport:

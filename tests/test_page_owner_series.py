@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import children
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -306,8 +307,8 @@ def test_the_patterns_file() -> None:
 
 
 def run(*words: object, **options: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*RUN, *map(str, words)], cwd=ROOT, capture_output=True, text=True, timeout=100, **options
+    return children.run(
+        [*RUN, *map(str, words)], cwd=ROOT, capture_output=True, text=True, timeout=600, **options
     )
 
 
@@ -653,7 +654,7 @@ def test_folded_stacks_declared_badly(tmp_path: Path, change: dict[str, Any]) ->
 
 def test_the_report_of_a_series(grown: Path) -> None:
     out = grown / "r.html"
-    result = subprocess.run([*RUN, "report", str(grown / "b"), "-o", str(out)], cwd=ROOT,
+    result = children.run([*RUN, "report", str(grown / "b"), "-o", str(out)], cwd=ROOT,
                             capture_output=True, text=True)  # fmt: skip
     assert result.returncode == 0, result.stderr
     html = out.read_text()

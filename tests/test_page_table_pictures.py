@@ -10,7 +10,7 @@ import pytest
 import report_bundle as made
 from hypothesis import given
 from hypothesis import strategies as st
-from test_report import NOTHING, by_id, elements, parse, texts
+from page_tree import NOTHING, by_id, elements, parse, texts
 
 from mmscope.drgn.page_tables.page_tables import PageTables
 from mmscope.reports.page.report import render

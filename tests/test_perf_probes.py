@@ -20,8 +20,7 @@ from pathlib import Path
 
 import children
 import pytest
-from test_folding import KNOWN, fold, sampled, stack
-from test_perf_script import header
+from perf_text import KNOWN, fold, header, sampled, stack
 
 from mmscope.perf import perf_events, probe_guard
 from mmscope.perf import recipe as recipes

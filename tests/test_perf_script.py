@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from perf_text import header
 
 from mmscope.perf import perf_script
 from mmscope.perf.perf_script import Frame, Reading, Sample, frame, read_samples
@@ -14,18 +15,6 @@ from mmscope.perf.perf_script import Frame, Reading, Sample, frame, read_samples
 KERNEL = b"\tffffffff8161df68 get_page_from_freelist ([kernel.kallsyms])\n"
 USER = b"\t           3e55d __run_exit_handlers (/usr/lib/libc.so.6)\n"
 STACK = KERNEL + USER
-
-
-def header(
-    comm: bytes = b"cat",
-    pid: int = 7,
-    time: str = "11481.355766123",
-    period: str = "1003009",
-    event: str = "cpu-clock",
-    rest: bytes = b"",
-) -> bytes:
-    words = f" {pid:5d}/{pid:<5d} [000] {time}: {period:>10} {event:>12}: ".encode()
-    return comm + words + rest + b"\n"
 
 
 def frames(stack: bytes) -> list[Frame]:

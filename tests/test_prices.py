@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_command import ROOT, run
-from test_watch import KSM, PRESSURE
+from command_line import ROOT, run
+from watched_host import KSM, PRESSURE
 
 from mmscope.drgn.machine.file_tree import describe_files
-from mmscope.drgn.sections import prices, reading
+from mmscope.drgn.sections import files as tree
+from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Files
 from mmscope.drgn.sections.prices import LONGEST_WALK, PRICES, TO_READ_IT, price_of, why_left_out
 from mmscope.drgn.sections.registry import SECTIONS
@@ -263,8 +264,8 @@ def test_what_is_dear_is_read_once(live: Path, monkeypatch: pytest.MonkeyPatch) 
     """Also where three sections need it, as on 6.1."""
     shutil.copy(DATA.parent / "6.1/zoneinfo", live / "proc/zoneinfo")
     read = []
-    plain = reading.read_plain
-    monkeypatch.setattr(reading, "read_plain", lambda path: read.append(path.name) or plain(path))
+    plain = tree.read_plain
+    monkeypatch.setattr(tree, "read_plain", lambda path: read.append(path.name) or plain(path))
     files = Files(live)
     for name in ("zones", "free_lists", "pageblocks"):
         assert run_section(SECTIONS[name], files)[0].status == "ok"

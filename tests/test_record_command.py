@@ -17,9 +17,8 @@ from pathlib import Path
 import children
 import pytest
 import report_bundle as made
-from test_command import POWERLESS
-from test_folding import sampled
-from test_perf_script import header
+from command_line import POWERLESS
+from perf_text import TEXT, header, sampled
 
 from mmscope.perf import perf_events
 from mmscope.perf import recipe as recipes
@@ -32,13 +31,6 @@ from mmscope.reports.findings.findings import evaluate
 from mmscope.reports.page.report import render
 
 ROOT = Path(__file__).resolve().parents[1]
-COMM = b'<img src=x>;"'
-TEXT = (
-    sampled("do_exit", "exit_mmap", "unmap_page_range", comm=COMM) * 5
-    + sampled("do_exit", "exit_mmap", "free_pgtables", comm=COMM) * 2
-    + sampled("do_idle")
-    + sampled("exc_page_fault", comm=COMM) * 3
-)
 
 
 @pytest.fixture
@@ -307,14 +299,14 @@ def test_a_command_is_recorded_and_every_sample_is_there(perf: str, tmp_path: Pa
 
 
 def perf_record_samples(perf: str, data: Path) -> int:
-    done = subprocess.run([perf, "script", "-f", "-i", data, "-F", "event"], capture_output=True)
+    done = children.run([perf, "script", "-f", "-i", data, "-F", "event"], capture_output=True)
     return sum(line.count(b":") > 0 for line in done.stdout.splitlines())
 
 
 def test_without_privileges_what_is_allowed_is_recorded(perf: str, tmp_path: Path) -> None:
     paranoid = int(Path("/proc/sys/kernel/perf_event_paranoid").read_text())
     words = ("record", "page-fault", "-o", tmp_path / "b", "--")
-    done = subprocess.run(
+    done = children.run(
         [*POWERLESS, sys.executable, "-c", START, *words, sys.executable, "-c", LOOP],
         capture_output=True,
         text=True,
@@ -376,7 +368,7 @@ def test_ctrl_c_keeps_what_is_there(perf: str, tmp_path: Path) -> None:
     )
     started(process)
     os.killpg(process.pid, signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=600)
     assert process.returncode in (0, 1), (out, err)
     (made_by,) = Bundle(tmp_path / "b").rows("profile_recordings")
     assert made_by["ended"] == "Ctrl-C"

@@ -13,7 +13,7 @@ import report_bundle as made
 import rmap_rows
 from hypothesis import given
 from hypothesis import strategies as st
-from test_report import NOTHING, by_id, elements, parse, texts
+from page_tree import NOTHING, by_id, elements, parse, texts
 
 from mmscope.reports.page.report import render
 from mmscope.reports.pictures.rmap_pictures import (

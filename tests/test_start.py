@@ -12,8 +12,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import children
 import pytest
-from test_command import ROOT
+from command_line import ROOT
 
 from mmscope.reports.commands import command, start
 
@@ -55,9 +56,9 @@ COMMANDS = ("doctor", "watch", "record")  # each is loaded in its own way
 
 
 def run(number: int, how: str, name: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
+    return children.run(
         [sys.executable, "-c", SCRIPT, str(number), how, name, "--help"],
-        cwd=ROOT, capture_output=True, text=True, timeout=60,
+        cwd=ROOT, capture_output=True, text=True, timeout=600,
     )  # fmt: skip
 
 

@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from mmscope.drgn.free.free_lists import buddy_mapcount, max_order
 from mmscope.drgn.free.pageblocks import PageblockTypes, pageblock_types
 from mmscope.drgn.free.zones import for_each_zone, zone_name
+from mmscope.drgn.opening.constants import constant
 from mmscope.drgn.owners.owner_frames import owner_frame
 from mmscope.drgn.owners.page_owner_rows import (
     PageOwnerGfp,
@@ -40,7 +41,6 @@ from mmscope.drgn.owners.page_owner_rows import (
     PageOwnerStack,
     PageOwnerTask,
 )
-from mmscope.drgn.reading.constants import constant
 from mmscope.drgn.reading.kernel_arrays import Gaps, read_array, struct_dtype
 from mmscope.drgn.reading.kernel_names import name_at
 from mmscope.drgn.reading.page_ext import PageExtRange, page_ext_ranges, page_ext_size

@@ -28,7 +28,7 @@ from drgn.helpers.linux.nodemask import nr_node_ids
 from drgn.helpers.linux.slab import slab_total_usage
 from numpy.typing import NDArray
 
-from mmscope.drgn.reading.constants import flag, vmcoreinfo_number
+from mmscope.drgn.opening.constants import flag, vmcoreinfo_number
 from mmscope.drgn.reading.kernel_arrays import CHUNK_BYTES, Gaps, read_array
 from mmscope.drgn.reading.kernel_names import name_at
 from mmscope.drgn.reading.linked_lists import find

@@ -37,7 +37,7 @@ import numpy as np
 from drgn import Program, offsetof, sizeof
 from numpy.typing import NDArray
 
-from mmscope.drgn.reading.constants import flag
+from mmscope.drgn.opening.constants import flag
 from mmscope.drgn.reading.kernel_arrays import Gaps, member_path
 from mmscope.drgn.reading.linked_lists import find
 from mmscope.drgn.reading.struct_pages import COLUMNS, PageChunk, scan_struct_pages

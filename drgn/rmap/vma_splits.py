@@ -23,8 +23,8 @@ from drgn import FaultError, Object, Program, offsetof, sizeof
 from drgn.helpers.linux.mm import for_each_vma
 from numpy.typing import NDArray
 
+from mmscope.drgn.opening.constants import flag
 from mmscope.drgn.owners.slab_objects import Objects
-from mmscope.drgn.reading.constants import flag
 from mmscope.drgn.reading.kernel_names import name_at
 from mmscope.drgn.reading.linked_lists import find
 from mmscope.drgn.rmap.anon_vmas import TORN, ReverseMaps, users

@@ -25,8 +25,8 @@ from drgn import Object, Program, offsetof, sizeof
 from drgn.helpers.linux.hugetlb import for_each_hstate
 from numpy.typing import NDArray
 
+from mmscope.drgn.opening.constants import vmcoreinfo_number
 from mmscope.drgn.opening.no_debug_info import vmcoreinfo
-from mmscope.drgn.reading.constants import vmcoreinfo_number
 from mmscope.drgn.reading.kernel_arrays import (
     CHUNK_BYTES,
     Gaps,

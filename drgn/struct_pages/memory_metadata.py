@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from mmscope.drgn.free.pageblocks import pageblock_bits, pageblock_order
 from mmscope.drgn.free.zones import for_each_zone
-from mmscope.drgn.reading.constants import constant, flag
+from mmscope.drgn.opening.constants import constant, flag
 from mmscope.drgn.reading.kernel_arrays import Gaps
 from mmscope.drgn.reading.page_ext import page_ext_ranges, page_ext_size
 from mmscope.drgn.struct_pages.device_pagemaps import PagemapRange

@@ -20,6 +20,7 @@ from typing import Any
 
 DIES_WITH_US = ("setpriv", "--pdeathsig", "KILL", "--")
 RUNNING: list[subprocess.Popen[Any]] = []
+ASKED_TO_END: list[int] = []  # signals that came
 
 
 def start(words: Any, **options: Any) -> subprocess.Popen[Any]:
@@ -28,6 +29,23 @@ def start(words: Any, **options: Any) -> subprocess.Popen[Any]:
     process = subprocess.Popen(command, start_new_session=True, **options)
     RUNNING.append(process)
     return process
+
+
+def run(
+    words: Any, *, input: Any = None, capture_output: bool = False, check: bool = False,
+    timeout: float | None = None, **options: Any,
+) -> subprocess.CompletedProcess[Any]:  # fmt: skip
+    """``subprocess.run``, of a process that ends with its test."""
+    if capture_output:
+        options |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    if input is not None:
+        options["stdin"] = subprocess.PIPE
+    process = start(words, **options)
+    out, err = process.communicate(input, timeout)
+    done = subprocess.CompletedProcess(words, process.returncode, out, err)
+    if check:
+        done.check_returncode()
+    return done
 
 
 def end_all() -> None:
@@ -44,6 +62,18 @@ def end_all() -> None:
                     stream.close()
 
 
+def end_if_asked() -> None:
+    """
+    End pytest if it was told to (SIGTERM); fixtures and children are taken down on the way.
+
+    To be called before each test, too: what the signal interrupts may catch every exception.
+    """
+    import pytest
+
+    if ASKED_TO_END:
+        pytest.exit("terminated", 128 + ASKED_TO_END[0])
+
+
 def as_in_the_foreground() -> None:
     """Begin as if started by hand: what is ignored is still ignored, but by nobody's children."""
 
@@ -51,9 +81,8 @@ def as_in_the_foreground() -> None:
         pass
 
     def end(number: int, frame: FrameType | None) -> None:
-        import pytest
-
-        pytest.exit("terminated", 143)  # fixtures and children are taken down on the way
+        ASKED_TO_END.append(number)
+        end_if_asked()
 
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
         if signal.getsignal(number) == signal.SIG_IGN:

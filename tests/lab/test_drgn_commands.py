@@ -21,14 +21,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import children
 import pytest
 from conftest import Lab
 from drgn.commands import CommandError
 
+from mmscope.drgn.rmap import sections as rmap_sections
 from mmscope.drgn.rmap.anon_vmas import anon_vma_rows
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.registry import SECTIONS
-from mmscope.reports.collect import rmap_sections
 from mmscope.reports.collect.collect import run_section
 from mmscope.reports.commands.drgn_plugin import COMMANDS, run_section_command
 
@@ -71,7 +72,7 @@ def test_commands_print_what_their_sections_found(lab: Lab, tmp_path: Path) -> N
     # Started where somebody keeps scripts of the same names as ours.
     for name in ("rows", "zones", "target", "settings"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('not mine')\n")
-    done = subprocess.run(
+    done = children.run(
         drgn(lab, str(script), *names), cwd=tmp_path, capture_output=True, text=True, check=True
     )
     said = json.loads(done.stdout)
@@ -269,7 +270,7 @@ import mmscope.reports.commands.drgn_plugin
 assert "numpy" not in sys.modules and "rich" not in sys.modules
 print("started")
 """
-    done = subprocess.run(
+    done = children.run(
         [sys.executable, "-c", program],
         capture_output=True,
         text=True,

@@ -14,7 +14,7 @@ from drgn.helpers.linux.fs import inode_for_each_page
 from drgn.helpers.linux.mm import PageCompound, compound_head, page_to_pfn
 from drgn.helpers.linux.pid import find_task
 from drgn.helpers.linux.rbtree import rbtree_inorder_for_each_entry
-from test_rmap import parts, timed_walks
+from rmap_truth import parts, timed_walks
 
 from mmscope.drgn.rmap.file_maps import (
     FileMapping,

@@ -27,6 +27,7 @@ PROGRAM = f"""
 import ctypes, json, os, re, signal, sys, time
 from pathlib import Path
 from mmscope.reports.commands.start import main
+import mmscope.reports.commands.command  # once: it takes long under emulation
 
 PROBES = {PROBES!r}
 TRACING = Path("/sys/kernel/tracing")

@@ -18,7 +18,7 @@ from live import run_live
 from mmscope.drgn.rmap.anon_vmas import LIVE_ATTEMPTS
 
 # A minute, for whoever has one to spare: MMSCOPE_LAB_MOVING_SECONDS=60.
-SECONDS = int(os.environ.get("MMSCOPE_LAB_MOVING_SECONDS", "20"))
+SECONDS = int(os.environ.get("MMSCOPE_LAB_MOVING_SECONDS", "10"))
 PROGRAM = """
 import ctypes, json, mmap, os, signal, time
 

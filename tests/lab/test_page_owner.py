@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from bench_owner import page_owner_loop
 from conftest import Lab, OwnerLab
+from plain_walks import page_owner_loop
 
 from mmscope.drgn.opening.target import describe
 from mmscope.drgn.owners import page_owner

@@ -12,16 +12,17 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import children
 import kernels
 import machine
 import pytest
 from archive import LabError
+from bundle_files import contents
 from capture import one_at_a_time
 from children import DIES_WITH_US
 from conftest import KERNELS
 from kernels import Kernel
 from qemu.qmp import QMPClient
-from test_dump_formats import contents
 
 from mmscope.reports.bundle.bundle import Bundle
 
@@ -29,12 +30,12 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def mmscope(*words: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return children.run(
         [sys.executable, "-m", "mmscope", *map(str, words)],
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
     )
 
 

@@ -19,7 +19,7 @@ import machine
 import pytest
 from capture import Capture, capture, one_at_a_time
 from conftest import KERNELS, Lab
-from test_free_memory import (  # noqa: F401
+from printed_memory import (  # noqa: F401
     assert_as_printed,
     test_counters_are_those_of_vmstat_plus_what_cpus_hold_back,
     test_fragmentation_indexes_are_those_of_debugfs,
