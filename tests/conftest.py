@@ -8,6 +8,7 @@ import atexit
 import os
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import children
@@ -25,7 +26,8 @@ children.as_in_the_foreground()
 
 @pytest.fixture(autouse=True)
 def ends_with_its_test() -> Iterator[None]:
-    """Whatever a test started is over when it is."""
+    """Whatever a test started is over when it is; and so is pytest, if it was told to end."""
+    children.end_if_asked()
     yield
     children.end_all()
 
@@ -54,3 +56,27 @@ def browser() -> Iterator[Any]:
         running = playwright.chromium.launch(executable_path=path)
         yield running
         running.close()
+
+
+@pytest.fixture
+def opening(browser: Any) -> Iterator[Any]:
+    """Opens a report offline, in a browser of its own: ``opening(path, size, scheme)``."""
+    from browser_page import WIDE, Opened
+
+    contexts = []
+
+    def open_page(
+        path: Path, size: tuple[int, int] = WIDE, scheme: str = "light", script: bool = True
+    ) -> Opened:
+        context = browser.new_context(
+            viewport={"width": size[0], "height": size[1]},
+            color_scheme=scheme,
+            offline=True,
+            java_script_enabled=script,
+        )
+        contexts.append(context)
+        return Opened(context.new_page(), path)
+
+    yield open_page
+    for context in contexts:
+        context.close()

@@ -18,12 +18,22 @@ from reports.sample_log import NAME
 
 Attack = Callable[[Path], None]
 GIB = 1 << 30
+# More than any reader keeps of a text (512 MiB), and than the memory that a command may have.
+LARGE = 768 << 20
 COUNTS = [(stack, 7) for stack in make_stacks(9)]
 
 
-def base(path: Path) -> None:
+# Whose tables are spoiled, and what findings and pictures join with them.
+SECTIONS = ("zones", "free_lists", "pageblocks", "page_tables", "vm_counters", "settings",
+            "profiles")  # fmt: skip
+
+
+def base(path: Path, sections: tuple[str, ...] = SECTIONS) -> None:
     """The bundle that is spoiled."""
-    report_bundle.write_bundle(path, {**report_bundle.tables(), **report_bundle.profile_rows()})
+    contents = report_bundle.tables() | report_bundle.profile_rows()
+    report_bundle.write_bundle(
+        path, {name: table for name, table in contents.items() if table[-1] in sections}
+    )
 
 
 def described(change: Callable[[dict[str, Any]], object]) -> Attack:
@@ -234,13 +244,13 @@ def _copies(make: Callable[[Path], None]) -> Callable[[Path], None]:
 def _sparse_log(folder: Path) -> None:
     _log()(folder)
     with (folder / NAME).open("ab") as file:
-        file.truncate(4 * GIB)
+        file.truncate(LARGE)
 
 
 def _sparse_file(text: str) -> Callable[[Path], None]:
     def make(path: Path) -> None:
         path.write_text(text)
-        os.truncate(path, 4 * GIB)
+        os.truncate(path, LARGE)
 
     return make
 
@@ -256,11 +266,11 @@ LOGS: dict[str, tuple[Callable[[Path], None], bool]] = {
     "a number beyond 64 bits": (_log(HEADER, sample(9, vmstat={"pgfault": 1 << 70})), True),
     "no number at all": (_log(HEADER, sample(9).replace(b"1009.0", b"NaN")), True),
     "surrogates in a sample": (_log(HEADER, sample(9, unread={"\ud800": "\udfff"})), True),
-    "a last line of 4 GiB": (_sparse_log, True),
+    "a last line of 768 MiB": (_sparse_log, True),
     "a target of another kind": (_log({**HEADER, "target": {"page_size": []}}), False),
     "a header without all": (_log({"watch": 1}), False),
     "a pipe for a copy": (_copies(os.mkfifo), True),
-    "a copy of 4 GiB": (_copies(_sparse_file(show_stacks(COUNTS))), True),
+    "a copy of 768 MiB": (_copies(_sparse_file(show_stacks(COUNTS))), True),
     "a copy of something else": (_copies(lambda path: path.write_bytes(b"x")), True),
 }
 
@@ -277,11 +287,11 @@ def counts_of_millions(path: Path) -> None:
 
 
 TEXTS: dict[str, Callable[[Path], None]] = {
-    "show_handles and 4 GiB": _sparse_file(show_handles(COUNTS)),
-    "show_stacks and 4 GiB": _sparse_file(show_stacks(COUNTS)),
-    "show_stacks_handles and 4 GiB": _sparse_file(" f+0x1/0x2\nhandle: 1\n\n"),
-    "page_owner and 4 GiB": _sparse_file("Page allocated via order 0, mask 0x0(GFP)"),
-    "4 GiB of nothing": _sparse_file(""),
+    "show_handles and 768 MiB": _sparse_file(show_handles(COUNTS)),
+    "show_stacks and 768 MiB": _sparse_file(show_stacks(COUNTS)),
+    "show_stacks_handles and 768 MiB": _sparse_file(" f+0x1/0x2\nhandle: 1\n\n"),
+    "page_owner and 768 MiB": _sparse_file("Page allocated via order 0, mask 0x0(GFP)"),
+    "768 MiB of nothing": _sparse_file(""),
     "three million handles": counts_of_millions,
 }
 

@@ -18,15 +18,8 @@ from xml.etree.ElementTree import Element
 import busy_bundle
 import pytest
 import report_bundle as made
-from test_report import NOTHING, by_id, cells, elements, parse, texts
-from test_report_browser import (  # noqa: F401  (opening is a fixture)
-    NARROW,
-    SCHEMES,
-    WIDE,
-    Opened,
-    opening,
-    serious,
-)
+from browser_page import NARROW, SCHEMES, WIDE, Opened, serious
+from page_tree import NOTHING, by_id, cells, elements, parse, texts
 
 from reports.bundle import Bundle
 from reports.downloads import MAX_REPORT_BYTES, Download, Downloads
@@ -284,7 +277,7 @@ class TestInABrowser:
         page.page.get_by_role("button", name="Reset zoom").first.click()
 
     def test_without_script_it_is_packed(
-        self, opening, made_by_the_command: tuple[Path, int], tree: Element, tmp_path: Path  # type: ignore[no-untyped-def]  # noqa: F811
+        self, opening, made_by_the_command: tuple[Path, int], tree: Element, tmp_path: Path  # type: ignore[no-untyped-def]
     ) -> None:  # fmt: skip
         plain = opening(made_by_the_command[0], NARROW, script=False).page
         plain.locator("summary", has_text="pcp_pages").click()

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from page_owner_rows import PageOwnerStack
 from page_tables import PageTables
+from page_tree import NEVER, by_id, cells, elements, has_id, parse, texts
 from rows import column
 from settings import Setting
-from test_report import NEVER, by_id, cells, elements, has_id, parse, texts
 from vm_counters import VmCounter
 
 from reports import flame_graph

@@ -22,7 +22,7 @@ import pytest
 import report_bundle as made
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_report import NOTHING, by_id, cells, elements, parse, texts
+from page_tree import NOTHING, by_id, cells, elements, parse, texts
 
 from reports import flame_graph, owner_pictures
 from reports.flame_graph import FlameGraph, differential, top_frames

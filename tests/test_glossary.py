@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import report_bundle as made
 from markupsafe import Markup
-from test_report import NOTHING, by_id, elements, parse, texts
+from page_tree import NOTHING, by_id, elements, parse, texts
 
 from reports.glossary import Glossary, load
 from reports.report import render

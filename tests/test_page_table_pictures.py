@@ -11,7 +11,7 @@ import report_bundle as made
 from hypothesis import given
 from hypothesis import strategies as st
 from page_tables import PageTables
-from test_report import NOTHING, by_id, elements, parse, texts
+from page_tree import NOTHING, by_id, elements, parse, texts
 
 from reports.page_table_pictures import KINDS, SHADES, shade, used_bytes, view
 from reports.report import render

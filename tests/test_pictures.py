@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 
 import pytest
 import report_bundle as made
-from test_report import NOTHING, by_id, cells, elements, parse, texts
+from page_tree import NOTHING, by_id, cells, elements, parse, texts
 
 from reports import charts, counters, display, free_heatmap, pageblock_map, watermarks
 from reports.pageblock_map import COLUMNS, MAX_CELLS, Map, Stroke

@@ -405,9 +405,13 @@ def test_a_unique_word_is_gone_wherever_it_was(tmp_path: Path, shape: str) -> No
     before = bytes_of(path)
     assert before.count(word.encode()) > 5
     made = redact(Bundle(path), tmp_path / "made", Names())
-    verdict = evaluate(made)
-    html = render(made, verdict, compare(made, made, (verdict, verdict), draw=True))
-    for found in (bytes_of(made.path).decode(), html):
+    pages = [bytes_of(made.path).decode()]
+    # What a page says is made of the bundle's words, whatever their shape; of a number it is not
+    # seen whose it is.
+    if shape in ("a path", "a number"):
+        verdict = evaluate(made)
+        pages.append(render(made, verdict, compare(made, made, (verdict, verdict), draw=True)))
+    for found in pages:
         hit = found.lower().find("4829137" if "4829137" in word else "zqunique")
         assert hit < 0, found[hit - 60 : hit + 60]
 

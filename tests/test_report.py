@@ -17,12 +17,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from xml.etree.ElementTree import Element
 
-import html5lib
 import pytest
 import report_bundle as made
 from hostile_text import visible
+from page_tree import NEVER, NOTHING, ONCE, by_id, cells, elements, has_id, parse, texts
 from rows import columns
 
 from reports import display
@@ -41,59 +40,6 @@ from reports.report import (
     write,
 )
 from reports.sections import SECTIONS
-
-NOTHING = Verdict([], [], [])
-# Elements that load, embed, submit or redirect; and those that only we may have, and once.
-NEVER = {
-    "img",
-    "iframe",
-    "object",
-    "embed",
-    "link",
-    "base",
-    "form",
-    "audio",
-    "video",
-    "image",
-    "use",
-}
-ONCE = ("script", "style")
-
-
-def parse(html: str) -> Element:
-    """The page as a tree of plain names; any error in it is an exception."""
-    parser = html5lib.HTMLParser(
-        tree=html5lib.getTreeBuilder("etree"), strict=True, namespaceHTMLElements=False
-    )
-    tree: Element = parser.parse(html)
-    for element in tree.iter():
-        if isinstance(element.tag, str):
-            element.tag = element.tag.rpartition("}")[2]
-    return tree
-
-
-def texts(element: Element) -> str:
-    return "".join(element.itertext())
-
-
-def elements(tree: Element, name: str) -> list[Element]:
-    return [element for element in tree.iter() if element.tag == name]
-
-
-def by_id(tree: Element, name: str) -> Element:
-    return next(element for element in tree.iter() if element.get("id") == name)
-
-
-def has_id(tree: Element, name: str) -> bool:
-    return any(element.get("id") == name for element in tree.iter())
-
-
-def cells(table: Element) -> list[list[str]]:
-    """The body of a table as text."""
-    body = next(element for element in table.iter() if element.tag == "tbody")
-    return [
-        [texts(cell) for cell in row if cell.tag in ("td", "th")] for row in body if row.tag == "tr"
-    ]
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ import report_bundle as made
 import rmap_rows
 from hypothesis import given
 from hypothesis import strategies as st
-from test_report import NOTHING, by_id, elements, parse, texts
+from page_tree import NOTHING, by_id, elements, parse, texts
 
 from reports.report import render
 from reports.rmap_pictures import HEIGHT, fanout, file_fanout, milliseconds, outline, tree, visits

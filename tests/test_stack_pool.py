@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 import report_bundle as made
+from browser_page import WIDE
 from hypothesis import given
 from hypothesis import strategies as st
 from rows import column, columns
-from test_report_browser import WIDE, opening  # noqa: F401  (opening is a fixture)
 
 from reports import downloads, report
 from reports.bundle import Bundle
@@ -283,7 +283,7 @@ def page(
 
 class TestInABrowser:
     def test_the_files_are_made_of_the_pool(
-        self, opening, page: tuple[Path, dict[str, bytes]], tmp_path: Path  # type: ignore[no-untyped-def]  # noqa: F811
+        self, opening, page: tuple[Path, dict[str, bytes]], tmp_path: Path  # type: ignore[no-untyped-def]
     ) -> None:  # fmt: skip
         path, wanted = page
         opened = opening(path, WIDE)
@@ -300,7 +300,7 @@ class TestInABrowser:
         assert opened.complaints == []
 
     def test_without_script_the_pool_can_be_had(
-        self, opening, page: tuple[Path, dict[str, bytes]]  # type: ignore[no-untyped-def]  # noqa: F811
+        self, opening, page: tuple[Path, dict[str, bytes]]  # type: ignore[no-untyped-def]
     ) -> None:  # fmt: skip
         plain = opening(page[0], WIDE, script=False).page
         plain.locator('a.pooled[data-file="held.csv"]').click()

@@ -20,6 +20,7 @@ from typing import Any
 
 DIES_WITH_US = ("setpriv", "--pdeathsig", "KILL", "--")
 RUNNING: list[subprocess.Popen[Any]] = []
+ASKED_TO_END: list[int] = []  # signals that came
 
 
 def start(words: Any, **options: Any) -> subprocess.Popen[Any]:
@@ -44,6 +45,18 @@ def end_all() -> None:
                     stream.close()
 
 
+def end_if_asked() -> None:
+    """
+    End pytest if it was told to (SIGTERM); fixtures and children are taken down on the way.
+
+    To be called before each test, too: what the signal interrupts may catch every exception.
+    """
+    import pytest
+
+    if ASKED_TO_END:
+        pytest.exit("terminated", 128 + ASKED_TO_END[0])
+
+
 def as_in_the_foreground() -> None:
     """Begin as if started by hand: what is ignored is still ignored, but by nobody's children."""
 
@@ -51,9 +64,8 @@ def as_in_the_foreground() -> None:
         pass
 
     def end(number: int, frame: FrameType | None) -> None:
-        import pytest
-
-        pytest.exit("terminated", 143)  # fixtures and children are taken down on the way
+        ASKED_TO_END.append(number)
+        end_if_asked()
 
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
         if signal.getsignal(number) == signal.SIG_IGN:

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+A report in a browser: what it asks for, what it complains of, and what keeps a reader out.
+
+What a screen reader gets is checked by axe-core, which the package axe-playwright-python carries.
+"""
+
+from importlib.resources import files as resources
+from pathlib import Path
+
+from playwright.sync_api import Page
+
+AXE = resources("axe_playwright_python") / "axe.min.js"
+WIDE = (1280, 800)
+HUGE = (3840, 2160)
+NARROW = (360, 740)
+SCHEMES = ("light", "dark")
+# What is folded, or out of sight, must be laid out to be looked at.
+LAID_OUT = """
+() => {
+    for (const e of document.querySelectorAll('details')) e.open = true;
+    for (const e of document.querySelectorAll('*')) e.style.contentVisibility = 'visible';
+}
+"""
+# One of each kind is enough, of rows, entries and frames: axe takes milliseconds for each, and a
+# report has ten thousand. Alike are those with the same tags, classes, styles and roles in them.
+ONE_OF_A_KIND = """
+() => {
+    const kind = (e) => [
+        e.tagName,
+        ...['class', 'style', 'fill', 'role', 'scope', 'tabindex', 'hidden', 'aria-hidden']
+            .map((name) => e.getAttribute(name)),
+        ...[...e.childNodes].map((c) => c.nodeType === 1 ? `(${kind(c)})` : c.data.trim() && 't'),
+    ].join();
+    for (const around of document.querySelectorAll('tbody, dl, ul, ol, svg, g, .flame')) {
+        const seen = new Set();
+        const alike = [...around.children].filter((e) => seen.size === seen.add(kind(e)).size);
+        for (const e of alike) if (!['DT', 'DD'].includes(e.tagName)) e.remove();
+    }
+}
+"""
+# Likewise the contrast of the first text of each look: the tags, classes, colours, backgrounds and
+# fonts of its element and of all around that.
+ONE_OF_A_LOOK = """
+() => {
+    const known = new Map([[null, '']]);
+    const look = (e) => {
+        if (!known.has(e)) {
+            const s = getComputedStyle(e);
+            known.set(e, [
+                e.tagName, e.getAttribute('class'), s.color, s.fill, s.opacity, s.backgroundColor,
+                s.backgroundImage, s.fontSize, s.fontWeight, look(e.parentElement),
+            ].join());
+        }
+        return known.get(e);
+    };
+    const seen = new Set();
+    for (const e of document.querySelectorAll('body *')) {
+        const text = [...e.childNodes].some((c) => c.nodeType === 3 && c.textContent.trim());
+        if (text && !seen.has(look(e))) {
+            seen.add(look(e));
+            e.setAttribute('data-look', '');
+        }
+    }
+    axe.configure({rules: [{id: 'color-contrast', selector: '[data-look]'}]});
+}
+"""
+
+
+class Opened:
+    """An open page, what it asked for, and what it complained of."""
+
+    def __init__(self, page: Page, path: Path) -> None:
+        self.page = page
+        self.requests: list[str] = []
+        self.complaints: list[str] = []
+        page.on("request", lambda request: self.requests.append(request.url))
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        page.on("console", lambda message: self.complaints.append(message.text))
+        page.on("dialog", self.dialog)
+        page.goto(path.as_uri())
+
+    def dialog(self, dialog: object) -> None:
+        self.complaints.append("a dialog")
+        dialog.dismiss()  # type: ignore[attr-defined]
+
+
+def serious(page: Page, *rules: str) -> list[tuple[str, ...]]:
+    """
+    What axe finds that keeps somebody out: (rule, where, how to mend it). The page is of no further
+    use.
+
+    :param rules: those to look for; all of them if none is named.
+    """
+    page.evaluate(LAID_OUT)
+    page.evaluate(ONE_OF_A_KIND)
+    page.evaluate(AXE.read_text())
+    page.evaluate(ONE_OF_A_LOOK)
+    result = page.evaluate(
+        "(rules) => axe.run({resultTypes: ['violations'],"
+        " ...(rules.length ? {runOnly: rules} : {})})",
+        list(rules),
+    )
+    assert result["passes"] or result["violations"]
+    return [
+        (found["id"], found["nodes"][0]["html"][:300], found["nodes"][0]["failureSummary"])
+        for found in result["violations"]
+        if found["impact"] in ("serious", "critical")
+    ]
