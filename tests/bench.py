@@ -38,6 +38,7 @@ from free_lists import free_lists  # noqa: E402
 from free_memory import scan_free_memory  # noqa: E402
 from pageblocks import pageblock_bits, pageblock_types  # noqa: E402
 from pcp_lists import pcp_pages  # noqa: E402
+from plain_walks import walk_free_lists  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
 from struct_pages import PageChunk, scan_struct_pages, valid_page_ranges  # noqa: E402
@@ -90,20 +91,6 @@ def read_and_throw_away(prog: Program) -> None:
     for start, end, address in valid_page_ranges(prog):
         for offset in range(0, (end - start) * size, 2 << 20):
             prog.read(address + offset, min(2 << 20, (end - start) * size - offset))
-
-
-def walk_free_lists(prog: Program) -> int:
-    """Every free list with drgn's list helper, and the order of every block."""
-    blocks = 0
-    for _, _, zone in for_each_zone(prog):
-        if not zone.present_pages:
-            continue
-        for area in zone.free_area:
-            for head in area.free_list:
-                for page in list_for_each_entry("struct page", head.address_of_(), "lru"):
-                    page.private.value_()
-                    blocks += 1
-    return blocks
 
 
 def walk_pcp_lists(prog: Program) -> int:

@@ -9,7 +9,6 @@ a sample.
 
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,16 +20,14 @@ from bench import median_seconds  # noqa: E402
 from capture import capture  # noqa: E402
 from drgn import Object, Program, cast  # noqa: E402
 from drgn.helpers.linux.list import list_for_each_entry  # noqa: E402
-from drgn.helpers.linux.mm import pfn_to_page  # noqa: E402
-from drgn.helpers.linux.mmzone import pfn_to_section  # noqa: E402
 from drgn.helpers.linux.slab import (  # noqa: E402
     find_slab_cache,
     slab_cache_for_each_allocated_object,
 )
 from drgn.helpers.linux.stackdepot import stack_depot_fetch  # noqa: E402
-from free_lists import buddy_mapcount, max_order  # noqa: E402
-from page_ext import page_ext_ranges, page_ext_size  # noqa: E402
+from page_ext import page_ext_ranges  # noqa: E402
 from page_owner import page_owner_stacks, scan_page_owner  # noqa: E402
+from plain_walks import page_owner_loop  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
 from slab_owner import slab_owner_stacks, slab_owners  # noqa: E402
@@ -39,29 +36,6 @@ from target import open_target  # noqa: E402
 
 SAMPLE_PFNS = 4096
 SAMPLE_STACKS = 400
-
-
-def page_owner_loop(prog: Program, start_pfn: int, end_pfn: int) -> Counter[int]:
-    """Allocations by handle, page frame by page frame, as read_page_owner() goes about it."""
-    size, offset = page_ext_size(prog), prog["page_owner_ops"].offset.value_()
-    buddy, last_order = buddy_mapcount(prog), max_order(prog)
-    found: Counter[int] = Counter()
-    pfn = start_pfn
-    while pfn < end_pfn:
-        page = pfn_to_page(prog, pfn)
-        if page._mapcount.counter.value_() == buddy:
-            order = page.private.value_()
-            pfn += 1 << order if order <= last_order else 1
-            continue
-        section = pfn_to_section(prog, pfn)
-        address = (section.page_ext.value_() + size * pfn) & 0xFFFFFFFFFFFFFFFF
-        flags = Object(prog, "struct page_ext", address=address).flags.value_()
-        owner = Object(prog, "struct page_owner", address=address + offset)
-        handle = owner.handle.value_()
-        if flags & 3 == 3 and pfn % (1 << owner.order.value_()) == 0 and handle:
-            found[handle] += 1
-        pfn += 1
-    return found
 
 
 def hash_walk(prog: Program) -> int:

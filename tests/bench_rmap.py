@@ -40,8 +40,8 @@ from ksm import read_ksm, wanted  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
 from rmap_cost import NodeCost, ksm_pages, ksm_visits, scan_folios  # noqa: E402
+from rmap_truth import VMAS, timed_walks  # noqa: E402
 from target import open_target  # noqa: E402
-from test_rmap import VMAS, timed_walks  # noqa: E402
 from vma_splits import vma_splits  # noqa: E402
 
 SAMPLE_NODES = 20_000

@@ -5,8 +5,11 @@ What tests share: the script folders on the path, Hypothesis that repeats itself
 """
 
 import atexit
+import ctypes
 import os
+import resource
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +25,8 @@ hypothesis.settings.load_profile("same")
 
 
 children.as_in_the_foreground()
+# What a test of a helper module compares is shown, too.
+pytest.register_assert_rewrite("printed_memory")
 
 
 @pytest.fixture(autouse=True)
@@ -80,3 +85,29 @@ def opening(browser: Any) -> Iterator[Any]:
     yield open_page
     for context in contexts:
         context.close()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """16 KiB of disk; where nothing can be mounted, files of no more than 4 KiB."""
+    libc, folder = ctypes.CDLL(None, use_errno=True), tmp_path / "disk"
+    folder.mkdir()
+    if libc.mount(b"none", bytes(folder), b"tmpfs", 0, b"size=16k") == 0:
+        yield folder
+        libc.umount2(bytes(folder), 2)
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+    yield folder
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    signal.signal(signal.SIGXFSZ, handler)
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Path:
+    """The files of a guest, with memory pressure and KSM."""
+    from watched_host import make_host
+
+    make_host(tmp_path / "host")
+    return tmp_path / "host"

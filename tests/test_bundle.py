@@ -3,11 +3,9 @@
 A bundle is whole or absent, gives back what was written, and is trusted in nothing.
 """
 
-import ctypes
 import dataclasses
 import json
 import os
-import resource
 import shutil
 import signal
 import stat
@@ -17,7 +15,6 @@ import tempfile
 import textwrap
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +27,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pageblocks import PageblockRun, Pageblocks
 from pcp_lists import PcpCheck, PcpPages
-from rows import column, columns
+from plain_rows import OK, TARGET, Plain, write
+from rows import columns
 from settings import Setting
 from vm_counters import VmCounter
 from zones import FreeAccounting, Zone
@@ -39,29 +37,10 @@ from reports.bundle import Bundle, BundleError, Section, Writer
 from reports.tables import failed, open_database
 
 ROOT = Path(__file__).parent.parent
-TARGET = {"kind": "vmcore", "release": "7.2.12", "page_size": 4096, "total_pages": 131072}
-OK = Section("zones", "ok", 0.25, 1, 0, None)
 ROW_TYPES = [
     FreeBlocks, FreeListCheck, MisplacedBlocks, PageblockRun, Pageblocks, PcpCheck, PcpPages,
     Setting, VmCounter, FreeAccounting, Zone, Section,
 ]  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Plain:
-    """A row of one string and one number, and what may be unknown."""
-
-    name: str = column(key=True)
-    value: int = column(unit="pages")
-    share: float | None = column()
-    note: str | None = column()
-    sure: bool | None = column()
-
-
-def write(path: Path, rows: list[Any], row_type: type = Plain, **options: Any) -> None:
-    with Writer(path, **options) as writer:
-        writer.table("plain", "Plain rows", row_type, rows, section="zones")
-        writer.finish(TARGET, [OK])
 
 
 def values(kind: str) -> st.SearchStrategy[Any]:
@@ -300,23 +279,6 @@ def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(BundleError, match="file/b: cannot write there: "):
         Writer(tmp_path / "file" / "b")
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """16 KiB of disk; where nothing can be mounted, files of no more than 4 KiB."""
-    libc, folder = ctypes.CDLL(None, use_errno=True), tmp_path / "disk"
-    folder.mkdir()
-    if libc.mount(b"none", bytes(folder), b"tmpfs", 0, b"size=16k") == 0:
-        yield folder
-        libc.umount2(bytes(folder), 2)
-        return
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
-    yield folder
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    signal.signal(signal.SIGXFSZ, handler)
 
 
 def test_a_full_disk_leaves_nothing(small_disk: Path) -> None:

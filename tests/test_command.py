@@ -3,7 +3,6 @@
 The command as a user meets it: exit codes, one line for each error, pipes, signals, full disks.
 """
 
-import contextlib
 import csv
 import io
 import json
@@ -13,54 +12,20 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import children
 import pytest
-from test_bundle import Plain, small_disk, write  # noqa: F401  (small_disk is a fixture)
-from test_target import VMLINUX, gnu, vmcore
+from command_line import POWERLESS, ROOT, run
+from elf_files import VMLINUX, gnu, vmcore
+from plain_rows import Plain, write
 
 from reports.bundle import Bundle, Section, Writer
 from reports.collect import collect, describe_files
-from reports.command import main
 from reports.reading import Files
 
-ROOT = Path(__file__).parent.parent
 TREE = Path(__file__).parent / "data" / "7.2"
-RUN = [sys.executable, "-m", "reports.command"]
-# Root without capabilities reads its own files, but neither /proc/kcore nor what is forbidden.
-POWERLESS = (
-    ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--ambient-caps=-all"]
-    if os.geteuid() == 0
-    else []
-)
-
-
-def run(*arguments: object, prefix: Sequence[str] = (), **options: Any) -> Any:
-    """
-    Run mmscope; what it printed is text.
-
-    In a process of its own only where it must be another user, or have another stdout.
-    """
-    words = [*map(str, arguments)]
-    if prefix or options:
-        return subprocess.run(
-            [*prefix, *RUN, *words],
-            cwd=ROOT,
-            capture_output="stdout" not in options,
-            text=True,
-            timeout=100,
-            **options,
-        )
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        try:
-            code = main(words)
-        except SystemExit as end:  # argparse
-            code = end.code
-    return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
 
 
 def refused(code: int, words: str, *arguments: object, **options: Any) -> None:
@@ -172,7 +137,7 @@ def test_an_output_that_cannot_be_written_is_2(tmp_path: Path) -> None:
             "-o", tmp_path / "locked" / "b", prefix=POWERLESS)  # fmt: skip
 
 
-def test_a_full_disk_is_2_and_leaves_nothing(small_disk: Path) -> None:  # noqa: F811
+def test_a_full_disk_is_2_and_leaves_nothing(small_disk: Path) -> None:
     refused(2, "b: cannot write: ", "collect", "--proc-root", TREE, "-o", small_disk / "b")
     assert list(small_disk.iterdir()) == []
 

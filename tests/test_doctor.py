@@ -12,10 +12,10 @@ from typing import Any
 
 import perf_events
 import pytest
+from command_line import POWERLESS, ROOT
 from os_release import os_release, read_os_release
 from perf_events import where_to_get_perf
 from target import TargetError
-from test_command import POWERLESS, ROOT
 
 from reports import doctor, prices, samples
 from reports.debug_symbols import where_to_get_symbols

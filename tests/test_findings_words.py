@@ -11,10 +11,9 @@ from pathlib import Path
 
 import jinja2
 import pytest
-import test_findings
-from kernel_features import FEATURES, KernelFeature
+from kernel_features import FEATURES
 
-from reports.findings import FINDINGS, Question, Step, evaluate, load_questions
+from reports.findings import FINDINGS, Question, Step, load_questions
 
 ROOT = FINDINGS.parents[1]
 QUESTIONS = {question.id: question for question in load_questions()}
@@ -177,50 +176,3 @@ def test_words_go_by_the_kernel(text: str, feature: str) -> None:
     assert has != has_not
     assert unknown.strip()
     assert unknown != has_not or "this kernel" not in has_not.lower()
-
-
-# A reader with each of the kernels that differ most is told what is so there.
-HIGHATOMIC = {
-    "6.1": (
-        {"highatomic_buddy_only": False, "highatomic_fast_path": False},
-        ["even when a per-CPU list had the block"],
-        ["after pcp alloc"],
-        ["existing highatomic reserves"],
-    ),
-    "7.2": (
-        {"highatomic_buddy_only": True, "highatomic_fast_path": False},
-        ["only a block from the buddy lists"],
-        ["existing highatomic reserves"],
-        ["after pcp alloc", "Where "],
-    ),
-    "7.3": (
-        {"highatomic_buddy_only": True, "highatomic_fast_path": True},
-        ["without making it grow"],
-        [],
-        ["after pcp alloc", "existing highatomic reserves", "Where "],
-    ),
-    "nothing shows": (
-        {},
-        [],
-        ["Unless only an allocation from the buddy lists makes"],
-        ["On this kernel"],
-    ),
-}
-
-
-@pytest.mark.parametrize("kernel", HIGHATOMIC)
-def test_advice_on_the_reserve_is_for_the_kernel_that_was_read(tmp_path: Path, kernel: str) -> None:
-    features, why, steps, absent = HIGHATOMIC[kernel]
-    case = test_findings.FOUND["a reserve that starves THP"]
-    rows = [KernelFeature(name, there, "", "") for name, there in features.items()]
-    opened = test_findings.bundle(tmp_path / "b", [*case.rows, *rows])
-    finding = next(
-        found for found in evaluate(opened).found if found.id == "highatomic-starves-thp"
-    )
-    text = "\n".join(step.do for step in finding.next)
-    for words in why:
-        assert words in finding.why
-    for words in steps:
-        assert words in text
-    for words in absent:
-        assert words not in finding.why + text

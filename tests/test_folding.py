@@ -1,50 +1,20 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Folding: every sample in its place, parts by function name, and limits that hold."""
 
-import io
 from typing import Any
 
 import folding
 import pytest
 import recipe as recipes
 from folding import Fold, Folded
-from perf_script import Reading, read_samples
+from perf_text import KNOWN, fold, header, sampled, stack
 from recipe import event_name
-from stack_parts import UNCLASSIFIED, load_known_frames, load_split, plain
-from test_perf_script import header
+from stack_parts import UNCLASSIFIED, load_split, plain
 
 from reports import profiles
 
-KNOWN = load_known_frames()
 TALLIES = ("attempts", "reservations", "from_reserve")
 EXIT = ("do_syscall_64", "do_exit", "exit_mmap")
-
-
-def stack(*names: str) -> bytes:
-    """Frames of the kernel, root first, as perf prints them."""
-    lines = [f"\tffffffff8161df68 {name} ([kernel.kallsyms])\n" for name in reversed(names)]
-    return "".join(lines).encode()
-
-
-def fold(
-    text: bytes, recipe: str | None = "exit-path", *, pids: tuple[int, ...] = (), **options: Any
-) -> Fold:
-    loaded = recipes.load(recipe) if recipe else None
-    split = load_split(loaded.split) if loaded and loaded.split else None
-    folder = Fold(loaded, split, KNOWN, wanted=pids, **options)
-    reading = Reading(on_fork=folder.fork)
-    for sample in read_samples(io.BytesIO(text), reading):
-        folder.add(sample)
-    assert not reading.unread_bytes
-    assert sum(e.recorded for e in folder.events.values()) == reading.samples
-    for event in folder.events.values():
-        drawn = sum(values[0] for values in event.stacks.values())
-        assert drawn in (0, event.samples)
-    return folder
-
-
-def sampled(*names: str, comm: bytes = b"cat", pid: int = 7, **more: Any) -> bytes:
-    return header(comm, pid=pid, **more) + stack(*names) + b"\n"
 
 
 def clock(folder: Fold) -> Folded:

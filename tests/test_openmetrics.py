@@ -23,7 +23,7 @@ import pytest
 from archive import apt_options, cache_folder, run
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as prometheus
-from test_watch import host, in_log, start, wait_for, watch  # noqa: F401  (host is a fixture)
+from watched_host import in_log, start, wait_for, watch
 
 from reports.openmetrics import expose, text
 from reports.samples import Sampler, thp_order
@@ -38,7 +38,7 @@ HOSTILE = (
 
 
 @pytest.fixture
-def shown(host: Path) -> dict[str, Any]:  # noqa: F811
+def shown(host: Path) -> dict[str, Any]:
     return Sampler(str(host), 9).take() | {"number": 3, "cpu_total": 0.25}
 
 
@@ -140,7 +140,7 @@ def test_watch_writes_openmetrics_while_it_runs(tmp_path: Path) -> None:
 
 def test_the_page_size_of_another_host_is_that_of_every_sample(
     tmp_path: Path,
-    host: Path,  # noqa: F811
+    host: Path,
 ) -> None:
     path, sizes = tmp_path / "m.prom", []
     for size in (4096, 65536):

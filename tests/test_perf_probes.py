@@ -27,9 +27,8 @@ import recipe as recipes
 from folding import Allocations, Fold
 from perf_probes import Guard, clear_up, made, plain
 from perf_script import Reading, read_samples
+from perf_text import KNOWN, fold, header, sampled, stack
 from recipe import Probe
-from test_folding import KNOWN, fold, sampled, stack
-from test_perf_script import header
 
 DATA = Path(__file__).resolve().parent / "data"
 FORMATS = sorted((DATA / "formats").glob("mm_page_alloc-*"))

@@ -9,22 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from perf_script import Frame, Reading, Sample, frame, read_samples
+from perf_text import header
 
 KERNEL = b"\tffffffff8161df68 get_page_from_freelist ([kernel.kallsyms])\n"
 USER = b"\t           3e55d __run_exit_handlers (/usr/lib/libc.so.6)\n"
 STACK = KERNEL + USER
-
-
-def header(
-    comm: bytes = b"cat",
-    pid: int = 7,
-    time: str = "11481.355766123",
-    period: str = "1003009",
-    event: str = "cpu-clock",
-    rest: bytes = b"",
-) -> bytes:
-    words = f" {pid:5d}/{pid:<5d} [000] {time}: {period:>10} {event:>12}: ".encode()
-    return comm + words + rest + b"\n"
 
 
 def frames(stack: bytes) -> list[Frame]:

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import ROOT, run
 from proc_text import parse_zoneinfo
-from test_command import ROOT, run
-from test_watch import KSM, PRESSURE
+from watched_host import KSM, PRESSURE
 
 from reports import prices, reading, samples
 from reports.bundle import Bundle

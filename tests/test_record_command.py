@@ -19,12 +19,11 @@ import perf_events
 import pytest
 import recipe as recipes
 import report_bundle as made
+from command_line import POWERLESS
 from perf_events import Machine, Unavailable, plan
 from perf_record import arguments
+from perf_text import TEXT, header, sampled
 from speedscope import speedscope
-from test_command import POWERLESS
-from test_folding import sampled
-from test_perf_script import header
 
 from reports.bundle import Bundle
 from reports.command import main
@@ -32,13 +31,6 @@ from reports.findings import evaluate
 from reports.report import render
 
 ROOT = Path(__file__).resolve().parents[1]
-COMM = b'<img src=x>;"'
-TEXT = (
-    sampled("do_exit", "exit_mmap", "unmap_page_range", comm=COMM) * 5
-    + sampled("do_exit", "exit_mmap", "free_pgtables", comm=COMM) * 2
-    + sampled("do_idle")
-    + sampled("exc_page_fault", comm=COMM) * 3
-)
 
 
 @pytest.fixture

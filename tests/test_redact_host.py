@@ -18,9 +18,9 @@ from typing import Any
 
 import children
 import pytest
+from perf_text import TEXT
 from report_bundle import tables, write_bundle
-from test_record_command import TEXT
-from test_watch import debugfs
+from watched_host import debugfs
 
 from reports.bundle import Bundle
 from reports.command import main

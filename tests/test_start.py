@@ -12,7 +12,7 @@ import subprocess
 import sys
 
 import pytest
-from test_command import ROOT
+from command_line import ROOT
 
 from reports import command, start
 

@@ -17,14 +17,24 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-import children
 import frictionless
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from page_owner_inputs import make_stacks, series, show_handles, show_stacks, show_stacks_handles
-from test_bundle import small_disk  # noqa: F401  (a fixture)
+from page_owner_inputs import series, show_handles, show_stacks_handles
 from text_source import TextError
+from watched_host import (
+    DATA,
+    PRESSURE,
+    ROOT,
+    RUN,
+    STACKS,
+    debugfs,
+    in_log,
+    start,
+    wait_for,
+    watch,
+)
 from zones import read_zoneinfo
 
 from reports import watch_tables
@@ -32,33 +42,6 @@ from reports.bundle import Bundle
 from reports.sample_log import NAME, SampleLog
 from reports.samples import Sampler, parse_meminfo, parse_pressure, thp_order
 from reports.watch_tables import open_log
-
-ROOT = Path(__file__).parent.parent
-DATA = Path(__file__).parent / "data" / "7.2"
-RUN = [sys.executable, "-m", "reports.start"]
-STACKS = make_stacks(60)
-PRESSURE = (
-    "some avg10=1.50 avg60=0.30 avg300=0.06 total=2000000\n"
-    "full avg10=0.75 avg60=0.15 avg300=0.03 total=1000000\n"
-)
-KSM = {
-    "full_scans": 7, "pages_scanned": 900, "pages_skipped": 0, "pages_shared": 3,
-    "pages_sharing": 40, "pages_unshared": 0, "pages_volatile": 0, "ksm_zero_pages": 0,
-    "stable_node_chains": 1, "stable_node_dups": 2, "general_profit": -4096, "run": 1,
-}  # fmt: skip
-
-
-@pytest.fixture
-def host(tmp_path: Path) -> Path:
-    """The files of a guest, with memory pressure and KSM."""
-    root = tmp_path / "host"
-    shutil.copytree(DATA, root)
-    (root / "proc/pressure").mkdir()
-    (root / "proc/pressure/memory").write_text(PRESSURE)
-    (root / "sys/kernel/mm/ksm").mkdir()
-    for name, value in KSM.items():
-        (root / "sys/kernel/mm/ksm" / name).write_text(f"{value}\n")
-    return root
 
 
 def bump(root: Path, **deltas: int) -> None:
@@ -364,34 +347,6 @@ def test_thinning_keeps_the_log_below_its_limit(host: Path, tmp_path: Path) -> N
 # The command
 
 
-def watch(tmp_path: Path, *words: object, prefix: Iterable[str] = ()) -> Any:
-    command = [*prefix, *RUN, "watch", "--debugfs", tmp_path / "none", "--interval", 0.02,
-               "-o", tmp_path / "b", *words]  # fmt: skip
-    return subprocess.run(list(map(str, command)), cwd=ROOT, capture_output=True, text=True)
-
-
-def start(tmp_path: Path, *words: object) -> subprocess.Popen[str]:
-    command = [*RUN, "watch", "--interval", "0.02", "-o", tmp_path / "b", *words]
-    return children.start(
-        command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-
-
-def in_log(tmp_path: Path) -> int:
-    """Samples so far."""
-    try:
-        return (tmp_path / "b.samples" / NAME).read_bytes().count(b'\n{"wall"')
-    except FileNotFoundError:
-        return 0
-
-
-def wait_for(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def watch_section(tmp_path: Path) -> Any:
     return next(s for s in Bundle(tmp_path / "b").sections if s.section == "watch")
 
@@ -513,7 +468,7 @@ def test_a_limit_for_no_series_at_all_ends_it(tmp_path: Path, host: Path) -> Non
     assert len(list(Bundle(tmp_path / "b").rows("watch_samples"))) < 5
 
 
-def test_a_full_disk_leaves_what_was_sampled(small_disk: Path) -> None:  # noqa: F811
+def test_a_full_disk_leaves_what_was_sampled(small_disk: Path) -> None:
     result = watch(small_disk, "--count", 50)
     assert result.returncode == 3
     assert re.search(rf"b\.samples/{NAME}: (No space left|File too large)", result.stderr)
@@ -531,17 +486,6 @@ def test_watch_starts_light() -> None:
 
 
 # With page_owner
-
-
-def debugfs(tmp_path: Path, handles: bool = True) -> Path:
-    folder = tmp_path / "debug" / "page_owner_stacks"
-    folder.mkdir(parents=True)
-    snapshot = next(series(STACKS, 1))
-    (folder / "show_stacks").write_text(show_stacks(snapshot))
-    if handles:
-        (folder / "show_handles").write_text(show_handles(snapshot))
-        (folder / "show_stacks_handles").write_text(show_stacks_handles(STACKS))
-    return tmp_path / "debug"
 
 
 @pytest.mark.parametrize("handles", [True, False])

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from bundle_files import contents
 from conftest import Lab
 from core_file import left_out, missing_bytes, read_kdump
 from dump_formats import makedumpfile, plain_elf
@@ -63,15 +64,6 @@ def tables(lab: Lab, folder: Path) -> dict[str, bytes]:
     result = collect(lab, lab.capture.vmcore, folder / "bundle")
     assert result.returncode == 0, result.stderr
     return contents(folder / "bundle")
-
-
-def contents(bundle: Path) -> dict[str, bytes]:
-    """Every table but the one with the seconds that it took."""
-    return {
-        path.name: path.read_bytes()
-        for path in bundle.iterdir()
-        if path.name not in ("sections.csv", "datapackage.json")
-    }
 
 
 def of_a_candidate(lab: Lab) -> bool:

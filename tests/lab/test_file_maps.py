@@ -24,8 +24,8 @@ from file_maps import (
     read_file_maps,
 )
 from rmap_cost import NodeCost, rmap_costs, rmap_walks, scan_folios
+from rmap_truth import parts, timed_walks
 from rwsem_waiters import file_mapping_locks
-from test_rmap import parts, timed_walks
 
 from reports.collect import run_section
 from reports.reading import Files, Memory

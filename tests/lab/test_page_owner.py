@@ -14,7 +14,6 @@ import numpy as np
 import page_owner
 import pytest
 import stack_depot as stack_depot_module
-from bench_owner import page_owner_loop
 from conftest import Lab, OwnerLab
 from page_ext import page_ext_ranges
 from page_owner import (
@@ -36,6 +35,7 @@ from page_owner import (
     scan_page_owner,
 )
 from page_owner_rows import PageOwnerStack
+from plain_walks import page_owner_loop
 from slab_owner import slab_owner_stacks, slab_owners
 from stack_depot import stack_depot
 from target import describe

@@ -16,12 +16,12 @@ import kernels
 import machine
 import pytest
 from archive import LabError
+from bundle_files import contents
 from capture import one_at_a_time
 from children import DIES_WITH_US
 from conftest import KERNELS
 from kernels import Kernel
 from qemu.qmp import QMPClient
-from test_dump_formats import contents
 
 from reports.bundle import Bundle
 

@@ -18,7 +18,6 @@ import numpy as np
 import pytest
 import rmap_cost
 import slab_objects
-from capture import Capture
 from conftest import RmapLab
 from drgn import FaultError, Object, Program
 from drgn.helpers.linux.list import hlist_for_each_entry, list_for_each_entry
@@ -29,6 +28,17 @@ from ksm import CHAIN, ksm_chains, ksm_processes, ksm_totals, read_ksm_totals
 from linked_lists import find
 from processes import read_process_vmas
 from rmap_cost import NodeCost, ksm_pages, ksm_visits, scan_folios
+from rmap_truth import (
+    COUNTED,
+    SHARING,
+    TIMED,
+    VMAS,
+    ZERO_PAGES,
+    Part,
+    migrations,
+    parts,
+    timed_walks,
+)
 from rwsem_waiters import anon_vma_locks
 from rwsem_waiters import owner as rwsem_owner
 from target import describe
@@ -42,29 +52,9 @@ from reports.report import render
 from reports.sections import SECTIONS
 from reports.tables import open_database
 
-# guest/workload_rmap.c
-VMAS, SHARING, ZERO_PAGES = 20_000, 4 * 200, 300
 FORKED_PAGES, FORKED_COPIES, FORKS = 10, 4, 5
 MAX_SHARING = 256  # max_page_sharing
 SECTION_NAMES = ["anon_vmas", "file_maps", "ksm", "rmap_cost"]
-
-
-@dataclasses.dataclass(frozen=True)
-class Part:
-    """Memory that a process of the guest says it has."""
-
-    name: str
-    pid: int
-    address: int
-    bytes: int
-
-
-def parts(taken: Capture) -> dict[str, list[Part]]:
-    found: dict[str, list[Part]] = {}
-    for line in (taken.truth_a / "rmap").read_text().splitlines():
-        name, pid, address, size = line.split()
-        found.setdefault(name, []).append(Part(name, int(pid), int(address, 0), int(size)))
-    return found
 
 
 def vma_at(prog: Program, part: Part) -> Object:
@@ -311,61 +301,6 @@ def test_page_offsets_that_the_kernel_keeps_are_those_of_the_vmas(rmap_lab: Rmap
     assert rmap_lab.visits.uses_index and not without.uses_index
     assert np.array_equal(without.index, rmap_lab.ksm.item_index)
     assert np.array_equal(without.indexed, rmap_lab.visits.indexed)
-
-
-@dataclasses.dataclass(frozen=True)
-class Timed:
-    """A migration that the guest's init has made: of a page, from one frame to another."""
-
-    pfn: int  # where it is now
-    unmap_ms: float  # try_to_migrate()
-    map_ms: float  # remove_migration_ptes()
-
-
-# What the guest has migrated (workload_rmap.c).
-COUNTED = ("ksm-vmas", "ksm-fork", "anon-vmas", "file-same")
-TIMED = (
-    *("ksm-vmas", "ksm-share", "ksm-fork", "ksm-vmas, the last page"),
-    *("anon-vmas", "file-vmas", "file-same"),
-)
-# While a page is unmapped, rmap_walk() is called, or is inline.
-PHASES = {"unmap": "unmapped", "walk": "walked"}
-
-
-Phase = tuple[float, int, Counter[str]]  # seconds, struct folio, events inside
-
-
-def migrations(lab: RmapLab) -> list[tuple[Phase, Phase]]:
-    """
-    What the guest's init has timed: of each migration the unmapping and the mapping again.
-
-    7.2's own DAMON (kdamond) walks as well, and is not init.
-    """
-    text = (lab.capture.truth_a / "trace").read_text()
-    found: list[tuple[str, Phase]] = []
-    until = ""
-    for time, what, folio in re.findall(
-        r"^ *init-1 .*? (\d+\.\d+): (\w+): .*?(?:folio=(0x[0-9a-f]+))?$", text, re.MULTILINE
-    ):
-        if not until and what in PHASES:
-            until, begin, of, inside = PHASES[what], float(time), int(folio, 16), Counter[str]()
-        elif what == until:
-            found.append((what, (float(time) - begin, of, inside)))
-            until = ""
-        elif until:
-            inside[what] += 1
-    assert [what for what, _ in found] == list(PHASES.values()) * (len(COUNTED) + len(TIMED))
-    return [(unmap, again) for (_, unmap), (_, again) in zip(found[::2], found[1::2], strict=True)]
-
-
-def timed_walks(lab: RmapLab) -> dict[str, Timed]:
-    """The two walks of each migration."""
-    base, size = lab.prog["vmemmap"].value_(), lab.prog.type("struct page").size or 0
-    walks = [
-        Timed((folio - base) // size, unmap * 1e3, again * 1e3)
-        for (unmap, *_), (again, folio, _) in migrations(lab)[len(COUNTED) :]
-    ]
-    return dict(zip(TIMED, walks, strict=True))
 
 
 def test_a_migration_unmaps_in_one_pass_and_maps_in_two(rmap_lab: RmapLab) -> None:

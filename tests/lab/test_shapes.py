@@ -25,8 +25,7 @@ from kernel_arrays import Gaps
 from mem_sections import present_sections
 from no_debug_info import vmcoreinfo
 from pageblocks import pageblocks, read_pagetypeinfo_blocks
-from target import describe, open_target
-from test_free_memory import (  # noqa: F401
+from printed_memory import (  # noqa: F401
     assert_as_printed,
     test_counters_are_those_of_vmstat_plus_what_cpus_hold_back,
     test_fragmentation_indexes_are_those_of_debugfs,
@@ -39,6 +38,7 @@ from test_free_memory import (  # noqa: F401
     test_walking_every_list_finds_as_many_blocks,
     test_zones_are_those_of_zoneinfo,
 )
+from target import describe, open_target
 from zones import read_zoneinfo, zones
 
 from reports.bundle import Bundle, Writer

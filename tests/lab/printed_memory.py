@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Zones, free lists, pageblocks and counters of a vmcore against what that kernel printed, whatever
+machine it ran on: tests that ``test_free_memory.py`` and ``test_shapes.py`` import.
+"""
+
+from collections.abc import Hashable, Mapping
+from pathlib import Path
+from typing import Any
+
+from conftest import Lab
+from pageblocks import pageblock_runs, pageblocks
+from pcp_lists import read_zoneinfo_pcp
+from plain_walks import walk_free_lists
+from settings import read_settings, settings
+from target import describe
+from vm_counters import read_vmstat, vm_counters
+from zones import for_each_zone, read_zoneinfo, zone_name, zone_page_state, zones
+
+from reports.bundle import Bundle, Writer
+from reports.collect import collect
+from reports.reading import Memory
+from reports.tables import open_database
+
+Cells = Mapping[Hashable, int]
+
+
+def assert_as_printed(
+    ours: Cells, printed: tuple[Cells, Cells], what: str, moving: int = 0
+) -> None:
+    """
+    Hold cells against two prints of the same; report how far the kernel moved by itself.
+
+    :param moving: how many cells may have moved between the prints.
+    """
+    earlier, later = printed
+    assert set(ours) == set(later), f"{what}: other cells than the kernel printed"
+    moved = {
+        cell: (earlier.get(cell, 0), later[cell])
+        for cell in later
+        if earlier.get(cell) != later[cell]
+    }
+    wrong = []
+    for cell, value in ours.items():
+        slack = abs(later[cell] - earlier.get(cell, 0))
+        if abs(value - later[cell]) > slack:
+            wrong.append(
+                f"{cell}: {value}, the kernel printed {earlier.get(cell)} and {later[cell]}"
+            )
+    print(f"{what}: {len(ours)} cells, {len(moved)} moved between two prints: {moved}")
+    assert not wrong, f"{what}: " + "; ".join(wrong)
+    assert len(moved) <= moving, f"{what}: {len(moved)} cells moved between the two prints: {moved}"
+
+
+# Reading the files is itself work for the kernel: what is printed later counts it. These counters
+# moved in a dozen captures; anything else that moves is worth a look.
+MOVING_COUNTERS = 24
+
+
+def test_zones_are_those_of_zoneinfo(lab: Lab) -> None:
+    def cells(rows: Any) -> dict[Hashable, int]:
+        return {
+            (row.node, row.zone, name): getattr(row, name)
+            for row in rows
+            for name in (
+                "present_pages",
+                "managed_pages",
+                "spanned_pages",
+                "wmark_min",
+                "wmark_low",
+                "wmark_high",
+                "start_pfn",
+            )
+        }
+
+    printed = [cells(read_zoneinfo(text)) for text in lab.said("proc/zoneinfo")]
+    assert_as_printed(cells(zones(lab.prog)), (printed[0], printed[1]), "zones")
+
+
+def test_free_pages_of_a_zone_are_what_zoneinfo_says_plus_what_cpus_hold_back(lab: Lab) -> None:
+    ours: dict[Hashable, int] = {}
+    for node, _, zone in for_each_zone(lab.prog):
+        value, unfolded = zone_page_state(zone, "NR_FREE_PAGES")
+        ours[node, zone_name(zone)] = value - unfolded
+    printed = [
+        {(row.node, row.zone): row.free_pages for row in read_zoneinfo(text)}
+        for text in lab.said("proc/zoneinfo")
+    ]
+    assert_as_printed(ours, (printed[0], printed[1]), "free pages", moving=1)
+
+
+def test_counters_are_those_of_vmstat_plus_what_cpus_hold_back(lab: Lab) -> None:
+    rows = vm_counters(lab.prog)
+    ours = {row.name: row.value - (row.unfolded or 0) for row in rows}
+    said = [read_vmstat(text) for text in lab.said("proc/vmstat")]
+    printed = [{row.name: row.value for row in reading} for reading in said]
+    assert_as_printed(ours, (printed[0], printed[1]), "counters", moving=MOVING_COUNTERS)
+    kinds = {row.name: row.kind for row in rows}
+    assert kinds == {row.name: row.kind for row in said[1]}
+
+
+def test_per_cpu_lists_hold_what_zoneinfo_counts(lab: Lab) -> None:
+    rows, checks = lab.free.pcp_lists
+    assert checks == []
+    ours: dict[Hashable, int] = {}
+    for row in rows:
+        key = row.node, row.zone, row.cpu
+        ours[key] = ours.get(key, 0) + row.pages
+    printed = []
+    for text in lab.said("proc/zoneinfo"):
+        reading = {(row.node, row.zone, row.cpu): row.pages for row in read_zoneinfo_pcp(text)}
+        printed.append({key: reading.get(key, 0) for key in {*reading, *ours}})
+    for reading in printed:
+        for key in {*printed[0], *printed[1]}:
+            reading.setdefault(key, 0)
+            ours.setdefault(key, 0)
+    assert_as_printed(ours, (printed[0], printed[1]), "per-CPU pages", moving=2)
+    assert ours, "the workload left pages on no per-CPU list"
+
+
+def test_free_lists_and_struct_pages_agree(lab: Lab) -> None:
+    assert lab.free.lists.followed
+    assert lab.free.lists.checks == []
+
+
+def test_walking_every_list_finds_as_many_blocks(lab: Lab) -> None:
+    assert walk_free_lists(lab.prog) == sum(row.blocks for row in lab.free.lists.blocks)
+
+
+def test_nr_free_pages_is_the_sum_of_its_parts(lab: Lab) -> None:
+    rows = lab.free.accounting(None)
+    assert [row.remainder_pages for row in rows] == [0] * len(rows)
+    assert sum(row.free_list_pages for row in rows) > 0
+
+
+def test_the_pageblock_map_is_the_census_in_physical_order(lab: Lab) -> None:
+    free = lab.free.blocks.pageblock_free
+    runs = pageblock_runs(lab.free.pageblocks, free, lab.free.zone_names)
+    census: dict[tuple[int, str, str], int] = {}
+    for run in runs:
+        key = run.node, run.zone, run.migratetype
+        census[key] = census.get(key, 0) + run.blocks
+    assert census == {
+        (row.node, row.zone, row.migratetype): row.blocks
+        for row in pageblocks(lab.free.pageblocks, lab.free.zone_names)
+        if row.blocks
+    }
+    ends = [run.start_pfn + run.blocks * 512 for run in runs]
+    assert all(end <= run.start_pfn for end, run in zip(ends, runs[1:], strict=False))
+    # Every page on a free list is in one pageblock's share.
+    assert free.sum() == sum(row.pages for row in lab.free.lists.blocks)
+
+
+def test_settings_are_those_of_proc_and_sys(lab: Lab) -> None:
+    ours = {row.name: row.value for row in settings(lab.prog)}
+    said = {
+        row.name: row.value
+        for row in read_settings(lambda path: (lab.capture.truth_b / path).read_text())
+    }
+    assert said.items() <= ours.items()
+    assert {"vm.min_free_kbytes", "transparent_hugepage.enabled"} <= set(said)
+
+
+def test_fragmentation_indexes_are_those_of_debugfs(lab: Lab, tmp_path: Path) -> None:
+    database = open_database(bundle_of(lab, tmp_path / "bundle"))
+    for column, file in (
+        ("unusable_index", "unusable_index"),
+        ("fragmentation_index", "extfrag_index"),
+    ):
+        ours = {
+            (row["node"], row["zone"], row["order"]): round(row[column] * 1000)
+            for row in database.rows("select * from fragmentation")
+        }
+        printed = []
+        for text in lab.said(f"sys/kernel/debug/extfrag/{file}"):
+            reading: dict[Hashable, int] = {}
+            for line in text.splitlines():
+                node, zone, values = line.removeprefix("Node ").replace(", zone", "").split(None, 2)
+                for order, value in enumerate(values.split()):
+                    reading[int(node), zone, order] = round(float(value) * 1000)
+            printed.append(reading)
+        assert_as_printed(ours, (printed[0], printed[1]), column, moving=4)
+
+
+def bundle_of(lab: Lab, path: Path) -> Bundle:
+    """Collect the lab's core into a bundle."""
+    memory = Memory(lab.prog)
+    with Writer(path) as writer:
+        collect(memory, describe(memory.prog, "vmcore"), writer)
+    return Bundle(path)

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What probes find, found in the plain way: with drgn's helpers, one object at a time."""
+
+from collections import Counter
+
+from drgn import Object, Program
+from drgn.helpers.linux.list import list_for_each_entry
+from drgn.helpers.linux.mm import pfn_to_page
+from drgn.helpers.linux.mmzone import pfn_to_section
+from free_lists import buddy_mapcount, max_order
+from page_ext import page_ext_size
+from zones import for_each_zone
+
+
+def walk_free_lists(prog: Program) -> int:
+    """Every free list with drgn's list helper, and the order of every block."""
+    blocks = 0
+    for _, _, zone in for_each_zone(prog):
+        if not zone.present_pages:
+            continue
+        for area in zone.free_area:
+            for head in area.free_list:
+                for page in list_for_each_entry("struct page", head.address_of_(), "lru"):
+                    page.private.value_()
+                    blocks += 1
+    return blocks
+
+
+def page_owner_loop(prog: Program, start_pfn: int, end_pfn: int) -> Counter[int]:
+    """Allocations by handle, page frame by page frame, as read_page_owner() goes about it."""
+    size, offset = page_ext_size(prog), prog["page_owner_ops"].offset.value_()
+    buddy, last_order = buddy_mapcount(prog), max_order(prog)
+    found: Counter[int] = Counter()
+    pfn = start_pfn
+    while pfn < end_pfn:
+        page = pfn_to_page(prog, pfn)
+        if page._mapcount.counter.value_() == buddy:
+            order = page.private.value_()
+            pfn += 1 << order if order <= last_order else 1
+            continue
+        section = pfn_to_section(prog, pfn)
+        address = (section.page_ext.value_() + size * pfn) & 0xFFFFFFFFFFFFFFFF
+        flags = Object(prog, "struct page_ext", address=address).flags.value_()
+        owner = Object(prog, "struct page_owner", address=address + offset)
+        handle = owner.handle.value_()
+        if flags & 3 == 3 and pfn % (1 << owner.order.value_()) == 0 and handle:
+            found[handle] += 1
+        pfn += 1
+    return found
