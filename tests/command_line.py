@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import children
+
 from reports.command import main
 
 ROOT = Path(__file__).parent.parent
@@ -30,12 +32,12 @@ def run(*arguments: object, prefix: Sequence[str] = (), **options: Any) -> Any:
     """
     words = [*map(str, arguments)]
     if prefix or options:
-        return subprocess.run(
+        return children.run(
             [*prefix, *RUN, *words],
             cwd=ROOT,
             capture_output="stdout" not in options,
             text=True,
-            timeout=100,
+            timeout=600,
             **options,
         )
     out, err = io.StringIO(), io.StringIO()

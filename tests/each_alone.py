@@ -2,9 +2,10 @@
 """
 ``mmscope`` run many times, each in a process of its own, which begins with everything imported.
 
-Reads the commands from stdin, as JSON: [[folder, [word, …]], …]. Prints a line of JSON for each:
-code (below 0: by that signal), what it wrote on stderr, how many bytes on stdout, and the most
-memory that it had, in KiB. A command that hangs is ended after :data:`SECONDS`.
+Reads the commands from stdin, each a line of JSON: [folder, [word, …]]. Prints a line of JSON for
+each when it has ended: code (below 0: by that signal), what it wrote on stderr, how many bytes on
+stdout, and the most memory that it had, in KiB. A command that hangs is ended after
+:data:`SECONDS`.
 """
 
 import ctypes
@@ -57,7 +58,8 @@ def main() -> None:
     import reports.watch
     import reports.watch_bundle  # noqa: F401
 
-    for folder, words in json.load(sys.stdin):
+    for line in sys.stdin:
+        folder, words = json.loads(line)
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
             sys.stdout.flush()
             child = os.fork()

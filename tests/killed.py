@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
 ``mmscope`` killed at every step: a process that starts the command again and again, and each time
-ends it by SIGKILL right before the next operation on files (PEP 578's audit events: open, rename,
-mkdir, unlink and so on), until it comes through.
+ends it by SIGKILL right before the next operation that changes files (PEP 578's audit events: open
+for writing, rename, mkdir, unlink and so on), until it comes through.
 
 Each run has a folder of its own, ``FOLDER/N``, for the N-th step; what is in it afterwards is what
 a user would find. Prints one N a line, at last that of the run that came through.
@@ -12,6 +12,7 @@ a user would find. Prints one N a line, at last that of the run that came throug
 :param TEMPLATE: a folder that FOLDER/N begins as a copy of.
 """
 
+import ctypes
 import os
 import shutil
 import signal
@@ -22,6 +23,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]
 
+PR_SET_PDEATHSIG = 1
+WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 KINDS = ("open", "os.", "shutil.", "tempfile.")
 
 
@@ -29,14 +32,15 @@ def run(number: int, place: str, words: list[str]) -> None:
     """The command, in this process, which does not come back; *number* steps of it are done."""
     from reports.start import main
 
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     left = number
 
     def step(event: str, arguments: tuple[Any, ...]) -> None:
         nonlocal left
-        # Steps count where they may leave something: here, or by a name alone (in an open folder).
+        # Steps count where they leave something: here, or by a name alone (in an open folder).
         if not event.startswith(KINDS) or event in ("os.listdir", "os.scandir", "os.system"):
             return
-        if event == "open" and not str(arguments[0]).startswith(place):
+        if event == "open" and not (arguments[2] & WRITES and str(arguments[0]).startswith(place)):
             return
         left -= 1
         if left == -1:  # once, as to kill is an event, too

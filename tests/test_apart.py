@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import children
 import pytest
 
 from reports import rmap_sections
@@ -164,9 +165,9 @@ def test_nobody_waits_for_one_that_is_left_behind(stuck: Path) -> None:
         "    except TimeoutError:\n"
         "        print(*reader.left)\n"
     )
-    result = subprocess.run(
+    result = children.run(
         [sys.executable, "-W", "error", "-c", script, str(stuck)],
-        cwd=Path(__file__).parents[1], capture_output=True, text=True, timeout=60,
+        cwd=Path(__file__).parents[1], capture_output=True, text=True, timeout=600,
     )  # fmt: skip
     pid = int(result.stdout)
     try:

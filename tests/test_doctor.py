@@ -5,11 +5,11 @@ import dataclasses
 import errno
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import children
 import perf_events
 import pytest
 from command_line import POWERLESS, ROOT
@@ -57,7 +57,7 @@ def test_a_source_for_others(tmp_path: Path) -> None:
         "check = doctor._text(sys.argv[1], 'free blocks')\n"
         "print(check.usable, check.reason, check.change, sep='; ')\n"
     )
-    result = subprocess.run(
+    result = children.run(
         [*POWERLESS, sys.executable, "-c", script, str(path)],
         cwd=ROOT, capture_output=True, text=True, check=True,
     )  # fmt: skip
@@ -457,7 +457,7 @@ def test_what_doctor_opens_on_this_machine() -> None:
         "for path, gives in doctor.TEXT_SOURCES: doctor._text(path, gives)\n"
         "print(*read)\n"
     )
-    result = subprocess.run(
+    result = children.run(
         [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert set(result.stdout.split()) <= {"/proc/pressure/memory"}

@@ -7,7 +7,9 @@ memory, and says what is wrong in a line of its own.
 import json
 import os
 import shutil
+import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,17 +36,30 @@ class Ran:
     kib: int
 
 
+@pytest.fixture(scope="module", autouse=True)
+def each_alone() -> Iterator[None]:
+    """The process that begins each command: to import everything takes longer than most take."""
+    command = [*children.DIES_WITH_US, sys.executable, str(ROOT / "tests" / "each_alone.py")]
+    with subprocess.Popen(command, cwd=ROOT, text=True, stdin=-1, stdout=-1) as process:
+        STARTER.append(process)
+        yield
+        STARTER.clear()
+        process.kill()
+
+
+STARTER: list[subprocess.Popen[str]] = []
+
+
 def run(folder: Path, *commands: list[Any]) -> list[Ran]:
     """Run commands, and hold each against what all of them promise."""
-    asked = [[str(folder), list(map(str, words))] for words in commands]
-    command = [sys.executable, ROOT / "tests" / "each_alone.py"]
-    process = children.start(command, cwd=ROOT, text=True, stdin=-1, stdout=-1)
-    told, _ = process.communicate(json.dumps(asked))
-    assert process.returncode == 0
-    found = [
-        Ran(words, **json.loads(line))
-        for (_, words), line in zip(asked, told.splitlines(), strict=True)
-    ]
+    (starter,) = STARTER
+    assert starter.stdin is not None and starter.stdout is not None
+    found = []
+    for command in commands:
+        words = list(map(str, command))
+        starter.stdin.write(json.dumps([str(folder), words]) + "\n")
+        starter.stdin.flush()
+        found.append(Ran(words, **json.loads(starter.stdout.readline())))
     for ran in found:
         assert ran.code in (0, 1, 2, 3), ran
         assert "Traceback" not in ran.stderr, ran

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import children
 import page_owner_series as ps
 import page_owner_text as po
 import pytest
@@ -301,8 +302,8 @@ def test_the_patterns_file() -> None:
 
 
 def run(*words: object, **options: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*RUN, *map(str, words)], cwd=ROOT, capture_output=True, text=True, timeout=100, **options
+    return children.run(
+        [*RUN, *map(str, words)], cwd=ROOT, capture_output=True, text=True, timeout=600, **options
     )
 
 
@@ -648,7 +649,7 @@ def test_folded_stacks_declared_badly(tmp_path: Path, change: dict[str, Any]) ->
 
 def test_the_report_of_a_series(grown: Path) -> None:
     out = grown / "r.html"
-    result = subprocess.run([*RUN, "report", str(grown / "b"), "-o", str(out)], cwd=ROOT,
+    result = children.run([*RUN, "report", str(grown / "b"), "-o", str(out)], cwd=ROOT,
                             capture_output=True, text=True)  # fmt: skip
     assert result.returncode == 0, result.stderr
     html = out.read_text()

@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import children
 import page_owner_text as po
 import pytest
 from hypothesis import given, settings
@@ -365,7 +366,7 @@ def test_chunks_of_any_size(size: int) -> None:
 def compressed(data: bytes, program: str) -> bytes:
     if program == "gzip":
         return gzip.compress(data)
-    return subprocess.run([program, "-c"], input=data, stdout=subprocess.PIPE, check=True).stdout
+    return children.run([program, "-c"], input=data, stdout=subprocess.PIPE, check=True).stdout
 
 
 @pytest.mark.parametrize("program", [p for p in ("gzip", "zstd", "xz") if shutil.which(p)])
@@ -409,7 +410,7 @@ print(tally["records"], sum(row[0] for row in tally["stacks"].values()), tally["
 def counted(path: object, processes: int, **options: Any) -> list[int]:
     """[records, pages, skipped, peak KiB] as counted by a process of its own."""
     words = [sys.executable, "-c", SCRIPT.format(drgn=str(DRGN)), str(path), str(processes)]
-    result = subprocess.run(words, capture_output=True, check=True, **options)
+    result = children.run(words, capture_output=True, check=True, **options)
     return [int(word) for word in result.stdout.split()]
 
 

@@ -4,10 +4,10 @@
 import argparse
 import contextlib
 import io
-import subprocess
 import sys
 from pathlib import Path
 
+import children
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -98,7 +98,7 @@ def test_light_commands_start_light(tmp_path: Path) -> None:
         "main()\n"
         "print(sorted({'argparse', 're', 'numpy', 'drgn', 'rich', 'duckdb'} & set(sys.modules)))"
     )
-    done = subprocess.run(
+    done = children.run(
         [sys.executable, "-c", code, "page-owner", "--interval", "60", *files],
         capture_output=True,
         text=True,

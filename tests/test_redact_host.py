@@ -34,7 +34,7 @@ JOB, LABEL = f"{SECRET}-job", f"{SECRET} label"
 # To give the machine another name for one process; where that is not allowed it keeps its own.
 WAYS = (["unshare", "--uts"], ["unshare", "--uts", "--map-root-user"])
 UNSHARE = next(
-    (way for way in WAYS if not subprocess.run([*way, "true"], capture_output=True).returncode), []
+    (way for way in WAYS if not children.run([*way, "true"], capture_output=True).returncode), []
 )
 HOST = f"{SECRET}-host" if UNSHARE else os.uname().nodename
 START = f"""
@@ -70,7 +70,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def mmscope(place: Path, *words: str | Path) -> subprocess.CompletedProcess[str]:
     """The command, on a machine with that name; which files it wrote is in ``opened``."""
     command = [*UNSHARE, sys.executable, "-c", START, place / "opened", *words]
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
+    done = children.run(list(map(str, command)), capture_output=True, text=True)
     assert done.returncode in (0, 1), done.stderr
     return done
 

@@ -410,7 +410,7 @@ class TestPrinting:
         assert not page.locator("nav").is_visible()
         assert page.locator("button.copy:visible, input:visible").count() == 0
 
-    @pytest.mark.parametrize("name", PAGES)
+    @pytest.mark.parametrize("name", ["machine", "empty", "compared"])
     def test_makes_a_pdf_and_folds_again(
         self, opening: functools.partial[Opened], files: dict[str, Path], name: str
     ) -> None:

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 
+import children
 import pytest
 from command_line import ROOT
 
@@ -54,9 +55,9 @@ COMMANDS = ("doctor", "watch", "record")  # each is loaded in its own way
 
 
 def run(number: int, how: str, name: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
+    return children.run(
         [sys.executable, "-c", SCRIPT, str(number), how, name, "--help"],
-        cwd=ROOT, capture_output=True, text=True, timeout=60,
+        cwd=ROOT, capture_output=True, text=True, timeout=600,
     )  # fmt: skip
 
 

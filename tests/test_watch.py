@@ -9,7 +9,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -17,6 +16,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import children
 import frictionless
 import pytest
 from hypothesis import given
@@ -402,7 +402,7 @@ def test_watch_told_to_stop_makes_the_bundle(tmp_path: Path, number: signal.Sign
     wait_for(lambda: in_log(tmp_path) >= 3)
     assert not (tmp_path / "b").exists()
     process.send_signal(number)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=600)
     assert process.returncode == 0, errors
     assert len(list(Bundle(tmp_path / "b").rows("watch_samples"))) >= 3
     assert os.listdir(tmp_path) == ["b"]
@@ -412,7 +412,7 @@ def test_watch_does_not_wait_for_its_interval_to_stop(tmp_path: Path) -> None:
     process = start(tmp_path, "--interval", "1000000")
     wait_for(lambda: in_log(tmp_path) == 1)
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=600)
     assert process.returncode == 0, errors
 
 
@@ -420,14 +420,14 @@ def test_watch_killed_leaves_what_was_sampled(tmp_path: Path) -> None:
     process = start(tmp_path)
     wait_for(lambda: in_log(tmp_path) >= 3)
     process.kill()
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=600)
     had = in_log(tmp_path)
     assert not (tmp_path / "b").exists()
     (line,) = [line for line in errors.splitlines() if "should this be killed: " in line]
     recovering = line.partition("should this be killed: mmscope ")[2]
     again = watch(tmp_path)
     assert again.returncode == 2 and f"finish it with 'mmscope {recovering}'" in again.stderr
-    result = subprocess.run(
+    result = children.run(
         f"{' '.join(RUN)} {recovering}", shell=True, cwd=ROOT, capture_output=True, text=True
     )
     assert result.returncode in (0, 1), result.stderr  # the last sample may have been cut short
@@ -441,7 +441,7 @@ def test_a_watch_that_is_running_is_not_recovered(tmp_path: Path) -> None:
     result = watch(tmp_path, "--recover")
     assert result.returncode == 3 and "a watch is still writing there" in result.stderr
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
+    process.communicate(timeout=600)
     assert (tmp_path / "b").is_dir()
 
 
@@ -482,7 +482,7 @@ def test_watch_starts_light() -> None:
         "heavy = {'drgn', 'numpy', 'rich', 'duckdb', 'jinja2', 'pygal'}; "
         "sys.exit(', '.join(heavy & sys.modules.keys()) or 0)"
     )
-    subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True)
+    children.run([sys.executable, "-c", script], cwd=ROOT, check=True)
 
 
 # With page_owner
@@ -527,7 +527,7 @@ def test_owners_of_a_watch_that_was_killed(tmp_path: Path) -> None:
     process = start(tmp_path, "--debugfs", debugfs(tmp_path))
     wait_for(lambda: in_log(tmp_path) >= 3)
     process.kill()
-    process.communicate(timeout=60)
+    process.communicate(timeout=600)
     copies = len(list((tmp_path / "b.samples").glob("show_handles.*")))
     assert watch(tmp_path, "--recover").returncode in (0, 1)
     bundle = Bundle(tmp_path / "b")

@@ -32,7 +32,7 @@ KSM = {
 def watch(tmp_path: Path, *words: object, prefix: Iterable[str] = ()) -> Any:
     command = [*prefix, *RUN, "watch", "--debugfs", tmp_path / "none", "--interval", 0.02,
                "-o", tmp_path / "b", *words]  # fmt: skip
-    return subprocess.run(list(map(str, command)), cwd=ROOT, capture_output=True, text=True)
+    return children.run(list(map(str, command)), cwd=ROOT, capture_output=True, text=True)
 
 
 def start(tmp_path: Path, *words: object) -> subprocess.Popen[str]:
@@ -51,7 +51,7 @@ def in_log(tmp_path: Path) -> int:
 
 
 def wait_for(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 600
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)

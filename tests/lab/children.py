@@ -31,6 +31,23 @@ def start(words: Any, **options: Any) -> subprocess.Popen[Any]:
     return process
 
 
+def run(
+    words: Any, *, input: Any = None, capture_output: bool = False, check: bool = False,
+    timeout: float | None = None, **options: Any,
+) -> subprocess.CompletedProcess[Any]:  # fmt: skip
+    """``subprocess.run``, of a process that ends with its test."""
+    if capture_output:
+        options |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    if input is not None:
+        options["stdin"] = subprocess.PIPE
+    process = start(words, **options)
+    out, err = process.communicate(input, timeout)
+    done = subprocess.CompletedProcess(words, process.returncode, out, err)
+    if check:
+        done.check_returncode()
+    return done
+
+
 def end_all() -> None:
     """Kill what is left of all that was started, and whatever that started."""
     while RUNNING:

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import children
 import pytest
 from capture import capture
 from conftest import Lab
@@ -24,12 +25,12 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def mmscope(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return children.run(
         [sys.executable, "-m", "reports.command", *map(str, arguments)],
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
     )
 
 

@@ -15,6 +15,7 @@ import zipfile
 from pathlib import Path
 from types import ModuleType
 
+import children
 import pytest
 from conftest import Lab
 
@@ -28,7 +29,7 @@ HERE = "{}.{}".format(*sys.version_info[:2])
 def pyz(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The file for this Python."""
     path = tmp_path_factory.mktemp("dist") / "mmscope.pyz"
-    subprocess.run([sys.executable, TOOLS / "make_dist.py", "-o", path], check=True)
+    children.run([sys.executable, TOOLS / "make_dist.py", "-o", path], check=True)
     return path
 
 
@@ -56,7 +57,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(pyz: Path, cache: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run it as on a box."""
-    return subprocess.run(
+    return children.run(
         [*PYTHON, str(pyz), *arguments],
         capture_output=True,
         text=True,
@@ -106,7 +107,7 @@ def test_its_bundle_is_that_of_the_installed_command(
     assert done.returncode == 0, done.stderr
     assert "findings need duckdb" in done.stderr
     command = Path(sys.executable).with_name("mmscope")
-    subprocess.run([command, *arguments, installed], check=True, capture_output=True)
+    children.run([command, *arguments, installed], check=True, capture_output=True)
 
     def contents(bundle: Path) -> dict[str, object]:
         read: dict[str, object] = {path.name: path.read_bytes() for path in bundle.iterdir()}

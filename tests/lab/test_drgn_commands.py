@@ -23,6 +23,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import children
 import pytest
 import terminal
 from anon_vmas import anon_vma_rows
@@ -76,7 +77,7 @@ def test_commands_print_what_their_sections_found(lab: Lab, tmp_path: Path) -> N
     # Started where somebody keeps scripts of the same names as ours.
     for name in ("rows", "zones", "target", "settings"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('not mine')\n")
-    done = subprocess.run(
+    done = children.run(
         drgn(lab, str(script), *names), cwd=tmp_path, capture_output=True, text=True, check=True
     )
     said = json.loads(done.stdout)
@@ -296,7 +297,7 @@ import reports.drgn_plugin
 assert "numpy" not in sys.modules and "rich" not in sys.modules
 print("started")
 """
-    done = subprocess.run(
+    done = children.run(
         [sys.executable, "-c", program],
         capture_output=True,
         text=True,

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import children
 import pytest
 from bundle_files import contents
 from conftest import Lab
@@ -34,7 +35,7 @@ FREE_MEMORY = ("zones", "free_lists", "accounting", "pcp_lists", "pageblocks", "
 
 
 def collect(lab: Lab, core: Path, bundle: Path, *only: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return children.run(
         [
             *(sys.executable, "-m", "reports.command", "collect", "--core", core, "-o", bundle),
             *("--symbols", lab.capture.vmlinux, *only),
@@ -42,7 +43,7 @@ def collect(lab: Lab, core: Path, bundle: Path, *only: str) -> subprocess.Comple
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
     )
 
 
@@ -131,7 +132,7 @@ def test_what_has_to_be_unpacked_first_names_the_command(lab: Lab, elf: Path, fo
     parts = [folder / "part-1", folder / "part-2"]
     makedumpfile("--split", "-c", "-d", "31", elf, *parts)
     with (folder / "flat").open("wb") as flat:
-        subprocess.run(
+        children.run(
             ["makedumpfile", "-F", "-c", "-d", "31", elf], stdout=flat, stderr=-3, check=True
         )
     (folder / "core.gz").write_bytes(gzip.compress(parts[1].read_bytes(), 1))
@@ -148,5 +149,5 @@ def test_what_has_to_be_unpacked_first_names_the_command(lab: Lab, elf: Path, fo
     makedumpfile("--reassemble", *parts, folder / "joined")
     assert read_kdump(folder / "joined") and missing_bytes(folder / "joined") == 0
     with (folder / "flat").open("rb") as flat:
-        subprocess.run(["makedumpfile", "-R", folder / "rebuilt"], stdin=flat, check=True)
+        children.run(["makedumpfile", "-R", folder / "rebuilt"], stdin=flat, check=True)
     assert missing_bytes(folder / "rebuilt") == 0

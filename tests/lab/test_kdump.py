@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import children
 import kernels
 import machine
 import pytest
@@ -55,7 +56,7 @@ class Crash:
 
 
 def collect(core: Path, bundle: Path, *symbols: str | Path) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
+    return children.run(
         [
             *(sys.executable, "-m", "reports.start", "collect", "--core", core),
             *(*symbols, "-o", bundle),
@@ -63,7 +64,7 @@ def collect(core: Path, bundle: Path, *symbols: str | Path) -> "subprocess.Compl
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
     )
 
 
@@ -75,7 +76,7 @@ def crash(tmp_path_factory: pytest.TempPathFactory, say: Callable[[str], None]) 
         kernel = kernels.get("7.2", say)
         init = folder / "init"
         source = HERE / "programs/kdump.c"
-        subprocess.run(
+        children.run(
             ["gcc", "-static", "-O2", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-o", init, source],
             check=True,
         )
@@ -83,7 +84,7 @@ def crash(tmp_path_factory: pytest.TempPathFactory, say: Callable[[str], None]) 
         inner.rename(folder / "crash.initramfs")
         shutil.copy(kernel.vmlinuz, folder / "vmlinuz")
         # Archives one behind the other are one to the kernel.
-        more = subprocess.run(
+        more = children.run(
             ["cpio", "--create", "--format=newc", "--quiet", "--directory", folder],
             input=b"vmlinuz\ncrash.initramfs\n",
             capture_output=True,

@@ -5,12 +5,12 @@ Memory that a kernel does not get, does not map, or has given up, against what t
 """
 
 import re
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import children
 import pytest
 from boot_options import command_line
 from capture import Capture, capture
@@ -388,7 +388,7 @@ def test_scripts(kept_lab: KeptLab, script: str, words: str) -> None:
     if script == "poisoned_pages" and not kept_lab.marks_pages:
         return
     drgn = Path(sys.executable).with_name("drgn")
-    done = subprocess.run(
+    done = children.run(
         [str(drgn), "-q", "-c", str(kept_lab.capture.vmcore), "-s", str(kept_lab.capture.vmlinux),
          str(ROOT / "drgn" / f"{script}.py")],
         capture_output=True, text=True, check=True,

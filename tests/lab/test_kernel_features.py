@@ -5,9 +5,9 @@ What kernels do where they differ: the traces that tell, held against what is kn
 The expected values are read in the sources of these kernels, not by the traces.
 """
 
-import subprocess
 from pathlib import Path
 
+import children
 import drgn
 import pytest
 from capture import capture
@@ -85,7 +85,7 @@ def debug_info(folder: Path, kernel: str, function: bool) -> Program:
         + (f"void reserve_highatomic_pageblock({PARAMETERS[kernel]}) {{}}\n" if function else "")
     )
     shared = source.with_suffix(".so")
-    subprocess.run(["gcc", "-g", "-shared", "-fPIC", "-o", shared, source], check=True)
+    children.run(["gcc", "-g", "-shared", "-fPIC", "-o", shared, source], check=True)
     prog = Program(drgn.host_platform)
     module = prog.extra_module(kernel, create=True)
     module = module[0] if isinstance(module, tuple) else module

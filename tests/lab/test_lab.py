@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import children
 import kernels
 import machine
 import pytest
@@ -287,7 +287,7 @@ def fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., li
             control = f"Package: {name}\nVersion: 1\nArchitecture: all\nMaintainer: x\n"
             (tree / "DEBIAN/control").write_text(f"{control}Description: x\n")
             command = ["dpkg-deb", "--build", str(tree), str(cwd / f"{name}.deb")]
-            subprocess.run(command, check=True, capture_output=True)
+            children.run(command, check=True, capture_output=True)
             shutil.rmtree(tree)
             taken.append(name)
 

@@ -26,6 +26,7 @@ import os
 import sys
 import time
 from reports.start import main
+import reports.command  # once for all runs: it takes long where the CPU is emulated
 
 def module(text):
     with open("/sys/kernel/debug/mmscope_lab", "w") as file:

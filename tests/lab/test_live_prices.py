@@ -27,6 +27,7 @@ PROGRAM = f"""
 import ctypes, json, os, re, signal, sys, time
 from pathlib import Path
 from reports.start import main
+import reports.command  # once for all runs: it takes long where the CPU is emulated
 
 PROBES = {PROBES!r}
 TRACING = Path("/sys/kernel/tracing")

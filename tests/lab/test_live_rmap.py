@@ -17,7 +17,7 @@ from anon_vmas import LIVE_ATTEMPTS
 from live import run_live
 
 # A minute, for whoever has one to spare: MMSCOPE_LAB_MOVING_SECONDS=60.
-SECONDS = int(os.environ.get("MMSCOPE_LAB_MOVING_SECONDS", "20"))
+SECONDS = int(os.environ.get("MMSCOPE_LAB_MOVING_SECONDS", "10"))
 PROGRAM = """
 import ctypes, json, mmap, os, signal, time
 

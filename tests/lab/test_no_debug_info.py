@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import children
 import no_debug_info
 import numpy as np
 import pytest
@@ -373,9 +374,9 @@ def bomb(depth: int) -> bytes:
 
 
 def collect(bundle: Path, *words: str | Path) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
+    return children.run(
         [sys.executable, "-m", "reports.command", "collect", *map(str, words), "-o", str(bundle)],
-        cwd=ROOT, capture_output=True, text=True, timeout=300,
+        cwd=ROOT, capture_output=True, text=True, timeout=600,
     )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import children
 import kernels
 import machine
 import pytest
@@ -29,12 +30,12 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def mmscope(*words: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return children.run(
         [sys.executable, "-m", "reports.start", *map(str, words)],
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
     )
 
 

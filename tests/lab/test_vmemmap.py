@@ -5,12 +5,12 @@ workload, sysfs, and drgn's own page table walk, address by address.
 """
 
 import re
-import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import children
 import mem_sections
 import pytest
 from conftest import Lab, OwnerLab, StructPagesLab
@@ -353,7 +353,7 @@ def test_each_probe_runs_by_itself(vmemmap_lab: StructPagesLab, script: str, wor
     taken = vmemmap_lab.capture
     drgn = str(Path(sys.executable).parent / "drgn")
     command = [drgn, "-q", "-c", str(taken.vmcore), "-s", str(taken.vmlinux), f"drgn/{script}.py"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    done = children.run(command, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     assert words in done.stdout
 
