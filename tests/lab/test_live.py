@@ -37,7 +37,8 @@ run("text", "collect", "--proc-root", "/", "-o", "/out/text")
 run("own", "collect", "-o", "/out/own")
 """
 # Then page tables, of a process that stands still and of one that makes thousands and takes them
-# away; the processes are there before drgn starts its threads.
+# away; the processes are there before drgn starts its threads. In a process of its own: whoever
+# has those threads cannot fork any more.
 PROGRAM += """
 import json, mmap, time
 from pathlib import Path
@@ -61,28 +62,49 @@ if not churning:
     while True:
         touch(3000).close()
 
-from reports.reading import Memory
-from reports.sections import SECTIONS
-from reports.collect import run_section
-from target import open_target
+def read_page_tables():
+    from reports.reading import Memory
+    from reports.sections import SECTIONS
+    from reports.collect import run_section
+    from target import open_target
 
-prog = open_target(symbols=[Path("/vmlinux")])
-readings = []
-for _ in range(3):
-    section, found = run_section(SECTIONS["page_tables"], Memory(prog))
-    rows = {row.pid: vars(row) for row in found.tables[0][3]} if found.tables else {}
-    status = Path(f"/proc/{still}/status").read_text()
-    readings.append({
-        "status": section.status,
-        "message": section.message,
-        "printed": next(int(line.split()[1]) for line in status.splitlines() if "VmPTE" in line),
-        "still": rows.get(still),
-        "churning": rows.get(churning),
-    })
+    prog = open_target(symbols=[Path("/vmlinux")])
+    readings = []
+    for _ in range(3):
+        section, found = run_section(SECTIONS["page_tables"], Memory(prog))
+        rows = {row.pid: vars(row) for row in found.tables[0][3]} if found.tables else {}
+        lines = Path(f"/proc/{still}/status").read_text().splitlines()
+        readings.append({
+            "status": section.status,
+            "message": section.message,
+            "printed": next(int(line.split()[1]) for line in lines if "VmPTE" in line),
+            "still": rows.get(still),
+            "churning": rows.get(churning),
+        })
+    Path("/out/page_tables.json").write_text(json.dumps(readings))
+
+reader = os.fork()
+if not reader:
+    try:
+        read_page_tables()
+    finally:
+        os._exit(0)
+os.waitpid(reader, 0)
 for child in (still, churning):
     os.kill(child, 9)
     os.waitpid(child, 0)
-Path("/out/page_tables.json").write_text(json.dumps(readings))
+"""
+# At last it is locked down. Not at boot: the lab's init needs a port.
+PROGRAM += """
+import ctypes
+
+libc = ctypes.CDLL(None, use_errno=True)
+if libc.mount(b"securityfs", b"/sys/kernel/security", b"securityfs", 0, None):
+    raise OSError(ctypes.get_errno(), "securityfs")
+Path("/sys/kernel/security/lockdown").write_text("confidentiality")
+run("locked_doctor", "doctor")
+run("locked_collect", "collect", "-o", "/out/locked")
+run("locked_show", "show", "zones")
 """
 
 
@@ -173,3 +195,31 @@ def test_doctor_knows_that_nothing_is_missing(out: Path) -> None:
     for source in ("/proc/kcore", "BTF and kallsyms"):
         assert re.search(rf"(?m)^{source} +yes ", log)
     assert "debug symbols" not in log
+
+
+# A kernel that is locked down lets nobody read its memory: one line says so, and text is read.
+
+
+def test_collect_says_that_it_is_locked_down_and_reads_text(out: Path) -> None:
+    said = (out / "locked_collect.log").read_text().splitlines()
+    (line,) = (line for line in said if "/proc/kcore: " in line)
+    assert "/proc/kcore: this kernel is locked down (lockdown=confidentiality)" in line
+    assert line.endswith("; reading /proc and /sys instead")
+    assert (out / "locked_collect.code").read_text() in ("0", "1")
+    bundle = Bundle(out / "locked")
+    status = {section.section: section.status for section in bundle.sections}
+    assert {status[name] for name in ("zones", "vm_counters", "free_lists")} == {"ok"}
+    target = json.loads((out / "locked" / "datapackage.json").read_text())
+    assert "locked down" in json.dumps(target)
+
+
+def test_so_does_show(out: Path) -> None:
+    assert (out / "locked_show.code").read_text() == "0"
+    said = (out / "locked_show.log").read_text()
+    assert "locked down" in said and "DMA32" in said
+
+
+def test_doctor_names_it(out: Path) -> None:
+    said = " ".join((out / "locked_doctor.log").read_text().split())
+    assert (out / "locked_doctor.code").read_text() == "0"
+    assert "locked down" in said
