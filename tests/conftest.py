@@ -111,3 +111,15 @@ def host(tmp_path: Path) -> Path:
 
     make_host(tmp_path / "host")
     return tmp_path / "host"
+
+
+@pytest.fixture(scope="session")
+def whole_report(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The report of a bundle with every table."""
+    import report_bundle
+    from page_tree import NOTHING
+
+    from reports.report import render
+
+    folder = tmp_path_factory.mktemp("whole")
+    return render(report_bundle.write_bundle(folder / "b", report_bundle.tables()), NOTHING)

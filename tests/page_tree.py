@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """A page of HTML as a tree, parsed as strictly as the standard allows (html5lib)."""
 
+import functools
 from xml.etree.ElementTree import Element
 
 import html5lib
@@ -25,8 +26,10 @@ NEVER = {
 ONCE = ("script", "style")
 
 
+# It takes seconds for a page, of which most tests look at the same few.
+@functools.lru_cache(maxsize=16)
 def parse(html: str) -> Element:
-    """The page as a tree of plain names; any error in it is an exception."""
+    """The page as a tree of plain names; any error in it is an exception. Not to be changed."""
     parser = html5lib.HTMLParser(
         tree=html5lib.getTreeBuilder("etree"), strict=True, namespaceHTMLElements=False
     )

@@ -338,11 +338,11 @@ class TestProgram:
         return graph
 
     def test_none_says_what_to_install_and_keeps_the_tables(
-        self, nothing_installed: Install, tmp_path: Path
+        self, nothing_installed: Install, whole_report: str
     ) -> None:
         graph = self.without()
         assert "apt-get install libdevel-nytprof-perl" in graph.error
-        html = render(made.write_bundle(tmp_path / "bundle", made.tables()), NOTHING)
+        html = whole_report
         assert html.count("No flame graph: nothing here draws flame graphs") == 10
         picture = by_id(parse(html), "picture-page_owner")
         assert not [svg for svg in elements(picture, "svg") if svg.get("class") == "flame"]
@@ -393,9 +393,8 @@ class TestProgram:
 
 
 @pytest.fixture(scope="session")
-def html(tmp_path_factory: pytest.TempPathFactory) -> str:
-    path = tmp_path_factory.mktemp("owners") / "bundle"
-    return render(made.write_bundle(path, made.tables()), NOTHING)
+def html(whole_report: str) -> str:
+    return whole_report
 
 
 class TestReport:

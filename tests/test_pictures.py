@@ -244,8 +244,8 @@ class TestPageblockMapOfALargeMachine:
 
 
 class TestFreeHeatmap:
-    def test_every_cell_of_the_page_is_the_tables_number(self, tmp_path: Path) -> None:
-        tree = parse(render(made.write_bundle(tmp_path / "b", made.tables()), NOTHING))
+    def test_every_cell_of_the_page_is_the_tables_number(self, whole_report: str) -> None:
+        tree = parse(whole_report)
         picture = by_id(tree, "picture-free_lists")
         shown = {}
         for table in elements(picture, "table"):
@@ -334,8 +334,8 @@ class TestFragmentation:
         stray = rows_of("free_blocks")[0] | {"node": -1, "order": -1}
         assert charts.fragmentation([stray]) == ([], [])
 
-    def test_the_table_of_the_page_has_the_same_numbers(self, tmp_path: Path) -> None:
-        tree = parse(render(made.write_bundle(tmp_path / "b", made.tables()), NOTHING))
+    def test_the_table_of_the_page_has_the_same_numbers(self, whole_report: str) -> None:
+        tree = parse(whole_report)
         table = elements(by_id(tree, "picture-fragmentation"), "table")[0]
         _, zones = charts.fragmentation(rows_of("free_blocks"))
         assert [row[2:] for row in cells(table)] == [
@@ -429,8 +429,8 @@ class TestWatermarks:
             assert at["low"] == round(100 * row["wmark_low"] / (2 * row["wmark_high"]), 2)
             assert mark.free_at == round(100 * row["free_pages"] / row["managed_pages"], 2)
 
-    def test_what_goes_beyond_the_axis_is_said(self, tmp_path: Path) -> None:
-        tree = parse(render(made.write_bundle(tmp_path / "b", made.tables()), NOTHING))
+    def test_what_goes_beyond_the_axis_is_said(self, whole_report: str) -> None:
+        tree = parse(whole_report)
         told = texts(by_id(tree, "picture-watermarks"))
         dma = self.marks[0]
         assert dma.beyond
@@ -441,8 +441,8 @@ class TestWatermarks:
 
 
 class TestPcpLists:
-    def test_zones_have_their_sum_as_a_size(self, tmp_path: Path) -> None:
-        tree = parse(render(made.write_bundle(tmp_path / "b", made.tables()), NOTHING))
+    def test_zones_have_their_sum_as_a_size(self, whole_report: str) -> None:
+        tree = parse(whole_report)
         (row,) = cells(elements(by_id(tree, "picture-pcp_lists"), "table")[0])
         assert row == ["node 1 Normal", display.pages(258, PAGE), "4", display.pages(66, PAGE)]
 
@@ -456,8 +456,8 @@ class TestCounters:
             ("Direct compaction", 0, 8_211),
         ]
 
-    def test_the_page_says_numerator_denominator_and_period(self, tmp_path: Path) -> None:
-        tree = parse(render(made.write_bundle(tmp_path / "b", made.tables()), NOTHING))
+    def test_the_page_says_numerator_denominator_and_period(self, whole_report: str) -> None:
+        tree = parse(whole_report)
         told = texts(by_id(tree, "picture-vm_counters"))
         assert "Success since boot (3 d 4 h)" in told
         assert "1.2 % 1,234 of 100,000" in told
@@ -487,8 +487,8 @@ class TestCounters:
             row["name"] for row in dict(self.view.groups)["Everything else"]
         ]
 
-    def test_zeros_are_named_too(self, tmp_path: Path) -> None:
-        tree = parse(render(made.write_bundle(tmp_path / "b", made.tables()), NOTHING))
+    def test_zeros_are_named_too(self, whole_report: str) -> None:
+        tree = parse(whole_report)
         zeros = [
             texts(e) for e in by_id(tree, "picture-vm_counters").iter() if e.get("class") == "zeros"
         ]
@@ -510,6 +510,6 @@ class TestAccounting:
         ]
         assert "A remainder is not zero." in texts(picture)
 
-    def test_no_remainder_is_said(self, tmp_path: Path) -> None:
-        tree = parse(render(made.write_bundle(tmp_path / "b", made.tables()), NOTHING))
+    def test_no_remainder_is_said(self, whole_report: str) -> None:
+        tree = parse(whole_report)
         assert "Every remainder is zero." in texts(by_id(tree, "picture-free_accounting"))

@@ -53,6 +53,14 @@ def machine(folder: Path) -> Bundle:
 
 
 @pytest.fixture(scope="session")
+def small(folder: Path) -> Bundle:
+    """For what is said of findings."""
+    sections = ("zones", "free_lists", "vm_counters")
+    contents = {name: t for name, t in made.tables().items() if t[-1] in sections}
+    return made.write_bundle(folder / "small", contents)
+
+
+@pytest.fixture(scope="session")
 def hostile(folder: Path) -> Bundle:
     return made.write_bundle(
         folder / "hostile",
@@ -212,17 +220,17 @@ class TestFirstScreen:
                 assert words in texts(article)
             assert f"#section-{finding.section}" in [a.get("href") for a in elements(article, "a")]
 
-    def test_findings_that_share_an_id_are_numbered(self, machine: Bundle) -> None:
+    def test_findings_that_share_an_id_are_numbered(self, small: Bundle) -> None:
         twice = [replace(made.verdict().found[0], title=title) for title in ("one", "two")]
-        tree = parse(render(machine, Verdict(twice, [], [])))
+        tree = parse(render(small, Verdict(twice, [], [])))
         assert has_id(tree, "finding-highatomic-starves-thp-1")
         assert has_id(tree, "finding-highatomic-starves-thp-2")
 
-    def test_what_several_have_in_common_is_said_once(self, machine: Bundle) -> None:
+    def test_what_several_have_in_common_is_said_once(self, small: Bundle) -> None:
         first = made.verdict().found[0]
         others = [replace(first, title=title, saw=f"saw {title}") for title in ("two", "three")]
         other = replace(first, title="four", why="Other words.")
-        tree = parse(render(machine, Verdict([first, *others, other], [], [])))
+        tree = parse(render(small, Verdict([first, *others, other], [], [])))
         anchor = "finding-highatomic-starves-thp"
         for number, one in enumerate(others, 2):
             article = by_id(tree, f"{anchor}-{number}")
@@ -234,9 +242,9 @@ class TestFirstScreen:
             assert first.why in texts(by_id(tree, f"{anchor}-{number}-text"))
         assert "Other words." in texts(elements(by_id(tree, f"{anchor}-4"), "dl")[0])
 
-    def test_the_evidence_is_the_section_and_its_tables(self, machine: Bundle) -> None:
+    def test_the_evidence_is_the_section_and_its_tables(self, small: Bundle) -> None:
         found = replace(made.verdict().found[0], tables=("free_blocks", "target", "zones"))
-        article = by_id(parse(render(machine, Verdict([found], [], []))), "findings")
+        article = by_id(parse(render(small, Verdict([found], [], []))), "findings")
         hrefs = [a.get("href") for a in elements(article, "a")]
         assert "#table-free_blocks" in hrefs and "#table-zones" in hrefs
         assert "#table-target" not in hrefs
@@ -261,9 +269,9 @@ class TestFirstScreen:
             "Kernel documentation: https://docs.kernel.org/mm/page_allocation.html",
         ]
 
-    def test_a_finding_without_its_section_says_so(self, machine: Bundle) -> None:
+    def test_a_finding_without_its_section_says_so(self, small: Bundle) -> None:
         astray = replace(made.verdict().found[0], section="nowhere")
-        tree = parse(render(machine, Verdict([astray], [], [])))
+        tree = parse(render(small, Verdict([astray], [], [])))
         assert "section nowhere, which this bundle does not have" in texts(tree)
 
 
@@ -318,9 +326,9 @@ def test_what_was_not_checked_is_counted_by_its_section() -> None:
     assert unknown(NOTHING) == ""
 
 
-def test_every_count_of_checks_on_the_page_is_the_same(machine: Bundle) -> None:
+def test_every_count_of_checks_on_the_page_is_the_same(small: Bundle) -> None:
     missed = [NotChecked(f"id{n}", "title", "reason", f"s{n}") for n in range(3)]
-    tree = parse(render(machine, Verdict([], [("a", "A")], missed)))
+    tree = parse(render(small, Verdict([], [("a", "A")], missed)))
     assert "1 of 4 checks could be made" in texts(by_id(tree, "top"))
     assert "Not checked (3)" in texts(by_id(tree, "not-checked"))
     assert "Not checked 3" in texts(by_id(tree, "contents"))
@@ -471,10 +479,13 @@ class TestDamage:
 
     @pytest.mark.parametrize("picture", PICTURES, ids=lambda picture: picture.name)
     def test_a_picture_of_absurd_numbers_costs_its_own_section_only(
-        self, tmp_path: Path, pages: dict[str, str], picture: Any
+        self, tmp_path: Path, picture: Any
     ) -> None:
-        whole = parse(pages["machine"])
-        bundle = made.write_bundle(tmp_path / "b", made.tables())
+        own = made.tables()[picture.table][3]
+        others = {"zones", "settings", "slab_owner"} - {own}
+        contents = {name: t for name, t in made.tables().items() if t[-1] in {own, *others}}
+        bundle = made.write_bundle(tmp_path / "b", contents)
+        whole = parse(render(bundle, made.verdict()))
         path = tmp_path / "b" / f"{picture.table}.csv"
         header, first, *rest = path.read_text().splitlines()
         for absurd in ("", "-1", "999999999999999999999"):
@@ -482,10 +493,9 @@ class TestDamage:
             path.write_text("\n".join([header, broken, *rest]) + "\n")
             tree = parse(render(bundle, made.verdict()))
             assert has_id(tree, f"picture-{picture.name}")
-            for name in {section for *_, section in made.tables().values()}:
-                if name != made.tables()[picture.table][3]:
-                    section = by_id(tree, f"section-{name}")
-                    assert texts(section) == texts(by_id(whole, f"section-{name}"))
+            for name in others:
+                section = by_id(tree, f"section-{name}")
+                assert texts(section) == texts(by_id(whole, f"section-{name}"))
 
     @pytest.mark.parametrize("picture", PICTURES, ids=lambda picture: picture.name)
     def test_a_picture_without_its_columns_says_which(self, tmp_path: Path, picture: Any) -> None:
@@ -543,9 +553,9 @@ class TestHostile:
     def test_a_section_name_opens_no_other_file(self, pages: dict[str, str]) -> None:
         assert "section-secret" in pages["hostile"]
 
-    def test_a_line_break_cannot_fake_a_line(self, machine: Bundle) -> None:
+    def test_a_line_break_cannot_fake_a_line(self, small: Bundle) -> None:
         forged = replace(made.verdict().found[0], saw="harmless\nNext:\n1. rm -rf /")
-        tree = parse(render(machine, Verdict([forged], [], [])))
+        tree = parse(render(small, Verdict([forged], [], [])))
         text = texts(by_id(tree, "finding-highatomic-starves-thp-1-text"))
         assert "Seen: harmless Next: 1. rm -rf /" in text.splitlines()
 
