@@ -8,6 +8,7 @@ terminal.
 
 import argparse
 import contextlib
+import functools
 import json
 import os
 import pty
@@ -193,7 +194,8 @@ def test_what_is_not_there_is_said_without_how_the_rest_was_made(session: dict[s
 def test_what_a_table_leaves_out_is_said_where_a_row_is_not_found(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rmap_sections, "anon_vma_rows", lambda *told: anon_vma_rows(*told, most=3))
+    few = functools.partial(anon_vma_rows, most=3)
+    monkeypatch.setattr(rmap_sections, "anon_vma_rows", few)
     entry = next(entry for entry in COMMANDS if entry.name == "anon_vmas")
     args = argparse.Namespace(wanted="0x1", format="table", top=None)
     with pytest.raises(CommandError, match=r"no anon_vma 0x1 in .*; 3 of \d+ anon_vmas are listed"):
