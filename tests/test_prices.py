@@ -17,7 +17,7 @@ from command_line import ROOT, run
 from watched_host import KSM, PRESSURE
 
 from mmscope.drgn.machine.file_tree import describe_files
-from mmscope.drgn.sections import files as tree
+from mmscope.drgn.sections import files as text_files
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Files
 from mmscope.drgn.sections.prices import LONGEST_WALK, PRICES, TO_READ_IT, price_of, why_left_out
@@ -264,8 +264,8 @@ def test_what_is_dear_is_read_once(live: Path, monkeypatch: pytest.MonkeyPatch) 
     """Also where three sections need it, as on 6.1."""
     shutil.copy(DATA.parent / "6.1/zoneinfo", live / "proc/zoneinfo")
     read = []
-    plain = tree.read_plain
-    monkeypatch.setattr(tree, "read_plain", lambda path: read.append(path.name) or plain(path))
+    plain = text_files.read_plain
+    monkeypatch.setattr(text_files, "read_plain", lambda path: read.append(path.name) or plain(path))
     files = Files(live)
     for name in ("zones", "free_lists", "pageblocks"):
         assert run_section(SECTIONS[name], files)[0].status == "ok"
