@@ -37,7 +37,7 @@ cd source
 apt-get -qq -y --no-install-recommends build-dep ./
 dpkg-buildpackage -us -uc -b
 cp ../*.deb ../*.buildinfo ../*.changes /made
-lintian --allow-root --info --display-info --fail-on error ../mmscope_*.dsc ../*.changes
+lintian --allow-root --fail-on error ../mmscope_*.dsc ../*.changes
 """
 TRY = """
 set -e
