@@ -75,7 +75,9 @@ def source(output: Path) -> None:
         wheels = folder / "bundled-duckdb"
         for machine in MACHINES:
             download("duckdb", wheels, *WHEEL, "--platform", f"manylinux_2_28_{machine}")
-        with tarfile.open(folder / f"{stem}-{wheels.name}.tar.gz", "w:gz", compresslevel=1) as packed:
+        with tarfile.open(
+            folder / f"{stem}-{wheels.name}.tar.gz", "w:gz", compresslevel=1
+        ) as packed:
             packed.add(wheels, wheels.name)
         archive(folder, prefix=tree.name, output="tree.tar")
         unpack(folder / "tree.tar", folder)
@@ -120,7 +122,9 @@ def build(output: Path) -> None:
 
 def try_out(output: Path) -> None:
     """Install the packages where nothing of mmscope was, and run what debian/tests has."""
-    debs = [str(path.resolve()) for path in sorted(output.glob("*.deb")) if "dbgsym" not in path.name]
+    debs = [
+        str(path.resolve()) for path in sorted(output.glob("*.deb")) if "dbgsym" not in path.name
+    ]
     with tempfile.TemporaryDirectory(prefix="mmscope-deb-") as made:
         folder = Path(made)
         archive(folder, "debian/tests", "tests/data/7.2", prefix="source", output="source.tar")

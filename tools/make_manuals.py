@@ -9,7 +9,7 @@ writes ``man/mmscope.1``, a page for each command (``man/mmscope-collect.1``), `
 """
 
 import argparse
-import os
+import functools
 import sys
 from pathlib import Path
 
@@ -37,7 +37,9 @@ WORDS = {
 }
 
 
-def parsers() -> tuple[argparse.ArgumentParser, "argparse._SubParsersAction[argparse.ArgumentParser]"]:
+def parsers() -> tuple[
+    argparse.ArgumentParser, "argparse._SubParsersAction[argparse.ArgumentParser]"
+]:
     """The command's parser, and the action in it that has those of the commands."""
     parser = command.build_parser()
     for action in parser._actions:
@@ -50,9 +52,10 @@ def parsers() -> tuple[argparse.ArgumentParser, "argparse._SubParsersAction[argp
 
 def manual_pages() -> dict[str, str]:
     """Each page by its file name."""
-    # The formatter breaks lines at the terminal's width; a line that begins with ' would be a macro.
-    os.environ["COLUMNS"] = "100000"
     parser, action = parsers()
+    for each in (parser, *action.choices.values()):
+        # Unbroken, whatever the terminal's width: to roff a line that begins with ' is a request.
+        each.formatter_class = functools.partial(argparse.HelpFormatter, width=100_000)
     helps = {sub.dest: sub.help or "" for sub in action._choices_actions}
     status = (parser.epilog or "").removeprefix("Exit codes: ")
     parser.epilog = None
