@@ -26,7 +26,6 @@ ROOT = Path(__file__).resolve().parent.parent
 SUITE = "trixie"
 MACHINES = ("x86_64", "aarch64")
 WHEEL = ["--only-binary", ":all:", "--implementation", "cp", "--python-version", "3.13"]
-# A package may be fetched twice before it counts as not to be had.
 MMDEBSTRAP = ["mmdebstrap", "--quiet", "--aptopt=Acquire::Retries 2"]
 
 BUILD = """
