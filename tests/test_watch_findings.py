@@ -7,9 +7,6 @@ from typing import Any
 
 import pytest
 
-import reports  # noqa: F401  (puts drgn/ on the path)
-
-# isort: split
 from mmscope.reports.bundle.bundle import Bundle, SectionResult, Writer
 from mmscope.reports.findings.findings import Finding, Verdict, evaluate, load_questions
 from mmscope.reports.watch.watch_rows import (

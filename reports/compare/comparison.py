@@ -27,8 +27,8 @@ from mmscope.reports.bundle.bundle import Bundle, BundleError, Table
 from mmscope.reports.bundle.bundle_format import lacking, new_tables, not_written
 from mmscope.reports.bundle.database import TOO_LARGE, connect, in_a_line, load_tables, lock, views
 from mmscope.reports.compare.declared import TABLES
+from mmscope.reports.drawing.flame_graph import FlameGraph, differential, fold
 from mmscope.reports.findings.findings import Finding, Verdict, severity_rank
-from mmscope.reports.pictures.flame_graph import FlameGraph, differential, fold
 from mmscope.reports.pictures.owner_pictures import NO_STACK
 from mmscope.reports.pictures.profile_pictures import without_comm
 from mmscope.reports.profiles import profiles

@@ -21,7 +21,7 @@ from mmscope.reports.compare.comparison import (
     most_changed,
     set_differently,
 )
-from mmscope.reports.pictures.cells import Cell, cell
+from mmscope.reports.drawing.cells import Cell, cell
 from mmscope.reports.pictures.owner_pictures import owner_pair
 
 # Rows of what changed most, over all tables.
