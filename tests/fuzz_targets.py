@@ -59,16 +59,12 @@ from mmscope.perf.folding import Fold
 from mmscope.perf.perf_record import Recorded
 from mmscope.perf.perf_script import _PLAIN, Reading, read_samples
 from mmscope.perf.stack_parts import KnownFrames, Split, load_known_frames, load_split
-from mmscope.reports.bundle.bundle import (
-    LINE_BREAK,
-    Bundle,
-    BundleError,
-    SectionResult,
-    Writer,
-    _value,
-)
+from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.bundle.cells import value_of as _value
 from mmscope.reports.bundle.database import open_database
+from mmscope.reports.bundle.description import BundleError, SectionResult
 from mmscope.reports.bundle.outcome import UsageError
+from mmscope.reports.bundle.writer import LINE_BREAK, Writer
 from mmscope.reports.collect import collect
 from mmscope.reports.commands import record_command
 from mmscope.reports.profiles import profiles

@@ -18,7 +18,8 @@ from mmscope.drgn.machine.vm_counters import VmCounter
 from mmscope.drgn.owners.page_owner_rows import PageOwnerStack
 from mmscope.drgn.page_tables.page_tables import PageTables
 from mmscope.drgn.tables.rows import column
-from mmscope.reports.bundle.bundle import Bundle, SectionResult
+from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.bundle.description import SectionResult
 from mmscope.reports.compare.comparison import (
     MAX_CHANGES,
     Comparison,

@@ -38,8 +38,10 @@ from mmscope.drgn.text import page_owner_series as ps
 from mmscope.drgn.text import page_owner_text as po
 from mmscope.drgn.text.stack_text import folded, stack_id
 from mmscope.drgn.text.text_source import TextError
-from mmscope.reports.bundle.bundle import Bundle, BundleError, SectionResult, Writer
+from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.database import open_database
+from mmscope.reports.bundle.description import BundleError, SectionResult
+from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.findings.findings import evaluate
 
 ROOT = Path(__file__).parent.parent

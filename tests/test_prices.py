@@ -265,7 +265,9 @@ def test_what_is_dear_is_read_once(live: Path, monkeypatch: pytest.MonkeyPatch) 
     shutil.copy(DATA.parent / "6.1/zoneinfo", live / "proc/zoneinfo")
     read = []
     plain = text_files.read_plain
-    monkeypatch.setattr(text_files, "read_plain", lambda path: read.append(path.name) or plain(path))
+    monkeypatch.setattr(
+        text_files, "read_plain", lambda path: read.append(path.name) or plain(path)
+    )
     files = Files(live)
     for name in ("zones", "free_lists", "pageblocks"):
         assert run_section(SECTIONS[name], files)[0].status == "ok"

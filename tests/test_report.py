@@ -26,7 +26,8 @@ from mmscope.drgn.sections.registry import SECTIONS
 from mmscope.drgn.tables import display
 from mmscope.drgn.tables.hostile_text import visible
 from mmscope.drgn.tables.rows import columns
-from mmscope.reports.bundle.bundle import Bundle, SectionResult
+from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.bundle.description import SectionResult
 from mmscope.reports.findings.findings import Finding, NotChecked, Verdict
 from mmscope.reports.page.report import (
     MAX_CELLS,

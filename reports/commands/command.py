@@ -45,8 +45,9 @@ from mmscope.drgn.text.text_source import TextError
 from mmscope.perf.speedscope import speedscope
 from mmscope.perf.stack_parts import load_known_frames
 from mmscope.reports.bundle import modes
-from mmscope.reports.bundle.bundle import Bundle, BundleError, SectionResult, Writer
+from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.bundle_format import new_tables, not_written
+from mmscope.reports.bundle.description import BundleError, SectionResult
 from mmscope.reports.bundle.outcome import (
     BAD_USAGE,
     DONE,
@@ -64,13 +65,8 @@ from mmscope.reports.bundle.redact import (
     undeclared,
     write_map,
 )
-from mmscope.reports.collect.collect import (
-    Progress,
-    collect,
-    explain,
-    machine_of,
-    run_section,
-)
+from mmscope.reports.bundle.writer import Writer
+from mmscope.reports.collect.collect import Progress, collect, explain, machine_of, run_section
 from mmscope.reports.commands import page_owner_command, record_command
 from mmscope.reports.commands.doctor import Check, PriceHere, checks, prices_here
 from mmscope.reports.findings.findings_said import print_findings

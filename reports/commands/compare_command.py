@@ -14,7 +14,8 @@ from mmscope.drgn.tables import display
 from mmscope.drgn.tables.hostile_text import visible
 from mmscope.drgn.tables.rows import Column, columns
 from mmscope.drgn.tables.terminal import AMOUNT, print_rows
-from mmscope.reports.bundle.bundle import Bundle, BundleError
+from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.bundle.description import BundleError
 from mmscope.reports.bundle.redact import Names, redacted
 from mmscope.reports.compare import groups_view
 from mmscope.reports.compare.comparison import compare, same_names

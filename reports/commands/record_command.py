@@ -30,7 +30,7 @@ from mmscope.perf.perf_record import Recorded, RecordError
 from mmscope.perf.perf_script import FIELDS, Reading
 from mmscope.perf.recipe import Event, Recipe, event_name
 from mmscope.perf.stack_parts import load_known_frames, load_split
-from mmscope.reports.bundle.bundle import Cell
+from mmscope.reports.bundle.description import Cell
 from mmscope.reports.bundle.modes import OPTION, mode_of_file, mode_of_folder
 from mmscope.reports.bundle.outcome import DONE, INCOMPLETE, UsageError, run_and_explain, say
 from mmscope.reports.collect.this_host import this_host

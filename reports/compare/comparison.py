@@ -23,9 +23,10 @@ import duckdb
 from mmscope.drgn.tables import display
 from mmscope.drgn.tables.rows import Column
 from mmscope.drgn.tables.table import Table as Declared
-from mmscope.reports.bundle.bundle import Bundle, BundleError, Table
+from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.bundle_format import lacking, new_tables, not_written
 from mmscope.reports.bundle.database import TOO_LARGE, connect, in_a_line, load_tables, lock, views
+from mmscope.reports.bundle.description import BundleError, Table
 from mmscope.reports.compare.declared import TABLES
 from mmscope.reports.findings.findings import Finding, Verdict, severity_rank
 from mmscope.reports.pictures.flame_graph import FlameGraph, differential, fold

@@ -18,7 +18,8 @@ from typing import Any
 from mmscope.perf import recipe as recipes
 from mmscope.perf.recipe import Recipe
 from mmscope.perf.stack_parts import KnownFrames, Split, load_known_frames, load_split, plain
-from mmscope.reports.bundle.bundle import MAX_DRAWN_BYTES, Bundle, BundleError
+from mmscope.reports.bundle.bundle import MAX_DRAWN_BYTES, Bundle
+from mmscope.reports.bundle.description import BundleError
 from mmscope.reports.pictures import flame_graph
 from mmscope.reports.pictures.flame_graph import FlameGraph
 from mmscope.reports.pictures.owner_pictures import Flames, flames

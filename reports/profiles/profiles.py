@@ -27,7 +27,9 @@ from mmscope.perf.perf_record import Recorded
 from mmscope.perf.perf_script import Reading, read_samples
 from mmscope.perf.recipe import Recipe, event_name
 from mmscope.perf.stack_parts import KnownFrames
-from mmscope.reports.bundle.bundle import Bundle, BundleError, Cell, SectionResult, Writer
+from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.bundle.description import BundleError, Cell, SectionResult
+from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.profiles import profile_rows
 from mmscope.reports.profiles.profile_rows import (
     Profile,

@@ -42,7 +42,8 @@ from mmscope.drgn.reading.page_ext import page_ext_ranges
 from mmscope.drgn.reading.stack_depot import stack_depot
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.registry import SECTIONS
-from mmscope.reports.bundle.bundle import Bundle, Writer
+from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.collect.collect import collect, run_section
 
 pytestmark = pytest.mark.owner_kernel

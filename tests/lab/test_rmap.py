@@ -48,8 +48,9 @@ from mmscope.drgn.rmap.vma_splits import vma_splits
 from mmscope.drgn.sections.files import Files
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.registry import SECTIONS
-from mmscope.reports.bundle.bundle import Bundle, Writer
+from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.database import open_database
+from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.collect.collect import collect, run_section
 from mmscope.reports.findings.findings import evaluate
 from mmscope.reports.page.report import render
