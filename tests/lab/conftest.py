@@ -21,7 +21,7 @@ from drgn import Program
 
 from mmscope.drgn.free.free_memory import FreeMemory, scan_free_memory
 from mmscope.drgn.opening.target import open_target
-from mmscope.drgn.owners.page_owner import PageOwner, scan_page_owner
+from mmscope.drgn.owners.page_owner_scan import PageOwner, scan_page_owner
 from mmscope.drgn.owners.slab_objects import Objects
 from mmscope.drgn.owners.slab_owner import SlabOwners, slab_owners
 from mmscope.drgn.reading.stack_depot import StackDepot, stack_depot
