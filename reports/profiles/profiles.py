@@ -22,7 +22,8 @@ from typing import IO, Any
 from mmscope.drgn.tables.rows import columns
 from mmscope.drgn.tables.table import Table
 from mmscope.perf import stack_parts
-from mmscope.perf.folding import Fold, Folded
+from mmscope.perf.folded import Folded
+from mmscope.perf.folding import Fold
 from mmscope.perf.perf_record import Recorded
 from mmscope.perf.perf_script import Reading, read_samples
 from mmscope.perf.recipe import Recipe, event_name
