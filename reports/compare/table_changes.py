@@ -142,12 +142,13 @@ class _Incomparable(Exception):
 
 
 def _row_names(
-    old: Table, new: Table, here: dict[str, Column], related: Relation
+    old: Table, new: Table, here: dict[str, Column], chosen: set[str], related: Relation
 ) -> tuple[list[str], bool]:
     """
     The columns that name a row in both bundles, and whether rows of the same name are added up.
 
     :param here: columns that both have.
+    :param chosen: columns of names that were not replaced in both bundles together.
     :raises _Incomparable: there are no such columns.
     """
     keys = [c.name for c in new.columns if c.key]
@@ -164,6 +165,12 @@ def _row_names(
             named = ", ".join(c for c in keys if c in BOOT_NAMES)
             raise _Incomparable(f"its rows are named by {named}, which another boot gives anew")
         keys, summed = list(lasting), True
+    if apart := [key for key in keys if key in chosen]:
+        raise _Incomparable(
+            f"its rows are named by {', '.join(apart)}, which was not replaced in both together"
+        )
+    if missing := [key for key in keys if key not in here]:
+        raise _Incomparable(f"its key {', '.join(missing)} is of another type in the other bundle")
     return keys, summed
 
 
@@ -192,22 +199,15 @@ def _joined(
     both = [c for c in new.columns if c.name in there and c.type == there[c.name].type]
     if odd := [c.name for c in new.columns if c.name in there and c not in both]:
         notes.append(f"of another type in the other bundle: {', '.join(odd)}")
-    either = {c.name for c in new.columns} ^ there.keys()
-    if either:
+    if either := {c.name for c in new.columns} ^ there.keys():
         notes.append(f"only in one of the bundles: {', '.join(sorted(either))}")
     here = {c.name: c for c in both}
-    keys, summed = _row_names(old, new, here, related)
     chosen = {
         c.name
         for c in (*old.columns, *new.columns)
         if not related.same_names and c.type == "string" and c.holds not in ("kernel", "words")
     }
-    if apart := [key for key in keys if key in chosen]:
-        raise _Incomparable(
-            f"its rows are named by {', '.join(apart)}, which was not replaced in both together"
-        )
-    if missing := [key for key in keys if key not in here]:
-        raise _Incomparable(f"its key {', '.join(missing)} is of another type in the other bundle")
+    keys, summed = _row_names(old, new, here, chosen, related)
     pages_differ = any("Page sizes differ" in words for words in related.words)
     values = [
         c
@@ -230,17 +230,14 @@ def _joined(
         compared = [c for c in [measure, *compared] if c is not None and c != other]
         measure = other
         _join(connection, _query(name, keys, what, measure, compared, where, summed))
-    twice = connection.execute(
-        f"select {', '.join(_twice(schema, name, keys, where) for schema in ('old', 'new'))}"
-    ).fetchone() or (0, 0)
+    twice = _twice(connection, name, keys, where)
     if any(twice) and not summed:
         notes.append(
             f"keys that are there more than once, left out: {twice[0]:,} {related.sides[0]}, "
             f"{twice[1]:,} {related.sides[1]}"
         )
-    counted = dict(
-        connection.execute('select "#change", count(*) from joined group by 1').fetchall()
-    )
+    by_change = 'select "#change", count(*) from joined group by 1'
+    counted = dict(connection.execute(by_change).fetchall())
     return TableChanges(
         name,
         new.title,
@@ -290,13 +287,17 @@ def _differing(
     return next((c for c, differs in zip(amounts, found, strict=False) if differs), None)
 
 
-def _twice(schema: str, name: str, keys: Sequence[str], where: str) -> str:
-    """SQL: how many keys a table has more than once. All names are identifiers."""
+def _twice(
+    connection: duckdb.DuckDBPyConnection, name: str, keys: Sequence[str], where: str
+) -> tuple[int, ...]:
+    """How many keys each side's table has more than once. All names are identifiers."""
     by = ", ".join(f'"{key}"' for key in keys)
-    return (
+    both = (
         f'(select count(*) from (select 1 from {schema}."{name}" where {where} '
         f"group by {by} having count(*) > 1))"
+        for schema in ("old", "new")
     )
+    return connection.execute(f"select {', '.join(both)}").fetchone() or (0, 0)
 
 
 def _query(
