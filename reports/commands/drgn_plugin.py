@@ -75,7 +75,9 @@ def run_section_command(entry: SectionCommand, prog: Program, args: argparse.Nam
 
     from mmscope.drgn.sections.registry import SECTIONS
     from mmscope.reports.collect.collect import machine_of, run_section
-    from mmscope.reports.commands.command import nanoseconds, print_tables, progress_bar
+    from mmscope.reports.commands.collect_command import progress_bar
+    from mmscope.reports.commands.show_command import print_tables
+    from mmscope.reports.commands.target_options import nanoseconds
 
     memory, spec = memory_of(prog), SECTIONS[entry.section]
     if getattr(args, "rmap_node_ns", None) is not None:
@@ -168,7 +170,8 @@ def run_findings_command(prog: Program, args: argparse.Namespace) -> None:
     from mmscope.reports.bundle.bundle import Bundle
     from mmscope.reports.bundle.writer import Writer
     from mmscope.reports.collect.collect import collect
-    from mmscope.reports.commands.command import core_notes, progress_bar
+    from mmscope.reports.commands.collect_command import progress_bar
+    from mmscope.reports.commands.target_options import core_notes
     from mmscope.reports.findings.findings import evaluate
     from mmscope.reports.findings.findings_text import print_findings
 
