@@ -68,6 +68,8 @@ from mmscope.reports.bundle.writer import LINE_BREAK, Writer
 from mmscope.reports.collect import collect
 from mmscope.reports.commands import record_command
 from mmscope.reports.profiles import profiles
+from mmscope.reports.profiles.making import Making
+from mmscope.reports.profiles.recorded_rows import profiled
 
 BETWEEN = b"\n=====\n"
 MAX_WORDS = 1000  # of a refusal
@@ -238,7 +240,7 @@ def perf(data: bytes) -> None:
         assert read[0] == read[1]
     recipe, split, known = loaded(name)
     fold, reading = Fold(recipe, split, known), Reading()
-    making = profiles.Making()
+    making = Making()
     try:
         stream = record_command._text(io.BufferedReader(io.BytesIO(text)), Recorded(), making)
     except UsageError as error:
@@ -246,7 +248,7 @@ def perf(data: bytes) -> None:
         return
     profiles.fold_stream(fold, reading, stream, None)
     assert sum(event.recorded for event in fold.events.values()) == reading.samples
-    made = profiles.profiled("fuzz", fold, reading, None, recipe, making)
+    made = profiled("fuzz", fold, reading, None, recipe, making)
     for rows in made.rows.values():
         come_back(rows)
     for _, _, _, stacks in made.folded:

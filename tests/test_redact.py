@@ -25,7 +25,7 @@ from mmscope.reports.commands.record_command import MADE_BY
 from mmscope.reports.compare.comparison import compare
 from mmscope.reports.findings.findings import evaluate
 from mmscope.reports.page.report import render
-from mmscope.reports.profiles.profiles import Making
+from mmscope.reports.profiles.making import Making
 
 ROOT = Path(__file__).resolve().parent.parent
 # Nothing of mmscope's own has this in it.

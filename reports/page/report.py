@@ -71,7 +71,7 @@ from mmscope.reports.pictures import counters as vm_counters
 from mmscope.reports.pictures.cells import Cell, cell, is_name
 from mmscope.reports.pictures.downloads import Download, Downloads
 from mmscope.reports.pictures.watermarks import watermarks
-from mmscope.reports.profiles import profiles
+from mmscope.reports.profiles import recorded_rows
 
 TEMPLATES = FOLDER / "templates"
 # A browser lays so much out at once; nobody reads more in a report.
@@ -387,7 +387,7 @@ LOOKED_AT = {picture.table for picture in PICTURES} | {
     *("page_owner_snapshots", "ksm_pages", "vma_splits", "anon_vmas"),
     *("page_table_occupancy", "page_table_regions"),
     *("psi_series", "thp_free_blocks_series", "zone_series", "watch_events", "watch_overhead"),
-    *profiles.TABLES,
+    *recorded_rows.TABLES,
 }
 # Of a comparison: drawn of both bundles, on scales that do not depend on what is drawn. A cell of a
 # map stands for the same number of pageblocks in both if the machines are of one size.
