@@ -23,7 +23,9 @@ from plain_rows import Plain, write
 
 from mmscope.drgn.machine.file_tree import describe_files
 from mmscope.drgn.sections.files import Files
-from mmscope.reports.bundle.bundle import Bundle, SectionResult, Writer
+from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.bundle.description import SectionResult
+from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.collect.collect import collect
 
 TREE = Path(__file__).parent / "data" / "7.2"

@@ -18,16 +18,13 @@ from mmscope.drgn.machine.vm_counters import VmCounter
 from mmscope.drgn.owners.page_owner_rows import PageOwnerStack
 from mmscope.drgn.page_tables.page_tables import PageTables
 from mmscope.drgn.tables.rows import column
-from mmscope.reports.bundle.bundle import Bundle, SectionResult
-from mmscope.reports.compare.comparison import (
-    MAX_CHANGES,
-    Comparison,
-    TableChanges,
-    compare,
-    compare_findings,
-    same_boot,
-)
+from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.bundle.description import SectionResult
+from mmscope.reports.compare.comparison import Comparison, compare
 from mmscope.reports.compare.comparison_view import Top, view
+from mmscope.reports.compare.finding_changes import compare_findings
+from mmscope.reports.compare.relation import same_boot
+from mmscope.reports.compare.table_changes import MAX_CHANGES, TableChanges
 from mmscope.reports.drawing import flame_graph
 from mmscope.reports.findings.findings import Finding, NotChecked, Verdict, evaluate
 from mmscope.reports.page.report import render

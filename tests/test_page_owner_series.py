@@ -38,8 +38,10 @@ from mmscope.drgn.text import page_owner_series as ps
 from mmscope.drgn.text import page_owner_text as po
 from mmscope.drgn.text.stack_text import folded, stack_id
 from mmscope.drgn.text.text_source import TextError
-from mmscope.reports.bundle.bundle import Bundle, BundleError, SectionResult, Writer
+from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.database import open_database
+from mmscope.reports.bundle.description import BundleError, SectionResult
+from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.findings.findings import evaluate
 
 ROOT = Path(__file__).parent.parent
@@ -515,7 +517,7 @@ def test_selecting_for_a_bundle(text: Path, tmp_path: Path) -> None:
 
 def verdict(tmp_path: Path, *snapshots: dict[int, int], total_pages: int | None = None) -> Any:
     found = joined(tmp_path, *snapshots, resolvers=[resolver(tmp_path)])
-    from mmscope.reports.watch.page_owner import write_tables
+    from mmscope.reports.watch.page_owner_tables import write_tables
 
     with Writer(tmp_path / "b") as writer:
         section, _, _ = write_tables(writer, found, 4096, seconds=0)

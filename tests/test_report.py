@@ -25,7 +25,8 @@ from page_tree import NEVER, NOTHING, ONCE, by_id, cells, elements, has_id, pars
 from mmscope.drgn.tables import display
 from mmscope.drgn.tables.hostile_text import visible
 from mmscope.drgn.tables.rows import columns
-from mmscope.reports.bundle.bundle import Bundle, SectionResult
+from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.bundle.description import SectionResult
 from mmscope.reports.findings.findings import Finding, NotChecked, Verdict
 from mmscope.reports.page.report import (
     MAX_CELLS,

@@ -22,18 +22,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from page_owner_inputs import series, show_handles, show_stacks_handles
-from watched_host import (
-    DATA,
-    PRESSURE,
-    ROOT,
-    RUN,
-    STACKS,
-    debugfs,
-    in_log,
-    start,
-    wait_for,
-    watch,
-)
+from watched_host import DATA, PRESSURE, ROOT, RUN, STACKS, debugfs, in_log, start, wait_for, watch
 
 from mmscope.drgn.free.zones import read_zoneinfo
 from mmscope.drgn.text.text_source import TextError

@@ -35,7 +35,8 @@ from mmscope.drgn.reading.kernel_arrays import (
     struct_dtype,
 )
 from mmscope.drgn.reading.struct_pages import COLUMNS, flag_fields, valid_page_ranges
-from mmscope.drgn.struct_pages.vmemmap import Leaves, Memmap, self_hosted
+from mmscope.drgn.struct_pages.memmap import Memmap, self_hosted
+from mmscope.drgn.struct_pages.vmemmap import Leaves
 from mmscope.drgn.tables.rows import MOST_BYTES, column
 from mmscope.drgn.tables.table import Table
 from mmscope.drgn.text.kernel_text import printed_number

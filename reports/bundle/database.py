@@ -24,8 +24,9 @@ import duckdb
 from mmscope.drgn.tables.bounds import Impossible
 from mmscope.drgn.tables.rows import Column, csv_line
 from mmscope.drgn.text.plain_file import open_plain
-from mmscope.reports.bundle.bundle import Bundle, BundleError, Cell, Table
+from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.bundle_format import reasons
+from mmscope.reports.bundle.description import BundleError, Cell, Table
 
 SQL_TYPES = {"integer": "BIGINT", "number": "DOUBLE", "string": "VARCHAR", "boolean": "BOOLEAN"}
 # Of all tables of one database and what a query makes of them; nothing goes to the disk.

@@ -26,7 +26,7 @@ from mmscope.drgn.tables import display
 from mmscope.drgn.tables.rows import Column, column, columns
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.database import Database, open_database
-from mmscope.reports.compare.comparison import captured, elapsed, same_boot
+from mmscope.reports.compare.relation import captured, elapsed, same_boot
 
 TABLES = frozenset({"zones", "free_blocks", "pageblocks", "vm_counters"})
 BETWEEN, SINCE_BOOT = "between readings", "since boot"

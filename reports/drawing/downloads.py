@@ -27,7 +27,8 @@ from markupsafe import Markup, escape
 from mmscope.drgn.tables import display
 from mmscope.drgn.tables.hostile_text import visible
 from mmscope.drgn.tables.rows import csv_line
-from mmscope.reports.bundle.bundle import Bundle, Table
+from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.bundle.description import Table
 
 MAX_REPORT_BYTES = 2_000_000
 # Packing is what takes time, and what is larger still hardly fits.

@@ -38,7 +38,8 @@ from mmscope.drgn.tables.bounds import TABLE as IMPOSSIBLE
 from mmscope.drgn.tables.hostile_text import visible
 from mmscope.drgn.tables.rows import Column
 from mmscope.reports.bundle import bundle_format
-from mmscope.reports.bundle.bundle import Bundle, BundleError, SectionResult, Table, version_number
+from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.bundle.description import BundleError, SectionResult, Table, version_number
 from mmscope.reports.bundle.leftovers import replaced
 from mmscope.reports.bundle.modes import mode_of_file
 from mmscope.reports.compare import comparison_view

@@ -18,12 +18,13 @@ from typing import Any
 from mmscope.perf import recipe as recipes
 from mmscope.perf.recipe import Recipe
 from mmscope.perf.stack_parts import KnownFrames, Split, load_known_frames, load_split, plain
-from mmscope.reports.bundle.bundle import MAX_DRAWN_BYTES, Bundle, BundleError
+from mmscope.reports.bundle.bundle import MAX_DRAWN_BYTES, Bundle
+from mmscope.reports.bundle.description import BundleError
 from mmscope.reports.drawing import flame_graph
 from mmscope.reports.drawing.flame_graph import FlameGraph
 from mmscope.reports.pictures.owner_pictures import Flames, flames
 from mmscope.reports.pictures.picture import Picture, Tables
-from mmscope.reports.profiles import profiles
+from mmscope.reports.profiles import profiles, recorded_rows
 
 Rows = list[dict[str, Any]]
 Stacks = list[tuple[str, int]]
@@ -328,5 +329,5 @@ PROFILES = Picture(
     "profiles",
     frozenset({"profile", "event", "unit", "samples", "file"}),
     draw,
-    others=frozenset(profiles.TABLES),
+    others=frozenset(recorded_rows.TABLES),
 )

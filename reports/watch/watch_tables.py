@@ -16,12 +16,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mmscope.drgn.tables.display import percent, plural
+from mmscope.drgn.tables.amounts import percent
+from mmscope.drgn.tables.display import plural
 from mmscope.drgn.tables.table import Table
 from mmscope.drgn.text.kernel_text import MAX_COUNT
 from mmscope.drgn.text.plain_file import LineTooLong, open_lines
 from mmscope.drgn.text.text_source import TextError
-from mmscope.reports.bundle.bundle import Cell, SectionResult, Writer, checked_target, plain_texts
+from mmscope.reports.bundle.description import Cell, SectionResult, checked_target, plain_texts
+from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.watch import watch_rows
 from mmscope.reports.watch.sample_log import FORMAT
 from mmscope.reports.watch.samples import KSM_EVENTS, KSM_LEVELS, Pressure

@@ -30,7 +30,8 @@ from mmscope.drgn.struct_pages.struct_page_cost import (
     struct_page_cost,
 )
 from mmscope.drgn.struct_pages.vmemmap import VmemmapMapping, scan_vmemmap
-from mmscope.reports.bundle.bundle import Bundle, Writer
+from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.collect.collect import collect, run_section
 from mmscope.reports.findings.findings import evaluate
 from mmscope.reports.page.report import render
