@@ -7,7 +7,7 @@ it is in VmRSS, and nothing short of unmapping gives most of it back. VmPTE in /
 how much there is (it counts PTE, PMD and PUD tables, and the tables that are deposited for huge
 PMDs to be split into); what the tables hold is only in the tables.
 
-All entries of all tables are read and told apart in numpy, 200,000 tables a second; see
+All entries of all tables are read and classified in numpy, 200,000 tables a second; see
 ``page_table_entries``. What is counted is held against ``mm.pgtables_bytes``.
 
 Cannot know: tables of kernel threads' borrowed address spaces, of address spaces that no task has
@@ -313,7 +313,7 @@ def scan_page_tables(
     # A process has no more tables than it is charged for, but for P4Ds, and what a live kernel
     # adds while it is read. Where more come, something is not a page table.
     charged = spaces.columns["pgtables_bytes"].astype(np.int64) >> form.page_shift
-    # Nor more than there is memory: a charge beyond that is none.
+    # Nor more than there is memory: a larger charge is damage.
     memory = memory_pages(prog)
     absurd = charged > memory
     scan.absurd_charges = int(absurd.sum())
@@ -380,7 +380,7 @@ class _Lookup:
         return key
 
     def find(self, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """The VMA that each address lies in, -1 where there is none."""
+        """The VMA that each address lies in, or -1."""
         at = np.searchsorted(self.starts, keys, side="right").astype(np.int64) - 1
         if not len(self.starts):
             return at
@@ -502,7 +502,7 @@ class _Reader:
     def _region(
         self, owners: NDArray[np.int64], addresses: NDArray[np.uint64], span: int
     ) -> NDArray[np.int64]:
-        """The region that each stretch of addresses reaches into, -1 where there is none."""
+        """The region that each stretch of addresses reaches into, or -1."""
         regions = self.scan.regions
         if not len(regions.owners):
             return np.full(len(owners), -1, np.int64)
@@ -812,7 +812,7 @@ def read_status(text: str) -> PageTables | None:
     What /proc/PID/status says of a process's page tables: how large they are, not what is in them.
 
     Its VmRSS may lag a little behind (since v6.2 by what each CPU has not folded in). Processes
-    that share an address space cannot be told from such that do not.
+    that share an address space look like those that do not.
 
     :return: None for a kernel thread, and for a process that has exited.
     :raises ValueError: the text is not that of such a file, or it is cut short.

@@ -9,7 +9,7 @@ that overlap a folio, on every kernel; mmap, munmap, mprotect that splits, fork 
 write for each of their VMAs that maps the file.
 
 The VMAs are those that were read in bulk out of their slab cache (see ``anon_vmas``). Slots that
-are free or stale are told apart by the tree: a VMA counts if it is linked, link by link in both
+are free or stale are recognised by the tree: a VMA counts if it is linked, link by link in both
 directions, to the node that its file's ``i_mmap`` begins with. Against that are held
 ``i_mmap_writable``, which the kernel keeps, and for a sample the trees themselves, descended, and
 the VMAs of processes, walked (:func:`check_sample`).
@@ -108,7 +108,7 @@ class FileMapping:
     vmas_of_pid: int = column(unit="VMAs", help="VMAs of that process")
     shared_vmas: int = column(unit="VMAs", help="mapped with MAP_SHARED; the others are private")
     writable_vmas: int | None = column(
-        unit="VMAs", help="of these, such that can be written to (i_mmap_writable counts them)"
+        unit="VMAs", help="of these, those that may be written to (i_mmap_writable counts them)"
     )
     first_index: str | None = column(
         holds="kernel", help="page offset at which the first of its VMAs begins"
@@ -547,7 +547,7 @@ class MappedFiles:
         """
         Count a process. The lines are of fs/proc/task_mmu.c, show_map_vma().
 
-        Lines of another form are none of a file.
+        Lines of another form are not about a file.
         """
         for line in text.splitlines():
             # 7f45cd1be000-7f45cd1c0000 rw-s 00000000 00:19 5      /tmp/gone (deleted)

@@ -82,7 +82,7 @@ from mmscope.reports.profiles import profiles
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
-    # drgn tells of missing symbols through logging; the command says it in its own line.
+    # drgn reports missing symbols through logging; the command says it in its own line.
     logging.getLogger("drgn").addHandler(logging.NullHandler())
     # A terminal or pipe that is not UTF-8 gets what it can show, and the rest written out.
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -285,7 +285,7 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-REDACT_MAP_HELP = "write which name has which number, for yourself; by default nobody can tell"
+REDACT_MAP_HELP = "write which name has which number, for yourself; by default nobody can know"
 # What stands for -- between the two sides of a comparison.
 VERSUS = "\0"
 # Of folded stacks, which are no table.
@@ -350,7 +350,7 @@ def add_target_options(parser: argparse.ArgumentParser) -> None:
         choices=range(21),
         metavar="N",
         help="for a kernel built with a smaller CONFIG_PAGE_BLOCK_MAX_ORDER, which its debug info "
-        "does not tell",
+        "does not show",
     )
     group.add_argument(
         "--rmap-node-ns",
@@ -575,7 +575,7 @@ def show_stacks(bundle: Bundle, what: str, form: str, *, reattribute: bool) -> i
         return DONE
     for name in files:
         for stack, value in stacks(name):
-            # Several are told apart by a root frame.
+            # A root frame distinguishes several.
             print(visible(f"{name};{stack}" if len(files) > 1 else stack), value)
     return DONE
 
@@ -595,7 +595,7 @@ def views_of(bundle: Bundle) -> dict[str, str]:
 
 
 def show_view(bundle: Bundle, name: str, form: str, top: int | None) -> bool:
-    """Print a view over a bundle's tables; False if there is none of that name."""
+    """Print a view over a bundle's tables; False if it does not exist."""
     try:
         import duckdb
 

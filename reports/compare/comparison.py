@@ -298,7 +298,7 @@ def relation(before: Bundle, after: Bundle) -> Relation:
             "of the other. Tables, findings and profiles that go by such names are not compared."
         )
     if same_host is None:
-        words.append("The bundles do not tell whether they are of one machine.")
+        words.append("Whether the bundles are of one machine is unknown.")
     elif not same_host:
         words.append(f"Two machines: the baseline is of {hosts[0]}, this is of {hosts[1]}.")
     if releases[0] != releases[1]:
@@ -308,12 +308,12 @@ def relation(before: Bundle, after: Bundle) -> Relation:
         apart = display.duration(abs(seconds or 0.0))
         words.append(f"One boot of {hosts[0]}, read {apart} apart (uptime {uptimes[1]}).")
     else:
-        known = "Two boots" if one is False else "The bundles do not tell whether this is one boot"
+        known = "Two boots" if one is False else "Whether this is one boot is unknown"
         words.append(
             f"{known} (uptime {uptimes[0]} and {uptimes[1]}). Counters since boot are left out of "
-            "the differences, since the difference of two boots' counters is none in time; pids, "
-            "handles and addresses name other things, so that tables are joined by names that "
-            "last. Findings on such counters tell of each boot's own time."
+            "the differences: across two boots they do not show what changed over time. Pids, "
+            "handles and addresses name other things, so tables are joined by names that "
+            "last. Findings on such counters are about each boot's own time."
         )
     if same_host and seconds is not None and seconds < 0:
         sides = ("baseline", "this")
