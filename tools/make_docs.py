@@ -37,7 +37,13 @@ def drgn_commands() -> str:
         values = (command.name or section.name, section.name, command.about, command.top)
         lines.append(f"    SectionCommand{(*values, command.picks)},")
     text = "\n".join([*lines, ")\n"])
-    ruff = [Path(sys.executable).with_name("ruff"), "format", "--stdin-filename", "made.py", "-"]
+    ruff = [
+        str(Path(sys.executable).with_name("ruff")),
+        "format",
+        "--stdin-filename",
+        "made.py",
+        "-",
+    ]
     return subprocess.run(ruff, input=text, capture_output=True, text=True, check=True).stdout
 
 
