@@ -41,7 +41,7 @@ MAX_DURATIONS = 1 << 20
 MAX_FOUND = 1_000
 REGION_SHIFT = 21  # 2 MiB
 INTERRUPT = "(interrupt)"  # in the place of a comm
-# What a pair is told as whose waiting is known, beside its whole time.
+# The name of a pair whose waiting is known, beside its whole time.
 WAITING, NOT_WAITING = ", waiting", ", not waiting"
 MAX_NESTED = 8  # reservations of a task whose allocation is still to come
 FAILED = ", failed"
@@ -112,7 +112,7 @@ class Fold:
                 self._has_waits.add(pair.name)
 
     def leave_out(self, events: Iterable[str]) -> None:
-        """Events that were not recorded: what is told from them alone is not told."""
+        """Events that were not recorded: what only they would show is left out."""
         left = set(events)
         if self.recipe is None or not left:
             return
@@ -228,7 +228,7 @@ class Fold:
         return found
 
     def _line(self, line: bytes) -> tuple[str, str]:
-        """(name in a folded stack, plain symbol of the kernel) of a frame; empty if it is none."""
+        """(name in a folded stack, plain symbol of the kernel) of a frame; empty if it has none."""
         if len(self._lines) >= _MAX_LINES:
             self._lines.clear()
         frame = perf_script.frame(line)

@@ -476,10 +476,10 @@ UNREADABLE: dict[str, tuple[Damage, str]] = {
     "a quote in the middle": (text(HEADER + '"x"y,1,,,\n', "plain.csv"), "damaged: "),
     "a quote that never ends": (text(HEADER + '"x,1,,,\n', "plain.csv"), "damaged: "),
     "a link": (
-        replaced("plain.csv", lambda path: path.symlink_to("/etc/hostname")), "is no plain file",
+        replaced("plain.csv", lambda path: path.symlink_to("/etc/hostname")), "is not a plain file",
     ),
-    "a pipe": (replaced("plain.csv", os.mkfifo), "is no plain file"),
-    "a folder": (replaced("plain.csv", Path.mkdir), "is no plain file"),
+    "a pipe": (replaced("plain.csv", os.mkfifo), "is not a plain file"),
+    "a folder": (replaced("plain.csv", Path.mkdir), "is not a plain file"),
     "an endless cell": (
         text(HEADER.encode() + b'"' + b"x" * (2 << 20), "plain.csv"), "damaged: ",
     ),

@@ -130,8 +130,8 @@ class TestOneBoot:
 
     def test_what_they_do_not_tell_is_said(self, make: Make) -> None:
         words = held(make({}, hostname=None), make({}, **LATER)).relation.words
-        assert words[0] == "The bundles do not tell whether they are of one machine."
-        assert words[1].startswith("The bundles do not tell whether this is one boot")
+        assert words[0] == "Whether the bundles are of one machine is unknown."
+        assert words[1].startswith("Whether this is one boot is unknown")
 
     def test_a_baseline_that_is_later_is_said(self, make: Make) -> None:
         said = held(make({}, **LATER), make({})).relation

@@ -117,7 +117,7 @@ PAGE_OWNER_MIXED_BLOCKS = Table(
 
 @dataclass(frozen=True)
 class PageOwnerCheck:
-    """A stack of which the kernel's count and its page_exts do not tell the same."""
+    """A stack whose count in the kernel differs from its page_exts."""
 
     handle: int = column(key=True, help="stack depot handle")
     counted_pages: int | None = column(unit="pages", low=None, help="stack_record.count - 1")
@@ -166,7 +166,7 @@ def page_owner_stacks(
 ) -> tuple[list[PageOwnerStack], list[PageOwnerCheck]]:
     """
     Pages by allocation stack, most first: the kernel's own counts, or, where it has none, base
-    pages by page_ext; and the stacks of which the two do not tell the same.
+    pages by page_ext; and the stacks on which the two disagree.
 
     :raises ValueError: page_owner's list of stacks is damaged.
     :raises FaultError: it cannot be read.

@@ -3,7 +3,7 @@
 The scan of the page tables of every process, from ``mm.pgd`` down: what is in their entries, added
 up by process.
 
-All entries of all tables are read and told apart in numpy, 200,000 tables a second; see
+All entries of all tables are read and classified in numpy, 200,000 tables a second; see
 ``page_table_entries``. Of the processes with the most tables, their regions are kept too (see
 ``regions``).
 
@@ -137,7 +137,7 @@ def scan_page_tables(
     # A process has no more tables than it is charged for, but for P4Ds, and what a live kernel
     # adds while it is read. Where more come, something is not a page table.
     charged = spaces.columns["pgtables_bytes"].astype(np.int64) >> form.page_shift
-    # Nor more than there is memory: a charge beyond that is none.
+    # Nor more than there is memory: a larger charge is damage.
     memory = memory_pages(prog)
     absurd = charged > memory
     scan.absurd_charges = int(absurd.sum())
@@ -204,7 +204,7 @@ class _Lookup:
         return key
 
     def find(self, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """The VMA that each address lies in, -1 where there is none."""
+        """The VMA that each address lies in, or -1."""
         at = np.searchsorted(self.starts, keys, side="right").astype(np.int64) - 1
         if not len(self.starts):
             return at
@@ -287,7 +287,7 @@ class _Reader:
     def _region(
         self, owners: NDArray[np.int64], addresses: NDArray[np.uint64], span: int
     ) -> NDArray[np.int64]:
-        """The region that each stretch of addresses reaches into, -1 where there is none."""
+        """The region that each stretch of addresses reaches into, or -1."""
         regions = self.scan.regions
         if not len(regions.owners):
             return np.full(len(owners), -1, np.int64)

@@ -317,7 +317,7 @@ def read_status(text: str) -> PageTables | None:
     What /proc/PID/status says of a process's page tables: how large they are, not what is in them.
 
     Its VmRSS may lag a little behind (since v6.2 by what each CPU has not folded in). Processes
-    that share an address space cannot be told from such that do not.
+    that share an address space look like those that do not.
 
     :return: None for a kernel thread, and for a process that has exited.
     :raises ValueError: the text is not that of such a file, or it is cut short.

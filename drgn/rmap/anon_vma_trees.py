@@ -5,7 +5,7 @@ Reverse maps of anonymous memory: ``struct anon_vma``, its interval tree, and th
 
 All three kinds of objects are read out of their slab caches in bulk (see ``slab_objects``), not by
 descending the trees one by one. Slots that are free, stale or something else (SLUB merges the cache
-of anon_vma_chains with others of its size) are told apart by what points back: a chain counts if it
+of anon_vma_chains with others of its size) are recognised by what points back: a chain counts if it
 is on the list of its VMA, link by link round to the VMA itself. Whether it also hangs in the tree
 of its anon_vma, link by link up to the root, is held against that: one that is only in one of the
 two is an orphan, and is shown. Against these counts are held ``num_children`` and
@@ -83,7 +83,7 @@ class ReverseMaps(IntervalTrees):
     """All anon_vmas with their trees, whose nodes are chains."""
 
     anon_vmas: Objects
-    root: NDArray[np.int64]  # indexes into anon_vmas, -1 where there is none
+    root: NDArray[np.int64]  # indexes into anon_vmas, -1 where it has none
     parent: NDArray[np.int64]
     depth: NDArray[np.int64]
     vmas: Objects
@@ -331,7 +331,7 @@ def _count_checks(maps: ReverseMaps) -> list[AnonVmaCheck]:
         ]
     lost = int(np.count_nonzero(maps.root < 0))
     if lost:
-        checks.append(AnonVmaCheck(None, "anon_vmas whose root is none", 0, lost))
+        checks.append(AnonVmaCheck(None, "anon_vmas whose root is not an anon_vma", 0, lost))
     return checks
 
 

@@ -59,7 +59,7 @@ class FileMapping:
     vmas_of_pid: int = column(unit="VMAs", help="VMAs of that process")
     shared_vmas: int = column(unit="VMAs", help="mapped with MAP_SHARED; the others are private")
     writable_vmas: int | None = column(
-        unit="VMAs", help="of these, such that can be written to (i_mmap_writable counts them)"
+        unit="VMAs", help="of these, those that may be written to (i_mmap_writable counts them)"
     )
     first_index: str | None = column(
         holds="kernel", help="page offset at which the first of its VMAs begins"
@@ -223,7 +223,7 @@ class MappedFiles:
         """
         Count a process. The lines are of fs/proc/task_mmu.c, show_map_vma().
 
-        Lines of another form are none of a file.
+        Lines of another form are not about a file.
         """
         for line in text.splitlines():
             # 7f45cd1be000-7f45cd1c0000 rw-s 00000000 00:19 5      /tmp/gone (deleted)

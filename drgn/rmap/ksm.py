@@ -54,7 +54,7 @@ class KsmTotal:
 
     name: str = column(holds="kernel", key=True, help="file in /sys/kernel/mm/ksm")
     value: int = column(low=None, help="what the kernel says")
-    counted: int | None = column(help="what was found in the stable trees, where that tells")
+    counted: int | None = column(help="the same as counted in the stable trees, where they have it")
 
 
 KSM_TOTALS = Table(

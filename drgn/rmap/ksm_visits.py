@@ -23,7 +23,7 @@ from mmscope.drgn.rmap.ksm import Ksm
 class KsmVisits:
     """Visits of each KSM page; arrays by its index in ``Ksm.node``."""
 
-    anon_vma: NDArray[np.int64]  # of each item, -1 where there is none
+    anon_vma: NDArray[np.int64]  # of each item, -1 where it has none
     index: NDArray[np.uint64]  # page offset of each item
     placed: NDArray[np.bool_]  # items whose page offset is known
     whole: NDArray[np.int64]

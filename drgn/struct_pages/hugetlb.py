@@ -414,9 +414,9 @@ def hugetlb_pools(
 
 def read_pools(read: Callable[[str], str], nodes: list[int], sizes: list[int]) -> list[HugetlbPool]:
     """
-    The same rows from /sys/devices/system/node, which does not tell what is optimised.
+    The same rows from /sys/devices/system/node, which does not say what is optimised.
 
-    :param read: gives the text of a path, and raises OSError where there is none.
+    :param read: gives the text of a path; it raises OSError if it cannot.
     :param sizes: of the huge pages, in bytes.
     :raises ValueError: a file does not hold a number.
     """

@@ -6,7 +6,7 @@ A record an allocation: two lines about it, its stack, lines about migration and
 (``print_page_owner()``; ``mm/page_owner.c``, read at 6.1, 6.12, 7.2 and 7.3). 6.1 to 6.6 have
 free_ts on line 1, 6.1 prints the PFN in decimal, 7.3 can print ``handle: N`` after the stack or
 instead of it. The files beside it, ``page_owner_stacks/show_*``, are read by
-``page_owner_counts.py``; :func:`recognise` tells all four apart by what is in them.
+``page_owner_counts.py``; :func:`recognise` distinguishes all four by what is in them.
 
 **Hostile text.** A task's name is 15 bytes of its own choice, a cgroup's 79, and both are printed
 raw. So the end of a record is not a blank line: it is a blank line and the beginning of the next
@@ -162,7 +162,7 @@ def record_texts(
     Texts of whole records, without the words each begins with; after each is :data:`BETWEEN`.
 
     :param chunks: the file from offset *begin* on. A record that began before is another reader's.
-    :param tally: told of what is no record: text before the first, a last one that is cut short.
+    :param tally: counts what is no record: text before the first, a last one that is cut short.
     :param end: stop at the first beginning of a record at or behind this offset.
     """
     rest, offset, first = b"", begin, True
@@ -225,7 +225,7 @@ def split_rest(text: bytes) -> tuple[bytes, bytes]:
     What follows the first two lines, in two: the stack with its handle, and the lines after it.
 
     From the end, since there are few lines after a stack. If a cgroup's name has a line in it that
-    begins as one of a stack, the stack is none (:func:`parse_stack`), and :func:`split_lines` is
+    begins as one of a stack, the stack is not one (:func:`parse_stack`), and :func:`split_lines` is
     needed.
     """
     end = len(text)
@@ -237,7 +237,7 @@ def split_rest(text: bytes) -> tuple[bytes, bytes]:
 
 
 def split_lines(text: bytes) -> tuple[bytes, bytes]:
-    """The same, line by line: the stack ends with the first line that is none of its."""
+    """The same, line by line: the stack ends with the first line that does not belong to it."""
     end = 0
     while text.startswith(b"\n ", end) or text.startswith(b"\nhandle: ", end):
         handle = text.startswith(b"\nh", end)
@@ -302,12 +302,12 @@ class _Seen:
         self.bytes = 0
 
     def place(self, page_type: bytes, block_type: bytes) -> Any:
-        """The entry of two migratetypes; made if there is none."""
+        """The entry of two migratetypes; made if it is new."""
         types = page_type, block_type
         return self.places.setdefault(types, [*ORDERS, types])
 
     def task(self, head: bytes) -> Any:
-        """The entry of a first line up to its time; None if it is none."""
+        """The entry of a first line up to its time; None if it is not such a line."""
         if head not in self.tasks:
             fields = parse_task(head.removesuffix(TIME))
             if fields is None:
@@ -320,7 +320,7 @@ class _Seen:
         return self.tasks[head]
 
     def stack(self, text: bytes) -> Any:
-        """The entry of a stack with its handle; None if it is none."""
+        """The entry of a stack with its handle; None if it is not a stack."""
         if text not in self.stacks:
             fields = parse_stack(text)
             if fields is None:
@@ -339,7 +339,7 @@ class _Seen:
     def entries(
         self, first: bytes, page_type: bytes, block_type: bytes, text: bytes
     ) -> tuple[Any, Any, Any, Any]:
-        """The entries of a record's parts. Task and stack are False if they are none."""
+        """The entries of a record's parts. Task and stack are False if they are not valid."""
         printed, others = split_rest(text)
         stack = self.stack(printed)
         if stack is None:

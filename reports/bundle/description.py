@@ -194,13 +194,13 @@ def known_format(number: Any) -> int:
 
 
 def older(version: str, other: str) -> str:
-    """The older one of two versions; empty if one of them is none, and may be anything."""
+    """The older one of two versions; empty if one of them is not a version."""
     numbers = version_number(version), version_number(other)
     return "" if None in numbers else ".".join(map(str, min(filter(None, numbers))))
 
 
 def version_number(version: str) -> tuple[int, ...] | None:
-    """A version as numbers that compare; None if it is none."""
+    """A version as numbers that compare; None if it is not a version."""
     found = re.match(r"(\d{1,6})\.(\d{1,6})\.(\d{1,6})", version, re.ASCII)
     return tuple(map(int, found.groups())) if found else None
 
@@ -208,7 +208,7 @@ def version_number(version: str) -> tuple[int, ...] | None:
 def check_plain(path: Path) -> None:
     # A bundle is data: a link may lead anywhere, and a pipe or a device would never end.
     if path.is_symlink() or not path.is_file():
-        raise BundleError(f"{path}: is no plain file, which a bundle's files are")
+        raise BundleError(f"{path}: is not a plain file, which a bundle's files are")
 
 
 def plain_texts(value: Any) -> Any:

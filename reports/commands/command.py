@@ -58,7 +58,7 @@ from mmscope.reports.commands.redact_command import (
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
-    # drgn tells of missing symbols through logging; the command says it in its own line.
+    # drgn reports missing symbols through logging; the command says it in its own line.
     logging.getLogger("drgn").addHandler(logging.NullHandler())
     # A terminal or pipe that is not UTF-8 gets what it can show, and the rest written out.
     if isinstance(sys.stdout, io.TextIOWrapper):

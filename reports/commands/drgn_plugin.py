@@ -7,7 +7,7 @@ nothing is imported here but drgn's own: the probes are, when a command runs. A 
 section as ``mmscope show`` does, and prints the same tables and the same words about what is
 missing from them. Of a core, what one command has read serves the next; a live kernel is read anew.
 
-Where drgn has no commands, or not with this interface (that of 0.1 to 0.3), there are none of ours:
+Where drgn has no commands, or not with this interface (that of 0.1 to 0.3), mmscope has none:
 drgn itself must start.
 """
 
@@ -98,7 +98,7 @@ def run_section_command(entry: SectionCommand, prog: Program, args: argparse.Nam
         section, found = run_section(spec, memory, machine)
         memory.progress = None
     if section.status == "failed":
-        # It may have been for want of symbols that the user loads now.
+        # It may have failed because of symbols that the user loads now.
         prog.cache.pop("mmscope", None)
     if section.status in ("failed", "absent"):
         raise CommandError(f"{entry.section}: {section.message}")
@@ -245,7 +245,7 @@ def run(
 
 
 def one_line(error: Exception) -> str:
-    """What went wrong, and for want of what."""
+    """What went wrong, and what is missing."""
     if isinstance(error, ModuleNotFoundError):
         return (
             f"needs {error.name}, which this Python ({sys.executable}) does not have: pip install "

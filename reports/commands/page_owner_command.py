@@ -157,7 +157,7 @@ SERIES: Options = {
         "action": "append",
         "default": [],
         "metavar": "FILE",
-        "help": "show_stacks_handles, which tells the stacks of handles; several tell reused ones",
+        "help": "show_stacks_handles, which has the stacks of handles; several show reused ones",
     },
     "--interval": {
         "type": positive,
@@ -233,7 +233,7 @@ def add_cull_options(parser: argparse.ArgumentParser) -> None:
 
 
 def selection_of(args: argparse.Namespace, cull: Sequence[str] = ()) -> Selection | None:
-    """The selection options; None if there are none."""
+    """The selection options; None if none is given."""
     gfp = os.fsencode(args.gfp).split(b"|") if args.gfp else []
     wanted = {
         "pid": args.pid,

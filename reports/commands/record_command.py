@@ -309,7 +309,7 @@ def perf_for(file: Path) -> str:
     """
     The perf that reads a recording.
 
-    :raises RecordError: there is none.
+    :raises RecordError: perf was not found.
     """
     perf = shutil.which("perf")
     if perf is None:

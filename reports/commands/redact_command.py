@@ -14,7 +14,7 @@ from mmscope.reports.bundle.redact import Names, RedactingWriter, redact, undecl
 from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.commands.page_owner_command import Command
 
-REDACT_MAP_HELP = "write which name has which number, for yourself; by default nobody can tell"
+REDACT_MAP_HELP = "write which name has which number, for yourself; by default nobody can know"
 
 
 def add_command(command: Command) -> None:

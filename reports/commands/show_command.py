@@ -139,7 +139,7 @@ def show_stacks(bundle: Bundle, what: str, form: str, *, reattribute: bool) -> i
         return DONE
     for name in files:
         for stack, value in stacks(name):
-            # Several are told apart by a root frame.
+            # A root frame distinguishes several.
             print(visible(f"{name};{stack}" if len(files) > 1 else stack), value)
     return DONE
 
@@ -155,7 +155,7 @@ def views_of(bundle: Bundle) -> dict[str, str]:
 
 
 def show_view(bundle: Bundle, name: str, form: str, top: int | None) -> bool:
-    """Print a view over a bundle's tables; False if there is none of that name."""
+    """Print a view over a bundle's tables; False if it does not exist."""
     try:
         import duckdb
 

@@ -54,7 +54,7 @@ def add_target_options(parser: argparse.ArgumentParser) -> None:
         choices=range(21),
         metavar="N",
         help="for a kernel built with a smaller CONFIG_PAGE_BLOCK_MAX_ORDER, which its debug info "
-        "does not tell",
+        "does not show",
     )
     group.add_argument(
         "--rmap-node-ns",

@@ -135,7 +135,7 @@ def relation(before: Bundle, after: Bundle) -> Relation:
             "of the other. Tables, findings and profiles that go by such names are not compared."
         )
     if same_host is None:
-        words.append("The bundles do not tell whether they are of one machine.")
+        words.append("Whether the bundles are of one machine is unknown.")
     elif not same_host:
         words.append(f"Two machines: the baseline is of {hosts[0]}, this is of {hosts[1]}.")
     if releases[0] != releases[1]:

@@ -16,7 +16,7 @@ class Cell:
 
     text: str
     title: str = ""
-    sort: int | float | None = None  # where the text does not tell the number
+    sort: int | float | None = None  # where the text does not have the number
     impossible: str = ""  # why the value cannot be
 
 

@@ -34,7 +34,7 @@ def line_chart(
 
     The legend is the page's work: the n-th line has the class ``color-n``.
 
-    :param describe: what a reader who cannot see it is told.
+    :param describe: the text for a reader who cannot see it.
     :param ceiling: upper end of the axis, from 0; by default the data decide.
     """
     chart = pygal.Line(
@@ -68,7 +68,7 @@ class Mark:
 
     at: float
     label: str  # beside it, if there is room
-    title: str  # what is told when it is pointed at
+    title: str  # shown when it is pointed at
     loud: bool  # as high as the chart; else a tick at its foot
 
 

@@ -121,7 +121,7 @@ class TableView:
 
 @dataclass(frozen=True)
 class PictureView:
-    """A picture, or why there is none."""
+    """A picture, or why it is missing."""
 
     name: str
     html: Markup
@@ -512,7 +512,7 @@ def _beside(comparison: Comparison) -> list[list[Markup]]:
 
 
 def _alone(bundle: Bundle, picture: Picture) -> str:
-    """A picture of a bundle's one table; empty if there is none."""
+    """A picture of a bundle's one table; empty if it cannot be drawn."""
     table = bundle.tables.get(picture.table)
     if table is None:
         return ""

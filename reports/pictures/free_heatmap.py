@@ -90,7 +90,7 @@ def grids(rows: Iterable[dict[str, Any]], page_size: int | None) -> list[ZoneGri
     for row in rows:
         order = int(row["order"])
         if not 0 <= order <= MAX_ORDER:
-            raise ValueError(f"order {order} is none")
+            raise ValueError(f"order {order} is impossible")
         orders.add(order)
         types = zones.setdefault((int(row["node"]), str(row["zone"])), {})
         lists = types.setdefault(row["migratetype"], {})
@@ -174,7 +174,7 @@ def fragmentation(rows: Iterable[dict[str, Any]]) -> tuple[list[int], list[Fragm
     The index of every zone and order, out of table ``free_blocks``.
 
     :return: (orders, one row a zone).
-    :raises ValueError: an order is none.
+    :raises ValueError: an order is impossible.
     """
     zones: dict[tuple[int, str], dict[int, int]] = {}
     for row in rows:
@@ -182,7 +182,7 @@ def fragmentation(rows: Iterable[dict[str, Any]]) -> tuple[list[int], list[Fragm
             continue
         order = int(row["order"])
         if not 0 <= order <= MAX_ORDER:
-            raise ValueError(f"order {order} is none")
+            raise ValueError(f"order {order} is impossible")
         blocks = zones.setdefault((row["node"], row["zone"]), {})
         blocks[order] = blocks.get(order, 0) + int(row["blocks"])
     orders = sorted({order for blocks in zones.values() for order in blocks})

@@ -117,7 +117,7 @@ def pageblock_map(rows: Iterable[dict[str, Any]], page_size: int | None) -> Map:
 
     :param rows: of table ``pageblock_map``.
     :param page_size: in bytes, None if unknown.
-    :raises ValueError: these are no runs of pageblocks, or there are none.
+    :raises ValueError: these are not runs of pageblocks, or it is empty.
     """
     cells_of = itemgetter("start_pfn", "blocks", "node", "zone", "migratetype", "free_eighths")
     runs: list[Run] = sorted(

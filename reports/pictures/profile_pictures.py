@@ -101,7 +101,7 @@ class Recording:
 
 
 def stacks(bundle: Bundle) -> Tables:
-    """The folded stacks of profiles, for the pictures; or why there are none of a file."""
+    """The folded stacks of profiles, for the pictures; or why those of a file are missing."""
     found: Tables = {}
     size = MAX_DRAWN_BYTES
     for name, folded in bundle.folded.items():

@@ -64,14 +64,14 @@ class Making:
         for values in (self.counters, self.pids, self.missed, recorded.samples, recorded.lost):
             numbers = values.values() if isinstance(values, dict) else values
             if not all(isinstance(value, int) for value in numbers):
-                raise ValueError("a number is none")
+                raise ValueError("a number is not valid")
         for three in self.page_tables:
             if not (isinstance(three, list) and len(three) == 3):
-                raise ValueError("page_tables is none")
+                raise ValueError("page_tables is not valid")
             if not all(isinstance(value, int) for value in three):
-                raise ValueError("a number is none")
+                raise ValueError("a number is not valid")
         if not all(isinstance(n, str) for n in self.partial + self.remarks + self.left_out):
-            raise ValueError("a note is none")
+            raise ValueError("a note is not valid")
         return recorded
 
 

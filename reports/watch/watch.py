@@ -188,7 +188,7 @@ class Owners:
     :param debugfs: where it is mounted.
     :param folder: to copy to.
     :param limit: bytes that all copies may take.
-    :ivar absent: why there are none.
+    :ivar absent: why they are missing.
     """
 
     def __init__(self, debugfs: Path, folder: Path, limit: float) -> None:
