@@ -13,9 +13,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import reports  # noqa: F401  (puts drgn/ on the path)
-
-# isort: split
 import rmap_rows
 import watch_made
 

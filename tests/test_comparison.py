@@ -25,9 +25,9 @@ from mmscope.reports.compare.comparison_view import Top, view
 from mmscope.reports.compare.finding_changes import compare_findings
 from mmscope.reports.compare.relation import same_boot
 from mmscope.reports.compare.table_changes import MAX_CHANGES, TableChanges
+from mmscope.reports.drawing import flame_graph
 from mmscope.reports.findings.findings import Finding, NotChecked, Verdict, evaluate
 from mmscope.reports.page.report import render
-from mmscope.reports.pictures import flame_graph
 
 NOTHING = Verdict([], [], [])
 LATER = {"captured_at": "2026-11-20T03:05:05+00:00", "uptime_seconds": 273_905.5}

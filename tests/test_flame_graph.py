@@ -22,9 +22,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from page_tree import NOTHING, by_id, cells, elements, parse, texts
 
+from mmscope.reports.drawing import flame_graph
+from mmscope.reports.drawing.flame_graph import FlameGraph, differential, top_frames
 from mmscope.reports.page.report import MAX_STACK_ROWS, render
-from mmscope.reports.pictures import flame_graph, owner_pictures
-from mmscope.reports.pictures.flame_graph import FlameGraph, differential, top_frames
+from mmscope.reports.pictures import owner_pictures
 
 SVG = "{http://www.w3.org/2000/svg}"
 SIMPLE = [("a;b;c", 100), ("a;b", 50), ("a;d", 25), ("z", 25)]

@@ -417,7 +417,7 @@ def test_watch_killed_leaves_what_was_sampled(tmp_path: Path) -> None:
     again = watch(tmp_path)
     assert again.returncode == 2 and f"finish it with 'mmscope {recovering}'" in again.stderr
     result = children.run(
-        f"{' '.join(RUN)} {recovering}", shell=True, cwd=ROOT, capture_output=True, text=True
+        ["sh", "-c", f"{' '.join(RUN)} {recovering}"], cwd=ROOT, capture_output=True, text=True
     )
     assert result.returncode in (0, 1), result.stderr  # the last sample may have been cut short
     assert len(list(Bundle(tmp_path / "b").rows("watch_samples"))) == had >= 3

@@ -7,9 +7,6 @@ from typing import Any
 
 import pytest
 
-import reports  # noqa: F401  (puts drgn/ on the path)
-
-# isort: split
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.description import SectionResult
 from mmscope.reports.bundle.writer import Writer

@@ -232,7 +232,8 @@ def run_findings(args: argparse.Namespace) -> int:
 def run_report(args: argparse.Namespace) -> int:
     from mmscope.reports.compare.comparison import compare
     from mmscope.reports.findings.findings import evaluate
-    from mmscope.reports.page.report import LOOKED_AT, render, write
+    from mmscope.reports.page.report import render, write
+    from mmscope.reports.pictures.registry import LOOKED_AT
 
     names = wanted_names(args)
     bundles = [Bundle(path) for path in (args.bundle, args.baseline) if path is not None]

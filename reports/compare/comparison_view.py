@@ -13,7 +13,7 @@ from mmscope.drgn.tables.rows import Column
 from mmscope.reports.compare.comparison import Comparison, most_changed, set_differently
 from mmscope.reports.compare.finding_changes import CHANGE_WORDS, CHANGES, FindingChange
 from mmscope.reports.compare.table_changes import Change, TableChanges, known
-from mmscope.reports.pictures.cells import Cell, cell
+from mmscope.reports.drawing.cells import Cell, cell
 from mmscope.reports.pictures.owner_pictures import owner_pair
 
 # Rows of what changed most, over all tables.

@@ -24,7 +24,7 @@ import itertools
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,9 @@ from mmscope.reports.bundle.modes import mode_of_file
 from mmscope.reports.compare import comparison_view
 from mmscope.reports.compare.comparison import Comparison
 from mmscope.reports.compare.declared import HEADINGS, TABLES
+from mmscope.reports.drawing import charts, downloads
+from mmscope.reports.drawing.cells import Cell, cell, is_name
+from mmscope.reports.drawing.downloads import Download, Downloads
 from mmscope.reports.findings.findings import (
     SEVERITIES,
     Finding,
@@ -55,23 +58,9 @@ from mmscope.reports.findings.findings import (
     severity_rank,
 )
 from mmscope.reports.page.glossary import Glossary
-from mmscope.reports.pictures import (
-    charts,
-    downloads,
-    free_heatmap,
-    owner_pictures,
-    page_table_pictures,
-    pageblock_map,
-    profile_pictures,
-    rmap_pictures,
-    vmemmap_pictures,
-    watch_pictures,
-)
-from mmscope.reports.pictures import counters as vm_counters
-from mmscope.reports.pictures.cells import Cell, cell, is_name
-from mmscope.reports.pictures.downloads import Download, Downloads
-from mmscope.reports.pictures.watermarks import watermarks
-from mmscope.reports.profiles import recorded_rows
+from mmscope.reports.pictures import free_heatmap, pageblock_map, profile_pictures
+from mmscope.reports.pictures.picture import Picture, Tables
+from mmscope.reports.pictures.registry import CHOSEN, LOOKED_AT, PARTS, PICTURES
 
 TEMPLATES = FOLDER / "templates"
 # A browser lays so much out at once; nobody reads more in a report.
@@ -164,244 +153,6 @@ class FindingView:
     evidence: str  # anchor of its section, empty if the bundle has no such section
     tables: list[str]  # that it was found in, and that the page has
     like: "FindingView | None"  # the one before it whose every word but what was seen is the same
-
-
-Tables = dict[str, list[dict[str, Any]]]
-
-
-@dataclass(frozen=True)
-class Picture:
-    """What is drawn with a table, by ``templates/picture_<name>.html``."""
-
-    name: str
-    table: str
-    columns: frozenset[str]  # what the drawing needs of that table
-    draw: Callable[[Tables, int | None], Any]
-
-
-def _free_lists(tables: Tables, page_size: int | None) -> list[free_heatmap.ZoneGrid]:
-    return free_heatmap.grids(tables["free_blocks"], page_size)
-
-
-def _fragmentation(tables: Tables, page_size: int | None) -> dict[str, Any]:
-    orders, zones = charts.fragmentation(tables["free_blocks"])
-    chart = charts.line_chart(
-        [str(order) for order in orders],
-        [(visible(f"node {row.node} {row.zone}"), row.index) for row in zones],
-        x_title="order of the request",
-        describe="Unusable free space index by order, one line a zone; the table has the numbers",
-        ceiling=1.0,
-    )
-    # Shapes and escaped text that ElementTree wrote; nothing of it is a string of the bundle's.
-    return {"chart": Markup(chart), "orders": orders, "zones": zones}
-
-
-def _pageblock_map(tables: Tables, page_size: int | None) -> dict[str, Any]:
-    drawn = pageblock_map.pageblock_map(tables["pageblock_map"], page_size)
-    census = [row.get("blocks") for row in tables.get("pageblocks", [])]
-    # Another table, which may be damaged on its own account.
-    known = [blocks for blocks in census if isinstance(blocks, int)]
-    return {"map": drawn, "census": sum(known) if census and known == census else None}
-
-
-def _pageblocks(tables: Tables, page_size: int | None) -> dict[str, Any]:
-    types: list[str] = []
-    zones: dict[tuple[int, str], dict[str, int]] = {}
-    for row in tables["pageblocks"]:
-        if row["migratetype"] not in types:
-            types.append(row["migratetype"])
-        counts = zones.setdefault((row["node"], row["zone"]), {})
-        counts[row["migratetype"]] = counts.get(row["migratetype"], 0) + row["blocks"]
-    if len(types) > free_heatmap.MAX_TYPES:
-        raise ValueError(f"more than {free_heatmap.MAX_TYPES} migratetypes")
-    return {"types": types, "zones": zones}
-
-
-def _watermarks(tables: Tables, page_size: int | None) -> Any:
-    reserve: dict[tuple[Any, Any], int] = {}
-    for row in tables.get("free_blocks", []):
-        if row.get("migratetype") == "HighAtomic" and isinstance(row.get("pages"), int):
-            key = row.get("node"), row.get("zone")
-            reserve[key] = reserve.get(key, 0) + row["pages"]
-    return watermarks(tables["zones"], reserve)
-
-
-def _pcp_lists(tables: Tables, page_size: int | None) -> list[dict[str, Any]]:
-    """The zones with pages on per-CPU lists: how many, and on how many CPUs."""
-    cpus: dict[tuple[int, str], dict[int, int]] = {}
-    for row in tables["pcp_pages"]:
-        on = cpus.setdefault((row["node"], row["zone"]), {})
-        on[row["cpu"]] = on.get(row["cpu"], 0) + row["pages"]
-    return [
-        {
-            "zone": f"node {node} {zone}",
-            "pages": sum(on.values()),
-            "cpus": sum(pages > 0 for pages in on.values()),
-            "most": max(on.values()),
-        }
-        for (node, zone), on in cpus.items()
-    ]
-
-
-def _free_accounting(tables: Tables, page_size: int | None) -> list[dict[str, Any]]:
-    return tables["free_accounting"]
-
-
-def _vm_counters(tables: Tables, page_size: int | None) -> Any:
-    return vm_counters.view(tables["vm_counters"])
-
-
-PICTURES = (
-    Picture(
-        "free_lists",
-        "free_blocks",
-        frozenset({"node", "zone", "order", "migratetype", "blocks", "pages"}),
-        _free_lists,
-    ),
-    Picture(
-        "fragmentation",
-        "free_blocks",
-        frozenset({"node", "zone", "order", "blocks"}),
-        _fragmentation,
-    ),
-    Picture(
-        "pageblock_map",
-        "pageblock_map",
-        frozenset({"start_pfn", "blocks", "node", "zone", "migratetype", "free_eighths"}),
-        _pageblock_map,
-    ),
-    Picture(
-        "pageblocks",
-        "pageblocks",
-        frozenset({"node", "zone", "migratetype", "blocks"}),
-        _pageblocks,
-    ),
-    Picture(
-        "watermarks",
-        "zones",
-        frozenset(
-            {"node", "zone", "managed_pages", "free_pages", "wmark_min", "wmark_low", "wmark_high"}
-        ),
-        _watermarks,
-    ),
-    Picture(
-        "free_accounting",
-        "free_accounting",
-        frozenset(
-            {"node", "zone", "nr_free_pages", "free_list_pages", "unaccepted_pages"}
-            | {"remainder_pages", "isolate_pages", "pcp_pages"}
-        ),
-        _free_accounting,
-    ),
-    Picture("pcp_lists", "pcp_pages", frozenset({"node", "zone", "cpu", "pages"}), _pcp_lists),
-    Picture("vm_counters", "vm_counters", frozenset({"name", "kind", "value"}), _vm_counters),
-    Picture(
-        "page_owner",
-        "page_owner_stacks",
-        frozenset({"pages", "stack"}),
-        owner_pictures.page_owner,
-    ),
-    Picture(
-        "page_owner_growth",
-        "page_owner_growth",
-        frozenset({"handle", "pages_first", "pages_last", "gained", "slope", "steadiness"}),
-        owner_pictures.page_owner_growth,
-    ),
-    Picture(
-        "slab_owner",
-        "slab_owner_stacks",
-        frozenset({"cache", "stack", "objects", "bytes"}),
-        owner_pictures.slab_owner,
-    ),
-    Picture(
-        "page_tables",
-        "page_tables",
-        frozenset({"pid", "comm", "pgtables_bytes"}),
-        page_table_pictures.view,
-    ),
-    Picture(
-        "vmemmap_sections",
-        "vmemmap_sections",
-        frozenset({"start_pfn", "sections", "node", "zone", "origin", "mapping"})
-        | {"reused_eighths", "reused_bytes"},
-        vmemmap_pictures.section_map,
-    ),
-    Picture(
-        "vmemmap_examples",
-        "vmemmap_examples",
-        frozenset({"example", "pfn", "page_bytes", "first", "entries", "frame_pfn", "same_frame"})
-        | {"level", "writable"},
-        vmemmap_pictures.examples,
-    ),
-    Picture(
-        "memory_about_memory",
-        "memory_about_memory",
-        frozenset({"part", "bytes", "percent", "counted_in", "on_device"}),
-        vmemmap_pictures.memory_about_memory,
-    ),
-    Picture(
-        "memmap_what_if",
-        "memmap_what_if",
-        frozenset({"scheme", "metadata_bytes", "saved_bytes", "saved_percent", "formula"}),
-        vmemmap_pictures.what_if,
-    ),
-    Picture(
-        "anon_vma_fanout",
-        "anon_vma_fanout",
-        frozenset({"vmas_from", "vmas_to", "anon_vmas", "vmas"}),
-        rmap_pictures.fanout,
-    ),
-    Picture(
-        "file_mapping_fanout",
-        "file_mapping_fanout",
-        frozenset({"vmas_from", "vmas_to", "files", "vmas"}),
-        rmap_pictures.file_fanout,
-    ),
-    Picture(
-        "anon_vma_map",
-        "anon_vma_map",
-        frozenset({"anon_vma", "index", "pages", "vmas", "writable_vmas", "starts", "ksm_items"}),
-        rmap_pictures.tree,
-    ),
-    Picture(
-        "rmap_visits",
-        "rmap_costs",
-        frozenset({"what", "visits", "visits_indexed", "used_here", "node_ns", "measured"}),
-        rmap_pictures.visits,
-    ),
-    Picture(
-        "profiles",
-        "profiles",
-        frozenset({"profile", "event", "unit", "samples", "file"}),
-        profile_pictures.draw,
-    ),
-    Picture(
-        "watch",
-        "watch_samples",
-        frozenset({"time", "at", "period_seconds", "unread"}),
-        watch_pictures.view,
-    ),
-)
-# Held whole, for the pictures.
-LOOKED_AT = {picture.table for picture in PICTURES} | {
-    *("page_owner_snapshots", "ksm_pages", "vma_splits", "anon_vmas"),
-    *("page_table_occupancy", "page_table_regions"),
-    *("psi_series", "thp_free_blocks_series", "zone_series", "watch_events", "watch_overhead"),
-    *recorded_rows.TABLES,
-}
-# Of a comparison: drawn of both bundles, on scales that do not depend on what is drawn. A cell of a
-# map stands for the same number of pageblocks in both if the machines are of one size.
-BESIDE = ("fragmentation", "free_lists", "pageblock_map")
-# Held in part, by what the others say: which values of which column are wanted.
-PARTS: dict[str, tuple[str, Callable[[Tables], set[Any]]]] = {
-    "page_owner_series": ("handle", owner_pictures.series_wanted),
-    "exit_costs": ("pid", page_table_pictures.costs_wanted),
-}
-# The same, which rows are wanted.
-FILTERED: dict[str, Callable[[Tables], Callable[[dict[str, Any]], bool]]] = {
-    "counter_rates": watch_pictures.rates_wanted,
-    "gauge_series": watch_pictures.levels_wanted,
-}
 
 
 def render(bundle: Bundle, verdict: Verdict, comparison: Comparison | None = None) -> str:
@@ -705,9 +456,9 @@ def _parts(bundle: Bundle, known: Tables) -> Tables:
             column, wanted = PARTS[name]
             rows = bundle.rows(name, where=(column, wanted(known)))
             found[name] = list(itertools.islice(rows, MAX_PART_ROWS))
-    for name in FILTERED.keys() & bundle.tables.keys():
+    for name in CHOSEN.keys() & bundle.tables.keys():
         with contextlib.suppress(BundleError, LookupError, TypeError):
-            chosen = filter(FILTERED[name](known), bundle.rows(name))
+            chosen = filter(CHOSEN[name](known), bundle.rows(name))
             found[name] = list(itertools.islice(chosen, MAX_PART_ROWS))
     return found
 
@@ -751,7 +502,7 @@ def _beside(comparison: Comparison) -> list[list[Markup]]:
     sizes = {bundle.target.get("total_pages") for bundle in comparison.bundles}
     found: list[list[Markup]] = []
     for picture in PICTURES:
-        if picture.name not in BESIDE or (picture.name == "pageblock_map" and len(sizes) > 1):
+        if not picture.beside or (picture.beside == "same size" and len(sizes) > 1):
             continue
         drawn = [_alone(bundle, picture) for bundle in comparison.bundles]
         pair = [Markup(html) for html in drawn if html]
@@ -922,6 +673,7 @@ def _environment(page_size: int | None, uptime: str) -> Environment:
         level_starts=free_heatmap.level_starts(),
         thp_order=free_heatmap.thp_order(page_size),
         max_lines=charts.MAX_LINES,
+        styles=Markup("\n".join(picture.style for picture in PICTURES if picture.style)),
         max_text_columns=MAX_TEXT_COLUMNS,
         text_classes=text_classes,
     )
