@@ -35,7 +35,7 @@ from mmscope.drgn.owners.owner_frames import (
 from mmscope.drgn.owners.page_owner_rows import PageOwnerGrowth, PageOwnerPoint, PageOwnerStack
 from mmscope.drgn.tables.rows import columns
 from mmscope.drgn.text import page_owner_series as ps
-from mmscope.drgn.text import page_owner_text as po
+from mmscope.drgn.text.page_owner_tally import Selection
 from mmscope.drgn.text.stack_text import folded, stack_id
 from mmscope.drgn.text.text_source import TextError
 from mmscope.reports.bundle.bundle import Bundle
@@ -166,7 +166,7 @@ def test_kinds_that_do_not_join(tmp_path: Path) -> None:
     with pytest.raises(TextError, match="handles, but no counts"):
         ps.read_series([resolver(tmp_path)])
     with pytest.raises(TextError, match="has only stacks to select by"):
-        ps.read_series(mixed[:1], selection=po.Selection(pid=[1]))
+        ps.read_series(mixed[:1], selection=Selection(pid=[1]))
 
 
 # Times

@@ -9,7 +9,7 @@ that overlap a folio, on every kernel; mmap, munmap, mprotect that splits, fork 
 write for each of their VMAs that maps the file.
 
 The VMAs are those that were read in bulk out of their slab cache (see ``anon_vma_trees``). Slots
-that are free or stale are told apart by the tree: a VMA counts if it is linked, link by link in
+that are free or stale are recognised by the tree: a VMA counts if it is linked, link by link in
 both directions, to the node that its file's ``i_mmap`` begins with. Against that are held
 ``i_mmap_writable``, which the kernel keeps, and for a sample the trees themselves, descended, and
 the VMAs of processes, walked (:func:`check_sample`).

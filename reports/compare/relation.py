@@ -171,12 +171,12 @@ def _of_boots(one: bool | None, host: str, seconds: float | None, old: str, new:
     if one:
         apart = display.duration(abs(seconds or 0.0))
         return f"One boot of {host}, read {apart} apart (uptime {new})."
-    known = "Two boots" if one is False else "The bundles do not tell whether this is one boot"
+    known = "Two boots" if one is False else "Whether this is one boot is unknown"
     return (
         f"{known} (uptime {old} and {new}). Counters since boot are left out of "
-        "the differences, since the difference of two boots' counters is none in time; pids, "
-        "handles and addresses name other things, so that tables are joined by names that "
-        "last. Findings on such counters tell of each boot's own time."
+        "the differences: across two boots they do not show what changed over time. Pids, "
+        "handles and addresses name other things, so tables are joined by names that "
+        "last. Findings on such counters are about each boot's own time."
     )
 
 
