@@ -40,11 +40,9 @@ from mmscope.reports.collect.collect import explain
 from mmscope.reports.commands import (
     collect_command,
     page_owner_command,
-    record_command,
     redact_command,
     show_command,
 )
-from mmscope.reports.commands.doctor import Check, PriceHere, checks, prices_here
 from mmscope.reports.commands.page_owner_command import Command
 from mmscope.reports.commands.redact_command import (
     add_redact_options,
@@ -53,7 +51,7 @@ from mmscope.reports.commands.redact_command import (
 )
 
 # What needs duckdb, jinja2 or pygal is imported where it is used: on the box `collect` and `show`
-# must work with drgn, numpy and rich alone.
+# must work with drgn, numpy and rich alone. So is what takes long and only one command needs.
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -66,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else list(arguments)
     if words[:1] == ["record"]:
         # Whatever follows -- is somebody else's command line.
-        return record_command.main(words[1:])
+        return run_record_with(words[1:])
     if words[:1] == ["compare"]:
         # argparse would swallow it. No argument can hold a NUL.
         words = [VERSUS if word == "--" else word for word in words]
@@ -215,7 +213,7 @@ VERSUS = "\0"
 
 
 def run_record(args: argparse.Namespace) -> int:
-    return record_command.main([])
+    return run_record_with([])
 
 
 def run_findings(args: argparse.Namespace) -> int:
@@ -273,7 +271,16 @@ def run_compare(args: argparse.Namespace) -> int:
     return code
 
 
+def run_record_with(words: list[str]) -> int:
+    """``mmscope record``, by a parser of its own."""
+    from mmscope.reports.commands import record_command
+
+    return record_command.main(words)
+
+
 def run_doctor(args: argparse.Namespace) -> int:
+    from mmscope.reports.commands.doctor import Check, PriceHere, checks, prices_here
+
     for title, row_type, rows in (
         ("", Check, checks()),
         ("What it costs this host to be read", PriceHere, prices_here()),

@@ -18,8 +18,6 @@ from mmscope.drgn.tables.bounds import Machine, rows_that_cannot_be, told
 from mmscope.drgn.tables.hostile_text import visible
 from mmscope.drgn.tables.rows import columns
 from mmscope.drgn.tables.terminal import FORMATS, MAX_ROWS, print_rows
-from mmscope.perf.speedscope import speedscope
-from mmscope.perf.stack_parts import load_known_frames
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.bundle_format import new_tables
 from mmscope.reports.bundle.description import BundleError
@@ -29,7 +27,6 @@ from mmscope.reports.commands import page_owner_command
 from mmscope.reports.commands.collect_command import missing_sections
 from mmscope.reports.commands.page_owner_command import Command
 from mmscope.reports.commands.target_options import SECTION_HELP, add_target_options, open_source
-from mmscope.reports.profiles import profiles
 
 # Of folded stacks, which are no table.
 STACK_FORMATS = ("folded", "speedscope")
@@ -121,6 +118,10 @@ def first_of(title: str, top: int | None, total: int) -> str:
 
 def show_stacks(bundle: Bundle, what: str, form: str, *, reattribute: bool) -> int:
     """Print folded stacks: those of one name, of a recording, or of all profiles."""
+    from mmscope.perf.speedscope import speedscope
+    from mmscope.perf.stack_parts import load_known_frames
+    from mmscope.reports.profiles import profiles
+
     files = [what] if what in bundle.folded else profiles.files_of(bundle, what)
     if not files:
         raise UsageError(
