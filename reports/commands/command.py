@@ -46,11 +46,7 @@ from mmscope.reports.commands import (
 )
 from mmscope.reports.commands.doctor import Check, PriceHere, checks, prices_here
 from mmscope.reports.commands.page_owner_command import Command
-from mmscope.reports.commands.redact_command import (
-    add_redact_options,
-    keep_map,
-    wanted_names,
-)
+from mmscope.reports.commands.redact_command import add_redact_options, keep_map, wanted_names
 
 # What needs duckdb, jinja2 or pygal is imported where it is used: on the box `collect` and `show`
 # must work with drgn, numpy and rich alone.
