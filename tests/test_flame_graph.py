@@ -24,7 +24,8 @@ from page_tree import NOTHING, by_id, cells, elements, parse, texts
 
 from mmscope.reports.drawing import flame_graph
 from mmscope.reports.drawing.flame_graph import FlameGraph, differential, top_frames
-from mmscope.reports.page.report import MAX_STACK_ROWS, render
+from mmscope.reports.page.report import render
+from mmscope.reports.page.views import MAX_STACK_ROWS
 from mmscope.reports.pictures import owner_pictures
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -28,17 +28,10 @@ from mmscope.drgn.tables.rows import columns
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.description import SectionResult
 from mmscope.reports.findings.findings import Finding, NotChecked, Verdict
-from mmscope.reports.page.report import (
-    MAX_CELLS,
-    MAX_ROWS,
-    MAX_SERIES_ROWS,
-    TEMPLATES,
-    reading,
-    render,
-    sentence,
-    unknown,
-    write,
-)
+from mmscope.reports.page.environment import MAX_ROWS, TEMPLATES
+from mmscope.reports.page.report import render, write
+from mmscope.reports.page.sentences import reading, sentence, unknown
+from mmscope.reports.page.views import MAX_CELLS, MAX_SERIES_ROWS
 from mmscope.reports.pictures.registry import PICTURES
 
 

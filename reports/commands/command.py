@@ -44,11 +44,7 @@ from mmscope.reports.commands import (
     show_command,
 )
 from mmscope.reports.commands.page_owner_command import Command
-from mmscope.reports.commands.redact_command import (
-    add_redact_options,
-    keep_map,
-    wanted_names,
-)
+from mmscope.reports.commands.redact_command import add_redact_options, keep_map, wanted_names
 
 # What needs duckdb, jinja2 or pygal is imported where it is used: on the box `collect` and `show`
 # must work with drgn, numpy and rich alone. So is what takes long and only one command needs.
