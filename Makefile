@@ -17,6 +17,7 @@ LAB_PACKAGES := qemu-system-x86 gcc libc6-dev cpio xz-utils e2fsprogs linux-perf
 BUILD_PACKAGES := bc flex bison libelf-dev libssl-dev
 TEST_PACKAGES := chromium-headless-shell libdevel-nytprof-perl zstd makedumpfile
 BENCH_PACKAGES := crash
+DEB_PACKAGES := mmdebstrap dpkg-dev debian-archive-keyring
 PICTURE_PACKAGES := chromium-headless-shell pngquant
 
 VMCORE ?=
@@ -122,6 +123,20 @@ docs: $(READY) ## docs/tables.md and the commands of drgn, from the declarations
 .PHONY: dist
 dist: $(READY) ## dist/mmscope.pyz, one file for a box without pip; DIST_PYTHON="3.11 3.13" for others' Pythons
 	@$(BIN)/python tools/make_dist.py $(addprefix --python ,$(DIST_PYTHON))
+
+.PHONY: manuals
+manuals: $(READY) ## build/manuals: manual pages, completion for bash and zsh
+	@$(BIN)/python tools/make_manuals.py build/manuals
+
+.PHONY: deb
+deb: $(READY) ## dist/deb: packages of this commit for Debian 13, built in a clean root; lintian's errors fail
+	@tools/apt-install $(DEB_PACKAGES)
+	@$(BIN)/python tools/make_deb.py build dist/deb
+
+.PHONY: deb-try
+deb-try: $(READY) ## install dist/deb in a clean root of Debian 13 and run debian/tests
+	@tools/apt-install $(DEB_PACKAGES)
+	@$(BIN)/python tools/make_deb.py try dist/deb
 
 .PHONY: lock
 lock: $(READY) ## renew requirements.lock and requirements-fuzz.lock from pyproject.toml

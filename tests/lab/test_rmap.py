@@ -432,7 +432,7 @@ def test_sections_findings_and_files(rmap_lab: RmapLab, tmp_path: Path) -> None:
     files = Files(rmap_lab.capture.truth_b)
     section, from_files = run_section(SECTIONS["anon_vmas"], files)
     assert section.status == "ok" and "memory only" in (section.message or "")
-    assert max(row.vmas for row in from_files.tables[0][3]) > VMAS
+    assert max(row.vmas for row in from_files.tables[0].rows) > VMAS
     assert run_section(SECTIONS["ksm"], files)[0].status == "ok"
     assert run_section(SECTIONS["rmap_cost"], files)[0].status == "absent"
 
@@ -461,9 +461,7 @@ def test_slabs_that_the_dump_lacks_are_counted(
         assert section.unreadable_bytes > 100_000 and "could not be read" in (section.message or "")
         assert found.tables
     # A tree of which a part is missing is not taken for a small one: both counts are shown.
-    rows = found.by_name | {
-        table: rows for table, _, _, rows in run_section(SECTIONS["anon_vmas"], memory)[1].tables
-    }
+    rows = found.by_name | run_section(SECTIONS["anon_vmas"], memory)[1].by_name
     assert any("num_active_vmas" in check.problem for check in rows["anon_vma_checks"])
     assert any("descended" in check.problem for check in rows["anon_vma_checks"])
 

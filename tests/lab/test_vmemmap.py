@@ -349,7 +349,7 @@ def test_the_sections_and_what_they_find(vmemmap_lab: StructPagesLab, tmp_path: 
     ("script", "words"),
     [
         ("struct_pages/vmemmap", "Struct pages by zone"),
-        ("struct_pages/hugetlb", "Pools by size and node"),
+        ("struct_pages/hugetlb", "hugetlb pools by size and node"),
         ("struct_pages/device_pagemaps", "dax1.0"),
         ("struct_pages/vmemmap_examples", "hugetlb, with HVO"),
         ("struct_pages/memory_metadata", "2 MiB pages, hugetlb with HVO"),

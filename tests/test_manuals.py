@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Manual pages, shell completion, and the Debian package's version.
+
+What the packages do when they are installed is tried by ``make deb-try``.
+"""
+
+import argparse
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import make_manuals
+import pytest
+from command_line import ROOT
+
+from mmscope import __version__
+from mmscope.drgn.sections.registry import SECTIONS
+from mmscope.perf import recipe
+
+COMMANDS = dict(make_manuals.parsers()[1].choices)
+PAGES = make_manuals.manual_pages()
+
+
+def options(parser: argparse.ArgumentParser) -> set[str]:
+    """Its options, but for --help."""
+    return {word for action in parser._actions for word in action.option_strings} - {"-h", "--help"}
+
+
+def plain(page: str) -> str:
+    """A page without roff's escapes."""
+    return re.sub(r"\\f[A-Z]|\\[,/&]", "", page).replace("\\-", "-")
+
+
+def completed(words: str) -> set[str]:
+    """What bash offers for the last word of a line."""
+    script = """
+        source /dev/stdin
+        COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))
+        _shtab_mmscope mmscope "${!#}" "${@: -2:1}"
+        printf '%s\\n' "${COMPREPLY[@]}"
+    """
+    bash = shutil.which("bash")
+    assert bash
+    done = subprocess.run(
+        [bash, "--norc", "-c", script, "bash", *words.split(" ")],
+        input=make_manuals.completion("bash"),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert not done.stderr
+    return set(done.stdout.split())
+
+
+def test_every_command_has_a_page_and_the_first_names_them_all() -> None:
+    assert PAGES.keys() == {"mmscope.1", *(f"mmscope-{name}.1" for name in COMMANDS)}
+    assert len(COMMANDS) >= 10
+    for name in COMMANDS:
+        assert f".BR mmscope-{name} (1)" in plain(PAGES["mmscope.1"])
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_page_has_every_option_of_its_command(name: str) -> None:
+    page = plain(PAGES[f"mmscope-{name}.1"])
+    assert f'.TH MMSCOPE-{name.upper()} "1"' in page
+    named = set(re.findall(r"^(-.*)$", page, re.M))
+    assert options(COMMANDS[name]) <= set(re.findall(r"--?[\w-]+", " ".join(named)))
+    assert ".SH EXIT STATUS" in page
+    # A line that begins so is a request to roff, and its text is lost.
+    assert not [line for line in page.splitlines() if line.startswith("'")]
+
+
+def test_bash_completes_commands_options_sections_and_recipes() -> None:
+    assert completed("mmscope ") >= COMMANDS.keys()
+    for name, parser in COMMANDS.items():
+        assert completed(f"mmscope {name} -") >= options(parser), name
+    assert completed("mmscope collect --only ") >= SECTIONS.keys()
+    assert completed("mmscope record ") >= set(recipe.names())
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_zsh_has_every_option_too(name: str) -> None:
+    text = make_manuals.completion("zsh")
+    assert text.startswith("#compdef mmscope")
+    for option in options(COMMANDS[name]):
+        assert option in text
+
+
+def test_the_debian_package_is_of_this_version() -> None:
+    first = (ROOT / "debian" / "changelog").read_text().splitlines()[0]
+    assert first.startswith(f"mmscope ({__version__}-")
+
+
+def test_what_the_package_carries_is_what_mmscope_is_tested_with() -> None:
+    lock = dict(
+        re.findall(r"^(drgn|duckdb)==(\S+)", Path(ROOT / "requirements.lock").read_text(), re.M)
+    )
+    for name in ("README.Debian", "README.source", "control"):
+        said = re.findall(r"drgn (?:\(>= )?(\d+\.\d+\.\d+)", (ROOT / "debian" / name).read_text())
+        assert set(said) <= {lock["drgn"], "0.0.31"}, name
