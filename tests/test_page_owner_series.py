@@ -636,7 +636,7 @@ def test_missing_and_other_folded_stacks(tmp_path: Path) -> None:
     with pytest.raises(BundleError, match="missing"):
         list(Bundle(path).stacks("x"))
     (path / "x.folded").symlink_to("/etc/passwd")
-    with pytest.raises(BundleError, match="no plain file"):
+    with pytest.raises(BundleError, match="not a plain file"):
         list(Bundle(path).stacks("x"))
 
 

@@ -72,7 +72,7 @@ def test_a_sample_holds_what_the_files_say(host: Path) -> None:
     assert row["psi"] == {"some": [1.5, 0.3, 0.06, 2000000], "full": [0.75, 0.15, 0.03, 1000000]}
     assert row["ksm"]["general_profit"] == -4096 and row["ksm"]["pages_sharing"] == 40
     dma32 = next(zone for zone in row["zones"] if zone[1] == "DMA32")
-    assert dma32[8:] == [512, 28]  # reserved_highatomic, free_highatomic
+    assert list(dma32[8:]) == [512, 28]  # reserved_highatomic, free_highatomic
 
 
 @pytest.mark.parametrize("release", ["7.2/proc", "6.1"])
