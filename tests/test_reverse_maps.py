@@ -254,9 +254,8 @@ def test_a_difference_and_the_call_that_makes_it(
 ) -> None:  # fmt: skip
     # What the pointers lead to cannot be read: then they are compared themselves.
     for name in ("_policy", "_name"):
-        monkeypatch.setattr(
-            f"mmscope.drgn.rmap.vma_splits.{name}", lambda prog, address: address.to_bytes(8, "little")
-        )
+        there = f"mmscope.drgn.rmap.vma_splits.{name}"
+        monkeypatch.setattr(there, lambda prog, address: address.to_bytes(8, "little"))
     patterns, _ = compared((0, 1, WRITE, 0), right, **pointers)
     assert [pattern[2:] for pattern in patterns] == [(difference, call, 1)]
 
