@@ -19,9 +19,10 @@ Every sample is accounted for: folded, or removed for a reason that is counted.
 import re
 from array import array
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from mmscope.perf import perf_probes, perf_script
+from mmscope.perf.folded import KERNEL, Again, Allocations, Folded, Known, Moment, Task
 from mmscope.perf.hostile_names import plain_name
 from mmscope.perf.perf_script import Frame, Sample
 from mmscope.perf.recipe import Event, Pair, Recipe, event_name
@@ -39,10 +40,8 @@ MAX_REGIONS = 1 << 20
 MAX_DURATIONS = 1 << 20
 MAX_FOUND = 1_000
 REGION_SHIFT = 21  # 2 MiB
-KERNEL = 1 << 63
-NO_STACK = "(no stack)"
 INTERRUPT = "(interrupt)"  # in the place of a comm
-# What a pair is told as whose waiting is known, beside its whole time.
+# The name of a pair whose waiting is known, beside its whole time.
 WAITING, NOT_WAITING = ", waiting", ", not waiting"
 MAX_NESTED = 8  # reservations of a task whose allocation is still to come
 FAILED = ", failed"
@@ -50,111 +49,6 @@ _ORDER = re.compile(rb"\border=(\d{1,2})\b")
 
 # Why a sample is not among the folded ones.
 IDLE, PROFILER, OTHERS, NOT_KEPT = "idle", "profiler", "other tasks", "not asked for"
-
-
-@dataclass
-class Folded:
-    """
-    One event of a recording.
-
-    :ivar stacks: folded stack to [samples, period].
-    :ivar removed: reason to samples.
-    :ivar parts: (who, part) to samples.
-    :ivar sites: (leaf where interrupts come on, its caller) to samples.
-    :ivar found: what the recipe's ``group`` found in a tracepoint's text to samples.
-    """
-
-    event: str
-    declared: Event | None
-    samples: int = 0
-    period: int = 0
-    kernel_samples: int = 0  # whose leaf is in the kernel
-    stacks: dict[str, list[int]] = field(default_factory=dict)
-    removed: dict[str, int] = field(default_factory=dict)
-    parts: dict[tuple[str, str], int] = field(default_factory=dict)
-    sites: dict[tuple[str, str], int] = field(default_factory=dict)
-    found: dict[str, int] = field(default_factory=dict)  # by what the tracepoint says
-    overflow: int = 0
-    # Where samples of a comm, a group and a stack are counted, found without the stack's text.
-    known: dict[tuple[bytes, str, "_Known"], list[int]] = field(default_factory=dict, repr=False)
-
-    @property
-    def recorded(self) -> int:
-        """All samples that were read."""
-        return self.samples + sum(self.removed.values())
-
-
-@dataclass
-class Task:
-    """Faults of a process, by the addresses that it touched."""
-
-    faults: int = 0
-    first: int = KERNEL << 1
-    last: int = 0
-    regions: set[int] = field(default_factory=set)
-
-
-@dataclass(frozen=True)
-class Moment:
-    """When something rare happened."""
-
-    time_ns: int
-    event: str
-    pid: int
-    comm: str
-    text: str
-
-
-@dataclass
-class Allocations:
-    """
-    Allocations of an order, as the recipe's ``tally`` sorts them.
-
-    :ivar attempts: of which *failures* got no page.
-    :ivar reservations: those that turned a pageblock into HighAtomic reserve.
-    :ivar from_reserve: blocks that the reserve gave.
-    """
-
-    attempts: int = 0
-    failures: int = 0
-    reservations: int = 0
-    from_reserve: int = 0
-
-
-@dataclass
-class Again:
-    """
-    Samples of the part that the split's ``again`` is about.
-
-    :ivar reaper: by who does it in a task's stead.
-    :ivar beside: by the task meanwhile.
-    :ivar after: by the task when that was done: once more.
-    """
-
-    reaper: int = 0
-    beside: int = 0
-    after: int = 0
-
-
-class _Known:
-    """What a stack's text means."""
-
-    __slots__ = ("caller", "folded", "idle", "interrupt", "kernel", "key", "leaf", "within")
-
-    def __init__(
-        self, names: Sequence[str], symbols: Sequence[str], split: Split | None, known: KnownFrames
-    ) -> None:
-        """:param symbols: root first; empty strings for what is not the kernel's."""
-        self.folded = ";".join(names) or NO_STACK
-        self.kernel = bool(symbols and symbols[-1])
-        begin = next((n for n, symbol in enumerate(symbols) if symbol in known.interrupt), None)
-        self.interrupt = begin is not None
-        self.within = ";".join(names[begin:])  # an interrupt, without the task that it interrupts
-        self.idle = not self.interrupt and any(symbol in known.idle for symbol in symbols)
-        self.key = split.classify(symbols) if split is not None else None
-        self.leaf = self.caller = ""
-        if symbols and not self.idle and known.stands_for(symbols[-1]):
-            self.leaf, self.caller = symbols[-1], symbols[-2] if len(symbols) > 1 else ""
 
 
 class Fold:
@@ -191,8 +85,8 @@ class Fold:
         self.allocations: dict[int | None, Allocations] = {}
         self._reserving: dict[int, list[str]] = {}  # by task: stacks whose allocation is to come
         self._begin = b""
-        self._known: dict[bytes, _Known] = {}
-        self._meant: dict[str, _Known] = {}  # by folded stack: addresses differ, names do not
+        self._known: dict[bytes, Known] = {}
+        self._meant: dict[str, Known] = {}  # by folded stack: addresses differ, names do not
         self._lines: dict[bytes, tuple[str, str]] = {}
         self._comms: dict[bytes, str] = {}
         self._names: dict[bytes, Folded] = {}
@@ -218,7 +112,7 @@ class Fold:
                 self._has_waits.add(pair.name)
 
     def leave_out(self, events: Iterable[str]) -> None:
-        """Events that were not recorded: what is told from them alone is not told."""
+        """Events that were not recorded: what only they would show is left out."""
         left = set(events)
         if self.recipe is None or not left:
             return
@@ -274,7 +168,7 @@ class Fold:
             site = found.leaf, found.caller
             event.sites[site] = event.sites.get(site, 0) + 1
 
-    def _values(self, event: Folded, comm: bytes, group: str, found: "_Known") -> list[int]:
+    def _values(self, event: Folded, comm: bytes, group: str, found: "Known") -> list[int]:
         """Where a stack of a comm is counted."""
         name, folded = self._comms.get(comm) or self._comm(comm), found.folded
         if ":" in event.event and found.interrupt:
@@ -310,7 +204,7 @@ class Fold:
         self._names[printed] = self.events[name]
         return self.events[name]
 
-    def _understand(self, stack: bytes) -> _Known:
+    def _understand(self, stack: bytes) -> Known:
         names: list[str] = []
         symbols: list[str] = []
         lines = self._lines
@@ -325,7 +219,7 @@ class Fold:
         if found is None:
             if len(self._meant) >= _MAX_KNOWN:
                 self._meant.clear()
-            found = self._meant[folded] = _Known(names, symbols, self.split, self.known)
+            found = self._meant[folded] = Known(names, symbols, self.split, self.known)
         if len(self._known) >= _MAX_KNOWN:
             self._known.clear()
             for event in self.events.values():
@@ -334,7 +228,7 @@ class Fold:
         return found
 
     def _line(self, line: bytes) -> tuple[str, str]:
-        """(name in a folded stack, plain symbol of the kernel) of a frame; empty if it is none."""
+        """(name in a folded stack, plain symbol of the kernel) of a frame; empty if it has none."""
         if len(self._lines) >= _MAX_LINES:
             self._lines.clear()
         frame = perf_script.frame(line)
@@ -353,7 +247,7 @@ class Fold:
         self._comms[printed] = name
         return name
 
-    def _wanted(self, sample: Sample, found: _Known) -> bool:
+    def _wanted(self, sample: Sample, found: Known) -> bool:
         if sample.pid in self.tree or sample.tid in self.tree:
             return True
         return found.key is not None and found.key[0] in self._for_others

@@ -93,7 +93,7 @@ class Reading:
     """What was met on the way, beside the samples."""
 
     samples: int = 0
-    lost: int = 0  # as the LOST records say; of which event is not told
+    lost: int = 0  # as the LOST records say, which do not name the event
     unread_bytes: int = 0  # text that is no sample
     # Parents, as far as told: pid of a process to that of its parent.
     on_fork: Callable[[int, int], None] | None = None

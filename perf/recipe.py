@@ -128,7 +128,7 @@ def load(name: str) -> Recipe:
     """
     The recipe of that name.
 
-    :raises ValueError: there is none, or its file is not as it should be.
+    :raises ValueError: there is no such recipe, or its file is not valid.
     """
     if name not in names():
         raise ValueError(f"no recipe {name!r}; there are {', '.join(names())}")

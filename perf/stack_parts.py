@@ -107,7 +107,7 @@ def load_split(name: str) -> Split:
     """
     The split of that name.
 
-    :raises ValueError: there is none, or its file is not as it should be.
+    :raises ValueError: there is no such table, or its file is not valid.
     """
     data = _load(HERE / "parts" / f"{name}.toml")
     try:

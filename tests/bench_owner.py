@@ -30,7 +30,8 @@ from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
 
 from mmscope.drgn.opening.target import open_target  # noqa: E402
-from mmscope.drgn.owners.page_owner import page_owner_stacks, scan_page_owner  # noqa: E402
+from mmscope.drgn.owners.page_owner import page_owner_stacks  # noqa: E402
+from mmscope.drgn.owners.page_owner_scan import scan_page_owner  # noqa: E402
 from mmscope.drgn.owners.slab_owner import slab_owner_stacks, slab_owners  # noqa: E402
 from mmscope.drgn.reading.page_ext import page_ext_ranges  # noqa: E402
 from mmscope.drgn.reading.stack_depot import folded_stacks, stack_depot  # noqa: E402

@@ -36,7 +36,8 @@ from mmscope.drgn.page_tables.page_table_entries import (  # noqa: E402
     process_roots,
     walk_page_tables,
 )
-from mmscope.drgn.page_tables.page_tables import page_tables, scan_page_tables  # noqa: E402
+from mmscope.drgn.page_tables.page_table_scan import scan_page_tables  # noqa: E402
+from mmscope.drgn.page_tables.page_tables import page_tables  # noqa: E402
 from mmscope.drgn.processes.address_spaces import address_spaces  # noqa: E402
 from mmscope.drgn.processes.vm_areas import read_vm_areas  # noqa: E402
 from mmscope.drgn.reading.kernel_arrays import Gaps  # noqa: E402

@@ -31,18 +31,14 @@ from rich.table import Table  # noqa: E402
 from rmap_truth import VMAS, timed_walks  # noqa: E402
 
 from mmscope.drgn.opening.target import open_target  # noqa: E402
-from mmscope.drgn.rmap.anon_vmas import (  # noqa: E402
-    anon_vma_rows,
-    check_sample,
-    fanout,
-    owner_of,
-    process_vmas,
-    read_reverse_maps,
-)
-from mmscope.drgn.rmap.file_maps import owner_of as file_owner_of  # noqa: E402
-from mmscope.drgn.rmap.file_maps import read_file_maps  # noqa: E402
+from mmscope.drgn.rmap.anon_vma_trees import check_sample, owner_of, read_reverse_maps  # noqa: E402
+from mmscope.drgn.rmap.anon_vmas import anon_vma_rows, fanout, process_vmas  # noqa: E402
+from mmscope.drgn.rmap.file_trees import owner_of as file_owner_of  # noqa: E402
+from mmscope.drgn.rmap.file_trees import read_file_maps  # noqa: E402
+from mmscope.drgn.rmap.folio_walks import scan_folios  # noqa: E402
 from mmscope.drgn.rmap.ksm import read_ksm, wanted  # noqa: E402
-from mmscope.drgn.rmap.rmap_cost import NodeCost, ksm_pages, ksm_visits, scan_folios  # noqa: E402
+from mmscope.drgn.rmap.ksm_visits import ksm_visits  # noqa: E402
+from mmscope.drgn.rmap.rmap_cost import NodeCost, ksm_pages  # noqa: E402
 from mmscope.drgn.rmap.vma_splits import vma_splits  # noqa: E402
 
 SAMPLE_NODES = 20_000

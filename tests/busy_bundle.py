@@ -39,7 +39,9 @@ from mmscope.drgn.page_tables.exit_cost import exit_costs  # noqa: E402
 from mmscope.drgn.page_tables.page_tables import PageTableDetails, PageTables  # noqa: E402
 from mmscope.drgn.processes.processes import ProcessVmas  # noqa: E402
 from mmscope.drgn.rmap.ksm import KsmProcess  # noqa: E402
-from mmscope.reports.bundle.bundle import Bundle, SectionResult, Writer  # noqa: E402
+from mmscope.reports.bundle.bundle import Bundle  # noqa: E402
+from mmscope.reports.bundle.description import SectionResult  # noqa: E402
+from mmscope.reports.bundle.writer import Writer  # noqa: E402
 
 PROCESSES = 100_000
 STACKS = 50_000

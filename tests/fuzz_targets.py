@@ -44,12 +44,12 @@ from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.tables.rows import columns, csv_line
 from mmscope.drgn.text import page_owner_counts
 from mmscope.drgn.text.page_owner_counts import Counts, read_show_stacks_handles
-from mmscope.drgn.text.page_owner_text import (
+from mmscope.drgn.text.page_owner_records import record_texts
+from mmscope.drgn.text.page_owner_tally import (
     EVERYTHING,
     Selection,
     merge,
     new_tally,
-    record_texts,
     tally_page_owner,
     tally_selected,
 )
@@ -59,19 +59,17 @@ from mmscope.perf.folding import Fold
 from mmscope.perf.perf_record import Recorded
 from mmscope.perf.perf_script import _PLAIN, Reading, read_samples
 from mmscope.perf.stack_parts import KnownFrames, Split, load_known_frames, load_split
-from mmscope.reports.bundle.bundle import (
-    LINE_BREAK,
-    Bundle,
-    BundleError,
-    SectionResult,
-    Writer,
-    _value,
-)
+from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.bundle.cells import value_of as _value
 from mmscope.reports.bundle.database import open_database
+from mmscope.reports.bundle.description import BundleError, SectionResult
 from mmscope.reports.bundle.outcome import UsageError
+from mmscope.reports.bundle.writer import LINE_BREAK, Writer
 from mmscope.reports.collect import collect
 from mmscope.reports.commands import record_command
 from mmscope.reports.profiles import profiles
+from mmscope.reports.profiles.making import Making
+from mmscope.reports.profiles.recorded_rows import profiled
 
 BETWEEN = b"\n=====\n"
 MAX_WORDS = 1000  # of a refusal
@@ -242,7 +240,7 @@ def perf(data: bytes) -> None:
         assert read[0] == read[1]
     recipe, split, known = loaded(name)
     fold, reading = Fold(recipe, split, known), Reading()
-    making = profiles.Making()
+    making = Making()
     try:
         stream = record_command._text(io.BufferedReader(io.BytesIO(text)), Recorded(), making)
     except UsageError as error:
@@ -250,7 +248,7 @@ def perf(data: bytes) -> None:
         return
     profiles.fold_stream(fold, reading, stream, None)
     assert sum(event.recorded for event in fold.events.values()) == reading.samples
-    made = profiles.profiled("fuzz", fold, reading, None, recipe, making)
+    made = profiled("fuzz", fold, reading, None, recipe, making)
     for rows in made.rows.values():
         come_back(rows)
     for _, _, _, stacks in made.folded:

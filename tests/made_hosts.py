@@ -36,7 +36,9 @@ from mmscope.drgn.page_tables.page_tables import PageTables
 from mmscope.drgn.struct_pages.device_pagemaps import DevicePagemap
 from mmscope.drgn.struct_pages.hugetlb import HugetlbPool, HugetlbSize
 from mmscope.drgn.struct_pages.memory_metadata import MetadataPart, WhatIf, what_if
-from mmscope.reports.bundle.bundle import Bundle, SectionResult, Writer
+from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.bundle.description import SectionResult
+from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.watch.watch_rows import (
     CounterRate,
     Level,

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from mmscope.drgn.tables.rows import column
-from mmscope.reports.bundle.bundle import SectionResult, Writer
+from mmscope.reports.bundle.description import SectionResult
+from mmscope.reports.bundle.writer import Writer
 
 TARGET = {"kind": "vmcore", "release": "7.2.12", "page_size": 4096, "total_pages": 131072}
 OK = SectionResult("zones", "ok", 0.25, 1, 0, None)

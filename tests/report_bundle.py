@@ -13,9 +13,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import reports  # noqa: F401  (puts drgn/ on the path)
-
-# isort: split
 import rmap_rows
 import watch_made
 
@@ -46,7 +43,9 @@ from mmscope.drgn.struct_pages.memory_metadata import MetadataPart, WhatIf, what
 from mmscope.drgn.struct_pages.vmemmap import VmemmapMapping, VmemmapSections, VmemmapZone
 from mmscope.drgn.struct_pages.vmemmap_examples import VmemmapExample
 from mmscope.drgn.tables.rows import column
-from mmscope.reports.bundle.bundle import Bundle, SectionResult, Writer
+from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.bundle.description import SectionResult
+from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.findings.findings import Finding, Link, NotChecked, Step, Verdict
 from mmscope.reports.profiles.profile_rows import (
     Profile,

@@ -7,10 +7,13 @@ Java process whose heap mprotect() has split into 20,000 VMAs, merged by KSM.
 from typing import Any
 
 from mmscope.drgn.processes.processes import ProcessVmas
-from mmscope.drgn.rmap.anon_vmas import AnonVma, AnonVmaCheck, AnonVmaFanout, AnonVmaMap
-from mmscope.drgn.rmap.file_maps import FileMapping, FileMappingCheck, FileMappingFanout
+from mmscope.drgn.rmap.anon_vma_trees import AnonVmaCheck
+from mmscope.drgn.rmap.anon_vmas import AnonVma, AnonVmaFanout, AnonVmaMap
+from mmscope.drgn.rmap.file_maps import FileMapping, FileMappingFanout
+from mmscope.drgn.rmap.file_trees import FileMappingCheck
+from mmscope.drgn.rmap.folio_walks import AnonFolioWalks
 from mmscope.drgn.rmap.ksm import KsmChain, KsmProcess, KsmTotal
-from mmscope.drgn.rmap.rmap_cost import AnonFolioWalks, KsmPage, RmapCost, RmapWalk
+from mmscope.drgn.rmap.rmap_cost import KsmPage, RmapCost, RmapWalk
 from mmscope.drgn.rmap.rwsem_waiters import (
     AnonVmaLock,
     AnonVmaWaiter,

@@ -241,7 +241,8 @@ def one(seed: str, core: Path, vmlinux: Path) -> dict[str, Any]:
         return one_of_its_own(seed, core)
     from mmscope.drgn.opening.target import describe, open_target
     from mmscope.drgn.sections.memory import Memory
-    from mmscope.reports.bundle.bundle import Bundle, Writer
+    from mmscope.reports.bundle.bundle import Bundle
+    from mmscope.reports.bundle.writer import Writer
     from mmscope.reports.collect import collect as collecting
     from mmscope.reports.findings.findings import evaluate
     from mmscope.reports.page.report import render

@@ -34,7 +34,9 @@ from mmscope.drgn.tables.rows import (
     column,
     columns,
 )
-from mmscope.reports.bundle.bundle import Bundle, BundleError, SectionResult, Writer
+from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.bundle.description import BundleError, SectionResult
+from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.collect.collect import run_section
 from mmscope.reports.commands.command import main
 from mmscope.reports.findings.findings import evaluate

@@ -33,8 +33,10 @@ from mmscope.drgn.free.zones import FreeAccounting, Zone
 from mmscope.drgn.machine.settings import Setting
 from mmscope.drgn.machine.vm_counters import VmCounter
 from mmscope.drgn.tables.rows import columns
-from mmscope.reports.bundle.bundle import Bundle, BundleError, SectionResult, Writer
+from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.database import failed, open_database
+from mmscope.reports.bundle.description import BundleError, SectionResult
+from mmscope.reports.bundle.writer import Writer
 
 ROOT = Path(__file__).parent.parent
 ROW_TYPES = [
@@ -301,7 +303,7 @@ def test_killed_in_the_middle_there_is_no_bundle(tmp_path: Path) -> None:
         import sys, time, reports
         from pathlib import Path
         from mmscope.drgn.machine.settings import Setting
-        from mmscope.reports.bundle.bundle import Writer
+        from mmscope.reports.bundle.writer import Writer
 
         def rows():
             for n in range(100_000):
@@ -474,10 +476,10 @@ UNREADABLE: dict[str, tuple[Damage, str]] = {
     "a quote in the middle": (text(HEADER + '"x"y,1,,,\n', "plain.csv"), "damaged: "),
     "a quote that never ends": (text(HEADER + '"x,1,,,\n', "plain.csv"), "damaged: "),
     "a link": (
-        replaced("plain.csv", lambda path: path.symlink_to("/etc/hostname")), "is no plain file",
+        replaced("plain.csv", lambda path: path.symlink_to("/etc/hostname")), "is not a plain file",
     ),
-    "a pipe": (replaced("plain.csv", os.mkfifo), "is no plain file"),
-    "a folder": (replaced("plain.csv", Path.mkdir), "is no plain file"),
+    "a pipe": (replaced("plain.csv", os.mkfifo), "is not a plain file"),
+    "a folder": (replaced("plain.csv", Path.mkdir), "is not a plain file"),
     "an endless cell": (
         text(HEADER.encode() + b'"' + b"x" * (2 << 20), "plain.csv"), "damaged: ",
     ),

@@ -20,9 +20,11 @@ import pytest
 import report_bundle as made
 
 from mmscope import __version__
-from mmscope.reports.bundle.bundle import FORMAT, Bundle, BundleError, Writer
+from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.bundle_format import ADDED, Lacking, lacking
+from mmscope.reports.bundle.description import FORMAT, BundleError
 from mmscope.reports.bundle.redact import Names, redact
+from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.commands.command import main
 from mmscope.reports.compare.comparison import compare
 from mmscope.reports.findings.findings import evaluate

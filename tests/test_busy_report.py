@@ -23,9 +23,11 @@ from browser_page import NARROW, WIDE, Opened, serious
 from page_tree import NOTHING, by_id, cells, elements, parse, texts
 
 from mmscope.reports.bundle.bundle import Bundle
-from mmscope.reports.page.report import MAX_CELLS, MAX_ROWS, MAX_SERIES_ROWS, MAX_STACK_ROWS, render
-from mmscope.reports.pictures.downloads import MAX_REPORT_BYTES, Download, Downloads
-from mmscope.reports.pictures.flame_graph import ROW
+from mmscope.reports.drawing.downloads import MAX_REPORT_BYTES, Download, Downloads
+from mmscope.reports.drawing.flame_graph import ROW
+from mmscope.reports.page.environment import MAX_ROWS
+from mmscope.reports.page.report import render
+from mmscope.reports.page.views import MAX_CELLS, MAX_SERIES_ROWS, MAX_STACK_ROWS
 
 MAX_PEAK_BYTES = 1 << 30
 FORMULA = ("=cmd|' /C calc'!A0", "+1", "-bash", "@sum(1)", "\tx")

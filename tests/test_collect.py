@@ -24,7 +24,9 @@ from mmscope.drgn.sections.files import Absent, Files, page_size
 from mmscope.drgn.sections.memory import DeadlineExceeded, Memory
 from mmscope.drgn.sections.section import Command, Found, Section
 from mmscope.drgn.tables.table import Table
-from mmscope.reports.bundle.bundle import Bundle, SectionResult, Writer
+from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.bundle.description import SectionResult
+from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.collect.collect import collect, deadline, run_section
 
 TARGET = Target(

@@ -23,7 +23,9 @@ from plain_rows import Plain, write
 
 from mmscope.drgn.machine.file_tree import describe_files
 from mmscope.drgn.sections.files import Files
-from mmscope.reports.bundle.bundle import Bundle, SectionResult, Writer
+from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.bundle.description import SectionResult
+from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.collect.collect import collect
 
 TREE = Path(__file__).parent / "data" / "7.2"
@@ -212,7 +214,7 @@ def test_an_older_tree_says_what_is_unknown(tmp_path: Path) -> None:
     assert result.returncode == 1
     assert "zones: partial: HighAtomic reserve unknown: " in result.stderr
     assert "pageblocks: absent: " in result.stderr
-    assert "/proc/buddyinfo tells orders, but not migratetypes" in result.stderr
+    assert "/proc/buddyinfo has orders, but no migratetypes" in result.stderr
     assert Bundle(tmp_path / "b").target["page_size"] is None, "memory and managed pages differ"
     told = run("findings", tmp_path / "b", "--all").stdout
     assert "target.thp_order is unknown in this bundle" in " ".join(told.split())
@@ -255,8 +257,8 @@ def test_a_link_out_of_the_tree_tells_nothing_of_this_machine(tmp_path: Path) ->
     result = run("show", "vm_counters", "--proc-root", tmp_path / "root")
     assert result.returncode == 1
     assert "vm_counters: absent: " in result.stderr
-    assert "vmstat: is no plain file of this tree" in result.stderr
-    refused(3, "zoneinfo: is no plain file of this tree",
+    assert "vmstat: is not a plain file of this tree" in result.stderr
+    refused(3, "zoneinfo: is not a plain file of this tree",
             "collect", "--proc-root", tmp_path / "root", "-o", tmp_path / "b")  # fmt: skip
 
 

@@ -55,7 +55,7 @@ def test_a_source_for_others(tmp_path: Path) -> None:
     path.write_text("")
     path.chmod(0)
     script = (
-        "import sys, reports\nfrom reports import doctor\n"
+        "import sys\nfrom mmscope.reports.commands import doctor\n"
         "check = doctor._text(sys.argv[1], 'free blocks')\n"
         "print(check.usable, check.reason, check.change, sep='; ')\n"
     )
@@ -446,8 +446,8 @@ def test_prices_of_this_host(page_owner_host: Path) -> None:
 def test_what_doctor_opens_on_this_machine() -> None:
     """Of what takes a lock for long nothing is read: opening it is enough."""
     script = (
-        "import os, sys, reports\n"
-        "from reports import doctor\n"
+        "import os, sys\n"
+        "from mmscope.reports.commands import doctor\n"
         "read = []\n"
         "plain = open\n"
         "class Watched:\n"

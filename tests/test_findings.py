@@ -42,8 +42,10 @@ from mmscope.drgn.struct_pages.hugetlb import HugetlbPool, HugetlbSize
 from mmscope.drgn.struct_pages.memory_metadata import MetadataPart, WhatIf, what_if
 from mmscope.drgn.tables import display
 from mmscope.drgn.tables.rows import column
-from mmscope.reports.bundle.bundle import Bundle, SectionResult, Writer
+from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.database import Database, open_database
+from mmscope.reports.bundle.description import SectionResult
+from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.findings.findings import (
     FINDINGS,
     HARMS,
@@ -1385,7 +1387,7 @@ def test_a_finding_with_a_fault_costs_no_other(
 
 
 def test_every_file_is_a_finding() -> None:
-    assert set(QUESTIONS) == {path.stem for path in FINDINGS.glob("*")}
+    assert set(QUESTIONS) == {path.stem for path in FINDINGS.glob("*.toml")}
     for asked in QUESTIONS.values():
         assert asked.severity in SEVERITIES
         assert asked.harm in HARMS

@@ -8,7 +8,8 @@ from perf_text import KNOWN, fold, header, sampled, stack
 
 from mmscope.perf import folding
 from mmscope.perf import recipe as recipes
-from mmscope.perf.folding import Fold, Folded
+from mmscope.perf.folded import Folded
+from mmscope.perf.folding import Fold
 from mmscope.perf.recipe import event_name
 from mmscope.perf.stack_parts import UNCLASSIFIED, load_split, plain
 from mmscope.reports.profiles import profiles

@@ -35,11 +35,13 @@ from mmscope.drgn.owners.owner_frames import (
 from mmscope.drgn.owners.page_owner_rows import PageOwnerGrowth, PageOwnerPoint, PageOwnerStack
 from mmscope.drgn.tables.rows import columns
 from mmscope.drgn.text import page_owner_series as ps
-from mmscope.drgn.text import page_owner_text as po
+from mmscope.drgn.text.page_owner_tally import Selection
 from mmscope.drgn.text.stack_text import folded, stack_id
 from mmscope.drgn.text.text_source import TextError
-from mmscope.reports.bundle.bundle import Bundle, BundleError, SectionResult, Writer
+from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.database import open_database
+from mmscope.reports.bundle.description import BundleError, SectionResult
+from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.findings.findings import evaluate
 
 ROOT = Path(__file__).parent.parent
@@ -164,7 +166,7 @@ def test_kinds_that_do_not_join(tmp_path: Path) -> None:
     with pytest.raises(TextError, match="handles, but no counts"):
         ps.read_series([resolver(tmp_path)])
     with pytest.raises(TextError, match="has only stacks to select by"):
-        ps.read_series(mixed[:1], selection=po.Selection(pid=[1]))
+        ps.read_series(mixed[:1], selection=Selection(pid=[1]))
 
 
 # Times
@@ -515,7 +517,7 @@ def test_selecting_for_a_bundle(text: Path, tmp_path: Path) -> None:
 
 def verdict(tmp_path: Path, *snapshots: dict[int, int], total_pages: int | None = None) -> Any:
     found = joined(tmp_path, *snapshots, resolvers=[resolver(tmp_path)])
-    from mmscope.reports.watch.page_owner import write_tables
+    from mmscope.reports.watch.page_owner_tables import write_tables
 
     with Writer(tmp_path / "b") as writer:
         section, _, _ = write_tables(writer, found, 4096, seconds=0)
@@ -634,7 +636,7 @@ def test_missing_and_other_folded_stacks(tmp_path: Path) -> None:
     with pytest.raises(BundleError, match="missing"):
         list(Bundle(path).stacks("x"))
     (path / "x.folded").symlink_to("/etc/passwd")
-    with pytest.raises(BundleError, match="no plain file"):
+    with pytest.raises(BundleError, match="not a plain file"):
         list(Bundle(path).stacks("x"))
 
 

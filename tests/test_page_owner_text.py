@@ -29,7 +29,9 @@ from page_owner_inputs import (
     show_stacks_handles,
 )
 
+from mmscope.drgn.text import page_owner_tally
 from mmscope.drgn.text import page_owner_text as po
+from mmscope.drgn.text.page_owner_records import record_texts
 from mmscope.drgn.text.stack_text import allocator, folded, stack_id
 from mmscope.drgn.text.text_source import Source, TextError, recognise, recognise_source
 
@@ -39,7 +41,10 @@ FORMS = ("6.1", "6.6", "7.2")
 
 
 def read(
-    tmp_path: Path, data: bytes, selection: po.Selection = po.EVERYTHING, processes: int = 1
+    tmp_path: Path,
+    data: bytes,
+    selection: page_owner_tally.Selection = page_owner_tally.EVERYTHING,
+    processes: int = 1,
 ) -> dict[str, Any]:
     path = tmp_path / "page_owner"
     path.write_bytes(data)
@@ -199,7 +204,7 @@ def test_a_tasks_name_neither_forges_nor_breaks_a_record(
     assert pages(tally, "stacks") == total
     assert (tally["skipped"], tally["truncated"]) == (0, 0)
     assert {stack for _, stack in tally["stacks"]} <= {s.text.encode() for s in STACKS[:3]}
-    timed = read(folder, data, po.Selection(since=0))
+    timed = read(folder, data, page_owner_tally.Selection(since=0))
     assert {k: v for k, v in timed.items() if v} == {k: v for k, v in tally.items() if v}
 
 
@@ -311,8 +316,8 @@ def test_an_order_that_no_kernel_has(tmp_path: Path) -> None:
 
 
 def test_limits_leave_a_row_for_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(po, "MAX_STACKS", 10)
-    monkeypatch.setattr(po, "MAX_TASKS", 5)
+    monkeypatch.setattr(page_owner_tally, "MAX_STACKS", 10)
+    monkeypatch.setattr(page_owner_tally, "MAX_TASKS", 5)
     data = b"".join(page_owner_records(STACKS, 2000))
     whole = sum(slowly(data)[0].values())
     tally = read(tmp_path, data)
@@ -324,7 +329,7 @@ def test_limits_leave_a_row_for_the_rest(tmp_path: Path, monkeypatch: pytest.Mon
 def test_folding_often_counts_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = b"".join(page_owner_records(STACKS, 3000))
     expected = read(tmp_path, data)
-    monkeypatch.setattr(po, "MAX_SEEN_BYTES", 100)
+    monkeypatch.setattr(page_owner_tally, "MAX_SEEN_BYTES", 100)
     assert read(tmp_path, data) == expected
 
 
@@ -344,12 +349,14 @@ def test_parts_of_any_size(tmp_path: Path) -> None:
     path = tmp_path / "po"
     path.write_bytes(data)
     for edge in range(1, len(data)):
-        tally = po.new_tally()
+        tally = page_owner_tally.new_tally()
         for begin, end in ((0, edge), (edge, len(data))):
             chunks = (data[at : at + 100] for at in range(begin, len(data), 100))
-            part = po.new_tally()
-            po.tally_page_owner(po.record_texts(chunks, part, begin, end), part, po.EVERYTHING)
-            po.merge(tally, part)
+            part = page_owner_tally.new_tally()
+            page_owner_tally.tally_page_owner(
+                record_texts(chunks, part, begin, end), part, page_owner_tally.EVERYTHING
+            )
+            page_owner_tally.merge(tally, part)
         assert (tally["records"], pages(tally, "stacks")) == (4, 8), edge
         assert (tally["skipped"], tally["truncated"]) == (0, 0), edge
 
@@ -357,9 +364,11 @@ def test_parts_of_any_size(tmp_path: Path) -> None:
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
 def test_chunks_of_any_size(size: int) -> None:
     data = record(b"\n\n") + record(order=1) + record(tail=b"Slab cache page\n")
-    tally = po.new_tally()
+    tally = page_owner_tally.new_tally()
     chunks = (data[at : at + size] for at in range(0, len(data), size))
-    po.tally_page_owner(po.record_texts(chunks, tally), tally, po.EVERYTHING)
+    page_owner_tally.tally_page_owner(
+        record_texts(chunks, tally), tally, page_owner_tally.EVERYTHING
+    )
     assert (tally["records"], pages(tally, "stacks"), tally["truncated"]) == (3, 4, 0)
 
 
@@ -457,7 +466,7 @@ def selected(tmp_path: Path, **selection: Any) -> dict[Any, Any]:
             record(b"a b", pid=3, tgid=3, ts=30, order=2, stack=" x+0x1/0x2\n y+0x1/0x2 [nvme]\n"),
         )
     )
-    return read(tmp_path, data, po.Selection(**selection))
+    return read(tmp_path, data, page_owner_tally.Selection(**selection))
 
 
 @pytest.mark.parametrize(

@@ -52,9 +52,9 @@ def test_names_are_as_the_kernel_has_them(written: str, name: str) -> None:
         ("", "status is empty"),
         ("nonsense\n", "it has no Name or no Pid"),
         (BREADTH[:-1], "cut short"),
-        (BREADTH.replace("65824", "65x24"), "is no count"),
-        (BREADTH.replace("65824", "-1"), "is no count"),
-        (BREADTH.replace("65824", "9" * 30), "is no count"),
+        (BREADTH.replace("65824", "65x24"), "is not a count"),
+        (BREADTH.replace("65824", "-1"), "is not a count"),
+        (BREADTH.replace("65824", "9" * 30), "is not a count"),
     ],
 )
 def test_damaged_text_is_refused(text: str, why: str) -> None:

@@ -24,7 +24,8 @@ from perf_text import KNOWN, fold, header, sampled, stack
 
 from mmscope.perf import perf_events, probe_guard
 from mmscope.perf import recipe as recipes
-from mmscope.perf.folding import Allocations, Fold
+from mmscope.perf.folded import Allocations
+from mmscope.perf.folding import Fold
 from mmscope.perf.perf_probes import Guard, clear_up, made, plain
 from mmscope.perf.perf_script import Reading, read_samples
 from mmscope.perf.recipe import Probe

@@ -16,8 +16,9 @@ import report_bundle as made
 from page_tree import NOTHING, by_id, cells, elements, parse, texts
 
 from mmscope.drgn.tables import display
+from mmscope.reports.drawing import charts
 from mmscope.reports.page.report import render
-from mmscope.reports.pictures import charts, counters, free_heatmap, pageblock_map, watermarks
+from mmscope.reports.pictures import counters, free_heatmap, pageblock_map, watermarks
 from mmscope.reports.pictures.pageblock_map import COLUMNS, MAX_CELLS, Map, Stroke
 
 PAGE = 4096
@@ -313,7 +314,7 @@ class TestFreeHeatmap:
 
 class TestFragmentation:
     def test_is_the_kernels_formula_to_the_thousandth(self) -> None:
-        orders, zones = charts.fragmentation(rows_of("free_blocks"))
+        orders, zones = free_heatmap.fragmentation(rows_of("free_blocks"))
         assert orders == list(range(11))
         for zone in zones:
             blocks: Counter[int] = Counter()
@@ -329,16 +330,16 @@ class TestFragmentation:
             assert zone.index == sorted(zone.index)
 
     def test_no_free_memory_is_all_unusable(self) -> None:
-        assert charts.unusable_free_index({0: 0, 3: 0}, 2) == 1
+        assert free_heatmap.unusable_free_index({0: 0, 3: 0}, 2) == 1
 
     def test_blocks_that_belong_to_no_zone_are_left_out(self) -> None:
         stray = rows_of("free_blocks")[0] | {"node": -1, "order": -1}
-        assert charts.fragmentation([stray]) == ([], [])
+        assert free_heatmap.fragmentation([stray]) == ([], [])
 
     def test_the_table_of_the_page_has_the_same_numbers(self, whole_report: str) -> None:
         tree = parse(whole_report)
         table = elements(by_id(tree, "picture-fragmentation"), "table")[0]
-        _, zones = charts.fragmentation(rows_of("free_blocks"))
+        _, zones = free_heatmap.fragmentation(rows_of("free_blocks"))
         assert [row[2:] for row in cells(table)] == [
             [f"{value:.3f}" for value in zone.index] for zone in zones
         ]

@@ -21,7 +21,7 @@ def test_what_is_no_plain_file_is_refused_and_not_waited_for(
 ) -> None:
     make(tmp_path / "x")
     for read in (open_plain, read_plain, open_lines):
-        with pytest.raises(OSError, match="is no plain file") as error:
+        with pytest.raises(OSError, match="is not a plain file") as error:
             read(tmp_path / "x")
         assert error.value.filename == str(tmp_path / "x")
 

@@ -176,14 +176,14 @@ def test_this_machine_is_live_and_a_copy_is_not(root: Path) -> None:
         (lambda root: grow(root, LONGEST_WALK + 1), "pagetypeinfo",
          "the kernel would count 100,001 pageblocks of zone DMA32 with interrupts off"),
         (lambda root: put(root, "proc/zoneinfo", ""), "pagetypeinfo",
-         "/proc/zoneinfo does not tell how many pageblocks there are"),
+         "the number of pageblocks cannot be read from /proc/zoneinfo"),
         (lambda root: None, "slabinfo", None),
         (lambda root: put(root, "sys/kernel/slab/dentry/partial", "100001 N0=100001\n"),
          "slabinfo", "the kernel would count 100,001 partial slabs of dentry with interrupts off"),
         (lambda root: put(root, "sys/kernel/slab/dentry/partial", "100000 N0=100000\n"),
          "slabinfo", None),
         (lambda root: shutil.rmtree(root / "sys/kernel/slab"), "slabinfo",
-         "/sys/kernel/slab does not tell how many partial slabs the kernel would count"),
+         "how many partial slabs the kernel would count cannot be read from /sys/kernel/slab"),
     ],
 )  # fmt: skip
 def test_what_is_dear(root: Path, change: Callable[[Path], None], path: str, words: str) -> None:
@@ -265,7 +265,9 @@ def test_what_is_dear_is_read_once(live: Path, monkeypatch: pytest.MonkeyPatch) 
     shutil.copy(DATA.parent / "6.1/zoneinfo", live / "proc/zoneinfo")
     read = []
     plain = text_files.read_plain
-    monkeypatch.setattr(text_files, "read_plain", lambda path: read.append(path.name) or plain(path))
+    monkeypatch.setattr(
+        text_files, "read_plain", lambda path: read.append(path.name) or plain(path)
+    )
     files = Files(live)
     for name in ("zones", "free_lists", "pageblocks"):
         assert run_section(SECTIONS[name], files)[0].status == "ok"

@@ -16,14 +16,16 @@ from report_bundle import Table, tables, write_bundle
 
 from mmscope.drgn.tables.rows import HOLDS, column, columns
 from mmscope.perf.perf_record import Recorded
-from mmscope.reports.bundle.bundle import Bundle, SectionResult, Writer
+from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.bundle.description import SectionResult
 from mmscope.reports.bundle.redact import Names, redact, redacted, write_map
+from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.commands.command import main
 from mmscope.reports.commands.record_command import MADE_BY
 from mmscope.reports.compare.comparison import compare
 from mmscope.reports.findings.findings import evaluate
 from mmscope.reports.page.report import render
-from mmscope.reports.profiles.profiles import Making
+from mmscope.reports.profiles.making import Making
 
 ROOT = Path(__file__).resolve().parent.parent
 # Nothing of mmscope's own has this in it.

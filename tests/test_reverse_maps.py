@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 from mmscope.drgn.owners.slab_objects import Objects, tree_links
 from mmscope.drgn.processes.processes import Processes, read_process_vmas
 from mmscope.drgn.reading.linked_lists import LOST, follow_lists
-from mmscope.drgn.rmap.anon_vmas import AnonVmaMap, ReverseMaps, fanout, lock_state, tree_map, users
-from mmscope.drgn.rmap.file_maps import MappedFiles, _moved, mapped_files
+from mmscope.drgn.rmap.anon_vma_trees import ReverseMaps, users
+from mmscope.drgn.rmap.anon_vmas import AnonVmaMap, fanout, lock_state, tree_map
+from mmscope.drgn.rmap.file_maps import MappedFiles, mapped_files
+from mmscope.drgn.rmap.file_trees import _moved
 from mmscope.drgn.rmap.ksm import hlist_links, read_ksm_totals
 from mmscope.drgn.rmap.rmap_cost import NodeCost
 from mmscope.drgn.rmap.vma_splits import _compare, protection
@@ -252,9 +254,8 @@ def test_a_difference_and_the_call_that_makes_it(
 ) -> None:  # fmt: skip
     # What the pointers lead to cannot be read: then they are compared themselves.
     for name in ("_policy", "_name"):
-        monkeypatch.setattr(
-            f"vma_splits.{name}", lambda prog, address: address.to_bytes(8, "little")
-        )
+        there = f"mmscope.drgn.rmap.vma_splits.{name}"
+        monkeypatch.setattr(there, lambda prog, address: address.to_bytes(8, "little"))
     patterns, _ = compared((0, 1, WRITE, 0), right, **pointers)
     assert [pattern[2:] for pattern in patterns] == [(difference, call, 1)]
 

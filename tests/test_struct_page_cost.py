@@ -13,8 +13,9 @@ import pytest
 from mmscope.drgn.page_tables.page_table_entries import X86_64
 from mmscope.drgn.struct_pages.device_pagemaps import PagemapRange, PagemapsInPageTables
 from mmscope.drgn.struct_pages.hugetlb import HugePages, read_pools, read_sizes
+from mmscope.drgn.struct_pages.memmap import Memmap
 from mmscope.drgn.struct_pages.memory_metadata import what_if
-from mmscope.drgn.struct_pages.vmemmap import Leaves, Memmap, _Totals
+from mmscope.drgn.struct_pages.vmemmap import Leaves, _Totals
 from mmscope.drgn.struct_pages.vmemmap_examples import ExamplesInPageTables, Wanted, wanted_examples
 from mmscope.reports.pictures import vmemmap_pictures
 from mmscope.reports.pictures.vmemmap_pictures import COLUMNS, MAX_CELLS, MAX_DRAWN, MAX_SECTIONS

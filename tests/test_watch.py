@@ -22,18 +22,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from page_owner_inputs import series, show_handles, show_stacks_handles
-from watched_host import (
-    DATA,
-    PRESSURE,
-    ROOT,
-    RUN,
-    STACKS,
-    debugfs,
-    in_log,
-    start,
-    wait_for,
-    watch,
-)
+from watched_host import DATA, PRESSURE, ROOT, RUN, STACKS, debugfs, in_log, start, wait_for, watch
 
 from mmscope.drgn.free.zones import read_zoneinfo
 from mmscope.drgn.text.text_source import TextError
@@ -83,7 +72,7 @@ def test_a_sample_holds_what_the_files_say(host: Path) -> None:
     assert row["psi"] == {"some": [1.5, 0.3, 0.06, 2000000], "full": [0.75, 0.15, 0.03, 1000000]}
     assert row["ksm"]["general_profit"] == -4096 and row["ksm"]["pages_sharing"] == 40
     dma32 = next(zone for zone in row["zones"] if zone[1] == "DMA32")
-    assert dma32[8:] == [512, 28]  # reserved_highatomic, free_highatomic
+    assert list(dma32[8:]) == [512, 28]  # reserved_highatomic, free_highatomic
 
 
 @pytest.mark.parametrize("release", ["7.2/proc", "6.1"])
@@ -428,7 +417,7 @@ def test_watch_killed_leaves_what_was_sampled(tmp_path: Path) -> None:
     again = watch(tmp_path)
     assert again.returncode == 2 and f"finish it with 'mmscope {recovering}'" in again.stderr
     result = children.run(
-        f"{' '.join(RUN)} {recovering}", shell=True, cwd=ROOT, capture_output=True, text=True
+        ["sh", "-c", f"{' '.join(RUN)} {recovering}"], cwd=ROOT, capture_output=True, text=True
     )
     assert result.returncode in (0, 1), result.stderr  # the last sample may have been cut short
     assert len(list(Bundle(tmp_path / "b").rows("watch_samples"))) == had >= 3

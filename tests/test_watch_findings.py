@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-import reports  # noqa: F401  (puts drgn/ on the path)
-
-# isort: split
-from mmscope.reports.bundle.bundle import Bundle, SectionResult, Writer
+from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.bundle.description import SectionResult
+from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.findings.findings import Finding, Verdict, evaluate, load_questions
 from mmscope.reports.watch.watch_rows import (
     CounterRate,

@@ -11,7 +11,8 @@ import pytest
 import watch_made
 from report_bundle import HOSTILE
 
-from mmscope.reports.pictures import charts, watch_pictures
+from mmscope.reports.drawing import charts
+from mmscope.reports.pictures import watch_pictures
 from mmscope.reports.pictures.watch_pictures import MAX_POINTS, view
 
 

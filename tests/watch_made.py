@@ -6,9 +6,6 @@ memory twice.
 
 from typing import Any
 
-import reports  # noqa: F401  (puts drgn/ on the path)
-
-# isort: split
 from mmscope.reports.watch.watch_rows import (
     CounterRate,
     Level,

@@ -28,7 +28,7 @@ def drgn_commands() -> str:
         "    name: str",
         "    section: str",
         "    description: str",
-        "    top: int | None  # rows of a table, unless told otherwise; None: all",
+        "    top: int | None  # rows of a table, by default; None: all",
         "    picks: str  # the column that an argument picks rows by\n\n",
         "COMMANDS = (",
     ]
@@ -37,7 +37,13 @@ def drgn_commands() -> str:
         values = (command.name or section.name, section.name, command.about, command.top)
         lines.append(f"    SectionCommand{(*values, command.picks)},")
     text = "\n".join([*lines, ")\n"])
-    ruff = [Path(sys.executable).with_name("ruff"), "format", "--stdin-filename", "made.py", "-"]
+    ruff = [
+        str(Path(sys.executable).with_name("ruff")),
+        "format",
+        "--stdin-filename",
+        "made.py",
+        "-",
+    ]
     return subprocess.run(ruff, input=text, capture_output=True, text=True, check=True).stdout
 
 

@@ -67,7 +67,7 @@ FREE_BLOCKS = Table("free_blocks", "Free blocks", FreeBlocks, memory="free")
 
 @dataclass(frozen=True)
 class FreeListCheck:
-    """A free list whose links and whose struct pages do not tell the same."""
+    """A free list whose links and whose struct pages disagree."""
 
     node: int = column(key=True, low=-1, help="NUMA node; -1: unknown")
     zone: str = column(holds="kernel", key=True, help="zone name")
@@ -220,7 +220,7 @@ class FreeBlockFinder:
 
 @dataclass(frozen=True)
 class FreeLists:
-    """The free lists of the machine, as the struct pages and the links tell them."""
+    """The free lists of the machine, as the struct pages and the links give them."""
 
     blocks: list[FreeBlocks]
     misplaced: list[MisplacedBlocks]
@@ -462,7 +462,7 @@ def read_pagetypeinfo(text: str) -> list[FreeBlocks]:
     """
     The same rows from /proc/pagetypeinfo.
 
-    A text in which the kernel stopped counting (``>100000``) is refused, since its number is none.
+    A text in which the kernel stopped counting (``>100000``) is refused: the number is unknown.
 
     :raises ValueError: the text is not /proc/pagetypeinfo's, not all of it, or a list is too long.
     """
@@ -481,7 +481,7 @@ def read_pagetypeinfo(text: str) -> list[FreeBlocks]:
 
 def read_buddyinfo(text: str) -> list[FreeBlocks]:
     """
-    What /proc/buddyinfo tells without root: blocks by order, of unknown migratetype.
+    What /proc/buddyinfo says without root: blocks by order, of unknown migratetype.
 
     :raises ValueError: the text is not /proc/buddyinfo's, or not all of it.
     """

@@ -134,7 +134,7 @@ class PageblockTypes:
     """
     The migratetype of every pageblock, by number (PFN >> order).
 
-    ``types[number]`` is an index into ``names``, or -1 where there is none: no section, a type that
+    ``types[number]`` is an index into ``names``, or -1 for no type: no section, a type that
     cannot be, or one that could not be read. ``online``, by PFN >> online_order, says where there
     is an online page (``pfn_to_online_page()``), as far as that could be read.
     """

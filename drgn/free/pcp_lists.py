@@ -53,7 +53,7 @@ PCP_PAGES = Table("pcp_pages", "Free pages on per-CPU lists", PcpPages, memory="
 
 @dataclass(frozen=True)
 class PcpCheck:
-    """A CPU's pageset whose ``count`` and lists do not tell the same."""
+    """A CPU's pageset whose ``count`` and lists disagree."""
 
     node: int = column(key=True, help="NUMA node")
     zone: str = column(holds="kernel", key=True, help="zone name")
@@ -194,7 +194,7 @@ def pcp_pages(
 
 def read_zoneinfo_pcp(text: str) -> list[PcpPages]:
     """
-    What /proc/zoneinfo tells of the same: pages by zone and CPU, order and migratetype unknown.
+    What /proc/zoneinfo says of the same: pages by zone and CPU, order and migratetype unknown.
 
     :raises ValueError: the text is not /proc/zoneinfo's, or not all of it.
     """

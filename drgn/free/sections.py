@@ -64,7 +64,7 @@ def with_reserve(rows: list[Zone], pagetypeinfo: str) -> list[Zone]:
     """
     Zones with their HighAtomic reserve, which is counted in whole pageblocks.
 
-    How much of it the kernel takes for free stays unknown: the text does not tell whether this one
+    How much of it the kernel takes for free stays unknown: the text does not say whether this one
     keeps such a count.
 
     :raises ValueError: the text is not /proc/pagetypeinfo's.
@@ -138,7 +138,7 @@ def free_lists_from_files(files: Files) -> Found:
         rows = read_pagetypeinfo(files.read("proc/pagetypeinfo"))
     except (Absent, ValueError) as reason:
         rows = read_buddyinfo(files.read("proc/buddyinfo"))
-        found.notes.append(f"{reason}; /proc/buddyinfo tells orders, but not migratetypes")
+        found.notes.append(f"{reason}; /proc/buddyinfo has orders, but no migratetypes")
     return found.add(FREE_BLOCKS, rows)
 
 

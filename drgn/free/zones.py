@@ -174,7 +174,7 @@ def caps_by_hundredth(prog: Program) -> bool | None:
     before it ``per_cpu_pages.free_count`` (v6.7), with it the orders of mTHP (v6.8). Sources of
     5.10, 6.1, 6.6, 6.8, 6.9, 6.12, 7.2 and 7.3 agree with that.
 
-    :return: None where its neighbours do not tell, as on v6.7.
+    :return: None where its neighbours do not show it, as on v6.7.
     """
     try:
         parameters = prog.function("reserve_highatomic_pageblock").type_.parameters

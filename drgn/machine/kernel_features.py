@@ -28,9 +28,9 @@ class KernelFeature:
     """One thing in which kernels differ."""
 
     feature: str = column(holds="words", key=True, help="name that findings use")
-    present: bool | None = column(help="whether this kernel has it; empty: nothing shows")
+    present: bool | None = column(help="whether this kernel has it; empty: unknown")
     what: str = column(holds="words", help="what the kernel does then, and since when upstream")
-    shown_by: str = column(holds="words", help="the trace that tells")
+    shown_by: str = column(holds="words", help="what shows it: a member, a function, a symbol")
 
 
 KERNEL_FEATURES = Table(
@@ -92,7 +92,7 @@ def has_function(name: str, beside: str) -> Callable[[Program], bool | None]:
 def _known_beside(
     look_up: Callable[[Program, str], object], names: Sequence[str], beside: str
 ) -> Callable[[Program], bool | None]:
-    """Whether one of *names* is found; its absence tells only where *beside* is."""
+    """Whether one of *names* is found; its absence counts only where *beside* is."""
 
     def known(prog: Program, wanted: str) -> bool:
         try:
@@ -233,7 +233,7 @@ def read_kernel_features(read: Callable[[str], str]) -> list[KernelFeature]:
     """
     The same rows from /proc and /sys, where fewer are known.
 
-    :param read: gives the text of a path, and raises OSError where there is none.
+    :param read: gives the text of a path; it raises OSError if it cannot.
     """
     return [
         KernelFeature(name, feature.probe_files(read), feature.what, feature.shown_by)

@@ -205,7 +205,7 @@ def read_firmware_map(read: Callable[[str], str], numbers: Iterable[int]) -> lis
     """
     The firmware's map from /sys/firmware/memmap.
 
-    :param read: gives the text of a path, and raises OSError where there is none.
+    :param read: gives the text of a path; it raises OSError if it cannot.
     :raises ValueError: a file does not hold a number.
     """
     found = []

@@ -247,7 +247,7 @@ def read_poison_counters(
     """
     The same rows from /proc/meminfo and /sys; none without CONFIG_MEMORY_FAILURE.
 
-    :param read: gives the text of a path, and raises OSError where there is none.
+    :param read: gives the text of a path; it raises OSError if it cannot.
     :raises ValueError: a file does not hold a number.
     """
     match = re.search(r"^HardwareCorrupted: +(\S+) kB$", meminfo, re.MULTILINE)

@@ -132,7 +132,7 @@ def _ranges_from_files(
     zones = read_zoneinfo(files.read("proc/zoneinfo"))
     page = page_size(files.read("proc/meminfo"), sum(zone.managed_pages for zone in zones))
     if page is None:
-        raise Absent("/proc/meminfo and /proc/zoneinfo do not tell the size of a page")
+        raise Absent("the size of a page cannot be derived from /proc/meminfo and /proc/zoneinfo")
     firmware = None
     try:
         if numbers := files.numbers("sys/firmware/memmap", r"(\d+)"):

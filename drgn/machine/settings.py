@@ -114,7 +114,7 @@ def read_settings(read: Callable[[str], str]) -> list[Setting]:
     """
     The same rows from /proc/sys and /sys; a file that does not hold what its knob can is left out.
 
-    :param read: gives the text of a path, and raises OSError where there is none.
+    :param read: gives the text of a path; it raises OSError if it cannot.
     """
     rows = []
     for name in SYSCTLS:

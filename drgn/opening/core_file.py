@@ -63,7 +63,7 @@ class Kdump:
 
 
 def read_kdump(path: Path) -> Kdump | None:
-    """The headers of a kdump-compressed file; None if it is none, or one cut short in them."""
+    """The headers of a kdump-compressed file; None if it is another, or cut short in them."""
     head = _read(path, 0, 512)
     if not head.startswith(KDUMP) or len(head) < 512:
         return None
@@ -158,7 +158,7 @@ def missing_bytes(path: Path) -> int:
     """
     How much of the memory in a core lies behind the end of the file: it was cut short.
 
-    0 for a whole core, and for formats that do not tell.
+    0 for a whole core, and for formats that do not say.
     """
     try:
         size = path.stat().st_size
@@ -205,13 +205,13 @@ def _byte_order(path: Path) -> str:
 
 
 def elf_type(path: Path) -> int | None:
-    """``e_type`` of a 64-bit ELF file; None if it is none."""
+    """``e_type`` of a 64-bit ELF file; None if it is no such file."""
     header = _header(path)
     return header[0] if header else None
 
 
 def _header(path: Path) -> tuple[int, ...]:
-    """The fields of a 64-bit ELF header behind e_ident, from e_type on; empty if it is none."""
+    """The fields of a 64-bit ELF header behind e_ident, from e_type on; empty if it is another."""
     order = _byte_order(path)
     return struct.unpack(order + ELF64_HEADER, _read(path, 0, ELF64_SIZE)[16:]) if order else ()
 

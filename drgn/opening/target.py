@@ -146,7 +146,7 @@ def _check_kernel(prog: Program, core: Path) -> None:
                     "dump as ELF (makedumpfile -E)"
                 ) from error
         except LookupError:
-            continue  # damaged symbols are told of by the sections
+            continue  # sections report damaged symbols
     if why:
         raise TargetError(
             f"{core}: the kernel is not where its VMCOREINFO says (KERNELOFFSET, phys_base, "
@@ -155,7 +155,7 @@ def _check_kernel(prog: Program, core: Path) -> None:
 
 
 def other_release(prog: Program) -> str | None:
-    """In words, that VMCOREINFO tells of another release than the kernel itself does."""
+    """In words, that VMCOREINFO names another release than the kernel itself does."""
     said = vmcoreinfo(prog).get("OSRELEASE")
     try:
         own = prog["init_uts_ns"].name.release.string_().decode("utf-8", "backslashreplace")

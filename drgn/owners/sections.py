@@ -17,12 +17,10 @@ from mmscope.drgn.owners.page_owner import (
     page_owner_migratetypes,
     page_owner_migrations,
     page_owner_mixed_blocks,
-    page_owner_off,
     page_owner_orders,
     page_owner_polluters,
     page_owner_stacks,
     page_owner_tasks,
-    scan_page_owner,
 )
 from mmscope.drgn.owners.page_owner_rows import (
     PAGE_OWNER_GFP,
@@ -32,6 +30,7 @@ from mmscope.drgn.owners.page_owner_rows import (
     PAGE_OWNER_STACKS,
     PAGE_OWNER_TASKS,
 )
+from mmscope.drgn.owners.page_owner_scan import page_owner_off, scan_page_owner
 from mmscope.drgn.owners.slab_caches import (
     SLAB_CACHES,
     SLAB_CHECKS,

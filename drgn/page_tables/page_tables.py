@@ -1,77 +1,41 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-The page tables of every process, from ``mm.pgd`` down: how many, and what is in them.
+The page tables of every process, from ``mm.pgd`` down: the tables that are made of a scan of them
+(see ``page_table_scan``).
 
 A page table is a page, whatever is in it: one entry of 512 costs as much as all of them. None of
 it is in VmRSS, and nothing short of unmapping gives most of it back. VmPTE in /proc/PID/status says
 how much there is (it counts PTE, PMD and PUD tables, and the tables that are deposited for huge
 PMDs to be split into); what the tables hold is only in the tables.
 
-All entries of all tables are read and told apart in numpy, 200,000 tables a second; see
-``page_table_entries``. What is counted is held against ``mm.pgtables_bytes``.
+What is counted is held against ``mm.pgtables_bytes``. Costs nothing beyond the scan.
 
 Cannot know: tables of kernel threads' borrowed address spaces, of address spaces that no task has
 any more, and the kernel's own.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from drgn import FaultError, Program, sizeof
-from drgn.helpers.linux.mm import pfn_to_page
-from numpy.typing import NDArray
 
-from mmscope.drgn.page_tables.page_table_entries import (
-    MAX_ROOTS,
-    PageTableFormat,
-    TableChunk,
-    Walk,
-    new_walk,
-    page_table_format,
-    process_roots,
-    walk_page_tables,
-)
+from mmscope.drgn.page_tables.page_table_scan import PageTableScan, by_size
+from mmscope.drgn.page_tables.regions import REGION_KINDS
 from mmscope.drgn.page_tables.swap_types import (
     DEVICE,
-    KINDS,
     MARKER,
     MIGRATION,
-    NONE,
     OTHER,
     PAGE,
     POISONED,
     SPECIAL,
     SWAP,
     ZERO,
-    absent_kinds,
-    entry_kinds,
-    swap_kinds,
 )
-from mmscope.drgn.processes.address_spaces import AddressSpaces, address_spaces
-from mmscope.drgn.processes.vm_areas import (
-    VM_HUGETLB,
-    VM_MIXEDMAP,
-    VM_PFNMAP,
-    VM_SHARED,
-    VmAreas,
-    read_vm_areas,
-)
-from mmscope.drgn.reading.kernel_arrays import Gaps, member_path, struct_dtype
-from mmscope.drgn.reading.scattered_reads import read_scattered
-from mmscope.drgn.reading.struct_pages import memory_pages
 from mmscope.drgn.tables.rows import MOST_BYTES, MOST_PIDS, column
 from mmscope.drgn.tables.table import Table
 from mmscope.drgn.text.kernel_text import printed_number, row_number, whole_lines
-
-# Of how many processes the occupancy and the regions are kept, those with the most tables.
-DETAILED = 20
-# Into how many regions an address space is cut at most, at its largest gaps.
-REGIONS = 24
-# Entries in use in a table: none, 1, 2-3, 4-7, … 256-511, all 512.
-BINS = 11
 
 
 @dataclass(frozen=True)
@@ -218,472 +182,13 @@ PAGE_TABLE_REGIONS = Table(
 )
 
 
-# What is added up for each process.
-SUMS = (
-    *("deposited", "shared_pmds", "empty", "vmas", "mapped"),
-    *("huge", "huge_zero", "other_huge", "migration_pmds", "hugetlb_bytes", "poisoned_pmds"),
-    *("exit_slots", "reaped_slots", "bad"),
-)
-
-
-@dataclass
-class PageTableScan:
-    """What the page tables of all processes hold."""
-
-    form: PageTableFormat
-    spaces: AddressSpaces
-    kinds: NDArray[np.int64]  # [process, kind of PTE]
-    tables: NDArray[np.int64]  # [process, level]
-    sums: dict[str, NDArray[np.int64]]  # by SUMS: [process]
-    # [process, level or, behind them, deposited; bin], and the entries in use in them
-    filled: NDArray[np.int64]
-    filled_entries: NDArray[np.int64]
-    regions: "Regions"
-    gaps: Gaps = field(default_factory=Gaps)
-    unreadable_tables: int = 0
-    repeated_tables: int = 0
-    dropped_tables: int = 0
-    broken_deposits: int = 0
-    damaged_vmas: int = 0
-    absurd_charges: int = 0  # processes with more page tables than there is memory, by their count
-
-    def detailed(self) -> list[int]:
-        """The processes that occupancy and regions are kept of."""
-        return _by_size(self.spaces)[:DETAILED]
-
-
-@dataclass(frozen=True)
-class Regions:
-    """Regions of the detailed processes, and what each holds."""
-
-    owners: NDArray[np.int64]
-    starts: NDArray[np.uint64]
-    ends: NDArray[np.uint64]
-    vmas: NDArray[np.int64]
-    mapped: NDArray[np.int64]
-    # [region, …] bytes by what is mapped there, in the order of REGION_KINDS; and PTE tables.
-    bytes: NDArray[np.int64]
-    pte_tables: NDArray[np.int64]
-
-
-REGION_KINDS = ("small", "huge", "hugetlb", "zero", "huge_zero", "swap", "other")
-# Of the kinds of PTEs, where they go.
-REGION_OF_KIND = {PAGE: "small", ZERO: "zero", SWAP: "swap"}
-
-
-def _by_size(spaces: AddressSpaces) -> list[int]:
-    """All processes, those with the most tables first."""
-    pids = np.array([process.pid for process in spaces.processes], np.int64)
-    charged = spaces.columns["pgtables_bytes"].astype(np.int64)
-    return [int(at) for at in np.lexsort((pids, -charged))]
-
-
-def scan_page_tables(
-    prog: Program, progress: Callable[[int, int], None] | None = None
-) -> PageTableScan:
-    """
-    Read the page tables of every process.
-
-    :param progress: called with (pages of tables done, pages of tables in all).
-    :raises NotImplementedError: of an architecture that is not known here.
-    :raises LookupError: the kernel's layout is unknown.
-    """
-    form = page_table_format(prog)
-    gaps = Gaps()
-    spaces = address_spaces(prog, gaps)
-    count = len(spaces)
-    areas = read_vm_areas(prog, spaces.columns["tree"], gaps)
-    levels = len(form.levels)
-    scan = PageTableScan(
-        form,
-        spaces,
-        np.zeros((count, KINDS), np.int64),
-        np.zeros((count, levels), np.int64),
-        {name: np.zeros(count, np.int64) for name in SUMS},
-        np.zeros((count, levels + 1, BINS), np.int64),
-        np.zeros((count, levels + 1, BINS), np.int64),
-        _cut(areas, _by_size(spaces)[:DETAILED], form),
-        gaps,
-        damaged_vmas=areas.damaged,
-    )
-    scan.sums["vmas"] += np.bincount(areas.owners, minlength=count)
-    np.add.at(scan.sums["mapped"], areas.owners, (areas.ends - areas.starts).astype(np.int64))
-    reader = _Reader(prog, scan, _Lookup(areas, form.page_shift))
-    roots = process_roots(prog, spaces.columns["pgd"])
-    # A process has no more tables than it is charged for, but for P4Ds, and what a live kernel
-    # adds while it is read. Where more come, something is not a page table.
-    charged = spaces.columns["pgtables_bytes"].astype(np.int64) >> form.page_shift
-    # Nor more than there is memory: a charge beyond that is none.
-    memory = memory_pages(prog)
-    absurd = charged > memory
-    scan.absurd_charges = int(absurd.sum())
-    charged = np.where(absurd, memory, np.maximum(charged, 0))
-    limits = np.where(absurd, memory, 2 * charged) + 1024
-    total = int(charged.sum())
-    for first in range(0, count, MAX_ROOTS):
-        part = slice(first, min(first + MAX_ROOTS, count))
-        walk = new_walk(form, part.stop - first)
-        walk.gaps = scan.gaps
-        done = 0
-        for chunk in walk_page_tables(prog, form, roots[part], walk, max_tables=limits[part]):
-            reader.take(chunk, chunk.roots.astype(np.int64) + first)
-            done += len(chunk)
-            if progress is not None:
-                progress(min(done, total), total)
-        _take_walk(scan, walk, part)
-    return scan
-
-
-def _take_walk(scan: PageTableScan, walk: Walk, part: slice) -> None:
-    # A table that is pointed to twice is counted twice: by the kernel too.
-    scan.tables[part] += walk.tables + walk.repeated
-    scan.sums["bad"][part] += walk.unreadable.sum(axis=1) + walk.dropped
-    # hugetlb may share a PMD table between two mappings of one process; nothing else may.
-    pmd = scan.form.last - 1
-    loops = walk.repeated.copy()
-    loops[:, pmd] = 0
-    scan.sums["bad"][part] += loops.sum(axis=1)
-    scan.unreadable_tables += int(walk.unreadable.sum())
-    scan.repeated_tables += int(loops.sum())
-    scan.dropped_tables += int(walk.dropped.sum())
-
-
-class _Lookup:
-    """The VMAs of all processes, to be asked for many addresses at once."""
-
-    # The process above the page number of an address, which has 45 bits at most.
-    SHIFT = np.uint64(45)
-
-    def __init__(self, areas: VmAreas, page_shift: int) -> None:
-        self.page_shift = np.uint64(page_shift)
-        self.starts = self.key(areas.owners, areas.starts)
-        self.pages = (areas.ends - areas.starts) >> self.page_shift
-        flags = areas.flags
-        # Behind the last VMA's is what holds for an address in none (-1).
-        self.hugetlb = np.append((flags & np.uint64(VM_HUGETLB)) != 0, False)
-        # Huge entries of device memory, and of DAX until that counted its pages like others (2025).
-        self.uncounted = np.append((flags & np.uint64(VM_PFNMAP | VM_MIXEDMAP)) != 0, False)
-        # __oom_reap_task_mm()
-        reaped = (flags & np.uint64(VM_HUGETLB | VM_PFNMAP)) == 0
-        reaped &= areas.anonymous | ((flags & np.uint64(VM_SHARED)) == 0)
-        self.before = self._sums(self.pages)
-        self.reaped = np.where(reaped, self.pages, 0).astype(np.uint64)
-        self.reaped_before = self._sums(self.reaped)
-
-    @staticmethod
-    def _sums(pages: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        return np.concatenate([np.zeros(1, np.uint64), np.cumsum(pages, dtype=np.uint64)])
-
-    def key(self, owners: NDArray[np.int64], addresses: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        key: NDArray[np.uint64] = owners.astype(np.uint64) << self.SHIFT
-        key |= addresses >> self.page_shift
-        return key
-
-    def find(self, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """The VMA that each address lies in, -1 where there is none."""
-        at = np.searchsorted(self.starts, keys, side="right").astype(np.int64) - 1
-        if not len(self.starts):
-            return at
-        inside = (at >= 0) & (keys - self.starts[at] < self.pages[at])
-        return np.where(inside, at, -1)
-
-    def pages_below(self, keys: NDArray[np.uint64], *, reaped: bool) -> NDArray[np.int64]:
-        """Mapped pages below each address, in all processes before it and its own."""
-        if not len(self.starts):
-            return np.zeros(len(keys), np.int64)
-        pages, before = (self.reaped, self.reaped_before) if reaped else (self.pages, self.before)
-        at = np.searchsorted(self.starts, keys, side="right").astype(np.int64) - 1
-        inside = np.minimum(keys - self.starts[at], pages[at])
-        return np.where(at < 0, 0, before[at] + inside).astype(np.int64)
-
-
-@dataclass(frozen=True)
-class _Descriptors:
-    """Where the descriptors of page tables (``struct ptdesc``) are, and what is in them."""
-
-    base: int  # of that of page frame 0
-    size: int
-    dtype: np.dtype[Any]  # deposited, shared
-    shared_from: int  # a table whose count is this has more than one user
-    links: np.dtype[Any]  # next
-    list_offset: int
-
-
-def _descriptors(prog: Program) -> _Descriptors:
-    """
-    The members of page tables' descriptors.
-
-    The series "Split ptdesc from struct page" (v6.6) gave them a structure of their own.
-    """
-    page = prog.type("struct page")
-    try:
-        kind = prog.type("struct ptdesc")
-    except LookupError:
-        kind = page
-    # "mm: hugetlb: independent PMD page table shared count" (v6.13, and in stable kernels) counts
-    # the users beside the first; before, it was the page's reference count.
-    own_count = "pt_share_count.counter"
-    counts = (own_count, "__page_refcount.counter", "_refcount.counter")
-    links = struct_dtype(kind, {"next": ("pt_list.next", "lru.next")})
-    assert links.fields is not None
-    return _Descriptors(
-        pfn_to_page(prog, 0).value_(),
-        sizeof(page),
-        struct_dtype(kind, {"deposited": "pmd_huge_pte", "shared": counts}),
-        1 if member_path(kind, counts) == own_count else 2,
-        links,
-        links.fields["next"][1],
-    )
-
-
-class _Reader:
-    """Takes the chunks of a walk and adds up what is in them."""
-
-    def __init__(self, prog: Program, scan: PageTableScan, lookup: _Lookup) -> None:
-        self.prog, self.scan, self.form, self.lookup = prog, scan, scan.form, lookup
-        self.kinds = swap_kinds(prog)
-        self.zero, self.huge_zero = _zero_pages(prog, scan.form)
-        self.descriptors = _descriptors(prog)
-
-    def take(self, chunk: TableChunk, owners: NDArray[np.int64]) -> None:
-        """
-        Count a chunk.
-
-        :param owners: the process of each table.
-        """
-        if chunk.level == self.form.last:
-            used = self._take_ptes(chunk, owners)
-        else:
-            used = self._take_upper(chunk, owners)
-        self._fill(chunk.level, owners, used)
-
-    def _fill(self, level: int, owners: NDArray[np.int64], used: NDArray[np.int64]) -> None:
-        """The occupancy of tables."""
-        # 0, 1, 2-3, 4-7, …: the number of bits.
-        bins = np.frexp(used.astype(np.float64))[1]
-        np.add.at(self.scan.filled[:, level], (owners, bins), 1)
-        np.add.at(self.scan.filled_entries[:, level], (owners, bins), used)
-
-    def _take_ptes(self, chunk: TableChunk, owners: NDArray[np.int64]) -> NDArray[np.int64]:
-        form, scan, count = self.form, self.scan, len(chunk)
-        flat = chunk.entries.ravel()
-        some = np.flatnonzero(flat != 0)
-        kinds = entry_kinds(form, self.kinds, self.zero, flat[some])
-        rows = some // form.slots
-        # What each table has of each kind.
-        found = np.bincount(rows * KINDS + kinds, minlength=count * KINDS).reshape(count, KINDS)
-        found[:, NONE] = 0
-        used: NDArray[np.int64] = found.sum(axis=1)
-        self._add("empty", owners[used == 0])
-        np.add.at(scan.kinds, owners, found)
-        first = self.lookup.key(owners, chunk.addresses)
-        behind = first + np.uint64(form.slots)
-        for name, reaped in (("exit_slots", False), ("reaped_slots", True)):
-            slots = self.lookup.pages_below(behind, reaped=reaped)
-            slots -= self.lookup.pages_below(first, reaped=reaped)
-            np.add.at(scan.sums[name], owners, slots)
-        self._regions_of_ptes(chunk, owners, found)
-        return used
-
-    def _regions_of_ptes(
-        self, chunk: TableChunk, owners: NDArray[np.int64], found: NDArray[np.int64]
-    ) -> None:
-        regions = self.scan.regions
-        at = self._region(owners, chunk.addresses, self.form.slots << self.form.page_shift)
-        inside = np.flatnonzero(at >= 0)
-        if not len(inside):
-            return
-        np.add.at(regions.pte_tables, at[inside], 1)
-        for kind in range(1, KINDS):
-            place = REGION_KINDS.index(REGION_OF_KIND.get(kind, "other"))
-            size = found[inside, kind] << self.form.page_shift
-            np.add.at(regions.bytes[:, place], at[inside], size)
-
-    def _region(
-        self, owners: NDArray[np.int64], addresses: NDArray[np.uint64], span: int
-    ) -> NDArray[np.int64]:
-        """The region that each stretch of addresses reaches into, -1 where there is none."""
-        regions = self.scan.regions
-        if not len(regions.owners):
-            return np.full(len(owners), -1, np.int64)
-        keys = self.lookup.key(regions.owners, regions.starts)
-        last = self.lookup.key(owners, addresses + np.uint64(span - 1))
-        at = np.searchsorted(keys, last, side="right").astype(np.int64) - 1
-        fits = (at >= 0) & (regions.owners[at] == owners) & (addresses < regions.ends[at])
-        return np.where(fits, at, -1)
-
-    def _take_upper(self, chunk: TableChunk, owners: NDArray[np.int64]) -> NDArray[np.int64]:
-        form, scan, level = self.form, self.scan, chunk.level
-        some = ~form.is_none(chunk.entries)
-        used: NDArray[np.int64] = some.sum(axis=1)
-        some &= ~form.is_table(chunk.entries, level)
-        rows, slots = np.nonzero(some)
-        if not len(rows):
-            return used
-        entries = chunk.entries[rows, slots]
-        leaf = form.is_leaf(entries, level)
-        absent = rows[~leaf]
-        if len(absent):
-            self._absent(level, owners[absent], entries[~leaf])
-        rows, slots, entries = rows[leaf], slots[leaf], entries[leaf]
-        if not len(rows):
-            if level == form.last - 1 and len(absent):
-                self._deposits(chunk, owners, np.unique(absent))
-            return used
-        shift = form.levels[level].shift
-        addresses = chunk.slot_addresses(shift, rows, slots)
-        owner = owners[rows]
-        area = self.lookup.find(self.lookup.key(owner, addresses))
-        hugetlb = (area >= 0) & self.lookup.hugetlb[area]
-        physical = form.physical(entries, level)
-        zero = ~hugetlb & np.isin(physical, self.huge_zero)
-        uncounted = ~hugetlb & ~zero
-        uncounted &= form.is_special(entries) | (area < 0) | self.lookup.uncounted[area]
-        # No transparent huge page is larger than a PMD maps.
-        uncounted |= ~hugetlb & ~zero & (level != form.last - 1)
-        huge = ~hugetlb & ~zero & ~uncounted
-        self._add("huge", owner[huge])
-        self._add("huge_zero", owner[zero])
-        self._add("other_huge", owner[uncounted])
-        self._add("hugetlb_bytes", owner[hugetlb], 1 << shift)
-        region = self._region(owner, addresses, 1 << shift)
-        for mask, name in (
-            (huge, "huge"),
-            (zero, "huge_zero"),
-            (hugetlb, "hugetlb"),
-            (uncounted, "other"),
-        ):
-            here = region[mask & (region >= 0)]
-            np.add.at(scan.regions.bytes[:, REGION_KINDS.index(name)], here, 1 << shift)
-        if level == form.last - 1:
-            self._deposits(chunk, owners, np.unique(np.concatenate([rows[~hugetlb], absent])))
-            self._shared(chunk, owners, np.unique(rows[hugetlb]))
-        return used
-
-    def _absent(self, level: int, owners: NDArray[np.int64], entries: NDArray[np.uint64]) -> None:
-        """Entries of upper levels that neither map nor lead anywhere."""
-        if not self.form.levels[level].leaf:
-            self._add("bad", owners)
-            return
-        kinds = absent_kinds(self.form, self.kinds, entries)
-        self._add("migration_pmds", owners[kinds == MIGRATION])
-        self._add("poisoned_pmds", owners[kinds == POISONED])
-        self._add("bad", owners[(kinds == OTHER) | (kinds == SWAP)])
-
-    def _add(self, name: str, owners: NDArray[np.int64], each: int = 1) -> None:
-        self.scan.sums[name] += each * np.bincount(owners, minlength=len(self.scan.spaces))
-
-    def _read_descriptors(self, chunk: TableChunk, rows: NDArray[np.int64]) -> tuple[Any, Any]:
-        frames = chunk.frames[rows] >> np.uint64(self.form.page_shift)
-        places = np.uint64(self.descriptors.base) + frames * np.uint64(self.descriptors.size)
-        return read_scattered(self.prog, places, self.descriptors.dtype, self.scan.gaps)
-
-    def _shared(
-        self, chunk: TableChunk, owners: NDArray[np.int64], rows: NDArray[np.int64]
-    ) -> None:
-        """Which PMD tables with hugetlb pages several processes use."""
-        found, read = self._read_descriptors(chunk, rows)
-        self._add(
-            "shared_pmds", owners[rows[read & (found["shared"] >= self.descriptors.shared_from)]]
-        )
-
-    def _deposits(
-        self, chunk: TableChunk, owners: NDArray[np.int64], rows: NDArray[np.int64]
-    ) -> None:
-        """
-        Count the PTE tables that lie deposited with PMD tables.
-
-        ``pmd_huge_pte`` is one of a circle of descriptors; all circles are followed at once, a
-        link a round.
-        """
-        found, read = self._read_descriptors(chunk, rows)
-        first = found["deposited"]
-        some = np.flatnonzero(read & (first != 0))
-        owner, first = owners[rows[some]], first[some] + np.uint64(self.descriptors.list_offset)
-        at = first.copy()
-        deposited = np.zeros(len(self.scan.spaces), np.int64)
-        # A table has no more huge PMDs than slots.
-        for _ in range(self.form.slots + 1):
-            if not len(at):
-                break
-            deposited += np.bincount(owner, minlength=len(deposited))
-            offset = np.uint64(self.descriptors.list_offset)
-            links, read = read_scattered(
-                self.prog, at - offset, self.descriptors.links, self.scan.gaps
-            )
-            at = links["next"]
-            self.scan.broken_deposits += int((~read).sum())
-            onward = read & (at != first)
-            owner, first, at = owner[onward], first[onward], at[onward]
-        self.scan.broken_deposits += len(at)
-        self.scan.sums["deposited"] += deposited
-        self.scan.filled[:, len(self.form.levels), 0] += deposited
-
-
-def _zero_pages(prog: Program, form: PageTableFormat) -> tuple[Any, Any]:
-    """The physical addresses of the shared zero page and of the huge zero page, if there is one."""
-    found = []
-    # zero_page_pfn since v7.0; huge_zero_pfn is ~0 as long as there is no huge zero page.
-    for names in (("zero_page_pfn", "zero_pfn"), ("huge_zero_pfn",)):
-        pfns = []
-        for name in names:
-            try:
-                pfns.append(prog.variable(name).value_())
-                break
-            except (LookupError, FaultError):
-                continue
-        valid = [pfn << form.page_shift for pfn in pfns if pfn < 1 << 52]
-        found.append(np.array(valid, np.uint64))
-    return found[0], found[1]
-
-
-def _cut(areas: VmAreas, owners: Iterable[int], form: PageTableFormat) -> Regions:
-    """
-    Cut the address spaces of some processes into regions.
-
-    A region's PTE tables are its own: it is cut only where no table reaches across.
-    """
-    table = np.uint64(form.levels[-2].shift)
-    firsts: list[NDArray[np.int64]] = []
-    for owner in sorted(owners):
-        here = slice(*np.searchsorted(areas.owners, [owner, owner + 1]).tolist())
-        starts, ends = areas.starts[here], areas.ends[here]
-        if not len(starts):
-            continue
-        gaps = starts[1:] - ends[:-1]
-        apart = np.flatnonzero(starts[1:] >> table > (ends[:-1] - np.uint64(1)) >> table)
-        largest = apart[np.argsort(-gaps[apart].astype(np.float64), kind="stable")]
-        cuts = np.sort(largest[: REGIONS - 1]) + 1
-        firsts.append(np.concatenate([[0], cuts]) + here.start)
-    first = np.concatenate(firsts) if firsts else np.zeros(0, np.int64)
-    at = np.searchsorted(first, np.arange(len(areas)), side="right") - 1
-    # VMAs of other processes lie between: they belong to none.
-    wanted = np.isin(areas.owners, list(owners))
-    at = at[wanted]
-    size = (areas.ends - areas.starts).astype(np.int64)[wanted]
-    count = len(first)
-    last = np.zeros(count, np.int64)
-    last[at] = np.flatnonzero(wanted)
-    mapped = np.zeros(count, np.int64)
-    np.add.at(mapped, at, size)
-    return Regions(
-        areas.owners[first],
-        areas.starts[first],
-        areas.ends[last],
-        np.bincount(at, minlength=count),
-        mapped,
-        np.zeros((count, len(REGION_KINDS)), np.int64),
-        np.zeros(count, np.int64),
-    )
-
-
 def page_tables(scan: PageTableScan) -> list[PageTables]:
     """The page tables of every process, the most first."""
     rows = []
     levels = {level.name: at for at, level in enumerate(scan.form.levels)}
     page_shift = scan.form.page_shift
     huge_shift = scan.form.levels[-2].shift
-    for at in _by_size(scan.spaces):
+    for at in by_size(scan.spaces):
         process = scan.spaces.processes[at]
         kinds = scan.kinds[at]
         sums = {name: int(values[at]) for name, values in scan.sums.items()}
@@ -719,7 +224,7 @@ def page_table_details(scan: PageTableScan) -> list[PageTableDetails]:
     """What else is in the page tables of every process, in the same order."""
     rows = []
     p4d = next((at for at, level in enumerate(scan.form.levels) if level.name == "p4d"), None)
-    for at in _by_size(scan.spaces):
+    for at in by_size(scan.spaces):
         process = scan.spaces.processes[at]
         kinds = scan.kinds[at].tolist()
         sums = {name: int(values[at]) for name, values in scan.sums.items()}
@@ -812,7 +317,7 @@ def read_status(text: str) -> PageTables | None:
     What /proc/PID/status says of a process's page tables: how large they are, not what is in them.
 
     Its VmRSS may lag a little behind (since v6.2 by what each CPU has not folded in). Processes
-    that share an address space cannot be told from such that do not.
+    that share an address space look like those that do not.
 
     :return: None for a kernel thread, and for a process that has exited.
     :raises ValueError: the text is not that of such a file, or it is cut short.

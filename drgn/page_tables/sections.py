@@ -8,6 +8,7 @@ from mmscope.drgn.page_tables.exit_cost import (
     dontneed_frees_tables,
     exit_costs,
 )
+from mmscope.drgn.page_tables.page_table_scan import scan_page_tables
 from mmscope.drgn.page_tables.page_tables import (
     PAGE_TABLE_DETAILS,
     PAGE_TABLE_OCCUPANCY,
@@ -19,7 +20,6 @@ from mmscope.drgn.page_tables.page_tables import (
     page_table_regions,
     page_tables,
     read_status,
-    scan_page_tables,
 )
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Absent, Files

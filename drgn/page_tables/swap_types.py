@@ -7,8 +7,8 @@ kernel was built with them, poisoned pages, three kinds of migration entries, de
 markers (include/linux/swap.h). None of these numbers is in debug info: they are counted from where
 the swap files end, which is the length of ``swap_info[]``.
 
-Costs a few lookups. Cannot know: a kernel whose types are none of the combinations that there have
-been; its special entries are then ``OTHER``.
+Costs a few lookups. Cannot know: a kernel whose types are another combination than there
+have been; its special entries are then ``OTHER``.
 """
 
 from typing import Any

@@ -164,7 +164,7 @@ def read_process_vmas(
     read_maps: Callable[[str], str] | None = None,
 ) -> tuple[list[ProcessVmas], dict[str, list[int]]]:
     """
-    The same rows from /proc, which does not tell anon_vmas; and pids of processes that are missing,
+    The same rows from /proc, which does not have anon_vmas; and pids of processes that are missing,
     by the reason.
 
     :param read: gives the text of a file, ``proc/1/comm``; raises OSError.

@@ -5,7 +5,7 @@ Circular ``list_head`` lists, followed all at once.
 Walking a list entry by entry costs one read of kernel memory an entry (about 150,000 a second).
 Where the entries were read in bulk anyway, their links are already here, and pointer doubling
 finds in log2(length) rounds of numpy which head every entry leads to. It needs no walk, so that a
-damaged list harms itself alone: entries that lead nowhere or in a circle are told apart from those
+damaged list harms itself alone: entries that lead nowhere or in a circle are kept apart from those
 that lead home.
 """
 

@@ -93,7 +93,7 @@ class ValidSections:
     early: NDArray[np.bool_]  # which were there when the machine booted
     online: NDArray[np.bool_]
     usage: NDArray[np.uint64]  # where their mem_section.usage is
-    usage_possible: NDArray[np.bool_]  # it may be there: the pointer is none of obvious garbage
+    usage_possible: NDArray[np.bool_]  # it may be there: the pointer is no obvious garbage
     pages: int  # in a section
 
 

@@ -159,7 +159,7 @@ def _pools(prog: Program) -> list[tuple[int, int]]:
     """
     (number, address) of every pool in use.
 
-    :raises LookupError: there is none.
+    :raises LookupError: this kernel has no stack depot.
     """
     try:
         table = prog.variable("stack_pools", "stackdepot.c")

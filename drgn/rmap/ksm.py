@@ -23,15 +23,16 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
-from drgn import FaultError, Program, offsetof, sizeof
+from drgn import FaultError, Program, Type, offsetof, sizeof
 from numpy.typing import NDArray
 
-from mmscope.drgn.owners.slab_objects import SlabObjects, Wanted, tree_links
+from mmscope.drgn.owners.slab_objects import Objects, SlabObjects, Wanted, tree_links
 from mmscope.drgn.reading.kernel_arrays import struct_dtype
 from mmscope.drgn.reading.linked_lists import find, follow_lists
-from mmscope.drgn.rmap.anon_vmas import ReverseMaps
+from mmscope.drgn.rmap.anon_vma_trees import ReverseMaps
 from mmscope.drgn.tables.rows import MOST_BYTES, MOST_PAGES, MOST_PIDS, column
 from mmscope.drgn.tables.table import Table
 
@@ -53,7 +54,7 @@ class KsmTotal:
 
     name: str = column(holds="kernel", key=True, help="file in /sys/kernel/mm/ksm")
     value: int = column(low=None, help="what the kernel says")
-    counted: int | None = column(help="what was found in the stable trees, where that tells")
+    counted: int | None = column(help="the same as counted in the stable trees, where they have it")
 
 
 KSM_TOTALS = Table(
@@ -200,13 +201,8 @@ def hlist_links(
     return np.where(back, pprev, np.uint64(0))
 
 
-def read_ksm(prog: Program, read: SlabObjects) -> Ksm:
-    """Put together what was read from the slab caches."""
-    nodes, items = read.objects["stable_node"], read.objects["rmap_item"]
-    node_type, item_type = prog.type(_type(prog, NODE_TYPES)), prog.type(_type(prog, ITEM_TYPES))
-    problems = []
-
-    # In a tree: the pages and chains themselves.
+def _in_trees(prog: Program, nodes: Objects, node_type: Type) -> NDArray[Any]:
+    """Which stable tree each stable_node is linked into, -1 for none."""
     roots = prog["root_stable_tree"]
     number = prog["ksm_nr_node_ids"].value_()
     trees = [
@@ -219,18 +215,14 @@ def read_ksm(prog: Program, read: SlabObjects) -> Ksm:
         rb, nodes["parent"], nodes["left"], nodes["right"],
         np.array([node for _, node in trees], np.uint64), root,
     )  # fmt: skip
-    tree = follow_lists(rb, links, np.sort(root)).head
-    is_chain = (tree >= 0) & (nodes["length"] == CHAIN)
-    in_tree = (tree >= 0) & ~is_chain
+    return follow_lists(rb, links, np.sort(root)).head
 
-    # On a chain. A duplicate says so in `head`, which no tree's node can have.
-    migrate = prog["migrate_nodes"].address_of_().value_()
-    dup = nodes["head"] == np.uint64(migrate + 8)  # STABLE_NODE_DUP_HEAD
-    dups = nodes.only(dup)
+
+def _chains_of(dups: Objects, chains: Objects, node_type: Type) -> NDArray[Any]:
+    """Which chain each duplicate is on, -1 for none."""
     hlist = np.uint64(offsetof(node_type, "hlist"))
-    chains = nodes.only(is_chain)
     dup_entry = dups.address + np.uint64(offsetof(node_type, "hlist_dup"))
-    chain_of = follow_lists(
+    return follow_lists(
         dup_entry,
         hlist_links(
             dup_entry,
@@ -241,10 +233,14 @@ def read_ksm(prog: Program, read: SlabObjects) -> Ksm:
         ),
         chains.address + hlist,
     ).head
-    node_chain = np.full(len(nodes), -1, np.int64)
-    node_chain[dup] = chain_of
 
-    # Waiting for another tree.
+
+def _migrating(nodes: Objects, migrate: int, node_type: Type) -> NDArray[np.bool_]:
+    """
+    Which stable_nodes wait for another tree.
+
+    :param migrate: address of the list of such.
+    """
     waits = nodes["head"] == np.uint64(migrate)
     waiting = nodes.only(waits)
     list_at = np.uint64(offsetof(node_type, "list"))
@@ -253,7 +249,30 @@ def read_ksm(prog: Program, read: SlabObjects) -> Ksm:
     ).head
     migrating = np.zeros(len(nodes), np.bool_)
     migrating[waits] = on_list >= 0
+    return migrating
 
+
+def read_ksm(prog: Program, read: SlabObjects) -> Ksm:
+    """Put together what was read from the slab caches."""
+    nodes, items = read.objects["stable_node"], read.objects["rmap_item"]
+    node_type, item_type = prog.type(_type(prog, NODE_TYPES)), prog.type(_type(prog, ITEM_TYPES))
+    problems = []
+
+    # In a tree: the pages and chains themselves.
+    tree = _in_trees(prog, nodes, node_type)
+    is_chain = (tree >= 0) & (nodes["length"] == CHAIN)
+    in_tree = (tree >= 0) & ~is_chain
+
+    # On a chain. A duplicate says so in `head`, which no tree's node can have.
+    migrate = prog["migrate_nodes"].address_of_().value_()
+    dup = nodes["head"] == np.uint64(migrate + 8)  # STABLE_NODE_DUP_HEAD
+    dups = nodes.only(dup)
+    hlist = np.uint64(offsetof(node_type, "hlist"))
+    chains = nodes.only(is_chain)
+    node_chain = np.full(len(nodes), -1, np.int64)
+    node_chain[dup] = _chains_of(dups, chains, node_type)
+
+    migrating = _migrating(nodes, migrate, node_type)
     found = in_tree | (node_chain >= 0) | migrating
     place = np.where(in_tree, TREE, np.where(migrating, MIGRATE, DUP))
     pages = nodes.only(found)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from mmscope.drgn.owners.slab_caches import SlabFinder
 from mmscope.drgn.owners.slab_objects import Objects
-from mmscope.drgn.rmap.anon_vmas import ReverseMaps, read_reverse_maps
-from mmscope.drgn.rmap.file_maps import FileMaps, read_file_maps
+from mmscope.drgn.rmap.anon_vma_trees import ReverseMaps, read_reverse_maps
+from mmscope.drgn.rmap.file_trees import FileMaps, read_file_maps
 from mmscope.drgn.rmap.ksm import Ksm, read_ksm, wanted
-from mmscope.drgn.rmap.rmap_cost import KsmVisits, ksm_visits
+from mmscope.drgn.rmap.ksm_visits import KsmVisits, ksm_visits
 from mmscope.drgn.sections.memory import Memory
 
 

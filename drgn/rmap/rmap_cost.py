@@ -29,22 +29,16 @@ reclaim does not wait for); and that a walker is scheduled away while it holds t
 ``cond_resched()`` at every node).
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
-from drgn import Program, offsetof, sizeof
-from numpy.typing import NDArray
+from drgn import Program
 
-from mmscope.drgn.opening.constants import flag
-from mmscope.drgn.reading.kernel_arrays import Gaps, member_path
-from mmscope.drgn.reading.linked_lists import find
-from mmscope.drgn.reading.struct_pages import COLUMNS, PageChunk, scan_struct_pages
-from mmscope.drgn.rmap.anon_vmas import ReverseMaps
-from mmscope.drgn.rmap.file_maps import FileMaps
-from mmscope.drgn.rmap.interval_trees import IntervalTrees
+from mmscope.drgn.rmap.anon_vma_trees import ReverseMaps
+from mmscope.drgn.rmap.folio_walks import AnonFolios, FileFolios, Folios
 from mmscope.drgn.rmap.ksm import PLACES, Ksm, mapcounts
+from mmscope.drgn.rmap.ksm_visits import KsmVisits, visits_here
 from mmscope.drgn.tables.rows import MOST_PIDS, column
 from mmscope.drgn.tables.table import Table
 
@@ -185,21 +179,6 @@ RMAP_WALKS = Table(
 
 
 @dataclass(frozen=True)
-class AnonFolioWalks:
-    """Anonymous folios by what a walk of them visits."""
-
-    visits_from: int = column(key=True, help="at least")
-    visits_to: int = column(help="at most")
-    folios: int = column(help="folios whose walk visits so many tree nodes")
-    pages: int = column(unit="pages", help="their pages")
-
-
-ANON_FOLIO_WALKS = Table(
-    "anon_folio_walks", "Anonymous folios by what a walk of them visits", AnonFolioWalks
-)
-
-
-@dataclass(frozen=True)
 class RmapCost:
     """The sum of it: what this kernel does, and what the range would save."""
 
@@ -224,107 +203,6 @@ class RmapCost:
 RMAP_COSTS = Table("rmap_costs", "What a walk of every page visits", RmapCost, measure="visits")
 
 
-@dataclass
-class KsmVisits:
-    """Visits of each KSM page; arrays by its index in ``Ksm.node``."""
-
-    anon_vma: NDArray[np.int64]  # of each item, -1 where there is none
-    index: NDArray[np.uint64]  # page offset of each item
-    placed: NDArray[np.bool_]  # items whose page offset is known
-    whole: NDArray[np.int64]
-    indexed: NDArray[np.int64]
-    descents: NDArray[np.int64]  # nodes passed on the way down, for the indexed walk
-    hold_whole: NDArray[np.int64]
-    hold_indexed: NDArray[np.int64]
-    anon_vmas: NDArray[np.int64]
-    processes: NDArray[np.int64]
-    largest: NDArray[np.int64]  # anon_vma with most nodes
-    uses_index: bool
-
-
-def ksm_visits(maps: ReverseMaps, ksm: Ksm, page_shift: int) -> KsmVisits:
-    """Count the nodes that a walk of each KSM page visits."""
-    anon_vma = find(maps.anon_vmas.address, ksm.item_anon_vma)
-    if ksm.item_index is not None:
-        index, placed = ksm.item_index, anon_vma >= 0
-    else:
-        index, placed = _page_offsets(maps, ksm, page_shift)
-        placed = placed & (anon_vma >= 0)
-    sizes = np.append(maps.tree_size, 0)[anon_vma]  # -1, the last, for none
-    overlaps = np.where(placed, maps.overlaps(np.where(placed, anon_vma, -1), index, index), 0)
-    descents = np.ceil(np.log2(sizes + 1)).astype(np.int64) * placed
-    number = len(ksm.node)
-
-    def total(values: NDArray[np.int64]) -> NDArray[np.int64]:
-        sums = np.zeros(number, np.int64)
-        np.add.at(sums, ksm.item_node, values)
-        return sums
-
-    def largest(values: NDArray[np.int64]) -> NDArray[np.int64]:
-        most = np.zeros(number, np.int64)
-        np.maximum.at(most, ksm.item_node, values)
-        return most
-
-    def different(values: NDArray[Any]) -> NDArray[np.int64]:
-        _, dense = np.unique(values, return_inverse=True)
-        pairs = np.unique(ksm.item_node * (len(values) + 1) + dense)
-        return np.bincount(pairs // (len(values) + 1), minlength=number)
-
-    # The anon_vma with the largest tree, page by page.
-    order = np.lexsort((sizes, ksm.item_node))
-    most = np.full(number, -1, np.int64)
-    most[ksm.item_node[order]] = anon_vma[order]
-    return KsmVisits(
-        anon_vma,
-        index,
-        placed,
-        total(sizes),
-        total(overlaps),
-        total(descents),
-        largest(sizes),
-        largest(overlaps + descents),
-        different(ksm.item_anon_vma),
-        different(ksm.item_mm),
-        most,
-        ksm.item_index is not None,
-    )
-
-
-def _page_offsets(
-    maps: ReverseMaps, ksm: Ksm, page_shift: int
-) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
-    """
-    The page offset of each item's address in the VMA that has it now (``linear_page_index()``), as
-    v7.3 would have kept it; and which items have such a VMA.
-    """
-    vmas = maps.vmas
-    mms = np.unique(vmas["mm"])
-    # VMAs of one process do not overlap, so that (process, address) sorts them all. An address has
-    # less than 57 bits.
-    bits = np.uint64(57 - page_shift)
-    shift = np.uint64(page_shift)
-    key = (find(mms, vmas["mm"]).astype(np.uint64) << bits) | (vmas["start"] >> shift)
-    order = np.argsort(key, kind="stable")
-    mm = find(mms, ksm.item_mm)
-    wanted = (mm.astype(np.uint64) << bits) | (ksm.item_address >> shift)
-    if not len(order):
-        return np.zeros(len(mm), np.uint64), np.zeros(len(mm), np.bool_)
-    at = order[np.maximum(np.searchsorted(key[order], wanted, "right") - 1, 0)]
-    inside = (
-        (mm >= 0)
-        & (vmas["mm"][at] == ksm.item_mm)
-        & (vmas["start"][at] <= ksm.item_address)
-        & (ksm.item_address < vmas["end"][at])
-    )
-    offset = (ksm.item_address - vmas["start"][at]) >> shift
-    return vmas["pgoff"][at].astype(np.uint64) + offset, inside
-
-
-def ksm_items_by_anon_vma(maps: ReverseMaps, visits: KsmVisits) -> NDArray[np.int64]:
-    """How many of KSM's mappings are found through each anon_vma."""
-    return np.bincount(visits.anon_vma[visits.anon_vma >= 0], minlength=len(maps.anon_vmas))
-
-
 def ksm_pages(
     prog: Program,
     ksm: Ksm,
@@ -339,7 +217,7 @@ def ksm_pages(
     mapped = mapcounts(prog, ksm.node_kpfn[order].tolist(), ksm.node[order].tolist())
     rows = []
     for at, mapcount in zip(order.tolist(), mapped, strict=True):
-        here, hold = _here(visits, at)
+        here, hold = visits_here(visits, at)
         mappings = int(ksm.mappings[at])
         # Each mapping is met in one of the passes.
         met = max(mappings, mapcount or 0)
@@ -368,200 +246,6 @@ def ksm_pages(
             )
         )
     return rows
-
-
-def _here(visits: KsmVisits, at: int) -> tuple[int, int]:
-    """What this kernel visits for a KSM page: in a pass, and at most at a stretch."""
-    if visits.uses_index:
-        return int(visits.indexed[at] + visits.descents[at]), int(visits.hold_indexed[at])
-    return int(visits.whole[at]), int(visits.hold_whole[at])
-
-
-@dataclass
-class Folios:
-    """
-    A consumer of the pass over the struct pages: folios that hang on interval trees, and the nodes
-    that a walk of each visits.
-    """
-
-    trees: IntervalTrees
-    addresses: NDArray[np.uint64]  # what ``mapping`` points at, tree by tree
-    order_of: Callable[[NDArray[Any]], NDArray[np.int64]]
-    head: np.uint64  # flag of a large folio's first page
-    slab: np.uint64  # flag of slab pages, where that is no page type yet
-    columns: Sequence[str]
-    buckets: dict[int, list[int]] = field(default_factory=dict)  # bits of visits: folios, pages
-    folios: int = 0
-    pages: int = 0
-    visits: int = 0
-    unknown: int = 0  # of no tree that was found
-
-    def __post_init__(self) -> None:
-        """By tree: its folios, their visits, and of the worst one visits, page and size."""
-        self.of_tree, self.visits_of, self.worst, self.worst_pfn, self.worst_pages = (
-            np.zeros(len(self.addresses), np.int64) for _ in range(5)
-        )
-
-    def find(self, chunk: PageChunk) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Where in a chunk folios begin, and the tree of each."""
-        raise NotImplementedError
-
-    def first(
-        self, index: NDArray[np.uint64], of: NDArray[np.int64], pages: NDArray[np.uint64]
-    ) -> NDArray[np.uint64]:
-        """The page offset of each folio's first page, from ``folio.index``."""
-        return index
-
-    def take(self, chunk: PageChunk) -> None:
-        at, of = self.find(chunk)
-        pages = np.ones(len(at), np.int64)
-        heads = np.flatnonzero(chunk["flags"][at] & self.head)
-        inside = heads[at[heads] + 1 < len(chunk)]
-        pages[inside] = np.int64(1) << self.order_of(chunk.columns[at[inside] + 1])
-        length = pages.astype(np.uint64)
-        first = self.first(chunk["index"][at].astype(np.uint64), of, length)
-        visits = self.trees.overlaps(of, first, first + length - np.uint64(1))
-        self._add(chunk.start_pfn + at, of, pages, visits)
-
-    def _add(
-        self,
-        pfns: NDArray[np.int64],
-        of: NDArray[np.int64],
-        pages: NDArray[np.int64],
-        visits: NDArray[np.int64],
-    ) -> None:
-        self.folios += len(of)
-        self.pages += int(pages.sum())
-        self.visits += int(visits.sum())
-        bits = np.frexp(visits.astype(np.float64))[1]
-        for bit in np.unique(bits).tolist():
-            entry = self.buckets.setdefault(bit, [0, 0])
-            entry[0] += int(np.count_nonzero(bits == bit))
-            entry[1] += int(pages[bits == bit].sum())
-        np.add.at(self.of_tree, of, 1)
-        np.add.at(self.visits_of, of, visits)
-        # The last of each tree is the worst.
-        order = np.lexsort((visits, of))
-        last = order[np.flatnonzero(np.diff(of[order], append=-1))]
-        worse = last[visits[last] > self.worst[of[last]]]
-        self.worst[of[worse]] = visits[worse]
-        self.worst_pfn[of[worse]] = pfns[worse]
-        self.worst_pages[of[worse]] = pages[worse]
-
-
-class AnonFolios(Folios):
-    """
-    Anonymous folios.
-
-    ``mapping`` of such a folio is its anon_vma with bit 0 set (PAGE_MAPPING_ANON), which is looked
-    up among those that were found. In pages that have a type (slab, page table, …) the word is
-    something else.
-    """
-
-    def find(self, chunk: PageChunk) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        mapping = chunk["mapping"]
-        at = np.flatnonzero((mapping & np.uint64(3)) == 1)
-        # A type is below the mapcount of an unmapped page. A kernel address has bit 63.
-        at = at[(chunk["mapcount"][at] >= -1) & (mapping[at] >> np.uint64(63) == 1)]
-        at = at[(chunk["flags"][at] & self.slab) == 0]
-        of = find(self.addresses, mapping[at] - np.uint64(1))
-        # One that is mapped no more, and not freed yet, may have outlived its anon_vma.
-        self.unknown += int(np.count_nonzero((of < 0) & (chunk["mapcount"][at] >= 0)))
-        return at[of >= 0], of[of >= 0]
-
-
-@dataclass
-class FileFolios(Folios):
-    """
-    Folios in the page cache of mapped files that lie under at least one VMA, mapped or not: the
-    others need no walk.
-
-    ``mapping`` is the ``struct address_space`` itself.
-    """
-
-    # Files of which folio.index counts huge pages: hugetlbfs before "mm/filemap: remove hugetlb
-    # special casing in filemap.c" (v6.7).
-    by_huge_page: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
-
-    def find(self, chunk: PageChunk) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        mapping = chunk["mapping"]
-        # Few pages are of mapped files: what the other words can be need not be known.
-        near = (mapping >= self.addresses[0]) & (mapping <= self.addresses[-1])
-        at = np.flatnonzero(near & (chunk["flags"] & self.slab == 0))
-        of = find(self.addresses, mapping[at])
-        return at[of >= 0], of[of >= 0]
-
-    def first(
-        self, index: NDArray[np.uint64], of: NDArray[np.int64], pages: NDArray[np.uint64]
-    ) -> NDArray[np.uint64]:
-        return np.where(self.by_huge_page[of], index * pages, index)
-
-    def _add(
-        self,
-        pfns: NDArray[np.int64],
-        of: NDArray[np.int64],
-        pages: NDArray[np.int64],
-        visits: NDArray[np.int64],
-    ) -> None:
-        under = visits > 0
-        super()._add(pfns[under], of[under], pages[under], visits[under])
-
-
-def scan_folios(
-    prog: Program,
-    maps: ReverseMaps,
-    files: FileMaps | None = None,
-    *,
-    progress: Callable[[int, int], None] | None = None,
-) -> tuple[AnonFolios, FileFolios | None, Gaps]:
-    """
-    One pass over the struct pages: all anonymous folios, and those of mapped files.
-
-    :raises LookupError: the kernel's layout is unknown.
-    """
-    names = ["flags", "mapping", "index", "mapcount"]
-    order_of: Callable[[NDArray[Any]], NDArray[np.int64]]
-    folio, page_size = prog.type("struct folio"), sizeof(prog.type("struct page"))
-    if folio.has_member("_folio_order"):  # up to v6.5: a byte of the word that list_head.prev is
-        names.append("prev")
-        byte = offsetof(folio, "_folio_order") - page_size - prev_offset(prog)
-        if not 0 <= byte < 8:
-            raise LookupError("struct folio has no _folio_order where it was up to v6.5")
-
-        def order_of(tails: NDArray[Any]) -> NDArray[np.int64]:
-            return (tails["prev"] >> np.uint64(8 * byte) & np.uint64(0x3F)).astype(np.int64)
-    else:
-        # "mm: use folio->_flags_1 for order" (v6.6): the low byte of the first tail page's flags.
-        def order_of(tails: NDArray[Any]) -> NDArray[np.int64]:
-            return (tails["flags"] & np.uint64(0x3F)).astype(np.int64)
-
-    flags = np.uint64(flag(prog, "PG_head")), np.uint64(flag(prog, "PG_slab"))
-    anon = AnonFolios(maps, maps.anon_vmas.address, order_of, *flags, names)
-    consumers: list[Folios] = [anon]
-    of_files = None
-    if files is not None and len(files.mapping):
-        of_files = FileFolios(
-            files, files.mapping, order_of, *flags, names, by_huge_page=files.by_huge_page
-        )
-        consumers.append(of_files)
-    scan = scan_struct_pages(prog, consumers, progress=progress)
-    for _, failure in scan.failures:
-        raise failure
-    return anon, of_files, scan.gaps
-
-
-def prev_offset(prog: Program) -> int:
-    """Where the column ``prev`` is in a struct page."""
-    page = prog.type("struct page")
-    return int(offsetof(page, member_path(page, COLUMNS["prev"])))
-
-
-def anon_folio_walks(folios: AnonFolios) -> list[AnonFolioWalks]:
-    """All anonymous folios by their visits, in powers of two."""
-    return [
-        AnonFolioWalks(1 << bit >> 1, max((1 << bit) - 1, 0), number, pages)
-        for bit, (number, pages) in sorted(folios.buckets.items())
-    ]
 
 
 @dataclass(frozen=True)
@@ -601,59 +285,80 @@ def rmap_walks(
     if files is not None:
         walks += _worst("file", files[0], most)
     if ksm is not None and visits is not None:
-        here = visits.indexed + visits.descents if visits.uses_index else visits.whole
-        order = np.lexsort((here, visits.largest))
-        ends = np.flatnonzero(np.diff(visits.largest[order], append=-2))
-        begins = np.concatenate([[0], ends[:-1] + 1]) if len(ends) else ends
-        for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
-            at = int(order[end])
-            a_pass, hold = _here(visits, at)
-            walks.append(
-                _Walk(
-                    "ksm",
-                    int(visits.largest[at]),
-                    end + 1 - begin,
-                    int(ksm.node_kpfn[at]),
-                    1,
-                    PASSES * a_pass,
-                    a_pass,
-                    hold,
-                    int(ksm.mappings[at]),
-                    1,
-                    PASSES * int(here[order[begin : end + 1]].sum()),
-                )
-            )
-
+        walks += _worst_of_ksm(ksm, visits)
     rows = []
     for walk in walks:
         of_file = walk.kind == "file" and files is not None
         trees, whose = files if of_file and files else (anon, owners)
         address = hex(trees.addresses[walk.of]) if walk.of >= 0 else None
-        hold_low, hold_ms, hold_high = cost.range_ms(walk.hold, walk.met_a_hold)
-        low, taken, high = cost.range_ms(walk.visits, walk.met)
-        rows.append(
-            RmapWalk(
-                walk.kind,
-                None if of_file else address,
-                address if of_file else None,
-                *(whose(walk.of) if walk.of >= 0 else (None, None)),
-                walk.folios,
-                walk.pfn,
-                walk.pages,
-                walk.visits,
-                walk.a_pass,
-                walk.hold,
-                hold_ms,
-                hold_low,
-                hold_high,
-                cost.ms(walk.a_pass, walk.met),
-                taken,
-                low,
-                high,
-                walk.total,
+        owner = whose(walk.of) if walk.of >= 0 else (None, None)
+        rows.append(_row(walk, address, of_file, owner, cost))
+    return sorted(rows, key=lambda row: (-row.walk_ms, row.kind, row.worst_pfn))[:most]
+
+
+def _row(
+    walk: _Walk,
+    address: str | None,
+    of_file: bool,
+    owner: tuple[int | None, str | None],
+    cost: NodeCost,
+) -> RmapWalk:
+    """
+    A walk with what it takes.
+
+    :param address: of the anon_vma or the file.
+    :param owner: pid and comm of the process with most VMAs on it.
+    """
+    hold_low, hold_ms, hold_high = cost.range_ms(walk.hold, walk.met_a_hold)
+    low, taken, high = cost.range_ms(walk.visits, walk.met)
+    return RmapWalk(
+        walk.kind,
+        None if of_file else address,
+        address if of_file else None,
+        *owner,
+        walk.folios,
+        walk.pfn,
+        walk.pages,
+        walk.visits,
+        walk.a_pass,
+        walk.hold,
+        hold_ms,
+        hold_low,
+        hold_high,
+        cost.ms(walk.a_pass, walk.met),
+        taken,
+        low,
+        high,
+        walk.total,
+    )
+
+
+def _worst_of_ksm(ksm: Ksm, visits: KsmVisits) -> list[_Walk]:
+    """Of the anon_vmas that KSM pages are found through: the walk that visits most."""
+    here = visits.indexed + visits.descents if visits.uses_index else visits.whole
+    order = np.lexsort((here, visits.largest))
+    ends = np.flatnonzero(np.diff(visits.largest[order], append=-2))
+    begins = np.concatenate([[0], ends[:-1] + 1]) if len(ends) else ends
+    walks = []
+    for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
+        at = int(order[end])
+        a_pass, hold = visits_here(visits, at)
+        walks.append(
+            _Walk(
+                "ksm",
+                int(visits.largest[at]),
+                end + 1 - begin,
+                int(ksm.node_kpfn[at]),
+                1,
+                PASSES * a_pass,
+                a_pass,
+                hold,
+                int(ksm.mappings[at]),
+                1,
+                PASSES * int(here[order[begin : end + 1]].sum()),
             )
         )
-    return sorted(rows, key=lambda row: (-row.walk_ms, row.kind, row.worst_pfn))[:most]
+    return walks
 
 
 def _worst(kind: str, folios: Folios, most: int) -> list[_Walk]:

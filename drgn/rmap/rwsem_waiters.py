@@ -21,8 +21,9 @@ from drgn import FaultError, Object, Program, container_of
 from drgn.helpers.linux.list import list_for_each_entry
 from numpy.typing import NDArray
 
-from mmscope.drgn.rmap.anon_vmas import ReverseMaps, lock_state
-from mmscope.drgn.rmap.file_maps import FileMaps
+from mmscope.drgn.rmap.anon_vma_trees import ReverseMaps
+from mmscope.drgn.rmap.anon_vmas import lock_state
+from mmscope.drgn.rmap.file_trees import FileMaps
 from mmscope.drgn.tables.rows import MOST_PIDS, column
 from mmscope.drgn.tables.table import Table
 

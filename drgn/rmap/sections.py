@@ -9,20 +9,17 @@ import numpy as np
 
 from mmscope.drgn.machine.file_tree import describe_files
 from mmscope.drgn.processes.processes import PROCESS_VMAS, ProcessVmas, read_process_vmas
+from mmscope.drgn.rmap.anon_vma_trees import ANON_VMA_CHECKS, check_sample, owner_of
 from mmscope.drgn.rmap.anon_vmas import (
-    ANON_VMA_CHECKS,
     ANON_VMA_FANOUT,
     ANON_VMA_MAP,
     ANON_VMAS,
     anon_vma_rows,
-    check_sample,
     fanout,
-    owner_of,
     process_vmas,
     tree_map,
 )
 from mmscope.drgn.rmap.file_maps import (
-    FILE_MAPPING_CHECKS,
     FILE_MAPPING_FANOUT,
     FILE_MAPPINGS,
     FileMapping,
@@ -31,8 +28,10 @@ from mmscope.drgn.rmap.file_maps import (
     file_mapping_rows,
     mapped_files,
 )
-from mmscope.drgn.rmap.file_maps import check_sample as check_file_sample
-from mmscope.drgn.rmap.file_maps import owner_of as file_owner_of
+from mmscope.drgn.rmap.file_trees import FILE_MAPPING_CHECKS
+from mmscope.drgn.rmap.file_trees import check_sample as check_file_sample
+from mmscope.drgn.rmap.file_trees import owner_of as file_owner_of
+from mmscope.drgn.rmap.folio_walks import ANON_FOLIO_WALKS, anon_folio_walks, scan_folios
 from mmscope.drgn.rmap.ksm import (
     KSM_CHAINS,
     KSM_PROCESSES,
@@ -42,19 +41,16 @@ from mmscope.drgn.rmap.ksm import (
     ksm_totals,
     read_ksm_totals,
 )
+from mmscope.drgn.rmap.ksm_visits import ksm_items_by_anon_vma
 from mmscope.drgn.rmap.reverse_maps import mapped_file_trees, reverse_maps
 from mmscope.drgn.rmap.rmap_cost import (
-    ANON_FOLIO_WALKS,
     KSM_PAGES,
     RMAP_COSTS,
     RMAP_WALKS,
-    anon_folio_walks,
-    ksm_items_by_anon_vma,
     ksm_pages,
     node_cost,
     rmap_costs,
     rmap_walks,
-    scan_folios,
 )
 from mmscope.drgn.rmap.rwsem_waiters import (
     ANON_VMA_LOCKS,
@@ -64,11 +60,7 @@ from mmscope.drgn.rmap.rwsem_waiters import (
     anon_vma_locks,
     file_mapping_locks,
 )
-from mmscope.drgn.rmap.vma_splits import (
-    VMA_NEIGHBOURS,
-    VMA_SPLITS,
-    vma_splits,
-)
+from mmscope.drgn.rmap.vma_splits import VMA_NEIGHBOURS, VMA_SPLITS, vma_splits
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.apart import reader_apart
 from mmscope.drgn.sections.files import Absent, Files

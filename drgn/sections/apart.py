@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import NoReturn
 
 PATIENCE = 2.0  # seconds
-# What may be spent on waiting in vain; files after that have a last, short chance.
+# What may be spent on waiting without an answer; files after that have a last, short chance.
 PATIENCE_IN_ALL = 30.0
 SHORT = 0.1
 STARTS_WITHIN = 20.0

@@ -21,7 +21,7 @@ class Absent(Exception):
     """The target has no such thing. The words say why, and what would change that."""
 
 
-# Files that several sections read, and that are dear: read once, so that all tell of one moment.
+# Files that several sections read, and that are dear: read once, so that all show one moment.
 KEPT = ("proc/pagetypeinfo",)
 
 
@@ -80,7 +80,7 @@ class Files:
         """
         The text of a file of the tree.
 
-        A link that leads out of it would tell of another machine, a pipe would never end.
+        A link that leads out of it may be of another machine, and a pipe never ends.
 
         :raises OSError: it is not there, no plain file of the tree, or left out.
         """
@@ -104,7 +104,7 @@ class Files:
     def _plain(self, path: str) -> Path:
         file = Path(os.path.realpath(self.root / path, strict=True))
         if not file.is_relative_to(self.root.resolve()) or not file.is_file():
-            raise OSError(errno.EINVAL, "is no plain file of this tree", str(self.root / path))
+            raise OSError(errno.EINVAL, "is not a plain file of this tree", str(self.root / path))
         # What this user may not read is not left out for its price.
         if (why := self.left_out(path)) and os.access(file, os.R_OK):
             raise OSError(errno.ECANCELED, why, str(self.root / path))

@@ -31,7 +31,7 @@ class Memory:
     """
     A kernel's memory.
 
-    :ivar progress: is told how far a pass is: (done, in all).
+    :ivar progress: called with how far a pass is: (done, in all).
     :ivar riders: what goes along with the first pass over all struct pages, so that it need not
         pass over them again.
     :ivar rmap_node_ns: nanoseconds of a visit of a tree node, as the user measured them.

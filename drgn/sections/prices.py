@@ -273,7 +273,7 @@ def _pagetypeinfo(root: str) -> str | None:
     try:
         zones = parse_zoneinfo(_text(root, "proc/zoneinfo"))
     except ValueError:
-        return "/proc/zoneinfo does not tell how many pageblocks there are"
+        return "the number of pageblocks cannot be read from /proc/zoneinfo"
     block = _pageblock_pages(root)
     blocks, zone = max((zone.fields["spanned"] // block, zone.zone) for zone in zones)
     if blocks > LONGEST_WALK:
@@ -311,7 +311,7 @@ def _slabinfo(root: str) -> str | None:
     if " count_partial_free_approx\n" in _text(root, "proc/kallsyms"):
         return None
     if partial < 0:
-        return "/sys/kernel/slab does not tell how many partial slabs the kernel would count"
+        return "how many partial slabs the kernel would count cannot be read from /sys/kernel/slab"
     return f"the kernel would count {partial:,} partial slabs of {cache} with interrupts off"
 
 

@@ -19,10 +19,14 @@ Kind = TypeVar("Kind")
 FOLDER = mmscope.FOLDER / "drgn"
 
 
+# What probes stand on, which declares none of its own.
+STANDS_ON = {"opening", "reading", "sections", "tables", "text"}
+
+
 def modules() -> Iterator[ModuleType]:
     """Every module of ``mmscope.drgn`` that may declare something."""
     for folder in sorted(path.name for path in FOLDER.iterdir() if path.is_dir()):
-        if folder != "sections":  # which declares none, and is this one's own
+        if folder not in STANDS_ON:
             for found in pkgutil.iter_modules([str(FOLDER / folder)]):
                 yield importlib.import_module(f"mmscope.drgn.{folder}.{found.name}")
 

@@ -70,7 +70,7 @@ class Command:
 
     :ivar about: what it prints, in words that go on from "Print".
     :ivar name: without the ``%``; by default the section's.
-    :ivar top: rows of a table that it prints, unless told otherwise; None: all.
+    :ivar top: rows of a table that it prints, by default; None: all.
     :ivar picks: the column whose value an argument of the command may be.
     """
 

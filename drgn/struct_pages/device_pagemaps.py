@@ -24,8 +24,9 @@ from drgn import FaultError, Object, Program
 from drgn.helpers.linux.xarray import xa_for_each
 
 from mmscope.drgn.reading.io_resources import io_resources, names_at
+from mmscope.drgn.struct_pages.memmap import Memmap
 from mmscope.drgn.struct_pages.memmap_init import LoggedTimes, estimate_ms
-from mmscope.drgn.struct_pages.vmemmap import Leaves, Memmap
+from mmscope.drgn.struct_pages.vmemmap import Leaves
 from mmscope.drgn.tables.rows import MOST_BYTES, column
 from mmscope.drgn.tables.table import Table
 

@@ -35,7 +35,8 @@ from mmscope.drgn.reading.kernel_arrays import (
     struct_dtype,
 )
 from mmscope.drgn.reading.struct_pages import COLUMNS, flag_fields, valid_page_ranges
-from mmscope.drgn.struct_pages.vmemmap import Leaves, Memmap, self_hosted
+from mmscope.drgn.struct_pages.memmap import Memmap, self_hosted
+from mmscope.drgn.struct_pages.vmemmap import Leaves
 from mmscope.drgn.tables.rows import MOST_BYTES, column
 from mmscope.drgn.tables.table import Table
 from mmscope.drgn.text.kernel_text import printed_number
@@ -413,9 +414,9 @@ def hugetlb_pools(
 
 def read_pools(read: Callable[[str], str], nodes: list[int], sizes: list[int]) -> list[HugetlbPool]:
     """
-    The same rows from /sys/devices/system/node, which does not tell what is optimised.
+    The same rows from /sys/devices/system/node, which does not say what is optimised.
 
-    :param read: gives the text of a path, and raises OSError where there is none.
+    :param read: gives the text of a path; it raises OSError if it cannot.
     :param sizes: of the huge pages, in bytes.
     :raises ValueError: a file does not hold a number.
     """

@@ -24,8 +24,9 @@ from mmscope.drgn.opening.constants import constant, flag
 from mmscope.drgn.reading.kernel_arrays import Gaps
 from mmscope.drgn.reading.page_ext import page_ext_ranges, page_ext_size
 from mmscope.drgn.struct_pages.device_pagemaps import PagemapRange
+from mmscope.drgn.struct_pages.memmap import Memmap, page_flags
 from mmscope.drgn.struct_pages.memmap_init import estimate_ms
-from mmscope.drgn.struct_pages.vmemmap import Leaves, Memmap, VmemmapScan, page_flags
+from mmscope.drgn.struct_pages.vmemmap import Leaves, VmemmapScan
 from mmscope.drgn.tables.amounts import size_name
 from mmscope.drgn.tables.rows import MOST_BYTES, MOST_PAGES, column
 from mmscope.drgn.tables.table import Table

@@ -16,16 +16,9 @@ from mmscope.drgn.struct_pages.hugetlb import (
     read_pools,
     read_sizes,
 )
-from mmscope.drgn.struct_pages.memory_metadata import (
-    MEMMAP_WHAT_IF,
-    MEMORY_ABOUT_MEMORY,
-)
+from mmscope.drgn.struct_pages.memory_metadata import MEMMAP_WHAT_IF, MEMORY_ABOUT_MEMORY
 from mmscope.drgn.struct_pages.struct_page_cost import StructPageCost, struct_page_cost
-from mmscope.drgn.struct_pages.vmemmap import (
-    VMEMMAP_MAPPINGS,
-    VMEMMAP_SECTIONS,
-    VMEMMAP_ZONES,
-)
+from mmscope.drgn.struct_pages.vmemmap import VMEMMAP_MAPPINGS, VMEMMAP_SECTIONS, VMEMMAP_ZONES
 from mmscope.drgn.struct_pages.vmemmap_examples import VMEMMAP_EXAMPLES
 
 

@@ -30,6 +30,7 @@ from mmscope.drgn.struct_pages.hugetlb import (
     find_huge_pages,
     hugetlb_pools,
 )
+from mmscope.drgn.struct_pages.memmap import memmap
 from mmscope.drgn.struct_pages.memmap_init import LoggedTimes, log_text, logged_times
 from mmscope.drgn.struct_pages.memory_metadata import (
     FrameOrigins,
@@ -40,7 +41,7 @@ from mmscope.drgn.struct_pages.memory_metadata import (
     skips_tails,
     what_if,
 )
-from mmscope.drgn.struct_pages.vmemmap import VmemmapScan, memmap, scan_vmemmap
+from mmscope.drgn.struct_pages.vmemmap import VmemmapScan, scan_vmemmap
 from mmscope.drgn.struct_pages.vmemmap_examples import (
     ExamplesInPageTables,
     VmemmapExample,

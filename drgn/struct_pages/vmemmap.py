@@ -22,10 +22,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from drgn import Program, sizeof
+from drgn import Program
 from numpy.typing import NDArray
 
-from mmscope.drgn.free.zones import for_each_zone, zone_name
 from mmscope.drgn.page_tables.page_table_entries import (
     Entries,
     PageTableFormat,
@@ -34,9 +33,9 @@ from mmscope.drgn.page_tables.page_table_entries import (
     page_table_format,
     walk_page_tables,
 )
-from mmscope.drgn.reading.kernel_arrays import Gaps, read_array, struct_dtype
-from mmscope.drgn.reading.mem_sections import Sections, present_sections
-from mmscope.drgn.reading.struct_pages import COLUMNS, FlagFields, flag_fields
+from mmscope.drgn.reading.kernel_arrays import Gaps
+from mmscope.drgn.struct_pages.memmap import Memmap, memmap, self_hosted
+from mmscope.drgn.struct_pages.section_zones import SectionZones
 from mmscope.drgn.tables.rows import MOST_BYTES, MOST_PAGES, column
 from mmscope.drgn.tables.table import RUNS, Table
 
@@ -44,7 +43,6 @@ from mmscope.drgn.tables.table import RUNS, Table
 # nor does what belongs to one huge page.
 WINDOW = 1 << 30
 LEVELS = ("pud", "pmd", "pte")
-UNKNOWN_ZONE = -1
 
 
 @dataclass(frozen=True)
@@ -135,25 +133,6 @@ VMEMMAP_SECTIONS = Table(
 
 
 @dataclass(frozen=True)
-class Memmap:
-    """Where the array is, and what it is of."""
-
-    base: int  # address of the struct page of page frame 0
-    page_bytes: int  # sizeof(struct page)
-    page_shift: int
-    sections: Sections
-
-    @property
-    def section_bytes(self) -> int:
-        """Of the struct pages of a section."""
-        return self.sections.pages * self.page_bytes
-
-    def address(self, pfn: int) -> int:
-        """Of a struct page."""
-        return self.base + pfn * self.page_bytes
-
-
-@dataclass(frozen=True)
 class Leaves:
     """Entries that map struct pages, ascending by the address that they map."""
 
@@ -193,30 +172,6 @@ class VmemmapScan:
 Take = Callable[[Memmap, Leaves], None]
 
 
-def memmap(prog: Program, gaps: Gaps) -> Memmap:
-    """
-    Find the array.
-
-    :raises NotImplementedError: the kernel is built without SPARSEMEM_VMEMMAP.
-    :raises ValueError: the array would not end below the end of all addresses.
-    """
-    flag_fields(prog)  # says so if there is no vmemmap
-    if "mem_section" not in prog:
-        raise NotImplementedError(
-            "FLATMEM has no vmemmap: its array of struct pages is plain memory"
-        )
-    found = Memmap(
-        prog["vmemmap"].value_(),
-        sizeof(prog.type("struct page")),
-        prog["PAGE_SHIFT"].value_(),
-        present_sections(prog, gaps),
-    )
-    last = int(found.sections.numbers.max(initial=0))
-    if found.base + (last + 1) * found.section_bytes >= 1 << 64:
-        raise ValueError("mem_section is damaged: struct pages beyond the last address")
-    return found
-
-
 def scan_vmemmap(
     prog: Program,
     takers: tuple[Take, ...] = (),
@@ -235,7 +190,7 @@ def scan_vmemmap(
     where = memmap(prog, gaps)
     form = page_table_format(prog)
     scan = VmemmapScan(where, gaps=gaps)
-    totals = _Totals(where, form, _SectionZones(prog, where, gaps))
+    totals = _Totals(where, form, SectionZones(prog, where, gaps))
     for leaves in _windows(prog, form, scan, totals, progress):
         totals.take(leaves)
         for take in takers:
@@ -308,7 +263,7 @@ def _sorted(parts: list[Leaves]) -> Leaves:
 class _Totals:
     """What is kept of all windows: sums by level and by section, and the frames of PTEs."""
 
-    def __init__(self, where: Memmap, form: PageTableFormat, zones: "_SectionZones") -> None:
+    def __init__(self, where: Memmap, form: PageTableFormat, zones: "SectionZones") -> None:
         self.where = where
         self.zones = zones
         self.page = 1 << form.page_shift
@@ -504,91 +459,6 @@ class _Totals:
         return rows
 
 
-class _SectionZones:
-    """
-    The zone that each section's pages are of, as their flags say: read of the first and the last
-    page, and of all where these differ.
-    """
-
-    def __init__(self, prog: Program, where: Memmap, gaps: Gaps) -> None:
-        self.fields = flag_fields(prog)
-        self.names: dict[int, tuple[int, str]] = {}
-        self.spans: dict[int, tuple[int, int]] = {}
-        for node, index, zone in for_each_zone(prog):
-            number = node * self.fields.zones_per_node + index
-            self.names[number] = node, zone_name(zone)
-            start = zone.zone_start_pfn.value_()
-            self.spans[number] = start, start + zone.spanned_pages.value_()
-        size = where.sections.pages
-        starts = where.sections.numbers * size
-        first = page_zones(prog, where, self.fields, starts, gaps)
-        last = page_zones(prog, where, self.fields, starts + size - 1, gaps)
-        self.main = first  # the zone of most of the section's pages
-        self.mixed = np.zeros(len(starts), np.bool_)
-        self.pages: dict[int, NDArray[np.int64]] = {}  # of mixed sections, by page
-        for at in np.flatnonzero((first != last) | ~self._spanned(first, starts)).tolist():
-            pfns = np.arange(starts[at], starts[at] + size)
-            of_page = page_zones(prog, where, self.fields, pfns, gaps)
-            # A struct page that was never initialised (of a hole, of a device's own metadata) names
-            # a zone that is elsewhere.
-            of_page[~self._spanned(of_page, pfns)] = UNKNOWN_ZONE
-            found, counts = np.unique(of_page[of_page != UNKNOWN_ZONE], return_counts=True)
-            self.main[at] = found[np.argmax(counts)] if len(found) else UNKNOWN_ZONE
-            of_page[of_page == UNKNOWN_ZONE] = self.main[at]
-            if len(found) > 1:
-                self.mixed[at] = True
-                self.pages[at] = of_page
-
-    def _spanned(self, zones: NDArray[np.int64], pfns: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Which pages lie in the zone that their flags name."""
-        result = np.zeros(len(zones), np.bool_)
-        for zone in np.unique(zones).tolist():
-            low, high = self.spans.get(zone, (0, 0))
-            result |= (zones == zone) & (pfns >= low) & (pfns < high)
-        return result
-
-    def named(self, name: str) -> NDArray[np.bool_]:
-        """Which sections are of a zone of this name, on any node."""
-        numbers = [number for number, (_, zone) in self.names.items() if zone == name]
-        return np.isin(self.main, numbers)
-
-    def name(self, zone: int) -> tuple[int, str]:
-        return self.names.get(zone, (UNKNOWN_ZONE, "unknown"))
-
-
-def page_zones(
-    prog: Program, where: Memmap, fields: FlagFields, pfns: NDArray[np.int64], gaps: Gaps
-) -> NDArray[np.int64]:
-    """``node * zones_per_node + zone`` of some pages, -1 of those that cannot be read."""
-    flags, known = page_flags(prog, where, pfns, gaps)
-    return np.where(known, fields.zone_index(flags), UNKNOWN_ZONE)
-
-
-def page_flags(
-    prog: Program, where: Memmap, pfns: NDArray[np.int64], gaps: Gaps
-) -> tuple[Entries, NDArray[np.bool_]]:
-    """
-    ``page.flags`` of some pages, ascending, and which could be read.
-
-    Pages whose struct pages share a page of memory, or lie in neighbouring ones, cost one read.
-    """
-    dtype = struct_dtype(prog.type("struct page"), {"flags": COLUMNS["flags"]})
-    flags = np.zeros(len(pfns), np.uint64)
-    known = np.zeros(len(pfns), np.bool_)
-    near = (1 << where.page_shift) // where.page_bytes
-    breaks = np.flatnonzero(np.diff(pfns) > near) + 1
-    firsts = [0, *breaks.tolist()] if len(pfns) else []
-    for first, behind in zip(firsts, [*firsts[1:], len(pfns)], strict=False):
-        start = int(pfns[first])
-        count = int(pfns[behind - 1]) - start + 1
-        offsets = pfns[first:behind] - start
-        for at, array in read_array(prog, where.address(start), count, dtype, gaps):
-            low, high = np.searchsorted(offsets, [at, at + len(array)])
-            flags[first + low : first + high] = array["flags"][offsets[low:high] - at]
-            known[first + low : first + high] = True
-    return flags, known
-
-
 ORIGINS = ("boot", "hotplug", "self-hosted", "device")
 
 
@@ -599,22 +469,6 @@ def _origins(
     origins = np.where(device, 3, np.where(where.sections.early, 0, 1))
     hosted = self_hosted(prog, where, first_frames)
     return np.where(hosted & (origins == 1), 2, origins)
-
-
-def self_hosted(prog: Program, where: Memmap, frames: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """
-    Which of some frames of the vmemmap lie in the hot-added memory that they describe
-    (``PG_vmemmap_self_hosted``: memory_hotplug.memmap_on_memory).
-    """
-    result = np.zeros(len(frames), np.bool_)
-    try:
-        flag = np.uint64(1 << int(prog.constant("PG_vmemmap_self_hosted").value_()))
-    except LookupError:
-        return result
-    wanted = np.unique(frames[frames >= 0])
-    flags, known = page_flags(prog, where, wanted, Gaps())
-    hosts = wanted[known & ((flags & flag) != 0)]
-    return np.isin(frames, hosts)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from mmscope.drgn.struct_pages.device_pagemaps import PagemapRange
 from mmscope.drgn.struct_pages.hugetlb import HugePages
-from mmscope.drgn.struct_pages.vmemmap import Leaves, Memmap
+from mmscope.drgn.struct_pages.memmap import Memmap
+from mmscope.drgn.struct_pages.vmemmap import Leaves
 from mmscope.drgn.tables.rows import MOST_BYTES, column
 from mmscope.drgn.tables.table import Table
 

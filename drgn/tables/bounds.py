@@ -51,7 +51,7 @@ class Machine:
         return cls(pages, size, target.get("kind") == "vmcore")
 
     def most(self, bound: str) -> int | None:
-        """What a bound is of this machine; None if it is none of a machine's."""
+        """What a bound is of this machine; None if it does not depend on the machine."""
         pages = min(self.total_pages or MOST_PAGES, MOST_PAGES)
         size = self.page_size if self.total_pages else None
         every = min(pages * size, MOST_BYTES) if size else MOST_BYTES
@@ -140,7 +140,7 @@ def _outside(
     limit = machine.most(bound) if isinstance(bound, str) else bound
     if limit is None:
         return _unlike(cells, str(bound), wrong, columns.get(str(bound), ()), machine)
-    # A number that is none is written as unknown.
+    # NaN is written as unknown.
     known = [value for value in cells if value is not None and value == value]
     if not known or not wrong((min if wrong is operator.lt else max)(known), limit):
         return {}

@@ -294,7 +294,7 @@ def print_rows(
     file.write("[")
     for count, row in enumerate(rows, 1):
         file.write(",\n " if count > 1 else "\n ")
-        # JSON has no NaN; a number that is none is unknown.
+        # JSON has no NaN; it is unknown.
         finite = (None if isinstance(v, float) and not math.isfinite(v) else v for v in row)
         file.write(json.dumps(dict(zip(names, finite, strict=True))))
     file.write("\n]\n")

@@ -30,10 +30,10 @@ def printed_number(text: str, name: str) -> int:
     """
     A number as the kernel prints one.
 
-    :raises ValueError: it is none.
+    :raises ValueError: it is not a count.
     """
     if not (text.isascii() and text.isdigit()) or len(text) > 20 or int(text) > MAX_COUNT:
-        raise ValueError(f"{name} is damaged: {text[:40]!r} is no count")
+        raise ValueError(f"{name} is damaged: {text[:40]!r} is not a count")
     return int(text)
 
 

@@ -36,7 +36,7 @@ Block = tuple[bytes, bytes, Sequence[tuple[int, int]], int]
 
 CHUNK_BYTES = 64 << 10
 MAX_RECORD_BYTES = 1 << 20  # a stack has at most some 64 frames
-# The stack depot keeps at most 128 MiB of stacks unless it is told otherwise, some 300 bytes each;
+# The stack depot keeps at most 128 MiB of stacks by default, some 300 bytes each;
 # as text they take several times that.
 MAX_RECORDS, MAX_BYTES = 1_000_000, 512 << 20
 NONE = "no kernel keeps so many"

@@ -2,7 +2,7 @@
 """
 page_owner over time: any number of snapshots, joined by handle, and how each stack developed.
 
-A handle (``show_handles``) is the key as it is. Where there is none (``show_stacks``,
+A handle (``show_handles``) is the key as it is. Where the text has no handle (``show_stacks``,
 ``page_owner``), the key is an id made from the stack's text (:func:`stack_text.stack_id`).
 Handles mean what ``show_stacks_handles`` says; given two of those, a handle whose stack differs
 between them was reused (another boot, as a rule) and is shown as such.
@@ -20,13 +20,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from mmscope.drgn.text.page_owner_counts import Counts, read_show_stacks_handles
-from mmscope.drgn.text.page_owner_text import (
-    EVERYTHING,
-    Progress,
-    Selection,
-    Tally,
-    read_page_owner,
-)
+from mmscope.drgn.text.page_owner_records import Tally
+from mmscope.drgn.text.page_owner_tally import EVERYTHING, Selection
+from mmscope.drgn.text.page_owner_text import Progress, read_page_owner
 from mmscope.drgn.text.stack_text import folded, stack_id
 from mmscope.drgn.text.text_source import Source, TextError, recognise_source
 
@@ -125,7 +121,7 @@ def read_series(
         ``show_stacks_handles`` among them is taken for a resolver.
     :param selection: what to count of ``page_owner`` files; None: everything.
     :param interval: seconds between the files as given; None: by their names or change times.
-    :raises TextError: a file is none of these, or the kinds do not go together.
+    :raises TextError: a file is not one of these, or the kinds do not go together.
     :raises OSError: a file cannot be read.
     """
     series = Series()
@@ -233,7 +229,7 @@ DATE = r"(?<!\d)(20\d\d)-?(\d\d)-?(\d\d)[T_ -]?(\d\d)[:.-]?(\d\d)[:.-]?(\d\d)(\.
 
 def time_in_name(name: str) -> float | None:
     """
-    The time that a file's name tells, in seconds since 1970: an epoch or a date (taken as UTC).
+    The time in a file's name, in seconds since 1970: an epoch or a date (taken as UTC).
     """
     if match := re.search(EPOCH, name):
         return float(match.group())
@@ -261,7 +257,7 @@ def _set_times(series: Series, paths: list[str], interval: float | None) -> None
         times, source = changed, "when the files were last changed"
     if len(set(times)) < count:
         if count > 1:
-            source = "unknown: neither names nor change times tell; numbered as given, no slope"
+            source = "unknown: neither names nor change times have it; numbered as given, no slope"
         else:
             source = "one snapshot"
         series.times, series.time_source = [float(n) for n in range(count)], source

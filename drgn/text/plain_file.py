@@ -42,7 +42,7 @@ def open_plain(path: str | os.PathLike[str]) -> int:
         if stat.S_ISREG(os.fstat(descriptor).st_mode):
             return descriptor
         os.close(descriptor)
-    raise OSError(errno.EINVAL, "is no plain file", os.fspath(path))
+    raise OSError(errno.EINVAL, "is not a plain file", os.fspath(path))
 
 
 def read_plain(path: str | os.PathLike[str], most: int = MAX_TEXT_BYTES) -> bytes:
@@ -96,6 +96,6 @@ def open_lines(path: str | os.PathLike[str], most: int = MAX_LINE_BYTES) -> io.B
     Open a plain file to read its lines, none of which has more than so many bytes: then reading
     raises :class:`LineTooLong`.
 
-    :raises OSError: it cannot be opened, or is no plain file.
+    :raises OSError: it cannot be opened, or is not a plain file.
     """
     return io.BufferedReader(_Bounded(open_plain(path), most), PIECE)

@@ -26,7 +26,7 @@ def parse_zoneinfo(text: str) -> list[ZoneText]:
     """
     Read /proc/zoneinfo.
 
-    A text cut exactly between two zones cannot be told from one of fewer zones.
+    A text cut exactly between two zones looks like one of fewer zones.
 
     :raises ValueError: the text is not /proc/zoneinfo's, or not all of it.
     """
@@ -95,7 +95,7 @@ def parse_pagetypeinfo(text: str) -> PageTypeInfo:
     Read /proc/pagetypeinfo.
 
     Every zone must be in both tables, with every migratetype and every order: what is missing was
-    cut away. A text cut exactly between two nodes cannot be told from one of fewer nodes.
+    cut away. A text cut exactly between two nodes looks like one of fewer nodes.
 
     :raises ValueError: the text is not /proc/pagetypeinfo's, or not all of it.
     """
@@ -149,7 +149,7 @@ def parse_buddyinfo(text: str) -> dict[tuple[int, str], list[int]]:
     """
     Read /proc/buddyinfo: (node, zone) to free blocks by order.
 
-    A text cut exactly between two zones cannot be told from one of fewer zones.
+    A text cut exactly between two zones looks like one of fewer zones.
 
     :raises ValueError: the text is not /proc/buddyinfo's, or not all of it.
     """
@@ -193,7 +193,7 @@ def parse_vmstat(text: str) -> list[tuple[str, str, int]]:
     for line in whole_lines(text, file):
         match = re.fullmatch(r"(\w+) (\d+)", line)
         if not match or match.group(1) in rows:
-            raise ValueError(f"not {file}: {line[:60]!r} is no counter, or there twice")
+            raise ValueError(f"not {file}: {line[:60]!r} is not a counter, or there twice")
         name, value = match.group(1), printed_number(match.group(2), file)
         if name in FIRST_OF_KIND:
             kinds.append(FIRST_OF_KIND[name])

@@ -3,7 +3,7 @@
 A stack as the kernel prints it: lines of `` symbol+0x1/0x2 [module]``, leaf first.
 
 ``stack_depot_snprint()`` (``lib/stackdepot.c``, read at 6.1, 6.12, 7.2 and 7.3): ``%pS`` behind as
-many spaces as it is told to, one in all of page_owner's files.
+many spaces as its caller asks for, one in all of page_owner's files.
 """
 
 import re

@@ -15,7 +15,8 @@ import re
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 
-from mmscope.reports.bundle.bundle import Bundle, BundleError, version_number
+from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.bundle.description import BundleError, version_number
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,9 @@ import duckdb
 from mmscope.drgn.tables.bounds import Impossible
 from mmscope.drgn.tables.rows import Column, csv_line
 from mmscope.drgn.text.plain_file import open_plain
-from mmscope.reports.bundle.bundle import Bundle, BundleError, Cell, Table
+from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.bundle_format import reasons
+from mmscope.reports.bundle.description import BundleError, Cell, Table
 
 SQL_TYPES = {"integer": "BIGINT", "number": "DOUBLE", "string": "VARCHAR", "boolean": "BOOLEAN"}
 # Of all tables of one database and what a query makes of them; nothing goes to the disk.
@@ -59,7 +60,7 @@ class Database:
         return [dict(zip(names, row, strict=True)) for row in result.fetchall()]
 
     def columns(self, name: str) -> set[str]:
-        """The columns of a table or view; none if there is none of that name."""
+        """The columns of a table or view; empty if it does not exist."""
         try:
             result = self.connection.execute(f'select * from "{name}" limit 0')
         except duckdb.Error:
@@ -134,7 +135,7 @@ def load_tables(
         try:
             # DuckDB rounds 1.5 and takes 1_000 and a cell too many: first the reader that does not.
             rows = bundle.count(table.name)
-            # A number of more than 64 bits is none here; nothing is asked of it (see findings).
+            # A number of more than 64 bits is unknown here; nothing is asked of it (see findings).
             marked = {mark.column_name for mark in bundle.impossible(table.name)}
             numbers = {
                 name: kind

@@ -33,14 +33,9 @@ from typing import Any
 from mmscope import FOLDER
 from mmscope.drgn.tables.rows import HOLDS, Column, columns
 from mmscope.perf import recipe as recipes
-from mmscope.reports.bundle.bundle import (
-    IDENTIFIER,
-    Bundle,
-    BundleError,
-    Cell,
-    SectionResult,
-    Writer,
-)
+from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.bundle.description import IDENTIFIER, BundleError, Cell, SectionResult
+from mmscope.reports.bundle.writer import Writer
 
 WORDS = "processes, functions of programs, commands, cgroups, hosts, files and labels are numbered"
 # What each text of a bundle's target is; others are treated as words.

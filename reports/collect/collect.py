@@ -32,8 +32,9 @@ from mmscope.drgn.tables.bounds import (
 )
 from mmscope.drgn.tables.bounds import TABLE as IMPOSSIBLE
 from mmscope.drgn.tables.rows import columns
-from mmscope.reports.bundle.bundle import SectionResult, Writer
+from mmscope.reports.bundle.description import SectionResult
 from mmscope.reports.bundle.redact import RedactingWriter
+from mmscope.reports.bundle.writer import Writer
 
 # (section, its title, pages done, pages in all); pages are 0 where they are not known
 Progress = Callable[[str, str, int, int], None]

@@ -5,7 +5,7 @@ import os
 from dataclasses import asdict
 from pathlib import Path
 
-from mmscope.reports.bundle.bundle import Cell
+from mmscope.reports.bundle.description import Cell
 
 
 def this_host() -> dict[str, Cell]:

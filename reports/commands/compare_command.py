@@ -14,13 +14,15 @@ from mmscope.drgn.tables import display
 from mmscope.drgn.tables.hostile_text import visible
 from mmscope.drgn.tables.rows import Column, columns
 from mmscope.drgn.tables.terminal import AMOUNT, print_rows
-from mmscope.reports.bundle.bundle import Bundle, BundleError
+from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.bundle.description import BundleError
 from mmscope.reports.bundle.redact import Names, redacted
 from mmscope.reports.compare import groups_view
-from mmscope.reports.compare.comparison import compare, same_names
+from mmscope.reports.compare.comparison import compare
 from mmscope.reports.compare.comparison_view import view
 from mmscope.reports.compare.groups_view import amount, signed, unit_of
 from mmscope.reports.compare.host_groups import Group, Host, as_rows, groups_of, hosts_of, unlike
+from mmscope.reports.compare.relation import same_names
 from mmscope.reports.findings.findings import evaluate
 from mmscope.reports.page.report import page, render, write
 

@@ -10,7 +10,7 @@ class SectionCommand(NamedTuple):
     name: str
     section: str
     description: str
-    top: int | None  # rows of a table, unless told otherwise; None: all
+    top: int | None  # rows of a table, by default; None: all
     picks: str  # the column that an argument picks rows by
 
 

@@ -7,7 +7,7 @@ nothing is imported here but drgn's own: the probes are, when a command runs. A 
 section as ``mmscope show`` does, and prints the same tables and the same words about what is
 missing from them. Of a core, what one command has read serves the next; a live kernel is read anew.
 
-Where drgn has no commands, or not with this interface (that of 0.1 to 0.3), there are none of ours:
+Where drgn has no commands, or not with this interface (that of 0.1 to 0.3), mmscope has none:
 drgn itself must start.
 """
 
@@ -75,7 +75,9 @@ def run_section_command(entry: SectionCommand, prog: Program, args: argparse.Nam
 
     from mmscope.drgn.sections.registry import SECTIONS
     from mmscope.reports.collect.collect import machine_of, run_section
-    from mmscope.reports.commands.command import nanoseconds, print_tables, progress_bar
+    from mmscope.reports.commands.collect_command import progress_bar
+    from mmscope.reports.commands.show_command import print_tables
+    from mmscope.reports.commands.target_options import nanoseconds
 
     memory, spec = memory_of(prog), SECTIONS[entry.section]
     if getattr(args, "rmap_node_ns", None) is not None:
@@ -96,7 +98,7 @@ def run_section_command(entry: SectionCommand, prog: Program, args: argparse.Nam
         section, found = run_section(spec, memory, machine)
         memory.progress = None
     if section.status == "failed":
-        # It may have been for want of symbols that the user loads now.
+        # It may have failed because of symbols that the user loads now.
         prog.cache.pop("mmscope", None)
     if section.status in ("failed", "absent"):
         raise CommandError(f"{entry.section}: {section.message}")
@@ -165,9 +167,11 @@ def run_findings_command(prog: Program, args: argparse.Namespace) -> None:
     """Run every section and print what is wrong, as ``mmscope findings`` does."""
     from mmscope.drgn.opening.target import describe
     from mmscope.drgn.sections.registry import SECTIONS
-    from mmscope.reports.bundle.bundle import Bundle, Writer
+    from mmscope.reports.bundle.bundle import Bundle
+    from mmscope.reports.bundle.writer import Writer
     from mmscope.reports.collect.collect import collect
-    from mmscope.reports.commands.command import core_notes, progress_bar
+    from mmscope.reports.commands.collect_command import progress_bar
+    from mmscope.reports.commands.target_options import core_notes
     from mmscope.reports.findings.findings import evaluate
     from mmscope.reports.findings.findings_text import print_findings
 
@@ -241,7 +245,7 @@ def run(
 
 
 def one_line(error: Exception) -> str:
-    """What went wrong, and for want of what."""
+    """What went wrong, and what is missing."""
     if isinstance(error, ModuleNotFoundError):
         return (
             f"needs {error.name}, which this Python ({sys.executable}) does not have: pip install "
@@ -253,7 +257,7 @@ def one_line(error: Exception) -> str:
 
     from mmscope.drgn.opening.no_debug_info import NoDebugInfoError
     from mmscope.drgn.tables.hostile_text import visible
-    from mmscope.reports.bundle.bundle import BundleError
+    from mmscope.reports.bundle.description import BundleError
     from mmscope.reports.collect.collect import explain
 
     known = (CommandError, BundleError, NoDebugInfoError)
@@ -262,12 +266,7 @@ def one_line(error: Exception) -> str:
 
 def register() -> None:
     """Put the commands where drgn looks for them."""
-    from drgn.commands import (
-        DEFAULT_COMMAND_NAMESPACE,
-        CommandNotFoundError,
-        argument,
-        command,
-    )
+    from drgn.commands import DEFAULT_COMMAND_NAMESPACE, CommandNotFoundError, argument, command
     from drgn.commands.linux import linux_kernel_command
 
     show_help = argument("-h", "--help", action="store_true", help="show this help")

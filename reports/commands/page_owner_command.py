@@ -14,16 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from mmscope.drgn.text.page_owner_series import Series, growth_rows, read_series
-from mmscope.drgn.text.page_owner_text import CULL_KEYS, Progress, Selection, read_page_owner
+from mmscope.drgn.text.page_owner_tally import CULL_KEYS, Selection
+from mmscope.drgn.text.page_owner_text import Progress, read_page_owner
 from mmscope.drgn.text.text_source import Source, recognise_source
 from mmscope.reports.bundle import modes
-from mmscope.reports.bundle.outcome import (
-    DONE,
-    INCOMPLETE,
-    UsageError,
-    run_and_explain,
-    say,
-)
+from mmscope.reports.bundle.outcome import DONE, INCOMPLETE, UsageError, run_and_explain, say
 from mmscope.reports.watch import page_owner
 
 Command = Callable[..., argparse.ArgumentParser]
@@ -157,7 +152,7 @@ SERIES: Options = {
         "action": "append",
         "default": [],
         "metavar": "FILE",
-        "help": "show_stacks_handles, which tells the stacks of handles; several tell reused ones",
+        "help": "show_stacks_handles, which has the stacks of handles; several show reused ones",
     },
     "--interval": {
         "type": positive,
@@ -233,7 +228,7 @@ def add_cull_options(parser: argparse.ArgumentParser) -> None:
 
 
 def selection_of(args: argparse.Namespace, cull: Sequence[str] = ()) -> Selection | None:
-    """The selection options; None if there are none."""
+    """The selection options; None if none is given."""
     gfp = os.fsencode(args.gfp).split(b"|") if args.gfp else []
     wanted = {
         "pid": args.pid,

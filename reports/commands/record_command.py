@@ -30,12 +30,21 @@ from mmscope.perf.perf_record import Recorded, RecordError
 from mmscope.perf.perf_script import FIELDS, Reading
 from mmscope.perf.recipe import Event, Recipe, event_name
 from mmscope.perf.stack_parts import load_known_frames, load_split
-from mmscope.reports.bundle.bundle import Cell
+from mmscope.reports.bundle.description import Cell
 from mmscope.reports.bundle.modes import OPTION, mode_of_file, mode_of_folder
 from mmscope.reports.bundle.outcome import DONE, INCOMPLETE, UsageError, run_and_explain, say
 from mmscope.reports.collect.this_host import this_host
 from mmscope.reports.commands.page_owner_command import positive
 from mmscope.reports.profiles import profiles
+from mmscope.reports.profiles.making import (
+    FAULTS,
+    PAGE_TABLES,
+    Making,
+    now,
+    page_tables_now,
+    vmstat,
+)
+from mmscope.reports.profiles.recorded_rows import profiled
 
 PERF_DATA = b"PERFILE2"
 GZIP = b"\x1f\x8b"
@@ -131,11 +140,11 @@ def run(args: argparse.Namespace) -> int:
         there = ", ".join(taken) or "none"
         raise UsageError(f"--against {args.against}: the bundle has no such profile: {there}")
     name = profiles.profile_name(f"{recipe.name} {args.label or ''}", taken)
-    making = profiles.Making(label=args.label, against=args.against, by_period=args.by_period)
+    making = Making(label=args.label, against=args.against, by_period=args.by_period)
     with tempfile.TemporaryDirectory(prefix="mmscope-") as folder:
         if args.input:
             return _finish(args, recipe, name, making, [Path(f) for f in args.input])
-        making.captured_at = profiles.now()
+        making.captured_at = now()
         files = _record(args, recipe, making, Path(folder))
         if args.keep is not None:
             mode = mode_of_file(args.mode)
@@ -146,9 +155,7 @@ def run(args: argparse.Namespace) -> int:
         return _finish(args, recipe, name, making, files)
 
 
-def _record(
-    args: argparse.Namespace, recipe: Recipe, making: profiles.Making, folder: Path
-) -> list[Path]:
+def _record(args: argparse.Namespace, recipe: Recipe, making: Making, folder: Path) -> list[Path]:
     machine = perf_events.look()
     system = True if args.all else None
     if not (args.all or args.pid or args.command):
@@ -166,8 +173,8 @@ def _record(
         if limit:
             until = f"for {limit:g} s" + (" or until it ends" if args.pid else "")
         say(f"recording {until}; Ctrl-C ends it and keeps what is there")
-    before = profiles.vmstat(recipe.counters)
-    both = {profiles.PAGE_TABLES, profiles.FAULTS} <= {*recipe.counters}
+    before = vmstat(recipe.counters)
+    both = {PAGE_TABLES, FAULTS} <= {*recipe.counters}
     look = _page_tables(making) if both else lambda: None
     recording = perf_record.record(
         recipe,
@@ -179,7 +186,7 @@ def _record(
         seconds=args.seconds,
         look=look,
     )
-    after = profiles.vmstat(recipe.counters)
+    after = vmstat(recipe.counters)
     for note in recording.notes:
         say(note)
     making.remarks += recording.notes
@@ -197,7 +204,7 @@ def _record(
     return recording.files
 
 
-def _without(making: profiles.Making, missing: Sequence[tuple[Event, str]]) -> None:
+def _without(making: Making, missing: Sequence[tuple[Event, str]]) -> None:
     """Say which events are left out, and why."""
     for reason in dict.fromkeys(reason for _, reason in missing):
         events = [event_name(e.first_of[0]) for e, why in missing if why == reason]
@@ -206,14 +213,14 @@ def _without(making: profiles.Making, missing: Sequence[tuple[Event, str]]) -> N
         making.remarks.append(remark)
 
 
-def _page_tables(making: profiles.Making) -> Callable[[], None]:
+def _page_tables(making: Making) -> Callable[[], None]:
     """Keeps the moment that the machine had most page tables: a process takes its own with it."""
-    begin = profiles.page_tables_now()
+    begin = page_tables_now()
     if begin is not None:
         making.page_tables = [begin, begin]
 
     def look() -> None:
-        now = profiles.page_tables_now()
+        now = page_tables_now()
         if now is not None and making.page_tables and now[1] > making.page_tables[1][1]:
             making.page_tables[1] = now
 
@@ -224,7 +231,7 @@ def _finish(
     args: argparse.Namespace,
     recipe: Recipe,
     name: str,
-    making: profiles.Making,
+    making: Making,
     files: list[Path],
 ) -> int:
     begin = time.monotonic()
@@ -264,9 +271,7 @@ def _finish(
         if args.input:
             raise UsageError(f"{args.input[0]}: no sample in it; is it perf's?")
         making.remarks.append("nothing was sampled")
-    made = profiles.profiled(
-        name, fold, reading, counted if counted.samples else None, recipe, making
-    )
+    made = profiled(name, fold, reading, counted if counted.samples else None, recipe, making)
     target: dict[str, Cell] = {"kind": "files", "release": None, "page_size": None}
     if not args.input and not os.path.lexists(args.output):
         target = this_host()
@@ -304,7 +309,7 @@ def perf_for(file: Path) -> str:
     """
     The perf that reads a recording.
 
-    :raises RecordError: there is none.
+    :raises RecordError: perf was not found.
     """
     perf = shutil.which("perf")
     if perf is None:
@@ -318,7 +323,7 @@ def perf_for(file: Path) -> str:
 
 @contextmanager
 def opened(
-    file: Path, counted: Recorded, making: profiles.Making, *, addresses: bool
+    file: Path, counted: Recorded, making: Making, *, addresses: bool
 ) -> Iterator[IO[bytes]]:
     """
     The text of ``perf script`` of a recording.
@@ -337,9 +342,7 @@ def opened(
             yield _text(stack.enter_context(file.open("rb")), counted, making)
 
 
-def _text(
-    stream: io.BufferedReader, counted: Recorded, making: profiles.Making
-) -> io.BufferedReader:
+def _text(stream: io.BufferedReader, counted: Recorded, making: Making) -> io.BufferedReader:
     """A text that was kept begins with a line about its recording."""
     if stream.peek(len(MADE_BY))[: len(MADE_BY)] == MADE_BY.encode():
         line = stream.readline(1 << 20)

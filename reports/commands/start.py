@@ -11,11 +11,16 @@ import signal
 import sys
 from collections.abc import Callable
 
+from mmscope import __version__
+
 LIGHT = ("page-owner", "watch")
 
 
 def main() -> int:
     """Run the command; returns its exit code."""
+    if sys.argv[1:] == ["--version"]:  # asked for by scripts: nothing is imported for it
+        print(f"mmscope {__version__}")
+        return 0
     # Where SIGINT is ignored, as nohup and a shell's background jobs have it, it stays so.
     catches = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if catches:

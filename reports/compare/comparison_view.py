@@ -10,18 +10,10 @@ from typing import Any
 
 from mmscope.drgn.tables import display
 from mmscope.drgn.tables.rows import Column
-from mmscope.reports.compare.comparison import (
-    CHANGE_WORDS,
-    CHANGES,
-    Change,
-    Comparison,
-    FindingChange,
-    TableChanges,
-    known,
-    most_changed,
-    set_differently,
-)
-from mmscope.reports.pictures.cells import Cell, cell
+from mmscope.reports.compare.comparison import Comparison, most_changed, set_differently
+from mmscope.reports.compare.finding_changes import CHANGE_WORDS, CHANGES, FindingChange
+from mmscope.reports.compare.table_changes import Change, TableChanges, known
+from mmscope.reports.drawing.cells import Cell, cell
 from mmscope.reports.pictures.owner_pictures import owner_pair
 
 # Rows of what changed most, over all tables.

@@ -5,13 +5,14 @@ bundles themselves. Finding it imports every probe.
 """
 
 from mmscope.drgn.sections.registry import SECTIONS, declared, modules
+from mmscope.drgn.tables import bounds
 from mmscope.drgn.tables.table import Heading, Table
-from mmscope.reports.bundle import bundle
+from mmscope.reports.bundle import description
 from mmscope.reports.profiles import profile_rows
 from mmscope.reports.watch import watch_rows
 
 # Of sections that no reading has.
-OTHERS = (bundle, profile_rows, watch_rows)
+OTHERS = (bounds, description, profile_rows, watch_rows)
 
 TABLES = {table.name: table for table in declared([*modules(), *OTHERS], Table)}
 HEADINGS: dict[str, Heading] = {

@@ -174,7 +174,7 @@ def _measure(group: Group, hosts: Sequence[Host]) -> MeasureView:
     return MeasureView(
         group.measure,
         described.help,
-        [text or "not told" for text in sides(group)],
+        [text or "unknown" for text in sides(group)],
         "" if group.difference is None else signed(group),
         group.apart,
         strips,

@@ -26,7 +26,7 @@ from mmscope.drgn.tables import display
 from mmscope.drgn.tables.rows import Column, column, columns
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.database import Database, open_database
-from mmscope.reports.compare.comparison import captured, elapsed, same_boot
+from mmscope.reports.compare.relation import captured, elapsed, same_boot
 
 TABLES = frozenset({"zones", "free_blocks", "pageblocks", "vm_counters"})
 BETWEEN, SINCE_BOOT = "between readings", "since boot"
@@ -34,7 +34,7 @@ BETWEEN, SINCE_BOOT = "between readings", "since boot"
 
 @dataclass(frozen=True)
 class Host:
-    """The measures of one host. Empty is unknown: its bundle does not tell."""
+    """The measures of one host. Empty is unknown: its bundle does not have it."""
 
     side: str = column(holds="words", key=True, help="A or B")
     host: str = column(holds="host", key=True, help="host name")
@@ -73,7 +73,7 @@ class Group:
 
     measure: str = column(holds="words", key=True, help="column of the hosts' table")
     unit: str = column(holds="words", help="of the numbers; shares are of 1")
-    a_hosts: int = column(help="hosts of A that tell")
+    a_hosts: int = column(help="hosts of A whose bundle has it")
     a_median: float | None = column(help="median of the hosts of A")
     a_low: float | None = column(help="lowest")
     a_high: float | None = column(help="highest")
@@ -84,7 +84,9 @@ class Group:
     b_high: float | None = column(help="highest")
     b_all: float | None = column(help="all hosts of B together, as of A")
     difference: float | None = column(help="median of B less median of A")
-    apart: bool | None = column(help="the ranges do not touch; of one host there is none")
+    apart: bool | None = column(
+        help="the ranges do not touch; empty where a side has fewer than two"
+    )
 
 
 # Of a share of attempts, what it is a share of: the share of all hosts is weighted by it.

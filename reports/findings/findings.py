@@ -209,9 +209,11 @@ def load_questions(folder: Path = FINDINGS) -> list[Question]:
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{path.name}: {error}") from error
         if question.severity not in SEVERITIES:
-            raise ValueError(f"{path.name}: severity {question.severity!r} is none of {SEVERITIES}")
+            raise ValueError(
+                f"{path.name}: severity {question.severity!r} is not one of {SEVERITIES}"
+            )
         if question.harm not in HARMS:
-            raise ValueError(f"{path.name}: harm {question.harm!r} is none of {HARMS}")
+            raise ValueError(f"{path.name}: harm {question.harm!r} is not one of {HARMS}")
         questions.append(question)
     return questions
 

@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from mmscope.reports.pictures.picture import Picture, Tables
+
 # The first pattern that fits names the group; names are the kernel's (vmstat_text[], mm/vmstat.c).
 GROUPS = (
     (
@@ -75,3 +77,11 @@ def view(rows: Iterable[dict[str, Any]]) -> View:
         missing,
         [(name, members) for name, members in groups.items() if members],
     )
+
+
+def draw(tables: Tables, page_size: int | None) -> View:
+    """The view of table ``vm_counters``."""
+    return view(tables["vm_counters"])
+
+
+VM_COUNTERS = Picture("vm_counters", "vm_counters", frozenset({"name", "kind", "value"}), draw)

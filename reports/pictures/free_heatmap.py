@@ -11,6 +11,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from markupsafe import Markup
+
+from mmscope.drgn.tables.hostile_text import visible
+from mmscope.reports.drawing import charts
+from mmscope.reports.pictures.picture import Picture, Tables
+
 # Enough for any kernel so far; more is not a table of free lists.
 MAX_ORDER = 32
 MAX_TYPES = 16
@@ -84,7 +90,7 @@ def grids(rows: Iterable[dict[str, Any]], page_size: int | None) -> list[ZoneGri
     for row in rows:
         order = int(row["order"])
         if not 0 <= order <= MAX_ORDER:
-            raise ValueError(f"order {order} is none")
+            raise ValueError(f"order {order} is impossible")
         orders.add(order)
         types = zones.setdefault((int(row["node"]), str(row["zone"])), {})
         lists = types.setdefault(row["migratetype"], {})
@@ -135,3 +141,92 @@ def _line(
     if thp is not None:
         large = sum(number << order - thp for order, number in blocks.items() if order >= thp)
     return Line(migratetype, cells, sum(cell.pages for cell in cells), large)
+
+
+@dataclass(frozen=True)
+class Fragmentation:
+    """The unusable free space index of one zone: a value an order, 0 good, 1 bad."""
+
+    node: int
+    zone: str
+    free_pages: int
+    index: list[float]
+
+
+def unusable_free_index(blocks: dict[int, int], order: int) -> float:
+    """
+    ``unusable_free_index()`` (mm/vmstat.c), with the kernel's own rounding to thousandths.
+
+    The share of free memory that lies in blocks too small for a request of this order. No free
+    memory at all counts as all unusable, as it does there.
+
+    :param blocks: free blocks of all migratetypes by order.
+    """
+    free = sum(number << size for size, number in blocks.items())
+    if not free:
+        return 1.0
+    suitable = sum(number << size - order for size, number in blocks.items() if size >= order)
+    return ((free - (suitable << order)) * 1000 // free) / 1000
+
+
+def fragmentation(rows: Iterable[dict[str, Any]]) -> tuple[list[int], list[Fragmentation]]:
+    """
+    The index of every zone and order, out of table ``free_blocks``.
+
+    :return: (orders, one row a zone).
+    :raises ValueError: an order is impossible.
+    """
+    zones: dict[tuple[int, str], dict[int, int]] = {}
+    for row in rows:
+        if row["node"] < 0:  # blocks that belong to no zone
+            continue
+        order = int(row["order"])
+        if not 0 <= order <= MAX_ORDER:
+            raise ValueError(f"order {order} is impossible")
+        blocks = zones.setdefault((row["node"], row["zone"]), {})
+        blocks[order] = blocks.get(order, 0) + int(row["blocks"])
+    orders = sorted({order for blocks in zones.values() for order in blocks})
+    return orders, [
+        Fragmentation(
+            node,
+            zone,
+            sum(number << order for order, number in blocks.items()),
+            [unusable_free_index(blocks, order) for order in orders],
+        )
+        for (node, zone), blocks in zones.items()
+    ]
+
+
+def draw(tables: Tables, page_size: int | None) -> list[ZoneGrid]:
+    """The grids of table ``free_blocks``."""
+    return grids(tables["free_blocks"], page_size)
+
+
+def draw_fragmentation(tables: Tables, page_size: int | None) -> dict[str, Any]:
+    """The index as a chart, and its numbers."""
+    orders, zones = fragmentation(tables["free_blocks"])
+    chart = charts.line_chart(
+        [str(order) for order in orders],
+        [(visible(f"node {row.node} {row.zone}"), row.index) for row in zones],
+        x_title="order of the request",
+        describe="Unusable free space index by order, one line a zone; the table has the numbers",
+        ceiling=1.0,
+    )
+    # Shapes and escaped text that ElementTree wrote; nothing of it is a string of the bundle's.
+    return {"chart": Markup(chart), "orders": orders, "zones": zones}
+
+
+FREE_LISTS = Picture(
+    "free_lists",
+    "free_blocks",
+    frozenset({"node", "zone", "order", "migratetype", "blocks", "pages"}),
+    draw,
+    beside="always",
+)
+FRAGMENTATION = Picture(
+    "fragmentation",
+    "free_blocks",
+    frozenset({"node", "zone", "order", "blocks"}),
+    draw_fragmentation,
+    beside="always",
+)

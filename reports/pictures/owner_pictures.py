@@ -20,12 +20,13 @@ from markupsafe import Markup
 from mmscope.drgn.owners.owner_frames import is_allocator, owner_frame
 from mmscope.drgn.tables import display
 from mmscope.drgn.tables.hostile_text import visible
-from mmscope.reports.pictures import charts, downloads, flame_graph
-from mmscope.reports.pictures.downloads import Download
-from mmscope.reports.pictures.flame_graph import FlameGraph, Top
+from mmscope.reports.drawing import charts, downloads, flame_graph
+from mmscope.reports.drawing.cells import leaf_first
+from mmscope.reports.drawing.downloads import Download
+from mmscope.reports.drawing.flame_graph import FlameGraph, Top
+from mmscope.reports.pictures.picture import Picture, Tables
 
 Rows = list[dict[str, Any]]
-Tables = dict[str, Rows]
 
 # In a table beside a picture; what is folded away below it has more, the bundle all.
 TOP = 15
@@ -92,14 +93,6 @@ class Growth:
     unit: str
     before: int
     after: int
-
-
-def leaf_first(stack: str) -> str:
-    """
-    A folded stack as it is read from the leaf, ``leaf ← caller``: who took the memory stands first,
-    a line that is cut loses the system call's end, and lines break between frames.
-    """
-    return " ← ".join(reversed(stack.split(";")))
 
 
 def frame_kind(name: str, depth: int) -> str:
@@ -368,3 +361,20 @@ def owner_pair(stack: str | None) -> tuple[str, str]:
         return NO_STACK, ""
     owner, module = owner_frame(stack)
     return owner, module or ""
+
+
+PAGE_OWNER = Picture("page_owner", "page_owner_stacks", frozenset({"pages", "stack"}), page_owner)
+PAGE_OWNER_GROWTH = Picture(
+    "page_owner_growth",
+    "page_owner_growth",
+    frozenset({"handle", "pages_first", "pages_last", "gained", "slope", "steadiness"}),
+    page_owner_growth,
+    others=frozenset({"page_owner_stacks", "page_owner_snapshots"}),
+    parts={"page_owner_series": ("handle", series_wanted)},
+)
+SLAB_OWNER = Picture(
+    "slab_owner",
+    "slab_owner_stacks",
+    frozenset({"cache", "stack", "objects", "bytes"}),
+    slab_owner,
+)

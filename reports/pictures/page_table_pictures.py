@@ -17,9 +17,9 @@ from typing import Any
 
 from mmscope.drgn.tables import display
 from mmscope.drgn.tables.hostile_text import visible
+from mmscope.reports.pictures.picture import Picture, Tables
 
 Row = dict[str, Any]
-Tables = dict[str, list[Row]]
 
 # Processes that are drawn, and that are listed.
 DRAWN, LISTED = 6, 15
@@ -263,3 +263,13 @@ def _title(row: Row, page_size: int) -> str:
         if row[f"{kind}_bytes"]
     ]
     return visible("; ".join(words))
+
+
+PAGE_TABLES = Picture(
+    "page_tables",
+    "page_tables",
+    frozenset({"pid", "comm", "pgtables_bytes"}),
+    view,
+    others=frozenset({"page_table_occupancy", "page_table_regions"}),
+    parts={"exit_costs": ("pid", costs_wanted)},
+)

@@ -21,7 +21,8 @@ from operator import itemgetter
 from typing import Any
 
 from mmscope.drgn.tables.display import pages, plural
-from mmscope.reports.pictures.free_heatmap import rank
+from mmscope.reports.pictures.free_heatmap import MAX_TYPES, rank
+from mmscope.reports.pictures.picture import Picture, Tables
 
 COLUMNS = 64
 MAX_CELLS = 16384
@@ -116,7 +117,7 @@ def pageblock_map(rows: Iterable[dict[str, Any]], page_size: int | None) -> Map:
 
     :param rows: of table ``pageblock_map``.
     :param page_size: in bytes, None if unknown.
-    :raises ValueError: these are no runs of pageblocks, or there are none.
+    :raises ValueError: these are not runs of pageblocks, or it is empty.
     """
     cells_of = itemgetter("start_pfn", "blocks", "node", "zone", "migratetype", "free_eighths")
     runs: list[Run] = sorted(
@@ -442,3 +443,43 @@ def _legend(runs: list[Run]) -> list[Legend]:
 
 def _address(pfn: int, page_size: int | None) -> str:
     return f"pfn {pfn:#x}" if page_size is None else f"{pfn * page_size:#x}"
+
+
+def draw(tables: Tables, page_size: int | None) -> dict[str, Any]:
+    """The map, and how many pageblocks the census has where all of it is known."""
+    drawn = pageblock_map(tables["pageblock_map"], page_size)
+    census = [row.get("blocks") for row in tables.get("pageblocks", [])]
+    # Another table, which may be damaged on its own account.
+    known = [blocks for blocks in census if isinstance(blocks, int)]
+    return {"map": drawn, "census": sum(known) if census and known == census else None}
+
+
+def census(tables: Tables, page_size: int | None) -> dict[str, Any]:
+    """Pageblocks of each zone by migratetype."""
+    types: list[str] = []
+    zones: dict[tuple[int, str], dict[str, int]] = {}
+    for row in tables["pageblocks"]:
+        if row["migratetype"] not in types:
+            types.append(row["migratetype"])
+        counts = zones.setdefault((row["node"], row["zone"]), {})
+        counts[row["migratetype"]] = counts.get(row["migratetype"], 0) + row["blocks"]
+    if len(types) > MAX_TYPES:
+        raise ValueError(f"more than {MAX_TYPES} migratetypes")
+    return {"types": types, "zones": zones}
+
+
+PAGEBLOCK_MAP = Picture(
+    "pageblock_map",
+    "pageblock_map",
+    frozenset({"start_pfn", "blocks", "node", "zone", "migratetype", "free_eighths"}),
+    draw,
+    others=frozenset({"pageblocks"}),
+    # A cell stands for as many pageblocks in both.
+    beside="same size",
+)
+PAGEBLOCKS = Picture(
+    "pageblocks",
+    "pageblocks",
+    frozenset({"node", "zone", "migratetype", "blocks"}),
+    census,
+)

@@ -18,14 +18,15 @@ from typing import Any
 from mmscope.perf import recipe as recipes
 from mmscope.perf.recipe import Recipe
 from mmscope.perf.stack_parts import KnownFrames, Split, load_known_frames, load_split, plain
-from mmscope.reports.bundle.bundle import MAX_DRAWN_BYTES, Bundle, BundleError
-from mmscope.reports.pictures import flame_graph
-from mmscope.reports.pictures.flame_graph import FlameGraph
+from mmscope.reports.bundle.bundle import MAX_DRAWN_BYTES, Bundle
+from mmscope.reports.bundle.description import BundleError
+from mmscope.reports.drawing import flame_graph
+from mmscope.reports.drawing.flame_graph import FlameGraph
 from mmscope.reports.pictures.owner_pictures import Flames, flames
-from mmscope.reports.profiles import profiles
+from mmscope.reports.pictures.picture import Picture, Tables
+from mmscope.reports.profiles import profiles, recorded_rows
 
 Rows = list[dict[str, Any]]
-Tables = dict[str, Rows]
 Stacks = list[tuple[str, int]]
 
 # Of the page: what is beyond these is in the bundle.
@@ -100,7 +101,7 @@ class Recording:
 
 
 def stacks(bundle: Bundle) -> Tables:
-    """The folded stacks of profiles, for the pictures; or why there are none of a file."""
+    """The folded stacks of profiles, for the pictures; or why those of a file are missing."""
     found: Tables = {}
     size = MAX_DRAWN_BYTES
     for name, folded in bundle.folded.items():
@@ -321,3 +322,12 @@ def _recipe(name: object) -> Recipe | None:
 
 def _split(recipe: Recipe | None) -> Split | None:
     return load_split(recipe.split) if recipe and recipe.split else None
+
+
+PROFILES = Picture(
+    "profiles",
+    "profiles",
+    frozenset({"profile", "event", "unit", "samples", "file"}),
+    draw,
+    others=frozenset(recorded_rows.TABLES),
+)

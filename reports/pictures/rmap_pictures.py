@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mmscope.drgn.tables.amounts import bar_percent
-
-Tables = dict[str, list[dict[str, Any]]]
+from mmscope.reports.pictures.picture import Picture, Tables
 
 # More classes, stretches or pages are damage; a power of two has 64 at most.
 MAX_CLASSES = 65
@@ -224,3 +223,31 @@ def milliseconds(value: float) -> str:
     if value >= 10_000:
         return f"{value / 1000:,.0f} s"
     return f"{value:,.0f} ms" if value >= 100 else f"{value:.2g} ms"
+
+
+ANON_VMA_FANOUT = Picture(
+    "anon_vma_fanout",
+    "anon_vma_fanout",
+    frozenset({"vmas_from", "vmas_to", "anon_vmas", "vmas"}),
+    fanout,
+)
+FILE_MAPPING_FANOUT = Picture(
+    "file_mapping_fanout",
+    "file_mapping_fanout",
+    frozenset({"vmas_from", "vmas_to", "files", "vmas"}),
+    file_fanout,
+)
+ANON_VMA_MAP = Picture(
+    "anon_vma_map",
+    "anon_vma_map",
+    frozenset({"anon_vma", "index", "pages", "vmas", "writable_vmas", "starts", "ksm_items"}),
+    tree,
+    others=frozenset({"anon_vmas", "vma_splits"}),
+)
+RMAP_VISITS = Picture(
+    "rmap_visits",
+    "rmap_costs",
+    frozenset({"what", "visits", "visits_indexed", "used_here", "node_ns", "measured"}),
+    visits,
+    others=frozenset({"ksm_pages"}),
+)

@@ -14,10 +14,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from mmscope.drgn.tables.display import size
+from mmscope.drgn.tables.amounts import size
+from mmscope.reports.pictures.picture import Picture, Tables
 
 Rows = list[dict[str, Any]]
-Tables = dict[str, Rows]
 
 # Of one huge page: entries drawn one by one.
 MAX_DRAWN = 8
@@ -240,3 +240,31 @@ def what_if(tables: Tables, page_size: int | None) -> dict[str, Any]:
     rows = [timed | row for row in tables["memmap_what_if"]]  # older bundles do not have these
     most = max(int(row["saved_bytes"]) for row in rows)
     return {"rows": rows, "most": most}
+
+
+VMEMMAP_SECTIONS = Picture(
+    "vmemmap_sections",
+    "vmemmap_sections",
+    frozenset({"start_pfn", "sections", "node", "zone", "origin", "mapping"})
+    | {"reused_eighths", "reused_bytes"},
+    section_map,
+)
+VMEMMAP_EXAMPLES = Picture(
+    "vmemmap_examples",
+    "vmemmap_examples",
+    frozenset({"example", "pfn", "page_bytes", "first", "entries", "frame_pfn", "same_frame"})
+    | {"level", "writable"},
+    examples,
+)
+MEMORY_ABOUT_MEMORY = Picture(
+    "memory_about_memory",
+    "memory_about_memory",
+    frozenset({"part", "bytes", "percent", "counted_in", "on_device"}),
+    memory_about_memory,
+)
+MEMMAP_WHAT_IF = Picture(
+    "memmap_what_if",
+    "memmap_what_if",
+    frozenset({"scheme", "metadata_bytes", "saved_bytes", "saved_percent", "formula"}),
+    what_if,
+)

@@ -18,10 +18,10 @@ from markupsafe import Markup
 
 from mmscope.drgn.tables import display
 from mmscope.drgn.tables.hostile_text import visible
-from mmscope.reports.pictures import charts
+from mmscope.reports.drawing import charts
+from mmscope.reports.pictures.picture import Picture, Tables
 
 Rows = list[dict[str, Any]]
-Tables = dict[str, Rows]
 Points = list[tuple[float, float]]
 
 MAX_POINTS = 120
@@ -348,3 +348,14 @@ def _events(rows: Rows, samples: Rows) -> list[EventSum]:
         )
     sums.sort(key=lambda event: (event.name != "oom_kill", -event.count, event.name))
     return sums[:MAX_EVENTS]
+
+
+WATCH = Picture(
+    "watch",
+    "watch_samples",
+    frozenset({"time", "at", "period_seconds", "unread"}),
+    view,
+    others=frozenset({"psi_series", "thp_free_blocks_series", "zone_series"})
+    | {"watch_events", "watch_overhead"},
+    chosen={"counter_rates": rates_wanted, "gauge_series": levels_wanted},
+)

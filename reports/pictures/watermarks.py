@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mmscope.drgn.tables.amounts import bar_percent
+from mmscope.reports.pictures.picture import Picture, Tables
 
 
 @dataclass(frozen=True)
@@ -119,3 +120,22 @@ def _state(usable: int, minimum: int, low: int, high: int) -> tuple[str, str]:
     if usable < high:
         return "between low and high: kswapd goes on until high, if it runs", "ok"
     return "at or above high", "ok"
+
+
+def draw(tables: Tables, page_size: int | None) -> list[Marks]:
+    reserve: dict[tuple[Any, Any], int] = {}
+    for row in tables.get("free_blocks", []):
+        if row.get("migratetype") == "HighAtomic" and isinstance(row.get("pages"), int):
+            key = row.get("node"), row.get("zone")
+            reserve[key] = reserve.get(key, 0) + row["pages"]
+    return watermarks(tables["zones"], reserve)
+
+
+WATERMARKS = Picture(
+    "watermarks",
+    "zones",
+    frozenset({"node", "zone", "managed_pages", "free_pages"})
+    | {"wmark_min", "wmark_low", "wmark_high"},
+    draw,
+    others=frozenset({"free_blocks"}),
+)

@@ -170,6 +170,6 @@ def expose(path: Path, sample: dict[str, Any], page_size: int) -> None:
     :param path: if its name ends in ``.prom``, the text is as node_exporter reads it.
     :raises OSError: it cannot be written.
     """
-    # The name until then is none that the collector takes for one of its own (*.prom).
+    # The collector does not take the name until then for one of its own (*.prom).
     with replaced(path, 0o644, durable=False) as file:
         file.write(text(sample, page_size, prometheus=path.suffix == ".prom").encode())

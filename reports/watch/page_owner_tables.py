@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from mmscope.drgn.owners import page_owner_rows as rows
+from mmscope.drgn.text.page_owner_records import Tally
 from mmscope.drgn.text.page_owner_series import Growth, Series, growth_rows, point_rows
-from mmscope.drgn.text.page_owner_text import Tally
 from mmscope.drgn.text.stack_text import folded
-from mmscope.reports.bundle.bundle import Cell, SectionResult, Writer
+from mmscope.reports.bundle.description import Cell, SectionResult
 from mmscope.reports.bundle.outcome import DONE, INCOMPLETE, say
+from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.findings.findings_said import print_findings
 from mmscope.reports.watch.page_owner import SECTION, Stack, notes_of, print_top, stacks_of, text
 

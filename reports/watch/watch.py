@@ -22,10 +22,11 @@ from mmscope.drgn.text.page_owner_counts import MAX_BYTES, Counts, read_show_sta
 from mmscope.drgn.text.plain_file import read_plain
 from mmscope.drgn.text.proc_text import parse_zoneinfo
 from mmscope.drgn.text.text_source import Source, TextError
-from mmscope.reports.bundle.bundle import Cell, Writer
+from mmscope.reports.bundle.description import Cell
 from mmscope.reports.bundle.leftovers import replaced
 from mmscope.reports.bundle.modes import as_umask, mode_of_file, mode_of_folder
 from mmscope.reports.bundle.outcome import UsageError, say
+from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.watch.openmetrics import expose
 from mmscope.reports.watch.sample_log import NAME, SampleLog, lock
 from mmscope.reports.watch.samples import Sampler, thp_order
@@ -187,7 +188,7 @@ class Owners:
     :param debugfs: where it is mounted.
     :param folder: to copy to.
     :param limit: bytes that all copies may take.
-    :ivar absent: why there are none.
+    :ivar absent: why they are missing.
     """
 
     def __init__(self, debugfs: Path, folder: Path, limit: float) -> None:

@@ -9,8 +9,9 @@ from pathlib import Path
 from mmscope.drgn.tables import display
 from mmscope.drgn.text.page_owner_series import read_series
 from mmscope.drgn.text.text_source import TextError
-from mmscope.reports.bundle.bundle import SectionResult, Writer
+from mmscope.reports.bundle.description import SectionResult
 from mmscope.reports.bundle.outcome import DONE, INCOMPLETE, say
+from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.findings.findings_said import print_findings
 from mmscope.reports.watch import page_owner, page_owner_tables, watch_tables
 from mmscope.reports.watch.sample_log import NAME

@@ -77,7 +77,7 @@ class ThpFreeBlocks:
     migratetype: str | None = column(
         holds="kernel",
         key=True,
-        help="of the list; empty: read from /proc/buddyinfo, which tells none",
+        help="of the list; empty: read from /proc/buddyinfo, which does not have it",
     )
     blocks: int = column(
         unit="blocks",

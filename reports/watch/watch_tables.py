@@ -16,12 +16,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mmscope.drgn.tables.display import percent, plural
+from mmscope.drgn.tables.amounts import percent
+from mmscope.drgn.tables.display import plural
 from mmscope.drgn.tables.table import Table
 from mmscope.drgn.text.kernel_text import MAX_COUNT
 from mmscope.drgn.text.plain_file import LineTooLong, open_lines
 from mmscope.drgn.text.text_source import TextError
-from mmscope.reports.bundle.bundle import Cell, SectionResult, Writer, checked_target, plain_texts
+from mmscope.reports.bundle.description import Cell, SectionResult, checked_target, plain_texts
+from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.watch import watch_rows
 from mmscope.reports.watch.sample_log import FORMAT
 from mmscope.reports.watch.samples import KSM_EVENTS, KSM_LEVELS, Pressure
@@ -40,7 +42,7 @@ SECTION = "watch"
 CLOCK_STEP = 1.0  # seconds; less is NTP's, or the time between two clocks
 # Counters that are worth a mark, and what they count.
 EVENTS = {
-    "oom_kill": "process killed for want of memory, of the host or of a cgroup",
+    "oom_kill": "a process was killed: the host or a cgroup was out of memory",
     "compact_fail": "direct compaction made no block",
     "thp_fault_fallback": "page fault got no huge page",
     "thp_file_fallback": "page cache got no huge page",
@@ -59,7 +61,7 @@ class Log:
     What a watch left on disk.
 
     :ivar header: about the host and what was asked for.
-    :ivar damaged: lines that are none.
+    :ivar damaged: lines that are not valid.
     :ivar cut: the last line has no end: the watch was killed while it wrote.
     """
 
@@ -139,7 +141,7 @@ def open_log(path: Path) -> Log:
     """
     Look a log through.
 
-    :raises TextError: it is none, or holds no sample.
+    :raises TextError: it is not such a log, or holds no sample.
     """
     lines = _lines(path)
     header = next(lines, None)

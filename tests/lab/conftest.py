@@ -21,14 +21,14 @@ from drgn import Program
 
 from mmscope.drgn.free.free_memory import FreeMemory, scan_free_memory
 from mmscope.drgn.opening.target import open_target
-from mmscope.drgn.owners.page_owner import PageOwner, scan_page_owner
+from mmscope.drgn.owners.page_owner_scan import PageOwner, scan_page_owner
 from mmscope.drgn.owners.slab_objects import Objects
 from mmscope.drgn.owners.slab_owner import SlabOwners, slab_owners
 from mmscope.drgn.reading.stack_depot import StackDepot, stack_depot
-from mmscope.drgn.rmap.anon_vmas import ReverseMaps, read_reverse_maps
+from mmscope.drgn.rmap.anon_vma_trees import ReverseMaps, read_reverse_maps
 from mmscope.drgn.rmap.ksm import Ksm, read_ksm
 from mmscope.drgn.rmap.ksm import wanted as ksm_wanted
-from mmscope.drgn.rmap.rmap_cost import KsmVisits, ksm_visits
+from mmscope.drgn.rmap.ksm_visits import KsmVisits, ksm_visits
 from mmscope.drgn.struct_pages.struct_page_cost import StructPageCost, scan_struct_page_cost
 
 LEFT_OUT: dict[str, str] = {}

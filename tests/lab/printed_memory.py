@@ -18,8 +18,9 @@ from mmscope.drgn.machine.settings import read_settings, settings
 from mmscope.drgn.machine.vm_counters import read_vmstat, vm_counters
 from mmscope.drgn.opening.target import describe
 from mmscope.drgn.sections.memory import Memory
-from mmscope.reports.bundle.bundle import Bundle, Writer
+from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.database import open_database
+from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.collect.collect import collect
 
 Cells = Mapping[Hashable, int]

@@ -18,7 +18,9 @@ from named_damage import DAMAGE
 
 from mmscope.drgn.opening.target import describe, open_target
 from mmscope.drgn.sections.memory import Memory
-from mmscope.reports.bundle.bundle import Bundle, SectionResult, Writer
+from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.bundle.description import SectionResult
+from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.collect.collect import collect
 from mmscope.reports.findings.findings import evaluate
 

@@ -32,7 +32,8 @@ from mmscope.drgn.rmap.anon_vmas import anon_vma_rows
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.registry import SECTIONS
 from mmscope.reports.collect.collect import run_section
-from mmscope.reports.commands.drgn_plugin import COMMANDS, run_section_command
+from mmscope.reports.commands.drgn_commands import COMMANDS
+from mmscope.reports.commands.drgn_plugin import run_section_command
 
 DRGN = Path(sys.executable).with_name("drgn")
 

@@ -16,16 +16,10 @@ from drgn.helpers.linux.pid import find_task
 from drgn.helpers.linux.rbtree import rbtree_inorder_for_each_entry
 from rmap_truth import parts, timed_walks
 
-from mmscope.drgn.rmap.file_maps import (
-    FileMapping,
-    FileMaps,
-    check_sample,
-    file_fanout,
-    file_mapping_rows,
-    owner_of,
-    read_file_maps,
-)
-from mmscope.drgn.rmap.rmap_cost import NodeCost, rmap_costs, rmap_walks, scan_folios
+from mmscope.drgn.rmap.file_maps import FileMapping, file_fanout, file_mapping_rows
+from mmscope.drgn.rmap.file_trees import FileMaps, check_sample, owner_of, read_file_maps
+from mmscope.drgn.rmap.folio_walks import scan_folios
+from mmscope.drgn.rmap.rmap_cost import NodeCost, rmap_costs, rmap_walks
 from mmscope.drgn.rmap.rwsem_waiters import file_mapping_locks
 from mmscope.drgn.sections.files import Files
 from mmscope.drgn.sections.memory import Memory

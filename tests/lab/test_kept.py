@@ -41,7 +41,8 @@ from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.registry import SECTIONS
 from mmscope.drgn.sections.section import Found
 from mmscope.drgn.struct_pages.memmap_init import log_text, logged_times
-from mmscope.reports.bundle.bundle import Bundle, Writer
+from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.collect.collect import collect, run_section
 from mmscope.reports.findings.findings import evaluate
 

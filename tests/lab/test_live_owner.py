@@ -26,7 +26,6 @@ import os
 import sys
 import time
 from mmscope.reports.commands.start import main
-import mmscope.reports.commands.command  # once: it takes long under emulation
 
 def module(text):
     with open("/sys/kernel/debug/mmscope_lab", "w") as file:
@@ -61,7 +60,7 @@ with open("/sys/kernel/debug/page_owner", "rb", buffering=0) as file:
         size += len(data)
 with open("/out/runs.csv", "a") as file:
     file.write(f"cat,0,{{time.monotonic() - begin:.3f}}\\n")
-run("memory", "collect", "--symbols", "/vmlinux", "-o", "/out/memory")
+run("memory", "collect", "--only", "page_owner", "--symbols", "/vmlinux", "-o", "/out/memory")
 run("fallback", "collect", "--only", "zones,free_lists", "-o", "/out/fallback")
 words = ("--all", "--interval", "0.5", "--count", "14", "-o", "/out/watch")
 run("watch", "watch", *words, meanwhile=leak)
@@ -123,14 +122,10 @@ def handles_of(bundle: Bundle, function: str) -> dict[int, int]:
     }
 
 
-def test_every_section_is_read_and_pages_by_stack_come_from_memory_alone(
+def test_pages_by_stack_come_from_memory_alone(
     out: Path, runs: dict[str, tuple[int, float]]
 ) -> None:
-    said = (out / "memory.log").read_text()
-    missing = [line for line in said.splitlines() if re.search(": (partial|failed): ", line)]
-    # Processes come and go while it is read.
-    assert all(re.search("partial: .* process(es)? could not be read", line) for line in missing)
-    assert runs["memory"][0] == (1 if missing else 0), said
+    assert runs["memory"][0] == 0, (out / "memory.log").read_text()
     bundle = Bundle(out / "memory")
     (section,) = (s for s in bundle.sections if s.section == "page_owner")
     assert section.status == "ok", section.message

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from live import run_live
 
-from mmscope.drgn.rmap.anon_vmas import LIVE_ATTEMPTS
+from mmscope.drgn.rmap.anon_vma_trees import LIVE_ATTEMPTS
 
 # A minute, for whoever has one to spare: MMSCOPE_LAB_MOVING_SECONDS=60.
 SECONDS = int(os.environ.get("MMSCOPE_LAB_MOVING_SECONDS", "10"))

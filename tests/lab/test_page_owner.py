@@ -16,33 +16,32 @@ from conftest import Lab, OwnerLab
 from plain_walks import page_owner_loop
 
 from mmscope.drgn.opening.target import describe
-from mmscope.drgn.owners import page_owner
+from mmscope.drgn.owners import page_owner_scan
 from mmscope.drgn.owners.page_owner import (
     EARLY,
     NO_RECORD,
     UNLISTED,
-    distinct_rows,
     page_owner_ages,
     page_owner_freed,
     page_owner_gfp,
     page_owner_migratetypes,
     page_owner_migrations,
     page_owner_mixed_blocks,
-    page_owner_off,
     page_owner_orders,
     page_owner_polluters,
     page_owner_stacks,
     page_owner_tasks,
-    scan_page_owner,
 )
 from mmscope.drgn.owners.page_owner_rows import PageOwnerStack
+from mmscope.drgn.owners.page_owner_scan import distinct_rows, page_owner_off, scan_page_owner
 from mmscope.drgn.owners.slab_owner import slab_owner_stacks, slab_owners
 from mmscope.drgn.reading import stack_depot as stack_depot_module
 from mmscope.drgn.reading.page_ext import page_ext_ranges
 from mmscope.drgn.reading.stack_depot import stack_depot
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.registry import SECTIONS
-from mmscope.reports.bundle.bundle import Bundle, Writer
+from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.collect.collect import collect, run_section
 
 pytestmark = pytest.mark.owner_kernel
@@ -276,8 +275,8 @@ def test_the_vectors_count_as_a_loop_over_pages_does(owner_lab: OwnerLab) -> Non
     span = page_ext_ranges(owner_lab.prog)[-1]
     loop = page_owner_loop(owner_lab.prog, span.start_pfn, span.start_pfn + 4096)
     with pytest.MonkeyPatch.context() as patch:
-        cut = page_owner.PageExtRange(span.start_pfn, span.start_pfn + 4096, span.address)
-        patch.setattr(page_owner, "page_ext_ranges", lambda prog: [cut])
+        cut = page_owner_scan.PageExtRange(span.start_pfn, span.start_pfn + 4096, span.address)
+        patch.setattr(page_owner_scan, "page_ext_ranges", lambda prog: [cut])
         found = scan_page_owner(owner_lab.prog)
     assert sum(count for _, count in found.stacks.values()) == sum(loop.values()) > 100
     assert Counter({handle: count for handle, (_, count) in found.stacks.items() if count}) == loop
@@ -286,7 +285,7 @@ def test_the_vectors_count_as_a_loop_over_pages_does(owner_lab: OwnerLab) -> Non
 def test_page_exts_that_the_dump_lacks_are_counted(
     owner_lab: OwnerLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read = page_owner.read_array
+    read = page_owner_scan.read_array
 
     def holes(prog, address, count, dtype, gaps, **options):
         for first, part in read(prog, address, count, dtype, gaps, **options):
@@ -297,9 +296,9 @@ def test_page_exts_that_the_dump_lacks_are_counted(
             else:
                 yield first, part
 
-    monkeypatch.setattr(page_owner, "read_array", holes)
+    monkeypatch.setattr(page_owner_scan, "read_array", holes)
     found = scan_page_owner(owner_lab.prog)
-    pieces = found.gaps.bytes // page_owner._page_owner_dtype(owner_lab.prog).itemsize // 100
+    pieces = found.gaps.bytes // page_owner_scan._page_owner_dtype(owner_lab.prog).itemsize // 100
     assert pieces == len(page_ext_ranges(owner_lab.prog))
     whole = sum(pages for pages, _ in owner_lab.owners.stacks.values())
     less = whole - sum(pages for pages, _ in found.stacks.values())
@@ -346,7 +345,7 @@ def test_rows_with_the_same_mix_are_told_apart(monkeypatch: pytest.MonkeyPatch) 
         ]
         assert len(first) == 3
         # Now every row has the same mix.
-        monkeypatch.setattr(page_owner, "MIX", np.uint64(0))
+        monkeypatch.setattr(page_owner_scan, "MIX", np.uint64(0))
 
 
 def test_without_the_kernels_counts_the_page_exts_have_the_pages(owner_lab: OwnerLab) -> None:

@@ -21,7 +21,7 @@ from drgn.helpers.linux.pid import find_task, for_each_task
 
 from mmscope.drgn.free.zones import zones
 from mmscope.drgn.opening.target import open_target
-from mmscope.drgn.page_tables import page_tables as page_tables_module
+from mmscope.drgn.page_tables import page_table_scan
 from mmscope.drgn.page_tables.exit_cost import dontneed_frees_tables, exit_costs
 from mmscope.drgn.page_tables.page_table_entries import (
     new_walk,
@@ -29,20 +29,19 @@ from mmscope.drgn.page_tables.page_table_entries import (
     process_roots,
     walk_page_tables,
 )
+from mmscope.drgn.page_tables.page_table_scan import PageTableScan, scan_page_tables
 from mmscope.drgn.page_tables.page_tables import (
-    PageTableScan,
-    memory_pages,
     page_table_details,
     page_table_occupancy,
     page_table_regions,
     page_tables,
     read_status,
-    scan_page_tables,
 )
 from mmscope.drgn.page_tables.swap_types import KINDS, NONE, PAGE, SPECIAL, entry_kinds, swap_kinds
 from mmscope.drgn.processes.address_spaces import address_spaces
 from mmscope.drgn.processes.vm_areas import VM_HUGETLB, VM_PFNMAP, VM_SHARED, read_vm_areas
 from mmscope.drgn.reading.kernel_arrays import Gaps
+from mmscope.drgn.reading.struct_pages import memory_pages
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.registry import SECTIONS
 from mmscope.reports.collect.collect import run_section
@@ -535,7 +534,7 @@ def test_no_more_tables_than_there_is_memory(
     present = sum(zone.present_pages for zone in zones(prog))
     assert present <= memory_pages(prog) < present + (1 << 16)  # sections are not all full
     most = max(row.pgtables_bytes for row in lab_of_tables.rows if row.comm != "breadth") // 4096
-    monkeypatch.setattr(page_tables_module, "memory_pages", lambda prog: most)
+    monkeypatch.setattr(page_table_scan, "memory_pages", lambda prog: most)
     scan = scan_page_tables(prog)
     assert others(both(scan), "breadth") == others(lab_of_tables.rows, "breadth")
     assert tables_taken(scan, "breadth").sum() <= most + 1025 and scan.dropped_tables > 1000

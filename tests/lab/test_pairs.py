@@ -11,8 +11,9 @@ from pairs import LEAKED_BEFORE, LEAKED_BETWEEN, Vmcore, leak, without_hvo
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.redact import Names, redacted
 from mmscope.reports.commands.command import main
-from mmscope.reports.compare.comparison import Comparison, TableChanges, compare
+from mmscope.reports.compare.comparison import Comparison, compare
 from mmscope.reports.compare.comparison_view import view
+from mmscope.reports.compare.table_changes import TableChanges
 from mmscope.reports.findings.findings import evaluate
 from mmscope.reports.page.report import render
 

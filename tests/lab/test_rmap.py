@@ -36,18 +36,21 @@ from mmscope.drgn.opening.target import describe
 from mmscope.drgn.owners import slab_objects
 from mmscope.drgn.processes.processes import read_process_vmas
 from mmscope.drgn.reading.linked_lists import find
-from mmscope.drgn.rmap import anon_vmas, rmap_cost
+from mmscope.drgn.rmap import anon_vma_trees, anon_vmas
 from mmscope.drgn.rmap import ksm as ksm_module
+from mmscope.drgn.rmap.folio_walks import scan_folios
 from mmscope.drgn.rmap.ksm import CHAIN, ksm_chains, ksm_processes, ksm_totals, read_ksm_totals
-from mmscope.drgn.rmap.rmap_cost import NodeCost, ksm_pages, ksm_visits, scan_folios
+from mmscope.drgn.rmap.ksm_visits import ksm_items_by_anon_vma, ksm_visits
+from mmscope.drgn.rmap.rmap_cost import NodeCost, ksm_pages
 from mmscope.drgn.rmap.rwsem_waiters import anon_vma_locks
 from mmscope.drgn.rmap.rwsem_waiters import owner as rwsem_owner
 from mmscope.drgn.rmap.vma_splits import vma_splits
 from mmscope.drgn.sections.files import Files
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.registry import SECTIONS
-from mmscope.reports.bundle.bundle import Bundle, Writer
+from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.database import open_database
+from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.collect.collect import collect, run_section
 from mmscope.reports.findings.findings import evaluate
 from mmscope.reports.page.report import render
@@ -80,7 +83,7 @@ def mapped(lab: RmapLab, part: Part) -> int:
 
 def test_anon_vmas_are_those_that_were_built(rmap_lab: RmapLab) -> None:
     known = parts(rmap_lab.capture)
-    items = rmap_cost.ksm_items_by_anon_vma(rmap_lab.maps, rmap_lab.visits)
+    items = ksm_items_by_anon_vma(rmap_lab.maps, rmap_lab.visits)
     rows = {row.anon_vma: row for row in anon_vmas.anon_vma_rows(rmap_lab.maps, items)}
     for name, vmas, merged in (
         ("ksm-vmas", VMAS, VMAS),
@@ -121,7 +124,7 @@ def test_every_tree_and_every_process_walked_says_the_same(rmap_lab: RmapLab) ->
     maps = rmap_lab.maps
     assert maps.orphans == 0 and maps.checks == [] and maps.unreadable_bytes == 0
     assert len(maps.anon_vmas) > 50
-    assert anon_vmas.check_sample(rmap_lab.prog, maps, most=10**7) == []
+    assert anon_vma_trees.check_sample(rmap_lab.prog, maps, most=10**7) == []
 
 
 def test_chains_are_those_on_the_lists_of_their_vmas(rmap_lab: RmapLab) -> None:
@@ -150,7 +153,7 @@ def test_a_check_that_walks_finds_what_is_missing(rmap_lab: RmapLab) -> None:
     lying = dataclasses.replace(rmap_lab.maps)
     size[index_of(rmap_lab, parts(rmap_lab.capture)["advice"][0])] -= 1
     lying.__dict__["tree_size"] = size
-    (check,) = anon_vmas.check_sample(rmap_lab.prog, lying, most=10**7)
+    (check,) = anon_vma_trees.check_sample(rmap_lab.prog, lying, most=10**7)
     assert (check.expected, check.found) == (500, 499)
 
 
@@ -429,7 +432,7 @@ def test_sections_findings_and_files(rmap_lab: RmapLab, tmp_path: Path) -> None:
     files = Files(rmap_lab.capture.truth_b)
     section, from_files = run_section(SECTIONS["anon_vmas"], files)
     assert section.status == "ok" and "memory only" in (section.message or "")
-    assert max(row.vmas for row in from_files.tables[0][3]) > VMAS
+    assert max(row.vmas for row in from_files.tables[0].rows) > VMAS
     assert run_section(SECTIONS["ksm"], files)[0].status == "ok"
     assert run_section(SECTIONS["rmap_cost"], files)[0].status == "absent"
 
@@ -458,9 +461,7 @@ def test_slabs_that_the_dump_lacks_are_counted(
         assert section.unreadable_bytes > 100_000 and "could not be read" in (section.message or "")
         assert found.tables
     # A tree of which a part is missing is not taken for a small one: both counts are shown.
-    rows = found.by_name | {
-        table: rows for table, _, _, rows in run_section(SECTIONS["anon_vmas"], memory)[1].tables
-    }
+    rows = found.by_name | run_section(SECTIONS["anon_vmas"], memory)[1].by_name
     assert any("num_active_vmas" in check.problem for check in rows["anon_vma_checks"])
     assert any("descended" in check.problem for check in rows["anon_vma_checks"])
 
@@ -488,7 +489,7 @@ def test_damaged_pointers_harm_themselves_alone(
     rmap_lab: RmapLab, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, bits: tuple[int, int]
 ) -> None:
     """Random bits in every object that was read: no traceback, no hang, and it is said."""
-    read_objects = anon_vmas.read_slab_objects
+    read_objects = anon_vma_trees.read_slab_objects
     chance = np.random.default_rng(6)
 
     def damaged(*given: Any, **named: Any) -> slab_objects.SlabObjects:
@@ -500,7 +501,7 @@ def test_damaged_pointers_harm_themselves_alone(
                 values[hit] ^= flipped.astype(values.dtype)
         return read
 
-    monkeypatch.setattr(anon_vmas, "read_slab_objects", damaged)
+    monkeypatch.setattr(anon_vma_trees, "read_slab_objects", damaged)
     with Writer(tmp_path / "bundle") as writer:
         target = describe(rmap_lab.prog, "vmcore")
         sections = collect(Memory(rmap_lab.prog), target, writer, SECTION_NAMES)

@@ -9,7 +9,8 @@ from sparse_machine import GIB, PAGE, sparse_machine
 
 from mmscope.drgn.opening.target import describe, open_target
 from mmscope.drgn.sections.memory import Memory
-from mmscope.reports.bundle.bundle import Bundle, Writer
+from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.collect.collect import collect
 
 SIZE = 3  # GiB: two below 4 GiB, one above

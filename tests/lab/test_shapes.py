@@ -42,7 +42,8 @@ from mmscope.drgn.opening.target import describe, open_target
 from mmscope.drgn.reading.kernel_arrays import Gaps
 from mmscope.drgn.reading.mem_sections import present_sections
 from mmscope.drgn.sections.memory import Memory
-from mmscope.reports.bundle.bundle import Bundle, Writer
+from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.collect.collect import collect
 
 DIMM, DIMM_BYTES = 7 << 30, 256 << 20

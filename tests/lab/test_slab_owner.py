@@ -37,7 +37,8 @@ from mmscope.drgn.reading.struct_pages import scan_struct_pages
 from mmscope.drgn.sections.files import Files
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.registry import SECTIONS
-from mmscope.reports.bundle.bundle import Bundle, Writer
+from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.collect.collect import collect, run_section
 
 EVENTFDS = 700  # guest/workload_slab.c, KEPT

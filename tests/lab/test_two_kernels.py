@@ -13,8 +13,10 @@ from capture import capture
 
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.commands.command import main
-from mmscope.reports.compare.comparison import Comparison, TableChanges, compare, same_boot
+from mmscope.reports.compare.comparison import Comparison, compare
 from mmscope.reports.compare.comparison_view import view
+from mmscope.reports.compare.relation import same_boot
+from mmscope.reports.compare.table_changes import TableChanges
 from mmscope.reports.findings.findings import evaluate
 from mmscope.reports.page.report import render
 

@@ -30,7 +30,8 @@ from mmscope.drgn.struct_pages.struct_page_cost import (
     struct_page_cost,
 )
 from mmscope.drgn.struct_pages.vmemmap import VmemmapMapping, scan_vmemmap
-from mmscope.reports.bundle.bundle import Bundle, Writer
+from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.collect.collect import collect, run_section
 from mmscope.reports.findings.findings import evaluate
 from mmscope.reports.page.report import render
@@ -348,7 +349,7 @@ def test_the_sections_and_what_they_find(vmemmap_lab: StructPagesLab, tmp_path: 
     ("script", "words"),
     [
         ("struct_pages/vmemmap", "Struct pages by zone"),
-        ("struct_pages/hugetlb", "Pools by size and node"),
+        ("struct_pages/hugetlb", "hugetlb pools by size and node"),
         ("struct_pages/device_pagemaps", "dax1.0"),
         ("struct_pages/vmemmap_examples", "hugetlb, with HVO"),
         ("struct_pages/memory_metadata", "2 MiB pages, hugetlb with HVO"),

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from mmscope.drgn.tables import display
 from mmscope.drgn.tables.rows import Column
-from mmscope.reports.pictures.owner_pictures import leaf_first
 
 # Names of things, though they are numbers: no thousands separators.
 NAMES = {"node", "cpu", "order", "pid", "tgid", "handle"}
@@ -17,7 +16,7 @@ class Cell:
 
     text: str
     title: str = ""
-    sort: int | float | None = None  # where the text does not tell the number
+    sort: int | float | None = None  # where the text does not have the number
     impossible: str = ""  # why the value cannot be
 
 
@@ -45,3 +44,11 @@ def is_name(column: Column) -> bool:
     if column.unit or column.type != "integer":
         return False
     return column.key or column.name in NAMES or column.name.endswith("pfn")
+
+
+def leaf_first(stack: str) -> str:
+    """
+    A folded stack as it is read from the leaf, ``leaf ← caller``: who took the memory stands first,
+    a line that is cut loses the system call's end, and lines break between frames.
+    """
+    return " ← ".join(reversed(stack.split(";")))

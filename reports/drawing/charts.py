@@ -8,74 +8,17 @@ dark, print) apply, its security policy holds, and the same data gives the same 
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 from xml.etree import ElementTree
 
 import pygal  # type: ignore[import-untyped]
-
-from mmscope.reports.pictures.free_heatmap import MAX_ORDER
 
 SVG = "http://www.w3.org/2000/svg"
 # More lines than this cannot be told apart; the table beside the chart has them all.
 MAX_LINES = 12
 # Rounded to a tenth of a pixel: the rest is noise that doubles the file. Numbers in text are not.
 POSITIONS = {"d", "x", "y", "cx", "cy", "width", "height", "transform"}
-
-
-@dataclass(frozen=True)
-class Fragmentation:
-    """The unusable free space index of one zone: a value an order, 0 good, 1 bad."""
-
-    node: int
-    zone: str
-    free_pages: int
-    index: list[float]
-
-
-def unusable_free_index(blocks: dict[int, int], order: int) -> float:
-    """
-    ``unusable_free_index()`` (mm/vmstat.c), with the kernel's own rounding to thousandths.
-
-    The share of free memory that lies in blocks too small for a request of this order. No free
-    memory at all counts as all unusable, as it does there.
-
-    :param blocks: free blocks of all migratetypes by order.
-    """
-    free = sum(number << size for size, number in blocks.items())
-    if not free:
-        return 1.0
-    suitable = sum(number << size - order for size, number in blocks.items() if size >= order)
-    return ((free - (suitable << order)) * 1000 // free) / 1000
-
-
-def fragmentation(rows: Iterable[dict[str, Any]]) -> tuple[list[int], list[Fragmentation]]:
-    """
-    The index of every zone and order, out of table ``free_blocks``.
-
-    :return: (orders, one row a zone).
-    :raises ValueError: an order is none.
-    """
-    zones: dict[tuple[int, str], dict[int, int]] = {}
-    for row in rows:
-        if row["node"] < 0:  # blocks that belong to no zone
-            continue
-        order = int(row["order"])
-        if not 0 <= order <= MAX_ORDER:
-            raise ValueError(f"order {order} is none")
-        blocks = zones.setdefault((row["node"], row["zone"]), {})
-        blocks[order] = blocks.get(order, 0) + int(row["blocks"])
-    orders = sorted({order for blocks in zones.values() for order in blocks})
-    return orders, [
-        Fragmentation(
-            node,
-            zone,
-            sum(number << order for order, number in blocks.items()),
-            [unusable_free_index(blocks, order) for order in orders],
-        )
-        for (node, zone), blocks in zones.items()
-    ]
 
 
 def line_chart(
@@ -91,7 +34,7 @@ def line_chart(
 
     The legend is the page's work: the n-th line has the class ``color-n``.
 
-    :param describe: what a reader who cannot see it is told.
+    :param describe: the text for a reader who cannot see it.
     :param ceiling: upper end of the axis, from 0; by default the data decide.
     """
     chart = pygal.Line(
@@ -125,7 +68,7 @@ class Mark:
 
     at: float
     label: str  # beside it, if there is room
-    title: str  # what is told when it is pointed at
+    title: str  # shown when it is pointed at
     loud: bool  # as high as the chart; else a tick at its foot
 
 

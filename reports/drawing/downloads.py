@@ -27,14 +27,15 @@ from markupsafe import Markup, escape
 from mmscope.drgn.tables import display
 from mmscope.drgn.tables.hostile_text import visible
 from mmscope.drgn.tables.rows import csv_line
-from mmscope.reports.bundle.bundle import Bundle, Table
+from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.bundle.description import Table
 
 MAX_REPORT_BYTES = 2_000_000
 # Packing is what takes time, and what is larger still hardly fits.
 MISSES = 3
 # What a spreadsheet takes for the beginning of a formula (OWASP, CSV injection).
 FORMULA = re.compile(r"[=+\-@\t\r]")
-# The same anywhere in lines of CSV, where a number below zero is none.
+# The same anywhere in lines of CSV, but for numbers below zero.
 SUSPECT = re.compile(rb"(?:\A|[,\n\r])\"?(?:[=+@\t\r]|-(?!\d+(?:\.\d+)?(?:e[+-]?\d+)?[,\n]))")
 PIECE = 1 << 18
 MARK = re.compile("\0([0-9]+)\0")

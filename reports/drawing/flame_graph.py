@@ -46,9 +46,9 @@ NARROW = 0.025
 @dataclass(frozen=True)
 class FlameGraph:
     """
-    A drawing, or why there is none, and what was left out of it.
+    A drawing, or why it is missing, and what was left out of it.
 
-    :ivar svg: empty if there is none.
+    :ivar svg: empty if nothing was drawn.
     """
 
     svg: Markup
@@ -130,7 +130,7 @@ def flame_graph(
     """
     Draw stacks, widths by their values.
 
-    :param describe: what a reader who cannot see it is told.
+    :param describe: the text for a reader who cannot see it.
     :param kind: a frame's name and depth (the first frame has 1) to the class that colours it.
     :param frames: how many to draw at most.
     """

@@ -1,0 +1,428 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Records of ``/sys/kernel/debug/page_owner``, counted by stack, task, order, gfp mask, migratetypes
+and memcg.
+
+Costs 1 to 3 µs a record, the less the more records in a row are alike. What is kept grows with the
+distinct stacks and tasks, both up to a limit, beyond which the rest is one row of its own that says
+so.
+
+It cannot know: allocations freed while the file was read, and who uses a page now.
+"""
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from mmscope.drgn.text.page_owner_records import (
+    BETWEEN,
+    HEAD,
+    TYPES,
+    Tally,
+    parse_stack,
+    parse_tail,
+    parse_task,
+    split_lines,
+    split_rest,
+)
+from mmscope.drgn.text.stack_text import allocator
+
+# Limits on what is kept, for text that is made to fill memory.
+MAX_STACKS = 16_000
+MAX_TASKS = 20_000
+MAX_SEEN_BYTES = 6 << 20  # of parts of records as printed, until they are folded
+MAX_ORDER = 30  # twice what any kernel has; 1 << 30 pages fit a table
+ORDERS = (0,) * (MAX_ORDER + 1)
+TIME = b", ts "
+NUMERALS = b"0123456789abcdef"
+# Of a stack, which bytes to know it by: behind the allocator's own frames, mostly.
+PRINT_BEGIN, PRINT_END = 160, 230
+
+CULL_KEYS = ("pid", "tgid", "comm", "order", "gfp", "stack", "memcg", "allocator")
+
+
+def new_tally() -> Tally:
+    """Nothing counted yet."""
+    return {
+        "stacks": {},  # (handle or None, text as printed) -> row; None -> row of all the others
+        "tasks": {},  # (pid, tgid, comm) -> row; None -> row of all the others
+        "orders": {},  # order -> row
+        "gfp": {},  # (mask, names) -> row
+        "migratetypes": {},  # (of the page, of the pageblock) -> row
+        "memcgs": {},  # (name or None, offline, objcg, slab) -> row
+        "migrated": {},  # reason -> row
+        "culled": {},  # values of the keys -> row
+        "records": 0,
+        "skipped": 0,
+        "unknown_lines": 0,
+        "truncated": 0,
+    }
+
+
+class Selection:
+    """
+    What to count of a ``page_owner`` file; by default all of it.
+
+    :ivar pid, tgid, comm, order: values to keep.
+    :ivar gfp: flag names, all of which must be among those printed, or one mask.
+    :ivar module: a record is kept if a frame of its stack is of one of these modules.
+    :ivar since, until: ts in ns, inclusive.
+    :ivar cull: count by these of :data:`CULL_KEYS` together, instead of by each one alone.
+    """
+
+    def __init__(
+        self,
+        *,
+        pid: Iterable[int] = (),
+        tgid: Iterable[int] = (),
+        comm: Iterable[bytes] = (),
+        order: Iterable[int] = (),
+        gfp: Iterable[bytes] = (),
+        module: Iterable[bytes] = (),
+        since: int | None = None,
+        until: int | None = None,
+        cull: Iterable[str] = (),
+    ) -> None:
+        self.pid, self.tgid, self.comm = frozenset(pid), frozenset(tgid), frozenset(comm)
+        self.order, self.gfp, self.module = frozenset(order), frozenset(gfp), frozenset(module)
+        self.since, self.until, self.cull = since, until, tuple(cull)
+
+    @property
+    def timed(self) -> bool:
+        """Whether the time of each single record matters."""
+        return self.since is not None or self.until is not None or bool(self.cull)
+
+    def task(self, fields: tuple[int, bytes, bytes, int, int, bytes]) -> bool:
+        """Whether allocations with this first line are wanted."""
+        order, mask, names, pid, tgid, comm = fields
+        return (
+            (not self.order or order in self.order)
+            and (not self.pid or pid in self.pid)
+            and (not self.tgid or tgid in self.tgid)
+            and (not self.comm or comm in self.comm)
+            and (not self.gfp or mask in self.gfp or self.gfp <= set(names.split(b"|")))
+        )
+
+    def stack(self, stack: bytes) -> bool:
+        """Whether allocations with this stack are wanted."""
+        return not self.module or any(b" [%b]\n" % name in stack for name in self.module)
+
+    def moment(self, ts: int) -> bool:
+        """Whether allocations of this time are wanted."""
+        return (self.since is None or ts >= self.since) and (self.until is None or ts <= self.until)
+
+
+EVERYTHING = Selection()
+
+
+def _pages(counts: list[Any]) -> tuple[int, int]:
+    """(pages, allocations) of allocations by order."""
+    by_order = counts[:-1]
+    return sum(number << order for order, number in enumerate(by_order)), sum(by_order)
+
+
+class _Seen:
+    """
+    Parts of records as printed, each with what it means and how often it was counted.
+
+    An entry is empty where the selection does not want it, and False where it is not what the
+    kernel prints: looked at once, then as quick as a wanted one.
+    """
+
+    def __init__(self, selection: Selection) -> None:
+        self.selection = selection
+        self.tasks: dict[bytes, Any] = {}  # first line -> [order, allocations, fields]
+        # Allocations by order, and last the fields.
+        self.stacks: dict[bytes, Any] = {}  # (handle, stack)
+        self.tails: dict[bytes, Any] = {}  # (memcg, migrate reason, unknown lines)
+        self.places: dict[tuple[bytes, bytes], Any] = {}  # (of the page, of the pageblock)
+        self.bytes = 0
+
+    def place(self, page_type: bytes, block_type: bytes) -> Any:
+        """The entry of two migratetypes; made if there is none."""
+        types = page_type, block_type
+        return self.places.setdefault(types, [*ORDERS, types])
+
+    def task(self, head: bytes) -> Any:
+        """The entry of a first line up to its time; None if it is none."""
+        if head not in self.tasks:
+            fields = parse_task(head.removesuffix(TIME))
+            if fields is None:
+                return None
+            wanted = fields[0] <= MAX_ORDER and self.selection.task(fields)
+            self.tasks[head] = (
+                [fields[0], 0, fields] if wanted else () if fields[0] <= MAX_ORDER else False
+            )
+            self.bytes += len(head) + 300
+        return self.tasks[head]
+
+    def stack(self, text: bytes) -> Any:
+        """The entry of a stack with its handle; None if it is none."""
+        if text not in self.stacks:
+            fields = parse_stack(text)
+            if fields is None:
+                return None
+            self.stacks[text] = [*ORDERS, fields] if self.selection.stack(fields[1]) else ()
+            self.bytes += 2 * len(text) + 300
+        return self.stacks[text]
+
+    def tail(self, text: bytes) -> Any:
+        """The entry of the lines after a stack."""
+        if text not in self.tails:
+            self.tails[text] = [*ORDERS, parse_tail(text)]
+            self.bytes += len(text) + 300
+        return self.tails[text]
+
+    def entries(
+        self, first: bytes, page_type: bytes, block_type: bytes, text: bytes
+    ) -> tuple[Any, Any, Any, Any]:
+        """The entries of a record's parts. Task and stack are False if they are none."""
+        printed, others = split_rest(text)
+        stack = self.stack(printed)
+        if stack is None:
+            printed, others = split_lines(text)
+            stack = self.stack(printed)
+        task = self.task(first + TIME)
+        return (
+            False if task is None else task,
+            False if stack is None else stack,
+            self.tail(others),
+            self.place(page_type, block_type),
+        )
+
+    def fold(self, tally: Tally) -> None:
+        """Move what was counted into a tally, and forget the parts."""
+        for order, allocations, (_, mask, names, pid, tgid, comm) in filter(
+            None, self.tasks.values()
+        ):
+            row: tuple[int, int] = (allocations << order, allocations)
+            _add(tally["tasks"], (pid, tgid, comm), row, MAX_TASKS)
+            _add(tally["orders"], order, row)
+            _add(tally["gfp"], (mask, names), row, MAX_TASKS)
+            tally["records"] += allocations
+        for counts in filter(None, self.stacks.values()):
+            _add(tally["stacks"], counts[-1], _pages(counts), MAX_STACKS)
+        for counts in self.tails.values():
+            memcg, reason, unknown = counts[-1]
+            row = _pages(counts)
+            _add(tally["memcgs"], memcg, row, MAX_TASKS)
+            if reason:
+                _add(tally["migrated"], reason, row, MAX_TASKS)
+            tally["unknown_lines"] += unknown * row[1]
+        for counts in self.places.values():
+            _add(tally["migratetypes"], counts[-1], _pages(counts), MAX_TASKS)
+        for parts in (self.tasks, self.stacks, self.tails, self.places):
+            parts.clear()
+        self.bytes = 0
+
+
+def tally_page_owner(texts: Iterable[bytes], tally: Tally, selection: Selection) -> None:
+    """
+    Count the records of ``page_owner`` by stack, task, order, gfp mask, migratetypes and memcg.
+
+    No record is parsed whose parts were seen before: they are found by what is printed. The first
+    line up to its time, and what follows the second, are mostly those of the record before, since
+    memory is allocated in bursts; else a few bytes of a stack tell which it may be, and comparing
+    says whether it is. The second line repeats from its migratetypes on, but for the time and PFN
+    before them, which are not looked at. All else costs a regular expression.
+    """
+    match = re.compile(HEAD % b"[0-9]+").match
+    seen = _Seen(selection)
+    tasks, stacks, tails = seen.tasks, seen.stacks, seen.tails
+    lines: dict[bytes, Any] = {}  # the second line from " type " on -> entry of its migratetypes
+    prints: dict[bytes, tuple[bytes, int, Any]] = {}  # bytes of a stack -> it, its size, its entry
+    task: Any = None
+    stack: Any = None
+    tail: Any = None
+    head = rest = b"?"  # of the record before, with the marks that end them
+    head_size = rest_size = width = 0
+    pending: tuple[Any, Any, Any, Any] | None = None  # entries of the last record, and how many
+    last: Any = None  # have them in a row; their migratetypes
+    run = 0
+    for text in texts:
+        find, starts_with = text.find, text.startswith
+        position, size = 0, len(text)
+        while position < size:
+            same = head_size and starts_with(head, position)
+            if same:
+                begin = position + head_size
+            else:
+                begin = find(TIME, position) + len(TIME)
+                head = text[position:begin]
+                head_size = len(head)
+                task = tasks.get(head)
+                if task is None:
+                    task = seen.task(head)
+            line = find(b"\n", begin)
+            end = find(b"\n", line + 1)
+            # PFNs are mostly of the width of the one before.
+            place = lines.get(text[line + width : end])
+            if place is None:
+                where = find(b" type ", line)
+                width = where - line
+                place = lines.get(text[where:end])
+                if place is None and (types := TYPES.fullmatch(text, where, end)):
+                    place = lines[text[where:end]] = seen.place(types[1], types[2])
+            if rest_size and starts_with(rest, end):
+                following = end + rest_size
+                if place is last and same and find(b")", begin, line) < 0:
+                    run += 1
+                    position = following
+                    if starts_with(head, position):
+                        # Where memory is allocated in bursts, nothing differs but the time and
+                        # the PFN: what is between those, up to the next record's time, is
+                        # compared as a whole.
+                        numbers = line + width - begin
+                        shape = text[begin : begin + numbers].translate(None, NUMERALS)
+                        alike = text[line + width : position] + head
+                        step = numbers + len(alike)
+                        begin = position + head_size
+                        while (
+                            starts_with(alike, begin + numbers)
+                            and text[begin : begin + numbers].translate(None, NUMERALS) == shape
+                        ):
+                            run += 1
+                            begin += step
+                        position = begin - head_size
+                    continue
+            else:
+                mark = text[end + PRINT_BEGIN : end + PRINT_END]
+                known = prints.get(mark)
+                if known is not None and starts_with(known[0], end):
+                    stack = known[2]
+                    after = end + known[1]
+                    stop = after if starts_with(BETWEEN, after) else find(BETWEEN, after)
+                    tail = tails.get(text[after:stop])
+                else:
+                    stop = find(BETWEEN, max(end, position))
+                    printed, others = split_rest(text[end:stop])
+                    stack = stacks.get(printed)
+                    if stack is None:
+                        stack = seen.stack(printed)
+                    if stack is not None:
+                        prints[mark] = printed, len(printed), stack
+                        tail = seen.tail(others)
+                following = stop + len(BETWEEN)
+                rest = text[end:following]
+                rest_size = len(rest)
+            # A parenthesis would mean that the name goes on: "x), ts " is one, too.
+            if (
+                task is None
+                or stack is None
+                or tail is None
+                or place is None
+                or find(b")", begin, line) >= 0
+            ):
+                stop = find(BETWEEN, position)
+                following = stop + len(BETWEEN)
+                found = match(text, position, stop)
+                head_size = rest_size = 0
+                if found is None:
+                    tally["skipped"] += 1
+                    position = following
+                    continue
+                task, stack, tail, place = seen.entries(*found.groups())
+            position = following
+            _count(pending, run, tally)
+            pending, last, run = (task, stack, tail, place), place, 1
+        if seen.bytes + 300 * (len(lines) + len(prints)) > MAX_SEEN_BYTES:
+            _count(pending, run, tally)
+            pending, last = None, None
+            seen.fold(tally)
+            lines.clear()
+            prints.clear()
+            head_size = rest_size = 0
+    _count(pending, run, tally)
+    seen.fold(tally)
+
+
+def _count(entries: tuple[Any, Any, Any, Any] | None, records: int, tally: Tally) -> None:
+    """Count records that have the same entries."""
+    if entries is None:
+        return
+    task, stack, tail, place = entries
+    if task and stack:
+        order = task[0]
+        task[1] += records
+        stack[order] += records
+        tail[order] += records
+        place[order] += records
+    elif task is False or stack is False:
+        tally["skipped"] += records
+
+
+def tally_selected(texts: Iterable[bytes], tally: Tally, selection: Selection) -> None:
+    """
+    Count the records of ``page_owner`` that a selection by time wants, or by several keys together.
+
+    Slower than :func:`tally_page_owner`, since every record's time is looked at.
+    """
+    match = re.compile(HEAD % b"([0-9]{1,20})").match
+    seen = _Seen(selection)
+    for text in texts:
+        for record in text.split(BETWEEN)[:-1]:
+            found = match(record)
+            if found is None:
+                tally["skipped"] += 1
+                continue
+            first, ts, *others = found.groups()
+            task, stack, tail, place = seen.entries(first, *others)
+            wanted = not task or selection.moment(int(ts))
+            if wanted:
+                _count((task, stack, tail, place), 1, tally)
+            if wanted and task and stack and selection.cull:
+                _cull(tally, selection.cull, task[-1], stack[-1], tail[-1][0], int(ts))
+        if seen.bytes > MAX_SEEN_BYTES:
+            seen.fold(tally)
+    seen.fold(tally)
+
+
+def _cull(tally: Tally, keys: tuple[str, ...], task: Any, stack: Any, memcg: Any, ts: int) -> None:
+    """Count an allocation under its values of the keys."""
+    order, mask, names, pid, tgid, comm = task
+    values = {
+        "pid": pid,
+        "tgid": tgid,
+        "comm": comm,
+        "order": order,
+        "gfp": names or mask,
+        "stack": stack[1] or stack[0],
+        "memcg": memcg[0],
+        "allocator": allocator(stack[1], slab=memcg[3]),
+    }
+    key: Any = tuple(values[name] for name in keys)
+    culled = tally["culled"]
+    if key not in culled and len(culled) >= MAX_TASKS:
+        key = None
+    row = culled.setdefault(key, [0, 0, ts, ts])
+    row[0] += 1 << order
+    row[1] += 1
+    row[2], row[3] = min(row[2], ts), max(row[3], ts)
+
+
+def _add(rows: dict[Any, Any], key: Any, row: Any, limit: int = 1 << 62) -> None:
+    """Add pages and allocations to a key's; to None's when there are too many keys."""
+    if not row[1]:
+        return
+    if key not in rows:
+        if len(rows) >= limit:
+            key = None
+        rows.setdefault(key, [0, 0])
+    rows[key][0] += row[0]
+    rows[key][1] += row[1]
+
+
+def merge(tally: Tally, other: Tally) -> None:
+    """Add what another process counted."""
+    for name, rows in other.items():
+        if isinstance(rows, int):
+            tally[name] += rows
+        elif name == "culled":
+            for key, (pages, allocations, first, last) in rows.items():
+                row = tally[name].setdefault(key, [0, 0, first, last])
+                row[0] += pages
+                row[1] += allocations
+                row[2], row[3] = min(row[2], first), max(row[3], last)
+        else:
+            for key, row in rows.items():
+                _add(tally[name], key, row, MAX_STACKS if name == "stacks" else MAX_TASKS)

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+What samples are folded into: stacks, tasks, moments and allocations, with their counts.
+
+Cannot know: what perf did not record.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from mmscope.perf.recipe import Event
+from mmscope.perf.stack_parts import KnownFrames, Split
+
+KERNEL = 1 << 63
+NO_STACK = "(no stack)"
+
+
+@dataclass
+class Folded:
+    """
+    One event of a recording.
+
+    :ivar stacks: folded stack to [samples, period].
+    :ivar removed: reason to samples.
+    :ivar parts: (who, part) to samples.
+    :ivar sites: (leaf where interrupts come on, its caller) to samples.
+    :ivar found: what the recipe's ``group`` found in a tracepoint's text to samples.
+    """
+
+    event: str
+    declared: Event | None
+    samples: int = 0
+    period: int = 0
+    kernel_samples: int = 0  # whose leaf is in the kernel
+    stacks: dict[str, list[int]] = field(default_factory=dict)
+    removed: dict[str, int] = field(default_factory=dict)
+    parts: dict[tuple[str, str], int] = field(default_factory=dict)
+    sites: dict[tuple[str, str], int] = field(default_factory=dict)
+    found: dict[str, int] = field(default_factory=dict)  # by what the tracepoint says
+    overflow: int = 0
+    # Where samples of a comm, a group and a stack are counted, found without the stack's text.
+    known: dict[tuple[bytes, str, "Known"], list[int]] = field(default_factory=dict, repr=False)
+
+    @property
+    def recorded(self) -> int:
+        """All samples that were read."""
+        return self.samples + sum(self.removed.values())
+
+
+@dataclass
+class Task:
+    """Faults of a process, by the addresses that it touched."""
+
+    faults: int = 0
+    first: int = KERNEL << 1
+    last: int = 0
+    regions: set[int] = field(default_factory=set)
+
+
+@dataclass(frozen=True)
+class Moment:
+    """When something rare happened."""
+
+    time_ns: int
+    event: str
+    pid: int
+    comm: str
+    text: str
+
+
+@dataclass
+class Allocations:
+    """
+    Allocations of an order, as the recipe's ``tally`` sorts them.
+
+    :ivar attempts: of which *failures* got no page.
+    :ivar reservations: those that turned a pageblock into HighAtomic reserve.
+    :ivar from_reserve: blocks that the reserve gave.
+    """
+
+    attempts: int = 0
+    failures: int = 0
+    reservations: int = 0
+    from_reserve: int = 0
+
+
+@dataclass
+class Again:
+    """
+    Samples of the part that the split's ``again`` is about.
+
+    :ivar reaper: by who does it in a task's stead.
+    :ivar beside: by the task meanwhile.
+    :ivar after: by the task when that was done: once more.
+    """
+
+    reaper: int = 0
+    beside: int = 0
+    after: int = 0
+
+
+class Known:
+    """What a stack's text means."""
+
+    __slots__ = ("caller", "folded", "idle", "interrupt", "kernel", "key", "leaf", "within")
+
+    def __init__(
+        self, names: Sequence[str], symbols: Sequence[str], split: Split | None, known: KnownFrames
+    ) -> None:
+        """:param symbols: root first; empty strings for what is not the kernel's."""
+        self.folded = ";".join(names) or NO_STACK
+        self.kernel = bool(symbols and symbols[-1])
+        begin = next((n for n, symbol in enumerate(symbols) if symbol in known.interrupt), None)
+        self.interrupt = begin is not None
+        self.within = ";".join(names[begin:])  # an interrupt, without the task that it interrupts
+        self.idle = not self.interrupt and any(symbol in known.idle for symbol in symbols)
+        self.key = split.classify(symbols) if split is not None else None
+        self.leaf = self.caller = ""
+        if symbols and not self.idle and known.stands_for(symbols[-1]):
+            self.leaf, self.caller = symbols[-1], symbols[-2] if len(symbols) > 1 else ""

@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+What ``datapackage.json`` says of a bundle: its format, its target, its tables and their columns.
+
+A Frictionless Data Package v2, which describes the target and every table. A table's path must be
+a plain file name inside the folder, and names must be identifiers, since SQL is written with them.
+
+Costs nothing to speak of: a description has a few hundred bytes a column.
+
+Cannot know: whether the tables hold what it declares.
+"""
+
+import re
+from collections.abc import Container
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mmscope.drgn.tables.hostile_text import cut
+from mmscope.drgn.tables.rows import MOST, MOST_PAGES, OF_MACHINE, Bound, Column, column
+from mmscope.drgn.tables.table import Table as Declared
+from mmscope.reports.bundle.cells import READERS
+from mmscope.reports.bundle.outcome import Refused
+
+DESCRIPTION = "datapackage.json"
+# What columns mean, as docs/bundle-format.md has it: one more when a column is renamed, retyped or
+# dropped. 0 is that of mmscope 0.1.0, whose bundles do not say it.
+FORMAT = 1
+ESCAPE = "backslashreplace"
+IDENTIFIER = re.compile(r"[a-z][a-z0-9_]*\Z")
+# A description is small (a few hundred bytes a column); anything far larger is not ours.
+MAX_DESCRIPTION_BYTES = 4 << 20
+MAX_RESOURCES, MAX_COLUMNS, MAX_SECTIONS = 1000, 500, 1000
+
+Cell = int | float | str | bool | None
+
+
+class BundleError(Refused):
+    """The folder is not a bundle that can be read, or cannot be written. One line, for the user."""
+
+
+@dataclass(frozen=True)
+class SectionResult:
+    """How one section of the reading fared."""
+
+    section: str = column(holds="words", key=True, help="name, as for collect --only")
+    status: str = column(
+        holds="words", help="ok, partial, absent (the target has no such thing) or failed"
+    )
+    seconds: float = column(unit="s", help="time spent on it")
+    rows: int = column(help="rows in its tables")
+    unreadable_bytes: int = column(
+        unit="bytes", high=MOST, help="kernel memory that could not be read"
+    )
+    message: str | None = column(holds="words", help="why it is not ok, or what to know of it")
+
+
+SECTIONS = Declared(
+    "sections",
+    "How each section fared",
+    SectionResult,
+    not_compared="it is about the readings",
+)
+
+
+@dataclass(frozen=True)
+class Table:
+    """One table of a bundle, as ``datapackage.json`` declares it."""
+
+    name: str
+    section: str
+    title: str
+    columns: list[Column]
+    path: Path
+
+
+@dataclass(frozen=True)
+class Folded:
+    """Folded stacks of a bundle: ``root;…;leaf value`` a line."""
+
+    name: str
+    section: str
+    title: str
+    unit: str  # of the values
+    path: Path
+
+
+def table_of(resource: dict[str, Any], folder: Path) -> Table:
+    """
+    A table, as a resource declares it.
+
+    :raises ValueError, KeyError, TypeError, AttributeError: it is no declaration of one.
+    """
+    name, path, schema = resource["name"], resource["path"], resource["schema"]
+    if not IDENTIFIER.match(name):
+        raise ValueError(f"table name {name!r} is not an identifier")
+    if path != f"{name}.csv":
+        raise ValueError(f"table {name} lies at {path!r}, not at {name}.csv")
+    key = schema.get("primaryKey", [])
+    described = []
+    numbers = [f["name"] for f in schema["fields"] if f["type"] in ("integer", "number")]
+    for field in schema["fields"]:
+        if not IDENTIFIER.match(field["name"]):
+            raise ValueError(f"column name {field['name']!r} is not an identifier")
+        if field["type"] not in READERS:
+            raise ValueError(f"column {name}.{field['name']} has type {field['type']!r}")
+        described.append(
+            Column(
+                field["name"],
+                field["type"],
+                not field.get("constraints", {}).get("required", False),
+                short_text(str(field.get("unit", ""))),
+                short_text(str(field.get("description", ""))),
+                field["name"] in key,
+                short_text(str(field.get("holds", ""))),
+                *column_bounds(field, numbers),
+            )
+        )
+    if len({c.name for c in described}) < len(described) or not described:
+        raise ValueError(f"table {name} has a column twice, or none")
+    if len(described) > MAX_COLUMNS:
+        raise ValueError(f"table {name} has more than {MAX_COLUMNS} columns")
+    section, title = (
+        short_text(str(resource.get(k, v))) for k, v in (("section", ""), ("title", name))
+    )
+    return Table(name, section, title, described, folder / path)
+
+
+def folded_of(resource: dict[str, Any], folder: Path) -> Folded:
+    """
+    Folded stacks, as a resource declares them.
+
+    :raises ValueError, KeyError, TypeError, AttributeError: it is no declaration of such.
+    """
+    name, path = resource["name"].removesuffix("_folded"), resource["path"]
+    if not IDENTIFIER.match(name):
+        raise ValueError(f"stacks' name {name!r} is not an identifier")
+    if path != f"{name}.folded":
+        raise ValueError(f"stacks {name} lie at {path!r}, not at {name}.folded")
+    section, title = (
+        short_text(str(resource.get(k, v))) for k, v in (("section", ""), ("title", name))
+    )
+    return Folded(name, section, title, short_text(str(resource.get("unit", ""))), folder / path)
+
+
+def column_bounds(
+    field: dict[str, Any], numbers: list[str]
+) -> tuple[tuple[Bound, ...], tuple[Bound, ...], dict[str, tuple[Bound, Bound]]]:
+    """
+    The bounds of a column, as a bundle declares them; a number is never without.
+
+    :param numbers: the columns of its table that hold some.
+    :raises ValueError: they are no bounds.
+    """
+
+    def bound(value: Any, names: Container[str]) -> Bound:
+        if isinstance(value, int):
+            return max(-MOST, min(value, 1 << 64))  # which numbers that are names may reach
+        if value not in names:
+            raise ValueError(f"column {field['name']} has the bound {str(value)[:40]!r}")
+        return str(value)
+
+    declared = field.get("bounds", {})
+    names = {*OF_MACHINE, *numbers}
+    low, high = (tuple(bound(v, names) for v in declared.get(n, ())) for n in ("low", "high"))
+    if field["name"] in numbers:
+        low, high = (
+            limits if set(limits) - set(numbers) else (*limits, most)
+            for limits, most in ((low, -MOST), (high, MOST))
+        )
+    ranges = {
+        str(name): (bound(least, OF_MACHINE), bound(most, OF_MACHINE))
+        for name, (least, most) in declared.get("ranges", {}).items()
+    }
+    return low, high, ranges
+
+
+class NewerFormat(Exception):
+    """A format that this version cannot know."""
+
+
+def known_format(number: Any) -> int:
+    """
+    The format that a bundle says it has.
+
+    :raises NewerFormat: it is newer than this reader.
+    :raises ValueError: it is no format.
+    """
+    if not isinstance(number, int) or isinstance(number, bool) or number < 0:
+        raise ValueError(f"format is {str(number)[:40]!r}")
+    if number > FORMAT:
+        raise NewerFormat(str(number)[:40])
+    return number
+
+
+def older(version: str, other: str) -> str:
+    """The older one of two versions; empty if one of them is not a version."""
+    numbers = version_number(version), version_number(other)
+    return "" if None in numbers else ".".join(map(str, min(filter(None, numbers))))
+
+
+def version_number(version: str) -> tuple[int, ...] | None:
+    """A version as numbers that compare; None if it is not a version."""
+    found = re.match(r"(\d{1,6})\.(\d{1,6})\.(\d{1,6})", version, re.ASCII)
+    return tuple(map(int, found.groups())) if found else None
+
+
+def check_plain(path: Path) -> None:
+    # A bundle is data: a link may lead anywhere, and a pipe or a device would never end.
+    if path.is_symlink() or not path.is_file():
+        raise BundleError(f"{path}: is not a plain file, which a bundle's files are")
+
+
+def plain_texts(value: Any) -> Any:
+    """
+    What JSON says, without what is too long or no text: surrogates are written out, and texts cut.
+
+    :raises RecursionError: it is too deep.
+    """
+    if isinstance(value, str):
+        return short_text(value)
+    if isinstance(value, list):
+        return list(map(plain_texts, value))
+    if isinstance(value, dict):
+        return {short_text(name): plain_texts(item) for name, item in value.items()}
+    return value
+
+
+def short_text(value: Any) -> Any:
+    return cut(value).encode("utf-8", ESCAPE).decode() if isinstance(value, str) else value
+
+
+def checked_target(data: dict[str, Any]) -> dict[str, Cell]:
+    """
+    The target, if it is one: views and reports compute with it.
+
+    :raises ValueError: a value is not what its name says.
+    """
+    target = dict(data)
+    for name, value in target.items():
+        kinds = TARGET_NUMBERS.get(name, Cell)
+        if not isinstance(value, kinds) or (name in TARGET_NUMBERS and isinstance(value, bool)):
+            raise ValueError(f"target.{name} is {str(value)[:40]!r}")
+        if isinstance(value, (int, float)) and not 0 <= value <= TARGET_MOST.get(name, MOST):
+            raise ValueError(f"target.{name} is {str(value)[:40]}")
+    return target
+
+
+TARGET_MOST = {"page_size": 1 << 20, "total_pages": MOST_PAGES}
+TARGET_NUMBERS = {
+    "page_size": int | None,
+    "total_pages": int | None,
+    "online_cpus": int | None,
+    "uptime_seconds": int | float | None,
+}

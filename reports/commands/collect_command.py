@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""``mmscope collect``: read a kernel and write a bundle."""
+
+import argparse
+import contextlib
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as ProgressBar
+
+from mmscope.drgn.machine.file_tree import describe_files
+from mmscope.drgn.opening.target import describe
+from mmscope.drgn.sections.memory import Memory
+from mmscope.drgn.sections.prices import TO_READ_IT
+from mmscope.drgn.sections.registry import SECTIONS
+from mmscope.reports.bundle import modes
+from mmscope.reports.bundle.description import SectionResult
+from mmscope.reports.bundle.outcome import DONE, INCOMPLETE, say
+from mmscope.reports.bundle.writer import Writer
+from mmscope.reports.collect.collect import Progress, collect
+from mmscope.reports.commands.page_owner_command import Command
+from mmscope.reports.commands.redact_command import (
+    add_redact_options,
+    keep_map,
+    redacting,
+    wanted_names,
+)
+from mmscope.reports.commands.target_options import (
+    SECTION_HELP,
+    add_target_options,
+    open_source,
+    section_names,
+)
+from mmscope.reports.findings.findings_said import print_findings
+
+
+def add_command(command: Command) -> None:
+    """Declare ``collect``."""
+    sub = command(
+        "collect",
+        run_collect,
+        "read a kernel and write a bundle",
+        "Read a kernel and write a bundle: a folder of CSV tables and datapackage.json. "
+        "Without --core, --qemu or --proc-root it reads the live kernel.",
+    )
+    add_target_options(sub)
+    sub.add_argument(
+        "--only", type=section_names, default=(), metavar="SECTION,…", help=SECTION_HELP
+    )
+    sub.add_argument(
+        "-o", "--output", type=Path, required=True, metavar="BUNDLE", help="folder to make"
+    )
+    sub.add_argument("--force", action="store_true", help="replace a bundle that is already there")
+    sub.add_argument("--mode", **modes.OPTION)
+    add_redact_options(sub)
+
+
+@contextlib.contextmanager
+def progress_bar() -> Iterator[Progress | None]:
+    """Progress on a terminal; silence in a pipe."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield None
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with ProgressBar(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("opening", total=None)
+
+        def show(section: str, title: str, done: int, total: int) -> None:
+            what = f"{title}: struct pages" if total else title
+            bar.update(task, description=what, completed=done, total=total or None)
+
+        yield show
+
+
+def run_collect(args: argparse.Namespace) -> int:
+    names = wanted_names(args)
+    with Writer(args.output, replace=args.force, mode=args.mode) as writer:
+        source, name, notes = open_source(args)
+        if isinstance(source, Memory):
+            target = describe(source.prog, name)
+        else:
+            target = describe_files(source)
+        with progress_bar() as progress:
+            sections = collect(
+                source,
+                target,
+                redacting(writer, names, asdict(target) | notes) if names else writer,
+                args.only,
+                notes=notes,
+                progress=progress,
+                verbose=args.verbose,
+            )
+    keep_map(names, args.redact_map)
+    print_findings(args.output)
+    expected = [
+        section
+        for section in sections
+        if section.status != "absent"
+        or not SECTIONS[section.section].optional
+        or section.section in args.only
+        or TO_READ_IT in (section.message or "")
+    ]
+    # What was left out of a dump on purpose is no fault of the reading.
+    return missing_sections(expected, bool(notes.keys() - {"left_out"}))
+
+
+def missing_sections(sections: list[SectionResult], incomplete: bool) -> int:
+    """Say on stderr what is missing; the exit code."""
+    for section in sections:
+        if section.status != "ok":
+            say(f"{section.section}: {section.status}: {section.message}")
+            incomplete = True
+    return INCOMPLETE if incomplete else DONE

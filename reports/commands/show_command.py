@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+``mmscope show``: print tables of a bundle, views over them and stacks, or sections that are read
+now.
+"""
+
+import argparse
+import itertools
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from mmscope.drgn.sections.registry import SECTIONS
+from mmscope.drgn.sections.section import Filled
+from mmscope.drgn.tables import display
+from mmscope.drgn.tables.bounds import Machine, rows_that_cannot_be, told
+from mmscope.drgn.tables.hostile_text import visible
+from mmscope.drgn.tables.rows import columns
+from mmscope.drgn.tables.terminal import FORMATS, MAX_ROWS, print_rows
+from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.bundle.bundle_format import new_tables
+from mmscope.reports.bundle.description import BundleError
+from mmscope.reports.bundle.outcome import DONE, INCOMPLETE, UsageError, say
+from mmscope.reports.collect.collect import machine_of, run_section
+from mmscope.reports.commands import page_owner_command
+from mmscope.reports.commands.collect_command import missing_sections
+from mmscope.reports.commands.page_owner_command import Command
+from mmscope.reports.commands.target_options import SECTION_HELP, add_target_options, open_source
+
+# Of folded stacks, which are no table.
+STACK_FORMATS = ("folded", "speedscope")
+
+
+def add_command(command: Command) -> None:
+    """Declare ``show``."""
+    sub = command(
+        "show",
+        run_show,
+        "print tables in the terminal",
+        "Print a table of a bundle, or a section read from a target now. "
+        "'mmscope show tables BUNDLE' lists the tables.",
+    )
+    sub.add_argument(
+        "what", metavar="TABLE|SECTION", help="table of the bundle, or section to read"
+    )
+    sub.add_argument("bundle", nargs="?", type=Path, metavar="BUNDLE", help="bundle to read from")
+    sub.add_argument(
+        "--format",
+        choices=(*FORMATS, *STACK_FORMATS),
+        default="table",
+        help="default: table; folded and speedscope: the stacks of profiles (all: 'profiles')",
+    )
+    sub.add_argument(
+        "--reattribute",
+        action="store_true",
+        help="give samples where interrupts come back on to the caller (folded, speedscope)",
+    )
+    add_target_options(sub)
+    page_owner_command.add_cull_options(sub)
+
+
+def run_show(args: argparse.Namespace) -> int:
+    if args.bundle is None:
+        return show_section(args)
+    if args.what == "page_owner" and (args.bundle.is_file() or str(args.bundle) == "-"):
+        return page_owner_command.run_show(args)
+    if args.core or args.qemu or args.proc_root or args.symbols or args.all or args.careful:
+        raise UsageError("give a BUNDLE or a target, not both")
+    refuse_cull_options(args)
+    bundle = Bundle(args.bundle)
+    if args.format in STACK_FORMATS:
+        return show_stacks(bundle, args.what, args.format, reattribute=args.reattribute)
+    if args.what == "tables":
+        for table in bundle.tables.values():
+            print(f"{table.name:24} {visible(display.cut(table.title, 200))}")
+        for name, title in views_of(bundle).items():
+            print(f"{name:24} {title} (computed)")
+        return DONE
+    if args.what not in bundle.tables and show_view(bundle, args.what, args.format, args.top):
+        return DONE
+    if args.what not in bundle.tables and args.what in new_tables(bundle):
+        raise BundleError(
+            f"{args.bundle}: has no table {args.what}: mmscope {bundle.version}, which wrote the "
+            "bundle, does not know it"
+        )
+    shown = bundle.table(args.what)
+    title = shown.title
+    if args.top and args.format == "table":
+        title = first_of(title, args.top, bundle.count(args.what))
+    cells = ([row[c.name] for c in shown.columns] for row in bundle.rows(args.what))
+    top = itertools.islice(cells, args.top)
+    try:
+        marks = bundle.impossible(args.what)
+    except BundleError:
+        marks = []  # reading the rows says why
+    most = max(args.top or 0, MAX_ROWS)
+    print_rows(shown.columns, top, form=args.format, title=title, marks=marks, most=most)
+    for words in told(marks):
+        say(words)
+    return INCOMPLETE if marks else DONE
+
+
+def refuse_cull_options(args: argparse.Namespace) -> None:
+    """
+    What counts a page_owner file does nothing to a table.
+
+    :raises UsageError: it was asked for.
+    """
+    if args.cull or args.sort or page_owner_command.selection_of(args) is not None:
+        raise UsageError("--cull, --sort and the selection are for page_owner files")
+
+
+def first_of(title: str, top: int | None, total: int) -> str:
+    """A table's title, with what is left out of it."""
+    return f"{title}: the first {top:,} of {total:,}" if top and top < total else title
+
+
+def show_stacks(bundle: Bundle, what: str, form: str, *, reattribute: bool) -> int:
+    """Print folded stacks: those of one name, of a recording, or of all profiles."""
+    from mmscope.perf.speedscope import speedscope
+    from mmscope.perf.stack_parts import load_known_frames
+    from mmscope.reports.profiles import profiles
+
+    files = [what] if what in bundle.folded else profiles.files_of(bundle, what)
+    if not files:
+        raise UsageError(
+            f"{what}: the bundle has no such stacks; it has {', '.join(bundle.folded) or 'none'}"
+        )
+    known = load_known_frames()
+
+    def stacks(name: str) -> Iterable[tuple[str, int]]:
+        found = bundle.stacks(name)
+        return profiles.reattributed(found, known) if reattribute else found
+
+    if form == "speedscope":
+        every = ((name, bundle.folded[name].unit, stacks(name)) for name in files)
+        json.dump(speedscope(every, f"mmscope: {what}"), sys.stdout)
+        print()
+        return DONE
+    for name in files:
+        for stack, value in stacks(name):
+            # A root frame distinguishes several.
+            print(visible(f"{name};{stack}" if len(files) > 1 else stack), value)
+    return DONE
+
+
+def views_of(bundle: Bundle) -> dict[str, str]:
+    """Name and title of what DuckDB computes from a bundle's tables; empty without DuckDB."""
+    try:
+        from mmscope.reports.bundle.database import open_database, views
+    except ImportError:
+        return {}
+    missing = open_database(bundle).missing
+    return {name: title for name, title, _ in views() if name not in missing}
+
+
+def show_view(bundle: Bundle, name: str, form: str, top: int | None) -> bool:
+    """Print a view over a bundle's tables; False if it does not exist."""
+    try:
+        import duckdb
+
+        from mmscope.reports.bundle.database import failed, open_database, view_columns, views
+    except ImportError:
+        return False
+    titles = {view: title for view, title, _ in views()}
+    if name not in titles:
+        return False
+    database = open_database(bundle)
+    if name in database.missing:
+        return False
+    try:
+        cells = [list(row.values()) for row in database.rows(f"select * from {name}")]
+    except duckdb.Error as error:
+        why = failed(database, error, bundle.tables)
+        raise BundleError(f"{bundle.path}: {name} cannot be computed: {why}") from error
+    title = first_of(titles[name], top, len(cells))
+    print_rows(
+        view_columns(database, name),
+        cells[:top],
+        form=form,
+        title=title,
+        most=max(top or 0, MAX_ROWS),
+    )
+    return True
+
+
+def show_section(args: argparse.Namespace) -> int:
+    if args.what not in SECTIONS:
+        raise UsageError(
+            f"{args.what}: no such section, and no bundle given to show a table of; {SECTION_HELP}"
+        )
+    refuse_cull_options(args)
+    source, _, _ = open_source(args)
+    machine = machine_of(source)
+    section, found = run_section(SECTIONS[args.what], source, machine, verbose=args.verbose)
+    tables = [filled.first(args.top) for filled in found.tables]
+    print_tables(tables, args.format, machine)
+    return missing_sections([section], False)
+
+
+def print_tables(tables: Sequence[Filled], form: str, machine: Machine) -> None:
+    """
+    Print a section's tables: JSON is one object of them, CSV has an empty line between them.
+
+    :param machine: that they are of: what cannot be of its numbers is marked.
+    """
+    as_json = form == "json"
+    for position, filled in enumerate(tables):
+        table, rows = filled.table, filled.rows
+        if as_json:
+            print("," if position else "{", f"{json.dumps(table.name)}:", end=" ")
+        elif position:
+            print()
+        described = columns(table.row)
+        names = [c.name for c in described]
+        cells = ([getattr(row, name) for name in names] for row in rows)
+        marks = rows_that_cannot_be(table.name, described, rows, machine) if form == "table" else []
+        print_rows(described, cells, form=form, title=filled.title or table.title, marks=marks)
+    if as_json:
+        print("}" if tables else "{}")

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+The options that say what to read, and opening what they name: a vmcore, a QEMU guest, text files,
+or the live kernel.
+
+Cannot know: whether the kernel's memory is what its debug info says, beyond the build ID.
+"""
+
+import argparse
+from pathlib import Path
+
+from mmscope.drgn.free.pageblocks import set_pageblock_order
+from mmscope.drgn.opening.core_file import left_out, missing_bytes
+from mmscope.drgn.opening.target import TargetError, open_target, other_release
+from mmscope.drgn.sections.files import Files
+from mmscope.drgn.sections.memory import Memory
+from mmscope.drgn.sections.registry import SECTIONS
+from mmscope.reports.bundle.outcome import UsageError, say
+from mmscope.reports.commands import page_owner_command
+
+SECTION_HELP = f"sections: {', '.join(SECTIONS)}"
+
+
+def section_names(text: str) -> list[str]:
+    """The value of --only."""
+    names = text.split(",")
+    for name in names:
+        if name not in SECTIONS:
+            raise argparse.ArgumentTypeError(f"no section {name!r}; {SECTION_HELP}")
+    return names
+
+
+def add_target_options(parser: argparse.ArgumentParser) -> None:
+    """The options that say what to read."""
+    group = parser.add_argument_group("target (default: the live kernel)")
+    where = group.add_mutually_exclusive_group()
+    where.add_argument("--core", type=Path, metavar="FILE", help="vmcore: ELF or kdump-compressed")
+    where.add_argument("--qemu", metavar="ADDR", help="QMP socket of a QEMU guest")
+    where.add_argument(
+        "--proc-root", type=Path, metavar="DIR", help="text files only: / or an unpacked sosreport"
+    )
+    page_owner_command.add_price_options(group)
+    group.add_argument(
+        "--symbols",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="vmlinux (and modules) with debug info; may be given more than once",
+    )
+    group.add_argument(
+        "--pageblock-order",
+        type=int,
+        choices=range(21),
+        metavar="N",
+        help="for a kernel built with a smaller CONFIG_PAGE_BLOCK_MAX_ORDER, which its debug info "
+        "does not show",
+    )
+    group.add_argument(
+        "--rmap-node-ns",
+        type=nanoseconds,
+        metavar="NS",
+        help="what a reverse map walk takes for a node of an anon_vma's tree, as measured on this "
+        "machine; by default an assumption, with its range",
+    )
+
+
+def nanoseconds(text: str) -> float:
+    """The value of --rmap-node-ns."""
+    value = float(text)
+    if not 0 < value < 1e9:
+        raise ValueError(text)
+    return value
+
+
+def open_source(args: argparse.Namespace) -> tuple[Memory | Files, str, dict[str, str]]:
+    """
+    What the target options name: (source, its name, notes).
+
+    A live kernel whose memory cannot be read is read as text, which needs no symbols and, for the
+    most part, no root; the reason is said and noted.
+
+    :raises TargetError: it cannot be opened.
+    """
+    of_memory = (args.symbols or None, args.pageblock_order, args.rmap_node_ns)
+    if args.proc_root and any(option is not None for option in of_memory):
+        raise UsageError(
+            "--symbols, --pageblock-order and --rmap-node-ns go with a kernel's memory, not with "
+            "--proc-root"
+        )
+    if args.proc_root is not None:
+        if not (args.proc_root / "proc").is_dir():
+            raise TargetError(
+                f"{args.proc_root}: has no folder 'proc'; give / or a sosreport's folder"
+            )
+        return Files(args.proc_root, args.all), args.proc_root.name, {}
+    notes = {}
+    name = args.core.name if args.core is not None else args.qemu or ""
+    try:
+        prog = open_target(args.core, args.symbols, args.qemu)
+    except TargetError as error:
+        if args.core is not None or args.qemu is not None or args.symbols:
+            raise
+        say(f"{error}; reading /proc and /sys instead")
+        return Files(Path("/"), args.all), "/", {"fallback": str(error)}
+    if args.pageblock_order is not None:
+        set_pageblock_order(prog, args.pageblock_order)
+    if args.core is not None:
+        notes = core_notes(args.core)
+        if words := other_release(prog):
+            notes["vmcoreinfo"] = words
+            say(f"{args.core}: {words}")
+        if "truncated" in notes:
+            say(f"{args.core}: {notes['truncated']}; reading what is there")
+    return Memory(prog, rmap_node_ns=args.rmap_node_ns), name, notes
+
+
+def core_notes(core: Path) -> dict[str, str]:
+    """What a bundle says of the file that it was read from."""
+    notes = {}
+    if missing := missing_bytes(core):
+        notes["truncated"] = (
+            f"{missing:,} bytes of the machine's memory lie behind the end of the file: "
+            "the dump was cut short"
+        )
+    if words := left_out(core):
+        notes["left_out"] = words
+    return notes

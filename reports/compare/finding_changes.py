@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Findings of two bundles, held against each other by what they are about (``subject``), and how bad
+they are (``worse``).
+
+Cannot know: whether a finding that is gone was not asked for, beyond what its bundle tells.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from mmscope.reports.compare.relation import BOOT_NAMES
+from mmscope.reports.findings.findings import Finding, Verdict, severity_rank
+
+# What a finding's number must change by, to be better or worse.
+NOTABLE = 0.01
+# Of a finding's subject, what somebody chose.
+CHOSEN_NAMES = frozenset({"comm", "root_comm", "profile"})
+
+
+@dataclass(frozen=True)
+class FindingChange:
+    """
+    A finding that is new, worse, better or the same, that is no longer over its threshold
+    (``under``), or that is not found now (``gone``).
+
+    A threshold that is crossed says little by itself; where its measure is known on the other side
+    too, that side's words have it.
+    """
+
+    change: str
+    before: Finding | None
+    after: Finding | None
+
+    @property
+    def finding(self) -> Finding:
+        """What was found: of one that is no more, what it was."""
+        found = self.before if self.change == "under" else self.after or self.before
+        assert found is not None
+        return found
+
+    @property
+    def words(self) -> str:
+        """How it changed."""
+        return CHANGE_WORDS.get(self.change, self.change)
+
+    @property
+    def other(self) -> tuple[int, Finding] | None:
+        """What the other side says of the same: (0 for before, 1 for after, what)."""
+        side, found = (0, self.before) if self.finding is self.after else (1, self.after)
+        return None if found is None else (side, found)
+
+
+CHANGES = ("new", "worse", "better", "under", "gone", "same")
+CHANGE_WORDS = {"under": "no longer over the threshold", "gone": "not found now"}
+
+
+def compare_findings(
+    before: Verdict, after: Verdict, *, same_boot: bool, same_names: bool = True
+) -> tuple[list[FindingChange], tuple[int, int]]:
+    """
+    Findings of two bundles, worst first within each change; and how many of each side the other
+    side could not be asked for: these are neither new nor gone.
+    """
+
+    def sorted_out(findings: list[Finding]) -> dict[tuple[Any, ...], list[Finding]]:
+        found: dict[tuple[Any, ...], list[Finding]] = {}
+        for finding in findings:
+            subject = [
+                (name, value)
+                for name, value in finding.subject
+                if same_boot or name not in BOOT_NAMES
+            ]
+            found.setdefault((finding.id, *subject), []).append(finding)
+        return found
+
+    unasked = [{item.id for item in verdict.not_checked} for verdict in (before, after)]
+    old, new = sorted_out(before.found), sorted_out(after.found)
+    below = sorted_out(before.under), sorted_out(after.under)
+    changes: list[FindingChange] = []
+    lost, only = 0, 0
+    for key in dict.fromkeys([*new, *old]):
+        pairs = max(len(old.get(key, [])), len(new.get(key, [])))
+        for number in range(pairs):
+            was = next(iter(old.get(key, [])[number:]), None)
+            now = next(iter(new.get(key, [])[number:]), None)
+            apart = not same_names and any(name in CHOSEN_NAMES for name, _ in key[1:])
+            if apart:
+                only, lost = only + (now is not None), lost + (was is not None)
+            elif was is None and key[0] in unasked[0]:
+                only += 1
+            elif now is None and key[0] in unasked[1]:
+                lost += 1
+            else:
+                change = _finding_change(was, now)
+                # What is of neither side's findings may still have been measured there.
+                was = was or next(iter(below[0].get(key, [])[number:]), None)
+                now = now or next(iter(below[1].get(key, [])[number:]), None)
+                change = "under" if change == "gone" and now else change
+                changes.append(FindingChange(change, was, now))
+    changes.sort(
+        key=lambda item: (CHANGES.index(item.change), severity_rank(item.finding.severity))
+    )
+    return changes, (lost, only)
+
+
+def _finding_change(was: Finding | None, now: Finding | None) -> str:
+    if was is None or now is None:
+        return "gone" if now is None else "new"
+    steps = severity_rank(was.severity) - severity_rank(now.severity)
+    if steps:
+        return "worse" if steps > 0 else "better"
+    if was.badness is None or now.badness is None:
+        return "same"
+    change = now.badness - was.badness
+    if abs(change) < NOTABLE * max(abs(was.badness), abs(now.badness)) or not change:
+        return "same"
+    return "worse" if change > 0 else "better"

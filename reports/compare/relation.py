@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+What two bundles have to do with each other: one boot of one machine, two boots, or two machines.
+
+What must not be compared is not: counters since two boots are no differences in time; pids,
+handles and addresses of two boots name different things.
+
+Cannot know: whether two machines that share a name and were started within the same seconds are
+one.
+"""
+
+import datetime
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mmscope.drgn.tables import display
+from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.bundle.bundle_format import lacking, not_written
+
+# captured_at and the uptime are rounded, or read one after the other. NTP slews both clocks alike.
+SAME_BOOT_SECONDS = 3.0
+
+# What names a thing during one boot only.
+BOOT_NAMES = frozenset(
+    {
+        *("pid", "tgid", "handle", "anon_vma", "root", "root_pid", "address_space", "chain"),
+        *("pfn", "content"),
+    }
+)
+
+
+@dataclass(frozen=True)
+class Relation:
+    """
+    What two bundles have to do with each other.
+
+    :ivar same_host: None where the bundles do not tell; so for the boot, which is then treated as
+        two.
+    :ivar seconds: from the first to the second, of one boot.
+    :ivar same_names: False where ``comm-1`` of one is not that of the other.
+    """
+
+    same_host: bool | None
+    same_boot: bool | None
+    seconds: float | None
+    sides: tuple[str, str]  # what the two are called
+    words: list[str]
+    same_names: bool = True
+    # Rows that the mmscope of one side does not write: table, column of its key, value.
+    one_sided: tuple[tuple[str, str, str], ...] = ()
+
+    @property
+    def one_boot(self) -> bool:
+        return self.same_boot is True
+
+
+def boot_time(bundle: Bundle) -> float | None:
+    """When the machine was booted, in seconds since 1970, as far as the bundle tells."""
+    uptime = bundle.target.get("uptime_seconds")
+    taken = captured(bundle)
+    if taken is None or isinstance(uptime, (bool, str)) or not uptime:
+        return None
+    return taken - uptime
+
+
+def captured(bundle: Bundle) -> float | None:
+    """When a bundle's machine was read, in seconds since 1970."""
+    try:
+        at = datetime.datetime.fromisoformat(str(bundle.target.get("captured_at")))
+        return at.replace(tzinfo=at.tzinfo or datetime.UTC).timestamp()
+    except (ValueError, OverflowError):
+        return None
+
+
+def elapsed(before: Bundle, after: Bundle) -> float | None:
+    """
+    Seconds between two readings of one boot: by the uptime, which is finer than the date; negative
+    if they are the other way round.
+    """
+    old, new = (bundle.target.get("uptime_seconds") for bundle in (before, after))
+    numbers = isinstance(old, (int, float)) and isinstance(new, (int, float))
+    return round(float(new or 0) - float(old or 0), 3) if numbers else None
+
+
+def same_names(bundles: Sequence[Bundle]) -> bool:
+    """Whether a name is the same in all bundles: none is redacted, or all were together."""
+    redactions = [b.target.get("redaction") for b in bundles if "redacted" in b.target]
+    together = len(redactions) == len(bundles) and None not in redactions
+    return not redactions or (together and len(set(redactions)) == 1)
+
+
+def same_boot(before: Bundle, after: Bundle) -> bool | None:
+    """
+    Whether two bundles are of one boot of one machine; None where they do not tell.
+
+    Same names, and the clock less the uptime says the same. A clock that was set in between makes
+    it two boots, which costs differences but tells none that is not there. Machines that share a
+    name and were started within the same seconds cannot be told apart.
+    """
+    if not same_names((before, after)):
+        return None
+    for name in ("hostname", "release", "architecture"):
+        here, there = before.target.get(name), after.target.get(name)
+        if here and there and here != there:
+            return False
+    booted = boot_time(before), boot_time(after)
+    named = before.target.get("hostname") and after.target.get("hostname")
+    if booted[0] is None or booted[1] is None or not named:
+        return None
+    return abs(booted[1] - booted[0]) <= SAME_BOOT_SECONDS
+
+
+def relation(before: Bundle, after: Bundle) -> Relation:
+    """What two bundles have to do with each other, and what follows for the numbers, in words."""
+
+    def said(name: str) -> tuple[str, str]:
+        values = (bundle.target.get(name) for bundle in (before, after))
+        old, new = (str(value or "unknown") for value in values)
+        return old, new
+
+    words = []
+    hosts, releases = said("hostname"), said("release")
+    named = same_names((before, after))
+    same_host = None if "unknown" in hosts or not named else hosts[0] == hosts[1]
+    sides = ("before", "after") if same_host else ("baseline", "this")
+    taken = captured(before), captured(after)
+    one = same_boot(before, after)
+    if one:
+        seconds = elapsed(before, after)
+    else:
+        seconds = None if None in taken else (taken[1] or 0.0) - (taken[0] or 0.0)
+    if not named:
+        words.append(
+            "Names were not replaced in both bundles together: comm-1 or host-1 of one is not that "
+            "of the other. Tables, findings and profiles that go by such names are not compared."
+        )
+    if same_host is None:
+        words.append("Whether the bundles are of one machine is unknown.")
+    elif not same_host:
+        words.append(f"Two machines: the baseline is of {hosts[0]}, this is of {hosts[1]}.")
+    if releases[0] != releases[1]:
+        words.append(f"Two kernels: {releases[0]} in the baseline, {releases[1]} here.")
+    words.append(_of_boots(one, hosts[0], seconds, _uptime(before), _uptime(after)))
+    if same_host and seconds is not None and seconds < 0:
+        sides = ("baseline", "this")
+        words.append(
+            "The baseline was read later than this; differences are from it to this all the same."
+        )
+    if before.target.get("page_size") != after.target.get("page_size"):
+        words.append(
+            f"Page sizes differ ({' and '.join(said('page_size'))}): what is counted in pages or "
+            "pageblocks is not subtracted."
+        )
+    if before.target.get("total_pages") != after.target.get("total_pages"):
+        words.append(f"Memory differs: {' and '.join(said('total_pages'))} pages.")
+    lacks = lacking(before), lacking(after)
+    if before.version != after.version:
+        words += [
+            f"{name} is older: {not_written(bundle)}. These are not compared."
+            for name, bundle, lack in zip(
+                ("The baseline", "This"), (before, after), lacks, strict=True
+            )
+            if lack.words
+        ]
+    one_sided = tuple(dict.fromkeys(row for lack in lacks for row in lack.rows))
+    return Relation(same_host, one, seconds if one else None, sides, words, named, one_sided)
+
+
+def _of_boots(one: bool | None, host: str, seconds: float | None, old: str, new: str) -> str:
+    """What it means that the two are of one boot, of two, or that nobody knows (None)."""
+    if one:
+        apart = display.duration(abs(seconds or 0.0))
+        return f"One boot of {host}, read {apart} apart (uptime {new})."
+    known = "Two boots" if one is False else "Whether this is one boot is unknown"
+    return (
+        f"{known} (uptime {old} and {new}). Counters since boot are left out of "
+        "the differences: across two boots they do not show what changed over time. Pids, "
+        "handles and addresses name other things, so tables are joined by names that "
+        "last. Findings on such counters are about each boot's own time."
+    )
+
+
+def _uptime(bundle: Bundle) -> str:
+    uptime = bundle.target.get("uptime_seconds")
+    known = isinstance(uptime, (int, float)) and not isinstance(uptime, bool) and uptime > 0
+    return display.duration(float(uptime or 0)) if known else "unknown"

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+What the page says in words: of the machine, the reading, and a section before its tables.
+
+Cannot know: what is not in the bundle; of that it says that it is unknown.
+"""
+
+import re
+from collections import Counter
+
+from markupsafe import Markup
+
+from mmscope import __version__
+from mmscope.drgn.tables import display
+from mmscope.reports.bundle import bundle_format
+from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.bundle.description import SectionResult, version_number
+from mmscope.reports.compare.declared import HEADINGS
+from mmscope.reports.findings.findings import (
+    SEVERITIES,
+    Verdict,
+    all_clear,
+    how_many,
+    lacking,
+    severity_rank,
+)
+
+# Sections that a sentence names.
+MAX_NAMED = 5
+SOURCES = {
+    "live": "live kernel",
+    "vmcore": "vmcore",
+    "qemu": "QEMU guest",
+    "files": "text files (/proc, /sys)",
+}
+FACTS = {
+    *("hostname", "release", "architecture", "kind", "source", "captured_at", "uptime_seconds"),
+    *("page_size", "total_pages", "online_cpus"),
+}
+NOUNS = {
+    "critical": ("critical finding",),
+    "warning": ("warning",),
+    "notice": ("notice",),
+}
+STATUSES = ("ok", "partial", "absent", "failed")
+
+
+def sentence(verdict: Verdict, host: str) -> str:
+    """What is wrong, in one sentence."""
+    parts = [
+        display.plural(number, *NOUNS[severity])
+        for severity in SEVERITIES
+        if (number := sum(finding.severity == severity for finding in verdict.found))
+    ]
+    others = sum(finding.severity not in SEVERITIES for finding in verdict.found)
+    if others:
+        parts.append(display.plural(others, "other"))
+    if parts:
+        listed = " and ".join(part for part in (", ".join(parts[:-1]), parts[-1]) if part)
+        worst = min(verdict.found, key=lambda finding: severity_rank(finding.severity))
+        return f"{listed} on {host}; worst: {display.prose(worst.title).rstrip('.')}."
+    return f"{host}: {all_clear(verdict)}."
+
+
+def unknown(verdict: Verdict) -> str:
+    """How many checks could be made, and what data the others lack; empty where none do."""
+    if not verdict.not_checked:
+        return ""
+    said = f"{how_many(verdict)}. " if verdict.found else ""
+    no_data = lacking(verdict, lambda section: section_title(section))
+    return f"{said}Not checked: {no_data}."
+
+
+def reading(sections: list[SectionResult]) -> str:
+    """How much of what was to be read was read."""
+    if not sections:
+        return "no section was read"
+    fared = Counter(section.status for section in sections)
+    said = [
+        f"{fared['ok'] + fared['partial']:,} of {display.plural(len(sections), 'section')} read"
+    ]
+    for status, words in (
+        ("partial", "of these in part"),
+        ("failed", "failed"),
+        ("absent", "unavailable here"),
+    ):
+        names = [section.section for section in sections if section.status == status]
+        if names:
+            more = ", …" if len(names) > MAX_NAMED else ""
+            listed = "" if status == "absent" else f" ({', '.join(names[:MAX_NAMED])}{more})"
+            said.append(f"{len(names):,} {words}{listed}")
+    other = len(sections) - sum(fared[status] for status in STATUSES)
+    if other:
+        said.append(f"{other:,} of unknown status")
+    unreadable = sum(section.unreadable_bytes or 0 for section in sections)
+    said.append(f"{display.size(unreadable)} of memory" if unreadable else "no memory")
+    said[-1] += " unreadable"
+    return "; ".join(said)
+
+
+def written_by(bundle: Bundle) -> list[tuple[str, str]]:
+    """What the reader must know of a bundle that another version wrote."""
+    written, this = version_number(bundle.version), version_number(__version__)
+    if written and this and written > this:
+        why = "what this version does not know is shown as the bundle describes it, unchecked."
+        return [("The bundle is of a newer mmscope", why)]
+    if words := bundle_format.not_written(bundle):
+        return [("The bundle is of an older mmscope", f"{words}. These are unknown here.")]
+    return []
+
+
+def host_of(bundle: Bundle) -> str:
+    return target_text(bundle.target.get("hostname")) or "a host without a name"
+
+
+def target_text(value: object) -> str:
+    return "" if value is None else str(value)
+
+
+def facts_of(bundle: Bundle, page_size: int | None) -> list[tuple[str, str, str]]:
+    """What was analysed: (label, value, exact value)."""
+    target = bundle.target
+    total = display.plain_int(target.get("total_pages"))
+    memory, exact = "not recorded", ""
+    if total is not None and page_size is not None:
+        memory, exact = display.size(total * page_size), f"{total * page_size:,} bytes"
+    elif total is not None:
+        memory = f"{total:,} pages of unknown size"
+    kind = target_text(target.get("kind"))
+    source = SOURCES.get(kind, kind)
+    file = target_text(target.get("source"))
+    cpus = display.plain_int(target.get("online_cpus"))
+    kernel = " ".join(
+        filter(None, (target_text(target.get(k)) for k in ("release", "architecture")))
+    )
+    if page_size is not None:
+        memory += f", {display.short_size(page_size)} pages"
+    return [
+        ("Host", host_of(bundle) + (f", {display.plural(cpus, 'CPU')} online" if cpus else ""), ""),
+        ("Kernel", kernel or "not recorded", ""),
+        ("Read from", f"{source} {file}" if file not in ("", kind) else source, ""),
+        ("Captured", target_text(target.get("captured_at")) or "not recorded", ""),
+        ("Uptime then", uptime_of(bundle) or "not recorded", ""),
+        ("Memory", memory, exact),
+    ]
+
+
+def uptime_of(bundle: Bundle) -> str:
+    seconds = bundle.target.get("uptime_seconds")
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or seconds <= 0:
+        return ""
+    return display.duration(seconds)
+
+
+def section_title(name: str) -> str:
+    """What a section is called in the page; one that is not known here goes by its name."""
+    return HEADINGS[name].title if name in HEADINGS else name.replace("_", " ")
+
+
+# Longest first: what is in backticks is nothing else.
+MARKED = re.compile(
+    r"`(?P<code>[^`]+)`|\*(?P<em>[^*]+)\*|\[(?P<text>[^]]+)\]\((?P<link>https:[^)]+)\)"
+)
+
+
+def intro(name: str) -> Markup:
+    """What to know of a section first, as paragraphs; the text is our own."""
+    paragraphs = HEADINGS[name].intro.strip().split("\n\n") if name in HEADINGS else []
+    return Markup("\n").join(Markup("<p>{}</p>").format(marked_up(p)) for p in paragraphs)
+
+
+def marked_up(text: str) -> Markup:
+    """Text with ``*words*``, code in backticks, and ``[links](https://…)``."""
+
+    def element(match: re.Match[str]) -> Markup:
+        if match["code"]:
+            return Markup("<code>{}</code>").format(match["code"])
+        if match["em"]:
+            return Markup("<em>{}</em>").format(match["em"])
+        link = '<a href="{}" rel="noopener noreferrer">{}</a>'
+        return Markup(link).format(match["link"], marked_up(match["text"]))
+
+    result, end = Markup(), 0
+    for match in MARKED.finditer(text):
+        result += text[end : match.start()]
+        result += element(match)
+        end = match.end()
+    return result + text[end:]

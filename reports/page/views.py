@@ -1,0 +1,325 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+A bundle's sections, tables, pictures and findings, as the page shows them.
+
+A picture belongs to a table and appears wherever that table is. One damaged table, or a picture
+that cannot be drawn, costs itself only, and the page says so.
+
+Cannot know: the rows of a table beyond those that are shown; they are counted.
+"""
+
+import contextlib
+import dataclasses
+import itertools
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from jinja2 import Environment, TemplateError
+from markupsafe import Markup
+
+from mmscope.drgn.tables import display
+from mmscope.drgn.tables.bounds import TABLE as IMPOSSIBLE
+from mmscope.drgn.tables.hostile_text import visible
+from mmscope.drgn.tables.rows import Column
+from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.bundle.description import BundleError, SectionResult, Table
+from mmscope.reports.compare.comparison import Comparison
+from mmscope.reports.drawing import downloads
+from mmscope.reports.drawing.cells import Cell, cell
+from mmscope.reports.drawing.downloads import Download
+from mmscope.reports.findings.findings import Finding, Verdict, severity_rank
+from mmscope.reports.page.environment import MAX_ROWS, environment_of, text_classes
+from mmscope.reports.page.sentences import host_of, intro, target_text, uptime_of
+from mmscope.reports.pictures import profile_pictures
+from mmscope.reports.pictures.picture import Picture, Tables
+from mmscope.reports.pictures.registry import CHOSEN, LOOKED_AT, PARTS, PICTURES
+
+MAX_CELLS = 1200
+# A stack is as long as ten other rows.
+MAX_STACK_ROWS = 40
+# A series is looked at in its chart, or taken from the bundle.
+MAX_SERIES_ROWS = 60
+# Of the tables that are held in part.
+MAX_PART_ROWS = 300_000
+# What a picture of a stranger's table may fail with.
+EXPECTED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, TemplateError)
+
+
+@dataclass(frozen=True)
+class TableView:
+    """One table as it is shown: its first rows."""
+
+    name: str
+    title: str
+    columns: list[Column]
+    text: str  # the classes that say which columns are text
+    rows: list[list[Cell]]
+    total: int
+    error: str
+    download: Download | None  # all of it, if these are not
+
+
+@dataclass(frozen=True)
+class PictureView:
+    """A picture, or why it is missing."""
+
+    name: str
+    html: Markup
+    error: str
+
+
+@dataclass(frozen=True)
+class SectionView:
+    """One section of the page."""
+
+    anchor: str
+    name: str
+    intro: Markup  # empty if the section is not known here
+    status: str
+    section: SectionResult | None  # None: the bundle has its tables, but not how it fared
+    tables: list[TableView]
+    pictures: dict[str, list[PictureView]]  # by the table they belong to
+    findings: list["FindingView"]
+
+
+@dataclass(frozen=True)
+class FindingView:
+    """A finding with its place in the page."""
+
+    anchor: str
+    finding: Finding
+    links: list[tuple[str, str]]  # (title, address or empty)
+    text: list[str]  # lines to paste into a ticket
+    evidence: str  # anchor of its section, empty if the bundle has no such section
+    tables: list[str]  # that it was found in, and that the page has
+    like: "FindingView | None"  # the one before it whose every word but what was seen is the same
+
+
+def _anchor(prefix: str, name: str, taken: set[str]) -> str:
+    """An id for something whose name may be anything, that no other has."""
+    slug = re.sub(r"[^a-z0-9_]+", "-", name.lower())[:60].strip("-") or "unnamed"
+    anchor = f"{prefix}-{slug}"
+    for number in itertools.count(2):
+        if anchor not in taken:
+            break
+        anchor = f"{prefix}-{slug}-{number}"
+    taken.add(anchor)
+    return anchor
+
+
+def section_views(
+    bundle: Bundle, environment: Environment, page_size: int | None
+) -> list[SectionView]:
+    """The bundle's sections in its order; then tables whose section is not listed there."""
+    tables: dict[str, list[Table]] = {}
+    for table in bundle.tables.values():
+        if table.name not in ("sections", IMPOSSIBLE):  # shown with the reading itself
+            tables.setdefault(table.section, []).append(table)
+    listed = {section.section or "unnamed": section for section in bundle.sections}
+    known, errors = _known_tables(bundle)
+    drawn = known | _parts(bundle, known) | profile_pictures.stacks(bundle)
+    taken: set[str] = set()
+    views = []
+    for name in [*listed, *(name for name in tables if name not in listed)]:
+        section = listed.get(name)
+        here = tables.get(name, [])
+        views.append(
+            SectionView(
+                anchor=_anchor("section", name, taken),
+                name=name or "unnamed",
+                intro=intro(name),
+                status=section.status or "unknown" if section else "unknown",
+                section=section,
+                tables=[table_view(bundle, table, page_size, known) for table in here],
+                pictures={
+                    table.name: list(_pictures(table, drawn, errors, environment, page_size))
+                    for table in here
+                },
+                findings=[],
+            )
+        )
+    return views
+
+
+def _known_tables(bundle: Bundle) -> tuple[Tables, dict[str, str]]:
+    """The tables that pictures are drawn from, whole; and why one could not be read."""
+    known: Tables = {}
+    errors = bundle.hold(LOOKED_AT & bundle.tables.keys())
+    for name in sorted(LOOKED_AT & bundle.tables.keys() - errors.keys()):
+        known[name] = list(bundle.rows(name))
+    return known, {name: _blame(bundle, why) for name, why in errors.items()}
+
+
+def _parts(bundle: Bundle, known: Tables) -> Tables:
+    """The rows that pictures of other tables want of these; none of a table that is damaged."""
+    found: Tables = {}
+    for name in PARTS.keys() & bundle.tables.keys():
+        with contextlib.suppress(BundleError, LookupError, TypeError, ValueError):
+            column, wanted = PARTS[name]
+            rows = bundle.rows(name, where=(column, wanted(known)))
+            found[name] = list(itertools.islice(rows, MAX_PART_ROWS))
+    for name in CHOSEN.keys() & bundle.tables.keys():
+        with contextlib.suppress(BundleError, LookupError, TypeError):
+            chosen = filter(CHOSEN[name](known), bundle.rows(name))
+            found[name] = list(itertools.islice(chosen, MAX_PART_ROWS))
+    return found
+
+
+def _blame(bundle: Bundle, error: BundleError | str) -> str:
+    """An error without the folder's path, which is nobody's business on another machine."""
+    return str(error).replace(f"{bundle.path}{os.sep}", "").replace(f"{bundle.path}: ", "")
+
+
+def _pictures(
+    table: Table,
+    known: Tables,
+    errors: dict[str, str],
+    environment: Environment,
+    page_size: int | None,
+) -> Iterator[PictureView]:
+    for picture in PICTURES:
+        if picture.table != table.name:
+            continue
+        missing = picture.columns - {column.name for column in table.columns}
+        if missing:
+            why = f"table {table.name} has no column {', '.join(sorted(missing))}"
+            yield PictureView(picture.name, Markup(), why)
+        elif table.name in errors:
+            yield PictureView(picture.name, Markup(), errors[table.name])
+        elif known[table.name]:
+            # Any value of a stranger's table may be missing or absurd, where a drawing does not
+            # expect it. Whatever comes of that must cost this picture alone.
+            try:
+                html = environment.get_template(f"picture_{picture.name}.html").render(
+                    data=picture.draw(known, page_size)
+                )
+                yield PictureView(picture.name, Markup(html), "")
+            except EXPECTED as error:
+                why = f"table {table.name} is damaged: {error}"
+                yield PictureView(picture.name, Markup(), why)
+
+
+def pictures_beside(comparison: Comparison) -> list[list[Markup]]:
+    """Pictures of both bundles, before and after, where both can have them."""
+    sizes = {bundle.target.get("total_pages") for bundle in comparison.bundles}
+    found: list[list[Markup]] = []
+    for picture in PICTURES:
+        if not picture.beside or (picture.beside == "same size" and len(sizes) > 1):
+            continue
+        drawn = [_alone(bundle, picture) for bundle in comparison.bundles]
+        pair = [Markup(html) for html in drawn if html]
+        if len(pair) == len(drawn):
+            found.append(pair)
+    return found
+
+
+def _alone(bundle: Bundle, picture: Picture) -> str:
+    """A picture of a bundle's one table; empty if it cannot be drawn."""
+    table = bundle.tables.get(picture.table)
+    if table is None:
+        return ""
+    page_size = display.plain_int(bundle.target.get("page_size"))
+    if bundle.hold([table.name]):
+        return ""  # its section says so
+    rows = list(bundle.rows(table.name))
+    environment = environment_of(page_size, uptime_of(bundle))
+    views = _pictures(table, {table.name: rows}, {}, environment, page_size)
+    return next((str(view.html) for view in views if view.name == picture.name), "")
+
+
+def table_view(bundle: Bundle, table: Table, page_size: int | None, known: Tables) -> TableView:
+    """The first rows of a table, and how many there are."""
+    rows: list[list[Cell]] = []
+    total, error = 0, ""
+    most = MAX_STACK_ROWS if any(c.name == "stack" for c in table.columns) else MAX_ROWS
+    if any(c.name == "time" and c.key for c in table.columns):
+        most = MAX_SERIES_ROWS
+    most = min(most, max(MAX_CELLS // len(table.columns), 1))
+    try:
+        # The first rows first: of a damaged table, what stands before the damage is shown.
+        for row in itertools.islice(known.get(table.name) or bundle.rows(table.name), most):
+            rows.append([cell(row[c.name], c, page_size) for c in table.columns])
+        at = {column.name: number for number, column in enumerate(table.columns)}
+        for mark in bundle.impossible(table.name):
+            if mark.row_number <= len(rows):
+                cells, number = rows[mark.row_number - 1], at[mark.column_name]
+                cells[number] = dataclasses.replace(cells[number], impossible=mark.bound)
+        total = bundle.count(table.name)
+    except BundleError as caught:
+        error = _blame(bundle, caught)
+        with contextlib.suppress(BundleError):
+            for _ in bundle.rows(table.name):
+                total += 1
+    whole = error or total <= len(rows)
+    return TableView(
+        table.name,
+        table.title,
+        table.columns,
+        text_classes(c.type not in ("integer", "number") for c in table.columns),
+        rows,
+        total,
+        error,
+        None if whole else downloads.table(bundle, table),
+    )
+
+
+def finding_views(
+    bundle: Bundle, verdict: Verdict, anchors: dict[str, str]
+) -> Iterator[FindingView]:
+    taken: set[str] = set()
+    numbers: dict[str, int] = {}
+    first: FindingView | None = None
+    for finding in sorted(verdict.found, key=lambda finding: severity_rank(finding.severity)):
+        numbers[finding.id] = numbers.get(finding.id, 0) + 1
+        view = FindingView(
+            anchor=_anchor("finding", f"{finding.id}-{numbers[finding.id]}", taken),
+            finding=finding,
+            links=[(link.title, _address(link.url)) for link in finding.links],
+            text=finding_text(bundle, finding),
+            evidence=anchors.get(finding.section, ""),
+            tables=[name for name in finding.tables if name in bundle.tables],
+            like=first if first and _advice(first.finding) == _advice(finding) else None,
+        )
+        if view.like is None:
+            first = view
+        yield view
+
+
+def _advice(finding: Finding) -> tuple[Any, ...]:
+    """What may be the same of several: a zone or a process each."""
+    return finding.id, finding.severity, finding.why, finding.next, finding.links, finding.sources
+
+
+def _address(url: str) -> str:
+    """An address that may be a link: plain https or http, nothing that a browser would run."""
+    return url if re.fullmatch(r"https?://[!-~]+", url) else ""
+
+
+def finding_text(bundle: Bundle, finding: Finding) -> list[str]:
+    """A finding as lines of plain text that stand by themselves in a ticket or a chat."""
+
+    def plain(text: object) -> str:
+        return visible(display.prose(target_text(text)))
+
+    target = bundle.target
+    where = [
+        host_of(bundle),
+        target_text(target.get("release")),
+        target_text(target.get("captured_at")),
+    ]
+    lines = [
+        f"{plain(finding.severity).upper()}{' (estimate)' if finding.estimate else ''}: "
+        f"{plain(finding.title)}",
+        f"({plain(', '.join(filter(None, where)))}; mmscope {plain(bundle.version)})",
+        f"Seen: {plain(finding.saw)}",
+        f"Why it hurts: {plain(finding.why)}",
+    ]
+    if finding.next:
+        lines.append("Next:")
+        lines += [f"{number}. {plain(step.text)}" for number, step in enumerate(finding.next, 1)]
+    lines += [f"Source: {plain(source)}" for source in finding.sources]
+    lines += [f"{plain(link.title)}: {plain(link.url)}" for link in finding.links]
+    return lines

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+A picture: what is drawn of a table, declared in the file that draws it.
+
+A picture shows wherever its table does, above it. ``templates/picture_<name>.html`` has its HTML.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Row = dict[str, Any]
+Tables = dict[str, list[Row]]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """
+    What is drawn of a table.
+
+    :ivar name: of its template, ``picture_<name>.html``.
+    :ivar table: a bundle without it, or without rows in it, has no such picture.
+    :ivar columns: what the drawing needs of that table.
+    :ivar draw: from tables and the page size (None: unknown) to what the template calls ``data``.
+        It may fail on any value of a stranger's table; that costs this picture only.
+    :ivar others: tables that it looks at besides, where the bundle has them.
+    :ivar parts: the same of long tables: which values of which column it needs.
+    :ivar chosen: the same: which rows it needs.
+    :ivar beside: whether a comparison draws it of both bundles, on scales that do not depend on
+        what is drawn; ``same size``: only of machines with equally many pages.
+    :ivar style: CSS, where the classes of ``templates/report.css`` are not enough.
+    """
+
+    name: str
+    table: str
+    columns: frozenset[str]
+    draw: Callable[[Tables, int | None], Any]
+    others: frozenset[str] = frozenset()
+    parts: Mapping[str, tuple[str, Callable[[Tables], set[Any]]]] = field(default_factory=dict)
+    chosen: Mapping[str, Callable[[Tables], Callable[[Row], bool]]] = field(default_factory=dict)
+    beside: Literal["", "always", "same size"] = ""
+    style: str = ""

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+How a recording was made: by whom, for how long, and what the kernel counted meanwhile.
+
+Costs a read of /proc/vmstat.
+
+Cannot know: what a file that was brought in does not tell.
+"""
+
+import contextlib
+import dataclasses
+import datetime
+import os
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from mmscope.perf.perf_record import Recorded
+
+PAGE_TABLES, FAULTS = "nr_page_table_pages", "pgfault"  # of /proc/vmstat
+
+
+@dataclass
+class Making:
+    """How a recording was made. What a file that was brought in does not tell is None."""
+
+    label: str | None = None
+    against: str | None = None
+    seconds: float | None = None
+    scope: str | None = None
+    ended: str | None = None
+    command: str | None = None
+    captured_at: str | None = None
+    release: str | None = None
+    architecture: str = "x86_64"
+    by_period: bool = False
+    partial: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+    counters: dict[str, int] = field(default_factory=dict)
+    pids: list[int] = field(default_factory=list)  # whose descendants are wanted
+    left_out: list[str] = field(default_factory=list)  # events of the recipe
+    missed: dict[str, int] = field(default_factory=dict)  # probes that could not run, by event
+    # At the begin, and when there were most page tables: as of page_tables_now().
+    page_tables: list[list[int]] = field(default_factory=list)
+
+    def told(self, recorded: Recorded) -> dict[str, Any]:
+        """All of it that belongs to the recording, to be written beside its text."""
+        told = {name: getattr(self, name) for name in _TOLD}
+        return told | {"recorded": dataclasses.asdict(recorded)}
+
+    def hear(self, told: dict[str, Any]) -> Recorded:
+        """
+        Take what :meth:`told` gave, possibly elsewhere.
+
+        :raises ValueError: it is something else.
+        """
+        for name, kinds in _TOLD.items():
+            value = told.get(name, _TOLD_SINCE[name]) if name in _TOLD_SINCE else told[name]
+            if not isinstance(value, kinds):
+                raise ValueError(f"{name} is {str(value)[:40]!r}")
+            setattr(self, name, value)
+        recorded = Recorded(**told["recorded"])
+        for values in (self.counters, self.pids, self.missed, recorded.samples, recorded.lost):
+            numbers = values.values() if isinstance(values, dict) else values
+            if not all(isinstance(value, int) for value in numbers):
+                raise ValueError("a number is not valid")
+        for three in self.page_tables:
+            if not (isinstance(three, list) and len(three) == 3):
+                raise ValueError("page_tables is not valid")
+            if not all(isinstance(value, int) for value in three):
+                raise ValueError("a number is not valid")
+        if not all(isinstance(n, str) for n in self.partial + self.remarks + self.left_out):
+            raise ValueError("a note is not valid")
+        return recorded
+
+
+_TOLD: dict[str, Any] = {
+    "seconds": float | None,
+    "scope": str | None,
+    "ended": str | None,
+    "command": str | None,
+    "captured_at": str | None,
+    "release": str | None,
+    "architecture": str,
+    "partial": list,
+    "remarks": list,
+    "counters": dict,
+    "pids": list,
+    "left_out": list,
+    "missed": dict,
+    "page_tables": list,
+}
+# Texts that were kept before lack these.
+_TOLD_SINCE: dict[str, Any] = {"left_out": [], "missed": {}, "page_tables": []}
+
+
+def now() -> str:
+    """This moment, as it is written down."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def vmstat(names: Iterable[str]) -> dict[str, int]:
+    """Counters of /proc/vmstat; those that this kernel lacks are left out."""
+    wanted = set(names)
+    found = {}
+    with contextlib.suppress(OSError, ValueError), open("/proc/vmstat", encoding="ascii") as file:
+        for line in file:
+            name, _, value = line.partition(" ")
+            if name in wanted:
+                found[name] = int(value)
+    return found
+
+
+def page_tables_now() -> list[int] | None:
+    """[monotonic ns, bytes of page tables, page faults since boot]; None: the kernel tells not."""
+    found = vmstat((PAGE_TABLES, FAULTS))
+    if len(found) < 2:
+        return None
+    return [time.monotonic_ns(), found[PAGE_TABLES] * os.sysconf("SC_PAGE_SIZE"), found[FAULTS]]

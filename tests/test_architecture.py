@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+``docs/ARCHITECTURE.md`` says how it is: folders, the way of imports, what an addition takes.
+"""
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import example_probe
+import pytest
+
+from mmscope.drgn.sections.files import Files
+from mmscope.drgn.sections.registry import SECTIONS
+from mmscope.reports.collect.collect import run_section
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = (ROOT / "docs" / "ARCHITECTURE.md").read_text()
+CODE = [path for top in ("drgn", "perf", "reports") for path in sorted((ROOT / top).rglob("*.py"))]
+MOST_FILES = 15
+# What each addition takes: its own files, and one with its tests.
+FILES = {"probe": 2, "finding": 2, "picture": 3, "recipe": 2, "column": 1}
+
+
+def chapter(title: str) -> str:
+    """What stands below a heading, up to the next one."""
+    (text,) = re.findall(rf"^##+ {title}\n(.*?)(?=^##|\Z)", PAGE, re.MULTILINE | re.DOTALL)
+    return str(text)
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Folders of ours that a file imports from, ``reports/bundle``."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        names: list[str] = []
+        if isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{path}: a relative import"
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        for name in names:
+            if name.startswith("mmscope."):
+                place = ROOT.joinpath(*name.split(".")[1:])
+                # The name of a folder, of a file, or of something in a file.
+                while not place.is_dir():
+                    place = place.parent
+                if place != ROOT:
+                    yield str(place.relative_to(ROOT))
+
+
+def test_every_file_and_folder_that_is_named_is_there() -> None:
+    named = re.findall(r"`((?:mmscope|drgn|perf|reports|templates|tests|tools|docs)/[^` ]*)`", PAGE)
+    linked = [f"docs/{link}" for link in re.findall(r"\]\(((?!https:)[^)#]+)", PAGE)]
+    assert len(named) > 50
+    for name in {*named, *linked} - {"drgn/__init__.py"}:
+        assert (ROOT / name).exists(), name
+
+
+def test_every_folder_is_described() -> None:
+    described = set(re.findall(r"^\| `(.+)/` \|", chapter("Folders"), re.MULTILINE))
+    folders = {
+        str(folder.relative_to(ROOT))
+        for top in ("drgn", "perf", "reports", "templates", "tools", "docs")
+        for folder in (ROOT / top, *(ROOT / top).rglob("*"))
+        if folder.is_dir() and folder.name != "__pycache__"
+    }
+    assert described == folders | {"mmscope", "tests", "tests/lab"}
+
+
+def test_no_folder_is_a_crowd() -> None:
+    for folder, files in Counter(path.parent for path in CODE).items():
+        assert files <= MOST_FILES, folder
+
+
+def test_imports_go_down_the_list() -> None:
+    (listed,) = re.findall(r"```\n(.*?)```", chapter("Which way arrows go"), re.DOTALL)
+    depth = {
+        folder: number
+        for number, line in enumerate(listed.splitlines())
+        for folder in line.split(", ")
+    }
+    for path in CODE:
+        here = str(path.parent.relative_to(ROOT))
+        for there in set(imported(path)) - {here}:
+            assert depth[here] < depth[there], f"{path} imports from {there}"
+
+
+@pytest.mark.parametrize(
+    ("top", "others"), [("drgn", {"perf", "reports"}), ("perf", {"drgn", "reports"})]
+)
+def test_probes_and_recordings_know_nothing_of_reports_nor_of_each_other(
+    top: str, others: set[str]
+) -> None:
+    for path in (ROOT / top).rglob("*.py"):
+        assert not {name.split("/")[0] for name in imported(path)} & others, path
+
+
+def test_import_drgn_is_the_debugger() -> None:
+    assert not (ROOT / "drgn" / "__init__.py").exists()
+
+
+@pytest.mark.parametrize("what", FILES)
+def test_an_addition_takes_so_many_files(what: str) -> None:
+    steps = re.split(r"^\d\. ", chapter(f"An? {what}"), flags=re.MULTILINE)[1:]
+    assert len(steps) == FILES[what]
+    for step in steps:
+        # Each begins with a file that is a model.
+        named = re.findall(r"`([^`]+/[^`]+)`", step)
+        assert (ROOT / named[0]).is_file(), named
+
+
+def test_the_example_is_the_file_that_runs() -> None:
+    code = re.findall(r"```python\n(.*?)```", chapter("A probe"), re.DOTALL)
+    assert code == [Path(example_probe.__file__).read_text()]
+
+
+def test_the_example_reads_what_the_kernel_printed() -> None:
+    section, found = run_section(
+        example_probe.MANAGED_MEMORY_SECTION, Files(ROOT / "tests" / "data" / "7.2")
+    )
+    assert (section.status, section.message) == ("ok", None)
+    # "MemTotal:        1435856 kB"
+    assert found.by_name == {"managed_memory": [example_probe.ManagedMemory(1_435_856 << 10)]}
+
+
+def test_the_example_takes_no_ones_place() -> None:
+    section = example_probe.MANAGED_MEMORY_SECTION
+    assert section.name not in SECTIONS
+    assert section.place not in {other.place for other in SECTIONS.values()}
