@@ -140,7 +140,7 @@ deb-try: $(READY) ## install dist/deb in a clean root of Debian 13 and run debia
 
 .PHONY: lock
 lock: $(READY) ## renew requirements.lock and requirements-fuzz.lock from pyproject.toml
-	$(BIN)/pip-compile $(LOCK) --extra dev --output-file requirements.lock pyproject.toml
+	$(BIN)/pip-compile $(LOCK) --extra dev --extra report --output-file requirements.lock pyproject.toml
 	@# The same versions of what both need.
 	$(BIN)/pip-compile $(LOCK) --extra fuzz --constraint requirements.lock \
 	  --output-file requirements-fuzz.lock pyproject.toml
