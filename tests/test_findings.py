@@ -403,7 +403,7 @@ FOUND = {
         "external-fragmentation",
         [*all_orders(o0=100_000, o1=20_000), zone(), Setting("vm.extfrag_threshold", "500")],
         ["unusable free space index 1.000 at order 9",
-         "The fragmentation index is 0.998: a request of that order fails for fragmentation",
+         "The fragmentation index is 0.998: a request of that order fails because of fragmentation",
          "direct compaction is tried above 0.500"],
     ),
     "free memory in pieces, of unknown migratetypes and threshold": Case(
