@@ -110,6 +110,8 @@ def _chosen(trees: IntervalTrees, most: int) -> list[int]:
     largest = np.argsort(-trees.tree_size, kind="stable")
     deepest = np.argsort(-trees.depths.most, kind="stable")[: most // 2]
     chosen = np.unique(np.concatenate([largest[: most - len(deepest)], deepest]))
+    # On a live kernel the last VMA of a tree may go while it is read.
+    chosen = chosen[trees.tree_size[chosen] > 0]
     order: list[int] = chosen[np.argsort(-trees.tree_size[chosen], kind="stable")].tolist()
     return order
 

@@ -75,6 +75,7 @@ ending, staying = start(signal.pause), start(signal.pause)
 from dataclasses import asdict
 from pathlib import Path
 from mmscope.reports.collect.collect import run_section
+from mmscope.drgn.rmap.reverse_maps import reverse_maps
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.registry import SECTIONS
 from mmscope.drgn.opening.target import open_target

@@ -123,10 +123,14 @@ def test_stopped_it_has_the_tables_of_its_dump(guest: Guest, tmp_path: Path) -> 
     guest.tell("dump-guest-memory", paging=False, protocol=f"file:{core}")
     symbols = ("--symbols", guest.kernel.vmlinux)
     dumped = mmscope("collect", "--core", core, *symbols, "-o", tmp_path / "dumped")
-    assert dumped.returncode == outside.returncode, (dumped.stderr, outside.stderr)
+    assert dumped.returncode in (0, 1), dumped.stderr
     one, other = Bundle(tmp_path / "outside"), Bundle(tmp_path / "dumped")
     for here, there in zip(one.sections, other.sections, strict=True):
-        assert (here.section, here.status, here.rows) == (there.section, there.status, there.rows)
+        assert (here.section, here.rows) == (there.section, there.rows)
+        if here.status != there.status:
+            # Stopped within an update: two readings that differ are damage only in a dump.
+            assert (here.status, there.status) == ("ok", "partial"), (here, there)
+            assert "while it was read" in (here.message or ""), here
     # What shows only in the code, by which functions were inlined, BTF does not say.
     tables = [contents(bundle.path) for bundle in (one, other)]
     assert all(table.pop("kernel_features.csv") for table in tables)
