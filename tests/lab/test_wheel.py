@@ -80,14 +80,12 @@ def test_it_takes_one_name(built: tuple[Path, Path]) -> None:
 
 
 def test_it_has_every_file_of_the_checkout(built: tuple[Path, Path]) -> None:
-    listed = subprocess.run(
-        ["git", "ls-files", "drgn", "perf", "reports", "templates"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    files = {f"mmscope/{name}" for name in listed.stdout.split("\n") if name}
+    files = {
+        f"mmscope/{path.relative_to(ROOT).as_posix()}"
+        for folder in ("drgn", "perf", "reports", "templates")
+        for path in (ROOT / folder).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
     assert len(files) > 200
     assert files <= contents(built[0]).keys()
 
