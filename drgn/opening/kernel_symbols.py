@@ -29,7 +29,6 @@ from mmscope.drgn.tables.hostile_text import cut
 MAX_SYMBOLS = 4_000_000
 MAX_NAME_BYTES = 64 << 20
 TOKENS = 256
-MAX_TOKEN_TABLE = 64 << 10
 MOST_BEHIND = 256 << 20  # bytes that are looked at behind an address, at most
 CHUNK = 1 << 20
 AT_ONCE = 1 << 14  # bytes of packed names that are unpacked together

@@ -46,15 +46,6 @@ class NameIndex:
         ]
 
 
-def _hash(name: bytes) -> int:
-    """Of one name, without numpy: that would take 30 us."""
-    hashed = len(name) * PRIMES[0]
-    for prime, part in ((PRIMES[1], name[:WORD]), (PRIMES[2], name[-WORD:])):
-        word = int.from_bytes(part, "little")
-        hashed += (word ^ word >> 29) * prime
-    return hashed & 0xFFFF_FFFF_FFFF_FFFF
-
-
 def _hashes(
     text: bytes, starts: NDArray[np.int64], lengths: NDArray[np.int64]
 ) -> NDArray[np.uint64]:

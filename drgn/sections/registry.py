@@ -5,7 +5,6 @@ All sections and tables there are: what the modules of ``mmscope.drgn`` declare.
 A new one needs no entry anywhere. Finding them imports every probe.
 """
 
-import functools
 import importlib
 import pkgutil
 from collections.abc import Iterable, Iterator
@@ -36,12 +35,9 @@ def declared(modules: Iterable[ModuleType], kind: type[Kind]) -> list[Kind]:
     return list({id(v): v for m in modules for v in vars(m).values() if type(v) is kind}.values())
 
 
-@functools.cache
-def sections() -> dict[str, Section]:
-    """Sections by name, in the order of the report."""
-    found = sorted(declared(modules(), Section), key=lambda section: section.place)
-    return {section.name: section for section in found}
-
-
-SECTIONS = sections()
+# By name, in the order of the report.
+SECTIONS = {
+    section.name: section
+    for section in sorted(declared(modules(), Section), key=lambda section: section.place)
+}
 RIDERS = tuple(section.rider for section in SECTIONS.values() if section.rider is not None)

@@ -13,6 +13,7 @@ from mmscope.drgn.opening.no_debug_info import NoDebugInfoError, attach
 from mmscope.drgn.sections.files import Absent
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.registry import SECTIONS
+from mmscope.drgn.sections.section import to_look_at
 from mmscope.drgn.tables.hostile_text import visible
 from mmscope.drgn.tables.terminal import print_dataclasses
 
@@ -32,11 +33,11 @@ def print_section(name: str, *tables: str) -> None:
         section = SECTIONS[name]
         found = section.from_memory(Memory(prog))
         wanted = [each for each in found.tables if not tables or each.table.name in tables]
-        for position, filled in enumerate(wanted):
+        for position, filled in enumerate(to_look_at(wanted, section.command.top)):
             if position:
                 print()
-            shown = filled.first(section.command.top)
-            print_dataclasses(filled.table.row, shown.rows, title=shown.title or filled.table.title)
+            table = filled.table
+            print_dataclasses(table.row, filled.rows, title=filled.title or table.title)
         for words in found.notes + found.unlisted + found.remarks:
             print(visible(words), file=sys.stderr)
     except BrokenPipeError:

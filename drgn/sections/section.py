@@ -3,8 +3,8 @@
 A section: tables that are read together, from a kernel's memory or from text files.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mmscope.drgn.sections.files import Files
@@ -30,6 +30,23 @@ class Filled:
             return self
         title = f"{self.title or self.table.title}: the first {rows:,} of {len(self.rows):,}"
         return Filled(self.table, self.rows[:rows], title)
+
+
+def to_look_at(tables: Sequence[Filled], top: int | None) -> list[Filled]:
+    """
+    Tables as a terminal shows them: without what is empty, and of long ones the first rows.
+
+    What was left out is said.
+    """
+    result = []
+    for filled in tables:
+        if filled.table.name == "free_blocks":
+            rows = [row for row in filled.rows if row.blocks]
+            if empty := len(filled.rows) - len(rows):
+                title = f"{filled.table.title}, {empty:,} empty lists left out"
+                filled = replace(filled, rows=rows, title=title)
+        result.append(filled.first(top))
+    return [filled for filled in result if filled.rows] or result[:1]
 
 
 @dataclass

@@ -30,7 +30,6 @@ from mmscope.drgn.tables.bounds import (
     rows_that_cannot_be,
     told,
 )
-from mmscope.drgn.tables.bounds import TABLE as IMPOSSIBLE
 from mmscope.drgn.tables.rows import columns
 from mmscope.reports.bundle.description import SectionResult
 from mmscope.reports.bundle.redact import RedactingWriter
@@ -164,6 +163,7 @@ def collect(
         marks += found.impossible
         sections.append(section)
     if marks:
-        writer.table(IMPOSSIBLE, IMPOSSIBLE_VALUES.title, Impossible, marks, section="sections")
+        values = IMPOSSIBLE_VALUES
+        writer.table(values.name, values.title, values.row, marks, section="sections")
     writer.finish({**asdict(target), **(notes or {})}, sections)
     return sections

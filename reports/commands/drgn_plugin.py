@@ -53,17 +53,19 @@ PICKS: dict[str, tuple[str, Callable[[str], Any]]] = {
 }
 
 
-def memory_of(prog: Program) -> "Memory":
+def memory_of(prog: Program, *, anew: bool = False) -> "Memory":
     """
     The reading that a session's commands share, as long as the target stands still.
 
     Of one that does not, what the user said of it is kept.
+
+    :param anew: nothing that was read is believed any more.
     """
     from mmscope.drgn.sections.memory import Memory
     from mmscope.drgn.sections.registry import RIDERS
 
     kept: Memory | None = prog.cache.get("mmscope")
-    if kept is None or kept.live:
+    if kept is None or kept.live or anew:
         told = kept.rmap_node_ns if kept else None
         prog.cache["mmscope"] = kept = Memory(prog, riders=RIDERS, rmap_node_ns=told)
     return kept
@@ -74,6 +76,7 @@ def run_section_command(entry: SectionCommand, prog: Program, args: argparse.Nam
     from drgn.commands import CommandError
 
     from mmscope.drgn.sections.registry import SECTIONS
+    from mmscope.drgn.sections.section import to_look_at
     from mmscope.reports.collect.collect import machine_of, run_section
     from mmscope.reports.commands.collect_command import progress_bar
     from mmscope.reports.commands.show_command import print_tables
@@ -99,7 +102,7 @@ def run_section_command(entry: SectionCommand, prog: Program, args: argparse.Nam
         memory.progress = None
     if section.status == "failed":
         # It may have failed because of symbols that the user loads now.
-        prog.cache.pop("mmscope", None)
+        memory_of(prog, anew=True)
     if section.status in ("failed", "absent"):
         raise CommandError(f"{entry.section}: {section.message}")
     tables, top = found.tables, entry.top
@@ -110,7 +113,7 @@ def run_section_command(entry: SectionCommand, prog: Program, args: argparse.Nam
             # Why it may be missing; how the tables were made is another matter.
             raise CommandError("; ".join([words, *found.notes, *found.unlisted]))
     if args.format == "table":
-        tables = shorter(tables, top if args.top is None else args.top)
+        tables = to_look_at(tables, top if args.top is None else args.top)
     else:
         tables = [filled.first(args.top) for filled in tables]
     print_tables(tables, args.format, machine)
@@ -146,23 +149,6 @@ def sizes(tables: Sequence["Filled"], column: str) -> str:
     )
 
 
-def shorter(tables: Sequence["Filled"], top: int | None) -> list["Filled"]:
-    """
-    Tables as a terminal shows them: without what is empty, and of long ones the first rows.
-
-    What was left out is said.
-    """
-    result = []
-    for filled in tables:
-        if filled.table.name == "free_blocks":
-            rows = [row for row in filled.rows if row.blocks]
-            if empty := len(filled.rows) - len(rows):
-                title = f"{filled.table.title}, {empty:,} empty lists left out"
-                filled = dataclasses.replace(filled, rows=rows, title=title)
-        result.append(filled.first(top))
-    return [filled for filled in result if filled.rows] or result[:1]
-
-
 def run_findings_command(prog: Program, args: argparse.Namespace) -> None:
     """Run every section and print what is wrong, as ``mmscope findings`` does."""
     from mmscope.drgn.opening.target import describe
@@ -191,7 +177,7 @@ def run_findings_command(prog: Program, args: argparse.Namespace) -> None:
     if words := notes.get("truncated"):
         warn(words)
     if any(section.status == "failed" for section in sections):
-        prog.cache.pop("mmscope", None)
+        memory_of(prog, anew=True)
     for section in sections:
         expected = section.status == "absent" and SECTIONS[section.section].optional
         if section.status != "ok" and not expected:

@@ -147,7 +147,6 @@ def test_a_kernel_without_btf_is_read_by_text_and_says_what_to_install(
 
 
 def test_pages_by_handle_need_no_more_than_the_stack_depot(out: Path) -> None:
-    # The kernel lists a stack if it got memory for the entry, which on a full guest it may not.
     bundle = Bundle(out / "memory")
     module = handles_of(bundle, "mmscope_lab_hold_order0") | handles_of(
         bundle, "mmscope_lab_hold_order3"
@@ -165,6 +164,8 @@ def test_pages_by_handle_need_no_more_than_the_stack_depot(out: Path) -> None:
     assert {handle: ours.get(handle, (None, ""))[0] for handle in listed} == listed
     for handle in listed:
         assert "[mmscope_lab]" in ours[handle][1], ours[handle]
+    frame = "mmscope_lab_hold_order0 [mmscope_lab]"
+    assert sum(pages for pages, stack in ours.values() if frame in stack.split(";")) == HELD
 
 
 def test_watch_names_the_leak_and_how_much_it_took(

@@ -6,6 +6,7 @@ has the same tables, cell by cell.
 
 import asyncio
 import contextlib
+import itertools
 import subprocess
 import sys
 import time
@@ -116,21 +117,24 @@ def test_a_running_guest_is_read_with_nothing_but_its_socket(guest: Guest, tmp_p
 
 
 def test_stopped_it_has_the_tables_of_its_dump(guest: Guest, tmp_path: Path) -> None:
-    guest.tell("stop")
-    outside = mmscope("collect", "--qemu", guest.theirs, "-o", tmp_path / "outside")
-    assert outside.returncode in (0, 1), outside.stderr
+    for number in itertools.count(1):
+        guest.tell("stop")
+        outside = mmscope("collect", "--qemu", guest.theirs, "-o", tmp_path / "outside", "--force")
+        assert outside.returncode in (0, 1), outside.stderr
+        sections = Bundle(tmp_path / "outside").sections
+        if not any("while it was read" in (section.message or "") for section in sections):
+            break
+        # Stopped within an update: two readings that differ are damage in a dump.
+        assert number < 10, sections
+        guest.tell("cont")
     core = guest.console.parent / "vmcore"
     guest.tell("dump-guest-memory", paging=False, protocol=f"file:{core}")
     symbols = ("--symbols", guest.kernel.vmlinux)
     dumped = mmscope("collect", "--core", core, *symbols, "-o", tmp_path / "dumped")
-    assert dumped.returncode in (0, 1), dumped.stderr
+    assert dumped.returncode == outside.returncode, (dumped.stderr, outside.stderr)
     one, other = Bundle(tmp_path / "outside"), Bundle(tmp_path / "dumped")
     for here, there in zip(one.sections, other.sections, strict=True):
-        assert (here.section, here.rows) == (there.section, there.rows)
-        if here.status != there.status:
-            # Stopped within an update: two readings that differ are damage only in a dump.
-            assert (here.status, there.status) == ("ok", "partial"), (here, there)
-            assert "while it was read" in (here.message or ""), here
+        assert (here.section, here.status, here.rows) == (there.section, there.status, there.rows)
     # What shows only in the code, by which functions were inlined, BTF does not say.
     tables = [contents(bundle.path) for bundle in (one, other)]
     assert all(table.pop("kernel_features.csv") for table in tables)
