@@ -22,6 +22,7 @@ from mmscope.drgn.machine.poisoned_pages import PoisonFinder, read_poison_counte
 from mmscope.drgn.reading.io_resources import Resource, names_at, read_iomem
 from mmscope.drgn.reading.struct_pages import PageChunk
 from mmscope.drgn.struct_pages.memmap_init import estimate_ms, logged_times
+from mmscope.drgn.text.kernel_log import parse_dmesg
 
 KIB, MIB, GIB, PAGE = 1 << 10, 1 << 20, 1 << 30, 4096
 
@@ -280,11 +281,13 @@ class TestTimes:
         assert estimate_ms(128 * 128)[1] < 1
 
     def test_lines_of_the_log(self) -> None:
-        log = (
-            b"\x01\0\0memmap_init_zone_device initialised 32768 pages in 20ms\0\0"
-            b"node 1 deferred pages initialised in 8ms\xffnode 0 deferred pages initialised in 12ms"
-            b"memmap_init_zone_device initialised 32768 pages in 12ms node x deferred pages"
-        )
-        found = logged_times(log)
+        log = """\
+[    0.100000] memmap_init_zone_device initialised 32768 pages in 20ms
+[    0.200000] node 1 deferred pages initialised in 8ms
+[    0.300000] node 0 deferred pages initialised in 12ms
+[    0.400000] memmap_init_zone_device initialised 32768 pages in 12ms
+[    0.500000] node x deferred pages initialised in 12ms
+"""
+        found = logged_times(parse_dmesg(log).records)
         assert found.devices == {32768: [20, 12]}
         assert found.nodes == {0: 12, 1: 8}

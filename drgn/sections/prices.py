@@ -58,6 +58,7 @@ ALLOC_TRACES = "/sys/kernel/debug/slab/*/alloc_traces"
 SLAB_SETTINGS = "/sys/kernel/slab/*"
 OWNER_COUNTS = "/sys/kernel/debug/page_owner_stacks/*"
 IOMEM = "/proc/iomem"
+KMSG = "/dev/kmsg"
 SETTINGS = (
     "/proc/sys/* /sys/kernel/mm/* /sys/devices/system/node/*/hugepages/* "
     "/sys/devices/system/node/*/memory_failure/* /sys/firmware/memmap/*"
@@ -202,6 +203,15 @@ PRICES = {
             "resource_lock, shared, for 4 KiB of text",
             None,
             "ranges",
+            READ,
+        ),
+        Price(
+            # devkmsg_read(), printk_get_next_message(), kernel/printk/printk.c
+            KMSG,
+            "copies the records of the kernel's log, one a read",
+            None,
+            None,
+            "records",
             READ,
         ),
         Price(SETTINGS, "prints a number or a word", None, None, "files", READ),

@@ -14,6 +14,7 @@ from functools import cached_property
 from drgn import FaultError, Program
 
 from mmscope.drgn.reading.kernel_arrays import Gaps
+from mmscope.drgn.reading.printk_ring import log_records
 from mmscope.drgn.sections.files import Absent
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.struct_pages.device_pagemaps import (
@@ -31,7 +32,7 @@ from mmscope.drgn.struct_pages.hugetlb import (
     hugetlb_pools,
 )
 from mmscope.drgn.struct_pages.memmap import memmap
-from mmscope.drgn.struct_pages.memmap_init import LoggedTimes, log_text, logged_times
+from mmscope.drgn.struct_pages.memmap_init import LoggedTimes, logged_times
 from mmscope.drgn.struct_pages.memory_metadata import (
     FrameOrigins,
     MetadataPart,
@@ -96,7 +97,7 @@ class StructPageCost:
     def logged(self) -> LoggedTimes:
         """What the kernel's log says of the time that struct pages took; nothing if it is lost."""
         try:
-            return logged_times(log_text(self.prog))
+            return logged_times(log_records(self.prog).records)
         except (FaultError, LookupError, ValueError):
             return LoggedTimes()
 

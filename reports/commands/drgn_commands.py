@@ -44,8 +44,12 @@ COMMANDS = (
     SectionCommand("file_maps", "file_maps", "mapped files by their VMAs", 20, "address_space"),
     SectionCommand("ksm", "ksm", "KSM's counters, chains, pages and processes", 20, ""),
     SectionCommand("rmap_cost", "rmap_cost", "what reverse map walks visit", 20, "anon_vma"),
+    SectionCommand(
+        "oom_kills", "oom_kills", "what the OOM killer did, out of the kernel's log", 20, ""
+    ),
     SectionCommand("vm_counters", "vm_counters", "/proc/vmstat, exact", None, "name"),
     SectionCommand(
         "mm_settings", "settings", "watermark, compaction and THP settings", None, "name"
     ),
+    SectionCommand("kernel_log", "kernel_log", "the kernel's log", 20, ""),
 )

@@ -36,11 +36,12 @@ from mmscope.drgn.opening.target import describe, open_target
 from mmscope.drgn.page_tables.page_table_entries import kernel_root, page_table_format
 from mmscope.drgn.reading.io_resources import io_resources, read_iomem
 from mmscope.drgn.reading.kernel_arrays import Gaps
+from mmscope.drgn.reading.printk_ring import log_records
 from mmscope.drgn.sections.files import Files
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.registry import SECTIONS
 from mmscope.drgn.sections.section import Found
-from mmscope.drgn.struct_pages.memmap_init import log_text, logged_times
+from mmscope.drgn.struct_pages.memmap_init import logged_times
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.collect.collect import collect, run_section
@@ -294,12 +295,12 @@ def test_the_mode_against_fragmentation_is_a_setting(kept_lab: KeptLab) -> None:
 
 
 def test_the_log_is_read_from_memory(kept_lab: KeptLab) -> None:
-    text = log_text(kept_lab.prog)
-    assert b"Command line: " in text
+    records = log_records(kept_lab.prog).records
+    assert any(record.text.startswith("Command line: ") for record in records)
     printed = re.findall(
         r"node (\d+) deferred pages initialised in (\d+)ms", kept_lab.said("dmesg")
     )
-    assert logged_times(text).nodes == {int(node): int(ms) for node, ms in printed} != {}
+    assert logged_times(records).nodes == {int(node): int(ms) for node, ms in printed} != {}
     section, _ = run_section(SECTIONS["memory_metadata"], Memory(kept_lab.prog))
     assert f"node 0 {dict(printed)['0']} ms" in (section.message or "")
 

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+The kernel's log: the ring buffer (``prb``) out of memory, /dev/kmsg of a running host, or what
+``dmesg`` wrote in a copied tree.
+
+Costs reading it once: 128 KiB on most machines, some MiB on large ones.
+
+Cannot know: what it had when its end met its beginning.
+"""
+
+from dataclasses import dataclass
+
+from mmscope.drgn.reading.printk_ring import log_records
+from mmscope.drgn.sections import prices
+from mmscope.drgn.sections.files import Absent, Files
+from mmscope.drgn.sections.memory import Memory
+from mmscope.drgn.sections.section import TOP, Command, Found, Section
+from mmscope.drgn.tables.rows import column
+from mmscope.drgn.tables.table import Table
+from mmscope.drgn.text.kernel_log import LEVELS, Log, parse_dmesg, read_kmsg
+
+MOST_ROWS = 10_000
+# Of a copied tree: as sos report has it, and kdump beside a vmcore.
+PLACES = (
+    *("dmesg", "sos_commands/kernel/dmesg", "sos_commands/general/dmesg", "var/log/dmesg"),
+    *("sos_commands/kernel/dmesg_-T", "vmcore-dmesg.txt"),
+)
+
+
+@dataclass(frozen=True)
+class KernelLogRecord:
+    """A record of the kernel's log."""
+
+    number: int = column(
+        key=True, help="the kernel's own; of text that does not have it, counted from 0"
+    )
+    seconds: float | None = column(unit="s", help="since boot; empty: the text does not say")
+    level: str | None = column(holds="words", help="emerg, alert, crit, err, warn, … debug")
+    facility: int | None = column(
+        high=1 << 28, help="0: the kernel; others: a program wrote it to /dev/kmsg"
+    )
+    caller: str | None = column(
+        holds="kernel", help="T12: task 12; C1: CPU 1, in no task; empty: the text does not say"
+    )
+    text: str = column(holds="log", help="lines of one record have a line feed between")
+
+
+KERNEL_LOG = Table(
+    "kernel_log",
+    "The kernel's log",
+    KernelLogRecord,
+    empty="the log is empty",
+    not_compared="it is a log: its records are numbered as they come",
+)
+
+
+def kernel_log(log: Log) -> list[KernelLogRecord]:
+    """The last records of a log as rows."""
+    first = max(len(log.records) - MOST_ROWS, 0)
+    before = first + log.left_out
+    return [
+        KernelLogRecord(
+            counted if record.sequence is None else record.sequence,
+            None if record.nanoseconds is None else record.nanoseconds // 1000 / 1e6,
+            None if record.level is None else LEVELS[record.level & 7],
+            record.facility,
+            record.caller,
+            record.text,
+        )
+        for counted, record in enumerate(log.records[first:], before)
+    ]
+
+
+def log_of_memory(memory: Memory) -> Log:
+    """
+    The log out of memory, read once for all sections.
+
+    :raises Absent: the kernel is built without it, or keeps it otherwise.
+    :raises FaultError: it cannot be read.
+    :raises ValueError: it is damaged.
+    """
+    try:
+        return memory.once("kernel_log", lambda: log_records(memory.prog))
+    except LookupError as error:
+        why = "the kernel's log is of another form (CONFIG_PRINTK=n, or before 5.10)"
+        raise Absent(f"{why}: {error}") from None
+
+
+def log_of_files(files: Files) -> Log:
+    """
+    The log of a running host, or of a copied tree, read once for all sections.
+
+    :raises Absent: it is not there, or not for this user.
+    :raises ValueError: it is empty.
+    """
+    if "kernel_log" not in files.kept:
+        files.kept["kernel_log"] = _kmsg(files) if files.live else _copied(files)
+    log = files.kept["kernel_log"]
+    assert isinstance(log, Log)
+    return log
+
+
+def _kmsg(files: Files) -> Log:
+    path = files.root / "dev/kmsg"
+    try:
+        return read_kmsg(path)
+    except FileNotFoundError:
+        raise Absent(f"{path}: no such file; a container has none, run on the host") from None
+    except PermissionError:
+        # check_syslog_permissions() (kernel/printk/printk.c)
+        raise Absent(f"{path}: only root may read it; run as root") from None
+    except OSError as error:
+        raise Absent(f"{path}: {error.strerror}") from None
+
+
+def _copied(files: Files) -> Log:
+    for place in PLACES:
+        try:
+            return parse_dmesg(files.open(place))
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            raise Absent(f"{files.root / place}: {error.strerror}") from None
+    raise Absent(f"there is no log of the kernel in {files.root}: none of {', '.join(PLACES)}")
+
+
+def missing(log: Log) -> list[str]:
+    """What keeps a log from being whole, but for its beginning."""
+    return [f"{log.lost:,} records are lost or damaged"] if log.lost else []
+
+
+def beginning(log: Log) -> list[str]:
+    """Where a log begins, if not with the boot."""
+    gone = (log.overwritten or 0) + log.left_out
+    return [f"it begins {gone:,} records after the boot"] if gone else []
+
+
+def _found(log: Log) -> Found:
+    rows = kernel_log(log)
+    found = Found(notes=missing(log), remarks=beginning(log))
+    if len(rows) < len(log.records) + log.left_out:
+        found.unlisted.append(f"{len(log.records) + log.left_out - len(rows):,} older records")
+    return found.add(KERNEL_LOG, rows)
+
+
+def kernel_log_from_memory(memory: Memory) -> Found:
+    return _found(log_of_memory(memory))
+
+
+def kernel_log_from_files(files: Files) -> Found:
+    return _found(log_of_files(files))
+
+
+KERNEL_LOG_SECTION = Section(
+    name="kernel_log",
+    title="The kernel's log",
+    place=230,
+    intro="""
+What the kernel printed, and what programs wrote to
+[/dev/kmsg](https://docs.kernel.org/admin-guide/abi-testing.html), the oldest first: records of
+another facility than 0 are theirs. The log is a ring: on a machine that runs for long, or prints
+much, it does not reach back to the boot.
+""",
+    command=Command("the kernel's log", top=TOP),
+    from_memory=kernel_log_from_memory,
+    from_files=kernel_log_from_files,
+    reads=(prices.KMSG,),
+)
+
+
+if __name__ == "__main__":
+    from mmscope.drgn.sections.script import print_section
+
+    print_section("kernel_log")
