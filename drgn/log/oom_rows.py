@@ -49,6 +49,10 @@ class OomKill:
         help="CONSTRAINT_NONE: the whole machine, _MEMCG: a memory cgroup's limit, _CPUSET and "
         "_MEMORY_POLICY: some nodes only",
     )
+    cgroup_limit: bool | None = column(
+        help="whether a memory cgroup was at its limit; else memory of the machine ran out, or of "
+        "the nodes that were allowed"
+    )
     nodemask: str | None = column(holds="kernel", help="nodes of the memory policy, as printed")
     cpuset: str | None = column(holds="cgroup", help="the invoker's cpuset, its last name")
     mems_allowed: str | None = column(holds="kernel", help="nodes that the invoker's cpuset has")

@@ -47,8 +47,8 @@ KIB = 1024
 N = r"([0-9]{1,15})"
 S = r"(-?[0-9]{1,10})"
 HEADER = re.compile(
-    rf"(.*) invoked oom-killer: gfp_mask=(0x[0-9a-f]{{1,8}}|0)\(([\w|]*)\), order={S}, "
-    rf"oom_score_adj={S}",
+    r"(.*) invoked oom-killer: gfp_mask=(0x[0-9a-f]{1,8}|0)\(([A-Za-z0-9_|]*)\), "
+    rf"order=(-1|[0-9]{{1,2}}), oom_score_adj={S}",
     re.DOTALL,
 )
 # dump_stack_print_info() (lib/dump_stack.c); "UID" since v6.12.
@@ -283,7 +283,9 @@ class _Reader:
             or not _fits(call.base.constraint, message)
         ):
             call = self.open(record, header=False)
-        call.base = replace(call.base, allocating_task=message.endswith("task)"))
+        of_cgroup = message.startswith("Memory cgroup")
+        allocating = message.endswith("task)")
+        call.base = replace(call.base, cgroup_limit=of_cgroup, allocating_task=allocating)
         return call
 
     def kill(self, record: LogRecord, match: re.Match[str]) -> None:
@@ -397,6 +399,7 @@ def _inside(call: _Call, text: str) -> bool:
         usage, limit = int(match[1]), int(match[2])
         call.base = replace(
             call.base,
+            cgroup_limit=True,
             usage_bytes=usage * KIB,
             limit_bytes=limit * KIB if limit < NO_LIMIT_KIB else None,
         )
@@ -455,7 +458,8 @@ def _summary(call: _Call, text: str) -> None:
     call.summary = True
     constraint = text.removeprefix(SUMMARY).partition(",")[0]
     if CONSTRAINT.fullmatch(constraint):
-        call.base = replace(call.base, constraint=constraint)
+        of_cgroup = constraint == "CONSTRAINT_MEMCG"
+        call.base = replace(call.base, constraint=constraint, cgroup_limit=of_cgroup)
     rest, values = text, dict[str, str]()
     for separator in reversed(SEPARATORS):
         rest, found, value = rest.partition(separator)

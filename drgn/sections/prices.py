@@ -58,7 +58,7 @@ ALLOC_TRACES = "/sys/kernel/debug/slab/*/alloc_traces"
 SLAB_SETTINGS = "/sys/kernel/slab/*"
 OWNER_COUNTS = "/sys/kernel/debug/page_owner_stacks/*"
 IOMEM = "/proc/iomem"
-KMSG = "/dev/kmsg"
+KMSG = "/dev/kmsg /dmesg /*/dmesg* /vmcore-dmesg.txt"
 SETTINGS = (
     "/proc/sys/* /sys/kernel/mm/* /sys/devices/system/node/*/hugepages/* "
     "/sys/devices/system/node/*/memory_failure/* /sys/firmware/memmap/*"

@@ -96,6 +96,13 @@ ADDED = (
         ),
         columns={"profiles": ("missed",), "profile_counters": ("per_minute",)},
     ),
+    Added("0.2.0", "kernel_log", new=True, tables=("kernel_log",)),
+    Added(
+        "0.2.0",
+        "oom_kills",
+        new=True,
+        tables=(*("oom_kills", "oom_tasks", "oom_memory", "oom_free_blocks", "oom_cgroup_memory"),),
+    ),
 )
 
 
