@@ -299,6 +299,20 @@ class TestEnds:
         (row,) = read(f"{self.HEADER}[    1.000001] {line}\n").kills
         assert (row.outcome, row.victim, row.order, row.pid) == (outcome, 0, 2, None)
 
+    def test_what_the_same_task_prints_later_is_not_the_calls(self) -> None:
+        """As of an allocation that fails then (warn_alloc())."""
+        records = [
+            replace(each, caller="T7")
+            for text in ("Out of memory and no killable processes...", "Mem-Info:",
+                         "Node 0 DMA free:1kB min:2kB low:3kB high:4kB present:5kB", "5 pages RAM")
+            for each in parse_dmesg(f"[    2.000000] {text}\n").records
+        ]  # fmt: skip
+        header = [replace(each, caller="T7") for each in parse_dmesg(self.HEADER).records]
+        found = read_oom_records([*header, *records])
+        assert [row.outcome for row in found.kills] == [NOBODY]
+        assert found.memory == []
+        assert len(read_oom_records([*header, *records[1:]]).memory) == 6
+
     def test_a_victim_that_was_exiting(self) -> None:
         line = "Out of memory: OOM victim 7 (x) is already exiting. Skip killing the task"
         (row,) = read(f"{self.HEADER}[    1.000001] {line}\n").kills

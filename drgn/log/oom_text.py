@@ -38,8 +38,8 @@ from mmscope.drgn.tables.rows import MOST_ORDER, MOST_PIDS
 from mmscope.drgn.text.kernel_log import LogRecord
 
 RECENT = 64  # calls
-LONGEST = 8 << 10  # characters; a record of the kernel has 2 KiB at most (PRINTKRB_RECORD_MAX)
-CUT = 975  # LOG_LINE_MAX, with the NUL at its end
+LONGEST = 8 << 10  # characters; a record of the kernel has 1 KiB at most (PRINTKRB_RECORD_MAX)
+CUT = 975  # characters of a record that may be cut: LOG_LINE_MAX of 6.1 has a NUL at its end
 # PAGE_COUNTER_MAX in KiB, with pages of 4 KiB; of larger pages it is no less than this.
 NO_LIMIT_KIB = 9_007_199_254_740_000
 KIB = 1024
@@ -51,11 +51,11 @@ HEADER = re.compile(
     rf"order=(-1|[0-9]{{1,2}}), oom_score_adj={S}",
     re.DOTALL,
 )
-# dump_stack_print_info() (lib/dump_stack.c); "UID" since v6.12.
+# dump_stack_print_info() (lib/dump_stack.c); 6.1 does not print the UID.
 CPU_LINE = re.compile(
     rf"CPU: [0-9]+ (?:UID: [0-9]+ )?PID: {N} Comm: (.*?) (?:Not tainted|Tainted: ).*", re.DOTALL
 )
-# "mm/oom_kill: dump rss types" gave the table of 6.12 three columns more; widths are the kernel's.
+# dump_task() of 6.12 and later has three columns more than that of 6.1.
 TASK = re.compile(
     rf"\[ *{N}\] +{S} +{N} +{N} +{N}(?: +{N} +{N} +{N})? +(-?[0-9]{{1,15}}) +{N} {{9,13}}{S} (.*)",
     re.DOTALL,
@@ -139,6 +139,7 @@ class _Call:
     blocks: dict[tuple[int, str, int], OomFreeBlocks] = field(default_factory=dict)
     stats: dict[str, int] = field(default_factory=dict)
     in_stats: bool = False
+    ended: bool = False  # without a victim
     table: bool = False
     summary: bool = False
     damaged: dict[str, int] = field(default_factory=dict)
@@ -236,7 +237,7 @@ class _Reader:
                 call = self.open(record, header=False)
             else:
                 return False
-        if call.victims and not text.startswith("Tasks in "):
+        if call.ended or (call.victims and not text.startswith("Tasks in ")):
             if _is_task(text) or text.startswith(SUMMARY):
                 call = self.open(record, header=False)
             else:
@@ -279,6 +280,7 @@ class _Reader:
         if (
             call is None
             or not _same(call.caller, record.caller)
+            or call.ended
             or (call.victims and not call.base.group_kill)
             or not _fits(call.base.constraint, message)
         ):
@@ -324,12 +326,15 @@ class _Reader:
         self.ended(record, message).damage("the line of a kill")
 
     def nobody(self, record: LogRecord, match: re.Match[str]) -> None:
-        if self.call is not None and _same(self.call.caller, record.caller):
-            self.call.base = replace(self.call.base, outcome=NOBODY)
+        self._end(record, NOBODY)
 
     def panicked(self, record: LogRecord, match: re.Match[str]) -> None:
-        if self.call is not None and _same(self.call.caller, record.caller):
-            self.call.base = replace(self.call.base, outcome=PANIC)
+        self._end(record, PANIC)
+
+    def _end(self, record: LogRecord, outcome: str) -> None:
+        call = self.call
+        if call is not None and not call.victims and _same(call.caller, record.caller):
+            call.base, call.ended = replace(call.base, outcome=outcome), True
 
     def reaped(self, record: LogRecord, match: re.Match[str]) -> None:
         self._reaper(int(match[1]), True)

@@ -56,16 +56,16 @@ def log_records(prog: Program) -> Log:
     data = bytes(prog.read(texts.data.value_(), 1 << text_bits))
     info_type = ring.infos.type_.type
     info_dtype, flags, level = _info_dtype(info_type)
-    infos = read_whole(prog, ring.infos.value_(), 1 << bits, info_dtype)
-    desc_dtype = struct_dtype(ring.descs.type_.type, DESCRIPTOR)
-    descriptors = read_whole(prog, ring.descs.value_(), 1 << bits, desc_dtype)
     tail, head = (ring.member_(name).counter.value_() & ID_MASK for name in ("tail_id", "head_id"))
     count = ((head - tail) & ID_MASK) + 1
     if count > 1 << bits:
         raise ValueError("the kernel's log is damaged: its end lies behind its beginning")
     left_out = max(count - MOST_RECORDS, 0)
-    slots = (np.arange(left_out, count) + tail) & ((1 << bits) - 1)
-    rows = zip(descriptors[slots].tolist(), infos[slots].tolist(), strict=True)
+    first, number = (tail + left_out) & ((1 << bits) - 1), count - left_out
+    desc_dtype = struct_dtype(ring.descs.type_.type, DESCRIPTOR)
+    descriptors = _slots(prog, ring.descs.value_(), 1 << bits, first, number, desc_dtype)
+    infos = _slots(prog, ring.infos.value_(), 1 << bits, first, number, info_dtype)
+    rows = zip(descriptors, infos, strict=True)
     records: list[LogRecord] = []
     lost, expected = 0, -1
     for number, ((state, begin, end), info) in enumerate(rows, tail + left_out):
@@ -90,8 +90,17 @@ def log_records(prog: Program) -> Log:
                 text.decode("utf-8", "backslashreplace"),
             )
         )
-    first = records[0].sequence if records else None
-    return Log(records, None if first is None else max(first - left_out, 0), lost, left_out)
+    begins = records[0].sequence if records else None
+    return Log(records, None if begins is None else max(begins - left_out, 0), lost, left_out)
+
+
+def _slots(
+    prog: Program, address: int, size: int, first: int, count: int, dtype: np.dtype[Any]
+) -> list[Any]:
+    """So many elements of an array of *size*, which goes on at its beginning."""
+    there = min(count, size - first)
+    begin = read_whole(prog, address + first * dtype.itemsize, there, dtype).tolist()
+    return list(begin + read_whole(prog, address, count - there, dtype).tolist())
 
 
 def _text(data: bytes, begin: int, end: int, number: int, length: int) -> bytes | None:

@@ -71,6 +71,7 @@ TEXT_SOURCES = (
     ("/proc/pressure/memory", "time lost waiting for memory: 'mmscope watch'"),
     ("/proc/slabinfo", "slab caches"),
     ("/proc/1/maps", "VMAs of every process"),
+    ("/dev/kmsg", "the kernel's log, OOM kills"),
     ("/sys/kernel/mm/ksm/run", "KSM's counters"),
     ("/sys/kernel/mm/transparent_hugepage/enabled", "settings of THP"),
 )

@@ -147,6 +147,17 @@ def test_what_moves_is_near_what_proc_says(out: Path) -> None:
     assert free["memory"] > 100_000
 
 
+def test_the_log_is_that_of_dev_kmsg(out: Path) -> None:
+    """Which escapes what is not printable, and has no caller without CONFIG_PRINTK_CALLER."""
+    logs = []
+    for name in ("memory", "text"):
+        rows = Bundle(out / name).rows("kernel_log")
+        logs.append({row["number"]: row | {"caller": None} for row in rows})
+    both = logs[0].keys() & logs[1].keys()
+    assert len(both) > 200
+    assert [logs[0][number] for number in both] == [logs[1][number] for number in both]
+
+
 def test_page_tables_that_stand_still_are_exact(out: Path) -> None:
     for reading in json.loads((out / "page_tables.json").read_text()):
         row = reading["still"]
