@@ -12,7 +12,9 @@ Cannot know: what a kernel without these counters (before 6.12) says itself; the
 then.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from drgn import Program, sizeof
@@ -237,45 +239,58 @@ def what_if(
     :param skips_tails: this kernel does not initialise the struct pages that HVO would free of
         gigantic pages that it takes at boot.
     """
-    page = 1 << page_shift
-    each = total // page
-    all_of_it = each * page_bytes
+    schemes = [*_schemes(total, page_shift, page_bytes, skips_tails=skips_tails)]
+    if now is not None:
+        how = "entries of the vmemmap whose frame another entry has too"
+        schemes.append(_Scheme("as it is now", now, None, how))
     rows = []
-
-    def add(
-        scheme: str,
-        saved: int,
-        initialised: int | None,
-        formula: str,
-        size: int | None = None,
-        fills: int | None = None,
-        kept: int | None = None,
-    ) -> None:
-        low, high = (None, None) if initialised is None else estimate_ms(initialised)
+    for scheme in schemes:
+        some = scheme.initialised
+        low, high = (None, None) if some is None else estimate_ms(some)
         rows.append(
             WhatIf(
-                scheme,
-                size,
-                fills,
-                kept,
-                all_of_it - saved,
-                saved,
-                _percent(saved, total),
-                initialised,
+                scheme.name,
+                scheme.page_bytes,
+                scheme.fills,
+                scheme.kept,
+                (total >> page_shift) * page_bytes - scheme.saved,
+                scheme.saved,
+                _percent(scheme.saved, total),
+                some,
                 low,
                 high,
-                formula,
+                scheme.formula,
             )
         )
+    return rows
 
-    add("a struct page for every page", 0, each, "0", page)
-    add("no struct page at all", all_of_it, 0, f"M / {page:,} x {page_bytes}")
+
+class _Scheme(NamedTuple):
+    """A way to use all of memory, with the columns of :class:`WhatIf` that follow from it alone."""
+
+    name: str
+    saved: int  # bytes
+    initialised: int | None  # struct pages
+    formula: str
+    page_bytes: int | None = None
+    fills: int | None = None
+    kept: int | None = None
+
+
+def _schemes(
+    total: int, page_shift: int, page_bytes: int, *, skips_tails: bool
+) -> Iterator[_Scheme]:
+    """The ways to use memory that a kernel has, whether this one was built with them or not."""
+    page = 1 << page_shift
+    each = total // page
+    yield _Scheme("a struct page for every page", 0, each, "0", page)
+    yield _Scheme("no struct page at all", each * page_bytes, 0, f"M / {page:,} x {page_bytes}")
     for levels in (1, 2):
         size = page << (levels * (page_shift - 3))
         fills = size // page * page_bytes // page
         for kept, who in ((2, "device-dax"), (1, "hugetlb with HVO")):
             shares = fills > kept and (kept == 2 or (skips_tails and levels == 2))
-            add(
+            yield _Scheme(
                 f"{size_name(size)} pages, {who}",
                 total * max(fills - kept, 0) * page // size,
                 total * (kept * page // page_bytes) // size if shares else each,
@@ -284,9 +299,6 @@ def what_if(
                 fills,
                 kept,
             )
-    if now is not None:
-        add("as it is now", now, None, "entries of the vmemmap whose frame another entry has too")
-    return rows
 
 
 def skips_tails(prog: Program) -> bool:

@@ -250,6 +250,41 @@ def one_line(error: Exception) -> str:
     return visible(str(error) if isinstance(error, known) else explain(error))
 
 
+def section_arguments(entry: SectionCommand) -> list[Any]:
+    """What a section's command takes, ``--help`` aside."""
+    from drgn.commands import argument
+
+    arguments = []
+    if entry.picks:
+        metavar, read = PICKS[entry.picks]
+        about = f"only rows with this {entry.picks}"
+        arguments = [argument("wanted", nargs="?", metavar=metavar, type=read, help=about)]
+    rows = "all" if entry.top is None else str(entry.top)
+    arguments += [
+        argument(
+            "--top",
+            type=count,
+            metavar="N",
+            help=f"rows of a table to print, 0 for all (default: {rows}; csv and json: all)",
+        ),
+        argument(
+            "--format",
+            choices=("table", "csv", "json"),
+            default="table",
+            help="table to look at, csv or json for a program",
+        ),
+    ]
+    if entry.section in ("ksm", "rmap_cost"):
+        arguments.append(
+            argument(
+                "--rmap-node-ns",
+                metavar="NS",
+                help="what a walk takes for a tree node, as measured; kept for the session",
+            )
+        )
+    return arguments
+
+
 def register() -> None:
     """Put the commands where drgn looks for them."""
     from drgn.commands import DEFAULT_COMMAND_NAMESPACE, CommandNotFoundError, argument, command
@@ -257,39 +292,11 @@ def register() -> None:
 
     show_help = argument("-h", "--help", action="store_true", help="show this help")
     for entry in COMMANDS:
-        arguments = []
-        if entry.picks:
-            metavar, read = PICKS[entry.picks]
-            about = f"only rows with this {entry.picks}"
-            arguments = [argument("wanted", nargs="?", metavar=metavar, type=read, help=about)]
-        rows = "all" if entry.top is None else str(entry.top)
-        arguments += [
-            argument(
-                "--top",
-                type=count,
-                metavar="N",
-                help=f"rows of a table to print, 0 for all (default: {rows}; csv and json: all)",
-            ),
-            argument(
-                "--format",
-                choices=("table", "csv", "json"),
-                default="table",
-                help="table to look at, csv or json for a program",
-            ),
-        ]
-        if entry.section in ("ksm", "rmap_cost"):
-            arguments.append(
-                argument(
-                    "--rmap-node-ns",
-                    metavar="NS",
-                    help="what a walk takes for a tree node, as measured; kept for the session",
-                )
-            )
         linux_kernel_command(
             name=entry.name,
             description=entry.description,
             long_description=f"Print {entry.description}: section {entry.section} of mmscope.",
-            arguments=(show_help, *arguments),
+            arguments=(show_help, *section_arguments(entry)),
         )(functools.partial(run, functools.partial(run_section_command, entry)))
     linux_kernel_command(
         name="mm_findings",
@@ -311,7 +318,7 @@ def register() -> None:
             argument("btf", nargs="?", type=Path, metavar="FILE.btf", help="BTF of this kernel"),
         ),
     )(functools.partial(run, run_no_debug_info_command))
-    # drgn has none yet; its own, once there, takes the name back, whichever comes first.
+    # drgn has no %help yet. Once it has one, its own takes the name, whichever comes first.
     try:
         DEFAULT_COMMAND_NAMESPACE.lookup(Program(), "help")
     except CommandNotFoundError:
