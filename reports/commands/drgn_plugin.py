@@ -15,9 +15,10 @@ import argparse
 import dataclasses
 import functools
 import logging
+import pkgutil
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,12 +63,16 @@ def memory_of(prog: Program, *, anew: bool = False) -> "Memory":
     :param anew: nothing that was read is believed any more.
     """
     from mmscope.drgn.sections.memory import Memory
-    from mmscope.drgn.sections.registry import RIDERS
+
+    def riders() -> Iterable[Any]:
+        from mmscope.drgn.sections import registry
+
+        return registry.riders()
 
     kept: Memory | None = prog.cache.get("mmscope")
     if kept is None or kept.live or anew:
         told = kept.rmap_node_ns if kept else None
-        prog.cache["mmscope"] = kept = Memory(prog, riders=RIDERS, rmap_node_ns=told)
+        prog.cache["mmscope"] = kept = Memory(prog, riders=riders, rmap_node_ns=told)
     return kept
 
 
@@ -75,14 +80,13 @@ def run_section_command(entry: SectionCommand, prog: Program, args: argparse.Nam
     """Run a section and print its tables."""
     from drgn.commands import CommandError
 
-    from mmscope.drgn.sections.registry import SECTIONS
     from mmscope.drgn.sections.section import to_look_at
     from mmscope.reports.collect.collect import machine_of, run_section
     from mmscope.reports.commands.collect_command import progress_bar
     from mmscope.reports.commands.show_command import print_tables
     from mmscope.reports.commands.target_options import nanoseconds
 
-    memory, spec = memory_of(prog), SECTIONS[entry.section]
+    memory, spec = memory_of(prog), pkgutil.resolve_name(entry.place)
     if getattr(args, "rmap_node_ns", None) is not None:
         try:
             memory.rmap_node_ns = nanoseconds(args.rmap_node_ns)
