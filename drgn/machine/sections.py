@@ -39,6 +39,7 @@ from mmscope.drgn.sections.files import Absent, Files, page_size
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import PASS_SECONDS, Command, Found, Section, disagreement
 from mmscope.drgn.struct_pages.struct_page_cost import struct_page_cost
+from mmscope.drgn.tables.amounts import size_name
 
 BUILT_WITHOUT = "the kernel is built without CONFIG_MEMORY_FAILURE: it marks no page as bad"
 
@@ -65,11 +66,11 @@ def physical_memory_from_memory(memory: Memory) -> Found:
         found.notes.append(f"{gaps.bytes:,} bytes of page tables could not be read")
     elif missing := missing_bytes(levels):
         disagreement(
-            memory, found, f"the kernel's counters lack {missing:,} bytes of the direct map"
+            memory, found, f"the kernel's counters lack {size_name(missing)} of the direct map"
         )
     if repeated := sum(row.repeated_bytes or 0 for row in levels):
         found.remarks.append(
-            f"the DirectMap lines of /proc/meminfo are {repeated:,} bytes too high: the kernel "
+            f"the DirectMap lines of /proc/meminfo are {size_name(repeated)} too high: the kernel "
             "counted large entries again while it booted"
         )
     return found.add(DIRECT_MAP, levels)
@@ -164,7 +165,9 @@ def poisoned_pages_from_memory(memory: Memory) -> Found:
     counted = sum(row.bytes or 0 for row in counters)
     if ours != counted and not found.notes and not any(row.unlisted for row in rows):
         disagreement(
-            memory, found, f"the kernel counts {counted:,} bytes as bad, {ours:,} bytes are marked"
+            memory,
+            found,
+            f"the kernel counts {size_name(counted)} as bad, {size_name(ours)} are marked",
         )
     found.add(POISONED_PAGES, rows)
     return found.add(POISON_COUNTERS, counters)

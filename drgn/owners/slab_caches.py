@@ -383,7 +383,7 @@ def _bit_field(type_: Any, name: str) -> tuple[int, int]:
 
 def _slab_test(prog: Program) -> Callable[[NDArray[Any]], NDArray[np.bool_]]:
     """Which of an array of struct pages head a slab."""
-    number = vmcoreinfo_number(prog, "PAGE_SLAB_MAPCOUNT_VALUE")
+    number = vmcoreinfo_number(prog, "NUMBER(PAGE_SLAB_MAPCOUNT_VALUE)")
     if number is not None:  # "mm: free up PG_slab" (v6.10)
         value = np.array(number & 0xFFFFFFFF, np.uint32).view(np.int32)
         return lambda pages: np.asarray(pages["mapcount"] == value)

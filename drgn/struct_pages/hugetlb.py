@@ -26,7 +26,6 @@ from drgn.helpers.linux.hugetlb import for_each_hstate
 from numpy.typing import NDArray
 
 from mmscope.drgn.opening.constants import vmcoreinfo_number
-from mmscope.drgn.opening.no_debug_info import vmcoreinfo
 from mmscope.drgn.reading.kernel_arrays import (
     CHUNK_BYTES,
     Gaps,
@@ -262,7 +261,7 @@ def _head_dtype(
         **_fields(struct_dtype(page, {n: COLUMNS[n] for n in ("flags", "mapcount", "private")})),
         "tail": (np.dtype("<u8"), sizeof(page) + offsetof(page, tail)),
     }
-    number = vmcoreinfo_number(prog, "PAGE_HUGETLB_MAPCOUNT_VALUE")
+    number = vmcoreinfo_number(prog, "NUMBER(PAGE_HUGETLB_MAPCOUNT_VALUE)")
     # "mm: free up a word in the first tail page" (v6.6) moved the order from a byte of its own to
     # the low byte of the first tail's flags.
     order = "_folio_order" if folio.has_member("_folio_order") else ("_flags_1.f", "_flags_1")
@@ -275,7 +274,9 @@ def _head_dtype(
 
     else:
         parts |= _fields(struct_dtype(folio, {"dtor": ("_folio_dtor",)}))
-        destructor = int(vmcoreinfo(prog)["NUMBER(HUGETLB_PAGE_DTOR)"])
+        destructor = vmcoreinfo_number(prog, "NUMBER(HUGETLB_PAGE_DTOR)")
+        if destructor is None:
+            raise LookupError("VMCOREINFO has no HUGETLB_PAGE_DTOR")
 
         def is_hugetlb(pages: NDArray[Any]) -> NDArray[np.bool_]:
             return np.asarray(pages["dtor"] == destructor)

@@ -20,6 +20,7 @@ from mmscope.drgn.struct_pages.memory_metadata import MEMMAP_WHAT_IF, MEMORY_ABO
 from mmscope.drgn.struct_pages.struct_page_cost import StructPageCost, struct_page_cost
 from mmscope.drgn.struct_pages.vmemmap import VMEMMAP_MAPPINGS, VMEMMAP_SECTIONS, VMEMMAP_ZONES
 from mmscope.drgn.struct_pages.vmemmap_examples import VMEMMAP_EXAMPLES
+from mmscope.drgn.tables.amounts import size_name
 
 
 def vmemmap_from_memory(memory: Memory) -> Found:
@@ -111,12 +112,12 @@ def memory_metadata_from_memory(memory: Memory) -> Found:
     for row in remainder:
         if row.bytes == shared and row.counted_in == "nr_memmap_pages":
             found.remarks.append(
-                f"{row.counted_in} also has {row.bytes:,} bytes that sharing saved: this kernel "
+                f"{row.counted_in} also has {size_name(row.bytes)} that sharing saved: this kernel "
                 "counts a device's struct pages as if they shared nothing"
             )
         else:
             disagreement(
-                memory, found, f"{row.counted_in} has {row.bytes:,} bytes beyond its parts"
+                memory, found, f"{row.counted_in} has {size_name(row.bytes)} beyond its parts"
             )
     if not any(row.part.startswith("remainder") for row in rows):
         found.remarks.append("this kernel does not count what struct pages take (6.12 and later)")
