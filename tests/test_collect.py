@@ -40,7 +40,16 @@ def found(value: str = "1") -> Found:
 
 
 def spec(from_files: Callable[[Any], Found], name: str = "x", seconds: float = 5.0) -> Section:
-    return Section(name, name.title(), 1, "", Command(name), from_files, from_files, seconds)
+    return Section(
+        name=name,
+        title=name.title(),
+        place=1,
+        intro="",
+        command=Command(name),
+        from_memory=from_files,
+        from_files=from_files,
+        deadline=seconds,
+    )
 
 
 def fails(error: BaseException) -> Callable[[Any], Found]:

@@ -12,7 +12,7 @@ from mmscope.drgn.sections.registry import SECTIONS, modules
 from mmscope.drgn.sections.section import Section
 from mmscope.drgn.tables.rows import columns
 from mmscope.drgn.tables.table import Table
-from mmscope.reports.compare.declared import TABLES
+from mmscope.reports.bundle.declared import TABLES
 
 ROOT = Path(__file__).resolve().parent.parent
 LICENSE = "# SPDX-License-Identifier: LGPL-2.1-or-later\n"

@@ -186,6 +186,13 @@ PHYSICAL_MEMORY_SECTION = Section(
     name="physical_memory",
     title="Physical memory and what the kernel does not get",
     place=100,
+    since="0.2.0",
+    tables=(
+        PHYSICAL_MEMORY_PARTS,
+        PHYSICAL_MEMORY,
+        MEMORY_OPTIONS,
+        DIRECT_MAP,
+    ),
     intro="""
 The machine's memory by physical address: the firmware's map laid over what the kernel made of
 it. Options of the command line keep memory from the page allocator (`mem=`, `memmap=`,
@@ -212,6 +219,11 @@ POISONED_PAGES_SECTION = Section(
     name="poisoned_pages",
     title="Pages marked as bad",
     place=110,
+    since="0.2.0",
+    tables=(
+        POISONED_PAGES,
+        POISON_COUNTERS,
+    ),
     intro="""
 Pages that hardware reported as bad, or somebody in its place, and the kernel gave up
 (`PG_hwpoison`, [kernel documentation: hwpoison](https://docs.kernel.org/mm/hwpoison.html)). A

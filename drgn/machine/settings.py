@@ -55,7 +55,13 @@ class Setting:
     )
 
 
-SETTINGS = Table("settings", "Settings", Setting, setting="value")
+SETTINGS = Table(
+    "settings",
+    "Settings",
+    Setting,
+    setting="value",
+    rows_since={"0.2.0": ("vm.defrag_mode",)},
+)
 
 
 # sysctl to variable (mm/page_alloc.c, mm/vmstat.c, mm/compaction.c, mm/util.c, kernel/sysctl.c).
@@ -151,6 +157,10 @@ SETTINGS_SECTION = Section(
     name="settings",
     title="Settings",
     place=210,
+    tables=(
+        SETTINGS,
+        KERNEL_FEATURES,
+    ),
     intro="""
 The settings that decide how the allocator, reclaim and THP behave, as they were when this was
 read. Compare them with what the machine is meant to have

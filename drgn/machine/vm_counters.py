@@ -229,6 +229,7 @@ VM_COUNTERS_SECTION = Section(
     name="vm_counters",
     title="Counters since boot",
     place=200,
+    tables=(VM_COUNTERS,),
     intro="""
 The counters of /proc/vmstat, with each CPU's part that is not folded in yet. Events are counted
 since boot: they are no rates, and they say nothing of when; for a rate take two bundles ([THP

@@ -121,6 +121,13 @@ PAGE_TABLES_SECTION = Section(
     name="page_tables",
     title="Page tables",
     place=90,
+    tables=(
+        PAGE_TABLES,
+        PAGE_TABLE_DETAILS,
+        EXIT_COSTS,
+        PAGE_TABLE_OCCUPANCY,
+        PAGE_TABLE_REGIONS,
+    ),
     intro="""
 A page table is a page of memory, whatever is in it, and in nobody's RSS. It is not reclaimed:
 `munmap()` and the end of the process give it back, `MADV_DONTNEED` gives back the tables that

@@ -328,6 +328,17 @@ ANON_VMAS_SECTION = Section(
     name="anon_vmas",
     title="Reverse maps",
     place=160,
+    tables=(
+        ANON_VMA_FANOUT,
+        ANON_VMA_MAP,
+        VMA_SPLITS,
+        VMA_NEIGHBOURS,
+        ANON_VMAS,
+        ANON_VMA_LOCKS,
+        ANON_VMA_WAITERS,
+        PROCESS_VMAS,
+        ANON_VMA_CHECKS,
+    ),
     intro="""
 Anonymous pages are found through their `anon_vma`: a tree of the VMAs that may map them, with a
 lock for all that were forked from one ([kernel documentation: process
@@ -347,6 +358,14 @@ FILE_MAPS_SECTION = Section(
     name="file_maps",
     title="File reverse maps",
     place=170,
+    since="0.2.0",
+    tables=(
+        FILE_MAPPING_FANOUT,
+        FILE_MAPPINGS,
+        FILE_MAPPING_LOCKS,
+        FILE_MAPPING_WAITERS,
+        FILE_MAPPING_CHECKS,
+    ),
     intro="""
 Pages of files, of shared memory and of hugetlbfs are found through their file's
 `address_space`: `i_mmap` is the tree of all VMAs that map the file, in all processes, under one
@@ -377,6 +396,12 @@ KSM_SECTION = Section(
     name="ksm",
     title="KSM",
     place=180,
+    tables=(
+        KSM_TOTALS,
+        KSM_CHAINS,
+        KSM_PROCESSES,
+        KSM_PAGES,
+    ),
     intro="""
 Pages with the same content that KSM has merged ([kernel documentation: kernel samepage
 merging](https://docs.kernel.org/admin-guide/mm/ksm.html)). What was found in its stable trees
@@ -395,6 +420,11 @@ RMAP_COST_SECTION = Section(
     name="rmap_cost",
     title="The cost of reverse map walks",
     place=190,
+    tables=(
+        RMAP_COSTS,
+        RMAP_WALKS,
+        ANON_FOLIO_WALKS,
+    ),
     intro="""
 Reclaim, compaction and migration find the mappings of a page by a walk through trees of VMAs
 ([kernel documentation: page migration](https://docs.kernel.org/mm/page_migration.html)). Visits

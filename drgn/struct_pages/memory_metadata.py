@@ -84,15 +84,18 @@ class WhatIf:
     )
     saved_percent: float = column(unit="%", low=None, help="of the machine's memory")
     initialised_struct_pages: int | None = column(
+        since="0.2.0",
         help="when memory comes or is taken into the pool: of DAX those that share nothing; of "
-        "hugetlb all, but for gigantic pages taken at boot (6.7 and later)"
+        "hugetlb all, but for gigantic pages taken at boot (6.7 and later)",
     )
     init_ms_low: float | None = column(
+        since="0.2.0",
         unit="ms",
         help="at least, an estimate: initialised struct pages x 8.0 ns, by one CPU, as 128 GiB of "
         "pages of 4 KiB took 268 ms in 2021",
     )
     init_ms_high: float | None = column(
+        since="0.2.0",
         unit="ms",
         help="at most, an estimate: initialised struct pages x 11.9 ns, as 128 GiB of pages of "
         "2 MiB took 100 ms in 2021",

@@ -151,6 +151,12 @@ VMEMMAP_SECTION = Section(
     name="vmemmap",
     title="Struct pages",
     place=120,
+    tables=(
+        VMEMMAP_MAPPINGS,
+        VMEMMAP_ZONES,
+        VMEMMAP_SECTIONS,
+        VMEMMAP_EXAMPLES,
+    ),
     intro="""
 Every page frame has a `struct page`, 1.6 % of all memory. They are one array of addresses, the
 vmemmap; which frames it really lies on is for its page tables to say, and these were walked.
@@ -170,6 +176,11 @@ HUGETLB_SECTION = Section(
     name="hugetlb",
     title="hugetlb pools and HVO",
     place=130,
+    tables=(
+        HUGETLB_POOLS,
+        HUGETLB_SIZES,
+        HUGETLB_CHECKS,
+    ),
     intro="""
 HVO frees the struct pages of a huge page but for their first page: 7 of 8 with 2 MiB, 4,095 of
 4,096 with 1 GiB. It does so when a page is taken into the pool, if
@@ -190,6 +201,7 @@ DEVICE_PAGEMAPS_SECTION = Section(
     name="device_pagemaps",
     title="Device memory",
     place=140,
+    tables=(DEVICE_PAGEMAPS,),
     intro="""
 Memory of devices that has struct pages (`struct dev_pagemap`): where these lie, and what
 sharing saves of them. An altmap puts them on the device itself ([kernel documentation:
@@ -207,6 +219,10 @@ MEMORY_METADATA_SECTION = Section(
     name="memory_metadata",
     title="Memory about memory",
     place=150,
+    tables=(
+        MEMORY_ABOUT_MEMORY,
+        MEMMAP_WHAT_IF,
+    ),
     intro="""
 What the kernel keeps about memory, part by part, held against its own counters ([kernel
 documentation: physical memory model](https://docs.kernel.org/mm/memory-model.html)): a

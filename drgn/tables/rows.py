@@ -62,6 +62,7 @@ def column(
     low: Bound | None = 0,
     high: Bound | None = "",
     ranges: Mapping[str, tuple[Bound, Bound]] | None = None,
+    since: str = "",
 ) -> Any:
     """
     Declare a column of a row.
@@ -77,8 +78,9 @@ def column(
         what the unit says, and no more than that one. Of text: characters.
     :param ranges: low and high of the rows that the row's first key names so, of numbers in text
         too.
+    :param since: the version of mmscope that it came with, if that is later than its table's.
     """
-    declared = {"help": help, "unit": unit, "key": key, "holds": holds}
+    declared = {"help": help, "unit": unit, "key": key, "holds": holds, "since": since}
     return dataclasses.field(
         metadata=declared | {"low": low, "high": high, "ranges": dict(ranges or {})}
     )
@@ -98,6 +100,7 @@ class Column:
     low: tuple[Bound, ...] = ()
     high: tuple[Bound, ...] = ()
     ranges: Mapping[str, tuple[Bound, Bound]] = dataclasses.field(default_factory=dict)
+    since: str = ""
 
 
 def columns(row_type: type) -> list[Column]:
@@ -129,6 +132,7 @@ def columns(row_type: type) -> list[Column]:
                 metadata.get("holds", ""),
                 *_bounds(TYPES[hint], metadata),
                 metadata.get("ranges", {}),
+                metadata.get("since", ""),
             )
         )
     return result

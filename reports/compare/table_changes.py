@@ -22,8 +22,8 @@ from mmscope.drgn.tables.table import Table as Declared
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.bundle_format import new_tables
 from mmscope.reports.bundle.database import TOO_LARGE, connect, in_a_line, load_tables, lock, views
+from mmscope.reports.bundle.declared import TABLES
 from mmscope.reports.bundle.description import Table
-from mmscope.reports.compare.declared import TABLES
 from mmscope.reports.compare.relation import BOOT_NAMES, Relation
 
 # Of each table; the others are counted.

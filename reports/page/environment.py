@@ -18,7 +18,7 @@ from markupsafe import Markup
 from mmscope import FOLDER
 from mmscope.drgn.tables import display
 from mmscope.drgn.tables.hostile_text import visible
-from mmscope.reports.compare.declared import TABLES
+from mmscope.reports.bundle.declared import TABLES
 from mmscope.reports.drawing import charts
 from mmscope.reports.drawing.cells import is_name
 from mmscope.reports.page.glossary import Glossary

@@ -24,10 +24,8 @@ from mmscope.drgn.text.plain_file import LineTooLong, open_lines
 from mmscope.drgn.text.text_source import TextError
 from mmscope.reports.bundle.description import Cell, SectionResult, checked_target, plain_texts
 from mmscope.reports.bundle.writer import Writer
-from mmscope.reports.watch import watch_rows
-from mmscope.reports.watch.sample_log import FORMAT
-from mmscope.reports.watch.samples import KSM_EVENTS, KSM_LEVELS, Pressure
-from mmscope.reports.watch.watch_rows import (
+from mmscope.reports.rows import watch_rows
+from mmscope.reports.rows.watch_rows import (
     CounterRate,
     Level,
     PsiStall,
@@ -37,6 +35,8 @@ from mmscope.reports.watch.watch_rows import (
     WatchSample,
     ZoneLevel,
 )
+from mmscope.reports.watch.sample_log import FORMAT
+from mmscope.reports.watch.samples import KSM_EVENTS, KSM_LEVELS, Pressure
 
 SECTION = "watch"
 CLOCK_STEP = 1.0  # seconds; less is NTP's, or the time between two clocks

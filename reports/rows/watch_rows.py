@@ -202,6 +202,16 @@ WATCH_HEADING = Heading(
     name="watch",
     title="Over time",
     place=910,
+    tables=(
+        WATCH_SAMPLES,
+        COUNTER_RATES,
+        THP_FREE_BLOCKS_SERIES,
+        ZONE_SERIES,
+        PSI_SERIES,
+        GAUGE_SERIES,
+        WATCH_EVENTS,
+        WATCH_OVERHEAD,
+    ),
     intro="""
 What `mmscope watch` sampled on the running host. Rates are what a counter grew by between two
 samples, over the time between them; levels are as they were at that moment; nothing here is
