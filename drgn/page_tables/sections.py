@@ -89,15 +89,7 @@ def page_tables_from_memory(memory: Memory) -> Found:
 def page_tables_from_files(files: Files) -> Found:
     rows: list[PageTables] = []
     found = Found()
-    try:
-        pids = sorted(
-            int(path.name)
-            for path in (files.root / "proc").iterdir()
-            if path.name.isascii() and path.name.isdigit()
-        )
-    except OSError:
-        pids = []
-    for pid in pids:
+    for pid in files.numbers("proc", r"(\d+)"):
         try:
             row = read_status(files.open(f"proc/{pid}/status"))
         except OSError:

@@ -136,11 +136,7 @@ def _process_maps(
     :return: the processes, those that are missing by reason, and the files they map.
     """
     if "process_maps" not in files.kept:
-        try:
-            names = [path.name for path in (files.root / "proc").iterdir()]
-        except OSError:
-            names = []
-        pids = sorted(int(name) for name in names if name.isascii() and name.isdigit())
+        pids = files.numbers("proc", r"(\d+)")
         mapped = MappedFiles()
         with reader_apart() as reader:
 
