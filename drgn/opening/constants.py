@@ -34,5 +34,7 @@ def vmcoreinfo_number(prog: Program, key: str, *, base: int = 10) -> int | None:
     if said is None:
         return None
     if not re.fullmatch("[0-9a-f]{1,16}" if base == 16 else "-?[0-9]{1,20}", said):
-        raise ValueError(f"VMCOREINFO is damaged: {key} is {cut(said, 40)!r}, which is no number")
+        raise ValueError(
+            f"VMCOREINFO is damaged: {key} is {cut(said, 40)!r}, which is not a number"
+        )
     return int(said, base)

@@ -37,7 +37,7 @@ from mmscope.drgn.tables.rows import LONGEST_NAME, column
 from mmscope.drgn.tables.table import Table
 from mmscope.drgn.text.kernel_text import printed_number, row_number, whole_lines
 
-# Flags where they are no enumerators yet, before "mm, slab: use an enum to define SLAB_ cache
+# Flags where they are not enumerators yet, before "mm, slab: use an enum to define SLAB_ cache
 # creation flags" (v6.9).
 FLAGS = {"_SLAB_STORE_USER": 0x00010000, "_SLAB_KMALLOC": 0x00001000}
 # More than any machine has: the list is damaged then, or runs in a circle.

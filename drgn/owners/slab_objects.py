@@ -182,7 +182,7 @@ def tree_links(
     """
     The links, from a node of a red-black tree towards its root, that hold in both directions.
 
-    With these, :func:`linked_lists.follow_lists` tells which tree each node is in: a node that was
+    With these, :func:`linked_lists.follow_lists` finds which tree each node is in: a node that was
     taken out of its tree may still point at its parent, but no parent points at it.
 
     :param node: addresses of the ``rb_node``, ascending; :param parent: ``__rb_parent_color``.

@@ -242,7 +242,7 @@ def _count_objects(
     if tracks.handle % 8:
         handle = handle >> np.uint64(32)
     handle = handle & np.uint64(~tracks.extra_mask & 0xFFFFFFFF)
-    # A kernel address is above any handle, so that one number tells both.
+    # A kernel address is above any handle, so one number can be either.
     key = np.where(handle != 0, handle, data[(track + tracks.addr) // 8])
     keys, which = np.unique(key, return_inverse=True)
     counts = np.bincount(which, minlength=len(keys)).tolist()

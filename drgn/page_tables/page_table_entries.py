@@ -282,7 +282,7 @@ def walk_page_tables(
     # The upper half of the addresses: tables know only their lower bits.
     prefix = start & ~(form.span - 1)
     if not start < end <= prefix + form.span:
-        raise ValueError(f"{start:#x}-{end:#x} is no range of addresses under one root")
+        raise ValueError(f"{start:#x}-{end:#x} is not a range of addresses under one root")
     bounds = (start, end - 1)
     order = np.argsort(roots)
     bases = np.full(len(roots), prefix, np.uint64)

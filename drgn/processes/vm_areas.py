@@ -119,7 +119,7 @@ def _leaves(prog: Program, trees: NDArray[np.uint64], gaps: Gaps) -> tuple[Any, 
                 continue
             first, last, slots, used, broken = _ranges(nodes[here], shape, low[here], high[here])
             damaged += broken
-            # Free ranges are empty slots; XA_ZERO_ENTRY and its like are no pointers.
+            # Free ranges are empty slots; XA_ZERO_ENTRY and the like are not pointers.
             used &= slots > ROOT_IS_NODE
             rows, columns = np.nonzero(used)
             part = [owners[here][rows], first[rows, columns], last[rows, columns]]

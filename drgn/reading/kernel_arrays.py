@@ -8,7 +8,7 @@ Costs one ``Program.read()`` a chunk and no copy; the columns are views.
 
 Memory that cannot be read (not in the dump, damaged, unmapped) is found by bisection down to one
 page, left out, and counted in :class:`Gaps`. It is never read as zero. What drgn itself fills with
-zeros (an ELF segment whose ``p_filesz`` is short) cannot be told from zeros here.
+zeros (an ELF segment whose ``p_filesz`` is short) look like zeros here.
 """
 
 from collections.abc import Iterator, Mapping

@@ -242,7 +242,7 @@ def _begun(
     host, _ = read_scattered(
         prog, of_mapping["host"], struct_dtype(prog.type("struct inode"), INODE), Gaps()
     )
-    # Of memory that is no mapping any more, the host's mapping is another.
+    # If memory is no longer a mapping, its host's mapping is another one.
     lost = ~sound & (of_mapping["tree"] != 0) & (host["mapping"] == mapping)
     checks = [
         FileMappingCheck(hex(address), "its tree begins with a VMA that was not found", None, 0)

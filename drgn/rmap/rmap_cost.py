@@ -164,8 +164,8 @@ class RmapWalk:
     )
     visits_a_pass: int = column(
         since="0.2.0",
-        help="of one pass: what reclaim and the unmapping of a migration visit, but for KSM pages "
-        "that forked processes map",
+        help="of one pass: what reclaim and the unmapping of a migration visit, except of KSM "
+        "pages that forked processes map",
     )
     visits_a_hold: int = column(help="of these, the most at a stretch under the lock")
     hold_ms: float = column(unit="ms", help="estimate of that stretch")

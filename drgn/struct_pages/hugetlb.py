@@ -59,7 +59,7 @@ class HugetlbPool:
         high="pages", help="beyond what was asked for: overcommitted, or waiting to be freed"
     )
     optimized_pages: int | None = column(
-        help="whose struct pages HVO has freed but for the first 4 KiB"
+        help="whose struct pages HVO has freed, except for the first 4 KiB"
     )
     self_hosted_pages: int | None = column(
         help="in memory that hosts its own struct pages (memmap_on_memory): HVO cannot",
@@ -251,8 +251,8 @@ def _head_dtype(
     Callable[[NDArray[Any]], NDArray[np.int64]],
 ]:
     """
-    What tells a hugetlb page, one element for each place where one can begin; the test for being
-    one, and its order.
+    What a hugetlb page is recognised by, one element for each place where one can begin; the test
+    for being one, and its order.
     """
     page, folio = prog.type("struct page"), prog.type("struct folio")
     # "mm: rework compound_head() for power-of-2 sizeof(struct page)" (v7.1) renamed the word.

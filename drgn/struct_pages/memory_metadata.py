@@ -8,7 +8,7 @@ from: from the boot allocator (``PG_reserved``), later from the buddy allocator,
 memory that it describes (``PG_vmemmap_self_hosted``, altmaps). Those of the frames that HVO shares
 are in ``zone.vmemmap_tails`` (7.1 and later). Costs a read for each run of such frames.
 
-Cannot know: what a kernel without these counters (before 6.12) says itself; there is no remainder
+Cannot know: the kernel's own sums before 6.12, which has no such counters. There is no remainder
 then.
 """
 
@@ -86,7 +86,7 @@ class WhatIf:
     initialised_struct_pages: int | None = column(
         since="0.2.0",
         help="when memory comes or is taken into the pool: of DAX those that share nothing; of "
-        "hugetlb all, but for gigantic pages taken at boot (6.7 and later)",
+        "hugetlb all, except for gigantic pages taken at boot (6.7 and later)",
     )
     init_ms_low: float | None = column(
         since="0.2.0",

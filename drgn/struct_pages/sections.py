@@ -182,7 +182,7 @@ HUGETLB_SECTION = Section(
         HUGETLB_CHECKS,
     ),
     intro="""
-HVO frees the struct pages of a huge page but for their first page: 7 of 8 with 2 MiB, 4,095 of
+HVO frees the struct pages of a huge page, except for their first page: 7 of 8 with 2 MiB, 4,095 of
 4,096 with 1 GiB. It does so when a page is taken into the pool, if
 `vm.hugetlb_optimize_vmemmap` is on then ([kernel documentation: HugeTLB
 pages](https://docs.kernel.org/admin-guide/mm/hugetlbpage.html)). Whether it did was read from

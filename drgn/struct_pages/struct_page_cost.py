@@ -65,7 +65,7 @@ class StructPageCost:
 
     @property
     def origin_gaps(self) -> int:
-        """Bytes of struct pages that do not tell where a frame comes from: they are unreadable."""
+        """Bytes of unreadable struct pages, of frames whose origin is therefore unknown."""
         return self._origins.gaps.bytes
 
     def pools(self) -> tuple[list[HugetlbPool], list[HugetlbCheck]]:

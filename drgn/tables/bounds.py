@@ -26,7 +26,7 @@ from mmscope.drgn.tables.rows import MOST_BYTES, MOST_PAGES, Bound, Column, colu
 from mmscope.drgn.tables.table import Table
 
 TABLE = "impossible_values"
-# Of a column; where there are more, the first tell enough.
+# Of a column; where there are more, the first are enough.
 MOST_MARKS = 500
 # How far two numbers of a running kernel may be from what they must be to each other: a count of
 # pages lags by up to 125 pages a CPU (calculate_normal_threshold(), mm/vmstat.c), and a pool or a

@@ -149,7 +149,7 @@ class _Seen:
         return self.bytes + 300 * (len(self.lines) + len(self.prints)) > MAX_SEEN_BYTES
 
     def place(self, page_type: bytes, block_type: bytes) -> Any:
-        """The entry of two migratetypes; made if there is none."""
+        """The entry of two migratetypes, which is made if it is new."""
         types = page_type, block_type
         return self.places.setdefault(types, [*ORDERS, types])
 
@@ -166,7 +166,7 @@ class _Seen:
         return where - line, place
 
     def task(self, head: bytes) -> Any:
-        """The entry of a first line up to its time; None if it is none."""
+        """The entry of a first line up to its time; None if it is not one."""
         if head not in self.tasks:
             fields = parse_task(head.removesuffix(TIME))
             if fields is None:
@@ -179,7 +179,7 @@ class _Seen:
         return self.tasks[head]
 
     def stack(self, text: bytes) -> Any:
-        """The entry of a stack with its handle; None if it is none."""
+        """The entry of a stack with its handle; None if it is not one."""
         if text not in self.stacks:
             fields = parse_stack(text)
             if fields is None:
@@ -226,7 +226,7 @@ class _Seen:
     def entries(
         self, first: bytes, page_type: bytes, block_type: bytes, text: bytes
     ) -> tuple[Any, Any, Any, Any]:
-        """The entries of a record's parts. Task and stack are False if they are none."""
+        """The entries of a record's parts. False stands for a task or stack that does not parse."""
         printed, others = split_rest(text)
         stack = self.stack(printed)
         if stack is None:

@@ -31,7 +31,7 @@ def headings() -> list[Heading]:
 
 
 def came_after(version: str) -> Callable[[str], bool]:
-    """Whether something came after a version, by its ``since``; nothing after what is none."""
+    """Whether something came after a version, by its ``since``; False if that is not a version."""
     written = version_number(version)
     return lambda since: written is not None and (version_number(since) or ()) > written
 

@@ -110,7 +110,7 @@ def run_collect(args: argparse.Namespace) -> int:
         or section.section in args.only
         or TO_READ_IT in (section.message or "")
     ]
-    # What was left out of a dump on purpose is no fault of the reading.
+    # What was left out of a dump on purpose does not make the reading incomplete.
     return missing_sections(expected, bool(notes.keys() - {"left_out"}))
 
 

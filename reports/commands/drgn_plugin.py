@@ -91,7 +91,7 @@ def run_section_command(entry: SectionCommand, prog: Program, args: argparse.Nam
         try:
             memory.rmap_node_ns = nanoseconds(args.rmap_node_ns)
         except ValueError:
-            raise CommandError(f"--rmap-node-ns: {args.rmap_node_ns} is no time") from None
+            raise CommandError(f"--rmap-node-ns: {args.rmap_node_ns} is not a time") from None
     try:
         prog.type("struct page")
     except LookupError:

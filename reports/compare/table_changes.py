@@ -28,7 +28,7 @@ from mmscope.reports.compare.relation import BOOT_NAMES, Relation
 
 # Of each table; the others are counted.
 MAX_CHANGES = 30
-# What tells a reader more of a row than its key.
+# What says more of a row than its key does.
 DESCRIBES = ("comm", "owner", "module", "stack", "kind")
 
 
@@ -256,7 +256,7 @@ ORDER = ("new", "gone", "grew", "shrank", "changed", "same")
 
 
 def is_a_name(column: Column) -> bool:
-    """Whether a number tells which and not how much."""
+    """Whether a number says which, and not how much."""
     return column.name in BOOT_NAMES or column.name.endswith(("_pfn", "_pid"))
 
 

@@ -29,7 +29,7 @@ from mmscope.reports.pictures.registry import PICTURES
 TEMPLATES = FOLDER / "templates"
 # A browser lays so much out at once; nobody reads more in a report.
 MAX_ROWS = 500
-# What report.css tells apart; a wider table has text set like numbers from there on.
+# For so many columns report.css has a rule; text beyond them is set like numbers.
 MAX_TEXT_COLUMNS = 24
 
 

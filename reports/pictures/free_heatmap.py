@@ -83,7 +83,7 @@ def grids(rows: Iterable[dict[str, Any]], page_size: int | None) -> list[ZoneGri
 
     :param rows: of table ``free_blocks``.
     :param page_size: in bytes, None if unknown.
-    :raises ValueError: these are no free lists.
+    :raises ValueError: these are not free lists.
     """
     zones: dict[tuple[int, str], dict[str | None, dict[int, int]]] = {}
     orders: set[int] = set()

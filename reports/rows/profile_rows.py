@@ -48,7 +48,7 @@ PROFILES = Table("profiles", "Profiles", Profile, not_compared=LENGTH)
 
 @dataclass(frozen=True)
 class ProfileRecording:
-    """How a recording was made; of a text that was brought in, what it tells."""
+    """How a recording was made; of a text that was brought in, what it says."""
 
     profile: str = column(holds="profile", key=True, help=PROFILE)
     label: str | None = column(holds="label", help="what the user calls the state of the machine")

@@ -44,7 +44,7 @@ WATCH_SAMPLES = Table("watch_samples", "Samples", WatchSample, not_compared=SERI
 
 @dataclass(frozen=True)
 class CounterRate:
-    """By how much one counter grew in one period. Where there is no row it did not move."""
+    """By how much one counter grew in one period. A counter that did not move has no row."""
 
     time: float = column(key=True, unit="s", help=TIME + "; the end of the period")
     source: str = column(

@@ -64,7 +64,7 @@ def text(sample: dict[str, Any], page_size: int, *, prometheus: bool) -> str:
 
 
 def _label(name: str, value: object) -> str:
-    r"""A label. What UTF-8 cannot hold is written out, as text: ``\udc80`` is no escape there."""
+    r"""A label. What UTF-8 cannot hold is written out: ``\udc80`` is text, and not an escape."""
     said = str(value).encode("utf-8", "backslashreplace").decode()
     return f'{name}="{said.translate(ESCAPES)}"'
 

@@ -55,7 +55,7 @@ class SampleLog:
         return log + log // 2 + copies + max(self._sizes) > self.limit
 
     def say(self, words: dict[str, Any]) -> None:
-        """Add what the reader is to know, and is no sample."""
+        """Add a line that is not a sample, for the reader."""
         self._write(_line(words))
 
     def thin(self, interval: float) -> bool:
