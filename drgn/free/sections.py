@@ -280,9 +280,9 @@ PCP_LISTS_SECTION = Section(
         PCP_CHECKS,
     ),
     intro="""
-Pages that each CPU keeps for itself: free for that CPU, but not counted in NR_FREE_PAGES and in
-nobody else's reach until drained. Large amounts here while other CPUs reclaim are memory in the
-wrong place
+Pages that each CPU keeps for itself. They are free for that CPU and not counted in
+NR_FREE_PAGES; no other CPU gets them until they are drained. Large amounts here while other
+CPUs reclaim are memory in the wrong place
 ([vm.percpu_pagelist_high_fraction](https://docs.kernel.org/admin-guide/sysctl/vm.html#percpu-pagelist-high-fraction)).
 """,
     command=Command("free pages on per-CPU lists"),

@@ -199,14 +199,14 @@ it. Options of the command line keep memory from the page allocator (`mem=`, `me
 `crashkernel=`), firmware sets some aside for a driver (soft-reserved), and memory blocks may be
 offline ([kernel documentation: command-line
 parameters](https://docs.kernel.org/admin-guide/kernel-parameters.html)). The parts add up to
-the first line. What the firmware calls reserved may be no memory, and is not in that sum.
+the first line. What the firmware calls reserved is not in that sum: it may not be memory.
 
 The direct map is the kernel's own mapping of all memory, in entries of 1 GiB, 2 MiB and 4 KiB:
-each large one that was split costs TLB misses. What is set up in it and not present is out of
-the kernel's reach, such as secret memory (`memfd_secret(2)`). The kernel's counters, the
-DirectMap lines of /proc/meminfo, also take splits of the kernel image's own mapping for splits
-of this one, and count an entry again for each range of memory that touched it while the kernel
-booted: DirectMap1G may exceed the machine's memory.
+each large one that was split costs TLB misses. The kernel cannot reach memory whose entry is set
+up and not present, such as secret memory (`memfd_secret(2)`). The kernel's counters, the
+DirectMap lines of /proc/meminfo, also count splits of the kernel image's own mapping. While the
+kernel booted, they counted an entry again for each range of memory that touched it, so
+DirectMap1G may exceed the machine's memory.
 """,
     command=Command("memory that the kernel does not get"),
     from_memory=physical_memory_from_memory,
@@ -225,10 +225,10 @@ POISONED_PAGES_SECTION = Section(
         POISON_COUNTERS,
     ),
     intro="""
-Pages that hardware reported as bad, or somebody in its place, and the kernel gave up
+Pages that the kernel gave up, since hardware, or somebody in its place, reported them as bad
 (`PG_hwpoison`, [kernel documentation: hwpoison](https://docs.kernel.org/mm/hwpoison.html)). A
 base page is lost alone. One bad page of a hugetlb page keeps all of it out of use until it is
-dissolved; for that, one that HVO optimised first needs memory for the struct pages that it gave
+dissolved. If HVO had optimised it, that first takes memory for the struct pages that were given
 away.
 """,
     command=Command("pages marked as bad (PG_hwpoison)"),

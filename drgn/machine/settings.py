@@ -170,7 +170,7 @@ pages](https://docs.kernel.org/admin-guide/mm/transhuge.html)).
 `vm.defrag_mode`, where there is one, keeps types of pages from mixing in a pageblock: with 1,
 an allocation that would have to take from a block of another type reclaims and compacts first
 (one that may not sleep takes from it at once), and kswapd and kcompactd work for whole free
-blocks. It prevents fragmentation and undoes none, so it is meant to be set right after boot
+blocks. It prevents fragmentation and does not undo it, so it is meant to be set right after boot
 ([kernel documentation:
 defrag_mode](https://docs.kernel.org/admin-guide/sysctl/vm.html#defrag-mode)).
 """,

@@ -426,10 +426,10 @@ Reclaim, compaction and migration find the mappings of a page by a walk through 
 ([kernel documentation: page migration](https://docs.kernel.org/mm/page_migration.html)). Visits
 are counted exactly, by the rules of this kernel; *times are estimates*, visits times what one
 visit costs, with a low and a high end. A walk holds the page's lock from its beginning to its
-end. The lock of the anon_vma, or of the file's mappings, is held for all of it as well, but for
-a KSM page: there each mapping's anon_vma is locked and unlocked in turn, so that one walk is as
-many holds as the page has mappings. A pass over the mappings of a KSM page is what reclaim and
-the unmapping of a migration take, unless processes that were forked since map it too; to map it
+end. The lock of the anon_vma, or of the file's mappings, is held for all of it as well. A walk
+of a KSM page locks and unlocks each mapping's anon_vma in turn instead, so that it holds a lock
+as many times as the page has mappings. Reclaim and the unmapping of a migration take one pass
+over the mappings of a KSM page, unless processes that were forked since map it too. To map it
 again after the migration takes two.
 """,
     command=Command("what reverse map walks visit", top=TOP, picks="anon_vma"),

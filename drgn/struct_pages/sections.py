@@ -159,7 +159,7 @@ VMEMMAP_SECTION = Section(
     ),
     intro="""
 Every page frame has a `struct page`, 1.6 % of all memory. They are one array of addresses, the
-vmemmap; which frames it really lies on is for its page tables to say, and these were walked.
+vmemmap. Its page tables, which were walked, say on which frames it really lies.
 The struct pages of a huge page's tails are all alike: HVO (hugetlb) and device-dax let them lie
 on one frame ([kernel documentation: vmemmap
 deduplication](https://docs.kernel.org/mm/vmemmap_dedup.html)).
@@ -182,8 +182,8 @@ HUGETLB_SECTION = Section(
         HUGETLB_CHECKS,
     ),
     intro="""
-HVO frees the struct pages of a huge page, except for their first page: 7 of 8 with 2 MiB, 4,095 of
-4,096 with 1 GiB. It does so when a page is taken into the pool, if
+HVO frees the pages that a huge page's struct pages lie on, except for the first: 7 of 8 with 2
+MiB, 4,095 of 4,096 with 1 GiB. It does so when a page is taken into the pool, if
 `vm.hugetlb_optimize_vmemmap` is on then ([kernel documentation: HugeTLB
 pages](https://docs.kernel.org/admin-guide/mm/hugetlbpage.html)). Whether it did was read from
 the page's flag and from the page tables, which are held against each other.
