@@ -3,16 +3,16 @@
 hugetlb pools and HVO, the HugeTLB vmemmap optimization: what it saves of the pools' struct pages,
 and what it could.
 
-Every huge page of a pool is found in the struct pages themselves, in one pass that looks at those
-places only where one can begin; no list is walked, so that pages in use are found as well as free
-ones. Costs reading the struct pages of the nodes that have pools (1 GiB of them for a machine of
-64 GiB), and nothing if no pool has a page.
+Every huge page of a pool is found in the struct pages, in one pass that looks only where a huge
+page can begin. No list is walked, so pages in use are found as well as free ones. Costs reading the
+struct pages of the nodes that have pools (1 GiB of them for a machine of 64 GiB), and nothing if no
+pool has a page.
 
-Whether a page is optimised is said twice: by a flag of the page (``HPG_vmemmap_optimized``) and by
-the page tables, where all its struct pages but the first 4 KiB lie on one frame, read-only. The
-table goes by the page tables; pages that the two differ about are counted.
+Two things say whether a page is optimised: a flag of the page (``HPG_vmemmap_optimized``), and the
+page tables, where all its struct pages except the first 4 KiB lie on one frame, read-only. The
+table goes by the page tables; pages for which the two differ are counted.
 
-Cannot know: which reserved pages are of which node (the kernel does not either).
+Cannot know: on which node a reserved page is. The kernel does not know either.
 """
 
 import itertools
