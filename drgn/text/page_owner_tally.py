@@ -198,22 +198,14 @@ class _Seen:
     def rest(self, text: bytes, end: int) -> tuple[Any, Any, int]:
         """
         The entries of a stack and of the lines after it, which begin at *end*, and where the next
-        record begins. An entry is None if it cannot be told this way.
-
-        A few bytes of a stack tell which it may be, and comparing says whether it is.
+        record begins. Both are None if the stack does not parse.
         """
-        mark = text[end + PRINT_BEGIN : end + PRINT_END]
-        known = self.prints.get(mark)
-        if known is not None and text.startswith(known[0], end):
-            after = end + known[1]
-            stop = after if text.startswith(BETWEEN, after) else text.find(BETWEEN, after)
-            return known[2], self.tails.get(text[after:stop]), stop + len(BETWEEN)
         stop = text.find(BETWEEN, end)
         printed, others = split_rest(text[end:stop])
         stack = self.stack(printed)
         if stack is None:
             return None, None, stop + len(BETWEEN)
-        self.prints[mark] = printed, len(printed), stack
+        self.prints[text[end + PRINT_BEGIN : end + PRINT_END]] = printed, len(printed), stack
         return stack, self.tail(others), stop + len(BETWEEN)
 
     def record(self, text: bytes, position: int) -> tuple[Any, Any, Any, Any, int]:
@@ -270,7 +262,10 @@ def tally_page_owner(texts: Iterable[bytes], tally: Tally, selection: Selection)
     """
     Count the records of ``page_owner`` by stack, task, order, gfp mask, migratetypes and memcg.
 
-    A record whose parts were all seen before is not parsed: they are found by what is printed.
+    A record whose parts were all seen before is not parsed: they are found by what is printed. The
+    first line up to its time, and what follows the second, are mostly those of the record before,
+    since memory is allocated in bursts. The second line repeats from its migratetypes on; the time
+    and the PFN before them are not looked at.
     """
     seen = _Seen(selection)
     for text in texts:
@@ -281,15 +276,9 @@ def tally_page_owner(texts: Iterable[bytes], tally: Tally, selection: Selection)
 
 
 def _tally_text(text: bytes, seen: _Seen, tally: Tally) -> None:
-    """
-    Count the records of a text.
-
-    The first line up to its time, and what follows the second, are mostly those of the record
-    before, since memory is allocated in bursts. The second line repeats from its migratetypes on;
-    the time and the PFN before them are not looked at.
-    """
+    """Count the records of a text, as :func:`tally_page_owner` says."""
     find, starts_with = text.find, text.startswith
-    tasks, lines = seen.tasks, seen.lines
+    tasks, lines, prints, tails = seen.tasks, seen.lines, seen.prints, seen.tails
     task: Any = None
     head = rest = b"?"  # of the record before, with the marks that end them
     head_size = rest_size = width = 0
@@ -323,7 +312,14 @@ def _tally_text(text: bytes, seen: _Seen, tally: Tally) -> None:
                     run += alike
                 continue
         else:
-            stack, tail, following = seen.rest(text, max(end, position))
+            # A few bytes of a stack tell which it may be, and comparing says whether it is.
+            known = prints.get(text[end + PRINT_BEGIN : end + PRINT_END])
+            if known is not None and starts_with(known[0], end):
+                stack, after = known[2], end + known[1]
+                stop = after if starts_with(BETWEEN, after) else find(BETWEEN, after)
+                tail, following = tails.get(text[after:stop]), stop + len(BETWEEN)
+            else:
+                stack, tail, following = seen.rest(text, max(end, position))
             rest = text[end:following]
             rest_size = len(rest)
         # A parenthesis would mean that the name goes on: "x), ts " is one, too.
