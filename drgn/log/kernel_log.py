@@ -155,6 +155,8 @@ KERNEL_LOG_SECTION = Section(
     name="kernel_log",
     title="The kernel's log",
     place=230,
+    since="0.2.0",
+    tables=(KERNEL_LOG,),
     intro="""
 What the kernel printed, and what programs wrote to
 [/dev/kmsg](https://docs.kernel.org/admin-guide/abi-testing.html), the oldest first: records of

@@ -48,6 +48,8 @@ OOM_KILLS_SECTION = Section(
     name="oom_kills",
     title="OOM kills",
     place=195,
+    since="0.2.0",
+    tables=(OOM_KILLS, OOM_TASKS, OOM_MEMORY, OOM_FREE_BLOCKS, OOM_CGROUP_MEMORY),
     intro="""
 What the OOM killer wrote to the kernel's log. It chooses the task with the most memory (resident,
 swapped out, page tables), to which each point of
