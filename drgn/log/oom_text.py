@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-The OOM killer's records in the kernel's log: mm/oom_kill.c, mm/show_mem.c (6.1: mm/page_alloc.c and
-lib/show_mem.c), mem_cgroup_print_oom_*() in mm/memcontrol.c, of 6.1, 6.12, 7.2 and 7.3.
+The OOM killer's records in the kernel's log: mm/oom_kill.c and mem_cgroup_print_oom_*() in
+mm/memcontrol.c, of 6.1, 6.12, 7.2 and 7.3.
 
 One call writes a header, the memory that there was, a table of tasks, a summary, and a line for
 each process that it kills. It holds ``oom_lock`` meanwhile, so no two calls are mixed; lines of
@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from mmscope.drgn.log.oom_memory import KIB, MemoryThen, N, memory_line, memory_rows
 from mmscope.drgn.log.oom_rows import (
     EXITING,
     KILLED,
@@ -34,7 +35,7 @@ from mmscope.drgn.log.oom_rows import (
     OomMemory,
     OomTask,
 )
-from mmscope.drgn.tables.rows import MOST_ORDER, MOST_PIDS
+from mmscope.drgn.tables.rows import MOST_PIDS
 from mmscope.drgn.text.kernel_log import LogRecord
 
 RECENT = 64  # calls
@@ -42,9 +43,7 @@ LONGEST = 8 << 10  # characters; a record of the kernel has 1 KiB at most (PRINT
 CUT = 975  # characters of a record that may be cut: LOG_LINE_MAX of 6.1 has a NUL at its end
 # PAGE_COUNTER_MAX in KiB, with pages of 4 KiB; of larger pages it is no less than this.
 NO_LIMIT_KIB = 9_007_199_254_740_000
-KIB = 1024
 
-N = r"([0-9]{1,15})"
 S = r"(-?[0-9]{1,10})"
 HEADER = re.compile(
     r"(.*) invoked oom-killer: gfp_mask=(0x[0-9a-f]{1,8}|0)\(([A-Za-z0-9_|]*)\), "
@@ -84,41 +83,7 @@ GROUP = re.compile(r"Tasks in (.*) are going to be killed due to memory\.oom\.gr
 REAPED = re.compile(rf"oom_reaper: reaped process {N} \(.*\), now anon-rss:.*", re.DOTALL)
 NOT_REAPED = re.compile(rf"oom_reaper: unable to reap pid:{N} \(.*\)", re.DOTALL)
 CGROUP_USAGE = re.compile(rf"memory: usage {N}kB, limit {N}kB, failcnt [0-9]+")
-CGROUP_STAT = re.compile(r"([a-z][a-z0-9_]{2,40}) ([0-9]{1,18})")
 CGROUP_STATS = re.compile(r"Memory cgroup stats for (.*):", re.DOTALL)
-MACHINE = re.compile(r" ?[a-z_]+:[0-9]{1,15}(?: [a-z_]+:[0-9]{1,15}){1,3}")
-MACHINE_COUNTERS = {
-    *("active_anon", "inactive_anon", "isolated_anon", "active_file", "inactive_file"),
-    *("isolated_file", "unevictable", "dirty", "writeback", "slab_reclaimable"),
-    *("slab_unreclaimable", "mapped", "shmem", "pagetables", "sec_pagetables", "bounce"),
-    *("kernel_misc_reclaimable", "free", "free_pcp", "free_cma"),
-}
-PAGES = re.compile(
-    rf"{N} (total pagecache pages|pages (?:in swap cache|RAM|HighMem/MovableOnly|reserved"
-    r"|cma reserved|hwpoisoned))"
-)
-SWAP = re.compile(rf"(Free swap|Total swap) += {N}kB")
-NODE = re.compile(
-    r"Node ([0-9]{1,4})((?: [A-Za-z_()]{3,30}: ?[0-9]{1,15}kB| all_unreclaimable\? (?:yes|no)){5,})"
-)
-HUGEPAGES = re.compile(
-    rf"Node ([0-9]{{1,4}}) hugepages_total={N} hugepages_free={N} hugepages_surp={N} "
-    rf"hugepages_size={N}kB"
-)
-# reserved_highatomic has a "KB" of its own up to 7.2.
-ZONE = re.compile(
-    r"(?:Node ([0-9]{1,4}) )?([A-Za-z0-9]{1,12})((?: [a-z_]{3,30}:[0-9]{1,15}[kK]B){5,})"
-)
-COUNTER = re.compile(r"([A-Za-z_()]{3,30}): ?([0-9]{1,15})[kK]B")
-BLOCKS = re.compile(
-    r"(?:Node ([0-9]{1,4}) )?([A-Za-z0-9]{1,12}): "
-    rf"((?:[0-9]{{1,15}}\*[0-9]{{1,12}}kB (?:\([UMEHCI]+\) )?){{5,{MOST_ORDER}}})= {N}kB"
-)
-BLOCK = re.compile(rf"{N}\*{N}kB (?:\(([UMEHCI]+)\) )?")
-MIGRATETYPES = {
-    **{"U": "Unmovable", "M": "Movable", "E": "Reclaimable", "H": "HighAtomic", "C": "CMA"},
-    "I": "Isolate",
-}
 NODES = re.compile(r"\(null\)|[0-9,-]*")
 CONSTRAINT = re.compile(r"CONSTRAINT_[A-Z_]{1,30}")
 
@@ -133,21 +98,15 @@ class _Call:
     header: bool
     victims: list[OomKill] = field(default_factory=list)
     tasks: dict[int, OomTask] = field(default_factory=dict)
-    memory: dict[tuple[int, str, str], int] = field(default_factory=dict)  # bytes
-    machine: dict[str, int] = field(default_factory=dict)  # pages
-    page_kib: int | None = None
-    blocks: dict[tuple[int, str, int], OomFreeBlocks] = field(default_factory=dict)
-    stats: dict[str, int] = field(default_factory=dict)
-    in_stats: bool = False
+    memory: MemoryThen = field(default_factory=MemoryThen)
     ended: bool = False  # without a victim
     table: bool = False
     summary: bool = False
-    damaged: dict[str, int] = field(default_factory=dict)
     pids: set[int] = field(default_factory=set)  # of its victims
     lost: int = 0
 
     def damage(self, what: str) -> None:
-        self.damaged[what] = self.damaged.get(what, 0) + 1
+        self.memory.damaged[what] += 1
 
 
 @dataclass
@@ -390,12 +349,12 @@ def _is_task(text: str) -> bool:
 def _inside(call: _Call, text: str) -> bool:
     """Whether a line belongs to the call whose records are being read."""
     if LIKE_TASK.match(text):
-        call.in_stats = False
+        call.memory.in_stats = False
         return _task(call, text)
     if text == TASKS:
-        call.table, call.in_stats = True, False
+        call.table, call.memory.in_stats = True, False
     elif text.startswith(SUMMARY):
-        call.in_stats = False
+        call.memory.in_stats = False
         _summary(call, text)
     elif match := CPU_LINE.fullmatch(text):
         if match[2] == call.base.invoker and call.base.invoker_pid is None:
@@ -409,15 +368,13 @@ def _inside(call: _Call, text: str) -> bool:
             limit_bytes=limit * KIB if limit < NO_LIMIT_KIB else None,
         )
     elif match := CGROUP_STATS.fullmatch(text):
-        call.in_stats = True
+        call.memory.in_stats = True
         call.base = replace(call.base, oom_cgroup=match[1])
     elif GROUP.fullmatch(text):
         call.base = replace(call.base, group_kill=True)
         call.victims = [replace(victim, group_kill=True) for victim in call.victims]
-    elif call.in_stats and (match := CGROUP_STAT.fullmatch(text)):
-        call.stats[match[1]] = int(match[2])
     else:
-        return _memory(call, text)
+        return memory_line(call.memory, text)
     return True
 
 
@@ -488,59 +445,6 @@ def _summary(call: _Call, text: str) -> None:
     )
 
 
-def _memory(call: _Call, text: str) -> bool:
-    """Lines of show_mem()."""
-    if match := ZONE.fullmatch(text):
-        node, zone, counters = int(match[1] or 0), match[2], match[3]
-    elif match := NODE.fullmatch(text):
-        node, zone, counters = int(match[1]), "", match[2]
-    elif match := BLOCKS.fullmatch(text):
-        _blocks(call, int(match[1] or 0), match[2], match[3], int(match[4]))
-        return True
-    elif match := HUGEPAGES.fullmatch(text):
-        size = int(match[5])
-        for name, number in zip(("total", "free", "surp"), match.groups()[1:4], strict=True):
-            _keep(call, int(match[1]), "", f"hugepages_{name} {size}kB", int(number) * size)
-        return True
-    elif match := SWAP.fullmatch(text):
-        _keep(call, -1, "", match[1], int(match[2]))
-        return True
-    elif match := PAGES.fullmatch(text):
-        call.machine[match[2]] = int(match[1])
-        return True
-    elif MACHINE.fullmatch(text):
-        found = re.findall(r"([a-z_]+):([0-9]+)", text)
-        if not {name for name, _ in found} <= MACHINE_COUNTERS:
-            return False
-        call.machine |= {name: int(value) for name, value in found}
-        return True
-    else:
-        return False
-    for name, value in COUNTER.findall(counters):
-        _keep(call, node, zone, name, int(value))
-    return True
-
-
-def _keep(call: _Call, node: int, zone: str, name: str, kib: int) -> None:
-    key = node, zone, name
-    if call.memory.setdefault(key, kib * KIB) != kib * KIB:
-        call.damage("memory that is there twice")
-
-
-def _blocks(call: _Call, node: int, zone: str, text: str, total: int) -> None:
-    printed = BLOCK.findall(text)
-    sizes = [int(size) for _, size, _ in printed]
-    whole = sum(int(blocks) * int(size) for blocks, size, _ in printed)
-    if whole != total or sizes != [sizes[0] << order for order in range(len(sizes))]:
-        call.damage("free blocks of a zone")
-        return
-    call.page_kib = sizes[0] or None
-    for order, (blocks, _, types) in enumerate(printed):
-        names = ", ".join(MIGRATETYPES[letter] for letter in types)
-        row = OomFreeBlocks(call.number, node, zone, order, int(blocks), names)
-        call.blocks[node, zone, order] = row
-
-
 def _add(call: _Call, page_bytes: int | None, result: OomRecords) -> None:
     killed = {victim.pid for victim in call.victims if victim.outcome == KILLED}
     lacks = []
@@ -554,16 +458,12 @@ def _add(call: _Call, page_bytes: int | None, result: OomRecords) -> None:
         lacks.append("the summary")
     if call.lost:
         lacks.append(f"{call.lost:,} records that are lost")
-    lacks += [f"{what}, damaged ({number:,})" for what, number in call.damaged.items()]
+    lacks += [f"{what}, damaged ({number:,})" for what, number in call.memory.damaged.items()]
     words = "; ".join(lacks) or None
     for number, row in enumerate(call.victims or [call.base], 1 if call.victims else 0):
         result.kills.append(replace(row, victim=number, lacks=words))
     result.tasks += [replace(task, killed=task.pid in killed) for task in call.tasks.values()]
-    page = page_bytes or (call.page_kib * KIB if call.page_kib else None)
-    for name, pages in call.machine.items():
-        size = None if page is None else pages * page
-        result.memory.append(OomMemory(call.number, -1, "", name, size))
-    for (node, zone, name), size in call.memory.items():
-        result.memory.append(OomMemory(call.number, node, zone, name, size))
-    result.free_blocks += call.blocks.values()
-    result.cgroup_memory += [OomCgroupMemory(call.number, *stat) for stat in call.stats.items()]
+    memory, blocks, cgroup = memory_rows(call.number, call.memory, page_bytes)
+    result.memory += memory
+    result.free_blocks += blocks
+    result.cgroup_memory += cgroup
