@@ -357,8 +357,9 @@ def _inside(call: _Call, text: str) -> bool:
         call.memory.in_stats = False
         _summary(call, text)
     elif match := CPU_LINE.fullmatch(text):
-        if match[2] == call.base.invoker and call.base.invoker_pid is None:
-            call.base = replace(call.base, invoker_pid=min(int(match[1]), MOST_PIDS))
+        ours = match[2] == call.base.invoker and call.base.invoker_pid is None
+        if ours and int(match[1]) <= MOST_PIDS:
+            call.base = replace(call.base, invoker_pid=int(match[1]))
     elif match := CGROUP_USAGE.fullmatch(text):
         usage, limit = int(match[1]), int(match[2])
         call.base = replace(
