@@ -7,6 +7,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Tests start the command hundreds of times: what Python compiles is kept, whatever the caller has set.
+export PYTHONDONTWRITEBYTECODE :=
 
 # Debian packages: to make the environment; to boot kernels (qemu, a C compiler for the guest's init,
 # cpio for its initramfs); to open the report in a browser, and the FlameGraph that its flame graphs
