@@ -6,6 +6,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+LINT := $(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && $(BIN)/mypy tools
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Tests start the command hundreds of times: what Python compiles is kept, whatever the caller has set.
 export PYTHONDONTWRITEBYTECODE :=
@@ -78,7 +79,7 @@ test: $(READY) ## lint, types, unit tests, lab tests on real kernels, the report
 	$(BIN)/pytest tests/lab > build/lab.log & lab=$$!; \
 	stop() { kill $$lab $$kernels 2> /dev/null; wait $$lab $$kernels; exit 1; }; \
 	trap stop INT TERM HUP; \
-	$(MAKE) --no-print-directory lint || stop; \
+	{ $(LINT); } || stop; \
 	rest=0; $(BIN)/pytest --ignore tests/lab || rest=$$?; \
 	also=0; $(if $(ALSO),MMSCOPE_LAB_KERNELS='$(ALSO)' $(BIN)/pytest tests/lab || also=$$?;) \
 	wait $$lab; lab=$$?; wait $$kernels; \
@@ -105,10 +106,7 @@ $(VENV)/.fuzz: $(READY) requirements-fuzz.lock
 
 .PHONY: lint
 lint: $(READY) ## ruff and mypy
-	$(BIN)/ruff format --check .
-	$(BIN)/ruff check .
-	$(BIN)/mypy
-	$(BIN)/mypy tools
+	$(LINT)
 
 .PHONY: bench
 bench: $(READY) ## how fast each probe is, with the naive way beside it, and the report
