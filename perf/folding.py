@@ -253,7 +253,7 @@ class Fold:
         return found.key is not None and found.key[0] in self._for_others
 
     def _count(self, event: Folded, sample: Sample) -> None:
-        """A sample that is no stack to draw: a fault with its address, or a moment."""
+        """A sample without a stack to draw: a fault with its address, or a moment."""
         assert event.declared is not None
         if sample.comm in self._profilers and not self.keep_profiler:
             event.removed[PROFILER] = event.removed.get(PROFILER, 0) + 1

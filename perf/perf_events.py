@@ -243,7 +243,7 @@ def flag_bits(text: str) -> dict[str, int]:
     """
     The flags that a tracepoint prints by name, out of its ``format`` file: name to number.
 
-    Their numbers are the kernel's own affair. What is no sum of constants is left out.
+    Their numbers are internal to the kernel. What is not a sum of constants is left out.
     """
     found = {}
     for expression, name in re.findall(r'\{([^"{}]*),\s*"(\w+)"\s*\}', text):

@@ -94,8 +94,8 @@ class Reading:
 
     samples: int = 0
     lost: int = 0  # as the LOST records say, which do not name the event
-    unread_bytes: int = 0  # text that is no sample
-    # Parents, as far as told: pid of a process to that of its parent.
+    unread_bytes: int = 0  # text that is not a sample
+    # Parents, as far as known: pid of a process to that of its parent.
     on_fork: Callable[[int, int], None] | None = None
     # What stands before and behind the time, as met.
     before: dict[bytes, _Who] = field(default_factory=dict, repr=False)
@@ -138,7 +138,7 @@ def _thrown_away(text: bytes, reading: Reading) -> bytes:
 
 
 def _samples(text: bytes, reading: Reading) -> Generator[Sample, None, bytes]:
-    """The samples of a piece of text; returns its end if that is no whole sample."""
+    """The samples of a piece of text; returns its end if that is not a whole sample."""
     time_of, new = _AT.search, tuple.__new__
     before, behind = reading.before, reading.behind
     pending = b""  # the begin of a comm that has an empty line in it

@@ -82,7 +82,7 @@ class Split:
 
     def classify(self, symbols: Sequence[str]) -> tuple[str, str] | None:
         """
-        (who, part) of a stack, root first; None if it is no matter of this split.
+        (who, part) of a stack, root first; None if it is outside this split.
 
         :param symbols: as :func:`plain` gives them.
         """
@@ -150,7 +150,7 @@ class KnownFrames:
     def nmi(self, event: str, architecture: str) -> str:
         """
         Whether a sampler reaches code that runs with interrupts off: ``yes``, ``no``, or
-        ``unknown``; empty for what is no sampler.
+        ``unknown``; empty for what is not a sampler.
         """
         name = re.split(r"[/:]", event)[0]
         if name in self.no_nmi:

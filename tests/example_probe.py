@@ -62,6 +62,7 @@ MANAGED_MEMORY_SECTION = Section(
     name="managed_memory",
     title="Managed memory",
     place=205,
+    tables=(MANAGED_MEMORY,),
     intro="""
 The memory that the page allocator manages: MemTotal of
 [/proc/meminfo](https://docs.kernel.org/filesystems/proc.html#meminfo).

@@ -39,7 +39,7 @@ from mmscope.drgn.struct_pages.memory_metadata import MetadataPart, WhatIf, what
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.description import SectionResult
 from mmscope.reports.bundle.writer import Writer
-from mmscope.reports.watch.watch_rows import (
+from mmscope.reports.rows.watch_rows import (
     CounterRate,
     Level,
     PsiStall,

@@ -47,7 +47,7 @@ from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.description import SectionResult
 from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.findings.findings import Finding, Link, NotChecked, Step, Verdict
-from mmscope.reports.profiles.profile_rows import (
+from mmscope.reports.rows.profile_rows import (
     Profile,
     ProfileAllocation,
     ProfileCounter,

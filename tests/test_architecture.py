@@ -19,7 +19,9 @@ from mmscope.reports.collect.collect import run_section
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "docs" / "ARCHITECTURE.md").read_text()
 CODE = [path for top in ("drgn", "perf", "reports") for path in sorted((ROOT / top).rglob("*.py"))]
-MOST_FILES = 15
+MOST_FILES = 15  # of a folder
+MOST_LINES = 500  # of a file
+MOST_LINES_OF_A_FUNCTION = 60  # with its docstring
 # What each addition takes: its own files, and one with its tests.
 FILES = {"probe": 2, "finding": 2, "picture": 3, "recipe": 2, "column": 1}
 
@@ -71,6 +73,19 @@ def test_every_folder_is_described() -> None:
 def test_no_folder_is_a_crowd() -> None:
     for folder, files in Counter(path.parent for path in CODE).items():
         assert files <= MOST_FILES, folder
+
+
+def test_no_file_is_long() -> None:
+    for path in CODE:
+        assert len(path.read_text().splitlines()) <= MOST_LINES, path
+
+
+def test_no_function_is_long() -> None:
+    for path in CODE:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                lines = (node.end_lineno or 0) - node.lineno + 1
+                assert lines <= MOST_LINES_OF_A_FUNCTION, f"{path}: {node.name}"
 
 
 def test_imports_go_down_the_list() -> None:

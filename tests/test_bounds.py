@@ -202,13 +202,13 @@ def test_every_relation_is_to_a_number_of_the_same_row() -> None:
 
 def section(rows: list[Zone], machine: Machine = DUMP) -> tuple[SectionResult, Found]:
     spec = Section(
-        "zones",
-        "Zones",
-        1,
-        "",
-        Command("zones"),
-        lambda _: Found(),
-        lambda _: Found().add(ZONES, rows),
+        name="zones",
+        title="Zones",
+        place=1,
+        intro="",
+        command=Command("zones"),
+        from_memory=lambda _: Found(),
+        from_files=lambda _: Found().add(ZONES, rows),
     )
     return run_section(spec, Files(Path("/nonexistent")), machine)
 

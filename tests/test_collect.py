@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 from drgn import FaultError, ProgramFlags
 
-import mmscope.reports.collect.collect
 from mmscope.drgn.free import free_memory
 from mmscope.drgn.machine.settings import SETTINGS, Setting
 from mmscope.drgn.opening.target import Target
 from mmscope.drgn.owners.slab_caches import SlabFinder
 from mmscope.drgn.reading.kernel_arrays import Gaps
 from mmscope.drgn.reading.struct_pages import PageChunk, Scan
+from mmscope.drgn.sections import registry
 from mmscope.drgn.sections.files import Absent, Files, page_size
 from mmscope.drgn.sections.memory import DeadlineExceeded, Memory
 from mmscope.drgn.sections.section import Command, Found, Section
@@ -40,7 +40,16 @@ def found(value: str = "1") -> Found:
 
 
 def spec(from_files: Callable[[Any], Found], name: str = "x", seconds: float = 5.0) -> Section:
-    return Section(name, name.title(), 1, "", Command(name), from_files, from_files, seconds)
+    return Section(
+        name=name,
+        title=name.title(),
+        place=1,
+        intro="",
+        command=Command(name),
+        from_memory=from_files,
+        from_files=from_files,
+        deadline=seconds,
+    )
 
 
 def fails(error: BaseException) -> Callable[[Any], Found]:
@@ -156,7 +165,7 @@ def test_one_bad_section_leaves_the_others_whole(
 
     specs = [spec(good("a"), "a"), spec(good("b"), "b")]
     specs.insert(position, spec(bad, "bad", 0.2))
-    monkeypatch.setattr(mmscope.reports.collect.collect, "SECTIONS", {s.name: s for s in specs})
+    monkeypatch.setattr(registry, "SECTIONS", {s.name: s for s in specs})
     with Writer(tmp_path / "b") as writer:
         collect(FILES, TARGET, writer)
     bundle = Bundle(tmp_path / "b")
@@ -167,7 +176,7 @@ def test_one_bad_section_leaves_the_others_whole(
 
 
 def test_notes_are_kept_with_the_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mmscope.reports.collect.collect, "SECTIONS", {})
+    monkeypatch.setattr(registry, "SECTIONS", {})
     with Writer(tmp_path / "b") as writer:
         collect(FILES, TARGET, writer, notes={"truncated": "5 bytes"})
     assert Bundle(tmp_path / "b").target["truncated"] == "5 bytes"
@@ -202,7 +211,7 @@ def test_slabs_that_cannot_be_looked_for_do_not_cost_the_others_their_pass(
     monkeypatch.setattr(
         free_memory, "scan_free_memory", lambda *given: seen.append(given) or scanned
     )
-    memory = Memory(SimpleNamespace(flags=ProgramFlags(0)), riders=[finder])  # type: ignore[arg-type]
+    memory = Memory(SimpleNamespace(flags=ProgramFlags(0)), riders=lambda: [finder])  # type: ignore[arg-type]
     free_memory.free_memory(memory)
     assert [more for _, _, more in seen] == [[]]
     assert memory.rode(SlabFinder) is None

@@ -11,11 +11,13 @@ import make_docs
 import pytest
 
 from mmscope import FOLDER
+from mmscope.drgn.sections.files import Files
 from mmscope.drgn.sections.prices import PRICES
 from mmscope.drgn.sections.registry import SECTIONS
 from mmscope.drgn.tables.rows import columns
+from mmscope.reports.bundle.declared import HEADINGS, TABLES
+from mmscope.reports.collect.collect import run_section
 from mmscope.reports.commands.drgn_plugin import PICKS
-from mmscope.reports.compare.declared import HEADINGS, TABLES
 
 PROBES = sorted((FOLDER / "drgn").rglob("*.py"))
 
@@ -32,6 +34,32 @@ def test_every_section_has_a_place_of_its_own_and_says_what_it_reads() -> None:
         assert set(section.reads) <= PRICES.keys()
         assert section.intro.strip(), section.name
         assert not section.command.picks or section.command.picks in PICKS
+
+
+def test_every_table_is_of_one_section() -> None:
+    named = [table.name for heading in HEADINGS.values() for table in heading.tables]
+    assert len(set(named)) == len(named)
+    # Every bundle has these, and they are of the reading as a whole.
+    assert TABLES.keys() - set(named) == {"sections", "impossible_values"}
+
+
+def test_sections_have_the_tables_that_they_declare() -> None:
+    read = 0
+    for section in SECTIONS.values():
+        _, found = run_section(section, Files(make_docs.ROOT / "tests" / "data" / "7.2"))
+        assert found.by_name.keys() <= {table.name for table in section.tables}, section.name
+        read += len(found.tables)
+    assert read >= 10
+
+
+def test_what_is_newer_than_the_first_release_says_its_version() -> None:
+    said = [heading.since for heading in HEADINGS.values()]
+    for table in TABLES.values():
+        said += [table.since, *table.rows_since, *(c.since for c in columns(table.row))]
+        # What is as old as its table does not say it again.
+        assert not any(table.since and table.since == c.since for c in columns(table.row))
+    assert {since for since in said if since} >= {"0.2.0"}
+    assert all(re.fullmatch(r"(\d+\.\d+\.\d+)?", since) for since in said)
 
 
 def test_what_a_comparison_needs_is_a_column_of_the_table() -> None:

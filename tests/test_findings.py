@@ -61,7 +61,7 @@ from mmscope.reports.findings.findings import (
     period,
 )
 from mmscope.reports.findings.findings_text import print_findings
-from mmscope.reports.watch.watch_rows import CounterRate
+from mmscope.reports.rows.watch_rows import CounterRate
 
 DATA = Path(__file__).parent / "data" / "7.2"
 ZONE = Zone(

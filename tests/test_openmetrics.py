@@ -165,7 +165,7 @@ def test_watch_says_that_openmetrics_cannot_be_written(tmp_path: Path) -> None:
 def test_watch_replaces_nothing_but_a_file(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     result = watch(tmp_path, "--openmetrics", tmp_path / "pipe")
-    assert result.returncode == 2 and "is no file" in result.stderr
+    assert result.returncode == 2 and "is not a file" in result.stderr
     assert (tmp_path / "pipe").is_fifo()
 
 

@@ -11,7 +11,7 @@ import report_bundle as made
 from mmscope.drgn.tables.rows import column
 from mmscope.reports.bundle.database import open_database
 from mmscope.reports.findings.findings import Finding, Question, evaluate, load_questions
-from mmscope.reports.profiles.profile_rows import (
+from mmscope.reports.rows.profile_rows import (
     ProfileAllocation,
     ProfileDuration,
     ProfileFaults,

@@ -113,3 +113,19 @@ def test_page_owner_starts_without_libraries(tmp_path: Path) -> None:
     )
     assert done.stdout.splitlines()[-1] == "[]"
     assert "handle 1" in done.stdout
+
+
+def test_one_section_is_shown_without_the_probes_of_others() -> None:
+    code = (
+        "import sys; from mmscope.reports.commands.start import main; main(); "
+        "print(sorted(name for name in sys.modules if name.startswith('mmscope.drgn.rmap')))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "show", "vm_counters", "--proc-root", "tests/data/7.2"],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+    )
+    assert done.stdout.splitlines()[-1] == "[]"
+    assert "nr_free_pages" in done.stdout

@@ -2,14 +2,18 @@
 """Opening a target: whatever is wrong with it is one line that says what to do."""
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from elf_files import BUILD_ID, ET_CORE, ET_EXEC, PT_LOAD, PT_NOTE, VMLINUX, elf, gnu, note, vmcore
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mmscope.drgn.opening.constants import vmcoreinfo_number
 from mmscope.drgn.opening.core_file import build_id, missing_bytes
 from mmscope.drgn.opening.target import TargetError, open_target, where_symbols_are
 
@@ -86,6 +90,28 @@ def test_a_damaged_vmcoreinfo_is_said_to_be_so(
     assert said.startswith(f"{core}: its VMCOREINFO note, by which a dump is read, is damaged: ")
     assert words in said
     assert said.endswith("; copy the dump anew from where it was taken")
+
+
+@pytest.mark.parametrize(
+    ("key", "base", "said", "number"),
+    [
+        ("KERNELOFFSET", 16, "2e000000", 0x2E000000),
+        ("NUMBER(PAGE_BUDDY_MAPCOUNT_VALUE)", 10, "-129", -129),
+        ("NUMBER(phys_base)", 10, "", None),
+        ("KERNELOFFSET", 16, "-2e", None),
+        ("NUMBER(phys_base)", 10, "1_000", None),
+        ("NUMBER(phys_base)", 10, "9" * 30, None),
+    ],
+)
+def test_numbers_of_vmcoreinfo(key: str, base: int, said: str, number: int | None) -> None:
+    text = SimpleNamespace(string_=lambda: f"OSRELEASE=7.2\n{key}={said}\n".encode())
+    prog: Any = {"VMCOREINFO": text}  # drgn opens no dump whose KERNELOFFSET is damaged
+    if number is None:
+        with pytest.raises(ValueError, match=re.escape(f"VMCOREINFO is damaged: {key} is")):
+            vmcoreinfo_number(prog, key, base=base)
+    else:
+        assert vmcoreinfo_number(prog, key, base=base) == number
+    assert vmcoreinfo_number(prog, "NUMBER(sme_mask)") is None
 
 
 def test_no_such_file(tmp_path: Path) -> None:

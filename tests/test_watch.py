@@ -333,6 +333,26 @@ def test_thinning_keeps_the_log_below_its_limit(host: Path, tmp_path: Path) -> N
     assert read.thinned == interval and read.damaged == 0
 
 
+def test_thinning_on_a_disk_that_is_nearly_full_loses_no_sample(small_disk: Path) -> None:
+    log = SampleLog(small_disk, {"interval": 1.0, "target": {}}, 1 << 20)
+    # Half of it does not fit beside it; where a file has a limit and the disk has none, it does.
+    whole = 11_000 if small_disk.is_mount() else 4_000
+    samples = [{"wall": number, "said": "x" * (whole // 12)} for number in range(10)]
+    for sample in samples:
+        log.add(sample, None)
+    if small_disk.is_mount():
+        with pytest.raises(OSError, match=f"No space left.*{NAME}"):
+            log.thin(2.0)
+    else:
+        assert log.thin(2.0)
+        samples = samples[::2]
+    log.say({"ended": 10})
+    log.close()
+    lines = [json.loads(line) for line in log.path.read_text().splitlines()]
+    assert [line for line in lines if "wall" in line] == samples
+    assert lines[-1] == {"ended": 10} and os.listdir(small_disk) == [NAME]
+
+
 # The command
 
 

@@ -11,7 +11,7 @@ from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.description import SectionResult
 from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.findings.findings import Finding, Verdict, evaluate, load_questions
-from mmscope.reports.watch.watch_rows import (
+from mmscope.reports.rows.watch_rows import (
     CounterRate,
     Level,
     PsiStall,

@@ -6,7 +6,7 @@ memory twice.
 
 from typing import Any
 
-from mmscope.reports.watch.watch_rows import (
+from mmscope.reports.rows.watch_rows import (
     CounterRate,
     Level,
     PsiStall,

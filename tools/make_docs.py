@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
 Writes what is derived from the declarations of tables and sections: ``docs/tables.md``, and the
-commands of drgn, which every drgn session registers and so may not import every probe for.
+list of sections that are commands of drgn, for who may not import every probe to find them.
 """
 
 import subprocess
 import sys
 from pathlib import Path
 
-from mmscope.drgn.sections.registry import SECTIONS
+from mmscope.drgn.sections.registry import SECTIONS, modules
+from mmscope.drgn.sections.section import Section
 from mmscope.drgn.tables.rows import columns
 from mmscope.drgn.tables.table import Table
-from mmscope.reports.compare.declared import TABLES
+from mmscope.reports.bundle.declared import TABLES
 
 ROOT = Path(__file__).resolve().parent.parent
 LICENSE = "# SPDX-License-Identifier: LGPL-2.1-or-later\n"
@@ -29,13 +30,14 @@ def drgn_commands() -> str:
         "    section: str",
         "    description: str",
         "    top: int | None  # rows of a table, by default; None: all",
-        "    picks: str  # the column that an argument picks rows by\n\n",
+        "    picks: str  # the column that an argument picks rows by",
+        "    place: str  # where the section is declared, for pkgutil.resolve_name()\n\n",
         "COMMANDS = (",
     ]
     for section in SECTIONS.values():
         command = section.command
         values = (command.name or section.name, section.name, command.about, command.top)
-        lines.append(f"    SectionCommand{(*values, command.picks)},")
+        lines.append(f"    SectionCommand{(*values, command.picks, place(section))},")
     text = "\n".join([*lines, ")\n"])
     ruff = [
         str(Path(sys.executable).with_name("ruff")),
@@ -45,6 +47,17 @@ def drgn_commands() -> str:
         "-",
     ]
     return subprocess.run(ruff, input=text, capture_output=True, text=True, check=True).stdout
+
+
+def place(section: Section) -> str:
+    """Where a section is declared: ``module:NAME``."""
+    (found,) = (
+        f"{module.__name__}:{name}"
+        for module in modules()
+        for name, value in vars(module).items()
+        if value is section
+    )
+    return found
 
 
 def described(table: Table) -> str:

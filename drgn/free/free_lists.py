@@ -17,7 +17,6 @@ Memory: 16 bytes a free block while the pass runs and 20 more while the lists ar
 :data:`MAX_BLOCKS`. Beyond that the lists are not followed and every block counts by its pageblock.
 """
 
-import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from numpy.typing import NDArray
 
 from mmscope.drgn.free.pageblocks import PageblockTypes
 from mmscope.drgn.free.zones import for_each_zone, zone_name
+from mmscope.drgn.opening.constants import vmcoreinfo_number
 from mmscope.drgn.reading.kernel_arrays import read_whole
 from mmscope.drgn.reading.linked_lists import LOOPS, LOST, Followed, find, follow_lists
 from mmscope.drgn.reading.struct_pages import FlagFields, PageChunk
@@ -233,17 +233,14 @@ def buddy_mapcount(prog: Program) -> int:
     The ``_mapcount`` of a page that heads a free block, as a signed 32-bit number.
 
     :raises LookupError: the target has no VMCOREINFO with PAGE_BUDDY_MAPCOUNT_VALUE.
+    :raises ValueError: that line is damaged.
     """
-    match = re.search(
-        rb"^NUMBER\(PAGE_BUDDY_MAPCOUNT_VALUE\)=(-?\d+)$",
-        prog["VMCOREINFO"].string_(),
-        re.MULTILINE,
-    )
-    if not match:
+    number = vmcoreinfo_number(prog, "NUMBER(PAGE_BUDDY_MAPCOUNT_VALUE)")
+    if number is None:
         raise LookupError(
             "VMCOREINFO has no PAGE_BUDDY_MAPCOUNT_VALUE: not a kernel of 2.6.39 or newer"
         )
-    value = int(match.group(1)) & 0xFFFFFFFF
+    value = number & 0xFFFFFFFF
     return value - (1 << 32) if value >> 31 else value
 
 

@@ -90,7 +90,7 @@ def pageblock_order(prog: Program) -> int:
     """
     ``pageblock_order``: a variable where huge page sizes vary, else a constant of the build.
 
-    What :func:`set_pageblock_order` was told overrides it.
+    The order given to :func:`set_pageblock_order` overrides it.
     """
     with contextlib.suppress(KeyError):
         order: int = prog.cache[TOLD]

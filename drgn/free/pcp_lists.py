@@ -131,7 +131,7 @@ def list_kinds(prog: Program, names: list[str]) -> list[tuple[int, str]]:
     Order and migratetype of each of ``per_cpu_pages.lists[]`` (``order_to_pindex()``).
 
     "mm: page_alloc: use separate lists for movable and unmovable THP on PCP" (bf14ed81f571, in
-    v6.10, and in stable kernels) made two THP lists out of one; the array's length tells.
+    v6.10, and in stable kernels) made two THP lists out of one; the array's length shows which.
     """
     length = prog.type("struct per_cpu_pages").member("lists").type.length or 0
     types = prog.constant("MIGRATE_PCPTYPES").value_()

@@ -214,6 +214,7 @@ ZONES_SECTION = Section(
     name="zones",
     title="Zones and watermarks",
     place=10,
+    tables=(ZONES,),
     intro="""
 Each zone's free memory against its watermarks: kswapd wakes below *low* and works until *high*;
 below *min* allocations reclaim for themselves, or fail if they may not wait and may not use
@@ -232,6 +233,11 @@ FREE_LISTS_SECTION = Section(
     name="free_lists",
     title="Free lists",
     place=20,
+    tables=(
+        FREE_BLOCKS,
+        MISPLACED_BLOCKS,
+        FREE_LIST_CHECKS,
+    ),
     intro="""
 The buddy allocator's free blocks, by zone, order and migratetype: a shade is an amount of
 memory, the figure in a cell the number of blocks. Look for memory that lies in orders too small
@@ -251,6 +257,7 @@ ACCOUNTING_SECTION = Section(
     name="accounting",
     title="Free pages, accounted for",
     place=30,
+    tables=(FREE_ACCOUNTING,),
     intro="""
 What each zone's NR_FREE_PAGES is made of. A remainder other than zero is memory that is counted
 as free and lies on no free list, or the reverse: corruption on a dump, a few pages in motion on
@@ -268,10 +275,14 @@ PCP_LISTS_SECTION = Section(
     name="pcp_lists",
     title="Per-CPU lists",
     place=40,
+    tables=(
+        PCP_PAGES,
+        PCP_CHECKS,
+    ),
     intro="""
-Pages that each CPU keeps for itself: free for that CPU, but not counted in NR_FREE_PAGES and in
-nobody else's reach until drained. Large amounts here while other CPUs reclaim are memory in the
-wrong place
+Pages that each CPU keeps for itself. They are free for that CPU and not counted in
+NR_FREE_PAGES; no other CPU gets them until they are drained. Large amounts here while other
+CPUs reclaim are memory in the wrong place
 ([vm.percpu_pagelist_high_fraction](https://docs.kernel.org/admin-guide/sysctl/vm.html#percpu-pagelist-high-fraction)).
 """,
     command=Command("free pages on per-CPU lists"),
@@ -286,6 +297,10 @@ PAGEBLOCKS_SECTION = Section(
     name="pageblocks",
     title="Pageblocks",
     place=50,
+    tables=(
+        PAGEBLOCKS,
+        PAGEBLOCK_MAP,
+    ),
     intro="""
 Every pageblock belongs to one migratetype, and the allocator tries to keep unlike allocations
 out of it, so that whole blocks can become free again. The map shows where that failed:

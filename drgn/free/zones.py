@@ -78,11 +78,12 @@ class Zone:
     )
     start_pfn: int | None = column(high=MOST_PAGES, help="first page frame of the zone")
     lock_held: bool | None = column(
+        since="0.2.0",
         help="zone.lock was taken, or waited for: in a dump, a CPU was stopped amid a change of "
-        "the free lists"
+        "the free lists",
     )
     node_unreclaimable: bool | None = column(
-        help="kswapd gave the zone's node up: 16 runs in a row reclaimed nothing"
+        since="0.2.0", help="kswapd gave the zone's node up: 16 runs in a row reclaimed nothing"
     )
 
 

@@ -129,7 +129,7 @@ def _option(position: int, name: str, value: str) -> MemoryOption:
         start, _ = memparse(rest[1:])
     sized = name in ("mem", "memmap", "crashkernel", "cma", "hugetlb_cma", "hugepagesz")
     sized |= name in ("default_hugepagesz", "movablecore", "kernelcore", "reserve_mem")
-    # crashkernel=1G-4G:256M,…, hugetlb_cma=0:1G and movablecore=10% are no sizes.
+    # crashkernel=1G-4G:256M,…, hugetlb_cma=0:1G and movablecore=10% are not sizes.
     whole = not rest or (rest[0] in "@,:" and name in ("crashkernel", "cma", "reserve_mem"))
     sized &= whole or name == "memmap"
     return MemoryOption(

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 from drgn import Program
 
-from mmscope.drgn.opening.no_debug_info import vmcoreinfo
+from mmscope.drgn.opening.constants import vmcoreinfo_number
 from mmscope.drgn.page_tables.page_table_entries import (
     PageTableFormat,
     kernel_root,
@@ -96,7 +96,7 @@ def direct_map(prog: Program, gaps: Gaps) -> list[DirectMapLevel]:
     :param gaps: gets what could not be read of the page tables.
     :raises NotImplementedError: the page tables are of an architecture that is not known.
     :raises LookupError: the kernel does not say where its direct map is.
-    :raises ValueError: a counter is damaged.
+    :raises ValueError: a counter or VMCOREINFO is damaged.
     """
     form = page_table_format(prog)
     start, end = (int(prog[name].value_()) for name in ("page_offset_base", "vmalloc_base"))
@@ -137,7 +137,10 @@ def _image(prog: Program) -> tuple[int, int]:
     """
     start, stop, end = (prog.symbol(name).address for name in ("_text", "__bss_stop", "_end"))
     if end < stop:
-        end += int(vmcoreinfo(prog)["KERNELOFFSET"], 16)
+        moved = vmcoreinfo_number(prog, "KERNELOFFSET", base=16)
+        if moved is None:
+            raise LookupError("VMCOREINFO has no KERNELOFFSET")
+        end += moved
     return start, end
 
 

@@ -21,7 +21,7 @@ def describe_files(files: Files) -> Target:
     """
     What a tree of text files says about the machine; what it does not say is None.
 
-    :raises Absent: it has no /proc/zoneinfo, so it is no such tree.
+    :raises Absent: it has no /proc/zoneinfo, so it is not such a tree.
     """
     try:
         zones = read_zoneinfo(files.read("proc/zoneinfo"))

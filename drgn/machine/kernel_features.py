@@ -34,7 +34,7 @@ class KernelFeature:
 
 
 KERNEL_FEATURES = Table(
-    "kernel_features", "What this kernel does where kernels differ", KernelFeature
+    "kernel_features", "What this kernel does where kernels differ", KernelFeature, since="0.2.0"
 )
 
 

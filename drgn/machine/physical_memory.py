@@ -213,7 +213,9 @@ def read_firmware_map(read: Callable[[str], str], numbers: Iterable[int]) -> lis
         where = f"sys/firmware/memmap/{number}"
         start, end, kind = (read(f"{where}/{name}").strip() for name in ("start", "end", "type"))
         if not all(re.fullmatch(r"0x[0-9a-f]{1,16}", each) for each in (start, end)):
-            raise ValueError(f"{where} is damaged: {start[:20]!r} to {end[:20]!r} are no addresses")
+            raise ValueError(
+                f"{where} is damaged: {start[:20]!r} to {end[:20]!r} are not addresses"
+            )
         found.append(MappedRange(int(start, 16), int(end, 16) + 1, kind[:64]))
     return found
 
@@ -304,7 +306,7 @@ def _chain(resources: Sequence[Resource], at: int) -> list[str]:
 
 
 def _use(chain: list[str], said: str, own: str, option: MemoryOption | None) -> str:
-    """What a range is used for; nothing if it is no memory."""
+    """What a range is used for; empty if it is not memory."""
     if CRASH in chain:
         return CRASHED
     if any(name.startswith(RAM) for name in chain):  # also "System RAM (kmem)"
@@ -312,7 +314,7 @@ def _use(chain: list[str], said: str, own: str, option: MemoryOption | None) -> 
     if {*PERSISTENT} & {*chain, own, said}:
         return PERSISTED
     asked = option is not None and option.means == SOFT_RESERVED
-    # In 7.2, a soft-reserved range is no resource until a driver takes it.
+    # In 7.2, a soft-reserved range becomes a resource when a driver takes it.
     if SOFT in (*chain, own, said) or (asked and said == RAM):
         return SOFTLY
     if UNUSABLE in (*chain, own, said):

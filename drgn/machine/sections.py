@@ -39,6 +39,7 @@ from mmscope.drgn.sections.files import Absent, Files, page_size
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import PASS_SECONDS, Command, Found, Section, disagreement
 from mmscope.drgn.struct_pages.struct_page_cost import struct_page_cost
+from mmscope.drgn.tables.amounts import size_name
 
 BUILT_WITHOUT = "the kernel is built without CONFIG_MEMORY_FAILURE: it marks no page as bad"
 
@@ -65,11 +66,11 @@ def physical_memory_from_memory(memory: Memory) -> Found:
         found.notes.append(f"{gaps.bytes:,} bytes of page tables could not be read")
     elif missing := missing_bytes(levels):
         disagreement(
-            memory, found, f"the kernel's counters lack {missing:,} bytes of the direct map"
+            memory, found, f"the kernel's counters lack {size_name(missing)} of the direct map"
         )
     if repeated := sum(row.repeated_bytes or 0 for row in levels):
         found.remarks.append(
-            f"the DirectMap lines of /proc/meminfo are {repeated:,} bytes too high: the kernel "
+            f"the DirectMap lines of /proc/meminfo are {size_name(repeated)} too high: the kernel "
             "counted large entries again while it booted"
         )
     return found.add(DIRECT_MAP, levels)
@@ -164,7 +165,9 @@ def poisoned_pages_from_memory(memory: Memory) -> Found:
     counted = sum(row.bytes or 0 for row in counters)
     if ours != counted and not found.notes and not any(row.unlisted for row in rows):
         disagreement(
-            memory, found, f"the kernel counts {counted:,} bytes as bad, {ours:,} bytes are marked"
+            memory,
+            found,
+            f"the kernel counts {size_name(counted)} as bad, {size_name(ours)} are marked",
         )
     found.add(POISONED_PAGES, rows)
     return found.add(POISON_COUNTERS, counters)
@@ -183,20 +186,27 @@ PHYSICAL_MEMORY_SECTION = Section(
     name="physical_memory",
     title="Physical memory and what the kernel does not get",
     place=100,
+    since="0.2.0",
+    tables=(
+        PHYSICAL_MEMORY_PARTS,
+        PHYSICAL_MEMORY,
+        MEMORY_OPTIONS,
+        DIRECT_MAP,
+    ),
     intro="""
 The machine's memory by physical address: the firmware's map laid over what the kernel made of
 it. Options of the command line keep memory from the page allocator (`mem=`, `memmap=`,
 `crashkernel=`), firmware sets some aside for a driver (soft-reserved), and memory blocks may be
 offline ([kernel documentation: command-line
 parameters](https://docs.kernel.org/admin-guide/kernel-parameters.html)). The parts add up to
-the first line. What the firmware calls reserved may be no memory, and is not in that sum.
+the first line. What the firmware calls reserved is not in that sum: it may not be memory.
 
 The direct map is the kernel's own mapping of all memory, in entries of 1 GiB, 2 MiB and 4 KiB:
-each large one that was split costs TLB misses. What is set up in it and not present is out of
-the kernel's reach, such as secret memory (`memfd_secret(2)`). The kernel's counters, the
-DirectMap lines of /proc/meminfo, also take splits of the kernel image's own mapping for splits
-of this one, and count an entry again for each range of memory that touched it while the kernel
-booted: DirectMap1G may exceed the machine's memory.
+each large one that was split costs TLB misses. The kernel cannot reach memory whose entry is set
+up and not present, such as secret memory (`memfd_secret(2)`). The kernel's counters, the
+DirectMap lines of /proc/meminfo, also count splits of the kernel image's own mapping. While the
+kernel booted, they counted an entry again for each range of memory that touched it, so
+DirectMap1G may exceed the machine's memory.
 """,
     command=Command("memory that the kernel does not get"),
     from_memory=physical_memory_from_memory,
@@ -209,11 +219,16 @@ POISONED_PAGES_SECTION = Section(
     name="poisoned_pages",
     title="Pages marked as bad",
     place=110,
+    since="0.2.0",
+    tables=(
+        POISONED_PAGES,
+        POISON_COUNTERS,
+    ),
     intro="""
-Pages that hardware reported as bad, or somebody in its place, and the kernel gave up
+Pages that the kernel gave up, since hardware, or somebody in its place, reported them as bad
 (`PG_hwpoison`, [kernel documentation: hwpoison](https://docs.kernel.org/mm/hwpoison.html)). A
 base page is lost alone. One bad page of a hugetlb page keeps all of it out of use until it is
-dissolved; for that, one that HVO optimised first needs memory for the struct pages that it gave
+dissolved. If HVO had optimised it, that first takes memory for the struct pages that were given
 away.
 """,
     command=Command("pages marked as bad (PG_hwpoison)"),

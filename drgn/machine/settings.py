@@ -55,7 +55,13 @@ class Setting:
     )
 
 
-SETTINGS = Table("settings", "Settings", Setting, setting="value")
+SETTINGS = Table(
+    "settings",
+    "Settings",
+    Setting,
+    setting="value",
+    rows_since={"0.2.0": ("vm.defrag_mode",)},
+)
 
 
 # sysctl to variable (mm/page_alloc.c, mm/vmstat.c, mm/compaction.c, mm/util.c, kernel/sysctl.c).
@@ -151,6 +157,10 @@ SETTINGS_SECTION = Section(
     name="settings",
     title="Settings",
     place=210,
+    tables=(
+        SETTINGS,
+        KERNEL_FEATURES,
+    ),
     intro="""
 The settings that decide how the allocator, reclaim and THP behave, as they were when this was
 read. Compare them with what the machine is meant to have
@@ -160,7 +170,7 @@ pages](https://docs.kernel.org/admin-guide/mm/transhuge.html)).
 `vm.defrag_mode`, where there is one, keeps types of pages from mixing in a pageblock: with 1,
 an allocation that would have to take from a block of another type reclaims and compacts first
 (one that may not sleep takes from it at once), and kswapd and kcompactd work for whole free
-blocks. It prevents fragmentation and undoes none, so it is meant to be set right after boot
+blocks. It prevents fragmentation and does not undo it, so it is meant to be set right after boot
 ([kernel documentation:
 defrag_mode](https://docs.kernel.org/admin-guide/sysctl/vm.html#defrag-mode)).
 """,

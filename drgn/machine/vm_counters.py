@@ -6,7 +6,7 @@ Names are the kernel's own (``vmstat_text[]``, mm/vmstat.c), so a counter that a
 there without a change here. The values are exact: each CPU's difference that is not folded in yet
 is added, and shown beside it, since /proc/vmstat lags by it. Costs a few reads a CPU and zone.
 
-These are counters since boot, or states. They are no rates: for a rate, take two.
+These are counters since boot, or states, and not rates. A rate takes two readings.
 """
 
 import contextlib
@@ -229,9 +229,10 @@ VM_COUNTERS_SECTION = Section(
     name="vm_counters",
     title="Counters since boot",
     place=200,
+    tables=(VM_COUNTERS,),
     intro="""
 The counters of /proc/vmstat, with each CPU's part that is not folded in yet. Events are counted
-since boot: they are no rates, and they say nothing of when; for a rate take two bundles ([THP
+since boot: they are not rates, and do not say when. For a rate take two bundles ([THP
 counters](https://docs.kernel.org/admin-guide/mm/transhuge.html#monitoring-usage), [NUMA
 counters](https://docs.kernel.org/admin-guide/numastat.html)).
 """,

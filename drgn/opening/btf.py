@@ -314,7 +314,7 @@ class Btf:
         low = values[:, 1].astype(np.uint64)
         bits = low | values[:, 2].astype(np.uint64) << np.uint64(32) if wide else low
         if not wide and not signed:
-            # Before pahole 1.24 the flag was never set: -1 tells.
+            # Before pahole 1.24 the flag was never set: -1 shows it.
             signed = bool(np.any(low >= 0xFFFFF000))
         if signed:
             bits = bits.astype(np.uint32).astype(np.int32) if not wide else bits.astype(np.int64)

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Enumerators of the kernel that not every kernel has, and numbers that VMCOREINFO says."""
+"""Enumerators that not every kernel has, and the numbers of VMCOREINFO."""
+
+import re
 
 from drgn import Program
 
 from mmscope.drgn.opening.no_debug_info import vmcoreinfo
+from mmscope.drgn.tables.hostile_text import cut
 
 
 def constant(prog: Program, name: str, otherwise: int) -> int:
@@ -20,7 +23,18 @@ def flag(prog: Program, name: str, otherwise: int = 0) -> int:
     return otherwise if bit < 0 else 1 << bit
 
 
-def vmcoreinfo_number(prog: Program, name: str) -> int | None:
-    """``NUMBER(name)`` of VMCOREINFO; None if this kernel's does not say it."""
-    said = vmcoreinfo(prog).get(f"NUMBER({name})")
-    return None if said is None else int(said)
+def vmcoreinfo_number(prog: Program, key: str, *, base: int = 10) -> int | None:
+    """
+    A number of VMCOREINFO, such as ``NUMBER(phys_base)``; None if this kernel does not write it.
+
+    :param base: 16 for what is written with ``%lx``, as KERNELOFFSET is.
+    :raises ValueError: the line is damaged.
+    """
+    said = vmcoreinfo(prog).get(key)
+    if said is None:
+        return None
+    if not re.fullmatch("[0-9a-f]{1,16}" if base == 16 else "-?[0-9]{1,20}", said):
+        raise ValueError(
+            f"VMCOREINFO is damaged: {key} is {cut(said, 40)!r}, which is not a number"
+        )
+    return int(said, base)

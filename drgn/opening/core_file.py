@@ -141,7 +141,8 @@ def _missing_pages(path: Path, kdump: Kdump, size: int) -> int:
     there = min(max(size - begin, 0) // PAGE_DESCRIPTOR.itemsize, descriptors)
     missing = 0 if kdump.split else descriptors - there
     length = there * PAGE_DESCRIPTOR.itemsize
-    # Data is in the order of PFNs, but for zero pages, which share a place: the last pages tell.
+    # Data is in the order of PFNs, except for zero pages, which share a place. So the last pages
+    # show it.
     for offset in range((length - 1) // CHUNK_BYTES * CHUNK_BYTES, -1, -CHUNK_BYTES):
         data = _read(path, begin + offset, min(CHUNK_BYTES, length - offset))
         pages = np.frombuffer(data[: len(data) // 24 * 24], PAGE_DESCRIPTOR)
@@ -205,7 +206,7 @@ def _byte_order(path: Path) -> str:
 
 
 def elf_type(path: Path) -> int | None:
-    """``e_type`` of a 64-bit ELF file; None if it is no such file."""
+    """``e_type`` of a 64-bit ELF file; None if it is another file."""
     header = _header(path)
     return header[0] if header else None
 

@@ -105,7 +105,7 @@ class KernelSymbols:
         return Symbol(name, address, self.room(index), binding, kind)
 
     def is_text(self, address: int) -> bool:
-        """Whether an address is of code; nm's letter does not tell (7.2 has .data as "T")."""
+        """Whether an address is of code; nm's letter does not say (7.2 has .data as "T")."""
         return any(begin <= address < end for begin, end in self.text)
 
     def find(

@@ -7,15 +7,17 @@ debug package: :func:`attach` makes a :class:`drgn.Program` with a vmcore, or wi
 kernel, usable as if its vmlinux had been loaded. In a session of drgn's own::
 
     $ drgn -c vmcore --no-default-symbols
-    >>> from no_debug_info import attach
+    >>> from mmscope.drgn.opening.no_debug_info import attach
     >>> attach(prog)
     >>> prog["init_task"].comm
     (char [16])"swapper/0"
 
 Costs a third of a second of CPU and 60 MiB, against half a second and 300 MiB of a vmlinux.
 
-Types and symbols come out of the dump, so that they are held against its VMCOREINFO before
-anything is believed. Cannot know: globals that ``declared_globals.py`` does not declare, macros,
+Types and symbols come out of the dump, so they are compared with its VMCOREINFO before they are
+used.
+
+Cannot know: globals that ``declared_globals.py`` does not declare, macros,
 line numbers, inlined functions, types of modules.
 """
 

@@ -295,7 +295,7 @@ def _load_symbols(prog: Program, symbols: Sequence[Path]) -> None:
     except MissingDebugInfoError as error:
         with contextlib.suppress(LookupError):
             prog.type("struct page")
-            return  # the kernel's are there; a module's are not, which is no reason to stop
+            return  # the kernel's are there; those of modules may be missing
         raise TargetError(
             f"no debug symbols for kernel {release} (build ID {wanted or 'unknown'}): "
             f"{where_symbols_are(release)}"

@@ -26,7 +26,7 @@ class PageOwnerStack:
     pages: int = column(unit="pages", help="base pages allocated by this stack and not freed")
     allocations: int | None = column(help="allocations (of any order) behind the pages")
     owner: str | None = column(
-        holds="kernel", help="first frame from the leaf that is no allocator function"
+        holds="kernel", help="first frame from the leaf that is not an allocator function"
     )
     module: str | None = column(
         holds="kernel", help="module of the owner frame; empty for the kernel itself"

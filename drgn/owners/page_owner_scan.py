@@ -227,7 +227,7 @@ class _Reader:
             add_to(found.migratetypes, (page_type, block), pages_, heads)
             add_to(found.ages, age, pages_, heads)
             add_to(found.migrations, reason, pages_, heads)
-            # A pageblock whose type is unknown is no other one.
+            # A pageblock of unknown type does not count as one of another type.
             if block != page_type and block < len(found.names):
                 key = handle, page_type, block
                 found.polluters[key] = found.polluters.get(key, 0) + pages_

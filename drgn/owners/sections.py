@@ -24,9 +24,13 @@ from mmscope.drgn.owners.page_owner import (
 )
 from mmscope.drgn.owners.page_owner_rows import (
     PAGE_OWNER_GFP,
+    PAGE_OWNER_GROWTH,
+    PAGE_OWNER_MEMCGS,
     PAGE_OWNER_MIGRATETYPES,
     PAGE_OWNER_MIGRATIONS,
     PAGE_OWNER_ORDERS,
+    PAGE_OWNER_SERIES,
+    PAGE_OWNER_SNAPSHOTS,
     PAGE_OWNER_STACKS,
     PAGE_OWNER_TASKS,
 )
@@ -234,6 +238,23 @@ PAGE_OWNER_SECTION = Section(
     name="page_owner",
     title="Owners of pages",
     place=60,
+    tables=(
+        PAGE_OWNER_STACKS,
+        PAGE_OWNER_TASKS,
+        PAGE_OWNER_ORDERS,
+        PAGE_OWNER_GFP,
+        PAGE_OWNER_MIGRATETYPES,
+        PAGE_OWNER_MEMCGS,
+        PAGE_OWNER_POLLUTERS,
+        PAGE_OWNER_MIXED_BLOCKS,
+        PAGE_OWNER_MIGRATIONS,
+        PAGE_OWNER_AGES,
+        PAGE_OWNER_FREED,
+        PAGE_OWNER_CHECKS,
+        PAGE_OWNER_SNAPSHOTS,
+        PAGE_OWNER_SERIES,
+        PAGE_OWNER_GROWTH,
+    ),
     intro="""
 page_owner remembers for every page the stack that allocated it: this is who holds memory now,
 not who used the CPU ([kernel documentation:
@@ -252,6 +273,10 @@ SLAB_CACHES_SECTION = Section(
     name="slab_caches",
     title="Slab caches",
     place=70,
+    tables=(
+        SLAB_CACHES,
+        SLAB_CHECKS,
+    ),
     intro="""
 The kernel's own objects, by the slab cache that they are allocated from: how many are in use,
 for how many its slabs have room, and the pages that this takes. Look for a cache that holds
@@ -272,6 +297,10 @@ SLAB_OWNER_SECTION = Section(
     name="slab_owner",
     title="Owners of slab objects",
     place=80,
+    tables=(
+        SLAB_OWNER_STACKS,
+        SLAB_OWNER_CHECKS,
+    ),
     intro="""
 With `slab_debug=U` every object of a slab cache remembers the stack that allocated it: this is
 who holds kernel objects now ([kernel documentation: slab

@@ -37,7 +37,7 @@ from mmscope.drgn.tables.rows import LONGEST_NAME, column
 from mmscope.drgn.tables.table import Table
 from mmscope.drgn.text.kernel_text import printed_number, row_number, whole_lines
 
-# Flags where they are no enumerators yet, before "mm, slab: use an enum to define SLAB_ cache
+# Flags where they are not enumerators yet, before "mm, slab: use an enum to define SLAB_ cache
 # creation flags" (v6.9).
 FLAGS = {"_SLAB_STORE_USER": 0x00010000, "_SLAB_KMALLOC": 0x00001000}
 # More than any machine has: the list is damaged then, or runs in a circle.
@@ -383,7 +383,7 @@ def _bit_field(type_: Any, name: str) -> tuple[int, int]:
 
 def _slab_test(prog: Program) -> Callable[[NDArray[Any]], NDArray[np.bool_]]:
     """Which of an array of struct pages head a slab."""
-    number = vmcoreinfo_number(prog, "PAGE_SLAB_MAPCOUNT_VALUE")
+    number = vmcoreinfo_number(prog, "NUMBER(PAGE_SLAB_MAPCOUNT_VALUE)")
     if number is not None:  # "mm: free up PG_slab" (v6.10)
         value = np.array(number & 0xFFFFFFFF, np.uint32).view(np.int32)
         return lambda pages: np.asarray(pages["mapcount"] == value)

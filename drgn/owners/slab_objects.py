@@ -6,13 +6,12 @@ Structures that hang together by pointers (``anon_vma``, ``anon_vma_chain``, ``k
 are reached by reading the slabs they lie in, and not by following the pointers: a pass over the
 struct pages finds the slabs (see ``slab_caches``), and each slab is read once.
 
-Slots are not told free from used, nor objects of one kind from those of another that the allocator
-has put into the same cache (SLUB merges caches of one size): what a slot holds may be stale or
-something else. Whoever asks must check what he gets by what points back to it, as everything here
-does with :func:`linked_lists.follow_lists` and :func:`tree_links`.
+A slot may be free or used, and may hold an object of another kind, since SLUB merges caches of one
+size. So what a slot holds may be stale or something else. The caller must check it by what points
+back to it, with :func:`linked_lists.follow_lists` and :func:`tree_links`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +23,9 @@ from numpy.typing import NDArray
 from mmscope.drgn.owners.slab_caches import SlabChunk, SlabFinder, SlabScan, scan_slabs
 from mmscope.drgn.reading.kernel_arrays import Columns, Gaps, struct_dtype
 from mmscope.drgn.reading.linked_lists import find
+
+# Some slots: their addresses, and their columns.
+Piece = tuple[NDArray[np.uint64], dict[str, NDArray[Any]]]
 
 
 @dataclass(frozen=True)
@@ -82,9 +84,7 @@ def read_slab_objects(
         kind: struct_dtype(prog.type(want.type), want.columns) for kind, want in wanted.items()
     }
     caches = {kind: prog[want.cache].value_() for kind, want in wanted.items()}
-    parts: dict[str, list[tuple[NDArray[np.uint64], dict[str, NDArray[Any]]]]] = {
-        kind: [] for kind in wanted
-    }
+    parts: dict[str, list[Piece]] = {kind: [] for kind in wanted}
     page_shift = prog["PAGE_SHIFT"].value_()
     result = SlabObjects({})
     direct_map = pfn_to_virt(prog, 0).value_()
@@ -98,7 +98,7 @@ def read_slab_objects(
             here = chunk.caches == index
             sound = here & np.isin(chunk.objects, list(cache.orders))
             result.odd_slabs += int(np.count_nonzero(here & ~sound))
-            # All slabs of a cache have the same number of objects, but for those of hard times.
+            # Slabs of a cache have one size, or the least that will do: allocate_slab(), mm/slub.c.
             for objects in np.unique(chunk.objects[sound]).tolist():
                 pfns = chunk.pfns[sound & (chunk.objects == objects)]
                 data, read = _read_slabs(prog, pfns << page_shift, objects * cache.size, result)
@@ -117,18 +117,22 @@ def read_slab_objects(
     scan = scan_slabs(prog, take, found=found, progress=progress)
     result.gaps.bytes += scan.gaps.bytes
     for kind, pieces in parts.items():
-        address = np.concatenate([part for part, _ in pieces] or [np.zeros(0, np.uint64)])
-        order = np.argsort(address, kind="stable")
-        names = dtypes[kind].names or ()
-        empty = np.zeros(0, np.uint64)
-        result.objects[kind] = Objects(
-            address[order],
-            {
-                name: np.concatenate([part[name] for _, part in pieces] or [empty])[order]
-                for name in names
-            },
-        )
+        result.objects[kind] = _ascending(pieces, dtypes[kind].names or ())
     return result
+
+
+def _ascending(pieces: Sequence[Piece], names: Iterable[str]) -> Objects:
+    """The slots of all pieces, ascending by address."""
+    empty = np.zeros(0, np.uint64)
+    address = np.concatenate([part for part, _ in pieces] or [empty])
+    order = np.argsort(address, kind="stable")
+    return Objects(
+        address[order],
+        {
+            name: np.concatenate([part[name] for _, part in pieces] or [empty])[order]
+            for name in names
+        },
+    )
 
 
 def _read_slabs(
@@ -178,7 +182,7 @@ def tree_links(
     """
     The links, from a node of a red-black tree towards its root, that hold in both directions.
 
-    With these, :func:`linked_lists.follow_lists` tells which tree each node is in: a node that was
+    With these, :func:`linked_lists.follow_lists` finds which tree each node is in: a node that was
     taken out of its tree may still point at its parent, but no parent points at it.
 
     :param node: addresses of the ``rb_node``, ascending; :param parent: ``__rb_parent_color``.

@@ -130,14 +130,8 @@ def slab_owners(
         nonlocal owners
         if owners is None:
             owners = SlabOwners(scan)
-        tracked = np.array([cache.store_user for cache in scan.caches], np.bool_)
+        wanted = _tracked_slabs(scan, chunk)
         sizes = np.array([cache.size for cache in scan.caches], np.int64)
-        # Others are KFENCE's, or damaged: slab_caches() shows them.
-        plausible = np.zeros(len(chunk.pfns), np.bool_)
-        for index in np.unique(chunk.caches).tolist():
-            here = chunk.caches == index
-            plausible |= here & np.isin(chunk.objects, list(scan.caches[index].orders))
-        wanted = np.flatnonzero(tracked[chunk.caches] & plausible)
         lengths = chunk.objects[wanted] * sizes[chunk.caches[wanted]]
         group = np.cumsum(lengths) // GROUP_BYTES
         for number in np.unique(group).tolist():
@@ -169,6 +163,21 @@ def slab_owners(
 
     scan = scan_slabs(prog, take, found=found, progress=progress)
     return owners or SlabOwners(scan)
+
+
+def _tracked_slabs(scan: SlabScan, chunk: SlabChunk) -> NDArray[np.intp]:
+    """
+    The slabs of caches with tracks, by index.
+
+    Not those with a number of objects that their cache does not make: they are KFENCE's, or
+    damaged, and ``slab_caches()`` shows them.
+    """
+    tracked = np.array([cache.store_user for cache in scan.caches], np.bool_)
+    plausible = np.zeros(len(chunk.pfns), np.bool_)
+    for index in np.unique(chunk.caches).tolist():
+        here = chunk.caches == index
+        plausible |= here & np.isin(chunk.objects, list(scan.caches[index].orders))
+    return np.flatnonzero(tracked[chunk.caches] & plausible)
 
 
 def _read_slabs(
@@ -233,7 +242,7 @@ def _count_objects(
     if tracks.handle % 8:
         handle = handle >> np.uint64(32)
     handle = handle & np.uint64(~tracks.extra_mask & 0xFFFFFFFF)
-    # A kernel address is above any handle, so that one number tells both.
+    # A kernel address is above any handle, so one number can be either.
     key = np.where(handle != 0, handle, data[(track + tracks.addr) // 8])
     keys, which = np.unique(key, return_inverse=True)
     counts = np.bincount(which, minlength=len(keys)).tolist()

@@ -78,7 +78,7 @@ def exit_costs(
     """
     The cost of each process's end, the longest first.
 
-    :param details: of the same processes; one without, as text alone tells of it, is left out.
+    :param details: of the same processes; one without them, read from text alone, is left out.
     """
     more = {detail.pid: detail for detail in details}
     costs = []

@@ -27,7 +27,7 @@ from drgn import Architecture, Program
 from drgn.helpers.linux.mm import follow_phys, pfn_to_virt
 from numpy.typing import NDArray
 
-from mmscope.drgn.opening.no_debug_info import vmcoreinfo
+from mmscope.drgn.opening.constants import vmcoreinfo_number
 from mmscope.drgn.reading.kernel_arrays import CHUNK_BYTES, Gaps, read_array
 
 Entries = NDArray[np.uint64]
@@ -181,15 +181,15 @@ def page_table_format(prog: Program) -> PageTableFormat:
     The format of this kernel's page tables.
 
     :raises NotImplementedError: they are of an architecture that is not known here.
+    :raises ValueError: what VMCOREINFO says of them is damaged.
     """
     platform = prog.platform
     if platform is None or platform.arch is not Architecture.X86_64:
         name = platform.arch.name if platform is not None else "unknown"
         raise NotImplementedError(f"page tables of {name} are not known here, only x86-64's")
-    info = vmcoreinfo(prog)
-    five = int(info.get("NUMBER(pgtable_l5_enabled)", "0"))
+    five = vmcoreinfo_number(prog, "NUMBER(pgtable_l5_enabled)")
     # AMD's memory encryption marks encrypted pages with one of the address bits.
-    encrypted = int(info.get("NUMBER(sme_mask)", "0")) & MAX
+    encrypted = (vmcoreinfo_number(prog, "NUMBER(sme_mask)") or 0) & MAX
     chosen = X86_64_5_LEVELS if five else X86_64
     return replace(chosen, address=chosen.address & ~encrypted)
 
@@ -282,7 +282,7 @@ def walk_page_tables(
     # The upper half of the addresses: tables know only their lower bits.
     prefix = start & ~(form.span - 1)
     if not start < end <= prefix + form.span:
-        raise ValueError(f"{start:#x}-{end:#x} is no range of addresses under one root")
+        raise ValueError(f"{start:#x}-{end:#x} is not a range of addresses under one root")
     bounds = (start, end - 1)
     order = np.argsort(roots)
     bases = np.full(len(roots), prefix, np.uint64)

@@ -134,7 +134,7 @@ def scan_page_tables(
     np.add.at(scan.sums["mapped"], areas.owners, (areas.ends - areas.starts).astype(np.int64))
     reader = _Reader(prog, scan, _Lookup(areas, form.page_shift))
     roots = process_roots(prog, spaces.columns["pgd"])
-    # A process has no more tables than it is charged for, but for P4Ds, and what a live kernel
+    # A process has at most the tables that it is charged for, and P4Ds, and what a live kernel
     # adds while it is read. Where more come, something is not a page table.
     charged = spaces.columns["pgtables_bytes"].astype(np.int64) >> form.page_shift
     # Nor more than there is memory: a larger charge is damage.

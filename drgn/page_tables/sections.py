@@ -89,15 +89,7 @@ def page_tables_from_memory(memory: Memory) -> Found:
 def page_tables_from_files(files: Files) -> Found:
     rows: list[PageTables] = []
     found = Found()
-    try:
-        pids = sorted(
-            int(path.name)
-            for path in (files.root / "proc").iterdir()
-            if path.name.isascii() and path.name.isdigit()
-        )
-    except OSError:
-        pids = []
-    for pid in pids:
+    for pid in files.numbers("proc", r"(\d+)"):
         try:
             row = read_status(files.open(f"proc/{pid}/status"))
         except OSError:
@@ -121,12 +113,19 @@ PAGE_TABLES_SECTION = Section(
     name="page_tables",
     title="Page tables",
     place=90,
+    tables=(
+        PAGE_TABLES,
+        PAGE_TABLE_DETAILS,
+        EXIT_COSTS,
+        PAGE_TABLE_OCCUPANCY,
+        PAGE_TABLE_REGIONS,
+    ),
     intro="""
-A page table is a page of memory, whatever is in it, and in nobody's RSS. It is not reclaimed:
-`munmap()` and the end of the process give it back, `MADV_DONTNEED` gives back the tables that
-lie deposited behind huge pages, and on some kernels (`dontneed_frees_tables`) PTE tables of
-which it empties whole 2 MiB; `MADV_FREE` and memory pressure give back none. An exit walks
-every slot, used or not; where the OOM reaper comes first, those of private mappings twice
+A page table takes a page of memory, however little is in it, and is in no process's RSS. It is
+not reclaimed: `munmap()` and the end of the process give it back. `MADV_DONTNEED` gives back the
+tables that lie deposited behind huge pages and, on some kernels (`dontneed_frees_tables`), PTE
+tables of which it empties whole 2 MiB. `MADV_FREE` and memory pressure give nothing back. An exit
+walks every slot, used or not; where the OOM reaper comes first, those of private mappings twice
 ([kernel documentation: page tables](https://docs.kernel.org/mm/page_tables.html)).
 """,
     command=Command("what is in page tables, by process", top=TOP, picks="pid"),

@@ -5,11 +5,15 @@
 Threads share one, and so do processes after vfork(); kernel threads have none. The list of
 processes is walked (about 100,000 a second), the address spaces are read together.
 
+Page tables are found this way, with no pass over the struct pages. Reverse maps take the tasks out
+of their slab cache (:mod:`~mmscope.drgn.processes.processes`): they make that pass anyway, and
+need the process of each VMA also where the list is damaged.
+
 A list that runs in a circle without its head ends where a task comes again, and counts as broken
 off.
 
-Cannot know: address spaces that no task has any more, but somebody holds (an exit that is under
-way, an open /proc/PID/mem, a device driver).
+Cannot know: address spaces that no task has any more, and that something else holds: an exit that
+is under way, an open /proc/PID/mem, a device driver.
 """
 
 from collections.abc import Iterable, Iterator

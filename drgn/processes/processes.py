@@ -2,12 +2,14 @@
 """
 Processes as address spaces: ``struct mm_struct``, whose it is, and how many VMAs it has.
 
-Tasks are found in their slab cache (see ``slab_objects``): a task that has an ``mm`` and is no
-kernel thread is one that lives. Each ``mm`` is then read once. Costs some microseconds a process.
-On a live kernel one that cannot be read is gone, not unreadable, if no task has it any more.
+Tasks are found in their slab cache (see ``slab_objects``), in the pass over the struct pages that
+reverse maps need anyway; a damaged list of processes does not matter. A task lives if it has an
+``mm`` and is no kernel thread. Each ``mm`` is read once, which takes some microseconds. On a live
+kernel, an ``mm`` that cannot be read and that no task has any more is gone, not unreadable.
+Where no such pass is made, :mod:`~mmscope.drgn.processes.address_spaces` walks the list.
 
-Cannot know: which of the processes that share an ``mm`` (``CLONE_VM``, as vfork does) it should be
-called after; it is the one with the lowest pid.
+Cannot know: which of the processes that share an ``mm`` (``CLONE_VM``, as vfork does) is meant. It
+is named after the one with the lowest pid.
 
 The text that says the same is /proc/PID/maps, line by line, and /proc/sys/vm/max_map_count.
 """

@@ -6,8 +6,12 @@ The VMAs of a process hang in a maple tree (``mm.mm_mt``, v6.1 and later). All t
 together, level by level: their nodes and then the VMAs in numpy, out of the slabs in which they
 lie. Costs about 3 µs a VMA; walking the trees one by one takes ten times that.
 
-A node that points nowhere or back, or whose ranges do not ascend, is counted and left out. Cannot
-know: the names of files (that takes a walk for each).
+A node that points nowhere or back, or whose ranges do not ascend, is counted and left out.
+
+Reverse maps read VMAs out of their slab cache (``anon_vma_trees``): they need those that an
+anon_vma or a file leads to, whatever a maple tree says, and kernels before 6.1 have none.
+
+Cannot know: the names of files (that takes a walk for each).
 """
 
 from dataclasses import dataclass
@@ -115,7 +119,7 @@ def _leaves(prog: Program, trees: NDArray[np.uint64], gaps: Gaps) -> tuple[Any, 
                 continue
             first, last, slots, used, broken = _ranges(nodes[here], shape, low[here], high[here])
             damaged += broken
-            # Free ranges are empty slots; XA_ZERO_ENTRY and its like are no pointers.
+            # Free ranges are empty slots; XA_ZERO_ENTRY and the like are not pointers.
             used &= slots > ROOT_IS_NODE
             rows, columns = np.nonzero(used)
             part = [owners[here][rows], first[rows, columns], last[rows, columns]]

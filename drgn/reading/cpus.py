@@ -15,7 +15,7 @@ def online_cpus(prog: Program) -> list[int]:
     The numbers of the online CPUs.
 
     :raises drgn.FaultError: the mask cannot be read.
-    :raises ValueError: ``nr_cpu_ids`` is no number of CPUs, or none is online.
+    :raises ValueError: ``nr_cpu_ids`` cannot be a number of CPUs, or no CPU is online.
     """
     try:
         limit = prog["nr_cpu_ids"].value_()

@@ -7,8 +7,8 @@ this kernel's DWARF gives them; a range of memory becomes arrays of that dtype, 
 Costs one ``Program.read()`` a chunk and no copy; the columns are views.
 
 Memory that cannot be read (not in the dump, damaged, unmapped) is found by bisection down to one
-page, left out, and counted in :class:`Gaps`. It is never read as zero. What drgn itself fills with
-zeros (an ELF segment whose ``p_filesz`` is short) cannot be told from zeros here.
+page, left out, and counted in :class:`Gaps`. It is never read as zero. Memory that drgn itself
+fills with zeros (an ELF segment whose ``p_filesz`` is short) looks like zeros here.
 """
 
 from collections.abc import Iterator, Mapping

@@ -79,7 +79,7 @@ def _roots(prog: Program, gaps: Gaps, count: int) -> tuple[list[tuple[int, int]]
     pointer: np.dtype[Any] = np.dtype(np.uint64)
     roots = []
     for first, addresses in read_array(prog, mem_section.value_(), count, pointer, gaps):
-        # The array is all zeros but for its first few of up to 131,072.
+        # The array is all zeros, except for the first few of up to 131,072.
         for at in np.flatnonzero(addresses).tolist():
             roots.append((first + at, int(addresses[at])))
     return roots, count * pointer.itemsize
@@ -93,7 +93,7 @@ class ValidSections:
     early: NDArray[np.bool_]  # which were there when the machine booted
     online: NDArray[np.bool_]
     usage: NDArray[np.uint64]  # where their mem_section.usage is
-    usage_possible: NDArray[np.bool_]  # it may be there: the pointer is no obvious garbage
+    usage_possible: NDArray[np.bool_]  # it may be there: the pointer is not obviously garbage
     pages: int  # in a section
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from mmscope.drgn.reading.kernel_arrays import Gaps
 
-# What lies between two structures is read too if it is no more than this: as cheap as a read.
+# A gap of at most this many bytes between two structures is read too: as cheap as another read.
 BETWEEN = 4096
 MAX_STRETCH = 1 << 20
 

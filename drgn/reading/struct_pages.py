@@ -182,7 +182,7 @@ def valid_page_ranges(prog: Program) -> list[tuple[int, int, int]]:
 
 
 def memory_pages(prog: Program) -> int:
-    """How many page frames there are; if that cannot be told, more than any machine has."""
+    """How many page frames there are; more than any machine has, if that is unknown."""
     try:
         return sum(end - start for start, end, _ in valid_page_ranges(prog))
     except (FaultError, LookupError, NotImplementedError, ValueError):

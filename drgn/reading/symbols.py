@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 # Assembly functions often have no type.
 CODE = (SymbolKind.FUNC, SymbolKind.UNKNOWN, SymbolKind.IFUNC)
-# Symbols that are no functions may lie between a function's start and an address in it.
+# Symbols of data may lie between a function's start and an address in it.
 MAX_BACK = 64
 # amdgpu, the largest, has 60,000.
 MAX_MODULE_SYMBOLS = 1_000_000
@@ -93,7 +93,7 @@ def module_symbols(module: RelocatableModule) -> list[Symbol]:
     """
     count = module.object.kallsyms.num_symtab.value_()
     if not 0 < count <= MAX_MODULE_SYMBOLS:
-        raise ValueError(f"{count:,} symbols are no module's")
+        raise ValueError(f"{count:,} symbols cannot be one module's")
     return module_kallsyms(module.object)
 
 

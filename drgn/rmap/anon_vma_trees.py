@@ -3,19 +3,19 @@
 Reverse maps of anonymous memory: ``struct anon_vma``, its interval tree, and the
 ``struct anon_vma_chain`` that link VMAs to it.
 
-All three kinds of objects are read out of their slab caches in bulk (see ``slab_objects``), not by
-descending the trees one by one. Slots that are free, stale or something else (SLUB merges the cache
-of anon_vma_chains with others of its size) are recognised by what points back: a chain counts if it
-is on the list of its VMA, link by link round to the VMA itself. Whether it also hangs in the tree
-of its anon_vma, link by link up to the root, is held against that: one that is only in one of the
-two is an orphan, and is shown. Against these counts are held ``num_children`` and
-``num_active_vmas``, which the kernel keeps, and for a sample the trees themselves, descended, and
-the VMAs of the process, walked (:func:`check_sample`).
+All three kinds of objects are read out of their slab caches in bulk (see ``slab_objects``); the
+trees are not descended one by one. A slot may be free, stale or something else (SLUB merges the
+cache of anon_vma_chains with others of its size), so what points back decides. A chain counts if it
+is on the list of its VMA, link by link round to the VMA itself. It must also hang in the tree of
+its anon_vma, link by link up to the root. A chain in only one of the two is an orphan, and shown.
+
+The counts are compared with ``num_children`` and ``num_active_vmas``, which the kernel keeps. For a
+sample, the trees are descended and the VMAs of the process walked (:func:`check_sample`).
 
 Costs a pass over the struct pages and about a microsecond an anon_vma_chain.
 
-On a live kernel processes fork, split and merge while this reads: chains that move are then orphans
-of that moment. :func:`read_reverse_maps` reads again, three times at most, and keeps the best.
+On a live kernel processes fork, split and merge meanwhile. A chain that moves is then an orphan of
+that moment. :func:`read_reverse_maps` reads again, three times at most, and keeps the best reading.
 
 Cannot know: anonymous memory of processes that have none yet: an anon_vma is made by the first
 write fault.

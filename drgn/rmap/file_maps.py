@@ -261,7 +261,7 @@ def mapped_files(
     page_size: int | None,
     most: int = MAX_ROWS,
 ) -> tuple[list[FileMapping], list[FileMappingFanout]]:
-    """The same rows from text, which does not tell trees, inodes and locks; and the fan-out."""
+    """The same rows from text, without trees, inodes and locks; and the fan-out."""
     files = len(found.numbers)
     vmas = sorted(found.vmas)
     number, pid, shared = (np.array([vma[at] for vma in vmas], np.int64) for at in (0, 3, 4))

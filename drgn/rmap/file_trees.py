@@ -8,16 +8,16 @@ device files. ``rmap_walk_file()`` (mm/rmap.c) takes ``i_mmap_rwsem`` to read an
 that overlap a folio, on every kernel; mmap, munmap, mprotect that splits, fork and exit take it to
 write for each of their VMAs that maps the file.
 
-The VMAs are those that were read in bulk out of their slab cache (see ``anon_vma_trees``). Slots
-that are free or stale are recognised by the tree: a VMA counts if it is linked, link by link in
-both directions, to the node that its file's ``i_mmap`` begins with. Against that are held
-``i_mmap_writable``, which the kernel keeps, and for a sample the trees themselves, descended, and
-the VMAs of processes, walked (:func:`check_sample`).
+The VMAs were read in bulk out of their slab cache (see ``anon_vma_trees``). The tree shows which
+slots are free or stale: a VMA counts if it is linked, link by link in both directions, to the node
+that its file's ``i_mmap`` begins with. The counts are compared with ``i_mmap_writable``, which the
+kernel keeps. For a sample, the trees are descended and the VMAs of processes walked
+(:func:`check_sample`).
 
 Costs a read of the ``struct file``, ``address_space``, ``inode`` and ``super_block`` of each mapped
 file.
 
-On a live kernel trees are rebalanced while this reads; what then hangs nowhere is left out, and
+On a live kernel trees are rebalanced meanwhile. A VMA that then hangs nowhere is left out, and
 shows in the checks.
 
 Cannot know: which of the pages are mapped in page tables, and who maps a file that is on DAX by
@@ -242,7 +242,7 @@ def _begun(
     host, _ = read_scattered(
         prog, of_mapping["host"], struct_dtype(prog.type("struct inode"), INODE), Gaps()
     )
-    # Of memory that is no mapping any more, the host's mapping is another.
+    # If memory is no longer a mapping, its host's mapping is another one.
     lost = ~sound & (of_mapping["tree"] != 0) & (host["mapping"] == mapping)
     checks = [
         FileMappingCheck(hex(address), "its tree begins with a VMA that was not found", None, 0)

@@ -53,7 +53,7 @@ class Folios:
     addresses: NDArray[np.uint64]  # what ``mapping`` points at, tree by tree
     order_of: Callable[[NDArray[Any]], NDArray[np.int64]]
     head: np.uint64  # flag of a large folio's first page
-    slab: np.uint64  # flag of slab pages, where that is no page type yet
+    slab: np.uint64  # flag of slab pages, where they do not have a page type yet
     columns: Sequence[str]
     buckets: dict[int, list[int]] = field(default_factory=dict)  # bits of visits: folios, pages
     folios: int = 0

@@ -114,11 +114,12 @@ class KsmPage:
         unit="ms", help="estimate: longest time that the lock is held at a stretch, on this kernel"
     )
     passes: int | None = column(
+        since="0.2.0",
         help="passes of a walk that ends when nothing maps the page any more (reclaim, the "
         "unmapping of a migration): 2 if it has more mappings than KSM knows, as forked processes "
-        "make; unknown if mapcount is"
+        "make; unknown if mapcount is",
     )
-    pass_ms: float = column(unit="ms", help="estimate: one pass on this kernel")
+    pass_ms: float = column(since="0.2.0", unit="ms", help="estimate: one pass on this kernel")
     walk_ms: float = column(
         unit="ms",
         help="estimate: a walk that nothing ends before, two passes, on this kernel: the mapping "
@@ -147,7 +148,10 @@ class RmapWalk:
         help="the anon_vma that is locked (of a KSM page: the one with most VMAs)",
     )
     address_space: str | None = column(
-        holds="kernel", key=True, help="of a file: the one whose i_mmap_rwsem is locked"
+        since="0.2.0",
+        holds="kernel",
+        key=True,
+        help="of a file: the one whose i_mmap_rwsem is locked",
     )
     pid: int | None = column(high=MOST_PIDS, help="the process that has most of its VMAs")
     comm: str | None = column(holds="comm", help="its name")
@@ -159,17 +163,18 @@ class RmapWalk:
         "KSM page two passes"
     )
     visits_a_pass: int = column(
-        help="of one pass: what reclaim and the unmapping of a migration visit, but for KSM pages "
-        "that forked processes map"
+        since="0.2.0",
+        help="of one pass: what reclaim and the unmapping of a migration visit, except of KSM "
+        "pages that forked processes map",
     )
     visits_a_hold: int = column(help="of these, the most at a stretch under the lock")
     hold_ms: float = column(unit="ms", help="estimate of that stretch")
     hold_ms_low: float = column(unit="ms", help="its low end")
     hold_ms_high: float = column(unit="ms", help="its high end")
-    pass_ms: float = column(unit="ms", help="estimate of one pass")
+    pass_ms: float = column(since="0.2.0", unit="ms", help="estimate of one pass")
     walk_ms: float = column(unit="ms", help="estimate of the whole walk")
-    walk_ms_low: float = column(unit="ms", help="its low end")
-    walk_ms_high: float = column(unit="ms", help="its high end")
+    walk_ms_low: float = column(since="0.2.0", unit="ms", help="its low end")
+    walk_ms_high: float = column(since="0.2.0", unit="ms", help="its high end")
     visits_of_all: int = column(help="tree nodes that a walk of every one of the folios visits")
 
 
@@ -193,14 +198,22 @@ class RmapCost:
     node_ns_low: float = column(unit="ns", help="least likely less")
     node_ns_high: float = column(unit="ns", help="hardly more")
     one_ns: float = column(
-        unit="ns", help="taken for a visit of a VMA that may map the page: its page table is walked"
+        since="0.2.0",
+        unit="ns",
+        help="taken for a visit of a VMA that may map the page: its page table is walked",
     )
-    one_ns_low: float = column(unit="ns", help="least likely less")
-    one_ns_high: float = column(unit="ns", help="hardly more")
+    one_ns_low: float = column(since="0.2.0", unit="ns", help="least likely less")
+    one_ns_high: float = column(since="0.2.0", unit="ns", help="hardly more")
     measured: bool = column(help="node_ns was given, as measured on this machine")
 
 
-RMAP_COSTS = Table("rmap_costs", "What a walk of every page visits", RmapCost, measure="visits")
+RMAP_COSTS = Table(
+    "rmap_costs",
+    "What a walk of every page visits",
+    RmapCost,
+    measure="visits",
+    rows_since={"0.2.0": ("folios of mapped files",)},
+)
 
 
 def ksm_pages(

@@ -8,9 +8,9 @@ of a file's mappings is ``address_space.i_mmap_rwsem``. Which locks are taken is
 read in bulk; of these, the owner and the list of waiters (``struct rwsem_waiter``, on the waiting
 tasks' stacks) are read one by one.
 
-Cannot know: which readers hold a lock. The kernel notes the last that took it, which may have let
-it go already; a writer it notes exactly. Kernels with PREEMPT_RT have another lock, whose waiters
-are not read.
+Cannot know: which readers hold a lock. The kernel notes the last reader that took it, which may
+have released it already; it notes a writer exactly. Kernels with PREEMPT_RT have another lock,
+whose waiters are not read.
 """
 
 from collections.abc import Iterator

@@ -136,11 +136,7 @@ def _process_maps(
     :return: the processes, those that are missing by reason, and the files they map.
     """
     if "process_maps" not in files.kept:
-        try:
-            names = [path.name for path in (files.root / "proc").iterdir()]
-        except OSError:
-            names = []
-        pids = sorted(int(name) for name in names if name.isascii() and name.isdigit())
+        pids = files.numbers("proc", r"(\d+)")
         mapped = MappedFiles()
         with reader_apart() as reader:
 
@@ -328,6 +324,17 @@ ANON_VMAS_SECTION = Section(
     name="anon_vmas",
     title="Reverse maps",
     place=160,
+    tables=(
+        ANON_VMA_FANOUT,
+        ANON_VMA_MAP,
+        VMA_SPLITS,
+        VMA_NEIGHBOURS,
+        ANON_VMAS,
+        ANON_VMA_LOCKS,
+        ANON_VMA_WAITERS,
+        PROCESS_VMAS,
+        ANON_VMA_CHECKS,
+    ),
     intro="""
 Anonymous pages are found through their `anon_vma`: a tree of the VMAs that may map them, with a
 lock for all that were forked from one ([kernel documentation: process
@@ -347,6 +354,14 @@ FILE_MAPS_SECTION = Section(
     name="file_maps",
     title="File reverse maps",
     place=170,
+    since="0.2.0",
+    tables=(
+        FILE_MAPPING_FANOUT,
+        FILE_MAPPINGS,
+        FILE_MAPPING_LOCKS,
+        FILE_MAPPING_WAITERS,
+        FILE_MAPPING_CHECKS,
+    ),
     intro="""
 Pages of files, of shared memory and of hugetlbfs are found through their file's
 `address_space`: `i_mmap` is the tree of all VMAs that map the file, in all processes, under one
@@ -377,6 +392,12 @@ KSM_SECTION = Section(
     name="ksm",
     title="KSM",
     place=180,
+    tables=(
+        KSM_TOTALS,
+        KSM_CHAINS,
+        KSM_PROCESSES,
+        KSM_PAGES,
+    ),
     intro="""
 Pages with the same content that KSM has merged ([kernel documentation: kernel samepage
 merging](https://docs.kernel.org/admin-guide/mm/ksm.html)). What was found in its stable trees
@@ -395,15 +416,20 @@ RMAP_COST_SECTION = Section(
     name="rmap_cost",
     title="The cost of reverse map walks",
     place=190,
+    tables=(
+        RMAP_COSTS,
+        RMAP_WALKS,
+        ANON_FOLIO_WALKS,
+    ),
     intro="""
 Reclaim, compaction and migration find the mappings of a page by a walk through trees of VMAs
 ([kernel documentation: page migration](https://docs.kernel.org/mm/page_migration.html)). Visits
 are counted exactly, by the rules of this kernel; *times are estimates*, visits times what one
 visit costs, with a low and a high end. A walk holds the page's lock from its beginning to its
-end. The lock of the anon_vma, or of the file's mappings, is held for all of it as well, but for
-a KSM page: there each mapping's anon_vma is locked and unlocked in turn, so that one walk is as
-many holds as the page has mappings. A pass over the mappings of a KSM page is what reclaim and
-the unmapping of a migration take, unless processes that were forked since map it too; to map it
+end. The lock of the anon_vma, or of the file's mappings, is held for all of it as well. A walk
+of a KSM page locks and unlocks each mapping's anon_vma in turn instead, so that it holds a lock
+as many times as the page has mappings. Reclaim and the unmapping of a migration take one pass
+over the mappings of a KSM page, unless processes that were forked since map it too. To map it
 again after the migration takes two.
 """,
     command=Command("what reverse map walks visit", top=TOP, picks="anon_vma"),

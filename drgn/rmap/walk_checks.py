@@ -74,7 +74,7 @@ def check_walks(
 def count(
     entries: Iterator[Object], most: int, wanted: Callable[[Object], Object] = lambda entry: entry
 ) -> int | None:
-    """How many entries have what is wanted; None if there is no end to them, or they move."""
+    """How many entries have what is wanted; None if they do not end, or move."""
     number = 0
     try:
         for at, entry in enumerate(entries):

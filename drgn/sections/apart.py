@@ -3,12 +3,12 @@
 Files read by a process of their own, which is left behind if it gets no answer.
 
 /proc/PID/maps waits for a lock of that process (``mmap_read_lock_killable()``, fs/proc/task_mmu.c).
-While somebody else holds it, a reader sleeps where no alarm wakes it: whoever reads the process
-that is stuck is stuck with it. So another process reads, one for any number of files. Where nothing
-comes from it for :data:`PATIENCE` seconds it is killed, and the next file has a new one. Where
-killing does not end it, since it sleeps without heeding signals or has the address space of a
-process to tear down that ended meanwhile, it is left behind: it stays until the kernel lets it go,
-and holds no file, terminal or folder of ours.
+While the lock is held, a reader sleeps, and no alarm wakes it: who reads a process that is stuck is
+stuck with it. So a separate process reads, one for any number of files. If it does not answer for
+:data:`PATIENCE` seconds it is killed, and the next file gets a new one. Killing may not end it:
+it may sleep without heeding signals, or have to tear down the address space of a process that ended
+meanwhile. It is then left behind until the kernel lets it go, and holds no file, terminal or folder
+of ours.
 
 Costs the start of a Python without its modules, some 10 ms, and two passes of the text through a
 pipe.

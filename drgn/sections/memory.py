@@ -39,7 +39,7 @@ class Memory:
 
     prog: Program
     progress: Callable[[int, int], None] | None = None
-    riders: Iterable[Rider] = ()
+    riders: Callable[[], Iterable[Rider]] = tuple
     rmap_node_ns: float | None = None
     _kept: dict[str, Any] = field(default_factory=dict)
     _rode: dict[type, tuple[Any, Gaps]] = field(default_factory=dict)
@@ -64,7 +64,7 @@ class Memory:
     def board(self) -> list[Any]:
         """The consumers that ride along."""
         boarded = []
-        for rider in self.riders:
+        for rider in self.riders():
             # Whoever needs it will say what is wrong.
             with contextlib.suppress(Exception):
                 if (consumer := rider(self.prog)) is not None:

@@ -8,14 +8,14 @@ Each file that is read has its row in :data:`PRICES`; ``collect``, ``watch``, ``
 (:data:`DEAR`) is left out on a running host unless ``--all`` asks for it. Dear is
 
 - what goes through more than :data:`LONGEST_WALK` entries under a spinlock with interrupts off.
-  That is the bound that the kernel has set itself for the free lists in /proc/pagetypeinfo
-  (``pagetypeinfo_showfree_print()``, mm/vmstat.c): each entry may be a miss of the caches, which
-  makes it some 10 ms in which that CPU takes no interrupt and others spin on the lock.
+  The kernel sets itself the same limit for the free lists in /proc/pagetypeinfo
+  (``pagetypeinfo_showfree_print()``, mm/vmstat.c). If each entry misses the caches, that takes
+  about 10 ms, in which that CPU takes no interrupt and others spin on the lock.
 - what disturbs the allocator or walks all memory: /proc/pagetypeinfo with page_owner on.
 - ``alloc_traces``, which walks every object of a cache with interrupts off and allocates memory
   meanwhile, under the lock that an allocation from that cache would take.
 
-Held against 6.1, 6.12, 7.2 and 7.3. Imports neither drgn nor numpy.
+Checked against the source of 6.1, 6.12, 7.2 and 7.3. Imports neither drgn nor numpy.
 """
 
 import os

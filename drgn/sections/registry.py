@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import TypeVar
 
 import mmscope
+from mmscope.drgn.sections.memory import Rider
 from mmscope.drgn.sections.section import Section
 
 Kind = TypeVar("Kind")
@@ -40,4 +41,8 @@ SECTIONS = {
     section.name: section
     for section in sorted(declared(modules(), Section), key=lambda section: section.place)
 }
-RIDERS = tuple(section.rider for section in SECTIONS.values() if section.rider is not None)
+
+
+def riders() -> Iterator[Rider]:
+    """What all sections would see of the struct pages."""
+    return (section.rider for section in SECTIONS.values() if section.rider is not None)

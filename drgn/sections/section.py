@@ -97,7 +97,7 @@ class Command:
     picks: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Section(Heading):
     """
     A section of a reading.

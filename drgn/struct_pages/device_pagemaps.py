@@ -70,19 +70,23 @@ class DevicePagemap:
         help="of RAM that pages of 2 MiB (device-dax with align=2M, no altmap) would save",
     )
     initialised_struct_pages: int = column(
-        help="that are initialised when the device comes: those on memory of their own"
+        since="0.2.0",
+        help="that are initialised when the device comes: those on memory of their own",
     )
     init_ms_low: float = column(
+        since="0.2.0",
         unit="ms",
         help="at least, an estimate: initialised struct pages x 8.0 ns, by one CPU, as 128 GiB of "
         "pages of 4 KiB took 268 ms in 2021",
     )
     init_ms_high: float = column(
+        since="0.2.0",
         unit="ms",
         help="at most, an estimate: initialised struct pages x 11.9 ns, as 128 GiB of pages of "
         "2 MiB took 100 ms in 2021",
     )
     init_ms_logged: int | None = column(
+        since="0.2.0",
         unit="ms",
         help="by the last line of the kernel's log about a range of as many pages, in its ticks; "
         "unknown if another range has as many",

@@ -3,16 +3,16 @@
 hugetlb pools and HVO, the HugeTLB vmemmap optimization: what it saves of the pools' struct pages,
 and what it could.
 
-Every huge page of a pool is found in the struct pages themselves, in one pass that looks at those
-places only where one can begin; no list is walked, so that pages in use are found as well as free
-ones. Costs reading the struct pages of the nodes that have pools (1 GiB of them for a machine of
-64 GiB), and nothing if no pool has a page.
+Every huge page of a pool is found in the struct pages, in one pass that looks only where a huge
+page can begin. No list is walked, so pages in use are found as well as free ones. Costs reading the
+struct pages of the nodes that have pools (1 GiB of them for a machine of 64 GiB), and nothing if no
+pool has a page.
 
-Whether a page is optimised is said twice: by a flag of the page (``HPG_vmemmap_optimized``) and by
-the page tables, where all its struct pages but the first 4 KiB lie on one frame, read-only. The
-table goes by the page tables; pages that the two differ about are counted.
+Two things say whether a page is optimised: a flag of the page (``HPG_vmemmap_optimized``), and the
+page tables, where all its struct pages except the first 4 KiB lie on one frame, read-only. The
+table goes by the page tables; pages for which the two differ are counted.
 
-Cannot know: which reserved pages are of which node (the kernel does not either).
+Cannot know: on which node a reserved page is. The kernel does not know either.
 """
 
 import itertools
@@ -26,7 +26,6 @@ from drgn.helpers.linux.hugetlb import for_each_hstate
 from numpy.typing import NDArray
 
 from mmscope.drgn.opening.constants import vmcoreinfo_number
-from mmscope.drgn.opening.no_debug_info import vmcoreinfo
 from mmscope.drgn.reading.kernel_arrays import (
     CHUNK_BYTES,
     Gaps,
@@ -60,7 +59,7 @@ class HugetlbPool:
         high="pages", help="beyond what was asked for: overcommitted, or waiting to be freed"
     )
     optimized_pages: int | None = column(
-        help="whose struct pages HVO has freed but for the first 4 KiB"
+        help="whose struct pages HVO has freed, except for the first 4 KiB"
     )
     self_hosted_pages: int | None = column(
         help="in memory that hosts its own struct pages (memmap_on_memory): HVO cannot",
@@ -252,8 +251,8 @@ def _head_dtype(
     Callable[[NDArray[Any]], NDArray[np.int64]],
 ]:
     """
-    What tells a hugetlb page, one element for each place where one can begin; the test for being
-    one, and its order.
+    What a hugetlb page is recognised by, one element for each place where one can begin; the test
+    for being one, and its order.
     """
     page, folio = prog.type("struct page"), prog.type("struct folio")
     # "mm: rework compound_head() for power-of-2 sizeof(struct page)" (v7.1) renamed the word.
@@ -262,7 +261,7 @@ def _head_dtype(
         **_fields(struct_dtype(page, {n: COLUMNS[n] for n in ("flags", "mapcount", "private")})),
         "tail": (np.dtype("<u8"), sizeof(page) + offsetof(page, tail)),
     }
-    number = vmcoreinfo_number(prog, "PAGE_HUGETLB_MAPCOUNT_VALUE")
+    number = vmcoreinfo_number(prog, "NUMBER(PAGE_HUGETLB_MAPCOUNT_VALUE)")
     # "mm: free up a word in the first tail page" (v6.6) moved the order from a byte of its own to
     # the low byte of the first tail's flags.
     order = "_folio_order" if folio.has_member("_folio_order") else ("_flags_1.f", "_flags_1")
@@ -275,7 +274,9 @@ def _head_dtype(
 
     else:
         parts |= _fields(struct_dtype(folio, {"dtor": ("_folio_dtor",)}))
-        destructor = int(vmcoreinfo(prog)["NUMBER(HUGETLB_PAGE_DTOR)"])
+        destructor = vmcoreinfo_number(prog, "NUMBER(HUGETLB_PAGE_DTOR)")
+        if destructor is None:
+            raise LookupError("VMCOREINFO has no HUGETLB_PAGE_DTOR")
 
         def is_hugetlb(pages: NDArray[Any]) -> NDArray[np.bool_]:
             return np.asarray(pages["dtor"] == destructor)

@@ -8,11 +8,13 @@ from: from the boot allocator (``PG_reserved``), later from the buddy allocator,
 memory that it describes (``PG_vmemmap_self_hosted``, altmaps). Those of the frames that HVO shares
 are in ``zone.vmemmap_tails`` (7.1 and later). Costs a read for each run of such frames.
 
-Cannot know: what a kernel without these counters (before 6.12) says itself; there is no remainder
+Cannot know: the kernel's own sums before 6.12, which has no such counters. There is no remainder
 then.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from drgn import Program, sizeof
@@ -82,15 +84,18 @@ class WhatIf:
     )
     saved_percent: float = column(unit="%", low=None, help="of the machine's memory")
     initialised_struct_pages: int | None = column(
+        since="0.2.0",
         help="when memory comes or is taken into the pool: of DAX those that share nothing; of "
-        "hugetlb all, but for gigantic pages taken at boot (6.7 and later)"
+        "hugetlb all, except for gigantic pages taken at boot (6.7 and later)",
     )
     init_ms_low: float | None = column(
+        since="0.2.0",
         unit="ms",
         help="at least, an estimate: initialised struct pages x 8.0 ns, by one CPU, as 128 GiB of "
         "pages of 4 KiB took 268 ms in 2021",
     )
     init_ms_high: float | None = column(
+        since="0.2.0",
         unit="ms",
         help="at most, an estimate: initialised struct pages x 11.9 ns, as 128 GiB of pages of "
         "2 MiB took 100 ms in 2021",
@@ -237,45 +242,58 @@ def what_if(
     :param skips_tails: this kernel does not initialise the struct pages that HVO would free of
         gigantic pages that it takes at boot.
     """
-    page = 1 << page_shift
-    each = total // page
-    all_of_it = each * page_bytes
+    schemes = [*_schemes(total, page_shift, page_bytes, skips_tails=skips_tails)]
+    if now is not None:
+        how = "entries of the vmemmap whose frame another entry has too"
+        schemes.append(_Scheme("as it is now", now, None, how))
     rows = []
-
-    def add(
-        scheme: str,
-        saved: int,
-        initialised: int | None,
-        formula: str,
-        size: int | None = None,
-        fills: int | None = None,
-        kept: int | None = None,
-    ) -> None:
-        low, high = (None, None) if initialised is None else estimate_ms(initialised)
+    for scheme in schemes:
+        some = scheme.initialised
+        low, high = (None, None) if some is None else estimate_ms(some)
         rows.append(
             WhatIf(
-                scheme,
-                size,
-                fills,
-                kept,
-                all_of_it - saved,
-                saved,
-                _percent(saved, total),
-                initialised,
+                scheme.name,
+                scheme.page_bytes,
+                scheme.fills,
+                scheme.kept,
+                (total >> page_shift) * page_bytes - scheme.saved,
+                scheme.saved,
+                _percent(scheme.saved, total),
+                some,
                 low,
                 high,
-                formula,
+                scheme.formula,
             )
         )
+    return rows
 
-    add("a struct page for every page", 0, each, "0", page)
-    add("no struct page at all", all_of_it, 0, f"M / {page:,} x {page_bytes}")
+
+class _Scheme(NamedTuple):
+    """A way to use all of memory, with the columns of :class:`WhatIf` that follow from it alone."""
+
+    name: str
+    saved: int  # bytes
+    initialised: int | None  # struct pages
+    formula: str
+    page_bytes: int | None = None
+    fills: int | None = None
+    kept: int | None = None
+
+
+def _schemes(
+    total: int, page_shift: int, page_bytes: int, *, skips_tails: bool
+) -> Iterator[_Scheme]:
+    """The ways to use memory that a kernel has, whether this one was built with them or not."""
+    page = 1 << page_shift
+    each = total // page
+    yield _Scheme("a struct page for every page", 0, each, "0", page)
+    yield _Scheme("no struct page at all", each * page_bytes, 0, f"M / {page:,} x {page_bytes}")
     for levels in (1, 2):
         size = page << (levels * (page_shift - 3))
         fills = size // page * page_bytes // page
         for kept, who in ((2, "device-dax"), (1, "hugetlb with HVO")):
             shares = fills > kept and (kept == 2 or (skips_tails and levels == 2))
-            add(
+            yield _Scheme(
                 f"{size_name(size)} pages, {who}",
                 total * max(fills - kept, 0) * page // size,
                 total * (kept * page // page_bytes) // size if shares else each,
@@ -284,9 +302,6 @@ def what_if(
                 fills,
                 kept,
             )
-    if now is not None:
-        add("as it is now", now, None, "entries of the vmemmap whose frame another entry has too")
-    return rows
 
 
 def skips_tails(prog: Program) -> bool:

@@ -20,6 +20,7 @@ from mmscope.drgn.struct_pages.memory_metadata import MEMMAP_WHAT_IF, MEMORY_ABO
 from mmscope.drgn.struct_pages.struct_page_cost import StructPageCost, struct_page_cost
 from mmscope.drgn.struct_pages.vmemmap import VMEMMAP_MAPPINGS, VMEMMAP_SECTIONS, VMEMMAP_ZONES
 from mmscope.drgn.struct_pages.vmemmap_examples import VMEMMAP_EXAMPLES
+from mmscope.drgn.tables.amounts import size_name
 
 
 def vmemmap_from_memory(memory: Memory) -> Found:
@@ -111,12 +112,12 @@ def memory_metadata_from_memory(memory: Memory) -> Found:
     for row in remainder:
         if row.bytes == shared and row.counted_in == "nr_memmap_pages":
             found.remarks.append(
-                f"{row.counted_in} also has {row.bytes:,} bytes that sharing saved: this kernel "
+                f"{row.counted_in} also has {size_name(row.bytes)} that sharing saved: this kernel "
                 "counts a device's struct pages as if they shared nothing"
             )
         else:
             disagreement(
-                memory, found, f"{row.counted_in} has {row.bytes:,} bytes beyond its parts"
+                memory, found, f"{row.counted_in} has {size_name(row.bytes)} beyond its parts"
             )
     if not any(row.part.startswith("remainder") for row in rows):
         found.remarks.append("this kernel does not count what struct pages take (6.12 and later)")
@@ -150,9 +151,15 @@ VMEMMAP_SECTION = Section(
     name="vmemmap",
     title="Struct pages",
     place=120,
+    tables=(
+        VMEMMAP_MAPPINGS,
+        VMEMMAP_ZONES,
+        VMEMMAP_SECTIONS,
+        VMEMMAP_EXAMPLES,
+    ),
     intro="""
 Every page frame has a `struct page`, 1.6 % of all memory. They are one array of addresses, the
-vmemmap; which frames it really lies on is for its page tables to say, and these were walked.
+vmemmap. Its page tables, which were walked, say on which frames it really lies.
 The struct pages of a huge page's tails are all alike: HVO (hugetlb) and device-dax let them lie
 on one frame ([kernel documentation: vmemmap
 deduplication](https://docs.kernel.org/mm/vmemmap_dedup.html)).
@@ -169,9 +176,14 @@ HUGETLB_SECTION = Section(
     name="hugetlb",
     title="hugetlb pools and HVO",
     place=130,
+    tables=(
+        HUGETLB_POOLS,
+        HUGETLB_SIZES,
+        HUGETLB_CHECKS,
+    ),
     intro="""
-HVO frees the struct pages of a huge page but for their first page: 7 of 8 with 2 MiB, 4,095 of
-4,096 with 1 GiB. It does so when a page is taken into the pool, if
+HVO frees the pages that a huge page's struct pages lie on, except for the first: 7 of 8 with 2
+MiB, 4,095 of 4,096 with 1 GiB. It does so when a page is taken into the pool, if
 `vm.hugetlb_optimize_vmemmap` is on then ([kernel documentation: HugeTLB
 pages](https://docs.kernel.org/admin-guide/mm/hugetlbpage.html)). Whether it did was read from
 the page's flag and from the page tables, which are held against each other.
@@ -189,6 +201,7 @@ DEVICE_PAGEMAPS_SECTION = Section(
     name="device_pagemaps",
     title="Device memory",
     place=140,
+    tables=(DEVICE_PAGEMAPS,),
     intro="""
 Memory of devices that has struct pages (`struct dev_pagemap`): where these lie, and what
 sharing saves of them. An altmap puts them on the device itself ([kernel documentation:
@@ -206,6 +219,10 @@ MEMORY_METADATA_SECTION = Section(
     name="memory_metadata",
     title="Memory about memory",
     place=150,
+    tables=(
+        MEMORY_ABOUT_MEMORY,
+        MEMMAP_WHAT_IF,
+    ),
     intro="""
 What the kernel keeps about memory, part by part, held against its own counters ([kernel
 documentation: physical memory model](https://docs.kernel.org/mm/memory-model.html)): a

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-What struct pages cost, and what is saved of it: one walk over the vmemmap for all who want it.
+What struct pages cost, and what is saved of it: one walk over the vmemmap for all sections.
 
-The huge pages are looked for first, then the walk shows its entries to what counts their struct
-pages, those of devices, where all frames come from, and to the examples. A part that fails costs
-itself; ask for it, and it raises.
+Huge pages are found first. The walk then shows its entries to each consumer: the struct pages of
+huge pages, those of devices, the origin of all frames, and the examples. A consumer that fails
+costs itself only: its method raises.
 """
 
 from collections.abc import Callable
@@ -65,7 +65,7 @@ class StructPageCost:
 
     @property
     def origin_gaps(self) -> int:
-        """Bytes of struct pages that do not tell where a frame comes from: they are unreadable."""
+        """Bytes of unreadable struct pages, of frames whose origin is therefore unknown."""
         return self._origins.gaps.bytes
 
     def pools(self) -> tuple[list[HugetlbPool], list[HugetlbCheck]]:

@@ -438,7 +438,7 @@ class _Totals:
         changed[1:] = (keys[1:] != keys[:-1]).any(axis=1) | (np.diff(sections.numbers) != 1)
         firsts = np.flatnonzero(changed)
         rows = []
-        # Of no sections there are no runs, but an end.
+        # Without sections there are no runs, but there is an end.
         for first, behind in zip(firsts, [*firsts[1:], len(keys)], strict=False):
             node, zone = zones.name(int(zones.main[first]))
             level = "pud" if self.puds[first] else names[int(mapping[first])]

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-Values that cannot be: what a column declares of its values, held against the rows of a table.
+Impossible values: the rows of a table, checked against what its columns declare.
 
-A damaged structure, or a stranger's bundle, says anything: more pages than the machine has, a
-number below zero, a process twice. Such a value stays where it is, and is marked: a row of
-``impossible_values`` for each.
+A damaged structure, or a stranger's bundle, may say anything: more pages than the machine has, a
+number below zero, a process twice. Such a value stays where it is, and is marked with a row of
+``impossible_values``.
 
 Two columns of a row (``managed_pages`` is at most ``present_pages``) are held against each other
 strictly in a dump only: a running kernel changes one number while the other is read, and its
@@ -26,7 +26,7 @@ from mmscope.drgn.tables.rows import MOST_BYTES, MOST_PAGES, Bound, Column, colu
 from mmscope.drgn.tables.table import Table
 
 TABLE = "impossible_values"
-# Of a column; where there are more, the first tell enough.
+# Of a column; where there are more, the first are enough.
 MOST_MARKS = 500
 # How far two numbers of a running kernel may be from what they must be to each other: a count of
 # pages lags by up to 125 pages a CPU (calculate_normal_threshold(), mm/vmstat.c), and a pool or a

@@ -46,7 +46,7 @@ OF_MEMORY = {
 MOST_BYTES, MOST_PAGES = 1 << 56, 1 << 44
 # More than anything that is counted; a hundred of it are a number of 64 bits in none of its digits.
 MOST = 1 << 60
-LONGEST_NAME = 255  # characters; what a name shows of bytes that are no text is longer than they
+LONGEST_NAME = 255  # characters; bytes that are not text take more than one each
 # PID_MAX_LIMIT (include/linux/threads.h) of 64-bit kernels.
 MOST_PIDS = 4 << 20
 # Beyond any architecture's MAX_PAGE_ORDER.
@@ -62,6 +62,7 @@ def column(
     low: Bound | None = 0,
     high: Bound | None = "",
     ranges: Mapping[str, tuple[Bound, Bound]] | None = None,
+    since: str = "",
 ) -> Any:
     """
     Declare a column of a row.
@@ -73,12 +74,13 @@ def column(
     :param low: what a number is at least; None where it may be negative. The name of a column: 0,
         and no less than that one. Of text: characters.
     :param high: what a number is at most; by default what its unit says (:data:`OF_MEMORY`), or
-        :data:`MOST`. Addresses are no memory, and say ``high=MOST_BYTES``. The name of a column:
+        :data:`MOST`. Addresses are not amounts, and say ``high=MOST_BYTES``. The name of a column:
         what the unit says, and no more than that one. Of text: characters.
     :param ranges: low and high of the rows that the row's first key names so, of numbers in text
         too.
+    :param since: the version of mmscope that it came with, if that is later than its table's.
     """
-    declared = {"help": help, "unit": unit, "key": key, "holds": holds}
+    declared = {"help": help, "unit": unit, "key": key, "holds": holds, "since": since}
     return dataclasses.field(
         metadata=declared | {"low": low, "high": high, "ranges": dict(ranges or {})}
     )
@@ -98,6 +100,8 @@ class Column:
     low: tuple[Bound, ...] = ()
     high: tuple[Bound, ...] = ()
     ranges: Mapping[str, tuple[Bound, Bound]] = dataclasses.field(default_factory=dict)
+    # Of a declaration; a bundle does not have it.
+    since: str = dataclasses.field(default="", compare=False)
 
 
 def columns(row_type: type) -> list[Column]:
@@ -129,6 +133,7 @@ def columns(row_type: type) -> list[Column]:
                 metadata.get("holds", ""),
                 *_bounds(TYPES[hint], metadata),
                 metadata.get("ranges", {}),
+                metadata.get("since", ""),
             )
         )
     return result
@@ -153,12 +158,12 @@ def _bounds(kind: str, declared: Mapping[str, Any]) -> tuple[tuple[Bound, ...], 
 
 def csv_line(values: Iterable[int | float | str | bool | None]) -> str:
     """
-    A row as a line of CSV, with its end (RFC 4180, but for the end).
+    A row as a line of CSV (RFC 4180, except that it ends in a line feed).
 
-    Unknown, and a float that is no number, is an empty cell; an empty string is one in quotes. Of
-    the standard library's writers none tells these apart before Python 3.12, and none there quotes
-    a carriage return unless every line ends with one. CSV holds no NUL; a lone surrogate is left
-    to the encoding's error handler.
+    An unknown value, and a float that is not a number, is an empty cell. An empty string is an
+    empty cell in quotes. Before Python 3.12, the standard library's writers cannot write both, and
+    they quote a carriage return only if every line ends with one. CSV cannot hold NUL. A lone
+    surrogate is left to the encoding's error handler.
     """
     return ",".join(map(_csv_cell, values)) + "\n"
 

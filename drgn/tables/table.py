@@ -7,7 +7,8 @@ A table's name and columns are a public interface (``docs/bundle-format.md``). E
 is said about it elsewhere, in titles, comparisons, ``docs/tables.md``, comes from here.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 
@@ -27,6 +28,9 @@ class Table:
     :ivar memory: ``free``: nobody holds it; ``mapped``: how memory is mapped, which takes none;
         ``again``: the same memory as in another table, in coarser parts.
     :ivar not_compared: why two of this table are not held against each other.
+    :ivar since: the version of mmscope that it came with, if that is later than its section's.
+    :ivar rows_since: by such a version, the rows that came with it: values of the first column of
+        the key.
     """
 
     name: str
@@ -39,15 +43,19 @@ class Table:
     setting: str = ""
     memory: Literal["", "free", "mapped", "again"] = ""
     not_compared: str = ""
+    since: str = ""
+    rows_since: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Heading:
     """
     A section as a report shows it.
 
     :ivar name: on the command line, and in table ``sections``.
     :ivar place: where it stands among the others: they are read and shown in ascending order.
+    :ivar tables: all that it may have.
+    :ivar since: the version of mmscope that it came with, if that is later than 0.1.0.
     :ivar intro: what the reader of a report should know first: paragraphs, in which ``*words*``,
         backticks and ``[links](https://…)`` mean what they do in Markdown.
     """
@@ -56,6 +64,8 @@ class Heading:
     title: str
     place: int
     intro: str
+    tables: tuple[Table, ...] = ()
+    since: str = ""
 
 
 RUNS = "it is run-length encoded: its rows are where runs begin"

@@ -58,7 +58,7 @@ def format_cell(value: Any, column: Column) -> str:
             return f"{value:#x}"  # an address
         if column.key and column.unit == "bytes":
             return size_name(value)
-        # What names a row (a pid, a handle) is no quantity.
+        # A name of a row (a pid, a handle) is not a quantity.
         return str(value) if column.key and not column.unit else f"{value:,}"
     if column.type == "number":
         # Something is not nothing.

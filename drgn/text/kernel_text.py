@@ -3,7 +3,7 @@
 What the readers of the kernel's text files (/proc/zoneinfo and its like) have in common.
 
 A text may have been cut short, pasted together or edited on its way here. The kernel ends every
-line, names every row and prints a row only as a whole, so that a reader can tell most of it and
+line, names every row and prints a row only as a whole, so that a reader notices most of it and
 refuses: half a table would be taken for the whole one.
 """
 

@@ -181,8 +181,8 @@ class _HandleParser:
 
     def blocks(self, text: bytes) -> list[Block]:
         """Text of whole records, as blocks."""
-        # As the kernel prints it but for the digits, which are in their places: no other blanks and
-        # no other numbers, of which int() takes more.
+        # As the kernel prints it, whatever the digits are: no other blanks or forms of numbers, of
+        # which int() takes more.
         shape, words = text.translate(None, b"0123456789"), text.split()
         if (
             shape == HANDLE_SHAPE * (len(words) // 4)

@@ -6,7 +6,7 @@ A record an allocation: two lines about it, its stack, lines about migration and
 (``print_page_owner()``; ``mm/page_owner.c``, read at 6.1, 6.12, 7.2 and 7.3). 6.1 to 6.6 have
 free_ts on line 1, 6.1 prints the PFN in decimal, 7.3 can print ``handle: N`` after the stack or
 instead of it. The files beside it, ``page_owner_stacks/show_*``, are read by
-``page_owner_counts.py``; :func:`recognise` tells all four apart by what is in them.
+``page_owner_counts.py``; :func:`recognise` knows each of the four by what is in it.
 
 **Hostile text.** A task's name is 15 bytes of its own choice, a cgroup's 79, and both are printed
 raw. So the end of a record is not a blank line: it is a blank line and the beginning of the next
@@ -60,7 +60,7 @@ def record_texts(
     Texts of whole records, without the words each begins with; after each is :data:`BETWEEN`.
 
     :param chunks: the file from offset *begin* on. A record that began before is another reader's.
-    :param tally: told of what is no record: text before the first, a last one that is cut short.
+    :param tally: counts what is not a record: text before the first, a last one that is cut short.
     :param end: stop at the first beginning of a record at or behind this offset.
     """
     rest, offset, first = b"", begin, True
@@ -123,8 +123,8 @@ def split_rest(text: bytes) -> tuple[bytes, bytes]:
     What follows the first two lines, in two: the stack with its handle, and the lines after it.
 
     From the end, since there are few lines after a stack. If a cgroup's name has a line in it that
-    begins as one of a stack, the stack is none (:func:`parse_stack`), and :func:`split_lines` is
-    needed.
+    begins as one of a stack does, the stack does not parse (:func:`parse_stack`), and
+    :func:`split_lines` is needed.
     """
     end = len(text)
     while (line := text.rfind(b"\n", 0, end)) >= 0:
@@ -135,7 +135,7 @@ def split_rest(text: bytes) -> tuple[bytes, bytes]:
 
 
 def split_lines(text: bytes) -> tuple[bytes, bytes]:
-    """The same, line by line: the stack ends with the first line that is none of its."""
+    """The same, line by line: the stack ends before the first line that cannot be part of it."""
     end = 0
     while text.startswith(b"\n ", end) or text.startswith(b"\nhandle: ", end):
         handle = text.startswith(b"\nh", end)

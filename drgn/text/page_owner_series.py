@@ -206,7 +206,7 @@ def _add_page_owner(
 
 
 def _resolve(series: Series, resolved: list[dict[int, bytes]]) -> None:
-    """Give handles their stacks; the last resolver counts, the others tell what was reused."""
+    """Give handles their stacks: the last resolver's. The others show what was reused."""
     keys = series.history.keys()
     for stacks in resolved:
         for handle in keys & stacks.keys():

@@ -34,6 +34,7 @@ MAX_SEEN_BYTES = 6 << 20  # of parts of records as printed, until they are folde
 MAX_ORDER = 30  # twice what any kernel has; 1 << 30 pages fit a table
 ORDERS = (0,) * (MAX_ORDER + 1)
 TIME = b", ts "
+RECORD = re.compile(HEAD % b"[0-9]+")
 NUMERALS = b"0123456789abcdef"
 # Of a stack, which bytes to know it by: behind the allocator's own frames, mostly.
 PRINT_BEGIN, PRINT_END = 160, 230
@@ -136,15 +137,36 @@ class _Seen:
         self.stacks: dict[bytes, Any] = {}  # (handle, stack)
         self.tails: dict[bytes, Any] = {}  # (memcg, migrate reason, unknown lines)
         self.places: dict[tuple[bytes, bytes], Any] = {}  # (of the page, of the pageblock)
+        # Ways to them: the second line from " type " on -> entry of its migratetypes; some bytes of
+        # a stack -> it, its size, its entry.
+        self.lines: dict[bytes, Any] = {}
+        self.prints: dict[bytes, tuple[bytes, int, Any]] = {}
         self.bytes = 0
 
+    @property
+    def full(self) -> bool:
+        """Whether it is time to fold."""
+        return self.bytes + 300 * (len(self.lines) + len(self.prints)) > MAX_SEEN_BYTES
+
     def place(self, page_type: bytes, block_type: bytes) -> Any:
-        """The entry of two migratetypes; made if there is none."""
+        """The entry of two migratetypes, which is made if it is new."""
         types = page_type, block_type
         return self.places.setdefault(types, [*ORDERS, types])
 
+    def line(self, text: bytes, line: int, end: int) -> tuple[int, Any]:
+        """
+        How far behind *line*, the end of the first line, the second has " type ", and the entry of
+        its migratetypes; None if it has none.
+        """
+        where = text.find(b" type ", line)
+        printed = text[where:end]
+        place = self.lines.get(printed)
+        if place is None and (types := TYPES.fullmatch(printed)):
+            place = self.lines[printed] = self.place(types[1], types[2])
+        return where - line, place
+
     def task(self, head: bytes) -> Any:
-        """The entry of a first line up to its time; None if it is none."""
+        """The entry of a first line up to its time; None if it is not one."""
         if head not in self.tasks:
             fields = parse_task(head.removesuffix(TIME))
             if fields is None:
@@ -157,7 +179,7 @@ class _Seen:
         return self.tasks[head]
 
     def stack(self, text: bytes) -> Any:
-        """The entry of a stack with its handle; None if it is none."""
+        """The entry of a stack with its handle; None if it is not one."""
         if text not in self.stacks:
             fields = parse_stack(text)
             if fields is None:
@@ -173,10 +195,30 @@ class _Seen:
             self.bytes += len(text) + 300
         return self.tails[text]
 
+    def rest(self, text: bytes, end: int) -> tuple[Any, Any, int]:
+        """
+        The entries of a stack and of the lines after it, which begin at *end*, and where the next
+        record begins. Both are None if the stack does not parse.
+        """
+        stop = text.find(BETWEEN, end)
+        printed, others = split_rest(text[end:stop])
+        stack = self.stack(printed)
+        if stack is None:
+            return None, None, stop + len(BETWEEN)
+        self.prints[text[end + PRINT_BEGIN : end + PRINT_END]] = printed, len(printed), stack
+        return stack, self.tail(others), stop + len(BETWEEN)
+
+    def record(self, text: bytes, position: int) -> tuple[Any, Any, Any, Any, int]:
+        """The entries of a whole record by a regular expression, and where the next begins."""
+        stop = text.find(BETWEEN, position)
+        found = RECORD.match(text, position, stop)
+        entries = self.entries(*found.groups()) if found else (False, False, None, None)
+        return *entries, stop + len(BETWEEN)
+
     def entries(
         self, first: bytes, page_type: bytes, block_type: bytes, text: bytes
     ) -> tuple[Any, Any, Any, Any]:
-        """The entries of a record's parts. Task and stack are False if they are none."""
+        """The entries of a record's parts. False stands for a task or stack that does not parse."""
         printed, others = split_rest(text)
         stack = self.stack(printed)
         if stack is None:
@@ -211,7 +253,7 @@ class _Seen:
             tally["unknown_lines"] += unknown * row[1]
         for counts in self.places.values():
             _add(tally["migratetypes"], counts[-1], _pages(counts), MAX_TASKS)
-        for parts in (self.tasks, self.stacks, self.tails, self.places):
+        for parts in (self.tasks, self.stacks, self.tails, self.places, self.lines, self.prints):
             parts.clear()
         self.bytes = 0
 
@@ -220,120 +262,103 @@ def tally_page_owner(texts: Iterable[bytes], tally: Tally, selection: Selection)
     """
     Count the records of ``page_owner`` by stack, task, order, gfp mask, migratetypes and memcg.
 
-    No record is parsed whose parts were seen before: they are found by what is printed. The first
-    line up to its time, and what follows the second, are mostly those of the record before, since
-    memory is allocated in bursts; else a few bytes of a stack tell which it may be, and comparing
-    says whether it is. The second line repeats from its migratetypes on, but for the time and PFN
-    before them, which are not looked at. All else costs a regular expression.
+    A record whose parts were all seen before is not parsed: they are found by what is printed. The
+    first line up to its time, and what follows the second, are mostly those of the record before,
+    since memory is allocated in bursts. The second line repeats from its migratetypes on; the time
+    and the PFN before them are not looked at.
     """
-    match = re.compile(HEAD % b"[0-9]+").match
     seen = _Seen(selection)
-    tasks, stacks, tails = seen.tasks, seen.stacks, seen.tails
-    lines: dict[bytes, Any] = {}  # the second line from " type " on -> entry of its migratetypes
-    prints: dict[bytes, tuple[bytes, int, Any]] = {}  # bytes of a stack -> it, its size, its entry
+    for text in texts:
+        _tally_text(text, seen, tally)
+        if seen.full:
+            seen.fold(tally)
+    seen.fold(tally)
+
+
+def _tally_text(text: bytes, seen: _Seen, tally: Tally) -> None:
+    """Count the records of a text, as :func:`tally_page_owner` says."""
+    find, starts_with = text.find, text.startswith
+    tasks, lines, prints, tails = seen.tasks, seen.lines, seen.prints, seen.tails
     task: Any = None
-    stack: Any = None
-    tail: Any = None
     head = rest = b"?"  # of the record before, with the marks that end them
     head_size = rest_size = width = 0
     pending: tuple[Any, Any, Any, Any] | None = None  # entries of the last record, and how many
     last: Any = None  # have them in a row; their migratetypes
-    run = 0
-    for text in texts:
-        find, starts_with = text.find, text.startswith
-        position, size = 0, len(text)
-        while position < size:
-            same = head_size and starts_with(head, position)
-            if same:
-                begin = position + head_size
+    position, size, run = 0, len(text), 0
+    while position < size:
+        same = head_size and starts_with(head, position)
+        if same:
+            begin = position + head_size
+        else:
+            begin = find(TIME, position) + len(TIME)
+            head = text[position:begin]
+            head_size = len(head)
+            task = tasks.get(head)
+            if task is None:
+                task = seen.task(head)
+        line = find(b"\n", begin)
+        end = find(b"\n", line + 1)
+        # PFNs are mostly of the width of the one before.
+        place = lines.get(text[line + width : end])
+        if place is None:
+            width, place = seen.line(text, line, end)
+        if rest_size and starts_with(rest, end):
+            following = end + rest_size
+            if place is last and same and find(b")", begin, line) < 0:
+                run += 1
+                position = following
+                if starts_with(head, position):
+                    alike, position = _alike(text, head, begin, line + width, position)
+                    run += alike
+                continue
+        else:
+            # A few bytes of a stack tell which it may be, and comparing says whether it is.
+            known = prints.get(text[end + PRINT_BEGIN : end + PRINT_END])
+            if known is not None and starts_with(known[0], end):
+                stack, after = known[2], end + known[1]
+                stop = after if starts_with(BETWEEN, after) else find(BETWEEN, after)
+                tail, following = tails.get(text[after:stop]), stop + len(BETWEEN)
             else:
-                begin = find(TIME, position) + len(TIME)
-                head = text[position:begin]
-                head_size = len(head)
-                task = tasks.get(head)
-                if task is None:
-                    task = seen.task(head)
-            line = find(b"\n", begin)
-            end = find(b"\n", line + 1)
-            # PFNs are mostly of the width of the one before.
-            place = lines.get(text[line + width : end])
-            if place is None:
-                where = find(b" type ", line)
-                width = where - line
-                place = lines.get(text[where:end])
-                if place is None and (types := TYPES.fullmatch(text, where, end)):
-                    place = lines[text[where:end]] = seen.place(types[1], types[2])
-            if rest_size and starts_with(rest, end):
-                following = end + rest_size
-                if place is last and same and find(b")", begin, line) < 0:
-                    run += 1
-                    position = following
-                    if starts_with(head, position):
-                        # Where memory is allocated in bursts, nothing differs but the time and
-                        # the PFN: what is between those, up to the next record's time, is
-                        # compared as a whole.
-                        numbers = line + width - begin
-                        shape = text[begin : begin + numbers].translate(None, NUMERALS)
-                        alike = text[line + width : position] + head
-                        step = numbers + len(alike)
-                        begin = position + head_size
-                        while (
-                            starts_with(alike, begin + numbers)
-                            and text[begin : begin + numbers].translate(None, NUMERALS) == shape
-                        ):
-                            run += 1
-                            begin += step
-                        position = begin - head_size
-                    continue
-            else:
-                mark = text[end + PRINT_BEGIN : end + PRINT_END]
-                known = prints.get(mark)
-                if known is not None and starts_with(known[0], end):
-                    stack = known[2]
-                    after = end + known[1]
-                    stop = after if starts_with(BETWEEN, after) else find(BETWEEN, after)
-                    tail = tails.get(text[after:stop])
-                else:
-                    stop = find(BETWEEN, max(end, position))
-                    printed, others = split_rest(text[end:stop])
-                    stack = stacks.get(printed)
-                    if stack is None:
-                        stack = seen.stack(printed)
-                    if stack is not None:
-                        prints[mark] = printed, len(printed), stack
-                        tail = seen.tail(others)
-                following = stop + len(BETWEEN)
-                rest = text[end:following]
-                rest_size = len(rest)
-            # A parenthesis would mean that the name goes on: "x), ts " is one, too.
-            if (
-                task is None
-                or stack is None
-                or tail is None
-                or place is None
-                or find(b")", begin, line) >= 0
-            ):
-                stop = find(BETWEEN, position)
-                following = stop + len(BETWEEN)
-                found = match(text, position, stop)
-                head_size = rest_size = 0
-                if found is None:
-                    tally["skipped"] += 1
-                    position = following
-                    continue
-                task, stack, tail, place = seen.entries(*found.groups())
-            position = following
-            _count(pending, run, tally)
-            pending, last, run = (task, stack, tail, place), place, 1
-        if seen.bytes + 300 * (len(lines) + len(prints)) > MAX_SEEN_BYTES:
-            _count(pending, run, tally)
-            pending, last = None, None
-            seen.fold(tally)
-            lines.clear()
-            prints.clear()
+                stack, tail, following = seen.rest(text, max(end, position))
+            rest = text[end:following]
+            rest_size = len(rest)
+        # A parenthesis would mean that the name goes on: "x), ts " is one, too.
+        if (
+            task is None
+            or stack is None
+            or tail is None
+            or place is None
+            or find(b")", begin, line) >= 0
+        ):
             head_size = rest_size = 0
+            task, stack, tail, place, following = seen.record(text, position)
+        _count(pending, run, tally)
+        position, pending, last, run = following, (task, stack, tail, place), place, 1
     _count(pending, run, tally)
-    seen.fold(tally)
+
+
+def _alike(text: bytes, head: bytes, begin: int, place: int, position: int) -> tuple[int, int]:
+    """
+    How many records from *position* on are as the one before, and where the next begins.
+
+    In a burst nothing differs but the time and the PFN. What is between them, up to the next
+    record's time, is compared as a whole.
+
+    :param begin: where the record before has its time.
+    :param place: where it has its migratetypes.
+    """
+    starts_with = text.startswith
+    numbers = place - begin
+    shape = text[begin:place].translate(None, NUMERALS)
+    alike = text[place:position] + head
+    step = numbers + len(alike)
+    first = time = position + len(head)
+    while (
+        starts_with(alike, time + numbers)
+        and text[time : time + numbers].translate(None, NUMERALS) == shape
+    ):
+        time += step
+    return (time - first) // step, time - len(head)
 
 
 def _count(entries: tuple[Any, Any, Any, Any] | None, records: int, tally: Tally) -> None:
@@ -372,7 +397,7 @@ def tally_selected(texts: Iterable[bytes], tally: Tally, selection: Selection) -
                 _count((task, stack, tail, place), 1, tally)
             if wanted and task and stack and selection.cull:
                 _cull(tally, selection.cull, task[-1], stack[-1], tail[-1][0], int(ts))
-        if seen.bytes > MAX_SEEN_BYTES:
+        if seen.full:
             seen.fold(tally)
     seen.fold(tally)
 

@@ -49,7 +49,8 @@ def read_plain(path: str | os.PathLike[str], most: int = MAX_TEXT_BYTES) -> byte
     """
     All of a plain file.
 
-    :raises OSError: it cannot be read, is no plain file, or (``EFBIG``) has more bytes than *most*.
+    :raises OSError: it cannot be read, is not a plain file, or (``EFBIG``) has more than *most*
+        bytes.
     """
     with open(open_plain(path), "rb", buffering=0) as file:
         pieces, size = [], 0

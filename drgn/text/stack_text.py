@@ -16,7 +16,7 @@ OFFSET = re.compile(r"\+0x[0-9a-f]+/0x[0-9a-f]+")
 def is_stack(text: bytes) -> bool:
     """
     Whether text is lines of `` symbol+0x1/0x2 [module]``, or `` 0xaddress`` (``%pS``), as far as
-    the bytes between them tell; two records run into each other are not.
+    the bytes between them show it; two records run into each other are not.
     """
     # What is left of a line: its beginning and end, and a module's brackets.
     shape = text.translate(None, NAMES)

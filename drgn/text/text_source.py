@@ -134,7 +134,7 @@ def recognise(data: bytes) -> str | None:
     Which of the files this is the beginning of: ``page_owner``, ``show_stacks``, ``show_handles``
     or ``show_stacks_handles``; None if none of them.
     """
-    # The first record tells, most often. (No regular expression: a series of files is read before
+    # The first record decides, most often. (No regular expression: a series of files is read before
     # that is imported.)
     first = data[: data.find(b"\n\n") + 1]
     return _kind(first.split(b"\n")) or _kind(data.split(b"\n"))

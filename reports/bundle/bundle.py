@@ -70,7 +70,7 @@ class Bundle:
     """
     A bundle that was written earlier, possibly elsewhere and by someone else.
 
-    :raises BundleError: the folder is no bundle, or one that must not be read.
+    :raises BundleError: the folder is not a bundle, or one that must not be read.
     """
 
     def __init__(self, path: Path) -> None:
@@ -167,7 +167,7 @@ class Bundle:
                 for line in file:
                     stack, space, value = line.rstrip("\n").rpartition(" ")
                     if not space or not PATTERNS["integer"].fullmatch(value):
-                        raise ValueError(f"{line[:40]!r} is no stack and value")
+                        raise ValueError(f"{line[:40]!r} is not a stack and a value")
                     if len(stack) > MAX_FRAMES and (frames := stack.count(";") + 1) > MAX_FRAMES:
                         raise ValueError(
                             f"{line[:40]!r}… is a stack of {frames:,} frames, more than "

@@ -1,110 +1,39 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-What each version of mmscope added to its bundles, and what an older bundle lacks therefore.
+What a bundle of an older mmscope lacks.
 
 ``docs/bundle-format.md`` has the rules. Within one format a column is never renamed or retyped, and
-keeps its meaning; sections, tables, columns and rows may be added. A bundle of an older format or
-version is read as it is, and what its mmscope did not write is said. A bundle of a newer format is
-refused, because a column may mean something else there.
+keeps its meaning; sections, tables, columns and rows may be added. Each says with ``since``, where
+it is declared, with which version it came. A bundle of an older format or version is read as it is,
+and what its mmscope did not write is said. A bundle of a newer format is refused, because a column
+may mean something else there.
 
 Cannot know: what a version that is not a release wrote.
 """
 
 import contextlib
 import re
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 
+from mmscope.drgn.tables.rows import columns
+from mmscope.drgn.tables.table import Heading, Table
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.description import BundleError, version_number
 
 
-@dataclass(frozen=True)
-class Added:
-    """
-    What a version added to a section.
+def headings() -> list[Heading]:
+    """All sections that a bundle may have."""
+    # Imports every probe, which who looks at a table alone need not.
+    from mmscope.reports.bundle.declared import HEADINGS
 
-    :ivar new: the section itself.
-    :ivar tables: new ones.
-    :ivar columns: new ones of a table that was there.
-    :ivar rows: of a table that was there: the column of its key, and new values of that.
-    """
-
-    version: str
-    section: str
-    new: bool = False
-    tables: tuple[str, ...] = ()
-    columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    rows: Mapping[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)
+    return list(HEADINGS.values())
 
 
-ADDED = (
-    Added("0.2.0", "zones", columns={"zones": ("lock_held", "node_unreclaimable")}),
-    Added(
-        "0.2.0",
-        "physical_memory",
-        new=True,
-        tables=("physical_memory_parts", "physical_memory", "memory_options", "direct_map"),
-    ),
-    Added("0.2.0", "poisoned_pages", new=True, tables=("poisoned_pages", "poison_counters")),
-    Added(
-        "0.2.0",
-        "device_pagemaps",
-        columns={
-            "device_pagemaps": (
-                *("initialised_struct_pages", "init_ms_low", "init_ms_high", "init_ms_logged"),
-            )
-        },
-    ),
-    Added(
-        "0.2.0",
-        "memory_metadata",
-        columns={"memmap_what_if": ("initialised_struct_pages", "init_ms_low", "init_ms_high")},
-    ),
-    Added(
-        "0.2.0",
-        "file_maps",
-        new=True,
-        tables=(
-            *("file_mappings", "file_mapping_fanout", "file_mapping_locks"),
-            *("file_mapping_waiters", "file_mapping_checks"),
-        ),
-    ),
-    Added("0.2.0", "ksm", columns={"ksm_pages": ("passes", "pass_ms")}),
-    Added(
-        "0.2.0",
-        "rmap_cost",
-        columns={
-            "rmap_costs": ("one_ns", "one_ns_low", "one_ns_high"),
-            "rmap_walks": (
-                *("address_space", "visits_a_pass", "pass_ms", "walk_ms_low", "walk_ms_high"),
-            ),
-        },
-        rows={"rmap_costs": ("what", ("folios of mapped files",))},
-    ),
-    Added(
-        "0.2.0",
-        "settings",
-        tables=("kernel_features",),
-        rows={"settings": ("name", ("vm.defrag_mode",))},
-    ),
-    Added(
-        "0.2.0",
-        "profiles",
-        tables=(
-            *("profile_allocations", "profile_groups", "profile_page_tables", "profile_victims"),
-        ),
-        columns={"profiles": ("missed",), "profile_counters": ("per_minute",)},
-    ),
-)
-
-
-def added_since(version: str) -> list[Added]:
-    """What versions after this one added; nothing if it is not a version."""
+def came_after(version: str) -> Callable[[str], bool]:
+    """Whether something came after a version, by its ``since``; False if that is not a version."""
     written = version_number(version)
-    if written is None:
-        return []
-    return [added for added in ADDED if (version_number(added.version) or ()) > written]
+    return lambda since: written is not None and (version_number(since) or ()) > written
 
 
 @dataclass(frozen=True)
@@ -144,27 +73,38 @@ def lacking(bundle: Bundle) -> Lacking:
 
     A section that was absent, or that nobody asked for, does not count: its status says that.
     """
-    found = Lacking()
+    found, later = Lacking(), came_after(bundle.version)
     sections = {section.section for section in bundle.sections}
     sections |= {table.section for table in bundle.tables.values()}
-    for added in added_since(bundle.version):
-        if added.section not in sections:
-            found.sections.extend([added.section] if added.new else [])
+    for heading in headings():
+        if heading.name not in sections:
+            found.sections.extend([heading.name] if later(heading.since) else [])
             continue
-        found.tables.extend(name for name in added.tables if name not in bundle.tables)
-        for table, names in added.columns.items():
-            if table in bundle.tables:
-                there = {c.name for c in bundle.tables[table].columns}
-                found.columns.extend(f"{table}.{name}" for name in names if name not in there)
-        for table, (key, values) in added.rows.items():
-            has = _values(bundle, table, key, values)
-            found.rows.extend((table, key, value) for value in values if value not in has)
+        for table in heading.tables:
+            if table.name in bundle.tables:
+                _compare(bundle, table, later, found)
+            elif later(table.since or heading.since):
+                found.tables.append(table.name)
     return found
+
+
+def _compare(bundle: Bundle, table: Table, later: Callable[[str], bool], found: Lacking) -> None:
+    """Add the columns and rows that a table of the bundle lacks."""
+    there = {c.name for c in bundle.tables[table.name].columns}
+    declared = columns(table.row)
+    found.columns.extend(
+        f"{table.name}.{c.name}" for c in declared if later(c.since) and c.name not in there
+    )
+    for since, values in table.rows_since.items():
+        if later(since):
+            key = next(c.name for c in declared if c.key)
+            has = _values(bundle, table.name, key, values)
+            found.rows.extend((table.name, key, value) for value in values if value not in has)
 
 
 def _values(bundle: Bundle, table: str, key: str, values: tuple[str, ...]) -> Container[str]:
     """Which of these values a column has; all of them where there is nothing to be said."""
-    if table in bundle.tables and key in {c.name for c in bundle.tables[table].columns}:
+    if key in {c.name for c in bundle.tables[table].columns}:
         with contextlib.suppress(BundleError):  # which is said where the table is shown
             return {row[key] for row in bundle.rows(table, (key, values))}
     return values
@@ -186,4 +126,10 @@ def reasons(bundle: Bundle) -> dict[str, str]:
 
 def new_tables(bundle: Bundle) -> set[str]:
     """Tables that came after the version that wrote the bundle."""
-    return {name for added in added_since(bundle.version) for name in added.tables}
+    later = came_after(bundle.version)
+    return {
+        table.name
+        for heading in headings()
+        for table in heading.tables
+        if later(table.since or heading.since)
+    }

@@ -58,7 +58,7 @@ def value_of(column: Column, text: str) -> Any:
 # What may be beyond any number, and is looked at by itself.
 ENDLESS = re.compile(r"e[-+]?[0-9]{3}|[0-9]{300}")
 # A number beyond 64 bits is read, to be marked.
-# What int() and float() take beyond these (1_000, nan, digits of other scripts) is no number here.
+# int() and float() take more than these (1_000, nan, digits of other scripts), which is refused.
 PATTERNS = {
     "integer": re.compile(r"-?[0-9]{1,40}"),
     "number": re.compile(r"-?[0-9]+(\.[0-9]+)?(e[-+]?[0-9]+)?"),

@@ -5,9 +5,9 @@ A bundle's tables in DuckDB: the ground that findings and views stand on.
 The CSV files are loaded with the types that ``datapackage.json`` declares, then the database is
 locked: no file, no network, no extension, whatever a query says. ``target`` is a view of one row.
 
-DuckDB takes a path for a pattern, and reads what else fits it. So it is given files that are open
-already, whose names (``/dev/fd/7``) mean nothing; and of a table that it would read otherwise than
-:class:`~bundle.Bundle` does, a copy without what is odd.
+DuckDB takes a path for a pattern, and reads what else fits it. So it gets files that are open
+already, whose names (``/dev/fd/7``) mean nothing. Where it would read a table otherwise than
+:class:`~bundle.Bundle` does, it gets a copy without what is odd.
 """
 
 import contextlib
@@ -129,44 +129,8 @@ def load_tables(
         if table.name in ours:
             missing[f"table {table.name}"] = "its name is that of a view"
             continue
-        columns = {
-            c.name: "HUGEINT" if _beyond_bigint(c) else SQL_TYPES[c.type] for c in table.columns
-        }
         try:
-            # DuckDB rounds 1.5 and takes 1_000 and a cell too many: first the reader that does not.
-            rows = bundle.count(table.name)
-            # A number of more than 64 bits is unknown here; nothing is asked of it (see findings).
-            marked = {mark.column_name for mark in bundle.impossible(table.name)}
-            numbers = {
-                name: kind
-                for name, kind in columns.items()
-                if kind in ("BIGINT", "HUGEINT") and name in marked
-            }
-            columns |= dict.fromkeys(numbers, "VARCHAR")
-            with _opened(bundle, table) as path:
-                # Names were checked to be identifiers when the bundle was opened.
-                connection.execute(
-                    f'create table {schema}."{table.name}" as select * from read_csv($path, '
-                    "header = true, delim = ',', quote = '\"', escape = '\"', nullstr = '', "
-                    "auto_detect = false, hive_partitioning = false, compression = 'none', "
-                    "columns = $columns, strict_mode = true, force_not_null = $required)",
-                    {
-                        "path": path,
-                        "columns": columns,
-                        "required": [c.name for c in table.columns if not c.nullable],
-                    },
-                )
-            # Afterwards: the reader of the CSV would do it, and not try.
-            for name, kind in numbers.items():
-                connection.execute(
-                    f'alter table {schema}."{table.name}" alter "{name}" '
-                    f'type {kind} using try_cast("{name}" as {kind})'
-                )
-            count = f'select count(*) from {schema}."{table.name}"'
-            (loaded,) = connection.execute(count).fetchone() or (0,)
-            if loaded != rows:
-                connection.execute(f'drop table {schema}."{table.name}"')
-                missing[table.name] = f"{table.path}: damaged: {rows} rows, or {loaded}"
+            _load(connection, bundle, table, f'{schema}."{table.name}"')
         except BundleError as error:
             missing[table.name] = str(error)
         except duckdb.OutOfMemoryException:
@@ -179,6 +143,47 @@ def load_tables(
         if section.status in ("absent", "failed"):
             missing[f"section {section.section}"] = section.message or section.status
     return missing
+
+
+def _load(connection: duckdb.DuckDBPyConnection, bundle: Bundle, table: Table, name: str) -> None:
+    """
+    Load one table.
+
+    :param name: that it gets, for SQL. Names were checked to be identifiers when the bundle was
+        opened.
+    :raises BundleError: it is damaged.
+    """
+    kinds = {c.name: "HUGEINT" if _beyond_bigint(c) else SQL_TYPES[c.type] for c in table.columns}
+    # DuckDB rounds 1.5 and takes 1_000 and a cell too many: first the reader that does not.
+    rows = bundle.count(table.name)
+    # A number of more than 64 bits is unknown here; nothing is asked of it (see findings).
+    marked = {mark.column_name for mark in bundle.impossible(table.name)}
+    numbers = {
+        column: kind
+        for column, kind in kinds.items()
+        if kind in ("BIGINT", "HUGEINT") and column in marked
+    }
+    with _opened(bundle, table) as path:
+        connection.execute(
+            f"create table {name} as select * from read_csv($path, "
+            "header = true, delim = ',', quote = '\"', escape = '\"', nullstr = '', "
+            "auto_detect = false, hive_partitioning = false, compression = 'none', "
+            "columns = $columns, strict_mode = true, force_not_null = $required)",
+            {
+                "path": path,
+                "columns": kinds | dict.fromkeys(numbers, "VARCHAR"),
+                "required": [c.name for c in table.columns if not c.nullable],
+            },
+        )
+    # Afterwards: the reader of the CSV would do it, and not try.
+    for column, kind in numbers.items():
+        connection.execute(
+            f'alter table {name} alter "{column}" type {kind} using try_cast("{column}" as {kind})'
+        )
+    (loaded,) = connection.execute(f"select count(*) from {name}").fetchone() or (0,)
+    if loaded != rows:
+        connection.execute(f"drop table {name}")
+        raise BundleError(f"{table.path}: damaged: {rows} rows, or {loaded}")
 
 
 @contextlib.contextmanager

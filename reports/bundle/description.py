@@ -89,7 +89,7 @@ def table_of(resource: dict[str, Any], folder: Path) -> Table:
     """
     A table, as a resource declares it.
 
-    :raises ValueError, KeyError, TypeError, AttributeError: it is no declaration of one.
+    :raises ValueError, KeyError, TypeError, AttributeError: it does not declare one.
     """
     name, path, schema = resource["name"], resource["path"], resource["schema"]
     if not IDENTIFIER.match(name):
@@ -130,7 +130,7 @@ def folded_of(resource: dict[str, Any], folder: Path) -> Folded:
     """
     Folded stacks, as a resource declares them.
 
-    :raises ValueError, KeyError, TypeError, AttributeError: it is no declaration of such.
+    :raises ValueError, KeyError, TypeError, AttributeError: it does not declare such.
     """
     name, path = resource["name"].removesuffix("_folded"), resource["path"]
     if not IDENTIFIER.match(name):
@@ -150,7 +150,7 @@ def column_bounds(
     The bounds of a column, as a bundle declares them; a number is never without.
 
     :param numbers: the columns of its table that hold some.
-    :raises ValueError: they are no bounds.
+    :raises ValueError: they are not bounds.
     """
 
     def bound(value: Any, names: Container[str]) -> Bound:
@@ -184,7 +184,7 @@ def known_format(number: Any) -> int:
     The format that a bundle says it has.
 
     :raises NewerFormat: it is newer than this reader.
-    :raises ValueError: it is no format.
+    :raises ValueError: it is not a format.
     """
     if not isinstance(number, int) or isinstance(number, bool) or number < 0:
         raise ValueError(f"format is {str(number)[:40]!r}")

@@ -4,7 +4,7 @@ Files that are whole or absent, and what a process that was killed left beside t
 
 Bundles and reports are written under another name, ``.NAME.XXXXXXXX.partial``, and renamed when
 they are whole. Nobody reads that name. Who writes there holds its lock (``flock``), which ends with
-the process, however it ends; so the next one to write the same name can tell, and clears up.
+the process, however it ends. So the next one to write the same name sees it, and clears up.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ def claim(place: Path) -> int | None:
         lock = os.open(place, os.O_RDONLY)
     except FileNotFoundError:
         return None
-    # A file system without locks: nothing can be told there, and nothing is removed.
+    # A file system without locks: nobody can know there, and nothing is removed.
     with contextlib.suppress(OSError):
         fcntl.flock(lock, fcntl.LOCK_EX)
     if place.exists():

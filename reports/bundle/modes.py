@@ -2,7 +2,7 @@
 """
 Who may read what is written.
 
-A reading has addresses, which tell where the kernel lies (KASLR), and the names and commands of
+A reading has addresses, which show where the kernel lies (KASLR), and the names and commands of
 every process. So what root writes is root's alone, as perf.data and vmcores are; what anybody else
 writes is as the umask says; ``--mode`` says otherwise. What replaces something is as that was, so
 that a bundle that was opened to others stays open to them. Until it is whole nobody else can reach
@@ -49,7 +49,7 @@ def file_mode(text: str) -> int:
     """
     The value of ``--mode``.
 
-    :raises ValueError: it is no mode of a file that its owner can read and write.
+    :raises ValueError: it is not a mode of a file that its owner can read and write.
     """
     mode = int(text, 8)
     if mode & 0o600 != 0o600 or mode & ~0o666:

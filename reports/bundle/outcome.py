@@ -38,18 +38,24 @@ def discard_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def unexpected(error: Exception) -> str:
+    """An error that no code foresaw, in a line."""
+    return f"{type(error).__name__}: {error}"
+
+
 def run_and_explain(
     run: Callable[[Any], int],
     args: argparse.Namespace,
     unopened: tuple[type[Exception], ...] = (TextError, OSError),
+    explain: Callable[[Exception], str] = unexpected,
 ) -> int:
     """
     Run a command; an error is a line that says what to do. Returns the exit code.
 
-    :param unopened: what means that there is nothing to read.
+    :param args: with ``verbose``: whether a traceback is wanted.
+    :param unopened: errors that mean that there is nothing to read.
+    :param explain: the words for an error that is of no other kind.
     """
-    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-    expected: tuple[type[Exception], ...] = (*unopened, Refused, OSError)
     try:
         code = run(args)
         sys.stdout.flush()
@@ -61,11 +67,20 @@ def run_and_explain(
     except KeyboardInterrupt:
         say("interrupted; nothing is left half-written")
         return 130
-    except expected as error:
+    except Exception as error:
         if args.verbose:
             traceback.print_exc()
         if isinstance(error, OSError):
             say(f"{error.filename or 'output'}: {error.strerror}")
-        else:
+            discard_output()
+        elif isinstance(error, (*unopened, Refused)):
             say(str(error))
+        elif isinstance(error, ModuleNotFoundError):
+            say(
+                f"this needs {error.name}, which this Python does not have: pip install "
+                "'mmscope[report]', or carry the bundle to where that is installed"
+            )
+        else:
+            say(f"{explain(error)}; -v shows where")
+            return NO_TARGET
         return NO_TARGET if isinstance(error, unopened) else BAD_USAGE

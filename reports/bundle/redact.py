@@ -13,8 +13,8 @@ they hold, of another's tables or of an older mmscope, is replaced whole.
 
 Names stay where they are public: the kernel's threads for memory (``kswapd0``), ``[unknown]``.
 
-Cannot know: what numbers tell. A pid, an amount of memory, a point in time, the kernel's release
-and which modules it has may be known to who knows the machine.
+Cannot know: what numbers give away. A pid, an amount of memory, a point in time, the kernel's
+release and its modules may be familiar to somebody who knows the machine.
 """
 
 import contextlib
@@ -47,7 +47,7 @@ TARGET = {
 }
 # What is added to it: what was done, and which bundles it was done to together.
 REDACTED = ("redacted", "redaction")
-# Where a reading comes from when that is no file of anybody's.
+# Where a reading comes from, if not from somebody's file.
 PUBLIC_SOURCES = ("/", "/proc/kcore")
 # Threads that every kernel has, by names that are its own; a workqueue's name is a driver's.
 KERNEL_THREAD = re.compile(

@@ -194,7 +194,7 @@ class Writer:
         return count
 
     def made_of(self, bundle: "Bundle") -> None:
-        """Say of what is written that it is no newer than a bundle that it is made of."""
+        """Mark what is written as no newer than a bundle that it is made of."""
         self._format = min(bundle.format, self._format)
         self._version = older(bundle.version, self._version)
 

@@ -21,7 +21,6 @@ from mmscope.drgn.machine.file_tree import describe_files
 from mmscope.drgn.opening.target import Target, describe
 from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import DeadlineExceeded, Memory
-from mmscope.drgn.sections.registry import RIDERS, SECTIONS
 from mmscope.drgn.sections.section import Found, Section
 from mmscope.drgn.tables.bounds import (
     IMPOSSIBLE_VALUES,
@@ -140,10 +139,13 @@ def collect(
     :param only: names of sections; all of them if empty.
     :param notes: more to say about the target, for ``datapackage.json``.
     """
+    # Imports every probe, which one that is run by itself need not.
+    from mmscope.drgn.sections.registry import SECTIONS, riders
+
     sections = []
     machine = Machine.of(asdict(target))
     if isinstance(source, Memory):
-        source.riders = RIDERS
+        source.riders = riders
     marks: list[Impossible] = []
     for spec in SECTIONS.values():
         if only and spec.name not in only:

@@ -15,7 +15,6 @@ from mmscope.drgn.machine.file_tree import describe_files
 from mmscope.drgn.opening.target import describe
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.prices import TO_READ_IT
-from mmscope.drgn.sections.registry import SECTIONS
 from mmscope.reports.bundle import modes
 from mmscope.reports.bundle.description import SectionResult
 from mmscope.reports.bundle.outcome import DONE, INCOMPLETE, say
@@ -82,6 +81,8 @@ def progress_bar() -> Iterator[Progress | None]:
 
 
 def run_collect(args: argparse.Namespace) -> int:
+    from mmscope.drgn.sections.registry import SECTIONS
+
     names = wanted_names(args)
     with Writer(args.output, replace=args.force, mode=args.mode) as writer:
         source, name, notes = open_source(args)
@@ -109,7 +110,7 @@ def run_collect(args: argparse.Namespace) -> int:
         or section.section in args.only
         or TO_READ_IT in (section.message or "")
     ]
-    # What was left out of a dump on purpose is no fault of the reading.
+    # What was left out of a dump on purpose does not make the reading incomplete.
     return missing_sections(expected, bool(notes.keys() - {"left_out"}))
 
 

@@ -10,10 +10,8 @@ traceback.
 import argparse
 import contextlib
 import gc
-import io
 import logging
 import sys
-import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -26,15 +24,7 @@ from mmscope.drgn.text.text_source import TextError
 from mmscope.reports.bundle import modes
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.bundle_format import not_written
-from mmscope.reports.bundle.description import BundleError
-from mmscope.reports.bundle.outcome import (
-    BAD_USAGE,
-    DONE,
-    NO_TARGET,
-    UsageError,
-    discard_output,
-    say,
-)
+from mmscope.reports.bundle.outcome import DONE, UsageError, run_and_explain, say
 from mmscope.reports.bundle.redact import redacted
 from mmscope.reports.collect.collect import explain
 from mmscope.reports.commands import (
@@ -54,9 +44,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
     # drgn reports missing symbols through logging; the command says it in its own line.
     logging.getLogger("drgn").addHandler(logging.NullHandler())
-    # A terminal or pipe that is not UTF-8 gets what it can show, and the rest written out.
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")
     words = sys.argv[1:] if arguments is None else list(arguments)
     if words[:1] == ["record"]:
         # Whatever follows -- is somebody else's command line.
@@ -66,41 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         words = [VERSUS if word == "--" else word for word in words]
     parser = build_parser()
     args = parser.parse_args(words)
-    try:
-        code: int = args.run(args)
-        sys.stdout.flush()
-        return code
-    except BrokenPipeError:
-        # The reader (head, less) has seen enough.
-        discard_output()
-        return DONE
-    except KeyboardInterrupt:
-        say("interrupted; nothing is left half-written")
-        return 130
-    except (TargetError, Absent, TextError, BundleError, UsageError, OSError) as error:
-        if args.verbose:
-            traceback.print_exc()
-        if isinstance(error, OSError):
-            say(f"{error.filename or 'output'}: {error.strerror}")
-            discard_output()
-        else:
-            say(str(error))
-        unopened = isinstance(error, (TargetError, Absent, TextError))
-        return NO_TARGET if unopened else BAD_USAGE
-    except ModuleNotFoundError as error:
-        if args.verbose:
-            traceback.print_exc()
-        say(
-            f"this needs {error.name}, which this Python does not have: pip install "
-            "'mmscope[report]', or carry the bundle to where that is installed"
-        )
-        return BAD_USAGE
-    except Exception as error:
-        # What a section cannot do is its own affair and never comes here.
-        if args.verbose:
-            traceback.print_exc()
-        say(f"{explain(error)}; -v shows where")
-        return NO_TARGET
+    return run_and_explain(args.run, args, (TargetError, Absent, TextError), explain)
 
 
 def build_parser() -> argparse.ArgumentParser:

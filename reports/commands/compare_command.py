@@ -157,7 +157,7 @@ def _print(tables: Tables, words: list[str], form: str) -> None:
 
 
 def _groups(rows: list[Group]) -> tuple[list[Column], list[list[Any]]]:
-    """Both sides, a column for each number; what no host tells is left out."""
+    """Both sides, a column for each number; what no host has is left out."""
     described = [
         *_texts("measure"),
         *_amounts(*(f"{side} {what}" for side in "AB" for what in ("median", "range", "together"))),
@@ -197,7 +197,7 @@ def _side(
 
 
 def _hosts(rows: list[Host]) -> tuple[list[Column], list[list[Any]]]:
-    """A line for each host; what none of them tells is left out."""
+    """A line for each host; what no host has is left out."""
     described = [
         c for c in columns(Host) if any(getattr(host, c.name) is not None for host in rows)
     ]

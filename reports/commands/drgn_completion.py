@@ -20,7 +20,7 @@ Usages = Mapping[str, Callable[[], str]]
 
 def completions(before: str, usages: Usages) -> list[str] | None:
     """
-    What the last word of a line may become; None if the line is no command.
+    What the last word of a line may become; None if the line is not a command.
 
     :param before: the line up to the cursor.
     """

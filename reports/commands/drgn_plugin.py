@@ -15,9 +15,10 @@ import argparse
 import dataclasses
 import functools
 import logging
+import pkgutil
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,12 +63,16 @@ def memory_of(prog: Program, *, anew: bool = False) -> "Memory":
     :param anew: nothing that was read is believed any more.
     """
     from mmscope.drgn.sections.memory import Memory
-    from mmscope.drgn.sections.registry import RIDERS
+
+    def riders() -> Iterable[Any]:
+        from mmscope.drgn.sections import registry
+
+        return registry.riders()
 
     kept: Memory | None = prog.cache.get("mmscope")
     if kept is None or kept.live or anew:
         told = kept.rmap_node_ns if kept else None
-        prog.cache["mmscope"] = kept = Memory(prog, riders=RIDERS, rmap_node_ns=told)
+        prog.cache["mmscope"] = kept = Memory(prog, riders=riders, rmap_node_ns=told)
     return kept
 
 
@@ -75,19 +80,18 @@ def run_section_command(entry: SectionCommand, prog: Program, args: argparse.Nam
     """Run a section and print its tables."""
     from drgn.commands import CommandError
 
-    from mmscope.drgn.sections.registry import SECTIONS
     from mmscope.drgn.sections.section import to_look_at
     from mmscope.reports.collect.collect import machine_of, run_section
     from mmscope.reports.commands.collect_command import progress_bar
     from mmscope.reports.commands.show_command import print_tables
     from mmscope.reports.commands.target_options import nanoseconds
 
-    memory, spec = memory_of(prog), SECTIONS[entry.section]
+    memory, spec = memory_of(prog), pkgutil.resolve_name(entry.place)
     if getattr(args, "rmap_node_ns", None) is not None:
         try:
             memory.rmap_node_ns = nanoseconds(args.rmap_node_ns)
         except ValueError:
-            raise CommandError(f"--rmap-node-ns: {args.rmap_node_ns} is no time") from None
+            raise CommandError(f"--rmap-node-ns: {args.rmap_node_ns} is not a time") from None
     try:
         prog.type("struct page")
     except LookupError:
@@ -250,6 +254,41 @@ def one_line(error: Exception) -> str:
     return visible(str(error) if isinstance(error, known) else explain(error))
 
 
+def section_arguments(entry: SectionCommand) -> list[Any]:
+    """What a section's command takes, ``--help`` aside."""
+    from drgn.commands import argument
+
+    arguments = []
+    if entry.picks:
+        metavar, read = PICKS[entry.picks]
+        about = f"only rows with this {entry.picks}"
+        arguments = [argument("wanted", nargs="?", metavar=metavar, type=read, help=about)]
+    rows = "all" if entry.top is None else str(entry.top)
+    arguments += [
+        argument(
+            "--top",
+            type=count,
+            metavar="N",
+            help=f"rows of a table to print, 0 for all (default: {rows}; csv and json: all)",
+        ),
+        argument(
+            "--format",
+            choices=("table", "csv", "json"),
+            default="table",
+            help="table to look at, csv or json for a program",
+        ),
+    ]
+    if entry.section in ("ksm", "rmap_cost"):
+        arguments.append(
+            argument(
+                "--rmap-node-ns",
+                metavar="NS",
+                help="what a walk takes for a tree node, as measured; kept for the session",
+            )
+        )
+    return arguments
+
+
 def register() -> None:
     """Put the commands where drgn looks for them."""
     from drgn.commands import DEFAULT_COMMAND_NAMESPACE, CommandNotFoundError, argument, command
@@ -257,39 +296,11 @@ def register() -> None:
 
     show_help = argument("-h", "--help", action="store_true", help="show this help")
     for entry in COMMANDS:
-        arguments = []
-        if entry.picks:
-            metavar, read = PICKS[entry.picks]
-            about = f"only rows with this {entry.picks}"
-            arguments = [argument("wanted", nargs="?", metavar=metavar, type=read, help=about)]
-        rows = "all" if entry.top is None else str(entry.top)
-        arguments += [
-            argument(
-                "--top",
-                type=count,
-                metavar="N",
-                help=f"rows of a table to print, 0 for all (default: {rows}; csv and json: all)",
-            ),
-            argument(
-                "--format",
-                choices=("table", "csv", "json"),
-                default="table",
-                help="table to look at, csv or json for a program",
-            ),
-        ]
-        if entry.section in ("ksm", "rmap_cost"):
-            arguments.append(
-                argument(
-                    "--rmap-node-ns",
-                    metavar="NS",
-                    help="what a walk takes for a tree node, as measured; kept for the session",
-                )
-            )
         linux_kernel_command(
             name=entry.name,
             description=entry.description,
             long_description=f"Print {entry.description}: section {entry.section} of mmscope.",
-            arguments=(show_help, *arguments),
+            arguments=(show_help, *section_arguments(entry)),
         )(functools.partial(run, functools.partial(run_section_command, entry)))
     linux_kernel_command(
         name="mm_findings",
@@ -311,7 +322,7 @@ def register() -> None:
             argument("btf", nargs="?", type=Path, metavar="FILE.btf", help="BTF of this kernel"),
         ),
     )(functools.partial(run, run_no_debug_info_command))
-    # drgn has none yet; its own, once there, takes the name back, whichever comes first.
+    # drgn has no %help yet. Once it has one, its own takes the name, whichever comes first.
     try:
         DEFAULT_COMMAND_NAMESPACE.lookup(Program(), "help")
     except CommandNotFoundError:

@@ -126,7 +126,7 @@ def positive(text: str) -> float:
     """A number above zero, for argparse."""
     value = float(text)
     if not 0 < value < 1e9:
-        raise argparse.ArgumentTypeError(f"{text} is no number above 0 and below a billion")
+        raise argparse.ArgumentTypeError(f"{text} is not a number above 0 and below a billion")
     return value
 
 

@@ -300,7 +300,7 @@ class _Tee:
 
 
 def begins(file: Path) -> bytes:
-    """The first bytes of a file, which tell what it is."""
+    """The first bytes of a file, which show what it is."""
     with file.open("rb") as stream:
         return stream.read(len(PERF_DATA))
 

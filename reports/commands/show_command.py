@@ -7,11 +7,11 @@ now.
 import argparse
 import itertools
 import json
+import pkgutil
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from mmscope.drgn.sections.registry import SECTIONS
 from mmscope.drgn.sections.section import Filled
 from mmscope.drgn.tables import display
 from mmscope.drgn.tables.bounds import Machine, rows_that_cannot_be, told
@@ -26,7 +26,12 @@ from mmscope.reports.collect.collect import machine_of, run_section
 from mmscope.reports.commands import page_owner_command
 from mmscope.reports.commands.collect_command import missing_sections
 from mmscope.reports.commands.page_owner_command import Command
-from mmscope.reports.commands.target_options import SECTION_HELP, add_target_options, open_source
+from mmscope.reports.commands.target_options import (
+    PLACES,
+    SECTION_HELP,
+    add_target_options,
+    open_source,
+)
 
 # Of folded stacks, which are no table.
 STACK_FORMATS = ("folded", "speedscope")
@@ -186,14 +191,15 @@ def show_view(bundle: Bundle, name: str, form: str, top: int | None) -> bool:
 
 
 def show_section(args: argparse.Namespace) -> int:
-    if args.what not in SECTIONS:
+    if args.what not in PLACES:
         raise UsageError(
             f"{args.what}: no such section, and no bundle given to show a table of; {SECTION_HELP}"
         )
     refuse_cull_options(args)
+    spec = pkgutil.resolve_name(PLACES[args.what])
     source, _, _ = open_source(args)
     machine = machine_of(source)
-    section, found = run_section(SECTIONS[args.what], source, machine, verbose=args.verbose)
+    section, found = run_section(spec, source, machine, verbose=args.verbose)
     tables = [filled.first(args.top) for filled in found.tables]
     print_tables(tables, args.format, machine)
     return missing_sections([section], False)

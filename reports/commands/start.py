@@ -6,6 +6,7 @@ Commands that read text alone start without drgn, numpy and rich.
 """
 
 import gc
+import io
 import os
 import signal
 import sys
@@ -21,6 +22,9 @@ def main() -> int:
     if sys.argv[1:] == ["--version"]:  # asked for by scripts: nothing is imported for it
         print(f"mmscope {__version__}")
         return 0
+    # A terminal or pipe that is not UTF-8 gets what it can show, and the rest written out.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     # Where SIGINT is ignored, as nohup and a shell's background jobs have it, it stays so.
     catches = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if catches:

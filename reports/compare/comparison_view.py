@@ -223,7 +223,7 @@ def difference(value: int | float | None, column: Column | None, page_size: int 
 
 
 def rate(table: TableChanges, change: Change, seconds: float | None) -> str:
-    """How fast an event was counted, which only two readings of one boot tell."""
+    """How fast an event was counted, which takes two readings of one boot."""
     kind = dict(zip((c.name for c in table.what), change.what, strict=True)).get("kind")
     counts = table.name == "vm_counters" and kind in ("event", "numa")
     if not counts or not seconds or change.change not in ("grew", "shrank"):

@@ -3,7 +3,7 @@
 Findings of two bundles, held against each other by what they are about (``subject``), and how bad
 they are (``worse``).
 
-Cannot know: whether a finding that is gone was not asked for, beyond what its bundle tells.
+Cannot know: whether a finding that is gone was asked for, beyond what its bundle says.
 """
 
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ class FindingChange:
 
     @property
     def finding(self) -> Finding:
-        """What was found: of one that is no more, what it was."""
+        """What was found; if it is gone, what it was."""
         found = self.before if self.change == "under" else self.after or self.before
         assert found is not None
         return found

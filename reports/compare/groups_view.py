@@ -88,7 +88,7 @@ def sentence(hosts: Sequence[Host], told: Sequence[Group]) -> str:
 
 
 def signed(group: Group) -> str:
-    """The difference with its sign; of shares in points, since it is no share itself."""
+    """The difference with its sign; of shares in points, since it is not a share itself."""
     difference = group.difference or 0
     if group.unit == "share":
         return f"{100 * difference:+.1f} points"

@@ -180,7 +180,7 @@ def _host(readings: Readings, *, between: bool) -> Host:
         values[f"{name}_success"] = counters[good] / attempts if attempts else None
     for name, wanted in RATES.items():
         here = [value for counter, value in counters.items() if wanted(counter)]
-        # A counter since boot is no rate: it says nothing of when.
+        # A counter since boot is not a rate: it does not say when.
         values[name] = sum(here) * 60 / seconds if between and here and seconds else None
     release = last.target.get("release")
     return Host(

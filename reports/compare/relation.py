@@ -2,7 +2,7 @@
 """
 What two bundles have to do with each other: one boot of one machine, two boots, or two machines.
 
-What must not be compared is not: counters since two boots are no differences in time; pids,
+What must not be compared is not: counters of two boots give no difference in time; pids,
 handles and addresses of two boots name different things.
 
 Cannot know: whether two machines that share a name and were started within the same seconds are
@@ -34,7 +34,7 @@ class Relation:
     """
     What two bundles have to do with each other.
 
-    :ivar same_host: None where the bundles do not tell; so for the boot, which is then treated as
+    :ivar same_host: None where the bundles do not say; so for the boot, which is then treated as
         two.
     :ivar seconds: from the first to the second, of one boot.
     :ivar same_names: False where ``comm-1`` of one is not that of the other.
@@ -55,7 +55,7 @@ class Relation:
 
 
 def boot_time(bundle: Bundle) -> float | None:
-    """When the machine was booted, in seconds since 1970, as far as the bundle tells."""
+    """When the machine was booted, in seconds since 1970, as far as the bundle says."""
     uptime = bundle.target.get("uptime_seconds")
     taken = captured(bundle)
     if taken is None or isinstance(uptime, (bool, str)) or not uptime:
@@ -91,11 +91,11 @@ def same_names(bundles: Sequence[Bundle]) -> bool:
 
 def same_boot(before: Bundle, after: Bundle) -> bool | None:
     """
-    Whether two bundles are of one boot of one machine; None where they do not tell.
+    Whether two bundles are of one boot of one machine; None where they do not say.
 
     Same names, and the clock less the uptime says the same. A clock that was set in between makes
     it two boots, which costs differences but tells none that is not there. Machines that share a
-    name and were started within the same seconds cannot be told apart.
+    name and were started within the same seconds look the same.
     """
     if not same_names((before, after)):
         return None

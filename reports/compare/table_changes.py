@@ -22,13 +22,13 @@ from mmscope.drgn.tables.table import Table as Declared
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.bundle_format import new_tables
 from mmscope.reports.bundle.database import TOO_LARGE, connect, in_a_line, load_tables, lock, views
+from mmscope.reports.bundle.declared import TABLES
 from mmscope.reports.bundle.description import Table
-from mmscope.reports.compare.declared import TABLES
 from mmscope.reports.compare.relation import BOOT_NAMES, Relation
 
 # Of each table; the others are counted.
 MAX_CHANGES = 30
-# What tells a reader more of a row than its key.
+# What says more of a row than its key does.
 DESCRIBES = ("comm", "owner", "module", "stack", "kind")
 
 
@@ -256,7 +256,7 @@ ORDER = ("new", "gone", "grew", "shrank", "changed", "same")
 
 
 def is_a_name(column: Column) -> bool:
-    """Whether a number tells which and not how much."""
+    """Whether a number says which, and not how much."""
     return column.name in BOOT_NAMES or column.name.endswith(("_pfn", "_pid"))
 
 

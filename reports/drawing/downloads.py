@@ -35,7 +35,7 @@ MAX_REPORT_BYTES = 2_000_000
 MISSES = 3
 # What a spreadsheet takes for the beginning of a formula (OWASP, CSV injection).
 FORMULA = re.compile(r"[=+\-@\t\r]")
-# The same anywhere in lines of CSV, but for numbers below zero.
+# The same anywhere in lines of CSV, except for numbers below zero.
 SUSPECT = re.compile(rb"(?:\A|[,\n\r])\"?(?:[=+@\t\r]|-(?!\d+(?:\.\d+)?(?:e[+-]?\d+)?[,\n]))")
 PIECE = 1 << 18
 MARK = re.compile("\0([0-9]+)\0")

@@ -117,7 +117,7 @@ class Verdict:
         what does most harm first.
     :ivar clear: (id, title) of what was checked and not found.
     :ivar under: what was measured of things that are under their finding's threshold, in its
-        words: what a comparison says of a finding that is no more.
+        words: what a comparison says of a finding that is gone.
     """
 
     found: list[Finding]
@@ -169,7 +169,7 @@ class Question:
     """A finding's file."""
 
     id: str
-    about: str  # what it looks for, when there is no row to speak of
+    about: str  # what it looks for, where there is no row
     section: str
     needs: tuple[str, ...]  # table.column, or table.column where …
     sql: str
@@ -183,7 +183,7 @@ class Question:
     worse: str  # an expression over the row: the higher, the worse
     estimate: bool = False  # how bad it is is computed; unless the row has a column `estimated`
     harm: str = HARMS[-1]
-    subject: tuple[str, ...] = ()  # columns of the row that tell one thing found from another
+    subject: tuple[str, ...] = ()  # columns of the row that distinguish what was found
     # Tables that only add to the words, with the columns used: empty where a bundle lacks them.
     optional: dict[str, list[str]] = field(default_factory=dict)
 
@@ -219,7 +219,7 @@ def load_questions(folder: Path = FINDINGS) -> list[Question]:
 
 
 def severity_rank(severity: str) -> int:
-    """The worst first; what is no severity of ours last."""
+    """The worst first; an unknown severity last."""
     return SEVERITIES.index(severity) if severity in SEVERITIES else len(SEVERITIES)
 
 

@@ -18,7 +18,7 @@ from markupsafe import Markup
 from mmscope import FOLDER
 from mmscope.drgn.tables import display
 from mmscope.drgn.tables.hostile_text import visible
-from mmscope.reports.compare.declared import TABLES
+from mmscope.reports.bundle.declared import TABLES
 from mmscope.reports.drawing import charts
 from mmscope.reports.drawing.cells import is_name
 from mmscope.reports.page.glossary import Glossary
@@ -29,7 +29,7 @@ from mmscope.reports.pictures.registry import PICTURES
 TEMPLATES = FOLDER / "templates"
 # A browser lays so much out at once; nobody reads more in a report.
 MAX_ROWS = 500
-# What report.css tells apart; a wider table has text set like numbers from there on.
+# For so many columns report.css has a rule; text beyond them is set like numbers.
 MAX_TEXT_COLUMNS = 24
 
 

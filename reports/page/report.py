@@ -2,11 +2,10 @@
 """
 The report: a bundle and its findings as one HTML file that needs nothing else.
 
-``render`` is a pure function: the same bundle gives the same bytes (where the same program draws
-the flame graphs). Everything that is in a bundle
-is hostile until shown otherwise (a process may call itself ``<script>``): every value goes through
-one environment that makes control characters visible and escapes, no value becomes markup, style,
-script or an address, and a policy in the page forbids whatever might slip through.
+``render`` is a pure function: the same bundle gives the same bytes. Everything in a bundle is
+hostile: a process may call itself ``<script>``. Every value goes through one environment, which
+makes control characters visible and escapes. No value becomes markup, style, script or an address,
+and a policy in the page forbids what might slip through.
 
 A section's title and intro, and what an empty table means, are declared with them; a picture
 belongs to a table and appears wherever that table is. So a section that is new to this file shows

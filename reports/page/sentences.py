@@ -14,8 +14,8 @@ from mmscope import __version__
 from mmscope.drgn.tables import display
 from mmscope.reports.bundle import bundle_format
 from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.bundle.declared import HEADINGS
 from mmscope.reports.bundle.description import SectionResult, version_number
-from mmscope.reports.compare.declared import HEADINGS
 from mmscope.reports.findings.findings import (
     SEVERITIES,
     Verdict,

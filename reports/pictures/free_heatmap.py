@@ -3,8 +3,10 @@
 The free lists as a grid: zone by order by migratetype, out of table ``free_blocks``.
 
 The shade is by bytes on a fixed scale (a step is a factor of eight), so that the same shade means
-the same in every report. Cannot know: what a request may take; Movable requests fall back to other
-types' blocks, but nobody falls back to HighAtomic, CMA is for Movable only, and Isolate for nobody.
+the same in every report.
+
+Cannot know: what a request may take. Requests fall back to blocks of other types, but not to
+HighAtomic or Isolate, and to CMA only if they are Movable.
 """
 
 from collections.abc import Iterable
@@ -83,7 +85,7 @@ def grids(rows: Iterable[dict[str, Any]], page_size: int | None) -> list[ZoneGri
 
     :param rows: of table ``free_blocks``.
     :param page_size: in bytes, None if unknown.
-    :raises ValueError: these are no free lists.
+    :raises ValueError: these are not free lists.
     """
     zones: dict[tuple[int, str], dict[str | None, dict[int, int]]] = {}
     orders: set[int] = set()

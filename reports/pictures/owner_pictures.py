@@ -331,7 +331,7 @@ def slab_owner(tables: Tables, page_size: int | None) -> dict[str, Any]:
     """The graph and the groups of table ``slab_owner_stacks``, a slab cache being the root."""
     rows = tables["slab_owner_stacks"]
     sized = [row for row in rows if row["bytes"] is not None]
-    # A text that does not tell how large objects are still tells how many there are.
+    # A text without the size of objects still has their number.
     unit = "bytes" if sized else "objects"
     held = [row for row in sized or rows if row[unit] > 0]
     stacks = [(f"{row['cache']};{row['stack'] or NO_STACK}", row[unit]) for row in held]

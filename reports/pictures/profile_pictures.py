@@ -11,6 +11,7 @@ Cannot know: more than perf sampled. A part without samples is not one without c
 
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -231,8 +232,7 @@ def _drawn(
         )
         views = []
         for view in recipe.views if recipe else ():
-            cut = list(_from_roots(marked, view.roots))
-            if cut:
+            if cut := list(_from_roots(marked, view.roots)):
                 graph = flame_graph.flame_graph(
                     cut,
                     unit=unit,
@@ -251,15 +251,7 @@ def _drawn(
                 describe=f"Differential flame graph: {what}, against {other['profile']}",
                 frames=frames,
             )
-        here = [site for site in sites if site["event"] == event]
-        by_leaf: dict[tuple[str, str], int] = {}
-        for site in here:
-            key = site["leaf"], site["stands_for"]
-            by_leaf[key] = by_leaf.get(key, 0) + site["samples"]
-        listed = [
-            Site(leaf, count, words)
-            for (leaf, words), count in sorted(by_leaf.items(), key=lambda item: -item[1])
-        ]
+        leaves = _by_leaf(site for site in sites if site["event"] == event)
         yield Drawn(
             event,
             unit,
@@ -268,10 +260,18 @@ def _drawn(
             views,
             after,
             before,
-            listed[:MAX_ROWS],
-            sum(by_leaf.values()),
+            leaves[:MAX_ROWS],
+            sum(leaf.samples for leaf in leaves),
             nmi,
         )
+
+
+def _by_leaf(sites: Iterable[dict[str, Any]]) -> list[Site]:
+    """The sites of all callers, added up by their leaf, most samples first."""
+    samples: Counter[tuple[str, str]] = Counter()
+    for site in sites:
+        samples[site["leaf"], site["stands_for"]] += site["samples"]
+    return [Site(leaf, count, words) for (leaf, words), count in samples.most_common()]
 
 
 def _stacks(tables: Tables, row: dict[str, Any]) -> Stacks:

@@ -19,7 +19,7 @@ from mmscope.reports.pictures.picture import Picture, Tables
 
 @dataclass(frozen=True)
 class Marks:
-    """One zone. Pages, but for the ``_at`` fields, which are per cent of their bar."""
+    """One zone. In pages; the ``_at`` fields are per cent of their bar."""
 
     node: int
     zone: str

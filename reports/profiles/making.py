@@ -4,7 +4,7 @@ How a recording was made: by whom, for how long, and what the kernel counted mea
 
 Costs a read of /proc/vmstat.
 
-Cannot know: what a file that was brought in does not tell.
+Cannot know: what a file that was brought in does not say.
 """
 
 import contextlib
@@ -113,7 +113,7 @@ def vmstat(names: Iterable[str]) -> dict[str, int]:
 
 
 def page_tables_now() -> list[int] | None:
-    """[monotonic ns, bytes of page tables, page faults since boot]; None: the kernel tells not."""
+    """[monotonic ns, bytes of page tables, page faults since boot]; None if these are unknown."""
     found = vmstat((PAGE_TABLES, FAULTS))
     if len(found) < 2:
         return None

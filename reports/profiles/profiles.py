@@ -149,7 +149,7 @@ def reattributed(
 
 
 def is_site(frame: str, known: KnownFrames) -> str:
-    """What samples on a folded stack's leaf stand for; empty if it is no irq-enable site."""
+    """What samples on a folded stack's leaf stand for; empty if it is not an irq-enable site."""
     return known.stands_for(stack_parts.plain(_symbol(frame))) if frame.endswith("_[k]") else ""
 
 

@@ -21,9 +21,9 @@ from mmscope.perf.perf_record import Recorded
 from mmscope.perf.perf_script import Reading
 from mmscope.perf.recipe import Recipe, event_name
 from mmscope.perf.stack_parts import KnownFrames
-from mmscope.reports.profiles import profile_rows
 from mmscope.reports.profiles.making import Making
-from mmscope.reports.profiles.profile_rows import (
+from mmscope.reports.rows import profile_rows
+from mmscope.reports.rows.profile_rows import (
     Profile,
     ProfileAllocation,
     ProfileCounter,

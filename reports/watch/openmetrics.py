@@ -3,21 +3,21 @@
 A sample as OpenMetrics text, or as Prometheus's own text format, for the textfile collector of
 node_exporter.
 
-That collector takes files named ``*.prom`` alone, and reads the older format: there a counter is
-declared by the name that its samples have, with ``_total``, and one declared as OpenMetrics wants
-it loses its type and its help. So a file of that name gets the older format, any other OpenMetrics;
-no text has its counters' types in both.
+The collector reads only files named ``*.prom``, and these in Prometheus's format. There a counter
+is declared by the name that its samples have, with ``_total``; one declared as OpenMetrics wants it
+loses its type and its help. So a file of that name gets Prometheus's format, and any other
+OpenMetrics. No text has its counters' types in both.
 
-For one escape that it does not know, one byte that is not UTF-8 or one timestamp, the collector
-skips the whole file, and of a sample that is there twice it complains at every scrape: none of
-these is written, whatever a host's files say.
+The collector skips a whole file for one escape that it does not know, one byte that is not UTF-8 or
+one timestamp, and complains at every scrape about a sample that is there twice. None of these is
+written, whatever a host's files say.
 
-What is exposed are the counters themselves, not rates: whoever scrapes has periods of its own.
+The counters themselves are exposed, not rates: who scrapes has periods of their own.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from mmscope.reports.bundle.leftovers import replaced
 from mmscope.reports.watch.samples import KSM_EVENTS, KSM_LEVELS, Pressure, ZoneSample
@@ -26,6 +26,16 @@ Value = int | float
 Points = list[tuple[Mapping[str, object], Value]]
 
 ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+
+
+class Family(NamedTuple):
+    """A metric with its samples."""
+
+    name: str
+    kind: str
+    unit: str
+    help: str
+    points: Points
 
 
 def text(sample: dict[str, Any], page_size: int, *, prometheus: bool) -> str:
@@ -54,22 +64,32 @@ def text(sample: dict[str, Any], page_size: int, *, prometheus: bool) -> str:
 
 
 def _label(name: str, value: object) -> str:
-    r"""A label. What UTF-8 cannot hold is written out, as text: ``\udc80`` is no escape there."""
+    r"""A label. What UTF-8 cannot hold is written out: ``\udc80`` is text, and not an escape."""
     said = str(value).encode("utf-8", "backslashreplace").decode()
     return f'{name}="{said.translate(ESCAPES)}"'
 
 
-def _families(
-    sample: dict[str, Any], page_size: int
-) -> Iterator[tuple[str, str, str, str, Points]]:
-    """(name, type, unit, help, samples) of each metric."""
-    ksm, zones = sample.get("ksm", {}), [ZoneSample(*row) for row in sample.get("zones", ())]
-    yield (
+def _by_name(values: Mapping[str, Value]) -> Points:
+    """Samples that differ in their label ``name``."""
+    return [({"name": name}, value) for name, value in values.items()]
+
+
+def _families(sample: dict[str, Any], page_size: int) -> Iterator[Family]:
+    """The metrics of a sample."""
+    yield from _system(sample)
+    yield from _zones(sample, page_size)
+    yield from _ksm(sample.get("ksm", {}))
+    yield from _watch(sample)
+
+
+def _system(sample: dict[str, Any]) -> Iterator[Family]:
+    """What is counted of the whole machine."""
+    yield Family(
         *("mmscope_vm_events", "counter", ""),
         "Counters of /proc/vmstat, in their own units.",
-        [({"name": name}, value) for name, value in sample.get("vmstat", {}).items()],
+        _by_name(sample.get("vmstat", {})),
     )
-    yield (
+    yield Family(
         *("mmscope_pressure_stall_seconds", "counter", "seconds"),
         "Time that tasks waited for memory (PSI): some of them, or all that could run (full).",
         [
@@ -77,7 +97,18 @@ def _families(
             for kind, row in sample.get("psi", {}).items()
         ],
     )
-    yield (
+    yield Family(
+        *("mmscope_memory_bytes", "gauge", "bytes"),
+        "Levels of /proc/meminfo.",
+        _by_name(sample.get("meminfo", {})),
+    )
+
+
+def _zones(sample: dict[str, Any], page_size: int) -> Iterator[Family]:
+    """What each zone has."""
+    zones = [ZoneSample(*row) for row in sample.get("zones", ())]
+    places = [({"node": zone.node, "zone": zone.zone}, zone) for zone in zones]
+    yield Family(
         *("mmscope_thp_free_blocks", "gauge", ""),
         "Free memory in blocks of THP size and larger, in THP sizes, by migratetype; "
         "as of the last reading.",
@@ -86,18 +117,17 @@ def _families(
             for node, zone, migratetype, blocks, _ in sample.get("thp_free", ())
         ],
     )
-    places = [({"node": zone.node, "zone": zone.zone}, zone) for zone in zones]
-    yield (
+    yield Family(
         *("mmscope_zone_free_bytes", "gauge", "bytes"),
         "Free memory of the zone, the HighAtomic reserve included.",
         [(place, zone.free * page_size) for place, zone in places],
     )
-    yield (
+    yield Family(
         *("mmscope_zone_managed_bytes", "gauge", "bytes"),
         "Memory that the page allocator has in the zone.",
         [(place, zone.managed * page_size) for place, zone in places],
     )
-    yield (
+    yield Family(
         *("mmscope_zone_watermark_bytes", "gauge", "bytes"),
         "Watermarks of the zone, without the boost.",
         [
@@ -112,7 +142,7 @@ def _families(
         for zone in zones
         if zone.reserved_highatomic is not None
     }
-    yield (
+    yield Family(
         *("mmscope_zone_highatomic_reserved_bytes", "gauge", "bytes"),
         "Memory in HighAtomic pageblocks of the zone.",
         [
@@ -120,43 +150,50 @@ def _families(
             for (node, zone), pages in reserve.items()
         ],
     )
-    yield (
-        *("mmscope_memory_bytes", "gauge", "bytes"),
-        "Levels of /proc/meminfo.",
-        [({"name": name}, value) for name, value in sample.get("meminfo", {}).items()],
-    )
-    yield (
+
+
+def _ksm(ksm: Mapping[str, int]) -> Iterator[Family]:
+    """What /sys/kernel/mm/ksm has."""
+
+    def chosen(names: Iterable[str]) -> Points:
+        return _by_name({name: ksm[name] for name in names if name in ksm})
+
+    yield Family(
         *("mmscope_ksm_events", "counter", ""),
         "Counters of /sys/kernel/mm/ksm.",
-        [({"name": name}, ksm[name]) for name in KSM_EVENTS if name in ksm],
+        chosen(KSM_EVENTS),
     )
     for unit, name in (("pages", "mmscope_ksm_pages"), ("", "mmscope_ksm_stable_nodes")):
-        yield (
+        yield Family(
             *(name, "gauge", ""),
             "Levels of /sys/kernel/mm/ksm.",
-            [({"name": n}, ksm[n]) for n, of in KSM_LEVELS.items() if of == unit and n in ksm],
+            chosen(level for level, of in KSM_LEVELS.items() if of == unit),
         )
-    yield (
+    yield Family(
         *("mmscope_ksm_profit_bytes", "gauge", "bytes"),
         "Memory that KSM saves, less its own (general_profit).",
         [({}, ksm["general_profit"])] if "general_profit" in ksm else [],
     )
-    yield (
+
+
+def _watch(sample: dict[str, Any]) -> Iterator[Family]:
+    """The sample itself, and what taking samples costs."""
+    yield Family(
         *("mmscope_watch_sample_timestamp_seconds", "gauge", "seconds"),
         "When this sample was taken.",
         [({}, sample["wall"])],
     )
-    yield (
+    yield Family(
         *("mmscope_watch_samples", "counter", ""),
         "Samples taken.",
         [({}, sample["number"])],
     )
-    yield (
+    yield Family(
         *("mmscope_watch_cpu_seconds", "counter", "seconds"),
         "CPU time that mmscope watch took.",
         [({}, sample["cpu_total"])],
     )
-    yield (
+    yield Family(
         *("mmscope_watch_unread_sources", "gauge", ""),
         "Sources that could not be read.",
         [({}, len(sample["unread"]))],

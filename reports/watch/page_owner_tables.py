@@ -129,7 +129,7 @@ def snapshot_rows(series: Series) -> Iterator[tuple[Any, ...]]:
 
 
 def breakdowns(tally: Tally) -> Iterator[tuple[str, str, type, Iterable[tuple[Any, ...]]]]:
-    """(name, title, row type, rows) of what only ``page_owner`` tells."""
+    """(name, title, row type, rows) of what only ``page_owner`` has."""
 
     def most_first(counted: dict[Any, Any]) -> list[tuple[Any, list[int]]]:
         return sorted(counted.items(), key=lambda item: -item[1][0])

@@ -5,6 +5,9 @@ Samples on disk, as they are taken, in no more room than they may have.
 A line of JSON each, behind a line about the host. What is written is on disk before the next sample
 is due, so that a machine that dies takes none with it. When the room is used up every other sample
 goes, the first never; the copies of page_owner's counts go with their samples.
+
+A log that is thinned is replaced here, and not with :func:`~leftovers.replaced`: it stays open and
+locked while it takes its name, as it is written to afterwards.
 """
 
 import fcntl
@@ -52,7 +55,7 @@ class SampleLog:
         return log + log // 2 + copies + max(self._sizes) > self.limit
 
     def say(self, words: dict[str, Any]) -> None:
-        """Add what the reader is to know, and is no sample."""
+        """Add a line that is not a sample, for the reader."""
         self._write(_line(words))
 
     def thin(self, interval: float) -> bool:
@@ -61,19 +64,25 @@ class SampleLog:
 
         :param interval: from now on, in seconds.
         :return: whether there were enough to do so.
+        :raises OSError: it cannot be written; the log is as it was.
         """
         if len(self._sizes) < LEAST:
             return False
         new = self.path.with_name(f".{NAME}.partial")
-        with self.path.open("rb") as old:
-            lines = [line for line in old if line.startswith(b'{"wall"')]
+        with self.path.open("rb") as log:
+            lines = [line for line in log if line.startswith(b'{"wall"')]
         file = new.open("wb", buffering=0)
         lock(file.fileno(), self.path.parent)
-        file.write(b"".join((self._header, *lines[::2], _line({"thinned": interval}))))
-        os.fdatasync(file.fileno())
-        new.rename(self.path)
-        self._file.close()
-        self._file = file
+        old, self._file = self._file, file
+        try:
+            self._write(b"".join((self._header, *lines[::2], _line({"thinned": interval}))))
+            new.rename(self.path)
+        except OSError:
+            old, self._file = file, old
+            new.unlink()
+            raise
+        finally:
+            old.close()
         for copy, _ in self._copies[1::2]:
             if copy is not None:
                 copy.unlink()
@@ -84,9 +93,10 @@ class SampleLog:
         """Stop writing."""
         self._file.close()
 
-    def _write(self, line: bytes) -> None:
+    def _write(self, data: bytes) -> None:
         try:
-            self._file.write(line)
+            while data:  # of a disk that is nearly full, a part is written first
+                data = data[self._file.write(data) :]
             os.fdatasync(self._file.fileno())
         except OSError as error:
             raise OSError(error.errno, error.strerror, str(self.path)) from None

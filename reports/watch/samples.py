@@ -59,7 +59,7 @@ class ZoneSample(NamedTuple):
 
 
 PAGETYPEINFO_SHARE = 0.01
-# Of /proc/meminfo: levels that tell who holds the memory.
+# Of /proc/meminfo: levels that show who holds the memory.
 MEMINFO = (
     *("MemTotal", "MemFree", "MemAvailable", "Buffers", "Cached", "SwapCached", "AnonPages"),
     *("Shmem", "SReclaimable", "SUnreclaim", "KernelStack", "PageTables", "SecPageTables"),
@@ -286,7 +286,7 @@ def parse_meminfo(text: str) -> dict[str, int]:
     for line in whole_lines(text, "/proc/meminfo"):
         match = re.fullmatch(r"([\w()]+): +(\d{1,18})( kB)?", line, re.ASCII)
         if not match or match.group(1) in found:
-            raise ValueError(f"not /proc/meminfo: {line[:60]!r} is no level, or there twice")
+            raise ValueError(f"not /proc/meminfo: {line[:60]!r} is not a level, or is there twice")
         if match.group(1) in MEMINFO:
             found[match.group(1)] = int(match.group(2)) << 10
     if "MemTotal" not in found or "MemFree" not in found:
@@ -298,10 +298,10 @@ def _number(text: str) -> int:
     """
     What a file of KSM holds; general_profit may be below zero.
 
-    :raises ValueError: it is no number.
+    :raises ValueError: it is not a number.
     """
     if not re.fullmatch(r"-?\d{1,19}\n?", text, re.ASCII) or abs(int(text)) > MAX_COUNT:
-        raise ValueError(f"/sys/kernel/mm/ksm is damaged: {text[:40]!r} is no number")
+        raise ValueError(f"/sys/kernel/mm/ksm is damaged: {text[:40]!r} is not a number")
     return int(text)
 
 

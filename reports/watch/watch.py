@@ -40,7 +40,7 @@ COPY_SHARE = 1 / 8
 
 
 def run(args: argparse.Namespace) -> int:
-    """Take samples until told to stop, then make a bundle of them; or of those that are left."""
+    """Take samples until a signal or the count ends it, or find those left; then make a bundle."""
     with Writer(args.output, replace=args.force, mode=args.mode):
         pass  # what is in the way is refused before the work
     folder = args.output.with_name(args.output.name + ".samples")
@@ -68,7 +68,7 @@ def recover_command(bundle: Path) -> str:
 
 def _watch(args: argparse.Namespace, folder: Path) -> None:
     """
-    Take samples into a folder until told to stop.
+    Take samples into a folder until a signal or the count ends it.
 
     :raises TextError: there is nothing to sample here.
     :raises UsageError: the folder is there.
@@ -83,7 +83,9 @@ def _watch(args: argparse.Namespace, folder: Path) -> None:
     if args.openmetrics:
         if Path(args.openmetrics).exists() and not Path(args.openmetrics).is_file():
             # It will be replaced at every sample, and is removed at the end.
-            raise UsageError(f"--openmetrics {args.openmetrics}: is no file; name one of your own")
+            raise UsageError(
+                f"--openmetrics {args.openmetrics}: is not a file; name one of your own"
+            )
         # That it cannot be written is to be known now.
         first |= {"number": 0, "cpu_total": 0.0}
         expose(Path(args.openmetrics), first, page_size)

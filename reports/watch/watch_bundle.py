@@ -50,13 +50,13 @@ def finish(args: argparse.Namespace, folder: Path) -> int:
                 writer, series, size, seconds=time.monotonic() - begin
             )
             if len(copies) < len(found):
-                others = f"{len(found) - len(copies)} of {len(found)} copies are no plain files"
+                others = f"{len(found) - len(copies)} of {len(found)} copies are not plain files"
                 words = "; ".join(filter(None, (fared.message, others)))
                 fared = dataclasses.replace(fared, status="partial", message=words)
             sections.append(fared)
         else:
             status = "failed" if found else "absent"
-            why = why or "its copies are no plain files" if found else why
+            why = why or "its copies are not plain files" if found else why
             sections.append(SectionResult(page_owner.SECTION, status, 0.0, 0, 0, why))
         writer.finish(target, sections)
     for line in watch_tables.summary(log, cost):

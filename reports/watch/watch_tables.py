@@ -24,10 +24,8 @@ from mmscope.drgn.text.plain_file import LineTooLong, open_lines
 from mmscope.drgn.text.text_source import TextError
 from mmscope.reports.bundle.description import Cell, SectionResult, checked_target, plain_texts
 from mmscope.reports.bundle.writer import Writer
-from mmscope.reports.watch import watch_rows
-from mmscope.reports.watch.sample_log import FORMAT
-from mmscope.reports.watch.samples import KSM_EVENTS, KSM_LEVELS, Pressure
-from mmscope.reports.watch.watch_rows import (
+from mmscope.reports.rows import watch_rows
+from mmscope.reports.rows.watch_rows import (
     CounterRate,
     Level,
     PsiStall,
@@ -37,6 +35,8 @@ from mmscope.reports.watch.watch_rows import (
     WatchSample,
     ZoneLevel,
 )
+from mmscope.reports.watch.sample_log import FORMAT
+from mmscope.reports.watch.samples import KSM_EVENTS, KSM_LEVELS, Pressure
 
 SECTION = "watch"
 CLOCK_STEP = 1.0  # seconds; less is NTP's, or the time between two clocks
@@ -146,7 +146,7 @@ def open_log(path: Path) -> Log:
     lines = _lines(path)
     header = next(lines, None)
     if not isinstance(header, dict) or header.get("watch") != FORMAT:
-        raise TextError(f"{path}: is no log of mmscope watch, or of another version of it")
+        raise TextError(f"{path}: is not a log of mmscope watch, or one of another version")
     log = Log(path, header, {}, {})
     before: Sample | None = None
     last: dict[str, dict[str, int]] = {}
@@ -269,7 +269,7 @@ def thp_free_blocks(log: Log) -> Iterator[ThpFreeBlocks]:
 
 def zone_levels(log: Log) -> Iterator[ZoneLevel]:
     """
-    The zones at each moment. Where /proc/zoneinfo does not tell the reserve, it is as
+    The zones at each moment. Where /proc/zoneinfo does not have the reserve, it is as
     /proc/pagetypeinfo said at that same moment, otherwise unknown.
     """
     for sample in log:
@@ -387,7 +387,7 @@ def section(log: Log, rows: int, cost: WatchOverhead, seconds: float) -> Section
         notes.append(f"ended after {log.ended:,} samples, which is all that --limit holds")
     for name, (why, times) in log.unread.items():
         of = "" if times == log.samples else f" in {times:,} of {log.samples:,} samples"
-        # What a kernel does not have is no fault of the reading; what it hides is.
+        # What a kernel lacks does not make the reading partial; what it hides does.
         absent = name in ("pressure", "ksm") and not of
         if name == "pagetypeinfo" and "thp_free" in log.last:
             why += "; free blocks are of unknown migratetype, from /proc/buddyinfo"

@@ -209,7 +209,7 @@ def test_what_a_table_leaves_out_is_said_where_a_row_is_not_found(
         ("%page_tables 987654321", "no pid 987654321 in page_tables (2 rows), "),
         ("%mm_settings vm.nosuch", "no name vm.nosuch in settings ("),
         ("%rmap_cost nonsense", "argument ADDRESS: invalid address value: 'nonsense'"),
-        ("%rmap_cost --rmap-node-ns 0", "--rmap-node-ns: 0 is no time"),
+        ("%rmap_cost --rmap-node-ns 0", "--rmap-node-ns: 0 is not a time"),
         ("%page_owner --top 20", "page_owner is not compiled in"),
         ("%help nosuch", "nosuch: command not found"),
     ],

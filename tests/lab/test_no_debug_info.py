@@ -75,6 +75,7 @@ def read(prog: Program) -> Reading:
     for spec in SECTIONS.values():
         section, tables = run_section(spec, memory)
         rows = tables.by_name
+        assert rows.keys() <= {table.name for table in spec.tables}
         for name in rows.keys() & {"kernel_features"}:
             rows[name] = [row for row in rows[name] if row.feature not in IN_CODE]
         found[spec.name] = section.status, section.message, rows

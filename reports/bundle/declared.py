@@ -8,8 +8,7 @@ from mmscope.drgn.sections.registry import SECTIONS, declared, modules
 from mmscope.drgn.tables import bounds
 from mmscope.drgn.tables.table import Heading, Table
 from mmscope.reports.bundle import description
-from mmscope.reports.profiles import profile_rows
-from mmscope.reports.watch import watch_rows
+from mmscope.reports.rows import profile_rows, watch_rows
 
 # Of sections that no reading has.
 OTHERS = (bounds, description, profile_rows, watch_rows)

@@ -44,7 +44,7 @@ WATCH_SAMPLES = Table("watch_samples", "Samples", WatchSample, not_compared=SERI
 
 @dataclass(frozen=True)
 class CounterRate:
-    """By how much one counter grew in one period. Where there is no row it did not move."""
+    """By how much one counter grew in one period. A counter that did not move has no row."""
 
     time: float = column(key=True, unit="s", help=TIME + "; the end of the period")
     source: str = column(
@@ -202,6 +202,16 @@ WATCH_HEADING = Heading(
     name="watch",
     title="Over time",
     place=910,
+    tables=(
+        WATCH_SAMPLES,
+        COUNTER_RATES,
+        THP_FREE_BLOCKS_SERIES,
+        ZONE_SERIES,
+        PSI_SERIES,
+        GAUGE_SERIES,
+        WATCH_EVENTS,
+        WATCH_OVERHEAD,
+    ),
     intro="""
 What `mmscope watch` sampled on the running host. Rates are what a counter grew by between two
 samples, over the time between them; levels are as they were at that moment; nothing here is

@@ -32,7 +32,8 @@ class Profile:
     removed_why: str | None = column(holds="words", help="the same by reason")
     lost: int | None = column(help="samples that perf could not write")
     missed: int | None = column(
-        help="times that the kernel met the probe and could not run it (kprobe_profile): no sample"
+        since="0.2.0",
+        help="times that the kernel met the probe and could not run it (kprobe_profile): no sample",
     )
     kernel_samples: int = column(help="samples whose leaf is in the kernel")
     stacks: int = column(help="distinct stacks")
@@ -47,7 +48,7 @@ PROFILES = Table("profiles", "Profiles", Profile, not_compared=LENGTH)
 
 @dataclass(frozen=True)
 class ProfileRecording:
-    """How a recording was made; of a text that was brought in, what it tells."""
+    """How a recording was made; of a text that was brought in, what it says."""
 
     profile: str = column(holds="profile", key=True, help=PROFILE)
     label: str | None = column(holds="label", help="what the user calls the state of the machine")
@@ -149,7 +150,11 @@ class ProfileGroup:
 
 
 PROFILE_GROUPS = Table(
-    "profile_groups", "By what the tracepoint says", ProfileGroup, not_compared=LENGTH
+    "profile_groups",
+    "By what the tracepoint says",
+    ProfileGroup,
+    not_compared=LENGTH,
+    since="0.2.0",
 )
 
 
@@ -181,6 +186,7 @@ PROFILE_ALLOCATIONS = Table(
     "Atomic allocations and the HighAtomic reserve",
     ProfileAllocation,
     not_compared=LENGTH,
+    since="0.2.0",
 )
 
 
@@ -214,6 +220,7 @@ PROFILE_VICTIMS = Table(
     "What OOM victims held",
     ProfileVictim,
     not_compared="it is about single kills",
+    since="0.2.0",
 )
 
 
@@ -242,7 +249,11 @@ class ProfilePageTables:
 
 
 PROFILE_PAGE_TABLES = Table(
-    "profile_page_tables", "Page tables against faults", ProfilePageTables, not_compared=LENGTH
+    "profile_page_tables",
+    "Page tables against faults",
+    ProfilePageTables,
+    not_compared=LENGTH,
+    since="0.2.0",
 )
 
 
@@ -297,7 +308,7 @@ class ProfileCounter:
     name: str = column(holds="words", key=True, help="as in /proc/vmstat")
     gained: int = column(low=None, help="after the recording, less before it")
     per_minute: float | None = column(
-        unit="1/min", low=None, help="the same for each minute of the recording"
+        since="0.2.0", unit="1/min", low=None, help="the same for each minute of the recording"
     )
 
 
@@ -350,6 +361,23 @@ PROFILES_HEADING = Heading(
     name="profiles",
     title="Profiles",
     place=900,
+    tables=(
+        PROFILES,
+        PROFILE_RECORDINGS,
+        PROFILE_PARTS,
+        PROFILE_FRAMES,
+        PROFILE_SITES,
+        PROFILE_MOMENTS,
+        PROFILE_GROUPS,
+        PROFILE_ALLOCATIONS,
+        PROFILE_VICTIMS,
+        PROFILE_PAGE_TABLES,
+        PROFILE_DURATIONS,
+        PROFILE_FAULTS,
+        PROFILE_COUNTERS,
+        PROFILE_REAPING,
+        PROFILE_NOTES,
+    ),
     intro="""
 What the CPUs were doing, recorded by perf after the recipes of `mmscope record --list`. A
 sample is one moment of one CPU: shares of few samples are rough, and what takes no sample may
