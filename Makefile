@@ -6,7 +6,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+LINT := $(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && $(BIN)/mypy tools
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Tests start the command hundreds of times: what Python compiles is kept, whatever the caller has set.
+export PYTHONDONTWRITEBYTECODE :=
 
 # Debian packages: to make the environment; to boot kernels (qemu, a C compiler for the guest's init,
 # cpio for its initramfs); to open the report in a browser, and the FlameGraph that its flame graphs
@@ -25,6 +28,8 @@ VMLINUX ?=
 REPORT ?= report.html
 DIST_PYTHON ?=
 KERNELS ?= 6.1,6.12,7.3?
+# A kernel that make test takes along, beside the one that it stands on.
+ALSO ?=
 
 .PHONY: help
 help: ## list the targets
@@ -66,15 +71,20 @@ report: $(READY) ## report of VMCORE=… VMLINUX=…, or of this machine without
 .PHONY: test
 test: $(READY) ## lint, types, unit tests, lab tests on real kernels, the report in a browser
 	@tools/apt-install $(LAB_PACKAGES) $(TEST_PACKAGES) $(BUILD_PACKAGES)
-	@$(MAKE) --no-print-directory lint
-	@# The lab's machines are emulated by one CPU, one after the other: meanwhile the other has the rest.
+	@# Each half keeps a CPU busy: the lab, whose machines are emulated one after the other, and the
+	@# rest, behind which the lab's tests of ALSO come. On a machine that has no kernels yet they are
+	@# fetched and built meanwhile.
 	@mkdir -p build; \
+	$(BIN)/python tests/lab/kernels.py 7.2 $(ALSO) owner > build/kernels.log 2>&1 & kernels=$$!; \
 	$(BIN)/pytest tests/lab > build/lab.log & lab=$$!; \
-	trap 'kill $$lab; wait $$lab' INT TERM HUP; \
+	stop() { kill $$lab $$kernels 2> /dev/null; wait $$lab $$kernels; exit 1; }; \
+	trap stop INT TERM HUP; \
+	{ $(LINT); } || stop; \
 	rest=0; $(BIN)/pytest --ignore tests/lab || rest=$$?; \
-	wait $$lab; lab=$$?; \
-	cat build/lab.log; \
-	[ $$rest -eq 0 ] && [ $$lab -eq 0 ]
+	also=0; $(if $(ALSO),MMSCOPE_LAB_KERNELS='$(ALSO)' $(BIN)/pytest tests/lab || also=$$?;) \
+	wait $$lab; lab=$$?; wait $$kernels; \
+	cat build/kernels.log build/lab.log; \
+	[ $$rest -eq 0 ] && [ $$also -eq 0 ] && [ $$lab -eq 0 ]
 
 .PHONY: matrix
 matrix: $(READY) ## the lab's tests on the other kernels: KERNELS=6.1,6.12,7.3? (?: if it can be had)
@@ -96,10 +106,7 @@ $(VENV)/.fuzz: $(READY) requirements-fuzz.lock
 
 .PHONY: lint
 lint: $(READY) ## ruff and mypy
-	$(BIN)/ruff format --check .
-	$(BIN)/ruff check .
-	$(BIN)/mypy
-	$(BIN)/mypy tools
+	$(LINT)
 
 .PHONY: bench
 bench: $(READY) ## how fast each probe is, with the naive way beside it, and the report

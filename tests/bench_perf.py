@@ -21,13 +21,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tests/lab"), str(ROOT)]
 
-import perf_events  # noqa: E402
-import perf_record  # noqa: E402
-import recipe as recipes  # noqa: E402
 from profiled import faults_program  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
 
+from mmscope.perf import perf_events, perf_record  # noqa: E402
+from mmscope.perf import recipe as recipes  # noqa: E402
 from mmscope.perf.folding import Fold  # noqa: E402
 from mmscope.perf.perf_script import Reading, read_samples  # noqa: E402
 from mmscope.perf.stack_parts import load_known_frames, load_split  # noqa: E402

@@ -19,19 +19,28 @@ SCHEMES = ("light", "dark")
 LAID_OUT = """
 () => {
     for (const e of document.querySelectorAll('details')) e.open = true;
-    for (const e of document.querySelectorAll('*')) e.style.contentVisibility = 'visible';
+    const sheet = new CSSStyleSheet();
+    sheet.replaceSync('* { content-visibility: visible !important }');
+    document.adoptedStyleSheets = [sheet];
 }
 """
 # One of each kind is enough, of rows, entries and frames: axe takes milliseconds for each, and a
 # report has ten thousand. Alike are those with the same tags, classes, styles and roles in them.
 ONE_OF_A_KIND = """
 () => {
-    const kind = (e) => [
-        e.tagName,
-        ...['class', 'style', 'fill', 'role', 'scope', 'tabindex', 'hidden', 'aria-hidden']
-            .map((name) => e.getAttribute(name)),
-        ...[...e.childNodes].map((c) => c.nodeType === 1 ? `(${kind(c)})` : c.data.trim() && 't'),
-    ].join();
+    const known = new Map();
+    const kind = (e) => {
+        if (!known.has(e)) {
+            known.set(e, [
+                e.tagName,
+                ...['class', 'style', 'fill', 'role', 'scope', 'tabindex', 'hidden', 'aria-hidden']
+                    .map((name) => e.getAttribute(name)),
+                ...[...e.childNodes]
+                    .map((c) => c.nodeType === 1 ? `(${kind(c)})` : c.data.trim() && 't'),
+            ].join());
+        }
+        return known.get(e);
+    };
     for (const around of document.querySelectorAll('tbody, dl, ul, ol, svg, g, .flame')) {
         const seen = new Set();
         const alike = [...around.children].filter((e) => seen.size === seen.add(kind(e)).size);

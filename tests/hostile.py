@@ -172,7 +172,7 @@ BUNDLES: dict[str, Attack] = {
         lambda header: iter((header, b"a," + b"y" * 1_000_000 + b"\n",
                              b"b," + "é ".encode() * 500_000 + b"\n")),
     ),
-    "millions of rows": written("settings.csv", _names(2_000_000, 1_000_000)),
+    "a million rows": written("settings.csv", _names(1_000_000, 500_000)),
     "numbers of 10^12": numbers(10**12, "free_blocks", "page_tables"),
     "numbers of 2^63 - 1": numbers(2**63 - 1, "free_blocks", "page_tables", "zones"),
     "numbers of 2^63": numbers(2**63, "free_blocks", "page_tables"),
@@ -181,7 +181,7 @@ BUNDLES: dict[str, Attack] = {
         STACKS, lambda: (";".join(map(str, range(n))) for n in range(1, 4_000))
     ),
     "stacks as long as may be": _stacks(
-        STACKS, lambda: (f"c{n};" + "ab;" * 2_000 + f"f{n}" for n in range(5_000))
+        STACKS, lambda: (f"c{n};" + "ab;" * 2_000 + f"f{n}" for n in range(2_500))
     ),
     "250,000 stacks": _stacks(STACKS, lambda: (f"c{n};a_[k];f{n}_[k]" for n in range(250_000))),
     "stacks in one line": sparse(f"{STACKS}.folded", 4 * GIB),

@@ -20,6 +20,8 @@ from mmscope.drgn.free.free_lists import FreeBlocks, FreeListCheck, MisplacedBlo
 from mmscope.drgn.free.pageblocks import PageblockRun, Pageblocks
 from mmscope.drgn.free.pcp_lists import PcpCheck, PcpPages
 from mmscope.drgn.free.zones import FreeAccounting, Zone
+from mmscope.drgn.ledger.ledger_counters import LedgerCheck
+from mmscope.drgn.ledger.memory_ledger import LedgerRow, UnexplainedRow
 from mmscope.drgn.machine.boot_options import MemoryOption, memory_options
 from mmscope.drgn.machine.direct_map import DirectMapLevel
 from mmscope.drgn.machine.physical_memory import MappedRange, PhysicalPart, PhysicalRange, lay_out
@@ -438,6 +440,40 @@ def tables() -> dict[str, Table]:
         "page_table_occupancy": ("Occupancy", PageTableOccupancy, occupancy(), "page_tables"),
         "page_table_regions": ("Regions", PageTableRegion, regions(), "page_tables"),
         **struct_page_tables(),
+        **ledger_tables(),
+    }
+
+
+def ledger_tables() -> dict[str, Table]:
+    """Where the memory is: two zones, a class of no zone, a counter that does not agree."""
+    parts = [
+        *(("anonymous", "pages", 1, "Normal", 200_000), ("anonymous", "pages", 0, "DMA32", 60_000)),
+        *(
+            ("page cache", "files", 1, "Normal", 30_000),
+            ("slab", "unreclaimable", 1, "Normal", 999),
+        ),
+        *(("unexplained", "single pages", 1, "Normal", 4_096), ("new", "class", 0, "DMA32", 7)),
+        *(
+            ("not the kernel's", "cut off", -1, "", 512),
+            ("free", "free lists", 1, "Normal", 97_472),
+        ),
+    ]
+    total = sum(pages for *_, pages in parts)
+    rows = [
+        LedgerRow(owner, part, node, zone, pages, pages * 4096, 100 * pages / total, "nr_a nr_b")
+        for owner, part, node, zone, pages in parts
+    ]
+    checks = [
+        LedgerCheck("nr_file_pages", -1, "", 30_000, 30_000, 0, ""),
+        LedgerCheck("nr_anon_pages", -1, "", 260_000, 259_990, 10, "not all are mapped"),
+    ]
+    unexplained = [
+        UnexplainedRow("single pages", 1, "Normal", "", "1", None, "no", 4_096, "0x10003a 0x13d200")
+    ]
+    return {
+        "memory_ledger": ("Where the memory is", LedgerRow, rows, "memory_ledger"),
+        "ledger_checks": ("Counters", LedgerCheck, checks, "memory_ledger"),
+        "ledger_unexplained": ("Unexplained", UnexplainedRow, unexplained, "memory_ledger"),
     }
 
 

@@ -27,22 +27,27 @@ Costs: about 5 s of CPU a seed.
 import argparse
 import collections
 import concurrent.futures
+import contextlib
+import ctypes
 import json
 import os
+import queue
 import random
 import resource
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests/lab"), str(ROOT)]
 
+import children  # noqa: E402
 from drgn import BadDataError, FaultError, Program  # noqa: E402
 from drgn.helpers.linux.mm import PageSlab, follow_phys, pfn_to_page  # noqa: E402
 from drgn.helpers.linux.pid import for_each_task  # noqa: E402
@@ -53,6 +58,7 @@ from mmscope.drgn.opening.no_debug_info import NoDebugInfoError, attach, vmcorei
 
 PAGE = 4096
 SECONDS = 180
+PR_SET_PDEATHSIG = 1
 # More than any whole vmcore of the lab takes.
 MEMORY_BYTES = 3 << 30
 TABLE_BITS = 0x000F_FFFF_FFFF_F000
@@ -235,11 +241,11 @@ def one_of_its_own(seed: str, core: Path) -> dict[str, Any]:
         return {"what": what, "unsaid": unsaid}
 
 
-def one(seed: str, core: Path, vmlinux: Path) -> dict[str, Any]:
+def one(seed: str, core: Path, prog: Program) -> dict[str, Any]:
     """Everything a user would run, on a vmcore with a seed's damage, a named one or none."""
     if seed.startswith("own-"):
         return one_of_its_own(seed, core)
-    from mmscope.drgn.opening.target import describe, open_target
+    from mmscope.drgn.opening.target import describe
     from mmscope.drgn.sections.memory import Memory
     from mmscope.reports.bundle.bundle import Bundle
     from mmscope.reports.bundle.writer import Writer
@@ -247,7 +253,6 @@ def one(seed: str, core: Path, vmlinux: Path) -> dict[str, Any]:
     from mmscope.reports.findings.findings import evaluate
     from mmscope.reports.page.report import render
 
-    prog = open_target(core, [vmlinux])
     if seed in DAMAGE:
         DAMAGE[seed](prog)
     what = damaged(prog, int(seed)) if seed.isdecimal() else seed
@@ -286,27 +291,63 @@ def one(seed: str, core: Path, vmlinux: Path) -> dict[str, Any]:
 
 def limit() -> None:
     """Memory, and time of a CPU: the machine may have other work."""
+    signal.alarm(4 * SECONDS)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES,) * 2)
     resource.setrlimit(resource.RLIMIT_CPU, (SECONDS,) * 2)
 
 
-def run(seed: str, core: Path, vmlinux: Path) -> dict[str, Any]:
-    """One seed in a process of its own."""
-    words = [sys.executable, __file__, "--one", seed, "--core", core, "--symbols", vmlinux]
-    begin = time.monotonic()
-    try:
-        done = subprocess.run(
-            words,
-            capture_output=True,
-            text=True,
-            timeout=4 * SECONDS,
-            preexec_fn=limit,
-        )
-        why = f"hung: more than {SECONDS} s of CPU" if done.returncode < 0 else done.stderr[-3000:]
-        result = json.loads(done.stdout) if done.returncode == 0 else {"died": why}
-    except subprocess.TimeoutExpired:
-        result = {"died": f"hung: more than {4 * SECONDS} s"}
-    return {"seed": seed, "seconds": time.monotonic() - begin, **result}
+def serve(core: Path, vmlinux: Path) -> None:
+    """Run the seeds that stdin names, a line each; what is made of each is a line of JSON."""
+    from mmscope.drgn.opening.target import open_target
+    from mmscope.reports.page import report  # noqa: F401  # once for all
+
+    prog = open_target(core, [vmlinux])
+    for line in sys.stdin:
+        begin = time.monotonic()
+        with tempfile.TemporaryFile("w+") as said, tempfile.TemporaryFile("w+") as errors:
+            child = os.fork()
+            if child == 0:
+                try:
+                    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+                    os.dup2(errors.fileno(), 2)
+                    limit()
+                    json.dump(one(line.strip(), core, prog), said)
+                    said.flush()
+                    os._exit(0)
+                except BaseException:
+                    traceback.print_exc()
+                finally:
+                    os._exit(1)
+            _, status, usage = os.wait4(child, 0)
+            said.seek(0)
+            errors.seek(0)
+            code = os.waitstatus_to_exitcode(status)
+            hung = f"hung: more than {SECONDS} s of CPU, or {4 * SECONDS} s"
+            why = hung if code < 0 else errors.read()[-3000:]
+            result = json.load(said) if code == 0 else {"died": why}
+        result["seconds"] = time.monotonic() - begin
+        result["peak_bytes"] = usage.ru_maxrss << 10
+        print(json.dumps(result), flush=True)
+
+
+@contextlib.contextmanager
+def opened(core: Path, vmlinux: Path) -> Iterator[Callable[[str], dict[str, Any]]]:
+    """What runs a seed of a vmcore."""
+    words = [sys.executable, __file__, "--serve", "--core", core, "--symbols", vmlinux]
+    with subprocess.Popen(
+        [*children.DIES_WITH_US, *words], stdin=-1, stdout=-1, text=True
+    ) as process:
+        assert process.stdin is not None and process.stdout is not None
+
+        def run(seed: str) -> dict[str, Any]:
+            process.stdin.write(f"{seed}\n")
+            process.stdin.flush()
+            return {"seed": seed, **json.loads(process.stdout.readline())}
+
+        try:
+            yield run
+        finally:
+            process.kill()
 
 
 def main() -> int:
@@ -317,20 +358,19 @@ def main() -> int:
     parser.add_argument("--kernel", default="7.2")
     parser.add_argument("--workload", default="fragment")
     parser.add_argument("--only", help="one seed, or a name: all of what it does")
-    parser.add_argument("--one", help=argparse.SUPPRESS)
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--core", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--symbols", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if args.one is not None:
-        result = one(args.one, args.core, args.symbols)
-        result["peak_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
-        print(json.dumps(result))
+    if args.serve:
+        serve(args.core, args.symbols)
         return 0
     from capture import capture
 
     taken = capture(args.kernel, args.workload, lambda line: print(line, file=sys.stderr))
     if args.only is not None:
-        result = run(args.only, taken.vmcore, taken.vmlinux)
+        with opened(taken.vmcore, taken.vmlinux) as run:
+            result = run(args.only)
         print("\n".join([*result.pop("defects", []), json.dumps(result, indent=1)]))
         return 0
     chance = map(str, range(args.first, args.first + args.seeds))
@@ -342,8 +382,20 @@ def main() -> int:
         lambda: collections.defaultdict(list)
     )
     peak, slowest = (0, ""), (0.0, "")  # and whose
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        waiting = [pool.submit(run, seed, taken.vmcore, taken.vmlinux) for seed in seeds]
+    workers = os.cpu_count() or 1
+    with contextlib.ExitStack() as stack, concurrent.futures.ThreadPoolExecutor(workers) as pool:
+        idle: queue.SimpleQueue[Callable[[str], dict[str, Any]]] = queue.SimpleQueue()
+        for _ in range(workers):
+            idle.put(stack.enter_context(opened(taken.vmcore, taken.vmlinux)))
+
+        def run_one(seed: str) -> dict[str, Any]:
+            run = idle.get()
+            try:
+                return run(seed)
+            finally:
+                idle.put(run)
+
+        waiting = [pool.submit(run_one, seed) for seed in seeds]
         for number, future in enumerate(concurrent.futures.as_completed(waiting), 1):
             result = future.result()
             for section, status in result.get("sections", {}).items():

@@ -95,7 +95,10 @@ def test_v_shows_the_traceback(tmp_path: Path) -> None:
         ([], "usage: mmscope"),
         (["dance"], "invalid choice: 'dance'"),
         (["collect"], "required: -o/--output"),
-        (["collect", "-o", "x", "--only", "zones,moods"], "no section 'moods'; sections: zones, "),
+        (
+            ["collect", "-o", "x", "--only", "zones,moods"],
+            "no section 'moods'; sections: memory_ledger, process_memory, zones, ",
+        ),
         (["collect", "-o", "x", "--only", ""], "no section ''"),
         (["collect", "-o", "x", "--core", "a", "--qemu", "b"], "not allowed with argument"),
         (["show", "zones", "--format", "xml"], "invalid choice: 'xml'"),
@@ -157,7 +160,7 @@ def test_collect_from_a_tree_of_text(tmp_path: Path) -> None:
         "kernel's memory (as root)"
     )
     assert [line.split(": ")[1:3] for line in said[1:]] == [
-        [name, "absent"] for name in ("anon_vmas", "file_maps", "ksm", "rmap_cost")
+        [name, "absent"] for name in ("vmalloc", "anon_vmas", "file_maps", "ksm", "rmap_cost")
     ]
     assert "WARNING  Node 1 zone Normal: 446.7 MiB free, 99.1 %" in " ".join(
         result.stdout.split("\n")
@@ -169,6 +172,7 @@ def test_collect_from_a_tree_of_text(tmp_path: Path) -> None:
     assert read.target["uptime_seconds"] == 17.26
     assert read.target["hostname"] is None
     assert {s.section: s.status for s in read.sections} == {
+        "memory_ledger": "ok", "process_memory": "ok", "vmalloc": "absent",
         "zones": "ok", "free_lists": "ok", "accounting": "absent", "pcp_lists": "ok",
         "pageblocks": "ok", "vm_counters": "ok", "settings": "ok", "slab_caches": "ok",
         "page_owner": "absent", "slab_owner": "absent", "page_tables": "ok",
@@ -231,15 +235,22 @@ def test_a_damaged_file_costs_its_own_sections(tmp_path: Path, file: str, conten
         sections = collect(files, describe_files(files), writer)
     status = {s.section: s.status for s in sections}
     needs = {
-        "zoneinfo": {"zones": "failed", "pcp_lists": "failed", "physical_memory": "partial"},
-        "meminfo": {"physical_memory": "partial", "poisoned_pages": "absent"},
+        "zoneinfo": {
+            **dict.fromkeys(("zones", "pcp_lists", "memory_ledger"), "failed"),
+            "physical_memory": "partial",
+        },
+        "meminfo": {
+            "physical_memory": "partial",
+            "poisoned_pages": "absent",
+            "memory_ledger": "absent",
+        },
         "vmstat": {"vm_counters": "failed"},
         "pagetypeinfo": {"free_lists": "partial", "pageblocks": "failed"},
         "iomem": {"physical_memory": "partial"},
     }.get(file, {})
     usual = dict.fromkeys(("accounting", "page_owner", "slab_owner"), "absent")
     usual |= dict.fromkeys(("vmemmap", "hugetlb", "device_pagemaps", "memory_metadata"), "absent")
-    usual |= dict.fromkeys(("anon_vmas", "file_maps", "ksm", "rmap_cost"), "absent")
+    usual |= dict.fromkeys(("anon_vmas", "file_maps", "ksm", "rmap_cost", "vmalloc"), "absent")
     assert {name: how for name, how in status.items() if how != "ok"} == usual | needs
     for section in sections:
         if section.status == "failed":

@@ -164,12 +164,8 @@ def test_a_log_of_a_watch(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("name", hostile.TEXTS)
 def test_a_text_of_page_owner(tmp_path: Path, name: str) -> None:
     hostile.TEXTS[name](tmp_path / "text")
-    run(
-        tmp_path,
-        ["page-owner", "text"],
-        ["page-owner", "text", "-o", "b"],
-        ["show", "page_owner", "text"],
-    )
+    # What page-owner prints where no bundle is asked for is read by the same.
+    run(tmp_path, ["page-owner", "text", "-o", "b"], ["show", "page_owner", "text"])
 
 
 @pytest.mark.parametrize("name", ["show_handles and 768 MiB", "show_stacks and 768 MiB", "a pipe"])

@@ -227,14 +227,14 @@ class TestPageblockMapOfALargeMachine:
         # No two neighbouring cells of 64 pageblocks look alike, each has another stripe.
         rows = [
             Run(
-                block * 512,
-                1,
+                run * 8 * 512,
+                8,
                 0,
                 "Normal",
-                made.TYPES[3 + block // 64 % 3] if block % 64 == 5 else made.TYPES[block // 64 % 3],
-                block // 64 * 5 % 9,
+                made.TYPES[3 + run // 8 % 3] if run % 8 == 5 else made.TYPES[run // 8 % 3],
+                run // 8 * 5 % 9 * 8,
             )
-            for block in range(1 << 20)
+            for run in range(1 << 17)
         ]
         contents: dict[str, made.Table] = {"pageblock_map": ("Map", Run, rows, "pageblocks")}
         html = render(made.write_bundle(tmp_path / "b", contents), NOTHING)

@@ -17,7 +17,7 @@ from drgn import FaultError, Program
 
 from mmscope.drgn.free.free_lists import FreeBlockFinder, FreeBlocks, FreeLists, free_lists
 from mmscope.drgn.free.pageblocks import PageblockPages, PageblockTypes, pageblock_types
-from mmscope.drgn.free.pcp_lists import PcpCheck, PcpFinder, PcpPages, pcp_pages
+from mmscope.drgn.free.pcp_lists import PcpFinder, PcpLists, PcpPages, pcp_pages
 from mmscope.drgn.free.zones import (
     FreeAccounting,
     FreeCounters,
@@ -74,7 +74,7 @@ class FreeMemory:
         )
 
     @cached_property
-    def pcp_lists(self) -> tuple[list[PcpPages], list[PcpCheck]]:
+    def pcp_lists(self) -> PcpLists:
         pages = pcp_pages(self.prog, self.pcp, self.types.names)
         self.pcp.forget()
         return pages

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from drgn import Object, Program, offsetof, sizeof
+from drgn.helpers.linux.mm import page_to_pfn
 from drgn.helpers.linux.percpu import per_cpu_ptr
 from numpy.typing import NDArray
 
@@ -149,11 +150,23 @@ def list_kinds(prog: Program, names: list[str]) -> list[tuple[int, str]]:
     return kinds
 
 
-def pcp_pages(
-    prog: Program, finder: PcpFinder, names: list[str]
-) -> tuple[list[PcpPages], list[PcpCheck]]:
+@dataclass(frozen=True)
+class PcpLists:
     """
     Pages on each per-CPU list that has any, and the pagesets whose ``count`` says otherwise.
+
+    ``pfns`` and ``orders`` are of each block on any of the lists.
+    """
+
+    rows: list[PcpPages]
+    checks: list[PcpCheck]
+    pfns: NDArray[np.int64]
+    orders: NDArray[np.int64]
+
+
+def pcp_pages(prog: Program, finder: PcpFinder, names: list[str]) -> PcpLists:
+    """
+    Read the per-CPU lists.
 
     :param names: the migratetypes' names.
     :raises FaultError: a pageset cannot be read.
@@ -189,7 +202,21 @@ def pcp_pages(
                 listed += count << order
         if (said := pageset.count.value_()) != listed:
             checks.append(PcpCheck(node, zone, cpu, said, listed))
-    return rows, checks
+    listed_at = np.flatnonzero(followed.head >= 0)
+    pfns = _page_frames(prog, addresses[listed_at] - finder.link_offset)
+    head_orders = np.array([order for order, _ in kinds], np.int64)
+    orders = head_orders[ascending[followed.head[listed_at]] % len(kinds)]
+    return PcpLists(rows, checks, pfns, orders)
+
+
+def _page_frames(prog: Program, pages: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """The page frames of struct pages."""
+    if not len(pages):
+        return np.empty(0, np.int64)
+    first = page_to_pfn(Object(prog, "struct page *", int(pages[0]))).value_()
+    size = sizeof(prog.type("struct page"))
+    # Neighbours in the array are neighbours in memory; the first may be behind the others.
+    return np.asarray(first + (pages - pages[0]).astype(np.int64) // size)
 
 
 def read_zoneinfo_pcp(text: str) -> list[PcpPages]:

@@ -117,7 +117,7 @@ def accounting_from_memory(memory: Memory) -> Found:
     found = Found(notes=_gap_note(free), unreadable_bytes=free.scan.gaps.bytes)
     pcp: dict[tuple[int, str], int] | None = None
     try:
-        pcp = pages_by_zone(free.pcp_lists[0])
+        pcp = pages_by_zone(free.pcp_lists.rows)
     except (FaultError, LookupError, ValueError) as error:
         found.notes.append(f"pages on per-CPU lists unknown: {error}")
     rows = free.accounting(pcp)
@@ -144,7 +144,7 @@ def free_lists_from_files(files: Files) -> Found:
 
 def pcp_lists_from_memory(memory: Memory) -> Found:
     free = free_memory(memory)
-    rows, checks = free.pcp_lists
+    rows, checks = free.pcp_lists.rows, free.pcp_lists.checks
     found = Found(notes=_gap_note(free), unreadable_bytes=free.scan.gaps.bytes)
     if checks:
         disagreement(

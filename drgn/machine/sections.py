@@ -237,5 +237,5 @@ away.
     deadline=PASS_SECONDS,
     reads=(prices.MEMINFO, prices.SETTINGS),
     optional=True,
-    rider=PoisonFinder,
+    rider=lambda memory: PoisonFinder(memory.prog),
 )

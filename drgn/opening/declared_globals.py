@@ -12,7 +12,7 @@ last that is not NULL.
 _BY_TYPE = {
     "atomic_long_t": (
         "_totalram_pages ksm_zero_pages nr_memmap_boot_pages nr_memmap_pages nr_swap_pages "
-        "num_poisoned_pages"
+        "nr_vmalloc_pages num_poisoned_pages"
     ),
     "atomic_long_t [NR_VM_NODE_STAT_ITEMS]": "vm_node_stat",
     "atomic_long_t [NR_VM_NUMA_EVENT_ITEMS]": "vm_numa_event",
@@ -27,10 +27,10 @@ _BY_TYPE = {
     "depot_stack_handle_t": "dummy_handle early_handle failure_handle",
     "int": (
         "defrag_mode depot_index dirty_background_ratio hugetlb_max_hstate ksm_max_page_sharing "
-        "ksm_nr_node_ids memmap_mode min_free_kbytes percpu_pagelist_high_fraction pool_index "
-        "pools_num sysctl_extfrag_threshold sysctl_max_map_count sysctl_overcommit_memory "
-        "sysctl_stat_interval vm_dirty_ratio vm_swappiness watermark_boost_factor "
-        "watermark_scale_factor"
+        "ksm_nr_node_ids memmap_mode min_free_kbytes pcpu_nr_units "
+        "percpu_pagelist_high_fraction pool_index pools_num sysctl_extfrag_threshold "
+        "sysctl_max_map_count sysctl_overcommit_memory sysctl_stat_interval vm_dirty_ratio "
+        "vm_swappiness watermark_boost_factor watermark_scale_factor"
     ),
     "long": "total_swap_pages",
     "nodemask_t [NR_NODE_STATES]": "node_states",
@@ -42,6 +42,9 @@ _BY_TYPE = {
     "struct folio *": "huge_zero_folio",
     "struct hlist_head *": "mount_hashtable",
     "struct hstate [room]": "hstates",
+    "const unsigned long *": "pcpu_unit_offsets",
+    "mempool_t": "integrity_buf_pool",
+    "struct io_tlb_mem": "io_tlb_default_mem",
     "struct kmem_cache *": (
         "anon_vma_cachep anon_vma_chain_cachep rmap_item_cache stable_node_cache "
         "task_struct_cachep vm_area_cachep"
@@ -52,6 +55,7 @@ _BY_TYPE = {
     "struct mem_section **": "mem_section",
     "struct mm_struct": "init_mm",
     "struct net": "init_net",
+    "struct pcpu_chunk *": "pcpu_first_chunk",
     "struct page *": "huge_zero_page",
     "struct page_ext_operations": "page_owner_ops",
     "struct percpu_counter": "vm_committed_as",
@@ -59,6 +63,7 @@ _BY_TYPE = {
     "struct pid_namespace": "init_pid_ns",
     "struct printk_ringbuffer": "printk_rb_static",
     "struct printk_ringbuffer *": "prb",
+    "struct rb_root": "vmap_area_root",
     "struct rb_root *": "root_stable_tree",
     "struct resource": "iomem_resource",
     "struct stack *": "stack_list",
@@ -66,31 +71,37 @@ _BY_TYPE = {
     "struct swap_info_struct *[room]": "swap_info",
     "struct task_struct": "init_task",
     "struct tk_data [TIMEKEEPERS_MAX]": "timekeeper_data",
+    "struct vmap_node *": "vmap_nodes",
     "struct uts_namespace": "init_uts_ns",
     "struct xarray": "pgmap_array",
     "u64": "jiffies_64",
     "unsigned int": (
         "ksm_merge_across_nodes ksm_thread_pages_to_scan ksm_thread_sleep_millisecs m_hash_mask "
-        "nr_cpu_ids nr_node_ids nr_swapfiles pgdir_shift ptrs_per_p4d stack_hash_mask "
-        "stack_max_pools sysctl_compaction_proactiveness"
+        "nr_cpu_ids nr_node_ids nr_swapfiles nr_vmap_nodes pgdir_shift ptrs_per_p4d "
+        "stack_hash_mask stack_max_pools sysctl_compaction_proactiveness"
     ),
     "unsigned long": (
         "__highest_present_section_nr dirty_background_bytes huge_zero_pfn jiffies "
         "ksm_pages_shared ksm_pages_sharing ksm_pages_skipped ksm_pages_unshared ksm_rmap_items "
         "ksm_run ksm_stable_node_chains ksm_stable_node_dups max_low_pfn max_pfn page_ext_size "
-        "page_offset_base totalreserve_pages transparent_hugepage_flags vm_dirty_bytes "
-        "vmalloc_base vmemmap_base zero_page_pfn zero_pfn"
+        "page_offset_base pcpu_nr_populated totalreserve_pages transparent_hugepage_flags "
+        "vm_dirty_bytes vmalloc_base vmemmap_base zero_page_pfn zero_pfn"
     ),
     "unsigned long [PG_LEVEL_NUM]": "direct_pages_count",
     "unsigned long [room]": "__per_cpu_offset",
-    "void *": "high_memory",
+    "void *": "high_memory pcpu_base_addr",
     "void *[room]": "stack_slabs",
 }
 
 DECLARED = {name: type_ for type_, names in _BY_TYPE.items() for name in names.split()}
 
-# Where kernels differ, newest first: (the type, a symbol that only a kernel with it has, or empty).
+# Where kernels differ, newest first: the type, and what only a kernel with it has: a symbol, or a
+# struct; or empty.
 DIFFER = {
+    **dict.fromkeys(
+        ("atomic_pool_dma", "atomic_pool_dma32", "atomic_pool_kernel"),
+        (("struct dma_gen_pool", "struct dma_gen_pool"), ("struct gen_pool *", "")),
+    ),
     # "lib/stackdepot: make max number of pools boot-time configurable" (v6.19)
     "stack_pools": (("void **", "stack_max_pools"), ("void *[room]", "")),
     # "lib/stackdepot: …": a list since 6.8

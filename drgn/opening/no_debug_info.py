@@ -302,8 +302,9 @@ class _Globals:
         if name in ANONYMOUS:
             return self.types.anonymous_struct(ANONYMOUS[name])
         declared = DECLARED.get(name)
-        for other, symbol in DIFFER.get(name, ()):
-            if not symbol or self.symbols.indexes(symbol):
+        for other, sign in DIFFER.get(name, ()):
+            struct = sign.startswith("struct ") and self.types.struct(sign.removeprefix("struct "))
+            if not sign or struct or self.symbols.indexes(sign):
                 declared = other
                 break
         if declared is None:

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from drgn import FaultError, Object, Program, ProgramFlags, offsetof, sizeof
+from drgn import FaultError, Object, Program, offsetof, sizeof
 from drgn.helpers.linux.list import list_for_each_entry
 from drgn.helpers.linux.nodemask import nr_node_ids
 from drgn.helpers.linux.slab import slab_total_usage
@@ -33,13 +33,18 @@ from mmscope.drgn.reading.kernel_arrays import CHUNK_BYTES, Gaps, read_array
 from mmscope.drgn.reading.kernel_names import name_at
 from mmscope.drgn.reading.linked_lists import find
 from mmscope.drgn.reading.struct_pages import SLAB_COLUMNS, PageChunk, page_dtype, valid_page_ranges
+from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.tables.rows import LONGEST_NAME, column
 from mmscope.drgn.tables.table import Table
 from mmscope.drgn.text.kernel_text import printed_number, row_number, whole_lines
 
 # Flags where they are not enumerators yet, before "mm, slab: use an enum to define SLAB_ cache
 # creation flags" (v6.9).
-FLAGS = {"_SLAB_STORE_USER": 0x00010000, "_SLAB_KMALLOC": 0x00001000}
+FLAGS = {
+    "_SLAB_STORE_USER": 0x00010000,
+    "_SLAB_KMALLOC": 0x00001000,
+    "_SLAB_RECLAIM_ACCOUNT": 0x00020000,
+}
 # More than any machine has: the list is damaged then, or runs in a circle.
 MAX_CACHES = 20_000
 MAX_SLABS = 4 << 20
@@ -102,6 +107,7 @@ class Cache:
     name: str
     store_user: bool
     kmalloc: bool
+    reclaimable: bool
     size: int  # of a slot
     object_size: int
     inuse: int
@@ -186,6 +192,7 @@ def _read_cache(prog: Program, cache: Object, masks: dict[str, int], names: set[
         name,
         bool(flags & masks["_SLAB_STORE_USER"]),
         bool(flags & masks["_SLAB_KMALLOC"]),
+        bool(flags & masks["_SLAB_RECLAIM_ACCOUNT"]),
         cache.size.value_(),
         cache.object_size.value_(),
         cache.inuse.value_(),
@@ -469,13 +476,13 @@ def read_slabinfo(text: str) -> list[SlabCache]:
     return sorted(rows, key=lambda row: (-row.pages, row.cache))
 
 
-def slab_rider(prog: Program) -> SlabFinder | None:
+def slab_rider(memory: Memory) -> SlabFinder | None:
     """
     Finds slabs while another section passes over the struct pages.
 
     Not on a live kernel: there slabs are looked at when they are found, later they are others'.
     """
-    return None if prog.flags & ProgramFlags.IS_LIVE else SlabFinder(prog)
+    return None if memory.live else SlabFinder(memory.prog)
 
 
 if __name__ == "__main__":

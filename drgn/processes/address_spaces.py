@@ -53,7 +53,8 @@ class AddressSpaces:
     """All address spaces of processes, in the order of the process list."""
 
     processes: list[Process]
-    columns: NDArray[Any]  # of struct mm_struct, by COLUMNS
+    addresses: NDArray[np.uint64]  # of the struct mm_structs
+    columns: NDArray[Any]  # of them, by COLUMNS
     broken_off: bool  # the list of processes could not be followed to its end
     damaged: int  # processes that could not be read, or whose list of threads leads nowhere
 
@@ -85,9 +86,10 @@ def address_spaces(prog: Program, gaps: Gaps) -> AddressSpaces:
     except (FaultError, _Circle):
         broken_off = True
     dtype = struct_dtype(prog.type("struct mm_struct"), COLUMNS)
-    columns, read = read_scattered(prog, np.fromiter(found, np.uint64, len(found)), dtype, gaps)
+    addresses = np.fromiter(found, np.uint64, len(found))
+    columns, read = read_scattered(prog, addresses, dtype, gaps)
     processes = [process for process, here in zip(found.values(), read, strict=True) if here]
-    return AddressSpaces(processes, columns[read], broken_off, damaged)
+    return AddressSpaces(processes, addresses[read], columns[read], broken_off, damaged)
 
 
 def _mm(task: Object) -> int:

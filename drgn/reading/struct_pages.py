@@ -41,6 +41,16 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "index": ("__folio_index", "index"),
     "next": ("buddy_list.next", "lru.next"),
     "prev": ("buddy_list.prev", "lru.prev"),
+    # Bit 0 is set in tails. "mm: rework compound_head() for power-of-2 sizeof(struct page)" (v7.1)
+    "tail": ("compound_info", "compound_head"),
+    "memcg": ("memcg_data",),
+}
+# Of the head of a compound page, in its second struct page, which struct folio overlays.
+SECOND_PAGE_COLUMNS: dict[str, tuple[str, ...]] = {
+    # "mm: free up a word in the first tail page" (v6.6) moved the order from a byte of its own to
+    # the low byte of the second page's flags.
+    "order": ("_folio_order", "_flags_1.f", "_flags_1"),
+    "dtor": ("_folio_dtor",),  # until "mm: remove HUGETLB_PAGE_DTOR" (v6.6)
 }
 # struct slab, which overlays struct page since "mm: Split slab into its own type" (v5.17).
 SLAB_COLUMNS = ("slab_cache", "freelist", "counters")
@@ -50,13 +60,15 @@ def page_dtype(prog: Program, names: Iterable[str]) -> np.dtype[Any]:
     """
     An array of struct pages as columns, those of ``struct slab`` among them.
 
-    :param names: keys of :data:`COLUMNS`, and of :data:`SLAB_COLUMNS`.
+    :param names: keys of :data:`COLUMNS`, of :data:`SECOND_PAGE_COLUMNS`, and :data:`SLAB_COLUMNS`.
     :raises LookupError: this kernel has no such member.
     """
     page = prog.type("struct page")
     parts = [struct_dtype(page, {name: COLUMNS[name] for name in names if name in COLUMNS})]
     if slab := {name: name for name in names if name in SLAB_COLUMNS}:
         parts.append(struct_dtype(prog.type("struct slab"), slab))
+    if second := {name: SECOND_PAGE_COLUMNS[name] for name in names if name in SECOND_PAGE_COLUMNS}:
+        parts.append(_shifted(struct_dtype(prog.type("struct folio"), second), -sizeof(page)))
     merged = {name: field for part in parts for name, field in (part.fields or {}).items()}
     return np.dtype(
         {
@@ -64,6 +76,18 @@ def page_dtype(prog: Program, names: Iterable[str]) -> np.dtype[Any]:
             "formats": [field[0] for field in merged.values()],
             "offsets": [field[1] for field in merged.values()],
             "itemsize": sizeof(page),
+        }
+    )
+
+
+def _shifted(dtype: np.dtype[Any], by: int) -> np.dtype[Any]:
+    """The same columns, so many bytes further on."""
+    fields = dict(dtype.fields or {})
+    return np.dtype(
+        {
+            "names": list(fields),
+            "formats": [field[0] for field in fields.values()],
+            "offsets": [field[1] + by for field in fields.values()],
         }
     )
 
@@ -243,4 +267,18 @@ def flag_fields(prog: Program) -> FlagFields:
         node_shift if node_width else 0,
         (1 << node_width) - 1,
         zones_per_node,
+    )
+
+
+def compound_info_is_mask(prog: Program) -> bool:
+    """
+    A tail's word is the mask that leads from its own address to its head's (v7.1, compound_info
+    with HVO compiled in and a struct page of a power of two), not the head's address.
+    """
+    page = prog.type("struct page")
+    size = sizeof(page)
+    return (
+        page.has_member("compound_info")
+        and not size & (size - 1)
+        and prog.type("struct zone").has_member("vmemmap_tails")
     )

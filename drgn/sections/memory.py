@@ -23,7 +23,7 @@ class DeadlineExceeded(BaseException):
 
 Kept = TypeVar("Kept")
 # Makes a consumer of struct_pages.scan_struct_pages(); None where it cannot go along.
-Rider = Callable[[Program], Any]
+Rider = Callable[["Memory"], Any]
 
 
 @dataclass
@@ -67,7 +67,7 @@ class Memory:
         for rider in self.riders():
             # Whoever needs it will say what is wrong.
             with contextlib.suppress(Exception):
-                if (consumer := rider(self.prog)) is not None:
+                if (consumer := rider(self)) is not None:
                     boarded.append(consumer)
         return boarded
 

@@ -33,7 +33,12 @@ from mmscope.drgn.reading.kernel_arrays import (
     read_array,
     struct_dtype,
 )
-from mmscope.drgn.reading.struct_pages import COLUMNS, flag_fields, valid_page_ranges
+from mmscope.drgn.reading.struct_pages import (
+    COLUMNS,
+    compound_info_is_mask,
+    flag_fields,
+    valid_page_ranges,
+)
 from mmscope.drgn.struct_pages.memmap import Memmap, self_hosted
 from mmscope.drgn.struct_pages.vmemmap import Leaves
 from mmscope.drgn.tables.rows import MOST_BYTES, column
@@ -204,7 +209,7 @@ def find_huge_pages(
     dtype, is_hugetlb, order_of = _head_dtype(prog, size * step)
     head = np.uint64(1 << int(prog.constant("PG_head").value_()))
     optimized = np.uint64(1 << int(prog.constant("HPG_vmemmap_optimized").value_()))
-    masked = _compound_info_is_mask(prog)
+    masked = compound_info_is_mask(prog)
     fields = flag_fields(prog)
     parts: list[tuple[NDArray[Any], ...]] = []
     ranges = valid_page_ranges(prog)
@@ -294,20 +299,6 @@ def _head_dtype(
 
 def _fields(dtype: np.dtype[Any]) -> dict[str, tuple[np.dtype[Any], int]]:
     return {name: (of[0], of[1]) for name, of in (dtype.fields or {}).items()}
-
-
-def _compound_info_is_mask(prog: Program) -> bool:
-    """
-    A tail's word is the mask that leads from its own address to its head's (v7.1, compound_info
-    with HVO compiled in and a struct page of a power of two), not the head's address.
-    """
-    page = prog.type("struct page")
-    size = sizeof(page)
-    return (
-        page.has_member("compound_info")
-        and not size & (size - 1)
-        and prog.type("struct zone").has_member("vmemmap_tails")
-    )
 
 
 class HvoInPageTables:

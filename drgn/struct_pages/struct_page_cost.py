@@ -8,10 +8,12 @@ costs itself only: its method raises.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
+import numpy as np
 from drgn import FaultError, Program
+from numpy.typing import NDArray
 
 from mmscope.drgn.reading.kernel_arrays import Gaps
 from mmscope.drgn.reading.printk_ring import log_records
@@ -31,7 +33,7 @@ from mmscope.drgn.struct_pages.hugetlb import (
     find_huge_pages,
     hugetlb_pools,
 )
-from mmscope.drgn.struct_pages.memmap import memmap
+from mmscope.drgn.struct_pages.memmap import Memmap, memmap
 from mmscope.drgn.struct_pages.memmap_init import LoggedTimes, logged_times
 from mmscope.drgn.struct_pages.memory_metadata import (
     FrameOrigins,
@@ -42,12 +44,33 @@ from mmscope.drgn.struct_pages.memory_metadata import (
     skips_tails,
     what_if,
 )
-from mmscope.drgn.struct_pages.vmemmap import VmemmapScan, scan_vmemmap
+from mmscope.drgn.struct_pages.vmemmap import Leaves, VmemmapScan, scan_vmemmap
 from mmscope.drgn.struct_pages.vmemmap_examples import (
     ExamplesInPageTables,
     VmemmapExample,
     wanted_examples,
 )
+
+
+@dataclass
+class Frames:
+    """The page frames that struct pages lie on, each once, and those of their page tables."""
+
+    _parts: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = field(default_factory=list)
+    tables: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+
+    def take(self, where: Memmap, leaves: Leaves) -> None:
+        first = ~leaves.reused
+        self._parts.append((leaves.frames[first], leaves.sizes[first] >> where.page_shift))
+
+    @property
+    def starts(self) -> NDArray[np.int64]:
+        return np.concatenate([np.empty(0, np.int64), *(part[0] for part in self._parts)])
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """Pages from each of the starts on."""
+        return np.concatenate([np.empty(0, np.int64), *(part[1] for part in self._parts)])
 
 
 @dataclass
@@ -60,6 +83,7 @@ class StructPageCost:
     examples: list[VmemmapExample]
     more_pagemaps: str  # why there may be more of them
     hvo: HvoInPageTables
+    frames: Frames
     _huge_failure: Exception | None
     _pagemaps: PagemapsInPageTables
     _origins: FrameOrigins
@@ -127,10 +151,12 @@ def scan_struct_page_cost(
     pagemaps = PagemapsInPageTables(ranges)
     origins = FrameOrigins(prog, ranges)
     examples = ExamplesInPageTables(wanted_examples(pages, ranges, page_shift), page_shift)
-    takers = (hvo.take, pagemaps.take, origins.take, examples.take)
+    frames = Frames()
+    takers = (hvo.take, pagemaps.take, origins.take, examples.take, frames.take)
     scan = scan_vmemmap(prog, takers, progress=progress)
+    frames.tables = scan.table_frames
     return StructPageCost(
-        prog, scan, pages, examples.rows, broken_off, hvo, failure, pagemaps, origins
+        prog, scan, pages, examples.rows, broken_off, hvo, frames, failure, pagemaps, origins
     )
 
 

@@ -166,6 +166,8 @@ class VmemmapScan:
     unmapped_sections: int = 0  # present, and nothing maps their struct pages
     stray_entries: int = 0  # that map struct pages of no present section
     repeated_tables: int = 0  # pointed to by a second entry
+    # Page frames of the page tables that map struct pages.
+    table_frames: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     gaps: Gaps = field(default_factory=Gaps)
 
 
@@ -200,6 +202,7 @@ def scan_vmemmap(
     scan.runs = totals.runs(prog)
     scan.unmapped_sections = int(np.count_nonzero(totals.mapped == 0))
     scan.stray_entries = totals.stray
+    scan.table_frames = totals.table_frames()
     return scan
 
 
@@ -288,6 +291,12 @@ class _Totals:
     def add_tables(self, level: str, frames: Entries) -> None:
         if level in self.tables:
             self.tables[level].append(frames)
+
+    def table_frames(self) -> NDArray[np.int64]:
+        """Page frames of all tables."""
+        parts = [part for parts in self.tables.values() for part in parts]
+        frames = np.unique(np.concatenate([np.empty(0, np.uint64), *parts]))
+        return (frames // np.uint64(self.page)).astype(np.int64)
 
     def with_reuse(self, leaves: Leaves) -> Leaves:
         """Find the PTEs whose frame an earlier one has, and remember their frames."""

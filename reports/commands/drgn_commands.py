@@ -17,6 +17,22 @@ class SectionCommand(NamedTuple):
 
 COMMANDS = (
     SectionCommand(
+        "ledger",
+        "memory_ledger",
+        "where the memory is, page by page",
+        None,
+        "",
+        "mmscope.drgn.ledger.sections:MEMORY_LEDGER_SECTION",
+    ),
+    SectionCommand(
+        "process_memory",
+        "process_memory",
+        "the memory of processes",
+        20,
+        "pid",
+        "mmscope.drgn.processes.process_memory:PROCESS_MEMORY_SECTION",
+    ),
+    SectionCommand(
         "zones",
         "zones",
         "zones, watermarks and the HighAtomic reserve",
@@ -71,6 +87,14 @@ COMMANDS = (
         20,
         "cache",
         "mmscope.drgn.owners.sections:SLAB_CACHES_SECTION",
+    ),
+    SectionCommand(
+        "vmalloc",
+        "vmalloc",
+        "vmalloc memory by caller",
+        20,
+        "",
+        "mmscope.drgn.ledger.vmalloc_callers:VMALLOC_SECTION",
     ),
     SectionCommand(
         "slab_owner",

@@ -12,12 +12,14 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import kernels
 import pytest
 from archive import LabError
 from capture import Capture, capture
 from drgn import Program
+from shared_guest import InGuest, of_program, run_programs
 
 from mmscope.drgn.free.free_memory import FreeMemory, scan_free_memory
 from mmscope.drgn.opening.target import open_target
@@ -94,6 +96,35 @@ def say(pytestconfig: pytest.Config) -> Callable[[str], None]:
             print(f"  lab: {text}", file=sys.stderr, flush=True)
 
     return say
+
+
+@pytest.fixture(scope="session")
+def in_guest(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    say: Callable[[str], None],
+) -> Callable[[InGuest], Path]:
+    """
+    The folder of what a test file's program wrote in a live guest, which it shares with those of
+    the other files that are tested.
+    """
+    modules = {item.getparent(pytest.Module).obj for item in request.session.items}  # type: ignore[union-attr]
+    programs = [module.IN_GUEST for module in modules if hasattr(module, "IN_GUEST")]
+    ran: dict[str, Path | LabError] = {}
+
+    def of(asked: InGuest) -> Path:
+        if asked.kernel not in ran:
+            folder = tmp_path_factory.mktemp(f"guest-{asked.kernel}")
+            try:
+                ran[asked.kernel] = run_programs(programs, asked.kernel, folder, say)
+            except LabError as error:
+                ran[asked.kernel] = error
+        out = ran[asked.kernel]
+        if isinstance(out, LabError):
+            raise out
+        return of_program(out, asked)
+
+    return of
 
 
 @pytest.fixture(scope="session", params=KERNELS)

@@ -10,18 +10,24 @@ configuration names.
 
 Cannot: fetch a release that has left the archive; ``sid`` and backports keep a series for some
 months only. What is in the cache stays usable.
+
+    python tests/lab/kernels.py 7.2 owner       # gets them, for who wants them soon
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import lzma
 import re
 import shutil
+import signal
 import subprocess
+import sys
 import tarfile
 import tempfile
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,6 +81,26 @@ def get(
     table = _table()
     if name not in table["kernels"]:
         raise LabError(f"no kernel is called {name}: kernels.toml has {', '.join(names())}")
+    with _one_at_a_time(name):
+        return _get(name, table, say, more_modules, symbols)
+
+
+@contextlib.contextmanager
+def _one_at_a_time(name: str) -> Iterator[None]:
+    """Whoever else wants this kernel waits until it is there, and takes that."""
+    cache_folder().mkdir(parents=True, exist_ok=True)
+    with (cache_folder() / f"lock-{name}").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _get(
+    name: str,
+    table: dict[str, Any],
+    say: Callable[[str], None],
+    more_modules: Iterable[str],
+    symbols: bool,
+) -> Kernel:
     row = table["kernels"][name]
     if "source" in row:
         return _own(name, row, say)
@@ -266,3 +292,23 @@ def _unpack(deb: Path, wanted: Mapping[str, str], folder: Path) -> list[Path]:
     if tar.returncode:
         raise LabError(f"{deb.name} cannot be unpacked: is the disk full?")
     return kept
+
+
+def main() -> int:
+    """Get kernels, in this order, with every module that a workload needs."""
+    from machine import WORKLOAD_MODULES
+
+    # What was begun, a compiler say, ends with it.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    more = [module for modules in WORKLOAD_MODULES.values() for module in modules]
+    for name in sys.argv[1:]:
+        try:
+            get(name, lambda line: print(line, flush=True), more)
+        except LabError as error:
+            print(f"kernels.py: {error}", file=sys.stderr)
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

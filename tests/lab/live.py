@@ -134,6 +134,9 @@ def build_tree(
     for library in libraries([python, *binaries, *tree.rglob("*.so*")]):
         if not library.is_relative_to(tree):  # a wheel's own, found beside it
             _copy(library, tree)
+    # Under emulation it takes half a minute to compile what a command imports.
+    folders = [str(tree / "site"), str(tree / stdlib.relative_to("/"))]
+    _tool(str(python), "-m", "compileall", "-q", "-s", str(tree), *folders)
     if vmlinux is not None:
         shutil.copy(vmlinux, tree / "vmlinux")
     path = ["/site", str(stdlib / "lib-dynload")]

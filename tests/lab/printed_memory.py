@@ -101,7 +101,7 @@ def test_counters_are_those_of_vmstat_plus_what_cpus_hold_back(lab: Lab) -> None
 
 
 def test_per_cpu_lists_hold_what_zoneinfo_counts(lab: Lab) -> None:
-    rows, checks = lab.free.pcp_lists
+    rows, checks = lab.free.pcp_lists.rows, lab.free.pcp_lists.checks
     assert checks == []
     ours: dict[Hashable, int] = {}
     for row in rows:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from archive import LabError
 from live import run_live
+from shared_guest import InGuest
 
 HERE = Path(__file__).resolve().parent
 
@@ -47,7 +48,7 @@ for name in ("oom", "pressed"):
 def run(name, *arguments):
     child = os.fork()
     if child == 0:
-        log = os.open(f"/out/{name}.log", os.O_WRONLY | os.O_CREAT)
+        log = os.open(f"{OUT}/{name}.log", os.O_WRONLY | os.O_CREAT)
         os.dup2(log, 1)
         os.dup2(log, 2)
         sys.argv = ["mmscope", *arguments]
@@ -60,7 +61,7 @@ def run(name, *arguments):
             sys.stdout.flush()
             os._exit(code if isinstance(code, int) else 98)
     status = os.waitpid(child, 0)[1]
-    Path(f"/out/{name}.code").write_text(str(os.waitstatus_to_exitcode(status)))
+    Path(f"{OUT}/{name}.code").write_text(str(os.waitstatus_to_exitcode(status)))
 
 """
 
@@ -80,30 +81,38 @@ def record_in_guest(
     folder: Path,
     kernel: str = "7.2",
     say: Callable[[str], None] = lambda line: None,
-    *,
-    after: str = "",
 ) -> Path:
     """
     Boot *kernel* and record in it, in this order; returns the folder that has the bundles, and for
     each run ``<name>.log`` and ``<name>.code``.
 
-    :param after: more of the program that runs in the guest, which may write to /out.
     :raises LabError: the guest failed, or perf is not installed here.
     """
+    binaries = _binaries(folder)
+    return run_live(_program("/out", runs), folder, kernel, say, binaries=binaries, symbols=False)
+
+
+def recordings(
+    name: str, kernel: str, place: int, runs: Sequence[Run], *, after: str = ""
+) -> InGuest:
+    """
+    The same in a guest that is shared.
+
+    :param after: more of the program that runs in the guest.
+    """
+    return InGuest(name, kernel, place, _program(f"/out/{name}", runs) + after, _binaries)
+
+
+def _program(out: str, runs: Sequence[Run]) -> str:
+    lines = [
+        f"run({name!r}, 'record', '-o', '{out}/{bundle}', *{list(arguments)!r})\n"
+        for name, bundle, arguments in runs
+    ]
+    return f"OUT = {out!r}\n{_SETUP}{''.join(lines)}"
+
+
+def _binaries(folder: Path) -> list[Path]:
     perf = shutil.which("perf")
     if perf is None:
         raise LabError("perf is not installed: apt-get install linux-perf")
-    program = faults_program(folder)
-    lines = [
-        f"run({name!r}, 'record', '-o', '/out/{bundle}', *{list(arguments)!r})\n"
-        for name, bundle, arguments in runs
-    ]
-    out = run_live(
-        _SETUP + "".join(lines) + after,
-        folder,
-        kernel,
-        say,
-        binaries=[Path(perf).resolve(), program],
-        symbols=False,
-    )
-    return out
+    return [Path(perf).resolve(), faults_program(folder)]

@@ -5,7 +5,6 @@ Vmcores that are cut short, and symbols that do not fit: one clear line, and not
 
 import os
 import re
-import shutil
 import struct
 import subprocess
 import sys
@@ -38,7 +37,7 @@ def mmscope(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 def cut(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the vmcore to cut from; each test leaves it shorter."""
     path = tmp_path_factory.mktemp("cut") / "vmcore"
-    shutil.copyfile(lab.capture.vmcore, path)
+    children.run(["cp", lab.capture.vmcore, path], check=True)  # with its holes
     return path
 
 
@@ -83,7 +82,7 @@ def _counters(lab: Lab) -> list:  # type: ignore[type-arg]
 def copied(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A copy of the vmcore, whose VMCOREINFO each test damages."""
     path = tmp_path_factory.mktemp("copied") / "vmcore"
-    shutil.copyfile(lab.capture.vmcore, path)
+    children.run(["cp", lab.capture.vmcore, path], check=True)  # with its holes
     yield path
     path.unlink()
 

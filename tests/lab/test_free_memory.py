@@ -115,7 +115,7 @@ def test_pageblocks_are_those_of_pagetypeinfo(lab: Lab) -> None:
 def test_pages_that_cannot_be_on_a_per_cpu_list_are_not_kept(lab: Lab) -> None:
     # What is kept grows with the lists and not with the machine, whose pages that were never
     # allocated link to themselves, and whose pages that were, to LIST_POISON1.
-    listed = sum(row.pages for row in lab.free.pcp_lists[0])
+    listed = sum(row.pages for row in lab.free.pcp_lists.rows)
     assert listed
     assert lab.free.pcp.candidates <= listed + 1000
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from live import run_live
+from shared_guest import InGuest
 
 from mmscope.reports.bundle.bundle import Bundle
 
@@ -23,18 +23,18 @@ from mmscope.reports.commands.command import main
 def run(name, *arguments):
     child = os.fork()
     if child == 0:
-        log = os.open(f"/out/{name}.log", os.O_WRONLY | os.O_CREAT)
+        log = os.open(f"/out/live/{name}.log", os.O_WRONLY | os.O_CREAT)
         os.dup2(log, 1)
         os.dup2(log, 2)
         os._exit(main(arguments))
     status = os.waitpid(child, 0)[1]
-    with open(f"/out/{name}.code", "w") as file:
+    with open(f"/out/live/{name}.code", "w") as file:
         file.write(str(os.waitstatus_to_exitcode(status)))
 
 run("doctor", "doctor")
-run("memory", "collect", "--symbols", "/vmlinux", "-o", "/out/memory")
-run("text", "collect", "--proc-root", "/", "-o", "/out/text")
-run("own", "collect", "-o", "/out/own")
+run("memory", "collect", "--symbols", "/vmlinux", "-o", "/out/live/memory")
+run("text", "collect", "--proc-root", "/", "-o", "/out/live/text")
+run("own", "collect", "-o", "/out/live/own")
 """
 # Then page tables, of a process that stands still and of one that makes thousands and takes them
 # away; the processes are there before drgn starts its threads. In a process of its own: whoever
@@ -81,7 +81,7 @@ def read_page_tables():
             "still": rows.get(still),
             "churning": rows.get(churning),
         })
-    Path("/out/page_tables.json").write_text(json.dumps(readings))
+    Path("/out/live/page_tables.json").write_text(json.dumps(readings))
 
 reader = os.fork()
 if not reader:
@@ -103,15 +103,19 @@ if libc.mount(b"securityfs", b"/sys/kernel/security", b"securityfs", 0, None):
     raise OSError(ctypes.get_errno(), "securityfs")
 Path("/sys/kernel/security/lockdown").write_text("confidentiality")
 run("locked_doctor", "doctor")
-run("locked_collect", "collect", "-o", "/out/locked")
+run("locked_collect", "collect", "-o", "/out/live/locked")
 run("locked_show", "show", "zones")
 """
 
 
+# Behind all others: it is the last one that a locked down kernel lets do anything.
+IN_GUEST = InGuest("live", "7.2", 9, PROGRAM)
+
+
 @pytest.fixture(scope="module")
-def out(tmp_path_factory: pytest.TempPathFactory, say: Callable[[str], None]) -> Path:
+def out(in_guest: Callable[[InGuest], Path]) -> Path:
     """What the guest wrote."""
-    return run_live(PROGRAM, tmp_path_factory.mktemp("live"), "7.2", say)
+    return in_guest(IN_GUEST)
 
 
 def test_every_section_is_read_from_the_running_kernel(out: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from live import run_live
+from shared_guest import InGuest
 
 from mmscope.reports.bundle.bundle import Bundle
 
@@ -27,7 +27,6 @@ PROGRAM = f"""
 import ctypes, json, os, re, signal, sys, time
 from pathlib import Path
 from mmscope.reports.commands.start import main
-import mmscope.reports.commands.command  # once: it takes long under emulation
 
 PROBES = {PROBES!r}
 TRACING = Path("/sys/kernel/tracing")
@@ -45,7 +44,7 @@ def run(name, *arguments):
     before, begin = hits(), time.monotonic()
     child = os.fork()
     if child == 0:
-        log = os.open(f"/out/{{name}}.log", os.O_WRONLY | os.O_CREAT)
+        log = os.open(f"/out/prices/{{name}}.log", os.O_WRONLY | os.O_CREAT)
         os.dup2(log, 1)
         os.dup2(log, 2)
         sys.argv = ["mmscope", *arguments]
@@ -79,13 +78,14 @@ said["other"] = other
 Path("/sys/kernel/debug/mmscope_lab").write_text("slab_cache 400")
 
 run("doctor", "doctor")
-run("careful", "collect", "--proc-root", "/", "-o", "/out/careful")
-run("watch", "watch", "--interval", "0.2", "--count", "3", "-o", "/out/watch")
-run("all", "collect", "--proc-root", "/", "--all", "-o", "/out/all")
-run("watch_all", "watch", "--all", "--interval", "0.2", "--count", "3", "-o", "/out/watch_all")
+run("careful", "collect", "--proc-root", "/", "-o", "/out/prices/careful")
+run("watch", "watch", "--interval", "0.2", "--count", "3", "-o", "/out/prices/watch")
+run("all", "collect", "--proc-root", "/", "--all", "-o", "/out/prices/all")
+words = ("--all", "--interval", "0.2", "--count", "3")
+run("watch_all", "watch", *words, "-o", "/out/prices/watch_all")
 
 hold(victim)
-run("stuck", "collect", "--proc-root", "/", "-o", "/out/stuck")
+run("stuck", "collect", "--proc-root", "/", "-o", "/out/prices/stuck")
 said["victim"] = victim
 hold(0)
 
@@ -123,17 +123,17 @@ said["let_go"] = [state(pid) for pid in left]
 for pid in (victim, other):
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
-Path("/out/said.json").write_text(json.dumps(said))
+Path("/out/prices/said.json").write_text(json.dumps(said))
 """
 
 
+IN_GUEST = InGuest("prices", "owner", 4, PROGRAM)
+
+
 @pytest.fixture(scope="module")
-def out(tmp_path_factory: pytest.TempPathFactory, say: Callable[[str], None]) -> Path:
+def out(in_guest: Callable[[InGuest], Path]) -> Path:
     """What the guest wrote."""
-    folder = tmp_path_factory.mktemp("live-prices")
-    return run_live(
-        PROGRAM, folder, "owner", say, symbols=False, options="slab_debug=U,mmscope_lab"
-    )
+    return in_guest(IN_GUEST)
 
 
 @pytest.fixture(scope="module")

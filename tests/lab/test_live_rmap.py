@@ -10,10 +10,11 @@ traceback, nor take for ever.
 import json
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
-from live import run_live
+from shared_guest import InGuest
 
 from mmscope.drgn.rmap.anon_vma_trees import LIVE_ATTEMPTS
 
@@ -120,19 +121,19 @@ def without(pid, meanwhile):
 
 ended, unreadable = without(ending, end), without(staying, lambda pid: None)
 end(staying)
-with open("/out/readings.json", "w") as file:
+with open("/out/rmap/readings.json", "w") as file:
     json.dump({"readings": readings, "ended": ended, "unreadable": unreadable}, file)
 """  # noqa: E501
 
 Reading = dict[str, Any]
 Readings = list[Reading]
 
+IN_GUEST = InGuest("rmap", "7.2", 2, f"SECONDS = {SECONDS}\n{PROGRAM}")
+
 
 @pytest.fixture(scope="module")
-def guest(tmp_path_factory: pytest.TempPathFactory, say: Callable[[str], None]) -> dict[str, Any]:
-    program = f"SECONDS = {SECONDS}\n{PROGRAM}"
-    out = run_live(program, tmp_path_factory.mktemp("live"), "7.2", say)
-    found: dict[str, Any] = json.loads((out / "readings.json").read_text())
+def guest(in_guest: Callable[[InGuest], Path]) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((in_guest(IN_GUEST) / "readings.json").read_text())
     return found
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from live import run_live
+from shared_guest import InGuest
 
 from mmscope.drgn.text.proc_text import parse_pagetypeinfo, parse_vmstat
 from mmscope.reports.bundle.bundle import Bundle
@@ -34,7 +34,7 @@ def look(moment):
 
 def samples():
     try:
-        return Path("/out/watch.samples/samples.jsonl").read_bytes().count(b'\\n{"wall"')
+        return Path("/out/watch/watch.samples/samples.jsonl").read_bytes().count(b'\\n{"wall"')
     except FileNotFoundError:
         return 0
 
@@ -72,11 +72,11 @@ def runs_out_of_memory():
 look("before")
 watch = os.fork()
 if not watch:
-    log = os.open("/out/watch.log", os.O_WRONLY | os.O_CREAT)
+    log = os.open("/out/watch/watch.log", os.O_WRONLY | os.O_CREAT)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    sys.argv = ["mmscope", "watch", "--interval", "0.5", "-o", "/out/watch",
-                "--openmetrics", "/out/watch.prom"]
+    sys.argv = ["mmscope", "watch", "--interval", "0.5", "-o", "/out/watch/watch",
+                "--openmetrics", "/out/watch/watch.prom"]
     os._exit(main())
 wait_for_samples(4)
 look("first")
@@ -92,19 +92,22 @@ for _ in range(3):
 pid = child(runs_out_of_memory)
 said["killed"] = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 look("last")
-said["prom"] = Path("/out/watch.prom").read_text()
+said["prom"] = Path("/out/watch/watch.prom").read_text()
 wait_for_samples(4)
 os.kill(watch, signal.SIGINT)
 said["code"] = os.waitstatus_to_exitcode(os.waitpid(watch, 0)[1])
 look("after")
-Path("/out/said.json").write_text(json.dumps(said))
+Path("/out/watch/said.json").write_text(json.dumps(said))
 """
 
 
+IN_GUEST = InGuest("watch", "7.2", 1, PROGRAM)
+
+
 @pytest.fixture(scope="module")
-def out(tmp_path_factory: pytest.TempPathFactory, say: Callable[[str], None]) -> Path:
+def out(in_guest: Callable[[InGuest], Path]) -> Path:
     """What the guest wrote."""
-    return run_live(PROGRAM, tmp_path_factory.mktemp("live-watch"), "7.2", say, symbols=False)
+    return in_guest(IN_GUEST)
 
 
 @pytest.fixture(scope="module")

@@ -34,7 +34,7 @@ from dump_formats import makedumpfile, plain_elf
 
 from mmscope.drgn.opening import no_debug_info
 from mmscope.drgn.opening.btf import STRUCT, TYPEDEF, Btf, BtfError
-from mmscope.drgn.opening.declared_globals import ANONYMOUS, DECLARED
+from mmscope.drgn.opening.declared_globals import ANONYMOUS, DECLARED, DIFFER
 from mmscope.drgn.opening.kernel_symbols import KernelSymbols, SymbolsError, symbols_of_core
 from mmscope.drgn.opening.no_debug_info import NoDebugInfoError, attach, vmcoreinfo
 from mmscope.drgn.opening.target import TargetError, open_target
@@ -130,7 +130,7 @@ class TestTypes:
     def test_every_declared_type_is_as_in_debug_info(self, lab: Lab) -> None:
         ours, dwarf = own(lab.capture.vmcore), lab.prog
         held = []
-        for name in [*DECLARED, "stack_pools", "stack_table"]:
+        for name in [*DECLARED, *DIFFER]:
             try:
                 theirs = dwarf.variable(name)
             except LookupError:

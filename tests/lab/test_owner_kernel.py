@@ -17,7 +17,6 @@ from archive import LabError
 from capture import Capture, capture
 from drgn import Program
 from drgn.helpers.linux.pid import for_each_task
-from live import run_live
 from owner_inputs import OwnerInputs, owner_inputs
 
 from mmscope.drgn.opening.target import open_target
@@ -247,26 +246,6 @@ def test_series_agrees_with_the_module(inputs: OwnerInputs) -> None:
             assert pages[function] == resolved[function] == module[function]["pages"]
     seconds, length = inputs.cat["page_owner"]
     assert seconds > 0 and length > 60_000_000
-
-
-def test_command_runs_in_the_live_kernel(tmp_path: Path, say: Callable[[str], None]) -> None:
-    out = run_live(
-        "import os, sys\n"
-        "sys.stderr = open('/out/said', 'w')\n"
-        "from mmscope.reports.commands.command import main\n"
-        "code = main(['collect', '--symbols', '/vmlinux', '-o', '/out/bundle'])\n"
-        "with open('/out/code', 'w') as file:\n"
-        "    file.write(f'{code} {os.path.exists(\"/sys/kernel/debug/page_owner\")}')\n",
-        tmp_path,
-        "owner",
-        say,
-    )
-    code, page_owner = (out / "code").read_text().split()
-    said = (out / "said").read_text()
-    missing = [line for line in said.splitlines() if re.search(": (partial|failed): ", line)]
-    # Processes come and go while it is read.
-    assert all(re.search("partial: .* process(es)? could not be read", line) for line in missing)
-    assert (code, page_owner) == ("1" if missing else "0", "True"), said
 
 
 def test_lost_options_are_named() -> None:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Two vmcores that differ in one known thing: the comparison names this thing, with its number."""
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -28,6 +29,7 @@ def collected(path: Path, core: Vmcore) -> Bundle:
     return Bundle(path)
 
 
+@functools.cache
 def held(before: Bundle, after: Bundle) -> Comparison:
     return compare(before, after, (evaluate(before), evaluate(after)), draw=True)
 

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from profiled import record_in_guest
+from profiled import recordings
+from shared_guest import InGuest
 
 from mmscope.reports.bundle.bundle import Bundle
 
@@ -41,8 +42,8 @@ lab("fail_atomic 7")
 
 KILLS = """
 import json, shutil, signal, time
-Path("/out/pagetypeinfo").write_text(Path("/proc/pagetypeinfo").read_text())
-shutil.copy("/sys/kernel/debug/mmscope_lab", "/out/lab.txt")
+Path("/out/recordings/pagetypeinfo").write_text(Path("/proc/pagetypeinfo").read_text())
+shutil.copy("/sys/kernel/debug/mmscope_lab", "/out/recordings/lab.txt")
 events = Path("/sys/kernel/tracing/kprobe_events")
 
 def perfs():
@@ -59,7 +60,7 @@ def perfs():
 def killed(number):
     child = os.fork()
     if child == 0:
-        sys.argv = ["mmscope", "record", "rmap", "-a", "-o", "/out/none"]
+        sys.argv = ["mmscope", "record", "rmap", "-a", "-o", "/out/recordings/none"]
         try:
             main()
         finally:
@@ -84,20 +85,22 @@ def probe(line):
 probe("p:mmscope/rmap_walk_999999 rmap_walk")
 probe("p:mmscope/rmap_walk rmap_walk")
 probe("p:somebody/rmap_walk_1 rmap_walk")
-run("next", "record", "-o", "/out/case", "rmap", "--", "/bin/faults", "dense", "100")
+run("next", "record", "-o", "/out/recordings/case", "rmap", "--", "/bin/faults", "dense", "100")
 told["next"] = events.read_text()
-Path("/out/told.json").write_text(json.dumps(told))
+Path("/out/recordings/told.json").write_text(json.dumps(told))
 """
 RUNS = (("atomic", "case", ("atomic-alloc", "--", "/python", "-c", LOAD)),)
 PROBES = {f"{name}{end}" for name in ("rmap_walk", "rmap_walk_ksm", "read_wait")
           for end in ("", "_return")}  # fmt: skip
 
 
+IN_GUEST = recordings("recordings", "owner", 2, RUNS, after=KILLS)
+
+
 @pytest.fixture(scope="module")
-def out(tmp_path_factory: pytest.TempPathFactory, say: Callable[[str], None]) -> Path:
+def out(in_guest: Callable[[InGuest], Path]) -> Path:
     """What the guest wrote."""
-    folder = tmp_path_factory.mktemp("recordings")
-    return record_in_guest(RUNS, folder, "owner", say, after=KILLS)
+    return in_guest(IN_GUEST)
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ Bundles of real kernels held against each other: two vmcores of one kernel that 
 different states, and two moments of the kernel that these tests run on.
 """
 
+import functools
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -28,6 +29,7 @@ def collected(path: Path, *words: str | Path) -> Bundle:
     return Bundle(path)
 
 
+@functools.cache
 def held(before: Bundle, after: Bundle) -> Comparison:
     return compare(before, after, (evaluate(before), evaluate(after)), draw=True)
 

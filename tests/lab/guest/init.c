@@ -40,6 +40,7 @@ static const struct {
 	{ "vmemmap", workload_vmemmap },
 	{ "vmemmap_boot", workload_vmemmap_boot },
 	{ "kept", workload_kept },
+	{ "ledger", workload_ledger },
 	{ "oom", workload_oom },
 	{ "rmap", workload_rmap },
 	{ "rmap_stall", workload_rmap_stall },

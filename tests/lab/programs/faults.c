@@ -7,7 +7,7 @@
 //     faults oom CGROUP             as sparse, without end, in a memory cgroup that has a limit; see below
 //     faults compact                has the kernel compact memory, of which every other page is in use
 //     faults ping [COUNT]           large pings to itself, for which the network stack allocates atomically
-//     faults reserve                the same below the low watermark: then the kernel reserves pageblocks
+//     faults reserve [BURSTS]       the same below the low watermark: then the kernel reserves pageblocks
 //     faults walk COUNT [alone]     moves COUNT pages of an anon_vma with many VMAs, while VMAs come and go; see below
 //
 // All reads find the shared zero page, so that memory goes into tables alone; with `thp` the huge one.
@@ -203,7 +203,7 @@ static long number_in(const char *path, const char *name)
 
 // Nobody reads the answers, which the kernel gives out of its receive path (GFP_ATOMIC) on the other CPU. Free memory is
 // made to lie between the min and the low watermark: then each allocation takes the slow path, and none has to reclaim.
-static void reserve(void)
+static void reserve(int bursts)
 {
 	struct icmp_filter only = { ~(1U << ICMP_ECHOREPLY) };
 	int room = 256 << 20, fd = loopback();
@@ -222,7 +222,7 @@ static void reserve(void)
 	write_file("/proc/sys/vm", "watermark_scale_factor", "3000");
 	snprintf(text, sizeof(text), "%ld", total * 75 / 100);
 	write_file("/proc/sys/vm", "min_free_kbytes", text);
-	for (int i = 0; i < 30; i++) {
+	for (int i = 0; i < bursts; i++) {
 		ping(fd, 32);
 		usleep(20000);
 	}
@@ -289,7 +289,7 @@ int main(int count, char **words)
 	else if (!strcmp(what, "ping"))
 		ping(loopback(), *more ? atol(more) : 50);
 	else if (!strcmp(what, "reserve"))
-		reserve();
+		reserve(*more ? atol(more) : 30);
 	else if (!strcmp(what, "walk"))
 		walk(atol(more), count > 3 && !strcmp(words[3], "alone"));
 	else

@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+What a page is used for, as far as its struct page says it.
+
+Of a compound page the head says it for all, of a free block its first page. What decides, in this
+order (include/linux/page-flags.h, mm_types.h):
+
+- the page type, in place of ``_mapcount``: one of ``enum pagetype`` in the highest byte since
+  "mm: allow page types of folios in a byte" (v6.12), a bit that is *clear* before;
+- ``PG_slab`` and the destructor of hugetlb pages, where these are not types yet (types since v6.10
+  and v6.9);
+- ``PG_reserved``: never given to the page allocator, or taken off it;
+- ``mapping``: bit 0 anonymous memory, both low bits KSM, bit 1 alone a driver's pages that can be
+  migrated (movable_ops; a page type since v6.17), no bit a file;
+- ``pp_magic``: the page pool of the network stack;
+- a reference, or none.
+
+Cannot know: who allocated what has none of these marks, which a page_owner stack or an alloc_tag
+tells; and large allocations of kmalloc() before "mm/slub: mark large kmalloc pages" (v6.15).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from drgn import Program
+from numpy.typing import NDArray
+
+from mmscope.drgn.opening.constants import constant, flag, vmcoreinfo_number
+from mmscope.drgn.reading.struct_pages import PageChunk
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a page is used for: a class, and the part of it."""
+
+    owner: str
+    part: str
+
+
+# In the order of the ledger. The numbers are positions.
+KINDS = (
+    Kind("unexplained", "single pages"),
+    Kind("unexplained", "compound pages"),
+    Kind("unexplained", "tail of a block that is no compound page"),
+    Kind("unexplained", "no reference, on no list"),
+    Kind("unexplained", "tail without a head"),
+    Kind("unexplained", "struct page not initialised"),
+    Kind("free", "free lists"),
+    Kind("free", "per-CPU lists"),
+    Kind("free", "not accepted"),
+    Kind("anonymous", "pages"),
+    Kind("anonymous", "huge pages"),
+    Kind("anonymous", "KSM"),
+    Kind("anonymous", "in the swap cache"),
+    Kind("page cache", "files"),
+    Kind("page cache", "shmem"),
+    Kind("page cache", "swapped in, of nobody yet"),
+    Kind("hugetlb", "in use"),
+    Kind("hugetlb", "free in the pool"),
+    Kind("slab", "reclaimable"),
+    Kind("slab", "unreclaimable"),
+    Kind("slab", "large kmalloc"),
+    Kind("vmalloc", "areas"),
+    Kind("kernel stacks", "stacks"),
+    Kind("percpu", "chunks"),
+    Kind("page tables", "with the page type"),
+    Kind("page tables", "roots of processes, without"),
+    Kind("page tables", "of the kernel, without"),
+    Kind("memory about memory", "struct pages"),
+    Kind("memory about memory", "page_ext"),
+    Kind("kernel reserves", "DMA pools"),
+    Kind("kernel reserves", "mempools"),
+    Kind("kernel reserves", "huge zero page"),
+    Kind("compressed", "zsmalloc"),
+    Kind("network", "page pools"),
+    Kind("given away", "balloon or offline"),
+    Kind("driver", "pages that can be migrated"),
+    Kind("guard", "guard pages of debug_pagealloc"),
+    Kind("bad", "hwpoison"),
+    Kind("boot", "kernel image"),
+    Kind("boot", "struct pages"),
+    Kind("boot", "percpu"),
+    Kind("boot", "crash kernel"),
+    Kind("boot", "other"),
+)
+NUMBER = {(kind.owner, kind.part): number for number, kind in enumerate(KINDS)}
+
+IN_USE, COMPOUND, TAIL_OF_BLOCK, NO_REFERENCE, NO_HEAD, UNINITIALISED = range(6)
+FREE = NUMBER["free", "free lists"]
+PER_CPU = NUMBER["free", "per-CPU lists"]
+UNACCEPTED = NUMBER["free", "not accepted"]
+ANON, THP, KSM = (NUMBER["anonymous", part] for part in ("pages", "huge pages", "KSM"))
+ANON_SWAP = NUMBER["anonymous", "in the swap cache"]
+FILE, SHMEM = (NUMBER["page cache", part] for part in ("files", "shmem"))
+SWAP_CACHE = NUMBER["page cache", "swapped in, of nobody yet"]
+HUGETLB, HUGETLB_FREE = (NUMBER["hugetlb", part] for part in ("in use", "free in the pool"))
+RECLAIMABLE, SLAB, LARGE_KMALLOC = (
+    NUMBER["slab", part] for part in ("reclaimable", "unreclaimable", "large kmalloc")
+)
+VMALLOC = NUMBER["vmalloc", "areas"]
+STACK = NUMBER["kernel stacks", "stacks"]
+PERCPU = NUMBER["percpu", "chunks"]
+TABLE, ROOT_TABLE, KERNEL_TABLE = (
+    NUMBER["page tables", part]
+    for part in ("with the page type", "roots of processes, without", "of the kernel, without")
+)
+MEMMAP, PAGE_EXT = (NUMBER["memory about memory", part] for part in ("struct pages", "page_ext"))
+DMA_POOL, MEMPOOL, HUGE_ZERO = (
+    NUMBER["kernel reserves", part] for part in ("DMA pools", "mempools", "huge zero page")
+)
+ZSMALLOC = NUMBER["compressed", "zsmalloc"]
+PAGE_POOL = NUMBER["network", "page pools"]
+OFFLINE = NUMBER["given away", "balloon or offline"]
+MOVABLE_OPS = NUMBER["driver", "pages that can be migrated"]
+GUARD = NUMBER["guard", "guard pages of debug_pagealloc"]
+POISONED = NUMBER["bad", "hwpoison"]
+IMAGE, BOOT_MEMMAP, BOOT_PERCPU, CRASH, BOOT = (
+    NUMBER["boot", part]
+    for part in ("kernel image", "struct pages", "percpu", "crash kernel", "other")
+)
+
+# enum pagetype, since v6.12; before, the bit that is clear.
+TYPES = {
+    "buddy": FREE,
+    "offline": OFFLINE,
+    "table": TABLE,
+    "guard": GUARD,
+    "hugetlb": HUGETLB,
+    "slab": SLAB,
+    "zsmalloc": ZSMALLOC,
+    "unaccepted": UNACCEPTED,
+    "large_kmalloc": LARGE_KMALLOC,
+}
+# Macros before v6.11. "mm: memcg/slab: …" (v5.11) took PG_kmemcg out and moved those above it down.
+BITS = {"buddy": 0x80, "offline": 0x100, "table": 0x200, "guard": 0x400}
+BITS_WITH_KMEMCG = {"buddy": 0x80, "offline": 0x100, "table": 0x400, "guard": 0x800}
+TYPE_BASE = 0xF0000000
+# PAGE_MAPCOUNT_RESERVE (-128): below, the word is a type. No mapcount is, in any of the encodings.
+NO_TYPE_FROM = -128
+# PP_SIGNATURE (include/linux/poison.h) with POISON_POINTER_DELTA of x86-64 and arm64. Bits 0 and 1
+# are others', and those from 7 to 47 an index ("page_pool: Track DMA-mapped pages", v6.15).
+PP_MASK, PP_SIGNATURE = np.uint64(0xFFFF_0000_0000_007C), np.uint64(0xDEAD_0000_0000_0040)
+OF_MAPPING = np.array([FILE, ANON, MOVABLE_OPS, KSM], np.uint8)
+# PG_swapcache is PG_owner_priv_1, and counts with PG_swapbacked only.
+SWAP_FLAGS = ("PG_swapbacked", "PG_swapcache")
+
+
+class PageKinds:
+    """The kinds of heads and of pages of their own, by this kernel's encoding."""
+
+    def __init__(self, prog: Program) -> None:
+        self._tests = _type_tests(prog)
+        self.reserved = np.uint64(flag(prog, "PG_reserved"))
+        self.poison = np.uint64(flag(prog, "PG_hwpoison"))
+        self.head = np.uint64(flag(prog, "PG_head"))
+        self.swapbacked, swapcache = (np.uint64(flag(prog, name)) for name in SWAP_FLAGS)
+        self.in_swap = self.swapbacked | swapcache
+        # "mm: free up PG_slab" (v6.10)
+        as_type = vmcoreinfo_number(prog, "PAGE_SLAB_MAPCOUNT_VALUE") is not None
+        self.slab = np.uint64(0 if as_type else flag(prog, "PG_slab"))
+        self.dtor = None
+        if vmcoreinfo_number(prog, "PAGE_HUGETLB_MAPCOUNT_VALUE") is None:
+            self.dtor = vmcoreinfo_number(prog, "HUGETLB_PAGE_DTOR")
+        self.columns = (
+            *("flags", "mapcount", "refcount", "mapping", "tail", "private", "order"),
+            *(("dtor",) if self.dtor is not None else ()),
+        )
+
+    def of(self, chunk: PageChunk, flags: NDArray[np.uint64]) -> NDArray[np.uint8]:
+        """The kind of each page, tails and what lies in free blocks not yet told apart."""
+        refcount, mapcount = chunk["refcount"], chunk["mapcount"]
+        kinds = np.where(refcount == 0, np.uint8(NO_REFERENCE), np.uint8(IN_USE))
+        kinds[(kinds == IN_USE) & ((flags & self.head) != 0)] = COMPOUND
+        mapping = np.ascontiguousarray(chunk["mapping"])
+        at = np.flatnonzero(mapping)
+        kinds[at] = OF_MAPPING[(mapping[at] & np.uint64(3)).astype(np.int64)]
+        backed = (flags & self.in_swap) == self.in_swap
+        kinds[backed & (mapping == 0) & (refcount > 0)] = SWAP_CACHE
+        here = flags[at]
+        kinds[at[(kinds[at] == FILE) & ((here & self.swapbacked) != 0)]] = SHMEM
+        kinds[at[(kinds[at] == ANON) & ((here & self.head) != 0)]] = THP
+        anonymous = (kinds[at] == ANON) | (kinds[at] == THP)
+        kinds[at[anonymous & backed[at]]] = ANON_SWAP
+        pool = (chunk["tail"] & PP_MASK) == PP_SIGNATURE
+        if pool.any():
+            kinds[pool & (refcount > 0)] = PAGE_POOL
+        kinds[(flags & self.reserved) != 0] = BOOT
+        typed = np.flatnonzero(mapcount < NO_TYPE_FROM)
+        if len(typed):
+            kinds[typed] = self._of_types(mapcount[typed].view(np.uint32), kinds[typed])
+        if self.slab:
+            kinds[(flags & self.slab) != 0] = SLAB
+        if self.dtor is not None:
+            heads = np.flatnonzero((flags[:-1] & self.head) != 0)
+            kinds[heads[chunk["dtor"][heads + 1] == self.dtor]] = HUGETLB
+        kinds[(kinds == HUGETLB) & (refcount == 0)] = HUGETLB_FREE
+        return kinds
+
+    def _of_types(
+        self, types: NDArray[np.uint32], otherwise: NDArray[np.uint8]
+    ) -> NDArray[np.uint8]:
+        kinds = otherwise
+        for kind, mask, value in self._tests:
+            kinds[(types & np.uint32(mask)) == np.uint32(value)] = kind
+        return kinds
+
+
+def _type_tests(prog: Program) -> list[tuple[int, int, int]]:
+    """Of each page type its kind, and the mask and the value that it has."""
+    tests = []
+    if (buddy := constant(prog, "PGTY_buddy", -1)) >= 0 and buddy < 0x100:
+        for name, kind in TYPES.items():
+            if (number := constant(prog, f"PGTY_{name}", -1)) >= 0:
+                tests.append((kind, 0xFF000000, number << 24))
+        return tests
+    bits: dict[str, int] = {}
+    base = constant(prog, "PAGE_TYPE_BASE", TYPE_BASE) & 0xFFFFFFFF
+    for name in TYPES:  # enum pagetype of v6.11
+        if (bit := constant(prog, f"PG_{name}", -1)) > 0x1000:
+            bits[name] = bit
+    if not bits:
+        with_kmemcg = not prog.type("struct page").has_member("memcg_data")
+        bits = BITS_WITH_KMEMCG if with_kmemcg else BITS
+    return [(TYPES[name], base | bit, base) for name, bit in bits.items()]

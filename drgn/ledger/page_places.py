@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Pages that are known by where they are: RAM, the kernel image, vmalloc areas, struct pages, …
+
+What a struct page cannot say, its place can: a page of a vmalloc area looks like any other. Places
+are gathered before the pass over all struct pages, and looked up chunk by chunk.
+"""
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from drgn import FaultError, Program, cast
+from drgn.helpers.linux.cpumask import for_each_possible_cpu
+from drgn.helpers.linux.list import list_for_each_entry
+from drgn.helpers.linux.mm import page_to_pfn, pfn_to_virt
+from drgn.helpers.linux.pid import for_each_task
+from drgn.helpers.linux.sched import idle_task
+from numpy.typing import NDArray
+
+from mmscope.drgn.ledger.page_kinds import (
+    BOOT_PERCPU,
+    CRASH,
+    DMA_POOL,
+    HUGE_ZERO,
+    IMAGE,
+    KERNEL_TABLE,
+    MEMMAP,
+    MEMPOOL,
+    PAGE_EXT,
+    PERCPU,
+    ROOT_TABLE,
+    STACK,
+    VMALLOC,
+)
+from mmscope.drgn.ledger.page_ranges import PageRanges
+from mmscope.drgn.ledger.vmalloc_areas import VmallocAreas, stack_callers, vmalloc_areas
+from mmscope.drgn.page_tables.page_table_entries import process_roots
+from mmscope.drgn.processes.address_spaces import address_spaces
+from mmscope.drgn.reading.cpus import online_cpus
+from mmscope.drgn.reading.io_resources import Resource, io_resources
+from mmscope.drgn.reading.kernel_arrays import Gaps
+from mmscope.drgn.reading.mem_sections import valid_sections
+from mmscope.drgn.reading.page_ext import page_ext_ranges, page_ext_size
+from mmscope.drgn.sections.files import Absent
+from mmscope.drgn.sections.memory import Memory
+from mmscope.drgn.struct_pages.struct_page_cost import struct_page_cost
+
+RAM, CRASH_KERNEL, KERNEL = "System RAM", "Crash kernel", "Kernel "
+STACK_TASKS = 64  # of so many tasks the stacks' caller is learnt
+NOT_RAM, IS_RAM = 0, 1
+MAX_ORDER = 30  # beyond any architecture's: damage
+
+
+@dataclass
+class PagePlaces:
+    """What is known of pages by their place, and what could not be found out."""
+
+    ram: PageRanges = field(default_factory=PageRanges)
+    owned: PageRanges = field(default_factory=PageRanges)
+    areas: VmallocAreas | None = None
+    area_kinds: NDArray[np.int64] | None = None  # of the areas; 0: they own no pages
+    missing: list[str] = field(default_factory=list)
+
+
+def find_places(memory: Memory) -> PagePlaces:
+    """All places, once for all sections."""
+    return memory.once("page_places", lambda: page_places(memory))
+
+
+def page_places(memory: Memory) -> PagePlaces:
+    """
+    Find all places.
+
+    :raises LookupError: the kernel's layout is unknown, or what is RAM cannot be found out.
+    """
+    prog, places = memory.prog, PagePlaces()
+    resources, more = io_resources(prog)
+    if more:
+        raise LookupError(more)
+    _add_resources(prog, places, resources)
+    for what, find in FINDERS.items():
+        try:
+            find(memory, places)
+        except (Absent, FaultError, LookupError, NotImplementedError, ValueError) as reason:
+            places.missing.append(f"{what}: {reason}")
+    return places
+
+
+def _add_resources(prog: Program, places: PagePlaces, resources: list[Resource]) -> None:
+    """
+    RAM is what lies in System RAM as whole pages and is online (``memblock.memory`` while booting).
+    """
+    shift = int(prog["PAGE_SHIFT"].value_())
+    for row in resources:
+        first, behind = -(-row.start >> shift), row.end >> shift
+        if row.name.startswith(RAM):
+            _add(places.ram, IS_RAM, first, behind)
+        elif row.name.startswith(KERNEL) and _in_ram(resources, row):
+            _add(places.owned, IMAGE, row.start >> shift, -(-row.end >> shift))
+        elif row.name == CRASH_KERNEL:
+            _add(places.owned, CRASH, first, behind)
+    if "mem_section" in prog:
+        sections = valid_sections(prog)
+        offline = sections.numbers[~sections.online] * sections.pages
+        places.ram.add(NOT_RAM, offline, sections.pages)
+
+
+def _add(ranges: PageRanges, kind: int, first: int, behind: int) -> None:
+    ranges.add(kind, np.array([first], np.int64), max(behind - first, 0))
+
+
+def _in_ram(resources: list[Resource], row: Resource) -> bool:
+    return row.parent >= 0 and resources[row.parent].name.startswith(RAM)
+
+
+def _add_areas(memory: Memory, places: PagePlaces) -> None:
+    """What vmalloc() has, kernel stacks and percpu chunks among it, and the tables that map it."""
+    prog = memory.prog
+    found = places.areas = vmalloc_areas(prog)
+    if not found.whole:
+        places.missing.append("vmalloc areas: some could not be read")
+    if found.gaps.bytes:
+        places.missing.append(f"vmalloc areas: {found.gaps.bytes:,} bytes could not be read")
+    owned = found.owns()
+    kinds = np.where(owned, VMALLOC, 0)
+    # Idle tasks' stacks are allocated elsewhere than those of all others.
+    tasks = itertools.chain(
+        itertools.islice(for_each_task(prog), STACK_TASKS),
+        (idle_task(prog, cpu) for cpu in online_cpus(prog)[:STACK_TASKS]),
+    )
+    callers = stack_callers(prog, tasks)
+    kinds[owned & np.isin(found.callers, np.array(sorted(callers), np.uint64))] = STACK
+    # pcpu_get_vm_areas() gives itself as the caller.
+    kinds[owned & (found.callers == np.uint64(prog.symbol("pcpu_get_vm_areas").address))] = PERCPU
+    places.area_kinds = kinds
+    of_entry = kinds[found.areas]
+    for kind in (VMALLOC, STACK, PERCPU):
+        here = of_entry == kind
+        places.owned.add(kind, found.pfns[here], found.sizes[here])
+    places.owned.add(KERNEL_TABLE, found.tables, 1)
+
+
+def _add_struct_pages(memory: Memory, places: PagePlaces) -> None:
+    frames = struct_page_cost(memory).frames
+    places.owned.add(MEMMAP, frames.starts, frames.sizes)
+    places.owned.add(KERNEL_TABLE, frames.tables, 1)
+
+
+def _add_page_ext(memory: Memory, places: PagePlaces) -> None:
+    """``page_ext`` that is not vmalloc memory, which an area has."""
+    prog = memory.prog
+    try:
+        size = page_ext_size(prog)
+    except LookupError:
+        return  # built without
+    if not size:
+        return
+    base, page = pfn_to_virt(prog, 0).value_(), int(prog["PAGE_SIZE"].value_())
+    top = base + (int(prog["max_pfn"].value_()) << int(prog["PAGE_SHIFT"].value_()))
+    for row in page_ext_ranges(prog):
+        end = row.address + size * (row.end_pfn - row.start_pfn)
+        if base <= row.address < end <= top:
+            _add(places.owned, PAGE_EXT, (row.address - base) // page, -(-(end - base) // page))
+
+
+def _add_first_chunk(memory: Memory, places: PagePlaces) -> None:
+    """
+    The first chunk lies in the direct map, a unit for each CPU (``pcpu_embed_first_chunk()``). The
+    page allocator got back what units have beyond it.
+    """
+    prog = memory.prog
+    base, page = pfn_to_virt(prog, 0).value_(), int(prog["PAGE_SIZE"].value_())
+    start = int(prog["pcpu_base_addr"].value_())
+    if start < base:
+        return  # in vmalloc memory (pcpu_page_first_chunk())
+    chunk = prog["pcpu_first_chunk"]
+    size = chunk.base_addr.value_() + chunk.nr_pages.value_() * page - start
+    for cpu in for_each_possible_cpu(prog):
+        first = start + int(prog["pcpu_unit_offsets"][cpu].value_()) - base
+        _add(places.owned, BOOT_PERCPU, first // page, -(-(first + size) // page))
+
+
+def _add_roots(memory: Memory, places: PagePlaces) -> None:
+    """
+    Root tables of processes, which have no page type before "x86: pgtable: call pagetable ctor for
+    pgd" (v6.16): two pages with page table isolation, in an allocation that is no compound page.
+    """
+    prog = memory.prog
+    spaces = address_spaces(prog, Gaps())
+    frames = process_roots(prog, spaces.columns["pgd"]) >> np.uint64(prog["PAGE_SHIFT"].value_())
+    places.owned.add(ROOT_TABLE, frames.astype(np.int64), 1)
+
+
+# kernel/dma/pool.c: for atomic allocations of DMA memory, from "dma-pool: add additional coherent
+# pools to map to gfp mask" (v5.8) on one for each kind of zone.
+ATOMIC_POOLS = ("atomic_pool_dma", "atomic_pool_dma32", "atomic_pool_kernel")
+MAX_CHUNKS = 4096
+
+
+def _add_dma_pools(memory: Memory, places: PagePlaces) -> None:
+    prog = memory.prog
+    shift = int(prog["PAGE_SHIFT"].value_())
+    for name in ATOMIC_POOLS:
+        if name not in prog:
+            continue
+        pool = prog[name]
+        if hasattr(pool, "pool"):  # struct dma_gen_pool, in v7.3
+            pool = pool.pool
+        if not pool:
+            continue
+        chunks = list_for_each_entry(
+            "struct gen_pool_chunk", pool.chunks.address_of_(), "next_chunk"
+        )
+        for chunk in itertools.islice(chunks, MAX_CHUNKS):
+            start = chunk.phys_addr.value_()
+            size = chunk.end_addr.value_() + 1 - chunk.start_addr.value_()
+            _add(places.owned, DMA_POOL, start >> shift, start + size >> shift)
+    if "io_tlb_default_mem" in prog:
+        bounce = prog["io_tlb_default_mem"]
+        # "swiotlb: separate memory pool data from other allocator data" (v6.6)
+        if hasattr(bounce, "defpool"):
+            bounce = bounce.defpool
+        if bounce.nslabs:
+            start, end = bounce.start.value_(), bounce.end.value_()
+            _add(places.owned, DMA_POOL, start >> shift, end >> shift)
+
+
+# mempool_t of pages that are globals of the kernel; those of drivers are not known.
+MEMPOOLS = ("integrity_buf_pool",)
+
+
+def _add_mempools(memory: Memory, places: PagePlaces) -> None:
+    """Pages that wait in a pool: ``mempool_t.elements`` up to ``curr_nr``."""
+    prog = memory.prog
+    for name in MEMPOOLS:
+        if name not in prog:
+            continue
+        pool = prog[name]
+        order = pool.pool_data.value_()  # of mempool_alloc_pages()
+        if order > MAX_ORDER:
+            continue
+        for at in range(min(pool.curr_nr.value_(), MAX_CHUNKS)):
+            page = cast("struct page *", pool.elements[at])
+            first = page_to_pfn(page).value_()
+            _add(places.owned, MEMPOOL, first, first + (1 << order))
+
+
+def _add_huge_zero_page(memory: Memory, places: PagePlaces) -> None:
+    """``huge_zero_pfn`` is ~0 as long as there is no huge zero page."""
+    prog = memory.prog
+    if "huge_zero_pfn" in prog:
+        first = int(prog["huge_zero_pfn"].value_())
+        if first < 1 << 52:
+            order = int(prog["PAGE_SHIFT"].value_()) - 3
+            _add(places.owned, HUGE_ZERO, first, first + (1 << order))
+
+
+# What is found where, in this order: where places overlap, the later one holds.
+FINDERS: dict[str, Callable[[Memory, PagePlaces], None]] = {
+    "the first percpu chunk": _add_first_chunk,
+    "vmalloc areas": _add_areas,
+    "struct pages": _add_struct_pages,
+    "page_ext": _add_page_ext,
+    "root tables": _add_roots,
+    "DMA pools": _add_dma_pools,
+    "mempools": _add_mempools,
+    "the huge zero page": _add_huge_zero_page,
+}

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+The section of the ledger: where the memory is, the kernel's counters, what is unexplained.
+"""
+
+from drgn import FaultError, sizeof
+
+from mmscope.drgn.free.free_memory import free_memory
+from mmscope.drgn.free.zones import read_zoneinfo
+from mmscope.drgn.ledger.ledger_counters import LEDGER_CHECKS
+from mmscope.drgn.ledger.ledger_pages import MAX_KEPT, LedgerPages
+from mmscope.drgn.ledger.meminfo_ledger import read_meminfo_ledger
+from mmscope.drgn.ledger.memory_ledger import LEDGER_UNEXPLAINED, MEMORY_LEDGER, ledger
+from mmscope.drgn.ledger.page_kinds import KINDS
+from mmscope.drgn.ledger.page_places import find_places
+from mmscope.drgn.machine.physical_memory import PhysicalPart, physical_memory
+from mmscope.drgn.reading.kernel_arrays import Gaps
+from mmscope.drgn.reading.struct_pages import scan_struct_pages
+from mmscope.drgn.sections import prices
+from mmscope.drgn.sections.files import Absent, Files, page_size
+from mmscope.drgn.sections.memory import Memory
+from mmscope.drgn.sections.section import PASS_SECONDS, Command, Found, Section, disagreement
+
+
+def ledger_rider(memory: Memory) -> LedgerPages:
+    """The consumer of the pass that counts every page."""
+    places = find_places(memory)
+    return LedgerPages(memory.prog, places.ram, places.owned)
+
+
+def memory_ledger_from_memory(memory: Memory) -> Found:
+    prog, places = memory.prog, find_places(memory)
+    if memory.riders is tuple:  # this section is read alone
+        memory.riders = lambda: (ledger_rider,)
+    free = free_memory(memory)
+    pages, gaps = memory.rode(LedgerPages) or _pass(memory)
+    found = Found(unreadable_bytes=gaps.bytes)
+    found.notes += [f"not told apart: {words}" for words in places.missing]
+    if pages.kept_pages > MAX_KEPT:
+        found.notes.append(
+            f"{pages.kept_pages:,} pages have no reference, too many to tell those on per-CPU lists"
+        )
+    else:
+        try:
+            listed = free.pcp_lists
+            pages.settle(listed.pfns, listed.orders)
+        except (FaultError, LookupError, ValueError) as error:
+            found.notes.append(f"pages on per-CPU lists are among the unexplained: {error}")
+    parts: list[PhysicalPart] = []
+    try:
+        parts = physical_memory(prog).parts
+    except (FaultError, LookupError, ValueError) as error:
+        found.notes.append(f"what the kernel does not have is missing: {error}")
+    unread = gaps.bytes // sizeof(prog.type("struct page"))
+    if unread:
+        found.notes.append(f"{unread:,} struct pages could not be read")
+    tables = ledger(prog, pages, parts, unread)
+    zones = [row for row in tables.checks if row.counter == "present_pages"]
+    wrong = [row for row in zones if row.difference_pages]
+    if wrong:
+        disagreement(
+            memory,
+            found,
+            "; ".join(
+                f"zone {row.zone} of node {row.node} has {row.kernel_pages:,} present pages, "
+                f"{row.pages:,} were found"
+                for row in wrong
+            ),
+        )
+    for (said, place), count in sorted(pages.disputed.items()):
+        found.remarks.append(
+            f"{count:,} pages are {KINDS[said].owner} by their struct page and "
+            f"{KINDS[place].owner} by their place: counted by their struct page"
+        )
+    found.add(MEMORY_LEDGER, tables.rows)
+    found.add(LEDGER_CHECKS, tables.checks)
+    return found.add(LEDGER_UNEXPLAINED, tables.unexplained)
+
+
+def _pass(memory: Memory) -> tuple[LedgerPages, Gaps]:
+    """A pass of its own, where that of another section went by without the ledger."""
+    pages = ledger_rider(memory)
+    scan = scan_struct_pages(memory.prog, [pages], progress=memory.progress)
+    if failure := scan.failure_of(pages):
+        raise failure
+    return pages, scan.gaps
+
+
+def memory_ledger_from_files(files: Files) -> Found:
+    meminfo = files.read("proc/meminfo")
+    zones = read_zoneinfo(files.read("proc/zoneinfo"))
+    page = page_size(meminfo, sum(zone.managed_pages for zone in zones))
+    if page is None:
+        raise Absent("the size of a page cannot be derived from /proc/meminfo and /proc/zoneinfo")
+    found = Found().add(MEMORY_LEDGER, read_meminfo_ledger(meminfo, page))
+    found.remarks.append(
+        "by the kernel's counters, not page by page: the remainder is what they leave of MemTotal; "
+        "read the kernel's memory (as root) to know what it is"
+    )
+    return found
+
+
+MEMORY_LEDGER_SECTION = Section(
+    name="memory_ledger",
+    title="Where the memory is",
+    place=5,
+    intro="""
+Every page of the machine has one owner. Each is counted once, in one pass over all struct pages;
+nothing is subtracted. The classes of a zone add up to its present pages. Memory that the kernel
+does not have stands beside them, so that all rows add up to the machine's memory.
+
+The kernel's own counters are beside what was counted. What no mark in a struct page and no place
+explains is *unexplained*, listed by what the pages look like: allocations of drivers and of the
+kernel itself with `alloc_pages()`, which only
+[page_owner](https://docs.kernel.org/mm/page_owner.html) can name.
+""",
+    command=Command("where the memory is, page by page", name="ledger"),
+    since="0.2.0",
+    tables=(MEMORY_LEDGER, LEDGER_CHECKS, LEDGER_UNEXPLAINED),
+    from_memory=memory_ledger_from_memory,
+    from_files=memory_ledger_from_files,
+    deadline=PASS_SECONDS,
+    reads=(prices.MEMINFO, prices.ZONEINFO),
+    rider=ledger_rider,
+)
+
+
+if __name__ == "__main__":
+    from mmscope.drgn.sections.script import print_section
+
+    print_section("memory_ledger")

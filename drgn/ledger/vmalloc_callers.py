@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+vmalloc memory by who asked for it: the function that called vmalloc(), vmap() or ioremap().
+
+Out of all areas and the page tables under them (``vmalloc_areas``). The text that says the same,
+area by area, is /proc/vmallocinfo (root only).
+
+Cannot know: the caller's callers, which page_owner's stacks have.
+"""
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+from drgn import Program
+
+from mmscope.drgn.ledger.page_kinds import KINDS, PERCPU
+from mmscope.drgn.ledger.page_places import PagePlaces, find_places
+from mmscope.drgn.ledger.vmalloc_areas import VM_IOREMAP, VM_MAP
+from mmscope.drgn.reading.symbols import frame_names
+from mmscope.drgn.sections.files import Absent, Files
+from mmscope.drgn.sections.memory import Memory
+from mmscope.drgn.sections.section import TOP, Command, Found, Section
+from mmscope.drgn.tables.rows import MOST_BYTES, column
+from mmscope.drgn.tables.table import Table
+from mmscope.drgn.text.kernel_text import printed_number, whole_lines
+
+
+@dataclass(frozen=True)
+class VmallocCaller:
+    """Areas that one function asked for."""
+
+    caller: str = column(
+        holds="kernel", key=True, help="function that asked for the areas; its module in brackets"
+    )
+    use: str = column(
+        holds="words",
+        key=True,
+        help="vmalloc, kernel stacks, percpu: pages of its own; vmap: pages that somebody else "
+        "has; ioremap: a device's memory",
+    )
+    areas: int = column(help="areas")
+    pages: int = column(unit="pages", help="pages that the areas have, mapped in page tables")
+    address_bytes: int = column(
+        unit="bytes", high=MOST_BYTES, help="of addresses, guard pages included"
+    )
+
+
+VMALLOC_CALLERS = Table(
+    "vmalloc_callers", "vmalloc memory by caller", VmallocCaller, memory="again", measure="pages"
+)
+
+
+def vmalloc_callers(prog: Program, places: PagePlaces) -> list[VmallocCaller]:
+    """
+    All areas by caller and use, those with the most pages first.
+
+    :raises LookupError: the areas could not be read.
+    """
+    found, kinds = places.areas, places.area_kinds
+    if found is None or kinds is None:
+        raise LookupError("; ".join(places.missing) or "no area was found")
+    mapped = np.bincount(found.areas, found.sizes, minlength=len(kinds)).astype(np.int64)
+    # pcpu_get_vm_areas() gives its own address, others the one they return to.
+    callers = found.callers + (kinds == PERCPU).astype(np.uint64)
+    unique, back = np.unique(callers, return_inverse=True)
+    names = frame_names(prog, unique)
+    areas: Counter[tuple[str, str]] = Counter()
+    pages: Counter[tuple[str, str]] = Counter()
+    space: Counter[tuple[str, str]] = Counter()
+    sizes = (found.ends - found.starts).astype(np.int64).tolist()
+    for at, (kind, flags) in enumerate(zip(kinds.tolist(), found.flags.tolist(), strict=True)):
+        if kind:
+            use = KINDS[kind].owner
+        else:
+            use = "ioremap" if flags & VM_IOREMAP else "vmap" if flags & VM_MAP else "other"
+        key = names[int(back[at])], use
+        areas[key] += 1
+        pages[key] += int(mapped[at]) if kind else 0
+        space[key] += sizes[at]
+    rows = [VmallocCaller(*key, areas[key], pages[key], space[key]) for key in areas]
+    return sorted(rows, key=lambda row: (-row.pages, -row.address_bytes, row.caller))
+
+
+def read_vmallocinfo(text: str) -> dict[str, tuple[int, int]]:
+    """
+    Areas and pages by caller, from /proc/vmallocinfo. It shows no pages of percpu chunks.
+
+    :raises ValueError: the text is not /proc/vmallocinfo's, or not all of it.
+    """
+    found: dict[str, tuple[int, int]] = {}
+    for line in whole_lines(text, "/proc/vmallocinfo"):
+        match = re.fullmatch(
+            r"0x[0-9a-f]+-0x[0-9a-f]+ +[0-9]+(?: (\S+)\+0x[0-9a-f]+/0x[0-9a-f]+( \[\S+\])?)?(.*)",
+            line,
+        )
+        if not match:
+            raise ValueError(f"/proc/vmallocinfo is damaged: {line[:60]!r}")
+        pages = re.search(r" pages=([0-9]+)", match[3])
+        caller = (match[1] or "") + (match[2] or "")
+        areas, before = found.get(caller, (0, 0))
+        number = printed_number(pages[1], "/proc/vmallocinfo") if pages else 0
+        found[caller] = areas + 1, before + number
+    return found
+
+
+def from_memory(memory: Memory) -> Found:
+    places = find_places(memory)
+    found = Found()
+    found.notes += [words for words in places.missing if words.startswith("vmalloc areas")]
+    if places.areas is not None:
+        found.unreadable_bytes = places.areas.gaps.bytes
+    return found.add(VMALLOC_CALLERS, vmalloc_callers(memory.prog, places))
+
+
+def from_files(files: Files) -> Found:
+    raise Absent("callers are read from the kernel's memory (as root); /proc/vmallocinfo has areas")
+
+
+VMALLOC_SECTION = Section(
+    name="vmalloc",
+    title="vmalloc memory",
+    place=75,
+    intro="""
+Memory that is contiguous in the kernel's addresses only, by the function that asked for it: large
+tables, kernel stacks, percpu chunks, code of modules and of BPF programs, BPF maps. What vmap() and
+ioremap() map belongs to somebody else.
+""",
+    command=Command("vmalloc memory by caller", top=TOP),
+    since="0.2.0",
+    tables=(VMALLOC_CALLERS,),
+    from_memory=from_memory,
+    from_files=from_files,
+)
+
+
+if __name__ == "__main__":
+    from mmscope.drgn.sections.script import print_section
+
+    print_section("vmalloc")

@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+``mm_struct.rss_stat`` and its neighbours: how much memory each process has.
+
+Exact: what each CPU has not folded in yet is added, where the kernel keeps it in per-CPU counters
+(since "mm: convert mm's rss stats into percpu_counter", v6.2). Costs a read for each run of
+neighbours among the address spaces, and of each CPU's counters.
+
+A page that processes share counts in each: the sum over all processes is more than their memory.
+Before v6.2 a thread may have up to 64 page faults that are not in its process's counters yet.
+
+The text that says the same is /proc/PID/status.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from drgn import Program, offsetof, sizeof
+from numpy.typing import NDArray
+
+from mmscope.drgn.processes.address_spaces import AddressSpaces, address_spaces
+from mmscope.drgn.reading.cpus import online_cpus
+from mmscope.drgn.reading.kernel_arrays import Gaps, struct_dtype
+from mmscope.drgn.reading.scattered_reads import read_scattered
+from mmscope.drgn.sections import prices
+from mmscope.drgn.sections.files import Absent, Files
+from mmscope.drgn.sections.memory import Memory
+from mmscope.drgn.sections.section import TOP, Command, Found, Section, disagreement
+from mmscope.drgn.tables.rows import MOST_BYTES, MOST_PIDS, column
+from mmscope.drgn.tables.table import Table
+from mmscope.drgn.text.kernel_text import printed_number, row_number, whole_lines
+
+
+@dataclass(frozen=True)
+class ProcessMemory:
+    """The memory of an address space."""
+
+    pid: int = column(key=True, high=MOST_PIDS, help="thread group; the first that was seen")
+    comm: str = column(holds="comm", help="name of its first thread")
+    resident_bytes: int = column(
+        unit="bytes", help="RSS: anonymous, file and shmem pages that it maps"
+    )
+    anon_bytes: int = column(unit="bytes", help="anonymous pages that it maps")
+    file_bytes: int = column(unit="bytes", help="pages of files that it maps")
+    shmem_bytes: int = column(unit="bytes", help="pages of shared memory and tmpfs that it maps")
+    swap_bytes: int = column(unit="bytes", high=MOST_BYTES, help="anonymous pages in swap")
+    pgtables_bytes: int = column(unit="bytes", help="page tables")
+    locked_bytes: int = column(unit="bytes", high=MOST_BYTES, help="in mappings that are mlock()ed")
+    pinned_bytes: int = column(
+        unit="bytes", high=MOST_BYTES, help="pinned for a device for good (pinned_vm)"
+    )
+    mapped_bytes: int = column(unit="bytes", high=MOST_BYTES, help="all of its mappings")
+    processes: int | None = column(help="thread groups that share the address space")
+    threads: int | None = column(help="of all of them")
+
+
+PROCESS_MEMORY = Table(
+    "process_memory",
+    "Memory of processes",
+    ProcessMemory,
+    memory="again",
+    measure="resident_bytes",
+    lasting=("comm",),
+)
+
+# enum of MM_FILEPAGES (include/linux/mm_types_task.h), by name.
+KINDS = {"MM_ANONPAGES": "anon", "MM_FILEPAGES": "file", "MM_SHMEMPAGES": "shmem"}
+SWAPPED = {"MM_SWAPENTS": "swap"}
+COLUMNS = {
+    "pgtables": "pgtables_bytes.counter",
+    "locked": "locked_vm",
+    "pinned": "pinned_vm.counter",
+    "mapped": "total_vm",
+}
+
+
+def process_memory(prog: Program, spaces: AddressSpaces, gaps: Gaps) -> list[ProcessMemory]:
+    """
+    All address spaces, the largest first.
+
+    :raises LookupError: the kernel's layout is unknown.
+    """
+    page = int(prog["PAGE_SIZE"].value_())
+    mm = prog.type("struct mm_struct")
+    sums = _rss(prog, spaces.addresses, gaps)
+    columns, read = read_scattered(prog, spaces.addresses, struct_dtype(mm, COLUMNS), gaps)
+    rows = []
+    for at in np.flatnonzero(read).tolist():
+        process = spaces.processes[at]
+        # As percpu_counter_sum_positive(): below zero while it is updated.
+        held = {name: max(int(values[at]), 0) * page for name, values in sums.items()}
+        rows.append(
+            ProcessMemory(
+                process.pid,
+                process.comm,
+                sum(held[name] for name in KINDS.values()),
+                held["anon"],
+                held["file"],
+                held["shmem"],
+                held["swap"],
+                int(columns["pgtables"][at]),
+                int(columns["locked"][at]) * page,
+                int(columns["pinned"][at]) * page,
+                int(columns["mapped"][at]) * page,
+                process.processes,
+                process.threads,
+            )
+        )
+    return sorted(rows, key=lambda row: (-row.resident_bytes - row.swap_bytes, row.pid))
+
+
+def _rss(prog: Program, addresses: NDArray[np.uint64], gaps: Gaps) -> dict[str, NDArray[np.int64]]:
+    """Pages of each kind, by address space."""
+    mm = prog.type("struct mm_struct")
+    numbers = {name: int(prog.constant(each).value_()) for each, name in (KINDS | SWAPPED).items()}
+    counter = mm.member("rss_stat").type.unaliased()
+    if counter.type_name() == "struct mm_rss_stat":
+        counts = {name: f"rss_stat.count[{at}].counter" for name, at in numbers.items()}
+        values, _ = read_scattered(prog, addresses, _dtype(prog, counts), gaps)
+        return {name: values[name].astype(np.int64) for name in numbers}
+    counts = {name: f"rss_stat[{at}].count" for name, at in numbers.items()}
+    values, read = read_scattered(prog, addresses, _dtype(prog, counts), gaps)
+    sums = {name: values[name].astype(np.int64) for name in numbers}
+    if not prog.type("struct percpu_counter").has_member("counters"):
+        return sums  # !CONFIG_SMP
+    pointers = {name: f"rss_stat[{at}].counters" for name, at in numbers.items()}
+    where, _ = read_scattered(prog, addresses, _dtype(prog, pointers), gaps)
+    offsets = prog["__per_cpu_offset"]
+    for cpu in online_cpus(prog):
+        offset = np.uint64(offsets[cpu].value_())
+        for name in numbers:
+            here = np.flatnonzero(read & (where[name] != 0))
+            delta, known = read_scattered(prog, where[name][here] + offset, np.dtype("<i4"), gaps)
+            sums[name][here[known]] += delta[known]
+    return sums
+
+
+def _dtype(prog: Program, members: dict[str, str]) -> np.dtype[Any]:
+    """Members of ``struct mm_struct`` that lie in arrays, each a word."""
+    mm = prog.type("struct mm_struct")
+    return np.dtype(
+        {
+            "names": list(members),
+            "formats": ["<u8" if "counters" in path else "<i8" for path in members.values()],
+            "offsets": [offsetof(mm, path) for path in members.values()],
+            "itemsize": sizeof(mm),
+        }
+    )
+
+
+# Lines of /proc/PID/status (task_mem(), fs/proc/task_mmu.c).
+STATUS = {
+    "resident_bytes": "VmRSS",
+    "anon_bytes": "RssAnon",
+    "file_bytes": "RssFile",
+    "shmem_bytes": "RssShmem",
+    "swap_bytes": "VmSwap",
+    "pgtables_bytes": "VmPTE",
+    "locked_bytes": "VmLck",
+    "pinned_bytes": "VmPin",
+    "mapped_bytes": "VmSize",
+}
+
+
+def read_status_memory(text: str) -> ProcessMemory | None:
+    """
+    The same of a process from /proc/PID/status.
+
+    From 6.2 to where the kernel adds up all CPUs for it, the text lags by what they have not folded
+    in: up to 32 pages each, more with over 16 CPUs.
+
+    :return: None for a kernel thread, and for a process that has exited.
+    :raises ValueError: the text is not that of such a file, or it is cut short.
+    """
+    lines = whole_lines(text, "status")
+    fields = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+    if "Pid" not in fields or "Name" not in fields:
+        raise ValueError("status is damaged: it has no Name or no Pid")
+    if "VmRSS" not in fields:
+        return None
+    values = {}
+    for name, line in STATUS.items():
+        if line not in fields:
+            raise ValueError(f"status has no {line}")
+        kilobytes = printed_number(fields[line].strip().removesuffix(" kB"), "status")
+        values[name] = row_number(kilobytes << 10, "status")
+    pid = printed_number(fields.get("Tgid", fields["Pid"]), "status")
+    threads = fields.get("Threads", "")
+    return ProcessMemory(
+        pid=pid,
+        comm=fields["Name"].replace("\\n", "\n").replace("\\\\", "\\"),
+        processes=None,
+        threads=printed_number(threads, "status") if threads else None,
+        **values,
+    )
+
+
+def from_memory(memory: Memory) -> Found:
+    gaps = Gaps()
+    spaces = address_spaces(memory.prog, gaps)
+    rows = process_memory(memory.prog, spaces, gaps)
+    found = Found(unreadable_bytes=gaps.bytes)
+    if gaps.bytes:
+        found.notes.append(f"{gaps.bytes:,} bytes of address spaces could not be read")
+    if spaces.broken_off:
+        found.notes.append(
+            "the list of processes breaks off or runs in a circle: those behind that are missing"
+        )
+    if spaces.damaged:
+        disagreement(memory, found, f"{spaces.damaged:,} processes could not be read")
+    return found.add(PROCESS_MEMORY, rows)
+
+
+def from_files(files: Files) -> Found:
+    rows, found = [], Found()
+    for pid in files.numbers("proc", r"(\d+)"):
+        try:
+            row = read_status_memory(files.open(f"proc/{pid}/status"))
+        except OSError:
+            continue  # it has exited
+        except ValueError as reason:
+            found.notes.append(f"process {pid}: {reason}")
+            continue
+        if row is not None:
+            rows.append(row)
+    if not rows:
+        raise Absent(f"{files.root / 'proc'} has no PID/status: this tree has no processes")
+    found.remarks.append("processes that share their memory (vfork) count each")
+    rows.sort(key=lambda row: (-row.resident_bytes - row.swap_bytes, row.pid))
+    return found.add(PROCESS_MEMORY, rows)
+
+
+PROCESS_MEMORY_SECTION = Section(
+    name="process_memory",
+    title="Memory of processes",
+    place=7,
+    intro="""
+How much memory each process maps, by kind
+([proc(5)](https://docs.kernel.org/filesystems/proc.html)). Pages that several processes map count
+in each of them, so that the sum is more than what they have together; hugetlb pages are in none.
+""",
+    command=Command("the memory of processes", top=TOP, picks="pid"),
+    since="0.2.0",
+    tables=(PROCESS_MEMORY,),
+    from_memory=from_memory,
+    from_files=from_files,
+    reads=(prices.STATUS,),
+)
+
+
+if __name__ == "__main__":
+    from mmscope.drgn.sections.script import print_section
+
+    print_section("process_memory")

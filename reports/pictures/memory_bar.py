@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+All memory of the machine in one bar, each class of the ledger a segment; table ``memory_ledger``.
+
+Below it every class by its parts, and the kernel's counters that do not agree.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from mmscope.drgn.tables.amounts import bar_percent
+from mmscope.reports.pictures.picture import Picture, Tables
+
+# Classes from left to right: what processes use, what the kernel uses, what is free. Others come
+# before the free ones.
+ORDER = (
+    *("anonymous", "page cache", "hugetlb", "compressed"),
+    *("slab", "vmalloc", "kernel stacks", "percpu", "page tables", "network", "driver"),
+    *("memory about memory", "kernel reserves", "boot", "given away", "guard", "bad"),
+    *("unexplained", "not the kernel's", "free"),
+)
+LOOKS = 6  # colours that are told apart; neighbours never have the same
+OWN_LOOK = {"unexplained": "mem-odd", "free": "mem-free", "not the kernel's": "mem-gone"}
+WITH_NAME = 7.0  # per cent of the bar from which a segment has its name in it
+
+
+@dataclass(frozen=True)
+class Part:
+    name: str
+    zones: list[tuple[str, int]]  # (zone in words, bytes)
+    bytes: int
+
+
+@dataclass
+class Segment:
+    """A class. ``at`` and ``width`` are per cent of the bar."""
+
+    name: str
+    bytes: int = 0
+    at: float = 0.0
+    width: float = 0.0
+    look: str = ""
+    named: bool = False
+    parts: list[Part] = field(default_factory=list)
+
+
+def segments(rows: list[dict[str, Any]]) -> list[Segment]:
+    """
+    The classes, from left to right.
+
+    :param rows: of table ``memory_ledger``.
+    """
+    sums: dict[str, dict[str, dict[str, int]]] = {}
+    for row in rows:
+        zone = f"node {row['node']} {row['zone']}" if row["zone"] else "whole machine"
+        zones = sums.setdefault(row["owner"], {}).setdefault(row["part"], {})
+        zones[zone] = zones.get(zone, 0) + row["bytes"]
+    total = sum(row["bytes"] for row in rows)
+    known = [name for name in ORDER if name in sums]
+    others = sorted(set(sums) - set(ORDER))
+    free = known[known.index("free") :] if "free" in known else []
+    result: list[Segment] = []
+    at = 0
+    for number, name in enumerate([*known[: len(known) - len(free)], *others, *free]):
+        parts = [
+            Part(part, sorted(zones.items(), key=lambda each: -each[1]), sum(zones.values()))
+            for part, zones in sums[name].items()
+        ]
+        size = sum(part.bytes for part in parts)
+        width = bar_percent(size, total)
+        result.append(
+            Segment(
+                name,
+                size,
+                bar_percent(at, total),
+                width,
+                OWN_LOOK.get(name, f"color-{number % LOOKS}"),
+                width >= WITH_NAME,
+                sorted(parts, key=lambda part: -part.bytes),
+            )
+        )
+        at += size
+    return result
+
+
+def draw(tables: Tables, page_size: int | None) -> dict[str, Any]:
+    rows = tables["memory_ledger"]
+    checks = tables.get("ledger_checks", [])
+    return {
+        "segments": segments(rows),
+        "total": sum(row["bytes"] for row in rows),
+        "counted": bool(checks),
+        "agree": sum(not row["difference_pages"] for row in checks),
+        "differ": [row for row in checks if row["difference_pages"]],
+    }
+
+
+MEMORY_BAR = Picture(
+    "memory_bar",
+    "memory_ledger",
+    frozenset({"owner", "part", "node", "zone", "bytes"}),
+    draw,
+    others=frozenset({"ledger_checks"}),
+    beside="always",
+    style="""
+.mem-bar rect { fill: var(--series, var(--bar)); stroke: var(--bg); stroke-width: 1; }
+.mem-bar rect.mem-free { fill: var(--bar); } .mem-bar rect.mem-gone { fill: var(--other); }
+.mem-bar rect.mem-odd { fill: var(--reserve); }
+.mem-bar text { fill: var(--fg); font-size: 12px; }
+.mem-key { list-style: none; padding: 0; display: grid; gap: .15rem 1.2rem;
+  grid-template-columns: repeat(auto-fill, minmax(17rem, 1fr)); }
+.mem-key li { display: flex; gap: .5rem; align-items: baseline; }
+.mem-key .num { margin-left: auto; }
+.mem-key .box { background: var(--series, var(--bar)); }
+.mem-key .mem-free { background: var(--bar); } .mem-key .mem-gone { background: var(--other); }
+.mem-key .mem-odd { background: var(--reserve); }
+""",
+)

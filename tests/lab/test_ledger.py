@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Where the memory is, page by page, against what the kernel counts, prints, and was made to have.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import pytest
+from capture import Capture, capture
+from conftest import KERNELS, Lab, StructPagesLab
+from drgn import Program
+
+from mmscope.drgn.ledger.ledger_counters import LedgerCheck
+from mmscope.drgn.ledger.meminfo_ledger import REMAINDER
+from mmscope.drgn.ledger.memory_ledger import LedgerRow, UnexplainedRow
+from mmscope.drgn.ledger.sections import memory_ledger_from_files, memory_ledger_from_memory
+from mmscope.drgn.ledger.vmalloc_callers import from_memory as vmalloc_from_memory
+from mmscope.drgn.ledger.vmalloc_callers import read_vmallocinfo
+from mmscope.drgn.opening.target import open_target
+from mmscope.drgn.processes.process_memory import from_memory as processes_from_memory
+from mmscope.drgn.processes.process_memory import read_status_memory
+from mmscope.drgn.sections.files import Files
+from mmscope.drgn.sections.memory import Memory
+from mmscope.drgn.sections.section import Found
+
+PAGE, MIB = 4096, 1 << 20
+# guest/workload_ledger.c
+SHARED, ANONYMOUS, IN_PIPES = (size * MIB // PAGE for size in (40 + 10 + 12 + 8, 32, 16))
+THREADS, HUGE, BPF_MAP = 200, 512, 4 * MIB // PAGE
+# Per-CPU counters that a text is read without (32 pages of each of two CPUs), or, before 6.2, what
+# tasks have not given to theirs (64 faults).
+LAG = 64 * PAGE
+MAY_DIFFER = {
+    # Large allocations of kmalloc() have no mark of their own before 6.15.
+    "nr_slab_unreclaimable": range(-500, 1),
+    # Each of two CPUs keeps two stacks of four pages; some wait for a grace period of RCU.
+    "nr_kernel_stack": range(0, 33),
+    # Unmapped, and still on their way to the free lists.
+    "nr_anon_pages": range(0, 65),
+}
+
+
+@dataclass(frozen=True)
+class LedgerLab:
+    """A frozen guest with memory of every class."""
+
+    capture: Capture
+    prog: Program
+    found: Found
+
+    @property
+    def rows(self) -> list[LedgerRow]:
+        return self.found.by_name["memory_ledger"]
+
+    @property
+    def checks(self) -> dict[str, LedgerCheck]:
+        return {row.counter: row for row in self.found.by_name["ledger_checks"]}
+
+    def pages(self, owner: str, part: str = "") -> int:
+        return sum(r.pages for r in self.rows if r.owner == owner and part in ("", r.part))
+
+
+def meminfo(taken: Capture) -> dict[str, int]:
+    """Pages by name, as the kernel printed them last."""
+    text = (taken.truth_b / "proc/meminfo").read_text()
+    lines = re.findall(r"^(\S+): +([0-9]+) kB$", text, re.MULTILINE)
+    return {name: (int(kib) << 10) // PAGE for name, kib in lines}
+
+
+def read(taken: Capture) -> LedgerLab:
+    prog = open_target(taken.vmcore, [taken.vmlinux])
+    return LedgerLab(taken, prog, memory_ledger_from_memory(Memory(prog)))
+
+
+@pytest.fixture(scope="module", params=KERNELS)
+def ledger_lab(request: pytest.FixtureRequest, say: Callable[[str], None]) -> LedgerLab:
+    """The ``ledger`` workload on a kernel."""
+    return read(capture(request.param, "ledger", say=say))
+
+
+def assert_adds_up(found: Found) -> None:
+    checks = found.by_name["ledger_checks"]
+    present = [row for row in checks if row.counter == "present_pages"]
+    assert len(present) >= 3
+    assert {row.difference_pages for row in present} == {0}
+    zones = {(row.node, row.zone): row.kernel_pages for row in present}
+    rows: list[LedgerRow] = found.by_name["memory_ledger"]
+    for zone, pages in zones.items():
+        assert sum(row.pages for row in rows if (row.node, row.zone) == zone) == pages
+    assert sum(row.percent for row in rows) == pytest.approx(100)
+    for row in checks:
+        if row.counter.startswith("present_pages"):
+            continue
+        allowed = MAY_DIFFER.get(row.counter, range(1))
+        assert row.difference_pages in allowed, row
+
+
+def test_every_page_is_counted_once_and_as_the_kernel_counts_it(ledger_lab: LedgerLab) -> None:
+    assert not ledger_lab.found.notes
+    assert_adds_up(ledger_lab.found)
+    assert ledger_lab.checks["present_pages - managed_pages"].difference_pages == 0
+
+
+def test_so_are_those_of_a_fragmented_machine(lab: Lab) -> None:
+    found = memory_ledger_from_memory(Memory(lab.prog))
+    assert not found.notes
+    assert_adds_up(found)
+
+
+def test_what_is_unexplained_is_small_but_for_what_nobody_marks(ledger_lab: LedgerLab) -> None:
+    unexplained = ledger_lab.pages("unexplained")
+    total = sum(row.pages for row in ledger_lab.rows)
+    assert ledger_lab.pages("unexplained", "single pages") >= IN_PIPES
+    assert unexplained - IN_PIPES < 0.005 * total
+    listed: list[UnexplainedRow] = ledger_lab.found.by_name["ledger_unexplained"]
+    assert sum(row.pages for row in listed) == unexplained
+
+
+def test_what_was_planted_is_in_its_class(ledger_lab: LedgerLab) -> None:
+    said = meminfo(ledger_lab.capture)
+    assert ledger_lab.pages("page cache", "shmem") == said["Shmem"]
+    assert SHARED <= ledger_lab.pages("page cache", "shmem") < SHARED + 500
+    assert ANONYMOUS <= ledger_lab.pages("anonymous", "pages") < ANONYMOUS + 1000
+    assert ledger_lab.pages("hugetlb", "in use") == 3 * HUGE
+    assert ledger_lab.pages("hugetlb", "free in the pool") == 5 * HUGE
+    stacks = ledger_lab.pages("kernel stacks")
+    assert stacks >= 4 * THREADS
+    assert stacks - said["KernelStack"] in MAY_DIFFER["nr_kernel_stack"]
+
+
+def test_it_agrees_with_what_meminfo_printed(ledger_lab: LedgerLab) -> None:
+    said = meminfo(ledger_lab.capture)
+    assert ledger_lab.pages("percpu") + ledger_lab.pages("boot", "percpu") == (said["Percpu"])
+    assert ledger_lab.pages("page tables", "with the page type") == said["PageTables"]
+    assert ledger_lab.pages("slab", "reclaimable") == said["SReclaimable"]
+    vmalloc = ledger_lab.pages("vmalloc") + ledger_lab.pages("kernel stacks")
+    assert vmalloc == said["VmallocUsed"]
+
+
+def test_the_counters_alone_give_the_same_classes(ledger_lab: LedgerLab) -> None:
+    files = Files(ledger_lab.capture.truth_b)
+    rows = memory_ledger_from_files(files).by_name["memory_ledger"]
+    by_counter = {(row.owner, row.part): row.pages for row in rows}
+    for owner, part in [("page cache", "shmem"), ("slab", "reclaimable"), ("free", "free lists")]:
+        assert by_counter[owner, part] == ledger_lab.pages(owner, part), part
+    remainder = by_counter["unexplained", REMAINDER]
+    # Pages in pipes and what else is unexplained, and what has no line in /proc/meminfo.
+    assert IN_PIPES < remainder < IN_PIPES + 30_000
+    assert sum(row.percent for row in rows) == pytest.approx(100)
+
+
+def test_vmalloc_memory_is_by_caller_as_in_vmallocinfo(ledger_lab: LedgerLab) -> None:
+    rows = vmalloc_from_memory(Memory(ledger_lab.prog)).by_name["vmalloc_callers"]
+    ours: dict[str, tuple[int, int]] = {}
+    for row in rows:
+        areas, pages = ours.get(row.caller, (0, 0))
+        # Of percpu chunks the text has no pages.
+        ours[row.caller] = areas + row.areas, pages + (row.use != "percpu") * row.pages
+    text = (ledger_lab.capture.truth_b / "proc/vmallocinfo").read_text()
+    theirs = read_vmallocinfo(text)
+    theirs.pop("", None)  # vm_map_ram() and areas that are to be freed
+    assert ours == theirs
+    percpu = sum(row.pages for row in rows if row.use == "percpu")
+    assert percpu == ledger_lab.pages("percpu")
+    assert sum(row.pages for row in rows) - percpu == meminfo(ledger_lab.capture)["VmallocUsed"]
+
+
+def test_the_memory_of_a_bpf_map_has_its_caller(ledger_lab: LedgerLab) -> None:
+    rows = vmalloc_from_memory(Memory(ledger_lab.prog)).by_name["vmalloc_callers"]
+    (found,) = [row for row in rows if row.caller in ("array_map_alloc", "bpf_map_area_alloc")]
+    assert BPF_MAP <= found.pages < BPF_MAP + 16
+
+
+def test_processes_have_the_memory_that_their_status_says(ledger_lab: LedgerLab) -> None:
+    rows = processes_from_memory(Memory(ledger_lab.prog)).by_name["process_memory"]
+    texts = list((ledger_lab.capture.truth_b / "proc").glob("*/status"))
+    assert len(texts) == 4
+    for text in texts:
+        said = read_status_memory(text.read_text())
+        (ours,) = [row for row in rows if said and row.pid == said.pid]
+        assert said is not None
+        lags = replace(said, processes=ours.processes, threads=ours.threads)
+        for kind in ("anon", "file", "shmem", "resident"):
+            name = f"{kind}_bytes"
+            assert abs(getattr(ours, name) - getattr(said, name)) <= LAG, (ours, said)
+            lags = replace(lags, **{name: getattr(ours, name)})
+        assert ours == lags
+    (one,) = [row for row in rows if row.comm == "ledger-anon"]
+    assert ANONYMOUS * PAGE <= one.anon_bytes < (ANONYMOUS + 1000) * PAGE
+
+
+def test_huge_pages_that_share_their_struct_pages_are_counted_whole(
+    hvo_boot_lab: StructPagesLab,
+) -> None:
+    found = memory_ledger_from_memory(Memory(hvo_boot_lab.prog))
+    assert_adds_up(found)
+    said = meminfo(hvo_boot_lab.capture)
+    rows = [row for row in found.by_name["memory_ledger"] if row.owner == "hugetlb"]
+    assert sum(row.pages for row in rows) == said["Hugetlb"]
+
+
+def test_hot_added_memory_is_counted_and_devices_are_not(vmemmap_lab: StructPagesLab) -> None:
+    found = memory_ledger_from_memory(Memory(vmemmap_lab.prog))
+    assert_adds_up(found)
+    assert {row.zone for row in found.by_name["memory_ledger"]} <= {"DMA", "DMA32", "Normal", ""}
