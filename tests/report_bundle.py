@@ -447,7 +447,10 @@ def tables() -> dict[str, Table]:
 def ledger_tables() -> dict[str, Table]:
     """Where the memory is: two zones, a class of no zone, a counter that does not agree."""
     parts = [
-        *(("anonymous", "pages", 1, "Normal", 200_000), ("anonymous", "pages", 0, "DMA32", 60_000)),
+        *(
+            ("anonymous", "base pages", 1, "Normal", 200_000),
+            ("anonymous", "base pages", 0, "DMA32", 60_000),
+        ),
         *(
             ("page cache", "files", 1, "Normal", 30_000),
             ("slab", "unreclaimable", 1, "Normal", 999),

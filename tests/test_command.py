@@ -151,6 +151,9 @@ def test_a_full_disk_is_2_and_leaves_nothing(small_disk: Path) -> None:
 # Collect.
 
 
+LOGGED = ("oom_kills", "kernel_log")  # of which the tree has no text
+
+
 def test_collect_from_a_tree_of_text(tmp_path: Path) -> None:
     result = run("collect", "--proc-root", TREE, "-o", tmp_path / "b")
     assert result.returncode == 1, "what text does not tell is missing"
@@ -160,7 +163,8 @@ def test_collect_from_a_tree_of_text(tmp_path: Path) -> None:
         "kernel's memory (as root)"
     )
     assert [line.split(": ")[1:3] for line in said[1:]] == [
-        [name, "absent"] for name in ("vmalloc", "anon_vmas", "file_maps", "ksm", "rmap_cost")
+        [name, "absent"]
+        for name in ("vmalloc", "anon_vmas", "file_maps", "ksm", "rmap_cost", *LOGGED)
     ]
     assert "WARNING  Node 1 zone Normal: 446.7 MiB free, 99.1 %" in " ".join(
         result.stdout.split("\n")
@@ -180,7 +184,7 @@ def test_collect_from_a_tree_of_text(tmp_path: Path) -> None:
         "vmemmap": "absent", "hugetlb": "absent",
         "device_pagemaps": "absent", "memory_metadata": "absent",
         "anon_vmas": "absent", "file_maps": "absent", "ksm": "absent",
-        "rmap_cost": "absent",
+        "rmap_cost": "absent", **dict.fromkeys(LOGGED, "absent"),
     }  # fmt: skip
     assert [(z["node"], z["zone"], z["wmark_low"]) for z in read.rows("zones")] == [
         (0, "DMA", 225), (0, "DMA32", 6377), (1, "Normal", 14515),
@@ -251,6 +255,7 @@ def test_a_damaged_file_costs_its_own_sections(tmp_path: Path, file: str, conten
     usual = dict.fromkeys(("accounting", "page_owner", "slab_owner"), "absent")
     usual |= dict.fromkeys(("vmemmap", "hugetlb", "device_pagemaps", "memory_metadata"), "absent")
     usual |= dict.fromkeys(("anon_vmas", "file_maps", "ksm", "rmap_cost", "vmalloc"), "absent")
+    usual |= dict.fromkeys(LOGGED, "absent")
     assert {name: how for name, how in status.items() if how != "ok"} == usual | needs
     for section in sections:
         if section.status == "failed":

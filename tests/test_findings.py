@@ -28,6 +28,8 @@ from mmscope.drgn.free.free_lists import (
 from mmscope.drgn.free.pageblocks import Pageblocks
 from mmscope.drgn.free.pcp_lists import PcpPages
 from mmscope.drgn.free.zones import FreeAccounting, Zone
+from mmscope.drgn.ledger.ledger_counters import LedgerCheck
+from mmscope.drgn.ledger.memory_ledger import LedgerRow, UnexplainedRow
 from mmscope.drgn.log.oom_rows import (
     KILLED,
     OPEN,
@@ -95,6 +97,8 @@ NAMES = {
     PageTables: "page_tables", ExitCost: "exit_costs",
     DevicePagemap: "device_pagemaps", HugetlbPool: "hugetlb_pools", HugetlbSize: "hugetlb_sizes",
     MetadataPart: "memory_about_memory", WhatIf: "memmap_what_if",
+    LedgerRow: "memory_ledger", LedgerCheck: "ledger_checks",
+    UnexplainedRow: "ledger_unexplained",
     PhysicalPart: "physical_memory_parts", PoisonCounter: "poison_counters",
     PoisonedPages: "poisoned_pages",
     OomKill: "oom_kills", OomTask: "oom_tasks", OomMemory: "oom_memory",
@@ -1060,6 +1064,20 @@ def on_lists(pages: int, cpus: int = 4) -> list[PcpPages]:
     return [PcpPages(0, "Normal", cpu, 0, "Movable", pages // cpus) for cpu in range(cpus)]
 
 
+def ledger(unexplained: int) -> list[LedgerRow | LedgerCheck]:
+    """A million pages, so many of them unexplained."""
+    rest = 1_000_000 - unexplained
+    return [
+        LedgerRow("unexplained", "single pages", 0, "Normal", unexplained, 0, 0.0, ""),
+        LedgerRow("free", "free lists", 0, "Normal", rest, 0, 0.0, ""),
+        LedgerCheck("present_pages", 0, "Normal", 1_000_000, 1_000_000, 0, ""),
+    ]
+
+
+def looks(part: str, pages: int, order: int | None, charged: str = "no") -> UnexplainedRow:
+    return UnexplainedRow(part, 0, "Normal", "", "1", order, charged, pages, "0x1200 0x1400")
+
+
 # A million pages, of which half are counted.
 COUNTED = [pages_of("nr_anon_pages", 200_000), pages_of("nr_file_pages", 80_000), *slab(0, 10_000),
            VmCounter("nr_kernel_stack", "node", 40_000, 0)]  # fmt: skip
@@ -1152,6 +1170,21 @@ FOUND |= {
          "This kernel counts vmalloc elsewhere"],
         "warning",
     ),
+    "pages without an owner": Case(
+        "unexplained-pages", [*ledger(200_000), looks("compound pages", 180_000, 9),
+                              looks("single pages", 20_000, None, "kernel memory")],
+        ["781.2 MiB, 20.0 % of memory, have no owner that their pages show",
+         "compound pages of order 9: 180000; single pages: 20000 pages",
+         "20,000 of them are charged to memory cgroups as kernel memory",
+         "Page frames of the largest kind: 0x1200 0x1400"],
+        "warning",
+    ),
+    "a quarter of memory without an owner": Case(
+        "unexplained-pages", ledger(250_000), ["25.0 % of memory"], "critical"
+    ),
+    "pages that page_owner names": Case(
+        "unexplained-pages", [*ledger(200_000), owned(7, 1)], ["have no owner"], "notice"
+    ),
     "memory that page_owner names": Case(
         "memory-unaccounted", [*COUNTED, zone(), huge_size("off", 0), owned(7, 1),
                                pages_of("nr_vmalloc", 1)],
@@ -1197,6 +1230,11 @@ CLEAR |= {
         [*COUNTED, zone(free_pages=520_000), huge_size("off", 200), *on_lists(4_000)],
     ),
     "a pool that is used": Case("hugetlb-idle", [pool(1_000, 300, 150), zone()]),
+    "few pages without an owner": Case("unexplained-pages", ledger(49_000)),
+    "memory that is counted page by page": Case(
+        "memory-unaccounted", [*COUNTED, zone(), huge_size("off", 50), *on_lists(4_000),
+                               *ledger(1_000)],
+    ),
 }  # fmt: skip
 
 NOT_CHECKED |= {
@@ -1217,6 +1255,9 @@ NOT_CHECKED |= {
     "kswapd of an older bundle": Case(
         "kswapd-gave-up", [zone(node_unreclaimable=None)],
         why_not="zones.node_unreclaimable is unknown in this bundle",
+    ),
+    "no page was counted": Case(
+        "unexplained-pages", ledger(500_000)[:2], why_not="no table ledger_checks in this bundle"
     ),
     "no nodes": Case("nodes-out-of-balance", [], why_not="no table zones in this bundle"),
     "kernel memory of unknown memory": Case(

@@ -74,7 +74,7 @@ def _kernel_stacks(prog: Program, vmstat: dict[str, int]) -> int:
 
 
 def _vmalloc(prog: Program, vmstat: dict[str, int]) -> int:
-    """A counter of nodes since "mm/vmalloc: …" (7.x, nr_vmalloc), a variable before."""
+    """A counter of nodes in 7.2 (nr_vmalloc), a variable before."""
     if "nr_vmalloc" in vmstat:
         return vmstat["nr_vmalloc"]
     return int(prog["nr_vmalloc_pages"].counter.value_())
@@ -102,7 +102,7 @@ COUNTERS = (
     ),
     Counter(
         "nr_anon_pages",
-        (kinds.ANON, kinds.THP, kinds.KSM, kinds.ANON_SWAP),
+        (kinds.ANON, kinds.LARGE, kinds.KSM, kinds.ANON_SWAP),
         _line("nr_anon_pages"),
         "pages that no process maps are not in the counter",
     ),
@@ -117,8 +117,8 @@ COUNTERS = (
         "nr_slab_unreclaimable",
         (kinds.SLAB, kinds.LARGE_KMALLOC),
         _line("nr_slab_unreclaimable"),
-        "before 6.15 large allocations of kmalloc() are in the counter; their pages do not say it, "
-        "and are among the unexplained compound pages",
+        "large allocations of kmalloc() are in the counter; where their pages have no type of "
+        "their own (6.12) they are among the unexplained compound pages",
     ),
     Counter("nr_page_table_pages", (kinds.TABLE,), _line("nr_page_table_pages")),
     Counter(
@@ -143,8 +143,12 @@ for _counter in COUNTERS:
         BY_KIND.setdefault(_kind, []).append(_counter.name)
 
 
-def ledger_checks(prog: Program, pages: LedgerPages) -> list[LedgerCheck]:
-    """Every counter that this kernel has, and the present pages of each zone."""
+def ledger_checks(prog: Program, pages: LedgerPages) -> tuple[list[LedgerCheck], str]:
+    """
+    Every counter that this kernel has, and the present pages of each zone.
+
+    :return: (the rows, why those of /proc/vmstat are missing, if they are).
+    """
     counted = pages.pages.reshape(len(KINDS), pages.zones)
     rows = []
     for node, index, zone in for_each_zone(prog):
@@ -157,7 +161,11 @@ def ledger_checks(prog: Program, pages: LedgerPages) -> list[LedgerCheck]:
                 )
             )
     rows.append(_boot_check(prog, pages))
-    vmstat = {row.name: row.value for row in vm_counters(prog)}
+    vmstat, missing = {}, ""
+    try:
+        vmstat = {row.name: row.value for row in vm_counters(prog)}
+    except (FaultError, LookupError, ValueError) as error:
+        missing = str(error)
     for counter in COUNTERS:
         with contextlib.suppress(LookupError, FaultError):
             says = counter.read(prog, vmstat)
@@ -165,7 +173,7 @@ def ledger_checks(prog: Program, pages: LedgerPages) -> list[LedgerCheck]:
             rows.append(
                 LedgerCheck(counter.name, -1, "", ours, says, ours - says, counter.may_differ)
             )
-    return rows
+    return rows, missing
 
 
 def _boot_check(prog: Program, pages: LedgerPages) -> LedgerCheck:

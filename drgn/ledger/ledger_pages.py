@@ -110,7 +110,9 @@ class LedgerPages:
         self.size = sizeof(prog.type("struct page"))
         self.max_order = max_order(prog)
         self.flag_mask = np.uint64((1 << self.fields.zone_shift) - 1)
-        self.zones = (self.fields.node_mask + 1) * self.fields.zones_per_node
+        # Room for whatever the bits of a damaged page say.
+        nodes = self.fields.node_mask + 1
+        self.zones = nodes * self.fields.zones_per_node + self.fields.zone_mask + 1
         caches, _ = read_caches(prog)
         reclaimable = [cache.address for cache in caches if cache.reclaimable]
         self.reclaimable = np.array(sorted(reclaimable), np.uint64)
@@ -123,7 +125,8 @@ class LedgerPages:
         self.kept: list[NDArray[np.int64]] = []  # page frames without a reference
         self.kept_pages = 0
         self._free_until, self._free_kind = 0, FREE
-        self._open_head = (-1, 0, 0)  # page frame, kind and signature of a head that may go on
+        self._open_head = (-1, NO_HEAD)  # page frame and kind of a head that may go on
+        self._before = (-1, NO_REFERENCE)  # the page behind the last chunk, and TAIL_OF's key
 
     def take(self, chunk: PageChunk) -> None:
         flags = np.ascontiguousarray(chunk["flags"])
@@ -181,7 +184,7 @@ class LedgerPages:
             outside = tails[at < 0]
             if len(outside):
                 # Head and tails are neighbours: those of a head in an earlier chunk come first.
-                pfn, kind, _ = self._open_head
+                pfn, kind = self._open_head
                 behind = (address - found[at < 0]) // np.uint64(self.size)
                 ours = chunk.start_pfn - behind.astype(np.int64) == pfn
                 kinds[outside[ours]] = kind
@@ -194,7 +197,7 @@ class LedgerPages:
         """The head that the next chunk may go on with."""
         last = int(heads[-1])
         if last >= 0:
-            self._open_head = chunk.start_pfn + last, int(kinds[last]), 0
+            self._open_head = chunk.start_pfn + last, int(kinds[last])
 
     def _explain(self, kinds: NDArray[np.uint8], place: NDArray[np.uint8]) -> None:
         """Pages whose struct pages say nothing are of the kind that their place says."""
@@ -225,8 +228,10 @@ class LedgerPages:
         if not len(buddies) and not len(whole):
             return
         orders = chunk["private"][buddies]
-        # Of what is damaged the first page is free, as far as is known.
-        orders = np.where(orders <= self.max_order, orders, 0).astype(np.int64)
+        # Of what is damaged the first page is free, as far as is known. A block is aligned.
+        sound = orders <= self.max_order
+        orders = np.where(sound, orders, 0).astype(np.int64)
+        orders[((chunk.start_pfn + buddies) & ((1 << orders) - 1)) != 0] = 0
         for starts, sizes, kind in (
             (whole, np.full(len(whole), 1 << self.max_order), UNACCEPTED),
             (buddies, 1 << orders, FREE),
@@ -249,15 +254,18 @@ class LedgerPages:
         Keep the pages without a reference: page frame, zone, and the kind of the page before, if a
         block may begin there.
         """
+        begins = kinds.astype(np.int64)  # by page, what a block that begins there would be
+        begins[(chunk["flags"] & self.kinds.head) != 0] = NO_REFERENCE
+        begins[(chunk["tail"] & np.uint64(1)) != 0] = NO_REFERENCE
+        pfn, kind = self._before
+        first = kind if pfn == chunk.start_pfn else NO_REFERENCE
+        self._before = chunk.start_pfn + len(chunk), int(begins[-1])
         self.kept_pages += len(here)
         if self.kept_pages > MAX_KEPT:
             self.kept = []
         if not len(here) or self.kept_pages > MAX_KEPT:
             return
-        previous = np.maximum(here - 1, 0)
-        compound = (chunk["flags"][previous] & self.kinds.head) != 0
-        compound |= (chunk["tail"][previous] & np.uint64(1)) != 0
-        before = np.where((here > 0) & ~compound, kinds[previous], NO_REFERENCE).astype(np.int64)
+        before = np.where(here > 0, begins[np.maximum(here - 1, 0)], first)
         self.kept.append((chunk.start_pfn + here) << PFN_AT | zones[here] << ZONE_AT | before)
 
     def settle(self, pfns: NDArray[np.int64], orders: NDArray[np.int64]) -> None:

@@ -86,6 +86,7 @@ class Ledger:
     rows: list[LedgerRow]
     checks: list[LedgerCheck]
     unexplained: list[UnexplainedRow]
+    no_counters: str  # why the counters of /proc/vmstat are missing, if they are
 
 
 def outside(parts: Sequence[PhysicalPart], page: int) -> list[tuple[str, int]]:
@@ -136,7 +137,8 @@ def ledger(
     for row in rows:
         owners[row.owner] += row.pages
     rows.sort(key=lambda row: (-owners[row.owner], row.owner, -row.pages))
-    return Ledger(rows, ledger_checks(prog, pages), _unexplained(prog, pages, names))
+    checks, missing = ledger_checks(prog, pages)
+    return Ledger(rows, checks, _unexplained(prog, pages, names), missing)
 
 
 def _unexplained(

@@ -5,18 +5,19 @@ What a page is used for, as far as its struct page says it.
 Of a compound page the head says it for all, of a free block its first page. What decides, in this
 order (include/linux/page-flags.h, mm_types.h):
 
-- the page type, in place of ``_mapcount``: one of ``enum pagetype`` in the highest byte since
-  "mm: allow page types of folios in a byte" (v6.12), a bit that is *clear* before;
+- the page type, in place of ``_mapcount``: a value of ``enum pagetype`` in the highest byte (in
+  6.12), a bit that is *clear* before (in 6.1);
 - ``PG_slab`` and the destructor of hugetlb pages, where these are not types yet (types since v6.10
   and v6.9);
 - ``PG_reserved``: never given to the page allocator, or taken off it;
-- ``mapping``: bit 0 anonymous memory, both low bits KSM, bit 1 alone a driver's pages that can be
-  migrated (movable_ops; a page type since v6.17), no bit a file;
+- ``mapping``: bit 0 anonymous memory, both low bits KSM, no bit a file; bit 1 alone a driver's
+  pages that can be migrated (``PAGE_MAPPING_MOVABLE``, in 6.12; in 7.2 they have a page type);
 - ``pp_magic``: the page pool of the network stack;
 - a reference, or none.
 
 Cannot know: who allocated what has none of these marks, which a page_owner stack or an alloc_tag
-tells; and large allocations of kmalloc() before "mm/slub: mark large kmalloc pages" (v6.15).
+tells; and large allocations of kmalloc() of a kernel without ``PGTY_large_kmalloc`` (6.12), which
+look like any compound page.
 """
 
 from dataclasses import dataclass
@@ -48,8 +49,8 @@ KINDS = (
     Kind("free", "free lists"),
     Kind("free", "per-CPU lists"),
     Kind("free", "not accepted"),
-    Kind("anonymous", "pages"),
-    Kind("anonymous", "huge pages"),
+    Kind("anonymous", "base pages"),
+    Kind("anonymous", "large folios"),
     Kind("anonymous", "KSM"),
     Kind("anonymous", "in the swap cache"),
     Kind("page cache", "files"),
@@ -64,8 +65,8 @@ KINDS = (
     Kind("kernel stacks", "stacks"),
     Kind("percpu", "chunks"),
     Kind("page tables", "with the page type"),
-    Kind("page tables", "roots of processes, without"),
-    Kind("page tables", "of the kernel, without"),
+    Kind("page tables", "without the page type: roots"),
+    Kind("page tables", "without the page type: the kernel's"),
     Kind("memory about memory", "struct pages"),
     Kind("memory about memory", "page_ext"),
     Kind("kernel reserves", "DMA pools"),
@@ -78,7 +79,6 @@ KINDS = (
     Kind("guard", "guard pages of debug_pagealloc"),
     Kind("bad", "hwpoison"),
     Kind("boot", "kernel image"),
-    Kind("boot", "struct pages"),
     Kind("boot", "percpu"),
     Kind("boot", "crash kernel"),
     Kind("boot", "other"),
@@ -89,7 +89,7 @@ IN_USE, COMPOUND, TAIL_OF_BLOCK, NO_REFERENCE, NO_HEAD, UNINITIALISED = range(6)
 FREE = NUMBER["free", "free lists"]
 PER_CPU = NUMBER["free", "per-CPU lists"]
 UNACCEPTED = NUMBER["free", "not accepted"]
-ANON, THP, KSM = (NUMBER["anonymous", part] for part in ("pages", "huge pages", "KSM"))
+ANON, LARGE, KSM = (NUMBER["anonymous", part] for part in ("base pages", "large folios", "KSM"))
 ANON_SWAP = NUMBER["anonymous", "in the swap cache"]
 FILE, SHMEM = (NUMBER["page cache", part] for part in ("files", "shmem"))
 SWAP_CACHE = NUMBER["page cache", "swapped in, of nobody yet"]
@@ -102,7 +102,11 @@ STACK = NUMBER["kernel stacks", "stacks"]
 PERCPU = NUMBER["percpu", "chunks"]
 TABLE, ROOT_TABLE, KERNEL_TABLE = (
     NUMBER["page tables", part]
-    for part in ("with the page type", "roots of processes, without", "of the kernel, without")
+    for part in (
+        "with the page type",
+        "without the page type: roots",
+        "without the page type: the kernel's",
+    )
 )
 MEMMAP, PAGE_EXT = (NUMBER["memory about memory", part] for part in ("struct pages", "page_ext"))
 DMA_POOL, MEMPOOL, HUGE_ZERO = (
@@ -114,12 +118,11 @@ OFFLINE = NUMBER["given away", "balloon or offline"]
 MOVABLE_OPS = NUMBER["driver", "pages that can be migrated"]
 GUARD = NUMBER["guard", "guard pages of debug_pagealloc"]
 POISONED = NUMBER["bad", "hwpoison"]
-IMAGE, BOOT_MEMMAP, BOOT_PERCPU, CRASH, BOOT = (
-    NUMBER["boot", part]
-    for part in ("kernel image", "struct pages", "percpu", "crash kernel", "other")
+IMAGE, BOOT_PERCPU, CRASH, BOOT = (
+    NUMBER["boot", part] for part in ("kernel image", "percpu", "crash kernel", "other")
 )
 
-# enum pagetype, since v6.12; before, the bit that is clear.
+# enum pagetype (in 6.12); before, the bit that is clear.
 TYPES = {
     "buddy": FREE,
     "offline": OFFLINE,
@@ -131,14 +134,14 @@ TYPES = {
     "unaccepted": UNACCEPTED,
     "large_kmalloc": LARGE_KMALLOC,
 }
-# Macros before v6.11. "mm: memcg/slab: …" (v5.11) took PG_kmemcg out and moved those above it down.
+# Macros (in 6.1). 5.10 has PG_kmemcg between them, which page.memcg_data replaced.
 BITS = {"buddy": 0x80, "offline": 0x100, "table": 0x200, "guard": 0x400}
 BITS_WITH_KMEMCG = {"buddy": 0x80, "offline": 0x100, "table": 0x400, "guard": 0x800}
 TYPE_BASE = 0xF0000000
 # PAGE_MAPCOUNT_RESERVE (-128): below, the word is a type. No mapcount is, in any of the encodings.
 NO_TYPE_FROM = -128
 # PP_SIGNATURE (include/linux/poison.h) with POISON_POINTER_DELTA of x86-64 and arm64. Bits 0 and 1
-# are others', and those from 7 to 47 an index ("page_pool: Track DMA-mapped pages", v6.15).
+# are others', and those from 7 to 47 may be an index (PP_DMA_INDEX_MASK, in 7.2).
 PP_MASK, PP_SIGNATURE = np.uint64(0xFFFF_0000_0000_007C), np.uint64(0xDEAD_0000_0000_0040)
 OF_MAPPING = np.array([FILE, ANON, MOVABLE_OPS, KSM], np.uint8)
 # PG_swapcache is PG_owner_priv_1, and counts with PG_swapbacked only.
@@ -178,8 +181,8 @@ class PageKinds:
         kinds[backed & (mapping == 0) & (refcount > 0)] = SWAP_CACHE
         here = flags[at]
         kinds[at[(kinds[at] == FILE) & ((here & self.swapbacked) != 0)]] = SHMEM
-        kinds[at[(kinds[at] == ANON) & ((here & self.head) != 0)]] = THP
-        anonymous = (kinds[at] == ANON) | (kinds[at] == THP)
+        kinds[at[(kinds[at] == ANON) & ((here & self.head) != 0)]] = LARGE
+        anonymous = (kinds[at] == ANON) | (kinds[at] == LARGE)
         kinds[at[anonymous & backed[at]]] = ANON_SWAP
         pool = (chunk["tail"] & PP_MASK) == PP_SIGNATURE
         if pool.any():

@@ -6,6 +6,7 @@ What a struct page cannot say, its place can: a page of a vmalloc area looks lik
 are gathered before the pass over all struct pages, and looked up chunk by chunk.
 """
 
+import contextlib
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -125,12 +126,11 @@ def _add_areas(memory: Memory, places: PagePlaces) -> None:
         places.missing.append(f"vmalloc areas: {found.gaps.bytes:,} bytes could not be read")
     owned = found.owns()
     kinds = np.where(owned, VMALLOC, 0)
+    callers = stack_callers(prog, itertools.islice(for_each_task(prog), STACK_TASKS))
     # Idle tasks' stacks are allocated elsewhere than those of all others.
-    tasks = itertools.chain(
-        itertools.islice(for_each_task(prog), STACK_TASKS),
-        (idle_task(prog, cpu) for cpu in online_cpus(prog)[:STACK_TASKS]),
-    )
-    callers = stack_callers(prog, tasks)
+    with contextlib.suppress(FaultError, LookupError, ValueError):
+        cpus = online_cpus(prog)[:STACK_TASKS]
+        callers |= stack_callers(prog, (idle_task(prog, cpu) for cpu in cpus))
     kinds[owned & np.isin(found.callers, np.array(sorted(callers), np.uint64))] = STACK
     # pcpu_get_vm_areas() gives itself as the caller.
     kinds[owned & (found.callers == np.uint64(prog.symbol("pcpu_get_vm_areas").address))] = PERCPU
@@ -184,8 +184,8 @@ def _add_first_chunk(memory: Memory, places: PagePlaces) -> None:
 
 def _add_roots(memory: Memory, places: PagePlaces) -> None:
     """
-    Root tables of processes, which have no page type before "x86: pgtable: call pagetable ctor for
-    pgd" (v6.16): two pages with page table isolation, in an allocation that is no compound page.
+    Root tables of processes, which have no page type in 6.1 and 6.12: two pages with page table
+    isolation, in an allocation that is no compound page.
     """
     prog = memory.prog
     spaces = address_spaces(prog, Gaps())

@@ -55,6 +55,8 @@ def memory_ledger_from_memory(memory: Memory) -> Found:
     if unread:
         found.notes.append(f"{unread:,} struct pages could not be read")
     tables = ledger(prog, pages, parts, unread)
+    if tables.no_counters:
+        found.notes.append(f"counters of /proc/vmstat are missing: {tables.no_counters}")
     zones = [row for row in tables.checks if row.counter == "present_pages"]
     wrong = [row for row in zones if row.difference_pages]
     if wrong:

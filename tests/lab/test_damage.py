@@ -100,16 +100,21 @@ PAGES_OF_ANY = r"[0-9,]+ is beyond any machine's 17,592,186,044,416 pages"
 PAGES_HERE = r"[0-9,]+ is beyond this machine's [0-9,]+ pages"
 WHAT_IF = {"memory_metadata": r"memmap_what_if\.\w+: [0-9,]+ is beyond"}
 TOO_MANY = "the zones are damaged: they have more pages than any machine"
+PRESENT = {
+    "memory_ledger": "zone Normal of node 1 has [0-9,]+ present pages, 262,144 were found",
+}
 SAID: dict[str, dict[str, str]] = {
     "present_pages 2^60": {
         "zones": rf"zones\.present_pages: {PAGES_OF_ANY}",
         "pageblocks": "found in zone Normal of node 1 have 262,144 pages, but it has 1,152,921,504",
+        **PRESENT,
         "physical_memory": TOO_MANY,
         **WHAT_IF,
     },
     "present_pages -1": {
         "zones": rf"zones\.present_pages: {PAGES_OF_ANY}",
         "pageblocks": "have 262,144 pages, but it has 18,446,744,073,709,551,615 present",
+        **PRESENT,
         "physical_memory": TOO_MANY,
         **WHAT_IF,
     },
@@ -118,6 +123,7 @@ SAID: dict[str, dict[str, str]] = {
     "managed_pages 2^60": {
         "zones": rf"zones\.managed_pages: {PAGES_HERE}",
         "physical_memory": TOO_MANY,
+        "memory_ledger": TOO_MANY,
     },
     "managed_pages -1": {"zones": r"zones\.managed_pages: -1 is below 0"},
     "nr_reserved_highatomic 2^60": {"zones": rf"highatomic_reserved_pages: {PAGES_HERE}"},
@@ -133,7 +139,10 @@ SAID: dict[str, dict[str, str]] = {
         "pageblocks": "found in zone Normal of node 1 have 229,376 pages, but it has 262,144",
     },
     "vm_zone_stat ones": {"vm_counters": r"value, nr_free_pages: -\d+ is below 0, and \d+ more"},
-    "nr_huge_pages 2^60": {"hugetlb": rf"hugetlb_sizes\.pages: {PAGES_HERE}"},
+    "nr_huge_pages 2^60": {
+        "hugetlb": rf"hugetlb_sizes\.pages: {PAGES_HERE}",
+        "memory_ledger": r"ledger_checks\.kernel_pages",
+    },
     "free_huge_pages -1": {"hugetlb": r"free_pages: 18,446,744,073,709,551,615 is more than pages"},
     "kmem_cache.size 0": {"slab_caches": r"slab_caches\.slot_bytes: 0 is below 4"},
     "kmem_cache.size 1": {"slab_caches": r"object_bytes: 192 is more than slot_bytes, 1"},
@@ -141,18 +150,23 @@ SAID: dict[str, dict[str, str]] = {
     "map_count -1": {"anon_vmas": r"process_vmas\.vmas: -1 is below 0"},
     "pid -1": {
         "page_tables": r"page_tables\.pid: -1 is below 0",
+        "process_memory": r"process_memory\.pid: -1 is below 0",
         "anon_vmas": r"process_vmas\.pid: -1 is below 0",
         "file_maps": r"file_mappings\.pid: -1 is below 0",
         "rmap_cost": r"rmap_walks\.pid: -1 is below 0",
     },
     "pid twice": {
         "page_tables": r"page_tables\.pid: the key of row \d+ is that of row \d+",
+        "process_memory": r"process_memory\.pid: the key of row \d+ is that of row \d+",
         "anon_vmas": r"process_vmas\.pid: the key of row \d+ is that of row \d+",
     },
     "all caches of one name": {"slab_caches": "kmem_cache goes by the name 'dentry'"},
     "a name without end": {"slab_caches": r"slab_caches\.cache: 256 characters, more than a name"},
     "no CPU online": dict.fromkeys(
-        ("zones", "accounting", "pcp_lists", "physical_memory", "vm_counters"),
+        (
+            *("zones", "accounting", "pcp_lists", "physical_memory", "vm_counters"),
+            *("memory_ledger", "process_memory"),
+        ),
         "no CPU is online",
     ),
     "min_free_kbytes -1": {"settings": r"settings\.value, vm\.min_free_kbytes: -1 is below 0"},

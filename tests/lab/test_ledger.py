@@ -10,17 +10,23 @@ from dataclasses import dataclass, replace
 import pytest
 from capture import Capture, capture
 from conftest import KERNELS, Lab, StructPagesLab
-from drgn import Program
+from drgn import Program, sizeof
 
+from mmscope.drgn.free.pageblocks import migratetype_names
+from mmscope.drgn.free.pcp_lists import PcpFinder, pcp_pages
 from mmscope.drgn.ledger.ledger_counters import LedgerCheck
+from mmscope.drgn.ledger.ledger_pages import LedgerPages
 from mmscope.drgn.ledger.meminfo_ledger import REMAINDER
 from mmscope.drgn.ledger.memory_ledger import LedgerRow, UnexplainedRow
+from mmscope.drgn.ledger.page_places import page_places
 from mmscope.drgn.ledger.sections import memory_ledger_from_files, memory_ledger_from_memory
 from mmscope.drgn.ledger.vmalloc_callers import from_memory as vmalloc_from_memory
 from mmscope.drgn.ledger.vmalloc_callers import read_vmallocinfo
 from mmscope.drgn.opening.target import open_target
 from mmscope.drgn.processes.process_memory import from_memory as processes_from_memory
 from mmscope.drgn.processes.process_memory import read_status_memory
+from mmscope.drgn.reading.kernel_arrays import CHUNK_BYTES
+from mmscope.drgn.reading.struct_pages import scan_struct_pages
 from mmscope.drgn.sections.files import Files
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import Found
@@ -122,12 +128,29 @@ def test_what_was_planted_is_in_its_class(ledger_lab: LedgerLab) -> None:
     said = meminfo(ledger_lab.capture)
     assert ledger_lab.pages("page cache", "shmem") == said["Shmem"]
     assert SHARED <= ledger_lab.pages("page cache", "shmem") < SHARED + 500
-    assert ANONYMOUS <= ledger_lab.pages("anonymous", "pages") < ANONYMOUS + 1000
+    assert ANONYMOUS <= ledger_lab.pages("anonymous", "base pages") < ANONYMOUS + 1000
     assert ledger_lab.pages("hugetlb", "in use") == 3 * HUGE
     assert ledger_lab.pages("hugetlb", "free in the pool") == 5 * HUGE
     stacks = ledger_lab.pages("kernel stacks")
     assert stacks >= 4 * THREADS
     assert stacks - said["KernelStack"] in MAY_DIFFER["nr_kernel_stack"]
+
+
+@pytest.mark.parametrize("pages", [64, 1536])
+def test_pages_that_belong_together_may_be_read_apart(ledger_lab: LedgerLab, pages: int) -> None:
+    """Of compound pages and free blocks the first page decides, in whatever chunk it was."""
+    prog = ledger_lab.prog
+    places = page_places(Memory(prog))
+    sums = []
+    for chunk_bytes in (CHUNK_BYTES, pages * sizeof(prog.type("struct page"))):
+        finder = PcpFinder(prog)
+        counted = LedgerPages(prog, places.ram, places.owned)
+        scan = scan_struct_pages(prog, [finder, counted], chunk_bytes=chunk_bytes)
+        assert not scan.failures
+        listed = pcp_pages(prog, finder, migratetype_names(prog))
+        counted.settle(listed.pfns, listed.orders)
+        sums.append(counted.pages.tolist())
+    assert sums[0] == sums[1]
 
 
 def test_it_agrees_with_what_meminfo_printed(ledger_lab: LedgerLab) -> None:
