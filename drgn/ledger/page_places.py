@@ -6,13 +6,12 @@ What a struct page cannot say, its place can: a page of a vmalloc area looks lik
 are gathered before the pass over all struct pages, and looked up chunk by chunk.
 """
 
-import contextlib
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
-from drgn import FaultError, Program, cast
+from drgn import FaultError, Object, Program, cast
 from drgn.helpers.linux.cpumask import for_each_possible_cpu
 from drgn.helpers.linux.list import list_for_each_entry
 from drgn.helpers.linux.mm import page_to_pfn, pfn_to_virt
@@ -126,11 +125,13 @@ def _add_areas(memory: Memory, places: PagePlaces) -> None:
         places.missing.append(f"vmalloc areas: {found.gaps.bytes:,} bytes could not be read")
     owned = found.owns()
     kinds = np.where(owned, VMALLOC, 0)
-    callers = stack_callers(prog, itertools.islice(for_each_task(prog), STACK_TASKS))
+    callers: set[int] = set()
     # Idle tasks' stacks are allocated elsewhere than those of all others.
-    with contextlib.suppress(FaultError, LookupError, ValueError):
-        cpus = online_cpus(prog)[:STACK_TASKS]
-        callers |= stack_callers(prog, (idle_task(prog, cpu) for cpu in cpus))
+    for tasks in (for_each_task(prog), _idle_tasks(prog)):
+        try:
+            callers |= stack_callers(itertools.islice(tasks, STACK_TASKS))
+        except (FaultError, LookupError, ValueError) as error:
+            places.missing.append(f"vmalloc areas: some stacks may be taken for others: {error}")
     kinds[owned & np.isin(found.callers, np.array(sorted(callers), np.uint64))] = STACK
     # pcpu_get_vm_areas() gives itself as the caller.
     kinds[owned & (found.callers == np.uint64(prog.symbol("pcpu_get_vm_areas").address))] = PERCPU
@@ -140,6 +141,11 @@ def _add_areas(memory: Memory, places: PagePlaces) -> None:
         here = of_entry == kind
         places.owned.add(kind, found.pfns[here], found.sizes[here])
     places.owned.add(KERNEL_TABLE, found.tables, 1)
+
+
+def _idle_tasks(prog: Program) -> Iterator[Object]:
+    for cpu in online_cpus(prog):
+        yield idle_task(prog, cpu)
 
 
 def _add_struct_pages(memory: Memory, places: PagePlaces) -> None:

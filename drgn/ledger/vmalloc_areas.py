@@ -11,11 +11,12 @@ The text that says the same is /proc/vmallocinfo (root only).
 Costs a few reads for a thousand areas, and a read for each run of page tables.
 """
 
+import contextlib
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-from drgn import FaultError, Program
+from drgn import FaultError, Object, Program
 from numpy.typing import NDArray
 
 from mmscope.drgn.page_tables.page_table_entries import (
@@ -64,18 +65,22 @@ class VmallocAreas:
         return np.asarray(plain & ((self.flags & np.uint64(VM_MAP)) == 0) | given)
 
 
-def _roots(prog: Program) -> list[int]:
+def _roots(prog: Program) -> tuple[list[int], bool]:
     """
-    ``rb_root.rb_node`` of each tree of areas.
+    ``rb_root.rb_node`` of each tree of areas, and whether that is all of them.
 
     "mm: vmalloc: remove global vmap_area_root rb-tree" (v6.9) gave each node of vmalloc its own.
     """
     try:
         nodes = prog["vmap_nodes"]
     except LookupError:
-        return [prog["vmap_area_root"].rb_node.value_()]
-    count = min(int(prog["nr_vmap_nodes"].value_()), MAX_NODES)
-    return [nodes[at].busy.root.rb_node.value_() for at in range(count)]
+        return [prog["vmap_area_root"].rb_node.value_()], True
+    count = int(prog["nr_vmap_nodes"].value_())
+    roots = []
+    for at in range(min(count, MAX_NODES)):
+        with contextlib.suppress(FaultError):
+            roots.append(nodes[at].busy.root.rb_node.value_())
+    return roots, len(roots) == count
 
 
 def vmalloc_areas(prog: Program) -> VmallocAreas:
@@ -83,14 +88,15 @@ def vmalloc_areas(prog: Program) -> VmallocAreas:
     Read all areas and the page tables under them.
 
     :raises LookupError: the kernel's layout is unknown.
-    :raises FaultError: the trees' roots cannot be read.
+    :raises FaultError: the kernel's own page tables cannot be found.
     :raises NotImplementedError: page tables of this architecture are not known.
     """
     gaps = Gaps()
     form = page_table_format(prog)
+    roots, all_roots = _roots(prog)
     areas, whole = read_trees(
         prog,
-        _roots(prog),
+        roots,
         prog.type("struct vmap_area"),
         "rb_node",
         {"start": "va_start", "end": "va_end", "vm": "vm"},
@@ -106,7 +112,7 @@ def vmalloc_areas(prog: Program) -> VmallocAreas:
         areas["end"][read],
         described["flags"][read],
         described["caller"][read],
-        whole=whole and bool(read.all()),
+        whole=whole and all_roots and bool(read.all()),
         gaps=gaps,
     )
     pfns, sizes, addresses, tables = [], [], [], []
@@ -150,9 +156,11 @@ def _place(
     found.pfns, found.sizes, found.areas = pfns[inside], sizes[inside], at[inside]
 
 
-def stack_callers(prog: Program, tasks: Any) -> set[int]:
+def stack_callers(tasks: Iterable[Object]) -> set[int]:
     """
     The return addresses that kernel stacks are allocated from: those of the stacks of some tasks.
+
+    :raises FaultError: the list of tasks breaks off.
     """
     callers = set()
     for task in tasks:
