@@ -159,11 +159,11 @@ class PageKinds:
         self.swapbacked, swapcache = (np.uint64(flag(prog, name)) for name in SWAP_FLAGS)
         self.in_swap = self.swapbacked | swapcache
         # "mm: free up PG_slab" (v6.10)
-        as_type = vmcoreinfo_number(prog, "PAGE_SLAB_MAPCOUNT_VALUE") is not None
+        as_type = vmcoreinfo_number(prog, "NUMBER(PAGE_SLAB_MAPCOUNT_VALUE)") is not None
         self.slab = np.uint64(0 if as_type else flag(prog, "PG_slab"))
         self.dtor = None
-        if vmcoreinfo_number(prog, "PAGE_HUGETLB_MAPCOUNT_VALUE") is None:
-            self.dtor = vmcoreinfo_number(prog, "HUGETLB_PAGE_DTOR")
+        if vmcoreinfo_number(prog, "NUMBER(PAGE_HUGETLB_MAPCOUNT_VALUE)") is None:
+            self.dtor = vmcoreinfo_number(prog, "NUMBER(HUGETLB_PAGE_DTOR)")
         self.columns = (
             *("flags", "mapcount", "refcount", "mapping", "tail", "private", "order"),
             *(("dtor",) if self.dtor is not None else ()),

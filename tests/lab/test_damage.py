@@ -180,11 +180,15 @@ def test_each_damage_that_has_a_name_is_told_of() -> None:
 @pytest.mark.parametrize("name", SAID)
 def test_a_field_that_says_what_cannot_be_is_told_of_where_it_is_shown(lab: Lab, name: str) -> None:
     found = read(lab.capture, name).sections
-    for section, words in SAID[name].items():
+    said = dict(SAID[name])
+    rss = lab.prog.type("struct mm_struct").member("rss_stat").type
+    if name == "no CPU online" and rss.type_name() == "struct mm_rss_stat":
+        del said["process_memory"]  # of 6.1: what CPUs have is not in it
+    for section, words in said.items():
         assert found[section].status in ("partial", "failed")
         assert re.search(words, str(found[section].message)), found[section].message
     for section, whole in undamaged(lab.capture).sections.items():
-        assert section in SAID[name] or found[section].status == whole.status
+        assert section in said or found[section].status == whole.status
 
 
 def test_no_finding_is_made_of_a_column_with_a_value_that_cannot_be(lab: Lab) -> None:
