@@ -43,7 +43,12 @@ class LedgerRow:
 
 
 MEMORY_LEDGER = Table(
-    "memory_ledger", "Where the memory is", LedgerRow, measure="bytes", lasting=("owner", "part")
+    "memory_ledger",
+    "Where the memory is",
+    LedgerRow,
+    measure="bytes",
+    lasting=("owner", "part"),
+    memory="all",
 )
 
 
@@ -71,6 +76,7 @@ LEDGER_UNEXPLAINED = Table(
     "Unexplained pages by what they look like",
     UnexplainedRow,
     empty="Every page has an owner.",
+    memory="again",
     measure="pages",
 )
 

@@ -26,7 +26,8 @@ class Table:
     :ivar since_boot: SQL condition of the rows that are counted since boot.
     :ivar setting: the column that somebody sets: what it changes is named before what came of it.
     :ivar memory: ``free``: nobody holds it; ``mapped``: how memory is mapped, which takes none;
-        ``again``: the same memory as in another table, in coarser parts.
+        ``again``: the same memory as in another table, in coarser parts; ``all``: all memory,
+        what is free among it.
     :ivar not_compared: why two of this table are not held against each other.
     :ivar since: the version of mmscope that it came with, if that is later than its section's.
     :ivar rows_since: by such a version, the rows that came with it: values of the first column of
@@ -41,7 +42,7 @@ class Table:
     lasting: tuple[str, ...] = ()
     since_boot: str = ""
     setting: str = ""
-    memory: Literal["", "free", "mapped", "again"] = ""
+    memory: Literal["", "free", "mapped", "again", "all"] = ""
     not_compared: str = ""
     since: str = ""
     rows_since: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

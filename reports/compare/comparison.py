@@ -102,9 +102,9 @@ def most_changed(
         amount = abs(bytes_of(change.difference or 0, table.measure, page_size) or 0)
         if kind == "mapped":
             amount = 0
-        if kind == "free" and freed is not None:
+        if kind in ("free", "all") and freed is not None:
             amount = min(amount, freed)
-        return amount / 2 if kind in ("free", "again") else amount
+        return amount / 2 if kind in ("free", "all", "again") else amount
 
     return sorted(tops, key=rank, reverse=True)
 

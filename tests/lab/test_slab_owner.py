@@ -161,6 +161,7 @@ def test_allocated_objects_are_those_of_drgns_helper(slab_lab: SlabLab) -> None:
 
 
 CPUS = 2
+CLOSED_FILES = 64
 
 
 def assert_slabinfo(ours: list[SlabCache], text: str, slack: int, held: int = 0) -> None:
@@ -179,7 +180,10 @@ def assert_slabinfo(ours: list[SlabCache], text: str, slack: int, held: int = 0)
             if name == "objects" and getattr(other, name) > getattr(row, name) and row.slabs:
                 of_cpus = held * CPUS * row.slots // row.slabs
             moved += difference > of_cpus
-            assert difference <= max(getattr(other, name) // 50, 16, of_cpus)
+            # The files that were recorded right before were opened for that, and a closed file's
+            # struct waits for RCU: the kernel still counts it, and frees it before the freeze.
+            closed = CLOSED_FILES if row.cache == "filp" else 0
+            assert difference <= max(getattr(other, name) // 50, 16, of_cpus, closed)
     assert moved <= slack
 
 
