@@ -254,19 +254,26 @@ class LedgerPages:
         Keep the pages without a reference: page frame, zone, and the kind of the page before, if a
         block may begin there.
         """
-        begins = kinds.astype(np.int64)  # by page, what a block that begins there would be
-        begins[(chunk["flags"] & self.kinds.head) != 0] = NO_REFERENCE
-        begins[(chunk["tail"] & np.uint64(1)) != 0] = NO_REFERENCE
         pfn, kind = self._before
         first = kind if pfn == chunk.start_pfn else NO_REFERENCE
-        self._before = chunk.start_pfn + len(chunk), int(begins[-1])
+        last = np.array([len(chunk) - 1])
+        self._before = chunk.start_pfn + len(chunk), int(self._begins(chunk, kinds, last)[0])
         self.kept_pages += len(here)
         if self.kept_pages > MAX_KEPT:
             self.kept = []
         if not len(here) or self.kept_pages > MAX_KEPT:
             return
-        before = np.where(here > 0, begins[np.maximum(here - 1, 0)], first)
+        previous = self._begins(chunk, kinds, np.maximum(here - 1, 0))
+        before = np.where(here > 0, previous, first)
         self.kept.append((chunk.start_pfn + here) << PFN_AT | zones[here] << ZONE_AT | before)
+
+    def _begins(
+        self, chunk: PageChunk, kinds: NDArray[np.uint8], at: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """The kind of a block without ``__GFP_COMP`` that may begin at each of some pages."""
+        compound = (chunk["flags"][at] & self.kinds.head) != 0
+        compound |= (chunk["tail"][at] & np.uint64(1)) != 0
+        return np.where(compound, NO_REFERENCE, kinds[at]).astype(np.int64)
 
     def settle(self, pfns: NDArray[np.int64], orders: NDArray[np.int64]) -> None:
         """

@@ -9,7 +9,7 @@ which is reserved memory of boot: that is not in MemTotal, and in no other row.
 
 import re
 
-from mmscope.drgn.ledger.memory_ledger import LedgerRow
+from mmscope.drgn.ledger.memory_ledger import LedgerRow, largest_first
 from mmscope.drgn.text.kernel_text import printed_number
 
 # Lines of /proc/meminfo (fs/proc/meminfo.c) by class: those that are added, those that are taken
@@ -26,7 +26,7 @@ LINES = {
     # Stacks are vmalloc memory (CONFIG_VMAP_STACK), and not counted twice here.
     ("vmalloc", "areas, kernel stacks among them"): (("VmallocUsed",), ()),
     ("percpu", "chunks"): (("Percpu",), ()),
-    ("page tables", "with the page type"): (("PageTables", "SecPageTables"), ()),
+    ("page tables", "of processes, KVM and IOMMUs"): (("PageTables", "SecPageTables"), ()),
     ("compressed", "zswap"): (("Zswap",), ()),
     ("bad", "hwpoison"): (("HardwareCorrupted",), ()),
 }
@@ -60,7 +60,4 @@ def read_meminfo_ledger(text: str, page: int) -> list[LedgerRow]:
             add(owner, part, size, " ".join(there))
             known += size
     add("unexplained", REMAINDER, max(total - known, 0), "MemTotal")
-    owners = {row.owner: 0 for row in rows}
-    for row in rows:
-        owners[row.owner] += row.bytes
-    return sorted(rows, key=lambda row: (-owners[row.owner], row.owner, -row.bytes))
+    return largest_first(rows)

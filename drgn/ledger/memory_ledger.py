@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from drgn import Object, Program
+from drgn import Program
 
 from mmscope.drgn.free.zones import for_each_zone, zone_name
 from mmscope.drgn.ledger.ledger_counters import BY_KIND, LedgerCheck, ledger_checks
@@ -81,6 +81,7 @@ LEDGER_UNEXPLAINED = Table(
 )
 
 
+UNKNOWN_ZONE = (-1, "unknown")  # of damaged page flags
 # Parts of physical_memory that are present pages of the kernel.
 PRESENT_PARTS = ("page allocator", "early allocations", CRASHED)
 
@@ -119,7 +120,7 @@ def ledger(
     size = int(prog["PAGE_SIZE"].value_())
     counted = pages.pages.reshape(len(KINDS), pages.zones)
     names = {
-        node * pages.fields.zones_per_node + index: (node, zone_name(zone), zone)
+        node * pages.fields.zones_per_node + index: (node, zone_name(zone))
         for node, index, zone in for_each_zone(prog)
     }
     beyond = outside(parts, size)
@@ -132,23 +133,27 @@ def ledger(
 
     for number, kind in enumerate(KINDS):
         for zone in counted[number].nonzero()[0].tolist():
-            where = names[zone][:2] if zone in names else (-1, "unknown")
+            where = names.get(zone, UNKNOWN_ZONE)
             count = int(counted[number, zone])
             add(kind.owner, kind.part, where, count, " ".join(BY_KIND.get(number, [])))
     if unread_pages:
         add("unexplained", "struct page not readable", (-1, ""), unread_pages)
     for part, count in beyond:
         add("not the kernel's", part, (-1, ""), count)
+    checks, missing = ledger_checks(prog, pages)
+    return Ledger(largest_first(rows), checks, _unexplained(prog, pages, names), missing)
+
+
+def largest_first(rows: list[LedgerRow]) -> list[LedgerRow]:
+    """The class that has the most, with its largest part, first."""
     owners: Counter[str] = Counter()
     for row in rows:
         owners[row.owner] += row.pages
-    rows.sort(key=lambda row: (-owners[row.owner], row.owner, -row.pages))
-    checks, missing = ledger_checks(prog, pages)
-    return Ledger(rows, checks, _unexplained(prog, pages, names), missing)
+    return sorted(rows, key=lambda row: (-owners[row.owner], row.owner, -row.pages))
 
 
 def _unexplained(
-    prog: Program, pages: LedgerPages, names: dict[int, tuple[int, str, Object]]
+    prog: Program, pages: LedgerPages, names: dict[int, tuple[int, str]]
 ) -> list[UnexplainedRow]:
     """Unexplained pages by what they look like, the most first."""
     flag_names = pageflag_names(prog)
@@ -158,7 +163,7 @@ def _unexplained(
         rows.append(
             UnexplainedRow(
                 KINDS[kind].part,
-                *(names[zone][:2] if zone in names else (-1, "unknown")),
+                *names.get(zone, UNKNOWN_ZONE),
                 " ".join(name for bit, name in flag_names.items() if flags >> bit & 1),
                 f"{references}{more}",
                 None if order < 0 else order,

@@ -33,9 +33,9 @@ from mmscope.drgn.page_tables.swap_types import (
     SWAP,
     ZERO,
 )
+from mmscope.drgn.processes.process_status import parse_status
 from mmscope.drgn.tables.rows import MOST_BYTES, MOST_PIDS, column
 from mmscope.drgn.tables.table import Table
-from mmscope.drgn.text.kernel_text import printed_number, row_number, whole_lines
 
 
 @dataclass(frozen=True)
@@ -322,19 +322,12 @@ def read_status(text: str) -> PageTables | None:
     :return: None for a kernel thread, and for a process that has exited.
     :raises ValueError: the text is not that of such a file, or it is cut short.
     """
-    lines = whole_lines(text, "status")
-    fields = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
-    if "Pid" not in fields or "Name" not in fields:
-        raise ValueError("status is damaged: it has no Name or no Pid")
-    if "VmPTE" not in fields:
+    status = parse_status(text)
+    if "VmPTE" not in status.lines:
         return None
     values: dict[str, Any] = dict.fromkeys(field.name for field in dataclasses.fields(PageTables))
-    values["pid"] = printed_number(fields.get("Tgid", fields["Pid"]), "status")
-    values["comm"] = fields["Name"].replace("\\n", "\n").replace("\\\\", "\\")
-    for name, column_name in STATUS.items():
-        if name in fields:
-            kilobytes = fields[name].strip().removesuffix(" kB")
-            values[column_name] = row_number(printed_number(kilobytes, "status") << 10, "status")
+    values |= {"pid": status.pid, "comm": status.comm}
+    values |= {name: status.bytes(line) for line, name in STATUS.items() if line in status.lines}
     return PageTables(**values)
 
 

@@ -14,15 +14,15 @@ from mmscope.drgn.page_tables.page_tables import (
     PAGE_TABLE_OCCUPANCY,
     PAGE_TABLE_REGIONS,
     PAGE_TABLES,
-    PageTables,
     page_table_details,
     page_table_occupancy,
     page_table_regions,
     page_tables,
     read_status,
 )
+from mmscope.drgn.processes.process_status import rows_of_processes
 from mmscope.drgn.sections import prices
-from mmscope.drgn.sections.files import Absent, Files
+from mmscope.drgn.sections.files import Files
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import PASS_SECONDS, TOP, Command, Found, Section, disagreement
 from mmscope.drgn.tables.display import plural
@@ -87,20 +87,8 @@ def page_tables_from_memory(memory: Memory) -> Found:
 
 
 def page_tables_from_files(files: Files) -> Found:
-    rows: list[PageTables] = []
-    found = Found()
-    for pid in files.numbers("proc", r"(\d+)"):
-        try:
-            row = read_status(files.open(f"proc/{pid}/status"))
-        except OSError:
-            continue  # it has exited
-        except ValueError as reason:
-            found.notes.append(f"process {pid}: {reason}")
-            continue
-        if row is not None:
-            rows.append(row)
-    if not rows:
-        raise Absent(f"{files.root / 'proc'} has no PID/status: this tree has no processes")
+    rows, notes = rows_of_processes(files, read_status)
+    found = Found(notes=notes)
     rows.sort(key=lambda row: (-row.pgtables_bytes, row.pid))
     found.remarks.append(
         "what is in the tables is not in /proc; read the kernel's memory (as root). Processes that "

@@ -20,16 +20,17 @@ from drgn import Program, offsetof, sizeof
 from numpy.typing import NDArray
 
 from mmscope.drgn.processes.address_spaces import AddressSpaces, address_spaces
+from mmscope.drgn.processes.process_status import parse_status, rows_of_processes
 from mmscope.drgn.reading.cpus import online_cpus
 from mmscope.drgn.reading.kernel_arrays import Gaps, struct_dtype
 from mmscope.drgn.reading.scattered_reads import read_scattered
 from mmscope.drgn.sections import prices
-from mmscope.drgn.sections.files import Absent, Files
+from mmscope.drgn.sections.files import Files
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import TOP, Command, Found, Section, disagreement
 from mmscope.drgn.tables.rows import MOST_BYTES, MOST_PIDS, column
 from mmscope.drgn.tables.table import Table
-from mmscope.drgn.text.kernel_text import printed_number, row_number, whole_lines
+from mmscope.drgn.text.kernel_text import printed_number
 
 
 @dataclass(frozen=True)
@@ -173,26 +174,16 @@ def read_status_memory(text: str) -> ProcessMemory | None:
     :return: None for a kernel thread, and for a process that has exited.
     :raises ValueError: the text is not that of such a file, or it is cut short.
     """
-    lines = whole_lines(text, "status")
-    fields = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
-    if "Pid" not in fields or "Name" not in fields:
-        raise ValueError("status is damaged: it has no Name or no Pid")
-    if "VmRSS" not in fields:
+    status = parse_status(text)
+    if "VmRSS" not in status.lines:
         return None
-    values = {}
-    for name, line in STATUS.items():
-        if line not in fields:
-            raise ValueError(f"status has no {line}")
-        kilobytes = printed_number(fields[line].strip().removesuffix(" kB"), "status")
-        values[name] = row_number(kilobytes << 10, "status")
-    pid = printed_number(fields.get("Tgid", fields["Pid"]), "status")
-    threads = fields.get("Threads", "")
+    threads = status.lines.get("Threads", "")
     return ProcessMemory(
-        pid=pid,
-        comm=fields["Name"].replace("\\n", "\n").replace("\\\\", "\\"),
+        pid=status.pid,
+        comm=status.comm,
         processes=None,
         threads=printed_number(threads, "status") if threads else None,
-        **values,
+        **{name: status.bytes(line) for name, line in STATUS.items()},
     )
 
 
@@ -213,19 +204,8 @@ def from_memory(memory: Memory) -> Found:
 
 
 def from_files(files: Files) -> Found:
-    rows, found = [], Found()
-    for pid in files.numbers("proc", r"(\d+)"):
-        try:
-            row = read_status_memory(files.open(f"proc/{pid}/status"))
-        except OSError:
-            continue  # it has exited
-        except ValueError as reason:
-            found.notes.append(f"process {pid}: {reason}")
-            continue
-        if row is not None:
-            rows.append(row)
-    if not rows:
-        raise Absent(f"{files.root / 'proc'} has no PID/status: this tree has no processes")
+    rows, notes = rows_of_processes(files, read_status_memory)
+    found = Found(notes=notes)
     found.remarks.append("processes that share their memory (vfork) count each")
     rows.sort(key=lambda row: (-row.resident_bytes - row.swap_bytes, row.pid))
     return found.add(PROCESS_MEMORY, rows)
