@@ -13,7 +13,8 @@ from mmscope.drgn.ledger.meminfo_ledger import read_meminfo_ledger
 from mmscope.drgn.ledger.memory_ledger import LEDGER_UNEXPLAINED, MEMORY_LEDGER, ledger
 from mmscope.drgn.ledger.page_kinds import KINDS
 from mmscope.drgn.ledger.page_places import find_places
-from mmscope.drgn.machine.physical_memory import PhysicalPart, physical_memory
+from mmscope.drgn.machine.physical_memory import PhysicalPart
+from mmscope.drgn.machine.sections import physical_memory_once
 from mmscope.drgn.reading.kernel_arrays import Gaps
 from mmscope.drgn.reading.struct_pages import scan_struct_pages
 from mmscope.drgn.sections import prices
@@ -48,7 +49,7 @@ def memory_ledger_from_memory(memory: Memory) -> Found:
             found.notes.append(f"pages on per-CPU lists are among the unexplained: {error}")
     parts: list[PhysicalPart] = []
     try:
-        parts = physical_memory(prog).parts
+        parts = physical_memory_once(memory).parts
     except (FaultError, LookupError, ValueError) as error:
         found.notes.append(f"what the kernel does not have is missing: {error}")
     unread = gaps.bytes // sizeof(prog.type("struct page"))

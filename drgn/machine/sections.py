@@ -44,8 +44,13 @@ from mmscope.drgn.tables.amounts import size_name
 BUILT_WITHOUT = "the kernel is built without CONFIG_MEMORY_FAILURE: it marks no page as bad"
 
 
+def physical_memory_once(memory: Memory) -> PhysicalMemory:
+    """The machine's memory by address, once for all sections."""
+    return memory.once("physical_memory", lambda: physical_memory(memory.prog))
+
+
 def physical_memory_from_memory(memory: Memory) -> Found:
-    read = physical_memory(memory.prog)
+    read = physical_memory_once(memory)
     found = _found(read)
     if read.more:
         found.notes.append(f"{read.more}: ranges are missing")

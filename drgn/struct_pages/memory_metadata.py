@@ -138,7 +138,7 @@ class FrameOrigins:
         hosted = known & ((flags & np.uint64(self.hosted)) != 0)
         boot = known & ((flags & np.uint64(self.reserved)) != 0)
         left = np.ones(len(frames), np.bool_)
-        # In this order: self-hosted frames and a device's are marked as reserved, too.
+        # In this order: a device's are marked as reserved, too, and in 6.1 self-hosted frames.
         for origin, which in (
             ("shared tails", tail),
             ("altmap", device),
