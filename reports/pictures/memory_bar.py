@@ -110,7 +110,8 @@ MEMORY_BAR = Picture(
 .mem-key { list-style: none; padding: 0; display: grid; gap: .15rem 1.2rem;
   grid-template-columns: repeat(auto-fill, minmax(17rem, 1fr)); }
 .mem-key li { display: flex; gap: .5rem; align-items: baseline; }
-.mem-key .num { margin-left: auto; }
+.mem-key .num { margin-left: auto; white-space: nowrap; }
+.mem-parts td:last-child { min-width: 14rem; }
 .mem-key .box { background: var(--series, var(--bar)); }
 .mem-key .mem-free { background: var(--bar); } .mem-key .mem-gone { background: var(--other); }
 .mem-key .mem-odd { background: var(--reserve); }
