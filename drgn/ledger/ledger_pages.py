@@ -20,6 +20,7 @@ import numpy as np
 from drgn import Program, sizeof
 from numpy.typing import NDArray
 
+from mmscope.drgn.cgroups.charged_pages import ChargedPages
 from mmscope.drgn.free.free_lists import max_order
 from mmscope.drgn.ledger.page_kinds import (
     BOOT,
@@ -69,6 +70,9 @@ OWNER[: len(KINDS)] = [[each.owner for each in KINDS].index(kind.owner) for kind
 # Places of reserved pages only.
 OF_BOOT = np.zeros(256, np.bool_)
 OF_BOOT[[IMAGE, BOOT_PERCPU, CRASH]] = True
+# Whose memcg_data is not of the page, but a vector of its objects'.
+OF_OBJECTS = np.zeros(256, np.bool_)
+OF_OBJECTS[[RECLAIMABLE, SLAB]] = True
 MOST_REFERENCES = 15  # that are told apart
 # The kinds of a block's first page, and of the pages behind it that have no reference.
 TAIL_OF = np.full(256, NO_REFERENCE, np.int64)
@@ -98,14 +102,22 @@ class LedgerPages:
 
     :param ram: the pages that are RAM, of any kind but 0.
     :param owned: the pages that are explained by where they are.
+    :param charged: counts the pages of memory cgroups, if it is given.
     """
 
-    def __init__(self, prog: Program, ram: PageRanges, owned: PageRanges) -> None:
+    def __init__(
+        self,
+        prog: Program,
+        ram: PageRanges,
+        owned: PageRanges,
+        charged: ChargedPages | None = None,
+    ) -> None:
         self.kinds = PageKinds(prog)
         self.fields: FlagFields = flag_fields(prog)
         self.ram, self.owned = ram, owned
         self.memcg = prog.type("struct page").has_member("memcg_data")
         self.columns = (*self.kinds.columns, "slab_cache", *(("memcg",) if self.memcg else ()))
+        self.charged = charged if self.memcg else None
         self.masked = compound_info_is_mask(prog)
         self.size = sizeof(prog.type("struct page"))
         self.max_order = max_order(prog)
@@ -149,6 +161,8 @@ class LedgerPages:
         self.reserved += np.bincount(zones[reserved], minlength=self.zones)[: self.zones]
         keys = kinds.astype(np.int64) * self.zones + zones
         self.pages += np.bincount(keys[present], minlength=len(self.pages))
+        if self.charged is not None:
+            self.charged.take(chunk, flags, kinds)
         here = np.flatnonzero(present & (kinds == NO_REFERENCE))
         self._keep(chunk, kinds, zones, here)
         here = np.flatnonzero(present & np.isin(kinds, (IN_USE, COMPOUND, NO_HEAD)))

@@ -3,12 +3,16 @@
 The section of the ledger: where the memory is, the kernel's counters, what is unexplained.
 """
 
+import contextlib
+
 from drgn import FaultError, sizeof
 
+from mmscope.drgn.cgroups.charged_pages import ChargedPages
+from mmscope.drgn.cgroups.memcgs import memcgs_once
 from mmscope.drgn.free.free_memory import free_memory
 from mmscope.drgn.free.zones import read_zoneinfo
 from mmscope.drgn.ledger.ledger_counters import LEDGER_CHECKS
-from mmscope.drgn.ledger.ledger_pages import MAX_KEPT, LedgerPages
+from mmscope.drgn.ledger.ledger_pages import MAX_KEPT, OF_OBJECTS, LedgerPages
 from mmscope.drgn.ledger.meminfo_ledger import read_meminfo_ledger
 from mmscope.drgn.ledger.memory_ledger import LEDGER_UNEXPLAINED, MEMORY_LEDGER, ledger
 from mmscope.drgn.ledger.page_kinds import KINDS
@@ -26,7 +30,16 @@ from mmscope.drgn.sections.section import PASS_SECONDS, Command, Found, Section,
 def ledger_rider(memory: Memory) -> LedgerPages:
     """The consumer of the pass that counts every page."""
     places = find_places(memory)
-    return LedgerPages(memory.prog, places.ram, places.owned)
+    charged = None
+    with contextlib.suppress(Exception):  # section memory_cgroups says what is wrong
+        memcgs = memcgs_once(memory)
+        charged = ChargedPages(memory.prog, memcgs.address[memcgs.dying], OF_OBJECTS)
+    return LedgerPages(memory.prog, places.ram, places.owned, charged)
+
+
+def ledger_pages(memory: Memory) -> tuple[LedgerPages, Gaps]:
+    """The pages as the pass counted them, and what could not be read; once for all sections."""
+    return memory.once("ledger_pages", lambda: memory.rode(LedgerPages) or _pass(memory))
 
 
 def memory_ledger_from_memory(memory: Memory) -> Found:
@@ -34,7 +47,7 @@ def memory_ledger_from_memory(memory: Memory) -> Found:
     if memory.riders is tuple:  # this section is read alone
         memory.riders = lambda: (ledger_rider,)
     free = free_memory(memory)
-    pages, gaps = memory.rode(LedgerPages) or _pass(memory)
+    pages, gaps = ledger_pages(memory)
     found = Found(unreadable_bytes=gaps.bytes)
     found.notes += [f"not told apart: {words}" for words in places.missing]
     if pages.kept_pages > MAX_KEPT:

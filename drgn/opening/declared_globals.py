@@ -36,6 +36,7 @@ _BY_TYPE = {
     "nodemask_t [NR_NODE_STATES]": "node_states",
     "size_t": "depot_offset pool_offset",
     "struct cgroup_root": "cgrp_dfl_root",
+    "struct cgroup_subsys": "memory_cgrp_subsys",
     "struct cpumask": "__cpu_active_mask __cpu_online_mask __cpu_possible_mask __cpu_present_mask",
     "struct css_set": "init_css_set",
     "struct e820_table *": "e820_table e820_table_firmware",
@@ -75,6 +76,7 @@ _BY_TYPE = {
     "struct uts_namespace": "init_uts_ns",
     "struct xarray": "pgmap_array",
     "u64": "jiffies_64",
+    "u8 [MEMCG_NR_STAT]": "mem_cgroup_stats_index",
     "unsigned int": (
         "ksm_merge_across_nodes ksm_thread_pages_to_scan ksm_thread_sleep_millisecs m_hash_mask "
         "nr_cpu_ids nr_node_ids nr_swapfiles nr_vmap_nodes pgdir_shift ptrs_per_p4d "

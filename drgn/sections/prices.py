@@ -58,6 +58,7 @@ ALLOC_TRACES = "/sys/kernel/debug/slab/*/alloc_traces"
 SLAB_SETTINGS = "/sys/kernel/slab/*"
 OWNER_COUNTS = "/sys/kernel/debug/page_owner_stacks/*"
 IOMEM = "/proc/iomem"
+CGROUPS = "/sys/fs/cgroup/*/memory.*"
 KMSG = "/dev/kmsg /dmesg /*/dmesg* /vmcore-dmesg.txt"
 SETTINGS = (
     "/proc/sys/* /sys/kernel/mm/* /sys/devices/system/node/*/hugepages/* "
@@ -213,6 +214,18 @@ PRICES = {
             None,
             "records",
             READ,
+        ),
+        Price(
+            # memory_stat_show(), mem_cgroup_flush_stats(), mm/memcontrol.c;
+            # cgroup_rstat_flush_locked(), and css_rstat_flush() in 7.2, kernel/cgroup/rstat.c
+            CGROUPS,
+            "prints a number; for memory.stat first adds up what CPUs have counted in the cgroups "
+            "below, if that is much",
+            "for memory.stat cgroup_rstat_lock (7.2: a lock of the memory controller), a CPU at a "
+            "time",
+            "for memory.stat the cgroups in which a CPU has counted",
+            "cgroups, CPUs",
+            "1,000 cgroups at most",
         ),
         Price(SETTINGS, "prints a number or a word", None, None, "files", READ),
         Price(NAMES, "prints what is known", None, None, "symbols", READ),

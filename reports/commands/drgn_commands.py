@@ -33,6 +33,14 @@ COMMANDS = (
         "mmscope.drgn.processes.process_memory:PROCESS_MEMORY_SECTION",
     ),
     SectionCommand(
+        "memory_cgroups",
+        "memory_cgroups",
+        "the memory cgroups, and what keeps dying ones",
+        20,
+        "",
+        "mmscope.drgn.ledger.memory_cgroups:MEMORY_CGROUPS_SECTION",
+    ),
+    SectionCommand(
         "zones",
         "zones",
         "zones, watermarks and the HighAtomic reserve",

@@ -300,7 +300,7 @@ def unpack_truth(raw: bytes, folder: Path) -> None:
         match = re.fullmatch(rb"FILE ([AB]) (/\S+) (\d+) *\n", line)
         if not match:
             raise LabError(f"the guest's recording breaks off after {at} bytes")
-        path, length = PurePosixPath(match[2].decode()), int(match[3])
+        path, length = PurePosixPath(os.fsdecode(match[2])), int(match[3])
         target = folder / match[1].decode() / path.relative_to("/")
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(raw[at + _HEADER : at + _HEADER + length])

@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+The tables of memory cgroups: what they use, their limits and events, what the kernel counts in
+them, the pages that are charged to them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mmscope.drgn.cgroups.cgroup_paths import CgroupPaths
+from mmscope.drgn.cgroups.charged_pages import Charges
+from mmscope.drgn.cgroups.memcgs import Memcgs
+from mmscope.drgn.opening.constants import constant
+from mmscope.drgn.tables.rows import MOST, column
+from mmscope.drgn.tables.table import Table
+
+ONLINE, DYING = "online", "dying"
+MAX_COUNTED = 1000  # cgroups that have all counters
+PATH = "path from the root of the hierarchy"
+ID = "inode number of its directory; a removed one's may share its path with others"
+NO_LIMIT = "empty: no limit"
+BELOW = "with the cgroups below it"
+STAT = f"of memory.stat, as it was last flushed; {BELOW}"
+
+
+@dataclass(frozen=True)
+class MemoryCgroup:
+    """A memory cgroup: what it uses, what limits it, what happened to it since it is there."""
+
+    cgroup: str | None = column(holds="cgroup", key=True, help=PATH)
+    cgroup_id: int | None = column(key=True, help=ID)
+    state: str = column(
+        holds="words",
+        help=f"{ONLINE}, or {DYING}: removed, and kept by references only",
+    )
+    depth: int | None = column(help="steps up to the root")
+    usage_bytes: int | None = column(unit="bytes", help=f"memory.current; {BELOW}")
+    own_bytes: int | None = column(
+        unit="bytes",
+        help="pages that are charged to itself, counted page by page; objects in slabs are not",
+    )
+    anon_bytes: int | None = column(unit="bytes", high=MOST, help=f"anon {STAT}")
+    file_bytes: int | None = column(unit="bytes", high=MOST, help=f"file (shmem is in it) {STAT}")
+    shmem_bytes: int | None = column(unit="bytes", high=MOST, help=f"shmem {STAT}")
+    kernel_bytes: int | None = column(
+        unit="bytes", high=MOST, help=f"kernel (slab, stacks, page tables, percpu, …) {STAT}"
+    )
+    slab_bytes: int | None = column(unit="bytes", high=MOST, help=f"slab {STAT}")
+    max_bytes: int | None = column(unit="bytes", high=MOST, help=f"memory.max; {NO_LIMIT}")
+    high_bytes: int | None = column(unit="bytes", high=MOST, help=f"memory.high; {NO_LIMIT}")
+    low_bytes: int | None = column(unit="bytes", high=MOST, help="memory.low")
+    min_bytes: int | None = column(unit="bytes", high=MOST, help="memory.min")
+    peak_bytes: int | None = column(unit="bytes", high=MOST, help="most that it ever used")
+    swap_bytes: int | None = column(unit="bytes", high=MOST, help=f"memory.swap.current; {BELOW}")
+    swap_max_bytes: int | None = column(
+        unit="bytes", high=MOST, help=f"memory.swap.max; {NO_LIMIT}"
+    )
+    low_events: int | None = column(help=f"low of memory.events: reclaimed below low; {BELOW}")
+    high_events: int | None = column(help="high: throttled above memory.high")
+    max_events: int | None = column(help="max: was about to exceed memory.max")
+    oom_events: int | None = column(
+        help="oom: the limit was reached and an allocation about to fail"
+    )
+    oom_kill_events: int | None = column(help="oom_kill: processes that any OOM killer took")
+    max_own_events: int | None = column(help="max of memory.events.local: of its own limit")
+    oom_own_events: int | None = column(help="oom of memory.events.local")
+    oom_kill_own_events: int | None = column(help="oom_kill of memory.events.local")
+    dying_below: int | None = column(help="dying cgroups below it")
+    memsw_bytes: int | None = column(
+        unit="bytes", high=MOST, help="cgroup v1: memory and swap together"
+    )
+    kmem_bytes: int | None = column(unit="bytes", high=MOST, help="cgroup v1: kernel memory")
+    tcpmem_bytes: int | None = column(
+        unit="bytes", high=MOST, help="cgroup v1: buffers of TCP sockets"
+    )
+    failures: int | None = column(help="cgroup v1: memory.failcnt, charges that failed")
+
+
+@dataclass(frozen=True)
+class MemoryCgroupPages:
+    """Pages of one class that are charged to a memory cgroup."""
+
+    cgroup: str | None = column(holds="cgroup", key=True, help=PATH)
+    cgroup_id: int | None = column(key=True, help=ID)
+    owner: str = column(holds="words", key=True, help="class of memory, as in memory_ledger")
+    part: str = column(holds="words", key=True, help="part of the class")
+    charged_as: str = column(holds="words", key=True, help="page, or kernel memory")
+    pages: int = column(unit="pages", help="charged to itself")
+    pages_below: int = column(unit="pages", help="charged to it and to the cgroups below it")
+    bytes: int = column(unit="bytes", help="charged to itself")
+
+
+@dataclass(frozen=True)
+class MemoryCgroupCounter:
+    """A counter that the kernel keeps of a memory cgroup."""
+
+    cgroup: str | None = column(holds="cgroup", key=True, help=PATH)
+    cgroup_id: int | None = column(key=True, help=ID)
+    counter: str = column(holds="kernel", key=True, help="as in memory.stat")
+    value: int = column(
+        help=f"in the unit of memory.stat: bytes, or events since the cgroup is; {BELOW}"
+    )
+
+
+MEMORY_CGROUPS = Table(
+    "memory_cgroups",
+    "Memory cgroups, the largest first",
+    MemoryCgroup,
+    measure="usage_bytes",
+    lasting=("cgroup", "state"),
+    memory="again",
+    empty="There is no memory cgroup but the root.",
+)
+MEMORY_CGROUP_PAGES = Table(
+    "memory_cgroup_pages",
+    "Pages of memory cgroups by class",
+    MemoryCgroupPages,
+    measure="bytes",
+    lasting=("cgroup", "owner", "part", "charged_as"),
+    memory="again",
+    empty="No page is charged to a memory cgroup.",
+)
+MEMORY_CGROUP_COUNTERS = Table(
+    "memory_cgroup_counters",
+    "Counters of memory cgroups",
+    MemoryCgroupCounter,
+    measure="value",
+    lasting=("cgroup", "counter"),
+)
+
+# Columns of MemoryCgroup: of a page_counter.
+AMOUNTS = {
+    "usage_bytes": "memory.usage.counter",
+    "low_bytes": "memory.low",
+    "min_bytes": "memory.min",
+    "peak_bytes": "memory.watermark",
+}
+LIMITS = {"max_bytes": "memory.max", "high_bytes": "memory.high"}
+V2_AMOUNTS = {"swap_bytes": "swap.usage.counter"}
+V2_LIMITS = {"swap_max_bytes": "swap.max"}
+V1_AMOUNTS = {
+    "memsw_bytes": "memsw.usage.counter",
+    "kmem_bytes": "kmem.usage.counter",
+    "tcpmem_bytes": "tcpmem.usage.counter",
+}
+# … of memory.events and memory.events.local (enum memcg_memory_event).
+EVENTS = {
+    "low_events": ("memory_events", "MEMCG_LOW"),
+    "high_events": ("memory_events", "MEMCG_HIGH"),
+    "max_events": ("memory_events", "MEMCG_MAX"),
+    "oom_events": ("memory_events", "MEMCG_OOM"),
+    "oom_kill_events": ("memory_events", "MEMCG_OOM_KILL"),
+    "max_own_events": ("memory_events_local", "MEMCG_MAX"),
+    "oom_own_events": ("memory_events_local", "MEMCG_OOM"),
+    "oom_kill_own_events": ("memory_events_local", "MEMCG_OOM_KILL"),
+}
+# … of memory.stat, added up.
+STATS = {
+    "anon_bytes": ("anon",),
+    "file_bytes": ("file",),
+    "shmem_bytes": ("shmem",),
+    "kernel_bytes": ("kernel",),
+    "slab_bytes": ("slab_reclaimable", "slab_unreclaimable"),
+}
+Cells = Sequence[Any]
+
+
+def largest_first(memcgs: Memcgs) -> NDArray[np.int64]:
+    """Positions, by usage; what is above comes before what is below."""
+    usage = memcgs.columns["memory.usage.counter"]
+    order: NDArray[np.int64] = np.lexsort((memcgs.address, memcgs.depth, -usage))
+    return order
+
+
+def cgroup_rows(memcgs: Memcgs, paths: CgroupPaths, charged: Charges | None) -> list[MemoryCgroup]:
+    """A row for each memory cgroup, the largest first."""
+    page = int(memcgs.prog["PAGE_SIZE"].value_())
+    count = len(memcgs.address)
+    nothing: Cells = [None] * count
+    cells: dict[str, Cells] = {
+        name: nothing
+        for name in (*V2_AMOUNTS, *V2_LIMITS, *V1_AMOUNTS, *STATS, "own_bytes", "failures")
+    }
+    amounts = AMOUNTS | (V2_AMOUNTS if memcgs.unified else V1_AMOUNTS)
+    limits = LIMITS | (V2_LIMITS if memcgs.unified else {})
+    # PAGE_COUNTER_MAX (include/linux/page_counter.h)
+    no_limit = ((1 << 63) - 1) // page
+    for name, member in amounts.items():
+        if (values := memcgs.column(member)) is not None:
+            cells[name] = [value * page for value in values.tolist()]
+    for name, member in limits.items():
+        if (values := memcgs.column(member)) is not None:
+            cells[name] = [None if v >= no_limit else v * page for v in values.tolist()]
+    for name, (array, event) in EVENTS.items():
+        cells[name] = memcgs.columns[array][:, constant(memcgs.prog, event, 0)].tolist()
+    for name, parts in STATS.items():
+        if all(part in memcgs.stats for part in parts):
+            total = np.add.reduce([memcgs.stats[part] for part in parts])
+            known = zip(memcgs.stats_read.tolist(), total.tolist(), strict=True)
+            cells[name] = [value if read else None for read, value in known]
+    if not memcgs.unified and (values := memcgs.column("memory.failcnt")) is not None:
+        cells["failures"] = values.tolist()
+    if charged is not None:
+        own = np.bincount(charged.memcg, charged.pages, count).astype(np.int64)
+        cells["own_bytes"] = (own * page).tolist()
+    dying = memcgs.dying.astype(np.int64)
+    cells["dying_below"] = (memcgs.up(dying) - dying).tolist()
+    cells["depth"] = [None if depth < 0 else depth for depth in memcgs.depth.tolist()]
+    cells["state"] = [DYING if each else ONLINE for each in dying.tolist()]
+    cells |= {"cgroup": paths.paths, "cgroup_id": paths.ids}
+    names = list(cells)
+    columns = [cells[name] for name in names]
+    return [
+        MemoryCgroup(**{name: cell[at] for name, cell in zip(names, columns, strict=True)})
+        for at in largest_first(memcgs).tolist()
+    ]
+
+
+def page_rows(
+    memcgs: Memcgs, paths: CgroupPaths, charged: Charges, kinds: Sequence[tuple[str, str]]
+) -> list[MemoryCgroupPages]:
+    """
+    The pages of each class, those of the largest cgroups first.
+
+    :param kinds: class and part of the kinds of pages.
+    """
+    page = int(memcgs.prog["PAGE_SIZE"].value_())
+    count = len(memcgs.address)
+    found: list[tuple[int, int, int, int, int]] = []
+    rank = np.empty(count, np.int64)
+    rank[largest_first(memcgs)] = np.arange(count)
+    classes = charged.kind * 2 + charged.kernel
+    for each in np.unique(classes).tolist():
+        here = classes == each
+        own = np.bincount(charged.memcg[here], charged.pages[here], count).astype(np.int64)
+        below = memcgs.up(own)
+        at = np.flatnonzero(below)
+        found += zip(
+            *(rank[at].tolist(), (-below[at]).tolist(), at.tolist(), own[at].tolist()),
+            [each] * len(at),
+            strict=True,
+        )
+    return [
+        MemoryCgroupPages(
+            paths.paths[at],
+            paths.ids[at],
+            *kinds[each // 2],
+            "kernel memory" if each % 2 else "page",
+            own,
+            -below,
+            own * page,
+        )
+        for _, below, at, own, each in sorted(found)
+    ]
+
+
+def counter_rows(memcgs: Memcgs, paths: CgroupPaths) -> list[MemoryCgroupCounter]:
+    """What memory.stat would print of the largest cgroups, but zeros."""
+    return [
+        MemoryCgroupCounter(paths.paths[at], paths.ids[at], name, value)
+        for at in largest_first(memcgs)[:MAX_COUNTED].tolist()
+        if memcgs.stats_read[at]
+        for name, values in memcgs.stats.items()
+        if (value := int(values[at]))
+    ]

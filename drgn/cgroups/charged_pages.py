@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Pages by the memory cgroup that they are charged to: what goes along in the pass over all struct
+pages.
+
+``folio.memcg_data`` of a head names the cgroup for all the pages of the folio; that of a slab leads
+to a vector instead, an owner for each object, and says nothing of its pages. It is a ``struct
+mem_cgroup`` or a ``struct obj_cgroup``, which names one: of kernel memory since v5.11; of all pages
+in 7.2 and 7.3, where a removed cgroup's pages pass to its parent (``memcg_reparent_objcgs()``,
+mm/memcontrol.c). Which of both it is shows when the pass is over: the address is a cgroup's, or the
+structure there names one.
+
+Costs 2 to 4 ns a page. Memory: 100 bytes for each cgroup and kind of page that it has, and for each
+file that a dying cgroup has pages of.
+
+Cannot know: the pages behind the first of a block that was allocated with ``__GFP_ACCOUNT`` and
+without ``__GFP_COMP``: nothing in them says whose they are.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from drgn import Program
+from numpy.typing import NDArray
+
+from mmscope.drgn.cgroups.memcgs import Memcgs
+from mmscope.drgn.opening.constants import flag
+from mmscope.drgn.reading.kernel_arrays import Gaps, struct_dtype
+from mmscope.drgn.reading.linked_lists import find
+from mmscope.drgn.reading.scattered_reads import read_scattered
+from mmscope.drgn.reading.struct_pages import PageChunk
+
+MAX_KEYS = 1 << 20
+MOST_ORDER = 30
+# enum page_memcg_data_flags (include/linux/memcontrol.h): MEMCG_DATA_OBJCGS or _OBJEXTS, _KMEM, and
+# flags of a vector up to __NR_OBJEXTS_FLAGS. The structures are aligned to more than that.
+VECTOR, KMEM, FLAGS = np.uint64(1), np.uint64(2), np.uint64(7)
+# The upper byte of a kernel address is all ones, with five levels of page tables too: room for the
+# kind of a page.
+KIND_AT, ADDRESS = np.uint64(56), np.uint64((1 << 56) - 1)
+OF_KERNEL = np.uint64(0xFF << 56)
+
+
+class ChargedPages:
+    """
+    Counts.
+
+    :param dying: addresses of memory cgroups, ascending, of which files are told apart.
+    :param slab: by kind, whether ``memcg_data`` is not of the page.
+    """
+
+    def __init__(self, prog: Program, dying: NDArray[np.uint64], slab: NDArray[np.bool_]) -> None:
+        self._dying, self._slab = dying, slab
+        self._head = np.uint64(flag(prog, "PG_head"))
+        self.pages: dict[int, int] = {}  # by memcg_data and kind
+        self.mappings: dict[tuple[int, int], int] = {}  # of dying ones, by memcg and mapping
+        self.other_pages = 0  # of more keys than are kept
+        self.other_mapped_pages = 0
+
+    def take(self, chunk: PageChunk, flags: NDArray[np.uint64], kinds: NDArray[np.uint8]) -> None:
+        """
+        Count a chunk.
+
+        :param kinds: of each page, as the ledger has found out.
+        """
+        here = np.flatnonzero(chunk["memcg"])
+        words = chunk["memcg"][here]
+        ours = ((words | chunk["tail"][here]) & VECTOR) == 0
+        ours &= ~self._slab[kinds[here]]
+        here, words = here[ours], words[ours]
+        if not len(here):
+            return
+        keys = (words & ADDRESS) | kinds[here].astype(np.uint64) << KIND_AT
+        pages = np.ones(len(here), np.int64)
+        heads = np.flatnonzero((flags[here] & self._head) != 0)
+        second = np.minimum(here[heads] + 1, len(chunk) - 1)
+        order = (chunk["order"][second] & 0xFF).astype(np.int64)
+        pages[heads] = np.int64(1) << np.where(order <= MOST_ORDER, order, 0)
+        starts = np.flatnonzero(np.diff(keys, prepend=~keys[:1]) != 0)
+        runs = np.add.reduceat(pages, starts)
+        unique, back = np.unique(keys[starts], return_inverse=True)
+        sums = np.bincount(back, runs).astype(np.int64)
+        for key, count in zip(unique.tolist(), sums.tolist(), strict=True):
+            if key in self.pages or len(self.pages) < MAX_KEYS:
+                self.pages[key] = self.pages.get(key, 0) + count
+            else:
+                self.other_pages += count
+        if len(self._dying):
+            self._pins(chunk, here, words, pages, starts)
+
+    def _pins(
+        self,
+        chunk: PageChunk,
+        here: NDArray[np.int64],
+        words: NDArray[np.uint64],
+        pages: NDArray[np.int64],
+        starts: NDArray[np.int64],
+    ) -> None:
+        """Of pages of dying cgroups also whose they are."""
+        dying = find(self._dying, words[starts]) >= 0
+        if not dying.any():
+            return
+        lengths = np.diff(np.append(starts, len(words)))
+        at = np.flatnonzero(np.repeat(dying, lengths))
+        owners, mappings = words[at], chunk["mapping"][here[at]]
+        change = (np.diff(owners) != 0) | (np.diff(mappings) != 0)
+        begins = np.concatenate(([0], np.flatnonzero(change) + 1))
+        sums = np.add.reduceat(pages[at], begins)
+        for owner, mapping, count in zip(
+            owners[begins].tolist(), mappings[begins].tolist(), sums.tolist(), strict=True
+        ):
+            # Anonymous pages are of as many anon_vmas; what they are is enough.
+            key = owner, mapping & 3 or mapping
+            if key in self.mappings or len(self.mappings) < MAX_KEYS:
+                self.mappings[key] = self.mappings.get(key, 0) + count
+            else:
+                self.other_mapped_pages += count
+
+
+@dataclass(frozen=True)
+class Charges:
+    """
+    What is charged to whom.
+
+    :ivar memcg: positions in :class:`Memcgs`; :ivar kind: of the page; :ivar kernel: charged as
+        kernel memory; :ivar pages: base pages.
+    :ivar unknown_pages: charged to what was no cgroup (any more) when it was read.
+    """
+
+    memcg: NDArray[np.int64]
+    kind: NDArray[np.int64]
+    kernel: NDArray[np.bool_]
+    pages: NDArray[np.int64]
+    unknown_pages: int
+
+
+def charges(prog: Program, counted: ChargedPages, memcgs: Memcgs, gaps: Gaps) -> Charges:
+    """
+    Whose the pages are, after the pass.
+
+    :param gaps: gets what could not be read.
+    """
+    keys = np.fromiter(counted.pages, np.uint64, len(counted.pages))
+    pages = np.fromiter(counted.pages.values(), np.int64, len(counted.pages))
+    owners = ((keys & ADDRESS) | OF_KERNEL) & ~FLAGS
+    memcg = find(memcgs.address, owners)
+    others = np.flatnonzero(memcg < 0)
+    if len(others):
+        dtype = struct_dtype(prog.type("struct obj_cgroup"), {"memcg": "memcg"})
+        rows, read = read_scattered(prog, owners[others], dtype, gaps)
+        memcg[others] = np.where(read, find(memcgs.address, rows["memcg"]), -1)
+    known = memcg >= 0
+    return Charges(
+        memcg[known],
+        (keys >> KIND_AT).astype(np.int64)[known],
+        ((keys & KMEM) != 0)[known],
+        pages[known],
+        int(pages[~known].sum()) + counted.other_pages,
+    )

@@ -1,0 +1,282 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Every ``struct mem_cgroup``, as columns.
+
+``memory_cgrp_subsys.css_idr`` has each of them from when it comes online until its last reference
+is gone (``online_css()`` and ``css_release_work_fn()``, kernel/cgroup/cgroup.c): dying ones, which
+no directory shows any more, are among them.
+
+They are read together, with their ``page_counter``s, events and, of ``memcg_vmstats``, what was
+flushed last; nothing is walked. Costs about 2 KiB of reading for each.
+
+Cannot know: what CPUs have counted since the last flush (``memcg_rstat_updated()``,
+mm/memcontrol.c: fewer than 64 changes for each CPU), which memory.stat may lack as well.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from drgn import ObjectNotFoundError, Program, Type, offsetof, sizeof
+from numpy.typing import NDArray
+
+from mmscope.drgn.cgroups.id_trees import xarray_pointers
+from mmscope.drgn.opening.constants import constant
+from mmscope.drgn.reading.kernel_arrays import Gaps, struct_dtype
+from mmscope.drgn.reading.linked_lists import find
+from mmscope.drgn.reading.scattered_reads import read_scattered
+from mmscope.drgn.sections.files import Absent
+from mmscope.drgn.sections.memory import Memory
+
+BUILT_WITHOUT = "the kernel is built without CONFIG_MEMCG"
+MAX_MEMCGS = 1 << 18  # MEM_CGROUP_ID_MAX is 65,535 (include/linux/memcontrol.h)
+AT_ONCE = 4096  # of which all the bytes are here
+MOST_LEVELS = 1024
+CSS = {
+    "cgroup": "css.cgroup",
+    "subsystem": "css.ss",
+    "parent": "css.parent",
+    "css_id": "css.id",
+    "css_flags": "css.flags",
+    "vmstats": "vmstats",
+}
+# Of each page_counter what is wanted.
+COUNTERS = {
+    "memory": ("usage.counter", "watermark", "min", "low", "high", "max", "failcnt"),
+    "swap": ("usage.counter", "max"),
+    "memsw": ("usage.counter", "max"),
+    # Of version 1 only; since 6.11 not in every kernel (CONFIG_MEMCG_V1).
+    "kmem": ("usage.counter",),
+    "tcpmem": ("usage.counter",),
+}
+EVENTS = ("memory_events", "memory_events_local")
+# memory_stats[], mm/memcontrol.c: names of memory.stat and the items that they are. Kernels have
+# some of them. NR_VMALLOC is MEMCG_VMALLOC before "mm: …" (in 7.2).
+PAGES, KIB, BYTES, TIMES = "pages", "KiB", "bytes", "times"
+STATS: tuple[tuple[str, tuple[str, ...], str], ...] = (
+    ("anon", ("NR_ANON_MAPPED",), PAGES),
+    ("file", ("NR_FILE_PAGES",), PAGES),
+    ("kernel", ("MEMCG_KMEM",), PAGES),
+    ("kernel_stack", ("NR_KERNEL_STACK_KB",), KIB),
+    ("pagetables", ("NR_PAGETABLE",), PAGES),
+    ("sec_pagetables", ("NR_SECONDARY_PAGETABLE",), PAGES),
+    ("percpu", ("MEMCG_PERCPU_B",), BYTES),
+    ("sock", ("MEMCG_SOCK",), PAGES),
+    ("vmalloc", ("NR_VMALLOC", "MEMCG_VMALLOC"), PAGES),
+    ("shmem", ("NR_SHMEM",), PAGES),
+    ("zswap", ("MEMCG_ZSWAP_B",), BYTES),
+    ("zswapped", ("MEMCG_ZSWAPPED",), PAGES),
+    ("file_mapped", ("NR_FILE_MAPPED",), PAGES),
+    ("file_dirty", ("NR_FILE_DIRTY",), PAGES),
+    ("file_writeback", ("NR_WRITEBACK",), PAGES),
+    ("swapcached", ("NR_SWAPCACHE",), PAGES),
+    ("anon_thp", ("NR_ANON_THPS",), PAGES),
+    ("file_thp", ("NR_FILE_THPS",), PAGES),
+    ("shmem_thp", ("NR_SHMEM_THPS",), PAGES),
+    ("inactive_anon", ("NR_INACTIVE_ANON",), PAGES),
+    ("active_anon", ("NR_ACTIVE_ANON",), PAGES),
+    ("inactive_file", ("NR_INACTIVE_FILE",), PAGES),
+    ("active_file", ("NR_ACTIVE_FILE",), PAGES),
+    ("unevictable", ("NR_UNEVICTABLE",), PAGES),
+    ("slab_reclaimable", ("NR_SLAB_RECLAIMABLE_B",), BYTES),
+    ("slab_unreclaimable", ("NR_SLAB_UNRECLAIMABLE_B",), BYTES),
+    ("hugetlb", ("NR_HUGETLB",), PAGES),
+    ("workingset_refault_anon", ("WORKINGSET_REFAULT_ANON",), TIMES),
+    ("workingset_refault_file", ("WORKINGSET_REFAULT_FILE",), TIMES),
+    ("workingset_activate_anon", ("WORKINGSET_ACTIVATE_ANON",), TIMES),
+    ("workingset_activate_file", ("WORKINGSET_ACTIVATE_FILE",), TIMES),
+    ("workingset_restore_anon", ("WORKINGSET_RESTORE_ANON",), TIMES),
+    ("workingset_restore_file", ("WORKINGSET_RESTORE_FILE",), TIMES),
+    ("workingset_nodereclaim", ("WORKINGSET_NODERECLAIM",), TIMES),
+)
+
+
+@dataclass
+class Memcgs:
+    """
+    All memory cgroups, ascending by address.
+
+    :ivar columns: the members of :data:`CSS` by their key, and of :data:`COUNTERS` as
+        ``memory.usage.counter``; those that this kernel has.
+    :ivar parent: position of the parent, -1 of the root and where it was not read.
+    :ivar depth: steps up to the root; -1 where the way up does not end there.
+    :ivar stats: by name of memory.stat, in its units; :ivar:`stats_read`: whose could be read.
+    :ivar unified: whether the memory controller is in the hierarchy of version 2.
+    """
+
+    prog: Program
+    address: NDArray[np.uint64]
+    columns: NDArray[Any]
+    parent: NDArray[np.int64]
+    depth: NDArray[np.int64]
+    stats: Mapping[str, NDArray[np.int64]]
+    stats_read: NDArray[np.bool_]
+    unified: bool
+    vanished: int  # what the IDR has, but was no memory cgroup (any more) when it was read
+    damaged_nodes: int
+    gaps: Gaps
+
+    @cached_property
+    def dying(self) -> NDArray[np.bool_]:
+        """
+        Which are removed and kept by references only: ``CSS_DYING`` (``kill_css()``,
+        kernel/cgroup/cgroup.c).
+        """
+        bit = constant(self.prog, "CSS_DYING", 1 << 4)
+        found: NDArray[np.bool_] = (self.columns["css_flags"] & bit) != 0
+        return found
+
+    def column(self, name: str) -> NDArray[Any] | None:
+        """A column, if this kernel has it."""
+        return self.columns[name] if name in (self.columns.dtype.names or ()) else None
+
+    def up(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Values of cgroups with those of all that are below them added."""
+        total = values.astype(np.int64)
+        for level in range(int(self.depth.max(initial=0)), 0, -1):
+            here = np.flatnonzero(self.depth == level)
+            np.add.at(total, self.parent[here], total[here])
+        return total
+
+
+def _dtype(type_: Type) -> np.dtype[Any]:
+    """The members that this kernel has, and no byte of the structure behind the last of them."""
+    wanted = dict(CSS)
+    for counter, members in COUNTERS.items():
+        wanted |= {f"{counter}.{member}": f"{counter}.{member}" for member in members}
+    fields: dict[str, tuple[Any, int]] = {}
+    for name, path in wanted.items():
+        try:
+            one = struct_dtype(type_, {name: path})
+        except LookupError:
+            if name in CSS:
+                raise
+            continue
+        assert one.fields is not None
+        fields[name] = one.fields[name][0], one.fields[name][1]
+    for name in EVENTS:
+        length = type_.member(name).type.length or 0
+        fields[name] = np.dtype(("<i8", (length,))), offsetof(type_, name)
+    return np.dtype(
+        {
+            "names": list(fields),
+            "formats": [field for field, _ in fields.values()],
+            "offsets": [offset for _, offset in fields.values()],
+            "itemsize": max(offset + field.itemsize for field, offset in fields.values()),
+        }
+    )
+
+
+def read_memcgs(prog: Program) -> Memcgs:
+    """
+    Read all memory cgroups.
+
+    :raises Absent: the kernel has none.
+    :raises FaultError: the root of all cannot be read.
+    :raises LookupError: the kernel's layout is unknown.
+    """
+    try:
+        subsystem = prog["memory_cgrp_subsys"]
+        type_ = prog.type("struct mem_cgroup")
+        css = offsetof(type_, "css")
+    except (ObjectNotFoundError, LookupError):
+        raise Absent(BUILT_WITHOUT) from None
+    gaps = Gaps()
+    entries = xarray_pointers(prog, subsystem.css_idr.idr_rt, gaps)
+    pointers = entries.pointers[:MAX_MEMCGS] - np.uint64(css)
+    wide = _dtype(type_)
+    narrow = np.dtype([(name, field[0]) for name, field in (wide.fields or {}).items()])
+    columns = np.zeros(len(pointers), narrow)
+    ours = np.zeros(len(pointers), np.bool_)
+    for first in range(0, len(pointers), AT_ONCE):
+        rows, read = read_scattered(prog, pointers[first : first + AT_ONCE], wide, gaps)
+        part = slice(first, first + AT_ONCE)
+        for name in narrow.names or ():
+            columns[name][part] = rows[name]
+        ours[part] = read & (rows["subsystem"] == subsystem.address_)
+    address, columns = pointers[ours], columns[ours]
+    parent = find(address, columns["parent"] - np.uint64(css))
+    stats, stats_read = _stats(prog, columns["vmstats"], gaps)
+    return Memcgs(
+        prog,
+        address,
+        columns,
+        parent,
+        _depths(parent, columns["parent"]),
+        stats,
+        stats_read,
+        subsystem.root.value_() == prog["cgrp_dfl_root"].address_,
+        len(entries.pointers) - len(address),
+        entries.damaged_nodes,
+        gaps,
+    )
+
+
+def memcgs_once(memory: Memory) -> Memcgs:
+    """All memory cgroups, read once for all sections."""
+    return memory.once("memcgs", lambda: read_memcgs(memory.prog))
+
+
+def _depths(parent: NDArray[np.int64], pointers: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """How many steps it is from each to the root, level by level; -1 where there is no way."""
+    depth = np.full(len(parent), -1, np.int64)
+    depth[pointers == 0] = 0
+    for level in range(MOST_LEVELS):
+        next_ = (parent >= 0) & (depth == -1) & (depth[parent] == level)
+        if not next_.any():
+            break
+        depth[next_] = level + 1
+    return depth
+
+
+def _stats(
+    prog: Program, pointers: NDArray[np.uint64], gaps: Gaps
+) -> tuple[dict[str, NDArray[np.int64]], NDArray[np.bool_]]:
+    """``memcg_vmstats.state``, as memory.stat prints it: at least 0 (``memcg_page_state()``)."""
+    type_ = prog.type("struct memcg_vmstats")
+    state = type_.member("state")
+    length = state.type.length or 0
+    dtype = np.dtype(
+        {
+            "names": ["state"],
+            "formats": [("<i8", (length,))],
+            "offsets": [state.offset],
+            "itemsize": state.offset + 8 * length,
+        }
+    )
+    index = _stat_index(prog)
+    unit = {PAGES: int(prog["PAGE_SIZE"].value_()), KIB: 1024, BYTES: 1, TIMES: 1}
+    rows, read = read_scattered(prog, pointers, dtype, gaps)
+    found = {}
+    for name, items, of in STATS:
+        number = next((n for item in items if (n := constant(prog, item, -1)) >= 0), -1)
+        at = index(number) if number >= 0 else -1
+        if 0 <= at < length:
+            found[name] = np.maximum(rows["state"][:, at], 0) * unit[of]
+    return found, read
+
+
+def _stat_index(prog: Program) -> Any:
+    """
+    Where an item is in ``memcg_vmstats.state``.
+
+    Since "memcg: reduce memory for the lruvec and memcg stats" (v6.10) only items that cgroups
+    count have a place, which a table of signed bytes has, from 1; since "memcg: …" (in v6.12) of
+    unsigned bytes, from 0, and 255 for none. Before, it is the item's number.
+    """
+    try:
+        table = prog["mem_cgroup_stats_index"].read_()
+    except ObjectNotFoundError:
+        return lambda item: item
+    element = table.type_.unaliased().type.unaliased()
+    from_one = element.is_signed
+    length = table.type_.unaliased().length or sizeof(table.type_)
+    places = [int(table[item].value_()) for item in range(length)]
+
+    def place(item: int) -> int:
+        at = places[item] if item < length else -1
+        return at - 1 if from_one else (-1 if at == 255 else at)
+
+    return place

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+The section of memory cgroups: the tree of them, what they use and may use, their pages by the
+ledger's classes, and what keeps those that were removed.
+"""
+
+import numpy as np
+
+from mmscope.drgn.cgroups.cgroup_files import MAX_CGROUPS, read_cgroup_files
+from mmscope.drgn.cgroups.cgroup_paths import cgroup_paths
+from mmscope.drgn.cgroups.cgroup_rows import (
+    MAX_COUNTED,
+    MEMORY_CGROUP_COUNTERS,
+    MEMORY_CGROUP_PAGES,
+    MEMORY_CGROUPS,
+    cgroup_rows,
+    counter_rows,
+    page_rows,
+)
+from mmscope.drgn.cgroups.charged_pages import ChargedPages, Charges, charges
+from mmscope.drgn.cgroups.dying_pins import DYING_CGROUP_PINS, dying_pins
+from mmscope.drgn.cgroups.memcgs import Memcgs, memcgs_once
+from mmscope.drgn.ledger.page_kinds import KINDS
+from mmscope.drgn.ledger.sections import ledger_pages
+from mmscope.drgn.reading.kernel_arrays import Gaps
+from mmscope.drgn.sections import prices
+from mmscope.drgn.sections.files import Files
+from mmscope.drgn.sections.memory import Memory
+from mmscope.drgn.sections.section import PASS_SECONDS, TOP, Command, Found, Section
+
+V1 = "the memory controller is in a hierarchy of cgroup v1"
+
+
+def memory_cgroups_from_memory(memory: Memory) -> Found:
+    memcgs = memcgs_once(memory)
+    pages, gaps = ledger_pages(memory)
+    more = Gaps(memcgs.gaps.bytes)
+    paths = cgroup_paths(memory.prog, memcgs.columns["cgroup"], more)
+    found = Found()
+    charged = None
+    if pages.charged is not None:
+        charged = charges(memory.prog, pages.charged, memcgs, more)
+    rows = cgroup_rows(memcgs, paths, charged)
+    found.add(MEMORY_CGROUPS, rows)
+    if charged is not None and pages.charged is not None:
+        kinds = [(kind.owner, kind.part) for kind in KINDS]
+        found.add(MEMORY_CGROUP_PAGES, page_rows(memcgs, paths, charged, kinds))
+        pins = dying_pins(memory.prog, memcgs, *_of_dying(memcgs, pages.charged, charged), more)
+        found.add(DYING_CGROUP_PINS, pins)
+    found.add(MEMORY_CGROUP_COUNTERS, counter_rows(memcgs, paths))
+    found.unreadable_bytes = gaps.bytes + more.bytes
+    _say(found, memory, memcgs, paths.paths, charged)
+    return found
+
+
+def _of_dying(
+    memcgs: Memcgs, counted: ChargedPages, charged: Charges
+) -> tuple[dict[tuple[int, int], int], np.ndarray[tuple[int], np.dtype[np.int64]]]:
+    """Pages of dying cgroups by what they are of, and those that it is not known of."""
+    every = np.bincount(charged.memcg, charged.pages, len(memcgs.address)).astype(np.int64)
+    position = {int(address): at for at, address in enumerate(memcgs.address.tolist())}
+    for (memcg, _), pages in counted.mappings.items():
+        every[position[memcg]] -= pages
+    return counted.mappings, every
+
+
+def _say(
+    found: Found,
+    memory: Memory,
+    memcgs: Memcgs,
+    paths: list[str | None],
+    charged: Charges | None,
+) -> None:
+    """What keeps the tables from being whole, and what to know of them."""
+    gone = found.remarks if memory.live else found.notes
+    if memcgs.vanished:
+        gone.append(f"{memcgs.vanished:,} entries of css_idr are no memory cgroups")
+    if memcgs.damaged_nodes:
+        found.notes.append(f"{memcgs.damaged_nodes:,} nodes of css_idr cannot be read")
+    for words, count in (
+        ("have no path that can be read", paths.count(None)),
+        ("have no way up to the root", int((memcgs.depth < 0).sum())),
+        ("have no counters that can be read", int((~memcgs.stats_read).sum())),
+    ):
+        if count:
+            gone.append(f"{count:,} memory cgroups {words}")
+    if charged is None:
+        found.notes.append("pages are not counted: struct page has no memcg_data")
+    elif charged.unknown_pages:
+        gone.append(
+            f"{charged.unknown_pages:,} pages are charged to no memory cgroup that is known"
+        )
+    if len(memcgs.address) > MAX_COUNTED:
+        found.unlisted.append(
+            f"memory_cgroup_counters has the {MAX_COUNTED:,} largest of "
+            f"{len(memcgs.address):,} memory cgroups"
+        )
+    if not memcgs.unified:
+        found.remarks.append(V1)
+
+
+def memory_cgroups_from_files(files: Files) -> Found:
+    read = read_cgroup_files(files)
+    found = Found().add(MEMORY_CGROUPS, read.rows)
+    found.add(MEMORY_CGROUP_COUNTERS, read.counters)
+    if read.more:
+        found.notes.append(f"there are more than {MAX_CGROUPS:,} cgroups: the others were not read")
+    if read.unreadable:
+        found.remarks.append(f"{read.unreadable:,} cgroups went, or cannot be read")
+    if read.version == 1:
+        found.remarks.append(V1)
+    found.remarks.append("no directory shows cgroups that are dying: kernel memory has them")
+    return found
+
+
+MEMORY_CGROUPS_SECTION = Section(
+    name="memory_cgroups",
+    title="Memory cgroups",
+    place=8,
+    since="0.2.0",
+    tables=(MEMORY_CGROUPS, MEMORY_CGROUP_PAGES, DYING_CGROUP_PINS, MEMORY_CGROUP_COUNTERS),
+    intro="""
+The tree of [memory cgroups](https://docs.kernel.org/admin-guide/cgroup-v2.html#memory): what each
+uses, what it may use, and what happened to it. Usage, events and counters are with those of the
+cgroups below; pages are those that are charged to the cgroup itself, in the classes of the ledger.
+The usage of the root is what all others use: its own memory is not limited, and not in it.
+
+A cgroup that was removed stays in the kernel, *dying*, while anything refers to it. Until 6.12 each
+page that is charged to it does, so that a file that outlives the service that wrote it keeps the
+service's cgroup; in 7.2 such pages are charged to the parent.
+""",
+    command=Command("the memory cgroups, and what keeps dying ones", top=TOP),
+    from_memory=memory_cgroups_from_memory,
+    from_files=memory_cgroups_from_files,
+    deadline=PASS_SECONDS,
+    reads=(prices.CGROUPS,),
+)
+
+
+if __name__ == "__main__":
+    from mmscope.drgn.sections.script import print_section
+
+    print_section("memory_cgroups")
