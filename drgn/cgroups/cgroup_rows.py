@@ -39,6 +39,7 @@ class MemoryCgroup:
     )
     depth: int | None = column(help="steps up to the root")
     usage_bytes: int | None = column(unit="bytes", help=f"memory.current; {BELOW}")
+    max_bytes: int | None = column(unit="bytes", high=MOST, help=f"memory.max; {NO_LIMIT}")
     own_bytes: int | None = column(
         unit="bytes",
         help="pages that are charged to itself, counted page by page; objects in slabs are not",
@@ -50,7 +51,6 @@ class MemoryCgroup:
         unit="bytes", high=MOST, help=f"kernel (slab, stacks, page tables, percpu, …) {STAT}"
     )
     slab_bytes: int | None = column(unit="bytes", high=MOST, help=f"slab {STAT}")
-    max_bytes: int | None = column(unit="bytes", high=MOST, help=f"memory.max; {NO_LIMIT}")
     high_bytes: int | None = column(unit="bytes", high=MOST, help=f"memory.high; {NO_LIMIT}")
     low_bytes: int | None = column(unit="bytes", high=MOST, help="memory.low")
     min_bytes: int | None = column(unit="bytes", high=MOST, help="memory.min")

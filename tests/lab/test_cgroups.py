@@ -1,0 +1,287 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Memory cgroups out of a vmcore, against what the same kernel printed of each of them before it was
+frozen, and against what guest/workload_cgroups.c made.
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from capture import Capture, capture
+from conftest import KERNELS
+from drgn import Program, sizeof
+
+from mmscope.drgn.cgroups.cgroup_files import numbers
+from mmscope.drgn.cgroups.cgroup_rows import (
+    DYING,
+    ONLINE,
+    MemoryCgroup,
+    MemoryCgroupCounter,
+    MemoryCgroupPages,
+)
+from mmscope.drgn.cgroups.charged_pages import ChargedPages, charges
+from mmscope.drgn.cgroups.dying_pins import ANONYMOUS, FILE, NOTHING, DyingPin
+from mmscope.drgn.cgroups.memcgs import read_memcgs
+from mmscope.drgn.ledger.ledger_pages import OF_OBJECTS, LedgerPages
+from mmscope.drgn.ledger.memory_cgroups import (
+    memory_cgroups_from_files,
+    memory_cgroups_from_memory,
+)
+from mmscope.drgn.ledger.page_places import find_places
+from mmscope.drgn.opening.target import open_target
+from mmscope.drgn.reading.kernel_arrays import CHUNK_BYTES, Gaps
+from mmscope.drgn.reading.struct_pages import scan_struct_pages
+from mmscope.drgn.sections.files import Absent, Files
+from mmscope.drgn.sections.memory import Memory
+from mmscope.drgn.sections.section import Found
+
+PAGE, MIB, HUGE = 4096, 1 << 20, 2 << 20
+# guest/workload_cgroups.c
+OWN_FILE, ONE_FILE, SOCKETS = 200, 1000, 3
+REMOVED = OWN_FILE + ONE_FILE + SOCKETS
+HOSTILE = '/shop/evil\x1b[31m"<b>&amp;,\\xff'
+MADE = {
+    *("/shop", "/shop/web", "/shop/huge", "/shop/files", "/shop/shared", "/shop/kernel"),
+    *("/shop/deep", "/shop/deep/empty", HOSTILE, "/limit", "/killed", "/gone"),
+}
+# What a file of a cgroup prints is in a column.
+FILES = {
+    "memory.current": "usage_bytes",
+    "memory.min": "min_bytes",
+    "memory.low": "low_bytes",
+    "memory.high": "high_bytes",
+    "memory.max": "max_bytes",
+    "memory.peak": "peak_bytes",
+    "memory.swap.current": "swap_bytes",
+    "memory.swap.max": "swap_max_bytes",
+}
+EVENTS = ("low", "high", "max", "oom", "oom_kill")
+
+
+@dataclass(frozen=True)
+class CgroupsLab:
+    """A frozen guest with memory cgroups, online and dying."""
+
+    capture: Capture
+    prog: Program
+    found: Found
+
+    @property
+    def rows(self) -> list[MemoryCgroup]:
+        return self.found.by_name["memory_cgroups"]
+
+    @property
+    def online(self) -> dict[str, MemoryCgroup]:
+        return {str(row.cgroup): row for row in self.rows if row.state == ONLINE}
+
+    @property
+    def pages(self) -> list[MemoryCgroupPages]:
+        return self.found.by_name["memory_cgroup_pages"]
+
+    @property
+    def pins(self) -> list[DyingPin]:
+        return self.found.by_name["dying_cgroup_pins"]
+
+    def said(self) -> dict[str, dict[str, str]]:
+        """What each cgroup's files printed last."""
+        root = self.capture.truth_b / "sys/fs/cgroup"
+        found = {}
+        for current in root.rglob("memory.current"):
+            name = os.fsencode(current.parent.relative_to(root)).decode("utf-8", "backslashreplace")
+            found[f"/{name}"] = {
+                file.name: file.read_text() for file in current.parent.glob("memory.*")
+            }
+        return found
+
+    def dying(self, folder: str) -> int:
+        """How many are dying below a cgroup, as the kernel printed it."""
+        text = (self.capture.truth_b / "sys/fs/cgroup" / folder / "cgroup.stat").read_text()
+        return numbers(text)["nr_dying_descendants"]
+
+
+@pytest.fixture(scope="module", params=KERNELS)
+def cgroups_lab(request: pytest.FixtureRequest, say: Callable[[str], None]) -> CgroupsLab:
+    """The ``cgroups`` workload on a kernel."""
+    taken = capture(request.param, "cgroups", say=say)
+    prog = open_target(taken.vmcore, [taken.vmlinux])
+    return CgroupsLab(taken, prog, memory_cgroups_from_memory(Memory(prog)))
+
+
+def test_every_cgroup_is_there_with_its_path(cgroups_lab: CgroupsLab) -> None:
+    assert not cgroups_lab.found.notes
+    assert set(cgroups_lab.online) == MADE | {"/"}
+    assert set(cgroups_lab.said()) == MADE
+    assert all(row.depth == str(row.cgroup).rstrip("/").count("/") for row in cgroups_lab.rows)
+
+
+def test_it_uses_and_may_use_what_its_files_say(cgroups_lab: CgroupsLab) -> None:
+    compared = 0
+    for path, said in cgroups_lab.said().items():
+        row = cgroups_lab.online[path]
+        for file, column in FILES.items():
+            if file in said:  # memory.peak: in 5.19
+                expected = None if said[file] == "max\n" else int(said[file])
+                assert getattr(row, column) == expected, (path, file)
+                compared += 1
+    assert compared >= len(MADE) * (len(FILES) - 1)
+    web = cgroups_lab.online["/shop/web"]
+    assert (web.min_bytes, web.low_bytes, web.high_bytes) == (4 * MIB, 16 * MIB, 192 * MIB)
+    assert (web.max_bytes, web.swap_max_bytes) == (None, MIB)
+
+
+def test_its_events_are_those_of_its_files(cgroups_lab: CgroupsLab) -> None:
+    for path, said in cgroups_lab.said().items():
+        row = cgroups_lab.online[path]
+        for event in EVENTS:
+            assert getattr(row, f"{event}_events") == numbers(said["memory.events"])[event]
+        for event in ("max", "oom", "oom_kill"):
+            local = numbers(said["memory.events.local"])[event]
+            assert getattr(row, f"{event}_own_events") == local
+    assert cgroups_lab.online["/limit"].max_own_events
+    assert not cgroups_lab.online["/limit"].oom_events
+    assert cgroups_lab.online["/killed"].oom_kill_own_events == 1
+
+
+def test_its_counters_are_those_of_memory_stat(cgroups_lab: CgroupsLab) -> None:
+    """Both are of the last flush."""
+    counters: list[MemoryCgroupCounter] = cgroups_lab.found.by_name["memory_cgroup_counters"]
+    for path, said in cgroups_lab.said().items():
+        theirs = numbers(said["memory.stat"])
+        ours = {row.counter: row.value for row in counters if row.cgroup == path}
+        assert ours.items() <= theirs.items(), path
+        # What has no item of its own: sums, and events of the virtual memory.
+        rest = {name for name, value in theirs.items() if value} - set(ours)
+        assert all(name == "slab" or name.startswith(("pg", "thp_")) for name in rest), rest
+        row = cgroups_lab.online[path]
+        for name in ("anon", "file", "shmem", "kernel", "slab"):
+            assert getattr(row, f"{name}_bytes") == theirs[name]
+
+
+def test_pages_are_counted_as_the_kernel_counts_them(cgroups_lab: CgroupsLab) -> None:
+    for path, said in cgroups_lab.said().items():
+        theirs = numbers(said["memory.stat"])
+        for owner, part, counter in (
+            ("anonymous", "", "anon"),
+            ("page cache", "", "file"),
+            ("page cache", "shmem", "shmem"),
+            ("page tables", "", "pagetables"),
+        ):
+            ours = sum(
+                row.pages_below
+                for row in cgroups_lab.pages
+                if row.cgroup == path and row.owner == owner and part in ("", row.part)
+            )
+            assert ours * PAGE == theirs[counter], (path, counter)
+
+
+@pytest.mark.parametrize(
+    ("path", "owner", "part", "charged_as", "expected"),
+    [
+        ("/shop/web", "anonymous", "base pages", "page", 24 * MIB),
+        (HOSTILE, "anonymous", "base pages", "page", 24 * MIB),
+        ("/shop/huge", "anonymous", "large folios", "page", 4 * HUGE),
+        ("/shop/files", "page cache", "files", "page", 12 * MIB),
+        ("/shop/shared", "page cache", "shmem", "page", 10 * MIB),
+        ("/shop/kernel", "unexplained", "single pages", "kernel memory", 4 * MIB),
+    ],
+)
+def test_what_was_planted_is_charged_to_whom_it_belongs(
+    cgroups_lab: CgroupsLab, path: str, owner: str, part: str, charged_as: str, expected: int
+) -> None:
+    (row,) = [
+        row
+        for row in cgroups_lab.pages
+        if (row.cgroup, row.owner, row.part) == (path, owner, part) and row.charged_as == charged_as
+    ]
+    assert row.bytes == expected
+    assert row.pages == row.pages_below == expected // PAGE
+
+
+def test_pages_of_a_cgroup_are_no_more_than_it_uses(cgroups_lab: CgroupsLab) -> None:
+    """The rest are objects in slabs, percpu memory, and what CPUs hold in stock for it."""
+    for row in cgroups_lab.rows:
+        if row.cgroup != "/":  # whose own pages are not in its usage
+            assert row.own_bytes is not None and row.usage_bytes is not None
+            assert row.own_bytes <= row.usage_bytes
+
+
+@pytest.mark.parametrize("pages", [64, 1536])
+def test_pages_that_belong_together_may_be_read_apart(cgroups_lab: CgroupsLab, pages: int) -> None:
+    prog = cgroups_lab.prog
+    memory = Memory(prog)
+    places, memcgs = find_places(memory), read_memcgs(prog)
+    sums = []
+    for chunk_bytes in (CHUNK_BYTES, pages * sizeof(prog.type("struct page"))):
+        counted = ChargedPages(prog, memcgs.address[memcgs.dying], OF_OBJECTS)
+        ledger = LedgerPages(prog, places.ram, places.owned, counted)
+        assert not scan_struct_pages(prog, [ledger], chunk_bytes=chunk_bytes).failures
+        found = charges(prog, counted, memcgs, Gaps())
+        assert not found.unknown_pages
+        total = np.bincount(found.memcg, found.pages, len(memcgs.address))
+        sums.append((total.tolist(), counted.mappings))
+    assert sums[0] == sums[1]
+
+
+def test_dying_cgroups_are_as_many_as_the_kernel_says(cgroups_lab: CgroupsLab) -> None:
+    dying = [row for row in cgroups_lab.rows if row.state == DYING]
+    assert len(dying) == cgroups_lab.dying("") == cgroups_lab.dying("gone")
+    # In 7.2 pages are given to the parent when their cgroup is removed.
+    assert len(dying) in (REMOVED, SOCKETS)
+    assert all(str(row.cgroup).startswith("/gone/") for row in dying)
+    assert cgroups_lab.online["/gone"].dying_below == len(dying)
+    assert cgroups_lab.online["/"].dying_below == len(dying)
+    assert cgroups_lab.online["/shop"].dying_below == 0
+
+
+def test_what_keeps_dying_cgroups_has_its_name(cgroups_lab: CgroupsLab) -> None:
+    (nothing,) = [row for row in cgroups_lab.pins if row.pin == NOTHING]
+    assert (nothing.cgroups, nothing.alone, nothing.pages) == (SOCKETS, SOCKETS, 0)
+    files = {row.file: row for row in cgroups_lab.pins if row.pin == FILE}
+    shmem = [row for row in cgroups_lab.pages if (row.cgroup, row.part) == ("/gone", "shmem")]
+    assert [row.pages_below for row in shmem] == [OWN_FILE + ONE_FILE]
+    if cgroups_lab.dying("gone") == SOCKETS:
+        assert len(cgroups_lab.pins) == 1
+        assert [row.pages for row in shmem] == [OWN_FILE + ONE_FILE]
+        return
+    assert [row.pages for row in shmem] == [0]
+    assert {row.pin for row in cgroups_lab.pins} <= {FILE, NOTHING, ANONYMOUS}
+    assert set(files) == {"/journal", *(f"/pin-{number}" for number in range(OWN_FILE))}
+    journal = files.pop("/journal")
+    assert cgroups_lab.pins[0] == journal
+    assert (journal.filesystem, journal.deleted) == ("tmpfs", False)
+    assert (journal.cgroups, journal.pages) == (ONE_FILE, ONE_FILE)
+    assert {(row.cgroups, row.pages, row.bytes) for row in files.values()} == {(1, 1, PAGE)}
+
+
+def test_the_files_alone_say_the_same(cgroups_lab: CgroupsLab) -> None:
+    found = memory_cgroups_from_files(Files(cgroups_lab.capture.truth_b))
+    rows: list[MemoryCgroup] = found.by_name["memory_cgroups"]
+    assert {row.cgroup for row in rows} == MADE
+    for row in rows:
+        ours = cgroups_lab.online[str(row.cgroup)]
+        unknown = {"cgroup_id": None, "own_bytes": None, "dying_below": None}
+        if row.peak_bytes is None:
+            unknown["peak_bytes"] = None
+        assert row == replace(ours, **unknown)
+    counters = found.by_name["memory_cgroup_counters"]
+    said = {(row.cgroup, row.counter): row.value for row in counters}
+    for row in cgroups_lab.found.by_name["memory_cgroup_counters"]:
+        if row.cgroup in MADE:
+            assert said[row.cgroup, row.counter] == row.value
+
+
+def test_no_debug_info_is_needed(cgroups_lab: CgroupsLab) -> None:
+    prog = open_target(cgroups_lab.capture.vmcore, [])
+    found = memory_cgroups_from_memory(Memory(prog))
+    assert found.by_name == cgroups_lab.found.by_name
+    assert found.notes == cgroups_lab.found.notes
+
+
+def test_a_tree_without_cgroups_says_so(tmp_path: Path) -> None:
+    (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
+    with pytest.raises(Absent, match=r"no directory has memory\.current"):
+        memory_cgroups_from_files(Files(tmp_path))
