@@ -3,7 +3,7 @@
 Paths of cgroups: the names of their directories (``struct kernfs_node``), also of removed ones,
 whose node a cgroup keeps until it is freed (``cgroup_create()``, kernel/cgroup/cgroup.c).
 
-The nodes are read level by level, their names one by one.
+The nodes are read level by level, with their names.
 """
 
 from dataclasses import dataclass
@@ -17,6 +17,7 @@ from mmscope.drgn.reading.scattered_reads import read_scattered
 from mmscope.drgn.tables.rows import LONGEST_NAME
 
 MOST_LEVELS = 256
+SHORT = 64
 # kernfs_node.__parent since "kernfs: Use RCU to access kernfs_node::parent" (v6.15)
 NODE: dict[str, str | tuple[str, ...]] = {
     "parent": ("__parent", "parent"),
@@ -51,9 +52,10 @@ def cgroup_paths(prog: Program, cgroups: NDArray[np.uint64], gaps: Gaps) -> Cgro
     for _ in range(MOST_LEVELS):
         rows, known = read_scattered(prog, wanted, dtype, gaps)
         found = rows[known]
-        columns = (found[name].tolist() for name in NODE)
-        for address, parent, name, id_ in zip(wanted[known].tolist(), *columns, strict=True):
-            nodes[address] = parent, _name(prog, name), id_
+        names = _names(prog, found["name"])
+        columns = (found[name].tolist() for name in ("parent", "id"))
+        for address, name, parent, id_ in zip(wanted[known].tolist(), names, *columns, strict=True):
+            nodes[address] = parent, name, id_
         parents = np.unique(rows["parent"][known])
         new = [each for each in parents.tolist() if each and each not in nodes]
         if not new:
@@ -65,12 +67,21 @@ def cgroup_paths(prog: Program, cgroups: NDArray[np.uint64], gaps: Gaps) -> Cgro
     )
 
 
-def _name(prog: Program, address: int) -> str | None:
-    try:
-        name: bytes = prog.read_c_string(address, max_size=LONGEST_NAME + 1)
-    except FaultError:
-        return None
-    return name.decode("utf-8", "backslashreplace")
+def _names(prog: Program, addresses: NDArray[np.uint64]) -> list[str | None]:
+    """Names; those that end soon, as most do, are read together."""
+    # What is behind a name need not be there.
+    rows, read = read_scattered(prog, addresses, np.dtype((np.uint8, (SHORT,))), Gaps())
+    names: list[str | None] = []
+    for address, known, row in zip(addresses.tolist(), read.tolist(), rows, strict=True):
+        name, ended, _ = row.tobytes().partition(b"\0")
+        if not (known and ended):
+            try:
+                name = prog.read_c_string(address, max_size=LONGEST_NAME + 1)
+            except FaultError:
+                names.append(None)
+                continue
+        names.append(name.decode("utf-8", "backslashreplace"))
+    return names
 
 
 def _path(nodes: dict[int, tuple[int, str | None, int]], address: int) -> str | None:

@@ -50,9 +50,13 @@ def read_scattered(
                     data[at] = np.frombuffer(raw, np.uint8)
                     read[at] = True
         else:
-            windows = np.lib.stride_tricks.sliding_window_view(np.frombuffer(raw, np.uint8), size)
-            data[first:behind] = windows[offsets]
             read[first:behind] = True
+            here = np.frombuffer(raw, np.uint8)
+            if behind - first == 1:
+                data[first] = here
+            else:
+                windows = np.lib.stride_tricks.sliding_window_view(here, size)
+                data[first:behind] = windows[offsets]
     found: NDArray[Any] = np.ndarray(len(unique), dtype, data)
     return found[back], read[back]
 
