@@ -97,7 +97,7 @@ def test_v_shows_the_traceback(tmp_path: Path) -> None:
         (["collect"], "required: -o/--output"),
         (
             ["collect", "-o", "x", "--only", "zones,moods"],
-            "no section 'moods'; sections: memory_ledger, process_memory, zones, ",
+            "no section 'moods'; sections: memory_ledger, process_memory, memory_cgroups, ",
         ),
         (["collect", "-o", "x", "--only", ""], "no section ''"),
         (["collect", "-o", "x", "--core", "a", "--qemu", "b"], "not allowed with argument"),
@@ -158,11 +158,12 @@ def test_collect_from_a_tree_of_text(tmp_path: Path) -> None:
     result = run("collect", "--proc-root", TREE, "-o", tmp_path / "b")
     assert result.returncode == 1, "what text does not tell is missing"
     said = result.stderr.splitlines()
-    assert said[0] == (
+    assert said[0].startswith("mmscope: memory_cgroups: absent: ")
+    assert said[1] == (
         "mmscope: accounting: absent: the parts of NR_FREE_PAGES are not in /proc; read the "
         "kernel's memory (as root)"
     )
-    assert [line.split(": ")[1:3] for line in said[1:]] == [
+    assert [line.split(": ")[1:3] for line in said[2:]] == [
         [name, "absent"]
         for name in ("vmalloc", "anon_vmas", "file_maps", "ksm", "rmap_cost", *LOGGED)
     ]
@@ -177,6 +178,7 @@ def test_collect_from_a_tree_of_text(tmp_path: Path) -> None:
     assert read.target["hostname"] is None
     assert {s.section: s.status for s in read.sections} == {
         "memory_ledger": "ok", "process_memory": "ok", "vmalloc": "absent",
+        "memory_cgroups": "absent",
         "zones": "ok", "free_lists": "ok", "accounting": "absent", "pcp_lists": "ok",
         "pageblocks": "ok", "vm_counters": "ok", "settings": "ok", "slab_caches": "ok",
         "page_owner": "absent", "slab_owner": "absent", "page_tables": "ok",
@@ -255,6 +257,7 @@ def test_a_damaged_file_costs_its_own_sections(tmp_path: Path, file: str, conten
     usual = dict.fromkeys(("accounting", "page_owner", "slab_owner"), "absent")
     usual |= dict.fromkeys(("vmemmap", "hugetlb", "device_pagemaps", "memory_metadata"), "absent")
     usual |= dict.fromkeys(("anon_vmas", "file_maps", "ksm", "rmap_cost", "vmalloc"), "absent")
+    usual["memory_cgroups"] = "absent"
     usual |= dict.fromkeys(LOGGED, "absent")
     assert {name: how for name, how in status.items() if how != "ok"} == usual | needs
     for section in sections:

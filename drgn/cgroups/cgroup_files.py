@@ -102,7 +102,7 @@ def read_cgroup_files(files: Files) -> CgroupFiles:
                 return found
     raise Absent(
         f"{files.root / 'sys/fs/cgroup'}: no directory has memory.current (cgroup v2) or "
-        "memory.usage_in_bytes (v1): there are no memory cgroups, or the tree has not their files"
+        "memory.usage_in_bytes (v1): there are no memory cgroups, or the tree lacks their files"
     )
 
 
