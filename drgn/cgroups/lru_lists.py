@@ -251,7 +251,7 @@ def generation_rows(
     count = generations.shape[2]
     rows = []
     for at, path, number in zip(largest.tolist(), paths.paths, paths.ids, strict=True):
-        for node in np.flatnonzero(lruvecs.read[at]).tolist():
+        for node in np.flatnonzero(generations[at].sum(axis=(1, 2, 3))).tolist():
             last = int(max_seq[at, node])
             first = max(int(min_seq[at, node].min()), last - count + 1)
             for sequence in range(first, last + 1):

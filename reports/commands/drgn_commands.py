@@ -89,6 +89,14 @@ COMMANDS = (
         "mmscope.drgn.owners.sections:PAGE_OWNER_SECTION",
     ),
     SectionCommand(
+        "lru_lists",
+        "lru_lists",
+        "LRU lists, generations of the multi-gen LRU, and how kswapd fares",
+        20,
+        "",
+        "mmscope.drgn.cgroups.lru_lists:LRU_LISTS_SECTION",
+    ),
+    SectionCommand(
         "slab_caches",
         "slab_caches",
         "slab caches by size",
