@@ -16,6 +16,8 @@ from typing import Any
 import rmap_rows
 import watch_made
 
+from mmscope.drgn.cgroups.cgroup_rows import MemoryCgroup
+from mmscope.drgn.cgroups.dying_pins import DyingPin
 from mmscope.drgn.free.free_lists import FreeBlocks, FreeListCheck, MisplacedBlocks
 from mmscope.drgn.free.pageblocks import PageblockRun, Pageblocks
 from mmscope.drgn.free.pcp_lists import PcpCheck, PcpPages
@@ -441,6 +443,7 @@ def tables() -> dict[str, Table]:
         "page_table_regions": ("Regions", PageTableRegion, regions(), "page_tables"),
         **struct_page_tables(),
         **ledger_tables(),
+        **cgroup_tables(),
     }
 
 
@@ -477,6 +480,30 @@ def ledger_tables() -> dict[str, Table]:
         "memory_ledger": ("Where the memory is", LedgerRow, rows, "memory_ledger"),
         "ledger_checks": ("Counters", LedgerCheck, checks, "memory_ledger"),
         "ledger_unexplained": ("Unexplained", UnexplainedRow, unexplained, "memory_ledger"),
+    }
+
+
+def cgroup_tables() -> dict[str, Table]:
+    """A cgroup in another, one at its limit, one that is dying; names that are hostile."""
+    unknown = dict.fromkeys(MemoryCgroup.__dataclass_fields__)
+    mib = 1 << 20
+
+    def row(cgroup: str, number: int, usage: int, **known: Any) -> MemoryCgroup:
+        return MemoryCgroup(**unknown | {
+            "cgroup": cgroup, "cgroup_id": number, "state": "online", "usage_bytes": usage * mib,
+        } | known)  # fmt: skip
+
+    rows = [
+        row("/", 1, 900, dying_below=1),
+        row("/a.slice", 7, 800, anon_bytes=500 * mib, file_bytes=300 * mib, shmem_bytes=mib),
+        row(f"/a.slice/{HOSTILE[0]}", 8, 700, kernel_bytes=mib, max_bytes=701 * mib,
+            max_own_events=9, oom_kill_own_events=1, swap_bytes=0),
+        row("/a.slice/gone", 9, 1, state="dying", own_bytes=4096),
+    ]  # fmt: skip
+    pins = [DyingPin("file", "tmpfs", "00:18", "203", f"/{HOSTILE[0]}", False, 1, 1, 1, 4096)]
+    return {
+        "memory_cgroups": ("Memory cgroups", MemoryCgroup, rows, "memory_cgroups"),
+        "dying_cgroup_pins": ("Pins", DyingPin, pins, "memory_cgroups"),
     }
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
 Who owns the memory, as pictures: the tables of page_owner and of the slab caches' tracks grouped by
-owner, their flame graphs, and what grew over a series.
+owner, their flame graphs, what grew over a series, and the largest memory cgroups as a tree.
 
 Widths are bytes; pages where the page size is not known. What has no stack has a frame of its own,
 so that a graph always adds up to its table.
@@ -19,6 +19,7 @@ from markupsafe import Markup
 
 from mmscope.drgn.owners.owner_frames import is_allocator, owner_frame
 from mmscope.drgn.tables import display
+from mmscope.drgn.tables.amounts import bar_percent
 from mmscope.drgn.tables.hostile_text import visible
 from mmscope.reports.drawing import charts, downloads, flame_graph
 from mmscope.reports.drawing.cells import leaf_first
@@ -363,6 +364,58 @@ def owner_pair(stack: str | None) -> tuple[str, str]:
     return owner, module or ""
 
 
+# What a memory cgroup uses, by columns of memory_cgroups; shmem is in file.
+CGROUP_PARTS = ("anonymous", "files", "shmem", "kernel memory", "other")
+MAX_CGROUPS = 30
+DEPTHS = range(1, 9)  # that are indented apart
+
+
+def memory_cgroups(tables: Tables, page_size: int | None) -> dict[str, Any]:
+    """The largest online memory cgroups in the order of the tree, and how many are dying."""
+    rows = tables["memory_cgroups"]
+    online = [row for row in rows if row["state"] == "online" and row["cgroup"] is not None]
+    below = [row for row in online if row["cgroup"] != "/"]
+    # A cgroup uses what those below it use: no row comes without those above it.
+    largest = sorted(below, key=lambda row: (-row["usage_bytes"], row["cgroup"].count("/")))
+    shown = sorted(largest[:MAX_CGROUPS], key=lambda row: row["cgroup"].split("/"))
+    scale = max((row["usage_bytes"] for row in shown), default=0)
+    return {
+        "rows": [_cgroup(row, scale) for row in shown],
+        "parts": CGROUP_PARTS,
+        "scale": scale,
+        "online": len(online),
+        "more": len(below) - len(shown),
+        "dying": sum(row["state"] == "dying" for row in rows),
+    }
+
+
+def _cgroup(row: dict[str, Any], scale: int) -> dict[str, Any]:
+    usage, limit = row["usage_bytes"], row.get("max_bytes")
+    anon, file, shmem, kernel = (
+        max(row.get(f"{name}_bytes") or 0, 0) for name in ("anon", "file", "shmem", "kernel")
+    )
+    sizes = [anon, max(file - shmem, 0), shmem, kernel]
+    bars, at = [], 0
+    for number, size in enumerate([*sizes, max(usage - sum(sizes), 0)]):
+        width = min(size, max(usage - at, 0))
+        bars.append((number, bar_percent(at, scale), bar_percent(width, scale), size))
+        at += width
+    parts = row["cgroup"].split("/")
+    return {
+        "cgroup": row["cgroup"],
+        "name": parts[-1],
+        "depth": min(len(parts) - 2, DEPTHS[-1]),
+        "usage": usage,
+        "bars": bars,
+        "limit": limit,
+        "limit_at": bar_percent(limit, scale) if limit is not None and limit <= scale else None,
+        "swap": row.get("swap_bytes"),
+        "full": row.get("max_own_events"),
+        "kills": row.get("oom_kill_own_events"),
+        "dying": row.get("dying_below"),
+    }
+
+
 PAGE_OWNER = Picture("page_owner", "page_owner_stacks", frozenset({"pages", "stack"}), page_owner)
 PAGE_OWNER_GROWTH = Picture(
     "page_owner_growth",
@@ -377,4 +430,20 @@ SLAB_OWNER = Picture(
     "slab_owner_stacks",
     frozenset({"cache", "stack", "objects", "bytes"}),
     slab_owner,
+)
+MEMORY_CGROUPS = Picture(
+    "memory_cgroups",
+    "memory_cgroups",
+    frozenset({"cgroup", "state", "usage_bytes"}),
+    memory_cgroups,
+    style="""
+.cgroups td.bars-of { width: 40%; min-width: 12rem; }
+.cgroups rect { fill: var(--series, var(--bar)); } .cgroups rect.ground { fill: var(--bar); }
+.cgroups rect.other { fill: var(--other); }
+.cgroups line { stroke: var(--critical); stroke-width: 2; }
+.cgroups tbody th { overflow-wrap: anywhere; min-width: 8rem; }
+.cgroup-key .box { background: var(--series, var(--other)); }
+.cgroup-key .limit { display: inline-block; width: 2px; height: .8em; background: var(--critical); }
+"""
+    + "".join(f".cgroups th.deep-{n} {{ padding-left: {1.2 * n:.1f}rem; }}\n" for n in DEPTHS),
 )
