@@ -89,6 +89,14 @@ COMMANDS = (
         "mmscope.drgn.owners.sections:SLAB_CACHES_SECTION",
     ),
     SectionCommand(
+        "swap_areas",
+        "swap",
+        "swap areas and how full they are",
+        None,
+        "",
+        "mmscope.drgn.ledger.swap_areas:SWAP_SECTION",
+    ),
+    SectionCommand(
         "vmalloc",
         "vmalloc",
         "vmalloc memory by caller",
