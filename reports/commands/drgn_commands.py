@@ -97,6 +97,14 @@ COMMANDS = (
         "mmscope.drgn.ledger.swap_areas:SWAP_SECTION",
     ),
     SectionCommand(
+        "percpu",
+        "percpu",
+        "percpu memory by chunk and by size of allocation",
+        20,
+        "",
+        "mmscope.drgn.ledger.percpu_chunks:PERCPU_SECTION",
+    ),
+    SectionCommand(
         "vmalloc",
         "vmalloc",
         "vmalloc memory by caller",
