@@ -165,7 +165,17 @@ def test_collect_from_a_tree_of_text(tmp_path: Path) -> None:
     )
     assert [line.split(": ")[1:3] for line in said[2:]] == [
         [name, "absent"]
-        for name in ("lru_lists", "vmalloc", "anon_vmas", "file_maps", "ksm", "rmap_cost", *LOGGED)
+        for name in (
+            "lru_lists",
+            "swap",
+            "percpu",
+            "vmalloc",
+            "anon_vmas",
+            "file_maps",
+            "ksm",
+            "rmap_cost",
+            *LOGGED,
+        )
     ]
     assert "WARNING  Node 1 zone Normal: 446.7 MiB free, 99.1 %" in " ".join(
         result.stdout.split("\n")
@@ -179,6 +189,7 @@ def test_collect_from_a_tree_of_text(tmp_path: Path) -> None:
     assert {s.section: s.status for s in read.sections} == {
         "memory_ledger": "ok", "process_memory": "ok", "vmalloc": "absent",
         "memory_cgroups": "absent", "lru_lists": "absent",
+        "swap": "absent", "percpu": "absent",
         "zones": "ok", "free_lists": "ok", "accounting": "absent", "pcp_lists": "ok",
         "pageblocks": "ok", "vm_counters": "ok", "settings": "ok", "slab_caches": "ok",
         "page_owner": "absent", "slab_owner": "absent", "page_tables": "ok",
@@ -258,6 +269,7 @@ def test_a_damaged_file_costs_its_own_sections(tmp_path: Path, file: str, conten
     usual |= dict.fromkeys(("vmemmap", "hugetlb", "device_pagemaps", "memory_metadata"), "absent")
     usual |= dict.fromkeys(("anon_vmas", "file_maps", "ksm", "rmap_cost", "vmalloc"), "absent")
     usual |= dict.fromkeys(("memory_cgroups", "lru_lists"), "absent")
+    usual |= dict.fromkeys(("swap", "percpu"), "absent")
     usual |= dict.fromkeys(LOGGED, "absent")
     assert {name: how for name, how in status.items() if how != "ok"} == usual | needs
     for section in sections:

@@ -105,6 +105,22 @@ COMMANDS = (
         "mmscope.drgn.owners.sections:SLAB_CACHES_SECTION",
     ),
     SectionCommand(
+        "swap_areas",
+        "swap",
+        "swap areas and how full they are",
+        None,
+        "",
+        "mmscope.drgn.ledger.swap_areas:SWAP_SECTION",
+    ),
+    SectionCommand(
+        "percpu",
+        "percpu",
+        "percpu memory by chunk and by size of allocation",
+        20,
+        "",
+        "mmscope.drgn.ledger.percpu_chunks:PERCPU_SECTION",
+    ),
+    SectionCommand(
         "vmalloc",
         "vmalloc",
         "vmalloc memory by caller",
