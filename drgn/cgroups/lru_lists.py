@@ -12,11 +12,12 @@ list for a moment, and those that CPUs have not put on one yet.
 """
 
 import contextlib
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from drgn import FaultError, Object, Program, Type, offsetof
+from drgn import FaultError, Object, Program, Type, offsetof, sizeof
 from drgn.helpers.linux.mmzone import for_each_online_pgdat
 from drgn.helpers.linux.percpu import per_cpu_ptr
 from drgn.helpers.linux.timekeeping import uptime
@@ -144,23 +145,30 @@ class Lruvecs:
         return pages
 
 
-def _dtype(type_: Type) -> np.dtype[Any]:
-    """The members of ``struct mem_cgroup_per_node``, from the first that is wanted to the last."""
+def _dtype(prog: Program) -> np.dtype[Any]:
+    """
+    The members of ``struct mem_cgroup_per_node``, from the first that is wanted to the last.
+
+    BTF has arrays of arrays as one: how long they are inside is known of others.
+    """
+    type_ = prog.type("struct mem_cgroup_per_node")
+    zones = prog.type("struct pglist_data").member("node_zones").type.length or 1
     fields: dict[str, tuple[Any, int]] = {}
 
-    def add(name: str, path: str, outer: Type, sign: str) -> None:
-        shape, member = [], outer.member(path.rpartition(".")[2]).type.unaliased()
-        while member.kind.name == "ARRAY":
-            shape.append(member.length or 0)
-            member = member.type.unaliased()
-        fields[name] = np.dtype((f"<{sign}8", tuple(shape))), offsetof(type_, path)
+    def add(name: str, path: str, member: Type, sign: str, *inner: int) -> None:
+        shape = (sizeof(member) // 8 // math.prod(inner), *inner) if inner else ()
+        fields[name] = np.dtype((f"<{sign}8", shape)), offsetof(type_, path)
 
-    add("sizes", "lru_zone_size", type_, "i")
+    add("sizes", "lru_zone_size", type_.member("lru_zone_size").type, "i", len(LISTS))
     with contextlib.suppress(LookupError):  # CONFIG_LRU_GEN
         lrugen = type_.member("lruvec").type.member("lrugen").type
-        for name, sign in (("max_seq", "u"), ("min_seq", "u"), ("timestamps", "u")):
-            add(name, f"lruvec.lrugen.{name}", lrugen, sign)
-        add("nr_pages", "lruvec.lrugen.nr_pages", lrugen, "i")
+        for name, sign, inner in (
+            ("max_seq", "u", ()),
+            ("min_seq", "u", (1,)),
+            ("timestamps", "u", (1,)),
+            ("nr_pages", "i", (2, zones)),
+        ):
+            add(name, f"lruvec.lrugen.{name}", lrugen.member(name).type, sign, *inner)
     return np.dtype(
         {
             "names": list(fields),
@@ -186,9 +194,7 @@ def read_lruvecs(prog: Program, memcgs: Memcgs, gaps: Gaps) -> Lruvecs:
     at = np.uint64(offsetof(prog.type("struct mem_cgroup"), "nodeinfo"))
     pointers, read = read_scattered(prog, memcgs.address + at, np.dtype(("<u8", (nodes,))), gaps)
     pointers = np.where(read[:, None], pointers, 0).astype(np.uint64)
-    rows, known = read_scattered(
-        prog, pointers[pointers != 0], _dtype(prog.type("struct mem_cgroup_per_node")), gaps
-    )
+    rows, known = read_scattered(prog, pointers[pointers != 0], _dtype(prog), gaps)
 
     def whole(name: str, kind: Any) -> NDArray[Any]:
         values = np.zeros((*pointers.shape, *rows.dtype[name].shape), kind)
@@ -207,8 +213,8 @@ def read_lruvecs(prog: Program, memcgs: Memcgs, gaps: Gaps) -> Lruvecs:
         # "eventually consistent": negative for a moment
         np.maximum(whole("nr_pages", np.int64), 0),
         whole("max_seq", np.uint64),
-        whole("min_seq", np.uint64),
-        whole("timestamps", np.uint64),
+        whole("min_seq", np.uint64)[..., 0],
+        whole("timestamps", np.uint64)[..., 0],
     )
 
 
