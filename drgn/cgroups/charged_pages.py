@@ -10,8 +10,8 @@ in 7.2 and 7.3, where a removed cgroup's pages pass to its parent (``memcg_repar
 mm/memcontrol.c). Which of both it is shows when the pass is over: the address is a cgroup's, or the
 structure there names one.
 
-Costs about 15 ns a page, a fifteenth of what the ledger takes. Memory: 100 bytes for each cgroup
-and kind of page that it has, and for each file that a dying cgroup has pages of.
+Costs 10 to 15 ns a page, and 1 µs for each dying cgroup. Memory: 100 bytes for each cgroup and kind
+of page that it has, and for each file that a dying cgroup has pages of.
 
 Cannot know: the pages behind the first of a block that was allocated with ``__GFP_ACCOUNT`` and
 without ``__GFP_COMP``: nothing in them says whose they are.
