@@ -113,7 +113,7 @@ WORKLOAD_MODULES = {
     "vmemmap": ("libnvdimm", "nd_btt", "nd_pmem", "nd_e820", "dax_pmem", "device_dax"),
 }
 # Bytes of an empty disk for a workload.
-WORKLOAD_DISKS = {"tables": 64 << 20}
+WORKLOAD_DISKS = {"tables": 64 << 20, "ledger": 16 << 20}
 
 _HEADER = 256  # guest/truth.c: "FILE <set> <path> <length>", padded
 

@@ -45,6 +45,8 @@ static const char *const patterns[] = {
 	"/sys/kernel/debug/extfrag/unusable_index",
 	"/sys/kernel/debug/extfrag/extfrag_index",
 	"/proc/slabinfo",
+	"/proc/sys/fs/dentry-state",
+	"/proc/sys/fs/inode-nr",
 	"/proc/meminfo",
 	"/proc/vmstat",
 	"/proc/zoneinfo",
