@@ -21,6 +21,7 @@ from drgn import Program, sizeof
 from numpy.typing import NDArray
 
 from mmscope.drgn.free.free_lists import max_order
+from mmscope.drgn.ledger.file_pages import FilePages
 from mmscope.drgn.ledger.page_kinds import (
     BOOT,
     BOOT_PERCPU,
@@ -116,6 +117,7 @@ class LedgerPages:
         caches, _ = read_caches(prog)
         reclaimable = [cache.address for cache in caches if cache.reclaimable]
         self.reclaimable = np.array(sorted(reclaimable), np.uint64)
+        self.files = FilePages(prog)
         self.pages = np.zeros(len(KINDS) * self.zones, np.int64)  # present, by kind and zone
         self.absent = np.zeros(self.zones, np.int64)  # that have a struct page, but are no RAM
         self.reserved = np.zeros(self.zones, np.int64)  # present, with PG_reserved, of any kind
@@ -149,6 +151,7 @@ class LedgerPages:
         self.reserved += np.bincount(zones[reserved], minlength=self.zones)[: self.zones]
         keys = kinds.astype(np.int64) * self.zones + zones
         self.pages += np.bincount(keys[present], minlength=len(self.pages))
+        self.files.take(chunk, flags, kinds, heads, present)
         here = np.flatnonzero(present & (kinds == NO_REFERENCE))
         self._keep(chunk, kinds, zones, here)
         here = np.flatnonzero(present & np.isin(kinds, (IN_USE, COMPOUND, NO_HEAD)))
