@@ -43,8 +43,7 @@ INODE = {
 DENTRY = {
     "name": "d_name.name",
     "count": "d_lockref.count",
-    # "dcache: back inline names with a struct-wrapped array of unsigned long" (v6.15) and later
-    # changes moved neither; the union has had no name since v7.1.
+    # The union has no name in 7.2.
     "next": ("d_alias.next", "d_u.d_alias.next"),
 }
 AT = {name: number for number, name in enumerate(COLUMNS)}

@@ -15,9 +15,20 @@ from mmscope.drgn.filesystems.cached_file_rows import (
     filesystem_rows,
 )
 from mmscope.drgn.filesystems.cached_files import CachedFiles, read_cached_files
+from mmscope.drgn.filesystems.dentry_cache import STATISTICS, kernel_counts, read_dentry_cache
+from mmscope.drgn.filesystems.dentry_cache_rows import (
+    DENTRY_COUNTS,
+    FILESYSTEM_DENTRIES,
+    dentry_count_rows,
+    filesystem_dentry_rows,
+    read_dentry_state,
+    read_inode_nr,
+)
 from mmscope.drgn.filesystems.super_blocks import SuperBlocks, read_super_blocks
 from mmscope.drgn.ledger.sections import ledger_pages
 from mmscope.drgn.machine.vm_counters import vm_counters
+from mmscope.drgn.owners.slab_caches import SlabFinder
+from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import PASS_SECONDS, TOP, Command, Found, Section, disagreement
@@ -92,6 +103,73 @@ it until somebody removes it, and a SysV segment until
     from_memory=cached_files_from_memory,
     from_files=cached_files_from_files,
     deadline=PASS_SECONDS,
+)
+
+
+def dentries_from_memory(memory: Memory) -> Found:
+    prog, supers = memory.prog, super_blocks_once(memory)
+    cache = read_dentry_cache(
+        prog, supers, found=memory.rode(SlabFinder), progress=memory.progress
+    )
+    found = Found(unreadable_bytes=cache.gaps.bytes + supers.gaps.bytes)
+    if supers.broken_off:
+        disagreement(memory, found, supers.broken_off)
+    if cache.unknown_types:
+        names = ", ".join(sorted(set(cache.unknown_types)))
+        found.remarks.append(f"inodes of {names} are not counted: none of them could be read")
+    if cache.odd_slabs:
+        found.remarks.append(
+            f"{cache.odd_slabs:,} slabs with another number of objects than their cache's are left "
+            "out: KFENCE's, or damaged"
+        )
+    counts = dentry_count_rows(kernel_counts(prog), cache)
+    if missing := set(STATISTICS) - {row.counter for row in counts}:
+        found.notes.append(f"counts of the kernel are missing: {', '.join(sorted(missing))}")
+    # Without unknown types: those are what differs.
+    different = [row for row in counts if row.difference]
+    if different and not cache.unknown_types and not cache.odd_slabs:
+        disagreement(
+            memory,
+            found,
+            "; ".join(f"{r.counter} is {r.kernel_says:,}, {r.found:,} were found" for r in different),
+        )
+    found.add(FILESYSTEM_DENTRIES, filesystem_dentry_rows(cache))
+    return found.add(DENTRY_COUNTS, counts)
+
+
+def dentries_from_files(files: Files) -> Found:
+    says = read_dentry_state(files.read("proc/sys/fs/dentry-state"))
+    found = Found()
+    try:
+        says |= read_inode_nr(files.read("proc/sys/fs/inode-nr"))
+    except (Absent, ValueError) as error:
+        found.notes.append(str(error))
+    found.remarks.append(
+        "of all file systems together: read the kernel's memory (as root) to know which has them"
+    )
+    return found.add(DENTRY_COUNTS, dentry_count_rows(says))
+
+
+DENTRIES_SECTION = Section(
+    name="dentries",
+    title="Dentries and inodes",
+    place=73,
+    intro="""
+The names and the inodes of files that the kernel keeps in memory, by file system: all objects in
+the slab caches of dentries and inodes. A *negative* dentry remembers that a name is not there; each
+new name that is looked up in vain makes one, and nothing but reclaim limits them.
+
+The kernel's own counts, in
+[/proc/sys/fs/dentry-state](https://docs.kernel.org/admin-guide/sysctl/fs.html#dentry-state), are
+beside what was found.
+""",
+    command=Command("dentries and inodes by file system", top=TOP),
+    since="0.2.0",
+    tables=(FILESYSTEM_DENTRIES, DENTRY_COUNTS),
+    from_memory=dentries_from_memory,
+    from_files=dentries_from_files,
+    deadline=PASS_SECONDS,
+    reads=(prices.DENTRY_STATE,),
 )
 
 

@@ -29,7 +29,7 @@ MAX_SUPER_BLOCKS = 1 << 18
 MAX_MOUNTS = 256  # of one file system that are looked at
 ID_BYTES = 32  # s_id
 BDI_CAP_WRITEBACK = 1  # include/linux/backing-dev.h: a macro; 1 << 0 from 5.10 to 7.3
-COLUMNS = {"type": "s_type", "dev": "s_dev", "bdi": "s_bdi", "root": "s_root"}
+COLUMNS = {"type": "s_type", "dev": "s_dev", "bdi": "s_bdi", "root": "s_root", "op": "s_op"}
 
 
 @dataclass(frozen=True)
@@ -115,9 +115,8 @@ class SuperBlocks:
 
     def _mounts_in(self, at: int) -> Iterator[Object]:
         """
-        Pointers to every ``struct mount`` of one of them.
-
-        A list of their own since "struct mount: relocate MNT_WRITE_HOLD bit" (v6.18).
+        Pointers to every ``struct mount`` of one of them: on a list_head in 6.1 and 6.12, each
+        pointing to the next in 7.2.
         """
         sb = Object(self.prog, "struct super_block", address=int(self.address[at]))
         if self.prog.type("struct mount").has_member("mnt_instance"):

@@ -59,6 +59,7 @@ SLAB_SETTINGS = "/sys/kernel/slab/*"
 OWNER_COUNTS = "/sys/kernel/debug/page_owner_stacks/*"
 IOMEM = "/proc/iomem"
 KMSG = "/dev/kmsg /dmesg /*/dmesg* /vmcore-dmesg.txt"
+DENTRY_STATE = "/proc/sys/fs/dentry-state /proc/sys/fs/inode-nr"
 SETTINGS = (
     "/proc/sys/* /sys/kernel/mm/* /sys/devices/system/node/*/hugepages/* "
     "/sys/devices/system/node/*/memory_failure/* /sys/firmware/memmap/*"
@@ -212,6 +213,15 @@ PRICES = {
             None,
             None,
             "records",
+            READ,
+        ),
+        Price(
+            # proc_nr_dentry(), fs/dcache.c; proc_nr_inodes(), fs/inode.c
+            DENTRY_STATE,
+            "adds up the counters of every CPU",
+            None,
+            None,
+            "CPUs",
             READ,
         ),
         Price(SETTINGS, "prints a number or a word", None, None, "files", READ),

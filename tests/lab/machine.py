@@ -87,6 +87,8 @@ WORKLOAD_OPTIONS = {
     # kernel may lie where the only page of 1 GiB could be.
     "vmemmap_boot": "hugetlb_free_vmemmap=on hugepagesz=1G hugepages=1 hugepagesz=2M hugepages=64 "
     "no5lvl nokaslr",
+    # Free objects are poisoned, and objects begin behind a red zone.
+    "ledger_poison": "slab_debug=PZ slub_debug=PZ",
     # All that the workload writes to the log, and not five lines a second.
     "oom": "printk.devkmsg=on",
     # Of 512 MiB at 0 and 1 GiB at 4 GiB: the last 256 MiB cut off, 64 MiB reserved, 128 MiB

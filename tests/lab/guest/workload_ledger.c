@@ -31,6 +31,7 @@
 #define DISK_BYTES (8 * MIB)
 #define DIRTY_BYTES (5 * MIB)
 #define NEGATIVE 20000
+#define GONE 3000
 #define NOTES "/tmp/ledger-notes"
 #define ANON_BYTES (32 * MIB)
 #define PIPES 16
@@ -161,6 +162,22 @@ static void negative_dentries(void)
 	}
 }
 
+// Slots of dentries and inodes that are free again.
+static void files_that_are_gone(void)
+{
+	char path[64];
+
+	for (int i = 0; i < GONE; i++) {
+		snprintf(path, sizeof(path), "/tmp/gone-%d", i);
+		close(open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0644));
+	}
+	for (int i = 0; i < GONE; i++) {
+		snprintf(path, sizeof(path), "/tmp/gone-%d", i);
+		if (unlink(path))
+			fail("%s is not there: %s", path, strerror(errno));
+	}
+}
+
 static void anonymous(void)
 {
 	touch(map_memory(ANON_BYTES, MADV_NOHUGEPAGE), ANON_BYTES, PAGE);
@@ -243,6 +260,7 @@ void workload_ledger(void)
 	add_status(keep_child("ledger-pipes", pipes));
 	add_status(keep_child("ledger-threads", threads));
 	bpf_map();
+	files_that_are_gone();
 	negative_dentries();
 	truth_note(NOTES, "/stages/ledger");
 	say("planted: %lu MiB of shared memory, %lu MiB anonymous, %lu MiB in pipes, %d threads",
