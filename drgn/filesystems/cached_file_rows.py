@@ -4,6 +4,7 @@ The tables of cached files: the largest of them, all of them by file system, and
 counters beside their sums.
 """
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +29,7 @@ from mmscope.drgn.filesystems.cached_files import (
 )
 from mmscope.drgn.filesystems.super_blocks import Mounted
 from mmscope.drgn.ledger.file_pages import KIND_COLUMNS
-from mmscope.drgn.tables.rows import MOST_BYTES, column
+from mmscope.drgn.tables.rows import column
 from mmscope.drgn.tables.table import Table
 
 MAX_FILES_SHOWN = 100
@@ -59,22 +60,24 @@ class CachedFile:
     filesystem: str | None = column(holds="kernel", help="type of its file system")
     path: str | None = column(
         holds="file",
-        help="where its file system is mounted for init, else in another mount namespace, else from "
-        "the root of its file system; empty: no dentry has its name any more",
+        help="where its file system is mounted for init, else in another mount namespace, else "
+        "from the root of its file system; empty: no dentry has its name any more",
     )
     deleted: bool | None = column(
         help="no directory has it any more (i_nlink is 0); empty: it never was in one"
     )
     held: bool | None = column(
-        help="somebody has it open or mapped, by the references to its dentry; empty: that cannot be "
-        "told, as of all that is not in tmpfs"
+        help="somebody has it open or mapped, by the references to its dentry; empty: that cannot "
+        "be told, as of all that is not in tmpfs"
     )
     size_bytes: int | None = column(high=1 << 63, help="i_size")
     pages: int = column(unit="pages", help="of it in memory")
     bytes: int = column(unit="bytes", help="of these pages")
     percent: float = column(unit="%", help="of all present pages")
     dirty_pages: int | None = column(
-        unit="pages", high="pages", help="to be written; empty: they are written nowhere but to swap"
+        unit="pages",
+        high="pages",
+        help="to be written; empty: they are written nowhere but to swap",
     )
     writeback_pages: int = column(unit="pages", high="pages", help="that are being written")
     mlocked_pages: int = column(unit="pages", high="pages", help="locked with mlock()")
@@ -119,7 +122,9 @@ class CachedFilesystem:
     bytes: int = column(unit="bytes", help="of these pages")
     percent: float = column(unit="%", help="of all present pages")
     dirty_pages: int | None = column(
-        unit="pages", high="pages", help="to be written; empty: they are written nowhere but to swap"
+        unit="pages",
+        high="pages",
+        help="to be written; empty: they are written nowhere but to swap",
     )
     writeback_pages: int = column(unit="pages", high="pages", help="that are being written")
     mlocked_pages: int = column(unit="pages", high="pages", help="locked with mlock()")
@@ -207,83 +212,78 @@ def filesystem_rows(
     files: CachedFiles, present: int, most: int = MAX_FILE_SYSTEMS
 ) -> list[CachedFilesystem]:
     """All files by file system and kind, those with the most pages first."""
-    size = int(files.prog["PAGE_SIZE"].value_())
-    key = files.sb * len(KINDS) + files.kind
-    groups, back = np.unique(key, return_inverse=True)
-    deleted = (files.inode["links"] == 0) & np.isin(files.kind, (FILE, TMPFS))
-    left = files.held == NOT_HELD
-    pages = files.pages
+    groups, back = np.unique(files.sb * len(KINDS) + files.kind, return_inverse=True)
 
     def total(values: NDArray[Any]) -> NDArray[np.int64]:
         return np.bincount(back, values, minlength=len(groups)).astype(np.int64)
 
-    sums = {name: total(files.column(name)) for name in AT}
-    count, all_pages = np.bincount(back, minlength=len(groups)), total(pages)
-    gone, gone_pages = total(deleted), total(np.where(deleted, pages, 0))
-    rest, rest_pages = total(left), total(np.where(left, pages, 0))
+    deleted = (files.inode["links"] == 0) & np.isin(files.kind, (FILE, TMPFS))
+    left, pages = files.held == NOT_HELD, files.pages
+    sums = {name: total(files.column(name)) for name in AT} | {
+        "files": total(np.ones(len(back))),
+        "pages": total(pages),
+        "deleted_files": total(deleted),
+        "deleted_pages": total(np.where(deleted, pages, 0)),
+        "left_files": total(left),
+        "left_pages": total(np.where(left, pages, 0)),
+    }
     able = np.zeros(len(groups), np.bool_)
     able[back] = files.writes_back
+    order = np.argsort(-sums["pages"], kind="stable").tolist()
     rows = []
-    order = np.argsort(-all_pages, kind="stable").tolist()
     for at in order[:most]:
         sb, kind = divmod(int(groups[at]), len(KINDS))
-        known = sb < len(files.supers.address)
-        mounted = files.supers.mounted(sb) if known else Mounted(None, None)
-        rows.append(
-            CachedFilesystem(
-                hex(int(files.supers.address[sb])) if known else "unknown",
-                KINDS[kind],
-                files.supers.types[sb] if known else None,
-                files.supers.ids[sb] if known else None,
-                files.supers.device(sb) if known else None,
-                mounted.path,
-                mounted.by_init,
-                int(count[at]),
-                int(all_pages[at]),
-                int(all_pages[at]) * size,
-                100 * int(all_pages[at]) / present if present else 0.0,
-                int(sums["dirty"][at]) if able[at] and kind not in NEVER_DIRTY else None,
-                *(int(sums[n][at]) for n in ("writeback", "mlocked", "unevictable", "active")),
-                int(gone[at]) if kind in (FILE, TMPFS) else None,
-                int(gone_pages[at]) if kind in (FILE, TMPFS) else None,
-                int(rest[at]) if kind in MAY_BE_LEFT else None,
-                int(rest_pages[at]) if kind in MAY_BE_LEFT else None,
-            )
-        )
-    return rows + _others(files, order[most:], count, all_pages, sums, present, size)
+        have = {name: int(values[at]) for name, values in sums.items()}
+        rows.append(_filesystem_row(files, sb, kind, have, bool(able[at]), present))
+    return rows + _others(
+        files, {name: values[order[most:]] for name, values in sums.items()}, present
+    )
+
+
+def _filesystem_row(
+    files: CachedFiles, sb: int, kind: int, have: dict[str, int], able: bool, present: int
+) -> CachedFilesystem:
+    supers, known = files.supers, sb < len(files.supers.address)
+    mounted = supers.mounted(sb) if known else Mounted(None, None)
+    # Who never was in a directory, or of whom it cannot be told, has nothing to say there.
+    deleted, left = kind in (FILE, TMPFS), kind in MAY_BE_LEFT
+    return CachedFilesystem(
+        hex(int(supers.address[sb])) if known else "unknown",
+        KINDS[kind],
+        supers.types[sb] if known else None,
+        supers.ids[sb] if known else None,
+        supers.device(sb) if known else None,
+        mounted.path,
+        mounted.by_init,
+        have["files"],
+        have["pages"],
+        have["pages"] * int(files.prog["PAGE_SIZE"].value_()),
+        100 * have["pages"] / present if present else 0.0,
+        have["dirty"] if able and kind not in NEVER_DIRTY else None,
+        have["writeback"],
+        have["mlocked"],
+        have["unevictable"],
+        have["active"],
+        have["deleted_files"] if deleted else None,
+        have["deleted_pages"] if deleted else None,
+        have["left_files"] if left else None,
+        have["left_pages"] if left else None,
+    )
 
 
 def _others(
-    files: CachedFiles,
-    groups: list[int],
-    count: NDArray[np.int64],
-    pages: NDArray[np.int64],
-    sums: dict[str, NDArray[np.int64]],
-    present: int,
-    size: int,
+    files: CachedFiles, sums: dict[str, NDArray[np.int64]], present: int
 ) -> list[CachedFilesystem]:
     """One row of the file systems beyond those shown, and of the files that were too many."""
-    number = int(count[groups].sum()) + files.other_rows
-    if not number:
-        return []
-    total = {name: int(values[groups].sum()) for name, values in sums.items()}
+    have = {name: int(values.sum()) for name, values in sums.items()}
     for name, at in AT.items():
-        total[name] += int(files.others[at])
-    have = sum(total[name] for name in KIND_COLUMNS)
-    return [
-        CachedFilesystem(
-            OTHERS,
-            KINDS[UNKNOWN],
-            *(None,) * 5,
-            number,
-            have,
-            have * size,
-            100 * have / present if present else 0.0,
-            None,
-            *(total[name] for name in ("writeback", "mlocked", "unevictable", "active")),
-            *(None,) * 4,
-        )
-    ]
+        have[name] += int(files.others[at])
+    have["files"] += files.other_rows
+    have["pages"] = sum(have[name] for name in KIND_COLUMNS)
+    if not have["files"]:
+        return []
+    row = _filesystem_row(files, len(files.supers.address), UNKNOWN, have, False, present)
+    return [dataclasses.replace(row, superblock=OTHERS)]
 
 
 def checks(files: CachedFiles, vmstat: dict[str, int]) -> list[CachedFileCheck]:

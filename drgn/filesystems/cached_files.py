@@ -27,8 +27,7 @@ from numpy.typing import NDArray
 from mmscope.drgn.filesystems.dentry_paths import TORN, dentry_name, is_unhashed, path_below
 from mmscope.drgn.filesystems.super_blocks import SuperBlocks
 from mmscope.drgn.ledger.file_pages import COLUMNS, KIND_COLUMNS, FilePages
-from mmscope.drgn.reading.kernel_arrays import Gaps, struct_dtype
-from mmscope.drgn.reading.kernel_names import name_at
+from mmscope.drgn.reading.kernel_arrays import Columns, Gaps, struct_dtype
 from mmscope.drgn.reading.linked_lists import find
 from mmscope.drgn.reading.scattered_reads import read_scattered
 
@@ -40,7 +39,7 @@ INODE = {
     "size": "i_size",
     "dentry": "i_dentry.first",
 }
-DENTRY = {
+DENTRY: Columns = {
     "name": "d_name.name",
     "count": "d_lockref.count",
     # The union has no name in 7.2.
@@ -175,9 +174,9 @@ def alias_offset(prog: Program) -> int:
     """Where ``d_alias`` is in a ``struct dentry``."""
     type_ = prog.type("struct dentry")
     try:
-        return offsetof(type_, "d_alias")
+        return int(offsetof(type_, "d_alias"))
     except LookupError:
-        return offsetof(type_, "d_u.d_alias")
+        return int(offsetof(type_, "d_u.d_alias"))
 
 
 def _tell_held(
@@ -268,5 +267,3 @@ def largest(files: CachedFiles, most: int) -> list[int]:
     """The positions of the files with the most pages."""
     order: Sequence[int] = np.argsort(-files.pages, kind="stable")[:most].tolist()
     return list(order)
-
-

@@ -7,10 +7,10 @@ A slot of the cache ``dentry`` is in use while its ``d_lockref.count`` is not ne
 ``__d_alloc()`` makes it 1 again; what an allocator keeps for the next one is dead too. A dentry is
 negative by the type in its ``d_flags``, and unused while DCACHE_LRU_LIST is there.
 
-Inodes are in a cache of each file system type. In which, and where in an object, is learnt from some
-inodes of each type, so that no module's types are needed. Their caches have constructors, which
-no other cache is merged with: a slot that was never in use has no super block, one that was freed
-has I_CLEAR (``clear_inode()``, fs/inode.c).
+Inodes are in a cache of each file system type. In which, and where in an object, is learnt from
+some inodes of each type, so that no module's types are needed. Their caches have constructors,
+which no other cache is merged with: a slot that was never in use has no super block, one that was
+freed has I_CLEAR (``clear_inode()``, fs/inode.c).
 
 Costs the memory of these slabs, read once; memory for the sums only.
 
@@ -24,7 +24,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
-from drgn import FaultError, Object, ObjectAbsentError, Program, cast, container_of, offsetof, sizeof
+from drgn import (
+    FaultError,
+    Object,
+    ObjectAbsentError,
+    Program,
+    cast,
+    container_of,
+    offsetof,
+    sizeof,
+)
 from drgn.helpers.linux.cpumask import for_each_possible_cpu
 from drgn.helpers.linux.mm import compound_head, page_to_virt, virt_to_page
 from drgn.helpers.linux.percpu import per_cpu
@@ -42,11 +51,11 @@ from mmscope.drgn.owners.slab_caches import (
     scan_slabs,
 )
 from mmscope.drgn.owners.slab_objects import SlabObjects, Slots, slots_of
-from mmscope.drgn.reading.kernel_arrays import Gaps, struct_dtype
+from mmscope.drgn.reading.kernel_arrays import Columns, Gaps, struct_dtype
 from mmscope.drgn.reading.linked_lists import find
 
-DENTRY = {"flags": "d_flags", "count": "d_lockref.count", "sb": "d_sb"}
-INODE = {
+DENTRY: Columns = {"flags": "d_flags", "count": "d_lockref.count", "sb": "d_sb"}
+INODE: Columns = {
     "sb": "i_sb",
     "lru": "i_lru.next",
     # struct inode_state_flags in 7.2
@@ -129,7 +138,7 @@ def dentry_cache_address(prog: Program, caches: list[Cache]) -> int:
 
     :raises LookupError: there is none.
     """
-    # 7.2 has it as a runtime constant, and under another name; its debug info may have no place of it.
+    # 7.2 has it as a runtime constant, under another name; its debug info has no place of that.
     for name in ("dentry_cache", "__dentry_cache"):
         with contextlib.suppress(LookupError, FaultError, ObjectAbsentError):
             return int(prog[name].value_())
@@ -222,7 +231,7 @@ def _inode_counter(
 ) -> Callable[[Slots], None]:
     type_ = prog.type("struct inode")
     dtype = struct_dtype(type_, INODE)
-    state = np.dtype(dtype.fields["state"][0])
+    state = np.zeros(0, dtype)["state"].dtype
     clear = state.type(constant(prog, "I_CLEAR", I_CLEAR[state.itemsize]))
     node = np.uint64(offsetof(type_, "i_lru"))
 
@@ -249,8 +258,8 @@ def _add(result: DentryCache, name: str, sb: NDArray[np.int64], each: int = 1) -
 def kernel_counts(prog: Program) -> dict[str, int]:
     """
     What the kernel counts, CPU by CPU: dentry_stat and inodes_stat of /proc/sys/fs
-    (``proc_nr_dentry()``, fs/dcache.c, and ``proc_nr_inodes()``, fs/inode.c); what cannot be read is
-    left out.
+    (``proc_nr_dentry()``, fs/dcache.c, and ``proc_nr_inodes()``, fs/inode.c); what cannot be read
+    is left out.
     """
     found = {}
     cpus = list(for_each_possible_cpu(prog))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mmscope.drgn.filesystems.dentry_cache import COUNTED, STATISTICS, DentryCache
+from mmscope.drgn.filesystems.dentry_cache import STATISTICS, DentryCache
 from mmscope.drgn.tables.rows import column
 from mmscope.drgn.tables.table import Table
 from mmscope.drgn.text.kernel_text import printed_number
@@ -45,9 +45,13 @@ class FilesystemDentries:
     unused_negative: int = column(high="unused", help="negative ones of these")
     inodes: int = column(help="inodes in memory")
     unused_inodes: int = column(high="inodes", help="on the LRU list: reclaim may take them")
-    bytes: int = column(unit="bytes", help="slots of these dentries and inodes in their slab caches")
+    bytes: int = column(
+        unit="bytes", help="slots of these dentries and inodes in their slab caches"
+    )
     dentry_bytes: int = column(
-        unit="bytes", high="bytes", help="of the dentries; long names are kmalloc memory beside them"
+        unit="bytes",
+        high="bytes",
+        help="of the dentries; long names are kmalloc memory beside them",
     )
     inode_bytes: int = column(unit="bytes", high="bytes", help="of the inodes")
 
@@ -96,10 +100,10 @@ def filesystem_dentry_rows(
     cache: DentryCache, most: int = MAX_FILE_SYSTEMS
 ) -> list[FilesystemDentries]:
     """All file systems that have any, those with the most bytes first."""
-    sums, supers = cache.sums, cache.supers
-    total = sums["dentry_bytes"] + sums["inode_bytes"]
-    order = np.argsort(-total, kind="stable")
-    order = order[total[order] > 0]
+    supers = cache.supers
+    sums = cache.sums | {"bytes": cache.sums["dentry_bytes"] + cache.sums["inode_bytes"]}
+    order = np.argsort(-sums["bytes"], kind="stable")
+    order = order[sums["bytes"][order] > 0]
     rows = []
     for at in order[:most].tolist():
         mounted = supers.mounted(at)
@@ -111,21 +115,12 @@ def filesystem_dentry_rows(
                 supers.device(at),
                 mounted.path,
                 mounted.by_init,
-                *(int(sums[name][at]) for name in COUNTED[:6]),
-                int(total[at]),
-                *(int(sums[name][at]) for name in COUNTED[6:]),
+                **{name: int(values[at]) for name, values in sums.items()},
             )
         )
     if len(rest := order[most:]):
-        rows.append(
-            FilesystemDentries(
-                OTHERS,
-                *(None,) * 5,
-                *(int(sums[name][rest].sum()) for name in COUNTED[:6]),
-                int(total[rest].sum()),
-                *(int(sums[name][rest].sum()) for name in COUNTED[6:]),
-            )
-        )
+        total = {name: int(values[rest].sum()) for name, values in sums.items()}
+        rows.append(FilesystemDentries(OTHERS, None, None, None, None, None, **total))
     return rows
 
 

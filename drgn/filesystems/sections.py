@@ -108,9 +108,7 @@ it until somebody removes it, and a SysV segment until
 
 def dentries_from_memory(memory: Memory) -> Found:
     prog, supers = memory.prog, super_blocks_once(memory)
-    cache = read_dentry_cache(
-        prog, supers, found=memory.rode(SlabFinder), progress=memory.progress
-    )
+    cache = read_dentry_cache(prog, supers, found=memory.rode(SlabFinder), progress=memory.progress)
     found = Found(unreadable_bytes=cache.gaps.bytes + supers.gaps.bytes)
     if supers.broken_off:
         disagreement(memory, found, supers.broken_off)
@@ -131,7 +129,9 @@ def dentries_from_memory(memory: Memory) -> Found:
         disagreement(
             memory,
             found,
-            "; ".join(f"{r.counter} is {r.kernel_says:,}, {r.found:,} were found" for r in different),
+            "; ".join(
+                f"{r.counter} is {r.kernel_says:,}, {r.found:,} were found" for r in different
+            ),
         )
     found.add(FILESYSTEM_DENTRIES, filesystem_dentry_rows(cache))
     return found.add(DENTRY_COUNTS, counts)

@@ -89,7 +89,9 @@ def read_slab_objects(
 
     def take(scan: SlabScan, chunk: SlabChunk) -> None:
         for index in np.unique(chunk.caches).tolist():
-            kinds = [kind for kind, address in caches.items() if address == scan.caches[index].address]
+            kinds = [
+                kind for kind, address in caches.items() if address == scan.caches[index].address
+            ]
             if not kinds:
                 continue
             for slots in slots_of(prog, scan.caches[index], chunk, chunk.caches == index, result):

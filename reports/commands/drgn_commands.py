@@ -89,6 +89,22 @@ COMMANDS = (
         "mmscope.drgn.owners.sections:SLAB_CACHES_SECTION",
     ),
     SectionCommand(
+        "cached_files",
+        "cached_files",
+        "the files with the most pages in memory",
+        20,
+        "",
+        "mmscope.drgn.filesystems.sections:CACHED_FILES_SECTION",
+    ),
+    SectionCommand(
+        "dentries",
+        "dentries",
+        "dentries and inodes by file system",
+        20,
+        "",
+        "mmscope.drgn.filesystems.sections:DENTRIES_SECTION",
+    ),
+    SectionCommand(
         "vmalloc",
         "vmalloc",
         "vmalloc memory by caller",

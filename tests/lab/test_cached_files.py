@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from capture import Capture, capture
 from conftest import KERNELS
-from dump_formats import makedumpfile, plain_elf
 from drgn import Program, sizeof
+from dump_formats import makedumpfile, plain_elf
 from plain_walks import inode_pages
 from test_ledger import meminfo
 
@@ -82,7 +82,9 @@ def test_planted_files_have_the_pages_that_mincore_said(files_lab: FilesLab) -> 
     assert not files_lab.found.notes
     noted = files_lab.noted
     renamed = {"/tmp/ledger-deleted": "/tmp/ledger-deleted (deleted)", "/dev/vda": "vda"}
-    planted = {renamed.get(path, path): pages for path, pages in noted.items() if "SYSV" not in path}
+    planted = {
+        renamed.get(path, path): pages for path, pages in noted.items() if "SYSV" not in path
+    }
     assert len(planted) >= 6
     assert {path: files_lab.files[path].pages for path in planted} == planted
 

@@ -89,7 +89,11 @@ def test_free_objects_that_are_poisoned_are_not_counted(
 def test_negative_dentries_have_their_file_system(dentries_lab: DentriesLab) -> None:
     """sysfs keeps what was looked up in vain, tmpfs does not (simple_lookup(), fs/libfs.c)."""
     sysfs, tmpfs = dentries_lab.mounted("/sys"), dentries_lab.mounted("/tmp")
-    assert (sysfs.filesystem, sysfs.negative, sysfs.unused_negative) == ("sysfs", NEGATIVE, NEGATIVE)
+    assert (sysfs.filesystem, sysfs.negative, sysfs.unused_negative) == (
+        "sysfs",
+        NEGATIVE,
+        NEGATIVE,
+    )
     assert (tmpfs.filesystem, tmpfs.negative) == ("tmpfs", 0)
     assert sum(row.negative for row in dentries_lab.rows) == NEGATIVE
 
@@ -117,9 +121,7 @@ def test_their_bytes_are_those_of_their_caches(dentries_lab: DentriesLab) -> Non
 def test_beyond_the_largest_they_are_added_up(
     dentries_lab: DentriesLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        dentry_cache_rows.filesystem_dentry_rows, "__defaults__", (3,)
-    )
+    monkeypatch.setattr(dentry_cache_rows.filesystem_dentry_rows, "__defaults__", (3,))
     rows: list[FilesystemDentries] = dentries_from_memory(Memory(dentries_lab.prog)).by_name[
         "filesystem_dentries"
     ]
