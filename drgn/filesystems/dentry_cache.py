@@ -27,7 +27,6 @@ import numpy as np
 from drgn import (
     FaultError,
     Object,
-    ObjectAbsentError,
     Program,
     cast,
     container_of,
@@ -43,11 +42,9 @@ from mmscope.drgn.filesystems.dentry_paths import TORN
 from mmscope.drgn.filesystems.super_blocks import SuperBlocks
 from mmscope.drgn.opening.constants import constant
 from mmscope.drgn.owners.slab_caches import (
-    Cache,
     SlabChunk,
     SlabFinder,
     SlabScan,
-    read_caches,
     scan_slabs,
 )
 from mmscope.drgn.owners.slab_objects import SlabObjects, Slots, slots_of
@@ -75,6 +72,7 @@ STATISTICS = {
     "inodes_stat.nr_inodes": "nr_inodes",
     "inodes_stat.nr_unused": "nr_unused",
 }
+ROOTS = 32  # root dentries that the cache of dentries is learnt from
 SAMPLES = 3  # file systems of a type that its cache is learnt from
 COUNTED = (
     *("dentries", "negative", "unused", "unused_negative", "inodes", "unused_inodes"),
@@ -113,10 +111,9 @@ def read_dentry_cache(
     """
     sums = {name: np.zeros(len(supers.address), np.int64) for name in COUNTED}
     result = DentryCache(supers, sums)
-    caches = found[0].caches if found is not None else read_caches(prog)[0]
     inode_caches, result.unknown_types = learn_inode_caches(prog, supers)
     counters = dict.fromkeys(inode_caches, _inode_counter(prog, result, inode_caches))
-    counters[dentry_cache_address(prog, caches)] = _dentry_counter(prog, result)
+    counters[dentry_cache_address(prog, supers)] = _dentry_counter(prog, result)
     read = SlabObjects({})
 
     def take(scan: SlabScan, chunk: SlabChunk) -> None:
@@ -132,20 +129,20 @@ def read_dentry_cache(
     return result
 
 
-def dentry_cache_address(prog: Program, caches: list[Cache]) -> int:
+def dentry_cache_address(prog: Program, supers: SuperBlocks) -> int:
     """
-    The ``struct kmem_cache`` of dentries.
+    The ``struct kmem_cache`` of dentries: the one that root dentries are in. The variable that has
+    it is a runtime constant in 7.2, of which debug info has no place.
 
-    :raises LookupError: there is none.
+    :raises LookupError: no root dentry can be read.
     """
-    # 7.2 has it as a runtime constant, under another name; its debug info has no place of that.
-    for name in ("dentry_cache", "__dentry_cache"):
-        with contextlib.suppress(LookupError, FaultError, ObjectAbsentError):
-            return int(prog[name].value_())
-    for cache in caches:
-        if cache.name == "dentry":
-            return cache.address
-    raise LookupError("there is no slab cache of dentries")
+    found: Counter[int] = Counter()
+    for root in supers.columns["root"][:ROOTS].tolist():
+        with contextlib.suppress(*TORN):
+            found[_object_of(prog, root)[0]] += 1
+    if not found:
+        raise LookupError("the slab cache of dentries is not found: no root dentry can be read")
+    return found.most_common(1)[0][0]
 
 
 def learn_inode_caches(prog: Program, supers: SuperBlocks) -> tuple[dict[int, int], list[str]]:

@@ -46,8 +46,8 @@ _BY_TYPE = {
     "mempool_t": "integrity_buf_pool",
     "struct io_tlb_mem": "io_tlb_default_mem",
     "struct kmem_cache *": (
-        "__dentry_cache anon_vma_cachep anon_vma_chain_cachep dentry_cache rmap_item_cache "
-        "stable_node_cache task_struct_cachep vm_area_cachep"
+        "anon_vma_cachep anon_vma_chain_cachep rmap_item_cache stable_node_cache "
+        "task_struct_cachep vm_area_cachep"
     ),
     "struct ksm_scan": "ksm_scan",
     "struct list_head": "migrate_nodes modules slab_caches super_blocks vmap_area_list",
