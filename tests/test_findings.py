@@ -1087,8 +1087,8 @@ def looks(part: str, pages: int, order: int | None, charged: str = "no") -> Unex
 def cached(path: str | None, percent: float, **changes: Any) -> CachedFile:
     """A file with so much of a million pages in memory."""
     row = CachedFile(
-        "0xff00", "file", "fd:00", "77", "ext4", path, False, None, 40 << 30,
-        int(10_000 * percent), 0, percent, 5, 0, 0, 0, 9
+        path, "file", "ext4", int(10_000 * percent), 0, percent, 5, 0, 0, 0, 9, False, None,
+        40 << 30, "fd:00", "77", "0xff00"
     )  # fmt: skip
     return dataclasses.replace(row, **changes)
 
@@ -1096,8 +1096,8 @@ def cached(path: str | None, percent: float, **changes: Any) -> CachedFile:
 def on_filesystem(kind: str, percent: float, left: float, **changes: Any) -> CachedFilesystem:
     """Files of a file system: so much of a million pages, and so much of it left behind."""
     row = CachedFilesystem(
-        "0xff10", kind, "tmpfs", "tmpfs", "00:19", "/tmp", True, 40, int(10_000 * percent), 0,
-        percent, None, 0, 0, 0, 0, 0, 0, 7, int(10_000 * left)
+        kind, "tmpfs", "/tmp", 40, int(10_000 * percent), 0, percent, None, 0, 0, 0, 0, 0, 0, 7,
+        int(10_000 * left), True, "tmpfs", "00:19", "0xff10"
     )  # fmt: skip
     return dataclasses.replace(row, **changes)
 
@@ -1110,8 +1110,8 @@ def dentries(negative: int, all_of_them: int) -> list[DentryCount]:
 
 
 FEW_DENTRIES = FilesystemDentries(
-    "0xff20", "overlay", "overlay", "00:30", "/var/lib", True, 1_000, 900, 0, 0, 3, 0, 200_000,
-    200_000, 0
+    "overlay", "/var/lib", 1_000, 900, 0, 0, 3, 0, 200_000, 200_000, 0, True, "overlay", "00:30",
+    "0xff20"
 )  # fmt: skip
 
 

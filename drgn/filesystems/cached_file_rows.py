@@ -45,8 +45,10 @@ MAY_BE_LEFT = (TMPFS, SYSV)
 class CachedFile:
     """A file and its pages in memory."""
 
-    address_space: str = column(
-        holds="kernel", key=True, help="address of the struct address_space"
+    path: str | None = column(
+        holds="file",
+        help="where its file system is mounted for init, else in another mount namespace, else "
+        "from the root of its file system; empty: no dentry has its name any more",
     )
     kind: str = column(
         holds="words",
@@ -54,23 +56,7 @@ class CachedFile:
         "shared memory of shmget(); shared anonymous: mmap() without a file; kernel's own shmem: a "
         "driver's; hugetlbfs; unknown: its inode or file system cannot be read",
     )
-    device: str | None = column(holds="kernel", help="major:minor, as in /proc/PID/maps")
-    # Some file systems use all 64 bits, which not every table's integers hold.
-    inode: str | None = column(holds="kernel", help="i_ino; of SysV shared memory the shmid")
     filesystem: str | None = column(holds="kernel", help="type of its file system")
-    path: str | None = column(
-        holds="file",
-        help="where its file system is mounted for init, else in another mount namespace, else "
-        "from the root of its file system; empty: no dentry has its name any more",
-    )
-    deleted: bool | None = column(
-        help="no directory has it any more (i_nlink is 0); empty: it never was in one"
-    )
-    held: bool | None = column(
-        help="somebody has it open or mapped, by the references to its dentry; empty: that cannot "
-        "be told, as of all that is not in tmpfs"
-    )
-    size_bytes: int | None = column(high=1 << 63, help="i_size")
     pages: int = column(unit="pages", help="of it in memory")
     bytes: int = column(unit="bytes", help="of these pages")
     percent: float = column(unit="%", help="of all present pages")
@@ -85,6 +71,20 @@ class CachedFile:
         unit="pages", high="pages", help="on the unevictable list: locked, or of ramfs"
     )
     active_pages: int = column(unit="pages", high="pages", help="with PG_active")
+    deleted: bool | None = column(
+        help="no directory has it any more (i_nlink is 0); empty: it never was in one"
+    )
+    held: bool | None = column(
+        help="somebody has it open or mapped, by the references to its dentry; empty: that cannot "
+        "be told, as of all that is not in tmpfs"
+    )
+    size_bytes: int | None = column(high=1 << 63, help="i_size")
+    device: str | None = column(holds="kernel", help="major:minor, as in /proc/PID/maps")
+    # Some file systems use all 64 bits, which not every table's integers hold.
+    inode: str | None = column(holds="kernel", help="i_ino; of SysV shared memory the shmid")
+    address_space: str = column(
+        holds="kernel", key=True, help="address of the struct address_space"
+    )
 
 
 CACHED_FILES = Table(
@@ -102,20 +102,10 @@ CACHED_FILES = Table(
 class CachedFilesystem:
     """All files of one kind in one file system."""
 
-    superblock: str = column(
-        holds="kernel",
-        key=True,
-        help="address of the struct super_block; others: of those with the fewest pages",
-    )
     kind: str = column(holds="words", key=True, help="as in cached_files")
     filesystem: str | None = column(holds="kernel", help="type of the file system")
-    id: str | None = column(holds="kernel", help="s_id: the block device it is on, if on one")
-    device: str | None = column(holds="kernel", help="major:minor, as in /proc/PID/maps")
     mount: str | None = column(
         holds="file", help="where it is mounted; empty: nowhere, it is the kernel's own"
-    )
-    mounted_by_init: bool | None = column(
-        help="whether that is in init's mount namespace, or in another"
     )
     files: int = column(help="files with pages in memory")
     pages: int = column(unit="pages", help="of them")
@@ -138,6 +128,16 @@ class CachedFilesystem:
         high="files", help="files that nobody has open or mapped; empty: that cannot be told"
     )
     left_pages: int | None = column(unit="pages", high="pages", help="of those")
+    mounted_by_init: bool | None = column(
+        help="whether that is in init's mount namespace, or in another"
+    )
+    id: str | None = column(holds="kernel", help="s_id: the block device it is on, if on one")
+    device: str | None = column(holds="kernel", help="major:minor, as in /proc/PID/maps")
+    superblock: str = column(
+        holds="kernel",
+        key=True,
+        help="address of the struct super_block; others: of those with the fewest pages",
+    )
 
 
 CACHED_FILESYSTEMS = Table(
@@ -184,25 +184,29 @@ def file_rows(files: CachedFiles, present: int, most: int = MAX_FILES_SHOWN) -> 
     able, supers = files.writes_back, files.supers
     rows = []
     for at in largest(files, most):
-        counts, known = files.counts[at].tolist(), bool(files.known[at])
+        counts = dict(zip(AT, files.counts[at].tolist(), strict=True))
+        known = bool(files.known[at])
         kind, sb, count = int(files.kind[at]), int(files.sb[at]), int(pages[at])
         inode = files.inode[at]
         rows.append(
             CachedFile(
-                hex(int(files.mapping[at])),
-                KINDS[kind],
-                supers.device(sb) if known else None,
-                str(int(inode["ino"])) if known else None,
-                supers.types[sb] if known else None,
-                path_of_file(files, at),
-                deleted_of(files, at) if known else None,
-                held_of(files, at),
-                max(int(inode["size"]), 0) if known else None,
-                count,
-                count * size,
-                100 * count / present if present else 0.0,
-                counts[AT["dirty"]] if able[at] and kind not in NEVER_DIRTY else None,
-                *(counts[AT[name]] for name in ("writeback", "mlocked", "unevictable", "active")),
+                path=path_of_file(files, at),
+                kind=KINDS[kind],
+                filesystem=supers.types[sb] if known else None,
+                pages=count,
+                bytes=count * size,
+                percent=100 * count / present if present else 0.0,
+                dirty_pages=counts["dirty"] if able[at] and kind not in NEVER_DIRTY else None,
+                writeback_pages=counts["writeback"],
+                mlocked_pages=counts["mlocked"],
+                unevictable_pages=counts["unevictable"],
+                active_pages=counts["active"],
+                deleted=deleted_of(files, at) if known else None,
+                held=held_of(files, at),
+                size_bytes=max(int(inode["size"]), 0) if known else None,
+                device=supers.device(sb) if known else None,
+                inode=str(int(inode["ino"])) if known else None,
+                address_space=hex(int(files.mapping[at])),
             )
         )
     return rows
@@ -248,26 +252,26 @@ def _filesystem_row(
     # Who never was in a directory, or of whom it cannot be told, has nothing to say there.
     deleted, left = kind in (FILE, TMPFS), kind in MAY_BE_LEFT
     return CachedFilesystem(
-        hex(int(supers.address[sb])) if known else "unknown",
-        KINDS[kind],
-        supers.types[sb] if known else None,
-        supers.ids[sb] if known else None,
-        supers.device(sb) if known else None,
-        mounted.path,
-        mounted.by_init,
-        have["files"],
-        have["pages"],
-        have["pages"] * int(files.prog["PAGE_SIZE"].value_()),
-        100 * have["pages"] / present if present else 0.0,
-        have["dirty"] if able and kind not in NEVER_DIRTY else None,
-        have["writeback"],
-        have["mlocked"],
-        have["unevictable"],
-        have["active"],
-        have["deleted_files"] if deleted else None,
-        have["deleted_pages"] if deleted else None,
-        have["left_files"] if left else None,
-        have["left_pages"] if left else None,
+        kind=KINDS[kind],
+        filesystem=supers.types[sb] if known else None,
+        mount=mounted.path,
+        files=have["files"],
+        pages=have["pages"],
+        bytes=have["pages"] * int(files.prog["PAGE_SIZE"].value_()),
+        percent=100 * have["pages"] / present if present else 0.0,
+        dirty_pages=have["dirty"] if able and kind not in NEVER_DIRTY else None,
+        writeback_pages=have["writeback"],
+        mlocked_pages=have["mlocked"],
+        unevictable_pages=have["unevictable"],
+        active_pages=have["active"],
+        deleted_files=have["deleted_files"] if deleted else None,
+        deleted_pages=have["deleted_pages"] if deleted else None,
+        left_files=have["left_files"] if left else None,
+        left_pages=have["left_pages"] if left else None,
+        mounted_by_init=mounted.by_init,
+        id=supers.ids[sb] if known else None,
+        device=supers.device(sb) if known else None,
+        superblock=hex(int(supers.address[sb])) if known else "unknown",
     )
 
 

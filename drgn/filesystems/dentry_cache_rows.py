@@ -9,6 +9,7 @@ systems.
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -25,19 +26,9 @@ OTHERS = "others"
 class FilesystemDentries:
     """The dentries and inodes of one file system."""
 
-    superblock: str = column(
-        holds="kernel",
-        key=True,
-        help="address of the struct super_block; others: of those with the fewest bytes",
-    )
     filesystem: str | None = column(holds="kernel", help="type of the file system")
-    id: str | None = column(holds="kernel", help="s_id: the block device it is on, if on one")
-    device: str | None = column(holds="kernel", help="major:minor, as in /proc/PID/maps")
     mount: str | None = column(
         holds="file", help="where it is mounted; empty: nowhere, it is the kernel's own"
-    )
-    mounted_by_init: bool | None = column(
-        help="whether that is in init's mount namespace, or in another"
     )
     dentries: int = column(help="dentries: names of files, and of what is not there")
     negative: int = column(high="dentries", help="names that were looked up and are not there")
@@ -54,6 +45,16 @@ class FilesystemDentries:
         help="of the dentries; long names are kmalloc memory beside them",
     )
     inode_bytes: int = column(unit="bytes", high="bytes", help="of the inodes")
+    mounted_by_init: bool | None = column(
+        help="whether that is in init's mount namespace, or in another"
+    )
+    id: str | None = column(holds="kernel", help="s_id: the block device it is on, if on one")
+    device: str | None = column(holds="kernel", help="major:minor, as in /proc/PID/maps")
+    superblock: str = column(
+        holds="kernel",
+        key=True,
+        help="address of the struct super_block; others: of those with the fewest bytes",
+    )
 
 
 FILESYSTEM_DENTRIES = Table(
@@ -109,18 +110,21 @@ def filesystem_dentry_rows(
         mounted = supers.mounted(at)
         rows.append(
             FilesystemDentries(
-                hex(int(supers.address[at])),
-                supers.types[at],
-                supers.ids[at],
-                supers.device(at),
-                mounted.path,
-                mounted.by_init,
+                filesystem=supers.types[at],
+                mount=mounted.path,
+                mounted_by_init=mounted.by_init,
+                id=supers.ids[at],
+                device=supers.device(at),
+                superblock=hex(int(supers.address[at])),
                 **{name: int(values[at]) for name, values in sums.items()},
             )
         )
     if len(rest := order[most:]):
-        total = {name: int(values[rest].sum()) for name, values in sums.items()}
-        rows.append(FilesystemDentries(OTHERS, None, None, None, None, None, **total))
+        row: dict[str, Any] = dict.fromkeys(
+            ("filesystem", "mount", "mounted_by_init", "id", "device")
+        )
+        row |= {name: int(values[rest].sum()) for name, values in sums.items()}
+        rows.append(FilesystemDentries(superblock=OTHERS, **row))
     return rows
 
 

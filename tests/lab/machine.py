@@ -103,6 +103,11 @@ WORKLOAD_MACHINE = {
         *("-m", "1536M,slots=1,maxmem=4G", "-object", "memory-backend-ram,id=dimm,size=128M"),
         *("-device", "pc-dimm,memdev=dimm,node=0"),
     ),
+    # A million pages, inodes and dentries.
+    "many_files": (
+        *("-m", "8704M", "-object", "memory-backend-ram,id=more,size=7168M"),
+        *("-numa", "node,nodeid=2,memdev=more"),
+    ),
     # Room for a page of 1 GiB, on a node without CPUs.
     "vmemmap_boot": (
         *("-m", "2816M", "-object", "memory-backend-ram,id=huge,size=1280M"),

@@ -169,7 +169,7 @@ def test_the_counters_alone_give_the_same_classes(ledger_lab: LedgerLab) -> None
     rows = memory_ledger_from_files(files).by_name["memory_ledger"]
     by_counter = {(row.owner, row.part): row.pages for row in rows}
     for owner, part in [("page cache", "shmem"), ("slab", "reclaimable"), ("free", "free lists")]:
-        assert by_counter[owner, part] == ledger_lab.pages(owner, part), part
+        assert abs(by_counter[owner, part] - ledger_lab.pages(owner, part)) <= LAG // PAGE, part
     remainder = by_counter["unexplained", REMAINDER]
     # Pages in pipes and what else is unexplained, and what has no line in /proc/meminfo.
     assert IN_PIPES < remainder < IN_PIPES + 30_000
