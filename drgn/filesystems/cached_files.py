@@ -21,15 +21,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from drgn import Object, Program, container_of, offsetof
+from drgn import Object, Program, Type, container_of, offsetof
 from numpy.typing import NDArray
 
 from mmscope.drgn.filesystems.dentry_paths import TORN, dentry_name, is_unhashed, path_below
 from mmscope.drgn.filesystems.super_blocks import SuperBlocks
 from mmscope.drgn.ledger.file_pages import COLUMNS, KIND_COLUMNS, FilePages
-from mmscope.drgn.reading.kernel_arrays import Columns, Gaps, struct_dtype
+from mmscope.drgn.reading.kernel_arrays import Columns, Gaps
 from mmscope.drgn.reading.linked_lists import find
-from mmscope.drgn.reading.scattered_reads import read_scattered
+from mmscope.drgn.reading.scattered_reads import read_members, read_scattered
 
 MAPPING = {"host": "host", "nrpages": "nrpages"}
 INODE = {
@@ -69,7 +69,7 @@ class CachedFiles:
     prog: Program
     supers: SuperBlocks
     mapping: NDArray[np.uint64]
-    counts: NDArray[np.int64]  # see file_pages.COLUMNS
+    counts: NDArray[np.uint32]  # see file_pages.COLUMNS
     of_mapping: NDArray[Any]
     inode: NDArray[Any]
     known: NDArray[np.bool_]  # whose inode and super block are
@@ -83,12 +83,11 @@ class CachedFiles:
     @property
     def pages(self) -> NDArray[np.int64]:
         """Base pages of each file."""
-        total: NDArray[np.int64] = self.counts[:, : len(KIND_COLUMNS)].sum(axis=1)
+        total: NDArray[np.int64] = self.counts[:, : len(KIND_COLUMNS)].sum(axis=1, dtype=np.int64)
         return total
 
     def column(self, name: str) -> NDArray[np.int64]:
-        found: NDArray[np.int64] = self.counts[:, AT[name]]
-        return found
+        return self.counts[:, AT[name]].astype(np.int64)
 
     @property
     def writes_back(self) -> NDArray[np.bool_]:
@@ -106,13 +105,9 @@ def read_cached_files(prog: Program, pages: FilePages, supers: SuperBlocks) -> C
     pages.settle()
     gaps = Gaps()
     mapping_type, inode_type = prog.type("struct address_space"), prog.type("struct inode")
-    of_mapping, there = read_scattered(
-        prog, pages.mappings, struct_dtype(mapping_type, MAPPING), gaps
-    )
+    of_mapping, there = read_members(prog, pages.mappings, mapping_type, MAPPING, gaps)
     host = np.where(there, of_mapping["host"], np.uint64(0))
-    inode = np.zeros(len(host), struct_dtype(inode_type, INODE))
-    known = host != 0
-    inode[known], known[known] = read_scattered(prog, host[known], inode.dtype, gaps)
+    inode, known = _read_there(prog, host, inode_type, INODE, gaps)
     sb = find(supers.address, inode["sb"])
     known &= sb >= 0
     sb[~known] = len(supers.address)
@@ -145,29 +140,33 @@ def _tell_kinds(files: CachedFiles) -> None:
     at = np.flatnonzero(shmem)
     dentry, read = _dentries(files, at)
     inside = files.inode["sb"][at] == np.uint64(supers.shm)
-    starts, named = read_scattered(
-        files.prog,
-        np.where(read & inside, dentry["name"], np.uint64(0)),
-        np.dtype([("text", f"S{NAME_BEGINS}")]),
-        Gaps(),
-    )
     files.kind[at[inside]] = KERNEL
+    ours = np.flatnonzero(inside & read)
+    text = np.dtype([("text", f"S{NAME_BEGINS}")])
+    starts, named = read_scattered(files.prog, dentry["name"][ours], text, Gaps())
     for begin, kind in NAMES.items():
-        said = np.char.startswith(starts["text"], begin) & named & inside
-        files.kind[at[said]] = kind
+        said = np.char.startswith(starts["text"], begin) & named
+        files.kind[at[ours[said]]] = kind
     _tell_held(files, at, dentry, read)
 
 
 def _dentries(files: CachedFiles, at: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
     """A dentry of each of some files, and which of them have one that can be read."""
-    type_ = files.prog.type("struct dentry")
-    dtype = struct_dtype(type_, DENTRY)
-    first = files.inode["dentry"][at]
-    found, read = np.zeros(len(at), dtype), first != 0
-    found[read], read[read] = read_scattered(
-        files.prog, first[read] - np.uint64(alias_offset(files.prog)), dtype, Gaps()
-    )
-    return found, read
+    type_, first = files.prog.type("struct dentry"), files.inode["dentry"][at]
+    address = np.where(first != 0, first - np.uint64(alias_offset(files.prog)), np.uint64(0))
+    return _read_there(files.prog, address, type_, DENTRY, Gaps())
+
+
+def _read_there(
+    prog: Program, address: NDArray[np.uint64], type_: Type, columns: Columns, gaps: Gaps
+) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    """As :func:`read_members`; where an address is 0 there is nothing to read or to miss."""
+    there = address != 0
+    some, read = read_members(prog, address[there], type_, columns, gaps)
+    found = np.zeros(len(address), some.dtype)
+    found[there] = some
+    there[there] = read
+    return found, there
 
 
 def alias_offset(prog: Program) -> int:

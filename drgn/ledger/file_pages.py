@@ -7,8 +7,8 @@ the pass over all struct pages.
 page-flags.h, PAGE_MAPPING_FLAGS or FOLIO_MAPPING_FLAGS). Pages of a large folio are of its head's
 mapping and have its head's flags.
 
-Memory: 80 bytes a file, up to :data:`MAX_FILES`; what files with few pages have beyond that is
-added up.
+Memory: 40 bytes a file, four times that for a moment, up to :data:`MAX_FILES`; what files with few
+pages have beyond that is added up.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from mmscope.drgn.ledger.page_kinds import FILE, HUGETLB, SHMEM
 from mmscope.drgn.opening.constants import flag
 from mmscope.drgn.reading.struct_pages import PageChunk
 
-MAX_FILES = 4 << 20
+MAX_FILES = 8 << 20
 MERGE_FROM = 1 << 17  # rows that wait at least before they are merged
 OF_FILES = np.zeros(256, np.bool_)
 OF_FILES[[FILE, SHMEM, HUGETLB]] = True
@@ -44,23 +44,24 @@ class FilePages:
     Collects; :attr:`mappings` and :attr:`counts` are right after :meth:`settle`.
 
     :ivar mappings: addresses of address_spaces, ascending.
-    :ivar counts: a row of :data:`COLUMNS` for each of them.
+    :ivar counts: a row of :data:`COLUMNS` for each of them. 32 bits are enough for 16 TiB of one
+        file.
     :ivar others: the same columns of files that were too many to keep, and how many rows they were:
         a file may be among them more than once.
     """
 
     mappings: NDArray[np.uint64]
-    counts: NDArray[np.int64]
+    counts: NDArray[np.uint32]
     others: NDArray[np.int64]
     other_rows: int
 
     def __init__(self, prog: Program) -> None:
         self._flags = [np.uint64(flag(prog, name)) for name in FLAG_COLUMNS.values()]
         self.mappings = np.empty(0, np.uint64)
-        self.counts = np.empty((0, len(COLUMNS)), np.int64)
+        self.counts = np.empty((0, len(COLUMNS)), np.uint32)
         self.others = np.zeros(len(COLUMNS), np.int64)
         self.other_rows = 0
-        self._waiting: list[tuple[NDArray[np.uint64], NDArray[np.int64]]] = []
+        self._waiting: list[tuple[NDArray[np.uint64], NDArray[np.uint32]]] = []
         self._rows_waiting = 0
         self._open_head = np.uint64(0), np.uint64(0)  # mapping and flags of a head that may go on
 
@@ -101,9 +102,9 @@ class FilePages:
         starts = np.flatnonzero(np.diff(mapping, prepend=~mapping[:1]) != 0)
         columns = [kinds == kind for kind in KIND_COLUMNS.values()]
         columns += [(flags & bit) != 0 for bit in self._flags]
-        runs = np.empty((len(starts), len(COLUMNS)), np.int64)
+        runs = np.empty((len(starts), len(COLUMNS)), np.uint32)
         for number, column in enumerate(columns):
-            runs[:, number] = np.add.reduceat(column, starts, dtype=np.int64)
+            runs[:, number] = np.add.reduceat(column, starts, dtype=np.uint32)
         self._waiting.append(_sums(mapping[starts], runs))
         self._rows_waiting += len(self._waiting[-1][0])
         if self._rows_waiting > max(MERGE_FROM, len(self.mappings)):
@@ -118,23 +119,23 @@ class FilePages:
             np.concatenate([counts for _, counts in parts]),
         )
         if (beyond := len(self.mappings) - MAX_FILES) > 0:
-            pages = self.counts[:, : len(KIND_COLUMNS)].sum(axis=1)
+            pages = self.counts[:, : len(KIND_COLUMNS)].sum(axis=1, dtype=np.int64)
             order = np.argsort(pages, kind="stable")
             # Half of them, so that it is not done again at once.
             drop = order[: beyond + MAX_FILES // 2]
-            self.others += self.counts[drop].sum(axis=0)
+            self.others += self.counts[drop].sum(axis=0, dtype=np.int64)
             self.other_rows += len(drop)
             self.mappings = np.delete(self.mappings, drop)
             self.counts = np.delete(self.counts, drop, axis=0)
 
 
 def _sums(
-    keys: NDArray[np.uint64], counts: NDArray[np.int64]
-) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    keys: NDArray[np.uint64], counts: NDArray[np.uint32]
+) -> tuple[NDArray[np.uint64], NDArray[np.uint32]]:
     """The rows of each key added up, ascending by key."""
     if not len(keys):
         return keys, counts
     order = np.argsort(keys, kind="stable")
     keys = keys[order]
     starts = np.flatnonzero(np.diff(keys, prepend=~keys[:1]) != 0)
-    return keys[starts], np.add.reduceat(counts[order], starts, axis=0)
+    return keys[starts], np.add.reduceat(counts[order], starts, axis=0, dtype=np.uint32)
