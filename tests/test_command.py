@@ -164,7 +164,8 @@ def test_collect_from_a_tree_of_text(tmp_path: Path) -> None:
         "kernel's memory (as root)"
     )
     assert [line.split(": ")[1:3] for line in said[1:]] == [
-        [name, "absent"] for name in ("cached_files", "dentries", "vmalloc", *RMAP, *LOGGED)
+        [name, "absent"]
+        for name in ("cached_files", "dentries", "swap", "percpu", "vmalloc", *RMAP, *LOGGED)
     ]
     assert "WARNING  Node 1 zone Normal: 446.7 MiB free, 99.1 %" in " ".join(
         result.stdout.split("\n")
@@ -177,7 +178,7 @@ def test_collect_from_a_tree_of_text(tmp_path: Path) -> None:
     assert read.target["hostname"] is None
     assert {s.section: s.status for s in read.sections} == {
         "memory_ledger": "ok", "process_memory": "ok",
-        **dict.fromkeys(("cached_files", "dentries", "vmalloc"), "absent"),
+        **dict.fromkeys(("cached_files", "dentries", "swap", "percpu", "vmalloc"), "absent"),
         "zones": "ok", "free_lists": "ok", "accounting": "absent", "pcp_lists": "ok",
         "pageblocks": "ok", "vm_counters": "ok", "settings": "ok", "slab_caches": "ok",
         "page_owner": "absent", "slab_owner": "absent", "page_tables": "ok",
@@ -256,6 +257,7 @@ def test_a_damaged_file_costs_its_own_sections(tmp_path: Path, file: str, conten
     usual = dict.fromkeys(("accounting", "page_owner", "slab_owner"), "absent")
     usual |= dict.fromkeys(("vmemmap", "hugetlb", "device_pagemaps", "memory_metadata"), "absent")
     usual |= dict.fromkeys((*RMAP, "cached_files", "dentries", "vmalloc"), "absent")
+    usual |= dict.fromkeys(("swap", "percpu"), "absent")
     usual |= dict.fromkeys(LOGGED, "absent")
     assert {name: how for name, how in status.items() if how != "ok"} == usual | needs
     for section in sections:

@@ -61,6 +61,8 @@ def root(tmp_path: Path) -> Path:
     for name, text in (("start", "0x0"), ("end", "0x3fffffff"), ("type", "System RAM")):
         put(root, f"sys/firmware/memmap/0/{name}", f"{text}\n")
     put(root, "sys/devices/system/node/node0/memory_failure/total", "0\n")
+    put(root, "proc/swaps", f"Filename\n/dev/zram0{' ' * 30}partition\t8192\t\t0\t\t100\n")
+    put(root, "sys/block/zram0/mm_stat", "0 0 0 0 0 0 0 0 0\n")
     put(root, "sys/kernel/slab/nsproxy/object_size", "72\n")
     put(root, "sys/kernel/slab/nsproxy/partial", "3 N0=1 N1=2\n")
     put(root, "sys/kernel/debug/slab/nsproxy/alloc_traces", TRACES)

@@ -40,7 +40,12 @@ PAGETYPEINFO_PAGE_OWNER = (DATA / "6.1/pagetypeinfo").read_text()
 DENTRY_STATE = "20645\t20037\t45\t0\t20000\t0\n"
 INODE_NR = "670\t12\n"
 
-Reader = Callable[[str], Any]
+Reader = Callable[[str], list[Any]]
+
+
+def items(read: Callable[[str], dict[str, int]]) -> Reader:
+    return lambda text: list(read(text).items())
+
 
 READERS: dict[str, tuple[Reader, str, str]] = {
     "free blocks of pagetypeinfo": (read_pagetypeinfo, PAGETYPEINFO, "/proc/pagetypeinfo"),
@@ -49,8 +54,8 @@ READERS: dict[str, tuple[Reader, str, str]] = {
     "zoneinfo": (read_zoneinfo, ZONEINFO, "/proc/zoneinfo"),
     "pagesets of zoneinfo": (read_zoneinfo_pcp, ZONEINFO, "/proc/zoneinfo"),
     "vmstat": (read_vmstat, VMSTAT, "/proc/vmstat"),
-    "dentry-state": (read_dentry_state, DENTRY_STATE, "/proc/sys/fs/dentry-state"),
-    "inode-nr": (read_inode_nr, INODE_NR, "/proc/sys/fs/inode-nr"),
+    "dentry-state": (items(read_dentry_state), DENTRY_STATE, "/proc/sys/fs/dentry-state"),
+    "inode-nr": (items(read_inode_nr), INODE_NR, "/proc/sys/fs/inode-nr"),
 }
 every_reader = pytest.mark.parametrize(
     ("read", "text", "file"), READERS.values(), ids=READERS.keys()
@@ -337,6 +342,8 @@ def test_a_number_that_the_kernel_cannot_print_is_refused(
         "/proc/zoneinfo": r"(?<=^              count:    )\d+",
         "/proc/buddyinfo": r"\d+(?= *$)",
         "/proc/pagetypeinfo": r"\d+(?= *$)",
+        "/proc/sys/fs/dentry-state": r"\d+$",
+        "/proc/sys/fs/inode-nr": r"\d+$",
     }
     damaged = re.sub(patterns[file], lambda _: bad, text, flags=re.M)
     assert damaged != text

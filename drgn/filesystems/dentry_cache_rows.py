@@ -16,7 +16,7 @@ import numpy as np
 from mmscope.drgn.filesystems.dentry_cache import STATISTICS, DentryCache
 from mmscope.drgn.tables.rows import column
 from mmscope.drgn.tables.table import Table
-from mmscope.drgn.text.kernel_text import printed_number
+from mmscope.drgn.text.kernel_text import printed_number, whole_lines
 
 MAX_FILE_SYSTEMS = 1000
 OTHERS = "others"
@@ -170,6 +170,10 @@ def read_inode_nr(text: str) -> dict[str, int]:
 
 def _numbers(text: str, count: int, name: str) -> list[int]:
     words = text.split()
-    if len(words) != count or not all(re.fullmatch("[0-9]{1,20}", word) for word in words):
+    if (
+        len(whole_lines(text, name)) != 1
+        or len(words) != count
+        or not all(re.fullmatch("[0-9]{1,20}", word) for word in words)
+    ):
         raise ValueError(f"{name} is damaged: {text[:60]!r}")
     return [printed_number(word, name) for word in words]

@@ -56,19 +56,19 @@ class FilePages:
     other_rows: int
 
     def __init__(self, prog: Program) -> None:
-        self._flags = [np.uint64(flag(prog, name)) for name in FLAG_COLUMNS.values()]
+        self._flags = [np.uint32(flag(prog, name)) for name in FLAG_COLUMNS.values()]
         self.mappings = np.empty(0, np.uint64)
         self.counts = np.empty((0, len(COLUMNS)), np.uint32)
         self.others = np.zeros(len(COLUMNS), np.int64)
         self.other_rows = 0
         self._waiting: list[tuple[NDArray[np.uint64], NDArray[np.uint32]]] = []
         self._rows_waiting = 0
-        self._open_head = np.uint64(0), np.uint64(0)  # mapping and flags of a head that may go on
+        self._open_head = np.uint64(0), np.uint32(0)  # mapping and flags of a head that may go on
 
     def take(
         self,
         chunk: PageChunk,
-        flags: NDArray[np.uint64],
+        flags: NDArray[np.uint32],
         kinds: NDArray[np.uint8],
         heads: NDArray[np.int64],
         present: NDArray[np.bool_],
@@ -77,12 +77,14 @@ class FilePages:
         Count a chunk.
 
         :param kinds: of each page, as the ledger has found out.
-        :param heads: the place of each page's head; -1 where that is in an earlier chunk.
+        :param flags: the lower half of the words.
+        :param heads: the place of each page's head; -1 where that is in an earlier chunk. Empty:
+            each is its own.
         :param present: which pages are RAM.
         """
         here = np.flatnonzero(OF_FILES[kinds] & present)
         if len(here):
-            at = heads[here]
+            at = heads[here] if len(heads) else here
             mapping, of_head = chunk["mapping"][at], flags[at]
             if (before := at < 0).any():
                 mapping[before], of_head[before] = self._open_head
@@ -90,11 +92,12 @@ class FilePages:
             if not ours.all():
                 here, mapping, of_head = here[ours], mapping[ours], of_head[ours]
             self._count(mapping, kinds[here], of_head)
-        if (last := int(heads[-1])) >= 0:
+        last = int(heads[-1]) if len(heads) else len(chunk) - 1
+        if last >= 0:
             self._open_head = chunk["mapping"][last], flags[last]
 
     def _count(
-        self, mapping: NDArray[np.uint64], kinds: NDArray[np.uint8], flags: NDArray[np.uint64]
+        self, mapping: NDArray[np.uint64], kinds: NDArray[np.uint8], flags: NDArray[np.uint32]
     ) -> None:
         """Count pages, of which neighbours are often of one file."""
         if not len(mapping):

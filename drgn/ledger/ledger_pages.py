@@ -46,7 +46,8 @@ from mmscope.drgn.ledger.page_kinds import (
     UNINITIALISED,
     PageKinds,
 )
-from mmscope.drgn.ledger.page_ranges import PageRanges, spread
+from mmscope.drgn.ledger.page_ranges import PageRanges, ranges_fill, spread
+from mmscope.drgn.opening.constants import constant
 from mmscope.drgn.owners.slab_caches import read_caches
 from mmscope.drgn.reading.linked_lists import find
 from mmscope.drgn.reading.struct_pages import (
@@ -110,7 +111,7 @@ class LedgerPages:
         self.masked = compound_info_is_mask(prog)
         self.size = sizeof(prog.type("struct page"))
         self.max_order = max_order(prog)
-        self.flag_mask = np.uint64((1 << self.fields.zone_shift) - 1)
+        self.flag_mask = np.uint32((1 << constant(prog, "__NR_PAGEFLAGS", 32)) - 1)
         # Room for whatever the bits of a damaged page say.
         nodes = self.fields.node_mask + 1
         self.zones = nodes * self.fields.zones_per_node + self.fields.zone_mask + 1
@@ -132,75 +133,112 @@ class LedgerPages:
 
     def take(self, chunk: PageChunk) -> None:
         flags = np.ascontiguousarray(chunk["flags"])
-        kinds = self.kinds.of(chunk, flags)
+        low = flags.astype(np.uint32)
+        kinds = self.kinds.of(chunk, low)
         buddies = np.flatnonzero(kinds == FREE)
         slabs = np.flatnonzero(kinds == SLAB)
         found = find(self.reclaimable, chunk["slab_cache"][slabs]) >= 0
         kinds[slabs[found]] = RECLAIMABLE
-        kinds[flags == NOT_INITIALISED] = UNINITIALISED
-        heads = self._heads(chunk, kinds)
-        place = self.owned.within(chunk.start_pfn, len(chunk))
-        self._explain(kinds, place)
-        if self.kinds.poison:
-            kinds[((flags & self.kinds.poison) != 0) & (kinds != UNINITIALISED)] = POISONED
+        # Few: a struct page that is not initialised has all bits.
+        poisoned = np.flatnonzero((low & self.kinds.poison) != 0)
+        blank = poisoned[flags[poisoned] == NOT_INITIALISED]
+        kinds[blank] = UNINITIALISED
+        heads = self._tails(chunk, kinds, blank)
+        self._explain(kinds, self.owned.within(chunk.start_pfn, len(chunk)))
+        kinds[poisoned[kinds[poisoned] != UNINITIALISED]] = POISONED
         self._free_blocks(chunk, kinds, buddies)
-        zones = self.fields.zone_index(flags)
         present = self.ram.within(chunk.start_pfn, len(chunk)) != 0
-        self.absent += np.bincount(zones[~present], minlength=self.zones)[: self.zones]
-        reserved = present & ((flags & self.kinds.reserved) != 0)
-        self.reserved += np.bincount(zones[reserved], minlength=self.zones)[: self.zones]
+        zones = self._zones(flags)
+        self._count(low, kinds, zones, present)
+        self.files.take(chunk, low, kinds, heads, present)
+        here = np.flatnonzero((kinds == NO_REFERENCE) & present)
+        self._keep(chunk, kinds, zones[here], here)
+        here = np.flatnonzero(((kinds <= COMPOUND) | (kinds == NO_HEAD)) & present)
+        self._look_at(chunk, low, kinds[here], zones[here], heads, here)
+
+    def _zones(self, flags: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """The zone of each page; of one number, where a chunk is of one zone."""
+        bits = self.fields
+        zone_bits = np.uint64(bits.node_mask << bits.node_shift | bits.zone_mask << bits.zone_shift)
+        if (np.bitwise_or.reduce(flags) ^ np.bitwise_and.reduce(flags)) & zone_bits:
+            return bits.zone_index(flags)
+        return np.broadcast_to(bits.zone_index(flags[:1]), flags.shape)
+
+    def _count(
+        self,
+        flags: NDArray[np.uint32],
+        kinds: NDArray[np.uint8],
+        zones: NDArray[np.int64],
+        present: NDArray[np.bool_],
+    ) -> None:
+        """Count the pages by kind and zone."""
+        reserved = (flags & self.kinds.reserved) != 0
+        if not zones.strides[0]:
+            here = kinds if present.all() else kinds[present]
+            zone = int(zones[0])
+            self.pages[zone :: self.zones] += np.bincount(here, minlength=len(KINDS))
+            self.absent[zone] += len(kinds) - len(here)
+            self.reserved[zone] += np.count_nonzero(reserved & present)
+            return
+        self.absent += np.bincount(zones[~present], minlength=self.zones)
+        self.reserved += np.bincount(zones[reserved & present], minlength=self.zones)
         keys = kinds.astype(np.int64) * self.zones + zones
         self.pages += np.bincount(keys[present], minlength=len(self.pages))
-        self.files.take(chunk, flags, kinds, heads, present)
-        here = np.flatnonzero(present & (kinds == NO_REFERENCE))
-        self._keep(chunk, kinds, zones, here)
-        here = np.flatnonzero(present & np.isin(kinds, (IN_USE, COMPOUND, NO_HEAD)))
-        self._look_at(chunk, flags, kinds, zones, heads, here)
 
-    def _heads(self, chunk: PageChunk, kinds: NDArray[np.uint8]) -> NDArray[np.int64]:
+    def _tails(
+        self, chunk: PageChunk, kinds: NDArray[np.uint8], blank: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
         """
         Give tails the kind of their head.
 
+        :param blank: pages whose words mean nothing.
         :return: the place of each page's head in the chunk, its own place where it is none's tail;
-            -1 where the head is not in the chunk.
+            -1 where the head is not in the chunk. Empty: no page is a tail.
         """
-        heads = np.arange(len(chunk))
-        words = chunk["tail"]
-        tails = np.flatnonzero((words & np.uint64(1)) != 0)
-        tails = tails[kinds[tails] != UNINITIALISED]
-        if len(tails):
-            address = np.uint64(chunk.address)
-            if self.masked:
-                own = address + tails.astype(np.uint64) * np.uint64(self.size)
-                found = own & words[tails]
-            else:
-                found = words[tails] - np.uint64(1)
-            # Unsigned: what lies below the chunk is far above it.
-            offset = found - address
-            inside = (offset < np.uint64(len(chunk) * self.size)) & (
-                offset % np.uint64(self.size) == 0
-            )
-            at = np.where(inside, offset // np.uint64(self.size), 0).astype(np.int64)
-            at = np.where(inside & (at < tails), at, -1)
-            heads[tails] = at
-            kinds[tails] = np.where(at >= 0, kinds[at], NO_HEAD)
-            outside = tails[at < 0]
-            if len(outside):
-                # Head and tails are neighbours: those of a head in an earlier chunk come first.
-                pfn, kind = self._open_head
-                behind = (address - found[at < 0]) // np.uint64(self.size)
-                ours = chunk.start_pfn - behind.astype(np.int64) == pfn
-                kinds[outside[ours]] = kind
-        self._remember(chunk, kinds, heads)
-        return heads
-
-    def _remember(
-        self, chunk: PageChunk, kinds: NDArray[np.uint8], heads: NDArray[np.int64]
-    ) -> None:
-        """The head that the next chunk may go on with."""
+        words = np.ascontiguousarray(chunk["tail"])
+        is_tail = (words & np.uint64(1)) != 0
+        is_tail[blank] = False
+        heads = np.flatnonzero(~is_tail)
+        if len(heads) == len(chunk):
+            self._open_head = chunk.start_pfn + len(chunk) - 1, int(kinds[-1])
+            return heads[:0]
+        address, size = np.uint64(chunk.address), np.uint64(self.size)
+        own = address + np.arange(len(chunk), dtype=np.uint64) * size
+        found = own & words if self.masked else words - np.uint64(1)
+        raw = kinds.copy()
+        # The head of nearly every tail is the last page before it that is no tail.
+        first = int(heads[0]) if len(heads) else len(chunk)
+        lengths = np.diff(heads, prepend=0, append=len(chunk))
+        heads = np.repeat(np.append(-1, heads), lengths)
+        kinds[first:] = raw[heads[first:]]
+        astray = np.flatnonzero(is_tail & ((heads < 0) | (found != own[heads])))
+        if len(astray):
+            heads[astray], kinds[astray] = self._strange(chunk, raw, astray, found[astray])
         last = int(heads[-1])
         if last >= 0:
             self._open_head = chunk.start_pfn + last, int(kinds[last])
+        return heads
+
+    def _strange(
+        self,
+        chunk: PageChunk,
+        kinds: NDArray[np.uint8],
+        tails: NDArray[np.int64],
+        found: NDArray[np.uint64],
+    ) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+        """Heads and kinds of tails whose head is in an earlier chunk, or that are damaged."""
+        size = np.uint64(self.size)
+        # Unsigned: what lies below the chunk is far above it.
+        offset = found - np.uint64(chunk.address)
+        inside = (offset < np.uint64(len(chunk) * self.size)) & (offset % size == 0)
+        at = np.where(inside, offset // size, 0).astype(np.int64)
+        at = np.where(inside & (at < tails), at, -1)
+        of = np.where(at >= 0, kinds[at], np.uint8(NO_HEAD))
+        # Head and tails are neighbours: those of a head in an earlier chunk come first.
+        pfn, kind = self._open_head
+        behind = (np.uint64(chunk.address) - found) // size
+        of[(at < 0) & (chunk.start_pfn - behind.astype(np.int64) == pfn)] = kind
+        return at, of
 
     def _explain(self, kinds: NDArray[np.uint8], place: NDArray[np.uint8]) -> None:
         """Pages whose struct pages say nothing are of the kind that their place says."""
@@ -224,27 +262,26 @@ class LedgerPages:
         self, chunk: PageChunk, kinds: NDArray[np.uint8], buddies: NDArray[np.int64]
     ) -> None:
         """The pages of free blocks; a block may begin in one chunk and end in the next."""
-        end = chunk.start_pfn + len(chunk)
         if self._free_until > chunk.start_pfn:
             kinds[: self._free_until - chunk.start_pfn] = self._free_kind
-        whole = np.flatnonzero(kinds == UNACCEPTED)
-        if not len(buddies) and not len(whole):
-            return
         orders = chunk["private"][buddies]
         # Of what is damaged the first page is free, as far as is known. A block is aligned.
         sound = orders <= self.max_order
         orders = np.where(sound, orders, 0).astype(np.int64)
         orders[((chunk.start_pfn + buddies) & ((1 << orders) - 1)) != 0] = 0
+        whole = np.flatnonzero(kinds == UNACCEPTED)
         for starts, sizes, kind in (
             (whole, np.full(len(whole), 1 << self.max_order), UNACCEPTED),
             (buddies, 1 << orders, FREE),
         ):
             if not len(starts):
                 continue
-            until = int((starts + sizes).max()) + chunk.start_pfn
-            kinds[spread(starts, np.minimum(sizes, len(chunk) - starts))] = kind
-            if until > end:
-                self._free_until, self._free_kind = until, kind
+            ends = np.maximum.accumulate(starts + sizes)
+            if int(ends[-1]) > len(chunk):
+                self._free_until, self._free_kind = chunk.start_pfn + int(ends[-1]), kind
+            ends = np.minimum(ends, np.append(starts[1:], len(chunk)))
+            inside = ranges_fill(starts, ends, np.ones(len(starts), np.bool_), len(chunk))
+            kinds[inside] = kind
 
     def _keep(
         self,
@@ -268,13 +305,13 @@ class LedgerPages:
             return
         previous = self._begins(chunk, kinds, np.maximum(here - 1, 0))
         before = np.where(here > 0, previous, first)
-        self.kept.append((chunk.start_pfn + here) << PFN_AT | zones[here] << ZONE_AT | before)
+        self.kept.append((chunk.start_pfn + here) << PFN_AT | zones << ZONE_AT | before)
 
     def _begins(
         self, chunk: PageChunk, kinds: NDArray[np.uint8], at: NDArray[np.int64]
     ) -> NDArray[np.int64]:
         """The kind of a block without ``__GFP_COMP`` that may begin at each of some pages."""
-        compound = (chunk["flags"][at] & self.kinds.head) != 0
+        compound = (chunk["flags"][at] & np.uint64(self.kinds.head)) != 0
         compound |= (chunk["tail"][at] & np.uint64(1)) != 0
         return np.where(compound, NO_REFERENCE, kinds[at]).astype(np.int64)
 
@@ -319,18 +356,19 @@ class LedgerPages:
     def _look_at(
         self,
         chunk: PageChunk,
-        flags: NDArray[np.uint64],
+        flags: NDArray[np.uint32],
         kinds: NDArray[np.uint8],
         zones: NDArray[np.int64],
         heads: NDArray[np.int64],
         here: NDArray[np.int64],
     ) -> None:
-        """Tell unexplained pages apart by what their heads look like."""
+        """Tell unexplained pages, *here*, apart by what their heads look like."""
         if not len(here):
             return
-        known = heads[here] >= 0
-        head = np.where(known, heads[here], here)
-        compound = (flags[head] & self.kinds.head) != 0
+        head = heads[here] if len(heads) else here
+        known = head >= 0
+        head = np.where(known, head, here)
+        compound = known & ((flags[head] & self.kinds.head) != 0)
         second = np.minimum(head + 1, len(chunk) - 1)
         order = np.where(compound, (chunk["order"][second] & 0xFF).astype(np.int64), -1)
         references = np.clip(chunk["refcount"][head].astype(np.int64), 0, MOST_REFERENCES)
@@ -339,19 +377,21 @@ class LedgerPages:
             word = chunk["memcg"][head]
             charged = np.where(word != 0, np.where(word & np.uint64(2), KMEM, PAGE_OF_CGROUP), 0)
         signature = np.stack(
-            [
-                kinds[here].astype(np.int64),
-                zones[here],
-                (flags[head] & self.flag_mask).astype(np.int64),
-                references,
-                np.where(known, order, -1),
-                charged,
-            ],
+            [kinds, zones, flags[head] & self.flag_mask, references, order, charged],
             axis=1,
+            dtype=np.int64,
+            casting="unsafe",
         )
-        unique, first, back = np.unique(signature, axis=0, return_index=True, return_inverse=True)
+        # Neighbours mostly look the same.
+        runs = np.flatnonzero((np.diff(signature, axis=0) != 0).any(axis=1)) + 1
+        runs = np.append(0, runs)
+        lengths = np.diff(runs, append=len(here))
+        unique, first, back = np.unique(
+            signature[runs], axis=0, return_index=True, return_inverse=True
+        )
+        counts = np.bincount(back.ravel(), weights=lengths).astype(np.int64)
         for row, at, count in zip(
-            unique.tolist(), first.tolist(), np.bincount(back.ravel()).tolist(), strict=True
+            unique.tolist(), head[runs[first]].tolist(), counts.tolist(), strict=True
         ):
             key = tuple(row)
             if key not in self.unexplained and len(self.unexplained) >= MAX_SIGNATURES:
@@ -360,4 +400,4 @@ class LedgerPages:
             entry = self.unexplained.setdefault(key, Unexplained())
             entry.pages += count
             if len(entry.examples) < EXAMPLES:
-                entry.examples.append(chunk.start_pfn + int(head[at]))
+                entry.examples.append(chunk.start_pfn + at)

@@ -143,9 +143,34 @@ NO_TYPE_FROM = -128
 # PP_SIGNATURE (include/linux/poison.h) with POISON_POINTER_DELTA of x86-64 and arm64. Bits 0 and 1
 # are others', and those from 7 to 47 may be an index (PP_DMA_INDEX_MASK, in 7.2).
 PP_MASK, PP_SIGNATURE = np.uint64(0xFFFF_0000_0000_007C), np.uint64(0xDEAD_0000_0000_0040)
-OF_MAPPING = np.array([FILE, ANON, MOVABLE_OPS, KSM], np.uint8)
+OF_MAPPING = (FILE, ANON, MOVABLE_OPS, KSM)
 # PG_swapcache is PG_owner_priv_1, and counts with PG_swapbacked only.
 SWAP_FLAGS = ("PG_swapbacked", "PG_swapcache")
+
+# The byte of PageKinds._marks(): a reference; a mapping, and its two low bits; four page flags.
+REFERENCED, MAPPED, HEAD, RESERVED, BACKED, CACHED = (1 << bit for bit in (0, 1, 4, 5, 6, 7))
+
+
+def _by_marks(marks: int) -> int:
+    """The kind of a page that has no type, and is no page pool's."""
+    if marks & RESERVED:
+        return BOOT
+    in_swap = marks & BACKED and marks & CACHED
+    if not marks & MAPPED:
+        if not marks & REFERENCED:
+            return NO_REFERENCE
+        if in_swap:
+            return SWAP_CACHE
+        return COMPOUND if marks & HEAD else IN_USE
+    kind = OF_MAPPING[marks >> 2 & 3]
+    if kind == ANON and in_swap:
+        return ANON_SWAP
+    if kind == ANON and marks & HEAD:
+        return LARGE
+    return SHMEM if kind == FILE and marks & BACKED else kind
+
+
+BY_MARKS = np.array([_by_marks(marks) for marks in range(256)], np.uint8)
 
 
 class PageKinds:
@@ -153,51 +178,53 @@ class PageKinds:
 
     def __init__(self, prog: Program) -> None:
         self._tests = _type_tests(prog)
-        self.reserved = np.uint64(flag(prog, "PG_reserved"))
-        self.poison = np.uint64(flag(prog, "PG_hwpoison"))
-        self.head = np.uint64(flag(prog, "PG_head"))
-        self.swapbacked, swapcache = (np.uint64(flag(prog, name)) for name in SWAP_FLAGS)
-        self.in_swap = self.swapbacked | swapcache
+        self.head, self.reserved, *swap = (
+            np.uint32(flag(prog, name)) for name in ("PG_head", "PG_reserved", *SWAP_FLAGS)
+        )
+        self._flags = (self.head, self.reserved, *swap)
+        self.poison = np.uint32(flag(prog, "PG_hwpoison"))
         # "mm: free up PG_slab" (v6.10)
         as_type = vmcoreinfo_number(prog, "NUMBER(PAGE_SLAB_MAPCOUNT_VALUE)") is not None
-        self.slab = np.uint64(0 if as_type else flag(prog, "PG_slab"))
-        self.dtor = None
+        self._slab = np.uint32(0 if as_type else flag(prog, "PG_slab"))
+        self._dtor = None
         if vmcoreinfo_number(prog, "NUMBER(PAGE_HUGETLB_MAPCOUNT_VALUE)") is None:
-            self.dtor = vmcoreinfo_number(prog, "NUMBER(HUGETLB_PAGE_DTOR)")
+            self._dtor = vmcoreinfo_number(prog, "NUMBER(HUGETLB_PAGE_DTOR)")
         self.columns = (
             *("flags", "mapcount", "refcount", "mapping", "tail", "private", "order"),
-            *(("dtor",) if self.dtor is not None else ()),
+            *(("dtor",) if self._dtor is not None else ()),
         )
 
-    def of(self, chunk: PageChunk, flags: NDArray[np.uint64]) -> NDArray[np.uint8]:
-        """The kind of each page, tails and what lies in free blocks not yet told apart."""
-        refcount, mapcount = chunk["refcount"], chunk["mapcount"]
-        kinds = np.where(refcount == 0, np.uint8(NO_REFERENCE), np.uint8(IN_USE))
-        kinds[(kinds == IN_USE) & ((flags & self.head) != 0)] = COMPOUND
-        mapping = np.ascontiguousarray(chunk["mapping"])
-        at = np.flatnonzero(mapping)
-        kinds[at] = OF_MAPPING[(mapping[at] & np.uint64(3)).astype(np.int64)]
-        backed = (flags & self.in_swap) == self.in_swap
-        kinds[backed & (mapping == 0) & (refcount > 0)] = SWAP_CACHE
-        here = flags[at]
-        kinds[at[(kinds[at] == FILE) & ((here & self.swapbacked) != 0)]] = SHMEM
-        kinds[at[(kinds[at] == ANON) & ((here & self.head) != 0)]] = LARGE
-        anonymous = (kinds[at] == ANON) | (kinds[at] == LARGE)
-        kinds[at[anonymous & backed[at]]] = ANON_SWAP
-        pool = (chunk["tail"] & PP_MASK) == PP_SIGNATURE
-        if pool.any():
-            kinds[pool & (refcount > 0)] = PAGE_POOL
-        kinds[(flags & self.reserved) != 0] = BOOT
-        typed = np.flatnonzero(mapcount < NO_TYPE_FROM)
+    def of(self, chunk: PageChunk, flags: NDArray[np.uint32]) -> NDArray[np.uint8]:
+        """
+        The kind of each page, tails and what lies in free blocks not yet told apart.
+
+        :param flags: the lower half of the word; no page flag is above it.
+        """
+        marks = self._marks(chunk, flags)
+        kinds = np.take(BY_MARKS, marks)
+        pool = np.flatnonzero((chunk["tail"] & PP_MASK) == PP_SIGNATURE)
+        if len(pool):
+            kinds[pool[(marks[pool] & (REFERENCED | RESERVED)) == REFERENCED]] = PAGE_POOL
+        typed = np.flatnonzero(chunk["mapcount"] < NO_TYPE_FROM)
         if len(typed):
-            kinds[typed] = self._of_types(mapcount[typed].view(np.uint32), kinds[typed])
-        if self.slab:
-            kinds[(flags & self.slab) != 0] = SLAB
-        if self.dtor is not None:
+            kinds[typed] = self._of_types(chunk["mapcount"][typed].view(np.uint32), kinds[typed])
+        if self._slab:
+            kinds[(flags & self._slab) != 0] = SLAB
+        if self._dtor is not None:
             heads = np.flatnonzero((flags[:-1] & self.head) != 0)
-            kinds[heads[chunk["dtor"][heads + 1] == self.dtor]] = HUGETLB
-        kinds[(kinds == HUGETLB) & (refcount == 0)] = HUGETLB_FREE
+            kinds[heads[chunk["dtor"][heads + 1] == self._dtor]] = HUGETLB
+        kinds[(kinds == HUGETLB) & ((marks & REFERENCED) == 0)] = HUGETLB_FREE
         return kinds
+
+    def _marks(self, chunk: PageChunk, flags: NDArray[np.uint32]) -> NDArray[np.uint8]:
+        """What decides in most pages, as a byte a page: see :data:`REFERENCED`."""
+        mapping = np.ascontiguousarray(chunk["mapping"])
+        marks: NDArray[np.uint8] = (chunk["refcount"] != 0).view(np.uint8)
+        marks |= (mapping != 0).view(np.uint8) << np.uint8(1)
+        marks |= (mapping.astype(np.uint8) & np.uint8(3)) << np.uint8(2)
+        for bit, mask in enumerate(self._flags, 4):
+            marks |= ((flags & mask) != 0).view(np.uint8) << np.uint8(bit)
+        return marks
 
     def _of_types(
         self, types: NDArray[np.uint32], otherwise: NDArray[np.uint8]

@@ -4,6 +4,7 @@ Ranges of page frames that belong to somebody by where they are, not by what the
 """
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,9 +47,24 @@ class PageRanges:
         if low >= high:
             return result
         begins = np.maximum(starts[low:high] - first, 0)
-        sizes = np.minimum(ends[low:high] - first, count) - begins
-        result[spread(begins, sizes)] = np.repeat(kinds[low:high], sizes)
-        return result
+        behind = np.minimum(ends[low:high] - first, count)
+        if low + 1 == high:
+            result[begins[0] : behind[0]] = kinds[low]
+            return result
+        return ranges_fill(begins, behind, kinds[low:high], count)
+
+
+def ranges_fill(
+    starts: NDArray[np.int64], ends: NDArray[np.int64], values: NDArray[Any], count: int
+) -> NDArray[Any]:
+    """*count* places, with the value of each range between its start and its end; 0 elsewhere.
+
+    :param starts: ascending; no range overlaps another.
+    """
+    bounds = np.stack([starts, ends], axis=1).ravel()
+    held = np.zeros(len(bounds) + 1, values.dtype)
+    held[1::2] = values
+    return np.repeat(held, np.diff(bounds, prepend=0, append=count))
 
 
 def spread(starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:

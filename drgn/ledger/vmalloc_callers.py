@@ -23,7 +23,7 @@ from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import TOP, Command, Found, Section
 from mmscope.drgn.tables.rows import MOST_BYTES, column
-from mmscope.drgn.tables.table import Table
+from mmscope.drgn.tables.table import Inside, Table
 from mmscope.drgn.text.kernel_text import printed_number, whole_lines
 
 
@@ -48,7 +48,12 @@ class VmallocCaller:
 
 
 VMALLOC_CALLERS = Table(
-    "vmalloc_callers", "vmalloc memory by caller", VmallocCaller, memory="again", measure="pages"
+    "vmalloc_callers",
+    "vmalloc memory by caller",
+    VmallocCaller,
+    memory="again",
+    measure="pages",
+    inside=tuple(Inside(use, "pages", ("use", use)) for use in ("vmalloc", "kernel stacks")),
 )
 
 

@@ -27,7 +27,7 @@ _BY_TYPE = {
     "depot_stack_handle_t": "dummy_handle early_handle failure_handle",
     "int": (
         "defrag_mode depot_index dirty_background_ratio hugetlb_max_hstate ksm_max_page_sharing "
-        "ksm_nr_node_ids memmap_mode min_free_kbytes pcpu_nr_units "
+        "ksm_nr_node_ids memmap_mode min_free_kbytes pcpu_nr_slots pcpu_nr_units "
         "percpu_pagelist_high_fraction pool_index pools_num sysctl_extfrag_threshold "
         "sysctl_max_map_count sysctl_overcommit_memory sysctl_stat_interval vm_dirty_ratio "
         "vm_swappiness watermark_boost_factor watermark_scale_factor"
@@ -55,7 +55,8 @@ _BY_TYPE = {
     "struct mem_section **": "mem_section",
     "struct mm_struct": "init_mm",
     "struct net": "init_net",
-    "struct pcpu_chunk *": "pcpu_first_chunk",
+    "struct list_head *": "pcpu_chunk_lists",
+    "struct pcpu_chunk *": "pcpu_first_chunk pcpu_reserved_chunk",
     "struct page *": "huge_zero_page",
     "struct page_ext_operations": "page_owner_ops",
     "struct percpu_counter": "vm_committed_as",

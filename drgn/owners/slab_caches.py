@@ -35,7 +35,7 @@ from mmscope.drgn.reading.linked_lists import find
 from mmscope.drgn.reading.struct_pages import SLAB_COLUMNS, PageChunk, page_dtype, valid_page_ranges
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.tables.rows import LONGEST_NAME, column
-from mmscope.drgn.tables.table import Table
+from mmscope.drgn.tables.table import Inside, Table
 from mmscope.drgn.text.kernel_text import printed_number, row_number, whole_lines
 
 # Flags where they are not enumerators yet, before "mm, slab: use an enum to define SLAB_ cache
@@ -77,7 +77,9 @@ class SlabCache:
     store_user: bool | None = column(help="each object remembers who allocated it (slab_debug=U)")
 
 
-SLAB_CACHES = Table("slab_caches", "Slab caches", SlabCache, measure="pages")
+SLAB_CACHES = Table(
+    "slab_caches", "Slab caches", SlabCache, measure="pages", inside=(Inside("slab", "pages"),)
+)
 
 
 @dataclass(frozen=True)

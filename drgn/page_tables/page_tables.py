@@ -35,7 +35,7 @@ from mmscope.drgn.page_tables.swap_types import (
 )
 from mmscope.drgn.processes.process_status import parse_status
 from mmscope.drgn.tables.rows import MOST_BYTES, MOST_PIDS, column
-from mmscope.drgn.tables.table import Table
+from mmscope.drgn.tables.table import Inside, Table
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,13 @@ class PageTables:
     )
 
 
-PAGE_TABLES = Table("page_tables", "Page tables by process", PageTables, lasting=("comm",))
+PAGE_TABLES = Table(
+    "page_tables",
+    "Page tables by process",
+    PageTables,
+    lasting=("comm",),
+    inside=(Inside("page tables", "pgtables_bytes"),),
+)
 
 
 @dataclass(frozen=True)

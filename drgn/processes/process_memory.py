@@ -29,7 +29,7 @@ from mmscope.drgn.sections.files import Files
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import TOP, Command, Found, Section, disagreement
 from mmscope.drgn.tables.rows import MOST_BYTES, MOST_PIDS, column
-from mmscope.drgn.tables.table import Table
+from mmscope.drgn.tables.table import Inside, Table
 from mmscope.drgn.text.kernel_text import printed_number
 
 
@@ -63,6 +63,7 @@ PROCESS_MEMORY = Table(
     memory="again",
     measure="resident_bytes",
     lasting=("comm",),
+    inside=(Inside("anonymous", "anon_bytes"),),
 )
 
 # enum of MM_FILEPAGES (include/linux/mm_types_task.h), by name.

@@ -58,6 +58,8 @@ ALLOC_TRACES = "/sys/kernel/debug/slab/*/alloc_traces"
 SLAB_SETTINGS = "/sys/kernel/slab/*"
 OWNER_COUNTS = "/sys/kernel/debug/page_owner_stacks/*"
 IOMEM = "/proc/iomem"
+SWAPS = "/proc/swaps"
+ZRAM = "/sys/block/zram*/mm_stat"
 KMSG = "/dev/kmsg /dmesg /*/dmesg* /vmcore-dmesg.txt"
 DENTRY_STATE = "/proc/sys/fs/dentry-state /proc/sys/fs/inode-nr"
 SETTINGS = (
@@ -204,6 +206,24 @@ PRICES = {
             "resource_lock, shared, for 4 KiB of text",
             None,
             "ranges",
+            READ,
+        ),
+        Price(
+            # swap_start(), swap_show(), mm/swapfile.c
+            SWAPS,
+            "prints a line for each swap area",
+            "swapon_mutex",
+            None,
+            "swap areas",
+            READ,
+        ),
+        Price(
+            # mm_stat_show(), drivers/block/zram/zram_drv.c
+            ZRAM,
+            "prints counters of the device",
+            "init_lock of the device, shared",
+            None,
+            "devices",
             READ,
         ),
         Price(

@@ -13,6 +13,21 @@ from typing import Literal
 
 
 @dataclass(frozen=True)
+class Inside:
+    """
+    A table's rows own memory of a class of the ledger.
+
+    :ivar owner: the class.
+    :ivar column: how much of it, in bytes or pages.
+    :ivar where: a column and its value, of the rows that do; by default all.
+    """
+
+    owner: str
+    column: str
+    where: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True)
 class Table:
     """
     A table of a bundle.
@@ -28,6 +43,7 @@ class Table:
     :ivar memory: ``free``: nobody holds it; ``mapped``: how memory is mapped, which takes none;
         ``again``: the same memory as in another table, in coarser parts; ``all``: all memory,
         what is free among it.
+    :ivar inside: the classes of the memory ledger whose owners its rows are.
     :ivar not_compared: why two of this table are not held against each other.
     :ivar since: the version of mmscope that it came with, if that is later than its section's.
     :ivar rows_since: by such a version, the rows that came with it: values of the first column of
@@ -43,6 +59,7 @@ class Table:
     since_boot: str = ""
     setting: str = ""
     memory: Literal["", "free", "mapped", "again", "all"] = ""
+    inside: tuple[Inside, ...] = ()
     not_compared: str = ""
     since: str = ""
     rows_since: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

@@ -17,7 +17,7 @@ from mmscope.drgn.tables.terminal import AMOUNT, print_rows
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.description import BundleError
 from mmscope.reports.bundle.redact import Names, redacted
-from mmscope.reports.compare import groups_view
+from mmscope.reports.compare import comparison_view, groups_view
 from mmscope.reports.compare.comparison import compare
 from mmscope.reports.compare.comparison_view import view
 from mmscope.reports.compare.groups_view import amount, signed, unit_of
@@ -109,7 +109,7 @@ def _changes(
     verdicts = evaluate(before), evaluate(after)
     comparison = compare(before, after, verdicts, draw=output is not None)
     shown = view(comparison)
-    words[:0] = [shown.sentence, *comparison.relation.words]
+    words[:0] = [shown.sentence, *filter(None, [shown.ledger]), *comparison.relation.words]
     if output is not None:
         write(render(after, verdicts[1], comparison), output, mode)
         words.append(f"{output}: {output.stat().st_size:,} bytes")
@@ -123,7 +123,28 @@ def _changes(
         for item in shown.findings
     ]
     tops = [[top.table.name, top.what, top.before, top.after, top.difference] for top in shown.tops]
+    steps = [
+        [
+            step.name,
+            display.size(step.before),
+            display.size(step.after),
+            comparison_view.signed(step.difference),
+            step.owner and f"{step.owner}: {comparison_view.signed(step.owner_bytes)}",
+            step.table,
+        ]
+        for step in (comparison.ledger.steps if comparison.ledger else [])
+    ]
     return [
+        (
+            "ledger",
+            "Where the memory went",
+            [
+                *_texts("class"),
+                *_amounts(*comparison.relation.sides, "difference"),
+                *_texts("most of it", "table"),
+            ],
+            steps,
+        ),
         (
             "findings",
             "Findings that changed",

@@ -13,10 +13,12 @@ always does; a pid counts as the same only with the same comm.
 from dataclasses import dataclass
 from typing import Any
 
+from mmscope.drgn.tables import display
 from mmscope.drgn.tables.rows import Column
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.compare.differential_graphs import Graphs, differential_graphs
 from mmscope.reports.compare.finding_changes import FindingChange, compare_findings
+from mmscope.reports.compare.ledger_changes import LedgerChanges, ledger_changes
 from mmscope.reports.compare.relation import Relation, relation
 from mmscope.reports.compare.table_changes import Change, TableChanges, compare_tables, known
 from mmscope.reports.findings.findings import Verdict
@@ -30,6 +32,7 @@ class Comparison:
     relation: Relation
     tables: list[TableChanges]
     not_compared: list[tuple[str, str]]  # table, why
+    ledger: LedgerChanges | None  # None: not both have one
     findings: list[FindingChange]
     not_checked: tuple[int, int]  # findings of one that the other could not be asked for
     graphs: list[Graphs]
@@ -57,6 +60,7 @@ def compare(
         related,
         tables,
         not_compared,
+        ledger_changes(before, after, tables, display.plain_int(after.target.get("page_size"))),
         found,
         not_checked,
         differential_graphs(before, after, related, not_compared) if draw else [],

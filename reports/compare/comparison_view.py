@@ -12,15 +12,15 @@ from mmscope.drgn.tables import display
 from mmscope.drgn.tables.rows import Column
 from mmscope.reports.compare.comparison import Comparison, most_changed, set_differently
 from mmscope.reports.compare.finding_changes import CHANGE_WORDS, CHANGES, FindingChange
+from mmscope.reports.compare.ledger_changes import LedgerChanges
 from mmscope.reports.compare.table_changes import Change, TableChanges, known
 from mmscope.reports.drawing.cells import Cell, cell
-from mmscope.reports.pictures.owner_pictures import owner_pair
+from mmscope.reports.pictures.row_names import MAX_NAME, name_of
 
 # Rows of what changed most, over all tables.
 MOST = 8
 # Other columns of a row that differ; a row of a large struct may differ in twenty.
 MAX_OTHERS = 4
-MAX_NAME = 90
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,7 @@ class View:
 
     comparison: Comparison
     sentence: str
+    ledger: str  # where the memory went
     tops: list[Top]
     tables: list[TableView]
     unchanged: list[str]
@@ -89,6 +90,7 @@ def view(comparison: Comparison) -> View:
     return View(
         comparison,
         sentence(comparison, switched, tops),
+        ledger_said(comparison.ledger),
         [*switched[:MAX_OTHERS], *tops[:MOST]],
         [table_view(table, page_size, comparison.relation.seconds) for table in comparison.changed],
         [table.name for table in comparison.tables if not table.differing],
@@ -96,6 +98,29 @@ def view(comparison: Comparison) -> View:
         len(comparison.findings) - len(differing),
         list(reasons.items()),
     )
+
+
+def ledger_said(ledger: LedgerChanges | None) -> str:
+    """Where the memory went, in a sentence; empty where it went nowhere."""
+    if ledger is None or not ledger.steps:
+        return ""
+    said = []
+    for step in ledger.steps[:MAX_OTHERS]:
+        inside = f" ({step.owner}: {signed(step.owner_bytes)})" if step.owner else ""
+        said.append(f"{step.name} {signed(step.difference)}{inside}")
+    rest = ledger.steps[MAX_OTHERS:]
+    if rest:
+        others = display.plural(len(rest), "other class", "other classes")
+        said.append(f"{others} {signed(-sum(step.freed for step in rest))}")
+    return (
+        f"Free memory: {display.size(ledger.before)} → {display.size(ledger.after)} "
+        f"({signed(ledger.after - ledger.before)}): {', '.join(said)}."
+    )
+
+
+def signed(value: int) -> str:
+    """Bytes with a sign."""
+    return f"{'+' if value > 0 else ''}{display.size(value)}"
 
 
 def _switch(table: TableChanges, change: Change) -> str:
@@ -247,22 +272,3 @@ def shown(value: Any, column: Column, page_size: int | None) -> str:
     if value is None:
         return "unknown"
     return display.cut(cell(value, column, page_size).text, MAX_NAME)
-
-
-def name_of(columns: list[Column], values: tuple[Any, ...]) -> str:
-    """What a row is about, in a few words: of a stack, who asked for the memory."""
-    row = {c.name: (c, v) for c, v in zip(columns, values, strict=True)}
-    if "stack" in row:
-        stack = row["stack"][1]
-        owner = owner_pair(stack)[0]
-        cache = str(row["cache"][1]) if "cache" in row else ""
-        return display.cut(" ".join(filter(None, (cache, owner))), MAX_NAME)
-    words = []
-    for name, (column, value) in row.items():
-        if value is None:
-            continue
-        if column.type == "string" and not name.endswith(("pfn", "start", "end")):
-            words.append(f"zone {value}" if name == "zone" else str(value))
-        else:
-            words.append(f"{name} {cell(value, column, None).text}")
-    return display.cut(", ".join(words), MAX_NAME) or "unnamed"

@@ -9,6 +9,7 @@ has only empty, is *not checked*, and the reason is kept: silence must never mea
 """
 
 import dataclasses
+import functools
 import re
 import tomllib
 from collections import Counter
@@ -238,6 +239,7 @@ def period(seconds: Any) -> str:
     return f"in {seconds:.0f} s since boot"
 
 
+@functools.cache
 def _environment() -> jinja2.Environment:
     # Words are plain text here and are escaped where they are shown: in HTML by its templates, on
     # a terminal by `visible`.
@@ -251,9 +253,23 @@ def _environment() -> jinja2.Environment:
     return environment
 
 
+@functools.cache
+def _words(text: str) -> jinja2.Template:
+    """Words of a question, which take a millisecond to compile."""
+    return _environment().from_string(text)
+
+
+@functools.cache
+def _expression(text: str) -> Callable[[dict[str, Any]], Any]:
+    return _environment().compile_expression(text, undefined_to_none=False)
+
+
+OURS = functools.cache(load_questions)
+
+
 def evaluate(bundle: Bundle, questions: list[Question] | None = None) -> Verdict:
     """Ask a bundle every question."""
-    questions = load_questions() if questions is None else questions
+    questions = OURS() if questions is None else questions
     # Of a large bundle most rows are in tables that nobody asks for.
     asked = " ".join(sql for question in questions for sql in (question.sql, *question.needs))
     asked += " kernel_features " + " ".join(sql for _, _, sql in views())
@@ -263,7 +279,6 @@ def evaluate(bundle: Bundle, questions: list[Question] | None = None) -> Verdict
 
 def ask(database: Database, questions: list[Question]) -> Verdict:
     """Ask an open bundle the given questions."""
-    environment = _environment()
     kernel = Kernel(database)
     found: list[Finding] = []
     under: list[Finding] = []
@@ -280,10 +295,7 @@ def ask(database: Database, questions: list[Question]) -> Verdict:
             continue
         try:
             # A row of a thing that is under the threshold says so, and only what was measured.
-            said = [
-                (row.get("over", True), _finding(environment, question, row, kernel))
-                for row in rows
-            ]
+            said = [(row.get("over", True), _finding(question, row, kernel)) for row in rows]
         except (jinja2.TemplateError, ArithmeticError, TypeError, ValueError) as error:
             reason = f"its words do not fit what was found: {error}"
             not_checked.append(NotChecked(question.id, question.about, reason, question.section))
@@ -404,12 +416,9 @@ class Kernel:
         return f"{said[:1].upper()}{said[1:]}: " if said else ""
 
 
-def _finding(
-    environment: jinja2.Environment, question: Question, row: dict[str, Any], kernel: Kernel
-) -> Finding:
+def _finding(question: Question, row: dict[str, Any], kernel: Kernel) -> Finding:
     def words(text: str) -> str:
-        # Most are as they stand, and to compile one takes a millisecond.
-        said = environment.from_string(text).render(row, kernel=kernel) if "{" in text else text
+        said = _words(text).render(row, kernel=kernel) if "{" in text else text
         return " ".join(said.split())
 
     def steps() -> Iterator[Step]:
@@ -441,7 +450,7 @@ def _finding(
         question.links,
         question.section,
         tuple((name, row[name]) for name in question.subject),
-        _badness(environment, question, row),
+        _badness(question, row),
         tuple(dict.fromkeys(need.partition(".")[0] for need in question.needs)),
         question.sources,
         estimate,
@@ -449,12 +458,9 @@ def _finding(
     )
 
 
-def _badness(
-    environment: jinja2.Environment, question: Question, row: dict[str, Any]
-) -> float | None:
+def _badness(question: Question, row: dict[str, Any]) -> float | None:
     """How bad it is, None where a part of that is unknown."""
-    how_bad: Any = environment.compile_expression(question.worse, undefined_to_none=False)
     try:
-        return float(how_bad(row))
+        return float(_expression(question.worse)(row))
     except (ArithmeticError, TypeError):
         return None

@@ -10,9 +10,11 @@ import base64
 import hashlib
 import re
 from collections.abc import Iterable
+from types import CodeType
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import BytecodeCache, Environment, FileSystemLoader, StrictUndefined
+from jinja2.bccache import Bucket
 from markupsafe import Markup
 
 from mmscope import FOLDER
@@ -59,6 +61,22 @@ def policy_of(style: str, script: str) -> str:
     )
 
 
+class _CompiledTemplates(BytecodeCache):
+    """Templates as they were compiled, for all pages that a process writes."""
+
+    def __init__(self) -> None:
+        self._codes: dict[tuple[str, str], CodeType | None] = {}
+
+    def load_bytecode(self, bucket: Bucket) -> None:
+        bucket.code = self._codes.get((bucket.key, bucket.checksum))
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        self._codes[bucket.key, bucket.checksum] = bucket.code
+
+
+COMPILED = _CompiledTemplates()
+
+
 def environment_of(page_size: int | None, uptime: str) -> Environment:
     """The one place where values become HTML."""
     environment = Environment(
@@ -68,6 +86,8 @@ def environment_of(page_size: int | None, uptime: str) -> Environment:
         finalize=_shown,
         trim_blocks=True,
         lstrip_blocks=True,
+        bytecode_cache=COMPILED,
+        optimized=False,  # what filters make of a constant is a page's own
     )
     environment.filters.update(
         count=display.count,

@@ -2,14 +2,20 @@
 """
 All memory of the machine in one bar, each class of the ledger a segment; table ``memory_ledger``.
 
-Below it every class by its parts, and the kernel's counters that do not agree.
+Below it every class by its parts and its largest owners, and the kernel's counters that do not
+agree.
 """
 
+import heapq
 from dataclasses import dataclass, field
 from typing import Any
 
 from mmscope.drgn.tables.amounts import bar_percent
+from mmscope.drgn.tables.rows import columns
+from mmscope.drgn.tables.table import Inside, Table
+from mmscope.reports.bundle.declared import TABLES
 from mmscope.reports.pictures.picture import Picture, Tables
+from mmscope.reports.pictures.row_names import DESCRIBES, name_of
 
 # Classes from left to right: what processes use, what the kernel uses, what is free. Others come
 # before the free ones.
@@ -21,13 +27,27 @@ ORDER = (
 )
 LOOKS = 6  # colours that are told apart; neighbours never have the same
 OWN_LOOK = {"unexplained": "mem-odd", "free": "mem-free", "not the kernel's": "mem-gone"}
+MAX_OWNERS = 4  # of each class
 WITH_NAME = 7.0  # per cent of the bar from which a segment has its name in it
+# Of each class the tables that have its owners; the first that is in a bundle is shown.
+OWNERS: dict[str, list[tuple[Table, Inside]]] = {}
+for _table in TABLES.values():
+    for _inside in _table.inside:
+        OWNERS.setdefault(_inside.owner, []).append((_table, _inside))
 
 
 @dataclass(frozen=True)
 class Part:
     name: str
     zones: list[tuple[str, int]]  # (zone in words, bytes)
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Who has memory inside a class, as a table of owners says."""
+
+    name: str
     bytes: int
 
 
@@ -42,6 +62,8 @@ class Segment:
     look: str = ""
     named: bool = False
     parts: list[Part] = field(default_factory=list)
+    owners: list[Owner] = field(default_factory=list)
+    table: str = ""  # of the owners
 
 
 def segments(rows: list[dict[str, Any]]) -> list[Segment]:
@@ -83,11 +105,35 @@ def segments(rows: list[dict[str, Any]]) -> list[Segment]:
     return result
 
 
+def add_owners(found: list[Segment], tables: Tables, page_size: int | None) -> None:
+    """Name the largest owners inside each class."""
+    for segment in found:
+        for table, inside in OWNERS.get(segment.name, []):
+            same = inside.where[0] if inside.where else ""
+            named = [
+                c for c in columns(table.row) if (c.key or c.name in DESCRIBES) and c.name != same
+            ]
+            unit = next(c.unit for c in columns(table.row) if c.name == inside.column)
+            factor = page_size or 0 if unit == "pages" else 1
+            owners = [
+                (row[inside.column] * factor, tuple(row.get(c.name) for c in named))
+                for row in tables.get(table.name, [])
+                if not inside.where or row[inside.where[0]] == inside.where[1]
+            ]
+            owners = heapq.nlargest(MAX_OWNERS, owners, key=lambda owner: owner[0])
+            segment.owners = [Owner(name_of(named, what), size) for size, what in owners if size]
+            if segment.owners:
+                segment.table = table.name
+                break
+
+
 def draw(tables: Tables, page_size: int | None) -> dict[str, Any]:
     rows = tables["memory_ledger"]
     checks = tables.get("ledger_checks", [])
+    found = segments(rows)
+    add_owners(found, tables, page_size)
     return {
-        "segments": segments(rows),
+        "segments": found,
         "total": sum(row["bytes"] for row in rows),
         "counted": bool(checks),
         "agree": sum(not row["difference_pages"] for row in checks),
@@ -100,7 +146,7 @@ MEMORY_BAR = Picture(
     "memory_ledger",
     frozenset({"owner", "part", "node", "zone", "bytes"}),
     draw,
-    others=frozenset({"ledger_checks"}),
+    others=frozenset({"ledger_checks", *(t.name for each in OWNERS.values() for t, _ in each)}),
     beside="always",
     style="""
 .mem-bar rect { fill: var(--series, var(--bar)); stroke: var(--bg); stroke-width: 1; }
@@ -112,6 +158,7 @@ MEMORY_BAR = Picture(
 .mem-key li { display: flex; gap: .5rem; align-items: baseline; }
 .mem-key .num { margin-left: auto; white-space: nowrap; }
 .mem-parts td:last-child { min-width: 14rem; }
+.mem-parts .owners td { color: var(--dim); }
 .mem-key .box { background: var(--series, var(--bar)); }
 .mem-key .mem-free { background: var(--bar); } .mem-key .mem-gone { background: var(--other); }
 .mem-key .mem-odd { background: var(--reserve); }

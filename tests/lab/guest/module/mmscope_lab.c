@@ -189,13 +189,12 @@ static noinline int mmscope_lab_hold_noio(struct held *held, long number)
 	return 0;
 }
 
-// All blocks of 1 MiB, then NUMBER more, which fail; then gives them back.
+// All blocks of 1 MiB, until NUMBER more have failed; then gives them back. Others may free some meanwhile.
 static noinline int mmscope_lab_fail_atomic(struct held *held, long number)
 {
-	while (keep(held, alloc_pages(GFP_ATOMIC | __GFP_NOWARN | __GFP_COMP, 8), 8))
-		;
-	while (--number > 0)
-		keep(held, alloc_pages(GFP_ATOMIC | __GFP_NOWARN | __GFP_COMP, 8), 8);
+	while (number > 0)
+		if (!keep(held, alloc_pages(GFP_ATOMIC | __GFP_NOWARN | __GFP_COMP, 8), 8))
+			number--;
 	while (held->allocations)
 		give_back(held, 8);
 	return 0;

@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+``struct pcpu_chunk`` (mm/percpu-internal.h): the memory of percpu allocations, chunk by chunk, and
+the allocations by their size.
+
+A chunk has a unit for each possible CPU. Every allocation takes its size in each unit, so that 8
+bytes are 8 KiB on a machine of 1,024 CPUs. Two bitmaps, a bit for four bytes, say what is
+allocated and where allocations begin (mm/percpu.c, ``pcpu_alloc_area()``); added up they are what
+``free_bytes`` leaves. The kernel's own percpu variables lie before the first chunk. All of it is
+Percpu of /proc/meminfo (``pcpu_nr_pages()``).
+
+Costs some reads a chunk. Cannot know: who allocated; a memory cgroup's part is in its own counter.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from drgn import FaultError, Object, Program
+from drgn.helpers.linux.list import list_for_each_entry
+from numpy.typing import NDArray
+
+from mmscope.drgn.sections.files import Absent, Files
+from mmscope.drgn.sections.memory import Memory
+from mmscope.drgn.sections.section import TOP, Command, Found, Section, disagreement
+from mmscope.drgn.tables.rows import MOST_BYTES, column
+from mmscope.drgn.tables.table import Inside, Table
+
+BIT_BYTES = 4  # PCPU_MIN_ALLOC_SIZE, include/linux/percpu.h
+MAX_CHUNKS = 1 << 16  # beyond, a list leads in a circle
+MAX_UNIT = 1 << 27  # bytes: of more, the number of pages is damaged
+STATIC, FIRST, RESERVED, OTHER = "variables", "first", "modules", "further"
+
+
+@dataclass(frozen=True)
+class PercpuChunk:
+    """A chunk of percpu memory."""
+
+    address: str = column(holds="kernel", key=True, help="base_addr, of the first CPU's unit")
+    kind: str = column(
+        holds="words",
+        help="variables: percpu variables of the kernel itself; modules: room for those of "
+        "modules; first: made at boot; further: added as they were needed",
+    )
+    bytes: int = column(
+        unit="bytes", high=MOST_BYTES, help="memory that it has: populated pages of all units"
+    )
+    used_bytes: int = column(unit="bytes", high=MOST_BYTES, help="allocated, of all units")
+    allocations: int | None = column(
+        help="allocations; empty: it has none, or they could not be read"
+    )
+    empty_pages: int = column(
+        unit="pages", help="populated pages of a unit that no allocation touches"
+    )
+    unit_bytes: int = column(unit="bytes", high=MAX_UNIT, help="size of a CPU's unit")
+    unit_free_bytes: int = column(
+        unit="bytes", high=MAX_UNIT, help="free in a unit, pages that are not populated included"
+    )
+    largest_free_bytes: int = column(
+        unit="bytes", high=MAX_UNIT, help="largest allocation that fits"
+    )
+
+
+PERCPU_CHUNKS = Table(
+    "percpu_chunks",
+    "Chunks of percpu memory",
+    PercpuChunk,
+    memory="again",
+    measure="bytes",
+    lasting=("kind",),
+)
+
+
+@dataclass(frozen=True)
+class PercpuSize:
+    """Percpu allocations of one size."""
+
+    size_bytes: int = column(unit="bytes", key=True, high=MAX_UNIT, help="for each CPU")
+    allocations: int = column(help="allocations of this size")
+    bytes: int = column(unit="bytes", high=MOST_BYTES, help="that they take on all possible CPUs")
+
+
+PERCPU_SIZES = Table(
+    "percpu_sizes",
+    "Percpu allocations by size",
+    PercpuSize,
+    memory="again",
+    measure="bytes",
+    inside=(Inside("percpu", "bytes"),),
+)
+
+
+def chunks(prog: Program) -> Iterator[tuple[str, Object]]:
+    """
+    All chunks, with their kind.
+
+    :raises LookupError: the kernel's layout is unknown.
+    :raises FaultError: a list cannot be read.
+    """
+    first, reserved = prog["pcpu_first_chunk"].read_(), prog["pcpu_reserved_chunk"].read_()
+    if reserved:
+        yield RESERVED, reserved
+    seen = 0
+    # Also the lists of chunks that are full, and of those that are taken apart.
+    for slot in range(int(prog["pcpu_nr_slots"].value_())):
+        head = prog["pcpu_chunk_lists"][slot].address_of_()
+        for chunk in list_for_each_entry("struct pcpu_chunk", head, "list"):
+            if (seen := seen + 1) > MAX_CHUNKS:
+                raise LookupError(f"more than {MAX_CHUNKS:,} percpu chunks: their list is damaged")
+            yield FIRST if chunk == first else OTHER, chunk
+
+
+def percpu(prog: Program) -> tuple[list[PercpuChunk], list[PercpuSize], list[str]]:
+    """
+    Chunks, the largest first; allocations by size; and what could not be read or does not fit.
+
+    :raises LookupError, FaultError: as :func:`chunks`.
+    """
+    page, units = int(prog["PAGE_SIZE"].value_()), int(prog["pcpu_nr_units"].value_())
+    rows, sizes, notes = [], Counter[int](), []
+    for kind, chunk in chunks(prog):
+        address = chunk.base_addr.value_()
+        pages, free = int(chunk.nr_pages), int(chunk.free_bytes)
+        unit = pages * page
+        usable = unit - int(chunk.start_offset) - int(chunk.end_offset)
+        if not 0 <= free <= usable <= MAX_UNIT:
+            notes.append(f"chunk {address:#x} is damaged: {free:,} of {usable:,} bytes are free")
+            continue
+        found = None
+        try:
+            found = _allocations(prog, chunk, unit)
+        except FaultError as error:
+            notes.append(f"bitmaps of chunk {address:#x}: {error}")
+        if found is not None:
+            sizes.update(found)
+            if (total := sum(size * number for size, number in found.items())) != usable - free:
+                notes.append(
+                    f"chunk {address:#x}: bitmaps have {total:,} allocated bytes, "
+                    f"free_bytes leaves {usable - free:,}"
+                )
+        rows.append(
+            PercpuChunk(
+                f"{address:#x}",
+                kind,
+                int(chunk.nr_populated) * page * units,
+                (usable - free) * units,
+                None if found is None else found.total(),
+                max(int(chunk.nr_empty_pop_pages), 0),
+                unit,
+                free,
+                int(chunk.chunk_md.contig_hint) * BIT_BYTES,
+            )
+        )
+    rows += _variables(prog, page, units)
+    by_size = [PercpuSize(size, number, size * number * units) for size, number in sizes.items()]
+    rows.sort(key=lambda row: (-row.bytes, row.address))
+    return rows, sorted(by_size, key=lambda row: (-row.bytes, row.size_bytes)), notes
+
+
+def _variables(prog: Program, page: int, units: int) -> list[PercpuChunk]:
+    """
+    What lies before the first chunk: the kernel's own variables.
+
+    The last page of theirs is the next chunk's as well (``start_offset``), and counted there.
+    """
+    chunk = prog["pcpu_reserved_chunk"].read_() or prog["pcpu_first_chunk"].read_()
+    base = prog["pcpu_base_addr"].value_()
+    size = chunk.base_addr.value_() - base
+    if not 0 <= size <= MAX_UNIT:
+        raise LookupError(f"percpu variables of {size:,} bytes: their addresses are damaged")
+    used = (size + int(chunk.start_offset)) * units
+    return [PercpuChunk(f"{base:#x}", STATIC, size * units, used, None, 0, size, 0, 0)]
+
+
+def _allocations(prog: Program, chunk: Object, unit: int) -> Counter[int]:
+    """
+    How many allocations of each size there are.
+
+    What lies before the region that is given out, and behind it, is marked as allocated
+    (``pcpu_alloc_first_chunk()``).
+    """
+    bits = unit // BIT_BYTES
+    used = _bitmap(prog, chunk.alloc_map, bits)
+    bounds = np.flatnonzero(_bitmap(prog, chunk.bound_map, bits))
+    ends = np.append(bounds[1:], bits)
+    low, high = int(chunk.start_offset) // BIT_BYTES, bits - int(chunk.end_offset) // BIT_BYTES
+    inside = (bounds >= low) & (bounds < high) & (used[bounds] != 0)
+    sizes, numbers = np.unique((ends - bounds)[inside] * BIT_BYTES, return_counts=True)
+    return Counter(dict(zip(sizes.tolist(), numbers.tolist(), strict=True)))
+
+
+def _bitmap(prog: Program, pointer: Object, bits: int) -> NDArray[np.uint8]:
+    """The bits of an array of unsigned long."""
+    raw = prog.read(pointer.value_(), -(-bits // 64) * 8)
+    return np.unpackbits(np.frombuffer(raw, np.uint8), bitorder="little")[:bits]
+
+
+def from_memory(memory: Memory) -> Found:
+    prog = memory.prog
+    rows, sizes, notes = percpu(prog)
+    found = Found()
+    for words in notes:
+        disagreement(memory, found, words)
+    populated = int(prog["pcpu_nr_populated"].value_()) * int(prog["pcpu_nr_units"].value_())
+    size = populated * int(prog["PAGE_SIZE"].value_())
+    if not notes and size != (has := sum(row.bytes for row in rows)):
+        words = f"chunks have {has:,} bytes, pcpu_nr_populated says {size:,}"
+        disagreement(memory, found, words)
+    return found.add(PERCPU_CHUNKS, rows).add(PERCPU_SIZES, sizes)
+
+
+def from_files(files: Files) -> Found:
+    raise Absent("chunks are read from the kernel's memory (as root); memory_ledger has their sum")
+
+
+PERCPU_SECTION = Section(
+    name="percpu",
+    title="Percpu memory",
+    place=74,
+    intro="""
+Memory of which each CPU has a copy. An allocation takes its size once for every possible CPU: small
+ones add up, with memory cgroups, network devices and BPF maps as their usual owners. Pages go back
+only when nothing in them is allocated.
+""",
+    command=Command("percpu memory by chunk and by size of allocation", top=TOP),
+    since="0.2.0",
+    tables=(PERCPU_CHUNKS, PERCPU_SIZES),
+    from_memory=from_memory,
+    from_files=from_files,
+)
+
+
+if __name__ == "__main__":
+    from mmscope.drgn.sections.script import print_section
+
+    print_section("percpu")

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+What a row is called, in a few words: in comparisons, and where it stands for its table.
+"""
+
+from typing import Any
+
+from mmscope.drgn.tables import display
+from mmscope.drgn.tables.rows import Column
+from mmscope.reports.drawing.cells import cell
+from mmscope.reports.pictures.owner_pictures import owner_pair
+
+MAX_NAME = 90
+# What says more of a row than its key does.
+DESCRIBES = ("comm", "owner", "module", "stack", "kind")
+
+
+def name_of(columns: list[Column], values: tuple[Any, ...]) -> str:
+    """What a row is about, in a few words: of a stack, who asked for the memory."""
+    row = {c.name: (c, v) for c, v in zip(columns, values, strict=True)}
+    if "stack" in row:
+        stack = row["stack"][1]
+        owner = owner_pair(stack)[0]
+        cache = str(row["cache"][1]) if "cache" in row else ""
+        return display.cut(" ".join(filter(None, (cache, owner))), MAX_NAME)
+    words = []
+    for name, (column, value) in row.items():
+        if value is None:
+            continue
+        if column.type == "string" and not name.endswith(("pfn", "start", "end")):
+            words.append(f"zone {value}" if name == "zone" else str(value))
+        else:
+            words.append(f"{name} {cell(value, column, None).text}")
+    return display.cut(", ".join(words), MAX_NAME) or "unnamed"

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Where the memory went between two readings: steps that add up, each with who took most of it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import report_bundle as made
+from page_tree import by_id, parse, texts
+
+from mmscope.drgn.ledger.ledger_counters import LedgerCheck
+from mmscope.drgn.ledger.memory_ledger import LedgerRow
+from mmscope.drgn.ledger.vmalloc_callers import VmallocCaller
+from mmscope.drgn.processes.process_memory import ProcessMemory
+from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.compare.comparison import Comparison, compare
+from mmscope.reports.compare.comparison_view import ledger_said
+from mmscope.reports.compare.ledger_changes import LedgerChanges, Step
+from mmscope.reports.findings.findings import Verdict
+from mmscope.reports.page.report import render
+from mmscope.reports.pictures import memory_bar
+
+MIB = 1 << 20
+NOTHING = Verdict([], [], [])
+LATER = {"captured_at": "2026-11-20T03:05:05+00:00", "uptime_seconds": 273_905.5}
+COUNTED = [LedgerCheck("nr_free_pages", -1, "", 1, 1, 0, "")]
+
+
+def classes(**mebibytes: int) -> list[LedgerRow]:
+    return [
+        LedgerRow(owner.replace("_", " "), "all", 0, "Normal", mib << 8, mib << 20, 0.0, "")
+        for owner, mib in mebibytes.items()
+    ]
+
+
+def process(pid: int, comm: str, anonymous: int) -> ProcessMemory:
+    size = anonymous * MIB
+    return ProcessMemory(pid, comm, size, size, 0, 0, 0, 0, 0, 0, size, 1, 1)
+
+
+def bundle(
+    path: Path, ledger: list[LedgerRow], checks: list[LedgerCheck] | None = None, **more: Any
+) -> Bundle:
+    target = made.TARGET | more.pop("target", {})
+    contents: dict[str, made.Table] = {
+        "memory_ledger": ("Ledger", LedgerRow, ledger, "memory_ledger"),
+        **{name: (name, type(rows[0]), rows, name) for name, rows in more.items()},
+    }
+    if checks is not None:
+        contents["ledger_checks"] = ("Counters", LedgerCheck, checks, "memory_ledger")
+    return made.write_bundle(path, contents, target=target)
+
+
+@pytest.fixture
+def grown(tmp_path: Path) -> Comparison:
+    """A process took 200 MiB, a BPF map 64; the page cache gave 50."""
+    before = bundle(
+        tmp_path / "a",
+        classes(free=600, anonymous=100, page_cache=200, vmalloc=10, boot=90),
+        COUNTED,
+        process_memory=[process(1, "init", 10), process(80, "database", 90)],
+        vmalloc_callers=[
+            VmallocCaller("bpf_map_alloc", "vmalloc", 1, 2 << 8, MIB),
+            VmallocCaller("__vmalloc_ioremap", "ioremap", 1, 0, MIB),
+        ],
+    )
+    after = bundle(
+        tmp_path / "b",
+        classes(free=386, anonymous=300, page_cache=150, vmalloc=74, boot=90),
+        COUNTED,
+        process_memory=[process(1, "init", 12), process(80, "database", 288)],
+        vmalloc_callers=[
+            VmallocCaller("bpf_map_alloc", "vmalloc", 9, 66 << 8, 9 * MIB),
+            VmallocCaller("__vmalloc_ioremap", "ioremap", 1, 99 << 8, MIB),
+        ],
+        target=LATER,
+    )
+    return compare(before, after, (NOTHING, NOTHING), draw=False)
+
+
+def ledger_of(comparison: Comparison) -> LedgerChanges:
+    assert comparison.ledger is not None
+    return comparison.ledger
+
+
+def test_steps_lead_from_what_was_free_to_what_is(grown: Comparison) -> None:
+    ledger = ledger_of(grown)
+    assert [step.name for step in ledger.steps] == ["anonymous", "vmalloc", "page cache"]
+    assert ledger.before + sum(step.freed for step in ledger.steps) == ledger.after
+
+
+def test_each_step_names_who_took_most(grown: Comparison) -> None:
+    owners = {
+        step.name: (step.owner, step.owner_bytes, step.table) for step in ledger_of(grown).steps
+    }
+    assert owners == {
+        "anonymous": ("pid 80, database", 198 * MIB, "process_memory"),
+        "vmalloc": ("bpf_map_alloc, vmalloc", 64 * MIB, "vmalloc_callers"),
+        "page cache": ("", 0, ""),
+    }
+
+
+def test_it_is_said_in_a_sentence(grown: Comparison) -> None:
+    assert ledger_said(grown.ledger) == (
+        "Free memory: 600 MiB → 386 MiB (-214 MiB): anonymous +200 MiB (pid 80, database: "
+        "+198 MiB), vmalloc +64 MiB (bpf_map_alloc, vmalloc: +64 MiB), page cache -50 MiB."
+    )
+
+
+def test_bars_begin_where_the_one_before_ends(grown: Comparison) -> None:
+    ledger = ledger_of(grown)
+    assert (ledger.low, ledger.high) == (336 * MIB, 600 * MIB)
+    assert [(step.at, step.width) for step in ledger.steps] == [
+        (24.24, 75.76), (0.0, 24.24), (0.0, 18.94),
+    ]  # fmt: skip
+
+
+def test_memory_that_came_is_a_step(tmp_path: Path) -> None:
+    before = bundle(tmp_path / "a", classes(free=10, boot=90))
+    after = bundle(tmp_path / "b", classes(free=74, boot=90), target=LATER)
+    ledger = ledger_of(compare(before, after, (NOTHING, NOTHING), draw=False))
+    assert ledger.steps == [Step("all memory", 100 * MIB, 164 * MIB, at=0.0, width=100.0)]
+    assert ledger.steps[0].freed == 64 * MIB
+
+
+def test_counters_and_counted_pages_are_not_held_against_each_other(tmp_path: Path) -> None:
+    text = bundle(tmp_path / "a", classes(free=10, remainder=90))
+    pages = bundle(tmp_path / "b", classes(free=10, anonymous=90), COUNTED, target=LATER)
+    assert compare(text, pages, (NOTHING, NOTHING), draw=False).ledger is None
+    assert ledger_said(None) == ""
+
+
+def test_nothing_moved(tmp_path: Path) -> None:
+    same = [bundle(tmp_path / name, classes(free=10, boot=90)) for name in "ab"]
+    comparison = compare(same[0], same[1], (NOTHING, NOTHING), draw=False)
+    assert ledger_of(comparison).steps == []
+    html = render(same[1], NOTHING, comparison)
+    assert "No class of memory differs." in html
+
+
+def test_the_page_has_the_steps(grown: Comparison) -> None:
+    html = render(grown.bundles[1], NOTHING, grown)
+    said = texts(by_id(parse(html), "comparison"))
+    assert "Where the memory went" in said
+    assert "pid 80, database +198 MiB" in said
+
+
+def test_the_bar_names_the_largest_owners_of_each_class(grown: Comparison) -> None:
+    tables = {
+        name: list(grown.bundles[1].rows(name))
+        for name in ("memory_ledger", "process_memory", "vmalloc_callers")
+    }
+    drawn = memory_bar.draw(tables, 4096)["segments"]
+    owners = {s.name: [(o.name, o.bytes // MIB) for o in s.owners] for s in drawn}
+    assert owners["anonymous"] == [("pid 80, database", 288), ("pid 1, init", 12)]
+    assert owners["vmalloc"] == [("bpf_map_alloc", 66)]
+    assert owners["page cache"] == []
