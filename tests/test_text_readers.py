@@ -19,7 +19,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmscope.drgn.filesystems.dentry_cache_rows import read_dentry_state, read_inode_nr
+from mmscope.drgn.filesystems.dentry_cache_rows import (
+    dentry_count_rows,
+    read_dentry_state,
+    read_inode_nr,
+)
 from mmscope.drgn.free.free_lists import FreeBlocks, read_buddyinfo, read_pagetypeinfo
 from mmscope.drgn.free.pageblocks import Pageblocks, read_pagetypeinfo_blocks
 from mmscope.drgn.free.pcp_lists import PcpPages, read_zoneinfo_pcp
@@ -43,8 +47,8 @@ INODE_NR = "670\t12\n"
 Reader = Callable[[str], list[Any]]
 
 
-def items(read: Callable[[str], dict[str, int]]) -> Reader:
-    return lambda text: list(read(text).items())
+def rows_of(read: Callable[[str], dict[str, int]]) -> Reader:
+    return lambda text: dentry_count_rows(read(text))
 
 
 READERS: dict[str, tuple[Reader, str, str]] = {
@@ -54,8 +58,8 @@ READERS: dict[str, tuple[Reader, str, str]] = {
     "zoneinfo": (read_zoneinfo, ZONEINFO, "/proc/zoneinfo"),
     "pagesets of zoneinfo": (read_zoneinfo_pcp, ZONEINFO, "/proc/zoneinfo"),
     "vmstat": (read_vmstat, VMSTAT, "/proc/vmstat"),
-    "dentry-state": (items(read_dentry_state), DENTRY_STATE, "/proc/sys/fs/dentry-state"),
-    "inode-nr": (items(read_inode_nr), INODE_NR, "/proc/sys/fs/inode-nr"),
+    "dentry-state": (rows_of(read_dentry_state), DENTRY_STATE, "/proc/sys/fs/dentry-state"),
+    "inode-nr": (rows_of(read_inode_nr), INODE_NR, "/proc/sys/fs/inode-nr"),
 }
 every_reader = pytest.mark.parametrize(
     ("read", "text", "file"), READERS.values(), ids=READERS.keys()

@@ -24,9 +24,9 @@ import numpy as np
 from drgn import Object, Program, Type, container_of, offsetof
 from numpy.typing import NDArray
 
-from mmscope.drgn.filesystems.dentry_paths import TORN, dentry_name, is_unhashed, path_below
 from mmscope.drgn.filesystems.super_blocks import SuperBlocks
 from mmscope.drgn.ledger.file_pages import COLUMNS, KIND_COLUMNS, FilePages
+from mmscope.drgn.reading.dentry_paths import TORN, dentry_name, is_unhashed, path_below
 from mmscope.drgn.reading.kernel_arrays import Columns, Gaps
 from mmscope.drgn.reading.linked_lists import find
 from mmscope.drgn.reading.scattered_reads import read_members, read_scattered

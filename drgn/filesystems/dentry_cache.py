@@ -38,7 +38,6 @@ from drgn.helpers.linux.mm import compound_head, page_to_virt, virt_to_page
 from drgn.helpers.linux.percpu import per_cpu
 from numpy.typing import NDArray
 
-from mmscope.drgn.filesystems.dentry_paths import TORN
 from mmscope.drgn.filesystems.super_blocks import SuperBlocks
 from mmscope.drgn.opening.constants import constant
 from mmscope.drgn.owners.slab_caches import (
@@ -48,6 +47,7 @@ from mmscope.drgn.owners.slab_caches import (
     scan_slabs,
 )
 from mmscope.drgn.owners.slab_objects import SlabObjects, Slots, slots_of
+from mmscope.drgn.reading.dentry_paths import TORN
 from mmscope.drgn.reading.kernel_arrays import Columns, Gaps, struct_dtype
 from mmscope.drgn.reading.linked_lists import find
 

@@ -20,7 +20,7 @@ from drgn import FaultError, Object, Program, offsetof
 from drgn.helpers.linux.list import list_for_each_entry
 from numpy.typing import NDArray
 
-from mmscope.drgn.filesystems.dentry_paths import TORN, mounted_path
+from mmscope.drgn.reading.dentry_paths import TORN, mounted_path
 from mmscope.drgn.reading.kernel_arrays import Gaps, struct_dtype
 from mmscope.drgn.reading.kernel_names import name_at
 from mmscope.drgn.reading.scattered_reads import read_scattered

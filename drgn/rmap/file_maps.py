@@ -16,14 +16,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-from drgn import Object, Program, container_of
+from drgn import Program
 from numpy.typing import NDArray
 
-from mmscope.drgn.filesystems.dentry_paths import dentry_name, is_unhashed, mounted_path
+from mmscope.drgn.reading.dentry_paths import path_of
 from mmscope.drgn.rmap.anon_vmas import lock_state
 from mmscope.drgn.rmap.file_trees import FileMaps, owner_of, users, writable_vmas
 from mmscope.drgn.rmap.interval_trees import IntervalTrees, count_users, powers_of_two
-from mmscope.drgn.rmap.walk_checks import TORN
 from mmscope.drgn.tables.rows import MOST, MOST_PAGES, MOST_PIDS, column
 from mmscope.drgn.tables.table import Table
 
@@ -160,25 +159,6 @@ def file_mapping_rows(prog: Program, maps: FileMaps, most: int = MAX_ROWS) -> li
             )
         )
     return rows
-
-
-def path_of(prog: Program, file: int) -> str | None:
-    """
-    The path of a ``struct file``, as ``d_path()`` and /proc/PID/maps have it (fs/d_path.c); None if
-    it cannot be read, or has no end.
-
-    From the root of the mount namespace, not that of a process that is in a chroot.
-    """
-    try:
-        path = Object(prog, "struct file", address=file).f_path
-        dentry = path.dentry.read_()
-        if dentry.d_op and dentry.d_op.d_dname:
-            # Files that are in no directory: memfd, SysV shared memory, MAP_HUGETLB.
-            return f"/{dentry_name(dentry)} (deleted)"
-        found = mounted_path(dentry, container_of(path.mnt, "struct mount", "mnt"))
-        return f"{found} (deleted)" if found is not None and is_unhashed(dentry) else found
-    except TORN:
-        return None
 
 
 def file_fanout(maps: IntervalTrees) -> list[FileMappingFanout]:

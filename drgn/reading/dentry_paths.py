@@ -8,7 +8,7 @@ mount namespace sees.
 
 from collections.abc import Mapping
 
-from drgn import FaultError, Object, Program
+from drgn import FaultError, Object, Program, container_of
 
 from mmscope.drgn.reading.kernel_names import name_at
 
@@ -50,6 +50,25 @@ def mounted_path(dentry: Object, mnt: Object) -> str | None:
         parts.append(dentry_name(dentry))
         dentry = dentry.d_parent.read_()
     return None
+
+
+def path_of(prog: Program, file: int) -> str | None:
+    """
+    The path of a ``struct file``, as ``d_path()`` and /proc/PID/maps have it (fs/d_path.c); None if
+    it cannot be read, or has no end.
+
+    From the root of the mount namespace, not that of a process that is in a chroot.
+    """
+    try:
+        path = Object(prog, "struct file", address=file).f_path
+        dentry = path.dentry.read_()
+        if dentry.d_op and dentry.d_op.d_dname:
+            # Files that are in no directory: memfd, SysV shared memory, MAP_HUGETLB.
+            return f"/{dentry_name(dentry)} (deleted)"
+        found = mounted_path(dentry, container_of(path.mnt, "struct mount", "mnt"))
+        return f"{found} (deleted)" if found is not None and is_unhashed(dentry) else found
+    except TORN:
+        return None
 
 
 def path_below(
