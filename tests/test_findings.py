@@ -1324,6 +1324,11 @@ CLEAR |= {
         "shmem-left-behind",
         [on_filesystem("tmpfs", 60.0, 3.0), on_filesystem("file", 40.0, 0, left_pages=None)],
     ),
+    "a system that runs from its initramfs": Case(
+        "shmem-left-behind",
+        [on_filesystem("tmpfs", 60.0, 50.0, filesystem="rootfs", mount=None),
+         on_filesystem("tmpfs", 60.0, 50.0, mount="/", superblock="0xff12")],
+    ),
     "negative dentries among others": Case("negative-dentries", dentries(5_000_000, 11_000_000)),
     "few negative dentries": Case("negative-dentries", dentries(200_000, 210_000)),
     "memory that is counted page by page": Case(

@@ -57,7 +57,7 @@ SHARED_MEMORY = (TMPFS, MEMFD, SYSV, ANONYMOUS, KERNEL)
 # Names in shm_mnt: memfd_create() (mm/memfd.c), newseg() (ipc/shm.c), shmem_zero_setup()
 # (mm/shmem.c).
 NAMES = {b"memfd:": MEMFD, b"SYSV": SYSV, b"dev/zero": ANONYMOUS}
-# Who has the last name or none by design is not deleted.
+# Which are in a directory, unless they are deleted.
 HAVE_NAMES = (FILE, TMPFS)
 NOT_HELD, HELD, CANNOT_TELL = 0, 1, 2
 

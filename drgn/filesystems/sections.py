@@ -123,8 +123,8 @@ def dentries_from_memory(memory: Memory) -> Found:
     counts = dentry_count_rows(kernel_counts(prog), cache)
     if missing := set(STATISTICS) - {row.counter for row in counts}:
         found.notes.append(f"counts of the kernel are missing: {', '.join(sorted(missing))}")
-    # Without unknown types: those are what differs.
     different = [row for row in counts if row.difference]
+    # What was left out for a reason is what differs.
     if different and not cache.unknown_types and not cache.odd_slabs:
         disagreement(
             memory,
