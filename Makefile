@@ -114,6 +114,7 @@ bench: $(READY) ## how fast each probe is, with the naive way beside it, and the
 	@$(BIN)/python tests/bench_report.py
 	@$(BIN)/python tests/bench_opening.py
 	@$(BIN)/python tests/bench.py
+	@$(BIN)/python tests/bench_ledger.py
 	@$(BIN)/python tests/bench_owner.py
 	@$(BIN)/python tests/bench_page_owner.py
 	@$(BIN)/python tests/bench_page_tables.py

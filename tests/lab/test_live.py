@@ -68,7 +68,7 @@ def read_page_tables():
     from mmscope.reports.collect.collect import run_section
     from mmscope.drgn.opening.target import open_target
 
-    prog = open_target(symbols=[Path("/vmlinux")])
+    prog = open_target()
     readings = []
     for _ in range(3):
         section, found = run_section(SECTIONS["page_tables"], Memory(prog))
