@@ -21,6 +21,7 @@ from drgn import Program, sizeof
 from numpy.typing import NDArray
 
 from mmscope.drgn.free.free_lists import max_order
+from mmscope.drgn.ledger.file_pages import FilePages
 from mmscope.drgn.ledger.page_kinds import (
     BOOT,
     BOOT_PERCPU,
@@ -117,6 +118,7 @@ class LedgerPages:
         caches, _ = read_caches(prog)
         reclaimable = [cache.address for cache in caches if cache.reclaimable]
         self.reclaimable = np.array(sorted(reclaimable), np.uint64)
+        self.files = FilePages(prog)
         self.pages = np.zeros(len(KINDS) * self.zones, np.int64)  # present, by kind and zone
         self.absent = np.zeros(self.zones, np.int64)  # that have a struct page, but are no RAM
         self.reserved = np.zeros(self.zones, np.int64)  # present, with PG_reserved, of any kind
@@ -151,6 +153,7 @@ class LedgerPages:
         present = self.ram.within(chunk.start_pfn, len(chunk)) != 0
         zones = self._zones(flags)
         self._count(low, kinds, zones, present)
+        self.files.take(chunk, low, kinds, heads, present)
         here = np.flatnonzero((kinds == NO_REFERENCE) & present)
         self._keep(chunk, kinds, zones[here], here)
         here = np.flatnonzero(((kinds <= COMPOUND) | (kinds == NO_HEAD)) & present)

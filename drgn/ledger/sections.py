@@ -3,6 +3,8 @@
 The section of the ledger: where the memory is, the kernel's counters, what is unexplained.
 """
 
+import contextlib
+
 from drgn import FaultError, sizeof
 
 from mmscope.drgn.free.free_memory import free_memory
@@ -29,12 +31,22 @@ def ledger_rider(memory: Memory) -> LedgerPages:
     return LedgerPages(memory.prog, places.ram, places.owned)
 
 
-def memory_ledger_from_memory(memory: Memory) -> Found:
-    prog, places = memory.prog, find_places(memory)
+def ledger_pages(memory: Memory) -> tuple[LedgerPages, Gaps]:
+    """
+    Every page by its class, of the pass that other sections need too, and what that could not read.
+
+    :raises FaultError, LookupError: the struct pages cannot be read.
+    """
     if memory.riders is tuple:  # this section is read alone
         memory.riders = lambda: (ledger_rider,)
-    free = free_memory(memory)
-    pages, gaps = memory.rode(LedgerPages) or _pass(memory)
+    with contextlib.suppress(FaultError, LookupError, ValueError):
+        free_memory(memory)
+    return memory.rode(LedgerPages) or memory.once("ledger_pages", lambda: _pass(memory))
+
+
+def memory_ledger_from_memory(memory: Memory) -> Found:
+    prog, places = memory.prog, find_places(memory)
+    pages, gaps = ledger_pages(memory)
     found = Found(unreadable_bytes=gaps.bytes)
     found.notes += [f"not told apart: {words}" for words in places.missing]
     if pages.kept_pages > MAX_KEPT:
@@ -43,7 +55,7 @@ def memory_ledger_from_memory(memory: Memory) -> Found:
         )
     else:
         try:
-            listed = free.pcp_lists
+            listed = free_memory(memory).pcp_lists
             pages.settle(listed.pfns, listed.orders)
         except (FaultError, LookupError, ValueError) as error:
             found.notes.append(f"pages on per-CPU lists are among the unexplained: {error}")

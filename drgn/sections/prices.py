@@ -61,6 +61,7 @@ IOMEM = "/proc/iomem"
 SWAPS = "/proc/swaps"
 ZRAM = "/sys/block/zram*/mm_stat"
 KMSG = "/dev/kmsg /dmesg /*/dmesg* /vmcore-dmesg.txt"
+DENTRY_STATE = "/proc/sys/fs/dentry-state /proc/sys/fs/inode-nr"
 SETTINGS = (
     "/proc/sys/* /sys/kernel/mm/* /sys/devices/system/node/*/hugepages/* "
     "/sys/devices/system/node/*/memory_failure/* /sys/firmware/memmap/*"
@@ -232,6 +233,15 @@ PRICES = {
             None,
             None,
             "records",
+            READ,
+        ),
+        Price(
+            # proc_nr_dentry(), fs/dcache.c; proc_nr_inodes(), fs/inode.c
+            DENTRY_STATE,
+            "adds up the counters of every CPU",
+            None,
+            None,
+            "CPUs",
             READ,
         ),
         Price(SETTINGS, "prints a number or a word", None, None, "files", READ),

@@ -41,6 +41,8 @@ static const struct {
 	{ "vmemmap_boot", workload_vmemmap_boot },
 	{ "kept", workload_kept },
 	{ "ledger", workload_ledger },
+	{ "ledger_poison", workload_ledger },
+	{ "many_files", workload_many_files },
 	{ "oom", workload_oom },
 	{ "rmap", workload_rmap },
 	{ "rmap_stall", workload_rmap_stall },
