@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ from typing import Any
 import rmap_rows as rmap
 from watch_made import NAMES as WATCH_NAMES
 
+from mmscope.drgn.filesystems.cached_file_rows import CachedFile, CachedFilesystem
+from mmscope.drgn.filesystems.dentry_cache_rows import DentryCount
 from mmscope.drgn.free.free_lists import FreeBlocks, FreeListCheck, MisplacedBlocks
 from mmscope.drgn.free.pageblocks import Pageblocks
 from mmscope.drgn.free.pcp_lists import PcpPages
@@ -60,6 +63,8 @@ NAMES: dict[type, str] = {
     KernelFeature: "kernel_features", SlabCache: "slab_caches", PageTables: "page_tables",
     ExitCost: "exit_costs", HugetlbPool: "hugetlb_pools", HugetlbSize: "hugetlb_sizes",
     DevicePagemap: "device_pagemaps", MetadataPart: "memory_about_memory", WhatIf: "memmap_what_if",
+    CachedFile: "cached_files", CachedFilesystem: "cached_filesystems",
+    DentryCount: "dentry_counts",
     PageOwnerStack: "page_owner_stacks", PageOwnerGrowth: "page_owner_growth",
     PageOwnerSnapshot: "page_owner_snapshots", **rmap.NAMES, **WATCH_NAMES,
 }  # fmt: skip
@@ -119,6 +124,7 @@ def healthy(gib: int) -> Host:
     _counters(host)
     _processes(host)
     rows[SlabCache] = _slab_caches(host)
+    files(host)
     rows[Setting] = [
         *(Setting(name, value) for name, value in (
             ("vm.min_free_kbytes", "67584"), ("vm.extfrag_threshold", "500"),
@@ -258,6 +264,49 @@ def _counters(host: Host) -> None:
     ]
 
 
+def files(host: Host, left: float = 0.8, negative: int = 4) -> None:
+    """
+    A database's files and a rotated log in memory, what programs keep in tmpfs, and dentries.
+
+    :param left: hundredths of memory in files of tmpfs that nobody has open.
+    :param negative: of ten dentries, those that are negative.
+    """
+    pages = host.gib * GIB
+
+    def cached(
+        path: str, kind: str, percent: float, deleted: bool, held: bool | None
+    ) -> CachedFile:
+        size, address = int(pages * percent / 100), hex(zlib.crc32(path.encode()))
+        return CachedFile(
+            path, kind, "ext4" if held is None else "tmpfs", size, size * PAGE, percent, None, 0, 0,
+            0, size // 2, deleted, held, size * PAGE, "fd:00", "9", address
+        )  # fmt: skip
+
+    def mounted(kind: str, mount: str, percent: float, left: float | None) -> CachedFilesystem:
+        size = int(pages * percent / 100)
+        nobody = (None, None) if left is None else (9, int(pages * left / 100))
+        return CachedFilesystem(
+            kind, "tmpfs" if nobody[0] else "ext4", mount, 4_000, size, size * PAGE, percent, None,
+            0, 0, 0, size // 2, 1, size // 100, *nobody, True, "vda1", "fe:01", mount
+        )  # fmt: skip
+
+    host.rows[CachedFile] = [
+        cached("/srv/db/table.1", "file", 18.0, False, None),
+        cached("/dev/shm/left", "tmpfs", left / 2, False, False),
+        cached("/var/log/app.1 (deleted)", "file", 0.4, True, None),
+    ]
+    host.rows[CachedFilesystem] = [
+        mounted("file", "/srv", 38.0, None),
+        mounted("tmpfs", "/dev/shm", left + 2, left),
+        mounted("tmpfs", "/", 12.0, 11.0),
+    ]
+    (slab,) = [row for row in host.rows[SlabCache] if row.cache == "dentry"]
+    host.rows[DentryCount] = [
+        DentryCount("dentry_stat.nr_dentry", slab.objects, None, None),
+        DentryCount("dentry_stat.nr_negative", slab.objects * negative // 10, None, None),
+    ]
+
+
 def _slab_caches(host: Host) -> list[SlabCache]:
     """The lab's caches, in the proportion of the counters."""
     caches = read_slabinfo((DATA / "slabinfo").read_text())
@@ -369,6 +418,29 @@ def slab_leak() -> Host:
     host.rows[SlabCache].append(
         SlabCache("kmalloc-512", leaked * 8, None, 512, leaked * 8, leaked // 8, leaked, False)
     )
+    return host
+
+
+def shmem_left() -> Host:
+    """A quarter of memory in /dev/shm, of a program that is gone."""
+    host = healthy(64)
+    files(host, left=27.0)
+    return host
+
+
+def lookups_in_vain() -> Host:
+    """Reclaimable slab of a fifth of memory: dentries of what is not there."""
+    host = healthy(64)
+    host.counter("nr_slab_reclaimable", int(0.2 * host.gib * GIB))
+    host.rows[SlabCache] = _slab_caches(host)
+    grown = int(0.15 * host.gib * GIB)
+    host.rows[SlabCache] = [
+        dataclasses.replace(row, objects=21 * grown, slots=21 * grown, slabs=grown, pages=grown)
+        if row.cache == "dentry"
+        else row
+        for row in host.rows[SlabCache]
+    ]
+    files(host, negative=9)
     return host
 
 
@@ -485,6 +557,8 @@ def _lose(host: Host, pages: int) -> None:
 SICK: dict[str, tuple[Callable[[], Host], str]] = {
     "HighAtomic reserve starves THP": (highatomic_starved, "highatomic-starves-thp"),
     "slab leak": (slab_leak, "slab-large"),
+    "shared memory that nobody has": (shmem_left, "shmem-left-behind"),
+    "names that are not there": (lookups_in_vain, "negative-dentries"),
     "OOM kills": (oom_kills, "oom-kills-since-boot"),
     "swap thrash": (swap_thrash, "swapped-since-boot"),
     "page table bloat": (page_table_bloat, "page-table-bloat"),

@@ -48,3 +48,23 @@ def page_owner_loop(prog: Program, start_pfn: int, end_pfn: int) -> Counter[int]
             found[handle] += 1
         pfn += 1
     return found
+
+
+def inode_pages(prog: Program) -> dict[int, int]:
+    """Cached pages (nrpages) by address_space, of every inode on the list of its super block."""
+    found = {}
+    head = prog["super_blocks"].address_of_()
+    for sb in list_for_each_entry("struct super_block", head, "s_list"):
+        for inode in list_for_each_entry("struct inode", sb.s_inodes.address_of_(), "i_sb_list"):
+            if pages := inode.i_data.nrpages.value_():
+                found[inode.i_data.address_] = pages
+    return found
+
+
+def file_pages_loop(prog: Program, start_pfn: int, end_pfn: int) -> Counter[int]:
+    """Pages by ``page.mapping``, page frame by page frame."""
+    found: Counter[int] = Counter()
+    for pfn in range(start_pfn, end_pfn):
+        if (mapping := pfn_to_page(prog, pfn).mapping.value_()) and not mapping & 3:
+            found[mapping] += 1
+    return found

@@ -151,6 +151,7 @@ def test_a_full_disk_is_2_and_leaves_nothing(small_disk: Path) -> None:
 # Collect.
 
 
+RMAP = ("anon_vmas", "file_maps", "ksm", "rmap_cost")
 LOGGED = ("oom_kills", "kernel_log")  # of which the tree has no text
 
 
@@ -166,15 +167,8 @@ def test_collect_from_a_tree_of_text(tmp_path: Path) -> None:
     assert [line.split(": ")[1:3] for line in said[2:]] == [
         [name, "absent"]
         for name in (
-            "lru_lists",
-            "swap",
-            "percpu",
-            "vmalloc",
-            "anon_vmas",
-            "file_maps",
-            "ksm",
-            "rmap_cost",
-            *LOGGED,
+            *("lru_lists", "cached_files", "dentries", "swap", "percpu", "vmalloc"),
+            *(*RMAP, *LOGGED),
         )
     ]
     assert "WARNING  Node 1 zone Normal: 446.7 MiB free, 99.1 %" in " ".join(
@@ -187,9 +181,9 @@ def test_collect_from_a_tree_of_text(tmp_path: Path) -> None:
     assert read.target["uptime_seconds"] == 17.26
     assert read.target["hostname"] is None
     assert {s.section: s.status for s in read.sections} == {
-        "memory_ledger": "ok", "process_memory": "ok", "vmalloc": "absent",
+        "memory_ledger": "ok", "process_memory": "ok",
+        **dict.fromkeys(("cached_files", "dentries", "swap", "percpu", "vmalloc"), "absent"),
         "memory_cgroups": "absent", "lru_lists": "absent",
-        "swap": "absent", "percpu": "absent",
         "zones": "ok", "free_lists": "ok", "accounting": "absent", "pcp_lists": "ok",
         "pageblocks": "ok", "vm_counters": "ok", "settings": "ok", "slab_caches": "ok",
         "page_owner": "absent", "slab_owner": "absent", "page_tables": "ok",
@@ -267,7 +261,7 @@ def test_a_damaged_file_costs_its_own_sections(tmp_path: Path, file: str, conten
     }.get(file, {})
     usual = dict.fromkeys(("accounting", "page_owner", "slab_owner"), "absent")
     usual |= dict.fromkeys(("vmemmap", "hugetlb", "device_pagemaps", "memory_metadata"), "absent")
-    usual |= dict.fromkeys(("anon_vmas", "file_maps", "ksm", "rmap_cost", "vmalloc"), "absent")
+    usual |= dict.fromkeys((*RMAP, "cached_files", "dentries", "vmalloc"), "absent")
     usual |= dict.fromkeys(("memory_cgroups", "lru_lists"), "absent")
     usual |= dict.fromkeys(("swap", "percpu"), "absent")
     usual |= dict.fromkeys(LOGGED, "absent")

@@ -2,7 +2,7 @@
 """scattered_reads: every structure is its own bytes, or counted; swap_types: what an entry is."""
 
 import numpy as np
-from drgn import Architecture, FaultError, Platform, PlatformFlags, Program
+from drgn import Architecture, FaultError, Platform, PlatformFlags, Program, TypeMember
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,8 +19,8 @@ from mmscope.drgn.page_tables.swap_types import (
     ZERO,
     entry_kinds,
 )
-from mmscope.drgn.reading.kernel_arrays import Gaps
-from mmscope.drgn.reading.scattered_reads import MAX_STRETCH, read_scattered
+from mmscope.drgn.reading.kernel_arrays import Gaps, struct_dtype
+from mmscope.drgn.reading.scattered_reads import MAX_STRETCH, read_members, read_scattered
 
 LITTLE = PlatformFlags.IS_64_BIT | PlatformFlags.IS_LITTLE_ENDIAN
 BASE = 0xFFFF_8880_0000_0000
@@ -94,3 +94,26 @@ def test_entries_are_what_their_bits_say() -> None:
     }  # fmt: skip
     found = entry_kinds(X86_64, kinds, zero, np.array(list(expected), np.uint64))
     assert dict(zip(expected, found.tolist(), strict=True)) == expected
+
+
+@given(st.lists(st.integers(0, PAGES * 4096 - 64), max_size=200))
+def test_members_are_those_of_the_whole_structure(offsets: list[int]) -> None:
+    prog, _, _ = program({3, 700})
+    number = prog.int_type("unsigned int", 4, False)
+    members = (
+        TypeMember(prog.array_type(number, 9), "before", 0),
+        TypeMember(number, "first", 36 * 8),
+        TypeMember(number, "last", 48 * 8),
+    )
+    type_ = prog.struct_type("item", 64, members)
+    addresses = np.array(offsets, np.uint64) + np.uint64(BASE)
+    gaps = Gaps()
+    found, read = read_members(prog, addresses, type_, {"b": "last", "a": "first"}, gaps)
+    whole, whole_read = read_scattered(
+        prog, addresses, struct_dtype(type_, {"b": "last", "a": "first"}), Gaps()
+    )
+    # What is not read of the structure may lie where there is no memory.
+    assert not (whole_read & ~read).any()
+    assert found["a"][whole_read].tolist() == whole["a"][whole_read].tolist()
+    assert found["b"][whole_read].tolist() == whole["b"][whole_read].tolist()
+    assert gaps.bytes == 16 * len({o for o, ok in zip(offsets, read, strict=True) if not ok})

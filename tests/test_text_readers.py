@@ -19,6 +19,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mmscope.drgn.filesystems.dentry_cache_rows import (
+    dentry_count_rows,
+    read_dentry_state,
+    read_inode_nr,
+)
 from mmscope.drgn.free.free_lists import FreeBlocks, read_buddyinfo, read_pagetypeinfo
 from mmscope.drgn.free.pageblocks import Pageblocks, read_pagetypeinfo_blocks
 from mmscope.drgn.free.pcp_lists import PcpPages, read_zoneinfo_pcp
@@ -36,7 +41,15 @@ VMSTAT = (ROOT / "proc/vmstat").read_text()
 ZONEINFO_6_1 = (DATA / "6.1/zoneinfo").read_text()
 PAGETYPEINFO_PAGE_OWNER = (DATA / "6.1/pagetypeinfo").read_text()
 
+DENTRY_STATE = "20645\t20037\t45\t0\t20000\t0\n"
+INODE_NR = "670\t12\n"
+
 Reader = Callable[[str], list[Any]]
+
+
+def rows_of(read: Callable[[str], dict[str, int]]) -> Reader:
+    return lambda text: dentry_count_rows(read(text))
+
 
 READERS: dict[str, tuple[Reader, str, str]] = {
     "free blocks of pagetypeinfo": (read_pagetypeinfo, PAGETYPEINFO, "/proc/pagetypeinfo"),
@@ -45,6 +58,8 @@ READERS: dict[str, tuple[Reader, str, str]] = {
     "zoneinfo": (read_zoneinfo, ZONEINFO, "/proc/zoneinfo"),
     "pagesets of zoneinfo": (read_zoneinfo_pcp, ZONEINFO, "/proc/zoneinfo"),
     "vmstat": (read_vmstat, VMSTAT, "/proc/vmstat"),
+    "dentry-state": (rows_of(read_dentry_state), DENTRY_STATE, "/proc/sys/fs/dentry-state"),
+    "inode-nr": (rows_of(read_inode_nr), INODE_NR, "/proc/sys/fs/inode-nr"),
 }
 every_reader = pytest.mark.parametrize(
     ("read", "text", "file"), READERS.values(), ids=READERS.keys()
@@ -109,6 +124,15 @@ def test_buddyinfo_is_pagetypeinfo_summed_over_migratetypes() -> None:
     assert {(row.node, row.zone, row.order): row.blocks for row in rows} == summed
     assert {row.migratetype for row in rows} == {None}
     assert all(row.pages == row.blocks << row.order for row in rows)
+
+
+def test_dentries_and_inodes_are_counted_as_their_files_say() -> None:
+    assert read_dentry_state(DENTRY_STATE) == {
+        "dentry_stat.nr_dentry": 20645,
+        "dentry_stat.nr_unused": 20037,
+        "dentry_stat.nr_negative": 20000,
+    }
+    assert read_inode_nr(INODE_NR) == {"inodes_stat.nr_inodes": 670, "inodes_stat.nr_unused": 12}
 
 
 def test_zoneinfo_watermarks_are_the_zones_not_the_pagesets() -> None:
@@ -322,6 +346,8 @@ def test_a_number_that_the_kernel_cannot_print_is_refused(
         "/proc/zoneinfo": r"(?<=^              count:    )\d+",
         "/proc/buddyinfo": r"\d+(?= *$)",
         "/proc/pagetypeinfo": r"\d+(?= *$)",
+        "/proc/sys/fs/dentry-state": r"\d+$",
+        "/proc/sys/fs/inode-nr": r"\d+$",
     }
     damaged = re.sub(patterns[file], lambda _: bad, text, flags=re.M)
     assert damaged != text

@@ -15,16 +15,18 @@ is listed.
 Cannot know: which socket or which writeback has a reference.
 """
 
+import contextlib
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from drgn import FaultError, Object, Program, container_of
+from drgn import Object, Program, offsetof
 from numpy.typing import NDArray
 
 from mmscope.drgn.cgroups.memcgs import Memcgs
+from mmscope.drgn.reading.dentry_paths import TORN, dentry_name, path_below
 from mmscope.drgn.reading.kernel_arrays import Gaps, member_path, struct_dtype
 from mmscope.drgn.reading.kernel_names import name_at
 from mmscope.drgn.reading.scattered_reads import read_scattered
@@ -32,7 +34,6 @@ from mmscope.drgn.tables.rows import MOST, column
 from mmscope.drgn.tables.table import Table
 
 MAX_FILES = 1000  # that have rows of their own
-MAX_COMPONENTS = 2048
 FILE, OTHER_FILES, ANONYMOUS, SWAP_CACHE, SWAP, BELOW, NOTHING = (
     "file",
     "other files",
@@ -42,7 +43,6 @@ FILE, OTHER_FILES, ANONYMOUS, SWAP_CACHE, SWAP, BELOW, NOTHING = (
     "a dying cgroup below it",
     "no page, no swap",
 )
-TORN = (FaultError, LookupError, ValueError)
 
 
 @dataclass(frozen=True)
@@ -202,19 +202,13 @@ def _path(prog: Program, alias: int) -> str | None:
     """The path of a file's first name (``inode.i_dentry``) from the root of its file system."""
     if not alias:
         return None
-    try:
-        # No d_u since 7.2, or before.
-        member = member_path(prog.type("struct dentry"), ("d_u.d_alias", "d_alias"))
-        node = Object(prog, "struct hlist_node *", alias)
-        dentry = container_of(node, "struct dentry", member).read_()
-        parts: list[str] = []
-        for _ in range(MAX_COMPONENTS):
-            parent = dentry.d_parent.read_()
-            if parent == dentry:
-                # Files in no directory (memfd, SysV shared memory) have a name all the same.
-                return "/" + "/".join(reversed(parts)) if parts else name_at(dentry.d_name.name)
-            parts.append(name_at(dentry.d_name.name))
-            dentry = parent
-    except TORN:
-        return None
+    type_ = prog.type("struct dentry")
+    # No d_u in 7.2.
+    address = alias - offsetof(type_, member_path(type_, ("d_u.d_alias", "d_alias")))
+    path, _ = path_below(prog, address, {})
+    if path != "/":
+        return path
+    # Files in no directory (memfd, SysV shared memory) have a name all the same.
+    with contextlib.suppress(*TORN):
+        return dentry_name(Object(prog, type_, address=address))
     return None

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from mmscope.drgn.cgroups.charged_pages import ChargedPages
 from mmscope.drgn.free.free_lists import max_order
+from mmscope.drgn.ledger.file_pages import FilePages
 from mmscope.drgn.ledger.page_kinds import (
     BOOT,
     BOOT_PERCPU,
@@ -129,6 +130,7 @@ class LedgerPages:
         caches, _ = read_caches(prog)
         reclaimable = [cache.address for cache in caches if cache.reclaimable]
         self.reclaimable = np.array(sorted(reclaimable), np.uint64)
+        self.files = FilePages(prog)
         self.pages = np.zeros(len(KINDS) * self.zones, np.int64)  # present, by kind and zone
         self.absent = np.zeros(self.zones, np.int64)  # that have a struct page, but are no RAM
         self.reserved = np.zeros(self.zones, np.int64)  # present, with PG_reserved, of any kind
@@ -142,9 +144,12 @@ class LedgerPages:
         self._before = (-1, NO_REFERENCE)  # the page behind the last chunk, and TAIL_OF's key
 
     def take(self, chunk: PageChunk) -> None:
+        if self._take_free(chunk):
+            return
         flags = np.ascontiguousarray(chunk["flags"])
         low = flags.astype(np.uint32)
-        kinds = self.kinds.of(chunk, low)
+        words = np.ascontiguousarray(chunk["tail"])
+        kinds = self.kinds.of(chunk, low, words)
         buddies = np.flatnonzero(kinds == FREE)
         slabs = np.flatnonzero(kinds == SLAB)
         found = find(self.reclaimable, chunk["slab_cache"][slabs]) >= 0
@@ -153,7 +158,7 @@ class LedgerPages:
         poisoned = np.flatnonzero((low & self.kinds.poison) != 0)
         blank = poisoned[flags[poisoned] == NOT_INITIALISED]
         kinds[blank] = UNINITIALISED
-        heads = self._tails(chunk, kinds, blank)
+        heads = self._tails(chunk, words, kinds, blank)
         self._explain(kinds, self.owned.within(chunk.start_pfn, len(chunk)))
         kinds[poisoned[kinds[poisoned] != UNINITIALISED]] = POISONED
         self._free_blocks(chunk, kinds, buddies)
@@ -162,10 +167,41 @@ class LedgerPages:
         self._count(low, kinds, zones, present)
         if self.charged is not None:
             self.charged.take(chunk, flags, kinds)
+        self.files.take(chunk, low, kinds, heads, present)
         here = np.flatnonzero((kinds == NO_REFERENCE) & present)
         self._keep(chunk, kinds, zones[here], here)
         here = np.flatnonzero(((kinds <= COMPOUND) | (kinds == NO_HEAD)) & present)
         self._look_at(chunk, low, kinds[here], zones[here], heads, here)
+
+    def _take_free(self, chunk: PageChunk) -> bool:
+        """Count a chunk that is nothing but free blocks, by the first page of each; or do not."""
+        begin, size = chunk.start_pfn, len(chunk)
+        rest = min(max(self._free_until - begin, 0), size)  # of a block that began before
+        column = chunk["mapcount"]
+        if (rest and self._free_kind != FREE) or not self.kinds.is_free(column[rest:][:1]).all():
+            return False
+        starts = np.flatnonzero(self.kinds.is_free(column))
+        orders = chunk["private"][starts]
+        if (orders > self.max_order).any():
+            return False
+        sizes = 1 << orders.astype(np.int64)
+        bounds = np.append(rest, starts + sizes)
+        whole = np.array_equal(bounds[:-1], starts) and bounds[-1] >= size
+        aligned = not ((begin + starts) & (sizes - 1)).any()
+        if not whole or not aligned or self.owned.within(begin, size).any():
+            return False
+        if not self.ram.within(begin, size).all():
+            return False
+        first = np.append(0, starts) if rest else starts
+        zones = self.fields.zone_index(chunk["flags"][first])
+        lengths = np.diff(first, append=size)
+        counts = np.bincount(zones, lengths, minlength=self.zones).astype(np.int64)
+        self.pages[FREE * self.zones :][: self.zones] += counts
+        self._free_until = max(self._free_until, begin + int(bounds[-1]))
+        self._free_kind = FREE
+        self._open_head = begin + size - 1, FREE
+        self._before = begin + size, FREE
+        return True
 
     def _zones(self, flags: NDArray[np.uint64]) -> NDArray[np.int64]:
         """The zone of each page; of one number, where a chunk is of one zone."""
@@ -197,16 +233,20 @@ class LedgerPages:
         self.pages += np.bincount(keys[present], minlength=len(self.pages))
 
     def _tails(
-        self, chunk: PageChunk, kinds: NDArray[np.uint8], blank: NDArray[np.int64]
+        self,
+        chunk: PageChunk,
+        words: NDArray[np.uint64],
+        kinds: NDArray[np.uint8],
+        blank: NDArray[np.int64],
     ) -> NDArray[np.int64]:
         """
         Give tails the kind of their head.
 
+        :param words: that have bit 0 in tails, and lead to the head.
         :param blank: pages whose words mean nothing.
         :return: the place of each page's head in the chunk, its own place where it is none's tail;
             -1 where the head is not in the chunk. Empty: no page is a tail.
         """
-        words = np.ascontiguousarray(chunk["tail"])
         is_tail = (words & np.uint64(1)) != 0
         is_tail[blank] = False
         heads = np.flatnonzero(~is_tail)

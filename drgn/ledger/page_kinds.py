@@ -178,6 +178,9 @@ class PageKinds:
 
     def __init__(self, prog: Program) -> None:
         self._tests = _type_tests(prog)
+        self._free = next(
+            (np.uint32(mask), np.uint32(value)) for kind, mask, value in self._tests if kind == FREE
+        )
         self.head, self.reserved, *swap = (
             np.uint32(flag(prog, name)) for name in ("PG_head", "PG_reserved", *SWAP_FLAGS)
         )
@@ -194,15 +197,23 @@ class PageKinds:
             *(("dtor",) if self._dtor is not None else ()),
         )
 
-    def of(self, chunk: PageChunk, flags: NDArray[np.uint32]) -> NDArray[np.uint8]:
+    def is_free(self, mapcount: NDArray[np.int32]) -> NDArray[np.bool_]:
+        """Which pages are the first of a free block."""
+        masked: NDArray[np.bool_] = (mapcount.view(np.uint32) & self._free[0]) == self._free[1]
+        return masked
+
+    def of(
+        self, chunk: PageChunk, flags: NDArray[np.uint32], words: NDArray[np.uint64]
+    ) -> NDArray[np.uint8]:
         """
         The kind of each page, tails and what lies in free blocks not yet told apart.
 
         :param flags: the lower half of the word; no page flag is above it.
+        :param words: column ``tail``.
         """
         marks = self._marks(chunk, flags)
         kinds = np.take(BY_MARKS, marks)
-        pool = np.flatnonzero((chunk["tail"] & PP_MASK) == PP_SIGNATURE)
+        pool = np.flatnonzero((words & PP_MASK) == PP_SIGNATURE)
         if len(pool):
             kinds[pool[(marks[pool] & (REFERENCED | RESERVED)) == REFERENCED]] = PAGE_POOL
         typed = np.flatnonzero(chunk["mapcount"] < NO_TYPE_FROM)

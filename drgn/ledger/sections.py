@@ -38,15 +38,20 @@ def ledger_rider(memory: Memory) -> LedgerPages:
 
 
 def ledger_pages(memory: Memory) -> tuple[LedgerPages, Gaps]:
-    """The pages as the pass counted them, and what could not be read; once for all sections."""
-    return memory.once("ledger_pages", lambda: memory.rode(LedgerPages) or _pass(memory))
+    """
+    Every page by its class, of the pass that other sections need too, and what that could not read.
+
+    :raises FaultError, LookupError: the struct pages cannot be read.
+    """
+    if memory.riders is tuple:  # this section is read alone
+        memory.riders = lambda: (ledger_rider,)
+    with contextlib.suppress(FaultError, LookupError, ValueError):
+        free_memory(memory)
+    return memory.rode(LedgerPages) or memory.once("ledger_pages", lambda: _pass(memory))
 
 
 def memory_ledger_from_memory(memory: Memory) -> Found:
     prog, places = memory.prog, find_places(memory)
-    if memory.riders is tuple:  # this section is read alone
-        memory.riders = lambda: (ledger_rider,)
-    free = free_memory(memory)
     pages, gaps = ledger_pages(memory)
     found = Found(unreadable_bytes=gaps.bytes)
     found.notes += [f"not told apart: {words}" for words in places.missing]
@@ -56,7 +61,7 @@ def memory_ledger_from_memory(memory: Memory) -> Found:
         )
     else:
         try:
-            listed = free.pcp_lists
+            listed = free_memory(memory).pcp_lists
             pages.settle(listed.pfns, listed.orders)
         except (FaultError, LookupError, ValueError) as error:
             found.notes.append(f"pages on per-CPU lists are among the unexplained: {error}")

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from drgn import FaultError, Object, Program
 
-from mmscope.drgn.rmap.file_maps import path_of
+from mmscope.drgn.reading.dentry_paths import path_of
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory

@@ -75,6 +75,7 @@ _BY_TYPE = {
     "struct tk_data [TIMEKEEPERS_MAX]": "timekeeper_data",
     "struct vmap_node *": "vmap_nodes",
     "struct uts_namespace": "init_uts_ns",
+    "struct vfsmount *": "shm_mnt",
     "struct xarray": "pgmap_array",
     "u64": "jiffies_64",
     "u8 [MEMCG_NR_STAT]": "mem_cgroup_stats_index",

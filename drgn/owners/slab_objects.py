@@ -11,7 +11,7 @@ size. So what a slot holds may be stale or something else. The caller must check
 back to it, with :func:`linked_lists.follow_lists` and :func:`tree_links`.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +20,7 @@ from drgn import FaultError, Program
 from drgn.helpers.linux.mm import pfn_to_virt
 from numpy.typing import NDArray
 
-from mmscope.drgn.owners.slab_caches import SlabChunk, SlabFinder, SlabScan, scan_slabs
+from mmscope.drgn.owners.slab_caches import Cache, SlabChunk, SlabFinder, SlabScan, scan_slabs
 from mmscope.drgn.reading.kernel_arrays import Columns, Gaps, struct_dtype
 from mmscope.drgn.reading.linked_lists import find
 
@@ -85,40 +85,84 @@ def read_slab_objects(
     }
     caches = {kind: prog[want.cache].value_() for kind, want in wanted.items()}
     parts: dict[str, list[Piece]] = {kind: [] for kind in wanted}
-    page_shift = prog["PAGE_SHIFT"].value_()
     result = SlabObjects({})
-    direct_map = pfn_to_virt(prog, 0).value_()
 
     def take(scan: SlabScan, chunk: SlabChunk) -> None:
         for index in np.unique(chunk.caches).tolist():
-            cache = scan.caches[index]
-            kinds = [kind for kind, address in caches.items() if address == cache.address]
+            kinds = [
+                kind for kind, address in caches.items() if address == scan.caches[index].address
+            ]
             if not kinds:
                 continue
-            here = chunk.caches == index
-            sound = here & np.isin(chunk.objects, list(cache.orders))
-            result.odd_slabs += int(np.count_nonzero(here & ~sound))
-            # Slabs of a cache have one size, or the least that will do: allocate_slab(), mm/slub.c.
-            for objects in np.unique(chunk.objects[sound]).tolist():
-                pfns = chunk.pfns[sound & (chunk.objects == objects)]
-                data, read = _read_slabs(prog, pfns << page_shift, objects * cache.size, result)
-                if not len(read):
-                    continue
-                base = np.uint64(direct_map) + read.astype(np.uint64)
-                slots = np.arange(objects, dtype=np.uint64) * np.uint64(cache.size)
-                slots += np.uint64(cache.red_left_pad)
-                address = (base[:, None] + slots).ravel()
+            for slots in slots_of(prog, scan.caches[index], chunk, chunk.caches == index, result):
                 for kind in kinds:
-                    columns = _columns(
-                        data, len(read), objects, cache.size, cache.red_left_pad, dtypes[kind]
-                    )
-                    parts[kind].append((address, columns))
+                    parts[kind].append((slots.address, slots.columns(dtypes[kind])))
 
     scan = scan_slabs(prog, take, found=found, progress=progress)
     result.gaps.bytes += scan.gaps.bytes
     for kind, pieces in parts.items():
         result.objects[kind] = _ascending(pieces, dtypes[kind].names or ())
     return result
+
+
+@dataclass(frozen=True)
+class Slots:
+    """All slots of some slabs of one size."""
+
+    address: NDArray[np.uint64]
+    data: bytes  # of the slabs, one behind the other
+    slabs: int
+    objects: int  # of each slab
+    cache: Cache
+
+    def columns(self, dtype: np.dtype[Any], at: int = 0) -> dict[str, NDArray[Any]]:
+        """
+        The columns of a structure in every slot, copied: what is not asked for is let go.
+
+        :param at: where in an object it begins.
+        :raises LookupError: a slot has no room for it.
+        """
+        size, begin = self.cache.size, self.cache.red_left_pad + at
+        slots = np.frombuffer(self.data, np.uint8).reshape(self.slabs, self.objects * size)
+        columns = {}
+        for name, (format_, offset, *_) in (dtype.fields or {}).items():
+            if begin + offset + format_.itemsize > size:
+                raise LookupError(f"an object of {size} bytes has no {name}")
+            view = np.ndarray(
+                (self.slabs, self.objects),
+                format_,
+                slots,
+                offset=begin + offset,
+                strides=(self.objects * size, size),
+            )
+            columns[name] = view.ravel()
+        return columns
+
+
+def slots_of(
+    prog: Program, cache: Cache, chunk: SlabChunk, here: NDArray[np.bool_], result: SlabObjects
+) -> Iterator[Slots]:
+    """
+    Read slabs of one cache.
+
+    :param here: which of the chunk's slabs.
+    :param result: where it is counted what could not be read.
+    """
+    page_shift = prog["PAGE_SHIFT"].value_()
+    direct_map = pfn_to_virt(prog, 0).value_()
+    sound = here & np.isin(chunk.objects, list(cache.orders))
+    result.odd_slabs += int(np.count_nonzero(here & ~sound))
+    # Slabs of a cache have one size, or the least that will do: allocate_slab(), mm/slub.c.
+    for objects in np.unique(chunk.objects[sound]).tolist():
+        pfns = chunk.pfns[sound & (chunk.objects == objects)]
+        data, read = _read_slabs(prog, pfns << page_shift, objects * cache.size, result)
+        if not len(read):
+            continue
+        base = np.uint64(direct_map) + read.astype(np.uint64)
+        slots = np.arange(objects, dtype=np.uint64) * np.uint64(cache.size)
+        slots += np.uint64(cache.red_left_pad)
+        address = (base[:, None] + slots).ravel()
+        yield Slots(address, data, len(read), objects, cache)
 
 
 def _ascending(pieces: Sequence[Piece], names: Iterable[str]) -> Objects:
@@ -149,26 +193,6 @@ def _read_slabs(
         else:
             read.append(address)
     return b"".join(found), np.array(read, np.int64)
-
-
-def _columns(
-    data: bytes, slabs: int, objects: int, size: int, pad: int, dtype: np.dtype[Any]
-) -> dict[str, NDArray[Any]]:
-    """The columns of every slot, copied: what is not asked for is let go."""
-    slots = np.frombuffer(data, np.uint8).reshape(slabs, objects * size)
-    columns = {}
-    for name, (format_, offset, *_) in (dtype.fields or {}).items():
-        if pad + offset + format_.itemsize > size:
-            raise LookupError(f"an object of {size} bytes has no {name}")
-        view = np.ndarray(
-            (slabs, objects),
-            format_,
-            slots,
-            offset=pad + offset,
-            strides=(objects * size, size),
-        )
-        columns[name] = view.ravel()
-    return columns
 
 
 def tree_links(

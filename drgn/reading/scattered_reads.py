@@ -12,14 +12,15 @@ What cannot be read is counted in :class:`Gaps` and marked, never zero.
 from typing import Any
 
 import numpy as np
-from drgn import FaultError, Program
+from drgn import FaultError, Program, Type
 from numpy.typing import NDArray
 
-from mmscope.drgn.reading.kernel_arrays import Gaps
+from mmscope.drgn.reading.kernel_arrays import Columns, Gaps, struct_dtype
 
 # A gap of at most this many bytes between two structures is read too: as cheap as another read.
 BETWEEN = 4096
 MAX_STRETCH = 1 << 20
+TOGETHER = 1 << 15  # structures of which members are read at a time
 
 
 def read_scattered(
@@ -59,6 +60,36 @@ def read_scattered(
                 data[first:behind] = windows[offsets]
     found: NDArray[Any] = np.ndarray(len(unique), dtype, data)
     return found[back], read[back]
+
+
+def read_members(
+    prog: Program, addresses: NDArray[np.uint64], type_: Type, columns: Columns, gaps: Gaps
+) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    """
+    Read some members of a structure at each address, and keep nothing else of it: for millions.
+
+    :param columns: as :func:`kernel_arrays.struct_dtype` takes them.
+    :return: (the members, packed; which of them could be read).
+    :raises LookupError: a member is not there.
+    """
+    dtype = struct_dtype(type_, columns)
+    fields = {name: (field[0], field[1]) for name, field in (dtype.fields or {}).items()}
+    begin = min(offset for _, offset in fields.values())
+    span = np.dtype(
+        {
+            "names": list(fields),
+            "formats": [format_ for format_, _ in fields.values()],
+            "offsets": [offset - begin for _, offset in fields.values()],
+        }
+    )
+    found = np.zeros(len(addresses), [(name, format_) for name, (format_, _) in fields.items()])
+    read = np.zeros(len(addresses), np.bool_)
+    for start in range(0, len(addresses), TOGETHER):
+        here = slice(start, start + TOGETHER)
+        part, read[here] = read_scattered(prog, addresses[here] + np.uint64(begin), span, gaps)
+        for name in fields:
+            found[name][here] = part[name]
+    return found, read
 
 
 def _stretches(addresses: NDArray[np.uint64], size: int) -> list[tuple[int, int]]:

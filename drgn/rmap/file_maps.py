@@ -16,13 +16,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-from drgn import Object, Program, container_of
+from drgn import Program
 from numpy.typing import NDArray
 
+from mmscope.drgn.reading.dentry_paths import path_of
 from mmscope.drgn.rmap.anon_vmas import lock_state
-from mmscope.drgn.rmap.file_trees import NAME_BYTES, FileMaps, owner_of, users, writable_vmas
+from mmscope.drgn.rmap.file_trees import FileMaps, owner_of, users, writable_vmas
 from mmscope.drgn.rmap.interval_trees import IntervalTrees, count_users, powers_of_two
-from mmscope.drgn.rmap.walk_checks import TORN
 from mmscope.drgn.tables.rows import MOST, MOST_PAGES, MOST_PIDS, column
 from mmscope.drgn.tables.table import Table
 
@@ -30,8 +30,6 @@ from mmscope.drgn.tables.table import Table
 MAX_ROWS = 500
 VM_MAYSHARE = 0x80
 S_DAX = 1 << 13
-# PATH_MAX is 4,096; a damaged chain of dentries would have no end.
-MAX_COMPONENTS = 2048
 
 
 @dataclass(frozen=True)
@@ -161,46 +159,6 @@ def file_mapping_rows(prog: Program, maps: FileMaps, most: int = MAX_ROWS) -> li
             )
         )
     return rows
-
-
-def path_of(prog: Program, file: int) -> str | None:
-    """
-    The path of a ``struct file``, as ``d_path()`` and /proc/PID/maps have it (fs/d_path.c); None if
-    it cannot be read, or has no end.
-
-    From the root of the mount namespace, not that of a process that is in a chroot.
-    """
-    try:
-        path = Object(prog, "struct file", address=file).f_path
-        dentry = path.dentry.read_()
-        mnt = container_of(path.mnt, "struct mount", "mnt").read_()
-        if dentry.d_op and dentry.d_op.d_dname:
-            # Files that are in no directory: memfd, SysV shared memory, MAP_HUGETLB.
-            return f"/{_name(prog, dentry)} (deleted)"
-        # d_unlinked(): hashed nowhere, and not a root.
-        gone = not dentry.d_hash.pprev and dentry != dentry.d_parent
-        parts: list[str] = []
-        for _ in range(MAX_COMPONENTS):
-            if dentry == mnt.mnt.mnt_root:
-                above = mnt.mnt_parent.read_()
-                if above == mnt:
-                    return "/" + "/".join(reversed(parts)) + (" (deleted)" if gone else "")
-                dentry, mnt = mnt.mnt_mountpoint.read_(), above
-                continue
-            if dentry == dentry.d_parent:  # unmounted lazily
-                return "/".join(reversed(parts)) + (" (deleted)" if gone else "")
-            parts.append(_name(prog, dentry))
-            dentry = dentry.d_parent.read_()
-    except TORN:
-        return None
-    return None
-
-
-def _name(prog: Program, dentry: Object) -> str:
-    """A component of a path; a newline as /proc/PID/maps writes it."""
-    name = prog.read_c_string(dentry.d_name.name.value_(), max_size=NAME_BYTES)
-    text: str = name.decode("utf-8", "backslashreplace")
-    return text.replace("\n", "\\012")
 
 
 def file_fanout(maps: IntervalTrees) -> list[FileMappingFanout]:

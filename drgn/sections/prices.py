@@ -62,6 +62,7 @@ CGROUPS = "/sys/fs/cgroup/*/memory.*"
 SWAPS = "/proc/swaps"
 ZRAM = "/sys/block/zram*/mm_stat"
 KMSG = "/dev/kmsg /dmesg /*/dmesg* /vmcore-dmesg.txt"
+DENTRY_STATE = "/proc/sys/fs/dentry-state /proc/sys/fs/inode-nr"
 SETTINGS = (
     "/proc/sys/* /sys/kernel/mm/* /sys/devices/system/node/*/hugepages/* "
     "/sys/devices/system/node/*/memory_failure/* /sys/firmware/memmap/*"
@@ -246,6 +247,15 @@ PRICES = {
             "for memory.stat the cgroups in which a CPU has counted",
             "cgroups, CPUs",
             "1,000 cgroups at most",
+        ),
+        Price(
+            # proc_nr_dentry(), fs/dcache.c; proc_nr_inodes(), fs/inode.c
+            DENTRY_STATE,
+            "adds up the counters of every CPU",
+            None,
+            None,
+            "CPUs",
+            READ,
         ),
         Price(SETTINGS, "prints a number or a word", None, None, "files", READ),
         Price(NAMES, "prints what is known", None, None, "symbols", READ),

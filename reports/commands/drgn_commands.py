@@ -97,12 +97,28 @@ COMMANDS = (
         "mmscope.drgn.cgroups.lru_lists:LRU_LISTS_SECTION",
     ),
     SectionCommand(
+        "cached_files",
+        "cached_files",
+        "the files with the most pages in memory",
+        20,
+        "",
+        "mmscope.drgn.filesystems.sections:CACHED_FILES_SECTION",
+    ),
+    SectionCommand(
         "slab_caches",
         "slab_caches",
         "slab caches by size",
         20,
         "cache",
         "mmscope.drgn.owners.sections:SLAB_CACHES_SECTION",
+    ),
+    SectionCommand(
+        "dentries",
+        "dentries",
+        "dentries and inodes by file system",
+        20,
+        "",
+        "mmscope.drgn.filesystems.sections:DENTRIES_SECTION",
     ),
     SectionCommand(
         "swap_areas",

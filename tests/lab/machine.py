@@ -87,6 +87,8 @@ WORKLOAD_OPTIONS = {
     # kernel may lie where the only page of 1 GiB could be.
     "vmemmap_boot": "hugetlb_free_vmemmap=on hugepagesz=1G hugepages=1 hugepagesz=2M hugepages=64 "
     "no5lvl nokaslr",
+    # Free objects are poisoned, and objects begin behind a red zone.
+    "ledger_poison": "slab_debug=PZ slub_debug=PZ",
     # All that the workload writes to the log, and not five lines a second.
     "oom": "printk.devkmsg=on",
     # Of 512 MiB at 0 and 1 GiB at 4 GiB: the last 256 MiB cut off, 64 MiB reserved, 128 MiB
@@ -101,6 +103,11 @@ WORKLOAD_MACHINE = {
         *("-m", "1536M,slots=1,maxmem=4G", "-object", "memory-backend-ram,id=dimm,size=128M"),
         *("-device", "pc-dimm,memdev=dimm,node=0"),
     ),
+    # A million pages, inodes and dentries.
+    "many_files": (
+        *("-m", "8704M", "-object", "memory-backend-ram,id=more,size=7168M"),
+        *("-numa", "node,nodeid=2,memdev=more"),
+    ),
     # Room for a page of 1 GiB, on a node without CPUs.
     "vmemmap_boot": (
         *("-m", "2816M", "-object", "memory-backend-ram,id=huge,size=1280M"),
@@ -113,7 +120,7 @@ WORKLOAD_MODULES = {
     "vmemmap": ("libnvdimm", "nd_btt", "nd_pmem", "nd_e820", "dax_pmem", "device_dax"),
 }
 # Bytes of an empty disk for a workload.
-WORKLOAD_DISKS = {"tables": 64 << 20}
+WORKLOAD_DISKS = {"tables": 64 << 20, "ledger": 16 << 20}
 
 _HEADER = 256  # guest/truth.c: "FILE <set> <path> <length>", padded
 

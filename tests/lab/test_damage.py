@@ -165,7 +165,7 @@ SAID: dict[str, dict[str, str]] = {
     "no CPU online": dict.fromkeys(
         (
             *("zones", "accounting", "pcp_lists", "physical_memory", "vm_counters"),
-            *("memory_ledger", "process_memory", "lru_lists", "vmalloc"),
+            *("memory_ledger", "process_memory", "cached_files", "lru_lists", "vmalloc"),
         ),
         "no CPU is online",
     ),

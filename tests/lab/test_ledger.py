@@ -33,7 +33,9 @@ from mmscope.drgn.sections.section import Found
 
 PAGE, MIB = 4096, 1 << 20
 # guest/workload_ledger.c
-SHARED, ANONYMOUS, IN_PIPES = (size * MIB // PAGE for size in (40 + 10 + 12 + 8, 32, 16))
+SHARED, ANONYMOUS, IN_PIPES = (
+    size * MIB // PAGE for size in (40 + 1 + 10 + 12 + 8 + 3 + 4, 32, 16)
+)
 THREADS, HUGE, BPF_MAP = 200, 512, 4 * MIB // PAGE
 # Per-CPU counters that a text is read without (32 pages of each of two CPUs), or, before 6.2, what
 # tasks have not given to theirs (64 faults).
@@ -129,8 +131,8 @@ def test_what_was_planted_is_in_its_class(ledger_lab: LedgerLab) -> None:
     assert ledger_lab.pages("page cache", "shmem") == said["Shmem"]
     assert SHARED <= ledger_lab.pages("page cache", "shmem") < SHARED + 500
     assert ANONYMOUS <= ledger_lab.pages("anonymous", "base pages") < ANONYMOUS + 1000
-    assert ledger_lab.pages("hugetlb", "in use") == 3 * HUGE
-    assert ledger_lab.pages("hugetlb", "free in the pool") == 5 * HUGE
+    assert ledger_lab.pages("hugetlb", "in use") == 4 * HUGE
+    assert ledger_lab.pages("hugetlb", "free in the pool") == 4 * HUGE
     stacks = ledger_lab.pages("kernel stacks")
     assert stacks >= 4 * THREADS
     assert stacks - said["KernelStack"] in MAY_DIFFER["nr_kernel_stack"]
@@ -167,7 +169,7 @@ def test_the_counters_alone_give_the_same_classes(ledger_lab: LedgerLab) -> None
     rows = memory_ledger_from_files(files).by_name["memory_ledger"]
     by_counter = {(row.owner, row.part): row.pages for row in rows}
     for owner, part in [("page cache", "shmem"), ("slab", "reclaimable"), ("free", "free lists")]:
-        assert by_counter[owner, part] == ledger_lab.pages(owner, part), part
+        assert abs(by_counter[owner, part] - ledger_lab.pages(owner, part)) <= LAG // PAGE, part
     remainder = by_counter["unexplained", REMAINDER]
     # Pages in pipes and what else is unexplained, and what has no line in /proc/meminfo.
     assert IN_PIPES < remainder < IN_PIPES + 30_000

@@ -42,6 +42,8 @@ static const struct {
 	{ "kept", workload_kept },
 	{ "ledger", workload_ledger },
 	{ "cgroups", workload_cgroups },
+	{ "ledger_poison", workload_ledger },
+	{ "many_files", workload_many_files },
 	{ "oom", workload_oom },
 	{ "rmap", workload_rmap },
 	{ "rmap_stall", workload_rmap_stall },

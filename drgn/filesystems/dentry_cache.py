@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Every ``struct dentry`` and ``struct inode`` by its super block, out of their slab caches.
+
+A slot of the cache ``dentry`` is in use while its ``d_lockref.count`` is not negative:
+``__dentry_kill()`` marks it dead (fs/dcache.c, 6.1 to 7.3) just before ``nr_dentry`` goes down, and
+``__d_alloc()`` makes it 1 again; what an allocator keeps for the next one is dead too. A dentry is
+negative by the type in its ``d_flags``, and unused while DCACHE_LRU_LIST is there.
+
+Inodes are in a cache of each file system type. In which, and where in an object, is learnt from
+some inodes of each type, so that no module's types are needed. Their caches have constructors,
+which no other cache is merged with: a slot that was never in use has no super block, one that was
+freed has I_CLEAR (``clear_inode()``, fs/inode.c).
+
+Costs the memory of these slabs, read once; memory for the sums only.
+
+Cannot know: objects of KFENCE; names longer than what fits into a dentry, which are kmalloc memory
+of their own; inodes of a type that has no inode to learn it from.
+"""
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from drgn import (
+    FaultError,
+    Object,
+    Program,
+    cast,
+    container_of,
+    offsetof,
+    sizeof,
+)
+from drgn.helpers.linux.cpumask import for_each_possible_cpu
+from drgn.helpers.linux.mm import compound_head, page_to_virt, virt_to_page
+from drgn.helpers.linux.percpu import per_cpu
+from numpy.typing import NDArray
+
+from mmscope.drgn.filesystems.super_blocks import SuperBlocks
+from mmscope.drgn.opening.constants import constant
+from mmscope.drgn.owners.slab_caches import (
+    SlabChunk,
+    SlabFinder,
+    SlabScan,
+    scan_slabs,
+)
+from mmscope.drgn.owners.slab_objects import SlabObjects, Slots, slots_of
+from mmscope.drgn.reading.dentry_paths import TORN
+from mmscope.drgn.reading.kernel_arrays import Columns, Gaps, struct_dtype
+from mmscope.drgn.reading.linked_lists import find
+
+DENTRY: Columns = {"flags": "d_flags", "count": "d_lockref.count", "sb": "d_sb"}
+INODE: Columns = {
+    "sb": "i_sb",
+    "lru": "i_lru.next",
+    # struct inode_state_flags in 7.2
+    "state": ("i_state.__state", "i_state"),
+}
+# include/linux/dcache.h: enumerators in 7.2; macros of these values in 6.1 and 6.12.
+DCACHE_LRU_LIST = 1 << 19
+DCACHE_ENTRY_TYPE = 7 << 20
+# include/linux/fs.h. An enumerator in 7.2; before, by the size of i_state: "inode: make i_state a
+# u32" (v6.12) came with "fs: reorder i_state bits".
+I_CLEAR = {8: 1 << 6, 4: 1 << 8}
+# Per-CPU counters, by the name of their sum.
+STATISTICS = {
+    "dentry_stat.nr_dentry": "nr_dentry",
+    "dentry_stat.nr_unused": "nr_dentry_unused",
+    "dentry_stat.nr_negative": "nr_dentry_negative",
+    "inodes_stat.nr_inodes": "nr_inodes",
+    "inodes_stat.nr_unused": "nr_unused",
+}
+ROOTS = 32  # root dentries that the cache of dentries is learnt from
+SAMPLES = 3  # file systems of a type that its cache is learnt from
+COUNTED = (
+    *("dentries", "negative", "unused", "unused_negative", "inodes", "unused_inodes"),
+    *("dentry_bytes", "inode_bytes"),
+)
+
+
+@dataclass
+class DentryCache:
+    """
+    What was found.
+
+    :ivar sums: of each of :data:`COUNTED`, a number for each super block.
+    :ivar unknown_types: of file systems whose inodes' cache was not found.
+    """
+
+    supers: SuperBlocks
+    sums: dict[str, NDArray[np.int64]]
+    unknown_types: list[str] = field(default_factory=list)
+    odd_slabs: int = 0
+    gaps: Gaps = field(default_factory=Gaps)
+
+
+def read_dentry_cache(
+    prog: Program,
+    supers: SuperBlocks,
+    *,
+    found: tuple[SlabFinder, Gaps] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> DentryCache:
+    """
+    Count the dentries and inodes of every super block.
+
+    :param found: the slabs, by a pass that went before.
+    :raises LookupError: the kernel's layout is unknown, or the allocator is not SLUB.
+    """
+    sums = {name: np.zeros(len(supers.address), np.int64) for name in COUNTED}
+    result = DentryCache(supers, sums)
+    inode_caches, result.unknown_types = learn_inode_caches(prog, supers)
+    counters = dict.fromkeys(inode_caches, _inode_counter(prog, result, inode_caches))
+    counters[dentry_cache_address(prog, supers)] = _dentry_counter(prog, result)
+    read = SlabObjects({})
+
+    def take(scan: SlabScan, chunk: SlabChunk) -> None:
+        for index in np.unique(chunk.caches).tolist():
+            cache = scan.caches[index]
+            if (count := counters.get(cache.address)) is not None:
+                for slots in slots_of(prog, cache, chunk, chunk.caches == index, read):
+                    count(slots)
+
+    scan = scan_slabs(prog, take, found=found, progress=progress)
+    result.gaps.bytes = scan.gaps.bytes + read.gaps.bytes
+    result.odd_slabs = read.odd_slabs
+    return result
+
+
+def dentry_cache_address(prog: Program, supers: SuperBlocks) -> int:
+    """
+    The ``struct kmem_cache`` of dentries: the one that root dentries are in. The variable that has
+    it is a runtime constant in 7.2, of which debug info has no place.
+
+    :raises LookupError: no root dentry can be read.
+    """
+    found: Counter[int] = Counter()
+    for root in supers.columns["root"][:ROOTS].tolist():
+        with contextlib.suppress(*TORN):
+            found[_object_of(prog, root)[0]] += 1
+    if not found:
+        raise LookupError("the slab cache of dentries is not found: no root dentry can be read")
+    return found.most_common(1)[0][0]
+
+
+def learn_inode_caches(prog: Program, supers: SuperBlocks) -> tuple[dict[int, int], list[str]]:
+    """
+    The caches of inodes, by the address of their ``struct kmem_cache``: where in an object the
+    inode begins; and the types of file systems that have no inode to learn it from.
+
+    A file system's inodes are made by its ``s_op`` (``alloc_inode()``, fs/inode.c).
+    """
+    operations = supers.columns["op"]
+    found: dict[int, Counter[int]] = {}
+    unknown = []
+    for operation in np.unique(operations).tolist():
+        at = np.flatnonzero(operations == operation).tolist()
+        inodes = {inode for sb in at[:SAMPLES] for inode in _some_inodes(prog, supers, sb)}
+        learnt = 0
+        for inode in inodes:
+            with contextlib.suppress(*TORN):
+                address, offset = _object_of(prog, inode)
+                found.setdefault(address, Counter())[offset] += 1
+                learnt += 1
+        if not learnt:
+            unknown.append(supers.types[at[0]])
+    return {address: offsets.most_common(1)[0][0] for address, offsets in found.items()}, unknown
+
+
+def _some_inodes(prog: Program, supers: SuperBlocks, sb: int) -> Iterator[int]:
+    """
+    Addresses of its root inode, and of the newest and the oldest on its list: the root may have
+    been made before the file system had an ``s_op`` of its own (debugfs in 7.2), and what is made
+    for a socket is on no list.
+    """
+    with contextlib.suppress(*TORN):
+        root = Object(prog, "struct dentry", address=int(supers.columns["root"][sb]))
+        yield root.d_inode.value_()
+    with contextlib.suppress(*TORN):
+        head = Object(prog, "struct super_block", address=int(supers.address[sb])).s_inodes
+        for entry in (head.next, head.prev):
+            if entry != head.address_of_():
+                yield container_of(entry, "struct inode", "i_sb_list").value_()
+
+
+def _object_of(prog: Program, address: int) -> tuple[int, int]:
+    """
+    The slab cache that an address is in, and how far it is from the begin of its object.
+
+    :raises FaultError, LookupError: it is in none.
+    """
+    page = compound_head(virt_to_page(prog, address))
+    slab = cast("struct slab *", page)
+    cache = slab.slab_cache.read_()
+    size = int(cache.size.value_())
+    pad = cache.red_left_pad.value_() if hasattr(cache, "red_left_pad") else 0
+    distance = address - page_to_virt(page).value_()
+    if not 0 < size < 1 << 30:
+        raise LookupError(f"{address:#x} is in no slab")
+    return int(cache.value_()), distance % size - int(pad)
+
+
+def _dentry_counter(prog: Program, result: DentryCache) -> Callable[[Slots], None]:
+    dtype = struct_dtype(prog.type("struct dentry"), DENTRY)
+    lru = np.uint32(constant(prog, "DCACHE_LRU_LIST", DCACHE_LRU_LIST))
+    type_ = np.uint32(constant(prog, "DCACHE_ENTRY_TYPE", DCACHE_ENTRY_TYPE))
+    miss = np.uint32(constant(prog, "DCACHE_MISS_TYPE", 0))
+
+    def count(slots: Slots) -> None:
+        dentry = slots.columns(dtype)
+        sb = find(result.supers.address, dentry["sb"])
+        used = (sb >= 0) & (dentry["count"] >= 0)
+        sb, flags = sb[used], dentry["flags"][used]
+        negative, unused = (flags & type_) == miss, (flags & lru) != 0
+        _add(result, "dentries", sb)
+        _add(result, "negative", sb[negative])
+        _add(result, "unused", sb[unused])
+        _add(result, "unused_negative", sb[negative & unused])
+        _add(result, "dentry_bytes", sb, slots.cache.size)
+
+    return count
+
+
+def _inode_counter(
+    prog: Program, result: DentryCache, offsets: dict[int, int]
+) -> Callable[[Slots], None]:
+    type_ = prog.type("struct inode")
+    dtype = struct_dtype(type_, INODE)
+    state = np.zeros(0, dtype)["state"].dtype
+    clear = state.type(constant(prog, "I_CLEAR", I_CLEAR[state.itemsize]))
+    node = np.uint64(offsetof(type_, "i_lru"))
+
+    def count(slots: Slots) -> None:
+        offset = offsets[slots.cache.address]
+        inode = slots.columns(dtype, offset)
+        sb = find(result.supers.address, inode["sb"])
+        used = (sb >= 0) & ((inode["state"] & clear) == 0)
+        # Linked into the LRU list, not to itself.
+        own = slots.address + np.uint64(offset) + node
+        unused = used & (inode["lru"] != own) & (inode["lru"] != 0)
+        _add(result, "inodes", sb[used])
+        _add(result, "unused_inodes", sb[unused])
+        _add(result, "inode_bytes", sb[used], slots.cache.size)
+
+    return count
+
+
+def _add(result: DentryCache, name: str, sb: NDArray[np.int64], each: int = 1) -> None:
+    sums = result.sums[name]
+    sums += each * np.bincount(sb, minlength=len(sums))
+
+
+def kernel_counts(prog: Program) -> dict[str, int]:
+    """
+    What the kernel counts, CPU by CPU: dentry_stat and inodes_stat of /proc/sys/fs
+    (``proc_nr_dentry()``, fs/dcache.c, and ``proc_nr_inodes()``, fs/inode.c); what cannot be read
+    is left out.
+    """
+    found = {}
+    cpus = list(for_each_possible_cpu(prog))
+    for name, variable in STATISTICS.items():
+        with contextlib.suppress(FaultError, LookupError):
+            counter = prog[variable]
+            bits = 8 * sizeof(counter)
+            total = sum(int(per_cpu(counter, cpu).value_()) for cpu in cpus)
+            # Of unsigned ones the sum wraps as the kernel's does.
+            total = (total + (1 << bits - 1)) % (1 << bits) - (1 << bits - 1)
+            found[name] = max(total, 0)
+    return found

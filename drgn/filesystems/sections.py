@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+The sections of files and file systems: whose pages are in the page cache, and who has the dentries
+and inodes.
+"""
+
+from drgn import FaultError
+
+from mmscope.drgn.filesystems.cached_file_rows import (
+    CACHED_FILE_CHECKS,
+    CACHED_FILES,
+    CACHED_FILESYSTEMS,
+    checks,
+    file_rows,
+    filesystem_rows,
+)
+from mmscope.drgn.filesystems.cached_files import CachedFiles, read_cached_files
+from mmscope.drgn.filesystems.dentry_cache import STATISTICS, kernel_counts, read_dentry_cache
+from mmscope.drgn.filesystems.dentry_cache_rows import (
+    DENTRY_COUNTS,
+    FILESYSTEM_DENTRIES,
+    dentry_count_rows,
+    filesystem_dentry_rows,
+    read_dentry_state,
+    read_inode_nr,
+)
+from mmscope.drgn.filesystems.super_blocks import SuperBlocks, read_super_blocks
+from mmscope.drgn.ledger.sections import ledger_pages
+from mmscope.drgn.machine.vm_counters import vm_counters
+from mmscope.drgn.owners.slab_caches import SlabFinder
+from mmscope.drgn.sections import prices
+from mmscope.drgn.sections.files import Absent, Files
+from mmscope.drgn.sections.memory import Memory
+from mmscope.drgn.sections.section import PASS_SECONDS, TOP, Command, Found, Section, disagreement
+
+
+def super_blocks_once(memory: Memory) -> SuperBlocks:
+    """All super blocks, once for all sections."""
+    return memory.once("super_blocks", lambda: read_super_blocks(memory.prog))
+
+
+def cached_files_from_memory(memory: Memory) -> Found:
+    pages, gaps = ledger_pages(memory)
+    supers = super_blocks_once(memory)
+    files = read_cached_files(memory.prog, pages.files, supers)
+    found = Found(unreadable_bytes=gaps.bytes + supers.gaps.bytes)
+    if supers.broken_off:
+        disagreement(memory, found, supers.broken_off)
+    _say_unknown(memory, files, found)
+    present = int(pages.pages.sum())
+    rows = file_rows(files, present)
+    if more := len(files.mapping) + files.other_rows - len(rows):
+        found.unlisted.append(f"{more:,} files with fewer pages, which cached_filesystems counts")
+    vmstat: dict[str, int] = {}
+    try:
+        vmstat = {row.name: row.value for row in vm_counters(memory.prog)}
+    except (FaultError, LookupError, ValueError) as error:
+        found.notes.append(f"counters of /proc/vmstat are missing: {error}")
+    found.add(CACHED_FILESYSTEMS, filesystem_rows(files, present))
+    found.add(CACHED_FILES, rows)
+    return found.add(CACHED_FILE_CHECKS, checks(files, vmstat))
+
+
+def _say_unknown(memory: Memory, files: CachedFiles, found: Found) -> None:
+    """Pages whose file could not be found."""
+    if lost := int((~files.known).sum()):
+        pages = int(files.pages[~files.known].sum())
+        disagreement(
+            memory,
+            found,
+            f"{pages:,} pages are of {lost:,} address_spaces whose inode or file system cannot be "
+            "read",
+        )
+    if files.other_rows:
+        found.notes.append(
+            f"files with few pages were too many to keep: they are in {files.other_rows:,} parts, "
+            "and a file may be in several"
+        )
+
+
+def cached_files_from_files(files: Files) -> Found:
+    raise Absent(
+        "files are read from the kernel's memory (as root); /proc/meminfo has the sums Buffers, "
+        "Cached, Shmem, Dirty"
+    )
+
+
+CACHED_FILES_SECTION = Section(
+    name="cached_files",
+    title="Files in memory",
+    place=65,
+    intro="""
+Whose pages the page cache has: files, block devices, and shared memory, which is in the page cache
+too: tmpfs, memfd, SysV. All files are in the table by file system, which adds up to the ledger's
+*page cache* and to the huge pages that files have; those with the most pages are named. A file that
+no directory has any more keeps its memory until the last process closes it. What is in tmpfs keeps
+it until somebody removes it, and a SysV segment until
+[`shmctl(IPC_RMID)`](https://man7.org/linux/man-pages/man2/shmctl.2.html): no process need have it.
+""",
+    command=Command("the files with the most pages in memory", top=TOP),
+    since="0.2.0",
+    tables=(CACHED_FILESYSTEMS, CACHED_FILES, CACHED_FILE_CHECKS),
+    from_memory=cached_files_from_memory,
+    from_files=cached_files_from_files,
+    deadline=PASS_SECONDS,
+)
+
+
+def dentries_from_memory(memory: Memory) -> Found:
+    prog, supers = memory.prog, super_blocks_once(memory)
+    cache = read_dentry_cache(prog, supers, found=memory.rode(SlabFinder), progress=memory.progress)
+    found = Found(unreadable_bytes=cache.gaps.bytes + supers.gaps.bytes)
+    if supers.broken_off:
+        disagreement(memory, found, supers.broken_off)
+    if cache.unknown_types:
+        names = ", ".join(sorted(set(cache.unknown_types)))
+        found.remarks.append(f"inodes of {names} are not counted: none of them could be read")
+    if cache.odd_slabs:
+        found.remarks.append(
+            f"{cache.odd_slabs:,} slabs with another number of objects than their cache's are left "
+            "out: KFENCE's, or damaged"
+        )
+    counts = dentry_count_rows(kernel_counts(prog), cache)
+    if missing := set(STATISTICS) - {row.counter for row in counts}:
+        found.notes.append(f"counts of the kernel are missing: {', '.join(sorted(missing))}")
+    different = [row for row in counts if row.difference]
+    # What was left out for a reason is what differs.
+    if different and not cache.unknown_types and not cache.odd_slabs:
+        disagreement(
+            memory,
+            found,
+            "; ".join(
+                f"{r.counter} is {r.kernel_says:,}, {r.found:,} were found" for r in different
+            ),
+        )
+    found.add(FILESYSTEM_DENTRIES, filesystem_dentry_rows(cache))
+    return found.add(DENTRY_COUNTS, counts)
+
+
+def dentries_from_files(files: Files) -> Found:
+    says = read_dentry_state(files.read("proc/sys/fs/dentry-state"))
+    found = Found()
+    try:
+        says |= read_inode_nr(files.read("proc/sys/fs/inode-nr"))
+    except (Absent, ValueError) as error:
+        found.notes.append(str(error))
+    found.remarks.append(
+        "of all file systems together: read the kernel's memory (as root) to know which has them"
+    )
+    return found.add(DENTRY_COUNTS, dentry_count_rows(says))
+
+
+DENTRIES_SECTION = Section(
+    name="dentries",
+    title="Dentries and inodes",
+    place=71,
+    intro="""
+The names and the inodes of files that the kernel keeps in memory, by file system: all objects in
+the slab caches of dentries and inodes. A *negative* dentry remembers that a name is not there; each
+new name that is looked up in vain makes one, and nothing but reclaim limits them.
+
+The kernel's own counts, in
+[/proc/sys/fs/dentry-state](https://docs.kernel.org/admin-guide/sysctl/fs.html#dentry-state), are
+beside what was found.
+""",
+    command=Command("dentries and inodes by file system", top=TOP),
+    since="0.2.0",
+    tables=(FILESYSTEM_DENTRIES, DENTRY_COUNTS),
+    from_memory=dentries_from_memory,
+    from_files=dentries_from_files,
+    deadline=PASS_SECONDS,
+    reads=(prices.DENTRY_STATE,),
+)
+
+
+if __name__ == "__main__":
+    from mmscope.drgn.sections.script import print_section
+
+    print_section("cached_files")

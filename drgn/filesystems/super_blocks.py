@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+``super_blocks``: every file system that is mounted or that the kernel keeps for itself.
+
+The list is walked, a read for each; the ``struct super_block`` are read together. Where a file
+system is mounted is looked up for those that are shown.
+
+Cannot know: paths of processes in another mount namespace. A file system that is mounted there only
+has the path that it has there.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from drgn import FaultError, Object, Program, offsetof
+from drgn.helpers.linux.list import list_for_each_entry
+from numpy.typing import NDArray
+
+from mmscope.drgn.reading.dentry_paths import TORN, mounted_path
+from mmscope.drgn.reading.kernel_arrays import Gaps, struct_dtype
+from mmscope.drgn.reading.kernel_names import name_at
+from mmscope.drgn.reading.scattered_reads import read_scattered
+
+MAX_SUPER_BLOCKS = 1 << 18
+MAX_MOUNTS = 256  # of one file system that are looked at
+ID_BYTES = 32  # s_id
+BDI_CAP_WRITEBACK = 1  # include/linux/backing-dev.h: a macro; 1 << 0 from 5.10 to 7.3
+COLUMNS = {"type": "s_type", "dev": "s_dev", "bdi": "s_bdi", "root": "s_root", "op": "s_op"}
+
+
+@dataclass(frozen=True)
+class Mounted:
+    """Where a file system is mounted."""
+
+    path: str | None
+    by_init: bool | None  # in the mount namespace of init; None: it is mounted nowhere
+
+
+@dataclass
+class SuperBlocks:
+    """All of them, ascending by address."""
+
+    prog: Program
+    address: NDArray[np.uint64]
+    columns: NDArray[Any]  # see COLUMNS
+    ids: list[str]  # s_id: of a block device's the name of that
+    types: list[str]
+    writes_back: NDArray[np.bool_]  # dirty pages of its files are written somewhere
+    broken_off: str = ""  # why there may be more
+    gaps: Gaps = field(default_factory=Gaps)
+    _mounts: dict[int, tuple[Mounted, dict[int, str]]] = field(default_factory=dict)
+
+    def device(self, at: int) -> str:
+        """major:minor, as in /proc/PID/maps."""
+        dev = int(self.columns["dev"][at])
+        return f"{dev >> 20:02x}:{dev & 0xFFFFF:02x}"
+
+    @cached_property
+    def init_namespace(self) -> int:
+        """The mount namespace of init; 0 if it cannot be read."""
+        with contextlib.suppress(*TORN):
+            return int(self.prog["init_task"].nsproxy.mnt_ns.value_())
+        return 0
+
+    @cached_property
+    def shm(self) -> int:
+        """
+        The super block of ``shm_mnt`` (mm/shmem.c): memfd, SysV shared memory, shared anonymous
+        memory, and what drivers have there. 0 if the kernel has none.
+        """
+        with contextlib.suppress(*TORN):
+            return int(self.prog["shm_mnt"].mnt_sb.value_())
+        return 0
+
+    def mounted(self, at: int) -> Mounted:
+        """Where one of them is mounted: in init's namespace if there, the shortest path."""
+        return self._mounts_of(at)[0]
+
+    def roots(self, at: int) -> dict[int, str]:
+        """The dentries of it that are mounted, and where."""
+        return self._mounts_of(at)[1]
+
+    def _mounts_of(self, at: int) -> tuple[Mounted, dict[int, str]]:
+        if at not in self._mounts:
+            self._mounts[at] = self._find_mounts(at)
+        return self._mounts[at]
+
+    def _find_mounts(self, at: int) -> tuple[Mounted, dict[int, str]]:
+        found: list[tuple[bool, bool, int, str, int]] = []
+        try:
+            for _, mnt in zip(range(MAX_MOUNTS), self._mounts_in(at), strict=False):
+                namespace = mnt.mnt_ns.value_()
+                # MNT_NS_INTERNAL is an error pointer: the kernel's own.
+                if not namespace or namespace >= (1 << 64) - 4096:
+                    continue
+                root = mnt.mnt.mnt_root
+                path = mounted_path(root, mnt)
+                if path is not None:
+                    whole = root.value_() == int(self.columns["root"][at])
+                    elsewhere = namespace != self.init_namespace
+                    found.append((elsewhere, not whole, len(path), path, root.value_()))
+        except TORN:
+            pass
+        found.sort()
+        roots: dict[int, str] = {}
+        for _, _, _, path, root_address in found:
+            roots.setdefault(root_address, path)
+        if not found:
+            return Mounted(None, None), {}
+        return Mounted(found[0][3], not found[0][0]), roots
+
+    def _mounts_in(self, at: int) -> Iterator[Object]:
+        """
+        Pointers to every ``struct mount`` of one of them: on a list_head in 6.1 and 6.12, each
+        pointing to the next in 7.2.
+        """
+        sb = Object(self.prog, "struct super_block", address=int(self.address[at]))
+        if self.prog.type("struct mount").has_member("mnt_instance"):
+            yield from list_for_each_entry(
+                "struct mount", sb.s_mounts.address_of_(), "mnt_instance"
+            )
+            return
+        mnt = sb.s_mounts.read_()
+        while mnt:
+            yield mnt
+            mnt = mnt.mnt_next_for_sb.read_()
+
+
+def read_super_blocks(prog: Program) -> SuperBlocks:
+    """
+    Read all of them.
+
+    :raises LookupError: the kernel's layout is unknown.
+    """
+    type_, gaps = prog.type("struct super_block"), Gaps()
+    addresses: set[int] = set()
+    broken_off = ""
+    try:
+        head = prog["super_blocks"].address_of_()
+        for sb in list_for_each_entry("struct super_block", head, "s_list"):
+            if sb.value_() in addresses or len(addresses) >= MAX_SUPER_BLOCKS:
+                broken_off = "the list of super blocks has no end"
+                break
+            addresses.add(sb.value_())
+    except FaultError as error:
+        broken_off = f"the list of super blocks breaks off: {error}"
+    address = np.array(sorted(addresses), np.uint64)
+    columns, read = read_scattered(prog, address, struct_dtype(type_, COLUMNS), gaps)
+    address, columns = address[read], columns[read]
+    at = np.uint64(offsetof(type_, "s_id"))
+    raw, _ = read_scattered(prog, address + at, np.dtype([("id", f"S{ID_BYTES}")]), gaps)
+    ids = [
+        value.split(b"\0")[0].decode("utf-8", "backslashreplace") for value in raw["id"].tolist()
+    ]
+    return SuperBlocks(
+        prog,
+        address,
+        columns,
+        ids,
+        _type_names(prog, columns["type"]),
+        _writes_back(prog, columns["bdi"]),
+        broken_off,
+        gaps,
+    )
+
+
+def _type_names(prog: Program, types: NDArray[np.uint64]) -> list[str]:
+    """``file_system_type.name`` of each; empty if it cannot be read."""
+    names = {}
+    for address in np.unique(types).tolist():
+        names[address] = ""
+        with contextlib.suppress(*TORN):
+            names[address] = name_at(Object(prog, "struct file_system_type", address=address).name)
+    return [names[address] for address in types.tolist()]
+
+
+def _writes_back(prog: Program, bdis: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """``mapping_can_writeback()`` of their files (include/linux/backing-dev.h)."""
+    dtype = struct_dtype(prog.type("struct backing_dev_info"), {"capabilities": "capabilities"})
+    found, read = read_scattered(prog, bdis, dtype, Gaps())
+    able = (found["capabilities"] & BDI_CAP_WRITEBACK) != 0
+    return np.asarray(able & read)
