@@ -30,7 +30,7 @@ from mmscope.drgn.filesystems.cached_files import (
 from mmscope.drgn.filesystems.super_blocks import Mounted
 from mmscope.drgn.ledger.file_pages import KIND_COLUMNS
 from mmscope.drgn.tables.rows import column
-from mmscope.drgn.tables.table import Table
+from mmscope.drgn.tables.table import Inside, Table
 
 MAX_FILES_SHOWN = 100
 MAX_FILE_SYSTEMS = 1000
@@ -95,6 +95,14 @@ CACHED_FILES = Table(
     memory="again",
     measure="pages",
     lasting=("kind", "path"),
+    inside=(
+        Inside(
+            "page cache",
+            "pages",
+            ("kind", tuple(kind for kind in KINDS if kind != KINDS[HUGETLBFS])),
+        ),
+        Inside("hugetlb", "pages", ("kind", (KINDS[HUGETLBFS],))),
+    ),
 )
 
 

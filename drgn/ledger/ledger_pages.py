@@ -183,7 +183,8 @@ class LedgerPages:
         lengths = np.diff(first, append=size)
         counts = np.bincount(zones, lengths, minlength=self.zones).astype(np.int64)
         self.pages[FREE * self.zones :][: self.zones] += counts
-        self._free_until, self._free_kind = begin + int(bounds[-1]), FREE
+        self._free_until = max(self._free_until, begin + int(bounds[-1]))
+        self._free_kind = FREE
         self._open_head = begin + size - 1, FREE
         self._before = begin + size, FREE
         return True

@@ -53,7 +53,7 @@ VMALLOC_CALLERS = Table(
     VmallocCaller,
     memory="again",
     measure="pages",
-    inside=tuple(Inside(use, "pages", ("use", use)) for use in ("vmalloc", "kernel stacks")),
+    inside=tuple(Inside(use, "pages", ("use", (use,))) for use in ("vmalloc", "kernel stacks")),
 )
 
 

@@ -19,12 +19,12 @@ class Inside:
 
     :ivar owner: the class.
     :ivar column: how much of it, in bytes or pages.
-    :ivar where: a column and its value, of the rows that do; by default all.
+    :ivar where: a column and its values, of the rows that do; by default all.
     """
 
     owner: str
     column: str
-    where: tuple[str, str] | None = None
+    where: tuple[str, tuple[str, ...]] | None = None
 
 
 @dataclass(frozen=True)

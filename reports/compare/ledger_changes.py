@@ -123,7 +123,7 @@ def _with_owner(step: Step, tables: Sequence[TableChanges], page_size: int | Non
     for table in tables:
         inside = [each for each in known(table.name).inside if each.owner == step.name]
         for each, change in itertools.product(inside, table.changes):
-            if each.where and _value(table, change, each.where[0]) != each.where[1]:
+            if each.where and _value(table, change, each.where[0]) not in each.where[1]:
                 continue
             grown = _bytes(table, change, each.column, page_size)
             if grown * step.difference > 0 and abs(grown) > abs(best[0]):

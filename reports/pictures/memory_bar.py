@@ -109,7 +109,7 @@ def add_owners(found: list[Segment], tables: Tables, page_size: int | None) -> N
     """Name the largest owners inside each class."""
     for segment in found:
         for table, inside in OWNERS.get(segment.name, []):
-            same = inside.where[0] if inside.where else ""
+            same = inside.where[0] if inside.where and len(inside.where[1]) == 1 else ""
             named = [
                 c for c in columns(table.row) if (c.key or c.name in DESCRIBES) and c.name != same
             ]
@@ -118,7 +118,7 @@ def add_owners(found: list[Segment], tables: Tables, page_size: int | None) -> N
             owners = [
                 (row[inside.column] * factor, tuple(row.get(c.name) for c in named))
                 for row in tables.get(table.name, [])
-                if not inside.where or row[inside.where[0]] == inside.where[1]
+                if not inside.where or row[inside.where[0]] in inside.where[1]
             ]
             owners = heapq.nlargest(MAX_OWNERS, owners, key=lambda owner: owner[0])
             segment.owners = [Owner(name_of(named, what), size) for size, what in owners if size]

@@ -3,6 +3,7 @@
 What a row is called, in a few words: in comparisons, and where it stands for its table.
 """
 
+import re
 from typing import Any
 
 from mmscope.drgn.tables import display
@@ -11,8 +12,9 @@ from mmscope.reports.drawing.cells import cell
 from mmscope.reports.pictures.owner_pictures import owner_pair
 
 MAX_NAME = 90
+ADDRESS = re.compile("0x[0-9a-f]{9,16}")  # of the kernel's: names nothing to a reader
 # What says more of a row than its key does.
-DESCRIBES = ("comm", "owner", "module", "stack", "kind")
+DESCRIBES = ("comm", "owner", "module", "stack", "kind", "path", "mount")
 
 
 def name_of(columns: list[Column], values: tuple[Any, ...]) -> str:
@@ -26,6 +28,8 @@ def name_of(columns: list[Column], values: tuple[Any, ...]) -> str:
     words = []
     for name, (column, value) in row.items():
         if value is None:
+            continue
+        if ADDRESS.fullmatch(str(value)) and len(row) > 1:
             continue
         if column.type == "string" and not name.endswith(("pfn", "start", "end")):
             words.append(f"zone {value}" if name == "zone" else str(value))
