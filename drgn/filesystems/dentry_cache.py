@@ -134,14 +134,16 @@ def dentry_cache_address(prog: Program, supers: SuperBlocks) -> int:
     The ``struct kmem_cache`` of dentries: the one that root dentries are in. The variable that has
     it is a runtime constant in 7.2, of which debug info has no place.
 
-    :raises LookupError: no root dentry can be read.
+    :raises LookupError: no root dentry is in a sound cache.
     """
     found: Counter[int] = Counter()
     for root in supers.columns["root"][:ROOTS].tolist():
         with contextlib.suppress(*TORN):
             found[_object_of(prog, root)[0]] += 1
     if not found:
-        raise LookupError("the slab cache of dentries is not found: no root dentry can be read")
+        raise LookupError(
+            "the slab cache of dentries is not found: no root dentry is in a sound one"
+        )
     return found.most_common(1)[0][0]
 
 

@@ -138,15 +138,24 @@ SAID: dict[str, dict[str, str]] = {
         "zones": "zone Normal of node 1 reaches from PFN 0xf8000 to 0x138000, beyond its node's",
         "pageblocks": "found in zone Normal of node 1 have 229,376 pages, but it has 262,144",
     },
-    "vm_zone_stat ones": {"vm_counters": r"value, nr_free_pages: -\d+ is below 0, and \d+ more"},
+    "vm_zone_stat ones": {"vm_counters": r"value, nr_free_pages\w*: -\d+ is below 0, and \d+ more"},
     "nr_huge_pages 2^60": {
         "hugetlb": rf"hugetlb_sizes\.pages: {PAGES_HERE}",
         "memory_ledger": r"ledger_checks\.kernel_pages",
     },
     "free_huge_pages -1": {"hugetlb": r"free_pages: 18,446,744,073,709,551,615 is more than pages"},
-    "kmem_cache.size 0": {"slab_caches": r"slab_caches\.slot_bytes: 0 is below 4"},
-    "kmem_cache.size 1": {"slab_caches": r"object_bytes: 192 is more than slot_bytes, 1"},
-    "kmem_cache.size 2^31": {"slab_caches": r"slot_bytes: 2,147,483,648 is beyond 1,073,741,824"},
+    "kmem_cache.size 0": {
+        "slab_caches": r"slab_caches\.slot_bytes: 0 is below 4",
+        "dentries": "cache of dentries is not found",
+    },
+    "kmem_cache.size 1": {
+        "slab_caches": r"object_bytes: 192 is more than slot_bytes, 1",
+        "dentries": "an object of 1 bytes has no",
+    },
+    "kmem_cache.size 2^31": {
+        "slab_caches": r"slot_bytes: 2,147,483,648 is beyond 1,073,741,824",
+        "dentries": "cache of dentries is not found",
+    },
     "map_count -1": {"anon_vmas": r"process_vmas\.vmas: -1 is below 0"},
     "pid -1": {
         "page_tables": r"page_tables\.pid: -1 is below 0",
