@@ -15,7 +15,7 @@ from mmscope.reports.compare.finding_changes import CHANGE_WORDS, CHANGES, Findi
 from mmscope.reports.compare.ledger_changes import LedgerChanges
 from mmscope.reports.compare.table_changes import Change, TableChanges, known
 from mmscope.reports.drawing.cells import Cell, cell
-from mmscope.reports.pictures.row_names import MAX_NAME, name_of
+from mmscope.reports.drawing.row_names import MAX_NAME, name_of
 
 # Rows of what changed most, over all tables.
 MOST = 8

@@ -13,7 +13,7 @@ from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.description import BundleError
 from mmscope.reports.compare.relation import Relation
 from mmscope.reports.drawing.flame_graph import FlameGraph, differential, fold
-from mmscope.reports.pictures.owner_pictures import NO_STACK
+from mmscope.reports.drawing.row_names import NO_STACK
 from mmscope.reports.pictures.profile_pictures import without_comm
 from mmscope.reports.profiles import profiles
 

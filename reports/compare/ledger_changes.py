@@ -17,7 +17,7 @@ from mmscope.drgn.tables.amounts import bar_percent
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.description import BundleError
 from mmscope.reports.compare.table_changes import Change, TableChanges, known
-from mmscope.reports.pictures.row_names import name_of
+from mmscope.reports.drawing.row_names import name_of
 
 LEDGER, CHECKS = "memory_ledger", "ledger_checks"
 FREE = "free"

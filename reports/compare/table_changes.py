@@ -25,7 +25,7 @@ from mmscope.reports.bundle.database import TOO_LARGE, connect, in_a_line, load_
 from mmscope.reports.bundle.declared import TABLES
 from mmscope.reports.bundle.description import Table
 from mmscope.reports.compare.relation import BOOT_NAMES, Relation
-from mmscope.reports.pictures.row_names import DESCRIBES
+from mmscope.reports.drawing.row_names import DESCRIBES
 
 # Of each table; the others are counted.
 MAX_CHANGES = 30

@@ -14,8 +14,8 @@ from mmscope.drgn.tables.amounts import bar_percent
 from mmscope.drgn.tables.rows import columns
 from mmscope.drgn.tables.table import Inside, Table
 from mmscope.reports.bundle.declared import TABLES
+from mmscope.reports.drawing.row_names import DESCRIBES, name_of
 from mmscope.reports.pictures.picture import Picture, Tables
-from mmscope.reports.pictures.row_names import DESCRIBES, name_of
 
 # Classes from left to right: what processes use, what the kernel uses, what is free. Others come
 # before the free ones.

@@ -25,6 +25,7 @@ from mmscope.reports.drawing import charts, downloads, flame_graph
 from mmscope.reports.drawing.cells import leaf_first
 from mmscope.reports.drawing.downloads import Download
 from mmscope.reports.drawing.flame_graph import FlameGraph, Top
+from mmscope.reports.drawing.row_names import NO_STACK, owner_pair
 from mmscope.reports.pictures.picture import Picture, Tables
 
 Rows = list[dict[str, Any]]
@@ -32,7 +33,6 @@ Rows = list[dict[str, Any]]
 # In a table beside a picture; what is folded away below it has more, the bundle all.
 TOP = 15
 MAX_GROUPS = 150
-NO_STACK = "(no stack)"
 # Of each of the two graphs that compare.
 MAX_FRAMES = 240
 # Of the chart: more lines cross each other, more points touch.
@@ -354,14 +354,6 @@ def slab_owner(tables: Tables, page_size: int | None) -> dict[str, Any]:
         "owners": _groups(owners, ("owner", "module", "cache")),
         "caches": _groups((((names[2],), *rest) for names, *rest in owners), ("cache",)),
     }
-
-
-def owner_pair(stack: str | None) -> tuple[str, str]:
-    """Owner frame and module of a stack that may be missing."""
-    if not stack:
-        return NO_STACK, ""
-    owner, module = owner_frame(stack)
-    return owner, module or ""
 
 
 # What a memory cgroup uses, by columns of memory_cgroups; shmem is in file.

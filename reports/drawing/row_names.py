@@ -6,11 +6,12 @@ What a row is called, in a few words: in comparisons, and where it stands for it
 import re
 from typing import Any
 
+from mmscope.drgn.owners.owner_frames import owner_frame
 from mmscope.drgn.tables import display
 from mmscope.drgn.tables.rows import Column
 from mmscope.reports.drawing.cells import cell
-from mmscope.reports.pictures.owner_pictures import owner_pair
 
+NO_STACK = "(no stack)"
 MAX_NAME = 90
 ADDRESS = re.compile("0x[0-9a-f]{9,16}")  # of the kernel's: names nothing to a reader
 # What says more of a row than its key does.
@@ -36,3 +37,11 @@ def name_of(columns: list[Column], values: tuple[Any, ...]) -> str:
         else:
             words.append(f"{name} {cell(value, column, None).text}")
     return display.cut(", ".join(words), MAX_NAME) or "unnamed"
+
+
+def owner_pair(stack: str | None) -> tuple[str, str]:
+    """Owner frame and module of a stack that may be missing."""
+    if not stack:
+        return NO_STACK, ""
+    owner, module = owner_frame(stack)
+    return owner, module or ""
