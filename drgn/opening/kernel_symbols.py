@@ -65,7 +65,7 @@ class KernelSymbols:
     _found: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._list: list[int] = self.addresses.tolist()
+        self.in_order: list[int] = self.addresses.tolist()
         ends = np.append(self.starts[1:], len(self.names)) - 1
         self._index = NameIndex(self.names, self.starts, ends)
         sections = (("_stext", "_etext"), ("_sinittext", "_einittext"))
@@ -86,18 +86,18 @@ class KernelSymbols:
     def address(self, name: str) -> int | None:
         """The address of a name, if it has just one."""
         at = self.indexes(name)
-        return self._list[at[0]] if len(at) == 1 else None
+        return self.in_order[at[0]] if len(at) == 1 else None
 
     def room(self, index: int) -> int:
         """Bytes to the next symbol: no more can belong to this one."""
-        after = bisect.bisect_right(self._list, self._list[index])
-        return self._list[after] - self._list[index] if after < len(self._list) else 0
+        after = bisect.bisect_right(self.in_order, self.in_order[index])
+        return self.in_order[after] - self.in_order[index] if after < len(self.in_order) else 0
 
     def symbol(self, index: int) -> Symbol:
         """One of them as drgn has it."""
         start = int(self.starts[index])
         name = self.names[start : self.names.index(b"\n", start)].decode("utf-8", "replace")
-        address, code = self._list[index], chr(self.codes[index])
+        address, code = self.in_order[index], chr(self.codes[index])
         binding = SymbolBinding.GLOBAL if code.isupper() else SymbolBinding.LOCAL
         if code in "vVwW":
             binding = SymbolBinding.WEAK
@@ -112,12 +112,12 @@ class KernelSymbols:
         self, prog: Program, name: str | None, address: int | None, one: bool
     ) -> Sequence[Symbol]:
         """A symbol finder, for :meth:`drgn.Program.register_symbol_finder`."""
-        indexes: Sequence[int] = range(len(self._list))
+        indexes: Sequence[int] = range(len(self.in_order))
         if address is not None:
-            last = bisect.bisect_right(self._list, address) - 1
-            if last < 0 or not address - self._list[last] < max(self.room(last), 1):
+            last = bisect.bisect_right(self.in_order, address) - 1
+            if last < 0 or not address - self.in_order[last] < max(self.room(last), 1):
                 return []
-            first = bisect.bisect_left(self._list, self._list[last])
+            first = bisect.bisect_left(self.in_order, self.in_order[last])
             indexes = range(first, last + 1)
         if name is not None:
             named = self.indexes(name)

@@ -51,7 +51,7 @@ from mmscope.drgn.opening.kernel_symbols import (
     symbols_of_core,
     symbols_of_text,
 )
-from mmscope.drgn.reading.symbols import module_symbols
+from mmscope.drgn.reading.symbols import KERNEL_TABLE, SymbolTable, module_symbols
 from mmscope.drgn.text.plain_file import read_plain
 
 LIVE_BTF = Path("/sys/kernel/btf/vmlinux")
@@ -98,6 +98,7 @@ def attach(prog: Program, btf: Path | None = None) -> Attached:
     prog.register_object_finder(OWN, _Globals(types, symbols).find, enable_index=-1)
     prog.register_symbol_finder(OWN, symbols.find, enable_index=-1)
     prog.register_symbol_finder(f"{OWN} modules", _Modules().find, enable_index=-1)
+    prog.cache[KERNEL_TABLE] = SymbolTable(symbols.in_order, symbols.room, symbols.symbol)
     begin, end = symbols.address("_stext"), symbols.address("_end")
     if begin and end:
         # Without a file drgn does not know where the kernel's own code is.

@@ -13,7 +13,7 @@ code of modules that are gone, which stays an address.
 """
 
 import bisect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,6 +29,7 @@ from drgn import (
 from drgn.helpers.linux.kallsyms import module_kallsyms
 from numpy.typing import NDArray
 
+KERNEL_TABLE = "symbol_table"  # in Program.cache
 # Assembly functions often have no type.
 CODE = (SymbolKind.FUNC, SymbolKind.UNKNOWN, SymbolKind.IFUNC)
 # Symbols of data may lie between a function's start and an address in it.
@@ -39,11 +40,15 @@ MAX_MODULE_SYMBOLS = 1_000_000
 
 @dataclass(frozen=True)
 class SymbolTable:
-    """Symbols, ascending. Their kinds and names are asked for when needed: that is slow."""
+    """
+    Symbols, ascending. Their kinds and names are asked for when needed: that is slow.
 
-    starts: list[int]
-    sizes: list[int]
-    symbols: list[Symbol]
+    :ivar starts: addresses; *size* and *symbol* are of a position among them.
+    """
+
+    starts: Sequence[int]
+    size: Callable[[int], int]
+    symbol: Callable[[int], Symbol]
 
     def function(self, address: int) -> str | None:
         """The name of the function that an address lies in."""
@@ -51,13 +56,13 @@ class SymbolTable:
         best: tuple[bool, int, str] | None = None
         found = -1
         for at in range(last, max(last - MAX_BACK, -1), -1):
-            start, size = self.starts[at], self.sizes[at]
+            start, size = self.starts[at], self.size(at)
             if best is not None and start != found:
                 break
             # A label without a size, in assembly, reaches to the next one.
             if size and start + size <= address:
                 continue
-            symbol = self.symbols[at]
+            symbol = self.symbol(at)
             # __pfx_…: the padding in front of a function, which never runs.
             if symbol.kind not in CODE or symbol.name.startswith("__pfx_") or not symbol.name:
                 continue
@@ -80,7 +85,9 @@ def symbol_table(symbols: Sequence[Symbol]) -> SymbolTable:
     starts = np.fromiter((symbol.address for symbol in symbols), np.uint64, len(symbols))
     order = np.argsort(starts, kind="stable")
     ordered = [symbols[at] for at in order.tolist()]
-    return SymbolTable(starts[order].tolist(), [symbol.size for symbol in ordered], ordered)
+    return SymbolTable(
+        starts[order].tolist(), [symbol.size for symbol in ordered].__getitem__, ordered.__getitem__
+    )
 
 
 def module_symbols(module: RelocatableModule) -> list[Symbol]:
@@ -104,9 +111,10 @@ def frame_names(prog: Program, addresses: NDArray[np.uint64]) -> list[str]:
 
     Separators of folded stacks are replaced in names that have them.
     """
-    kernel = prog.cache.get("symbol_table")
+    # Whoever attached the kernel's own symbols has put them there.
+    kernel = prog.cache.get(KERNEL_TABLE)
     if kernel is None:
-        kernel = prog.cache["symbol_table"] = symbol_table(prog.symbols())
+        kernel = prog.cache[KERNEL_TABLE] = symbol_table(prog.symbols())
     names = [f"{address:#x}" for address in addresses.tolist()]
     for module, _ in prog.loaded_modules():
         inside = np.zeros(len(addresses), np.bool_)
