@@ -8,6 +8,7 @@ whose query returns nothing says nothing. One whose tables or columns the bundle
 has only empty, is *not checked*, and the reason is kept: silence must never mean "not looked".
 """
 
+import contextlib
 import dataclasses
 import functools
 import re
@@ -280,11 +281,12 @@ def evaluate(bundle: Bundle, questions: list[Question] | None = None) -> Verdict
 def ask(database: Database, questions: list[Question]) -> Verdict:
     """Ask an open bundle the given questions."""
     kernel = Kernel(database)
+    counts = _counts(database, questions)
     found: list[Finding] = []
     under: list[Finding] = []
     clear, not_checked = [], []
     for question in questions:
-        if reason := _unanswerable(database, question) or _impossible(database, question):
+        if reason := _unanswerable(database, question, counts) or _impossible(database, question):
             not_checked.append(NotChecked(question.id, question.about, reason, question.section))
             continue
         try:
@@ -314,15 +316,48 @@ def _place(finding: Finding) -> tuple[int, bool, int]:
     return SEVERITIES.index(finding.severity), finding.estimate, HARMS.index(finding.harm)
 
 
-def _unanswerable(database: Database, question: Question) -> str | None:
+def _parts(need: str) -> tuple[str, str, str]:
+    """Table, column and condition, empty if there is none, of ``table.column where condition``."""
+    table, _, rest = need.partition(".")
+    column, _, condition = rest.partition(" where ")
+    return table, column, condition
+
+
+def _counts(database: Database, questions: list[Question]) -> dict[str, list[int]]:
+    """
+    How many rows there are, and how many with a value, of what questions need: a query for each
+    table. What is not in it cannot be counted.
+    """
+    needs: dict[str, list[str]] = {}
+    for need in dict.fromkeys(need for question in questions for need in question.needs):
+        needs.setdefault(_parts(need)[0], []).append(need)
+    counts: dict[str, list[int]] = {}
+    for table, here in needs.items():
+        try:
+            counts |= _count(database, table, here)
+        except duckdb.Error:
+            for need in here:  # one of them is at fault
+                with contextlib.suppress(duckdb.Error):
+                    counts |= _count(database, table, [need])
+    return counts
+
+
+def _count(database: Database, table: str, needs: list[str]) -> dict[str, list[int]]:
+    numbers = []
+    for _, column, condition in map(_parts, needs):
+        where = f" filter (where {condition})" if condition else ""
+        numbers.append(f'[count(*){where}, count("{column}"){where}]')
+    (row,) = database.connection.execute(f'select {", ".join(numbers)} from "{table}"').fetchall()
+    return dict(zip(needs, row, strict=True))
+
+
+def _unanswerable(
+    database: Database, question: Question, counts: dict[str, list[int]]
+) -> str | None:
     """Why a question cannot be asked: something it needs is missing, or all unknown."""
     for need in question.needs:
-        table, _, rest = need.partition(".")
-        column, _, condition = rest.partition(" where ")
-        query = f'select count(*) as n, count("{column}") as known from "{table}"'
-        try:
-            (row,) = database.rows(f"{query} where {condition or 'true'}")
-        except duckdb.Error:
+        table, column, condition = _parts(need)
+        if need not in counts:
             if why := database.missing.get(table):
                 return f"table {table} cannot be used: {why}"
             if (there := database.columns(table)) and column not in there:
@@ -333,9 +368,10 @@ def _unanswerable(database: Database, question: Question) -> str | None:
             if why is None and (fared := database.missing.get(section)):
                 why = f"{section}: {fared}"
             return f"no table {table} in this bundle" + (f" ({why})" if why else "")
-        if condition and not row["n"]:
+        rows, filled = counts[need]
+        if condition and not rows:
             return f"{table} has no row where {condition}"
-        if row["n"] and not row["known"]:
+        if rows and not filled:
             return f"{need} is unknown in this bundle"
     return None
 
