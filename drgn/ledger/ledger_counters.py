@@ -121,6 +121,12 @@ COUNTERS = (
     ),
     Counter("nr_page_table_pages", (kinds.TABLE,), _line("nr_page_table_pages")),
     Counter(
+        "nr_sec_page_table_pages",
+        (),
+        _line("nr_sec_page_table_pages"),
+        "page tables of KVM and of IOMMUs have no mark: they are among the unexplained",
+    ),
+    Counter(
         "nr_kernel_stack",
         (kinds.STACK,),
         _kernel_stacks,
@@ -135,6 +141,12 @@ COUNTERS = (
         "pages that are marked as bad are in the counter",
     ),
     Counter("nr_zspages", (kinds.ZSMALLOC,), _line("nr_zspages")),
+    Counter(
+        "nr_balloon_pages",
+        (kinds.OFFLINE,),
+        _line("nr_balloon_pages"),
+        "memory that a hypervisor unplugged (virtio-mem) looks the same, and is not in the counter",
+    ),
 )
 BY_KIND: dict[int, list[str]] = {}
 for _counter in COUNTERS:
