@@ -29,6 +29,10 @@ from mmscope.drgn.free.free_lists import FreeBlocks, FreeListCheck, MisplacedBlo
 from mmscope.drgn.free.pageblocks import Pageblocks
 from mmscope.drgn.free.pcp_lists import PcpPages
 from mmscope.drgn.free.zones import FreeAccounting, Zone
+from mmscope.drgn.ledger.ledger_counters import LedgerCheck
+from mmscope.drgn.ledger.memory_ledger import LedgerRow, UnexplainedRow
+from mmscope.drgn.ledger.percpu_chunks import PercpuChunk
+from mmscope.drgn.ledger.swap_areas import SwapArea
 from mmscope.drgn.machine.kernel_features import KernelFeature
 from mmscope.drgn.machine.settings import Setting
 from mmscope.drgn.machine.vm_counters import VmCounter, read_vmstat
@@ -65,11 +69,16 @@ NAMES: dict[type, str] = {
     DevicePagemap: "device_pagemaps", MetadataPart: "memory_about_memory", WhatIf: "memmap_what_if",
     CachedFile: "cached_files", CachedFilesystem: "cached_filesystems",
     DentryCount: "dentry_counts",
+    LedgerRow: "memory_ledger", LedgerCheck: "ledger_checks", UnexplainedRow: "ledger_unexplained",
+    SwapArea: "swap_areas", PercpuChunk: "percpu_chunks",
     PageOwnerStack: "page_owner_stacks", PageOwnerGrowth: "page_owner_growth",
     PageOwnerSnapshot: "page_owner_snapshots", **rmap.NAMES, **WATCH_NAMES,
 }  # fmt: skip
 # Of what few hosts have.
-OPTIONAL = {PageOwnerStack, PageOwnerGrowth, PageOwnerSnapshot, *WATCH_NAMES}
+OPTIONAL = {
+    *(PageOwnerStack, PageOwnerGrowth, PageOwnerSnapshot, *WATCH_NAMES),
+    *(LedgerRow, LedgerCheck, UnexplainedRow, SwapArea, PercpuChunk),
+}
 
 
 @dataclasses.dataclass
@@ -554,7 +563,59 @@ def _lose(host: Host, pages: int) -> None:
     host.rows[VmCounter].append(dataclasses.replace(file, value=file.value - pages))
 
 
+def counted(
+    host: Host, unexplained: float = 0.002, swap: float = 0.3, percpu: float = 0.004
+) -> Host:
+    """
+    The same, whose memory was read: every page has its class.
+
+    :param unexplained, percpu: shares of memory; *swap*: of the swap area that is in use.
+    """
+    pages = host.gib * GIB
+    value = {row.name: row.value for row in host.rows[VmCounter]}
+    classes = {
+        ("anonymous", "base pages"): value["nr_anon_pages"],
+        ("page cache", "files"): value["nr_file_pages"],
+        ("slab", "reclaimable"): value["nr_slab_reclaimable"],
+        ("slab", "unreclaimable"): value["nr_slab_unreclaimable"],
+        ("vmalloc", "areas"): value["nr_vmalloc"],
+        ("page tables", "with the page type"): value["nr_page_table_pages"],
+        ("percpu", "chunks"): int(pages * percpu),
+        ("free", "free lists"): value["nr_free_pages"],
+        ("unexplained", "compound pages"): int(pages * unexplained),
+    }
+    classes["memory about memory", "struct pages"] = pages - sum(classes.values())
+    host.rows[LedgerRow] = [
+        LedgerRow(owner, part, 0, "Normal", size, size * PAGE, 100 * size / pages, "")
+        for (owner, part), size in classes.items()
+    ]
+    host.rows[LedgerCheck] = [LedgerCheck("present_pages", 0, "Normal", pages, pages, 0, "")]
+    host.rows[UnexplainedRow] = [
+        UnexplainedRow(
+            "compound pages", 0, "Normal", "", "1", 3, "no", int(pages * unexplained), "0x10003a"
+        )
+    ]
+    size = 8 << 30
+    used = int(size * swap) // PAGE * PAGE
+    host.rows[SwapArea] = [SwapArea("/dev/vda5", "partition", size, used, -2, False, None, None)]
+    chunks = int(pages * percpu) * PAGE
+    host.rows[PercpuChunk] = [
+        PercpuChunk("0xff3d6d3f9f437000", "further", chunks, chunks // 2, 900_000, 3, 1 << 21, 9, 9)
+    ]
+    return host
+
+
+def driver_leak() -> Host:
+    """A quarter of memory in a driver's pages, which the page cache had."""
+    host = healthy(64)
+    _lose(host, host.gib * GIB // 4)
+    return counted(host, unexplained=0.26)
+
+
 SICK: dict[str, tuple[Callable[[], Host], str]] = {
+    "a driver's leak": (driver_leak, "unexplained-pages"),
+    "swap is full": (lambda: counted(healthy(64), swap=1.0), "swap-full"),
+    "percpu leak": (lambda: counted(healthy(64), percpu=0.06), "percpu-large"),
     "HighAtomic reserve starves THP": (highatomic_starved, "highatomic-starves-thp"),
     "slab leak": (slab_leak, "slab-large"),
     "shared memory that nobody has": (shmem_left, "shmem-left-behind"),

@@ -34,6 +34,8 @@ from mmscope.drgn.free.pcp_lists import PcpPages
 from mmscope.drgn.free.zones import FreeAccounting, Zone
 from mmscope.drgn.ledger.ledger_counters import LedgerCheck
 from mmscope.drgn.ledger.memory_ledger import LedgerRow, UnexplainedRow
+from mmscope.drgn.ledger.percpu_chunks import PercpuChunk, PercpuSize
+from mmscope.drgn.ledger.swap_areas import SwapArea
 from mmscope.drgn.log.oom_rows import (
     KILLED,
     OPEN,
@@ -53,6 +55,7 @@ from mmscope.drgn.owners.page_owner_rows import PageOwnerGrowth, PageOwnerSnapsh
 from mmscope.drgn.owners.slab_caches import SlabCache
 from mmscope.drgn.page_tables.exit_cost import ExitCost
 from mmscope.drgn.page_tables.page_tables import PageTables
+from mmscope.drgn.processes.process_memory import ProcessMemory
 from mmscope.drgn.struct_pages.device_pagemaps import DevicePagemap
 from mmscope.drgn.struct_pages.hugetlb import HugetlbPool, HugetlbSize
 from mmscope.drgn.struct_pages.memory_metadata import MetadataPart, WhatIf, what_if
@@ -111,6 +114,8 @@ NAMES = {
     PoisonedPages: "poisoned_pages",
     OomKill: "oom_kills", OomTask: "oom_tasks", OomMemory: "oom_memory",
     OomFreeBlocks: "oom_free_blocks", OomCgroupMemory: "oom_cgroup_memory",
+    SwapArea: "swap_areas", ProcessMemory: "process_memory",
+    PercpuChunk: "percpu_chunks", PercpuSize: "percpu_sizes",
     MemoryCgroup: "memory_cgroups", DyingPin: "dying_cgroup_pins",
     **rmap.NAMES,
 }  # fmt: skip
@@ -1105,6 +1110,19 @@ def on_filesystem(kind: str, percent: float, left: float, **changes: Any) -> Cac
     return dataclasses.replace(row, **changes)
 
 
+def swap(used: int, size: int = 1_000) -> SwapArea:
+    """A device of so many MiB."""
+    return SwapArea("/dev/vda5", "partition", size << 20, used << 20, -2, False, None, None)
+
+
+def swapped(pid: int, comm: str, mib: int) -> ProcessMemory:
+    return ProcessMemory(pid, comm, 0, 0, 0, 0, mib << 20, 0, 0, 0, mib << 20, 1, 1)
+
+
+def percpu(kind: str, mib: int, used: int) -> PercpuChunk:
+    return PercpuChunk(f"0x{mib:x}", kind, mib << 20, used << 20, 9, 0, 1 << 20, 0, 0)
+
+
 def dentries(negative: int, all_of_them: int) -> list[DentryCount]:
     return [
         DentryCount("dentry_stat.nr_dentry", all_of_them, None, None),
@@ -1266,6 +1284,23 @@ FOUND |= {
         "negative-dentries", dentries(600_000, 700_000), ["2.7 % of memory", "192 bytes each"],
         "notice", ["with the most"],
     ),
+    "swap that is nearly full": Case(
+        "swap-full", [swap(970), swapped(7, "sleeper", 400), swapped(8, "editor", 20)],
+        ["Swap is 97.0 % full: 30 MiB of 1000 MiB are left", "970 MiB of 1000 MiB in 1 area",
+         "sleeper (pid 7): 400 MiB, editor (pid 8): 20 MiB"],
+        "notice",
+    ),
+    "swap that is full": Case(
+        "swap-full", [swap(1_000)], ["100 % full"], "warning", ["Processes with the most"]
+    ),
+    "percpu memory of a tenth": Case(
+        "percpu-large",
+        [percpu("variables", 9, 9), percpu("further", 400, 100),
+         PercpuSize(8, 5_000_000, 80 << 20)],
+        ["Percpu memory takes 409 MiB, 10.0 % of memory", "2 chunks have 409 MiB, of which 109 MiB",
+         "5000000 of 8 bytes: 80 MiB"],
+        "warning",
+    ),
     "pages that page_owner names": Case(
         "unexplained-pages", [*ledger(200_000), owned(7, 1)], ["have no owner"], "notice"
     ),
@@ -1332,6 +1367,10 @@ CLEAR |= {
         [on_filesystem("tmpfs", 60.0, 50.0, filesystem="rootfs", mount=None),
          on_filesystem("tmpfs", 60.0, 50.0, mount="/", superblock="0xff12")],
     ),
+    "swap that has room": Case("swap-full", [swap(900)]),
+    "little swap that is full": Case("swap-full", [swap(30, 30)]),
+    "no swap": Case("swap-full", [dataclasses.replace(swap(0), bytes=0)]),
+    "percpu memory as it is on most": Case("percpu-large", [percpu("further", 60, 50)]),
     "negative dentries among others": Case("negative-dentries", dentries(5_000_000, 11_000_000)),
     "few negative dentries": Case("negative-dentries", dentries(200_000, 210_000)),
     "memory that is counted page by page": Case(
@@ -1367,6 +1406,12 @@ NOT_CHECKED |= {
     ),
     "no file system was read": Case(
         "shmem-left-behind", [], why_not="no table cached_filesystems in this bundle"
+    ),
+    "swap of an older bundle": Case(
+        "swap-full", [], why_not="no table swap_areas in this bundle"
+    ),
+    "percpu memory of an older bundle": Case(
+        "percpu-large", [], why_not="no table percpu_chunks in this bundle"
     ),
     "dentries that nobody counted": Case(
         "negative-dentries", [], why_not="no table dentry_counts in this bundle"
