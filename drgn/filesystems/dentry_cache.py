@@ -135,11 +135,19 @@ def dentry_cache_address(prog: Program, supers: SuperBlocks) -> int:
     it is a runtime constant in 7.2, of which debug info has no place.
 
     :raises LookupError: no root dentry is in a sound cache.
+    :raises FaultError: none can be read.
     """
     found: Counter[int] = Counter()
+    unread: FaultError | None = None
     for root in supers.columns["root"][:ROOTS].tolist():
-        with contextlib.suppress(*TORN):
+        try:
             found[_object_of(prog, root)[0]] += 1
+        except FaultError as error:  # a dump without slabs
+            unread = error
+        except TORN:
+            continue
+    if not found and unread is not None:
+        raise unread
     if not found:
         raise LookupError(
             "the slab cache of dentries is not found: no root dentry is in a sound one"

@@ -108,7 +108,17 @@ it until somebody removes it, and a SysV segment until
 
 def dentries_from_memory(memory: Memory) -> Found:
     prog, supers = memory.prog, super_blocks_once(memory)
-    cache = read_dentry_cache(prog, supers, found=memory.rode(SlabFinder), progress=memory.progress)
+    try:
+        cache = read_dentry_cache(
+            prog, supers, found=memory.rode(SlabFinder), progress=memory.progress
+        )
+    except (FaultError, LookupError) as error:
+        if isinstance(error, LookupError) and not supers.broken_off:
+            raise
+        found = Found(unreadable_bytes=supers.gaps.bytes)
+        why = supers.broken_off or error
+        found.notes.append(f"of all file systems together, as dentries cannot be read: {why}")
+        return found.add(DENTRY_COUNTS, dentry_count_rows(kernel_counts(prog)))
     found = Found(unreadable_bytes=cache.gaps.bytes + supers.gaps.bytes)
     if supers.broken_off:
         disagreement(memory, found, supers.broken_off)

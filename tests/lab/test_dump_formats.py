@@ -101,9 +101,10 @@ def test_every_format_gives_the_same_tables(
     for section in bundle.sections:
         if section.status != whole[section.section]:
             # makedumpfile 1.7.2 does not know a tail page of 7.2, whose mapping is 0xffffffff, and
-            # leaves it out as a user's: the tail pages of slabs, with what is in them.
+            # leaves it out as a user's: the tail pages of slabs, with what is in them. An ELF file
+            # does not say what was left out.
             assert section.section not in FREE_MEMORY
-            assert section.status == "partial" and kdump is not None and kdump.dump_level & 8
+            assert section.status == "partial" and int(FORMATS[name][-1]) & 8
             assert f"{section.section}: partial: {section.message}" in result.stderr
             continue
         for table in bundle.tables.values():
