@@ -301,11 +301,13 @@ def _comm(task: Object) -> str:
 def _stack(prog: Program, task: Object) -> str | None:
     """
     The kernel's part of a task's stack, folded; None where it cannot be unwound (it runs on a live
-    kernel).
+    kernel), or was in user space.
     """
     try:
-        trace = [frame for frame in prog.stack_trace(task) if frame.pc >> 56 == 0xFF]
-        frames = [frame.name or hex(frame.pc) for frame in trace]
+        trace = list(prog.stack_trace(task))
+        if trace and trace[0].pc >> 56 != 0xFF:
+            return None  # what the unwinder finds above a user's frame is no code
+        frames = [frame.name or hex(frame.pc) for frame in trace if frame.pc >> 56 == 0xFF]
     except (FaultError, LookupError, ValueError, RuntimeError):
         return None
     return ";".join(name.replace(";", ":") for name in reversed(frames)) or None
