@@ -61,6 +61,7 @@ from mmscope.drgn.reading.struct_pages import (
 MAX_KEPT = 8 << 20  # pages without a reference
 MAX_SIGNATURES = 4096  # kinds of unexplained pages
 EXAMPLES = 3
+LEAST_ORDER = 6  # of free blocks that are gone through one by one
 # What no struct page's flags are: __init_single_page() was not called yet, and DEBUG_VM filled it.
 NOT_INITIALISED = np.uint64((1 << 64) - 1)
 # Kinds that the place of a page may explain.
@@ -174,31 +175,28 @@ class LedgerPages:
         self._look_at(chunk, low, kinds[here], zones[here], heads, here)
 
     def _take_free(self, chunk: PageChunk) -> bool:
-        """Count a chunk that is nothing but free blocks, by the first page of each; or do not."""
+        """
+        Count a chunk that is nothing but large free blocks, going from one to the next; or do not.
+        """
         begin, size = chunk.start_pfn, len(chunk)
-        rest = min(max(self._free_until - begin, 0), size)  # of a block that began before
-        column = chunk["mapcount"]
-        if (rest and self._free_kind != FREE) or not self.kinds.is_free(column[rest:][:1]).all():
+        at = min(max(self._free_until - begin, 0), size)  # behind a block that began before
+        if at and self._free_kind != FREE:
             return False
-        starts = np.flatnonzero(self.kinds.is_free(column))
-        orders = chunk["private"][starts]
-        if (orders > self.max_order).any():
+        heads = [0] if at else []
+        while at < size:
+            order = int(chunk["private"][at])
+            if not LEAST_ORDER <= order <= self.max_order or (begin + at) & ((1 << order) - 1):
+                return False
+            if not self.kinds.is_free(chunk["mapcount"][at : at + 1]).all():
+                return False
+            heads.append(at)
+            at += 1 << order
+        if self.owned.within(begin, size).any() or not self.ram.within(begin, size).all():
             return False
-        sizes = 1 << orders.astype(np.int64)
-        bounds = np.append(rest, starts + sizes)
-        whole = np.array_equal(bounds[:-1], starts) and bounds[-1] >= size
-        aligned = not ((begin + starts) & (sizes - 1)).any()
-        if not whole or not aligned or self.owned.within(begin, size).any():
-            return False
-        if not self.ram.within(begin, size).all():
-            return False
-        first = np.append(0, starts) if rest else starts
-        zones = self.fields.zone_index(chunk["flags"][first])
-        lengths = np.diff(first, append=size)
-        counts = np.bincount(zones, lengths, minlength=self.zones).astype(np.int64)
-        self.pages[FREE * self.zones :][: self.zones] += counts
-        self._free_until = max(self._free_until, begin + int(bounds[-1]))
-        self._free_kind = FREE
+        zones = self.fields.zone_index(chunk["flags"][heads])
+        counts = np.bincount(zones, np.diff(heads, append=size), minlength=self.zones)
+        self.pages[FREE * self.zones :][: self.zones] += counts.astype(np.int64)
+        self._free_until, self._free_kind = max(self._free_until, begin + at), FREE
         self._open_head = begin + size - 1, FREE
         self._before = begin + size, FREE
         return True
