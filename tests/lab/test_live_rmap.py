@@ -81,7 +81,7 @@ from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.registry import SECTIONS
 from mmscope.drgn.opening.target import open_target
 
-prog = open_target()
+prog = open_target(None, [Path("/vmlinux")])
 
 def reading():
     memory, found, sections = Memory(prog), {}, []
