@@ -26,6 +26,7 @@ from mmscope.drgn.machine.kernel_features import FEATURES
 from mmscope.drgn.tables import display
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.database import Database, failed, open_database, views
+from mmscope.reports.findings.kernel_said import Kernel
 
 FINDINGS = Path(__file__).resolve().parent
 SEVERITIES = ("critical", "warning", "notice")
@@ -411,45 +412,6 @@ def _query(database: Database, question: Question) -> str:
     # A query may begin with such a list of its own.
     rest = re.sub(r"^\s*with\s", ", ", question.sql)
     return f"with {', '.join(stand_ins)} {rest}"
-
-
-class Kernel:
-    """
-    What the kernel that was read does where kernels differ: ``kernel.NAME`` in a finding's words.
-
-    True, False, or None where nothing shows, as in all of a bundle without ``kernel_features``.
-    """
-
-    def __init__(self, database: Database) -> None:
-        try:
-            rows = database.rows("select feature, present from kernel_features")
-        except duckdb.Error:
-            rows = []  # an older bundle, or a stranger's
-        self._present = {
-            row["feature"]: row["present"] for row in rows if isinstance(row["present"], bool)
-        }
-
-    def __getattr__(self, feature: str) -> bool | None:
-        if feature not in FEATURES:
-            raise AttributeError(feature)
-        return self._present.get(feature)
-
-    def condition(self, only: tuple[str, ...]) -> str | None:
-        """
-        What a step must say of the kernels it is for: nothing if this is one, None if it is not.
-        """
-        unknown = []
-        for name in only:
-            wanted = not name.startswith("!")
-            feature = name.removeprefix("!")
-            present = self._present.get(feature)
-            if present is None:
-                what = FEATURES[feature].what
-                unknown.append(f"where {what}" if wanted else f"unless {what}")
-            elif present is not wanted:
-                return None
-        said = ", and ".join(unknown)
-        return f"{said[:1].upper()}{said[1:]}: " if said else ""
 
 
 def _finding(question: Question, row: dict[str, Any], kernel: Kernel) -> Finding:
