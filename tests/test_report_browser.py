@@ -304,7 +304,7 @@ class TestWithoutScript:
         table = page.locator("#table-free_blocks table")
         assert not table.is_visible()
         page.locator("summary", has_text="rows of free_blocks").click()
-        assert table.is_visible()
+        table.wait_for(state="visible")
 
 
 class TestSorting:
