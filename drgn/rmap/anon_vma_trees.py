@@ -52,6 +52,7 @@ U57 = np.uint64(57)
 # What check_sample() walks at most, VMAs and tree nodes together: half a second.
 SAMPLE = 60_000
 LIVE_ATTEMPTS = 3
+MOST_VMAS = np.uint64(1 << 40)  # of all processes together
 # Behind them none begins: what takes long is torn the next time, too.
 LIVE_SECONDS = 20.0
 
@@ -193,6 +194,9 @@ def reverse_maps(prog: Program, read: SlabObjects) -> ReverseMaps:
     tasks = processes(prog, read.objects["task"])
     anon_vmas = read.objects["anon_vma"]
     anon_vmas = anon_vmas.only(anon_vmas["refcount"] > 0)  # a free one has none
+    if prog.flags & ProgramFlags.IS_LIVE:
+        # A slab that went to another cache while it was read has something else in it.
+        anon_vmas = anon_vmas.only(anon_vmas["active_vmas"] < MOST_VMAS)
     slots, vmas = read.objects["anon_vma_chain"], read.objects["vma"]
     owner, on_list, sound, checks = _linked(prog, slots, anon_vmas, vmas)
     orphans = sum(check.found for check in checks)
