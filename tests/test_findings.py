@@ -332,7 +332,7 @@ FOUND = {
     "HVO off with a large pool": Case(
         "hvo-off", [huge(1000, 0), huge(1000, 0, node=1), huge_size("off", 2000)],
         ["HVO is off: the struct pages of 2,000 hugetlb pages could give back 54.69 MiB",
-         "2,000 huge pages (2 MiB) have 62.5 MiB of struct pages; 0 of them are optimised.",
+         "2,000 huge pages (of 2 MiB) have 62.5 MiB of struct pages; 0 of them are optimised.",
          "54.69 MiB (1.3 % of memory)"],
         "notice",
     ),
@@ -1836,6 +1836,15 @@ def test_every_file_is_a_finding() -> None:
         assert all(link.url.startswith("https://") for link in asked.links)
         assert asked.about.strip() == asked.about
         assert "\n" not in asked.about
+
+
+@pytest.mark.parametrize("asked", QUESTIONS.values(), ids=QUESTIONS.keys())
+def test_a_list_of_names_has_an_order(asked: Question) -> None:
+    """Two reports of a bundle are the same: DuckDB's threads hand rows over as they come."""
+    for call in re.findall(
+        r"(?:string_agg|first)\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)", asked.sql
+    ):
+        assert "order by" in call, call
 
 
 class TestSteps:
