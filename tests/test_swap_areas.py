@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mmscope.drgn.ledger.swap_areas import SwapArea, from_files, read_swaps
+from mmscope.drgn.ledger.swap_areas import SwapArea, from_files, read_swaps, used_slots
 from mmscope.drgn.sections.files import Files
 
 # As 6.1 and 7.2 print it.
@@ -44,6 +44,21 @@ def test_no_area_is_no_row() -> None:
 def test_what_is_damaged_is_refused(text: str, words: str) -> None:
     with pytest.raises(ValueError, match=words.replace("/", "/")):
         read_swaps(text)
+
+
+@pytest.mark.parametrize(
+    ("in_use", "pages", "used"),
+    [
+        (0, 1000, 0),
+        (999, 1000, 999),
+        (1000 | 1 << 62, 1000, 1000),  # 7.2: full, and on no list
+        (1000 | 1 << 30, 1000, 1000),  # 6.14
+        (7 | 1 << 30, 1000, 7),  # swapoff has taken it off the list
+        (1 << 30, 1 << 31, 1 << 30),  # 4 TiB of 8
+    ],
+)
+def test_what_marks_a_full_area_is_no_slot(in_use: int, pages: int, used: int) -> None:
+    assert used_slots(in_use, pages) == used
 
 
 def tree(root: Path, mm_stat: str | None) -> Files:

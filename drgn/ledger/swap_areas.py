@@ -9,8 +9,12 @@ A slot is in use also while its page is in the swap cache, or of nobody until th
 ``used`` is at least what processes and shmem have there. The text, /proc/swaps, has the same; of
 zram devices /sys/block/zram*/mm_stat has the memory that they take, which is read from text only,
 as struct zram is a module's.
+
+Cannot know: how full an area of more than 4 TiB is on a kernel from v6.14 on whose mark of a full
+area is bit 30 of the count (:func:`used_slots`).
 """
 
+import dataclasses
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -28,10 +32,11 @@ from mmscope.drgn.text.kernel_text import printed_number, whole_lines
 
 SWP_USED, SWP_WRITEOK = 1 << 0, 1 << 1  # include/linux/swap.h
 S_IFMT, S_IFBLK = 0o170000, 0o060000
-# SWAP_USAGE_OFFLIST_BIT, "mm, swap: use a global swap cluster for non-rotation devices" and its
-# neighbours (v6.14): the area is on no list of those with free slots.
-OFFLIST = 1 << 62
-LARGEST_TEXT_AREAS = 1 << 10  # MAX_SWAPFILES is 32 at most
+# SWAP_USAGE_OFFLIST_BIT: the area is on no list of those with free slots. Bit 30 since "mm, swap:
+# clean up plist removal and adding" (v6.14), until "mm, swap: fix SWAP_USAGE_OFFLIST_BIT collision
+# with real usage count" (in 7.2).
+OFFLIST, OLD_OFFLIST = 1 << 62, 1 << 30
+MAX_AREAS = 1 << 10  # of a text; MAX_SWAPFILES is 32 at most
 
 
 @dataclass(frozen=True)
@@ -93,18 +98,28 @@ def _area(prog: Program, info: Object, flags: int, page: int) -> SwapArea:
     in_use = info.inuse_pages
     if in_use.type_.unaliased().type_name() != "unsigned int":  # an atomic_long_t (in v6.14)
         in_use = in_use.counter
-    file = info.swap_file.read_()
+    pages, file = int(info.pages.value_()), info.swap_file.read_()
     mode = int(file.f_inode.i_mode.value_()) if file else 0
     return SwapArea(
         path_of(prog, file.value_()) if file else None,
         "partition" if mode & S_IFMT == S_IFBLK else "file",
-        int(info.pages.value_()) * page,
-        (int(in_use.value_()) & ~OFFLIST) * page,
+        pages * page,
+        used_slots(int(in_use.value_()), pages) * page,
         int(info.prio.value_()),
         not flags & SWP_WRITEOK,
         None,
         None,
     )
+
+
+def used_slots(in_use: int, pages: int) -> int:
+    """
+    ``swap_usage_in_pages()`` (mm/swapfile.c): slots in use, out of ``inuse_pages``.
+
+    :param pages: slots of the area, which no count is above.
+    """
+    in_use &= ~OFFLIST
+    return in_use & ~OLD_OFFLIST if in_use > pages else in_use
 
 
 def read_swaps(text: str) -> list[SwapArea]:
@@ -118,7 +133,7 @@ def read_swaps(text: str) -> list[SwapArea]:
     if not head.startswith("Filename"):
         raise ValueError(f"{name} is damaged: {head[:60]!r}")
     rows = []
-    for line in lines[:LARGEST_TEXT_AREAS]:
+    for line in lines[:MAX_AREAS]:
         match = re.fullmatch(r"(\S+)\s+(partition|file)\s+(\d+)\s+(\d+)\s+(-?\d{1,5})", line, re.A)
         if not match:
             raise ValueError(f"{name} is damaged: {line[:60]!r}")
@@ -164,9 +179,7 @@ def _with_zram(files: Files, row: SwapArea, device: str) -> SwapArea:
     if len(numbers) < 3 or not all(number.isascii() and number.isdigit() for number in numbers[:3]):
         return row
     stored, memory = (printed_number(numbers[at], "mm_stat") for at in (0, 2))
-    return SwapArea(
-        row.path, row.kind, row.bytes, row.used_bytes, row.priority, None, stored, memory
-    )
+    return dataclasses.replace(row, stored_bytes=stored, memory_bytes=memory)
 
 
 SWAP_SECTION = Section(
