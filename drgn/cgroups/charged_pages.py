@@ -51,16 +51,17 @@ class ChargedPages:
 
     def __init__(self, prog: Program, dying: NDArray[np.uint64], slab: NDArray[np.bool_]) -> None:
         self._dying, self._slab = dying, slab
-        self._head = np.uint64(flag(prog, "PG_head"))
+        self._head = np.uint32(flag(prog, "PG_head"))
         self.pages: dict[int, int] = {}  # by memcg_data and kind
         self.mappings: dict[tuple[int, int], int] = {}  # of dying ones, by memcg and mapping
         self.other_pages = 0  # of more keys than are kept
         self.other_mapped_pages = 0
 
-    def take(self, chunk: PageChunk, flags: NDArray[np.uint64], kinds: NDArray[np.uint8]) -> None:
+    def take(self, chunk: PageChunk, flags: NDArray[np.uint32], kinds: NDArray[np.uint8]) -> None:
         """
         Count a chunk.
 
+        :param flags: the lower half of the words.
         :param kinds: of each page, as the ledger has found out.
         """
         every = np.ascontiguousarray(chunk["memcg"])
@@ -74,9 +75,8 @@ class ChargedPages:
         keys = (words & ADDRESS) | kinds[here].astype(np.uint64) << KIND_AT
         pages = np.ones(len(here), np.int64)
         heads = np.flatnonzero((flags[here] & self._head) != 0)
-        second = np.minimum(here[heads] + 1, len(chunk) - 1)
-        order = (chunk["order"][second] & 0xFF).astype(np.int64)
-        pages[heads] = np.int64(1) << np.where(order <= MOST_ORDER, order, 0)
+        order = chunk.order_of(here[heads])
+        pages[heads] = np.int64(1) << np.where((order >= 0) & (order <= MOST_ORDER), order, 0)
         starts = np.flatnonzero(np.diff(keys, prepend=~keys[:1]) != 0)
         runs = np.add.reduceat(pages, starts)
         unique, back = np.unique(keys[starts], return_inverse=True)

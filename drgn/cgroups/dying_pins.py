@@ -22,13 +22,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from drgn import Object, Program, offsetof
+from drgn import Object, Program
 from numpy.typing import NDArray
 
 from mmscope.drgn.cgroups.memcgs import Memcgs
-from mmscope.drgn.reading.dentry_paths import TORN, dentry_name, path_below
-from mmscope.drgn.reading.kernel_arrays import Gaps, member_path, struct_dtype
-from mmscope.drgn.reading.kernel_names import name_at
+from mmscope.drgn.reading.dentry_paths import alias_offset, dentry_name, path_below
+from mmscope.drgn.reading.kernel_arrays import TORN, Gaps, struct_dtype
+from mmscope.drgn.reading.kernel_names import device_numbers, name_at
 from mmscope.drgn.reading.scattered_reads import read_scattered
 from mmscope.drgn.tables.rows import MOST, column
 from mmscope.drgn.tables.table import Table
@@ -192,8 +192,7 @@ def _files(prog: Program, mappings: NDArray[np.uint64], gaps: Gaps) -> list[File
 def _file_system(prog: Program, address: int) -> tuple[str | None, str | None]:
     try:
         sb = Object(prog, "struct super_block", address=address)
-        dev = sb.s_dev.value_()
-        return name_at(sb.s_type.name), f"{dev >> 20:02x}:{dev & 0xFFFFF:02x}"
+        return name_at(sb.s_type.name), device_numbers(sb.s_dev.value_())
     except TORN:
         return None, None
 
@@ -202,13 +201,11 @@ def _path(prog: Program, alias: int) -> str | None:
     """The path of a file's first name (``inode.i_dentry``) from the root of its file system."""
     if not alias:
         return None
-    type_ = prog.type("struct dentry")
-    # No d_u in 7.2.
-    address = alias - offsetof(type_, member_path(type_, ("d_u.d_alias", "d_alias")))
+    address = alias - alias_offset(prog)
     path, _ = path_below(prog, address, {})
     if path != "/":
         return path
     # Files in no directory (memfd, SysV shared memory) have a name all the same.
     with contextlib.suppress(*TORN):
-        return dentry_name(Object(prog, type_, address=address))
+        return dentry_name(Object(prog, "struct dentry", address=address))
     return None

@@ -13,7 +13,7 @@ import numpy as np
 from drgn import Object, Program, offsetof
 from numpy.typing import NDArray
 
-from mmscope.drgn.reading.kernel_arrays import Gaps
+from mmscope.drgn.reading.kernel_arrays import Gaps, laid_out
 from mmscope.drgn.reading.scattered_reads import read_scattered
 
 # include/linux/xarray.h: xa_is_internal(), xa_is_node(), xa_to_node(), xa_is_value()
@@ -39,14 +39,8 @@ def xarray_pointers(prog: Program, tree: Object, gaps: Gaps) -> Entries:
     """
     node = prog.type("struct xa_node")
     slots = node.member("slots")
-    dtype = np.dtype(
-        {
-            "names": ["shift", "slots"],
-            "formats": ["u1", ("<u8", (slots.type.length or 1,))],
-            "offsets": [offsetof(node, "shift"), slots.offset],
-            "itemsize": slots.offset + 8 * (slots.type.length or 1),
-        }
-    )
+    entries = ("<u8", (slots.type.length or 1,))
+    dtype = laid_out({"shift": ("u1", offsetof(node, "shift")), "slots": (entries, slots.offset)})
     found: list[NDArray[np.uint64]] = []
     damaged, shift = 0, MOST_SHIFT
     here = np.array([tree.xa_head.value_()], np.uint64)

@@ -19,17 +19,19 @@ from typing import Any
 import numpy as np
 from drgn import FaultError, Object, Program, Type, offsetof, sizeof
 from drgn.helpers.linux.mmzone import for_each_online_pgdat
-from drgn.helpers.linux.percpu import per_cpu_ptr
 from drgn.helpers.linux.timekeeping import uptime
 from numpy.typing import NDArray
 
 from mmscope.drgn.cgroups.cgroup_paths import cgroup_paths
 from mmscope.drgn.cgroups.cgroup_rows import ID, PATH
 from mmscope.drgn.cgroups.memcgs import Memcgs, memcgs_once
-from mmscope.drgn.free.zones import for_each_zone, zone_name, zone_page_state
-from mmscope.drgn.opening.constants import constant
-from mmscope.drgn.reading.cpus import online_cpus
-from mmscope.drgn.reading.kernel_arrays import Gaps
+from mmscope.drgn.free.zones import (
+    for_each_zone,
+    node_page_state,
+    zone_name,
+    zone_page_state,
+)
+from mmscope.drgn.reading.kernel_arrays import Gaps, laid_out
 from mmscope.drgn.reading.scattered_reads import read_scattered
 from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
@@ -169,14 +171,7 @@ def _dtype(prog: Program) -> np.dtype[Any]:
             ("nr_pages", "i", (2, zones)),
         ):
             add(name, f"lruvec.lrugen.{name}", lrugen.member(name).type, sign, *inner)
-    return np.dtype(
-        {
-            "names": list(fields),
-            "formats": [field for field, _ in fields.values()],
-            "offsets": [offset for _, offset in fields.values()],
-            "itemsize": max(offset + field.itemsize for field, offset in fields.values()),
-        }
-    )
+    return laid_out(fields)
 
 
 def read_lruvecs(prog: Program, memcgs: Memcgs, gaps: Gaps) -> Lruvecs:
@@ -293,7 +288,6 @@ def jiffies_a_second(prog: Program) -> int | None:
 def node_rows(prog: Program, enabled: dict[int, bool]) -> list[ReclaimNode]:
     """A row for each node."""
     rows = []
-    cpus = online_cpus(prog)
     for pgdat in for_each_online_pgdat(prog):
         # An int in 6.12, an atomic_t in 7.2.
         failures = pgdat.kswapd_failures
@@ -308,21 +302,16 @@ def node_rows(prog: Program, enabled: dict[int, bool]) -> list[ReclaimNode]:
                 pgdat.kswapd_order.value_(),
                 # MAX_NR_ZONES: kswapd sleeps, and nobody has asked.
                 zone_name(zones[highest]) if 0 <= highest < (zones.type_.length or 0) else "",
-                *(_node_page_state(prog, pgdat, item, cpus) for item in REFAULTS.values()),
+                *(_refaults(pgdat, item) for item in REFAULTS.values()),
             )
         )
     return rows
 
 
-def _node_page_state(prog: Program, pgdat: Object, item: str, cpus: list[int]) -> int | None:
-    """A counter of a node, with what CPUs have not folded in."""
-    index = constant(prog, item, -1)
-    if index < 0:
-        return None
-    value = int(pgdat.vm_stat[index].counter.value_())
-    for cpu in cpus:
-        value += int(per_cpu_ptr(pgdat.per_cpu_nodestats, cpu).vm_node_stat_diff[index].value_())
-    return value
+def _refaults(pgdat: Object, item: str) -> int | None:
+    with contextlib.suppress(LookupError):
+        return node_page_state(pgdat, item)
+    return None
 
 
 def _enabled(prog: Program, memcgs: Memcgs) -> dict[int, bool]:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from mmscope.drgn.cgroups.id_trees import xarray_pointers
 from mmscope.drgn.opening.constants import constant
-from mmscope.drgn.reading.kernel_arrays import Gaps, struct_dtype
+from mmscope.drgn.reading.kernel_arrays import Gaps, laid_out, struct_dtype
 from mmscope.drgn.reading.linked_lists import find
 from mmscope.drgn.reading.scattered_reads import read_scattered
 from mmscope.drgn.sections.files import Absent
@@ -53,7 +53,8 @@ COUNTERS = {
 }
 EVENTS = ("memory_events", "memory_events_local")
 # memory_stats[], mm/memcontrol.c: names of memory.stat and the items that they are. Kernels have
-# some of them. NR_VMALLOC is MEMCG_VMALLOC before "mm: …" (in 7.2).
+# some of them. NR_VMALLOC was MEMCG_VMALLOC until "mm: memcontrol: switch
+# to native NR_VMALLOC vmstat counter" (in 7.2).
 PAGES, KIB, BYTES, TIMES = "pages", "KiB", "bytes", "times"
 STATS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("anon", ("NR_ANON_MAPPED",), PAGES),
@@ -159,14 +160,7 @@ def _dtype(type_: Type) -> np.dtype[Any]:
     for name in EVENTS:
         length = type_.member(name).type.length or 0
         fields[name] = np.dtype(("<i8", (length,))), offsetof(type_, name)
-    return np.dtype(
-        {
-            "names": list(fields),
-            "formats": [field for field, _ in fields.values()],
-            "offsets": [offset for _, offset in fields.values()],
-            "itemsize": max(offset + field.itemsize for field, offset in fields.values()),
-        }
-    )
+    return laid_out(fields)
 
 
 def read_memcgs(prog: Program) -> Memcgs:
@@ -238,14 +232,7 @@ def _stats(
     type_ = prog.type("struct memcg_vmstats")
     state = type_.member("state")
     length = state.type.length or 0
-    dtype = np.dtype(
-        {
-            "names": ["state"],
-            "formats": [("<i8", (length,))],
-            "offsets": [state.offset],
-            "itemsize": state.offset + 8 * length,
-        }
-    )
+    dtype = laid_out({"state": (("<i8", (length,)), state.offset)})
     index = _stat_index(prog)
     unit = {PAGES: int(prog["PAGE_SIZE"].value_()), KIB: 1024, BYTES: 1, TIMES: 1}
     rows, read = read_scattered(prog, pointers, dtype, gaps)
@@ -263,8 +250,9 @@ def _stat_index(prog: Program) -> Any:
     Where an item is in ``memcg_vmstats.state``.
 
     Since "memcg: reduce memory for the lruvec and memcg stats" (v6.10) only items that cgroups
-    count have a place, which a table of signed bytes has, from 1; since "memcg: …" (in v6.12) of
-    unsigned bytes, from 0, and 255 for none. Before, it is the item's number.
+    count have a place, which a table of signed bytes has, from 1; since "memcg: increase the valid
+    index range for memcg stats" (in v6.12) of unsigned bytes, from 0, and 255 for none. Before, it
+    is the item's number.
     """
     try:
         table = prog["mem_cgroup_stats_index"].read_()

@@ -21,13 +21,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from drgn import Object, Program, Type, container_of, offsetof
+from drgn import Object, Program, Type, container_of
 from numpy.typing import NDArray
 
 from mmscope.drgn.filesystems.super_blocks import SuperBlocks
 from mmscope.drgn.ledger.file_pages import COLUMNS, KIND_COLUMNS, FilePages
-from mmscope.drgn.reading.dentry_paths import TORN, dentry_name, is_unhashed, path_below
-from mmscope.drgn.reading.kernel_arrays import Columns, Gaps
+from mmscope.drgn.reading.dentry_paths import (
+    alias_offset,
+    dentry_name,
+    is_unhashed,
+    path_below,
+)
+from mmscope.drgn.reading.kernel_arrays import TORN, Columns, Gaps
 from mmscope.drgn.reading.linked_lists import find
 from mmscope.drgn.reading.scattered_reads import read_members, read_scattered
 
@@ -167,15 +172,6 @@ def _read_there(
     found[there] = some
     there[there] = read
     return found, there
-
-
-def alias_offset(prog: Program) -> int:
-    """Where ``d_alias`` is in a ``struct dentry``."""
-    type_ = prog.type("struct dentry")
-    try:
-        return int(offsetof(type_, "d_alias"))
-    except LookupError:
-        return int(offsetof(type_, "d_u.d_alias"))
 
 
 def _tell_held(

@@ -47,8 +47,7 @@ from mmscope.drgn.owners.slab_caches import (
     scan_slabs,
 )
 from mmscope.drgn.owners.slab_objects import SlabObjects, Slots, slots_of
-from mmscope.drgn.reading.dentry_paths import TORN
-from mmscope.drgn.reading.kernel_arrays import Columns, Gaps, struct_dtype
+from mmscope.drgn.reading.kernel_arrays import TORN, Columns, Gaps, struct_dtype
 from mmscope.drgn.reading.linked_lists import find
 
 DENTRY: Columns = {"flags": "d_flags", "count": "d_lockref.count", "sb": "d_sb"}

@@ -20,9 +20,9 @@ from drgn import FaultError, Object, Program, offsetof
 from drgn.helpers.linux.list import list_for_each_entry
 from numpy.typing import NDArray
 
-from mmscope.drgn.reading.dentry_paths import TORN, mounted_path
-from mmscope.drgn.reading.kernel_arrays import Gaps, struct_dtype
-from mmscope.drgn.reading.kernel_names import name_at
+from mmscope.drgn.reading.dentry_paths import mounted_path
+from mmscope.drgn.reading.kernel_arrays import TORN, Gaps, struct_dtype
+from mmscope.drgn.reading.kernel_names import device_numbers, name_at
 from mmscope.drgn.reading.scattered_reads import read_scattered
 
 MAX_SUPER_BLOCKS = 1 << 18
@@ -56,8 +56,7 @@ class SuperBlocks:
 
     def device(self, at: int) -> str:
         """major:minor, as in /proc/PID/maps."""
-        dev = int(self.columns["dev"][at])
-        return f"{dev >> 20:02x}:{dev & 0xFFFFF:02x}"
+        return device_numbers(int(self.columns["dev"][at]))
 
     @cached_property
     def init_namespace(self) -> int:

@@ -164,6 +164,22 @@ def zone_page_state(zone: Object, item: str) -> tuple[int, int]:
     return zone.vm_stat[index].counter.value_() + unfolded, unfolded
 
 
+def node_page_state(pgdat: Object, item: str) -> int:
+    """
+    A counter of a node, with what per-CPU differences still hold.
+
+    :param item: enumerator of ``enum node_stat_item``.
+    :raises LookupError: this kernel has no such counter.
+    """
+    prog = pgdat.prog_
+    index = prog.constant(item)
+    unfolded = sum(
+        per_cpu_ptr(pgdat.per_cpu_nodestats, cpu).vm_node_stat_diff[index].value_()
+        for cpu in online_cpus(prog)
+    )
+    return int(pgdat.vm_stat[index].counter.value_() + unfolded)
+
+
 def caps_by_hundredth(prog: Program) -> bool | None:
     """
     Whether ``reserve_highatomic_pageblock()`` caps the reserve at a hundredth of the zone.

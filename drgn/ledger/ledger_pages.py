@@ -14,6 +14,7 @@ Memory: the sums; 8 bytes for a page without a reference, up to :data:`MAX_KEPT`
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -49,7 +50,7 @@ from mmscope.drgn.ledger.page_kinds import (
 )
 from mmscope.drgn.ledger.page_ranges import PageRanges, ranges_fill, spread
 from mmscope.drgn.opening.constants import constant
-from mmscope.drgn.owners.slab_caches import read_caches
+from mmscope.drgn.owners.slab_caches import Cache, read_caches
 from mmscope.drgn.reading.linked_lists import find
 from mmscope.drgn.reading.struct_pages import (
     FlagFields,
@@ -106,6 +107,7 @@ class LedgerPages:
     :param ram: the pages that are RAM, of any kind but 0.
     :param owned: the pages that are explained by where they are.
     :param charged: counts the pages of memory cgroups, if it is given.
+    :param caches: the slab caches, if they are known.
     """
 
     def __init__(
@@ -114,6 +116,7 @@ class LedgerPages:
         ram: PageRanges,
         owned: PageRanges,
         charged: ChargedPages | None = None,
+        caches: Sequence[Cache] | None = None,
     ) -> None:
         self.kinds = PageKinds(prog)
         self.fields: FlagFields = flag_fields(prog)
@@ -128,7 +131,7 @@ class LedgerPages:
         # Room for whatever the bits of a damaged page say.
         nodes = self.fields.node_mask + 1
         self.zones = nodes * self.fields.zones_per_node + self.fields.zone_mask + 1
-        caches, _ = read_caches(prog)
+        caches = read_caches(prog)[0] if caches is None else caches
         reclaimable = [cache.address for cache in caches if cache.reclaimable]
         self.reclaimable = np.array(sorted(reclaimable), np.uint64)
         self.files = FilePages(prog)
@@ -167,7 +170,7 @@ class LedgerPages:
         zones = self._zones(flags)
         self._count(low, kinds, zones, present)
         if self.charged is not None:
-            self.charged.take(chunk, flags, kinds)
+            self.charged.take(chunk, low, kinds)
         self.files.take(chunk, low, kinds, heads, present)
         here = np.flatnonzero((kinds == NO_REFERENCE) & present)
         self._keep(chunk, kinds, zones[here], here)
@@ -418,8 +421,7 @@ class LedgerPages:
         known = head >= 0
         head = np.where(known, head, here)
         compound = known & ((flags[head] & self.kinds.head) != 0)
-        second = np.minimum(head + 1, len(chunk) - 1)
-        order = np.where(compound, (chunk["order"][second] & 0xFF).astype(np.int64), -1)
+        order = np.where(compound, chunk.order_of(head), -1)
         references = np.clip(chunk["refcount"][head].astype(np.int64), 0, MOST_REFERENCES)
         charged = np.zeros(len(here), np.int64)
         if self.memcg:

@@ -19,6 +19,7 @@ from mmscope.drgn.ledger.page_kinds import KINDS
 from mmscope.drgn.ledger.page_places import find_places
 from mmscope.drgn.machine.physical_memory import PhysicalPart
 from mmscope.drgn.machine.sections import physical_memory_once
+from mmscope.drgn.owners.slab_caches import caches_once
 from mmscope.drgn.reading.kernel_arrays import Gaps
 from mmscope.drgn.reading.struct_pages import scan_struct_pages
 from mmscope.drgn.sections import prices
@@ -34,7 +35,8 @@ def ledger_rider(memory: Memory) -> LedgerPages:
     with contextlib.suppress(Exception):  # section memory_cgroups says what is wrong
         memcgs = memcgs_once(memory)
         charged = ChargedPages(memory.prog, memcgs.address[memcgs.dying], OF_OBJECTS)
-    return LedgerPages(memory.prog, places.ram, places.owned, charged)
+    caches, _ = caches_once(memory)
+    return LedgerPages(memory.prog, places.ram, places.owned, charged, caches)
 
 
 def ledger_pages(memory: Memory) -> tuple[LedgerPages, Gaps]:

@@ -108,7 +108,7 @@ DIFFER = {
     ),
     # "lib/stackdepot: make max number of pools boot-time configurable" (v6.19)
     "stack_pools": (("void **", "stack_max_pools"), ("void *[room]", "")),
-    # "lib/stackdepot: …": a list since 6.8
+    # "lib/stackdepot: use list_head for stack record links" (v6.8)
     "stack_table": (("struct list_head *", "pools_num"), ("struct stack_record **", "")),
 }
 

@@ -236,13 +236,15 @@ class SlabFinder:
 
     Memory: 18 bytes a slab, up to :data:`MAX_SLABS`; with more it has none of them.
 
+    :param caches: what :func:`read_caches` gave.
+
     :raises LookupError: the kernel's layout is unknown, or its allocator is not SLUB.
     """
 
     columns = ("flags", "mapcount", *SLAB_COLUMNS)
 
-    def __init__(self, prog: Program) -> None:
-        self.caches, self.broken_off = read_caches(prog)
+    def __init__(self, prog: Program, caches: tuple[list[Cache], str | None] | None = None) -> None:
+        self.caches, self.broken_off = read_caches(prog) if caches is None else caches
         page_dtype(prog, self.columns)  # what is missing is to be missed here, not in the pass
         self._find = _SlabTest(prog, self.caches)
         self.slabs = 0
@@ -478,13 +480,18 @@ def read_slabinfo(text: str) -> list[SlabCache]:
     return sorted(rows, key=lambda row: (-row.pages, row.cache))
 
 
+def caches_once(memory: Memory) -> tuple[list[Cache], str | None]:
+    """As :func:`read_caches`, once for all sections."""
+    return memory.once("slab caches", lambda: read_caches(memory.prog))
+
+
 def slab_rider(memory: Memory) -> SlabFinder | None:
     """
     Finds slabs while another section passes over the struct pages.
 
     Not on a live kernel: there slabs are looked at when they are found, later they are others'.
     """
-    return None if memory.live else SlabFinder(memory.prog)
+    return None if memory.live else SlabFinder(memory.prog, caches_once(memory))
 
 
 if __name__ == "__main__":

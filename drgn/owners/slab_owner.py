@@ -32,7 +32,7 @@ from mmscope.drgn.owners.slab_caches import (
     SlabChunk,
     SlabFinder,
     SlabScan,
-    read_caches,
+    caches_once,
     scan_slabs,
 )
 from mmscope.drgn.reading.kernel_arrays import Gaps
@@ -388,7 +388,7 @@ def slabs(memory: Memory) -> SlabOwners:
 
     def scan() -> SlabOwners:
         found = memory.rode(SlabFinder)
-        if any(cache.store_user for cache in read_caches(memory.prog)[0]):
+        if any(cache.store_user for cache in caches_once(memory)[0]):
             # Or so a damaged cache says. Without its stacks, what is in the slabs is still known.
             with contextlib.suppress(LookupError, FaultError):
                 depot = depot_of(memory)

@@ -8,14 +8,13 @@ mount namespace sees.
 
 from collections.abc import Mapping
 
-from drgn import FaultError, Object, Program, container_of
+from drgn import Object, Program, container_of, offsetof
 
+from mmscope.drgn.reading.kernel_arrays import TORN, member_path
 from mmscope.drgn.reading.kernel_names import name_at
 
 # PATH_MAX is 4,096; a damaged chain of dentries would have no end.
 MAX_COMPONENTS = 2048
-# What reading fails with where the kernel goes on meanwhile, or in damaged memory.
-TORN = (FaultError, LookupError, NotImplementedError, RecursionError, ValueError)
 
 
 def dentry_name(dentry: Object) -> str:
@@ -26,6 +25,13 @@ def dentry_name(dentry: Object) -> str:
 def is_unhashed(dentry: Object) -> bool:
     """``d_unlinked()``: hashed nowhere, and not a root."""
     return bool(not dentry.d_hash.pprev and dentry != dentry.d_parent)
+
+
+def alias_offset(prog: Program) -> int:
+    """Where ``d_alias``, by which a dentry is on the list of its inode, is in it."""
+    type_ = prog.type("struct dentry")
+    # The union has no name in 7.2.
+    return int(offsetof(type_, member_path(type_, ("d_alias", "d_u.d_alias"))))
 
 
 def mounted_path(dentry: Object, mnt: Object) -> str | None:

@@ -24,6 +24,9 @@ from numpy.typing import NDArray
 CHUNK_BYTES = 2 << 20
 PAGE = 4096  # the smallest page that any kernel here has
 
+# What reading fails with where the kernel goes on meanwhile, or in damaged memory.
+TORN = (FaultError, LookupError, NotImplementedError, RecursionError, ValueError)
+
 Columns = Mapping[str, str | tuple[str, ...]]
 
 
@@ -87,6 +90,17 @@ def struct_dtype(type_: Type, columns: Columns) -> np.dtype[Any]:
         offsets.append(offsetof(type_, path))
     return np.dtype(
         {"names": names, "formats": formats, "offsets": offsets, "itemsize": sizeof(type_)}
+    )
+
+
+def laid_out(fields: Mapping[str, tuple[Any, int]]) -> np.dtype[Any]:
+    """A dtype of fields, (format, offset), that ends with the last of them."""
+    return np.dtype(
+        {
+            "names": list(fields),
+            "formats": [format_ for format_, _ in fields.values()],
+            "offsets": [offset for _, offset in fields.values()],
+        }
     )
 
 

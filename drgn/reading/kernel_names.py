@@ -10,6 +10,11 @@ from drgn import Object
 from mmscope.drgn.tables.rows import LONGEST_NAME
 
 
+def device_numbers(dev: int) -> str:
+    """Major and minor of a ``dev_t`` (include/linux/kdev_t.h), as /proc/PID/maps has them."""
+    return f"{dev >> 20:02x}:{dev & 0xFFFFF:02x}"
+
+
 def name_at(pointer: Object) -> str:
     """
     The name that a ``char *`` leads to; of a longer one its begin, which is longer than any name.

@@ -15,7 +15,7 @@ import numpy as np
 from drgn import FaultError, Program, Type
 from numpy.typing import NDArray
 
-from mmscope.drgn.reading.kernel_arrays import Columns, Gaps, struct_dtype
+from mmscope.drgn.reading.kernel_arrays import Columns, Gaps, laid_out, struct_dtype
 
 # A gap of at most this many bytes between two structures is read too: as cheap as another read.
 BETWEEN = 4096
@@ -75,13 +75,7 @@ def read_members(
     dtype = struct_dtype(type_, columns)
     fields = {name: (field[0], field[1]) for name, field in (dtype.fields or {}).items()}
     begin = min(offset for _, offset in fields.values())
-    span = np.dtype(
-        {
-            "names": list(fields),
-            "formats": [format_ for format_, _ in fields.values()],
-            "offsets": [offset - begin for _, offset in fields.values()],
-        }
-    )
+    span = laid_out({name: (field[0], field[1] - begin) for name, field in fields.items()})
     found = np.zeros(len(addresses), [(name, format_) for name, (format_, _) in fields.items()])
     read = np.zeros(len(addresses), np.bool_)
     for start in range(0, len(addresses), TOGETHER):

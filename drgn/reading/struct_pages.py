@@ -21,7 +21,13 @@ from drgn import FaultError, ObjectNotFoundError, Program, sizeof
 from drgn.helpers.linux.mm import for_each_valid_page_range
 from numpy.typing import NDArray
 
-from mmscope.drgn.reading.kernel_arrays import CHUNK_BYTES, Gaps, read_array, struct_dtype
+from mmscope.drgn.reading.kernel_arrays import (
+    CHUNK_BYTES,
+    Gaps,
+    laid_out,
+    read_array,
+    struct_dtype,
+)
 from mmscope.drgn.reading.mem_sections import (
     read_usage,
     subsection_maps,
@@ -83,13 +89,7 @@ def page_dtype(prog: Program, names: Iterable[str]) -> np.dtype[Any]:
 def _shifted(dtype: np.dtype[Any], by: int) -> np.dtype[Any]:
     """The same columns, so many bytes further on."""
     fields = dict(dtype.fields or {})
-    return np.dtype(
-        {
-            "names": list(fields),
-            "formats": [field[0] for field in fields.values()],
-            "offsets": [field[1] + by for field in fields.values()],
-        }
-    )
+    return laid_out({name: (field[0], field[1] + by) for name, field in fields.items()})
 
 
 @dataclass(frozen=True)
@@ -106,6 +106,17 @@ class PageChunk:
 
     def __len__(self) -> int:
         return len(self.columns)
+
+    def order_of(self, heads: NDArray[np.int64]) -> NDArray[np.int64]:
+        """
+        The orders of compound pages, by column ``order`` of their second pages; -1 where that is
+        not in the chunk.
+
+        :param heads: places of their heads.
+        """
+        second = np.minimum(heads + 1, len(self) - 1)
+        orders = (self["order"][second] & 0xFF).astype(np.int64)
+        return np.where(second > heads, orders, -1)
 
 
 class Consumer(Protocol):

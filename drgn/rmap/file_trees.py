@@ -38,11 +38,12 @@ from numpy.typing import NDArray
 
 from mmscope.drgn.owners.slab_objects import Objects, tree_links
 from mmscope.drgn.processes.processes import Processes
-from mmscope.drgn.reading.kernel_arrays import Gaps, struct_dtype
+from mmscope.drgn.reading.kernel_arrays import TORN, Gaps, struct_dtype
+from mmscope.drgn.reading.kernel_names import device_numbers
 from mmscope.drgn.reading.linked_lists import find, follow_lists
 from mmscope.drgn.reading.scattered_reads import read_scattered
 from mmscope.drgn.rmap.interval_trees import IntervalTrees, Users, count_users
-from mmscope.drgn.rmap.walk_checks import TORN, check_walks, count
+from mmscope.drgn.rmap.walk_checks import check_walks, count
 from mmscope.drgn.tables.rows import column
 from mmscope.drgn.tables.table import Table
 
@@ -366,7 +367,7 @@ def _file_systems(prog: Program, inode: NDArray[Any]) -> dict[int, FileSystem]:
             if huge and name == b"hugetlbfs":
                 pages = max(sb.s_blocksize.value_() // page, 1)
             found[address] = FileSystem(
-                f"{dev >> 20:02x}:{dev & 0xFFFFF:02x}",
+                device_numbers(dev),
                 name.decode("utf-8", "backslashreplace"),
                 pages,
             )

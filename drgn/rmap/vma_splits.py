@@ -25,10 +25,10 @@ from numpy.typing import NDArray
 
 from mmscope.drgn.opening.constants import flag
 from mmscope.drgn.owners.slab_objects import Objects
+from mmscope.drgn.reading.kernel_arrays import TORN
 from mmscope.drgn.reading.kernel_names import name_at
 from mmscope.drgn.reading.linked_lists import find
 from mmscope.drgn.rmap.anon_vma_trees import ReverseMaps, users
-from mmscope.drgn.rmap.walk_checks import TORN
 from mmscope.drgn.tables.rows import MOST_PIDS, column
 from mmscope.drgn.tables.table import Table
 

@@ -11,16 +11,13 @@ Cannot know: whether what differs on a live kernel is wrong, or has moved meanwh
 from collections.abc import Callable, Iterator
 
 import numpy as np
-from drgn import FaultError, Object, Program
+from drgn import Object, Program
 from drgn.helpers.linux.mm import for_each_vma
 from numpy.typing import NDArray
 
 from mmscope.drgn.processes.processes import Processes
+from mmscope.drgn.reading.kernel_arrays import TORN
 from mmscope.drgn.rmap.interval_trees import IntervalTrees
-
-# What a walk fails with where the kernel goes on meanwhile, or in damaged memory.
-TORN = (FaultError, LookupError, NotImplementedError, RecursionError, ValueError)
-
 
 Differences = list[tuple[int, int | None, int]]
 

@@ -49,6 +49,11 @@ def share(part: int, whole: int) -> str:
     return percent(part / whole) if whole > 0 and part >= 0 else ""
 
 
+def signed_size(value: int) -> str:
+    """A difference in bytes: ``+4 KiB``, ``-1.465 GiB``."""
+    return f"{'+' if value > 0 else ''}{size(value)}"
+
+
 def duration(seconds: float) -> str:
     """A time in its two largest units: ``3 d 4 h``, ``17 s``."""
     if not math.isfinite(seconds) or seconds < 0:

@@ -14,6 +14,7 @@ from mmscope.drgn.tables.amounts import duration as duration
 from mmscope.drgn.tables.amounts import percent as percent
 from mmscope.drgn.tables.amounts import share as share
 from mmscope.drgn.tables.amounts import short_size as short_size
+from mmscope.drgn.tables.amounts import signed_size as signed_size
 from mmscope.drgn.tables.amounts import size as size
 from mmscope.drgn.tables.hostile_text import cut as cut
 

@@ -17,7 +17,7 @@ from mmscope.drgn.tables.terminal import AMOUNT, print_rows
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.description import BundleError
 from mmscope.reports.bundle.redact import Names, redacted
-from mmscope.reports.compare import comparison_view, groups_view
+from mmscope.reports.compare import groups_view
 from mmscope.reports.compare.comparison import compare
 from mmscope.reports.compare.comparison_view import view
 from mmscope.reports.compare.groups_view import amount, signed, unit_of
@@ -128,8 +128,8 @@ def _changes(
             step.name,
             display.size(step.before),
             display.size(step.after),
-            comparison_view.signed(step.difference),
-            step.owner and f"{step.owner}: {comparison_view.signed(step.owner_bytes)}",
+            display.signed_size(step.difference),
+            step.owner and f"{step.owner}: {display.signed_size(step.owner_bytes)}",
             step.table,
         ]
         for step in (comparison.ledger.steps if comparison.ledger else [])

@@ -106,21 +106,16 @@ def ledger_said(ledger: LedgerChanges | None) -> str:
         return ""
     said = []
     for step in ledger.steps[:MAX_OTHERS]:
-        inside = f" ({step.owner}: {signed(step.owner_bytes)})" if step.owner else ""
-        said.append(f"{step.name} {signed(step.difference)}{inside}")
+        inside = f" ({step.owner}: {display.signed_size(step.owner_bytes)})" if step.owner else ""
+        said.append(f"{step.name} {display.signed_size(step.difference)}{inside}")
     rest = ledger.steps[MAX_OTHERS:]
     if rest:
         others = display.plural(len(rest), "other class", "other classes")
-        said.append(f"{others} {signed(-sum(step.freed for step in rest))}")
+        said.append(f"{others} {display.signed_size(-sum(step.freed for step in rest))}")
     return (
         f"Free memory: {display.size(ledger.before)} → {display.size(ledger.after)} "
-        f"({signed(ledger.after - ledger.before)}): {', '.join(said)}."
+        f"({display.signed_size(ledger.after - ledger.before)}): {', '.join(said)}."
     )
-
-
-def signed(value: int) -> str:
-    """Bytes with a sign."""
-    return f"{'+' if value > 0 else ''}{display.size(value)}"
 
 
 def _switch(table: TableChanges, change: Change) -> str:

@@ -92,6 +92,7 @@ def environment_of(page_size: int | None, uptime: str) -> Environment:
     environment.filters.update(
         count=display.count,
         size=display.size,
+        signed_size=display.signed_size,
         percent=display.percent,
         prose=display.prose,
         pages=lambda value: display.pages(value, page_size),
