@@ -46,6 +46,9 @@ def run(number: int, place: str, words: list[str]) -> None:
         if left == -1:  # once, as to kill is an event, too
             os.kill(os.getpid(), signal.SIGKILL)
 
+    # What it may leave among temporary files goes with the test's folder.
+    os.environ["TMPDIR"] = f"{place}.tmp"
+    os.mkdir(os.environ["TMPDIR"])
     sys.argv = ["mmscope", *words]
     silence = os.open(os.devnull, os.O_RDWR)
     errors = os.open(f"{place}.err", os.O_CREAT | os.O_WRONLY)
