@@ -83,7 +83,7 @@
     rows.forEach(function (row) { row.hidden = false; });
   }
   function copyable(button) {
-    var name = "Copy as text";
+    var name = button.getAttribute("data-name") || "Copy as text";
     button.hidden = false;
     button.textContent = name;
     button.addEventListener("click", function () {
