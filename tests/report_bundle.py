@@ -686,7 +686,7 @@ def verdict() -> Verdict:
                 ),
                 (Link("Kernel documentation", "https://docs.kernel.org/mm/page_allocation.html"),),
                 "free_lists",
-                explains=("free blocks are short",),
+                explains=("THP faults fall back", "direct compaction fails"),
                 classes=("free",),
             ),
             Finding(
@@ -702,7 +702,7 @@ def verdict() -> Verdict:
                 ),
                 (),
                 "vm_counters",
-                symptom="free blocks are short",
+                symptom="direct compaction fails",
             ),
             Finding(
                 "thp-falls-back",
@@ -713,7 +713,7 @@ def verdict() -> Verdict:
                 (),
                 (),
                 "vm_counters",
-                symptom="free blocks are short",
+                symptom="THP faults fall back",
             ),
         ],
         clear=[("free-lists-damaged", "Free lists are damaged")],

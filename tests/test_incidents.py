@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Findings that are one incident: what was found, what it likely comes from, what to do first."""
 
+import re
+
 import pytest
 
 from mmscope.reports.findings.findings import OURS, Finding, Step
-from mmscope.reports.findings.incidents import SYMPTOMS, incidents
+from mmscope.reports.findings.incidents import incidents
 
 LEAK, LOOK = Step("Stop the driver.", undo="start it"), Step("Run 'mmscope watch -o w'.", cost="c")
 
@@ -33,7 +35,7 @@ def ids(findings: list[Finding]) -> list[tuple[list[str], list[str]]]:
     ]
 
 
-SHORT = "memory is short"
+SHORT, PIECES = "memory is short", "free memory is in pieces"
 LARGE, KILL = found("slab-large", explains=SHORT), found("oom", "critical", shows=SHORT)
 
 
@@ -54,10 +56,8 @@ def test_several_causes_stand_beside_each_other() -> None:
 
 
 def test_what_explains_two_symptoms_joins_them() -> None:
-    both = Finding(
-        "reserve", "warning", "t", "s", "w", (), (), "zones", explains=(SHORT, SYMPTOMS[2])
-    )
-    pieces = found("pieces", shows=SYMPTOMS[2])
+    both = Finding("reserve", "warning", "t", "s", "w", (), (), "zones", explains=(SHORT, PIECES))
+    pieces = found("pieces", shows=PIECES)
     assert ids([KILL, pieces, both]) == [(["reserve"], ["oom", "pieces"])]
 
 
@@ -98,10 +98,24 @@ def test_the_first_step_changes_nothing_if_it_can(
     assert one.first_step == first
 
 
-def test_what_is_declared_is_known_and_has_its_other_side() -> None:
-    shown = {question.symptom for question in OURS()} - {""}
-    explained = {symptom for question in OURS() for symptom in question.explains}
-    assert shown == explained == set(SYMPTOMS)
+def test_rows_go_to_the_incident_that_is_theirs() -> None:
+    kills = [found("kill", title=f"{name} killed", shows=f"{name} is short") for name in "abc"]
+    limits = [found("limit", title=f"{name} at limit", explains=f"{name} is short") for name in "b"]
+    told = incidents([*kills, *limits])
+    assert [each.sentence for each in told] == [
+        "a killed (and 1 more).",
+        "b killed. Likely cause: b at limit.",
+    ]
+
+
+def plain(symptom: str) -> str:
+    """The words that every row has."""
+    return re.sub(r"{%.*?%}", "", re.sub(r"{{.*?}}", "…", symptom))
+
+
+def test_each_symptom_has_a_cause_and_each_cause_its_symptom() -> None:
+    shown = {plain(question.symptom) for question in OURS()} - {""}
+    assert shown == {plain(symptom) for question in OURS() for symptom in question.explains}
 
 
 def test_no_finding_explains_what_it_is() -> None:

@@ -99,7 +99,7 @@ class Finding:
     sources: tuple[str, ...] = ()  # kernel files that its words were held against
     estimate: bool = False  # how bad it is was computed, not measured
     harm: str = HARMS[-1]
-    symptom: str = ""  # that it is (see incidents)
+    symptom: str = ""  # that it is, in words that others explain (see incidents)
     explains: tuple[str, ...] = ()  # symptoms that may come of it
     since: str = ""  # when it began, if that is known
     classes: tuple[str, ...] = ()  # of the memory ledger, that it is about
@@ -190,7 +190,7 @@ class Question:
     worse: str  # an expression over the row: the higher, the worse
     estimate: bool = False  # how bad it is is computed; unless the row has a column `estimated`
     harm: str = HARMS[-1]
-    symptom: str = ""
+    symptom: str = ""  # words, as are those it explains
     explains: tuple[str, ...] = ()
     since: str = ""  # words; empty where the row does not say
     classes: tuple[str, ...] = ()  # words
@@ -462,8 +462,8 @@ def _finding(question: Question, row: dict[str, Any], kernel: Kernel) -> Finding
         question.sources,
         estimate,
         question.harm,
-        question.symptom,
-        question.explains,
+        words(question.symptom),
+        tuple(filter(None, map(words, question.explains))),
         words(question.since),
         tuple(words(name) for name in question.classes),
     )

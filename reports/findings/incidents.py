@@ -2,9 +2,10 @@
 """
 Findings that are one incident: what was found, what it likely comes from, and what to do first.
 
-A finding's file declares which ``symptom`` it shows (``"memory is short"``), or which symptoms it
-``explains``. Where both were found they are one incident: likely causes, and what may come of them.
-Rows of one file (a zone each, a process each) are told once.
+A finding's file declares which ``symptom`` it shows (``"memory is short"``, ``"process 7 ends
+slowly"``), or which symptoms it ``explains``, in words that its row fills in. Where both were found
+they are one incident: likely causes, and what may come of them. Rows of one file (a zone each, a
+process each) are told once, if they belong to the same incident.
 
 Cannot know: whether the one brought about the other. Where several causes of a symptom were found
 they stand beside each other, and no one is picked.
@@ -16,14 +17,6 @@ from dataclasses import dataclass
 from mmscope.drgn.tables import display
 from mmscope.reports.findings.findings import HARMS, Finding, Step, severity_rank
 
-SYMPTOMS = (
-    "memory is short",
-    "a memory cgroup is short",
-    "free blocks are short",
-    "page tables cost time",
-    "reverse map walks are long",
-    "struct pages take memory",
-)
 # Words with a command in them have it in quotes.
 COMMAND = re.compile(r"'((?:mmscope|perf|crash|drgn|cat|grep|ls|sysctl|echo|systemctl)\b[^']*)'")
 
@@ -97,19 +90,19 @@ def incidents(found: list[Finding]) -> list[Incident]:
 
     :param found: of a :class:`~findings.Verdict`, in its order.
     """
-    by_id: dict[str, list[Finding]] = {}
+    explained = {words for finding in found for words in finding.explains}
+    explained &= {finding.symptom for finding in found}
+    rows: dict[tuple[str, frozenset[str]], list[Finding]] = {}
     for finding in found:
-        by_id.setdefault(finding.id, []).append(finding)
-    told = [Told(tuple(findings)) for findings in by_id.values()]
-    shown = {each.worst.symptom for each in told} - {""}
-    explained = {symptom for each in told for symptom in each.worst.explains} & shown
-    groups: list[tuple[set[str], list[Told]]] = []
-    for each in told:
-        ties = explained & {each.worst.symptom, *each.worst.explains}
-        joined = [group for group in groups if group[0] & ties]
+        ties = explained & {finding.symptom, *finding.explains}
+        rows.setdefault((finding.id, frozenset(ties)), []).append(finding)
+    told = [Told(tuple(findings)) for findings in rows.values()]
+    groups: list[tuple[frozenset[str], list[Told]]] = []
+    for each, (_, here) in zip(told, rows, strict=True):
+        joined = [group for group in groups if group[0] & here]
         groups = [group for group in groups if group not in joined]
         groups.append(
-            (ties.union(*(g[0] for g in joined)), [*(t for g in joined for t in g[1]), each])
+            (here.union(*(g[0] for g in joined)), [*(t for g in joined for t in g[1]), each])
         )
     result = [
         Incident(
