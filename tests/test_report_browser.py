@@ -483,6 +483,18 @@ class TestKeyboard:
         page.wait_for_function("document.getElementById('not-checked').open")
 
 
+    def test_a_link_to_a_folded_section_opens_it(
+        self, opening: functools.partial[Opened], files: dict[str, Path]
+    ) -> None:
+        page = opening(files["machine"]).page
+        assert not page.locator("#table-oddities").is_visible()
+        unfolded = page.locator("section:has(#table-oddities) > details")
+        anchor = page.locator("section:has(#table-oddities)").get_attribute("id")
+        page.locator(f"nav a[href='#{anchor}']").click()
+        page.locator("#table-oddities").wait_for(state="visible")
+        assert unfolded.get_attribute("open") is not None
+
+
 class TestSavedPage:
     def test_a_page_that_a_browser_saved_works_as_before(
         self, opening: functools.partial[Opened], files: dict[str, Path], tmp_path: Path
