@@ -206,7 +206,7 @@ class TestInABrowser:
         assert "GiB" in column[-1]
 
     def test_a_word_is_explained_by_keyboard_and_by_mouse(self, page: Opened) -> None:
-        unfold(page.page, "#section-ksm .intro")
+        unfold(page.page, "#section-ksm-title")
         term = page.page.locator("#section-ksm .intro .term").first
         says = "(e) => getComputedStyle(e, '::after').content"
         assert term.evaluate(says) == "none"
