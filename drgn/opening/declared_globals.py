@@ -27,8 +27,8 @@ _BY_TYPE = {
     "depot_stack_handle_t": "dummy_handle early_handle failure_handle",
     "int": (
         "alloc_tag_ref_offs defrag_mode depot_index dirty_background_ratio hugetlb_max_hstate "
-        "ksm_max_page_sharing ksm_nr_node_ids memmap_mode min_free_kbytes pcpu_nr_slots pcpu_nr_units "
-        "percpu_pagelist_high_fraction pool_index pools_num sysctl_extfrag_threshold "
+        "ksm_max_page_sharing ksm_nr_node_ids memmap_mode min_free_kbytes pcpu_nr_slots "
+        "pcpu_nr_units percpu_pagelist_high_fraction pool_index pools_num sysctl_extfrag_threshold "
         "sysctl_max_map_count sysctl_overcommit_memory sysctl_stat_interval vm_dirty_ratio "
         "vm_swappiness watermark_boost_factor watermark_scale_factor"
     ),
@@ -90,10 +90,10 @@ _BY_TYPE = {
     ),
     "unsigned long": (
         "__highest_present_section_nr alloc_tag_ref_mask dirty_background_bytes huge_zero_pfn "
-        "jiffies ksm_pages_shared ksm_pages_sharing ksm_pages_skipped ksm_pages_unshared ksm_rmap_items "
-        "ksm_run ksm_stable_node_chains ksm_stable_node_dups max_low_pfn max_pfn page_ext_size "
-        "page_offset_base pcpu_nr_populated totalreserve_pages transparent_hugepage_flags "
-        "vm_dirty_bytes vmalloc_base vmemmap_base zero_page_pfn zero_pfn"
+        "jiffies ksm_pages_shared ksm_pages_sharing ksm_pages_skipped ksm_pages_unshared "
+        "ksm_rmap_items ksm_run ksm_stable_node_chains ksm_stable_node_dups max_low_pfn max_pfn "
+        "page_ext_size page_offset_base pcpu_nr_populated totalreserve_pages "
+        "transparent_hugepage_flags vm_dirty_bytes vmalloc_base vmemmap_base zero_page_pfn zero_pfn"
     ),
     "unsigned long [PG_LEVEL_NUM]": "direct_pages_count",
     "unsigned long [room]": "__per_cpu_offset",
