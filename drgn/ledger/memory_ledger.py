@@ -111,7 +111,11 @@ LEDGER_TAGS = Table(
     empty="No page of these classes is in use.",
     memory="again",
     measure="bytes",
-    inside=tuple(Inside(owner, "bytes", ("owner", (owner,))) for owner in (*OF_KERNEL, "slab")),
+    # Of classes that no other table has the owners of.
+    inside=tuple(
+        Inside(owner, "bytes", ("owner", (owner,)))
+        for owner in ("unexplained", "network", "driver", "kernel reserves")
+    ),
 )
 
 

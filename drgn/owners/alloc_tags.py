@@ -36,6 +36,7 @@ from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import TOP, Command, Found, Section
+from mmscope.drgn.tables.display import plural
 from mmscope.drgn.tables.rows import LONGEST_NAME, column
 from mmscope.drgn.tables.table import Table
 from mmscope.drgn.text.kernel_text import MAX_COUNT, whole_lines
@@ -164,9 +165,9 @@ def read_tags(prog: Program) -> Tags:
     counts, counted = _counts(prog, raw["counters"].astype(np.uint64), gaps)
     names = {name: _names(prog, raw[name]) for name in ("module", "file", "function")}
     if nameless := sum(name.startswith("(0x") for each in names.values() for name in each):
-        notes.append(f"{nameless:,} names of tags could not be read; they go by address")
+        notes.append(f"{plural(nameless, 'name')} of tags could not be read: shown by address")
     if unread := int(np.count_nonzero(~counted)):
-        notes.append(f"the counters of {unread:,} tags could not be read")
+        notes.append(f"the counters of {plural(unread, 'tag')} could not be read")
     return Tags(
         addresses=np.concatenate(addresses)[order],
         modules=names["module"],
@@ -186,13 +187,15 @@ def _ranges(prog: Program, size: int, gaps: Gaps, notes: list[str]) -> list[tupl
     """Where the tags of the kernel and of each module are: (address, number of tags)."""
     modules = xarray_pointers(prog, prog["alloc_tag_cttype"].mod_idr.idr_rt, gaps)
     if modules.damaged_nodes:
-        notes.append(f"{modules.damaged_nodes:,} nodes of the tree of modules are damaged")
+        notes.append(
+            f"{plural(modules.damaged_nodes, 'node')} of the tree of modules could not be followed"
+        )
     dtype = struct_dtype(
         prog.type("struct codetag_module"), {"start": "range.start", "stop": "range.stop"}
     )
     rows, read = read_scattered(prog, modules.pointers, dtype, gaps)
     if unread := int(np.count_nonzero(~read)):
-        notes.append(f"the tags of {unread:,} modules could not be found")
+        notes.append(f"the tags of {plural(unread, 'module')} could not be found")
     found, total = [], 0
     for start, stop in zip(rows["start"][read].tolist(), rows["stop"][read].tolist(), strict=True):
         count, rest = divmod(stop - start, size)
