@@ -27,7 +27,7 @@ from mmscope.drgn.owners.page_tags import UNREADABLE, PageTags, named
 from mmscope.drgn.tables.rows import MOST_BYTES, MOST_ORDER, column
 from mmscope.drgn.tables.table import Inside, Table
 
-NO_TAG, STRANGE, UNREAD = "(no tag)", "(unloaded module)", "(unreadable)"
+NO_TAG, STRANGE, UNREAD = "(no tag)", "(of no module)", "(unreadable)"
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class LedgerTag:
         holds="kernel",
         key=True,
         help=f"source file; {NO_TAG}: allocated at boot, or while profiling was off; {STRANGE}: "
-        "of no module that is loaded",
+        "a module was unloaded and left them, or the reference is damaged",
     )
     line: int = column(key=True, high=1 << 32, help="line in the file; 0: of none")
     function: str = column(holds="kernel", key=True, help="function that allocates")

@@ -129,8 +129,8 @@ def _add_tags(memory: Memory, pages: LedgerPages, found: Found) -> None:
         found.notes.append(f"whose line of source {unread:,} pages are could not be read")
     if strange := sum(row.pages for row in rows if row.file == STRANGE):
         found.remarks.append(
-            f"{strange:,} pages are of lines of source of no module that is loaded: it was "
-            "unloaded, and did not free them"
+            f"{strange:,} pages refer to lines of source that no loaded module has: one was "
+            "unloaded and left them, or the references are damaged"
         )
     found.add(LEDGER_TAGS, rows)
 

@@ -15,7 +15,8 @@ slabs are those of ``alloc_slab_page()``; of percpu memory the size for one CPU 
 be in two of them, and a percpu allocation is larger than is told.
 
 Costs some reads for thousands of tags and their names. Cannot know: what was allocated before
-page_ext was there or while profiling was off; of which processes or devices it is.
+page_ext was there, while profiling was off, or in the first percpu chunk, which has no room for
+references (``pcpu_alloc_first_chunk()``); of which processes or devices it is.
 """
 
 import contextlib
@@ -35,7 +36,7 @@ from mmscope.drgn.reading.scattered_reads import read_scattered
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
-from mmscope.drgn.sections.section import TOP, Command, Found, Section
+from mmscope.drgn.sections.section import TOP, Command, Found, Section, disagreement
 from mmscope.drgn.tables.display import plural
 from mmscope.drgn.tables.rows import LONGEST_NAME, column
 from mmscope.drgn.tables.table import Table
@@ -103,6 +104,7 @@ class Tags:
     :ivar counts: bytes and calls of each.
     :ivar counted: whose counters could be read.
     :ivar on: whether allocations are counted now.
+    :ivar registered: how many there are, by the kernel (``codetag_type.count``).
     """
 
     addresses: NDArray[np.uint64]
@@ -114,6 +116,7 @@ class Tags:
     counted: NDArray[np.bool_]
     accurate: NDArray[np.bool_]
     on: bool
+    registered: int
     gaps: Gaps = field(default_factory=Gaps)
     notes: list[str] = field(default_factory=list)
 
@@ -178,6 +181,7 @@ def read_tags(prog: Program) -> Tags:
         counted=counted,
         accurate=(raw["flags"] & INACCURATE) == 0,
         on=profiling_on(prog),
+        registered=int(prog["alloc_tag_cttype"].count),
         gaps=gaps,
         notes=notes,
     )
@@ -343,6 +347,9 @@ def from_memory(memory: Memory) -> Found:
     found = Found(unreadable_bytes=tags.gaps.bytes, notes=list(tags.notes))
     if not tags.on:
         found.notes.append(STALE)
+    if len(tags.addresses) != tags.registered:
+        words = f"{len(tags.addresses):,} tags were found, the kernel has {tags.registered:,}"
+        disagreement(memory, found, words)
     return found.add(ALLOC_TAGS, alloc_tag_rows(tags, live=memory.live))
 
 

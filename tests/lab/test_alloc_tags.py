@@ -20,6 +20,7 @@ from plain_walks import alloc_tag_loop
 from tagged import PAGES_A_ROUND, PERCPU, PERCPU_BYTES, ROUNDS, lines_of_module, tagged
 
 from mmscope.drgn.ledger.memory_ledger import NO_TAG, LedgerTag
+from mmscope.drgn.ledger.percpu_chunks import percpu
 from mmscope.drgn.opening.target import open_target
 from mmscope.drgn.owners.alloc_tags import AllocTag, read_allocinfo
 from mmscope.drgn.sections.memory import Memory
@@ -148,15 +149,15 @@ def test_what_the_module_holds_is_exact(lab: TagLab) -> None:
         if function not in mine or function == f"{MODULE}_hold_tree":
             continue  # the tree's pages are those of its two branches
         row = mine[function]
+        if function.endswith(("vmalloc", "percpu")):
+            continue
         if pages:
-            assert (row.calls, row.bytes) == (allocations, pages * PAGE) or function.endswith(
-                "vmalloc"
-            ), function
+            assert (row.calls, row.bytes) == (allocations, pages * PAGE), function
             compared += 1
         elif objects:
             assert row.calls == objects, function
             compared += 1
-    assert compared >= 9
+    assert compared >= 8
     pages = ROUNDS * PAGES_A_ROUND * PAGE
     for function in ("compound", "plain"):
         row = mine[f"{MODULE}_hold_{function}"]
@@ -164,16 +165,19 @@ def test_what_the_module_holds_is_exact(lab: TagLab) -> None:
     assert 2 * pages > 199 << 20
 
 
-def test_vmalloc_is_counted_by_its_pages(lab: TagLab) -> None:
+def test_vmalloc_is_counted_by_its_pages_and_its_array_of_them(lab: TagLab) -> None:
     allocations, pages, _ = lab.held()[f"{MODULE}_hold_vmalloc"]
     row = of_module(lab.tags)[f"{MODULE}_hold_vmalloc"]
-    assert row.bytes == pages * PAGE and pages == 16 * allocations > 0
-    assert row.calls == pages  # one by one
+    assert pages == 16 * allocations > 0
+    # __vmalloc_area_node(): 16 pointers of 8 bytes to pages that came one by one.
+    assert (row.calls, row.bytes) == (pages + allocations, pages * PAGE + allocations * 16 * 8)
 
 
-def test_percpu_memory_is_counted_for_one_cpu(lab: TagLab) -> None:
+def test_percpu_memory_is_counted_for_one_cpu_but_in_the_first_chunk(lab: TagLab) -> None:
     row = of_module(lab.tags)[f"{MODULE}_hold_percpu"]
-    assert (row.calls, row.bytes) == (PERCPU, PERCPU * PERCPU_BYTES)
+    first = next(chunk for chunk in percpu(lab.prog)[0] if chunk.kind == "first")
+    assert row.calls is not None and row.bytes == row.calls * PERCPU_BYTES
+    assert 0 <= PERCPU - row.calls <= first.unit_bytes // PERCPU_BYTES
 
 
 def of_function(lab: TagLab, function: str) -> Counter[tuple[str, str]]:
@@ -253,7 +257,7 @@ def test_the_finding_names_the_line(lab: TagLab, tmp_path_factory: pytest.TempPa
 def range_of_module(prog: Program) -> Object:
     """Where the module's tags are."""
     tags = prog["alloc_tag_cttype"].mod_idr.address_of_()
-    entries = idr_for_each_entry(tags, prog.type("struct codetag_module *"))
+    entries = idr_for_each_entry(tags, "struct codetag_module")
     return next(
         entry.range
         for _, entry in entries
@@ -279,14 +283,14 @@ DAMAGE: dict[str, tuple[Callable[[Program], None], str, str]] = {
     ),
     "a range in no memory": (
         lambda prog: (
-            put(range_of_module(prog).start, 64 << 20),
-            put(range_of_module(prog).stop, (64 << 20) + 40 * 4000),
+            put(range_of_module(prog).start, 0xDEAD << 48),
+            put(range_of_module(prog).stop, (0xDEAD << 48) + 40 * 4000),
         ),
         "partial",
-        "could not be read",
+        "tags were found, the kernel has 1,",
     ),
     "a name in no memory": (
-        lambda prog: put(first_tag(prog).ct.function, 1),
+        lambda prog: put(first_tag(prog).ct.function, 0xDEAD << 48),
         "partial",
         "1 name of tags could not be read: shown by address",
     ),
@@ -298,7 +302,7 @@ DAMAGE: dict[str, tuple[Callable[[Program], None], str, str]] = {
     "a tree that is none": (
         lambda prog: put(prog["alloc_tag_cttype"].mod_idr.idr_rt.xa_head, 0x1002),
         "partial",
-        "1 node of the tree of modules could not be followed",
+        "0 tags were found, the kernel has 1",
     ),
     "switched off": (
         lambda prog: put(prog["mem_alloc_profiling_key"].key.enabled.counter, 0),
@@ -332,3 +336,13 @@ def test_what_cannot_be_is_said_and_the_rest_is_there(lab: TagLab, name: str) ->
         kernel = {place(row): row for row in lab.tags if not row.module}
         rows = {place(row): row for row in found.by_name["alloc_tags"]}
         assert {key: rows[key] for key in kernel} == kernel
+
+
+def test_references_in_page_flags_are_followed(say: Callable[[str], None]) -> None:
+    capture = tagged(say, "sysctl.vm.mem_profiling=1,compressed")
+    log = (capture.truth_b / "dmesg").read_text()
+    assert "enabled with compression and is turned on" in log
+    lab = read(capture)
+    assert lab.prog["mem_profiling_compressed"].key.enabled.counter.value_() > 0
+    assert by_place(lab.tags) == by_place(lab.said()[1])
+    check_ledger(lab)
