@@ -93,7 +93,7 @@ class LedgerTag:
     part: str = column(holds="words", key=True, help="part of the class")
     module: str = column(holds="kernel", key=True, help="module; empty: the kernel itself")
     file: str = column(
-        holds="kernel",
+        holds="source",
         key=True,
         help=f"source file; {NO_TAG}: allocated at boot, or while profiling was off; {STRANGE}: "
         "a module was unloaded and left them, or the reference is damaged",

@@ -52,7 +52,7 @@ class AllocTag:
     """A line of the kernel's source that allocates."""
 
     module: str = column(holds="kernel", key=True, help="module; empty: the kernel itself")
-    file: str = column(holds="kernel", key=True, help="source file, as the compiler was told it")
+    file: str = column(holds="source", key=True, help="source file, as the compiler was told it")
     line: int = column(key=True, high=1 << 32, help="line in the file")
     function: str = column(holds="kernel", key=True, help="function that allocates")
     tags: int = column(
