@@ -35,6 +35,32 @@ def test_the_first_version_of_the_text_is_read() -> None:
     assert all(row.accurate for row in read_allocinfo(text))
 
 
+# Some lines of what the lab's own kernel printed.
+PRINTED = (Path(__file__).parent / "corpus/allocinfo/7.2").read_text()
+
+
+def test_what_a_kernel_printed_is_read_whole() -> None:
+    rows = read_allocinfo(PRINTED)
+    assert sum(row.tags for row in rows) == PRINTED.count("\n") - 2
+    assert sum(row.bytes or 0 for row in rows) == sum(
+        int(line.split()[0]) for line in PRINTED.splitlines()[2:]
+    )
+    assert AllocTag("", "mm/memory.c", 6726, "__p4d_alloc", 1, 16, 65536, False) in rows
+    assert {row.file for row in rows if row.module == "mmscope_lab"} == {"mmscope_lab.c"}
+
+
+def test_a_text_that_is_cut_is_refused_or_has_fewer_lines() -> None:
+    """One that ends with a line looks like one of fewer lines."""
+    for end in range(1, len(PRINTED), 7):
+        try:
+            rows = read_allocinfo(PRINTED[:end])
+        except ValueError as error:
+            assert "/proc/allocinfo" in str(error)
+        else:
+            assert PRINTED[end - 1] == "\n"
+            assert sum(row.tags for row in rows) == max(PRINTED[:end].count("\n") - 2, 0)
+
+
 def test_what_was_below_zero_for_a_moment_is_zero() -> None:
     (row,) = read_allocinfo(f"{HEADER}       -4096 18446744073709551615 mm/a.c:1 func:a \n")
     assert (row.calls, row.bytes) == (0, 0)
