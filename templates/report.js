@@ -83,7 +83,7 @@
     rows.forEach(function (row) { row.hidden = false; });
   }
   function copyable(button) {
-    var name = "Copy as text";
+    var name = button.getAttribute("data-name") || "Copy as text";
     button.hidden = false;
     button.textContent = name;
     button.addEventListener("click", function () {
@@ -264,9 +264,11 @@
   });
   all("button.copy").forEach(copyable);
   all("a.download").forEach(unpacked);
-  // A link into something folded opens it.
+  // A link into something folded opens it, and one to a section that is.
   function reveal() {
     var goal = location.hash.length > 1 && document.getElementById(location.hash.slice(1));
+    var own = goal && goal.querySelector(":scope > details.whole");
+    if (own) own.open = true;
     for (var at = goal; at; at = at.parentElement) if (at.tagName === "DETAILS") at.open = true;
   }
   addEventListener("hashchange", reveal);

@@ -94,6 +94,13 @@ class Opened:
         dialog.dismiss()  # type: ignore[attr-defined]
 
 
+def unfold(page: Page, inside: str) -> None:
+    """Open the section that has something, as a reader does."""
+    fold = page.locator("details.whole", has=page.locator(inside))
+    if fold.get_attribute("open") is None:
+        fold.locator("> summary").click()
+
+
 def serious(page: Page, *rules: str) -> list[tuple[str, ...]]:
     """
     What axe finds that keeps somebody out: (rule, where, how to mend it). The page is of no further

@@ -678,11 +678,16 @@ def verdict() -> Verdict:
                 "5 pageblocks are HighAtomic (10 MiB), the cap is 5; 3 of them are free.",
                 "THP may not take them: it falls back to base pages while the memory is free.",
                 (
-                    Step("Find who allocates atomically at order > 0.", cost="1 % of a CPU"),
+                    Step(
+                        "Find who allocates atomically: 'mmscope record atomic-alloc -a'.",
+                        cost="1 % of a CPU",
+                    ),
                     Step("Compare with a healthy host.", looks=True),
                 ),
                 (Link("Kernel documentation", "https://docs.kernel.org/mm/page_allocation.html"),),
                 "free_lists",
+                explains=("THP faults fall back", "direct compaction fails"),
+                classes=("free",),
             ),
             Finding(
                 "compaction-fails",
@@ -697,6 +702,7 @@ def verdict() -> Verdict:
                 ),
                 (),
                 "vm_counters",
+                symptom="direct compaction fails",
             ),
             Finding(
                 "thp-falls-back",
@@ -707,6 +713,7 @@ def verdict() -> Verdict:
                 (),
                 (),
                 "vm_counters",
+                symptom="THP faults fall back",
             ),
         ],
         clear=[("free-lists-damaged", "Free lists are damaged")],

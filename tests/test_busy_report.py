@@ -19,7 +19,7 @@ from xml.etree.ElementTree import Element
 import busy_bundle
 import pytest
 import report_bundle as made
-from browser_page import NARROW, WIDE, Opened, serious
+from browser_page import NARROW, WIDE, Opened, serious, unfold
 from page_tree import NOTHING, by_id, cells, elements, parse, texts
 
 from mmscope.reports.bundle.bundle import Bundle
@@ -191,6 +191,7 @@ class TestInABrowser:
 
     def test_a_cut_table_is_sorted_and_filtered_as_far_as_it_is_shown(self, page: Opened) -> None:
         page.page.set_viewport_size({"width": WIDE[0], "height": WIDE[1]})
+        unfold(page.page, "#table-page_tables")
         page.page.locator("summary", has_text="rows of page_tables").click()
         box = page.page.locator("#table-page_tables")
         box.get_by_label("Filter the rows shown").fill("postgres")
@@ -205,6 +206,7 @@ class TestInABrowser:
         assert "GiB" in column[-1]
 
     def test_a_word_is_explained_by_keyboard_and_by_mouse(self, page: Opened) -> None:
+        unfold(page.page, "#section-ksm-title")
         term = page.page.locator("#section-ksm .intro .term").first
         says = "(e) => getComputedStyle(e, '::after').content"
         assert term.evaluate(says) == "none"
@@ -255,6 +257,7 @@ class TestInABrowser:
             assert width == pytest.approx(wanted, abs=0.1)
 
     def test_a_frame_has_its_name_once_there_is_room(self, page: Opened) -> None:
+        unfold(page.page, "#picture-page_owner")
         frames = page.page.locator("#picture-page_owner .flame > svg")
         narrow = frames.filter(has_not=page.page.locator("text")).last
         title = str(narrow.locator("title").text_content())

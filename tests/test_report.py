@@ -28,9 +28,11 @@ from mmscope.drgn.tables.rows import columns
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.description import SectionResult
 from mmscope.reports.findings.findings import Finding, NotChecked, Verdict
+from mmscope.reports.findings.incidents import incidents
+from mmscope.reports.page.card import card, counted
 from mmscope.reports.page.environment import MAX_ROWS, TEMPLATES
 from mmscope.reports.page.report import render, write
-from mmscope.reports.page.sentences import reading, sentence, unknown
+from mmscope.reports.page.sentences import reading, unknown
 from mmscope.reports.page.views import MAX_CELLS, MAX_SERIES_ROWS
 from mmscope.reports.pictures.registry import PICTURES
 
@@ -175,15 +177,38 @@ class TestFirstScreen:
             e for e in elements(parse(pages["machine"]), "p") if "verdict" in e.get("class", "")
         )
         assert texts(said) == (
-            "1 critical finding and 2 warnings on lab-guest; worst: Node 1 zone Normal: 3 of 5 "
-            "free blocks of THP size lie in the HighAtomic reserve."
+            "Direct compaction succeeded in 0 of 8,211 attempts. Likely cause: Node 1 zone Normal: "
+            "3 of 5 free blocks of THP size lie in the HighAtomic reserve."
         )
 
     def test_says_what_it_does_not_know_below(self, pages: dict[str, str]) -> None:
         said = next(
             e for e in elements(parse(pages["machine"]), "p") if e.get("class") == "unknown"
         )
-        assert texts(said) == "4 of 5 checks could be made. Not checked: others 1."
+        assert texts(said) == (
+            "1 critical finding and 2 warnings, in 1 incident. "
+            "4 of 5 checks could be made. Not checked: others 1."
+        )
+
+    def test_says_what_to_do_first_with_its_command_and_price(self, pages: dict[str, str]) -> None:
+        tree = parse(pages["machine"])
+        assert texts(by_id(tree, "card-command")) == "mmscope record atomic-alloc -a"
+        assert "costs 1 % of a CPU" in texts(by_id(tree, "top"))
+
+    def test_has_all_memory_in_a_bar_with_what_it_is_about_marked(
+        self, pages: dict[str, str]
+    ) -> None:
+        (bar,) = (
+            e
+            for e in elements(by_id(parse(pages["machine"]), "top"), "svg")
+            if e.get("class") == "mem-bar"
+        )
+        titles = [
+            texts(elements(part, "title")[0])
+            for part in elements(bar, "svg")[1:]
+            if any(r.get("class") == "mem-mark" for r in elements(part, "rect"))
+        ]
+        assert [title.partition(":")[0] for title in titles] == ["free"]
 
     def test_says_what_was_read(self, pages: dict[str, str]) -> None:
         header = texts(by_id(parse(pages["machine"]), "top"))
@@ -227,7 +252,7 @@ class TestFirstScreen:
         anchor = "finding-highatomic-starves-thp"
         for number, one in enumerate(others, 2):
             article = by_id(tree, f"{anchor}-{number}")
-            visible = texts(elements(article, "dl")[0])
+            visible = " ".join(texts(e) for e in elements(article, "p"))
             assert one.saw in visible
             assert first.why not in visible
             assert f"#{anchor}-1" in [a.get("href") for a in elements(article, "a")]
@@ -257,7 +282,8 @@ class TestFirstScreen:
             "Why it hurts: THP may not take them: it falls back to base pages while the memory is "
             "free.",
             "Next:",
-            "1. Find who allocates atomically at order > 0. Costs: 1 % of a CPU",
+            "1. Find who allocates atomically: 'mmscope record atomic-alloc -a'. "
+            "Costs: 1 % of a CPU",
             "2. Compare with a healthy host.",
             "Kernel documentation: https://docs.kernel.org/mm/page_allocation.html",
         ]
@@ -288,23 +314,30 @@ MISSED = NotChecked("id", "title", "reason")
         ),
         (Verdict([], [("a", "A")], [MISSED]), "h: 1 of 2 checks could be made; that is clear."),
         (Verdict([], [], [MISSED]), "h: None of 1 check could be made."),
-        (Verdict([finding("notice")], [], []), "1 notice on h; worst: T."),
-        (
-            Verdict([finding("warning", "W."), finding("critical", "C")], [], []),
-            "1 critical finding and 1 warning on h; worst: C.",
-        ),
-        (
-            Verdict([finding(s) for s in ("critical", "critical", "warning", "notice")], [], []),
-            "2 critical findings, 1 warning and 1 notice on h; worst: T.",
-        ),
-        (
-            Verdict([finding("odd"), finding("notice", "N")], [], []),
-            "1 notice and 1 other on h; worst: N.",
-        ),
+        (Verdict([finding("notice")], [], []), "T."),
     ],
 )
-def test_the_sentence_counts(verdict: Verdict, said: str) -> None:
-    assert sentence(verdict, "h") == said
+def test_the_card_says_what_is_wrong_or_what_was_checked(
+    small: Bundle, verdict: Verdict, said: str
+) -> None:
+    assert card(small, verdict, incidents(verdict.found), "h").sentence == said
+
+
+@pytest.mark.parametrize(
+    ("severities", "said"),
+    [
+        (["notice"], "1 notice"),
+        (["critical", "warning"], "1 critical finding and 1 warning"),
+        (
+            ["critical", "critical", "warning", "notice"],
+            "2 critical findings, 1 warning and 1 notice",
+        ),
+        (["notice", "odd"], "1 notice and 1 other"),
+    ],
+)
+def test_findings_are_counted_by_severity(severities: list[str], said: str) -> None:
+    found = [replace(finding(s), id=str(number)) for number, s in enumerate(severities)]
+    assert counted(Verdict(found, [], []), incidents(found)) == said
 
 
 def test_what_was_not_checked_is_counted_by_its_section() -> None:

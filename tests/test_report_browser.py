@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import report_bundle as made
-from browser_page import HUGE, NARROW, SCHEMES, WIDE, Opened, serious
+from browser_page import HUGE, NARROW, SCHEMES, WIDE, Opened, serious, unfold
 from page_tree import NOTHING, elements, parse, texts
 from playwright.sync_api import Locator, Page
 
@@ -131,11 +131,11 @@ def test_a_barrier_is_found(opening: functools.partial[Opened], files: dict[str,
 
 
 class TestFirstScreen:
-    def test_shows_verdict_facts_and_the_worst_finding(
+    def test_shows_the_card_with_its_command_and_all_memory(
         self, opening: functools.partial[Opened], files: dict[str, Path]
     ) -> None:
         page = opening(files["machine"]).page
-        for selector in ("h1", ".verdict", ".facts", "article:first-of-type", "nav"):
+        for selector in ("h1", ".verdict", "#card-command", ".card", ".card .mem-bar", "nav"):
             box = page.locator(selector).first.bounding_box()
             assert box is not None
             assert box["y"] + box["height"] <= WIDE[1]
@@ -210,6 +210,7 @@ class TestFlameGraph:
     ) -> None:
         opened = opening(files["machine"])
         page = opened.page
+        unfold(page, "#picture-page_owner")
         before = page.locator("#picture-page_owner .flame").inner_html()
         whole = page.locator("#picture-page_owner .flame").bounding_box()
         assert whole is not None
@@ -231,6 +232,7 @@ class TestFlameGraph:
         self, opening: functools.partial[Opened], files: dict[str, Path]
     ) -> None:
         page = opening(files["machine"]).page
+        unfold(page, "#picture-page_owner")
 
         def focused() -> str:
             title: str = page.evaluate("document.activeElement.querySelector('title').textContent")
@@ -261,6 +263,7 @@ class TestFlameGraph:
         self, opening: functools.partial[Opened], files: dict[str, Path]
     ) -> None:
         page = opening(files["machine"]).page
+        unfold(page, "#picture-page_owner")
         picture = page.locator("#picture-page_owner")
         picture.get_by_label("Search frames").fill("LEAK")
         # leak_more is called by leak_write, and its memory is not counted twice.
@@ -273,6 +276,7 @@ class TestFlameGraph:
         self, opening: functools.partial[Opened], files: dict[str, Path]
     ) -> None:
         page = opening(files["machine"], script=False).page
+        unfold(page, "#picture-page_owner")
         for media in ("screen", "print"):
             page.emulate_media(media=media)  # type: ignore[arg-type]
             picture = page.locator("#picture-page_owner").bounding_box()
@@ -315,6 +319,7 @@ class TestSorting:
         self, opening: functools.partial[Opened], files: dict[str, Path]
     ) -> None:
         page = opening(files["machine"]).page
+        unfold(page, "#table-oddities")
         assert self.column(page, 1)[0] == "thing 3"
         button = page.locator("#table-oddities th button", has_text="taken")
         button.click()
@@ -330,6 +335,7 @@ class TestSorting:
 
     def test_by_keyboard(self, opening: functools.partial[Opened], files: dict[str, Path]) -> None:
         page = opening(files["machine"]).page
+        unfold(page, "#table-oddities")
         page.locator("#table-oddities th button", has_text="name").focus()
         page.keyboard.press("Enter")
         assert self.column(page, 1) == ["thing 1", "thing 10", "thing 20", "thing 3", "unknown"]
@@ -338,6 +344,7 @@ class TestSorting:
         self, opening: functools.partial[Opened], files: dict[str, Path]
     ) -> None:
         page = opening(files["machine"]).page
+        unfold(page, "#table-oddities")
         for _ in range(2):
             page.locator("#table-oddities th button", has_text="ratio").click()
             assert self.column(page, 3) == ["0.5", "", "", "", ""]
@@ -346,6 +353,7 @@ class TestSorting:
         self, opening: functools.partial[Opened], files: dict[str, Path]
     ) -> None:
         page = opening(files["machine"]).page
+        unfold(page, "#table-oddities")
         for name in ("name", "taken"):
             page.locator("#table-oddities th button", has_text=name).click()
         assert page.locator("#table-oddities th[aria-sort]").count() == 1
@@ -383,7 +391,7 @@ class TestCopying:
         page = opening(files["machine"]).page
         page.context.grant_permissions(["clipboard-read", "clipboard-write"])
         page.locator("#finding-highatomic-starves-thp-1 button").click()
-        page.wait_for_function("document.querySelector('button.copy').textContent === 'Copied'")
+        page.wait_for_function("document.querySelector('article .copy').textContent === 'Copied'")
         copied = page.evaluate("navigator.clipboard.readText()")
         assert copied.startswith("CRITICAL: Node 1 zone Normal: 3 of 5 free blocks of THP size")
         assert "\n2. Compare with a healthy host.\n" in copied
@@ -475,12 +483,25 @@ class TestKeyboard:
         page.wait_for_function("document.getElementById('not-checked').open")
 
 
+    def test_a_link_to_a_folded_section_opens_it(
+        self, opening: functools.partial[Opened], files: dict[str, Path]
+    ) -> None:
+        page = opening(files["machine"]).page
+        assert not page.locator("#table-oddities").is_visible()
+        unfolded = page.locator("section:has(#table-oddities) > details")
+        anchor = page.locator("section:has(#table-oddities)").get_attribute("id")
+        page.locator(f"nav a[href='#{anchor}']").click()
+        page.locator("#table-oddities").wait_for(state="visible")
+        assert unfolded.get_attribute("open") is not None
+
+
 class TestSavedPage:
     def test_a_page_that_a_browser_saved_works_as_before(
         self, opening: functools.partial[Opened], files: dict[str, Path], tmp_path: Path
     ) -> None:
         saved = tmp_path / "saved.html"
         first = opening(files["machine"])
+        unfold(first.page, "#picture-page_owner")
         # Zoomed in, and with a search.
         frames = "#picture-page_owner .flame > svg"
         places = "(all) => all.map((e) => e.getAttribute('x') + ' ' + e.getAttribute('width'))"
@@ -495,5 +516,6 @@ class TestSavedPage:
         assert again.page.locator(".flame .found").count() == 0
         for selector in ("th button", ".filter", "button.copy", ".flame-told"):
             assert again.page.locator(selector).count() == first.page.locator(selector).count()
+        unfold(again.page, "#table-oddities")
         again.page.locator("#table-oddities th button", has_text="taken").click()
         assert again.page.locator("#table-oddities tbody td").first.inner_text() == "unknown"

@@ -99,6 +99,10 @@ class Finding:
     sources: tuple[str, ...] = ()  # kernel files that its words were held against
     estimate: bool = False  # how bad it is was computed, not measured
     harm: str = HARMS[-1]
+    symptom: str = ""  # that it is, in words that others explain (see incidents)
+    explains: tuple[str, ...] = ()  # symptoms that may come of it
+    since: str = ""  # when it began, if that is known
+    classes: tuple[str, ...] = ()  # of the memory ledger, that it is about
 
 
 @dataclass(frozen=True)
@@ -186,6 +190,10 @@ class Question:
     worse: str  # an expression over the row: the higher, the worse
     estimate: bool = False  # how bad it is is computed; unless the row has a column `estimated`
     harm: str = HARMS[-1]
+    symptom: str = ""  # words, as are those it explains
+    explains: tuple[str, ...] = ()
+    since: str = ""  # words; empty where the row does not say
+    classes: tuple[str, ...] = ()  # words
     subject: tuple[str, ...] = ()  # columns of the row that distinguish what was found
     # Tables that only add to the words, with the columns used: empty where a bundle lacks them.
     optional: dict[str, list[str]] = field(default_factory=dict)
@@ -207,7 +215,7 @@ def load_questions(folder: Path = FINDINGS) -> list[Question]:
                 Step(**step | {"only": tuple(step.get("only", ()))}) for step in data["next"]
             )
             data |= {"needs": tuple(data["needs"]), "sources": tuple(data["sources"])}
-            data["subject"] = tuple(data.get("subject", ()))
+            data |= {name: tuple(data.get(name, ())) for name in ("subject", "explains", "classes")}
             question = Question(id=path.stem, links=links, **data)
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{path.name}: {error}") from error
@@ -251,6 +259,7 @@ def _environment() -> jinja2.Environment:
         "percent": known(display.percent),
         "size": known(display.pages),
         "period": period,
+        "duration": known(display.duration),
     }
     return environment
 
@@ -453,6 +462,10 @@ def _finding(question: Question, row: dict[str, Any], kernel: Kernel) -> Finding
         question.sources,
         estimate,
         question.harm,
+        words(question.symptom),
+        tuple(filter(None, map(words, question.explains))),
+        words(question.since),
+        tuple(words(name) for name in question.classes),
     )
 
 

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The findings on the terminal."""
 
-import itertools
 import re
 import sys
 from collections import Counter
@@ -22,6 +21,7 @@ from mmscope.reports.findings.findings import (
     how_many,
     lacking,
 )
+from mmscope.reports.findings.incidents import Told, incidents
 
 
 def print_findings(verdict: Verdict, *, everything: bool) -> None:
@@ -39,23 +39,22 @@ def print_findings(verdict: Verdict, *, everything: bool) -> None:
 
 def _print(console: Console, verdict: Verdict, *, everything: bool) -> None:
     """The same, on a console."""
-    styles = {"critical": "bold red", "warning": "bold yellow", "notice": "bold cyan"}
-    console.print(_headline(verdict), style="bold")
-    if verdict.found:
+    told = incidents(verdict.found)
+    # Of one thing alone its title is the sentence.
+    if sum(len(incident.told) for incident in told) > 1:
+        console.print(Text(visible(told[0].sentence), "bold"))
+        console.print(Text(_headline(verdict), "dim"))
+    else:
+        console.print(_headline(verdict), style="bold")
+    if told:
         console.print()
-    # Several rows of one finding share most of their words: these are said once, after the last.
-    for _, group in itertools.groupby(verdict.found, key=lambda f: (f.id, f.severity)):
-        findings = list(group)
-        for finding in findings:
-            severity = Text(finding.severity.upper(), style=styles[finding.severity])
-            title = Text(visible(finding.title), "bold")
-            if finding.estimate:
-                title.append(" (estimate)", "not bold")
-            _print_beside(console, severity, title)
-            _print_labelled(console, "saw", [finding.saw])
-        _print_labelled(console, "why", dict.fromkeys(f.why for f in findings))
-        _print_steps(console, dict.fromkeys(step for f in findings for step in f.next))
-        console.print()
+    for incident in told:
+        if incident.effects:
+            several = "s" if len(incident.causes) > 1 else ""
+            _print_part(console, f"Likely cause{several}", incident.causes)
+            _print_part(console, "What may come of it", incident.effects)
+        else:
+            _print_part(console, "", incident.causes)
     if everything:
         for _, title_text in verdict.clear:
             _print_beside(console, Text("ok"), Text(visible(title_text)))
@@ -70,6 +69,25 @@ def _print(console: Console, verdict: Verdict, *, everything: bool) -> None:
         where = lacking(verdict, lambda section: section.replace("_", " "))
         words = f"Not checked: {len(verdict.not_checked):,} ({where}); 'findings --all' says why."
         console.print(Text(visible(words), "dim"))
+
+
+def _print_part(console: Console, heading: str, told: Iterable[Told]) -> None:
+    """Findings, each with its rows; their words but what was seen are said once, after the last."""
+    styles = {"critical": "bold red", "warning": "bold yellow", "notice": "bold cyan"}
+    if heading:
+        console.print(Text(f"{heading}:", "dim"))
+    for each in told:
+        findings = each.findings
+        for finding in findings:
+            severity = Text(finding.severity.upper(), style=styles[finding.severity])
+            title = Text(visible(finding.title), "bold")
+            if finding.estimate:
+                title.append(" (estimate)", "not bold")
+            _print_beside(console, severity, title)
+            _print_labelled(console, "saw", [finding.saw])
+        _print_labelled(console, "why", dict.fromkeys(f.why for f in findings))
+        _print_steps(console, dict.fromkeys(step for f in findings for step in f.next))
+        console.print()
 
 
 def _headline(verdict: Verdict) -> str:

@@ -18,6 +18,7 @@ Cannot know: what is not in the bundle. A report of a bundle is as complete as t
 from pathlib import Path
 from typing import Any
 
+from jinja2 import Environment
 from markupsafe import Markup
 
 from mmscope import __version__
@@ -31,6 +32,8 @@ from mmscope.reports.compare import comparison_view
 from mmscope.reports.compare.comparison import Comparison
 from mmscope.reports.drawing.downloads import Downloads
 from mmscope.reports.findings.findings import SEVERITIES, Verdict
+from mmscope.reports.findings.incidents import incidents
+from mmscope.reports.page.card import card
 from mmscope.reports.page.environment import environment_of, policy_of, squeeze
 from mmscope.reports.page.glossary import Glossary
 from mmscope.reports.page.sentences import (
@@ -38,16 +41,22 @@ from mmscope.reports.page.sentences import (
     facts_of,
     host_of,
     reading,
-    sentence,
     target_text,
     unknown,
     uptime_of,
     written_by,
 )
-from mmscope.reports.page.views import finding_views, pictures_beside, section_views, table_view
+from mmscope.reports.page.views import (
+    incident_views,
+    pictures_beside,
+    section_views,
+    table_view,
+)
 
 # So many findings leave room for the sections beside them.
 MAX_CONTENTS = 8
+# Of more sections, those without findings are folded.
+MAX_OPEN = 3
 # What the reader must know of the reading before any number: `collect` notes it in the target.
 CAVEATS = {
     "redacted": "Names are replaced",
@@ -75,15 +84,15 @@ def render(bundle: Bundle, verdict: Verdict, comparison: Comparison | None = Non
     sections = section_views(bundle, environment, page_size)
     anchors = {view.name: view.anchor for view in reversed(sections)}
     host = host_of(bundle)
-    findings = list(finding_views(bundle, verdict, anchors))
+    told = incidents(verdict.found)
+    incident_list = list(incident_views(bundle, told, anchors))
+    findings = [view for each in incident_list for view in each.findings]
     for view in sections:
         view.findings.extend(f for f in findings if f.finding.section == view.name)
-    style, script = (
-        squeeze(environment.get_template(name).render()) for name in ("report.css", "report.js")
-    )
+    style, script = _looks(environment)
     html = environment.get_template("report.html").render(
         host=host,
-        sentence=sentence(verdict, host),
+        card=card(bundle, verdict, told, host),
         unknown=unknown(verdict),
         reading=reading(bundle.sections),
         facts=facts_of(bundle, page_size),
@@ -99,6 +108,8 @@ def render(bundle: Bundle, verdict: Verdict, comparison: Comparison | None = Non
         if IMPOSSIBLE in bundle.tables
         else None,
         findings=findings,
+        incidents=incident_list,
+        folded=len(sections) > MAX_OPEN,
         verdict=verdict,
         sections=sections,
         severities=SEVERITIES,
@@ -120,9 +131,7 @@ def render(bundle: Bundle, verdict: Verdict, comparison: Comparison | None = Non
 def page(template: str, **values: Any) -> str:
     """A page of another kind, of one of our templates: with the same style, script and policy."""
     environment = environment_of(None, "")
-    style, script = (
-        squeeze(environment.get_template(name).render()) for name in ("report.css", "report.js")
-    )
+    style, script = _looks(environment)
     html = environment.get_template(template).render(
         style=Markup(style),
         script=Markup(script),
@@ -131,6 +140,12 @@ def page(template: str, **values: Any) -> str:
         **values,
     )
     return squeeze(html) + "\n"
+
+
+def _looks(environment: Environment) -> tuple[str, str]:
+    """Style and script of every page."""
+    style, script = (environment.get_template(f"report.{kind}").render() for kind in ("css", "js"))
+    return squeeze(style), squeeze(script)
 
 
 def write(html: str, path: Path, mode: int | None = None) -> None:

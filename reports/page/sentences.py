@@ -16,14 +16,7 @@ from mmscope.reports.bundle import bundle_format
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.declared import HEADINGS
 from mmscope.reports.bundle.description import SectionResult, version_number
-from mmscope.reports.findings.findings import (
-    SEVERITIES,
-    Verdict,
-    all_clear,
-    how_many,
-    lacking,
-    severity_rank,
-)
+from mmscope.reports.findings.findings import Verdict, how_many, lacking
 
 # Sections that a sentence names.
 MAX_NAMED = 5
@@ -37,29 +30,7 @@ FACTS = {
     *("hostname", "release", "architecture", "kind", "source", "captured_at", "uptime_seconds"),
     *("page_size", "total_pages", "online_cpus"),
 }
-NOUNS = {
-    "critical": ("critical finding",),
-    "warning": ("warning",),
-    "notice": ("notice",),
-}
 STATUSES = ("ok", "partial", "absent", "failed")
-
-
-def sentence(verdict: Verdict, host: str) -> str:
-    """What is wrong, in one sentence."""
-    parts = [
-        display.plural(number, *NOUNS[severity])
-        for severity in SEVERITIES
-        if (number := sum(finding.severity == severity for finding in verdict.found))
-    ]
-    others = sum(finding.severity not in SEVERITIES for finding in verdict.found)
-    if others:
-        parts.append(display.plural(others, "other"))
-    if parts:
-        listed = " and ".join(part for part in (", ".join(parts[:-1]), parts[-1]) if part)
-        worst = min(verdict.found, key=lambda finding: severity_rank(finding.severity))
-        return f"{listed} on {host}; worst: {display.prose(worst.title).rstrip('.')}."
-    return f"{host}: {all_clear(verdict)}."
 
 
 def unknown(verdict: Verdict) -> str:

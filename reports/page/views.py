@@ -30,7 +30,8 @@ from mmscope.reports.compare.comparison import Comparison
 from mmscope.reports.drawing import downloads
 from mmscope.reports.drawing.cells import Cell, cell
 from mmscope.reports.drawing.downloads import Download
-from mmscope.reports.findings.findings import Finding, Verdict, severity_rank
+from mmscope.reports.findings.findings import Finding
+from mmscope.reports.findings.incidents import Incident, Told
 from mmscope.reports.page.environment import MAX_ROWS, environment_of, text_classes
 from mmscope.reports.page.sentences import host_of, intro, target_text, uptime_of
 from mmscope.reports.pictures import profile_pictures
@@ -85,7 +86,7 @@ class SectionView:
     findings: list["FindingView"]
 
 
-@dataclass(frozen=True)
+@dataclass
 class FindingView:
     """A finding with its place in the page."""
 
@@ -96,6 +97,19 @@ class FindingView:
     evidence: str  # anchor of its section, empty if the bundle has no such section
     tables: list[str]  # that it was found in, and that the page has
     like: "FindingView | None"  # the one before it whose every word but what was seen is the same
+    open: bool = False  # why it hurts and what to do are shown unasked
+
+
+@dataclass(frozen=True)
+class IncidentView:
+    """Findings that belong together."""
+
+    causes: list[FindingView]
+    effects: list[FindingView]
+
+    @property
+    def findings(self) -> list[FindingView]:
+        return [*self.causes, *self.effects]
 
 
 def _anchor(prefix: str, name: str, taken: set[str]) -> str:
@@ -266,13 +280,26 @@ def table_view(bundle: Bundle, table: Table, page_size: int | None, known: Table
     )
 
 
-def finding_views(
-    bundle: Bundle, verdict: Verdict, anchors: dict[str, str]
-) -> Iterator[FindingView]:
+def incident_views(
+    bundle: Bundle, told: list[Incident], anchors: dict[str, str]
+) -> Iterator[IncidentView]:
+    """The incidents; the first one's worst cause is open."""
     taken: set[str] = set()
+    for number, incident in enumerate(told):
+        causes, effects = (
+            list(_finding_views(bundle, part, anchors, taken))
+            for part in (incident.causes, incident.effects)
+        )
+        causes[0].open = number == 0
+        yield IncidentView(causes, effects)
+
+
+def _finding_views(
+    bundle: Bundle, told: tuple[Told, ...], anchors: dict[str, str], taken: set[str]
+) -> Iterator[FindingView]:
     numbers: dict[str, int] = {}
     first: FindingView | None = None
-    for finding in sorted(verdict.found, key=lambda finding: severity_rank(finding.severity)):
+    for finding in (finding for each in told for finding in each.findings):
         numbers[finding.id] = numbers.get(finding.id, 0) + 1
         view = FindingView(
             anchor=_anchor("finding", f"{finding.id}-{numbers[finding.id]}", taken),

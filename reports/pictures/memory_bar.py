@@ -152,6 +152,7 @@ MEMORY_BAR = Picture(
 .mem-bar rect { fill: var(--series, var(--bar)); stroke: var(--bg); stroke-width: 1; }
 .mem-bar rect.mem-free { fill: var(--bar); } .mem-bar rect.mem-gone { fill: var(--other); }
 .mem-bar rect.mem-odd { fill: var(--reserve); }
+.mem-bar rect.mem-mark { fill: none; stroke: var(--fg); stroke-width: 5; }
 .mem-bar text { fill: var(--fg); font-size: 12px; }
 .mem-key { list-style: none; padding: 0; display: grid; gap: .15rem 1.2rem;
   grid-template-columns: repeat(auto-fill, minmax(17rem, 1fr)); }

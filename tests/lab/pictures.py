@@ -121,6 +121,8 @@ def scroll_to(page: Page, shows: str) -> None:
     """Something that may be folded away, at the top of the window."""
     where = page.locator(shows).first
     where.evaluate("""(shown) => {
+        const own = shown.querySelector(':scope > details');
+        if (own) own.open = true;
         for (let at = shown; at; at = at.parentElement)
             if (at.tagName === 'DETAILS') at.open = true;
         scrollTo(0, shown.getBoundingClientRect().top + scrollY - 4);
