@@ -83,11 +83,11 @@
     rows.forEach(function (row) { row.hidden = false; });
   }
   function copyable(button) {
-    var name = button.getAttribute("data-name") || "Copy as text";
+    var source = button.getAttribute("data-copy"), name = source ? "Copy as text" : "Copy";
     button.hidden = false;
     button.textContent = name;
     button.addEventListener("click", function () {
-      var text = document.getElementById(button.getAttribute("data-copy")).textContent;
+      var text = (source ? document.getElementById(source) : button.previousElementSibling).textContent;
       function done(word) {
         button.textContent = word;
         setTimeout(function () { button.textContent = name; }, 2000);
@@ -262,6 +262,13 @@
     explained(table);
     filterable(table, number);
   });
+  all("code.command").forEach(function (command) {
+    var next = command.nextElementSibling, old = next && next.classList.contains("copy");
+    var button = old ? next : document.createElement("button");
+    button.type = "button";
+    button.className = "copy inline";
+    command.after(button);
+  });
   all("button.copy").forEach(copyable);
   all("a.download").forEach(unpacked);
   // A link into something folded opens it, and one to a section that is.
@@ -278,6 +285,26 @@
     if (link && link.hash === location.hash) reveal();
   });
   reveal();
+  // Which section is at the top of the window, in the contents.
+  var places = all("nav a[href^='#']").map(function (link) {
+    return { link: link, goal: document.getElementById(link.hash.slice(1)) };
+  }).filter(function (place) { return place.goal; });
+  var marking = false;
+  function mark() {
+    marking = false;
+    var here = null;
+    places.forEach(function (place) {
+      place.link.removeAttribute("aria-current");
+      var top = place.goal.getBoundingClientRect().top;
+      if (top < 120 && (!here || top >= here.top)) here = { place: place, top: top };
+    });
+    if (here) here.place.link.setAttribute("aria-current", "true");
+  }
+  addEventListener("scroll", function () {
+    if (!marking) requestAnimationFrame(mark);
+    marking = true;
+  }, { passive: true });
+  mark();
   var folded = [];
   addEventListener("beforeprint", function () {
     folded = all("details:not([open])");

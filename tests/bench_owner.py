@@ -25,11 +25,12 @@ from drgn.helpers.linux.slab import (  # noqa: E402
     slab_cache_for_each_allocated_object,
 )
 from drgn.helpers.linux.stackdepot import stack_depot_fetch  # noqa: E402
-from plain_walks import page_owner_loop  # noqa: E402
+from plain_walks import alloc_tag_loop, page_owner_loop  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
 
 from mmscope.drgn.opening.target import open_target  # noqa: E402
+from mmscope.drgn.owners.alloc_tags import alloc_tag_rows, read_tags  # noqa: E402
 from mmscope.drgn.owners.page_owner import page_owner_stacks  # noqa: E402
 from mmscope.drgn.owners.page_owner_scan import scan_page_owner  # noqa: E402
 from mmscope.drgn.owners.slab_owner import slab_owner_stacks, slab_owners  # noqa: E402
@@ -105,6 +106,10 @@ def main() -> None:
     table.add_row(
         f"its {len(found.stacks):,} stacks, with symbols", f"{stacks * 1000:,.0f} ms", "", ""
     )
+
+    tags = median_seconds(lambda: alloc_tag_rows(read_tags(prog), live=False))
+    looped, every = seconds(lambda: len(list(alloc_tag_loop(prog))))
+    row(f"alloc tags: {every:,}", every / tags, every / looped, "tags", "an object for each")
 
     lab = capture("7.2", "slab", say=say)
     prog = open_target(lab.vmcore, [lab.vmlinux])

@@ -36,6 +36,7 @@ from mmscope.drgn.machine.direct_map import read_direct_map
 from mmscope.drgn.machine.physical_memory import lay_out
 from mmscope.drgn.machine.vm_counters import read_vmstat
 from mmscope.drgn.opening import core_file
+from mmscope.drgn.owners.alloc_tags import read_allocinfo
 from mmscope.drgn.owners.slab_caches import read_slabinfo
 from mmscope.drgn.owners.slab_owner import read_alloc_traces
 from mmscope.drgn.page_tables.page_tables import read_status
@@ -443,6 +444,7 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     "vmstat": vmstat,
     "status": of_text(lambda text: filter(None, [read_status(text)])),
     "slabinfo": of_text(read_slabinfo),
+    "allocinfo": of_text(read_allocinfo),
     "alloc_traces": of_text(
         lambda text: read_alloc_traces(text, "dentry", None),
         lambda text: read_alloc_traces(text, "kmalloc-64", 64),

@@ -2,11 +2,15 @@
 """What probes find, found in the plain way: with drgn's helpers, one object at a time."""
 
 from collections import Counter
+from collections.abc import Iterator
 
 from drgn import Object, Program
+from drgn.helpers.linux.cpumask import for_each_possible_cpu
+from drgn.helpers.linux.idr import idr_for_each
 from drgn.helpers.linux.list import list_for_each_entry
 from drgn.helpers.linux.mm import pfn_to_page
 from drgn.helpers.linux.mmzone import pfn_to_section
+from drgn.helpers.linux.percpu import per_cpu_ptr
 
 from mmscope.drgn.free.free_lists import buddy_mapcount, max_order
 from mmscope.drgn.free.zones import for_each_zone
@@ -48,6 +52,26 @@ def page_owner_loop(prog: Program, start_pfn: int, end_pfn: int) -> Counter[int]
             found[handle] += 1
         pfn += 1
     return found
+
+
+def alloc_tag_loop(prog: Program) -> Iterator[tuple[str, str, int, str, int, int]]:
+    """Module, file, line, function, calls and bytes of every alloc_tag, as alloc_tag_read()."""
+    cpus = list(for_each_possible_cpu(prog))
+    tag_type = prog.type("struct alloc_tag *")
+    for _, entry in idr_for_each(prog["alloc_tag_cttype"].mod_idr.address_of_()):
+        module = Object(prog, "struct codetag_module *", value=entry.value_())
+        tag = Object(prog, tag_type, value=module.range.start.value_())
+        while tag.value_() < module.range.stop.value_():
+            counters = [per_cpu_ptr(tag.counters, cpu) for cpu in cpus]
+            yield (
+                tag.ct.modname.string_().decode() if tag.ct.modname else "",
+                tag.ct.filename.string_().decode(),
+                tag.ct.lineno.value_(),
+                tag.ct.function.string_().decode(),
+                sum(each.calls.value_() for each in counters) & (1 << 64) - 1,
+                sum(each.bytes.value_() for each in counters) & (1 << 64) - 1,
+            )
+            tag += 1
 
 
 def inode_pages(prog: Program) -> dict[int, int]:

@@ -183,7 +183,7 @@ def test_collect_from_a_tree_of_text(tmp_path: Path) -> None:
     assert {s.section: s.status for s in read.sections} == {
         "memory_ledger": "ok", "process_memory": "ok",
         **dict.fromkeys(("cached_files", "dentries", "swap", "percpu", "vmalloc"), "absent"),
-        "memory_cgroups": "absent", "lru_lists": "absent",
+        "alloc_tags": "absent", "memory_cgroups": "absent", "lru_lists": "absent",
         "zones": "ok", "free_lists": "ok", "accounting": "absent", "pcp_lists": "ok",
         "pageblocks": "ok", "vm_counters": "ok", "settings": "ok", "slab_caches": "ok",
         "page_owner": "absent", "slab_owner": "absent", "page_tables": "ok",
@@ -259,7 +259,7 @@ def test_a_damaged_file_costs_its_own_sections(tmp_path: Path, file: str, conten
         "pagetypeinfo": {"free_lists": "partial", "pageblocks": "failed"},
         "iomem": {"physical_memory": "partial"},
     }.get(file, {})
-    usual = dict.fromkeys(("accounting", "page_owner", "slab_owner"), "absent")
+    usual = dict.fromkeys(("accounting", "page_owner", "slab_owner", "alloc_tags"), "absent")
     usual |= dict.fromkeys(("vmemmap", "hugetlb", "device_pagemaps", "memory_metadata"), "absent")
     usual |= dict.fromkeys((*RMAP, "cached_files", "dentries", "vmalloc"), "absent")
     usual |= dict.fromkeys(("memory_cgroups", "lru_lists"), "absent")

@@ -122,6 +122,29 @@ def test_symbols_from_a_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert check.change == "keep the vmlinux of the build, or give --symbols VMLINUX"
 
 
+@pytest.mark.parametrize(
+    ("config", "change"),
+    [
+        ("CONFIG_MEM_ALLOC_PROFILING=y\n", "boot with sysctl.vm.mem_profiling=1"),
+        (
+            "# CONFIG_MEM_ALLOC_PROFILING is not set\n",
+            "boot a kernel with CONFIG_MEM_ALLOC_PROFILING=y, with sysctl.vm.mem_profiling=1 on "
+            "its command line",
+        ),
+        (None, "(on a kernel with CONFIG_MEM_ALLOC_PROFILING=y)"),
+    ],
+)
+def test_lines_of_source_that_allocate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: str | None, change: str
+) -> None:
+    monkeypatch.setattr(doctor, "CONFIGS", (f"{tmp_path}/config-{{release}}",))
+    monkeypatch.setattr(doctor.prices, "ALLOCINFO", f"{tmp_path}/allocinfo")
+    if config is not None:
+        (tmp_path / "config-7.2").write_text(config)
+    check = doctor._alloc_tags("7.2")
+    assert check.usable == "no" and (check.change or "").endswith(change)
+
+
 class TestPageOwner:
     """Its files tell that it is on; the kernel's configuration, why it is not."""
 

@@ -33,7 +33,7 @@ from mmscope.drgn.free.pageblocks import Pageblocks
 from mmscope.drgn.free.pcp_lists import PcpPages
 from mmscope.drgn.free.zones import FreeAccounting, Zone
 from mmscope.drgn.ledger.ledger_counters import LedgerCheck
-from mmscope.drgn.ledger.memory_ledger import LedgerRow, UnexplainedRow
+from mmscope.drgn.ledger.memory_ledger import LedgerRow, LedgerTag, UnexplainedRow
 from mmscope.drgn.ledger.percpu_chunks import PercpuChunk, PercpuSize
 from mmscope.drgn.ledger.swap_areas import SwapArea
 from mmscope.drgn.log.oom_rows import (
@@ -51,6 +51,7 @@ from mmscope.drgn.machine.physical_memory import PhysicalPart
 from mmscope.drgn.machine.poisoned_pages import PoisonCounter, PoisonedPages
 from mmscope.drgn.machine.settings import Setting
 from mmscope.drgn.machine.vm_counters import VmCounter
+from mmscope.drgn.owners.alloc_tags import AllocTag
 from mmscope.drgn.owners.page_owner_rows import PageOwnerGrowth, PageOwnerSnapshot, PageOwnerStack
 from mmscope.drgn.owners.slab_caches import SlabCache
 from mmscope.drgn.page_tables.exit_cost import ExitCost
@@ -105,7 +106,7 @@ NAMES = {
     DevicePagemap: "device_pagemaps", HugetlbPool: "hugetlb_pools", HugetlbSize: "hugetlb_sizes",
     MetadataPart: "memory_about_memory", WhatIf: "memmap_what_if",
     LedgerRow: "memory_ledger", LedgerCheck: "ledger_checks",
-    UnexplainedRow: "ledger_unexplained",
+    UnexplainedRow: "ledger_unexplained", LedgerTag: "ledger_tags", AllocTag: "alloc_tags",
     CachedFile: "cached_files",
     CachedFilesystem: "cached_filesystems",
     FilesystemDentries: "filesystem_dentries",
@@ -1092,6 +1093,14 @@ def looks(part: str, pages: int, order: int | None, charged: str = "no") -> Unex
     return UnexplainedRow(part, 0, "Normal", "", "1", order, charged, pages, "0x1200 0x1400")
 
 
+def of_line(
+    pages: int, owner: str = "unexplained", module: str = "gpu", **changes: Any
+) -> LedgerTag:
+    """So many of a million pages that one line of source allocated."""
+    row = LedgerTag(owner, "compound pages", module, "drivers/a.c", 7, "fill", pages, pages << 12)
+    return dataclasses.replace(row, **changes)
+
+
 def cached(path: str | None, percent: float, **changes: Any) -> CachedFile:
     """A file with so much of a million pages in memory."""
     row = CachedFile(
@@ -1301,6 +1310,28 @@ FOUND |= {
          "5000000 of 8 bytes: 80 MiB"],
         "warning",
     ),
+    "a leak at one line of a module": Case(
+        "alloc-tag-large",
+        [*ledger(100_000), of_line(70_000), of_line(20_000, part="single pages"),
+         of_line(40_000, line=9), AllocTag("gpu", "drivers/a.c", 7, "fill", 1, 333, 0, True)],
+        ["drivers/a.c:7 (fill [gpu]) holds 351.6 MiB, 9.0 % of memory",
+         "90,000 pages are in use that this line allocated, by 333 allocations that were not freed",
+         "Most of them are unexplained, compound pages, in the ledger"],
+        "warning",
+    ),
+    "a leak of a quarter of memory": Case(
+        "alloc-tag-large", [*ledger(250_000), of_line(250_000, module="")],
+        ["drivers/a.c:7 (fill) holds 976.6 MiB, 25.0 % of memory"], "critical",
+        ["that were not freed"],
+    ),
+    "a module's vmalloc memory": Case(
+        "alloc-tag-large", [*ledger(0), of_line(90_000, "vmalloc")], ["9.0 % of memory"], "notice"
+    ),
+    "pages that alloc tags name": Case(
+        "unexplained-pages", [*ledger(200_000), of_line(150_000), of_line(3, line=9)],
+        ["have no owner", "Lines of source that allocated the most: drivers/a.c:7 [gpu]: 150000 "
+         "pages; drivers/a.c:9 [gpu]: 3 pages."], "notice",
+    ),
     "pages that page_owner names": Case(
         "unexplained-pages", [*ledger(200_000), owned(7, 1)], ["have no owner"], "notice"
     ),
@@ -1350,6 +1381,12 @@ CLEAR |= {
     ),
     "a pool that is used": Case("hugetlb-idle", [pool(1_000, 300, 150), zone()]),
     "few pages without an owner": Case("unexplained-pages", ledger(49_000)),
+    "lines of source as they are": Case(
+        "alloc-tag-large",
+        [*ledger(49_000), of_line(49_000), of_line(500_000, "compressed"),
+         of_line(300_000, "vmalloc", function="alloc_large_system_hash"),
+         of_line(90_000, file="(no tag)", line=0)],
+    ),
     "a small deleted file": Case(
         "deleted-file-in-memory",
         [cached("/a (deleted)", 4.0, deleted=True), cached("memfd:b", 40.0, deleted=None)],
@@ -1412,6 +1449,9 @@ NOT_CHECKED |= {
     ),
     "percpu memory of an older bundle": Case(
         "percpu-large", [], why_not="no table percpu_chunks in this bundle"
+    ),
+    "no line of source is known": Case(
+        "alloc-tag-large", ledger(9), why_not="no table ledger_tags in this bundle"
     ),
     "dentries that nobody counted": Case(
         "negative-dentries", [], why_not="no table dentry_counts in this bundle"

@@ -64,6 +64,8 @@ def root(tmp_path: Path) -> Path:
     put(root, "sys/fs/cgroup/system.slice/memory.current", "4096\n")
     put(root, "proc/swaps", f"Filename\n/dev/zram0{' ' * 30}partition\t8192\t\t0\t\t100\n")
     put(root, "sys/block/zram0/mm_stat", "0 0 0 0 0 0 0 0 0\n")
+    put(root, "proc/allocinfo", "allocinfo - version: 2.0\n")
+    put(root, "proc/sys/vm/mem_profiling", "1\n")
     put(root, "sys/kernel/slab/nsproxy/object_size", "72\n")
     put(root, "sys/kernel/slab/nsproxy/partial", "3 N0=1 N1=2\n")
     put(root, "sys/kernel/debug/slab/nsproxy/alloc_traces", TRACES)

@@ -283,6 +283,15 @@ def test_symbols_stay_but_for_what_users_name_in_them() -> None:
     assert names.kernel("dentry(12:acme.slice)") == "dentry(12:cgroup-1)"
 
 
+def test_source_files_stay_but_for_where_somebody_built_a_module() -> None:
+    names = Names()
+    for file in ("mm/slub.c", "./include/linux/mm.h", "../mm/slub.c", "(no tag)", "a.c"):
+        assert names.text("source", file) == file
+    assert names.text("source", "/home/acme/gpu/fill.c") == "file-1/fill.c"
+    assert names.text("source", "/home/acme/gpu/free.c") == "file-1/free.c"
+    assert names.text("source", "/home/acme/fill.c") == "file-2/fill.c"
+
+
 def test_redacting_twice_is_as_good(tmp_path: Path) -> None:
     once = redact(write_bundle(tmp_path / "a", tables()), tmp_path / "b", Names())
     twice = redact(once, tmp_path / "c", Names())

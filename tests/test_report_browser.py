@@ -166,6 +166,20 @@ class TestFirstScreen:
         if size == NARROW:
             assert heading["y"] >= box["height"]
 
+    def test_the_contents_say_where_one_is(
+        self, opening: functools.partial[Opened], files: dict[str, Path]
+    ) -> None:
+        page = opening(files["machine"]).page
+        page.evaluate("document.querySelectorAll('details').forEach((d) => d.open = true)")
+        page.emulate_media(reduced_motion="reduce")
+        for name in ("Pageblocks", "Zones and watermarks"):
+            page.locator("nav a", has_text=name).first.click()
+            page.wait_for_function(
+                "(name) => document.querySelector('nav a[aria-current]').textContent === name",
+                arg=name,
+            )
+        assert page.locator("nav a[aria-current]").count() == 1
+
 
 class TestComparison:
     @pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
@@ -390,11 +404,20 @@ class TestCopying:
     ) -> None:
         page = opening(files["machine"]).page
         page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-        page.locator("#finding-highatomic-starves-thp-1 button").click()
-        page.wait_for_function("document.querySelector('article .copy').textContent === 'Copied'")
+        page.locator("#finding-highatomic-starves-thp-1 > button").click()
+        page.wait_for_function("document.querySelector('article > .copy').textContent === 'Copied'")
         copied = page.evaluate("navigator.clipboard.readText()")
         assert copied.startswith("CRITICAL: Node 1 zone Normal: 3 of 5 free blocks of THP size")
         assert "\n2. Compare with a healthy host.\n" in copied
+
+    def test_copies_a_command_by_itself(
+        self, opening: functools.partial[Opened], files: dict[str, Path]
+    ) -> None:
+        page = opening(files["machine"]).page
+        page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+        page.locator(".card .copy").first.click()
+        page.wait_for_function("document.querySelector('.card .copy').textContent === 'Copied'")
+        assert page.evaluate("navigator.clipboard.readText()") == "mmscope record atomic-alloc -a"
 
 
 class TestPrinting:
@@ -481,7 +504,6 @@ class TestKeyboard:
         page = opening(files["machine"]).page
         page.locator("nav a", has_text="Not checked").click()
         page.wait_for_function("document.getElementById('not-checked').open")
-
 
     def test_a_link_to_a_folded_section_opens_it(
         self, opening: functools.partial[Opened], files: dict[str, Path]

@@ -43,6 +43,7 @@ from mmscope.drgn.ledger.page_kinds import (
     ROOT_TABLE,
     SLAB,
     TABLE,
+    TAGGED,
     TAIL_OF_BLOCK,
     UNACCEPTED,
     UNINITIALISED,
@@ -50,6 +51,7 @@ from mmscope.drgn.ledger.page_kinds import (
 )
 from mmscope.drgn.ledger.page_ranges import PageRanges, ranges_fill, spread
 from mmscope.drgn.opening.constants import constant
+from mmscope.drgn.owners.page_tags import PageTags
 from mmscope.drgn.owners.slab_caches import Cache, read_caches
 from mmscope.drgn.reading.linked_lists import find
 from mmscope.drgn.reading.struct_pages import (
@@ -108,6 +110,7 @@ class LedgerPages:
     :param owned: the pages that are explained by where they are.
     :param charged: counts the pages of memory cgroups, if it is given.
     :param caches: the slab caches, if they are known.
+    :param tags: counts what the kernel has by the line of source, if it is given.
     """
 
     def __init__(
@@ -117,6 +120,7 @@ class LedgerPages:
         owned: PageRanges,
         charged: ChargedPages | None = None,
         caches: Sequence[Cache] | None = None,
+        tags: PageTags | None = None,
     ) -> None:
         self.kinds = PageKinds(prog)
         self.fields: FlagFields = flag_fields(prog)
@@ -124,6 +128,7 @@ class LedgerPages:
         self.memcg = prog.type("struct page").has_member("memcg_data")
         self.columns = (*self.kinds.columns, "slab_cache", *(("memcg",) if self.memcg else ()))
         self.charged = charged if self.memcg else None
+        self.tags = tags
         self.masked = compound_info_is_mask(prog)
         self.size = sizeof(prog.type("struct page"))
         self.max_order = max_order(prog)
@@ -162,6 +167,7 @@ class LedgerPages:
         poisoned = np.flatnonzero((low & self.kinds.poison) != 0)
         blank = poisoned[flags[poisoned] == NOT_INITIALISED]
         kinds[blank] = UNINITIALISED
+        before = self._open_head[0]
         heads = self._tails(chunk, words, kinds, blank)
         self._explain(kinds, self.owned.within(chunk.start_pfn, len(chunk)))
         kinds[poisoned[kinds[poisoned] != UNINITIALISED]] = POISONED
@@ -172,6 +178,10 @@ class LedgerPages:
         if self.charged is not None:
             self.charged.take(chunk, low, kinds)
         self.files.take(chunk, low, kinds, heads, present)
+        if self.tags is not None:  # those without a reference are told apart later
+            here = np.flatnonzero(TAGGED[kinds] & (kinds != NO_REFERENCE) & present)
+            at = np.where(kinds[here] == NO_HEAD, here, heads[here]) if len(heads) else here
+            self.tags.take(np.where(at < 0, before, chunk.start_pfn + at), kinds[here])
         here = np.flatnonzero((kinds == NO_REFERENCE) & present)
         self._keep(chunk, kinds, zones[here], here)
         here = np.flatnonzero(((kinds <= COMPOUND) | (kinds == NO_HEAD)) & present)
@@ -389,6 +399,10 @@ class LedgerPages:
         aligned = (head & ((np.int64(1) << order) - 1)) == 0
         kinds = np.where(aligned & (order <= self.max_order), kinds, NO_REFERENCE)
         self._move(rest, kinds)
+        if self.tags is not None:
+            here = TAGGED[kinds]
+            first = np.where(kinds == NO_REFERENCE, numbers, head)
+            self.tags.take(first[here], kinds[here])
         for kind in (TAIL_OF_BLOCK, NO_REFERENCE):
             here = kinds == kind
             zones = rest[here] >> ZONE_AT & ZONE_MASK

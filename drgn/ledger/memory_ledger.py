@@ -22,8 +22,12 @@ from mmscope.drgn.ledger.ledger_counters import BY_KIND, LedgerCheck, ledger_che
 from mmscope.drgn.ledger.ledger_pages import KMEM, MOST_REFERENCES, LedgerPages
 from mmscope.drgn.ledger.page_kinds import KINDS
 from mmscope.drgn.machine.physical_memory import CRASHED, PhysicalPart
+from mmscope.drgn.owners.alloc_tags import Tags
+from mmscope.drgn.owners.page_tags import UNREADABLE, PageTags, named
 from mmscope.drgn.tables.rows import MOST_BYTES, MOST_ORDER, column
-from mmscope.drgn.tables.table import Table
+from mmscope.drgn.tables.table import Inside, Table
+
+NO_TAG, STRANGE, UNREAD = "(no tag)", "(of no module)", "(unreadable)"
 
 
 @dataclass(frozen=True)
@@ -78,6 +82,40 @@ LEDGER_UNEXPLAINED = Table(
     empty="Every page has an owner.",
     memory="again",
     measure="pages",
+)
+
+
+@dataclass(frozen=True)
+class LedgerTag:
+    """Pages of one class and part that one line of source allocated."""
+
+    owner: str = column(holds="words", key=True, help="class of memory, as in memory_ledger")
+    part: str = column(holds="words", key=True, help="part of the class")
+    module: str = column(holds="kernel", key=True, help="module; empty: the kernel itself")
+    file: str = column(
+        holds="source",
+        key=True,
+        help=f"source file; {NO_TAG}: allocated at boot, or while profiling was off; {STRANGE}: "
+        "a module was unloaded and left them, or the reference is damaged",
+    )
+    line: int = column(key=True, high=1 << 32, help="line in the file; 0: of none")
+    function: str = column(holds="kernel", key=True, help="function that allocates")
+    pages: int = column(unit="pages", help="base pages")
+    bytes: int = column(unit="bytes", help="of these pages")
+
+
+LEDGER_TAGS = Table(
+    "ledger_tags",
+    "The kernel's pages by the line of source that allocated them",
+    LedgerTag,
+    empty="No page of these classes is in use.",
+    memory="again",
+    measure="bytes",
+    # Of classes that no other table has the owners of.
+    inside=tuple(
+        Inside(owner, "bytes", ("owner", (owner,)))
+        for owner in ("unexplained", "network", "driver", "kernel reserves")
+    ),
 )
 
 
@@ -175,6 +213,24 @@ def _unexplained(
     if pages.other_signatures:
         rows.append(UnexplainedRow("others", -1, "", "", "", None, "", pages.other_signatures, ""))
     return sorted(rows, key=lambda row: -row.pages)
+
+
+def ledger_tags(pages: PageTags, tags: Tags, page: int) -> list[LedgerTag]:
+    """
+    The pages of a pass by class and line of source, the most first.
+
+    :param page: bytes of one.
+    """
+    counted: Counter[tuple[int, tuple[str, str, int, str]]] = Counter()
+    nameless = {0: NO_TAG, UNREADABLE: UNREAD}
+    for (kind, address), count in pages.pages.items():
+        words = nameless.get(address, STRANGE)
+        counted[kind, named(tags, address) or ("", words, 0, "")] += count
+    rows = [
+        LedgerTag(KINDS[kind].owner, KINDS[kind].part, *what, count, count * page)
+        for (kind, what), count in counted.items()
+    ]
+    return sorted(rows, key=lambda row: (-row.pages, row.owner, row.part, row.file, row.line))
 
 
 def pageflag_names(prog: Program) -> dict[int, str]:

@@ -122,6 +122,15 @@ IMAGE, BOOT_PERCPU, CRASH, BOOT = (
     NUMBER["boot", part] for part in ("kernel image", "percpu", "crash kernel", "other")
 )
 
+# What the kernel allocated for itself with alloc_pages(): its lines of source are of interest.
+OF_KERNEL = (
+    *("unexplained", "vmalloc", "kernel stacks", "percpu", "page tables", "kernel reserves"),
+    *("compressed", "network", "given away", "driver"),
+)
+TAGGED = np.zeros(256, np.bool_)
+TAGGED[: len(KINDS)] = [kind.owner in OF_KERNEL for kind in KINDS]
+TAGGED[[LARGE_KMALLOC, NO_REFERENCE]] = True, True
+
 # enum pagetype (in 6.12); before, the bit that is clear.
 TYPES = {
     "buddy": FREE,

@@ -14,13 +14,23 @@ from mmscope.drgn.free.zones import read_zoneinfo
 from mmscope.drgn.ledger.ledger_counters import LEDGER_CHECKS
 from mmscope.drgn.ledger.ledger_pages import MAX_KEPT, OF_OBJECTS, LedgerPages
 from mmscope.drgn.ledger.meminfo_ledger import read_meminfo_ledger
-from mmscope.drgn.ledger.memory_ledger import LEDGER_UNEXPLAINED, MEMORY_LEDGER, ledger
+from mmscope.drgn.ledger.memory_ledger import (
+    LEDGER_TAGS,
+    LEDGER_UNEXPLAINED,
+    MEMORY_LEDGER,
+    STRANGE,
+    UNREAD,
+    ledger,
+    ledger_tags,
+)
 from mmscope.drgn.ledger.page_kinds import KINDS
 from mmscope.drgn.ledger.page_places import find_places
 from mmscope.drgn.machine.physical_memory import PhysicalPart
 from mmscope.drgn.machine.sections import physical_memory_once
+from mmscope.drgn.owners.alloc_tags import tags_once
+from mmscope.drgn.owners.page_tags import page_tags
 from mmscope.drgn.owners.slab_caches import caches_once
-from mmscope.drgn.reading.kernel_arrays import Gaps
+from mmscope.drgn.reading.kernel_arrays import TORN, Gaps
 from mmscope.drgn.reading.struct_pages import scan_struct_pages
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Absent, Files, page_size
@@ -35,8 +45,11 @@ def ledger_rider(memory: Memory) -> LedgerPages:
     with contextlib.suppress(Exception):  # section memory_cgroups says what is wrong
         memcgs = memcgs_once(memory)
         charged = ChargedPages(memory.prog, memcgs.address[memcgs.dying], OF_OBJECTS)
+    tags = None
+    with contextlib.suppress(Exception):  # section alloc_tags says what is wrong
+        tags = page_tags(memory.prog)
     caches, _ = caches_once(memory)
-    return LedgerPages(memory.prog, places.ram, places.owned, charged, caches)
+    return LedgerPages(memory.prog, places.ram, places.owned, charged, caches, tags)
 
 
 def ledger_pages(memory: Memory) -> tuple[LedgerPages, Gaps]:
@@ -97,7 +110,29 @@ def memory_ledger_from_memory(memory: Memory) -> Found:
         )
     found.add(MEMORY_LEDGER, tables.rows)
     found.add(LEDGER_CHECKS, tables.checks)
-    return found.add(LEDGER_UNEXPLAINED, tables.unexplained)
+    found.add(LEDGER_UNEXPLAINED, tables.unexplained)
+    _add_tags(memory, pages, found)
+    return found
+
+
+def _add_tags(memory: Memory, pages: LedgerPages, found: Found) -> None:
+    """By line of source, where the kernel keeps that for each page."""
+    if pages.tags is None:
+        return
+    try:
+        tags = tags_once(memory)
+    except TORN as error:
+        found.notes.append(f"lines of source are not told: {error}")
+        return
+    rows = ledger_tags(pages.tags, tags, int(memory.prog["PAGE_SIZE"].value_()))
+    if unread := sum(row.pages for row in rows if row.file == UNREAD):
+        found.notes.append(f"whose line of source {unread:,} pages are could not be read")
+    if strange := sum(row.pages for row in rows if row.file == STRANGE):
+        found.remarks.append(
+            f"{strange:,} pages refer to lines of source that no loaded module has: one was "
+            "unloaded and left them, or the references are damaged"
+        )
+    found.add(LEDGER_TAGS, rows)
 
 
 def _pass(memory: Memory) -> tuple[LedgerPages, Gaps]:
@@ -135,11 +170,12 @@ does not have stands beside them, so that all rows add up to the machine's memor
 The kernel's own counters are beside what was counted. What no mark in a struct page and no place
 explains is *unexplained*, listed by what the pages look like: allocations of drivers and of the
 kernel itself with `alloc_pages()`, which only
-[page_owner](https://docs.kernel.org/mm/page_owner.html) can name.
+[page_owner](https://docs.kernel.org/mm/page_owner.html) or [allocation
+profiling](https://docs.kernel.org/mm/allocation-profiling.html) can name.
 """,
     command=Command("where the memory is, page by page", name="ledger"),
     since="0.2.0",
-    tables=(MEMORY_LEDGER, LEDGER_CHECKS, LEDGER_UNEXPLAINED),
+    tables=(MEMORY_LEDGER, LEDGER_CHECKS, LEDGER_UNEXPLAINED, LEDGER_TAGS),
     from_memory=memory_ledger_from_memory,
     from_files=memory_ledger_from_files,
     deadline=PASS_SECONDS,

@@ -26,18 +26,21 @@ _BY_TYPE = {
     "const struct trace_print_flags [room]": "gfpflag_names pageflag_names",
     "depot_stack_handle_t": "dummy_handle early_handle failure_handle",
     "int": (
-        "defrag_mode depot_index dirty_background_ratio hugetlb_max_hstate ksm_max_page_sharing "
-        "ksm_nr_node_ids memmap_mode min_free_kbytes pcpu_nr_slots pcpu_nr_units "
-        "percpu_pagelist_high_fraction pool_index pools_num sysctl_extfrag_threshold "
+        "alloc_tag_ref_offs defrag_mode depot_index dirty_background_ratio hugetlb_max_hstate "
+        "ksm_max_page_sharing ksm_nr_node_ids memmap_mode min_free_kbytes pcpu_nr_slots "
+        "pcpu_nr_units percpu_pagelist_high_fraction pool_index pools_num sysctl_extfrag_threshold "
         "sysctl_max_map_count sysctl_overcommit_memory sysctl_stat_interval vm_dirty_ratio "
         "vm_swappiness watermark_boost_factor watermark_scale_factor"
     ),
     "long": "total_swap_pages",
     "nodemask_t [NR_NODE_STATES]": "node_states",
     "size_t": "depot_offset pool_offset",
+    "struct alloc_tag_kernel_section": "kernel_tags",
+    "struct alloc_tag_module_section": "module_tags",
     "struct cgroup_root": "cgrp_dfl_root",
     "struct cgroup_subsys": "memory_cgrp_subsys",
     "struct cpumask": "__cpu_active_mask __cpu_online_mask __cpu_possible_mask __cpu_present_mask",
+    "struct codetag_type *": "alloc_tag_cttype",
     "struct css_set": "init_css_set",
     "struct e820_table *": "e820_table e820_table_firmware",
     "struct folio *": "huge_zero_folio",
@@ -59,7 +62,7 @@ _BY_TYPE = {
     "struct list_head *": "pcpu_chunk_lists",
     "struct pcpu_chunk *": "pcpu_first_chunk pcpu_reserved_chunk",
     "struct page *": "huge_zero_page",
-    "struct page_ext_operations": "page_owner_ops",
+    "struct page_ext_operations": "page_alloc_tagging_ops page_owner_ops",
     "struct percpu_counter": "vm_committed_as",
     "struct pglist_data *[room]": "node_data",
     "struct pid_namespace": "init_pid_ns",
@@ -69,7 +72,8 @@ _BY_TYPE = {
     "struct rb_root *": "root_stable_tree",
     "struct resource": "iomem_resource",
     "struct stack *": "stack_list",
-    "struct static_key_false": "page_owner_inited",
+    # mem_alloc_profiling_key: static_key_true, which is the same, where it is on by default.
+    "struct static_key_false": "mem_alloc_profiling_key mem_profiling_compressed page_owner_inited",
     "struct swap_info_struct *[room]": "swap_info",
     "struct task_struct": "init_task",
     "struct tk_data [TIMEKEEPERS_MAX]": "timekeeper_data",
@@ -85,11 +89,11 @@ _BY_TYPE = {
         "stack_hash_mask stack_max_pools sysctl_compaction_proactiveness"
     ),
     "unsigned long": (
-        "__highest_present_section_nr dirty_background_bytes huge_zero_pfn jiffies "
-        "ksm_pages_shared ksm_pages_sharing ksm_pages_skipped ksm_pages_unshared ksm_rmap_items "
-        "ksm_run ksm_stable_node_chains ksm_stable_node_dups max_low_pfn max_pfn page_ext_size "
-        "page_offset_base pcpu_nr_populated totalreserve_pages transparent_hugepage_flags "
-        "vm_dirty_bytes vmalloc_base vmemmap_base zero_page_pfn zero_pfn"
+        "__highest_present_section_nr alloc_tag_ref_mask dirty_background_bytes huge_zero_pfn "
+        "jiffies ksm_pages_shared ksm_pages_sharing ksm_pages_skipped ksm_pages_unshared "
+        "ksm_rmap_items ksm_run ksm_stable_node_chains ksm_stable_node_dups max_low_pfn max_pfn "
+        "page_ext_size page_offset_base pcpu_nr_populated totalreserve_pages "
+        "transparent_hugepage_flags vm_dirty_bytes vmalloc_base vmemmap_base zero_page_pfn zero_pfn"
     ),
     "unsigned long [PG_LEVEL_NUM]": "direct_pages_count",
     "unsigned long [room]": "__per_cpu_offset",

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-Which CPUs are online or possible: their masks, and no further.
+Which CPUs are online or possible: ``__cpu_online_mask``, ``__cpu_possible_mask``, and no further.
 
 drgn's ``for_each_online_cpu()`` goes as far as ``nr_cpu_ids`` says, which in a damaged vmcore may
 be billions; a mask has room for NR_CPUS bits and no more.
 """
 
+import numpy as np
 from drgn import Object, Program
 from drgn.helpers.linux.cpumask import cpu_online_mask, cpu_possible_mask
+from numpy.typing import NDArray
 
 
 def online_cpus(prog: Program) -> list[int]:
@@ -17,26 +19,33 @@ def online_cpus(prog: Program) -> list[int]:
     :raises drgn.FaultError: the mask cannot be read.
     :raises ValueError: ``nr_cpu_ids`` cannot be a number of CPUs, or no CPU is online.
     """
-    online = _cpus(prog, cpu_online_mask(prog))
-    if not online:  # what is counted by CPU would be zero
-        raise ValueError("no CPU is online: __cpu_online_mask is damaged")
-    return online
+    return _cpus(prog, cpu_online_mask(prog), "online")
 
 
 def possible_cpus(prog: Program) -> list[int]:
     """
     The numbers of the CPUs that may ever be there: ``for_each_possible_cpu()``.
 
-    :raises drgn.FaultError: the mask cannot be read.
-    :raises ValueError: ``nr_cpu_ids`` cannot be a number of CPUs, or no CPU is possible.
+    :raises drgn.FaultError, ValueError: as :func:`online_cpus`.
     """
-    possible = _cpus(prog, cpu_possible_mask(prog))
-    if not possible:
-        raise ValueError("no CPU is possible: __cpu_possible_mask is damaged")
-    return possible
+    return _cpus(prog, cpu_possible_mask(prog), "possible")
 
 
-def _cpus(prog: Program, mask: Object) -> list[int]:
+def percpu_offsets(prog: Program) -> NDArray[np.uint64]:
+    """
+    What is added to a percpu address for each possible CPU (``per_cpu_ptr()``).
+
+    :raises drgn.FaultError, ValueError: as :func:`online_cpus`.
+    """
+    cpus = possible_cpus(prog)
+    try:
+        offsets = prog["__per_cpu_offset"]
+    except KeyError:
+        return np.zeros(1, np.uint64)  # !CONFIG_SMP
+    return np.array([offsets[cpu].value_() for cpu in cpus], np.uint64)
+
+
+def _cpus(prog: Program, mask: Object, what: str) -> list[int]:
     try:
         limit = prog["nr_cpu_ids"].value_()
     except KeyError:
@@ -44,4 +53,7 @@ def _cpus(prog: Program, mask: Object) -> list[int]:
     words = mask.bits.type_.length or 1
     if limit > 64 * words:
         raise ValueError(f"nr_cpu_ids is {limit}, but the mask has {64 * words} bits: damaged")
-    return [cpu for cpu in range(limit) if mask.bits[cpu // 64].value_() >> cpu % 64 & 1]
+    cpus = [cpu for cpu in range(limit) if mask.bits[cpu // 64].value_() >> cpu % 64 & 1]
+    if not cpus:  # what is counted by CPU would be zero
+        raise ValueError(f"no CPU is {what}: __cpu_{what}_mask is damaged")
+    return cpus

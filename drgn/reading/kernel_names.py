@@ -5,8 +5,12 @@ Names that a ``char *`` of the kernel leads to, read no further than a name is l
 A damaged pointer may lead to gigabytes without a NUL.
 """
 
-from drgn import Object
+import numpy as np
+from drgn import FaultError, Object, Program
+from numpy.typing import NDArray
 
+from mmscope.drgn.reading.kernel_arrays import Gaps
+from mmscope.drgn.reading.scattered_reads import read_scattered
 from mmscope.drgn.tables.rows import LONGEST_NAME
 
 
@@ -23,3 +27,25 @@ def name_at(pointer: Object) -> str:
     """
     name: bytes = pointer.prog_.read_c_string(pointer.value_(), max_size=LONGEST_NAME + 1)
     return name.decode("utf-8", "backslashreplace")
+
+
+def names_at(prog: Program, addresses: NDArray[np.uint64]) -> list[str | None]:
+    """
+    The names at many addresses, which mostly lie close to each other; None where there is none.
+
+    :param addresses: of ``char`` arrays that end in NUL.
+    """
+    window = np.dtype(f"V{LONGEST_NAME + 1}")
+    unique, back = np.unique(addresses, return_inverse=True)
+    raw, read = read_scattered(prog, unique, window, Gaps())
+    found: list[str | None] = []
+    for address, data, whole in zip(unique.tolist(), raw.tolist(), read.tolist(), strict=True):
+        if not whole:  # the last before what is not there
+            try:
+                data = prog.read_c_string(address, max_size=LONGEST_NAME + 1)
+                data += b"\0" * (len(data) <= LONGEST_NAME)
+            except (FaultError, OverflowError):
+                data = b""
+        name, end, _ = bytes(data).partition(b"\0")
+        found.append(name.decode("utf-8", "backslashreplace") if end else None)
+    return [found[at] for at in back.tolist()]

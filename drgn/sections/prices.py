@@ -57,6 +57,7 @@ STATUS = "/proc/[0-9]*/status /proc/[0-9]*/comm"
 ALLOC_TRACES = "/sys/kernel/debug/slab/*/alloc_traces"
 SLAB_SETTINGS = "/sys/kernel/slab/*"
 OWNER_COUNTS = "/sys/kernel/debug/page_owner_stacks/*"
+ALLOCINFO = "/proc/allocinfo"
 IOMEM = "/proc/iomem"
 CGROUPS = "/sys/fs/cgroup/*/memory.*"
 SWAPS = "/proc/swaps"
@@ -198,6 +199,15 @@ PRICES = {
             None,
             None,
             "stacks",
+            READ,
+        ),
+        Price(
+            # allocinfo_start(), alloc_tag_read(), lib/alloc_tag.c; mm/alloc_tag.c in 7.3
+            ALLOCINFO,
+            "adds up the counters of every CPU for each line of source that allocates",
+            "mod_lock of the tags, shared, for 4 KiB of text: modules wait to be loaded",
+            None,
+            "tags, CPUs",
             READ,
         ),
         Price(

@@ -29,6 +29,7 @@ TYPES = {int: "integer", float: "number", str: "string", bool: "boolean"}
 HOLDS = {
     *("kernel", "words"),
     *("comm", "command", "frame", "cgroup", "host", "file", "label", "profile", "stacks"),
+    "source",  # a file of a kernel's or a module's source; of a path from / on, the folder
     "log",  # running text that anybody wrote: replaced whole
 }
 

@@ -103,6 +103,7 @@ class Names:
             "command": self.command,
             "profile": self.profile,
             "label": self.label,
+            "source": self.source,
         }
 
     def of(self, kind: str, name: str, form: str = "{kind}-{number}") -> str:
@@ -134,6 +135,11 @@ class Names:
                 lambda found: f"{found[1]}:{self.of('cgroup', found[2])}", text, count=1
             )
         return text
+
+    def source(self, path: str) -> str:
+        """A file of the kernel's source: the folder where somebody built a module is replaced."""
+        folder, slash, name = path.rpartition("/")
+        return f"{self.of('file', folder)}{slash}{name}" if path.startswith("/") else path
 
     def comm(self, name: str) -> str:
         """The name of a task."""

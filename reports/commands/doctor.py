@@ -19,6 +19,7 @@ from pathlib import Path
 
 from mmscope.drgn.opening.no_debug_info import why_not_here
 from mmscope.drgn.opening.target import TargetError, open_target
+from mmscope.drgn.owners.alloc_tags import NEVER, NOT_COMPILED_IN
 from mmscope.drgn.owners.sections import NO_TRACKS
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.apart import reader_apart
@@ -94,7 +95,7 @@ def checks() -> list[Check]:
     release = os.uname().release
     rows = [_memory(), *_symbols(release)]
     rows += [_text(path, gives) for path, gives in TEXT_SOURCES]
-    rows += [_hugetlb(), _page_owner(release), _slab_owner()]
+    rows += [_hugetlb(), _page_owner(release), _slab_owner(), _alloc_tags(release)]
     return said_once([*rows, watched(), *_recipes(), *_programs()])
 
 
@@ -260,6 +261,20 @@ def _slab_owner() -> Check:
         return Check(f"{path}/*/alloc_traces", "if asked", gives, reason, "collect --all")
     reason, _, change = NO_TRACKS.partition("; ")
     return _check(f"{path}/*/alloc_traces", gives, reason, change)
+
+
+def _alloc_tags(release: str) -> Check:
+    """/proc/allocinfo is there unless profiling was shut down, or never on since boot."""
+    gives = "what each line of the kernel's source holds"
+    if Path(prices.ALLOCINFO).exists():
+        return _text(prices.ALLOCINFO, gives)
+    compiled = _configured(release, "CONFIG_MEM_ALLOC_PROFILING")
+    words = NEVER if compiled else NOT_COMPILED_IN
+    if compiled is None:
+        words = "it is off, or not compiled in; boot with sysctl.vm.mem_profiling=1"
+        words += " (on a kernel with CONFIG_MEM_ALLOC_PROFILING=y)"
+    reason, _, change = words.partition("; ")
+    return _check(prices.ALLOCINFO, gives, reason, change)
 
 
 def _debugfs() -> tuple[str, str] | None:

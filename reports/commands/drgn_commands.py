@@ -105,6 +105,14 @@ COMMANDS = (
         "mmscope.drgn.filesystems.sections:CACHED_FILES_SECTION",
     ),
     SectionCommand(
+        "alloc_tags",
+        "alloc_tags",
+        "memory by the line of source that allocated it",
+        20,
+        "",
+        "mmscope.drgn.owners.alloc_tags:ALLOC_TAGS_SECTION",
+    ),
+    SectionCommand(
         "slab_caches",
         "slab_caches",
         "slab caches by size",

@@ -24,7 +24,7 @@ from mmscope.reports.bundle.declared import TABLES
 from mmscope.reports.drawing import charts
 from mmscope.reports.drawing.cells import is_name
 from mmscope.reports.page.glossary import Glossary
-from mmscope.reports.page.sentences import section_title
+from mmscope.reports.page.sentences import section_title, with_commands
 from mmscope.reports.pictures import free_heatmap, pageblock_map
 from mmscope.reports.pictures.registry import PICTURES
 
@@ -95,6 +95,7 @@ def environment_of(page_size: int | None, uptime: str) -> Environment:
         signed_size=display.signed_size,
         percent=display.percent,
         prose=display.prose,
+        commands=with_commands,
         pages=lambda value: display.pages(value, page_size),
         capitalize_first=lambda text: text[:1].upper() + text[1:],
         terms=lambda text: text,

@@ -12,11 +12,13 @@ from markupsafe import Markup
 
 from mmscope import __version__
 from mmscope.drgn.tables import display
+from mmscope.drgn.tables.hostile_text import visible
 from mmscope.reports.bundle import bundle_format
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.declared import HEADINGS
 from mmscope.reports.bundle.description import SectionResult, version_number
 from mmscope.reports.findings.findings import Verdict, how_many, lacking
+from mmscope.reports.findings.incidents import COMMAND
 
 # Sections that a sentence names.
 MAX_NAMED = 5
@@ -126,6 +128,16 @@ def uptime_of(bundle: Bundle) -> str:
 def section_title(name: str) -> str:
     """What a section is called in the page; one that is not known here goes by its name."""
     return HEADINGS[name].title if name in HEADINGS else name.replace("_", " ")
+
+
+def with_commands(text: str) -> Markup:
+    """Words with their commands marked, so that these can be copied."""
+    # What is in parentheses is every second part.
+    parts = COMMAND.split(visible(text))
+    return Markup().join(
+        Markup('<code class="command">{}</code>').format(part) if number % 2 else part
+        for number, part in enumerate(parts)
+    )
 
 
 # Longest first: what is in backticks is nothing else.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-The lab's own kernel: what stock kernels lack (PAGE_OWNER), built from Debian's kernel source on top
-of ``tinyconfig``, and the lab's own module for it.
+The lab's own kernel: what stock kernels lack (PAGE_OWNER, MEM_ALLOC_PROFILING), built from Debian's
+kernel source on top of ``tinyconfig``, and the lab's own module for it.
 
 Costs, the first time: 165 MB fetched, 4 GB of disk, and 8 minutes on two CPUs; 240 MB are kept in
 ``$XDG_CACHE_HOME/mmscope/lab/kernels/<name>-<version>-<hash>``. Nothing afterwards, and then

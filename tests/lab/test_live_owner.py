@@ -61,7 +61,8 @@ with open("/sys/kernel/debug/page_owner", "rb", buffering=0) as file:
 with open("/out/owner/runs.csv", "a") as file:
     file.write(f"cat,0,{{time.monotonic() - begin:.3f}}\\n")
 run("memory", "collect", "--symbols", "/vmlinux", "-o", "/out/owner/memory")
-run("fallback", "collect", "--only", "zones,free_lists", "-o", "/out/owner/fallback")
+fallback = "zones,free_lists,alloc_tags"
+run("fallback", "collect", "--only", fallback, "-o", "/out/owner/fallback")
 words = ("--all", "--interval", "0.5", "--count", "14", "-o", "/out/owner/watch")
 run("watch", "watch", *words, meanwhile=leak)
 # Last, since drgn reads debug info with OpenMP, which a forked child cannot use again.
@@ -156,6 +157,33 @@ def test_a_kernel_without_btf_is_read_by_text_and_says_what_to_install(
     bundle = Bundle(out / "fallback")
     assert bundle.target["kind"] == "files"
     assert list(bundle.rows("free_blocks"))
+
+
+def test_lines_of_source_are_the_same_from_memory_and_from_text(
+    out: Path, runs: dict[str, tuple[int, float]]
+) -> None:
+    tables = {}
+    for name in ("memory", "fallback"):
+        bundle = Bundle(out / name)
+        (section,) = (s for s in bundle.sections if s.section == "alloc_tags")
+        assert section.status == "ok", section.message
+        rows = list(bundle.rows("alloc_tags"))
+        tables[name] = {
+            (row["module"], row["file"], row["line"], row["function"]): row for row in rows
+        }
+    assert tables["memory"].keys() == tables["fallback"].keys()
+    ours = {key[3]: row for key, row in tables["memory"].items() if key[0] == "mmscope_lab"}
+    assert all(tables["fallback"][key] == row for key, row in tables["memory"].items() if key[0])
+    held = ours["mmscope_lab_hold_order0"]
+    assert (held["calls"], held["bytes"]) == (HELD, HELD * 4096)
+    assert ours["mmscope_lab_hold_order3"]["bytes"] == 8 * 8 * 4096
+    pages = {
+        row["function"]: row["pages"]
+        for row in Bundle(out / "memory").rows("ledger_tags")
+        if row["module"] == "mmscope_lab" and row["owner"] == "unexplained"
+    }
+    assert pages["mmscope_lab_hold_order0"] == HELD
+    assert pages["mmscope_lab_hold_order3"] == 8 * 8
 
 
 def test_pages_by_handle_need_no_more_than_the_stack_depot(out: Path) -> None:

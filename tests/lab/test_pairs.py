@@ -116,6 +116,19 @@ class TestLeak:
             LEAKED_BETWEEN,
         )
 
+    def test_its_line_of_source_is_named_with_its_bytes(
+        self, leaking: tuple[Bundle, Bundle]
+    ) -> None:
+        comparison = held(*leaking)
+        for name in ("alloc_tags", "ledger_tags"):
+            change, *others = table(comparison, name).changes
+            assert "mmscope_lab_leak" in change.what and "mmscope_lab.c" in change.what
+            assert change.difference == LEAKED_BETWEEN * 4 * KIB
+            assert all(abs(other.difference or 0) <= 256 * KIB for other in others)
+        steps = {step.name: step for step in comparison.ledger.steps} if comparison.ledger else {}
+        assert "mmscope_lab_leak" in steps["unexplained"].owner
+        assert steps["unexplained"].owner_bytes == LEAKED_BETWEEN * 4 * KIB
+
     def test_without_names_it_is_the_same(self, leaking: tuple[Bundle, Bundle]) -> None:
         plain = held(*leaking)
         with redacted(leaking, Names()) as made:

@@ -16,6 +16,7 @@
 #include <linux/mm.h>
 #include <linux/module.h>
 #include <linux/mutex.h>
+#include <linux/percpu.h>
 #include <linux/slab.h>
 #include <linux/string.h>
 #include <linux/uaccess.h>
@@ -39,6 +40,8 @@ struct area {
 #define KMALLOC_SMALL 72
 #define KMALLOC_LARGE 1000
 #define VMALLOC_PAGES 16
+#define PERCPU_BYTES 1024
+#define HIGHEST_ORDER 8
 
 static struct kmem_cache *cache;
 static struct area *areas;
@@ -101,6 +104,37 @@ static noinline int mmscope_lab_hold_vmalloc(struct held *held, long number)
 		areas = area;
 		held->allocations++;
 		held->pages += VMALLOC_PAGES;
+	}
+	return 0;
+}
+
+// NUMBER times a block of each order from 0 to 8, 511 pages: compound pages, and blocks that are none.
+static noinline int mmscope_lab_hold_compound(struct held *held, long number)
+{
+	while (number-- > 0)
+		for (unsigned int order = 0; order <= HIGHEST_ORDER; order++)
+			if (!keep(held, alloc_pages(GFP_KERNEL | __GFP_COMP, order), order))
+				return -ENOMEM;
+	return 0;
+}
+
+static noinline int mmscope_lab_hold_plain(struct held *held, long number)
+{
+	while (number-- > 0)
+		for (unsigned int order = 0; order <= HIGHEST_ORDER; order++)
+			if (!keep(held, alloc_pages(GFP_KERNEL, order), order))
+				return -ENOMEM;
+	return 0;
+}
+
+// NUMBER objects of 1024 bytes for each CPU, which nothing points to any more.
+static noinline int mmscope_lab_hold_percpu(struct held *held, long number)
+{
+	held->bytes = PERCPU_BYTES;
+	while (number-- > 0) {
+		if (!__alloc_percpu(PERCPU_BYTES, 8))
+			return -ENOMEM;
+		held->objects++;
 	}
 	return 0;
 }
@@ -327,6 +361,9 @@ static struct {
 	{ "order3", "mmscope_lab_hold_order3", mmscope_lab_hold_order3, 3 },
 	{ "movable", "mmscope_lab_hold_movable", mmscope_lab_hold_movable, 0 },
 	{ "vmalloc", "mmscope_lab_hold_vmalloc", mmscope_lab_hold_vmalloc, 0 },
+	{ "compound", "mmscope_lab_hold_compound", mmscope_lab_hold_compound },
+	{ "plain", "mmscope_lab_hold_plain", mmscope_lab_hold_plain },
+	{ "percpu", "mmscope_lab_hold_percpu", mmscope_lab_hold_percpu },
 	{ "fallback", "mmscope_lab_hold_fallback", mmscope_lab_hold_fallback, 0 },
 	{ "leak", "mmscope_lab_leak", mmscope_lab_leak, 0 },
 	{ "level", "mmscope_lab_hold_level", mmscope_lab_hold_level, 1 },

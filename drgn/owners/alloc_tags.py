@@ -1,0 +1,393 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+``struct alloc_tag`` (include/linux/alloc_tag.h): the lines of the kernel's source that allocate,
+and what each of them holds. The text that says the same is /proc/allocinfo.
+
+``alloc_tag_cttype`` (lib/alloc_tag.c; mm/alloc_tag.c in 7.3) has a range of tags for the kernel
+and for each module (``codetag_module.range``). A tag has counters for each possible CPU, which
+``alloc_tag_read()`` adds up, and so does this. Tags of kernels since "lib: add allocation tagging
+support for memory allocation profiling" (22d407b164ff, in v6.10).
+
+What the counters count (7.2): pages of an allocation by ``__pgalloc_tag_add()`` (mm/page_alloc.c);
+slots of slab objects by ``__alloc_tagging_slab_alloc_hook()`` (mm/slub.c), while the pages of their
+slabs are those of ``alloc_slab_page()``; of percpu memory the size for one CPU by
+``pcpu_alloc_tag_alloc_hook()`` (mm/percpu.c). So they do not add up to memory: the same page may
+be in two of them, and a percpu allocation is larger than is told.
+
+Costs some reads for thousands of tags and their names. Cannot know: what was allocated before
+page_ext was there, while profiling was off, or in the first percpu chunk, which has no room for
+references (``pcpu_alloc_first_chunk()``); of which processes or devices it is.
+"""
+
+import contextlib
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+from drgn import Program, sizeof
+from numpy.typing import NDArray
+
+from mmscope.drgn.cgroups.id_trees import xarray_pointers
+from mmscope.drgn.reading.cpus import percpu_offsets
+from mmscope.drgn.reading.kernel_arrays import Gaps, read_array, struct_dtype
+from mmscope.drgn.reading.kernel_names import names_at
+from mmscope.drgn.reading.scattered_reads import read_scattered
+from mmscope.drgn.sections import prices
+from mmscope.drgn.sections.files import Absent, Files
+from mmscope.drgn.sections.memory import Memory
+from mmscope.drgn.sections.section import TOP, Command, Found, Section, disagreement
+from mmscope.drgn.tables.display import plural
+from mmscope.drgn.tables.rows import LONGEST_NAME, column
+from mmscope.drgn.tables.table import Table
+from mmscope.drgn.text.kernel_text import MAX_COUNT, whole_lines
+
+MAX_TAGS = 1 << 20  # a kernel with all its modules has some tens of thousands
+INACCURATE = 1  # CODETAG_FLAG_INACCURATE, include/linux/codetag.h (7.2; 6.12 has no flags)
+MAX_ERRNO = 4095  # IS_ERR(), include/linux/err.h
+
+
+@dataclass(frozen=True)
+class AllocTag:
+    """A line of the kernel's source that allocates."""
+
+    module: str = column(holds="kernel", key=True, help="module; empty: the kernel itself")
+    file: str = column(holds="source", key=True, help="source file, as the compiler was told it")
+    line: int = column(key=True, high=1 << 32, help="line in the file")
+    function: str = column(holds="kernel", key=True, help="function that allocates")
+    tags: int = column(
+        low=1, high=MAX_TAGS, help="tags of this line: an inline function has one for each caller"
+    )
+    calls: int | None = column(
+        help="allocations that are held; a block that was split counts once for each piece; empty: "
+        "not readable"
+    )
+    bytes: int | None = column(
+        unit="bytes",
+        help="that they hold: pages, or slots of slab objects, or the size for one CPU of percpu "
+        "memory; empty: not readable",
+    )
+    accurate: bool = column(help="false: the kernel says that it could not count all of them")
+
+
+ALLOC_TAGS = Table(
+    "alloc_tags",
+    "Memory by the line of source that allocated it",
+    AllocTag,
+    measure="bytes",
+    memory="again",
+)
+
+NOT_COMPILED_IN = (
+    "alloc tags are not compiled in; boot a kernel with CONFIG_MEM_ALLOC_PROFILING=y, with "
+    "sysctl.vm.mem_profiling=1 on its command line"
+)
+NEVER = (
+    "memory allocation profiling is compiled in, but was not on at boot or has shut itself down, "
+    "which the kernel's log says; boot with sysctl.vm.mem_profiling=1"
+)
+OFF = (
+    "memory allocation profiling is compiled in, but switched off; boot with "
+    "sysctl.vm.mem_profiling=1"
+)
+STALE = (
+    "memory allocation profiling is switched off (vm.mem_profiling): the counters are as they were "
+    "then"
+)
+
+
+@dataclass
+class Tags:
+    """
+    All tags, in ascending order of their addresses.
+
+    :ivar counts: bytes and calls of each.
+    :ivar counted: whose counters could be read.
+    :ivar on: whether allocations are counted now.
+    :ivar registered: how many there are, by the kernel (``codetag_type.count``).
+    """
+
+    addresses: NDArray[np.uint64]
+    modules: list[str]
+    files: list[str]
+    lines: list[int]
+    functions: list[str]
+    counts: NDArray[np.int64]
+    counted: NDArray[np.bool_]
+    accurate: NDArray[np.bool_]
+    on: bool
+    registered: int
+    gaps: Gaps = field(default_factory=Gaps)
+    notes: list[str] = field(default_factory=list)
+
+
+def alloc_tags_off(prog: Program) -> str | None:
+    """Why there are no tags, and what to do; None if there are."""
+    try:
+        types = prog["alloc_tag_cttype"].value_()
+        prog.type("struct alloc_tag")
+    except LookupError:
+        return NOT_COMPILED_IN
+    return NEVER if not types or types >= (1 << 64) - MAX_ERRNO else None
+
+
+def profiling_on(prog: Program) -> bool:
+    """Whether allocations are counted now (``mem_alloc_profiling_enabled()``)."""
+    return bool(prog["mem_alloc_profiling_key"].key.enabled.counter.value_() > 0)
+
+
+def read_tags(prog: Program) -> Tags:
+    """
+    Read every tag and its counters.
+
+    :raises LookupError: the kernel's layout is unknown.
+    :raises FaultError: the type of the tags, or the offsets of CPUs, cannot be read.
+    :raises ValueError: the mask of possible CPUs is damaged.
+    """
+    gaps, notes = Gaps(), list[str]()
+    tag = prog.type("struct alloc_tag")
+    dtype = struct_dtype(
+        tag,
+        {
+            "flags": "ct.flags",
+            "line": "ct.lineno",
+            "module": "ct.modname",
+            "function": "ct.function",
+            "file": "ct.filename",
+            "counters": "counters",
+        },
+    )
+    addresses, parts = [np.empty(0, np.uint64)], [np.empty(0, dtype)]
+    for start, count in _ranges(prog, sizeof(tag), gaps, notes):
+        for first, part in read_array(prog, start, count, dtype, gaps):
+            numbers = np.arange(first, first + len(part), dtype=np.uint64)
+            addresses.append(np.uint64(start) + numbers * np.uint64(dtype.itemsize))
+            parts.append(part)
+    order = np.argsort(np.concatenate(addresses), kind="stable")
+    raw = np.concatenate(parts)[order]
+    counts, counted = _counts(prog, raw["counters"].astype(np.uint64), gaps)
+    names = {name: _names(prog, raw[name]) for name in ("module", "file", "function")}
+    if nameless := sum(name.startswith("(0x") for each in names.values() for name in each):
+        notes.append(f"{plural(nameless, 'name')} of tags could not be read: shown by address")
+    if unread := int(np.count_nonzero(~counted)):
+        notes.append(f"the counters of {plural(unread, 'tag')} could not be read")
+    return Tags(
+        addresses=np.concatenate(addresses)[order],
+        modules=names["module"],
+        files=names["file"],
+        lines=raw["line"].tolist(),
+        functions=names["function"],
+        counts=counts,
+        counted=counted,
+        accurate=(raw["flags"] & INACCURATE) == 0,
+        on=profiling_on(prog),
+        registered=int(prog["alloc_tag_cttype"].count),
+        gaps=gaps,
+        notes=notes,
+    )
+
+
+def _ranges(prog: Program, size: int, gaps: Gaps, notes: list[str]) -> list[tuple[int, int]]:
+    """Where the tags of the kernel and of each module are: (address, number of tags)."""
+    modules = xarray_pointers(prog, prog["alloc_tag_cttype"].mod_idr.idr_rt, gaps)
+    if modules.damaged_nodes:
+        notes.append(
+            f"{plural(modules.damaged_nodes, 'node')} of the tree of modules could not be followed"
+        )
+    dtype = struct_dtype(
+        prog.type("struct codetag_module"), {"start": "range.start", "stop": "range.stop"}
+    )
+    rows, read = read_scattered(prog, modules.pointers, dtype, gaps)
+    if unread := int(np.count_nonzero(~read)):
+        notes.append(f"the tags of {plural(unread, 'module')} could not be found")
+    found, total = [], 0
+    for start, stop in zip(rows["start"][read].tolist(), rows["stop"][read].tolist(), strict=True):
+        count, rest = divmod(stop - start, size)
+        if rest or not 0 <= count <= MAX_TAGS - total:
+            notes.append(f"a range of tags is damaged: {start:#x} to {stop:#x}")
+            continue
+        total += count
+        found.append((start, count))
+    return found
+
+
+def _counts(
+    prog: Program, counters: NDArray[np.uint64], gaps: Gaps
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """``alloc_tag_read()``: (bytes and calls of each tag, whose could be read)."""
+    dtype = struct_dtype(
+        prog.type("struct alloc_tag_counters"), {"bytes": "bytes", "calls": "calls"}
+    )
+    sums = np.zeros((len(counters), 2), np.int64)
+    counted = counters != 0
+    for offset in percpu_offsets(prog):
+        rows, read = read_scattered(prog, counters + offset, dtype, gaps)
+        counted &= read
+        # What is freed on another CPU than it was allocated on is below zero there.
+        sums[:, 0] += rows["bytes"].astype(np.int64)
+        sums[:, 1] += rows["calls"].astype(np.int64)
+    return sums, counted
+
+
+def _names(prog: Program, pointers: NDArray[np.uint64]) -> list[str]:
+    """The names of a column; empty where there is no pointer."""
+    unique, back = np.unique(pointers, return_inverse=True)
+    names = [
+        ("" if not address else f"({address:#x})" if name is None else name)
+        for address, name in zip(unique.tolist(), names_at(prog, unique), strict=True)
+    ]
+    return [names[at] for at in back.tolist()]
+
+
+def alloc_tag_rows(tags: Tags, *, live: bool) -> list[AllocTag]:
+    """
+    The rows of all tags, what holds most first.
+
+    :param live: the kernel went on meanwhile. What was then allocated on a CPU that had been read,
+        and freed on one that was read later, may leave less than zero: that is shown as zero.
+    """
+    low = 0 if live else -(1 << 63)
+    counts = np.maximum(tags.counts, low).tolist()
+    return _summed(
+        (module, file, line, function, *(map(int, count) if counted else (None, None)), accurate)
+        for module, file, line, function, count, counted, accurate in zip(
+            tags.modules,
+            tags.files,
+            tags.lines,
+            tags.functions,
+            counts,
+            tags.counted.tolist(),
+            tags.accurate.tolist(),
+            strict=True,
+        )
+    )
+
+
+def _summed(
+    tags: Iterable[tuple[str, str, int, str, int | None, int | None, bool]],
+) -> list[AllocTag]:
+    """The tags of one line as one row."""
+    rows: dict[tuple[str, str, int, str], AllocTag] = {}
+    for module, file, line, function, size, calls, accurate in tags:
+        key = module, file, line, function
+        if (row := rows.get(key)) is None:
+            rows[key] = AllocTag(*key, 1, calls, size, accurate)
+            continue
+        rows[key] = AllocTag(
+            *key,
+            row.tags + 1,
+            None if calls is None or row.calls is None else row.calls + calls,
+            None if size is None or row.bytes is None else row.bytes + size,
+            row.accurate and accurate,
+        )
+    return sorted(
+        rows.values(), key=lambda row: (-(row.bytes or 0), row.module, row.file, row.line)
+    )
+
+
+ALLOCINFO = "/proc/allocinfo"
+# alloc_tag_to_text() and codetag_to_text(); " accurate:no" since version 2.0 of the text.
+LINE = re.compile(
+    r" *(-?[0-9]{1,20}) +([0-9]{1,20}) "
+    r"(\S.{0,300}?):([0-9]{1,10})(?: \[([^][]{1,300})\])? func:(\S.{0,300}?)( accurate:no)? ?",
+    re.ASCII,
+)
+
+
+def read_allocinfo(text: str) -> list[AllocTag]:
+    """
+    The same rows from /proc/allocinfo, ``allocinfo_show()``.
+
+    :raises ValueError: the text is not /proc/allocinfo's, or not all of it.
+    """
+    first, *lines = whole_lines(text, ALLOCINFO)
+    if not re.fullmatch(r"allocinfo - version: [12]\.[0-9]{1,3}", first, re.ASCII):
+        raise ValueError(f"not {ALLOCINFO}, or of a version that is not known: {first[:60]!r}")
+    found = []
+    for line in lines:
+        if line.startswith("#"):
+            continue
+        if not (match := LINE.fullmatch(line)):
+            raise ValueError(f"{ALLOCINFO} is damaged: {line[:80]!r}")
+        size, calls, file, number, module, function, inaccurate = match.groups()
+        if max(map(len, (file, module or "", function))) > LONGEST_NAME:
+            raise ValueError(f"{ALLOCINFO} is damaged: {line[:80]!r}... is longer than a line is")
+        counts = (_printed(size), _printed(calls))
+        found.append((module or "", file, int(number), function, *counts, not inaccurate))
+    return _summed(found)
+
+
+def _printed(text: str) -> int:
+    """
+    A counter as it was printed, signed or not. CPUs are added up while they count: what is below
+    zero for a moment is shown as zero, as of a running kernel's memory.
+    """
+    number = int(text)
+    if number >= 1 << 64:
+        raise ValueError(f"{ALLOCINFO} is damaged: {text} is not a count")
+    return number if 0 <= number <= MAX_COUNT else 0
+
+
+def tags_once(memory: Memory) -> Tags:
+    """
+    All tags, read once for all sections.
+
+    :raises Absent: there are none; the words say why.
+    :raises LookupError, FaultError, ValueError: as :func:`read_tags`.
+    """
+    if reason := alloc_tags_off(memory.prog):
+        raise Absent(reason)
+    return memory.once("alloc_tags", lambda: read_tags(memory.prog))
+
+
+def from_memory(memory: Memory) -> Found:
+    tags = tags_once(memory)
+    if not tags.on and not tags.counts.any():
+        raise Absent(OFF)
+    found = Found(unreadable_bytes=tags.gaps.bytes, notes=list(tags.notes))
+    if not tags.on:
+        found.notes.append(STALE)
+    if len(tags.addresses) != tags.registered:
+        words = f"{len(tags.addresses):,} tags were found, the kernel has {tags.registered:,}"
+        disagreement(memory, found, words)
+    return found.add(ALLOC_TAGS, alloc_tag_rows(tags, live=memory.live))
+
+
+def from_files(files: Files) -> Found:
+    rows = read_allocinfo(files.read("proc/allocinfo"))
+    on = True
+    with contextlib.suppress(OSError):  # a copy may have one file only
+        on = files.open("proc/sys/vm/mem_profiling").strip() != "0"
+    if not on and not any(row.calls for row in rows):
+        raise Absent(OFF)
+    found = Found(notes=[] if on else [STALE])
+    return found.add(ALLOC_TAGS, rows)
+
+
+ALLOC_TAGS_SECTION = Section(
+    name="alloc_tags",
+    title="Memory by line of source",
+    place=67,
+    tables=(ALLOC_TAGS,),
+    intro="""
+Memory allocation profiling counts for every line of the kernel's source what it has allocated and
+not freed ([kernel documentation:
+allocation profiling](https://docs.kernel.org/mm/allocation-profiling.html)): /proc/allocinfo.
+
+The rows do not add up to memory. Slab objects are counted by the line that asked for them, and the
+pages of their slabs once more by `alloc_slab_page` in `mm/slub.c`; percpu memory by the size for
+one CPU. Table `ledger_tags` has pages of the ledger's classes by line, each once.
+""",
+    command=Command("memory by the line of source that allocated it", top=TOP),
+    since="0.2.0",
+    from_memory=from_memory,
+    from_files=from_files,
+    reads=(prices.ALLOCINFO, prices.SETTINGS),
+    optional=True,
+)
+
+
+if __name__ == "__main__":
+    from mmscope.drgn.sections.script import print_section
+
+    print_section("alloc_tags")
