@@ -6,6 +6,7 @@ What tests share: Hypothesis that repeats itself, and one browser
 
 import atexit
 import ctypes
+import gc
 import os
 import resource
 import shutil
@@ -25,6 +26,11 @@ hypothesis.settings.load_profile("same")
 children.as_in_the_foreground()
 # What a test of a helper module compares is shown, too.
 pytest.register_assert_rewrite("printed_memory")
+
+
+def pytest_collection_finish() -> None:
+    """What is there until the end is not to be looked through again and again."""
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -57,7 +57,13 @@ def main() -> None:
     import mmscope.reports.watch.page_owner
     import mmscope.reports.watch.watch
     import mmscope.reports.watch.watch_bundle  # noqa: F401
+    from mmscope.reports.bundle.redact import vocabulary
+    from mmscope.reports.page.environment import environment_of
 
+    vocabulary()
+    templates = environment_of(None, "")
+    for name in templates.list_templates(["html"]):
+        templates.get_template(name)
     for line in sys.stdin:
         folder, words = json.loads(line)
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:

@@ -19,7 +19,7 @@ from mmscope.reports.watch.sample_log import NAME
 Attack = Callable[[Path], None]
 GIB = 1 << 30
 # More than any reader keeps of a text (512 MiB), and than the memory that a command may have.
-LARGE = 768 << 20
+LARGE = 640 << 20
 COUNTS = [(stack, 7) for stack in make_stacks(9)]
 
 
@@ -172,7 +172,8 @@ BUNDLES: dict[str, Attack] = {
         lambda header: iter((header, b"a," + b"y" * 1_000_000 + b"\n",
                              b"b," + "é ".encode() * 500_000 + b"\n")),
     ),
-    "a million rows": written("settings.csv", _names(1_000_000, 500_000)),
+    # More than is read at once, or kept of a column's texts.
+    "300,000 rows": written("settings.csv", _names(300_000, 150_000)),
     "numbers of 10^12": numbers(10**12, "free_blocks", "page_tables"),
     "numbers of 2^63 - 1": numbers(2**63 - 1, "free_blocks", "page_tables", "zones"),
     "numbers of 2^63": numbers(2**63, "free_blocks", "page_tables"),
@@ -266,11 +267,11 @@ LOGS: dict[str, tuple[Callable[[Path], None], bool]] = {
     "a number beyond 64 bits": (_log(HEADER, sample(9, vmstat={"pgfault": 1 << 70})), True),
     "no number at all": (_log(HEADER, sample(9).replace(b"1009.0", b"NaN")), True),
     "surrogates in a sample": (_log(HEADER, sample(9, unread={"\ud800": "\udfff"})), True),
-    "a last line of 768 MiB": (_sparse_log, True),
+    "a last line of 640 MiB": (_sparse_log, True),
     "a target of another kind": (_log({**HEADER, "target": {"page_size": []}}), False),
     "a header without all": (_log({"watch": 1}), False),
     "a pipe for a copy": (_copies(os.mkfifo), True),
-    "a copy of 768 MiB": (_copies(_sparse_file(show_stacks(COUNTS))), True),
+    "a copy of 640 MiB": (_copies(_sparse_file(show_stacks(COUNTS))), True),
     "a copy of something else": (_copies(lambda path: path.write_bytes(b"x")), True),
 }
 
@@ -287,11 +288,11 @@ def counts_of_millions(path: Path) -> None:
 
 
 TEXTS: dict[str, Callable[[Path], None]] = {
-    "show_handles and 768 MiB": _sparse_file(show_handles(COUNTS)),
-    "show_stacks and 768 MiB": _sparse_file(show_stacks(COUNTS)),
-    "show_stacks_handles and 768 MiB": _sparse_file(" f+0x1/0x2\nhandle: 1\n\n"),
-    "page_owner and 768 MiB": _sparse_file("Page allocated via order 0, mask 0x0(GFP)"),
-    "768 MiB of nothing": _sparse_file(""),
+    "show_handles and 640 MiB": _sparse_file(show_handles(COUNTS)),
+    "show_stacks and 640 MiB": _sparse_file(show_stacks(COUNTS)),
+    "show_stacks_handles and 640 MiB": _sparse_file(" f+0x1/0x2\nhandle: 1\n\n"),
+    "page_owner and 640 MiB": _sparse_file("Page allocated via order 0, mask 0x0(GFP)"),
+    "640 MiB of nothing": _sparse_file(""),
     "three million handles": counts_of_millions,
 }
 

@@ -150,10 +150,7 @@ def test_killed_before_any_step_a_report_is_whole_or_as_it_was(
     pages = [(place / "report.html").read_text() for place in steps]
     assert pages[0] == "the report before" and pages[-1].endswith("</html>\n")
     assert len(steps) > 2
-    for page, place in zip(pages, steps, strict=True):
-        assert page == "the report before" or page.replace(str(place), "") == pages[-1].replace(
-            str(steps[-1]), ""
-        )
+    assert set(pages) == {"the report before", pages[-1]}
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -5,6 +5,7 @@ label): nothing of them is left once it is redacted, in bundles, reports and com
 the numbers are the same. What adds to a bundle does not add names to one that has none.
 """
 
+import functools
 import json
 import os
 import re
@@ -258,8 +259,11 @@ def test_collected_without_names(place: Path) -> None:
 # Two of them
 
 
-def held(before: Bundle, after: Bundle) -> Comparison:
-    return compare(before, after, (evaluate(before), evaluate(after)), draw=True)
+FINDINGS = functools.cache(evaluate)
+
+
+def held(before: Bundle, after: Bundle, *, draw: bool = False) -> Comparison:
+    return compare(before, after, (FINDINGS(before), FINDINGS(after)), draw=draw)
 
 
 def test_a_comparison_joins_what_was_replaced_together(readings: tuple[Bundle, Bundle]) -> None:
@@ -352,10 +356,10 @@ def test_findings_that_go_by_a_name_are_not_joined_either(tmp_path: Path) -> Non
     plain = write_bundle(tmp_path / "plain", tables())
     one, two = (redact(plain, tmp_path / f"{n}", Names()) for n in range(2))
     with redacted((plain, plain), Names()) as both:
-        together = held(*both)
+        together = held(*both, draw=True)
     assert {change.change for change in together.findings} == {"same"}
     assert together.not_checked == (0, 0)
-    apart = held(one, two)
+    apart = held(one, two, draw=True)
     named = {"comm", "profile"}
     by_name = [f for f in evaluate(one).found if named & {name for name, _ in f.subject}]
     assert by_name and apart.not_checked == (len(by_name), len(by_name))

@@ -33,7 +33,6 @@ from drgn import (
     offsetof,
     sizeof,
 )
-from drgn.helpers.linux.cpumask import for_each_possible_cpu
 from drgn.helpers.linux.mm import compound_head, page_to_virt, virt_to_page
 from drgn.helpers.linux.percpu import per_cpu
 from numpy.typing import NDArray
@@ -47,6 +46,7 @@ from mmscope.drgn.owners.slab_caches import (
     scan_slabs,
 )
 from mmscope.drgn.owners.slab_objects import SlabObjects, Slots, slots_of
+from mmscope.drgn.reading.cpus import possible_cpus
 from mmscope.drgn.reading.kernel_arrays import TORN, Columns, Gaps, struct_dtype
 from mmscope.drgn.reading.linked_lists import find
 
@@ -268,9 +268,9 @@ def kernel_counts(prog: Program) -> dict[str, int]:
     is left out.
     """
     found = {}
-    cpus = list(for_each_possible_cpu(prog))
     for name, variable in STATISTICS.items():
-        with contextlib.suppress(FaultError, LookupError):
+        with contextlib.suppress(FaultError, LookupError, ValueError):
+            cpus = possible_cpus(prog)
             counter = prog[variable]
             bits = 8 * sizeof(counter)
             total = sum(int(per_cpu(counter, cpu).value_()) for cpu in cpus)

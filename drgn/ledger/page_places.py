@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from drgn import FaultError, Object, Program, cast
-from drgn.helpers.linux.cpumask import for_each_possible_cpu
 from drgn.helpers.linux.list import list_for_each_entry
 from drgn.helpers.linux.mm import page_to_pfn, pfn_to_virt
 from drgn.helpers.linux.pid import for_each_task
@@ -38,7 +37,7 @@ from mmscope.drgn.ledger.page_ranges import PageRanges
 from mmscope.drgn.ledger.vmalloc_areas import VmallocAreas, stack_callers, vmalloc_areas
 from mmscope.drgn.page_tables.page_table_entries import process_roots
 from mmscope.drgn.processes.address_spaces import address_spaces
-from mmscope.drgn.reading.cpus import online_cpus
+from mmscope.drgn.reading.cpus import online_cpus, possible_cpus
 from mmscope.drgn.reading.io_resources import Resource, io_resources
 from mmscope.drgn.reading.kernel_arrays import Gaps
 from mmscope.drgn.reading.mem_sections import valid_sections
@@ -183,7 +182,7 @@ def _add_first_chunk(memory: Memory, places: PagePlaces) -> None:
         return  # in vmalloc memory (pcpu_page_first_chunk())
     chunk = prog["pcpu_first_chunk"]
     size = chunk.base_addr.value_() + chunk.nr_pages.value_() * page - start
-    for cpu in for_each_possible_cpu(prog):
+    for cpu in possible_cpus(prog):
         first = start + int(prog["pcpu_unit_offsets"][cpu].value_()) - base
         _add(places.owned, BOOT_PERCPU, first // page, -(-(first + size) // page))
 

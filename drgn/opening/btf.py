@@ -100,7 +100,7 @@ class Btf:
         self._built: dict[int, Type] = {}
         self._building: list[int] = []
         self._flattened: dict[int, int] = {}
-        self._found: dict[tuple[str, tuple[int, ...]], int | None] = {}
+        self._found: dict[tuple[str, tuple[int, ...]], list[int]] = {}
         self._enumerators: tuple[NDArray[np.uint32], NDArray[np.int64]] | None = None
 
     @property
@@ -119,7 +119,7 @@ class Btf:
         BTF does not say from which file a type is: if one is wanted, there must be no other.
         """
         for kind in kinds:
-            numbers = list(self._numbers(name, BY_KIND.get(kind, ())))
+            numbers = self._numbers(name, BY_KIND.get(kind, ()))
             if filename and len(numbers) > 1:
                 continue
             for number in numbers:
@@ -180,19 +180,22 @@ class Btf:
         return np.concatenate(offsets), np.concatenate(owners)
 
     def _number(self, name: str, kinds: tuple[int, ...]) -> int | None:
+        return next(iter(self._numbers(name, kinds)), None)
+
+    def _numbers(self, name: str, kinds: tuple[int, ...]) -> list[int]:
+        """
+        The types of a name, those of the first kind first.
+
+        Kept, as drgn asks again each time that a helper names a type: thousands of times.
+        """
         key = name, kinds
         if key not in self._found:
-            self._found[key] = next(self._numbers(name, kinds), None)
+            self._found[key] = []
+            if kinds and (offset := self._name_offset(name)) is not None:
+                found = np.flatnonzero(self._name_offsets == offset)
+                for kind in kinds:
+                    self._found[key] += found[self._kinds[found] == kind].tolist()
         return self._found[key]
-
-    def _numbers(self, name: str, kinds: tuple[int, ...]) -> Iterator[int]:
-        """The types of a name, those of the first kind first."""
-        offset = self._name_offset(name) if kinds else None
-        if offset is None:
-            return
-        numbers = np.flatnonzero(self._name_offsets == offset)
-        for kind in kinds:
-            yield from numbers[self._kinds[numbers] == kind].tolist()
 
     def _name_offset(self, name: str) -> int | None:
         """Where the strings have a name; pahole writes each once."""

@@ -22,13 +22,22 @@ def online_cpus(prog: Program) -> list[int]:
     return _cpus(prog, cpu_online_mask(prog), "online")
 
 
+def possible_cpus(prog: Program) -> list[int]:
+    """
+    The numbers of the CPUs that may ever be there: ``for_each_possible_cpu()``.
+
+    :raises drgn.FaultError, ValueError: as :func:`online_cpus`.
+    """
+    return _cpus(prog, cpu_possible_mask(prog), "possible")
+
+
 def percpu_offsets(prog: Program) -> NDArray[np.uint64]:
     """
     What is added to a percpu address for each possible CPU (``per_cpu_ptr()``).
 
     :raises drgn.FaultError, ValueError: as :func:`online_cpus`.
     """
-    cpus = _cpus(prog, cpu_possible_mask(prog), "possible")
+    cpus = possible_cpus(prog)
     try:
         offsets = prog["__per_cpu_offset"]
     except KeyError:

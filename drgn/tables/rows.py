@@ -53,6 +53,8 @@ LONGEST_NAME = 255  # characters; bytes that are not text take more than one eac
 MOST_PIDS = 4 << 20
 # Beyond any architecture's MAX_PAGE_ORDER.
 MOST_ORDER = 30
+# What CSV has in quotes, or not at all.
+_ODD_IN_CSV = re.compile(r'[",\r\n\0]').search
 
 
 def column(
@@ -173,9 +175,11 @@ def csv_line(values: Iterable[int | float | str | bool | None]) -> str:
 def _csv_cell(value: int | float | str | bool | None) -> str:
     if type(value) is int:  # most cells of large tables
         return str(value)
+    if type(value) is str and value and not _ODD_IN_CSV(value):
+        return value
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return ""
     if isinstance(value, bool):
         return "true" if value else "false"
     text = str(value).replace("\0", "\\x00")
-    return '"' + text.replace('"', '""') + '"' if not text or re.search(r'[",\r\n]', text) else text
+    return '"' + text.replace('"', '""') + '"' if not text or _ODD_IN_CSV(text) else text

@@ -25,7 +25,7 @@ import os
 import re
 import secrets
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
@@ -95,6 +95,16 @@ class Names:
         self.given: dict[tuple[str, str], str] = {}
         self._numbers: dict[str, int] = {}
         self._standing: set[str] = set()
+        self._known: dict[str, Callable[[str], str]] = {
+            "kernel": self.kernel,
+            "words": self.words,
+            "comm": self.comm,
+            "frame": self.frame,
+            "command": self.command,
+            "profile": self.profile,
+            "label": self.label,
+            "source": self.source,
+        }
 
     def of(self, kind: str, name: str, form: str = "{kind}-{number}") -> str:
         """What stands for a name of a kind, which is numbered when it is met first."""
@@ -110,19 +120,11 @@ class Names:
 
         :param holds: of ``rows.HOLDS``; anything else is a name that is replaced whole.
         """
-        known = {
-            "kernel": self.kernel,
-            "words": self.words,
-            "comm": self.comm,
-            "frame": self.frame,
-            "command": self.command,
-            "profile": self.profile,
-            "label": self.label,
-            "source": self.source,
-        }
         if not text:
             return text
-        return known[holds](text) if holds in known else self.of(holds or "text", text)
+        if known := self._known.get(holds):
+            return known(text)
+        return self.of(holds or "text", text)
 
     def kernel(self, text: str) -> str:
         """Symbols, stacks and names of the kernel's own."""
@@ -277,12 +279,14 @@ class RedactingWriter:
     def _cells(self, described: list[Column], row: Any) -> tuple[Any, ...]:
         cells = row if isinstance(row, tuple) else [getattr(row, c.name) for c in described]
         return tuple(
-            cell
-            if not isinstance(cell, str)
-            else self._files.get(cell, "")
-            if c.holds == "stacks"
-            else self._text(c.holds, cell)
-            for c, cell in zip(described, cells, strict=True)
+            [
+                cell
+                if not isinstance(cell, str)
+                else self._files.get(cell, "")
+                if c.holds == "stacks"
+                else self._text(c.holds, cell)
+                for c, cell in zip(described, cells, strict=True)
+            ]
         )
 
     def folded(

@@ -36,15 +36,22 @@ class InGuest:
 
 
 _MAIN = """
-import os, signal, sys, time, traceback
+import gc, os, signal, sys, time, traceback
 from pathlib import Path
 
+# All that commands import when they need it, once for all of them.
 import drgn, numpy
+import mmscope.drgn.sections.registry
+import mmscope.reports.bundle.declared
 import mmscope.reports.collect.collect
 import mmscope.reports.commands.command
 import mmscope.reports.commands.doctor
 import mmscope.reports.commands.record_command
+import mmscope.reports.commands.start
 import mmscope.reports.watch.watch
+import mmscope.reports.watch.watch_bundle
+
+gc.freeze()
 
 def left_behind():
     # Kernel threads have no command line.

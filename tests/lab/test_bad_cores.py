@@ -20,6 +20,8 @@ from mmscope.drgn.opening.core_file import build_id
 from mmscope.drgn.sections.registry import SECTIONS
 from mmscope.reports.bundle.bundle import Bundle
 
+pytestmark = pytest.mark.any_kernel
+
 ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -35,6 +35,7 @@ def seeds(lab: Lab) -> Iterator[Callable[[str], dict[str, Any]]]:
         yield run
 
 
+@pytest.mark.any_kernel
 @pytest.mark.parametrize(
     "seed",
     # Some of each kind of page and damage; 16: nr_cpu_ids in the billions, where a loop over all

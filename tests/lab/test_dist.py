@@ -19,6 +19,8 @@ import children
 import pytest
 from conftest import Lab
 
+pytestmark = pytest.mark.any_kernel
+
 TOOLS = Path(__file__).resolve().parents[2] / "tools"
 # Without site-packages, so that what is not in the file is not there.
 PYTHON = (sys._base_executable, "-I", "-S")

@@ -35,6 +35,8 @@ from mmscope.reports.collect.collect import run_section
 from mmscope.reports.commands.drgn_commands import COMMANDS
 from mmscope.reports.commands.drgn_plugin import run_section_command
 
+pytestmark = pytest.mark.any_kernel
+
 DRGN = Path(sys.executable).with_name("drgn")
 
 EVERY_COMMAND = """

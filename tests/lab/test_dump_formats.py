@@ -22,6 +22,8 @@ from dump_formats import makedumpfile, plain_elf
 from mmscope.drgn.opening.core_file import left_out, missing_bytes, read_kdump
 from mmscope.reports.bundle.bundle import Bundle
 
+pytestmark = pytest.mark.any_kernel
+
 ROOT = Path(__file__).resolve().parents[2]
 # zlib, lzo, ELF; with everything, without zero pages, without all that can be left out.
 FORMATS = {

@@ -206,6 +206,7 @@ def test_the_demo_workload_is_found_out(lab: Lab, tmp_path: Path) -> None:
     assert without <= {"page", "profile", "watch", "poisoned"}, verdict.not_checked
 
 
+@pytest.mark.any_kernel
 @pytest.mark.parametrize(
     "probe", ["zones", "free_lists", "pcp_lists", "pageblocks", "vm_counters", "settings"]
 )

@@ -388,6 +388,7 @@ def test_a_direct_map_that_leads_to_itself_is_bounded(kept_lab: KeptLab) -> None
     assert section.status in ("partial", "failed"), section
 
 
+@pytest.mark.any_kernel
 @pytest.mark.parametrize(
     ("script", "words"),
     [

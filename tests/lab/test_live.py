@@ -36,67 +36,10 @@ run("memory", "collect", "--symbols", "/vmlinux", "-o", "/out/live/memory")
 run("text", "collect", "--proc-root", "/", "-o", "/out/live/text")
 run("own", "collect", "-o", "/out/live/own")
 """
-# Then page tables, of a process that stands still and of one that makes thousands and takes them
-# away; the processes are there before drgn starts its threads. In a process of its own: whoever
-# has those threads cannot fork any more.
-PROGRAM += """
-import json, mmap, time
-from pathlib import Path
-
-def touch(tables):
-    # More than the guest has, but not to be used: MAP_NORESERVE.
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000
-    memory = mmap.mmap(-1, tables << 21, flags=flags)
-    memory.madvise(mmap.MADV_NOHUGEPAGE)
-    for at in range(0, tables << 21, 2 << 20):
-        memory[at]
-    return memory
-
-still = os.fork()
-if not still:
-    kept = touch(200)
-    while True:
-        time.sleep(1000)
-churning = os.fork()
-if not churning:
-    while True:
-        touch(3000).close()
-
-def read_page_tables():
-    from mmscope.drgn.sections.memory import Memory
-    from mmscope.drgn.sections.registry import SECTIONS
-    from mmscope.reports.collect.collect import run_section
-    from mmscope.drgn.opening.target import open_target
-
-    prog = open_target()
-    readings = []
-    for _ in range(3):
-        section, found = run_section(SECTIONS["page_tables"], Memory(prog))
-        rows = {row.pid: vars(row) for row in found.tables[0].rows} if found.tables else {}
-        lines = Path(f"/proc/{still}/status").read_text().splitlines()
-        readings.append({
-            "status": section.status,
-            "message": section.message,
-            "printed": next(int(line.split()[1]) for line in lines if "VmPTE" in line),
-            "still": rows.get(still),
-            "churning": rows.get(churning),
-        })
-    Path("/out/live/page_tables.json").write_text(json.dumps(readings))
-
-reader = os.fork()
-if not reader:
-    try:
-        read_page_tables()
-    finally:
-        os._exit(0)
-os.waitpid(reader, 0)
-for child in (still, churning):
-    os.kill(child, 9)
-    os.waitpid(child, 0)
-"""
 # At last it is locked down. Not at boot: the lab's init needs a port.
 PROGRAM += """
 import ctypes
+from pathlib import Path
 
 libc = ctypes.CDLL(None, use_errno=True)
 if libc.mount(b"securityfs", b"/sys/kernel/security", b"securityfs", 0, None):
@@ -160,26 +103,6 @@ def test_the_log_is_that_of_dev_kmsg(out: Path) -> None:
     both = logs[0].keys() & logs[1].keys()
     assert len(both) > 200
     assert [logs[0][number] for number in both] == [logs[1][number] for number in both]
-
-
-def test_page_tables_that_stand_still_are_exact(out: Path) -> None:
-    for reading in json.loads((out / "page_tables.json").read_text()):
-        row = reading["still"]
-        assert row["pgtables_bytes"] == reading["printed"] << 10
-        assert row["unaccounted_tables"] == 0
-        assert row["pte_tables"] >= 200 and row["zero_ptes"] >= 200
-
-
-def test_page_tables_that_change_are_read_to_an_end(out: Path) -> None:
-    readings = json.loads((out / "page_tables.json").read_text())
-    moved = [r for r in readings if r["churning"]["unaccounted_tables"]]
-    print([(r["churning"]["unaccounted_tables"], r["message"]) for r in readings])
-    assert len(readings) == 3
-    assert {r["status"] for r in readings} <= {"ok", "partial"}
-    # Some are made and some are gone while they are counted: never more than there can be.
-    assert all(0 <= r["churning"]["pte_tables"] < 8000 for r in readings)
-    assert moved, "nothing moved: nothing was tested"
-    assert all("unaccounted): the kernel was running" in r["message"] for r in moved)
 
 
 def test_without_any_debug_info_every_section_is_read_all_the_same(out: Path) -> None:

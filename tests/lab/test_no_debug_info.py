@@ -244,6 +244,7 @@ class TestSymbols:
             assert [o.value_() for o in helper(prog)] == [o.value_() for o in helper(lab.prog)]
 
 
+@pytest.mark.any_kernel
 class TestOpening:
     def test_the_command_needs_nothing_but_the_vmcore(self, lab: Lab, tmp_path: Path) -> None:
         done = collect(tmp_path / "b", "--core", lab.capture.vmcore)
@@ -301,6 +302,7 @@ class TestOpening:
             attach(bare(lab.capture.vmcore))
 
 
+@pytest.mark.any_kernel
 class TestDamage:
     """What a hostile or broken dump may hold: an error in our words, or types; never a hang."""
 

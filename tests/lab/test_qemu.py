@@ -27,6 +27,8 @@ from qemu.qmp import QMPClient
 
 from mmscope.reports.bundle.bundle import Bundle
 
+pytestmark = pytest.mark.any_kernel
+
 ROOT = Path(__file__).resolve().parents[2]
 
 

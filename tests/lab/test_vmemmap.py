@@ -345,6 +345,7 @@ def test_the_sections_and_what_they_find(vmemmap_lab: StructPagesLab, tmp_path: 
     assert "No picture" not in html
 
 
+@pytest.mark.any_kernel
 @pytest.mark.parametrize(
     ("script", "words"),
     [

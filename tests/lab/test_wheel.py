@@ -17,6 +17,8 @@ from pathlib import Path
 import pytest
 from conftest import Lab
 
+pytestmark = pytest.mark.any_kernel
+
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = "import sys; from setuptools import build_meta; build_meta.build_{}(sys.argv[1])"
 
