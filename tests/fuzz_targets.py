@@ -31,6 +31,7 @@ from mmscope.drgn.free.free_lists import read_buddyinfo, read_pagetypeinfo
 from mmscope.drgn.free.pageblocks import read_pagetypeinfo_blocks
 from mmscope.drgn.free.pcp_lists import read_zoneinfo_pcp
 from mmscope.drgn.free.zones import read_zoneinfo
+from mmscope.drgn.ledger.vmalloc_callers import read_vmallocinfo
 from mmscope.drgn.machine.boot_options import memory_options
 from mmscope.drgn.machine.direct_map import read_direct_map
 from mmscope.drgn.machine.physical_memory import lay_out
@@ -445,6 +446,7 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     "status": of_text(lambda text: filter(None, [read_status(text)])),
     "slabinfo": of_text(read_slabinfo),
     "allocinfo": of_text(read_allocinfo),
+    "vmallocinfo": of_text(read_vmallocinfo),
     "alloc_traces": of_text(
         lambda text: read_alloc_traces(text, "dentry", None),
         lambda text: read_alloc_traces(text, "kmalloc-64", 64),

@@ -66,6 +66,7 @@ def root(tmp_path: Path) -> Path:
     put(root, "sys/block/zram0/mm_stat", "0 0 0 0 0 0 0 0 0\n")
     put(root, "proc/allocinfo", "allocinfo - version: 2.0\n")
     put(root, "proc/sys/vm/mem_profiling", "1\n")
+    put(root, "proc/vmallocinfo", "0x1-0x2 8192 bpf_map_area_alloc+0x2/0x9 pages=1 vmalloc\n")
     put(root, "sys/kernel/slab/nsproxy/object_size", "72\n")
     put(root, "sys/kernel/slab/nsproxy/partial", "3 N0=1 N1=2\n")
     put(root, "sys/kernel/debug/slab/nsproxy/alloc_traces", TRACES)
@@ -187,6 +188,12 @@ def test_this_machine_is_live_and_a_copy_is_not(root: Path) -> None:
          "slabinfo", "the kernel would count 100,001 partial slabs of dentry with interrupts off"),
         (lambda root: put(root, "sys/kernel/slab/dentry/partial", "100000 N0=100000\n"),
          "slabinfo", None),
+        (lambda root: put(root, "proc/meminfo", "VmallocUsed:      400000 kB\n"),
+         "vmallocinfo", None),
+        (lambda root: put(root, "proc/meminfo", "VmallocUsed:      400004 kB\n"), "vmallocinfo",
+         "the kernel would look at 100,001 pages of vmalloc under a spinlock"),
+        (lambda root: put(root, "proc/meminfo", ""), "vmallocinfo",
+         "the size of vmalloc memory cannot be read from /proc/meminfo"),
         (lambda root: shutil.rmtree(root / "sys/kernel/slab"), "slabinfo",
          "how many partial slabs the kernel would count cannot be read from /sys/kernel/slab"),
     ],

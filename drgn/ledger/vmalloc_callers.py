@@ -19,6 +19,7 @@ from mmscope.drgn.ledger.page_kinds import KINDS, PERCPU
 from mmscope.drgn.ledger.page_places import PagePlaces, find_places
 from mmscope.drgn.ledger.vmalloc_areas import VM_IOREMAP, VM_MAP
 from mmscope.drgn.reading.symbols import frame_names
+from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import TOP, Command, Found, Section
@@ -37,11 +38,15 @@ class VmallocCaller:
     use: str = column(
         holds="words",
         key=True,
-        help="vmalloc, kernel stacks, percpu: pages of its own; vmap: pages that somebody else "
-        "has; ioremap: a device's memory",
+        help="vmalloc, kernel stacks, percpu: pages of its own (in /proc/vmallocinfo kernel "
+        "stacks are vmalloc); vmap: pages that somebody else has; ioremap: a device's memory",
     )
     areas: int = column(help="areas")
-    pages: int = column(unit="pages", help="pages that the areas have, mapped in page tables")
+    pages: int | None = column(
+        unit="pages",
+        help="pages that the areas have, mapped in page tables; empty: of percpu chunks "
+        "/proc/vmallocinfo does not say",
+    )
     address_bytes: int = column(
         unit="bytes", high=MOST_BYTES, help="of addresses, guard pages included"
     )
@@ -85,29 +90,53 @@ def vmalloc_callers(prog: Program, places: PagePlaces) -> list[VmallocCaller]:
         pages[key] += int(mapped[at]) if kind else 0
         space[key] += sizes[at]
     rows = [VmallocCaller(*key, areas[key], pages[key], space[key]) for key in areas]
-    return sorted(rows, key=lambda row: (-row.pages, -row.address_bytes, row.caller))
+    return sorted(rows, key=lambda row: (-(row.pages or 0), -row.address_bytes, row.caller))
 
 
-def read_vmallocinfo(text: str) -> dict[str, tuple[int, int]]:
+VMALLOCINFO = "/proc/vmallocinfo"
+# vmalloc_info_show(), mm/vmalloc.c; s_show() in 6.1. An area that vm_map_ram() mapped has no
+# caller, nor pages of its own.
+LINE = re.compile(
+    r"0x[0-9a-f]+-0x[0-9a-f]+ +([0-9]+)"
+    r"(?: (vm_map_ram|unpurged vm_area)| (\S+)\+0x[0-9a-f]+/0x[0-9a-f]+( \[\S+\])?)?(.*)",
+    re.ASCII,
+)
+# What an area is for, by the words behind its pages; the first counts.
+USES = ("ioremap", "vmalloc", "vmap")
+PERCPU_CALLER = "pcpu_get_vm_areas"  # whose pages are not told
+
+
+def read_vmallocinfo(text: str) -> list[VmallocCaller]:
     """
-    Areas and pages by caller, from /proc/vmallocinfo. It shows no pages of percpu chunks.
+    The same rows from /proc/vmallocinfo, where kernel stacks are vmalloc's like any other area.
 
     :raises ValueError: the text is not /proc/vmallocinfo's, or not all of it.
     """
-    found: dict[str, tuple[int, int]] = {}
-    for line in whole_lines(text, "/proc/vmallocinfo"):
-        match = re.fullmatch(
-            r"0x[0-9a-f]+-0x[0-9a-f]+ +[0-9]+(?: (\S+)\+0x[0-9a-f]+/0x[0-9a-f]+( \[\S+\])?)?(.*)",
-            line,
-        )
+    areas: Counter[tuple[str, str]] = Counter()
+    pages: Counter[tuple[str, str]] = Counter()
+    space: Counter[tuple[str, str]] = Counter()
+    for line in whole_lines(text, VMALLOCINFO):
+        match = LINE.fullmatch(line)
         if not match:
-            raise ValueError(f"/proc/vmallocinfo is damaged: {line[:60]!r}")
-        pages = re.search(r" pages=([0-9]+)", match[3])
-        caller = (match[1] or "") + (match[2] or "")
-        areas, before = found.get(caller, (0, 0))
-        number = printed_number(pages[1], "/proc/vmallocinfo") if pages else 0
-        found[caller] = areas + 1, before + number
-    return found
+            raise ValueError(f"{VMALLOCINFO} is damaged: {line[:60]!r}")
+        size, special, caller, module, rest = match.groups()
+        if special == "unpurged vm_area":
+            continue  # given back, but for its addresses
+        words = rest.split()
+        use = next((use for use in USES if use in words), "other")
+        if caller == PERCPU_CALLER:
+            use = "percpu"
+        key = special or (caller or "") + (module or ""), use
+        areas[key] += 1
+        space[key] += printed_number(size, VMALLOCINFO)
+        for word in words:
+            if word.startswith("pages="):
+                pages[key] += printed_number(word.removeprefix("pages="), VMALLOCINFO)
+    rows = [
+        VmallocCaller(*key, areas[key], None if key[1] == "percpu" else pages[key], space[key])
+        for key in areas
+    ]
+    return sorted(rows, key=lambda row: (-(row.pages or 0), -row.address_bytes, row.caller))
 
 
 def from_memory(memory: Memory) -> Found:
@@ -120,7 +149,9 @@ def from_memory(memory: Memory) -> Found:
 
 
 def from_files(files: Files) -> Found:
-    raise Absent("callers are read from the kernel's memory (as root); /proc/vmallocinfo has areas")
+    if why := files.left_out("proc/vmallocinfo"):
+        raise Absent(f"{VMALLOCINFO}: {why}")
+    return Found().add(VMALLOC_CALLERS, read_vmallocinfo(files.read("proc/vmallocinfo")))
 
 
 VMALLOC_SECTION = Section(
@@ -137,6 +168,7 @@ ioremap() map belongs to somebody else.
     tables=(VMALLOC_CALLERS,),
     from_memory=from_memory,
     from_files=from_files,
+    reads=(prices.VMALLOCINFO,),
 )
 
 

@@ -12,6 +12,7 @@ Each file that is read has its row in :data:`PRICES`; ``collect``, ``watch``, ``
   (``pagetypeinfo_showfree_print()``, mm/vmstat.c). If each entry misses the caches, that takes
   about 10 ms, in which that CPU takes no interrupt and others spin on the lock.
 - what disturbs the allocator or walks all memory: /proc/pagetypeinfo with page_owner on.
+- /proc/vmallocinfo, where it looks at more than that many pages under a spinlock.
 - ``alloc_traces``, which walks every object of a cache with interrupts off and allocates memory
   meanwhile, under the lock that an allocation from that cache would take.
 
@@ -19,6 +20,7 @@ Checked against the source of 6.1, 6.12, 7.2 and 7.3. Imports neither drgn nor n
 """
 
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -58,6 +60,7 @@ ALLOC_TRACES = "/sys/kernel/debug/slab/*/alloc_traces"
 SLAB_SETTINGS = "/sys/kernel/slab/*"
 OWNER_COUNTS = "/sys/kernel/debug/page_owner_stacks/*"
 ALLOCINFO = "/proc/allocinfo"
+VMALLOCINFO = "/proc/vmallocinfo"
 IOMEM = "/proc/iomem"
 CGROUPS = "/sys/fs/cgroup/*/memory.*"
 SWAPS = "/proc/swaps"
@@ -209,6 +212,17 @@ PRICES = {
             None,
             "tags, CPUs",
             READ,
+        ),
+        Price(
+            # vmalloc_info_show(), show_numa_info(), mm/vmalloc.c: in one piece, again for each
+            # doubling of the text's buffer; s_start() and s_show() in 6.1
+            VMALLOCINFO,
+            "prints every area of vmalloc; on a machine with nodes looks at each of its pages",
+            "a spinlock for each list of areas, which vmalloc() and vfree() take; 6.1: one for "
+            "all, for 4 KiB of text",
+            None,
+            "areas, and their pages",
+            f"left out where vmalloc has over {LONGEST_WALK:,} pages",
         ),
         Price(
             # r_start(), kernel/resource.c
@@ -378,6 +392,16 @@ def _slabinfo(root: str) -> str | None:
     return f"the kernel would count {partial:,} partial slabs of {cache} with interrupts off"
 
 
+def _vmallocinfo(root: str) -> str | None:
+    used = re.search(r"^VmallocUsed: +([0-9]{1,18}) kB$", _text(root, "proc/meminfo"), re.M | re.A)
+    if not used:
+        return "the size of vmalloc memory cannot be read from /proc/meminfo"
+    pages = (int(used[1]) << 10) // os.sysconf("SC_PAGE_SIZE")
+    if pages > LONGEST_WALK:
+        return f"the kernel would look at {pages:,} pages of vmalloc under a spinlock"
+    return None
+
+
 def _alloc_traces(root: str) -> str | None:
     return (
         "opening it walks every object of the cache with interrupts off, and may allocate memory "
@@ -388,6 +412,7 @@ def _alloc_traces(root: str) -> str | None:
 DEAR: dict[str, Callable[[str], str | None]] = {
     PAGETYPEINFO: _pagetypeinfo,
     SLABINFO: _slabinfo,
+    VMALLOCINFO: _vmallocinfo,
     ALLOC_TRACES: _alloc_traces,
 }
 

@@ -184,9 +184,22 @@ def test_vmalloc_memory_is_by_caller_as_in_vmallocinfo(ledger_lab: LedgerLab) ->
         # Of percpu chunks the text has no pages.
         ours[row.caller] = areas + row.areas, pages + (row.use != "percpu") * row.pages
     text = (ledger_lab.capture.truth_b / "proc/vmallocinfo").read_text()
-    theirs = read_vmallocinfo(text)
-    theirs.pop("", None)  # vm_map_ram() and areas that are to be freed
+    theirs: dict[str, tuple[int, int]] = {}
+    for row in read_vmallocinfo(text):
+        areas, pages = theirs.get(row.caller, (0, 0))
+        theirs[row.caller] = areas + row.areas, pages + (row.pages or 0)
     assert ours == theirs
+    # The uses, too, but that the text does not tell kernel stacks.
+    by_use = {
+        (row.caller, "vmalloc" if row.use == "kernel stacks" else row.use): row.areas
+        for row in rows
+        if row.use != "other"
+    }
+    assert by_use == {
+        (row.caller, row.use): row.areas for row in read_vmallocinfo(text) if row.use != "other"
+    }
+    space = sum(row.address_bytes for row in rows)
+    assert space == sum(row.address_bytes for row in read_vmallocinfo(text))
     percpu = sum(row.pages for row in rows if row.use == "percpu")
     assert percpu == ledger_lab.pages("percpu")
     assert sum(row.pages for row in rows) - percpu == meminfo(ledger_lab.capture)["VmallocUsed"]
