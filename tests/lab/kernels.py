@@ -38,6 +38,10 @@ from archive import LabError, apt_options, cache_folder, newest_first, run
 HERE = Path(__file__).resolve().parent
 TABLE = HERE / "kernels.toml"
 
+# Sections that need what Debian's kernels are not built for (PAGE_OWNER, MEM_ALLOC_PROFILING)
+# or were not told at boot (slab_debug=U).
+NOT_IN_STOCK = frozenset({"page_owner", "alloc_tags", "slab_owner"})
+
 
 @dataclass(frozen=True)
 class Kernel:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from kernels import NOT_IN_STOCK
 from shared_guest import InGuest
 
 from mmscope.reports.bundle.bundle import Bundle
@@ -65,10 +66,8 @@ def test_every_section_is_read_from_the_running_kernel(out: Path) -> None:
     assert (out / "memory.code").read_text() == "0", (out / "memory.log").read_text()
     bundle = Bundle(out / "memory")
     assert bundle.target["kind"] == "live"
-    # A stock kernel has no PAGE_OWNER, and was not booted with slab_debug=U.
-    absent = {"page_owner", "slab_owner"}
     for section in bundle.sections:
-        assert section.status == ("absent" if section.section in absent else "ok"), section
+        assert section.status == ("absent" if section.section in NOT_IN_STOCK else "ok"), section
 
 
 def test_what_does_not_move_is_what_proc_says(out: Path) -> None:
