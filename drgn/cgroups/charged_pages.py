@@ -8,7 +8,8 @@ to a vector instead, an owner for each object, and says nothing of its pages. It
 mem_cgroup`` or a ``struct obj_cgroup``, which names one: of kernel memory since v5.11; of all pages
 in 7.2 and 7.3, where a removed cgroup's pages pass to its parent (``memcg_reparent_objcgs()``,
 mm/memcontrol.c). Which of both it is shows when the pass is over: the address is a cgroup's, or the
-structure there names one.
+structure there names one. Before v5.11 the word is ``page.mem_cgroup``, and a page type says that
+it is kernel memory.
 
 Costs 10 to 15 ns a page, and 1 µs for each dying cgroup. Memory: 100 bytes for each cgroup and kind
 of page that it has, and for each file that a dying cgroup has pages of.
@@ -25,10 +26,10 @@ from numpy.typing import NDArray
 
 from mmscope.drgn.cgroups.memcgs import Memcgs
 from mmscope.drgn.opening.constants import flag
-from mmscope.drgn.reading.kernel_arrays import Gaps, struct_dtype
+from mmscope.drgn.reading.kernel_arrays import Gaps, member_path, struct_dtype
 from mmscope.drgn.reading.linked_lists import find
 from mmscope.drgn.reading.scattered_reads import read_scattered
-from mmscope.drgn.reading.struct_pages import PageChunk
+from mmscope.drgn.reading.struct_pages import COLUMNS, PageChunk
 
 MAX_KEYS = 1 << 20
 MOST_ORDER = 30
@@ -39,6 +40,35 @@ VECTOR, KMEM, FLAGS = np.uint64(1), np.uint64(2), np.uint64(7)
 # kind of a page.
 KIND_AT, ADDRESS = np.uint64(56), np.uint64((1 << 56) - 1)
 OF_KERNEL = np.uint64(0xFF << 56)
+
+
+# PG_kmemcg, a macro as all page types were (include/linux/page-flags.h, 5.10): clear in pages that
+# have the type; PAGE_TYPE_BASE is set. Until "mm: Convert page kmemcg type to a page memcg flag"
+# (18b2db3b0385, in v5.11).
+PG_KMEMCG, PAGE_TYPE_BASE = np.uint32(0x200), np.uint32(0xF0000000)
+
+
+class MemcgWords:
+    """
+    ``memcg_data`` of pages; of a kernel that has none, what it would be.
+
+    :raises LookupError: the kernel is built without CONFIG_MEMCG.
+    """
+
+    def __init__(self, prog: Program) -> None:
+        page = prog.type("struct page")
+        member_path(page, COLUMNS["memcg"])
+        self._by_type = not page.has_member("memcg_data")
+
+    def of(self, chunk: PageChunk) -> NDArray[np.uint64]:
+        """The word of each page."""
+        if not self._by_type:
+            return np.ascontiguousarray(chunk["memcg"])
+        words: NDArray[np.uint64] = chunk["memcg"].copy()
+        types = chunk["mapcount"].view(np.uint32) & (PG_KMEMCG | PAGE_TYPE_BASE)
+        kernel = (types == PAGE_TYPE_BASE) & (words != 0) & ((words & VECTOR) == 0)
+        words[kernel] |= KMEM
+        return words
 
 
 class ChargedPages:
@@ -57,14 +87,20 @@ class ChargedPages:
         self.other_pages = 0  # of more keys than are kept
         self.other_mapped_pages = 0
 
-    def take(self, chunk: PageChunk, flags: NDArray[np.uint32], kinds: NDArray[np.uint8]) -> None:
+    def take(
+        self,
+        chunk: PageChunk,
+        flags: NDArray[np.uint32],
+        kinds: NDArray[np.uint8],
+        every: NDArray[np.uint64],
+    ) -> None:
         """
         Count a chunk.
 
         :param flags: the lower half of the words.
         :param kinds: of each page, as the ledger has found out.
+        :param every: by :class:`MemcgWords`.
         """
-        every = np.ascontiguousarray(chunk["memcg"])
         here = np.flatnonzero(every != 0)
         words = every[here]
         ours = ((words | chunk["tail"][here]) & VECTOR) == 0

@@ -19,10 +19,11 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from drgn import ObjectNotFoundError, Program, Type, offsetof, sizeof
+from drgn import ObjectNotFoundError, Program, Type, TypeKind, offsetof, sizeof
 from numpy.typing import NDArray
 
 from mmscope.drgn.cgroups.id_trees import xarray_pointers
+from mmscope.drgn.free.zones import thp_in_pages
 from mmscope.drgn.opening.constants import constant
 from mmscope.drgn.reading.kernel_arrays import Gaps, laid_out, struct_dtype
 from mmscope.drgn.reading.linked_lists import find
@@ -40,7 +41,6 @@ CSS = {
     "parent": "css.parent",
     "css_id": "css.id",
     "css_flags": "css.flags",
-    "vmstats": "vmstats",
 }
 # Of each page_counter what is wanted.
 COUNTERS = {
@@ -53,9 +53,9 @@ COUNTERS = {
 }
 EVENTS = ("memory_events", "memory_events_local")
 # memory_stats[], mm/memcontrol.c: names of memory.stat and the items that they are. Kernels have
-# some of them. NR_VMALLOC was MEMCG_VMALLOC until "mm: memcontrol: switch
-# to native NR_VMALLOC vmstat counter" (in 7.2).
-PAGES, KIB, BYTES, TIMES = "pages", "KiB", "bytes", "times"
+# some of them: of node_stat_item, and memcg_stat_item. NR_VMALLOC was MEMCG_VMALLOC until "mm:
+# memcontrol: switch to native NR_VMALLOC vmstat counter" (in 7.2).
+PAGES, KIB, BYTES, TIMES, THP = "pages", "KiB", "bytes", "times", "THP"
 STATS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("anon", ("NR_ANON_MAPPED",), PAGES),
     ("file", ("NR_FILE_PAGES",), PAGES),
@@ -73,9 +73,9 @@ STATS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("file_dirty", ("NR_FILE_DIRTY",), PAGES),
     ("file_writeback", ("NR_WRITEBACK",), PAGES),
     ("swapcached", ("NR_SWAPCACHE",), PAGES),
-    ("anon_thp", ("NR_ANON_THPS",), PAGES),
-    ("file_thp", ("NR_FILE_THPS",), PAGES),
-    ("shmem_thp", ("NR_SHMEM_THPS",), PAGES),
+    ("anon_thp", ("NR_ANON_THPS",), THP),
+    ("file_thp", ("NR_FILE_THPS",), THP),
+    ("shmem_thp", ("NR_SHMEM_THPS",), THP),
     ("inactive_anon", ("NR_INACTIVE_ANON",), PAGES),
     ("active_anon", ("NR_ACTIVE_ANON",), PAGES),
     ("inactive_file", ("NR_INACTIVE_FILE",), PAGES),
@@ -192,7 +192,7 @@ def read_memcgs(prog: Program) -> Memcgs:
         ours[part] = read & (rows["subsystem"] == subsystem.address_)
     address, columns = pointers[ours], columns[ours]
     parent = find(address, columns["parent"] - np.uint64(css))
-    stats, stats_read = _stats(prog, columns["vmstats"], gaps)
+    stats, stats_read = _stats(prog, address, gaps)
     return Memcgs(
         prog,
         address,
@@ -226,28 +226,55 @@ def _depths(parent: NDArray[np.int64], pointers: NDArray[np.uint64]) -> NDArray[
 
 
 def _stats(
-    prog: Program, pointers: NDArray[np.uint64], gaps: Gaps
+    prog: Program, memcgs: NDArray[np.uint64], gaps: Gaps
 ) -> tuple[dict[str, NDArray[np.int64]], NDArray[np.bool_]]:
-    """``memcg_vmstats.state``, as memory.stat prints it: at least 0 (``memcg_page_state()``)."""
-    type_ = prog.type("struct memcg_vmstats")
-    state = type_.member("state")
-    length = state.type.length or 0
-    dtype = laid_out({"state": (("<i8", (length,)), state.offset)})
+    """
+    ``memcg_vmstats.state``, as memory.stat prints it: at least 0 (``memcg_page_state()``).
+
+    A structure of its own since "memcg: reduce size of memcg vmstats structures" (410f8e826886, in
+    v6.1), one inside before; and the array alone before "mm: memcontrol: switch to rstat"
+    (2d146aa3aa84, in v5.13).
+    """
+    member = prog.type("struct mem_cgroup").member("vmstats")
+    state, offset, pointers = member.type, 0, memcgs + np.uint64(member.offset)
+    if state.kind is TypeKind.POINTER:
+        pointers, known = read_scattered(prog, pointers, np.dtype("<u8"), gaps)
+        pointers[~known] = 0
+        state = state.type
+    if state.kind is TypeKind.STRUCT:
+        state, offset = state.member("state").type, state.member("state").offset
+    length = state.length or 0
+    dtype = laid_out({"state": (("<i8", (length,)), offset)})
     index = _stat_index(prog)
-    unit = {PAGES: int(prog["PAGE_SIZE"].value_()), KIB: 1024, BYTES: 1, TIMES: 1}
+    page = int(prog["PAGE_SIZE"].value_())
+    thp = page if thp_in_pages(prog) else page << (prog["PAGE_SHIFT"].value_() - 3)
+    unit = {PAGES: page, KIB: 1024, BYTES: 1, TIMES: 1, THP: thp}
+    numbers = _items(prog)
     rows, read = read_scattered(prog, pointers, dtype, gaps)
     found = {}
     for name, items, of in STATS:
-        number = next((n for item in items if (n := constant(prog, item, -1)) >= 0), -1)
+        number = next((numbers[item] for item in items if item in numbers), -1)
         at = index(number) if number >= 0 else -1
         if 0 <= at < length:
             found[name] = np.maximum(rows["state"][:, at], 0) * unit[of]
     return found, read
 
 
+def _items(prog: Program) -> dict[str, int]:
+    """
+    The items that memory cgroups may count. Others have the same numbers: NR_PAGETABLE was one of
+    zones before "mm: memcontrol: account pagetables per node" (f0c0c115fb81, in v5.11).
+    """
+    return {
+        each.name: each.value
+        for enum in ("enum node_stat_item", "enum memcg_stat_item")
+        for each in prog.type(enum).enumerators or ()
+    }
+
+
 def _stat_index(prog: Program) -> Any:
     """
-    Where an item is in ``memcg_vmstats.state``.
+    Where an item is in the array of states.
 
     Since "memcg: reduce memory for the lruvec and memcg stats" (v6.10) only items that cgroups
     count have a place, which a table of signed bytes has, from 1; since "memcg: increase the valid

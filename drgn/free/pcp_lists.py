@@ -3,7 +3,8 @@
 ``zone.per_cpu_pageset``: free pages that each CPU keeps for itself.
 
 They are not free to anyone else and not in NR_FREE_PAGES. ``lists[]`` is indexed by order up to
-PAGE_ALLOC_COSTLY_ORDER times three migratetypes, and then one list, or two, for THP. Nothing in a
+PAGE_ALLOC_COSTLY_ORDER times three migratetypes, and then one list, or two, for THP; before v5.14,
+by migratetype alone. Nothing in a
 struct page says that it is on such a list, so the pass collects pages that could be (no reference,
 no type, a link to another such page or to a head) and the links decide.
 
@@ -15,14 +16,16 @@ Memory: 16 bytes a candidate, up to :data:`MAX_CANDIDATES`.
 from dataclasses import dataclass
 
 import numpy as np
-from drgn import Object, Program, offsetof, sizeof
+from drgn import Object, Program, ProgramFlags, offsetof, sizeof
 from drgn.helpers.linux.mm import page_to_pfn
 from drgn.helpers.linux.percpu import per_cpu_ptr
 from numpy.typing import NDArray
 
 from mmscope.drgn.free.zones import for_each_zone, zone_name
 from mmscope.drgn.reading.cpus import online_cpus
-from mmscope.drgn.reading.linked_lists import follow_lists
+from mmscope.drgn.reading.kernel_arrays import Gaps, struct_dtype
+from mmscope.drgn.reading.linked_lists import Followed, follow_lists
+from mmscope.drgn.reading.scattered_reads import read_scattered
 from mmscope.drgn.reading.struct_pages import PageChunk
 from mmscope.drgn.tables.rows import MOST_PAGES, column
 from mmscope.drgn.tables.table import Table
@@ -132,7 +135,9 @@ def list_kinds(prog: Program, names: list[str]) -> list[tuple[int, str]]:
     Order and migratetype of each of ``per_cpu_pages.lists[]`` (``order_to_pindex()``).
 
     "mm: page_alloc: use separate lists for movable and unmovable THP on PCP" (bf14ed81f571, in
-    v6.10, and in stable kernels) made two THP lists out of one; the array's length shows which.
+    v6.10, and in stable kernels) made two THP lists out of one; before "mm/page_alloc: allow
+    high-order pages to be stored on the per-cpu lists" (44042b449872, in v5.14) all are of order 0.
+    The array's length shows which.
     """
     length = prog.type("struct per_cpu_pages").member("lists").type.length or 0
     types = prog.constant("MIGRATE_PCPTYPES").value_()
@@ -145,9 +150,21 @@ def list_kinds(prog: Program, names: list[str]) -> list[tuple[int, str]]:
         kinds.append((thp, "any"))
     elif length == low + 2:
         kinds += [(thp, "not Movable"), (thp, "Movable")]
+    elif length == types:
+        kinds = kinds[:types]
     elif length != low:
         raise LookupError(f"per_cpu_pages has {length} lists, which is no layout known here")
     return kinds
+
+
+def per_cpu_pages(zone: Object, cpu: int) -> Object:
+    """
+    ``struct per_cpu_pages *`` of a CPU: a part of ``struct per_cpu_pageset`` before "mm/page_alloc:
+    split per cpu page lists and zone stats" (28f836b6777b, in v5.14).
+    """
+    if zone.prog_.type("struct zone").has_member("per_cpu_pageset"):
+        return per_cpu_ptr(zone.per_cpu_pageset, cpu)
+    return per_cpu_ptr(zone.pageset, cpu).pcp.address_of_()
 
 
 @dataclass(frozen=True)
@@ -176,7 +193,7 @@ def pcp_pages(prog: Program, finder: PcpFinder, names: list[str]) -> PcpLists:
     list_size = sizeof(prog.type("struct list_head"))
     lists_offset = offsetof(prog.type("struct per_cpu_pages"), "lists")
     pagesets: list[tuple[int, str, int, Object]] = [
-        (node, zone_name(zone), cpu, per_cpu_ptr(zone.per_cpu_pageset, cpu))
+        (node, zone_name(zone), cpu, per_cpu_pages(zone, cpu))
         for node, _, zone in for_each_zone(prog)
         # Empty zones share the boot pageset (mm/page_alloc.c), whose lists are nobody's.
         if zone.present_pages.value_()
@@ -186,13 +203,18 @@ def pcp_pages(prog: Program, finder: PcpFinder, names: list[str]) -> PcpLists:
     offsets = lists_offset + np.arange(len(kinds)) * list_size
     heads = (bases[:, None] + offsets.astype(np.uint64)).ravel()
     ascending = np.argsort(heads)
+    orders_of = np.array([order for order, _ in kinds], np.int64)
+    counts = np.array([pageset.count.value_() for *_, pageset in pagesets], np.int64)
     addresses, following = finder.links()
     followed = follow_lists(addresses, following, heads[ascending])
-    on_list = np.bincount(followed.head[followed.head >= 0], minlength=len(heads))
-    blocks = np.zeros(len(heads), np.int64)
-    blocks[ascending] = on_list
+    blocks = _by_head(followed, ascending)
+    listed_pages = (blocks.reshape(-1, len(kinds)) << orders_of).sum(axis=1)
+    if not prog.flags & ProgramFlags.IS_LIVE and (listed_pages != counts).any():
+        addresses, following = _linked_back(prog, addresses, following, followed)
+        followed = follow_lists(addresses, following, heads[ascending])
+        blocks = _by_head(followed, ascending)
     rows, checks = [], []
-    for position, (node, zone, cpu, pageset) in enumerate(pagesets):
+    for position, (node, zone, cpu, _) in enumerate(pagesets):
         listed = 0
         for (order, migratetype), count in zip(
             kinds, blocks[position * len(kinds) :][: len(kinds)].tolist(), strict=True
@@ -200,13 +222,37 @@ def pcp_pages(prog: Program, finder: PcpFinder, names: list[str]) -> PcpLists:
             if count:
                 rows.append(PcpPages(node, zone, cpu, order, migratetype, count << order))
                 listed += count << order
-        if (said := pageset.count.value_()) != listed:
+        if (said := int(counts[position])) != listed:
             checks.append(PcpCheck(node, zone, cpu, said, listed))
     listed_at = np.flatnonzero(followed.head >= 0)
     pfns = _page_frames(prog, addresses[listed_at] - finder.link_offset)
-    head_orders = np.array([order for order, _ in kinds], np.int64)
-    orders = head_orders[ascending[followed.head[listed_at]] % len(kinds)]
+    orders = orders_of[ascending[followed.head[listed_at]] % len(kinds)]
     return PcpLists(rows, checks, pfns, orders)
+
+
+def _by_head(followed: Followed, ascending: NDArray[np.int64]) -> NDArray[np.int64]:
+    """How many entries each head has; of :func:`follow_lists` heads were *ascending*."""
+    blocks = np.zeros(len(ascending), np.int64)
+    blocks[ascending] = np.bincount(followed.head[followed.head >= 0], minlength=len(ascending))
+    return blocks
+
+
+def _linked_back(
+    prog: Program,
+    addresses: NDArray[np.uint64],
+    following: NDArray[np.uint64],
+    followed: Followed,
+) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    """
+    The entries whose next one has them as its ``prev``. Before "mm/page_alloc: simplify how many
+    pages are selected per pcp list during bulk free" (fd56eef258a1, in v5.18) a page that
+    ``free_pcppages_bulk()`` gave back kept its ``next``, which may be on a list by now.
+    """
+    here = np.flatnonzero(followed.head >= 0)
+    dtype = struct_dtype(prog.type("struct list_head"), {"prev": "prev"})
+    after, read = read_scattered(prog, following[here], dtype, Gaps())
+    here = here[read & (after["prev"] == addresses[here])]
+    return addresses[here], following[here]
 
 
 def _page_frames(prog: Program, pages: NDArray[np.uint64]) -> NDArray[np.int64]:

@@ -9,6 +9,7 @@ Cannot know: the cap of the HighAtomic reserve on a kernel of which debug info d
 rule, such as v6.7 (see :func:`caps_by_hundredth`).
 """
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -147,6 +148,16 @@ def zone_name(zone: Object) -> str:
     return name_at(zone.name)
 
 
+def per_cpu_zone_stats(zone: Object, cpu: int) -> Object:
+    """
+    What a CPU has not folded into the counters of a zone yet: ``struct per_cpu_zonestat``, since
+    "mm/page_alloc: split per cpu page lists and zone stats" (28f836b6777b, in v5.14); before, it is
+    a part of ``struct per_cpu_pageset``.
+    """
+    split = zone.prog_.type("struct zone").has_member("per_cpu_zonestats")
+    return per_cpu_ptr(zone.per_cpu_zonestats if split else zone.pageset, cpu)
+
+
 def zone_page_state(zone: Object, item: str) -> tuple[int, int]:
     """
     A zone counter and the part of it that per-CPU differences still hold.
@@ -158,8 +169,7 @@ def zone_page_state(zone: Object, item: str) -> tuple[int, int]:
     prog = zone.prog_
     index = prog.constant(item)
     unfolded = sum(
-        per_cpu_ptr(zone.per_cpu_zonestats, cpu).vm_stat_diff[index].value_()
-        for cpu in online_cpus(prog)
+        per_cpu_zone_stats(zone, cpu).vm_stat_diff[index].value_() for cpu in online_cpus(prog)
     )
     return zone.vm_stat[index].counter.value_() + unfolded, unfolded
 
@@ -178,6 +188,20 @@ def node_page_state(pgdat: Object, item: str) -> int:
         for cpu in online_cpus(prog)
     )
     return int(pgdat.vm_stat[index].counter.value_() + unfolded)
+
+
+def thp_in_pages(prog: Program) -> bool:
+    """
+    Whether the kernel counts huge pages in base pages: since "mm: memcontrol: convert NR_ANON_THPS
+    account to pages" (69473e5de873) and its neighbours, all in v5.12; before, in huge pages.
+
+    The change leaves no trace; its neighbours in time do: NR_SWAPCACHE (b6038942480e, in v5.12;
+    CONFIG_SWAP) and ``struct per_cpu_zonestat`` (v5.14).
+    """
+    with contextlib.suppress(LookupError):
+        prog.constant("NR_SWAPCACHE")
+        return True
+    return bool(prog.type("struct zone").has_member("per_cpu_zonestats"))
 
 
 def caps_by_hundredth(prog: Program) -> bool | None:

@@ -13,6 +13,7 @@ is the rest of a block that was allocated without ``__GFP_COMP``.
 Memory: the sums; 8 bytes for a page without a reference, up to :data:`MAX_KEPT`.
 """
 
+import contextlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ import numpy as np
 from drgn import Program, sizeof
 from numpy.typing import NDArray
 
-from mmscope.drgn.cgroups.charged_pages import ChargedPages
+from mmscope.drgn.cgroups.charged_pages import ChargedPages, MemcgWords
 from mmscope.drgn.free.free_lists import max_order
 from mmscope.drgn.ledger.file_pages import FilePages
 from mmscope.drgn.ledger.page_kinds import (
@@ -125,7 +126,9 @@ class LedgerPages:
         self.kinds = PageKinds(prog)
         self.fields: FlagFields = flag_fields(prog)
         self.ram, self.owned = ram, owned
-        self.memcg = prog.type("struct page").has_member("memcg_data")
+        self.memcg = None
+        with contextlib.suppress(LookupError):
+            self.memcg = MemcgWords(prog)
         self.columns = (*self.kinds.columns, "slab_cache", *(("memcg",) if self.memcg else ()))
         self.charged = charged if self.memcg else None
         self.tags = tags
@@ -175,8 +178,9 @@ class LedgerPages:
         present = self.ram.within(chunk.start_pfn, len(chunk)) != 0
         zones = self._zones(flags)
         self._count(low, kinds, zones, present)
-        if self.charged is not None:
-            self.charged.take(chunk, low, kinds)
+        memcg = None if self.memcg is None else self.memcg.of(chunk)
+        if self.charged is not None and memcg is not None:
+            self.charged.take(chunk, low, kinds, memcg)
         self.files.take(chunk, low, kinds, heads, present)
         if self.tags is not None:  # those without a reference are told apart later
             here = np.flatnonzero(TAGGED[kinds] & (kinds != NO_REFERENCE) & present)
@@ -185,7 +189,7 @@ class LedgerPages:
         here = np.flatnonzero((kinds == NO_REFERENCE) & present)
         self._keep(chunk, kinds, zones[here], here)
         here = np.flatnonzero(((kinds <= COMPOUND) | (kinds == NO_HEAD)) & present)
-        self._look_at(chunk, low, kinds[here], zones[here], heads, here)
+        self._look_at(chunk, low, kinds[here], zones[here], heads, here, memcg)
 
     def _take_free(self, chunk: PageChunk) -> bool:
         """
@@ -427,6 +431,7 @@ class LedgerPages:
         zones: NDArray[np.int64],
         heads: NDArray[np.int64],
         here: NDArray[np.int64],
+        memcg: NDArray[np.uint64] | None,
     ) -> None:
         """Tell unexplained pages, *here*, apart by what their heads look like."""
         if not len(here):
@@ -438,8 +443,8 @@ class LedgerPages:
         order = np.where(compound, chunk.order_of(head), -1)
         references = np.clip(chunk["refcount"][head].astype(np.int64), 0, MOST_REFERENCES)
         charged = np.zeros(len(here), np.int64)
-        if self.memcg:
-            word = chunk["memcg"][head]
+        if memcg is not None:
+            word = memcg[head]
             charged = np.where(word != 0, np.where(word & np.uint64(2), KMEM, PAGE_OF_CGROUP), 0)
         signature = np.stack(
             [kinds, zones, flags[head] & self.flag_mask, references, order, charged],

@@ -21,6 +21,7 @@ from drgn import FaultError, Object, Program
 from drgn.helpers.linux.list import list_for_each_entry
 from numpy.typing import NDArray
 
+from mmscope.drgn.opening.constants import constant
 from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import TOP, Command, Found, Section, disagreement
@@ -103,7 +104,10 @@ def chunks(prog: Program) -> Iterator[tuple[str, Object]]:
         yield RESERVED, reserved
     seen = 0
     # Also the lists of chunks that are full, and of those that are taken apart.
-    for slot in range(int(prog["pcpu_nr_slots"].value_())):
+    # Before "percpu: rework memcg accounting" (faf65dde844a, in v5.14) those of memory cgroups were
+    # chunks of another type, with as many lists of their own.
+    types = constant(prog, "PCPU_NR_CHUNK_TYPES", 1)
+    for slot in range(int(prog["pcpu_nr_slots"].value_()) * types):
         head = prog["pcpu_chunk_lists"][slot].address_of_()
         for chunk in list_for_each_entry("struct pcpu_chunk", head, "list"):
             if (seen := seen + 1) > MAX_CHUNKS:

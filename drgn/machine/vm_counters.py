@@ -20,6 +20,7 @@ from drgn.helpers.linux.mmzone import for_each_online_pgdat
 from drgn.helpers.linux.percpu import per_cpu, per_cpu_ptr
 from numpy.typing import NDArray
 
+from mmscope.drgn.free.zones import per_cpu_zone_stats, thp_in_pages
 from mmscope.drgn.reading.cpus import online_cpus
 from mmscope.drgn.reading.kernel_arrays import read_whole
 from mmscope.drgn.reading.kernel_names import name_at
@@ -69,7 +70,8 @@ VM_COUNTERS = Table(
 )
 
 
-# vmstat_item_print_in_thp() (include/linux/mmzone.h): kept in base pages, printed in huge pages.
+# vmstat_item_print_in_thp() (include/linux/mmzone.h): kept in base pages (see thp_in_pages()),
+# printed in huge pages.
 IN_THP = {
     "nr_anon_transparent_hugepages",
     "nr_file_hugepages",
@@ -88,13 +90,14 @@ def _counters(prog: Program, array: Object) -> NDArray[np.int64]:
 
 
 def _differences(structures: Iterable[Object], member: str, count: int) -> NDArray[np.int64]:
-    """The sum of a per-CPU array of s8 (or unsigned long) over structures."""
+    """The sum of a per-CPU array of s8 (u16, unsigned long) over structures."""
     total = np.zeros(count, np.int64)
     for structure in structures:
         array = structure.member_(member)
         assert array.address_ is not None
-        width = sizeof(array.type_) // count
-        total += read_whole(structure.prog_, array.address_, count, np.dtype(f"<i{width}"))
+        sign = "i" if array.type_.type.unaliased().is_signed else "u"
+        dtype = np.dtype(f"<{sign}{sizeof(array.type_) // count}")
+        total += read_whole(structure.prog_, array.address_, count, dtype).astype(np.int64)
     return total
 
 
@@ -112,7 +115,7 @@ def vm_counters(prog: Program) -> list[VmCounter]:
         for zone in pgdat.node_zones
         if zone.present_pages.value_()
     ]
-    zonestats = [per_cpu_ptr(zone.per_cpu_zonestats, cpu) for zone in zones for cpu in cpus]
+    zonestats = [per_cpu_zone_stats(zone, cpu) for zone in zones for cpu in cpus]
     nodestats = [
         per_cpu_ptr(pgdat.per_cpu_nodestats, cpu)
         for pgdat in for_each_online_pgdat(prog)
@@ -125,10 +128,11 @@ def vm_counters(prog: Program) -> list[VmCounter]:
         values.append((kind, folded, _differences(structures, member, len(folded))))
 
     state("zone", prog["vm_zone_stat"], zonestats, "vm_stat_diff")
-    # "mm/vmstat: convert NUMA statistics to basic NUMA counters" (f19298b9516c, in v5.14); absent
-    # in a kernel without CONFIG_NUMA.
-    with contextlib.suppress(ObjectNotFoundError):
-        state("numa", prog["vm_numa_event"], zonestats, "vm_numa_event")
+    # The first since "mm/vmstat: convert NUMA statistics to basic NUMA counters" (f19298b9516c, in
+    # v5.14); neither in a kernel without CONFIG_NUMA.
+    for name, member in (("vm_numa_event", "vm_numa_event"), ("vm_numa_stat", "vm_numa_stat_diff")):
+        with contextlib.suppress(ObjectNotFoundError):
+            state("numa", prog[name], zonestats, member)
     state("node", prog["vm_node_stat"], nodestats, "vm_node_stat_diff")
     derived = np.array(_vm_stat_items(prog, values), np.int64)
     values.append(("vm_stat", derived, np.zeros_like(derived)))
@@ -143,7 +147,7 @@ def vm_counters(prog: Program) -> list[VmCounter]:
         raise LookupError(
             f"vmstat_text has {len(names)} names for {sum(len(v) for _, v, _ in values)} counters"
         )
-    huge = 1 << (prog["PAGE_SHIFT"].value_() - 3)
+    huge = 1 << (prog["PAGE_SHIFT"].value_() - 3) if thp_in_pages(prog) else 1
     running = bool(prog.flags & ProgramFlags.IS_LIVE)
     rows: list[VmCounter] = []
     for kind, folded, differences in values:

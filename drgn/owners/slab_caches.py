@@ -32,7 +32,13 @@ from mmscope.drgn.opening.constants import flag, vmcoreinfo_number
 from mmscope.drgn.reading.kernel_arrays import CHUNK_BYTES, Gaps, read_array
 from mmscope.drgn.reading.kernel_names import name_at
 from mmscope.drgn.reading.linked_lists import find
-from mmscope.drgn.reading.struct_pages import SLAB_COLUMNS, PageChunk, page_dtype, valid_page_ranges
+from mmscope.drgn.reading.struct_pages import (
+    SLAB_COLUMNS,
+    PageChunk,
+    page_dtype,
+    slab_type,
+    valid_page_ranges,
+)
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.tables.rows import LONGEST_NAME, column
 from mmscope.drgn.tables.table import Inside, Table
@@ -361,7 +367,7 @@ class _SlabTest:
         self.order = np.argsort(addresses)
         self.addresses = addresses[self.order]
         self.is_slab = _slab_test(prog)
-        slab = prog.type("struct slab")
+        slab = slab_type(prog)
         word = offsetof(slab, "counters") * 8
         self.bits = []
         for name in ("objects", "inuse"):

@@ -3,8 +3,8 @@
 What the entries of a page table that map no page stand for: ``swp_entry_t``.
 
 Their type is a number of five bits. The first are swap files; behind these come, as far as the
-kernel was built with them, poisoned pages, three kinds of migration entries, device memory, and
-markers (include/linux/swap.h). None of these numbers is in debug info: they are counted from where
+kernel was built with them, poisoned pages, migration entries, device memory, and markers
+(include/linux/swap.h). None of these numbers is in debug info: they are counted from where
 the swap files end, which is the length of ``swap_info[]``.
 
 Costs a few lookups. Cannot know: a kernel whose types are another combination than there
@@ -17,6 +17,7 @@ import numpy as np
 from drgn import Program
 from numpy.typing import NDArray
 
+from mmscope.drgn.opening.constants import constant
 from mmscope.drgn.page_tables.page_table_entries import Entries, PageTableFormat
 
 # What an entry of the last level is.
@@ -33,7 +34,12 @@ OTHER = 9
 KINDS = 10
 
 SWP_TYPES = 32
-MIGRATION_TYPES = 3  # since v5.18: read, exclusive read, write
+# Read, exclusive read, write: since "mm: remember exclusively mapped anonymous pages with
+# PG_anon_exclusive" (6c287605fd56, in v5.19). Before, read and write, and no markers behind: what
+# is left is device memory's, none or two, and four since "mm: device exclusive memory access"
+# (b756a3b5e7ea, in v5.14).
+MIGRATION_TYPES, MIGRATION_TYPES_BEFORE = 3, 2
+DEVICE_TYPES_BEFORE = {0: 0, 2: 2, 4: 4}
 # Types behind poison and migration: how many of these are device memory's. Two for markers were one
 # for markers and one for pages that could not be swapped in, until "mm/swap: convert swapin error
 # into a pte marker" (v6.2) and in v6.1 without PTE_MARKER only the latter; "mm: allow compound zone
@@ -60,10 +66,13 @@ def swap_kinds(prog: Program) -> NDArray[np.uint8]:
         poisoned = 0
     kinds[files : files + poisoned] = POISONED
     start = files + poisoned
-    kinds[start : start + MIGRATION_TYPES] = MIGRATION
-    start += MIGRATION_TYPES
-    if (rest := SWP_TYPES - start) in DEVICE_TYPES:
-        device = DEVICE_TYPES[rest]
+    exclusive = constant(prog, "PG_anon_exclusive", -1) >= 0
+    migration = MIGRATION_TYPES if exclusive else MIGRATION_TYPES_BEFORE
+    kinds[start : start + migration] = MIGRATION
+    start += migration
+    device_types = DEVICE_TYPES if exclusive else DEVICE_TYPES_BEFORE
+    if (rest := SWP_TYPES - start) in device_types:
+        device = device_types[rest]
         kinds[start : start + device] = DEVICE
         kinds[start + device :] = MARKER
     return kinds

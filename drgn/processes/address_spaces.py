@@ -25,15 +25,16 @@ from drgn import FaultError, Object, Program
 from drgn.helpers.linux.list import list_for_each_entry
 from numpy.typing import NDArray
 
-from mmscope.drgn.reading.kernel_arrays import Gaps, struct_dtype
+from mmscope.drgn.reading.kernel_arrays import Columns, Gaps, struct_dtype
 from mmscope.drgn.reading.scattered_reads import read_scattered
 
 PF_KTHREAD = 0x0020_0000
 
-COLUMNS = {
+COLUMNS: Columns = {
     "pgd": "pgd",
     "pgtables_bytes": "pgtables_bytes.counter",
-    "tree": "mm_mt.ma_root",
+    # "mm: remove rb tree." (524e00b36e8c, in v6.1)
+    "tree": ("mm_mt.ma_root", "mm_rb.rb_node"),
     "vmas": "map_count",
 }
 

@@ -2,14 +2,15 @@
 """
 ``struct vm_area_struct``: what is mapped where, of many processes at once.
 
-The VMAs of a process hang in a maple tree (``mm.mm_mt``, v6.1 and later). All trees are read
-together, level by level: their nodes and then the VMAs in numpy, out of the slabs in which they
-lie. Costs about 3 µs a VMA; walking the trees one by one takes ten times that.
+The VMAs of a process hang in a maple tree (``mm.mm_mt``, v6.1 and later) or in a red-black tree
+(``mm.mm_rb``, before). All trees are read together, level by level: their nodes and then the VMAs
+in numpy, out of the slabs in which they lie. Costs about 3 µs a VMA; walking the trees one by one
+takes ten times that.
 
 A node that points nowhere or back, or whose ranges do not ascend, is counted and left out.
 
 Reverse maps read VMAs out of their slab cache (``anon_vma_trees``): they need those that an
-anon_vma or a file leads to, whatever a maple tree says, and kernels before 6.1 have none.
+anon_vma or a file leads to, whatever the tree of a process says.
 
 Cannot know: the names of files (that takes a walk for each).
 """
@@ -24,7 +25,7 @@ from numpy.typing import NDArray
 from mmscope.drgn.reading.kernel_arrays import Gaps, struct_dtype
 from mmscope.drgn.reading.scattered_reads import read_scattered
 
-# include/linux/mm.h; the same in all kernels that have maple trees.
+# include/linux/mm.h; the same from 5.10 to 7.3.
 VM_SHARED = 0x8
 VM_PFNMAP = 0x400
 VM_HUGETLB = 0x40_0000
@@ -32,6 +33,8 @@ VM_MIXEDMAP = 0x1000_0000
 
 # Fan-out is at least 5: deeper trees hold more than memory can.
 MAX_DEPTH = 16
+# Of a red-black tree: 2 * log2(n + 1), for more VMAs than vm.max_map_count lets a process have.
+MAX_RB_DEPTH = 64
 ROOT_IS_NODE = 4096  # xa_is_node(): below are values of the xarray's own
 
 COLUMNS = {
@@ -71,9 +74,11 @@ def read_vm_areas(prog: Program, trees: NDArray[np.uint64], gaps: Gaps) -> VmAre
     """
     Read the VMAs of every process.
 
-    :param trees: ``mm.mm_mt.ma_root`` of each process.
-    :raises LookupError: this kernel has no maple trees.
+    :param trees: ``mm.mm_mt.ma_root`` of each process, or ``mm.mm_rb.rb_node``.
+    :raises LookupError: this kernel's VMAs are in other trees.
     """
+    if not prog.type("struct mm_struct").has_member("mm_mt"):
+        return _red_black(prog, trees, gaps)
     owners, starts, last, areas, damaged = _leaves(prog, trees, gaps)
     dtype = struct_dtype(prog.type("struct vm_area_struct"), COLUMNS)
     vmas, read = read_scattered(prog, areas, dtype, gaps)
@@ -86,6 +91,39 @@ def read_vm_areas(prog: Program, trees: NDArray[np.uint64], gaps: Gaps) -> VmAre
     return VmAreas(
         owners[order], vmas["start"], vmas["end"], vmas["flags"], vmas["ops"] == 0, damaged
     )
+
+
+def _red_black(prog: Program, trees: NDArray[np.uint64], gaps: Gaps) -> VmAreas:
+    """The VMAs of processes whose ``mm_rb.rb_node`` these are."""
+    type_ = prog.type("struct vm_area_struct")
+    links = {"left": "vm_rb.rb_left", "right": "vm_rb.rb_right"}
+    dtype = struct_dtype(type_, {**COLUMNS, **links})
+    offset = np.uint64(offsetof(type_, "vm_rb"))
+    owners = np.flatnonzero(trees)
+    nodes = trees[owners]
+    low, high = np.zeros(len(nodes), np.uint64), np.full(len(nodes), MAX, np.uint64)
+    parts, of, damaged = [np.empty(0, dtype)], [owners[:0]], 0
+    for _ in range(MAX_RB_DEPTH):
+        if not len(nodes):
+            break
+        vmas, read = read_scattered(prog, nodes - offset, dtype, gaps)
+        start, end = vmas["start"], vmas["end"]
+        # Whatever leads back is not between its neighbours.
+        sound = read & (low <= start) & (start < end) & (end <= high)
+        damaged += int((read & ~sound).sum())
+        vmas, owners, low, high = vmas[sound], owners[sound], low[sound], high[sound]
+        parts.append(vmas)
+        of.append(owners)
+        nodes = np.concatenate([vmas["left"], vmas["right"]])
+        low = np.concatenate([low, vmas["end"]])
+        high = np.concatenate([vmas["start"], high])
+        there = nodes != 0
+        nodes, low, high, owners = nodes[there], low[there], high[there], np.tile(owners, 2)[there]
+    damaged += len(nodes)  # deeper than any tree
+    vmas, owners = np.concatenate(parts), np.concatenate(of)
+    order = np.lexsort((vmas["start"], owners))
+    vmas, owners = vmas[order], owners[order]
+    return VmAreas(owners, vmas["start"], vmas["end"], vmas["flags"], vmas["ops"] == 0, damaged)
 
 
 def _leaves(prog: Program, trees: NDArray[np.uint64], gaps: Gaps) -> tuple[Any, Any, Any, Any, int]:

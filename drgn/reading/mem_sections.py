@@ -18,10 +18,14 @@ import numpy as np
 from drgn import FaultError, Program, TypeKind, offsetof, sizeof
 from numpy.typing import NDArray
 
+from mmscope.drgn.opening.constants import constant
 from mmscope.drgn.reading.kernel_arrays import Gaps, read_array, struct_dtype
 from mmscope.drgn.reading.scattered_reads import read_scattered
 
 SECTION_MARKED_PRESENT = 1
+# Macros with the same values until "mm: memory_hotplug: enumerate all supported section flags"
+# (ed7802dd48f7, in v6.0).
+SECTION_BITS = {"HAS_MEM_MAP": 1, "IS_ONLINE": 2, "IS_EARLY": 3}
 # include/linux/mmzone.h; a macro, which debug info does not keep.
 SUBSECTION_SHIFT = 21
 MAX_SECTIONS = 1 << 21  # 256 TiB in sections of 128 MiB; more is damage
@@ -58,13 +62,18 @@ def present_sections(prog: Program, gaps: Gaps) -> Sections:
             total += len(present)
             if total > MAX_SECTIONS:
                 raise ValueError("mem_section is damaged: more sections than any machine has")
-    early = np.uint64(1 << int(prog.constant("SECTION_IS_EARLY_BIT").value_()))
+    early = _section_flag(prog, "IS_EARLY")
     return Sections(
         np.concatenate([np.empty(0, np.int64), *numbers]),
         (np.concatenate([np.empty(0, np.uint64), *maps]) & early) != 0,
         1 << (prog["SECTION_SIZE_BITS"].value_() - prog["PAGE_SHIFT"].value_()),
         root_bytes,
     )
+
+
+def _section_flag(prog: Program, name: str) -> np.uint64:
+    """A flag of ``mem_section.section_mem_map``."""
+    return np.uint64(1 << constant(prog, f"SECTION_{name}_BIT", SECTION_BITS[name]))
 
 
 def _roots(prog: Program, gaps: Gaps, count: int) -> tuple[list[tuple[int, int]], int]:
@@ -108,8 +117,7 @@ def valid_sections(prog: Program) -> ValidSections:
     type_, gaps = prog.type("struct mem_section"), Gaps()
     dtype = struct_dtype(type_, {"map": "section_mem_map", "usage": "usage"})
     has_map, early, online = (
-        np.uint64(1 << int(prog.constant(f"SECTION_{name}_BIT").value_()))
-        for name in ("HAS_MEM_MAP", "IS_EARLY", "IS_ONLINE")
+        _section_flag(prog, name) for name in ("HAS_MEM_MAP", "IS_EARLY", "IS_ONLINE")
     )
     per_root = prog["SECTIONS_PER_ROOT"].value_()
     # Behind these the array of roots is zeros, which a dump need not have.

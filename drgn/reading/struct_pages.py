@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
-from drgn import FaultError, ObjectNotFoundError, Program, sizeof
+from drgn import FaultError, ObjectNotFoundError, Program, Type, sizeof
 from drgn.helpers.linux.mm import for_each_valid_page_range
 from numpy.typing import NDArray
 
@@ -49,7 +49,8 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "prev": ("buddy_list.prev", "lru.prev"),
     # Bit 0 is set in tails. "mm: rework compound_head() for power-of-2 sizeof(struct page)" (v7.1)
     "tail": ("compound_info", "compound_head"),
-    "memcg": ("memcg_data",),
+    # "mm: memcontrol: Use helpers to read page's memcg data" (bcfe06bf2622, in v5.11)
+    "memcg": ("memcg_data", "mem_cgroup"),
 }
 # Of the head of a compound page, in its second struct page, which struct folio overlays.
 SECOND_PAGE_COLUMNS: dict[str, tuple[str, ...]] = {
@@ -58,7 +59,10 @@ SECOND_PAGE_COLUMNS: dict[str, tuple[str, ...]] = {
     "order": ("_folio_order", "_flags_1.f", "_flags_1"),
     "dtor": ("_folio_dtor",),  # until "mm: remove HUGETLB_PAGE_DTOR" (v6.6)
 }
-# struct slab, which overlays struct page since "mm: Split slab into its own type" (v5.17).
+# The same in struct page, before "mm: Add the first tail page to struct folio" (v6.1).
+FIRST_TAIL_COLUMNS = {"order": "compound_order", "dtor": "compound_dtor"}
+# struct slab, which overlays struct page since "mm: Split slab into its own type" (v5.17);
+# the members were its own before.
 SLAB_COLUMNS = ("slab_cache", "freelist", "counters")
 
 
@@ -72,9 +76,9 @@ def page_dtype(prog: Program, names: Iterable[str]) -> np.dtype[Any]:
     page = prog.type("struct page")
     parts = [struct_dtype(page, {name: COLUMNS[name] for name in names if name in COLUMNS})]
     if slab := {name: name for name in names if name in SLAB_COLUMNS}:
-        parts.append(struct_dtype(prog.type("struct slab"), slab))
-    if second := {name: SECOND_PAGE_COLUMNS[name] for name in names if name in SECOND_PAGE_COLUMNS}:
-        parts.append(_shifted(struct_dtype(prog.type("struct folio"), second), -sizeof(page)))
+        parts.append(struct_dtype(slab_type(prog), slab))
+    if second := [name for name in names if name in SECOND_PAGE_COLUMNS]:
+        parts.append(second_page_dtype(prog, second))
     merged = {name: field for part in parts for name, field in (part.fields or {}).items()}
     return np.dtype(
         {
@@ -84,6 +88,28 @@ def page_dtype(prog: Program, names: Iterable[str]) -> np.dtype[Any]:
             "itemsize": sizeof(page),
         }
     )
+
+
+def slab_type(prog: Program) -> Type:
+    """``struct slab``, or what has its members."""
+    try:
+        return prog.type("struct slab")
+    except LookupError:
+        return prog.type("struct page")
+
+
+def second_page_dtype(prog: Program, names: Iterable[str]) -> np.dtype[Any]:
+    """
+    Columns of the head of a compound page, at their places in the second struct page.
+
+    :param names: keys of :data:`SECOND_PAGE_COLUMNS`.
+    :raises LookupError: this kernel has no such member.
+    """
+    page, names = prog.type("struct page"), list(names)
+    if page.has_member("compound_order"):
+        return struct_dtype(page, {name: FIRST_TAIL_COLUMNS[name] for name in names})
+    wanted = {name: SECOND_PAGE_COLUMNS[name] for name in names}
+    return _shifted(struct_dtype(prog.type("struct folio"), wanted), -sizeof(page))
 
 
 def _shifted(dtype: np.dtype[Any], by: int) -> np.dtype[Any]:

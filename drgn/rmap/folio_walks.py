@@ -8,18 +8,23 @@ Costs a pass over the struct pages, and a bisection for each folio.
 Cannot know: how many of the VMAs it visits map the folio.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from drgn import Program, offsetof, sizeof
+from drgn import Program, offsetof
 from numpy.typing import NDArray
 
 from mmscope.drgn.opening.constants import flag
 from mmscope.drgn.reading.kernel_arrays import Gaps, member_path
 from mmscope.drgn.reading.linked_lists import find
-from mmscope.drgn.reading.struct_pages import COLUMNS, PageChunk, scan_struct_pages
+from mmscope.drgn.reading.struct_pages import (
+    COLUMNS,
+    PageChunk,
+    scan_struct_pages,
+    second_page_dtype,
+)
 from mmscope.drgn.rmap.anon_vma_trees import ReverseMaps
 from mmscope.drgn.rmap.file_trees import FileMaps
 from mmscope.drgn.rmap.interval_trees import IntervalTrees
@@ -186,12 +191,13 @@ def scan_folios(
     """
     names = ["flags", "mapping", "index", "mapcount"]
     order_of: Callable[[NDArray[Any]], NDArray[np.int64]]
-    folio, page_size = prog.type("struct folio"), sizeof(prog.type("struct page"))
-    if folio.has_member("_folio_order"):  # up to v6.5: a byte of the word that list_head.prev is
+    fields: Mapping[str, Any] = second_page_dtype(prog, ["order"]).fields or {}
+    kind, place = fields["order"][:2]
+    if kind.itemsize == 1:  # up to v6.5: a byte of the word that list_head.prev is
         names.append("prev")
-        byte = offsetof(folio, "_folio_order") - page_size - prev_offset(prog)
+        byte = place - prev_offset(prog)
         if not 0 <= byte < 8:
-            raise LookupError("struct folio has no _folio_order where it was up to v6.5")
+            raise LookupError("the order of a compound page is not where it was up to v6.5")
 
         def order_of(tails: NDArray[Any]) -> NDArray[np.int64]:
             return (tails["prev"] >> np.uint64(8 * byte) & np.uint64(0x3F)).astype(np.int64)

@@ -128,6 +128,7 @@ def pagemap_ranges(prog: Program) -> tuple[list[PagemapRange], str]:
     page_shift = prog["PAGE_SHIFT"].value_()
     seen: set[int] = set()
     ranges: list[PagemapRange] = []
+    compound = has_compound_pages(prog)
     try:
         for number, (_, entry) in enumerate(xa_for_each(prog["pgmap_array"].address_of_())):
             address = entry.value_()
@@ -154,7 +155,7 @@ def pagemap_ranges(prog: Program) -> tuple[list[PagemapRange], str]:
                         start_pfn,
                         end_pfn,
                         _type_name(pagemap.type),
-                        pagemap.vmemmap_shift.value_(),
+                        pagemap.vmemmap_shift.value_() if compound else 0,
                         altmap,
                         held,
                     )
@@ -162,6 +163,14 @@ def pagemap_ranges(prog: Program) -> tuple[list[PagemapRange], str]:
     except (FaultError, ValueError) as error:
         return ranges, f"the array of device pagemaps breaks off: {error}"
     return sorted(ranges, key=lambda each: each.start_pfn), ""
+
+
+def has_compound_pages(prog: Program) -> bool:
+    """
+    Whether device memory can have pages of more than a base page: since "mm/memremap: add
+    ZONE_DEVICE support for compound pages" (c4386bd8ee3a, in v5.17).
+    """
+    return bool(prog.type("struct dev_pagemap").has_member("vmemmap_shift"))
 
 
 def _type_name(type_: Object) -> str:
@@ -217,7 +226,7 @@ def device_pagemaps(
     # Of a page of 2 MiB, the last level but one of the page tables.
     large = page // 8 * page
     kept = large // page * where.page_bytes - RESERVED_PAGES * page
-    optimizable = not where.page_bytes & (where.page_bytes - 1)
+    optimizable = has_compound_pages(prog) and not where.page_bytes & (where.page_bytes - 1)
     rows = []
     for each, name, amounts in zip(tables.ranges, names, tables.bytes.tolist(), strict=True):
         mapped, ram, on_device, reused = amounts

@@ -25,7 +25,7 @@ from drgn import Object, Program, offsetof, sizeof
 from drgn.helpers.linux.hugetlb import for_each_hstate
 from numpy.typing import NDArray
 
-from mmscope.drgn.opening.constants import vmcoreinfo_number
+from mmscope.drgn.opening.constants import constant, flag, vmcoreinfo_number
 from mmscope.drgn.reading.kernel_arrays import (
     CHUNK_BYTES,
     Gaps,
@@ -37,6 +37,7 @@ from mmscope.drgn.reading.struct_pages import (
     COLUMNS,
     compound_info_is_mask,
     flag_fields,
+    second_page_dtype,
     valid_page_ranges,
 )
 from mmscope.drgn.struct_pages.memmap import Memmap, self_hosted
@@ -48,6 +49,7 @@ from mmscope.drgn.text.kernel_text import printed_number
 # Kept of a huge page's struct pages: HUGETLB_VMEMMAP_RESERVE_SIZE, "mm: hugetlb: free the 2nd
 # vmemmap page associated with each HugeTLB page" (v5.18; two pages before).
 RESERVED_PAGES = 1
+HVO_FLAG = "HPG_vmemmap_optimized"
 # Beyond any architecture's: damage.
 MAX_SIZES, MAX_ORDER = 32, 30
 
@@ -181,6 +183,9 @@ def hugetlb_sizes(prog: Program) -> list[HugetlbSize]:
 def hvo_switch(prog: Program) -> tuple[bool, str]:
     """``vm.hugetlb_optimize_vmemmap``, and why this kernel cannot optimise at all, if so."""
     size = sizeof(prog.type("struct page"))
+    if constant(prog, HVO_FLAG, -1) < 0:
+        # "mm: hugetlb: free the vmemmap pages associated with each HugeTLB page" (f41f2ed43ca5)
+        return False, "this kernel has no HVO, which came with Linux 5.14"
     try:
         enabled = bool(prog.variable("vmemmap_optimize_enabled").value_())
     except LookupError:
@@ -208,7 +213,7 @@ def find_huge_pages(
     step = 1 << min(orders)
     dtype, is_hugetlb, order_of = _head_dtype(prog, size * step)
     head = np.uint64(1 << int(prog.constant("PG_head").value_()))
-    optimized = np.uint64(1 << int(prog.constant("HPG_vmemmap_optimized").value_()))
+    optimized = np.uint64(flag(prog, HVO_FLAG))
     masked = compound_info_is_mask(prog)
     fields = flag_fields(prog)
     parts: list[tuple[NDArray[Any], ...]] = []
@@ -259,7 +264,7 @@ def _head_dtype(
     What a hugetlb page is recognised by, one element for each place where one can begin; the test
     for being one, and its order.
     """
-    page, folio = prog.type("struct page"), prog.type("struct folio")
+    page = prog.type("struct page")
     # "mm: rework compound_head() for power-of-2 sizeof(struct page)" (v7.1) renamed the word.
     tail = member_path(page, ("compound_info", "compound_head"))
     parts = {
@@ -267,10 +272,10 @@ def _head_dtype(
         "tail": (np.dtype("<u8"), sizeof(page) + offsetof(page, tail)),
     }
     number = vmcoreinfo_number(prog, "NUMBER(PAGE_HUGETLB_MAPCOUNT_VALUE)")
-    # "mm: free up a word in the first tail page" (v6.6) moved the order from a byte of its own to
-    # the low byte of the first tail's flags.
-    order = "_folio_order" if folio.has_member("_folio_order") else ("_flags_1.f", "_flags_1")
-    parts |= _fields(struct_dtype(folio, {"order": order}))
+    second = _fields(
+        second_page_dtype(prog, ["order"] if number is not None else ["order", "dtor"])
+    )
+    parts |= {name: (kind, at + sizeof(page)) for name, (kind, at) in second.items()}
     if number is not None:  # "mm: turn folio_test_hugetlb into a PageType" (v6.9)
         value = np.array(number & 0xFFFFFFFF, np.uint32).view(np.int32)
 
@@ -278,7 +283,6 @@ def _head_dtype(
             return np.asarray(pages["mapcount"] == value)
 
     else:
-        parts |= _fields(struct_dtype(folio, {"dtor": ("_folio_dtor",)}))
         destructor = vmcoreinfo_number(prog, "NUMBER(HUGETLB_PAGE_DTOR)")
         if destructor is None:
             raise LookupError("VMCOREINFO has no HUGETLB_PAGE_DTOR")

@@ -108,7 +108,10 @@ def _get(
     row = table["kernels"][name]
     if "source" in row:
         return _own(name, row, say)
-    modules = [*row.get("modules", table["modules"]), *more_modules]
+    before = row.get("before", {})
+    modules = [*row.get("modules", table["modules"])]
+    for module in more_modules:
+        modules += [*before.get(module, []), module]
     cached = [
         kernel
         for kernel in map(lambda r: _cached(name, r, modules, symbols), _releases(row["release"]))

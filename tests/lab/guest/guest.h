@@ -14,6 +14,7 @@
 __attribute__((format(printf, 1, 2))) void say(const char *format, ...);            // "lab: …" on the console
 __attribute__((format(printf, 1, 2), noreturn)) void fail(const char *format, ...);  // says it and ends the machine
 void write_file(const char *path, const char *text);
+int try_to_write(const char *path, const char *text);  // whether it could
 void append_file(const char *path, const char *text);
 long read_file(const char *path, char *text, size_t size);  // -1 if it cannot be had; always ends in NUL
 void run_on_cpu(int cpu);

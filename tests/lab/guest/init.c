@@ -85,13 +85,25 @@ void fail(const char *format, ...)
 		pause();
 }
 
-static void write_text(const char *path, const char *text, int flags)
+static int could_write(const char *path, const char *text, int flags)
 {
 	int fd = open(path, O_WRONLY | O_CLOEXEC | flags);
+	int written = fd >= 0 && write(fd, text, strlen(text)) >= 0;
 
-	if (fd < 0 || write(fd, text, strlen(text)) < 0)
+	if (fd >= 0)
+		close(fd);
+	return written;
+}
+
+int try_to_write(const char *path, const char *text)
+{
+	return could_write(path, text, 0);
+}
+
+static void write_text(const char *path, const char *text, int flags)
+{
+	if (!could_write(path, text, flags))
 		fail("cannot write '%s' to %s: %s", text, path, strerror(errno));
-	close(fd);
 }
 
 void write_file(const char *path, const char *text)

@@ -190,7 +190,8 @@ void workload_cgroups(void)
 		fail("cannot mount ramfs: %s", strerror(errno));
 	write_file(CGROUPS "/cgroup.subtree_control", "+memory");
 	truth_add(CGROUPS "/cgroup.stat");
-	truth_add("/sys/kernel/debug/lru_gen");
+	if (!access("/sys/kernel/debug/lru_gen", R_OK))
+		truth_add("/sys/kernel/debug/lru_gen");
 
 	make_cgroup("shop");
 	set_in("shop", "cgroup.subtree_control", "+memory");

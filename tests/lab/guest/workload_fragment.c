@@ -28,6 +28,8 @@
 
 #define PAGES_PER_BLOCK 512
 #define NR_PFNS (2UL << 20)  // 8 GiB
+#define HIGH_FRACTION "/proc/sys/vm/percpu_pagelist_high_fraction"
+#define SCALE_FACTOR "/proc/sys/vm/watermark_scale_factor"
 #define KEEP_FREE_KB (30 << 10)  // the reserve and the watermarks: below them direct reclaim would begin
 
 static char text[64];
@@ -93,8 +95,9 @@ static void reserve(int cpu, const char *zone)
 	ping(fd, 400);
 	// Free memory shall lie between the min and the low watermark: then every allocation takes the slow path, and none
 	// has to reclaim.
-	write_file("/proc/sys/vm/watermark_scale_factor", "3000");
-	set_number("/proc/sys/vm/min_free_kbytes", number_in("/proc/meminfo", "MemTotal") * 75 / 100);
+	// Before v5.18 no more than 1000, and a quarter of the min watermark is more.
+	int percent = try_to_write(SCALE_FACTOR, "3000") ? 75 : 80;
+	set_number("/proc/sys/vm/min_free_kbytes", number_in("/proc/meminfo", "MemTotal") * percent / 100);
 	for (int idle = 0; idle < 8 && rounds < 60; rounds++) {
 		long before = now;
 		ping(fd, 32);
@@ -102,7 +105,7 @@ static void reserve(int cpu, const char *zone)
 		idle = now && now == before ? idle + 1 : 0;  // at the cap
 	}
 	set_number("/proc/sys/vm/min_free_kbytes", ordinary_min_kb);
-	write_file("/proc/sys/vm/watermark_scale_factor", "10");
+	write_file(SCALE_FACTOR, "10");
 	say("    %ld pings answered by CPU %d: %ld HighAtomic blocks in %s", 400 + 32 * rounds, cpu, now, zone);
 	close(fd);
 }
@@ -171,12 +174,14 @@ static void pin(struct iovec *pages, int count)
 // Faults in nearly all memory as 4 KiB pages, with kernel objects in between. Returns how many bytes of `memory`.
 static size_t fill(char *memory, size_t bytes)
 {
+	// 5.10 would kill us for what is left of that beside the reserve.
+	long keep_free_kb = KEEP_FREE_KB + (access(HIGH_FRACTION, F_OK) ? 16 << 10 : 0);
 	size_t filled = 0;
 	int rounds = 0;
 
 	// Only now: every write to transparent_hugepage/enabled raises it to khugepaged's wish, 67584 kB here.
 	write_file("/proc/sys/vm/min_free_kbytes", "2048");
-	while (filled < bytes && number_in("/proc/meminfo", "MemFree") > KEEP_FREE_KB) {
+	while (filled < bytes && number_in("/proc/meminfo", "MemFree") > keep_free_kb) {
 		touch(memory + filled, 2 * HUGE, PAGE);
 		filled += 2 * HUGE;
 		if (filled % (16 * HUGE) == 0 && rounds < 24)
@@ -256,12 +261,15 @@ static void huge_faults_that_fail(void)
 	// try, too little for reclaim to call another try worth it (mm/vmscan.c, compaction_ready), which would count as
 	// progress and cost the reserve.
 	long total_kb = number_in("/proc/meminfo", "MemTotal"), free_kb = number_in("/proc/meminfo", "MemFree");
-	write_file("/proc/sys/vm/watermark_scale_factor", "2000");
-	set_number("/proc/sys/vm/min_free_kbytes", free_kb - total_kb * 30 / 100);
+	// In hundredths of a percent; before v5.18 no more than 1000.
+	int percent = try_to_write(SCALE_FACTOR, "2000") ? 20 : 10;
+	if (percent == 10)
+		write_file(SCALE_FACTOR, "1000");
+	set_number("/proc/sys/vm/min_free_kbytes", free_kb - total_kb * percent * 3 / 2 / 100);
 	write_file("/sys/kernel/mm/transparent_hugepage/defrag", "always");
 	touch(memory + 300 * HUGE, 40 * HUGE, HUGE);
 	write_file("/sys/kernel/mm/transparent_hugepage/defrag", "madvise");
-	write_file("/proc/sys/vm/watermark_scale_factor", "10");
+	write_file(SCALE_FACTOR, "10");
 	say_state("direct compaction");
 }
 
@@ -303,7 +311,9 @@ void workload_fragment(void)
 	write_file("/sys/kernel/mm/transparent_hugepage/khugepaged/defrag", "0");
 	write_file("/proc/sys/vm/drop_caches", "3");
 	// The CPUs' lists grow with the watermarks, up to an eighth of a zone; what lies there would be out of reach.
-	write_file("/proc/sys/vm/percpu_pagelist_high_fraction", "1000");
+	// Before v5.14 they do not.
+	if (!access(HIGH_FRACTION, W_OK))
+		write_file(HIGH_FRACTION, "1000");
 	loopback_up();
 	reserve(1, "Normal");
 	reserve(0, "DMA32");
@@ -311,7 +321,8 @@ void workload_fragment(void)
 	say_state("reserve");
 	keep_child("<img src=x>;\"", hold_memory);
 	set_number("/proc/sys/vm/min_free_kbytes", ordinary_min_kb);
-	write_file("/proc/sys/vm/percpu_pagelist_high_fraction", "0");
+	if (!access(HIGH_FRACTION, W_OK))
+		write_file(HIGH_FRACTION, "0");
 	cpu_lists();
 	say_state("done");
 	// A capture without what it is for is worse than none: it would be kept.

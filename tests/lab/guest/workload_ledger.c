@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
+#include <sys/resource.h>
 #include <sys/shm.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -232,10 +233,12 @@ static void threads(void)
 
 static void bpf_map(void)
 {
+	struct rlimit unlimited = { RLIM_INFINITY, RLIM_INFINITY };
 	union bpf_attr wanted = {
 		.map_type = BPF_MAP_TYPE_ARRAY, .key_size = 4, .value_size = PAGE, .max_entries = MAP_BYTES / PAGE,
 	};
 
+	setrlimit(RLIMIT_MEMLOCK, &unlimited);  // before v5.11 maps count in it
 	if (syscall(SYS_bpf, BPF_MAP_CREATE, &wanted, sizeof(wanted)) < 0)
 		fail("no BPF map: %s", strerror(errno));
 }

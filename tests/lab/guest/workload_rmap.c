@@ -288,6 +288,27 @@ static const struct {
 	{ "anon-vmas", 0 }, { "file-vmas", 0 }, { "file-same", 0 },
 };
 
+static int has_symbol(const char *name)
+{
+	char line[256], found[128];
+	FILE *symbols = fopen("/proc/kallsyms", "re");
+	int has = 0;
+
+	while (symbols && !has && fgets(line, sizeof(line), symbols))
+		has = sscanf(line, "%*s %*s %127s", found) == 1 && !strcmp(found, name);
+	if (symbols)
+		fclose(symbols);
+	return has;
+}
+
+__attribute__((format(printf, 1, 0))) static void add_probe(const char *format, const char *function)
+{
+	char line[128];
+
+	snprintf(line, sizeof(line), format, function);
+	append_file(TRACING "kprobe_events", line);
+}
+
 static void measure_walks(void)
 {
 	mkdir(TRACING, 0755);
@@ -297,11 +318,13 @@ static void measure_walks(void)
 		say("    no kprobes: walks are not measured");
 		return;
 	}
-	write_file(TRACING "kprobe_events", "p:lab/unmap try_to_migrate folio=%di\n");
-	append_file(TRACING "kprobe_events", "r:lab/unmapped try_to_migrate\n");
+	// Before v5.14 try_to_unmap() did what try_to_migrate() does.
+	const char *unmap = has_symbol("try_to_migrate") ? "try_to_migrate" : "try_to_unmap";
+	add_probe("p:lab/unmap %s folio=%%di\n", unmap);
+	add_probe("r:lab/unmapped %s\n", unmap);
 	append_file(TRACING "kprobe_events", "p:lab/walk rmap_walk folio=%di\n");
 	append_file(TRACING "kprobe_events", "r:lab/walked rmap_walk\n");
-	append_file(TRACING "kprobe_events", "p:count/one try_to_migrate_one\n");
+	add_probe("p:count/one %s_one\n", unmap);
 	append_file(TRACING "kprobe_events", "p:count/one_again remove_migration_pte\n");
 	append_file(TRACING "kprobe_events", "p:count/let_go up_read\n");
 	set_number(TRACING "buffer_size_kb", 8192);

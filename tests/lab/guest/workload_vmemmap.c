@@ -156,7 +156,8 @@ void workload_vmemmap(void)
 	dimm_online();
 	set_pool(POOL(1), BEFORE_HVO);
 	note("hvo-off");
-	write_file(HVO, "1");
+	if (!access(HVO, W_OK))
+		write_file(HVO, "1");
 	set_pool(POOL(1), POOL_PAGES);
 	note("hvo-on");
 	set_pool(POOL(0), DIMM_PAGES);
