@@ -21,6 +21,7 @@ from drgn.helpers.linux.mm import page_to_pfn
 from drgn.helpers.linux.percpu import per_cpu_ptr
 from numpy.typing import NDArray
 
+from mmscope.drgn.free.free_lists import buddy_mapcount, max_order
 from mmscope.drgn.free.zones import for_each_zone, zone_name
 from mmscope.drgn.reading.cpus import online_cpus
 from mmscope.drgn.reading.kernel_arrays import Gaps, struct_dtype
@@ -33,6 +34,7 @@ from mmscope.drgn.text.proc_text import parse_zoneinfo
 
 MAX_CANDIDATES = 8 << 20
 KERNEL_ADDRESSES = np.uint64(0xFF << 56)
+MANY = 64  # candidates in a chunk: worth a closer look
 PAGE_ALLOC_COSTLY_ORDER = 3  # include/linux/mmzone.h, a macro
 
 
@@ -77,12 +79,13 @@ PCP_CHECKS = Table(
 class PcpFinder:
     """Consumer of the struct page pass: pages that may lie on a per-CPU list."""
 
-    columns = ("refcount", "mapcount", "next")
+    columns = ("refcount", "mapcount", "next", "private")
 
     def __init__(self, prog: Program) -> None:
         page_type = prog.type("struct page")
         self.page_size = np.uint64(sizeof(page_type))
         self.link_offset = np.uint64(offsetof(page_type, "lru"))
+        self._buddy, self._max_order = buddy_mapcount(prog), max_order(prog)
         self.candidates = 0
         # Room for all at once, which takes no memory before it is written to.
         self._kept = [np.empty(MAX_CANDIDATES, np.uint64) for _ in range(2)]
@@ -100,6 +103,8 @@ class PcpFinder:
         # A page that was on no list since boot leads to itself: all of a new machine's, but for the
         # first of each free block.
         linked = following != addresses
+        if np.count_nonzero(linked) > MANY:
+            linked &= ~self._in_free_blocks(chunk, found)
         addresses, following = addresses[linked], following[linked]
         begin = self.candidates
         self.candidates += len(addresses)
@@ -108,6 +113,18 @@ class PcpFinder:
             return
         for kept, values in zip(self._kept, (addresses, following), strict=True):
             kept[begin : self.candidates] = values
+
+    def _in_free_blocks(self, chunk: PageChunk, pages: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """
+        Which pages are behind the first of a free block: in them is what was there before. Up to
+        v5.17 that is a link of a per-CPU list (see :func:`_linked_back`).
+        """
+        heads = np.flatnonzero(chunk["mapcount"] == self._buddy)
+        orders = chunk["private"][heads]
+        heads, orders = (each[orders <= self._max_order] for each in (heads, orders))
+        at = np.searchsorted(heads, pages) - 1
+        ends = np.append(heads + (np.int64(1) << orders.astype(np.int64)), 0)
+        return pages < ends[at]  # the last of them, where at is -1
 
     def links(self) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
         """

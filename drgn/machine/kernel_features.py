@@ -55,14 +55,20 @@ class Feature:
     probe_files: Callable[[Callable[[str], str]], bool | None] = lambda read: None
 
 
-def has_member(structure: str, member: str) -> Callable[[Program], bool | None]:
-    """Whether a structure has a member; unknown where the structure itself is unknown."""
+def has_member(member: str, *structures: str) -> Callable[[Program], bool | None]:
+    """
+    Whether a structure has a member; unknown where the structure itself is unknown.
+
+    :param structures: its name, and what it was called before.
+    """
 
     def probe(prog: Program) -> bool | None:
-        try:
-            return bool(prog.type(structure).has_member(member))
-        except LookupError:
-            return None
+        for structure in structures:
+            try:
+                return bool(prog.type(structure).has_member(member))
+            except LookupError:
+                continue
+        return None
 
     return probe
 
@@ -154,7 +160,7 @@ FEATURES = {
     "highatomic_free_counted": Feature(
         "the watermarks leave out only the free pages of the HighAtomic reserve (v6.13)",
         "zone.nr_free_highatomic; free_highatomic in /proc/zoneinfo",
-        has_member("struct zone", "nr_free_highatomic"),
+        has_member("nr_free_highatomic", "struct zone"),
         file_says("proc/zoneinfo", "free_highatomic"),
     ),
     # "mm/page_alloc: don't increase highatomic reserve after pcp alloc" (in v7.2, not in v6.12)
@@ -191,7 +197,7 @@ FEATURES = {
     "ksm_page_offset": Feature(
         "KSM keeps the page offset of each mapping and visits only VMAs that overlap it (v7.3)",
         "ksm_rmap_item.linear_page_index",
-        has_member("struct ksm_rmap_item", "linear_page_index"),
+        has_member("linear_page_index", "struct ksm_rmap_item", "struct rmap_item"),
     ),
     # "mm: add new api to enable ksm per process" (d7597f59d1d3, v6.4)
     "ksm_by_process": Feature(
@@ -216,7 +222,7 @@ FEATURES = {
     "dontneed_frees_tables": Feature(
         "MADV_DONTNEED gives back PTE tables of which it empties whole 2 MiB (v6.14 on x86-64)",
         "zap_details.reclaim_pt",
-        has_member("struct zap_details", "reclaim_pt"),
+        has_member("reclaim_pt", "struct zap_details"),
     ),
 }
 
