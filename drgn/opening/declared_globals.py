@@ -2,7 +2,7 @@
 """
 The types of the kernel's global variables, which BTF does not have: data only.
 
-Each is as the kernel's headers and files declare it, by type, and the same on all kernels from 6.1
+Each is as the kernel's headers and files declare it, by type, and the same on all kernels from 5.10
 to 7.3 unless it says otherwise; tests hold every one against the debug info of each kernel of the
 lab. A global that a kernel does not have is not asked for. Lengths of arrays: a number, an
 enumerator, ``room``: as many as fit before the next symbol, or ``names``: of these, those up to the
@@ -16,6 +16,7 @@ _BY_TYPE = {
     ),
     "atomic_long_t [NR_VM_NODE_STAT_ITEMS]": "vm_node_stat",
     "atomic_long_t [NR_VM_NUMA_EVENT_ITEMS]": "vm_numa_event",
+    "atomic_long_t [NR_VM_NUMA_STAT_ITEMS]": "vm_numa_stat",
     "atomic_long_t [NR_VM_ZONE_STAT_ITEMS]": "vm_zone_stat",
     "atomic_t": "__num_online_cpus secretmem_users",
     "bool": "ksm_smart_scan ksm_use_zero_pages vmemmap_optimize_enabled",
@@ -32,7 +33,8 @@ _BY_TYPE = {
         "sysctl_max_map_count sysctl_overcommit_memory sysctl_stat_interval vm_dirty_ratio "
         "vm_swappiness watermark_boost_factor watermark_scale_factor"
     ),
-    "long": "total_swap_pages",
+    # Some are per CPU, of which the BTF of newer kernels has the types.
+    "long": "nr_dentry nr_dentry_negative nr_dentry_unused total_swap_pages",
     "nodemask_t [NR_NODE_STATES]": "node_states",
     "size_t": "depot_offset pool_offset",
     "struct alloc_tag_kernel_section": "kernel_tags",
@@ -71,6 +73,7 @@ _BY_TYPE = {
     "struct rb_root": "vmap_area_root",
     "struct rb_root *": "root_stable_tree",
     "struct resource": "iomem_resource",
+    "struct rq": "runqueues",
     "struct stack *": "stack_list",
     # mem_alloc_profiling_key: static_key_true, which is the same, where it is on by default.
     "struct static_key_false": "mem_alloc_profiling_key mem_profiling_compressed page_owner_inited",
@@ -79,6 +82,7 @@ _BY_TYPE = {
     "struct tk_data [TIMEKEEPERS_MAX]": "timekeeper_data",
     "struct vmap_node *": "vmap_nodes",
     "struct uts_namespace": "init_uts_ns",
+    "struct vm_event_state": "vm_event_states",
     "struct vfsmount *": "shm_mnt",
     "struct xarray": "pgmap_array",
     "u64": "jiffies_64",
@@ -92,7 +96,7 @@ _BY_TYPE = {
         "__highest_present_section_nr alloc_tag_ref_mask dirty_background_bytes huge_zero_pfn "
         "jiffies ksm_pages_shared ksm_pages_sharing ksm_pages_skipped ksm_pages_unshared "
         "ksm_rmap_items ksm_run ksm_stable_node_chains ksm_stable_node_dups max_low_pfn max_pfn "
-        "page_ext_size page_offset_base pcpu_nr_populated totalreserve_pages "
+        "nr_inodes nr_unused page_ext_size page_offset_base pcpu_nr_populated totalreserve_pages "
         "transparent_hugepage_flags vm_dirty_bytes vmalloc_base vmemmap_base zero_page_pfn zero_pfn"
     ),
     "unsigned long [PG_LEVEL_NUM]": "direct_pages_count",
@@ -115,6 +119,10 @@ DIFFER = {
     # "lib/stackdepot: use list_head for stack record links" (v6.8)
     "stack_table": (("struct list_head *", "pools_num"), ("struct stack_record **", "")),
 }
+
+# Functions that are only looked for, and that BTF may leave out: those of sections that the kernel
+# discards, as memory hotplug's in 5.10. drgn tells by the first whether there is a vmemmap.
+FUNCTIONS = {"vmemmap_populate"}
 
 # Structs without a name, found by their members.
 ANONYMOUS = {"tk_core": {"seq", "timekeeper"}}

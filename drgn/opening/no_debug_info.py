@@ -43,7 +43,7 @@ from drgn import (
 )
 
 from mmscope.drgn.opening.btf import Btf, BtfError
-from mmscope.drgn.opening.declared_globals import ANONYMOUS, DECLARED, DIFFER
+from mmscope.drgn.opening.declared_globals import ANONYMOUS, DECLARED, DIFFER, FUNCTIONS
 from mmscope.drgn.opening.kernel_symbols import (
     KernelSymbols,
     SymbolsError,
@@ -282,6 +282,8 @@ class _Globals:
             return None
         if flags & FindObjectFlags.FUNCTION and (type_ := self.types.function(name)):
             return Object(prog, type_, address=address)
+        if flags & FindObjectFlags.FUNCTION and name in FUNCTIONS:
+            return Object(prog, prog.function_type(prog.type("int"), ()), address=address)
         if flags & FindObjectFlags.VARIABLE and (type_ := self._type(prog, name)):
             room = self.symbols.room(self.symbols.indexes(name)[0])
             if sizeof(type_) > room > 0:

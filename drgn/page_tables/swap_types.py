@@ -60,7 +60,7 @@ def swap_kinds(prog: Program) -> NDArray[np.uint8]:
     kinds = np.full(SWP_TYPES, OTHER, np.uint8)
     kinds[:files] = SWAP
     try:
-        prog.function("memory_failure")
+        prog.symbol("memory_failure")
         poisoned = 1
     except LookupError:
         poisoned = 0
