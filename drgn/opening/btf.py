@@ -249,7 +249,9 @@ class Btf:
                 raise BtfError(f"BTF is damaged: type {number} is an integer of {value} bytes")
             if encoding & INT_BOOL:
                 return self.prog.bool_type(name, value)
-            return self.prog.int_type(name, value, bool(encoding & INT_SIGNED))
+            # What made the BTF of 5.10 took it for an unsigned one.
+            signed = bool(encoding & INT_SIGNED) or name == "signed char"
+            return self.prog.int_type(name, value, signed)
         if kind == FLOAT:
             if name is None or value not in (2, 4, 8, 10, 12, 16):
                 raise BtfError(f"BTF is damaged: type {number} is a float of {value} bytes")

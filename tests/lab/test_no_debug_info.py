@@ -226,12 +226,13 @@ class TestSymbols:
         prog = bare(lab.capture.vmcore)
         info = vmcoreinfo(prog)
         silent = {key: value for key, value in info.items() if "kallsyms" not in key}
-        assert len(silent) < len(info)
-        if not lab.capture.release.startswith("6.1."):
+        assert (len(silent) < len(info)) is (lab.capture.kernel != "5.10")
+        if lab.capture.kernel not in ("5.10", "6.1"):
             with pytest.raises(SymbolsError, match="symbol table is not found"):
                 symbols_of_core(prog, silent)
             return
         found, said = symbols_of_core(prog, silent), symbols_of_core(prog, info)
+        assert found.address("init_task") == lab.prog.symbol("init_task").address
         assert found.names == said.names and found.codes == said.codes
         assert found.addresses.tolist() == said.addresses.tolist()
 
@@ -339,7 +340,10 @@ class TestDamage:
 
     def test_of_the_symbols(self, lab: Lab) -> None:
         info = vmcoreinfo(bare(lab.capture.vmcore))
-        for name in ("kallsyms_names", "kallsyms_token_table", "kallsyms_offsets"):
+        names = ("kallsyms_names", "kallsyms_token_table", "kallsyms_offsets")
+        if lab.capture.kernel == "5.10":  # whose VMCOREINFO does not say where they are
+            names = ()
+        for name in names:
             key = f"SYMBOL({name})"
             with pytest.raises(SymbolsError):
                 symbols_of_core(
@@ -352,7 +356,7 @@ class TestDamage:
     def test_of_what_vmcoreinfo_says(self, lab: Lab, said: str) -> None:
         info = vmcoreinfo(bare(lab.capture.vmcore))
         names = [key for key in info if key.startswith("SYMBOL(kallsyms_")]
-        assert len(names) >= 5
+        assert len(names) >= 5 or lab.capture.kernel == "5.10"
         silent = {key: value for key, value in info.items() if key not in names}
         for words in ({**silent, "SYMBOL(_stext)": said}, *({**info, key: said} for key in names)):
             with pytest.raises(SymbolsError, match="VMCOREINFO is damaged"):
