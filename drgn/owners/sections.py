@@ -52,6 +52,7 @@ from mmscope.drgn.owners.slab_owner import (
     read_alloc_traces,
     slab_owner_stacks,
     slabs,
+    tracks_depot,
 )
 from mmscope.drgn.reading.stack_depot import StackDepot
 from mmscope.drgn.sections import prices
@@ -165,17 +166,17 @@ def slab_owner_from_memory(memory: Memory) -> Found:
     if not tracked:
         raise Absent(NO_TRACKS)
     try:
-        depot = depot_of(memory)
+        depot = tracks_depot(memory)
     except LookupError as reason:
         raise ValueError(
             f"{len(tracked)} of {len(owners.scan.caches)} caches say that they keep tracks, but "
             f"{reason}: their flags or the depot are damaged"
         ) from None
     rows, checks = slab_owner_stacks(memory.prog, depot, owners)
-    found = Found(
-        notes=misnamed(memory.prog), unreadable_bytes=owners.gaps.bytes + depot.gaps.bytes
-    )
-    found.notes += _depot_notes(depot)
+    found = Found(notes=misnamed(memory.prog), unreadable_bytes=owners.gaps.bytes)
+    if depot is not None:
+        found.unreadable_bytes += depot.gaps.bytes
+        found.notes += _depot_notes(depot)
     if owners.scan.broken_off:
         found.notes.append(owners.scan.broken_off)
     if owners.gaps.bytes:

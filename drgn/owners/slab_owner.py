@@ -5,15 +5,16 @@ Who allocated the slab objects: SLUB's user tracks (``struct track``, mm/slub.c)
 With SLAB_STORE_USER (boot with ``slab_debug=U``; ``slub_debug=U`` before v6.9; one cache alone:
 ``slab_debug=U,dentry``) every object is followed by two tracks, of its last allocation and its last
 free, each with a stack depot handle; in kmalloc caches these are followed by the size that was
-asked for. Every slab of such caches is read once, whole, and taken apart by numpy: 3 µs an object
-where caches are small, less where they are large.
+asked for (v6.1). Before "mm/slub: use stackdepot to save stack trace in objects" (788691464c29, in
+v5.19) a track has the stack itself, of 16 frames at most. Every slab of such caches is read once,
+whole, and taken apart by numpy: 3 µs an object where caches are small, less where they are large.
 
 An object counts if it is not on its slab's freelist (whose pointers are obfuscated with
 CONFIG_SLAB_FREELIST_HARDENED). What then counts as allocated must be ``slab.inuse``; slabs where it
 is not are counted and shown.
 
 Cannot know: allocations from caches without tracks, kmalloc beyond the largest cache, and KFENCE's
-objects. The text that says the same is /sys/kernel/debug/slab/CACHE/alloc_traces (root only).
+objects. The text that says the same is /sys/kernel/debug/slab/CACHE/alloc_traces (root; v5.14).
 """
 
 import contextlib
@@ -56,7 +57,9 @@ class SlabOwnerStack:
 
     cache: str = column(holds="kernel", key=True, help="slab cache")
     handle: int | None = column(
-        key=True, help="stack depot handle; 0: no stack was saved; empty: the text has none"
+        key=True,
+        help="stack depot handle; 0: no stack was saved; empty: neither the text nor a kernel "
+        "that keeps the stack with the object (before v5.19) has any",
     )
     stack: str = column(
         holds="kernel",
@@ -84,9 +87,11 @@ class SlabOwners:
 
     scan: SlabScan
     # (position of the cache, handle or, where that is 0, the caller) to objects, requested bytes
+    # Of a kernel without handles, the number of the stack in `stacks`, which begin at 1.
     counts: dict[tuple[int, int], list[int]] = field(default_factory=dict)
     problems: dict[tuple[int, str], list[int]] = field(default_factory=dict)  # slabs, objects
     gaps: Gaps = field(default_factory=Gaps)
+    stacks: dict[bytes, int] = field(default_factory=dict)  # of tracks without a handle
 
     def problem(self, cache: int, words: str, slabs: int, objects: int) -> None:
         entry = self.problems.setdefault((cache, words), [0, 0])
@@ -102,11 +107,30 @@ class _Tracks:
     addr: int
     handle: int
     extra_mask: int
+    frames: int  # of a stack that is there itself, at `handle`; 0: a handle
+
+
+def tracks_have_stacks(prog: Program) -> bool:
+    """Whether ``struct track`` has the stacks themselves, and no handles."""
+    return bool(prog.type("struct track").has_member("addrs"))
+
+
+def _tracks(prog: Program, depot: StackDepot | None) -> _Tracks:
+    track = prog.type("struct track")
+    member = "handle" if depot is not None else "addrs"
+    frames = 0 if depot is not None else track.member("addrs").type.length or 0
+    return _Tracks(
+        sizeof(track),
+        offsetof(track, "addr"),
+        offsetof(track, member),
+        depot.extra_mask if depot is not None else 0,
+        frames,
+    )
 
 
 def slab_owners(
     prog: Program,
-    depot: StackDepot,
+    depot: StackDepot | None,
     *,
     found: tuple[SlabFinder, Gaps] | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -114,14 +138,12 @@ def slab_owners(
     """
     Count the allocated objects of every cache by their allocation track.
 
+    :param depot: none where tracks have the stacks themselves (:func:`tracks_have_stacks`).
     :param found: the slabs, by a pass that went before.
     :param progress: called with (pages done, pages in all).
     :raises LookupError: the kernel's layout is unknown, or its tracks have no stacks.
     """
-    track = prog.type("struct track")
-    tracks = _Tracks(
-        sizeof(track), offsetof(track, "addr"), offsetof(track, "handle"), depot.extra_mask
-    )
+    tracks = _tracks(prog, depot)
     page_shift = prog["PAGE_SHIFT"].value_()
     direct_map = pfn_to_virt(prog, 0).value_()
     owners: SlabOwners | None = None
@@ -238,10 +260,13 @@ def _count_objects(
     # Faster than nonzero() of two dimensions.
     slab, number = np.divmod(np.flatnonzero(allocated), allocated.shape[1])
     track = starts[slab] + cache.red_left_pad + number * cache.size + info_end
-    handle = data[(track + tracks.handle) // 8]
-    if tracks.handle % 8:
-        handle = handle >> np.uint64(32)
-    handle = handle & np.uint64(~tracks.extra_mask & 0xFFFFFFFF)
+    if tracks.frames:
+        handle = _stack_numbers(owners, data, (track + tracks.handle) // 8, tracks.frames)
+    else:
+        handle = data[(track + tracks.handle) // 8]
+        if tracks.handle % 8:
+            handle = handle >> np.uint64(32)
+        handle = handle & np.uint64(~tracks.extra_mask & 0xFFFFFFFF)
     # A kernel address is above any handle, so one number can be either.
     key = np.where(handle != 0, handle, data[(track + tracks.addr) // 8])
     keys, which = np.unique(key, return_inverse=True)
@@ -256,6 +281,37 @@ def _count_objects(
         entry = owners.counts.setdefault((index, value), [0, 0])
         entry[0] += count
         entry[1] += requested[at]
+
+
+def _stack_numbers(
+    owners: SlabOwners, data: NDArray[np.uint64], words: NDArray[np.int64], frames: int
+) -> NDArray[np.uint64]:
+    """The number of the stack at each of some words, a new one's as well; 0: there is none."""
+    stacks = data[words[:, None] + np.arange(frames)]
+    # set_track() ends a shorter one with 0; behind that is what was there before.
+    stacks[np.logical_or.accumulate(stacks == 0, axis=1)] = 0
+    unique, which = np.unique(stacks, axis=0, return_inverse=True)
+    numbers = [
+        owners.stacks.setdefault(stack.tobytes(), len(owners.stacks) + 1) if stack[0] else 0
+        for stack in unique
+    ]
+    return np.array(numbers, np.uint64)[which.ravel()]
+
+
+def _depot_of_tracks(owners: SlabOwners) -> StackDepot:
+    """Stacks of tracks as if a depot had them."""
+    stacks = [np.frombuffer(stack, np.uint64) for stack in owners.stacks]
+    sizes = np.array([np.count_nonzero(stack) for stack in stacks], np.int64)
+    return StackDepot(
+        handles=np.array(list(owners.stacks.values()), np.uint32),
+        sizes=sizes,
+        first=np.cumsum(sizes) - sizes,
+        frames=np.concatenate([np.empty(0, np.uint64), *(stack[stack != 0] for stack in stacks)]),
+        counts=None,
+        addresses=np.zeros(len(stacks), np.uint64),
+        pools=0,
+        extra_mask=0,
+    )
 
 
 def _allocated(
@@ -298,19 +354,26 @@ def _allocated(
 
 
 def slab_owner_stacks(
-    prog: Program, depot: StackDepot, owners: SlabOwners
+    prog: Program, depot: StackDepot | None, owners: SlabOwners
 ) -> tuple[list[SlabOwnerStack], list[SlabCheck]]:
-    """The counts with their stacks, most bytes first, and what did not add up."""
+    """
+    The counts with their stacks, most bytes first, and what did not add up.
+
+    :param depot: as of :func:`slab_owners`.
+    """
+    with_handles = depot is not None
+    depot = depot or _depot_of_tracks(owners)
     keys = sorted({key for _, key in owners.counts})
     handles = np.array([key for key in keys if key <= 0xFFFFFFFF], np.uint32)
     callers = np.array([key for key in keys if key > 0xFFFFFFFF], np.uint64)
     stacks = dict(zip(handles.tolist(), folded_stacks(prog, depot, handles), strict=True))
     stacks.update(zip(callers.tolist(), frame_names(prog, callers), strict=True))
-    totals: dict[tuple[int, int, str], list[int]] = {}
+    totals: dict[tuple[int, int | None, str], list[int]] = {}
     for (index, key), (objects, requested) in owners.counts.items():
         stack = NO_TRACK if key == 0 else stacks[key] or NO_STACK
         # Callers that differ by their address may be one function.
-        entry = totals.setdefault((index, key if key <= 0xFFFFFFFF else 0, stack), [0, 0])
+        handle = (key if key <= 0xFFFFFFFF else 0) if with_handles else None
+        entry = totals.setdefault((index, handle, stack), [0, 0])
         entry[0] += objects
         entry[1] += requested
     rows = []
@@ -391,11 +454,20 @@ def slabs(memory: Memory) -> SlabOwners:
         if any(cache.store_user for cache in caches_once(memory)[0]):
             # Or so a damaged cache says. Without its stacks, what is in the slabs is still known.
             with contextlib.suppress(LookupError, FaultError):
-                depot = depot_of(memory)
+                depot = tracks_depot(memory)
                 return slab_owners(memory.prog, depot, found=found, progress=memory.progress)
         return SlabOwners(scan_slabs(memory.prog, found=found, progress=memory.progress))
 
     return memory.once("slabs", scan)
+
+
+def tracks_depot(memory: Memory) -> StackDepot | None:
+    """
+    The stack depot, where tracks have handles.
+
+    :raises LookupError, FaultError: as :func:`stack_depot`.
+    """
+    return None if tracks_have_stacks(memory.prog) else depot_of(memory)
 
 
 def depot_of(memory: Memory) -> StackDepot:

@@ -142,13 +142,22 @@ def _layout(prog: Program) -> _Layout:
         # "lib/stackdepot: add refcount for records" (v6.8)
         _offset(record, "count"),
         offsetof(record, "entries"),
-        record.member("entries").type.length or MAX_FRAMES,
+        _frames(record),
         fields[name][0],
         fields["offset"][0],
         valid_mask << valid_shift,
         extra_mask << extra_shift,
         all_biases[name],
     )
+
+
+def _frames(record: Type) -> int:
+    """
+    The most frames that a record may have: the length of ``entries``, which is 1 in 5.10 and says
+    nothing there, nor where it has none.
+    """
+    length = record.member("entries").type.length or 0
+    return length if length > 1 else MAX_FRAMES
 
 
 def _offset(type_: Type, member: str) -> int | None:

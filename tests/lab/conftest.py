@@ -25,7 +25,7 @@ from mmscope.drgn.free.free_memory import FreeMemory, scan_free_memory
 from mmscope.drgn.opening.target import open_target
 from mmscope.drgn.owners.page_owner_scan import PageOwner, scan_page_owner
 from mmscope.drgn.owners.slab_objects import Objects
-from mmscope.drgn.owners.slab_owner import SlabOwners, slab_owners
+from mmscope.drgn.owners.slab_owner import SlabOwners, slab_owners, tracks_have_stacks
 from mmscope.drgn.reading.stack_depot import StackDepot, stack_depot
 from mmscope.drgn.rmap.anon_vma_trees import ReverseMaps, read_reverse_maps
 from mmscope.drgn.rmap.ksm import Ksm, read_ksm
@@ -141,7 +141,7 @@ class SlabLab:
 
     capture: Capture
     prog: Program
-    depot: StackDepot
+    depot: StackDepot | None  # none where the objects have the stacks themselves
     owners: SlabOwners
 
 
@@ -150,7 +150,7 @@ def slab_lab(request: pytest.FixtureRequest, say: Callable[[str], None]) -> Slab
     """The ``slab`` workload on a kernel."""
     taken = capture(request.param, "slab", say=say)
     prog = open_target(taken.vmcore, [taken.vmlinux])
-    depot = stack_depot(prog)
+    depot = None if tracks_have_stacks(prog) else stack_depot(prog)
     return SlabLab(taken, prog, depot, slab_owners(prog, depot))
 
 

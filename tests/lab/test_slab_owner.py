@@ -42,7 +42,12 @@ from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.collect.collect import collect, run_section
 
 EVENTFDS = 700  # guest/workload_slab.c, KEPT
-EVENTFD_CALLERS = ("__x64_sys_eventfd2;do_eventfd", "__x64_sys_eventfd2;do_eventfd;kmalloc_trace")
+EVENTFD_CALLERS = tuple(
+    f"__x64_sys_eventfd2;do_eventfd{leaf}"
+    for leaf in ("", ";kmalloc_trace", ";kmem_cache_alloc_trace;__slab_alloc")
+)
+# Without alloc_traces, which came with v5.14, and the size that was asked for, with v6.1.
+WITHOUT_TEXT = "5.10"
 
 
 def printed(lab: SlabLab, truth: Path) -> Iterator[SlabOwnerStack]:
@@ -78,6 +83,9 @@ def may_move(stack: str) -> bool:
 def test_objects_by_stack_are_those_of_alloc_traces(slab_lab: SlabLab) -> None:
     rows, checks = slab_owner_stacks(slab_lab.prog, slab_lab.depot, slab_lab.owners)
     assert checks == []
+    if slab_lab.capture.kernel == WITHOUT_TEXT:
+        assert not list(printed(slab_lab, slab_lab.capture.truth_b))
+        return
     ours, theirs = counted(rows), counted(printed(slab_lab, slab_lab.capture.truth_b))
     with_file = {cache for cache, _ in theirs}
     # Some kernels make no file for a cache that was created early; what is in it has an owner here.
@@ -100,6 +108,9 @@ def test_objects_by_stack_are_those_of_alloc_traces(slab_lab: SlabLab) -> None:
 
 def test_requested_bytes_are_those_of_alloc_traces(slab_lab: SlabLab) -> None:
     rows, _ = slab_owner_stacks(slab_lab.prog, slab_lab.depot, slab_lab.owners)
+    if slab_lab.capture.kernel == WITHOUT_TEXT:
+        assert {row.requested_bytes for row in rows} == {None}
+        return
     ours, theirs = requested(rows), requested(printed(slab_lab, slab_lab.capture.truth_b))
     assert sum(ours.values()) > 500_000
     wrong = {key for key in ours | theirs if ours[key] != theirs[key]}
@@ -116,7 +127,8 @@ def test_the_workloads_objects_are_exactly_right(slab_lab: SlabLab) -> None:
     found = [row for row in rows if row.stack.endswith(EVENTFD_CALLERS)]
     assert [(row.objects, row.cache.startswith("kmalloc")) for row in found] == [(EVENTFDS, True)]
     size = slab_lab.prog.type("struct eventfd_ctx").size or 0
-    assert found[0].requested_bytes == EVENTFDS * size
+    known = slab_lab.capture.kernel != WITHOUT_TEXT
+    assert found[0].requested_bytes == (EVENTFDS * size if known else None)
     # As many were closed again. Their tracks are still there, and must not count.
     files = [row for row in rows if row.cache == "filp" and "sys_eventfd2" in row.stack]
     assert sum(row.objects for row in files) == EVENTFDS
@@ -133,7 +145,8 @@ def test_a_shared_pass_finds_the_slabs_that_a_pass_of_their_own_finds(
     assert finder.whole == (most > 100)
     shared = slab_owners(slab_lab.prog, slab_lab.depot, found=(finder, gaps))
     assert shared.scan.totals == slab_lab.owners.scan.totals
-    assert shared.counts == slab_lab.owners.counts
+    rows, _ = slab_owner_stacks(slab_lab.prog, slab_lab.depot, shared)
+    assert rows == slab_owner_stacks(slab_lab.prog, slab_lab.depot, slab_lab.owners)[0]
     assert sum(totals.slabs for totals in shared.scan.totals) > 100
 
 
@@ -225,6 +238,9 @@ def test_sections_and_their_files(slab_lab: SlabLab, tmp_path: Path) -> None:
     # The same from the text that the guest left.
     files = Files(slab_lab.capture.truth_b)
     section, found = run_section(SECTIONS["slab_owner"], files)
+    if slab_lab.capture.kernel == WITHOUT_TEXT:
+        assert section.status == "absent"
+        return
     assert section.status == "ok"
     rows = found.by_name["slab_owner_stacks"]
     assert sum(row.objects for row in rows) == sum(
