@@ -10,7 +10,9 @@ They are read together, with their ``page_counter``s, events and, of ``memcg_vms
 flushed last; nothing is walked. Costs about 2 KiB of reading for each.
 
 Cannot know: what CPUs have counted since the last flush (``memcg_rstat_updated()``,
-mm/memcontrol.c: fewer than 64 changes for each CPU), which memory.stat may lack as well.
+mm/memcontrol.c: fewer than 64 changes for each CPU), which memory.stat may lack as well. Before
+v5.13 there was no flush: of each counter up to 32 pages (MEMCG_CHARGE_BATCH) of each CPU and cgroup
+are in neither.
 """
 
 from collections.abc import Mapping
@@ -231,9 +233,9 @@ def _stats(
     """
     ``memcg_vmstats.state``, as memory.stat prints it: at least 0 (``memcg_page_state()``).
 
-    A structure of its own since "memcg: reduce size of memcg vmstats structures" (410f8e826886, in
-    v6.1), one inside before; and the array alone before "mm: memcontrol: switch to rstat"
-    (2d146aa3aa84, in v5.13).
+    A structure of its own since "memcg: extract memcg_vmstats from struct mem_cgroup"
+    (410f8e826886, in v6.1), one inside before; and the array alone before "mm: memcontrol: switch
+    to rstat" (2d146aa3aa84, in v5.13).
     """
     member = prog.type("struct mem_cgroup").member("vmstats")
     state, offset, pointers = member.type, 0, memcgs + np.uint64(member.offset)

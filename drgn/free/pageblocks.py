@@ -179,7 +179,10 @@ def pageblock_types(prog: Program) -> PageblockTypes:
     found = found.reshape(len(raw), fields)[:, :blocks]
     found[~read] = -1
     # A hole has struct pages where other pages of its section are; it has no page.
-    there = subsection_maps(prog, sections, raw) & sections.online[:, None]
+    there = subsection_maps(prog, sections, raw)
+    if not _holes_are_offline(prog):
+        there |= (sections.early & read)[:, None]
+    there &= sections.online[:, None]
     count = int(sections.numbers.max(initial=-1)) + 1
     types = np.full((count, blocks), -1, np.int8)
     online = np.zeros((count, there.shape[1]), np.bool_)
@@ -189,6 +192,19 @@ def pageblock_types(prog: Program) -> PageblockTypes:
     return PageblockTypes(
         order, names, types.ravel(), online.ravel(), online_order, unreadable, gaps
     )
+
+
+def _holes_are_offline(prog: Program) -> bool:
+    """
+    Whether ``pfn_to_online_page()`` looks at the map of a section that was there at boot: since
+    "mm: teach pfn_to_online_page() to consider subsection validity" (v5.12), which came with
+    "mm: move pfn_to_online_page() out of line".
+    """
+    try:
+        prog.symbol("pfn_to_online_page")
+    except LookupError:
+        return False
+    return True
 
 
 def _flatmem_types(

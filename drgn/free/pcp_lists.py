@@ -261,9 +261,9 @@ def _linked_back(
     followed: Followed,
 ) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
     """
-    The entries whose next one has them as its ``prev``. Before "mm/page_alloc: simplify how many
-    pages are selected per pcp list during bulk free" (fd56eef258a1, in v5.18) a page that
-    ``free_pcppages_bulk()`` gave back kept its ``next``, which may be on a list by now.
+    The entries whose next one has them as its ``prev``. Before "mm/page_alloc: free pages in a
+    single pass during bulk free" (8b10b465d0e1, in v5.18) a page that ``free_pcppages_bulk()`` gave
+    back kept its ``next``, which may be on a list by now.
     """
     here = np.flatnonzero(followed.head >= 0)
     dtype = struct_dtype(prog.type("struct list_head"), {"prev": "prev"})

@@ -5,7 +5,7 @@ Who allocated the slab objects: SLUB's user tracks (``struct track``, mm/slub.c)
 With SLAB_STORE_USER (boot with ``slab_debug=U``; ``slub_debug=U`` before v6.9; one cache alone:
 ``slab_debug=U,dentry``) every object is followed by two tracks, of its last allocation and its last
 free, each with a stack depot handle; in kmalloc caches these are followed by the size that was
-asked for (v6.1). Before "mm/slub: use stackdepot to save stack trace in objects" (788691464c29, in
+asked for (v6.1). Before "mm/slub: use stackdepot to save stack trace in objects" (5cf909c553e9, in
 v5.19) a track has the stack itself, of 16 frames at most. Every slab of such caches is read once,
 whole, and taken apart by numpy: 3 µs an object where caches are small, less where they are large.
 

@@ -49,6 +49,7 @@ FLAGS = {
     31: "VM_MERGEABLE",
 }  # fmt: skip
 PROTECTION = 0b111
+MPOL_PREFERRED = 1  # include/uapi/linux/mempolicy.h
 # Merging ignores it (VM_IGNORE_MERGE).
 SOFTDIRTY = 1 << 27
 MADE_BY = {
@@ -236,8 +237,12 @@ def _policy(prog: Program, address: int) -> bytes:
     """A ``struct mempolicy`` from its mode to its nodes, without its reference count."""
     type_ = prog.type("struct mempolicy")
     begin = offsetof(type_, "mode")
-    end = offsetof(type_, "nodes") + sizeof(type_.member("nodes").type)
+    # "mm/mempolicy: use unified 'nodes' for bind/interleave/prefer policies" (269fbe72cded, v5.14)
+    nodes = "nodes" if type_.has_member("nodes") else "v"
+    end = offsetof(type_, nodes) + sizeof(type_.member(nodes).type)
     try:
+        if nodes == "v" and prog.read_u16(address + begin) == MPOL_PREFERRED:
+            end = offsetof(type_, "v.preferred_node") + 2  # a short; behind it is anything
         policy: bytes = prog.read(address + begin, end - begin)
         return policy
     except (FaultError, OverflowError):  # the latter: a damaged pointer to the end of all addresses

@@ -158,12 +158,16 @@ def test_its_counters_are_those_of_memory_stat(cgroups_lab: CgroupsLab) -> None:
         assert all(name == "slab" or name.startswith(("pg", "thp_")) for name in rest), rest
         row = cgroups_lab.online[path]
         for name in ("anon", "file", "shmem", "kernel", "slab"):
-            assert getattr(row, f"{name}_bytes") == theirs[name]
+            assert getattr(row, f"{name}_bytes") == theirs.get(name)
+        assert ("kernel" in theirs) is (cgroups_lab.capture.kernel != "5.10")  # v5.18
 
 
 def test_pages_are_counted_as_the_kernel_counts_them(cgroups_lab: CgroupsLab) -> None:
+    # 5.10 has no flush: each CPU keeps up to so many pages of each cgroup to itself.
+    batch = 32 if cgroups_lab.capture.kernel == "5.10" else 0
     for path, said in cgroups_lab.said().items():
         theirs = numbers(said["memory.stat"])
+        below = sum(f"{row.cgroup}/".startswith(f"{path}/") for row in cgroups_lab.rows)
         for owner, part, counter in (
             ("anonymous", "", "anon"),
             ("page cache", "", "file"),
@@ -175,7 +179,11 @@ def test_pages_are_counted_as_the_kernel_counts_them(cgroups_lab: CgroupsLab) ->
                 for row in cgroups_lab.pages
                 if row.cgroup == path and row.owner == owner and part in ("", row.part)
             )
-            assert ours * PAGE == theirs[counter], (path, counter)
+            if counter == "pagetables" and batch:  # which cgroups do not count before v5.11
+                assert counter not in theirs
+                continue
+            difference = abs(ours - theirs[counter] // PAGE)
+            assert difference <= 2 * below * batch, (path, counter)
 
 
 @pytest.mark.parametrize(
