@@ -139,6 +139,15 @@ def reserves_from_buddy_only(prog: Program) -> bool | None:
     return None
 
 
+def per_cpu_orders(prog: Program) -> bool | None:
+    """Whether there are more lists than migratetypes that have one."""
+    try:
+        lists = prog.type("struct per_cpu_pages").member("lists").type.length or 0
+        return lists > int(prog.constant("MIGRATE_PCPTYPES").value_())
+    except LookupError:
+        return None
+
+
 def file_says(path: str, words: str = "") -> Callable[[Callable[[str], str]], bool | None]:
     """
     Whether there is a file, with some words.
@@ -162,6 +171,12 @@ FEATURES = {
         "zone.nr_free_highatomic; free_highatomic in /proc/zoneinfo",
         has_member("nr_free_highatomic", "struct zone"),
         file_says("proc/zoneinfo", "free_highatomic"),
+    ),
+    # "mm/page_alloc: allow high-order pages to be stored on the per-cpu lists" (v5.14)
+    "per_cpu_orders": Feature(
+        "per-CPU lists hold blocks of order > 0 as well (v5.14)",
+        "the length of per_cpu_pages.lists",
+        per_cpu_orders,
     ),
     # "mm/page_alloc: don't increase highatomic reserve after pcp alloc" (in v7.2, not in v6.12)
     "highatomic_buddy_only": Feature(

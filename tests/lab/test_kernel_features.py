@@ -21,8 +21,13 @@ from mmscope.drgn.opening.target import open_target
 # Of each kernel the features that it has; it has none of the others.
 HAS = {
     "5.10": set(),
-    "6.1": set(),
-    "6.12": {"highatomic_free_counted", "free_lists_by_pageblock", "ksm_by_process"},
+    "6.1": {"per_cpu_orders"},
+    "6.12": {
+        "per_cpu_orders",
+        "highatomic_free_counted",
+        "free_lists_by_pageblock",
+        "ksm_by_process",
+    },
     "7.2": FEATURES.keys() - {"highatomic_fast_path", "ksm_page_offset"},
     "7.3": FEATURES.keys(),
 }
