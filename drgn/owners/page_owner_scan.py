@@ -65,7 +65,7 @@ class PageOwner:
 def page_owner_off(prog: Program) -> str | None:
     """Why page_owner has nothing to say, and what to do; None if it has."""
     try:
-        prog.type("struct page_owner")
+        owner = prog.type("struct page_owner")
         prog["page_owner_ops"]
     except LookupError:
         return (
@@ -74,6 +74,12 @@ def page_owner_off(prog: Program) -> str | None:
         )
     if not page_ext_size(prog) or prog["page_owner_inited"].key.enabled.counter.value_() <= 0:
         return "page_owner is compiled in, but not switched on; boot with page_owner=on"
+    # "mm/page_owner: record timestamp and pid" (in v5.11), "… record task command name" (in v5.18)
+    if not all(map(owner.has_member, ("ts_nsec", "pid", "tgid", "comm"))):
+        return (
+            "page_owner of this kernel keeps no time, or no task (before v5.18), and is not read; "
+            "page_owner_sort of the kernel's sources reads /sys/kernel/debug/page_owner"
+        )
     return None
 
 
