@@ -27,7 +27,7 @@ VMCORE ?=
 VMLINUX ?=
 REPORT ?= report.html
 DIST_PYTHON ?=
-KERNELS ?= 6.1,6.12,7.3?
+KERNELS ?= 5.10?,6.1,6.12,7.3?
 # A kernel that make test takes along, beside the one that it stands on.
 ALSO ?=
 
@@ -88,7 +88,7 @@ test: $(READY) ## lint, types, unit tests, lab tests on real kernels, the report
 	[ $$rest -eq 0 ] && [ $$also -eq 0 ] && [ $$lab -eq 0 ]
 
 .PHONY: matrix
-matrix: $(READY) ## the lab's tests on the other kernels: KERNELS=6.1,6.12,7.3? (?: if it can be had)
+matrix: $(READY) ## the lab's tests on the other kernels: KERNELS=5.10?,6.1,6.12,7.3? (?: if it can be had)
 	@tools/apt-install $(LAB_PACKAGES) $(TEST_PACKAGES)
 	MMSCOPE_LAB_KERNELS='$(KERNELS)' $(BIN)/pytest tests/lab
 

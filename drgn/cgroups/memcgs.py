@@ -107,6 +107,8 @@ class Memcgs:
     :ivar depth: steps up to the root; -1 where the way up does not end there.
     :ivar stats: by name of memory.stat, in its units; :ivar:`stats_read`: whose could be read.
     :ivar unified: whether the memory controller is in the hierarchy of version 2.
+    :ivar flat: whether some have memory.use_hierarchy 0 above them (version 1, before v5.11): only
+        the root counts what they use.
     """
 
     prog: Program
@@ -120,6 +122,7 @@ class Memcgs:
     vanished: int  # what the IDR has, but was no memory cgroup (any more) when it was read
     damaged_nodes: int
     gaps: Gaps
+    flat: bool = False
 
     @cached_property
     def dying(self) -> NDArray[np.bool_]:
@@ -207,6 +210,7 @@ def read_memcgs(prog: Program) -> Memcgs:
         len(entries.pointers) - len(address),
         entries.damaged_nodes,
         gaps,
+        hasattr(subsystem, "broken_hierarchy") and bool(subsystem.broken_hierarchy.value_()),
     )
 
 

@@ -3,9 +3,9 @@
 Every ``struct dentry`` and ``struct inode`` by its super block, out of their slab caches.
 
 A slot of the cache ``dentry`` is in use while its ``d_lockref.count`` is not negative:
-``__dentry_kill()`` marks it dead (fs/dcache.c, 6.1 to 7.3) just before ``nr_dentry`` goes down, and
-``__d_alloc()`` makes it 1 again; what an allocator keeps for the next one is dead too. A dentry is
-negative by the type in its ``d_flags``, and unused while DCACHE_LRU_LIST is there.
+``__dentry_kill()`` marks it dead (fs/dcache.c, 5.10 to 7.3) just before ``nr_dentry`` goes down,
+and ``__d_alloc()`` makes it 1 again; what an allocator keeps for the next one is dead too. A dentry
+is negative by the type in its ``d_flags``, and unused while DCACHE_LRU_LIST is there.
 
 Inodes are in a cache of each file system type. In which, and where in an object, is learnt from
 some inodes of each type, so that no module's types are needed. Their caches have constructors,
@@ -58,7 +58,7 @@ INODE: Columns = {
     # struct inode_state_flags in 7.2
     "state": ("i_state.__state", "i_state"),
 }
-# include/linux/dcache.h: enumerators in 7.2; macros of these values in 6.1 and 6.12.
+# include/linux/dcache.h: enumerators in 7.2; macros of these values up to 6.12.
 DCACHE_LRU_LIST = 1 << 19
 DCACHE_ENTRY_TYPE = 7 << 20
 # include/linux/fs.h. An enumerator in 7.2; before, by the size of i_state: "inode: make i_state a

@@ -114,7 +114,7 @@ class SuperBlocks:
 
     def _mounts_in(self, at: int) -> Iterator[Object]:
         """
-        Pointers to every ``struct mount`` of one of them: on a list_head in 6.1 and 6.12, each
+        Pointers to every ``struct mount`` of one of them: on a list_head up to 6.12, each
         pointing to the next in 7.2.
         """
         sb = Object(self.prog, "struct super_block", address=int(self.address[at]))

@@ -114,7 +114,7 @@ class FreeBlockFinder:
     Consumer of the struct page pass: every page that heads a free block.
 
     A buddy page has the page type that VMCOREINFO calls PAGE_BUDDY_MAPCOUNT_VALUE in ``_mapcount``,
-    on every kernel from 6.1, and its order in ``private`` (include/linux/page-flags.h).
+    on every kernel from 5.10, and its order in ``private`` (include/linux/page-flags.h).
 
     ``pageblock_free`` adds the free pages up by pageblock.
     """

@@ -97,6 +97,11 @@ def _say(
         )
     if not memcgs.unified:
         found.remarks.append(V1)
+    if memcgs.flat:
+        found.remarks.append(
+            "memory.use_hierarchy is 0 above some memory cgroups: what these use is in the usage "
+            "of the root, and in none between"
+        )
 
 
 def memory_cgroups_from_files(files: Files) -> Found:

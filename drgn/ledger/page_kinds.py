@@ -6,7 +6,7 @@ Of a compound page the head says it for all, of a free block its first page. Wha
 order (include/linux/page-flags.h, mm_types.h):
 
 - the page type, in place of ``_mapcount``: a value of ``enum pagetype`` in the highest byte (in
-  6.12), a bit that is *clear* before (in 6.1);
+  6.12), a bit that is *clear* before (in 5.10 and 6.1);
 - ``PG_slab`` and the destructor of hugetlb pages, where these are not types yet (types since v6.10
   and v6.9);
 - ``PG_reserved``: never given to the page allocator, or taken off it;

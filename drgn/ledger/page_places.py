@@ -189,7 +189,7 @@ def _add_first_chunk(memory: Memory, places: PagePlaces) -> None:
 
 def _add_roots(memory: Memory, places: PagePlaces) -> None:
     """
-    Root tables of processes, which have no page type in 6.1 and 6.12: two pages with page table
+    Root tables of processes, which have no page type up to 6.12: two pages with page table
     isolation, in an allocation that is no compound page.
     """
     prog = memory.prog

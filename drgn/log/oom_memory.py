@@ -3,8 +3,8 @@
 The memory that there was when it ran out, as the OOM killer has it printed: ``show_mem()``
 (mm/show_mem.c; 6.1: mm/page_alloc.c and lib/show_mem.c), and memory.stat of a cgroup.
 
-Costs a look at each line of a call. Cannot know: what lines say that no kernel of 6.1, 6.12, 7.2
-and 7.3 prints so, as those of unreclaimable slab and of allocation profiling; they are in the log.
+Costs a look at each line of a call. Cannot know: what lines say that no kernel of 5.10 to 7.3
+prints so, as those of unreclaimable slab and of allocation profiling; they are in the log.
 """
 
 import re

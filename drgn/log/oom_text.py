@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
 The OOM killer's records in the kernel's log: mm/oom_kill.c and mem_cgroup_print_oom_*() in
-mm/memcontrol.c, of 6.1, 6.12, 7.2 and 7.3.
+mm/memcontrol.c, of 5.10, 6.1, 6.12, 7.2 and 7.3.
 
 One call writes a header, the memory that there was, a table of tasks, a summary, and a line for
 each process that it kills. It holds ``oom_lock`` meanwhile, so no two calls are mixed; lines of

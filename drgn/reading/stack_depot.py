@@ -27,8 +27,8 @@ from mmscope.drgn.reading.kernel_arrays import Gaps, read_array, read_whole
 from mmscope.drgn.reading.linked_lists import find
 from mmscope.drgn.reading.symbols import frame_names
 
-# Macros, the same from 6.1 to 7.3: DEPOT_POOL_ORDER (STACK_ALLOC_ORDER), DEPOT_STACK_ALIGN, and the
-# default of CONFIG_STACKDEPOT_MAX_FRAMES, which newer kernels have as the length of an array.
+# Macros, the same from 5.10 to 7.3: DEPOT_POOL_ORDER (STACK_ALLOC_ORDER), DEPOT_STACK_ALIGN, and
+# the default of CONFIG_STACKDEPOT_MAX_FRAMES, which newer kernels have as the length of an array.
 POOL_ORDER = 2
 ALIGN_SHIFT = 4
 MAX_FRAMES = 64

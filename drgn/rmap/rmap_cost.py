@@ -8,7 +8,7 @@ go again. Up to v7.2 it visits every node of that tree (its range is 0 to ULONG_
 mapping; v7.3 ("KSM: Optimizations for rmap_walk_ksm") keeps the page offset in ``ksm_rmap_item``
 and visits those that overlap it. Both numbers are given, whichever this kernel does. A second pass
 over all mappings looks for processes that were forked since KSM merged them. How far a walk goes,
-its caller says (6.1, 6.12, 7.2 and 7.3 alike):
+its caller says (5.10, 6.1, 6.12, 7.2 and 7.3 alike):
 
 - ``try_to_migrate()`` and ``try_to_unmap()`` have a ``.done`` (``folio_not_mapped()``), and
   ``folio_referenced()`` ends when it has met as many mappings as the page has: one pass, less what
