@@ -22,14 +22,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from drgn import FaultError, Object, Program, offsetof, sizeof
+from drgn import FaultError, Object, Program, offsetof
 from drgn.helpers.linux.list import list_for_each_entry
 from drgn.helpers.linux.nodemask import nr_node_ids
 from drgn.helpers.linux.slab import slab_total_usage
 from numpy.typing import NDArray
 
 from mmscope.drgn.opening.constants import flag, vmcoreinfo_number
-from mmscope.drgn.reading.kernel_arrays import CHUNK_BYTES, Gaps, read_array
+from mmscope.drgn.reading.kernel_arrays import CHUNK_BYTES, Gaps, bit_field, read_array
 from mmscope.drgn.reading.kernel_names import name_at
 from mmscope.drgn.reading.linked_lists import find
 from mmscope.drgn.reading.struct_pages import (
@@ -371,7 +371,7 @@ class _SlabTest:
         word = offsetof(slab, "counters") * 8
         self.bits = []
         for name in ("objects", "inuse"):
-            shift, size = _bit_field(slab, name)
+            shift, size = bit_field(slab, name)
             self.bits.append((np.uint64(shift - word), np.uint64((1 << size) - 1)))
 
     def __call__(self, start_pfn: int, pages: NDArray[Any]) -> SlabChunk:
@@ -382,20 +382,6 @@ class _SlabTest:
         objects, inuse = ((counters >> shift & mask).astype(np.int64) for shift, mask in self.bits)
         freelists = pages["freelist"][at]
         return SlabChunk(start_pfn + at, self.order[cache], objects, inuse, freelists)
-
-
-def _bit_field(type_: Any, name: str) -> tuple[int, int]:
-    """Bit offset and width of a member, also of unnamed structs inside."""
-    for member in type_.members:
-        if member.name == name:
-            return member.bit_offset, member.bit_field_size or 8 * sizeof(member.type)
-        if member.name is None:
-            try:
-                offset, size = _bit_field(member.type, name)
-            except LookupError:
-                continue
-            return member.bit_offset + offset, size
-    raise LookupError(f"{type_.type_name()} has no member {name}")
 
 
 def _slab_test(prog: Program) -> Callable[[NDArray[Any]], NDArray[np.bool_]]:

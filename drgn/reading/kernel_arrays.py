@@ -62,6 +62,20 @@ def _member_type(type_: Type, path: str) -> Type:
     return type_.unaliased()
 
 
+def bit_field(type_: Type, name: str) -> tuple[int, int]:
+    """Bit offset and width of a member, also of unnamed structs inside."""
+    for member in type_.members or ():
+        if member.name == name:
+            return member.bit_offset, member.bit_field_size or 8 * sizeof(member.type)
+        if member.name is None:
+            try:
+                offset, size = bit_field(member.type, name)
+            except LookupError:
+                continue
+            return member.bit_offset + offset, size
+    raise LookupError(f"{type_.type_name()} has no member {name}")
+
+
 def struct_dtype(type_: Type, columns: Columns) -> np.dtype[Any]:
     """
     A numpy dtype that views an array of *type_* as the given columns.

@@ -18,7 +18,6 @@ import numpy as np
 from drgn import FaultError, Program, TypeKind, offsetof, sizeof
 from numpy.typing import NDArray
 
-from mmscope.drgn.opening.constants import constant
 from mmscope.drgn.reading.kernel_arrays import Gaps, read_array, struct_dtype
 from mmscope.drgn.reading.scattered_reads import read_scattered
 
@@ -73,7 +72,11 @@ def present_sections(prog: Program, gaps: Gaps) -> Sections:
 
 def _section_flag(prog: Program, name: str) -> np.uint64:
     """A flag of ``mem_section.section_mem_map``."""
-    return np.uint64(1 << constant(prog, f"SECTION_{name}_BIT", SECTION_BITS[name]))
+    try:
+        bit = int(prog.constant(f"SECTION_{name}_BIT").value_())
+    except LookupError:
+        bit = SECTION_BITS[name]
+    return np.uint64(1 << bit)
 
 
 def _roots(prog: Program, gaps: Gaps, count: int) -> tuple[list[tuple[int, int]], int]:
