@@ -175,8 +175,9 @@ FEATURES = {
     # "mm/page_alloc: allow high-order pages to be stored on the per-cpu lists" (v5.14)
     "per_cpu_orders": Feature(
         "per-CPU lists hold blocks of order > 0 as well (v5.14)",
-        "the length of per_cpu_pages.lists",
+        "the length of per_cpu_pages.lists; /proc/sys/vm/percpu_pagelist_high_fraction",
         per_cpu_orders,
+        file_says("proc/sys/vm/percpu_pagelist_high_fraction"),
     ),
     # "mm/page_alloc: don't increase highatomic reserve after pcp alloc" (in v7.2, not in v6.12)
     "highatomic_buddy_only": Feature(

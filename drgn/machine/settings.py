@@ -33,6 +33,7 @@ RANGES = {
     "vm.extfrag_threshold": (0, 1000),
     "vm.compaction_proactiveness": (0, 100),
     "vm.percpu_pagelist_high_fraction": (0, INT_MAX),
+    "vm.percpu_pagelist_fraction": (0, INT_MAX),
     "vm.swappiness": (0, 200),
     "vm.overcommit_memory": (0, 2),
     "vm.max_map_count": (0, INT_MAX),
@@ -60,7 +61,7 @@ SETTINGS = Table(
     "Settings",
     Setting,
     setting="value",
-    rows_since={"0.2.0": ("vm.defrag_mode",)},
+    rows_since={"0.2.0": ("vm.defrag_mode", "vm.percpu_pagelist_fraction")},
 )
 
 
@@ -72,6 +73,7 @@ SYSCTLS = {
     "vm.extfrag_threshold": "sysctl_extfrag_threshold",
     "vm.compaction_proactiveness": "sysctl_compaction_proactiveness",
     "vm.percpu_pagelist_high_fraction": "percpu_pagelist_high_fraction",
+    "vm.percpu_pagelist_fraction": "percpu_pagelist_fraction",  # until v5.14
     "vm.defrag_mode": "defrag_mode",  # since v6.15
     "vm.swappiness": "vm_swappiness",
     "vm.overcommit_memory": "sysctl_overcommit_memory",
