@@ -30,8 +30,9 @@ _BY_TYPE = {
         "alloc_tag_ref_offs defrag_mode depot_index dirty_background_ratio hugetlb_max_hstate "
         "ksm_max_page_sharing ksm_nr_node_ids memmap_mode min_free_kbytes pcpu_nr_slots "
         "pcpu_nr_units percpu_pagelist_fraction percpu_pagelist_high_fraction pool_index pools_num "
-        "sysctl_extfrag_threshold sysctl_max_map_count sysctl_overcommit_memory sysctl_stat_interval vm_dirty_ratio "
-        "vm_swappiness watermark_boost_factor watermark_scale_factor"
+        "sysctl_extfrag_threshold sysctl_max_map_count sysctl_overcommit_memory "
+        "sysctl_stat_interval vm_dirty_ratio vm_swappiness watermark_boost_factor "
+        "watermark_scale_factor"
     ),
     # Some are per CPU, of which the BTF of newer kernels has the types.
     "long": "nr_dentry nr_dentry_negative nr_dentry_unused total_swap_pages",
