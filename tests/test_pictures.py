@@ -311,7 +311,6 @@ class TestFreeHeatmap:
         with pytest.raises(ValueError, match="order 10000000000"):
             free_heatmap.grids([rows_of("free_blocks")[0] | {"order": 10**10}], PAGE)
 
-
     def test_what_thp_may_not_have_is_marked(self) -> None:
         """HighAtomic and Isolate from order 9 on; smaller blocks are no huge page anyway."""
         for grid in free_heatmap.grids(rows_of("free_blocks"), PAGE):
