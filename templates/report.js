@@ -49,7 +49,9 @@
       var terms = all(".term", words[index].previousElementSibling).map(function (term) {
         return " " + term.textContent + ": " + term.getAttribute("data-says");
       });
-      heading.title = words[index].textContent + terms.join("");
+      // The name that the CSV has.
+      var name = words[index].previousElementSibling.firstChild.textContent.trim();
+      heading.title = name + ": " + words[index].textContent + terms.join("");
     });
   }
   function filterable(table, number) {
