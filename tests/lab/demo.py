@@ -52,7 +52,7 @@ def main() -> int:
         return subprocess.run(words).returncode
 
     try:
-        lab = capture(args.kernel, "fragment", say, fresh=True, symbols=False)
+        lab = capture(args.kernel, "demo", say, fresh=True, symbols=False)
     except LabError as error:
         print(f"demo: {error}", file=sys.stderr)
         return 1

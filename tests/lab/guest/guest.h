@@ -40,6 +40,7 @@ extern size_t truth_size;          // as much as truth_prepare() found will be n
 
 // workload_*.c
 void workload_fragment(void);
+void workload_demo(void);
 void workload_live(void);
 void workload_slab(void);
 void workload_owner(void);

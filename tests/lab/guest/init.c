@@ -30,6 +30,7 @@ static const struct {
 } workloads[] = {
 	{ "idle", NULL },
 	{ "fragment", workload_fragment },
+	{ "demo", workload_demo },
 	{ "live", workload_live },
 	{ "owner", workload_owner },
 	{ "slab", workload_slab },
