@@ -178,7 +178,8 @@ class Question:
     id: str
     about: str  # what it looks for, where there is no row
     section: str
-    needs: tuple[str, ...]  # table.column, or table.column where …
+    # table.column, or table.column where …; without rows of the first table nothing is found.
+    needs: tuple[str, ...]
     sql: str
     severity: str  # unless the row has a column of that name
     title: str
@@ -299,8 +300,9 @@ def ask(database: Database, questions: list[Question]) -> Verdict:
         if reason := _unanswerable(database, question, counts) or _impossible(database, question):
             not_checked.append(NotChecked(question.id, question.about, reason, question.section))
             continue
+        rows_it_is_about, _ = counts[question.needs[0]]
         try:
-            rows = database.rows(_query(database, question))
+            rows = database.rows(_query(database, question)) if rows_it_is_about else []
         except duckdb.Error as error:
             reason = failed(database, error, [need.partition(".")[0] for need in question.needs])
             not_checked.append(NotChecked(question.id, question.about, reason, question.section))
@@ -335,30 +337,44 @@ def _parts(need: str) -> tuple[str, str, str]:
 
 def _counts(database: Database, questions: list[Question]) -> dict[str, list[int]]:
     """
-    How many rows there are, and how many with a value, of what questions need: a query for each
-    table. What is not in it cannot be counted.
+    How many rows there are, and how many with a value, of what questions need: one query for all
+    tables. What is not there cannot be counted.
     """
     needs: dict[str, list[str]] = {}
     for need in dict.fromkeys(need for question in questions for need in question.needs):
-        needs.setdefault(_parts(need)[0], []).append(need)
+        table, column, _ = _parts(need)
+        if column in database.columns(table):
+            needs.setdefault(table, []).append(need)
+    with contextlib.suppress(duckdb.Error):
+        return _count(database, needs)
     counts: dict[str, list[int]] = {}
     for table, here in needs.items():
-        try:
-            counts |= _count(database, table, here)
-        except duckdb.Error:
-            for need in here:  # one of them is at fault
-                with contextlib.suppress(duckdb.Error):
-                    counts |= _count(database, table, [need])
+        for need in here:  # one of them is at fault
+            with contextlib.suppress(duckdb.Error):
+                counts |= _count(database, {table: [need]})
     return counts
 
 
-def _count(database: Database, table: str, needs: list[str]) -> dict[str, list[int]]:
-    numbers = []
-    for _, column, condition in map(_parts, needs):
-        where = f" filter (where {condition})" if condition else ""
-        numbers.append(f'[count(*){where}, count("{column}"){where}]')
-    (row,) = database.connection.execute(f'select {", ".join(numbers)} from "{table}"').fetchall()
-    return dict(zip(needs, row, strict=True))
+def _count(database: Database, needs: dict[str, list[str]]) -> dict[str, list[int]]:
+    """
+    The same.
+
+    :param needs: by table.
+    :raises duckdb.Error: one of them cannot be counted.
+    """
+    tables = []
+    for table, here in needs.items():
+        numbers = []
+        for _, column, condition in map(_parts, here):
+            where = f" filter (where {condition})" if condition else ""
+            numbers.append(f'[count(*){where}, count("{column}"){where}]')
+        tables.append(f"select '{table}', [{', '.join(numbers)}] from \"{table}\"")
+    counted = database.connection.execute(" union all ".join(tables)).fetchall() if tables else []
+    return {
+        need: numbers
+        for table, each in counted
+        for need, numbers in zip(needs[table], each, strict=True)
+    }
 
 
 def _unanswerable(
