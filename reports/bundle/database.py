@@ -11,7 +11,6 @@ already, whose names (``/dev/fd/7``) mean nothing. Where it would read a table o
 """
 
 import contextlib
-import os
 import re
 import tempfile
 from collections.abc import Container, Iterable, Iterator
@@ -103,7 +102,8 @@ def connect() -> duckdb.DuckDBPyConnection:
         config={
             "memory_limit": MEMORY,
             "temp_directory": "",
-            "threads": min(4, os.cpu_count() or 1),
+            # Its time goes to many small tables and queries, which more threads only slow down.
+            "threads": 1,
         },
     )
 

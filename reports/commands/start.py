@@ -32,6 +32,7 @@ def main() -> int:
         # callback of its import locks is printed and forgotten. Nothing is to be undone by then.
         signal.signal(signal.SIGINT, _end)
     run = _command()
+    gc.freeze()  # what is imported stays
     try:
         if catches:
             signal.signal(signal.SIGINT, signal.default_int_handler)
