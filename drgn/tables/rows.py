@@ -13,6 +13,7 @@ Between which bounds a value can be is declared there, too (:mod:`bounds` holds 
 """
 
 import dataclasses
+import functools
 import math
 import re
 import types
@@ -108,9 +109,10 @@ class Column:
     since: str = dataclasses.field(default="", compare=False)
 
 
+@functools.cache
 def columns(row_type: type) -> list[Column]:
     """
-    The columns of a row type, in the order of declaration.
+    The columns of a row type, in the order of declaration. The list is everybody's.
 
     :raises TypeError: a field has a type that a table cannot hold.
     """
