@@ -11,6 +11,7 @@ already, whose names (``/dev/fd/7``) mean nothing. Where it would read a table o
 """
 
 import contextlib
+import functools
 import re
 import tempfile
 from collections.abc import Container, Iterable, Iterator
@@ -74,13 +75,15 @@ def open_database(bundle: Bundle, only: Container[str] | None = None) -> Databas
     Load a bundle. A table that is damaged, or named as one of ours, is left out, and the reason
     kept.
 
-    :param only: the tables that are wanted; None: all of them.
+    :param only: the tables and views that are wanted; None: all of them.
     """
     connection = connect()
     missing = load_tables(connection, bundle, "main", only)
     _create_target(connection, bundle.target)
     lock(connection)
     for name, _, statement in views():
+        if only is not None and name not in only:
+            continue
         try:
             connection.execute(statement)
         except duckdb.Error as error:
@@ -261,6 +264,7 @@ def _create_target(connection: duckdb.DuckDBPyConnection, target: dict[str, Cell
     )
 
 
+@functools.cache
 def views() -> list[tuple[str, str, str]]:
     """(name, title, SQL) of each view in ``views.sql``."""
     result = []

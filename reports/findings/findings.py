@@ -277,16 +277,25 @@ def _expression(text: str) -> Callable[[dict[str, Any]], Any]:
 
 
 OURS = functools.cache(load_questions)
+NAME = r"[a-z][a-z0-9_]*"  # of a table or column, in SQL
 
 
 def evaluate(bundle: Bundle, questions: list[Question] | None = None) -> Verdict:
     """Ask a bundle every question."""
     questions = OURS() if questions is None else questions
     # Of a large bundle most rows are in tables that nobody asks for.
-    asked = " ".join(sql for question in questions for sql in (question.sql, *question.needs))
-    asked += " kernel_features " + " ".join(sql for _, _, sql in views())
-    names = set(re.findall(r"[a-z][a-z0-9_]*", asked))
-    return ask(open_database(bundle, only=names), questions)
+    return ask(open_database(bundle, only=_named(questions)), questions)
+
+
+def _named(questions: list[Question]) -> set[str]:
+    """The words of their queries, and of the views that these name: all tables are among them."""
+    names = {"kernel_features"}
+    for question in questions:
+        names.update(re.findall(NAME, " ".join((question.sql, *question.needs))))
+    for view, _, statement in reversed(views()):  # a view is made of those before it
+        if view in names:
+            names.update(re.findall(NAME, statement))
+    return names
 
 
 def ask(database: Database, questions: list[Question]) -> Verdict:
