@@ -24,7 +24,7 @@ from mmscope.drgn.free.zones import for_each_zone, zone_name
 from mmscope.drgn.reading.cpus import online_cpus
 from mmscope.drgn.reading.linked_lists import follow_lists
 from mmscope.drgn.reading.struct_pages import PageChunk
-from mmscope.drgn.tables.rows import MOST_PAGES, column
+from mmscope.drgn.tables.rows import MOST_PAGES, column, table_row
 from mmscope.drgn.tables.table import Table
 from mmscope.drgn.text.proc_text import parse_zoneinfo
 
@@ -33,7 +33,7 @@ KERNEL_ADDRESSES = np.uint64(0xFF << 56)
 PAGE_ALLOC_COSTLY_ORDER = 3  # include/linux/mmzone.h, a macro
 
 
-@dataclass(frozen=True)
+@table_row
 class PcpPages:
     """Free pages on one per-CPU list."""
 
@@ -52,7 +52,7 @@ class PcpPages:
 PCP_PAGES = Table("pcp_pages", "Free pages on per-CPU lists", PcpPages, memory="free")
 
 
-@dataclass(frozen=True)
+@table_row
 class PcpCheck:
     """A CPU's pageset whose ``count`` and lists disagree."""
 

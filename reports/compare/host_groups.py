@@ -23,7 +23,7 @@ from typing import Any
 import duckdb
 
 from mmscope.drgn.tables import display
-from mmscope.drgn.tables.rows import Column, column, columns
+from mmscope.drgn.tables.rows import Column, column, columns, table_row
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.database import Database, open_database
 from mmscope.reports.compare.relation import captured, elapsed, same_boot
@@ -33,7 +33,7 @@ ASKED = TABLES | {"thp_blocks"}  # and a view over them
 BETWEEN, SINCE_BOOT = "between readings", "since boot"
 
 
-@dataclass(frozen=True)
+@table_row
 class Host:
     """The measures of one host. Empty is unknown: its bundle does not have it."""
 
@@ -68,7 +68,7 @@ class Host:
     missing: str | None = column(holds="words", help="tables that its bundle lacks, or has damaged")
 
 
-@dataclass(frozen=True)
+@table_row
 class Group:
     """One measure of both sides."""
 
