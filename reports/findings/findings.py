@@ -11,6 +11,7 @@ has only empty, is *not checked*, and the reason is kept: silence must never mea
 import contextlib
 import dataclasses
 import functools
+import itertools
 import re
 import tomllib
 from collections import Counter
@@ -309,9 +310,9 @@ def ask(database: Database, questions: list[Question]) -> Verdict:
         if reason := _unanswerable(database, question, counts) or _impossible(database, question):
             not_checked.append(NotChecked(question.id, question.about, reason, question.section))
             continue
-        rows_it_is_about, _ = counts[question.needs[0]]
+        is_there = counts[question.needs[0]][0]
         try:
-            rows = database.rows(_query(database, question)) if rows_it_is_about else []
+            rows = database.rows(_query(database, question)) if is_there else []
         except duckdb.Error as error:
             reason = failed(database, error, [need.partition(".")[0] for need in question.needs])
             not_checked.append(NotChecked(question.id, question.about, reason, question.section))
@@ -357,20 +358,14 @@ def _counts(database: Database, questions: list[Question]) -> dict[str, list[int
     with contextlib.suppress(duckdb.Error):
         return _count(database, needs)
     counts: dict[str, list[int]] = {}
-    for table, here in needs.items():
-        for need in here:  # one of them is at fault
-            with contextlib.suppress(duckdb.Error):
-                counts |= _count(database, {table: [need]})
+    for need in itertools.chain.from_iterable(needs.values()):  # one of which is at fault
+        with contextlib.suppress(duckdb.Error):
+            counts |= _count(database, {_parts(need)[0]: [need]})
     return counts
 
 
 def _count(database: Database, needs: dict[str, list[str]]) -> dict[str, list[int]]:
-    """
-    The same.
-
-    :param needs: by table.
-    :raises duckdb.Error: one of them cannot be counted.
-    """
+    """The same, of needs by table; :raises duckdb.Error: one of them cannot be counted."""
     tables = []
     for table, here in needs.items():
         numbers = []
