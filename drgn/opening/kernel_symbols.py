@@ -60,7 +60,7 @@ class KernelSymbols:
     """
 
     addresses: NDArray[np.uint64]
-    packed: bytes
+    packed: bytes = field(repr=False)  # megabytes
     starts: NDArray[np.uint32]
     ends: NDArray[np.uint32]
     tokens: Sequence[bytes] = ITSELF
