@@ -5,8 +5,8 @@ The kernel's own symbol table (CONFIG_KALLSYMS), as a symbol finder of a :class:
 Of a vmcore it is read where VMCOREINFO says that its parts lie (since "vmcoreinfo: add
 kallsyms_num_syms symbol", f09bddbd8661, v6.0), or where ``kallsyms_search`` finds them: names
 packed by a table of 256 tokens, and offsets (scripts/kallsyms.c, kernel/kallsyms.c). Of the running
-kernel it is the text of /proc/kallsyms, without its modules. 190,000 names take about a tenth of a
-second.
+kernel it is the text of /proc/kallsyms, without its modules. 190,000 names take 0.06 to 0.1 s; they
+stay packed, since hardly more than a hundred of them are asked for.
 
 Everything is bounded and checked, since a dump may say anything. Cannot know: sizes, which are the
 distance to the next symbol; data symbols of a kernel without CONFIG_KALLSYMS_ALL.
