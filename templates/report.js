@@ -49,7 +49,9 @@
       var terms = all(".term", words[index].previousElementSibling).map(function (term) {
         return " " + term.textContent + ": " + term.getAttribute("data-says");
       });
-      heading.title = words[index].textContent + terms.join("");
+      // The name that the CSV has.
+      var name = words[index].previousElementSibling.firstChild.textContent.trim();
+      heading.title = name + ": " + words[index].textContent + terms.join("");
     });
   }
   function filterable(table, number) {
@@ -122,141 +124,6 @@
         .blob().then(function (whole) { save(whole, link.download.replace(/\.gz$/, "")); });
     });
   }
-  // A flame graph: svg elements in a svg element, callers before and below what they call.
-  function flame(graph, number) {
-    var box = graph.parentElement;
-    var frames = all("svg", graph).map(function (el) {
-      // The page may have been saved while zoomed in.
-      var x = parseFloat(el.getAttribute("data-x") || el.getAttribute("x"));
-      var w = parseFloat(el.getAttribute("data-w") || el.getAttribute("width"));
-      el.classList.remove("up", "out", "found");
-      var title = el.querySelector("title").textContent, changed = /same|less-|more-/.exec(el.className.baseVal);
-      return { el: el, x: x, w: w, y: parseFloat(el.getAttribute("y")), up: null, title: title,
-        // A name may have colons; what is said of it has as many as its kind.
-        name: title.split(": ").slice(0, changed ? -2 : -1).join(": "),
-        mark: changed ? { more: "▲ ", less: "▼ " }[changed[0].slice(0, 4)] || "" : "" };
-    });
-    var path = [];
-    frames.forEach(function (f) {
-      while (path.length && path[path.length - 1].y <= f.y) path.pop();
-      f.up = path[path.length - 1] || null;
-      path.push(f);
-    });
-    var current = frames[0], zoomed = frames[0];
-    all(".filter, .flame-told", box).forEach(function (old) { old.remove(); });
-    var bar = document.createElement("p");
-    bar.className = "filter";
-    var label = document.createElement("label");
-    label.textContent = "Search frames";
-    label.htmlFor = "flame-" + number;
-    var input = document.createElement("input");
-    input.type = "search";
-    input.id = "flame-" + number;
-    var reset = document.createElement("button");
-    reset.type = "button";
-    reset.textContent = "Reset zoom";
-    var counted = document.createElement("span");
-    counted.setAttribute("role", "status");
-    bar.append(label, input, reset, counted);
-    var told = document.createElement("p");
-    told.className = "flame-told";
-    told.textContent = "Click or Enter zooms, Escape goes back, arrow keys move.";
-    graph.before(bar);
-    graph.after(told);
-    function within(f, outer) {
-      for (; f; f = f.up) if (f === outer) return true;
-      return false;
-    }
-    function zoom(to) {
-      zoomed = to;
-      reset.disabled = to === frames[0];
-      frames.forEach(function (f) {
-        var inside = within(f, to), above = !inside && within(to, f);
-        var x = inside ? (f.x - to.x) / to.w * 100 : 0, w = inside ? f.w / to.w * 100 : 100;
-        f.el.classList.toggle("up", above);
-        f.el.classList.toggle("out", !inside && !above);
-        f.el.classList.toggle("n", w < 2.5);
-        var text = f.el.querySelector("text");
-        if (w >= 2.5 && !text) {
-          text = document.createElementNS("http://www.w3.org/2000/svg", "text");
-          text.setAttribute("x", 3);
-          text.setAttribute("y", 12);
-          text.textContent = f.mark + f.name;
-          f.el.append(text);
-        } else if (f.w < 2.5 && text && to === frames[0]) text.remove();
-        if (to === frames[0]) { x = f.x; w = f.w; }
-        f.el.setAttribute("data-x", f.x);
-        f.el.setAttribute("data-w", f.w);
-        f.el.setAttribute("x", x + "%");
-        f.el.setAttribute("width", w + "%");
-      });
-    }
-    function go(f) {
-      if (!f) return;
-      current.el.setAttribute("tabindex", "-1");
-      current = f;
-      f.el.setAttribute("tabindex", "0");
-      f.el.focus();
-    }
-    function shown(f) { return !f.el.classList.contains("out"); }
-    function child(f) {
-      return frames.filter(function (c) { return c.up === f && shown(c); })
-        .sort(function (a, b) { return b.w - a.w; })[0];
-    }
-    function beside(f, step) {
-      var row = frames.filter(function (c) { return c.y === f.y && shown(c); });
-      return row[row.indexOf(f) + step];
-    }
-    function at(event) {
-      var el = event.target.closest(".flame > svg");
-      return frames.filter(function (f) { return f.el === el; })[0];
-    }
-    frames.forEach(function (f) {
-      f.el.setAttribute("role", "button");
-      f.el.setAttribute("tabindex", f === current ? "0" : "-1");
-    });
-    graph.addEventListener("click", function (event) {
-      var f = at(event);
-      if (f) { zoom(f); go(f); }
-    });
-    graph.addEventListener("keydown", function (event) {
-      var f = at(event);
-      if (!f || event.ctrlKey || event.altKey || event.metaKey) return;
-      var key = event.key;
-      if (key === "Enter" || key === " ") zoom(f);
-      else if (key === "Escape") zoom(frames[0]);
-      else if (key === "ArrowUp") go(child(f));
-      else if (key === "ArrowDown") go(f.up);
-      else if (key === "ArrowLeft") go(beside(f, -1));
-      else if (key === "ArrowRight") go(beside(f, 1));
-      else if (key === "Home") go(frames[0]);
-      else return;
-      event.preventDefault();
-    });
-    function tell(event) {
-      var f = at(event);
-      if (f) told.textContent = f.title;
-    }
-    graph.addEventListener("mouseover", tell);
-    // Chromium makes a svg element with such a listener a stop of its own.
-    box.addEventListener("focusin", tell);
-    reset.addEventListener("click", function () { zoom(frames[0]); });
-    input.addEventListener("input", function () {
-      var word = input.value.toLowerCase(), found = 0, part = 0;
-      frames.forEach(function (f) {
-        f.hit = word !== "" && f.name.toLowerCase().indexOf(word) >= 0;
-        f.el.classList.toggle("found", f.hit);
-        if (!f.hit) return;
-        found += 1;
-        // What a match called is not counted again.
-        for (var u = f.up; u; u = u.up) if (u.hit) return;
-        part += f.w;
-      });
-      counted.textContent = word && found + (found === 1 ? " frame, " : " frames, ") + part.toFixed(1) + " % of all";
-    });
-    zoom(zoomed);
-  }
-  all("svg.flame").forEach(flame);
   all("table.sortable").forEach(function (table, number) {
     sortable(table);
     explained(table);

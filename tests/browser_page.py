@@ -101,6 +101,12 @@ def unfold(page: Page, inside: str) -> None:
         fold.locator("> summary").click()
 
 
+def all_drawn(page: Page, inside: str) -> None:
+    """Scroll to a flame graph, and wait until all stacks are drawn."""
+    page.locator(f"{inside} .flames").first.scroll_into_view_if_needed()
+    page.locator(f"{inside} .flames[data-drawn=all]").first.wait_for()
+
+
 def serious(page: Page, *rules: str) -> list[tuple[str, ...]]:
     """
     What axe finds that keeps somebody out: (rule, where, how to mend it). The page is of no further

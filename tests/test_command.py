@@ -116,7 +116,20 @@ def test_options_that_do_not_fit_together_are_2(bundle: Path) -> None:
     refused(2, "give a BUNDLE or a target, not both", "show", "plain", bundle, "--core", "x")
     refused(2, "go with a kernel's memory",
             "show", "zones", "--proc-root", TREE, "--symbols", "x")  # fmt: skip
-    refused(2, "moods: no such section, and no bundle given", "show", "moods")
+    refused(2, "moods: no such section or table, and no bundle given", "show", "moods")
+
+
+def test_a_table_of_a_target_is_that_of_its_section() -> None:
+    section = run("show", "pageblocks", "--proc-root", TREE, "--format", "json")
+    table = run("show", "pageblocks", "--proc-root", TREE, "--format", "csv")
+    other = run("show", "thp_blocks", "--proc-root", TREE)
+    assert json.loads(section.stdout)["pageblocks"]
+    assert table.returncode == 0
+    free = run("show", "free_blocks", "--proc-root", TREE, "--format", "json")
+    whole = run("show", "free_lists", "--proc-root", TREE, "--format", "json")
+    assert list(json.loads(free.stdout)) == ["free_blocks"]
+    assert json.loads(free.stdout)["free_blocks"] == json.loads(whole.stdout)["free_blocks"]
+    assert other.returncode == 2
 
 
 def test_a_table_that_is_not_there_is_2(bundle: Path) -> None:

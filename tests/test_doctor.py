@@ -20,7 +20,8 @@ from mmscope.perf.os_release import os_release, read_os_release
 from mmscope.perf.perf_events import where_to_get_perf
 from mmscope.reports.collect.debug_symbols import where_to_get_symbols
 from mmscope.reports.commands import doctor
-from mmscope.reports.commands.doctor import Check, checks
+from mmscope.reports.commands.doctor import Check, PriceHere, checks
+from mmscope.reports.commands.doctor_summary import summary
 from mmscope.reports.watch import samples
 
 DATA = Path(__file__).parent / "data" / "7.2"
@@ -427,6 +428,45 @@ def test_a_remedy_is_said_once() -> None:
     assert [row.change for row in doctor.said_once(rows)] == [
         "mount it", None, "as for a", "build it", "as for a"
     ]  # fmt: skip
+
+
+def test_one_screen_says_each_remedy_once() -> None:
+    rows = [
+        Check("/proc/a", "yes", "", None, None),
+        Check("record b", "no", "", "b:event: tracefs is not mounted", "mount it"),
+        Check("/proc/c", "no", "", "it is off", "boot with c"),
+        Check("record d", "no", "", "d:event: tracefs is not mounted", "as for record b"),
+        Check("record e", "in part", "", "tracefs is not mounted", "as for record b"),
+    ]
+    costs = [
+        PriceHere("/proc/slow", "a lock", None, "left out, as it takes long; --all reads it"),
+        PriceHere("/proc/quick", "a lock", None, "read"),
+    ]
+    assert summary(rows, costs, 60).splitlines() == [
+        "Usable: /proc/a",
+        "",
+        "Usable in part:",
+        "  record e: tracefs is not mounted",
+        "    -> mount it",
+        "",
+        "Not usable:",
+        "  record b, record d: tracefs is not mounted",
+        "    -> mount it",
+        "  /proc/c: it is off",
+        "    -> boot with c",
+        "",
+        "Left out, as reading it could hurt this host:",
+        "  /proc/slow: as it takes long; --all reads it",
+        "",
+        "'mmscope doctor --all': what each of them gives, and what",
+        "  reading it costs.",
+    ]
+
+
+def test_one_screen_fits_a_terminal() -> None:
+    lines = summary(checks(), doctor.prices_here(), 80).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert len(lines) <= 60
 
 
 @pytest.fixture

@@ -311,6 +311,23 @@ class TestFreeHeatmap:
         with pytest.raises(ValueError, match="order 10000000000"):
             free_heatmap.grids([rows_of("free_blocks")[0] | {"order": 10**10}], PAGE)
 
+    def test_what_thp_may_not_have_is_marked(self) -> None:
+        """HighAtomic and Isolate from order 9 on; smaller blocks are no huge page anyway."""
+        for grid in free_heatmap.grids(rows_of("free_blocks"), PAGE):
+            for line in grid.lines:
+                for cell in line.cells:
+                    held = line.migratetype in ("HighAtomic", "Isolate")
+                    assert cell.held == (held and cell.order >= 9 and cell.pages > 0)
+        row = rows_of("free_blocks")[0] | {"migratetype": "HighAtomic", "order": 9, "blocks": 1}
+        (grid,) = free_heatmap.grids([row], PAGE)
+        assert grid.lines[0].cells[0].held
+
+    def test_zones_with_nearly_nothing_free_come_last(self) -> None:
+        small = rows_of("free_blocks")[0] | {"zone": "DMA", "order": 0, "blocks": 10}
+        large = small | {"zone": "Normal", "order": 10, "blocks": 10}
+        grids = free_heatmap.draw({"free_blocks": [small, large]}, PAGE)
+        assert [grid.zone for grid in grids] == ["Normal", "DMA"]
+
 
 class TestFragmentation:
     def test_is_the_kernels_formula_to_the_thousandth(self) -> None:
@@ -430,13 +447,24 @@ class TestWatermarks:
             assert at["high"] == 50
             assert at["low"] == round(100 * row["wmark_low"] / (2 * row["wmark_high"]), 2)
             assert mark.free_at == round(100 * row["free_pages"] / row["managed_pages"], 2)
+            assert mark.whole_marks_at == [
+                round(100 * row[f"wmark_{name}"] / row["managed_pages"], 2)
+                for name in ("min", "low", "high")
+            ]
 
-    def test_what_goes_beyond_the_axis_is_said(self, whole_report: str) -> None:
-        tree = parse(whole_report)
-        told = texts(by_id(tree, "picture-watermarks"))
+    def test_the_reserve_is_as_long_as_its_share_of_the_zone(self) -> None:
+        mark, row = self.marks[2], rows_of("zones")[2]
+        share = 100 * row["highatomic_reserved_pages"] / row["managed_pages"]
+        assert mark.reserved_at == round(share, 2)
+
+    def test_only_near_the_watermarks_they_have_an_axis_of_their_own(
+        self, whole_report: str
+    ) -> None:
+        assert [mark.near for mark in self.marks] == [False, True, True]
+        told = texts(by_id(parse(whole_report), "picture-watermarks"))
+        assert told.count("the same, as far as 2 × high") == 2  # noqa: RUF001
         dma = self.marks[0]
-        assert dma.beyond
-        assert f"free is {dma.free / dma.axis:.1f} × that" in told  # noqa: RUF001
+        assert f"{dma.free / dma.high:.1f} × high" in told  # noqa: RUF001
 
     def test_a_zone_without_pages_has_no_bar(self) -> None:
         assert watermarks.watermarks([rows_of("zones")[0] | {"managed_pages": 0}], {}) == []

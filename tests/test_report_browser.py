@@ -6,15 +6,14 @@ Debian's Chromium shows it (``apt-get install chromium-headless-shell``), driven
 """
 
 import functools
-import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import report_bundle as made
-from browser_page import HUGE, NARROW, SCHEMES, WIDE, Opened, serious, unfold
+from browser_page import HUGE, NARROW, SCHEMES, WIDE, Opened, all_drawn, serious, unfold
 from page_tree import NOTHING, elements, parse, texts
-from playwright.sync_api import Locator, Page
+from playwright.sync_api import Page
 
 from mmscope.drgn.tables.rows import columns
 from mmscope.reports.compare.comparison import compare
@@ -211,94 +210,6 @@ class TestFreeLists:
             assert grid.evaluate(
                 "(e) => e.parentElement.scrollWidth <= e.parentElement.clientWidth"
             )
-
-
-class TestFlameGraph:
-    def frame(self, page: Page, name: str) -> Locator:
-        return page.locator("#picture-page_owner .flame > svg").filter(
-            has=page.locator("text", has_text=re.compile(f"^{re.escape(name)}$"))
-        )
-
-    def test_zooms_by_mouse_and_resets(
-        self, opening: functools.partial[Opened], files: dict[str, Path]
-    ) -> None:
-        opened = opening(files["machine"])
-        page = opened.page
-        unfold(page, "#picture-page_owner")
-        before = page.locator("#picture-page_owner .flame").inner_html()
-        whole = page.locator("#picture-page_owner .flame").bounding_box()
-        assert whole is not None
-        self.frame(page, "do_syscall_64").click()
-        for name in ("all", "entry_SYSCALL_64", "do_syscall_64", "vfs_write"):
-            box = self.frame(page, name).bounding_box()
-            assert box is not None
-            # Its caller and itself fill the graph; vfs_write is nearly all of it.
-            assert box["width"] == pytest.approx(whole["width"], rel=0.01)
-        assert not self.frame(page, "asm_exc_page_fault").is_visible()
-        page.locator("#picture-page_owner").get_by_role("button", name="Reset zoom").click()
-        assert self.frame(page, "asm_exc_page_fault").is_visible()
-        places = re.compile(r' (?:x|width)="[^"]*"')
-        after = page.locator("#picture-page_owner .flame").inner_html()
-        assert places.findall(after) == places.findall(before)
-        assert opened.complaints == []
-
-    def test_is_walked_by_keyboard(
-        self, opening: functools.partial[Opened], files: dict[str, Path]
-    ) -> None:
-        page = opening(files["machine"]).page
-        unfold(page, "#picture-page_owner")
-
-        def focused() -> str:
-            title: str = page.evaluate("document.activeElement.querySelector('title').textContent")
-            return title.partition(":")[0]
-
-        # One stop for the whole graph, behind its search.
-        page.locator("#picture-page_owner").get_by_label("Search frames").focus()
-        page.keyboard.press("Tab")
-        seen = [focused()]
-        for key in ("ArrowUp", "ArrowRight", "ArrowUp", "ArrowDown", "ArrowLeft"):
-            page.keyboard.press(key)
-            seen.append(focused())
-        assert seen == [
-            *("all", "asm_exc_page_fault", "entry_SYSCALL_64", "do_syscall_64"),
-            *("entry_SYSCALL_64", "asm_exc_page_fault"),
-        ]
-        assert (
-            page.locator("#picture-page_owner .flame-told")
-            .inner_text()
-            .startswith("asm_exc_page_fault: 394.5 MiB (413,696,000 bytes), 77.9 %")
-        )
-        page.keyboard.press("Enter")
-        assert not self.frame(page, "entry_SYSCALL_64").is_visible()
-        page.keyboard.press("Escape")
-        assert self.frame(page, "entry_SYSCALL_64").is_visible()
-
-    def test_search_marks_matches_and_tells_their_share(
-        self, opening: functools.partial[Opened], files: dict[str, Path]
-    ) -> None:
-        page = opening(files["machine"]).page
-        unfold(page, "#picture-page_owner")
-        picture = page.locator("#picture-page_owner")
-        picture.get_by_label("Search frames").fill("LEAK")
-        # leak_more is called by leak_write, and its memory is not counted twice.
-        assert picture.get_by_role("status").first.inner_text() == "2 frames, 12.3 % of all"
-        assert picture.locator(".found").count() == 2
-        picture.get_by_label("Search frames").fill("")
-        assert picture.locator(".found").count() == 0
-
-    def test_fills_the_page_without_script_and_on_paper(
-        self, opening: functools.partial[Opened], files: dict[str, Path]
-    ) -> None:
-        page = opening(files["machine"], script=False).page
-        unfold(page, "#picture-page_owner")
-        for media in ("screen", "print"):
-            page.emulate_media(media=media)  # type: ignore[arg-type]
-            picture = page.locator("#picture-page_owner").bounding_box()
-            root = self.frame(page, "all").bounding_box()
-            assert picture is not None
-            assert root is not None
-            assert root["width"] == pytest.approx(picture["width"], rel=0.01)
-            assert self.frame(page, "do_anonymous_page").is_visible()
 
 
 class TestWithoutScript:
@@ -524,16 +435,18 @@ class TestSavedPage:
         saved = tmp_path / "saved.html"
         first = opening(files["machine"])
         unfold(first.page, "#picture-page_owner")
+        all_drawn(first.page, "#picture-page_owner")
         # Zoomed in, and with a search.
-        frames = "#picture-page_owner .flame > svg"
+        frames = "#picture-page_owner .flame-view > svg"
         places = "(all) => all.map((e) => e.getAttribute('x') + ' ' + e.getAttribute('width'))"
         whole = first.page.locator(frames).evaluate_all(places)
         first.page.locator(frames).nth(2).click()
-        first.page.locator("#picture-page_owner").get_by_label("Search frames").fill("all")
+        first.page.locator("#picture-page_owner").get_by_label("Search functions").fill("all")
         assert first.page.locator(frames).evaluate_all(places) != whole
         saved.write_text(first.page.content(), encoding="utf-8")
         again = opening(saved)
         assert again.complaints == []
+        all_drawn(again.page, "#picture-page_owner")
         assert again.page.locator(frames).evaluate_all(places) == whole
         assert again.page.locator(".flame .found").count() == 0
         for selector in ("th button", ".filter", "button.copy", ".flame-told"):

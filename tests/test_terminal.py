@@ -199,6 +199,21 @@ def test_a_table_without_rows_says_so() -> None:
     assert file.getvalue() == "none\n"
 
 
+def test_bytes_have_the_unit_that_suits_them_and_small_ones_stay_exact() -> None:
+    file = io.StringIO()
+    described = [Column("held_bytes", "integer", True, "bytes", "", False)]
+    amounts = [8904, 4096, 1 << 30, 1536 << 10, (1 << 20) + 1, None]
+    print_rows(described, [[amount] for amount in amounts], file=file)
+    cells = file.getvalue().splitlines()[2:]
+    assert [cell.strip() for cell in cells] == [
+        *("8,904 B", "4 KiB", "1 GiB", "1.5 MiB", "1 MiB", "-")
+    ]
+    # Whatever is computed on has all digits.
+    file = io.StringIO()
+    print_rows(described, [[(1 << 20) + 1]], form="csv", file=file)
+    assert file.getvalue().split() == ["held_bytes", "1048577"]
+
+
 def test_in_a_pipe_a_row_is_a_line_however_long() -> None:
     long = "frame;" * 1000
     text = printed([[long, 1, None, None, None]])

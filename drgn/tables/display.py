@@ -16,6 +16,7 @@ from mmscope.drgn.tables.amounts import share as share
 from mmscope.drgn.tables.amounts import short_size as short_size
 from mmscope.drgn.tables.amounts import signed_size as signed_size
 from mmscope.drgn.tables.amounts import size as size
+from mmscope.drgn.tables.amounts import time_text as time_text
 from mmscope.drgn.tables.hostile_text import cut as cut
 
 

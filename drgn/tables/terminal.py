@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from mmscope.drgn.tables.amounts import size_name, time_text
+from mmscope.drgn.tables.amounts import size, size_name, time_text
 from mmscope.drgn.tables.bounds import Impossible
 from mmscope.drgn.tables.hostile_text import cut, visible
 from mmscope.drgn.tables.rows import Column, columns, csv_line
@@ -74,16 +74,25 @@ SHORT_TIME = 0.01
 
 def _format_column(values: Sequence[Any], column: Column) -> tuple[Column, list[str]]:
     """
-    A column's cells, and what it is then: seconds, of which some are short, get a unit each.
+    A column's cells, and what it is then: bytes, and seconds of which some are short, get the unit
+    that suits each.
 
     Not those that name a row: they are points in time.
     """
+    if (column.type, column.unit, column.key) == ("integer", "bytes", False):
+        shown = dataclasses.replace(column, type=AMOUNT, unit="")
+        return shown, ["-" if value is None else _size(value) for value in values]
     if (column.type, column.unit, column.key) == ("number", "s", False) and any(
         value and abs(value) < SHORT_TIME for value in values
     ):
         shown = dataclasses.replace(column, type=AMOUNT, unit="")
         return shown, ["-" if value is None else time_text(value) for value in values]
     return column, [format_cell(value, column) for value in values]
+
+
+def _size(value: int) -> str:
+    """Bytes as a person reads them; of what is small, all of them."""
+    return f"{value:,} B" if abs(value) < 1 << 20 and value % 1024 else size(value)
 
 
 def print_table(

@@ -87,10 +87,13 @@ def build_parser() -> argparse.ArgumentParser:
         run_record,
         "record CPU profiles by a recipe into a bundle; 'mmscope record --help'",
     )
-    command(
+    doctor = command(
         "doctor",
         run_doctor,
         "what can be read on this machine, what not, and how to change that",
+    )
+    doctor.add_argument(
+        "-a", "--all", action="store_true", help="what each source gives, and what it costs to read"
     )
     page_owner_command.add_commands(command)
     return parser
@@ -229,7 +232,11 @@ def run_record_with(words: list[str]) -> int:
 
 def run_doctor(args: argparse.Namespace) -> int:
     from mmscope.reports.commands.doctor import Check, PriceHere, checks, prices_here
+    from mmscope.reports.commands.doctor_summary import summary
 
+    if not args.all:
+        print(summary(checks(), prices_here()))
+        return DONE
     for title, row_type, rows in (
         ("", Check, checks()),
         ("What it costs this host to be read", PriceHere, prices_here()),

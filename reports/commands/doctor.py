@@ -85,6 +85,8 @@ NEEDS = {
 CONFIGS = ("/boot/config-{release}", "/lib/modules/{release}/config")
 DEBUGFS = Path("/sys/kernel/debug")
 MOUNT_DEBUGFS = "mount -t debugfs none /sys/kernel/debug"
+# Before the name of a source that has the same remedy.
+AS_FOR = "as for "
 # What findings and reports are made with; they may be made on another machine.
 LIBRARIES = ("duckdb", "jinja2", "pygal")
 
@@ -102,7 +104,7 @@ def said_once(rows: list[Check]) -> list[Check]:
     """The same, where several have the same remedy with that at the first of them alone."""
     first: dict[str, str] = {}
     return [
-        dataclasses.replace(row, change=f"as for {said}")
+        dataclasses.replace(row, change=f"{AS_FOR}{said}")
         if row.change and (said := first.setdefault(row.change, row.source)) != row.source
         else row
         for row in rows

@@ -43,11 +43,13 @@ def add_command(command: Command) -> None:
         "show",
         run_show,
         "print tables in the terminal",
-        "Print a table of a bundle, or a section read from a target now. "
+        "Print a table of a bundle, or a section or table read from a target now. "
         "'mmscope show tables BUNDLE' lists the tables.",
     )
     sub.add_argument(
-        "what", metavar="TABLE|SECTION", help="table of the bundle, or section to read"
+        "what",
+        metavar="TABLE|SECTION",
+        help="table of the bundle; without one, section or table to read",
     )
     sub.add_argument("bundle", nargs="?", type=Path, metavar="BUNDLE", help="bundle to read from")
     sub.add_argument(
@@ -191,18 +193,37 @@ def show_view(bundle: Bundle, name: str, form: str, top: int | None) -> bool:
 
 
 def show_section(args: argparse.Namespace) -> int:
-    if args.what not in PLACES:
-        raise UsageError(
-            f"{args.what}: no such section, and no bundle given to show a table of; {SECTION_HELP}"
-        )
+    name, table = args.what, None
+    if name not in PLACES:
+        name, table = section_of(args.what), args.what
     refuse_cull_options(args)
-    spec = pkgutil.resolve_name(PLACES[args.what])
+    spec = pkgutil.resolve_name(PLACES[name])
     source, _, _ = open_source(args)
     machine = machine_of(source)
     section, found = run_section(spec, source, machine, verbose=args.verbose)
-    tables = [filled.first(args.top) for filled in found.tables]
+    tables = [
+        filled.first(args.top)
+        for filled in found.tables
+        if table is None or filled.table.name == table
+    ]
     print_tables(tables, args.format, machine)
     return missing_sections([section], False)
+
+
+def section_of(table: str) -> str:
+    """
+    The section that reads a table.
+
+    :raises UsageError: none does.
+    """
+    from mmscope.drgn.sections.registry import SECTIONS
+
+    for name, section in SECTIONS.items():
+        if any(each.name == table for each in section.tables):
+            return name
+    raise UsageError(
+        f"{table}: no such section or table, and no bundle given to show one of; {SECTION_HELP}"
+    )
 
 
 def print_tables(tables: Sequence[Filled], form: str, machine: Machine) -> None:

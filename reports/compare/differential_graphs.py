@@ -14,7 +14,7 @@ from mmscope.reports.bundle.description import BundleError
 from mmscope.reports.compare.relation import Relation
 from mmscope.reports.drawing.flame_graph import FlameGraph, differential, fold
 from mmscope.reports.drawing.row_names import NO_STACK
-from mmscope.reports.pictures.profile_pictures import without_comm
+from mmscope.reports.pictures.profile_pictures import comparable
 from mmscope.reports.profiles import profiles
 
 # Of a graph, and of all of them.
@@ -108,5 +108,5 @@ def _stacks(bundle: Bundle, name: str, page_size: int) -> list[tuple[str, int]]:
         )
     else:
         # Programs that are compared may bear different names.
-        rows = without_comm(bundle.drawn_stacks(name))
+        rows = comparable(bundle.drawn_stacks(name))
     return [(stack, value) for stack, value in rows if value > 0]

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from mmscope.drgn.tables import display
 from mmscope.drgn.tables.rows import Column
 
+# Units that a value is shown with, and its column need not say.
+OWN_UNITS = {"bytes", "ns"}
 # Names of things, though they are numbers: no thousands separators.
 NAMES = {"node", "cpu", "order", "pid", "tgid", "handle"}
 
@@ -32,11 +34,23 @@ def cell(value: object, column: Column, page_size: int | None) -> Cell:
         return Cell(display.size(value), f"{value:,} bytes", value)
     if isinstance(value, int) and column.unit == "pages" and page_size is not None:
         return Cell(f"{value:,}", display.size(value * page_size))
+    if isinstance(value, int) and column.unit == "ns":
+        return Cell(display.time_text(value / 1e9), f"{value:,} ns", value)
     if isinstance(value, int | float):
+        if column.type == "number" and "share" in column.name.split("_"):
+            return Cell(display.percent(value), display.count(value), value)
         return Cell(display.count(value))
     if column.name == "stack":
         return Cell(display.cut(leaf_first(str(value))))
     return Cell(display.cut(str(value)))
+
+
+def heading(column: Column) -> str:
+    """A column's name as words, without the unit that its values are shown with."""
+    name = column.name
+    if column.unit in OWN_UNITS and column.type == "integer":
+        name = name.removesuffix(f"_{column.unit}")
+    return name.replace("_", " ")
 
 
 def is_name(column: Column) -> bool:

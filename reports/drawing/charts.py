@@ -28,6 +28,7 @@ def line_chart(
     x_title: str,
     describe: str,
     ceiling: float | None = None,
+    mark: str | None = None,
 ) -> str:
     """
     An SVG element with one line for each of *lines* (name, values), at most :data:`MAX_LINES`.
@@ -36,6 +37,7 @@ def line_chart(
 
     :param describe: the text for a reader who cannot see it.
     :param ceiling: upper end of the axis, from 0; by default the data decide.
+    :param mark: one of *labels*, where a line goes from bottom to top.
     """
     chart = pygal.Line(
         js=[],
@@ -45,7 +47,8 @@ def line_chart(
         margin=6,
         spacing=6,
         show_legend=False,
-        show_x_guides=False,
+        show_x_guides=mark is not None,
+        x_labels_major=[mark] if mark is not None else None,
         dots_size=3,
         x_title=x_title,
         range=None if ceiling is None else (0, ceiling),

@@ -57,6 +57,11 @@ class Download:
     kept: str
     read: Callable[[], Iterable[bytes]]
 
+    @property
+    def file(self) -> str:
+        """The name that a browser saves it under."""
+        return _file(self.name)
+
 
 class Downloads:
     """The downloads of one report."""

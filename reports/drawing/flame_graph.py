@@ -3,12 +3,12 @@
 Flame graphs of folded stacks, and their differentials.
 
 Each frame lies where FlameGraph's ``flamegraph.pl`` draws it: above its caller, beside what has the
-same caller, in the order of names. What is a frame's own is at its left; what belongs to no frame
-that is drawn is at the right of all.
+same caller, in the order of names. What is a frame's own is at its left; callees that are too many
+or too narrow to be drawn share a box at its right that says how many stacks it stands for.
 
 The SVG is made for the page: widths are per cent, names and numbers are in titles, classes give
-colours, which follow the dark theme. It has no script of its own; ``report.js`` adds zoom, search
-and keys.
+colours, which follow the dark theme. It is the still picture; ``flame_viewer.js`` draws the same
+from all stacks where the page has them for download, with zoom, search and other views.
 
 A differential compares two graphs frame by frame. Widths are those of one of them: of the after,
 where what vanished cannot be seen, so that there is always a second one with those of the before.
@@ -16,6 +16,7 @@ where what vanished cannot be seen, so that there is always a second one with th
 Cannot know: whether a frame is a function; it is whatever stands between two semicolons.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -41,6 +42,13 @@ MAX_NAME = 200
 ROW = 17  # pixels
 # Where a name fits at all.
 NARROW = 0.025
+# FlameGraph's mark of the kernel's frames: the colour says it.
+KERNEL = "_[k]"
+# Frames of a process's own code that follow each other, as one.
+USER_CODE = "(user code)"
+# Differences that as many samples as there are show by chance, once in twenty: nearly two standard
+# deviations of the difference of two shares.
+CHANCE = 1.96
 
 
 @dataclass(frozen=True)
@@ -77,7 +85,10 @@ class _Node:
     value: int
     other: int  # in the other graph of a differential
     parent: int
-    own: int = 0  # of the value, what no child that is drawn has
+    stacks: int  # through it
+    # What goes on from it; settled: in frames that are not drawn.
+    hidden: int = 0
+    hidden_stacks: int = 0
 
 
 def fold(stacks: Stacks) -> dict[str, int]:
@@ -184,7 +195,8 @@ def differential(
 
 def growth(was: int, now: int, totals: tuple[int, int] | None, unit: str) -> tuple[str, str, str]:
     """
-    How a frame changed: (class from ``less-3`` over ``same`` to ``more-3``, mark, words).
+    How a frame changed: (class from ``less-3`` over ``same`` to ``more-3``, mark, words); class
+    ``unsure`` if it differs no more than so many samples do by chance.
 
     :param totals: of both graphs, to compare shares; None: to compare the values.
     """
@@ -194,6 +206,8 @@ def growth(was: int, now: int, totals: tuple[int, int] | None, unit: str) -> tup
     look = f"{'more' if change > 0 else 'less'}-{step}" if step else "same"
     mark = ("▲ " if change > 0 else "▼ ") if step else ""
     said = f"{_plain(was, unit)} before, {_plain(now, unit)} after"
+    if step and totals and unit == "samples" and _by_chance(was, now, totals):
+        return "unsure", "", f"{said}: so few differ as much by chance"
     if not was:
         said += ": new"
     elif not now:
@@ -203,6 +217,16 @@ def growth(was: int, now: int, totals: tuple[int, int] | None, unit: str) -> tup
     else:
         said += f": {'+' if now >= was else '-'}{_plain(abs(now - was), unit)}"
     return look, mark, said
+
+
+def _by_chance(was: int, now: int, totals: tuple[int, int]) -> bool:
+    """
+    Whether two shares of samples are as near as those of one mixture often are: the test of two
+    proportions, at 5 %. A sampler that misses some of the work errs on top of that.
+    """
+    pooled = (was + now) / sum(totals)
+    spread = math.sqrt(pooled * (1 - pooled) * (1 / totals[0] + 1 / totals[1]))
+    return abs(now / totals[1] - was / totals[0]) < CHANCE * spread
 
 
 def _plain(value: int, unit: str) -> str:
@@ -229,11 +253,10 @@ def _graph(
     svg = ""
     while total:
         nodes = _widest(nodes, frames)
-        svg = _svg(nodes, describe, look)
+        svg = _svg(nodes, describe, unit, look)
         if len(svg.encode()) <= MAX_SVG_BYTES:
             break
         frames = len(nodes) * 3 // 4
-    pruned_stacks, pruned = _pruned(stacks, nodes)
     # Written below, every name escaped.
     narrowest = min((node.value for node in nodes), default=0) / total if total else 0.0
     return FlameGraph(
@@ -242,8 +265,8 @@ def _graph(
         total,
         unit,
         len(nodes) - 1,
-        pruned_stacks,
-        pruned,
+        sum(node.hidden_stacks for node in nodes),
+        sum(node.hidden for node in nodes),
         narrowest,
     )
 
@@ -254,24 +277,30 @@ def _tree(stacks: list[Split], total: int) -> list[_Node]:
     seen. Grown from the root, so that a narrow branch costs nothing beyond its first frame.
     """
     everything = sum(other for _, _, other in stacks)
+    root = _Node("all", 0, total, everything, -1, sum(value > 0 for _, value, _ in stacks))
     nodes: list[_Node] = []
-    todo = [(_Node("all", 0, total, everything, -1), stacks)]
+    todo = [(root, stacks)]
     while todo:
         node, through = todo.pop()
         nodes.append(node)
-        if node.depth == MAX_DEPTH:
-            continue
         children: defaultdict[str, list[Split]] = defaultdict(list)
         for item in through:
             if len(item[0]) > node.depth:
                 children[item[0][node.depth]].append(item)
+                node.hidden += item[1]
+                node.hidden_stacks += item[1] > 0
+        if node.depth == MAX_DEPTH:
+            continue
         for name in sorted(children, reverse=True):
             value = sum(map(itemgetter(1), children[name]))
             if value and value >= total * MIN_SHARE:
                 other = sum(map(itemgetter(2), children[name]))
-                child = _Node(name, node.depth + 1, value, other, len(nodes) - 1)
+                number = sum(value > 0 for _, value, _ in children[name])
+                child = _Node(name, node.depth + 1, value, other, len(nodes) - 1, number)
                 todo.append((child, children[name]))
-    return _settled(nodes)
+    for node in nodes[1:]:
+        _hide(nodes[node.parent], -node.value, -node.stacks)
+    return nodes
 
 
 def _widest(nodes: list[_Node], limit: int) -> list[_Node]:
@@ -281,76 +310,77 @@ def _widest(nodes: list[_Node], limit: int) -> list[_Node]:
     order = sorted(range(len(nodes)), key=lambda number: (-nodes[number].value, number))
     kept = sorted(order[: limit + 1])
     places = {number: place for place, number in enumerate(kept)}
+    for number in order[limit + 1 :]:
+        _hide(nodes[nodes[number].parent], nodes[number].value, nodes[number].stacks)
     chosen = [nodes[number] for number in kept]
     for node in chosen[1:]:
         node.parent = places[node.parent]
-    return _settled(chosen)
+    return chosen
 
 
-def _settled(nodes: list[_Node]) -> list[_Node]:
-    for node in nodes:
-        node.own = node.value
+def _hide(parent: _Node, value: int, stacks: int) -> None:
+    parent.hidden += value
+    parent.hidden_stacks += stacks
+
+
+def _lefts(nodes: Sequence[_Node]) -> tuple[list[int], list[int]]:
+    """(where each frame begins, where what it called and is not drawn does), as values."""
+    called = [node.hidden for node in nodes]
     for node in nodes[1:]:
-        nodes[node.parent].own -= node.value
-    return nodes
-
-
-def _pruned(stacks: list[Split], nodes: list[_Node]) -> tuple[int, int]:
-    """(stacks of which a part is not drawn, their values added up)."""
-    children: dict[tuple[int, str], int] = {
-        (node.parent, node.name): number for number, node in enumerate(nodes)
-    }
-    number, added = 0, 0
-    for frames, value, _ in stacks:
-        if not value:
-            continue
-        at = 0
-        for frame in frames:
-            at = children.get((at, frame), -1)
-            if at < 0:
-                number, added = number + 1, added + value
-                break
-    return number, added
-
-
-def _lefts(nodes: Sequence[_Node]) -> list[int]:
-    """Where each frame begins, in the unit of the values."""
+        called[node.parent] += node.value
     lefts: list[int] = []
     free: list[int] = []  # where its next callee begins
-    for node in nodes:
-        if node.parent < 0:
-            left = free_at = 0
-        else:
-            left = free[node.parent]
+    for node, going_on in zip(nodes, called, strict=True):
+        left = free[node.parent] if node.parent >= 0 else 0
+        if node.parent >= 0:
             free[node.parent] += node.value
-            free_at = left + node.own
         lefts.append(left)
-        free.append(free_at)
-    return lefts
+        free.append(left + node.value - going_on)
+    return lefts, free
 
 
 def _svg(
     nodes: Sequence[_Node],
     describe: str,
+    unit: str,
     look: Callable[[_Node, int], tuple[str, str, str]],
 ) -> str:
     """Frames as nested ``svg`` elements, which clip their names by themselves at any width."""
-    rows = max(node.depth for node in nodes)
     total = nodes[0].value
+    others = [node.hidden >= max(total * MIN_SHARE, 1) for node in nodes]
+    rows = max(node.depth + other for node, other in zip(nodes, others, strict=True))
     parts = [
         f'<svg class="flame" width="100%" height="{(rows + 1) * ROW}" role="group" '
         f'aria-label="{escape(describe)}">\n'
     ]
-    for node, left in zip(nodes, _lefts(nodes), strict=True):
-        name = escape(visible(display.cut(node.name, MAX_NAME)) or "(no name)")
-        kind, mark, words = look(node, total)
-        # Where it would not fit, report.js writes it, of the title, once it does.
-        text = "" if node.value < NARROW * total else f'<text x="3" y="12">{mark}{name}</text>'
+
+    def box(
+        kind: str, depth: int, left: int, value: int, name: str, words: str, mark: str = ""
+    ) -> None:
+        # Where it would not fit, flame_viewer.js writes it, of the title, once it does.
+        text = "" if value < NARROW * total else f'<text x="3" y="12">{mark}{name}</text>'
         parts.append(
-            f'<svg class="{kind}" x="{_percent(left / total)}" y="{(rows - node.depth) * ROW}" '
-            f'width="{_percent(node.value / total)}" height="{ROW - 1}">'
+            f'<svg class="{kind}" x="{_percent(left / total)}" y="{(rows - depth) * ROW}" '
+            f'width="{_percent(value / total)}" height="{ROW - 1}">'
             f"<title>{name}: {escape(words)}</title><rect/>{text}</svg>\n"
         )
+
+    pending: list[tuple[_Node, int]] = []  # boxes that come behind all that is drawn on a frame
+
+    def hidden_above(depth: int) -> None:
+        while pending and pending[-1][0].depth >= depth:
+            node, left = pending.pop()
+            name = f"other ({display.plural(node.hidden_stacks, 'stack')})"
+            box("other", node.depth + 1, left, node.hidden, name, _amount(node.hidden, unit, total))
+
+    for node, other, left, after in zip(nodes, others, *_lefts(nodes), strict=True):
+        hidden_above(node.depth)
+        name = escape(visible(display.cut(node.name.removesuffix(KERNEL), MAX_NAME)) or "(no name)")
+        kind, mark, words = look(node, total)
+        box(kind, node.depth, left, node.value, str(name), words, mark)
+        if other:
+            pending.append((node, after))
+    hidden_above(0)
     parts.append("</svg>")
     return "".join(parts)
 

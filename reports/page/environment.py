@@ -22,7 +22,7 @@ from mmscope.drgn.tables import display
 from mmscope.drgn.tables.hostile_text import visible
 from mmscope.reports.bundle.declared import TABLES
 from mmscope.reports.drawing import charts
-from mmscope.reports.drawing.cells import is_name
+from mmscope.reports.drawing.cells import OWN_UNITS, heading, is_name
 from mmscope.reports.page.glossary import Glossary
 from mmscope.reports.page.sentences import section_title, with_commands
 from mmscope.reports.pictures import free_heatmap, pageblock_map
@@ -96,6 +96,7 @@ def environment_of(page_size: int | None, uptime: str) -> Environment:
         percent=display.percent,
         prose=display.prose,
         commands=with_commands,
+        heading=heading,
         pages=lambda value: display.pages(value, page_size),
         capitalize_first=lambda text: text[:1].upper() + text[1:],
         terms=lambda text: text,
@@ -110,6 +111,7 @@ def environment_of(page_size: int | None, uptime: str) -> Environment:
         share=display.share,
         short_size=display.short_size,
         is_name=is_name,
+        own_units=OWN_UNITS,
         when_empty={name: table.empty for name, table in TABLES.items() if table.empty},
         max_rows=MAX_ROWS,
         columns=pageblock_map.COLUMNS,

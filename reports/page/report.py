@@ -53,6 +53,7 @@ from mmscope.reports.page.views import (
     table_view,
 )
 
+SCRIPTS = ("report.js", "flame_graphs.js", "flame_viewer.js")
 # So many findings leave room for the sections beside them.
 MAX_CONTENTS = 8
 # Of more sections, those without findings are folded.
@@ -144,7 +145,8 @@ def page(template: str, **values: Any) -> str:
 
 def _looks(environment: Environment) -> tuple[str, str]:
     """Style and script of every page."""
-    style, script = (environment.get_template(f"report.{kind}").render() for kind in ("css", "js"))
+    style = environment.get_template("report.css").render()
+    script = "\n".join(environment.get_template(name).render() for name in SCRIPTS)
     return squeeze(style), squeeze(script)
 
 

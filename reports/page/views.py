@@ -70,6 +70,7 @@ class PictureView:
     name: str
     html: Markup
     error: str
+    tables: frozenset[str] = frozenset()  # that it shows
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,11 @@ class SectionView:
     tables: list[TableView]
     pictures: dict[str, list[PictureView]]  # by the table they belong to
     findings: list["FindingView"]
+
+    @property
+    def drawn(self) -> set[str]:
+        """Tables that a picture here shows."""
+        return {name for views in self.pictures.values() for view in views for name in view.tables}
 
 
 @dataclass
@@ -210,7 +216,7 @@ def _pictures(
                 html = environment.get_template(f"picture_{picture.name}.html").render(
                     data=picture.draw(known, page_size)
                 )
-                yield PictureView(picture.name, Markup(html), "")
+                yield PictureView(picture.name, Markup(html), "", picture.others | {picture.table})
             except EXPECTED as error:
                 why = f"table {table.name} is damaged: {error}"
                 yield PictureView(picture.name, Markup(), why)

@@ -25,6 +25,10 @@ MAX_TYPES = 16
 # Steps of the shade: below 32 KiB, 256 KiB, 2 MiB, 16 MiB, 128 MiB, 1 GiB, 8 GiB, and above.
 LEVELS = 8
 FIRST_STEP, STEP = 15, 3  # powers of two
+# A zone with less free than that is not where to look first: ZONE_DMA has 16 MiB on a PC.
+SMALL_BYTES = 16 << 20
+# Of no request's fallbacks but their own: THP may not have what is free there.
+HELD_BACK = ("HighAtomic", "Isolate")
 # The kernel's order of migratetypes (enum migratetype); others follow as they come.
 KERNEL_ORDER = ("Unmovable", "Movable", "Reclaimable", "HighAtomic", "CMA", "Isolate")
 
@@ -37,6 +41,7 @@ class Cell:
     blocks: int | None
     pages: int
     level: int  # 0 empty, 1 to LEVELS by bytes
+    held: bool  # large enough for a huge page, which may not have it
 
 
 @dataclass(frozen=True)
@@ -138,7 +143,8 @@ def _line(
     for order in columns:
         number = blocks.get(order)
         pages = (number or 0) << order
-        cells.append(Cell(order, number, pages, level(pages, page_size)))
+        held = migratetype in HELD_BACK and thp is not None and order >= thp and pages > 0
+        cells.append(Cell(order, number, pages, level(pages, page_size), held))
     large = None
     if thp is not None:
         large = sum(number << order - thp for order, number in blocks.items() if order >= thp)
@@ -200,19 +206,23 @@ def fragmentation(rows: Iterable[dict[str, Any]]) -> tuple[list[int], list[Fragm
 
 
 def draw(tables: Tables, page_size: int | None) -> list[ZoneGrid]:
-    """The grids of table ``free_blocks``."""
-    return grids(tables["free_blocks"], page_size)
+    """The grids of table ``free_blocks``; those of nearly nothing (ZONE_DMA of a PC) come last."""
+    found = grids(tables["free_blocks"], page_size)
+    return sorted(found, key=lambda grid: grid.total.pages * (page_size or 4096) < SMALL_BYTES)
 
 
 def draw_fragmentation(tables: Tables, page_size: int | None) -> dict[str, Any]:
     """The index as a chart, and its numbers."""
     orders, zones = fragmentation(tables["free_blocks"])
+    thp = thp_order(page_size)
+    labels = [f"{order} THP" if order == thp else str(order) for order in orders]
     chart = charts.line_chart(
-        [str(order) for order in orders],
+        labels,
         [(visible(f"node {row.node} {row.zone}"), row.index) for row in zones],
         x_title="order of the request",
         describe="Unusable free space index by order, one line a zone; the table has the numbers",
         ceiling=1.0,
+        mark=f"{thp} THP" if thp in orders else None,
     )
     # Shapes and escaped text that ElementTree wrote; nothing of it is a string of the bundle's.
     return {"chart": Markup(chart), "orders": orders, "zones": zones}

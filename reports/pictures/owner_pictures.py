@@ -68,6 +68,8 @@ class Flames:
     tops: list[Top]
     top_count: int
     download: Download
+    root_kind: str  # colour of the first frames, where they are no functions
+    plumbing: list[str]  # functions of the allocators
 
 
 @dataclass(frozen=True)
@@ -140,19 +142,30 @@ def flames(
     kind: Callable[[str, int], str],
     download: tuple[str, str],
     frames: int = flame_graph.MAX_FRAMES,
+    drawn: Iterable[tuple[str, int]] | None = None,
 ) -> Flames:
     """
     A flame graph with its top frames, and its stacks for download.
 
     :param download: the file's name, and the bundle's file that has it all.
+    :param drawn: the stacks as the still picture has them, if it has less of each.
     """
     folded = flame_graph.fold(stacks)
     tops, count = flame_graph.top_frames(folded, TOP)
+    names = {frame for stack in folded for frame in stack.split(";")}
     return Flames(
-        flame_graph.flame_graph(folded, unit=unit, describe=describe, kind=kind, frames=frames),
+        flame_graph.flame_graph(
+            folded if drawn is None else drawn,
+            unit=unit,
+            describe=describe,
+            kind=kind,
+            frames=frames,
+        ),
         tops,
         count,
         downloads.folded(folded, *download),
+        kind("", 1) if kind("", 1) != kind("", 2) else "",
+        sorted({name.partition(" [")[0] for name in names if kind(name, 2) == "plumbing"}),
     )
 
 

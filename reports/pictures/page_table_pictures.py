@@ -3,8 +3,8 @@
 Page tables as pictures: of the processes with the most, the tree level by level and how full its
 tables are, the address space and what is mapped how, and what the end of the process costs.
 
-Widths are logarithms: a tree has one root and thousands of leaves, an address space mappings of
-4 KiB and of 100 TiB. The numbers stand beside them.
+Bars are as long as their tables are many. Only regions of an address space are as wide as the
+logarithm of their size, mappings being of 4 KiB and of 100 TiB; the picture says so where it is.
 
 Cannot know: what is in the tables where only /proc was read; then there are sizes alone.
 """
@@ -39,7 +39,7 @@ KINDS = (
     ("other", "device memory, markers, pages being moved"),
 )
 # Per cent of a column's height or a strip's width that may always be seen.
-LEAST_HEIGHT, LEAST_WIDTH = 5.0, 1.5
+LEAST_HEIGHT, LEAST_WIDTH = 5.0, 0.3
 
 
 @dataclass(frozen=True)
@@ -201,7 +201,7 @@ def _levels(rows: list[Row], slots: int) -> list[Level]:
                 look = "deposited" if name == "deposited" else f"occ-{step}"
                 segments.append(Segment(look, round(at, 3), round(width, 3), title))
                 at += width
-        width = 100 * (1 + math.log2(tables)) / (1 + math.log2(most))
+        width = max(100 * tables / most, LEAST_WIDTH)
         levels.append(Level(name, tables, entries, tables * slots, round(width, 2), segments))
     return levels
 
@@ -216,7 +216,7 @@ def _strip(rows: list[Row], page_size: int) -> tuple[list[Region], list[tuple[st
     regions, at = [], 0.0
     for row, weight in zip(rows, weights, strict=True):
         width = weight / whole * (100 - gap * (len(rows) - 1))
-        tables = 100 * math.log2(1 + row["pte_tables"]) / math.log2(1 + most) if most > 0 else 0
+        tables = max(100 * row["pte_tables"] / most, LEAST_HEIGHT) if row["pte_tables"] else 0
         regions.append(
             Region(
                 at=round(at, 3),

@@ -229,6 +229,7 @@ def _drawn(
             frame_kind,
             (f"{row['file']}.folded", f"{row['file']}.folded"),
             frames=frames,
+            drawn=_user_code_as_one(marked),
         )
         views = []
         for view in recipe.views if recipe else ():
@@ -245,8 +246,8 @@ def _drawn(
         other = next((o for o in others if o["event"] == event and o["unit"] == unit), None)
         if other is not None and (old := _stacks(tables, other)):
             after, before = flame_graph.differential(
-                list(without_comm(old)),
-                list(without_comm(found)),
+                comparable(old),
+                comparable(found),
                 unit=unit,
                 describe=f"Differential flame graph: {what}, against {other['profile']}",
                 frames=frames,
@@ -304,9 +305,20 @@ def _from_roots(found: Stacks, roots: Iterable[str]) -> Iterator[tuple[str, int]
                 break
 
 
-def without_comm(found: Stacks) -> Iterator[tuple[str, int]]:
-    """Programs that are compared may bear different names."""
+def _user_code_as_one(found: Iterable[tuple[str, int]]) -> Iterator[tuple[str, int]]:
+    """The task's own frames as one frame below the kernel's: deep ones hide what this is about."""
     for stack, value in found:
+        frames: list[str] = []
+        for depth, frame in enumerate(stack.split(";"), 1):
+            user = frame_kind(frame, depth) == "user"
+            if not user or frames[-1] != flame_graph.USER_CODE:
+                frames.append(flame_graph.USER_CODE if user else frame)
+        yield ";".join(frames), value
+
+
+def comparable(found: Iterable[tuple[str, int]]) -> Iterator[tuple[str, int]]:
+    """Without the task's name and its own functions: programs that are compared may differ."""
+    for stack, value in _user_code_as_one(found):
         yield stack.partition(";")[2] or stack, value
 
 

@@ -2,8 +2,9 @@
 """
 Free memory of each zone against its watermarks, and the HighAtomic reserve; table ``zones``.
 
-Two bars a zone, since watermarks are about a hundredth of it: free of managed, and the same free
-pages on an axis that ends at twice the high watermark. A third for the reserve, where there is one.
+Bars of a zone have one axis, its managed pages: free memory with the watermarks, and the reserve,
+where there is one. Where free memory is near the watermarks, which are about a hundredth of a zone,
+the same once more on an axis that ends at twice the high watermark.
 
 Cannot know: whether a request succeeds. The allocator adds the zone's lowmem_reserve for requests
 that could use a higher zone, and asks for a free block of the order besides.
@@ -40,9 +41,9 @@ class Marks:
     axis: int  # where the second bar ends
     axis_free_at: float
     axis_usable_at: float
-    beyond: bool  # free is more than the axis shows
+    near: bool  # the watermarks: the second axis shows all of free
+    whole_marks_at: list[float]
     marks_at: list[tuple[str, float]]
-    reserve_axis: int  # the third bar: the cap, or the reserve where that is larger
     reserved_at: float
     reserved_used_at: float
 
@@ -70,7 +71,6 @@ def _marks(row: dict[str, Any], reserve: dict[tuple[int, str], int]) -> Marks:
     # counted ("mm: page_alloc: keep track of free highatomic", v6.13).
     counted = row.get("highatomic_free_pages")
     usable = max(0, free - int(reserved if counted is None else counted))
-    reserve_axis = max(int(row.get("highatomic_cap_pages") or 0), reserved)
     # The boost is there to be reclaimed, not to be kept.
     boost = int(row.get("wmark_boost") or 0)
     state, state_class = _state(usable, minimum - boost, low - boost, high - boost)
@@ -94,14 +94,14 @@ def _marks(row: dict[str, Any], reserve: dict[tuple[int, str], int]) -> Marks:
         axis=axis,
         axis_free_at=bar_percent(free, axis),
         axis_usable_at=bar_percent(usable, axis),
-        beyond=free > axis,
+        near=free <= axis,
+        whole_marks_at=[bar_percent(mark, managed) for mark in (minimum, low, high)],
         marks_at=[
             (name, bar_percent(mark, axis))
             for name, mark in (("min", minimum), ("low", low), ("high", high))
         ],
-        reserve_axis=reserve_axis,
-        reserved_at=bar_percent(reserved, reserve_axis),
-        reserved_used_at=bar_percent(max(0, reserved - (reserved_free or 0)), reserve_axis),
+        reserved_at=bar_percent(reserved, managed),
+        reserved_used_at=bar_percent(max(0, reserved - (reserved_free or 0)), managed),
     )
 
 

@@ -46,7 +46,7 @@ OF_DEMO = (
     Picture("report", "light", "", 860),
     Picture("report-dark", "dark", "", 860),
     Picture("pageblock-map", "light", "#section-pageblocks", 760),
-    Picture("flame-graph", "light", "#section-profiles .flames", 620),
+    Picture("flame-graph", "light", "#profile-4 .flames", 620),
 )
 OF_COMPARISON = (Picture("comparison", "light", "#comparison", 860),)
 
@@ -111,6 +111,8 @@ def take(browser: Browser, report: Path, picture: Picture) -> Path:
     path = DOCS / f"{picture.name}.png"
     if picture.shows:
         scroll_to(page, picture.shows)
+        if picture.shows.endswith(".flames"):
+            page.locator(f"{picture.shows}[data-drawn]").first.wait_for()
     page.screenshot(path=path)
     page.close()
     run("pngquant", "--force", "--skip-if-larger", "--output", path, "128", path)

@@ -32,7 +32,7 @@ def run(name, *arguments):
     with open(f"/out/live/{name}.code", "w") as file:
         file.write(str(os.waitstatus_to_exitcode(status)))
 
-run("doctor", "doctor")
+run("doctor", "doctor", "--all")
 run("memory", "collect", "--symbols", "/vmlinux", "-o", "/out/live/memory")
 run("text", "collect", "--proc-root", "/", "-o", "/out/live/text")
 run("own", "collect", "-o", "/out/live/own")
@@ -46,7 +46,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 if libc.mount(b"securityfs", b"/sys/kernel/security", b"securityfs", 0, None):
     raise OSError(ctypes.get_errno(), "securityfs")
 Path("/sys/kernel/security/lockdown").write_text("confidentiality")
-run("locked_doctor", "doctor")
+run("locked_doctor", "doctor", "--all")
 run("locked_collect", "collect", "-o", "/out/live/locked")
 run("locked_show", "show", "zones")
 """

@@ -77,7 +77,7 @@ if other == 0:
 said["other"] = other
 Path("/sys/kernel/debug/mmscope_lab").write_text("slab_cache 400")
 
-run("doctor", "doctor")
+run("doctor", "doctor", "--all")
 run("careful", "collect", "--proc-root", "/", "-o", "/out/prices/careful")
 run("watch", "watch", "--interval", "0.2", "--count", "3", "-o", "/out/prices/watch")
 run("all", "collect", "--proc-root", "/", "--all", "-o", "/out/prices/all")
