@@ -74,7 +74,9 @@ def run(
     if pair:
         with contextlib.nullcontext(every) if names is None else redacted(every, names) as shown:
             before, after = shown
-            tables += _changes(before, after, words, output, mode)
+            changes = _changes(before, after, words, output, mode)
+        # One host a side is what the measures have; where the memory went comes first.
+        tables = [*changes, *tables[:1]] if form == "table" else [*tables, *changes]
     elif output is not None:
         write(page("groups.html", view=groups_view.view(hosts, groups, words)), output, mode)
         words.append(f"{output}: {output.stat().st_size:,} bytes")

@@ -28,6 +28,7 @@ from mmscope.drgn.tables import display
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.database import Database, failed, open_database, views
 from mmscope.reports.findings.kernel_said import Kernel
+from mmscope.reports.findings.proof import Declared, Proof, proofs
 
 FINDINGS = Path(__file__).resolve().parent
 SEVERITIES = ("critical", "warning", "notice")
@@ -104,6 +105,7 @@ class Finding:
     explains: tuple[str, ...] = ()  # symptoms that may come of it
     since: str = ""  # when it began, if that is known
     classes: tuple[str, ...] = ()  # of the memory ledger, that it is about
+    proofs: tuple[Proof, ...] = ()  # the rows that it stands on
 
 
 @dataclass(frozen=True)
@@ -197,6 +199,7 @@ class Question:
     since: str = ""  # words; empty where the row does not say
     classes: tuple[str, ...] = ()  # words
     subject: tuple[str, ...] = ()  # columns of the row that distinguish what was found
+    proof: Declared = field(default_factory=dict)
     # Tables that only add to the words, with the columns used: empty where a bundle lacks them.
     optional: dict[str, list[str]] = field(default_factory=dict)
 
@@ -486,6 +489,7 @@ def _finding(question: Question, row: dict[str, Any], kernel: Kernel) -> Finding
         tuple(filter(None, map(words, question.explains))),
         words(question.since),
         tuple(words(name) for name in question.classes),
+        tuple(proofs(question.proof, question.needs, question.subject, row)),
     )
 
 

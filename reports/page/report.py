@@ -82,11 +82,11 @@ def render(bundle: Bundle, verdict: Verdict, comparison: Comparison | None = Non
     # Of this page, which has both their places.
     environment.filters["terms"] = words.mark
     environment.globals.update(offer=offers.offer, glossary=words)
-    sections = section_views(bundle, environment, page_size)
+    sections = section_views(bundle, environment, page_size, verdict.found)
     anchors = {view.name: view.anchor for view in reversed(sections)}
     host = host_of(bundle)
     told = incidents(verdict.found)
-    incident_list = list(incident_views(bundle, told, anchors))
+    incident_list = list(incident_views(bundle, told, anchors, verdict.found, sections))
     findings = [view for each in incident_list for view in each.findings]
     for view in sections:
         view.findings.extend(f for f in findings if f.finding.section == view.name)

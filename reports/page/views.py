@@ -13,7 +13,7 @@ import dataclasses
 import itertools
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +32,7 @@ from mmscope.reports.drawing.cells import Cell, cell
 from mmscope.reports.drawing.downloads import Download
 from mmscope.reports.findings.findings import Finding
 from mmscope.reports.findings.incidents import Incident, Told
+from mmscope.reports.findings.proof import Proof
 from mmscope.reports.page.environment import MAX_ROWS, environment_of, text_classes
 from mmscope.reports.page.sentences import host_of, intro, target_text, uptime_of
 from mmscope.reports.pictures import profile_pictures
@@ -43,6 +44,8 @@ MAX_CELLS = 1200
 MAX_STACK_ROWS = 40
 # A series is looked at in its chart, or taken from the bundle.
 MAX_SERIES_ROWS = 60
+# Of a finding, beyond the first ones.
+MAX_PROVEN = 20
 # Of the tables that are held in part.
 MAX_PART_ROWS = 300_000
 # What a picture of a stranger's table may fail with.
@@ -61,6 +64,8 @@ class TableView:
     total: int
     error: str
     download: Download | None  # all of it, if these are not
+    # Of rows that findings stand on, their number here to the anchors that the first ones have.
+    proven: dict[int, list[str]] = dataclasses.field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -101,7 +106,7 @@ class FindingView:
     links: list[tuple[str, str]]  # (title, address or empty)
     text: list[str]  # lines to paste into a ticket
     evidence: str  # anchor of its section, empty if the bundle has no such section
-    tables: list[str]  # that it was found in, and that the page has
+    tables: list[tuple[str, str]]  # (table, anchor) of what it was found in, as the page has it
     like: "FindingView | None"  # the one before it whose every word but what was seen is the same
     open: bool = False  # why it hurts and what to do are shown unasked
 
@@ -131,9 +136,18 @@ def _anchor(prefix: str, name: str, taken: set[str]) -> str:
 
 
 def section_views(
-    bundle: Bundle, environment: Environment, page_size: int | None
+    bundle: Bundle, environment: Environment, page_size: int | None, found: Sequence[Finding] = ()
 ) -> list[SectionView]:
-    """The bundle's sections in its order; then tables whose section is not listed there."""
+    """
+    The bundle's sections in its order; then tables whose section is not listed there.
+
+    :param found: whose rows are marked.
+    """
+    stood_on: dict[str, list[tuple[str, Proof]]] = {}
+    for finding in found:
+        for proof in finding.proofs:
+            anchor = proof_anchor(found, finding, proof)
+            stood_on.setdefault(proof.table, []).append((anchor, proof))
     tables: dict[str, list[Table]] = {}
     for table in bundle.tables.values():
         if table.name not in ("sections", IMPOSSIBLE):  # shown with the reading itself
@@ -153,7 +167,10 @@ def section_views(
                 intro=intro(name),
                 status=section.status or "unknown" if section else "unknown",
                 section=section,
-                tables=[table_view(bundle, table, page_size, known) for table in here],
+                tables=[
+                    table_view(bundle, table, page_size, known, _rows_of(table, stood_on))
+                    for table in here
+                ],
                 pictures={
                     table.name: list(_pictures(table, drawn, errors, environment, page_size))
                     for table in here
@@ -250,9 +267,29 @@ def _alone(bundle: Bundle, picture: Picture) -> str:
     return next((str(view.html) for view in views if view.name == picture.name), "")
 
 
-def table_view(bundle: Bundle, table: Table, page_size: int | None, known: Tables) -> TableView:
-    """The first rows of a table, and how many there are."""
+def table_view(
+    bundle: Bundle,
+    table: Table,
+    page_size: int | None,
+    known: Tables,
+    stood_on: Sequence[tuple[str, Proof]] = (),
+) -> TableView:
+    """
+    The first rows of a table, and how many there are.
+
+    :param stood_on: rows that findings stand on, and an anchor for the first of each.
+    """
     rows: list[list[Cell]] = []
+    proven: dict[int, list[str]] = {}
+    taken: set[str] = set()
+
+    def add(row: dict[str, Any]) -> None:
+        anchors = [anchor for anchor, proof in stood_on if proof.holds(row)]
+        if anchors:
+            proven[len(rows)] = [each for each in anchors if each not in taken]
+            taken.update(anchors)
+        rows.append([cell(row[c.name], c, page_size) for c in table.columns])
+
     total, error = 0, ""
     most = MAX_STACK_ROWS if any(c.name == "stack" for c in table.columns) else MAX_ROWS
     if any(c.name == "time" and c.key for c in table.columns):
@@ -261,13 +298,17 @@ def table_view(bundle: Bundle, table: Table, page_size: int | None, known: Table
     try:
         # The first rows first: of a damaged table, what stands before the damage is shown.
         for row in itertools.islice(known.get(table.name) or bundle.rows(table.name), most):
-            rows.append([cell(row[c.name], c, page_size) for c in table.columns])
+            add(row)
         at = {column.name: number for number, column in enumerate(table.columns)}
         for mark in bundle.impossible(table.name):
             if mark.row_number <= len(rows):
                 cells, number = rows[mark.row_number - 1], at[mark.column_name]
                 cells[number] = dataclasses.replace(cells[number], impossible=mark.bound)
         total = bundle.count(table.name)
+        # What proves something is not left out for being far down.
+        if total > len(rows):
+            for row in _further(bundle, table.name, stood_on, taken):
+                add(row)
     except BundleError as caught:
         error = _blame(bundle, caught)
         with contextlib.suppress(BundleError):
@@ -283,17 +324,64 @@ def table_view(bundle: Bundle, table: Table, page_size: int | None, known: Table
         total,
         error,
         None if whole else downloads.table(bundle, table),
+        proven,
     )
 
 
+def _rows_of(table: Table, stood_on: dict[str, list[tuple[str, Proof]]]) -> list[tuple[str, Proof]]:
+    """The proofs for which a table has the columns."""
+    names = {column.name for column in table.columns}
+    return [each for each in stood_on.get(table.name, ()) if each[1].columns <= names]
+
+
+def _further(
+    bundle: Bundle, table: str, stood_on: Sequence[tuple[str, Proof]], taken: set[str]
+) -> Iterator[dict[str, Any]]:
+    """The first rows that findings stand on of which no row is shown yet."""
+    for anchor, proof in stood_on:
+        if anchor not in taken and proof.equal:
+            column, values = proof.equal[0]
+            rows = bundle.rows(table, where=(column, set(values)))
+            yield from itertools.islice(filter(proof.holds, rows), MAX_PROVEN)
+
+
+def proof_anchor(found: Sequence[Finding], finding: Finding, proof: Proof) -> str:
+    """The id of the first row that a finding stands on in a table."""
+    number = next(n for n, other in enumerate(found, 1) if other is finding)
+    return f"proof-{number}-{proof.table}"
+
+
 def incident_views(
-    bundle: Bundle, told: list[Incident], anchors: dict[str, str]
+    bundle: Bundle,
+    told: list[Incident],
+    anchors: dict[str, str],
+    found: Sequence[Finding],
+    sections: Sequence[SectionView],
 ) -> Iterator[IncidentView]:
-    """The incidents; the first one's worst cause is open."""
+    """
+    The incidents; the first one's worst cause is open.
+
+    :param found: as they were given to :func:`section_views`, whose *sections* have their rows.
+    """
     taken: set[str] = set()
+    rows = {
+        anchor
+        for section in sections
+        for table in section.tables
+        for proven in table.proven.values()
+        for anchor in proven
+    }
+
+    def evidence(finding: Finding) -> list[tuple[str, str]]:
+        goals = {name: f"table-{name}" for name in finding.tables if name in bundle.tables}
+        for proof in finding.proofs:
+            if (anchor := proof_anchor(found, finding, proof)) in rows:
+                goals[proof.table] = anchor
+        return list(goals.items())
+
     for number, incident in enumerate(told):
         causes, effects = (
-            list(_finding_views(bundle, part, anchors, taken))
+            list(_finding_views(bundle, part, anchors, evidence, taken))
             for part in (incident.causes, incident.effects)
         )
         causes[0].open = number == 0
@@ -301,7 +389,11 @@ def incident_views(
 
 
 def _finding_views(
-    bundle: Bundle, told: tuple[Told, ...], anchors: dict[str, str], taken: set[str]
+    bundle: Bundle,
+    told: tuple[Told, ...],
+    anchors: dict[str, str],
+    evidence: Callable[[Finding], list[tuple[str, str]]],
+    taken: set[str],
 ) -> Iterator[FindingView]:
     numbers: dict[str, int] = {}
     first: FindingView | None = None
@@ -313,7 +405,7 @@ def _finding_views(
             links=[(link.title, _address(link.url)) for link in finding.links],
             text=finding_text(bundle, finding),
             evidence=anchors.get(finding.section, ""),
-            tables=[name for name in finding.tables if name in bundle.tables],
+            tables=evidence(finding),
             like=first if first and _advice(first.finding) == _advice(finding) else None,
         )
         if view.like is None:
