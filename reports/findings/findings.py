@@ -310,21 +310,20 @@ def ask(database: Database, questions: list[Question]) -> Verdict:
     under: list[Finding] = []
     clear, not_checked = [], []
     for question in questions:
-        if reason := _unanswerable(database, question, counts) or _impossible(database, question):
-            not_checked.append(NotChecked(question.id, question.about, reason, question.section))
-            continue
-        is_there = counts[question.needs[0]][0]
-        try:
-            rows = database.rows(_query(database, question)) if is_there else []
-        except duckdb.Error as error:
-            reason = failed(database, error, [need.partition(".")[0] for need in question.needs])
-            not_checked.append(NotChecked(question.id, question.about, reason, question.section))
-            continue
-        try:
-            # A row of a thing that is under the threshold says so, and only what was measured.
-            said = [(row.get("over", True), _finding(question, row, kernel)) for row in rows]
-        except (jinja2.TemplateError, ArithmeticError, TypeError, ValueError) as error:
-            reason = f"its words do not fit what was found: {error}"
+        reason = _unanswerable(database, question, counts) or _impossible(database, question)
+        said = []
+        # Without rows of the first table nothing is found.
+        if not reason and counts[question.needs[0]][0]:
+            try:
+                rows = database.rows(_query(database, question))
+                # A row of a thing under the threshold says so, and only what was measured.
+                said = [(row.get("over", True), _finding(question, row, kernel)) for row in rows]
+            except duckdb.Error as error:
+                tables = [need.partition(".")[0] for need in question.needs]
+                reason = failed(database, error, tables)
+            except (jinja2.TemplateError, ArithmeticError, TypeError, ValueError) as error:
+                reason = f"its words do not fit what was found: {error}"
+        if reason:
             not_checked.append(NotChecked(question.id, question.about, reason, question.section))
             continue
         findings = [finding for over, finding in said if over]
