@@ -6,7 +6,6 @@ Costs one read. Cannot know: to which zone they belong; table ``zones`` has that
 """
 
 import re
-from dataclasses import dataclass
 
 from drgn import Program
 
@@ -14,11 +13,11 @@ from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Files
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import Command, Found, Section
-from mmscope.drgn.tables.rows import column
+from mmscope.drgn.tables.rows import column, table_row
 from mmscope.drgn.tables.table import Table
 
 
-@dataclass(frozen=True)
+@table_row
 class ManagedMemory:
     """The memory that the page allocator manages."""
 

@@ -5,6 +5,7 @@ What tables and sections declare, and what is derived from it.
 
 import ast
 import re
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 
 import make_docs
@@ -14,7 +15,7 @@ from mmscope import FOLDER
 from mmscope.drgn.sections.files import Files
 from mmscope.drgn.sections.prices import PRICES
 from mmscope.drgn.sections.registry import SECTIONS
-from mmscope.drgn.tables.rows import columns
+from mmscope.drgn.tables.rows import column, columns, table_row
 from mmscope.reports.bundle.declared import HEADINGS, TABLES
 from mmscope.reports.collect.collect import run_section
 from mmscope.reports.commands.drgn_plugin import PICKS
@@ -25,6 +26,31 @@ PROBES = sorted((FOLDER / "drgn").rglob("*.py"))
 @pytest.mark.parametrize("name", make_docs.MADE)
 def test_what_is_made_of_the_declarations_is_up_to_date(name: str) -> None:
     assert (make_docs.ROOT / name).read_text() == make_docs.MADE[name](), "make docs"
+
+
+@table_row
+class Named:
+    name: str = column(key=True)
+    pages: int | None = column(unit="pages")
+
+
+@dataclass(frozen=True)
+class Frozen:
+    name: str = column(key=True)
+    pages: int | None = column(unit="pages")
+
+
+def test_a_row_is_compared_and_shown_as_a_frozen_dataclass_is() -> None:
+    for cells in (("a", 1), ("a", None), ("b", 1)):
+        row, frozen = Named(*cells), Frozen(*cells)
+        assert repr(row) == repr(frozen).replace("Frozen", "Named")
+        assert (astuple(row), hash(row)) == (astuple(frozen), hash(frozen))
+        assert (row == Named("a", 1)) is (frozen == Frozen("a", 1))
+        assert row not in (frozen, cells, None)
+    assert replace(Named("a", 1), pages=2) == Named("a", 2)
+    assert columns(Named) == columns(Frozen)
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'pages'"):
+        Named("a")
 
 
 def test_every_section_has_a_place_of_its_own_and_says_what_it_reads() -> None:

@@ -75,6 +75,7 @@ from mmscope.reports.findings.findings import (
     Question,
     Step,
     Verdict,
+    _query,
     evaluate,
     known,
     load_questions,
@@ -1736,6 +1737,23 @@ def test_it_cannot_be_told(tmp_path: Path, case: Case) -> None:
     assert (verdict.found, verdict.clear) == ([], [])
     (left,) = verdict.not_checked
     assert left.reason == case.why_not
+
+
+# Others cannot be checked then, as what they need is a row of that table.
+ABOUT_ROWS = {name: c for name, c in FOUND.items() if " where " not in QUESTIONS[c.id].needs[0]}
+
+
+@pytest.mark.parametrize("case", ABOUT_ROWS.values(), ids=ABOUT_ROWS.keys())
+def test_without_rows_of_the_first_table_that_it_needs_nothing_is_found(
+    tmp_path: Path, case: Case
+) -> None:
+    """Such a question is not asked. Here it is, of all the rest of what it was found in."""
+    asked = QUESTIONS[case.id]
+    table = asked.needs[0].partition(".")[0]
+    database = open_database(bundle(tmp_path / "b", case.rows, case.empty, case.target))
+    assert database.rows(_query(database, asked))
+    database.connection.execute(f'delete from "{table}"')
+    assert not database.rows(_query(database, asked))
 
 
 @pytest.mark.parametrize(

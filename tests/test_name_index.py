@@ -5,31 +5,50 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmscope.drgn.opening.name_index import NameIndex
+from mmscope.drgn.opening.name_index import ITSELF, NameIndex
 
-# So few letters that many names are alike, or begin and end alike.
-NAMES = st.lists(st.text("ab_", min_size=1, max_size=20).map(str.encode), min_size=1, max_size=60)
-
-
-def index_of(names: list[bytes]) -> NameIndex:
-    ends = np.cumsum([len(name) + 1 for name in names]) - 1
-    starts = np.append(0, ends[:-1] + 1)
-    return NameIndex(b"\n".join(names) + b"\n", starts, ends)
+# So few letters that many names are alike, or have the same characters.
+NAME = st.text("ab_", max_size=20).map(str.encode)
+NAMES = st.lists(NAME, min_size=1, max_size=60)
+# Two more bytes, which stand for several characters.
+TOKENS = [*ITSELF[:254], b"a_b", b"bb"]
 
 
-@given(NAMES, st.text("ab_", min_size=1, max_size=20).map(str.encode))
-def test_every_name_is_found_and_no_other(names: list[bytes], other: bytes) -> None:
-    index = index_of(names)
+def index_of(names: list[bytes], between: bytes = b"\n", **more: int) -> NameIndex:
+    """Names with something between them, packed by the tokens in the order of these."""
+    packed = [
+        name.replace(b"a_b", b"\xfe").replace(b"bb", b"\xff") if more else name for name in names
+    ]
+    ends = np.cumsum([len(name) + len(between) for name in packed], dtype=np.uint32)
+    ends -= np.uint32(len(between))
+    starts = ends - np.array([len(name) for name in packed], np.uint32)
+    return NameIndex(between.join(packed), starts, ends, TOKENS if more else ITSELF, **more)
+
+
+@given(NAMES, NAME, st.sampled_from([b"", b"\n", b"abc"]))
+def test_every_name_is_found_and_no_other(names: list[bytes], other: bytes, between: bytes) -> None:
+    index = index_of(names, between)
     for wanted in [*names, other]:
         expected = [number for number, name in enumerate(names) if name == wanted]
-        assert index.numbers(wanted, b"\n") == expected
+        assert index.numbers(wanted) == expected
+
+
+@given(st.lists(NAME.filter(len), min_size=1, max_size=60), NAME, st.sampled_from([0, 1]))
+def test_packed_names_are_found_without_the_letter_before_them(
+    names: list[bytes], other: bytes, letters: int
+) -> None:
+    index = index_of(names, letters=letters)
+    assert [index.whole(number) for number in range(len(names))] == names
+    for wanted in [*(name[letters:] for name in names), other]:
+        expected = [number for number, name in enumerate(names) if name[letters:] == wanted]
+        assert index.numbers(wanted) == expected
 
 
 def test_names_with_one_hash_are_told_apart() -> None:
-    """The same length, the same first and last eight bytes."""
-    names = [b"abcdefgh-1-abcdefgh", b"abcdefgh-2-abcdefgh"]
-    assert [index_of(names).numbers(name, b"\n") for name in names] == [[0], [1]]
+    """The same characters in another order."""
+    names = [b"slab_free", b"free_slab"]
+    assert [index_of(names).numbers(name) for name in names] == [[0], [1]]
 
 
 def test_a_name_is_not_found_in_a_longer_one() -> None:
-    assert index_of([b"schedule_timeout"]).numbers(b"schedule", b"\n") == []
+    assert index_of([b"schedule_timeout"]).numbers(b"schedule") == []

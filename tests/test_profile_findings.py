@@ -10,7 +10,13 @@ import report_bundle as made
 
 from mmscope.drgn.tables.rows import column
 from mmscope.reports.bundle.database import open_database
-from mmscope.reports.findings.findings import Finding, Question, evaluate, load_questions
+from mmscope.reports.findings.findings import (
+    Finding,
+    Question,
+    _query,
+    evaluate,
+    load_questions,
+)
 from mmscope.reports.rows.profile_rows import (
     ProfileAllocation,
     ProfileDuration,
@@ -43,6 +49,17 @@ def test_without_profiles_none_is_checked(tmp_path: Path, question: Question) ->
     verdict = evaluate(made.write_bundle(tmp_path / "b", contents), [question])
     (missing,) = verdict.not_checked
     assert "no table profile" in missing.reason
+
+
+@pytest.mark.parametrize("question", ABOUT_PROFILES, ids=lambda q: q.id)
+def test_without_rows_of_the_first_table_that_it_needs_nothing_is_found(
+    tmp_path: Path, question: Question
+) -> None:
+    """Such a question is not asked. Here it is, of all the rest of some profiles."""
+    database = open_database(made.write_bundle(tmp_path / "b", made.profile_rows()))
+    table = question.needs[0].partition(".")[0]
+    database.connection.execute(f'delete from "{table}"')
+    assert not database.rows(_query(database, question))
 
 
 def test_an_end_that_takes_a_third_of_the_time_is_told(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ them, the pages that are charged to them.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from mmscope.drgn.cgroups.cgroup_paths import CgroupPaths
 from mmscope.drgn.cgroups.charged_pages import Charges
 from mmscope.drgn.cgroups.memcgs import Memcgs
 from mmscope.drgn.opening.constants import constant
-from mmscope.drgn.tables.rows import MOST, column
+from mmscope.drgn.tables.rows import MOST, column, table_row
 from mmscope.drgn.tables.table import Table
 
 ONLINE, DYING = "online", "dying"
@@ -27,7 +26,7 @@ BELOW = "with the cgroups below it"
 STAT = f"of memory.stat, as it was last flushed; {BELOW}"
 
 
-@dataclass(frozen=True)
+@table_row
 class MemoryCgroup:
     """A memory cgroup: what it uses, what limits it, what happened to it since it is there."""
 
@@ -80,7 +79,7 @@ class MemoryCgroup:
     failures: int | None = column(help="cgroup v1: memory.failcnt, charges that failed")
 
 
-@dataclass(frozen=True)
+@table_row
 class MemoryCgroupPages:
     """Pages of one class that are charged to a memory cgroup."""
 
@@ -94,7 +93,7 @@ class MemoryCgroupPages:
     bytes: int = column(unit="bytes", help="charged to itself")
 
 
-@dataclass(frozen=True)
+@table_row
 class MemoryCgroupCounter:
     """A counter that the kernel keeps of a memory cgroup."""
 

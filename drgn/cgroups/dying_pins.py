@@ -18,7 +18,6 @@ Cannot know: which socket or which writeback has a reference.
 import contextlib
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -30,7 +29,7 @@ from mmscope.drgn.reading.dentry_paths import alias_offset, dentry_name, path_be
 from mmscope.drgn.reading.kernel_arrays import TORN, Gaps, struct_dtype
 from mmscope.drgn.reading.kernel_names import device_numbers, name_at
 from mmscope.drgn.reading.scattered_reads import read_scattered
-from mmscope.drgn.tables.rows import MOST, column
+from mmscope.drgn.tables.rows import MOST, column, table_row
 from mmscope.drgn.tables.table import Table
 
 MAX_FILES = 1000  # that have rows of their own
@@ -45,7 +44,7 @@ FILE, OTHER_FILES, ANONYMOUS, SWAP_CACHE, SWAP, BELOW, NOTHING = (
 )
 
 
-@dataclass(frozen=True)
+@table_row
 class DyingPin:
     """Something that keeps dying memory cgroups."""
 

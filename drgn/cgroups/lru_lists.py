@@ -36,7 +36,7 @@ from mmscope.drgn.reading.scattered_reads import read_scattered
 from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import TOP, Command, Found, Section, disagreement
-from mmscope.drgn.tables.rows import column
+from mmscope.drgn.tables.rows import column, table_row
 from mmscope.drgn.tables.table import Table
 
 # enum lru_list (include/linux/mmzone.h): two of anonymous memory, two of files.
@@ -56,7 +56,7 @@ REFAULTS = {
 NOT_COMPARED = "it is a state that changes from moment to moment"
 
 
-@dataclass(frozen=True)
+@table_row
 class LruList:
     """Pages of one LRU list of a zone, of all memory cgroups."""
 
@@ -70,7 +70,7 @@ class LruList:
     cgroups: int = column(help="memory cgroups that have some, dying ones among them")
 
 
-@dataclass(frozen=True)
+@table_row
 class LruGeneration:
     """A generation of the multi-gen LRU of a memory cgroup on a node."""
 
@@ -84,7 +84,7 @@ class LruGeneration:
     youngest: bool = column(help="of the two youngest, which count as active and are not evicted")
 
 
-@dataclass(frozen=True)
+@table_row
 class ReclaimNode:
     """Reclaim of a node."""
 

@@ -5,7 +5,6 @@ counters beside their sums.
 """
 
 import dataclasses
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -29,7 +28,7 @@ from mmscope.drgn.filesystems.cached_files import (
 )
 from mmscope.drgn.filesystems.super_blocks import Mounted
 from mmscope.drgn.ledger.file_pages import KIND_COLUMNS
-from mmscope.drgn.tables.rows import column
+from mmscope.drgn.tables.rows import column, table_row
 from mmscope.drgn.tables.table import Inside, Table
 
 MAX_FILES_SHOWN = 100
@@ -41,7 +40,7 @@ NEVER_DIRTY = (*SHARED_MEMORY, HUGETLBFS, UNKNOWN)
 MAY_BE_LEFT = (TMPFS, SYSV)
 
 
-@dataclass(frozen=True)
+@table_row
 class CachedFile:
     """A file and its pages in memory."""
 
@@ -106,7 +105,7 @@ CACHED_FILES = Table(
 )
 
 
-@dataclass(frozen=True)
+@table_row
 class CachedFilesystem:
     """All files of one kind in one file system."""
 
@@ -159,7 +158,7 @@ CACHED_FILESYSTEMS = Table(
 )
 
 
-@dataclass(frozen=True)
+@table_row
 class CachedFileCheck:
     """A counter of the kernel beside the pages of files that were counted."""
 

@@ -8,13 +8,12 @@ systems.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from mmscope.drgn.filesystems.dentry_cache import STATISTICS, DentryCache
-from mmscope.drgn.tables.rows import column
+from mmscope.drgn.tables.rows import column, table_row
 from mmscope.drgn.tables.table import Table
 from mmscope.drgn.text.kernel_text import printed_number, whole_lines
 
@@ -22,7 +21,7 @@ MAX_FILE_SYSTEMS = 1000
 OTHERS = "others"
 
 
-@dataclass(frozen=True)
+@table_row
 class FilesystemDentries:
     """The dentries and inodes of one file system."""
 
@@ -67,7 +66,7 @@ FILESYSTEM_DENTRIES = Table(
 )
 
 
-@dataclass(frozen=True)
+@table_row
 class DentryCount:
     """What the kernel counts of all dentries or inodes."""
 

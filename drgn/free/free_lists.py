@@ -32,7 +32,7 @@ from mmscope.drgn.opening.constants import vmcoreinfo_number
 from mmscope.drgn.reading.kernel_arrays import read_whole
 from mmscope.drgn.reading.linked_lists import LOOPS, LOST, Followed, find, follow_lists
 from mmscope.drgn.reading.struct_pages import FlagFields, PageChunk
-from mmscope.drgn.tables.rows import MOST_ORDER, column
+from mmscope.drgn.tables.rows import MOST_ORDER, column, table_row
 from mmscope.drgn.tables.table import Table
 from mmscope.drgn.text.kernel_text import row_number
 from mmscope.drgn.text.proc_text import parse_buddyinfo, parse_pagetypeinfo
@@ -50,7 +50,7 @@ Links = tuple[NDArray[Any], ...]  # as FreeBlockFinder.links() gives them
 LINKS = (np.uint32, np.uint32, np.uint32, np.int8, np.int16, np.int8)
 
 
-@dataclass(frozen=True)
+@table_row
 class FreeBlocks:
     """Free blocks of one order on one free list of one zone."""
 
@@ -65,7 +65,7 @@ class FreeBlocks:
 FREE_BLOCKS = Table("free_blocks", "Free blocks", FreeBlocks, memory="free")
 
 
-@dataclass(frozen=True)
+@table_row
 class FreeListCheck:
     """A free list whose links and whose struct pages disagree."""
 
@@ -88,7 +88,7 @@ FREE_LIST_CHECKS = Table(
 )
 
 
-@dataclass(frozen=True)
+@table_row
 class MisplacedBlocks:
     """Free blocks on the list of another migratetype than their pageblock's."""
 

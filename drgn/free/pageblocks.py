@@ -31,12 +31,12 @@ from mmscope.drgn.reading.mem_sections import (
     valid_sections,
 )
 from mmscope.drgn.reading.struct_pages import FlagFields, PageChunk
-from mmscope.drgn.tables.rows import MOST_PAGES, column
+from mmscope.drgn.tables.rows import MOST_PAGES, column, table_row
 from mmscope.drgn.tables.table import RUNS, Table
 from mmscope.drgn.text.proc_text import parse_pagetypeinfo
 
 
-@dataclass(frozen=True)
+@table_row
 class Pageblocks:
     """Pageblocks of one migratetype in one zone; those without an online page are left out."""
 
@@ -49,7 +49,7 @@ class Pageblocks:
 PAGEBLOCKS = Table("pageblocks", "Pageblocks by migratetype", Pageblocks)
 
 
-@dataclass(frozen=True)
+@table_row
 class PageblockRun:
     """Neighbouring pageblocks that are alike: the pageblock map, run-length encoded."""
 

@@ -28,7 +28,7 @@ from mmscope.drgn.reading.kernel_arrays import Gaps, struct_dtype
 from mmscope.drgn.reading.linked_lists import Followed, follow_lists
 from mmscope.drgn.reading.scattered_reads import read_scattered
 from mmscope.drgn.reading.struct_pages import PageChunk
-from mmscope.drgn.tables.rows import MOST_PAGES, column
+from mmscope.drgn.tables.rows import MOST_PAGES, column, table_row
 from mmscope.drgn.tables.table import Table
 from mmscope.drgn.text.proc_text import parse_zoneinfo
 
@@ -38,7 +38,7 @@ MANY = 64  # candidates in a chunk: worth a closer look
 PAGE_ALLOC_COSTLY_ORDER = 3  # include/linux/mmzone.h, a macro
 
 
-@dataclass(frozen=True)
+@table_row
 class PcpPages:
     """Free pages on one per-CPU list."""
 
@@ -57,7 +57,7 @@ class PcpPages:
 PCP_PAGES = Table("pcp_pages", "Free pages on per-CPU lists", PcpPages, memory="free")
 
 
-@dataclass(frozen=True)
+@table_row
 class PcpCheck:
     """A CPU's pageset whose ``count`` and lists disagree."""
 

@@ -26,7 +26,7 @@ from drgn.helpers.linux.percpu import per_cpu_ptr
 from mmscope.drgn.free.pageblocks import pageblock_order
 from mmscope.drgn.reading.cpus import online_cpus
 from mmscope.drgn.reading.kernel_names import name_at
-from mmscope.drgn.tables.rows import LONGEST_NAME, MOST_PAGES, column
+from mmscope.drgn.tables.rows import LONGEST_NAME, MOST_PAGES, column, table_row
 from mmscope.drgn.tables.table import Table
 from mmscope.drgn.text.proc_text import parse_zoneinfo
 
@@ -35,7 +35,7 @@ MAX_TRYLOCK_ENTRIES = 100_000
 MAX_RECLAIM_RETRIES = 16  # mm/internal.h, a macro
 
 
-@dataclass(frozen=True)
+@table_row
 class Zone:
     """One zone that spans memory."""
 
@@ -91,7 +91,7 @@ class Zone:
 ZONES = Table("zones", "Zones", Zone, measure="free_pages", memory="free")
 
 
-@dataclass(frozen=True)
+@table_row
 class FreeAccounting:
     """What a zone's NR_FREE_PAGES is made of; the remainder is what nobody accounts for."""
 

@@ -17,11 +17,11 @@ from mmscope.drgn.ledger import page_kinds as kinds
 from mmscope.drgn.ledger.ledger_pages import LedgerPages
 from mmscope.drgn.ledger.page_kinds import KINDS
 from mmscope.drgn.machine.vm_counters import vm_counters
-from mmscope.drgn.tables.rows import column
+from mmscope.drgn.tables.rows import column, table_row
 from mmscope.drgn.tables.table import Table
 
 
-@dataclass(frozen=True)
+@table_row
 class LedgerCheck:
     """A counter of the kernel beside the pages that were counted."""
 

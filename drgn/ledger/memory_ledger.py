@@ -24,13 +24,13 @@ from mmscope.drgn.ledger.page_kinds import KINDS
 from mmscope.drgn.machine.physical_memory import CRASHED, PhysicalPart
 from mmscope.drgn.owners.alloc_tags import Tags
 from mmscope.drgn.owners.page_tags import UNREADABLE, PageTags, named
-from mmscope.drgn.tables.rows import MOST_BYTES, MOST_ORDER, column
+from mmscope.drgn.tables.rows import MOST_BYTES, MOST_ORDER, column, table_row
 from mmscope.drgn.tables.table import Inside, Table
 
 NO_TAG, STRANGE, UNREAD = "(no tag)", "(of no module)", "(unreadable)"
 
 
-@dataclass(frozen=True)
+@table_row
 class LedgerRow:
     """Pages of one class, part and zone."""
 
@@ -56,7 +56,7 @@ MEMORY_LEDGER = Table(
 )
 
 
-@dataclass(frozen=True)
+@table_row
 class UnexplainedRow:
     """Unexplained pages that look alike."""
 
@@ -85,7 +85,7 @@ LEDGER_UNEXPLAINED = Table(
 )
 
 
-@dataclass(frozen=True)
+@table_row
 class LedgerTag:
     """Pages of one class and part that one line of source allocated."""
 

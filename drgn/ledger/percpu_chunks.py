@@ -14,7 +14,6 @@ Costs some reads a chunk. Cannot know: who allocated; a memory cgroup's part is 
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 from drgn import FaultError, Object, Program
@@ -25,7 +24,7 @@ from mmscope.drgn.opening.constants import constant
 from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import TOP, Command, Found, Section, disagreement
-from mmscope.drgn.tables.rows import MOST_BYTES, column
+from mmscope.drgn.tables.rows import MOST_BYTES, column, table_row
 from mmscope.drgn.tables.table import Inside, Table
 
 BIT_BYTES = 4  # PCPU_MIN_ALLOC_SIZE, include/linux/percpu.h
@@ -34,7 +33,7 @@ MAX_UNIT = 1 << 27  # bytes: of more, the number of pages is damaged
 STATIC, FIRST, RESERVED, OTHER = "variables", "first", "modules", "further"
 
 
-@dataclass(frozen=True)
+@table_row
 class PercpuChunk:
     """A chunk of percpu memory."""
 
@@ -73,7 +72,7 @@ PERCPU_CHUNKS = Table(
 )
 
 
-@dataclass(frozen=True)
+@table_row
 class PercpuSize:
     """Percpu allocations of one size."""
 

@@ -17,7 +17,6 @@ area is bit 30 of the count (:func:`used_slots`).
 import dataclasses
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from drgn import FaultError, Object, Program
 
@@ -26,7 +25,7 @@ from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import Command, Found, Section, disagreement
-from mmscope.drgn.tables.rows import MOST_BYTES, column
+from mmscope.drgn.tables.rows import MOST_BYTES, column, table_row
 from mmscope.drgn.tables.table import Table
 from mmscope.drgn.text.kernel_text import printed_number, whole_lines
 
@@ -39,7 +38,7 @@ OFFLIST, OLD_OFFLIST = 1 << 62, 1 << 30
 MAX_AREAS = 1 << 10  # of a text; MAX_SWAPFILES is 32 at most
 
 
-@dataclass(frozen=True)
+@table_row
 class SwapArea:
     """A swap area."""
 

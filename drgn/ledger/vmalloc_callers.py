@@ -10,7 +10,6 @@ Cannot know: the caller's callers, which page_owner's stacks have.
 
 import re
 from collections import Counter
-from dataclasses import dataclass
 
 import numpy as np
 from drgn import Program
@@ -23,12 +22,12 @@ from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import TOP, Command, Found, Section
-from mmscope.drgn.tables.rows import MOST_BYTES, column
+from mmscope.drgn.tables.rows import MOST_BYTES, column, table_row
 from mmscope.drgn.tables.table import Inside, Table
 from mmscope.drgn.text.kernel_text import printed_number, whole_lines
 
 
-@dataclass(frozen=True)
+@table_row
 class VmallocCaller:
     """Areas that one function asked for."""
 

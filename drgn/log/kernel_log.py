@@ -8,14 +8,12 @@ Costs reading it once: 128 KiB on most machines, some MiB on large ones.
 Cannot know: what it had when its end met its beginning.
 """
 
-from dataclasses import dataclass
-
 from mmscope.drgn.reading.printk_ring import log_records
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import TOP, Command, Found, Section
-from mmscope.drgn.tables.rows import column
+from mmscope.drgn.tables.rows import column, table_row
 from mmscope.drgn.tables.table import Table
 from mmscope.drgn.text.kernel_log import LEVELS, Log, parse_dmesg, read_kmsg
 
@@ -27,7 +25,7 @@ PLACES = (
 )
 
 
-@dataclass(frozen=True)
+@table_row
 class KernelLogRecord:
     """A record of the kernel's log."""
 

@@ -7,9 +7,7 @@ All are numbered by ``oom``: a call of the OOM killer, in the order of the log. 
 theirs apart.
 """
 
-from dataclasses import dataclass
-
-from mmscope.drgn.tables.rows import MOST, MOST_BYTES, MOST_ORDER, MOST_PIDS, column
+from mmscope.drgn.tables.rows import MOST, MOST_BYTES, MOST_ORDER, MOST_PIDS, column, table_row
 from mmscope.drgn.tables.table import Table
 
 KILLED, EXITING, NOBODY, PANIC, OPEN = (
@@ -25,7 +23,7 @@ OOM_ID = "call of the OOM killer, numbered in the order of the log from 1"
 # high=MOST: a log may be another machine's, and a process may map a page more than once.
 
 
-@dataclass(frozen=True)
+@table_row
 class OomKill:
     """A process that the OOM killer took, or a call of it that took none."""
 
@@ -86,7 +84,7 @@ class OomKill:
     )
 
 
-@dataclass(frozen=True)
+@table_row
 class OomTask:
     """A row of the OOM killer's table of tasks that it could have killed."""
 
@@ -106,7 +104,7 @@ class OomTask:
     oom_score_adj: int = column(low=-1000, high=1000, help="-1000: never to be killed")
 
 
-@dataclass(frozen=True)
+@table_row
 class OomMemory:
     """A number that the kernel printed of the machine's memory when it ran out (``show_mem()``)."""
 
@@ -122,7 +120,7 @@ class OomMemory:
     )
 
 
-@dataclass(frozen=True)
+@table_row
 class OomFreeBlocks:
     """Free blocks of an order of a zone when memory ran out, as ``show_mem()`` printed them."""
 
@@ -137,7 +135,7 @@ class OomFreeBlocks:
     )
 
 
-@dataclass(frozen=True)
+@table_row
 class OomCgroupMemory:
     """A line of memory.stat of a memory cgroup that ran out, as the kernel printed it."""
 

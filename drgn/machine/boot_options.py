@@ -7,11 +7,10 @@ does not know; that one is written here says what was asked for, not what came o
 """
 
 import re
-from dataclasses import dataclass
 
 from drgn import Program
 
-from mmscope.drgn.tables.rows import MOST_BYTES, column
+from mmscope.drgn.tables.rows import MOST_BYTES, column, table_row
 from mmscope.drgn.tables.table import Table
 
 MAX_LINE = 64 << 10
@@ -59,7 +58,7 @@ MEANINGS = {
 }
 
 
-@dataclass(frozen=True)
+@table_row
 class MemoryOption:
     """A word of the command line that is about memory."""
 

@@ -19,8 +19,6 @@ Costs a read for each page table of both ranges, which are few where memory is m
 Cannot know: why an entry is not present.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 from drgn import Program
 
@@ -33,7 +31,7 @@ from mmscope.drgn.page_tables.page_table_entries import (
     walk_page_tables,
 )
 from mmscope.drgn.reading.kernel_arrays import Gaps
-from mmscope.drgn.tables.rows import MOST_BYTES, column
+from mmscope.drgn.tables.rows import MOST_BYTES, column, table_row
 from mmscope.drgn.tables.table import Table
 from mmscope.drgn.text.kernel_text import printed_number, row_number
 
@@ -45,7 +43,7 @@ COUNTERS = {
 }
 
 
-@dataclass(frozen=True)
+@table_row
 class DirectMapLevel:
     """What the entries of one level of page tables map of the direct map."""
 

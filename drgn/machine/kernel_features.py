@@ -16,14 +16,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mmscope.drgn.tables.rows import column
+from mmscope.drgn.tables.rows import column, table_row
 from mmscope.drgn.tables.table import Table
 
 if TYPE_CHECKING:  # findings need the words where there is no drgn
     from drgn import Program
 
 
-@dataclass(frozen=True)
+@table_row
 class KernelFeature:
     """One thing in which kernels differ."""
 

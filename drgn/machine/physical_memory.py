@@ -31,7 +31,7 @@ from mmscope.drgn.machine.boot_options import (
 )
 from mmscope.drgn.reading.io_resources import Resource, io_resources
 from mmscope.drgn.reading.kernel_arrays import read_whole, struct_dtype
-from mmscope.drgn.tables.rows import MOST_BYTES, column
+from mmscope.drgn.tables.rows import MOST_BYTES, column, table_row
 from mmscope.drgn.tables.table import Table
 
 # enum e820_type to what /proc/iomem calls it (arch/x86/kernel/e820.c, e820_type_to_string()).
@@ -77,7 +77,7 @@ class MappedRange:
     kind: str  # as /proc/iomem calls it
 
 
-@dataclass(frozen=True)
+@table_row
 class PhysicalRange:
     """A range of physical addresses that is memory, or that the firmware names."""
 
@@ -107,7 +107,7 @@ PHYSICAL_MEMORY = Table(
 )
 
 
-@dataclass(frozen=True)
+@table_row
 class PhysicalPart:
     """A part of the machine's memory. All parts but the first line add up to that one."""
 

@@ -31,7 +31,7 @@ from mmscope.drgn.reading.kernel_arrays import Gaps
 from mmscope.drgn.reading.struct_pages import PageChunk, flag_fields, scan_struct_pages
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.struct_pages.hugetlb import HugePages, HvoInPageTables
-from mmscope.drgn.tables.rows import MOST_BYTES, column
+from mmscope.drgn.tables.rows import MOST_BYTES, column, table_row
 from mmscope.drgn.tables.table import Table
 from mmscope.drgn.text.kernel_text import printed_number, row_number
 
@@ -41,7 +41,7 @@ BASE, HUGE, OPTIMISED = "base page", "hugetlb page", "hugetlb page, optimised by
 RESULTS = ("total", "recovered", "delayed", "failed", "ignored")
 
 
-@dataclass(frozen=True)
+@table_row
 class PoisonedPages:
     """Pages of one kind and zone that are marked as bad."""
 
@@ -74,7 +74,7 @@ POISONED_PAGES = Table(
 )
 
 
-@dataclass(frozen=True)
+@table_row
 class PoisonCounter:
     """What the kernel counts of bad pages."""
 

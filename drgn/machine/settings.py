@@ -7,7 +7,6 @@ Names are those under /proc/sys and /sys/kernel/mm, so that what a finding says 
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from drgn import Program
 
@@ -20,7 +19,7 @@ from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import Command, Found, Section
-from mmscope.drgn.tables.rows import LONGEST_NAME, column
+from mmscope.drgn.tables.rows import LONGEST_NAME, column, table_row
 from mmscope.drgn.tables.table import Table
 
 # What the kernel takes for each (extra1 and extra2 of their tables: mm/page_alloc.c,
@@ -40,7 +39,7 @@ RANGES = {
 }
 
 
-@dataclass(frozen=True)
+@table_row
 class Setting:
     """One knob."""
 

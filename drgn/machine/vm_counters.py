@@ -11,7 +11,6 @@ These are counters since boot, or states, and not rates. A rate takes two readin
 
 import contextlib
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -28,7 +27,7 @@ from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Files
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import Command, Found, Section
-from mmscope.drgn.tables.rows import LONGEST_NAME, column
+from mmscope.drgn.tables.rows import LONGEST_NAME, column, table_row
 from mmscope.drgn.tables.table import Table
 from mmscope.drgn.text.proc_text import parse_vmstat
 
@@ -45,7 +44,7 @@ RANGES = dict.fromkeys(PAGE_FRAMES, (0, "total_pages"))
 BELOW_ZERO = {"nr_zone_write_pending", "nr_free_cma", "nr_writeback"}
 
 
-@dataclass(frozen=True)
+@table_row
 class VmCounter:
     """One line of /proc/vmstat."""
 

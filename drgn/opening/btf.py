@@ -14,6 +14,7 @@ The blob comes out of a dump, so that every number in it may be anything. What i
 functions; a trailing ``[0]`` from ``[]``.
 """
 
+from array import array
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -87,15 +88,15 @@ class Btf:
         order, types, self._names = _parts(blob)
         self._words = np.frombuffer(types, dtype=f"{order}u4")
         # Type 0 is void, which has no record.
-        self._starts = np.array([0, *_starts(self._words)], dtype=np.int64)
+        self._starts = np.append(np.uint32(0), _starts(self._words))
         self._name_offsets = self._words[self._starts]
         self._info = self._words[self._starts + 1]
         self._size_or_type = self._words[self._starts + 2]
         self._kinds = (self._info >> 24 & 0x1F).astype(np.uint8)
         for column in (self._name_offsets, self._info, self._size_or_type, self._kinds):
             column[0] = 0
-        ends = np.flatnonzero(np.frombuffer(self._names, dtype=np.uint8) == 0)
-        self._strings = np.append(0, ends[:-1] + 1)
+        ends = np.flatnonzero(np.frombuffer(self._names, dtype=np.uint8) == 0).astype(np.uint32)
+        self._strings = np.append(np.uint32(0), ends[:-1] + np.uint32(1))
         self._index = NameIndex(self._names, self._strings, ends)
         self._built: dict[int, Type] = {}
         self._building: list[int] = []
@@ -199,7 +200,7 @@ class Btf:
 
     def _name_offset(self, name: str) -> int | None:
         """Where the strings have a name; pahole writes each once."""
-        found = self._index.numbers(name.encode("utf-8", "surrogateescape"), b"\0") if name else ()
+        found = self._index.numbers(name.encode("utf-8", "surrogateescape")) if name else ()
         return int(self._strings[found[0]]) if found else None
 
     def _name(self, offset: int) -> str | None:
@@ -411,7 +412,7 @@ def _parts(blob: bytes) -> tuple[str, bytes, bytes]:
     return order, types, names
 
 
-def _starts(words: NDArray[np.uint32]) -> list[int]:
+def _starts(words: NDArray[np.uint32]) -> NDArray[np.uint32]:
     """
     Where each type begins, in words.
 
@@ -427,18 +428,19 @@ def _starts(words: NDArray[np.uint32]) -> list[int]:
     for kind, (more, per) in TAIL.items():
         fixed[kind] += more // 4
         each[kind] = per // 4
-    info = np.append(words[1:], np.uint32(0))
+    info = words[1:]
     kinds = (info >> 24).astype(np.uint8) & 0x1F
-    lengths = (fixed[kinds] + each[kinds] * (info & 0xFFFF)).tolist()
-    starts, at, end = [], 0, len(words)
-    while at < end:
+    # Whose items are Python's numbers, and take the room of numpy's.
+    lengths = (fixed[kinds] + each[kinds] * (info & 0xFFFF)).data
+    starts, at, end = array("I"), 0, len(words)
+    while at < end - 1:
         starts.append(at)
         at += lengths[at]
-        if len(starts) > LIMITS["types"]:
-            raise BtfError(f"BTF is damaged: more than {LIMITS['types']:,} types")
-    if at != end or end - starts[-1] < 3:
+    if len(starts) > LIMITS["types"]:
+        raise BtfError(f"BTF is damaged: more than {LIMITS['types']:,} types")
+    if at != end:
         raise BtfError("BTF is damaged: its last type has no end")
-    return starts
+    return np.frombuffer(starts, np.uint32)
 
 
 def _size(type_: Type) -> int:

@@ -1,63 +1,90 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-Where in a text of many names each name is: 190,000 symbols, or the strings of BTF.
+Where among many names each is: 190,000 symbols, or the strings of BTF.
 
-A name's hash is made of its length and of its first and last eight bytes, for all names at once,
-and sorted: 20 ms and 3 MB, where a dict of them takes 100 ms and 25 MB. What has the hash is
-compared, so that no two names are taken for each other.
+A name's hash is the sum of a number for each of its characters, so that the hash of one that is
+packed by a table of tokens is the sum of its tokens': no name is unpacked for it. All are made at
+once and sorted: 20 ms and 3 MB, where a dict of the names takes 200 ms and 25 MB. Names of the same
+characters have the same hash; what has it is compared, so that no two names are taken for each
+other.
 """
+
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-PRIMES = 0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9
-WORD = 8
+AT_ONCE = 1 << 14  # names; what is made of so many fits into a CPU's cache
+ITSELF = tuple(bytes([byte]) for byte in range(256))
 
 
 class NameIndex:
     """
     The names of a text, found by their bytes.
 
-    :param text: in which the names lie, each followed by the same byte.
+    :param text: in which the names lie.
     :param starts: where each name begins, ascending.
     :param ends: where each name ends.
+    :param tokens: what each byte of the text stands for; by default for itself.
+    :param letters: characters before each name that are not part of it: 1, or none.
     """
 
-    def __init__(self, text: bytes, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> None:
-        self._text, self._starts = text, starts
-        hashes = _hashes(text, starts, ends - starts)
+    def __init__(
+        self,
+        text: bytes,
+        starts: NDArray[np.uint32],
+        ends: NDArray[np.uint32],
+        tokens: Sequence[bytes] = ITSELF,
+        letters: int = 0,
+    ) -> None:
+        self._text, self._starts, self._ends = text, starts, ends
+        self._tokens, self._letters = tokens, letters
+        hashes = self._hashes()
         self._order = np.argsort(hashes).astype(np.uint32)
         self._sorted = hashes[self._order]
 
-    def numbers(self, name: bytes, end: bytes) -> list[int]:
-        """
-        The numbers of all names that are this one, ascending.
+    def whole(self, number: int) -> bytes:
+        """A name, with the letter before it."""
+        packed = self._text[self._starts[number] : self._ends[number]]
+        return b"".join(map(self._tokens.__getitem__, packed))
 
-        :param end: the byte behind every name.
-        """
-        wanted = _hashes(name + bytes(WORD), np.zeros(1, np.int64), np.array([len(name)], np.int64))
-        first = int(np.searchsorted(self._sorted, wanted[0], "left"))
-        last = int(np.searchsorted(self._sorted, wanted[0], "right"))
-        whole = name + end
+    def numbers(self, name: bytes) -> list[int]:
+        """The numbers of all names that are this one, ascending."""
+        wanted = np.uint64(_hash(name))
+        first = int(np.searchsorted(self._sorted, wanted, "left"))
+        last = int(np.searchsorted(self._sorted, wanted, "right"))
         return [
             number
             for number in sorted(self._order[first:last].tolist())
-            if self._text.startswith(whole, int(self._starts[number]))
+            if self.whole(number)[self._letters :] == name
         ]
 
+    def _hashes(self) -> NDArray[np.uint64]:
+        each = np.array([_hash(token) for token in self._tokens], np.uint64)
+        text = np.frombuffer(self._text, np.uint8)
+        hashes = np.zeros(len(self._starts), np.uint64)
+        for at in range(0, len(hashes), AT_ONCE):
+            starts, ends = self._starts[at : at + AT_ONCE], self._ends[at : at + AT_ONCE]
+            # Behind the last one is a number of no byte, since a sum needs a place to end.
+            values = np.append(each[text[starts[0] : ends[-1]]], np.uint64(0))
+            places = np.stack([starts, ends], axis=1).ravel() - starts[0]
+            sums = np.add.reduceat(values, places)[::2]
+            hashes[at : at + AT_ONCE] = np.where(ends > starts, sums, np.uint64(0))
+        if self._letters:
+            first = np.array([_hash(token[:1]) for token in self._tokens], np.uint64)
+            hashes -= first[text[self._starts]]
+        return hashes
 
-def _hashes(
-    text: bytes, starts: NDArray[np.int64], lengths: NDArray[np.int64]
-) -> NDArray[np.uint64]:
-    padded = np.frombuffer(text + bytes(WORD), dtype=np.uint8)
-    words = np.lib.stride_tricks.sliding_window_view(padded, WORD)
-    masks = np.array([(1 << 8 * size) - 1 for size in range(WORD + 1)], dtype=np.uint64)
-    mask = masks[np.minimum(lengths, WORD)]
-    hashes: NDArray[np.uint64] = lengths.astype(np.uint64) * np.uint64(PRIMES[0])
-    for prime, places in (
-        (PRIMES[1], starts),
-        (PRIMES[2], starts + np.maximum(lengths - WORD, 0)),
-    ):
-        each = np.ascontiguousarray(words[places]).view("<u8").ravel() & mask
-        hashes += (each ^ each >> np.uint64(29)) * np.uint64(prime)
-    return hashes
+
+def _hash(name: bytes) -> int:
+    return sum(map(NUMBERS.__getitem__, name)) & (1 << 64) - 1
+
+
+def _mixed(number: int) -> int:
+    """The finalizer of MurmurHash3: of numbers in a row, 64 bits that show no order."""
+    for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
+        number = (number ^ number >> 33) * factor & (1 << 64) - 1
+    return number ^ number >> 33
+
+
+NUMBERS = tuple(_mixed(byte + 1) for byte in range(256))

@@ -38,7 +38,7 @@ from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import TOP, Command, Found, Section, disagreement
 from mmscope.drgn.tables.display import plural
-from mmscope.drgn.tables.rows import LONGEST_NAME, column
+from mmscope.drgn.tables.rows import LONGEST_NAME, column, table_row
 from mmscope.drgn.tables.table import Table
 from mmscope.drgn.text.kernel_text import MAX_COUNT, whole_lines
 
@@ -47,7 +47,7 @@ INACCURATE = 1  # CODETAG_FLAG_INACCURATE, include/linux/codetag.h (7.2; 6.12 ha
 MAX_ERRNO = 4095  # IS_ERR(), include/linux/err.h
 
 
-@dataclass(frozen=True)
+@table_row
 class AllocTag:
     """A line of the kernel's source that allocates."""
 

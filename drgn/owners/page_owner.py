@@ -19,8 +19,6 @@ Cannot know: who allocated pages before page_owner started (they have one stack 
 uses a page now. After a migration task and stack are still those of the first allocation.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 from drgn import Program, offsetof
 
@@ -38,7 +36,7 @@ from mmscope.drgn.owners.page_owner_scan import AGES, PageOwner, add_to
 from mmscope.drgn.reading.kernel_names import name_at
 from mmscope.drgn.reading.stack_depot import StackDepot, folded_stacks
 from mmscope.drgn.reading.struct_pages import flag_fields
-from mmscope.drgn.tables.rows import column
+from mmscope.drgn.tables.rows import column, table_row
 from mmscope.drgn.tables.table import Table
 
 MAX_TASKS = 20_000
@@ -50,7 +48,7 @@ UNLISTED = "not in show_stacks: its first allocation could not wait for the list
 NO_RECORD = "the stack depot has no such handle"
 
 
-@dataclass(frozen=True)
+@table_row
 class PageOwnerAge:
     """The pages by the time since they were allocated."""
 
@@ -63,7 +61,7 @@ class PageOwnerAge:
 PAGE_OWNER_AGES = Table("page_owner_ages", "Pages by age", PageOwnerAge, memory="again")
 
 
-@dataclass(frozen=True)
+@table_row
 class PageOwnerFreed:
     """Pages that are free now and whose last owner's stack is still known, by who freed them."""
 
@@ -77,7 +75,7 @@ PAGE_OWNER_FREED = Table(
 )
 
 
-@dataclass(frozen=True)
+@table_row
 class PageOwnerPolluter:
     """Pages of one stack in pageblocks of another migratetype than they were allocated for."""
 
@@ -98,7 +96,7 @@ PAGE_OWNER_POLLUTERS = Table(
 )
 
 
-@dataclass(frozen=True)
+@table_row
 class PageOwnerMixedBlocks:
     """Pageblocks with a page of another migratetype than theirs (as /proc/pagetypeinfo)."""
 
@@ -115,7 +113,7 @@ PAGE_OWNER_MIXED_BLOCKS = Table(
 )
 
 
-@dataclass(frozen=True)
+@table_row
 class PageOwnerCheck:
     """A stack whose count in the kernel differs from its page_exts."""
 

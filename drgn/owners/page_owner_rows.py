@@ -8,13 +8,11 @@ and in a flame graph. Two call sites in one function have therefore the same fol
 rows of their own, by handle.
 """
 
-from dataclasses import dataclass
-
-from mmscope.drgn.tables.rows import MOST_PIDS, column
+from mmscope.drgn.tables.rows import MOST_PIDS, column, table_row
 from mmscope.drgn.tables.table import SERIES, Table
 
 
-@dataclass(frozen=True)
+@table_row
 class PageOwnerStack:
     """The pages that one allocation stack holds."""
 
@@ -44,7 +42,7 @@ PAGE_OWNER_STACKS = Table(
 )
 
 
-@dataclass(frozen=True)
+@table_row
 class PageOwnerTask:
     """The pages that one task allocated. The kernel keeps pid and comm of that moment."""
 
@@ -60,7 +58,7 @@ PAGE_OWNER_TASKS = Table(
 )
 
 
-@dataclass(frozen=True)
+@table_row
 class PageOwnerOrder:
     """The pages of allocations of one order."""
 
@@ -72,7 +70,7 @@ class PageOwnerOrder:
 PAGE_OWNER_ORDERS = Table("page_owner_orders", "Pages by order", PageOwnerOrder, memory="again")
 
 
-@dataclass(frozen=True)
+@table_row
 class PageOwnerGfp:
     """The pages of allocations with one gfp mask."""
 
@@ -87,7 +85,7 @@ class PageOwnerGfp:
 PAGE_OWNER_GFP = Table("page_owner_gfp", "Pages by gfp mask", PageOwnerGfp, memory="again")
 
 
-@dataclass(frozen=True)
+@table_row
 class PageOwnerMigratetype:
     """
     The pages by what was asked for and where they lie.
@@ -111,7 +109,7 @@ PAGE_OWNER_MIGRATETYPES = Table(
 )
 
 
-@dataclass(frozen=True)
+@table_row
 class PageOwnerMemcg:
     """The pages charged to one memory cgroup."""
 
@@ -130,7 +128,7 @@ PAGE_OWNER_MEMCGS = Table(
 )
 
 
-@dataclass(frozen=True)
+@table_row
 class PageOwnerMigration:
     """The pages that were migrated since they were allocated."""
 
@@ -146,7 +144,7 @@ PAGE_OWNER_MIGRATIONS = Table(
 )
 
 
-@dataclass(frozen=True)
+@table_row
 class PageOwnerSnapshot:
     """One reading of page_owner in a series."""
 
@@ -165,7 +163,7 @@ PAGE_OWNER_SNAPSHOTS = Table(
 )
 
 
-@dataclass(frozen=True)
+@table_row
 class PageOwnerPoint:
     """
     The pages of one stack at one moment.
@@ -186,7 +184,7 @@ PAGE_OWNER_SERIES = Table(
 )
 
 
-@dataclass(frozen=True)
+@table_row
 class PageOwnerGrowth:
     """How the pages of one stack developed over the snapshots; not listed counts as no pages."""
 

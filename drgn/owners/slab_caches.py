@@ -40,7 +40,7 @@ from mmscope.drgn.reading.struct_pages import (
     valid_page_ranges,
 )
 from mmscope.drgn.sections.memory import Memory
-from mmscope.drgn.tables.rows import LONGEST_NAME, column
+from mmscope.drgn.tables.rows import LONGEST_NAME, column, table_row
 from mmscope.drgn.tables.table import Inside, Table
 from mmscope.drgn.text.kernel_text import printed_number, row_number, whole_lines
 
@@ -57,7 +57,7 @@ MAX_SLABS = 4 << 20
 SLABS_TOGETHER = 2048
 
 
-@dataclass(frozen=True)
+@table_row
 class SlabCache:
     """A slab cache and what it holds."""
 
@@ -88,7 +88,7 @@ SLAB_CACHES = Table(
 )
 
 
-@dataclass(frozen=True)
+@table_row
 class SlabCheck:
     """Something about a cache's slabs that does not fit together."""
 

@@ -40,7 +40,7 @@ from mmscope.drgn.reading.kernel_arrays import Gaps
 from mmscope.drgn.reading.stack_depot import StackDepot, folded_stacks, stack_depot
 from mmscope.drgn.reading.symbols import frame_names
 from mmscope.drgn.sections.memory import Memory
-from mmscope.drgn.tables.rows import column
+from mmscope.drgn.tables.rows import column, table_row
 from mmscope.drgn.tables.table import Table
 from mmscope.drgn.text.kernel_text import printed_number, row_number, whole_lines
 
@@ -51,7 +51,7 @@ NO_TRACK = "(no track)"
 NO_STACK = "(not in the stack depot)"
 
 
-@dataclass(frozen=True)
+@table_row
 class SlabOwnerStack:
     """The objects of one cache that one allocation stack holds."""
 

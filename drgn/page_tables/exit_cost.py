@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from drgn import Program
 
 from mmscope.drgn.page_tables.page_tables import PageTableDetails, PageTables
-from mmscope.drgn.tables.rows import MOST_PAGES, MOST_PIDS, column
+from mmscope.drgn.tables.rows import MOST_PAGES, MOST_PIDS, column, table_row
 from mmscope.drgn.tables.table import Table
 
 
@@ -38,7 +38,7 @@ class Prices:
 PRICES = Prices(slot=1.2, table=300.0, deposited=200.0, page=200.0, huge=2000.0)
 
 
-@dataclass(frozen=True)
+@table_row
 class ExitCost:
     """What the end of one address space takes."""
 

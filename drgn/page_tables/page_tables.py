@@ -15,7 +15,6 @@ any more, and the kernel's own.
 """
 
 import dataclasses
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -34,11 +33,11 @@ from mmscope.drgn.page_tables.swap_types import (
     ZERO,
 )
 from mmscope.drgn.processes.process_status import parse_status
-from mmscope.drgn.tables.rows import MOST_BYTES, MOST_PIDS, column
+from mmscope.drgn.tables.rows import MOST_BYTES, MOST_PIDS, column, table_row
 from mmscope.drgn.tables.table import Inside, Table
 
 
-@dataclass(frozen=True)
+@table_row
 class PageTables:
     """The page tables of one address space."""
 
@@ -88,7 +87,7 @@ PAGE_TABLES = Table(
 )
 
 
-@dataclass(frozen=True)
+@table_row
 class PageTableDetails:
     """What else there is in the page tables of one address space."""
 
@@ -132,7 +131,7 @@ PAGE_TABLE_DETAILS = Table(
 )
 
 
-@dataclass(frozen=True)
+@table_row
 class PageTableOccupancy:
     """How full the tables of one level are."""
 
@@ -151,7 +150,7 @@ PAGE_TABLE_OCCUPANCY = Table(
 )
 
 
-@dataclass(frozen=True)
+@table_row
 class PageTableRegion:
     """
     A part of an address space: neighbouring mappings, cut where the addresses between them are

@@ -12,7 +12,6 @@ Before v6.2 a thread may have up to 64 page faults that are not in its process's
 The text that says the same is /proc/PID/status.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -28,12 +27,12 @@ from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Files
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import TOP, Command, Found, Section, disagreement
-from mmscope.drgn.tables.rows import MOST_BYTES, MOST_PIDS, column
+from mmscope.drgn.tables.rows import MOST_BYTES, MOST_PIDS, column, table_row
 from mmscope.drgn.tables.table import Inside, Table
 from mmscope.drgn.text.kernel_text import printed_number
 
 
-@dataclass(frozen=True)
+@table_row
 class ProcessMemory:
     """The memory of an address space."""
 

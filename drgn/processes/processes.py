@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from mmscope.drgn.owners.slab_objects import Objects, Wanted
 from mmscope.drgn.reading.kernel_arrays import struct_dtype
-from mmscope.drgn.tables.rows import MOST_PIDS, column
+from mmscope.drgn.tables.rows import MOST_PIDS, column, table_row
 from mmscope.drgn.tables.table import Table
 from mmscope.drgn.text.kernel_text import printed_number
 
@@ -41,7 +41,7 @@ WANTED = {
 LARGEST = (1 << 63) - 1
 
 
-@dataclass(frozen=True)
+@table_row
 class ProcessVmas:
     """How many VMAs a process has, against how many it may have."""
 

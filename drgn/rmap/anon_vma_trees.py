@@ -45,7 +45,7 @@ from mmscope.drgn.reading.kernel_arrays import Gaps, member_path
 from mmscope.drgn.reading.linked_lists import find, follow_lists
 from mmscope.drgn.rmap.interval_trees import IntervalTrees, Users, count_users
 from mmscope.drgn.rmap.walk_checks import check_walks, count
-from mmscope.drgn.tables.rows import column
+from mmscope.drgn.tables.rows import column, table_row
 from mmscope.drgn.tables.table import Table
 
 U57 = np.uint64(57)
@@ -57,7 +57,7 @@ MOST_VMAS = np.uint64(1 << 40)  # of all processes together
 LIVE_SECONDS = 20.0
 
 
-@dataclass(frozen=True)
+@table_row
 class AnonVmaCheck:
     """Something about anon_vmas that does not fit together."""
 

@@ -9,8 +9,6 @@ Cannot know: anonymous memory of processes that have none yet: an anon_vma is ma
 write fault.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 from drgn import Program
 from numpy.typing import NDArray
@@ -18,7 +16,7 @@ from numpy.typing import NDArray
 from mmscope.drgn.processes.processes import ProcessVmas, max_map_count
 from mmscope.drgn.rmap.anon_vma_trees import ReverseMaps, owner_of, users
 from mmscope.drgn.rmap.interval_trees import powers_of_two
-from mmscope.drgn.tables.rows import MOST, MOST_PIDS, column
+from mmscope.drgn.tables.rows import MOST, MOST_PIDS, column, table_row
 from mmscope.drgn.tables.table import Table
 
 # Beyond these, a large machine's table would be all single VMAs; the fan-out has them all.
@@ -27,7 +25,7 @@ MAX_ROWS = 2000
 MAP_BINS = 256
 
 
-@dataclass(frozen=True)
+@table_row
 class AnonVma:
     """An anon_vma and the VMAs that a walk of its tree may visit."""
 
@@ -59,7 +57,7 @@ class AnonVma:
 ANON_VMAS = Table("anon_vmas", "anon_vmas, those with most VMAs first", AnonVma, measure="vmas")
 
 
-@dataclass(frozen=True)
+@table_row
 class AnonVmaFanout:
     """How many anon_vmas have so many VMAs."""
 
@@ -75,7 +73,7 @@ ANON_VMA_FANOUT = Table(
 )
 
 
-@dataclass(frozen=True)
+@table_row
 class AnonVmaMap:
     """A stretch of the page range of one anon_vma: what lies there."""
 

@@ -23,7 +23,7 @@ from mmscope.drgn.reading.dentry_paths import path_of
 from mmscope.drgn.rmap.anon_vmas import lock_state
 from mmscope.drgn.rmap.file_trees import FileMaps, owner_of, users, writable_vmas
 from mmscope.drgn.rmap.interval_trees import IntervalTrees, count_users, powers_of_two
-from mmscope.drgn.tables.rows import MOST, MOST_PAGES, MOST_PIDS, column
+from mmscope.drgn.tables.rows import MOST, MOST_PAGES, MOST_PIDS, column, table_row
 from mmscope.drgn.tables.table import Table
 
 # Beyond these, a large machine's table would be all libraries; the fan-out has them all.
@@ -32,7 +32,7 @@ VM_MAYSHARE = 0x80
 S_DAX = 1 << 13
 
 
-@dataclass(frozen=True)
+@table_row
 class FileMapping:
     """A file that is mapped, and the VMAs that a walk of its tree may visit."""
 
@@ -88,7 +88,7 @@ FILE_MAPPINGS = Table(
 )
 
 
-@dataclass(frozen=True)
+@table_row
 class FileMappingFanout:
     """How many files have so many VMAs."""
 

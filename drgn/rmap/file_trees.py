@@ -44,7 +44,7 @@ from mmscope.drgn.reading.linked_lists import find, follow_lists
 from mmscope.drgn.reading.scattered_reads import read_scattered
 from mmscope.drgn.rmap.interval_trees import IntervalTrees, Users, count_users
 from mmscope.drgn.rmap.walk_checks import check_walks, count
-from mmscope.drgn.tables.rows import column
+from mmscope.drgn.tables.rows import column, table_row
 from mmscope.drgn.tables.table import Table
 
 # What check_sample() walks at most, VMAs and tree nodes together: half a second.
@@ -75,7 +75,7 @@ INODE = {
 WRITABLE = "VMAs that are shared and may be written to (i_mmap_writable)"
 
 
-@dataclass(frozen=True)
+@table_row
 class FileMappingCheck:
     """Something about mapped files that does not fit together."""
 

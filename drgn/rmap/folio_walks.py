@@ -28,11 +28,11 @@ from mmscope.drgn.reading.struct_pages import (
 from mmscope.drgn.rmap.anon_vma_trees import ReverseMaps
 from mmscope.drgn.rmap.file_trees import FileMaps
 from mmscope.drgn.rmap.interval_trees import IntervalTrees
-from mmscope.drgn.tables.rows import column
+from mmscope.drgn.tables.rows import column, table_row
 from mmscope.drgn.tables.table import Table
 
 
-@dataclass(frozen=True)
+@table_row
 class AnonFolioWalks:
     """Anonymous folios by what a walk of them visits."""
 

@@ -33,7 +33,7 @@ from mmscope.drgn.owners.slab_objects import Objects, SlabObjects, Wanted, tree_
 from mmscope.drgn.reading.kernel_arrays import struct_dtype
 from mmscope.drgn.reading.linked_lists import find, follow_lists
 from mmscope.drgn.rmap.anon_vma_trees import ReverseMaps
-from mmscope.drgn.tables.rows import MOST_BYTES, MOST_PAGES, MOST_PIDS, column
+from mmscope.drgn.tables.rows import MOST_BYTES, MOST_PAGES, MOST_PIDS, column, table_row
 from mmscope.drgn.tables.table import Table
 
 STABLE_FLAG = 0x200  # of rmap_item.address: on the list of a stable node
@@ -48,7 +48,7 @@ NODE_TYPES = ("struct ksm_stable_node", "struct stable_node")
 ITEM_TYPES = ("struct ksm_rmap_item", "struct rmap_item")
 
 
-@dataclass(frozen=True)
+@table_row
 class KsmTotal:
     """One of KSM's counters or settings, under the name it has in /sys/kernel/mm/ksm."""
 
@@ -62,7 +62,7 @@ KSM_TOTALS = Table(
 )
 
 
-@dataclass(frozen=True)
+@table_row
 class KsmChain:
     """A content that more pages share than one KSM page may."""
 
@@ -79,7 +79,7 @@ KSM_CHAINS = Table(
 )
 
 
-@dataclass(frozen=True)
+@table_row
 class KsmProcess:
     """What KSM does for one process."""
 

@@ -39,7 +39,7 @@ from mmscope.drgn.rmap.anon_vma_trees import ReverseMaps
 from mmscope.drgn.rmap.folio_walks import AnonFolios, FileFolios, Folios
 from mmscope.drgn.rmap.ksm import PLACES, Ksm, mapcounts
 from mmscope.drgn.rmap.ksm_visits import KsmVisits, visits_here
-from mmscope.drgn.tables.rows import MOST_PIDS, column
+from mmscope.drgn.tables.rows import MOST_PIDS, column, table_row
 from mmscope.drgn.tables.table import Table
 
 MAX_KSM_PAGES = 5000
@@ -93,7 +93,7 @@ def node_cost(given: float | None = None) -> NodeCost:
     return NodeCost() if given is None else NodeCost(given / 2, given, given * 2, True)
 
 
-@dataclass(frozen=True)
+@table_row
 class KsmPage:
     """A KSM page and what it costs to find its mappings."""
 
@@ -135,7 +135,7 @@ KSM_PAGES = Table(
 )
 
 
-@dataclass(frozen=True)
+@table_row
 class RmapWalk:
     """What walks through one tree visit: that of its worst page, and all of them."""
 
@@ -183,7 +183,7 @@ RMAP_WALKS = Table(
 )
 
 
-@dataclass(frozen=True)
+@table_row
 class RmapCost:
     """The sum of it: what this kernel does, and what the range would save."""
 

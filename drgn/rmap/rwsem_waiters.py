@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from mmscope.drgn.rmap.anon_vma_trees import ReverseMaps
 from mmscope.drgn.rmap.anon_vmas import lock_state
 from mmscope.drgn.rmap.file_trees import FileMaps
-from mmscope.drgn.tables.rows import MOST_PIDS, column
+from mmscope.drgn.tables.rows import MOST_PIDS, column, table_row
 from mmscope.drgn.tables.table import Table
 
 MAX_LOCKS = 100
@@ -37,7 +37,7 @@ READER_OWNED = 1
 OWNER_FLAGS = 7
 
 
-@dataclass(frozen=True)
+@table_row
 class AnonVmaLock:
     """A lock of anon_vmas that is taken or waited for."""
 
@@ -67,7 +67,7 @@ ANON_VMA_LOCKS = Table(
 )
 
 
-@dataclass(frozen=True)
+@table_row
 class AnonVmaWaiter:
     """A task that is queued on the lock of an anon_vma."""
 
@@ -87,7 +87,7 @@ ANON_VMA_WAITERS = Table(
 )
 
 
-@dataclass(frozen=True)
+@table_row
 class FileMappingLock:
     """An ``i_mmap_rwsem`` that is taken or waited for."""
 
@@ -114,7 +114,7 @@ FILE_MAPPING_LOCKS = Table(
 )
 
 
-@dataclass(frozen=True)
+@table_row
 class FileMappingWaiter:
     """A task that is queued on an ``i_mmap_rwsem``."""
 

@@ -29,7 +29,7 @@ from mmscope.drgn.reading.kernel_arrays import TORN
 from mmscope.drgn.reading.kernel_names import name_at
 from mmscope.drgn.reading.linked_lists import find
 from mmscope.drgn.rmap.anon_vma_trees import ReverseMaps, users
-from mmscope.drgn.tables.rows import MOST_PIDS, column
+from mmscope.drgn.tables.rows import MOST_PIDS, column, table_row
 from mmscope.drgn.tables.table import Table
 
 # An anon_vma with fewer VMAs of one process is nothing to explain.
@@ -62,7 +62,7 @@ MADE_BY = {
 ACCOUNT = 1 << 20
 
 
-@dataclass(frozen=True)
+@table_row
 class VmaSplits:
     """What keeps the VMAs of one process on one anon_vma apart, summed up."""
 
@@ -80,7 +80,7 @@ class VmaSplits:
 VMA_SPLITS = Table("vma_splits", "Why anon_vmas have many VMAs", VmaSplits, measure="neighbours")
 
 
-@dataclass(frozen=True)
+@table_row
 class VmaNeighbours:
     """One kind of pair of neighbours."""
 

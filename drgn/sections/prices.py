@@ -22,17 +22,16 @@ Checked against the source of 6.1, 6.12, 7.2 and 7.3. Imports neither drgn nor n
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from mmscope.drgn.tables.rows import column
+from mmscope.drgn.tables.rows import column, table_row
 from mmscope.drgn.text.proc_text import parse_zoneinfo
 
 LONGEST_WALK = 100_000
 TO_READ_IT = "--all reads it"
 
 
-@dataclass(frozen=True)
+@table_row
 class Price:
     """What it costs a running host that one of its files is read."""
 

@@ -27,7 +27,7 @@ from mmscope.drgn.reading.io_resources import io_resources, names_at
 from mmscope.drgn.struct_pages.memmap import Memmap
 from mmscope.drgn.struct_pages.memmap_init import LoggedTimes, estimate_ms
 from mmscope.drgn.struct_pages.vmemmap import Leaves
-from mmscope.drgn.tables.rows import MOST_BYTES, column
+from mmscope.drgn.tables.rows import MOST_BYTES, column, table_row
 from mmscope.drgn.tables.table import Table
 
 PGMAP_ALTMAP_VALID = 1  # include/linux/memremap.h, a macro
@@ -39,7 +39,7 @@ MAX_RANGES = 1 << 10  # of one pagemap
 MAX_ADDRESS = 1 << 56  # of physical memory
 
 
-@dataclass(frozen=True)
+@table_row
 class DevicePagemap:
     """A range of a device's memory that has struct pages."""
 

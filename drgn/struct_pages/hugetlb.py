@@ -42,7 +42,7 @@ from mmscope.drgn.reading.struct_pages import (
 )
 from mmscope.drgn.struct_pages.memmap import Memmap, self_hosted
 from mmscope.drgn.struct_pages.vmemmap import Leaves
-from mmscope.drgn.tables.rows import MOST_BYTES, column
+from mmscope.drgn.tables.rows import MOST_BYTES, column, table_row
 from mmscope.drgn.tables.table import Table
 from mmscope.drgn.text.kernel_text import printed_number
 
@@ -54,7 +54,7 @@ HVO_FLAG = "HPG_vmemmap_optimized"
 MAX_SIZES, MAX_ORDER = 32, 30
 
 
-@dataclass(frozen=True)
+@table_row
 class HugetlbPool:
     """The huge pages of one size on one node."""
 
@@ -83,7 +83,7 @@ HUGETLB_POOLS = Table(
 )
 
 
-@dataclass(frozen=True)
+@table_row
 class HugetlbSize:
     """A size of huge pages on the whole machine."""
 
@@ -110,7 +110,7 @@ HUGETLB_SIZES = Table(
 )
 
 
-@dataclass(frozen=True)
+@table_row
 class HugetlbCheck:
     """Huge pages that two places in the kernel say different things of."""
 

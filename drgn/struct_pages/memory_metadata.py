@@ -13,7 +13,6 @@ then.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -30,7 +29,7 @@ from mmscope.drgn.struct_pages.memmap import Memmap, page_flags
 from mmscope.drgn.struct_pages.memmap_init import estimate_ms
 from mmscope.drgn.struct_pages.vmemmap import Leaves, VmemmapScan
 from mmscope.drgn.tables.amounts import size_name
-from mmscope.drgn.tables.rows import MOST_BYTES, MOST_PAGES, column
+from mmscope.drgn.tables.rows import MOST_BYTES, MOST_PAGES, column, table_row
 from mmscope.drgn.tables.table import Table
 
 BOOT, LATER = "nr_memmap_boot_pages", "nr_memmap_pages"
@@ -38,7 +37,7 @@ BOOT, LATER = "nr_memmap_boot_pages", "nr_memmap_pages"
 ORIGINS = ("boot", "later", "self-hosted", "altmap", "shared tails", "unknown")
 
 
-@dataclass(frozen=True)
+@table_row
 class MetadataPart:
     """One kind of memory about memory."""
 
@@ -62,7 +61,7 @@ class MetadataPart:
 MEMORY_ABOUT_MEMORY = Table("memory_about_memory", "Memory about memory", MetadataPart)
 
 
-@dataclass(frozen=True)
+@table_row
 class WhatIf:
     """What struct pages of the whole machine would take if all of it were used in one way."""
 

@@ -36,7 +36,7 @@ from mmscope.drgn.page_tables.page_table_entries import (
 from mmscope.drgn.reading.kernel_arrays import Gaps
 from mmscope.drgn.struct_pages.memmap import Memmap, memmap, self_hosted
 from mmscope.drgn.struct_pages.section_zones import SectionZones
-from mmscope.drgn.tables.rows import MOST_BYTES, MOST_PAGES, column
+from mmscope.drgn.tables.rows import MOST_BYTES, MOST_PAGES, column, table_row
 from mmscope.drgn.tables.table import RUNS, Table
 
 # How much of the array is looked at together. Page tables of the last two levels do not cross it,
@@ -45,7 +45,7 @@ WINDOW = 1 << 30
 LEVELS = ("pud", "pmd", "pte")
 
 
-@dataclass(frozen=True)
+@table_row
 class VmemmapMapping:
     """Entries of one level of page tables that map struct pages."""
 
@@ -73,7 +73,7 @@ VMEMMAP_MAPPINGS = Table(
 )
 
 
-@dataclass(frozen=True)
+@table_row
 class VmemmapZone:
     """The struct pages of one zone."""
 
@@ -99,7 +99,7 @@ class VmemmapZone:
 VMEMMAP_ZONES = Table("vmemmap_zones", "Struct pages by zone", VmemmapZone, measure="reused_bytes")
 
 
-@dataclass(frozen=True)
+@table_row
 class VmemmapSections:
     """Consecutive sections whose struct pages are mapped alike."""
 

@@ -16,13 +16,13 @@ from mmscope.drgn.struct_pages.device_pagemaps import PagemapRange
 from mmscope.drgn.struct_pages.hugetlb import HugePages
 from mmscope.drgn.struct_pages.memmap import Memmap
 from mmscope.drgn.struct_pages.vmemmap import Leaves
-from mmscope.drgn.tables.rows import MOST_BYTES, column
+from mmscope.drgn.tables.rows import MOST_BYTES, column, table_row
 from mmscope.drgn.tables.table import Table
 
 MAX_EXAMPLES = 8
 
 
-@dataclass(frozen=True)
+@table_row
 class VmemmapExample:
     """Entries of a huge page's struct pages, one after the other, that lead to frames alike."""
 

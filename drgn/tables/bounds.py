@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mmscope.drgn.tables.rows import MOST_BYTES, MOST_PAGES, Bound, Column, column
+from mmscope.drgn.tables.rows import MOST_BYTES, MOST_PAGES, Bound, Column, column, table_row
 from mmscope.drgn.tables.table import Table
 
 TABLE = "impossible_values"
@@ -58,7 +58,7 @@ class Machine:
         return {"total_pages": pages, "total_bytes": every}.get(bound)
 
 
-@dataclass(frozen=True)
+@table_row
 class Impossible:
     """A value that cannot be, and why."""
 

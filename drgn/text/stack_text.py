@@ -7,7 +7,6 @@ many spaces as its caller asks for, one in all of page_owner's files.
 """
 
 import re
-from hashlib import blake2b
 
 NAMES = bytes(set(range(256)) - set(b" \n[];"))
 OFFSET = re.compile(r"\+0x[0-9a-f]+/0x[0-9a-f]+")
@@ -51,6 +50,8 @@ def stack_id(stack: bytes) -> int:
     Offsets are part of the text, as they are of what a handle stands for. Beyond 2^48, where no
     handle is (32 bits), and below 2^53, so that every reader of JSON keeps it.
     """
+    from hashlib import blake2b  # with OpenSSL behind it, which few commands need
+
     return int.from_bytes(blake2b(stack, digest_size=6).digest(), "big") | 1 << 48
 
 

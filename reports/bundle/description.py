@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mmscope.drgn.tables.hostile_text import cut
-from mmscope.drgn.tables.rows import MOST, MOST_PAGES, OF_MACHINE, Bound, Column, column
+from mmscope.drgn.tables.hostile_text import MAX_TEXT, cut
+from mmscope.drgn.tables.rows import MOST, MOST_PAGES, OF_MACHINE, Bound, Column, column, table_row
 from mmscope.drgn.tables.table import Table as Declared
 from mmscope.reports.bundle.cells import READERS
 from mmscope.reports.bundle.outcome import Refused
@@ -39,7 +39,7 @@ class BundleError(Refused):
     """The folder is not a bundle that can be read, or cannot be written. One line, for the user."""
 
 
-@dataclass(frozen=True)
+@table_row
 class SectionResult:
     """How one section of the reading fared."""
 
@@ -227,7 +227,9 @@ def plain_texts(value: Any) -> Any:
 
 
 def short_text(value: Any) -> Any:
-    return cut(value).encode("utf-8", ESCAPE).decode() if isinstance(value, str) else value
+    if not isinstance(value, str) or (value.isascii() and len(value) <= MAX_TEXT):
+        return value  # as nearly all are
+    return cut(value).encode("utf-8", ESCAPE).decode()
 
 
 def checked_target(data: dict[str, Any]) -> dict[str, Cell]:

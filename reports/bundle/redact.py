@@ -19,7 +19,6 @@ release and its modules may be familiar to somebody who knows the machine.
 
 import contextlib
 import dataclasses
-import hashlib
 import json
 import os
 import re
@@ -32,7 +31,6 @@ from typing import Any
 
 from mmscope import FOLDER
 from mmscope.drgn.tables.rows import HOLDS, Column, columns
-from mmscope.perf import recipe as recipes
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.description import IDENTIFIER, BundleError, Cell, SectionResult
 from mmscope.reports.bundle.writer import Writer
@@ -175,6 +173,8 @@ class Names:
 
     def profile(self, name: str) -> str:
         """The name of a recording: its recipe's stays, its label's does not."""
+        from mmscope.perf import recipe as recipes  # which few bundles need
+
         for recipe in sorted(recipes.names(), key=len, reverse=True):
             slug = recipe.replace("-", "_")
             rest = name.removeprefix(f"{slug}_")
@@ -307,6 +307,8 @@ class RedactingWriter:
         """As :meth:`Writer.finish`."""
         names, redaction = self._names, self._names.redaction
         if "redacted" in target:
+            import hashlib
+
             # What was replaced before, and not together, stays apart.
             earlier = f"{target.get('redaction')} {redaction}"
             redaction = hashlib.sha256(earlier.encode(errors="replace")).hexdigest()[:16]

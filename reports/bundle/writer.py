@@ -236,9 +236,8 @@ class Writer:
             "resources": self._tables,
         }
         with self._writing():
-            with (self._folder / DESCRIPTION).open("w", encoding="utf-8") as file:
-                json.dump(description, file, indent=1)
-                file.write("\n")
+            text = json.dumps(description, indent=1)
+            (self._folder / DESCRIPTION).write_text(f"{text}\n", encoding="utf-8")
             # On disk before the name appears: a machine that is about to die must not leave a
             # bundle whose files are empty.
             for entry in (*self._folder.iterdir(), self._folder):

@@ -3,13 +3,13 @@
 
 import argparse
 import contextlib
-from collections.abc import Iterator
+import ctypes
+import gc
+from collections.abc import Container, Iterator
 from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-from rich.progress import Progress as ProgressBar
 
 from mmscope.drgn.machine.file_tree import describe_files
 from mmscope.drgn.opening.target import describe
@@ -18,6 +18,7 @@ from mmscope.drgn.sections.prices import TO_READ_IT
 from mmscope.reports.bundle import modes
 from mmscope.reports.bundle.description import SectionResult
 from mmscope.reports.bundle.outcome import DONE, INCOMPLETE, say
+from mmscope.reports.bundle.redact import Names
 from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.collect.collect import Progress, collect
 from mmscope.reports.commands.page_owner_command import Command
@@ -64,6 +65,9 @@ def progress_bar() -> Iterator[Progress | None]:
     if not console.is_terminal:
         yield None
         return
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as ProgressBar
+
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -81,37 +85,57 @@ def progress_bar() -> Iterator[Progress | None]:
 
 
 def run_collect(args: argparse.Namespace) -> int:
-    from mmscope.drgn.sections.registry import SECTIONS
-
     names = wanted_names(args)
     with Writer(args.output, replace=args.force, mode=args.mode) as writer:
-        source, name, notes = open_source(args)
-        if isinstance(source, Memory):
-            target = describe(source.prog, name)
-        else:
-            target = describe_files(source)
-        with progress_bar() as progress:
-            sections = collect(
-                source,
-                target,
-                redacting(writer, names, asdict(target) | notes) if names else writer,
-                args.only,
-                notes=notes,
-                progress=progress,
-                verbose=args.verbose,
-            )
+        sections, notes = read(args, writer, names)
     keep_map(names, args.redact_map)
+    give_back()
     print_findings(args.output)
-    expected = [
+    # What was left out of a dump on purpose does not make the reading incomplete.
+    return missing_sections(expected(sections, args.only), bool(notes.keys() - {"left_out"}))
+
+
+def read(
+    args: argparse.Namespace, writer: Writer, names: Names | None
+) -> tuple[list[SectionResult], dict[str, str]]:
+    """Read what the options name into a bundle; how its sections fared, and notes about it."""
+    source, name, notes = open_source(args)
+    target = describe(source.prog, name) if isinstance(source, Memory) else describe_files(source)
+    with progress_bar() as progress:
+        sections = collect(
+            source,
+            target,
+            redacting(writer, names, asdict(target) | notes) if names else writer,
+            args.only,
+            notes=notes,
+            progress=progress,
+            verbose=args.verbose,
+        )
+    return sections, notes
+
+
+def give_back() -> None:
+    """
+    Give memory back that nothing uses any more: what was read of the kernel, before the database of
+    the findings takes some. By itself glibc keeps what is free below what is in use.
+    """
+    gc.collect()
+    with contextlib.suppress(AttributeError, OSError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def expected(sections: list[SectionResult], asked_for: Container[str]) -> list[SectionResult]:
+    """Sections without those that few kernels have, unless somebody asked for one."""
+    from mmscope.drgn.sections.registry import SECTIONS
+
+    return [
         section
         for section in sections
         if section.status != "absent"
         or not SECTIONS[section.section].optional
-        or section.section in args.only
+        or section.section in asked_for
         or TO_READ_IT in (section.message or "")
     ]
-    # What was left out of a dump on purpose does not make the reading incomplete.
-    return missing_sections(expected, bool(notes.keys() - {"left_out"}))
 
 
 def missing_sections(sections: list[SectionResult], incomplete: bool) -> int:

@@ -14,7 +14,6 @@ import importlib.util
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from mmscope.drgn.opening.no_debug_info import why_not_here
@@ -23,14 +22,14 @@ from mmscope.drgn.owners.alloc_tags import NEVER, NOT_COMPILED_IN
 from mmscope.drgn.owners.sections import NO_TRACKS
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.apart import reader_apart
-from mmscope.drgn.tables.rows import column
+from mmscope.drgn.tables.rows import column, table_row
 from mmscope.perf import perf_events, recipe
 from mmscope.perf.os_release import os_release
 from mmscope.reports.collect.debug_symbols import where_to_get_symbols
 from mmscope.reports.watch.samples import WHAT_HELPS, Sampler, thp_order
 
 
-@dataclass(frozen=True)
+@table_row
 class Check:
     """One source of readings."""
 
@@ -41,7 +40,7 @@ class Check:
     change: str | None = column(holds="words", help="what would make it usable")
 
 
-@dataclass(frozen=True)
+@table_row
 class PriceHere:
     """What it costs this host that a file is read."""
 

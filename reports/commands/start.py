@@ -32,6 +32,7 @@ def main() -> int:
         # callback of its import locks is printed and forgotten. Nothing is to be undone by then.
         signal.signal(signal.SIGINT, _end)
     run = _command()
+    gc.freeze()  # what is imported stays
     try:
         if catches:
             signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -48,9 +49,10 @@ def _end(*_: object) -> None:
 
 def _command() -> Callable[[], int]:
     """What does it, imported."""
+    # Classes, rows and tuples by the million, and hardly a cycle: to look for those takes a
+    # twentieth of the time.
+    gc.set_threshold(100_000)
     if sys.argv[1:2] and sys.argv[1] in LIGHT:
-        # Millions of tuples and hardly a cycle: to look for those takes a twentieth of the time.
-        gc.set_threshold(100_000)
         from mmscope.reports.commands.page_owner_command import main as light
 
         return light
@@ -58,6 +60,10 @@ def _command() -> Callable[[], int]:
         from mmscope.reports.commands.record_command import main as record
 
         return lambda: record(sys.argv[2:])
+    # Of numpy's linear algebra nothing is used; its threads spin before they sleep.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    # These add commands to a session of drgn. What else is installed may find debug info.
+    os.environ.setdefault("DRGN_DISABLE_PLUGINS", "builtin_commands,crash_commands,mmscope")
     from mmscope.reports.commands.command import main as full
 
     return full

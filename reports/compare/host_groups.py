@@ -23,16 +23,17 @@ from typing import Any
 import duckdb
 
 from mmscope.drgn.tables import display
-from mmscope.drgn.tables.rows import Column, column, columns
+from mmscope.drgn.tables.rows import Column, column, columns, table_row
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.database import Database, open_database
 from mmscope.reports.compare.relation import captured, elapsed, same_boot
 
 TABLES = frozenset({"zones", "free_blocks", "pageblocks", "vm_counters"})
+ASKED = TABLES | {"thp_blocks"}  # and a view over them
 BETWEEN, SINCE_BOOT = "between readings", "since boot"
 
 
-@dataclass(frozen=True)
+@table_row
 class Host:
     """The measures of one host. Empty is unknown: its bundle does not have it."""
 
@@ -67,7 +68,7 @@ class Host:
     missing: str | None = column(holds="words", help="tables that its bundle lacks, or has damaged")
 
 
-@dataclass(frozen=True)
+@table_row
 class Group:
     """One measure of both sides."""
 
@@ -160,12 +161,12 @@ def _by_boot(side: str, bundles: Sequence[Bundle]) -> list[Readings]:
 
 def _host(readings: Readings, *, between: bool) -> Host:
     first, last = readings.bundles[0], readings.bundles[-1]
-    database = open_database(last, TABLES)
+    database = open_database(last, ASKED)
     counters = _counters(database)
     uptime = last.target.get("uptime_seconds")
     seconds = float(uptime) if isinstance(uptime, (int, float)) and uptime > 0 else None
     if between:
-        before, seconds = _counters(open_database(first, TABLES)), readings.seconds
+        before, seconds = _counters(open_database(first, ASKED)), readings.seconds
         # One that fell was reset, or is damaged.
         counters = {
             name: value - before[name]

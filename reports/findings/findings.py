@@ -11,6 +11,7 @@ has only empty, is *not checked*, and the reason is kept: silence must never mea
 import contextlib
 import dataclasses
 import functools
+import itertools
 import re
 import tomllib
 from collections import Counter
@@ -180,7 +181,8 @@ class Question:
     id: str
     about: str  # what it looks for, where there is no row
     section: str
-    needs: tuple[str, ...]  # table.column, or table.column where …
+    # table.column, or table.column where …; without rows of the first table nothing is found.
+    needs: tuple[str, ...]
     sql: str
     severity: str  # unless the row has a column of that name
     title: str
@@ -279,16 +281,25 @@ def _expression(text: str) -> Callable[[dict[str, Any]], Any]:
 
 
 OURS = functools.cache(load_questions)
+NAME = r"[a-z][a-z0-9_]*"  # of a table or column, in SQL
 
 
 def evaluate(bundle: Bundle, questions: list[Question] | None = None) -> Verdict:
     """Ask a bundle every question."""
     questions = OURS() if questions is None else questions
     # Of a large bundle most rows are in tables that nobody asks for.
-    asked = " ".join(sql for question in questions for sql in (question.sql, *question.needs))
-    asked += " kernel_features " + " ".join(sql for _, _, sql in views())
-    names = set(re.findall(r"[a-z][a-z0-9_]*", asked))
-    return ask(open_database(bundle, only=names), questions)
+    return ask(open_database(bundle, only=_named(questions)), questions)
+
+
+def _named(questions: list[Question]) -> set[str]:
+    """The words of their queries, and of the views that these name: all tables are among them."""
+    names = {"kernel_features"}
+    for question in questions:
+        names.update(re.findall(NAME, " ".join((question.sql, *question.needs))))
+    for view, _, statement in reversed(views()):  # a view is made of those before it
+        if view in names:
+            names.update(re.findall(NAME, statement))
+    return names
 
 
 def ask(database: Database, questions: list[Question]) -> Verdict:
@@ -299,20 +310,20 @@ def ask(database: Database, questions: list[Question]) -> Verdict:
     under: list[Finding] = []
     clear, not_checked = [], []
     for question in questions:
-        if reason := _unanswerable(database, question, counts) or _impossible(database, question):
-            not_checked.append(NotChecked(question.id, question.about, reason, question.section))
-            continue
-        try:
-            rows = database.rows(_query(database, question))
-        except duckdb.Error as error:
-            reason = failed(database, error, [need.partition(".")[0] for need in question.needs])
-            not_checked.append(NotChecked(question.id, question.about, reason, question.section))
-            continue
-        try:
-            # A row of a thing that is under the threshold says so, and only what was measured.
-            said = [(row.get("over", True), _finding(question, row, kernel)) for row in rows]
-        except (jinja2.TemplateError, ArithmeticError, TypeError, ValueError) as error:
-            reason = f"its words do not fit what was found: {error}"
+        reason = _unanswerable(database, question, counts) or _impossible(database, question)
+        said = []
+        # Without rows of the first table nothing is found.
+        if not reason and counts[question.needs[0]][0]:
+            try:
+                rows = database.rows(_query(database, question))
+                # A row of a thing under the threshold says so, and only what was measured.
+                said = [(row.get("over", True), _finding(question, row, kernel)) for row in rows]
+            except duckdb.Error as error:
+                tables = [need.partition(".")[0] for need in question.needs]
+                reason = failed(database, error, tables)
+            except (jinja2.TemplateError, ArithmeticError, TypeError, ValueError) as error:
+                reason = f"its words do not fit what was found: {error}"
+        if reason:
             not_checked.append(NotChecked(question.id, question.about, reason, question.section))
             continue
         findings = [finding for over, finding in said if over]
@@ -338,30 +349,38 @@ def _parts(need: str) -> tuple[str, str, str]:
 
 def _counts(database: Database, questions: list[Question]) -> dict[str, list[int]]:
     """
-    How many rows there are, and how many with a value, of what questions need: a query for each
-    table. What is not in it cannot be counted.
+    How many rows there are, and how many with a value, of what questions need: one query for all
+    tables. What is not there cannot be counted.
     """
     needs: dict[str, list[str]] = {}
     for need in dict.fromkeys(need for question in questions for need in question.needs):
-        needs.setdefault(_parts(need)[0], []).append(need)
+        table, column, _ = _parts(need)
+        if column in database.columns(table):
+            needs.setdefault(table, []).append(need)
+    with contextlib.suppress(duckdb.Error):
+        return _count(database, needs)
     counts: dict[str, list[int]] = {}
-    for table, here in needs.items():
-        try:
-            counts |= _count(database, table, here)
-        except duckdb.Error:
-            for need in here:  # one of them is at fault
-                with contextlib.suppress(duckdb.Error):
-                    counts |= _count(database, table, [need])
+    for need in itertools.chain.from_iterable(needs.values()):  # one of which is at fault
+        with contextlib.suppress(duckdb.Error):
+            counts |= _count(database, {_parts(need)[0]: [need]})
     return counts
 
 
-def _count(database: Database, table: str, needs: list[str]) -> dict[str, list[int]]:
-    numbers = []
-    for _, column, condition in map(_parts, needs):
-        where = f" filter (where {condition})" if condition else ""
-        numbers.append(f'[count(*){where}, count("{column}"){where}]')
-    (row,) = database.connection.execute(f'select {", ".join(numbers)} from "{table}"').fetchall()
-    return dict(zip(needs, row, strict=True))
+def _count(database: Database, needs: dict[str, list[str]]) -> dict[str, list[int]]:
+    """The same, of needs by table; :raises duckdb.Error: one of them cannot be counted."""
+    tables = []
+    for table, here in needs.items():
+        numbers = []
+        for _, column, condition in map(_parts, here):
+            where = f" filter (where {condition})" if condition else ""
+            numbers.append(f'[count(*){where}, count("{column}"){where}]')
+        tables.append(f"select '{table}', [{', '.join(numbers)}] from \"{table}\"")
+    counted = database.connection.execute(" union all ".join(tables)).fetchall() if tables else []
+    return {
+        need: numbers
+        for table, each in counted
+        for need, numbers in zip(needs[table], each, strict=True)
+    }
 
 
 def _unanswerable(

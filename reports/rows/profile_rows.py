@@ -7,15 +7,13 @@ those that are drawn lie in ``<file>.folded``. Every sample is in one place: ``r
 ``samples`` plus ``removed``.
 """
 
-from dataclasses import dataclass
-
-from mmscope.drgn.tables.rows import MOST_BYTES, column
+from mmscope.drgn.tables.rows import MOST_BYTES, column, table_row
 from mmscope.drgn.tables.table import LENGTH, Heading, Table
 
 PROFILE = "name of the recording"
 
 
-@dataclass(frozen=True)
+@table_row
 class Profile:
     """One event of a recording."""
 
@@ -46,7 +44,7 @@ class Profile:
 PROFILES = Table("profiles", "Profiles", Profile, not_compared=LENGTH)
 
 
-@dataclass(frozen=True)
+@table_row
 class ProfileRecording:
     """How a recording was made; of a text that was brought in, what it says."""
 
@@ -66,7 +64,7 @@ PROFILE_RECORDINGS = Table(
 )
 
 
-@dataclass(frozen=True)
+@table_row
 class ProfilePart:
     """Samples of one part of the kernel's work."""
 
@@ -89,7 +87,7 @@ PROFILE_PARTS = Table(
 )
 
 
-@dataclass(frozen=True)
+@table_row
 class ProfileFrame:
     """A function in a profile; the first fifty by each measure."""
 
@@ -103,7 +101,7 @@ class ProfileFrame:
 PROFILE_FRAMES = Table("profile_frames", "Top functions", ProfileFrame, not_compared=LENGTH)
 
 
-@dataclass(frozen=True)
+@table_row
 class ProfileSite:
     """A leaf where interrupts come back on, under a sampler that cannot see what was before."""
 
@@ -124,7 +122,7 @@ PROFILE_SITES = Table(
 )
 
 
-@dataclass(frozen=True)
+@table_row
 class ProfileMoment:
     """When something rare happened."""
 
@@ -139,7 +137,7 @@ class ProfileMoment:
 PROFILE_MOMENTS = Table("profile_moments", "When it happened", ProfileMoment, not_compared=LENGTH)
 
 
-@dataclass(frozen=True)
+@table_row
 class ProfileGroup:
     """Samples of a tracepoint by what it said, such as an order or a result."""
 
@@ -158,7 +156,7 @@ PROFILE_GROUPS = Table(
 )
 
 
-@dataclass(frozen=True)
+@table_row
 class ProfileAllocation:
     """
     Atomic allocations of an order > 0: those that may not wait, that may use the last reserves, and
@@ -190,7 +188,7 @@ PROFILE_ALLOCATIONS = Table(
 )
 
 
-@dataclass(frozen=True)
+@table_row
 class ProfileVictim:
     """What an OOM victim held when it was chosen, as oom:mark_victim says it."""
 
@@ -224,7 +222,7 @@ PROFILE_VICTIMS = Table(
 )
 
 
-@dataclass(frozen=True)
+@table_row
 class ProfilePageTables:
     """
     Page tables against page faults, of the whole machine, from the begin of the recording to when
@@ -257,7 +255,7 @@ PROFILE_PAGE_TABLES = Table(
 )
 
 
-@dataclass(frozen=True)
+@table_row
 class ProfileDuration:
     """How long something took, from one event to another of the same task."""
 
@@ -279,7 +277,7 @@ PROFILE_DURATIONS = Table(
 )
 
 
-@dataclass(frozen=True)
+@table_row
 class ProfileFaults:
     """Page faults of a process, counted without sampling."""
 
@@ -300,7 +298,7 @@ PROFILE_FAULTS = Table(
 )
 
 
-@dataclass(frozen=True)
+@table_row
 class ProfileCounter:
     """A counter of /proc/vmstat: what it gained during the recording, of the whole machine."""
 
@@ -317,7 +315,7 @@ PROFILE_COUNTERS = Table(
 )
 
 
-@dataclass(frozen=True)
+@table_row
 class ProfileReaping:
     """Clearing entries of OOM victims: by whom, and what was done twice."""
 
@@ -339,7 +337,7 @@ PROFILE_REAPING = Table(
 )
 
 
-@dataclass(frozen=True)
+@table_row
 class ProfileNote:
     """What to know of a recording."""
 

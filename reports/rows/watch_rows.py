@@ -4,16 +4,14 @@ Rows of what ``mmscope watch`` saw. Every ``time`` is seconds since the first sa
 monotonic clock; ``watch_samples`` has the time of day of each.
 """
 
-from dataclasses import dataclass
-
-from mmscope.drgn.tables.rows import MOST, MOST_PAGES, column
+from mmscope.drgn.tables.rows import MOST, MOST_PAGES, column, table_row
 from mmscope.drgn.tables.table import SERIES, Heading, Table
 
 TIME = "seconds since the first sample, as in watch_samples"
 PERIOD = "since the reading before, which the numbers are over"
 
 
-@dataclass(frozen=True)
+@table_row
 class WatchSample:
     """One sample, and what taking it cost."""
 
@@ -42,7 +40,7 @@ class WatchSample:
 WATCH_SAMPLES = Table("watch_samples", "Samples", WatchSample, not_compared=SERIES)
 
 
-@dataclass(frozen=True)
+@table_row
 class CounterRate:
     """By how much one counter grew in one period. A counter that did not move has no row."""
 
@@ -67,7 +65,7 @@ COUNTER_RATES = Table(
 )
 
 
-@dataclass(frozen=True)
+@table_row
 class ThpFreeBlocks:
     """Free memory in blocks of THP size and larger, on the lists of one migratetype."""
 
@@ -94,7 +92,7 @@ THP_FREE_BLOCKS_SERIES = Table(
 )
 
 
-@dataclass(frozen=True)
+@table_row
 class ZoneLevel:
     """Free pages of one zone, and its watermarks and HighAtomic reserve."""
 
@@ -124,7 +122,7 @@ class ZoneLevel:
 ZONE_SERIES = Table("zone_series", "Zones and watermarks over time", ZoneLevel, not_compared=SERIES)
 
 
-@dataclass(frozen=True)
+@table_row
 class PsiStall:
     """Pressure stall information of memory: time that tasks lost waiting for it."""
 
@@ -141,7 +139,7 @@ class PsiStall:
 PSI_SERIES = Table("psi_series", "Time lost waiting for memory", PsiStall, not_compared=SERIES)
 
 
-@dataclass(frozen=True)
+@table_row
 class Level:
     """What was as it was at one moment. A name that was 0 throughout is left out."""
 
@@ -157,7 +155,7 @@ class Level:
 GAUGE_SERIES = Table("gauge_series", "Levels over time", Level, not_compared=SERIES)
 
 
-@dataclass(frozen=True)
+@table_row
 class WatchEvent:
     """Something that went wrong in one period: a counter of failures that moved."""
 
@@ -177,7 +175,7 @@ WATCH_EVENTS = Table(
 )
 
 
-@dataclass(frozen=True)
+@table_row
 class WatchOverhead:
     """What watching cost the host, and how much was kept."""
 

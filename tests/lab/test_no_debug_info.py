@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import children
-import numpy as np
 import pytest
 from capture import Capture, capture
 from conftest import KERNELS, Lab
@@ -233,7 +232,7 @@ class TestSymbols:
             return
         found, said = symbols_of_core(prog, silent), symbols_of_core(prog, info)
         assert found.address("init_task") == lab.prog.symbol("init_task").address
-        assert found.names == said.names and found.codes == said.codes
+        assert found.packed == said.packed and found.tokens == said.tokens
         assert found.addresses.tolist() == said.addresses.tolist()
 
     def test_drgns_own_helpers_work(self, lab: Lab) -> None:
@@ -291,12 +290,14 @@ class TestOpening:
 
         def functions(prog: Program, info: dict[str, str]) -> KernelSymbols:
             found = symbols_of_core(prog, info)
-            names = found.names.split(b"\n")[1:-1]
             kept = [at for at in range(found.count) if found.is_text(int(found.addresses[at]))]
-            text = b"\n" + b"\n".join(names[at] for at in kept) + b"\n"
-            starts = np.flatnonzero(np.frombuffer(text, np.uint8) == 10)[:-1] + 1
-            codes = bytes(found.codes[at] for at in kept)
-            return KernelSymbols(found.addresses[kept], text, starts, codes)
+            return KernelSymbols(
+                found.addresses[kept],
+                found.packed,
+                found.starts[kept],
+                found.ends[kept],
+                found.tokens,
+            )
 
         monkeypatch.setattr(no_debug_info, "symbols_of_core", functions)
         with pytest.raises(NoDebugInfoError, match=r"no variables \(CONFIG_KALLSYMS_ALL\)"):
