@@ -66,6 +66,7 @@ class TableView:
     download: Download | None  # all of it, if these are not
     # Of rows that findings stand on, their number here to the anchors that the first ones have.
     proven: dict[int, list[str]] = dataclasses.field(default_factory=dict)
+    further: int = 0  # rows behind the first ones, shown since findings stand on them
 
 
 @dataclass(frozen=True)
@@ -290,14 +291,11 @@ def table_view(
             taken.update(anchors)
         rows.append([cell(row[c.name], c, page_size) for c in table.columns])
 
-    total, error = 0, ""
-    most = MAX_STACK_ROWS if any(c.name == "stack" for c in table.columns) else MAX_ROWS
-    if any(c.name == "time" and c.key for c in table.columns):
-        most = MAX_SERIES_ROWS
-    most = min(most, max(MAX_CELLS // len(table.columns), 1))
+    total, further, error = 0, 0, ""
+    every = known.get(table.name) or bundle.rows(table.name)
     try:
         # The first rows first: of a damaged table, what stands before the damage is shown.
-        for row in itertools.islice(known.get(table.name) or bundle.rows(table.name), most):
+        for row in itertools.islice(every, _most(table)):
             add(row)
         at = {column.name: number for number, column in enumerate(table.columns)}
         for mark in bundle.impossible(table.name):
@@ -309,12 +307,13 @@ def table_view(
         if total > len(rows):
             for row in _further(bundle, table.name, stood_on, taken):
                 add(row)
+                further += 1
     except BundleError as caught:
         error = _blame(bundle, caught)
         with contextlib.suppress(BundleError):
             for _ in bundle.rows(table.name):
                 total += 1
-    whole = error or total <= len(rows)
+    whole = error or total <= len(rows) - further
     return TableView(
         table.name,
         table.title,
@@ -325,7 +324,16 @@ def table_view(
         error,
         None if whole else downloads.table(bundle, table),
         proven,
+        further,
     )
+
+
+def _most(table: Table) -> int:
+    """How many rows of a table the page has."""
+    most = MAX_STACK_ROWS if any(c.name == "stack" for c in table.columns) else MAX_ROWS
+    if any(c.name == "time" and c.key for c in table.columns):
+        most = MAX_SERIES_ROWS
+    return min(most, max(MAX_CELLS // len(table.columns), 1))
 
 
 def _rows_of(table: Table, stood_on: dict[str, list[tuple[str, Proof]]]) -> list[tuple[str, Proof]]:
