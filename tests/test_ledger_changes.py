@@ -9,13 +9,15 @@ import report_bundle as made
 from page_tree import by_id, parse, texts
 
 from mmscope.drgn.ledger.ledger_counters import LedgerCheck
-from mmscope.drgn.ledger.memory_ledger import LedgerRow
+from mmscope.drgn.ledger.memory_ledger import LedgerRow, UnexplainedRow
 from mmscope.drgn.ledger.vmalloc_callers import VmallocCaller
 from mmscope.drgn.processes.process_memory import ProcessMemory
+from mmscope.drgn.tables.rows import columns
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.compare.comparison import Comparison, compare
 from mmscope.reports.compare.comparison_view import ledger_said
 from mmscope.reports.compare.ledger_changes import LedgerChanges, Step
+from mmscope.reports.drawing.row_names import name_of
 from mmscope.reports.findings.findings import Verdict
 from mmscope.reports.page.report import render
 from mmscope.reports.pictures import memory_bar
@@ -24,6 +26,13 @@ MIB = 1 << 20
 NOTHING = Verdict([], [], [])
 LATER = {"captured_at": "2026-11-20T03:05:05+00:00", "uptime_seconds": 273_905.5}
 COUNTED = [LedgerCheck("nr_free_pages", -1, "", 1, 1, 0, "")]
+
+
+def test_a_row_is_called_by_words_that_say_something() -> None:
+    described = columns(UnexplainedRow)[:7]
+    row = ("single pages", 1, "Normal", "", "1", None, "no")
+    said = "single pages, node 1, zone Normal, references 1, charged no"
+    assert name_of(described, row) == said
 
 
 def classes(**mebibytes: int) -> list[LedgerRow]:

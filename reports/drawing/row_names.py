@@ -28,12 +28,14 @@ def name_of(columns: list[Column], values: tuple[Any, ...]) -> str:
         return display.cut(" ".join(filter(None, (cache, owner))), MAX_NAME)
     words = []
     for name, (column, value) in row.items():
-        if value is None:
+        if value is None or value == "":
             continue
         if ADDRESS.fullmatch(str(value)) and len(row) > 1:
             continue
         if column.type == "string" and not name.endswith(("pfn", "start", "end")):
-            words.append(f"zone {value}" if name == "zone" else str(value))
+            # "no" and "1" say nothing by themselves.
+            bare = name == "zone" or str(value).isdigit() or value in ("yes", "no")
+            words.append(f"{name} {value}" if bare else str(value))
         else:
             words.append(f"{name} {cell(value, column, None).text}")
     return display.cut(", ".join(words), MAX_NAME) or "unnamed"
