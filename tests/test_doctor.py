@@ -235,7 +235,7 @@ def test_what_reports_are_made_with(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "LIBRARIES", ("json", "no_such_library"))
     (check,) = doctor._programs()
     assert check.reason == "this Python has no no_such_library"
-    assert "make setup" in str(check.change)
+    assert "pip install 'mmscope[report]'" in str(check.change)
 
 
 X86 = "x86_64"

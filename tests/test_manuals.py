@@ -100,3 +100,13 @@ def test_what_the_package_carries_is_what_mmscope_is_tested_with() -> None:
     for name in ("README.Debian", "README.source", "control"):
         said = re.findall(r"drgn (?:\(>= )?(\d+\.\d+\.\d+)", (ROOT / "debian" / name).read_text())
         assert set(said) <= {lock["drgn"], "0.0.31"}, name
+
+
+def test_its_patches_apply_to_the_files_as_they_are() -> None:
+    folder = ROOT / "debian" / "patches"
+    names = (folder / "series").read_text().split()
+    assert names
+    # dpkg-source takes no patch whose lines have changed; git neither.
+    checked = ["git", "apply", "--check", *(str(folder / name) for name in names)]
+    done = subprocess.run(checked, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

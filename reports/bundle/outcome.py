@@ -15,6 +15,7 @@ from typing import Any
 
 from mmscope.drgn.tables.hostile_text import visible
 from mmscope.drgn.text.text_source import TextError
+from mmscope.reports.bundle.full_install import FULL_INSTALL
 
 DONE, INCOMPLETE, BAD_USAGE, NO_TARGET = 0, 1, 2, 3
 
@@ -77,8 +78,8 @@ def run_and_explain(
             say(str(error))
         elif isinstance(error, ModuleNotFoundError):
             say(
-                f"this needs {error.name}, which this Python does not have: pip install "
-                "'mmscope[report]', or carry the bundle to where that is installed"
+                f"this needs {error.name}, which is not installed: {FULL_INSTALL}; "
+                "or carry the bundle to where that is installed"
             )
         else:
             say(f"{explain(error)}; -v shows where")

@@ -25,6 +25,7 @@ from mmscope.drgn.sections.apart import reader_apart
 from mmscope.drgn.tables.rows import column, table_row
 from mmscope.perf import perf_events, recipe
 from mmscope.perf.os_release import os_release
+from mmscope.reports.bundle.full_install import FULL_INSTALL
 from mmscope.reports.collect.debug_symbols import where_to_get_symbols
 from mmscope.reports.watch.samples import WHAT_HELPS, Sampler, thp_order
 
@@ -307,7 +308,7 @@ def _programs() -> Iterator[Check]:
         "findings and reports",
         "to be made here",
         f"this Python has no {', '.join(missing)}" if missing else None,
-        "make setup; or carry the bundle to where mmscope is installed in full",
+        f"{FULL_INSTALL}; or carry the bundle to where that is installed",
     )
 
 

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from drgn import Program, ProgramFlags
 
+from mmscope.reports.bundle.full_install import FULL_INSTALL
 from mmscope.reports.commands.drgn_commands import COMMANDS, SectionCommand
 from mmscope.reports.commands.drgn_completion import install
 
@@ -237,10 +238,7 @@ def run(
 def one_line(error: Exception) -> str:
     """What went wrong, and what is missing."""
     if isinstance(error, ModuleNotFoundError):
-        return (
-            f"needs {error.name}, which this Python ({sys.executable}) does not have: pip install "
-            "'mmscope[report]'"
-        )
+        return f"needs {error.name}, which {sys.executable} does not have: {FULL_INSTALL}"
     if isinstance(error, ImportError):
         return f"{error.path or 'import'}: {error}"
     from drgn.commands import CommandError
