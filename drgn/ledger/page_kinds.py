@@ -12,6 +12,7 @@ order (include/linux/page-flags.h, mm_types.h):
 - ``PG_reserved``: never given to the page allocator, or taken off it;
 - ``mapping``: bit 0 anonymous memory, both low bits KSM, no bit a file; bit 1 alone a driver's
   pages that can be migrated (``PAGE_MAPPING_MOVABLE``, in 6.12; in 7.2 they have a page type);
+  whose they are is behind that bit (:class:`_Movable`);
 - ``pp_magic``: the page pool of the network stack;
 - a reference, or none.
 
@@ -23,11 +24,12 @@ look like any compound page.
 from dataclasses import dataclass
 
 import numpy as np
-from drgn import Program
+from drgn import FaultError, Object, Program
 from numpy.typing import NDArray
 
 from mmscope.drgn.opening.constants import constant, flag, vmcoreinfo_number
 from mmscope.drgn.reading.struct_pages import PageChunk
+from mmscope.drgn.reading.symbols import variable_of
 
 
 @dataclass(frozen=True)
@@ -153,6 +155,7 @@ NO_TYPE_FROM = -128
 # are others', and those from 7 to 47 may be an index (PP_DMA_INDEX_MASK, in 7.2).
 PP_MASK, PP_SIGNATURE = np.uint64(0xFFFF_0000_0000_007C), np.uint64(0xDEAD_0000_0000_0040)
 OF_MAPPING = (FILE, ANON, MOVABLE_OPS, KSM)
+MOST_POOLS = 1 << 10  # of zsmalloc, a zram device or zswap has one
 # PG_swapcache is PG_owner_priv_1, and counts with PG_swapbacked only.
 SWAP_FLAGS = ("PG_swapbacked", "PG_swapcache")
 
@@ -201,6 +204,9 @@ class PageKinds:
         self._dtor = None
         if vmcoreinfo_number(prog, "NUMBER(PAGE_HUGETLB_MAPCOUNT_VALUE)") is None:
             self._dtor = vmcoreinfo_number(prog, "NUMBER(HUGETLB_PAGE_DTOR)")
+        self._movable = (
+            _Movable(prog) if ZSMALLOC not in {kind for kind, _, _ in self._tests} else None
+        )
         self.columns = (
             *("flags", "mapcount", "refcount", "mapping", "tail", "private", "order"),
             *(("dtor",) if self._dtor is not None else ()),
@@ -234,6 +240,10 @@ class PageKinds:
             heads = np.flatnonzero((flags[:-1] & self.head) != 0)
             kinds[heads[chunk["dtor"][heads + 1] == self._dtor]] = HUGETLB
         kinds[(kinds == HUGETLB) & ((marks & REFERENCED) == 0)] = HUGETLB_FREE
+        if self._movable is not None:
+            movable = np.flatnonzero(kinds == MOVABLE_OPS)
+            if len(movable):
+                kinds[movable[self._movable.of_zsmalloc(chunk["mapping"][movable])]] = ZSMALLOC
         return kinds
 
     def _marks(self, chunk: PageChunk, flags: NDArray[np.uint32]) -> NDArray[np.uint8]:
@@ -253,6 +263,43 @@ class PageKinds:
         for kind, mask, value in self._tests:
             kinds[(types & np.uint32(mask)) == np.uint32(value)] = kind
         return kinds
+
+
+class _Movable:
+    """
+    Which of a driver's pages are zsmalloc's, where these have no page type.
+
+    That is so before "mm/zsmalloc: use a proper page type" (v6.11): ``mapping`` leads to the
+    driver's ``struct movable_operations``, or, before "mm: Convert all PageMovable users to
+    movable_operations" (v6.0), to an address_space with its operations.
+    """
+
+    def __init__(self, prog: Program) -> None:
+        self._prog = prog
+        self._operations = variable_of(prog, "zsmalloc", "zsmalloc_mops")
+        self._spaces_operations = variable_of(prog, "zsmalloc", "zsmalloc_aops")
+        self._spaces: dict[int, bool] = {}
+
+    def of_zsmalloc(self, mapping: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        """Of which pages the mapping is zsmalloc's."""
+        pointers = mapping & ~np.uint64(3)
+        if self._operations is not None:
+            return np.asarray(pointers == np.uint64(self._operations))
+        if self._spaces_operations is None:
+            return np.zeros(len(mapping), np.bool_)
+        # A pool has one; more than a few are of a damaged dump.
+        for pointer in np.unique(pointers)[:MOST_POOLS].tolist():
+            if pointer not in self._spaces and len(self._spaces) < MOST_POOLS:
+                self._spaces[pointer] = self._is_zsmallocs(pointer)
+        ours = [pointer for pointer, is_so in self._spaces.items() if is_so]
+        return np.isin(pointers, np.array(ours, np.uint64))
+
+    def _is_zsmallocs(self, pointer: int) -> bool:
+        space = Object(self._prog, "struct address_space", address=pointer)
+        try:
+            return bool(space.a_ops.value_() == self._spaces_operations)
+        except FaultError:
+            return False
 
 
 def _type_tests(prog: Program) -> list[tuple[int, int, int]]:

@@ -6,9 +6,10 @@ Exact: ``pages`` and ``inuse_pages`` are what /proc/swaps prints (``swap_show()`
 Costs a few reads an area.
 
 A slot is in use also while its page is in the swap cache, or of nobody until the slot is freed:
-``used`` is at least what processes and shmem have there. The text, /proc/swaps, has the same; of
-zram devices /sys/block/zram*/mm_stat has the memory that they take, which is read from text only,
-as struct zram is a module's.
+``used`` is at least what processes and shmem have there. The text, /proc/swaps, has the same.
+
+``struct zram`` (drivers/block/zram/zram_drv.h), which is a module's, has what a device stores and
+the memory that it takes for that: the numbers of /sys/block/zram*/mm_stat (``mm_stat_show()``).
 
 Cannot know: how full an area of more than 4 TiB is on a kernel from v6.14 on whose mark of a full
 area is bit 30 of the count (:func:`used_slots`).
@@ -20,6 +21,7 @@ from collections.abc import Iterator
 
 from drgn import FaultError, Object, Program
 
+from mmscope.drgn.opening.module_types import module_types
 from mmscope.drgn.reading.dentry_paths import path_of
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Absent, Files
@@ -73,27 +75,26 @@ SWAP_AREAS = Table(
 )
 
 
-def swap_areas(prog: Program) -> Iterator[SwapArea]:
+def swap_infos(prog: Program) -> Iterator[Object]:
     """
-    The areas in use, the one that is filled first before the others.
+    ``struct swap_info_struct`` of each area in use.
 
     :raises LookupError: the kernel was built without swap (CONFIG_SWAP=n).
     :raises FaultError: ``swap_info`` cannot be read.
     """
-    found = []
-    page = int(prog["PAGE_SIZE"].value_())
     infos = prog["swap_info"]
     # swap_info[] is filled from its start, and never shrinks.
     number = min(int(prog["nr_swapfiles"].value_()), infos.type_.unaliased().length or 0)
     for at in range(number):
         info = infos[at].read_()
-        flags = int(info.flags.value_()) if info else 0
-        if flags & SWP_USED and int(info.max.value_()):
-            found.append(_area(prog, info, flags, page))
-    yield from sorted(found, key=lambda row: -row.priority)
+        if info and int(info.flags.value_()) & SWP_USED and int(info.max.value_()):
+            yield info
 
 
-def _area(prog: Program, info: Object, flags: int, page: int) -> SwapArea:
+def swap_area(info: Object) -> SwapArea:
+    """An area, but for what only zram has."""
+    prog = info.prog_
+    page = int(prog["PAGE_SIZE"].value_())
     in_use = info.inuse_pages
     if in_use.type_.unaliased().type_name() != "unsigned int":  # an atomic_long_t (in v6.14)
         in_use = in_use.counter
@@ -105,10 +106,48 @@ def _area(prog: Program, info: Object, flags: int, page: int) -> SwapArea:
         pages * page,
         used_slots(int(in_use.value_()), pages) * page,
         int(info.prio.value_()),
-        not flags & SWP_WRITEOK,
+        not int(info.flags.value_()) & SWP_WRITEOK,
         None,
         None,
     )
+
+
+def zram_memory(info: Object) -> tuple[int, int] | None:
+    """
+    (bytes that its zram device stores, bytes of memory that it takes for them), as
+    ``mm_stat_show()`` has them; None if it is on no zram device.
+
+    :raises LookupError: the kernel keeps no BTF of modules, which ``struct zram`` is one's.
+    :raises ValueError: its BTF is damaged, or the device.
+    """
+    prog, disk = info.prog_, info.bdev.bd_disk.read_()
+    name = disk.disk_name.string_().decode(errors="replace")
+    if not re.fullmatch(r"zram\d{1,5}", name, re.ASCII):
+        return None
+    type_ = module_types(prog, "zram").struct("zram")
+    if type_ is None:
+        raise LookupError("the BTF of module zram has no struct zram")
+    zram = Object(prog, type_, address=disk.private_data.value_())
+    if zram.disk.value_() != disk.value_():
+        raise ValueError(f"{name}: what its private_data leads to is no struct zram of it")
+    page = int(prog["PAGE_SIZE"].value_())
+    return int(zram.stats.pages_stored.counter.value_()) * page, _pool_pages(prog, zram) * page
+
+
+def _pool_pages(prog: Program, zram: Object) -> int:
+    """``zs_get_total_pages()`` (mm/zsmalloc.c, which may be a module too)."""
+    pool = zram.mem_pool.read_()
+    if not pool:  # the device has no size yet
+        return 0
+    try:
+        type_ = prog.type("struct zs_pool")
+    except LookupError:
+        found = module_types(prog, "zsmalloc").struct("zs_pool")
+        if found is None:
+            raise LookupError("the BTF of module zsmalloc has no struct zs_pool") from None
+        type_ = found
+    pages = Object(prog, type_, address=pool.value_()).pages_allocated
+    return int(pages.counter.value_())
 
 
 def used_slots(in_use: int, pages: int) -> int:
@@ -145,10 +184,12 @@ def read_swaps(text: str) -> list[SwapArea]:
 def from_memory(memory: Memory) -> Found:
     prog, found = memory.prog, Found()
     try:
-        rows = list(swap_areas(prog))
+        infos = list(swap_infos(prog))
     except LookupError as error:
         raise Absent(f"the kernel has no swap: {error}") from None
-    found.add(SWAP_AREAS, rows)
+    rows = [_with_zram(info, found) for info in infos]
+    # The one that is filled first comes first.
+    found.add(SWAP_AREAS, sorted(rows, key=lambda row: -row.priority))
     try:
         usable = sum(row.bytes for row in rows if not row.leaving)
         told = int(prog["total_swap_pages"].value_()) * int(prog["PAGE_SIZE"].value_())
@@ -161,15 +202,28 @@ def from_memory(memory: Memory) -> Found:
     return found
 
 
+def _with_zram(info: Object, found: Found) -> SwapArea:
+    row = swap_area(info)
+    try:
+        numbers = zram_memory(info)
+    except (FaultError, LookupError, ValueError) as error:
+        found.notes.append(f"{row.path}: the memory that it takes is unknown: {error}")
+        numbers = None
+    if numbers is None:
+        return row
+    stored, taken = numbers
+    return dataclasses.replace(row, stored_bytes=stored, memory_bytes=taken)
+
+
 def from_files(files: Files) -> Found:
     rows = []
     for row in read_swaps(files.read("proc/swaps")):
         match = re.fullmatch(r"/dev/(zram\d{1,5})", row.path or "", re.ASCII)
-        rows.append(_with_zram(files, row, match[1]) if match else row)
+        rows.append(_with_mm_stat(files, row, match[1]) if match else row)
     return Found().add(SWAP_AREAS, rows)
 
 
-def _with_zram(files: Files, row: SwapArea, device: str) -> SwapArea:
+def _with_mm_stat(files: Files, row: SwapArea, device: str) -> SwapArea:
     """With what the device says of itself: mm_stat_show(), drivers/block/zram/zram_drv.c."""
     try:
         numbers = files.read(f"sys/block/{device}/mm_stat").split()

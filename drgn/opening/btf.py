@@ -10,8 +10,8 @@ Costs, for the 4 MB and 118,000 types of a distribution's kernel: some 30 ms for
 is built when it is asked for, and the types of its members when those are.
 
 The blob comes out of a dump, so that every number in it may be anything. What is built is bounded:
-:data:`LIMITS`. Cannot know: types of modules, macros, and globals other than per-CPU variables and
-functions; a trailing ``[0]`` from ``[]``.
+:data:`LIMITS`. Cannot know: macros, and globals other than per-CPU variables and functions; a
+trailing ``[0]`` from ``[]``.
 """
 
 from array import array
@@ -80,12 +80,19 @@ class Btf:
     The types of one blob.
 
     :param blob: from the header on.
+    :param module: split BTF, of a module: its numbers of types and strings go on where the blob's
+        end (``btf_parse_module()``, kernel/bpf/btf.c).
     :raises BtfError: it is not BTF, or its index is damaged.
     """
 
-    def __init__(self, prog: Program, blob: bytes) -> None:
+    def __init__(self, prog: Program, blob: bytes, module: bytes = b"") -> None:
         self.prog = prog
         order, types, self._names = _parts(blob)
+        if not self._names.startswith(b"\0"):
+            raise BtfError("BTF is damaged: its strings begin with none")
+        if module:
+            _, more, names = _parts(module)
+            types, self._names = types + more, self._names + names
         self._words = np.frombuffer(types, dtype=f"{order}u4")
         # Type 0 is void, which has no record.
         self._starts = np.append(np.uint32(0), _starts(self._words))
@@ -407,7 +414,7 @@ def _parts(blob: bytes) -> tuple[str, bytes, bytes]:
     names = blob[length + str_off : length + str_off + str_len]
     if length < 24 or type_len % 4 or len(types) != type_len or len(names) != str_len:
         raise BtfError("BTF is damaged: its parts lie beyond its end")
-    if not names.startswith(b"\0") or not names.endswith(b"\0"):
+    if not names.endswith(b"\0"):
         raise BtfError("BTF is damaged: its strings have no end")
     return order, types, names
 

@@ -57,7 +57,7 @@ _BY_TYPE = {
         "task_struct_cachep vm_area_cachep"
     ),
     "struct ksm_scan": "ksm_scan",
-    "struct list_head": "migrate_nodes modules slab_caches super_blocks vmap_area_list",
+    "struct list_head": "btf_modules migrate_nodes modules slab_caches super_blocks vmap_area_list",
     "struct mem_cgroup *": "root_mem_cgroup",
     "struct mem_section **": "mem_section",
     "struct mm_struct": "init_mm",

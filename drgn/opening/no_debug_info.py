@@ -18,7 +18,7 @@ Types and symbols come out of the dump, so they are compared with its VMCOREINFO
 used.
 
 Cannot know: globals that ``declared_globals.py`` does not declare, macros,
-line numbers, inlined functions, types of modules.
+line numbers, inlined functions; types of modules have ``module_types.py``.
 """
 
 import contextlib

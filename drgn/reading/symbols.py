@@ -13,6 +13,7 @@ code of modules that are gone, which stays an address.
 """
 
 import bisect
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -102,6 +103,17 @@ def module_symbols(module: RelocatableModule) -> list[Symbol]:
     if not 0 < count <= MAX_MODULE_SYMBOLS:
         raise ValueError(f"{count:,} symbols cannot be one module's")
     return module_kallsyms(module.object)
+
+
+def variable_of(prog: Program, module: str, name: str) -> int | None:
+    """The address of a variable that is a module's, or the kernel's where that is built in."""
+    with contextlib.suppress(LookupError):
+        return int(prog.symbol(name).address)
+    for loaded, _ in prog.loaded_modules():
+        if isinstance(loaded, RelocatableModule) and loaded.name == module:
+            with contextlib.suppress(FaultError, LookupError, ValueError):
+                return next((s.address for s in module_symbols(loaded) if s.name == name), None)
+    return None
 
 
 def frame_names(prog: Program, addresses: NDArray[np.uint64]) -> list[str]:

@@ -118,9 +118,12 @@ WORKLOAD_MACHINE = {
 # Modules it needs beside those that every guest loads, in the order in which they are loaded.
 WORKLOAD_MODULES = {
     "vmemmap": ("libnvdimm", "nd_btt", "nd_pmem", "nd_e820", "dax_pmem", "device_dax"),
+    "storage": ("zram",),
 }
 # Bytes of an empty disk for a workload.
-WORKLOAD_DISKS = {"tables": 64 << 20, "ledger": 16 << 20}
+WORKLOAD_DISKS = {"tables": 64 << 20, "ledger": 16 << 20, "storage": 64 << 20}
+# What is made on it.
+WORKLOAD_FILE_SYSTEMS = {"storage": ("mkfs.ext4", "-q")}
 
 _HEADER = 256  # guest/truth.c: "FILE <set> <path> <length>", padded
 
@@ -187,6 +190,8 @@ def run(
     if workload in WORKLOAD_DISKS:
         disk.touch()
         os.truncate(disk, WORKLOAD_DISKS[workload])
+        if workload in WORKLOAD_FILE_SYSTEMS:
+            _tool(*WORKLOAD_FILE_SYSTEMS[workload], str(disk))
         qemu_args = (*qemu_args, "-drive", f"file={disk},format=raw,if=virtio,cache=unsafe")
     asyncio.run(
         _run(

@@ -52,6 +52,7 @@ void workload_vmemmap_boot(void);
 void workload_kept(void);
 void workload_ledger(void);
 void workload_cgroups(void);
+void workload_storage(void);
 void workload_many_files(void);
 void workload_oom(void);
 void workload_rmap(void);

@@ -43,6 +43,7 @@ static const struct {
 	{ "kept", workload_kept },
 	{ "ledger", workload_ledger },
 	{ "cgroups", workload_cgroups },
+	{ "storage", workload_storage },
 	{ "ledger_poison", workload_ledger },
 	{ "many_files", workload_many_files },
 	{ "oom", workload_oom },

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later
+// Memory that stands for a disk: files of ext4 (read, dirty, deleted, a swap file), anonymous pages in the swap file and
+// in the swap cache, and anonymous pages that zram holds compressed, once and as they are. What mincore() says of the
+// files, and what the device says of itself, is noted.
+#include "guest.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/swap.h>
+#include <unistd.h>
+
+#define MIB (1UL << 20)
+#define DISK "/dev/vda"
+#define READ_BYTES (6 * MIB)
+#define DIRTY_BYTES (3 * MIB)
+#define DELETED_BYTES (4 * MIB)
+#define SWAP_FILE_BYTES (16 * MIB)
+#define SWAPPED_BYTES (8 * MIB)
+#define READ_BACK_BYTES (2 * MIB)
+#define ZRAM "/dev/zram0"
+#define ZRAM_BYTES (32 * MIB)
+#define SMALL_BYTES (8 * MIB)  // a third of each page is noise
+#define LARGE_BYTES (2 * MIB)  // all of it: zram keeps such pages as they are
+#define SAME_BYTES (4 * MIB)   // one word throughout: zram keeps the word
+#define NOTES "/tmp/storage-notes"
+
+static char block[64 << 10];
+
+// Never the same twice, and nothing that compresses.
+static void noise(char *memory, size_t bytes)
+{
+	static uint64_t state = 88172645463325252ULL;
+
+	for (size_t at = 0; at + sizeof(state) <= bytes; at += sizeof(state)) {
+		state ^= state << 13;
+		state ^= state >> 7;
+		state ^= state << 17;
+		memcpy(memory + at, &state, sizeof(state));
+	}
+}
+
+static void note(const char *what, unsigned long number)
+{
+	char line[96];
+	int fd = open(NOTES, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+	int length = snprintf(line, sizeof(line), "%s %lu\n", what, number);
+
+	if (fd < 0 || write(fd, line, length) != length)
+		fail("cannot note %s", what);
+	close(fd);
+}
+
+// The pages of a file that are in the page cache.
+static void note_pages(const char *what, int fd, size_t bytes)
+{
+	static unsigned char there[SWAP_FILE_BYTES / PAGE];
+	unsigned long pages = 0;
+	char *memory = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, 0);
+
+	if (memory == MAP_FAILED || mincore(memory, bytes, there))
+		fail("mincore of %s: %s", what, strerror(errno));
+	for (size_t i = 0; i < bytes / PAGE; i++)
+		pages += there[i] & 1;
+	munmap(memory, bytes);
+	note(what, pages);
+}
+
+static int filled(const char *path, size_t bytes)
+{
+	int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+
+	noise(block, sizeof(block));
+	for (size_t done = 0; done < bytes; done += sizeof(block))
+		if (write(fd, block, sizeof(block)) != sizeof(block))
+			fail("cannot fill %s: %s", path, strerror(errno));
+	return fd;
+}
+
+// What mkswap(8) writes: union swap_header, include/linux/swap.h.
+static void make_swap(int fd, size_t bytes)
+{
+	static char header[PAGE];
+	uint32_t info[] = { 1, bytes / PAGE - 1, 0 };  // version, last_page, nr_badpages
+
+	memcpy(header + 1024, info, sizeof(info));
+	memcpy(header + PAGE - 10, "SWAPSPACE2", 10);
+	if (pwrite(fd, header, sizeof(header), 0) != sizeof(header) || fsync(fd))
+		fail("cannot make a swap area: %s", strerror(errno));
+}
+
+static void swap_to(const char *path, int priority)
+{
+	if (swapon(path, SWAP_FLAG_PREFER | priority))
+		fail("cannot swap to %s: %s", path, strerror(errno));
+}
+
+static void files(void)
+{
+	int fd;
+
+	// The disk's driver may take a moment to find it.
+	for (int i = 0; access(DISK, F_OK) && i < 50; i++)
+		usleep(100000);
+	mkdir("/disk", 0755);
+	if (mount(DISK, "/disk", "ext4", MS_NOATIME, NULL))
+		fail("cannot mount " DISK ": %s", strerror(errno));
+	write_file("/proc/sys/vm/dirty_writeback_centisecs", "0");
+	fd = filled("/disk/swap-file", SWAP_FILE_BYTES);
+	make_swap(fd, SWAP_FILE_BYTES);
+	close(fd);
+	fd = filled("/disk/written back", READ_BYTES);
+	if (fsync(fd))
+		fail("cannot write a file back: %s", strerror(errno));
+	note_pages("written-back", fd, READ_BYTES);
+	close(fd);
+	fd = filled("/disk/dirty", DIRTY_BYTES);
+	note_pages("dirty", fd, DIRTY_BYTES);
+	close(fd);
+	fd = filled("/disk/deleted", DELETED_BYTES);  // stays open
+	note_pages("deleted", fd, DELETED_BYTES);
+	unlink("/disk/deleted");
+}
+
+static void page_out(char *memory, size_t bytes)
+{
+	if (madvise(memory, bytes, MADV_PAGEOUT))
+		fail("MADV_PAGEOUT: %s", strerror(errno));
+}
+
+static void in_the_file(void)
+{
+	char *memory = map_memory(SWAPPED_BYTES, MADV_NOHUGEPAGE);
+	unsigned long sum = 0;
+
+	noise(memory, SWAPPED_BYTES);
+	page_out(memory, SWAPPED_BYTES);
+	// Read, not written: they keep their place in the area (mm/memory.c, should_try_to_free_swap()).
+	for (size_t at = 0; at < READ_BACK_BYTES; at += PAGE)
+		sum += *(volatile char *)(memory + at);
+	note("sum", sum & 1);
+}
+
+static void in_zram(void)
+{
+	char *memory = map_memory(SMALL_BYTES, MADV_NOHUGEPAGE);
+
+	for (size_t at = 0; at < SMALL_BYTES; at += PAGE)
+		noise(memory + at, PAGE / 3 & ~7UL);
+	page_out(memory, SMALL_BYTES);
+	memory = map_memory(LARGE_BYTES, MADV_NOHUGEPAGE);
+	noise(memory, LARGE_BYTES);
+	page_out(memory, LARGE_BYTES);
+	memory = map_memory(SAME_BYTES, MADV_NOHUGEPAGE);
+	memset(memory, 'x', SAME_BYTES);
+	page_out(memory, SAME_BYTES);
+}
+
+static void zram(void)
+{
+	char text[32];
+	int fd;
+
+	snprintf(text, sizeof(text), "%lu", ZRAM_BYTES);
+	write_file("/sys/block/zram0/disksize", text);
+	fd = open(ZRAM, O_RDWR | O_CLOEXEC);
+	if (fd < 0)
+		fail("no " ZRAM ": %s", strerror(errno));
+	make_swap(fd, ZRAM_BYTES);
+	close(fd);
+	swap_to(ZRAM, 100);
+}
+
+void workload_storage(void)
+{
+	files();
+	swap_to("/disk/swap-file", 1);
+	pid_t pid = keep_child("in-the-file", in_the_file);
+	zram();
+	pid_t other = keep_child("in-zram", in_zram);
+	char path[64];
+
+	snprintf(path, sizeof(path), "/proc/%d/status", pid);
+	truth_add(path);
+	snprintf(path, sizeof(path), "/proc/%d/status", other);
+	truth_add(path);
+	truth_add("/proc/swaps");
+	truth_add("/sys/block/zram0/mm_stat");
+	truth_note(NOTES, "/stages/storage");
+	say("planted: %lu MiB in files of ext4, %lu MiB swapped out to a file, %lu MiB to zram",
+	    (READ_BYTES + DIRTY_BYTES + DELETED_BYTES) / MIB, SWAPPED_BYTES / MIB, (SMALL_BYTES + LARGE_BYTES + SAME_BYTES) / MIB);
+}

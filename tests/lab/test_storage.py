@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Memory that stands for a disk: files of ext4, a swap file and its cache, and zram, against mincore()
+and what the kernel prints.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+from capture import Capture, capture
+from conftest import KERNELS
+from drgn import Object, Program
+from test_ledger import meminfo
+
+from mmscope.drgn.filesystems.cached_file_rows import CachedFile, CachedFilesystem
+from mmscope.drgn.filesystems.sections import cached_files_from_memory
+from mmscope.drgn.ledger import swap_areas
+from mmscope.drgn.ledger.ledger_counters import LedgerCheck
+from mmscope.drgn.ledger.memory_ledger import LedgerRow
+from mmscope.drgn.ledger.sections import memory_ledger_from_memory
+from mmscope.drgn.ledger.swap_areas import SwapArea, read_swaps, swap_infos, zram_memory
+from mmscope.drgn.opening.module_types import module_types
+from mmscope.drgn.opening.no_debug_info import attach
+from mmscope.drgn.opening.target import open_target
+from mmscope.drgn.processes.process_memory import from_memory as processes_from_memory
+from mmscope.drgn.sections.memory import Memory
+
+PAGE, MIB = 4096, 1 << 20
+# guest/workload_storage.c
+DELETED, READ_BACK, SWAPPED = (size * MIB // PAGE for size in (4, 2, 8))
+IN_ZRAM = 14 * MIB
+
+
+@dataclass(frozen=True)
+class StorageLab:
+    """A frozen guest with a disk, a swap file on it, and zram."""
+
+    capture: Capture
+    prog: Program
+    memory: Memory
+
+    @property
+    def told(self) -> list[SwapArea]:
+        """The areas as the kernel printed them."""
+        return read_swaps((self.capture.truth_b / "proc/swaps").read_text())
+
+    @property
+    def zram(self) -> tuple[int, int]:
+        """Bytes stored, and the memory they take: mm_stat_show(), drivers/block/zram/zram_drv.c."""
+        numbers = (self.capture.truth_b / "sys/block/zram0/mm_stat").read_text().split()
+        return int(numbers[0]), int(numbers[2])
+
+    @property
+    def knows_modules(self) -> bool:
+        """Whether the kernel keeps its modules' types."""
+        return self.capture.kernel != "5.10"
+
+
+@pytest.fixture(scope="module", params=KERNELS)
+def storage_lab(request: pytest.FixtureRequest, say: Callable[[str], None]) -> StorageLab:
+    """The ``storage`` workload on a kernel."""
+    taken = capture(request.param, "storage", say=say)
+    prog = open_target(taken.vmcore, [taken.vmlinux])
+    return StorageLab(taken, prog, Memory(prog))
+
+
+def without_debug_info(taken: Capture) -> Program:
+    prog = Program()
+    prog.set_core_dump(taken.vmcore)
+    attach(prog)
+    return prog
+
+
+@pytest.mark.parametrize("known_by", ["vmlinux", "BTF"])
+def test_swap_areas_are_what_the_kernel_prints(storage_lab: StorageLab, known_by: str) -> None:
+    prog = storage_lab.prog
+    found = swap_areas.from_memory(
+        Memory(prog if known_by == "vmlinux" else without_debug_info(storage_lab.capture))
+    )
+    file, zram = sorted(found.by_name["swap_areas"], key=lambda row: row.kind)
+    assert [(row.path, row.kind) for row in (file, zram)] == [
+        ("/disk/swap-file", "file"),
+        ("/dev/zram0", "partition"),
+    ]
+    printed = {row.path: (row.bytes, row.used_bytes, row.priority) for row in storage_lab.told}
+    assert {r.path: (r.bytes, r.used_bytes, r.priority) for r in (file, zram)} == printed
+    assert (file.stored_bytes, file.memory_bytes) == (None, None)
+    if storage_lab.knows_modules:
+        assert not found.notes
+        assert (zram.stored_bytes, zram.memory_bytes) == storage_lab.zram
+    else:
+        assert zram.memory_bytes is None
+        assert [words.partition(": ")[0] for words in found.notes] == ["/dev/zram0"]
+
+
+def test_zram_has_what_was_written_to_it(storage_lab: StorageLab) -> None:
+    stored, taken = storage_lab.zram
+    assert stored > IN_ZRAM - MIB  # what a CPU has yet to put on an LRU list stays
+    assert 0 < taken < stored / 2
+
+
+def test_zsmalloc_is_a_class_of_its_own(storage_lab: StorageLab) -> None:
+    found = memory_ledger_from_memory(storage_lab.memory)
+    rows: list[LedgerRow] = found.by_name["memory_ledger"]
+    checks: dict[str, LedgerCheck] = {row.counter: row for row in found.by_name["ledger_checks"]}
+    compressed = sum(row.pages for row in rows if row.owner == "compressed")
+    assert compressed * PAGE == storage_lab.zram[1]
+    assert checks["nr_zspages"].difference_pages == 0
+    assert checks["nr_file_pages"].difference_pages == 0
+    for zone in (row for row in checks.values() if row.counter == "present_pages"):
+        assert zone.difference_pages == 0
+
+
+def test_the_swap_cache_is_told(storage_lab: StorageLab) -> None:
+    rows: list[LedgerRow] = memory_ledger_from_memory(storage_lab.memory).by_name["memory_ledger"]
+    cached = sum(row.pages for row in rows if "swap cache" in row.part)
+    assert cached == meminfo(storage_lab.capture)["SwapCached"] >= READ_BACK - 8
+
+
+def test_files_on_a_disk_have_the_pages_that_mincore_said(storage_lab: StorageLab) -> None:
+    found = cached_files_from_memory(storage_lab.memory)
+    assert not found.notes
+    text = (storage_lab.capture.truth_a / "stages/storage").read_text()
+    noted = {path: int(pages) for path, pages in map(str.split, text.splitlines())}
+    files: dict[str | None, CachedFile] = {row.path: row for row in found.by_name["cached_files"]}
+    assert files["/disk/written back"].pages == noted["written-back"]
+    assert files["/disk/written back"].dirty_pages == 0
+    assert files["/disk/dirty"].pages == files["/disk/dirty"].dirty_pages == noted["dirty"]
+    deleted = files["/disk/deleted (deleted)"]
+    assert deleted.pages == noted["deleted"] == DELETED
+    assert deleted.deleted
+    systems: list[CachedFilesystem] = found.by_name["cached_filesystems"]
+    (ext4,) = (row for row in systems if row.filesystem == "ext4")
+    assert (ext4.mount, ext4.id, ext4.deleted_pages) == ("/disk", "vda", DELETED)
+    dirty = sum(row.dirty_pages or 0 for row in systems)
+    assert dirty == meminfo(storage_lab.capture)["Dirty"]
+
+
+def test_processes_have_in_swap_what_their_status_says(storage_lab: StorageLab) -> None:
+    rows = processes_from_memory(storage_lab.memory).by_name["process_memory"]
+    ours = {row.comm: row.swap_bytes for row in rows if row.swap_bytes}
+    told = {}
+    for path in (storage_lab.capture.truth_b / "proc").glob("*/status"):
+        text = path.read_text()
+        swap = re.search(r"^VmSwap:\s+(\d+) kB$", text, re.MULTILINE)
+        if swap and int(swap[1]):
+            told[re.findall(r"^Name:\t(.*)$", text, re.MULTILINE)[0]] = int(swap[1]) << 10
+    assert ours == told
+    assert told.keys() == {"in-the-file", "in-zram"}
+
+
+class TestAModulesTypes:
+    def test_are_those_that_the_kernels_are_not(self, storage_lab: StorageLab) -> None:
+        if not storage_lab.knows_modules:
+            with pytest.raises(LookupError, match="btf_modules"):
+                module_types(storage_lab.prog, "zram")
+            return
+        types = module_types(storage_lab.prog, "zram")
+        zram = types.struct("zram")
+        assert zram is not None and zram.has_member("stats")
+        # A member's type is the kernel's, by its number there.
+        assert zram.member("disk").type.type.tag == "gendisk"
+        with pytest.raises(LookupError, match="no BTF of a module nowhere"):
+            module_types(storage_lab.prog, "nowhere")
+
+    def test_are_not_believed_of_what_is_no_such_device(
+        self, storage_lab: StorageLab, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        if not storage_lab.knows_modules:
+            return
+        prog = storage_lab.prog
+        (info,) = (info for info in swap_infos(prog) if zram_memory(info))
+        other = Object(prog, "struct gendisk", address=info.bdev.bd_disk.value_())
+        monkeypatch.setattr(swap_areas, "Object", lambda prog, type_, address: Disguised(other))
+        with pytest.raises(ValueError, match="no struct zram of it"):
+            zram_memory(info)
+
+
+class Disguised:
+    """What another struct would read as."""
+
+    def __init__(self, disk: Object) -> None:
+        self.disk = disk.part0
