@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from mmscope.drgn.cgroups.cgroup_rows import MemoryCgroup
 from mmscope.drgn.cgroups.dying_pins import DyingPin
+from mmscope.drgn.cgroups.percpu_owners import PercpuCgroup
 from mmscope.drgn.filesystems.cached_file_rows import CachedFile, CachedFilesystem
 from mmscope.drgn.filesystems.dentry_cache_rows import DentryCount, FilesystemDentries
 from mmscope.drgn.free.free_lists import (
@@ -117,7 +118,7 @@ NAMES = {
     OomKill: "oom_kills", OomTask: "oom_tasks", OomMemory: "oom_memory",
     OomFreeBlocks: "oom_free_blocks", OomCgroupMemory: "oom_cgroup_memory",
     SwapArea: "swap_areas", ProcessMemory: "process_memory",
-    PercpuChunk: "percpu_chunks", PercpuSize: "percpu_sizes",
+    PercpuChunk: "percpu_chunks", PercpuSize: "percpu_sizes", PercpuCgroup: "percpu_cgroups",
     MemoryCgroup: "memory_cgroups", DyingPin: "dying_cgroup_pins",
     **rmap.NAMES,
 }  # fmt: skip
@@ -1306,9 +1307,12 @@ FOUND |= {
     "percpu memory of a tenth": Case(
         "percpu-large",
         [percpu("variables", 9, 9), percpu("further", 400, 100),
-         PercpuSize(8, 5_000_000, 80 << 20)],
+         PercpuSize(8, 5_000_000, 80 << 20),
+         PercpuCgroup("/shop", 7, "online", 9, 60 << 20),
+         PercpuCgroup(None, None, "dying", 3, 30 << 20)],
         ["Percpu memory takes 409 MiB, 10.0 % of memory", "2 chunks have 409 MiB, of which 109 MiB",
-         "5000000 of 8 bytes: 80 MiB"],
+         "5000000 of 8 bytes: 80 MiB",
+         "Memory cgroups are charged for 90 MiB of it, most of all /shop 60 MiB, ? 30 MiB."],
         "warning",
     ),
     "a leak at one line of a module": Case(

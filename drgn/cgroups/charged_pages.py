@@ -179,13 +179,7 @@ def charges(prog: Program, counted: ChargedPages, memcgs: Memcgs, gaps: Gaps) ->
     """
     keys = np.fromiter(counted.pages, np.uint64, len(counted.pages))
     pages = np.fromiter(counted.pages.values(), np.int64, len(counted.pages))
-    owners = ((keys & ADDRESS) | OF_KERNEL) & ~FLAGS
-    memcg = find(memcgs.address, owners)
-    others = np.flatnonzero(memcg < 0)
-    if len(others):
-        dtype = struct_dtype(prog.type("struct obj_cgroup"), {"memcg": "memcg"})
-        rows, read = read_scattered(prog, owners[others], dtype, gaps)
-        memcg[others] = np.where(read, find(memcgs.address, rows["memcg"]), -1)
+    memcg = memcgs_named(prog, ((keys & ADDRESS) | OF_KERNEL) & ~FLAGS, memcgs, gaps)
     known = memcg >= 0
     return Charges(
         memcg[known],
@@ -194,3 +188,21 @@ def charges(prog: Program, counted: ChargedPages, memcgs: Memcgs, gaps: Gaps) ->
         pages[known],
         int(pages[~known].sum()) + counted.other_pages,
     )
+
+
+def memcgs_named(
+    prog: Program, owners: NDArray[np.uint64], memcgs: Memcgs, gaps: Gaps
+) -> NDArray[np.int64]:
+    """
+    The position of each owner's cgroup; -1 where it names none.
+
+    :param owners: addresses of ``struct mem_cgroup`` or ``struct obj_cgroup``.
+    :param gaps: gets what could not be read.
+    """
+    memcg: NDArray[np.int64] = find(memcgs.address, owners)
+    others = np.flatnonzero(memcg < 0)
+    if len(others):
+        dtype = struct_dtype(prog.type("struct obj_cgroup"), {"memcg": "memcg"})
+        rows, read = read_scattered(prog, owners[others], dtype, gaps)
+        memcg[others] = np.where(read, find(memcgs.address, rows["memcg"]), -1)
+    return memcg

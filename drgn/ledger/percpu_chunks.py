@@ -9,9 +9,11 @@ allocated and where allocations begin (mm/percpu.c, ``pcpu_alloc_area()``); adde
 ``free_bytes`` leaves. The kernel's own percpu variables lie before the first chunk. All of it is
 Percpu of /proc/meminfo (``pcpu_nr_pages()``).
 
-Costs some reads a chunk. Cannot know: who allocated; a memory cgroup's part is in its own counter.
+Costs some reads a chunk. Cannot know: who allocated; where memory cgroups are charged,
+``cgroups/percpu_owners.py`` has whose it is.
 """
 
+import contextlib
 from collections import Counter
 from collections.abc import Iterator
 
@@ -20,6 +22,8 @@ from drgn import FaultError, Object, Program
 from drgn.helpers.linux.list import list_for_each_entry
 from numpy.typing import NDArray
 
+from mmscope.drgn.cgroups.memcgs import memcgs_once
+from mmscope.drgn.cgroups.percpu_owners import PERCPU_CGROUPS, PercpuOwners
 from mmscope.drgn.opening.constants import constant
 from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
@@ -114,10 +118,13 @@ def chunks(prog: Program) -> Iterator[tuple[str, Object]]:
             yield FIRST if chunk == first else OTHER, chunk
 
 
-def percpu(prog: Program) -> tuple[list[PercpuChunk], list[PercpuSize], list[str]]:
+def percpu(
+    prog: Program, owners: PercpuOwners | None = None
+) -> tuple[list[PercpuChunk], list[PercpuSize], list[str]]:
     """
     Chunks, the largest first; allocations by size; and what could not be read or does not fit.
 
+    :param owners: is given the allocations of each chunk.
     :raises LookupError, FaultError: as :func:`chunks`.
     """
     page, units = int(prog["PAGE_SIZE"].value_()), int(prog["pcpu_nr_units"].value_())
@@ -132,7 +139,11 @@ def percpu(prog: Program) -> tuple[list[PercpuChunk], list[PercpuSize], list[str
             continue
         found = None
         try:
-            found = _allocations(prog, chunk, unit)
+            starts, widths = _allocations(prog, chunk, unit)
+            values, numbers = np.unique(widths, return_counts=True)
+            found = Counter(dict(zip(values.tolist(), numbers.tolist(), strict=True)))
+            if owners is not None:
+                owners.take(chunk, starts, widths)
         except FaultError as error:
             notes.append(f"bitmaps of chunk {address:#x}: {error}")
         if found is not None:
@@ -176,9 +187,11 @@ def _variables(prog: Program, page: int, units: int) -> list[PercpuChunk]:
     return [PercpuChunk(f"{base:#x}", STATIC, size * units, used, None, 0, size, 0, 0)]
 
 
-def _allocations(prog: Program, chunk: Object, unit: int) -> Counter[int]:
+def _allocations(
+    prog: Program, chunk: Object, unit: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """
-    How many allocations of each size there are.
+    Where allocations begin, in bits of the maps, and how many bytes each has.
 
     What lies before the region that is given out, and behind it, is marked as allocated
     (``pcpu_alloc_first_chunk()``).
@@ -189,8 +202,7 @@ def _allocations(prog: Program, chunk: Object, unit: int) -> Counter[int]:
     ends = np.append(bounds[1:], bits)
     low, high = int(chunk.start_offset) // BIT_BYTES, bits - int(chunk.end_offset) // BIT_BYTES
     inside = (bounds >= low) & (bounds < high) & (used[bounds] != 0)
-    sizes, numbers = np.unique((ends - bounds)[inside] * BIT_BYTES, return_counts=True)
-    return Counter(dict(zip(sizes.tolist(), numbers.tolist(), strict=True)))
+    return bounds[inside], (ends - bounds)[inside] * BIT_BYTES
 
 
 def _bitmap(prog: Program, pointer: Object, bits: int) -> NDArray[np.uint8]:
@@ -200,9 +212,11 @@ def _bitmap(prog: Program, pointer: Object, bits: int) -> NDArray[np.uint8]:
 
 
 def from_memory(memory: Memory) -> Found:
-    prog = memory.prog
-    rows, sizes, notes = percpu(prog)
-    found = Found()
+    prog, found = memory.prog, Found()
+    owners = None
+    with contextlib.suppress(LookupError):
+        owners = PercpuOwners(prog)
+    rows, sizes, notes = percpu(prog, owners)
     for words in notes:
         disagreement(memory, found, words)
     populated = int(prog["pcpu_nr_populated"].value_()) * int(prog["pcpu_nr_units"].value_())
@@ -210,7 +224,22 @@ def from_memory(memory: Memory) -> Found:
     if not notes and size != (has := sum(row.bytes for row in rows)):
         words = f"chunks have {has:,} bytes, pcpu_nr_populated says {size:,}"
         disagreement(memory, found, words)
-    return found.add(PERCPU_CHUNKS, rows).add(PERCPU_SIZES, sizes)
+    found.add(PERCPU_CHUNKS, rows).add(PERCPU_SIZES, sizes)
+    if owners is not None:
+        _by_cgroup(memory, owners, found)
+    return found
+
+
+def _by_cgroup(memory: Memory, owners: PercpuOwners, found: Found) -> None:
+    try:
+        memcgs = memcgs_once(memory)
+    except Absent:
+        return
+    rows, unknown = owners.rows(memcgs, int(memory.prog["pcpu_nr_units"].value_()))
+    found.add(PERCPU_CGROUPS, rows)
+    found.unreadable_bytes += owners.gaps.bytes
+    if unknown:
+        disagreement(memory, found, f"{unknown:,} allocations are charged to no memory cgroup")
 
 
 def from_files(files: Files) -> Found:
@@ -226,9 +255,9 @@ Memory of which each CPU has a copy. An allocation takes its size once for every
 ones add up, with memory cgroups, network devices and BPF maps as their usual owners. Pages go back
 only when nothing in them is allocated.
 """,
-    command=Command("percpu memory by chunk and by size of allocation", top=TOP),
+    command=Command("percpu memory by chunk, by size of allocation and by memory cgroup", top=TOP),
     since="0.2.0",
-    tables=(PERCPU_CHUNKS, PERCPU_SIZES),
+    tables=(PERCPU_CHUNKS, PERCPU_SIZES, PERCPU_CGROUPS),
     from_memory=from_memory,
     from_files=from_files,
 )

@@ -139,7 +139,7 @@ COMMANDS = (
     SectionCommand(
         "percpu",
         "percpu",
-        "percpu memory by chunk and by size of allocation",
+        "percpu memory by chunk, by size of allocation and by memory cgroup",
         20,
         "",
         "mmscope.drgn.ledger.percpu_chunks:PERCPU_SECTION",

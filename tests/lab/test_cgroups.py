@@ -16,6 +16,7 @@ from conftest import KERNELS
 from drgn import Program, sizeof
 
 from mmscope.drgn.cgroups.cgroup_files import numbers
+from mmscope.drgn.cgroups.cgroup_paths import cgroup_paths
 from mmscope.drgn.cgroups.cgroup_rows import (
     DYING,
     ONLINE,
@@ -25,13 +26,15 @@ from mmscope.drgn.cgroups.cgroup_rows import (
 )
 from mmscope.drgn.cgroups.charged_pages import ChargedPages, charges
 from mmscope.drgn.cgroups.dying_pins import ANONYMOUS, FILE, NOTHING, DyingPin
-from mmscope.drgn.cgroups.memcgs import read_memcgs
+from mmscope.drgn.cgroups.memcgs import memcgs_once, read_memcgs
+from mmscope.drgn.cgroups.percpu_owners import PercpuCgroup
 from mmscope.drgn.ledger.ledger_pages import OF_OBJECTS, LedgerPages
 from mmscope.drgn.ledger.memory_cgroups import (
     memory_cgroups_from_files,
     memory_cgroups_from_memory,
 )
 from mmscope.drgn.ledger.page_places import find_places
+from mmscope.drgn.ledger.percpu_chunks import from_memory as percpu_from_memory
 from mmscope.drgn.opening.target import open_target
 from mmscope.drgn.reading.kernel_arrays import CHUNK_BYTES, Gaps
 from mmscope.drgn.reading.struct_pages import scan_struct_pages
@@ -160,6 +163,30 @@ def test_its_counters_are_those_of_memory_stat(cgroups_lab: CgroupsLab) -> None:
         for name in ("anon", "file", "shmem", "kernel", "slab"):
             assert getattr(row, f"{name}_bytes") == theirs.get(name)
         assert ("kernel" in theirs) is (cgroups_lab.capture.kernel != "5.10")  # v5.18
+
+
+def test_percpu_memory_is_charged_as_memory_stat_says(cgroups_lab: CgroupsLab) -> None:
+    prog, memory = cgroups_lab.prog, Memory(cgroups_lab.prog)
+    found = percpu_from_memory(memory)
+    assert not found.notes
+    rows: list[PercpuCgroup] = found.by_name["percpu_cgroups"]
+    own = {row.cgroup_id: row for row in rows}
+    memcgs = memcgs_once(memory)
+    paths = cgroup_paths(prog, memcgs.columns["cgroup"], Gaps())
+    taken = memcgs.up(np.array([own[id_].bytes if id_ in own else 0 for id_ in paths.ids]))
+    assert {"/shop", "/gone"} <= {row.cgroup for row in rows}
+    # pcpu_obj_full_size(), mm/percpu-internal.h: 8 bytes for every 4 that one CPU has.
+    cpus = int(prog["pcpu_nr_units"])
+    said = cgroups_lab.said()
+    if cgroups_lab.capture.kernel == "5.10":
+        return  # whose counters lack up to 32 pages of each CPU (see drgn/cgroups/memcgs.py)
+    compared = 0
+    for path, dying, total in zip(paths.paths, memcgs.dying.tolist(), taken.tolist(), strict=True):
+        if path in said and not dying:
+            theirs = numbers(said[path]["memory.stat"])["percpu"]
+            assert total // cpus * (cpus + 2) == theirs, path
+            compared += theirs > 0
+    assert compared >= 3
 
 
 def test_pages_are_counted_as_the_kernel_counts_them(cgroups_lab: CgroupsLab) -> None:
