@@ -347,7 +347,7 @@ def profile_rows() -> dict[str, Table]:
         )  # fmt: skip
         rows["profile_recordings"].append(
             ProfileRecording(
-                name, label, against, 1.5, "system", "the command ended", what, at, "7.2"
+                name, label, against, 1.5, "system", "the command ended", what, at, "7.2", None
             )
         )
         rows["profile_frames"] += [

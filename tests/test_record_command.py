@@ -140,6 +140,29 @@ def test_a_text_that_was_kept_says_how_it_was_made(text: Path, tmp_path: Path) -
     assert not (tmp_path / "c").exists()
 
 
+def test_a_recording_of_another_boot_says_so(text: Path, tmp_path: Path) -> None:
+    told = dict.fromkeys(("scope", "ended", "command", "release", "seconds")) | {
+        "captured_at": "2026-11-20T03:05:05+00:00", "booted_at": "2026-11-20T03:00:00+00:00",
+        "architecture": "x86_64", "partial": [], "remarks": [], "counters": {}, "pids": [],
+        "recorded": {"samples": {"cpu-clock": 11}, "lost": {}, "throttled": 0},
+    }  # fmt: skip
+    text.write_bytes(f"# mmscope {json.dumps(told)}\n".encode() + TEXT)
+    for booted, other in (("03:00:02", False), ("02:00:00", True)):
+        path = tmp_path / booted
+        target = {"captured_at": f"2026-11-20T{booted}+00:00", "uptime_seconds": 0.001}
+        made.write_bundle(path, {}, target=made.TARGET | target)
+        record("exit-path", "--input", text, "-o", path)
+        bundle = Bundle(path)
+        (made_by,) = bundle.rows("profile_recordings")
+        assert made_by["booted_at"] == told["booted_at"]
+        notes = [row["note"] for row in bundle.rows("profile_notes")]
+        said = (
+            "recorded during another boot than the rest of this bundle: of a machine that was "
+            "booted at 2026-11-20T03:00:00+00:00, not at 2026-11-20T02:00:00+00:00"
+        )
+        assert (said in notes) is other
+
+
 def test_fewer_samples_than_perf_counted_are_told(text: Path, tmp_path: Path) -> None:
     told = dict.fromkeys(("scope", "ended", "command", "release", "captured_at", "seconds"))
     more = {"architecture": "x86_64", "partial": [], "remarks": [], "counters": {}, "pids": []}

@@ -30,6 +30,7 @@ from mmscope.perf.perf_record import Recorded, RecordError
 from mmscope.perf.perf_script import FIELDS, Reading
 from mmscope.perf.recipe import Event, Recipe, event_name
 from mmscope.perf.stack_parts import load_known_frames, load_split
+from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.description import Cell
 from mmscope.reports.bundle.modes import OPTION, mode_of_file, mode_of_folder
 from mmscope.reports.bundle.outcome import DONE, INCOMPLETE, UsageError, run_and_explain, say
@@ -40,6 +41,7 @@ from mmscope.reports.profiles.making import (
     FAULTS,
     PAGE_TABLES,
     Making,
+    booted,
     now,
     page_tables_now,
     vmstat,
@@ -143,8 +145,8 @@ def run(args: argparse.Namespace) -> int:
     making = Making(label=args.label, against=args.against, by_period=args.by_period)
     with tempfile.TemporaryDirectory(prefix="mmscope-") as folder:
         if args.input:
-            return _finish(args, recipe, name, making, [Path(f) for f in args.input])
-        making.captured_at = now()
+            return _finish(args, recipe, name, making, [Path(f) for f in args.input], bundle)
+        making.captured_at, making.booted_at = now(), booted()
         files = _record(args, recipe, making, Path(folder))
         if args.keep is not None:
             mode = mode_of_file(args.mode)
@@ -152,7 +154,7 @@ def run(args: argparse.Namespace) -> int:
             for file in files:
                 # Which perf made for its owner alone.
                 Path(shutil.copy(file, args.keep)).chmod(mode)
-        return _finish(args, recipe, name, making, files)
+        return _finish(args, recipe, name, making, files, bundle)
 
 
 def _record(args: argparse.Namespace, recipe: Recipe, making: Making, folder: Path) -> list[Path]:
@@ -233,6 +235,7 @@ def _finish(
     name: str,
     making: Making,
     files: list[Path],
+    bundle: Bundle | None,
 ) -> int:
     begin = time.monotonic()
     fold = Fold(
@@ -271,6 +274,8 @@ def _finish(
         if args.input:
             raise UsageError(f"{args.input[0]}: no sample in it; is it perf's?")
         making.remarks.append("nothing was sampled")
+    if bundle is not None and (words := making.other_boot(bundle)):
+        making.remarks.append(words)
     made = profiled(name, fold, reading, counted if counted.samples else None, recipe, making)
     target: dict[str, Cell] = {"kind": "files", "release": None, "page_size": None}
     if not args.input and not os.path.lexists(args.output):

@@ -24,9 +24,10 @@ import duckdb
 
 from mmscope.drgn.tables import display
 from mmscope.drgn.tables.rows import Column, column, columns, table_row
+from mmscope.reports.bundle.boots import captured
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.database import Database, open_database
-from mmscope.reports.compare.relation import captured, elapsed, same_boot
+from mmscope.reports.compare.relation import elapsed, same_boot
 
 TABLES = frozenset({"zones", "free_blocks", "pageblocks", "vm_counters"})
 ASKED = TABLES | {"thp_blocks"}  # and a view over them

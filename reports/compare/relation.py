@@ -9,16 +9,13 @@ Cannot know: whether two machines that share a name and were started within the 
 one.
 """
 
-import datetime
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mmscope.drgn.tables import display
+from mmscope.reports.bundle.boots import SAME_BOOT_SECONDS, boot_time, captured
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.bundle_format import lacking, not_written
-
-# captured_at and the uptime are rounded, or read one after the other. NTP slews both clocks alike.
-SAME_BOOT_SECONDS = 3.0
 
 # What names a thing during one boot only.
 BOOT_NAMES = frozenset(
@@ -52,24 +49,6 @@ class Relation:
     @property
     def one_boot(self) -> bool:
         return self.same_boot is True
-
-
-def boot_time(bundle: Bundle) -> float | None:
-    """When the machine was booted, in seconds since 1970, as far as the bundle says."""
-    uptime = bundle.target.get("uptime_seconds")
-    taken = captured(bundle)
-    if taken is None or isinstance(uptime, (bool, str)) or not uptime:
-        return None
-    return taken - uptime
-
-
-def captured(bundle: Bundle) -> float | None:
-    """When a bundle's machine was read, in seconds since 1970."""
-    try:
-        at = datetime.datetime.fromisoformat(str(bundle.target.get("captured_at")))
-        return at.replace(tzinfo=at.tzinfo or datetime.UTC).timestamp()
-    except (ValueError, OverflowError):
-        return None
 
 
 def elapsed(before: Bundle, after: Bundle) -> float | None:

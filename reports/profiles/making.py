@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mmscope.perf.perf_record import Recorded
+from mmscope.reports.bundle.boots import SAME_BOOT_SECONDS, boot_time, moment
+from mmscope.reports.bundle.bundle import Bundle
 
 PAGE_TABLES, FAULTS = "nr_page_table_pages", "pgfault"  # of /proc/vmstat
 
@@ -32,6 +34,7 @@ class Making:
     ended: str | None = None
     command: str | None = None
     captured_at: str | None = None
+    booted_at: str | None = None
     release: str | None = None
     architecture: str = "x86_64"
     by_period: bool = False
@@ -74,6 +77,17 @@ class Making:
             raise ValueError("a note is not valid")
         return recorded
 
+    def other_boot(self, bundle: Bundle) -> str | None:
+        """Words, if it was not recorded while the machine ran that the bundle was read on."""
+        here, there = moment(self.booted_at or ""), boot_time(bundle)
+        if here is None or there is None or abs(here - there) <= SAME_BOOT_SECONDS:
+            return None
+        of_bundle = datetime.datetime.fromtimestamp(round(there), datetime.UTC).isoformat()
+        return (
+            f"recorded during another boot than the rest of this bundle: of a machine that was "
+            f"booted at {self.booted_at}, not at {of_bundle}"
+        )
+
 
 _TOLD: dict[str, Any] = {
     "seconds": float | None,
@@ -81,6 +95,7 @@ _TOLD: dict[str, Any] = {
     "ended": str | None,
     "command": str | None,
     "captured_at": str | None,
+    "booted_at": str | None,
     "release": str | None,
     "architecture": str,
     "partial": list,
@@ -92,12 +107,18 @@ _TOLD: dict[str, Any] = {
     "page_tables": list,
 }
 # Texts that were kept before lack these.
-_TOLD_SINCE: dict[str, Any] = {"left_out": [], "missed": {}, "page_tables": []}
+_TOLD_SINCE: dict[str, Any] = {"booted_at": None, "left_out": [], "missed": {}, "page_tables": []}
 
 
 def now() -> str:
     """This moment, as it is written down."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def booted() -> str:
+    """When this machine was booted, likewise."""
+    at = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+    return datetime.datetime.fromtimestamp(at, datetime.UTC).isoformat(timespec="seconds")
 
 
 def vmstat(names: Iterable[str]) -> dict[str, int]:

@@ -159,6 +159,7 @@ def _recording(name: str, making: Making) -> ProfileRecording:
         command=making.command,
         captured_at=making.captured_at,
         release=making.release,
+        booted_at=making.booted_at,
     )
 
 

@@ -57,6 +57,9 @@ class ProfileRecording:
     command: str | None = column(holds="command", help="what was run or watched")
     captured_at: str | None = column(holds="words", help="when it was recorded, UTC")
     release: str | None = column(holds="kernel", help="kernel that it was recorded on")
+    booted_at: str | None = column(
+        since="0.2.0", holds="words", help="when that machine was booted, UTC"
+    )
 
 
 PROFILE_RECORDINGS = Table(

@@ -5,8 +5,8 @@
 Fetches a stock kernel, boots it under emulation, lets the workload drive its
 memory into the state of a known incident, takes a vmcore, and runs the command on it as a user
 would. In a second boot of the same kernel it records profiles of page faults and of the end of
-processes, with transparent huge pages and without, and adds them. Everything it prints comes from
-those commands.
+processes, with transparent huge pages and without, and of a process that the OOM killer takes, and
+adds them. Everything it prints comes from those commands.
 """
 
 import argparse
@@ -32,6 +32,7 @@ PROFILES: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     ("exit-path", "dense", "", ("/bin/faults", "dense", "60000")),
     ("exit-path", "sparse", "", SPARSE),
     ("exit-path", "sparse thp", "exit_path_sparse", (*SPARSE, "thp")),
+    ("oom", "database", "", ("/bin/faults", "oom", "/sys/fs/cgroup/oom", "database")),
 )
 
 

@@ -4,7 +4,7 @@
 //     faults dense COUNT [thp]      reads every 4 KiB: a table of entries for each 512 faults
 //     faults sparse COUNT [thp]     reads every 2 MiB: a table for each fault
 //     faults breadth COUNT [thp]    reads so that upper tables are new, too: up to three tables a fault
-//     faults oom CGROUP             as sparse, without end, in a memory cgroup that has a limit; see below
+//     faults oom CGROUP [COMM]      as sparse, without end, in a memory cgroup that has a limit; see below
 //     faults compact                has the kernel compact memory, of which every other page is in use
 //     faults ping [COUNT]           large pings to itself, for which the network stack allocates atomically
 //     faults reserve [BURSTS]       the same below the low watermark: then the kernel reserves pageblocks
@@ -123,7 +123,7 @@ static int reaped(int kmsg)
 
 // The victim may only run when nobody else wants its CPU; as soon as it is killed, somebody does, until the reaper is done.
 // So it is still there when the reaper comes, two seconds after the kill, as on a machine that is overloaded.
-static void be_killed(const char *cgroup)
+static void be_killed(const char *cgroup, const char *comm)
 {
 	struct sched_param none = { 0 };
 	cpu_set_t cpus;
@@ -141,7 +141,7 @@ static void be_killed(const char *cgroup)
 	if (victim == 0) {
 		if (sched_setscheduler(0, SCHED_IDLE, &none))
 			fail("SCHED_IDLE");
-		prctl(PR_SET_NAME, "<img src=x>;\"");  // as hostile as fits
+		prctl(PR_SET_NAME, comm);
 		write_file(cgroup, "cgroup.procs", "0");
 		read_every(HUGE, 1 << 20, 0);
 		exit(1);  // nobody killed it
@@ -283,7 +283,7 @@ int main(int count, char **words)
 	else if (!strcmp(what, "breadth"))
 		read_breadth_first(atol(more), thp);
 	else if (!strcmp(what, "oom"))
-		be_killed(more);
+		be_killed(more, count > 3 ? words[3] : "<img src=x>;\"");  // as hostile as fits
 	else if (!strcmp(what, "compact"))
 		compact();
 	else if (!strcmp(what, "ping"))
