@@ -21,14 +21,13 @@ from numpy.typing import NDArray
 
 from mmscope.drgn.page_tables.page_table_entries import (
     MAX_ROOTS,
-    PageTableFormat,
     TableChunk,
     Walk,
     new_walk,
-    page_table_format,
     process_roots,
     walk_page_tables,
 )
+from mmscope.drgn.page_tables.page_table_formats import PageTableFormat, page_table_format
 from mmscope.drgn.page_tables.regions import REGION_KINDS, REGION_OF_KIND, Regions, cut_regions
 from mmscope.drgn.page_tables.swap_types import (
     KINDS,
@@ -57,8 +56,9 @@ from mmscope.drgn.reading.struct_pages import memory_pages
 
 # Of how many processes the occupancy and the regions are kept, those with the most tables.
 DETAILED = 20
-# Entries in use in a table: none, 1, 2-3, 4-7, … 256-511, all 512.
-BINS = 11
+# Entries in use in a table: none, 1, 2-3, 4-7, … 256-511, all 512; and up to the 8,192 of a page of
+# 64 KiB.
+BINS = 15
 
 
 # What is added up for each process.

@@ -190,7 +190,11 @@ PAGE_TABLE_REGIONS = Table(
 def page_tables(scan: PageTableScan) -> list[PageTables]:
     """The page tables of every process, the most first."""
     rows = []
-    levels = {level.name: at for at, level in enumerate(scan.form.levels)}
+    # With few levels the upper ones are none of their own.
+    levels = [
+        next((at for at, level in enumerate(scan.form.levels) if level.name == name), None)
+        for name in ("pte", "pmd", "pud")
+    ]
     page_shift = scan.form.page_shift
     huge_shift = scan.form.levels[-2].shift
     for at in by_size(scan.spaces):
@@ -198,7 +202,7 @@ def page_tables(scan: PageTableScan) -> list[PageTables]:
         kinds = scan.kinds[at]
         sums = {name: int(values[at]) for name, values in scan.sums.items()}
         charged = int(scan.spaces.columns["pgtables_bytes"][at])
-        pte, pmd, pud = (int(scan.tables[at, levels[name]]) for name in ("pte", "pmd", "pud"))
+        pte, pmd, pud = (0 if level is None else int(scan.tables[at, level]) for level in levels)
         counted = pte + pmd + pud + sums["deposited"]
         rows.append(
             PageTables(

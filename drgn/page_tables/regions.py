@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from mmscope.drgn.page_tables.page_table_entries import PageTableFormat
+from mmscope.drgn.page_tables.page_table_formats import PageTableFormat
 from mmscope.drgn.page_tables.swap_types import PAGE, SWAP, ZERO
 from mmscope.drgn.processes.vm_areas import VmAreas
 

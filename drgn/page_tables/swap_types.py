@@ -18,7 +18,7 @@ from drgn import Program
 from numpy.typing import NDArray
 
 from mmscope.drgn.opening.constants import constant
-from mmscope.drgn.page_tables.page_table_entries import Entries, PageTableFormat
+from mmscope.drgn.page_tables.page_table_formats import Entries, PageTableFormat
 
 # What an entry of the last level is.
 NONE = 0

@@ -25,14 +25,8 @@ import numpy as np
 from drgn import Program
 from numpy.typing import NDArray
 
-from mmscope.drgn.page_tables.page_table_entries import (
-    Entries,
-    PageTableFormat,
-    kernel_root,
-    new_walk,
-    page_table_format,
-    walk_page_tables,
-)
+from mmscope.drgn.page_tables.page_table_entries import kernel_root, new_walk, walk_page_tables
+from mmscope.drgn.page_tables.page_table_formats import Entries, PageTableFormat, page_table_format
 from mmscope.drgn.reading.kernel_arrays import Gaps
 from mmscope.drgn.struct_pages.memmap import Memmap, memmap, self_hosted
 from mmscope.drgn.struct_pages.section_zones import SectionZones

@@ -108,7 +108,7 @@ def _take(kernel: Kernel, workload: str, folder: Path, say: Callable[[str], None
     temporary = Path(tempfile.mkdtemp(prefix=".capture-", dir=folder.parent))
     try:
         say(f"booting {kernel.release}, workload {workload}")
-        init = machine.build_init(temporary)
+        init = machine.build_init(temporary, kernel.architecture)
         machine.run(kernel, workload, temporary, say, init=init)
         init.unlink()
         if folder.exists():
@@ -131,7 +131,13 @@ def fingerprint(kernel: Kernel) -> str:
     digest = hashlib.sha256(kernel.vmlinuz.parent.name.encode())
     here = Path(__file__).resolve().parent
     guest = sorted(machine.GUEST.glob("*.[ch]"))
-    for source in [here / "capture.py", here / "machine.py", *guest, *kernel.modules]:
+    for source in [
+        here / "capture.py",
+        here / "machine.py",
+        here / "architectures.py",
+        *guest,
+        *kernel.modules,
+    ]:
         digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
     return digest.hexdigest()[:12]
 

@@ -28,11 +28,12 @@ import tarfile
 import tempfile
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import own_kernel
+from architectures import AMD64, ARCHITECTURES, Architecture
 from archive import LabError, apt_options, cache_folder, newest_first, run
 
 HERE = Path(__file__).resolve().parent
@@ -53,6 +54,7 @@ class Kernel:
     vmlinux: Path
     modules: tuple[Path, ...]
     options: str = ""  # what it needs on its command line
+    architecture: Architecture = AMD64
 
 
 @dataclass(frozen=True)
@@ -112,17 +114,19 @@ def _get(
     modules = [*row.get("modules", table["modules"])]
     for module in more_modules:
         modules += [*before.get(module, []), module]
-    cached = [
-        kernel
-        for kernel in map(lambda r: _cached(name, r, modules, symbols), _releases(row["release"]))
-        if kernel
-    ]
+    architecture = ARCHITECTURES[row.get("architecture", AMD64.name)]
+
+    def in_cache(release: str) -> Kernel | None:
+        kernel = _cached(name, release, modules, symbols)
+        return kernel and replace(kernel, architecture=architecture)
+
+    cached = [kernel for kernel in map(in_cache, _releases(row["release"])) if kernel]
     if cached:
         return cached[0]
     missing = []
     for suite in row["suites"]:
         say(f"looking for a {name} kernel in {suite}")
-        apt = apt_options(suite)
+        apt = apt_options(suite, architecture.name)
         run("apt-get", *apt, "update", "--quiet=2", "--error-on=any")
         found = _choose(_packages(apt), row["release"], table["debug"], table["images"])
         if not found:
@@ -131,7 +135,7 @@ def _get(
         release, packages = found
         wanted = [p for p in packages if symbols or not p.name.endswith("-dbg")]
         _fetch(release, wanted, apt, modules, say)
-        kernel = _cached(name, release, modules, symbols)
+        kernel = in_cache(release)
         assert kernel is not None
         say(f"kept in {kernel.vmlinuz.parent}")
         return kernel
@@ -307,8 +311,10 @@ def main() -> int:
 
     # What was begun, a compiler say, ends with it.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    more = [module for modules in WORKLOAD_MODULES.values() for module in modules]
+    every = [module for modules in WORKLOAD_MODULES.values() for module in modules]
     for name in sys.argv[1:]:
+        # They are of workloads that only x86's machine can run.
+        more = () if "architecture" in _table()["kernels"].get(name, {}) else every
         try:
             get(name, lambda line: print(line, flush=True), more)
         except LabError as error:

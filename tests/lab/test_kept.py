@@ -33,7 +33,8 @@ from mmscope.drgn.machine.physical_memory import (
 from mmscope.drgn.machine.poisoned_pages import PoisonCounter, PoisonedPages
 from mmscope.drgn.machine.settings import settings
 from mmscope.drgn.opening.target import describe, open_target
-from mmscope.drgn.page_tables.page_table_entries import kernel_root, page_table_format
+from mmscope.drgn.page_tables.page_table_entries import kernel_root
+from mmscope.drgn.page_tables.page_table_formats import page_table_format
 from mmscope.drgn.reading.io_resources import io_resources, read_iomem
 from mmscope.drgn.reading.kernel_arrays import Gaps
 from mmscope.drgn.reading.printk_ring import log_records

@@ -23,12 +23,8 @@ from mmscope.drgn.free.zones import zones
 from mmscope.drgn.opening.target import open_target
 from mmscope.drgn.page_tables import page_table_scan
 from mmscope.drgn.page_tables.exit_cost import dontneed_frees_tables, exit_costs
-from mmscope.drgn.page_tables.page_table_entries import (
-    new_walk,
-    page_table_format,
-    process_roots,
-    walk_page_tables,
-)
+from mmscope.drgn.page_tables.page_table_entries import new_walk, process_roots, walk_page_tables
+from mmscope.drgn.page_tables.page_table_formats import page_table_format
 from mmscope.drgn.page_tables.page_table_scan import PageTableScan, scan_page_tables
 from mmscope.drgn.page_tables.page_tables import (
     page_table_details,

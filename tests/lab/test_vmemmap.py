@@ -407,9 +407,9 @@ def pte_table_of(prog: Program, cost: StructPageCost) -> int:
     from mmscope.drgn.page_tables.page_table_entries import (
         kernel_root,
         new_walk,
-        page_table_format,
         walk_page_tables,
     )
+    from mmscope.drgn.page_tables.page_table_formats import page_table_format
 
     form = page_table_format(prog)
     where = cost.scan.memmap

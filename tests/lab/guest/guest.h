@@ -21,6 +21,10 @@ void run_on_cpu(int cpu);
 pid_t keep_child(const char *comm, void (*work)(void));  // waits until `work` is done; the child then pauses for good
 char *map_memory(size_t bytes, int advice);              // anonymous, private; not touched
 
+// freeze.c
+void prepare_to_freeze(void);
+__attribute__((noreturn)) void freeze(void);
+
 // numbers.c
 long number_in(const char *path, const char *key);  // of the line that starts with `key`; -1 if there is none
 long number_of(const char *path);  // the file's one number
