@@ -48,6 +48,11 @@ class Capture:
     truth_b: Path
     console: Path
 
+    @property
+    def series(self) -> str:
+        """The kernel's, whatever its architecture: 6.1 of arm64-6.1."""
+        return self.kernel.rpartition("-")[2]
+
 
 def capture(
     kernel: str = "7.2",
@@ -108,7 +113,7 @@ def _take(kernel: Kernel, workload: str, folder: Path, say: Callable[[str], None
     temporary = Path(tempfile.mkdtemp(prefix=".capture-", dir=folder.parent))
     try:
         say(f"booting {kernel.release}, workload {workload}")
-        init = machine.build_init(temporary, kernel.architecture)
+        init = machine.build_init(temporary, kernel.architecture, kernel.page_bytes)
         machine.run(kernel, workload, temporary, say, init=init)
         init.unlink()
         if folder.exists():

@@ -43,6 +43,8 @@ TABLE = HERE / "kernels.toml"
 # or were not told at boot (slab_debug=U).
 NOT_IN_STOCK = frozenset({"page_owner", "alloc_tags", "slab_owner"})
 
+PAGE_BYTES = 4096
+
 
 @dataclass(frozen=True)
 class Kernel:
@@ -55,6 +57,7 @@ class Kernel:
     modules: tuple[Path, ...]
     options: str = ""  # what it needs on its command line
     architecture: Architecture = AMD64
+    page_bytes: int = PAGE_BYTES
 
 
 @dataclass(frozen=True)
@@ -118,7 +121,9 @@ def _get(
 
     def in_cache(release: str) -> Kernel | None:
         kernel = _cached(name, release, modules, symbols)
-        return kernel and replace(kernel, architecture=architecture)
+        return kernel and replace(
+            kernel, architecture=architecture, page_bytes=row.get("page_bytes", PAGE_BYTES)
+        )
 
     cached = [kernel for kernel in map(in_cache, _releases(row["release"])) if kernel]
     if cached:

@@ -31,7 +31,7 @@ from pathlib import Path, PurePosixPath
 from architectures import AMD64, Architecture
 from archive import LabError
 from children import DIES_WITH_US
-from kernels import Kernel
+from kernels import PAGE_BYTES, Kernel
 from qemu.qmp import EventListener, QMPClient, QMPError
 
 GUEST = Path(__file__).resolve().parent / "guest"
@@ -105,11 +105,13 @@ WORKLOAD_DISKS = {"tables": 64 << 20, "ledger": 16 << 20}
 _HEADER = 256  # guest/truth.c: "FILE <set> <path> <length>", padded
 
 
-def build_init(folder: Path, architecture: Architecture = AMD64) -> Path:
-    """Compile the guest's ``/init`` into *folder*."""
+def build_init(
+    folder: Path, architecture: Architecture = AMD64, page_bytes: int = PAGE_BYTES
+) -> Path:
+    """Compile the guest's ``/init`` for kernels with pages of that size into *folder*."""
     init = folder / "init"
     sources = sorted(map(str, GUEST.glob("*.c")))
-    options = ("-static", "-O2", "-D_GNU_SOURCE", "-Wall", "-Wextra")
+    options = ("-static", "-O2", "-D_GNU_SOURCE", f"-DPAGE={page_bytes}UL", "-Wall", "-Wextra")
     if shutil.which(architecture.compiler) is None:
         raise LabError(
             f"{architecture.compiler} is not installed: "

@@ -164,7 +164,7 @@ def test_page_tables_of_both_depths(
 ) -> None:
     """What the tests of ``tables`` say of four levels was read with four, and this with five."""
     prog = lab.prog
-    if lab.capture.kernel == "5.10":  # which Debian built without CONFIG_X86_5LEVEL
+    if lab.capture.series == "5.10":  # which Debian built without CONFIG_X86_5LEVEL
         assert "pgdir_shift" not in prog
         levels = 4
     if workload is not None:

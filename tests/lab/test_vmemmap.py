@@ -51,7 +51,7 @@ SECTION_NAMES = ("vmemmap", "hugetlb", "device_pagemaps", "memory_metadata")
 
 def has_hvo(lab: StructPagesLab | Lab) -> bool:
     """5.10 has not: neither a huge page nor device memory shares struct pages."""
-    return lab.capture.kernel != "5.10"
+    return lab.capture.series != "5.10"
 
 
 def counter(lab: StructPagesLab, stage: str, name: str) -> int | None:

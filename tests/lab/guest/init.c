@@ -36,6 +36,7 @@ static const struct {
 	{ "owner_slab", workload_owner },
 	{ "owner_inputs", workload_owner_inputs },
 	{ "tables", workload_tables },
+	{ "sizes", workload_sizes },
 	{ "many_tables", workload_many_tables },
 	{ "vmemmap", workload_vmemmap },
 	{ "vmemmap_boot", workload_vmemmap_boot },
