@@ -38,8 +38,10 @@ class PercpuChunk:
     """A chunk of percpu memory."""
 
     address: str = column(holds="kernel", key=True, help="base_addr, of the first CPU's unit")
+    # The room for modules may begin in the page in which the first chunk does.
     kind: str = column(
         holds="words",
+        key=True,
         help="variables: percpu variables of the kernel itself; modules: room for those of "
         "modules; first: made at boot; further: added as they were needed",
     )

@@ -50,6 +50,7 @@ class PageTableFormat:
     address_high: tuple[int, int]  # where its bits from 48 or 50 on are, and by how much they move
     writable: tuple[int, int]
     special: int  # pte_special(): no struct page counts this mapping
+    contiguous: int  # this entry and its neighbours map one stretch of memory; 0: there is no such
     # Entries without this bit hold their address inverted (L1TF); 0: never.
     inverted_without: int
     swap_type: tuple[int, int]  # of non-present entries: first bit, number of bits
@@ -157,6 +158,7 @@ X86_64 = PageTableFormat(
     address_high=(0, 0),
     writable=(0x02, 0x02),  # _PAGE_RW
     special=0x200,  # _PAGE_SOFTW1
+    contiguous=0,
     inverted_without=0x01,
     swap_type=(59, 5),
     swap_offset=(9, 50),
@@ -225,6 +227,7 @@ def arm64_format(
         address_high=high,
         writable=(1 << 51, 1 << 51),  # PTE_WRITE
         special=1 << 56,  # PTE_SPECIAL
+        contiguous=1 << 52,  # PTE_CONT
         inverted_without=0,
         swap_type=entries.swap_type,
         swap_offset=entries.swap_offset,

@@ -23,6 +23,7 @@ from mmscope.drgn.page_tables.page_table_scan import PageTableScan, by_size
 from mmscope.drgn.page_tables.regions import REGION_KINDS
 from mmscope.drgn.page_tables.swap_types import (
     DEVICE,
+    HUGETLB,
     MARKER,
     MIGRATION,
     OTHER,
@@ -64,7 +65,9 @@ class PageTables:
     )
     empty_pte_tables: int | None = column(help="PTE tables without any entry, not the deposited")
     used_ptes: int | None = column(help="PTEs that are anything but none, of all PTE tables")
-    present_ptes: int | None = column(help="PTEs that map a page: zero pages and special ones too")
+    present_ptes: int | None = column(
+        help="PTEs that map a page: zero pages and special ones too, hugetlb not"
+    )
     zero_ptes: int | None = column(help="of these, that map the shared zero page")
     swap_ptes: int | None = column(help="PTEs whose page is swapped out")
     huge_pmds: int | None = column(help="PMDs that map a transparent huge page")
@@ -210,7 +213,7 @@ def page_tables(scan: PageTableScan) -> list[PageTables]:
                 comm=process.comm,
                 pgtables_bytes=charged,
                 resident_bytes=(int(kinds[PAGE]) << page_shift) + (sums["huge"] << huge_shift),
-                hugetlb_bytes=sums["hugetlb_bytes"],
+                hugetlb_bytes=sums["hugetlb_bytes"] + (int(kinds[HUGETLB]) << page_shift),
                 pte_tables=pte,
                 pmd_tables=pmd,
                 pud_tables=pud,

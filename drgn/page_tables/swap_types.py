@@ -31,7 +31,8 @@ DEVICE = 6
 MARKER = 7
 POISONED = 8
 OTHER = 9
-KINDS = 10
+HUGETLB = 10  # a part of a hugetlb page that is smaller than a PMD maps (arm64)
+KINDS = 11
 
 SWP_TYPES = 32
 # Read, exclusive read, write: since "mm: remember exclusively mapped anonymous pages with

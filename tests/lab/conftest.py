@@ -19,6 +19,7 @@ import pytest
 from archive import LabError
 from capture import Capture, capture
 from drgn import Program
+from machine import X86_WORKLOADS
 from shared_guest import InGuest, of_program, run_programs
 
 from mmscope.drgn.free.free_memory import FreeMemory, scan_free_memory
@@ -53,6 +54,10 @@ def _kernels(names: str) -> list[str]:
 KERNELS = _kernels(os.environ.get("MMSCOPE_LAB_KERNELS", "7.2"))
 
 
+# Of workloads that only x86 can run; see machine.py.
+X86_FIXTURES = {"vmemmap_lab", "hvo_boot_lab", "kept_lab"}
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if "MMSCOPE_LAB_KERNELS" in os.environ:
         others = [item for item in items if not _of_a_kernel(item)]
@@ -62,7 +67,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _of_a_kernel(item: pytest.Item) -> bool:
     params = item.callspec.params.values() if hasattr(item, "callspec") else ()
-    return any(value in KERNELS for value in params if isinstance(value, str))
+    words = {value for value in params if isinstance(value, str)}
+    named = words.intersection(KERNELS)
+    if any(kernels.architecture(name).name != "amd64" for name in named) and (
+        item.get_closest_marker("x86")
+        or words & X86_WORKLOADS
+        or X86_FIXTURES.intersection(getattr(item, "fixturenames", ()))
+    ):
+        return False
+    return bool(named)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -72,6 +72,11 @@ def names() -> list[str]:
     return list(_table()["kernels"])
 
 
+def architecture(name: str) -> Architecture:
+    """That of a row's kernel."""
+    return ARCHITECTURES[_table()["kernels"][name].get("architecture", AMD64.name)]
+
+
 def get(
     name: str,
     say: Callable[[str], None] = lambda line: None,
@@ -117,12 +122,12 @@ def _get(
     modules = [*row.get("modules", table["modules"])]
     for module in more_modules:
         modules += [*before.get(module, []), module]
-    architecture = ARCHITECTURES[row.get("architecture", AMD64.name)]
+    of = architecture(name)
 
     def in_cache(release: str) -> Kernel | None:
         kernel = _cached(name, release, modules, symbols)
         return kernel and replace(
-            kernel, architecture=architecture, page_bytes=row.get("page_bytes", PAGE_BYTES)
+            kernel, architecture=of, page_bytes=row.get("page_bytes", PAGE_BYTES)
         )
 
     cached = [kernel for kernel in map(in_cache, _releases(row["release"])) if kernel]
@@ -131,7 +136,7 @@ def _get(
     missing = []
     for suite in row["suites"]:
         say(f"looking for a {name} kernel in {suite}")
-        apt = apt_options(suite, architecture.name)
+        apt = apt_options(suite, of.name)
         run("apt-get", *apt, "update", "--quiet=2", "--error-on=any")
         found = _choose(_packages(apt), row["release"], table["debug"], table["images"])
         if not found:

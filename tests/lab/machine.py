@@ -95,6 +95,9 @@ WORKLOAD_MACHINE = {
     ),
 }
 
+# Those that stand on x86's memmap= or its modules, and on HVO.
+X86_WORKLOADS = {"vmemmap", "vmemmap_boot", "kept"}
+
 # Modules it needs beside those that every guest loads, in the order in which they are loaded.
 WORKLOAD_MODULES = {
     "vmemmap": ("libnvdimm", "nd_btt", "nd_pmem", "nd_e820", "dax_pmem", "device_dax"),

@@ -46,6 +46,8 @@ from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.collect.collect import collect
 
+pytestmark = pytest.mark.x86
+
 DIMM, DIMM_BYTES = 7 << 30, 256 << 20
 HOLE, HOLE_BYTES = 0x1490_0000, 3 << 20
 OPTIONS = f"cma=64M memhp_default_state=online_movable memmap={HOLE_BYTES}${HOLE:#x}"

@@ -43,7 +43,8 @@ from mmscope.reports.collect.collect import collect, run_section
 
 EVENTFDS = 700  # guest/workload_slab.c, KEPT
 EVENTFD_CALLERS = tuple(
-    f"__x64_sys_eventfd2;do_eventfd{leaf}"
+    f"{entry}_sys_eventfd2;do_eventfd{leaf}"
+    for entry in ("__x64", "__arm64")
     for leaf in ("", ";kmalloc_trace", ";kmem_cache_alloc_trace;__slab_alloc")
 )
 # Without alloc_traces, which came with v5.14, and the size that was asked for, with v6.1.
