@@ -201,7 +201,8 @@ def _blank_outside(form: PageTableFormat, chunk: TableChunk, bounds: tuple[int, 
     """Take out the entries that map nothing between the first and the last wanted address."""
     shift = form.levels[chunk.level].shift
     first, last = (np.uint64(bound >> shift << shift) for bound in bounds)
-    table_bytes = np.uint64(form.slots - 1) << np.uint64(shift)
+    slots_here = form.slots if chunk.level else form.root_slots
+    table_bytes = np.uint64(slots_here - 1) << np.uint64(shift)
     outer = (chunk.addresses < first) | (chunk.addresses + table_bytes > last)
     for row in np.flatnonzero(outer).tolist():
         slots = chunk.addresses[row] + (np.arange(form.slots, dtype=np.uint64) << np.uint64(shift))
