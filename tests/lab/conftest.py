@@ -140,12 +140,17 @@ def in_guest(
     return of
 
 
+def fragment_lab(kernel: str, say: Callable[[str], None]) -> Lab:
+    """The ``fragment`` workload on a kernel."""
+    taken = capture(kernel, "fragment", say=say)
+    prog = open_target(taken.vmcore, [taken.vmlinux])
+    return Lab(taken, prog, scan_free_memory(prog))
+
+
 @pytest.fixture(scope="session", params=KERNELS)
 def lab(request: pytest.FixtureRequest, say: Callable[[str], None]) -> Lab:
     """The ``fragment`` workload on a kernel."""
-    taken = capture(request.param, "fragment", say=say)
-    prog = open_target(taken.vmcore, [taken.vmlinux])
-    return Lab(taken, prog, scan_free_memory(prog))
+    return fragment_lab(request.param, say)
 
 
 @dataclass(frozen=True)
@@ -206,7 +211,7 @@ class StructPagesLab:
         return (later if later.exists() else self.capture.truth_a / path).read_text()
 
 
-def _struct_pages_lab(kernel: str, workload: str, say: Callable[[str], None]) -> StructPagesLab:
+def struct_pages_lab(kernel: str, workload: str, say: Callable[[str], None]) -> StructPagesLab:
     taken = capture(kernel, workload, say=say)
     prog = open_target(taken.vmcore, [taken.vmlinux])
     return StructPagesLab(taken, prog, scan_struct_page_cost(prog))
@@ -215,13 +220,13 @@ def _struct_pages_lab(kernel: str, workload: str, say: Callable[[str], None]) ->
 @pytest.fixture(scope="session", params=KERNELS)
 def vmemmap_lab(request: pytest.FixtureRequest, say: Callable[[str], None]) -> StructPagesLab:
     """The ``vmemmap`` workload on a kernel: HVO switched on while it runs, DAX, a DIMM."""
-    return _struct_pages_lab(request.param, "vmemmap", say)
+    return struct_pages_lab(request.param, "vmemmap", say)
 
 
 @pytest.fixture(scope="session", params=KERNELS)
 def hvo_boot_lab(request: pytest.FixtureRequest, say: Callable[[str], None]) -> StructPagesLab:
     """The ``vmemmap_boot`` workload: pools of 2 MiB and 1 GiB filled at boot, with HVO on."""
-    return _struct_pages_lab(request.param, "vmemmap_boot", say)
+    return struct_pages_lab(request.param, "vmemmap_boot", say)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from typing import Any
 import children
 import pytest
 from capture import Capture, capture
-from conftest import KERNELS, Lab
+from conftest import KERNELS, Lab, fragment_lab
 from drgn import (
     Architecture,
     Object,
@@ -44,6 +44,9 @@ from mmscope.reports.collect.collect import run_section
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKLOADS = ("fragment", "slab", "rmap", "tables", "vmemmap", "kept")
+# Built without CONFIG_KALLSYMS_ALL: they can be read with debug info alone.
+FUNCTIONS_ONLY = {"arm64-6.1"}
+READABLE = [name for name in KERNELS if name not in FUNCTIONS_ONLY]
 # Features told by functions that may be inlined, of which only DWARF knows.
 IN_CODE = {"highatomic_buddy_only", "highatomic_fast_path"}
 Reading = dict[str, tuple[str, str | None, dict[str, list[Any]]]]
@@ -90,10 +93,27 @@ def cells(reading: Reading) -> int:
     )
 
 
-@pytest.fixture(scope="module", params=KERNELS)
+@pytest.fixture(scope="module", params=READABLE)
 def kernel(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     return name
+
+
+@pytest.fixture(scope="module", params=READABLE)
+def lab(request: pytest.FixtureRequest, say: Callable[[str], None]) -> Lab:
+    """The ``fragment`` workload on a kernel."""
+    return fragment_lab(request.param, say)
+
+
+@pytest.mark.parametrize("functions_only", sorted(FUNCTIONS_ONLY.intersection(KERNELS)))
+def test_names_of_functions_alone_are_said_in_a_line(
+    functions_only: str, say: Callable[[str], None]
+) -> None:
+    core = capture(functions_only, "fragment", say=say).vmcore
+    with pytest.raises(NoDebugInfoError, match=r"no variables \(CONFIG_KALLSYMS_ALL\)"):
+        attach(bare(core))
+    with pytest.raises(TargetError, match=r"give --symbols VMLINUX; .*CONFIG_KALLSYMS_ALL"):
+        open_target(core)
 
 
 @pytest.mark.parametrize("workload", WORKLOADS)

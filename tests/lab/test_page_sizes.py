@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 
 import pytest
-from conftest import KERNELS, StructPagesLab, _struct_pages_lab
+from conftest import KERNELS, StructPagesLab, struct_pages_lab
 from drgn.helpers.linux.mm import follow_phys
 
 from mmscope.drgn.page_tables.page_table_scan import PageTableScan, scan_page_tables
@@ -32,7 +32,7 @@ NOT_BUILT_IN = {"page_owner", "alloc_tags", "slab_owner"}
 @pytest.fixture(scope="module", params=KERNELS)
 def sizes_lab(request: pytest.FixtureRequest, say: Callable[[str], None]) -> StructPagesLab:
     """The ``sizes`` workload on a kernel."""
-    return _struct_pages_lab(request.param, "sizes", say)
+    return struct_pages_lab(request.param, "sizes", say)
 
 
 @pytest.fixture(scope="module")
