@@ -26,6 +26,7 @@ from mmscope.drgn.page_tables.page_table_entries import new_walk, walk_page_tabl
 from mmscope.drgn.page_tables.page_table_formats import (
     ARM64_ENTRIES,
     ARM64_ENTRIES_BEFORE,
+    ARM64_ENTRIES_FIRST,
     PageTableFormat,
     arm64_format,
     page_table_format,
@@ -138,17 +139,18 @@ def test_what_nobody_may_touch_is_present_in_its_own_way() -> None:
 def test_swap_entries_are_taken_apart_as_the_kernel_puts_them_together(
     type_: int, offset: int
 ) -> None:
-    # __swp_entry() of 7.2, and of 6.1; with PTE_SWP_EXCLUSIVE and, since 6.12, PTE_SWP_UFFD_WP.
+    # __swp_entry() of 7.2, of 6.1 and of 5.10; with PTE_SWP_EXCLUSIVE and, since 6.12, PTE_SWP_UFFD_WP.
     cases = (
         (ARM64_ENTRIES, type_ << 6 | offset << 12 | 0xC),
         (ARM64_ENTRIES_BEFORE, type_ << 3 | offset << 8 | 0x4),
+        (ARM64_ENTRIES_FIRST, type_ << 2 | offset << 8),
     )
     for entries, entry in cases:
         form = arm64_format(12, 48, 48, entries)
         types, offsets = form.swap(array(entry))
         assert (types.tolist(), offsets.tolist()) == ([type_], [offset])
         assert not form.is_leaf(array(entry), form.last).any()
-        assert not form.is_none(array(entry)).any()
+        assert not form.is_none(array(entry)).any() or not entry
 
 
 @dataclass
@@ -217,7 +219,7 @@ def test_a_walk_finds_every_leaf(seed: int, form: PageTableFormat, kernel: bool)
     assert walk.tables.sum() == len(memory.tables) and not walk.gaps.bytes
 
 
-def kernel_that_says(page_shift: int, none: int, *lines: str) -> Program:
+def kernel_that_says(page_shift: int, none: int, *lines: str, exclusive: bool = True) -> Program:
     """A program without memory that has what a format is read off. A mock."""
     prog = Program(Platform(Architecture.AARCH64, LITTLE))
     long = prog.int_type("unsigned long", 8, False)
@@ -229,6 +231,9 @@ def kernel_that_says(page_shift: int, none: int, *lines: str) -> Program:
         "VMCOREINFO": Object(prog, prog.array_type(char, len(text)), list(text)),
         "protection_map": Object(prog, prog.array_type(member, 1), [{"pgprot": none}]),
     }
+
+    if exclusive:
+        objects["PG_anon_exclusive"] = Object(prog, long, 17)
 
     def find(prog: Program, name: str, flags: FindObjectFlags, file: str | None) -> Object | None:
         return objects.get(name)
@@ -259,6 +264,8 @@ def test_the_format_is_that_of_kernel_and_cpu(
     assert form.swap_type == ARM64_ENTRIES.swap_type
     before = page_table_format(kernel_that_says(page_shift, PAGE_NONE_BEFORE, *lines))
     assert before.swap_type == ARM64_ENTRIES_BEFORE.swap_type
+    prog = kernel_that_says(page_shift, PAGE_NONE_BEFORE, *lines, exclusive=False)
+    assert page_table_format(prog).swap_type == ARM64_ENTRIES_FIRST.swap_type
 
 
 @pytest.mark.parametrize("lines", [("60", "0x10"), ("48", "0x0"), ("48", "0x7f"), ("48", "0x8")])

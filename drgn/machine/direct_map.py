@@ -2,7 +2,8 @@
 """
 The direct map: the kernel's own mapping of all memory, and what is missing from it.
 
-Walks ``init_mm`` from ``page_offset_base`` to ``vmalloc_base``. What is mapped by small entries
+Walks ``init_mm`` from ``page_offset_base`` to ``vmalloc_base`` (arm64: from ``PAGE_OFFSET`` to
+``PAGE_END``, and there are no counters). What is mapped by small entries
 costs the kernel TLB misses; what is set up and not present is out of the kernel's reach: secret
 memory (memfd_secret), memory of confidential guests, pages under debug_pagealloc. Held against
 ``direct_pages_count[]``, the DirectMap lines of /proc/meminfo (arch/x86/mm/pat/set_memory.c).
@@ -43,7 +44,9 @@ class DirectMapLevel:
     """What the entries of one level of page tables map of the direct map."""
 
     level: str = column(
-        holds="words", key=True, help="pud, pmd or pte: what one entry maps, 1 GiB, 2 MiB, 4 KiB"
+        holds="words",
+        key=True,
+        help="pud, pmd or pte: what one entry maps, 1 GiB, 2 MiB, 4 KiB (with pages of 4 KiB)",
     )
     entries: int | None = column(unit="entries", help="that map memory")
     bytes: int | None = column(unit="bytes", high=MOST_BYTES, help="that they map")
@@ -52,11 +55,11 @@ class DirectMapLevel:
         high=MOST_BYTES,
         help="of entries that are set up and not present: the kernel cannot reach this memory",
     )
-    tables: int | None = column(unit="tables", help="page tables of this level, 4 KiB each")
+    tables: int | None = column(unit="tables", help="page tables of this level, a page each")
     kernel_bytes: int | None = column(
         unit="bytes",
         high=MOST_BYTES,
-        help="by the kernel's counter: DirectMap4k, 2M and 1G of /proc/meminfo",
+        help="by the kernel's counter: DirectMap4k, 2M and 1G of /proc/meminfo; arm64 has none",
     )
     image_bytes: int | None = column(
         unit="bytes",

@@ -15,7 +15,7 @@ import numpy as np
 from drgn import Architecture, Program
 from numpy.typing import NDArray
 
-from mmscope.drgn.opening.constants import vmcoreinfo_number
+from mmscope.drgn.opening.constants import constant, vmcoreinfo_number
 
 Entries = NDArray[np.uint64]
 
@@ -192,6 +192,8 @@ class ArmEntries:
 ARM64_ENTRIES = ArmEntries(1 << 11, 0x801, 0x801, (6, 5), (12, 50))
 # PTE_PROT_NONE, and PMD_PRESENT_INVALID for PMDs (6.1).
 ARM64_ENTRIES_BEFORE = ArmEntries(1 << 58, 1 | 1 << 58, 1 | 1 << 58 | 1 << 59, (3, 5), (8, 50))
+# The same without PTE_SWP_EXCLUSIVE, whose bit was the type's (5.10).
+ARM64_ENTRIES_FIRST = replace(ARM64_ENTRIES_BEFORE, swap_type=(2, 6))
 
 
 def arm64_format(
@@ -287,11 +289,14 @@ def _arm64_format(prog: Program) -> PageTableFormat:
 def _arm64_entries(prog: Program) -> ArmEntries:
     """
     The entries of this kernel, by its PAGE_NONE: ``protection_map[VM_NONE]``, neither valid nor
-    none. The older one is not valid but for its own bit; it has PTE_NG, too.
+    none. The older ones have a bit of their own, and PTE_NG too; which of them it is, the flag of
+    pages shows that came with the newer one (6c287605fd56, in v5.19).
     """
+    exclusive = constant(prog, "PG_anon_exclusive", -1) >= 0
+    before = ARM64_ENTRIES_BEFORE if exclusive else ARM64_ENTRIES_FIRST
     none = int(prog["protection_map"][0].pgprot.value_())
     if not none & 1:
-        for entries in (ARM64_ENTRIES_BEFORE, ARM64_ENTRIES):
+        for entries in (before, ARM64_ENTRIES):
             if none & entries.none:
                 return entries
     raise LookupError(f"PAGE_NONE is {none:#x}: neither of the ways of arm64 that are known here")

@@ -142,7 +142,9 @@ class PageTableOccupancy:
         key=True, high=MOST_PIDS, help="thread group; empty: all processes together"
     )
     level: str = column(holds="words", key=True, help="pgd, p4d, pud, pmd, pte, or deposited")
-    least: int = column(key=True, help="least entries in use in such a table, of 512")
+    least: int = column(
+        key=True, help="least entries in use in such a table, of 512 with pages of 4 KiB"
+    )
     most: int = column(help="most entries in use")
     tables: int = column(help="tables that are so full")
     entries: int = column(help="entries in use in all of them")

@@ -58,7 +58,8 @@ def swap_kinds(prog: Program) -> NDArray[np.uint8]:
     :raises LookupError: the kernel has no swap at all.
     """
     files = prog["swap_info"].type_.unaliased().length or 0
-    kinds = np.full(SWP_TYPES, OTHER, np.uint8)
+    # Entries have room for larger numbers on some kernels; none of them means anything.
+    kinds = np.full(2 * SWP_TYPES, OTHER, np.uint8)
     kinds[:files] = SWAP
     try:
         prog.symbol("memory_failure")
@@ -75,7 +76,7 @@ def swap_kinds(prog: Program) -> NDArray[np.uint8]:
     if (rest := SWP_TYPES - start) in device_types:
         device = device_types[rest]
         kinds[start : start + device] = DEVICE
-        kinds[start + device :] = MARKER
+        kinds[start + device : SWP_TYPES] = MARKER
     return kinds
 
 

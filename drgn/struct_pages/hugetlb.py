@@ -66,7 +66,7 @@ class HugetlbPool:
         high="pages", help="beyond what was asked for: overcommitted, or waiting to be freed"
     )
     optimized_pages: int | None = column(
-        help="whose struct pages HVO has freed, except for the first 4 KiB"
+        help="whose struct pages HVO has freed, except for the first page of them"
     )
     self_hosted_pages: int | None = column(
         help="in memory that hosts its own struct pages (memmap_on_memory): HVO cannot",
