@@ -139,7 +139,7 @@ def test_what_nobody_may_touch_is_present_in_its_own_way() -> None:
 def test_swap_entries_are_taken_apart_as_the_kernel_puts_them_together(
     type_: int, offset: int
 ) -> None:
-    # __swp_entry() of 7.2, of 6.1 and of 5.10; with PTE_SWP_EXCLUSIVE and, since 6.12, PTE_SWP_UFFD_WP.
+    # __swp_entry() of 7.2, 6.1 and 5.10, with PTE_SWP_EXCLUSIVE and PTE_SWP_UFFD_WP where they are.
     cases = (
         (ARM64_ENTRIES, type_ << 6 | offset << 12 | 0xC),
         (ARM64_ENTRIES_BEFORE, type_ << 3 | offset << 8 | 0x4),

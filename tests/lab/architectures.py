@@ -33,6 +33,8 @@ class Architecture:
     console: str
     compiler: str
     compiler_packages: str
+    zones: tuple[str, str]  # the zone of each node that has nearly all of its memory
+    hardware: str  # as the kernel prints it with a stack
 
 
 # thread=single: with a thread per CPU, one CPU now and then runs an int3 that another has already
@@ -59,6 +61,8 @@ AMD64 = Architecture(
     console="ttyS0",
     compiler="gcc",
     compiler_packages="gcc libc6-dev",
+    zones=("DMA32", "Normal"),
+    hardware="QEMU Standard PC",
 )
 
 # All memory is below 4 GiB, from 1 GiB on: zone DMA on both nodes, and no other.
@@ -79,6 +83,8 @@ ARM64 = Architecture(
     console="ttyAMA0",
     compiler="aarch64-linux-gnu-gcc",
     compiler_packages="gcc-aarch64-linux-gnu libc6-dev-arm64-cross",
+    zones=("DMA", "DMA"),
+    hardware="linux,dummy-virt",
 )
 
 ARCHITECTURES = {one.name: one for one in (AMD64, ARM64)}

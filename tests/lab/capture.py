@@ -31,6 +31,7 @@ from pathlib import Path
 import archive
 import kernels
 import machine
+from architectures import Architecture
 from archive import LabError
 from kernels import Kernel
 
@@ -47,6 +48,11 @@ class Capture:
     truth_a: Path
     truth_b: Path
     console: Path
+
+    @property
+    def architecture(self) -> Architecture:
+        """The kernel's."""
+        return kernels.architecture(self.kernel)
 
     @property
     def series(self) -> str:

@@ -54,6 +54,8 @@ def _kernels(names: str) -> list[str]:
 KERNELS = _kernels(os.environ.get("MMSCOPE_LAB_KERNELS", "7.2"))
 
 
+# Built without CONFIG_KALLSYMS_ALL: they can be read with debug info alone.
+FUNCTIONS_ONLY = {"arm64-6.1"}
 # Of workloads that only x86 can run; see machine.py.
 X86_FIXTURES = {"vmemmap_lab", "hvo_boot_lab", "kept_lab"}
 

@@ -32,7 +32,7 @@ from architectures import AMD64, Architecture
 from archive import LabError
 from children import DIES_WITH_US
 from kernels import PAGE_BYTES, Kernel
-from qemu.qmp import EventListener, QMPClient, QMPError
+from qemu.qmp import EventListener, ExecuteError, QMPClient, QMPError
 
 GUEST = Path(__file__).resolve().parent / "guest"
 
@@ -258,10 +258,7 @@ async def _run(
         started = time.monotonic()
         raw = folder / "truth.raw"
         # Through the page tables of CPU 0, on which the guest's init runs.
-        await qmp.execute(
-            "memsave",
-            {"val": int(where[1], 16), "size": int(where[2]), "filename": str(raw), "cpu-index": 0},
-        )
+        await _save(qmp, stop, int(where[1], 16), int(where[2]), raw)
         unpack_truth(raw.read_bytes(), folder / "truth")
         raw.unlink()
         vmcore = folder / "vmcore"
@@ -287,6 +284,28 @@ async def _run(
         qemu.kill()
         qemu.wait()
     errors.unlink()
+
+
+async def _save(qmp: QMPClient, stop: EventListener, address: int, size: int, file: Path) -> None:
+    """
+    Write memory of the guest's init to a file.
+
+    An interrupt may have come just before CPU 0 stood still. On arm64 the kernel's part of it may
+    not look at a process's memory (PAN), and QEMU reads as the CPU would: it goes on as far as
+    init's next word to the device.
+    """
+    wanted = {"val": address, "size": size, "filename": str(file), "cpu-index": 0}
+    for _ in range(5):
+        try:
+            await qmp.execute("memsave", wanted)
+            return
+        except ExecuteError as error:
+            if "Invalid addr" not in str(error):
+                raise
+        stop.clear()
+        await qmp.execute("cont")
+        await stop.get()
+    await qmp.execute("memsave", wanted)
 
 
 def unpack_truth(raw: bytes, folder: Path) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import children
 import pytest
 from capture import Capture, capture
-from conftest import KERNELS, Lab, fragment_lab
+from conftest import FUNCTIONS_ONLY, KERNELS, Lab, fragment_lab
 from drgn import (
     Architecture,
     Object,
@@ -44,8 +44,6 @@ from mmscope.reports.collect.collect import run_section
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKLOADS = ("fragment", "slab", "rmap", "tables", "vmemmap", "kept")
-# Built without CONFIG_KALLSYMS_ALL: they can be read with debug info alone.
-FUNCTIONS_ONLY = {"arm64-6.1"}
 READABLE = [name for name in KERNELS if name not in FUNCTIONS_ONLY]
 # Features told by functions that may be inlined, of which only DWARF knows.
 IN_CODE = {"highatomic_buddy_only", "highatomic_fast_path"}
@@ -131,6 +129,7 @@ def test_every_cell_is_as_with_debug_info(
     assert cells(ours) == cells(with_dwarf) > 4000
 
 
+@pytest.mark.x86  # makedumpfile 1.7.2 knows no addresses of 52 bits
 def test_so_is_a_dump_that_makedumpfile_filtered(lab: Lab, tmp_path: Path) -> None:
     elf = plain_elf(lab.capture.vmcore, tmp_path / "elf")
     makedumpfile("-c", "-d", "31", elf, tmp_path / "kdump")
@@ -153,6 +152,8 @@ class TestTypes:
             try:
                 theirs = dwarf.variable(name)
             except LookupError:
+                continue
+            if theirs.absent_:  # declared, and nowhere in this kernel
                 continue
             held.append(name)
             assert same(ours.variable(name), theirs), name
