@@ -183,16 +183,16 @@ class OfPages:
 @pytest.mark.parametrize(
     ("size", "sizes"),
     [
-        (4096, ("4 KiB", "2 MiB", 512)),
-        (16384, ("16 KiB", "32 MiB", 2048)),
-        (65536, ("64 KiB", "512 MiB", 8192)),
-        (None, ("4 KiB", "2 MiB", 512)),
-        (12345, ("4 KiB", "2 MiB", 512)),
+        (4096, ("4 KiB", "2 MiB", "1 GiB", "512")),
+        (16384, ("16 KiB", "32 MiB", "64 GiB", "2,048")),
+        (65536, ("64 KiB", "512 MiB", "4 TiB", "8,192")),
+        (None, ("4 KiB", "2 MiB", "1 GiB", "512")),
+        (12345, ("4 KiB", "2 MiB", "1 GiB", "512")),
     ],
 )
-def test_sizes_go_by_the_page(size: int | None, sizes: tuple[str, str, int]) -> None:
+def test_sizes_go_by_the_page(size: int | None, sizes: tuple[str, ...]) -> None:
     kernel = Kernel(OfPages(size))  # type: ignore[arg-type]
-    assert (kernel.page, kernel.pmd, kernel.slots) == sizes
+    assert (kernel.page, kernel.pmd, kernel.pud, kernel.slots) == sizes
 
 
 def test_no_finding_has_a_size_that_goes_by_the_page() -> None:

@@ -17,7 +17,8 @@ class Kernel:
 
     True, False, or None where nothing shows, as in all of a bundle without ``kernel_features``.
 
-    ``kernel.page``, ``kernel.pmd`` and ``kernel.slots`` are the sizes of its page tables.
+    ``kernel.page``, ``kernel.pmd``, ``kernel.pud`` and ``kernel.slots`` are the sizes of its page
+    tables.
     """
 
     def __init__(self, database: Database) -> None:
@@ -35,9 +36,11 @@ class Kernel:
             size = None
         # Those of arm64; where nothing says, it is a page of most machines.
         size = size if size in (4 << 10, 16 << 10, 64 << 10) else 4 << 10
-        self.slots = size // 8  # entries of a page table
+        slots = size // 8
+        self.slots = f"{slots:,}"  # entries of a page table
         self.page = size_name(size)
-        self.pmd = size_name(size * self.slots)  # what a PTE table maps, or a transparent huge page
+        self.pmd = size_name(size * slots)  # what a PTE table maps, or a transparent huge page
+        self.pud = size_name(size * slots * slots)
 
     def __getattr__(self, feature: str) -> bool | None:
         if feature not in FEATURES:
