@@ -56,6 +56,8 @@ KERNELS = _kernels(os.environ.get("MMSCOPE_LAB_KERNELS", "7.2"))
 
 # Built without CONFIG_KALLSYMS_ALL: they can be read with debug info alone.
 FUNCTIONS_ONLY = {"arm64-6.1"}
+# Those that kernels with larger pages run, whose machine is too small for the others.
+ANY_PAGE_WORKLOADS = {"tables", "sizes"}
 # Of workloads that only x86 can run; see machine.py.
 X86_FIXTURES = {"vmemmap_lab", "hvo_boot_lab", "kept_lab"}
 
@@ -71,10 +73,13 @@ def _of_a_kernel(item: pytest.Item) -> bool:
     params = item.callspec.params.values() if hasattr(item, "callspec") else ()
     words = {value for value in params if isinstance(value, str)}
     named = words.intersection(KERNELS)
+    fixtures = set(getattr(item, "fixturenames", ()))
     if any(kernels.architecture(name).name != "amd64" for name in named) and (
-        item.get_closest_marker("x86")
-        or words & X86_WORKLOADS
-        or X86_FIXTURES.intersection(getattr(item, "fixturenames", ()))
+        item.get_closest_marker("x86") or words & X86_WORKLOADS or fixtures & X86_FIXTURES
+    ):
+        return False
+    if any(kernels.page_bytes(name) != kernels.PAGE_BYTES for name in named) and (
+        not (item.get_closest_marker("any_page") or words & ANY_PAGE_WORKLOADS) or "lab" in fixtures
     ):
         return False
     return bool(named)

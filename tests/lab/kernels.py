@@ -77,6 +77,11 @@ def architecture(name: str) -> Architecture:
     return ARCHITECTURES[_table()["kernels"][name].get("architecture", AMD64.name)]
 
 
+def page_bytes(name: str) -> int:
+    """The size of a page of a row's kernel."""
+    return int(_table()["kernels"][name].get("page_bytes", PAGE_BYTES))
+
+
 def get(
     name: str,
     say: Callable[[str], None] = lambda line: None,
@@ -126,9 +131,7 @@ def _get(
 
     def in_cache(release: str) -> Kernel | None:
         kernel = _cached(name, release, modules, symbols)
-        return kernel and replace(
-            kernel, architecture=of, page_bytes=row.get("page_bytes", PAGE_BYTES)
-        )
+        return kernel and replace(kernel, architecture=of, page_bytes=page_bytes(name))
 
     cached = [kernel for kernel in map(in_cache, _releases(row["release"])) if kernel]
     if cached:

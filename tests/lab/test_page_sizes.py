@@ -19,6 +19,8 @@ from mmscope.drgn.sections.registry import SECTIONS
 from mmscope.drgn.struct_pages.hugetlb import hugetlb_sizes
 from mmscope.reports.collect.collect import run_section
 
+pytestmark = pytest.mark.any_page
+
 # By the size of a base page; 1 GiB finds no room in the lab's machine.
 SIZES = {
     "amd64": {4096: [2 << 20]},

@@ -42,6 +42,8 @@ from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.registry import SECTIONS
 from mmscope.reports.collect.collect import run_section
 
+pytestmark = pytest.mark.any_page
+
 # Of the pages that were to be swapped out: some are not, or come back.
 SWAPPED = 0.94
 HOSTILE = '<b>thr\x1b[1m;"&'
