@@ -45,7 +45,10 @@ EVENTFDS = 700  # guest/workload_slab.c, KEPT
 EVENTFD_CALLERS = tuple(
     f"{entry}_sys_eventfd2;do_eventfd{leaf}"
     for entry in ("__x64", "__arm64")
-    for leaf in ("", ";kmalloc_trace", ";kmem_cache_alloc_trace;__slab_alloc")
+    for leaf in (
+        *("", ";kmalloc_trace", ";kmem_cache_alloc_trace;__slab_alloc"),
+        ";__kmalloc_cache_noprof",  # arm64's unwinder leaves it in
+    )
 )
 # Without alloc_traces, which came with v5.14, and the size that was asked for, with v6.1.
 WITHOUT_TEXT = "5.10"
