@@ -144,16 +144,19 @@ static void protected(void)
 	made("holes", memory, 2 * 64);
 }
 
+// The disk has room for three quarters of it, whatever the size of a page.
 static void swapped(void)
 {
+	size_t bytes = 4096 * PAGE;
+
 	process = "swapped";
-	char *memory = map_memory(8 * HUGE, MADV_NOHUGEPAGE);
-	for (size_t at = 0; at < 8 * HUGE; at += PAGE)
+	char *memory = map_memory(bytes, MADV_NOHUGEPAGE);
+	for (size_t at = 0; at < bytes; at += PAGE)
 		*(size_t *)(memory + at) = at + 1;
 	// What is still on the per-CPU lists on the way to the LRU is not taken at once.
 	for (int tries = 0; tries < 5; tries++)
-		advise(memory, 6 * HUGE, MADV_PAGEOUT);
-	made("swap", memory, 6 * HUGE / PAGE);
+		advise(memory, bytes / 4 * 3, MADV_PAGEOUT);
+	made("swap", memory, bytes / 4 * 3 / PAGE);
 }
 
 static void survive(int signal)
