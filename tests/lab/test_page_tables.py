@@ -685,7 +685,9 @@ def test_a_tree_of_vmas_that_leads_back_to_its_root(lab_of_tables: TablesLab) ->
         page = bytearray(
             prog.read(physical & -lab_of_tables.page, lab_of_tables.page, physical=True)
         )
-        np.frombuffer(page, np.uint64)[(physical & 4095) // 8] = mm.mm_rb.rb_node.value_()
+        np.frombuffer(page, np.uint64)[(physical & lab_of_tables.page - 1) // 8] = (
+            mm.mm_rb.rb_node.value_()
+        )
         scan = scan_page_tables(
             damaged(lab_of_tables, {physical & -lab_of_tables.page: bytes(page)})
         )
@@ -697,7 +699,7 @@ def test_a_tree_of_vmas_that_leads_back_to_its_root(lab_of_tables: TablesLab) ->
     physical = virt_to_phys(prog, node).value_()
     page = bytearray(prog.read(physical & -lab_of_tables.page, lab_of_tables.page, physical=True))
     words = np.frombuffer(page, np.uint64)
-    at = (node & 4095) // 8
+    at = (node & lab_of_tables.page - 1) // 8
     slots = words[at + 10 : at + 20]
     leading = slots > lab_of_tables.page
     slots[leading] = root
