@@ -153,7 +153,8 @@ class TestTypes:
                 theirs = dwarf.variable(name)
             except LookupError:
                 continue
-            if theirs.absent_:  # declared, and nowhere in this kernel
+            # On arm64 KVM's hypervisor has variables of its own under names of the kernel's.
+            if lab.capture.architecture.name == "arm64" and not ours.symbols(name):
                 continue
             held.append(name)
             assert same(ours.variable(name), theirs), name
