@@ -16,6 +16,8 @@ export PYTHONDONTWRITEBYTECODE :=
 # are held against.
 VENV_PACKAGES := python3-venv
 LAB_PACKAGES := qemu-system-x86 gcc libc6-dev cpio xz-utils e2fsprogs linux-perf
+# To boot those of arm64, where a list of kernels has one.
+ARM64_PACKAGES := qemu-system-arm gcc-aarch64-linux-gnu libc6-dev-arm64-cross
 # To build the kernel with PAGE_OWNER.
 BUILD_PACKAGES := bc flex bison libelf-dev libssl-dev
 TEST_PACKAGES := chromium-headless-shell libdevel-nytprof-perl zstd makedumpfile
@@ -27,7 +29,7 @@ VMCORE ?=
 VMLINUX ?=
 REPORT ?= report.html
 DIST_PYTHON ?=
-KERNELS ?= 5.10?,6.1,6.12,7.3?
+KERNELS ?= 5.10?,6.1,6.12,7.3?,arm64-6.1?,arm64-7.2?,arm64-16k-6.12?
 # A kernel that make test takes along, beside the one that it stands on.
 ALSO ?=
 
@@ -70,7 +72,7 @@ report: $(READY) ## report of VMCORE=… VMLINUX=…, or of this machine without
 
 .PHONY: test
 test: $(READY) ## lint, types, unit tests, lab tests on real kernels, the report in a browser
-	@tools/apt-install $(LAB_PACKAGES) $(TEST_PACKAGES) $(BUILD_PACKAGES)
+	@tools/apt-install $(LAB_PACKAGES) $(TEST_PACKAGES) $(BUILD_PACKAGES) $(if $(findstring arm64,$(ALSO)),$(ARM64_PACKAGES))
 	@# Each half keeps a CPU busy: the lab, whose machines are emulated one after the other, and the
 	@# rest, behind which the lab's tests of ALSO come, without those of formats, commands and damage,
 	@# for which one kernel is enough. On a machine that has no kernels yet they are
@@ -88,8 +90,8 @@ test: $(READY) ## lint, types, unit tests, lab tests on real kernels, the report
 	[ $$rest -eq 0 ] && [ $$also -eq 0 ] && [ $$lab -eq 0 ]
 
 .PHONY: matrix
-matrix: $(READY) ## the lab's tests on the other kernels: KERNELS=5.10?,6.1,6.12,7.3? (?: if it can be had)
-	@tools/apt-install $(LAB_PACKAGES) $(TEST_PACKAGES)
+matrix: $(READY) ## the lab's tests on the other kernels: KERNELS=6.1,7.3?,arm64-6.1? (?: if it can be had)
+	@tools/apt-install $(LAB_PACKAGES) $(TEST_PACKAGES) $(if $(findstring arm64,$(KERNELS)),$(ARM64_PACKAGES))
 	MMSCOPE_LAB_KERNELS='$(KERNELS)' $(BIN)/pytest tests/lab
 
 .PHONY: soak

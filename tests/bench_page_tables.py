@@ -30,12 +30,11 @@ from rich.table import Table  # noqa: E402
 from mmscope.drgn.opening.target import open_target  # noqa: E402
 from mmscope.drgn.page_tables.exit_cost import PRICES  # noqa: E402
 from mmscope.drgn.page_tables.page_table_entries import (  # noqa: E402
-    X86_64,
     new_walk,
-    page_table_format,
     process_roots,
     walk_page_tables,
 )
+from mmscope.drgn.page_tables.page_table_formats import X86_64, page_table_format  # noqa: E402
 from mmscope.drgn.page_tables.page_table_scan import scan_page_tables  # noqa: E402
 from mmscope.drgn.page_tables.page_tables import page_tables  # noqa: E402
 from mmscope.drgn.processes.address_spaces import address_spaces  # noqa: E402

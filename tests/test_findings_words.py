@@ -14,6 +14,7 @@ import pytest
 
 from mmscope.drgn.machine.kernel_features import FEATURES
 from mmscope.reports.findings.findings import FINDINGS, Question, Step, load_questions
+from mmscope.reports.findings.kernel_said import Kernel
 
 ROOT = FINDINGS.parents[1]
 QUESTIONS = {question.id: question for question in load_questions()}
@@ -165,8 +166,43 @@ BY_KERNEL = [
     (text, feature)
     for question in QUESTIONS.values()
     for text in (question.title, question.saw, question.why, *(step.do for step in question.next))
-    for feature in sorted(set(re.findall(r"kernel\.(\w+)", text)))
+    for feature in sorted(FEATURES.keys() & set(re.findall(r"kernel\.(\w+)", text)))
 ]
+
+
+class OfPages:
+    """A database of which only the size of a page is asked. A mock."""
+
+    def __init__(self, size: int | None) -> None:
+        self.size = size
+
+    def rows(self, query: str) -> list[dict[str, int | None]]:
+        return [{"page_size": self.size}] if "target" in query else []
+
+
+@pytest.mark.parametrize(
+    ("size", "sizes"),
+    [
+        (4096, ("4 KiB", "2 MiB", "1 GiB", "512")),
+        (16384, ("16 KiB", "32 MiB", "64 GiB", "2,048")),
+        (65536, ("64 KiB", "512 MiB", "4 TiB", "8,192")),
+        (None, ("4 KiB", "2 MiB", "1 GiB", "512")),
+        (12345, ("4 KiB", "2 MiB", "1 GiB", "512")),
+    ],
+)
+def test_sizes_go_by_the_page(size: int | None, sizes: tuple[str, ...]) -> None:
+    kernel = Kernel(OfPages(size))  # type: ignore[arg-type]
+    assert (kernel.page, kernel.pmd, kernel.pud, kernel.slots) == sizes
+
+
+def test_no_finding_has_a_size_that_goes_by_the_page() -> None:
+    """But where it is of what mmscope itself counts by 2 MiB, or of one kind of device."""
+    fixed = {"profile-fault-tables", "device-memmap-in-ram", "hvo-off"}
+    for name, question in QUESTIONS.items():
+        words = " ".join(
+            (question.title, question.saw, question.why, *(s.do for s in question.next))
+        )
+        assert name in fixed or not re.search(r"\b(2 MiB|51[12])\b", words), name
 
 
 @pytest.mark.parametrize(("text", "feature"), BY_KERNEL)

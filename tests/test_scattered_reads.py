@@ -6,7 +6,7 @@ from drgn import Architecture, FaultError, Platform, PlatformFlags, Program, Typ
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmscope.drgn.page_tables.page_table_entries import X86_64
+from mmscope.drgn.page_tables.page_table_formats import X86_64
 from mmscope.drgn.page_tables.swap_types import (
     DEVICE,
     MARKER,

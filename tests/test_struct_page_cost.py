@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mmscope.drgn.page_tables.page_table_entries import X86_64
+from mmscope.drgn.page_tables.page_table_formats import X86_64
 from mmscope.drgn.struct_pages.device_pagemaps import PagemapRange, PagemapsInPageTables
 from mmscope.drgn.struct_pages.hugetlb import HugePages, read_pools, read_sizes
 from mmscope.drgn.struct_pages.memmap import Memmap

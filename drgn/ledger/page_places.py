@@ -35,6 +35,7 @@ from mmscope.drgn.ledger.page_kinds import (
 )
 from mmscope.drgn.ledger.page_ranges import PageRanges
 from mmscope.drgn.ledger.vmalloc_areas import VmallocAreas, stack_callers, vmalloc_areas
+from mmscope.drgn.machine.physical_memory import e820_map
 from mmscope.drgn.page_tables.page_table_entries import process_roots
 from mmscope.drgn.processes.address_spaces import address_spaces
 from mmscope.drgn.reading.cpus import online_cpus, possible_cpus
@@ -77,7 +78,10 @@ def page_places(memory: Memory) -> PagePlaces:
     prog, places = memory.prog, PagePlaces()
     resources, more = io_resources(prog)
     if more:
-        raise LookupError(more)
+        resources += _by_firmware(prog, more)
+        places.missing.append(
+            f"what is RAM, by the firmware's map, without hot-added memory: {more}"
+        )
     _add_resources(prog, places, resources)
     for what, find in FINDERS.items():
         try:
@@ -85,6 +89,22 @@ def page_places(memory: Memory) -> PagePlaces:
         except (Absent, FaultError, LookupError, NotImplementedError, ValueError) as reason:
             places.missing.append(f"{what}: {reason}")
     return places
+
+
+def _by_firmware(prog: Program, why: str) -> list[Resource]:
+    """
+    System RAM as the kernel took it over from the firmware (``e820__reserve_resources()``).
+
+    :raises LookupError: there is no such map on this architecture, or it cannot be read.
+    """
+    try:
+        ranges = e820_map(prog, "e820_table") or []
+    except (FaultError, ValueError) as error:
+        raise LookupError(f"{why}; {error}") from None
+    found = [Resource(row.start, row.end, RAM, 0, -1) for row in ranges if row.name == RAM]
+    if not found:
+        raise LookupError(why)
+    return found
 
 
 def _add_resources(prog: Program, places: PagePlaces, resources: list[Resource]) -> None:

@@ -42,8 +42,10 @@ class PercpuChunk:
     """A chunk of percpu memory."""
 
     address: str = column(holds="kernel", key=True, help="base_addr, of the first CPU's unit")
+    # The room for modules may begin in the page in which the first chunk does.
     kind: str = column(
         holds="words",
+        key=True,
         help="variables: percpu variables of the kernel itself; modules: room for those of "
         "modules; first: made at boot; further: added as they were needed",
     )
@@ -153,11 +155,14 @@ def percpu(
                     f"chunk {address:#x}: bitmaps have {total:,} allocated bytes, "
                     f"free_bytes leaves {usable - free:,}"
                 )
+        populated = int(chunk.nr_populated) * page
+        if kind == RESERVED:
+            populated -= shared_with_first(prog, address + unit)
         rows.append(
             PercpuChunk(
                 f"{address:#x}",
                 kind,
-                int(chunk.nr_populated) * page * units,
+                populated * units,
                 (usable - free) * units,
                 None if found is None else found.total(),
                 max(int(chunk.nr_empty_pop_pages), 0),
@@ -170,6 +175,16 @@ def percpu(
     by_size = [PercpuSize(size, number, size * number * units) for size, number in sizes.items()]
     rows.sort(key=lambda row: (-row.bytes, row.address))
     return rows, sorted(by_size, key=lambda row: (-row.bytes, row.size_bytes)), notes
+
+
+def shared_with_first(prog: Program, end: int) -> int:
+    """
+    Bytes of the reserved chunk's last page that are the first chunk's as well, and counted there.
+
+    ``pcpu_setup_first_chunk()`` (mm/percpu.c): the kernel's variables need not fill pages, so the
+    reserved chunk does not either (arm64).
+    """
+    return max(end - int(prog["pcpu_first_chunk"].base_addr.value_()), 0)
 
 
 def _variables(prog: Program, page: int, units: int) -> list[PercpuChunk]:

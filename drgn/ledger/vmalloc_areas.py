@@ -19,12 +19,8 @@ import numpy as np
 from drgn import FaultError, Object, Program
 from numpy.typing import NDArray
 
-from mmscope.drgn.page_tables.page_table_entries import (
-    kernel_root,
-    new_walk,
-    page_table_format,
-    walk_page_tables,
-)
+from mmscope.drgn.page_tables.page_table_entries import kernel_root, new_walk, walk_page_tables
+from mmscope.drgn.page_tables.page_table_formats import page_table_format
 from mmscope.drgn.reading.kernel_arrays import Gaps, struct_dtype
 from mmscope.drgn.reading.red_black_trees import read_trees
 from mmscope.drgn.reading.scattered_reads import read_scattered

@@ -2,7 +2,8 @@
 """
 The direct map: the kernel's own mapping of all memory, and what is missing from it.
 
-Walks ``init_mm`` from ``page_offset_base`` to ``vmalloc_base``. What is mapped by small entries
+Walks ``init_mm`` from ``page_offset_base`` to ``vmalloc_base`` (arm64: from ``PAGE_OFFSET`` to
+``PAGE_END``, and there are no counters). What is mapped by small entries
 costs the kernel TLB misses; what is set up and not present is out of the kernel's reach: secret
 memory (memfd_secret), memory of confidential guests, pages under debug_pagealloc. Held against
 ``direct_pages_count[]``, the DirectMap lines of /proc/meminfo (arch/x86/mm/pat/set_memory.c).
@@ -23,13 +24,8 @@ import numpy as np
 from drgn import Program
 
 from mmscope.drgn.opening.constants import vmcoreinfo_number
-from mmscope.drgn.page_tables.page_table_entries import (
-    PageTableFormat,
-    kernel_root,
-    new_walk,
-    page_table_format,
-    walk_page_tables,
-)
+from mmscope.drgn.page_tables.page_table_entries import kernel_root, new_walk, walk_page_tables
+from mmscope.drgn.page_tables.page_table_formats import PageTableFormat, page_table_format
 from mmscope.drgn.reading.kernel_arrays import Gaps
 from mmscope.drgn.tables.rows import MOST_BYTES, column, table_row
 from mmscope.drgn.tables.table import Table
@@ -48,7 +44,9 @@ class DirectMapLevel:
     """What the entries of one level of page tables map of the direct map."""
 
     level: str = column(
-        holds="words", key=True, help="pud, pmd or pte: what one entry maps, 1 GiB, 2 MiB, 4 KiB"
+        holds="words",
+        key=True,
+        help="pud, pmd or pte: what one entry maps, 1 GiB, 2 MiB, 4 KiB (with pages of 4 KiB)",
     )
     entries: int | None = column(unit="entries", help="that map memory")
     bytes: int | None = column(unit="bytes", high=MOST_BYTES, help="that they map")
@@ -57,11 +55,11 @@ class DirectMapLevel:
         high=MOST_BYTES,
         help="of entries that are set up and not present: the kernel cannot reach this memory",
     )
-    tables: int | None = column(unit="tables", help="page tables of this level, 4 KiB each")
+    tables: int | None = column(unit="tables", help="page tables of this level, a page each")
     kernel_bytes: int | None = column(
         unit="bytes",
         high=MOST_BYTES,
-        help="by the kernel's counter: DirectMap4k, 2M and 1G of /proc/meminfo",
+        help="by the kernel's counter: DirectMap4k, 2M and 1G of /proc/meminfo; arm64 has none",
     )
     image_bytes: int | None = column(
         unit="bytes",
@@ -97,6 +95,8 @@ def direct_map(prog: Program, gaps: Gaps) -> list[DirectMapLevel]:
     :raises ValueError: a counter or VMCOREINFO is damaged.
     """
     form = page_table_format(prog)
+    if "page_offset_base" not in prog:
+        return _uncounted(prog, form, gaps)
     start, end = (int(prog[name].value_()) for name in ("page_offset_base", "vmalloc_base"))
     found = _count(prog, form, start, end, gaps)
     image = _count(prog, form, *_image(prog), gaps)
@@ -123,6 +123,27 @@ def direct_map(prog: Program, gaps: Gaps) -> list[DirectMapLevel]:
                 max((counted - mapped - absent << level.shift) - of_image, 0),
             )
         )
+    return rows
+
+
+def _uncounted(prog: Program, form: PageTableFormat, gaps: Gaps) -> list[DirectMapLevel]:
+    """
+    The levels on arm64, where the kernel has no counters: from ``PAGE_OFFSET`` up to ``PAGE_END``,
+    where its modules begin (arch/arm64/include/asm/memory.h).
+    """
+    end = vmcoreinfo_number(prog, "NUMBER(MODULES_VADDR)", base=16)
+    if end is None:
+        raise LookupError("the kernel does not say where its direct map is")
+    start = (1 << 64) - form.user_end
+    rows = []
+    for level, (mapped, absent, tables) in _count(prog, form, start, end, gaps).items():
+        if level in COUNTERS:
+            size = 1 << next(each.shift for each in form.levels if each.name == level)
+            rows.append(
+                DirectMapLevel(
+                    level, mapped, mapped * size, absent * size, tables, None, None, None
+                )
+            )
     return rows
 
 
@@ -181,9 +202,9 @@ def missing_bytes(rows: list[DirectMapLevel]) -> int:
     """Bytes that the kernel's counters lack of what the walk found, over all levels."""
     missing = 0
     for row in rows:
-        if row.bytes is not None:
+        if row.bytes is not None and row.kernel_bytes is not None:
             found = row.bytes + (row.not_present_bytes or 0) + (row.image_bytes or 0)
-            missing += max(found - (row.kernel_bytes or 0), 0)
+            missing += max(found - row.kernel_bytes, 0)
     return missing
 
 

@@ -27,13 +27,13 @@ def vmcoreinfo_number(prog: Program, key: str, *, base: int = 10) -> int | None:
     """
     A number of VMCOREINFO, such as ``NUMBER(phys_base)``; None if this kernel does not write it.
 
-    :param base: 16 for what is written with ``%lx``, as KERNELOFFSET is.
+    :param base: 16 for what is written with ``%lx`` or ``0x%lx``, as KERNELOFFSET is.
     :raises ValueError: the line is damaged.
     """
     said = vmcoreinfo(prog).get(key)
     if said is None:
         return None
-    if not re.fullmatch("[0-9a-f]{1,16}" if base == 16 else "-?[0-9]{1,20}", said):
+    if not re.fullmatch("(0x)?[0-9a-f]{1,16}" if base == 16 else "-?[0-9]{1,20}", said):
         raise ValueError(
             f"VMCOREINFO is damaged: {key} is {cut(said, 40)!r}, which is not a number"
         )

@@ -37,6 +37,7 @@ _BY_TYPE = {
     # Some are per CPU, of which the BTF of newer kernels has the types.
     "long": "nr_dentry nr_dentry_negative nr_dentry_unused total_swap_pages",
     "nodemask_t [NR_NODE_STATES]": "node_states",
+    "pgprot_t [16]": "protection_map",
     "size_t": "depot_offset pool_offset",
     "struct alloc_tag_kernel_section": "kernel_tags",
     "struct alloc_tag_module_section": "module_tags",

@@ -50,6 +50,24 @@ WRAPPED = {
 FLATTENED = b"makedumpfile\0\0\0\0"
 
 
+@dataclass(frozen=True)
+class _Pages:
+    """What an architecture's pages can be, and what VMCOREINFO says of where they are."""
+
+    name: str
+    bytes: tuple[int, ...]
+    places: str
+
+
+PAGES = {
+    Architecture.X86_64: _Pages(
+        "x86-64", (4096,), "KERNELOFFSET, phys_base, swapper_pg_dir, pgtable_l5_enabled"
+    ),
+    Architecture.AARCH64: _Pages(
+        "arm64", (4096, 16384, 65536), "KERNELOFFSET, kimage_voffset, swapper_pg_dir, VA_BITS"
+    ),
+}
+
 LOCKDOWN = Path("/sys/kernel/security/lockdown")
 COPY = "copy the dump anew from where it was taken"
 
@@ -118,10 +136,11 @@ def _check_kernel(prog: Program, core: Path) -> None:
     itself is where it should be, nothing is.
     """
     page = 1 << prog["PAGE_SHIFT"].value_()
-    if prog.platform and prog.platform.arch == Architecture.X86_64 and page != 4096:
+    arch = PAGES.get(prog.platform.arch) if prog.platform else None
+    if arch and page not in arch.bytes:
         raise TargetError(
-            f"{core}: its VMCOREINFO is damaged: PAGESIZE is {page:,}, but a page of x86-64 has "
-            f"4,096 bytes; {COPY}"
+            f"{core}: its VMCOREINFO is damaged: PAGESIZE is {page:,}, but a page of {arch.name} "
+            f"has {' or '.join(f'{size:,}' for size in arch.bytes)} bytes; {COPY}"
         )
     if missing_bytes(core):
         return  # which says more
@@ -149,8 +168,8 @@ def _check_kernel(prog: Program, core: Path) -> None:
             continue  # sections report damaged symbols
     if why:
         raise TargetError(
-            f"{core}: the kernel is not where its VMCOREINFO says (KERNELOFFSET, phys_base, "
-            f"swapper_pg_dir, pgtable_l5_enabled): {why}; {COPY}"
+            f"{core}: the kernel is not where its VMCOREINFO says "
+            f"({arch.places if arch else 'KERNELOFFSET, swapper_pg_dir'}): {why}; {COPY}"
         )
 
 

@@ -60,7 +60,7 @@ class ExitCost:
         unit="s", help="estimate: the same with the OOM reaper's walk before it, on one CPU"
     )
     dontneed_frees_tables: bool = column(
-        help="MADV_DONTNEED of whole 2 MiB gives PTE tables back on this kernel"
+        help="MADV_DONTNEED of all that a PTE table maps gives PTE tables back on this kernel"
     )
 
 

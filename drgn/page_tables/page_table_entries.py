@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-Page tables: what the bits of an entry mean, and many tables read level by level.
+Many page tables, read level by level.
 
 A walk starts at any number of root tables (a process's ``mm.pgd``, the kernel's ``init_mm.pgd``)
 and shows the tables of each level in chunks, an array of entries for each table. The tables that
@@ -19,179 +19,16 @@ Cannot know: tables that no entry points to, such as those deposited for a huge 
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from drgn import Architecture, Program
+from drgn import Program
 from drgn.helpers.linux.mm import follow_phys, pfn_to_virt
 from numpy.typing import NDArray
 
-from mmscope.drgn.opening.constants import vmcoreinfo_number
+from mmscope.drgn.page_tables.page_table_formats import Entries, PageTableFormat
 from mmscope.drgn.reading.kernel_arrays import CHUNK_BYTES, Gaps, read_array
-
-Entries = NDArray[np.uint64]
-
-
-@dataclass(frozen=True)
-class Level:
-    """One level of the tree: what its tables are called, and how much an entry maps."""
-
-    name: str  # pgd, p4d, pud, pmd, pte
-    shift: int  # an entry maps 1 << shift bytes of addresses
-    leaf: bool  # its entries may map memory; in all but the last level they may lead to tables too
-
-
-@dataclass(frozen=True)
-class PageTableFormat:
-    """
-    The bits of an architecture's entries. All tables are one page; entries are 64 bits.
-
-    A bit test is (mask, value): true where ``entry & mask == value``.
-    """
-
-    levels: tuple[Level, ...]  # from the root down
-    page_shift: int
-    user_end: int  # first address behind those of a process
-    ignored: int  # bits that a none entry may have
-    present: int  # any of these in a last-level entry: it maps a page, if only for the kernel
-    present_leaf: int  # the same in the entries of upper levels
-    table: tuple[int, int]  # in upper levels: leads to a table
-    large: tuple[int, int]  # in upper levels: maps memory, if present
-    address: int  # physical address, the encryption bit left out
-    writable: tuple[int, int]
-    special: int  # pte_special(): no struct page counts this mapping
-    # Entries without this bit hold their address inverted (L1TF); 0: never.
-    inverted_without: int
-    swap_type: tuple[int, int]  # of non-present entries: first bit, number of bits
-    swap_offset: tuple[int, int]
-    swap_offset_inverted: bool
-
-    @property
-    def last(self) -> int:
-        """Index of the last level."""
-        return len(self.levels) - 1
-
-    @property
-    def slots(self) -> int:
-        """Entries in a table."""
-        return 1 << (self.page_shift - 3)
-
-    @property
-    def span(self) -> int:
-        """Bytes of addresses under one root."""
-        return 1 << (self.levels[0].shift + self.page_shift - 3)
-
-    def is_none(self, entries: Entries) -> NDArray[np.bool_]:
-        """``pte_none()``, ``pmd_none()``, …"""
-        return _matches(entries, (~self.ignored & MAX, 0))
-
-    def is_table(self, entries: Entries, level: int) -> NDArray[np.bool_]:
-        """The entry leads to a table of the next level."""
-        if level == self.last:
-            return np.zeros(entries.shape, np.bool_)
-        return _matches(entries, self.table)
-
-    def is_leaf(self, entries: Entries, level: int) -> NDArray[np.bool_]:
-        """
-        The entry maps memory: ``pte_present()``, ``pmd_leaf()`` or ``pud_leaf()``.
-
-        PROT_NONE and NUMA-hinting entries, which fault for user space, are among them.
-        """
-        if not self.levels[level].leaf:
-            return np.zeros(entries.shape, np.bool_)
-        if level == self.last:
-            return ~_matches(entries, (self.present, 0))
-        return _matches(entries, self.large) & ~_matches(entries, (self.present_leaf, 0))
-
-    def is_writable(self, entries: Entries) -> NDArray[np.bool_]:
-        """Of entries that map memory: it may be written to."""
-        return _matches(entries, self.writable)
-
-    def is_special(self, entries: Entries) -> NDArray[np.bool_]:
-        """Of entries that map memory: ``pte_special()``."""
-        return ~_matches(entries, (self.special, 0))
-
-    def physical(self, entries: Entries, level: int | None = None) -> Entries:
-        """
-        Physical addresses.
-
-        :param level: of entries that map memory; none of entries that lead to tables.
-        """
-        if self.inverted_without:
-            inverted = (entries & np.uint64(self.inverted_without)) == 0
-            entries = np.where(inverted, ~entries, entries)
-        mask = self.address
-        if level is not None:
-            # Large leaves have flags (x86: PAT) where smaller ones have address bits.
-            mask &= ~((1 << self.levels[level].shift) - 1)
-        result: Entries = entries & np.uint64(mask)
-        return result
-
-    def swap(self, entries: Entries) -> tuple[NDArray[np.uint8], Entries]:
-        """(type, offset) of non-present entries: ``__pte_to_swp_entry()``."""
-        start, bits = self.swap_type
-        types = (entries >> np.uint64(start)) & np.uint64((1 << bits) - 1)
-        start, bits = self.swap_offset
-        offsets = ~entries if self.swap_offset_inverted else entries
-        return types.astype(np.uint8), (offsets >> np.uint64(start)) & np.uint64((1 << bits) - 1)
-
-
-MAX = (1 << 64) - 1
-
-
-def _matches(entries: Entries, test: tuple[int, int]) -> NDArray[np.bool_]:
-    result: NDArray[np.bool_] = (entries & np.uint64(test[0])) == np.uint64(test[1])
-    return result
-
-
-# arch/x86/include/asm/pgtable_types.h, pgtable_64.h (the swap entry), pgtable-invert.h.
-X86_64 = PageTableFormat(
-    levels=(
-        Level("pgd", 39, False),
-        Level("pud", 30, True),
-        Level("pmd", 21, True),
-        Level("pte", 12, True),
-    ),
-    page_shift=12,
-    user_end=1 << 47,
-    ignored=0x60,  # _PAGE_ACCESSED, _PAGE_DIRTY: a processor erratum sets them
-    present=0x101,  # _PAGE_PRESENT, _PAGE_PROTNONE
-    present_leaf=0x181,  # and _PAGE_PSE: pmd_present() while a huge page is being split
-    table=(0x81, 0x01),
-    large=(0x80, 0x80),  # _PAGE_PSE
-    address=0x000F_FFFF_FFFF_F000,
-    writable=(0x02, 0x02),  # _PAGE_RW
-    special=0x200,  # _PAGE_SOFTW1
-    inverted_without=0x01,
-    swap_type=(59, 5),
-    swap_offset=(9, 50),
-    swap_offset_inverted=True,
-)
-
-X86_64_5_LEVELS = replace(
-    X86_64,
-    levels=(Level("pgd", 48, False), Level("p4d", 39, False), *X86_64.levels[1:]),
-    user_end=1 << 56,
-)
-
-
-def page_table_format(prog: Program) -> PageTableFormat:
-    """
-    The format of this kernel's page tables.
-
-    :raises NotImplementedError: they are of an architecture that is not known here.
-    :raises ValueError: what VMCOREINFO says of them is damaged.
-    """
-    platform = prog.platform
-    if platform is None or platform.arch is not Architecture.X86_64:
-        name = platform.arch.name if platform is not None else "unknown"
-        raise NotImplementedError(f"page tables of {name} are not known here, only x86-64's")
-    five = vmcoreinfo_number(prog, "NUMBER(pgtable_l5_enabled)")
-    # AMD's memory encryption marks encrypted pages with one of the address bits.
-    encrypted = (vmcoreinfo_number(prog, "NUMBER(sme_mask)") or 0) & MAX
-    chosen = X86_64_5_LEVELS if five else X86_64
-    return replace(chosen, address=chosen.address & ~encrypted)
 
 
 def process_roots(prog: Program, pgds: Entries) -> Entries:
@@ -242,8 +79,6 @@ class Walk:
     gaps: Gaps = field(default_factory=Gaps)
 
 
-# Tables in a chunk.
-CHUNK_TABLES = CHUNK_BYTES >> 12
 # Memory that is read in larger pieces comes fresh from the system each time, and faults.
 READ_BYTES = 64 << 10
 # The number of a table's root and its address must fit into one sortable word.
@@ -286,17 +121,18 @@ def walk_page_tables(
     bounds = (start, end - 1)
     order = np.argsort(roots)
     bases = np.full(len(roots), prefix, np.uint64)
-    buffer = np.empty((CHUNK_TABLES, form.slots), np.uint64)
+    tables_at_once = CHUNK_BYTES >> form.page_shift
+    buffer = np.empty((tables_at_once, form.slots), np.uint64)
     # By its key modulo, the last table that was met there: its key, inverted.
     met = np.zeros(REMEMBERED, np.uint64)
     todo = [_Tables(0, order.astype(np.int32), roots[order], bases)]
     walk.tables[:, 0] += 1
     while todo:
         wanted = todo.pop()
-        if len(wanted.frames) > CHUNK_TABLES:
+        if len(wanted.frames) > tables_at_once:
             # The rest waits, while the first chunk is followed down.
-            todo.append(wanted.part(slice(CHUNK_TABLES, None)))
-            wanted = wanted.part(slice(CHUNK_TABLES))
+            todo.append(wanted.part(slice(tables_at_once, None)))
+            wanted = wanted.part(slice(tables_at_once))
         chunk = _read_tables(prog, form, wanted, walk, buffer)
         if not len(chunk):
             continue
@@ -336,19 +172,20 @@ def _read_tables(
     prog: Program, form: PageTableFormat, wanted: _Tables, walk: Walk, buffer: Entries
 ) -> TableChunk:
     """Read tables, those that can be, into a buffer."""
-    page = 1 << form.page_shift
+    slots = form.slots if wanted.level else form.root_slots
     frames, back = np.unique(wanted.frames, return_inverse=True)
-    table = np.dtype(("<u8", (form.slots,)))
+    table = np.dtype(("<u8", (slots,)))
     entries = buffer[: len(frames)]
+    entries[:, slots:] = 0
     read = np.zeros(len(frames), np.bool_)
-    breaks = np.flatnonzero(np.diff(frames) != page) + 1
+    breaks = np.flatnonzero(np.diff(frames) != table.itemsize) + 1
     firsts = [0, *breaks.tolist()]
     for first, behind in zip(firsts, [*firsts[1:], len(frames)], strict=True):
         run = int(frames[first]), behind - first
         for at, data in read_array(
             prog, *run, table, walk.gaps, physical=True, chunk_bytes=READ_BYTES
         ):
-            entries[first + at : first + at + len(data)] = data
+            entries[first + at : first + at + len(data), :slots] = data
             read[first + at : first + at + len(data)] = True
     if len(frames) < len(back):  # a table of several roots
         entries = entries[back]
@@ -364,7 +201,8 @@ def _blank_outside(form: PageTableFormat, chunk: TableChunk, bounds: tuple[int, 
     """Take out the entries that map nothing between the first and the last wanted address."""
     shift = form.levels[chunk.level].shift
     first, last = (np.uint64(bound >> shift << shift) for bound in bounds)
-    table_bytes = np.uint64(form.slots - 1) << np.uint64(shift)
+    slots_here = form.slots if chunk.level else form.root_slots
+    table_bytes = np.uint64(slots_here - 1) << np.uint64(shift)
     outer = (chunk.addresses < first) | (chunk.addresses + table_bytes > last)
     for row in np.flatnonzero(outer).tolist():
         slots = chunk.addresses[row] + (np.arange(form.slots, dtype=np.uint64) << np.uint64(shift))

@@ -21,20 +21,21 @@ from numpy.typing import NDArray
 
 from mmscope.drgn.page_tables.page_table_entries import (
     MAX_ROOTS,
-    PageTableFormat,
     TableChunk,
     Walk,
     new_walk,
-    page_table_format,
     process_roots,
     walk_page_tables,
 )
+from mmscope.drgn.page_tables.page_table_formats import PageTableFormat, page_table_format
 from mmscope.drgn.page_tables.regions import REGION_KINDS, REGION_OF_KIND, Regions, cut_regions
 from mmscope.drgn.page_tables.swap_types import (
+    HUGETLB,
     KINDS,
     MIGRATION,
     NONE,
     OTHER,
+    PAGE,
     POISONED,
     SWAP,
     absent_kinds,
@@ -57,8 +58,9 @@ from mmscope.drgn.reading.struct_pages import memory_pages
 
 # Of how many processes the occupancy and the regions are kept, those with the most tables.
 DETAILED = 20
-# Entries in use in a table: none, 1, 2-3, 4-7, … 256-511, all 512.
-BINS = 11
+# Entries in use in a table: none, 1, 2-3, 4-7, … 256-511, all 512; and up to the 8,192 of a page of
+# 64 KiB.
+BINS = 15
 
 
 # What is added up for each process.
@@ -255,6 +257,7 @@ class _Reader:
         some = np.flatnonzero(flat != 0)
         kinds = entry_kinds(form, self.kinds, self.zero, flat[some])
         rows = some // form.slots
+        self._mark_hugetlb(chunk, owners, some, kinds)
         # What each table has of each kind.
         found = np.bincount(rows * KINDS + kinds, minlength=count * KINDS).reshape(count, KINDS)
         found[:, NONE] = 0
@@ -269,6 +272,27 @@ class _Reader:
             np.add.at(scan.sums[name], owners, slots)
         self._regions_of_ptes(chunk, owners, found)
         return used
+
+    def _mark_hugetlb(
+        self,
+        chunk: TableChunk,
+        owners: NDArray[np.int64],
+        some: NDArray[np.int64],
+        kinds: NDArray[np.uint8],
+    ) -> None:
+        """
+        Tell hugetlb's pages from others: on arm64 those of some sizes (64 KiB, with pages of
+        16 KiB 2 MiB) are several contiguous entries of the last level.
+        """
+        form = self.form
+        if not form.contiguous or not self.lookup.hugetlb.any():
+            return
+        flat = chunk.entries.ravel()[some]
+        bound = np.flatnonzero((kinds == PAGE) & ((flat & np.uint64(form.contiguous)) != 0))
+        rows, slots = np.divmod(some[bound], form.slots)
+        addresses = chunk.slot_addresses(form.page_shift, rows, slots)
+        area = self.lookup.find(self.lookup.key(owners[rows], addresses))
+        kinds[bound[self.lookup.hugetlb[area]]] = HUGETLB
 
     def _regions_of_ptes(
         self, chunk: TableChunk, owners: NDArray[np.int64], found: NDArray[np.int64]

@@ -23,6 +23,7 @@ from mmscope.drgn.page_tables.page_table_scan import PageTableScan, by_size
 from mmscope.drgn.page_tables.regions import REGION_KINDS
 from mmscope.drgn.page_tables.swap_types import (
     DEVICE,
+    HUGETLB,
     MARKER,
     MIGRATION,
     OTHER,
@@ -64,7 +65,9 @@ class PageTables:
     )
     empty_pte_tables: int | None = column(help="PTE tables without any entry, not the deposited")
     used_ptes: int | None = column(help="PTEs that are anything but none, of all PTE tables")
-    present_ptes: int | None = column(help="PTEs that map a page: zero pages and special ones too")
+    present_ptes: int | None = column(
+        help="PTEs that map a page: zero pages and special ones too, hugetlb not"
+    )
     zero_ptes: int | None = column(help="of these, that map the shared zero page")
     swap_ptes: int | None = column(help="PTEs whose page is swapped out")
     huge_pmds: int | None = column(help="PMDs that map a transparent huge page")
@@ -139,7 +142,9 @@ class PageTableOccupancy:
         key=True, high=MOST_PIDS, help="thread group; empty: all processes together"
     )
     level: str = column(holds="words", key=True, help="pgd, p4d, pud, pmd, pte, or deposited")
-    least: int = column(key=True, help="least entries in use in such a table, of 512")
+    least: int = column(
+        key=True, help="least entries in use in such a table, of 512 with pages of 4 KiB"
+    )
     most: int = column(help="most entries in use")
     tables: int = column(help="tables that are so full")
     entries: int = column(help="entries in use in all of them")
@@ -190,7 +195,11 @@ PAGE_TABLE_REGIONS = Table(
 def page_tables(scan: PageTableScan) -> list[PageTables]:
     """The page tables of every process, the most first."""
     rows = []
-    levels = {level.name: at for at, level in enumerate(scan.form.levels)}
+    # With few levels the upper ones are none of their own.
+    levels = [
+        next((at for at, level in enumerate(scan.form.levels) if level.name == name), None)
+        for name in ("pte", "pmd", "pud")
+    ]
     page_shift = scan.form.page_shift
     huge_shift = scan.form.levels[-2].shift
     for at in by_size(scan.spaces):
@@ -198,7 +207,7 @@ def page_tables(scan: PageTableScan) -> list[PageTables]:
         kinds = scan.kinds[at]
         sums = {name: int(values[at]) for name, values in scan.sums.items()}
         charged = int(scan.spaces.columns["pgtables_bytes"][at])
-        pte, pmd, pud = (int(scan.tables[at, levels[name]]) for name in ("pte", "pmd", "pud"))
+        pte, pmd, pud = (0 if level is None else int(scan.tables[at, level]) for level in levels)
         counted = pte + pmd + pud + sums["deposited"]
         rows.append(
             PageTables(
@@ -206,7 +215,7 @@ def page_tables(scan: PageTableScan) -> list[PageTables]:
                 comm=process.comm,
                 pgtables_bytes=charged,
                 resident_bytes=(int(kinds[PAGE]) << page_shift) + (sums["huge"] << huge_shift),
-                hugetlb_bytes=sums["hugetlb_bytes"],
+                hugetlb_bytes=sums["hugetlb_bytes"] + (int(kinds[HUGETLB]) << page_shift),
                 pte_tables=pte,
                 pmd_tables=pmd,
                 pud_tables=pud,

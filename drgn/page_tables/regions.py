@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from mmscope.drgn.page_tables.page_table_entries import PageTableFormat
-from mmscope.drgn.page_tables.swap_types import PAGE, SWAP, ZERO
+from mmscope.drgn.page_tables.page_table_formats import PageTableFormat
+from mmscope.drgn.page_tables.swap_types import HUGETLB, PAGE, SWAP, ZERO
 from mmscope.drgn.processes.vm_areas import VmAreas
 
 # Into how many regions an address space is cut at most, at its largest gaps.
@@ -38,7 +38,7 @@ class Regions:
 
 REGION_KINDS = ("small", "huge", "hugetlb", "zero", "huge_zero", "swap", "other")
 # Of the kinds of PTEs, where they go.
-REGION_OF_KIND = {PAGE: "small", ZERO: "zero", SWAP: "swap"}
+REGION_OF_KIND = {PAGE: "small", ZERO: "zero", SWAP: "swap", HUGETLB: "hugetlb"}
 
 
 def cut_regions(areas: VmAreas, owners: Iterable[int], form: PageTableFormat) -> Regions:

@@ -18,7 +18,7 @@ from drgn import Program
 from numpy.typing import NDArray
 
 from mmscope.drgn.opening.constants import constant
-from mmscope.drgn.page_tables.page_table_entries import Entries, PageTableFormat
+from mmscope.drgn.page_tables.page_table_formats import Entries, PageTableFormat
 
 # What an entry of the last level is.
 NONE = 0
@@ -31,7 +31,8 @@ DEVICE = 6
 MARKER = 7
 POISONED = 8
 OTHER = 9
-KINDS = 10
+HUGETLB = 10  # a part of a hugetlb page that is smaller than a PMD maps (arm64)
+KINDS = 11
 
 SWP_TYPES = 32
 # Read, exclusive read, write: since "mm: remember exclusively mapped anonymous pages with
@@ -57,7 +58,8 @@ def swap_kinds(prog: Program) -> NDArray[np.uint8]:
     :raises LookupError: the kernel has no swap at all.
     """
     files = prog["swap_info"].type_.unaliased().length or 0
-    kinds = np.full(SWP_TYPES, OTHER, np.uint8)
+    # Entries have room for larger numbers on some kernels; none of them means anything.
+    kinds = np.full(2 * SWP_TYPES, OTHER, np.uint8)
     kinds[:files] = SWAP
     try:
         prog.symbol("memory_failure")
@@ -74,7 +76,7 @@ def swap_kinds(prog: Program) -> NDArray[np.uint8]:
     if (rest := SWP_TYPES - start) in device_types:
         device = device_types[rest]
         kinds[start : start + device] = DEVICE
-        kinds[start + device :] = MARKER
+        kinds[start + device : SWP_TYPES] = MARKER
     return kinds
 
 

@@ -82,7 +82,8 @@ def _alias_rank(symbol: Symbol) -> tuple[bool, int, str]:
 
 
 def symbol_table(symbols: Sequence[Symbol]) -> SymbolTable:
-    """Sort symbols by address."""
+    """Sort symbols by address, without those that tell code from data within a section (arm64)."""
+    symbols = [symbol for symbol in symbols if symbol.name[:1] != "$"]
     starts = np.fromiter((symbol.address for symbol in symbols), np.uint64, len(symbols))
     order = np.argsort(starts, kind="stable")
     ordered = [symbols[at] for at in order.tolist()]

@@ -66,7 +66,7 @@ class HugetlbPool:
         high="pages", help="beyond what was asked for: overcommitted, or waiting to be freed"
     )
     optimized_pages: int | None = column(
-        help="whose struct pages HVO has freed, except for the first 4 KiB"
+        help="whose struct pages HVO has freed, except for the first page of them"
     )
     self_hosted_pages: int | None = column(
         help="in memory that hosts its own struct pages (memmap_on_memory): HVO cannot",
@@ -309,7 +309,7 @@ class HvoInPageTables:
     """
     What the page tables say of the struct pages of each huge page; a taker of the vmemmap walk.
 
-    ``own`` counts the 4 KiB frames that a huge page's struct pages have for themselves, -1 of pages
+    ``own`` counts the frames that a huge page's struct pages have for themselves, -1 of pages
     whose struct pages were not seen; ``hosted`` says which lie in the memory that they describe.
     """
 
@@ -333,7 +333,8 @@ class HvoInPageTables:
         first = np.searchsorted(offsets, starts[here], "right") - 1
         behind = np.searchsorted(offsets, (starts + lengths)[here], "left")
         # An entry of 2 MiB maps struct pages of several huge pages: none of them shares anything.
-        plain = leaves.sizes[first] > page
+        # Nor does one whose struct pages fill no page (2 MiB with pages of 16 KiB).
+        plain = (leaves.sizes[first] > page) | (lengths[here] < page)
         self.own[here] = lengths[here] // page
         self.entries[here] = lengths[here] // page
         # Otherwise: the first entry's frame, and those that are writable or not reused, are own.

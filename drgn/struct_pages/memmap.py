@@ -14,7 +14,7 @@ import numpy as np
 from drgn import Program, sizeof
 from numpy.typing import NDArray
 
-from mmscope.drgn.page_tables.page_table_entries import Entries
+from mmscope.drgn.page_tables.page_table_formats import Entries
 from mmscope.drgn.reading.kernel_arrays import Gaps, read_array, struct_dtype
 from mmscope.drgn.reading.mem_sections import Sections, present_sections
 from mmscope.drgn.reading.struct_pages import COLUMNS, flag_fields

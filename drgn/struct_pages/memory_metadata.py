@@ -72,14 +72,14 @@ class WhatIf:
     vmemmap_pages: int | None = column(
         unit="pages",
         high=MOST_PAGES,
-        help="4 KiB pages that the struct pages of one such page fill",
+        help="pages that the struct pages of one such page fill",
     )
     kept_pages: int | None = column(
         unit="pages", high=MOST_PAGES, help="of them, those that remain"
     )
     metadata_bytes: int = column(unit="bytes", high=MOST_BYTES, help="that struct pages would take")
     saved_bytes: int = column(
-        unit="bytes", low=None, high=MOST_BYTES, help="against a struct page for every 4 KiB"
+        unit="bytes", low=None, high=MOST_BYTES, help="against a struct page for every page"
     )
     saved_percent: float = column(unit="%", low=None, help="of the machine's memory")
     initialised_struct_pages: int | None = column(

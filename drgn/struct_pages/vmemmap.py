@@ -25,14 +25,8 @@ import numpy as np
 from drgn import Program
 from numpy.typing import NDArray
 
-from mmscope.drgn.page_tables.page_table_entries import (
-    Entries,
-    PageTableFormat,
-    kernel_root,
-    new_walk,
-    page_table_format,
-    walk_page_tables,
-)
+from mmscope.drgn.page_tables.page_table_entries import kernel_root, new_walk, walk_page_tables
+from mmscope.drgn.page_tables.page_table_formats import Entries, PageTableFormat, page_table_format
 from mmscope.drgn.reading.kernel_arrays import Gaps
 from mmscope.drgn.struct_pages.memmap import Memmap, memmap, self_hosted
 from mmscope.drgn.struct_pages.section_zones import SectionZones
@@ -50,14 +44,16 @@ class VmemmapMapping:
     """Entries of one level of page tables that map struct pages."""
 
     level: str = column(
-        holds="words", key=True, help="pud, pmd or pte: what one entry maps, 1 GiB, 2 MiB, 4 KiB"
+        holds="words",
+        key=True,
+        help="pud, pmd or pte: what one entry maps, 1 GiB, 2 MiB, 4 KiB (with pages of 4 KiB)",
     )
     entries: int = column(unit="entries", help="of that level that map struct pages")
     bytes: int = column(
         unit="bytes", high=MOST_BYTES, help="of struct pages that they map: addresses, not memory"
     )
     distinct_frames: int = column(
-        unit="frames", high=MOST_PAGES, help="of 4 KiB that they lead to, each counted once"
+        unit="frames", high=MOST_PAGES, help="of a page that they lead to, each counted once"
     )
     shared_entries: int = column(
         unit="entries", help="that lead to a frame which another entry leads to as well"
@@ -65,7 +61,7 @@ class VmemmapMapping:
     read_only_entries: int = column(
         unit="entries", help="HVO maps the tails of a huge page read-only, DAX does not"
     )
-    tables: int = column(unit="tables", help="page tables of this level, 4 KiB each")
+    tables: int = column(unit="tables", help="page tables of this level, a page each")
 
 
 VMEMMAP_MAPPINGS = Table(
@@ -85,7 +81,7 @@ class VmemmapZone:
         unit="bytes", high=MOST_BYTES, help="of struct pages, those of holes with them"
     )
     pmd_bytes: int = column(
-        unit="bytes", high=MOST_BYTES, help="of them, mapped by entries of 2 MiB or more"
+        unit="bytes", high=MOST_BYTES, help="of them, mapped by entries of a PMD or above"
     )
     pte_bytes: int = column(unit="bytes", high=MOST_BYTES, help="of them, mapped by PTEs")
     read_only_bytes: int = column(unit="bytes", high=MOST_BYTES, help="of them, mapped read-only")

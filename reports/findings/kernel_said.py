@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
 The kernel that was read, as findings speak of it: which steps are for it, and words that differ.
+Among these are sizes: what a page table has and maps depends on the size of a page.
 """
 
 import duckdb
 
 from mmscope.drgn.machine.kernel_features import FEATURES
+from mmscope.drgn.tables.amounts import size_name
 from mmscope.reports.bundle.database import Database
 
 
@@ -14,6 +16,9 @@ class Kernel:
     What the kernel that was read does where kernels differ: ``kernel.NAME`` in a finding's words.
 
     True, False, or None where nothing shows, as in all of a bundle without ``kernel_features``.
+
+    ``kernel.page``, ``kernel.pmd``, ``kernel.pud`` and ``kernel.slots`` are the sizes of its page
+    tables.
     """
 
     def __init__(self, database: Database) -> None:
@@ -24,6 +29,18 @@ class Kernel:
         self._present = {
             row["feature"]: row["present"] for row in rows if isinstance(row["present"], bool)
         }
+
+        try:
+            (size,) = (row["page_size"] for row in database.rows("select page_size from target"))
+        except (duckdb.Error, ValueError):
+            size = None
+        # Those of arm64; where nothing says, it is a page of most machines.
+        size = size if size in (4 << 10, 16 << 10, 64 << 10) else 4 << 10
+        slots = size // 8
+        self.slots = f"{slots:,}"  # entries of a page table
+        self.page = size_name(size)
+        self.pmd = size_name(size * slots)  # what a PTE table maps, or a transparent huge page
+        self.pud = size_name(size * slots * slots)
 
     def __getattr__(self, feature: str) -> bool | None:
         if feature not in FEATURES:

@@ -36,9 +36,13 @@ def newest_first(releases: Iterable[str]) -> list[str]:
     )
 
 
-def apt_options(suite: str) -> list[str]:
-    """Options that make apt see one suite of the machine's mirror, with state of its own."""
-    folder = cache_folder() / "apt" / suite
+def apt_options(suite: str, architecture: str = "amd64") -> list[str]:
+    """
+    Options that make apt see one suite of the machine's mirror, with state of its own.
+
+    :param architecture: whose packages; they are fetched, and run nowhere but in a guest.
+    """
+    folder = cache_folder() / "apt" / f"{suite}-{architecture}"
     for name in ("lists/partial", "archives/partial"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     if not KEYRING.exists():
@@ -53,8 +57,8 @@ def apt_options(suite: str) -> list[str]:
         "Acquire::Languages": "none",
         # As root, apt would else hand downloads to a user who cannot reach the cache.
         "APT::Sandbox::User": "root",
-        "APT::Architecture": "amd64",
-        "APT::Architectures": "amd64",
+        "APT::Architecture": architecture,
+        "APT::Architectures": architecture,
     }
     return [part for key, value in settings.items() for part in ("-o", f"{key}={value}")]
 

@@ -31,6 +31,7 @@ from pathlib import Path
 import archive
 import kernels
 import machine
+from architectures import Architecture
 from archive import LabError
 from kernels import Kernel
 
@@ -47,6 +48,16 @@ class Capture:
     truth_a: Path
     truth_b: Path
     console: Path
+
+    @property
+    def architecture(self) -> Architecture:
+        """The kernel's."""
+        return kernels.architecture(self.kernel)
+
+    @property
+    def series(self) -> str:
+        """The kernel's, whatever its architecture: 6.1 of arm64-6.1."""
+        return self.kernel.rpartition("-")[2]
 
 
 def capture(
@@ -108,7 +119,7 @@ def _take(kernel: Kernel, workload: str, folder: Path, say: Callable[[str], None
     temporary = Path(tempfile.mkdtemp(prefix=".capture-", dir=folder.parent))
     try:
         say(f"booting {kernel.release}, workload {workload}")
-        init = machine.build_init(temporary)
+        init = machine.build_init(temporary, kernel.architecture, kernel.page_bytes)
         machine.run(kernel, workload, temporary, say, init=init)
         init.unlink()
         if folder.exists():
@@ -131,7 +142,13 @@ def fingerprint(kernel: Kernel) -> str:
     digest = hashlib.sha256(kernel.vmlinuz.parent.name.encode())
     here = Path(__file__).resolve().parent
     guest = sorted(machine.GUEST.glob("*.[ch]"))
-    for source in [here / "capture.py", here / "machine.py", *guest, *kernel.modules]:
+    for source in [
+        here / "capture.py",
+        here / "machine.py",
+        here / "architectures.py",
+        *guest,
+        *kernel.modules,
+    ]:
         digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
     return digest.hexdigest()[:12]
 

@@ -19,6 +19,7 @@ import pytest
 from archive import LabError
 from capture import Capture, capture
 from drgn import Program
+from machine import X86_WORKLOADS
 from shared_guest import InGuest, of_program, run_programs
 
 from mmscope.drgn.free.free_memory import FreeMemory, scan_free_memory
@@ -53,6 +54,14 @@ def _kernels(names: str) -> list[str]:
 KERNELS = _kernels(os.environ.get("MMSCOPE_LAB_KERNELS", "7.2"))
 
 
+# Built without CONFIG_KALLSYMS_ALL: they can be read with debug info alone.
+FUNCTIONS_ONLY = {"arm64-6.1"}
+# Those that kernels with larger pages run, whose machine is too small for the others.
+ANY_PAGE_WORKLOADS = {"tables", "sizes"}
+# Of workloads that only x86 can run; see machine.py.
+X86_FIXTURES = {"vmemmap_lab", "hvo_boot_lab", "kept_lab"}
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if "MMSCOPE_LAB_KERNELS" in os.environ:
         others = [item for item in items if not _of_a_kernel(item)]
@@ -62,7 +71,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _of_a_kernel(item: pytest.Item) -> bool:
     params = item.callspec.params.values() if hasattr(item, "callspec") else ()
-    return any(value in KERNELS for value in params if isinstance(value, str))
+    words = {value for value in params if isinstance(value, str)}
+    named = words.intersection(KERNELS)
+    fixtures = set(getattr(item, "fixturenames", ()))
+    if any(kernels.architecture(name).name != "amd64" for name in named) and (
+        item.get_closest_marker("x86") or words & X86_WORKLOADS or fixtures & X86_FIXTURES
+    ):
+        return False
+    if any(kernels.page_bytes(name) != kernels.PAGE_BYTES for name in named) and (
+        not (item.get_closest_marker("any_page") or words & ANY_PAGE_WORKLOADS) or "lab" in fixtures
+    ):
+        return False
+    return bool(named)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -127,12 +147,17 @@ def in_guest(
     return of
 
 
+def fragment_lab(kernel: str, say: Callable[[str], None]) -> Lab:
+    """The ``fragment`` workload on a kernel."""
+    taken = capture(kernel, "fragment", say=say)
+    prog = open_target(taken.vmcore, [taken.vmlinux])
+    return Lab(taken, prog, scan_free_memory(prog))
+
+
 @pytest.fixture(scope="session", params=KERNELS)
 def lab(request: pytest.FixtureRequest, say: Callable[[str], None]) -> Lab:
     """The ``fragment`` workload on a kernel."""
-    taken = capture(request.param, "fragment", say=say)
-    prog = open_target(taken.vmcore, [taken.vmlinux])
-    return Lab(taken, prog, scan_free_memory(prog))
+    return fragment_lab(request.param, say)
 
 
 @dataclass(frozen=True)
@@ -193,7 +218,7 @@ class StructPagesLab:
         return (later if later.exists() else self.capture.truth_a / path).read_text()
 
 
-def _struct_pages_lab(kernel: str, workload: str, say: Callable[[str], None]) -> StructPagesLab:
+def struct_pages_lab(kernel: str, workload: str, say: Callable[[str], None]) -> StructPagesLab:
     taken = capture(kernel, workload, say=say)
     prog = open_target(taken.vmcore, [taken.vmlinux])
     return StructPagesLab(taken, prog, scan_struct_page_cost(prog))
@@ -202,13 +227,13 @@ def _struct_pages_lab(kernel: str, workload: str, say: Callable[[str], None]) ->
 @pytest.fixture(scope="session", params=KERNELS)
 def vmemmap_lab(request: pytest.FixtureRequest, say: Callable[[str], None]) -> StructPagesLab:
     """The ``vmemmap`` workload on a kernel: HVO switched on while it runs, DAX, a DIMM."""
-    return _struct_pages_lab(request.param, "vmemmap", say)
+    return struct_pages_lab(request.param, "vmemmap", say)
 
 
 @pytest.fixture(scope="session", params=KERNELS)
 def hvo_boot_lab(request: pytest.FixtureRequest, say: Callable[[str], None]) -> StructPagesLab:
     """The ``vmemmap_boot`` workload: pools of 2 MiB and 1 GiB filled at boot, with HVO on."""
-    return _struct_pages_lab(request.param, "vmemmap_boot", say)
+    return struct_pages_lab(request.param, "vmemmap_boot", say)
 
 
 @dataclass(frozen=True)

@@ -28,11 +28,12 @@ import tarfile
 import tempfile
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import own_kernel
+from architectures import AMD64, ARCHITECTURES, Architecture
 from archive import LabError, apt_options, cache_folder, newest_first, run
 
 HERE = Path(__file__).resolve().parent
@@ -41,6 +42,8 @@ TABLE = HERE / "kernels.toml"
 # Sections that need what Debian's kernels are not built for (PAGE_OWNER, MEM_ALLOC_PROFILING)
 # or were not told at boot (slab_debug=U).
 NOT_IN_STOCK = frozenset({"page_owner", "alloc_tags", "slab_owner"})
+
+PAGE_BYTES = 4096
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,8 @@ class Kernel:
     vmlinux: Path
     modules: tuple[Path, ...]
     options: str = ""  # what it needs on its command line
+    architecture: Architecture = AMD64
+    page_bytes: int = PAGE_BYTES
 
 
 @dataclass(frozen=True)
@@ -65,6 +70,16 @@ class _Package:
 def names() -> list[str]:
     """The rows of ``kernels.toml``."""
     return list(_table()["kernels"])
+
+
+def architecture(name: str) -> Architecture:
+    """That of a row's kernel."""
+    return ARCHITECTURES[_table()["kernels"][name].get("architecture", AMD64.name)]
+
+
+def page_bytes(name: str) -> int:
+    """The size of a page of a row's kernel."""
+    return int(_table()["kernels"][name].get("page_bytes", PAGE_BYTES))
 
 
 def get(
@@ -112,17 +127,19 @@ def _get(
     modules = [*row.get("modules", table["modules"])]
     for module in more_modules:
         modules += [*before.get(module, []), module]
-    cached = [
-        kernel
-        for kernel in map(lambda r: _cached(name, r, modules, symbols), _releases(row["release"]))
-        if kernel
-    ]
+    of = architecture(name)
+
+    def in_cache(release: str) -> Kernel | None:
+        kernel = _cached(name, release, modules, symbols)
+        return kernel and replace(kernel, architecture=of, page_bytes=page_bytes(name))
+
+    cached = [kernel for kernel in map(in_cache, _releases(row["release"])) if kernel]
     if cached:
         return cached[0]
     missing = []
     for suite in row["suites"]:
         say(f"looking for a {name} kernel in {suite}")
-        apt = apt_options(suite)
+        apt = apt_options(suite, of.name)
         run("apt-get", *apt, "update", "--quiet=2", "--error-on=any")
         found = _choose(_packages(apt), row["release"], table["debug"], table["images"])
         if not found:
@@ -131,7 +148,7 @@ def _get(
         release, packages = found
         wanted = [p for p in packages if symbols or not p.name.endswith("-dbg")]
         _fetch(release, wanted, apt, modules, say)
-        kernel = _cached(name, release, modules, symbols)
+        kernel = in_cache(release)
         assert kernel is not None
         say(f"kept in {kernel.vmlinuz.parent}")
         return kernel
@@ -307,8 +324,10 @@ def main() -> int:
 
     # What was begun, a compiler say, ends with it.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    more = [module for modules in WORKLOAD_MODULES.values() for module in modules]
+    every = [module for modules in WORKLOAD_MODULES.values() for module in modules]
     for name in sys.argv[1:]:
+        # They are of workloads that only x86's machine can run.
+        more = () if "architecture" in _table()["kernels"].get(name, {}) else every
         try:
             get(name, lambda line: print(line, flush=True), more)
         except LabError as error:

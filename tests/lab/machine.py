@@ -4,13 +4,13 @@ The lab's machine: boots one kernel under QEMU with our own ``/init``, waits unt
 frozen itself, and takes its truth and an ELF vmcore.
 
 Costs: software emulation, so about 4 s from power-on to ``/init``, then the workload, then 3 s a
-GiB for the dump; guest memory (1.5 GiB) and the same on disk. Needs qemu-system-x86_64, gcc with a
-static C library, cpio, and the Python package qemu.qmp.
+GiB for the dump; guest memory (1.5 GiB) and the same on disk. Needs QEMU and a C compiler with a
+static library for the kernel's architecture, cpio, and the Python package qemu.qmp.
 
 Cannot: use KVM (a lab that only works where KVM does would be no test), or take a dump of a guest
 that hangs: that is an error here, with the last lines of its console.
 
-How the guest stops: it writes to the pvpanic port, and QEMU (``-action panic=pause``) stops every
+How the guest stops: it writes to the pvpanic device, and QEMU (``-action panic=pause``) stops every
 CPU there and then. So nothing of the guest runs between its last reading and the dump, and the
 readings are fetched from its stopped memory.
 """
@@ -28,10 +28,11 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
 
+from architectures import AMD64, Architecture
 from archive import LabError
 from children import DIES_WITH_US
-from kernels import Kernel
-from qemu.qmp import EventListener, QMPClient, QMPError
+from kernels import PAGE_BYTES, Kernel
+from qemu.qmp import EventListener, ExecuteError, QMPClient, QMPError
 
 GUEST = Path(__file__).resolve().parent / "guest"
 
@@ -39,33 +40,12 @@ BOOT_SECONDS = 120.0
 WORKLOAD_SECONDS = 900.0
 DUMP_SECONDS = 180.0
 
-# thread=single: with a thread per CPU, one CPU now and then runs an int3 that another has already
-# patched away again, and the guest dies ("Oops: int3"); it is not faster either, as the workloads
-# keep one CPU busy at a time.
-#
-# -cx16: after cmpxchg16b, QEMU 7.2 can have garbage in the flags, and an interrupt just then is a
-# double fault. Up to 6.12 the slab allocator uses that instruction all the time: of nine 6.12
-# guests three died.
-#
-# 512 MiB below 4 GiB and the rest above: zones DMA and DMA32 on node 0, Normal on node 1. A socket
-# for each CPU, as the kernel does not believe in two nodes that share a last-level cache.
-MACHINE = (
-    *("-accel", "tcg,thread=single", "-cpu", "max,-cx16", "-machine", "q35,max-ram-below-4g=512M"),
-    *("-smp", "2,sockets=2", "-m", "1536M"),
-    *("-object", "memory-backend-ram,id=low,size=512M", "-numa", "node,nodeid=0,cpus=0,memdev=low"),
-    *(
-        "-object",
-        "memory-backend-ram,id=high,size=1024M",
-        "-numa",
-        "node,nodeid=1,cpus=1,memdev=high",
-    ),
-    *("-device", "vmcoreinfo", "-device", "pvpanic", "-action", "panic=pause", "-no-reboot"),
-    *("-nodefaults", "-display", "none"),
-)
+MACHINE = AMD64.machine
 
 # KASLR stays on, as in the field. NUMA balancing would invert page-table entries at moments of its
 # own choosing.
-COMMAND_LINE = "console=ttyS0 panic=-1 numa_balancing=disable"
+_OPTIONS = "panic=-1 numa_balancing=disable"
+COMMAND_LINE = f"console={AMD64.console} {_OPTIONS}"
 
 # What a workload needs from the kernel's command line.
 WORKLOAD_OPTIONS = {
@@ -115,6 +95,9 @@ WORKLOAD_MACHINE = {
     ),
 }
 
+# Those that stand on x86's memmap= or its modules, and on HVO.
+X86_WORKLOADS = {"vmemmap", "vmemmap_boot", "kept"}
+
 # Modules it needs beside those that every guest loads, in the order in which they are loaded.
 WORKLOAD_MODULES = {
     "vmemmap": ("libnvdimm", "nd_btt", "nd_pmem", "nd_e820", "dax_pmem", "device_dax"),
@@ -128,11 +111,19 @@ WORKLOAD_FILE_SYSTEMS = {"storage": ("mkfs.ext4", "-q")}
 _HEADER = 256  # guest/truth.c: "FILE <set> <path> <length>", padded
 
 
-def build_init(folder: Path) -> Path:
-    """Compile the guest's ``/init`` into *folder*."""
+def build_init(
+    folder: Path, architecture: Architecture = AMD64, page_bytes: int = PAGE_BYTES
+) -> Path:
+    """Compile the guest's ``/init`` for kernels with pages of that size into *folder*."""
     init = folder / "init"
     sources = sorted(map(str, GUEST.glob("*.c")))
-    _tool("gcc", "-static", "-O2", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-o", str(init), *sources)
+    options = ("-static", "-O2", "-D_GNU_SOURCE", f"-DPAGE={page_bytes}UL", "-Wall", "-Wextra")
+    if shutil.which(architecture.compiler) is None:
+        raise LabError(
+            f"{architecture.compiler} is not installed: "
+            f"apt-get install {architecture.compiler_packages}"
+        )
+    _tool(architecture.compiler, *options, "-o", str(init), *sources)
     return init
 
 
@@ -226,20 +217,22 @@ async def _run(
         socket.socketpair()
     )  # a socket without a path: nothing to clean up, no limit on its length
     options = WORKLOAD_OPTIONS.get(workload, "")
+    arch = kernel.architecture
+    line = f"console={arch.console} {_OPTIONS}"
     command = [
-        "qemu-system-x86_64",
-        *MACHINE,
+        arch.qemu,
+        *arch.machine,
         *("-serial", f"file:{console.path}"),
         *("-chardev", f"socket,id=qmp,fd={theirs.fileno()}", "-mon", "chardev=qmp,mode=control"),
         *("-kernel", str(kernel.vmlinuz), "-initrd", str(initramfs)),
-        *("-append", " ".join([COMMAND_LINE, kernel.options, options, f"lab.workload={workload}"])),
+        *("-append", " ".join([line, kernel.options, options, f"lab.workload={workload}"])),
         *WORKLOAD_MACHINE.get(workload, ()),
         *qemu_args,
     ]
     errors = folder / "qemu.log"
     with errors.open("wb") as log:
         if shutil.which(command[0]) is None:
-            raise LabError(f"{command[0]} is not installed: apt-get install qemu-system-x86")
+            raise LabError(f"{command[0]} is not installed: apt-get install {arch.qemu_package}")
         qemu = subprocess.Popen(
             [*DIES_WITH_US, *command],
             stdin=subprocess.DEVNULL,
@@ -270,10 +263,7 @@ async def _run(
         started = time.monotonic()
         raw = folder / "truth.raw"
         # Through the page tables of CPU 0, on which the guest's init runs.
-        await qmp.execute(
-            "memsave",
-            {"val": int(where[1], 16), "size": int(where[2]), "filename": str(raw), "cpu-index": 0},
-        )
+        await _save(qmp, stop, int(where[1], 16), int(where[2]), raw)
         unpack_truth(raw.read_bytes(), folder / "truth")
         raw.unlink()
         vmcore = folder / "vmcore"
@@ -299,6 +289,28 @@ async def _run(
         qemu.kill()
         qemu.wait()
     errors.unlink()
+
+
+async def _save(qmp: QMPClient, stop: EventListener, address: int, size: int, file: Path) -> None:
+    """
+    Write memory of the guest's init to a file.
+
+    An interrupt may have come just before CPU 0 stood still. On arm64 the kernel's part of it may
+    not look at a process's memory (PAN), and QEMU reads as the CPU would: it goes on as far as
+    init's next word to the device.
+    """
+    wanted = {"val": address, "size": size, "filename": str(file), "cpu-index": 0}
+    for _ in range(5):
+        try:
+            await qmp.execute("memsave", wanted)
+            return
+        except ExecuteError as error:
+            if "Invalid addr" not in str(error):
+                raise
+        stop.clear()
+        await qmp.execute("cont")
+        await stop.get()
+    await qmp.execute("memsave", wanted)
 
 
 def unpack_truth(raw: bytes, folder: Path) -> None:

@@ -182,6 +182,7 @@ def test_it_is_the_same_without_debug_info(files_lab: FilesLab) -> None:
     assert cached_files_from_memory(Memory(prog)).by_name == files_lab.found.by_name
 
 
+@pytest.mark.x86  # makedumpfile 1.7.2 knows no addresses of 52 bits
 def test_so_it_is_without_the_pages_themselves(files_lab: FilesLab, tmp_path: Path) -> None:
     """A dump without the page cache has its struct pages and inodes."""
     elf = plain_elf(files_lab.capture.vmcore, tmp_path / "elf")
@@ -189,7 +190,7 @@ def test_so_it_is_without_the_pages_themselves(files_lab: FilesLab, tmp_path: Pa
     elf.unlink()
     filtered = open_target(tmp_path / "kdump", [files_lab.capture.vmlinux])
     section, found = run_section(CACHED_FILES_SECTION, Memory(filtered))
-    if files_lab.capture.kernel in ("5.10", "6.1"):
+    if files_lab.capture.series in ("5.10", "6.1"):
         assert section.status == "ok"
     # A makedumpfile that does not know the kernel leaves slabs out, and with them inodes.
     if section.status == "ok":

@@ -33,7 +33,8 @@ from mmscope.drgn.machine.physical_memory import (
 from mmscope.drgn.machine.poisoned_pages import PoisonCounter, PoisonedPages
 from mmscope.drgn.machine.settings import settings
 from mmscope.drgn.opening.target import describe, open_target
-from mmscope.drgn.page_tables.page_table_entries import kernel_root, page_table_format
+from mmscope.drgn.page_tables.page_table_entries import kernel_root
+from mmscope.drgn.page_tables.page_table_formats import page_table_format
 from mmscope.drgn.reading.io_resources import io_resources, read_iomem
 from mmscope.drgn.reading.kernel_arrays import Gaps
 from mmscope.drgn.reading.printk_ring import log_records
@@ -232,7 +233,7 @@ def test_large_entries_that_the_kernel_counts_again_are_told(
 
 def test_secret_memory_is_not_in_the_direct_map(kept_lab: KeptLab) -> None:
     pages = kept_lab.done("secret")
-    if kept_lab.capture.kernel == "5.10":  # memfd_secret() came with v5.14
+    if kept_lab.capture.series == "5.10":  # memfd_secret() came with v5.14
         assert not pages
         return
     assert len(pages) == SECRET_PAGES
@@ -316,7 +317,7 @@ def test_times_of_devices_are_those_of_the_log(vmemmap_lab: StructPagesLab) -> N
     section = 128 * MIB // PAGE
     assert raw.initialised_struct_pages == section
     # 128 of 512, as the write-up has it; all before device memory had pages of 2 MiB (v5.17).
-    large = vmemmap_lab.capture.kernel != "5.10"
+    large = vmemmap_lab.capture.series != "5.10"
     assert ram.initialised_struct_pages == (section // 4 if large else section)
     printed = re.findall(
         r"memmap_init_zone_device initialised (\d+) pages in (\d+)ms", vmemmap_lab.said("dmesg")

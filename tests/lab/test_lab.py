@@ -70,22 +70,24 @@ def _numbers(truth: Path, path: str) -> dict[str, int]:
     return {name: int(value) for name, value in found}
 
 
-def _free_blocks(truth: Path) -> dict[tuple[str, str], list[int]]:
-    """Free blocks by order, of each zone and migratetype."""
+def _free_blocks(truth: Path) -> dict[tuple[int, str, str], list[int]]:
+    """Free blocks by order, of each node, zone and migratetype."""
     return {
-        (zone, migratetype): [int(count) for count in counts.split()]
-        for zone, migratetype, counts in re.findall(
-            r"^Node +\d+, zone +(\w+), type +(\w+) ([ \d]+)$",
+        (int(node), zone, migratetype): [int(count) for count in counts.split()]
+        for node, zone, migratetype, counts in re.findall(
+            r"^Node +(\d+), zone +(\w+), type +(\w+) ([ \d]+)$",
             (truth / "proc/pagetypeinfo").read_text(),
             re.MULTILINE,
         )
     }
 
 
-def _pageblocks(truth: Path, zone: str) -> dict[str, int]:
-    text = (truth / "proc/pagetypeinfo").read_text()
+def _pageblocks(taken: Capture) -> dict[str, int]:
+    """Those of node 1."""
+    zone = taken.architecture.zones[1]
+    text = (taken.truth_b / "proc/pagetypeinfo").read_text()
     (names,) = {names for names in re.findall(r"^Number of blocks type (.*)$", text, re.MULTILINE)}
-    (counts,) = re.findall(rf"^Node \d+, zone +{zone} ([ \d]+)$", text, re.MULTILINE)
+    (counts,) = re.findall(rf"^Node 1, zone +{zone} ([ \d]+)$", text, re.MULTILINE)
     return dict(zip(names.split(), map(int, counts.split()), strict=True))
 
 
@@ -133,31 +135,37 @@ def test_nothing_moved_between_the_readings_and_the_core(taken: Capture, prog: P
 
 
 def test_reserve_holds_the_large_blocks(taken: Capture) -> None:
-    reserved = _pageblocks(taken.truth_b, "Normal")["HighAtomic"]
+    zone = taken.architecture.zones[1]
+    reserved = _pageblocks(taken)["HighAtomic"]
     managed = re.search(
-        r"zone +Normal\n(?:(?!Node).*\n)*? +managed +([1-9]\d*)",
+        rf"Node 1, zone +{zone}\n(?:(?!Node).*\n)*? +managed +([1-9]\d*)",
         (taken.truth_b / "proc/zoneinfo").read_text(),
     )
     assert managed
     cap = -(-int(managed[1]) // 100 // 512)  # pageblocks, as reserve_highatomic_pageblock() has it
     assert reserved >= cap / 2
-    assert sum(_free_blocks(taken.truth_b)["Normal", "HighAtomic"][9:]) >= 1
+    assert sum(_free_blocks(taken.truth_b)[1, zone, "HighAtomic"][9:]) >= 1
 
 
 def test_movable_is_fragmented_though_much_is_free(taken: Capture) -> None:
     blocks = _free_blocks(taken.truth_b)
-    movable = blocks["Normal", "Movable"]
+    movable = blocks[1, taken.architecture.zones[1], "Movable"]
     assert all(movable[:9])
-    assert sum(sum(b[9:]) for (_, migratetype), b in blocks.items() if migratetype == "Movable") < 3
+    assert (
+        sum(sum(b[9:]) for (*_, migratetype), b in blocks.items() if migratetype == "Movable") < 3
+    )
     memory = _numbers(taken.truth_b, "proc/meminfo")
     assert 0.3 < memory["MemFree"] / memory["MemTotal"] < 0.5
 
 
 def test_all_kinds_of_pageblocks_exist(taken: Capture) -> None:
-    census = _pageblocks(taken.truth_b, "Normal")
+    census = _pageblocks(taken)
     assert all(census[name] for name in ("Unmovable", "Movable", "Reclaimable", "HighAtomic"))
     blocks = _free_blocks(taken.truth_b)
-    assert all(sum(blocks["Normal", name]) for name in ("Unmovable", "Movable", "HighAtomic"))
+    assert all(
+        sum(blocks[1, taken.architecture.zones[1], name])
+        for name in ("Unmovable", "Movable", "HighAtomic")
+    )
 
 
 def test_huge_faults_and_compaction_mostly_fail(taken: Capture) -> None:

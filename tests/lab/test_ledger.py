@@ -91,7 +91,7 @@ def ledger_lab(request: pytest.FixtureRequest, say: Callable[[str], None]) -> Le
 def assert_adds_up(found: Found) -> None:
     checks = found.by_name["ledger_checks"]
     present = [row for row in checks if row.counter == "present_pages"]
-    assert len(present) >= 3
+    assert len(present) >= 2  # zones; on x86 DMA is one more
     assert {row.difference_pages for row in present} == {0}
     zones = {(row.node, row.zone): row.kernel_pages for row in present}
     rows: list[LedgerRow] = found.by_name["memory_ledger"]

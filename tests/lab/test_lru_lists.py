@@ -94,7 +94,7 @@ def read_lru_gen(text: str) -> dict[tuple[str, int, int], tuple[float, int, int]
 
 def test_generations_are_those_of_debugfs(lru_lab: LruLab) -> None:
     rows: list[LruGeneration] = lru_lab.found.by_name["lru_generations"]
-    if lru_lab.capture.kernel == "5.10":  # before the multi-gen LRU (v6.1)
+    if lru_lab.capture.series == "5.10":  # before the multi-gen LRU (v6.1)
         assert not rows
         assert {row.multi_gen for row in lru_lab.found.by_name["reclaim_nodes"]} == {None}
         return

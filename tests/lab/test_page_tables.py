@@ -16,7 +16,7 @@ from capture import Capture, capture
 from conftest import KERNELS, Lab
 from drgn import FaultError, Object, Program
 from drgn.helpers.linux.list import list_for_each_entry
-from drgn.helpers.linux.mm import for_each_vma
+from drgn.helpers.linux.mm import for_each_vma, virt_to_phys
 from drgn.helpers.linux.pid import find_task, for_each_task
 
 from mmscope.drgn.free.zones import zones
@@ -24,11 +24,12 @@ from mmscope.drgn.opening.target import open_target
 from mmscope.drgn.page_tables import page_table_scan
 from mmscope.drgn.page_tables.exit_cost import dontneed_frees_tables, exit_costs
 from mmscope.drgn.page_tables.page_table_entries import (
+    REMEMBERED,
     new_walk,
-    page_table_format,
     process_roots,
     walk_page_tables,
 )
+from mmscope.drgn.page_tables.page_table_formats import page_table_format
 from mmscope.drgn.page_tables.page_table_scan import PageTableScan, scan_page_tables
 from mmscope.drgn.page_tables.page_tables import (
     page_table_details,
@@ -40,13 +41,16 @@ from mmscope.drgn.page_tables.page_tables import (
 from mmscope.drgn.page_tables.swap_types import KINDS, NONE, PAGE, SPECIAL, entry_kinds, swap_kinds
 from mmscope.drgn.processes.address_spaces import address_spaces
 from mmscope.drgn.processes.vm_areas import VM_HUGETLB, VM_PFNMAP, VM_SHARED, read_vm_areas
-from mmscope.drgn.reading.kernel_arrays import Gaps
+from mmscope.drgn.reading.kernel_arrays import CHUNK_BYTES, Gaps
 from mmscope.drgn.reading.struct_pages import memory_pages
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.registry import SECTIONS
 from mmscope.reports.collect.collect import run_section
 
-HUGE = 2 << 20
+pytestmark = pytest.mark.any_page
+
+# Of the pages that were to be swapped out: some are not, or come back.
+SWAPPED = 0.94
 HOSTILE = '<b>thr\x1b[1m;"&'
 
 
@@ -65,6 +69,21 @@ class TablesLab:
     scan: PageTableScan
     rows: list[SimpleNamespace]  # of both tables
     made: dict[tuple[str, str], tuple[int, int]]  # (process, what) to (address, count)
+
+    @property
+    def page(self) -> int:
+        """Bytes of a page, and of a table."""
+        return int(self.prog["PAGE_SIZE"].value_())
+
+    @property
+    def slots(self) -> int:
+        """Entries in a table."""
+        return self.page // 8
+
+    @property
+    def huge(self) -> int:
+        """What an entry of a PMD table maps."""
+        return self.page * self.slots
 
     def row(self, comm: str) -> SimpleNamespace:
         (found,) = (row for row in self.rows if row.comm == comm)
@@ -118,6 +137,11 @@ def lab_of_tables(request: pytest.FixtureRequest, say) -> TablesLab:  # type: ig
     return TablesLab(taken, prog, scan, both(scan), made)
 
 
+def has_markers(taken: Capture) -> bool:
+    """Since v5.19; on arm64 with userfaultfd's write protection or guards, which 6.1 has not."""
+    return taken.kernel not in ("5.10", "arm64-6.1")
+
+
 def fields(text: str) -> dict[str, int]:
     """The sums, in bytes, of each line of an smaps."""
     sums: Counter[str] = Counter()
@@ -154,15 +178,18 @@ def test_sizes_are_those_of_proc_pid_status(lab_of_tables: TablesLab) -> None:
         assert row.comm == printed.comm
         assert row.pgtables_bytes == printed.pgtables_bytes
         # The kernel's count leaves out what came with a PMD table that was shared already.
-        shared = 6 * HUGE if row.comm == "hugetlb-2" else 0
+        shared = 6 * lab_of_tables.huge if row.comm == "hugetlb-2" else 0
         assert row.hugetlb_bytes == (printed.hugetlb_bytes or 0) + shared
         if row.comm != "leaderless":  # its file is a thread's
             (threads,) = re.findall(r"^Threads:\t(\d+)$", said[row.pid], re.MULTILINE)
             assert row.threads == int(threads) + row.processes - 1
         counted = (row.pte_tables or 0) + (row.pmd_tables or 0) + (row.pud_tables or 0)
-        assert 4096 * (counted + (row.deposited_pte_tables or 0)) == printed.pgtables_bytes
+        assert (
+            lab_of_tables.page * (counted + (row.deposited_pte_tables or 0))
+            == printed.pgtables_bytes
+        )
         swap = re.search(r"^VmSwap:\s+(\d+) kB$", said[row.pid], re.MULTILINE)
-        assert swap is not None and (row.swap_ptes or 0) * 4 == int(swap[1])
+        assert swap is not None and (row.swap_ptes or 0) * lab_of_tables.page == int(swap[1]) << 10
 
 
 def test_what_is_mapped_is_the_sum_of_smaps(lab_of_tables: TablesLab) -> None:
@@ -171,17 +198,23 @@ def test_what_is_mapped_is_the_sum_of_smaps(lab_of_tables: TablesLab) -> None:
         sums = fields(said[row.pid])
         resident = row.resident_bytes or 0
         if row.comm == "poisoned":  # for smaps a lost page is resident, for VmRSS it is not
-            assert sums["Rss"] in (resident, resident + 4096 * (row.poisoned_ptes or 0))
-        elif row.comm == "huge" and lab_of_tables.capture.kernel == "6.1":
+            assert sums["Rss"] in (
+                resident,
+                resident + lab_of_tables.page * (row.poisoned_ptes or 0),
+            )
+        elif row.comm == "huge" and lab_of_tables.capture.series == "6.1":
             # Its smaps leaves out huge pages of PROT_NONE (follow_trans_huge_pmd()).
-            assert sums["Rss"] == resident - HUGE * lab_of_tables.made["huge", "huge_protnone"][1]
+            assert (
+                sums["Rss"]
+                == resident - lab_of_tables.huge * lab_of_tables.made["huge", "huge_protnone"][1]
+            )
             continue
         else:
             assert sums["Rss"] == resident, row.comm
         # What is swapped out of a shared mapping has no entry in the page table.
-        assert sums["Swap"] == 4096 * (row.swap_ptes or 0)
+        assert sums["Swap"] == lab_of_tables.page * (row.swap_ptes or 0)
         huge = sums["AnonHugePages"] + sums["ShmemPmdMapped"] + sums["FilePmdMapped"]
-        assert huge == HUGE * (row.huge_pmds or 0)
+        assert huge == lab_of_tables.huge * (row.huge_pmds or 0)
         assert sums["Shared_Hugetlb"] + sums["Private_Hugetlb"] == row.hugetlb_bytes
         # Special mappings ([vvar]) are in smaps, and VMAs of their own.
         assert sums["Size"] == row.mapped_bytes
@@ -195,26 +228,31 @@ def test_the_sums_of_smaps_are_not_all_zero(lab_of_tables: TablesLab) -> None:
     always = ("present_ptes", "zero_ptes", "huge_pmds", "huge_zero_pmds", "hugetlb_bytes")
     for name in (*always, "empty_pte_tables", "shared_pmd_tables"):
         assert everything[name] > 0, name
-    # Markers came with v5.19.
-    assert (everything["marker_ptes"] > 0) is (lab_of_tables.capture.kernel != "5.10")
+    assert (everything["marker_ptes"] > 0) is has_markers(lab_of_tables.capture)
 
 
 def test_sparse_tables_are_as_they_were_made(lab_of_tables: TablesLab) -> None:
     row = lab_of_tables.row("sparse")
-    for what, each in (("written", {"page": 1}), ("zero", {"special": 1}), ("full", {"page": 512})):
+    for what, each in (
+        ("written", {"page": 1}),
+        ("zero", {"special": 1}),
+        ("full", {"page": lab_of_tables.slots}),
+    ):
         address, count = lab_of_tables.made["sparse", what]
-        found = lab_of_tables.tables_at("sparse", address, count * HUGE)
+        found = lab_of_tables.tables_at("sparse", address, count * lab_of_tables.huge)
         assert found["pte"] == count
         for kind, number in each.items():
             assert found[kind] == count * number
-        assert sum(found[kind] for kind in ("page", "special", "none")) == 512 * count
+        assert (
+            sum(found[kind] for kind in ("page", "special", "none")) == lab_of_tables.slots * count
+        )
     assert row.zero_ptes == lab_of_tables.made["sparse", "zero"][1]
     occupied = {
         (o.least, o.most): o.tables
         for o in page_table_occupancy(lab_of_tables.scan)
         if o.pid == row.pid and o.level == "pte"
     }
-    assert occupied[1, 1] >= 600 and occupied[512, 512] >= 3
+    assert occupied[1, 1] >= 600 and occupied[lab_of_tables.slots, lab_of_tables.slots] >= 3
     assert sum(occupied.values()) == row.pte_tables
 
 
@@ -226,23 +264,33 @@ def test_huge_pages_have_their_tables_deposited(lab_of_tables: TablesLab) -> Non
     assert (row.huge_zero_pmds, row.huge_pmds) == (zero, huge)
     assert row.deposited_pte_tables == zero + huge
     address, count = made["huge", "huge_zero"]
-    assert lab_of_tables.tables_at("huge", address, count * HUGE)["pte"] == 0
+    assert lab_of_tables.tables_at("huge", address, count * lab_of_tables.huge)["pte"] == 0
     address, _ = made["huge", "huge_split"]
-    assert lab_of_tables.tables_at("huge", address, HUGE)["page"] == 511
+    assert (
+        lab_of_tables.tables_at("huge", address, lab_of_tables.huge)["page"]
+        == lab_of_tables.slots - 1
+    )
 
 
 def test_breadth_first_faults_cost_what_the_arithmetic_says(lab_of_tables: TablesLab) -> None:
     address, faults = lab_of_tables.made["breadth", "faults"]
-    pgds, puds, pmds = 253, 16, 3
-    assert faults == pgds * puds * pmds
-    found = lab_of_tables.tables_at("breadth", address, pgds << 39)
-    # 12 KiB for each of the first 253 faults, 8 for those that bring a new PUD entry, then 4.
-    assert (found["pud"], found["pmd"], found["pte"]) == (pgds, pgds * puds, faults)
-    tables = 4096 * (found["pud"] + found["pmd"] + found["pte"])
-    assert tables == 12288 * pgds + 8192 * pgds * (puds - 1) + 4096 * pgds * puds * (pmds - 1)
+    page, small = lab_of_tables.page, lab_of_tables.page == 4096
+    entries, puds, pmds = 253, 16 if small else 1, 3 if small else 16
+    assert faults == entries * puds * pmds
+    size = lab_of_tables.huge * lab_of_tables.slots * (lab_of_tables.slots if small else 1)
+    found = lab_of_tables.tables_at("breadth", address, entries * size)
+    # PUD tables: of each entry of the PGD, or the one that has all of them.
+    upper = entries if small else 1
+    assert (found["pud"], found["pmd"], found["pte"]) == (upper, entries * puds, faults)
+    tables = page * (found["pud"] + found["pmd"] + found["pte"])
+    if small:
+        # 12 KiB for each of the first 253 faults, 8 for those that bring a new PUD entry, then 4.
+        assert tables == 12288 * entries + 8192 * entries * (puds - 1) + 4096 * entries * puds * (
+            pmds - 1
+        )
     row = lab_of_tables.row("breadth")
     assert row.zero_ptes == faults
-    assert row.pgtables_bytes > 50 * (row.resident_bytes or 0)
+    assert row.pgtables_bytes > (50 if small else 10) * (row.resident_bytes or 0)
 
 
 def test_what_madvise_gives_back_and_what_it_does_not(lab_of_tables: TablesLab) -> None:
@@ -250,15 +298,18 @@ def test_what_madvise_gives_back_and_what_it_does_not(lab_of_tables: TablesLab) 
 
     def tables(what: str) -> Counter[str]:
         address, count = made["given-back", what]
-        return lab_of_tables.tables_at("given-back", address, count * HUGE)
+        return lab_of_tables.tables_at("given-back", address, count * lab_of_tables.huge)
 
-    reclaims = lab_of_tables.capture.kernel not in ("5.10", "6.1", "6.12")
+    reclaims = lab_of_tables.capture.series not in ("5.10", "6.1", "6.12")
     assert dontneed_frees_tables(lab_of_tables.prog) == reclaims
     assert tables("dontneed")["pte"] == (0 if reclaims else 100)
     assert tables("huge_dontneed")["pte"] == 0
     assert lab_of_tables.row("given-back").deposited_pte_tables == 0
     assert tables("free")["pte"] == tables("free")["special"] == 40
-    assert tables("pages_dontneed")["pte"] == 50 and tables("pages_dontneed")["none"] == 50 * 512
+    assert (
+        tables("pages_dontneed")["pte"] == 50
+        and tables("pages_dontneed")["none"] == 50 * lab_of_tables.slots
+    )
     empty = lab_of_tables.row("given-back").empty_pte_tables
     assert empty == 50 + (0 if reclaims else 100)
 
@@ -266,7 +317,7 @@ def test_what_madvise_gives_back_and_what_it_does_not(lab_of_tables: TablesLab) 
 def test_pages_that_may_not_be_touched_are_mapped_all_the_same(lab_of_tables: TablesLab) -> None:
     made = lab_of_tables.made
     address, count = made["protected", "protnone"]
-    assert lab_of_tables.tables_at("protected", address, HUGE)["page"] == count == 30
+    assert lab_of_tables.tables_at("protected", address, lab_of_tables.huge)["page"] == count == 30
     # An inverted address is still the zero page's.
     assert lab_of_tables.row("protected").zero_ptes == made["protected", "protnone_zero"][1]
 
@@ -275,13 +326,14 @@ def test_entries_that_map_nothing_are_told_apart(lab_of_tables: TablesLab) -> No
     made = lab_of_tables.made
     markers = made["markers", "guard"][1] + made["markers", "uffd_wp"][1]
     assert lab_of_tables.row("markers").marker_ptes == markers
-    assert (markers > 0) is (lab_of_tables.capture.kernel != "5.10")  # they came with v5.19
+    assert (markers > 0) is has_markers(lab_of_tables.capture)
     assert lab_of_tables.row("poisoned").poisoned_ptes == made["poisoned", "hwpoison"][1]
     for row in lab_of_tables.rows:
         assert row.device_ptes == 0
         assert row.comm == "swapped" or row.swap_ptes == 0
-    assert made["swapped", "swap"][1] == 3072
-    assert 2900 <= (lab_of_tables.row("swapped").swap_ptes or 0) <= 3072
+    wanted = made["swapped", "swap"][1]
+    swapped = lab_of_tables.row("swapped").swap_ptes or 0
+    assert wanted == 3072 and SWAPPED * wanted <= swapped <= wanted
 
 
 def test_a_shared_address_space_counts_once(lab_of_tables: TablesLab) -> None:
@@ -289,7 +341,7 @@ def test_a_shared_address_space_counts_once(lab_of_tables: TablesLab) -> None:
     assert (row.processes, row.threads) == (2, 2)
     assert not [row for row in lab_of_tables.rows if row.comm == "the-sharer"]
     address, count = lab_of_tables.made["vforked", "written"]
-    assert lab_of_tables.tables_at("vforked", address, count * HUGE)["pte"] == count
+    assert lab_of_tables.tables_at("vforked", address, count * lab_of_tables.huge)["pte"] == count
     threads = lab_of_tables.row(HOSTILE)
     assert (threads.processes, threads.threads) == (1, 5)
     assert (lab_of_tables.row("leaderless").pte_tables or 0) >= 10
@@ -299,7 +351,7 @@ def test_shared_pmd_tables_are_in_both_processes(lab_of_tables: TablesLab) -> No
     for comm in ("hugetlb-1", "hugetlb-2"):
         row = lab_of_tables.row(comm)
         assert row.shared_pmd_tables == 1
-        assert row.hugetlb_bytes == 8 * HUGE
+        assert row.hugetlb_bytes == 8 * lab_of_tables.huge
         assert (row.huge_pmds, row.deposited_pte_tables) == (0, 0)
     assert all(
         row.shared_pmd_tables == 0 for row in lab_of_tables.rows if "hugetlb" not in row.comm
@@ -326,9 +378,11 @@ def test_exit_slots_are_those_of_the_mappings_that_have_tables(lab_of_tables: Ta
             start, end, flags = (
                 vma.member_(name).value_() for name in ("vm_start", "vm_end", "vm_flags")
             )
-            for base in range(start & -HUGE, end, HUGE):
+            for base in range(start & -lab_of_tables.huge, end, lab_of_tables.huge):
                 if base in bases:
-                    here = (min(end, base + HUGE) - max(start, base)) // 4096
+                    here = (
+                        min(end, base + lab_of_tables.huge) - max(start, base)
+                    ) // lab_of_tables.page
                     slots += here
                     shared = flags & VM_SHARED and vma.vm_ops
                     if not (shared or flags & (VM_HUGETLB | VM_PFNMAP)):
@@ -344,13 +398,13 @@ def test_an_exit_costs_what_its_tables_do(lab_of_tables: TablesLab) -> None:
     assert len(costs) == len(lab_of_tables.rows)
     # All of the tables are walked and freed, and next to nothing else.
     breadth, row = costs["breadth"], lab_of_tables.row("breadth")
-    assert breadth.pte_slots > 512 * lab_of_tables.made["breadth", "faults"][1]
-    assert breadth.tables == 1 + row.pgtables_bytes // 4096
+    assert breadth.pte_slots > lab_of_tables.slots * lab_of_tables.made["breadth", "faults"][1]
+    assert breadth.tables == 1 + row.p4d_tables + row.pgtables_bytes // lab_of_tables.page
     assert breadth.tables_seconds > 0.9 * breadth.exit_seconds
     assert breadth.oom_seconds > 1.3 * breadth.exit_seconds
-    # Huge pages spare the walk: 300 GiB/512 of addresses and hardly a slot.
+    # Huge pages spare the walk: more than 300 of them, and hardly a slot.
     huge = costs["huge"]
-    assert huge.deposited_tables > 300 and huge.pte_slots < 5 * 512
+    assert huge.deposited_tables > 300 and huge.pte_slots < 5 * lab_of_tables.slots
     assert huge.oom_seconds < 1.1 * huge.exit_seconds
 
 
@@ -365,9 +419,15 @@ def test_regions_hold_what_the_process_holds(lab_of_tables: TablesLab) -> None:
         resident = sum(region.small_bytes + region.huge_bytes for region in here)
         assert resident == row.resident_bytes
         assert sum(region.hugetlb_bytes for region in here) == row.hugetlb_bytes
-        assert sum(region.zero_bytes for region in here) == 4096 * (row.zero_ptes or 0)
-        assert sum(region.huge_zero_bytes for region in here) == HUGE * (row.huge_zero_pmds or 0)
-        assert sum(region.swap_bytes for region in here) == 4096 * (row.swap_ptes or 0)
+        assert sum(region.zero_bytes for region in here) == lab_of_tables.page * (
+            row.zero_ptes or 0
+        )
+        assert sum(region.huge_zero_bytes for region in here) == lab_of_tables.huge * (
+            row.huge_zero_pmds or 0
+        )
+        assert sum(region.swap_bytes for region in here) == lab_of_tables.page * (
+            row.swap_ptes or 0
+        )
         bounds = [(int(region.start, 16), int(region.end, 16)) for region in here]
         assert bounds == sorted(bounds)
 
@@ -384,12 +444,13 @@ def test_vm_areas_are_those_of_a_walk(lab_of_tables: TablesLab) -> None:
             expected.append((at, *values, not vma.vm_ops))
     columns = (areas.owners, areas.starts, areas.ends, areas.flags, areas.anonymous)
     assert list(zip(*(c.tolist() for c in columns), strict=True)) == expected
-    assert len(expected) > 300 and not areas.damaged and not gaps.bytes
+    assert len(expected) > 280 and not areas.damaged and not gaps.bytes
 
 
 def test_five_levels(lab: Lab) -> None:
     """The other captures are of a processor with five levels of page tables."""
-    five = lab.capture.kernel != "5.10"  # which Debian built without CONFIG_X86_5LEVEL
+    # Which Debian built without CONFIG_X86_5LEVEL, and for arm64 with addresses of 48 bits.
+    five = lab.capture.kernel not in ("5.10", "arm64-6.1")
     assert len(page_table_format(lab.prog).levels) == (5 if five else 4)
     scan = scan_page_tables(lab.prog)
     rows = both(scan)
@@ -406,17 +467,18 @@ def test_five_levels(lab: Lab) -> None:
 
 
 def damaged(lab: TablesLab, pages: dict[int, bytes | None]) -> Program:
-    """The vmcore with other physical pages; None cannot be read."""
+    """The vmcore with other physical memory; pages that are None cannot be read."""
     prog = open_target(lab.capture.vmcore, [lab.capture.vmlinux])
+    for page, data in pages.items():
 
-    def read(address: int, count: int, offset: int, physical: bool) -> bytes:
-        data = pages[address & -4096]
-        if data is None:
-            raise FaultError("no memory here", address)
-        return data[address & 4095 :][:count]
+        def read(
+            address: int, count: int, offset: int, physical: bool, data: bytes | None = data
+        ) -> bytes:
+            if data is None:
+                raise FaultError("no memory here", address)
+            return data[offset:][:count]
 
-    for page in pages:
-        prog.add_memory_segment(page, 4096, read, physical=True)
+        prog.add_memory_segment(page, lab.page if data is None else len(data), read, physical=True)
     return prog
 
 
@@ -436,8 +498,12 @@ def tables_of(lab: TablesLab, comm: str) -> dict[str, list[int]]:
 
 
 def test_a_tree_that_leads_back_to_its_root(lab_of_tables: TablesLab) -> None:
-    (root,) = tables_of(lab_of_tables, "sparse")["pgd"]
-    entries = np.full(512, root | 0x67, np.uint64).tobytes()
+    form = page_table_format(lab_of_tables.prog)
+    # No entry can lead to a root that is smaller than a page.
+    (root,) = tables_of(lab_of_tables, "sparse")[
+        "pgd" if form.root_slots == form.slots else form.levels[1].name
+    ]
+    entries = np.full(lab_of_tables.slots, root | form.table[1], np.uint64).tobytes()
     scan = scan_page_tables(damaged(lab_of_tables, {root: entries}))
     rows = both(scan)
     assert others(rows, "sparse") == others(lab_of_tables.rows, "sparse")
@@ -448,7 +514,7 @@ def test_a_tree_that_leads_back_to_its_root(lab_of_tables: TablesLab) -> None:
 def test_tables_full_of_garbage(lab_of_tables: TablesLab) -> None:
     dice = np.random.default_rng(7)
     pages: dict[int, bytes | None] = {
-        frame: (dice.integers(0, 1 << 34, 512, np.uint64) | np.uint64(1)).tobytes()
+        frame: (dice.integers(0, 1 << 34, lab_of_tables.slots, np.uint64) | np.uint64(1)).tobytes()
         for frame in tables_of(lab_of_tables, "sparse")["pud"]
     }
     scan = scan_page_tables(damaged(lab_of_tables, pages))
@@ -469,7 +535,7 @@ def test_tables_that_are_not_in_the_dump(lab_of_tables: TablesLab) -> None:
     # They are known to be there, but not what is in them.
     assert (row.pte_tables, row.unaccounted_tables) == (whole.pte_tables, 0)
     assert (row.zero_ptes, row.bad_entries) == ((whole.zero_ptes or 0) - 50, 50)
-    assert scan.gaps.bytes == 50 * 4096
+    assert scan.gaps.bytes == 50 * lab_of_tables.page
 
 
 def cover(prog: Program, address: int, value: int) -> None:
@@ -495,21 +561,26 @@ def test_without_any_vma_tables_are_counted(lab_of_tables: TablesLab) -> None:
     assert section.status in ("ok", "partial"), section
 
 
-def wood(lab: TablesLab) -> tuple[Program, int]:
+def wood(lab: TablesLab) -> tuple[Program, np.ndarray]:
     """Every slot of every table of a process leads to some table; the kernel's count is damaged."""
+    form = page_table_format(lab.prog)
     frames = np.concatenate([np.array(f, np.uint64) for f in tables_of(lab, "breadth").values()])
+    # No entry can lead to a root that is smaller than a page.
+    tables = frames[frames % np.uint64(lab.page) == 0]
+    (root,) = tables_of(lab, "breadth")["pgd"]
     dice = np.random.default_rng(3)
+    sizes = dict.fromkeys(frames.tolist(), lab.slots) | {root: form.root_slots}
     prog = damaged(
         lab,
         {
-            frame: (dice.choice(frames, 512) | np.uint64(0x67)).tobytes()
-            for frame in frames.tolist()
+            frame: (dice.choice(tables, slots) | np.uint64(form.table[1])).tobytes()
+            for frame, slots in sizes.items()
         },
     )
     charge = find_task(prog, lab.row("breadth").pid).mm.pgtables_bytes.counter
     assert charge.address_ is not None
     cover(prog, charge.address_, 1 << 62)
-    return prog, len(frames)
+    return prog, frames
 
 
 def tables_taken(scan: PageTableScan, comm: str) -> np.ndarray:
@@ -520,14 +591,20 @@ def tables_taken(scan: PageTableScan, comm: str) -> np.ndarray:
 
 
 def test_tables_that_lead_to_each_other_are_looked_at_once(lab_of_tables: TablesLab) -> None:
-    prog, frames = wood(lab_of_tables)
+    prog, tables = wood(lab_of_tables)
+    frames = len(tables)
     scan = scan_page_tables(prog)
     assert scan.absurd_charges == 1 and scan.repeated_tables > 1_000_000
     assert others(both(scan), "breadth") == others(lab_of_tables.rows, "breadth")
-    # PMD tables may be shared: these once for each PUD table's chunk.
+    # PMD tables may be shared: these once for each chunk of PUD tables.
     taken = tables_taken(scan, "breadth")
-    assert 10_000 < taken[scan.form.last] <= frames
-    assert taken.sum() <= 3 * frames
+    # Two tables that lie apart by as many pages as are remembered, which nodes may, forget each
+    # other.
+    apart = np.uint64(REMEMBERED * 4096)
+    twins = np.isin(tables, tables + apart).sum() if lab_of_tables.page == 4096 else 0
+    assert 0.6 * frames < taken[scan.form.last] <= frames * (5 if twins else 1)
+    chunks = -(-taken[scan.form.last - 2] // (CHUNK_BYTES >> scan.form.page_shift))
+    assert taken.sum() <= (2 + chunks) * frames * (5 if twins else 1)
 
 
 def test_no_more_tables_than_there_is_memory(
@@ -536,7 +613,10 @@ def test_no_more_tables_than_there_is_memory(
     prog, _ = wood(lab_of_tables)
     present = sum(zone.present_pages for zone in zones(prog))
     assert present <= memory_pages(prog) < present + (1 << 16)  # sections are not all full
-    most = max(row.pgtables_bytes for row in lab_of_tables.rows if row.comm != "breadth") // 4096
+    most = (
+        max(row.pgtables_bytes for row in lab_of_tables.rows if row.comm != "breadth")
+        // lab_of_tables.page
+    )
     monkeypatch.setattr(page_table_scan, "memory_pages", lambda prog: most)
     scan = scan_page_tables(prog)
     assert others(both(scan), "breadth") == others(lab_of_tables.rows, "breadth")
@@ -546,7 +626,8 @@ def test_no_more_tables_than_there_is_memory(
     for words in (
         "1 processes are charged for more page tables than there is memory",
         f"{scan.dropped_tables:,} tables are more than their process was charged for",
-        "entries lead to a table that was met before",
+        # With so few tables none may have been met twice.
+        *(["entries lead to a table that was met before"] if scan.repeated_tables else []),
     ):
         assert words in section.message
 
@@ -599,22 +680,28 @@ def test_a_tree_of_vmas_that_leads_back_to_its_root(lab_of_tables: TablesLab) ->
     if not hasattr(mm, "mm_mt"):  # a red-black tree: the root's left one is the root
         left = mm.mm_rb.rb_node.rb_left
         assert left.address_ is not None
-        physical = left.address_ - prog["page_offset_base"].value_()
-        page = bytearray(prog.read(physical & -4096, 4096, physical=True))
-        np.frombuffer(page, np.uint64)[(physical & 4095) // 8] = mm.mm_rb.rb_node.value_()
-        scan = scan_page_tables(damaged(lab_of_tables, {physical & -4096: bytes(page)}))
+        physical = virt_to_phys(left.address_of_()).value_()
+        page = bytearray(
+            prog.read(physical & -lab_of_tables.page, lab_of_tables.page, physical=True)
+        )
+        np.frombuffer(page, np.uint64)[(physical & lab_of_tables.page - 1) // 8] = (
+            mm.mm_rb.rb_node.value_()
+        )
+        scan = scan_page_tables(
+            damaged(lab_of_tables, {physical & -lab_of_tables.page: bytes(page)})
+        )
         assert scan.damaged_vmas > 0
         assert others(both(scan), "files") == others(lab_of_tables.rows, "files")
         return
     root = mm.mm_mt.ma_root.value_()
     node = root & ~0xFF
-    physical = node - (prog["page_offset_base"].value_())
-    page = bytearray(prog.read(physical & -4096, 4096, physical=True))
+    physical = virt_to_phys(prog, node).value_()
+    page = bytearray(prog.read(physical & -lab_of_tables.page, lab_of_tables.page, physical=True))
     words = np.frombuffer(page, np.uint64)
-    at = (node & 4095) // 8
+    at = (node & lab_of_tables.page - 1) // 8
     slots = words[at + 10 : at + 20]
-    leading = slots > 4096
+    leading = slots > lab_of_tables.page
     slots[leading] = root
-    scan = scan_page_tables(damaged(lab_of_tables, {physical & -4096: bytes(page)}))
+    scan = scan_page_tables(damaged(lab_of_tables, {physical & -lab_of_tables.page: bytes(page)}))
     assert scan.damaged_vmas > 0
     assert others(both(scan), "files") == others(lab_of_tables.rows, "files")

@@ -92,7 +92,7 @@ def assert_only_these_are_lost(lab: Lab, prog: Program, lost: set[int]) -> None:
     assert (section.status, section.unreadable_bytes) == ("partial", size)
     assert section.message and words in section.message
     _, as_was = run_section(SECTIONS["free_lists"], undamaged)
-    if lab.capture.kernel in (
+    if lab.capture.series in (
         "5.10",
         "6.1",
     ):  # which have blocks on another list than their pageblock's

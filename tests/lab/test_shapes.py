@@ -46,6 +46,8 @@ from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.collect.collect import collect
 
+pytestmark = pytest.mark.x86
+
 DIMM, DIMM_BYTES = 7 << 30, 256 << 20
 HOLE, HOLE_BYTES = 0x1490_0000, 3 << 20
 OPTIONS = f"cma=64M memhp_default_state=online_movable memmap={HOLE_BYTES}${HOLE:#x}"
@@ -164,7 +166,7 @@ def test_page_tables_of_both_depths(
 ) -> None:
     """What the tests of ``tables`` say of four levels was read with four, and this with five."""
     prog = lab.prog
-    if lab.capture.kernel == "5.10":  # which Debian built without CONFIG_X86_5LEVEL
+    if lab.capture.series == "5.10":  # which Debian built without CONFIG_X86_5LEVEL
         assert "pgdir_shift" not in prog
         levels = 4
     if workload is not None:

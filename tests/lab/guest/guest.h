@@ -7,8 +7,12 @@
 #include <sys/types.h>
 
 #define ARRAY_SIZE(a) (sizeof(a) / sizeof((a)[0]))
+// For a kernel with larger pages the compiler is told another PAGE.
+#ifndef PAGE
 #define PAGE 4096UL
-#define HUGE (2UL << 20)
+#endif
+#define SLOTS (PAGE / 8)     // of a page table
+#define HUGE (PAGE * SLOTS)  // what a PMD maps
 
 // init.c
 __attribute__((format(printf, 1, 2))) void say(const char *format, ...);            // "lab: …" on the console
@@ -21,13 +25,23 @@ void run_on_cpu(int cpu);
 pid_t keep_child(const char *comm, void (*work)(void));  // waits until `work` is done; the child then pauses for good
 char *map_memory(size_t bytes, int advice);              // anonymous, private; not touched
 
+// freeze.c
+void prepare_to_freeze(void);
+__attribute__((noreturn)) void freeze(void);
+
 // numbers.c
 long number_in(const char *path, const char *key);  // of the line that starts with `key`; -1 if there is none
 long number_of(const char *path);  // the file's one number
 void set_number(const char *path, long value);
-// Number `column` of the first line of /proc/pagetypeinfo or buddyinfo that has all of `zone` and `part` in it.
-long column_of(const char *path, const char *zone, const char *part, int column);
-long pageblocks(const char *zone, int migratetype);  // of a type; 3 is HighAtomic
+// A zone of a node; the machine has two with memory of the size that a workload needs.
+struct zone {
+	int node;
+	const char *name;
+};
+extern const struct zone low_zone, high_zone;
+// Number `column` of the first line of /proc/pagetypeinfo or buddyinfo about `zone` that has `part` in it.
+long column_of(const char *path, struct zone zone, const char *part, int column);
+long pageblocks(struct zone zone, int migratetype);  // of a type; 3 is HighAtomic
 void touch(char *memory, size_t bytes, size_t step);
 
 // truth.c
@@ -46,6 +60,7 @@ void workload_slab(void);
 void workload_owner(void);
 void workload_owner_inputs(void);
 void workload_tables(void);
+void workload_sizes(void);
 void workload_many_tables(void);
 void workload_vmemmap(void);
 void workload_vmemmap_boot(void);

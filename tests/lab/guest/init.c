@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later
 // The lab guest's first and only program: mounts, loads modules, runs the workload that the kernel command line names
-// (lab.workload=NAME), records what the kernel says of itself, and freezes the machine by I/O port.
+// (lab.workload=NAME), records what the kernel says of itself, and freezes the machine.
 //
 // A new workload is one file workload_NAME.c, its prototype in guest.h and its line in `workloads` below.
 #include "guest.h"
@@ -14,7 +14,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/io.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
@@ -37,6 +36,7 @@ static const struct {
 	{ "owner_slab", workload_owner },
 	{ "owner_inputs", workload_owner_inputs },
 	{ "tables", workload_tables },
+	{ "sizes", workload_sizes },
 	{ "many_tables", workload_many_tables },
 	{ "vmemmap", workload_vmemmap },
 	{ "vmemmap_boot", workload_vmemmap_boot },
@@ -50,9 +50,6 @@ static const struct {
 	{ "rmap", workload_rmap },
 	{ "rmap_stall", workload_rmap_stall },
 };
-
-// QEMU's pvpanic ISA device, docs/specs/pvpanic: bit 0 says "panicked", and -action panic=pause then stops all vCPUs.
-#define PVPANIC_PORT 0x505
 
 void say(const char *format, ...)
 {
@@ -272,8 +269,7 @@ int main(void)
 	sethostname("lab-guest", 9);
 	say("up");
 	load_modules();
-	if (ioperm(PVPANIC_PORT, 1, 1))
-		fail("ioperm: %s", strerror(errno));
+	prepare_to_freeze();
 	run_workload();
 
 	// The address is good as long as this CPU runs this process: QEMU reads the bytes through CPU 0's page tables.
@@ -283,6 +279,5 @@ int main(void)
 	say("recording truth at %#lx size %zu", (unsigned long)truth, truth_size);
 	sleep(1);  // the console comes to rest
 	truth_record();
-	for (;;)
-		outb(1, PVPANIC_PORT);
+	freeze();
 }

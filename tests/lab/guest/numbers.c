@@ -20,13 +20,25 @@ long number_in(const char *path, const char *key)
 	return -1;
 }
 
-long column_of(const char *path, const char *zone, const char *part, int column)
+// See architectures.py: on x86 node 1 begins at 4 GiB, on arm64 all of it is below.
+#if defined(__x86_64__)
+const struct zone low_zone = { 0, "DMA32" }, high_zone = { 1, "Normal" };
+#else
+const struct zone low_zone = { 0, "DMA" }, high_zone = { 1, "DMA" };
+#endif
+
+long column_of(const char *path, struct zone zone, const char *part, int column)
 {
+	char name[16];
+	int node, end;
+
 	if (read_file(path, text, sizeof(text)) < 0)
 		fail("cannot read %s", path);
 	for (char *save, *line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
-		char *at = strstr(line, zone);
-		if (!at || strncmp(line, "Node", 4) || !(at = strstr(at, part)))
+		if (sscanf(line, "Node %d, zone %15[^, ]%n", &node, name, &end) != 2 || node != zone.node || strcmp(name, zone.name))
+			continue;
+		char *at = strstr(line + end, part);
+		if (!at || (!*part && line[end] != ' '))
 			continue;
 		at += strlen(part);
 		for (long value; column-- >= 0; )
@@ -36,13 +48,10 @@ long column_of(const char *path, const char *zone, const char *part, int column)
 	return 0;
 }
 
-// In pagetypeinfo's census a blank follows the zone, in its free lists a comma.
-long pageblocks(const char *zone, int migratetype)
+// In pagetypeinfo's census numbers follow the zone, in its free lists a comma.
+long pageblocks(struct zone zone, int migratetype)
 {
-	char word[32];
-
-	snprintf(word, sizeof(word), "%s ", zone);
-	return column_of("/proc/pagetypeinfo", "zone", word, migratetype);
+	return column_of("/proc/pagetypeinfo", zone, "", migratetype);
 }
 
 long number_of(const char *path)

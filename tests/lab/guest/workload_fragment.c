@@ -26,7 +26,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#define PAGES_PER_BLOCK 512
+#define PAGES_PER_BLOCK ((int)SLOTS)
 #define NR_PFNS (2UL << 20)  // 8 GiB
 #define HIGH_FRACTION "/proc/sys/vm/percpu_pagelist_high_fraction"
 #define SCALE_FACTOR "/proc/sys/vm/watermark_scale_factor"
@@ -42,10 +42,10 @@ static long vmstat(const char *name)
 
 static void say_state(const char *stage)
 {
-	say("%s: free %ld MiB, reserve Normal %ld DMA32 %ld blocks, order-9+ free HighAtomic %ld+%ld Movable %ld+%ld", stage,
-	    number_in("/proc/meminfo", "MemFree") >> 10, pageblocks("Normal", 3), pageblocks("DMA32", 3),
-	    column_of("/proc/pagetypeinfo", "Normal", "HighAtomic", 9), column_of("/proc/pagetypeinfo", "Normal", "HighAtomic", 10),
-	    column_of("/proc/pagetypeinfo", "Normal", "Movable", 9), column_of("/proc/pagetypeinfo", "Normal", "Movable", 10));
+	say("%s: free %ld MiB, reserve node 1 %ld node 0 %ld blocks, order-9+ free HighAtomic %ld+%ld Movable %ld+%ld", stage,
+	    number_in("/proc/meminfo", "MemFree") >> 10, pageblocks(high_zone, 3), pageblocks(low_zone, 3),
+	    column_of("/proc/pagetypeinfo", high_zone, "HighAtomic", 9), column_of("/proc/pagetypeinfo", high_zone, "HighAtomic", 10),
+	    column_of("/proc/pagetypeinfo", high_zone, "Movable", 9), column_of("/proc/pagetypeinfo", high_zone, "Movable", 10));
 	say("    thp alloc %ld fallback %ld, compaction stall %ld success %ld fail %ld, allocstall %ld+%ld",
 	    vmstat("thp_fault_alloc"), vmstat("thp_fault_fallback"), vmstat("compact_stall"), vmstat("compact_success"),
 	    vmstat("compact_fail"), vmstat("allocstall_normal"), vmstat("allocstall_movable"));
@@ -78,7 +78,7 @@ static void ping(int socket, int count)
 // Atomic allocations: the kernel answers a ping out of its receive path (GFP_ATOMIC), and nobody reads the answers. The
 // receive path runs on `cpu` and the sender elsewhere, or the sender's own allocations would keep that CPU's free lists
 // stocked and the atomic ones would never get to the buddy system.
-static void reserve(int cpu, const char *zone)
+static void reserve(int cpu, struct zone zone)
 {
 	struct icmp_filter only = { ~(1U << ICMP_ECHOREPLY) };
 	int room = 256 << 20, fd = socket(AF_INET, SOCK_RAW | SOCK_CLOEXEC, IPPROTO_ICMP);
@@ -106,7 +106,7 @@ static void reserve(int cpu, const char *zone)
 	}
 	set_number("/proc/sys/vm/min_free_kbytes", ordinary_min_kb);
 	write_file(SCALE_FACTOR, "10");
-	say("    %ld pings answered by CPU %d: %ld HighAtomic blocks in %s", 400 + 32 * rounds, cpu, now, zone);
+	say("    %ld pings answered by CPU %d: %ld HighAtomic blocks in %s", 400 + 32 * rounds, cpu, now, zone.name);
 	close(fd);
 }
 
@@ -318,8 +318,8 @@ void workload_fragment(void)
 	if (!access(HIGH_FRACTION, W_OK))
 		write_file(HIGH_FRACTION, "1000");
 	loopback_up();
-	reserve(1, "Normal");
-	reserve(0, "DMA32");
+	reserve(1, high_zone);
+	reserve(0, low_zone);
 	sleep(1);  // the last buffers are freed by RCU
 	say_state("reserve");
 	keep_child(holder, hold_memory);
@@ -329,7 +329,7 @@ void workload_fragment(void)
 	cpu_lists();
 	say_state("done");
 	// A capture without what it is for is worse than none: it would be kept.
-	if (column_of("/proc/pagetypeinfo", "Normal", "HighAtomic", 9) + column_of("/proc/pagetypeinfo", "Normal", "HighAtomic", 10) == 0)
+	if (column_of("/proc/pagetypeinfo", high_zone, "HighAtomic", 9) + column_of("/proc/pagetypeinfo", high_zone, "HighAtomic", 10) == 0)
 		fail("the HighAtomic reserve has no free block of order 9: boot again, and if it stays so, see reserve()");
 }
 

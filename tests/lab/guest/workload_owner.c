@@ -203,7 +203,7 @@ static long zone_number(int node, const char *zone, const char *key)
 // allocation takes the slow path, and none has to reclaim. Each node has one large zone.
 static void reserves(void)
 {
-	static const char *const zones[] = { "DMA32", "Normal" };
+	const struct zone zones[] = { low_zone, high_zone };
 	long ordinary_kb;
 	char text[64];
 
@@ -211,13 +211,13 @@ static void reserves(void)
 	ordinary_kb = atol(text);
 	write_file("/proc/sys/vm/watermark_scale_factor", "3000");
 	for (int cpu = 0; cpu < 2; cpu++) {
-		long free = zone_number(cpu, zones[cpu], "pages free "), managed = zone_number(cpu, zones[cpu], "managed ");
+		long free = zone_number(cpu, zones[cpu].name, "pages free "), managed = zone_number(cpu, zones[cpu].name, "managed ");
 		run_on_cpu(cpu);
 		set_number("/proc/sys/vm/min_free_kbytes", number_in("/proc/meminfo", "MemTotal") * free / managed * 85 / 100);
 		ask_module("atomic", 100);
 		for (int tries = 0; tries < 8 && pageblocks(zones[cpu], 3) < 2; tries++)
 			ask_module("atomic", 32);  // as many as a pageblock has
-		say("    %ld HighAtomic blocks in %s", pageblocks(zones[cpu], 3), zones[cpu]);
+		say("    %ld HighAtomic blocks in %s", pageblocks(zones[cpu], 3), zones[cpu].name);
 	}
 	set_number("/proc/sys/vm/min_free_kbytes", ordinary_kb);
 	write_file("/proc/sys/vm/watermark_scale_factor", "10");

@@ -320,9 +320,9 @@ static void measure_walks(void)
 	}
 	// Before v5.14 try_to_unmap() did what try_to_migrate() does.
 	const char *unmap = has_symbol("try_to_migrate") ? "try_to_migrate" : "try_to_unmap";
-	add_probe("p:lab/unmap %s folio=%%di\n", unmap);
+	add_probe("p:lab/unmap %s folio=$arg1\n", unmap);
 	add_probe("r:lab/unmapped %s\n", unmap);
-	append_file(TRACING "kprobe_events", "p:lab/walk rmap_walk folio=%di\n");
+	append_file(TRACING "kprobe_events", "p:lab/walk rmap_walk folio=$arg1\n");
 	append_file(TRACING "kprobe_events", "r:lab/walked rmap_walk\n");
 	add_probe("p:count/one %s_one\n", unmap);
 	append_file(TRACING "kprobe_events", "p:count/one_again remove_migration_pte\n");

@@ -25,8 +25,8 @@
 #ifndef MADV_GUARD_INSTALL
 #define MADV_GUARD_INSTALL 102  // v6.13
 #endif
-#define HUGE_ENTRY (1UL << 30)    // what a PUD entry maps
-#define GIANT_ENTRY (1UL << 39)   // what an entry of a four-level PGD maps
+#define HUGE_ENTRY (HUGE * SLOTS)         // what a PUD entry maps
+#define GIANT_ENTRY (HUGE_ENTRY * SLOTS)  // what an entry of a four-level PGD maps, where pages are small
 
 static const char *process;
 
@@ -83,21 +83,23 @@ static void huge(void)
 	made("huge_split", memory, 3);
 }
 
-// New tables of the upper levels first, as in the case: 253 entries of the PGD, 16 of each PUD, then the PMDs again.
+// New tables of the upper levels first, as in the case: 253 entries of the PGD, 16 of each PUD, then the PMDs again. With
+// larger pages there are not as many entries of a PGD: those of one PUD instead.
 static void breadth(void)
 {
-	size_t pgds = 253, puds = 16, pmds = 3, faults = 0;
+	size_t small = PAGE == 4096, entry = small ? GIANT_ENTRY : HUGE_ENTRY;
+	size_t entries = 253, puds = small ? 16 : 1, pmds = small ? 3 : 16, faults = 0;
 
 	process = "breadth";
-	char *memory = mmap((void *)GIANT_ENTRY, pgds * GIANT_ENTRY, PROT_READ,
+	char *memory = mmap((void *)entry, entries * entry, PROT_READ,
 			    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
 	if (memory == MAP_FAILED)
-		fail("mmap of %zu entries of the PGD: %s", pgds, strerror(errno));
-	advise(memory, pgds * GIANT_ENTRY, MADV_NOHUGEPAGE);
+		fail("mmap of %zu entries: %s", entries, strerror(errno));
+	advise(memory, entries * entry, MADV_NOHUGEPAGE);
 	for (size_t pmd = 0; pmd < pmds; pmd++)
 		for (size_t pud = 0; pud < puds; pud++)
-			for (size_t pgd = 0; pgd < pgds; pgd++, faults++)
-				read_touch(memory + pgd * GIANT_ENTRY + pud * HUGE_ENTRY + pmd * HUGE, 1, 1);
+			for (size_t at = 0; at < entries; at++, faults++)
+				read_touch(memory + at * entry + pud * HUGE_ENTRY + pmd * HUGE, 1, 1);
 	made("faults", memory, faults);
 }
 
@@ -142,16 +144,19 @@ static void protected(void)
 	made("holes", memory, 2 * 64);
 }
 
+// The disk has room for three quarters of it, whatever the size of a page.
 static void swapped(void)
 {
+	size_t bytes = 4096 * PAGE;
+
 	process = "swapped";
-	char *memory = map_memory(8 * HUGE, MADV_NOHUGEPAGE);
-	for (size_t at = 0; at < 8 * HUGE; at += PAGE)
+	char *memory = map_memory(bytes, MADV_NOHUGEPAGE);
+	for (size_t at = 0; at < bytes; at += PAGE)
 		*(size_t *)(memory + at) = at + 1;
 	// What is still on the per-CPU lists on the way to the LRU is not taken at once.
 	for (int tries = 0; tries < 5; tries++)
-		advise(memory, 6 * HUGE, MADV_PAGEOUT);
-	made("swap", memory, 6 * HUGE / PAGE);
+		advise(memory, bytes / 4 * 3, MADV_PAGEOUT);
+	made("swap", memory, bytes / 4 * 3 / PAGE);
 }
 
 static void survive(int signal)
@@ -260,7 +265,7 @@ static int huge_file;
 
 static void map_huge_file(void)
 {
-	char *memory = mmap((void *)(64 * GIANT_ENTRY), HUGE_ENTRY, PROT_READ | PROT_WRITE,
+	char *memory = mmap((void *)(1UL << 45), HUGE_ENTRY, PROT_READ | PROT_WRITE,
 			    MAP_SHARED | MAP_NORESERVE | MAP_FIXED_NOREPLACE, huge_file, 0);
 	if (memory == MAP_FAILED)
 		fail("mmap of huge pages: %s", strerror(errno));

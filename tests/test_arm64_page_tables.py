@@ -1,0 +1,284 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+page_table_formats: arm64's levels, roots and entries as its headers have them
+(arch/arm64/include/asm/pgtable-hwdef.h, pgtable-prot.h and pgtable.h of 6.1 and 7.2).
+"""
+
+import random
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from drgn import (
+    Architecture,
+    FaultError,
+    FindObjectFlags,
+    Object,
+    Platform,
+    PlatformFlags,
+    Program,
+    TypeMember,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mmscope.drgn.page_tables.page_table_entries import new_walk, walk_page_tables
+from mmscope.drgn.page_tables.page_table_formats import (
+    ARM64_ENTRIES,
+    ARM64_ENTRIES_BEFORE,
+    ARM64_ENTRIES_FIRST,
+    PageTableFormat,
+    arm64_format,
+    page_table_format,
+)
+
+LITTLE = PlatformFlags.IS_64_BIT | PlatformFlags.IS_LITTLE_ENDIAN
+VALID, TABLE, BLOCK, PAGE = 1, 3, 1, 3
+NG, CONT, SPECIAL, WRITE = 1 << 11, 1 << 52, 1 << 56, 1 << 51
+# PAGE_NONE of Debian's 6.1.176 and 7.2.12, out of protection_map[].
+PAGE_NONE_BEFORE, PAGE_NONE = 0x460_0000_0000_0F82, 0x60_0000_0000_0C82
+# (log2 of a page, bits of addresses): how its addresses are cut, from the root down.
+SHIFTS = {
+    (12, 39): [30, 21, 12],
+    (12, 48): [39, 30, 21, 12],
+    (12, 52): [48, 39, 30, 21, 12],
+    (14, 36): [25, 14],
+    (14, 47): [36, 25, 14],
+    (14, 48): [47, 36, 25, 14],
+    (14, 52): [47, 36, 25, 14],
+    (16, 42): [29, 16],
+    (16, 48): [42, 29, 16],
+    (16, 52): [42, 29, 16],
+}
+
+
+def form_of(page_shift: int, bits: int) -> PageTableFormat:
+    return arm64_format(page_shift, bits, bits, ARM64_ENTRIES)
+
+
+FORMS = [form_of(*shape) for shape in SHIFTS]
+
+
+def array(*entries: int) -> np.ndarray:
+    return np.array(entries, np.uint64)
+
+
+@pytest.mark.parametrize("shape", SHIFTS)
+def test_levels_cut_addresses_as_the_kernel_does(shape: tuple[int, int]) -> None:
+    form, (page_shift, bits) = form_of(*shape), shape
+    assert [level.shift for level in form.levels] == SHIFTS[shape]
+    # ARM64_HW_PGTABLE_LEVEL_SHIFT(n), of which the last level is 3; PTRS_PER_PGD.
+    per = page_shift - 3
+    levels = (bits - 4) // per
+    assert SHIFTS[shape] == [per * (4 - n) + 3 for n in range(4 - levels, 4)]
+    assert form.root_slots == 1 << bits - SHIFTS[shape][0] <= form.slots == 1 << per
+    assert form.span == 1 << bits
+    names = [level.name for level in form.levels]
+    assert names == ["pgd", *["p4d", "pud", "pmd", "pte"][5 - levels :]]
+
+
+def test_only_upper_levels_that_are_a_pud_or_a_pmd_map_memory() -> None:
+    for form in FORMS:
+        leaves = [level.leaf for level in form.levels]
+        assert leaves[-2:] == [True, True]
+        assert leaves[0] is (len(form.levels) < 4)
+
+
+@given(st.sampled_from(FORMS), st.integers(0, (1 << 52) - 1))
+def test_addresses_are_put_together_as_the_kernel_takes_them_apart(
+    form: PageTableFormat, at: int
+) -> None:
+    page = 1 << form.page_shift
+    high, shift = form.address_high
+    bits = 52 if high else 48
+    physical = at & ((1 << bits) - 1) & ~(page - 1)
+    # __phys_to_pte_val()
+    low = (1 << (50 if shift == 42 else 48)) - page
+    entry = physical & low | (physical >> shift & high if high else 0)
+    flags = TABLE | 1 << 10 | WRITE | 0x3F << 53
+    # Bits 8 and 9 say how memory is shared where they are no address.
+    flags |= 0 if shift == 42 else 0x3 << 8
+    assert form.physical(array(entry | flags), form.last).tolist() == [physical]
+    assert form.physical(array(entry | flags)).tolist() == [physical]
+    for level in range(len(form.levels)):
+        size = 1 << form.levels[level].shift
+        if form.levels[level].leaf and physical % size == 0:
+            assert form.physical(array(entry | flags), level).tolist() == [physical]
+
+
+def test_tables_are_told_from_blocks_and_from_what_is_not_there() -> None:
+    form = form_of(12, 48)
+    pmd = form.last - 1
+    table, block = 0x4000_0000 | TABLE, 0x4000_0000 | BLOCK | CONT
+    invalid = 0x4000_0000 | NG  # pmd_mkinvalid(), while a huge page is split
+    entries = array(table, block, invalid, 0, 0x40)
+    assert form.is_table(entries, pmd).tolist() == [True, False, False, False, False]
+    assert form.is_leaf(entries, pmd).tolist() == [False, True, True, False, False]
+    assert form.is_none(entries).tolist() == [False, False, False, True, False]
+    assert not form.is_leaf(entries, 0).any()
+    assert form.is_table(array(table), form.last).tolist() == [False]
+    assert form.is_writable(array(block | WRITE, block)).tolist() == [True, False]
+    assert form.is_special(array(block | SPECIAL, block)).tolist() == [True, False]
+
+
+def test_what_nobody_may_touch_is_present_in_its_own_way() -> None:
+    new = form_of(12, 48)
+    old = arm64_format(12, 48, 48, ARM64_ENTRIES_BEFORE)
+    none, none_before = 0x1234000 | PAGE_NONE, 0x1234000 | PAGE_NONE_BEFORE
+    assert new.is_leaf(array(none, none & ~NG), new.last).tolist() == [True, False]
+    # PTE_NG alone says nothing before: it is a bit of a swap entry's offset.
+    assert old.is_leaf(array(none_before, NG), old.last).tolist() == [True, False]
+    invalid = 1 << 59  # PMD_PRESENT_INVALID
+    assert old.is_leaf(array(0x20_0000 | invalid), old.last - 1).tolist() == [True]
+    assert old.is_leaf(array(0x20_0000 | invalid), old.last).tolist() == [False]
+    for form, entry in ((new, none), (old, none_before)):
+        assert form.physical(array(entry), form.last).tolist() == [0x1234000]
+
+
+@given(st.integers(0, 31), st.integers(0, (1 << 50) - 1))
+def test_swap_entries_are_taken_apart_as_the_kernel_puts_them_together(
+    type_: int, offset: int
+) -> None:
+    # __swp_entry() of 7.2, 6.1 and 5.10, with PTE_SWP_EXCLUSIVE and PTE_SWP_UFFD_WP where they are.
+    cases = (
+        (ARM64_ENTRIES, type_ << 6 | offset << 12 | 0xC),
+        (ARM64_ENTRIES_BEFORE, type_ << 3 | offset << 8 | 0x4),
+        (ARM64_ENTRIES_FIRST, type_ << 2 | offset << 8),
+    )
+    for entries, entry in cases:
+        form = arm64_format(12, 48, 48, entries)
+        types, offsets = form.swap(array(entry))
+        assert (types.tolist(), offsets.tolist()) == ([type_], [offset])
+        assert not form.is_leaf(array(entry), form.last).any()
+        assert not form.is_none(array(entry)).any() or not entry
+
+
+@dataclass
+class Memory:
+    """Physical memory that has tables, the root at any multiple of its size."""
+
+    form: PageTableFormat
+    tables: dict[int, np.ndarray] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.prog = Program(Platform(Architecture.AARCH64, LITTLE))
+        self.prog.add_memory_segment(0, 1 << 52, self._read, physical=True)
+
+    def _read(self, address: int, count: int, offset: int, physical: bool) -> bytes:
+        data = b""
+        while len(data) < count:
+            here = self.tables.get(address + len(data))
+            if here is None:
+                raise FaultError("no memory here", address)
+            data += here.tobytes()
+        return data[:count]
+
+    def entry(self, physical: int) -> int:
+        high, shift = self.form.address_high
+        return physical & self.form.address | (physical >> shift & high if high else 0)
+
+
+def grow(
+    memory: Memory, dice: random.Random, level: int, base: int, found: set[tuple[int, int, int]]
+) -> int:
+    """A random table and all below it; says which leaves there are, and returns its address."""
+    form = memory.form
+    slots = form.slots if level else form.root_slots
+    bits = 52 if form.address_high[0] else 48
+    while (at := dice.randrange(1, 1 << bits - 16) * slots * 8) in memory.tables:
+        pass
+    memory.tables[at] = table = np.zeros(slots, np.uint64)
+    shift = form.levels[level].shift
+    for slot in dice.sample(range(slots), min(slots, dice.randrange(4))):
+        address = base + (slot << shift)
+        if level == form.last or (form.levels[level].leaf and dice.random() < 0.3):
+            physical = dice.randrange(1 << bits - shift) << shift
+            table[slot] = memory.entry(physical) | (PAGE if level == form.last else BLOCK)
+            found.add((level, address, physical))
+        else:
+            table[slot] = memory.entry(grow(memory, dice, level + 1, address, found)) | TABLE
+    return at
+
+
+@given(st.integers(0, 1 << 32), st.sampled_from(FORMS), st.booleans())
+def test_a_walk_finds_every_leaf(seed: int, form: PageTableFormat, kernel: bool) -> None:
+    memory, dice = Memory(form), random.Random(seed)
+    expected: set[tuple[int, int, int]] = set()
+    base = (1 << 64) - form.span if kernel else 0
+    root = grow(memory, dice, 0, base, expected)
+    walk, found = new_walk(form, 1), set()
+    start, end = (base, (1 << 64) - 1) if kernel else (0, None)
+    for chunk in walk_page_tables(memory.prog, form, array(root), walk, start=start, end=end):
+        rows, slots = np.nonzero(form.is_leaf(chunk.entries, chunk.level))
+        addresses = chunk.slot_addresses(form.levels[chunk.level].shift, rows, slots)
+        physical = form.physical(chunk.entries[rows, slots], chunk.level)
+        found |= {
+            (chunk.level, *pair) for pair in zip(addresses.tolist(), physical.tolist(), strict=True)
+        }
+    assert found == expected
+    assert walk.tables.sum() == len(memory.tables) and not walk.gaps.bytes
+
+
+def kernel_that_says(page_shift: int, none: int, *lines: str, exclusive: bool = True) -> Program:
+    """A program without memory that has what a format is read off. A mock."""
+    prog = Program(Platform(Architecture.AARCH64, LITTLE))
+    long = prog.int_type("unsigned long", 8, False)
+    char = prog.int_type("char", 1, True)
+    member = prog.struct_type(None, 8, (TypeMember(long, "pgprot", 0),))
+    text = "".join(f"{line}\n" for line in lines).encode() + b"\0"
+    objects = {
+        "PAGE_SHIFT": Object(prog, long, page_shift),
+        "VMCOREINFO": Object(prog, prog.array_type(char, len(text)), list(text)),
+        "protection_map": Object(prog, prog.array_type(member, 1), [{"pgprot": none}]),
+    }
+
+    if exclusive:
+        objects["PG_anon_exclusive"] = Object(prog, long, 17)
+
+    def find(prog: Program, name: str, flags: FindObjectFlags, file: str | None) -> Object | None:
+        return objects.get(name)
+
+    prog.register_object_finder("mock", find, enable_index=0)
+    return prog
+
+
+@pytest.mark.parametrize(
+    ("page_shift", "built", "size", "bits", "levels"),
+    [
+        (12, 48, 16, 48, 4),
+        (12, 52, 12, 52, 5),
+        (12, 52, 16, 48, 4),  # the CPU has no LPA2
+        (14, 52, 12, 52, 4),
+        (14, 52, 17, 47, 3),
+        (14, 48, 16, 48, 4),
+        (16, 52, 16, 48, 3),  # the tables stay as they are
+    ],
+)
+def test_the_format_is_that_of_kernel_and_cpu(
+    page_shift: int, built: int, size: int, bits: int, levels: int
+) -> None:
+    lines = (f"NUMBER(VA_BITS)={built}", f"NUMBER(TCR_EL1_T1SZ)=0x{size:x}")
+    form = page_table_format(kernel_that_says(page_shift, PAGE_NONE, *lines))
+    assert (form.user_end, len(form.levels)) == (1 << bits, levels)
+    assert form.span == 1 << (built if page_shift == 16 else bits)
+    assert form.swap_type == ARM64_ENTRIES.swap_type
+    before = page_table_format(kernel_that_says(page_shift, PAGE_NONE_BEFORE, *lines))
+    assert before.swap_type == ARM64_ENTRIES_BEFORE.swap_type
+    prog = kernel_that_says(page_shift, PAGE_NONE_BEFORE, *lines, exclusive=False)
+    assert page_table_format(prog).swap_type == ARM64_ENTRIES_FIRST.swap_type
+
+
+@pytest.mark.parametrize("lines", [("60", "0x10"), ("48", "0x0"), ("48", "0x7f"), ("48", "0x8")])
+def test_a_damaged_vmcoreinfo_is_refused(lines: tuple[str, str]) -> None:
+    said = (f"NUMBER(VA_BITS)={lines[0]}", f"NUMBER(TCR_EL1_T1SZ)={lines[1]}")
+    with pytest.raises(ValueError, match="VMCOREINFO is damaged"):
+        page_table_format(kernel_that_says(12, PAGE_NONE, *said))
+
+
+@pytest.mark.parametrize("none", [0, 1, PAGE_NONE | 1, 1 << 12])
+def test_entries_of_a_third_kind_are_refused(none: int) -> None:
+    said = ("NUMBER(VA_BITS)=48", "NUMBER(TCR_EL1_T1SZ)=0x10")
+    with pytest.raises(LookupError, match="neither of the ways of arm64"):
+        page_table_format(kernel_that_says(12, none, *said))
+    with pytest.raises(LookupError, match="VMCOREINFO has no VA_BITS"):
+        page_table_format(kernel_that_says(12, PAGE_NONE, "OSRELEASE=7.2"))
