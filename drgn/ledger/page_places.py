@@ -101,7 +101,7 @@ def _by_firmware(prog: Program, why: str) -> list[Resource]:
         ranges = e820_map(prog, "e820_table") or []
     except (FaultError, ValueError) as error:
         raise LookupError(f"{why}; {error}") from None
-    found = [Resource(row.start, row.end, RAM, 0, -1) for row in ranges if row.name == RAM]
+    found = [Resource(row.start, row.end, RAM, 0, -1) for row in ranges if row.kind == RAM]
     if not found:
         raise LookupError(why)
     return found
