@@ -141,7 +141,7 @@
   // A link into something folded opens it, and one to a section that is.
   function reveal() {
     var goal = location.hash.length > 1 && document.getElementById(location.hash.slice(1));
-    var own = goal && goal.querySelector(":scope > details.whole");
+    var own = goal && goal.querySelector(":scope > details.whole, :scope > details.more");
     if (own) own.open = true;
     for (var at = goal; at; at = at.parentElement) if (at.tagName === "DETAILS") at.open = true;
   }
