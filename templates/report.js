@@ -140,16 +140,16 @@
   all("a.download").forEach(unpacked);
   // A link into something folded opens it, and one to a section that is.
   function reveal() {
-    var goal = location.hash.length > 1 && document.getElementById(location.hash.slice(1));
+    var goal = address.place() && document.getElementById(address.place());
     var own = goal && goal.querySelector(":scope > details.whole, :scope > details.more");
     if (own) own.open = true;
     for (var at = goal; at; at = at.parentElement) if (at.tagName === "DETAILS") at.open = true;
   }
-  addEventListener("hashchange", reveal);
+  address.onchange(reveal);
   // To where the page is already, which may have been folded again since.
   addEventListener("click", function (event) {
     var link = event.target.closest && event.target.closest('a[href^="#"]');
-    if (link && link.hash === location.hash) reveal();
+    if (link && link.hash.slice(1) === address.place()) reveal();
   });
   reveal();
   // Which section is at the top of the window, in the contents.

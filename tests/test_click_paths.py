@@ -32,7 +32,7 @@ IN_SIGHT = """
     return box.height > 0 && box.top < innerHeight && box.bottom > 0;
 }
 """
-OF_THE_ADDRESS = "() => document.getElementById(location.hash.slice(1))"
+OF_THE_ADDRESS = "() => document.getElementById(location.hash.slice(1).split('~')[0])"
 
 
 class Reader:
@@ -49,7 +49,7 @@ class Reader:
         assert link.evaluate(IN_SIGHT), "out of sight"
         goal = link.get_attribute("href")
         link.click()
-        self.page.wait_for_function("(goal) => location.hash === goal", arg=goal)
+        self.page.wait_for_function("(goal) => location.hash.split('~')[0] === goal", arg=goal)
 
     def sees(self, text: str, inside: str = "main") -> bool:
         """Whether a text is in sight in what the address names, or inside a part of that."""

@@ -34,6 +34,7 @@ from mmscope.reports.findings.findings import Finding
 from mmscope.reports.findings.incidents import Incident, Told
 from mmscope.reports.findings.proof import Proof
 from mmscope.reports.page.environment import MAX_ROWS, environment_of, text_classes
+from mmscope.reports.page.lights import lights
 from mmscope.reports.page.sentences import host_of, intro, target_text, uptime_of
 from mmscope.reports.pictures import profile_pictures
 from mmscope.reports.pictures.picture import Picture, Tables
@@ -66,6 +67,7 @@ class TableView:
     download: Download | None  # all of it, if these are not
     # Of rows that findings stand on, their number here to the anchors that the first ones have.
     proven: dict[int, list[str]] = dataclasses.field(default_factory=dict)
+    of: dict[int, str] = dataclasses.field(default_factory=dict)  # the findings' numbers
     further: int = 0  # rows behind the first ones, shown since findings stand on them
 
 
@@ -106,6 +108,7 @@ class FindingView:
     finding: Finding
     links: list[tuple[str, str]]  # (title, address or empty)
     text: list[str]  # lines to paste into a ticket
+    lights: str  # what it is about, elsewhere in the page
     evidence: str  # anchor of its section, empty if the bundle has no such section
     tables: list[tuple[str, str]]  # (table, anchor) of what it was found in, as the page has it
     like: "FindingView | None"  # the one before it whose every word but what was seen is the same
@@ -282,11 +285,13 @@ def table_view(
     """
     rows: list[list[Cell]] = []
     proven: dict[int, list[str]] = {}
+    of: dict[int, str] = {}
     taken: set[str] = set()
 
     def add(row: dict[str, Any]) -> None:
         anchors = [anchor for anchor, proof in stood_on if proof.holds(row)]
         if anchors:
+            of[len(rows)] = " ".join(anchor.split("-")[1] for anchor in anchors)
             proven[len(rows)] = [each for each in anchors if each not in taken]
             taken.update(anchors)
         rows.append([cell(row[c.name], c, page_size) for c in table.columns])
@@ -313,7 +318,6 @@ def table_view(
         with contextlib.suppress(BundleError):
             for _ in bundle.rows(table.name):
                 total += 1
-    whole = error or total <= len(rows) - further
     return TableView(
         table.name,
         table.title,
@@ -322,8 +326,9 @@ def table_view(
         rows,
         total,
         error,
-        None if whole else downloads.table(bundle, table),
+        downloads.table(bundle, table) if not error and total > len(rows) - further else None,
         proven,
+        of,
         further,
     )
 
@@ -355,8 +360,12 @@ def _further(
 
 def proof_anchor(found: Sequence[Finding], finding: Finding, proof: Proof) -> str:
     """The id of the first row that a finding stands on in a table."""
-    number = next(n for n, other in enumerate(found, 1) if other is finding)
-    return f"proof-{number}-{proof.table}"
+    return f"proof-{number_of(found, finding)}-{proof.table}"
+
+
+def number_of(found: Sequence[Finding], finding: Finding) -> int:
+    """Of a finding among all."""
+    return next(n for n, other in enumerate(found, 1) if other is finding)
 
 
 def incident_views(
@@ -389,7 +398,7 @@ def incident_views(
 
     for number, incident in enumerate(told):
         causes, effects = (
-            list(_finding_views(bundle, part, anchors, evidence, taken))
+            list(_finding_views(bundle, part, anchors, evidence, taken, found))
             for part in (incident.causes, incident.effects)
         )
         causes[0].open = number == 0
@@ -402,6 +411,7 @@ def _finding_views(
     anchors: dict[str, str],
     evidence: Callable[[Finding], list[tuple[str, str]]],
     taken: set[str],
+    found: Sequence[Finding],
 ) -> Iterator[FindingView]:
     numbers: dict[str, int] = {}
     first: FindingView | None = None
@@ -412,6 +422,7 @@ def _finding_views(
             finding=finding,
             links=[(link.title, _address(link.url)) for link in finding.links],
             text=finding_text(bundle, finding),
+            lights=lights(finding, number_of(found, finding)),
             evidence=anchors.get(finding.section, ""),
             tables=evidence(finding),
             like=first if first and _advice(first.finding) == _advice(finding) else None,
