@@ -54,7 +54,14 @@ from mmscope.reports.page.views import (
     table_view,
 )
 
-SCRIPTS = ("address.js", "report.js", "lights.js", "flame_graphs.js", "flame_viewer.js")
+SCRIPTS = (
+    "address.js",
+    "report.js",
+    "lights.js",
+    "flame_graphs.js",
+    "flame_viewer.js",
+    "time_panel.js",
+)
 # So many findings leave room for the sections beside them.
 MAX_CONTENTS = 8
 # Of more sections, those without findings are folded.
