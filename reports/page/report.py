@@ -15,6 +15,7 @@ the page says so.
 Cannot know: what is not in the bundle. A report of a bundle is as complete as the reading was.
 """
 
+from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
@@ -48,20 +49,15 @@ from mmscope.reports.page.sentences import (
     written_by,
 )
 from mmscope.reports.page.views import (
+    differences,
     incident_views,
-    pictures_beside,
     section_views,
     table_view,
 )
 
-SCRIPTS = (
-    "address.js",
-    "report.js",
-    "lights.js",
-    "flame_graphs.js",
-    "flame_viewer.js",
-    "time_panel.js",
-)
+SCRIPTS = ("address.js", "report.js", "lights.js", "flame_graphs.js", "flame_viewer.js")
+# Of pictures that few pages have.
+SCRIPTS_OF = {"watch": "time_panel.js"}
 # So many findings leave room for the sections beside them.
 MAX_CONTENTS = 8
 # Of more sections, those without findings are folded.
@@ -125,12 +121,12 @@ def render(bundle: Bundle, verdict: Verdict, comparison: Comparison | None = Non
         most_in_contents=MAX_CONTENTS,
         versus=versus,
         questions=list(questions(sections, findings, _compared(versus))),
-        beside=pictures_beside(comparison) if comparison else [],
+        differences=list(differences(comparison, environment)) if comparison else [],
         anchor_of=lambda finding: next(
             (view.anchor for view in findings if view.finding is finding), ""
         ),
         bundle_version=bundle.version,
-        **_looks(environment),
+        **_looks(environment, {p.name for v in sections for ps in v.pictures.values() for p in ps}),
     )
     return offers.fill(squeeze(html) + "\n")
 
@@ -150,10 +146,11 @@ def page(template: str, **values: Any) -> str:
     return squeeze(html) + "\n"
 
 
-def _looks(environment: Environment) -> dict[str, str]:
+def _looks(environment: Environment, pictures: Container[str] = ()) -> dict[str, str]:
     """Style, script and policy of every page, and who made it."""
+    names = [*SCRIPTS, *(script for picture, script in SCRIPTS_OF.items() if picture in pictures)]
     style = squeeze(environment.get_template("report.css").render())
-    script = "\n".join(environment.get_template(name).render() for name in SCRIPTS)
+    script = "\n".join(environment.get_template(name).render() for name in names)
     script = squeeze(script)
     return {
         "style": Markup(style),  # our own files, not the bundle's

@@ -27,17 +27,18 @@ from mmscope.drgn.tables.rows import Column
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.description import BundleError, SectionResult, Table
 from mmscope.reports.compare.comparison import Comparison
+from mmscope.reports.compare.difference_pictures import DIFFERENCES
 from mmscope.reports.drawing import downloads
 from mmscope.reports.drawing.cells import Cell, cell
 from mmscope.reports.drawing.downloads import Download
 from mmscope.reports.findings.findings import Finding
 from mmscope.reports.findings.incidents import Incident, Told
 from mmscope.reports.findings.proof import Proof
-from mmscope.reports.page.environment import MAX_ROWS, environment_of, text_classes
+from mmscope.reports.page.environment import MAX_ROWS, text_classes
 from mmscope.reports.page.lights import lights
-from mmscope.reports.page.sentences import host_of, intro, target_text, uptime_of
+from mmscope.reports.page.sentences import host_of, intro, target_text
 from mmscope.reports.pictures import profile_pictures
-from mmscope.reports.pictures.picture import Picture, Tables
+from mmscope.reports.pictures.picture import Tables
 from mmscope.reports.pictures.registry import CHOSEN, LOOKED_AT, PARTS, PICTURES
 
 MAX_CELLS = 1200
@@ -243,32 +244,32 @@ def _pictures(
                 yield PictureView(picture.name, Markup(), why)
 
 
-def pictures_beside(comparison: Comparison) -> list[list[Markup]]:
-    """Pictures of both bundles, before and after, where both can have them."""
-    sizes = {bundle.target.get("total_pages") for bundle in comparison.bundles}
-    found: list[list[Markup]] = []
-    for picture in PICTURES:
-        if not picture.beside or (picture.beside == "same size" and len(sizes) > 1):
+def differences(comparison: Comparison, environment: Environment) -> Iterator[Markup]:
+    """What differs, drawn: of tables that both bundles have whole."""
+    before, after = comparison.bundles
+    page_size = display.plain_int(after.target.get("page_size"))
+    one_size = before.target.get("total_pages") == after.target.get("total_pages")
+    for picture in DIFFERENCES:
+        if picture.same_size and not one_size:
             continue
-        drawn = [_alone(bundle, picture) for bundle in comparison.bundles]
-        pair = [Markup(html) for html in drawn if html]
-        if len(pair) == len(drawn):
-            found.append(pair)
-    return found
+        rows = [_whole(bundle, picture.table, picture.columns) for bundle in comparison.bundles]
+        if not rows[0] or not rows[1]:
+            continue
+        # As of a section's picture: a table that is damaged costs the picture alone.
+        with contextlib.suppress(*EXPECTED):
+            html = environment.get_template(f"difference_{picture.name}.html").render(
+                data=picture.draw(rows[0], rows[1], page_size), sides=comparison.relation.sides
+            )
+            if html.strip():
+                yield Markup(html)
 
 
-def _alone(bundle: Bundle, picture: Picture) -> str:
-    """A picture of a bundle's one table; empty if it cannot be drawn."""
-    table = bundle.tables.get(picture.table)
-    if table is None:
-        return ""
-    page_size = display.plain_int(bundle.target.get("page_size"))
-    if bundle.hold([table.name]):
-        return ""  # its section says so
-    rows = list(bundle.rows(table.name))
-    environment = environment_of(page_size, uptime_of(bundle))
-    views = _pictures(table, {table.name: rows}, {}, environment, page_size)
-    return next((str(view.html) for view in views if view.name == picture.name), "")
+def _whole(bundle: Bundle, name: str, needed: frozenset[str]) -> list[dict[str, Any]]:
+    """A table's rows; none of one that is damaged, too long, or lacks a column."""
+    table = bundle.tables.get(name)
+    if table is None or not needed <= {column.name for column in table.columns}:
+        return []
+    return [] if bundle.hold([name]) else list(bundle.rows(name))
 
 
 def table_view(
