@@ -165,7 +165,13 @@
       var top = place.goal.getBoundingClientRect().top;
       if (top < 120 && (!here || top >= here.top)) here = { place: place, top: top };
     });
-    if (here) here.place.link.setAttribute("aria-current", "true");
+    if (!here) return;
+    here.place.link.setAttribute("aria-current", "true");
+    // In sight, in contents that are longer than the window, or wider.
+    var nav = document.getElementById("contents");
+    var link = here.place.link.getBoundingClientRect(), frame = nav.getBoundingClientRect();
+    if (link.top < frame.top || link.bottom > frame.bottom) nav.scrollTop += link.top - frame.top - frame.height / 2;
+    if (link.left < frame.left || link.right > frame.right) nav.scrollLeft += link.left - frame.left - 16;
   }
   addEventListener("scroll", function () {
     if (!marking) requestAnimationFrame(mark);

@@ -55,7 +55,14 @@ from mmscope.reports.page.views import (
     table_view,
 )
 
-SCRIPTS = ("address.js", "report.js", "lights.js", "flame_graphs.js", "flame_viewer.js")
+SCRIPTS = (
+    "address.js",
+    "report.js",
+    "search.js",
+    "lights.js",
+    "flame_graphs.js",
+    "flame_viewer.js",
+)
 # Of pictures that few pages have.
 SCRIPTS_OF = {"watch": "time_panel.js"}
 # So many findings leave room for the sections beside them.
