@@ -5,11 +5,13 @@ import csv
 import io
 import json
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 import report_bundle as made
+from command_line import run
 
 from mmscope.drgn.free.free_lists import FreeBlocks
 from mmscope.drgn.free.pageblocks import Pageblocks
@@ -265,6 +267,13 @@ class TestCommand:
         assert "most changed: Free blocks, 0" not in out
         assert "node 0, zone Normal, order 9, HighAtomic: 618 MiB → 2 MiB (-616 MiB, " in out
         assert 'id="comparison"' in page.read_text()
+
+    def test_says_no_more_than_that_when_it_ends(self, four: list[Path]) -> None:
+        # As a process: what libraries say comes when Python ends.
+        done = run(
+            "compare", four[0], "--", four[2], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        assert (done.returncode, done.stderr) == (0, "")
 
     def test_a_bundle_that_is_none_costs_itself(
         self, four: list[Path], capsys: pytest.CaptureFixture[str]

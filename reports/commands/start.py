@@ -40,6 +40,9 @@ def main() -> int:
     except KeyboardInterrupt:  # before the command sees to it, or behind it
         print("mmscope: interrupted", file=sys.stderr)
         return 130
+    finally:
+        if "duckdb" in sys.modules:  # frozen, it would say at the end that it leaks
+            gc.unfreeze()
 
 
 def _end(*_: object) -> None:
