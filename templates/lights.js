@@ -77,7 +77,8 @@
     pointed = id;
     show();
   }
-  document.addEventListener("mouseover", point);
+  // Not what is scrolled below a mouse that rests.
+  document.addEventListener("mousemove", point);
   document.addEventListener("focusin", point);
   function follow() {
     const place = address.place(), row = /^proof-([0-9]+)-/.exec(place);

@@ -56,8 +56,8 @@ def test_many_hosts_have_nearly_what_counting_gives(
     monkeypatch: pytest.MonkeyPatch, shift: int
 ) -> None:
     random = Random(shift)
-    a = [random.randrange(60) for _ in range(40)]
-    b = [random.randrange(60) + shift for _ in range(40)]
+    a = [random.randrange(60) for _ in range(20)]
+    b = [random.randrange(60) + shift for _ in range(20)]
     exact = chance(a, b)
     monkeypatch.setattr(rank_test, "MAX_EXACT", 0)
     assert chance(a, b) == pytest.approx(exact, rel=0.2, abs=1e-3)

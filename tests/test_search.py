@@ -61,7 +61,7 @@ def test_rows_are_counted_and_their_table_shows_them_alone(
     names = [row["cache"] for row in Bundle(REAL).rows("slab_caches")]
     wanted = [name for name in names if "inode_cache" in str(name)]
     found = search(page, "inode_cache")
-    assert f"slab_caches: {len(wanted)} rows table" in found
+    assert f"slab_caches: {len(wanted)} rows of those shown table" in found
     page.locator(".found a", has_text="slab_caches: ").click()
     table = page.locator("#table-slab_caches")
     table.wait_for(state="visible")

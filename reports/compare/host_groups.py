@@ -92,7 +92,7 @@ class Group:
     chance: float | None = column(
         since="0.2.0",
         help="that hosts dealt to the sides at random lie as far apart: Mann-Whitney rank-sum "
-        "test, two-sided, exact up to 80 hosts; empty where a side has fewer than two",
+        "test, two-sided, exact up to 40 hosts; empty where a side has fewer than two",
     )
     differs: bool | None = column(
         since="0.2.0",

@@ -75,8 +75,9 @@ class Clock:
     start: datetime | None  # of second 0, as the machine's clock had it
 
     def at(self, seconds: float) -> float:
-        """Thousandths of the panel."""
-        return round(WIDTH * (seconds - self.first) / max(self.last - self.first, 1e-9), 1)
+        """Thousandths of the panel; what cannot be in it is at its edge."""
+        at = WIDTH * (seconds - self.first) / max(self.last - self.first, 1e-9)
+        return round(min(max(at, 0.0), float(WIDTH)), 1)
 
     @property
     def words(self) -> str:

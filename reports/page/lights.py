@@ -37,7 +37,7 @@ def lights(finding: Finding, number: int) -> str:
             "number": number,
             "classes": list(finding.classes),
             "free": list(_places(finding.proofs, (FREE_BLOCKS,))),
-            "zones": list(_places(finding.proofs, OF_A_ZONE)),
+            "zones": [place for place in _places(finding.proofs, OF_A_ZONE) if "node" in place],
             "looks": sorted({look(name) for name in types}),
         },
         separators=(",", ":"),

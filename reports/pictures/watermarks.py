@@ -184,8 +184,8 @@ class MinFree:
 
     unknown: str = ""
     kbytes: int = 0
-    quiet: int = 0  # up to which every main zone stays at or above low: kswapd is not even woken
-    direct: int = 0  # up to which every main zone stays at or above min: nobody reclaims directly
+    quiet: int = 0  # up to which every main zone stays above low: kswapd is not even woken
+    direct: int = 0  # up to which every main zone stays above min: nobody reclaims directly
     raised: tuple[Raised, ...] = ()
 
 
@@ -266,18 +266,21 @@ def min_free(
     def at(wanted: int) -> Raised:
         return _raised(rows, wanted, wmarks_of(rows, wanted // kib, scale, movable))
 
+    def holds(wanted: int, mark: int) -> bool:
+        # __zone_watermark_ok(): a request needs more than the mark.
+        return all(zone.usable > zone.wmarks[mark] for zone in at(wanted).zones if zone.main)
+
     managed = sum(row["managed_pages"] for row in rows) * kib
 
     def most(mark: int) -> int:
         """Up to which every main zone has its mark; 0 where one has it not even now."""
-        good, bad = 0, managed + 1
-        if any(zone.usable < zone.wmarks[mark] for zone in at(kbytes).zones if zone.main):
+        bad = managed + 1
+        if not holds(kbytes, mark):
             return 0
         good = kbytes
         while bad - good > 1:
             middle = (good + bad) // 2
-            over = any(zone.usable < zone.wmarks[mark] for zone in at(middle).zones if zone.main)
-            good, bad = (good, middle) if over else (middle, bad)
+            good, bad = (middle, bad) if holds(middle, mark) else (good, middle)
         return good
 
     raised = tuple(at(kbytes * times) for times in TIMES if kbytes * times < managed)
