@@ -71,7 +71,9 @@
     scroller.after(told);
 
     let graph = pictured(still), all = null, drawn = [], zoomed = graph.top, current = null;
-    let mode = "callers", whole = false, middle = -1, order = "self";
+    let mode = "callers", whole = false, middle = -1, order = "self", quiet = true;
+    const picture = box.closest("[id]"), own = "flame." + picture.id + "."
+      + Array.from(picture.querySelectorAll(".flames")).indexOf(box);
     const views = {}, panel = make("div", { class: "flame-tops" });
 
     function data() {
@@ -107,9 +109,39 @@
       each.element.setAttribute("tabindex", "0");
       if (focus) each.element.focus();
     }
+    // What is seen, in the address: mode, user functions, search, and the way to the frame.
+    function keep() {
+      if (quiet) return;
+      const way = [];
+      for (let at = zoomed; at.up; at = at.up) way.unshift(graph.callees(at.up).indexOf(at));
+      const said = [mode, whole ? 1 : 0, input.value, mode === "sandwich" ? data().names[middle] : way.join(".")];
+      const plain = mode === "callers" && !whole && !input.value && !way.length;
+      address.set(own, plain ? "" : said.map(encodeURIComponent).join("/"));
+    }
+    function recall() {
+      const said = address.get(own).split("/").map(address.plain);
+      if (said.length === 4 && all && ["callers", "leaves", "sandwich"].includes(said[0])) {
+        whole = said[1] === "1" && all.kinds.includes("user");
+        if (views.user) views.user.setAttribute("aria-pressed", whole);
+        input.value = said[2];
+        middle = data().names.indexOf(said[3]);
+        show(said[0] === "sandwich" && middle < 0 ? "callers" : said[0], false);
+        if (mode !== "sandwich") zoom(along(said[3]), false);
+      } else if (said.length === 4 && !all) {
+        input.value = said[2];
+        zoom(along(said[3]), false);
+        count();
+      }
+    }
+    function along(way) {
+      let frame = graph.top;
+      way.split(".").filter(Boolean).forEach(function (step) { frame = graph.callees(frame)[step] || frame; });
+      return frame;
+    }
     function zoom(frame, focus) {
       zoomed = frame.other ? frame.up : frame;
       render();
+      keep();
       if (focus) take(current, true);
       setTimeout(list);  // the picture first
     }
@@ -130,7 +162,7 @@
           graph.callers = graphed(pair[1], unit, name, total);
         } else graph = from(mode);
       }
-      Object.entries(views).forEach(function (pair) { pair[1].setAttribute("aria-pressed", pair[0] === mode); });
+      ["callers", "leaves"].forEach(function (name) { if (views[name]) views[name].setAttribute("aria-pressed", name === mode); });
       zoom(graph.top, focus);
       count();
       said();
@@ -229,7 +261,7 @@
     // Chromium makes a svg element with such a listener a stop of its own.
     scroller.addEventListener("focusin", tell);
     reset.addEventListener("click", function () { back(false); });
-    input.addEventListener("input", count);
+    input.addEventListener("input", function () { count(); keep(); });
 
     // All stacks, once somebody looks.
     async function load(link) {
@@ -243,7 +275,7 @@
         reset.before(button);
       });
       if (all.kinds.includes("user")) {
-        const button = make("button", { type: "button", "aria-pressed": "false" }, "User functions");
+        const button = views.user = make("button", { type: "button", "aria-pressed": "false" }, "User functions");
         button.addEventListener("click", function () {
           whole = !whole;
           button.setAttribute("aria-pressed", whole);
@@ -253,14 +285,23 @@
       }
       told.after(panel);
       box.classList.add("with-tops");
+      quiet = true;
       show("callers", false);
+      recall();
+      quiet = false;
       setTimeout(function () { box.dataset.drawn = "all"; });
     }
     bar.append(counted);
     show("callers", false);
+    quiet = false;
     const link = box.dataset.stacks && window.DecompressionStream
       && document.querySelector('a.download[download="' + box.dataset.stacks + '.gz"]');
-    if (!link) return;
+    if (!link) {
+      quiet = true;
+      recall();
+      quiet = false;
+      return;
+    }
     const seen = new IntersectionObserver(function (entries) {
       if (!entries.some(function (entry) { return entry.isIntersecting; })) return;
       seen.disconnect();

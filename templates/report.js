@@ -140,16 +140,16 @@
   all("a.download").forEach(unpacked);
   // A link into something folded opens it, and one to a section that is.
   function reveal() {
-    var goal = location.hash.length > 1 && document.getElementById(location.hash.slice(1));
-    var own = goal && goal.querySelector(":scope > details.whole");
+    var goal = address.place() && document.getElementById(address.place());
+    var own = goal && goal.querySelector(":scope > details.whole, :scope > details.more");
     if (own) own.open = true;
     for (var at = goal; at; at = at.parentElement) if (at.tagName === "DETAILS") at.open = true;
   }
-  addEventListener("hashchange", reveal);
+  address.onchange(reveal);
   // To where the page is already, which may have been folded again since.
   addEventListener("click", function (event) {
     var link = event.target.closest && event.target.closest('a[href^="#"]');
-    if (link && link.hash === location.hash) reveal();
+    if (link && link.hash.slice(1) === address.place()) reveal();
   });
   reveal();
   // Which section is at the top of the window, in the contents.
@@ -165,7 +165,13 @@
       var top = place.goal.getBoundingClientRect().top;
       if (top < 120 && (!here || top >= here.top)) here = { place: place, top: top };
     });
-    if (here) here.place.link.setAttribute("aria-current", "true");
+    if (!here) return;
+    here.place.link.setAttribute("aria-current", "true");
+    // In sight, in contents that are longer than the window, or wider.
+    var nav = document.getElementById("contents");
+    var link = here.place.link.getBoundingClientRect(), frame = nav.getBoundingClientRect();
+    if (link.top < frame.top || link.bottom > frame.bottom) nav.scrollTop += link.top - frame.top - frame.height / 2;
+    if (link.left < frame.left || link.right > frame.right) nav.scrollLeft += link.left - frame.left - 16;
   }
   addEventListener("scroll", function () {
     if (!marking) requestAnimationFrame(mark);

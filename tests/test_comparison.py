@@ -540,44 +540,44 @@ class TestPage:
         assert first == second
 
 
-class TestSideBySide:
-    """Pictures of both bundles in the comparison."""
+class TestWhatDiffers:
+    """One picture of the difference of both bundles, of each kind that both have."""
 
     FREE = ("free_blocks", "pageblock_map", "pageblocks", "zones")
 
-    def shown(self, before: Bundle, after: Bundle) -> list[list[str]]:
+    def shown(self, before: Bundle, after: Bundle) -> dict[str, str]:
         page = parse(render(after, NOTHING, held(before, after)))
-        return [
-            [texts(side) for side in element if side.get("role") == "group"]
+        return {
+            str(title.get("id")).removeprefix("difference-"): texts(element)
             for element in by_id(page, "comparison").iter("div")
-            if element.get("class") == "beside"
-        ]
+            if element.get("class") == "picture"
+            for title in element.iter("h3")
+        }
 
     def some(self) -> dict[str, made.Table]:
         return {name: table for name, table in made.tables().items() if name in self.FREE}
 
-    def test_show_each_side_under_its_name(self, make: Make) -> None:
+    def test_is_drawn_once(self, make: Make) -> None:
         contents = self.some()
         title, row_type, rows, section = contents["free_blocks"]
         less = [dataclasses.replace(row, blocks=0, pages=0) for row in rows]
         after = make(contents | {"free_blocks": (title, row_type, less, section)}, **LATER)
-        pairs = self.shown(make(contents), after)
-        assert len(pairs) == 3
-        assert all(a.startswith("before") and b.startswith("after") for a, b in pairs)
-        free_lists = next(pair for pair in pairs if "Bytes on a list" in pair[0])
-        assert "Normal: 0 B free" in free_lists[1] and "Normal: 0 B free" not in free_lists[0]
+        shown = self.shown(make(contents), after)
+        assert list(shown) == ["free_lists", "unusable", "pageblocks"]
+        assert "after less before" in shown["free_lists"]
+        assert "→ 0 B free" in shown["free_lists"]
+        assert "0 pageblocks of" in shown["pageblocks"]
 
     def test_of_machines_of_two_sizes_there_is_no_map(self, make: Make) -> None:
-        pairs = self.shown(make(self.some()), make(self.some(), **LATER, total_pages=7))
-        assert len(pairs) == 2
-        assert not [pair for pair in pairs if "Pageblock map" in pair[0]]
+        shown = self.shown(make(self.some()), make(self.some(), **LATER, total_pages=7))
+        assert list(shown) == ["free_lists"]
 
     def test_what_one_side_lacks_or_has_damaged_is_left_out(self, make: Make) -> None:
         lacking = {name: table for name, table in self.some().items() if name != "free_blocks"}
-        assert len(self.shown(make(lacking), make(self.some(), **LATER))) == 1
+        assert list(self.shown(make(lacking), make(self.some(), **LATER))) == ["pageblocks"]
         damaged = make(self.some(), **LATER)
         damaged.tables["pageblock_map"].path.write_text("start_pfn\nnothing\n")
-        assert len(self.shown(make(self.some()), damaged)) == 2
+        assert list(self.shown(make(self.some()), damaged)) == ["free_lists"]
 
 
 class TestOrder:

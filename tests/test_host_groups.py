@@ -159,6 +159,37 @@ class TestGroups:
         assert "on both sides: a" in unlike(rows)
 
 
+class TestChance:
+    def trial(self, tmp_path: Path, a: list[int], b: list[int]) -> View:
+        hosts = hosts_of(
+            [
+                (side, [host(tmp_path / side / str(n), f"{side}{n}", reserved=reserved)
+                        for n, reserved in enumerate(side_values)])
+                for side, side_values in (("A", a), ("B", b))
+            ]
+        )  # fmt: skip
+        return view(hosts, groups_of(hosts), [])
+
+    @pytest.mark.parametrize("number", [2, 3])
+    def test_few_hosts_cannot_pass_however_far_apart(self, tmp_path: Path, number: int) -> None:
+        shown = self.trial(tmp_path, [1] * number, [400] * number)
+        assert not any(row.differs for row in shown.measures)
+        assert "too few to tell" in shown.sentence
+        assert "4 hosts a side are the least" in shown.sentence
+
+    def test_enough_can_and_what_differs_is_first(self, tmp_path: Path) -> None:
+        shown = self.trial(tmp_path, [1, 2, 3, 4, 5], [300, 301, 302, 303, 304])
+        differ = [row.name for row in shown.measures if row.differs]
+        assert differ == [row.name for row in shown.measures][: len(differ)]
+        assert "highatomic_pageblocks" in differ and "page_table_bytes" not in differ
+        assert f"they differ in {len(differ)} of" in shown.sentence
+        assert shown.measures[0].chance == "0.8 %"
+
+    def test_what_is_mixed_does_not(self, tmp_path: Path) -> None:
+        shown = self.trial(tmp_path, [1, 3, 5, 7, 9], [2, 4, 6, 8, 10])
+        assert not any(row.differs for row in shown.measures)
+
+
 class TestCommand:
     def run(self, capsys: pytest.CaptureFixture[str], *words: Any) -> tuple[int, str, str]:
         code = main(["compare", *map(str, words)])
@@ -180,7 +211,7 @@ class TestCommand:
         line = next(line for line in out.splitlines() if line.startswith("highatomic_pageblocks"))
         assert re.split(" {2,}", line)[1:] == [
             *("310.5", "309 to 312", "621", "1", "1 to 1", "2"),
-            *("-309.5", "yes"),
+            *("-309.5", "yes", "33.3 %", "no"),
         ]
         # A difference of shares is in points: "0 %" could be a change by a part of itself.
         shares = [
@@ -276,7 +307,9 @@ class TestCommand:
         assert f"{path}: {path.stat().st_size:,} bytes" in out
         page = path.read_text()
         assert "default-src &#39;none&#39;" in page
-        assert "A: 2 hosts, B: 2 hosts; ranges do not touch in" in page
+        assert "A: 2 hosts, B: 2 hosts; too few to tell: by chance alone one trial in 3" in page
+        assert "Ranges do not touch in" in page
+        assert "they differ" not in page
         for measure in ("highatomic_pageblocks", "thp_success"):
             assert measure in page
 

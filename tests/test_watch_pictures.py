@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """What watch saw, drawn: rates as steps over their periods, events marked, extremes kept."""
 
-import re
 from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 import watch_made
-from report_bundle import HOSTILE
+from page_tree import elements, parse
+from report_bundle import HOSTILE, verdict, write_bundle
 
-from mmscope.reports.drawing import charts
+from mmscope.reports.drawing import time_panel
+from mmscope.reports.page.report import render
 from mmscope.reports.pictures import watch_pictures
 from mmscope.reports.pictures.watch_pictures import MAX_POINTS, view
 
@@ -30,40 +31,24 @@ def chart(seen: dict[str, Any], title: str) -> Any:
     return next(chart for chart in seen["charts"] if chart.title.startswith(title))
 
 
-def marks(svg: str) -> list[tuple[str, str]]:
-    """(class, title) of each mark."""
-    return [
-        (path.get("class") or "", path[0].text or "")
-        for group in ElementTree.fromstring(svg).iter()
-        if group.get("class") == "marks"
-        for path in group
-        if path.tag.endswith("path")
+def test_what_happened_is_marked_on_the_one_clock(seen: dict[str, Any]) -> None:
+    assert [mark.words for mark in seen["marks"] if mark.loud] == [
+        "OOM kill, until 03:10:00",
+        "3 OOM kills, until 03:19:00",
+    ]
+    quiet = [(mark.seconds, mark.words) for mark in seen["marks"] if not mark.loud]
+    assert quiet == [
+        (210.0 * n, f"{7 * n} failed compactions, until 03:{at}")
+        for n, at in enumerate(("03:30", "07:00", "10:30", "14:00", "17:30"), 1)
     ]
 
 
-def test_every_chart_has_the_events_marked(seen: dict[str, Any]) -> None:
-    assert len(seen["charts"]) >= 6
-    for one in seen["charts"]:
-        found = marks(one.svg)
-        assert [title for kind, title in found if kind == "mark loud"] == [
-            "OOM kill, until 600.0 s",
-            "3 OOM kills, until 1,140.0 s",
-        ]
-        assert [title for kind, title in found if kind == "mark"] == [
-            f"{n} failed compactions, until {30 * n:,}.0 s" for n in (7, 14, 21, 28, 35)
-        ]
-        assert ">OOM kill</" in one.svg and ">3 OOM kills</" in one.svg
-
-
 def test_a_mark_is_where_its_moment_is(seen: dict[str, Any]) -> None:
-    """600 s of 1,200 s is the middle of the plot."""
-    tree = ElementTree.fromstring(chart(seen, "Free memory").svg)
-    paths = [element for element in tree.iter() if element.tag.endswith("path")]
-    drawn = {path.get("class"): re.findall(r"[\d.]+", path.get("d") or "") for path in paths[::-1]}
-    line = next(at for kind, at in drawn.items() if str(kind).startswith("line "))
-    assert float(drawn["mark loud"][0]) == pytest.approx(
-        (float(line[0]) + float(line[-2])) / 2, abs=0.2
-    )
+    """600 s of 1,200 s is the middle of every chart."""
+    assert next(mark.at for mark in seen["marks"] if mark.loud) == 500
+    line = chart(seen, "Free memory").lines[0]
+    assert "L500 " in line.path
+    assert " 600 " in line.points
 
 
 def test_events_are_summed_up_with_the_worst_period(seen: dict[str, Any]) -> None:
@@ -87,14 +72,14 @@ def test_free_blocks_are_told_by_who_may_take_them(seen: dict[str, Any]) -> None
 
 def test_the_reserve_is_drawn_where_it_is_known_of_every_zone() -> None:
     found = tables()
-    drawn = chart(view(found, 4096), "HighAtomic reserve, MiB")
-    assert drawn.names == ["reserved", "of it free"]
-    assert chart(view(found, None), "HighAtomic reserve, pages")
+    drawn = chart(view(found, 4096), "HighAtomic reserve")
+    assert (drawn.names, drawn.unit) == (["reserved", "of it free"], "MiB")
+    assert chart(view(found, None), "HighAtomic reserve").unit == "pages"
     for row in found["zone_series"]:
         row["highatomic_free_pages"] = None
         if row["time"] == 600:
             row["highatomic_reserved_pages"] = None
-    drawn = chart(view(found, 4096), "HighAtomic reserve, MiB")
+    drawn = chart(view(found, 4096), "HighAtomic reserve")
     assert drawn.names == ["reserved"]
 
 
@@ -127,11 +112,48 @@ def test_of_many_samples_no_extreme_is_lost() -> None:
     assert area == pytest.approx(sum(value for _, value in points))
 
 
-@pytest.mark.parametrize("first, last", [(0, 1200), (0, 0.002), (0, 0), (5, 86_400), (0, 1e-9)])
-def test_ticks_are_few_and_inside(first: float, last: float) -> None:
-    ticks = watch_pictures._ticks(first, last)
-    assert len(ticks) <= 8
-    assert all(first <= tick <= max(last, first) for tick in ticks)
+@pytest.mark.parametrize(
+    ("first", "last"), [(0, 1200), (0, 0.002), (0, 0), (5, 86_400), (0, 1e-9), (0, 9e6), (7, 7.5)]
+)
+@pytest.mark.parametrize("at", ["2026-11-20T03:00:00+00:00", "2026-11-20T03:59:59+05:30", "<b>"])
+def test_ticks_are_few_round_and_inside(first: float, last: float, at: str) -> None:
+    ticks = time_panel.clock([first, last], at).ticks()
+    assert len(ticks) <= time_panel.MAX_TICKS + 1
+    assert all(0 <= place <= time_panel.WIDTH for place, _ in ticks)
+
+
+def test_the_clock_is_that_of_the_machine() -> None:
+    clock = time_panel.clock([0.0, 1200.0], "2026-11-20T03:01:30+05:30")
+    assert clock.words == "2026-11-20, UTC+05:30"
+    assert [label for _, label in clock.ticks()] == ["03:05", "03:10", "03:15", "03:20"]
+    assert clock.ticks()[0][0] == round(1000 * 210 / 1200, 1)
+    long = time_panel.clock([0.0, 5 * 86400.0], "2026-11-20T12:00:00+00:00")
+    assert [label for _, label in long.ticks()] == [f"11-{day}" for day in range(21, 26)]
+    later = time_panel.clock([90.0, 100.0], "2026-11-20T03:01:30+00:00")
+    assert later.start == datetime(2026, 11, 20, 3, 0, tzinfo=UTC)
+    assert time_panel.clock([0.0, 9.0], "soon").words == "seconds since the first sample"
+
+
+@pytest.mark.parametrize(
+    ("most", "top"),
+    [(0, 1), (1, 1), (1.01, 1.5), (99, 100), (210, 300), (0.0021, 0.003), (7e12, 8e12)],
+)
+def test_an_axis_ends_at_a_round_number(most: float, top: float) -> None:
+    assert time_panel.top_of(most) == pytest.approx(top)
+
+
+def test_a_line_is_where_its_values_are() -> None:
+    axis = time_panel.clock([0.0, 100.0], "")
+    lane = time_panel.lane("t", [("a", [(0.0, 0.0), (50.0, 3.0), (100.0, 6.0)])], axis, "pages")
+    assert (lane.top, lane.lines[0].path) == ("6", "M0 100L500 50L1000 0")
+    assert lane.lines[0].points == "0 0 50 3 100 6"
+
+
+def test_what_stays_at_zero_is_a_line_of_words(seen: dict[str, Any]) -> None:
+    assert any("Isolate" in words for words in seen["zero"])
+    for one in seen["charts"]:
+        for line in one.lines:
+            assert any(float(value) for value in line.points.split()[1::2]), line.name
 
 
 def test_one_sample_is_no_error() -> None:
@@ -152,52 +174,36 @@ def test_counters_that_were_not_read_have_not_stood_still() -> None:
     assert not seen["counted"] and not seen["still"]
 
 
-def test_hostile_names_are_no_markup() -> None:
-    found = tables()
-    del found["watch_overhead"]
-    for rows in found.values():
+def test_hostile_names_are_no_markup(tmp_path: Path) -> None:
+    contents = watch_made.tables()
+    for name, (title, row_type, rows, section) in contents.items():
         for number, row in enumerate(rows):
-            words = row.keys() & {"at", "zone", "migratetype", "name", "event", "unit"}
-            row |= {key: HOSTILE[number % len(HOSTILE)] for key in words if row["time"] > 300}
-    for one in view(found, 4096)["charts"]:
-        svg = ElementTree.fromstring(one.svg)
-        assert not [e for e in svg.iter() if str(e.tag).rpartition("}")[2] in ("script", "img")]
+            words = set(row.__dataclass_fields__) & {"at", "zone", "migratetype", "name", "event"}
+            if getattr(row, "time", 0) > 300:
+                for key in words:
+                    object.__setattr__(row, key, HOSTILE[number % len(HOSTILE)])
+        contents[name] = title, row_type, rows, section
+    tree = parse(render(write_bundle(tmp_path / "b", contents), verdict()))
+    assert not elements(tree, "img")
+    (panel,) = [e for e in elements(tree, "div") if e.get("class") == "time"]
+    assert {e.get("class") for e in elements(panel, "b")} == {"now"}
 
 
 def test_the_same_watch_is_drawn_the_same() -> None:
     assert view(tables(), 4096) == view(tables(), 4096)
 
 
-def test_a_chart_has_no_style_no_script_and_no_id(seen: dict[str, Any]) -> None:
-    for one in seen["charts"]:
-        for element in ElementTree.fromstring(one.svg).iter():
-            assert not {"style", "id", "onclick"} & element.attrib.keys()
-            assert not str(element.tag).endswith(("script", "style"))
-
-
-def test_marks_that_are_close_keep_one_label() -> None:
-    svg = charts.time_chart(
-        [("a", [(0.0, 1.0), (100.0, 1.0)])],
-        [charts.Mark(float(at), "OOM kill", "x", True) for at in (10, 11, 12, 90)],
-        x_range=(0.0, 100.0), x_labels=[0.0, 50.0, 100.0], x_title="s", describe="d", top=1.0,
-    )  # fmt: skip
-    assert svg.count(">OOM kill</") == 2 and len(marks(svg)) == 4
-
-
-def test_a_label_at_the_right_edge_is_not_cut_off(seen: dict[str, Any]) -> None:
-    for one in seen["charts"]:
-        tree = ElementTree.fromstring(one.svg)
-        groups = [element for element in tree.iter() if element.get("class") == "marks"]
-        first, last = (e for group in groups for e in group if e.tag.endswith("text"))
-        assert first.get("text-anchor") is None and last.get("text-anchor") == "end"
+def test_labels_that_are_close_are_one() -> None:
+    axis = time_panel.clock([0.0, 100.0], "")
+    happened = [(float(at), "OOM kill", "x", True) for at in (10, 11, 12, 90)]
+    found = time_panel.marks(happened, axis)
+    assert [mark.label for mark in found] == ["OOM kill", "", "", "OOM kill"]
+    # At the right edge it would be cut off.
+    assert [mark.last for mark in found] == [False, False, False, True]
 
 
 def test_the_report_has_it(tmp_path: Path) -> None:
-    from report_bundle import verdict, write_bundle
-
-    from mmscope.reports.page.report import render
-
     html = render(write_bundle(tmp_path / "b", watch_made.tables()), verdict())
     assert "41 samples in 1,200 s" in html and "3.1 ms of CPU a sample, 0.011 % of one CPU" in html
-    assert html.count('class="chart over-time"') == len(view(tables(), 4096)["charts"])
+    assert html.count('class="time-plot"') == len(view(tables(), 4096)["charts"])
     assert len(html) < 500_000

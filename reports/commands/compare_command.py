@@ -186,6 +186,8 @@ def _groups(rows: list[Group]) -> tuple[list[Column], list[list[Any]]]:
         *_amounts(*(f"{side} {what}" for side in "AB" for what in ("median", "range", "together"))),
         *_amounts("difference"),
         *_texts("ranges apart"),
+        *_amounts("by chance"),
+        *_texts("differs"),
     ]
     cells = [
         [
@@ -194,6 +196,8 @@ def _groups(rows: list[Group]) -> tuple[list[Column], list[list[Any]]]:
             *_side(row.unit, row.b_hosts, row.b_median, row.b_low, row.b_high, row.b_all),
             None if row.difference is None else signed(row),
             None if row.apart is None else "yes" if row.apart else "no",
+            None if row.chance is None else display.percent(row.chance),
+            None if row.differs is None else "yes" if row.differs else "no",
         ]
         for row in rows
         if row.a_hosts or row.b_hosts

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from mmscope.drgn.tables import display
 from mmscope.drgn.tables.rows import Column, columns
 from mmscope.reports.compare.host_groups import MEASURES, Group, Host
+from mmscope.reports.compare.rank_test import LEVEL, least_chance, least_hosts
 
 SIDES = ("A", "B")
 # A browser lays out so many hosts at once; of more the medians and ranges say enough.
@@ -40,6 +41,8 @@ class MeasureView:
     cells: list[str]  # of A, of B
     difference: str
     apart: bool | None
+    chance: str
+    differs: bool
     strips: list[Strip]
     scale: tuple[str, str]
 
@@ -77,14 +80,30 @@ def sentence(hosts: Sequence[Host], told: Sequence[Group]) -> str:
         for side in SIDES
     ]
     apart = [group for group in told if group.apart]
-    if apart:
-        named = ", ".join(f"{group.measure} ({signed(group)})" for group in apart)
-        found = f"ranges do not touch in {len(apart)} of {len(told)} measures: {named}"
+    differ = [group for group in told if group.differs]
+    least = max((least_chance(g.a_hosts, g.b_hosts) for g in told), default=1.0)
+    if differ:
+        found = f"they differ in {len(differ)} of {len(told)} measures: {_named(differ)}"
+    elif apart and least > LEVEL:
+        found = (
+            f"too few to tell: by chance alone one trial in {round(1 / least)} lies as far apart, "
+            f"and {least_hosts()} hosts a side are the least that can. "
+            f"Ranges do not touch in {len(apart)} of {len(told)} measures: {_named(apart)}"
+        )
+    elif apart:
+        found = (
+            "no measure differs by more than chance; ranges do not touch in "
+            f"{len(apart)} of {len(told)}: {_named(apart)}"
+        )
     elif any(group.apart is not None for group in told):
         found = f"ranges touch in all of {display.plural(len(told), 'measure')}"
     else:
         found = "a side with one host has no range"
     return f"{', '.join(numbers)}; {found}."
+
+
+def _named(groups: Sequence[Group]) -> str:
+    return ", ".join(f"{group.measure} ({signed(group)})" for group in groups)
 
 
 def signed(group: Group) -> str:
@@ -177,6 +196,8 @@ def _measure(group: Group, hosts: Sequence[Host]) -> MeasureView:
         [text or "unknown" for text in sides(group)],
         "" if group.difference is None else signed(group),
         group.apart,
+        "" if group.chance is None else display.percent(group.chance),
+        bool(group.differs),
         strips,
         (amount(start, group.unit) or "", amount(end, group.unit) or ""),
     )

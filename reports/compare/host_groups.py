@@ -17,7 +17,7 @@ Cannot know: whether the sides differ in anything else than what is tried.
 import dataclasses
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import duckdb
@@ -27,6 +27,7 @@ from mmscope.drgn.tables.rows import Column, column, columns, table_row
 from mmscope.reports.bundle.boots import captured
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.database import Database, open_database
+from mmscope.reports.compare.rank_test import chance, differing
 from mmscope.reports.compare.relation import elapsed, same_boot
 
 TABLES = frozenset({"zones", "free_blocks", "pageblocks", "vm_counters"})
@@ -88,6 +89,15 @@ class Group:
     difference: float | None = column(help="median of B less median of A")
     apart: bool | None = column(
         help="the ranges do not touch; empty where a side has fewer than two"
+    )
+    chance: float | None = column(
+        since="0.2.0",
+        help="that hosts dealt to the sides at random lie as far apart: Mann-Whitney rank-sum "
+        "test, two-sided, exact up to 40 hosts; empty where a side has fewer than two",
+    )
+    differs: bool | None = column(
+        since="0.2.0",
+        help="the chance is small enough among all measures (Benjamini-Hochberg, 5 %)",
     )
 
 
@@ -225,8 +235,11 @@ def _counters(database: Database) -> dict[str, int]:
 
 
 def groups_of(hosts: Sequence[Host]) -> list[Group]:
-    """Each measure of both sides."""
-    return [_group(measure, hosts) for measure in MEASURES]
+    """Each measure of both sides: first that in which it is least by chance that they differ."""
+    found = [_group(measure, hosts) for measure in MEASURES]
+    differ = differing([group.chance for group in found])
+    found = [replace(group, differs=said) for group, said in zip(found, differ, strict=True)]
+    return sorted(found, key=lambda group: (group.chance is None, group.chance))
 
 
 def _group(measure: Column, hosts: Sequence[Host]) -> Group:
@@ -251,6 +264,8 @@ def _group(measure: Column, hosts: Sequence[Host]) -> Group:
         statistics.median(b) - statistics.median(a) if both else None,
         # Of single hosts it would only say that they differ.
         (max(a) < min(b) or max(b) < min(a)) if len(a) > 1 and len(b) > 1 else None,
+        chance(a, b) if len(a) > 1 and len(b) > 1 else None,
+        None,
     )
 
 

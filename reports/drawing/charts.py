@@ -9,7 +9,6 @@ dark, print) apply, its security policy holds, and the same data gives the same 
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from xml.etree import ElementTree
 
 import pygal  # type: ignore[import-untyped]
@@ -63,97 +62,6 @@ def line_chart(
     svg.set("aria-label", describe)
     svg.set("class", "chart")
     return ElementTree.tostring(svg, encoding="unicode")
-
-
-@dataclass(frozen=True)
-class Mark:
-    """Something that happened at a moment of a chart."""
-
-    at: float
-    label: str  # beside it, if there is room
-    title: str  # shown when it is pointed at
-    loud: bool  # as high as the chart; else a tick at its foot
-
-
-def time_chart(
-    lines: Sequence[tuple[str, Sequence[tuple[float, float]]]],
-    marks: Sequence[Mark],
-    *,
-    x_range: tuple[float, float],
-    x_labels: Sequence[float],
-    x_title: str,
-    describe: str,
-    top: float,
-) -> str:
-    """
-    An SVG element with lines over a true time axis, whatever the distances of the points, and marks
-    at moments. As :func:`line_chart` otherwise.
-
-    :param top: upper end of the axis, which begins at 0.
-    """
-    chart = pygal.XY(
-        js=[],
-        no_prefix=True,
-        width=WIDTH,
-        height=240,
-        margin=6,
-        margin_top=22,
-        spacing=6,
-        show_legend=False,
-        show_x_guides=False,
-        # Of many points the dots are most of the file, and hide the line.
-        show_dots=max(len(points) for _, points in lines) <= MAX_DOTS,
-        dots_size=3,
-        allow_interruptions=True,
-        x_title=x_title,
-        range=(0, top),
-        xrange=x_range,
-        value_formatter=lambda value: f"{value:,.6g}",
-        x_value_formatter=lambda value: f"{value:,.4g}",
-    )
-    chart.x_labels = list(x_labels)
-    for name, points in lines[:MAX_LINES]:
-        chart.add(name, list(points))
-    # Drawn by pygal, so that it is where its axis says; dressed here.
-    strokes = [
-        point
-        for mark in marks
-        for point in ((mark.at, 0), (mark.at, top if mark.loud else top / 10), None)
-    ]
-    if strokes:
-        chart.add("", strokes, show_dots=False)
-    svg: ElementTree.Element = chart.render_tree()
-    _strip(svg, [name for name, _ in lines[:MAX_LINES]], ())
-    if strokes:
-        _dress_marks(svg, f"serie-{len(lines[:MAX_LINES])} ", marks)
-    svg.set("role", "img")
-    svg.set("aria-label", describe)
-    svg.set("class", "chart over-time")
-    return ElementTree.tostring(svg, encoding="unicode")
-
-
-WIDTH = 720
-MAX_DOTS = 30
-# Of text: less than this between two labels, and they would run into each other.
-LABEL_WIDTH = 90.0
-
-
-def _dress_marks(svg: ElementTree.Element, series: str, marks: Sequence[Mark]) -> None:
-    for group in [g for g in svg.iter() if series in (g.get("class") or "") + " "]:
-        group.set("class", "marks")
-        free_from = 0.0
-        for path, mark in zip(list(group), marks, strict=False):
-            x = float(re.findall(r"[\d.]+", path.get("d") or "0")[0])
-            path.set("class", "mark loud" if mark.loud else "mark")
-            title = ElementTree.SubElement(path, "title")
-            title.text = mark.title
-            if mark.loud and x >= free_from:
-                free_from = x + LABEL_WIDTH
-                place = {"x": f"{x:.1f}", "y": "-6"}
-                if x > WIDTH - 2 * LABEL_WIDTH:  # it would be cut off
-                    place["text-anchor"] = "end"
-                text = ElementTree.SubElement(group, "text", place)
-                text.text = mark.label
 
 
 def _strip(svg: ElementTree.Element, names: Sequence[str], labels: Sequence[str]) -> None:

@@ -14,6 +14,7 @@ from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.description import BundleError
 from mmscope.reports.findings.findings import SEVERITIES, Finding, Step, Verdict, all_clear
 from mmscope.reports.findings.incidents import Incident
+from mmscope.reports.page.culprit import Culprit, culprit
 from mmscope.reports.pictures.memory_bar import MEMORY_BAR, Segment, segments
 
 NOUNS = {"critical": ("critical finding",), "warning": ("warning",), "notice": ("notice",)}
@@ -34,6 +35,7 @@ class Card:
     command: str
     memory: list[Segment]
     marked: set[str]  # classes of memory that it is about
+    culprit: Culprit | None  # among its like
 
 
 def card(bundle: Bundle, verdict: Verdict, told: list[Incident], host: str) -> Card:
@@ -50,7 +52,7 @@ def card(bundle: Bundle, verdict: Verdict, told: list[Incident], host: str) -> C
             memory = segments(list(bundle.rows(table.name)))
     if not told:
         said = f"{host}: {all_clear(verdict)}."
-        return Card(said, "", "", None, [], "", None, "", memory, set())
+        return Card(said, "", "", None, [], "", None, "", memory, set(), None)
     first = told[0]
     step, command = first.first_step or (None, "")
     sinces = [finding.since for each in first.told for finding in each.findings if finding.since]
@@ -65,6 +67,7 @@ def card(bundle: Bundle, verdict: Verdict, told: list[Incident], host: str) -> C
         command,
         memory,
         {name for each in first.causes for finding in each.findings for name in finding.classes},
+        culprit(bundle, first.causes[0].worst, display.plain_int(bundle.target.get("page_size"))),
     )
 
 

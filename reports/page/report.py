@@ -15,6 +15,7 @@ the page says so.
 Cannot know: what is not in the bundle. A report of a bundle is as complete as the reading was.
 """
 
+from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ from mmscope.reports.findings.incidents import incidents
 from mmscope.reports.page.card import card
 from mmscope.reports.page.environment import environment_of, policy_of, squeeze
 from mmscope.reports.page.glossary import Glossary
+from mmscope.reports.page.questions import questions
 from mmscope.reports.page.sentences import (
     FACTS,
     facts_of,
@@ -47,13 +49,22 @@ from mmscope.reports.page.sentences import (
     written_by,
 )
 from mmscope.reports.page.views import (
+    differences,
     incident_views,
-    pictures_beside,
     section_views,
     table_view,
 )
 
-SCRIPTS = ("report.js", "flame_graphs.js", "flame_viewer.js")
+SCRIPTS = (
+    "address.js",
+    "report.js",
+    "search.js",
+    "lights.js",
+    "flame_graphs.js",
+    "flame_viewer.js",
+)
+# Of pictures that few pages have.
+SCRIPTS_OF = {"watch": "time_panel.js"}
 # So many findings leave room for the sections beside them.
 MAX_CONTENTS = 8
 # Of more sections, those without findings are folded.
@@ -90,7 +101,7 @@ def render(bundle: Bundle, verdict: Verdict, comparison: Comparison | None = Non
     findings = [view for each in incident_list for view in each.findings]
     for view in sections:
         view.findings.extend(f for f in findings if f.finding.section == view.name)
-    style, script = _looks(environment)
+    versus = comparison_view.view(comparison) if comparison else None
     html = environment.get_template("report.html").render(
         host=host,
         card=card(bundle, verdict, told, host),
@@ -115,39 +126,45 @@ def render(bundle: Bundle, verdict: Verdict, comparison: Comparison | None = Non
         sections=sections,
         severities=SEVERITIES,
         most_in_contents=MAX_CONTENTS,
-        versus=comparison_view.view(comparison) if comparison else None,
-        beside=pictures_beside(comparison) if comparison else [],
+        versus=versus,
+        questions=list(questions(sections, findings, _compared(versus))),
+        differences=list(differences(comparison, environment)) if comparison else [],
         anchor_of=lambda finding: next(
             (view.anchor for view in findings if view.finding is finding), ""
         ),
-        style=Markup(style),  # our own files, not the bundle's
-        script=Markup(script),
-        policy=policy_of(style, script),
         bundle_version=bundle.version,
-        version=__version__,
+        **_looks(environment, {p.name for v in sections for ps in v.pictures.values() for p in ps}),
     )
     return offers.fill(squeeze(html) + "\n")
+
+
+def _compared(versus: comparison_view.View | None) -> list[str]:
+    """Where a comparison in the page says what grew."""
+    if versus is None:
+        return []
+    places = ((versus.ledger, "compared-ledger"), (versus.tops, "compared-most"))
+    return [place for said, place in places if said]
 
 
 def page(template: str, **values: Any) -> str:
     """A page of another kind, of one of our templates: with the same style, script and policy."""
     environment = environment_of(None, "")
-    style, script = _looks(environment)
-    html = environment.get_template(template).render(
-        style=Markup(style),
-        script=Markup(script),
-        policy=policy_of(style, script),
-        version=__version__,
-        **values,
-    )
+    html = environment.get_template(template).render(**_looks(environment), **values)
     return squeeze(html) + "\n"
 
 
-def _looks(environment: Environment) -> tuple[str, str]:
-    """Style and script of every page."""
-    style = environment.get_template("report.css").render()
-    script = "\n".join(environment.get_template(name).render() for name in SCRIPTS)
-    return squeeze(style), squeeze(script)
+def _looks(environment: Environment, pictures: Container[str] = ()) -> dict[str, str]:
+    """Style, script and policy of every page, and who made it."""
+    names = [*SCRIPTS, *(script for picture, script in SCRIPTS_OF.items() if picture in pictures)]
+    style = squeeze(environment.get_template("report.css").render())
+    script = "\n".join(environment.get_template(name).render() for name in names)
+    script = squeeze(script)
+    return {
+        "style": Markup(style),  # our own files, not the bundle's
+        "script": Markup(script),
+        "policy": policy_of(style, script),
+        "version": __version__,
+    }
 
 
 def write(html: str, path: Path, mode: int | None = None) -> None:

@@ -27,16 +27,18 @@ from mmscope.drgn.tables.rows import Column
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.description import BundleError, SectionResult, Table
 from mmscope.reports.compare.comparison import Comparison
+from mmscope.reports.compare.difference_pictures import DIFFERENCES
 from mmscope.reports.drawing import downloads
 from mmscope.reports.drawing.cells import Cell, cell
 from mmscope.reports.drawing.downloads import Download
 from mmscope.reports.findings.findings import Finding
 from mmscope.reports.findings.incidents import Incident, Told
 from mmscope.reports.findings.proof import Proof
-from mmscope.reports.page.environment import MAX_ROWS, environment_of, text_classes
-from mmscope.reports.page.sentences import host_of, intro, target_text, uptime_of
+from mmscope.reports.page.environment import MAX_ROWS, text_classes
+from mmscope.reports.page.lights import lights
+from mmscope.reports.page.sentences import host_of, intro, target_text
 from mmscope.reports.pictures import profile_pictures
-from mmscope.reports.pictures.picture import Picture, Tables
+from mmscope.reports.pictures.picture import Tables
 from mmscope.reports.pictures.registry import CHOSEN, LOOKED_AT, PARTS, PICTURES
 
 MAX_CELLS = 1200
@@ -66,6 +68,7 @@ class TableView:
     download: Download | None  # all of it, if these are not
     # Of rows that findings stand on, their number here to the anchors that the first ones have.
     proven: dict[int, list[str]] = dataclasses.field(default_factory=dict)
+    of: dict[int, str] = dataclasses.field(default_factory=dict)  # the findings' numbers
     further: int = 0  # rows behind the first ones, shown since findings stand on them
 
 
@@ -106,6 +109,7 @@ class FindingView:
     finding: Finding
     links: list[tuple[str, str]]  # (title, address or empty)
     text: list[str]  # lines to paste into a ticket
+    lights: str  # what it is about, elsewhere in the page
     evidence: str  # anchor of its section, empty if the bundle has no such section
     tables: list[tuple[str, str]]  # (table, anchor) of what it was found in, as the page has it
     like: "FindingView | None"  # the one before it whose every word but what was seen is the same
@@ -240,32 +244,32 @@ def _pictures(
                 yield PictureView(picture.name, Markup(), why)
 
 
-def pictures_beside(comparison: Comparison) -> list[list[Markup]]:
-    """Pictures of both bundles, before and after, where both can have them."""
-    sizes = {bundle.target.get("total_pages") for bundle in comparison.bundles}
-    found: list[list[Markup]] = []
-    for picture in PICTURES:
-        if not picture.beside or (picture.beside == "same size" and len(sizes) > 1):
+def differences(comparison: Comparison, environment: Environment) -> Iterator[Markup]:
+    """What differs, drawn: of tables that both bundles have whole."""
+    before, after = comparison.bundles
+    page_size = display.plain_int(after.target.get("page_size"))
+    one_size = before.target.get("total_pages") == after.target.get("total_pages")
+    for picture in DIFFERENCES:
+        if picture.same_size and not one_size:
             continue
-        drawn = [_alone(bundle, picture) for bundle in comparison.bundles]
-        pair = [Markup(html) for html in drawn if html]
-        if len(pair) == len(drawn):
-            found.append(pair)
-    return found
+        rows = [_whole(bundle, picture.table, picture.columns) for bundle in comparison.bundles]
+        if not rows[0] or not rows[1]:
+            continue
+        # As of a section's picture: a table that is damaged costs the picture alone.
+        with contextlib.suppress(*EXPECTED):
+            html = environment.get_template(f"difference_{picture.name}.html").render(
+                data=picture.draw(rows[0], rows[1], page_size), sides=comparison.relation.sides
+            )
+            if html.strip():
+                yield Markup(html)
 
 
-def _alone(bundle: Bundle, picture: Picture) -> str:
-    """A picture of a bundle's one table; empty if it cannot be drawn."""
-    table = bundle.tables.get(picture.table)
-    if table is None:
-        return ""
-    page_size = display.plain_int(bundle.target.get("page_size"))
-    if bundle.hold([table.name]):
-        return ""  # its section says so
-    rows = list(bundle.rows(table.name))
-    environment = environment_of(page_size, uptime_of(bundle))
-    views = _pictures(table, {table.name: rows}, {}, environment, page_size)
-    return next((str(view.html) for view in views if view.name == picture.name), "")
+def _whole(bundle: Bundle, name: str, needed: frozenset[str]) -> list[dict[str, Any]]:
+    """A table's rows; none of one that is damaged, too long, or lacks a column."""
+    table = bundle.tables.get(name)
+    if table is None or not needed <= {column.name for column in table.columns}:
+        return []
+    return [] if bundle.hold([name]) else list(bundle.rows(name))
 
 
 def table_view(
@@ -282,11 +286,13 @@ def table_view(
     """
     rows: list[list[Cell]] = []
     proven: dict[int, list[str]] = {}
+    of: dict[int, str] = {}
     taken: set[str] = set()
 
     def add(row: dict[str, Any]) -> None:
         anchors = [anchor for anchor, proof in stood_on if proof.holds(row)]
         if anchors:
+            of[len(rows)] = " ".join(anchor.split("-")[1] for anchor in anchors)
             proven[len(rows)] = [each for each in anchors if each not in taken]
             taken.update(anchors)
         rows.append([cell(row[c.name], c, page_size) for c in table.columns])
@@ -313,7 +319,6 @@ def table_view(
         with contextlib.suppress(BundleError):
             for _ in bundle.rows(table.name):
                 total += 1
-    whole = error or total <= len(rows) - further
     return TableView(
         table.name,
         table.title,
@@ -322,8 +327,9 @@ def table_view(
         rows,
         total,
         error,
-        None if whole else downloads.table(bundle, table),
+        downloads.table(bundle, table) if not error and total > len(rows) - further else None,
         proven,
+        of,
         further,
     )
 
@@ -355,8 +361,12 @@ def _further(
 
 def proof_anchor(found: Sequence[Finding], finding: Finding, proof: Proof) -> str:
     """The id of the first row that a finding stands on in a table."""
-    number = next(n for n, other in enumerate(found, 1) if other is finding)
-    return f"proof-{number}-{proof.table}"
+    return f"proof-{number_of(found, finding)}-{proof.table}"
+
+
+def number_of(found: Sequence[Finding], finding: Finding) -> int:
+    """Of a finding among all."""
+    return next(n for n, other in enumerate(found, 1) if other is finding)
 
 
 def incident_views(
@@ -389,7 +399,7 @@ def incident_views(
 
     for number, incident in enumerate(told):
         causes, effects = (
-            list(_finding_views(bundle, part, anchors, evidence, taken))
+            list(_finding_views(bundle, part, anchors, evidence, taken, found))
             for part in (incident.causes, incident.effects)
         )
         causes[0].open = number == 0
@@ -402,6 +412,7 @@ def _finding_views(
     anchors: dict[str, str],
     evidence: Callable[[Finding], list[tuple[str, str]]],
     taken: set[str],
+    found: Sequence[Finding],
 ) -> Iterator[FindingView]:
     numbers: dict[str, int] = {}
     first: FindingView | None = None
@@ -412,6 +423,7 @@ def _finding_views(
             finding=finding,
             links=[(link.title, _address(link.url)) for link in finding.links],
             text=finding_text(bundle, finding),
+            lights=lights(finding, number_of(found, finding)),
             evidence=anchors.get(finding.section, ""),
             tables=evidence(finding),
             like=first if first and _advice(first.finding) == _advice(finding) else None,

@@ -233,12 +233,10 @@ FREE_LISTS = Picture(
     "free_blocks",
     frozenset({"node", "zone", "order", "migratetype", "blocks", "pages"}),
     draw,
-    beside="always",
 )
 FRAGMENTATION = Picture(
     "fragmentation",
     "free_blocks",
     frozenset({"node", "zone", "order", "blocks"}),
     draw_fragmentation,
-    beside="always",
 )

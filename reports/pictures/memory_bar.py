@@ -25,6 +25,8 @@ ORDER = (
     *("memory about memory", "kernel reserves", "boot", "given away", "guard", "bad"),
     *("unexplained", "not the kernel's", "free"),
 )
+# Those that make an id as they are, which a link from elsewhere may know.
+ANCHORED = {name for name in ORDER if "'" not in name}
 LOOKS = 6  # colours that are told apart; neighbours never have the same
 OWN_LOOK = {"unexplained": "mem-odd", "free": "mem-free", "not the kernel's": "mem-gone"}
 MAX_OWNERS = 4  # of each class
@@ -56,6 +58,7 @@ class Segment:
     """A class. ``at`` and ``width`` are per cent of the bar."""
 
     name: str
+    anchor: str = ""  # of its parts and owners, below the bar
     bytes: int = 0
     at: float = 0.0
     width: float = 0.0
@@ -93,6 +96,7 @@ def segments(rows: list[dict[str, Any]]) -> list[Segment]:
         result.append(
             Segment(
                 name,
+                f"memory-{name.replace(' ', '-')}" if name in ANCHORED else f"memory-{number}",
                 size,
                 bar_percent(at, total),
                 width,
@@ -147,7 +151,6 @@ MEMORY_BAR = Picture(
     frozenset({"owner", "part", "node", "zone", "bytes"}),
     draw,
     others=frozenset({"ledger_checks", *(t.name for each in OWNERS.values() for t, _ in each)}),
-    beside="always",
     style="""
 .mem-bar rect { fill: var(--series, var(--bar)); stroke: var(--bg); stroke-width: 1; }
 .mem-bar rect.mem-free { fill: var(--bar); } .mem-bar rect.mem-gone { fill: var(--other); }

@@ -474,8 +474,6 @@ PAGEBLOCK_MAP = Picture(
     frozenset({"start_pfn", "blocks", "node", "zone", "migratetype", "free_eighths"}),
     draw,
     others=frozenset({"pageblocks"}),
-    # A cell stands for as many pageblocks in both.
-    beside="same size",
 )
 PAGEBLOCKS = Picture(
     "pageblocks",

@@ -7,7 +7,7 @@ A picture shows wherever its table does, above it. ``templates/picture_<name>.ht
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 Row = dict[str, Any]
 Tables = dict[str, list[Row]]
@@ -26,8 +26,6 @@ class Picture:
     :ivar others: tables that it looks at besides, where the bundle has them.
     :ivar parts: the same of long tables: which values of which column it needs.
     :ivar chosen: the same: which rows it needs.
-    :ivar beside: whether a comparison draws it of both bundles, on scales that do not depend on
-        what is drawn; ``same size``: only of machines with equally many pages.
     :ivar style: CSS, where the classes of ``templates/report.css`` are not enough.
     """
 
@@ -38,5 +36,4 @@ class Picture:
     others: frozenset[str] = frozenset()
     parts: Mapping[str, tuple[str, Callable[[Tables], set[Any]]]] = field(default_factory=dict)
     chosen: Mapping[str, Callable[[Tables], Callable[[Row], bool]]] = field(default_factory=dict)
-    beside: Literal["", "always", "same size"] = ""
     style: str = ""

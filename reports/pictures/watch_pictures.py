@@ -9,16 +9,13 @@ taken, so that no extreme is lost.
 Cannot know: when in a period something happened; marks are at its end.
 """
 
-import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from markupsafe import Markup
-
 from mmscope.drgn.tables import display
-from mmscope.drgn.tables.hostile_text import visible
-from mmscope.reports.drawing import charts
+from mmscope.reports.drawing import time_panel
+from mmscope.reports.drawing.time_panel import Clock, Lane, Mark
 from mmscope.reports.pictures.picture import Picture, Tables
 
 Rows = list[dict[str, Any]]
@@ -65,16 +62,6 @@ COUNTERS = {name for _, _, names in RATES for name in names}
 GAUGES = {*KSM, *(name for _, _, names in LEVELS for name in names)}
 # What is marked in every chart: counter, label, whether it is worth a line from top to bottom.
 MARKED = {"oom_kill": ("OOM kill", True), "compact_fail": ("failed compaction", False)}
-UNITS = ((7200.0, 3600.0, "hours"), (300.0, 60.0, "minutes"), (0.0, 1.0, "seconds"))
-
-
-@dataclass(frozen=True)
-class Chart:
-    """One chart; the n-th name is that of its n-th line."""
-
-    title: str
-    svg: Markup
-    names: list[str]
 
 
 @dataclass(frozen=True)
@@ -107,17 +94,12 @@ def view(tables: Tables, page_size: int | None) -> dict[str, Any]:
     """Charts, and what happened, of the tables of a watch."""
     samples = sorted(tables["watch_samples"], key=lambda row: row["time"])
     seconds = samples[-1]["time"] - samples[0]["time"]
-    _, unit, unit_name = next(u for u in UNITS if seconds >= u[0])
-    axis = _Axis(
-        unit,
-        (samples[0]["time"] / unit, samples[-1]["time"] / unit),
-        f"{unit_name} since {visible(display.cut(samples[0]['at'], 40))}",
-        _marks(tables.get("watch_events", []), seconds, unit),
-    )
-    found: list[Chart | None] = [
-        _thp(tables.get("thp_free_blocks_series", []), axis),
-        _reserve(tables.get("zone_series", []), axis, page_size),
-        _pressure(tables.get("psi_series", []), axis),
+    axis = time_panel.clock([sample["time"] for sample in samples], samples[0]["at"])
+    zero: list[str] = []  # lines that are nothing else
+    found: list[Lane | None] = [
+        _thp(tables.get("thp_free_blocks_series", []), axis, zero),
+        _reserve(tables.get("zone_series", []), axis, page_size, zero),
+        _pressure(tables.get("psi_series", []), axis, zero),
     ]
     still = []
     # What was not read twice has not stood still: it is not known.
@@ -125,20 +107,22 @@ def view(tables: Tables, page_size: int | None) -> dict[str, Any]:
     rates = _rates(tables.get("counter_rates", []), samples)
     for title, what, names in RATES:
         lines = [(name, rates[name]) for name in names if name in rates]
-        found.append(_chart(title, lines, f"{what} per second", axis))
+        found.append(_chart(title, lines, f"{what} per second", axis, zero, rate=True))
         if not lines and counted:
             still.append(title)
     gauges = _gauges(tables.get("gauge_series", []))
     for title, how, names in LEVELS:
         lines = [(name, _thin(gauges[name], how)) for name in names if name in gauges]
-        found.append(_chart(title, lines, "", axis))
-    found.append(
-        _chart("KSM", [(n, _thin(gauges[n], max)) for n in KSM if n in gauges], "pages", axis)
-    )
+        found.append(_chart(title, lines, "", axis, zero))
+    ksm = [(name, _thin(gauges[name], max)) for name in KSM if name in gauges]
+    found.append(_chart("KSM", ksm, "pages", axis, zero))
     shown = -(-len(samples) // _step(len(samples)))
     return {
         "charts": [chart for chart in found if chart is not None],
+        "clock": axis,
+        "marks": _marks(tables.get("watch_events", []), axis),
         "still": still,
+        "zero": zero,
         "counted": counted,
         "samples": len(samples),
         "shown": shown,
@@ -153,53 +137,35 @@ def view(tables: Tables, page_size: int | None) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True)
-class _Axis:
-    """What all charts have in common, so that they can be read one below the other."""
-
-    unit: float  # seconds
-    ends: tuple[float, float]  # in that unit
-    title: str
-    marks: list[charts.Mark]
-
-
-def _ticks(first: float, last: float) -> list[float]:
-    """At most seven round numbers from the first moment to the last."""
-    span = max(last - first, 1e-3)
-    power = 10.0 ** math.floor(math.log10(span / 4))
-    step = next(power * n for n in (1, 2, 5, 10) if span / (power * n) <= 6)
-    begin, end = math.ceil(first / step), math.floor(last / step)
-    return [round(number * step, 9) for number in range(begin, end + 1)]
-
-
 def _chart(
-    title: str, lines: list[tuple[str, Points]], unit: str, axis: _Axis, top: float | None = None
-) -> Chart | None:
-    """A chart, None if it has nothing to show. Without a unit the values are bytes."""
-    lines = [(name, points) for name, points in lines if points]
+    title: str,
+    lines: list[tuple[str, Points]],
+    unit: str,
+    axis: Clock,
+    zero: list[str],
+    *,
+    rate: bool = False,
+    top: float | None = None,
+) -> Lane | None:
+    """
+    A chart, None if it has nothing to show. Without a unit the values are bytes.
+
+    :param zero: where lines are named that never leave 0.
+    """
+    zero += [
+        f"{title}: {name}" for name, points in lines if points and not any(v for _, v in points)
+    ]
+    lines = [(name, points) for name, points in lines if any(value for _, value in points)]
     if not lines:
         return None
     most = max(value for _, points in lines for _, value in points)
-    divisor = 1
     if not unit:
         power = min(max(0, (int(most).bit_length() - 1) // 10), len(display.UNITS) - 1)
-        divisor, unit = 1 << 10 * power, display.UNITS[power]
-    scaled = [
-        (name, [(at / axis.unit, round(value / divisor, 4)) for at, value in points])
-        for name, points in lines
-    ]
-    svg = charts.time_chart(
-        scaled,
-        axis.marks,
-        x_range=axis.ends,
-        x_labels=_ticks(*axis.ends),
-        x_title=axis.title,
-        describe=f"{title}, {unit}, over time; the tables below have the numbers",
-        top=top or most / divisor or 1.0,
-    )
-    # Shapes and escaped text that ElementTree wrote; nothing of it is a string of the bundle's
-    # that could be markup.
-    return Chart(f"{title}, {unit}", Markup(svg), [name for name, _ in lines])
+        unit = display.UNITS[power]
+        lines = [
+            (name, [(at, v / (1 << 10 * power)) for at, v in points]) for name, points in lines
+        ]
+    return time_panel.lane(title, lines, axis, unit, rate=rate, top=top)
 
 
 def _step(count: int) -> int:
@@ -214,7 +180,7 @@ def _thin(points: Points, how: Callable[[Iterable[float]], float]) -> Points:
     return [(part[-1][0], how(value for _, value in part)) for part in parts]
 
 
-def _thp(rows: Rows, axis: _Axis) -> Chart | None:
+def _thp(rows: Rows, axis: Clock, zero: list[str]) -> Lane | None:
     lines: dict[str, dict[float, int]] = {}
     for row in rows:
         migratetype = row["migratetype"]
@@ -227,12 +193,10 @@ def _thp(rows: Rows, axis: _Axis) -> Chart | None:
         line[row["time"]] = line.get(row["time"], 0) + row["blocks"]
     order = sorted(lines, key=lambda name: ("Isolate" in name, "HighAtomic" in name, name))
     drawn = [(name, _thin(sorted(lines[name].items()), min)) for name in order]
-    # Isolate is empty but while memory is offlined or allocated contiguously.
-    drawn = [(n, p) for n, p in drawn if "Isolate" not in n or any(value for _, value in p)]
-    return _chart("Free blocks of THP size", drawn, "blocks", axis)
+    return _chart("Free blocks of THP size", drawn, "blocks", axis, zero)
 
 
-def _reserve(rows: Rows, axis: _Axis, page_size: int | None) -> Chart | None:
+def _reserve(rows: Rows, axis: Clock, page_size: int | None, zero: list[str]) -> Lane | None:
     """The HighAtomic reserve of all zones, at the moments at which it is known of each."""
     lines = []
     for name, column, how in (
@@ -245,12 +209,11 @@ def _reserve(rows: Rows, axis: _Axis, page_size: int | None) -> Chart | None:
             known = before is not None and pages is not None
             sums[row["time"]] = before + pages * (page_size or 1) if known else None
         points = [(at, float(value)) for at, value in sorted(sums.items()) if value is not None]
-        if any(value for _, value in points):
-            lines.append((name, _thin(points, how)))
-    return _chart("HighAtomic reserve", lines, "" if page_size else "pages", axis)
+        lines.append((name, _thin(points, how)))
+    return _chart("HighAtomic reserve", lines, "" if page_size else "pages", axis, zero)
 
 
-def _pressure(rows: Rows, axis: _Axis) -> Chart | None:
+def _pressure(rows: Rows, axis: Clock, zero: list[str]) -> Lane | None:
     lines: dict[str, list[tuple[float, float, float]]] = {"some": [], "full": []}
     for row in rows:
         if row["kind"] in lines and row["stall_seconds"] is not None:
@@ -261,7 +224,7 @@ def _pressure(rows: Rows, axis: _Axis) -> Chart | None:
     ]
     most = max((value for _, points in drawn for _, value in points), default=0.0)
     top = next(limit for limit in (1, 5, 20, 100) if most <= limit or limit == 100)
-    return _chart("Memory pressure", drawn, "% of the time", axis, top=float(top))
+    return _chart("Memory pressure", drawn, "% of the time", axis, zero, rate=True, top=float(top))
 
 
 def _over(points: list[tuple[float, float, float]]) -> Points:
@@ -312,20 +275,20 @@ def _gauges(rows: Rows) -> dict[str, Points]:
     return {name: sorted(points) for name, points in found.items()}
 
 
-def _marks(rows: Rows, seconds: float, unit: float) -> list[charts.Mark]:
+def _marks(rows: Rows, axis: Clock) -> list[Mark]:
     """What is marked, no two of a kind at the same place."""
     found: dict[tuple[str, int], tuple[float, int]] = {}
     for row in rows:
         if row["name"] in MARKED:
-            place = row["name"], int(row["time"] / seconds * MAX_POINTS) if seconds else 0
+            place = row["name"], int(axis.at(row["time"]) * MAX_POINTS / time_panel.WIDTH)
             count = found.get(place, (0.0, 0))[1]
             found[place] = row["time"], count + row["count"]
-    marks = []
+    happened = []
     for (name, _), (at, count) in sorted(found.items(), key=lambda item: item[1][0]):
         label, loud = MARKED[name]
         words = display.plural(count, label) if count > 1 else label
-        marks.append(charts.Mark(at / unit, words, f"{words}, until {at:,.1f} s", loud))
-    return marks
+        happened.append((at, words, f"{words}, until {axis.label(at, 1)}", loud))
+    return time_panel.marks(happened, axis)
 
 
 def _events(rows: Rows, samples: Rows) -> list[EventSum]:

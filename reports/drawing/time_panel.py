@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Charts over time, one below the other on one clock: a lane each, with what happened marked in all.
+
+Every lane has the same left and right end. Positions across are thousandths of that, so that the
+panel fits any width; its axis begins at 0 and is linear. Beside each path stand its points, from
+which ``time_panel.js`` reads values at a moment, and rates and growth of a period.
+
+Cannot know: when between two points something happened.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+Points = Sequence[tuple[float, float]]
+
+MAX_LINES = 12  # of a lane; more cannot be told apart
+WIDTH, HEIGHT = 1000, 100
+# Steps between labels of a clock, in seconds: at most so many labels.
+STEPS = (
+    *(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5),
+    *(1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800),
+    *(3600, 7200, 10800, 21600, 43200, 86400),
+)
+MAX_TICKS = 8
+ROUND = (1, 1.5, 2, 3, 4, 5, 6, 8, 10)
+# Of a thousand: less than this between two labels, and they would run into each other.
+LABEL_WIDTH = 130
+
+
+@dataclass(frozen=True)
+class Line:
+    """``points`` are ``seconds value`` each; of a rate two of them, which hold the step between."""
+
+    name: str
+    path: str
+    points: str
+
+
+@dataclass(frozen=True)
+class Lane:
+    """One chart. ``rate``: its lines are amounts per second, else levels."""
+
+    title: str
+    unit: str
+    top: str
+    rate: bool
+    lines: list[Line]
+
+    @property
+    def names(self) -> list[str]:
+        return [line.name for line in self.lines]
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Something that happened; ``at`` is where, ``label`` is empty where there is no room."""
+
+    seconds: float
+    at: float
+    label: str
+    words: str
+    loud: bool
+    last: bool  # its label stands to its left
+
+
+@dataclass(frozen=True)
+class Clock:
+    """The axis of all lanes."""
+
+    first: float  # seconds of the watch
+    last: float
+    start: datetime | None  # of second 0, as the machine's clock had it
+
+    def at(self, seconds: float) -> float:
+        """Thousandths of the panel; what cannot be in it is at its edge."""
+        at = WIDTH * (seconds - self.first) / max(self.last - self.first, 1e-9)
+        return round(min(max(at, 0.0), float(WIDTH)), 1)
+
+    @property
+    def words(self) -> str:
+        """Which clock that is."""
+        if self.start is None:
+            return "seconds since the first sample"
+        return f"{self.start:%Y-%m-%d}, {self.start.tzname() or 'time of the machine'}"
+
+    @property
+    def base(self) -> float:
+        """Second 0 as seconds of its day; 0 without a clock."""
+        return (self.start - _midnight(self.start)).total_seconds() if self.start else 0.0
+
+    def label(self, seconds: float, step: float) -> str:
+        """What the clock showed."""
+        if self.start is None:
+            return f"{seconds:,.6g}"
+        moment = self.start + timedelta(seconds=seconds)
+        if step >= 86400:
+            return f"{moment:%m-%d}"
+        if step < 1:
+            return f"{moment:%H:%M:%S}.{moment.microsecond // 1000:03}"
+        return f"{moment:%H:%M}" if step >= 60 else f"{moment:%H:%M:%S}"
+
+    def ticks(self) -> list[tuple[float, str]]:
+        """(where, label) of round moments, from the first to the last."""
+        span = self.last - self.first
+        step = next((step for step in STEPS if span / step <= MAX_TICKS), 0.0)
+        step = step or math.ceil(span / MAX_TICKS / 86400) * 86400
+        base = self.base
+        begin = math.ceil(round((self.first + base) / step, 6))
+        end = math.floor(round((self.last + base) / step, 6))
+        moments = [number * step - base for number in range(begin, end + 1)]
+        return [(self.at(moment), self.label(moment, step)) for moment in moments]
+
+
+def _midnight(moment: datetime) -> datetime:
+    return moment.replace(hour=0, minute=0, second=0, microsecond=0)
+
+
+def clock(times: Sequence[float], at: object) -> Clock:
+    """
+    The axis of samples.
+
+    :param times: of samples, in order. :param at: what the clock showed at the first of them.
+    """
+    try:
+        start = datetime.fromisoformat(str(at)) - timedelta(seconds=times[0])
+    except (ValueError, OverflowError):
+        start = None
+    return Clock(times[0], times[-1], start)
+
+
+def top_of(most: float) -> float:
+    """The round number at which an axis ends."""
+    if most <= 0 or not math.isfinite(most):
+        return 1.0
+    power = 10.0 ** math.floor(math.log10(most))
+    return next((power * n for n in ROUND if power * n >= most * (1 - 1e-12)), 10 * power)
+
+
+def lane(
+    title: str,
+    lines: Sequence[tuple[str, Points]],
+    axis: Clock,
+    unit: str,
+    *,
+    rate: bool = False,
+    top: float | None = None,
+) -> Lane:
+    """A chart of lines that have points."""
+    end = top or top_of(max(value for _, points in lines for _, value in points))
+    drawn = []
+    for name, points in lines[:MAX_LINES]:
+        places = [
+            f"{axis.at(at):g} {HEIGHT - HEIGHT * min(value, end) / end:.4g}" for at, value in points
+        ]
+        said = " ".join(f"{at:.10g} {value:.7g}" for at, value in points)
+        # A point alone is as wide as its dot.
+        path = f"M{'L'.join(places)}" + ("h.1" if len(places) == 1 else "")
+        drawn.append(Line(name, path, said))
+    return Lane(title, unit, f"{end:,.6g}", rate, drawn)
+
+
+def marks(happened: Sequence[tuple[float, str, str, bool]], axis: Clock) -> list[Mark]:
+    """
+    Marks with their labels where there is room.
+
+    :param happened: (second, label, words, loud).
+    """
+    found = []
+    free_from = -1.0
+    for seconds, label, words, loud in happened:
+        at = axis.at(seconds)
+        last = at > WIDTH - LABEL_WIDTH
+        begins = at - LABEL_WIDTH if last else at
+        shown = loud and begins >= free_from
+        if shown:
+            free_from = begins + LABEL_WIDTH
+        found.append(Mark(seconds, at, label if shown else "", words, loud, last))
+    return found

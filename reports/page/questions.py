@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Questions with which a reader comes, and where this page answers them: a line below the card.
+
+Cannot know: whether the answer is the one that was looked for. A question without a place in the
+page is not shown.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from mmscope.reports.page.views import FindingView, SectionView
+
+
+@dataclass(frozen=True)
+class Asked:
+    """
+    A question.
+
+    :ivar findings: that answer it; of those in the page the first, which is the worst cause.
+    :ivar places: ids of pictures and tables that answer it where no such finding was made, the
+        best first.
+    """
+
+    words: str
+    findings: tuple[str, ...]
+    places: tuple[str, ...]
+
+
+GREW = "What grew?"
+ASKED = (
+    Asked("Who has the memory?", (), ("picture-memory_bar", "table-page_owner_stacks")),
+    Asked(
+        "Why do huge pages fail?",
+        (
+            *("highatomic-starves-thp", "external-fragmentation", "compaction-fails"),
+            *("watch-thp-blocks-ran-out", "watch-thp-falls-back", "thp-falls-back"),
+        ),
+        ("picture-fragmentation",),
+    ),
+    Asked(
+        "Why does exit take long?",
+        (
+            *("page-table-bloat", "sparse-page-tables", "huge-zero-deposits", "slow-exit"),
+            *("profile-unmapped-twice", "profile-exit-share"),
+        ),
+        ("table-exit_costs",),
+    ),
+    Asked(
+        GREW,
+        ("page-owner-took-growth", "page-owner-stack-grows", "watch-kernel-memory-grows"),
+        ("picture-page_owner_growth", "picture-watch"),
+    ),
+    Asked("May vm.min_free_kbytes be raised?", (), ("picture-min_free",)),
+)
+
+
+def questions(
+    sections: Sequence[SectionView], findings: Sequence[FindingView], compared: Sequence[str]
+) -> Iterator[tuple[str, str]]:
+    """
+    Those that the page answers: (words, id of the place).
+
+    :param compared: ids that a comparison in the page has, the best answer to what grew first.
+    """
+    places = {
+        place
+        for section in sections
+        for table in section.tables
+        for place in (
+            *([f"table-{table.name}"] if table.total else []),
+            *(f"picture-{view.name}" for view in section.pictures[table.name] if not view.error),
+        )
+    }
+    for asked in ASKED:
+        goals = [view.anchor for view in findings if view.finding.id in asked.findings]
+        goals += [place for place in asked.places if place in places]
+        if asked.words == GREW:
+            goals = [*compared, *goals]
+        if goals:
+            yield asked.words, goals[0]

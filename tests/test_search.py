@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""One search over a report, in its contents; of a real bundle, in a browser."""
+
+import functools
+from pathlib import Path
+
+import pytest
+from browser_page import NARROW, WIDE, Opened, serious
+from playwright.sync_api import Page
+
+from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.bundle.database import open_database
+from mmscope.reports.findings.findings import ask, load_questions
+from mmscope.reports.page.report import render, write
+
+REAL = Path(__file__).parent / "bundles" / "v0.1.0"
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("search") / "r.html"
+    bundle = Bundle(REAL)
+    write(render(bundle, ask(open_database(bundle), load_questions())), path)
+    return path
+
+
+def search(page: Page, words: str) -> list[str]:
+    page.get_by_role("searchbox", name="Search findings, tables and glossary").fill(words)
+    return page.locator(".found a").all_inner_texts()
+
+
+@pytest.mark.parametrize(
+    ("words", "first", "goal"),
+    [
+        ("highatomic thp size", "free blocks of THP size lie in the HighAtomic", ".finding"),
+        ("slab caches", "Slab caches section", "#section-slab_caches"),
+        ("pcp_pages", "pcp_pages table", "#table-pcp_pages"),
+        ("buddy allocator", "buddy allocator glossary", "#term-buddy-allocator"),
+        ("MemTotal to the last page", "", ""),
+    ],
+)
+def test_finds_and_leads_there(
+    opening: functools.partial[Opened], report: Path, words: str, first: str, goal: str
+) -> None:
+    page = opening(report).page
+    page.emulate_media(reduced_motion="reduce")
+    found = search(page, words)
+    if not first:
+        assert found == []
+        assert page.locator(".search [role=status]").inner_text() == "0 places"
+        return
+    assert first in found[0]
+    page.keyboard.press("Enter")
+    page.locator(f"{goal}:target").wait_for(state="visible")
+
+
+def test_rows_are_counted_and_their_table_shows_them_alone(
+    opening: functools.partial[Opened], report: Path
+) -> None:
+    page = opening(report).page
+    names = [row["cache"] for row in Bundle(REAL).rows("slab_caches")]
+    wanted = [name for name in names if "inode_cache" in str(name)]
+    found = search(page, "inode_cache")
+    assert f"slab_caches: {len(wanted)} rows of those shown table" in found
+    page.locator(".found a", has_text="slab_caches: ").click()
+    table = page.locator("#table-slab_caches")
+    table.wait_for(state="visible")
+    assert table.locator("tbody tr:visible").count() == len(wanted) > 1
+
+
+def test_by_keyboard_alone(opening: functools.partial[Opened], report: Path) -> None:
+    page = opening(report).page
+    page.keyboard.press("/")
+    page.keyboard.type("watermark")
+    assert not page.locator("nav .toc-findings").first.is_visible()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowDown")
+    assert page.evaluate("document.activeElement === document.querySelectorAll('.found a')[1]")
+    page.keyboard.press("Escape")
+    assert page.evaluate("document.activeElement.value") == ""
+    assert page.locator("nav .toc-findings").first.is_visible()
+    assert page.locator(".found a").count() == 0
+
+
+def test_the_contents_show_where_one_is(opening: functools.partial[Opened], report: Path) -> None:
+    page = opening(report, (1280, 500)).page
+    page.locator("#glossary").scroll_into_view_if_needed()
+    page.evaluate("document.getElementById('reading').scrollIntoView()")
+    page.wait_for_function("document.querySelector('nav a[aria-current]') !== null")
+    here = page.locator("nav a[aria-current]")
+    page.wait_for_function(
+        """() => {
+            const box = document.querySelector('nav a[aria-current]').getBoundingClientRect();
+            return box.top >= 0 && box.bottom <= innerHeight;
+        }"""
+    )
+    assert here.count() == 1
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
+def test_what_is_found_fits_and_keeps_nobody_out(
+    opening: functools.partial[Opened], report: Path, size: tuple[int, int]
+) -> None:
+    opened = opening(report, size, "dark")
+    assert len(search(opened.page, "free")) > 10
+    assert opened.page.locator(".found").is_visible()
+    assert opened.page.evaluate("document.documentElement.scrollWidth") <= size[0]
+    assert opened.complaints == []
+    assert serious(opened.page) == []
+
+
+def test_without_script_there_is_none(opening: functools.partial[Opened], report: Path) -> None:
+    page = opening(report, script=False).page
+    assert page.locator("nav input").count() == 0
+    assert page.locator("nav > ul").is_visible()
+
+
+def test_words_of_a_stranger_are_text(opening: functools.partial[Opened], report: Path) -> None:
+    opened = opening(report)
+    search(opened.page, "<img src=x onerror=alert(1)>")
+    assert opened.page.locator("nav img").count() == 0
+    assert opened.complaints == []
