@@ -274,8 +274,7 @@ def _finish(
         if args.input:
             raise UsageError(f"{args.input[0]}: no sample in it; is it perf's?")
         making.remarks.append("nothing was sampled")
-    if bundle is not None and (words := making.other_boot(bundle)):
-        making.remarks.append(words)
+    making.remarks += making.other_boot(bundle)
     made = profiled(name, fold, reading, counted if counted.samples else None, recipe, making)
     target: dict[str, Cell] = {"kind": "files", "release": None, "page_size": None}
     if not args.input and not os.path.lexists(args.output):

@@ -77,16 +77,16 @@ class Making:
             raise ValueError("a note is not valid")
         return recorded
 
-    def other_boot(self, bundle: Bundle) -> str | None:
-        """Words, if it was not recorded while the machine ran that the bundle was read on."""
-        here, there = moment(self.booted_at or ""), boot_time(bundle)
+    def other_boot(self, bundle: Bundle | None) -> list[str]:
+        """What is to be said if it was recorded during another boot than a bundle was read in."""
+        here, there = moment(self.booted_at or ""), bundle and boot_time(bundle)
         if here is None or there is None or abs(here - there) <= SAME_BOOT_SECONDS:
-            return None
+            return []
         of_bundle = datetime.datetime.fromtimestamp(round(there), datetime.UTC).isoformat()
-        return (
+        return [
             f"recorded during another boot than the rest of this bundle: of a machine that was "
             f"booted at {self.booted_at}, not at {of_bundle}"
-        )
+        ]
 
 
 _TOLD: dict[str, Any] = {
