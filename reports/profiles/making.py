@@ -79,7 +79,7 @@ class Making:
 
     def other_boot(self, bundle: Bundle | None) -> list[str]:
         """What is to be said if it was recorded during another boot than a bundle was read in."""
-        here, there = moment(self.booted_at or ""), bundle and boot_time(bundle)
+        here, there = moment(self.booted_at or ""), boot_time(bundle) if bundle else None
         if here is None or there is None or abs(here - there) <= SAME_BOOT_SECONDS:
             return []
         of_bundle = datetime.datetime.fromtimestamp(round(there), datetime.UTC).isoformat()
