@@ -1,5 +1,5 @@
 {# SPDX-License-Identifier: LGPL-2.1-or-later #}
-// The page is whole without this: here are sorting, filtering, copying, and details open in print.
+// The page is whole without this: here are sorting, filtering and copying.
 // A browser may save the page after this has run, so that every step must bear being run twice.
 "use strict";
 (function () {
@@ -178,12 +178,4 @@
     marking = true;
   }, { passive: true });
   mark();
-  var folded = [];
-  addEventListener("beforeprint", function () {
-    folded = all("details:not([open])");
-    folded.forEach(function (item) { item.open = true; });
-  });
-  addEventListener("afterprint", function () {
-    folded.forEach(function (item) { item.open = false; });
-  });
 })();
