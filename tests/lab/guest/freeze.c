@@ -22,10 +22,9 @@ void prepare_to_freeze(void)
 		fail("ioperm: %s", strerror(errno));
 }
 
-void freeze(void)
+void freeze_once(void)
 {
-	for (;;)
-		outb(1, PORT);
+	outb(1, PORT);
 }
 
 #else
@@ -75,10 +74,15 @@ void prepare_to_freeze(void)
 	globfree(&found);
 }
 
-void freeze(void)
+void freeze_once(void)
 {
-	for (;;)
-		*panicked = 1;
+	*panicked = 1;
 }
 
 #endif
+
+void freeze(void)
+{
+	for (;;)
+		freeze_once();
+}

@@ -27,6 +27,7 @@ char *map_memory(size_t bytes, int advice);              // anonymous, private; 
 
 // freeze.c
 void prepare_to_freeze(void);
+void freeze_once(void);  // the machine may be let go on behind it
 __attribute__((noreturn)) void freeze(void);
 
 // numbers.c

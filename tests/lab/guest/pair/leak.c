@@ -9,12 +9,12 @@
 #define LEAKED_BETWEEN 4321
 
 // QEMU stops every CPU there and then, takes the vmcore, and lets the guest go on behind the write.
-static void freeze(const char *when)
+static void freeze_and_go_on(const char *when)
 {
 	settle();
 	say("freeze %s", when);
 	sleep(1);  // the console comes to rest
-	outb(1, PVPANIC_PORT);
+	freeze_once();
 }
 
 int main(void)
@@ -23,15 +23,14 @@ int main(void)
 	sethostname("lab-guest", 9);
 	say("up");
 	load_modules();
-	if (ioperm(PVPANIC_PORT, 1, 1))
-		fail("ioperm: %s", strerror(errno));
+	prepare_to_freeze();
 	// What leaks has done so before; others hold more, and do not leak.
 	ask_module("order3", 1000);
 	ask_module("leak", LEAKED_BEFORE);
-	freeze("before");
+	freeze_and_go_on("before");
 	ask_module("leak", LEAKED_BETWEEN);
 	ask_module("churn", 2 * LEAKED_BETWEEN);
-	freeze("after");
+	freeze_and_go_on("after");
 	for (;;)
 		pause();
 }

@@ -15,8 +15,7 @@ int main(void)
 	sethostname("lab-guest", 9);
 	say("up");
 	load_modules();
-	if (ioperm(PVPANIC_PORT, 1, 1))
-		fail("ioperm: %s", strerror(errno));
+	prepare_to_freeze();
 	own_memory();
 	ask_module("compound", ROUNDS);
 	ask_module("plain", ROUNDS);
@@ -29,6 +28,5 @@ int main(void)
 	say("recording truth at %#lx size %zu", (unsigned long)truth, truth_size);
 	sleep(1);  // the console comes to rest
 	truth_record();
-	for (;;)
-		outb(1, PVPANIC_PORT);
+	freeze();
 }
