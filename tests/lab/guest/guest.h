@@ -53,6 +53,11 @@ void truth_record(void);           // reads A, then B
 extern char truth[];
 extern size_t truth_size;          // as much as truth_prepare() found will be needed
 
+// notes.c
+void note_number(const char *what, unsigned long number);
+void note_pages(const char *what, int fd, size_t bytes);  // of a file, that are in the page cache
+void notes_as(const char *name);                          // of a file of the truth; before truth_prepare()
+
 // workload_*.c
 void workload_fragment(void);
 void workload_demo(void);

@@ -20,7 +20,6 @@
 #define POOL "/proc/sys/vm/nr_hugepages"
 #define HVO "/proc/sys/vm/hugetlb_optimize_vmemmap"
 #define HARD_OFFLINE "/sys/devices/system/memory/hard_offline_page"
-#define NOTES "/tmp/kept"
 
 #define SECRET_PAGES 37
 #define BASE_PAGES 3
@@ -52,17 +51,6 @@ static void record(void)
 	}
 }
 
-static void note(const char *what, unsigned long number)
-{
-	char line[96];
-	int fd = open(NOTES, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-	int length = snprintf(line, sizeof(line), "%s %lu\n", what, number);
-
-	if (fd < 0 || write(fd, line, length) != length)
-		fail("cannot note %s", what);
-	close(fd);
-}
-
 static unsigned long pfn_of(const void *address)
 {
 	uint64_t entry = 0;
@@ -87,7 +75,7 @@ static void poison(const char *what, unsigned long pfn)
 	ssize_t written = write(fd, text, length);
 	say("poison %s %#lx: %s", what, pfn, written < 0 ? strerror(errno) : "done");
 	close(fd);
-	note(what, pfn);
+	note_number(what, pfn);
 }
 
 static void keep_secret(void)
@@ -105,7 +93,7 @@ static void keep_secret(void)
 		fail("secret memory: %s", strerror(errno));
 	touch(memory, SECRET_PAGES * PAGE, PAGE);
 	for (size_t page = 0; page < SECRET_PAGES; page++)
-		note("secret", pfn_of(memory + page * PAGE));
+		note_number("secret", pfn_of(memory + page * PAGE));
 }
 
 static char *huge_pages(void)
@@ -151,7 +139,7 @@ static void block_offline(void)
 		ssize_t written = write(fd, "offline", 7);
 		close(fd);
 		if (written == 7 && sscanf(found.gl_pathv[i], "/sys/devices/system/memory/memory%lu", &number) == 1) {
-			note("offline", number);
+			note_number("offline", number);
 			globfree(&found);
 			return;
 		}
@@ -161,11 +149,10 @@ static void block_offline(void)
 
 void workload_kept(void)
 {
-	close(open(NOTES, O_WRONLY | O_CREAT | O_CLOEXEC, 0644));
 	block_offline();
 	keep_child("secret", keep_secret);
 	if (!access(HARD_OFFLINE, W_OK))
 		keep_child("poisoned", be_poisoned);
-	truth_note(NOTES, "/stages/kept");
+	notes_as("/stages/kept");
 	record();
 }

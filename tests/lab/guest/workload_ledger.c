@@ -33,7 +33,6 @@
 #define DIRTY_BYTES (5 * MIB)
 #define NEGATIVE 20000
 #define GONE 3000
-#define NOTES "/tmp/ledger-notes"
 #define ANON_BYTES (32 * MIB)
 #define PIPES 16
 #define PIPE_BYTES (1 * MIB)
@@ -48,32 +47,6 @@ static void fill(int fd, size_t bytes, const char *what)
 	for (size_t done = 0; done < bytes; done += sizeof(block))
 		if (write(fd, block, sizeof(block)) != sizeof(block))
 			fail("cannot fill %s: %s", what, strerror(errno));
-}
-
-static void note(const char *what, unsigned long number)
-{
-	char line[96];
-	int fd = open(NOTES, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-	int length = snprintf(line, sizeof(line), "%s %lu\n", what, number);
-
-	if (fd < 0 || write(fd, line, length) != length)
-		fail("cannot note %s", what);
-	close(fd);
-}
-
-// The pages of a file that are in the page cache.
-static void note_pages(const char *what, int fd, size_t bytes)
-{
-	static unsigned char there[FILE_BYTES / PAGE];
-	unsigned long pages = 0;
-	char *memory = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, 0);
-
-	if (memory == MAP_FAILED || mincore(memory, bytes, there))
-		fail("mincore of %s: %s", what, strerror(errno));
-	for (size_t i = 0; i < bytes / PAGE; i++)
-		pages += there[i] & 1;
-	munmap(memory, bytes);
-	note(what, pages);
 }
 
 static int fill_file(const char *path, size_t bytes)
@@ -109,12 +82,12 @@ static void shared_memory(void)
 	note_pages("memfd:ledger-memfd", fd, MEMFD_BYTES);
 	int id = shmget(IPC_PRIVATE, SHM_BYTES, IPC_CREAT | 0600);
 	touch(attach(id), SHM_BYTES, PAGE);
-	note("SYSV-attached", id);
+	note_number("SYSV-attached", id);
 	id = shmget(0x1ed6e4, LEFT_BYTES, IPC_CREAT | 0600);
 	memory = attach(id);
 	touch(memory, LEFT_BYTES, PAGE);
 	shmdt(memory);
-	note("SYSV-left", id);
+	note_number("SYSV-left", id);
 }
 
 static void mounted(const char *type, const char *where, const char *options)
@@ -265,7 +238,7 @@ void workload_ledger(void)
 	bpf_map();
 	files_that_are_gone();
 	negative_dentries();
-	truth_note(NOTES, "/stages/ledger");
+	notes_as("/stages/ledger");
 	say("planted: %lu MiB of shared memory, %lu MiB anonymous, %lu MiB in pipes, %d threads",
 	    (FILE_BYTES + MIB + DELETED_BYTES + MEMFD_BYTES + SHM_BYTES + LEFT_BYTES + HUGE_FILE_BYTES) / MIB, ANON_BYTES / MIB, PIPES * PIPE_BYTES / MIB, THREADS);
 }

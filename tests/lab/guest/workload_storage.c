@@ -28,7 +28,6 @@
 #define SMALL_BYTES (8 * MIB)  // a third of each page is noise
 #define LARGE_BYTES (2 * MIB)  // all of it: zram keeps such pages as they are
 #define SAME_BYTES (4 * MIB)   // one word throughout: zram keeps the word
-#define NOTES "/tmp/storage-notes"
 
 static char block[64 << 10];
 
@@ -43,32 +42,6 @@ static void noise(char *memory, size_t bytes)
 		state ^= state << 17;
 		memcpy(memory + at, &state, sizeof(state));
 	}
-}
-
-static void note(const char *what, unsigned long number)
-{
-	char line[96];
-	int fd = open(NOTES, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-	int length = snprintf(line, sizeof(line), "%s %lu\n", what, number);
-
-	if (fd < 0 || write(fd, line, length) != length)
-		fail("cannot note %s", what);
-	close(fd);
-}
-
-// The pages of a file that are in the page cache.
-static void note_pages(const char *what, int fd, size_t bytes)
-{
-	static unsigned char there[SWAP_FILE_BYTES / PAGE];
-	unsigned long pages = 0;
-	char *memory = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, 0);
-
-	if (memory == MAP_FAILED || mincore(memory, bytes, there))
-		fail("mincore of %s: %s", what, strerror(errno));
-	for (size_t i = 0; i < bytes / PAGE; i++)
-		pages += there[i] & 1;
-	munmap(memory, bytes);
-	note(what, pages);
 }
 
 static int filled(const char *path, size_t bytes)
@@ -143,7 +116,7 @@ static void in_the_file(void)
 	// Read, not written: they keep their place in the area (mm/memory.c, should_try_to_free_swap()).
 	for (size_t at = 0; at < READ_BACK_BYTES; at += PAGE)
 		sum += *(volatile char *)(memory + at);
-	note("sum", sum & 1);
+	note_number("sum", sum & 1);
 }
 
 static void in_zram(void)
@@ -191,7 +164,7 @@ void workload_storage(void)
 	truth_add(path);
 	truth_add("/proc/swaps");
 	truth_add("/sys/block/zram0/mm_stat");
-	truth_note(NOTES, "/stages/storage");
+	notes_as("/stages/storage");
 	say("planted: %lu MiB in files of ext4, %lu MiB swapped out to a file, %lu MiB to zram",
 	    (READ_BYTES + DIRTY_BYTES + DELETED_BYTES) / MIB, SWAPPED_BYTES / MIB, (SMALL_BYTES + LARGE_BYTES + SAME_BYTES) / MIB);
 }
