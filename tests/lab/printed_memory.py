@@ -8,6 +8,7 @@ from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
 from conftest import Lab
 from plain_walks import walk_free_lists
 
@@ -58,6 +59,7 @@ def assert_as_printed(
 MOVING_COUNTERS = 24
 
 
+@pytest.mark.brief
 def test_zones_are_those_of_zoneinfo(lab: Lab) -> None:
     def cells(rows: Any) -> dict[Hashable, int]:
         return {
@@ -90,6 +92,7 @@ def test_free_pages_of_a_zone_are_what_zoneinfo_says_plus_what_cpus_hold_back(la
     assert_as_printed(ours, (printed[0], printed[1]), "free pages", moving=1)
 
 
+@pytest.mark.brief
 def test_counters_are_those_of_vmstat_plus_what_cpus_hold_back(lab: Lab) -> None:
     rows = vm_counters(lab.prog)
     ours = {row.name: row.value - (row.unfolded or 0) for row in rows}
@@ -100,6 +103,7 @@ def test_counters_are_those_of_vmstat_plus_what_cpus_hold_back(lab: Lab) -> None
     assert kinds == {row.name: row.kind for row in said[1]}
 
 
+@pytest.mark.brief
 def test_per_cpu_lists_hold_what_zoneinfo_counts(lab: Lab) -> None:
     rows, checks = lab.free.pcp_lists.rows, lab.free.pcp_lists.checks
     assert checks == []
@@ -119,6 +123,7 @@ def test_per_cpu_lists_hold_what_zoneinfo_counts(lab: Lab) -> None:
     assert ours, "the workload left pages on no per-CPU list"
 
 
+@pytest.mark.brief
 def test_free_lists_and_struct_pages_agree(lab: Lab) -> None:
     assert lab.free.lists.followed
     assert lab.free.lists.checks == []

@@ -76,6 +76,7 @@ def test_a_zone_whose_lock_was_held_says_so(lab: Lab) -> None:
     assert {(row.node, row.zone) for row in zones(prog) if row.lock_held} == {(node, name)}
 
 
+@pytest.mark.brief
 def test_free_blocks_are_those_of_pagetypeinfo(lab: Lab) -> None:
     ours = {
         (row.node, row.zone, row.order, row.migratetype): row.blocks
@@ -93,6 +94,7 @@ def test_free_blocks_are_those_of_pagetypeinfo(lab: Lab) -> None:
     assert sum(1 for blocks in ours.values() if blocks) > 40
 
 
+@pytest.mark.brief
 def test_pageblocks_are_those_of_pagetypeinfo(lab: Lab) -> None:
     ours = {
         (row.node, row.zone, row.migratetype): row.blocks

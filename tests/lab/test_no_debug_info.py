@@ -43,7 +43,8 @@ from mmscope.drgn.sections.registry import SECTIONS
 from mmscope.reports.collect.collect import run_section
 
 ROOT = Path(__file__).resolve().parents[2]
-WORKLOADS = ("fragment", "slab", "rmap", "tables", "sizes", "vmemmap", "kept")
+BRIEF = pytest.param("sizes", marks=pytest.mark.brief)
+WORKLOADS = ("fragment", "slab", "rmap", "tables", BRIEF, "vmemmap", "kept")
 READABLE = [name for name in KERNELS if name not in FUNCTIONS_ONLY]
 # Features told by functions that may be inlined, of which only DWARF knows.
 IN_CODE = {"highatomic_buddy_only", "highatomic_fast_path"}
