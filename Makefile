@@ -80,7 +80,7 @@ test: $(READY) ## lint, types, unit tests, lab tests on real kernels, the report
 	@# for which one kernel is enough, and the few for those of BRIEFLY. On a machine that has no
 	@# kernels yet they are fetched and built meanwhile.
 	@mkdir -p build; \
-	$(BIN)/python tests/lab/kernels.py 7.2 '$(ALSO)' '$(BRIEFLY)' owner > build/kernels.log 2>&1 & kernels=$$!; \
+	$(BIN)/python tests/lab/kernels.py default '$(ALSO)' '$(BRIEFLY)' owner > build/kernels.log 2>&1 & kernels=$$!; \
 	$(BIN)/pytest tests/lab > build/lab.log & lab=$$!; \
 	stop() { kill $$lab $$kernels 2> /dev/null; wait $$lab $$kernels; exit 1; }; \
 	trap stop INT TERM HUP; \

@@ -21,6 +21,7 @@ from pathlib import Path
 from archive import LabError
 from capture import capture, one_at_a_time
 from profiled import record_in_guest
+from roles import resolve
 
 ROOT = Path(__file__).resolve().parents[2]
 MMSCOPE = Path(sys.executable).with_name("mmscope")
@@ -38,7 +39,7 @@ PROFILES: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Boot, break, collect, report.")
-    parser.add_argument("--kernel", default="7.2", help="a row of kernels.toml (default: 7.2)")
+    parser.add_argument("--kernel", default="default", help="a row or role of kernels.toml")
     parser.add_argument("--output", type=Path, default=ROOT / "demo", help="folder to write")
     args = parser.parse_args()
     begin = time.monotonic()
@@ -53,7 +54,8 @@ def main() -> int:
         return subprocess.run(words).returncode
 
     try:
-        lab = capture(args.kernel, "demo", say, fresh=True, symbols=False)
+        kernel = resolve(args.kernel, say, symbols=False)
+        lab = capture(kernel, "demo", say, fresh=True, symbols=False)
     except LabError as error:
         print(f"demo: {error}", file=sys.stderr)
         return 1
@@ -64,7 +66,7 @@ def main() -> int:
     if code > 1:
         return code
     try:
-        code = code or add_profiles(args.kernel, bundle, run, say)
+        code = code or add_profiles(kernel, bundle, run, say)
     except LabError as error:
         print(f"demo: {error}", file=sys.stderr)
         return 1

@@ -11,7 +11,7 @@ configuration names.
 Cannot: fetch a release that has left the archive; ``sid`` and backports keep a series for some
 months only. What is in the cache stays usable.
 
-    python tests/lab/kernels.py 7.2 5.10? owner     # gets them, for who wants them soon
+    python tests/lab/kernels.py default 5.10? owner     # gets them, for who wants them soon
 """
 
 from __future__ import annotations
@@ -60,6 +60,10 @@ class Kernel:
     page_bytes: int = PAGE_BYTES
 
 
+class Absent(LabError):
+    """The archive was read, and does not have what was looked for."""
+
+
 @dataclass(frozen=True)
 class _Package:
     name: str
@@ -69,17 +73,17 @@ class _Package:
 
 def names() -> list[str]:
     """The rows of ``kernels.toml``."""
-    return list(_table()["kernels"])
+    return list(table()["kernels"])
 
 
 def architecture(name: str) -> Architecture:
     """That of a row's kernel."""
-    return ARCHITECTURES[_table()["kernels"][name].get("architecture", AMD64.name)]
+    return ARCHITECTURES[_row(name).get("architecture", AMD64.name)]
 
 
 def page_bytes(name: str) -> int:
     """The size of a page of a row's kernel."""
-    return int(_table()["kernels"][name].get("page_bytes", PAGE_BYTES))
+    return int(_row(name).get("page_bytes", PAGE_BYTES))
 
 
 def get(
@@ -90,22 +94,21 @@ def get(
     symbols: bool = True,
 ) -> Kernel:
     """
-    The newest kernel of the row *name*: from the cache if it has any, else fetched.
+    The newest kernel of the row *name*, or of that series: from the cache if it has any, else
+    fetched.
 
     :param more_modules: to load after those of the row; a stock kernel's only.
     :param symbols: whether its debug info is needed, which is nine tenths of what is fetched;
         without, there may be no file at ``vmlinux``.
     :raises LabError: there is no such row, or no suite has such a kernel with its debug info.
     """
-    table = _table()
-    if name not in table["kernels"]:
-        raise LabError(f"no kernel is called {name}: kernels.toml has {', '.join(names())}")
-    with _one_at_a_time(name):
-        return _get(name, table, say, more_modules, symbols)
+    row = _row(name)
+    with one_at_a_time(name):
+        return _get(name, row, say, more_modules, symbols)
 
 
 @contextlib.contextmanager
-def _one_at_a_time(name: str) -> Iterator[None]:
+def one_at_a_time(name: str) -> Iterator[None]:
     """Whoever else wants this kernel waits until it is there, and takes that."""
     cache_folder().mkdir(parents=True, exist_ok=True)
     with (cache_folder() / f"lock-{name}").open("w") as lock:
@@ -115,16 +118,15 @@ def _one_at_a_time(name: str) -> Iterator[None]:
 
 def _get(
     name: str,
-    table: dict[str, Any],
+    row: dict[str, Any],
     say: Callable[[str], None],
     more_modules: Iterable[str],
     symbols: bool,
 ) -> Kernel:
-    row = table["kernels"][name]
     if "source" in row:
         return _own(name, row, say)
     before = row.get("before", {})
-    modules = [*row.get("modules", table["modules"])]
+    modules = _modules(row)
     for module in more_modules:
         modules += [*before.get(module, []), module]
     of = architecture(name)
@@ -133,29 +135,64 @@ def _get(
         kernel = _cached(name, release, modules, symbols)
         return kernel and replace(kernel, architecture=of, page_bytes=page_bytes(name))
 
-    cached = [kernel for kernel in map(in_cache, _releases(row["release"])) if kernel]
+    cached = [kernel for kernel in map(in_cache, releases(row["release"])) if kernel]
     if cached:
         return cached[0]
-    missing = []
+    release, packages, apt = look(name, say)
+    _fetch(
+        release, [p for p in packages if symbols or not p.name.endswith("-dbg")], apt, modules, say
+    )
+    kernel = in_cache(release)
+    assert kernel is not None
+    say(f"kept in {kernel.vmlinuz.parent}")
+    return kernel
+
+
+def look(name: str, say: Callable[[str], None]) -> tuple[str, list[_Package], list[str]]:
+    """
+    The newest release of a row in the first suite that has one with its debug info: its packages,
+    and the options with which apt finds them.
+
+    :raises LabError: no suite has one; says of each why. Absent: and each of them was read.
+    """
+    row, missing = _row(name), []
+    error_type: type[LabError] = Absent
     for suite in row["suites"]:
         say(f"looking for a {name} kernel in {suite}")
-        apt = apt_options(suite, of.name)
-        run("apt-get", *apt, "update", "--quiet=2", "--error-on=any")
-        found = _choose(_packages(apt), row["release"], table["debug"], table["images"])
-        if not found:
-            missing.append(suite)
+        try:
+            found, apt = in_suite(suite, row["release"], architecture(name))
+        except LabError as error:  # the suite may be gone
+            missing.append(f"{suite}: {error}")
+            error_type = LabError
             continue
-        release, packages = found
-        wanted = [p for p in packages if symbols or not p.name.endswith("-dbg")]
-        _fetch(release, wanted, apt, modules, say)
-        kernel = in_cache(release)
-        assert kernel is not None
-        say(f"kept in {kernel.vmlinuz.parent}")
-        return kernel
-    raise LabError(
-        f"no {name} kernel with debug info in {', '.join(missing)}: "
+        if found:
+            return *found, apt
+        missing.append(f"{suite} has none")
+    raise error_type(
+        f"no {name} kernel with debug info ({'; '.join(missing)}): "
         "add a suite that has one to its row in kernels.toml"
     )
+
+
+def in_suite(
+    suite: str, release: str, of: Architecture = AMD64
+) -> tuple[tuple[str, list[_Package]] | None, list[str]]:
+    """
+    The newest release of that form in a suite, with its packages, and apt's options for it.
+
+    :raises LabError: the suite cannot be read.
+    """
+    apt = apt_options(suite, of.name)
+    run("apt-get", *apt, "update", "--quiet=2", "--error-on=any")
+    every = table()
+    return _choose(_packages(apt), release, every["debug"], every["images"]), apt
+
+
+def whole(name: str, symbols: bool = True) -> bool:
+    """Whether the cache has a kernel of a row; a workload may need more modules of it."""
+    row = _row(name)
+    found = (_cached(name, release, _modules(row), symbols) for release in releases(row["release"]))
+    return any(found)
 
 
 def _own(name: str, row: dict[str, Any], say: Callable[[str], None]) -> Kernel:
@@ -171,11 +208,32 @@ def _own(name: str, row: dict[str, Any], say: Callable[[str], None]) -> Kernel:
     )
 
 
-def _table() -> dict[str, Any]:
+def table() -> dict[str, Any]:
+    """``kernels.toml``."""
     return tomllib.loads(TABLE.read_text())
 
 
-def _releases(pattern: str) -> list[str]:
+def _row(name: str) -> dict[str, Any]:
+    """
+    What ``kernels.toml`` says of a row, or of any series that has none.
+
+    :raises LabError: it is neither.
+    """
+    every = table()
+    if name in every["kernels"]:
+        row: dict[str, Any] = every["kernels"][name]
+        return row
+    if re.fullmatch(r"\d+\.\d+", name):
+        series = re.escape(name)
+        return {**every["unseen"], "release": every["unseen"]["release"].format(series=series)}
+    raise LabError(f"no kernel is called {name}: kernels.toml has {', '.join(every['kernels'])}")
+
+
+def _modules(row: Mapping[str, Any]) -> list[str]:
+    return [*row.get("modules", table()["modules"])]
+
+
+def releases(pattern: str) -> list[str]:
     """Releases in the cache, newest first."""
     folder = cache_folder() / "kernels"
     return newest_first(path.name for path in folder.glob("*") if re.fullmatch(pattern, path.name))
@@ -321,6 +379,7 @@ def _unpack(deb: Path, wanted: Mapping[str, str], folder: Path) -> list[Path]:
 def main() -> int:
     """Get kernels, in this order, with every module that a workload needs."""
     from machine import WORKLOAD_MODULES
+    from roles import resolve
 
     # What was begun, a compiler say, ends with it.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
@@ -328,10 +387,14 @@ def main() -> int:
     words = [name for word in sys.argv[1:] for name in word.split(",") if name]
     for word in words:
         name = word.removesuffix("?")
-        # They are of workloads that only x86's machine can run.
-        more = () if "architecture" in _table()["kernels"].get(name, {}) else every
+
+        def say(line: str) -> None:
+            print(line, flush=True)
+
         try:
-            get(name, lambda line: print(line, flush=True), more)
+            row = resolve(name, say)
+            # They are of workloads that only x86's machine can run.
+            get(row, say, every if architecture(row) is AMD64 else ())
         except LabError as error:
             print(f"kernels.py: {error}", file=sys.stderr)
             if name == word:

@@ -58,13 +58,18 @@ MAKE = ("make", "KBUILD_BUILD_USER=mmscope", "KBUILD_BUILD_HOST=lab")
 
 
 def build_kernel(
-    name: str, source: str, suites: Iterable[str], config: Path, say: Callable[[str], None]
+    name: str,
+    sources: Iterable[str],
+    suites: Sequence[str],
+    config: Path,
+    say: Callable[[str], None],
 ) -> Path:
     """
     The folder with ``vmlinuz``, ``vmlinux``, ``release``, ``page_owner_sort`` and ``tree`` (what
     modules are built with): from the cache, else built.
 
-    :param source: a regular expression for the name of the package with the kernel's source.
+    :param sources: regular expressions for the name of the package with the kernel's source, of
+        which the first is taken that any of the suites has.
     :param config: a fragment of a kernel configuration.
     :raises LabError: a tool or the source is missing, the configuration does not hold, or the build
         fails; has the build's last lines.
@@ -85,7 +90,7 @@ def build_kernel(
     # Beside its destination, so that the rename at the end is atomic: a kernel is whole or absent.
     temporary = Path(tempfile.mkdtemp(prefix=f".build-{name}-", dir=folder))
     try:
-        version, package = _fetch(name, source, suites, temporary, say)
+        version, package = _fetch(name, sources, suites, temporary, say)
         tree = _unpack(package, temporary, say)
         _configure(tree, config, say)
         _compile(tree, say)
@@ -125,30 +130,48 @@ def build_modules(kernel: Path, source: Path, say: Callable[[str], None]) -> tup
 
 
 def _fetch(
-    name: str, source: str, suites: Iterable[str], folder: Path, say: Callable[[str], None]
+    name: str,
+    sources: Iterable[str],
+    suites: Sequence[str],
+    folder: Path,
+    say: Callable[[str], None],
 ) -> tuple[str, Path]:
-    """The newest source package of the first suite that has one: its version, and the file."""
-    for suite in suites:
-        say(f"looking for the source of the kernel {name} in {suite}")
-        apt = apt_options(suite)
-        run("apt-get", *apt, "update", "--quiet=2", "--error-on=any")
-        packages = newest_first(
-            package
-            for package in run("apt-cache", *apt, "pkgnames", "linux-source-").split()
-            if re.fullmatch(source, package)
-        )
-        if not packages:
-            continue
-        shown = run("apt-cache", *apt, "show", "--no-all-versions", packages[0])
-        fields = dict(re.findall(r"^(Version|Size): (.*)$", shown, re.MULTILINE))
-        say(f"fetching {packages[0]} {fields['Version']}, {int(fields['Size']) / 1e6:.0f} MB")
-        chosen = f"{packages[0]}={fields['Version']}"
-        run("apt-get", *apt, "download", "--quiet=2", chosen, cwd=folder)
-        (deb,) = folder.glob("*.deb")
-        return fields["Version"], deb
+    """The newest package of the first source that a suite has: its version, and the file."""
+    missing: dict[str, str] = {}
+    there: dict[str, list[str]] = {}
+    for source in sources:
+        for suite in suites:
+            if suite in missing:
+                continue
+            apt = apt_options(suite)
+            if suite not in there:
+                say(f"looking for the source of the kernel {name} in {suite}")
+                try:
+                    run("apt-get", *apt, "update", "--quiet=2", "--error-on=any")
+                except LabError as error:  # the suite may be gone
+                    missing[suite] = str(error).splitlines()[0]
+                    continue
+                there[suite] = run("apt-cache", *apt, "pkgnames", "linux-source-").split()
+            packages = newest_first(one for one in there[suite] if re.fullmatch(source, one))
+            if packages:
+                return _download(packages[0], apt, folder, say)
+        say(f"no {source} in {', '.join(suites)}")
     raise LabError(
-        f"no package {source} in {', '.join(suites)}: add a suite that has one to kernels.toml"
+        f"no package {' or '.join(sources)} in {', '.join(suites)}: add a suite that has one to "
+        f"kernels.toml {missing or ''}"
     )
+
+
+def _download(
+    package: str, apt: list[str], folder: Path, say: Callable[[str], None]
+) -> tuple[str, Path]:
+    shown = run("apt-cache", *apt, "show", "--no-all-versions", package)
+    fields = dict(re.findall(r"^(Version|Size): (.*)$", shown, re.MULTILINE))
+    say(f"fetching {package} {fields['Version']}, {int(fields['Size']) / 1e6:.0f} MB")
+    chosen = f"{package}={fields['Version']}"
+    run("apt-get", *apt, "download", "--quiet=2", chosen, cwd=folder)
+    (deb,) = folder.glob("*.deb")
+    return fields["Version"], deb
 
 
 def _unpack(deb: Path, folder: Path, say: Callable[[str], None]) -> Path:

@@ -26,6 +26,7 @@ from capture import fingerprint, one_at_a_time
 from children import DIES_WITH_US
 from kernels import Kernel
 from qemu.qmp import EventListener, QMPClient, QMPError
+from roles import resolve
 
 Say = Callable[[str], None]
 
@@ -63,7 +64,7 @@ def without_hvo(say: Say) -> Vmcore:
             qemu_args=("-append", line),  # the last one counts
         )
 
-    folder, kernel = _kept("7.2", "without_hvo", take, say)
+    folder, kernel = _kept(resolve("default", say), "without_hvo", take, say)
     return Vmcore(folder / "vmcore", kernel.vmlinux)
 
 

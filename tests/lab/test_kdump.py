@@ -24,6 +24,7 @@ import pytest
 from archive import LabError
 from capture import one_at_a_time
 from children import DIES_WITH_US
+from conftest import STANDS_ON
 
 from mmscope.drgn.free.free_lists import read_pagetypeinfo
 from mmscope.drgn.free.pageblocks import read_pagetypeinfo_blocks
@@ -73,7 +74,7 @@ def crash(tmp_path_factory: pytest.TempPathFactory, say: Callable[[str], None]) 
     """The dump, read."""
     folder = tmp_path_factory.mktemp("kdump")
     with one_at_a_time():
-        kernel = kernels.get("7.2", say)
+        kernel = kernels.get(STANDS_ON, say)
         init = folder / "init"
         source = HERE / "programs/kdump.c"
         children.run(

@@ -3,7 +3,8 @@
 The lab itself: does a capture hold what its workload promises, and are failures told in words?
 
 Costs a boot (about 25 s) for every kernel whose capture is not in the cache yet, and three short
-boots that fail on purpose. ``MMSCOPE_LAB_KERNELS`` names the kernels, as rows of ``kernels.toml``.
+boots that fail on purpose. ``MMSCOPE_LAB_KERNELS`` names the kernels, as rows or roles of
+``kernels.toml``.
 
 What is read off the core here is read with drgn's own helpers only, so that these tests say
 something about the lab and nothing about our probes.
@@ -228,8 +229,8 @@ def test_unknown_workload_is_an_error(tmp_path: Path) -> None:
 
 
 def test_unknown_kernel_is_an_error() -> None:
-    with pytest.raises(LabError, match=r"no kernel is called 2\.4: kernels\.toml has 5\.10, 6\.1"):
-        kernels.get("2.4")
+    with pytest.raises(LabError, match=r"no kernel is called nonesuch: kernels\.toml has 5\.10, "):
+        kernels.get("nonesuch")
 
 
 def test_broken_recording_is_an_error(tmp_path: Path) -> None:
@@ -255,7 +256,7 @@ def test_newest_complete_release_is_chosen() -> None:
             package("linux-image-7.2.11-cloud-amd64", "11"),  # without debug info
         ]
     }
-    table = kernels._table()
+    table = kernels.table()
     pattern = table["kernels"]["7.2"]["release"]
     chosen = kernels._choose(archive, pattern, table["debug"], table["images"])
     assert chosen is not None

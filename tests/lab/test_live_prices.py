@@ -188,6 +188,6 @@ def test_a_reader_that_nothing_ends_is_left_behind(said: Any) -> None:
         f"no answer within 2 s; process {pid}, which waits for it, cannot be ended and is left "
         "behind"
     )
-    assert said["version"].startswith("Linux version 7.2")
+    assert said["version"].startswith("Linux version ")
     assert said["state"] == ["D"]
     assert set(said["let_go"]) <= {None, "Z"}

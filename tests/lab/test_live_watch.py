@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import STANDS_ON
 from shared_guest import InGuest
 
 from mmscope.drgn.text.proc_text import parse_pagetypeinfo, parse_vmstat
@@ -101,7 +102,7 @@ Path("/out/watch/said.json").write_text(json.dumps(said))
 """
 
 
-IN_GUEST = InGuest("watch", "7.2", 1, PROGRAM)
+IN_GUEST = InGuest("watch", STANDS_ON, 1, PROGRAM)
 
 
 @pytest.fixture(scope="module")
@@ -210,7 +211,7 @@ def test_openmetrics_had_the_counters(said: Any) -> None:
 def test_every_section_is_there(bundle: Bundle) -> None:
     statuses = {section.section: section.status for section in bundle.sections}
     assert statuses == {"watch": "ok", "page_owner": "absent"}, list(bundle.sections)
-    assert bundle.target["release"].startswith("7.2")
+    assert bundle.target["release"].startswith(f"{STANDS_ON}.")
 
 
 def test_the_kill_is_found(bundle: Bundle) -> None:

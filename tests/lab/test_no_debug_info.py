@@ -17,7 +17,7 @@ from typing import Any
 import children
 import pytest
 from capture import Capture, capture
-from conftest import FUNCTIONS_ONLY, KERNELS, Lab, fragment_lab
+from conftest import FUNCTIONS_ONLY, KERNELS, STANDS_ON, Lab, fragment_lab
 from drgn import (
     Architecture,
     Object,
@@ -292,7 +292,7 @@ class TestOpening:
     ) -> None:
         file = tmp_path / "other.btf"
         file.write_bytes(blob(capture("6.1", "fragment", say=say)))
-        core = capture("7.2", "fragment", say=say).vmcore
+        core = capture(STANDS_ON, "fragment", say=say).vmcore
         with pytest.raises(
             TargetError, match=r"other\.btf: cannot be used for this kernel: .*VMCOREINFO"
         ):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from capture import capture
+from conftest import STANDS_ON
 from pairs import LEAKED_BEFORE, LEAKED_BETWEEN, Vmcore, leak, without_hvo
 
 from mmscope.reports.bundle.bundle import Bundle
@@ -44,7 +45,7 @@ def hvo(
 ) -> tuple[Bundle, Bundle]:
     """The same machine with the same pools, without HVO and with it."""
     folder = tmp_path_factory.mktemp("hvo")
-    taken = capture("7.2", "vmemmap_boot", say=say)
+    taken = capture(STANDS_ON, "vmemmap_boot", say=say)
     cores = without_hvo(say), Vmcore(taken.vmcore, taken.vmlinux)
     off, on = (collected(folder / f"{n}", core) for n, core in enumerate(cores))
     return off, on

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import STANDS_ON
 from profiled import recordings
 from shared_guest import InGuest
 
@@ -46,7 +47,7 @@ RUNS = (
 )
 
 
-IN_GUEST = recordings("profiles", "7.2", 3, RUNS)
+IN_GUEST = recordings("profiles", STANDS_ON, 3, RUNS)
 
 
 @pytest.fixture(scope="module")

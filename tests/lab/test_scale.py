@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from conftest import STANDS_ON
 from sparse_machine import GIB, PAGE, sparse_machine
 
 from mmscope.drgn.opening.target import describe, open_target
@@ -19,7 +20,7 @@ PROCESSES, PIECES, PIECE_PAGES = 4, 8, 4096
 
 
 def test_the_sections_of_a_sparse_machine(say: Callable[[str], None], tmp_path: Path) -> None:
-    machine = sparse_machine(SIZE, say)
+    machine = sparse_machine(SIZE, say, STANDS_ON)
     assert machine.vmcore.stat().st_size > SIZE * GIB > 5 * machine.disk_bytes
     prog = open_target(machine.vmcore, [machine.vmlinux])
     # The ELF header lies where the first page was, and is no part of the memory.

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from capture import capture
+from conftest import STANDS_ON
 
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.commands.command import main
@@ -46,7 +47,7 @@ def vmcores(
     folder = tmp_path_factory.mktemp("vmcores")
     bundles = []
     for workload in ("fragment", "tables"):
-        taken = capture("7.2", workload, say=say)
+        taken = capture(STANDS_ON, workload, say=say)
         options = ("--core", taken.vmcore, "--symbols", taken.vmlinux, "--only", SECTIONS)
         bundles.append(collected(folder / workload, *options))
     return bundles[0], bundles[1]
