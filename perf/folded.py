@@ -54,7 +54,7 @@ class Task:
     faults: int = 0
     first: int = KERNEL << 1
     last: int = 0
-    regions: set[int] = field(default_factory=set)
+    regions: set[int] = field(default_factory=set)  # of 2 MiB
 
 
 @dataclass(frozen=True)

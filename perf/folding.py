@@ -39,7 +39,7 @@ MAX_TASKS = 2_000
 MAX_REGIONS = 1 << 20
 MAX_DURATIONS = 1 << 20
 MAX_FOUND = 1_000
-REGION_SHIFT = 21  # 2 MiB
+REGION_SHIFT = 21  # 2 MiB: what a PTE table maps with pages of 4 KiB, and a part of it with larger
 INTERRUPT = "(interrupt)"  # in the place of a comm
 # The name of a pair whose waiting is known, beside its whole time.
 WAITING, NOT_WAITING = ", waiting", ", not waiting"

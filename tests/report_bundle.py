@@ -365,7 +365,9 @@ def profile_rows() -> dict[str, Table]:
     ]
     rows["profile_moments"] = [ProfileMoment(name, 0.5, "oom:mark_victim", 7, "faults", "pid=7")]
     rows["profile_durations"] = [ProfileDuration(name, "reaping", 1, 4500, 4500, 4500, 4500)]
-    rows["profile_faults"] = [ProfileFaults(name, "minor-faults", 7, "faults", 9, 9, "0x1", "0x2")]
+    rows["profile_faults"] = [
+        ProfileFaults(name, "minor-faults", 7, "faults", 9, 9, "0x1", "0x2", 2 << 20)
+    ]
     rows["profile_groups"] = [ProfileGroup(name, "kmem:mm_page_alloc", "order 3", 900)]
     rows["profile_allocations"] = [ProfileAllocation(name, 3, 900, 0, 0, 180)]
     rows["profile_victims"] = [

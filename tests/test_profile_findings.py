@@ -140,14 +140,16 @@ def parts(tables: int, others: int) -> list[ProfilePart]:
 def test_faults_that_make_tables_are_told(tmp_path: Path) -> None:
     contents = made.profile_rows()
     contents["profile_parts"] = (*contents["profile_parts"][:2], parts(60, 60), "profiles")
-    counted = [ProfileFaults("faults", "minor-faults", 7, "faults", 900, 890, "0x1", "0x2")]
+    counted = [
+        ProfileFaults("faults", "minor-faults", 7, "faults", 900, 890, "0x1", "0x2", 2 << 20)
+    ]
     contents["profile_faults"] = (*contents["profile_faults"][:2], counted, "profiles")
     tables = [PageTables(9, "sparse", 10_240_000, 81_920_000)]
     contents["page_tables"] = ("Page tables", PageTables, tables, "page_tables")
     verdict = evaluate(made.write_bundle(tmp_path / "b", contents))
     (finding,) = (f for f in verdict.found if f.id == "profile-fault-tables")
     assert "50.0 %" in finding.title
-    assert "900 faults touched 890 regions" in finding.saw
+    assert "900 faults touched 890 regions of 2 MiB" in finding.saw
     assert "80,000 KiB of them sparse's" in finding.saw
 
 

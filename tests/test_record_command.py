@@ -140,6 +140,25 @@ def test_a_text_that_was_kept_says_how_it_was_made(text: Path, tmp_path: Path) -
     assert not (tmp_path / "c").exists()
 
 
+def test_faults_are_in_regions_of_what_a_table_maps_there(text: Path, tmp_path: Path) -> None:
+    told = dict.fromkeys(("scope", "ended", "command", "release", "seconds", "captured_at")) | {
+        "architecture": "aarch64", "partial": [], "remarks": [], "counters": {}, "pids": [],
+        "recorded": {"samples": {}, "lost": {}, "throttled": 0},
+    }  # fmt: skip
+    faults = b"".join(
+        header(pid=1, time="1.000000", period="1", event="minor-faults", rest=b"%x x" % address)
+        for address in (0, 2 << 20, 31 << 20, 32 << 20, 1 << 30)
+    )
+    for size, of_size in (("4096", (5, 2 << 20)), ("16384", (3, 32 << 20)), ("17", None)):
+        line = f"# mmscope {json.dumps(told | {'page_bytes': int(size)})}\n"
+        text.write_bytes(line.encode() + faults + TEXT)
+        code = record("page-fault", "--input", text, "-o", tmp_path / size)
+        assert (code == 2) is (of_size is None)
+        if of_size:
+            (row,) = Bundle(tmp_path / size).rows("profile_faults")
+            assert (row["faults"], row["regions"], row["region_bytes"]) == (5, *of_size)
+
+
 def test_a_recording_of_another_boot_says_so(text: Path, tmp_path: Path) -> None:
     told = dict.fromkeys(("scope", "ended", "command", "release", "seconds")) | {
         "captured_at": "2026-11-20T03:05:05+00:00", "booted_at": "2026-11-20T03:00:00+00:00",

@@ -202,6 +202,7 @@ def _record(args: argparse.Namespace, recipe: Recipe, making: Making, folder: Pa
     making.command = " ".join(args.command) or " ".join(f"pid {pid}" for pid in args.pid) or None
     making.release = os.uname().release
     making.architecture = machine.architecture
+    making.page_bytes = os.sysconf("SC_PAGE_SIZE")
     making.pids = recording.pids
     return recording.files
 

@@ -20,6 +20,7 @@ from mmscope.perf.perf_record import Recorded
 from mmscope.reports.bundle.boots import SAME_BOOT_SECONDS, boot_time, moment
 from mmscope.reports.bundle.bundle import Bundle
 
+PAGE_BYTES = (4 << 10, 16 << 10, 64 << 10)  # that kernels have
 PAGE_TABLES, FAULTS = "nr_page_table_pages", "pgfault"  # of /proc/vmstat
 
 
@@ -37,6 +38,7 @@ class Making:
     booted_at: str | None = None
     release: str | None = None
     architecture: str = "x86_64"
+    page_bytes: int = 4096
     by_period: bool = False
     partial: list[str] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
@@ -64,6 +66,8 @@ class Making:
                 raise ValueError(f"{name} is {str(value)[:40]!r}")
             setattr(self, name, value)
         recorded = Recorded(**told["recorded"])
+        if self.page_bytes not in PAGE_BYTES:
+            raise ValueError(f"page_bytes is {self.page_bytes}")
         for values in (self.counters, self.pids, self.missed, recorded.samples, recorded.lost):
             numbers = values.values() if isinstance(values, dict) else values
             if not all(isinstance(value, int) for value in numbers):
@@ -98,6 +102,7 @@ _TOLD: dict[str, Any] = {
     "booted_at": str | None,
     "release": str | None,
     "architecture": str,
+    "page_bytes": int,
     "partial": list,
     "remarks": list,
     "counters": dict,
@@ -107,7 +112,13 @@ _TOLD: dict[str, Any] = {
     "page_tables": list,
 }
 # Texts that were kept before lack these.
-_TOLD_SINCE: dict[str, Any] = {"booted_at": None, "left_out": [], "missed": {}, "page_tables": []}
+_TOLD_SINCE: dict[str, Any] = {
+    "booted_at": None,
+    "page_bytes": 4096,
+    "left_out": [],
+    "missed": {},
+    "page_tables": [],
+}
 
 
 def now() -> str:

@@ -16,7 +16,7 @@ from typing import Any
 
 from mmscope.drgn.tables.table import Table
 from mmscope.perf.folded import Folded
-from mmscope.perf.folding import Fold
+from mmscope.perf.folding import REGION_SHIFT, Fold
 from mmscope.perf.perf_record import Recorded
 from mmscope.perf.perf_script import Reading
 from mmscope.perf.recipe import Recipe, event_name
@@ -94,12 +94,7 @@ def profiled(
     ]
     rows["profile_page_tables"] = _page_tables(name, making)
     rows["profile_durations"] = [_duration(name, *item) for item in fold.durations.items()]
-    rows["profile_faults"] = [
-        ProfileFaults(
-            name, event, pid, comm, t.faults, len(t.regions), f"{t.first:#x}", f"{t.last:#x}"
-        )
-        for (event, pid, comm), t in sorted(fold.tasks.items(), key=lambda item: -item[1].faults)
-    ]
+    rows["profile_faults"] = _faults(name, fold, making)
     rows["profile_counters"] = [
         ProfileCounter(name, counter, gained, round(gained * 60 / making.seconds, 3))
         if making.seconds
@@ -288,6 +283,26 @@ def _frames(name: str, event: Folded) -> list[ProfileFrame]:
     return [
         ProfileFrame(name, event.event, frame, own.get(frame, 0), total[frame])
         for frame in sorted(top, key=lambda f: (-own.get(f, 0), -total[f], f))
+    ]
+
+
+def _faults(name: str, fold: Fold, making: Making) -> list[ProfileFaults]:
+    # A PTE table has an entry of 8 bytes for each page.
+    region = making.page_bytes * making.page_bytes // 8
+    parts = region >> REGION_SHIFT
+    return [
+        ProfileFaults(
+            name,
+            event,
+            pid,
+            comm,
+            t.faults,
+            len({part // parts for part in t.regions}),
+            f"{t.first:#x}",
+            f"{t.last:#x}",
+            region,
+        )
+        for (event, pid, comm), t in sorted(fold.tasks.items(), key=lambda item: -item[1].faults)
     ]
 
 

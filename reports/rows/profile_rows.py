@@ -291,9 +291,15 @@ class ProfileFaults:
     )
     comm: str = column(holds="comm", key=True, help="its name")
     faults: int = column(help="faults")
-    regions: int = column(help="distinct regions of 2 MiB that were touched")
+    regions: int = column(help="distinct regions of region_bytes that were touched")
     first_address: str = column(holds="kernel", help="lowest address")
     last_address: str = column(holds="kernel", help="highest address")
+    region_bytes: int = column(
+        unit="bytes",
+        since="0.2.0",
+        help="what a PTE table maps on the machine that was recorded: 2 MiB with pages of 4 KiB, "
+        "and where the recording does not say",
+    )
 
 
 PROFILE_FAULTS = Table(
