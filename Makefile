@@ -29,7 +29,7 @@ VMCORE ?=
 VMLINUX ?=
 REPORT ?= report.html
 DIST_PYTHON ?=
-KERNELS ?= 5.10?,6.1,6.12,7.3?,arm64-6.1?,arm64-7.2?,arm64-16k-6.12?
+KERNELS ?= 5.10?,6.1,6.12,rt-6.12?,7.3?,arm64-6.1?,arm64-7.2?,arm64-16k-6.12?
 # A kernel that make test takes along, beside the one that it stands on.
 ALSO ?=
 # Kernels, with commas between, that it holds the few tests marked brief against: 5.10?,arm64-7.2?
@@ -96,6 +96,11 @@ test: $(READY) ## lint, types, unit tests, lab tests on real kernels, the report
 matrix: $(READY) ## the lab's tests on the other kernels: KERNELS=6.1,7.3?,arm64-6.1? (?: if it can be had)
 	@tools/apt-install $(LAB_PACKAGES) $(TEST_PACKAGES) $(if $(findstring arm64,$(KERNELS)),$(ARM64_PACKAGES))
 	MMSCOPE_LAB_KERNELS='$(KERNELS)' $(BIN)/pytest tests/lab
+
+.PHONY: drgn-versions
+drgn-versions: $(READY) ## the same vmcore with other versions of drgn, cell by cell: VERSIONS="0.2.0 0.3.0"
+	@tools/apt-install $(LAB_PACKAGES)
+	@$(BIN)/python tests/drgn_versions.py $(VERSIONS)
 
 .PHONY: soak
 soak: $(READY) ## a vmcore damaged in a thousand ways: nothing may crash, hang or grow (an hour)

@@ -75,6 +75,8 @@ KERNELS = _kernels(os.environ.get("MMSCOPE_LAB_KERNELS", STANDS_ON))
 FUNCTIONS_ONLY = {"arm64-6.1"}
 # Those that kernels with larger pages run, whose machine is too small for the others.
 ANY_PAGE_WORKLOADS = {"tables", "sizes"}
+# Those that ask for transparent huge pages, of the tests that need none.
+THP_WORKLOADS = {"fragment", "tables"}
 # Of workloads that only x86 can run; see machine.py.
 X86_FIXTURES = {"vmemmap_lab", "hvo_boot_lab", "kept_lab"}
 
@@ -110,6 +112,10 @@ def _of_a_kernel(item: pytest.Item) -> bool:
         return False
     if any(kernels.page_bytes(name) != kernels.PAGE_BYTES for name in named) and (
         not (item.get_closest_marker("any_page") or words & ANY_PAGE_WORKLOADS) or "lab" in fixtures
+    ):
+        return False
+    if not all(map(kernels.has_thp, named)) and (
+        not item.get_closest_marker("any_config") or words & THP_WORKLOADS
     ):
         return False
     return bool(named)

@@ -86,6 +86,11 @@ def page_bytes(name: str) -> int:
     return int(_row(name).get("page_bytes", PAGE_BYTES))
 
 
+def has_thp(name: str) -> bool:
+    """Whether a row's kernel has transparent huge pages."""
+    return bool(_row(name).get("thp", True))
+
+
 def get(
     name: str,
     say: Callable[[str], None] = lambda line: None,

@@ -43,7 +43,7 @@ from mmscope.drgn.sections.registry import SECTIONS
 from mmscope.reports.collect.collect import run_section
 
 ROOT = Path(__file__).resolve().parents[2]
-BRIEF = pytest.param("sizes", marks=pytest.mark.brief)
+BRIEF = pytest.param("sizes", marks=[pytest.mark.brief, pytest.mark.any_config])
 WORKLOADS = ("fragment", "slab", "rmap", "tables", BRIEF, "vmemmap", "kept")
 READABLE = [name for name in KERNELS if name not in FUNCTIONS_ONLY]
 # Features told by functions that may be inlined, of which only DWARF knows.
