@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+import drgn
 from drgn import (
     Architecture,
-    BadDataError,
     FaultError,
     MissingDebugInfoError,
     Object,
@@ -39,6 +39,9 @@ from mmscope.drgn.opening.core_file import (
 from mmscope.drgn.opening.no_debug_info import BTF_MAGICS, OWN, NoDebugInfoError, attach, vmcoreinfo
 from mmscope.drgn.reading.cpus import online_cpus
 from mmscope.drgn.reading.struct_pages import memory_pages
+
+# A class of its own since drgn 0.3.0; before, drgn raised Exception itself.
+BadDataError: type[Exception] = getattr(drgn, "BadDataError", Exception)
 
 # What a file that is not a core starts with, and how to get the core out of it.
 WRAPPED = {
@@ -188,13 +191,13 @@ def other_release(prog: Program) -> str | None:
 def _open(prog: Program, core: Path) -> None:
     try:
         prog.set_core_dump(core)
+    except (OSError, ValueError, NotImplementedError, FaultError) as error:
+        raise TargetError(f"{core}: drgn cannot open it: {_reason(error)}") from error
     except BadDataError as error:
         raise TargetError(
             f"{core}: its VMCOREINFO note, by which a dump is read, is damaged: {_reason(error)}; "
             f"{COPY}"
         ) from error
-    except (OSError, ValueError, NotImplementedError, FaultError) as error:
-        raise TargetError(f"{core}: drgn cannot open it: {_reason(error)}") from error
     if not prog.flags & ProgramFlags.IS_LINUX_KERNEL:
         raise TargetError(
             f"{core}: a core dump, but not a Linux kernel's: it has no VMCOREINFO note"

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+A vmcore read with other versions of drgn (``make drgn-versions``): every table of its bundle must
+be that of the version which is pinned.
+
+Costs: an environment for each version, some 20 s and 200 MB in a temporary folder, from the package
+index. Cannot: say anything of versions that have no wheel for this Python.
+"""
+
+import re
+import subprocess
+import sys
+import tempfile
+import venv
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+LOCK = ROOT / "requirements.lock"
+sys.path[:0] = [str(ROOT / "tests/lab")]
+
+from archive import LabError  # noqa: E402
+from capture import capture  # noqa: E402
+from roles import resolve  # noqa: E402
+
+VERSIONS = ("0.2.0", "0.3.0")
+# They name the version, or say how long something took.
+DIFFER = {"datapackage.json", "sections.csv"}
+
+
+def environment(version: str, folder: Path) -> Path:
+    """A Python with that drgn, and otherwise what is pinned."""
+    venv.create(folder, with_pip=True)
+    pinned = re.findall(r"^(?:numpy|rich|duckdb|jinja2|pygal)==\S+", LOCK.read_text(), re.MULTILINE)
+    command = [folder / "bin/pip", "install", "--quiet", f"drgn=={version}", *pinned]
+    subprocess.run(command, check=True)
+    (site,) = folder.glob("lib/python3*/site-packages")
+    (site / "mmscope.pth").write_text(f"{ROOT}\n")
+    return folder / "bin/python"
+
+
+def tables(python: Path, core: Path, folder: Path) -> dict[str, bytes]:
+    """The files of the bundle that a Python makes of a vmcore."""
+    command = [python, "-m", "mmscope", "collect", "--core", core, "-o", folder]
+    done = subprocess.run(command, capture_output=True, text=True)
+    print(done.stderr, end="")
+    if done.returncode > 1:
+        raise LabError(f"collect ended with {done.returncode}")
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name not in DIFFER}
+
+
+def main() -> int:
+    wrong = 0
+    try:
+        core = capture(resolve("default"), "sizes", print).vmcore
+        with tempfile.TemporaryDirectory(prefix="mmscope-drgn-") as name:
+            folder = Path(name)
+            pinned = tables(Path(sys.executable), core, folder / "pinned")
+            for version in sys.argv[1:] or VERSIONS:
+                python = environment(version, folder / f"venv-{version}")
+                found = tables(python, core, folder / version)
+                differ = sorted(
+                    name for name in pinned.keys() | found if pinned.get(name) != found.get(name)
+                )
+                print(f"drgn {version}: {len(found)} tables; {', '.join(differ) or 'none'} differ")
+                wrong += len(differ)
+    except LabError as error:
+        print(f"drgn_versions.py: {error}", file=sys.stderr)
+        return 1
+    return int(wrong > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
