@@ -28,10 +28,8 @@ SIZES = {
     "arm64": {4096: [64 << 10, 2 << 20, 32 << 20], 16384: [2 << 20, 32 << 20]},
 }
 IN_POOL = 2
-# Of stock kernels, that nobody asked to remember owners.
-NOT_BUILT_IN = {"page_owner", "alloc_tags", "slab_owner"}
-# Debian's 5.10 for the cloud has no CONFIG_MEMORY_FAILURE.
-ON_510 = NOT_BUILT_IN | {"poisoned_pages"}
+# Of stock kernels, that nobody asked to remember owners; for clouds some have no memory failures.
+NOT_BUILT_IN = {"page_owner", "alloc_tags", "slab_owner", "poisoned_pages"}
 # Of which the locks are not read.
 PARTIAL_ON_RT = {"anon_vmas", "file_maps"}
 
@@ -57,10 +55,9 @@ def test_every_section_can_be_read(sizes_lab: StructPagesLab) -> None:
     memory = Memory(sizes_lab.prog)
     status = {name: run_section(spec, memory)[0] for name, spec in SECTIONS.items()}
     wrong = {name: (s.status, s.message) for name, s in status.items() if s.status != "ok"}
-    kernel = sizes_lab.capture.kernel
-    if kernel.startswith("rt-"):
+    if sizes_lab.capture.kernel.startswith("rt-"):
         assert {wrong.pop(name) for name in PARTIAL_ON_RT} == {("partial", NO_RT)}
-    assert wrong.keys() <= (ON_510 if kernel == "5.10" else NOT_BUILT_IN), wrong
+    assert wrong.keys() <= NOT_BUILT_IN, wrong
     assert {wrong[name][0] for name in wrong} == {"absent"}
 
 
