@@ -3,12 +3,13 @@
 Debian's archive, as the lab uses it: apt with lists and a cache of its own, which installs nothing,
 needs no root, and asks the mirror that the machine's own configuration names.
 
-Costs: the package lists of one suite (some MB), fetched on every :func:`apt_options` with an
-``update`` after it; kept in ``$XDG_CACHE_HOME/mmscope/lab/apt``.
+Costs: the package lists of one suite (some MB), fetched on every :func:`updated`; kept in
+``$XDG_CACHE_HOME/mmscope/lab/apt``.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import subprocess
@@ -61,6 +62,20 @@ def apt_options(suite: str, architecture: str = "amd64") -> list[str]:
         "APT::Architectures": architecture,
     }
     return [part for key, value in settings.items() for part in ("-o", f"{key}={value}")]
+
+
+def updated(suite: str, architecture: str = "amd64") -> list[str]:
+    """
+    The same options, with the suite's package lists as they are now.
+
+    :raises LabError: the suite cannot be read.
+    """
+    options = apt_options(suite, architecture)
+    # apt does not wait for its own lock.
+    with (cache_folder() / "apt" / f"lock-{suite}-{architecture}").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        run("apt-get", *options, "update", "--quiet=2", "--error-on=any")
+    return options
 
 
 def _mirror() -> str:

@@ -34,7 +34,7 @@ from typing import Any
 
 import own_kernel
 from architectures import AMD64, ARCHITECTURES, Architecture
-from archive import LabError, apt_options, cache_folder, newest_first, run
+from archive import LabError, cache_folder, newest_first, run, updated
 
 HERE = Path(__file__).resolve().parent
 TABLE = HERE / "kernels.toml"
@@ -187,8 +187,7 @@ def in_suite(
 
     :raises LabError: the suite cannot be read.
     """
-    apt = apt_options(suite, of.name)
-    run("apt-get", *apt, "update", "--quiet=2", "--error-on=any")
+    apt = updated(suite, of.name)
     every = table()
     return _choose(_packages(apt), release, every["debug"], every["images"]), apt
 

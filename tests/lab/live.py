@@ -83,6 +83,7 @@ def run_live(
         _tool("debugfs", "-R", f"rdump /out {folder}", str(image))
         if any((folder / "out").iterdir()):
             raise  # its disk is not as it was
+        (folder / "out").rmdir()  # debugfs makes it, or does nothing
         _boot(booted, image, folder, say, init, qemu_args, seconds)
     _tool("debugfs", "-R", f"rdump /out {folder}", str(image))
     image.unlink()

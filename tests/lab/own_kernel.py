@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from archive import LabError, apt_options, cache_folder, newest_first, run
+from archive import LabError, apt_options, cache_folder, newest_first, run, updated
 
 SECONDS_BETWEEN_LINES = 30
 
@@ -143,18 +143,17 @@ def _fetch(
         for suite in suites:
             if suite in missing:
                 continue
-            apt = apt_options(suite)
             if suite not in there:
                 say(f"looking for the source of the kernel {name} in {suite}")
                 try:
-                    run("apt-get", *apt, "update", "--quiet=2", "--error-on=any")
+                    apt = updated(suite)
                 except LabError as error:  # the suite may be gone
                     missing[suite] = str(error).splitlines()[0]
                     continue
                 there[suite] = run("apt-cache", *apt, "pkgnames", "linux-source-").split()
             packages = newest_first(one for one in there[suite] if re.fullmatch(source, one))
             if packages:
-                return _download(packages[0], apt, folder, say)
+                return _download(packages[0], apt_options(suite), folder, say)
         say(f"no {source} in {', '.join(suites)}")
     raise LabError(
         f"no package {' or '.join(sources)} in {', '.join(suites)}: add a suite that has one to "
