@@ -35,7 +35,7 @@ BUNDLES = Path(__file__).parent / "bundles"
 OLD, EARLY = BUNDLES / "v0.1.0", BUNDLES / "v0.1.0-early"
 UNWRITTEN = (
     "mmscope 0.1.0 did not write sections memory_ledger, process_memory, memory_cgroups, "
-    "lru_lists, cached_files, alloc_tags, dentries, "
+    "process_shares, lru_lists, cached_files, alloc_tags, dentries, "
     "swap, percpu, vmalloc, physical_memory, poisoned_pages, file_maps, oom_kills, kernel_log; "
     "table kernel_features; columns of zones, device_pagemaps, memmap_what_if, ksm_pages, "
     "rmap_costs, rmap_walks; rows of rmap_costs, settings"

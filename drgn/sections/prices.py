@@ -54,6 +54,7 @@ MEMINFO = "/proc/meminfo"
 PRESSURE = "/proc/pressure/memory"
 SLABINFO = "/proc/slabinfo"
 MAPS = "/proc/[0-9]*/maps"
+SMAPS_ROLLUP = "/proc/[0-9]*/smaps_rollup"
 STATUS = "/proc/[0-9]*/status /proc/[0-9]*/comm"
 ALLOC_TRACES = "/sys/kernel/debug/slab/*/alloc_traces"
 SLAB_SETTINGS = "/sys/kernel/slab/*"
@@ -164,6 +165,17 @@ PRICES = {
             "lock, mmap_lock where that is taken",
             None,
             "VMAs; waits as long as the process holds its lock",
+            "read by a process of its own, which is left behind if it gets no answer",
+        ),
+        Price(
+            # show_smaps_rollup(), smaps_pte_range(), fs/proc/task_mmu.c: it lets go of mmap_lock
+            # between VMAs where somebody waits
+            SMAPS_ROLLUP,
+            "looks at every page that a process maps",
+            "exec_update_lock to open it; mmap_lock, shared, let go between two mappings where "
+            "somebody waits to write; a page table's lock, a table at a time",
+            None,
+            "mapped pages; waits as long as the process holds its lock",
             "read by a process of its own, which is left behind if it gets no answer",
         ),
         Price(
