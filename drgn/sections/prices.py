@@ -65,6 +65,7 @@ IOMEM = "/proc/iomem"
 CGROUPS = "/sys/fs/cgroup/*/memory.*"
 SWAPS = "/proc/swaps"
 ZRAM = "/sys/block/zram*/mm_stat"
+ZSWAP = "/sys/module/zswap/parameters/*"
 KMSG = "/dev/kmsg /dmesg /*/dmesg* /vmcore-dmesg.txt"
 DENTRY_STATE = "/proc/sys/fs/dentry-state /proc/sys/fs/inode-nr"
 SETTINGS = (
@@ -260,6 +261,15 @@ PRICES = {
             "init_lock of the device, shared",
             None,
             "devices",
+            READ,
+        ),
+        Price(
+            # param_attr_show(), kernel/params.c
+            ZSWAP,
+            "prints a word",
+            "a lock for setting it",
+            None,
+            "files",
             READ,
         ),
         Price(
