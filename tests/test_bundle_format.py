@@ -37,8 +37,8 @@ UNWRITTEN = (
     "mmscope 0.1.0 did not write sections memory_ledger, process_memory, memory_cgroups, "
     "process_shares, lru_lists, cached_files, alloc_tags, dentries, "
     "swap, percpu, vmalloc, physical_memory, poisoned_pages, file_maps, oom_kills, kernel_log; "
-    "table kernel_features; columns of zones, device_pagemaps, memmap_what_if, ksm_pages, "
-    "rmap_costs, rmap_walks; rows of rmap_costs, settings"
+    "tables slab_cgroups, kernel_features; columns of zones, device_pagemaps, memmap_what_if, "
+    "ksm_pages, rmap_costs, rmap_walks; rows of rmap_costs, settings"
 )
 
 

@@ -27,6 +27,7 @@ from mmscope.drgn.reading.kernel_arrays import Gaps
 from mmscope.drgn.reading.scattered_reads import read_scattered
 from mmscope.drgn.reading.struct_pages import (
     compound_info_is_mask,
+    page_addresses,
     page_dtype,
     valid_page_ranges,
 )
@@ -135,9 +136,7 @@ class MappedPages:
 
     def _read(self, pfns: NDArray[np.uint64]) -> _Read:
         """The struct pages of page frames."""
-        at = np.searchsorted(self.ranges[:, 0], pfns, side="right") - 1
-        known = (at >= 0) & (pfns < self.ranges[at, 1])
-        addresses = self.ranges[at, 2] + (pfns - self.ranges[at, 0]) * np.uint64(self.size)
+        addresses, known = page_addresses(self.ranges, pfns, self.size)
         pages = np.zeros(len(pfns), self.dtype)
         pages[known], read = read_scattered(self.prog, addresses[known], self.dtype, self.gaps)
         known[known] = read
