@@ -10,6 +10,7 @@ told. Only then are the slow commands run, one after the other, each with a limi
 import importlib.util
 import json
 import os
+import re
 import resource
 import shutil
 import subprocess
@@ -20,6 +21,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mmscope.drgn.tables.hostile_text import cut, visible
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.outcome import Refused, say
 from mmscope.reports.bundle.writer import Writer
@@ -31,6 +33,12 @@ from mmscope.reports.watch import watch_tables
 SAMPLES = "samples.jsonl"
 # Of the time that a capture may take: collect, and once more as text where that came to nothing.
 COLLECT_SHARE, TEXT_SHARE = 0.5, 0.2
+# panic() (kernel/panic.c); where an oops is the end, that of die() and show_fault_oops() on x86, of
+# die_kernel_fault() on arm64.
+LAST_WORDS = [
+    re.compile("Kernel panic - not syncing: "),
+    re.compile("^(BUG: |kernel BUG at |Oops: |Internal error: |Unable to handle kernel )"),
+]
 MOST_OUTPUT = 4 << 20
 
 
@@ -84,6 +92,9 @@ def make(place: Path, settings: Settings, core: Path | None = None) -> Path:
     step_back(settings.memory)
     incident["source"] = collected(capture, settings, core, deadline) or incident["source"]
     if (capture / "bundle").exists():
+        if core is not None:
+            incident["title"] = last_words(capture / "bundle") or incident["title"]
+            incident["host"] = Bundle(capture / "bundle").target.get("hostname")
         explained(capture, deadline)
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     own = resource.getrusage(resource.RUSAGE_SELF)
@@ -160,6 +171,18 @@ def collected(capture: Path, settings: Settings, core: Path | None, deadline: fl
         shutil.rmtree(where, ignore_errors=True)
         if words != []:  # of a dump there is no text, and of text nothing else
             break
+    return None
+
+
+def last_words(bundle: Path) -> str | None:
+    """Why the kernel of a dump crashed, in its own words."""
+    try:
+        lines = [str(row["text"]) for row in Bundle(bundle).rows("kernel_log")]
+    except (OSError, Refused, LookupError, ValueError):
+        return None
+    for words in LAST_WORDS:
+        if found := [line for line in lines if words.search(line)]:
+            return f"The kernel crashed: {cut(visible(found[-1].splitlines()[0]), 200)}"
     return None
 
 

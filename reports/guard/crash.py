@@ -37,14 +37,22 @@ def run(args: argparse.Namespace) -> int:
     except OSError as error:
         raise UsageError(f"{args.output}: {error.strerror}") from None
     code = DONE
-    for core in _cores(args.paths):
-        known = identity(core)
-        if _tries(args.output, known) >= MOST_TRIES or _is_done(args.output, known):
-            continue
+    # Another may come while one is read.
+    while core := next((core for core in _cores(args.paths) if _is_new(core, args.output)), None):
         _wait_until_settled(core, args.settled)
         if not _one(core, args):
             code = INCOMPLETE
     return code
+
+
+def _is_new(core: Path, folder: Path) -> bool:
+    """Whether it was neither read, nor often enough tried."""
+    states = [
+        incident.get("state")
+        for _, incident in captures.captures(folder)
+        if incident.get("core") == identity(core)
+    ]
+    return len(states) < MOST_TRIES and not {captures.DONE, captures.RUNNING} & {*states}
 
 
 def _cores(paths: list[Path]) -> Iterator[Path]:
@@ -73,17 +81,6 @@ def identity(core: Path) -> dict[str, Any]:
     """What a dump is, so that it is known again."""
     stat = core.stat()
     return {"path": str(core.resolve()), "bytes": stat.st_size, "written": round(stat.st_mtime)}
-
-
-def _tries(folder: Path, core: dict[str, Any]) -> int:
-    return sum(incident.get("core") == core for _, incident in captures.captures(folder))
-
-
-def _is_done(folder: Path, core: dict[str, Any]) -> bool:
-    return any(
-        incident.get("core") == core and incident.get("state") in (captures.DONE, captures.RUNNING)
-        for _, incident in captures.captures(folder)
-    )
 
 
 def _wait_until_settled(core: Path, seconds: float) -> None:

@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+``mmscope guard`` on a running stock kernel, inside the guest, which runs out of memory, then out of
+free blocks of THP size, and then leaks pages that no line of /proc/meminfo has (pipes' buffers).
+
+The guest looks for captures itself, and notes when the first thing that names the cause is there.
+An emulated CPU is some fifty times as slow: guard may take half of one.
+"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from shared_guest import InGuest
+
+from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.findings.findings import evaluate
+from mmscope.reports.guard import captures
+
+PROGRAM = """
+import ctypes, fcntl, json, mmap, os, signal, subprocess, sys, time
+from pathlib import Path
+from mmscope.reports.guard.capture import mmscope
+
+FOLDER = Path("/out/guard/captures")
+said = {"seconds": {}, "state": {}}
+
+def child(work):
+    pid = os.fork()
+    if not pid:
+        Path("/proc/self/oom_score_adj").write_text("1000")
+        try:
+            work()
+        finally:
+            os._exit(0)
+    return pid
+
+def memory(size, advice):
+    found = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000)
+    found.madvise(advice)
+    return found
+
+def free():
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    return {name: int(rest.split()[0]) << 10 for name, rest in (l.split(":") for l in lines)}
+
+def of(trigger):
+    return [p for p in FOLDER.glob("2*") if p.name.endswith(trigger)]
+
+def wait_for(what, seconds):
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if found := what():
+            return found
+        time.sleep(0.2)
+
+def has_bundle(trigger):
+    return [p for p in of(trigger) if (p / "bundle/datapackage.json").exists()]
+
+def done(trigger):
+    return [p for p in of(trigger)
+            if json.loads((p / "incident.json").read_text())["state"] == "done"]
+
+def note(trigger, begin, patience):
+    if wait_for(lambda: has_bundle(trigger), patience):
+        said["seconds"][trigger] = time.monotonic() - begin
+        wait_for(lambda: done(trigger), 400)
+
+def resident():
+    status = Path(f"/proc/{guard.pid}/status").read_text()
+    words = Path(f"/proc/{guard.pid}/stat").read_text().rpartition(")")[2].split()
+    ticks = int(words[11]) + int(words[12])
+    kib = {l.split(":")[0]: int(l.split()[1]) for l in status.splitlines() if l.startswith("Vm")}
+    return {"cpu": ticks / 100, "rss": kib["VmRSS"] << 10, "locked": kib["VmLck"] << 10,
+            "swap": kib.get("VmSwap", 0)}
+
+def fallbacks():
+    return int(Path("/proc/vmstat").read_text().split("thp_fault_fallback ")[1].split()[0])
+
+log = open("/out/guard/guard.log", "wb")
+began = time.monotonic()
+guard = subprocess.Popen(
+    mmscope("guard", "run", "-o", str(FOLDER), "--interval", "2", "--cpu", "50", "--distance", "0",
+            "--timeout", "300", "--collect=--only zones,vm_counters,kernel_log,oom_kills,"
+            "memory_ledger,free_lists"),
+    stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+wait_for(lambda: b"triggers, every" in Path("/out/guard/guard.log").read_bytes(), 300)
+said["start"] = time.monotonic() - began
+time.sleep(10)
+said["before"] = dict(resident(), seconds=time.monotonic())
+
+# MADV_POPULATE_WRITE: by the kernel alone.
+begin = time.monotonic()
+pid = child(lambda: memory(8 << 30, mmap.MADV_HUGEPAGE).madvise(23))
+said["killed"] = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+said["dying"] = time.monotonic() - begin
+note("oom-kill", time.monotonic(), 120)
+
+def famine():
+    # No compaction in the background or by tasks; then all memory in pieces.
+    Path("/proc/sys/vm/compaction_proactiveness").write_text("0")
+    Path("/sys/kernel/mm/transparent_hugepage/defrag").write_text("never")
+    Path("/sys/kernel/mm/transparent_hugepage/enabled").write_text("always")
+    parts = []
+    while (left := free()["MemFree"]) > (96 << 20):
+        part = memory(min(left - (64 << 20), 64 << 20), mmap.MADV_NOHUGEPAGE)
+        part.madvise(23)
+        parts.append(part)
+    for part in parts:
+        for at in range(0, len(part) - (256 << 10), 256 << 10):
+            part.madvise(mmap.MADV_DONTNEED, at + 4096, (256 << 10) - 4096)
+    begin = time.monotonic()
+    while not of("huge-blocks-gone") and time.monotonic() - begin < 200:
+        wanted = memory(96 << 20, mmap.MADV_HUGEPAGE)
+        for at in range(0, len(wanted), 2 << 20):
+            wanted[at] = 1
+        Path("/out/guard/fallbacks").write_text(f"{fallbacks()} {time.monotonic()}")
+        time.sleep(1)
+        wanted.close()
+    time.sleep(1000)
+
+before = fallbacks()
+pid = child(famine)
+wait_for(lambda: fallbacks() >= before + 20, 240)
+note("huge-blocks-gone", time.monotonic(), 120)
+os.kill(pid, signal.SIGKILL)
+os.waitpid(pid, 0)
+
+pipes = []
+begin = time.monotonic()
+while not of("memory-unaccounted") and time.monotonic() - begin < 400:
+    pipe = os.pipe()
+    fcntl.fcntl(pipe[1], 1031, 1 << 20)  # F_SETPIPE_SZ
+    pipes.append(pipe)
+    os.write(pipe[1], bytes(1 << 20))
+    time.sleep(0.7)
+said["leaked"] = len(pipes) << 20
+said["leaking"] = time.monotonic() - begin
+note("memory-unaccounted", time.monotonic(), 60)
+for pipe in pipes:
+    os.close(pipe[0]), os.close(pipe[1])
+
+said["after"] = dict(resident(), seconds=time.monotonic())
+guard.send_signal(signal.SIGTERM)
+said["code"] = guard.wait()
+Path("/out/guard/said.json").write_text(json.dumps(said))
+"""
+
+# The last: a leak takes minutes.
+IN_GUEST = InGuest("guard", "7.2", 20, PROGRAM)
+SOON = 30  # seconds
+
+
+@pytest.fixture(scope="module")
+def out(in_guest: Callable[[InGuest], Path]) -> Path:
+    """What the guest wrote."""
+    return in_guest(IN_GUEST)
+
+
+@pytest.fixture(scope="module")
+def said(out: Path) -> Any:
+    """What the guest saw."""
+    found = json.loads((out / "said.json").read_text())
+    print(found, (out / "guard.log").read_text())
+    assert found["code"] == 0 and found["killed"] == -9
+    return found
+
+
+def captured(out: Path, trigger: str) -> tuple[Path, captures.Incident]:
+    """The capture of a trigger."""
+    those = [one for one in captures.captures(out / "captures") if one[1]["trigger"] == trigger]
+    assert those, [incident for _, incident in captures.captures(out / "captures")]
+    return those[-1]
+
+
+@pytest.mark.parametrize("trigger", ["oom-kill", "huge-blocks-gone", "memory-unaccounted"])
+def test_what_names_the_cause_is_there_soon(said: Any, trigger: str) -> None:
+    assert said["seconds"][trigger] <= SOON
+
+
+def test_an_oom_kill_is_captured_with_who_was_killed(out: Path, said: Any) -> None:
+    path, incident = captured(out, "oom-kill")
+    assert incident["state"] == "done" and incident["source"] == "live"
+    assert "The OOM killer took 1 process(es): Out of memory: Killed process" in incident["title"]
+    bundle = Bundle(path / "bundle")
+    found = {finding.id for finding in evaluate(bundle).found}
+    assert {"watch-oom-kill", "oom-kills-told"} <= found
+    # Both what was before and what the kernel's memory said.
+    assert {"counter_rates", "zones", "memory_ledger"} <= bundle.tables.keys()
+    assert bundle.target["kind"] == "live"
+
+
+def test_huge_pages_that_ran_out_are_captured(out: Path, said: Any) -> None:
+    path, incident = captured(out, "huge-blocks-gone")
+    assert incident["title"].startswith("No free block of THP size is left;")
+    found = {finding.id for finding in evaluate(Bundle(path / "bundle")).found}
+    assert "watch-thp-blocks-ran-out" in found or "watch-thp-falls-back" in found, found
+
+
+def test_a_leak_that_no_counter_has_is_captured(out: Path, said: Any) -> None:
+    path, incident = captured(out, "memory-unaccounted")
+    assert incident["title"].startswith("Memory in no counter only grew: by ")
+    found = {finding.id for finding in evaluate(Bundle(path / "bundle")).found}
+    assert "watch-kernel-memory-grows" in found
+
+
+def test_the_resident_stays_in_memory_and_small(said: Any) -> None:
+    before, after = said["before"], said["after"]
+    assert before["locked"] > 0 and after["swap"] == 0
+    assert after["rss"] < 48 << 20
+    # The share that it was given, of which a capture is no part here.
+    seconds = after["seconds"] - before["seconds"]
+    print((after["cpu"] - before["cpu"]) / seconds)
+    assert after["cpu"] - before["cpu"] <= 0.5 * seconds
