@@ -115,6 +115,7 @@ lint: $(READY) ## ruff and mypy
 bench: $(READY) ## how fast each probe is, with the naive way beside it, and the report
 	@tools/apt-install $(LAB_PACKAGES) $(BUILD_PACKAGES) $(BENCH_PACKAGES) $(TEST_PACKAGES)
 	@$(BIN)/python tests/bench_report.py
+	@$(BIN)/python tests/bench_viewer.py
 	@$(BIN)/python tests/bench_opening.py
 	@$(BIN)/python tests/bench.py
 	@$(BIN)/python tests/bench_cgroups.py

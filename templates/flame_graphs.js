@@ -6,7 +6,7 @@
 //   holders   (test) -> {names: how many match, share: of all, through one of them}
 "use strict";
 const flameGraphs = (function () {
-  const MOST = 1000, LEAST = 0.002, DEEPEST = 128, SLICE = 3000;
+  const MOST = 1000, LEAST = 0.002, DEEPEST = 128, SLICE = 10 /* ms */;
   const KERNEL = "_[k]", BACK_ON = "(interrupts back on)", USER_CODE = "(user code)";
   const MARKS = { more: "▲ ", less: "▼ " };
   const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
@@ -68,26 +68,31 @@ const flameGraphs = (function () {
 
   // All stacks: names of frames once, each stack as their numbers, from its root.
   async function unfolded(link) {
-    const packed = Uint8Array.from(atob(link.href.split(",")[1]), function (c) { return c.charCodeAt(0); });
+    const chars = atob(link.href.split(",")[1]), packed = new Uint8Array(chars.length);
+    for (let at = 0; at < chars.length; at += 1) packed[at] = chars.charCodeAt(at);
     const plain = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
     const lines = (await new Response(plain).text()).split("\n");
     const numbers = new Map(), names = [], stacks = [], values = [];
-    for (let from = 0; from < lines.length; from += SLICE) {
-      lines.slice(from, from + SLICE).forEach(function (line) {
-        const end = line.lastIndexOf(" ");
-        if (end < 0) return;
-        stacks.push(Uint32Array.from(line.slice(0, end).split(";"), function (name) {
-          let known = numbers.get(name);
-          if (known === undefined) numbers.set(name, known = names.push(name) - 1);
-          return known;
-        }));
-        values.push(Number(line.slice(end + 1)));
-      });
-      // The page stays as quick as it was.
-      await new Promise(function (resume) { setTimeout(resume); });
+    let began = performance.now();
+    for (const line of lines) {
+      const end = line.lastIndexOf(" ");
+      if (end < 0) continue;
+      const words = line.slice(0, end).split(";"), stack = new Uint32Array(words.length);
+      for (let depth = 0; depth < words.length; depth += 1) {
+        let known = numbers.get(words[depth]);
+        if (known === undefined) numbers.set(words[depth], known = names.push(words[depth]) - 1);
+        stack[depth] = known;
+      }
+      stacks.push(stack);
+      values.push(Number(line.slice(end + 1)));
+      if (performance.now() - began < SLICE) continue;
+      await rest();
+      began = performance.now();
     }
-    return { names: names, stacks: stacks, values: values };
+    return { names: names, labels: names.map(shown), stacks: stacks, values: values };
   }
+  // Between long steps the page stays as quick as it was.
+  function rest() { return new Promise(function (resume) { setTimeout(resume); }); }
 
   // What a frame is, as the class that colours it; as reports/pictures has it for the still picture.
   function kinds(data, box) {
@@ -109,7 +114,7 @@ const flameGraphs = (function () {
     const one = data.names.length;
     if (!data.kinds.includes("user")) return data;
     return {
-      names: data.names.concat(USER_CODE), kinds: data.kinds.concat("user"), values: data.values,
+      names: data.names.concat(USER_CODE), labels: data.labels.concat(USER_CODE), kinds: data.kinds.concat("user"), values: data.values,
       stacks: data.stacks.map(function (stack) {
         return stack.map(function (name) { return data.kinds[name] === "user" ? one : name; })
           .filter(function (name, depth, whole) { return name !== one || whole[depth - 1] !== one; });
@@ -127,7 +132,7 @@ const flameGraphs = (function () {
       members.forEach(function (stack) { value += data.values[stack]; });
       return {
         number: name, depth: depth, members: members, up: up, value: value, at: 0, made: null, mark: "",
-        name: depth ? shown(data.names[name]) : bottom.name, kind: depth ? data.kinds[name] : bottom.kind,
+        name: depth ? data.labels[name] : bottom.name, kind: depth ? data.kinds[name] : bottom.kind,
       };
     }
     const top = frame(-1, 0, data.stacks.map(function (_, stack) { return stack; }), null);
@@ -159,7 +164,7 @@ const flameGraphs = (function () {
       return caller.made;
     }
     function holders(matches) {
-      const hit = data.names.map(function (name) { return matches(shown(name)); });
+      const hit = data.labels.map(matches);
       let through = 0;
       data.stacks.forEach(function (stack, place) {
         if (stack.some(function (name) { return hit[name]; })) through += data.values[place];
@@ -182,8 +187,8 @@ const flameGraphs = (function () {
       }
       if (frames.length) self[frames[frames.length - 1]] += value;
     });
-    return data.names.map(function (name, each) {
-      return { number: each, name: shown(name), self: self[each], total: total[each] };
+    return data.labels.map(function (name, each) {
+      return { number: each, name: name, self: self[each], total: total[each] };
     }).filter(function (each) { return each.total; });
   }
 
@@ -240,8 +245,7 @@ const flameGraphs = (function () {
   }
 
   return {
-    ALL: ALL, LEAVES: LEAVES, percent: percent, shown: shown, pictured: pictured, unfolded: unfolded,
-    kinds: kinds, shortened: shortened, reversed: reversed, sides: sides, graphed: graphed, tops: tops,
-    boxes: boxes,
+    ALL: ALL, LEAVES: LEAVES, percent: percent, pictured: pictured, unfolded: unfolded, rest: rest, kinds: kinds,
+    shortened: shortened, reversed: reversed, sides: sides, graphed: graphed, tops: tops, boxes: boxes,
   };
 })();

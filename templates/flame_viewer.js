@@ -6,8 +6,7 @@
 (function () {
   const ROW = 17, TOPS = 16;
   const {
-    ALL, LEAVES, percent, shown, pictured, unfolded, kinds, shortened, reversed, sides, graphed, tops,
-    boxes,
+    ALL, LEAVES, percent, pictured, unfolded, rest, kinds, shortened, reversed, sides, graphed, tops, boxes,
   } = flameGraphs;
 
   function make(name, attributes, text) {
@@ -83,6 +82,7 @@
       const now = data(), unit = box.dataset.unit;
       if (!now[side]) now[side] = side === "leaves"
         ? graphed(reversed(now), unit, LEAVES) : graphed(now, unit, ALL);
+      now[side].callees(now[side].top);
       return now[side];
     }
     function matches(name) {
@@ -157,7 +157,7 @@
         const unit = box.dataset.unit, total = all.total;
         if (mode === "sandwich") {
           const pair = sides(data(), middle), kind = data().kinds[middle] + " middle";
-          const name = { name: shown(data().names[middle]), kind: kind };
+          const name = { name: data().labels[middle], kind: kind };
           graph = graphed(pair[0], unit, name, total);
           graph.callers = graphed(pair[1], unit, name, total);
         } else graph = from(mode);
@@ -269,6 +269,12 @@
       read.kinds = kinds(read, box);
       read.total = read.values.reduce(function (sum, value) { return sum + value; }, 0);
       all = read;
+      // What the buttons show, before somebody asks.
+      for (const step of [data, from.bind(null, "callers"), from.bind(null, "leaves")]) {
+        await rest();
+        step();
+      }
+      await rest();
       [["callers", "From callers"], ["leaves", "From leaves"]].forEach(function (pair) {
         const button = views[pair[0]] = make("button", { type: "button" }, pair[1]);
         button.addEventListener("click", function () { show(pair[0], false); });

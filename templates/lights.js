@@ -4,7 +4,7 @@
 // in the address.
 "use strict";
 (function () {
-  const LIT = "lit";
+  const LIT = "lit", DRAWN = "drawn";
   const articles = new Map(Array.from(document.querySelectorAll("article[data-lights]"), function (article) {
     return [article.id, article];
   }));
@@ -50,12 +50,23 @@
     each('tr[data-of~="' + lights.number + '"]', add);
     return found;
   }
+  // The zones of the pageblock map that are not meant, where some are.
+  function veil(lights) {
+    const veils = Array.from(document.querySelectorAll(".map .veil"));
+    const away = veils.filter(function (zone) {
+      return !has(lights.zones, { node: Number(zone.dataset.node), zone: zone.dataset.zone });
+    });
+    if (away.length === veils.length) return;
+    away.forEach(function (zone) { zone.classList.add(DRAWN); });
+  }
   function show() {
     const id = pointed || address.get("lit"), article = articles.get(id);
     each("." + LIT, function (element) { element.classList.remove(LIT); });
     each(".map.some-lit", function (map) { map.classList.remove("some-lit"); });
+    each("." + DRAWN, function (zone) { zone.classList.remove(DRAWN); });
     if (!article) return;
-    const found = marked(JSON.parse(article.dataset.lights));
+    const lights = JSON.parse(article.dataset.lights), found = marked(lights);
+    veil(lights);
     found.concat([article]).forEach(function (element) {
       element.classList.add(LIT);
       const map = element.closest(".map");

@@ -10,10 +10,12 @@ import csv
 import functools
 import gzip
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 from xml.etree.ElementTree import Element
 
 import busy_bundle
@@ -23,13 +25,14 @@ from browser_page import NARROW, WIDE, Opened, serious, unfold
 from page_tree import NOTHING, by_id, cells, elements, parse, texts
 
 from mmscope.reports.bundle.bundle import Bundle
-from mmscope.reports.drawing.downloads import MAX_REPORT_BYTES, Download, Downloads
+from mmscope.reports.drawing.downloads import MAX_REPORT_BYTES, Download, Downloads, folded
 from mmscope.reports.drawing.flame_graph import ROW
 from mmscope.reports.page.environment import MAX_ROWS
 from mmscope.reports.page.report import render
 from mmscope.reports.page.views import MAX_CELLS, MAX_SERIES_ROWS, MAX_STACK_ROWS
 
 MAX_PEAK_BYTES = 1 << 30
+FRAMES = [f"function_{n}" for n in range(500)]
 FORMULA = ("=cmd|' /C calc'!A0", "+1", "-bash", "@sum(1)", "\tx")
 
 
@@ -150,6 +153,32 @@ class TestDownloads:
         html = self.offered({f"n{size}": size for size in (3000, 400, 60, 7)}, most)
         assert len(html.encode()) <= most
         assert "n400.gz" in html
+
+    @pytest.mark.parametrize("most", (1_500, 3_000, 12_000, 200_000))
+    def test_of_stacks_the_largest_are_there_and_the_others_as_one(self, most: int) -> None:
+        random = Random(1)
+        stacks = {";".join(random.choices(FRAMES, k=9)): 2 * n + 1 for n in range(2000)}
+        downloads = Downloads()
+        place = downloads.offer(folded(stacks, "s.folded", "stacks.csv"))
+        html = downloads.fill(f"<p>{place}</p>", most)
+        assert len(html.encode()) <= most
+        if most == 1_500:
+            assert "<code>stacks.csv</code> in the bundle" in html and "too much" in html
+            return
+        packed = re.search(r"base64,([^\"]*)", html)
+        lines = gzip.decompress(base64.b64decode(packed[1] if packed else "")).decode().splitlines()
+        found = {stack: int(value) for stack, _, value in (line.rpartition(" ") for line in lines)}
+        assert sum(found.values()) == sum(stacks.values())
+        other = [stack for stack in found if stack.startswith("(")]
+        kept = found.keys() - other
+        assert kept == set(sorted(stacks, key=lambda s: -stacks[s])[: len(kept)])
+        assert all(found[stack] == stacks[stack] for stack in kept)
+        if most == 200_000:
+            assert not other and "largest" not in html
+            return
+        assert other == [f"({2000 - len(kept):,} smaller stacks)"]
+        assert f"the {len(kept):,} largest of 2,000 stacks" in html
+        assert len(kept) > most / 150
 
     def test_of_the_same_bundle_are_the_same_bytes(self, tmp_path: Path) -> None:
         rows = [made.Oddity(str(n), n, None, None) for n in range(900)]

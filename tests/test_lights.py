@@ -80,6 +80,23 @@ class TestPointing:
         page.locator("nav .brand a").focus()
         assert lit(page) == NONE
 
+    def test_veils_the_other_zones_of_the_pageblock_map(
+        self, opening: functools.partial[Opened], report: Path
+    ) -> None:
+        page = opening(report).page
+        veils = page.locator(".map .veil")
+        places = [
+            (int(veil.get_attribute("data-node") or 0), veil.get_attribute("data-zone"))
+            for veil in veils.all()
+        ]
+        assert len(places) == len(set(places)) > 1 and (1, "Normal") in places
+        assert page.locator(".map .veil.drawn").count() == 0
+        page.locator(f"#{FINDING} h3").hover()
+        for place, veil in zip(places, veils.all(), strict=True):
+            assert (veil.get_attribute("class") == "veil drawn") == (place != (1, "Normal"))
+        page.locator("h1").hover()
+        assert page.locator(".map .veil.drawn").count() == 0
+
     def test_lights_its_rows_and_no_others(
         self, opening: functools.partial[Opened], report: Path
     ) -> None:

@@ -82,7 +82,7 @@ LEDGER_UNEXPLAINED = Table(
     empty="Every page has an owner.",
     memory="again",
     measure="pages",
-    inside=(Inside("unexplained", "pages"),),
+    inside=(Inside("unexplained", "pages", looks=True),),
 )
 
 

@@ -45,16 +45,18 @@ class SymbolTable:
     Symbols, ascending. Their kinds and names are asked for when needed: that is slow.
 
     :ivar starts: addresses; *size* and *symbol* are of a position among them.
+    :ivar first: of names that share an address the first is printed.
     """
 
     starts: Sequence[int]
     size: Callable[[int], int]
     symbol: Callable[[int], Symbol]
+    first: bool = False
 
     def function(self, address: int) -> str | None:
         """The name of the function that an address lies in."""
         last = bisect.bisect_right(self.starts, address) - 1
-        best: tuple[bool, int, str] | None = None
+        best: tuple[int, bool, int, str] | None = None
         found = -1
         for at in range(last, max(last - MAX_BACK, -1), -1):
             start, size = self.starts[at], self.size(at)
@@ -67,9 +69,9 @@ class SymbolTable:
             # __pfx_…: the padding in front of a function, which never runs.
             if symbol.kind not in CODE or symbol.name.startswith("__pfx_") or not symbol.name:
                 continue
-            rank, found = _alias_rank(symbol), start
+            rank, found = (at if self.first else 0, *_alias_rank(symbol)), start
             best = rank if best is None else min(best, rank)
-        return None if best is None else best[2]
+        return None if best is None else best[-1]
 
 
 def _alias_rank(symbol: Symbol) -> tuple[bool, int, str]:
@@ -81,15 +83,14 @@ def _alias_rank(symbol: Symbol) -> tuple[bool, int, str]:
     return symbol.binding is SymbolBinding.WEAK, len(name) - len(name.lstrip("_")), name
 
 
-def symbol_table(symbols: Sequence[Symbol]) -> SymbolTable:
+def symbol_table(symbols: Sequence[Symbol], *, first: bool = False) -> SymbolTable:
     """Sort symbols by address, without those that tell code from data within a section (arm64)."""
     symbols = [symbol for symbol in symbols if symbol.name[:1] != "$"]
     starts = np.fromiter((symbol.address for symbol in symbols), np.uint64, len(symbols))
     order = np.argsort(starts, kind="stable")
     ordered = [symbols[at] for at in order.tolist()]
-    return SymbolTable(
-        starts[order].tolist(), [symbol.size for symbol in ordered].__getitem__, ordered.__getitem__
-    )
+    sizes = [symbol.size for symbol in ordered]
+    return SymbolTable(starts[order].tolist(), sizes.__getitem__, ordered.__getitem__, first)
 
 
 def module_symbols(module: RelocatableModule) -> list[Symbol]:
@@ -142,7 +143,9 @@ def frame_names(prog: Program, addresses: NDArray[np.uint64]) -> list[str]:
         for at in wanted.tolist():
             names[at] = f"{int(addresses[at]):#x}{suffix}"
         try:
-            table = symbol_table(module_symbols(module))
+            # Its init_module has the name of its source too: find_kallsyms_symbol()
+            # (kernel/module/kallsyms.c) takes the one that is first in the module's table.
+            table = symbol_table(module_symbols(module), first=True)
         except (FaultError, LookupError, ValueError):
             continue  # the address and the module's name are known all the same
         _fill(names, table, addresses, wanted, suffix)

@@ -20,11 +20,13 @@ class Inside:
     :ivar owner: the class.
     :ivar column: how much of it, in bytes or pages.
     :ivar where: a column and its values, of the rows that do; by default all.
+    :ivar looks: a row is pages that look alike, not what made them.
     """
 
     owner: str
     column: str
     where: tuple[str, tuple[str, ...]] | None = None
+    looks: bool = False
 
 
 @dataclass(frozen=True)

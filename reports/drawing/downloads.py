@@ -5,7 +5,8 @@ What a report shows only in part, whole, in the report itself: as far as there i
 A report has at most :data:`MAX_REPORT_BYTES`. What the page leaves of them is for downloads: packed
 tables and folded stacks, as links with ``data:`` addresses, which need no script and no request.
 The smallest come first, until :data:`MISSES` in a row found no room. In the place of the others the
-page says their size, and which file of the bundle has it.
+page says their size, and which file of the bundle has it. Stacks, which the page itself draws, come
+before tables, with the largest ones where all find no room.
 
 While the page is made, every download is a mark that no text of a bundle can forge (control
 characters are shown as words everywhere); when all of the page is known, :meth:`Downloads.fill`
@@ -16,6 +17,7 @@ Cannot know: how small something packs. So much of it is packed as there is room
 
 import base64
 import csv
+import heapq
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
@@ -33,6 +35,10 @@ from mmscope.reports.bundle.description import Table
 MAX_REPORT_BYTES = 2_000_000
 # Packing is what takes time, and what is larger still hardly fits.
 MISSES = 3
+# Of the room, for stacks that do not fit whole; and how often less of them are tried.
+STACKS_SHARE, TRIES = 0.6, 5
+# Fewer say little. At best, stacks pack to such a part of their size.
+LEAST_STACKS, PACKS = 50, 12
 # What a spreadsheet takes for the beginning of a formula (OWASP, CSV injection).
 FORMULA = re.compile(r"[=+\-@\t\r]")
 # The same anywhere in lines of CSV, except for numbers below zero.
@@ -50,12 +56,14 @@ class Download:
     :ivar raw_bytes: its size, about.
     :ivar kept: the bundle's file that has all of it.
     :ivar read: gives it, in pieces.
+    :ivar stacks: how many it has, and gives the largest of them, with the others as one.
     """
 
     name: str
     raw_bytes: int
     kept: str
     read: Callable[[], Iterable[bytes]]
+    stacks: tuple[int, Callable[[int], Iterable[bytes]]] | None = None
 
     @property
     def file(self) -> str:
@@ -80,20 +88,31 @@ class Downloads:
 
         :param most: bytes that it may have; it has more only if it had them before.
         """
-        words = {str(number): _without(download) for number, download in enumerate(self.offered)}
+        words = {number: _without(download) for number, download in enumerate(self.offered)}
         room = _Room(most - len(html.encode()) - sum(len(text.encode()) for text in words.values()))
+        smallest = sorted(words, key=lambda number: self.offered[number].raw_bytes)
+        stacks = [number for number in smallest if self.offered[number].stacks]
+        share = int(room.bytes * STACKS_SHARE)
+        for place, number in enumerate(stacks):
+            before = room.bytes
+            said = words[number]
+            words[number] = _stacks_within(
+                self.offered[number], said, share // (len(stacks) - place)
+            )
+            room.bytes += len(said.encode()) - len(words[number].encode())
+            share -= before - room.bytes
         missed = 0
-        for number in sorted(words, key=lambda number: self.offered[int(number)].raw_bytes):
+        for number in (number for number in smallest if number not in stacks):
             if missed == MISSES:
                 break
-            download, said = self.offered[int(number)], words[number]
+            download, said = self.offered[number], words[number]
             packed = _packed(download.read(), room.packed(_link(download.name, b""), said))
             if packed and room.take(link := _link(download.name, packed), said):
                 words[number] = link
                 missed = 0
             else:
                 missed += 1
-        return MARK.sub(lambda mark: words[mark[1]], html)
+        return MARK.sub(lambda mark: words[int(mark[1])], html)
 
 
 @dataclass
@@ -119,13 +138,41 @@ def _file(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]", "_", name)
 
 
-def _link(name: str, packed: bytes) -> str:
+def _link(name: str, packed: bytes, also: str = "and in the bundle") -> str:
     text = base64.b64encode(packed).decode()
     return (
         f'<a class="download" href="data:application/gzip;base64,{text}" '
         f'download="{_file(name)}.gz">{_file(name)}</a> '
-        f"(packed {display.size(len(packed))}, and in the bundle)"
+        f"(packed {display.size(len(packed))}, {also})"
     )
+
+
+def _stacks_within(download: Download, said: str, share: int) -> str:
+    """
+    A link to stacks, all or as many as find room; what was said where hardly any do.
+
+    :param share: bytes that it may have more than what was said.
+    """
+    assert download.stacks is not None
+    count, largest = download.stacks
+    room = _Room(share)
+    if packed := _packed(download.read(), room.packed(_link(download.name, b""), said)):
+        return _link(download.name, packed)
+    kept = f"<code>{escape(visible(download.kept))}</code>"
+
+    def words(some: int) -> str:
+        return f"the {some:,} largest of {count:,} stacks; all of them: {kept} in the bundle"
+
+    fits = room.packed(_link(download.name, b"", words(count)), said)
+    some = min(count, count * fits * PACKS // max(download.raw_bytes, 1))
+    for _ in range(TRIES):
+        if some < LEAST_STACKS:
+            break
+        packed = b"".join(_gzip(largest(some)))
+        if len(packed) <= fits:
+            return _link(download.name, packed, words(some))
+        some = int(some * fits / len(packed) * 0.95)
+    return said
 
 
 def _without(download: Download) -> str:
@@ -138,16 +185,21 @@ def _without(download: Download) -> str:
 
 def _packed(pieces: Iterable[bytes], room: int) -> bytes:
     """Gzip, the same bytes for the same content; nothing if it takes more room."""
-    packer = zlib.compressobj(6, zlib.DEFLATED, 31)
     parts: list[bytes] = []
     size = 0
-    for piece in pieces:
-        parts.append(packer.compress(piece))
-        size += len(parts[-1])
+    for part in _gzip(pieces):
+        parts.append(part)
+        size += len(part)
         if size > room:
             return b""
-    parts.append(packer.flush())
-    return b"".join(parts) if size + len(parts[-1]) <= room else b""
+    return b"".join(parts)
+
+
+def _gzip(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    packer = zlib.compressobj(6, zlib.DEFLATED, 31)
+    for piece in pieces:
+        yield packer.compress(piece)
+    yield packer.flush()
 
 
 def table(bundle: Bundle, table: Table) -> Download:
@@ -191,9 +243,17 @@ def folded(stacks: dict[str, int], name: str, kept: str) -> Download:
     root: what stands beside each other is alike, and packs to a third of what it else would.
     """
 
-    def read() -> Iterator[bytes]:
-        for stack in sorted(stacks):
-            line = f"{' '.join(stack.split())} {stacks[stack]}\n"
+    def lines(some: dict[str, int]) -> Iterator[bytes]:
+        for stack in sorted(some):
+            line = f"{' '.join(stack.split())} {some[stack]}\n"
             yield line.encode("utf-8", "backslashreplace")
 
-    return Download(name, sum(len(stack) + 8 for stack in stacks), kept, read)
+    def largest(count: int) -> Iterator[bytes]:
+        some = dict(heapq.nlargest(count, stacks.items(), key=lambda each: (each[1], each[0])))
+        left = len(stacks) - len(some)
+        if left:
+            some[f"({left:,} smaller stacks)"] = sum(stacks.values()) - sum(some.values())
+        return lines(some)
+
+    size = sum(len(stack) + 8 for stack in stacks)
+    return Download(name, size, kept, lambda: lines(stacks), (len(stacks), largest))

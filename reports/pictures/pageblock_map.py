@@ -21,6 +21,7 @@ from operator import itemgetter
 from typing import Any
 
 from mmscope.drgn.tables.display import pages, plural
+from mmscope.reports.drawing.map_regions import Region, regions, zone_labels
 from mmscope.reports.pictures.free_heatmap import MAX_TYPES, rank
 from mmscope.reports.pictures.picture import Picture, Tables
 
@@ -87,7 +88,7 @@ class Map:
     unknown_share: bool  # the free share was not counted
     strokes: list[Stroke]
     labels: list[tuple[int, int, str]]  # row, how many rows since the last gap, physical address
-    zones: list[tuple[int, int]]  # row and column where each begins
+    zones: list[Region]
     zone_labels: list[tuple[int, str]]  # row, the zones that begin in it
     zones_cut: bool  # there are more than MAX_BORDERS
     gaps: list[tuple[int, str]]  # empty row where rows without memory are left out, how much
@@ -143,6 +144,7 @@ def pageblock_map(rows: Iterable[dict[str, Any]], page_size: int | None) -> Map:
         for before, run in zip([None, *runs], runs, strict=False)
         if before is None or before[2] != run[2]
     ]
+    zones_end = zones[MAX_BORDERS][:2] if len(zones) > MAX_BORDERS else (rows_of.count, 0)
     by_run = per_cell == 1 and len(runs) <= MAX_RUN_TITLES
     return Map(
         blocks=total,
@@ -154,8 +156,8 @@ def pageblock_map(rows: Iterable[dict[str, Any]], page_size: int | None) -> Map:
         unknown_share=any(cell.unknown for cell in cells.values()),
         strokes=strokes,
         labels=rows_of.labels,
-        zones=[(row, column) for row, column, _ in zones[:MAX_BORDERS]],
-        zone_labels=_zone_labels(zones[:MAX_BORDERS]),
+        zones=regions(zones[:MAX_BORDERS], zones_end, COLUMNS),
+        zone_labels=zone_labels(zones[:MAX_BORDERS]),
         zones_cut=len(zones) > MAX_BORDERS,
         gaps=rows_of.gaps,
         gap_rows=rows_of.gap_rows,
@@ -401,17 +403,6 @@ def _row_titles(
             )
         )
     return titles
-
-
-def _zone_labels(zones: list[tuple[int, int, tuple[int, str]]]) -> list[tuple[int, str]]:
-    """What stands right of a row: ``node 0 DMA, DMA32``."""
-    labels: dict[int, str] = {}
-    node_of: dict[int, int] = {}
-    for row, _, (node, zone) in zones:
-        name = zone if node_of.get(row) == node else f"node {node} {zone}"
-        labels[row] = f"{labels[row]}, {name}" if row in labels else name
-        node_of[row] = node
-    return list(labels.items())
 
 
 def _legend(runs: list[Run]) -> list[Legend]:
