@@ -190,7 +190,7 @@ def explained(capture: Path, deadline: float) -> None:
     """Findings and the report, where the libraries for them are installed."""
     missing = [n for n in ("duckdb", "jinja2", "pygal") if importlib.util.find_spec(n) is None]
     if missing:
-        say(f"no findings and no report: {', '.join(missing)} is not installed here")
+        say(f"no findings and no report, as this is not installed here: {', '.join(missing)}")
         return
     bundle = str(capture / "bundle")
     said = run(["findings", bundle], deadline - time.monotonic())

@@ -194,6 +194,10 @@ class Guard:
     def _step(self, late: float) -> None:
         """A sample, and what follows from it."""
         sample: Sample = self.sampler.take(late)
+        try:
+            sample["thp_any"] = self.sampler.thp_blocks()
+        except (OSError, ValueError) as error:
+            sample["unread"]["buddyinfo"] = str(error)
         self.number += 1
         sample |= {"number": self.number, "cpu_total": round(time.process_time(), 6)}
         self.history.add(sample, self.cgroups.new(), self.messages.new())

@@ -4,9 +4,10 @@ The last minutes of a host, in memory, as tables that triggers are asked of.
 
 The tables are those of ``mmscope watch`` by name and column, in SQLite, which is part of Python:
 ``counter_rates``, ``psi_series``, ``gauge_series``, ``zone_series`` and ``thp_free_blocks_series``.
-Beside them are ``samples``, ``cgroup_events`` (what memory.events counted in a period) and
-``kernel_messages``. ``time`` is of the monotonic clock, in seconds. Levels of /proc/meminfo are
-kept for a day as well, one reading every ten minutes: a leak is slower than some minutes.
+Beside them are ``samples``, ``free_huge_blocks`` (of any migratetype, in every sample),
+``cgroup_events`` (what memory.events counted in a period) and ``kernel_messages``. ``time`` is of
+the monotonic clock, in seconds. Levels of /proc/meminfo are kept for a day as well, one reading
+every ten minutes: a leak is slower than some minutes.
 
 Bounded: by time, and by :data:`MOST_BYTES` where a sample is larger than any that is known.
 """
@@ -40,6 +41,7 @@ SERIES: tuple[tuple[Table, Any], ...] = (
 OTHERS = {
     "samples": ("time", "wall", "line"),
     "marks": ("time",),
+    "free_huge_blocks": ("time", "node", "zone", "blocks"),
     "cgroup_events": ("time", "cgroup", "name", "delta"),
     "kernel_messages": ("time", "kind", "text"),
 }
@@ -115,6 +117,7 @@ class History:
         self._forget(now)
         rows = self._rows(sample, now)
         rows["samples"] = [(now, sample["wall"], json.dumps(sample, separators=(",", ":")))]
+        rows["free_huge_blocks"] = [(now, *row) for row in sample.get("thp_any", ())]
         rows["cgroup_events"] = [(now, *event) for event in events]
         rows["kernel_messages"] = [(now, *message) for message in messages]
         if now - self._marked >= MARK_SECONDS:

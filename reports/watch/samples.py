@@ -229,8 +229,7 @@ class Sampler:
             text = self._text("proc/pagetypeinfo")
         except OSError:
             sample["thp_free"] = [
-                [node, zone, None, self._thp_blocks(counts), False]
-                for (node, zone), counts in parse_buddyinfo(self._text("proc/buddyinfo")).items()
+                [node, zone, None, blocks, False] for node, zone, blocks in self.thp_blocks()
             ]
             raise
         info = parse_pagetypeinfo(text)
@@ -247,6 +246,18 @@ class Sampler:
         sample["pagetypeinfo_cpu"] = round(spent, 6)
         sample["walks_pages"] = "\nNumber of mixed blocks " in text
         self._pagetypeinfo_due = begin + spent / self.share
+
+    def thp_blocks(self) -> list[tuple[int, str, int]]:
+        """
+        (node, zone, free memory in blocks of THP size and larger), of any migratetype: a number for
+        each order, which the kernel has at hand.
+
+        :raises OSError, ValueError: /proc/buddyinfo cannot be read.
+        """
+        return [
+            (node, zone, self._thp_blocks(counts))
+            for (node, zone), counts in parse_buddyinfo(self._text("proc/buddyinfo")).items()
+        ]
 
     def _thp_blocks(self, counts: list[int]) -> int:
         return sum(

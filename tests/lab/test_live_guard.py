@@ -4,7 +4,7 @@
 free blocks of THP size, and then leaks pages that no line of /proc/meminfo has (pipes' buffers).
 
 The guest looks for captures itself, and notes when the first thing that names the cause is there.
-An emulated CPU is some fifty times as slow: guard may take half of one.
+An emulated CPU is some fifty times as slow: guard may take most of one.
 """
 
 import json
@@ -82,7 +82,7 @@ def fallbacks():
 log = open("/out/guard/guard.log", "wb")
 began = time.monotonic()
 guard = subprocess.Popen(
-    mmscope("guard", "run", "-o", str(FOLDER), "--interval", "2", "--cpu", "50", "--distance", "0",
+    mmscope("guard", "run", "-o", str(FOLDER), "--interval", "2", "--cpu", "90", "--distance", "0",
             "--timeout", "300", "--collect=--only zones,vm_counters,kernel_log,oom_kills,"
             "memory_ledger,free_lists"),
     stdin=subprocess.DEVNULL, stdout=log, stderr=log)
@@ -213,4 +213,4 @@ def test_the_resident_stays_in_memory_and_small(said: Any) -> None:
     # The share that it was given, of which a capture is no part here.
     seconds = after["seconds"] - before["seconds"]
     print((after["cpu"] - before["cpu"]) / seconds)
-    assert after["cpu"] - before["cpu"] <= 0.5 * seconds
+    assert after["cpu"] - before["cpu"] <= 0.9 * seconds
