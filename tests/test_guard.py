@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Guard itself: what it leaves, what it keeps of that, who is told, and what being killed costs."""
 
+import fcntl
 import json
 import os
 import random
@@ -24,7 +25,7 @@ from watched_host import make_host, wait_for
 
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.guard import captures, events, index_page
-from mmscope.reports.guard.capture import Settings, process
+from mmscope.reports.guard.capture import LOCK, Settings, process
 from mmscope.reports.guard.guard_metrics import Told, families
 from mmscope.reports.watch.samples import host_target
 
@@ -202,6 +203,22 @@ def test_by_hand_a_capture_is_made_and_ctrl_c_ends_it(tmp_path: Path) -> None:
     assert not prom.exists() and "by-hand" in (folder / "index.html").read_text()
     late = run("guard", "trigger", "-o", folder)
     assert late.returncode == 2 and "no guard is at work there" in late.stderr
+
+
+def test_what_is_at_hand_waits_for_no_other_capture(tmp_path: Path) -> None:
+    folder = tmp_path / "captures"
+    guard = start(folder)
+    wait_for(lambda: (folder / "index.html").exists())
+    with (folder / LOCK).open("w") as busy:
+        fcntl.flock(busy, fcntl.LOCK_EX)
+        for number in (1, 2):
+            assert run("guard", "trigger", "-o", folder).returncode == 0
+            wait_for(lambda number=number: state_of(folder) == [captures.RUNNING] * number)
+        for path, said in captures.captures(folder):
+            assert said["source"] == "samples" and "psi_series" in Bundle(path / "bundle").tables
+    wait_for(lambda: state_of(folder) == [captures.DONE] * 2)
+    guard.send_signal(signal.SIGTERM)
+    assert guard.wait() == 0
 
 
 def test_a_trigger_fires_over_a_tree_of_files(tmp_path: Path) -> None:

@@ -7,6 +7,8 @@ told. Only then are the slow commands run, one after the other, each with a limi
 ``collect``, ``findings``, ``report``. One that fails or takes too long costs itself only.
 """
 
+import contextlib
+import fcntl
 import importlib.util
 import json
 import os
@@ -16,7 +18,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,6 +33,7 @@ from mmscope.reports.guard.resident import step_back
 from mmscope.reports.watch import watch_tables
 
 SAMPLES = "samples.jsonl"
+LOCK = ".capture.lock"
 # Of the time that a capture may take: collect, and once more as text where that came to nothing.
 COLLECT_SHARE, TEXT_SHARE = 0.5, 0.2
 # panic() (kernel/panic.c); where an oops is the end, that of die() and show_fault_oops() on x86, of
@@ -81,8 +84,6 @@ def make(place: Path, settings: Settings, core: Path | None = None) -> Path:
     :param core: a vmcore to be read, not this host.
     :raises OSError: it cannot be written.
     """
-    begin = time.monotonic()
-    deadline = begin + settings.timeout
     if (place / SAMPLES).exists():
         _try("samples", lambda: merge(place, None))
     capture = captures.publish(place)
@@ -90,6 +91,22 @@ def make(place: Path, settings: Settings, core: Path | None = None) -> Path:
     incident["source"] = "samples" if (capture / "bundle").exists() else None
     tell(capture, incident, settings)
     step_back(settings.memory)
+    with one_at_a_time(Path(settings.folder)):
+        return finished(capture, incident, settings, core)
+
+
+@contextlib.contextmanager
+def one_at_a_time(folder: Path) -> Iterator[None]:
+    """Wait until no other capture of a folder is at what takes long."""
+    with (folder / LOCK).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def finished(capture: Path, incident: Incident, settings: Settings, core: Path | None) -> Path:
+    """What takes long, and the end of it."""
+    begin = time.monotonic()
+    deadline = begin + settings.timeout
     incident["source"] = collected(capture, settings, core, deadline) or incident["source"]
     if (capture / "bundle").exists():
         if core is not None:

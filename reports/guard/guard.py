@@ -2,10 +2,10 @@
 """
 ``mmscope guard run``: the resident.
 
-It samples, keeps the last minutes in memory, asks its triggers, and starts a process for a capture,
-one at a time. It imports neither drgn nor numpy, stays in memory, and takes no more than a share of
-a CPU over an hour: where samples are dear they become rarer, and after captures that took all of it
-the next one waits.
+It samples, keeps the last minutes in memory, asks its triggers, and starts a process for each
+capture. It imports neither drgn nor numpy, stays in memory, and takes no more than a share of a CPU
+over an hour: where samples are dear they become rarer, and after captures that took all of it the
+next one waits.
 """
 
 import argparse
@@ -39,6 +39,8 @@ RESERVE = 4 << 20
 ENDS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 # Of a CPU, that /proc/pagetypeinfo may take; the rest of the share is for all else.
 PAGETYPEINFO_SHARE = 0.001
+# The first part of a capture waits for nobody; the rest of one is done before that of the next.
+MOST_AT_ONCE = 4
 GRACE = 150.0  # seconds after its time that a capture is ended from outside
 HOUR = 3600.0
 LEAST_ROOM = 64 << 20  # bytes that must be free for a capture to begin
@@ -110,6 +112,7 @@ class Running:
 
     process: "subprocess.Popen[bytes]"
     fired: Fired
+    name: str
     until: float
 
 
@@ -119,7 +122,7 @@ class Guard:
 
     args: argparse.Namespace
     triggers: list[Trigger]
-    running: Running | None = None
+    running: list[Running] = field(default_factory=list)
     pending: dict[str, tuple[float, Fired]] = field(default_factory=dict)  # by trigger: since when
     not_before: dict[str, float] = field(default_factory=dict)  # by trigger, and "" for all
     paid: list[tuple[float, float]] = field(default_factory=list)  # captures: when, CPU seconds
@@ -226,7 +229,7 @@ class Guard:
         name = fired.trigger.name
         self.told.add(self.told.fired, name)
         now = time.monotonic()
-        if self.running is not None and self.running.fired.trigger.name == name != BY_HAND.name:
+        if any(one.fired.trigger.name == name != BY_HAND.name for one in self.running):
             return
         if now >= self.not_before.get(name, 0.0):
             self.pending.setdefault(name, (now, fired))
@@ -234,13 +237,13 @@ class Guard:
     def _see_to_captures(self) -> None:
         """Reap the one that has ended, end one that takes too long, begin the next."""
         now = time.monotonic()
-        if self.running is not None:
-            self._look_after(self.running, now)
+        for one in [*self.running]:
+            self._look_after(one, now)
         # What the samples do not show any more is no use to capture.
         self.pending = {
             name: one for name, one in self.pending.items() if now - one[0] < self.history.seconds
         }
-        if self.running is not None or not self.pending:
+        if len(self.running) >= MOST_AT_ONCE or not self.pending:
             return
         ready = [
             fired
@@ -308,7 +311,9 @@ class Guard:
             if lock is not None:
                 os.close(lock)
         say(f"{name}: {fired.title}")
-        self.running = Running(process, fired, now + self.args.timeout + GRACE)
+        ahead = len(self.running) + 1
+        until = now + ahead * (self.args.timeout + GRACE)
+        self.running.append(Running(process, fired, incident["name"], until))
         for one in (fired, *others):
             self.pending.pop(one.trigger.name, None)
             self.not_before[one.trigger.name] = now + one.trigger.distance
@@ -332,19 +337,17 @@ class Guard:
                 return
             say("a capture takes too long, and is ended")
             self._kill(running)
-        self.running = None
+        self.running.remove(running)
         name = running.fired.trigger.name
         self.told.add(self.told.captured, name)
         self.told.last[name] = time.time()
         captures.tidy(self.args.output)
-        cpu = 0.0
         for _, incident in captures.captures(self.args.output):
-            if incident.get("state") == captures.DONE:
-                cpu = float(incident.get("cpu_seconds", 0.0))
-            else:
-                self.told.add(self.told.cut, name)
-            break
-        self.paid.append((now, cpu))
+            if incident.get("name") == running.name:
+                if incident.get("state") != captures.DONE:
+                    self.told.add(self.told.cut, name)
+                self.paid.append((now, float(incident.get("cpu_seconds", 0.0))))
+                break
         self.not_before[""] = now + self.args.distance
 
     def _kill(self, running: Running) -> None:
@@ -354,9 +357,9 @@ class Guard:
 
     def end(self) -> None:
         """End what is being captured; what it has by now stays."""
-        if self.running is not None:
-            self._kill(self.running)
-            captures.tidy(self.args.output)
+        for one in self.running:
+            self._kill(one)
+        captures.tidy(self.args.output)
         self.messages.close()
         if self.args.openmetrics:
             # Numbers of a guard that is gone would be taken for those of now.

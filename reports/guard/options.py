@@ -107,9 +107,9 @@ def add_run(sub: argparse.ArgumentParser) -> None:
     sub.add_argument(
         "--distance",
         type=_seconds,
-        default=60.0,
+        default=10.0,
         metavar="S",
-        help="least time from the end of a capture to the next, default 60; each trigger has one "
+        help="least time from the end of a capture to the next, default 10; each trigger has one "
         "of its own as well",
     )
     sub.add_argument(
