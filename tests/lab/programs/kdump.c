@@ -101,6 +101,25 @@ static void save(void)
 	end("done");
 }
 
+// What loading modules and the crash kernel took is freed by workers, after RCU's grace periods.
+static void settle(void)
+{
+	unsigned long before = 0, now;
+	char text[256];
+
+	for (int calm = 0, tries = 0; calm < 3 && tries < 60; tries++, before = now) {
+		int fd = open_or_end("/proc/vmstat", O_RDONLY);
+		ssize_t got = read(fd, text, sizeof(text) - 1);
+
+		close(fd);
+		text[got < 0 ? 0 : got] = 0;
+		if (sscanf(text, "nr_free_pages %lu", &now) != 1)
+			end("/proc/vmstat");
+		calm = labs((long)(now - before)) <= 16 ? calm + 1 : 0;
+		sleep(1);
+	}
+}
+
 static void crash(void)
 {
 	static const char *const files[] = { "/proc/zoneinfo", "/proc/pagetypeinfo", "/proc/vmstat", "/proc/buddyinfo" };
@@ -113,6 +132,7 @@ static void crash(void)
 	close(kernel);
 	close(initramfs);
 	trigger = open_or_end("/proc/sysrq-trigger", O_WRONLY);
+	settle();
 	for (char set = 'A'; set <= 'B'; set++)
 		for (size_t i = 0; i < sizeof(files) / sizeof(*files); i++)
 			record(disk, set, files[i]);
