@@ -41,6 +41,7 @@ from mmscope.drgn.owners.alloc_tags import read_allocinfo
 from mmscope.drgn.owners.slab_caches import read_slabinfo
 from mmscope.drgn.owners.slab_owner import read_alloc_traces
 from mmscope.drgn.page_tables.page_tables import read_status
+from mmscope.drgn.page_tables.process_shares import read_smaps_rollup
 from mmscope.drgn.reading.io_resources import read_iomem
 from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.tables.rows import columns, csv_line
@@ -444,6 +445,7 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     "buddyinfo": of_text(read_buddyinfo),
     "vmstat": vmstat,
     "status": of_text(lambda text: filter(None, [read_status(text)])),
+    "smaps_rollup": of_text(lambda text: [read_smaps_rollup(text, 1, "init")]),
     "slabinfo": of_text(read_slabinfo),
     "allocinfo": of_text(read_allocinfo),
     "vmallocinfo": of_text(read_vmallocinfo),

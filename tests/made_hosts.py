@@ -33,6 +33,7 @@ from mmscope.drgn.ledger.ledger_counters import LedgerCheck
 from mmscope.drgn.ledger.memory_ledger import LedgerRow, UnexplainedRow
 from mmscope.drgn.ledger.percpu_chunks import PercpuChunk
 from mmscope.drgn.ledger.swap_areas import SwapArea
+from mmscope.drgn.ledger.vmalloc_callers import VmallocCaller
 from mmscope.drgn.machine.kernel_features import KernelFeature
 from mmscope.drgn.machine.settings import Setting
 from mmscope.drgn.machine.vm_counters import VmCounter, read_vmstat
@@ -70,14 +71,14 @@ NAMES: dict[type, str] = {
     CachedFile: "cached_files", CachedFilesystem: "cached_filesystems",
     DentryCount: "dentry_counts",
     LedgerRow: "memory_ledger", LedgerCheck: "ledger_checks", UnexplainedRow: "ledger_unexplained",
-    SwapArea: "swap_areas", PercpuChunk: "percpu_chunks",
+    SwapArea: "swap_areas", VmallocCaller: "vmalloc_callers", PercpuChunk: "percpu_chunks",
     PageOwnerStack: "page_owner_stacks", PageOwnerGrowth: "page_owner_growth",
     PageOwnerSnapshot: "page_owner_snapshots", **rmap.NAMES, **WATCH_NAMES,
 }  # fmt: skip
 # Of what few hosts have.
 OPTIONAL = {
     *(PageOwnerStack, PageOwnerGrowth, PageOwnerSnapshot, *WATCH_NAMES),
-    *(LedgerRow, LedgerCheck, UnexplainedRow, SwapArea, PercpuChunk),
+    *(LedgerRow, LedgerCheck, UnexplainedRow, SwapArea, VmallocCaller, PercpuChunk),
 }
 
 
@@ -566,12 +567,17 @@ def _lose(host: Host, pages: int) -> None:
 
 
 def counted(
-    host: Host, unexplained: float = 0.002, swap: float = 0.3, percpu: float = 0.004
+    host: Host,
+    unexplained: float = 0.002,
+    swap: float = 0.3,
+    percpu: float = 0.004,
+    vmalloc: float = 0.001,
 ) -> Host:
     """
     The same, whose memory was read: every page has its class.
 
-    :param unexplained, percpu: shares of memory; *swap*: of the swap area that is in use.
+    :param unexplained, percpu, vmalloc: shares of memory, the last of one caller; *swap*: of the
+        swap area that is in use.
     """
     pages = host.gib * GIB
     value = {row.name: row.value for row in host.rows[VmCounter]}
@@ -580,7 +586,7 @@ def counted(
         ("page cache", "files"): value["nr_file_pages"],
         ("slab", "reclaimable"): value["nr_slab_reclaimable"],
         ("slab", "unreclaimable"): value["nr_slab_unreclaimable"],
-        ("vmalloc", "areas"): value["nr_vmalloc"],
+        ("vmalloc", "areas"): value["nr_vmalloc"] + int(pages * vmalloc),
         ("page tables", "with the page type"): value["nr_page_table_pages"],
         ("percpu", "chunks"): int(pages * percpu),
         ("free", "free lists"): value["nr_free_pages"],
@@ -601,6 +607,11 @@ def counted(
     used = int(size * swap) // PAGE * PAGE
     host.rows[SwapArea] = [SwapArea("/dev/vda5", "partition", size, used, -2, False, None, None)]
     chunks = int(pages * percpu) * PAGE
+    of_vmalloc = int(pages * vmalloc)
+    host.rows[VmallocCaller] = [
+        VmallocCaller(caller, "vmalloc", 900, size, size * PAGE)
+        for caller, size in (("fill_table [gpu]", of_vmalloc), ("bpf_prog_alloc", pages // 2000))
+    ]
     host.rows[PercpuChunk] = [
         PercpuChunk("0xff3d6d3f9f437000", "further", chunks, chunks // 2, 900_000, 3, 1 << 21, 9, 9)
     ]
@@ -614,11 +625,19 @@ def driver_leak() -> Host:
     return counted(host, unexplained=0.26)
 
 
+def vmalloc_leak() -> Host:
+    """A ninth of memory in a driver's tables, which the page cache had."""
+    host = healthy(64)
+    _lose(host, host.gib * GIB // 9)
+    return counted(host, vmalloc=0.11)
+
+
 SICK: dict[str, tuple[Callable[[], Host], str]] = {
     "a driver's leak": (driver_leak, "unexplained-pages"),
     "swap is full": (lambda: counted(healthy(64), swap=1.0), "swap-full"),
     "percpu leak": (lambda: counted(healthy(64), percpu=0.06), "percpu-large"),
     "HighAtomic reserve starves THP": (highatomic_starved, "highatomic-starves-thp"),
+    "vmalloc leak": (vmalloc_leak, "vmalloc-large"),
     "slab leak": (slab_leak, "slab-large"),
     "shared memory that nobody has": (shmem_left, "shmem-left-behind"),
     "names that are not there": (lookups_in_vain, "negative-dentries"),

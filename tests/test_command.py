@@ -194,7 +194,7 @@ def test_collect_from_a_tree_of_text(tmp_path: Path) -> None:
     assert read.target["uptime_seconds"] == 17.26
     assert read.target["hostname"] is None
     assert {s.section: s.status for s in read.sections} == {
-        "memory_ledger": "ok", "process_memory": "ok",
+        "memory_ledger": "ok", "process_memory": "ok", "process_shares": "ok",
         **dict.fromkeys(("cached_files", "dentries", "swap", "percpu", "vmalloc"), "absent"),
         "alloc_tags": "absent", "memory_cgroups": "absent", "lru_lists": "absent",
         "zones": "ok", "free_lists": "ok", "accounting": "absent", "pcp_lists": "ok",

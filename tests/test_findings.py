@@ -37,6 +37,7 @@ from mmscope.drgn.ledger.ledger_counters import LedgerCheck
 from mmscope.drgn.ledger.memory_ledger import LedgerRow, LedgerTag, UnexplainedRow
 from mmscope.drgn.ledger.percpu_chunks import PercpuChunk, PercpuSize
 from mmscope.drgn.ledger.swap_areas import SwapArea
+from mmscope.drgn.ledger.vmalloc_callers import VmallocCaller
 from mmscope.drgn.log.oom_rows import (
     KILLED,
     OPEN,
@@ -118,6 +119,7 @@ NAMES = {
     OomKill: "oom_kills", OomTask: "oom_tasks", OomMemory: "oom_memory",
     OomFreeBlocks: "oom_free_blocks", OomCgroupMemory: "oom_cgroup_memory",
     SwapArea: "swap_areas", ProcessMemory: "process_memory",
+    VmallocCaller: "vmalloc_callers",
     PercpuChunk: "percpu_chunks", PercpuSize: "percpu_sizes", PercpuCgroup: "percpu_cgroups",
     MemoryCgroup: "memory_cgroups", DyingPin: "dying_cgroup_pins",
     **rmap.NAMES,
@@ -1134,6 +1136,12 @@ def percpu(kind: str, mib: int, used: int) -> PercpuChunk:
     return PercpuChunk(f"0x{mib:x}", kind, mib << 20, used << 20, 9, 0, 1 << 20, 0, 0)
 
 
+def vmalloc(caller: str, percent: float, use: str = "vmalloc") -> VmallocCaller:
+    """So much of a million pages."""
+    pages = int(10_000 * percent)
+    return VmallocCaller(caller, use, 70, pages, pages << 12)
+
+
 def dentries(negative: int, all_of_them: int) -> list[DentryCount]:
     return [
         DentryCount("dentry_stat.nr_dentry", all_of_them, None, None),
@@ -1315,6 +1323,17 @@ FOUND |= {
          "Memory cgroups are charged for 90 MiB of it, most of all /shop 60 MiB, ? 30 MiB."],
         "warning",
     ),
+    "vmalloc memory of one module": Case(
+        "vmalloc-large",
+        [vmalloc("fill_table [gpu]", 12), vmalloc("bpf_map_area_alloc", 2),
+         vmalloc("copy_process", 9), vmalloc("ioremap_prot", 30, "ioremap")],
+        ["fill_table [gpu] holds 468.8 MiB of vmalloc memory, 11.4 % of memory",
+         "70 areas that fill_table [gpu] asked for have 120,000 pages", "230,000 in all"],
+        "warning",
+    ),
+    "vmalloc memory of a quarter": Case(
+        "vmalloc-large", [vmalloc("bpf_map_area_alloc", 25)], ["23.8 % of memory"], "critical"
+    ),
     "a leak at one line of a module": Case(
         "alloc-tag-large",
         [*ledger(100_000), of_line(70_000), of_line(20_000, part="single pages"),
@@ -1412,6 +1431,11 @@ CLEAR |= {
     "swap that has room": Case("swap-full", [swap(900)]),
     "little swap that is full": Case("swap-full", [swap(30, 30)]),
     "no swap": Case("swap-full", [dataclasses.replace(swap(0), bytes=0)]),
+    "vmalloc memory as it is on most": Case(
+        "vmalloc-large",
+        [vmalloc("bpf_prog_alloc_no_stats", 1), vmalloc("alloc_large_system_hash", 4),
+         vmalloc("dup_task_struct", 9), vmalloc("memremap", 50, "ioremap")],
+    ),
     "percpu memory as it is on most": Case("percpu-large", [percpu("further", 60, 50)]),
     "negative dentries among others": Case("negative-dentries", dentries(5_000_000, 11_000_000)),
     "few negative dentries": Case("negative-dentries", dentries(200_000, 210_000)),
@@ -1439,6 +1463,9 @@ NOT_CHECKED |= {
     "kswapd of an older bundle": Case(
         "kswapd-gave-up", [zone(node_unreclaimable=None)],
         why_not="zones.node_unreclaimable is unknown in this bundle",
+    ),
+    "vmalloc that was not read": Case(
+        "vmalloc-large", [], why_not="no table vmalloc_callers in this bundle"
     ),
     "no file was read": Case(
         "deleted-file-in-memory", [], why_not="no table cached_files in this bundle"

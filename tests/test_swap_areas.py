@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mmscope.drgn.ledger.swap_areas import SwapArea, from_files, read_swaps, used_slots
+from mmscope.drgn.ledger.swap_areas import SwapArea, Zswap, from_files, read_swaps, used_slots
 from mmscope.drgn.sections.files import Files
 
 # As 6.1 and 7.2 print it.
@@ -69,6 +69,36 @@ def tree(root: Path, mm_stat: str | None) -> Files:
         device.mkdir(parents=True)
         (device / "mm_stat").write_text(mm_stat)
     return Files(root)
+
+
+MEMINFO = "MemTotal: 4096 kB\nZswap: {} kB\nZswapped:{} kB\nDirty: 0 kB\n"
+
+
+@pytest.mark.parametrize(
+    ("lines", "row"),
+    [
+        (MEMINFO.format(2600, "  6144"), Zswap(True, "lzo", None, 6144 << 10, 2600 << 10)),
+        ("MemTotal: 4096 kB\n", None),
+        (MEMINFO.format("-1", "  6144"), None),
+    ],
+)
+def test_what_zswap_stores_is_what_meminfo_says(
+    tmp_path: Path, lines: str, row: Zswap | None
+) -> None:
+    files = tree(tmp_path, None)
+    (tmp_path / "proc/meminfo").write_text(lines)
+    for name, word in (("enabled", "Y\n"), ("compressor", "lzo\n")):
+        parameters = tmp_path / "sys/module/zswap/parameters"
+        parameters.mkdir(parents=True, exist_ok=True)
+        (parameters / name).write_text(word)
+    assert from_files(files).by_name["zswap"] == ([row] if row else [])
+
+
+def test_numbers_of_zswap_that_cannot_be_are_said(tmp_path: Path) -> None:
+    files = tree(tmp_path, None)
+    (tmp_path / "proc/meminfo").write_text(MEMINFO.format(2600, " " + "9" * 20))
+    found = from_files(files)
+    assert "zswap" not in found.by_name and "zswap" in found.notes[0]
 
 
 def zram(files: Files) -> tuple[int | None, int | None]:

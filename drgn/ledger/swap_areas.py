@@ -11,8 +11,13 @@ A slot is in use also while its page is in the swap cache, or of nobody until th
 ``struct zram`` (drivers/block/zram/zram_drv.h), which is a module's, has what a device stores and
 the memory that it takes for that: the numbers of /sys/block/zram*/mm_stat (``mm_stat_show()``).
 
-Cannot know: how full an area of more than 4 TiB is on a kernel from v6.14 on whose mark of a full
-area is bit 30 of the count (:func:`used_slots`).
+zswap (mm/zswap.c) keeps pages that are to be swapped out compressed in memory. It is no area: each
+of its pages has a slot of one too, to which nothing was written. Its numbers are what Zswap and
+Zswapped of /proc/meminfo print.
+
+Cannot know: the memory of zswap on kernels whose pools are zpools and that keep no sum of them
+(v6.9 to v6.17); how full an area of more than 4 TiB is on a kernel from v6.14 on whose mark of a
+full area is bit 30 of the count (:func:`used_slots`).
 """
 
 import dataclasses
@@ -20,6 +25,7 @@ import re
 from collections.abc import Iterator
 
 from drgn import FaultError, Object, Program
+from drgn.helpers.linux.list import list_for_each_entry
 
 from mmscope.drgn.opening.module_types import module_types
 from mmscope.drgn.reading.dentry_paths import path_of
@@ -27,9 +33,9 @@ from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import Command, Found, Section, disagreement
-from mmscope.drgn.tables.rows import MOST_BYTES, column, table_row
+from mmscope.drgn.tables.rows import LONGEST_NAME, MOST_BYTES, column, table_row
 from mmscope.drgn.tables.table import Table
-from mmscope.drgn.text.kernel_text import printed_number, whole_lines
+from mmscope.drgn.text.kernel_text import printed_number, row_number, whole_lines
 
 SWP_USED, SWP_WRITEOK = 1 << 0, 1 << 1  # include/linux/swap.h
 S_IFMT, S_IFBLK = 0o170000, 0o060000
@@ -37,6 +43,7 @@ S_IFMT, S_IFBLK = 0o170000, 0o060000
 # clean up plist removal and adding" (v6.14), until "mm, swap: fix SWAP_USAGE_OFFLIST_BIT collision
 # with real usage count" (in 7.2).
 OFFLIST, OLD_OFFLIST = 1 << 62, 1 << 30
+MAX_POOLS = 1 << 10  # of zswap: one for each compressor that still has pages
 MAX_AREAS = 1 << 10  # of a text; MAX_SWAPFILES is 32 at most
 
 
@@ -72,6 +79,34 @@ SWAP_AREAS = Table(
     memory="again",
     measure="used_bytes",
     lasting=("path",),
+)
+
+
+@table_row
+class Zswap:
+    """What zswap stores."""
+
+    enabled: bool | None = column(
+        help="pages that are swapped out now go there first; what is stored stays when it is not"
+    )
+    compressor: str | None = column(
+        holds="kernel",
+        key=True,
+        high=LONGEST_NAME,
+        help="of the pool that new pages go to; empty: there is no pool yet",
+    )
+    pools: int | None = column(help="pools; those of other compressors run empty")
+    stored_bytes: int = column(unit="bytes", help="pages that it stores, as they were (Zswapped)")
+    memory_bytes: int | None = column(unit="bytes", help="memory that it takes for them (Zswap)")
+
+
+ZSWAP = Table(
+    "zswap",
+    "zswap",
+    Zswap,
+    empty="The kernel has no zswap.",
+    memory="again",
+    measure="memory_bytes",
 )
 
 
@@ -181,6 +216,80 @@ def read_swaps(text: str) -> list[SwapArea]:
     return rows
 
 
+def zswap(prog: Program) -> list[Zswap]:
+    """
+    What zswap stores; none, if the kernel was built without it.
+
+    :raises FaultError: a part of it cannot be read.
+    :raises ValueError: its pools are damaged.
+    """
+    try:
+        stored = int(prog["zswap_stored_pages"].counter.value_())
+    except LookupError:
+        return []
+    page = int(prog["PAGE_SIZE"].value_())
+    pools = _pools(prog)
+    compressor = pools[0].tfm_name.string_().decode(errors="replace") if pools else None
+    return [
+        Zswap(
+            bool(prog["zswap_enabled"].value_()),
+            compressor,
+            len(pools),
+            max(stored, 0) * page,
+            _memory_bytes(prog, pools, page),
+        )
+    ]
+
+
+def _pools(prog: Program) -> list[Object]:
+    """``struct zswap_pool``: the one in use, and then those before it."""
+    pools: list[Object] = []
+    head = prog["zswap_pools"].address_of_()
+    for pool in list_for_each_entry("struct zswap_pool", head, "list"):
+        if len(pools) == MAX_POOLS:
+            raise ValueError(f"the list of zswap's pools does not end after {MAX_POOLS:,}")
+        pools.append(pool)
+    return pools
+
+
+def _memory_bytes(prog: Program, pools: list[Object], page: int) -> int | None:
+    """``zswap_total_pages()``; ``zswap_pool_total_size`` before v6.9."""
+    if prog.type("struct zswap_pool").has_member("zs_pool"):  # v6.18: zsmalloc alone
+        return page * sum(int(pool.zs_pool.pages_allocated.counter.value_()) for pool in pools)
+    try:
+        return int(prog["zswap_pool_total_size"].value_())
+    except LookupError:
+        return None
+
+
+def read_zswap(files: Files) -> list[Zswap]:
+    """
+    The same from /proc/meminfo; none, if that has no such lines.
+
+    :raises ValueError: they are damaged.
+    """
+    said = dict(re.findall(r"^(Zswap|Zswapped): +(\d{1,20}) kB$", files.read("proc/meminfo"), re.M))
+    if len(said) < 2:
+        return []
+    enabled = _parameter(files, "enabled")
+    return [
+        Zswap(
+            {"Y": True, "N": False}.get(enabled or ""),
+            _parameter(files, "compressor"),
+            None,
+            row_number(int(said["Zswapped"]) << 10, "/proc/meminfo"),
+            row_number(int(said["Zswap"]) << 10, "/proc/meminfo"),
+        )
+    ]
+
+
+def _parameter(files: Files, name: str) -> str | None:
+    try:
+        return files.read(f"sys/module/zswap/parameters/{name}").strip()[:LONGEST_NAME] or None
+    except Absent:
+        return None
+
+
 def from_memory(memory: Memory) -> Found:
     prog, found = memory.prog, Found()
     try:
@@ -190,6 +299,7 @@ def from_memory(memory: Memory) -> Found:
     rows = [_with_zram(info, found) for info in infos]
     # The one that is filled first comes first.
     found.add(SWAP_AREAS, sorted(rows, key=lambda row: -row.priority))
+    _add_zswap(prog, found)
     try:
         usable = sum(row.bytes for row in rows if not row.leaving)
         told = int(prog["total_swap_pages"].value_()) * int(prog["PAGE_SIZE"].value_())
@@ -200,6 +310,17 @@ def from_memory(memory: Memory) -> Found:
             words = f"areas have {usable:,} bytes, total_swap_pages says {told:,}"
             disagreement(memory, found, words)
     return found
+
+
+def _add_zswap(prog: Program, found: Found) -> None:
+    try:
+        rows = zswap(prog)
+    except (FaultError, LookupError, ValueError) as error:
+        found.notes.append(f"what zswap stores is unknown: {error}")
+        return
+    if rows and rows[0].memory_bytes is None:
+        found.notes.append("the memory of zswap is unknown: this kernel's pools are zpools")
+    found.add(ZSWAP, rows)
 
 
 def _with_zram(info: Object, found: Found) -> SwapArea:
@@ -220,7 +341,12 @@ def from_files(files: Files) -> Found:
     for row in read_swaps(files.read("proc/swaps")):
         match = re.fullmatch(r"/dev/(zram\d{1,5})", row.path or "", re.ASCII)
         rows.append(_with_mm_stat(files, row, match[1]) if match else row)
-    return Found().add(SWAP_AREAS, rows)
+    found = Found().add(SWAP_AREAS, rows)
+    try:
+        found.add(ZSWAP, read_zswap(files))
+    except (Absent, ValueError) as error:
+        found.notes.append(f"what zswap stores is unknown: {error}")
+    return found
 
 
 def _with_mm_stat(files: Files, row: SwapArea, device: str) -> SwapArea:
@@ -242,14 +368,15 @@ SWAP_SECTION = Section(
     intro="""
 Where anonymous memory and shmem are written to when memory is short. Slots are in use as long as
 anybody may read them back, also while the page is in memory again. A zram device keeps what is
-written to it in memory, compressed.
+written to it in memory, compressed. zswap does so before a page is written to any area; the page
+has its slot there all the same.
 """,
     command=Command("swap areas and how full they are", name="swap_areas"),
     since="0.2.0",
-    tables=(SWAP_AREAS,),
+    tables=(SWAP_AREAS, ZSWAP),
     from_memory=from_memory,
     from_files=from_files,
-    reads=(prices.SWAPS, prices.ZRAM),
+    reads=(prices.SWAPS, prices.ZRAM, prices.MEMINFO, prices.ZSWAP),
 )
 
 

@@ -19,7 +19,7 @@ _BY_TYPE = {
     "atomic_long_t [NR_VM_NUMA_STAT_ITEMS]": "vm_numa_stat",
     "atomic_long_t [NR_VM_ZONE_STAT_ITEMS]": "vm_zone_stat",
     "atomic_t": "__num_online_cpus secretmem_users",
-    "bool": "ksm_smart_scan ksm_use_zero_pages vmemmap_optimize_enabled",
+    "bool": "ksm_smart_scan ksm_use_zero_pages vmemmap_optimize_enabled zswap_enabled",
     "char *": "saved_command_line",
     "const char * const [MIGRATE_TYPES]": "migratetype_names",
     "const char * const [names]": "vmstat_text",
@@ -58,7 +58,9 @@ _BY_TYPE = {
         "task_struct_cachep vm_area_cachep"
     ),
     "struct ksm_scan": "ksm_scan",
-    "struct list_head": "btf_modules migrate_nodes modules slab_caches super_blocks vmap_area_list",
+    "struct list_head": (
+        "btf_modules migrate_nodes modules slab_caches super_blocks vmap_area_list zswap_pools"
+    ),
     "struct mem_cgroup *": "root_mem_cgroup",
     "struct mem_section **": "mem_section",
     "struct mm_struct": "init_mm",
@@ -87,7 +89,7 @@ _BY_TYPE = {
     "struct vm_event_state": "vm_event_states",
     "struct vfsmount *": "shm_mnt",
     "struct xarray": "pgmap_array",
-    "u64": "jiffies_64",
+    "u64": "jiffies_64 zswap_pool_total_size",
     "u8 [MEMCG_NR_STAT]": "mem_cgroup_stats_index",
     "unsigned int": (
         "ksm_merge_across_nodes ksm_thread_pages_to_scan ksm_thread_sleep_millisecs m_hash_mask "
@@ -120,6 +122,11 @@ DIFFER = {
     "stack_pools": (("void **", "stack_max_pools"), ("void *[room]", "")),
     # "lib/stackdepot: use list_head for stack record links" (v6.8)
     "stack_table": (("struct list_head *", "pools_num"), ("struct stack_record **", "")),
+    # A long since v6.13; by what came later, so that between it is right up to 16 TiB.
+    "zswap_stored_pages": (
+        ("atomic_long_t", "zswap_stored_incompressible_pages"),
+        ("atomic_t", ""),
+    ),
 }
 
 # Functions that are only looked for, and that BTF may leave out: those of sections that the kernel

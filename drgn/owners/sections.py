@@ -3,6 +3,7 @@
 Sections about who owns memory: page_owner, the slab caches and their user tracks.
 """
 
+from mmscope.drgn.cgroups.memcgs import memcgs_once
 from mmscope.drgn.free.sections import pageblock_note
 from mmscope.drgn.owners.page_owner import (
     PAGE_OWNER_AGES,
@@ -39,12 +40,14 @@ from mmscope.drgn.owners.slab_caches import (
     SLAB_CACHES,
     SLAB_CHECKS,
     SLAB_OWNER_CHECKS,
+    SlabScan,
     misnamed,
     pages_in_no_cache,
     read_slabinfo,
     slab_caches,
     slab_rider,
 )
+from mmscope.drgn.owners.slab_cgroups import MAX_ROWS, SLAB_CGROUPS, SlabCgroups
 from mmscope.drgn.owners.slab_owner import (
     SLAB_OWNER_STACKS,
     SlabOwnerStack,
@@ -54,6 +57,7 @@ from mmscope.drgn.owners.slab_owner import (
     slabs,
     tracks_depot,
 )
+from mmscope.drgn.reading.kernel_arrays import TORN
 from mmscope.drgn.reading.stack_depot import StackDepot
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Absent, Files
@@ -144,7 +148,38 @@ def slab_caches_from_memory(memory: Memory) -> Found:
             "the largest cache"
         )
     found.add(SLAB_CACHES, rows)
-    return found.add(SLAB_CHECKS, checks)
+    found.add(SLAB_CHECKS, checks)
+    _add_cgroups(memory, scan, found)
+    return found
+
+
+def _add_cgroups(memory: Memory, scan: SlabScan, found: Found) -> None:
+    """Whose the objects are, where the kernel has memory cgroups."""
+    try:
+        counted = memory.once("slab_cgroups", lambda: SlabCgroups(memory.prog))
+    except LookupError:
+        return  # CONFIG_MEMCG is not set
+    try:
+        if counted.failure is not None:
+            raise counted.failure
+        rows = counted.rows(scan.caches, memcgs := memcgs_once(memory))
+        _, strange = counted.own_bytes(scan.caches, memcgs)
+    except TORN as error:
+        found.notes.append(f"memory cgroups of slab objects are not told: {error}")
+        return
+    found.unreadable_bytes += counted.gaps.bytes
+    if counted.gaps.bytes:
+        found.notes.append(
+            f"{counted.gaps.bytes:,} bytes of what says whose objects are could not be read"
+        )
+    if strange:
+        words = f"{plural(strange, 'slab object')} are charged to no memory cgroup that is known"
+        disagreement(memory, found, words)
+    if len(rows) > MAX_ROWS:
+        found.unlisted.append(
+            f"slab_cgroups has the {MAX_ROWS:,} largest of {len(rows):,} pairs of cgroup and cache"
+        )
+    found.add(SLAB_CGROUPS, rows[:MAX_ROWS])
 
 
 def slab_caches_from_files(files: Files) -> Found:
@@ -277,6 +312,7 @@ SLAB_CACHES_SECTION = Section(
     tables=(
         SLAB_CACHES,
         SLAB_CHECKS,
+        SLAB_CGROUPS,
     ),
     intro="""
 The kernel's own objects, by the slab cache that they are allocated from: how many are in use,

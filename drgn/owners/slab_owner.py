@@ -36,6 +36,7 @@ from mmscope.drgn.owners.slab_caches import (
     caches_once,
     scan_slabs,
 )
+from mmscope.drgn.owners.slab_cgroups import SlabCgroups
 from mmscope.drgn.reading.kernel_arrays import Gaps
 from mmscope.drgn.reading.stack_depot import StackDepot, folded_stacks, stack_depot
 from mmscope.drgn.reading.symbols import frame_names
@@ -133,6 +134,7 @@ def slab_owners(
     depot: StackDepot | None,
     *,
     found: tuple[SlabFinder, Gaps] | None = None,
+    also: Callable[[SlabScan, SlabChunk], None] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> SlabOwners:
     """
@@ -140,16 +142,19 @@ def slab_owners(
 
     :param depot: none where tracks have the stacks themselves (:func:`tracks_have_stacks`).
     :param found: the slabs, by a pass that went before.
+    :param also: is shown the slabs too.
     :param progress: called with (pages done, pages in all).
     :raises LookupError: the kernel's layout is unknown, or its tracks have no stacks.
     """
     tracks = _tracks(prog, depot)
-    page_shift = prog["PAGE_SHIFT"].value_()
-    direct_map = pfn_to_virt(prog, 0).value_()
+    page_shift = np.uint64(prog["PAGE_SHIFT"].value_())
+    direct_map = np.uint64(pfn_to_virt(prog, 0).value_())
     owners: SlabOwners | None = None
 
     def take(scan: SlabScan, chunk: SlabChunk) -> None:
         nonlocal owners
+        if also:
+            also(scan, chunk)
         if owners is None:
             owners = SlabOwners(scan)
         wanted = _tracked_slabs(scan, chunk)
@@ -160,7 +165,7 @@ def slab_owners(
             part = group == number
             slabs = wanted[part]
             data, starts, read = _read_slabs(
-                prog, chunk.pfns[slabs] << page_shift, lengths[part], owners.gaps
+                prog, chunk.pfns[slabs] << int(page_shift), lengths[part], owners.gaps
             )
             for index in np.unique(chunk.caches[slabs]).tolist():
                 mine = chunk.caches[slabs] == index
@@ -176,8 +181,7 @@ def slab_owners(
                         tracks,
                         data,
                         starts[mine],
-                        np.uint64(direct_map)
-                        + (chunk.pfns[pick].astype(np.uint64) << np.uint64(page_shift)),
+                        direct_map + (chunk.pfns[pick].astype(np.uint64) << page_shift),
                         chunk.objects[pick],
                         chunk.inuse[pick],
                         chunk.freelists[pick],
@@ -447,16 +451,24 @@ def _frame(text: str, cache: str) -> str:
 
 
 def slabs(memory: Memory) -> SlabOwners:
-    """The slabs and, where they have tracks, the owners of their objects: one pass for all."""
+    """
+    The slabs and, where they have tracks, the owners of their objects, and the memory cgroups that
+    are charged for them: one pass for all.
+    """
 
     def scan() -> SlabOwners:
         found = memory.rode(SlabFinder)
+        take = None
+        with contextlib.suppress(FaultError, LookupError, ValueError):
+            take = memory.once("slab_cgroups", lambda: SlabCgroups(memory.prog)).take
         if any(cache.store_user for cache in caches_once(memory)[0]):
             # Or so a damaged cache says. Without its stacks, what is in the slabs is still known.
             with contextlib.suppress(LookupError, FaultError):
                 depot = tracks_depot(memory)
-                return slab_owners(memory.prog, depot, found=found, progress=memory.progress)
-        return SlabOwners(scan_slabs(memory.prog, found=found, progress=memory.progress))
+                return slab_owners(
+                    memory.prog, depot, found=found, also=take, progress=memory.progress
+                )
+        return SlabOwners(scan_slabs(memory.prog, take, found=found, progress=memory.progress))
 
     return memory.once("slabs", scan)
 

@@ -19,6 +19,7 @@ import numpy as np
 from drgn import FaultError, Program
 from numpy.typing import NDArray
 
+from mmscope.drgn.page_tables.mapped_pages import MappedPages
 from mmscope.drgn.page_tables.page_table_entries import (
     MAX_ROOTS,
     TableChunk,
@@ -46,6 +47,7 @@ from mmscope.drgn.page_tables.table_descriptors import table_descriptors
 from mmscope.drgn.processes.address_spaces import AddressSpaces, address_spaces
 from mmscope.drgn.processes.vm_areas import (
     VM_HUGETLB,
+    VM_LOCKED,
     VM_MIXEDMAP,
     VM_PFNMAP,
     VM_SHARED,
@@ -90,6 +92,7 @@ class PageTableScan:
     dropped_tables: int = 0
     broken_deposits: int = 0
     damaged_vmas: int = 0
+    mapped: MappedPages | None = None  # who shares what is mapped, if that was asked for
     absurd_charges: int = 0  # processes with more page tables than there is memory, by their count
 
     def detailed(self) -> list[int]:
@@ -105,11 +108,12 @@ def by_size(spaces: AddressSpaces) -> list[int]:
 
 
 def scan_page_tables(
-    prog: Program, progress: Callable[[int, int], None] | None = None
+    prog: Program, progress: Callable[[int, int], None] | None = None, *, shares: bool = False
 ) -> PageTableScan:
     """
     Read the page tables of every process.
 
+    :param shares: look at the struct page of each mapped page too.
     :param progress: called with (pages of tables done, pages of tables in all).
     :raises NotImplementedError: of an architecture that is not known here.
     :raises LookupError: the kernel's layout is unknown.
@@ -131,6 +135,7 @@ def scan_page_tables(
         cut_regions(areas, by_size(spaces)[:DETAILED], form),
         gaps,
         damaged_vmas=areas.damaged,
+        mapped=MappedPages(prog, count) if shares else None,
     )
     scan.sums["vmas"] += np.bincount(areas.owners, minlength=count)
     np.add.at(scan.sums["mapped"], areas.owners, (areas.ends - areas.starts).astype(np.int64))
@@ -189,6 +194,8 @@ class _Lookup:
         self.hugetlb = np.append((flags & np.uint64(VM_HUGETLB)) != 0, False)
         # Huge entries of device memory, and of DAX until that counted its pages like others (2025).
         self.uncounted = np.append((flags & np.uint64(VM_PFNMAP | VM_MIXEDMAP)) != 0, False)
+        self.locked = np.append((flags & np.uint64(VM_LOCKED)) != 0, False)
+        self.lockers = np.unique(areas.owners[self.locked[:-1]])
         # __oom_reap_task_mm()
         reaped = (flags & np.uint64(VM_HUGETLB | VM_PFNMAP)) == 0
         reaped &= areas.anonymous | ((flags & np.uint64(VM_SHARED)) == 0)
@@ -212,6 +219,15 @@ class _Lookup:
             return at
         inside = (at >= 0) & (keys - self.starts[at] < self.pages[at])
         return np.where(inside, at, -1)
+
+    def is_locked(
+        self, owners: NDArray[np.int64], addresses: NDArray[np.uint64]
+    ) -> NDArray[np.bool_]:
+        """The address lies in a VMA that is mlock()ed."""
+        result = np.isin(owners, self.lockers)
+        some = np.flatnonzero(result)
+        result[some] = self.locked[self.find(self.key(owners[some], addresses[some]))]
+        return result
 
     def pages_below(self, keys: NDArray[np.uint64], *, reaped: bool) -> NDArray[np.int64]:
         """Mapped pages below each address, in all processes before it and its own."""
@@ -258,6 +274,11 @@ class _Reader:
         kinds = entry_kinds(form, self.kinds, self.zero, flat[some])
         rows = some // form.slots
         self._mark_hugetlb(chunk, owners, some, kinds)
+        if scan.mapped is not None:
+            at, slots = np.divmod(some[kinds == PAGE], form.slots)
+            addresses = chunk.slot_addresses(form.page_shift, at, slots)
+            physical = form.physical(chunk.entries[at, slots], form.last)
+            self._share(owners[at], physical, addresses, 1)
         # What each table has of each kind.
         found = np.bincount(rows * KINDS + kinds, minlength=count * KINDS).reshape(count, KINDS)
         found[:, NONE] = 0
@@ -352,6 +373,7 @@ class _Reader:
         uncounted |= ~hugetlb & ~zero & (level != form.last - 1)
         huge = ~hugetlb & ~zero & ~uncounted
         self._add("huge", owner[huge])
+        self._share(owner[huge], physical[huge], addresses[huge], 1 << (shift - form.page_shift))
         self._add("huge_zero", owner[zero])
         self._add("other_huge", owner[uncounted])
         self._add("hugetlb_bytes", owner[hugetlb], 1 << shift)
@@ -381,6 +403,23 @@ class _Reader:
 
     def _add(self, name: str, owners: NDArray[np.int64], each: int = 1) -> None:
         self.scan.sums[name] += each * np.bincount(owners, minlength=len(self.scan.spaces))
+
+    def _share(
+        self,
+        owners: NDArray[np.int64],
+        physical: NDArray[np.uint64],
+        addresses: NDArray[np.uint64],
+        pages: int,
+    ) -> None:
+        """Mapped pages, of *pages* base pages each."""
+        if (mapped := self.scan.mapped) is None or not len(owners):
+            return
+        pfns = physical >> np.uint64(self.form.page_shift)
+        locked = self.lookup.is_locked(owners, addresses)
+        if pages > 1:
+            mapped.take_huge(owners, pfns, locked, pages)
+        else:
+            mapped.take(owners, pfns, locked)
 
     def _read_descriptors(self, chunk: TableChunk, rows: NDArray[np.int64]) -> tuple[Any, Any]:
         frames = chunk.frames[rows] >> np.uint64(self.form.page_shift)

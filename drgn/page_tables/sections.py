@@ -30,7 +30,8 @@ from mmscope.drgn.tables.display import plural
 
 def page_tables_from_memory(memory: Memory) -> Found:
     prog = memory.prog
-    scan = scan_page_tables(prog, memory.progress)
+    # Section process_shares may have made it.
+    scan = memory.once("page_table_scan", lambda: scan_page_tables(prog, memory.progress))
     rows = page_tables(scan)
     found = Found(unreadable_bytes=scan.gaps.bytes)
     if scan.gaps.bytes:

@@ -28,6 +28,7 @@ from mmscope.drgn.reading.scattered_reads import read_scattered
 # include/linux/mm.h; the same from 5.10 to 7.3.
 VM_SHARED = 0x8
 VM_PFNMAP = 0x400
+VM_LOCKED = 0x2000
 VM_HUGETLB = 0x40_0000
 VM_MIXEDMAP = 0x1000_0000
 

@@ -242,6 +242,19 @@ def valid_page_ranges(prog: Program) -> list[tuple[int, int, int]]:
     ]
 
 
+def page_addresses(
+    ranges: NDArray[np.uint64], pfns: NDArray[np.uint64], size: int
+) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
+    """
+    The addresses of the struct pages of page frames, and which frames have one.
+
+    :param ranges: of :func:`valid_page_ranges`; :param size: of a struct page.
+    """
+    at = np.searchsorted(ranges[:, 0], pfns, side="right") - 1
+    valid: NDArray[np.bool_] = (at >= 0) & (pfns < ranges[at, 1])
+    return ranges[at, 2] + (pfns - ranges[at, 0]) * np.uint64(size), valid
+
+
 def memory_pages(prog: Program) -> int:
     """How many page frames there are; more than any machine has, if that is unknown."""
     try:

@@ -54,6 +54,7 @@ MEMINFO = "/proc/meminfo"
 PRESSURE = "/proc/pressure/memory"
 SLABINFO = "/proc/slabinfo"
 MAPS = "/proc/[0-9]*/maps"
+SMAPS_ROLLUP = "/proc/[0-9]*/smaps_rollup"
 STATUS = "/proc/[0-9]*/status /proc/[0-9]*/comm"
 ALLOC_TRACES = "/sys/kernel/debug/slab/*/alloc_traces"
 SLAB_SETTINGS = "/sys/kernel/slab/*"
@@ -64,6 +65,7 @@ IOMEM = "/proc/iomem"
 CGROUPS = "/sys/fs/cgroup/*/memory.*"
 SWAPS = "/proc/swaps"
 ZRAM = "/sys/block/zram*/mm_stat"
+ZSWAP = "/sys/module/zswap/parameters/*"
 KMSG = "/dev/kmsg /dmesg /*/dmesg* /vmcore-dmesg.txt"
 DENTRY_STATE = "/proc/sys/fs/dentry-state /proc/sys/fs/inode-nr"
 SETTINGS = (
@@ -167,6 +169,17 @@ PRICES = {
             "read by a process of its own, which is left behind if it gets no answer",
         ),
         Price(
+            # show_smaps_rollup(), smaps_pte_range(), fs/proc/task_mmu.c: it lets go of mmap_lock
+            # between VMAs where somebody waits
+            SMAPS_ROLLUP,
+            "looks at every page that a process maps",
+            "exec_update_lock to open it; mmap_lock, shared, let go between two mappings where "
+            "somebody waits to write; a page table's lock, a table at a time",
+            None,
+            "mapped pages; waits as long as the process holds its lock",
+            "read by a process of its own, which is left behind if it gets no answer",
+        ),
+        Price(
             # proc_pid_status(), fs/proc/array.c: counters of the mm, no mmap_lock
             STATUS,
             "prints a process's counters",
@@ -248,6 +261,15 @@ PRICES = {
             "init_lock of the device, shared",
             None,
             "devices",
+            READ,
+        ),
+        Price(
+            # param_attr_show(), kernel/params.c
+            ZSWAP,
+            "prints a word",
+            "a lock for setting it",
+            None,
+            "files",
             READ,
         ),
         Price(

@@ -41,6 +41,14 @@ COMMANDS = (
         "mmscope.drgn.ledger.memory_cgroups:MEMORY_CGROUPS_SECTION",
     ),
     SectionCommand(
+        "process_shares",
+        "process_shares",
+        "unique and shared memory of processes",
+        20,
+        "pid",
+        "mmscope.drgn.page_tables.process_shares:PROCESS_SHARES_SECTION",
+    ),
+    SectionCommand(
         "zones",
         "zones",
         "zones, watermarks and the HighAtomic reserve",

@@ -48,7 +48,15 @@ OWN_FILE, ONE_FILE, SOCKETS = 200, 1000, 3
 REMOVED = OWN_FILE + ONE_FILE + SOCKETS
 HOSTILE = '/shop/evil\x1b[31m"<b>&amp;,\\xff'
 MADE = {
-    *("/shop", "/shop/web", "/shop/huge", "/shop/files", "/shop/shared", "/shop/kernel"),
+    *(
+        "/shop",
+        "/shop/web",
+        "/shop/huge",
+        "/shop/files",
+        "/shop/shared",
+        "/shop/kernel",
+        "/shop/objects",
+    ),
     *("/shop/deep", "/shop/deep/empty", HOSTILE, "/limit", "/killed", "/gone"),
 }
 # What a file of a cgroup prints is in a column.

@@ -161,6 +161,7 @@ SAID: dict[str, dict[str, str]] = {
     "pid -1": {
         "page_tables": r"page_tables\.pid: -1 is below 0",
         "process_memory": r"process_memory\.pid: -1 is below 0",
+        "process_shares": r"process_shares\.pid: -1 is below 0",
         "anon_vmas": r"process_vmas\.pid: -1 is below 0",
         "file_maps": r"file_mappings\.pid: -1 is below 0",
         "rmap_cost": r"rmap_walks\.pid: -1 is below 0",
@@ -168,6 +169,7 @@ SAID: dict[str, dict[str, str]] = {
     "pid twice": {
         "page_tables": r"page_tables\.pid: the key of row \d+ is that of row \d+",
         "process_memory": r"process_memory\.pid: the key of row \d+ is that of row \d+",
+        "process_shares": r"process_shares\.pid: the key of row \d+ is that of row \d+",
         "anon_vmas": r"process_vmas\.pid: the key of row \d+ is that of row \d+",
     },
     "all caches of one name": {"slab_caches": "kmem_cache goes by the name 'dentry'"},

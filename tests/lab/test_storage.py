@@ -20,7 +20,13 @@ from mmscope.drgn.ledger import swap_areas
 from mmscope.drgn.ledger.ledger_counters import LedgerCheck
 from mmscope.drgn.ledger.memory_ledger import LedgerRow
 from mmscope.drgn.ledger.sections import memory_ledger_from_memory
-from mmscope.drgn.ledger.swap_areas import SwapArea, read_swaps, swap_infos, zram_memory
+from mmscope.drgn.ledger.swap_areas import (
+    SwapArea,
+    Zswap,
+    read_swaps,
+    swap_infos,
+    zram_memory,
+)
 from mmscope.drgn.opening.module_types import module_types
 from mmscope.drgn.opening.no_debug_info import attach
 from mmscope.drgn.opening.target import open_target
@@ -31,6 +37,7 @@ PAGE, MIB = 4096, 1 << 20
 # guest/workload_storage.c
 DELETED, READ_BACK, SWAPPED = (size * MIB // PAGE for size in (4, 2, 8))
 IN_ZRAM = 14 * MIB
+IN_ZSWAP = 6 * MIB
 
 
 @dataclass(frozen=True)
@@ -56,6 +63,11 @@ class StorageLab:
     def knows_modules(self) -> bool:
         """Whether the kernel keeps its modules' types."""
         return self.capture.kernel != "5.10"
+
+    @property
+    def has_zswap(self) -> bool:
+        """Whether the kernel was built with it."""
+        return "Zswap" in meminfo(self.capture)
 
 
 @pytest.fixture(scope="module", params=KERNELS)
@@ -95,6 +107,26 @@ def test_swap_areas_are_what_the_kernel_prints(storage_lab: StorageLab, known_by
         assert [words.partition(": ")[0] for words in found.notes] == ["/dev/zram0"]
 
 
+@pytest.mark.parametrize("known_by", ["vmlinux", "BTF"])
+def test_zswap_has_what_meminfo_says(storage_lab: StorageLab, known_by: str) -> None:
+    prog = storage_lab.prog
+    found = swap_areas.from_memory(
+        Memory(prog if known_by == "vmlinux" else without_debug_info(storage_lab.capture))
+    )
+    rows: list[Zswap] = found.by_name["zswap"]
+    if not storage_lab.has_zswap:
+        assert not rows
+        return
+    (row,) = rows
+    told = meminfo(storage_lab.capture)
+    assert (row.memory_bytes, row.stored_bytes) == (told["Zswap"] * PAGE, told["Zswapped"] * PAGE)
+    parameters = storage_lab.capture.truth_b / "sys/module/zswap/parameters"
+    assert row.compressor == (parameters / "compressor").read_text().strip()
+    assert row.enabled is ((parameters / "enabled").read_text() == "Y\n")
+    assert row.pools and row.stored_bytes > IN_ZSWAP - MIB
+    assert row.memory_bytes and row.memory_bytes < row.stored_bytes / 2
+
+
 def test_zram_has_what_was_written_to_it(storage_lab: StorageLab) -> None:
     stored, taken = storage_lab.zram
     assert stored > IN_ZRAM - MIB  # what a CPU has yet to put on an LRU list stays
@@ -106,7 +138,9 @@ def test_zsmalloc_is_a_class_of_its_own(storage_lab: StorageLab) -> None:
     rows: list[LedgerRow] = found.by_name["memory_ledger"]
     checks: dict[str, LedgerCheck] = {row.counter: row for row in found.by_name["ledger_checks"]}
     compressed = sum(row.pages for row in rows if row.owner == "compressed")
-    assert compressed * PAGE == storage_lab.zram[1]
+    # The pools of both are zsmalloc's.
+    zswap = meminfo(storage_lab.capture).get("Zswap", 0)
+    assert compressed * PAGE == storage_lab.zram[1] + zswap * PAGE
     assert checks["nr_zspages"].difference_pages == 0
     assert checks["nr_file_pages"].difference_pages == 0
     for zone in (row for row in checks.values() if row.counter == "present_pages"):
@@ -148,7 +182,8 @@ def test_processes_have_in_swap_what_their_status_says(storage_lab: StorageLab) 
         if swap and int(swap[1]):
             told[re.findall(r"^Name:\t(.*)$", text, re.MULTILINE)[0]] = int(swap[1]) << 10
     assert ours == told
-    assert told.keys() == {"in-the-file", "in-zram"}
+    zswap = {"in-zswap"} if storage_lab.has_zswap else set()
+    assert told.keys() == {"in-the-file", "in-zram"} | zswap
 
 
 class TestAModulesTypes:

@@ -85,6 +85,9 @@ int has(const char *name, char *memory, size_t bytes);  // this process is calle
 // workload_file_maps.c
 void file_maps(void);
 
+// workload_shares.c
+void share_memory(void);
+
 // workload_owner.c
 void ask_module(const char *job, long number);  // see module/mmscope_lab.c
 void own_memory(void);

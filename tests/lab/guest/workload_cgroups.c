@@ -22,6 +22,7 @@
 #define ONE_FILE 1000  // … with a page of the same file
 #define SOCKETS 3      // … with a socket
 #define PIPES 4
+#define SMALL_FILES 5000  // without a page, but with an inode and a dentry
 #define HOSTILE "shop/evil\x1b[31m\"<b>&amp;,\xff"
 
 static const char *cgroup;  // that the next child is in
@@ -118,6 +119,21 @@ static void kernel_memory(void)
 	}
 }
 
+static void objects(void)
+{
+	char path[64];
+
+	join(cgroup);
+	mkdir("/tmp/small", 0755);
+	for (int i = 0; i < SMALL_FILES; i++) {
+		snprintf(path, sizeof(path), "/tmp/small/a-name-that-is-too-long-to-be-in-a-dentry-%d", i);
+		int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
+		if (fd < 0)
+			fail("cannot make %s: %s", path, strerror(errno));
+		close(fd);
+	}
+}
+
 // Memory that may be freed lazily is what a cgroup at its limit can reclaim without a disk and without swap.
 static void at_its_limit(void)
 {
@@ -205,6 +221,7 @@ void workload_cgroups(void)
 	in_cgroup("shop/files", "files", files);
 	in_cgroup("shop/shared", "shared", shared);
 	in_cgroup("shop/kernel", "kernel", kernel_memory);
+	in_cgroup("shop/objects", "objects", objects);
 	make_cgroup("shop/deep");
 	set_in("shop/deep", "cgroup.subtree_control", "+memory");
 	make_cgroup("shop/deep/empty");

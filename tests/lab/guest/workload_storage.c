@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later
 // Memory that stands for a disk: files of ext4 (read, dirty, deleted, a swap file), anonymous pages in the swap file and
-// in the swap cache, and anonymous pages that zram holds compressed, once and as they are. What mincore() says of the
-// files, and what the device says of itself, is noted.
+// in the swap cache, and anonymous pages that zram, and after it zswap, hold compressed, once and as they are. What
+// mincore() says of the files, and what the device says of itself, is noted.
 #include "guest.h"
 
 #include <errno.h>
@@ -27,6 +27,8 @@
 #define ZRAM_BYTES (32 * MIB)
 #define SMALL_BYTES (8 * MIB)  // a third of each page is noise
 #define LARGE_BYTES (2 * MIB)  // all of it: zram keeps such pages as they are
+#define ZSWAP "/sys/module/zswap/parameters/"
+#define ZSWAP_BYTES (6 * MIB)  // a third of each page is noise
 #define SAME_BYTES (4 * MIB)   // one word throughout: zram keeps the word
 
 static char block[64 << 10];
@@ -134,6 +136,25 @@ static void in_zram(void)
 	page_out(memory, SAME_BYTES);
 }
 
+static void in_zswap(void)
+{
+	char *memory = map_memory(ZSWAP_BYTES, MADV_NOHUGEPAGE);
+
+	for (size_t at = 0; at < ZSWAP_BYTES; at += PAGE)
+		noise(memory + at, PAGE / 3 & ~7UL);
+	page_out(memory, ZSWAP_BYTES);
+}
+
+// What is swapped out from now on goes there, and takes slots of an area that nothing is written to. Stock kernels before
+// 7.2 are built without it.
+static pid_t zswap(void)
+{
+	try_to_write(ZSWAP "compressor", "lzo");
+	if (!try_to_write(ZSWAP "enabled", "Y"))
+		return 0;
+	return keep_child("in-zswap", in_zswap);
+}
+
 static void zram(void)
 {
 	char text[32];
@@ -156,8 +177,15 @@ void workload_storage(void)
 	pid_t pid = keep_child("in-the-file", in_the_file);
 	zram();
 	pid_t other = keep_child("in-zram", in_zram);
+	pid_t third = zswap();
 	char path[64];
 
+	if (third) {
+		snprintf(path, sizeof(path), "/proc/%d/status", third);
+		truth_add(path);
+		truth_add(ZSWAP "enabled");
+		truth_add(ZSWAP "compressor");
+	}
 	snprintf(path, sizeof(path), "/proc/%d/status", pid);
 	truth_add(path);
 	snprintf(path, sizeof(path), "/proc/%d/status", other);

@@ -346,6 +346,8 @@ static void add_process(const char *folder)
 		return;
 	snprintf(path, sizeof(path), "%s/smaps", folder);
 	truth_add(path);
+	snprintf(path, sizeof(path), "%s/smaps_rollup", folder);
+	truth_add(path);
 }
 
 static void add_processes(const char *pattern)
@@ -393,6 +395,7 @@ void workload_tables(void)
 		keep_child("swapped", swapped);
 	else
 		say("tables: swapped swap 0x0 0");
+	share_memory();
 	sleep(2);
 	add_processes("/proc/[0-9]*");
 	char threads[64];

@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+The struct pages of mapped pages: how many mappings share each, added up by process, as
+``smaps_account()`` (fs/proc/task_mmu.c) does.
+
+A page that is mapped n times counts in each process with the n-th part of its size (PSS); one that
+is mapped once is the process's own (USS). Whoever maps it twice himself shares it, for the kernel
+as here.
+
+Costs reading the struct page of each mapped page, in bulk: 2 million a second. Memory is
+bounded by the chunk of page tables.
+
+Cannot know: mappings of pages in large folios, where the kernel does not count them
+(CONFIG_NO_PAGE_MAPCOUNT, since v6.15): they are taken for the process's own, and counted in
+:attr:`MappedPages.uncounted`.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from drgn import Program, offsetof, sizeof
+from numpy.typing import NDArray
+
+from mmscope.drgn.opening.constants import flag
+from mmscope.drgn.reading.kernel_arrays import Gaps
+from mmscope.drgn.reading.scattered_reads import read_scattered
+from mmscope.drgn.reading.struct_pages import (
+    compound_info_is_mask,
+    page_addresses,
+    page_dtype,
+    valid_page_ranges,
+)
+
+PSS_SHIFT = 12  # fs/proc/task_mmu.c
+TOGETHER = 1 << 18  # pages of huge pages that are looked at at once
+
+KINDS = ("anon", "file", "shmem")
+# What is added up for each process: pages, and parts of bytes by PSS_SHIFT.
+SUMS = ("pages", "unique", "unread", *(f"pss_{kind}" for kind in KINDS), "pss_locked")
+
+
+class _Read(NamedTuple):
+    """Some struct pages."""
+
+    pages: NDArray[Any]
+    heads: NDArray[Any]  # of their folios; themselves, where they are no tails
+    addresses: NDArray[np.uint64]  # of the heads
+    known: NDArray[np.bool_]  # both could be read
+
+
+@dataclass
+class MappedPages:
+    """
+    Takes mapped pages, whoever finds them.
+
+    :raises LookupError: the kernel's layout is unknown.
+    """
+
+    prog: Program
+    count: int  # processes
+    gaps: Gaps = field(default_factory=Gaps)
+    sums: dict[str, NDArray[np.int64]] = field(init=False)  # by SUMS: [process]
+    uncounted: int = 0  # mappings of pages whose mappings the kernel does not count
+
+    def __post_init__(self) -> None:
+        prog, page = self.prog, self.prog.type("struct page")
+        self.sums = {name: np.zeros(self.count, np.int64) for name in SUMS}
+        self.page, self.size = int(prog["PAGE_SIZE"].value_()), sizeof(page)
+        self.dtype = page_dtype(prog, ("flags", "mapcount", "refcount", "mapping", "tail"))
+        self.masked = compound_info_is_mask(prog)
+        self.ranges = np.array(valid_page_ranges(prog), np.uint64).reshape(-1, 3)
+        self.head, self.swap_backed = (
+            np.uint64(flag(prog, name)) for name in ("PG_head", "PG_swapbacked")
+        )
+        # "mm,thp,rmap: simplify compound page mapcounts" (cb67f4282bf9, in v6.2) dropped the flag.
+        # Before, a file's page counted the mappings of its huge page too, and an anonymous one with
+        # the flag one more.
+        self.double = np.uint64(flag(prog, "PG_double_map"))
+        self.second = np.dtype(
+            {
+                "names": ["entire", "flags"],
+                "formats": ["<i4", "<u8"],
+                "offsets": [_entire_mapcount(prog), offsetof(page, "flags")],
+                "itemsize": self.size,
+            }
+        )
+
+    def take(
+        self, owners: NDArray[np.int64], pfns: NDArray[np.uint64], locked: NDArray[np.bool_]
+    ) -> None:
+        """
+        Base pages that are mapped.
+
+        :param owners: the process that maps each.
+        :param locked: it does so by a VMA with VM_LOCKED.
+        """
+        if not len(pfns):
+            return
+        unique, back = np.unique(pfns, return_inverse=True)
+        read = self._read(unique)
+        times, uncounted = self._mapcounts(read)
+        times, kinds, known = times[back], self._kinds(read.heads)[back], read.known[back]
+        self.uncounted += int(uncounted[back].sum())
+        self._add("unread", owners[~known])
+        self._count(owners[known], times[known], kinds[known], locked[known], 1)
+
+    def take_huge(
+        self,
+        owners: NDArray[np.int64],
+        pfns: NDArray[np.uint64],
+        locked: NDArray[np.bool_],
+        pages: int,
+    ) -> None:
+        """
+        Huge pages that are mapped as a whole.
+
+        :param pages: how many base pages each has.
+        """
+        _, heads, _, known = self._read(pfns)
+        # A folio with one reference is mapped by nobody else.
+        alone = known & (heads["refcount"] == 1)
+        kinds = self._kinds(heads)
+        times = np.ones(len(pfns), np.int64)
+        self._count(owners[alone], times[alone], kinds[alone], locked[alone], pages)
+        rest = np.flatnonzero(~alone)
+        step = max(TOGETHER // pages, 1)
+        each = np.arange(pages, dtype=np.uint64)
+        for first in range(0, len(rest), step):
+            here = rest[first : first + step]
+            self.take(
+                np.repeat(owners[here], pages),
+                (pfns[here, None] + each).ravel(),
+                np.repeat(locked[here], pages),
+            )
+
+    def _read(self, pfns: NDArray[np.uint64]) -> _Read:
+        """The struct pages of page frames."""
+        addresses, known = page_addresses(self.ranges, pfns, self.size)
+        pages = np.zeros(len(pfns), self.dtype)
+        pages[known], read = read_scattered(self.prog, addresses[known], self.dtype, self.gaps)
+        known[known] = read
+        heads, words = pages.copy(), pages["tail"]
+        tails = np.flatnonzero(known & ((words & np.uint64(1)) != 0))
+        words = words[tails]
+        addresses[tails] = addresses[tails] & words if self.masked else words - np.uint64(1)
+        heads[tails], known[tails] = read_scattered(
+            self.prog, addresses[tails], self.dtype, self.gaps
+        )
+        return _Read(pages, heads, addresses, known)
+
+    def _mapcounts(self, read: _Read) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """
+        How often pages are mapped, 1 where a folio has one reference, and which of them the kernel
+        does not count: ``folio_precise_page_mapcount()`` (fs/proc/internal.h), ``page_mapcount()``
+        before.
+
+        :param read: those whose count cannot be read are not known any more.
+        """
+        pages, heads, addresses, known = read
+        # Below zero: a page with a type, which has no such count.
+        times: NDArray[np.int64] = np.maximum(pages["mapcount"].astype(np.int64) + 1, 0)
+        large = np.flatnonzero(known & ((heads["flags"] & self.head) != 0))
+        second, known[large] = read_scattered(
+            self.prog, addresses[large] + np.uint64(self.size), self.second, self.gaps
+        )
+        whole = second["entire"].astype(np.int64) + 1
+        if self.double:
+            whole -= (second["flags"] & self.double) != 0
+            whole[(heads["mapping"][large] & np.uint64(1)) == 0] = 0
+        times[large] += whole
+        uncounted = np.zeros(len(times), np.bool_)
+        uncounted[large] = (times[large] < 1) & known[large] & (heads["refcount"][large] != 1)
+        times[heads["refcount"] == 1] = 1
+        return times, uncounted
+
+    def _kinds(self, heads: NDArray[Any]) -> NDArray[np.int64]:
+        """What folios are: index of KINDS."""
+        backed = (heads["flags"] & self.swap_backed) != 0
+        anon = (heads["mapping"] & np.uint64(1)) != 0
+        return np.where(anon, 0, np.where(backed, KINDS.index("shmem"), KINDS.index("file")))
+
+    def _count(
+        self,
+        owners: NDArray[np.int64],
+        times: NDArray[np.int64],
+        kinds: NDArray[np.int64],
+        locked: NDArray[np.bool_],
+        pages: int,
+    ) -> None:
+        """Add up mappings of *pages* pages each."""
+        part = pages * ((self.page << PSS_SHIFT) // np.maximum(times, 1))
+        self._add("pages", owners, pages)
+        self._add("unique", owners[times < 2], pages)
+        for at, kind in enumerate(KINDS):
+            here = kinds == at
+            self._add(f"pss_{kind}", owners[here], part[here])
+        self._add("pss_locked", owners[locked], part[locked])
+
+    def _add(
+        self, name: str, owners: NDArray[np.int64], amounts: NDArray[np.int64] | int = 1
+    ) -> None:
+        # Whole numbers below 2^53, as long as a chunk maps less than 2 TiB.
+        weights = np.broadcast_to(np.asarray(amounts, np.float64), owners.shape)
+        self.sums[name] += np.bincount(owners, weights, self.count).astype(np.int64)
+
+
+def _entire_mapcount(prog: Program) -> int:
+    """Where the second page of a large folio has how often it is mapped as a whole."""
+    page = prog.type("struct page")
+    if page.has_member("compound_mapcount"):
+        return int(offsetof(page, "compound_mapcount"))
+    # The word of struct page, in 6.1 and before, is struct folio's own in 6.12 and later.
+    return int(offsetof(prog.type("struct folio"), "_entire_mapcount") - sizeof(page))

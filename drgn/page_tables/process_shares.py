@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+What each process has for itself of the memory that it maps, and its part of what it shares: the
+numbers of /proc/PID/smaps_rollup (``show_smaps_rollup()``, fs/proc/task_mmu.c).
+
+Exact, of a kernel that counts the mappings of each page. Costs a walk over all page tables, which
+section ``page_tables`` then needs no more, and the struct page of each mapped page
+(``mapped_pages``).
+
+As for the kernel, hugetlb pages are in none of it, nor the zero pages. A page that is being moved,
+in a device's own memory, or lost to a hardware error is in smaps_rollup, and not here. Before v6.2
+(``follow_trans_huge_pmd()``) huge pages that were made PROT_NONE are here, and not there.
+
+Cannot know: the swapped pages of several processes by their part (SwapPss).
+"""
+
+import re
+
+from mmscope.drgn.page_tables.mapped_pages import KINDS, PSS_SHIFT
+from mmscope.drgn.page_tables.page_table_scan import PageTableScan, scan_page_tables
+from mmscope.drgn.processes.process_status import parse_status
+from mmscope.drgn.sections import prices
+from mmscope.drgn.sections.apart import reader_apart
+from mmscope.drgn.sections.files import Absent, Files
+from mmscope.drgn.sections.memory import Memory
+from mmscope.drgn.sections.section import PASS_SECONDS, TOP, Command, Found, Section, disagreement
+from mmscope.drgn.tables.display import plural
+from mmscope.drgn.tables.rows import MOST_BYTES, MOST_PIDS, column, table_row
+from mmscope.drgn.tables.table import Table
+from mmscope.drgn.text.kernel_text import printed_number, row_number, whole_lines
+
+
+@table_row
+class ProcessShare:
+    """What an address space maps, and how much of that is its own."""
+
+    pid: int = column(key=True, high=MOST_PIDS, help="thread group; the first that was seen")
+    comm: str = column(holds="comm", help="name of its first thread")
+    resident_bytes: int = column(unit="bytes", high=MOST_BYTES, help="pages that it maps (Rss)")
+    unique_bytes: int = column(
+        unit="bytes",
+        high="resident_bytes",
+        help="of these, mapped once: its end gives them back, unless a file keeps them (USS)",
+    )
+    shared_bytes: int = column(
+        unit="bytes", high="resident_bytes", help="of these, mapped more than once"
+    )
+    pss_bytes: int = column(
+        unit="bytes",
+        high="resident_bytes",
+        help="each page by its part: its size over the number of its mappings (PSS)",
+    )
+    pss_anon_bytes: int = column(unit="bytes", high="pss_bytes", help="of PSS, anonymous pages")
+    pss_file_bytes: int = column(unit="bytes", high="pss_bytes", help="of PSS, pages of files")
+    pss_shmem_bytes: int = column(
+        unit="bytes", high="pss_bytes", help="of PSS, pages of shared memory and tmpfs"
+    )
+    pss_locked_bytes: int = column(
+        unit="bytes", high="pss_bytes", help="of PSS, in mappings that are mlock()ed (Locked)"
+    )
+
+
+PROCESS_SHARES = Table(
+    "process_shares",
+    "Unique and shared memory of processes",
+    ProcessShare,
+    memory="again",
+    measure="pss_bytes",
+    lasting=("comm",),
+)
+
+
+def process_shares(scan: PageTableScan) -> list[ProcessShare]:
+    """
+    All address spaces, the largest PSS first.
+
+    :raises ValueError: the scan did not look at mapped pages.
+    """
+    mapped = scan.mapped
+    if mapped is None:
+        raise ValueError("the scan of page tables did not look at mapped pages")
+    rows = []
+    for at, process in enumerate(scan.spaces.processes):
+        sums = {name: int(values[at]) for name, values in mapped.sums.items()}
+        pss = {kind: sums[f"pss_{kind}"] for kind in KINDS}
+        rows.append(
+            ProcessShare(
+                process.pid,
+                process.comm,
+                sums["pages"] * mapped.page,
+                sums["unique"] * mapped.page,
+                (sums["pages"] - sums["unique"]) * mapped.page,
+                # Of the whole, as the kernel rounds it: up to 2 bytes more than of the three.
+                sum(pss.values()) >> PSS_SHIFT,
+                pss["anon"] >> PSS_SHIFT,
+                pss["file"] >> PSS_SHIFT,
+                pss["shmem"] >> PSS_SHIFT,
+                sums["pss_locked"] >> PSS_SHIFT,
+            )
+        )
+    return sorted(rows, key=lambda row: (-row.pss_bytes, row.pid))
+
+
+def from_memory(memory: Memory) -> Found:
+    scan = scan_page_tables(memory.prog, memory.progress, shares=True)
+    memory.once("page_table_scan", lambda: scan)
+    rows, mapped = process_shares(scan), scan.mapped
+    assert mapped is not None
+    found = Found(unreadable_bytes=scan.gaps.bytes + mapped.gaps.bytes)
+    if unread := int(mapped.sums["unread"].sum()):
+        found.notes.append(
+            f"struct pages of {plural(unread, 'mapped page')} could not be read: not counted"
+        )
+    if scan.gaps.bytes:
+        found.notes.append(
+            f"{scan.gaps.bytes:,} bytes of page tables and VMAs could not be read: what they map "
+            "is not counted"
+        )
+    if scan.spaces.broken_off:
+        found.notes.append(
+            "the list of processes breaks off or runs in a circle: those behind that are missing"
+        )
+    damaged = scan.spaces.damaged, scan.repeated_tables + scan.dropped_tables, scan.damaged_vmas
+    for count, what in zip(damaged, ("processes", "page tables", "VMAs"), strict=True):
+        if count:
+            disagreement(memory, found, f"{count:,} {what} are damaged: not counted here")
+    if mapped.uncounted:
+        found.notes.append(
+            f"{plural(mapped.uncounted, 'mapped page')} of large folios have no count of their "
+            "mappings (CONFIG_NO_PAGE_MAPCOUNT): taken for their process's own, shared or not"
+        )
+    return found.add(PROCESS_SHARES, rows)
+
+
+# Lines of smaps_rollup, __show_smap().
+LINES = {
+    "resident_bytes": ("Rss",),
+    "unique_bytes": ("Private_Clean", "Private_Dirty"),
+    "shared_bytes": ("Shared_Clean", "Shared_Dirty"),
+    "pss_bytes": ("Pss",),
+    "pss_anon_bytes": ("Pss_Anon",),
+    "pss_file_bytes": ("Pss_File",),
+    "pss_shmem_bytes": ("Pss_Shmem",),
+    "pss_locked_bytes": ("Locked",),
+}
+
+
+def read_smaps_rollup(text: str, pid: int, comm: str) -> ProcessShare:
+    """
+    The same of a process by its smaps_rollup, in whole KiB.
+
+    :raises ValueError: the text is not that of such a file, or it is cut short.
+    """
+    head, *lines = whole_lines(text, "smaps_rollup")
+    if not head.endswith("[rollup]"):
+        raise ValueError(f"smaps_rollup is damaged: {head[:60]!r}")
+    said = {}
+    for line in lines:
+        match = re.fullmatch(r"(\w{1,20}): +(\d{1,20}) kB", line, re.ASCII)
+        if not match:
+            raise ValueError(f"smaps_rollup is damaged: {line[:60]!r}")
+        said[match[1]] = printed_number(match[2], "smaps_rollup") << 10
+    if missing := [name for names in LINES.values() for name in names if name not in said]:
+        raise ValueError(f"smaps_rollup has no {missing[0]}")
+    sums = {
+        column: row_number(sum(said[name] for name in names), "smaps_rollup")
+        for column, names in LINES.items()
+    }
+    return ProcessShare(pid=pid, comm=comm, **sums)
+
+
+NAMED = 5  # of the processes that something is wrong with
+
+
+def from_files(files: Files) -> Found:
+    rows, missing = [], dict[str, list[int]]()
+    with reader_apart() as reader:
+        for pid in files.numbers("proc", r"(\d+)"):
+            try:
+                status = parse_status(files.open(f"proc/{pid}/status"))
+                if "VmRSS" not in status.lines:
+                    continue  # a kernel thread
+                text = files.open_apart(f"proc/{pid}/smaps_rollup", reader)
+                rows.append(read_smaps_rollup(text, status.pid, status.comm))
+            except ProcessLookupError:
+                continue  # it has ended
+            except FileNotFoundError:
+                if files.live:
+                    continue
+                missing.setdefault("no such file", []).append(pid)
+            except OSError as error:
+                missing.setdefault(error.strerror or "cannot be read", []).append(pid)
+            except ValueError as error:
+                missing.setdefault(str(error), []).append(pid)
+    if not rows:
+        why = next(iter(missing), "no process")
+        raise Absent(f"smaps_rollup of processes cannot be read ({why})")
+    found = Found()
+    for why, these in missing.items():
+        named = ", ".join(map(str, these[:NAMED])) + (", …" if len(these) > NAMED else "")
+        processes = plural(len(these), "process", "processes")
+        found.notes.append(f"{processes} not counted: smaps_rollup of {named}: {why}")
+    rows.sort(key=lambda row: (-row.pss_bytes, row.pid))
+    found.remarks.append("processes that share their memory (vfork) count each")
+    return found.add(PROCESS_SHARES, rows)
+
+
+PROCESS_SHARES_SECTION = Section(
+    name="process_shares",
+    title="Unique and shared memory of processes",
+    place=9,
+    intro="""
+What of a process's memory is its own (USS), and its part of what it shares with others (PSS), as
+[smaps_rollup](https://docs.kernel.org/filesystems/proc.html) counts them. The PSS of all processes
+adds up to the pages that they map together; hugetlb pages are in none. What has been mapped
+once is not always free when the process ends: a file's pages stay in the page cache.
+""",
+    command=Command("unique and shared memory of processes", top=TOP, picks="pid"),
+    since="0.2.0",
+    tables=(PROCESS_SHARES,),
+    from_memory=from_memory,
+    from_files=from_files,
+    deadline=PASS_SECONDS,
+    reads=(prices.STATUS, prices.SMAPS_ROLLUP),
+)
+
+
+if __name__ == "__main__":
+    from mmscope.drgn.sections.script import print_section
+
+    print_section("process_shares")

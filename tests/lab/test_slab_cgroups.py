@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Slab objects by memory cgroup, against memory.stat of each cgroup of a real kernel, and against what
+guest/workload_cgroups.c made.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from conftest import KERNELS
+from drgn import FaultError
+from test_cgroups import CgroupsLab, capture
+
+from mmscope.drgn.cgroups.cgroup_files import numbers
+from mmscope.drgn.cgroups.cgroup_paths import cgroup_paths
+from mmscope.drgn.cgroups.memcgs import memcgs_once
+from mmscope.drgn.ledger.memory_cgroups import memory_cgroups_from_memory
+from mmscope.drgn.opening.target import open_target
+from mmscope.drgn.owners.sections import slab_caches_from_memory
+from mmscope.drgn.owners.slab_cgroups import SlabCgroup, SlabCgroups
+from mmscope.drgn.owners.slab_owner import slabs
+from mmscope.drgn.reading.cpus import online_cpus
+from mmscope.drgn.reading.kernel_arrays import Gaps
+from mmscope.drgn.sections.memory import Memory
+
+PAGE = 4096
+# guest/workload_cgroups.c; a pipe of a MiB has 256 struct pipe_buffers, 10 KiB: kmalloc beyond the
+# largest cache takes 4 pages.
+SMALL_FILES, PIPES, PIPE_RING = 5000, 4, 4 * PAGE
+
+
+@pytest.fixture(scope="module", params=KERNELS)
+def lab(request: pytest.FixtureRequest, say: Callable[[str], None]) -> CgroupsLab:
+    """The ``cgroups`` workload on a kernel."""
+    taken = capture(request.param, "cgroups", say=say)
+    prog = open_target(taken.vmcore, [taken.vmlinux])
+    return CgroupsLab(taken, prog, memory_cgroups_from_memory(Memory(prog)))
+
+
+def test_objects_of_each_cgroup_are_what_memory_stat_says(lab: CgroupsLab) -> None:
+    memory = Memory(lab.prog)
+    assert not slab_caches_from_memory(memory).notes
+    caches, memcgs = slabs(memory).scan.caches, memcgs_once(memory)
+    own, strange = memory.once("slab_cgroups", lambda: SlabCgroups(lab.prog)).own_bytes(
+        caches, memcgs
+    )
+    assert not strange
+    paths = cgroup_paths(lab.prog, memcgs.columns["cgroup"], Gaps()).paths
+    counted = {
+        path: total
+        for path, total, dying in zip(
+            paths, memcgs.up(own).tolist(), memcgs.dying.tolist(), strict=True
+        )
+        if not dying
+    }
+    # What a CPU has not passed on, of each of two kinds: up to a page, or one object
+    # (__account_obj_stock(), mod_objcg_state() before, mm/memcontrol.c).
+    largest = max(PAGE, *(cache.size + 8 for cache in caches))
+    drift = len(list(online_cpus(lab.prog))) * 2 * largest
+    if lab.capture.series == "5.10":  # whose counters lack up to 32 pages of each CPU, too
+        drift += len(list(online_cpus(lab.prog))) * 2 * 32 * PAGE * len(paths)
+    for path, said in lab.said().items():
+        theirs = numbers(said["memory.stat"])["slab"]
+        by_page = PIPES * PIPE_RING if f"{path}/" in ("/shop/", "/shop/kernel/") else 0
+        assert abs(counted[path] + by_page - theirs) <= drift, path
+    assert counted["/shop/objects"] > SMALL_FILES * 900
+
+
+def test_files_that_were_made_are_their_cgroups_objects(lab: CgroupsLab) -> None:
+    rows: list[SlabCgroup] = slab_caches_from_memory(Memory(lab.prog)).by_name["slab_cgroups"]
+    ours = {row.cache: row for row in rows if row.cgroup == "/shop/objects"}
+    for cache in ("shmem_inode_cache", "dentry"):
+        assert SMALL_FILES <= ours[cache].objects <= SMALL_FILES + 4
+        assert ours[cache].bytes > ours[cache].objects * 100
+    # Names that are too long to be in a dentry.
+    assert any(row.objects == SMALL_FILES for row in ours.values())
+    keys = [(row.cgroup_id, row.cache) for row in rows]
+    assert len(keys) == len(set(keys))
+
+
+def test_vectors_that_cannot_be_read_are_said(lab: CgroupsLab) -> None:
+    prog = open_target(lab.capture.vmcore, [lab.capture.vmlinux])
+    whole = slab_caches_from_memory(Memory(lab.prog)).by_name["slab_cgroups"]
+    memory = Memory(prog)
+    counted = memory.once("slab_cgroups", lambda: SlabCgroups(prog))
+    places: list[int] = []
+
+    def missing(address: int, count: int, offset: int, physical: bool) -> bytes:
+        raise FaultError("no memory here", address)
+
+    def take(scan, chunk, of=counted._take):  # type: ignore[no-untyped-def]
+        if not places:  # of some slabs of inodes, which have one each
+            at = next(n for n, c in enumerate(scan.caches) if c.name == "shmem_inode_cache")
+            of_inodes = chunk.pfns[chunk.caches == at][:4].tolist()
+            for pfn in of_inodes:
+                page = counted._ranges[0, 2] + np.uint64(pfn * counted._size)
+                places.append(int(page))
+                prog.add_memory_segment(int(page), counted._size, missing)
+        of(scan, chunk)
+
+    counted._take = take  # type: ignore[method-assign]
+    found = slab_caches_from_memory(memory)
+    assert any("bytes of what says whose objects are" in note for note in found.notes)
+    assert found.unreadable_bytes and len(places) <= 4
+    before, after = (
+        sum(row.objects for row in rows) for rows in (whole, found.by_name["slab_cgroups"])
+    )
+    assert 0 < before - after <= 4 * 64
+    assert found.by_name["slab_caches"]
