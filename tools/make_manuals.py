@@ -11,6 +11,7 @@ writes ``man/mmscope.1``, a page for each command (``man/mmscope-collect.1``), `
 import argparse
 import functools
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import shtab
@@ -50,10 +51,19 @@ def parsers() -> tuple[
     raise AssertionError("mmscope has no commands")
 
 
+def with_actions(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    """A parser and those of its actions, as ``mmscope guard run`` is one."""
+    yield parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for sub in action.choices.values():
+                yield from with_actions(sub)
+
+
 def manual_pages() -> dict[str, str]:
     """Each page by its file name."""
     parser, action = parsers()
-    for each in (parser, *action.choices.values()):
+    for each in with_actions(parser):
         # Unbroken, whatever the terminal's width: to roff a line that begins with ' is a request.
         each.formatter_class = functools.partial(argparse.HelpFormatter, width=100_000)
     helps = {sub.dest: sub.help or "" for sub in action._choices_actions}
@@ -95,8 +105,8 @@ def roff(text: str) -> str:
 
 def completion(shell: str) -> str:
     """What completes the command in bash or zsh."""
-    parser, commands = parsers()
-    for each in (parser, *commands.choices.values()):
+    parser, _ = parsers()
+    for each in with_actions(parser):
         for action in each._actions:
             name = action.metavar if isinstance(action.metavar, str) else ""
             if name in NAMED or action.type is Path:

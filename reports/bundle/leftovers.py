@@ -49,10 +49,15 @@ def clear_up(path: Path) -> None:
         for entry in os.scandir(path.parent):
             if entry.name.startswith(begin) and entry.name.endswith(SUFFIX):
                 with contextlib.suppress(OSError):
-                    _remove_if_left(Path(entry.path))
+                    remove_if_left(Path(entry.path))
 
 
-def _remove_if_left(place: Path) -> None:
+def remove_if_left(place: Path) -> None:
+    """
+    Remove a file or folder that nobody writes any more.
+
+    :raises OSError: somebody does, or it cannot be removed.
+    """
     if place.is_symlink():
         return
     lock = os.open(place, os.O_RDONLY | os.O_NONBLOCK)

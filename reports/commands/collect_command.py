@@ -54,6 +54,9 @@ def add_command(command: Command) -> None:
         "-o", "--output", type=Path, required=True, metavar="BUNDLE", help="folder to make"
     )
     sub.add_argument("--force", action="store_true", help="replace a bundle that is already there")
+    sub.add_argument(
+        "--no-findings", action="store_true", help="do not say what the tables mean; ask later"
+    )
     sub.add_argument("--mode", **modes.OPTION)
     add_redact_options(sub)
 
@@ -90,7 +93,8 @@ def run_collect(args: argparse.Namespace) -> int:
         sections, notes = read(args, writer, names)
     keep_map(names, args.redact_map)
     give_back()
-    print_findings(args.output)
+    if not args.no_findings:
+        print_findings(args.output)
     # What was left out of a dump on purpose does not make the reading incomplete.
     return missing_sections(expected(sections, args.only), bool(notes.keys() - {"left_out"}))
 

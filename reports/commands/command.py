@@ -35,6 +35,7 @@ from mmscope.reports.commands import (
 )
 from mmscope.reports.commands.page_owner_command import Command
 from mmscope.reports.commands.redact_command import add_redact_options, keep_map, wanted_names
+from mmscope.reports.guard import options as guard_options
 
 # What needs duckdb, jinja2 or pygal is imported where it is used: on the box `collect` and `show`
 # must work with drgn, numpy and rich alone. So is what takes long and only one command needs.
@@ -96,6 +97,7 @@ def build_parser() -> argparse.ArgumentParser:
         "-a", "--all", action="store_true", help="what each source gives, and what it costs to read"
     )
     page_owner_command.add_commands(command)
+    guard_options.add_command(command)
     return parser
 
 

@@ -59,6 +59,10 @@ def _command() -> Callable[[], int]:
         from mmscope.reports.commands.page_owner_command import main as light
 
         return light
+    if sys.argv[1:2] == ["guard"]:
+        from mmscope.reports.guard.options import main as guard
+
+        return guard
     if sys.argv[1:2] == ["record"]:
         from mmscope.reports.commands.record_command import main as record
 

@@ -38,15 +38,18 @@ class Family(NamedTuple):
     points: Points
 
 
-def text(sample: dict[str, Any], page_size: int, *, prometheus: bool) -> str:
+def text(
+    sample: dict[str, Any], page_size: int, *, prometheus: bool, more: Iterable[Family] = ()
+) -> str:
     """
     A sample as text.
 
     :param page_size: in bytes, since what is exposed is in base units.
     :param prometheus: in Prometheus's text format, not OpenMetrics.
+    :param more: metrics that are not of the sample.
     """
     lines = []
-    for name, kind, unit, help, points in _families(sample, page_size):
+    for name, kind, unit, help, points in (*_families(sample, page_size), *more):
         if not points:
             continue
         of_samples = f"{name}_total" if kind == "counter" else name
@@ -190,7 +193,7 @@ def _watch(sample: dict[str, Any]) -> Iterator[Family]:
     )
     yield Family(
         *("mmscope_watch_cpu_seconds", "counter", "seconds"),
-        "CPU time that mmscope watch took.",
+        "CPU time that taking samples took.",
         [({}, sample["cpu_total"])],
     )
     yield Family(
@@ -200,13 +203,15 @@ def _watch(sample: dict[str, Any]) -> Iterator[Family]:
     )
 
 
-def expose(path: Path, sample: dict[str, Any], page_size: int) -> None:
+def expose(path: Path, sample: dict[str, Any], page_size: int, more: Iterable[Family] = ()) -> None:
     """
     Write a sample so that its name always holds a whole one, readable by anybody.
 
     :param path: if its name ends in ``.prom``, the text is as node_exporter reads it.
+    :param more: metrics that are not of the sample.
     :raises OSError: it cannot be written.
     """
     # The collector does not take the name until then for one of its own (*.prom).
     with replaced(path, 0o644, durable=False) as file:
-        file.write(text(sample, page_size, prometheus=path.suffix == ".prom").encode())
+        prometheus = path.suffix == ".prom"
+        file.write(text(sample, page_size, prometheus=prometheus, more=more).encode())

@@ -14,6 +14,7 @@ less often than the rest where it takes more than :data:`PAGETYPEINFO_SHARE` of 
 Imports neither drgn nor numpy: a sample must cost less than what it measures.
 """
 
+import contextlib
 import errno
 import os
 import re
@@ -96,10 +97,18 @@ class Sampler:
     :param root: the folder that has ``proc/`` and ``sys/`` in it.
     :param thp_order: order of a transparent huge page of PMD size.
     :param everything: also what is dear to read on a running host.
+    :param share: of a CPU, that /proc/pagetypeinfo may take.
     """
 
-    def __init__(self, root: str, thp_order: int, *, everything: bool = False) -> None:
-        self.root, self.thp_order = root, thp_order
+    def __init__(
+        self,
+        root: str,
+        thp_order: int,
+        *,
+        everything: bool = False,
+        share: float = PAGETYPEINFO_SHARE,
+    ) -> None:
+        self.root, self.thp_order, self.share = root, thp_order, share
         self._pagetypeinfo_due = 0.0
         # Asked once: page_owner is switched on at boot, and zones seldom grow.
         self._left_out = (
@@ -220,8 +229,7 @@ class Sampler:
             text = self._text("proc/pagetypeinfo")
         except OSError:
             sample["thp_free"] = [
-                [node, zone, None, self._thp_blocks(counts), False]
-                for (node, zone), counts in parse_buddyinfo(self._text("proc/buddyinfo")).items()
+                [node, zone, None, blocks, False] for node, zone, blocks in self.thp_blocks()
             ]
             raise
         info = parse_pagetypeinfo(text)
@@ -237,7 +245,19 @@ class Sampler:
         spent = time.process_time() - cpu
         sample["pagetypeinfo_cpu"] = round(spent, 6)
         sample["walks_pages"] = "\nNumber of mixed blocks " in text
-        self._pagetypeinfo_due = begin + spent / PAGETYPEINFO_SHARE
+        self._pagetypeinfo_due = begin + spent / self.share
+
+    def thp_blocks(self) -> list[tuple[int, str, int]]:
+        """
+        (node, zone, free memory in blocks of THP size and larger), of any migratetype: a number for
+        each order, which the kernel has at hand.
+
+        :raises OSError, ValueError: /proc/buddyinfo cannot be read.
+        """
+        return [
+            (node, zone, self._thp_blocks(counts))
+            for (node, zone), counts in parse_buddyinfo(self._text("proc/buddyinfo")).items()
+        ]
 
     def _thp_blocks(self, counts: list[int]) -> int:
         return sum(
@@ -316,3 +336,25 @@ def thp_order(root: str, page_size: int) -> int:
     except (OSError, ValueError):
         pages = page_size // 8
     return max(pages.bit_length() - 1, 0)
+
+
+def host_target(root: str, page_size: int, total_pages: int | None = None) -> dict[str, Any]:
+    """This machine, for the bundle."""
+    kernel = os.uname()
+    if total_pages is None:
+        with contextlib.suppress(OSError, ValueError):
+            text = read_plain(f"{root}/proc/zoneinfo").decode("utf-8", "backslashreplace")
+            zones = parse_zoneinfo(text)
+            total_pages = sum(zone.fields["present"] for zone in zones) or None
+    return {
+        "kind": "live",
+        "release": kernel.release,
+        "architecture": kernel.machine,
+        "page_size": page_size,
+        "hostname": kernel.nodename,
+        "captured_at": None,
+        "uptime_seconds": None,
+        "total_pages": total_pages,
+        "online_cpus": os.cpu_count(),
+        "source": "watch",
+    }

@@ -9,7 +9,6 @@ and ``--recover`` makes a bundle of it.
 """
 
 import argparse
-import contextlib
 import os
 import signal
 import sys
@@ -20,16 +19,14 @@ from typing import Any
 
 from mmscope.drgn.text.page_owner_counts import MAX_BYTES, Counts, read_show_stacks_handles
 from mmscope.drgn.text.plain_file import read_plain
-from mmscope.drgn.text.proc_text import parse_zoneinfo
 from mmscope.drgn.text.text_source import Source, TextError
-from mmscope.reports.bundle.description import Cell
 from mmscope.reports.bundle.leftovers import replaced
 from mmscope.reports.bundle.modes import as_umask, mode_of_file, mode_of_folder
 from mmscope.reports.bundle.outcome import UsageError, say
 from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.watch.openmetrics import expose
 from mmscope.reports.watch.sample_log import NAME, SampleLog, lock
-from mmscope.reports.watch.samples import Sampler, thp_order
+from mmscope.reports.watch.samples import Sampler, host_target, thp_order
 from mmscope.reports.watch.watch_bundle import finish
 
 STACKS_FOLDER = "page_owner_stacks"
@@ -98,7 +95,7 @@ def _watch(args: argparse.Namespace, folder: Path) -> None:
         ) from None
     header = {
         "interval": args.interval,
-        "target": _target(args.proc_root, page_size, args.total_pages),
+        "target": host_target(args.proc_root, page_size, args.total_pages),
         "thp_order": order,
         "page_owner": owners.absent,
     }
@@ -247,25 +244,3 @@ def _copy(source: Path, path: Path) -> None:
     data = read_plain(source, MAX_BYTES)
     with replaced(path, as_umask()) as file:
         file.write(data)
-
-
-def _target(root: str, page_size: int, total_pages: int | None) -> dict[str, Cell]:
-    """This machine, for the bundle."""
-    kernel = os.uname()
-    if total_pages is None:
-        with contextlib.suppress(OSError, ValueError):
-            text = read_plain(f"{root}/proc/zoneinfo").decode("utf-8", "backslashreplace")
-            zones = parse_zoneinfo(text)
-            total_pages = sum(zone.fields["present"] for zone in zones) or None
-    return {
-        "kind": "live",
-        "release": kernel.release,
-        "architecture": kernel.machine,
-        "page_size": page_size,
-        "hostname": kernel.nodename,
-        "captured_at": None,
-        "uptime_seconds": None,
-        "total_pages": total_pages,
-        "online_cpus": os.cpu_count(),
-        "source": "watch",
-    }

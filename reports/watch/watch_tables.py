@@ -14,7 +14,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from mmscope.drgn.tables.amounts import percent
 from mmscope.drgn.tables.display import plural
@@ -94,6 +94,16 @@ class Log:
     def seconds(self) -> float:
         """From the first sample to the last."""
         return float(self.last["mono"] - self.first["mono"])
+
+
+class Samples(Protocol):
+    """Samples, in the order of time: a log, or those that somebody has."""
+
+    def __iter__(self) -> Iterator[Sample]: ...
+
+    def time(self, sample: Sample) -> float:
+        """Of a sample, as rows have it."""
+        ...
 
 
 NUMBERS = ("wall", "mono", "boot", "late", "read", "cpu", "number", "cpu_total")
@@ -231,7 +241,7 @@ def time_of_day(wall: float) -> str:
     return datetime.datetime.fromtimestamp(wall, datetime.UTC).isoformat(timespec="milliseconds")
 
 
-def rates(log: Log) -> Iterator[CounterRate]:
+def rates(log: Samples) -> Iterator[CounterRate]:
     """What moved in each period."""
     last: dict[str, Sample] = {}
     for sample in log:
@@ -260,14 +270,14 @@ def events(log: Log) -> Iterator[WatchEvent]:
             yield WatchEvent(row.time, row.name, words, row.delta, row.period_seconds)
 
 
-def thp_free_blocks(log: Log) -> Iterator[ThpFreeBlocks]:
+def thp_free_blocks(log: Samples) -> Iterator[ThpFreeBlocks]:
     """Free blocks of THP size at each moment."""
     for sample in log:
         for row in sample.get("thp_free", ()):
             yield ThpFreeBlocks(log.time(sample), *row)
 
 
-def zone_levels(log: Log) -> Iterator[ZoneLevel]:
+def zone_levels(log: Samples) -> Iterator[ZoneLevel]:
     """
     The zones at each moment. Where /proc/zoneinfo does not have the reserve, it is as
     /proc/pagetypeinfo said at that same moment, otherwise unknown.
@@ -282,7 +292,7 @@ def zone_levels(log: Log) -> Iterator[ZoneLevel]:
             yield level
 
 
-def stalls(log: Log) -> Iterator[PsiStall]:
+def stalls(log: Samples) -> Iterator[PsiStall]:
     """PSI: time lost in each period."""
     before: Sample | None = None
     for sample in log:
@@ -310,12 +320,16 @@ def stalls(log: Log) -> Iterator[PsiStall]:
 
 def levels(log: Log) -> Iterator[Level]:
     """Levels that were not 0 throughout."""
+    return (row for row in gauges(log) if row.name in log.moved)
+
+
+def gauges(log: Samples) -> Iterator[Level]:
+    """All levels."""
     for sample in log:
         for name, value in sample.get("meminfo", {}).items():
-            if name in log.moved:
-                yield Level(log.time(sample), "meminfo", name, value, "bytes")
+            yield Level(log.time(sample), "meminfo", name, value, "bytes")
         for name, value in sample.get("ksm", {}).items():
-            if name in log.moved and name in KSM_LEVELS:
+            if name in KSM_LEVELS:
                 yield Level(log.time(sample), "ksm", name, value, KSM_LEVELS[name])
 
 

@@ -32,6 +32,7 @@ from mmscope.drgn.free.zones import read_zoneinfo
 from mmscope.drgn.machine.vm_counters import read_vmstat
 from mmscope.drgn.opening.core_file import missing_bytes
 from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.guard import captures
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -188,3 +189,30 @@ def test_counters_are_those_of_the_kernel_that_crashed(crash: Crash) -> None:
     print(differ)
     assert len(differ) <= 40, differ
     assert all(abs(said - value) <= 512 for said, value in differ.values()), differ
+
+
+def test_the_dump_becomes_a_report_without_a_person(crash: Crash) -> None:
+    """As kdump-tools leaves it, with what it leaves beside it."""
+    place = crash.folder / "var" / "202611230300"
+    place.mkdir(parents=True)
+    os.link(crash.core, place / "dump.202611230300")
+    (place / "dmesg.202611230300").write_text("of no use")
+    (place / "dump-incomplete").write_text("of no use")
+    command = [sys.executable, "-m", "mmscope", "guard", "crash", place.parent, "--settled", "0",
+               "--memory", "512", "-o", crash.folder / "captures"]  # fmt: skip
+    done = children.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    ((capture, incident),) = captures.captures(crash.folder / "captures")
+    print(incident)
+    assert incident["state"] == "done" and incident["trigger"] == "crash"
+    assert incident["title"] == (
+        "The kernel crashed: Kernel panic - not syncing: sysrq triggered crash"
+    )
+    own = Bundle(capture / "bundle")
+    assert list(own.rows("zones")) == list(crash.bundle.rows("zones"))
+    assert (capture / "report.html").read_text().endswith("</html>\n")
+    assert (capture / "findings.txt").stat().st_size > 100
+    # It is read once.
+    done = children.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    assert len(list(captures.captures(crash.folder / "captures"))) == 1

@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Makes one capture: the process that guard starts, and ``mmscope guard crash``.
+
+What is at hand comes first: the samples become a bundle, the capture takes its name, and others are
+told. Only then are the slow commands run, one after the other, each with a limit of its own:
+``collect``, ``findings``, ``report``. One that fails or takes too long costs itself only.
+"""
+
+import contextlib
+import fcntl
+import importlib.util
+import json
+import os
+import re
+import resource
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mmscope.drgn.tables.hostile_text import cut, visible
+from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.bundle.outcome import Refused, say
+from mmscope.reports.bundle.writer import Writer
+from mmscope.reports.guard import captures, events, index_page
+from mmscope.reports.guard.captures import Incident
+from mmscope.reports.guard.resident import step_back
+from mmscope.reports.watch import watch_tables
+
+SAMPLES = "samples.jsonl"
+LOCK = ".capture.lock"
+# Of the time that a capture may take: collect, and once more as text where that came to nothing.
+COLLECT_SHARE, TEXT_SHARE = 0.5, 0.2
+# panic() (kernel/panic.c); where an oops is the end, that of die() and show_fault_oops() on x86, of
+# die_kernel_fault() on arm64.
+LAST_WORDS = [
+    re.compile("Kernel panic - not syncing: "),
+    re.compile("^(BUG: |kernel BUG at |Oops: |Internal error: |Unable to handle kernel )"),
+]
+MOST_OUTPUT = 4 << 20
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How captures are made."""
+
+    folder: str
+    timeout: float = 300.0  # seconds that a capture may take
+    memory: int = 1 << 30  # bytes that each command may have
+    budget: int = 512 << 20  # bytes that all captures may take
+    collect: Sequence[str] = field(default_factory=list)  # words for ``mmscope collect``
+    text: bool = False  # no kernel memory
+    command: str | None = None  # --exec
+    journal: str = events.JOURNAL
+
+
+def mmscope(*words: str, main: str = "mmscope.reports.commands.start") -> list[str]:
+    """This very mmscope as a command, however it was started: installed, in a checkout, packed."""
+    code = f"import sys; sys.path[:] = {sys.path!r}; from {main} import main; sys.exit(main())"
+    return [sys.executable, "-I", "-c", code, *words]
+
+
+def process(place: Path, settings: Settings) -> list[str]:
+    """The command that makes a capture of what is in *place*."""
+    return mmscope(str(place), json.dumps(asdict(settings)), main="mmscope.reports.guard.capture")
+
+
+def main() -> int:
+    """``PLACE SETTINGS``; what it says goes to the capture's log.txt."""
+    place, settings = Path(sys.argv[1]), Settings(**json.loads(sys.argv[2]))
+    make(place, settings)
+    return 0
+
+
+def make(place: Path, settings: Settings, core: Path | None = None) -> Path:
+    """
+    Make a capture of what was begun in a folder; returns its place.
+
+    :param core: a vmcore to be read, not this host.
+    :raises OSError: it cannot be written.
+    """
+    if (place / SAMPLES).exists():
+        _try("samples", lambda: merge(place, None))
+    capture = captures.publish(place)
+    incident = captures.read_incident(capture) | {"folder": capture.name}
+    incident["source"] = "samples" if (capture / "bundle").exists() else None
+    tell(capture, incident, settings)
+    step_back(settings.memory)
+    with one_at_a_time(Path(settings.folder)):
+        return finished(capture, incident, settings, core)
+
+
+@contextlib.contextmanager
+def one_at_a_time(folder: Path) -> Iterator[None]:
+    """Wait until no other capture of a folder is at what takes long."""
+    with (folder / LOCK).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def finished(capture: Path, incident: Incident, settings: Settings, core: Path | None) -> Path:
+    """What takes long, and the end of it."""
+    begin = time.monotonic()
+    deadline = begin + settings.timeout
+    incident["source"] = collected(capture, settings, core, deadline) or incident["source"]
+    if (capture / "bundle").exists():
+        if core is not None:
+            incident["title"] = last_words(capture / "bundle") or incident["title"]
+            incident["host"] = Bundle(capture / "bundle").target.get("hostname")
+        explained(capture, deadline)
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    own = resource.getrusage(resource.RUSAGE_SELF)
+    incident |= {
+        "state": captures.DONE,
+        "seconds": round(time.monotonic() - begin, 1),
+        "cpu_seconds": round(sum(r.ru_utime + r.ru_stime for r in (children, own)), 2),
+        "peak_bytes": children.ru_maxrss << 10,
+    }
+    tell(capture, incident, settings)
+    captures.thin(Path(settings.folder), settings.budget)
+    index_page.renew(Path(settings.folder), os.uname().nodename)
+    return capture
+
+
+def tell(capture: Path, incident: Incident, settings: Settings) -> None:
+    """Write down how far it is, and tell others."""
+    captures.write_incident(capture, incident)
+    host = os.uname().nodename
+    captures.write(
+        capture / "alert.json", json.dumps(events.alert(incident, capture, host), indent=1) + "\n"
+    )
+    index_page.renew(Path(settings.folder), host)
+    events.tell_journal(incident, capture, settings.journal)
+    if settings.command and (wrong := events.run_command(settings.command, incident, capture)):
+        say(wrong)
+
+
+def _try(what: str, work: Callable[[], Any]) -> bool:
+    """Whether some work came to its end; what went wrong is in the log, the rest goes on."""
+    try:
+        work()
+        return True
+    except (OSError, Refused, ValueError, ArithmeticError, LookupError, TypeError) as error:
+        say(f"{what}: {error}")
+        return False
+
+
+def merge(capture: Path, collected: Path | None) -> None:
+    """
+    The bundle: what was collected, and the samples.
+
+    :raises Refused: one of them cannot be read, or the bundle cannot be written.
+    """
+    bundle = None if collected is None else Bundle(collected)
+    target = capture / "bundle"
+    with Writer(target, replace=target.exists()) as writer:
+        begin = time.monotonic()
+        sections = []
+        if bundle is not None:
+            writer.keep(bundle, without={"sections"})
+            sections += bundle.sections
+        if (capture / SAMPLES).exists():
+            log = watch_tables.open_log(capture / SAMPLES)
+            rows, cost = watch_tables.write_tables(writer, log)
+            sections.append(watch_tables.section(log, rows, cost, time.monotonic() - begin))
+        writer.finish(bundle.target if bundle is not None else watch_tables.target(log), sections)
+
+
+def collected(capture: Path, settings: Settings, core: Path | None, deadline: float) -> str | None:
+    """Collect; returns what was read: memory, text, or None."""
+    where = capture / ".collected"
+    text = ["--proc-root", "/"]
+    of_core = ["--core", str(core)]
+    first = of_core if core is not None else text if settings.text else []
+    for words, share in ((first, COLLECT_SHARE), (text, TEXT_SHARE)):
+        left = min(deadline - time.monotonic(), settings.timeout * share)
+        done = run(["collect", "--no-findings", *settings.collect, *words, "-o", str(where)], left)
+        if where.exists() and _try("collected", lambda: merge(capture, where)):
+            kind = Bundle(where).target.get("kind")
+            shutil.rmtree(where, ignore_errors=True)
+            return str(kind)
+        say(f"collect {' '.join(words)}: {'took too long' if done is None else 'made no bundle'}")
+        shutil.rmtree(where, ignore_errors=True)
+        if words != []:  # of a dump there is no text, and of text nothing else
+            break
+    return None
+
+
+def last_words(bundle: Path) -> str | None:
+    """Why the kernel of a dump crashed, in its own words."""
+    try:
+        lines = [str(row["text"]) for row in Bundle(bundle).rows("kernel_log")]
+    except (OSError, Refused, LookupError, ValueError):
+        return None
+    for words in LAST_WORDS:
+        if found := [line for line in lines if words.search(line)]:
+            return f"The kernel crashed: {cut(visible(found[-1].splitlines()[0]), 200)}"
+    return None
+
+
+def explained(capture: Path, deadline: float) -> None:
+    """Findings and the report, where the libraries for them are installed."""
+    missing = [n for n in ("duckdb", "jinja2", "pygal") if importlib.util.find_spec(n) is None]
+    if missing:
+        say(f"no findings and no report, as this is not installed here: {', '.join(missing)}")
+        return
+    bundle = str(capture / "bundle")
+    said = run(["findings", bundle], deadline - time.monotonic())
+    if said:
+        captures.write(capture / "findings.txt", said)
+    if (
+        run(["report", bundle, "-o", f"{capture / 'report.html'}"], deadline - time.monotonic())
+        is None
+    ):
+        say("report: took too long")
+
+
+def run(words: list[str], seconds: float) -> bytes | None:
+    """What a command of mmscope printed; None if it took too long."""
+    try:
+        # Its words for the user go where ours go.
+        done = subprocess.run(
+            mmscope(*words),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            timeout=max(seconds, 1),
+        )
+    except subprocess.TimeoutExpired:
+        return None
+    except OSError as error:
+        say(f"{words[0]}: {error.strerror}")
+        return None
+    return done.stdout[:MOST_OUTPUT]

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+The folder of captures: a folder for each, ``<time>-<trigger>/``.
+
+    incident.json   what happened, when, how the capture fared; the only file that is always there
+    samples.jsonl   the minutes before, as mmscope watch keeps them
+    bundle/         the tables: what was collected, and the minutes before
+    findings.txt    what they mean; where the libraries for that are installed
+    report.html
+    alert.json      for others, as Alertmanager takes it
+    log.txt         what the commands said
+
+A capture takes its name when its samples and its first bundle are on disk. What is added then is
+whole or absent by itself. Who makes one holds a lock on its folder, which ends with that process,
+so that what is half done is known from what is being done.
+"""
+
+import contextlib
+import datetime
+import fcntl
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from mmscope.drgn.text.plain_file import read_plain
+from mmscope.reports.bundle.leftovers import PREFIX, SUFFIX, claim, remove_if_left, replaced
+from mmscope.reports.bundle.modes import mode_of_file, mode_of_folder
+
+INCIDENT = "incident.json"
+# A folder of ours, by its name: nothing else here is ever removed.
+NAME = re.compile(r"\d{4}-\d\d-\d\dT\d\d-\d\d-\d\dZ-[A-Za-z0-9._-]{1,80}")
+RUNNING, DONE, CUT = "running", "done", "cut short"
+
+Incident = dict[str, Any]
+
+
+def name_of(wall: float, trigger: str) -> str:
+    """A folder's name: by time, in UTC."""
+    at = datetime.datetime.fromtimestamp(wall, datetime.UTC).strftime("%Y-%m-%dT%H-%M-%SZ")
+    return f"{at}-{re.sub('[^A-Za-z0-9._-]', '_', trigger)[:80]}"
+
+
+def new_place(folder: Path, name: str) -> tuple[Path, int]:
+    """
+    A folder to begin a capture in, and the open file that holds its lock.
+
+    :raises OSError: it cannot be made.
+    """
+    while True:
+        prefix = PREFIX.format(name)
+        place = Path(tempfile.mkdtemp(prefix=prefix, suffix=SUFFIX, dir=folder))
+        if (lock := claim(place)) is not None:
+            place.chmod(mode_of_folder(mode_of_file()))
+            return place, lock
+
+
+def publish(place: Path) -> Path:
+    """
+    Give a capture its name: that of its incident, or one behind it if that is taken.
+
+    :raises OSError: it cannot be renamed.
+    """
+    name = read_incident(place)["name"]
+    for number in range(1, 1000):
+        target = place.with_name(name if number == 1 else f"{name}.{number}")
+        if not target.exists():
+            break
+    to_disk(place)
+    place.rename(target)
+    to_disk(target.parent)
+    return target
+
+
+def to_disk(folder: Path) -> None:
+    """Wait until the names in a folder are on disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write(path: Path, text: str | bytes) -> None:
+    """A file that is whole or absent, and on disk."""
+    with replaced(path, mode_of_file()) as file:
+        file.write(text if isinstance(text, bytes) else text.encode("utf-8", "backslashreplace"))
+
+
+def write_incident(capture: Path, incident: Incident) -> None:
+    write(capture / INCIDENT, json.dumps(incident, indent=1) + "\n")
+
+
+def read_incident(capture: Path) -> Incident:
+    """
+    What a capture is about.
+
+    :raises OSError, ValueError: it cannot be read.
+    """
+    said = json.loads(read_plain(capture / INCIDENT))
+    if not isinstance(said, dict):
+        raise ValueError("is no incident")
+    return said
+
+
+def captures(folder: Path) -> Iterator[tuple[Path, Incident]]:
+    """Captures that have their names, the newest first. One that cannot be read says nothing."""
+    for path in sorted(folder.iterdir(), reverse=True):
+        if NAME.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
+            try:
+                yield path, read_incident(path)
+            except (OSError, ValueError, RecursionError):
+                yield path, {"name": path.name, "title": "cannot be read", "state": CUT}
+
+
+def is_held(capture: Path) -> bool:
+    """Whether somebody is at work on it."""
+    try:
+        lock = os.open(capture, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return False
+    except OSError:
+        return True
+    finally:
+        os.close(lock)
+
+
+def tidy(folder: Path) -> int:
+    """
+    Remove what never got its name, and say of captures that were cut short that they were.
+
+    :return: how many somebody is at work on.
+    """
+    busy = 0
+    for entry in list(folder.iterdir()):
+        begin, end = entry.name.startswith("."), entry.name.endswith(SUFFIX)
+        if begin and end and NAME.match(entry.name[1:]):
+            with contextlib.suppress(OSError):
+                remove_if_left(entry)
+            busy += entry.exists()
+    for path, incident in list(captures(folder)):
+        if incident.get("state") == RUNNING:
+            if is_held(path):
+                busy += 1
+                continue
+            for left in path.glob(".*"):
+                shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink()
+            write_incident(path, incident | {"state": CUT})
+    return busy
+
+
+def size_of(path: Path) -> int:
+    """Bytes on disk."""
+    total = 0
+    for folder, _, files in os.walk(path):
+        for name in files:
+            with contextlib.suppress(OSError):
+                total += os.lstat(os.path.join(folder, name)).st_blocks * 512
+    return total
+
+
+def thin(folder: Path, budget: int) -> list[str]:
+    """
+    Remove captures until they take no more than the budget: the oldest of the trigger that has most
+    of them, so that the only one of another stays. The newest is never removed.
+
+    :return: the names of those that went.
+    """
+    there = [(path, str(incident.get("trigger"))) for path, incident in captures(folder)]
+    sizes = {path: size_of(path) for path, _ in there}
+    gone = []
+    while sum(sizes.values()) > budget and len(there) > 1:
+        number = Counter(trigger for _, trigger in there)
+        older = there[1:]
+        most = max(number[trigger] for _, trigger in older)
+        path, trigger = next(one for one in reversed(older) if number[one[1]] == most)
+        there.remove((path, trigger))
+        del sizes[path]
+        if not is_held(path):
+            # Under a name that is nobody's first: what is left if this is killed is cleared up.
+            going = path.with_name(f"{PREFIX.format(path.name)}gone{SUFFIX}")
+            path.rename(going)
+            shutil.rmtree(going, ignore_errors=True)
+            gone.append(path.name)
+    return gone

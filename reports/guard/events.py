@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+An incident as an event for others: in the journal with fields, as an alert of Alertmanager's, as a
+command with an environment.
+
+Nothing here reaches the network: a command of the user's may.
+"""
+
+import contextlib
+import json
+import os
+import socket
+import struct
+import subprocess
+from pathlib import Path
+from shlex import split
+from typing import Any
+
+from mmscope.reports.guard.captures import Incident
+
+JOURNAL = "/run/systemd/journal/socket"
+MESSAGE_ID = "4bd4b6dc0f624e0b9c8f0ab2d9b5f7a1"
+PRIORITIES = {"critical": 2, "warning": 4, "notice": 5}
+COMMAND_SECONDS = 120.0
+
+
+def journal_fields(fields: dict[str, str]) -> bytes:
+    """
+    A datagram of the journal's native protocol: a field a line, or, of one with line feeds in it,
+    its name, its length and its bytes.
+    """
+    data = b""
+    for name, value in fields.items():
+        raw = value.encode("utf-8", "backslashreplace")
+        if b"\n" in raw:
+            data += name.encode() + b"\n" + struct.pack("<Q", len(raw)) + raw + b"\n"
+        else:
+            data += name.encode() + b"=" + raw + b"\n"
+    return data
+
+
+def tell_journal(incident: Incident, capture: Path, path: str = JOURNAL) -> bool:
+    """Write an incident into the journal; False where there is none."""
+    fields = {
+        "MESSAGE": f"{incident['title']} ({incident['state']}: {capture})",
+        "PRIORITY": str(PRIORITIES.get(incident["severity"], 5)),
+        "MESSAGE_ID": MESSAGE_ID,
+        "SYSLOG_IDENTIFIER": "mmscope-guard",
+        "MMSCOPE_TRIGGER": incident["trigger"],
+        "MMSCOPE_SEVERITY": incident["severity"],
+        "MMSCOPE_STATE": incident["state"],
+        "MMSCOPE_CAPTURE": str(capture),
+    }
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        sender.setblocking(False)
+        sender.sendto(journal_fields(fields), path)
+        return True
+    return False
+
+
+def alert(incident: Incident, capture: Path, host: str) -> list[dict[str, Any]]:
+    """What POST /api/v2/alerts of Alertmanager takes: a list of alerts."""
+    annotations = {"summary": incident["title"], "capture": str(capture)}
+    if (capture / "report.html").exists():
+        annotations["report"] = str(capture / "report.html")
+    return [
+        {
+            "labels": {
+                "alertname": "mmscope",
+                "trigger": incident["trigger"],
+                "severity": incident["severity"],
+                "instance": host,
+            },
+            "annotations": annotations,
+            "startsAt": incident["at"],
+        }
+    ]
+
+
+def run_command(command: str, incident: Incident, capture: Path) -> str | None:
+    """
+    Run a command of the user's, without a shell; what it is to know is in its environment, and the
+    alert comes on its standard input.
+
+    :return: what went wrong.
+    """
+    environment = os.environ | {
+        "MMSCOPE_TRIGGER": incident["trigger"],
+        "MMSCOPE_SEVERITY": incident["severity"],
+        "MMSCOPE_TITLE": incident["title"].replace("\0", ""),
+        "MMSCOPE_STATE": incident["state"],
+        "MMSCOPE_CAPTURE": str(capture),
+        "MMSCOPE_ALERT": str(capture / "alert.json"),
+    }
+    try:
+        done = subprocess.run(
+            split(command),
+            env=environment,
+            input=json.dumps(alert(incident, capture, os.uname().nodename)).encode(),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            timeout=COMMAND_SECONDS,
+        )
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+        return f"--exec: {error}"
+    words = done.stderr.decode("utf-8", "backslashreplace").strip()[:300]
+    return f"--exec: ended with {done.returncode}: {words}" if done.returncode else None

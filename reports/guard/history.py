@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+The last minutes of a host, in memory, as tables that triggers are asked of.
+
+The tables are those of ``mmscope watch`` by name and column, in SQLite, which is part of Python:
+``counter_rates``, ``psi_series``, ``gauge_series``, ``zone_series`` and ``thp_free_blocks_series``.
+Beside them are ``samples``, ``free_huge_blocks`` (of any migratetype, in every sample),
+``cgroup_events`` (what memory.events counted in a period) and ``kernel_messages``. ``time`` is of
+the monotonic clock, in seconds. Levels of /proc/meminfo are kept for a day as well, one reading
+every ten minutes: a leak is slower than some minutes.
+
+Bounded: by time, and by :data:`MOST_BYTES` where a sample is larger than any that is known.
+"""
+
+import json
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+from mmscope.drgn.tables.rows import columns
+from mmscope.drgn.tables.table import Table
+from mmscope.reports.rows import watch_rows
+from mmscope.reports.watch import watch_tables
+from mmscope.reports.watch.watch_tables import Sample
+
+MOST_BYTES = 24 << 20
+PAGE = 4096
+MARK_SECONDS, MARKS_SECONDS = 600.0, 86_400.0
+# A trigger that takes more steps of SQLite than this is ended: a second of a CPU or so.
+MOST_STEPS = 20_000_000
+STEPS = 10_000
+
+SERIES: tuple[tuple[Table, Any], ...] = (
+    (watch_rows.COUNTER_RATES, watch_tables.rates),
+    (watch_rows.PSI_SERIES, watch_tables.stalls),
+    (watch_rows.GAUGE_SERIES, watch_tables.gauges),
+    (watch_rows.ZONE_SERIES, watch_tables.zone_levels),
+    (watch_rows.THP_FREE_BLOCKS_SERIES, watch_tables.thp_free_blocks),
+)
+OTHERS = {
+    "samples": ("time", "wall", "line"),
+    "marks": ("time",),
+    "free_huge_blocks": ("time", "node", "zone", "blocks"),
+    "cgroup_events": ("time", "cgroup", "name", "delta"),
+    "kernel_messages": ("time", "kind", "text"),
+}
+READ_ONLY = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, 33}  # RECURSIVE
+
+
+class CgroupEvent(NamedTuple):
+    """What a cgroup's memory.events counted in a period."""
+
+    cgroup: str
+    name: str
+    delta: int
+
+
+class KernelMessage(NamedTuple):
+    """A record of the kernel's log that a trigger may be about."""
+
+    kind: str
+    text: str
+
+
+class Period:
+    """A sample and the one before it: all that a rate takes."""
+
+    def __init__(self, samples: Sequence[Sample]) -> None:
+        self._samples = samples
+
+    def __iter__(self) -> Iterator[Sample]:
+        return iter(self._samples)
+
+    def time(self, sample: Sample) -> float:
+        return round(float(sample["mono"]), 3)
+
+
+class History:
+    """
+    Samples of the last *seconds*.
+
+    :ivar dropped: samples that went before their time, as memory had no room for them.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds, self.dropped = seconds, 0
+        self._before: dict[str, Any] = {}
+        self._marked = float("-inf")
+        # Every change is its own transaction: nothing is to be undone, and nothing is on disk.
+        self._db = sqlite3.connect(":memory:", isolation_level=None)
+        self._db.execute(f"pragma page_size = {PAGE}")
+        self._db.execute(f"pragma max_page_count = {MOST_BYTES // PAGE}")
+        self._db.execute("pragma temp_store = memory")
+        self._inserts = {}
+        names = {table.name: [c.name for c in columns(table.row)] for table, _ in SERIES}
+        for name, fields in {**names, **OTHERS}.items():
+            self._db.execute(f"create table {name} ({', '.join(fields)})")
+            self._db.execute(f"create index {name}_time on {name} (time)")
+            self._inserts[name] = f"insert into {name} values ({', '.join('?' * len(fields))})"
+        self._cells = {name: attrgetter(*fields) for name, fields in names.items()}
+
+    def reserve(self, size: int) -> None:
+        """Take memory now, so that it is there when the host has none."""
+        self._db.execute("create table room (bytes)")
+        self._db.execute("insert into room values (zeroblob(?))", (min(size, MOST_BYTES // 2),))
+        self._db.execute("drop table room")  # the pages stay with the database
+
+    def add(
+        self,
+        sample: Sample,
+        events: Iterable[CgroupEvent] = (),
+        messages: Iterable[KernelMessage] = (),
+    ) -> None:
+        """Add a sample, what cgroups counted since the one before it, and what the kernel said."""
+        now = round(float(sample["mono"]), 3)
+        self._forget(now)
+        rows = self._rows(sample, now)
+        rows["samples"] = [(now, sample["wall"], json.dumps(sample, separators=(",", ":")))]
+        rows["free_huge_blocks"] = [(now, *row) for row in sample.get("thp_any", ())]
+        rows["cgroup_events"] = [(now, *event) for event in events]
+        rows["kernel_messages"] = [(now, *message) for message in messages]
+        if now - self._marked >= MARK_SECONDS:
+            self._marked = now
+            rows["marks"] = [(now,)]
+        try:
+            self._insert(rows)
+        except sqlite3.OperationalError:  # full
+            self._drop_half()
+            self._insert(rows)
+
+    def _rows(self, sample: Sample, now: float) -> dict[str, list[Any]]:
+        """A sample as rows. A rate is taken from the last sample that had its counters."""
+        before = self._before
+        found = {}
+        for table, rows in SERIES:
+            pair = Period([before, sample] if before else [sample])
+            cells = self._cells[table.name]
+            found[table.name] = [cells(row) for row in rows(pair) if row.time == now]
+        kept = ("vmstat", "vmstat_at", "psi", "psi_at", "ksm", "ksm_at")
+        self._before = {"mono": sample["mono"]} | {
+            name: sample.get(name, before.get(name))
+            for name in kept
+            if name in sample or name in before
+        }
+        return found
+
+    def _insert(self, rows: dict[str, list[Any]]) -> None:
+        self._db.execute("begin")
+        try:
+            for name, those in rows.items():
+                self._db.executemany(self._inserts[name], those)
+            self._db.execute("commit")
+        except sqlite3.OperationalError:
+            if self._db.in_transaction:
+                self._db.execute("rollback")
+            raise
+
+    def _forget(self, now: float) -> None:
+        for name in self._inserts:
+            if name == "marks":
+                self._db.execute("delete from marks where time < ?", (now - MARKS_SECONDS,))
+            else:
+                kept = " and time not in (select time from marks)" * (name == "gauge_series")
+                self._db.execute(f"delete from {name} where time < ?{kept}", (now - self.seconds,))
+
+    def _drop_half(self) -> None:
+        times = [time for (time,) in self._db.execute("select time from samples order by time")]
+        middle = times[(len(times) + 1) // 2] if len(times) > 1 else float("inf")
+        for name in self._inserts:
+            self._db.execute(f"delete from {name} where time < ?", (middle,))
+        self.dropped += sum(time < middle for time in times)
+
+    @property
+    def now(self) -> float | None:
+        """When the last sample was taken."""
+        (found,) = self._db.execute("select max(time) from samples").fetchone()
+        return None if found is None else float(found)
+
+    def ask(self, sql: str) -> dict[str, Any] | None:
+        """
+        The first row that a query returns. ``:now`` in it is the time of the last sample.
+
+        :raises ValueError: it is no query, or takes too long.
+        """
+        left = MOST_STEPS // STEPS
+
+        def step() -> int:
+            nonlocal left
+            left -= 1
+            return left < 0
+
+        self._db.set_authorizer(
+            lambda action, *_: sqlite3.SQLITE_OK if action in READ_ONLY else sqlite3.SQLITE_DENY
+        )
+        self._db.set_progress_handler(step, STEPS)
+        try:
+            cursor = self._db.execute(sql, {"now": self.now or 0.0})
+            if cursor.description is None:
+                raise ValueError("it is no query")
+            row = cursor.fetchone()
+            names = [described[0] for described in cursor.description]
+            return None if row is None else dict(zip(names, row, strict=True))
+        except (sqlite3.Error, sqlite3.Warning) as error:
+            raise ValueError(f"SQL: {error}") from None
+        finally:
+            self._db.set_authorizer(None)
+            self._db.set_progress_handler(None, 0)
+
+    def lines(self) -> Iterator[bytes]:
+        """The samples, as lines of the log of ``mmscope watch``."""
+        for (line,) in self._db.execute("select line from samples order by time"):
+            yield line.encode() + b"\n"

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+The page of a folder of captures: one line each, with what there is to open.
+
+Made with the standard library, so that it is there where reports are not. Whatever a capture says
+is escaped: titles have words of processes and cgroups in them.
+"""
+
+import html
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from mmscope.drgn.tables.hostile_text import cut, visible
+from mmscope.reports.guard.captures import Incident, captures, write
+
+PAGE = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<meta name="viewport" content="width=device-width">
+<title>{title}</title>
+<style>
+:root {{ color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif }}
+body {{ max-width: 75rem; margin: 2rem auto; padding: 0 1rem }}
+table {{ border-collapse: collapse; width: 100% }}
+th, td {{ text-align: left; vertical-align: top; padding: .4rem .8rem .4rem 0;
+ border-bottom: 1px solid color-mix(in srgb, currentColor 20%, transparent) }}
+td:first-child {{ white-space: nowrap; font-variant-numeric: tabular-nums }}
+td:nth-child(3) {{ overflow-wrap: anywhere }}
+</style>
+</head>
+<body>
+<h1>{title}</h1>
+<p>{about}</p>
+<table>
+<thead><tr><th scope="col">When (UTC)<th scope="col">Severity<th scope="col">What
+<th scope="col">Captured<th scope="col">Open</tr></thead>
+<tbody>
+{rows}
+</tbody>
+</table>
+</body>
+</html>
+"""
+LINKS = (
+    ("report.html", "report"),
+    ("findings.txt", "findings"),
+    ("incident.json", "incident"),
+    ("bundle/", "bundle"),
+    ("log.txt", "log"),
+)
+
+
+def _text(value: Any) -> str:
+    return html.escape(cut(visible("" if value is None else str(value)), 400))
+
+
+def _row(path: Path, incident: Incident) -> str:
+    links = " ".join(
+        f'<a href="{html.escape(quote(f"{path.name}/{name}"))}">{words}</a>'
+        for name, words in LINKS
+        if (path / name).exists()
+    )
+    captured = f"{incident.get('state')}, {incident['source']}" if incident.get("source") else None
+    cells = (
+        _text(incident.get("at")),
+        _text(incident.get("severity")),
+        _text(incident.get("title")),
+        _text(captured or incident.get("state")),
+        links,
+    )
+    return "<tr>" + "".join(f"<td>{cell}" for cell in cells) + "</tr>"
+
+
+def page(host: str, those: Iterable[tuple[Path, Incident]]) -> str:
+    """The page as text."""
+    rows = [_row(path, incident) for path, incident in those]
+    about = f"{len(rows):,} captures, the newest first." if rows else "Nothing has happened yet."
+    title = f"Incidents of {_text(host)}"
+    return PAGE.format(title=title, about=about, rows="\n".join(rows))
+
+
+def renew(folder: Path, host: str) -> None:
+    """
+    Write the page anew.
+
+    :raises OSError: it cannot be written.
+    """
+    write(folder / "index.html", page(host, captures(folder)))

@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+``mmscope guard``: its commands and their options.
+
+Imports no drgn, numpy or rich. Exit codes as of ``mmscope``.
+"""
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+
+from mmscope.reports.bundle.outcome import run_and_explain
+
+Command = Callable[..., argparse.ArgumentParser]
+FOLDER = Path("/var/lib/mmscope/guard")
+CRASHES = Path("/var/crash")
+
+
+def main() -> int:
+    """Run the command by itself; returns its exit code."""
+    parser = argparse.ArgumentParser(prog="mmscope")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", prog="mmscope")
+
+    def command(name: str, run: object, help: str, text: str = "") -> argparse.ArgumentParser:
+        return commands.add_parser(name, help=help, description=text or help)
+
+    add_command(command)
+    args = parser.parse_args()
+    return run_and_explain(args.run, args)
+
+
+def add_command(command: Command) -> None:
+    """Declare ``guard``."""
+    sub = command(
+        "guard",
+        run_guard,
+        "capture an incident when it happens, and a crash when it has: reports without a person",
+        "Watch this host with little, and capture a bundle and a report when a trigger says so: an "
+        "OOM kill, memory pressure, huge pages that run out, an allocation that fails, kernel "
+        "memory that only grows. Captures are folders with an index page beside them.",
+    )
+    kinds = sub.add_subparsers(required=True, metavar="ACTION")
+
+    def action(name: str, run: object, help: str, text: str) -> argparse.ArgumentParser:
+        one = kinds.add_parser(name, help=help, description=text)
+        one.add_argument("-v", "--verbose", action="store_true", help="show tracebacks")
+        one.add_argument(
+            *("-o", "--output"),
+            type=Path,
+            default=FOLDER,
+            metavar="DIR",
+            help=f"folder of captures, default {FOLDER}",
+        )
+        one.set_defaults(run=run)
+        return one
+
+    add_run(
+        action(
+            "run",
+            run_guard,
+            "watch until a signal ends it; SIGUSR1 captures",
+            "Watch until SIGTERM or Ctrl-C. SIGUSR1, or 'mmscope guard trigger', captures by hand.",
+        )
+    )
+    action("trigger", run_trigger, "have a running guard capture now", "Capture now, by hand.")
+    crash = action(
+        "crash",
+        run_crash,
+        "make captures of vmcores that have none yet",
+        "Look for vmcores, and make a capture of each that has none yet: a bundle, findings and a "
+        "report out of the dump alone.",
+    )
+    crash.add_argument(
+        "paths",
+        nargs="*",
+        type=Path,
+        default=[CRASHES],
+        metavar="PATH",
+        help=f"vmcores, or folders as kdump leaves them; default {CRASHES}",
+    )
+    crash.add_argument(
+        "--settled",
+        type=_seconds,
+        default=20.0,
+        metavar="S",
+        help="leave a dump alone that was written to within so many seconds, default 20",
+    )
+    add_limits(crash, timeout=1800.0)
+
+
+def add_run(sub: argparse.ArgumentParser) -> None:
+    """The options of ``guard run``."""
+    sub.add_argument(
+        "--interval", type=_seconds, default=5.0, metavar="S", help="between samples, default 5"
+    )
+    sub.add_argument(
+        "--minutes", type=_number, default=15.0, metavar="N", help="kept in memory, default 15"
+    )
+    sub.add_argument(
+        "--cpu",
+        type=_number,
+        default=1.0,
+        metavar="PERCENT",
+        help="of one CPU that it may take over an hour, captures included, default 1: where a "
+        "sample is dear the interval grows, and after captures that took it all the next one waits",
+    )
+    sub.add_argument(
+        "--distance",
+        type=_seconds,
+        default=10.0,
+        metavar="S",
+        help="least time from the end of a capture to the next, default 10; each trigger has one "
+        "of its own as well",
+    )
+    sub.add_argument(
+        "--triggers",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="more triggers, NAME.toml: one of a known name takes its place",
+    )
+    sub.add_argument("--text", action="store_true", help="do not read the kernel's memory")
+    sub.add_argument(
+        "--collect",
+        default="",
+        metavar="WORDS",
+        help="more words for 'mmscope collect': --collect='--only zones,oom_kills'",
+    )
+    sub.add_argument(
+        "--openmetrics",
+        type=Path,
+        metavar="FILE",
+        help="write the last sample and what guard did there, as 'mmscope watch' does",
+    )
+    sub.add_argument(
+        "--proc-root", default="/", metavar="DIR", help="that has the host's proc/ and sys/ in it"
+    )
+    add_limits(sub, timeout=300.0)
+
+
+def add_limits(sub: argparse.ArgumentParser, timeout: float) -> None:
+    """What a capture may take, and who is told."""
+    sub.add_argument(
+        "--limit",
+        type=_number,
+        default=512.0,
+        metavar="MIB",
+        help="that all captures may take on disk, default 512; beyond it the oldest of the trigger "
+        "that has most of them goes",
+    )
+    sub.add_argument(
+        "--timeout",
+        type=_seconds,
+        default=timeout,
+        metavar="S",
+        help=f"that a capture may take, default {timeout:g}; what it has by then is kept",
+    )
+    sub.add_argument(
+        "--memory",
+        type=_number,
+        default=1024.0,
+        metavar="MIB",
+        help="that each command of a capture may have of its own, default 1024",
+    )
+    sub.add_argument(
+        "--exec",
+        metavar="COMMAND",
+        help="run this when a capture begins and when it is done, without a shell: MMSCOPE_STATE, "
+        "_TRIGGER, _SEVERITY, _TITLE, _CAPTURE and _ALERT are in its environment, and an alert as "
+        "Alertmanager takes it on its standard input",
+    )
+
+
+def _number(text: str) -> float:
+    """A number above zero, for argparse."""
+    value = float(text)
+    if not 0 < value < 1e7:
+        raise argparse.ArgumentTypeError(f"{text} is not a number above 0")
+    return value
+
+
+def _seconds(text: str) -> float:
+    """Seconds, for argparse."""
+    value = float(text)
+    if not 0 <= value < 1e7:
+        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds")
+    return value
+
+
+def run_guard(args: argparse.Namespace) -> int:
+    from mmscope.reports.guard import guard
+
+    return guard.run(args)
+
+
+def run_trigger(args: argparse.Namespace) -> int:
+    from mmscope.reports.guard import guard
+
+    return guard.ask_for_one(args.output)
+
+
+def run_crash(args: argparse.Namespace) -> int:
+    from mmscope.reports.guard import crash
+
+    return crash.run(args)

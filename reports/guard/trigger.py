@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Triggers: what makes guard capture an incident. One TOML file each, ``triggers/<name>.toml``.
+
+    title = "Every task waited for memory {share:.0%} of the time"
+    severity = "critical"
+    hold = 30           # seconds that the query must have returned a row, in every sample
+    distance = 3600     # least seconds between two captures for it
+    every = 60          # seconds from one time that it is asked to the next (0: every sample)
+    sql = "select share from psi_series where time = :now and kind = 'full' and share >= 0.2"
+
+The query is SQLite's, over the tables of ``history``. The first row that it returns fills in the
+title, by Python's format. A file of the same name in another folder takes the place of one that is
+here; ``enabled = false`` switches it off.
+"""
+
+import string
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mmscope.drgn.tables.hostile_text import cut, visible
+from mmscope.reports.bundle.outcome import UsageError
+from mmscope.reports.guard.history import History
+
+FOLDER = Path(__file__).resolve().parent / "triggers"
+SEVERITIES = ("critical", "warning", "notice")
+LONGEST_TITLE = 300
+
+
+@dataclass(frozen=True)
+class Trigger:
+    """When to capture an incident, and what to call it."""
+
+    name: str
+    title: str
+    severity: str
+    sql: str
+    hold: float = 0.0
+    distance: float = 3600.0
+    every: float = 0.0
+    enabled: bool = True
+
+
+@dataclass(frozen=True)
+class Fired:
+    """A trigger whose time has come, with its words filled in."""
+
+    trigger: Trigger
+    title: str
+
+
+class _Plain(string.Formatter):
+    """Fills in what a row has; neither attributes nor items of it, which a format may ask for."""
+
+    def get_field(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        if name not in kwargs:
+            raise ValueError(f"the query returns no column {name!r}")
+        return kwargs[name], name
+
+
+def load(folders: Sequence[Path] = ()) -> list[Trigger]:
+    """
+    The triggers of this folder and of others, those of the last one first.
+
+    :raises UsageError: a file is not a trigger.
+    """
+    files: dict[str, Path] = {}
+    for folder in (FOLDER, *folders):
+        if not folder.is_dir():
+            raise UsageError(f"{folder}: is no folder; triggers are files in one, NAME.toml")
+        files |= {path.stem: path for path in sorted(folder.glob("*.toml"))}
+    found = [_read(path) for path in files.values()]
+    order = {name: number for number, name in enumerate(SEVERITIES)}
+    found.sort(key=lambda one: (order[one.severity], one.name))
+    return [trigger for trigger in found if trigger.enabled]
+
+
+def _read(path: Path) -> Trigger:
+    kinds = {"title": str, "severity": str, "sql": str, "enabled": bool}
+    try:
+        said = tomllib.loads(path.read_text(encoding="utf-8"))
+        for name, value in said.items():
+            kind = kinds.get(name, int | float)
+            if name not in (*kinds, "hold", "distance", "every") or not isinstance(value, kind):
+                raise ValueError(f"{name} = {value!r} is none of a trigger")
+        trigger = Trigger(path.stem, **said)
+        if trigger.severity not in SEVERITIES:
+            raise ValueError(f"severity is one of {', '.join(SEVERITIES)}")
+        if not all(0 <= n < 1e9 for n in (trigger.hold, trigger.distance, trigger.every)):
+            raise ValueError("hold, distance and every are seconds")
+        History(60.0).ask(trigger.sql)
+        list(_Plain().parse(trigger.title))
+    except (OSError, TypeError, ValueError) as error:  # TOMLDecodeError is a ValueError
+        raise UsageError(f"{path}: is not a trigger: {error}") from None
+    return trigger
+
+
+@dataclass
+class _State:
+    due: float = float("-inf")
+    since: float | None = None  # the query has returned a row since then
+    title: str = ""
+    failed: str | None = None
+
+
+@dataclass
+class Triggers:
+    """
+    The triggers and how far each of them is.
+
+    :ivar failed: what is wrong with one, by its name.
+    """
+
+    triggers: Sequence[Trigger]
+    _states: dict[str, _State] = field(default_factory=dict)
+
+    def evaluate(self, history: History) -> list[Fired]:
+        """Those whose time has come, the worst first."""
+        fired = []
+        now = history.now
+        for trigger in self.triggers if now is not None else ():
+            assert now is not None
+            state = self._states.setdefault(trigger.name, _State())
+            if now < state.due:
+                continue
+            state.due = now + trigger.every
+            try:
+                row = history.ask(trigger.sql)
+                state.failed = None
+                title = filled_in(trigger.title, row) if row is not None else ""
+            except ValueError as error:
+                row, state.failed = None, str(error)
+            if row is None:
+                state.since = None
+                continue
+            state.since = now if state.since is None else state.since
+            if now - state.since >= trigger.hold:
+                fired.append(Fired(trigger, title))
+        return fired
+
+    @property
+    def failed(self) -> dict[str, str]:
+        return {name: state.failed for name, state in self._states.items() if state.failed}
+
+
+def filled_in(title: str, row: Mapping[str, Any]) -> str:
+    """
+    A title with the values of a row; what is in them may be anybody's text.
+
+    :raises ValueError: it asks for something that the row does not have.
+    """
+    try:
+        words = _Plain().format(title, **row)
+    except (AttributeError, IndexError, KeyError, TypeError) as error:
+        raise ValueError(f"title: {error}") from None
+    return cut(visible(" ".join(words.split())), LONGEST_TITLE)

@@ -1,0 +1,369 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Guard itself: what it leaves, what it keeps of that, who is told, and what being killed costs."""
+
+import fcntl
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import children
+import html5lib
+import pytest
+from command_line import ROOT, RUN, run
+from guard_made import sample
+from watched_host import make_host, wait_for
+
+from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.guard import captures, events, index_page
+from mmscope.reports.guard.capture import LOCK, Settings, process
+from mmscope.reports.guard.guard_metrics import Told, families
+from mmscope.reports.watch.samples import host_target
+
+HOSTILE = "<script>alert(1)</script>\u202e\x1b[31m\"'&amp;{{x}}"
+SOME = "zones,vm_counters"
+
+
+def incident(name: str = "2026-11-23T02-46-58Z-oom-kill", **more: Any) -> captures.Incident:
+    return {
+        "format": 1, "name": name, "trigger": "oom-kill", "title": "A process was killed",
+        "severity": "critical", "at": "2026-11-23T02:46:58+00:00", "host": "host",
+        "state": captures.RUNNING, **more,
+    }  # fmt: skip
+
+
+def begun(folder: Path, **more: Any) -> tuple[Path, int]:
+    """What the resident leaves to the process that makes the capture."""
+    folder.mkdir(exist_ok=True)
+    made = incident(**more)
+    place, lock = captures.new_place(folder, made["name"])
+    header = {"watch": 1, "interval": 5, "target": host_target("/", 4096), "page_owner": None}
+    lines = [header, *(sample(number) for number in range(5))]
+    (place / "samples.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (place / captures.INCIDENT).write_text(json.dumps(made))
+    return place, lock
+
+
+def settings(folder: Path, **more: Any) -> Settings:
+    return Settings(str(folder), collect=["--only", SOME], text=True, **more)
+
+
+def whole(capture: Path) -> captures.Incident:
+    """What a capture says, after a look at all of it."""
+    said = captures.read_incident(capture)
+    if (capture / "bundle").exists():
+        bundle = Bundle(capture / "bundle")
+        for table in bundle.tables:
+            list(bundle.rows(table))
+    if (capture / "report.html").exists():
+        assert (capture / "report.html").read_text().endswith("</html>\n")
+    return said
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with a capture of this host in it."""
+    folder = tmp_path_factory.mktemp("made") / "captures"
+    place, lock = begun(folder)
+    script = folder.parent / "told"
+    script.write_text(
+        "#!/bin/sh\necho $MMSCOPE_STATE $MMSCOPE_TRIGGER $MMSCOPE_TITLE"
+        f" >> {script}.said\ncat >> {script}.alerts\n"
+    )
+    script.chmod(0o755)
+    with (folder.parent / "log").open("wb") as log:
+        done = children.run(
+            process(place, settings(folder, command=f"{script} now")),
+            stdout=log, stderr=log, pass_fds=(lock,),
+        )  # fmt: skip
+    os.close(lock)
+    assert done.returncode == 0, (folder.parent / "log").read_text()
+    yield folder
+    shutil.rmtree(folder.parent)
+
+
+def test_a_capture_has_what_was_before_and_what_is(made: Path) -> None:
+    ((path, said),) = captures.captures(made)
+    assert whole(path) == said and said["state"] == captures.DONE and said["source"] == "files"
+    assert said["cpu_seconds"] > 0 and said["peak_bytes"] > 1 << 20
+    tables = Bundle(path / "bundle").tables
+    assert {"zones", "vm_counters", "counter_rates", "psi_series", "watch_samples"} <= tables.keys()
+    names = {entry.name for entry in path.iterdir()}
+    assert {"findings.txt", "report.html", "alert.json", "incident.json", "samples.jsonl"} <= names
+    assert not list(path.glob(".*")) and not list(made.glob(".2*"))
+
+
+def test_others_are_told_when_it_begins_and_when_it_is_done(made: Path) -> None:
+    said = (made.parent / "told.said").read_text()
+    assert said.splitlines() == [
+        f"{state} oom-kill A process was killed" for state in ("running", "done")
+    ]
+    first = (made.parent / "told.alerts").read_text().partition("][")[0].strip("[]")
+    assert json.loads(first)["labels"]["trigger"] == "oom-kill"
+
+
+def test_an_alert_is_what_alertmanager_takes(made: Path) -> None:
+    ((path, _),) = captures.captures(made)
+    (alert,) = json.loads((path / "alert.json").read_text())
+    assert alert.keys() == {"labels", "annotations", "startsAt"}
+    assert alert["labels"].keys() == {"alertname", "trigger", "severity", "instance"}
+    for words in (*alert["labels"].values(), *alert["annotations"].values()):
+        assert isinstance(words, str) and words
+    assert Path(alert["annotations"]["report"]).is_file()
+
+
+# Killed.
+
+
+def test_killed_before_any_step_no_finished_capture_is_lost(made: Path, tmp_path: Path) -> None:
+    """A copy is made before each step that changes a file: what kill -9 would leave."""
+    template = tmp_path / "template"
+    shutil.copytree(made, template)
+    place, lock = begun(template, name="2026-11-23T03-00-00Z-huge-blocks-gone")
+    os.close(lock)
+    done = children.run(
+        [
+            *(sys.executable, ROOT / "tests/guard_killed.py", tmp_path / "runs", template),
+            *(place.name, SOME),
+        ],
+        cwd=ROOT, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    steps = [tmp_path / "runs" / line for line in done.stdout.split()]
+    assert len(steps) > 20
+    states = set()
+    for step in steps:
+        captures.tidy(step)
+        there = dict(captures.captures(step))
+        old = step / "2026-11-23T02-46-58Z-oom-kill"
+        assert whole(old)["state"] == captures.DONE and (old / "report.html").exists()
+        for path in there:
+            states.add((len(there), whole(path)["state"]))
+        assert not [p for p in step.iterdir() if p.name.startswith(".2")], "half a capture is left"
+        index = (step / "index.html").read_text()
+        assert old.name in index and index.endswith("</html>\n")
+    assert states == {(1, "done"), (2, "done"), (2, "cut short")}
+
+
+def start(folder: Path, *words: object) -> subprocess.Popen[str]:
+    command = [*RUN, "guard", "run", "-o", folder, "--text", "--interval", "0.1", "--cpu", "90",
+               "--collect", f"--only {SOME}", "--distance", "0", *words]  # fmt: skip
+    return children.start(command, cwd=ROOT, text=True, stderr=subprocess.PIPE)
+
+
+def state_of(folder: Path) -> list[str]:
+    return [said["state"] for _, said in captures.captures(folder)] if folder.exists() else []
+
+
+def test_guard_is_killed_at_any_moment_and_started_again(made: Path, tmp_path: Path) -> None:
+    folder, dice = tmp_path / "captures", random.Random(20)
+    shutil.copytree(made, folder)
+    for _ in range(3):
+        guard = start(folder)
+        assert guard.stderr is not None
+        wait_for(lambda: (folder / ".guard.pid").exists())
+        while "triggers, every" not in guard.stderr.readline():
+            pass
+        assert run("guard", "trigger", "-o", folder).returncode == 0
+        wait_for(lambda: len(list(folder.glob("*by-hand*"))))
+        time.sleep(dice.random() * 2)
+        guard.send_signal(signal.SIGKILL)
+        # Its group is what a service's end takes along.
+        children.end_all()
+        wait_for(lambda: captures.tidy(folder) == 0)
+    for path, said in captures.captures(folder):
+        assert whole(path) == said and said["state"] in (captures.DONE, captures.CUT)
+    assert whole(folder / "2026-11-23T02-46-58Z-oom-kill")["state"] == captures.DONE
+
+
+# The resident.
+
+
+def test_by_hand_a_capture_is_made_and_ctrl_c_ends_it(tmp_path: Path) -> None:
+    folder, prom = tmp_path / "captures", tmp_path / "guard.prom"
+    guard = start(folder, "--openmetrics", prom)
+    wait_for(prom.exists)
+    second = run("guard", "run", "-o", folder)
+    assert second.returncode == 2 and "another guard is at work there" in second.stderr
+    assert run("guard", "trigger", "-o", folder).returncode == 0
+    wait_for(lambda: state_of(folder) == [captures.DONE])
+    wait_for(lambda: 'captures_total{trigger="by-hand"} 1' in prom.read_text())
+    guard.send_signal(signal.SIGINT)
+    _, said = guard.communicate()
+    assert guard.returncode == 0 and "by-hand: Asked for by hand" in said
+    assert not prom.exists() and "by-hand" in (folder / "index.html").read_text()
+    late = run("guard", "trigger", "-o", folder)
+    assert late.returncode == 2 and "no guard is at work there" in late.stderr
+
+
+def test_what_is_at_hand_waits_for_no_other_capture(tmp_path: Path) -> None:
+    folder = tmp_path / "captures"
+    guard = start(folder)
+    wait_for(lambda: (folder / "index.html").exists())
+    with (folder / LOCK).open("w") as busy:
+        fcntl.flock(busy, fcntl.LOCK_EX)
+        for number in (1, 2):
+            assert run("guard", "trigger", "-o", folder).returncode == 0
+            wait_for(lambda number=number: state_of(folder) == [captures.RUNNING] * number)
+        for path, said in captures.captures(folder):
+            assert said["source"] == "samples" and "psi_series" in Bundle(path / "bundle").tables
+    wait_for(lambda: state_of(folder) == [captures.DONE] * 2)
+    guard.send_signal(signal.SIGTERM)
+    assert guard.wait() == 0
+
+
+def test_a_trigger_fires_over_a_tree_of_files(tmp_path: Path) -> None:
+    make_host(tmp_path / "root")
+    folder, vmstat = tmp_path / "captures", tmp_path / "root/proc/vmstat"
+    guard = start(folder, "--proc-root", tmp_path / "root")
+    wait_for(lambda: (folder / "index.html").exists())
+    said = vmstat.read_text()
+    old = next(line for line in said.splitlines() if line.startswith("oom_kill "))
+    number = int(old.split()[1])
+    time.sleep(1)
+    new = tmp_path / "vmstat"
+    new.write_text(said.replace(old, f"oom_kill {number + 2}"))
+    new.rename(vmstat)
+    wait_for(lambda: state_of(folder) == [captures.DONE])
+    ((path, told),) = captures.captures(folder)
+    assert told["trigger"] == "oom-kill" and path.name.endswith("-oom-kill")
+    assert told["title"] == "The OOM killer took 2 process(es)"
+    found = (path / "findings.txt").read_text()
+    assert "The OOM killer took 2 processes" in found
+    guard.send_signal(signal.SIGTERM)
+    assert guard.wait() == 0
+
+
+def test_the_resident_is_light(tmp_path: Path) -> None:
+    code = (
+        "import sys; from mmscope.reports.guard import guard; "
+        "print(sorted({'numpy', 'drgn', '_drgn', 'rich', 'duckdb', 'jinja2'} & sys.modules.keys()))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "[]\n"
+
+
+# What is kept, and what is shown.
+
+
+def test_the_oldest_of_what_there_is_most_of_goes(tmp_path: Path) -> None:
+    names = ["01-oom-kill", "02-leak", "03-oom-kill", "04-oom-kill", "05-oom-kill"]
+    for name in names:
+        path = tmp_path / f"2026-11-23T02-46-{name[:2]}Z-{name[3:]}"
+        path.mkdir()
+        captures.write_incident(path, incident(path.name, trigger=name[3:], state="done"))
+        (path / "ballast").write_bytes(bytes(1 << 20))
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "file").write_bytes(bytes(3 << 20))
+
+    def left() -> list[str]:
+        return [path.name[17:19] for path, _ in captures.captures(tmp_path)]
+
+    assert captures.thin(tmp_path, 6 << 20) == []
+    captures.thin(tmp_path, 4 << 20)
+    assert left() == ["05", "04", "02"]
+    captures.thin(tmp_path, 3 << 20)
+    assert left() == ["05", "02"]
+    captures.thin(tmp_path, 0)
+    assert left() == ["05"]
+    assert (tmp_path / "mine" / "file").exists()
+
+
+def test_the_index_escapes_whatever_a_capture_says(tmp_path: Path) -> None:
+    path = tmp_path / "2026-11-23T02-46-58Z-oom-kill"
+    path.mkdir()
+    captures.write_incident(path, incident(title=HOSTILE, at=HOSTILE, severity=HOSTILE,
+                                           state=HOSTILE, source=[HOSTILE]))  # fmt: skip
+    broken = tmp_path / "2026-11-23T02-46-59Z-x"
+    broken.mkdir()
+    (broken / captures.INCIDENT).write_text("[" * 100_000)
+    index_page.renew(tmp_path, HOSTILE)
+    page = (tmp_path / "index.html").read_text()
+    tree = html5lib.HTMLParser(strict=True, namespaceHTMLElements=False).parse(page)
+    assert not tree.findall(".//script")
+    assert HOSTILE not in page and "\x1b" not in page and "\u202e" not in page
+    assert "cannot be read" in page and "2 captures" in page
+    assert [a.get("href") for a in tree.findall(".//a")] == [
+        f"{broken.name}/incident.json", f"{path.name}/incident.json"
+    ]  # fmt: skip
+
+
+def test_an_empty_folder_has_a_page(tmp_path: Path) -> None:
+    index_page.renew(tmp_path, "host")
+    assert "Nothing has happened yet." in (tmp_path / "index.html").read_text()
+
+
+def test_the_journal_gets_fields(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as journal:
+        journal.bind(str(tmp_path / "socket"))
+        title = "two\nlines"
+        assert events.tell_journal(incident(title=title), tmp_path, str(tmp_path / "socket"))
+        data = journal.recv(1 << 16)
+    fields = {}
+    while data:
+        name, _, data = data.partition(b"\n")
+        if b"=" in name:
+            key, _, value = name.partition(b"=")
+        else:
+            key = name
+            (length,) = struct.unpack("<Q", data[:8])
+            value, data = data[8 : 8 + length], data[9 + length :]
+        fields[key.decode()] = value.decode()
+    assert fields["MESSAGE"] == f"two\nlines (running: {tmp_path})"
+    assert fields["PRIORITY"] == "2" and fields["MMSCOPE_TRIGGER"] == "oom-kill"
+    assert not events.tell_journal(incident(), tmp_path, str(tmp_path / "none"))
+
+
+def test_a_command_that_fails_is_said(tmp_path: Path) -> None:
+    assert events.run_command("true", incident(), tmp_path) is None
+    assert events.run_command("false", incident(), tmp_path) == "--exec: ended with 1: "
+    assert "No such file" in str(events.run_command("/no/such", incident(), tmp_path))
+    assert "No closing quotation" in str(events.run_command("'", incident(), tmp_path))
+
+
+def test_its_own_metrics_are_by_trigger() -> None:
+    told = Told()
+    told.add(told.captured, "oom-kill")
+    found = {family.name: family.points for family in families(told)}
+    assert found["mmscope_guard_captures"] == [({"trigger": "oom-kill"}, 1)]
+    assert found["mmscope_guard_failed_triggers"] == [({}, 0)]
+
+
+# After a crash.
+
+
+def test_a_dump_that_cannot_be_read_is_tried_twice(tmp_path: Path) -> None:
+    crash = tmp_path / "crash" / "202611230300"
+    crash.mkdir(parents=True)
+    (crash / "dump.202611230300").write_bytes(b"not a dump")
+    for other in ("dmesg.202611230300", "vmcore-incomplete", "vmcore-dmesg.txt", "kexec_cmd"):
+        (crash / other).write_text("")
+    words = ["guard", "crash", crash.parent, "-o", tmp_path / "captures", "--settled", "0"]
+    done = run(*words, prefix=["env"])
+    assert done.returncode == 1 and "could not be read" in done.stderr
+    those = list(captures.captures(tmp_path / "captures"))
+    assert [said["state"] for _, said in those] == ["done"]
+    path, said = those[0]
+    assert said["source"] is None and said["core"]["bytes"] == 10
+    assert "dump.202611230300" in (path / "log.txt").read_text()
+    captures.write_incident(path, said | {"state": captures.CUT})
+    assert run(*words, prefix=["env"]).returncode == 1
+    assert len(list(captures.captures(tmp_path / "captures"))) == 2
+    again = run(*words, prefix=["env"])
+    assert (again.returncode, again.stdout) == (0, "")
+
+
+def test_where_no_dumps_can_be_is_said(tmp_path: Path) -> None:
+    done = run("guard", "crash", tmp_path / "none", "-o", tmp_path / "captures")
+    assert done.returncode == 2 and "no such file or folder" in done.stderr

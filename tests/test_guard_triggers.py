@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Guard's triggers over made samples: each fires when it should, and is silent otherwise."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from guard_made import counted, leaked, no_huge_blocks, played, sample, stalled
+
+from mmscope.reports.bundle.outcome import UsageError
+from mmscope.reports.guard import history as histories
+from mmscope.reports.guard.cgroup_events import CgroupEvents
+from mmscope.reports.guard.history import CgroupEvent, History, KernelMessage
+from mmscope.reports.guard.kernel_messages import KINDS
+from mmscope.reports.guard.trigger import FOLDER, filled_in, load
+from mmscope.reports.watch.samples import Sampler
+
+TRIGGERS = load()
+KILLED = (
+    "Out of memory: Killed process 812 (\x1b[31mjava) total-vm:1kB, anon-rss:2kB, file-rss:0kB, "
+    "shmem-rss:0kB, UID:0 pgtables:4kB oom_score_adj:0"
+)
+FAILED = "kworker/0:1: page allocation failure: order:4, mode:0x40cc0(GFP_KERNEL|__GFP_COMP)"
+
+CASES: dict[str, tuple[dict[str, Any], tuple[Any, ...], str]] = {
+    "memory-pressure": (
+        {}, (stalled(0.4),),
+        "Every task that could have run waited for memory 41% of the last 30 s",
+    ),
+    "oom-kill": (
+        {"messages": {21: [KernelMessage("oom_kill", KILLED)]}}, (counted(oom_kill=0.2),),
+        r"The OOM killer took 1 process(es): Out of memory: Killed process 812 (\x1b[31mjava)",
+    ),
+    "cgroup-out-of-memory": (
+        {"events": {30: [CgroupEvent("/a/b", "oom", 2), CgroupEvent("/a/b", "oom_kill", 1)]}}, (),
+        "Memory cgroup /a/b was out of memory 2 times, 1 killed in it",
+    ),
+    "allocation-failure": (
+        {"messages": {30: [KernelMessage("allocation_failure", FAILED)]}}, (),
+        f"An allocation of the kernel failed: {FAILED}",
+    ),
+    "huge-blocks-gone": (
+        {}, (no_huge_blocks, counted(thp_fault_fallback=3)),
+        "No free block of THP size is left; ",
+    ),
+    "memory-unaccounted": ({}, (leaked("", 1),), "Memory in no counter only grew: by "),
+    "reclaim-stalls": (
+        {}, (counted(allocstall_normal=90, allocstall_movable=40),),
+        "130 allocations a second had to reclaim memory themselves",
+    ),
+    "compaction-stalls": (
+        {}, (counted(compact_stall=30, compact_fail=30),),
+        "30 times a second a task compacted memory itself, ",
+    ),
+}  # fmt: skip
+
+
+def test_every_trigger_has_a_case() -> None:
+    assert CASES.keys() == {trigger.name for trigger in TRIGGERS}
+    assert len(list(FOLDER.glob("*.toml"))) == len(TRIGGERS)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_it_fires(name: str) -> None:
+    more, changes, title = CASES[name]
+    fired = played([t for t in TRIGGERS if t.name == name], *changes, **more)
+    assert fired and fired[0][1].title.startswith(title), fired[:1]
+    assert fired[0][0] >= 20
+
+
+def test_a_healthy_host_is_left_alone() -> None:
+    assert played(TRIGGERS, samples=200) == []
+
+
+@pytest.mark.parametrize("name", ["memory-pressure", "reclaim-stalls", "compaction-stalls"])
+def test_it_is_to_last(name: str) -> None:
+    (trigger,) = (t for t in TRIGGERS if t.name == name)
+    _, changes, _ = CASES[name]
+    (first, _), *_ = played([trigger], *changes)
+    assert (first - 21) * 5.0 == trigger.hold
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("memory-pressure", (stalled(0.9, 20, 23),)),
+        ("memory-pressure", (stalled(0.1),)),
+        ("oom-kill", ()),
+        ("huge-blocks-gone", (no_huge_blocks,)),
+        ("huge-blocks-gone", (counted(thp_fault_fallback=3),)),
+        ("memory-unaccounted", (leaked("AnonPages", 1),)),
+        ("memory-unaccounted", (leaked("", 0.1),)),
+        ("reclaim-stalls", (counted(allocstall_normal=60),)),
+        ("compaction-stalls", (counted(compact_stall=30, compact_fail=10, compact_success=20),)),
+    ],
+)
+def test_it_stays_silent(name: str, changes: tuple[Any, ...]) -> None:
+    assert played([t for t in TRIGGERS if t.name == name], *changes) == []
+
+
+def test_a_step_is_no_leak() -> None:
+    def step(number: int, made: dict[str, Any]) -> None:
+        if number > 30:
+            made["meminfo"]["MemFree"] -= 500 << 20
+
+    assert played([t for t in TRIGGERS if t.name == "memory-unaccounted"], step) == []
+
+
+def test_a_leak_of_a_day_is_seen_by_a_reading_every_ten_minutes() -> None:
+    """Ten hours, 0.01 MiB a second: 15 minutes show nothing of it."""
+    (trigger,) = (t for t in TRIGGERS if t.name == "memory-unaccounted")
+    history = History(900.0)
+    for number in range(0, 7200, 12):
+        made = sample(number)
+        leaked("SUnreclaim", 0.01)(number, made)
+        history.add(made)
+    row = history.ask(trigger.sql)
+    assert row is not None and row["name"] == "SUnreclaim" and row["minutes"] > 590
+    (kept,) = history._db.execute("select count(distinct time) from gauge_series").fetchone()
+    assert kept < 60 + 20
+
+
+# What users write.
+
+
+def test_a_trigger_of_the_same_name_takes_the_place_of_one_that_is_here(tmp_path: Path) -> None:
+    (tmp_path / "oom-kill.toml").write_text('title="mine"\nseverity="notice"\nsql="select 1"\n')
+    (tmp_path / "reclaim-stalls.toml").write_text(
+        'title="x"\nseverity="notice"\nsql="select 1"\nenabled=false\n'
+    )
+    found = {trigger.name: trigger for trigger in load([tmp_path])}
+    assert found["oom-kill"].title == "mine"
+    assert found.keys() == CASES.keys() - {"reclaim-stalls"}
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("title = ", "Invalid value"),
+        ('title="x"\nseverity="bad"\nsql="select 1"', "severity is one of"),
+        ('title="x"\nseverity="notice"\nsql="select 1"\nhold="5"', "hold = '5'"),
+        ('title="x"\nseverity="notice"\nsql="select 1"\nwhen=5', "when = 5"),
+        ('title="x"\nseverity="notice"', "sql"),
+        ('title="x"\nseverity="notice"\nsql="select * from no_such"', "no such table"),
+        ('title="x"\nseverity="notice"\nsql="delete from samples"', "not authorized"),
+        ('title="x"\nseverity="notice"\nsql="attach \'/tmp/x\' as x"', "not authorized"),
+        ('title="x"\nseverity="notice"\nsql="select 1; select 2"', "one statement"),
+        (
+            'title="x"\nseverity="notice"\nsql="with recursive n(i) as (select 1 union all '
+            'select i + 1 from n) select max(i) from n"',
+            "interrupted",
+        ),
+        ('title="{x"\nseverity="notice"\nsql="select 1"', "expected '}'"),
+    ],
+)
+def test_what_is_no_trigger_is_refused_with_its_name(tmp_path: Path, text: str, why: str) -> None:
+    (tmp_path / "mine.toml").write_text(text)
+    with pytest.raises(UsageError, match=r"mine\.toml: is not a trigger: ") as error:
+        load([tmp_path])
+    assert why in str(error.value)
+
+
+def test_a_title_has_no_more_than_the_row() -> None:
+    assert filled_in("{a}  {b:.1f}", {"a": "x\ny\x1b", "b": 2}) == r"x y\x1b 2.0"
+    for title in ("{a.__class__}", "{a[0]}", "{c}", "{}"):
+        with pytest.raises(ValueError):
+            filled_in(title, {"a": "x"})
+
+
+# The last minutes.
+
+
+def test_what_is_old_goes() -> None:
+    history = History(60.0)
+    for number in range(100):
+        history.add(sample(number))
+    assert len(list(history.lines())) == 13
+    for table in ("counter_rates", "psi_series", "zone_series", "thp_free_blocks_series"):
+        (first,) = history._db.execute(f"select min(time) from {table}").fetchone()
+        assert first >= 1000 + 99 * 5 - 60
+
+
+def test_a_sample_that_has_no_room_takes_that_of_older_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(histories, "MOST_BYTES", 1 << 20)
+    history = History(1e6)
+    for number in range(1000):
+        history.add(sample(number))
+    assert history.dropped > 100 and 5 < len(list(history.lines())) < 900
+    assert history.now == 1000 + 999 * 5
+    (pages,) = history._db.execute("pragma page_count").fetchone()
+    assert pages * 4096 <= 1 << 20
+
+
+def test_what_one_host_says_is_taken(tmp_path: Path) -> None:
+    """This very host's files, as they are."""
+    history = History(60.0)
+    sampler = Sampler("/", 9)
+    for number in (1, 2, 3):
+        history.add(sampler.take() | {"number": number, "cpu_total": 0.0})
+    row = history.ask("select count(*) as n from gauge_series where name = 'MemTotal'")
+    assert row == {"n": 3}
+
+
+# The kernel's words, and cgroups.
+
+
+def kind_of(text: str) -> str | None:
+    return next((kind for kind, words in KINDS if words.search(text)), None)
+
+
+def test_words_of_the_kernel_are_known() -> None:
+    assert kind_of(FAILED) == "allocation_failure"
+    assert kind_of(KILLED) == "oom_kill"
+    assert kind_of(KILLED.replace("Out of memory", "Memory cgroup out of memory")) == "oom_kill"
+    assert kind_of("Out of memory (oom_kill_allocating_task): Killed process 1 (a)") == "oom_kill"
+    assert kind_of("oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null)") == "oom_cause"
+    assert kind_of("usb 1-1: new device") is None
+
+
+def cgroup(root: Path, name: str, **counts: int) -> None:
+    folder = root / name
+    folder.mkdir(parents=True, exist_ok=True)
+    said = {"low": 0, "high": 5, "max": 9, "oom": 0, "oom_kill": 0} | counts
+    text = "".join(f"{key} {value}\n" for key, value in said.items())
+    (folder / "memory.events").write_text(text)
+
+
+def test_the_deepest_cgroup_that_counted_is_named(tmp_path: Path) -> None:
+    cgroup(tmp_path, "a", oom=4, oom_kill=4)
+    cgroup(tmp_path, "a/b", oom=4, oom_kill=4)
+    cgroup(tmp_path, "c", oom=7)
+    (tmp_path / "no_controller").mkdir()
+    events = CgroupEvents(str(tmp_path))
+    assert events.new() == []
+    for name in ("a", "a/b"):
+        cgroup(tmp_path, name, oom=6, oom_kill=5)
+    assert events.new() == [CgroupEvent("/a/b", "oom", 2), CgroupEvent("/a/b", "oom_kill", 1)]
+    assert events.new() == []
+    # One that has come since, below one that was there; and one that had its own.
+    for name in ("a", "a/new"):
+        cgroup(tmp_path, name, oom=7 if name == "a" else 1, oom_kill=5 if name == "a" else 0)
+    cgroup(tmp_path, "new", oom=1)
+    assert sorted(events.new()) == [CgroupEvent("/a/new", "oom", 1), CgroupEvent("/new", "oom", 1)]
+    shutil.rmtree(tmp_path / "new")
+    assert events.new() == []
+    cgroup(tmp_path, "new", oom=1)
+    assert events.new() == [CgroupEvent("/new", "oom", 1)]
