@@ -107,6 +107,16 @@ def test_a_step_is_no_leak() -> None:
     assert played([t for t in TRIGGERS if t.name == "memory-unaccounted"], step) == []
 
 
+def test_a_leak_that_has_just_begun_is_seen() -> None:
+    """Ten minutes of nothing before it: a line over all of them fits badly."""
+
+    def begins(number: int, made: dict[str, Any]) -> None:
+        made["meminfo"]["MemFree"] -= max(number - 120, 0) * 5 << 20
+
+    fired = played([t for t in TRIGGERS if t.name == "memory-unaccounted"], begins, samples=180)
+    assert fired and 140 <= fired[0][0] <= 170
+
+
 def test_a_leak_of_a_day_is_seen_by_a_reading_every_ten_minutes() -> None:
     """Ten hours, 0.01 MiB a second: 15 minutes show nothing of it."""
     (trigger,) = (t for t in TRIGGERS if t.name == "memory-unaccounted")
