@@ -42,7 +42,7 @@ CASES: dict[str, tuple[dict[str, Any], tuple[Any, ...], str]] = {
     ),
     "huge-blocks-gone": (
         {}, (no_huge_blocks, counted(thp_fault_fallback=3)),
-        "No free block of THP size is left; ",
+        "0 free blocks of THP size are left of 46; ",
     ),
     "memory-unaccounted": ({}, (leaked("", 1),), "Memory in no counter only grew: by "),
     "reclaim-stalls": (
@@ -89,6 +89,7 @@ def test_it_is_to_last(name: str) -> None:
         ("oom-kill", ()),
         ("huge-blocks-gone", (no_huge_blocks,)),
         ("huge-blocks-gone", (counted(thp_fault_fallback=3),)),
+        ("huge-blocks-gone", (no_huge_blocks, counted(thp_fault_fallback=3, thp_fault_alloc=1))),
         ("memory-unaccounted", (leaked("AnonPages", 1),)),
         ("memory-unaccounted", (leaked("", 0.1),)),
         ("reclaim-stalls", (counted(allocstall_normal=60),)),
@@ -97,6 +98,16 @@ def test_it_is_to_last(name: str) -> None:
 )
 def test_it_stays_silent(name: str, changes: tuple[Any, ...]) -> None:
     assert played([t for t in TRIGGERS if t.name == name], *changes) == []
+
+
+def test_watermarks_keep_the_last_huge_blocks() -> None:
+    def some(number: int, made: dict[str, Any]) -> None:
+        if number >= 20:
+            made["thp_any"][1] = (0, "Normal", 3)  # one of which is the reserve's
+
+    (trigger,) = (t for t in TRIGGERS if t.name == "huge-blocks-gone")
+    (first, fired), *_ = played([trigger], some, counted(thp_fault_fallback=3))
+    assert first >= 20 and fired.title.startswith("2 free blocks of THP size are left of 46; ")
 
 
 def test_a_step_is_no_leak() -> None:
