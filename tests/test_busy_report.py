@@ -21,7 +21,7 @@ from xml.etree.ElementTree import Element
 import busy_bundle
 import pytest
 import report_bundle as made
-from browser_page import NARROW, WIDE, Opened, serious, unfold
+from browser_page import NARROW, WIDE, Opened, all_drawn, serious, unfold
 from page_tree import NOTHING, by_id, cells, elements, parse, texts
 
 from mmscope.reports.bundle.bundle import Bundle
@@ -290,7 +290,8 @@ class TestInABrowser:
 
     def test_a_frame_has_its_name_once_there_is_room(self, page: Opened) -> None:
         unfold(page.page, "#picture-page_owner")
-        frames = page.page.locator("#picture-page_owner .flame-view > svg")
+        all_drawn(page.page, "#picture-page_owner")
+        frames = page.page.locator("#picture-page_owner .flame-view > svg:not(.other)")
         narrow = frames.filter(has_not=page.page.locator("text")).last
         title = str(narrow.locator("title").text_content())
         narrow.evaluate("(e) => e.dispatchEvent(new MouseEvent('click', {bubbles: true}))")

@@ -99,7 +99,8 @@ class TestPageblockMap:
         assert marked == {"mt-highatomic", "mt-isolate", "mt-cma", "mt-reclaimable"}
 
     def test_zones_are_named_where_they_begin(self) -> None:
-        assert self.picture.zones == [(0, 0), (0, 8), (5, 0)]
+        begins = [(zone.node, zone.zone, zone.row, zone.column) for zone in self.picture.zones]
+        assert begins == [(0, "DMA", 0, 0), (0, "DMA32", 0, 8), (1, "Normal", 5, 0)]
         assert self.picture.zone_labels == [(0, "node 0 DMA, DMA32"), (5, "node 1 Normal")]
 
     def test_rows_have_their_physical_address_and_holes_their_size(self) -> None:

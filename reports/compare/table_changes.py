@@ -369,7 +369,8 @@ def _changes(
     by = ", ".join(str(number) for number in range(1, len(what) + 1))
     cursor = connection.execute(
         "select * from joined where \"#change\" <> 'same' "
-        f'order by abs("#difference") desc nulls last, {by} limit {MAX_CHANGES}'
+        'order by abs("#difference") desc nulls last, '
+        f'greatest("#before", "#after") desc nulls last, {by} limit {MAX_CHANGES}'
     )
     names = [d[0] for d in cursor.description or ()]
     result = []
