@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import STANDS_ON
 from shared_guest import InGuest
 
 from mmscope.reports.bundle.bundle import Bundle
@@ -96,7 +97,8 @@ said["code"] = guard.wait()
 Path("/out/guard/said.json").write_text(json.dumps(said))
 """
 
-IN_GUEST = InGuest("guard", "7.2", 20, PROGRAM)
+# Before the one that locks the kernel down.
+IN_GUEST = InGuest("guard", STANDS_ON, 8, PROGRAM)
 
 
 @pytest.fixture(scope="module")
