@@ -98,6 +98,11 @@ matrix: $(READY) ## the lab's tests on the other kernels: KERNELS=6.1,7.3?,arm64
 	@tools/apt-install $(LAB_PACKAGES) $(TEST_PACKAGES) $(if $(findstring arm64,$(KERNELS)),$(ARM64_PACKAGES))
 	MMSCOPE_LAB_KERNELS='$(KERNELS)' $(BIN)/pytest tests/lab
 
+.PHONY: guard-incidents
+guard-incidents: $(READY) ## mmscope guard in a guest: out of memory, out of huge blocks, and a leak (5 minutes)
+	@tools/apt-install $(LAB_PACKAGES)
+	@$(BIN)/python tests/lab/guard_incidents.py
+
 .PHONY: drgn-versions
 drgn-versions: $(READY) ## the same vmcore with other versions of drgn, cell by cell: VERSIONS="0.2.0 0.3.0"
 	@tools/apt-install $(LAB_PACKAGES)

@@ -5,6 +5,7 @@ import fcntl
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import socket
@@ -226,13 +227,8 @@ def test_a_trigger_fires_over_a_tree_of_files(tmp_path: Path) -> None:
     folder, vmstat = tmp_path / "captures", tmp_path / "root/proc/vmstat"
     guard = start(folder, "--proc-root", tmp_path / "root")
     wait_for(lambda: (folder / "index.html").exists())
-    said = vmstat.read_text()
-    old = next(line for line in said.splitlines() if line.startswith("oom_kill "))
-    number = int(old.split()[1])
     time.sleep(1)
-    new = tmp_path / "vmstat"
-    new.write_text(said.replace(old, f"oom_kill {number + 2}"))
-    new.rename(vmstat)
+    rise(vmstat, "oom_kill", 2)
     wait_for(lambda: state_of(folder) == [captures.DONE])
     ((path, told),) = captures.captures(folder)
     assert told["trigger"] == "oom-kill" and path.name.endswith("-oom-kill")
@@ -241,6 +237,50 @@ def test_a_trigger_fires_over_a_tree_of_files(tmp_path: Path) -> None:
     assert "The OOM killer took 2 processes" in found
     guard.send_signal(signal.SIGTERM)
     assert guard.wait() == 0
+
+
+def test_after_dear_captures_the_samples_are_told_all_the_same(tmp_path: Path) -> None:
+    make_host(tmp_path / "root")
+    folder, vmstat = tmp_path / "captures", tmp_path / "root/proc/vmstat"
+    guard = start(folder, "--proc-root", tmp_path / "root", "--cpu", "0.001")
+    wait_for(lambda: (folder / "index.html").exists())
+    assert run("guard", "trigger", "-o", folder).returncode == 0
+    wait_for(lambda: state_of(folder) == [captures.DONE])
+    rise(vmstat, "oom_kill", 2)
+    wait_for(lambda: state_of(folder) == [captures.DONE] * 2)
+    of = {told["trigger"]: (path, told) for path, told in captures.captures(folder)}
+    assert of["by-hand"][1]["source"] == "files"
+    path, told = of["oom-kill"]
+    assert told["source"] == "samples" and "used up the CPU" in (path / "log.txt").read_text()
+    assert "The OOM killer took 2 processes" in (path / "findings.txt").read_text()
+    guard.send_signal(signal.SIGTERM)
+    _, said = guard.communicate()
+    assert "oom-kill: The OOM killer took 2 process(es): of samples alone, as --cpu" in said
+
+
+def test_what_has_to_wait_is_said(tmp_path: Path) -> None:
+    make_host(tmp_path / "root")
+    folder = tmp_path / "captures"
+    guard = start(folder, "--proc-root", tmp_path / "root", "--distance", "300")
+    wait_for(lambda: (folder / "index.html").exists())
+    assert run("guard", "trigger", "-o", folder).returncode == 0
+    wait_for(lambda: state_of(folder) == [captures.DONE])
+    rise(tmp_path / "root/proc/vmstat", "oom_kill", 2)
+    assert guard.stderr is not None
+    while "oom-kill" not in (line := guard.stderr.readline()):
+        assert line
+    assert re.search(r"oom-kill: The OOM killer took 2 .*: waits \d+ s, for --distance", line)
+    guard.send_signal(signal.SIGTERM)
+    assert guard.wait() == 0
+
+
+def rise(vmstat: Path, name: str, by: int) -> None:
+    """One of /proc/vmstat's numbers grows between two samples."""
+    said = vmstat.read_text()
+    old = next(line for line in said.splitlines() if line.startswith(f"{name} "))
+    new = vmstat.parent.parent / "vmstat.new"
+    new.write_text(said.replace(old, f"{name} {int(old.split()[1]) + by}"))
+    new.rename(vmstat)
 
 
 def test_the_resident_is_light(tmp_path: Path) -> None:

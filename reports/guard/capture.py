@@ -55,6 +55,7 @@ class Settings:
     budget: int = 512 << 20  # bytes that all captures may take
     collect: Sequence[str] = field(default_factory=list)  # words for ``mmscope collect``
     text: bool = False  # no kernel memory
+    samples: bool = False  # what is at hand, and nothing more
     command: str | None = None  # --exec
     journal: str = events.JOURNAL
 
@@ -107,7 +108,10 @@ def finished(capture: Path, incident: Incident, settings: Settings, core: Path |
     """What takes long, and the end of it."""
     begin = time.monotonic()
     deadline = begin + settings.timeout
-    incident["source"] = collected(capture, settings, core, deadline) or incident["source"]
+    if settings.samples:
+        say("captures have used up the CPU that they may take in an hour (--cpu): samples alone")
+    else:
+        incident["source"] = collected(capture, settings, core, deadline) or incident["source"]
     if (capture / "bundle").exists():
         if core is not None:
             incident["title"] = last_words(capture / "bundle") or incident["title"]

@@ -10,6 +10,7 @@ next one waits.
 
 import argparse
 import contextlib
+import dataclasses
 import datetime
 import fcntl
 import json
@@ -231,8 +232,11 @@ class Guard:
         now = time.monotonic()
         if any(one.fired.trigger.name == name != BY_HAND.name for one in self.running):
             return
-        if now >= self.not_before.get(name, 0.0):
-            self.pending.setdefault(name, (now, fired))
+        if now >= self.not_before.get(name, 0.0) and name not in self.pending:
+            self.pending[name] = (now, fired)
+            left = self.not_before.get("", 0.0) - now
+            if left > 0 and name != BY_HAND.name:
+                say(f"{name}: {fired.title}: waits {left:.0f} s, for --distance")
 
     def _see_to_captures(self) -> None:
         """Reap the one that has ended, end one that takes too long, begin the next."""
@@ -248,19 +252,19 @@ class Guard:
         ready = [
             fired
             for name, (_, fired) in self.pending.items()
-            if name == BY_HAND.name or self._may_begin(now)
+            if name == BY_HAND.name or now >= self.not_before.get("", 0.0)
         ]
         if ready and self._room():
             order = [trigger.name for trigger in (BY_HAND, *self.triggers)]
             ready.sort(key=lambda fired: order.index(fired.trigger.name))
             self._begin(ready[0], [fired for fired in ready[1:]], now)
 
-    def _may_begin(self, now: float) -> bool:
-        """Whether the last capture is long enough ago, and the last hour had few enough of them."""
+    def _affordable(self, now: float) -> bool:
+        """Whether captures have not used up what all may take of the last hour's CPU."""
         self.paid = [(ended, cpu) for ended, cpu in self.paid if now - ended < HOUR]
         own = self.spent / self.interval
         left = (self.share - min(own, self.share / 2)) * HOUR - sum(cpu for _, cpu in self.paid)
-        return now >= self.not_before.get("", 0.0) and left > 0
+        return left > 0
 
     def _room(self) -> bool:
         disk = os.statvfs(self.args.output)
@@ -272,6 +276,7 @@ class Guard:
     def _begin(self, fired: Fired, others: list[Fired], now: float) -> None:
         """Write down what is known, and start the process that captures the rest."""
         wall, name = time.time(), fired.trigger.name
+        short = name != BY_HAND.name and not self._affordable(now)
         incident: dict[str, Any] = {
             "format": 1,
             "name": captures.name_of(wall, name),
@@ -295,7 +300,7 @@ class Guard:
             (place / captures.INCIDENT).write_text(json.dumps(incident))
             with (place / "log.txt").open("ab") as log:
                 process = subprocess.Popen(
-                    capture.process(place, self.settings),
+                    capture.process(place, dataclasses.replace(self.settings, samples=short)),
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
@@ -310,7 +315,8 @@ class Guard:
         finally:
             if lock is not None:
                 os.close(lock)
-        say(f"{name}: {fired.title}")
+        alone = ": of samples alone, as --cpu is used up" if short else ""
+        say(f"{name}: {fired.title}{alone}")
         ahead = len(self.running) + 1
         until = now + ahead * (self.args.timeout + GRACE)
         self.running.append(Running(process, fired, incident["name"], until))

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+``mmscope guard`` in a stock guest that runs out of memory, then out of free blocks of THP size, and
+then leaks: what it captured of each, how soon, and what that says. Five minutes of a quiet machine.
+
+    make guard-incidents
+
+Ends with 1 where a trouble has no capture, or a capture does not name it. How soon is printed, not
+held: an emulated CPU that others use is no measure.
+"""
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+from guard_program import BEGIN, END, FAMINE, LEAK, OOM
+from live import run_live
+from roles import resolve
+
+from mmscope.drgn.tables import display
+from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.findings.findings import evaluate
+from mmscope.reports.guard import captures
+
+# What a capture of each is to say.
+NAMED = {
+    "oom-kill": "oom-kills-told",
+    "huge-blocks-gone": "watch-thp-falls-back",
+    "memory-unaccounted": "watch-kernel-memory-grows",
+}
+
+
+def main() -> int:
+    def say(text: str) -> None:
+        print(f"  lab: {text}", file=sys.stderr, flush=True)
+
+    program = "import os\nos.mkdir('/out/guard')\n" + BEGIN + OOM + FAMINE + LEAK + END
+    with tempfile.TemporaryDirectory(prefix="mmscope-guard-") as folder:
+        out = run_live(program, Path(folder), resolve("default", say), say, symbols=False)
+        said = json.loads((out / "guard" / "said.json").read_text())
+        of = {
+            one["trigger"]: (path, one) for path, one in captures.captures(out / "guard/captures")
+        }
+        missing = NAMED.keys() - of.keys()
+        for trigger in sorted(missing):
+            print(f"{trigger}: not captured")
+        for trigger in NAMED.keys() & of.keys():
+            path, incident = of[trigger]
+            found = [finding.id for finding in evaluate(Bundle(path / "bundle")).found]
+            print(f"{trigger}: {incident['title']}")
+            print(
+                f"    a bundle after {said['seconds'].get(trigger, -1):.1f} s: {', '.join(found)}"
+            )
+            if NAMED[trigger] not in found:
+                missing |= {trigger}
+        before, after = said["before"], said["after"]
+        share = (after["cpu"] - before["cpu"]) / (after["seconds"] - before["seconds"])
+        print(
+            f"resident: {display.size(after['rss'])}, {share:.0%} of an emulated CPU, captures too"
+        )
+    return 1 if missing else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

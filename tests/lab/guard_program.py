@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+What runs in a guest beside ``mmscope guard``: it drives the kernel out of memory, out of free
+blocks of THP size, and into a leak of pages that no line of /proc/meminfo has (pipes' buffers).
+
+The guest looks for captures itself, and notes when the first thing that names the cause is there.
+An emulated CPU is some fifty times as slow: guard may take most of one.
+"""
+
+BEGIN = """
+import fcntl, json, mmap, os, signal, subprocess, sys, time
+from pathlib import Path
+from mmscope.reports.guard.capture import mmscope
+
+FOLDER = Path("/out/guard/captures")
+said = {"seconds": {}, "state": {}}
+
+def child(work):
+    pid = os.fork()
+    if not pid:
+        Path("/proc/self/oom_score_adj").write_text("1000")
+        try:
+            work()
+        finally:
+            os._exit(0)
+    return pid
+
+def memory(size, advice):
+    found = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000)
+    found.madvise(advice)
+    return found
+
+def of(trigger):
+    return [p for p in FOLDER.glob("2*") if p.name.endswith(trigger)]
+
+def wait_for(what, seconds):
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if found := what():
+            return found
+        time.sleep(0.2)
+
+def has_bundle(trigger):
+    return [p for p in of(trigger) if (p / "bundle/datapackage.json").exists()]
+
+def done(trigger):
+    return [p for p in of(trigger)
+            if json.loads((p / "incident.json").read_text())["state"] == "done"]
+
+def note(trigger, begin, patience):
+    if wait_for(lambda: has_bundle(trigger), patience):
+        said["seconds"][trigger] = time.monotonic() - begin
+
+def resident():
+    status = Path(f"/proc/{guard.pid}/status").read_text()
+    words = Path(f"/proc/{guard.pid}/stat").read_text().rpartition(")")[2].split()
+    ticks = int(words[11]) + int(words[12])
+    kib = {l.split(":")[0]: int(l.split()[1]) for l in status.splitlines() if l.startswith("Vm")}
+    return {"cpu": ticks / 100, "rss": kib["VmRSS"] << 10, "locked": kib["VmLck"] << 10,
+            "swap": kib.get("VmSwap", 0)}
+
+log = open("/out/guard/guard.log", "wb")
+began = time.monotonic()
+guard = subprocess.Popen(
+    mmscope("guard", "run", "-o", str(FOLDER), "--interval", "2", "--cpu", "90", "--distance", "0",
+            "--timeout", "1800", "--collect=--only zones,vm_counters,kernel_log,oom_kills,"
+            "free_lists"),
+    stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+wait_for(lambda: b"triggers, every" in Path("/out/guard/guard.log").read_bytes(), 300)
+said["start"] = time.monotonic() - began
+time.sleep(10)
+said["before"] = dict(resident(), seconds=time.monotonic())
+"""
+
+OOM = """
+# MADV_POPULATE_WRITE: by the kernel alone.
+begin = time.monotonic()
+pid = child(lambda: memory(8 << 30, mmap.MADV_HUGEPAGE).madvise(23))
+said["killed"] = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+said["dying"] = time.monotonic() - begin
+note("oom-kill", time.monotonic(), 600)
+wait_for(lambda: done("oom-kill"), 1200)
+"""
+
+FAMINE = """
+def free():
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    return {name: int(rest.split()[0]) << 10 for name, rest in (l.split(":") for l in lines)}
+
+def fallbacks():
+    return int(Path("/proc/vmstat").read_text().split("thp_fault_fallback ")[1].split()[0])
+
+def famine():
+    # No compaction in the background or by tasks; then all memory in pieces.
+    Path("/proc/sys/vm/compaction_proactiveness").write_text("0")
+    Path("/sys/kernel/mm/transparent_hugepage/defrag").write_text("never")
+    Path("/sys/kernel/mm/transparent_hugepage/enabled").write_text("always")
+    parts = []
+    while (left := free()["MemFree"]) > (96 << 20):
+        part = memory(min(left - (64 << 20), 64 << 20), mmap.MADV_NOHUGEPAGE)
+        part.madvise(23)
+        parts.append(part)
+    for part in parts:
+        for at in range(0, len(part) - (256 << 10), 256 << 10):
+            part.madvise(mmap.MADV_DONTNEED, at + 4096, (256 << 10) - 4096)
+    begin = time.monotonic()
+    wanted = []  # and kept: what is given back would be there for others
+    while not of("huge-blocks-gone") and time.monotonic() - begin < 200:
+        wanted.append(memory(64 << 20, mmap.MADV_HUGEPAGE))
+        for at in range(0, len(wanted[-1]), 2 << 20):
+            wanted[-1][at] = 1
+        time.sleep(1)
+    time.sleep(1000)
+
+before = fallbacks()
+pid = child(famine)
+wait_for(lambda: fallbacks() >= before + 20, 240)
+note("huge-blocks-gone", time.monotonic(), 600)
+wait_for(lambda: done("huge-blocks-gone"), 1200)
+os.kill(pid, signal.SIGKILL)
+os.waitpid(pid, 0)
+"""
+
+LEAK = """
+pipes = []
+begin = time.monotonic()
+while not of("memory-unaccounted") and time.monotonic() - begin < 400:
+    pipe = os.pipe()
+    fcntl.fcntl(pipe[1], 1031, 1 << 20)  # F_SETPIPE_SZ
+    pipes.append(pipe)
+    os.write(pipe[1], bytes(1 << 20))
+    time.sleep(0.7)
+said["leaked"] = len(pipes) << 20
+said["leaking"] = time.monotonic() - begin
+note("memory-unaccounted", time.monotonic(), 600)
+for pipe in pipes:
+    os.close(pipe[0])
+    os.close(pipe[1])
+"""
+
+END = """
+said["after"] = dict(resident(), seconds=time.monotonic())
+guard.send_signal(signal.SIGTERM)
+said["code"] = guard.wait()
+Path("/out/guard/said.json").write_text(json.dumps(said))
+"""
