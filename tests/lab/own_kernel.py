@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from archive import LabError, apt_options, cache_folder, newest_first, run, updated
+from archive import LabError, apt_options, cache_folder, left, newest_first, run, updated
 
 SECONDS_BETWEEN_LINES = 30
 
@@ -77,7 +77,8 @@ def build_kernel(
     folder = cache_folder() / "kernels"
     config = merged([config.read_text() for config in configs])
     key = hashlib.sha256(config.encode()).hexdigest()[:12]
-    cached = newest_first(path.name for path in folder.glob(f"{name}-*-{key}"))
+    there = [path.name for path in folder.glob(f"{name}-*-{key}")]
+    cached = newest_first(one for one in there if not left(one))
     if cached:
         return folder / cached[0]
     lacking = [
@@ -152,7 +153,9 @@ def _fetch(
                     missing[suite] = str(error).splitlines()[0]
                     continue
                 there[suite] = run("apt-cache", *apt, "pkgnames", "linux-source-").split()
-            packages = newest_first(one for one in there[suite] if re.fullmatch(source, one))
+            packages = newest_first(
+                one for one in there[suite] if re.fullmatch(source, one) and not left(one)
+            )
             if packages:
                 return _download(packages[0], apt_options(suite), folder, say)
         say(f"no {source} in {', '.join(suites)}")

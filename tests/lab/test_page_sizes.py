@@ -5,10 +5,12 @@ and the kernel's own page tables: against what the kernel printed, drgn's walk, 
 made (guest/workload_sizes.c).
 """
 
+import json
 import re
 from collections.abc import Callable
 
 import pytest
+import seen
 from conftest import KERNELS, StructPagesLab, struct_pages_lab
 from drgn.helpers.linux.mm import follow_phys
 
@@ -54,6 +56,9 @@ def sizes(sizes_lab: StructPagesLab) -> list[int]:
 def test_every_section_can_be_read(sizes_lab: StructPagesLab) -> None:
     memory = Memory(sizes_lab.prog)
     status = {name: run_section(spec, memory)[0] for name, spec in SECTIONS.items()}
+    # What docs/kernels.md says of this kernel, if it has been read for that: seen.py.
+    if committed := json.loads(seen.SEEN.read_text()).get(sizes_lab.capture.kernel):
+        assert {name: seen.status(s) for name, s in status.items()} == committed["sections"]
     wrong = {name: (s.status, s.message) for name, s in status.items() if s.status != "ok"}
     if sizes_lab.capture.kernel.startswith("rt-"):
         assert {wrong.pop(name) for name in PARTIAL_ON_RT} == {("partial", NO_RT)}
