@@ -22,7 +22,14 @@ def document() -> str:
     _, _, behind = rest.partition(END)
     if not behind:
         raise ValueError(f"docs/kernels.md lacks a line: {BEGIN}{END}")
-    return before + BEGIN + "\n" + made(json.loads((DOCS / "kernels-seen.json").read_text())) + END + behind
+    return (
+        before
+        + BEGIN
+        + "\n"
+        + made(json.loads((DOCS / "kernels-seen.json").read_text()))
+        + END
+        + behind
+    )
 
 
 def made(seen: Seen) -> str:
@@ -95,7 +102,10 @@ def empty(seen: Seen) -> str:
     by_kernels: dict[str, list[str]] = {}
     for column, names in kernels.items():
         by_kernels.setdefault(", ".join(names), []).append(f"`{column}`")
-    lines = ["| kernels | tables and columns that are empty there, and not on others |", "|---|---|"]
+    lines = [
+        "| kernels | tables and columns that are empty there, and not on others |",
+        "|---|---|",
+    ]
     lines += [f"| {names} | {', '.join(columns)} |" for names, columns in by_kernels.items()]
     return "\n".join(lines) + "\n"
 

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from mmscope.drgn.opening.constants import constant
 from mmscope.drgn.page_tables.page_table_formats import Entries, PageTableFormat
+from mmscope.drgn.reading.symbols import has_symbol
 
 # What an entry of the last level is.
 NONE = 0
@@ -60,8 +61,8 @@ def swap_kinds(prog: Program) -> NDArray[np.uint8]:
     """What each type of ``swp_entry_t`` is."""
     exclusive = constant(prog, "PG_anon_exclusive", -1) >= 0
     # mm/memory-failure.c and mm/migrate.c, which a kernel may be built without.
-    fixed = [POISONED] if _has_function(prog, "memory_failure") else []
-    if _has_function(prog, "remove_migration_ptes"):
+    fixed = [POISONED] if has_symbol(prog, "memory_failure") else []
+    if has_symbol(prog, "remove_migration_ptes"):
         fixed += [MIGRATION] * (MIGRATION_TYPES if exclusive else MIGRATION_TYPES_BEFORE)
     behind = BEHIND if exclusive else BEHIND_BEFORE
     try:
@@ -92,20 +93,12 @@ def _layout(fixed: list[int], devices: int, markers: int) -> list[int]:
 def _that_may_be(prog: Program, behind: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     """Of device memory and markers, what a kernel may have by its functions and members."""
     behind = list(behind)
-    known = [count for name, count in DEVICE_FUNCTIONS.items() if _has_function(prog, name)]
+    known = [count for name, count in DEVICE_FUNCTIONS.items() if has_symbol(prog, name)]
     # Kernels before v5.14 have device memory without such a function.
     devices = set(known) or {0, 2}
     # "mm: introduce __vm_flags mod manipulation functions" (in v6.3).
     one = prog.type("struct vm_area_struct").has_member("__vm_flags")
     return [(d, m) for d, m in behind if d in devices and not (one and m > 1)]
-
-
-def _has_function(prog: Program, name: str) -> bool:
-    try:
-        prog.symbol(name)
-    except LookupError:
-        return False
-    return True
 
 
 def entry_kinds(

@@ -107,7 +107,9 @@ def nothing_in(spec: Section, found: Found) -> list[str]:
         if not rows:
             names.append(table.name)
             continue
-        empty = (c.name for c in columns(table.row) if all(getattr(r, c.name) is None for r in rows))
+        empty = (
+            c.name for c in columns(table.row) if all(getattr(r, c.name) is None for r in rows)
+        )
         names += [f"{table.name}.{name}" for name in empty]
     return names
 
