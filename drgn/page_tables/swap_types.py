@@ -45,7 +45,7 @@ MIGRATION_TYPES, MIGRATION_TYPES_BEFORE = 3, 2
 # What lies behind poison and migration: how many types of device memory, and how many of markers.
 # Two for markers were one for markers and one for pages that could not be swapped in, until
 # "mm/swap: convert swapin error into a pte marker" (v6.2), and in v6.1 without PTE_MARKER only the
-# latter; "mm: use single SWP_DEVICE_EXCLUSIVE entry type" (v6.15) left three of device memory's four.
+# latter; "mm: use single SWP_DEVICE_EXCLUSIVE entry type" (v6.15) left three of device memory's.
 BEHIND = ((0, 1), (0, 2), (3, 1), (4, 1), (4, 2))
 # None or two of device memory, and four since "mm: device exclusive memory access" (b756a3b5e7ea,
 # in v5.14).

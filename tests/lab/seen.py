@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-What each kernel of the lab shows of each section: ``docs/kernels-seen.json``, of which ``make docs``
-makes the tables of docs/kernels.md.
+What each kernel of the lab shows of each section: ``docs/kernels-seen.json``, of which
+``make docs`` makes the tables of docs/kernels.md.
 
-Costs: every section of one vmcore a kernel, with its debug info and without: about 20 s of CPU time
+Costs: every section of one vmcore a kernel, with its debug info and without: about 8 s of CPU time
 with the vmcore in the cache, a boot without.
 
     python tests/lab/seen.py 5.10,arm64-6.1     # reads these anew; those of others stay
