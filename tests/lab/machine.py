@@ -101,7 +101,7 @@ WORKLOAD_MACHINE = {
 }
 OTHER_MACHINES = {
     ("arm64", "vmemmap_boot"): (
-        *("-m", "3072M", "-object", "memory-backend-ram,id=huge,size=1536M"),
+        *("-m", "3584M", "-object", "memory-backend-ram,id=huge,size=2048M"),
         *("-numa", "node,nodeid=2,memdev=huge"),
     ),
 }
