@@ -80,6 +80,8 @@ WORKLOAD_OPTIONS = {
 # Where arm64 needs others: there is no memmap=, and memory begins at 1 GiB.
 OTHER_OPTIONS = {
     ("arm64", "kept"): "mem=1280M crashkernel=64M movablecore=256M secretmem.enable=1",
+    # The memory that CMA would reserve for devices lies where the page of 1 GiB has to.
+    ("arm64", "vmemmap_boot"): "hugepagesz=1G hugepages=1 hugepagesz=2M hugepages=64 cma=0 nokaslr",
 }
 
 # What it needs of the machine.
