@@ -211,15 +211,14 @@ def whole(name: str, symbols: bool = True) -> bool:
 
 def _own(name: str, row: dict[str, Any], say: Callable[[str], None]) -> Kernel:
     """A kernel that the lab builds itself."""
-    configs = [HERE / config for config in row["configs"]]
-    folder = own_kernel.build_kernel(name, row["source"], row["suites"], configs, say)
+    folder = own_kernel.build_kernel(name, row["source"], row["suites"], HERE / row["config"], say)
     return Kernel(
         name=name,
         release=(folder / "release").read_text().strip(),
         vmlinuz=folder / "vmlinuz",
         vmlinux=folder / "vmlinux",
         modules=own_kernel.build_modules(folder, HERE / row["module"], say),
-        options=row.get("options", ""),
+        options=row["options"],
     )
 
 

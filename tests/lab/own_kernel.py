@@ -61,7 +61,7 @@ def build_kernel(
     name: str,
     sources: Iterable[str],
     suites: Sequence[str],
-    configs: Sequence[Path],
+    config: Path,
     say: Callable[[str], None],
 ) -> Path:
     """
@@ -70,13 +70,12 @@ def build_kernel(
 
     :param sources: regular expressions for the name of the package with the kernel's source, of
         which the first is taken that any of the suites has.
-    :param configs: fragments of a kernel configuration; the last word on a symbol counts.
+    :param config: a fragment of a kernel configuration.
     :raises LabError: a tool or the source is missing, the configuration does not hold, or the build
         fails; has the build's last lines.
     """
     folder = cache_folder() / "kernels"
-    config = merged([config.read_text() for config in configs])
-    key = hashlib.sha256(config.encode()).hexdigest()[:12]
+    key = hashlib.sha256(config.read_bytes()).hexdigest()[:12]
     there = [path.name for path in folder.glob(f"{name}-*-{key}")]
     cached = newest_first(one for one in there if not left(one))
     if cached:
@@ -200,36 +199,21 @@ def _unpack(deb: Path, folder: Path, say: Callable[[str], None]) -> Path:
     return tree
 
 
-def _configure(tree: Path, config: str, say: Callable[[str], None]) -> None:
+def _configure(tree: Path, config: Path, say: Callable[[str], None]) -> None:
     run(*MAKE, "tinyconfig", cwd=tree)
     # The last word on a symbol counts.
     with (tree / ".config").open("a") as file:
-        file.write(config)
+        file.write(config.read_text())
     run(*MAKE, "olddefconfig", cwd=tree)
     (tree / ".config").chmod(0o644)
-    lost = not_kept(config, (tree / ".config").read_text())
+    lost = not_kept(config.read_text(), (tree / ".config").read_text())
     if lost:
         raise LabError(
             f"the kernel's configuration does not keep {', '.join(lost)}: "
-            "something that its fragments have to say, too, depends on it or selects it"
+            f"something that {config.name} has to say, too, depends on it or selects it"
         )
     enabled = len(re.findall("=y$", (tree / ".config").read_text(), re.MULTILINE))
-    say(f"configured: {enabled} options, all that are asked for among them")
-
-
-def merged(fragments: Sequence[str]) -> str:
-    """One fragment of several: of a symbol that more than one names, the last word alone."""
-    text = fragments[0]
-    for later in fragments[1:]:
-        named = {symbol for line in later.splitlines() if (symbol := _symbol(line))}
-        kept = [line for line in text.splitlines() if _symbol(line) not in named]
-        text = "\n".join([*kept, later])
-    return text
-
-
-def _symbol(line: str) -> str | None:
-    match = re.match(r"(?:# )?(CONFIG_\w+)(?:=| is not set)", line)
-    return match and match[1]
+    say(f"configured: {enabled} options, all of {config.name} among them")
 
 
 def not_kept(wanted: str, config: str) -> list[str]:
