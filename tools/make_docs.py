@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
 Writes what is derived from the declarations of tables and sections: ``docs/tables.md``, and the
-list of sections that are commands of drgn, for who may not import every probe to find them.
+list of sections that are commands of drgn, for who may not import every probe to find them; and in
+``docs/kernels.md`` what the lab's kernels have shown.
 """
 
 import subprocess
 import sys
 from pathlib import Path
+
+import kernel_matrix
 
 from mmscope.drgn.sections.registry import SECTIONS, modules
 from mmscope.drgn.sections.section import Section
@@ -87,7 +90,11 @@ def tables() -> str:
     return "\n".join([head, *(described(table) for _, table in sorted(TABLES.items()))])
 
 
-MADE = {"docs/tables.md": tables, "reports/commands/drgn_commands.py": drgn_commands}
+MADE = {
+    "docs/tables.md": tables,
+    "docs/kernels.md": kernel_matrix.document,
+    "reports/commands/drgn_commands.py": drgn_commands,
+}
 
 
 def main() -> None:

@@ -3,10 +3,10 @@
 ``zone.per_cpu_pageset``: free pages that each CPU keeps for itself.
 
 They are not free to anyone else and not in NR_FREE_PAGES. ``lists[]`` is indexed by order up to
-PAGE_ALLOC_COSTLY_ORDER times three migratetypes, and then one list, or two, for THP; before v5.14,
-by migratetype alone. Nothing in a
-struct page says that it is on such a list, so the pass collects pages that could be (no reference,
-no type, a link to another such page or to a head) and the links decide.
+PAGE_ALLOC_COSTLY_ORDER times three migratetypes, and then one list, or two, for THP (up to v5.19
+three, as of each order); before v5.14, by migratetype alone. Nothing in a struct page says that it
+is on such a list, so the pass collects pages that could be (no reference, no type, a link to
+another such page or to a head) and the links decide.
 
 The text that says the same is /proc/zoneinfo, one ``count`` a CPU and zone, with no order.
 
@@ -152,9 +152,10 @@ def list_kinds(prog: Program, names: list[str]) -> list[tuple[int, str]]:
     Order and migratetype of each of ``per_cpu_pages.lists[]`` (``order_to_pindex()``).
 
     "mm: page_alloc: use separate lists for movable and unmovable THP on PCP" (bf14ed81f571, in
-    v6.10, and in stable kernels) made two THP lists out of one; before "mm/page_alloc: allow
-    high-order pages to be stored on the per-cpu lists" (44042b449872, in v5.14) all are of order 0.
-    The array's length shows which.
+    v6.10, and in stable kernels) made two THP lists out of one, and "mm/page_alloc: use only one
+    PCP list for THP-sized allocations" (5d0a661d808f, in v6.0) one out of one for each migratetype;
+    before "mm/page_alloc: allow high-order pages to be stored on the per-cpu lists" (44042b449872,
+    in v5.14) all are of order 0. The array's length shows which.
     """
     length = prog.type("struct per_cpu_pages").member("lists").type.length or 0
     types = prog.constant("MIGRATE_PCPTYPES").value_()
@@ -167,6 +168,8 @@ def list_kinds(prog: Program, names: list[str]) -> list[tuple[int, str]]:
         kinds.append((thp, "any"))
     elif length == low + 2:
         kinds += [(thp, "not Movable"), (thp, "Movable")]
+    elif length == low + types:
+        kinds += [(thp, names[mt]) for mt in range(types)]
     elif length == types:
         kinds = kinds[:types]
     elif length != low:

@@ -100,6 +100,7 @@ class Zswap:
     memory_bytes: int | None = column(unit="bytes", help="memory that it takes for them (Zswap)")
 
 
+ZPOOLS = "the memory of zswap is unknown: this kernel's pools are zpools"
 ZSWAP = Table(
     "zswap",
     "zswap",
@@ -319,7 +320,7 @@ def _add_zswap(prog: Program, found: Found) -> None:
         found.notes.append(f"what zswap stores is unknown: {error}")
         return
     if rows and rows[0].memory_bytes is None:
-        found.notes.append("the memory of zswap is unknown: this kernel's pools are zpools")
+        found.notes.append(ZPOOLS)
     found.add(ZSWAP, rows)
 
 

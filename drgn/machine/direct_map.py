@@ -38,6 +38,8 @@ COUNTERS = {
     "pte": ("PG_LEVEL_4K", "DirectMap4k"),
 }
 
+VALID = np.uint64(1)  # _PAGE_PRESENT, PTE_VALID
+
 
 @table_row
 class DirectMapLevel:
@@ -166,13 +168,19 @@ def _image(prog: Program) -> tuple[int, int]:
 def _count(
     prog: Program, form: PageTableFormat, start: int, end: int, gaps: Gaps
 ) -> dict[str, tuple[int, int, int]]:
-    """By level: entries that map memory, entries that are not present, and tables."""
+    """
+    By level: entries that map memory, entries that are not present, and tables.
+
+    What is present and not valid maps memory of a process that nobody may touch (PROT_NONE). Here
+    it is memory that the kernel took out of its reach: arm64 marks it so (PTE_PRESENT_INVALID) in
+    ``set_direct_map_invalid_noflush()``.
+    """
     counts = {level.name: [0, 0, 0] for level in form.levels}
     walk = new_walk(form, 1)
     root = kernel_root(prog)
     for chunk in walk_page_tables(prog, form, root, walk, start=start, end=end):
         level = form.levels[chunk.level]
-        mapped = form.is_leaf(chunk.entries, chunk.level)
+        mapped = form.is_leaf(chunk.entries, chunk.level) & ((chunk.entries & VALID) != 0)
         absent = ~(mapped | form.is_none(chunk.entries) | form.is_table(chunk.entries, chunk.level))
         total = counts[level.name]
         total[0] += int(np.count_nonzero(mapped))

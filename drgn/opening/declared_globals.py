@@ -19,7 +19,10 @@ _BY_TYPE = {
     "atomic_long_t [NR_VM_NUMA_STAT_ITEMS]": "vm_numa_stat",
     "atomic_long_t [NR_VM_ZONE_STAT_ITEMS]": "vm_zone_stat",
     "atomic_t": "__num_online_cpus secretmem_users",
-    "bool": "ksm_smart_scan ksm_use_zero_pages vmemmap_optimize_enabled zswap_enabled",
+    "bool": (
+        "hugetlb_free_vmemmap_enabled ksm_smart_scan ksm_use_zero_pages vmemmap_optimize_enabled "
+        "zswap_enabled"
+    ),
     "char *": "saved_command_line",
     "const char * const [MIGRATE_TYPES]": "migratetype_names",
     "const char * const [names]": "vmstat_text",

@@ -5,12 +5,15 @@ What the entries of a page table that map no page stand for: ``swp_entry_t``.
 Their type is a number of five bits. The first are swap files; behind these come, as far as the
 kernel was built with them, poisoned pages, migration entries, device memory, and markers
 (include/linux/swap.h). None of these numbers is in debug info: they are counted from where
-the swap files end, which is the length of ``swap_info[]``.
+the swap files end, which is the length of ``swap_info[]``. A kernel without CONFIG_SWAP has the
+others all the same, at the same end: there they are counted from the last one down.
 
 Costs a few lookups. Cannot know: a kernel whose types are another combination than there
-have been; its special entries are then ``OTHER``.
+have been; its special entries are then ``OTHER``. So are those that, on a kernel without swap, may
+be one thing or another (before 6.3).
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -19,6 +22,7 @@ from numpy.typing import NDArray
 
 from mmscope.drgn.opening.constants import constant
 from mmscope.drgn.page_tables.page_table_formats import Entries, PageTableFormat
+from mmscope.drgn.reading.symbols import has_symbol
 
 # What an entry of the last level is.
 NONE = 0
@@ -36,48 +40,65 @@ KINDS = 11
 
 SWP_TYPES = 32
 # Read, exclusive read, write: since "mm: remember exclusively mapped anonymous pages with
-# PG_anon_exclusive" (6c287605fd56, in v5.19). Before, read and write, and no markers behind: what
-# is left is device memory's, none or two, and four since "mm: device exclusive memory access"
-# (b756a3b5e7ea, in v5.14).
+# PG_anon_exclusive" (6c287605fd56, in v5.19). Before, read and write, and no markers behind.
 MIGRATION_TYPES, MIGRATION_TYPES_BEFORE = 3, 2
-DEVICE_TYPES_BEFORE = {0: 0, 2: 2, 4: 4}
-# Types behind poison and migration: how many of these are device memory's. Two for markers were one
-# for markers and one for pages that could not be swapped in, until "mm/swap: convert swapin error
-# into a pte marker" (v6.2) and in v6.1 without PTE_MARKER only the latter; "mm: allow compound zone
-# device pages" (2025) left three of device memory's four.
-DEVICE_TYPES = {1: 0, 2: 0, 4: 3, 5: 4, 6: 4}
+# What lies behind poison and migration: how many types of device memory, and how many of markers.
+# Two for markers were one for markers and one for pages that could not be swapped in, until
+# "mm/swap: convert swapin error into a pte marker" (v6.2), and in v6.1 without PTE_MARKER only the
+# latter; "mm: use single SWP_DEVICE_EXCLUSIVE entry type" (v6.15) left three of device memory's.
+BEHIND = ((0, 1), (0, 2), (3, 1), (4, 1), (4, 2))
+# None or two of device memory, and four since "mm: device exclusive memory access" (b756a3b5e7ea,
+# in v5.14).
+BEHIND_BEFORE = ((0, 0), (2, 0), (4, 0))
+# The functions that make device memory exclusive, each as old as its number of types.
+DEVICE_FUNCTIONS = {"make_device_exclusive": 3, "make_device_exclusive_range": 4}
 # include/linux/swapops.h, the offset of a marker: uffd-wp 1, poisoned 2, guard 4.
 MARKER_POISONED = 2
 MARKER_BITS = 7
 
 
 def swap_kinds(prog: Program) -> NDArray[np.uint8]:
-    """
-    What each type of ``swp_entry_t`` is.
-
-    :raises LookupError: the kernel has no swap at all.
-    """
-    files = prog["swap_info"].type_.unaliased().length or 0
+    """What each type of ``swp_entry_t`` is."""
+    exclusive = constant(prog, "PG_anon_exclusive", -1) >= 0
+    # mm/memory-failure.c and mm/migrate.c, which a kernel may be built without.
+    fixed = [POISONED] if has_symbol(prog, "memory_failure") else []
+    if has_symbol(prog, "remove_migration_ptes"):
+        fixed += [MIGRATION] * (MIGRATION_TYPES if exclusive else MIGRATION_TYPES_BEFORE)
+    behind = BEHIND if exclusive else BEHIND_BEFORE
+    try:
+        files = prog["swap_info"].type_.unaliased().length or 0
+    except LookupError:
+        files = 0
+    if files:
+        rest = SWP_TYPES - files - len(fixed)
+        layouts = [_layout(fixed, *counts) for counts in behind if sum(counts) == rest]
+        # What is known of a combination that there has not been.
+        layouts = layouts or [([SWAP] * files + fixed + [OTHER] * SWP_TYPES)[:SWP_TYPES]]
+    else:
+        layouts = [_layout(fixed, *counts) for counts in _that_may_be(prog, behind)]
     # Entries have room for larger numbers on some kernels; none of them means anything.
     kinds = np.full(2 * SWP_TYPES, OTHER, np.uint8)
-    kinds[:files] = SWAP
-    try:
-        prog.symbol("memory_failure")
-        poisoned = 1
-    except LookupError:
-        poisoned = 0
-    kinds[files : files + poisoned] = POISONED
-    start = files + poisoned
-    exclusive = constant(prog, "PG_anon_exclusive", -1) >= 0
-    migration = MIGRATION_TYPES if exclusive else MIGRATION_TYPES_BEFORE
-    kinds[start : start + migration] = MIGRATION
-    start += migration
-    device_types = DEVICE_TYPES if exclusive else DEVICE_TYPES_BEFORE
-    if (rest := SWP_TYPES - start) in device_types:
-        device = device_types[rest]
-        kinds[start : start + device] = DEVICE
-        kinds[start + device : SWP_TYPES] = MARKER
+    for type_, may_be in enumerate(zip(*layouts, strict=True)):
+        if len(set(may_be)) == 1 and (files or may_be[0] != SWAP):
+            kinds[type_] = may_be[0]
     return kinds
+
+
+def _layout(fixed: list[int], devices: int, markers: int) -> list[int]:
+    """All types, the special ones at the end."""
+    special = [*fixed, *([DEVICE] * devices), *([MARKER] * markers)]
+    return [SWAP] * (SWP_TYPES - len(special)) + special
+
+
+def _that_may_be(prog: Program, behind: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Of device memory and markers, what a kernel may have by its functions and members."""
+    behind = list(behind)
+    known = [count for name, count in DEVICE_FUNCTIONS.items() if has_symbol(prog, name)]
+    # Kernels before v5.14 have device memory without such a function.
+    devices = set(known) or {0, 2}
+    # "mm: introduce __vm_flags mod manipulation functions" (in v6.3).
+    one = prog.type("struct vm_area_struct").has_member("__vm_flags")
+    return [(d, m) for d, m in behind if d in devices and not (one and m > 1)]
 
 
 def entry_kinds(

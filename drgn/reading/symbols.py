@@ -107,6 +107,15 @@ def module_symbols(module: RelocatableModule) -> list[Symbol]:
     return module_kallsyms(module.object)
 
 
+def has_symbol(prog: Program, name: str) -> bool:
+    """Whether the kernel has a function or variable, whatever is known of its type."""
+    try:
+        prog.symbol(name)
+    except LookupError:
+        return False
+    return True
+
+
 def variable_of(prog: Program, module: str, name: str) -> int | None:
     """The address of a variable that is a module's, or the kernel's where that is built in."""
     with contextlib.suppress(LookupError):

@@ -15,6 +15,7 @@ table goes by the page tables; pages for which the two differ are counted.
 Cannot know: on which node a reserved page is. The kernel does not know either.
 """
 
+import contextlib
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -40,16 +41,19 @@ from mmscope.drgn.reading.struct_pages import (
     second_page_dtype,
     valid_page_ranges,
 )
+from mmscope.drgn.reading.symbols import has_symbol
 from mmscope.drgn.struct_pages.memmap import Memmap, self_hosted
 from mmscope.drgn.struct_pages.vmemmap import Leaves
 from mmscope.drgn.tables.rows import MOST_BYTES, column, table_row
 from mmscope.drgn.tables.table import Table
 from mmscope.drgn.text.kernel_text import printed_number
 
-# Kept of a huge page's struct pages: HUGETLB_VMEMMAP_RESERVE_SIZE, "mm: hugetlb: free the 2nd
-# vmemmap page associated with each HugeTLB page" (v5.18; two pages before).
-RESERVED_PAGES = 1
 HVO_FLAG = "HPG_vmemmap_optimized"
+# The switch, newest first: "mm: hugetlb_vmemmap: replace early_param() with core_param()" (in
+# v6.0); up to v5.17 a variable that the command line sets.
+SWITCH, SWITCH_BEFORE = "vmemmap_optimize_enabled", "hugetlb_free_vmemmap_enabled"
+# Between, a static key of v5.18 and a mode of v5.19 that nobody has read here.
+KEYS = ("hugetlb_optimize_vmemmap_key", "hugetlb_free_vmemmap_enabled_key")
 # Beyond any architecture's: damage.
 MAX_SIZES, MAX_ORDER = 32, 30
 
@@ -161,10 +165,11 @@ def hugetlb_sizes(prog: Program) -> list[HugetlbSize]:
     """
     page_shift = prog["PAGE_SHIFT"].value_()
     switch, why = hvo_switch(prog)
+    reserved = reserved_pages(prog)
     rows = []
     for hstate, order in _hstates(prog):
         struct_pages = sizeof(prog.type("struct page")) << order
-        saves = max(struct_pages - (RESERVED_PAGES << page_shift), 0)
+        saves = max(struct_pages - (reserved << page_shift), 0)
         rows.append(
             HugetlbSize(
                 1 << (order + page_shift),
@@ -186,13 +191,27 @@ def hvo_switch(prog: Program) -> tuple[bool, str]:
     if constant(prog, HVO_FLAG, -1) < 0:
         # "mm: hugetlb: free the vmemmap pages associated with each HugeTLB page" (f41f2ed43ca5)
         return False, "this kernel has no HVO, which came with Linux 5.14"
-    try:
-        enabled = bool(prog.variable("vmemmap_optimize_enabled").value_())
-    except LookupError:
+    for name in (SWITCH, SWITCH_BEFORE):
+        with contextlib.suppress(LookupError):
+            enabled = bool(prog.variable(name).value_())
+            break
+    else:
+        if any(has_symbol(prog, name) for name in KEYS):
+            return False, "its switch on this kernel (5.18, 5.19) is not known here"
         return False, "not compiled in (CONFIG_HUGETLB_PAGE_OPTIMIZE_VMEMMAP)"
     if size & (size - 1):
         return False, f"struct page has {size} bytes, no power of two: HVO cannot"
     return enabled, ""
+
+
+def reserved_pages(prog: Program) -> int:
+    """
+    Pages that HVO keeps of a huge page's struct pages: HUGETLB_VMEMMAP_RESERVE_SIZE.
+
+    Two before "mm: hugetlb: free the 2nd vmemmap page associated with each HugeTLB page" (in
+    v5.18), which came with "mm: hugetlb: replace hugetlb_free_vmemmap_enabled with a static_key".
+    """
+    return 2 if has_symbol(prog, SWITCH_BEFORE) else 1
 
 
 def find_huge_pages(

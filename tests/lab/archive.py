@@ -37,6 +37,16 @@ def newest_first(releases: Iterable[str]) -> list[str]:
     )
 
 
+def left(name: str) -> bool:
+    """
+    Whether a release or a package is of a series that is to count as gone from archive and cache.
+
+    ``MMSCOPE_LAB_WITHOUT=7.2,7.3`` makes today a day on which these have left.
+    """
+    gone = [series for series in os.environ.get("MMSCOPE_LAB_WITHOUT", "").split(",") if series]
+    return any(re.search(rf"(?<![\d.]){re.escape(series)}(?!\d)", name) for series in gone)
+
+
 def apt_options(suite: str, architecture: str = "amd64") -> list[str]:
     """
     Options that make apt see one suite of the machine's mirror, with state of its own.

@@ -34,7 +34,7 @@ from typing import Any
 
 import own_kernel
 from architectures import AMD64, ARCHITECTURES, Architecture
-from archive import LabError, cache_folder, newest_first, run, updated
+from archive import LabError, cache_folder, left, newest_first, run, updated
 
 HERE = Path(__file__).resolve().parent
 TABLE = HERE / "kernels.toml"
@@ -89,6 +89,16 @@ def page_bytes(name: str) -> int:
 def has_thp(name: str) -> bool:
     """Whether a row's kernel has transparent huge pages."""
     return bool(_row(name).get("thp", True))
+
+
+def about(name: str) -> str:
+    """What a row's kernel is built with that others are not."""
+    return str(_row(name).get("about", ""))
+
+
+def stock() -> list[str]:
+    """The rows that Debian builds."""
+    return [name for name, row in table()["kernels"].items() if "source" not in row]
 
 
 def get(
@@ -240,7 +250,11 @@ def _modules(row: Mapping[str, Any]) -> list[str]:
 def releases(pattern: str) -> list[str]:
     """Releases in the cache, newest first."""
     folder = cache_folder() / "kernels"
-    return newest_first(path.name for path in folder.glob("*") if re.fullmatch(pattern, path.name))
+    return newest_first(
+        path.name
+        for path in folder.glob("*")
+        if re.fullmatch(pattern, path.name) and not left(path.name)
+    )
 
 
 def _cached(name: str, release: str, modules: Iterable[str], symbols: bool = True) -> Kernel | None:
@@ -262,7 +276,7 @@ def _packages(apt: list[str]) -> dict[str, _Package]:
     found = [
         name
         for name in run("apt-cache", *apt, "pkgnames", "linux-").split()
-        if wanted.fullmatch(name)
+        if wanted.fullmatch(name) and not left(name)
     ]
     packages: dict[str, _Package] = {}
     if not found:

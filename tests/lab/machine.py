@@ -77,6 +77,13 @@ WORKLOAD_OPTIONS = {
     "memmap=64M%0x118000000-1+0xefffffff crashkernel=48M movablecore=256M secretmem.enable=1",
 }
 
+# Where arm64 needs others: there is no memmap=, and memory begins at 1 GiB.
+OTHER_OPTIONS = {
+    ("arm64", "kept"): "mem=1280M crashkernel=64M movablecore=256M secretmem.enable=1",
+    # The memory that CMA would reserve for devices lies where the page of 1 GiB has to.
+    ("arm64", "vmemmap_boot"): "hugepagesz=1G hugepages=1 hugepagesz=2M hugepages=64 cma=0 nokaslr",
+}
+
 # What it needs of the machine.
 WORKLOAD_MACHINE = {
     "vmemmap": (
@@ -94,9 +101,15 @@ WORKLOAD_MACHINE = {
         *("-numa", "node,nodeid=2,memdev=huge"),
     ),
 }
+OTHER_MACHINES = {
+    ("arm64", "vmemmap_boot"): (
+        *("-m", "3584M", "-object", "memory-backend-ram,id=huge,size=2048M"),
+        *("-numa", "node,nodeid=2,memdev=huge"),
+    ),
+}
 
-# Those that stand on x86's memmap= or its modules, and on HVO.
-X86_WORKLOADS = {"vmemmap", "vmemmap_boot", "kept"}
+# Those that stand on x86's memmap= and the drivers of memory that it makes.
+X86_WORKLOADS = {"vmemmap"}
 
 # Modules it needs beside those that every guest loads, in the order in which they are loaded.
 WORKLOAD_MODULES = {
@@ -216,8 +229,8 @@ async def _run(
     ours, theirs = (
         socket.socketpair()
     )  # a socket without a path: nothing to clean up, no limit on its length
-    options = WORKLOAD_OPTIONS.get(workload, "")
     arch = kernel.architecture
+    options = OTHER_OPTIONS.get((arch.name, workload), WORKLOAD_OPTIONS.get(workload, ""))
     line = f"console={arch.console} {_OPTIONS}"
     command = [
         arch.qemu,
@@ -226,7 +239,7 @@ async def _run(
         *("-chardev", f"socket,id=qmp,fd={theirs.fileno()}", "-mon", "chardev=qmp,mode=control"),
         *("-kernel", str(kernel.vmlinuz), "-initrd", str(initramfs)),
         *("-append", " ".join([line, kernel.options, options, f"lab.workload={workload}"])),
-        *WORKLOAD_MACHINE.get(workload, ()),
+        *OTHER_MACHINES.get((arch.name, workload), WORKLOAD_MACHINE.get(workload, ())),
         *qemu_args,
     ]
     errors = folder / "qemu.log"

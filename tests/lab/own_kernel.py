@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from archive import LabError, apt_options, cache_folder, newest_first, run, updated
+from archive import LabError, apt_options, cache_folder, left, newest_first, run, updated
 
 SECONDS_BETWEEN_LINES = 30
 
@@ -76,7 +76,8 @@ def build_kernel(
     """
     folder = cache_folder() / "kernels"
     key = hashlib.sha256(config.read_bytes()).hexdigest()[:12]
-    cached = newest_first(path.name for path in folder.glob(f"{name}-*-{key}"))
+    there = [path.name for path in folder.glob(f"{name}-*-{key}")]
+    cached = newest_first(one for one in there if not left(one))
     if cached:
         return folder / cached[0]
     lacking = [
@@ -151,7 +152,9 @@ def _fetch(
                     missing[suite] = str(error).splitlines()[0]
                     continue
                 there[suite] = run("apt-cache", *apt, "pkgnames", "linux-source-").split()
-            packages = newest_first(one for one in there[suite] if re.fullmatch(source, one))
+            packages = newest_first(
+                one for one in there[suite] if re.fullmatch(source, one) and not left(one)
+            )
             if packages:
                 return _download(packages[0], apt_options(suite), folder, say)
         say(f"no {source} in {', '.join(suites)}")

@@ -14,6 +14,7 @@ archive did not have is asked for once a day.
 import datetime
 import functools
 import json
+import os
 import re
 from collections.abc import Callable
 
@@ -54,7 +55,8 @@ class _Missing:
     """What the archive did not have when it was asked today, and why."""
 
     def __init__(self) -> None:
-        self._file = cache_folder() / "missing.json"
+        gone = os.environ.get("MMSCOPE_LAB_WITHOUT", "")
+        self._file = cache_folder() / f"missing{gone and '-without-'}{gone}.json"
         self._day = datetime.date.today().isoformat()
         self._absent: dict[str, str] = {}
         if self._file.exists():

@@ -12,7 +12,7 @@ import kernels
 import pytest
 import roles
 from architectures import AMD64, Architecture
-from archive import LabError
+from archive import LabError, left
 
 TODAY = {
     "bullseye": ["5.10.0-32-cloud-amd64"],
@@ -122,3 +122,21 @@ def test_what_the_cache_has_needs_no_archive(
         (folder / name).touch()
     assert resolve("default", {}) == ("7.2", ["the kernel default is 7.2"])
     assert asked == []
+
+
+def test_a_series_may_count_as_gone_to_see_what_is_taken_then(
+    resolve: Resolve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "mmscope/lab/kernels"
+    for release in ("7.2.9+deb13-cloud-amd64", "6.12.107+deb13-cloud-amd64"):
+        (folder / release).mkdir(parents=True)
+        for name in ("vmlinuz", "vmlinux", "qemu_fw_cfg.ko", "virtio_blk.ko"):
+            (folder / release / name).touch()
+    monkeypatch.setenv("MMSCOPE_LAB_WITHOUT", "7.2,7.3")
+    # What the archive has is filtered where it is read, and made here; so it has none of these.
+    assert resolve("default", {"trixie": TODAY["trixie"]})[0] == "6.12"
+    gone = ["linux-image-7.2.12+deb13-cloud-amd64", "linux-source-7.3", "owner-7.2.12-1~bpo13+1-0a"]
+    there = ["linux-image-6.12.107+deb13-cloud-amd64", "linux-source-7.20", "x-17.2", "6.7.2"]
+    assert [left(name) for name in gone + there] == [True] * 3 + [False] * 4
+    monkeypatch.delenv("MMSCOPE_LAB_WITHOUT")
+    assert resolve("default", {})[0] == "7.2" and not any(map(left, gone))

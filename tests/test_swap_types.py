@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+What each type of swap entry is, on kernels as they have been configured from 5.10 on.
+
+Made programs, with the lengths, functions and members that the source of each gives: the lab's
+kernels are built with one combination each. By what a page table holds, ``tables`` of the lab makes
+swap, poison and markers; migration and device memory no guest holds still.
+"""
+
+import pytest
+from drgn import (
+    Architecture,
+    Object,
+    Platform,
+    PlatformFlags,
+    Program,
+    Symbol,
+    SymbolBinding,
+    SymbolKind,
+    Type,
+    TypeEnumerator,
+    TypeKind,
+    TypeMember,
+)
+
+from mmscope.drgn.page_tables.swap_types import (
+    DEVICE,
+    MARKER,
+    MIGRATION,
+    OTHER,
+    POISONED,
+    SWAP,
+    swap_kinds,
+)
+
+LITTLE = PlatformFlags.IS_64_BIT | PlatformFlags.IS_LITTLE_ENDIAN
+LETTERS = {SWAP: ".", POISONED: "P", MIGRATION: "M", DEVICE: "D", MARKER: "m", OTHER: "?"}
+POISON, MIGRATE = "memory_failure", "remove_migration_ptes"
+RANGE, ONE = "make_device_exclusive_range", "make_device_exclusive"
+
+
+def kernel(files: int | None, functions: list[str], *, exclusive: bool, v6_3: bool) -> Program:
+    """A kernel with room for so many swap areas; none: it is built without swap."""
+    prog = Program(Platform(Architecture.X86_64, LITTLE))
+    number = prog.int_type("unsigned int", 4, False)
+    member = TypeMember(number, "__vm_flags" if v6_3 else "vm_flags", 0)
+    area = prog.struct_type("vm_area_struct", 8, (member,))
+    flags = [TypeEnumerator("PG_anon_exclusive", 17)] if exclusive else []
+    pageflags = prog.enum_type("pageflags", number, [TypeEnumerator("PG_locked", 0), *flags])
+
+    def find_type(prog: Program, kinds: object, name: str, file: str | None) -> Type | None:
+        return area if name == "vm_area_struct" else None
+
+    def find_object(prog: Program, name: str, flags: object, file: str | None) -> Object | None:
+        if name in {one.name for one in pageflags.enumerators or ()}:
+            return Object(prog, pageflags, 17)
+        if name == "swap_info" and files is not None:
+            return Object(prog, prog.array_type(number, files), address=0)
+        return None
+
+    def find_symbol(
+        prog: Program, name: str | None, address: int | None, one: bool
+    ) -> list[Symbol]:
+        if name not in functions:
+            return []
+        return [Symbol(name, 0x1000, 16, SymbolBinding.GLOBAL, SymbolKind.FUNC)]
+
+    prog.register_type_finder("made", find_type, enable_index=0)
+    prog.register_object_finder("made", find_object, enable_index=0)
+    prog.register_symbol_finder("made", find_symbol, enable_index=0)
+    assert prog.type("struct vm_area_struct").kind is TypeKind.STRUCT
+    return prog
+
+
+# include/linux/swap.h of each: as many swap areas as are left, and what lies behind them.
+@pytest.mark.parametrize(
+    ("series", "files", "functions", "behind"),
+    [
+        ("5.10", 29, [POISON, MIGRATE], "PMM"),
+        ("5.10", 30, [MIGRATE], "MM"),
+        ("5.10", 27, [POISON, MIGRATE], "PMMDD"),
+        ("5.10", 31, [POISON], "P"),
+        ("5.10", 32, [], ""),
+        ("5.15", 29, [POISON, MIGRATE], "PMM"),
+        ("5.15", 25, [POISON, MIGRATE, RANGE], "PMMDDDD"),
+        ("6.1", 26, [POISON, MIGRATE], "PMMMmm"),
+        ("6.1", 27, [POISON, MIGRATE], "PMMMm"),
+        ("6.1", 22, [POISON, MIGRATE, RANGE], "PMMMDDDDmm"),
+        ("6.1", 23, [POISON, MIGRATE, RANGE], "PMMMDDDDm"),
+        ("6.1", 28, [MIGRATE], "MMMm"),
+        ("6.12", 27, [POISON, MIGRATE], "PMMMm"),
+        ("6.12", 23, [POISON, MIGRATE, RANGE], "PMMMDDDDm"),
+        ("7.2", 27, [POISON, MIGRATE], "PMMMm"),
+        ("7.2", 24, [POISON, MIGRATE, ONE], "PMMMDDDm"),
+        ("7.2", 30, [POISON], "Pm"),
+        ("7.2", 31, [], "m"),
+        # As no kernel has been: what lies behind migration is unknown, and said to be.
+        ("7.2", 20, [POISON, MIGRATE, ONE], "PMMM????????"),
+    ],
+)
+def test_no_entry_is_taken_for_another(
+    series: str, files: int, functions: list[str], behind: str
+) -> None:
+    version = tuple(map(int, series.split(".")))
+    prog = kernel(files, functions, exclusive=version >= (5, 19), v6_3=version >= (6, 3))
+    found = "".join(LETTERS[kind] for kind in swap_kinds(prog).tolist())
+    assert found == ("." * files + behind).ljust(32, "?") + "?" * 32
+
+
+@pytest.mark.parametrize(
+    ("series", "functions", "end"),
+    [
+        ("7.2", [POISON, MIGRATE], "PMMMm"),
+        ("7.2", [POISON, MIGRATE, ONE], "PMMMDDDm"),
+        ("6.12", [POISON, MIGRATE, RANGE], "PMMMDDDDm"),
+        ("6.12", [], "m"),
+        # Markers are one type or two, device memory none or two: what is not the same is unknown.
+        ("6.1", [POISON, MIGRATE], "MM?m"),
+        ("5.15", [POISON, MIGRATE, RANGE], "PMMDDDD"),
+        ("5.10", [POISON, MIGRATE], ""),
+    ],
+)
+def test_without_swap_the_others_are_counted_from_the_end(
+    series: str, functions: list[str], end: str
+) -> None:
+    version = tuple(map(int, series.split(".")))
+    prog = kernel(None, functions, exclusive=version >= (5, 19), v6_3=version >= (6, 3))
+    found = "".join(LETTERS[kind] for kind in swap_kinds(prog).tolist())
+    assert found == end.rjust(32, "?") + "?" * 32

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+The tables of docs/kernels.md, of what the lab's kernels have shown: ``docs/kernels-seen.json``,
+which ``tests/lab/seen.py`` writes.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+BEGIN = "<!-- Made by `make docs` of kernels-seen.json: not to be edited. -->\n"
+END = "<!-- Here it ends. -->\n"
+
+Seen = dict[str, dict[str, Any]]
+
+
+def document() -> str:
+    """``docs/kernels.md`` with its tables made anew."""
+    text = (DOCS / "kernels.md").read_text()
+    before, _, rest = text.partition(BEGIN)
+    _, _, behind = rest.partition(END)
+    if not behind:
+        raise ValueError(f"docs/kernels.md lacks a line: {BEGIN}{END}")
+    return (
+        before
+        + BEGIN
+        + "\n"
+        + made(json.loads((DOCS / "kernels-seen.json").read_text()))
+        + END
+        + behind
+    )
+
+
+def made(seen: Seen) -> str:
+    """All that is between the two lines."""
+    parts = [machines(seen), sections(seen), without_debug_info(seen), empty(seen)]
+    return "\n".join(part + "\n" for part in parts)
+
+
+def machines(seen: Seen) -> str:
+    """The kernels, a row each."""
+    lines = [
+        "| kernel | release | architecture | pages | levels | built with |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, of in seen.items():
+        pages = f"{of['page_bytes'] >> 10} KiB"
+        cells = (name, of["release"], of["architecture"], pages, of["levels"], of["about"])
+        lines.append(f"| {' | '.join(map(str, cells))} |".replace("|  |", "| |"))
+    return "\n".join(lines) + "\n"
+
+
+def sections(seen: Seen) -> str:
+    """A row for each section, a column for each kernel, and why what is not ok is not."""
+    reasons: list[str] = []
+    names = dict.fromkeys(name for of in seen.values() for name in of["sections"])
+    lines = [f"| section | {' | '.join(seen)} |", "|---|" + "---|" * len(seen)]
+    for name in names:
+        found = [of["sections"].get(name) for of in seen.values()]
+        cells = [cell(status, reasons) for status in found]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    said = [f"{number}. {plain(why)}" for number, why in enumerate(reasons, 1)]
+    return "\n".join([*lines, "", *said]) + "\n"
+
+
+def cell(status: list[str] | None, reasons: list[str]) -> str:
+    """A status, with the number of its reason."""
+    if status is None:
+        return "not read"
+    if status[0] == "ok":
+        return "ok"
+    if status[1] not in reasons:
+        reasons.append(status[1])
+    return f"{status[0]} ({reasons.index(status[1]) + 1})"
+
+
+def without_debug_info(seen: Seen) -> str:
+    """What is otherwise where a vmcore is all that there is."""
+    same = [name for name, of in seen.items() if of["without_debug_info"] == "the same"]
+    lines = [f"Without debug info every section is the same on {', '.join(same)}."]
+    for name, of in seen.items():
+        other = of["without_debug_info"]
+        if isinstance(other, str):
+            lines += [f"Not on {name}: {plain(other)}."] if other != "the same" else []
+            continue
+        differ = [key for key, status in other.items() if status != of["sections"][key]]
+        words = ", ".join(f"{key} {': '.join(other[key])}" for key in differ)
+        lines.append(f"On {name}: {plain(words)}.")
+    return "\n".join(lines) + "\n"
+
+
+def empty(seen: Seen) -> str:
+    """What has nothing on one kernel, and something on another that did the same."""
+    kernels: dict[str, list[str]] = {}
+    for name, of in seen.items():
+        others = [other for other in seen.values() if other["workload"] == of["workload"]]
+        for section, columns in of["empty"].items():
+            for column in columns:
+                if any(has(other, section, column) for other in others):
+                    kernels.setdefault(column, []).append(name)
+    by_kernels: dict[str, list[str]] = {}
+    for column, names in kernels.items():
+        by_kernels.setdefault(", ".join(names), []).append(f"`{column}`")
+    lines = [
+        "| kernels | tables and columns that are empty there, and not on others |",
+        "|---|---|",
+    ]
+    lines += [f"| {names} | {', '.join(columns)} |" for names, columns in by_kernels.items()]
+    return "\n".join(lines) + "\n"
+
+
+def has(of: dict[str, Any], section: str, column: str) -> bool:
+    """Whether a kernel has a table's rows, or a value in a column."""
+    nothing = of["empty"].get(section, [])
+    read = of["sections"].get(section, ["absent"])[0] in ("ok", "partial")
+    return read and column not in nothing and column.partition(".")[0] not in nothing
+
+
+def plain(text: str) -> str:
+    """A message as Markdown says it."""
+    return text.replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*")
