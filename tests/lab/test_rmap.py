@@ -51,7 +51,8 @@ from mmscope.drgn.sections.registry import SECTIONS
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.database import open_database
 from mmscope.reports.bundle.writer import Writer
-from mmscope.reports.collect.collect import collect, run_section
+from mmscope.reports.collect.collect import collect
+from mmscope.reports.collect.run_section import run_section
 from mmscope.reports.findings.findings import evaluate
 from mmscope.reports.page.report import render
 
