@@ -27,7 +27,7 @@ from mmscope.reports.bundle.outcome import DONE, UsageError, run_and_explain, sa
 HERE = "mmscope.reports.commands"
 # What declares each command, in the order of --help. Only the one that is asked for is loaded, and
 # what a command needs to do its work, where it does it: on the box `collect` and `show` must work
-# with drgn, numpy and rich alone, and a report is made without those.
+# with drgn, numpy and rich alone.
 DECLARED = {
     "collect": f"{HERE}.collect_command:add_command",
     "show": f"{HERE}.show_command:add_command",
