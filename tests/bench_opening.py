@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
 ``make bench``, the part about opening: a vmcore by the kernel's own BTF and symbol table, and by
-its debug info; then everything that ``collect`` reads of it.
+its debug info; then one table of it, and everything that ``collect`` reads.
 
 Each is a process of its own, from its start to its end: CPU and memory are what the kernel charges
 it with. Medians of several runs, the files in the page cache. Beside them drgn alone, and crash.
@@ -52,6 +52,7 @@ prog.load_debug_info(sys.argv[2:])
 prog["init_task"].comm.string_()
 print("opened in", time.process_time() - begin)
 """
+SHOW = [str(Path(sys.executable).with_name("mmscope")), "show", "zones"]
 # As on a box: findings take duckdb.
 COLLECT = f"""
 import sys
@@ -98,12 +99,16 @@ def main() -> None:
                 "opened by BTF and kallsyms": [*python, OURS, core],
                 "opened with vmlinux": [*python, OURS, core, vmlinux],
                 "drgn alone, with vmlinux": [*python, DRGN, core, vmlinux],
+                "shown by BTF and kallsyms": [*SHOW, "--core", core],
+                "shown with vmlinux": [*SHOW, "--core", core, "--symbols", vmlinux],
+                "Python, numpy and drgn alone": [*python, "import numpy, drgn"],
                 "collected by BTF and kallsyms": [*collect, "-o", f"{folder}/own"],
                 "collected with vmlinux": [*collect, "--symbols", vmlinux, "-o", f"{folder}/dwarf"],
             }
             found = {name: charged(words, args.runs) for name, words in pairs.items()}
         for name, (user, every, mib, opening) in found.items():
-            against = found[f"{name.split()[0]} with vmlinux".replace("drgn", "opened")]
+            beside = {"drgn": "opened", "Python,": "shown"}.get(name.split()[0], name.split()[0])
+            against = found[f"{beside} with vmlinux"]
             table.add_row(
                 name,
                 f"{every:.2f}",

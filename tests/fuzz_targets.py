@@ -34,6 +34,7 @@ from mmscope.drgn.free.zones import read_zoneinfo
 from mmscope.drgn.ledger.vmalloc_callers import read_vmallocinfo
 from mmscope.drgn.machine.boot_options import memory_options
 from mmscope.drgn.machine.direct_map import read_direct_map
+from mmscope.drgn.machine.file_tree import describe_files
 from mmscope.drgn.machine.physical_memory import lay_out
 from mmscope.drgn.machine.vm_counters import read_vmstat
 from mmscope.drgn.opening import core_file
@@ -68,7 +69,8 @@ from mmscope.reports.bundle.database import open_database
 from mmscope.reports.bundle.description import BundleError, SectionResult
 from mmscope.reports.bundle.outcome import UsageError
 from mmscope.reports.bundle.writer import LINE_BREAK, Writer
-from mmscope.reports.collect import collect
+from mmscope.reports.collect import run_section as running
+from mmscope.reports.collect.collect import collect
 from mmscope.reports.commands import record_command
 from mmscope.reports.profiles import profiles
 from mmscope.reports.profiles.making import Making
@@ -389,12 +391,12 @@ def tree(data: bytes) -> None:
             unexpected.append(error)
         return plainly(error)
 
-    plainly, collect.explain = collect.explain, explained
+    plainly, running.explain = running.explain, explained
     path = scratch() / "collected"
     try:
         with Writer(path) as writer:
-            target = collect.describe_files(files)
-            sections = collect.collect(files, target, writer)
+            target = describe_files(files)
+            sections = collect(files, target, writer)
         read = Bundle(path)
         # Of what a file says, words may hold anything.
         written = [replace(s, message=as_written(s.message)) for s in sections]
@@ -404,7 +406,7 @@ def tree(data: bytes) -> None:
     except Absent as error:
         in_one_line(error)
     finally:
-        collect.explain = plainly
+        running.explain = plainly
         shutil.rmtree(path, ignore_errors=True)
     if unexpected:
         raise unexpected[0]

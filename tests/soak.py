@@ -207,7 +207,7 @@ def cells(prog: Program) -> dict[str, Any]:
     """Every row of every section, and whether something is said of it."""
     from mmscope.drgn.sections.memory import Memory
     from mmscope.drgn.sections.registry import SECTIONS
-    from mmscope.reports.collect.collect import run_section
+    from mmscope.reports.collect.run_section import run_section
 
     memory, found = Memory(prog), {}
     for spec in SECTIONS.values():
@@ -249,7 +249,8 @@ def one(seed: str, core: Path, prog: Program) -> dict[str, Any]:
     from mmscope.drgn.sections.memory import Memory
     from mmscope.reports.bundle.bundle import Bundle
     from mmscope.reports.bundle.writer import Writer
-    from mmscope.reports.collect import collect as collecting
+    from mmscope.reports.collect import run_section as running
+    from mmscope.reports.collect.collect import collect
     from mmscope.reports.findings.findings import evaluate
     from mmscope.reports.page.report import render
 
@@ -269,11 +270,11 @@ def one(seed: str, core: Path, prog: Program) -> dict[str, Any]:
             defects.append("".join(traceback.format_exception(error)))
         return plainly(error)
 
-    plainly, collecting.explain = collecting.explain, explained
+    plainly, running.explain = running.explain, explained
     with tempfile.TemporaryDirectory(prefix="mmscope-soak.") as name:
         path = Path(name) / "bundle"
         with Writer(path) as writer:
-            sections = collecting.collect(Memory(prog), describe(prog, core.name), writer)
+            sections = collect(Memory(prog), describe(prog, core.name), writer)
         bundle = Bundle(path)
         verdict = evaluate(bundle)
         page = render(bundle, verdict)

@@ -8,7 +8,7 @@ import pytest
 from mmscope.drgn.owners.alloc_tags import AllocTag, read_allocinfo
 from mmscope.drgn.sections.files import Files
 from mmscope.drgn.sections.registry import SECTIONS
-from mmscope.reports.collect.collect import run_section
+from mmscope.reports.collect.run_section import run_section
 
 HEADER = "allocinfo - version: 2.0\n#     <size>  <calls> <tag info>\n"
 # As seq_buf_printf() has them (lib/alloc_tag.c), with the blank at the end.

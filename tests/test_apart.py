@@ -23,7 +23,7 @@ from mmscope.drgn.sections.apart import ReaderApart, reader_apart
 from mmscope.drgn.sections.files import Files
 from mmscope.drgn.sections.memory import DeadlineExceeded
 from mmscope.drgn.sections.registry import SECTIONS
-from mmscope.reports.collect.collect import run_section
+from mmscope.reports.collect.run_section import run_section
 
 SOON = 0.3
 

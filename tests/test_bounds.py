@@ -37,7 +37,7 @@ from mmscope.drgn.tables.rows import (
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.description import BundleError, SectionResult
 from mmscope.reports.bundle.writer import Writer
-from mmscope.reports.collect.collect import run_section
+from mmscope.reports.collect.run_section import run_section
 from mmscope.reports.commands.command import main
 from mmscope.reports.findings.findings import evaluate
 from mmscope.reports.page.report import render

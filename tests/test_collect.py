@@ -27,7 +27,8 @@ from mmscope.drgn.tables.table import Table
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.description import SectionResult
 from mmscope.reports.bundle.writer import Writer
-from mmscope.reports.collect.collect import collect, deadline, run_section
+from mmscope.reports.collect.collect import collect
+from mmscope.reports.collect.run_section import deadline, run_section
 
 TARGET = Target(
     "files", "7.2", "x86_64", 4096, "host", "2026-01-01T00:00:00+00:00", 1.0, 1, 1, "root"

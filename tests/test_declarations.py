@@ -17,7 +17,7 @@ from mmscope.drgn.sections.prices import PRICES
 from mmscope.drgn.sections.registry import SECTIONS
 from mmscope.drgn.tables.rows import column, columns, table_row
 from mmscope.reports.bundle.declared import HEADINGS, TABLES
-from mmscope.reports.collect.collect import run_section
+from mmscope.reports.collect.run_section import run_section
 from mmscope.reports.commands.drgn_plugin import PICKS
 
 PROBES = sorted((FOLDER / "drgn").rglob("*.py"))

@@ -27,7 +27,7 @@ from mmscope.drgn.text.kernel_log import (
     parse_kmsg,
     read_kmsg,
 )
-from mmscope.reports.collect.collect import run_section
+from mmscope.reports.collect.run_section import run_section
 
 
 def record(sequence: int | None, text: str = "x") -> LogRecord:

@@ -24,7 +24,7 @@ from mmscope.drgn.sections.prices import LONGEST_WALK, PRICES, TO_READ_IT, price
 from mmscope.drgn.sections.registry import SECTIONS
 from mmscope.drgn.text.proc_text import parse_zoneinfo
 from mmscope.reports.bundle.bundle import Bundle
-from mmscope.reports.collect.collect import run_section
+from mmscope.reports.collect.run_section import run_section
 from mmscope.reports.commands.doctor import TEXT_SOURCES
 from mmscope.reports.watch import samples
 from mmscope.reports.watch.samples import Sampler

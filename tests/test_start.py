@@ -16,6 +16,7 @@ import children
 import pytest
 from command_line import ROOT
 
+from mmscope.drgn.opening import quick_start
 from mmscope.reports.commands import command, start
 
 SCRIPT = """
@@ -81,7 +82,7 @@ def test_where_sigint_is_ignored_it_stays_so() -> None:
 def test_between_loading_and_the_command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def interrupted() -> None:
+    def interrupted(asked_for: list[str]) -> None:
         os.kill(os.getpid(), signal.SIGINT)
 
     monkeypatch.setattr(command, "build_parser", interrupted)
@@ -129,3 +130,51 @@ def test_one_section_is_shown_without_the_probes_of_others() -> None:
     )
     assert done.stdout.splitlines()[-1] == "[]"
     assert "nr_free_pages" in done.stdout
+
+
+def test_a_command_loads_what_it_needs_itself() -> None:
+    code = (
+        "import sys; from mmscope.reports.commands.start import main; main(); "
+        "print(sorted(name for name in sys.modules if name in {"
+        "'mmscope.reports.bundle.redact', 'mmscope.reports.bundle.writer', "
+        "'mmscope.reports.guard.options', 'drgn.helpers.linux.block'})); "
+        # What nobody asked for is still to be had.
+        "from drgn.helpers.linux import for_each_disk; print(for_each_disk.__module__)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "show", "vm_counters", "--proc-root", "tests/data/7.2"],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+    )
+    assert done.stdout.splitlines()[-2:] == ["[]", "drgn.helpers.linux.block"]
+
+
+def test_plugins_of_others_are_left_to_drgn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def declare(folder: str, text: str) -> None:
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "entry_points.txt").write_text(text)
+
+    def said() -> str:
+        monkeypatch.delenv("DRGN_DISABLE_PLUGINS", raising=False)
+        quick_start.leave_out_plugins()
+        return os.environ["DRGN_DISABLE_PLUGINS"]
+
+    ours = ",".join(quick_start.COMMANDS_OF_SESSIONS)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), str(tmp_path / "missing")])
+    declare("drgn-1.dist-info", "[console_scripts]\nx = y\n[drgn.plugins]\nbuiltin_commands = z\n")
+    assert said() == "*"
+    declare("other-1.egg-info", "[drgn.plugins]\nfinds_symbols = other\n\n[more]\nx = y\n")
+    assert said() == ours
+    (tmp_path / "other-1.egg-info/entry_points.txt").unlink()
+    assert said() == "*"
+    # Nobody knows what is in there.
+    (tmp_path / "archive.zip").touch()
+    sys.path.append(str(tmp_path / "archive.zip"))
+    assert said() == ours
+    monkeypatch.setenv("DRGN_DISABLE_PLUGINS", "mine")
+    quick_start.leave_out_plugins()
+    assert os.environ["DRGN_DISABLE_PLUGINS"] == "mine"

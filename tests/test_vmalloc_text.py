@@ -8,7 +8,7 @@ import pytest
 from mmscope.drgn.ledger.vmalloc_callers import VmallocCaller, read_vmallocinfo
 from mmscope.drgn.sections.files import Files
 from mmscope.drgn.sections.registry import SECTIONS
-from mmscope.reports.collect.collect import run_section
+from mmscope.reports.collect.run_section import run_section
 
 # As vmalloc_info_show() has them (mm/vmalloc.c).
 LINES = """\

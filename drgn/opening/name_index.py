@@ -4,9 +4,9 @@ Where among many names each is: 190,000 symbols, or the strings of BTF.
 
 A name's hash is the sum of a number for each of its characters, so that the hash of one that is
 packed by a table of tokens is the sum of its tokens': no name is unpacked for it. All are made at
-once and sorted: 20 ms and 3 MB, where a dict of the names takes 200 ms and 25 MB. Names of the same
-characters have the same hash; what has it is compared, so that no two names are taken for each
-other.
+once and sorted by their upper 16 bits, which numpy does in two passes: 15 ms and 3 MB, where a dict
+of the names takes 200 ms and 25 MB. Names of the same characters have the same hash; what has it is
+compared, so that no two names are taken for each other.
 """
 
 from collections.abc import Sequence
@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+UPPER = np.uint64(48)
 AT_ONCE = 1 << 14  # names; what is made of so many fits into a CPU's cache
 ITSELF = tuple(bytes([byte]) for byte in range(256))
 
@@ -39,9 +40,10 @@ class NameIndex:
     ) -> None:
         self._text, self._starts, self._ends = text, starts, ends
         self._tokens, self._letters = tokens, letters
-        hashes = self._hashes()
-        self._order = np.argsort(hashes).astype(np.uint32)
-        self._sorted = hashes[self._order]
+        self._each = self._hashes()
+        upper = (self._each >> UPPER).astype(np.uint16)
+        self._order = np.argsort(upper, kind="stable").astype(np.uint32)
+        self._sorted = upper[self._order]
 
     def whole(self, number: int) -> bytes:
         """A name, with the letter before it."""
@@ -51,11 +53,13 @@ class NameIndex:
     def numbers(self, name: bytes) -> list[int]:
         """The numbers of all names that are this one, ascending."""
         wanted = np.uint64(_hash(name))
-        first = int(np.searchsorted(self._sorted, wanted, "left"))
-        last = int(np.searchsorted(self._sorted, wanted, "right"))
+        upper = (wanted >> UPPER).astype(np.uint16)
+        first = int(np.searchsorted(self._sorted, upper, "left"))
+        last = int(np.searchsorted(self._sorted, upper, "right"))
+        maybe = self._order[first:last]  # ascending, as equal ones keep their order
         return [
             number
-            for number in sorted(self._order[first:last].tolist())
+            for number in maybe[self._each[maybe] == wanted].tolist()
             if self.whole(number)[self._letters :] == name
         ]
 
@@ -66,7 +70,7 @@ class NameIndex:
         for at in range(0, len(hashes), AT_ONCE):
             starts, ends = self._starts[at : at + AT_ONCE], self._ends[at : at + AT_ONCE]
             # Behind the last one is a number of no byte, since a sum needs a place to end.
-            values = np.append(each[text[starts[0] : ends[-1]]], np.uint64(0))
+            values = np.append(each.take(text[starts[0] : ends[-1]]), np.uint64(0))
             places = np.stack([starts, ends], axis=1).ravel() - starts[0]
             sums = np.add.reduceat(values, places)[::2]
             hashes[at : at + AT_ONCE] = np.where(ends > starts, sums, np.uint64(0))

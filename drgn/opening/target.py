@@ -37,6 +37,7 @@ from mmscope.drgn.opening.core_file import (
     split_part,
 )
 from mmscope.drgn.opening.no_debug_info import BTF_MAGICS, OWN, NoDebugInfoError, attach, vmcoreinfo
+from mmscope.drgn.opening.target_error import TargetError as TargetError
 from mmscope.drgn.reading.cpus import online_cpus
 from mmscope.drgn.reading.struct_pages import memory_pages
 
@@ -73,10 +74,6 @@ PAGES = {
 
 LOCKDOWN = Path("/sys/kernel/security/lockdown")
 COPY = "copy the dump anew from where it was taken"
-
-
-class TargetError(Exception):
-    """The target cannot be opened. One line, for the user, that says what to do."""
 
 
 @dataclass(frozen=True)

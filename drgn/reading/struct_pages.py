@@ -12,7 +12,7 @@ they are read: each chunk is one instant, the whole is not.
 """
 
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -175,32 +175,55 @@ def scan_struct_pages(
     *,
     progress: Callable[[int, int], None] | None = None,
     chunk_bytes: int = CHUNK_BYTES,
+    wanted: Mapping[tuple[int, int], tuple[int, int]] | None = None,
 ) -> Scan:
     """
     Show every valid struct page to every consumer.
 
     :param progress: called with (pages done, pages in all) after each chunk.
+    :param wanted: by (first PFN, pages) of a chunk, which of its pages are to be read, from the
+        first to one behind the last; chunks that it does not have are read whole.
     """
     dtype = page_dtype(prog, sorted({name for each in consumers for name in each.columns}))
     ranges = valid_page_ranges(prog)
     total = sum(end - start for start, end, _ in ranges)
     scan, going = Scan(), list(consumers)
     for start_pfn, end_pfn, address in ranges:
-        count = end_pfn - start_pfn
-        for first, array in read_array(
-            prog, address, count, dtype, scan.gaps, chunk_bytes=chunk_bytes
-        ):
-            chunk = PageChunk(start_pfn + first, address + first * dtype.itemsize, array)
-            for consumer in going:
-                try:
-                    consumer.take(chunk)
-                except Exception as error:
-                    scan.failures.append((consumer, error))
-                    going = [each for each in going if each is not consumer]
-            scan.pages += len(array)
-            if progress is not None:
-                progress(scan.pages, total)
+        parts = [(0, end_pfn - start_pfn)]
+        if wanted:
+            step = max(chunk_bytes // dtype.itemsize, 1)
+            parts = _wanted_parts(start_pfn, end_pfn - start_pfn, step, wanted)
+        scan.pages += end_pfn - start_pfn - sum(count for _, count in parts)
+        for begin, count in parts:
+            place = address + begin * dtype.itemsize
+            for first, array in read_array(
+                prog, place, count, dtype, scan.gaps, chunk_bytes=chunk_bytes
+            ):
+                pfn = start_pfn + begin + first
+                chunk = PageChunk(pfn, place + first * dtype.itemsize, array)
+                for consumer in going:
+                    try:
+                        consumer.take(chunk)
+                    except Exception as error:
+                        scan.failures.append((consumer, error))
+                        going = [each for each in going if each is not consumer]
+                scan.pages += len(array)
+                if progress is not None:
+                    progress(scan.pages, total)
     return scan
+
+
+def _wanted_parts(
+    start_pfn: int, count: int, step: int, wanted: Mapping[tuple[int, int], tuple[int, int]]
+) -> list[tuple[int, int]]:
+    """The parts of a range that are to be read, (first page, pages): none crosses a chunk's end."""
+    parts = []
+    for first in range(0, count, step):
+        pages = min(step, count - first)
+        begin, end = wanted.get((start_pfn + first, pages), (0, pages))
+        if begin < end:
+            parts.append((first + begin, end - begin))
+    return parts
 
 
 def valid_page_ranges(prog: Program) -> list[tuple[int, int, int]]:

@@ -31,7 +31,13 @@ from mmscope.drgn.rmap.file_maps import (
 from mmscope.drgn.rmap.file_trees import FILE_MAPPING_CHECKS
 from mmscope.drgn.rmap.file_trees import check_sample as check_file_sample
 from mmscope.drgn.rmap.file_trees import owner_of as file_owner_of
-from mmscope.drgn.rmap.folio_walks import ANON_FOLIO_WALKS, anon_folio_walks, scan_folios
+from mmscope.drgn.rmap.folio_walks import (
+    ANON_FOLIO_WALKS,
+    FolioPlaces,
+    anon_folio_walks,
+    folio_places,
+    scan_folios,
+)
 from mmscope.drgn.rmap.ksm import (
     KSM_CHAINS,
     KSM_PROCESSES,
@@ -253,7 +259,14 @@ def ksm_from_files(files: Files) -> Found:
 
 def rmap_cost_from_memory(memory: Memory) -> Found:
     rmap, files = reverse_maps(memory), mapped_file_trees(memory)
-    folios, of_files, gaps = scan_folios(memory.prog, rmap.maps, files, progress=memory.progress)
+    rode = memory.rode(FolioPlaces)
+    folios, of_files, gaps = scan_folios(
+        memory.prog,
+        rmap.maps,
+        files,
+        progress=memory.progress,
+        places=rode[0] if rode else None,
+    )
     cost = node_cost(memory.rmap_node_ns)
     found = Found(unreadable_bytes=gaps.bytes + files.gaps.bytes + rmap.maps.unreadable_bytes)
     _rmap_notes(memory, found)
@@ -436,4 +449,5 @@ again after the migration takes two.
     from_memory=rmap_cost_from_memory,
     from_files=rmap_cost_from_files,
     deadline=PASS_SECONDS,
+    rider=folio_places,
 )

@@ -19,6 +19,9 @@ from mmscope.drgn.tables.amounts import size as size
 from mmscope.drgn.tables.amounts import time_text as time_text
 from mmscope.drgn.tables.hostile_text import cut as cut
 
+# What a table is printed as.
+FORMATS = ("table", "csv", "json")
+
 
 def prose(text: str) -> str:
     """Words of a finding or a message on one line: a line break in them must not fake another."""

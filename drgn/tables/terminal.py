@@ -29,7 +29,6 @@ from mmscope.drgn.tables.rows import Column, columns, csv_line
 if TYPE_CHECKING:
     pass  # for scripts; printing tables of a bundle does without
 
-FORMATS = ("table", "csv", "json")
 # So many rows are a table to look at, which is laid out as a whole.
 MAX_ROWS = 10_000
 # Of a cell, in characters: twice what the longest stack has.

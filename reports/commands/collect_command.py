@@ -17,10 +17,10 @@ from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.prices import TO_READ_IT
 from mmscope.reports.bundle import modes
 from mmscope.reports.bundle.description import SectionResult
-from mmscope.reports.bundle.outcome import DONE, INCOMPLETE, say
 from mmscope.reports.bundle.redact import Names
 from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.collect.collect import Progress, collect
+from mmscope.reports.collect.run_section import missing_sections
 from mmscope.reports.commands.page_owner_command import Command
 from mmscope.reports.commands.redact_command import (
     add_redact_options,
@@ -140,12 +140,3 @@ def expected(sections: list[SectionResult], asked_for: Container[str]) -> list[S
         or section.section in asked_for
         or TO_READ_IT in (section.message or "")
     ]
-
-
-def missing_sections(sections: list[SectionResult], incomplete: bool) -> int:
-    """Say on stderr what is missing; the exit code."""
-    for section in sections:
-        if section.status != "ok":
-            say(f"{section.section}: {section.status}: {section.message}")
-            incomplete = True
-    return INCOMPLETE if incomplete else DONE

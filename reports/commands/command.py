@@ -11,34 +11,37 @@ import argparse
 import contextlib
 import gc
 import logging
+import pkgutil
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from mmscope import __version__
-from mmscope.drgn.opening.target import TargetError
+from mmscope.drgn.opening.target_error import TargetError
 from mmscope.drgn.sections.files import Absent
-from mmscope.drgn.tables.rows import columns
-from mmscope.drgn.tables.terminal import FORMATS, print_rows
+from mmscope.drgn.tables.display import FORMATS
 from mmscope.drgn.text.text_source import TextError
 from mmscope.reports.bundle import modes
-from mmscope.reports.bundle.bundle import Bundle
-from mmscope.reports.bundle.bundle_format import not_written
 from mmscope.reports.bundle.outcome import DONE, UsageError, run_and_explain, say
-from mmscope.reports.bundle.redact import redacted
-from mmscope.reports.collect.collect import explain
-from mmscope.reports.commands import (
-    collect_command,
-    page_owner_command,
-    redact_command,
-    show_command,
-)
-from mmscope.reports.commands.page_owner_command import Command
-from mmscope.reports.commands.redact_command import add_redact_options, keep_map, wanted_names
-from mmscope.reports.guard import options as guard_options
 
-# What needs duckdb, jinja2 or pygal is imported where it is used: on the box `collect` and `show`
-# must work with drgn, numpy and rich alone. So is what takes long and only one command needs.
+HERE = "mmscope.reports.commands"
+# What declares each command, in the order of --help. Only the one that is asked for is loaded, and
+# what a command needs to do its work, where it does it: on the box `collect` and `show` must work
+# with drgn, numpy and rich alone.
+DECLARED = {
+    "collect": f"{HERE}.collect_command:add_command",
+    "show": f"{HERE}.show_command:add_command",
+    "findings": f"{HERE}.command:add_findings",
+    "report": f"{HERE}.command:add_report",
+    "redact": f"{HERE}.redact_command:add_command",
+    "compare": f"{HERE}.command:add_compare",
+    "record": f"{HERE}.command:add_record",
+    "doctor": f"{HERE}.command:add_doctor",
+    "page-owner": f"{HERE}.page_owner_command:add_commands",
+    "watch": f"{HERE}.page_owner_command:add_commands",
+    "guard": "mmscope.reports.guard.options:add_command",
+}
+Command = Callable[..., argparse.ArgumentParser]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -52,13 +55,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if words[:1] == ["compare"]:
         # argparse would swallow it. No argument can hold a NUL.
         words = [VERSUS if word == "--" else word for word in words]
-    parser = build_parser()
-    args = parser.parse_args(words)
-    return run_and_explain(args.run, args, (TargetError, Absent, TextError), explain)
+    args = build_parser(words[:1]).parse_args(words)
+    return run_and_explain(args.run, args, (TargetError, Absent, TextError), explained)
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """All subcommands and their options."""
+def explained(error: BaseException) -> str:
+    """One line for an error that no command expects."""
+    from mmscope.reports.collect.run_section import explain
+
+    return explain(error)
+
+
+def build_parser(asked_for: Sequence[str] = ()) -> argparse.ArgumentParser:
+    """
+    The subcommand that is asked for with its options; all of them if that is none of them.
+    """
     parser = argparse.ArgumentParser(
         prog="mmscope",
         description="What Linux memory management was doing, and why it hurts: "
@@ -77,27 +88,9 @@ def build_parser() -> argparse.ArgumentParser:
         sub.set_defaults(run=run)
         return sub
 
-    collect_command.add_command(command)
-    show_command.add_command(command)
-    add_findings(command)
-    add_report(command)
-    redact_command.add_command(command)
-    add_compare(command)
-    command(
-        "record",
-        run_record,
-        "record CPU profiles by a recipe into a bundle; 'mmscope record --help'",
-    )
-    doctor = command(
-        "doctor",
-        run_doctor,
-        "what can be read on this machine, what not, and how to change that",
-    )
-    doctor.add_argument(
-        "-a", "--all", action="store_true", help="what each source gives, and what it costs to read"
-    )
-    page_owner_command.add_commands(command)
-    guard_options.add_command(command)
+    names = [name for name in asked_for if name in DECLARED] or list(DECLARED)
+    for place in dict.fromkeys(DECLARED[name] for name in names):
+        pkgutil.resolve_name(place)(command)
     return parser
 
 
@@ -115,6 +108,8 @@ def add_findings(command: Command) -> None:
 
 def add_report(command: Command) -> None:
     """Declare ``report``."""
+    from mmscope.reports.commands.redact_command import add_redact_options
+
     sub = command(
         "report",
         run_report,
@@ -137,6 +132,8 @@ def add_report(command: Command) -> None:
 
 def add_compare(command: Command) -> None:
     """Declare ``compare``."""
+    from mmscope.reports.commands.redact_command import add_redact_options
+
     sub = command(
         "compare",
         run_compare,
@@ -162,6 +159,27 @@ def add_compare(command: Command) -> None:
     add_redact_options(sub)
 
 
+def add_record(command: Command) -> None:
+    """Declare ``record``."""
+    command(
+        "record",
+        run_record,
+        "record CPU profiles by a recipe into a bundle; 'mmscope record --help'",
+    )
+
+
+def add_doctor(command: Command) -> None:
+    """Declare ``doctor``."""
+    sub = command(
+        "doctor",
+        run_doctor,
+        "what can be read on this machine, what not, and how to change that",
+    )
+    sub.add_argument(
+        "-a", "--all", action="store_true", help="what each source gives, and what it costs to read"
+    )
+
+
 # What stands for -- between the two sides of a comparison.
 VERSUS = "\0"
 
@@ -171,6 +189,8 @@ def run_record(args: argparse.Namespace) -> int:
 
 
 def run_findings(args: argparse.Namespace) -> int:
+    from mmscope.reports.bundle.bundle import Bundle
+    from mmscope.reports.bundle.bundle_format import not_written
     from mmscope.reports.findings import findings_text
     from mmscope.reports.findings.findings import evaluate
 
@@ -182,6 +202,9 @@ def run_findings(args: argparse.Namespace) -> int:
 
 
 def run_report(args: argparse.Namespace) -> int:
+    from mmscope.reports.bundle.bundle import Bundle
+    from mmscope.reports.bundle.redact import redacted
+    from mmscope.reports.commands.redact_command import keep_map, wanted_names
     from mmscope.reports.compare.comparison import compare
     from mmscope.reports.findings.findings import evaluate
     from mmscope.reports.page.report import render, write
@@ -212,6 +235,7 @@ def run_report(args: argparse.Namespace) -> int:
 
 def run_compare(args: argparse.Namespace) -> int:
     from mmscope.reports.commands.compare_command import run
+    from mmscope.reports.commands.redact_command import keep_map, wanted_names
 
     if args.bundles.count(VERSUS) != 1:
         raise UsageError("give two sides: mmscope compare A… -- B…")
@@ -233,6 +257,8 @@ def run_record_with(words: list[str]) -> int:
 
 
 def run_doctor(args: argparse.Namespace) -> int:
+    from mmscope.drgn.tables.rows import columns
+    from mmscope.drgn.tables.terminal import print_rows
     from mmscope.reports.commands.doctor import Check, PriceHere, checks, prices_here
     from mmscope.reports.commands.doctor_summary import summary
 

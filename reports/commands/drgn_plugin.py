@@ -82,7 +82,7 @@ def run_section_command(entry: SectionCommand, prog: Program, args: argparse.Nam
     from drgn.commands import CommandError
 
     from mmscope.drgn.sections.section import to_look_at
-    from mmscope.reports.collect.collect import machine_of, run_section
+    from mmscope.reports.collect.run_section import machine_of, run_section
     from mmscope.reports.commands.collect_command import progress_bar
     from mmscope.reports.commands.show_command import print_tables
     from mmscope.reports.commands.target_options import nanoseconds
@@ -246,7 +246,7 @@ def one_line(error: Exception) -> str:
     from mmscope.drgn.opening.no_debug_info import NoDebugInfoError
     from mmscope.drgn.tables.hostile_text import visible
     from mmscope.reports.bundle.description import BundleError
-    from mmscope.reports.collect.collect import explain
+    from mmscope.reports.collect.run_section import explain
 
     known = (CommandError, BundleError, NoDebugInfoError)
     return visible(str(error) if isinstance(error, known) else explain(error))

@@ -17,14 +17,13 @@ from mmscope.drgn.tables import display
 from mmscope.drgn.tables.bounds import Machine, rows_that_cannot_be, told
 from mmscope.drgn.tables.hostile_text import visible
 from mmscope.drgn.tables.rows import columns
-from mmscope.drgn.tables.terminal import FORMATS, MAX_ROWS, print_rows
+from mmscope.drgn.tables.terminal import MAX_ROWS, print_rows
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.bundle_format import new_tables
 from mmscope.reports.bundle.description import BundleError
 from mmscope.reports.bundle.outcome import DONE, INCOMPLETE, UsageError, say
-from mmscope.reports.collect.collect import machine_of, run_section
+from mmscope.reports.collect.run_section import machine_of, missing_sections, run_section
 from mmscope.reports.commands import page_owner_command
-from mmscope.reports.commands.collect_command import missing_sections
 from mmscope.reports.commands.page_owner_command import Command
 from mmscope.reports.commands.target_options import (
     PLACES,
@@ -54,7 +53,7 @@ def add_command(command: Command) -> None:
     sub.add_argument("bundle", nargs="?", type=Path, metavar="BUNDLE", help="bundle to read from")
     sub.add_argument(
         "--format",
-        choices=(*FORMATS, *STACK_FORMATS),
+        choices=(*display.FORMATS, *STACK_FORMATS),
         default="table",
         help="default: table; folded and speedscope: the stacks of profiles (all: 'profiles')",
     )

@@ -69,8 +69,10 @@ def _command() -> Callable[[], int]:
         return lambda: record(sys.argv[2:])
     # Of numpy's linear algebra nothing is used; its threads spin before they sleep.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    # These add commands to a session of drgn. What else is installed may find debug info.
-    os.environ.setdefault("DRGN_DISABLE_PLUGINS", "builtin_commands,crash_commands,mmscope")
+    from mmscope.drgn.opening.quick_start import helpers_one_by_one, leave_out_plugins
+
+    leave_out_plugins()
+    helpers_one_by_one()
     from mmscope.reports.commands.command import main as full
 
     return full

@@ -26,7 +26,7 @@ from mmscope.drgn.owners.alloc_tags import AllocTag, read_allocinfo
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.registry import SECTIONS
 from mmscope.reports.bundle.bundle import Bundle
-from mmscope.reports.collect.collect import run_section
+from mmscope.reports.collect.run_section import run_section
 from mmscope.reports.findings.findings import evaluate
 
 pytestmark = pytest.mark.owner_kernel

@@ -32,7 +32,7 @@ from mmscope.drgn.opening.target import open_target
 from mmscope.drgn.reading.struct_pages import scan_struct_pages
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import Found
-from mmscope.reports.collect.collect import run_section
+from mmscope.reports.collect.run_section import run_section
 
 PAGE, MIB = 4096, 1 << 20
 # guest/workload_ledger.c

@@ -31,7 +31,7 @@ from mmscope.drgn.rmap import sections as rmap_sections
 from mmscope.drgn.rmap.anon_vmas import anon_vma_rows
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.registry import SECTIONS
-from mmscope.reports.collect.collect import run_section
+from mmscope.reports.collect.run_section import run_section
 from mmscope.reports.commands.drgn_commands import COMMANDS
 from mmscope.reports.commands.drgn_plugin import run_section_command
 

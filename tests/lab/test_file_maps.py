@@ -24,7 +24,7 @@ from mmscope.drgn.rmap.rwsem_waiters import file_mapping_locks
 from mmscope.drgn.sections.files import Files
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.registry import SECTIONS
-from mmscope.reports.collect.collect import run_section
+from mmscope.reports.collect.run_section import run_section
 
 # guest/workload_file_maps.c
 FILE_VMAS, SHARERS, WINDOWS, WINDOW_PAGES = 20_000, 3, 12, 3

@@ -44,7 +44,7 @@ from mmscope.drgn.reading.struct_pages import PageChunk, flag_fields, page_dtype
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.registry import SECTIONS
 from mmscope.reports.bundle.database import open_database
-from mmscope.reports.collect.collect import run_section
+from mmscope.reports.collect.run_section import run_section
 from mmscope.reports.findings.findings import ask, load_questions
 
 

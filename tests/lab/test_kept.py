@@ -47,7 +47,8 @@ from mmscope.drgn.struct_pages.memmap_init import logged_times
 from mmscope.drgn.tables.amounts import size_name
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.writer import Writer
-from mmscope.reports.collect.collect import collect, run_section
+from mmscope.reports.collect.collect import collect
+from mmscope.reports.collect.run_section import run_section
 from mmscope.reports.findings.findings import evaluate
 
 ROOT = Path(__file__).resolve().parents[2]

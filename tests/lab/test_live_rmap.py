@@ -96,7 +96,7 @@ still, churning = start(keep_page_tables), start(churn)
 
 from dataclasses import asdict
 from pathlib import Path
-from mmscope.reports.collect.collect import run_section
+from mmscope.reports.collect.run_section import run_section
 from mmscope.drgn.rmap.reverse_maps import reverse_maps
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.registry import SECTIONS

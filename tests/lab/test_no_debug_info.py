@@ -40,7 +40,7 @@ from mmscope.drgn.opening.target import TargetError, open_target
 from mmscope.drgn.reading.symbols import module_symbols
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.registry import SECTIONS
-from mmscope.reports.collect.collect import run_section
+from mmscope.reports.collect.run_section import run_section
 
 ROOT = Path(__file__).resolve().parents[2]
 BRIEF = pytest.param("sizes", marks=[pytest.mark.brief, pytest.mark.any_config])

@@ -26,7 +26,7 @@ from mmscope.drgn.text.kernel_log import Log, parse_dmesg
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.redact import Names, redact
 from mmscope.reports.bundle.writer import Writer
-from mmscope.reports.collect.collect import run_section
+from mmscope.reports.collect.run_section import run_section
 from mmscope.reports.findings.findings import evaluate, load_questions
 
 MIB = 1 << 20

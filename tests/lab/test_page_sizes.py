@@ -21,7 +21,7 @@ from mmscope.drgn.rmap.rwsem_waiters import NO_RT
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.registry import SECTIONS
 from mmscope.drgn.struct_pages.hugetlb import hugetlb_sizes
-from mmscope.reports.collect.collect import run_section
+from mmscope.reports.collect.run_section import run_section
 
 pytestmark = [pytest.mark.any_page, pytest.mark.any_config, pytest.mark.brief]
 

@@ -45,7 +45,7 @@ from mmscope.drgn.reading.kernel_arrays import CHUNK_BYTES, Gaps
 from mmscope.drgn.reading.struct_pages import memory_pages
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.registry import SECTIONS
-from mmscope.reports.collect.collect import run_section
+from mmscope.reports.collect.run_section import run_section
 
 pytestmark = pytest.mark.any_page
 

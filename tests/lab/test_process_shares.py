@@ -25,7 +25,7 @@ from mmscope.drgn.page_tables.process_shares import (
 from mmscope.drgn.reading.struct_pages import valid_page_ranges
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.registry import SECTIONS
-from mmscope.reports.collect.collect import run_section
+from mmscope.reports.collect.run_section import run_section
 
 pytestmark = pytest.mark.any_page
 

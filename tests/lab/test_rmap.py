@@ -36,11 +36,13 @@ from mmscope.drgn.opening.target import describe
 from mmscope.drgn.owners import slab_objects
 from mmscope.drgn.processes.processes import read_process_vmas
 from mmscope.drgn.reading.linked_lists import find
+from mmscope.drgn.reading.struct_pages import scan_struct_pages
 from mmscope.drgn.rmap import anon_vma_trees, anon_vmas
 from mmscope.drgn.rmap import ksm as ksm_module
-from mmscope.drgn.rmap.folio_walks import scan_folios
+from mmscope.drgn.rmap.folio_walks import FolioPlaces, scan_folios
 from mmscope.drgn.rmap.ksm import CHAIN, ksm_chains, ksm_processes, ksm_totals, read_ksm_totals
 from mmscope.drgn.rmap.ksm_visits import ksm_items_by_anon_vma, ksm_visits
+from mmscope.drgn.rmap.reverse_maps import mapped_file_trees, reverse_maps
 from mmscope.drgn.rmap.rmap_cost import NodeCost, ksm_pages
 from mmscope.drgn.rmap.rwsem_waiters import anon_vma_locks
 from mmscope.drgn.rmap.rwsem_waiters import owner as rwsem_owner
@@ -51,7 +53,8 @@ from mmscope.drgn.sections.registry import SECTIONS
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.database import open_database
 from mmscope.reports.bundle.writer import Writer
-from mmscope.reports.collect.collect import collect, run_section
+from mmscope.reports.collect.collect import collect
+from mmscope.reports.collect.run_section import run_section
 from mmscope.reports.findings.findings import evaluate
 from mmscope.reports.page.report import render
 
@@ -384,6 +387,31 @@ def test_anonymous_folios_and_what_walks_of_them_visit(rmap_lab: RmapLab) -> Non
     assert folios.worst[bottom] == FORKS
     assert folios.visits_of[bottom] == FORKS * folios.of_tree[bottom] == FORKS * 50
     assert sum(number for number, _ in folios.buckets.values()) == folios.folios
+
+
+def test_folios_are_read_again_only_where_the_first_pass_saw_that_they_may_be(
+    rmap_lab: RmapLab,
+) -> None:
+    memory, places = Memory(rmap_lab.prog), FolioPlaces()
+    pages = scan_struct_pages(rmap_lab.prog, [places]).pages
+    assert 0 < sum(end - begin for begin, end in places.wanted.values()) < pages
+    maps, files = reverse_maps(memory).maps, mapped_file_trees(memory)
+
+    def found(places: FolioPlaces | None) -> list[Any]:
+        anon, of_files, _ = scan_folios(rmap_lab.prog, maps, files, places=places)
+        assert of_files is not None
+        return [
+            value.tolist() if isinstance(value, np.ndarray) else value
+            for each in (anon, of_files)
+            for name, value in sorted(vars(each).items())
+            if name not in ("trees", "order_of")
+        ]
+
+    assert found(places) == found(None)
+    places.wanted.popitem()  # one that the first pass could not read is read whole
+    assert found(places) == found(None)
+    places.wanted = dict.fromkeys(places.wanted, (0, 0))
+    assert found(places) != found(None)
 
 
 def test_what_keeps_vmas_apart(rmap_lab: RmapLab) -> None:

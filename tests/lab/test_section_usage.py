@@ -24,7 +24,7 @@ from mmscope.drgn.reading.struct_pages import valid_page_ranges
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.registry import SECTIONS
 from mmscope.drgn.sections.section import Found
-from mmscope.reports.collect.collect import run_section
+from mmscope.reports.collect.run_section import run_section
 
 BLOCKS = 64  # of 2 MiB in a section of 128 MiB
 PAGE = 4096

@@ -40,7 +40,8 @@ from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.registry import SECTIONS
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.writer import Writer
-from mmscope.reports.collect.collect import collect, run_section
+from mmscope.reports.collect.collect import collect
+from mmscope.reports.collect.run_section import run_section
 
 EVENTFDS = 700  # guest/workload_slab.c, KEPT
 EVENTFD_CALLERS = tuple(

@@ -32,7 +32,8 @@ from mmscope.drgn.struct_pages.struct_page_cost import (
 from mmscope.drgn.struct_pages.vmemmap import VmemmapMapping, scan_vmemmap
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.writer import Writer
-from mmscope.reports.collect.collect import collect, run_section
+from mmscope.reports.collect.collect import collect
+from mmscope.reports.collect.run_section import run_section
 from mmscope.reports.findings.findings import evaluate
 from mmscope.reports.page.report import render
 

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Running one section over a target.
+
+It has a deadline, and what goes wrong in it becomes its status and one line of words.
+"""
+
+import contextlib
+import re
+import signal
+import time
+import traceback
+from collections.abc import Iterator
+from dataclasses import asdict
+from types import FrameType
+
+from drgn import FaultError
+
+from mmscope.drgn.machine.file_tree import describe_files
+from mmscope.drgn.opening.target import describe
+from mmscope.drgn.sections.files import Absent, Files
+from mmscope.drgn.sections.memory import DeadlineExceeded, Memory
+from mmscope.drgn.sections.section import Found, Section
+from mmscope.drgn.tables.bounds import Machine, rows_that_cannot_be, told
+from mmscope.drgn.tables.rows import columns
+from mmscope.reports.bundle.description import SectionResult
+from mmscope.reports.bundle.outcome import DONE, INCOMPLETE, say
+
+
+@contextlib.contextmanager
+def deadline(seconds: float) -> Iterator[None]:
+    """
+    Raise :class:`DeadlineExceeded` in the block after so many seconds.
+
+    By SIGALRM, so only in the main thread; a single read of the target is not interrupted.
+    """
+
+    def expire(signum: int, frame: FrameType | None) -> None:
+        raise DeadlineExceeded(f"took longer than {seconds:g} s and was stopped")
+
+    previous = signal.signal(signal.SIGALRM, expire)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+
+
+def machine_of(source: Memory | Files) -> Machine:
+    """What the values of a source are held against."""
+    if isinstance(source, Memory):
+        return Machine.of(asdict(describe(source.prog, "")))
+    with contextlib.suppress(Absent):
+        return Machine.of(asdict(describe_files(source)))
+    return Machine()
+
+
+def run_section(
+    spec: Section,
+    source: Memory | Files,
+    machine: Machine | None = None,
+    *,
+    verbose: bool = False,
+) -> tuple[SectionResult, Found]:
+    """
+    Run one section; whatever happens in it, the answer is a status and the tables it has.
+
+    :param machine: what its values are held against; by default what is known of any machine.
+    """
+    begin = time.monotonic()
+    found = Found()
+    status, message = "ok", None
+    try:
+        with deadline(spec.deadline):
+            if isinstance(source, Memory):
+                found = spec.from_memory(source)
+            else:
+                found = spec.from_files(source)
+            for filled in found.tables:
+                table = filled.table
+                found.impossible += rows_that_cannot_be(
+                    table.name, columns(table.row), filled.rows, machine or Machine()
+                )
+        found.notes += told(found.impossible)
+        if found.notes:
+            status = "partial"
+        words = found.notes + found.unlisted + found.remarks
+        message = " ".join("; ".join(words).split()) or None
+    except Absent as reason:
+        status, message = "absent", str(reason)
+    except (Exception, DeadlineExceeded) as error:
+        if verbose:
+            traceback.print_exc()
+        status, message = "failed", explain(error)
+    rows = sum(len(filled.rows) for filled in found.tables)
+    seconds = round(time.monotonic() - begin, 3)
+    return SectionResult(spec.name, status, seconds, rows, found.unreadable_bytes, message), found
+
+
+def explain(error: BaseException) -> str:
+    """One line for an error inside a section."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    if isinstance(error, FaultError):
+        return f"memory that it needs cannot be read ({text}): damaged, or left out of the dump"
+    if isinstance(error, (LookupError, AttributeError)):
+        # A KeyError's words are quoted.
+        said = re.sub("^'(.*)'$", r"\1", text)
+        return f"this kernel's layout is not known here: {said}"
+    if isinstance(error, (DeadlineExceeded, ValueError, NotImplementedError)):
+        return text
+    return f"{type(error).__name__}: {text}"
+
+
+def missing_sections(sections: list[SectionResult], incomplete: bool) -> int:
+    """Say on stderr what is missing; the exit code."""
+    for section in sections:
+        if section.status != "ok":
+            say(f"{section.section}: {section.status}: {section.message}")
+            incomplete = True
+    return INCOMPLETE if incomplete else DONE
