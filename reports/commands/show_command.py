@@ -93,7 +93,8 @@ def run_show(args: argparse.Namespace) -> int:
             "bundle, does not know it"
         )
     shown = bundle.table(args.what)
-    title, rows = shown.title, bundle.rows(args.what)
+    title = shown.title
+    rows: Iterable[dict[str, Any]] = bundle.rows(args.what)
     try:
         marks = bundle.impossible(args.what)
     except BundleError:
