@@ -102,6 +102,7 @@ matrix: $(READY) ## the lab's tests on the other kernels: KERNELS=6.1,7.3?,arm64
 guard-incidents: $(READY) ## mmscope guard in a guest: out of memory, out of huge blocks, and a leak (5 minutes)
 	@tools/apt-install $(LAB_PACKAGES)
 	@$(BIN)/python tests/lab/guard_incidents.py
+
 .PHONY: seen
 seen: $(READY) ## docs/kernels.md: read every section of KERNELS anew, and say what came of it
 	@tools/apt-install $(LAB_PACKAGES) $(if $(findstring arm64,$(KERNELS)),$(ARM64_PACKAGES))

@@ -383,6 +383,15 @@ def test_show_the_first_rows(bundle: Path) -> None:
     assert [row["zone"] for row in json.loads(zones.stdout)["zones"]] == ["DMA", "DMA32"]
 
 
+def test_first_rows_to_look_at_are_not_zeros() -> None:
+    """free_blocks begins with a zone of 60 lists of which most are empty."""
+    old = Path(__file__).parent / "bundles" / "v0.1.0"
+    shown = run("show", "free_blocks", old, "--top", "12").stdout.splitlines()
+    assert re.fullmatch(r"Free blocks: the first 12 of 198, without \d+ of zeros", shown[0])
+    blocks = [int(line.split()[4].replace(",", "")) for line in shown[3:]]
+    assert len(blocks) == 12 and all(blocks)
+
+
 @pytest.mark.parametrize("option", [("--pid", "1"), ("--sort", "times"), ("--cull", "pid")])
 def test_what_does_nothing_to_a_table_is_refused(bundle: Path, option: tuple[str, str]) -> None:
     for what in (("plain", bundle), ("zones", "--proc-root", TREE)):

@@ -125,6 +125,7 @@ class TestOneBoot:
     def test_is_said(self, make: Make) -> None:
         said = held(make({}), make({}, **LATER)).relation
         assert said.sides == ("before", "after")
+        assert said.dates == ("2026-11-20 03:04", "2026-11-20 03:05")
         assert said.seconds == 60
         assert said.words == ["One boot of lab-guest, read 1 min 0 s apart (uptime 3 d 4 h)."]
 
@@ -135,7 +136,7 @@ class TestOneBoot:
 
     def test_a_baseline_that_is_later_is_said(self, make: Make) -> None:
         said = held(make({}, **LATER), make({})).relation
-        assert said.sides == ("baseline", "this")
+        assert said.sides == said.dates == ("baseline", "this")
         assert "read later" in said.words[-1]
 
     def test_two_machines_kernels_boots_and_sizes_are_said(self, make: Make) -> None:
@@ -404,7 +405,7 @@ class TestFindings:
             (state,) = [e for e in elements(tree, "span") if "state" in e.get("class", "")]
             assert (texts(state), state.get("class").split()) == (words, ["state"])
             assert f"1 finding {words}" in view(held).sentence
-            assert ("after: a 0.8" in texts(by_id(tree, "comparison"))) is bool(now)
+            assert ("2026-11-20 03:05: a 0.8" in texts(by_id(tree, "comparison"))) is bool(now)
 
     def test_of_real_tables_know_what_they_are_about(self, make: Make) -> None:
         found = evaluate(make(made.tables())).found
@@ -564,7 +565,7 @@ class TestWhatDiffers:
         after = make(contents | {"free_blocks": (title, row_type, less, section)}, **LATER)
         shown = self.shown(make(contents), after)
         assert list(shown) == ["free_lists", "unusable", "pageblocks"]
-        assert "after less before" in shown["free_lists"]
+        assert "2026-11-20 03:05 less 2026-11-20 03:04" in shown["free_lists"]
         assert "→ 0 B free" in shown["free_lists"]
         assert "0 pageblocks of" in shown["pageblocks"]
 

@@ -11,12 +11,13 @@ import pkgutil
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from mmscope.drgn.sections.section import Filled
 from mmscope.drgn.tables import display
 from mmscope.drgn.tables.bounds import Machine, rows_that_cannot_be, told
 from mmscope.drgn.tables.hostile_text import visible
-from mmscope.drgn.tables.rows import columns
+from mmscope.drgn.tables.rows import Column, columns
 from mmscope.drgn.tables.terminal import MAX_ROWS, print_rows
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.bundle_format import new_tables
@@ -92,14 +93,17 @@ def run_show(args: argparse.Namespace) -> int:
         )
     shown = bundle.table(args.what)
     title = shown.title
-    if args.top and args.format == "table":
-        title = first_of(title, args.top, bundle.count(args.what))
-    cells = ([row[c.name] for c in shown.columns] for row in bundle.rows(args.what))
-    top = itertools.islice(cells, args.top)
+    rows: Iterable[dict[str, Any]] = bundle.rows(args.what)
     try:
         marks = bundle.impossible(args.what)
     except BundleError:
         marks = []  # reading the rows says why
+    total = bundle.count(args.what) if args.top and args.format == "table" else 0
+    if args.top and args.top < total:
+        title = first_of(title, args.top, total)
+        if not marks:  # they go by the place of a row
+            title, rows = first_that_say_something(title, rows, shown.columns, args.top)
+    top = itertools.islice(([row[c.name] for c in shown.columns] for row in rows), args.top)
     most = max(args.top or 0, MAX_ROWS)
     print_rows(shown.columns, top, form=args.format, title=title, marks=marks, most=most)
     for words in told(marks):
@@ -115,6 +119,23 @@ def refuse_cull_options(args: argparse.Namespace) -> None:
     """
     if args.cull or args.sort or page_owner_command.selection_of(args) is not None:
         raise UsageError("--cull, --sort and the selection are for page_owner files")
+
+
+def first_that_say_something(
+    title: str, rows: Iterable[dict[str, Any]], declared: Sequence[Column], top: int
+) -> tuple[str, list[dict[str, Any]]]:
+    """The first rows that are not all zero in what was measured; the title says what was passed."""
+    numbers = [c.name for c in declared if not c.key and c.type in ("integer", "number")]
+    kept: list[dict[str, Any]] = []
+    passed = 0
+    for row in rows:
+        if len(kept) == top:
+            break
+        if numbers and all(row[name] == 0 for name in numbers):
+            passed += 1
+        else:
+            kept.append(row)
+    return (f"{title}, without {passed:,} of zeros" if passed else title), kept
 
 
 def first_of(title: str, top: int | None, total: int) -> str:

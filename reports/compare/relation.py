@@ -11,6 +11,7 @@ one.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from mmscope.drgn.tables import display
 from mmscope.reports.bundle.boots import SAME_BOOT_SECONDS, boot_time, captured
@@ -41,6 +42,7 @@ class Relation:
     same_boot: bool | None
     seconds: float | None
     sides: tuple[str, str]  # what the two are called
+    dates: tuple[str, str]  # what a reader calls them: when they were read, or the same
     words: list[str]
     same_names: bool = True
     # Rows that the mmscope of one side does not write: table, column of its key, value.
@@ -87,6 +89,20 @@ def same_boot(before: Bundle, after: Bundle) -> bool | None:
     if booted[0] is None or booted[1] is None or not named:
         return None
     return abs(booted[1] - booted[0]) <= SAME_BOOT_SECONDS
+
+
+def _dates(sides: tuple[str, str], taken: tuple[float | None, float | None]) -> tuple[str, str]:
+    """Of one machine earlier and later: when that was, in UTC, as exact as tells them apart."""
+    if sides != ("before", "after") or taken[0] is None or taken[1] is None:
+        return sides
+    for form in ("%Y-%m-%d %H:%M", "%Y-%m-%d %H:%M:%S"):
+        try:
+            old, new = (datetime.fromtimestamp(at, UTC).strftime(form) for at in taken if at)
+        except (ValueError, OverflowError, OSError):
+            return sides
+        if old != new:
+            return old, new
+    return sides
 
 
 def relation(before: Bundle, after: Bundle) -> Relation:
@@ -142,7 +158,8 @@ def relation(before: Bundle, after: Bundle) -> Relation:
             if lack.words
         ]
     one_sided = tuple(dict.fromkeys(row for lack in lacks for row in lack.rows))
-    return Relation(same_host, one, seconds if one else None, sides, words, named, one_sided)
+    dates = _dates(sides, taken)
+    return Relation(same_host, one, seconds if one else None, sides, dates, words, named, one_sided)
 
 
 def _of_boots(one: bool | None, host: str, seconds: float | None, old: str, new: str) -> str:

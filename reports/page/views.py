@@ -258,7 +258,7 @@ def differences(comparison: Comparison, environment: Environment) -> Iterator[Ma
         # As of a section's picture: a table that is damaged costs the picture alone.
         with contextlib.suppress(*EXPECTED):
             html = environment.get_template(f"difference_{picture.name}.html").render(
-                data=picture.draw(rows[0], rows[1], page_size), sides=comparison.relation.sides
+                data=picture.draw(rows[0], rows[1], page_size), sides=comparison.relation.dates
             )
             if html.strip():
                 yield Markup(html)
