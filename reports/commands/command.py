@@ -36,6 +36,7 @@ from mmscope.reports.commands import (
 from mmscope.reports.commands.page_owner_command import Command
 from mmscope.reports.commands.redact_command import add_redact_options, keep_map, wanted_names
 from mmscope.reports.guard import options as guard_options
+from mmscope.reports.lake import options as lake_options
 
 # What needs duckdb, jinja2 or pygal is imported where it is used: on the box `collect` and `show`
 # must work with drgn, numpy and rich alone. So is what takes long and only one command needs.
@@ -98,6 +99,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     page_owner_command.add_commands(command)
     guard_options.add_command(command)
+    lake_options.add_command(command)
     return parser
 
 
