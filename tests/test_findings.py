@@ -77,11 +77,11 @@ from mmscope.reports.findings.findings import (
     Question,
     Step,
     Verdict,
-    query_of,
     evaluate,
     known,
     load_questions,
     period,
+    query_of,
 )
 from mmscope.reports.findings.findings_text import print_findings
 from mmscope.reports.rows.watch_rows import CounterRate

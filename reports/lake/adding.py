@@ -25,7 +25,7 @@ import duckdb
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.outcome import Refused
 from mmscope.reports.bundle.redact import Names, redact
-from mmscope.reports.lake.catalog import literal
+from mmscope.reports.lake.catalog import literal, query
 from mmscope.reports.lake.layout import (
     BUNDLES,
     STAGE,
@@ -116,10 +116,10 @@ def _ids(lake: Path, files: list[File]) -> set[str]:
                     f"{why}; which bundles are in the lake is not known, so that none can be added "
                     "once: restore the file, or begin another lake"
                 )
-            rows = duckdb.execute(
+            rows = query(
                 "select lake_bundle from read_parquet($path, hive_partitioning = false)",
                 {"path": literal(file.path(lake))},
-            ).fetchall()
+            )
             found.update(id for (id,) in rows)
     return found
 

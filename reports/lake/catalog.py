@@ -8,6 +8,7 @@ with that name, or of one whose clock was set: they are told apart by when they 
 Cannot know: two machines of one name whose readings do not overlap; they are one host here.
 """
 
+import contextlib
 import dataclasses
 import datetime
 import itertools
@@ -78,11 +79,11 @@ class Catalog:
         """The tables of bundles of these shapes, as one of each declares them."""
         paths = bundle_paths(self.lake, self.files)
         shapes: dict[str, list[Table]] = {}
-        rows = duckdb.execute(
+        rows = query(
             "select shape, arg_min(description, lake_bundle), arg_min(counts, lake_bundle) from "
             "read_parquet($paths, hive_partitioning = false) where shape in $wanted group by shape",
             {"paths": paths, "wanted": sorted(set(wanted))},
-        ).fetchall()
+        )
         for shape, description, counts in rows:
             has = json.loads(counts)
             shapes[shape] = [
@@ -120,6 +121,16 @@ class Wanted:
 def literal(path: Path) -> str:
     """A path that DuckDB takes for no pattern."""
     return "".join(f"[{c}]" if c in "*?[" else c for c in str(path))
+
+
+def query(text: str, given: dict[str, Any]) -> list[tuple[Any, ...]]:
+    """
+    Rows of Parquet files, by a database of its own: DuckDB's shared one is one thread's.
+
+    :raises duckdb.Error: they cannot be read.
+    """
+    with contextlib.closing(duckdb.connect(":memory:")) as connection:
+        return connection.execute(text, given).fetchall()
 
 
 def bundle_paths(lake: Path, files: Iterable[File]) -> list[str]:
@@ -167,13 +178,13 @@ def read_catalog(lake: Path, wanted: Wanted | None = None) -> Catalog:
 def _bundles(paths: Sequence[str]) -> list[Taken]:
     if not paths:
         return []
-    rows = duckdb.execute(
+    rows = query(
         "select lake_bundle, lake_host, lake_kernel, epoch(lake_boot), "
         "epoch(case when note = '' then captured else added end), "
         "lake_labels, note, page_size, shape, version, counts, missing "
         "from read_parquet($paths, hive_partitioning = false)",
         {"paths": list(paths)},
-    ).fetchall()
+    )
     bundles = [_taken(row) for row in rows]
     bundles.sort(key=lambda bundle: (bundle.at, bundle.id))
     return bundles

@@ -290,11 +290,12 @@ def _table(
     said += [why for file in files if (why := torn(catalog.lake, file))]
     kinds = {"BIGINT": "integer", "BOOLEAN": "boolean", "DOUBLE": "number"}
     try:
-        result = duckdb.execute(
+        result = duckdb.connect(":memory:").execute(
             "select b.host, b.taken, l.* exclude (lake_bundle, lake_host, lake_kernel, lake_boot, "
             "lake_labels) from read_parquet($paths, union_by_name = true, hive_partitioning = "
             "false) as l join (select unnest($ids::varchar[]) as lake_bundle, "
-            "unnest($hosts::varchar[]) as host, unnest($taken::varchar[]) as taken) as b using (lake_bundle)",
+            "unnest($hosts::varchar[]) as host, unnest($taken::varchar[]) as taken) as b "
+            "using (lake_bundle)",
             {
                 "paths": [literal(file.path(catalog.lake)) for file in whole],
                 "ids": [bundle.id for bundle in catalog.bundles],

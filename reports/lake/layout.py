@@ -148,7 +148,10 @@ def writing(lake: Path) -> Iterator[list[File]]:
             files = files_of(lake)
             _clear_up(lake, files)
             (lake / STAGE).mkdir(exist_ok=True)
-            yield files
+            try:
+                yield files
+            finally:
+                shutil.rmtree(lake / STAGE, ignore_errors=True)
     except FileExistsError as error:
         raise LakeError(f"{lake}: not a lake: it is a file") from error
     except OSError as error:
