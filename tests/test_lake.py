@@ -62,7 +62,8 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Path:
     one_each = {case.id: case for case in [*FOUND.values()]}
     none_each = {case.id: case for case in NOT_CHECKED.values()}
     for kind, cases in (("found", one_each), ("not", none_each)):
-        for id, case in cases.items():
+        # Of what could not be checked a few are enough: each takes as long as one that was.
+        for id, case in list(cases.items())[:: 1 if kind == "found" else 8]:
             write(folder / f"{kind}-{id}", case)
     for name, make in {**HEALTHY, **{name: make for name, (make, _) in SICK.items()}}.items():
         if "watched" in name or "64 GiB, page" in name or "owner" in name:
@@ -289,6 +290,16 @@ def test_names_are_replaced_on_the_way(tmp_path: Path) -> None:
     for path in lake.rglob("*"):
         assert path.is_dir() or b"payroll" not in path.read_bytes()
     assert "asset-4711" in run("lake", "show", str(lake)).stdout
+
+
+def test_what_is_merged_while_it_is_read_is_read(tmp_path: Path) -> None:
+    lake_of(tmp_path, small(tmp_path / "a", "a", kills=1))
+    catalog = read_catalog(tmp_path / "lake")
+    lake_of(tmp_path, small(tmp_path / "b", "b", kills=1))
+    assert not all(file.path(tmp_path / "lake").exists() for file in catalog.files)
+    fleet = ask_fleet(catalog, KILLS)
+    assert [case.bundle.host for one in fleet.told for case in one.cases] == ["a"]
+    assert not fleet.said
 
 
 def test_only_what_is_wanted_is_asked(tmp_path: Path) -> None:

@@ -13,12 +13,15 @@ from typing import Any
 
 import duckdb
 
+from mmscope.drgn.tables.rows import columns
 from mmscope.reports.bundle.database import Database, failed, in_a_line
+from mmscope.reports.bundle.declared import TABLES
 from mmscope.reports.findings.findings import (
     Finding,
     Question,
     doubtful,
     finding_of,
+    named,
     parts_of,
     query_of,
     unanswerable,
@@ -189,11 +192,23 @@ class Fitness:
 
 def _fails(shape: Database, question: Question) -> str | None:
     """Why a query cannot be asked of bundles of a shape, of which nothing that it needs lacks."""
+    if all(table in question.optional or _whole(shape, table) for table in tables_of(question)):
+        return None
     try:
         shape.connection.execute(query_of(shape, question))
     except duckdb.Error as error:
         return failed(shape, error, [])
     return None
+
+
+def tables_of(question: Question) -> tuple[str, ...]:
+    """The tables that a question may read."""
+    return tuple(sorted(TABLES.keys() & named([question])))
+
+
+def _whole(shape: Database, table: str) -> bool:
+    """Whether a table has all columns that are declared."""
+    return {c.name for c in columns(TABLES[table].row)} <= shape.columns(table)
 
 
 def kernels(batch: Batch) -> Callable[[int], Kernel]:

@@ -27,7 +27,7 @@ from mmscope.reports.bundle.database import (
 from mmscope.reports.bundle.declared import TABLES
 from mmscope.reports.bundle.description import Table
 from mmscope.reports.lake.catalog import Catalog, Taken, bundle_paths, literal
-from mmscope.reports.lake.layout import File, torn
+from mmscope.reports.lake.layout import File, files_of, torn
 from mmscope.reports.lake.staging import MARKS
 
 MEMORY = "1536MiB"
@@ -83,6 +83,18 @@ def load(catalog: Catalog, bundles: Sequence[Taken], names: Iterable[str]) -> Ba
 
     :param names: among which those of all tables that are wanted are.
     """
+    wanted = set(names)
+    while True:
+        catalog.files = files_of(catalog.lake)
+        batch = _load_all(catalog, bundles, wanted)
+        # Files that are gone were merged into others meanwhile, or are lost.
+        there = all(file.path(catalog.lake).exists() for file in catalog.files)
+        if there or files_of(catalog.lake) == catalog.files:
+            return batch
+        batch.connection.close()
+
+
+def _load_all(catalog: Catalog, bundles: Sequence[Taken], wanted: set[str]) -> Batch:
     connection = duckdb.connect(
         ":memory:",
         config={"memory_limit": MEMORY, "temp_directory": "", "preserve_insertion_order": True},
@@ -94,7 +106,6 @@ def load(catalog: Catalog, bundles: Sequence[Taken], names: Iterable[str]) -> Ba
         {"numbers": list(range(len(bundles))), "ids": [bundle.id for bundle in bundles]},
     )
     batch = Batch(bundles, connection, {})
-    wanted = set(names)
     for table in sorted(TABLES.keys() & wanted):
         kinds = {
             c.name: "HUGEINT" if beyond_bigint(c) else SQL_TYPES[c.type]
@@ -191,8 +202,9 @@ def _load_marks(catalog: Catalog, batch: Batch) -> None:
     tells which values not to compute with.
     """
     names = [c.name for c in columns(Impossible)]
+    days = {bundle.day for bundle in batch.bundles}
     for file in catalog.files:
-        if file.table != MARKS:
+        if file.table != MARKS or file.day not in days:
             continue
         try:
             if why := torn(catalog.lake, file):
