@@ -165,10 +165,10 @@ class Stage:
         for table in bundle.tables.values():
             if table.name in missing or f"table {table.name}" in missing:
                 continue
-            if why := self._move(table, day, keys):
+            if why := self._move(table, day, keys, rows := bundle.count(table.name)):
                 missing[table.name] = why
                 continue
-            counts[table.name] = bundle.count(table.name)
+            counts[table.name] = rows
             marks += bundle.impossible(table.name)
         for name, why in reasons(bundle).items():
             missing.setdefault(name, why)
@@ -184,7 +184,7 @@ class Stage:
         for name in sorted(name for name in bundle.tables if name in missing):
             self.staged.said.append(f"{path}: table {name} is left out: {missing[name]}")
 
-    def _move(self, table: Table, day: str, keys: dict[str, Any]) -> str:
+    def _move(self, table: Table, day: str, keys: dict[str, Any], rows: int) -> str:
         """Move a table that was read to those of its name; returns why not, if so."""
         declared = (
             {c.name: c for c in columns(TABLES[table.name].row)} if table.name in TABLES else {}
@@ -203,6 +203,8 @@ class Stage:
                 kind = wanted
             kinds[c.name] = kind
             values.append(f'"{c.name}"::{kind}')
+        if not rows:  # of many tables: what its bundle says of it is enough
+            return ""
         names = ", ".join(f'"{name}"' for name in kinds)
         into = self._table((table.name, day), kinds)
         given = ", ".join(f"${name}::{kind}" for name, kind in KEYS.items())
