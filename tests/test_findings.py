@@ -77,11 +77,11 @@ from mmscope.reports.findings.findings import (
     Question,
     Step,
     Verdict,
-    _query,
     evaluate,
     known,
     load_questions,
     period,
+    query_of,
 )
 from mmscope.reports.findings.findings_text import print_findings
 from mmscope.reports.rows.watch_rows import CounterRate
@@ -1782,9 +1782,9 @@ def test_without_rows_of_the_first_table_that_it_needs_nothing_is_found(
     asked = QUESTIONS[case.id]
     table = asked.needs[0].partition(".")[0]
     database = open_database(bundle(tmp_path / "b", case.rows, case.empty, case.target))
-    assert database.rows(_query(database, asked))
+    assert database.rows(query_of(database, asked))
     database.connection.execute(f'delete from "{table}"')
-    assert not database.rows(_query(database, asked))
+    assert not database.rows(query_of(database, asked))
 
 
 @pytest.mark.parametrize(

@@ -159,7 +159,7 @@ def _load(connection: duckdb.DuckDBPyConnection, bundle: Bundle, table: Table, n
         opened.
     :raises BundleError: it is damaged.
     """
-    kinds = {c.name: "HUGEINT" if _beyond_bigint(c) else SQL_TYPES[c.type] for c in table.columns}
+    kinds = {c.name: "HUGEINT" if beyond_bigint(c) else SQL_TYPES[c.type] for c in table.columns}
     # DuckDB rounds 1.5 and takes 1_000 and a cell too many: first the reader that does not.
     rows = bundle.count(table.name)
     if not rows:  # of many findings' tables, which a CSV reader takes five times as long for
@@ -238,7 +238,7 @@ def in_a_line(error: duckdb.Error) -> str:
     return str(error).splitlines()[0][:200]
 
 
-def _beyond_bigint(column: Column) -> bool:
+def beyond_bigint(column: Column) -> bool:
     """Whether numbers of 64 bits without a sign may be in it (an inode's), which names are."""
     limits = [bound for bound in column.high if isinstance(bound, int)]
     return column.type == "integer" and bool(limits) and min(limits) >= 1 << 63

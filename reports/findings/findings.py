@@ -14,7 +14,6 @@ import functools
 import itertools
 import re
 import tomllib
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -146,34 +145,6 @@ class Verdict:
         return self.made + len(self.not_checked)
 
 
-def how_many(verdict: Verdict) -> str:
-    """How many checks could be made: the one count that everything else is said beside."""
-    if not verdict.not_checked:
-        return f"All {display.plural(verdict.made, 'check')} could be made"
-    return f"{verdict.made:,} of {display.plural(verdict.checks, 'check')} could be made"
-
-
-def all_clear(verdict: Verdict) -> str:
-    """What is said where nothing was found, which is not much if little could be checked."""
-    if not verdict.checks:
-        return "No check was made"
-    if not verdict.made:
-        return f"None of {display.plural(verdict.checks, 'check')} could be made"
-    if verdict.not_checked:
-        return f"{how_many(verdict)}; {'that is' if verdict.made == 1 else 'those are'} clear"
-    return f"{how_many(verdict)}, and {'it is' if verdict.made == 1 else 'all are'} clear"
-
-
-def lacking(verdict: Verdict, title: Callable[[str], str]) -> str:
-    """
-    What could not be checked, by where its data would be: most first.
-
-    :param title: of a section, by its name.
-    """
-    sections = Counter(item.section for item in verdict.not_checked).most_common()
-    return ", ".join(f"{title(name) or 'others'} {number:,}" for name, number in sections)
-
-
 @dataclass(frozen=True)
 class Question:
     """A finding's file."""
@@ -288,10 +259,10 @@ def evaluate(bundle: Bundle, questions: list[Question] | None = None) -> Verdict
     """Ask a bundle every question."""
     questions = OURS() if questions is None else questions
     # Of a large bundle most rows are in tables that nobody asks for.
-    return ask(open_database(bundle, only=_named(questions)), questions)
+    return ask(open_database(bundle, only=named(questions)), questions)
 
 
-def _named(questions: list[Question]) -> set[str]:
+def named(questions: list[Question]) -> set[str]:
     """The words of their queries, and of the views that these name: all tables are among them."""
     names = {"kernel_features"}
     for question in questions:
@@ -310,14 +281,14 @@ def ask(database: Database, questions: list[Question]) -> Verdict:
     under: list[Finding] = []
     clear, not_checked = [], []
     for question in questions:
-        reason = _unanswerable(database, question, counts) or _impossible(database, question)
+        reason = unanswerable(database, question, counts) or doubtful(database, question)
         said = []
         # Without rows of the first table nothing is found.
         if not reason and counts[question.needs[0]][0]:
             try:
-                rows = database.rows(_query(database, question))
+                rows = database.rows(query_of(database, question))
                 # A row of a thing under the threshold says so, and only what was measured.
-                said = [(row.get("over", True), _finding(question, row, kernel)) for row in rows]
+                said = [(row.get("over", True), finding_of(question, row, kernel)) for row in rows]
             except duckdb.Error as error:
                 tables = [need.partition(".")[0] for need in question.needs]
                 reason = failed(database, error, tables)
@@ -340,7 +311,7 @@ def _place(finding: Finding) -> tuple[int, bool, int]:
     return SEVERITIES.index(finding.severity), finding.estimate, HARMS.index(finding.harm)
 
 
-def _parts(need: str) -> tuple[str, str, str]:
+def parts_of(need: str) -> tuple[str, str, str]:
     """Table, column and condition, empty if there is none, of ``table.column where condition``."""
     table, _, rest = need.partition(".")
     column, _, condition = rest.partition(" where ")
@@ -354,7 +325,7 @@ def _counts(database: Database, questions: list[Question]) -> dict[str, list[int
     """
     needs: dict[str, list[str]] = {}
     for need in dict.fromkeys(need for question in questions for need in question.needs):
-        table, column, _ = _parts(need)
+        table, column, _ = parts_of(need)
         if column in database.columns(table):
             needs.setdefault(table, []).append(need)
     with contextlib.suppress(duckdb.Error):
@@ -362,7 +333,7 @@ def _counts(database: Database, questions: list[Question]) -> dict[str, list[int
     counts: dict[str, list[int]] = {}
     for need in itertools.chain.from_iterable(needs.values()):  # one of which is at fault
         with contextlib.suppress(duckdb.Error):
-            counts |= _count(database, {_parts(need)[0]: [need]})
+            counts |= _count(database, {parts_of(need)[0]: [need]})
     return counts
 
 
@@ -371,7 +342,7 @@ def _count(database: Database, needs: dict[str, list[str]]) -> dict[str, list[in
     tables = []
     for table, here in needs.items():
         numbers = []
-        for _, column, condition in map(_parts, here):
+        for _, column, condition in map(parts_of, here):
             where = f" filter (where {condition})" if condition else ""
             numbers.append(f'[count(*){where}, count("{column}"){where}]')
         tables.append(f"select '{table}', [{', '.join(numbers)}] from \"{table}\"")
@@ -383,12 +354,12 @@ def _count(database: Database, needs: dict[str, list[str]]) -> dict[str, list[in
     }
 
 
-def _unanswerable(
+def unanswerable(
     database: Database, question: Question, counts: dict[str, list[int]]
 ) -> str | None:
     """Why a question cannot be asked: something it needs is missing, or all unknown."""
     for need in question.needs:
-        table, column, condition = _parts(need)
+        table, column, condition = parts_of(need)
         if need not in counts:
             if why := database.missing.get(table):
                 return f"table {table} cannot be used: {why}"
@@ -408,7 +379,7 @@ def _unanswerable(
     return None
 
 
-def _impossible(database: Database, question: Question) -> str | None:
+def doubtful(database: Database, question: Question) -> str | None:
     """A value that cannot be, if the question would be answered from its column."""
     if not database.impossible:
         return None
@@ -425,7 +396,7 @@ def _impossible(database: Database, question: Question) -> str | None:
     return None
 
 
-def _query(database: Database, question: Question) -> str:
+def query_of(database: Database, question: Question) -> str:
     """
     A question's SQL, with an empty table in place of each optional one that is not there, and
     unknown values in place of columns that an older bundle lacks.
@@ -445,7 +416,7 @@ def _query(database: Database, question: Question) -> str:
     return f"with {', '.join(stand_ins)} {rest}"
 
 
-def _finding(question: Question, row: dict[str, Any], kernel: Kernel) -> Finding:
+def finding_of(question: Question, row: dict[str, Any], kernel: Kernel) -> Finding:
     def words(text: str) -> str:
         said = _words(text).render(row, kernel=kernel) if "{" in text else text
         return " ".join(said.split())
@@ -464,14 +435,9 @@ def _finding(question: Question, row: dict[str, Any], kernel: Kernel) -> Finding
                     undo=words(step.undo),
                 )
 
-    severity = row.get("severity", question.severity)
-    severity = severity if severity in SEVERITIES else question.severity
-    estimate = bool(row.get("estimated", question.estimate))
-    if estimate and severity == "critical":
-        severity = "warning"  # no estimate stands above a measurement
     return Finding(
         question.id,
-        severity,
+        severity_of(question, row),
         words(question.title),
         words(question.saw),
         words(question.why),
@@ -479,10 +445,10 @@ def _finding(question: Question, row: dict[str, Any], kernel: Kernel) -> Finding
         question.links,
         question.section,
         tuple((name, row[name]) for name in question.subject),
-        _badness(question, row),
+        badness_of(question, row),
         tuple(dict.fromkeys(need.partition(".")[0] for need in question.needs)),
         question.sources,
-        estimate,
+        _estimated(question, row),
         question.harm,
         words(question.symptom),
         tuple(filter(None, map(words, question.explains))),
@@ -492,7 +458,20 @@ def _finding(question: Question, row: dict[str, Any], kernel: Kernel) -> Finding
     )
 
 
-def _badness(question: Question, row: dict[str, Any]) -> float | None:
+def severity_of(question: Question, row: dict[str, Any]) -> str:
+    """How severe a row is."""
+    severity = row.get("severity", question.severity)
+    severity = severity if severity in SEVERITIES else question.severity
+    if severity == "critical" and _estimated(question, row):
+        return "warning"  # no estimate stands above a measurement
+    return str(severity)
+
+
+def _estimated(question: Question, row: dict[str, Any]) -> bool:
+    return bool(row.get("estimated", question.estimate))
+
+
+def badness_of(question: Question, row: dict[str, Any]) -> float | None:
     """How bad it is, None where a part of that is unknown."""
     try:
         return float(_expression(question.worse)(row))

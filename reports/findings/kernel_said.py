@@ -4,6 +4,9 @@ The kernel that was read, as findings speak of it: which steps are for it, and w
 Among these are sizes: what a page table has and maps depends on the size of a page.
 """
 
+from collections.abc import Mapping
+from typing import Any, Self
+
 import duckdb
 
 from mmscope.drgn.machine.kernel_features import FEATURES
@@ -26,14 +29,23 @@ class Kernel:
             rows = database.rows("select feature, present from kernel_features")
         except duckdb.Error:
             rows = []  # an older bundle, or a stranger's
-        self._present = {
-            row["feature"]: row["present"] for row in rows if isinstance(row["present"], bool)
-        }
-
         try:
             (size,) = (row["page_size"] for row in database.rows("select page_size from target"))
         except (duckdb.Error, ValueError):
             size = None
+        self._set({row["feature"]: row["present"] for row in rows}, size)
+
+    @classmethod
+    def of(cls, features: Mapping[str, Any], page_size: Any) -> Self:
+        """The same, of what was read before."""
+        kernel = cls.__new__(cls)
+        kernel._set(features, page_size)
+        return kernel
+
+    def _set(self, features: Mapping[str, Any], size: Any) -> None:
+        self._present = {
+            feature: present for feature, present in features.items() if isinstance(present, bool)
+        }
         # Those of arm64; where nothing says, it is a page of most machines.
         size = size if size in (4 << 10, 16 << 10, 64 << 10) else 4 << 10
         slots = size // 8

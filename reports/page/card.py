@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from mmscope.drgn.tables import display
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.description import BundleError
-from mmscope.reports.findings.findings import SEVERITIES, Finding, Step, Verdict, all_clear
+from mmscope.reports.findings.findings import SEVERITIES, Finding, Step, Verdict
+from mmscope.reports.findings.how_many import all_clear
 from mmscope.reports.findings.incidents import Incident
 from mmscope.reports.page.culprit import Culprit, culprit
 from mmscope.reports.pictures.memory_bar import MEMORY_BAR, Segment, segments

@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+The tables of many bundles in DuckDB, each row with the number of its bundle.
+
+They are loaded, then the database is locked, as that of one bundle is. What a file has is held
+against what was written: a bundle that has fewer rows of a table, or more, does not have that table
+here, and the reason is kept. So a torn file costs the bundles in it one table, and nobody else
+anything.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import duckdb
+
+from mmscope.drgn.tables.bounds import Impossible
+from mmscope.drgn.tables.rows import columns
+from mmscope.reports.bundle.database import (
+    SQL_TYPES,
+    Database,
+    beyond_bigint,
+    connect,
+    in_a_line,
+    lock,
+    views,
+)
+from mmscope.reports.bundle.declared import TABLES
+from mmscope.reports.bundle.description import Table
+from mmscope.reports.lake.catalog import Catalog, Taken, bundle_paths, literal
+from mmscope.reports.lake.layout import File, files_of, torn
+from mmscope.reports.lake.staging import MARKS
+
+MEMORY = "1536MiB"
+# Rows of all tables that are loaded at once: those of ten thousand small bundles.
+MAX_ROWS = 10_000_000
+NUMBER = "lake_number"
+TARGET = {
+    "kind": "VARCHAR",
+    "release": "VARCHAR",
+    "page_size": "BIGINT",
+    "thp_order": "BIGINT",
+    "total_pages": "BIGINT",
+    "uptime_seconds": "DOUBLE",
+}
+
+
+@dataclass
+class Batch:
+    """
+    Bundles whose tables are loaded.
+
+    :ivar missing: by number of the bundle: tables that cannot be read here, and why.
+    :ivar marks: by number of the bundle: values of its tables that cannot be.
+    :ivar shapes: empty bundles with the tables that a bundle of that shape has.
+    :ivar said: what is wrong with files, a line each.
+    """
+
+    bundles: Sequence[Taken]
+    connection: duckdb.DuckDBPyConnection
+    shapes: dict[str, Database]
+    missing: dict[int, dict[str, str]] = field(default_factory=dict)
+    marks: dict[int, list[Impossible]] = field(default_factory=dict)
+    said: list[str] = field(default_factory=list)
+    tables: dict[str, set[str]] = field(default_factory=dict)
+
+
+def batches(bundles: Iterable[Taken]) -> list[list[Taken]]:
+    """Bundles in portions that fit into memory."""
+    portions: list[list[Taken]] = []
+    room = 0
+    for bundle in bundles:
+        room -= bundle.rows
+        if room < 0 or not portions:
+            portions.append([])
+            room = MAX_ROWS - bundle.rows
+        portions[-1].append(bundle)
+    return portions
+
+
+def load(catalog: Catalog, bundles: Sequence[Taken], names: Iterable[str]) -> Batch:
+    """
+    Load the tables of some bundles.
+
+    :param names: among which those of all tables that are wanted are.
+    """
+    wanted = set(names)
+    while True:
+        catalog.files = files_of(catalog.lake)
+        batch = _load_all(catalog, bundles, wanted)
+        # Files that are gone were merged into others meanwhile, or are lost.
+        there = all(file.path(catalog.lake).exists() for file in catalog.files)
+        if there or files_of(catalog.lake) == catalog.files:
+            return batch
+        batch.connection.close()
+
+
+def _load_all(catalog: Catalog, bundles: Sequence[Taken], wanted: set[str]) -> Batch:
+    connection = duckdb.connect(
+        ":memory:",
+        config={"memory_limit": MEMORY, "temp_directory": "", "preserve_insertion_order": True},
+    )
+    connection.execute("create schema lake")
+    connection.execute(
+        f"create table lake.lake_batch as select unnest($numbers::bigint[]) as {NUMBER}, "
+        "unnest($ids::varchar[]) as lake_bundle",
+        {"numbers": list(range(len(bundles))), "ids": [bundle.id for bundle in bundles]},
+    )
+    batch = Batch(bundles, connection, {})
+    for table in sorted(TABLES.keys() & wanted):
+        kinds = {
+            c.name: "HUGEINT" if beyond_bigint(c) else SQL_TYPES[c.type]
+            for c in columns(TABLES[table].row)
+        }
+        _load(catalog, batch, table, kinds)
+    _load_target(catalog, batch)
+    _load_marks(catalog, batch)
+    lock(connection)
+    for shape, tables in catalog.shapes(bundle.shape for bundle in bundles).items():
+        batch.shapes[shape] = _shape(tables, wanted)
+    return batch
+
+
+def _load(catalog: Catalog, batch: Batch, table: str, kinds: dict[str, str]) -> None:
+    """Load one table, of the files that are whole."""
+    days = {bundle.day for bundle in batch.bundles}
+    files = [file for file in catalog.files if file.table == table and file.day in days]
+    faults = {file: why for file in files if (why := torn(catalog.lake, file))}
+    described = ", ".join(f'"{name}" {kind}' for name, kind in kinds.items())
+    whole = [file for file in files if file not in faults]
+    batch.connection.execute(f'create table lake."{table}" ({NUMBER} BIGINT, {described})')
+    try:
+        _read(catalog, batch, table, kinds, whole)
+    except duckdb.Error:  # one of them is damaged inside
+        batch.connection.execute(f'delete from lake."{table}"')
+        for file in whole:
+            try:
+                _read(catalog, batch, table, kinds, [file])
+            except duckdb.Error as error:
+                path = file.path(catalog.lake)
+                faults[file] = f"{path}: damaged: {in_a_line(error)}"
+    batch.said += faults.values()
+    _compare(batch, table, "; ".join(faults.values()))
+    batch.tables[table] = {NUMBER, *kinds}
+
+
+def _read(
+    catalog: Catalog, batch: Batch, table: str, kinds: dict[str, str], files: Sequence[File]
+) -> None:
+    if not files:
+        return
+    connection = batch.connection
+    given = {"paths": [literal(file.path(catalog.lake)) for file in files]}
+    source = "read_parquet($paths, union_by_name = true, hive_partitioning = false)"
+    there = {
+        name
+        for name, *_ in connection.execute(f"describe select * from {source}", given).fetchall()
+    }
+    # What nobody declared is asked by nothing.
+    known = [name for name in kinds if name in there]
+    names = ", ".join(f'"{name}"' for name in known)
+    values = ", ".join(f'l."{name}"::{kinds[name]}' for name in known)
+    connection.execute(
+        f'insert into lake."{table}" ({NUMBER}, {names}) select b.{NUMBER}, {values} '
+        f"from {source} as l join lake.lake_batch as b using (lake_bundle)",
+        given,
+    )
+
+
+def _compare(batch: Batch, table: str, fault: str) -> None:
+    """Whether each bundle has the rows that it had when it was added."""
+    found = dict(
+        batch.connection.execute(
+            f'select {NUMBER}, count(*) from lake."{table}" group by all'
+        ).fetchall()
+    )
+    off = []
+    for number, bundle in enumerate(batch.bundles):
+        expected = bundle.counts.get(table, 0)
+        if found.get(number, 0) != expected:
+            off.append(number)
+            why = fault or f"{found.get(number, 0):,} of {expected:,} rows are in the lake"
+            batch.missing.setdefault(number, {})[table] = why
+    if off:
+        batch.connection.execute(f'delete from lake."{table}" where {NUMBER} in $off', {"off": off})
+        batch.said += [] if fault else [f"table {table}: rows of {len(off):,} bundles are missing"]
+
+
+def _load_target(catalog: Catalog, batch: Batch) -> None:
+    names = ", ".join(f"l.{name}::{kind} as {name}" for name, kind in TARGET.items())
+    batch.connection.execute(
+        f"create table lake.target as select b.{NUMBER}, {names} from "
+        "read_parquet($paths, hive_partitioning = false) as l "
+        "join lake.lake_batch as b using (lake_bundle)",
+        {"paths": bundle_paths(catalog.lake, catalog.files)},
+    )
+    batch.tables["target"] = {NUMBER, *TARGET}
+
+
+def _load_marks(catalog: Catalog, batch: Batch) -> None:
+    """
+    Values that cannot be. A file of them that is torn costs all that might be in it: nothing else
+    tells which values not to compute with.
+    """
+    names = [c.name for c in columns(Impossible)]
+    days = {bundle.day for bundle in batch.bundles}
+    for file in catalog.files:
+        if file.table != MARKS or file.day not in days:
+            continue
+        try:
+            if why := torn(catalog.lake, file):
+                raise duckdb.IOException(why)
+            rows = batch.connection.execute(
+                f"select b.{NUMBER}, {', '.join(names)} from read_parquet($path, "
+                "hive_partitioning = false) join lake.lake_batch as b using (lake_bundle)",
+                {"path": literal(file.path(catalog.lake))},
+            ).fetchall()
+        except duckdb.Error as error:
+            why = in_a_line(error)
+            batch.said.append(f"{why}; bundles of {file.day} are not asked")
+            for number, bundle in enumerate(batch.bundles):
+                if bundle.day == file.day:
+                    gone = {
+                        table: f"which values are impossible is lost: {why}"
+                        for table in bundle.counts
+                    }
+                    batch.missing.setdefault(number, {}).update(gone)
+            continue
+        for number, *mark in rows:
+            batch.marks.setdefault(number, []).append(Impossible(*mark))
+
+
+def _shape(tables: Sequence[Table], wanted: set[str]) -> Database:
+    """An empty bundle that has these tables: what can be asked of such bundles at all."""
+    connection, missing = connect(), {}
+    there = {}
+    for table in tables:
+        there[table.name] = {c.name for c in table.columns}
+        if table.name in wanted:
+            kinds = ", ".join(
+                f'"{c.name}" {"HUGEINT" if beyond_bigint(c) else SQL_TYPES[c.type]}'
+                for c in table.columns
+            )
+            connection.execute(f'create table main."{table.name}" ({kinds})')
+    described = ", ".join(f"{name} {kind}" for name, kind in TARGET.items())
+    connection.execute(f"create table target ({described})")
+    lock(connection)
+    for name, _, statement in views():
+        if name in wanted:
+            try:
+                connection.execute(statement)
+            except duckdb.Error as error:
+                missing[name] = in_a_line(error)
+    return Database(connection, missing, [], there)

@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+What bundles a lake has: whose they are, when they were taken, what they lack.
+
+A host is a name. Two readings of one name that were of two boots at one time are of two machines
+with that name, or of one whose clock was set: they are told apart by when they were booted.
+
+Cannot know: two machines of one name whose readings do not overlap; they are one host here.
+"""
+
+import contextlib
+import dataclasses
+import datetime
+import itertools
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import duckdb
+
+from mmscope.drgn.tables.hostile_text import cut
+from mmscope.reports.bundle.boots import SAME_BOOT_SECONDS
+from mmscope.reports.bundle.description import Table, table_of
+from mmscope.reports.bundle.outcome import UsageError
+from mmscope.reports.lake.layout import BUNDLES, DAY, File, LakeError, files_of, torn
+
+# A reading of one boot may end after the next boot's began where the clock was set a little.
+OVERLAP_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Taken:
+    """
+    A bundle of a lake.
+
+    :ivar host: its name, with its boot where several machines have that name.
+    :ivar at: when it was taken, or else added; in seconds since 1970.
+    :ivar counts: rows of each table that it has.
+    :ivar missing: as of ``database.Database``.
+    """
+
+    id: str
+    host: str
+    kernel: str
+    boot: float | None
+    at: float
+    day: str
+    labels: dict[str, str]
+    note: str
+    page_size: int | None
+    shape: str
+    version: str
+    counts: dict[str, int]
+    missing: dict[str, str]
+
+    @property
+    def rows(self) -> int:
+        """Of all its tables."""
+        return sum(self.counts.values())
+
+
+@dataclass
+class Catalog:
+    """
+    The bundles of a lake, the newest last.
+
+    :ivar files: that the lake had then.
+    :ivar said: what is wrong with the lake, a line each.
+    """
+
+    lake: Path
+    files: list[File]
+    bundles: list[Taken]
+    said: list[str]
+
+    def shapes(self, wanted: Iterable[str]) -> dict[str, list[Table]]:
+        """The tables of bundles of these shapes, as one of each declares them."""
+        paths = bundle_paths(self.lake, self.files)
+        shapes: dict[str, list[Table]] = {}
+        rows = query(
+            "select shape, arg_min(description, lake_bundle), arg_min(counts, lake_bundle) from "
+            "read_parquet($paths, hive_partitioning = false) where shape in $wanted group by shape",
+            {"paths": paths, "wanted": sorted(set(wanted))},
+        )
+        for shape, description, counts in rows:
+            has = json.loads(counts)
+            shapes[shape] = [
+                table_of(resource, Path())
+                for resource in json.loads(description)["resources"]
+                if resource.get("name") in has and resource.get("format") != "folded"
+            ]
+        return shapes
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which bundles are asked: all that are named by nothing are."""
+
+    since: str | None = None
+    until: str | None = None
+    hosts: tuple[str, ...] = ()
+    kernels: tuple[str, ...] = ()
+    labels: tuple[tuple[str, str], ...] = ()
+
+    def __post_init__(self) -> None:
+        for day in (self.since, self.until):
+            if day is not None and not DAY.match(day):
+                raise UsageError(f"{day[:40]!r} is no day; it is written 2026-11-23")
+
+    def has(self, bundle: Taken) -> bool:
+        """Whether a bundle is one of them."""
+        return (
+            (not self.hosts or bundle.host in self.hosts)
+            and (not self.kernels or bundle.kernel in self.kernels)
+            and all(bundle.labels.get(name) == value for name, value in self.labels)
+        )
+
+
+def literal(path: Path) -> str:
+    """A path that DuckDB takes for no pattern."""
+    return "".join(f"[{c}]" if c in "*?[" else c for c in str(path))
+
+
+def query(text: str, given: dict[str, Any]) -> list[tuple[Any, ...]]:
+    """
+    Rows of Parquet files, by a database of its own: DuckDB's shared one is one thread's.
+
+    :raises duckdb.Error: they cannot be read.
+    """
+    with contextlib.closing(duckdb.connect(":memory:")) as connection:
+        return connection.execute(text, given).fetchall()
+
+
+def bundle_paths(lake: Path, files: Iterable[File]) -> list[str]:
+    """Of the files that list the bundles, those that are whole."""
+    return [
+        literal(file.path(lake)) for file in files if file.table == BUNDLES and not torn(lake, file)
+    ]
+
+
+def read_catalog(lake: Path, wanted: Wanted | None = None) -> Catalog:
+    """
+    The bundles that are wanted.
+
+    :raises LakeError: there is no lake, or nothing of it can be read.
+    """
+    wanted = wanted or Wanted()
+    for last in (False, True):
+        files = files_of(lake)
+        days = [
+            file
+            for file in files
+            if (wanted.since or "") <= file.day and file.day <= (wanted.until or "9999")
+        ]
+        said = [
+            f"{why}; {file.rows:,} bundles of {file.day} cannot be asked"
+            for file in days
+            if file.table == BUNDLES and (why := torn(lake, file))
+        ]
+        try:
+            bundles = _bundles(bundle_paths(lake, days))
+        except duckdb.Error as error:
+            if last:
+                why = str(error).splitlines()[0][:200]
+                raise LakeError(f"{lake}: its list of bundles cannot be read: {why}") from error
+            continue  # merged into another in between
+        told, twice = _told_apart(bundles)
+        kept = [bundle for bundle in told if wanted.has(bundle)]
+        names = {bundle.host for bundle in kept}
+        said += [line for first, line in twice if first in names]
+        said += [f"{b.host}, bundle {b.id}: {b.note}" for b in kept if b.note]
+        return Catalog(lake, days, kept, said)
+    raise AssertionError
+
+
+def _bundles(paths: Sequence[str]) -> list[Taken]:
+    if not paths:
+        return []
+    rows = query(
+        "select lake_bundle, lake_host, lake_kernel, epoch(lake_boot), "
+        "epoch(case when note = '' then captured else added end), "
+        "lake_labels, note, page_size, shape, version, counts, missing "
+        "from read_parquet($paths, hive_partitioning = false)",
+        {"paths": list(paths)},
+    )
+    bundles = [_taken(row) for row in rows]
+    bundles.sort(key=lambda bundle: (bundle.at, bundle.id))
+    return bundles
+
+
+def _taken(row: tuple[Any, ...]) -> Taken:
+    id, host, kernel, boot, at, labels, note, page_size, shape, version, counts, missing = row
+    day = datetime.datetime.fromtimestamp(at, datetime.UTC).date().isoformat()
+    return Taken(
+        id,
+        cut(host or "unnamed", 200),
+        cut(kernel or "unknown", 200),
+        boot,
+        at,
+        day,
+        dict(labels or {}),
+        note or "",
+        page_size,
+        shape,
+        version,
+        json.loads(counts),
+        json.loads(missing),
+    )
+
+
+def _told_apart(bundles: list[Taken]) -> tuple[list[Taken], list[tuple[str, str]]]:
+    """The same, with the boot in the names that several machines have; and who they are."""
+    by_host: dict[str, list[Taken]] = {}
+    for bundle in bundles:
+        by_host.setdefault(bundle.host, []).append(bundle)
+    names: dict[str, str] = {}
+    said: list[tuple[str, str]] = []
+    for host, readings in by_host.items():
+        boots = _boots(readings)
+        if not _at_once(boots):
+            continue
+        new = []
+        for begun, of_boot in boots:
+            when = datetime.datetime.fromtimestamp(begun, datetime.UTC)
+            new.append(f"{host} (booted {when:%Y-%m-%dT%H:%M:%SZ})")
+            names.update((bundle.id, new[-1]) for bundle in of_boot)
+        line = f"{host}: {len(new)} machines have this name, or a clock was set: they are asked as "
+        said += [(name, line + ", ".join(new)) for name in new[:1]]
+    told = [dataclasses.replace(b, host=names[b.id]) if b.id in names else b for b in bundles]
+    return told, said
+
+
+def _boots(readings: Iterable[Taken]) -> list[tuple[float, list[Taken]]]:
+    """The boots of a host, and their readings."""
+    boots: list[tuple[float, list[Taken]]] = []
+    known = [(bundle.boot, bundle) for bundle in readings if bundle.boot is not None]
+    for boot, bundle in sorted(known, key=lambda pair: pair[0]):
+        if boots and boot - boots[-1][0] <= SAME_BOOT_SECONDS:
+            boots[-1][1].append(bundle)
+        else:
+            boots.append((boot, [bundle]))
+    return boots
+
+
+def _at_once(boots: Sequence[tuple[float, list[Taken]]]) -> bool:
+    """Whether a boot was read after the next one had begun."""
+    return any(
+        max(bundle.at for bundle in readings) > after + OVERLAP_SECONDS
+        for (_, readings), (after, _) in itertools.pairwise(boots)
+    )

@@ -1,0 +1,274 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+What the findings say of a fleet: how many hosts have each, since when, which worst, on which
+kernels and with which labels.
+
+Of each host the newest bundle counts in which a finding could be checked: one of ``watch`` answers
+other questions than one of ``collect``. Since when: the oldest reading from which on each that
+could tell had it.
+
+Cannot know: what was between two readings.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+import jinja2
+
+from mmscope.reports.findings.findings import (
+    HARMS,
+    SEVERITIES,
+    Finding,
+    Question,
+    badness_of,
+    named,
+    severity_of,
+)
+from mmscope.reports.findings.kernel_said import Kernel
+from mmscope.reports.lake.asking import Engine, Row, answers, found, kernels
+from mmscope.reports.lake.batch import Batch, batches, load
+from mmscope.reports.lake.catalog import Catalog, Taken
+
+# Of hosts that are named for a finding.
+WORST = 3
+# A share of hosts that differs between kernels by chance this often, or less, is said.
+CHANCE = 0.001
+LEAST_HOSTS = 5
+
+
+@dataclass(frozen=True)
+class Case:
+    """
+    A finding of a host.
+
+    :ivar since: when it was found first, of the readings since which it was always there.
+    :ivar always: none of the host's readings that could tell was without it.
+    """
+
+    bundle: Taken
+    rows: tuple[Row, ...]
+    severity: str
+    badness: float
+    since: float
+    always: bool
+    kernel: Kernel
+
+
+@dataclass
+class Share:
+    """How many of some hosts have a finding."""
+
+    hosts: int = 0
+    checked: int = 0
+
+
+@dataclass
+class Told:
+    """
+    A finding over all hosts.
+
+    :ivar cases: by host, the worst first.
+    :ivar checked: hosts that could tell.
+    """
+
+    question: Question
+    cases: list[Case]
+    checked: int
+    by_kernel: dict[str, Share]
+    by_label: dict[str, Share]
+
+    @property
+    def severity(self) -> str:
+        """That of the worst host."""
+        return min((case.severity for case in self.cases), key=SEVERITIES.index)
+
+    @property
+    def since(self) -> float:
+        """When the first host had it."""
+        return min(case.since for case in self.cases)
+
+
+@dataclass
+class Fleet:
+    """
+    All that was found.
+
+    :ivar told: what at least one host has, the worst first.
+    :ivar unchecked: finding and reason, and how many hosts could not tell for it.
+    """
+
+    hosts: dict[str, Taken]
+    told: list[Told]
+    clear: list[Question]
+    unchecked: dict[tuple[str, str], int]
+    bundles: int
+    said: list[str] = field(default_factory=list)
+
+
+@dataclass
+class _History:
+    """What a host's readings said of one finding, the newest last."""
+
+    found: list[tuple[float, bool]] = field(default_factory=list)
+    newest: tuple[Taken, tuple[Row, ...], Kernel] | None = None
+    refused: str = ""
+
+
+def ask_fleet(
+    catalog: Catalog,
+    questions: Sequence[Question],
+    engine: Callable[[Batch], Engine] | None = None,
+    progress: Callable[[int], None] = lambda done: None,
+) -> Fleet:
+    """Ask all bundles every question, as many at once as memory has room for."""
+    histories: dict[tuple[str, str], _History] = {}
+    said = list(catalog.said)
+    names = named(list(questions))
+    done = 0
+    for bundles in batches(catalog.bundles):
+        batch = load(catalog, bundles, names)
+        kernel_of = kernels(batch)
+        for answer in answers(batch, questions, engine(batch) if engine else None):
+            id = answer.question.id
+            for number, why in answer.refused.items():
+                histories.setdefault((id, bundles[number].host), _History()).refused = why
+            for number in answer.asked:
+                bundle = bundles[number]
+                history = histories.setdefault((id, bundle.host), _History())
+                rows = tuple(r for r in answer.rows.get(number, ()) if r.get("over", True))
+                history.found.append((bundle.at, bool(rows)))
+                if history.newest is None or history.newest[0].at <= bundle.at:
+                    history.newest = bundle, rows, kernel_of(number)
+        said += [line for line in batch.said if line not in said]
+        batch.connection.close()
+        done += len(bundles)
+        progress(done)
+    hosts = {bundle.host: bundle for bundle in catalog.bundles}
+    return _fleet(catalog, questions, histories, hosts, said)
+
+
+def _fleet(
+    catalog: Catalog,
+    questions: Sequence[Question],
+    histories: dict[tuple[str, str], _History],
+    hosts: dict[str, Taken],
+    said: list[str],
+) -> Fleet:
+    told, clear = [], []
+    unchecked: dict[tuple[str, str], int] = {}
+    for question in questions:
+        one = Told(question, [], 0, {}, {})
+        for host in hosts:
+            history = histories.get((question.id, host))
+            if history is None or history.newest is None:
+                why = history.refused if history else "no bundle was asked"
+                unchecked[question.id, why] = unchecked.get((question.id, why), 0) + 1
+                continue
+            _count(one, question, history)
+        if one.cases:
+            one.cases.sort(key=_worst_first)
+            told.append(one)
+        elif one.checked:
+            clear.append(question)
+    told.sort(key=lambda one: (SEVERITIES.index(one.severity), -len(one.cases),
+                               HARMS.index(one.question.harm), one.question.id))  # fmt: skip
+    return Fleet(hosts, told, clear, unchecked, len(catalog.bundles), said)
+
+
+def _worst_first(case: Case) -> tuple[int, float, str]:
+    return SEVERITIES.index(case.severity), -case.badness, case.bundle.host
+
+
+def _count(one: Told, question: Question, history: _History) -> None:
+    """Add a host to those that a finding was asked of."""
+    assert history.newest is not None
+    bundle, rows, kernel = history.newest
+    one.checked += 1
+    groups = [one.by_kernel.setdefault(bundle.kernel, Share())]
+    groups += [
+        one.by_label.setdefault(f"{name}={value}", Share()) for name, value in bundle.labels.items()
+    ]
+    for share in groups:
+        share.checked += 1
+        share.hosts += bool(rows)
+    if not rows:
+        return
+    since, always = bundle.at, True
+    for at, there in sorted(history.found, reverse=True):
+        if not there:
+            always = False
+            break
+        since = at
+    worst = max(badness_of(question, row) or -math.inf for row in rows)
+    severity = min((severity_of(question, row) for row in rows), key=SEVERITIES.index)
+    one.cases.append(Case(bundle, rows, severity, worst, since, always, kernel))
+
+
+def words(one: Told, case: Case) -> list[Finding]:
+    """What a host's report says of a finding; nothing of a row that its words do not fit."""
+    said = []
+    for row in case.rows:
+        try:
+            said.append(found(one.question, row, case.kernel))
+        except (jinja2.TemplateError, ArithmeticError, TypeError, ValueError):
+            continue
+    return said
+
+
+@dataclass(frozen=True)
+class Regression:
+    """
+    A finding that hosts of one kernel have more often than those of all others.
+
+    :ivar chance: how often that would be so if the kernel made no difference.
+    """
+
+    told: Told
+    kernel: str
+    here: Share
+    elsewhere: Share
+    chance: float
+
+
+def regressions(fleet: Fleet) -> list[Regression]:
+    """
+    What hosts of one kernel release have more often than the others, the least likely first.
+
+    By Fisher's exact test, one-sided; each pair of a finding and a release counts as a test, so
+    that of a thousand that make no difference one is said in a thousand runs (Bonferroni).
+    """
+    tests, likely = 0, []
+    for one in fleet.told:
+        for kernel, here in one.by_kernel.items():
+            others = [share for name, share in one.by_kernel.items() if name != kernel]
+            elsewhere = Share(sum(s.hosts for s in others), sum(s.checked for s in others))
+            if min(here.checked, elsewhere.checked) < LEAST_HOSTS:
+                continue
+            tests += 1
+            chance = at_least_by_chance(here, elsewhere)
+            likely.append(Regression(one, kernel, here, elsewhere, chance))
+    likely.sort(key=lambda each: (each.chance, each.told.question.id, each.kernel))
+    return [each for each in likely if each.chance * tests <= CHANCE]
+
+
+def at_least_by_chance(here: Share, elsewhere: Share) -> float:
+    """The chance that so many of those that have it, or more, are here (hypergeometric)."""
+    total, having = here.checked + elsewhere.checked, here.hosts + elsewhere.hosts
+    whole = _log_choose(total, here.checked)
+    return min(1.0, math.fsum(
+        math.exp(
+            _log_choose(having, k) + _log_choose(total - having, here.checked - k) - whole
+        )
+        for k in range(here.hosts, min(having, here.checked) + 1)
+        if here.checked - k <= total - having
+    ))  # fmt: skip
+
+
+def _log_choose(n: int, k: int) -> float:
+    return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
+
+
+def newest(bundles: Iterable[Taken]) -> dict[str, Taken]:
+    """The newest bundle of each host."""
+    return {bundle.host: bundle for bundle in sorted(bundles, key=lambda b: (b.at, b.id))}

@@ -1,0 +1,312 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""A fleet on the terminal: its findings, its hosts, and tables of all of them."""
+
+import argparse
+import datetime
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from mmscope.drgn.tables import display
+from mmscope.drgn.tables.rows import Column, column, columns, table_row
+from mmscope.drgn.tables.terminal import print_rows
+from mmscope.reports.bundle.database import in_a_line
+from mmscope.reports.bundle.outcome import DONE, INCOMPLETE, UsageError, say
+from mmscope.reports.findings.findings import load_questions
+from mmscope.reports.lake.catalog import Catalog, Taken, Wanted, literal, read_catalog
+from mmscope.reports.lake.fleet import Fleet, Share, Told, ask_fleet, regressions, words
+from mmscope.reports.lake.layout import OURS, torn
+
+MOST_SAID = 20
+
+
+@table_row
+class FleetFinding:
+    """A finding over all hosts."""
+
+    severity: str = column(holds="words", help="that of the worst host")
+    finding: str = column(holds="words", key=True, help="the finding")
+    hosts: int = column(help="hosts that have it")
+    checked: int = column(help="hosts that could tell")
+    since: str = column(holds="words", help="when the first of them had it, of their readings")
+    worst_host: str = column(holds="host", help="the host that has it worst")
+    title: str = column(holds="words", help="what is said of that host")
+
+
+@table_row
+class FindingByGroup:
+    """How many hosts of a group have a finding."""
+
+    finding: str = column(holds="words", key=True, help="the finding")
+    group: str = column(holds="words", key=True, help="kernel release, or label")
+    hosts: int = column(help="hosts of the group that have it")
+    checked: int = column(help="hosts of the group that could tell")
+
+
+@table_row
+class FindingOfHost:
+    """A finding of a host."""
+
+    host: str = column(holds="host", key=True, help="the host")
+    kernel: str = column(holds="kernel", help="its release")
+    severity: str = column(holds="words", help="how severe it is")
+    finding: str = column(holds="words", key=True, help="the finding")
+    since: str = column(holds="words", help="the reading since which all that could tell had it")
+    taken: str = column(holds="words", help="when the reading was taken that says so")
+    title: str = column(holds="words", help="what is said of it")
+
+
+@table_row
+class HostSummary:
+    """A host of a lake."""
+
+    host: str = column(holds="host", key=True, help="the host")
+    kernel: str = column(holds="kernel", help="release, in its newest bundle")
+    labels: str = column(holds="label", help="of its newest bundle")
+    bundles: int = column(help="bundles of it")
+    first: str = column(holds="words", help="when the oldest was taken")
+    last: str = column(holds="words", help="when the newest was taken")
+    rows: int = column(help="rows of all of them")
+
+
+@table_row
+class BundleSummary:
+    """A bundle of a lake."""
+
+    bundle: str = column(holds="words", key=True, help="its id")
+    host: str = column(holds="host", help="whose it is")
+    kernel: str = column(holds="kernel", help="release")
+    taken: str = column(holds="words", help="when it was taken")
+    version: str = column(holds="words", help="the mmscope that wrote it")
+    labels: str = column(holds="label", help="given when it was added")
+    tables: int = column(help="tables")
+    rows: int = column(help="rows of all of them")
+
+
+@table_row
+class TableSummary:
+    """A table of a lake."""
+
+    table: str = column(holds="words", key=True, help="its name")
+    files: int = column(help="Parquet files")
+    rows: int = column(help="rows of all hosts")
+    bytes: int = column(unit="bytes", help="size of the files")
+
+
+def wanted_of(args: argparse.Namespace) -> Wanted:
+    """Which bundles the user wants."""
+    return Wanted(args.since, args.until, tuple(args.host), tuple(args.kernel), tuple(args.label))
+
+
+def say_some(lines: Iterable[str]) -> None:
+    """What is wrong, a line each; of many, the first."""
+    lines = list(lines)
+    for line in lines[:MOST_SAID]:
+        say(line)
+    if len(lines) > MOST_SAID:
+        say(f"and {len(lines) - MOST_SAID:,} more lines like these")
+
+
+def when(seconds: float) -> str:
+    """A point in time, as a person reads it."""
+    return datetime.datetime.fromtimestamp(seconds, datetime.UTC).strftime("%Y-%m-%d %H:%M")
+
+
+def print_fleet(args: argparse.Namespace) -> int:
+    """``mmscope lake findings``."""
+    questions = load_questions()
+    if args.only:
+        known = {question.id for question in questions}
+        for id in args.only:
+            if id not in known:
+                raise UsageError(f"no finding is called {id[:80]!r}; reports/findings has them")
+        questions = [question for question in questions if question.id in args.only]
+    catalog = read_catalog(args.lake, wanted_of(args))
+    if not catalog.bundles:
+        raise UsageError(f"{args.lake}: no bundle is wanted by these options")
+    fleet = ask_fleet(catalog, questions)
+    row_type, rows = _rows(fleet, args.by)
+    title = "" if args.format != "table" else headline(fleet)
+    print_rows(
+        columns(row_type), (list(vars(r).values()) for r in rows), form=args.format, title=title
+    )
+    if args.format == "table":
+        for line in (*_regressed(fleet), *_unchecked(fleet)):
+            print(line)
+    say_some(fleet.said)
+    return INCOMPLETE if fleet.said else DONE
+
+
+def headline(fleet: Fleet) -> str:
+    """What was asked, and what came of it."""
+    asked = display.plural(len(fleet.hosts), "host")
+    of = display.plural(fleet.bundles, "bundle")
+    ill = {case.bundle.host for one in fleet.told for case in one.cases}
+    return (
+        f"{asked} by {of}: {len(ill):,} have {display.plural(len(fleet.told), 'finding')}; "
+        f"{len(fleet.clear):,} are clear on all"
+    )
+
+
+def _rows(fleet: Fleet, by: str) -> tuple[type, Iterator[Any]]:
+    if by == "kernel":
+        return FindingByGroup, _groups(fleet.told, lambda one: one.by_kernel)
+    if by == "label":
+        return FindingByGroup, _groups(fleet.told, lambda one: one.by_label)
+    if by == "host":
+        return FindingOfHost, _of_hosts(fleet)
+    return FleetFinding, map(_finding_row, fleet.told)
+
+
+def _finding_row(one: Told) -> FleetFinding:
+    worst = one.cases[0]
+    said = words(one, worst)
+    return FleetFinding(
+        one.severity,
+        one.question.id,
+        len(one.cases),
+        one.checked,
+        when(one.since),
+        worst.bundle.host,
+        said[0].title if said else one.question.about,
+    )
+
+
+def _groups(told: Iterable[Told], shares: Any) -> Iterator[FindingByGroup]:
+    for one in told:
+        groups: dict[str, Share] = shares(one)
+        for name, share in sorted(groups.items(), key=lambda item: (-item[1].hosts, item[0])):
+            yield FindingByGroup(one.question.id, name, share.hosts, share.checked)
+
+
+def _of_hosts(fleet: Fleet) -> Iterator[FindingOfHost]:
+    of_host = [(case.bundle.host, one, case) for one in fleet.told for case in one.cases]
+    for host, one, case in sorted(of_host, key=lambda each: each[0]):
+        for finding in words(one, case):
+            yield FindingOfHost(
+                host,
+                case.bundle.kernel,
+                finding.severity,
+                finding.id,
+                when(case.since),
+                when(case.bundle.at),
+                finding.title,
+            )
+
+
+def _regressed(fleet: Fleet) -> Iterator[str]:
+    for each in regressions(fleet):
+        yield (
+            f"{each.told.question.id}: {each.here.hosts:,} of {each.here.checked:,} hosts with "
+            f"{display.prose(each.kernel)} have it, {each.elsewhere.hosts:,} of "
+            f"{each.elsewhere.checked:,} with other kernels (by chance: {each.chance:.1g})"
+        )
+
+
+def _unchecked(fleet: Fleet) -> Iterator[str]:
+    """How many hosts could not tell, finding by finding, would be a wall: the reasons' sum."""
+    ids = {id for id, _ in fleet.unchecked}
+    if ids:
+        yield (
+            f"Of {display.plural(len(ids), 'finding')} some hosts cannot tell; column checked says "
+            "how many can"
+        )
+
+
+def print_table(args: argparse.Namespace) -> int:
+    """``mmscope lake show``."""
+    catalog = read_catalog(args.lake, wanted_of(args))
+    said = list(catalog.said)
+    if args.table == "hosts":
+        described, rows = _listed(HostSummary, _hosts(catalog))
+    elif args.table == "bundles":
+        described, rows = _listed(BundleSummary, map(_bundle, catalog.bundles))
+    elif args.table == "tables":
+        described, rows = _listed(TableSummary, _tables(catalog))
+    else:
+        described, rows = _table(catalog, args.table, said)
+    print_rows(described, rows, form=args.format)
+    say_some(said)
+    return INCOMPLETE if said else DONE
+
+
+def _listed(row_type: type, rows: Iterable[Any]) -> tuple[list[Column], Iterable[Sequence[Any]]]:
+    return columns(row_type), (list(vars(row).values()) for row in rows)
+
+
+def _labels(bundle: Taken) -> str:
+    return " ".join(f"{name}={value}" for name, value in sorted(bundle.labels.items()))
+
+
+def _hosts(catalog: Catalog) -> Iterator[HostSummary]:
+    by_host: dict[str, list[Taken]] = {}
+    for bundle in catalog.bundles:
+        by_host.setdefault(bundle.host, []).append(bundle)
+    for host, bundles in sorted(by_host.items()):
+        last = bundles[-1]
+        rows = sum(bundle.rows for bundle in bundles)
+        yield HostSummary(host, last.kernel, _labels(last), len(bundles), when(bundles[0].at),
+                          when(last.at), rows)  # fmt: skip
+
+
+def _bundle(bundle: Taken) -> BundleSummary:
+    return BundleSummary(
+        bundle.id,
+        bundle.host,
+        bundle.kernel,
+        when(bundle.at),
+        bundle.version,
+        _labels(bundle),
+        len(bundle.counts),
+        bundle.rows,
+    )
+
+
+def _tables(catalog: Catalog) -> Iterator[TableSummary]:
+    files = [file for file in catalog.files if not file.table.startswith(OURS)]
+    for table, group in itertools.groupby(sorted(files), key=lambda file: file.table):
+        several = list(group)
+        yield TableSummary(
+            table,
+            len(several),
+            sum(file.rows for file in several),
+            sum(file.size for file in several),
+        )
+
+
+def _table(
+    catalog: Catalog, table: str, said: list[str]
+) -> tuple[list[Column], Iterable[Sequence[Any]]]:
+    """A table's rows of all bundles that are wanted, with the host's name before them."""
+    import duckdb
+
+    files = [file for file in catalog.files if file.table == table]
+    if not files or table.startswith(OURS):
+        raise UsageError(
+            f"{catalog.lake}: has no table {table[:80]}; 'mmscope lake show {catalog.lake} tables' "
+            "lists them"
+        )
+    whole = [file for file in files if not torn(catalog.lake, file)]
+    said += [why for file in files if (why := torn(catalog.lake, file))]
+    kinds = {"BIGINT": "integer", "BOOLEAN": "boolean", "DOUBLE": "number"}
+    try:
+        result = duckdb.connect(":memory:").execute(
+            "select b.host, b.taken, l.* exclude (lake_bundle, lake_host, lake_kernel, lake_boot, "
+            "lake_labels) from read_parquet($paths, union_by_name = true, hive_partitioning = "
+            "false) as l join (select unnest($ids::varchar[]) as lake_bundle, "
+            "unnest($hosts::varchar[]) as host, unnest($taken::varchar[]) as taken) as b "
+            "using (lake_bundle)",
+            {
+                "paths": [literal(file.path(catalog.lake)) for file in whole],
+                "ids": [bundle.id for bundle in catalog.bundles],
+                "hosts": [bundle.host for bundle in catalog.bundles],
+                "taken": [when(bundle.at) for bundle in catalog.bundles],
+            },
+        )
+    except duckdb.Error as error:
+        raise UsageError(f"{catalog.lake}: table {table}: {in_a_line(error)}") from error
+    described = [
+        Column(name, kinds.get(str(kind), "string"), True, "", "", name == "host")
+        for name, kind, *_ in result.description or ()
+    ]
+    return described, iter(result.fetchone, None)

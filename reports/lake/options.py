@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+``mmscope lake``: its commands and their options.
+
+Imports no drgn, numpy, rich or duckdb. Exit codes as of ``mmscope``.
+"""
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+
+from mmscope.reports.bundle.outcome import DONE, INCOMPLETE, UsageError, say
+
+Command = Callable[..., argparse.ArgumentParser]
+FORMATS = ("table", "csv", "json")
+ENGINES = ("duckdb",)
+# What findings are counted by.
+BY = ("finding", "kernel", "label", "host")
+
+
+def add_command(command: Command) -> None:
+    """Declare ``lake``."""
+    sub = command(
+        "lake",
+        run_add,
+        "keep the bundles of many hosts as Parquet, and ask them as one",
+        "A lake is a folder of Parquet files that has the bundles of many hosts. Findings are "
+        "asked of all of them at once: how many hosts have each, since when, which worst, on which "
+        "kernels.",
+    )
+    kinds = sub.add_subparsers(required=True, metavar="ACTION")
+
+    def action(name: str, run: object, help: str, text: str) -> argparse.ArgumentParser:
+        one = kinds.add_parser(name, help=help, description=text)
+        one.add_argument("-v", "--verbose", action="store_true", help="show tracebacks")
+        one.set_defaults(run=run)
+        return one
+
+    _add_add(
+        action(
+            "add",
+            run_add,
+            "add bundles",
+            "Add bundles to a lake, which is made if it is not there. A bundle that is in it "
+            "already is not added again. Several may add at once.",
+        )
+    )
+    findings = action(
+        "findings",
+        run_findings,
+        "say what is wrong on how many hosts",
+        "Ask all bundles every question that mmscope knows. Of each host the newest bundle counts "
+        "that can tell.",
+    )
+    findings.add_argument("lake", type=Path, metavar="LAKE")
+    _add_wanted(findings)
+    findings.add_argument(
+        "--by", choices=BY, default="finding", help="a row each; default: finding"
+    )
+    findings.add_argument("--only", action="append", metavar="FINDING", help="of these alone")
+    findings.add_argument("--format", choices=FORMATS, default="table", help="default: table")
+    show = action(
+        "show",
+        run_show,
+        "list the hosts, or print a table of all of them",
+        "Without TABLE, list the hosts of a lake; with it, print its rows of all hosts, or of "
+        "those that are wanted. 'bundles' lists the bundles, 'tables' the tables.",
+    )
+    show.add_argument("lake", type=Path, metavar="LAKE")
+    show.add_argument("table", nargs="?", default="hosts", metavar="TABLE")
+    _add_wanted(show)
+    show.add_argument("--format", choices=FORMATS, default="table", help="default: table")
+
+
+def _add_add(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("bundles", nargs="+", type=Path, metavar="BUNDLE")
+    sub.add_argument("lake", type=Path, metavar="LAKE")
+    sub.add_argument(
+        "--label",
+        action="append",
+        default=[],
+        type=label,
+        metavar="NAME=VALUE",
+        help="what these hosts are, as role=db; may be given several times",
+    )
+    sub.add_argument(
+        "--host", metavar="NAME", help="the name under which one host is kept, whatever its own is"
+    )
+    sub.add_argument(
+        "--jobs",
+        type=int,
+        metavar="N",
+        help="processes that read bundles; default: one a CPU",
+    )
+    sub.add_argument(
+        "--redact",
+        action="store_true",
+        help="replace names first, as 'mmscope redact' does; also the host's without --host",
+    )
+    sub.add_argument(
+        "--redact-map",
+        type=Path,
+        metavar="FILE",
+        help="write which name has which number, for yourself; by default nobody can know",
+    )
+
+
+def _add_wanted(sub: argparse.ArgumentParser) -> None:
+    """Which bundles are asked."""
+    sub.add_argument("--since", metavar="DAY", help="bundles of this day, 2026-11-23, and later")
+    sub.add_argument("--until", metavar="DAY", help="bundles of this day and earlier")
+    sub.add_argument("--host", action="append", default=[], metavar="NAME", help="of these hosts")
+    sub.add_argument(
+        "--kernel", action="append", default=[], metavar="RELEASE", help="of these kernels"
+    )
+    sub.add_argument(
+        "--label",
+        action="append",
+        default=[],
+        type=label,
+        metavar="NAME=VALUE",
+        help="of hosts that have all of these",
+    )
+
+
+def label(text: str) -> tuple[str, str]:
+    """
+    The value of ``--label``.
+
+    :raises ValueError: it is none.
+    """
+    name, equals, value = text.partition("=")
+    if not (name and equals and name.isprintable() and value.isprintable() and len(text) <= 200):
+        raise ValueError(text)
+    return name, value
+
+
+def run_add(args: argparse.Namespace) -> int:
+    from mmscope.reports.bundle.redact import Names, write_map
+    from mmscope.reports.lake.adding import add
+    from mmscope.reports.lake.staging import Given
+
+    if args.redact_map is not None and not args.redact:
+        raise UsageError("--redact-map goes with --redact")
+    if args.redact_map is not None and args.redact_map.exists():
+        raise UsageError(f"{args.redact_map}: already exists; choose another name for the map")
+    if args.jobs is not None and args.jobs < 1:
+        raise UsageError("--jobs is a number of processes, 1 or more")
+    names = Names() if args.redact else None
+    given = Given(tuple(args.label), args.host)
+    done = add(args.lake, args.bundles, given, say, names, args.jobs)
+    if names is not None and args.redact_map is not None:
+        write_map(names, args.redact_map)
+    known = f", {done.known:,} were there already" if done.known else ""
+    print(f"{args.lake}: {done.added:,} added{known}")
+    return INCOMPLETE if done.refused else DONE
+
+
+def run_findings(args: argparse.Namespace) -> int:
+    from mmscope.reports.lake.fleet_text import print_fleet
+
+    return print_fleet(args)
+
+
+def run_show(args: argparse.Namespace) -> int:
+    from mmscope.reports.lake.fleet_text import print_table
+
+    return print_table(args)

@@ -1,0 +1,358 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Bundles as Parquet: the tables of many, each in one file a day, with whose row it is.
+
+Each bundle is read as for its findings (``database.load_tables``), so that what is damaged there is
+damaged here, with the same words. A column that is declared has its declared type; one that another
+type stands in is left out with its table. What nobody declared is taken as the bundle says.
+
+Costs a reading of every cell. Cannot know: who a host is beyond its name; see ``hosts``.
+"""
+
+import datetime
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import duckdb
+
+from mmscope.drgn.tables.bounds import Impossible
+from mmscope.drgn.tables.rows import columns
+from mmscope.reports.bundle.boots import boot_time, captured
+from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.bundle.bundle_format import reasons
+from mmscope.reports.bundle.database import SQL_TYPES, beyond_bigint, load_tables
+from mmscope.reports.bundle.declared import TABLES
+from mmscope.reports.bundle.description import DESCRIPTION, BundleError, Table
+from mmscope.reports.lake.layout import BUNDLES, OURS, STACKS
+
+MARKS = "lake_marks"
+# Whose row it is: the first columns of every table.
+KEYS = {
+    "lake_bundle": "VARCHAR",
+    "lake_host": "VARCHAR",
+    "lake_kernel": "VARCHAR",
+    "lake_boot": "TIMESTAMP",
+    "lake_labels": "MAP(VARCHAR, VARCHAR)",
+}
+BUNDLE_COLUMNS = KEYS | {
+    "captured": "TIMESTAMP",
+    "added": "TIMESTAMP",
+    "note": "VARCHAR",
+    "kind": "VARCHAR",
+    "release": "VARCHAR",
+    "page_size": "BIGINT",
+    "thp_order": "BIGINT",
+    "total_pages": "BIGINT",
+    "uptime_seconds": "DOUBLE",
+    "shape": "VARCHAR",
+    "version": "VARCHAR",
+    "format": "BIGINT",
+    "description": "VARCHAR",
+    "missing": "VARCHAR",
+    "counts": "VARCHAR",
+    "rows": "BIGINT",
+}
+OWN = {
+    BUNDLES: BUNDLE_COLUMNS,
+    MARKS: KEYS | {c.name: SQL_TYPES[c.type] for c in columns(Impossible)},
+    STACKS: KEYS | {"name": "VARCHAR", "stack": "VARCHAR", "value": "HUGEINT"},
+}
+# Numbers of more than 64 bits: Parquet has no HUGEINT.
+WIDE = "DECIMAL(38,0)"
+# Of what is held before it is written.
+MAX_STAGED_BYTES, MAX_STAGED = 64 << 20, 250
+MEMORY = "768MiB"
+# Before Linux nothing was read, and after tomorrow nothing was yet.
+EARLIEST = 662688000
+AHEAD = 86400
+
+
+@dataclass(frozen=True)
+class Given:
+    """What the user says of the bundles that are added."""
+
+    labels: tuple[tuple[str, str], ...] = ()
+    host: str | None = None
+
+
+@dataclass
+class Staged:
+    """
+    What became of some bundles.
+
+    :ivar files: (table, day, path, rows) of each file that was written.
+    :ivar ids: of the bundles in them.
+    :ivar refused: lines of those that are not.
+    :ivar said: lines of what is odd with those that are.
+    """
+
+    files: list[tuple[str, str, str, int]] = field(default_factory=list)
+    ids: list[str] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
+
+
+def identity(path: Path) -> str:
+    """
+    What tells a bundle from all others: of what its files have, whatever it is called.
+
+    :raises OSError: it cannot be read.
+    """
+    whole = hashlib.sha256()
+    for name in sorted(os.listdir(path)):
+        if (file := path / name).is_file() and name.endswith((".json", ".csv", ".folded")):
+            with open(file, "rb") as opened:
+                digest = hashlib.file_digest(opened, "sha256").hexdigest()
+            whole.update(f"{name}\0{digest}\n".encode("utf-8", "surrogateescape"))
+    return whole.hexdigest()[:32]
+
+
+class Stage:
+    """Tables of many bundles, in memory until they are written."""
+
+    def __init__(self, folder: Path, given: Given, begin: str) -> None:
+        self.folder, self.given, self.begin = folder, given, begin
+        self.staged = Staged()
+        self._connection = duckdb.connect(
+            ":memory:", config={"memory_limit": MEMORY, "temp_directory": "", "threads": 1}
+        )
+        self._columns: dict[tuple[str, str], dict[str, str]] = {}
+        self._bytes = self._bundles = self._flushes = 0
+
+    def add(self, path: Path, bundle: Bundle, id: str) -> None:
+        """
+        Take a bundle in.
+
+        :param path: where the user has it, for words.
+        :raises BundleError: it has damage that leaves nothing of it.
+        """
+        size = sum(t.path.stat().st_size for t in bundle.tables.values() if t.path.is_file())
+        if self._bundles and (self._bytes + size > MAX_STAGED_BYTES or self._bundles == MAX_STAGED):
+            self.flush()
+        connection = self._connection
+        connection.execute("create schema read")
+        try:
+            self._take(path, bundle, id)
+        except BaseException:
+            for table, day in self._columns:  # nothing of it
+                connection.execute(
+                    f'delete from "{table}@{day}" where lake_bundle = $id', {"id": id}
+                )
+            raise
+        finally:
+            connection.execute("drop schema read cascade")
+        self._bytes, self._bundles = self._bytes + size, self._bundles + 1
+        self.staged.ids.append(id)
+
+    def _take(self, path: Path, bundle: Bundle, id: str) -> None:
+        missing = load_tables(self._connection, bundle, "read")
+        added = datetime.datetime.now(datetime.UTC).timestamp()
+        day, note = _day(bundle, added)
+        keys = {
+            "lake_bundle": id,
+            "lake_host": self.given.host or host_name(bundle),
+            "lake_kernel": _text(bundle.target.get("release")),
+            "lake_boot": _timestamp(boot_time(bundle)),
+            "lake_labels": dict(self.given.labels),
+        }
+        counts, marks = {}, []
+        for table in bundle.tables.values():
+            if table.name in missing or f"table {table.name}" in missing:
+                continue
+            if why := self._move(table, day, keys, rows := bundle.count(table.name)):
+                missing[table.name] = why
+                continue
+            counts[table.name] = rows
+            marks += bundle.impossible(table.name)
+        for name, why in reasons(bundle).items():
+            missing.setdefault(name, why)
+        self._insert(
+            (MARKS, day),
+            [keys | {c.name: getattr(m, c.name) for c in columns(Impossible)} for m in marks],
+        )
+        self._insert((STACKS, day), self._stacks(bundle, keys, missing))
+        about = _about(bundle, counts, missing) | {"added": _timestamp(added), "note": note}
+        self._insert((BUNDLES, day), [keys | about])
+        if note:
+            self.staged.said.append(f"{path}: {note}")
+        for name in sorted(name for name in bundle.tables if name in missing):
+            self.staged.said.append(f"{path}: table {name} is left out: {missing[name]}")
+
+    def _move(self, table: Table, day: str, keys: dict[str, Any], rows: int) -> str:
+        """Move a table that was read to those of its name; returns why not, if so."""
+        declared = (
+            {c.name: c for c in columns(TABLES[table.name].row)} if table.name in TABLES else {}
+        )
+        if table.name.startswith(OURS):
+            return f"its name begins with {OURS}, as the lake's own do"
+        kinds, values = dict(KEYS), []
+        for c in table.columns:
+            if c.name.startswith(OURS):
+                return f"column {c.name} begins with {OURS}, as the lake's own do"
+            kind = WIDE if beyond_bigint(c) else SQL_TYPES[c.type]
+            if known := declared.get(c.name):
+                wanted = WIDE if beyond_bigint(known) else SQL_TYPES[known.type]
+                if kind != wanted and (kind, wanted) not in ALSO:
+                    return f"its column {c.name} is {c.type}, which mmscope has as {known.type}"
+                kind = wanted
+            kinds[c.name] = kind
+            values.append(f'"{c.name}"::{kind}')
+        if not rows:  # of many tables: what its bundle says of it is enough
+            return ""
+        names = ", ".join(f'"{name}"' for name in kinds)
+        into = self._table((table.name, day), kinds)
+        given = ", ".join(f"${name}::{kind}" for name, kind in KEYS.items())
+        self._connection.execute(
+            f"insert into {into} ({names}) select {given}, {', '.join(values)} "
+            f'from read."{table.name}"',
+            keys,
+        )
+        return ""
+
+    def _stacks(
+        self, bundle: Bundle, keys: dict[str, Any], missing: dict[str, str]
+    ) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = []
+        for name in bundle.folded:
+            try:
+                rows += [
+                    keys | {"name": name, "stack": stack, "value": value}
+                    for stack, value in bundle.drawn_stacks(name)
+                ]
+            except BundleError as error:
+                missing[f"stacks {name}"] = str(error)
+                self.staged.said.append(f"stacks {name} are left out: {error}")
+        return rows
+
+    def _insert(self, where: tuple[str, str], rows: list[dict[str, Any]]) -> None:
+        kinds = OWN[where[0]]
+        into = self._table(where, kinds)
+        names = ", ".join(f'"{name}"' for name in kinds)
+        given = ", ".join(f"${name}::{kind}" for name, kind in kinds.items())
+        for row in rows:
+            self._connection.execute(f"insert into {into} ({names}) values ({given})", row)
+
+    def _table(self, where: tuple[str, str], kinds: dict[str, str]) -> str:
+        """The table for one of that name and day, with these columns at least."""
+        name, day = where
+        into = f'"{name}@{day}"'
+        if (there := self._columns.get(where)) is None:
+            described = ", ".join(f'"{column}" {kind}' for column, kind in kinds.items())
+            self._connection.execute(f"create table {into} ({described})")
+            self._columns[where] = dict(kinds)
+            return into
+        for column, kind in kinds.items():
+            if column not in there:
+                self._connection.execute(f'alter table {into} add column "{column}" {kind}')
+                there[column] = kind
+            elif there[column] != kind:  # of columns that nobody declared
+                self._connection.execute(f'alter table {into} alter "{column}" type VARCHAR')
+                there[column] = "VARCHAR"
+        return into
+
+    def flush(self) -> None:
+        """Write what there is."""
+        self._flushes += 1
+        for table, day in self._columns:
+            path = self.folder / f"{self.begin}-{self._flushes}-{table}-{day}.parquet"
+            (rows,) = self._connection.execute(
+                f'copy "{table}@{day}" to $path (format parquet, compression zstd)',
+                {"path": str(path)},
+            ).fetchone() or (0,)
+            self._connection.execute(f'drop table "{table}@{day}"')
+            if rows:
+                self.staged.files.append((table, day, str(path), rows))
+        self._columns, self._bytes, self._bundles = {}, 0, 0
+
+
+# Types that a bundle may have for a declared one without another meaning.
+ALSO = {("BIGINT", "DOUBLE"), ("BIGINT", "VARCHAR"), ("BIGINT", WIDE)}
+
+
+def stage(work: Iterable[tuple[Path, str]], folder: Path, given: Given, begin: str) -> Staged:
+    """
+    Write bundles as Parquet files. One that cannot be read costs no other.
+
+    :param work: where each is, and its id.
+    :param folder: for the files, whose names begin so.
+    """
+    made = Stage(folder, given, begin)
+    for path, id in work:
+        try:
+            made.add(path, Bundle(path), id)
+        except BundleError as error:
+            made.staged.refused.append(str(error))
+        except (duckdb.Error, OSError, ValueError) as error:
+            why = " ".join(str(error).split())[:200]
+            made.staged.refused.append(f"{path}: cannot be added: {why}")
+    made.flush()
+    return made.staged
+
+
+def host_name(bundle: Bundle) -> str:
+    """Whose reading it is. Numbers of one redaction are not those of another."""
+    name = _text(bundle.target.get("hostname")) or "unnamed"
+    redaction = bundle.target.get("redaction")
+    return f"{name}.{str(redaction)[:8]}" if redaction else name
+
+
+def _day(bundle: Bundle, added: float) -> tuple[str, str]:
+    """The day that it is filed under, and what is odd with its clock."""
+    taken, note = captured(bundle), ""
+    if taken is None:
+        note = "does not say when it was taken; it is filed under today"
+    elif not EARLIEST <= taken <= added + AHEAD:
+        said = str(bundle.target.get("captured_at"))[:40]
+        note = f"says that it was taken {said}, now is {_timestamp(added)} UTC: the clock of its "
+        note += "host was wrong; it is filed under today"
+    at = added if note or taken is None else taken
+    return datetime.datetime.fromtimestamp(at, datetime.UTC).date().isoformat(), note
+
+
+def _about(bundle: Bundle, counts: dict[str, int], missing: dict[str, str]) -> dict[str, Any]:
+    """Its row of the lake's bundles, but for whose it is."""
+    target = bundle.target
+    page_size = target.get("page_size") or None
+    text = (bundle.path / DESCRIPTION).read_text("utf-8", "surrogateescape")
+    shape = sorted(
+        (table.name, [(c.name, c.type) for c in table.columns])
+        for table in bundle.tables.values()
+        if table.name in counts
+    )
+    return {
+        "captured": _timestamp(captured(bundle)),
+        "kind": _text(target.get("kind")),
+        "release": _text(target.get("release")),
+        "page_size": page_size,
+        "thp_order": (int(page_size) // 8).bit_length() - 1 if page_size else None,
+        "total_pages": target.get("total_pages") or None,
+        "uptime_seconds": target.get("uptime_seconds") or None,
+        "shape": hashlib.sha256(json.dumps(shape).encode()).hexdigest()[:16],
+        "version": bundle.version,
+        "format": bundle.format,
+        "description": re.sub("[\ud800-\udfff]", "\ufffd", text),
+        "missing": json.dumps(missing),
+        "counts": json.dumps(counts),
+        "rows": sum(counts.values()),
+    }
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)
+
+
+def _timestamp(seconds: float | None) -> str | None:
+    """For SQL; None where it is none that a calendar has."""
+    if seconds is None:
+        return None
+    try:
+        at = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
+    return at.strftime("%Y-%m-%d %H:%M:%S")
