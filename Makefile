@@ -75,22 +75,23 @@ report: $(READY) ## report of VMCORE=… VMLINUX=…, or of this machine without
 .PHONY: test
 test: $(READY) ## lint, types, unit tests, lab tests on real kernels, the report in a browser
 	@tools/apt-install $(LAB_PACKAGES) $(TEST_PACKAGES) $(BUILD_PACKAGES) $(if $(findstring arm64,$(ALSO)$(BRIEFLY)),$(ARM64_PACKAGES))
-	@# Each half keeps a CPU busy: the lab, whose machines are emulated one after the other, and the
-	@# rest, behind which the lab's tests of ALSO come, without those of formats, commands and damage,
-	@# for which one kernel is enough, and the few for those of BRIEFLY. On a machine that has no
-	@# kernels yet they are fetched and built meanwhile.
+	@# Three parts beside each other, so that two CPUs are busy to the end: live guests; vmcores; and
+	@# the rest, behind which the lab's tests of ALSO come, without those of formats, commands and
+	@# damage, for which one kernel is enough, and the few for those of BRIEFLY. On a machine that has
+	@# no kernels yet they are fetched and built meanwhile.
 	@mkdir -p build; \
 	$(BIN)/python tests/lab/kernels.py default '$(ALSO)' '$(BRIEFLY)' owner > build/kernels.log 2>&1 & kernels=$$!; \
-	$(BIN)/pytest tests/lab > build/lab.log & lab=$$!; \
-	stop() { kill $$lab $$kernels 2> /dev/null; wait $$lab $$kernels; exit 1; }; \
+	$(BIN)/pytest -p no:cacheprovider -m live tests/lab > build/live.log & live=$$!; \
+	$(BIN)/pytest -p no:cacheprovider -m 'not live' tests/lab > build/lab.log & lab=$$!; \
+	stop() { kill $$live $$lab $$kernels 2> /dev/null; wait $$live $$lab $$kernels; exit 1; }; \
 	trap stop INT TERM HUP; \
 	{ $(LINT); } || stop; \
 	rest=0; $(BIN)/pytest --ignore tests/lab || rest=$$?; \
 	also=0; $(if $(ALSO),MMSCOPE_LAB_KERNELS='$(ALSO)' $(BIN)/pytest -m 'not any_kernel' tests/lab || also=$$?;) \
 	brief=0; $(if $(BRIEFLY),MMSCOPE_LAB_KERNELS='$(BRIEFLY)' $(BIN)/pytest -m 'brief and not x86' tests/lab || brief=$$?;) \
-	wait $$lab; lab=$$?; wait $$kernels; \
-	cat build/kernels.log build/lab.log; \
-	[ $$rest -eq 0 ] && [ $$also -eq 0 ] && [ $$brief -eq 0 ] && [ $$lab -eq 0 ]
+	wait $$live; live=$$?; wait $$lab; lab=$$?; wait $$kernels; \
+	cat build/kernels.log build/live.log build/lab.log; \
+	[ $$rest -eq 0 ] && [ $$also -eq 0 ] && [ $$brief -eq 0 ] && [ $$live -eq 0 ] && [ $$lab -eq 0 ]
 
 .PHONY: matrix
 matrix: $(READY) ## the lab's tests on the other kernels: KERNELS=6.1,7.3?,arm64-6.1? (?: if it can be had)

@@ -103,15 +103,17 @@ def impossible(
         if c.type == "string" and (c.low or c.high):
             cells = [None if text is None else len(text) for text in cells]
         marks: dict[int, str] = {}
-        for bounds, wrong in ((c.low, operator.lt), (c.high, operator.gt)):
+        known = _known(c, cells) if c.low or c.high else []
+        for bounds, wrong, most in ((c.low, operator.lt, min), (c.high, operator.gt, max)):
+            extreme = most(known) if known and bounds else None
             for bound in bounds:
-                marks = _outside(c, cells, bound, wrong, columns, machine) | marks
+                marks = _outside(c, cells, extreme, bound, wrong, columns, machine) | marks
         for at, name in enumerate(names if c.ranges else ()):
             if name in c.ranges:
                 low, high = c.ranges[name]
-                cell = [_number(columns[c.name][at])]
-                outside = _outside(c, cell, low, operator.lt, {}, machine)
-                outside |= _outside(c, cell, high, operator.gt, {}, machine)
+                cell = _number(columns[c.name][at])
+                outside = _outside(c, [cell], cell, low, operator.lt, {}, machine)
+                outside |= _outside(c, [cell], cell, high, operator.gt, {}, machine)
                 marks.update((at, words) for words in outside.values())
         cells = columns[c.name]
         found += [
@@ -128,21 +130,30 @@ def impossible(
     return found + (_twice(table, described, columns) if machine.frozen and whole else [])
 
 
+def _known(column: Column, cells: Sequence[Any]) -> Sequence[Any]:
+    if column.type == "number":  # NaN is written as unknown
+        return [value for value in cells if value is not None and value == value]
+    return [value for value in cells if value is not None] if column.nullable else cells
+
+
 def _outside(
     column: Column,
     cells: Sequence[Any],
+    extreme: Any,
     bound: Bound,
     wrong: Wrong,
     columns: Mapping[str, Sequence[Any]],
     machine: Machine,
 ) -> dict[int, str]:
-    """Which cells are on the wrong side of a bound, and the words for each."""
+    """
+    Which cells are on the wrong side of a bound, and the words for each.
+
+    :param extreme: the one that is nearest to that side, or beyond it; None: all are unknown.
+    """
     limit = machine.most(bound) if isinstance(bound, str) else bound
     if limit is None:
         return _unlike(cells, str(bound), wrong, columns.get(str(bound), ()), machine)
-    # NaN is written as unknown.
-    known = [value for value in cells if value is not None and value == value]
-    if not known or not wrong((min if wrong is operator.lt else max)(known), limit):
+    if extreme is None or not wrong(extreme, limit):
         return {}
     outside = (
         (at, _words(column, value, bound, limit, machine))

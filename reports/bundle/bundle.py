@@ -242,16 +242,16 @@ class Bundle:
         names = [c.name for c in described]
         done = 0
         try:
-            for texts in self._quickly(table):
-                number = len(texts[0])
+            for texts, known in self._quickly(table):
+                columns: Iterable[Sequence[Any]] = known or map(values_of, described, texts)
                 if where:
                     at = names.index(where[0])
                     kept = [value in where[1] for value in values_of(described[at], texts[at])]
-                    texts = [tuple(itertools.compress(cells, kept)) for cells in texts]
-                columns = map(values_of, described, texts)
+                    some = [tuple(itertools.compress(cells, kept)) for cells in texts]
+                    columns = map(values_of, described, some)
                 for values in zip(*columns, strict=True):
-                    yield dict(zip(names, values, strict=True))
-                done += number
+                    yield dict(zip(names, values))  # noqa: B905  # as many: they were counted
+                done += len(texts[0])
             self._counts[table] = done
         except (OSError, ValueError, csv.Error):
             # What is odd is looked at line by line: up to the damage the rows are whole.
@@ -301,7 +301,7 @@ class Bundle:
         """
         if table not in self._counts:
             try:
-                self._counts[table] = sum(len(texts[0]) for texts in self._quickly(table))
+                self._counts[table] = sum(len(texts[0]) for texts, _ in self._quickly(table))
             except (OSError, ValueError, csv.Error):
                 self.odd.add(table)
                 rows, done, self._marks[table] = self._carefully(table), 0, []
@@ -312,10 +312,12 @@ class Bundle:
                 self._counts[table] = done
         return self._counts[table]
 
-    def _quickly(self, table: str) -> Iterator[list[tuple[str, ...]]]:
+    def _quickly(
+        self, table: str
+    ) -> Iterator[tuple[list[tuple[str, ...]], list[Sequence[Any]] | None]]:
         """
-        A table's columns as text, thousands of rows at a time: in a tenth of the time that rows
-        take singly, every cell is looked at.
+        A table's columns as text, thousands of rows at a time, and as values where that was needed
+        to look at them: in a tenth of the time that rows take singly, every cell is looked at.
 
         :raises ValueError, csv.Error, OSError: something is odd with these rows.
         """
@@ -348,12 +350,14 @@ class Bundle:
                     raise ValueError("a line has another number of cells")
                 if lines:
                     texts = list(zip(*lines, strict=True))
+                    values = None
                     if table not in self._counts:  # else every cell was looked at before
                         for column, cells in zip(described, texts, strict=True):
                             check_cells(column, cells)
-                        self._hold_to_bounds(table, list(map(values_of, described, texts)), done)
+                        values = list(map(values_of, described, texts))
+                        self._hold_to_bounds(table, values, done)
                     done += len(lines)
-                    yield texts
+                    yield texts, values
 
     def _hold_to_bounds(self, table: str, values: list[Sequence[Any]], done: int) -> None:
         """Mark what cannot be among some rows of a table, before which so many were seen."""

@@ -35,10 +35,11 @@ def check_cells(column: Column, texts: Sequence[str]) -> None:
 
 def values_of(column: Column, texts: Sequence[str]) -> Sequence[Any]:
     """What the cells of a column say, if they are whole."""
+    some_unknown = column.nullable and "" in texts
     if column.type == "string":
-        return [text or None for text in texts] if column.nullable else texts
+        return [text or None for text in texts] if some_unknown else texts
     read = READERS[column.type]
-    if column.nullable:
+    if some_unknown:
         return [read(text) if text else None for text in texts]
     return list(map(read, texts))
 

@@ -17,10 +17,11 @@ Cannot know: whether a frame is a function; it is whatever stands between two se
 """
 
 import math
+from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
+from itertools import accumulate
 
 from markupsafe import Markup, escape
 
@@ -46,6 +47,8 @@ NARROW = 0.025
 KERNEL = "_[k]"
 # Frames of a process's own code that follow each other, as one.
 USER_CODE = "(user code)"
+# The character behind the one that stands between frames.
+BEHIND = "<"
 # Differences that as many samples as there are show by chance, once in twenty: nearly two standard
 # deviations of the difference of two shares.
 CHANCE = 1.96
@@ -145,9 +148,8 @@ def flame_graph(
     :param kind: a frame's name and depth (the first frame has 1) to the class that colours it.
     :param frames: how many to draw at most.
     """
-    folded = _drawable(fold(stacks))
     return _graph(
-        [(stack.split(";"), value, 0) for stack, value in folded.items()],
+        _sorted(_drawable(fold(stacks)), {}),
         unit,
         describe,
         lambda node, whole: (kind(node.name, node.depth), "", _amount(node.value, unit, whole)),
@@ -182,15 +184,11 @@ def differential(
 
         return look
 
-    graphs = []
-    frames_of = {stack: stack.split(";") for stack in new.keys() | old.keys()}
-    for wide, other, is_after in ((new, old, True), (old, new, False)):
-        split = [
-            (split, wide.get(stack, 0), other.get(stack, 0)) for stack, split in frames_of.items()
-        ]
-        side = "widths after" if is_after else "widths before"
-        graphs.append(_graph(split, unit, f"{describe}, {side}", words(is_after), frames))
-    return graphs[0], graphs[1]
+    after_first = _sorted(new, old)
+    return (
+        _graph(after_first, unit, f"{describe}, widths after", words(True), frames),
+        _graph(after_first.turned(), unit, f"{describe}, widths before", words(False), frames),
+    )
 
 
 def growth(was: int, now: int, totals: tuple[int, int] | None, unit: str) -> tuple[str, str, str]:
@@ -238,17 +236,57 @@ def _amount(value: int, unit: str, whole: int) -> str:
     return f"{_plain(value, unit)}{exact}, {display.share(value, whole)}"
 
 
-Split = tuple[list[str], int, int]
+@dataclass(frozen=True)
+class _Sorted:
+    """
+    Stacks in the order of their text, a semicolon behind each: those with the same first frames
+    follow each other, and what they hold is the difference of two sums.
+
+    :ivar value, other, number: of all before each, and of all: values, those in the other graph of
+        a differential, and how many have a value in either.
+    """
+
+    stacks: list[str]
+    value: list[int]
+    other: list[int]
+    number: list[int]
+    other_number: list[int]
+
+    def turned(self) -> "_Sorted":
+        """The other graph's, beside this one's."""
+        return _Sorted(self.stacks, self.other, self.value, self.other_number, self.number)
+
+    def called(self, first: int, last: int, at: int) -> Iterator[tuple[str, int, int, int]]:
+        """What stacks go on to behind so many characters: (frame, first, last, characters)."""
+        while first < last:
+            stack = self.stacks[first]
+            end = stack.find(";", at)
+            if end < 0:  # it ends there
+                first += 1
+                continue
+            behind = bisect_left(self.stacks, f"{stack[:end]}{BEHIND}", first + 1, last)
+            yield stack[at:end], first, behind, end + 1
+            first = behind
+
+
+def _sorted(stacks: dict[str, int], others: dict[str, int]) -> _Sorted:
+    order = sorted(f"{stack};" for stack in stacks.keys() | others.keys())
+    values, other = ([side.get(stack[:-1], 0) for stack in order] for side in (stacks, others))
+    sums = (
+        list(accumulate(each, initial=0))
+        for each in (values, other, (v > 0 for v in values), (v > 0 for v in other))
+    )
+    return _Sorted(order, *sums)
 
 
 def _graph(
-    stacks: list[Split],
+    stacks: _Sorted,
     unit: str,
     describe: str,
     look: Callable[[_Node, int], tuple[str, str, str]],
     frames: int,
 ) -> FlameGraph:
-    total = sum(value for _, value, _ in stacks)
+    total = stacks.value[-1]
     nodes = _tree(stacks, total)
     svg = ""
     while total:
@@ -271,33 +309,30 @@ def _graph(
     )
 
 
-def _tree(stacks: list[Split], total: int) -> list[_Node]:
+def _tree(stacks: _Sorted, total: int) -> list[_Node]:
     """
     The stacks as a tree in the order of drawing, the root of all first, without what cannot be
     seen. Grown from the root, so that a narrow branch costs nothing beyond its first frame.
     """
-    everything = sum(other for _, _, other in stacks)
-    root = _Node("all", 0, total, everything, -1, sum(value > 0 for _, value, _ in stacks))
+    value, other, number = stacks.value, stacks.other, stacks.number
+    last = len(stacks.stacks)
     nodes: list[_Node] = []
-    todo = [(root, stacks)]
+    todo = [(_Node("all", 0, total, other[-1], -1, number[-1]), 0, last, 0)]
     while todo:
-        node, through = todo.pop()
+        node, first, last, at = todo.pop()
         nodes.append(node)
-        children: defaultdict[str, list[Split]] = defaultdict(list)
-        for item in through:
-            if len(item[0]) > node.depth:
-                children[item[0][node.depth]].append(item)
-                node.hidden += item[1]
-                node.hidden_stacks += item[1] > 0
+        ends = first + (first < last and len(stacks.stacks[first]) == at)
+        node.hidden, node.hidden_stacks = value[last] - value[ends], number[last] - number[ends]
         if node.depth == MAX_DEPTH:
             continue
-        for name in sorted(children, reverse=True):
-            value = sum(map(itemgetter(1), children[name]))
-            if value and value >= total * MIN_SHARE:
-                other = sum(map(itemgetter(2), children[name]))
-                number = sum(value > 0 for _, value, _ in children[name])
-                child = _Node(name, node.depth + 1, value, other, len(nodes) - 1, number)
-                todo.append((child, children[name]))
+        wide = []
+        for name, low, high, behind in stacks.called(first, last, at):
+            if (width := value[high] - value[low]) and width >= total * MIN_SHARE:
+                through = number[high] - number[low]
+                was = other[high] - other[low]
+                child = _Node(name, node.depth + 1, width, was, len(nodes) - 1, through)
+                wide.append((child, low, high, behind))
+        todo += sorted(wide, key=lambda each: each[0].name, reverse=True)
     for node in nodes[1:]:
         _hide(nodes[node.parent], -node.value, -node.stacks)
     return nodes

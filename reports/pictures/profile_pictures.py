@@ -9,6 +9,7 @@ Frames that stand for what ran with interrupts off carry a frame that says so.
 Cannot know: more than perf sampled. A part without samples is not one without cost.
 """
 
+import itertools
 import os
 import re
 from collections import Counter
@@ -282,8 +283,12 @@ def _stacks(tables: Tables, row: dict[str, Any]) -> Stacks:
 
 def _marked(found: Stacks, known: KnownFrames) -> Iterator[tuple[str, int]]:
     """Stacks with one more frame where the leaf stands for what ran before it."""
+    hidden: dict[str, bool] = {}  # frames are few, stacks are many
     for stack, value in found:
-        yield f"{stack};{HIDDEN}" if is_hidden(stack, known) else stack, value
+        leaf = stack.rpartition(";")[2]
+        if leaf not in hidden:
+            hidden[leaf] = is_hidden(stack, known)
+        yield f"{stack};{HIDDEN}" if hidden[leaf] else stack, value
 
 
 def is_hidden(stack: str, known: KnownFrames) -> bool:
@@ -307,13 +312,16 @@ def _from_roots(found: Stacks, roots: Iterable[str]) -> Iterator[tuple[str, int]
 
 def _user_code_as_one(found: Iterable[tuple[str, int]]) -> Iterator[tuple[str, int]]:
     """The task's own frames as one frame below the kernel's: deep ones hide what this is about."""
+    users: dict[str, bool] = {}  # frames are few, stacks are many
     for stack, value in found:
-        frames: list[str] = []
-        for depth, frame in enumerate(stack.split(";"), 1):
-            user = frame_kind(frame, depth) == "user"
-            if not user or frames[-1] != flame_graph.USER_CODE:
-                frames.append(flame_graph.USER_CODE if user else frame)
-        yield ";".join(frames), value
+        task, *frames = stack.split(";")
+        for frame in frames:
+            if frame not in users:
+                users[frame] = frame_kind(frame, 2) == "user"
+        parts = [task]
+        for user, run in itertools.groupby(frames, users.__getitem__):
+            parts += [flame_graph.USER_CODE] if user else run
+        yield ";".join(parts), value
 
 
 def comparable(found: Iterable[tuple[str, int]]) -> Iterator[tuple[str, int]]:

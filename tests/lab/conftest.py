@@ -81,8 +81,15 @@ THP_WORKLOADS = {"fragment", "tables"}
 X86_FIXTURES = {"vmemmap_lab", "hvo_boot_lab", "kept_lab"}
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "live: in a guest that runs, of which no vmcore can be kept")
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
+        if "in_guest" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.live)
         unseen = _named(item).difference(kernels.names())
         if unseen:
             why = f"no test has seen {', '.join(unseen)}: kernels.toml has no row of it"
