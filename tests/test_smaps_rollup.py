@@ -30,6 +30,7 @@ def test_what_a_kernel_prints(tmp_path: Path) -> None:
         pss_file_bytes=0,
         pss_shmem_bytes=4009 * kib,
         pss_locked_bytes=516 * kib,
+        pss_swap_bytes=0 * kib,
     )
 
 

@@ -24,7 +24,7 @@ import dataclasses
 import re
 from collections.abc import Iterator
 
-from drgn import FaultError, Object, Program
+from drgn import FaultError, Object, Program, Type
 from drgn.helpers.linux.list import list_for_each_entry
 
 from mmscope.drgn.opening.module_types import module_types
@@ -153,17 +153,14 @@ def zram_memory(info: Object) -> tuple[int, int] | None:
     (bytes that its zram device stores, bytes of memory that it takes for them), as
     ``mm_stat_show()`` has them; None if it is on no zram device.
 
-    :raises LookupError: the kernel keeps no BTF of modules, which ``struct zram`` is one's.
+    :raises LookupError: zram is a module, and the kernel keeps no BTF of modules.
     :raises ValueError: its BTF is damaged, or the device.
     """
     prog, disk = info.prog_, info.bdev.bd_disk.read_()
     name = disk.disk_name.string_().decode(errors="replace")
     if not re.fullmatch(r"zram\d{1,5}", name, re.ASCII):
         return None
-    type_ = module_types(prog, "zram").struct("zram")
-    if type_ is None:
-        raise LookupError("the BTF of module zram has no struct zram")
-    zram = Object(prog, type_, address=disk.private_data.value_())
+    zram = Object(prog, _type_of(prog, "zram", "zram"), address=disk.private_data.value_())
     if zram.disk.value_() != disk.value_():
         raise ValueError(f"{name}: what its private_data leads to is no struct zram of it")
     page = int(prog["PAGE_SIZE"].value_())
@@ -171,19 +168,24 @@ def zram_memory(info: Object) -> tuple[int, int] | None:
 
 
 def _pool_pages(prog: Program, zram: Object) -> int:
-    """``zs_get_total_pages()`` (mm/zsmalloc.c, which may be a module too)."""
+    """``zs_get_total_pages()`` (mm/zsmalloc.c)."""
     pool = zram.mem_pool.read_()
     if not pool:  # the device has no size yet
         return 0
-    try:
-        type_ = prog.type("struct zs_pool")
-    except LookupError:
-        found = module_types(prog, "zsmalloc").struct("zs_pool")
-        if found is None:
-            raise LookupError("the BTF of module zsmalloc has no struct zs_pool") from None
-        type_ = found
+    type_ = _type_of(prog, "zs_pool", "zsmalloc")
     pages = Object(prog, type_, address=pool.value_()).pages_allocated
     return int(pages.counter.value_())
+
+
+def _type_of(prog: Program, name: str, module: str) -> Type:
+    """A struct of what may be a module, or a part of the kernel."""
+    try:
+        return prog.type(f"struct {name}")
+    except LookupError:
+        found = module_types(prog, module).struct(name)
+    if found is None:
+        raise LookupError(f"the BTF of module {module} has no struct {name}")
+    return found
 
 
 def used_slots(in_use: int, pages: int) -> int:

@@ -17,7 +17,7 @@ import contextlib
 from typing import Any
 
 import numpy as np
-from drgn import Program, offsetof, sizeof
+from drgn import Program, Type, offsetof, sizeof
 from numpy.typing import NDArray
 
 from mmscope.drgn.cgroups.cgroup_paths import cgroup_paths
@@ -25,7 +25,7 @@ from mmscope.drgn.cgroups.cgroup_rows import DYING, ID, ONLINE, PATH
 from mmscope.drgn.cgroups.charged_pages import FLAGS, memcgs_named
 from mmscope.drgn.cgroups.memcgs import Memcgs
 from mmscope.drgn.owners.slab_caches import Cache, SlabChunk, SlabScan
-from mmscope.drgn.reading.kernel_arrays import TORN, Gaps, member_path, struct_dtype
+from mmscope.drgn.reading.kernel_arrays import TORN, Gaps, bit_field, member_path, struct_dtype
 from mmscope.drgn.reading.scattered_reads import read_scattered
 from mmscope.drgn.reading.struct_pages import page_addresses, slab_type, valid_page_ranges
 from mmscope.drgn.tables.rows import LONGEST_NAME, MOST_BYTES, column, table_row
@@ -82,12 +82,20 @@ class SlabCgroups:
         self._slab = struct_dtype(slab, {"vector": vector})
         try:
             entry = prog.type("struct slabobj_ext")
-            self._entry, self._owner = sizeof(entry), offsetof(entry, "objcg")
+            owner = member_path(entry, ("_objcg", "objcg"))  # 7.3
+            self._entry, self._owner = sizeof(entry), offsetof(entry, owner)
         except LookupError:
             self._entry, self._owner = POINTER, 0
         with contextlib.suppress(LookupError):
             # 7.2: entries may lie behind their objects, a slot apart.
             self._slab = struct_dtype(slab, {"vector": vector, "stride": "stride"})
+        self._in_object, self._of_cgroup = np.uint64(0), np.uint64(0)
+        if slab.has_member("obj_exts_in_object"):
+            # 7.3: a bit says so of a slab, and another that its entries have an obj_cgroup.
+            self._slab = struct_dtype(slab, {"vector": vector, "bits": "counters"})
+            self._in_object, self._of_cgroup = (
+                _bit(slab, name) for name in ("obj_exts_in_object", "obj_exts_needs_objcg")
+            )
         self._size = sizeof(prog.type("struct page"))
         self._ranges = np.array(valid_page_ranges(prog), np.uint64).reshape(-1, 3)
         self._held: dict[tuple[int, int], int] = {}  # objects by (position of cache, objcg)
@@ -108,10 +116,13 @@ class SlabCgroups:
         # More objects than a slab of the cache can have: KFENCE's, or damaged.
         here = np.flatnonzero(valid & (chunk.objects <= most[chunk.caches]))
         slabs, read = read_scattered(self._prog, addresses[here], self._slab, self.gaps)
+        if self._of_cgroup:
+            read &= (slabs["bits"] & self._of_cgroup) != 0
         vectors = np.where(read, slabs["vector"] & ~FLAGS, np.uint64(0))
         some = np.flatnonzero(vectors)
         here, counts = here[some], chunk.objects[here[some]]
-        steps = self._strides(slabs[some])
+        slots = np.array([cache.size for cache in scan.caches], np.uint64)[chunk.caches[here]]
+        steps = self._strides(slabs[some], slots)
         before = np.cumsum(counts) - counts
         number = np.arange(int(counts.sum()), dtype=np.int64) - np.repeat(before, counts)
         where = np.repeat(vectors[some], counts)
@@ -125,8 +136,11 @@ class SlabCgroups:
         for pair, objects in zip(found.tolist(), numbers.tolist(), strict=True):
             self._held[pair] = self._held.get(pair, 0) + objects
 
-    def _strides(self, slabs: NDArray[Any]) -> NDArray[np.uint64]:
-        """How far the entries of each slab lie apart."""
+    def _strides(self, slabs: NDArray[Any], slots: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        """How far the entries of each slab lie apart, whose slots have a size."""
+        if self._in_object:
+            within = (slabs["bits"] & self._in_object) != 0
+            return np.where(within, slots, np.uint64(self._entry))
         if "stride" in (slabs.dtype.names or ()):
             result: NDArray[np.uint64] = slabs["stride"].astype(np.uint64)
             return result
@@ -170,3 +184,9 @@ class SlabCgroups:
             for (place, cache), number in objects.items()
         ]
         return sorted(rows, key=lambda row: (-row.bytes, row.cache, row.cgroup_id or 0))
+
+
+def _bit(slab: Type, name: str) -> np.uint64:
+    """The mask of a bit field of ``slab.counters``."""
+    (word, _), (bit, _) = (bit_field(slab, each) for each in ("counters", name))
+    return np.uint64(1 << (bit - word))

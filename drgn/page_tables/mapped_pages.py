@@ -10,6 +10,9 @@ as here.
 Costs reading the struct page of each mapped page, in bulk: 2 million a second. Memory is
 bounded by the chunk of page tables.
 
+Pages that are swapped out are taken by how many share their slot, as SwapPss has them
+(``swap_counts``).
+
 Cannot know: mappings of pages in large folios, where the kernel does not count them
 (CONFIG_NO_PAGE_MAPCOUNT, since v6.15): they are taken for the process's own, and counted in
 :attr:`MappedPages.uncounted`.
@@ -19,10 +22,11 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
-from drgn import Program, offsetof, sizeof
+from drgn import FaultError, Program, offsetof, sizeof
 from numpy.typing import NDArray
 
 from mmscope.drgn.opening.constants import flag
+from mmscope.drgn.page_tables.swap_counts import SwapCounts
 from mmscope.drgn.reading.kernel_arrays import Gaps
 from mmscope.drgn.reading.scattered_reads import read_scattered
 from mmscope.drgn.reading.struct_pages import (
@@ -38,6 +42,7 @@ TOGETHER = 1 << 18  # pages of huge pages that are looked at at once
 KINDS = ("anon", "file", "shmem")
 # What is added up for each process: pages, and parts of bytes by PSS_SHIFT.
 SUMS = ("pages", "unique", "unread", *(f"pss_{kind}" for kind in KINDS), "pss_locked")
+SUMS += ("pss_swap", "unread_swap")
 
 
 class _Read(NamedTuple):
@@ -62,6 +67,7 @@ class MappedPages:
     gaps: Gaps = field(default_factory=Gaps)
     sums: dict[str, NDArray[np.int64]] = field(init=False)  # by SUMS: [process]
     uncounted: int = 0  # mappings of pages whose mappings the kernel does not count
+    swap: SwapCounts | str = field(init=False)  # or why there are none
 
     def __post_init__(self) -> None:
         prog, page = self.prog, self.prog.type("struct page")
@@ -69,6 +75,10 @@ class MappedPages:
         self.page, self.size = int(prog["PAGE_SIZE"].value_()), sizeof(page)
         self.dtype = page_dtype(prog, ("flags", "mapcount", "refcount", "mapping", "tail"))
         self.masked = compound_info_is_mask(prog)
+        try:
+            self.swap = SwapCounts(prog, self.gaps)
+        except (FaultError, LookupError) as error:
+            self.swap = str(error)
         self.ranges = np.array(valid_page_ranges(prog), np.uint64).reshape(-1, 3)
         self.head, self.swap_backed = (
             np.uint64(flag(prog, name)) for name in ("PG_head", "PG_swapbacked")
@@ -133,6 +143,19 @@ class MappedPages:
                 (pfns[here, None] + each).ravel(),
                 np.repeat(locked[here], pages),
             )
+
+    def take_swap(
+        self, owners: NDArray[np.int64], types: NDArray[np.uint8], offsets: NDArray[np.uint64]
+    ) -> None:
+        """
+        Pages that are swapped out, by their ``swp_entry_t``.
+        """
+        if not len(owners) or isinstance(self.swap, str):
+            return
+        times, known = self.swap.of(types, offsets)
+        part = (self.page << PSS_SHIFT) // np.maximum(times, 1)
+        self._add("pss_swap", owners[known], part[known])
+        self._add("unread_swap", owners[~known])
 
     def _read(self, pfns: NDArray[np.uint64]) -> _Read:
         """The struct pages of page frames."""

@@ -279,6 +279,8 @@ class _Reader:
             addresses = chunk.slot_addresses(form.page_shift, at, slots)
             physical = form.physical(chunk.entries[at, slots], form.last)
             self._share(owners[at], physical, addresses, 1)
+            swapped = some[kinds == SWAP]
+            scan.mapped.take_swap(owners[swapped // form.slots], *form.swap(flat[swapped]))
         # What each table has of each kind.
         found = np.bincount(rows * KINDS + kinds, minlength=count * KINDS).reshape(count, KINDS)
         found[:, NONE] = 0

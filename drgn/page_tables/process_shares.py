@@ -8,10 +8,12 @@ section ``page_tables`` then needs no more, and the struct page of each mapped p
 (``mapped_pages``).
 
 As for the kernel, hugetlb pages are in none of it, nor the zero pages. A page that is being moved,
-in a device's own memory, or lost to a hardware error is in smaps_rollup, and not here. Before v6.2
-(``follow_trans_huge_pmd()``) huge pages that were made PROT_NONE are here, and not there.
+in a device's own memory, or lost to a hardware error is in smaps_rollup, and not here. Since
+"mm/gup: replace FOLL_NUMA by gup_can_follow_protnone()" (474098edac26, in v6.1) and until "smaps:
+use vm_normal_page_pmd() instead of follow_trans_huge_pmd()" (v6.6) huge pages of PROT_NONE are
+here, and not there.
 
-Cannot know: the swapped pages of several processes by their part (SwapPss).
+Cannot know: who has the pages of shmem that are swapped out, which are in no SwapPss.
 """
 
 import re
@@ -58,6 +60,11 @@ class ProcessShare:
     pss_locked_bytes: int = column(
         unit="bytes", high="pss_bytes", help="of PSS, in mappings that are mlock()ed (Locked)"
     )
+    pss_swap_bytes: int | None = column(
+        unit="bytes",
+        high=MOST_BYTES,
+        help="beside it, what is swapped out, each page by its part (SwapPss); none of shmem",
+    )
 
 
 PROCESS_SHARES = Table(
@@ -96,6 +103,7 @@ def process_shares(scan: PageTableScan) -> list[ProcessShare]:
                 pss["file"] >> PSS_SHIFT,
                 pss["shmem"] >> PSS_SHIFT,
                 sums["pss_locked"] >> PSS_SHIFT,
+                None if isinstance(mapped.swap, str) else sums["pss_swap"] >> PSS_SHIFT,
             )
         )
     return sorted(rows, key=lambda row: (-row.pss_bytes, row.pid))
@@ -111,6 +119,12 @@ def from_memory(memory: Memory) -> Found:
         found.notes.append(
             f"struct pages of {plural(unread, 'mapped page')} could not be read: not counted"
         )
+    if unread := int(mapped.sums["unread_swap"].sum()):
+        found.notes.append(
+            f"counts of {plural(unread, 'swapped page')} could not be read: not counted"
+        )
+    if isinstance(mapped.swap, str):
+        found.notes.append(f"who shares what is swapped out is unknown: {mapped.swap}")
     if scan.gaps.bytes:
         found.notes.append(
             f"{scan.gaps.bytes:,} bytes of page tables and VMAs could not be read: what they map "
@@ -142,6 +156,7 @@ LINES = {
     "pss_file_bytes": ("Pss_File",),
     "pss_shmem_bytes": ("Pss_Shmem",),
     "pss_locked_bytes": ("Locked",),
+    "pss_swap_bytes": ("SwapPss",),
 }
 
 
@@ -212,7 +227,8 @@ PROCESS_SHARES_SECTION = Section(
     intro="""
 What of a process's memory is its own (USS), and its part of what it shares with others (PSS), as
 [smaps_rollup](https://docs.kernel.org/filesystems/proc.html) counts them. The PSS of all processes
-adds up to the pages that they map together; hugetlb pages are in none. What has been mapped
+adds up to the pages that they map together; hugetlb pages are in none. So does the PSS of what is
+swapped out, which is beside it. What has been mapped
 once is not always free when the process ends: a file's pages stay in the page cache.
 """,
     command=Command("unique and shared memory of processes", top=TOP, picks="pid"),

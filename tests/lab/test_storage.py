@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pytest
 from capture import Capture, capture
 from conftest import KERNELS
-from drgn import Object, Program
+from drgn import FaultError, Object, Program
 from test_ledger import meminfo
 
 from mmscope.drgn.filesystems.cached_file_rows import CachedFile, CachedFilesystem
@@ -30,6 +30,8 @@ from mmscope.drgn.ledger.swap_areas import (
 from mmscope.drgn.opening.module_types import module_types
 from mmscope.drgn.opening.no_debug_info import attach
 from mmscope.drgn.opening.target import open_target
+from mmscope.drgn.page_tables.process_shares import ProcessShare, read_smaps_rollup
+from mmscope.drgn.page_tables.process_shares import from_memory as shares_from_memory
 from mmscope.drgn.processes.process_memory import from_memory as processes_from_memory
 from mmscope.drgn.sections.memory import Memory
 
@@ -38,6 +40,7 @@ PAGE, MIB = 4096, 1 << 20
 DELETED, READ_BACK, SWAPPED = (size * MIB // PAGE for size in (4, 2, 8))
 IN_ZRAM = 14 * MIB
 IN_ZSWAP = 6 * MIB
+CROWD_PAGES, CROWD = 48, {"crowd-few": 5, "crowd-many": 50, "crowd-some": 15}
 
 
 @dataclass(frozen=True)
@@ -174,7 +177,11 @@ def test_files_on_a_disk_have_the_pages_that_mincore_said(storage_lab: StorageLa
 
 def test_processes_have_in_swap_what_their_status_says(storage_lab: StorageLab) -> None:
     rows = processes_from_memory(storage_lab.memory).by_name["process_memory"]
-    ours = {row.comm: row.swap_bytes for row in rows if row.swap_bytes}
+    ours = {
+        row.comm: row.swap_bytes
+        for row in rows
+        if row.swap_bytes and not row.comm.startswith("crowd")
+    }
     told = {}
     for path in (storage_lab.capture.truth_b / "proc").glob("*/status"):
         text = path.read_text()
@@ -184,6 +191,53 @@ def test_processes_have_in_swap_what_their_status_says(storage_lab: StorageLab) 
     assert ours == told
     zswap = {"in-zswap"} if storage_lab.has_zswap else set()
     assert told.keys() == {"in-the-file", "in-zram"} | zswap
+
+
+@pytest.mark.parametrize("known_by", ["vmlinux", "BTF"])
+def test_what_is_swapped_out_is_shared_as_smaps_rollup_says(
+    storage_lab: StorageLab, known_by: str
+) -> None:
+    prog = storage_lab.prog
+    found = shares_from_memory(
+        Memory(prog if known_by == "vmlinux" else without_debug_info(storage_lab.capture))
+    )
+    assert not found.notes
+    rows: list[ProcessShare] = found.by_name["process_shares"]
+    for row in rows:
+        text = storage_lab.capture.truth_b / f"proc/{row.pid}/smaps_rollup"
+        told = read_smaps_rollup(text.read_text(), row.pid, row.comm)
+        assert row.pss_swap_bytes is not None
+        assert row.pss_swap_bytes >> 10 << 10 == told.pss_swap_bytes, row
+    of = {row.comm: row.pss_swap_bytes for row in rows}
+    each = [row.comm for row in rows if row.comm.startswith("crowd")]
+    assert len(each) == 1 + sum(CROWD.values())
+    page = CROWD_PAGES // 3 * PAGE
+    many, some = 1 + CROWD["crowd-few"] + CROWD["crowd-many"], 1 + sum(CROWD.values())
+    assert of["crowd-some"] == page // 2 // some
+    everyones = page // 2 * (1 / many + 1 / some)
+    assert of["crowd-many"] == pytest.approx(everyones, abs=1)
+    assert of["crowd-few"] == pytest.approx(everyones + page / 6, abs=1)
+    assert of["crowd"] == pytest.approx(everyones + page / 6 + page, abs=1)
+
+
+def test_counts_of_swap_slots_that_cannot_be_read_are_said(storage_lab: StorageLab) -> None:
+    prog = open_target(storage_lab.capture.vmcore, [storage_lab.capture.vmlinux])
+    info = max(swap_infos(prog), key=lambda info: int(info.prio.value_()))  # zram
+    counts = info.swap_map if hasattr(info, "swap_map") else info.cluster_info
+
+    def missing(address: int, count: int, offset: int, physical: bool) -> bytes:
+        raise FaultError("no memory here", address)
+
+    prog.add_memory_segment(counts.value_(), 64, missing)
+    found = shares_from_memory(Memory(prog))
+    assert any("swapped pages could not be read" in note for note in found.notes)
+    assert found.unreadable_bytes
+    whole = shares_from_memory(storage_lab.memory).by_name["process_shares"]
+    before, after = (
+        sum(row.pss_swap_bytes or 0 for row in rows)
+        for rows in (whole, found.by_name["process_shares"])
+    )
+    assert 0 < after < before
 
 
 class TestAModulesTypes:

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later
 // Memory that stands for a disk: files of ext4 (read, dirty, deleted, a swap file), anonymous pages in the swap file and
-// in the swap cache, and anonymous pages that zram, and after it zswap, hold compressed, once and as they are. What
-// mincore() says of the files, and what the device says of itself, is noted.
+// in the swap cache, and anonymous pages that zram, and after it zswap, hold compressed, once and as they are; some of these
+// are many processes'. What mincore() says of the files, and what the device says of itself, is noted.
 #include "guest.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <glob.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
@@ -30,6 +31,13 @@
 #define ZSWAP "/sys/module/zswap/parameters/"
 #define ZSWAP_BYTES (6 * MIB)  // a third of each page is noise
 #define SAME_BYTES (4 * MIB)   // one word throughout: zram keeps the word
+
+// Of the crowd's pages a third is everyone's, a third is that of a few, a third its own. A count of many has no room in a
+// byte of swap_map (62), nor that of the few more in a word of the swap table (15).
+#define CROWD_PAGES (48 * PAGE)
+#define FEW 5
+#define SOME 15
+#define MANY 50
 
 static char block[64 << 10];
 
@@ -136,6 +144,42 @@ static void in_zram(void)
 	page_out(memory, SAME_BYTES);
 }
 
+static void sleep_on(void)
+{
+}
+
+static void crowd(void)
+{
+	char *memory = map_memory(CROWD_PAGES, MADV_NOHUGEPAGE);
+
+	for (size_t at = 0; at < CROWD_PAGES; at += PAGE)
+		noise(memory + at, PAGE / 3 & ~7UL);
+	page_out(memory, CROWD_PAGES);
+	madvise(memory + CROWD_PAGES / 3 * 2, CROWD_PAGES / 3, MADV_DONTFORK);
+	for (int i = 0; i < FEW; i++)
+		keep_child("crowd-few", sleep_on);
+	madvise(memory + CROWD_PAGES / 3, CROWD_PAGES / 3, MADV_DONTFORK);
+	for (int i = 0; i < MANY; i++)
+		keep_child("crowd-many", sleep_on);
+	madvise(memory + CROWD_PAGES / 6, CROWD_PAGES / 6, MADV_DONTFORK);
+	for (int i = 0; i < SOME; i++)
+		keep_child("crowd-some", sleep_on);
+}
+
+// What the processes map and have swapped out, as they share it.
+static void add_rollups(void)
+{
+	static char text[4096];
+	glob_t found;
+
+	if (glob("/proc/[0-9]*/smaps_rollup", 0, NULL, &found))
+		fail("no smaps_rollup");
+	for (size_t i = 0; i < found.gl_pathc; i++)
+		if (read_file(found.gl_pathv[i], text, sizeof(text)) > 0)
+			truth_add(found.gl_pathv[i]);
+	globfree(&found);
+}
+
 static void in_zswap(void)
 {
 	char *memory = map_memory(ZSWAP_BYTES, MADV_NOHUGEPAGE);
@@ -177,6 +221,7 @@ void workload_storage(void)
 	pid_t pid = keep_child("in-the-file", in_the_file);
 	zram();
 	pid_t other = keep_child("in-zram", in_zram);
+	keep_child("crowd", crowd);
 	pid_t third = zswap();
 	char path[64];
 
@@ -190,6 +235,7 @@ void workload_storage(void)
 	truth_add(path);
 	snprintf(path, sizeof(path), "/proc/%d/status", other);
 	truth_add(path);
+	add_rollups();
 	truth_add("/proc/swaps");
 	truth_add("/sys/block/zram0/mm_stat");
 	notes_as("/stages/storage");
