@@ -25,9 +25,12 @@ from guard_made import sample
 from watched_host import make_host, wait_for
 
 from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.commands.command import build_parser
 from mmscope.reports.guard import captures, events, index_page
 from mmscope.reports.guard.capture import LOCK, Settings, process
+from mmscope.reports.guard.guard import Guard
 from mmscope.reports.guard.guard_metrics import Told, families
+from mmscope.reports.guard.trigger import load
 from mmscope.reports.watch.samples import host_target
 
 HOSTILE = "<script>alert(1)</script>\u202e\x1b[31m\"'&amp;{{x}}"
@@ -239,39 +242,38 @@ def test_a_trigger_fires_over_a_tree_of_files(tmp_path: Path) -> None:
     assert guard.wait() == 0
 
 
-def test_after_dear_captures_the_samples_are_told_all_the_same(tmp_path: Path) -> None:
-    make_host(tmp_path / "root")
-    folder, vmstat = tmp_path / "captures", tmp_path / "root/proc/vmstat"
-    guard = start(folder, "--proc-root", tmp_path / "root", "--cpu", "0.001")
-    wait_for(lambda: (folder / "index.html").exists())
-    assert run("guard", "trigger", "-o", folder).returncode == 0
-    wait_for(lambda: state_of(folder) == [captures.DONE])
-    rise(vmstat, "oom_kill", 2)
-    wait_for(lambda: state_of(folder) == [captures.DONE] * 2)
-    of = {told["trigger"]: (path, told) for path, told in captures.captures(folder)}
-    assert of["by-hand"][1]["source"] == "files"
-    path, told = of["oom-kill"]
+def resident(folder: Path) -> Guard:
+    """One that is at work over a made host, and has its first sample."""
+    make_host(folder / "root")
+    words = ["guard", "run", "-o", folder, "--text", "--proc-root", folder / "root"]
+    guard = Guard(build_parser(["guard"]).parse_args(list(map(str, words))), load(()))
+    guard.step(0.0)
+    return guard
+
+
+def test_after_dear_captures_the_samples_are_told_all_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    guard = resident(tmp_path)
+    guard.paid.append((time.monotonic(), 40.0))  # of the 36 s that an hour has
+    rise(tmp_path / "root/proc/vmstat", "oom_kill", 2)
+    guard.step(0.0)
+    wait_for(lambda: state_of(tmp_path) == [captures.DONE])
+    guard.end()
+    ((path, told),) = captures.captures(tmp_path)
     assert told["source"] == "samples" and "used up the CPU" in (path / "log.txt").read_text()
     assert "The OOM killer took 2 processes" in (path / "findings.txt").read_text()
-    guard.send_signal(signal.SIGTERM)
-    _, said = guard.communicate()
-    assert "oom-kill: The OOM killer took 2 process(es): of samples alone, as --cpu" in said
+    assert "2 process(es): of samples alone, as --cpu is used up" in capsys.readouterr().err
 
 
-def test_what_has_to_wait_is_said(tmp_path: Path) -> None:
-    make_host(tmp_path / "root")
-    folder = tmp_path / "captures"
-    guard = start(folder, "--proc-root", tmp_path / "root", "--distance", "300")
-    wait_for(lambda: (folder / "index.html").exists())
-    assert run("guard", "trigger", "-o", folder).returncode == 0
-    wait_for(lambda: state_of(folder) == [captures.DONE])
+def test_what_has_to_wait_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    guard = resident(tmp_path)
+    guard.not_before[""] = time.monotonic() + 300
     rise(tmp_path / "root/proc/vmstat", "oom_kill", 2)
-    assert guard.stderr is not None
-    while "oom-kill" not in (line := guard.stderr.readline()):
-        assert line
-    assert re.search(r"oom-kill: The OOM killer took 2 .*: waits \d+ s, for --distance", line)
-    guard.send_signal(signal.SIGTERM)
-    assert guard.wait() == 0
+    guard.step(0.0)
+    guard.end()
+    words = r"oom-kill: The OOM killer took 2 process\(es\): waits \d+ s, for --distance"
+    assert re.search(words, capsys.readouterr().err) and not state_of(tmp_path)
 
 
 def rise(vmstat: Path, name: str, by: int) -> None:

@@ -37,7 +37,7 @@ from mmscope.drgn.reading.struct_pages import (
 )
 
 PSS_SHIFT = 12  # fs/proc/task_mmu.c
-TOGETHER = 1 << 18  # pages of huge pages that are looked at at once
+TOGETHER = 1 << 15  # pages that are looked at at once: 300 bytes for each
 
 KINDS = ("anon", "file", "shmem")
 # What is added up for each process: pages, and parts of bytes by PSS_SHIFT.
@@ -105,8 +105,13 @@ class MappedPages:
         :param owners: the process that maps each.
         :param locked: it does so by a VMA with VM_LOCKED.
         """
-        if not len(pfns):
-            return
+        for first in range(0, len(pfns), TOGETHER):
+            here = slice(first, first + TOGETHER)
+            self._take(owners[here], pfns[here], locked[here])
+
+    def _take(
+        self, owners: NDArray[np.int64], pfns: NDArray[np.uint64], locked: NDArray[np.bool_]
+    ) -> None:
         unique, back = np.unique(pfns, return_inverse=True)
         read = self._read(unique)
         times, uncounted = self._mapcounts(read)

@@ -153,7 +153,7 @@ class Guard:
 
     def rehearse(self) -> None:
         """Do once what is done later, so that its code is in memory."""
-        self._step(0.0)
+        self.step(0.0)
         subprocess.run([sys.executable, "-I", "-S", "-c", ""], check=False)
 
     def watch(self) -> None:
@@ -161,7 +161,7 @@ class Guard:
         due = time.monotonic()
         while True:
             begin = time.process_time()
-            self._step(max(time.monotonic() - due, 0.0))
+            self.step(max(time.monotonic() - due, 0.0))
             spent = time.process_time() - begin
             self.spent = spent if not self.spent else 0.8 * self.spent + 0.2 * spent
             self._keep_to_share()
@@ -195,7 +195,7 @@ class Guard:
             self._see_to_captures()
         return False
 
-    def _step(self, late: float) -> None:
+    def step(self, late: float) -> None:
         """A sample, and what follows from it."""
         sample: Sample = self.sampler.take(late)
         try:
@@ -264,7 +264,7 @@ class Guard:
         self.paid = [(ended, cpu) for ended, cpu in self.paid if now - ended < HOUR]
         own = self.spent / self.interval
         left = (self.share - min(own, self.share / 2)) * HOUR - sum(cpu for _, cpu in self.paid)
-        return left > 0
+        return bool(left > 0)
 
     def _room(self) -> bool:
         disk = os.statvfs(self.args.output)
