@@ -13,9 +13,9 @@ from mmscope.reports.bundle.database import open_database
 from mmscope.reports.findings.findings import (
     Finding,
     Question,
-    _query,
     evaluate,
     load_questions,
+    query_of,
 )
 from mmscope.reports.rows.profile_rows import (
     ProfileAllocation,
@@ -59,7 +59,7 @@ def test_without_rows_of_the_first_table_that_it_needs_nothing_is_found(
     database = open_database(made.write_bundle(tmp_path / "b", made.profile_rows()))
     table = question.needs[0].partition(".")[0]
     database.connection.execute(f'delete from "{table}"')
-    assert not database.rows(_query(database, question))
+    assert not database.rows(query_of(database, question))
 
 
 def test_an_end_that_takes_a_third_of_the_time_is_told(tmp_path: Path) -> None:
