@@ -73,13 +73,19 @@ def test_every_section_is_read_from_the_running_kernel(out: Path) -> None:
 
 def test_what_does_not_move_is_what_proc_says(out: Path) -> None:
     memory, text = Bundle(out / "memory"), Bundle(out / "text")
-    still = ("node", "zone", "present_pages", "managed_pages", "spanned_pages", "wmark_low")
-    for table, columns in (
-        ("zones", still),
-        ("settings", ("name", "value")),
-    ):
-        ours = {tuple(row[column] for column in columns) for row in memory.rows(table)}
-        assert ours == {tuple(row[column] for column in columns) for row in text.rows(table)}
+    still = ("node", "zone", "present_pages", "managed_pages", "spanned_pages")
+    zones, settings = (
+        [{work(row) for row in bundle.rows(table)} for bundle in (memory, text)]
+        for table, work in (
+            # A fallback to another migratetype's pageblock boosts the watermarks for a while.
+            (
+                "zones",
+                lambda row: (*(row[n] for n in still), row["wmark_low"] - row["wmark_boost"]),
+            ),
+            ("settings", lambda row: (row["name"], row["value"])),
+        )
+    )
+    assert zones[0] == zones[1] and settings[0] == settings[1]
     names = [row["name"] for row in memory.rows("vm_counters")]
     assert names == [row["name"] for row in text.rows("vm_counters")]
 
