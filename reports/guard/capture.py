@@ -87,9 +87,11 @@ def make(place: Path, settings: Settings, core: Path | None = None) -> Path:
     """
     if (place / SAMPLES).exists():
         _try("samples", lambda: merge(place, None))
+    incident = captures.read_incident(place)
+    incident["source"] = "samples" if (place / "bundle").exists() else None
+    captures.write_incident(place, incident)
     capture = captures.publish(place)
-    incident = captures.read_incident(capture) | {"folder": capture.name}
-    incident["source"] = "samples" if (capture / "bundle").exists() else None
+    incident["folder"] = capture.name
     tell(capture, incident, settings)
     step_back(settings.memory)
     with one_at_a_time(Path(settings.folder)):
