@@ -6,7 +6,9 @@ it, and whatever is wrong with others.
 
 import dataclasses
 import json
+import os
 import shutil
+import stat
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,10 +22,10 @@ from test_made_hosts import HEALTHY, SICK
 
 from mmscope.drgn.machine.vm_counters import VmCounter
 from mmscope.reports.bundle.bundle import Bundle
-from mmscope.reports.findings.findings import evaluate, load_questions, named
+from mmscope.reports.findings.findings import evaluate, finding_of, load_questions, named
 from mmscope.reports.lake import adding, layout
 from mmscope.reports.lake.adding import Added, add, identity
-from mmscope.reports.lake.asking import answers, found, kernels
+from mmscope.reports.lake.asking import answers, kernels
 from mmscope.reports.lake.batch import Batch, load
 from mmscope.reports.lake.catalog import Wanted, read_catalog
 from mmscope.reports.lake.fleet import Share, ask_fleet, at_least_by_chance, regressions
@@ -88,7 +90,7 @@ def said_of(batch: Batch) -> Iterator[tuple[str, int, list[str], str | None]]:
     for answer in answers(batch, QUESTIONS):
         for number in range(len(batch.bundles)):
             rows = answer.rows.get(number, [])
-            said = sorted(repr(found(answer.question, row, kernel(number))) for row in rows)
+            said = sorted(repr(finding_of(answer.question, row, kernel(number))) for row in rows)
             yield answer.question.id, number, said, answer.refused.get(number)
 
 
@@ -138,6 +140,19 @@ def test_a_bundle_is_in_it_once(tmp_path: Path) -> None:
     assert add(lake, [first, tmp_path / "copy", first], given, print) == Added(1, 2, 0)
     assert add(lake, [tmp_path / "copy"], given, print) == Added(0, 1, 0)
     assert len(read_catalog(lake).bundles) == 1
+
+
+@pytest.mark.parametrize(("user", "mode"), [(0, 0o700), (65534, 0o755)])
+def test_what_root_adds_to_is_roots_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, user: int, mode: int
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    before = os.umask(0o022)
+    try:
+        lake_of(tmp_path, small(tmp_path / "b", "a"))
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "lake").stat().st_mode) == mode
 
 
 def test_files_stay_few_however_many_come_singly(tmp_path: Path) -> None:

@@ -5,61 +5,32 @@ variables that the source of 5.15 gives.
 """
 
 import pytest
-from drgn import (
-    Architecture,
-    Object,
-    Platform,
-    PlatformFlags,
-    Program,
-    Symbol,
-    SymbolBinding,
-    SymbolKind,
-    Type,
-    TypeEnumerator,
-    TypeMember,
-)
+from drgn import Object, Program, SymbolKind, TypeEnumerator, TypeMember
+from made_programs import empty, fill
 
 from mmscope.drgn.free.pcp_lists import list_kinds
 from mmscope.drgn.struct_pages.hugetlb import hvo_switch, reserved_pages
 
 NAMES = ["Unmovable", "Movable", "Reclaimable", "HighAtomic"]
-ADDRESS = 0xFFFF_FFFF_8200_0000
 
 
 def kernel(lists: int = 0, variables: dict[str, bool] | None = None) -> Program:
     """A kernel with so many per-CPU lists, and with variables of HVO."""
     variables = variables or {}
-    flags = PlatformFlags.IS_64_BIT | PlatformFlags.IS_LITTLE_ENDIAN
-    prog = Program(Platform(Architecture.X86_64, flags))
+    prog = empty()
     number = prog.int_type("unsigned int", 4, False)
     member = TypeMember(prog.array_type(number, lists), "lists", 0)
-    pages = prog.struct_type("per_cpu_pages", 4 * lists, (member,))
-    page = prog.struct_type("page", 64, (TypeMember(number, "flags", 0),))
+    types = {
+        "per_cpu_pages": prog.struct_type("per_cpu_pages", 4 * lists, (member,)),
+        "page": prog.struct_type("page", 64, (TypeMember(number, "flags", 0),)),
+    }
     constants = {"MIGRATE_PCPTYPES": 3, "PAGE_SHIFT": 12, "HPG_vmemmap_optimized": 4}
     enum = prog.enum_type("made", number, [TypeEnumerator(*each) for each in constants.items()])
-
-    def find_type(prog: Program, kinds: object, name: str, file: str | None) -> Type | None:
-        return {"per_cpu_pages": pages, "page": page}.get(name)
-
-    def find_object(prog: Program, name: str, flags: object, file: str | None) -> Object | None:
-        if name in constants:
-            return Object(prog, enum, constants[name])
-        if name in variables:
-            return Object(prog, prog.bool_type("_Bool", 1), variables[name])
-        return None
-
-    def find_symbol(
-        prog: Program, name: str | None, address: int | None, one: bool
-    ) -> list[Symbol]:
-        keys = {"hugetlb_free_vmemmap_enabled_key"} if lists == 1 else set()
-        if name not in variables.keys() | keys:
-            return []
-        return [Symbol(name, ADDRESS, 1, SymbolBinding.GLOBAL, SymbolKind.OBJECT)]
-
-    prog.register_type_finder("made", find_type, enable_index=0)
-    prog.register_object_finder("made", find_object, enable_index=0)
-    prog.register_symbol_finder("made", find_symbol, enable_index=0)
-    return prog
+    values = {name: Object(prog, enum, value) for name, value in constants.items()}
+    flag = prog.bool_type("_Bool", 1)
+    values |= {name: Object(prog, flag, on) for name, on in variables.items()}
+    keys = ["hugetlb_free_vmemmap_enabled_key"] if lists == 1 else []
+    return fill(prog, types, values, dict.fromkeys([*variables, *keys], SymbolKind.OBJECT))
 
 
 def test_per_cpu_lists_of_huge_pages_are_by_migratetype() -> None:

@@ -53,6 +53,8 @@ if how == "count":
 else:
     sys.exit(start.main())
 """
+MAIN = "from mmscope.reports.commands.start import main"
+SHOW = ("show", "vm_counters", "--proc-root", "tests/data/7.2")
 COMMANDS = ("doctor", "watch", "record")  # each is loaded in its own way
 
 
@@ -61,6 +63,18 @@ def run(number: int, how: str, name: str) -> "subprocess.CompletedProcess[str]":
         [sys.executable, "-c", SCRIPT, str(number), how, name, "--help"],
         cwd=ROOT, capture_output=True, text=True, timeout=600,
     )  # fmt: skip
+
+
+def afterwards(code: str, *arguments: str) -> list[str]:
+    """The lines of a command, and of code that runs behind it in its process."""
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; {MAIN}; main(); {code}", *arguments],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+    )
+    return done.stdout.splitlines()
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -100,55 +114,34 @@ def test_page_owner_starts_without_libraries(tmp_path: Path) -> None:
     for position in range(2):
         text = f"handle: 1\nnr_base_pages: {position + 5}\n\n"
         (tmp_path / f"show_handles.{position}").write_text(text)
-    code = (
-        "import sys; from mmscope.reports.commands.start import main; main(); "
-        "print(sorted({'numpy', 'drgn', 'rich', 'duckdb'} & sys.modules.keys()))"
-    )
     files = [str(path) for path in sorted(tmp_path.iterdir())]
-    done = subprocess.run(
-        [sys.executable, "-c", code, "page-owner", "--interval", "60", *files],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=ROOT,
+    lines = afterwards(
+        "print(sorted({'numpy', 'drgn', 'rich', 'duckdb'} & sys.modules.keys()))",
+        *("page-owner", "--interval", "60", *files),
     )
-    assert done.stdout.splitlines()[-1] == "[]"
-    assert "handle 1" in done.stdout
+    assert lines[-1] == "[]"
+    assert any("handle 1" in line for line in lines)
 
 
 def test_one_section_is_shown_without_the_probes_of_others() -> None:
-    code = (
-        "import sys; from mmscope.reports.commands.start import main; main(); "
-        "print(sorted(name for name in sys.modules if name.startswith('mmscope.drgn.rmap')))"
+    lines = afterwards(
+        "print(sorted(name for name in sys.modules if name.startswith('mmscope.drgn.rmap')))",
+        *SHOW,
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, "show", "vm_counters", "--proc-root", "tests/data/7.2"],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=ROOT,
-    )
-    assert done.stdout.splitlines()[-1] == "[]"
-    assert "nr_free_pages" in done.stdout
+    assert lines[-1] == "[]"
+    assert any("nr_free_pages" in line for line in lines)
 
 
 def test_a_command_loads_what_it_needs_itself() -> None:
-    code = (
-        "import sys; from mmscope.reports.commands.start import main; main(); "
+    lines = afterwards(
         "print(sorted(name for name in sys.modules if name in {"
         "'mmscope.reports.bundle.redact', 'mmscope.reports.bundle.writer', "
         "'mmscope.reports.guard.options', 'drgn.helpers.linux.block'})); "
         # What nobody asked for is still to be had.
-        "from drgn.helpers.linux import for_each_disk; print(for_each_disk.__module__)"
+        "from drgn.helpers.linux import for_each_disk; print(for_each_disk.__module__)",
+        *SHOW,
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, "show", "vm_counters", "--proc-root", "tests/data/7.2"],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=ROOT,
-    )
-    assert done.stdout.splitlines()[-2:] == ["[]", "drgn.helpers.linux.block"]
+    assert lines[-2:] == ["[]", "drgn.helpers.linux.block"]
 
 
 def test_plugins_of_others_are_left_to_drgn(

@@ -8,20 +8,8 @@ swap, poison and markers; migration and device memory no guest holds still.
 """
 
 import pytest
-from drgn import (
-    Architecture,
-    Object,
-    Platform,
-    PlatformFlags,
-    Program,
-    Symbol,
-    SymbolBinding,
-    SymbolKind,
-    Type,
-    TypeEnumerator,
-    TypeKind,
-    TypeMember,
-)
+from drgn import Object, Program, SymbolKind, TypeEnumerator, TypeMember
+from made_programs import empty, fill
 
 from mmscope.drgn.page_tables.swap_types import (
     DEVICE,
@@ -33,7 +21,6 @@ from mmscope.drgn.page_tables.swap_types import (
     swap_kinds,
 )
 
-LITTLE = PlatformFlags.IS_64_BIT | PlatformFlags.IS_LITTLE_ENDIAN
 LETTERS = {SWAP: ".", POISONED: "P", MIGRATION: "M", DEVICE: "D", MARKER: "m", OTHER: "?"}
 POISON, MIGRATE = "memory_failure", "remove_migration_ptes"
 RANGE, ONE = "make_device_exclusive_range", "make_device_exclusive"
@@ -41,35 +28,19 @@ RANGE, ONE = "make_device_exclusive_range", "make_device_exclusive"
 
 def kernel(files: int | None, functions: list[str], *, exclusive: bool, v6_3: bool) -> Program:
     """A kernel with room for so many swap areas; none: it is built without swap."""
-    prog = Program(Platform(Architecture.X86_64, LITTLE))
+    prog = empty()
     number = prog.int_type("unsigned int", 4, False)
     member = TypeMember(number, "__vm_flags" if v6_3 else "vm_flags", 0)
     area = prog.struct_type("vm_area_struct", 8, (member,))
-    flags = [TypeEnumerator("PG_anon_exclusive", 17)] if exclusive else []
-    pageflags = prog.enum_type("pageflags", number, [TypeEnumerator("PG_locked", 0), *flags])
-
-    def find_type(prog: Program, kinds: object, name: str, file: str | None) -> Type | None:
-        return area if name == "vm_area_struct" else None
-
-    def find_object(prog: Program, name: str, flags: object, file: str | None) -> Object | None:
-        if name in {one.name for one in pageflags.enumerators or ()}:
-            return Object(prog, pageflags, 17)
-        if name == "swap_info" and files is not None:
-            return Object(prog, prog.array_type(number, files), address=0)
-        return None
-
-    def find_symbol(
-        prog: Program, name: str | None, address: int | None, one: bool
-    ) -> list[Symbol]:
-        if name not in functions:
-            return []
-        return [Symbol(name, 0x1000, 16, SymbolBinding.GLOBAL, SymbolKind.FUNC)]
-
-    prog.register_type_finder("made", find_type, enable_index=0)
-    prog.register_object_finder("made", find_object, enable_index=0)
-    prog.register_symbol_finder("made", find_symbol, enable_index=0)
-    assert prog.type("struct vm_area_struct").kind is TypeKind.STRUCT
-    return prog
+    flags = {"PG_locked": 0} | ({"PG_anon_exclusive": 17} if exclusive else {})
+    pageflags = prog.enum_type(
+        "pageflags", number, [TypeEnumerator(*each) for each in flags.items()]
+    )
+    objects = {name: Object(prog, pageflags, value) for name, value in flags.items()}
+    if files is not None:
+        objects["swap_info"] = Object(prog, prog.array_type(number, files), address=0)
+    found = dict.fromkeys(functions, SymbolKind.FUNC)
+    return fill(prog, {"vm_area_struct": area}, objects, found)
 
 
 # include/linux/swap.h of each: as many swap areas as are left, and what lies behind them.

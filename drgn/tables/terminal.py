@@ -14,7 +14,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
-from typing import IO, TYPE_CHECKING, Any, Literal
+from typing import IO, Any, Literal
 
 from rich import box
 from rich.console import Console
@@ -25,9 +25,6 @@ from mmscope.drgn.tables.amounts import size, size_name, time_text
 from mmscope.drgn.tables.bounds import Impossible
 from mmscope.drgn.tables.hostile_text import cut, visible
 from mmscope.drgn.tables.rows import Column, columns, csv_line
-
-if TYPE_CHECKING:
-    pass  # for scripts; printing tables of a bundle does without
 
 # So many rows are a table to look at, which is laid out as a whole.
 MAX_ROWS = 10_000

@@ -29,6 +29,15 @@ from mmscope.reports.bundle.bundle_format import reasons
 from mmscope.reports.bundle.description import BundleError, Cell, Table
 
 SQL_TYPES = {"integer": "BIGINT", "number": "DOUBLE", "string": "VARCHAR", "boolean": "BOOLEAN"}
+# The columns of ``target``.
+TARGET = {
+    "kind": "VARCHAR",
+    "release": "VARCHAR",
+    "page_size": "BIGINT",
+    "thp_order": "BIGINT",
+    "total_pages": "BIGINT",
+    "uptime_seconds": "DOUBLE",
+}
 # Of all tables of one database and what a query makes of them; nothing goes to the disk.
 MEMORY = "256MiB"
 TOO_LARGE = f"too large: DuckDB may have {MEMORY} for all tables"
@@ -159,7 +168,7 @@ def _load(connection: duckdb.DuckDBPyConnection, bundle: Bundle, table: Table, n
         opened.
     :raises BundleError: it is damaged.
     """
-    kinds = {c.name: "HUGEINT" if beyond_bigint(c) else SQL_TYPES[c.type] for c in table.columns}
+    kinds = {c.name: sql_type(c) for c in table.columns}
     # DuckDB rounds 1.5 and takes 1_000 and a cell too many: first the reader that does not.
     rows = bundle.count(table.name)
     if not rows:  # of many findings' tables, which a CSV reader takes five times as long for
@@ -238,6 +247,11 @@ def in_a_line(error: duckdb.Error) -> str:
     return str(error).splitlines()[0][:200]
 
 
+def sql_type(column: Column) -> str:
+    """The type that a column has in DuckDB."""
+    return "HUGEINT" if beyond_bigint(column) else SQL_TYPES[column.type]
+
+
 def beyond_bigint(column: Column) -> bool:
     """Whether numbers of 64 bits without a sign may be in it (an inode's), which names are."""
     limits = [bound for bound in column.high if isinstance(bound, int)]
@@ -245,23 +259,23 @@ def beyond_bigint(column: Column) -> bool:
 
 
 def _create_target(connection: duckdb.DuckDBPyConnection, target: dict[str, Cell]) -> None:
-    # Bundle has checked that these are numbers. 0 is unknown, as None is.
+    values = ", ".join(f"${name}::{kind} as {name}" for name, kind in TARGET.items())
+    connection.execute(f"create table target as select {values}", target_row(target))
+
+
+def target_row(target: dict[str, Cell]) -> dict[str, Cell]:
+    """The one row of ``target``: its columns are :data:`TARGET`. 0 is unknown, as None is."""
+    # Bundle has checked that these are numbers.
     page_size = target.get("page_size") or None
-    # A PMD maps one page of page table entries of 8 bytes.
-    thp_order = (int(page_size) // 8).bit_length() - 1 if page_size else None
-    connection.execute(
-        "create table target as select $kind::varchar as kind, $release::varchar as release, "
-        "$page_size::bigint as page_size, $thp_order::bigint as thp_order, "
-        "$total_pages::bigint as total_pages, $uptime::double as uptime_seconds",
-        {
-            "kind": target.get("kind"),
-            "release": target.get("release"),
-            "page_size": page_size,
-            "thp_order": thp_order,
-            "total_pages": target.get("total_pages") or None,
-            "uptime": target.get("uptime_seconds") or None,
-        },
-    )
+    return {
+        "kind": target.get("kind"),
+        "release": target.get("release"),
+        "page_size": page_size,
+        # A PMD maps one page of page table entries of 8 bytes.
+        "thp_order": (int(page_size) // 8).bit_length() - 1 if page_size else None,
+        "total_pages": target.get("total_pages") or None,
+        "uptime_seconds": target.get("uptime_seconds") or None,
+    }
 
 
 @functools.cache

@@ -105,13 +105,22 @@ def replaced(path: Path, mode: int, *, durable: bool = True) -> Iterator[IO[byte
         finally:
             os.close(lock)
         if durable:
-            folder = os.open(path.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+            to_disk(path.parent)
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def to_disk(place: Path) -> None:
+    """
+    Wait until what a file has, or the names in a folder, are on disk.
+
+    :raises OSError: they are not.
+    """
+    descriptor = os.open(place, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def exchange(new: Path, old: Path) -> bool:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-How a command ends: its exit code, and the line that says why.
+How a command is declared, and how it ends: its exit code, and the line that says why.
 
 Imports no drgn, numpy or rich.
 """
@@ -17,6 +17,8 @@ from mmscope.drgn.tables.hostile_text import visible
 from mmscope.drgn.text.text_source import TextError
 from mmscope.reports.bundle.full_install import FULL_INSTALL
 
+# Declares a command: its name, what runs it, its help and more text; gives its parser.
+Command = Callable[..., argparse.ArgumentParser]
 DONE, INCOMPLETE, BAD_USAGE, NO_TARGET = 0, 1, 2, 3
 
 

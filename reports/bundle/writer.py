@@ -38,7 +38,14 @@ from mmscope.reports.bundle.description import (
     check_plain,
     older,
 )
-from mmscope.reports.bundle.leftovers import PREFIX, SUFFIX, claim, clear_up, exchange
+from mmscope.reports.bundle.leftovers import (
+    PREFIX,
+    SUFFIX,
+    claim,
+    clear_up,
+    exchange,
+    to_disk,
+)
 from mmscope.reports.bundle.modes import mode_of_file, mode_of_folder
 
 PROFILE = "https://datapackage.org/profiles/2.0/datapackage.json"
@@ -243,7 +250,7 @@ class Writer:
             for entry in (*self._folder.iterdir(), self._folder):
                 # The folder, which was its owner's alone, last.
                 entry.chmod(self._mode if entry != self._folder else mode_of_folder(self._mode))
-                _to_disk(entry)
+                to_disk(entry)
             if not (self.replace and self.path.exists()):
                 self._folder.rename(self.path)
             elif not exchange(self._folder, self.path):
@@ -252,12 +259,4 @@ class Writer:
                 self.path.rename(old)
                 self._folder.rename(self.path)
                 shutil.rmtree(old, ignore_errors=True)
-            _to_disk(self.path.parent)
-
-
-def _to_disk(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+            to_disk(self.path.parent)

@@ -22,7 +22,7 @@ from mmscope.drgn.sections.files import Absent
 from mmscope.drgn.tables.display import FORMATS
 from mmscope.drgn.text.text_source import TextError
 from mmscope.reports.bundle import modes
-from mmscope.reports.bundle.outcome import DONE, UsageError, run_and_explain, say
+from mmscope.reports.bundle.outcome import DONE, Command, UsageError, run_and_explain, say
 
 HERE = "mmscope.reports.commands"
 # What declares each command, in the order of --help. Only the one that is asked for is loaded, and
@@ -42,7 +42,6 @@ DECLARED = {
     "guard": "mmscope.reports.guard.options:add_command",
     "lake": "mmscope.reports.lake.options:add_command",
 }
-Command = Callable[..., argparse.ArgumentParser]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -109,7 +108,7 @@ def add_findings(command: Command) -> None:
 
 def add_report(command: Command) -> None:
     """Declare ``report``."""
-    from mmscope.reports.commands.redact_command import add_redact_options
+    from mmscope.reports.bundle.redact_options import add_redact_options
 
     sub = command(
         "report",
@@ -133,7 +132,7 @@ def add_report(command: Command) -> None:
 
 def add_compare(command: Command) -> None:
     """Declare ``compare``."""
-    from mmscope.reports.commands.redact_command import add_redact_options
+    from mmscope.reports.bundle.redact_options import add_redact_options
 
     sub = command(
         "compare",
@@ -205,7 +204,7 @@ def run_findings(args: argparse.Namespace) -> int:
 def run_report(args: argparse.Namespace) -> int:
     from mmscope.reports.bundle.bundle import Bundle
     from mmscope.reports.bundle.redact import redacted
-    from mmscope.reports.commands.redact_command import keep_map, wanted_names
+    from mmscope.reports.bundle.redact_options import keep_map, wanted_names
     from mmscope.reports.compare.comparison import compare
     from mmscope.reports.findings.findings import evaluate
     from mmscope.reports.page.report import render, write
@@ -235,8 +234,8 @@ def run_report(args: argparse.Namespace) -> int:
 
 
 def run_compare(args: argparse.Namespace) -> int:
+    from mmscope.reports.bundle.redact_options import keep_map, wanted_names
     from mmscope.reports.commands.compare_command import run
-    from mmscope.reports.commands.redact_command import keep_map, wanted_names
 
     if args.bundles.count(VERSUS) != 1:
         raise UsageError("give two sides: mmscope compare A… -- B…")

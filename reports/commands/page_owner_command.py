@@ -9,7 +9,7 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,16 @@ from mmscope.drgn.text.page_owner_tally import CULL_KEYS, Selection
 from mmscope.drgn.text.page_owner_text import Progress, read_page_owner
 from mmscope.drgn.text.text_source import Source, recognise_source
 from mmscope.reports.bundle import modes
-from mmscope.reports.bundle.outcome import DONE, INCOMPLETE, UsageError, run_and_explain, say
+from mmscope.reports.bundle.outcome import (
+    DONE,
+    INCOMPLETE,
+    Command,
+    UsageError,
+    run_and_explain,
+    say,
+)
 from mmscope.reports.watch import page_owner
 
-Command = Callable[..., argparse.ArgumentParser]
 Options = Mapping[str, Mapping[str, Any]]
 
 DEBUGFS = "/sys/kernel/debug"

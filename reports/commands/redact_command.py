@@ -1,20 +1,17 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``mmscope redact``, and the options of other commands to replace names on the way."""
+"""``mmscope redact``: the names in a bundle replaced, to pass it on."""
 
 import argparse
-import os
 from pathlib import Path
 from typing import Any
 
 from mmscope.drgn.tables import display
 from mmscope.reports.bundle import modes
 from mmscope.reports.bundle.bundle import Bundle
-from mmscope.reports.bundle.outcome import DONE, INCOMPLETE, UsageError, say
-from mmscope.reports.bundle.redact import Names, RedactingWriter, redact, undeclared, write_map
+from mmscope.reports.bundle.outcome import DONE, INCOMPLETE, Command, say
+from mmscope.reports.bundle.redact import Names, RedactingWriter, redact, undeclared
+from mmscope.reports.bundle.redact_options import REDACT_MAP_HELP, keep_map, refuse_old_map
 from mmscope.reports.bundle.writer import Writer
-from mmscope.reports.commands.page_owner_command import Command
-
-REDACT_MAP_HELP = "write which name has which number, for yourself; by default nobody can know"
 
 
 def add_command(command: Command) -> None:
@@ -43,39 +40,9 @@ def add_command(command: Command) -> None:
     sub.add_argument("--redact-map", type=Path, metavar="FILE", help=REDACT_MAP_HELP)
 
 
-def add_redact_options(parser: argparse.ArgumentParser) -> None:
-    """To replace names on the way."""
-    parser.add_argument(
-        "--redact", action="store_true", help="replace names, as 'mmscope redact' does"
-    )
-    parser.add_argument("--redact-map", type=Path, metavar="FILE", help=REDACT_MAP_HELP)
-
-
-def wanted_names(args: argparse.Namespace) -> Names | None:
-    """What names are replaced by, if they are to be."""
-    if args.redact_map is not None and not args.redact:
-        raise UsageError("--redact-map goes with --redact")
-    refuse_old_map(args.redact_map)
-    if not args.redact:
-        return None
-    return Names()
-
-
-def refuse_old_map(path: Path | None) -> None:
-    """Before the work: a map that is there is that of another redaction."""
-    if path is not None and os.path.lexists(path):
-        raise UsageError(f"{path}: already exists; choose another name for the map")
-
-
 def redacting(writer: Writer, names: Names, target: dict[str, Any]) -> RedactingWriter:
     """The same writer, which replaces names first."""
     return RedactingWriter(writer, names, target)
-
-
-def keep_map(names: Names | None, path: Path | None) -> None:
-    """Write what stands for what, if that is asked for."""
-    if names is not None and path is not None:
-        write_map(names, path)
 
 
 def run_redact(args: argparse.Namespace) -> int:

@@ -22,10 +22,9 @@ from mmscope.drgn.tables.terminal import MAX_ROWS, print_rows
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.bundle_format import new_tables
 from mmscope.reports.bundle.description import BundleError
-from mmscope.reports.bundle.outcome import DONE, INCOMPLETE, UsageError, say
+from mmscope.reports.bundle.outcome import DONE, INCOMPLETE, Command, UsageError, say
 from mmscope.reports.collect.run_section import machine_of, missing_sections, run_section
 from mmscope.reports.commands import page_owner_command
-from mmscope.reports.commands.page_owner_command import Command
 from mmscope.reports.commands.target_options import (
     PLACES,
     SECTION_HELP,

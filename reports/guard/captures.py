@@ -29,7 +29,14 @@ from pathlib import Path
 from typing import Any
 
 from mmscope.drgn.text.plain_file import read_plain
-from mmscope.reports.bundle.leftovers import PREFIX, SUFFIX, claim, remove_if_left, replaced
+from mmscope.reports.bundle.leftovers import (
+    PREFIX,
+    SUFFIX,
+    claim,
+    remove_if_left,
+    replaced,
+    to_disk,
+)
 from mmscope.reports.bundle.modes import mode_of_file, mode_of_folder
 
 INCIDENT = "incident.json"
@@ -75,15 +82,6 @@ def publish(place: Path) -> Path:
     place.rename(target)
     to_disk(target.parent)
     return target
-
-
-def to_disk(folder: Path) -> None:
-    """Wait until the names in a folder are on disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def write(path: Path, text: str | bytes) -> None:

@@ -5,7 +5,7 @@
 It samples, keeps the last minutes in memory, asks its triggers, and starts a process for each
 capture. It imports neither drgn nor numpy, stays in memory, and takes no more than a share of a CPU
 over an hour: where samples are dear they become rarer, and after captures that took all of it the
-next one waits.
+next ones have the samples alone.
 """
 
 import argparse

@@ -6,12 +6,10 @@ Imports no drgn, numpy or rich. Exit codes as of ``mmscope``.
 """
 
 import argparse
-from collections.abc import Callable
 from pathlib import Path
 
-from mmscope.reports.bundle.outcome import run_and_explain
+from mmscope.reports.bundle.outcome import Command, run_and_explain
 
-Command = Callable[..., argparse.ArgumentParser]
 FOLDER = Path("/var/lib/mmscope/guard")
 CRASHES = Path("/var/crash")
 

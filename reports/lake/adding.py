@@ -23,6 +23,7 @@ from pathlib import Path
 import duckdb
 
 from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.bundle.leftovers import to_disk
 from mmscope.reports.bundle.outcome import Refused
 from mmscope.reports.bundle.redact import Names, redact
 from mmscope.reports.lake.catalog import literal, query
@@ -32,7 +33,6 @@ from mmscope.reports.lake.layout import (
     File,
     LakeError,
     commit,
-    sync,
     torn,
     writing,
 )
@@ -181,8 +181,8 @@ def _keep(lake: Path, files: list[File], made: list[Staged]) -> None:
         gone += merged
         kept[where] = [f for f in kept.get(where, []) if f not in merged] + [file]
     for folder in {lake / table / f"day={day}" for table, day in groups}:
-        sync(folder)
-        sync(folder.parent)
+        to_disk(folder)
+        to_disk(folder.parent)
     commit(lake, [file for several in kept.values() for file in several])
     for file in gone:
         file.path(lake).unlink(missing_ok=True)
@@ -205,6 +205,6 @@ def _merge(lake: Path, where: tuple[str, str], parts: list[tuple[Path, int]]) ->
                 "hive_partitioning = false)) to $path (format parquet, compression zstd)",
                 {"parts": [literal(part) for part, _ in parts], "path": str(made)},
             )
-    sync(made)
+    to_disk(made)
     os.rename(made, path)
     return File(table, day, name, file.rows, path.stat().st_size)

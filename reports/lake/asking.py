@@ -17,10 +17,8 @@ from mmscope.drgn.tables.rows import columns
 from mmscope.reports.bundle.database import Database, failed, in_a_line
 from mmscope.reports.bundle.declared import TABLES
 from mmscope.reports.findings.findings import (
-    Finding,
     Question,
     doubtful,
-    finding_of,
     named,
     parts_of,
     query_of,
@@ -219,8 +217,3 @@ def kernels(batch: Batch) -> Callable[[int], Kernel]:
     ).fetchall():
         features.setdefault(number, {})[feature] = present
     return lambda number: Kernel.of(features.get(number, {}), batch.bundles[number].page_size)
-
-
-def found(question: Question, row: Row, kernel: Kernel) -> Finding:
-    """The words of a row; :raises Exception: they do not fit (see ``findings.ask``)."""
-    return finding_of(question, row, kernel)

@@ -16,32 +16,24 @@ import duckdb
 from mmscope.drgn.tables.bounds import Impossible
 from mmscope.drgn.tables.rows import columns
 from mmscope.reports.bundle.database import (
-    SQL_TYPES,
+    TARGET,
     Database,
-    beyond_bigint,
     connect,
     in_a_line,
     lock,
+    sql_type,
     views,
 )
 from mmscope.reports.bundle.declared import TABLES
 from mmscope.reports.bundle.description import Table
 from mmscope.reports.lake.catalog import Catalog, Taken, bundle_paths, literal
+from mmscope.reports.lake.keyed import NUMBER
 from mmscope.reports.lake.layout import File, files_of, torn
 from mmscope.reports.lake.staging import MARKS
 
 MEMORY = "1536MiB"
 # Rows of all tables that are loaded at once: those of ten thousand small bundles.
 MAX_ROWS = 10_000_000
-NUMBER = "lake_number"
-TARGET = {
-    "kind": "VARCHAR",
-    "release": "VARCHAR",
-    "page_size": "BIGINT",
-    "thp_order": "BIGINT",
-    "total_pages": "BIGINT",
-    "uptime_seconds": "DOUBLE",
-}
 
 
 @dataclass
@@ -107,10 +99,7 @@ def _load_all(catalog: Catalog, bundles: Sequence[Taken], wanted: set[str]) -> B
     )
     batch = Batch(bundles, connection, {})
     for table in sorted(TABLES.keys() & wanted):
-        kinds = {
-            c.name: "HUGEINT" if beyond_bigint(c) else SQL_TYPES[c.type]
-            for c in columns(TABLES[table].row)
-        }
+        kinds = {c.name: sql_type(c) for c in columns(TABLES[table].row)}
         _load(catalog, batch, table, kinds)
     _load_target(catalog, batch)
     _load_marks(catalog, batch)
@@ -236,10 +225,7 @@ def _shape(tables: Sequence[Table], wanted: set[str]) -> Database:
     for table in tables:
         there[table.name] = {c.name for c in table.columns}
         if table.name in wanted:
-            kinds = ", ".join(
-                f'"{c.name}" {"HUGEINT" if beyond_bigint(c) else SQL_TYPES[c.type]}'
-                for c in table.columns
-            )
+            kinds = ", ".join(f'"{c.name}" {sql_type(c)}' for c in table.columns)
             connection.execute(f'create table main."{table.name}" ({kinds})')
     described = ", ".join(f"{name} {kind}" for name, kind in TARGET.items())
     connection.execute(f"create table target ({described})")

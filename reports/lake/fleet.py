@@ -11,7 +11,7 @@ Cannot know: what was between two readings.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import jinja2
@@ -22,11 +22,12 @@ from mmscope.reports.findings.findings import (
     Finding,
     Question,
     badness_of,
+    finding_of,
     named,
     severity_of,
 )
 from mmscope.reports.findings.kernel_said import Kernel
-from mmscope.reports.lake.asking import Engine, Row, answers, found, kernels
+from mmscope.reports.lake.asking import Engine, Row, answers, kernels
 from mmscope.reports.lake.batch import Batch, batches, load
 from mmscope.reports.lake.catalog import Catalog, Taken
 
@@ -210,7 +211,7 @@ def words(one: Told, case: Case) -> list[Finding]:
     said = []
     for row in case.rows:
         try:
-            said.append(found(one.question, row, case.kernel))
+            said.append(finding_of(one.question, row, case.kernel))
         except (jinja2.TemplateError, ArithmeticError, TypeError, ValueError):
             continue
     return said
@@ -267,8 +268,3 @@ def at_least_by_chance(here: Share, elsewhere: Share) -> float:
 
 def _log_choose(n: int, k: int) -> float:
     return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
-
-
-def newest(bundles: Iterable[Taken]) -> dict[str, Taken]:
-    """The newest bundle of each host."""
-    return {bundle.host: bundle for bundle in sorted(bundles, key=lambda b: (b.at, b.id))}

@@ -24,7 +24,6 @@ import json
 import os
 import re
 import shutil
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +31,8 @@ from typing import Any
 
 from mmscope import __version__
 from mmscope.reports.bundle.description import IDENTIFIER
+from mmscope.reports.bundle.leftovers import clear_up, replaced
+from mmscope.reports.bundle.modes import as_umask, mode_of_file, mode_of_folder
 from mmscope.reports.bundle.outcome import Refused, say
 
 DESCRIPTION, LOCK, STAGE = "lake.json", ".lock", ".stage"
@@ -131,7 +132,8 @@ def writing(lake: Path) -> Iterator[list[File]]:
     :raises LakeError: there is something else than a lake, or it cannot be written.
     """
     try:
-        lake.mkdir(parents=True, exist_ok=True)
+        # What root reads is root's alone, as a bundle is: nobody else gets into the folder.
+        lake.mkdir(mode_of_folder(mode_of_file()), parents=True, exist_ok=True)
         with open(lake / LOCK, "a") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -139,6 +141,7 @@ def writing(lake: Path) -> Iterator[list[File]]:
                 say(f"{lake}: somebody else adds to it; waiting")
                 fcntl.flock(lock, fcntl.LOCK_EX)
             if not (lake / DESCRIPTION).exists():
+                clear_up(lake / DESCRIPTION)
                 if others := [name for name in os.listdir(lake) if name not in (LOCK, STAGE)]:
                     raise LakeError(
                         f"{lake}: not a lake, and not empty: it has {sorted(others)[0][:80]}; "
@@ -166,24 +169,8 @@ def commit(lake: Path, files: list[File]) -> None:
         "written": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "files": [dataclasses.asdict(file) for file in sorted(files)],
     }
-    with tempfile.NamedTemporaryFile("w", dir=lake, prefix=".tmp", delete=False) as made:
-        json.dump(data, made, indent=0)
-        made.flush()
-        os.fsync(made.fileno())
-    umask = os.umask(0)
-    os.umask(umask)
-    os.chmod(made.name, 0o666 & ~umask)
-    os.replace(made.name, lake / DESCRIPTION)
-    sync(lake)
-
-
-def sync(path: Path) -> None:
-    """A file or folder reaches the disk before what comes next."""
-    opened = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
+    with replaced(lake / DESCRIPTION, as_umask()) as file:
+        file.write(json.dumps(data, indent=0).encode())
 
 
 def _clear_up(lake: Path, files: list[File]) -> None:
@@ -193,5 +180,3 @@ def _clear_up(lake: Path, files: list[File]) -> None:
     for path in lake.glob("*/day=*/*.parquet"):
         if path not in count and NAME.match(path.stem):
             path.unlink(missing_ok=True)
-    for path in lake.glob(".tmp*"):
-        path.unlink(missing_ok=True)

@@ -6,14 +6,11 @@ Imports no drgn, numpy, rich or duckdb. Exit codes as of ``mmscope``.
 """
 
 import argparse
-from collections.abc import Callable
 from pathlib import Path
 
-from mmscope.reports.bundle.outcome import DONE, INCOMPLETE, UsageError, say
+from mmscope.drgn.tables.display import FORMATS
+from mmscope.reports.bundle.outcome import DONE, INCOMPLETE, Command, UsageError, say
 
-Command = Callable[..., argparse.ArgumentParser]
-FORMATS = ("table", "csv", "json")
-ENGINES = ("duckdb",)
 # What findings are counted by.
 BY = ("finding", "kernel", "label", "host")
 
@@ -73,6 +70,8 @@ def add_command(command: Command) -> None:
 
 
 def _add_add(sub: argparse.ArgumentParser) -> None:
+    from mmscope.reports.bundle.redact_options import add_redact_options
+
     sub.add_argument("bundles", nargs="+", type=Path, metavar="BUNDLE")
     sub.add_argument("lake", type=Path, metavar="LAKE")
     sub.add_argument(
@@ -92,17 +91,7 @@ def _add_add(sub: argparse.ArgumentParser) -> None:
         metavar="N",
         help="processes that read bundles; default: one a CPU",
     )
-    sub.add_argument(
-        "--redact",
-        action="store_true",
-        help="replace names first, as 'mmscope redact' does; also the host's without --host",
-    )
-    sub.add_argument(
-        "--redact-map",
-        type=Path,
-        metavar="FILE",
-        help="write which name has which number, for yourself; by default nobody can know",
-    )
+    add_redact_options(sub)
 
 
 def _add_wanted(sub: argparse.ArgumentParser) -> None:
@@ -136,21 +125,16 @@ def label(text: str) -> tuple[str, str]:
 
 
 def run_add(args: argparse.Namespace) -> int:
-    from mmscope.reports.bundle.redact import Names, write_map
+    from mmscope.reports.bundle.redact_options import keep_map, wanted_names
     from mmscope.reports.lake.adding import add
     from mmscope.reports.lake.staging import Given
 
-    if args.redact_map is not None and not args.redact:
-        raise UsageError("--redact-map goes with --redact")
-    if args.redact_map is not None and args.redact_map.exists():
-        raise UsageError(f"{args.redact_map}: already exists; choose another name for the map")
     if args.jobs is not None and args.jobs < 1:
         raise UsageError("--jobs is a number of processes, 1 or more")
-    names = Names() if args.redact else None
+    names = wanted_names(args)
     given = Given(tuple(args.label), args.host)
     done = add(args.lake, args.bundles, given, say, names, args.jobs)
-    if names is not None and args.redact_map is not None:
-        write_map(names, args.redact_map)
+    keep_map(names, args.redact_map)
     known = f", {done.known:,} were there already" if done.known else ""
     print(f"{args.lake}: {done.added:,} added{known}")
     return INCOMPLETE if done.refused else DONE

@@ -26,7 +26,13 @@ from mmscope.drgn.tables.rows import columns
 from mmscope.reports.bundle.boots import boot_time, captured
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.bundle_format import reasons
-from mmscope.reports.bundle.database import SQL_TYPES, beyond_bigint, load_tables
+from mmscope.reports.bundle.database import (
+    SQL_TYPES,
+    TARGET,
+    beyond_bigint,
+    load_tables,
+    target_row,
+)
 from mmscope.reports.bundle.declared import TABLES
 from mmscope.reports.bundle.description import DESCRIPTION, BundleError, Table
 from mmscope.reports.lake.layout import BUNDLES, OURS, STACKS
@@ -44,12 +50,7 @@ BUNDLE_COLUMNS = KEYS | {
     "captured": "TIMESTAMP",
     "added": "TIMESTAMP",
     "note": "VARCHAR",
-    "kind": "VARCHAR",
-    "release": "VARCHAR",
-    "page_size": "BIGINT",
-    "thp_order": "BIGINT",
-    "total_pages": "BIGINT",
-    "uptime_seconds": "DOUBLE",
+    **TARGET,
     "shape": "VARCHAR",
     "version": "VARCHAR",
     "format": "BIGINT",
@@ -317,8 +318,6 @@ def _day(bundle: Bundle, added: float) -> tuple[str, str]:
 
 def _about(bundle: Bundle, counts: dict[str, int], missing: dict[str, str]) -> dict[str, Any]:
     """Its row of the lake's bundles, but for whose it is."""
-    target = bundle.target
-    page_size = target.get("page_size") or None
     text = (bundle.path / DESCRIPTION).read_text("utf-8", "surrogateescape")
     shape = sorted(
         (table.name, [(c.name, c.type) for c in table.columns])
@@ -327,12 +326,10 @@ def _about(bundle: Bundle, counts: dict[str, int], missing: dict[str, str]) -> d
     )
     return {
         "captured": _timestamp(captured(bundle)),
-        "kind": _text(target.get("kind")),
-        "release": _text(target.get("release")),
-        "page_size": page_size,
-        "thp_order": (int(page_size) // 8).bit_length() - 1 if page_size else None,
-        "total_pages": target.get("total_pages") or None,
-        "uptime_seconds": target.get("uptime_seconds") or None,
+        **{
+            name: _text(value) if TARGET[name] == "VARCHAR" else value
+            for name, value in target_row(bundle.target).items()
+        },
         "shape": hashlib.sha256(json.dumps(shape).encode()).hexdigest()[:16],
         "version": bundle.version,
         "format": bundle.format,

@@ -9,6 +9,7 @@ Frames that stand for what ran with interrupts off carry a frame that says so.
 Cannot know: more than perf sampled. A part without samples is not one without cost.
 """
 
+import functools
 import itertools
 import os
 import re
@@ -283,43 +284,32 @@ def _stacks(tables: Tables, row: dict[str, Any]) -> Stacks:
 
 def _marked(found: Stacks, known: KnownFrames) -> Iterator[tuple[str, int]]:
     """Stacks with one more frame where the leaf stands for what ran before it."""
-    hidden: dict[str, bool] = {}  # frames are few, stacks are many
+    # Frames are few, stacks are many.
+    is_site = functools.cache(lambda leaf: profiles.is_site(leaf, known))
     for stack, value in found:
-        leaf = stack.rpartition(";")[2]
-        if leaf not in hidden:
-            hidden[leaf] = is_hidden(stack, known)
-        yield f"{stack};{HIDDEN}" if hidden[leaf] else stack, value
-
-
-def is_hidden(stack: str, known: KnownFrames) -> bool:
-    """Whether a folded stack ends where interrupts come back on."""
-    return bool(profiles.is_site(stack.rpartition(";")[2], known))
+        # Where interrupts come back on.
+        yield f"{stack};{HIDDEN}" if is_site(stack.rpartition(";")[2]) else stack, value
 
 
 def _from_roots(found: Stacks, roots: Iterable[str]) -> Iterator[tuple[str, int]]:
     """What runs in these functions: from the outermost of them on."""
     wanted = set(roots)
-    known: dict[str, bool] = {}  # frames are few, stacks are many
+    is_root = functools.cache(lambda frame: frame.endswith("_[k]") and plain(frame[:-4]) in wanted)
     for stack, value in found:
         frames = stack.split(";")
         for at, frame in enumerate(frames):
-            if frame not in known:
-                known[frame] = frame.endswith("_[k]") and plain(frame[:-4]) in wanted
-            if known[frame]:
+            if is_root(frame):
                 yield ";".join(frames[at:]), value
                 break
 
 
 def _user_code_as_one(found: Iterable[tuple[str, int]]) -> Iterator[tuple[str, int]]:
     """The task's own frames as one frame below the kernel's: deep ones hide what this is about."""
-    users: dict[str, bool] = {}  # frames are few, stacks are many
+    is_user = functools.cache(lambda frame: frame_kind(frame, 2) == "user")
     for stack, value in found:
         task, *frames = stack.split(";")
-        for frame in frames:
-            if frame not in users:
-                users[frame] = frame_kind(frame, 2) == "user"
         parts = [task]
-        for user, run in itertools.groupby(frames, users.__getitem__):
+        for user, run in itertools.groupby(frames, is_user):
             parts += [flame_graph.USER_CODE] if user else run
         yield ";".join(parts), value
 

@@ -7,28 +7,16 @@ The guest looks for captures itself, and notes when the first thing that names t
 An emulated CPU is some fifty times as slow: guard may take most of one.
 """
 
-BEGIN = """
-import fcntl, json, mmap, os, signal, subprocess, sys, time
-from pathlib import Path
+from shared_guest import PROCESSES
+
+BEGIN = (
+    PROCESSES
+    + """
+import fcntl, json, signal, subprocess, sys, time
 from mmscope.reports.guard.capture import mmscope
 
 FOLDER = Path("/out/guard/captures")
 said = {"seconds": {}, "state": {}}
-
-def child(work):
-    pid = os.fork()
-    if not pid:
-        Path("/proc/self/oom_score_adj").write_text("1000")
-        try:
-            work()
-        finally:
-            os._exit(0)
-    return pid
-
-def memory(size, advice):
-    found = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000)
-    found.madvise(advice)
-    return found
 
 def of(trigger):
     return [p for p in FOLDER.glob("2*") if p.name.endswith(trigger)]
@@ -71,6 +59,7 @@ said["start"] = time.monotonic() - began
 time.sleep(10)
 said["before"] = dict(resident(), seconds=time.monotonic())
 """
+)
 
 OOM = """
 # MADV_POPULATE_WRITE: by the kernel alone.

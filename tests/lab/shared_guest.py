@@ -23,6 +23,28 @@ from live import run_live
 # With options that only some of its programs need: they are nothing to the others.
 OPTIONS = {"owner": "slab_debug=U,mmscope_lab"}
 
+# For programs that make memory short: a process that the OOM killer takes first, and memory that
+# nothing backs yet (MAP_NORESERVE).
+PROCESSES = """
+import mmap, os
+from pathlib import Path
+
+def child(work):
+    pid = os.fork()
+    if not pid:
+        Path("/proc/self/oom_score_adj").write_text("1000")
+        try:
+            work()
+        finally:
+            os._exit(0)
+    return pid
+
+def memory(size, advice):
+    found = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000)
+    found.madvise(advice)
+    return found
+"""
+
 
 @dataclass(frozen=True)
 class InGuest:

@@ -15,16 +15,17 @@ from typing import Any
 
 import pytest
 from conftest import STANDS_ON
-from shared_guest import InGuest
+from shared_guest import PROCESSES, InGuest
 
 from mmscope.drgn.text.proc_text import parse_pagetypeinfo, parse_vmstat
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.findings.findings import evaluate
 from mmscope.reports.watch.samples import parse_meminfo, parse_pressure
 
-PROGRAM = """
-import json, mmap, os, signal, sys, time
-from pathlib import Path
+PROGRAM = (
+    PROCESSES
+    + """
+import json, signal, sys, time
 from mmscope.reports.commands.start import main
 
 FILES = ("vmstat", "pressure/memory", "meminfo", "pagetypeinfo")
@@ -43,21 +44,6 @@ def wait_for_samples(more):
     until = samples() + more
     while samples() < until:
         time.sleep(0.05)
-
-def child(work):
-    pid = os.fork()
-    if not pid:
-        Path("/proc/self/oom_score_adj").write_text("1000")
-        try:
-            work()
-        finally:
-            os._exit(0)
-    return pid
-
-def memory(size, advice):
-    found = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000)
-    found.madvise(advice)
-    return found
 
 def holds_page_tables():
     kept = memory(1 << 30, mmap.MADV_NOHUGEPAGE)
@@ -100,6 +86,7 @@ said["code"] = os.waitstatus_to_exitcode(os.waitpid(watch, 0)[1])
 look("after")
 Path("/out/watch/said.json").write_text(json.dumps(said))
 """
+)
 
 
 IN_GUEST = InGuest("watch", STANDS_ON, 1, PROGRAM)
