@@ -43,20 +43,15 @@ def add_command(command: Command) -> None:
             "already is not added again. Several may add at once.",
         )
     )
-    findings = action(
-        "findings",
-        run_findings,
-        "say what is wrong on how many hosts",
-        "Ask all bundles every question that mmscope knows. Of each host the newest bundle counts "
-        "that can tell.",
+    _add_findings(
+        action(
+            "findings",
+            run_findings,
+            "say what is wrong on how many hosts",
+            "Ask all bundles every question that mmscope knows. Of each host the newest bundle counts "
+            "that can tell.",
+        )
     )
-    findings.add_argument("lake", type=Path, metavar="LAKE")
-    _add_wanted(findings)
-    findings.add_argument(
-        "--by", choices=BY, default="finding", help="a row each; default: finding"
-    )
-    findings.add_argument("--only", action="append", metavar="FINDING", help="of these alone")
-    findings.add_argument("--format", choices=FORMATS, default="table", help="default: table")
     _add_report(
         action(
             "report",
@@ -102,6 +97,14 @@ def _add_add(sub: argparse.ArgumentParser) -> None:
         help="processes that read bundles; default: one a CPU",
     )
     add_redact_options(sub)
+
+
+def _add_findings(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("lake", type=Path, metavar="LAKE")
+    _add_wanted(sub)
+    sub.add_argument("--by", choices=BY, default="finding", help="a row each; default: finding")
+    sub.add_argument("--only", action="append", metavar="FINDING", help="of these alone")
+    sub.add_argument("--format", choices=FORMATS, default="table", help="default: table")
 
 
 def _add_report(sub: argparse.ArgumentParser) -> None:
