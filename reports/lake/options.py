@@ -48,8 +48,8 @@ def add_command(command: Command) -> None:
             "findings",
             run_findings,
             "say what is wrong on how many hosts",
-            "Ask all bundles every question that mmscope knows. Of each host the newest bundle counts "
-            "that can tell.",
+            "Ask all bundles every question that mmscope knows. Of each host the newest bundle "
+            "counts that can tell.",
         )
     )
     _add_report(
