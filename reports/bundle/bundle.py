@@ -312,6 +312,20 @@ class Bundle:
                 self._counts[table] = done
         return self._counts[table]
 
+    def texts(self, table: str) -> list[list[tuple[str, ...]]] | None:
+        """
+        A table's columns as text, some rows at a time, every cell of which was looked at; None
+        where something is odd, so that only :meth:`count` and :meth:`rows` say what.
+        """
+        if table in self.odd:
+            return None
+        try:
+            parts = [texts for texts, _ in self._quickly(table)]
+        except (OSError, ValueError, csv.Error, BundleError):
+            return None
+        self._counts[table] = sum(len(texts[0]) for texts in parts)
+        return parts
+
     def _quickly(
         self, table: str
     ) -> Iterator[tuple[list[tuple[str, ...]], list[Sequence[Any]] | None]]:

@@ -9,6 +9,7 @@ type stands in is left out with its table. What nobody declared is taken as the 
 Costs a reading of every cell. Cannot know: who a host is beyond its name; see ``hosts``.
 """
 
+import contextlib
 import datetime
 import hashlib
 import json
@@ -29,23 +30,15 @@ from mmscope.reports.bundle.bundle_format import reasons
 from mmscope.reports.bundle.database import (
     SQL_TYPES,
     TARGET,
-    beyond_bigint,
     load_tables,
     target_row,
+    views,
 )
-from mmscope.reports.bundle.declared import TABLES
 from mmscope.reports.bundle.description import DESCRIPTION, BundleError, Table
-from mmscope.reports.lake.layout import BUNDLES, OURS, STACKS
+from mmscope.reports.lake.layout import BUNDLES, STACKS
+from mmscope.reports.lake.together import KEYS, Record, Texts, Waiting, insert, kinds_of, why_not
 
 MARKS = "lake_marks"
-# Whose row it is: the first columns of every table.
-KEYS = {
-    "lake_bundle": "VARCHAR",
-    "lake_host": "VARCHAR",
-    "lake_kernel": "VARCHAR",
-    "lake_boot": "TIMESTAMP",
-    "lake_labels": "MAP(VARCHAR, VARCHAR)",
-}
 BUNDLE_COLUMNS = KEYS | {
     "captured": "TIMESTAMP",
     "added": "TIMESTAMP",
@@ -64,11 +57,12 @@ OWN = {
     MARKS: KEYS | {c.name: SQL_TYPES[c.type] for c in columns(Impossible)},
     STACKS: KEYS | {"name": "VARCHAR", "stack": "VARCHAR", "value": "HUGEINT"},
 }
-# Numbers of more than 64 bits: Parquet has no HUGEINT.
-WIDE = "DECIMAL(38,0)"
 # Of what is held before it is written.
 MAX_STAGED_BYTES, MAX_STAGED = 64 << 20, 250
 MEMORY = "768MiB"
+# Larger tables are read by themselves.
+MAX_TOGETHER = 4 << 20
+NAMED_AS_VIEWS = {"target", *(name for name, _, _ in views())}
 # Before Linux nothing was read, and after tomorrow nothing was yet.
 EARLIEST = 662688000
 AHEAD = 86400
@@ -125,6 +119,8 @@ class Stage:
         )
         self._columns: dict[tuple[str, str], dict[str, str]] = {}
         self._bytes = self._bundles = self._flushes = 0
+        self._records: list[Record] = []
+        self._waiting = Waiting()
 
     def add(self, path: Path, bundle: Bundle, id: str) -> None:
         """
@@ -152,7 +148,6 @@ class Stage:
         self.staged.ids.append(id)
 
     def _take(self, path: Path, bundle: Bundle, id: str) -> None:
-        missing = load_tables(self._connection, bundle, "read")
         added = datetime.datetime.now(datetime.UTC).timestamp()
         day, note = _day(bundle, added)
         keys = {
@@ -162,59 +157,79 @@ class Stage:
             "lake_boot": _timestamp(boot_time(bundle)),
             "lake_labels": dict(self.given.labels),
         }
-        counts, marks = {}, []
+        quick = {name: texts for name in bundle.tables if (texts := _texts(bundle, name))}
+        missing = load_tables(self._connection, bundle, "read", bundle.tables.keys() - quick.keys())
+        about = _about(bundle) | {"added": _timestamp(added), "note": note}
+        record = Record(path, bundle, day, keys, about, missing)
         for table in bundle.tables.values():
             if table.name in missing or f"table {table.name}" in missing:
                 continue
-            if why := self._move(table, day, keys, rows := bundle.count(table.name)):
-                missing[table.name] = why
+            kinds = kinds_of(table)
+            if isinstance(kinds, str):
+                missing[table.name] = kinds
+                quick.pop(table.name, None)
                 continue
-            counts[table.name] = rows
-            marks += bundle.impossible(table.name)
+            if table.name not in quick and bundle.count(table.name):
+                self._move(table, record, kinds)
+            record.counts[table.name] = bundle.count(table.name)
+            record.marks += bundle.impossible(table.name)
         for name, why in reasons(bundle).items():
             missing.setdefault(name, why)
-        self._insert(
-            (MARKS, day),
-            [keys | {c.name: getattr(m, c.name) for c in columns(Impossible)} for m in marks],
-        )
         self._insert((STACKS, day), self._stacks(bundle, keys, missing))
-        about = _about(bundle, counts, missing) | {"added": _timestamp(added), "note": note}
-        self._insert((BUNDLES, day), [keys | about])
-        if note:
-            self.staged.said.append(f"{path}: {note}")
-        for name in sorted(name for name in bundle.tables if name in missing):
-            self.staged.said.append(f"{path}: table {name} is left out: {missing[name]}")
+        for name, texts in quick.items():
+            self._waiting.add(bundle.tables[name], day, len(self._records), texts)
+        self._records.append(record)
 
-    def _move(self, table: Table, day: str, keys: dict[str, Any], rows: int) -> str:
-        """Move a table that was read to those of its name; returns why not, if so."""
-        declared = (
-            {c.name: c for c in columns(TABLES[table.name].row)} if table.name in TABLES else {}
-        )
-        if table.name.startswith(OURS):
-            return f"its name begins with {OURS}, as the lake's own do"
-        kinds, values = dict(KEYS), []
-        for c in table.columns:
-            if c.name.startswith(OURS):
-                return f"column {c.name} begins with {OURS}, as the lake's own do"
-            kind = WIDE if beyond_bigint(c) else SQL_TYPES[c.type]
-            if known := declared.get(c.name):
-                wanted = WIDE if beyond_bigint(known) else SQL_TYPES[known.type]
-                if kind != wanted and (kind, wanted) not in ALSO:
-                    return f"its column {c.name} is {c.type}, which mmscope has as {known.type}"
-                kind = wanted
-            kinds[c.name] = kind
-            values.append(f'"{c.name}"::{kind}')
-        if not rows:  # of many tables: what its bundle says of it is enough
-            return ""
-        names = ", ".join(f'"{name}"' for name in kinds)
-        into = self._table((table.name, day), kinds)
+    def _move(self, table: Table, record: Record, kinds: dict[str, str]) -> None:
+        """Move a table that was read by itself to those of its name."""
+        into = self._table((table.name, record.day), KEYS | kinds)
+        names = ", ".join(f'"{name}"' for name in (*KEYS, *kinds))
         given = ", ".join(f"${name}::{kind}" for name, kind in KEYS.items())
+        values = ", ".join(f'"{name}"::{kind}' for name, kind in kinds.items())
         self._connection.execute(
-            f"insert into {into} ({names}) select {given}, {', '.join(values)} "
-            f'from read."{table.name}"',
-            keys,
+            f'insert into {into} ({names}) select {given}, {values} from read."{table.name}"',
+            record.keys,
         )
-        return ""
+
+    def _take_waiting(self) -> None:
+        """Take in what waits, a table of all bundles at once; one bundle where that fails."""
+        for table, day, rows in self._waiting.groups():
+            kinds = kinds_of(table)
+            assert not isinstance(kinds, str)
+            into = self._table((table.name, day), KEYS | kinds)
+            try:
+                insert(self._connection, into, table, kinds, rows, self._records)
+            except (duckdb.Error, BundleError):
+                for one in rows:
+                    record = self._records[one[0]]
+                    here = record.bundle.tables[table.name]
+                    try:
+                        insert(self._connection, into, here, kinds, [one], self._records)
+                    except (duckdb.Error, BundleError) as error:
+                        record.lose(table.name, why_not(error, here))
+        self._waiting = Waiting()
+
+    def _tell(self) -> None:
+        """The rows of what was taken in, and what is odd with it."""
+        marks: dict[str, list[dict[str, Any]]] = {}
+        bundles: dict[str, list[dict[str, Any]]] = {}
+        for record in self._records:
+            marks.setdefault(record.day, []).extend(
+                record.keys | {c.name: getattr(m, c.name) for c in columns(Impossible)}
+                for m in record.marks
+            )
+            about = record.about | _outcome(record)
+            bundles.setdefault(record.day, []).append(record.keys | about)
+            if note := record.about["note"]:
+                self.staged.said.append(f"{record.path}: {note}")
+            for name in sorted(name for name in record.bundle.tables if name in record.missing):
+                why = record.missing[name]
+                self.staged.said.append(f"{record.path}: table {name} is left out: {why}")
+        for day, rows in marks.items():
+            self._insert((MARKS, day), rows)
+        for day, rows in bundles.items():
+            self._insert((BUNDLES, day), rows)
+        self._records = []
 
     def _stacks(
         self, bundle: Bundle, keys: dict[str, Any], missing: dict[str, str]
@@ -235,9 +250,17 @@ class Stage:
         kinds = OWN[where[0]]
         into = self._table(where, kinds)
         names = ", ".join(f'"{name}"' for name in kinds)
-        given = ", ".join(f"${name}::{kind}" for name, kind in kinds.items())
-        for row in rows:
-            self._connection.execute(f"insert into {into} ({names}) values ({given})", row)
+        # The labels are those of all.
+        given = ", ".join(
+            f"${name}::{kind}" if name == "lake_labels" else f"unnest(${name}::{kind}[])"
+            for name, kind in kinds.items()
+        )
+        if rows:
+            values = {name: [row[name] for row in rows] for name in kinds}
+            self._connection.execute(
+                f"insert into {into} ({names}) select {given}",
+                values | {"lake_labels": rows[0]["lake_labels"]},
+            )
 
     def _table(self, where: tuple[str, str], kinds: dict[str, str]) -> str:
         """The table for one of that name and day, with these columns at least."""
@@ -259,6 +282,8 @@ class Stage:
 
     def flush(self) -> None:
         """Write what there is."""
+        self._take_waiting()
+        self._tell()
         self._flushes += 1
         for table, day in self._columns:
             path = self.folder / f"{self.begin}-{self._flushes}-{table}-{day}.parquet"
@@ -270,10 +295,6 @@ class Stage:
             if rows:
                 self.staged.files.append((table, day, str(path), rows))
         self._columns, self._bytes, self._bundles = {}, 0, 0
-
-
-# Types that a bundle may have for a declared one without another meaning.
-ALSO = {("BIGINT", "DOUBLE"), ("BIGINT", "VARCHAR"), ("BIGINT", WIDE)}
 
 
 def stage(work: Iterable[tuple[Path, str]], folder: Path, given: Given, begin: str) -> Staged:
@@ -316,27 +337,43 @@ def _day(bundle: Bundle, added: float) -> tuple[str, str]:
     return datetime.datetime.fromtimestamp(at, datetime.UTC).date().isoformat(), note
 
 
-def _about(bundle: Bundle, counts: dict[str, int], missing: dict[str, str]) -> dict[str, Any]:
-    """Its row of the lake's bundles, but for whose it is."""
+def _texts(bundle: Bundle, name: str) -> Texts | None:
+    """The rows of a table that is read with those of other bundles: nothing is odd with it."""
+    with contextlib.suppress(OSError):
+        size = bundle.tables[name].path.stat().st_size
+        if size <= MAX_TOGETHER and name not in NAMED_AS_VIEWS:
+            texts = bundle.texts(name)
+            return texts if texts and not bundle.impossible(name) else None
+    return None
+
+
+def _about(bundle: Bundle) -> dict[str, Any]:
+    """Of its row of the lake's bundles, what it says itself."""
     text = (bundle.path / DESCRIPTION).read_text("utf-8", "surrogateescape")
-    shape = sorted(
-        (table.name, [(c.name, c.type) for c in table.columns])
-        for table in bundle.tables.values()
-        if table.name in counts
-    )
     return {
         "captured": _timestamp(captured(bundle)),
         **{
             name: _text(value) if TARGET[name] == "VARCHAR" else value
             for name, value in target_row(bundle.target).items()
         },
-        "shape": hashlib.sha256(json.dumps(shape).encode()).hexdigest()[:16],
         "version": bundle.version,
         "format": bundle.format,
         "description": re.sub("[\ud800-\udfff]", "\ufffd", text),
-        "missing": json.dumps(missing),
-        "counts": json.dumps(counts),
-        "rows": sum(counts.values()),
+    }
+
+
+def _outcome(record: Record) -> dict[str, Any]:
+    """Of its row of the lake's bundles, what became of it."""
+    shape = sorted(
+        (table.name, [(c.name, c.type) for c in table.columns])
+        for table in record.bundle.tables.values()
+        if table.name in record.counts
+    )
+    return {
+        "shape": hashlib.sha256(json.dumps(shape).encode()).hexdigest()[:16],
+        "missing": json.dumps(record.missing),
+        "counts": json.dumps(record.counts),
+        "rows": sum(record.counts.values()),
     }
 
 
