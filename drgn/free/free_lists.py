@@ -121,14 +121,10 @@ class FreeBlockFinder(SharedColumns):
     """
 
     columns = ("flags", "mapcount", "private", "next", "prev")
-    ROWS = "blocks"
+    ROWS, MOST, KINDS = "blocks", MAX_BLOCKS, LINKS
     MERGES = merges(
-        first_link=last_known,
-        pageblock_free=added,
-        counts=summed,
-        implausible=added,
-        blocks=added,
-        too_high=either,
+        **dict.fromkeys(("pageblock_free", "implausible", "blocks"), added),
+        **{"first_link": last_known, "counts": summed, "too_high": either},
     )
 
     def __init__(self, prog: Program, types: PageblockTypes, fields: FlagFields) -> None:
@@ -149,9 +145,6 @@ class FreeBlockFinder(SharedColumns):
         self.blocks = 0
         self.too_high = False  # page frames beyond FIRST_HEAD
         self._kept = self.room()
-
-    def room(self) -> list[NDArray[Any]]:
-        return [np.empty(MAX_BLOCKS, kind) for kind in LINKS]
 
     def take(self, chunk: PageChunk) -> None:
         heads = np.flatnonzero(chunk["mapcount"] == self.buddy)

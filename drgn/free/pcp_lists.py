@@ -14,7 +14,6 @@ Memory: 16 bytes a candidate, up to :data:`MAX_CANDIDATES`.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from drgn import Object, Program, ProgramFlags, offsetof, sizeof
@@ -82,7 +81,7 @@ class PcpFinder(SharedColumns):
     """Consumer of the struct page pass: pages that may lie on a per-CPU list."""
 
     columns = ("refcount", "mapcount", "next", "private")
-    ROWS = "candidates"
+    ROWS, MOST, KINDS = "candidates", MAX_CANDIDATES, (np.uint64, np.uint64)
     MERGES = merges(candidates=added)
 
     def __init__(self, prog: Program) -> None:
@@ -92,9 +91,6 @@ class PcpFinder(SharedColumns):
         self._buddy, self._max_order = buddy_mapcount(prog), max_order(prog)
         self.candidates = 0
         self._kept = self.room()
-
-    def room(self) -> list[NDArray[Any]]:
-        return [np.empty(MAX_CANDIDATES, np.uint64) for _ in range(2)]
 
     def take(self, chunk: PageChunk) -> None:
         # A free page has no reference and _mapcount -1, which also says that it has no page type;

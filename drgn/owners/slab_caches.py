@@ -249,7 +249,8 @@ class SlabFinder(SharedColumns):
     """
 
     columns = ("flags", "mapcount", *SLAB_COLUMNS)
-    ROWS = "slabs"
+    ROWS, MOST = "slabs", MAX_SLABS
+    KINDS = (np.uint64, np.uint16, np.uint16, np.uint16, np.uint64)
     MERGES = merges(slabs=added)
 
     def __init__(self, prog: Program, caches: tuple[list[Cache], str | None] | None = None) -> None:
@@ -258,10 +259,6 @@ class SlabFinder(SharedColumns):
         self._find = _SlabTest(prog, self.caches)
         self.slabs = 0
         self._kept = self.room()
-
-    def room(self) -> list[NDArray[Any]]:
-        kinds = (np.uint64, np.uint16, np.uint16, np.uint16, np.uint64)
-        return [np.empty(MAX_SLABS, kind) for kind in kinds]
 
     def take(self, chunk: PageChunk) -> None:
         found = self._find(chunk.start_pfn, chunk.columns)

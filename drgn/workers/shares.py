@@ -8,7 +8,7 @@ dictionary's keys. Where it would not be (one process keeps only so many of some
 depends on what came before), :class:`InexactError` is raised, and the work is to be done by one.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -49,11 +49,13 @@ class SharedColumns(Shared):
     """One that keeps rows as columns with room for so many, and none of them if there are more."""
 
     ROWS: ClassVar[str]  # the attribute that counts them
+    MOST: ClassVar[int]
+    KINDS: ClassVar[Sequence[Any]]  # of the columns
     _kept: list[NDArray[Any]]
 
     def room(self) -> list[NDArray[Any]]:
         """Room for all rows at once, which takes no memory before it is written to."""
-        raise NotImplementedError
+        return [np.empty(self.MOST, kind) for kind in self.KINDS]
 
     def share(self) -> dict[str, Any]:
         rows = getattr(self, self.ROWS)

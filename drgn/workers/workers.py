@@ -170,4 +170,4 @@ def _result(child: _Child) -> Any:
             if kind == ERROR or not isinstance(result, BaseException):
                 return result
     code = os.waitstatus_to_exitcode(status)
-    return Died(f"killed by signal {-code}" if code < 0 else f"ended with status {code}")
+    return Died(f"was killed by signal {-code}" if code < 0 else f"ended with status {code}")
