@@ -91,7 +91,7 @@ def test_a_process_that_is_killed_costs_its_share(
     monkeypatch.setattr(FolioPlaces, "take", taking)
     tables, sections = collected(2)
     assert "free_blocks.csv" in "".join(tables)
-    for name in ("memory_ledger", "free_lists", "slab_caches", "poisoned_pages"):
+    for name in ("memory_ledger", "free_lists", "slab_caches"):
         assert sections[name].status == "partial"
         assert "the process that read 32,768 of them was killed by signal 9" in (
             sections[name].message or ""
