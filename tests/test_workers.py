@@ -8,6 +8,7 @@ import time
 import numpy as np
 import pytest
 
+from mmscope.drgn.reading.struct_pages import _edges
 from mmscope.drgn.workers.shares import (
     InexactError,
     Shared,
@@ -18,6 +19,7 @@ from mmscope.drgn.workers.shares import (
     summed_up_to,
 )
 from mmscope.drgn.workers.workers import Died, Tell, in_workers
+from mmscope.reports.commands.target_options import idle_cpus
 
 
 def no_child_is_left() -> bool:
@@ -120,3 +122,23 @@ def test_what_depends_on_what_came_before_is_not_added_up() -> None:
         few.add_share(Few({"c": 1}).share())
     with pytest.raises(InexactError):
         Few({}).add_share(Few({}, 1).share())
+
+
+def test_shares_begin_where_no_free_block_lies_in_two() -> None:
+    pieces = [(at << 14, 0, 1 << 14) for at in range(16)]
+    assert _edges(pieces, 4, False) == [0, 4, 8, 12, 16]
+    assert _edges(pieces, 16, False) == list(range(17))
+    assert _edges(pieces, 16, True) == [*range(0, 16, 2), 16]
+    assert _edges([(1, 0, 100), (101, 0, 100)], 2, True) == [0, 2]
+
+
+@pytest.mark.parametrize(
+    ("cpus", "load", "dead", "live"),
+    [(2, 0.2, 2, 1), (64, 3.0, 4, 4), (8, 0.0, 4, 2), (8, 6.4, 2, 2), (2, 9.0, 1, 1)],
+)
+def test_as_many_as_are_idle(
+    cpus: int, load: float, dead: int, live: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cpus)))
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
+    assert (idle_cpus(live=False), idle_cpus(live=True)) == (dead, live)

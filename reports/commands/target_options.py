@@ -68,7 +68,7 @@ def add_target_options(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="processes that share the passes over all pages of a machine of 8 GiB and more; by "
         "default as many as CPUs are idle, at most 4, and of the running kernel at most a quarter "
-        "of the CPUs",
+        "of the CPUs; a QEMU guest is read by one",
     )
     group.add_argument(
         "--rmap-node-ns",

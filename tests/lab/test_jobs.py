@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 from capture import capture
 from conftest import KERNELS
+from dump_formats import makedumpfile, plain_elf
 
+from mmscope.drgn.free.free_memory import scan_free_memory
 from mmscope.drgn.opening.target import describe, open_target
 from mmscope.drgn.reading import struct_pages
 from mmscope.drgn.reading.struct_pages import PageChunk
@@ -75,6 +77,29 @@ def test_tables_are_the_same_whatever_the_jobs(
         assert {name: each.message for name, each in others.items()} == {
             name: each.message for name, each in statuses.items()
         }
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.x86  # makedumpfile 1.7.2 knows no addresses of 52 bits
+def test_a_compressed_dump_is_read_by_several(
+    kernel: str, say: Callable[[str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """libkdumpfile maps the file: no process moves the place at which another one reads."""
+    taken = capture(kernel, "ledger", say=say)
+    elf, core = plain_elf(taken.vmcore, tmp_path / "elf"), tmp_path / "kdump"
+    makedumpfile("-l", "-d", "1", elf, core)
+    elf.unlink()
+    monkeypatch.setattr(struct_pages, "LEAST_PAGES", 1)
+    monkeypatch.setattr(struct_pages, "SHARE_PAGES", 1 << 15)
+    found = []
+    for jobs in (1, 3):
+        prog = open_target(core, [taken.vmlinux])
+        struct_pages.set_jobs(prog, jobs)
+        free = scan_free_memory(prog)
+        assert not free.scan.failures
+        found.append((free.lists, free.pcp_lists.rows, free.pageblocks.census, free.scan.pages))
+    assert found[0] == found[1]
+    core.unlink()
 
 
 def test_a_process_that_is_killed_costs_its_share(
