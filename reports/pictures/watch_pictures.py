@@ -2,9 +2,9 @@
 """
 What ``mmscope watch`` saw, over time: rates, levels, pressure, with what went wrong marked.
 
-A chart has at most :data:`MAX_POINTS` moments; where there were more samples, a point stands for
-several: rates are over all of them, levels the lowest of what is free and the highest of what is
-taken, so that no extreme is lost.
+A chart has at most ``time_panel.MAX_POINTS`` moments; where there were more samples, a point stands
+for several: rates are over all of them, levels the lowest of what is free and the highest of what
+is taken, so that no extreme is lost.
 
 Cannot know: when in a period something happened; marks are at its end.
 """
@@ -15,13 +15,12 @@ from typing import Any
 
 from mmscope.drgn.tables import display
 from mmscope.reports.drawing import time_panel
-from mmscope.reports.drawing.time_panel import Clock, Lane, Mark
+from mmscope.reports.drawing.time_panel import Clock, Lane, Mark, Points, step_of, thin
+from mmscope.reports.pictures import owner_pictures
 from mmscope.reports.pictures.picture import Picture, Tables
 
 Rows = list[dict[str, Any]]
-Points = list[tuple[float, float]]
 
-MAX_POINTS = 120
 # Kinds of events; a watch has a dozen.
 MAX_EVENTS = 40
 # What a THP fault cannot take (fallbacks[], mm/page_alloc.c).
@@ -112,11 +111,14 @@ def view(tables: Tables, page_size: int | None) -> dict[str, Any]:
             still.append(title)
     gauges = _gauges(tables.get("gauge_series", []))
     for title, how, names in LEVELS:
-        lines = [(name, _thin(gauges[name], how)) for name in names if name in gauges]
+        lines = [(name, thin(gauges[name], how)) for name in names if name in gauges]
         found.append(_chart(title, lines, "", axis, zero))
-    ksm = [(name, _thin(gauges[name], max)) for name in KSM if name in gauges]
+    ksm = [(name, thin(gauges[name], max)) for name in KSM if name in gauges]
     found.append(_chart("KSM", ksm, "pages", axis, zero))
-    shown = -(-len(samples) // _step(len(samples)))
+    if lines := owner_pictures.lines_in_watch(tables, page_size):
+        unit = "" if page_size else "pages"
+        found.append(_chart("Allocation stacks that grew most", lines, unit, axis, zero))
+    shown = -(-len(samples) // step_of(len(samples)))
     return {
         "charts": [chart for chart in found if chart is not None],
         "clock": axis,
@@ -158,26 +160,9 @@ def _chart(
     lines = [(name, points) for name, points in lines if any(value for _, value in points)]
     if not lines:
         return None
-    most = max(value for _, points in lines for _, value in points)
     if not unit:
-        power = min(max(0, (int(most).bit_length() - 1) // 10), len(display.UNITS) - 1)
-        unit = display.UNITS[power]
-        lines = [
-            (name, [(at, v / (1 << 10 * power)) for at, v in points]) for name, points in lines
-        ]
+        unit, lines = time_panel.in_bytes(lines)
     return time_panel.lane(title, lines, axis, unit, rate=rate, top=top)
-
-
-def _step(count: int) -> int:
-    """Samples that a point stands for."""
-    return max(-(-count // MAX_POINTS), 1)
-
-
-def _thin(points: Points, how: Callable[[Iterable[float]], float]) -> Points:
-    """At most :data:`MAX_POINTS`, each at the end of what it stands for."""
-    step = _step(len(points))
-    parts = (points[at : at + step] for at in range(0, len(points), step))
-    return [(part[-1][0], how(value for _, value in part)) for part in parts]
 
 
 def _thp(rows: Rows, axis: Clock, zero: list[str]) -> Lane | None:
@@ -192,7 +177,7 @@ def _thp(rows: Rows, axis: Clock, zero: list[str]) -> Lane | None:
         line = lines.setdefault(name, {})
         line[row["time"]] = line.get(row["time"], 0) + row["blocks"]
     order = sorted(lines, key=lambda name: ("Isolate" in name, "HighAtomic" in name, name))
-    drawn = [(name, _thin(sorted(lines[name].items()), min)) for name in order]
+    drawn = [(name, thin(sorted(lines[name].items()), min)) for name in order]
     return _chart("Free blocks of THP size", drawn, "blocks", axis, zero)
 
 
@@ -209,7 +194,7 @@ def _reserve(rows: Rows, axis: Clock, page_size: int | None, zero: list[str]) ->
             known = before is not None and pages is not None
             sums[row["time"]] = before + pages * (page_size or 1) if known else None
         points = [(at, float(value)) for at, value in sorted(sums.items()) if value is not None]
-        lines.append((name, _thin(points, how)))
+        lines.append((name, thin(points, how)))
     return _chart("HighAtomic reserve", lines, "" if page_size else "pages", axis, zero)
 
 
@@ -233,8 +218,8 @@ def _over(points: list[tuple[float, float, float]]) -> Points:
     stands for several, it is over all of them.
     """
     points.sort()
-    step = _step(len(points))
-    steps: Points = []
+    step = step_of(len(points))
+    steps = []
     for at in range(0, len(points), step):
         part = points[at : at + step]
         length = sum(period for _, _, period in part)
@@ -280,7 +265,10 @@ def _marks(rows: Rows, axis: Clock) -> list[Mark]:
     found: dict[tuple[str, int], tuple[float, int]] = {}
     for row in rows:
         if row["name"] in MARKED:
-            place = row["name"], int(axis.at(row["time"]) * MAX_POINTS / time_panel.WIDTH)
+            place = (
+                row["name"],
+                int(axis.at(row["time"]) * time_panel.MAX_POINTS / time_panel.WIDTH),
+            )
             count = found.get(place, (0.0, 0))[1]
             found[place] = row["time"], count + row["count"]
     happened = []
@@ -319,6 +307,8 @@ WATCH = Picture(
     frozenset({"time", "at", "period_seconds", "unread"}),
     view,
     others=frozenset({"psi_series", "thp_free_blocks_series", "zone_series"})
-    | {"watch_events", "watch_overhead"},
+    | {"watch_events", "watch_overhead"}
+    | {"page_owner_growth", "page_owner_stacks", "page_owner_snapshots"},
+    parts=owner_pictures.GROWN,
     chosen={"counter_rates": rates_wanted, "gauge_series": levels_wanted},
 )
