@@ -79,8 +79,25 @@ def test_the_reserve_is_drawn_where_it_is_known_of_every_zone() -> None:
         row["highatomic_free_pages"] = None
         if row["time"] == 600:
             row["highatomic_reserved_pages"] = None
+        if row["time"] == 900:
+            row["highatomic_reserved_pages"] = 2048
     drawn = chart(view(found, 4096), "HighAtomic reserve")
     assert drawn.names == ["reserved"]
+
+
+def test_a_level_that_is_the_same_in_all_samples_is_a_line_of_words() -> None:
+    found = tables()
+    for row in found["zone_series"]:
+        row["highatomic_free_pages"] = 0
+    shown = view(found, 4096)
+    assert shown["flat"] == ["HighAtomic reserve: reserved 10 MiB"]
+    assert not [c for c in shown["charts"] if c.title == "HighAtomic reserve"]
+    # One that moved between the points that are drawn has moved.
+    many = [(float(n), 5.0 + (n == 777)) for n in range(10 * time_panel.MAX_POINTS + 1)]
+    found["gauge_series"] = [
+        {"time": at, "name": "MemFree", "value": value * 1024} for at, value in many
+    ]
+    assert chart(view(found, 4096), "Free memory").names == ["MemFree"]
 
 
 def test_a_rate_is_a_step_as_long_as_its_period() -> None:
