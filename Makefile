@@ -105,6 +105,11 @@ matrix: $(READY) ## the lab's tests on the other kernels: KERNELS=6.1,7.3?,arm64
 	@tools/apt-install $(LAB_PACKAGES) $(TEST_PACKAGES) $(if $(findstring arm64,$(KERNELS)),$(ARM64_PACKAGES))
 	MMSCOPE_LAB_KERNELS='$(KERNELS)' $(BIN)/pytest tests/lab
 
+.PHONY: configurations
+configurations: $(READY) ## a kernel without SWAP, NUMA, MODULES and with SLUB_TINY: builds it once (15 minutes of CPU)
+	@tools/apt-install $(LAB_PACKAGES) $(BUILD_PACKAGES)
+	MMSCOPE_LAB_KERNELS=small $(BIN)/pytest tests/lab
+
 .PHONY: guard-incidents
 guard-incidents: $(READY) ## mmscope guard in a guest: out of memory, out of huge blocks, and a leak (5 minutes)
 	@tools/apt-install $(LAB_PACKAGES)
@@ -120,6 +125,11 @@ seen: $(READY) ## docs/kernels.md: read every section of KERNELS anew, and say w
 drgn-versions: $(READY) ## the same vmcore with other versions of drgn, cell by cell: VERSIONS="0.2.0 0.3.0"
 	@tools/apt-install $(LAB_PACKAGES)
 	@$(BIN)/python tests/drgn_versions.py $(VERSIONS)
+
+.PHONY: box
+box: $(READY) ## the same vmcore with other Pythons in roots of Debian, each with every version of drgn (5 minutes)
+	@tools/apt-install $(LAB_PACKAGES) $(DEB_PACKAGES)
+	@$(BIN)/python tests/box_versions.py $(PYTHONS)
 
 .PHONY: soak
 soak: $(READY) ## a vmcore damaged in a thousand ways: nothing may crash, hang or grow (an hour)
