@@ -29,7 +29,7 @@ static void balloon(void)
 static void record(const char *folder)
 {
 	static const char *const files[] = {
-		"usage_in_bytes", "max_usage_in_bytes", "limit_in_bytes", "soft_limit_in_bytes", "failcnt", "kmem.usage_in_bytes",
+		"usage_in_bytes", "max_usage_in_bytes", "limit_in_bytes", "memsw.usage_in_bytes", "failcnt", "kmem.usage_in_bytes",
 		"kmem.tcp.usage_in_bytes", "stat",
 	};
 	char path[128];
@@ -72,7 +72,7 @@ static void cgroups_v1(void)
 	mkdir(V1 "/shop", 0755);
 	mkdir(V1 "/shop/till", 0755);
 	write_file(V1 "/shop/memory.limit_in_bytes", "64M");
-	write_file(V1 "/shop/memory.soft_limit_in_bytes", "48M");
+
 	keep_child("leak-shop", in_shop);
 	keep_child("leak-till", in_till);
 	record("shop");
