@@ -90,7 +90,7 @@ def test_a_balloon_has_the_pages_that_were_given_away(leak_lab: LedgerLab) -> No
     said = {name: int(value) for name, value in re.findall(r"^(\w+) (\d+)$", text, re.MULTILINE)}
     assert said["balloon_inflate"] - said["balloon_deflate"] == BALLOON
     assert leak_lab.pages("given away", "balloon or offline") == BALLOON
-    # "mm: vmstat: add NR_BALLOON_PAGES": kernels have a counter of it since.
+    # "meminfo: add a per node counter for balloon drivers"
     if "nr_balloon_pages" in said:
         assert said["nr_balloon_pages"] == BALLOON
         assert leak_lab.checks["nr_balloon_pages"].kernel_pages == BALLOON
