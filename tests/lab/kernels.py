@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Any
 
 import own_kernel
+import stock_module
 from architectures import AMD64, ARCHITECTURES, Architecture
 from archive import LabError, cache_folder, left, newest_first, run, updated
 
@@ -248,6 +249,17 @@ def _row(name: str) -> dict[str, Any]:
         series = re.escape(name)
         return {**every["unseen"], "release": every["unseen"]["release"].format(series=series)}
     raise LabError(f"no kernel is called {name}: kernels.toml has {', '.join(every['kernels'])}")
+
+
+def with_built(kernel: Kernel, source: Path, say: Callable[[str], None]) -> Kernel:
+    """
+    A stock kernel with modules that are built for it, behind its others.
+
+    :raises LabError: its headers cannot be had, or they do not build.
+    """
+    suites = _row(kernel.name)["suites"]
+    built = stock_module.build(kernel.release, suites, kernel.vmlinuz.parent, source, say)
+    return replace(kernel, modules=(*kernel.modules, *built))
 
 
 def _modules(row: Mapping[str, Any]) -> list[str]:
