@@ -44,6 +44,13 @@ def test_says_how_many_hosts_and_links_to_the_reports_that_are_there(fleet: Path
     }
 
 
+def test_of_many_kernels_it_says_how_many_it_leaves_out(tmp_path: Path) -> None:
+    bundles = [small(tmp_path / f"b{n}", f"h{n}", kills=1, release=f"6.{n}") for n in range(32)]
+    lake_of(tmp_path, *bundles)
+    assert run("lake", "report", tmp_path / "lake", "-o", tmp_path / "page.html").returncode == 0
+    assert "The 30 of most hosts; 2 more:" in (tmp_path / "page.html").read_text()
+
+
 def test_what_a_host_is_called_is_no_html(fleet: Path) -> None:
     text = fleet.read_text()
     assert "\x1b" not in text

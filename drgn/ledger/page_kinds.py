@@ -5,10 +5,11 @@ What a page is used for, as far as its struct page says it.
 Of a compound page the head says it for all, of a free block its first page. What decides, in this
 order (include/linux/page-flags.h, mm_types.h):
 
-- the page type, in place of ``_mapcount``: a value of ``enum pagetype`` in the highest byte (in
-  6.12), a bit that is *clear* before (in 5.10 and 6.1);
-- ``PG_slab`` and the destructor of hugetlb pages, where these are not types yet (types since v6.10
-  and v6.9);
+- the page type, in place of ``_mapcount``: a value of ``enum pagetype`` in the highest byte since
+  "mm: support only one page_type per page" (4ffca5a96678, in v6.12), a bit that is *clear* before;
+- ``PG_slab`` and the destructor of hugetlb pages, where these are not types yet: before "mm: free
+  up PG_slab" (46df8e73a4a3, in v6.10) and "mm: turn folio_test_hugetlb into a PageType"
+  (d99e3140a4d3, in v6.9);
 - ``PG_reserved``: never given to the page allocator, or taken off it;
 - ``mapping``: bit 0 anonymous memory, both low bits KSM, no bit a file; bit 1 alone a driver's
   pages that can be migrated (``PAGE_MAPPING_MOVABLE``, in 6.12; in 7.2 they have a page type);
@@ -21,7 +22,7 @@ tells; and large allocations of kmalloc() of a kernel without ``PGTY_large_kmall
 look like any compound page.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from drgn import FaultError, Object, Program
@@ -30,6 +31,7 @@ from numpy.typing import NDArray
 from mmscope.drgn.opening.constants import constant, flag, vmcoreinfo_number
 from mmscope.drgn.reading.struct_pages import PageChunk
 from mmscope.drgn.reading.symbols import variable_of
+from mmscope.drgn.workers.shares import InexactError
 
 
 @dataclass(frozen=True)
@@ -133,7 +135,8 @@ TAGGED = np.zeros(256, np.bool_)
 TAGGED[: len(KINDS)] = [kind.owner in OF_KERNEL for kind in KINDS]
 TAGGED[[LARGE_KMALLOC, NO_REFERENCE]] = True, True
 
-# enum pagetype (in 6.12); before, the bit that is clear.
+# PGTY_*, since "mm: support only one page_type per page" (4ffca5a96678, in v6.12); before, the bit
+# that is clear.
 TYPES = {
     "buddy": FREE,
     "offline": OFFLINE,
@@ -158,6 +161,9 @@ OF_MAPPING = (FILE, ANON, MOVABLE_OPS, KSM)
 MOST_POOLS = 1 << 10  # of zsmalloc, a zram device or zswap has one
 # PG_swapcache is PG_owner_priv_1, and counts with PG_swapbacked only.
 SWAP_FLAGS = ("PG_swapbacked", "PG_swapcache")
+
+MAX_SIGNATURES = 4096  # kinds of unexplained pages
+EXAMPLES = 3
 
 # The byte of PageKinds._marks(): a reference; a mapping, and its two low bits; four page flags.
 REFERENCED, MAPPED, HEAD, RESERVED, BACKED, CACHED = (1 << bit for bit in (0, 1, 4, 5, 6, 7))
@@ -198,7 +204,7 @@ class PageKinds:
         )
         self._flags = (self.head, self.reserved, *swap)
         self.poison = np.uint32(flag(prog, "PG_hwpoison"))
-        # "mm: free up PG_slab" (v6.10)
+        # "mm: free up PG_slab" (46df8e73a4a3, in v6.10)
         as_type = vmcoreinfo_number(prog, "NUMBER(PAGE_SLAB_MAPCOUNT_VALUE)") is not None
         self._slab = np.uint32(0 if as_type else flag(prog, "PG_slab"))
         self._dtor = None
@@ -269,9 +275,9 @@ class _Movable:
     """
     Which of a driver's pages are zsmalloc's, where these have no page type.
 
-    That is so before "mm/zsmalloc: use a proper page type" (v6.11): ``mapping`` leads to the
-    driver's ``struct movable_operations``, or, before "mm: Convert all PageMovable users to
-    movable_operations" (v6.0), to an address_space with its operations.
+    That is so before "mm/zsmalloc: use a proper page type" (43d746dc49bb, in v6.11): ``mapping``
+    leads to the driver's ``struct movable_operations``, or, before "mm: Convert all PageMovable
+    users to movable_operations" (68f2736a8583, in v6.0), to an address_space with its operations.
     """
 
     def __init__(self, prog: Program) -> None:
@@ -312,10 +318,37 @@ def _type_tests(prog: Program) -> list[tuple[int, int, int]]:
         return tests
     bits: dict[str, int] = {}
     base = constant(prog, "PAGE_TYPE_BASE", TYPE_BASE) & 0xFFFFFFFF
-    for name in TYPES:  # enum pagetype of v6.11
+    # "mm: convert page type macros to enum" (ff202303c398, in v6.11)
+    for name in TYPES:
         if (bit := constant(prog, f"PG_{name}", -1)) > 0x1000:
             bits[name] = bit
     if not bits:
         with_kmemcg = not prog.type("struct page").has_member("memcg_data")
         bits = BITS_WITH_KMEMCG if with_kmemcg else BITS
     return [(TYPES[name], base | bit, base) for name, bit in bits.items()]
+
+
+# What unexplained pages look like: kind, zone index, page flags, references (at most
+# ledger_pages.MOST_REFERENCES), order of the compound page or -1, and bits of memcg_data (CHARGED).
+Signature = tuple[int, ...]
+KMEM, PAGE_OF_CGROUP = 2, 4  # charged to a memory cgroup: as kernel memory, or as a page
+
+
+@dataclass
+class Unexplained:
+    """Pages of a signature."""
+
+    pages: int = 0
+    examples: list[int] = field(default_factory=list)  # page frames of heads
+
+
+def merged_signatures(
+    mine: dict[Signature, Unexplained], theirs: dict[Signature, Unexplained]
+) -> dict[Signature, Unexplained]:
+    for key, each in theirs.items():
+        entry = mine.setdefault(key, Unexplained())
+        entry.pages += each.pages
+        entry.examples += each.examples[: EXAMPLES - len(entry.examples)]
+    if len(mine) >= MAX_SIGNATURES:
+        raise InexactError
+    return mine

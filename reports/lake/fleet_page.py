@@ -70,6 +70,8 @@ class ToldView:
     cases: list[CaseView]
     kernels: list[tuple[str, Share]]
     labels: list[tuple[str, Share]]
+    kernels_more: int
+    labels_more: int
 
     @property
     def more(self) -> int:
@@ -183,6 +185,7 @@ def view(fleet: Fleet, bundles: Sequence[Taken], reports: Reports) -> View:
 
 def _told(one: Told, reports: Reports) -> ToldView:
     said = words(one, one.cases[0])
+    kernels, labels = _most(one.by_kernel), _most(one.by_label)
     return ToldView(
         one.question.id,
         one.question.about,
@@ -192,8 +195,10 @@ def _told(one: Told, reports: Reports) -> ToldView:
         when(one.since),
         said[0] if said else None,
         [_case(one, case, reports) for case in one.cases[:MAX_CASES]],
-        _most(one.by_kernel),
-        _most(one.by_label),
+        kernels[:MAX_GROUPS],
+        labels[:MAX_GROUPS],
+        max(0, len(kernels) - MAX_GROUPS),
+        max(0, len(labels) - MAX_GROUPS),
     )
 
 
@@ -210,9 +215,9 @@ def _case(one: Told, case: Case, reports: Reports) -> CaseView:
 
 
 def _most(groups: dict[str, Share]) -> list[tuple[str, Share]]:
-    """Those of most hosts first; of many, the first."""
+    """Those that have it, those of most hosts first."""
     there = [(name, share) for name, share in groups.items() if share.hosts]
-    return sorted(there, key=lambda each: (-each[1].hosts, each[0]))[:MAX_GROUPS]
+    return sorted(there, key=lambda each: (-each[1].hosts, each[0]))
 
 
 def _reasons(fleet: Fleet) -> list[Reason]:

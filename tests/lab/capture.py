@@ -80,6 +80,8 @@ def capture(
     with one_at_a_time():
         more = machine.WORKLOAD_MODULES.get(workload, ())
         booted = kernels.get(kernel, say, more, symbols=symbols)
+        if workload in machine.WORKLOAD_BUILT:
+            booted = kernels.with_built(booted, machine.WORKLOAD_BUILT[workload], say)
         if output is not None:
             folder = output.resolve()
             if folder.exists():

@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Any
 
 import own_kernel
+import stock_module
 from architectures import AMD64, ARCHITECTURES, Architecture
 from archive import LabError, cache_folder, left, newest_first, run, updated
 
@@ -89,6 +90,11 @@ def page_bytes(name: str) -> int:
 def has_thp(name: str) -> bool:
     """Whether a row's kernel has transparent huge pages."""
     return bool(_row(name).get("thp", True))
+
+
+def workloads(name: str) -> list[str]:
+    """Those that a row's guest can run, if not all: tests of others are not for it."""
+    return list(_row(name).get("workloads", ()))
 
 
 def about(name: str) -> str:
@@ -211,14 +217,16 @@ def whole(name: str, symbols: bool = True) -> bool:
 
 def _own(name: str, row: dict[str, Any], say: Callable[[str], None]) -> Kernel:
     """A kernel that the lab builds itself."""
-    folder = own_kernel.build_kernel(name, row["source"], row["suites"], HERE / row["config"], say)
+    configs = [HERE / config for config in row["configs"]]
+    folder = own_kernel.build_kernel(name, row["source"], row["suites"], configs, say)
+    module = row.get("module")
     return Kernel(
         name=name,
         release=(folder / "release").read_text().strip(),
         vmlinuz=folder / "vmlinuz",
         vmlinux=folder / "vmlinux",
-        modules=own_kernel.build_modules(folder, HERE / row["module"], say),
-        options=row["options"],
+        modules=own_kernel.build_modules(folder, HERE / module, say) if module else (),
+        options=row.get("options", ""),
     )
 
 
@@ -241,6 +249,17 @@ def _row(name: str) -> dict[str, Any]:
         series = re.escape(name)
         return {**every["unseen"], "release": every["unseen"]["release"].format(series=series)}
     raise LabError(f"no kernel is called {name}: kernels.toml has {', '.join(every['kernels'])}")
+
+
+def with_built(kernel: Kernel, source: Path, say: Callable[[str], None]) -> Kernel:
+    """
+    A stock kernel with modules that are built for it, behind its others.
+
+    :raises LabError: its headers cannot be had, or they do not build.
+    """
+    suites = _row(kernel.name)["suites"]
+    built = stock_module.build(kernel.release, suites, kernel.vmlinuz.parent, source, say)
+    return replace(kernel, modules=(*kernel.modules, *built))
 
 
 def _modules(row: Mapping[str, Any]) -> list[str]:

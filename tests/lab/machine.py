@@ -90,6 +90,7 @@ WORKLOAD_MACHINE = {
         *("-m", "1536M,slots=1,maxmem=4G", "-object", "memory-backend-ram,id=dimm,size=128M"),
         *("-device", "pc-dimm,memdev=dimm,node=0"),
     ),
+    "leak": ("-device", "virtio-balloon-pci"),
     # A million pages, inodes and dentries.
     "many_files": (
         *("-m", "8704M", "-object", "memory-backend-ram,id=more,size=7168M"),
@@ -108,14 +109,20 @@ OTHER_MACHINES = {
     ),
 }
 
-# Those that stand on x86's memmap= and the drivers of memory that it makes.
-X86_WORKLOADS = {"vmemmap"}
+# Those that stand on x86's memmap= and the drivers of memory that it makes, or on a module that
+# is built here.
+X86_WORKLOADS = {"vmemmap", "leak"}
 
 # Modules it needs beside those that every guest loads, in the order in which they are loaded.
 WORKLOAD_MODULES = {
     "vmemmap": ("libnvdimm", "nd_btt", "nd_pmem", "nd_e820", "dax_pmem", "device_dax"),
     "storage": ("zram",),
+    "leak": ("virtio_balloon",),
 }
+# Folders of modules that are built for it, of a stock kernel; loaded behind the others.
+WORKLOAD_BUILT = {"leak": GUEST / "stock"}
+# Bytes that a balloon takes out of the guest.
+WORKLOAD_BALLOONS = {"leak": 32 << 20}
 # Bytes of an empty disk for a workload.
 WORKLOAD_DISKS = {"tables": 64 << 20, "ledger": 16 << 20, "storage": 64 << 20}
 # What is made on it.
@@ -265,6 +272,8 @@ async def _run(
                 f"QEMU does not start: {errors.read_text(errors='replace').strip()}"
             ) from None
         qmp.register_listener(stop)
+        if workload in WORKLOAD_BALLOONS:
+            await _inflate(qmp, WORKLOAD_BALLOONS[workload])
         await console.until(lambda: console.seen("up"), "boot", boot_seconds, qemu)
         await console.until(
             lambda: not stop.empty(), f"workload {workload}", workload_seconds, qemu
@@ -302,6 +311,13 @@ async def _run(
         qemu.kill()
         qemu.wait()
     errors.unlink()
+
+
+async def _inflate(qmp: QMPClient, size: int) -> None:
+    """Ask for memory back; the guest's driver gives it when it is loaded."""
+    memory = await qmp.execute("query-memory-size-summary")
+    assert isinstance(memory, dict)
+    await qmp.execute("balloon", {"value": memory["base-memory"] - size})
 
 
 async def _save(qmp: QMPClient, stop: EventListener, address: int, size: int, file: Path) -> None:

@@ -74,6 +74,7 @@ void workload_kept(void);
 void workload_ledger(void);
 void workload_cgroups(void);
 void workload_storage(void);
+void workload_leak(void);
 void workload_many_files(void);
 void workload_oom(void);
 void workload_rmap(void);

@@ -47,6 +47,7 @@ static const struct {
 	{ "ledger_poison", workload_ledger },
 	{ "many_files", workload_many_files },
 	{ "oom", workload_oom },
+	{ "leak", workload_leak },
 	{ "rmap", workload_rmap },
 	{ "rmap_stall", workload_rmap_stall },
 };

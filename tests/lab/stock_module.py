@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+The lab's own module for a stock kernel, built with Debian's linux-headers of the same release.
+
+Costs, the first time: the package lists of a suite, 13 MB fetched (16 MB where the tools of
+linux-kbuild need a newer libc than this machine has: they run with that of their suite) and ten
+seconds; nothing afterwards, and then without a network. A module of some 100 KB is kept beside the
+kernel, under a hash of its source. x86-64 only.
+
+Cannot: build for a release that has left the archive; or keep to the compiler of the kernel: this
+machine's gcc is taken, without the one option that an older one does not have. Needs make and gcc.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from archive import LabError, run, updated
+
+# -fmin-function-alignment is of gcc 14; BTF needs pahole.
+WITHOUT = ("CONFIG_CC_HAS_MIN_FUNCTION_ALIGNMENT=", "CONFIG_DEBUG_INFO_BTF_MODULES=")
+# What kbuild runs, and the ending of the file that does it where the first only chooses by
+# architecture (not in 6.1).
+TOOLS = {
+    "scripts/basic/fixdep": "",
+    "scripts/mod/modpost": ".real-lsb-64",
+    "tools/objtool/objtool": ".real-x86",
+}
+
+
+def build(
+    release: str, suites: Sequence[str], kernel: Path, source: Path, say: Callable[[str], None]
+) -> tuple[Path, ...]:
+    """
+    The modules made from the folder *source*, from the cache if there.
+
+    :param kernel: the folder of the kernel, in which they are kept.
+    :raises LabError: no suite has the headers of this release, or they do not build.
+    """
+    files = sorted(source.iterdir())
+    digest = hashlib.sha256(Path(__file__).read_bytes())
+    for file in files:
+        digest.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
+    folder = kernel / "modules" / digest.hexdigest()[:12]
+    if not folder.exists():
+        folder.parent.mkdir(exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=".build-", dir=folder.parent))
+        try:
+            built = temporary / "built"
+            built.mkdir()
+            _build(release, suites, files, temporary, built, say)
+            built.rename(folder)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+    return tuple(sorted(folder.glob("*.ko")))
+
+
+def _build(
+    release: str,
+    suites: Sequence[str],
+    files: Sequence[Path],
+    folder: Path,
+    built: Path,
+    say: Callable[[str], None],
+) -> None:
+    suite, packages, apt = _headers(release, suites)
+    say(f"building the lab's module for {release} with {', '.join(packages)} of {suite}")
+    root = _unpacked(packages, apt, folder)
+    (flavour,) = root.glob(f"usr/src/linux-headers-{release}")
+    (common,) = root.glob("usr/src/linux-headers-*-common")
+    (kbuild,) = root.glob("usr/lib/linux-kbuild-*")
+    if _too_old(kbuild):
+        _with_their_libc(kbuild, suite, folder)
+    sources = folder / "source"
+    sources.mkdir()
+    for file in files:
+        shutil.copy(file, sources)
+    where = (f"O={flavour}", f"M={sources}")
+    run("make", "-C", str(common), *where, "CC=gcc", *WITHOUT, "modules")
+    for module in sources.glob("*.ko"):
+        module.rename(built / module.name)
+
+
+def _headers(release: str, suites: Sequence[str]) -> tuple[str, list[str], list[str]]:
+    """The first suite that has the headers, the packages, and apt's options."""
+    package = f"linux-headers-{release}"
+    missing = []
+    for suite in suites:
+        try:
+            apt = updated(suite)
+            shown = run("apt-cache", *apt, "show", "--no-all-versions", package)
+        except LabError as error:  # the suite, or the package, may be gone
+            missing.append(f"{suite}: {str(error).splitlines()[0]}")
+            continue
+        needs = re.findall(r"\b(linux-(?:headers-[^ ,\n]*-common|kbuild-[^ ,\n]+))", shown)
+        return suite, [package, *dict.fromkeys(needs)], apt
+    raise LabError(f"no {package}, with which a module is built: {'; '.join(missing)}")
+
+
+def _unpacked(packages: Sequence[str], apt: Sequence[str], folder: Path) -> Path:
+    """Fetch packages and unpack them all in one root, which is returned."""
+    place = Path(tempfile.mkdtemp(prefix="root-", dir=folder))
+    run("apt-get", *apt, "download", "--quiet=2", *packages, cwd=place)
+    for deb in sorted(place.glob("*.deb")):
+        run("dpkg-deb", "-x", str(deb), str(place))
+        deb.unlink()
+    return place
+
+
+def _tools(kbuild: Path) -> list[tuple[Path, Path]]:
+    """What is run, and the file that does it."""
+    tools = [(kbuild / name, kbuild / f"{name}{ending}") for name, ending in TOOLS.items()]
+    return [(tool, real if real.exists() else tool) for tool, real in tools]
+
+
+def _too_old(kbuild: Path) -> bool:
+    """Whether this machine's libc is too old for one of the tools."""
+    said = (subprocess.run([real], capture_output=True) for _, real in _tools(kbuild))
+    return any(b"GLIBC" in each.stderr for each in said)
+
+
+def _with_their_libc(kbuild: Path, suite: str, folder: Path) -> None:
+    """Put scripts in place of the tools, which run them with the libc of their suite."""
+    base = {"experimental": "sid"}.get(suite, suite.removesuffix("-backports"))
+    libc = _unpacked(["libc6"], updated(base), folder)
+    loader = next(libc.glob("usr/lib/x86_64-linux-gnu/ld-linux-*"))
+    for tool, there in _tools(kbuild):
+        real = there
+        if there == tool:
+            real = tool.rename(tool.with_name(f"{tool.name}.real"))
+        tool.unlink(missing_ok=True)
+        tool.write_text(f'#!/bin/sh\nexec {loader} --library-path {loader.parent} {real} "$@"\n')
+        tool.chmod(0o755)
