@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import made_hosts as made
 import pytest
 from command_line import ROOT, RUN, run
@@ -30,6 +31,7 @@ from mmscope.reports.lake.batch import Batch, load
 from mmscope.reports.lake.catalog import Wanted, read_catalog
 from mmscope.reports.lake.fleet import Share, ask_fleet, at_least_by_chance, regressions
 from mmscope.reports.lake.staging import Given
+from mmscope.reports.lake.together import insert
 
 QUESTIONS = load_questions()
 KILLS = [question for question in QUESTIONS if question.id == "oom-kills-since-boot"]
@@ -175,6 +177,33 @@ def test_files_stay_few_however_many_come_singly(tmp_path: Path) -> None:
     assert sum(file.rows for file in of_counters) == 9
     on_disk = {path for path in (tmp_path / "lake").rglob("*.parquet")}
     assert on_disk == {file.path(tmp_path / "lake") for file in files}
+
+
+def test_what_duckdb_refuses_costs_its_own_bundle_a_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table is read for all bundles at once, and again for each where that fails."""
+    asked = []
+
+    def refusing(
+        connection: Any, into: str, table: Any, kinds: Any, rows: Any, records: Any
+    ) -> None:
+        asked.append((table.name, len(rows)))
+        if table.name == "vm_counters" and 0 in {number for number, _ in rows}:
+            raise duckdb.InvalidInputException("what nobody foresaw\nand more")
+        insert(connection, into, table, kinds, rows, records)
+
+    monkeypatch.setattr(staging, "insert", refusing)
+    bundles = [small(tmp_path / f"b{n}", f"h{n}", kills=n + 1) for n in range(3)]
+    (said,) = lake_of(tmp_path, *bundles)
+    assert said == (
+        f"{bundles[0]}: table vm_counters is left out: {bundles[0]}/vm_counters.csv: DuckDB "
+        "cannot read it: what nobody foresaw"
+    )
+    assert [many for name, many in asked if name == "vm_counters"] == [3, 1, 1, 1]
+    fleet = ask_fleet(read_catalog(tmp_path / "lake"), KILLS)
+    (one,) = fleet.told
+    assert (len(one.cases), one.checked) == (2, 2)
 
 
 def test_several_may_add_at_once(tmp_path: Path) -> None:
