@@ -78,7 +78,7 @@ ANY_PAGE_WORKLOADS = {"tables", "sizes"}
 # Those that ask for transparent huge pages, of the tests that need none.
 THP_WORKLOADS = {"fragment", "tables"}
 # Of workloads that only x86 can run; see machine.py.
-X86_FIXTURES = {"vmemmap_lab"}
+X86_FIXTURES = {"vmemmap_lab", "leak_lab"}
 
 
 def pytest_configure(config: pytest.Config) -> None:
