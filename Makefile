@@ -76,15 +76,18 @@ report: $(READY) ## report of VMCORE=… VMLINUX=…, or of this machine without
 .PHONY: test
 test: $(READY) ## lint, types, unit tests, lab tests on real kernels, the report in a browser
 	@tools/apt-install $(LAB_PACKAGES) $(TEST_PACKAGES) $(BUILD_PACKAGES) $(if $(findstring arm64,$(ALSO)$(BRIEFLY)),$(ARM64_PACKAGES))
-	@# Three parts beside each other, so that two CPUs are busy to the end: all that needs no kernel;
-	@# vmcores; and live guests, behind which the lab's tests of ALSO come, without those of formats,
-	@# commands and damage, for which one kernel is enough, and the few for those of BRIEFLY. On a
-	@# machine that has no kernels yet they are fetched and built meanwhile.
+	@# Three parts beside each other, so that two CPUs are busy to the end: vmcores, and behind them the
+	@# reports in a browser; live guests, behind which the lab's tests of ALSO come, without those of
+	@# formats, commands and damage, for which one kernel is enough, and the few for those of BRIEFLY;
+	@# and all the rest. On a machine that has no kernels yet they are fetched and built meanwhile.
 	@mkdir -p build; \
 	$(BIN)/python tests/lab/kernels.py default '$(ALSO)' '$(BRIEFLY)' owner > build/kernels.log 2>&1 & kernels=$$!; \
-	$(LAB_TESTS) -m 'not live' tests/lab > build/lab.log & lab=$$!; \
-	( trap 'kill $$!; wait; exit 1' TERM; code=0; \
-	  run() { "$$@" & wait $$! || code=1; }; \
+	code=0; ended='kill $$!; wait; exit 1'; run() { "$$@" & wait $$! || code=1; }; \
+	( trap "$$ended" TERM; \
+	  run $(LAB_TESTS) -m 'not live' tests/lab; \
+	  run $(LAB_TESTS) -m browser --ignore tests/lab; \
+	  exit $$code ) > build/lab.log & lab=$$!; \
+	( trap "$$ended" TERM; \
 	  run $(LAB_TESTS) -m live tests/lab; \
 	  $(if $(ALSO),run env MMSCOPE_LAB_KERNELS='$(ALSO)' $(LAB_TESTS) -m 'not any_kernel' tests/lab;) \
 	  $(if $(BRIEFLY),run env MMSCOPE_LAB_KERNELS='$(BRIEFLY)' $(LAB_TESTS) -m 'brief and not x86 and not odd_machine' tests/lab;) \
@@ -92,7 +95,7 @@ test: $(READY) ## lint, types, unit tests, lab tests on real kernels, the report
 	stop() { kill $$live $$lab $$kernels 2> /dev/null; wait $$live $$lab $$kernels; exit 1; }; \
 	trap stop INT TERM HUP; \
 	{ $(LINT); } || stop; \
-	rest=0; $(BIN)/pytest --ignore tests/lab || rest=$$?; \
+	rest=0; $(BIN)/pytest -m 'not browser' --ignore tests/lab || rest=$$?; \
 	wait $$live; live=$$?; wait $$lab; lab=$$?; wait $$kernels; \
 	cat build/kernels.log build/live.log build/lab.log; \
 	[ $$rest -eq 0 ] && [ $$live -eq 0 ] && [ $$lab -eq 0 ]
@@ -101,6 +104,11 @@ test: $(READY) ## lint, types, unit tests, lab tests on real kernels, the report
 matrix: $(READY) ## the lab's tests on the other kernels: KERNELS=6.1,7.3?,arm64-6.1? (?: if it can be had)
 	@tools/apt-install $(LAB_PACKAGES) $(TEST_PACKAGES) $(if $(findstring arm64,$(KERNELS)),$(ARM64_PACKAGES))
 	MMSCOPE_LAB_KERNELS='$(KERNELS)' $(BIN)/pytest tests/lab
+
+.PHONY: configurations
+configurations: $(READY) ## a kernel without SWAP, NUMA, MODULES and with SLUB_TINY: builds it once (15 minutes of CPU)
+	@tools/apt-install $(LAB_PACKAGES) $(BUILD_PACKAGES)
+	MMSCOPE_LAB_KERNELS=small $(BIN)/pytest tests/lab
 
 .PHONY: guard-incidents
 guard-incidents: $(READY) ## mmscope guard in a guest: out of memory, out of huge blocks, and a leak (5 minutes)
@@ -117,6 +125,11 @@ seen: $(READY) ## docs/kernels.md: read every section of KERNELS anew, and say w
 drgn-versions: $(READY) ## the same vmcore with other versions of drgn, cell by cell: VERSIONS="0.2.0 0.3.0"
 	@tools/apt-install $(LAB_PACKAGES)
 	@$(BIN)/python tests/drgn_versions.py $(VERSIONS)
+
+.PHONY: box
+box: $(READY) ## the same vmcore with other Pythons in roots of Debian, each with every version of drgn (5 minutes)
+	@tools/apt-install $(LAB_PACKAGES) $(DEB_PACKAGES)
+	@$(BIN)/python tests/box_versions.py $(PYTHONS)
 
 .PHONY: soak
 soak: $(READY) ## a vmcore damaged in a thousand ways: nothing may crash, hang or grow (an hour)

@@ -103,7 +103,7 @@
       }
       const button = document.createElement("button");
       button.type = "button";
-      button.textContent = "Whole watch";
+      button.textContent = "Whole time";
       button.addEventListener("click", function () { choose(null); });
       told.append(clock(period[0]) + " to " + clock(period[1]) + " (" + length(period[1] - period[0]) + "): mean rates, and by how much levels differ. ", button);
       const grown = lanes.filter(function (lane) { return /^([KMGTPE]i)?B$/.test(lane.unit); }).flatMap(function (lane) {

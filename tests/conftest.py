@@ -28,6 +28,14 @@ children.as_in_the_foreground()
 pytest.register_assert_rewrite("printed_memory")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with tests that open a browser, whole: their reports are made once."""
+    files = {item.path for item in items if "browser" in getattr(item, "fixturenames", ())}
+    for item in items:
+        if item.path in files:
+            item.add_marker("browser")
+
+
 def pytest_collection_finish() -> None:
     """What is there until the end is not to be looked through again and again."""
     gc.freeze()

@@ -28,11 +28,9 @@ DIFFER = {"datapackage.json", "sections.csv"}
 
 
 def environment(version: str, folder: Path) -> Path:
-    """A Python with that drgn, and otherwise what is pinned."""
+    """A Python with these packages, and this tree."""
     venv.create(folder, with_pip=True)
-    pinned = re.findall(r"^(?:numpy|rich|duckdb|jinja2|pygal)==\S+", LOCK.read_text(), re.MULTILINE)
-    command = [folder / "bin/pip", "install", "--quiet", f"drgn=={version}", *pinned]
-    subprocess.run(command, check=True)
+    subprocess.run([folder / "bin/pip", "install", "--quiet", *packages(version)], check=True)
     (site,) = folder.glob("lib/python3*/site-packages")
     (site / "mmscope.pth").write_text(f"{ROOT}\n")
     return folder / "bin/python"
@@ -45,7 +43,25 @@ def tables(python: Path, core: Path, folder: Path) -> dict[str, bytes]:
     print(done.stderr, end="")
     if done.returncode > 1:
         raise LabError(f"collect ended with {done.returncode}")
+    return files(folder)
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """The files of a bundle that must be the same."""
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.name not in DIFFER}
+
+
+def differing(pinned: dict[str, bytes], found: dict[str, bytes], who: str) -> int:
+    """How many files are not the same; says which."""
+    names = sorted(name for name in pinned.keys() | found if pinned.get(name) != found.get(name))
+    print(f"{who}: {len(found)} tables; {', '.join(names) or 'none'} differ")
+    return len(names)
+
+
+def packages(version: str) -> list[str]:
+    """That drgn, and otherwise what is pinned."""
+    names = "numpy|rich|duckdb|jinja2|pygal"
+    return [f"drgn=={version}", *re.findall(rf"(?m)^(?:{names})==\S+", LOCK.read_text())]
 
 
 def main() -> int:
@@ -58,11 +74,7 @@ def main() -> int:
             for version in sys.argv[1:] or VERSIONS:
                 python = environment(version, folder / f"venv-{version}")
                 found = tables(python, core, folder / version)
-                differ = sorted(
-                    name for name in pinned.keys() | found if pinned.get(name) != found.get(name)
-                )
-                print(f"drgn {version}: {len(found)} tables; {', '.join(differ) or 'none'} differ")
-                wrong += len(differ)
+                wrong += differing(pinned, found, f"drgn {version}")
     except LabError as error:
         print(f"drgn_versions.py: {error}", file=sys.stderr)
         return 1

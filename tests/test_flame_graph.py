@@ -446,21 +446,20 @@ class TestReport:
         assert f"The first {MAX_STACK_ROWS} of 400 rows" in texts(table)
         assert len(cells(elements(table, "table")[0])) == MAX_STACK_ROWS
 
-    def test_a_series_is_drawn_at_even_distances(self, html: str) -> None:
-        picture = by_id(parse(html), "picture-page_owner_growth")
-        titles = [texts(title) for title in elements(picture, "title")]
-        assert [t for t in titles if t.startswith("leak_more, ")] == [
-            *("leak_more, 0: 0.062", "leak_more, 10: 31.25", "leak_more, 20: 62.5"),
+    def test_a_series_has_a_value_at_every_snapshot(self, html: str) -> None:
+        picture = by_id(parse(html), "owner-time")
+        assert [path.get("data-points") for path in elements(picture, "path")][-3:-2] == [
+            "0 0.0625 10 31.25 20 62.5"
         ]
         uneven = [{"time": t, "handle": 4, "pages": p} for t, p in ((0, 0), (1, 10), (4, None))]
         tables = {
             "page_owner_growth": [asdict(made.owner_growth()[0]) | {"handle": 4}],
             "page_owner_series": uneven,
+            # A point that equals its neighbours is not in the table.
+            "page_owner_snapshots": [{"time": float(t), "at": None} for t in (0, 1, 2.5, 4)],
         }
-        chart = owner_pictures.page_owner_growth(tables, None)["chart"]["svg"]
-        assert re.findall(r"<title>handle 4, ([^<]*)</title>", chart.replace("svg:", "")) == [
-            *("0: 0", "2: 6.667", "4: 0"),
-        ]
+        (line,) = owner_pictures.page_owner_growth(tables, None)["chart"].lines
+        assert line.name == "handle 4" and line.points == "0 0 1 10 2.5 5 4 0"
 
     def test_a_stack_that_is_a_number_costs_the_picture_only(self, tmp_path: Path) -> None:
         contents = made.tables()

@@ -19,7 +19,15 @@ from mmscope.drgn.machine.vm_counters import VmCounter
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.commands.command import main
 from mmscope.reports.compare.groups_view import View, view
-from mmscope.reports.compare.host_groups import Group, Host, groups_of, hosts_of, unlike
+from mmscope.reports.compare.host_groups import (
+    MEASURES,
+    WORDS,
+    Group,
+    Host,
+    groups_of,
+    hosts_of,
+    unlike,
+)
 
 
 def host(
@@ -185,6 +193,22 @@ class TestChance:
         assert f"they differ in {len(differ)} of" in shown.sentence
         assert shown.measures[0].chance == "0.8 %"
 
+    def test_of_what_is_as_rare_the_farthest_apart_is_first(self, tmp_path: Path) -> None:
+        shown = self.trial(tmp_path, [1, 2], [399, 400])
+        assert {row.chance for row in shown.measures[:2]} == {"33.3 %"}
+        assert shown.measures[0].name.startswith("highatomic")
+
+    def test_hosts_that_are_equal_are_said_to_be(self, tmp_path: Path) -> None:
+        shown = self.trial(tmp_path, [4] * 5, [8, 8, 8, 8, 9])
+        cells = {row.name: row.cells for row in shown.measures}
+        a, b = cells["highatomic_pageblocks"]
+        assert a == "4 on each of 5 hosts, together 20"
+        assert b == "8 (8 to 9), 5 hosts together 41"
+        assert cells["free_share"][0].endswith("on each of 5 hosts")
+
+    def test_every_measure_has_words(self) -> None:
+        assert WORDS.keys() == {measure.name for measure in MEASURES}
+
     def test_what_is_mixed_does_not(self, tmp_path: Path) -> None:
         shown = self.trial(tmp_path, [1, 3, 5, 7, 9], [2, 4, 6, 8, 10])
         assert not any(row.differs for row in shown.measures)
@@ -210,7 +234,7 @@ class TestCommand:
         assert code == 0
         line = next(line for line in out.splitlines() if line.startswith("highatomic_pageblocks"))
         assert re.split(" {2,}", line)[1:] == [
-            *("310.5", "309 to 312", "621", "1", "1 to 1", "2"),
+            *("310.5", "309 to 312", "621", "1", "equal", "2"),
             *("-309.5", "yes", "33.3 %", "no"),
         ]
         # A difference of shares is in points: "0 %" could be a change by a part of itself.

@@ -23,7 +23,7 @@ from test_made_hosts import HEALTHY, SICK
 from mmscope.drgn.machine.vm_counters import VmCounter
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.findings.findings import evaluate, finding_of, load_questions, named
-from mmscope.reports.lake import adding, layout
+from mmscope.reports.lake import adding, layout, staging
 from mmscope.reports.lake.adding import Added, add, identity
 from mmscope.reports.lake.asking import answers, kernels
 from mmscope.reports.lake.batch import Batch, load
@@ -140,6 +140,17 @@ def test_a_bundle_is_in_it_once(tmp_path: Path) -> None:
     assert add(lake, [first, tmp_path / "copy", first], given, print) == Added(1, 2, 0)
     assert add(lake, [tmp_path / "copy"], given, print) == Added(0, 1, 0)
     assert len(read_catalog(lake).bundles) == 1
+
+
+def test_who_a_bundle_is_costs_no_more_than_what_is_read_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = small(tmp_path / "b", "a")
+    monkeypatch.setattr(staging, "MAX_READ", 1 << 20)
+    os.truncate(path / "vm_counters.csv", 1 << 40)  # takes no room, and hours to hash
+    before = identity(path)
+    os.truncate(path / "vm_counters.csv", (1 << 40) + 1)
+    assert identity(path) != before
 
 
 @pytest.mark.parametrize(("user", "mode"), [(0, 0o700), (65534, 0o755)])

@@ -87,6 +87,13 @@ def test_regions_lie_side_by_side_and_hold_what_the_table_says() -> None:
             assert said.get(f"pt-{kind}", 0) == sum(row[f"{kind}_bytes"] for row in rows)
 
 
+def test_the_axis_of_regions_has_their_sizes_where_there_is_room() -> None:
+    for tree in view(tables(), PAGE).trees:
+        assert {bool(region.label) for region in tree.regions if region.width >= 17} <= {True}
+        assert not any(region.label for region in tree.regions if region.width < 17)
+    assert any(region.label for tree in view(tables(), PAGE).trees for region in tree.regions)
+
+
 def test_what_is_small_can_be_seen() -> None:
     reader = view(tables(), PAGE).trees[0]
     # 78 MiB of tables' worth of zero pages in 40 GiB: a five-hundredth.

@@ -9,7 +9,7 @@ import pytest
 import watch_made
 from browser_page import NARROW, SCHEMES, WIDE, Opened, serious
 from playwright.sync_api import Page
-from report_bundle import verdict, write_bundle
+from report_bundle import tables, verdict, write_bundle
 
 from mmscope.reports.page.report import render, write
 
@@ -84,7 +84,7 @@ def test_a_period_has_its_own_rates_and_who_grew(
     other.goto(report.as_uri() + "#watch-time~time=300-900")
     assert told(other) == told(page)
     assert values(other, "Direct compaction") == ["0.105"]
-    other.get_by_role("button", name="Whole watch").click()
+    other.get_by_role("button", name="Whole time").click()
     assert values(other, "Direct compaction") == [""]
     assert "time=" not in other.evaluate("location.hash")
 
@@ -144,3 +144,17 @@ def test_nobody_is_kept_out(opening: functools.partial[Opened], report: Path) ->
         assert opened.page.evaluate("document.documentElement.scrollWidth") <= NARROW[0]
         assert opened.complaints == []
     assert serious(opening(report, WIDE, "dark").page) == []
+
+
+def test_a_series_without_a_watch_is_read_the_same_way(
+    opening: functools.partial[Opened], tmp_path: Path
+) -> None:
+    owned = {name: each for name, each in tables().items() if each[3] == "page_owner"}
+    write(render(write_bundle(tmp_path / "b", owned), verdict()), tmp_path / "r.html")
+    opened = opening(tmp_path / "r.html")
+    page = opened.page
+    page.goto("about:blank")
+    page.goto(f"{(tmp_path / 'r.html').as_uri()}#owner-time~time=0-20")
+    assert told(page).startswith("0 s to 20 s (20 s)")
+    assert "leak_more +62.44 MiB" in page.locator(".time-told li").all_inner_texts()
+    assert opened.complaints == []

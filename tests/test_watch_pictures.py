@@ -2,19 +2,19 @@
 """What watch saw, drawn: rates as steps over their periods, events marked, extremes kept."""
 
 from dataclasses import asdict
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 import watch_made
 from page_tree import elements, parse
-from report_bundle import HOSTILE, verdict, write_bundle
+from report_bundle import HOSTILE, owner_growth, verdict, write_bundle
 
 from mmscope.reports.drawing import time_panel
 from mmscope.reports.page.report import render
-from mmscope.reports.pictures import watch_pictures
-from mmscope.reports.pictures.watch_pictures import MAX_POINTS, view
+from mmscope.reports.pictures import owner_pictures, watch_pictures
+from mmscope.reports.pictures.watch_pictures import view
 
 
 def tables() -> dict[str, list[dict[str, Any]]]:
@@ -79,8 +79,25 @@ def test_the_reserve_is_drawn_where_it_is_known_of_every_zone() -> None:
         row["highatomic_free_pages"] = None
         if row["time"] == 600:
             row["highatomic_reserved_pages"] = None
+        if row["time"] == 900:
+            row["highatomic_reserved_pages"] = 2048
     drawn = chart(view(found, 4096), "HighAtomic reserve")
     assert drawn.names == ["reserved"]
+
+
+def test_a_level_that_is_the_same_in_all_samples_is_a_line_of_words() -> None:
+    found = tables()
+    for row in found["zone_series"]:
+        row["highatomic_free_pages"] = 0
+    shown = view(found, 4096)
+    assert shown["flat"] == ["HighAtomic reserve: reserved 10 MiB"]
+    assert not [c for c in shown["charts"] if c.title == "HighAtomic reserve"]
+    # One that moved between the points that are drawn has moved.
+    many = [(float(n), 5.0 + (n == 777)) for n in range(10 * time_panel.MAX_POINTS + 1)]
+    found["gauge_series"] = [
+        {"time": at, "name": "MemFree", "value": value * 1024} for at, value in many
+    ]
+    assert chart(view(found, 4096), "Free memory").names == ["MemFree"]
 
 
 def test_a_rate_is_a_step_as_long_as_its_period() -> None:
@@ -102,10 +119,10 @@ def test_a_period_without_a_row_is_zero_and_one_that_was_not_read_is_not() -> No
 
 
 def test_of_many_samples_no_extreme_is_lost() -> None:
-    points = [(float(n), 5.0) for n in range(10 * MAX_POINTS + 1)]
+    points = [(float(n), 5.0) for n in range(10 * time_panel.MAX_POINTS + 1)]
     points[777] = (777.0, 0.0)
-    thinned = watch_pictures._thin(points, min)
-    assert len(thinned) <= MAX_POINTS and thinned[-1][0] == 10 * MAX_POINTS
+    thinned = time_panel.thin(points, min)
+    assert len(thinned) <= time_panel.MAX_POINTS and thinned[-1][0] == 10 * time_panel.MAX_POINTS
     assert min(value for _, value in thinned) == 0
     steps = watch_pictures._over([(at, value, 1.0) for at, value in points])
     area = sum((b - a) * rate for (a, rate), (b, _) in zip(steps[::2], steps[1::2], strict=True))
@@ -207,3 +224,36 @@ def test_the_report_has_it(tmp_path: Path) -> None:
     assert "41 samples in 1,200 s" in html and "3.1 ms of CPU a sample, 0.011 % of one CPU" in html
     assert html.count('class="time-plot"') == len(view(tables(), 4096)["charts"])
     assert len(html) < 500_000
+
+
+def grown(start: str) -> dict[str, list[dict[str, Any]]]:
+    """page_owner's growth at three moments, the first of which is *start*."""
+    begin = datetime.fromisoformat(start)
+    times = 0.0, 30.0, 60.0
+    return {
+        "page_owner_growth": [asdict(owner_growth()[0]) | {"handle": 4}],
+        "page_owner_series": [{"time": at, "handle": 4, "pages": 256} for at in (0.0, 60.0)],
+        "page_owner_snapshots": [
+            {"time": at, "at": (begin + timedelta(seconds=at)).isoformat()} for at in times
+        ],
+    }
+
+
+def test_what_grew_in_page_owner_is_on_the_clock_of_the_watch() -> None:
+    # The machine's clock is two hours ahead of page_owner's, which is UTC; read 4 ms apart.
+    both = tables() | grown("2026-11-20T05:05:00.004+02:00")
+    lane = chart(view(both, 4096), "Allocation stacks that grew most")
+    assert lane.unit == "MiB" and [line.points for line in lane.lines] == ["300 1 330 1 360 1"]
+    beside = owner_pictures.page_owner_growth(both, 4096)
+    assert beside["chart"] is None and beside["in_watch"]
+
+
+@pytest.mark.parametrize(
+    "start", ["2026-11-20T02:59:00+00:00", "2026-11-20T03:19:30+00:00", "2026-11-20T03:05:00"]
+)
+def test_what_grew_at_another_time_has_a_clock_of_its_own(start: str) -> None:
+    apart = tables() | grown(start)
+    assert not [c for c in view(apart, 4096)["charts"] if c.title.startswith("Allocation stacks")]
+    beside = owner_pictures.page_owner_growth(apart, 4096)
+    assert beside["clock"].start == datetime.fromisoformat(start)
+    assert [line.points for line in beside["chart"].lines] == ["0 1 30 1 60 1"]

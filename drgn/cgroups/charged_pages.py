@@ -30,6 +30,7 @@ from mmscope.drgn.reading.kernel_arrays import Gaps, member_path, struct_dtype
 from mmscope.drgn.reading.linked_lists import find
 from mmscope.drgn.reading.scattered_reads import read_scattered
 from mmscope.drgn.reading.struct_pages import COLUMNS, PageChunk
+from mmscope.drgn.workers.shares import Shared, merges, none_of, summed_up_to
 
 MAX_KEYS = 1 << 20
 MOST_ORDER = 30
@@ -71,13 +72,18 @@ class MemcgWords:
         return words
 
 
-class ChargedPages:
+class ChargedPages(Shared):
     """
     Counts.
 
     :param dying: addresses of memory cgroups, ascending, of which files are told apart.
     :param slab: by kind, whether ``memcg_data`` is not of the page.
     """
+
+    MERGES = merges(
+        **dict.fromkeys(("pages", "mappings"), summed_up_to(MAX_KEYS)),
+        **dict.fromkeys(("other_pages", "other_mapped_pages"), none_of),
+    )
 
     def __init__(self, prog: Program, dying: NDArray[np.uint64], slab: NDArray[np.bool_]) -> None:
         self._dying, self._slab = dying, slab

@@ -36,6 +36,7 @@ from mmscope.drgn.tables.rows import MOST_ORDER, column, table_row
 from mmscope.drgn.tables.table import Table
 from mmscope.drgn.text.kernel_text import row_number
 from mmscope.drgn.text.proc_text import parse_buddyinfo, parse_pagetypeinfo
+from mmscope.drgn.workers.shares import SharedColumns, added, either, last_known, merges, summed
 
 # 8 million blocks: 300 MiB, and 32 GiB of memory in single free pages.
 MAX_BLOCKS = 8 << 20
@@ -109,7 +110,7 @@ MISPLACED_BLOCKS = Table(
 )
 
 
-class FreeBlockFinder:
+class FreeBlockFinder(SharedColumns):
     """
     Consumer of the struct page pass: every page that heads a free block.
 
@@ -120,6 +121,11 @@ class FreeBlockFinder:
     """
 
     columns = ("flags", "mapcount", "private", "next", "prev")
+    ROWS, MOST, KINDS = "blocks", MAX_BLOCKS, LINKS
+    MERGES = merges(
+        **dict.fromkeys(("pageblock_free", "implausible", "blocks"), added),
+        **{"first_link": last_known, "counts": summed, "too_high": either},
+    )
 
     def __init__(self, prog: Program, types: PageblockTypes, fields: FlagFields) -> None:
         self.buddy = buddy_mapcount(prog)
@@ -138,8 +144,7 @@ class FreeBlockFinder:
         self.implausible: list[int] = []
         self.blocks = 0
         self.too_high = False  # page frames beyond FIRST_HEAD
-        # Room for all at once, which takes no memory before it is written to.
-        self._kept: list[NDArray[Any]] = [np.empty(MAX_BLOCKS, kind) for kind in LINKS]
+        self._kept = self.room()
 
     def take(self, chunk: PageChunk) -> None:
         heads = np.flatnonzero(chunk["mapcount"] == self.buddy)

@@ -34,6 +34,7 @@ from mmscope.drgn.reading.struct_pages import FlagFields, PageChunk
 from mmscope.drgn.tables.rows import MOST_PAGES, column, table_row
 from mmscope.drgn.tables.table import RUNS, Table
 from mmscope.drgn.text.proc_text import parse_pagetypeinfo
+from mmscope.drgn.workers.shares import Shared, merges, overlaid, summed
 
 
 @table_row
@@ -243,7 +244,7 @@ def _decode(
     return types
 
 
-class PageblockPages:
+class PageblockPages(Shared):
     """
     Consumer of the struct page pass: which zone each pageblock counts for, and its free pages.
 
@@ -255,6 +256,7 @@ class PageblockPages:
     """
 
     columns = ("flags", "mapcount", "private")
+    MERGES = merges(zone=overlaid, census=summed)
 
     def __init__(
         self, types: PageblockTypes, fields: FlagFields, zones: Sequence[tuple[int, int, int]]

@@ -31,6 +31,7 @@ from mmscope.drgn.reading.struct_pages import PageChunk
 from mmscope.drgn.tables.rows import MOST_PAGES, column, table_row
 from mmscope.drgn.tables.table import Table
 from mmscope.drgn.text.proc_text import parse_zoneinfo
+from mmscope.drgn.workers.shares import SharedColumns, added, merges
 
 MAX_CANDIDATES = 8 << 20
 KERNEL_ADDRESSES = np.uint64(0xFF << 56)
@@ -76,10 +77,12 @@ PCP_CHECKS = Table(
 )
 
 
-class PcpFinder:
+class PcpFinder(SharedColumns):
     """Consumer of the struct page pass: pages that may lie on a per-CPU list."""
 
     columns = ("refcount", "mapcount", "next", "private")
+    ROWS, MOST, KINDS = "candidates", MAX_CANDIDATES, (np.uint64, np.uint64)
+    MERGES = merges(candidates=added)
 
     def __init__(self, prog: Program) -> None:
         page_type = prog.type("struct page")
@@ -87,8 +90,7 @@ class PcpFinder:
         self.link_offset = np.uint64(offsetof(page_type, "lru"))
         self._buddy, self._max_order = buddy_mapcount(prog), max_order(prog)
         self.candidates = 0
-        # Room for all at once, which takes no memory before it is written to.
-        self._kept = [np.empty(MAX_CANDIDATES, np.uint64) for _ in range(2)]
+        self._kept = self.room()
 
     def take(self, chunk: PageChunk) -> None:
         # A free page has no reference and _mapcount -1, which also says that it has no page type;

@@ -207,7 +207,10 @@ def _gap_note(free: FreeMemory) -> list[str]:
     gaps = free.scan.gaps
     if not gaps.bytes:
         return []
-    return [f"{gaps.bytes:,} bytes of struct pages could not be read: their pages are not counted"]
+    return [
+        f"{gaps.bytes:,} bytes of struct pages could not be read{gaps.why}: their pages are "
+        "not counted"
+    ]
 
 
 ZONES_SECTION = Section(

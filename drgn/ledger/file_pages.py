@@ -11,7 +11,9 @@ Memory: 40 bytes a file, four times that for a moment, up to :data:`MAX_FILES`; 
 pages have beyond that is added up.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from drgn import Program
@@ -20,6 +22,7 @@ from numpy.typing import NDArray
 from mmscope.drgn.ledger.page_kinds import FILE, HUGETLB, SHMEM
 from mmscope.drgn.opening.constants import flag
 from mmscope.drgn.reading.struct_pages import PageChunk
+from mmscope.drgn.workers.shares import InexactError, Shared, merges, none_of
 
 MAX_FILES = 8 << 20
 MERGE_FROM = 1 << 17  # rows that wait at least before they are merged
@@ -39,7 +42,7 @@ MAPPING_FLAGS = np.uint64(3)
 
 
 @dataclass
-class FilePages:
+class FilePages(Shared):
     """
     Collects; :attr:`mappings` and :attr:`counts` are right after :meth:`settle`.
 
@@ -55,6 +58,8 @@ class FilePages:
     others: NDArray[np.int64]
     other_rows: int
 
+    MERGES = merges(other_rows=none_of)
+
     def __init__(self, prog: Program) -> None:
         self._flags = [np.uint32(flag(prog, name)) for name in FLAG_COLUMNS.values()]
         self.mappings = np.empty(0, np.uint64)
@@ -64,6 +69,10 @@ class FilePages:
         self._waiting: list[tuple[NDArray[np.uint64], NDArray[np.uint32]]] = []
         self._rows_waiting = 0
         self._open_head = np.uint64(0), np.uint32(0)  # mapping and flags of a head that may go on
+
+    def resume(self, before: "FilePages") -> None:
+        """Go on behind what another one took."""
+        self._open_head = before._open_head
 
     def take(
         self,
@@ -112,6 +121,26 @@ class FilePages:
         self._rows_waiting += len(self._waiting[-1][0])
         if self._rows_waiting > max(MERGE_FROM, len(self.mappings)):
             self.settle()
+
+    def share(self) -> dict[str, Any]:
+        self.settle()
+        return {**super().share(), "files": (self.mappings, self.counts)}
+
+    def add_share(self, share: Mapping[str, Any]) -> None:
+        super().add_share(share)
+        self._waiting.append(share["files"])
+        self._rows_waiting += len(share["files"][0])
+        rows = len(self.mappings) + self._rows_waiting
+        if self._rows_waiting > max(MERGE_FROM, len(self.mappings)) or rows > MAX_FILES:
+            self.settle()
+        if self.other_rows:  # which are kept depends on when they were too many
+            raise InexactError
+
+    def restore(self, share: Mapping[str, Any]) -> None:
+        super().restore(share)
+        self.mappings, self.counts = share["files"]
+        self.others[:] = 0
+        self._waiting, self._rows_waiting = [], 0
 
     def settle(self) -> None:
         """Add what waits to what was merged."""

@@ -14,9 +14,10 @@ Memory: the sums; 8 bytes for a page without a reference, up to :data:`MAX_KEPT`
 """
 
 import contextlib
+import functools
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from drgn import Program, sizeof
@@ -30,13 +31,17 @@ from mmscope.drgn.ledger.page_kinds import (
     BOOT_PERCPU,
     COMPOUND,
     CRASH,
+    EXAMPLES,
     FREE,
     IMAGE,
     IN_USE,
     KERNEL_TABLE,
     KINDS,
+    KMEM,
+    MAX_SIGNATURES,
     NO_HEAD,
     NO_REFERENCE,
+    PAGE_OF_CGROUP,
     PAGE_POOL,
     PER_CPU,
     POISONED,
@@ -49,6 +54,9 @@ from mmscope.drgn.ledger.page_kinds import (
     UNACCEPTED,
     UNINITIALISED,
     PageKinds,
+    Signature,
+    Unexplained,
+    merged_signatures,
 )
 from mmscope.drgn.ledger.page_ranges import PageRanges, ranges_fill, spread
 from mmscope.drgn.opening.constants import constant
@@ -61,10 +69,9 @@ from mmscope.drgn.reading.struct_pages import (
     compound_info_is_mask,
     flag_fields,
 )
+from mmscope.drgn.workers.shares import Shared, added, merges, nested, none_of, summed
 
 MAX_KEPT = 8 << 20  # pages without a reference
-MAX_SIGNATURES = 4096  # kinds of unexplained pages
-EXAMPLES = 3
 LEAST_ORDER = 6  # of free blocks that are gone through one by one
 # What no struct page's flags are: __init_single_page() was not called yet, and DEBUG_VM filled it.
 NOT_INITIALISED = np.uint64((1 << 64) - 1)
@@ -89,21 +96,7 @@ TAIL_OF[[TABLE, ROOT_TABLE, KERNEL_TABLE, PAGE_POOL]] = TABLE, ROOT_TABLE, KERNE
 PFN_AT, ZONE_AT, ZONE_MASK = 21, 8, (1 << 13) - 1
 
 
-# What unexplained pages look like: kind, zone index, page flags, references (at most
-# MOST_REFERENCES), order of the compound page or -1, and bits of memcg_data (CHARGED).
-Signature = tuple[int, ...]
-KMEM, PAGE_OF_CGROUP = 2, 4  # charged to a memory cgroup: as kernel memory, or as a page
-
-
-@dataclass
-class Unexplained:
-    """Pages of a signature."""
-
-    pages: int = 0
-    examples: list[int] = field(default_factory=list)  # page frames of heads
-
-
-class LedgerPages:
+class LedgerPages(Shared):
     """
     The consumer.
 
@@ -113,6 +106,14 @@ class LedgerPages:
     :param caches: the slab caches, if they are known.
     :param tags: counts what the kernel has by the line of source, if it is given.
     """
+
+    MERGES = merges(
+        **dict.fromkeys(("pages", "absent", "reserved", "kept", "kept_pages"), added),
+        unexplained=merged_signatures,
+        other_signatures=none_of,
+        disputed=summed,
+        **dict.fromkeys(("charged", "tags", "files"), nested),
+    )
 
     def __init__(
         self,
@@ -140,6 +141,7 @@ class LedgerPages:
         nodes = self.fields.node_mask + 1
         self.zones = nodes * self.fields.zones_per_node + self.fields.zone_mask + 1
         caches = read_caches(prog)[0] if caches is None else caches
+        self._another = functools.partial(LedgerPages, prog, ram, owned, None, caches)
         reclaimable = [cache.address for cache in caches if cache.reclaimable]
         self.reclaimable = np.array(sorted(reclaimable), np.uint64)
         self.files = FilePages(prog)
@@ -154,6 +156,27 @@ class LedgerPages:
         self._free_until, self._free_kind = 0, FREE
         self._open_head = (-1, NO_HEAD)  # page frame and kind of a head that may go on
         self._before = (-1, NO_REFERENCE)  # the page behind the last chunk, and TAIL_OF's key
+
+    def add_share(self, share: Mapping[str, Any]) -> None:
+        super().add_share(share)
+        if self.kept_pages > MAX_KEPT:
+            self.kept = []
+
+    def resume(self, before: Iterable[list[PageChunk]]) -> None:
+        """A block or a compound page, and what is damaged, may begin before the share."""
+        chunks: list[PageChunk] = []
+        found = False
+        for piece in before:
+            chunks[:0] = piece
+            if found:
+                break
+            found = any(((chunk["tail"] & np.uint64(1)) == 0).any() for chunk in piece)
+        other = self._another()
+        for chunk in chunks:
+            other.take(chunk)
+        self._free_until, self._free_kind = other._free_until, other._free_kind
+        self._open_head, self._before = other._open_head, other._before
+        self.files.resume(other.files)
 
     def take(self, chunk: PageChunk) -> None:
         if self._take_free(chunk):

@@ -19,8 +19,8 @@ from drgn import Program
 
 from mmscope.drgn.free.zones import for_each_zone, zone_name
 from mmscope.drgn.ledger.ledger_counters import BY_KIND, LedgerCheck, ledger_checks
-from mmscope.drgn.ledger.ledger_pages import KMEM, MOST_REFERENCES, LedgerPages
-from mmscope.drgn.ledger.page_kinds import KINDS
+from mmscope.drgn.ledger.ledger_pages import MOST_REFERENCES, LedgerPages
+from mmscope.drgn.ledger.page_kinds import KINDS, KMEM
 from mmscope.drgn.machine.physical_memory import CRASHED, PhysicalPart
 from mmscope.drgn.owners.alloc_tags import Tags
 from mmscope.drgn.owners.page_tags import UNREADABLE, PageTags, named

@@ -22,7 +22,7 @@ tells; and large allocations of kmalloc() of a kernel without ``PGTY_large_kmall
 look like any compound page.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from drgn import FaultError, Object, Program
@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from mmscope.drgn.opening.constants import constant, flag, vmcoreinfo_number
 from mmscope.drgn.reading.struct_pages import PageChunk
 from mmscope.drgn.reading.symbols import variable_of
+from mmscope.drgn.workers.shares import InexactError
 
 
 @dataclass(frozen=True)
@@ -160,6 +161,9 @@ OF_MAPPING = (FILE, ANON, MOVABLE_OPS, KSM)
 MOST_POOLS = 1 << 10  # of zsmalloc, a zram device or zswap has one
 # PG_swapcache is PG_owner_priv_1, and counts with PG_swapbacked only.
 SWAP_FLAGS = ("PG_swapbacked", "PG_swapcache")
+
+MAX_SIGNATURES = 4096  # kinds of unexplained pages
+EXAMPLES = 3
 
 # The byte of PageKinds._marks(): a reference; a mapping, and its two low bits; four page flags.
 REFERENCED, MAPPED, HEAD, RESERVED, BACKED, CACHED = (1 << bit for bit in (0, 1, 4, 5, 6, 7))
@@ -322,3 +326,29 @@ def _type_tests(prog: Program) -> list[tuple[int, int, int]]:
         with_kmemcg = not prog.type("struct page").has_member("memcg_data")
         bits = BITS_WITH_KMEMCG if with_kmemcg else BITS
     return [(TYPES[name], base | bit, base) for name, bit in bits.items()]
+
+
+# What unexplained pages look like: kind, zone index, page flags, references (at most
+# ledger_pages.MOST_REFERENCES), order of the compound page or -1, and bits of memcg_data (CHARGED).
+Signature = tuple[int, ...]
+KMEM, PAGE_OF_CGROUP = 2, 4  # charged to a memory cgroup: as kernel memory, or as a page
+
+
+@dataclass
+class Unexplained:
+    """Pages of a signature."""
+
+    pages: int = 0
+    examples: list[int] = field(default_factory=list)  # page frames of heads
+
+
+def merged_signatures(
+    mine: dict[Signature, Unexplained], theirs: dict[Signature, Unexplained]
+) -> dict[Signature, Unexplained]:
+    for key, each in theirs.items():
+        entry = mine.setdefault(key, Unexplained())
+        entry.pages += each.pages
+        entry.examples += each.examples[: EXAMPLES - len(entry.examples)]
+    if len(mine) >= MAX_SIGNATURES:
+        raise InexactError
+    return mine

@@ -87,7 +87,7 @@ def memory_ledger_from_memory(memory: Memory) -> Found:
         found.notes.append(f"what the kernel does not have is missing: {error}")
     unread = gaps.bytes // sizeof(prog.type("struct page"))
     if unread:
-        found.notes.append(f"{unread:,} struct pages could not be read")
+        found.notes.append(f"{unread:,} struct pages could not be read{gaps.why}")
     tables = ledger(prog, pages, parts, unread)
     if tables.no_counters:
         found.notes.append(f"counters of /proc/vmstat are missing: {tables.no_counters}")

@@ -18,8 +18,9 @@ Cannot know: what became of a page that was marked and lies in memory since take
 
 import contextlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from drgn import FaultError, Object, Program, sizeof
@@ -34,6 +35,7 @@ from mmscope.drgn.struct_pages.hugetlb import HugePages, HvoInPageTables
 from mmscope.drgn.tables.rows import MOST_BYTES, column, table_row
 from mmscope.drgn.tables.table import Table
 from mmscope.drgn.text.kernel_text import printed_number, row_number
+from mmscope.drgn.workers.shares import Shared, added, merges, nested, none_of
 
 MAX_MARKED = 1 << 20  # pages; beyond, the memory map is damaged
 MAX_LISTED = 1 << 12  # bad pages of one huge page that are followed
@@ -93,15 +95,21 @@ POISON_COUNTERS = Table("poison_counters", "What the kernel counts of bad pages"
 
 
 @dataclass
-class Marked:
+class Marked(Shared):
     """Pages with the flag, ascending."""
+
+    MERGES = merges(pfns=added, flags=added, more=none_of)
 
     pfns: list[int] = field(default_factory=list)
     flags: list[int] = field(default_factory=list)
     more: int = 0  # beyond MAX_MARKED
 
+    def add_share(self, share: Mapping[str, Any]) -> None:
+        super().add_share(share)
+        none_of(self.more, max(len(self.pfns) - MAX_MARKED, 0))
 
-class PoisonFinder:
+
+class PoisonFinder(Shared):
     """
     Consumer of the struct page pass: which pages have the flag.
 
@@ -109,6 +117,7 @@ class PoisonFinder:
     """
 
     columns = ("flags",)
+    MERGES = merges(found=nested)
 
     def __init__(self, prog: Program) -> None:
         self.flag = np.uint64(1 << int(prog.constant("PG_hwpoison").value_()))

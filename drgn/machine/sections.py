@@ -156,7 +156,7 @@ def poisoned_pages_from_memory(memory: Memory) -> Found:
     marked, gaps = marked_pages(memory)
     found = Found(unreadable_bytes=gaps.bytes)
     if gaps.bytes:
-        found.notes.append(f"{gaps.bytes:,} bytes of struct pages could not be read")
+        found.notes.append(f"{gaps.bytes:,} bytes of struct pages could not be read{gaps.why}")
     if marked.more:
         found.notes.append(f"{marked.more:,} more pages are marked: the memory map is damaged")
     rows: list[PoisonedPages] = []

@@ -9,7 +9,6 @@ is added, and shown beside it, since /proc/vmstat lags by it. Costs a few reads 
 These are counters since boot, or states, and not rates. A rate takes two readings.
 """
 
-import contextlib
 from collections.abc import Iterable
 from typing import Any
 
@@ -128,9 +127,9 @@ def vm_counters(prog: Program) -> list[VmCounter]:
 
     state("zone", prog["vm_zone_stat"], zonestats, "vm_stat_diff")
     # The first since "mm/vmstat: convert NUMA statistics to basic NUMA counters" (f19298b9516c, in
-    # v5.14); neither in a kernel without CONFIG_NUMA.
+    # v5.14). A kernel without CONFIG_NUMA has none of them: the first is there, without items.
     for name, member in (("vm_numa_event", "vm_numa_event"), ("vm_numa_stat", "vm_numa_stat_diff")):
-        with contextlib.suppress(ObjectNotFoundError):
+        if name in prog and prog[name].type_.length:
             state("numa", prog[name], zonestats, member)
     state("node", prog["vm_node_stat"], nodestats, "vm_node_stat_diff")
     derived = np.array(_vm_stat_items(prog, values), np.int64)

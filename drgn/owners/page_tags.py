@@ -21,10 +21,11 @@ from drgn import Program, sizeof
 from numpy.typing import NDArray
 
 from mmscope.drgn.owners.alloc_tags import Tags, alloc_tags_off, profiling_on
-from mmscope.drgn.reading.kernel_arrays import Gaps, laid_out, struct_dtype
+from mmscope.drgn.reading.kernel_arrays import Gaps, laid_out, struct_dtype, summed_gaps
 from mmscope.drgn.reading.page_ext import page_ext_ranges, page_ext_size
 from mmscope.drgn.reading.scattered_reads import read_scattered
 from mmscope.drgn.reading.struct_pages import COLUMNS
+from mmscope.drgn.workers.shares import Shared, merges, summed_up_to
 
 # CODETAG_ID_NULL, CODETAG_ID_EMPTY: indexes that no tag has.
 FIRST_INDEX = 2
@@ -33,12 +34,14 @@ UNREADABLE = (1 << 64) - 1
 MAX_REFERENCES = 1 << 20  # different ones: more are damage
 
 
-class PageTags:
+class PageTags(Shared):
     """
     Pages by the tag that they were allocated by.
 
     :ivar pages: by (kind, address of the tag): 0 none, :data:`UNREADABLE`.
     """
+
+    MERGES = merges(pages=summed_up_to(MAX_REFERENCES), gaps=summed_gaps)
 
     def __init__(self, prog: Program) -> None:
         self.prog = prog

@@ -131,8 +131,8 @@ def slab_caches_from_memory(memory: Memory) -> Found:
         found.notes.append(f"{scan.broken_off}; slabs of others are not counted")
     if scan.gaps.bytes:
         found.notes.append(
-            f"{scan.gaps.bytes:,} bytes of struct pages could not be read: slabs among them are "
-            "not counted"
+            f"{scan.gaps.bytes:,} bytes of struct pages could not be read{scan.gaps.why}: slabs "
+            "among them are not counted"
         )
     if nameless := sum(cache.name == f"({cache.address:#x})" for cache in scan.caches):
         found.notes.append(f"the names of {nameless} caches could not be read; they go by address")

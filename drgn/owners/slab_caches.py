@@ -43,6 +43,7 @@ from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.tables.rows import LONGEST_NAME, column, table_row
 from mmscope.drgn.tables.table import Inside, Table
 from mmscope.drgn.text.kernel_text import printed_number, row_number, whole_lines
+from mmscope.drgn.workers.shares import SharedColumns, added, merges
 
 # Flags where they are not enumerators yet, before "mm, slab: use an enum to define SLAB_ cache
 # creation flags" (v6.9).
@@ -235,7 +236,7 @@ def _sum_nr_slabs(prog: Program, cache: Object) -> int | None:
     return total
 
 
-class SlabFinder:
+class SlabFinder(SharedColumns):
     """
     Consumer of the struct page pass: where every slab is, so that :func:`scan_slabs` needs no pass
     of its own.
@@ -248,15 +249,16 @@ class SlabFinder:
     """
 
     columns = ("flags", "mapcount", *SLAB_COLUMNS)
+    ROWS, MOST = "slabs", MAX_SLABS
+    KINDS = (np.uint64, np.uint16, np.uint16, np.uint16, np.uint64)
+    MERGES = merges(slabs=added)
 
     def __init__(self, prog: Program, caches: tuple[list[Cache], str | None] | None = None) -> None:
         self.caches, self.broken_off = read_caches(prog) if caches is None else caches
         page_dtype(prog, self.columns)  # what is missing is to be missed here, not in the pass
         self._find = _SlabTest(prog, self.caches)
         self.slabs = 0
-        kinds = (np.uint64, np.uint16, np.uint16, np.uint16, np.uint64)
-        # Room for all at once, which takes no memory before it is written to.
-        self._kept: list[NDArray[Any]] = [np.empty(MAX_SLABS, kind) for kind in kinds]
+        self._kept = self.room()
 
     def take(self, chunk: PageChunk) -> None:
         found = self._find(chunk.start_pfn, chunk.columns)
@@ -305,7 +307,7 @@ def scan_slabs(
     """
     if found is not None and found[0].whole:
         finder, gaps = found
-        scan = SlabScan(finder.caches, [], finder.broken_off, Gaps(gaps.bytes))
+        scan = SlabScan(finder.caches, [], finder.broken_off, Gaps(gaps.bytes, gaps.died))
         chunks = finder.chunks()
     else:
         caches, broken_off = read_caches(prog)

@@ -43,6 +43,9 @@ class SwapCounts:
 
     def __init__(self, prog: Program, gaps: Gaps) -> None:
         self.prog, self.gaps = prog, gaps
+        self._infos: dict[int, Object] = {}
+        if "swap_info" not in prog:
+            return  # built without CONFIG_SWAP: there is no area
         infos = prog["swap_info"]
         number = min(int(prog["nr_swapfiles"].value_()), infos.type_.unaliased().length or 0)
         read = [infos[at].read_() for at in range(number)]

@@ -12,7 +12,7 @@ fills with zeros (an ELF segment whose ``p_filesz`` is short) looks like zeros h
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -32,9 +32,23 @@ Columns = Mapping[str, str | tuple[str, ...]]
 
 @dataclass
 class Gaps:
-    """What could not be read."""
+    """
+    What could not be read.
+
+    :ivar died: in words, what part of it is missing because the process that read it was killed.
+    """
 
     bytes: int = 0
+    died: list[str] = field(default_factory=list)
+
+    @property
+    def why(self) -> str:
+        """Words that go on from how much it is; none where the memory is at fault."""
+        return f" ({'; '.join(self.died)})" if self.died else ""
+
+
+def summed_gaps(mine: Gaps, theirs: Gaps) -> Gaps:
+    return Gaps(mine.bytes + theirs.bytes, mine.died + theirs.died)
 
 
 def member_path(type_: Type, paths: str | tuple[str, ...]) -> str:

@@ -12,7 +12,8 @@ they are read: each chunk is one instant, the whole is not.
 """
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -34,6 +35,8 @@ from mmscope.drgn.reading.mem_sections import (
     subsection_order,
     valid_sections,
 )
+from mmscope.drgn.workers.shares import InexactError, Shared
+from mmscope.drgn.workers.workers import Died, Tell, in_workers, picklable
 
 # struct page (include/linux/mm_types.h), the newest layout first.
 COLUMNS: dict[str, tuple[str, ...]] = {
@@ -145,12 +148,27 @@ class PageChunk:
         return np.where(second > heads, orders, -1)
 
 
+# (first PFN, address of its struct page, pages)
+Piece = tuple[int, int, int]
+
+JOBS = "mmscope jobs"
+LEAST_PAGES = 2 << 20  # 8 GiB: a smaller machine is read before a second process has started
+MOST_PAGES = 1 << 36  # beyond, the memory map is damaged
+SHARE_PAGES = 1 << 19
+SHARES_A_JOB = 8  # as free memory takes less time than memory in use
+ALIGNED = 1 << 15  # pages, no less than the largest pageblock and free block
+
+
 class Consumer(Protocol):
     """Something that wants to see every struct page."""
 
     @property
     def columns(self) -> Sequence[str]:
         """Keys of :data:`COLUMNS`, and of :data:`SLAB_COLUMNS`, that it reads."""
+
+    # Where a share of the pages needs to know of what comes before it, there is also
+    #     def resume(self, before: Iterable[list[PageChunk]]) -> None
+    # which looks back as far as need be: at the chunks of each piece, the last piece first.
 
     def take(self, chunk: PageChunk) -> None:
         """Look at a chunk. The arrays are views: copy what is to be kept."""
@@ -167,6 +185,11 @@ class Scan:
     def failure_of(self, consumer: Consumer) -> Exception | None:
         """Why a consumer could not go on; None if it saw every page."""
         return next((error for failed, error in self.failures if failed is consumer), None)
+
+
+def set_jobs(prog: Program, jobs: int) -> None:
+    """Let so many processes share a pass over a large machine's struct pages."""
+    prog.cache[JOBS] = jobs
 
 
 def scan_struct_pages(
@@ -186,44 +209,155 @@ def scan_struct_pages(
     """
     dtype = page_dtype(prog, sorted({name for each in consumers for name in each.columns}))
     ranges = valid_page_ranges(prog)
-    total = sum(end - start for start, end, _ in ranges)
-    scan, going = Scan(), list(consumers)
-    for start_pfn, end_pfn, address in ranges:
-        parts = [(0, end_pfn - start_pfn)]
-        if wanted:
-            step = max(chunk_bytes // dtype.itemsize, 1)
-            parts = _wanted_parts(start_pfn, end_pfn - start_pfn, step, wanted)
-        scan.pages += end_pfn - start_pfn - sum(count for _, count in parts)
-        for begin, count in parts:
-            place = address + begin * dtype.itemsize
-            for first, array in read_array(
-                prog, place, count, dtype, scan.gaps, chunk_bytes=chunk_bytes
-            ):
-                pfn = start_pfn + begin + first
-                chunk = PageChunk(pfn, place + first * dtype.itemsize, array)
-                for consumer in going:
-                    try:
-                        consumer.take(chunk)
-                    except Exception as error:
-                        scan.failures.append((consumer, error))
-                        going = [each for each in going if each is not consumer]
-                scan.pages += len(array)
-                if progress is not None:
-                    progress(scan.pages, total)
+    total = pages = sum(end - start for start, end, _ in ranges)
+    step = max(chunk_bytes // dtype.itemsize, 1)
+    pieces: Iterable[Piece] = _pieces(ranges, step, dtype.itemsize, wanted or {})
+    if wanted:
+        pieces = list(pieces)
+        pages = sum(count for _, _, count in pieces)
+    scan = Scan(total - pages)
+
+    def tell(steps: int) -> None:
+        nonlocal pages
+        pages -= steps
+        if progress is not None:
+            progress(total - pages, total)
+
+    jobs = prog.cache.get(JOBS, 1) if LEAST_PAGES <= pages <= MOST_PAGES else 1
+    if jobs > 1 and all(isinstance(each, Shared) for each in consumers):
+        pieces = list(pieces)
+        edges = _edges(pieces, min(jobs * SHARES_A_JOB, pages // SHARE_PAGES), not wanted)
+        if len(edges) > 2 and _scan_shares(prog, consumers, pieces, edges, dtype, jobs, scan, tell):
+            return scan
+        pages = total - scan.pages
+    _look(prog, consumers, pieces, dtype, scan, tell)
     return scan
 
 
-def _wanted_parts(
-    start_pfn: int, count: int, step: int, wanted: Mapping[tuple[int, int], tuple[int, int]]
-) -> list[tuple[int, int]]:
-    """The parts of a range that are to be read, (first page, pages): none crosses a chunk's end."""
-    parts = []
-    for first in range(0, count, step):
-        pages = min(step, count - first)
-        begin, end = wanted.get((start_pfn + first, pages), (0, pages))
-        if begin < end:
-            parts.append((first + begin, end - begin))
-    return parts
+def _look(
+    prog: Program,
+    consumers: Sequence[Consumer],
+    pieces: Iterable[Piece],
+    dtype: np.dtype[Any],
+    scan: Scan,
+    tell: Tell,
+) -> None:
+    """Show some pieces to the consumers that have not failed yet."""
+    going = [each for each in consumers if scan.failure_of(each) is None]
+    for piece in pieces:
+        for chunk in _chunks(prog, piece, dtype, scan.gaps):
+            for consumer in going:
+                try:
+                    consumer.take(chunk)
+                except Exception as error:
+                    scan.failures.append((consumer, error))
+                    going = [each for each in going if each is not consumer]
+            scan.pages += len(chunk)
+            tell(len(chunk))
+
+
+def _chunks(prog: Program, piece: Piece, dtype: np.dtype[Any], gaps: Gaps) -> Iterator[PageChunk]:
+    pfn, address, count = piece
+    size = dtype.itemsize
+    for first, array in read_array(prog, address, count, dtype, gaps, chunk_bytes=count * size):
+        yield PageChunk(pfn + first, address + first * size, array)
+
+
+def _scan_shares(
+    prog: Program,
+    consumers: Sequence[Any],
+    pieces: list[Piece],
+    edges: list[int],
+    dtype: np.dtype[Any],
+    jobs: int,
+    scan: Scan,
+    tell: Tell,
+) -> bool:
+    """
+    Have processes look at the shares, from one edge to the next; False, and nothing is done, where
+    one process would have counted otherwise.
+    """
+    blank = [pickle.dumps(each.share()) for each in consumers]
+    before = scan.pages
+
+    def work(number: int, tell: Tell) -> tuple[Scan, list[Any]]:
+        begin, end = edges[number], edges[number + 1]
+        own = Scan()
+        for each, nothing in zip(consumers, blank, strict=True):
+            each.restore(pickle.loads(nothing))
+            if number and hasattr(each, "resume"):
+                try:
+                    each.resume(_backwards(prog, pieces[:begin], dtype))
+                except Exception as error:
+                    own.failures.append((each, error))
+        _look(prog, consumers, pieces[begin:end], dtype, own, tell)
+        shares = [own.failure_of(each) or each.share() for each in consumers]
+        own.failures.clear()  # a consumer is none other than the parent's
+        return own, [picklable(each) if isinstance(each, Exception) else each for each in shares]
+
+    try:
+        for number, result in enumerate(in_workers(jobs, len(edges) - 1, work, tell)):
+            if isinstance(result, Died):
+                count = sum(count for *_, count in pieces[edges[number] : edges[number + 1]])
+                scan.gaps.bytes += count * dtype.itemsize
+                scan.gaps.died.append(f"the process that read {count:,} of them {result.how}")
+                continue
+            own, shares = result
+            scan.pages += own.pages
+            scan.gaps.bytes += own.gaps.bytes
+            for each, share in zip(consumers, shares, strict=True):
+                if scan.failure_of(each) is not None:
+                    continue
+                if isinstance(share, Exception):
+                    scan.failures.append((each, share))
+                else:
+                    each.add_share(share)
+    except InexactError:
+        for each, nothing in zip(consumers, blank, strict=True):
+            each.restore(pickle.loads(nothing))
+        scan.pages, scan.gaps = before, Gaps()
+        scan.failures.clear()
+        return False
+    return True
+
+
+def _backwards(
+    prog: Program, pieces: list[Piece], dtype: np.dtype[Any]
+) -> Iterator[list[PageChunk]]:
+    """What can be read of each piece, from the last on."""
+    for piece in reversed(pieces):
+        yield list(_chunks(prog, piece, dtype, Gaps()))
+
+
+def _edges(pieces: list[Piece], shares: int, aligned: bool) -> list[int]:
+    """
+    Where each share of the pieces begins, and the end.
+
+    :param aligned: no pageblock and no free block may lie in two of them.
+    """
+    most = sum(count for *_, count in pieces) / max(shares, 1)
+    edges, pages = [0], 0
+    for at, (pfn, _, count) in enumerate(pieces):
+        if pages >= most * len(edges) and not (aligned and pfn % ALIGNED):
+            edges.append(at)
+        pages += count
+    return [*edges, len(pieces)]
+
+
+def _pieces(
+    ranges: list[tuple[int, int, int]],
+    step: int,
+    size: int,
+    wanted: Mapping[tuple[int, int], tuple[int, int]],
+) -> Iterator[Piece]:
+    """What is to be read, at most *step* pages at once."""
+    for start_pfn, end_pfn, address in ranges:
+        for first in range(0, end_pfn - start_pfn, step):
+            pages = min(step, end_pfn - start_pfn - first)
+            begin, end = wanted.get((start_pfn + first, pages), (0, pages))
+            if begin < end:
+                begin += first
+                yield start_pfn + begin, address + begin * size, end + first - begin
 
 
 def valid_page_ranges(prog: Program) -> list[tuple[int, int, int]]:

@@ -31,9 +31,18 @@ from mmscope.drgn.rmap.interval_trees import IntervalTrees
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.tables.rows import column, table_row
 from mmscope.drgn.tables.table import Table
+from mmscope.drgn.workers.shares import Shared, added, merges, updated
 
 MAYBE = np.uint64(1 << 63)
 MAYBE_MASK = np.uint64(1 << 63 | 2)
+
+
+def _summed_pairs(mine: dict[int, list[int]], theirs: dict[int, list[int]]) -> dict[int, list[int]]:
+    for key, (folios, pages) in theirs.items():
+        entry = mine.setdefault(key, [0, 0])
+        entry[0] += folios
+        entry[1] += pages
+    return mine
 
 
 @table_row
@@ -52,11 +61,16 @@ ANON_FOLIO_WALKS = Table(
 
 
 @dataclass
-class Folios:
+class Folios(Shared):
     """
     A consumer of the pass over the struct pages: folios that hang on interval trees, and the nodes
     that a walk of each visits.
     """
+
+    MERGES = merges(
+        buckets=_summed_pairs,
+        **dict.fromkeys(("folios", "pages", "visits", "unknown", "of_tree", "visits_of"), added),
+    )
 
     trees: IntervalTrees
     addresses: NDArray[np.uint64]  # what ``mapping`` points at, tree by tree
@@ -75,6 +89,21 @@ class Folios:
         self.of_tree, self.visits_of, self.worst, self.worst_pfn, self.worst_pages = (
             np.zeros(len(self.addresses), np.int64) for _ in range(5)
         )
+
+    def share(self) -> dict[str, Any]:
+        return {**super().share(), "worst": (self.worst, self.worst_pfn, self.worst_pages)}
+
+    def add_share(self, share: Mapping[str, Any]) -> None:
+        super().add_share(share)
+        worse = share["worst"][0] > self.worst
+        for mine, theirs in zip(
+            (self.worst, self.worst_pfn, self.worst_pages), share["worst"], strict=True
+        ):
+            mine[worse] = theirs[worse]
+
+    def restore(self, share: Mapping[str, Any]) -> None:
+        super().restore(share)
+        self.worst, self.worst_pfn, self.worst_pages = share["worst"]
 
     def find(self, chunk: PageChunk) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Where in a chunk folios begin, and the tree of each."""
@@ -144,7 +173,7 @@ class AnonFolios(Folios):
         return at[of >= 0], of[of >= 0]
 
 
-class FolioPlaces:
+class FolioPlaces(Shared):
     """
     A consumer that rides along with the first pass and notes where in each chunk folios may be that
     have an anon_vma or a file, before anybody knows which there are. The rest of the chunk need not
@@ -156,6 +185,7 @@ class FolioPlaces:
     """
 
     columns = ("mapping",)
+    MERGES = merges(wanted=updated)
 
     def __init__(self) -> None:
         self.wanted: dict[tuple[int, int], tuple[int, int]] = {}

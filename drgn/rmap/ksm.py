@@ -26,7 +26,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from drgn import FaultError, Program, Type, offsetof, sizeof
+from drgn import FaultError, Object, Program, Type, offsetof, sizeof
 from numpy.typing import NDArray
 
 from mmscope.drgn.owners.slab_objects import Objects, SlabObjects, Wanted, tree_links
@@ -201,13 +201,17 @@ def hlist_links(
     return np.where(back, pprev, np.uint64(0))
 
 
+def _stable_roots(prog: Program) -> list[Object]:
+    if "contig_page_data" in prog:  # built without CONFIG_NUMA
+        # root_stable_tree never points elsewhere: the compiler has left it out.
+        return list(prog["one_stable_tree"])
+    roots = prog["root_stable_tree"]
+    return [roots[nid] for nid in range(prog["ksm_nr_node_ids"].value_())]
+
+
 def _in_trees(prog: Program, nodes: Objects, node_type: Type) -> NDArray[Any]:
     """Which stable tree each stable_node is linked into, -1 for none."""
-    roots = prog["root_stable_tree"]
-    number = prog["ksm_nr_node_ids"].value_()
-    trees = [
-        (roots[nid].address_of_().value_(), roots[nid].rb_node.value_()) for nid in range(number)
-    ]
+    trees = [(root.address_of_().value_(), root.rb_node.value_()) for root in _stable_roots(prog)]
     trees = [(address, node) for address, node in trees if node]
     root = np.array([address for address, _ in trees], np.uint64)
     rb = nodes.address + np.uint64(offsetof(node_type, "node"))

@@ -271,7 +271,7 @@ def rmap_cost_from_memory(memory: Memory) -> Found:
     found = Found(unreadable_bytes=gaps.bytes + files.gaps.bytes + rmap.maps.unreadable_bytes)
     _rmap_notes(memory, found)
     if gaps.bytes:
-        found.notes.append(f"{gaps.bytes:,} bytes of struct pages could not be read")
+        found.notes.append(f"{gaps.bytes:,} bytes of struct pages could not be read{gaps.why}")
     if files.gaps.bytes:
         found.notes.append(f"{files.gaps.bytes:,} bytes of mapped files could not be read")
     if folios.unknown:

@@ -58,7 +58,7 @@ def duration(seconds: float) -> str:
     """A time in its two largest units: ``3 d 4 h``, ``17 s``."""
     if not math.isfinite(seconds) or seconds < 0:
         return ""
-    days, rest = divmod(int(seconds), 86400)
+    days, rest = divmod(round(seconds), 86400)
     hours, rest = divmod(rest, 3600)
     parts = [(days, "d"), (hours, "h"), (rest // 60, "min"), (rest % 60, "s")]
     while len(parts) > 1 and not parts[0][0]:

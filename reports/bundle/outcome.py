@@ -74,7 +74,7 @@ def run_and_explain(
         if args.verbose:
             traceback.print_exc()
         if isinstance(error, OSError):
-            say(f"{error.filename or 'output'}: {error.strerror}")
+            say(f"{error.filename or 'output'}: {error.strerror or error}")
             discard_output()
         elif isinstance(error, (*unopened, Refused)):
             say(str(error))

@@ -219,7 +219,7 @@ def _side(
     """The median of one side; of several hosts their range, and what they come to together."""
     if hosts < 2:
         return [amount(median, unit), None, None]
-    between = f"{amount(low, unit)} to {amount(high, unit)}"
+    between = "equal" if low == high else f"{amount(low, unit)} to {amount(high, unit)}"
     return [amount(median, unit), between, amount(together, unit)]
 
 

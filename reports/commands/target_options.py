@@ -7,11 +7,13 @@ Cannot know: whether the kernel's memory is what its debug info says, beyond the
 """
 
 import argparse
+import os
 from pathlib import Path
 
 from mmscope.drgn.free.pageblocks import set_pageblock_order
 from mmscope.drgn.opening.core_file import left_out, missing_bytes
 from mmscope.drgn.opening.target import TargetError, open_target, other_release
+from mmscope.drgn.reading.struct_pages import set_jobs
 from mmscope.drgn.sections.files import Files
 from mmscope.drgn.sections.memory import Memory
 from mmscope.reports.bundle.outcome import UsageError, say
@@ -20,6 +22,7 @@ from mmscope.reports.commands.drgn_commands import COMMANDS
 
 # Where each is declared. To import all takes a fifth of a second, and most need one or none.
 PLACES = {command.section: command.place for command in COMMANDS}
+MOST_JOBS, DEFAULT_JOBS = 64, 4
 SECTION_HELP = f"sections: {', '.join(PLACES)}"
 
 
@@ -59,12 +62,28 @@ def add_target_options(parser: argparse.ArgumentParser) -> None:
         "does not show",
     )
     group.add_argument(
+        "--jobs",
+        type=int,
+        choices=range(1, MOST_JOBS + 1),
+        metavar="N",
+        help="processes that share the passes over all pages of a machine of 8 GiB and more; by "
+        "default as many as CPUs are idle, at most 4, and of the running kernel at most a quarter "
+        "of the CPUs; a QEMU guest is read by one",
+    )
+    group.add_argument(
         "--rmap-node-ns",
         type=nanoseconds,
         metavar="NS",
         help="what a reverse map walk takes for a node of an anon_vma's tree, as measured on this "
         "machine; by default an assumption, with its range",
     )
+
+
+def idle_cpus(*, live: bool) -> int:
+    """How many processes may share a work, by default."""
+    cpus = len(os.sched_getaffinity(0))
+    idle = min(cpus - round(os.getloadavg()[0]), DEFAULT_JOBS)
+    return max(min(idle, cpus // 4) if live else idle, 1)
 
 
 def nanoseconds(text: str) -> float:
@@ -105,6 +124,8 @@ def open_source(args: argparse.Namespace) -> tuple[Memory | Files, str, dict[str
             raise
         say(f"{error}; reading /proc and /sys instead")
         return Files(Path("/"), args.all), "/", {"fallback": str(error)}
+    if args.qemu is None:  # whose one socket is for one process
+        set_jobs(prog, args.jobs or idle_cpus(live=args.core is None))
     if args.pageblock_order is not None:
         set_pageblock_order(prog, args.pageblock_order)
     if args.core is not None:

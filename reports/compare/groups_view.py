@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from mmscope.drgn.tables import display
 from mmscope.drgn.tables.rows import Column, columns
-from mmscope.reports.compare.host_groups import MEASURES, Group, Host
+from mmscope.reports.compare.host_groups import MEASURES, WORDS, Group, Host
 from mmscope.reports.compare.rank_test import LEVEL, least_chance, least_hosts
 
 SIDES = ("A", "B")
@@ -37,6 +37,7 @@ class MeasureView:
     """One measure of both groups."""
 
     name: str
+    words: str
     help: str
     cells: list[str]  # of A, of B
     difference: str
@@ -103,7 +104,7 @@ def sentence(hosts: Sequence[Host], told: Sequence[Group]) -> str:
 
 
 def _named(groups: Sequence[Group]) -> str:
-    return ", ".join(f"{group.measure} ({signed(group)})" for group in groups)
+    return ", ".join(f"{WORDS[group.measure]} ({signed(group)})" for group in groups)
 
 
 def signed(group: Group) -> str:
@@ -122,11 +123,16 @@ def side(
     high: float | None,
     together: float | None,
 ) -> str | None:
-    """One side of a measure: ``310 (309 to 312)``."""
+    """One side of a measure: ``310 (309 to 312)``; of hosts that are equal, that they are."""
     if median is None:
         return None
     if hosts == 1:
         return amount(median, unit)
+    if low == high:
+        words = f"{amount(median, unit)} on each of {hosts} hosts"
+        # Equal shares are the share of all as well.
+        together = None if unit == "share" else together
+        return words if together is None else f"{words}, together {amount(together, unit)}"
     words = f"{amount(median, unit)} ({amount(low, unit)} to {amount(high, unit)})"
     if together is not None:
         words += f", {hosts} hosts together {amount(together, unit)}"
@@ -192,6 +198,7 @@ def _measure(group: Group, hosts: Sequence[Host]) -> MeasureView:
         )
     return MeasureView(
         group.measure,
+        WORDS[group.measure],
         described.help,
         [text or "unknown" for text in sides(group)],
         "" if group.difference is None else signed(group),

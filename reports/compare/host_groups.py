@@ -134,6 +134,26 @@ STATES = {
         select (sum(value) * any_value(page_size))::bigint from vm_counters, target
         where name in ('nr_slab_reclaimable', 'nr_slab_unreclaimable') having count(*) = 2""",
 }
+# What a measure is called where people read.
+WORDS = {
+    "highatomic_pageblocks": "HighAtomic pageblocks",
+    "highatomic_bytes": "HighAtomic reserve",
+    "highatomic_share": "HighAtomic reserve, share of memory",
+    "thp_blocks_highatomic": "free blocks of THP size, HighAtomic",
+    "thp_blocks_movable": "free blocks of THP size, Movable",
+    "thp_blocks_usable": "free blocks of THP size that THP may use",
+    "free_share": "free share of memory",
+    "thp_success": "THP page faults with a huge page",
+    "thp_attempts": "THP page faults",
+    "compaction_success": "direct compactions that succeeded",
+    "compaction_attempts": "direct compactions",
+    "pgscan_kswapd": "pages scanned by kswapd",
+    "pgscan_direct": "pages scanned by allocations",
+    "allocstall": "allocations that reclaimed",
+    "compact_stall": "allocations that compacted",
+    "page_table_bytes": "page tables",
+    "slab_bytes": "slabs",
+}
 MEASURES = [c for c in columns(Host) if c.name in STATES | ATTEMPTS | RATES]
 MEASURES += [c for c in columns(Host) if c.name in ATTEMPTS.values()]
 
@@ -235,11 +255,20 @@ def _counters(database: Database) -> dict[str, int]:
 
 
 def groups_of(hosts: Sequence[Host]) -> list[Group]:
-    """Each measure of both sides: first that in which it is least by chance that they differ."""
+    """
+    Each measure of both sides: first that in which it is least by chance that they differ; of two
+    that are equal in that, the one whose medians are farther apart, for their size.
+    """
     found = [_group(measure, hosts) for measure in MEASURES]
     differ = differing([group.chance for group in found])
     found = [replace(group, differs=said) for group, said in zip(found, differ, strict=True)]
-    return sorted(found, key=lambda group: (group.chance is None, group.chance))
+    return sorted(found, key=_order)
+
+
+def _order(group: Group) -> tuple[bool, float, float]:
+    most = max(abs(group.a_median or 0.0), abs(group.b_median or 0.0))
+    apart = abs(group.difference or 0.0) / most if most else 0.0
+    return group.chance is None, group.chance or 0.0, -apart
 
 
 def _group(measure: Column, hosts: Sequence[Host]) -> Group:

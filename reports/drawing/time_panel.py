@@ -9,15 +9,21 @@ which ``time_panel.js`` reads values at a moment, and rates and growth of a peri
 Cannot know: when between two points something happened.
 """
 
+import bisect
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
-Points = Sequence[tuple[float, float]]
+from mmscope.drgn.tables import display
+
+Points = list[tuple[float, float]]
 
 MAX_LINES = 12  # of a lane; more cannot be told apart
+MAX_POINTS = 120  # of a line
 WIDTH, HEIGHT = 1000, 100
+SAME_MOMENT = 0.1  # seconds between two readings that were made together
 # Steps between labels of a clock, in seconds: at most so many labels.
 STEPS = (
     *(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5),
@@ -131,12 +137,63 @@ def clock(times: Sequence[float], at: object) -> Clock:
     return Clock(times[0], times[-1], start)
 
 
+def shift(rows: Sequence[dict[str, Any]], into: Sequence[dict[str, Any]]) -> float | None:
+    """
+    What to add to the times of *rows* to have them on the clock of *into*.
+
+    None where they do not go together: a clock is not known, or one is not within the other.
+    """
+    ours, theirs = (sorted(each, key=lambda row: float(row["time"])) for each in (rows, into))
+    if not ours or not theirs:
+        return None
+    try:
+        seconds = (_zero(ours[0]) - _zero(theirs[0])).total_seconds()
+    except (OverflowError, TypeError, ValueError):
+        return None
+    begin, end = (ours[at]["time"] + seconds for at in (0, -1))
+    inside = begin >= theirs[0]["time"] - SAME_MOMENT and end <= theirs[-1]["time"] + SAME_MOMENT
+    return seconds if inside else None
+
+
+def _zero(row: dict[str, Any]) -> datetime:
+    """When second 0 was, as a row says."""
+    return datetime.fromisoformat(str(row["at"])) - timedelta(seconds=row["time"])
+
+
+def nearest(moment: float, times: Sequence[float]) -> float:
+    """The one of *times* that is meant, so that what was read together has one place."""
+    at = bisect.bisect_left(times, moment)
+    near = min(times[max(at - 1, 0) : at + 1], key=lambda time: abs(time - moment))
+    return near if abs(near - moment) <= SAME_MOMENT else moment
+
+
 def top_of(most: float) -> float:
     """The round number at which an axis ends."""
     if most <= 0 or not math.isfinite(most):
         return 1.0
     power = 10.0 ** math.floor(math.log10(most))
     return next((power * n for n in ROUND if power * n >= most * (1 - 1e-12)), 10 * power)
+
+
+def step_of(count: int) -> int:
+    """Samples that a point stands for."""
+    return max(-(-count // MAX_POINTS), 1)
+
+
+def thin(points: Points, how: Callable[[Iterable[float]], float]) -> Points:
+    """At most :data:`MAX_POINTS`, each at the end of what it stands for."""
+    step = step_of(len(points))
+    parts = (points[at : at + step] for at in range(0, len(points), step))
+    return [(part[-1][0], how(value for _, value in part)) for part in parts]
+
+
+def in_bytes(lines: Sequence[tuple[str, Points]]) -> tuple[str, list[tuple[str, Points]]]:
+    """A unit that gives an axis short numbers, and lines of bytes in it."""
+    most = max(value for _, points in lines for _, value in points)
+    power = min(max(0, (int(most).bit_length() - 1) // 10), len(display.UNITS) - 1)
+    size = 1 << 10 * power
+    scaled = [(name, [(at, value / size) for at, value in points]) for name, points in lines]
+    return display.UNITS[power], scaled
 
 
 def lane(

@@ -234,7 +234,8 @@ def _listed(row_type: type, rows: Iterable[Any]) -> tuple[list[Column], Iterable
     return columns(row_type), (list(vars(row).values()) for row in rows)
 
 
-def _labels(bundle: Taken) -> str:
+def labels_of(bundle: Taken) -> str:
+    """The labels that were given when it was added."""
     return " ".join(f"{name}={value}" for name, value in sorted(bundle.labels.items()))
 
 
@@ -245,7 +246,7 @@ def _hosts(catalog: Catalog) -> Iterator[HostSummary]:
     for host, bundles in sorted(by_host.items()):
         last = bundles[-1]
         rows = sum(bundle.rows for bundle in bundles)
-        yield HostSummary(host, last.kernel, _labels(last), len(bundles), when(bundles[0].at),
+        yield HostSummary(host, last.kernel, labels_of(last), len(bundles), when(bundles[0].at),
                           when(last.at), rows)  # fmt: skip
 
 
@@ -256,7 +257,7 @@ def _bundle(bundle: Taken) -> BundleSummary:
         bundle.kernel,
         when(bundle.at),
         bundle.version,
-        _labels(bundle),
+        labels_of(bundle),
         len(bundle.counts),
         bundle.rows,
     )

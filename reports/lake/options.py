@@ -9,6 +9,7 @@ import argparse
 from pathlib import Path
 
 from mmscope.drgn.tables.display import FORMATS
+from mmscope.reports.bundle import modes
 from mmscope.reports.bundle.outcome import DONE, INCOMPLETE, Command, UsageError, say
 
 # What findings are counted by.
@@ -42,20 +43,24 @@ def add_command(command: Command) -> None:
             "already is not added again. Several may add at once.",
         )
     )
-    findings = action(
-        "findings",
-        run_findings,
-        "say what is wrong on how many hosts",
-        "Ask all bundles every question that mmscope knows. Of each host the newest bundle counts "
-        "that can tell.",
+    _add_findings(
+        action(
+            "findings",
+            run_findings,
+            "say what is wrong on how many hosts",
+            "Ask all bundles every question that mmscope knows. Of each host the newest bundle "
+            "counts that can tell.",
+        )
     )
-    findings.add_argument("lake", type=Path, metavar="LAKE")
-    _add_wanted(findings)
-    findings.add_argument(
-        "--by", choices=BY, default="finding", help="a row each; default: finding"
+    _add_report(
+        action(
+            "report",
+            run_report,
+            "write what is wrong on how many hosts as one HTML page",
+            "Write a page that is complete in itself: findings by how many hosts have them, since "
+            "when, worst hosts, kernels and labels, what could not be asked, all hosts.",
+        )
     )
-    findings.add_argument("--only", action="append", metavar="FINDING", help="of these alone")
-    findings.add_argument("--format", choices=FORMATS, default="table", help="default: table")
     show = action(
         "show",
         run_show,
@@ -92,6 +97,29 @@ def _add_add(sub: argparse.ArgumentParser) -> None:
         help="processes that read bundles; default: one a CPU",
     )
     add_redact_options(sub)
+
+
+def _add_findings(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("lake", type=Path, metavar="LAKE")
+    _add_wanted(sub)
+    sub.add_argument("--by", choices=BY, default="finding", help="a row each; default: finding")
+    sub.add_argument("--only", action="append", metavar="FINDING", help="of these alone")
+    sub.add_argument("--format", choices=FORMATS, default="table", help="default: table")
+
+
+def _add_report(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("lake", type=Path, metavar="LAKE")
+    sub.add_argument(
+        "-o", "--output", type=Path, default=Path("fleet.html"), help="default: fleet.html"
+    )
+    sub.add_argument(
+        "--reports",
+        type=Path,
+        metavar="FOLDER",
+        help="of hosts' own reports, HOST.html or BUNDLE-ID.html each, which the page links to",
+    )
+    sub.add_argument("--mode", **modes.OPTION)
+    _add_wanted(sub)
 
 
 def _add_wanted(sub: argparse.ArgumentParser) -> None:
@@ -150,3 +178,9 @@ def run_show(args: argparse.Namespace) -> int:
     from mmscope.reports.lake.fleet_text import print_table
 
     return print_table(args)
+
+
+def run_report(args: argparse.Namespace) -> int:
+    from mmscope.reports.lake.fleet_page import write_fleet
+
+    return write_fleet(args)

@@ -69,6 +69,8 @@ WIDE = "DECIMAL(38,0)"
 # Of what is held before it is written.
 MAX_STAGED_BYTES, MAX_STAGED = 64 << 20, 250
 MEMORY = "768MiB"
+# Files are told from each other by their bytes up to here.
+MAX_READ = 1 << 30
 # Before Linux nothing was read, and after tomorrow nothing was yet.
 EARLIEST = 662688000
 AHEAD = 86400
@@ -101,15 +103,18 @@ class Staged:
 
 def identity(path: Path) -> str:
     """
-    What tells a bundle from all others: of what its files have, whatever it is called.
+    What tells a bundle from all others: of what its files have, whatever it is called. Of a file
+    that is longer than a table that is worth adding, the length is enough.
 
     :raises OSError: it cannot be read.
     """
     whole = hashlib.sha256()
     for name in sorted(os.listdir(path)):
         if (file := path / name).is_file() and name.endswith((".json", ".csv", ".folded")):
-            with open(file, "rb") as opened:
-                digest = hashlib.file_digest(opened, "sha256").hexdigest()
+            digest = str(size := file.stat().st_size)
+            if size <= MAX_READ:
+                with open(file, "rb") as opened:
+                    digest = hashlib.file_digest(opened, "sha256").hexdigest()
             whole.update(f"{name}\0{digest}\n".encode("utf-8", "surrogateescape"))
     return whole.hexdigest()[:32]
 

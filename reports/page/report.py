@@ -64,7 +64,7 @@ SCRIPTS = (
     "flame_viewer.js",
 )
 # Of pictures that few pages have.
-SCRIPTS_OF = {"watch": "time_panel.js"}
+SCRIPTS_OF = dict.fromkeys(("page_owner_growth", "watch"), "time_panel.js")
 # So many findings leave room for the sections beside them.
 MAX_CONTENTS = 8
 # Of more sections, those without findings are folded.
@@ -155,7 +155,8 @@ def page(template: str, **values: Any) -> str:
 
 def _looks(environment: Environment, pictures: Container[str] = ()) -> dict[str, str]:
     """Style, script and policy of every page, and who made it."""
-    names = [*SCRIPTS, *(script for picture, script in SCRIPTS_OF.items() if picture in pictures)]
+    wanted = (script for picture, script in SCRIPTS_OF.items() if picture in pictures)
+    names = [*SCRIPTS, *dict.fromkeys(wanted)]
     style = squeeze(environment.get_template("report.css").render())
     script = "\n".join(environment.get_template(name).render() for name in names)
     script = squeeze(script)

@@ -15,17 +15,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from markupsafe import Markup
-
 from mmscope.drgn.owners.owner_frames import is_allocator, owner_frame
 from mmscope.drgn.tables import display
 from mmscope.drgn.tables.amounts import bar_percent
-from mmscope.drgn.tables.hostile_text import visible
-from mmscope.reports.drawing import charts, downloads, flame_graph
+from mmscope.reports.drawing import downloads, flame_graph, time_panel
 from mmscope.reports.drawing.cells import leaf_first
 from mmscope.reports.drawing.downloads import Download
 from mmscope.reports.drawing.flame_graph import FlameGraph, Top
 from mmscope.reports.drawing.row_names import NO_STACK, owner_pair
+from mmscope.reports.drawing.time_panel import Points
 from mmscope.reports.pictures.picture import Picture, Tables
 
 Rows = list[dict[str, Any]]
@@ -35,9 +33,8 @@ TOP = 15
 MAX_GROUPS = 150
 # Of each of the two graphs that compare.
 MAX_FRAMES = 240
-# Of the chart: more lines cross each other, more points touch.
+# Of the chart: more lines cross each other.
 MAX_LINES = 6
-MAX_POINTS = 60
 
 
 @dataclass
@@ -239,9 +236,6 @@ def page_owner_growth(tables: Tables, page_size: int | None) -> dict[str, Any]:
         frames=MAX_FRAMES,
     )
     growers = [_grower(row, stacks.get(row["handle"], {}), size) for row in grown[:TOP]]
-    points = tables.get("page_owner_series", [])
-    times = {row["time"] for row in tables.get("page_owner_snapshots", points)}
-    chart = _chart(points, grown, growers, size, unit, times)
     return {
         "growth": Growth(
             growers,
@@ -252,8 +246,7 @@ def page_owner_growth(tables: Tables, page_size: int | None) -> dict[str, Any]:
         ),
         "after": wide_after,
         "before": wide_before,
-        "chart": chart,
-    }
+    } | _panel(tables, page_size)
 
 
 def _stack(stacks: dict[int, dict[str, Any]], row: dict[str, Any]) -> str:
@@ -278,35 +271,68 @@ def _grower(row: dict[str, Any], stack: dict[str, Any], size: int) -> Grower:
     )
 
 
-def _chart(
-    points: Rows, grown: Rows, growers: list[Grower], size: int, unit: str, times: set[float]
-) -> dict[str, Any] | None:
+def lines_in_watch(tables: Tables, page_size: int | None) -> list[tuple[str, Points]]:
+    """The lines of the top growers on the clock of a watch, if the series is of that time."""
+    samples, snapshots = tables.get("watch_samples", []), tables.get("page_owner_snapshots", [])
+    try:
+        shift = time_panel.shift(snapshots, samples)
+        if shift is None:
+            return []
+        times = sorted(row["time"] for row in samples)
+        return [
+            (name, [(time_panel.nearest(at + shift, times), value) for at, value in points])
+            for name, points in _grown_lines(tables, page_size)
+        ]
+    except (ArithmeticError, LookupError, TypeError, ValueError):
+        return []  # the picture of the growers says what is wrong with their tables
+
+
+def _panel(tables: Tables, page_size: int | None) -> dict[str, Any]:
+    """The chart of the top growers on a clock of its own, where no watch has it."""
+    snapshots = sorted(tables.get("page_owner_snapshots", []), key=lambda row: float(row["time"]))
+    lines = _grown_lines(tables, page_size)
+    if not lines or lines_in_watch(tables, page_size):
+        return {"chart": None, "in_watch": bool(lines)}
+    unit = "pages"
+    if page_size:
+        unit, lines = time_panel.in_bytes(lines)
+    times = [at for at, _ in lines[0][1]]
+    axis = time_panel.clock(
+        [row["time"] for row in snapshots] or times, snapshots[0]["at"] if snapshots else None
+    )
+    return {
+        "chart": time_panel.lane("Allocation stacks that grew most", lines, axis, unit),
+        "clock": axis,
+        "shown": len(times),
+        "times": len(snapshots),
+    }
+
+
+def _grown_lines(tables: Tables, page_size: int | None) -> list[tuple[str, Points]]:
     """
-    Pages of the top growers over time, at even distances, since the axis is even. A point that
-    the table leaves out lies on the line between its neighbours.
+    Bytes, or pages, of the top growers at every snapshot; where there were more than a line has
+    points, the most of what a point stands for. A point that the table leaves out lies on the line
+    between its neighbours.
     """
-    lines: dict[int, dict[float, int]] = {row["handle"]: {} for row in grown[:MAX_LINES]}
+    size = page_size or 1
+    grown = _grown(tables.get("page_owner_growth", []))[:MAX_LINES]
+    stacks = {row["handle"]: row for row in tables.get("page_owner_stacks", [])}
+    points = tables.get("page_owner_series", [])
+    times = sorted({row["time"] for row in tables.get("page_owner_snapshots", points)})
+    lines: dict[int, dict[float, int]] = {row["handle"]: {} for row in grown}
     for row in points:
         if row["handle"] in lines:
             lines[row["handle"]][row["time"]] = (row["pages"] or 0) * size
-    if len(times) < 2 or not lines or not all(lines.values()):
-        return None
-    first, last, shown = min(times), max(times), min(len(times), MAX_POINTS)
-    moments = [first + (last - first) * step / (shown - 1) for step in range(shown)]
-    drawn = [_values_at(moments, sorted(line.items())) for line in lines.values()]
-    divisor, scale = _scale(max(map(max, drawn)), unit)
-    names = [grower.name for grower in growers[: len(lines)]]
-    chart = charts.line_chart(
-        [f"{moment:.4g}" for moment in moments],
-        [
-            (visible(display.cut(name, 60)), [round(value / divisor, 3) for value in line])
-            for name, line in zip(names, drawn, strict=True)
-        ],
-        x_title=f"seconds since the first snapshot; {scale}",
-        describe=f"{scale} of the stacks that grew most, over time; the table has the numbers",
-    )
-    # Shapes and escaped text that ElementTree wrote; nothing of it is a string of the bundle's.
-    return {"svg": Markup(chart), "names": names, "times": len(times), "shown": shown}
+    if len(times) < 2 or not all(lines.values()):
+        return []
+    named = []
+    for row in grown:
+        values = _values_at(times, sorted(lines[row["handle"]].items()))
+        name = _grower(row, stacks.get(row["handle"], {}), size).name
+        named.append(
+            (display.cut(name, 60), time_panel.thin(list(zip(times, values, strict=True)), max))
+        )
+    return named
 
 
 def _values_at(moments: list[float], line: list[tuple[float, int]]) -> list[float]:
@@ -331,14 +357,6 @@ def _grown(rows: Rows) -> Rows:
     return sorted(
         (row for row in rows if row["gained"] > 0), key=lambda row: (-row["gained"], row["handle"])
     )
-
-
-def _scale(most: float, unit: str) -> tuple[int, str]:
-    """What to divide by, so that an axis has short numbers, and what it is then called."""
-    if unit != "bytes":
-        return 1, unit
-    power = max(0, (int(most).bit_length() - 1) // 10)
-    return 1 << 10 * power, display.UNITS[power]
 
 
 def slab_owner(tables: Tables, page_size: int | None) -> dict[str, Any]:
@@ -422,13 +440,14 @@ def _cgroup(row: dict[str, Any], scale: int) -> dict[str, Any]:
 
 
 PAGE_OWNER = Picture("page_owner", "page_owner_stacks", frozenset({"pages", "stack"}), page_owner)
+GROWN = {"page_owner_series": ("handle", series_wanted)}
 PAGE_OWNER_GROWTH = Picture(
     "page_owner_growth",
     "page_owner_growth",
     frozenset({"handle", "pages_first", "pages_last", "gained", "slope", "steadiness"}),
     page_owner_growth,
-    others=frozenset({"page_owner_stacks", "page_owner_snapshots"}),
-    parts={"page_owner_series": ("handle", series_wanted)},
+    others=frozenset({"page_owner_stacks", "page_owner_snapshots", "watch_samples"}),
+    parts=GROWN,
 )
 SLAB_OWNER = Picture(
     "slab_owner",

@@ -4,7 +4,7 @@ Page tables as pictures: of the processes with the most, the tree level by level
 tables are, the address space and what is mapped how, and what the end of the process costs.
 
 Bars are as long as their tables are many. Only regions of an address space are as wide as the
-logarithm of their size, mappings being of 4 KiB and of 100 TiB; the picture says so where it is.
+logarithm of their size, mappings being of 4 KiB and of 100 TiB; their axis says so.
 
 Cannot know: what is in the tables where only /proc was read; then there are sizes alone.
 """
@@ -40,6 +40,8 @@ KINDS = (
 )
 # Per cent of a column's height or a strip's width that may always be seen.
 LEAST_HEIGHT, LEAST_WIDTH = 5.0, 0.3
+# Per cent of a strip that the size of a region needs below it, on a telephone as well.
+LABEL_WIDTH = 17.0
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,7 @@ class Region:
     parts: list[Segment]  # from the bottom up: `at` and `width` are heights
     tables: float  # the height of its bar of PTE tables
     title: str
+    label: str  # its size, where there is room
 
 
 @dataclass(frozen=True)
@@ -224,6 +227,7 @@ def _strip(rows: list[Row], page_size: int) -> tuple[list[Region], list[tuple[st
                 parts=_stack(row),
                 tables=round(tables, 2),
                 title=_title(row, page_size),
+                label=display.size(row["mapped_bytes"]) if width >= LABEL_WIDTH else "",
             )
         )
         at += width + gap

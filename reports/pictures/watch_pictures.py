@@ -2,26 +2,25 @@
 """
 What ``mmscope watch`` saw, over time: rates, levels, pressure, with what went wrong marked.
 
-A chart has at most :data:`MAX_POINTS` moments; where there were more samples, a point stands for
-several: rates are over all of them, levels the lowest of what is free and the highest of what is
-taken, so that no extreme is lost.
+A chart has at most ``time_panel.MAX_POINTS`` moments; where there were more samples, a point stands
+for several: rates are over all of them, levels the lowest of what is free and the highest of what
+is taken, so that no extreme is lost.
 
 Cannot know: when in a period something happened; marks are at its end.
 """
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from mmscope.drgn.tables import display
 from mmscope.reports.drawing import time_panel
-from mmscope.reports.drawing.time_panel import Clock, Lane, Mark
+from mmscope.reports.drawing.time_panel import Clock, Lane, Mark, Points, step_of, thin
+from mmscope.reports.pictures import owner_pictures
 from mmscope.reports.pictures.picture import Picture, Tables
 
 Rows = list[dict[str, Any]]
-Points = list[tuple[float, float]]
 
-MAX_POINTS = 120
 # Kinds of events; a watch has a dozen.
 MAX_EVENTS = 40
 # What a THP fault cannot take (fallbacks[], mm/page_alloc.c).
@@ -76,6 +75,14 @@ class EventSum:
     worst_at: str
 
 
+@dataclass
+class Quiet:
+    """What is a line of words: lines that never leave 0, charts in which nothing moves."""
+
+    zero: list[str] = field(default_factory=list)
+    flat: list[str] = field(default_factory=list)
+
+
 def rates_wanted(tables: Tables) -> Callable[[dict[str, Any]], bool]:
     """Which rates are drawn: there are hundreds of counters."""
     return lambda row: _counter(row["name"]) in COUNTERS and row["source"] == "vmstat"
@@ -95,11 +102,11 @@ def view(tables: Tables, page_size: int | None) -> dict[str, Any]:
     samples = sorted(tables["watch_samples"], key=lambda row: row["time"])
     seconds = samples[-1]["time"] - samples[0]["time"]
     axis = time_panel.clock([sample["time"] for sample in samples], samples[0]["at"])
-    zero: list[str] = []  # lines that are nothing else
+    quiet = Quiet()
     found: list[Lane | None] = [
-        _thp(tables.get("thp_free_blocks_series", []), axis, zero),
-        _reserve(tables.get("zone_series", []), axis, page_size, zero),
-        _pressure(tables.get("psi_series", []), axis, zero),
+        _thp(tables.get("thp_free_blocks_series", []), axis, quiet),
+        _reserve(tables.get("zone_series", []), axis, page_size, quiet),
+        _pressure(tables.get("psi_series", []), axis, quiet),
     ]
     still = []
     # What was not read twice has not stood still: it is not known.
@@ -107,22 +114,26 @@ def view(tables: Tables, page_size: int | None) -> dict[str, Any]:
     rates = _rates(tables.get("counter_rates", []), samples)
     for title, what, names in RATES:
         lines = [(name, rates[name]) for name in names if name in rates]
-        found.append(_chart(title, lines, f"{what} per second", axis, zero, rate=True))
+        found.append(_chart(title, lines, f"{what} per second", axis, quiet, rate=True))
         if not lines and counted:
             still.append(title)
     gauges = _gauges(tables.get("gauge_series", []))
     for title, how, names in LEVELS:
-        lines = [(name, _thin(gauges[name], how)) for name in names if name in gauges]
-        found.append(_chart(title, lines, "", axis, zero))
-    ksm = [(name, _thin(gauges[name], max)) for name in KSM if name in gauges]
-    found.append(_chart("KSM", ksm, "pages", axis, zero))
-    shown = -(-len(samples) // _step(len(samples)))
+        lines = [(name, gauges[name]) for name in names if name in gauges]
+        found.append(_chart(title, lines, "", axis, quiet, how=(how,) * len(lines)))
+    ksm = [(name, gauges[name]) for name in KSM if name in gauges]
+    found.append(_chart("KSM", ksm, "pages", axis, quiet, how=(max,) * len(ksm)))
+    if lines := owner_pictures.lines_in_watch(tables, page_size):
+        unit = "" if page_size else "pages"
+        found.append(_chart("Allocation stacks that grew most", lines, unit, axis, quiet))
+    shown = -(-len(samples) // step_of(len(samples)))
     return {
         "charts": [chart for chart in found if chart is not None],
         "clock": axis,
         "marks": _marks(tables.get("watch_events", []), axis),
         "still": still,
-        "zero": zero,
+        "zero": quiet.zero,
+        "flat": quiet.flat,
         "counted": counted,
         "samples": len(samples),
         "shown": shown,
@@ -142,45 +153,37 @@ def _chart(
     lines: list[tuple[str, Points]],
     unit: str,
     axis: Clock,
-    zero: list[str],
+    quiet: Quiet,
     *,
     rate: bool = False,
     top: float | None = None,
+    how: Sequence[Callable[[Iterable[float]], float]] = (),
 ) -> Lane | None:
     """
     A chart, None if it has nothing to show. Without a unit the values are bytes.
 
-    :param zero: where lines are named that never leave 0.
+    :param quiet: what has nothing to show is named there.
+    :param how: of levels, which of several samples a point of each line is.
     """
-    zero += [
+    still = bool(how) and all(len({v for _, v in points}) == 1 < len(points) for _, points in lines)
+    if how:
+        lines = [(name, thin(points, h)) for (name, points), h in zip(lines, how, strict=True)]
+    quiet.zero += [
         f"{title}: {name}" for name, points in lines if points and not any(v for _, v in points)
     ]
     lines = [(name, points) for name, points in lines if any(value for _, value in points)]
     if not lines:
         return None
-    most = max(value for _, points in lines for _, value in points)
     if not unit:
-        power = min(max(0, (int(most).bit_length() - 1) // 10), len(display.UNITS) - 1)
-        unit = display.UNITS[power]
-        lines = [
-            (name, [(at, v / (1 << 10 * power)) for at, v in points]) for name, points in lines
-        ]
+        unit, lines = time_panel.in_bytes(lines)
+    if still:
+        said = ", ".join(f"{name} {points[0][1]:,.4g} {unit}" for name, points in lines)
+        quiet.flat.append(f"{title}: {said}")
+        return None
     return time_panel.lane(title, lines, axis, unit, rate=rate, top=top)
 
 
-def _step(count: int) -> int:
-    """Samples that a point stands for."""
-    return max(-(-count // MAX_POINTS), 1)
-
-
-def _thin(points: Points, how: Callable[[Iterable[float]], float]) -> Points:
-    """At most :data:`MAX_POINTS`, each at the end of what it stands for."""
-    step = _step(len(points))
-    parts = (points[at : at + step] for at in range(0, len(points), step))
-    return [(part[-1][0], how(value for _, value in part)) for part in parts]
-
-
-def _thp(rows: Rows, axis: Clock, zero: list[str]) -> Lane | None:
+def _thp(rows: Rows, axis: Clock, quiet: Quiet) -> Lane | None:
     lines: dict[str, dict[float, int]] = {}
     for row in rows:
         migratetype = row["migratetype"]
@@ -192,16 +195,16 @@ def _thp(rows: Rows, axis: Clock, zero: list[str]) -> Lane | None:
         line = lines.setdefault(name, {})
         line[row["time"]] = line.get(row["time"], 0) + row["blocks"]
     order = sorted(lines, key=lambda name: ("Isolate" in name, "HighAtomic" in name, name))
-    drawn = [(name, _thin(sorted(lines[name].items()), min)) for name in order]
-    return _chart("Free blocks of THP size", drawn, "blocks", axis, zero)
+    drawn: list[tuple[str, Points]] = [(name, sorted(lines[name].items())) for name in order]
+    return _chart("Free blocks of THP size", drawn, "blocks", axis, quiet, how=(min,) * len(drawn))
 
 
-def _reserve(rows: Rows, axis: Clock, page_size: int | None, zero: list[str]) -> Lane | None:
+def _reserve(rows: Rows, axis: Clock, page_size: int | None, quiet: Quiet) -> Lane | None:
     """The HighAtomic reserve of all zones, at the moments at which it is known of each."""
     lines = []
-    for name, column, how in (
-        ("reserved", "highatomic_reserved_pages", max),
-        ("of it free", "highatomic_free_pages", min),
+    for name, column in (
+        ("reserved", "highatomic_reserved_pages"),
+        ("of it free", "highatomic_free_pages"),
     ):
         sums: dict[float, int | None] = {}
         for row in rows:
@@ -209,11 +212,12 @@ def _reserve(rows: Rows, axis: Clock, page_size: int | None, zero: list[str]) ->
             known = before is not None and pages is not None
             sums[row["time"]] = before + pages * (page_size or 1) if known else None
         points = [(at, float(value)) for at, value in sorted(sums.items()) if value is not None]
-        lines.append((name, _thin(points, how)))
-    return _chart("HighAtomic reserve", lines, "" if page_size else "pages", axis, zero)
+        lines.append((name, points))
+    unit = "" if page_size else "pages"
+    return _chart("HighAtomic reserve", lines, unit, axis, quiet, how=(max, min))
 
 
-def _pressure(rows: Rows, axis: Clock, zero: list[str]) -> Lane | None:
+def _pressure(rows: Rows, axis: Clock, quiet: Quiet) -> Lane | None:
     lines: dict[str, list[tuple[float, float, float]]] = {"some": [], "full": []}
     for row in rows:
         if row["kind"] in lines and row["stall_seconds"] is not None:
@@ -224,7 +228,7 @@ def _pressure(rows: Rows, axis: Clock, zero: list[str]) -> Lane | None:
     ]
     most = max((value for _, points in drawn for _, value in points), default=0.0)
     top = next(limit for limit in (1, 5, 20, 100) if most <= limit or limit == 100)
-    return _chart("Memory pressure", drawn, "% of the time", axis, zero, rate=True, top=float(top))
+    return _chart("Memory pressure", drawn, "% of the time", axis, quiet, rate=True, top=float(top))
 
 
 def _over(points: list[tuple[float, float, float]]) -> Points:
@@ -233,8 +237,8 @@ def _over(points: list[tuple[float, float, float]]) -> Points:
     stands for several, it is over all of them.
     """
     points.sort()
-    step = _step(len(points))
-    steps: Points = []
+    step = step_of(len(points))
+    steps = []
     for at in range(0, len(points), step):
         part = points[at : at + step]
         length = sum(period for _, _, period in part)
@@ -280,7 +284,10 @@ def _marks(rows: Rows, axis: Clock) -> list[Mark]:
     found: dict[tuple[str, int], tuple[float, int]] = {}
     for row in rows:
         if row["name"] in MARKED:
-            place = row["name"], int(axis.at(row["time"]) * MAX_POINTS / time_panel.WIDTH)
+            place = (
+                row["name"],
+                int(axis.at(row["time"]) * time_panel.MAX_POINTS / time_panel.WIDTH),
+            )
             count = found.get(place, (0.0, 0))[1]
             found[place] = row["time"], count + row["count"]
     happened = []
@@ -319,6 +326,8 @@ WATCH = Picture(
     frozenset({"time", "at", "period_seconds", "unread"}),
     view,
     others=frozenset({"psi_series", "thp_free_blocks_series", "zone_series"})
-    | {"watch_events", "watch_overhead"},
+    | {"watch_events", "watch_overhead"}
+    | {"page_owner_growth", "page_owner_stacks", "page_owner_snapshots"},
+    parts=owner_pictures.GROWN,
     chosen={"counter_rates": rates_wanted, "gauge_series": levels_wanted},
 )

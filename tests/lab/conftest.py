@@ -73,12 +73,16 @@ KERNELS = _kernels(os.environ.get("MMSCOPE_LAB_KERNELS", STANDS_ON))
 
 # Built without CONFIG_KALLSYMS_ALL: they can be read with debug info alone.
 FUNCTIONS_ONLY = {"arm64-6.1"}
+# Built without BTF: so can they.
+WITHOUT_BTF = {"small"}
 # Those that kernels with larger pages run, whose machine is too small for the others.
 ANY_PAGE_WORKLOADS = {"tables", "sizes"}
 # Those that ask for transparent huge pages, of the tests that need none.
 THP_WORKLOADS = {"fragment", "tables"}
 # Of workloads that only x86 can run; see machine.py.
 X86_FIXTURES = {"vmemmap_lab", "leak_lab"}
+# The workloads of those fixtures that tests marked brief have.
+BRIEF_FIXTURES = {"lab": "fragment", "lab_of_tables": "tables", "sizes_lab": "sizes"}
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -125,7 +129,18 @@ def _of_a_kernel(item: pytest.Item) -> bool:
         not item.get_closest_marker("any_config") or words & THP_WORKLOADS
     ):
         return False
+    if any(not _able(item, fixtures, kernels.workloads(name)) for name in named):
+        return False
     return bool(named)
+
+
+def _able(item: pytest.Item, fixtures: set[str], workloads: list[str]) -> bool:
+    """Whether it can be run on a kernel whose guest can run these workloads, if not all."""
+    asked = {workload for name, workload in BRIEF_FIXTURES.items() if name in fixtures}
+    if "fragment" in asked and workloads:
+        asked.remove("fragment")  # which any other replaces
+    brief = item.get_closest_marker("brief") and not item.get_closest_marker("odd_machine")
+    return not workloads or bool(brief and asked.issubset(workloads))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -194,8 +209,8 @@ def in_guest(
 
 
 def fragment_lab(kernel: str, say: Callable[[str], None]) -> Lab:
-    """The ``fragment`` workload on a kernel."""
-    taken = capture(kernel, "fragment", say=say)
+    """The ``fragment`` workload on a kernel, or the first of those that its guest can run."""
+    taken = capture(kernel, [*kernels.workloads(kernel), "fragment"][0], say=say)
     prog = open_target(taken.vmcore, [taken.vmlinux])
     return Lab(taken, prog, scan_free_memory(prog))
 

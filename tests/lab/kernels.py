@@ -92,6 +92,11 @@ def has_thp(name: str) -> bool:
     return bool(_row(name).get("thp", True))
 
 
+def workloads(name: str) -> list[str]:
+    """Those that a row's guest can run, if not all: tests of others are not for it."""
+    return list(_row(name).get("workloads", ()))
+
+
 def about(name: str) -> str:
     """What a row's kernel is built with that others are not."""
     return str(_row(name).get("about", ""))
@@ -212,14 +217,16 @@ def whole(name: str, symbols: bool = True) -> bool:
 
 def _own(name: str, row: dict[str, Any], say: Callable[[str], None]) -> Kernel:
     """A kernel that the lab builds itself."""
-    folder = own_kernel.build_kernel(name, row["source"], row["suites"], HERE / row["config"], say)
+    configs = [HERE / config for config in row["configs"]]
+    folder = own_kernel.build_kernel(name, row["source"], row["suites"], configs, say)
+    module = row.get("module")
     return Kernel(
         name=name,
         release=(folder / "release").read_text().strip(),
         vmlinuz=folder / "vmlinuz",
         vmlinux=folder / "vmlinux",
-        modules=own_kernel.build_modules(folder, HERE / row["module"], say),
-        options=row["options"],
+        modules=own_kernel.build_modules(folder, HERE / module, say) if module else (),
+        options=row.get("options", ""),
     )
 
 

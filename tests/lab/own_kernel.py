@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-The lab's own kernel: what stock kernels lack (PAGE_OWNER, MEM_ALLOC_PROFILING), built from Debian's
-kernel source on top of ``tinyconfig``, and the lab's own module for it.
+The lab's own kernels: what stock kernels lack (PAGE_OWNER, MEM_ALLOC_PROFILING) or always have
+(SWAP, NUMA), built from Debian's kernel source on top of ``tinyconfig``; and the lab's own module.
 
 Costs, the first time: 165 MB fetched, 4 GB of disk, and 8 minutes on two CPUs; 240 MB are kept in
 ``$XDG_CACHE_HOME/mmscope/lab/kernels/<name>-<version>-<hash>``. Nothing afterwards, and then
@@ -22,7 +22,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from archive import LabError, apt_options, cache_folder, left, newest_first, run, updated
@@ -61,21 +61,22 @@ def build_kernel(
     name: str,
     sources: Iterable[str],
     suites: Sequence[str],
-    config: Path,
+    configs: Sequence[Path],
     say: Callable[[str], None],
 ) -> Path:
     """
-    The folder with ``vmlinuz``, ``vmlinux``, ``release``, ``page_owner_sort`` and ``tree`` (what
-    modules are built with): from the cache, else built.
+    The folder with ``vmlinuz``, ``vmlinux``, ``release``; with PAGE_OWNER ``page_owner_sort``, with
+    MODULES ``tree``, what they are built with. From the cache, else built.
 
     :param sources: regular expressions for the name of the package with the kernel's source, of
         which the first is taken that any of the suites has.
-    :param config: a fragment of a kernel configuration.
+    :param configs: fragments of a kernel configuration; the last word on a symbol counts.
     :raises LabError: a tool or the source is missing, the configuration does not hold, or the build
         fails; has the build's last lines.
     """
     folder = cache_folder() / "kernels"
-    key = hashlib.sha256(config.read_bytes()).hexdigest()[:12]
+    config = merged([config.read_text() for config in configs])
+    key = hashlib.sha256(config.encode()).hexdigest()[:12]
     there = [path.name for path in folder.glob(f"{name}-*-{key}")]
     cached = newest_first(one for one in there if not left(one))
     if cached:
@@ -94,8 +95,8 @@ def build_kernel(
         version, package = _fetch(name, sources, suites, temporary, say)
         tree = _unpack(package, temporary, say)
         _configure(tree, config, say)
-        _compile(tree, say)
-        _keep(tree, temporary)
+        made = _compile(tree, enabled(config), say)
+        _keep(tree, temporary, made)
         target = folder / f"{name}-{version}-{key}"
         temporary.chmod(0o755)
         if not target.exists():  # somebody else may have been faster
@@ -199,21 +200,36 @@ def _unpack(deb: Path, folder: Path, say: Callable[[str], None]) -> Path:
     return tree
 
 
-def _configure(tree: Path, config: Path, say: Callable[[str], None]) -> None:
+def _configure(tree: Path, config: str, say: Callable[[str], None]) -> None:
     run(*MAKE, "tinyconfig", cwd=tree)
     # The last word on a symbol counts.
     with (tree / ".config").open("a") as file:
-        file.write(config.read_text())
+        file.write(config)
     run(*MAKE, "olddefconfig", cwd=tree)
     (tree / ".config").chmod(0o644)
-    lost = not_kept(config.read_text(), (tree / ".config").read_text())
+    lost = not_kept(config, (tree / ".config").read_text())
     if lost:
         raise LabError(
             f"the kernel's configuration does not keep {', '.join(lost)}: "
-            f"something that {config.name} has to say, too, depends on it or selects it"
+            "something that its fragments have to say, too, depends on it or selects it"
         )
-    enabled = len(re.findall("=y$", (tree / ".config").read_text(), re.MULTILINE))
-    say(f"configured: {enabled} options, all of {config.name} among them")
+    count = len(enabled((tree / ".config").read_text()))
+    say(f"configured: {count} options, all that are asked for among them")
+
+
+def merged(fragments: Sequence[str]) -> str:
+    """One fragment of several: of a symbol that more than one names, the last word alone."""
+    text = fragments[0]
+    for later in fragments[1:]:
+        named = {symbol for line in later.splitlines() if (symbol := _symbol(line))}
+        kept = [line for line in text.splitlines() if _symbol(line) not in named]
+        text = "\n".join([*kept, later])
+    return text
+
+
+def _symbol(line: str) -> str | None:
+    match = re.match(r"(?:# )?(CONFIG_\w+)(?:=| is not set)", line)
+    return match and match[1]
 
 
 def not_kept(wanted: str, config: str) -> list[str]:
@@ -230,15 +246,29 @@ def not_kept(wanted: str, config: str) -> list[str]:
     return lost
 
 
-def _compile(tree: Path, say: Callable[[str], None]) -> None:
+def enabled(config: str) -> set[str]:
+    """The options that a fragment switches on."""
+    return set(re.findall(r"^CONFIG_(\w+)=y$", config, re.MULTILINE))
+
+
+def _compile(tree: Path, options: set[str], say: Callable[[str], None]) -> dict[str, str]:
+    """What is made that is to be kept, and under which names."""
     started = time.monotonic()
     jobs = f"-j{os.cpu_count() or 1}"
     log = tree.parent / "build.log"
     say(f"building, with {jobs}")
-    _make([*MAKE, jobs, "vmlinux", "bzImage", "modules"], tree, log, "the kernel", say)
-    _make([*MAKE, "-C", "tools/mm", "page_owner_sort"], tree, log, "page_owner_sort", say)
+    made = {"arch/x86/boot/bzImage": "vmlinuz", "vmlinux": "vmlinux"}
+    targets = ["vmlinux", "bzImage"]
+    if "MODULES" in options:
+        targets.append("modules")
+        made |= {path: f"tree/{path}" for path in FOR_MODULES}
+    _make([*MAKE, jobs, *targets], tree, log, "the kernel", say)
+    if "PAGE_OWNER" in options:
+        _make([*MAKE, "-C", "tools/mm", "page_owner_sort"], tree, log, "page_owner_sort", say)
+        made["tools/mm/page_owner_sort"] = "page_owner_sort"
     log.unlink()
     say(f"built in {time.monotonic() - started:.0f} s")
+    return made
 
 
 def _make(
@@ -268,14 +298,10 @@ def _make(
         raise LabError(f"{what} does not build:\n{tail}")
 
 
-def _keep(tree: Path, folder: Path) -> None:
+def _keep(tree: Path, folder: Path, made: Mapping[str, str]) -> None:
     """Move what is kept from the *tree* to *folder*, and remove the tree."""
     (folder / "release").write_text((tree / "include/config/kernel.release").read_text())
-    (tree / "arch/x86/boot/bzImage").rename(folder / "vmlinuz")
-    (tree / "vmlinux").rename(folder / "vmlinux")
-    (tree / "tools/mm/page_owner_sort").rename(folder / "page_owner_sort")
-    for path in FOR_MODULES:
-        target = folder / "tree" / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        (tree / path).rename(target)
+    for path, name in made.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (tree / path).rename(folder / name)
     shutil.rmtree(tree)

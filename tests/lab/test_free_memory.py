@@ -91,7 +91,8 @@ def test_free_blocks_are_those_of_pagetypeinfo(lab: Lab) -> None:
     ]
     assert_as_printed(ours, (printed[0], printed[1]), "free blocks", moving=12)
     # The workload fills the tables: a comparison of zeros would say nothing.
-    assert sum(1 for blocks in ours.values() if blocks) > 40
+    most = 40 if lab.capture.workload == "fragment" else 10
+    assert sum(1 for blocks in ours.values() if blocks) > most
 
 
 @pytest.mark.brief
@@ -108,12 +109,9 @@ def test_pageblocks_are_those_of_pagetypeinfo(lab: Lab) -> None:
         for text in lab.said("proc/pagetypeinfo")
     ]
     assert_as_printed(ours, (printed[0], printed[1]), "pageblocks", moving=2)
-    assert {name for (_, _, name), blocks in ours.items() if blocks} >= {
-        "Unmovable",
-        "Movable",
-        "Reclaimable",
-        "HighAtomic",
-    }
+    planted = {"Reclaimable", "HighAtomic"} if lab.capture.workload == "fragment" else set()
+    there = {name for (_, _, name), blocks in ours.items() if blocks}
+    assert there >= {"Unmovable", "Movable"} | planted
 
 
 def test_pages_that_cannot_be_on_a_per_cpu_list_are_not_kept(lab: Lab) -> None:

@@ -20,6 +20,7 @@ from pathlib import Path
 import children
 import kernels
 import machine
+import own_kernel
 import pytest
 from archive import LabError
 from capture import Capture, capture
@@ -226,6 +227,19 @@ def test_unknown_workload_is_an_error(tmp_path: Path) -> None:
     init = machine.build_init(tmp_path)
     with pytest.raises(LabError, match="no workload is called 'nonesuch'"):
         machine.run(kernel, "nonesuch", tmp_path, print, init=init)
+
+
+def test_of_two_fragments_of_a_configuration_the_last_word_on_an_option_counts() -> None:
+    first = "# Memory.\nCONFIG_SWAP=y\nCONFIG_NUMA=y\n# CONFIG_KASAN is not set\n"
+    merged = own_kernel.merged([first, "# CONFIG_SWAP is not set\nCONFIG_KASAN=y\n"])
+    assert own_kernel.enabled(merged) == {"NUMA", "KASAN"}
+    assert "# CONFIG_SWAP is not set" in merged and "CONFIG_SWAP=y" not in merged
+    assert own_kernel.not_kept(merged, "CONFIG_NUMA=y\nCONFIG_KASAN=y\n") == []
+    assert own_kernel.not_kept(merged, "CONFIG_NUMA=y\nCONFIG_SWAP=y\n") == [
+        "# CONFIG_SWAP is not set",
+        "CONFIG_KASAN=y",
+    ]
+    assert own_kernel.merged([first]) == first
 
 
 def test_unknown_kernel_is_an_error() -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import children
 import pytest
 from capture import Capture, capture
-from conftest import FUNCTIONS_ONLY, KERNELS, STANDS_ON, Lab, fragment_lab
+from conftest import FUNCTIONS_ONLY, KERNELS, STANDS_ON, WITHOUT_BTF, Lab, fragment_lab
 from drgn import (
     Architecture,
     Object,
@@ -45,7 +45,7 @@ from mmscope.reports.collect.run_section import run_section
 ROOT = Path(__file__).resolve().parents[2]
 BRIEF = pytest.param("sizes", marks=[pytest.mark.brief, pytest.mark.any_config])
 WORKLOADS = ("fragment", "slab", "rmap", "tables", BRIEF, "vmemmap", "kept")
-READABLE = [name for name in KERNELS if name not in FUNCTIONS_ONLY]
+READABLE = [name for name in KERNELS if name not in FUNCTIONS_ONLY | WITHOUT_BTF]
 # Features told by functions that may be inlined, of which only DWARF knows.
 IN_CODE = {"highatomic_buddy_only", "highatomic_fast_path"}
 Reading = dict[str, tuple[str, str | None, dict[str, list[Any]]]]

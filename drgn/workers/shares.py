@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+What one process collected of its share, added to what others did of theirs.
+
+A class names its attributes that grow, and how two values of each become one. Shares are added in
+the order of what was looked at, so that the sum is what one process would have, to the order of a
+dictionary's keys. Where it would not be (one process keeps only so many of something, and which
+depends on what came before), :class:`InexactError` is raised, and the work is to be done by one.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+Merge = Callable[[Any, Any], Any]
+
+
+class InexactError(Exception):
+    """One process would have counted otherwise."""
+
+
+class Shared:
+    """Something that collects, and whose shares can be added up."""
+
+    MERGES: ClassVar[Mapping[str, Merge]]
+
+    def share(self) -> dict[str, Any]:
+        """What was collected: to be pickled."""
+        return {name: _told(getattr(self, name)) for name in self.MERGES}
+
+    def add_share(self, share: Mapping[str, Any]) -> None:
+        """Add what another one collected, of what comes behind."""
+        for name, merge in self.MERGES.items():
+            setattr(self, name, merge(getattr(self, name), share[name]))
+
+    def restore(self, share: Mapping[str, Any]) -> None:
+        """Forget what was collected for this, of which nobody else holds a part."""
+        for name in self.MERGES:
+            value = getattr(self, name)
+            if isinstance(value, Shared):
+                value.restore(share[name])
+            else:
+                setattr(self, name, share[name])
+
+
+class SharedColumns(Shared):
+    """One that keeps rows as columns with room for so many, and none of them if there are more."""
+
+    ROWS: ClassVar[str]  # the attribute that counts them
+    MOST: ClassVar[int]
+    KINDS: ClassVar[Sequence[Any]]  # of the columns
+    _kept: list[NDArray[Any]]
+
+    def room(self) -> list[NDArray[Any]]:
+        """Room for all rows at once, which takes no memory before it is written to."""
+        return [np.empty(self.MOST, kind) for kind in self.KINDS]
+
+    def share(self) -> dict[str, Any]:
+        rows = getattr(self, self.ROWS)
+        return {**super().share(), "kept": [column[:rows] for column in self._kept]}
+
+    def add_share(self, share: Mapping[str, Any]) -> None:
+        begin = getattr(self, self.ROWS)
+        super().add_share(share)
+        end = getattr(self, self.ROWS)
+        if not self._kept or not share["kept"] or end > len(self._kept[0]):
+            self._kept = []
+            return
+        for kept, values in zip(self._kept, share["kept"], strict=True):
+            kept[begin:end] = values
+
+    def restore(self, share: Mapping[str, Any]) -> None:
+        super().restore(share)
+        self._kept = self.room()
+
+
+def merges(**names: Merge) -> Mapping[str, Merge]:
+    """The value of ``MERGES``."""
+    return names
+
+
+def _told(value: Any) -> Any:
+    return value.share() if isinstance(value, Shared) else value
+
+
+def added(mine: Any, theirs: Any) -> Any:
+    """Numbers, arrays and lists."""
+    return mine + theirs
+
+
+def either(mine: bool, theirs: bool) -> bool:
+    return mine or theirs
+
+
+def last_known(mine: Any, theirs: Any) -> Any:
+    """What is the same for all that have it."""
+    return theirs or mine
+
+
+def summed(mine: dict[Any, int], theirs: dict[Any, int]) -> dict[Any, int]:
+    for key, count in theirs.items():
+        mine[key] = mine.get(key, 0) + count
+    return mine
+
+
+def summed_up_to(most: int) -> Merge:
+    """As :func:`summed`, of what keeps so many keys."""
+
+    def merge(mine: dict[Any, int], theirs: dict[Any, int]) -> dict[Any, int]:
+        if len(summed(mine, theirs)) >= most:
+            raise InexactError
+        return mine
+
+    return merge
+
+
+def updated(mine: dict[Any, Any], theirs: dict[Any, Any]) -> dict[Any, Any]:
+    return {**mine, **theirs}
+
+
+def nested(mine: Shared | None, theirs: Mapping[str, Any] | None) -> Shared | None:
+    """Of another that collects, if there is one."""
+    if mine is not None and theirs is not None:
+        mine.add_share(theirs)
+    return mine
+
+
+def overlaid(mine: NDArray[Any], theirs: NDArray[Any]) -> NDArray[Any]:
+    """Arrays of which those places are known that are not negative."""
+    return np.where(theirs >= 0, theirs, mine)
+
+
+def none_of(mine: int, theirs: int) -> int:
+    """What does not happen but in damaged memory, and depends on what came before."""
+    if mine or theirs:
+        raise InexactError
+    return 0

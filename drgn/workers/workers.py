@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Shares of one work, each done by a child process (fork), with the results in their order.
+
+A child has all that its parent had read and opened. It hands over one result and ends. One that is
+killed costs its share, which the caller is told. No child outlives the work.
+
+Costs: a fork for each share, some milliseconds; the result goes through a pipe.
+
+Cannot: fork where reading the target needs a conversation (a socket): whose answer is whose?
+"""
+
+import contextlib
+import gc
+import os
+import pickle
+import select
+import signal
+import struct
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+# What a child sends: a kind, and a number: of steps done since the last, or of bytes that follow.
+HEADER = struct.Struct("<BQ")
+STEPS, RESULT, ERROR = range(3)
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM, signal.SIGPIPE)
+AHEAD = 2  # shares for each worker that may be done before the one that is waited for
+PIECE = 1 << 20
+
+Tell = Callable[[int], None]  # of steps done
+
+
+@dataclass(frozen=True)
+class Died:
+    """A share without a result; *how* its process ended."""
+
+    how: str
+
+
+@dataclass
+class _Child:
+    pid: int
+    share: int
+    data: bytearray = field(default_factory=bytearray)
+
+
+def in_workers(
+    jobs: int,
+    shares: int,
+    work: Callable[[int, Tell], Any],
+    progress: Tell | None = None,
+) -> Iterator[Any]:
+    """
+    The result of each share, in their order; :class:`Died` of one whose process was killed.
+
+    :param jobs: processes at a time.
+    :param work: of the number of a share; runs in a child. What it raises is raised here.
+    :param progress: called here with the steps that *work* tells.
+    """
+    children: dict[int, _Child] = {}  # by the end of the pipe that is read
+    results: dict[int, Any] = {}
+    started = 0
+    try:
+        for number in range(shares):
+            while number not in results:
+                while started < shares and len(children) < jobs and started < number + jobs * AHEAD:
+                    _start(started, work, children)
+                    started += 1
+                for reader in select.select(list(children), [], [])[0]:
+                    if data := os.read(reader, PIECE):
+                        children[reader].data += data
+                        _tell_steps(children[reader].data, progress)
+                        continue
+                    child = children.pop(reader)
+                    os.close(reader)
+                    results[child.share] = _result(child)
+            result = results.pop(number)
+            if isinstance(result, BaseException):
+                raise result
+            yield result
+    finally:
+        for reader, child in children.items():
+            os.close(reader)
+            os.kill(child.pid, signal.SIGKILL)
+            os.waitpid(child.pid, 0)
+
+
+def _start(share: int, work: Callable[[int, Tell], Any], children: dict[int, _Child]) -> None:
+    reader, writer = os.pipe()
+    # No deadline or Ctrl-C between a child's birth and its name on the list.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+    try:
+        with warnings.catch_warnings():
+            # A thread that draws a progress bar does nothing that the child needs.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            pid = os.fork()
+        if not pid:
+            _live(share, work, writer, [reader, *children])
+        children[reader] = _Child(pid, share)
+    finally:
+        os.close(writer)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _live(share: int, work: Callable[[int, Tell], Any], writer: int, close: list[int]) -> NoReturn:
+    """A child's whole life. It ends as soon as nobody reads what it tells."""
+    status = 1
+    try:
+        for number in ENDING:
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
+        gc.disable()  # it would touch, and so copy, all that is shared
+        for reader in close:
+            os.close(reader)
+        with os.fdopen(writer, "wb", buffering=0) as pipe:
+
+            def tell(steps: int) -> None:
+                pipe.write(HEADER.pack(STEPS, steps))
+
+            try:
+                kind, data = RESULT, pickle.dumps(work(share, tell), pickle.HIGHEST_PROTOCOL)
+            except Exception as error:
+                kind, data = ERROR, _packed(error)
+            _write(writer, HEADER.pack(kind, len(data)))
+            _write(writer, data)
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def _write(writer: int, data: bytes) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[os.write(writer, left) :]
+
+
+def picklable(error: Exception) -> Exception:
+    """The error, or one of the same words where it cannot be handed over."""
+    with contextlib.suppress(Exception):
+        if type(pickle.loads(pickle.dumps(error))) is type(error):
+            return error
+    return RuntimeError(f"{type(error).__name__}: {error}")
+
+
+def _packed(error: Exception) -> bytes:
+    return pickle.dumps(picklable(error), pickle.HIGHEST_PROTOCOL)
+
+
+def _tell_steps(data: bytearray, progress: Tell | None) -> None:
+    """Take the messages about steps off the beginning."""
+    at, steps = 0, 0
+    while len(data) - at >= HEADER.size and data[at] == STEPS:
+        steps += HEADER.unpack_from(data, at)[1]
+        at += HEADER.size
+    del data[:at]
+    if steps and progress is not None:
+        progress(steps)
+
+
+def _result(child: _Child) -> Any:
+    """What a child that has closed its pipe leaves."""
+    status = os.waitpid(child.pid, 0)[1]
+    if len(child.data) >= HEADER.size:
+        kind, size = HEADER.unpack_from(child.data)
+        if size == len(child.data) - HEADER.size:
+            result = pickle.loads(memoryview(child.data)[HEADER.size :])
+            child.data.clear()
+            if kind == ERROR or not isinstance(result, BaseException):
+                return result
+    code = os.waitstatus_to_exitcode(status)
+    return Died(f"was killed by signal {-code}" if code < 0 else f"ended with status {code}")

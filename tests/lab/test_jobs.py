@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Passes that several processes share: the same bytes whatever their number; one that is killed."""
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from capture import capture
+from conftest import KERNELS
+from dump_formats import makedumpfile, plain_elf
+
+from mmscope.drgn.free.free_memory import scan_free_memory
+from mmscope.drgn.opening.target import describe, open_target
+from mmscope.drgn.reading import struct_pages
+from mmscope.drgn.reading.struct_pages import PageChunk
+from mmscope.drgn.rmap.folio_walks import FolioPlaces
+from mmscope.drgn.sections.memory import Memory
+from mmscope.reports.bundle.description import SectionResult
+from mmscope.reports.bundle.writer import Writer
+from mmscope.reports.collect.collect import collect
+
+# Those that see every page, or what a pass has kept for them.
+SECTIONS = (
+    *("memory_ledger", "free_lists", "accounting", "pcp_lists", "pageblocks", "slab_caches"),
+    *("poisoned_pages", "cached_files", "memory_cgroups", "rmap_cost"),
+)
+# In seconds, which differ.
+TIMES = ("sections.csv", "datapackage.json")
+
+Tables = dict[str, bytes]
+
+
+@pytest.fixture(params=KERNELS)
+def collected(
+    request: pytest.FixtureRequest,
+    say: Callable[[str], None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Callable[[int], tuple[Tables, dict[str, SectionResult]]]:
+    """What so many processes find in the core of a small machine, as if it were large."""
+    taken = capture(request.param, "ledger", say=say)
+    monkeypatch.setattr(struct_pages, "LEAST_PAGES", 1)
+    monkeypatch.setattr(struct_pages, "SHARE_PAGES", 1 << 15)
+
+    def of(jobs: int) -> tuple[Tables, dict[str, SectionResult]]:
+        prog = open_target(taken.vmcore, [taken.vmlinux])
+        struct_pages.set_jobs(prog, jobs)
+        folder = tmp_path / str(jobs)
+        with Writer(folder) as writer:
+            sections = collect(Memory(prog), describe(prog, "vmcore"), writer, SECTIONS)
+        files = (path for path in folder.rglob("*") if path.is_file() and path.name not in TIMES)
+        return (
+            {str(path.relative_to(folder)): path.read_bytes() for path in files},
+            {section.section: section for section in sections},
+        )
+
+    return of
+
+
+def test_tables_are_the_same_whatever_the_jobs(
+    collected: Callable[[int], tuple[Tables, dict[str, SectionResult]]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    forks: list[int] = []
+    fork = os.fork
+    monkeypatch.setattr(os, "fork", lambda: forks.append(1) or fork())
+    alone, statuses = collected(1)
+    assert not forks
+    assert len(alone) > len(SECTIONS)
+    for jobs in (2, 3):
+        forks.clear()
+        tables, others = collected(jobs)
+        assert len(forks) > jobs
+        assert tables == alone
+        assert {name: each.message for name, each in others.items()} == {
+            name: each.message for name, each in statuses.items()
+        }
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.x86  # makedumpfile 1.7.2 knows no addresses of 52 bits
+def test_a_compressed_dump_is_read_by_several(
+    kernel: str, say: Callable[[str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """libkdumpfile maps the file: no process moves the place at which another one reads."""
+    taken = capture(kernel, "ledger", say=say)
+    elf, core = plain_elf(taken.vmcore, tmp_path / "elf"), tmp_path / "kdump"
+    makedumpfile("-l", "-d", "1", elf, core)
+    elf.unlink()
+    monkeypatch.setattr(struct_pages, "LEAST_PAGES", 1)
+    monkeypatch.setattr(struct_pages, "SHARE_PAGES", 1 << 15)
+    found = []
+    for jobs in (1, 3):
+        prog = open_target(core, [taken.vmlinux])
+        struct_pages.set_jobs(prog, jobs)
+        free = scan_free_memory(prog)
+        assert not free.scan.failures
+        found.append((free.lists, free.pcp_lists.rows, free.pageblocks.census, free.scan.pages))
+    assert found[0] == found[1]
+    core.unlink()
+
+
+def test_a_process_that_is_killed_costs_its_share(
+    collected: Callable[[int], tuple[Tables, dict[str, SectionResult]]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    here, take = os.getpid(), FolioPlaces.take
+
+    def taking(self: FolioPlaces, chunk: PageChunk) -> None:
+        if os.getpid() != here and chunk.start_pfn == 1 << 16:
+            os.kill(os.getpid(), signal.SIGKILL)
+        take(self, chunk)
+
+    monkeypatch.setattr(FolioPlaces, "take", taking)
+    tables, sections = collected(2)
+    assert "free_blocks.csv" in "".join(tables)
+    for name in ("memory_ledger", "free_lists", "slab_caches"):
+        assert sections[name].status == "partial"
+        assert "the process that read 32,768 of them was killed by signal 9" in (
+            sections[name].message or ""
+        )
+        assert sections[name].unreadable_bytes >= 32768 * 56
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)

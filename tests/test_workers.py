@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Shares of a work that child processes do, and how they are added up."""
+
+import os
+import signal
+import time
+
+import numpy as np
+import pytest
+
+from mmscope.drgn.reading.struct_pages import _edges
+from mmscope.drgn.workers.shares import (
+    InexactError,
+    Shared,
+    SharedColumns,
+    added,
+    merges,
+    none_of,
+    summed_up_to,
+)
+from mmscope.drgn.workers.workers import Died, Tell, in_workers
+from mmscope.reports.commands.target_options import idle_cpus
+
+
+def no_child_is_left() -> bool:
+    try:
+        return os.waitpid(-1, os.WNOHANG) is None
+    except ChildProcessError:
+        return True
+
+
+def test_results_come_in_the_order_of_the_shares() -> None:
+    steps: list[int] = []
+
+    def work(number: int, tell: Tell) -> tuple[int, bytes]:
+        tell(number)
+        time.sleep(0.02 if number == 0 else 0)  # the others are done before
+        return number, bytes(100_000 * number)
+
+    results = list(in_workers(3, 7, work, steps.append))
+    assert results == [(number, bytes(100_000 * number)) for number in range(7)]
+    assert sum(steps) == 21
+    assert no_child_is_left()
+
+
+def test_a_child_that_is_killed_is_told() -> None:
+    def work(number: int, tell: Tell) -> int:
+        tell(1)
+        if number == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if number == 2:
+            os._exit(3)
+        return number
+
+    assert list(in_workers(2, 4, work)) == [
+        *(0, Died("was killed by signal 9"), Died("ended with status 3"), 3)
+    ]
+
+
+def test_what_the_work_raises_is_raised() -> None:
+    class OfHere(Exception):
+        """Which no other process can make."""
+
+    def work(number: int, tell: Tell) -> int:
+        if number:
+            raise OfHere("in words")
+        raise LookupError("no such member")
+
+    with pytest.raises(LookupError, match="no such member"):
+        list(in_workers(2, 1, work))
+    with pytest.raises(RuntimeError, match="OfHere: in words"):
+        list(in_workers(2, 2, lambda number, tell: work(1, tell)))
+    assert no_child_is_left()
+
+
+def test_children_end_with_the_work() -> None:
+    def work(number: int, tell: Tell) -> int:
+        if number:
+            time.sleep(600)
+        return number
+
+    results = in_workers(3, 3, work)
+    assert next(results) == 0
+    results.close()  # type: ignore[attr-defined]
+    assert no_child_is_left()
+
+
+class Rows(SharedColumns):
+    ROWS, MOST, KINDS = "rows", 3, (np.int64,)
+    MERGES = merges(rows=added)
+
+    def __init__(self, *numbers: int) -> None:
+        self.rows, self._kept = 0, self.room()
+        self.rows = len(numbers)
+        self._kept = [np.concatenate((numbers, self._kept[0]))[:3]] if self.rows <= 3 else []
+
+
+def test_columns_are_kept_as_long_as_there_is_room() -> None:
+    rows = Rows(1)
+    rows.add_share(Rows(2, 3).share())
+    assert (rows.rows, rows._kept[0].tolist()) == (3, [1, 2, 3])
+    rows.add_share(Rows(4).share())
+    assert (rows.rows, rows._kept) == (4, [])
+    rows.restore({"rows": 0})
+    assert (rows.rows, len(rows._kept)) == (0, 1)
+    rows.add_share(Rows(1, 2, 3, 4).share())
+    assert (rows.rows, rows._kept) == (4, [])
+
+
+class Few(Shared):
+    MERGES = merges(counts=summed_up_to(3), others=none_of)
+
+    def __init__(self, counts: dict[str, int], others: int = 0) -> None:
+        self.counts, self.others = counts, others
+
+
+def test_what_depends_on_what_came_before_is_not_added_up() -> None:
+    few = Few({"a": 1})
+    few.add_share(Few({"b": 2, "a": 3}).share())
+    assert list(few.counts.items()) == [("a", 4), ("b", 2)]
+    with pytest.raises(InexactError):
+        few.add_share(Few({"c": 1}).share())
+    with pytest.raises(InexactError):
+        Few({}).add_share(Few({}, 1).share())
+
+
+def test_shares_begin_where_no_free_block_lies_in_two() -> None:
+    pieces = [(at << 14, 0, 1 << 14) for at in range(16)]
+    assert _edges(pieces, 4, False) == [0, 4, 8, 12, 16]
+    assert _edges(pieces, 16, False) == list(range(17))
+    assert _edges(pieces, 16, True) == [*range(0, 16, 2), 16]
+    assert _edges([(1, 0, 100), (101, 0, 100)], 2, True) == [0, 2]
+
+
+@pytest.mark.parametrize(
+    ("cpus", "load", "dead", "live"),
+    [(2, 0.2, 2, 1), (64, 3.0, 4, 4), (8, 0.0, 4, 2), (8, 6.4, 2, 2), (2, 9.0, 1, 1)],
+)
+def test_as_many_as_are_idle(
+    cpus: int, load: float, dead: int, live: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cpus)))
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
+    assert (idle_cpus(live=False), idle_cpus(live=True)) == (dead, live)
