@@ -244,7 +244,7 @@ def _add_dma_pools(memory: Memory, places: PagePlaces) -> None:
             _add(places.owned, DMA_POOL, start >> shift, start + size >> shift)
     if "io_tlb_default_mem" in prog:
         bounce = prog["io_tlb_default_mem"]
-        # "swiotlb: separate memory pool data from other allocator data" (v6.6)
+        # "swiotlb: separate memory pool data from other allocator data" (158dbe9c9a3d, in v6.6)
         if hasattr(bounce, "defpool"):
             bounce = bounce.defpool
         if bounce.nslabs:

@@ -65,7 +65,8 @@ def _roots(prog: Program) -> tuple[list[int], bool]:
     """
     ``rb_root.rb_node`` of each tree of areas, and whether that is all of them.
 
-    "mm: vmalloc: remove global vmap_area_root rb-tree" (v6.9) gave each node of vmalloc its own.
+    "mm: vmalloc: remove global vmap_area_root rb-tree" (d093602919ad, in v6.9) gave each node of
+    vmalloc its own.
     """
     try:
         nodes = prog["vmap_nodes"]

@@ -80,7 +80,7 @@ ANY_PAGE_WORKLOADS = {"tables", "sizes"}
 # Those that ask for transparent huge pages, of the tests that need none.
 THP_WORKLOADS = {"fragment", "tables"}
 # Of workloads that only x86 can run; see machine.py.
-X86_FIXTURES = {"vmemmap_lab"}
+X86_FIXTURES = {"vmemmap_lab", "leak_lab"}
 # The workloads of those fixtures that tests marked brief have.
 BRIEF_FIXTURES = {"lab": "fragment", "lab_of_tables": "tables", "sizes_lab": "sizes"}
 
