@@ -144,8 +144,10 @@ def test_reserve_holds_the_large_blocks(taken: Capture) -> None:
         (taken.truth_b / "proc/zoneinfo").read_text(),
     )
     assert managed
-    cap = -(-int(managed[1]) // 100 // 512)  # pageblocks, as reserve_highatomic_pageblock() has it
-    assert reserved >= cap / 2
+    # In pageblocks, as reserve_highatomic_pageblock() has it: of 6.1 one more. How near it comes
+    # is up to what the guest's CPUs did meanwhile.
+    cap = -(-int(managed[1]) // 100 // 512)
+    assert 1 <= reserved <= cap + 1
     assert sum(_free_blocks(taken.truth_b)[1, zone, "HighAtomic"][9:]) >= 1
 
 
