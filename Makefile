@@ -127,7 +127,7 @@ drgn-versions: $(READY) ## the same vmcore with other versions of drgn, cell by 
 	@$(BIN)/python tests/drgn_versions.py $(VERSIONS)
 
 .PHONY: box
-box: $(READY) ## the same vmcore with other Pythons in roots of Debian, each with every version of drgn (5 minutes)
+box: $(READY) ## the same vmcore with other Pythons in roots of Debian, each with every version of drgn (10 minutes)
 	@tools/apt-install $(LAB_PACKAGES) $(DEB_PACKAGES)
 	@$(BIN)/python tests/box_versions.py $(PYTHONS)
 

@@ -27,8 +27,8 @@ SUITE = "trixie"
 MACHINES = ("x86_64", "aarch64")
 WHEEL = ["--only-binary", ":all:", "--implementation", "cp", "--python-version", "3.13"]
 MMDEBSTRAP = ["mmdebstrap", "--quiet", "--aptopt=Acquire::Retries 2"]
-# Sid's lists are good for a week, and a mirror may be behind: what is tried there is dropped.
-MMDEBSTRAP += ['--aptopt=Acquire::Check-Valid-Until "false"']
+# A suite's lists that are out of date, where a mirror is behind: sid's are good for a week.
+ALSO_OLD_LISTS = '--aptopt=Acquire::Check-Valid-Until "false"'
 
 BUILD = """
 set -e
@@ -100,6 +100,8 @@ def in_a_root(packages: Sequence[str], *hooks: str, suite: str = SUITE) -> None:
     """Make a root of Debian, with these packages in it, and do that to it before it is dropped."""
     words = [*MMDEBSTRAP, "--variant=apt", f"--include={','.join(packages)}"]
     words += [f"--customize-hook={hook}" for hook in hooks]
+    if suite != SUITE:  # nothing is kept of what is tried there
+        words.append(ALSO_OLD_LISTS)
     subprocess.run([*words, suite, "/dev/null"], check=True)
 
 

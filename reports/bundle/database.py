@@ -40,6 +40,12 @@ TARGET = {
 }
 # Of all tables of one database and what a query makes of them; nothing goes to the disk.
 MEMORY = "256MiB"
+# How a table's file is read: $path, $columns with their types, and those that are $required.
+READ_CSV = (
+    "read_csv($path, header = {header}, delim = ',', quote = '\"', escape = '\"', nullstr = '', "
+    "auto_detect = false, hive_partitioning = false, compression = 'none', "
+    "columns = $columns, strict_mode = true, force_not_null = $required)"
+)
 TOO_LARGE = f"too large: DuckDB may have {MEMORY} for all tables"
 VIEWS = Path(__file__).resolve().parent / "views.sql"
 
@@ -146,18 +152,23 @@ def load_tables(
             continue
         try:
             _load(connection, bundle, table, f'{schema}."{table.name}"')
-        except BundleError as error:
-            missing[table.name] = str(error)
-        except duckdb.OutOfMemoryException:
-            missing[table.name] = f"{table.path}: {TOO_LARGE}"
-        except duckdb.Error as error:
-            missing[table.name] = f"{table.path}: DuckDB cannot read it: {in_a_line(error)}"
-        except OSError as error:
-            missing[table.name] = f"{table.path}: cannot be read: {error.strerror}"
+        except (BundleError, duckdb.Error, OSError) as error:
+            missing[table.name] = why_not(error, table)
     for section in bundle.sections:
         if section.status in ("absent", "failed"):
             missing[f"section {section.section}"] = section.message or section.status
     return missing
+
+
+def why_not(error: BundleError | duckdb.Error | OSError, table: Table) -> str:
+    """Why a table is left out, in words."""
+    if isinstance(error, BundleError):
+        return str(error)
+    if isinstance(error, duckdb.OutOfMemoryException):
+        return f"{table.path}: {TOO_LARGE}"
+    if isinstance(error, OSError):
+        return f"{table.path}: cannot be read: {error.strerror}"
+    return f"{table.path}: DuckDB cannot read it: {in_a_line(error)}"
 
 
 def _load(connection: duckdb.DuckDBPyConnection, bundle: Bundle, table: Table, name: str) -> None:
@@ -184,10 +195,7 @@ def _load(connection: duckdb.DuckDBPyConnection, bundle: Bundle, table: Table, n
     }
     with _opened(bundle, table) as path:
         created = connection.execute(
-            f"create table {name} as select * from read_csv($path, "
-            "header = true, delim = ',', quote = '\"', escape = '\"', nullstr = '', "
-            "auto_detect = false, hive_partitioning = false, compression = 'none', "
-            "columns = $columns, strict_mode = true, force_not_null = $required)",
+            f"create table {name} as select * from {READ_CSV.format(header='true')}",
             {
                 "path": path,
                 "columns": kinds | dict.fromkeys(numbers, "VARCHAR"),

@@ -18,12 +18,11 @@ from mmscope.drgn.sections.prices import TO_READ_IT
 from mmscope.reports.bundle import modes
 from mmscope.reports.bundle.description import SectionResult
 from mmscope.reports.bundle.outcome import Command
-from mmscope.reports.bundle.redact import Names
+from mmscope.reports.bundle.redact import Names, RedactingWriter
 from mmscope.reports.bundle.redact_options import add_redact_options, keep_map, wanted_names
 from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.collect.collect import Progress, collect
 from mmscope.reports.collect.run_section import missing_sections
-from mmscope.reports.commands.redact_command import redacting
 from mmscope.reports.commands.target_options import (
     SECTION_HELP,
     add_target_options,
@@ -105,7 +104,7 @@ def read(
         sections = collect(
             source,
             target,
-            redacting(writer, names, asdict(target) | notes) if names else writer,
+            RedactingWriter(writer, names, asdict(target) | notes) if names else writer,
             args.only,
             notes=notes,
             progress=progress,

@@ -3,15 +3,13 @@
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 from mmscope.drgn.tables import display
 from mmscope.reports.bundle import modes
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.outcome import DONE, INCOMPLETE, Command, say
-from mmscope.reports.bundle.redact import Names, RedactingWriter, redact, undeclared
+from mmscope.reports.bundle.redact import Names, redact, undeclared
 from mmscope.reports.bundle.redact_options import REDACT_MAP_HELP, keep_map, refuse_old_map
-from mmscope.reports.bundle.writer import Writer
 
 
 def add_command(command: Command) -> None:
@@ -38,11 +36,6 @@ def add_command(command: Command) -> None:
     sub.add_argument("--force", action="store_true", help="replace a bundle that is already there")
     sub.add_argument("--mode", **modes.OPTION)
     sub.add_argument("--redact-map", type=Path, metavar="FILE", help=REDACT_MAP_HELP)
-
-
-def redacting(writer: Writer, names: Names, target: dict[str, Any]) -> RedactingWriter:
-    """The same writer, which replaces names first."""
-    return RedactingWriter(writer, names, target)
 
 
 def run_redact(args: argparse.Namespace) -> int:

@@ -88,7 +88,10 @@ def _add_add(sub: argparse.ArgumentParser) -> None:
         help="what these hosts are, as role=db; may be given several times",
     )
     sub.add_argument(
-        "--host", metavar="NAME", help="the name under which one host is kept, whatever its own is"
+        "--host",
+        metavar="NAME",
+        help="the name under which one host is kept, whatever its own is, and also if --redact "
+        "replaces that",
     )
     sub.add_argument(
         "--jobs",

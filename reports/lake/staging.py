@@ -33,10 +33,11 @@ from mmscope.reports.bundle.database import (
     load_tables,
     target_row,
     views,
+    why_not,
 )
 from mmscope.reports.bundle.description import DESCRIPTION, BundleError, Table
 from mmscope.reports.lake.layout import BUNDLES, STACKS
-from mmscope.reports.lake.together import KEYS, Record, Texts, Waiting, insert, kinds_of, why_not
+from mmscope.reports.lake.together import KEYS, Record, Texts, Waiting, insert, kinds_of
 
 MARKS = "lake_marks"
 BUNDLE_COLUMNS = KEYS | {

@@ -21,10 +21,9 @@ from mmscope.drgn.tables.bounds import Impossible
 from mmscope.drgn.tables.rows import columns
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.database import (
+    READ_CSV,
     SQL_TYPES,
-    TOO_LARGE,
     beyond_bigint,
-    in_a_line,
     sql_type,
 )
 from mmscope.reports.bundle.declared import TABLES
@@ -145,10 +144,8 @@ def insert(
         "required": [OF, *(c.name for c in table.columns if not c.nullable)],
     }
     text = (
-        f"insert into {into} ({names}) select {whose}, {values} from read_csv($path, "
-        "header = false, delim = ',', quote = '\"', escape = '\"', nullstr = '', "
-        "auto_detect = false, hive_partitioning = false, compression = 'none', "
-        "columns = $columns, strict_mode = true, force_not_null = $required)"
+        f"insert into {into} ({names}) select {whose}, {values} "
+        f"from {READ_CSV.format(header='false')}"
     )
     with tempfile.TemporaryFile("w", encoding="utf-8", newline="") as file:
         write = csv.writer(file, lineterminator="\n")
@@ -167,13 +164,3 @@ def insert(
         except BaseException:
             connection.execute("rollback")
             raise
-
-
-def why_not(error: Exception, table: Table) -> str:
-    """Why a table is left out, in the words of one that is read by itself."""
-    if isinstance(error, BundleError):
-        return str(error)
-    if isinstance(error, duckdb.OutOfMemoryException):
-        return f"{table.path}: {TOO_LARGE}"
-    assert isinstance(error, duckdb.Error)
-    return f"{table.path}: DuckDB cannot read it: {in_a_line(error)}"

@@ -273,12 +273,11 @@ def _grower(row: dict[str, Any], stack: dict[str, Any], size: int) -> Grower:
 
 def lines_in_watch(tables: Tables, page_size: int | None) -> list[tuple[str, Points]]:
     """The lines of the top growers on the clock of a watch, if the series is of that time."""
-    samples, snapshots = tables.get("watch_samples", []), tables.get("page_owner_snapshots", [])
+    shift = _shift(tables)
+    if shift is None:
+        return []
     try:
-        shift = time_panel.shift(snapshots, samples)
-        if shift is None:
-            return []
-        times = sorted(row["time"] for row in samples)
+        times = sorted(row["time"] for row in tables["watch_samples"])
         return [
             (name, [(time_panel.nearest(at + shift, times), value) for at, value in points])
             for name, points in _grown_lines(tables, page_size)
@@ -287,11 +286,20 @@ def lines_in_watch(tables: Tables, page_size: int | None) -> list[tuple[str, Poi
         return []  # the picture of the growers says what is wrong with their tables
 
 
+def _shift(tables: Tables) -> float | None:
+    """From the clock of the snapshots to that of a watch; None if they do not go together."""
+    samples, snapshots = tables.get("watch_samples", []), tables.get("page_owner_snapshots", [])
+    try:
+        return time_panel.shift(snapshots, samples)
+    except (ArithmeticError, LookupError, TypeError, ValueError):
+        return None  # the picture of the watch says what is wrong with its samples
+
+
 def _panel(tables: Tables, page_size: int | None) -> dict[str, Any]:
     """The chart of the top growers on a clock of its own, where no watch has it."""
     snapshots = sorted(tables.get("page_owner_snapshots", []), key=lambda row: float(row["time"]))
     lines = _grown_lines(tables, page_size)
-    if not lines or lines_in_watch(tables, page_size):
+    if not lines or _shift(tables) is not None:
         return {"chart": None, "in_watch": bool(lines)}
     unit = "pages"
     if page_size:

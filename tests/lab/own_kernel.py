@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from archive import LabError, apt_options, cache_folder, left, newest_first, run, updated
+from kept_modules import kept_modules
 
 SECONDS_BETWEEN_LINES = 30
 
@@ -109,26 +110,17 @@ def build_kernel(
 
 def build_modules(kernel: Path, source: Path, say: Callable[[str], None]) -> tuple[Path, ...]:
     """The modules made from the folder *source*, for a kernel of :func:`build_kernel`."""
-    files = sorted(source.iterdir())
-    digest = hashlib.sha256()
-    for file in files:
-        digest.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
-    folder = kernel / "modules" / digest.hexdigest()[:12]
-    if not folder.exists():
-        folder.parent.mkdir(exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=".build-", dir=folder.parent))
-        try:
-            for file in files:
-                shutil.copy(file, temporary)
-            say("building the lab's modules")
-            command = [*MAKE, f"M={temporary}", "modules"]
-            _make(command, kernel / "tree", temporary / "log", "the module", say)
-            (temporary / "log").unlink()
-            temporary.chmod(0o755)
-            temporary.rename(folder)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
-    return tuple(sorted(folder.glob("*.ko")))
+
+    def build(files: Sequence[Path], folder: Path) -> Path:
+        for file in files:
+            shutil.copy(file, folder)
+        say("building the lab's modules")
+        command = [*MAKE, f"M={folder}", "modules"]
+        _make(command, kernel / "tree", folder / "log", "the module", say)
+        (folder / "log").unlink()
+        return folder
+
+    return kept_modules(kernel, source, build)
 
 
 def _fetch(

@@ -13,7 +13,6 @@ machine's gcc is taken, without the one option that an older one does not have. 
 
 from __future__ import annotations
 
-import hashlib
 import re
 import shutil
 import subprocess
@@ -22,6 +21,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from archive import LabError, run, updated
+from kept_modules import kept_modules
 
 # -fmin-function-alignment is of gcc 14; BTF needs pahole.
 WITHOUT = ("CONFIG_CC_HAS_MIN_FUNCTION_ALIGNMENT=", "CONFIG_DEBUG_INFO_BTF_MODULES=")
@@ -43,22 +43,14 @@ def build(
     :param kernel: the folder of the kernel, in which they are kept.
     :raises LabError: no suite has the headers of this release, or they do not build.
     """
-    files = sorted(source.iterdir())
-    digest = hashlib.sha256(Path(__file__).read_bytes())
-    for file in files:
-        digest.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
-    folder = kernel / "modules" / digest.hexdigest()[:12]
-    if not folder.exists():
-        folder.parent.mkdir(exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=".build-", dir=folder.parent))
-        try:
-            built = temporary / "built"
-            built.mkdir()
-            _build(release, suites, files, temporary, built, say)
-            built.rename(folder)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
-    return tuple(sorted(folder.glob("*.ko")))
+
+    def make(files: Sequence[Path], folder: Path) -> Path:
+        built = folder / "built"
+        built.mkdir()
+        _build(release, suites, files, folder, built, say)
+        return built
+
+    return kept_modules(kernel, source, make, Path(__file__).read_bytes())
 
 
 def _build(

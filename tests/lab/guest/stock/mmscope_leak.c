@@ -2,7 +2,7 @@
 // A leak of 200 MiB, to the page, in a kernel as distributions build it: pages that nobody points to and nobody frees.
 //
 // As some drivers do, it sets PG_private on the first page of what it has, so that its pages can be told from the few
-// that the kernel itself has without a mark. Nothing reads that flag of a page without a mapping.
+// that the kernel itself has without a mark. The flag says that page->private is in use by whoever has the page.
 #include <linux/gfp.h>
 #include <linux/mm.h>
 #include <linux/module.h>
