@@ -32,6 +32,8 @@ def read(
     tmp_path: Path, text: str | bytes, kind: str = "show_handles", counts: Counts | None = None
 ) -> Counts:
     path = tmp_path / "counts"
+    # Thousands in a test: one that is written over another waits for the disk.
+    path.unlink(missing_ok=True)
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     counts = counts or Counts(kind)
     with Source(str(path)) as source:
@@ -45,6 +47,7 @@ def handles(pages: Sequence[tuple[int, int]]) -> str:
 
 def meanings(tmp_path: Path, text: str) -> tuple[dict[int, bytes], int, bool]:
     path = tmp_path / "stacks"
+    path.unlink(missing_ok=True)
     path.write_text(text)
     with Source(str(path)) as source:
         return read_show_stacks_handles(source)
