@@ -31,10 +31,11 @@ from numpy.typing import NDArray
 from mmscope.drgn.opening.constants import constant, flag, vmcoreinfo_number
 from mmscope.drgn.reading.struct_pages import PageChunk
 from mmscope.drgn.reading.symbols import variable_of
+from mmscope.drgn.tables.record import record
 from mmscope.drgn.workers.shares import InexactError
 
 
-@dataclass(frozen=True)
+@record
 class Kind:
     """What a page is used for: a class, and the part of it."""
 
