@@ -151,7 +151,7 @@ lint: $(READY) ## ruff and mypy
 	$(LINT)
 
 .PHONY: bench
-bench: $(READY) ## how fast each probe is, with the naive way beside it, and the report; DRGN_TOOLS=FOLDER, a checkout
+bench: $(READY) ## how fast each probe is, with the naive way beside it, and the report; DRGN_TOOLS=FOLDER for corelens
 	@tools/apt-install $(LAB_PACKAGES) $(BUILD_PACKAGES) $(BENCH_PACKAGES) $(TEST_PACKAGES)
 	@$(BIN)/python tests/bench_report.py
 	@$(BIN)/python tests/bench_viewer.py
