@@ -84,7 +84,11 @@ def test_the_finding_says_it(leak_lab: LedgerLab, tmp_path_factory: pytest.TempP
     (found,) = [item for item in evaluate(Bundle(path)).found if item.id == "unexplained-pages"]
     pages = leak_lab.pages("unexplained")
     assert f"{pages:,} pages are in use without a page type" in found.saw
-    assert "compound pages of order 8: 12800" in found.saw
+    listed: list[UnexplainedRow] = leak_lab.found.by_name["ledger_unexplained"]
+    # Of all zones; the kernel itself may have one more such block.
+    large = sum(row.pages for row in listed if (row.part, row.order) == ("compound pages", 8))
+    assert large >= ROUNDS << 8
+    assert f"compound pages of order 8: {large}" in found.saw
 
 
 def test_a_balloon_has_the_pages_that_were_given_away(leak_lab: LedgerLab) -> None:
