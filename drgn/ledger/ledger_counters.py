@@ -141,6 +141,7 @@ COUNTERS = (
         "pages that are marked as bad are in the counter",
     ),
     Counter("nr_zspages", (kinds.ZSMALLOC,), _line("nr_zspages")),
+    # "meminfo: add a per node counter for balloon drivers" (835de37603ef, in v6.16)
     Counter(
         "nr_balloon_pages",
         (kinds.OFFLINE,),
