@@ -154,7 +154,7 @@ Piece = tuple[int, int, int]
 JOBS = "mmscope jobs"
 LEAST_PAGES = 2 << 20  # 8 GiB: a smaller machine is read before a second process has started
 MOST_PAGES = 1 << 36  # beyond, the memory map is damaged
-# A share costs some 50 ms of CPU beside its pages: a fork, what the child copies on writing, its result.
+# A share costs some 50 ms of CPU beside its pages: a fork, copies of what it writes to, its result.
 SHARE_PAGES = 1 << 22
 SHARES_A_JOB = 8  # at most: as free memory takes less time than memory in use
 ALIGNED = 1 << 15  # pages, no less than the largest pageblock and free block
