@@ -155,8 +155,9 @@ Piece = tuple[int, int, int]
 JOBS = "mmscope jobs"
 LEAST_PAGES = 2 << 20  # 8 GiB: a smaller machine is read before a second process has started
 MOST_PAGES = 1 << 36  # beyond, the memory map is damaged
-SHARE_PAGES = 1 << 19
-SHARES_A_JOB = 8  # as free memory takes less time than memory in use
+# A share costs some 50 ms of CPU beside its pages: a fork, copies of what it writes to, its result.
+SHARE_PAGES = 1 << 22
+SHARES_A_JOB = 8  # at most: as free memory takes less time than memory in use
 ALIGNED = 1 << 15  # pages, no less than the largest pageblock and free block
 
 
@@ -227,7 +228,8 @@ def scan_struct_pages(
     jobs = prog.cache.get(JOBS, 1) if LEAST_PAGES <= pages <= MOST_PAGES else 1
     if jobs > 1 and all(isinstance(each, Shared) for each in consumers):
         pieces = list(pieces)
-        edges = _edges(pieces, min(jobs * SHARES_A_JOB, pages // SHARE_PAGES), not wanted)
+        a_job = min(SHARES_A_JOB, -(-pages // (jobs * SHARE_PAGES)))
+        edges = _edges(pieces, jobs * a_job, not wanted)
         if len(edges) > 2 and _scan_shares(prog, consumers, pieces, edges, dtype, jobs, scan, tell):
             return scan
         pages = total - scan.pages

@@ -29,7 +29,7 @@ from mmscope.drgn.tables.bounds import TABLE as IMPOSSIBLE
 from mmscope.drgn.tables.hostile_text import cut
 from mmscope.drgn.tables.rows import columns
 from mmscope.drgn.text.plain_file import MAX_LINE_BYTES, open_lines, read_plain
-from mmscope.reports.bundle.cells import PATTERNS, check_cells, value_of, values_of
+from mmscope.reports.bundle.cells import PATTERNS, check_cells, read_columns, value_of, values_of
 from mmscope.reports.bundle.description import (
     DESCRIPTION,
     ESCAPE,
@@ -50,10 +50,6 @@ from mmscope.reports.bundle.description import (
     table_of,
 )
 
-# Of one cell, more than any stack or message has; the csv module's own limit is 128 KiB, DuckDB's
-# for a line 2 MiB.
-MAX_CELL_CHARACTERS = 1 << 20
-csv.field_size_limit(MAX_CELL_CHARACTERS)
 # Of a stack; perf records 127 frames unless told otherwise.
 MAX_FRAMES = 2048
 # A dozen times the largest table of a machine with 100,000 processes and 50,000 stacks.
@@ -312,7 +308,7 @@ class Bundle:
                 self._counts[table] = done
         return self._counts[table]
 
-    def texts(self, table: str) -> list[list[tuple[str, ...]]] | None:
+    def texts(self, table: str) -> list[list[Sequence[str]]] | None:
         """
         A table's columns as text, some rows at a time, every cell of which was looked at; None
         where something is odd, so that only :meth:`count` and :meth:`rows` say what.
@@ -328,7 +324,7 @@ class Bundle:
 
     def _quickly(
         self, table: str
-    ) -> Iterator[tuple[list[tuple[str, ...]], list[Sequence[Any]] | None]]:
+    ) -> Iterator[tuple[list[Sequence[str]], list[Sequence[Any]] | None]]:
         """
         A table's columns as text, thousands of rows at a time, and as values where that was needed
         to look at them: in a tenth of the time that rows take singly, every cell is looked at.
@@ -338,40 +334,15 @@ class Bundle:
         described = self.table(table).columns
         done, self._marks[table] = 0, [] if table not in self._counts else self._marks[table]
         with open_lines(self.plain_path(self.table(table))) as raw:
-            text = io.TextIOWrapper(raw, "utf-8", newline="")
-            end = 0
-
-            def pieces() -> Iterator[list[str]]:
-                # A row may have any number of lines, so that these have a bound, too.
-                while lines := text.readlines(BYTES_AT_ONCE // 64):
-                    if raw.tell() > end + 2 * BYTES_AT_ONCE:
-                        raise ValueError("its rows are long")
-                    yield lines
-
-            reader = csv.reader(itertools.chain.from_iterable(pieces()), strict=True)
-            if next(reader, []) != [c.name for c in described]:
-                raise ValueError("its columns are others")
-            more = True
-            while more:
-                lines: list[list[str]] = []
-                # A stranger's row may be as long as a thousand of ours.
-                end = raw.tell() + BYTES_AT_ONCE
-                while more and len(lines) < ROWS_AT_ONCE and raw.tell() <= end:
-                    step = list(itertools.islice(reader, 32))
-                    lines += step
-                    more = bool(step)
-                if set(map(len, lines)) - {len(described)}:
-                    raise ValueError("a line has another number of cells")
-                if lines:
-                    texts = list(zip(*lines, strict=True))
-                    values = None
-                    if table not in self._counts:  # else every cell was looked at before
-                        for column, cells in zip(described, texts, strict=True):
-                            check_cells(column, cells)
-                        values = list(map(values_of, described, texts))
-                        self._hold_to_bounds(table, values, done)
-                    done += len(lines)
-                    yield texts, values
+            for texts in read_columns(raw, [c.name for c in described]):
+                values = None
+                if table not in self._counts:  # else every cell was looked at before
+                    for column, cells in zip(described, texts, strict=True):
+                        check_cells(column, cells)
+                    values = list(map(values_of, described, texts))
+                    self._hold_to_bounds(table, values, done)
+                done += len(texts[0])
+                yield texts, values
 
     def _hold_to_bounds(self, table: str, values: list[Sequence[Any]], done: int) -> None:
         """Mark what cannot be among some rows of a table, before which so many were seen."""
@@ -454,6 +425,5 @@ class Bundle:
             raise BundleError(f"{path}: damaged: {error}") from error
 
 
-ROWS_AT_ONCE, BYTES_AT_ONCE = 4096, 4 << 20
 # Each may have as many bytes as a line.
 ODD_AT_ONCE = 32

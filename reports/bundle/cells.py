@@ -3,16 +3,88 @@
 The cells of a bundle's CSV files: text that is an integer, a number, a string or a boolean.
 
 Costs a match for each column of thousands of rows; a match for each cell where something is odd.
+What has no quote is taken apart at its commas, in a third of the time that the csv module takes.
 
 Cannot know: whether a value can be, which ``bounds`` says.
 """
 
+import csv
+import io
+import itertools
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from mmscope.drgn.tables.rows import Column
+
+# Of one cell, more than any stack or message has; the csv module's own limit is 128 KiB, DuckDB's
+# for a line 2 MiB.
+MAX_CELL_CHARACTERS = 1 << 20
+csv.field_size_limit(MAX_CELL_CHARACTERS)
+PIECE = 1 << 16
+ROWS_AT_ONCE, BYTES_AT_ONCE = 4096, 4 << 20
+
+
+def read_columns(raw: io.BufferedReader, names: Sequence[str]) -> Iterator[list[Sequence[str]]]:
+    """
+    The columns of a CSV file as text, thousands of rows at a time.
+
+    :param names: that its first line has.
+    :raises ValueError, csv.Error, OSError: something is odd with these rows.
+    """
+    text = io.TextIOWrapper(raw, "utf-8", newline="")
+    if next(csv.reader([text.readline()], strict=True), []) != list(names):
+        raise ValueError("its columns are others")
+    while piece := text.read(PIECE):
+        piece += "" if piece.endswith("\n") else text.readline()
+        columns = _without_quotes(piece, len(names))
+        if columns is None:  # a quoted cell may end in another piece
+            yield from _by_csv(piece, text, raw, len(names))
+            return
+        yield columns
+
+
+def _without_quotes(text: str, width: int) -> list[Sequence[str]] | None:
+    """The columns of whole lines of so many cells each; None where only csv can tell."""
+    if '"' in text or "\r" in text or width < 2 or len(text) > MAX_CELL_CHARACTERS:
+        return None
+    # The ends of lines become cells of their own, each of which must stand behind so many others.
+    cells = text.replace("\n", ",\n,").split(",")
+    rows, step = text.count("\n"), width + 1
+    if cells.pop() or len(cells) != rows * step or cells[width::step].count("\n") != rows:
+        return None
+    return [cells[number::step] for number in range(width)]
+
+
+def _by_csv(
+    piece: str, text: io.TextIOWrapper, raw: io.BufferedReader, width: int
+) -> Iterator[list[Sequence[str]]]:
+    """The same of what was read last and all that follows, as the csv module reads it."""
+    end = 0
+
+    def pieces() -> Iterator[list[str]]:
+        yield list(io.StringIO(piece, newline=""))
+        # A row may have any number of lines, so that these have a bound, too.
+        while lines := text.readlines(PIECE):
+            if raw.tell() > end + 2 * BYTES_AT_ONCE:
+                raise ValueError("its rows are long")
+            yield lines
+
+    reader = csv.reader(itertools.chain.from_iterable(pieces()), strict=True)
+    more = True
+    while more:
+        lines: list[list[str]] = []
+        # A stranger's row may be as long as a thousand of ours.
+        end = raw.tell() + BYTES_AT_ONCE
+        while more and len(lines) < ROWS_AT_ONCE and raw.tell() <= end:
+            step = list(itertools.islice(reader, 32))
+            lines += step
+            more = bool(step)
+        if set(map(len, lines)) - {width}:
+            raise ValueError("a line has another number of cells")
+        if lines:
+            yield list(zip(*lines, strict=True))
 
 
 def check_cells(column: Column, texts: Sequence[str]) -> None:

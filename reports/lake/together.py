@@ -45,7 +45,7 @@ ALSO = {("BIGINT", "DOUBLE"), ("BIGINT", "VARCHAR"), ("BIGINT", WIDE)}
 # Which of the bundles a row is of.
 OF = "lake_of"
 # Columns, some rows at a time.
-Texts = list[list[tuple[str, ...]]]
+Texts = list[list[Sequence[str]]]
 Rows = list[tuple[int, Texts]]
 
 
