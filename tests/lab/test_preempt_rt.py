@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-Locks of kernels with PREEMPT_RT: as a stopped guest has them, all free; and taken, with a queue,
-which is put into its memory by the layouts of that kernel.
+Locks of kernels with PREEMPT_RT: as a quiet guest has them, all free; taken, with a queue that is
+put into its memory by the layouts of that kernel; and with one of tasks that split VMAs.
 """
 
 from collections.abc import Callable
@@ -21,14 +21,14 @@ from mmscope.drgn.rmap.anon_vma_trees import RT_READER_BIAS, RT_WRITER_BIAS, rea
 from mmscope.drgn.rmap.anon_vmas import anon_vma_rows
 from mmscope.drgn.rmap.rwsem_waiters import MAX_WAITERS, anon_vma_locks
 
-pytestmark = [pytest.mark.any_config, pytest.mark.brief]
+pytestmark = pytest.mark.any_config
 
 RT = [name for name in KERNELS if name.startswith("rt-")]
 HAS_WAITERS = 1  # in rt_mutex_base.owner
 
 
-def opened(kernel: str, say: Callable[[str], None]) -> Program:
-    taken = capture(kernel, "sizes", say=say)
+def opened(kernel: str, say: Callable[[str], None], workload: str = "sizes") -> Program:
+    taken = capture(kernel, workload, say=say)
     return open_target(taken.vmcore, [taken.vmlinux])
 
 
@@ -44,6 +44,7 @@ def waiter(prog: Program, task: Object, left: int) -> int:
 
 if RT:
 
+    @pytest.mark.brief
     @pytest.mark.parametrize("kernel", RT)
     def test_nobody_has_a_lock_where_everything_is_quiet(
         kernel: str, say: Callable[[str], None]
@@ -56,6 +57,7 @@ if RT:
         put_into(largest_zone(prog).lock.lock.owner, find_task(prog, 1).value_() | HAS_WAITERS)
         assert sum(bool(row.lock_held) for row in zones(prog)) == 1
 
+    @pytest.mark.brief
     @pytest.mark.parametrize("kernel", RT)
     def test_who_has_a_lock_and_who_is_queued(kernel: str, say: Callable[[str], None]) -> None:
         prog = opened(kernel, say)
@@ -92,3 +94,24 @@ if RT:
         put_into(Object(prog, "struct rb_node", address=first).rb_left, top)
         (_, _, (problem,)) = anon_vma_locks(prog, maps)
         assert f"more than {MAX_WAITERS} waiters" in problem
+
+    @pytest.mark.parametrize("kernel", RT)
+    def test_those_who_split_vmas_queue_while_ksm_walks(
+        kernel: str, say: Callable[[str], None]
+    ) -> None:
+        prog = opened(kernel, say, "rmap_stall")
+        locks, queued, problems = anon_vma_locks(prog, read_reverse_maps(prog)[0])
+        assert not problems
+        lock = locks[0]
+        waiting = [row for row in queued if row.root == lock.root]
+        assert lock.anon_vmas > 100_000 and lock.waiters == len(waiting) >= 1
+        assert {row.comm for row in waiting} <= {"splitter", "walker"}
+        if lock.state == "write":
+            assert lock.owner_comm == "splitter"
+        if lock.state == "read":  # of whom nobody knows, but for one who waits for it to leave
+            assert lock.readers == 1 and lock.owner_pid is None
+            assert (waiting[0].comm, waiting[0].wants) == ("splitter", "write")
+            assert "rwbase_write_lock" in (waiting[0].stack or "")
+        assert {row.wants for row in waiting[1:]} <= {None}
+        for row in waiting[1:]:
+            assert "rt_mutex_slowlock" in (row.stack or "")
