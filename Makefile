@@ -190,11 +190,13 @@ deb-try: $(READY) ## install dist/deb in a clean root of Debian 13 and run debia
 	@$(BIN)/python tools/make_deb.py try dist/deb
 
 .PHONY: lock
-lock: $(READY) ## renew requirements.lock and requirements-fuzz.lock from pyproject.toml
+lock: $(READY) ## renew requirements.lock, and those of fuzz and spark, from pyproject.toml
 	$(BIN)/pip-compile $(LOCK) --extra dev --extra report --output-file requirements.lock pyproject.toml
 	@# The same versions of what both need.
 	$(BIN)/pip-compile $(LOCK) --extra fuzz --constraint requirements.lock \
 	  --output-file requirements-fuzz.lock pyproject.toml
+	$(BIN)/pip-compile $(LOCK) --extra report --extra spark --constraint requirements.lock \
+	  --output-file requirements-spark.lock pyproject.toml
 
 LOCK := --quiet --upgrade --strip-extras --generate-hashes --allow-unsafe --no-emit-index-url \
   --no-emit-find-links --no-emit-trusted-host --no-header --no-annotate
