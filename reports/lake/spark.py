@@ -15,8 +15,6 @@ from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from typing import Any
 
-import duckdb
-
 from mmscope.drgn.tables.rows import columns
 from mmscope.reports.bundle.database import TARGET, connect, sql_type
 from mmscope.reports.bundle.declared import TABLES
@@ -35,7 +33,7 @@ try:
     from mmscope.reports.lake.spark_sql import ASKED, WIDE, Untold, spark_sql
 except ImportError as error:
     raise Refused(
-        f"--engine spark needs mmscope[spark] (pip install 'mmscope[spark]'): {error.name} is missing"
+        f"--engine spark: {error.name} is missing: pip install 'mmscope[spark]'"
     ) from error
 
 # What Spark says of a value that is too large to compute with.
@@ -71,8 +69,8 @@ def session(master: str) -> Iterator[Any]:
     except Exception as error:
         why = " ".join(str(error).split())[:200]
         raise Refused(
-            f"--engine spark: Spark does not start: {why} (it needs Java 17 or newer, found by PATH "
-            "or JAVA_HOME: apt install openjdk-17-jre-headless)"
+            f"--engine spark: Spark does not start: {why} (it needs Java 17 or newer, found by "
+            "PATH or JAVA_HOME: apt install default-jre-headless)"
         ) from error
     try:
         yield spark
@@ -93,7 +91,11 @@ def spark_engine(spark: Any, catalog: Catalog, batch: Batch) -> Engine:
         for table in sorted(wanted - shown):
             _show(spark, catalog, batch, table)
         shown.update(wanted)
-        few = "" if len(numbers) == len(ids) else f" where {NUMBER} in ({', '.join(map(str, numbers))})"
+        few = (
+            ""
+            if len(numbers) == len(ids)
+            else f" where {NUMBER} in ({', '.join(map(str, numbers))})"
+        )
         _view(spark, ASKED, f"select {NUMBER} from {NUMBERS}{few}")
         for table in wanted:
             _view(spark, table, f"select * from lake_all_{table}{few}")
@@ -119,8 +121,12 @@ def _show(spark: Any, catalog: Catalog, batch: Batch, table: str) -> None:
         c.name: sql_type(c) for c in columns(TABLES[table].row)
     }  # fmt: skip
     kinds = {name: KINDS.get(kind, kind.lower()) for name, kind in declared.items()}
-    schema = ", ".join(["lake_bundle string", *(f"`{name}` {kind}" for name, kind in kinds.items())])
-    paths = [_escaped(str(file.path(catalog.lake).resolve())) for file in _files(catalog, batch, table)]
+    schema = ", ".join(
+        ["lake_bundle string", *(f"`{name}` {kind}" for name, kind in kinds.items())]
+    )
+    paths = [
+        _escaped(str(file.path(catalog.lake).resolve())) for file in _files(catalog, batch, table)
+    ]
     # What a file lacks has no value.
     reader = spark.read.schema(schema).option("recursiveFileLookup", "true")
     frame = reader.parquet(*paths) if paths else spark.createDataFrame([], schema)

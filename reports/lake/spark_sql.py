@@ -17,7 +17,7 @@ Cannot know: which of several equal rows ``arg_max`` or a limit takes.
 
 import functools
 import itertools
-from typing import Any
+from typing import Any, ClassVar
 
 import sqlglot
 from sqlglot import exp
@@ -50,9 +50,13 @@ def spark_sql(question: Question) -> str:
     try:
         tree = sqlglot.parse_one(question.sql, read="duckdb")
         ours = [
-            exp.CTE(this=sqlglot.parse_one(text, read="duckdb"), alias=exp.TableAlias(this=exp.to_identifier(name)))
-            for name, text in views_of().items() if name in words
-        ]  # fmt: skip
+            exp.CTE(
+                this=sqlglot.parse_one(view, read="duckdb"),
+                alias=exp.TableAlias(this=exp.to_identifier(name)),
+            )
+            for name, view in views_of().items()
+            if name in words
+        ]
         if ours:
             tree.set("with_", exp.With(expressions=ours + tree.ctes))
         tree = qualify(tree, schema=_schema(), dialect="duckdb")
@@ -60,7 +64,7 @@ def spark_sql(question: Question) -> str:
         for node in list(tree.find_all(exp.IgnoreNulls)):  # what any_value does here and there
             node.replace(node.this)
         keyed = _Keyed().query(tree, placed=True)
-        return _Generator().generate(as_duckdb_means(keyed), copy=False)
+        return str(_Generator().generate(as_duckdb_means(keyed), copy=False))
     except sqlglot.errors.SqlglotError as error:
         raise Untold(" ".join(str(error).split())[:200]) from error
 
@@ -455,7 +459,7 @@ def _rounded(node: exp.Expression) -> exp.Expression:
     return new
 
 
-class _Generator(Spark.Generator):  # type: ignore[misc, name-defined]
+class _Generator(Spark.Generator):
     """Operators of DuckDB in Spark's SQL."""
 
     def __init__(self) -> None:
@@ -480,7 +484,7 @@ class _Generator(Spark.Generator):  # type: ignore[misc, name-defined]
             what = what.this
         return f"LISTAGG({self.sql(what)}, {separator}){order}"
 
-    TRANSFORMS = {
+    TRANSFORMS: ClassVar[dict[Any, Any]] = {
         **Spark.Generator.TRANSFORMS,
         exp.Div: lambda self, e: self.over(e),
         exp.IntDiv: lambda self, e: f"({self.sql(e, 'this')} DIV {self.sql(e, 'expression')})",

@@ -1,88 +1,107 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-The findings on Spark: each bundle is told what it is told alone, and what DuckDB tells of it in a
-lake. Local, and on a cluster of a master and two workers.
+The findings on Spark: row for row what DuckDB gives, over made bundles, in which every finding is
+found but those of profiles, and over real ones.
 """
 
-import contextlib
 import math
 import os
-import re
-import signal
-import socket
-import subprocess
-import time
+import shutil
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pyspark
 import pytest
-from command_line import run
-from test_findings import FOUND
-from test_lake import KILLS, QUESTIONS, fleet, lake_of, paths, small  # noqa: F401
 
-from mmscope.reports.bundle.bundle import Bundle
-from mmscope.reports.bundle.outcome import Refused
-from mmscope.reports.findings.findings import evaluate, finding_of, named
-from mmscope.reports.lake.adding import identity
-from mmscope.reports.lake.asking import answers, kernels
-from mmscope.reports.lake.batch import load
+pytest.importorskip("pyspark", reason="mmscope[spark] is not installed: make test-spark")
+
+from command_line import ROOT, run
+from test_lake import QUESTIONS, fleet, lake_of, paths  # noqa: F401
+
+from mmscope.reports.findings.findings import named
+from mmscope.reports.lake.asking import Answer, Engine, answers
+from mmscope.reports.lake.batch import Batch, load
 from mmscope.reports.lake.catalog import read_catalog
 from mmscope.reports.lake.spark import session, spark_engine
 
-SPARK = Path(pyspark.__file__).parent
-WORKER = re.compile(r"Registering worker")
+TOO_LARGE = "out of range: a value is too large to compute with"
+PROFILES = {question.id for question in QUESTIONS if question.id.startswith("profile-")}
+
+
+@dataclass(frozen=True)
+class Both:
+    """A lake, and what answers of it."""
+
+    lake: Path
+    batch: Batch
+    spark: Engine
+    by_duckdb: dict[str, Answer]
 
 
 @pytest.fixture(scope="module")
-def spark() -> Iterator[Any]:
-    with session("local[2]") as one:
-        yield one
-
-
-@pytest.fixture(scope="module")
-def lake(tmp_path_factory: pytest.TempPathFactory, paths: list[Path]) -> Path:  # noqa: F811
+def both(tmp_path_factory: pytest.TempPathFactory, paths: list[Path]) -> Iterator[Both]:  # noqa: F811
     folder = tmp_path_factory.mktemp("spark")
-    assert not lake_of(folder, *paths)
-    return folder / "lake"
+    real = sorted(path.parent for path in (ROOT / "tests" / "bundles").glob("*/datapackage.json"))
+    assert not lake_of(folder, *paths, *real)
+    catalog = read_catalog(folder / "lake")
+    batch = load(catalog, catalog.bundles, named(QUESTIONS))
+    by_duckdb = {answer.question.id: answer for answer in answers(batch, QUESTIONS)}
+    with session("local[2]") as spark:
+        yield Both(folder / "lake", batch, spark_engine(spark, catalog, batch), by_duckdb)
 
 
 def same(one: Any, other: Any) -> bool:
-    """The same value of the same type; doubles may differ in what the order of a sum changes."""
+    """The same value of the same type; doubles may differ by what the order of a sum changes."""
     if isinstance(one, float) and isinstance(other, float):
         return math.isclose(one, other, rel_tol=1e-12) or (math.isnan(one) and math.isnan(other))
     return type(one) is type(other) and bool(one == other)
 
 
-def as_text(rows: list[dict[str, Any]]) -> list[str]:
-    return sorted(
-        repr({k: float(f"{v:.12g}") if isinstance(v, float) else v for k, v in row.items()})
-        for row in rows
-    )
+def reasons(answer: Answer) -> dict[int, str]:
+    """Why it could not be asked; what is too large, each engine says in its own words."""
+    return {
+        number: TOO_LARGE if why.startswith(TOO_LARGE) else why
+        for number, why in answer.refused.items()
+    }
 
 
-def test_each_row_and_each_reason_is_that_of_duckdb(spark: Any, lake: Path) -> None:
-    catalog = read_catalog(lake)
-    batch = load(catalog, catalog.bundles, named(QUESTIONS))
-    by_duckdb = {answer.question.id: answer for answer in answers(batch, QUESTIONS)}
-    began = time.monotonic()
-    differ, fired = [], set()
-    for answer in answers(batch, QUESTIONS, spark_engine(spark, catalog)(batch)):
-        id = answer.question.id
-        other = by_duckdb[id]
-        fired |= {id} if answer.rows else set()
-        if answer.refused != other.refused or answer.asked != other.asked:
-            differ.append((id, "refused", {n: w for n, w in answer.refused.items() if other.refused.get(n) != w}))  # fmt: skip
-            continue
-        for number in other.rows.keys() | answer.rows.keys():
-            here, there = answer.rows.get(number, []), other.rows.get(number, [])
-            if len(here) != len(there) or not all(
-                a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
-                for a, b in zip(here, there, strict=True)
-            ):
-                differ.append((id, number, here, there))
-    print(f"{len(catalog.bundles)} bundles, {time.monotonic() - began:.1f} s")
-    assert not differ, "\n".join(map(str, differ))
-    profiles = {question.id for question in QUESTIONS if question.id.startswith("profile-")}
-    assert fired | profiles >= {question.id for question in QUESTIONS}
+@pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: question.id)
+def test_rows_are_those_of_duckdb(both: Both, question: Any) -> None:
+    expected = both.by_duckdb[question.id]
+    (answer,) = answers(both.batch, [question], both.spark)
+    assert reasons(answer) == reasons(expected)
+    assert answer.asked == expected.asked
+    assert answer.rows.keys() == expected.rows.keys()
+    for number, rows in expected.rows.items():
+        host = both.batch.bundles[number].host
+        assert len(answer.rows[number]) == len(rows), host
+        for here, there in zip(answer.rows[number], rows, strict=True):
+            assert list(here) == list(there), host
+            differ = {
+                key: (here[key], there[key]) for key in here if not same(here[key], there[key])
+            }
+            assert not differ, host
+    assert question.id in PROFILES or expected.rows, "it is found in no bundle of this test"
+
+
+def test_the_command_prints_the_same(both: Both) -> None:
+    asked = ["lake", "findings", str(both.lake), "--only", "slab-large", "--format", "csv"]
+    by_duckdb = run(*asked)
+    by_spark = run(*asked, "--engine", "spark", "--master", "local[1]", env=os.environ)
+    assert by_spark.stdout == by_duckdb.stdout
+    assert "slab-large" in by_spark.stdout
+    assert by_spark.returncode == by_duckdb.returncode == 0
+
+
+def test_without_java_it_says_what_to_install(both: Both, tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    for name in ("bash", "dirname", "env", "cat", "sed", "grep", "ps", "find", "tr"):
+        if path := shutil.which(name):
+            (tmp_path / "bin" / name).symlink_to(path)
+    env = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
+    env["PATH"] = str(tmp_path / "bin")
+    done = run("lake", "findings", str(both.lake), "--engine", "spark", env=env)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.splitlines()[-1].startswith("mmscope: --engine spark: Spark does not start")
+    assert "default-jre-headless" in done.stderr
