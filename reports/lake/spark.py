@@ -27,6 +27,7 @@ from mmscope.reports.lake.keyed import NUMBER, PLACE, views_of
 from mmscope.reports.lake.layout import BUNDLES, File, torn
 
 try:
+    from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
@@ -81,8 +82,14 @@ def session(master: str) -> Iterator[Any]:
 def spark_engine(spark: Any, catalog: Catalog, batch: Batch) -> Engine:
     """Spark over the files of a batch; what it cannot be asked is said among what is wrong."""
     spark.catalog.clearCache()  # of the batch before
-    ids = [(number, bundle.id) for number, bundle in enumerate(batch.bundles)]
-    numbers = spark.createDataFrame(ids, f"{NUMBER} bigint, lake_bundle string")
+    # Without createDataFrame, which starts a Python process for each CPU.
+    ids = ",".join(bundle.id for bundle in batch.bundles)
+    if not re.fullmatch(r"[0-9a-f,]*", ids):
+        raise Refused(f"{catalog.lake}: lake_bundles has an id that is none")
+    numbers = spark.sql(
+        f"select cast(pos as bigint) as {NUMBER}, col as lake_bundle "
+        f"from (select posexplode(split('{ids}', ',')))"
+    )
     numbers.cache().createOrReplaceTempView(NUMBERS)
     shown: set[str] = set()
 
@@ -93,7 +100,7 @@ def spark_engine(spark: Any, catalog: Catalog, batch: Batch) -> Engine:
         shown.update(wanted)
         few = (
             ""
-            if len(numbers) == len(ids)
+            if len(numbers) == len(batch.bundles)
             else f" where {NUMBER} in ({', '.join(map(str, numbers))})"
         )
         _view(spark, ASKED, f"select {NUMBER} from {NUMBERS}{few}")
@@ -101,12 +108,12 @@ def spark_engine(spark: Any, catalog: Catalog, batch: Batch) -> Engine:
             _view(spark, table, f"select * from lake_all_{table}{few}")
         try:
             found = spark.sql(spark_sql(question)).collect()
-        except (Untold, PySparkException) as error:
+            return _typed(question, [row.asDict() for row in found])
+        except (Untold, PySparkException, Py4JError) as error:
             text = " ".join(str(error).split())[:200]
             if not (too_large := bool(TOO_LARGE.search(text))):
                 batch.said.append(f"{question.id}: Spark cannot be asked: {text}")
             raise QueryFailed(text, too_large) from error
-        return _typed(question, [row.asDict() for row in found])
 
     return rows
 
@@ -129,7 +136,12 @@ def _show(spark: Any, catalog: Catalog, batch: Batch, table: str) -> None:
     ]
     # What a file lacks has no value.
     reader = spark.read.schema(schema).option("recursiveFileLookup", "true")
-    frame = reader.parquet(*paths) if paths else spark.createDataFrame([], schema)
+    nothing = ", ".join(f"cast(null as {kind}) as `{name}`" for name, kind in kinds.items())
+    frame = (
+        reader.parquet(*paths)
+        if paths
+        else spark.sql(f"select '' as lake_bundle, {nothing} where false")
+    )
     frame = frame.join(spark.table(NUMBERS).hint("broadcast"), "lake_bundle")
     frame = frame.select(*kinds, NUMBER)
     lost = [number for number, missing in batch.missing.items() if table in missing]
@@ -171,7 +183,7 @@ def _value(value: Any, kind: str) -> Any:
         return None
     if kind in ("BIGINT", "HUGEINT", "INTEGER", "UBIGINT", "SMALLINT", "TINYINT"):
         if int(value) != value:
-            raise QueryFailed(f"{value} is no integer, as it is for DuckDB")
+            raise Untold(f"{value} is no integer, as it is for DuckDB")
         return int(value)
     if kind == "DOUBLE":
         return float(value)

@@ -332,7 +332,8 @@ def _say(tree: exp.Expression, meant: dict[exp.Expression, exp.Expression]) -> N
 
 def _own(node: exp.Expression, tree: exp.Expression) -> bool:
     """Whether a column in a subquery is that of the subquery's own source."""
-    named = {column.table for column in node.find_all(exp.Column)}
+    columns = node.find_all(exp.Column)
+    named = {column.table for column in columns if not column.name.startswith("lake_k")}
     select = node.parent_select
     while select is not None and select is not tree:
         sources = [select.args.get("from_"), *(select.args.get("joins") or [])]
@@ -470,10 +471,8 @@ class _Generator(Spark.Generator):
         above, below = (f"CAST({self.sql(e, part)} AS DOUBLE)" for part in ("this", "expression"))
         if isinstance(e.expression, exp.Literal) and float(e.expression.this):
             return f"({above} / {below})"
-        # Each is said once: it may be a subquery.
-        both = f"ARRAY(NAMED_STRUCT('a', {above}, 'b', {below}))"
-        infinite = "x.a * CAST('Infinity' AS DOUBLE)"
-        return f"TRANSFORM({both}, x -> IF(x.b = 0D, {infinite}, TRY_DIVIDE(x.a, x.b)))[0]"
+        infinite = f"{above} * CAST('Infinity' AS DOUBLE)"
+        return f"IF({below} = 0D, {infinite}, TRY_DIVIDE({above}, {below}))"
 
     def listed(self, e: Any) -> str:
         """Texts in a line, in their order."""
