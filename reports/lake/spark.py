@@ -29,6 +29,7 @@ from mmscope.reports.lake.layout import BUNDLES, File, torn
 try:
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
+    from pyspark.logger import PySparkLogger
     from pyspark.sql import SparkSession
 
     from mmscope.reports.lake.spark_sql import ASKED, WIDE, Untold, spark_sql
@@ -62,6 +63,7 @@ def session(master: str) -> Iterator[Any]:
 
     :raises Refused: Java, or the master, is not there.
     """
+    PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True  # of what is said below
     builder = SparkSession.builder.appName("mmscope").master(master)
     for name, value in SETTINGS.items():
         builder = builder.config(name, value)
