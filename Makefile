@@ -112,7 +112,7 @@ configurations: $(READY) ## a kernel without SWAP, NUMA, MODULES and with SLUB_T
 	MMSCOPE_LAB_KERNELS=small $(BIN)/pytest tests/lab
 
 .PHONY: test-spark
-test-spark: $(VENV)/.spark ## each finding on Spark, row for row as DuckDB has it (REPLACE minutes, fetches 450 MB once)
+test-spark: $(VENV)/.spark ## each finding on Spark, row for row as DuckDB has it (fetches 450 MB once)
 	@tools/apt-install $(SPARK_PACKAGES)
 	$(BIN)/pytest tests/spark
 
