@@ -46,8 +46,7 @@ def of_profiles(folder: Path) -> Iterator[Path]:
         if name.startswith("test_") and list(inspect.signature(test).parameters) == ["tmp_path"]:
             (folder / name).mkdir(parents=True)
             test(folder / name)
-            if (folder / name / "b").is_dir():
-                yield folder / name / "b"
+            yield from (path.parent for path in (folder / name).rglob("datapackage.json"))
 
 
 @pytest.fixture(scope="module")
