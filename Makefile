@@ -31,6 +31,8 @@ VMCORE ?=
 VMLINUX ?=
 REPORT ?= report.html
 DIST_PYTHON ?=
+# A checkout of drgn-tools, which is in no package index: make bench runs what it can of it beside mmscope.
+DRGN_TOOLS ?=
 KERNELS ?= 5.10?,6.1,6.12,rt-6.12?,7.3?,arm64-6.1?,arm64-7.2?,arm64-16k-6.12?
 # A kernel that make test takes along, beside the one that it stands on.
 ALSO ?=
@@ -159,7 +161,7 @@ lint: $(READY) ## ruff and mypy
 	$(LINT)
 
 .PHONY: bench
-bench: $(READY) ## how fast each probe is, with the naive way beside it, and the report
+bench: $(READY) ## how fast each probe is, with the naive way beside it, and the report; DRGN_TOOLS=FOLDER for corelens
 	@tools/apt-install $(LAB_PACKAGES) $(BUILD_PACKAGES) $(BENCH_PACKAGES) $(TEST_PACKAGES)
 	@$(BIN)/python tests/bench_report.py
 	@$(BIN)/python tests/bench_viewer.py
@@ -167,6 +169,7 @@ bench: $(READY) ## how fast each probe is, with the naive way beside it, and the
 	@$(BIN)/python tests/bench.py
 	@$(BIN)/python tests/bench_cgroups.py
 	@$(BIN)/python tests/bench_ledger.py
+	@DRGN_TOOLS='$(DRGN_TOOLS)' $(BIN)/python tests/bench_corelens.py
 	@$(BIN)/python tests/bench_owner.py
 	@$(BIN)/python tests/bench_page_owner.py
 	@$(BIN)/python tests/bench_page_tables.py

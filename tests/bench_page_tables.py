@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-``make bench``, the part about page tables: 200,000 of them out of a lab vmcore, with drgn's own
-ways in a loop beside them; and what the steps of an exit cost on this very machine.
+``make bench``, the part about page tables: 200,000 of them out of a lab vmcore, and the unique and
+shared memory of processes, with drgn's own ways in a loop beside them; and what the steps of an
+exit cost on this very machine.
 
 As ``bench.py``: medians in one process, and the ratio is what to look at. The loops are measured on
 a sample.
@@ -13,16 +14,17 @@ import sys
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests/lab"), str(ROOT)]
 
 import numpy as np  # noqa: E402
-from bench import median_seconds  # noqa: E402
+from bench import cpu_seconds, median_seconds  # noqa: E402
 from capture import capture  # noqa: E402
-from drgn import Program  # noqa: E402
-from drgn.helpers.linux.mm import for_each_vma  # noqa: E402
+from drgn import Program, cast  # noqa: E402
+from drgn.helpers.linux.mm import PageHead, compound_head, for_each_vma, pfn_to_page  # noqa: E402
 from drgn.helpers.linux.pid import for_each_task  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
@@ -35,14 +37,17 @@ from mmscope.drgn.page_tables.page_table_entries import (  # noqa: E402
     walk_page_tables,
 )
 from mmscope.drgn.page_tables.page_table_formats import X86_64, page_table_format  # noqa: E402
-from mmscope.drgn.page_tables.page_table_scan import scan_page_tables  # noqa: E402
+from mmscope.drgn.page_tables.page_table_scan import PageTableScan, scan_page_tables  # noqa: E402
 from mmscope.drgn.page_tables.page_tables import page_tables  # noqa: E402
+from mmscope.drgn.page_tables.process_shares import process_shares  # noqa: E402
 from mmscope.drgn.processes.address_spaces import address_spaces  # noqa: E402
 from mmscope.drgn.processes.vm_areas import read_vm_areas  # noqa: E402
 from mmscope.drgn.reading.kernel_arrays import Gaps  # noqa: E402
 
 SAMPLE_TABLES = 400
+SAMPLE_PAGES = 10_000
 PAGE = 4096
+HUGE_ENTRY = 0x80  # _PAGE_PSE
 HUGE = 2 << 20
 # Tables whose end is timed on this machine: 40 MiB of them.
 TIMED = 10_000
@@ -79,9 +84,64 @@ def tables_a_second(
                 present += bool(entry & X86_64.present)
                 special += bool(entry & X86_64.special)
                 swap += not entry & X86_64.present
-            elif entry & 1 and not entry & 0x80:
+            elif entry & 1 and not entry & HUGE_ENTRY:
                 todo.append((entry & X86_64.address, level + 1))
     return done / (time.perf_counter() - begin)
+
+
+def shares_a_second(prog: Program, roots: list[int]) -> float:
+    """
+    Mapped pages, a second of CPU, whose part a loop adds up: tables read whole, and the counts of
+    each page by drgn's objects. As many as the sample has, of one process after the other.
+    """
+    done, unique, shared = 0, 0, 0.0
+    levels = len(page_table_format(prog).levels)
+    begin = time.process_time()
+    for root in roots:
+        todo = [(root, 0)]
+        while todo and done < SAMPLE_PAGES:
+            table, level = todo.pop()
+            # The upper half of the first table is the kernel's.
+            for entry in islice(by_table(prog, table), 512 if level else 256):
+                if not entry & X86_64.present or entry & X86_64.special:
+                    continue
+                if level < levels - 1:
+                    if not entry & HUGE_ENTRY:
+                        todo.append((entry & X86_64.address, level + 1))
+                    continue
+                page = pfn_to_page(prog, (entry & X86_64.address) // PAGE)
+                times = page._mapcount.counter.value_() + 1
+                head = compound_head(page)
+                if PageHead(head):
+                    folio = cast("struct folio *", head)
+                    times += folio._entire_mapcount.counter.value_() + 1
+                done += 1
+                unique += times == 1
+                shared += PAGE / max(times, 1)
+    return done / (time.process_time() - begin)
+
+
+def add_shares(table: Table, prog: Program) -> None:
+    """Unique and shared memory, as smaps_rollup has it."""
+
+    def work() -> PageTableScan:
+        scan = scan_page_tables(prog, shares=True)
+        process_shares(scan)
+        return scan
+
+    scan = work()
+    assert scan.mapped is not None
+    pages = int(scan.mapped.sums["pages"].sum())
+    mms = {task.mm.value_(): task.mm for task in for_each_task(prog) if task.mm}.values()
+    pgds = np.array([mm.pgd.value_() for mm in mms], np.uint64)
+    loop = shares_a_second(prog, process_roots(prog, pgds).tolist())
+    seconds = cpu_seconds(work)
+    table.add_row(
+        f"PSS and USS of {len(mms)} processes, {pages:,} pages: {seconds:.2f} s of CPU",
+        f"{pages / seconds:,.0f} pages/s",
+        f"{loop:,.0f} pages/s, each page by itself",
+        f"{pages / seconds / loop:,.0f}x",
+    )
 
 
 def touched(tables: int, advice: int, step: int) -> mmap.mmap:
@@ -158,6 +218,8 @@ def main() -> None:
         f"{vmas / loop:,.0f} VMAs/s for_each_vma",
         f"{loop / seconds:,.1f}x",
     )
+    lab = capture("7.2", "rmap", say=say)
+    add_shares(table, open_target(lab.vmcore, [lab.vmlinux]))
     Console(width=150).print(table)
     print(f"peak memory: {peak / (1 << 20):.1f} MiB for {count:,} tables")
 

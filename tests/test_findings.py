@@ -1248,7 +1248,8 @@ FOUND |= {
         "warning",
     ),
     "pages without an owner": Case(
-        "unexplained-pages", [*ledger(200_000), looks("compound pages", 180_000, 9),
+        "unexplained-pages", [*ledger(200_000), looks("compound pages", 170_000, 9),
+                              looks("compound pages", 10_000, 9),
                               looks("single pages", 20_000, None, "kernel memory")],
         ["781.2 MiB, 20.0 % of memory, have no owner that their pages show",
          "compound pages of order 9: 180000; single pages: 20000 pages",

@@ -19,7 +19,6 @@ Memory: 16 bytes a free block while the pass runs and 20 more while the lists ar
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -32,6 +31,7 @@ from mmscope.drgn.opening.constants import vmcoreinfo_number
 from mmscope.drgn.reading.kernel_arrays import read_whole
 from mmscope.drgn.reading.linked_lists import LOOPS, LOST, Followed, find, follow_lists
 from mmscope.drgn.reading.struct_pages import FlagFields, PageChunk
+from mmscope.drgn.tables.record import record
 from mmscope.drgn.tables.rows import MOST_ORDER, column, table_row
 from mmscope.drgn.tables.table import Table
 from mmscope.drgn.text.kernel_text import row_number
@@ -223,7 +223,7 @@ class FreeBlockFinder(SharedColumns):
         return tuple(column[order] for column in columns)
 
 
-@dataclass(frozen=True)
+@record
 class FreeLists:
     """The free lists of the machine, as the struct pages and the links give them."""
 

@@ -16,7 +16,7 @@ with a smaller CONFIG_PAGE_BLOCK_MAX_ORDER; DWARF does not keep it. Pass the ord
 import contextlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 from drgn import Program, offsetof
@@ -31,6 +31,7 @@ from mmscope.drgn.reading.mem_sections import (
     valid_sections,
 )
 from mmscope.drgn.reading.struct_pages import FlagFields, PageChunk
+from mmscope.drgn.tables.record import record
 from mmscope.drgn.tables.rows import MOST_PAGES, column, table_row
 from mmscope.drgn.tables.table import RUNS, Table
 from mmscope.drgn.text.proc_text import parse_pagetypeinfo
@@ -130,7 +131,7 @@ def pageblock_bits(prog: Program) -> tuple[int, int | None]:
     return 1 << (flags - 1).bit_length(), isolate
 
 
-@dataclass(frozen=True)
+@record
 class PageblockTypes:
     """
     The migratetype of every pageblock, by number (PFN >> order).

@@ -7,7 +7,6 @@ Most are lines of /proc/vmstat, read with what CPUs have not folded in yet. Cost
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from drgn import FaultError, Program
 from drgn.helpers.linux.hugetlb import for_each_hstate
@@ -17,6 +16,7 @@ from mmscope.drgn.ledger import page_kinds as kinds
 from mmscope.drgn.ledger.ledger_pages import LedgerPages
 from mmscope.drgn.ledger.page_kinds import KINDS
 from mmscope.drgn.machine.vm_counters import vm_counters
+from mmscope.drgn.tables.record import record
 from mmscope.drgn.tables.rows import column, table_row
 from mmscope.drgn.tables.table import Table
 
@@ -48,7 +48,7 @@ LEDGER_CHECKS = Table(
 )
 
 
-@dataclass(frozen=True)
+@record
 class Counter:
     """
     A counter of the whole machine, and the kinds of pages in it.
@@ -141,6 +141,7 @@ COUNTERS = (
         "pages that are marked as bad are in the counter",
     ),
     Counter("nr_zspages", (kinds.ZSMALLOC,), _line("nr_zspages")),
+    # "meminfo: add a per node counter for balloon drivers" (835de37603ef, in v6.16)
     Counter(
         "nr_balloon_pages",
         (kinds.OFFLINE,),

@@ -14,7 +14,8 @@ order (include/linux/page-flags.h, mm_types.h):
 - ``mapping``: bit 0 anonymous memory, both low bits KSM, no bit a file; bit 1 alone a driver's
   pages that can be migrated (``PAGE_MAPPING_MOVABLE``, in 6.12; in 7.2 they have a page type);
   whose they are is behind that bit (:class:`_Movable`);
-- ``pp_magic``: the page pool of the network stack;
+- ``pp_magic``: the page pool of the network stack, since "mm: add a signature in struct page"
+  (c07aea3ef4d4, in v5.14); before, its pages have no mark;
 - a reference, or none.
 
 Cannot know: who allocated what has none of these marks, which a page_owner stack or an alloc_tag
@@ -31,10 +32,11 @@ from numpy.typing import NDArray
 from mmscope.drgn.opening.constants import constant, flag, vmcoreinfo_number
 from mmscope.drgn.reading.struct_pages import PageChunk
 from mmscope.drgn.reading.symbols import variable_of
+from mmscope.drgn.tables.record import record
 from mmscope.drgn.workers.shares import InexactError
 
 
-@dataclass(frozen=True)
+@record
 class Kind:
     """What a page is used for: a class, and the part of it."""
 

@@ -40,8 +40,8 @@ from mmscope.drgn.text.kernel_text import printed_number, row_number, whole_line
 SWP_USED, SWP_WRITEOK = 1 << 0, 1 << 1  # include/linux/swap.h
 S_IFMT, S_IFBLK = 0o170000, 0o060000
 # SWAP_USAGE_OFFLIST_BIT: the area is on no list of those with free slots. Bit 30 since "mm, swap:
-# clean up plist removal and adding" (v6.14), until "mm, swap: fix SWAP_USAGE_OFFLIST_BIT collision
-# with real usage count" (in 7.2).
+# clean up plist removal and adding" (b228386cf237, in v6.14), until "mm, swap: fix
+# SWAP_USAGE_OFFLIST_BIT collision with real usage count" (12e9ac7bc5b2, in 7.2).
 OFFLIST, OLD_OFFLIST = 1 << 62, 1 << 30
 MAX_POOLS = 1 << 10  # of zswap: one for each compressor that still has pages
 MAX_AREAS = 1 << 10  # of a text; MAX_SWAPFILES is 32 at most
@@ -257,7 +257,8 @@ def _pools(prog: Program) -> list[Object]:
 
 def _memory_bytes(prog: Program, pools: list[Object], page: int) -> int | None:
     """``zswap_total_pages()``; ``zswap_pool_total_size`` before v6.9."""
-    if prog.type("struct zswap_pool").has_member("zs_pool"):  # v6.18: zsmalloc alone
+    # "mm: zswap: interact directly with zsmalloc" (5c3f8be0c6b1, in v6.18)
+    if prog.type("struct zswap_pool").has_member("zs_pool"):
         return page * sum(int(pool.zs_pool.pages_allocated.counter.value_()) for pool in pools)
     try:
         return int(prog["zswap_pool_total_size"].value_())

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-from drgn import Object, ObjectNotFoundError, Program, ProgramFlags, sizeof
+from drgn import FaultError, Object, ObjectNotFoundError, Program, ProgramFlags, sizeof
 from drgn.helpers.linux.mmzone import for_each_online_pgdat
 from drgn.helpers.linux.percpu import per_cpu, per_cpu_ptr
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from mmscope.drgn.free.zones import per_cpu_zone_stats, thp_in_pages
 from mmscope.drgn.reading.cpus import online_cpus
 from mmscope.drgn.reading.kernel_arrays import read_whole
-from mmscope.drgn.reading.kernel_names import name_at
+from mmscope.drgn.reading.kernel_names import names_at
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Files
 from mmscope.drgn.sections.memory import Memory
@@ -140,7 +140,7 @@ def vm_counters(prog: Program) -> list[VmCounter]:
         folded += _counters(prog, per_cpu(events, cpu))
     values.append(("event", folded, np.zeros_like(folded)))
 
-    names = [name_at(text) for text in prog["vmstat_text"]]
+    names = _names(prog)
     if len(names) != sum(len(folded) for _, folded, _ in values):
         raise LookupError(
             f"vmstat_text has {len(names)} names for {sum(len(v) for _, v, _ in values)} counters"
@@ -159,6 +159,18 @@ def vm_counters(prog: Program) -> list[VmCounter]:
                 exact = max(exact, 0)
             rows.append(VmCounter(name, kind, exact, exact - shown))
     return rows
+
+
+def _names(prog: Program) -> list[str]:
+    """``vmstat_text[]``, read at once: three sections want it."""
+    texts = prog["vmstat_text"]
+    assert texts.address_ is not None
+    where = read_whole(prog, texts.address_, texts.type_.length or 0, np.dtype("<u8"))
+    names = names_at(prog, where)
+    for name, address in zip(names, where.tolist(), strict=True):
+        if name is None:
+            raise FaultError("the name of a counter cannot be read", address)
+    return [name for name in names if name is not None]
 
 
 def _vm_stat_items(

@@ -16,10 +16,11 @@ It cannot know: what an ELF core of makedumpfile leaves out, which reads as zero
 import os
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+
+from mmscope.drgn.tables.record import record
 
 ELF64_HEADER, ELF64_SIZE = "HHIQQQIHHHHHH", 64  # behind the 16 bytes of e_ident
 ELF64_SEGMENT = "IIQQQQQQ"
@@ -43,7 +44,7 @@ DUMP_LEVELS = {
 }
 
 
-@dataclass(frozen=True)
+@record
 class Kdump:
     """
     The headers of a kdump-compressed file.

@@ -12,7 +12,6 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -40,6 +39,7 @@ from mmscope.drgn.opening.no_debug_info import BTF_MAGICS, OWN, NoDebugInfoError
 from mmscope.drgn.opening.target_error import TargetError as TargetError
 from mmscope.drgn.reading.cpus import online_cpus
 from mmscope.drgn.reading.struct_pages import memory_pages
+from mmscope.drgn.tables.record import record
 
 # A class of its own since drgn 0.3.0; before, drgn raised Exception itself.
 BadDataError: type[Exception] = getattr(drgn, "BadDataError", Exception)
@@ -54,7 +54,7 @@ WRAPPED = {
 FLATTENED = b"makedumpfile\0\0\0\0"
 
 
-@dataclass(frozen=True)
+@record
 class _Pages:
     """What an architecture's pages can be, and what VMCOREINFO says of where they are."""
 
@@ -76,7 +76,7 @@ LOCKDOWN = Path("/sys/kernel/security/lockdown")
 COPY = "copy the dump anew from where it was taken"
 
 
-@dataclass(frozen=True)
+@record
 class Target:
     """What was read, as the bundle's ``target`` says it."""
 

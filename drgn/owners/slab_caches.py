@@ -40,6 +40,7 @@ from mmscope.drgn.reading.struct_pages import (
     valid_page_ranges,
 )
 from mmscope.drgn.sections.memory import Memory
+from mmscope.drgn.tables.record import record
 from mmscope.drgn.tables.rows import LONGEST_NAME, column, table_row
 from mmscope.drgn.tables.table import Inside, Table
 from mmscope.drgn.text.kernel_text import printed_number, row_number, whole_lines
@@ -108,7 +109,7 @@ SLAB_CHECKS = Table(
 SLAB_OWNER_CHECKS = Table("slab_owner_checks", "Tracks that do not add up", SlabCheck)
 
 
-@dataclass(frozen=True)
+@record
 class Cache:
     """``struct kmem_cache``: what is needed to find objects in a slab."""
 
@@ -138,7 +139,7 @@ class SlabTotals:
     odd_slabs: int = 0  # with another number of objects than the cache's
 
 
-@dataclass(frozen=True)
+@record
 class SlabChunk:
     """Slabs whose struct pages were read at one instant."""
 

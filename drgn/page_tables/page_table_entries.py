@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from mmscope.drgn.page_tables.page_table_formats import Entries, PageTableFormat
 from mmscope.drgn.reading.kernel_arrays import CHUNK_BYTES, Gaps, read_array
+from mmscope.drgn.tables.record import record
 
 
 def process_roots(prog: Program, pgds: Entries) -> Entries:
@@ -45,7 +46,7 @@ def kernel_root(prog: Program) -> Entries:
     return np.array([follow_phys(init_mm.address_of_(), init_mm.pgd).value_()], np.uint64)
 
 
-@dataclass(frozen=True)
+@record
 class TableChunk:
     """
     Tables of one level that were read together, in the order of their physical addresses.
@@ -155,7 +156,7 @@ def new_walk(form: PageTableFormat, roots: int) -> Walk:
     )
 
 
-@dataclass(frozen=True)
+@record
 class _Tables:
     """Tables of one level that are still to be read, ascending."""
 

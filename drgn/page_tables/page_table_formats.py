@@ -9,18 +9,19 @@ Cannot know: an architecture that is not here, and a kernel whose entries are no
 there have been.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from drgn import Architecture, Program
 from numpy.typing import NDArray
 
 from mmscope.drgn.opening.constants import constant, vmcoreinfo_number
+from mmscope.drgn.tables.record import record
 
 Entries = NDArray[np.uint64]
 
 
-@dataclass(frozen=True)
+@record
 class Level:
     """One level of the tree: what its tables are called, and how much an entry maps."""
 
@@ -29,7 +30,7 @@ class Level:
     leaf: bool  # its entries may map memory; in all but the last level they may lead to tables too
 
 
-@dataclass(frozen=True)
+@record
 class PageTableFormat:
     """
     The bits of an architecture's entries. Tables are one page but for the root, which may be
@@ -177,7 +178,7 @@ X86_64_5_LEVELS = replace(
 ARM64_LEVELS = ("p4d", "pud", "pmd", "pte")
 
 
-@dataclass(frozen=True)
+@record
 class ArmEntries:
     """What has differed among arm64's entries (arch/arm64/include/asm/pgtable{,-prot}.h)."""
 

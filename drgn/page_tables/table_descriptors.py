@@ -8,7 +8,6 @@ Costs a look at the types; the scan reads the descriptors of some PMD tables.
 Cannot know: what a table holds, which is only in the table.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,9 +15,10 @@ from drgn import Program, sizeof
 from drgn.helpers.linux.mm import pfn_to_page
 
 from mmscope.drgn.reading.kernel_arrays import member_path, struct_dtype
+from mmscope.drgn.tables.record import record
 
 
-@dataclass(frozen=True)
+@record
 class Descriptors:
     """Where the descriptors of page tables (``struct ptdesc``) are, and what is in them."""
 

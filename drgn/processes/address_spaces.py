@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from mmscope.drgn.reading.kernel_arrays import Columns, Gaps, struct_dtype
 from mmscope.drgn.reading.scattered_reads import read_scattered
+from mmscope.drgn.tables.record import record
 
 PF_KTHREAD = 0x0020_0000
 
@@ -49,7 +50,7 @@ class Process:
     threads: int  # of all of them
 
 
-@dataclass(frozen=True)
+@record
 class AddressSpaces:
     """All address spaces of processes, in the order of the process list."""
 

@@ -15,7 +15,6 @@ The text that says the same is /proc/PID/maps, line by line, and /proc/sys/vm/ma
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 import numpy as np
 from drgn import FaultError, Program, ProgramFlags, offsetof, sizeof
@@ -23,6 +22,7 @@ from numpy.typing import NDArray
 
 from mmscope.drgn.owners.slab_objects import Objects, Wanted
 from mmscope.drgn.reading.kernel_arrays import struct_dtype
+from mmscope.drgn.tables.record import record
 from mmscope.drgn.tables.rows import MOST_PIDS, column, table_row
 from mmscope.drgn.tables.table import Table
 from mmscope.drgn.text.kernel_text import printed_number
@@ -61,7 +61,7 @@ PROCESS_VMAS = Table(
 )
 
 
-@dataclass(frozen=True)
+@record
 class Processes:
     """All address spaces, ascending by the address of their ``struct mm_struct``."""
 

@@ -9,18 +9,19 @@ damaged list harms itself alone: entries that lead nowhere or in a circle are ke
 that lead home.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from mmscope.drgn.tables.record import record
 
 PIECE = 1 << 17
 LOST = -1  # the links lead to something that is neither an entry nor a head
 LOOPS = -2  # the links come back without passing a head
 
 
-@dataclass(frozen=True)
+@record
 class Followed:
     """Where the ``next`` links of each entry lead; in 32 bits, if there are not too many."""
 

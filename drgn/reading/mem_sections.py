@@ -11,7 +11,6 @@ The usages of neighbours lie close to each other and are read together; one that
 costs its own section's.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 
 from mmscope.drgn.reading.kernel_arrays import Gaps, read_array, struct_dtype
 from mmscope.drgn.reading.scattered_reads import read_scattered
+from mmscope.drgn.tables.record import record
 
 SECTION_MARKED_PRESENT = 1
 # Macros with the same values until "mm: memory_hotplug: enumerate all supported section flags"
@@ -30,7 +30,7 @@ SUBSECTION_SHIFT = 21
 MAX_SECTIONS = 1 << 21  # 256 TiB in sections of 128 MiB; more is damage
 
 
-@dataclass(frozen=True)
+@record
 class Sections:
     """The present sections, ascending."""
 
@@ -97,7 +97,7 @@ def _roots(prog: Program, gaps: Gaps, count: int) -> tuple[list[tuple[int, int]]
     return roots, count * pointer.itemsize
 
 
-@dataclass(frozen=True)
+@record
 class ValidSections:
     """The sections that have struct pages, ascending."""
 

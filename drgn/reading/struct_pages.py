@@ -35,6 +35,7 @@ from mmscope.drgn.reading.mem_sections import (
     subsection_order,
     valid_sections,
 )
+from mmscope.drgn.tables.record import record
 from mmscope.drgn.workers.shares import InexactError, Shared
 from mmscope.drgn.workers.workers import Died, Tell, in_workers, picklable
 
@@ -121,7 +122,7 @@ def _shifted(dtype: np.dtype[Any], by: int) -> np.dtype[Any]:
     return laid_out({name: (field[0], field[1] + by) for name, field in fields.items()})
 
 
-@dataclass(frozen=True)
+@record
 class PageChunk:
     """Consecutive struct pages that were read at one instant."""
 
@@ -420,7 +421,7 @@ def memory_pages(prog: Program) -> int:
         return 1 << 40
 
 
-@dataclass(frozen=True)
+@record
 class FlagFields:
     """
     Where ``page.flags`` holds the node and the zone (include/linux/page-flags-layout.h).

@@ -15,7 +15,6 @@ code of modules that are gone, which stays an address.
 import bisect
 import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from drgn import (
@@ -30,6 +29,8 @@ from drgn import (
 from drgn.helpers.linux.kallsyms import module_kallsyms
 from numpy.typing import NDArray
 
+from mmscope.drgn.tables.record import record
+
 KERNEL_TABLE = "symbol_table"  # in Program.cache
 # Assembly functions often have no type.
 CODE = (SymbolKind.FUNC, SymbolKind.UNKNOWN, SymbolKind.IFUNC)
@@ -39,7 +40,7 @@ MAX_BACK = 64
 MAX_MODULE_SYMBOLS = 1_000_000
 
 
-@dataclass(frozen=True)
+@record
 class SymbolTable:
     """
     Symbols, ascending. Their kinds and names are asked for when needed: that is slow.

@@ -9,12 +9,13 @@ by one sweep over the ends of the intervals, and not one by one: ten million tak
 Cannot know: how many nodes the search passes on its way to those that overlap.
 """
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from mmscope.drgn.tables.record import record
 
 
 class IntervalTrees:
@@ -83,7 +84,7 @@ class IntervalTrees:
         return Depths(most, mean)
 
 
-@dataclass(frozen=True)
+@record
 class Depths:
     """VMAs over one page offset, tree by tree."""
 
@@ -117,7 +118,7 @@ def _rank(
     return low - begin
 
 
-@dataclass(frozen=True)
+@record
 class Users:
     """Which process has how many VMAs on which tree: ascending, the best owner last of each."""
 

@@ -14,7 +14,6 @@ whose waiters are not read.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 from drgn import FaultError, Object, Program, container_of
@@ -24,6 +23,7 @@ from numpy.typing import NDArray
 from mmscope.drgn.rmap.anon_vma_trees import ReverseMaps
 from mmscope.drgn.rmap.anon_vmas import lock_state
 from mmscope.drgn.rmap.file_trees import FileMaps
+from mmscope.drgn.tables.record import record
 from mmscope.drgn.tables.rows import MOST_PIDS, column, table_row
 from mmscope.drgn.tables.table import Table
 
@@ -194,7 +194,7 @@ Holder = tuple[str, int, int | None, str | None, str | None]
 Waiter = tuple[int, str, str, str | None]
 
 
-@dataclass(frozen=True)
+@record
 class _Taken:
     """A lock that is not free."""
 

@@ -17,7 +17,6 @@ struct pages are.
 """
 
 from collections import Counter
-from dataclasses import dataclass
 
 import numpy as np
 from drgn import FaultError, Object, Program
@@ -27,6 +26,7 @@ from mmscope.drgn.reading.io_resources import io_resources, names_at
 from mmscope.drgn.struct_pages.memmap import Memmap
 from mmscope.drgn.struct_pages.memmap_init import LoggedTimes, estimate_ms
 from mmscope.drgn.struct_pages.vmemmap import Leaves
+from mmscope.drgn.tables.record import record
 from mmscope.drgn.tables.rows import MOST_BYTES, column, table_row
 from mmscope.drgn.tables.table import Table
 
@@ -101,7 +101,7 @@ DEVICE_PAGEMAPS = Table(
 )
 
 
-@dataclass(frozen=True)
+@record
 class PagemapRange:
     """What the kernel says of a range, before the vmemmap is walked."""
 

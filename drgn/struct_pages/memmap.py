@@ -8,8 +8,6 @@ Costs a look at each ``struct mem_section``; of flags, a read for each stretch o
 Cannot know: which page frames the array lies on, which ``vmemmap`` reads.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 from drgn import Program, sizeof
 from numpy.typing import NDArray
@@ -18,9 +16,10 @@ from mmscope.drgn.page_tables.page_table_formats import Entries
 from mmscope.drgn.reading.kernel_arrays import Gaps, read_array, struct_dtype
 from mmscope.drgn.reading.mem_sections import Sections, present_sections
 from mmscope.drgn.reading.struct_pages import COLUMNS, flag_fields
+from mmscope.drgn.tables.record import record
 
 
-@dataclass(frozen=True)
+@record
 class Memmap:
     """Where the array is, and what it is of."""
 

@@ -7,8 +7,6 @@ a page of each device. What a picture of them is drawn from; entries that follow
 written as one run, so that the 4,096 of a page of 1 GiB are two.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,6 +14,7 @@ from mmscope.drgn.struct_pages.device_pagemaps import PagemapRange
 from mmscope.drgn.struct_pages.hugetlb import HugePages
 from mmscope.drgn.struct_pages.memmap import Memmap
 from mmscope.drgn.struct_pages.vmemmap import Leaves
+from mmscope.drgn.tables.record import record
 from mmscope.drgn.tables.rows import MOST_BYTES, column, table_row
 from mmscope.drgn.tables.table import Table
 
@@ -45,7 +44,7 @@ VMEMMAP_EXAMPLES = Table(
 )
 
 
-@dataclass(frozen=True)
+@record
 class Wanted:
     """A huge page to look at."""
 

@@ -22,6 +22,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from mmscope.drgn.tables.record import record
+
 Row = typing.TypeVar("Row")
 
 TYPES = {int: "integer", float: "number", str: "string", bool: "boolean"}
@@ -95,31 +97,8 @@ def column(
 
 @typing.dataclass_transform(frozen_default=True, field_specifiers=(column,))
 def table_row(declared: type[Row]) -> type[Row]:
-    """
-    Declare a row: a dataclass that is compared by its values, and that mypy lets nobody change.
-
-    For ``dataclass(frozen=True)`` six methods are compiled for each class, which takes a
-    millisecond, and most commands import all 130 rows. Here that is ``__init__`` alone; the others
-    are the same functions for all of them.
-    """
-    made = dataclass(eq=False, repr=False)(declared)
-    for name in ("__eq__", "__hash__", "__repr__"):
-        setattr(made, name, vars(_AnyRow)[name])
-    return made
-
-
-class _AnyRow:
-    """What a dataclass has, of any row."""
-
-    def __eq__(self, other: object) -> bool:
-        return vars(self) == vars(other) if type(self) is type(other) else NotImplemented
-
-    def __hash__(self) -> int:
-        return hash(tuple(vars(self).values()))
-
-    def __repr__(self) -> str:
-        cells = ", ".join(f"{name}={cell!r}" for name, cell in vars(self).items())
-        return f"{type(self).__qualname__}({cells})"
+    """Declare a row."""
+    return record(declared)
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from mmscope.drgn.tables.record import record
 
-@dataclass(frozen=True)
+
+@record
 class Inside:
     """
     A table's rows own memory of a class of the ledger.
@@ -29,7 +31,7 @@ class Inside:
     looks: bool = False
 
 
-@dataclass(frozen=True)
+@record
 class Table:
     """
     A table of a bundle.

@@ -3,13 +3,10 @@
 
 import argparse
 import contextlib
-import ctypes
-import gc
+import sys
 from collections.abc import Container, Iterator
 from dataclasses import asdict
 from pathlib import Path
-
-from rich.console import Console
 
 from mmscope.drgn.machine.file_tree import describe_files
 from mmscope.drgn.opening.target import describe
@@ -59,10 +56,10 @@ def add_command(command: Command) -> None:
 @contextlib.contextmanager
 def progress_bar() -> Iterator[Progress | None]:
     """Progress on a terminal; silence in a pipe."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
+    if not sys.stderr.isatty():
         yield None
         return
+    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as ProgressBar
 
@@ -72,7 +69,7 @@ def progress_bar() -> Iterator[Progress | None]:
         MofNCompleteColumn(),
         TimeElapsedColumn(),
     )
-    with ProgressBar(*columns, console=console, transient=True) as bar:
+    with ProgressBar(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("opening", total=None)
 
         def show(section: str, title: str, done: int, total: int) -> None:
@@ -87,7 +84,6 @@ def run_collect(args: argparse.Namespace) -> int:
     with Writer(args.output, replace=args.force, mode=args.mode) as writer:
         sections, notes = read(args, writer, names)
     keep_map(names, args.redact_map)
-    give_back()
     if not args.no_findings:
         print_findings(args.output)
     # What was left out of a dump on purpose does not make the reading incomplete.
@@ -111,16 +107,6 @@ def read(
             verbose=args.verbose,
         )
     return sections, notes
-
-
-def give_back() -> None:
-    """
-    Give memory back that nothing uses any more: what was read of the kernel, before the database of
-    the findings takes some. By itself glibc keeps what is free below what is in use.
-    """
-    gc.collect()
-    with contextlib.suppress(AttributeError, OSError):  # another C library
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def expected(sections: list[SectionResult], asked_for: Container[str]) -> list[SectionResult]:

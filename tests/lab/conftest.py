@@ -74,7 +74,7 @@ KERNELS = _kernels(os.environ.get("MMSCOPE_LAB_KERNELS", STANDS_ON))
 # Built without CONFIG_KALLSYMS_ALL: they can be read with debug info alone.
 FUNCTIONS_ONLY = {"arm64-6.1"}
 # Built without BTF: so can they.
-WITHOUT_BTF = {"small"}
+WITHOUT_BTF = {"small", "owner"}
 # Those that kernels with larger pages run, whose machine is too small for the others.
 ANY_PAGE_WORKLOADS = {"tables", "sizes"}
 # Those that ask for transparent huge pages, of the tests that need none.
@@ -128,6 +128,8 @@ def _of_a_kernel(item: pytest.Item) -> bool:
     if not all(map(kernels.has_thp, named)) and (
         not item.get_closest_marker("any_config") or words & THP_WORKLOADS
     ):
+        return False
+    if item.get_closest_marker("btf") and named & (WITHOUT_BTF | FUNCTIONS_ONLY):
         return False
     if any(not _able(item, fixtures, kernels.workloads(name)) for name in named):
         return False

@@ -175,6 +175,7 @@ def test_a_walk_over_every_super_blocks_inodes_finds_the_same(files_lab: FilesLa
     assert {mapping: pages for mapping, pages in walked.items() if mapping in ours} == ours
 
 
+@pytest.mark.btf
 def test_it_is_the_same_without_debug_info(files_lab: FilesLab) -> None:
     prog = Program()
     prog.set_core_dump(files_lab.capture.vmcore)

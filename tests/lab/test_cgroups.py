@@ -317,6 +317,7 @@ def test_the_files_alone_say_the_same(cgroups_lab: CgroupsLab) -> None:
             assert said[row.cgroup, row.counter] == row.value
 
 
+@pytest.mark.btf
 def test_no_debug_info_is_needed(cgroups_lab: CgroupsLab) -> None:
     prog = open_target(cgroups_lab.capture.vmcore, [])
     found = memory_cgroups_from_memory(Memory(prog))

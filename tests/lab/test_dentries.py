@@ -138,6 +138,7 @@ def test_beyond_the_largest_they_are_added_up(
     assert sum(row.bytes for row in rows) == sum(row.bytes for row in dentries_lab.rows)
 
 
+@pytest.mark.btf
 def test_they_are_the_same_without_debug_info(dentries_lab: DentriesLab) -> None:
     prog = Program()
     prog.set_core_dump(dentries_lab.capture.vmcore)

@@ -11,7 +11,7 @@ import children
 import drgn
 import pytest
 from capture import capture
-from conftest import FUNCTIONS_ONLY, KERNELS
+from conftest import KERNELS
 from drgn import Program
 
 from mmscope.drgn.free.zones import caps_by_hundredth, highatomic_cap_pages
@@ -46,7 +46,8 @@ def test_a_kernel_shows_what_it_does(kernel: str) -> None:
     assert caps_by_hundredth(prog) is (taken.series not in ("5.10", "6.1"))
 
 
-@pytest.mark.parametrize("kernel", [name for name in KERNELS if name not in FUNCTIONS_ONLY])
+@pytest.mark.btf
+@pytest.mark.parametrize("kernel", KERNELS)
 def test_without_debug_info_less_is_known_and_nothing_else(kernel: str) -> None:
     taken = capture(kernel, "fragment", say=print)
     prog = open_target(taken.vmcore)

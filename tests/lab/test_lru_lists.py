@@ -118,6 +118,7 @@ def test_a_second_has_as_many_jiffies_as_debian_builds_in(lru_lab: LruLab) -> No
     assert jiffies_a_second(lru_lab.prog) == 250
 
 
+@pytest.mark.btf
 def test_no_debug_info_is_needed(lru_lab: LruLab) -> None:
     prog = open_target(lru_lab.capture.vmcore, [])
     assert lru_lists_from_memory(Memory(prog)).by_name == lru_lab.found.by_name

@@ -289,5 +289,6 @@ def test_no_name_gets_out_of_a_redacted_bundle(
     assert made.count("kernel_log") == bundle.count("kernel_log")
 
 
+@pytest.mark.btf
 def test_without_debug_info_it_is_the_same(oom_lab: OomLab) -> None:
     assert log_records(open_target(oom_lab.capture.vmcore, [])) == oom_lab.log

@@ -43,6 +43,9 @@ IN_ZSWAP = 6 * MIB
 CROWD_PAGES, CROWD = 48, {"crowd-few": 5, "crowd-many": 50, "crowd-some": 15}
 
 
+KNOWN_BY = ("vmlinux", pytest.param("BTF", marks=pytest.mark.btf))
+
+
 @dataclass(frozen=True)
 class StorageLab:
     """A frozen guest with a disk, a swap file on it, and zram."""
@@ -88,7 +91,7 @@ def without_debug_info(taken: Capture) -> Program:
     return prog
 
 
-@pytest.mark.parametrize("known_by", ["vmlinux", "BTF"])
+@pytest.mark.parametrize("known_by", KNOWN_BY)
 def test_swap_areas_are_what_the_kernel_prints(storage_lab: StorageLab, known_by: str) -> None:
     prog = storage_lab.prog
     found = swap_areas.from_memory(
@@ -110,7 +113,7 @@ def test_swap_areas_are_what_the_kernel_prints(storage_lab: StorageLab, known_by
         assert [words.partition(": ")[0] for words in found.notes] == ["/dev/zram0"]
 
 
-@pytest.mark.parametrize("known_by", ["vmlinux", "BTF"])
+@pytest.mark.parametrize("known_by", KNOWN_BY)
 def test_zswap_has_what_meminfo_says(storage_lab: StorageLab, known_by: str) -> None:
     prog = storage_lab.prog
     found = swap_areas.from_memory(
@@ -193,7 +196,7 @@ def test_processes_have_in_swap_what_their_status_says(storage_lab: StorageLab) 
     assert told.keys() == {"in-the-file", "in-zram"} | zswap
 
 
-@pytest.mark.parametrize("known_by", ["vmlinux", "BTF"])
+@pytest.mark.parametrize("known_by", KNOWN_BY)
 def test_what_is_swapped_out_is_shared_as_smaps_rollup_says(
     storage_lab: StorageLab, known_by: str
 ) -> None:
@@ -243,6 +246,7 @@ def test_counts_of_swap_slots_that_cannot_be_read_are_said(storage_lab: StorageL
 
 
 class TestAModulesTypes:
+    @pytest.mark.btf
     def test_are_those_that_the_kernels_are_not(self, storage_lab: StorageLab) -> None:
         if not storage_lab.knows_modules:
             with pytest.raises(LookupError, match="btf_modules"):

@@ -24,12 +24,13 @@ static int leak(gfp_t gfp, unsigned int order)
 
 static int __init mmscope_leak_init(void)
 {
-	int error = 0;
+	unsigned int order;
+	int i, error = 0;  // 5.10 is built as C of 1989
 
-	for (int i = 0; i < ROUNDS && !error; i++)
-		for (unsigned int order = 0; order <= HIGHEST_ORDER && !error; order++)
+	for (i = 0; i < ROUNDS && !error; i++)
+		for (order = 0; order <= HIGHEST_ORDER && !error; order++)
 			error = leak(GFP_KERNEL, order) ?: leak(GFP_KERNEL | __GFP_COMP, order);
-	for (int i = 0; i < MORE && !error; i++)
+	for (i = 0; i < MORE && !error; i++)
 		error = leak(GFP_KERNEL, 0);
 	return error;
 }
