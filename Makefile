@@ -24,6 +24,7 @@ BUILD_PACKAGES := bc flex bison libelf-dev libssl-dev
 TEST_PACKAGES := chromium-headless-shell libdevel-nytprof-perl zstd makedumpfile
 BENCH_PACKAGES := crash
 DEB_PACKAGES := mmdebstrap dpkg-dev debian-archive-keyring
+SPARK_PACKAGES := default-jre-headless
 PICTURE_PACKAGES := chromium-headless-shell pngquant
 
 VMCORE ?=
@@ -87,7 +88,7 @@ test: $(READY) ## lint, types, unit tests, lab tests on real kernels, the report
 	code=0; ended='kill $$!; wait; exit 1'; run() { "$$@" & wait $$! || code=1; }; \
 	( trap "$$ended" TERM; \
 	  run $(LAB_TESTS) -m 'not live' tests/lab; \
-	  run $(LAB_TESTS) -m browser --ignore tests/lab; \
+	  run $(LAB_TESTS) -m browser --ignore tests/lab --ignore tests/spark; \
 	  exit $$code ) > build/lab.log & lab=$$!; \
 	( trap "$$ended" TERM; \
 	  run $(LAB_TESTS) -m live tests/lab; \
@@ -97,7 +98,7 @@ test: $(READY) ## lint, types, unit tests, lab tests on real kernels, the report
 	stop() { kill $$live $$lab $$kernels 2> /dev/null; wait $$live $$lab $$kernels; exit 1; }; \
 	trap stop INT TERM HUP; \
 	{ $(LINT); } || stop; \
-	rest=0; $(BIN)/pytest -m 'not browser' --ignore tests/lab || rest=$$?; \
+	rest=0; $(BIN)/pytest -m 'not browser' --ignore tests/lab --ignore tests/spark || rest=$$?; \
 	wait $$live; live=$$?; wait $$lab; lab=$$?; wait $$kernels; \
 	cat build/kernels.log build/live.log build/lab.log; \
 	[ $$rest -eq 0 ] && [ $$live -eq 0 ] && [ $$lab -eq 0 ]
@@ -111,6 +112,15 @@ matrix: $(READY) ## the lab's tests on the other kernels: KERNELS=6.1,7.3?,arm64
 configurations: $(READY) ## a kernel without SWAP, NUMA, MODULES and with SLUB_TINY: builds it once (15 minutes of CPU)
 	@tools/apt-install $(LAB_PACKAGES) $(BUILD_PACKAGES)
 	MMSCOPE_LAB_KERNELS=small $(BIN)/pytest tests/lab
+
+.PHONY: test-spark
+test-spark: $(VENV)/.spark ## each finding on Spark, row for row as DuckDB has it (fetches 450 MB once)
+	@tools/apt-install $(SPARK_PACKAGES)
+	$(BIN)/pytest tests/spark
+
+$(VENV)/.spark: $(READY) requirements-spark.lock
+	$(BIN)/pip install --quiet --require-hashes -r requirements-spark.lock
+	@touch $@
 
 .PHONY: guard-incidents
 guard-incidents: $(READY) ## mmscope guard in a guest: out of memory, out of huge blocks, and a leak (5 minutes)
@@ -193,11 +203,13 @@ deb-try: $(READY) ## install dist/deb in a clean root of Debian 13 and run debia
 	@$(BIN)/python tools/make_deb.py try dist/deb
 
 .PHONY: lock
-lock: $(READY) ## renew requirements.lock and requirements-fuzz.lock from pyproject.toml
+lock: $(READY) ## renew requirements.lock, and those of fuzz and spark, from pyproject.toml
 	$(BIN)/pip-compile $(LOCK) --extra dev --extra report --output-file requirements.lock pyproject.toml
 	@# The same versions of what both need.
 	$(BIN)/pip-compile $(LOCK) --extra fuzz --constraint requirements.lock \
 	  --output-file requirements-fuzz.lock pyproject.toml
+	$(BIN)/pip-compile $(LOCK) --extra report --extra spark --constraint requirements.lock \
+	  --output-file requirements-spark.lock pyproject.toml
 
 LOCK := --quiet --upgrade --strip-extras --generate-hashes --allow-unsafe --no-emit-index-url \
   --no-emit-find-links --no-emit-trusted-host --no-header --no-annotate

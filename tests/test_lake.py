@@ -10,6 +10,7 @@ import os
 import shutil
 import stat
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -387,3 +388,16 @@ def test_chance_is_that_of_fishers_exact_test() -> None:
     # R: fisher.test(matrix(c(3, 1, 1, 3), 2), alternative = "greater")
     assert at_least_by_chance(Share(3, 4), Share(1, 4)) == pytest.approx(17 / 70)
     assert at_least_by_chance(Share(0, 4), Share(4, 4)) == pytest.approx(1)
+
+
+def test_spark_that_is_not_installed_is_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake_of(tmp_path, small(tmp_path / "one", "a"))
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    monkeypatch.setitem(sys.modules, "pyspark.errors", None)
+    monkeypatch.delitem(sys.modules, "mmscope.reports.lake.spark", raising=False)
+    done = run("lake", "findings", tmp_path / "lake", "--engine", "spark")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "pip install 'mmscope[spark]'" in done.stderr
+    assert len(done.stderr.splitlines()) == 1

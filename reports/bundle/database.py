@@ -250,8 +250,8 @@ def failed(database: Database, error: duckdb.Error, tables: Iterable[str]) -> st
     return f"out of range: {where} has {size:,}, too large to compute with; the bundle is damaged"
 
 
-def in_a_line(error: duckdb.Error) -> str:
-    """What DuckDB says, without its hints."""
+def in_a_line(error: Exception) -> str:
+    """What an engine says, without its hints."""
     return str(error).splitlines()[0][:200]
 
 

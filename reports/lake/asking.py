@@ -34,6 +34,18 @@ Engine = Callable[[Question, Sequence[int]], list[tuple[int, Row]]]
 BAD_VALUES = (duckdb.OutOfRangeException, duckdb.ConversionException)
 
 
+class QueryFailed(Exception):
+    """
+    Another engine than DuckDB did not answer.
+
+    :ivar too_large: for a value that is too large to compute with.
+    """
+
+    def __init__(self, why: str, too_large: bool = False) -> None:
+        super().__init__(why)
+        self.too_large = too_large
+
+
 @dataclass
 class Answer:
     """
@@ -93,14 +105,15 @@ def _ask(engine: Engine, answer: Answer, numbers: Sequence[int]) -> None:
     try:
         for number, row in engine(answer.question, numbers):
             answer.rows.setdefault(number, []).append(row)
-    except duckdb.Error as error:
-        if isinstance(error, BAD_VALUES) and len(numbers) > 1:
+    except (duckdb.Error, QueryFailed) as error:
+        too_large = isinstance(error, BAD_VALUES) or getattr(error, "too_large", False)
+        if too_large and len(numbers) > 1:
             middle = len(numbers) // 2
             _ask(engine, answer, numbers[:middle])
             _ask(engine, answer, numbers[middle:])
             return
         why = f"the query failed: {in_a_line(error)}"
-        if isinstance(error, BAD_VALUES):
+        if too_large:
             why = f"out of range: a value is too large to compute with: {in_a_line(error)}"
         answer.refused |= dict.fromkeys(numbers, why)
         gone = set(numbers)

@@ -45,6 +45,7 @@ class Batch:
     :ivar marks: by number of the bundle: values of its tables that cannot be.
     :ivar shapes: empty bundles with the tables that a bundle of that shape has.
     :ivar said: what is wrong with files, a line each.
+    :ivar faults: files of tables that cannot be used.
     """
 
     bundles: Sequence[Taken]
@@ -54,6 +55,7 @@ class Batch:
     marks: dict[int, list[Impossible]] = field(default_factory=dict)
     said: list[str] = field(default_factory=list)
     tables: dict[str, set[str]] = field(default_factory=dict)
+    faults: set[File] = field(default_factory=set)
 
 
 def batches(bundles: Iterable[Taken]) -> list[list[Taken]]:
@@ -128,6 +130,7 @@ def _load(catalog: Catalog, batch: Batch, table: str, kinds: dict[str, str]) -> 
                 path = file.path(catalog.lake)
                 faults[file] = f"{path}: damaged: {in_a_line(error)}"
     batch.said += faults.values()
+    batch.faults |= faults.keys()
     _compare(batch, table, "; ".join(faults.values()))
     batch.tables[table] = {NUMBER, *kinds}
 

@@ -2,9 +2,10 @@
 """A fleet on the terminal: its findings, its hosts, and tables of all of them."""
 
 import argparse
+import contextlib
 import datetime
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from mmscope.drgn.tables import display
@@ -13,6 +14,8 @@ from mmscope.drgn.tables.terminal import print_rows
 from mmscope.reports.bundle.database import in_a_line
 from mmscope.reports.bundle.outcome import DONE, INCOMPLETE, UsageError, say
 from mmscope.reports.findings.findings import load_questions
+from mmscope.reports.lake.asking import Engine
+from mmscope.reports.lake.batch import Batch
 from mmscope.reports.lake.catalog import Catalog, Taken, Wanted, literal, read_catalog
 from mmscope.reports.lake.fleet import Fleet, Share, Told, ask_fleet, regressions, words
 from mmscope.reports.lake.layout import OURS, torn
@@ -124,7 +127,8 @@ def print_fleet(args: argparse.Namespace) -> int:
     catalog = read_catalog(args.lake, wanted_of(args))
     if not catalog.bundles:
         raise UsageError(f"{args.lake}: no bundle is wanted by these options")
-    fleet = ask_fleet(catalog, questions)
+    with _engine(args, catalog) as engine:
+        fleet = ask_fleet(catalog, questions, engine)
     row_type, rows = _rows(fleet, args.by)
     title = "" if args.format != "table" else headline(fleet)
     print_rows(
@@ -135,6 +139,20 @@ def print_fleet(args: argparse.Namespace) -> int:
             print(line)
     say_some(fleet.said)
     return INCOMPLETE if fleet.said else DONE
+
+
+@contextlib.contextmanager
+def _engine(
+    args: argparse.Namespace, catalog: Catalog
+) -> Iterator[Callable[[Batch], Engine] | None]:
+    """What runs the queries; None: DuckDB."""
+    if args.engine == "duckdb":
+        yield None
+        return
+    from mmscope.reports.lake.spark import session, spark_engine
+
+    with session(args.master) as spark:
+        yield lambda batch: spark_engine(spark, catalog, batch)
 
 
 def headline(fleet: Fleet) -> str:

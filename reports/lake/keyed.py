@@ -23,7 +23,7 @@ HOSTS = "lake.lake_asked"
 
 
 @functools.cache
-def _views() -> dict[str, str]:
+def views_of() -> dict[str, str]:
     """The query of each view."""
     return {
         name: re.split(rf"^create view {name} as$", text, flags=re.MULTILINE)[1].rstrip(" ;\n")
@@ -42,7 +42,7 @@ def keyed(question: Question) -> str:
         f"where l.{NUMBER} = b.{NUMBER})"
         for name in (*sorted(TABLES.keys() & words), "target")
     ]
-    parts += [f"{name} as ({text})" for name, text in _views().items() if name in words]
+    parts += [f"{name} as ({text})" for name, text in views_of().items() if name in words]
     # The place is also what keeps DuckDB 2.0.0 from "INTERNAL Error: Failed to bind column
     # reference" where a query has nothing but `not exists` over a table.
     return (

@@ -14,6 +14,7 @@ from mmscope.reports.bundle.outcome import DONE, INCOMPLETE, Command, UsageError
 
 # What findings are counted by.
 BY = ("finding", "kernel", "label", "host")
+ENGINES = ("duckdb", "spark")
 
 
 def add_command(command: Command) -> None:
@@ -107,6 +108,19 @@ def _add_findings(sub: argparse.ArgumentParser) -> None:
     _add_wanted(sub)
     sub.add_argument("--by", choices=BY, default="finding", help="a row each; default: finding")
     sub.add_argument("--only", action="append", metavar="FINDING", help="of these alone")
+    sub.add_argument(
+        "--engine",
+        choices=ENGINES,
+        default="duckdb",
+        help="what runs the queries; default: duckdb. spark needs mmscope[spark] and Java",
+    )
+    sub.add_argument(
+        "--master",
+        default="local[*]",
+        metavar="URL",
+        help="of Spark, as spark://host:7077; workers see the lake under the same path. Default: "
+        "local[*]",
+    )
     sub.add_argument("--format", choices=FORMATS, default="table", help="default: table")
 
 

@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Spark as the engine of a lake: the same Parquet files, the same queries (see ``spark_sql``).
+
+Which bundles can be asked what is found out as for DuckDB. The types of what is found are those
+that DuckDB gives it.
+
+Cannot know: whether the workers of a cluster see the lake under the same path; they must.
+"""
+
+import contextlib
+import functools
+import re
+from collections.abc import Iterator, Sequence
+from decimal import Decimal
+from typing import Any
+
+from mmscope.drgn.tables.rows import columns
+from mmscope.reports.bundle.database import TARGET, connect, sql_type
+from mmscope.reports.bundle.declared import TABLES
+from mmscope.reports.bundle.outcome import Refused
+from mmscope.reports.findings.findings import Question, named
+from mmscope.reports.lake.asking import Engine, QueryFailed, Row
+from mmscope.reports.lake.batch import Batch
+from mmscope.reports.lake.catalog import Catalog
+from mmscope.reports.lake.keyed import NUMBER, PLACE, views_of
+from mmscope.reports.lake.layout import BUNDLES, File, torn
+
+try:
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+    from pyspark.logger import PySparkLogger
+    from pyspark.sql import SparkSession
+
+    from mmscope.reports.lake.spark_sql import ASKED, WIDE, Untold, spark_sql
+except ImportError as error:
+    raise Refused(
+        f"--engine spark: {error.name} is missing: pip install 'mmscope[spark]'"
+    ) from error
+
+# What Spark says of a value that is too large to compute with.
+TOO_LARGE = re.compile(r"ARITHMETIC_OVERFLOW|CAST_OVERFLOW|NUMERIC_VALUE_OUT_OF_RANGE|CAST_INVALID")
+SETTINGS = {
+    "spark.driver.memory": "1g",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "OFF",
+    "spark.sql.ansi.enabled": "true",  # what overflows fails, and is not wrapped
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": "2",
+    # Queries are many and long, and their rows few: compiling each takes longer than it saves.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+KINDS = {"VARCHAR": "string", "HUGEINT": WIDE}
+NUMBERS = "lake_numbers"  # of the bundles of a batch
+
+
+@contextlib.contextmanager
+def session(master: str) -> Iterator[Any]:
+    """
+    A session of Spark.
+
+    :raises Refused: Java, or the master, is not there.
+    """
+    PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True  # of what is said below
+    builder = SparkSession.builder.appName("mmscope").master(master)
+    for name, value in SETTINGS.items():
+        builder = builder.config(name, value)
+    try:
+        spark = builder.getOrCreate()
+    except Exception as error:
+        why = " ".join(str(error).split())[:200]
+        raise Refused(
+            f"--engine spark: Spark does not start: {why} (it needs Java 17 or newer, found by "
+            "PATH or JAVA_HOME: apt install default-jre-headless)"
+        ) from error
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def spark_engine(spark: Any, catalog: Catalog, batch: Batch) -> Engine:
+    """Spark over the files of a batch; what it cannot be asked is said among what is wrong."""
+    spark.catalog.clearCache()  # of the batch before
+    # Without createDataFrame, which starts a Python process for each CPU.
+    ids = ",".join(bundle.id for bundle in batch.bundles)
+    if not re.fullmatch(r"[0-9a-f,]*", ids):
+        raise Refused(f"{catalog.lake}: lake_bundles has an id that is none")
+    numbers = spark.sql(
+        f"select cast(pos as bigint) as {NUMBER}, col as lake_bundle "
+        f"from (select posexplode(split('{ids}', ',')))"
+    )
+    numbers.cache().createOrReplaceTempView(NUMBERS)
+    shown: set[str] = set()
+
+    def rows(question: Question, numbers: Sequence[int]) -> list[tuple[int, Row]]:
+        wanted = batch.tables.keys() & {*named([question]), "target"}
+        for table in sorted(wanted - shown):
+            _show(spark, catalog, batch, table)
+        shown.update(wanted)
+        few = (
+            ""
+            if len(numbers) == len(batch.bundles)
+            else f" where {NUMBER} in ({', '.join(map(str, numbers))})"
+        )
+        _view(spark, ASKED, f"select {NUMBER} from {NUMBERS}{few}")
+        for table in wanted:
+            _view(spark, table, f"select * from lake_all_{table}{few}")
+        try:
+            found = spark.sql(spark_sql(question)).collect()
+            return _typed(question, [row.asDict() for row in found])
+        except (Untold, PySparkException, Py4JError) as error:
+            text = " ".join(str(error).split())[:200]
+            if not (too_large := bool(TOO_LARGE.search(text))):
+                batch.said.append(f"{question.id}: Spark cannot be asked: {text}")
+            raise QueryFailed(text, too_large) from error
+
+    return rows
+
+
+def _view(spark: Any, name: str, query: str) -> None:
+    spark.sql(query).createOrReplaceTempView(name)
+
+
+def _show(spark: Any, catalog: Catalog, batch: Batch, table: str) -> None:
+    """A table's whole files as a view, with the types that are declared, kept in memory."""
+    declared = TARGET if table == "target" else {
+        c.name: sql_type(c) for c in columns(TABLES[table].row)
+    }  # fmt: skip
+    kinds = {name: KINDS.get(kind, kind.lower()) for name, kind in declared.items()}
+    schema = ", ".join(
+        ["lake_bundle string", *(f"`{name}` {kind}" for name, kind in kinds.items())]
+    )
+    paths = [
+        _escaped(str(file.path(catalog.lake).resolve())) for file in _files(catalog, batch, table)
+    ]
+    # What a file lacks has no value.
+    reader = spark.read.schema(schema).option("recursiveFileLookup", "true")
+    nothing = ", ".join(f"cast(null as {kind}) as `{name}`" for name, kind in kinds.items())
+    frame = (
+        reader.parquet(*paths)
+        if paths
+        else spark.sql(f"select '' as lake_bundle, {nothing} where false")
+    )
+    frame = frame.join(spark.table(NUMBERS).hint("broadcast"), "lake_bundle")
+    frame = frame.select(*kinds, NUMBER)
+    lost = [number for number, missing in batch.missing.items() if table in missing]
+    if lost:
+        frame = frame.where(f"{NUMBER} not in ({', '.join(map(str, lost))})")
+    frame.cache().createOrReplaceTempView(f"lake_all_{table}")
+
+
+def _escaped(path: str) -> str:
+    """A path that Hadoop takes for no pattern."""
+    return "file://" + re.sub(r"([\[\]{}*?\\])", r"\\\1", path)
+
+
+def _files(catalog: Catalog, batch: Batch, table: str) -> list[File]:
+    name = BUNDLES if table == "target" else table
+    days = {bundle.day for bundle in batch.bundles}
+    return [
+        file
+        for file in catalog.files
+        if file.table == name
+        and (table == "target" or file.day in days)
+        and file not in batch.faults
+        and not torn(catalog.lake, file)
+    ]
+
+
+def _typed(question: Question, found: list[dict[str, Any]]) -> list[tuple[int, Row]]:
+    """Rows in their order, with the types that DuckDB gives them."""
+    kinds = _kinds(question.sql)
+    rows = []
+    for row in sorted(found, key=lambda row: (row[NUMBER], row[PLACE])):
+        values = {name: _value(row[name], kind) for name, kind in kinds.items()}
+        rows.append((row[NUMBER], values))
+    return rows
+
+
+def _value(value: Any, kind: str) -> Any:
+    if value is None:
+        return None
+    if kind in ("BIGINT", "HUGEINT", "INTEGER", "UBIGINT", "SMALLINT", "TINYINT"):
+        if int(value) != value:
+            raise Untold(f"{value} is no integer, as it is for DuckDB")
+        return int(value)
+    if kind == "DOUBLE":
+        return float(value)
+    if kind.startswith("DECIMAL"):
+        places = int(kind.rstrip(")").rpartition(",")[2])
+        return Decimal(str(value)).quantize(Decimal(1).scaleb(-places))
+    return value
+
+
+@functools.cache
+def _kinds(sql: str) -> dict[str, str]:
+    """The types of the columns that a query gives, as DuckDB says."""
+    with contextlib.closing(connect()) as connection:
+        for name, table in TABLES.items():
+            described = ", ".join(f'"{c.name}" {sql_type(c)}' for c in columns(table.row))
+            connection.execute(f'create table main."{name}" ({described})')
+        described = ", ".join(f"{name} {kind}" for name, kind in TARGET.items())
+        connection.execute(f"create table target ({described})")
+        for name, text in views_of().items():
+            if re.search(rf"\b{name}\b", sql):
+                connection.execute(f"create view {name} as {text}")
+        return {row[0]: row[1] for row in connection.execute(f"describe {sql}").fetchall()}
