@@ -12,7 +12,7 @@ from pathlib import Path
 
 import made_hosts
 import pytest
-from browser_page import Opened
+from browser_page import SCREEN, Opened
 from playwright.sync_api import Locator
 
 from mmscope.drgn.ledger.memory_ledger import LedgerRow
@@ -24,7 +24,6 @@ from mmscope.reports.findings.findings import ask, load_questions
 from mmscope.reports.page.report import render, write
 
 HERE = Path(__file__).parent
-SCREEN = (1440, 900)
 MOST_STEPS = 3
 IN_SIGHT = """
 (e) => {
