@@ -78,6 +78,7 @@ def test_a_period_has_its_own_rates_and_who_grew(
     assert told(page).startswith("03:05:00 to 03:15:00 (10 min)")
     grown = page.locator(".time-told li").all_inner_texts()
     assert grown == ["PageTables +20 MiB", "MemFree -312.5 MiB"]
+    assert "Left out: 2 levels that differ by no more than between two readings" in told(page)
     assert page.evaluate("location.hash").endswith("~time=300-900")
     other = opening(report).page
     other.goto("about:blank")
