@@ -69,7 +69,7 @@ def _row(path: Path, incident: Incident) -> str:
     )
     captured = f"{incident.get('state')}, {incident['source']}" if incident.get("source") else None
     cells = (
-        _text(incident.get("at")),
+        _text(str(incident.get("at") or "").replace("T", " ").removesuffix("+00:00")),
         _text(incident.get("severity")),
         _text(incident.get("title")),
         _text(captured or incident.get("state")),
