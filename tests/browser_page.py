@@ -113,10 +113,10 @@ def all_drawn(page: Page, inside: str) -> None:
     page.locator(f"{inside} .flames[data-drawn=all]").first.wait_for()
 
 
-def serious(page: Page, *rules: str) -> list[tuple[str, ...]]:
+def violations(page: Page, *rules: str) -> list[tuple[str, ...]]:
     """
-    What axe finds that keeps somebody out: (rule, where, how to mend it). The page is of no further
-    use.
+    What axe finds that keeps somebody out, or is in the way: (rule, where, how to mend it). The
+    page is of no further use.
 
     :param rules: those to look for; all of them if none is named.
     """
@@ -133,16 +133,15 @@ def serious(page: Page, *rules: str) -> list[tuple[str, ...]]:
     return [
         (found["id"], found["nodes"][0]["html"][:300], found["nodes"][0]["failureSummary"])
         for found in result["violations"]
-        if found["impact"] in ("serious", "critical")
     ]
 
 
 def barriers(page: Page) -> list[tuple[str, ...]]:
     """The same, in the light and, of the one rule that depends on colours, in the dark."""
     page.emulate_media(color_scheme="light")
-    found = serious(page)
+    found = violations(page)
     page.emulate_media(color_scheme="dark")
-    return found + serious(page, "color-contrast")
+    return found + violations(page, "color-contrast")
 
 
 def screens(page: Page) -> float:

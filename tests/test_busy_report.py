@@ -216,7 +216,7 @@ class TestInABrowser:
         assert len(page.requests) == 1
         assert page.complaints == []
 
-    def test_has_no_serious_barrier(
+    def test_has_no_barrier(
         self, opening: functools.partial[Opened], made_by_the_command: tuple[Path, int]
     ) -> None:
         assert barriers(opening(made_by_the_command[0]).page) == []

@@ -87,6 +87,10 @@ def test_is_no_longer_than_somebody_reads_and_keeps_nobody_out(
     most, most_a4 = (5, 4) if name == "healthy" else (12, 8)
     assert screens(opened.page) <= most
     assert a4_pages(opened.page) <= most_a4
+    opened.page.set_viewport_size({"width": 1920, "height": 1080})
+    box = opened.page.locator("main").bounding_box()
+    assert box is not None
+    assert name == "guard's index" or box["x"] + box["width"] > 0.98 * 1920  # none of it is wasted
     assert barriers(opened.page) == []
     assert (len(opened.requests), opened.complaints) == (1, [])
 
