@@ -16,7 +16,7 @@ WIDE = (1280, 800)
 SCREEN = (1440, 900)
 # Milliseconds for what takes one on a machine that does nothing else: Playwright's own 30 s were
 # too short for a click beside ten busy neighbours. What never comes is waited for as long.
-PATIENCE = 600_000
+PATIENCE = 180_000
 HUGE = (3840, 2160)
 NARROW = (360, 740)
 SCHEMES = ("light", "dark")

@@ -123,7 +123,7 @@ def test_who_leaked_between_yesterday_and_today(
     reader = Reader(opening(path, SCREEN))
     reader.click(reader.page.get_by_role("link", name="What grew?"))
     assert reader.sees("kmalloc-512", "#comparison tr")
-    reader.click(reader.page.locator("#comparison .waterfall a", has_text="slab_caches"))
+    reader.click(reader.page.locator("#comparison .waterfall a", has_text="Slab caches"))
     assert reader.sees("kmalloc-512", "#compared-slab_caches tr")
 
 
