@@ -36,7 +36,7 @@
       return { kind: "section", name: name, words: name, id: each.id };
     });
     const tables = all("main [id^='table-']", function (each) {
-      const name = each.id.slice(6), title = text(each.querySelector("h4 .self"));
+      const name = each.id.slice(6), title = text(each.querySelector(".of-table .self"));
       const columns = Array.from(each.querySelectorAll(".columns dt, .columns dd"), text).join(" ");
       return {
         kind: "table", name: title && title.toLowerCase() !== name ? title + " " + name : name, words: name + " " + name.replace(/_/g, " ") + " " + title, more: columns, id: each.id,

@@ -79,6 +79,14 @@
       const inside = line.points.filter(function (point) { return point[0] >= begin && point[0] <= end; });
       return inside.length > 1 ? inside[inside.length - 1][1] - inside[0][1] : null;
     }
+    // Whether a level is no farther from where it was than it is between two readings (the median),
+    // as one that goes up and down; of fewer than four readings nobody can tell.
+    function sways(line, begin, end, difference) {
+      const inside = line.points.filter(function (point) { return point[0] >= begin && point[0] <= end; });
+      const steps = inside.slice(1).map(function (point, n) { return Math.abs(point[1] - inside[n][1]); });
+      steps.sort(function (a, b) { return a - b; });
+      return steps.length > 2 && Math.abs(difference) <= steps[steps.length >> 1];
+    }
     function signed(value) { return (value > 0 ? "+" : "") + said(value); }
     function draw() {
       const moment = at < 0 ? null : moments[at];
@@ -110,18 +118,23 @@
         const factor = Math.pow(1024, "BKMGTPE".indexOf(lane.unit[0]));
         return lane.lines.map(function (line) {
           const value = over(lane, line, period[0], period[1]);
-          return { name: line.name, value: value, bytes: value * factor, unit: lane.unit };
+          const noise = value !== null && sways(line, period[0], period[1], value);
+          return { name: line.name, value: value, bytes: value * factor, unit: lane.unit, noise: noise };
         });
       }).filter(function (each) { return each.value; });
-      grown.sort(function (a, b) { return b.bytes - a.bytes; });
+      const most = Math.max(...grown.map(function (each) { return Math.abs(each.bytes); }));
+      const moved = grown.filter(function (each) { return !each.noise && Math.abs(each.bytes) >= most / 100; });
+      const left = grown.length - moved.length;
+      moved.sort(function (a, b) { return b.bytes - a.bytes; });
       const list = document.createElement("ul");
       list.setAttribute("aria-label", "Who grew");
-      grown.forEach(function (each) {
+      moved.forEach(function (each) {
         const item = document.createElement("li");
         item.textContent = each.name + " " + signed(each.value) + " " + each.unit;
         list.append(item);
       });
-      told.append(grown.length ? " Who grew: " : " No level differs.", grown.length ? list : "");
+      told.append(moved.length ? " Who grew: " : " No level differs" + (left ? " by more than it sways." : "."), moved.length ? list : "");
+      if (left && moved.length) told.append(" Left out: " + left + (left === 1 ? " level that differs" : " levels that differ") + " by no more than between two readings, or by less than 1 % of the largest.");
     }
     function choose(next) {
       period = next && next[0] !== next[1] ? next.slice().sort(function (a, b) { return a - b; }) : null;

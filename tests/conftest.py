@@ -64,13 +64,14 @@ BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-c
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
     """Debian's Chromium."""
+    from browser_page import PATIENCE
     from playwright.sync_api import sync_playwright
 
     path = next(filter(None, map(shutil.which, BROWSERS)), None)
     if path is None:
         pytest.fail(f"no {' or '.join(BROWSERS)} here: apt-get install chromium-headless-shell")
     with sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=path)
+        running = playwright.chromium.launch(executable_path=path, timeout=PATIENCE)
         yield running
         running.close()
 

@@ -45,6 +45,7 @@ from mmscope.drgn.struct_pages.device_pagemaps import DevicePagemap
 from mmscope.drgn.struct_pages.hugetlb import HugetlbPool, HugetlbSize
 from mmscope.drgn.struct_pages.memory_metadata import MetadataPart, WhatIf, what_if
 from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.bundle.declared import HEADINGS, TABLES
 from mmscope.reports.bundle.description import SectionResult
 from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.rows.watch_rows import (
@@ -75,6 +76,7 @@ NAMES: dict[type, str] = {
     PageOwnerStack: "page_owner_stacks", PageOwnerGrowth: "page_owner_growth",
     PageOwnerSnapshot: "page_owner_snapshots", **rmap.NAMES, **WATCH_NAMES,
 }  # fmt: skip
+OF_TABLE = {table.name: section.name for section in HEADINGS.values() for table in section.tables}
 # Of what few hosts have.
 OPTIONAL = {
     *(PageOwnerStack, PageOwnerGrowth, PageOwnerSnapshot, *WATCH_NAMES),
@@ -102,12 +104,17 @@ class Host:
         self.rows[VmCounter] = list(counters.values())
 
     def write(self, path: Path) -> Bundle:
-        """Its bundle."""
+        """Its bundle, each table in the section that reads it."""
+        rows: dict[str, int] = {}
         with Writer(path) as writer:
             for row_type, name in NAMES.items():
                 if row_type in self.rows:
-                    writer.table(name, name, row_type, self.rows[row_type], section="made")
-            writer.finish(self.target, [SectionResult("made", "ok", 0.1, 1, 0, None)])
+                    section = OF_TABLE[name]
+                    made = self.rows[row_type]
+                    writer.table(name, TABLES[name].title, row_type, made, section=section)
+                    rows[section] = rows.get(section, 0) + len(made)
+            done = [SectionResult(name, "ok", 0.1, rows[name], 0, None) for name in rows]
+            writer.finish(self.target, done)
         return Bundle(path)
 
 

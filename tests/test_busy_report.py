@@ -21,7 +21,7 @@ from xml.etree.ElementTree import Element
 import busy_bundle
 import pytest
 import report_bundle as made
-from browser_page import NARROW, WIDE, Opened, all_drawn, serious, unfold
+from browser_page import NARROW, WIDE, Opened, all_drawn, barriers, unfold
 from page_tree import NOTHING, by_id, cells, elements, parse, texts
 
 from mmscope.reports.bundle.bundle import Bundle
@@ -216,10 +216,10 @@ class TestInABrowser:
         assert len(page.requests) == 1
         assert page.complaints == []
 
-    def test_has_no_serious_barrier(
+    def test_has_no_barrier(
         self, opening: functools.partial[Opened], made_by_the_command: tuple[Path, int]
     ) -> None:
-        assert serious(opening(made_by_the_command[0], WIDE, "light").page) == []
+        assert barriers(opening(made_by_the_command[0]).page) == []
 
     def test_a_cut_table_is_sorted_and_filtered_as_far_as_it_is_shown(self, page: Opened) -> None:
         page.page.set_viewport_size({"width": WIDE[0], "height": WIDE[1]})

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import made_hosts
 import pytest
-from browser_page import Opened
+from browser_page import SCREEN, Opened
 from playwright.sync_api import Locator
 
 from mmscope.drgn.ledger.memory_ledger import LedgerRow
@@ -24,7 +24,6 @@ from mmscope.reports.findings.findings import ask, load_questions
 from mmscope.reports.page.report import render, write
 
 HERE = Path(__file__).parent
-SCREEN = (1440, 900)
 MOST_STEPS = 3
 IN_SIGHT = """
 (e) => {
@@ -124,7 +123,7 @@ def test_who_leaked_between_yesterday_and_today(
     reader = Reader(opening(path, SCREEN))
     reader.click(reader.page.get_by_role("link", name="What grew?"))
     assert reader.sees("kmalloc-512", "#comparison tr")
-    reader.click(reader.page.locator("#comparison .waterfall a", has_text="slab_caches"))
+    reader.click(reader.page.locator("#comparison .waterfall a", has_text="Slab caches"))
     assert reader.sees("kmalloc-512", "#compared-slab_caches tr")
 
 

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from browser_page import HUGE, NARROW, SCHEMES, WIDE, Opened, serious
+from browser_page import HUGE, NARROW, SCHEMES, WIDE, Opened, barriers
 from command_line import run
 from test_lake import lake_of, small
 
@@ -69,4 +69,4 @@ def test_asks_for_nothing_fits_every_screen_and_keeps_nobody_out(
             opened.page.set_viewport_size({"width": width, "height": height})
             assert opened.page.evaluate("document.documentElement.scrollWidth") <= width
     assert (opened.requests, opened.complaints) == ([fleet.as_uri()], [])
-    assert serious(opened.page) == []
+    assert barriers(opened.page) == []

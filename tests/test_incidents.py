@@ -80,6 +80,12 @@ def test_what_was_measured_stands_before_what_was_computed_then_what_does_most_h
     assert ids([guess, costs, takes]) == [(["takes"], []), (["costs"], []), (["guess"], [])]
 
 
+def test_what_takes_memory_is_a_likelier_cause_than_what_makes_it_hard_to_get() -> None:
+    lists, leak = found("lists", explains=SHORT), found("leak", harm="takes memory", explains=SHORT)
+    worse = found("worse", "critical", explains=SHORT)
+    assert ids([lists, leak, worse, KILL]) == [(["worse", "leak", "lists"], ["oom"])]
+
+
 @pytest.mark.parametrize(
     ("steps", "first"),
     [

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import report_bundle as made
-from page_tree import Element, by_id, elements, parse
+from page_tree import Element, by_id, elements, parse, texts
 
 from mmscope.drgn.tables.rows import columns
 from mmscope.reports.bundle.database import open_database
@@ -76,6 +76,17 @@ class TestInAReport:
         assert goals <= rows | others
         marked = [row for row in elements(tree, "tr") if row.get("class") == "proven"]
         assert rows <= {row.get("id") for row in marked}
+
+    def test_no_row_of_zeros_stands_between_those_that_prove_something(self, tree: Element) -> None:
+        box = by_id(tree, "table-free_blocks")
+        rows = [e for e in elements(box, "tr") if elements(e, "td")]
+        zero = [texts(elements(row, "td")[-1]) == "0" for row in rows]
+        proven = [row.get("class") == "proven" for row in rows]
+        # Those that prove something have their place, zero or not.
+        last = next(at for at in range(len(rows), 0, -1) if not zero[at - 1] or proven[at - 1])
+        assert all(p or not z for z, p in zip(zero[:last], proven[:last], strict=True))
+        assert len(rows) - last > 50
+        assert f"Last: {len(rows) - last} rows of zeros." in texts(box)
 
     def test_a_row_far_down_is_shown_for_it(self, tmp_path: Path) -> None:
         contents = made.tables()

@@ -6,13 +6,22 @@ Debian's Chromium shows it (``apt-get install chromium-headless-shell``), driven
 """
 
 import functools
-import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import report_bundle as made
-from browser_page import HUGE, NARROW, SCHEMES, WIDE, Opened, all_drawn, serious, unfold
+from browser_page import (
+    HUGE,
+    NARROW,
+    SCHEMES,
+    WIDE,
+    Opened,
+    a4_pages,
+    all_drawn,
+    unfold,
+    violations,
+)
 from page_tree import NOTHING, elements, parse, texts
 from playwright.sync_api import Page
 
@@ -103,17 +112,17 @@ def test_asks_for_nothing_complains_of_nothing_and_fits_every_screen(
 # The others are made of the same parts: a comparison with another machine has no more of them.
 @pytest.mark.parametrize("name", ["machine", "empty", "compared, one boot"])
 class TestBarriers:
-    def test_none_is_serious(
+    def test_there_is_none(
         self, opening: functools.partial[Opened], files: dict[str, Path], name: str
     ) -> None:
-        assert serious(opening(files[name], WIDE, "light").page) == []
+        assert violations(opening(files[name], WIDE, "light").page) == []
 
     def test_on_a_dark_telephone_there_is_enough_contrast_and_what_scrolls_has_the_focus(
         self, opening: functools.partial[Opened], files: dict[str, Path], name: str
     ) -> None:
         """The only rules whose answer depends on colours and room."""
         page = opening(files[name], NARROW, "dark").page
-        assert serious(page, "color-contrast", "scrollable-region-focusable") == []
+        assert violations(page, "color-contrast", "scrollable-region-focusable") == []
 
 
 def test_a_barrier_is_found(opening: functools.partial[Opened], files: dict[str, Path]) -> None:
@@ -127,7 +136,7 @@ def test_a_barrier_is_found(opening: functools.partial[Opened], files: dict[str,
             document.querySelector('.faint').style.color = '#ccc';
         }"""
     )
-    assert [rule for rule, *_ in serious(page)] == ["color-contrast"]
+    assert [rule for rule, *_ in violations(page)] == ["color-contrast"]
 
 
 class TestFirstScreen:
@@ -358,9 +367,7 @@ class TestPrinting:
     ) -> None:
         opened = opening(files[name])
         before = opened.page.locator("details[open]").count()
-        pdf = opened.page.pdf(format="A4")
-        assert pdf.startswith(b"%PDF-")
-        assert 1 <= len(re.findall(rb"/Type\s*/Page\b", pdf)) <= 12
+        assert 1 <= a4_pages(opened.page) <= 8
         assert opened.page.locator("details[open]").count() == before
         assert opened.complaints == []
 

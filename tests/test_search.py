@@ -5,7 +5,7 @@ import functools
 from pathlib import Path
 
 import pytest
-from browser_page import NARROW, WIDE, Opened, serious
+from browser_page import NARROW, WIDE, Opened, violations
 from playwright.sync_api import Page
 
 from mmscope.reports.bundle.bundle import Bundle
@@ -106,7 +106,7 @@ def test_what_is_found_fits_and_keeps_nobody_out(
     assert opened.page.locator(".found").is_visible()
     assert opened.page.evaluate("document.documentElement.scrollWidth") <= size[0]
     assert opened.complaints == []
-    assert serious(opened.page) == []
+    assert violations(opened.page) == []
 
 
 def test_without_script_there_is_none(opening: functools.partial[Opened], report: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import watch_made
-from browser_page import NARROW, SCHEMES, WIDE, Opened, serious
+from browser_page import NARROW, SCHEMES, Opened, barriers
 from playwright.sync_api import Page
 from report_bundle import tables, verdict, write_bundle
 
@@ -78,6 +78,7 @@ def test_a_period_has_its_own_rates_and_who_grew(
     assert told(page).startswith("03:05:00 to 03:15:00 (10 min)")
     grown = page.locator(".time-told li").all_inner_texts()
     assert grown == ["PageTables +20 MiB", "MemFree -312.5 MiB"]
+    assert "Left out: 2 levels that differ by no more than between two readings" in told(page)
     assert page.evaluate("location.hash").endswith("~time=300-900")
     other = opening(report).page
     other.goto("about:blank")
@@ -143,7 +144,7 @@ def test_nobody_is_kept_out(opening: functools.partial[Opened], report: Path) ->
         opened = opening(report, NARROW, scheme)
         assert opened.page.evaluate("document.documentElement.scrollWidth") <= NARROW[0]
         assert opened.complaints == []
-    assert serious(opening(report, WIDE, "dark").page) == []
+    assert barriers(opening(report).page) == []
 
 
 def test_a_series_without_a_watch_is_read_the_same_way(
@@ -158,3 +159,4 @@ def test_a_series_without_a_watch_is_read_the_same_way(
     assert told(page).startswith("0 s to 20 s (20 s)")
     assert "leak_more +62.44 MiB" in page.locator(".time-told li").all_inner_texts()
     assert opened.complaints == []
+    assert barriers(page) == []

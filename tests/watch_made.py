@@ -56,6 +56,9 @@ def sample(number: int) -> list[Any]:
         ),
         Level(time, "meminfo", "MemFree", (30_000 + 4000 * wane) << 12, "bytes"),
         Level(time, "meminfo", "PageTables", (8 + number) << 20, "bytes"),
+        # One goes up and down, one hardly moves.
+        Level(time, "meminfo", "Shmem", (100 + number % 3) << 20, "bytes"),
+        Level(time, "meminfo", "AnonPages", (2048 << 20) + (number << 12), "bytes"),
         Level(time, "ksm", "pages_sharing", 19_960 + number, "pages"),
     ]
     for kind, share in (("some", number / 100), ("full", number / 400)):

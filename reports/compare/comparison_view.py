@@ -67,7 +67,7 @@ class View:
     ledger: str  # where the memory went
     tops: list[Top]
     tables: list[TableView]
-    unchanged: list[str]
+    unchanged: list[TableChanges]
     findings: list[FindingChange]  # those that are not the same
     same: int  # findings
     not_compared: list[tuple[str, list[str]]]  # why, tables
@@ -93,7 +93,7 @@ def view(comparison: Comparison) -> View:
         ledger_said(comparison.ledger),
         [*switched[:MAX_OTHERS], *tops[:MOST]],
         [table_view(table, page_size, comparison.relation.seconds) for table in comparison.changed],
-        [table.name for table in comparison.tables if not table.differing],
+        [table for table in comparison.tables if not table.differing],
         differing,
         len(comparison.findings) - len(differing),
         list(reasons.items()),

@@ -106,12 +106,23 @@ def incidents(found: list[Finding]) -> list[Incident]:
         )
     result = [
         Incident(
-            tuple(t for t in told if t in group and t.worst.symptom not in explained),
+            tuple(
+                sorted(
+                    (t for t in told if t in group and t.worst.symptom not in explained),
+                    key=_place_of_cause,
+                )
+            ),
             tuple(t for t in told if t in group and t.worst.symptom in explained),
         )
         for _, group in groups
     ]
     return sorted(result, key=_place)
+
+
+def _place_of_cause(told: Told) -> tuple[int, bool, bool]:
+    """As findings stand, but what takes memory before what only makes it hard to get."""
+    worst = told.worst
+    return severity_rank(worst.severity), worst.estimate, worst.harm != "takes memory"
 
 
 def _place(incident: Incident) -> tuple[int, bool, int]:

@@ -23,7 +23,8 @@ PAGE = """<!DOCTYPE html>
 <meta name="viewport" content="width=device-width">
 <title>{title}</title>
 <style>
-:root {{ color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif }}
+:root {{ color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif;
+ background: Canvas; color: CanvasText }}
 body {{ max-width: 75rem; margin: 2rem auto; padding: 0 1rem }}
 table {{ border-collapse: collapse; width: 100% }}
 th, td {{ text-align: left; vertical-align: top; padding: .4rem .8rem .4rem 0;
@@ -33,6 +34,7 @@ td:nth-child(3) {{ overflow-wrap: anywhere }}
 </style>
 </head>
 <body>
+<main>
 <h1>{title}</h1>
 <p>{about}</p>
 <table>
@@ -42,6 +44,7 @@ td:nth-child(3) {{ overflow-wrap: anywhere }}
 {rows}
 </tbody>
 </table>
+</main>
 </body>
 </html>
 """
@@ -66,7 +69,7 @@ def _row(path: Path, incident: Incident) -> str:
     )
     captured = f"{incident.get('state')}, {incident['source']}" if incident.get("source") else None
     cells = (
-        _text(incident.get("at")),
+        _text(str(incident.get("at") or "").replace("T", " ").removesuffix("+00:00")),
         _text(incident.get("severity")),
         _text(incident.get("title")),
         _text(captured or incident.get("state")),

@@ -29,7 +29,7 @@ from mmscope.reports.bundle.description import BundleError, SectionResult, Table
 from mmscope.reports.compare.comparison import Comparison
 from mmscope.reports.compare.difference_pictures import DIFFERENCES
 from mmscope.reports.drawing import downloads
-from mmscope.reports.drawing.cells import Cell, cell
+from mmscope.reports.drawing.cells import Cell, cell, is_name
 from mmscope.reports.drawing.downloads import Download
 from mmscope.reports.findings.findings import Finding
 from mmscope.reports.findings.incidents import Incident, Told
@@ -70,6 +70,7 @@ class TableView:
     proven: dict[int, list[str]] = dataclasses.field(default_factory=dict)
     of: dict[int, str] = dataclasses.field(default_factory=dict)  # the findings' numbers
     further: int = 0  # rows behind the first ones, shown since findings stand on them
+    zeros: int = 0  # rows at the end that are all zero, where findings stand on others
 
 
 @dataclass(frozen=True)
@@ -288,6 +289,7 @@ def table_view(
     proven: dict[int, list[str]] = {}
     of: dict[int, str] = {}
     taken: set[str] = set()
+    read: list[dict[str, Any]] = []
 
     def add(row: dict[str, Any]) -> None:
         anchors = [anchor for anchor, proof in stood_on if proof.holds(row)]
@@ -295,6 +297,7 @@ def table_view(
             of[len(rows)] = " ".join(anchor.split("-")[1] for anchor in anchors)
             proven[len(rows)] = [each for each in anchors if each not in taken]
             taken.update(anchors)
+        read.append(row)
         rows.append([cell(row[c.name], c, page_size) for c in table.columns])
 
     total, further, error = 0, 0, ""
@@ -303,11 +306,7 @@ def table_view(
         # The first rows first: of a damaged table, what stands before the damage is shown.
         for row in itertools.islice(every, _most(table)):
             add(row)
-        at = {column.name: number for number, column in enumerate(table.columns)}
-        for mark in bundle.impossible(table.name):
-            if mark.row_number <= len(rows):
-                cells, number = rows[mark.row_number - 1], at[mark.column_name]
-                cells[number] = dataclasses.replace(cells[number], impossible=mark.bound)
+        _mark_impossible(bundle, table, rows)
         total = bundle.count(table.name)
         # What proves something is not left out for being far down.
         if total > len(rows):
@@ -319,7 +318,7 @@ def table_view(
         with contextlib.suppress(BundleError):
             for _ in bundle.rows(table.name):
                 total += 1
-    return TableView(
+    seen = TableView(
         table.name,
         table.title,
         table.columns,
@@ -331,6 +330,36 @@ def table_view(
         proven,
         of,
         further,
+    )
+    return _zeros_last(seen, read) if of else seen
+
+
+def _mark_impossible(bundle: Bundle, table: Table, rows: list[list[Cell]]) -> None:
+    """Say of what cannot be that it cannot."""
+    at = {column.name: number for number, column in enumerate(table.columns)}
+    for mark in bundle.impossible(table.name):
+        if mark.row_number <= len(rows):
+            cells, number = rows[mark.row_number - 1], at[mark.column_name]
+            cells[number] = dataclasses.replace(cells[number], impossible=mark.bound)
+
+
+def _zeros_last(table: TableView, read: list[dict[str, Any]]) -> TableView:
+    """
+    Rows of zeros behind all others: between those that prove something they are in the way.
+
+    :param read: the rows that are shown.
+    """
+    amounts = [c.name for c in table.columns if c.type in ("integer", "number") and not is_name(c)]
+    zero = [bool(amounts) and all(row[name] == 0 for name in amounts) for row in read]
+    zeros = {number for number in range(len(read)) if zero[number] and number not in table.of}
+    order = sorted(range(len(read)), key=zeros.__contains__)
+    place = {number: at for at, number in enumerate(order)}
+    return dataclasses.replace(
+        table,
+        rows=[table.rows[number] for number in order],
+        proven={place[number]: anchors for number, anchors in table.proven.items()},
+        of={place[number]: numbers for number, numbers in table.of.items()},
+        zeros=len(zeros),
     )
 
 

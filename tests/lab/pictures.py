@@ -3,7 +3,8 @@
 ``make pictures``: the README's pictures, taken of real reports by a browser.
 
 Of the demo's report, which has to be there, and of the comparison of one boot before and after a
-leak (``pairs.py``). Each picture stays below what a README may weigh, or this fails.
+leak (``pairs.py``). Each picture stays below what a README may weigh, and the demo's report is no
+longer than somebody reads, or this fails.
 """
 
 import shutil
@@ -20,10 +21,14 @@ from archive import LabError
 from playwright.sync_api import Browser, Page, sync_playwright
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / "tests"))
+from browser_page import SCREEN, a4_pages, screens  # noqa: E402
+
 DOCS, DEMO = ROOT / "docs", ROOT / "demo" / "report.html"
 MMSCOPE = Path(sys.executable).with_name("mmscope")
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 MAX_BYTES, MAX_ALL_BYTES = 300_000, 1_200_000
+MAX_SCREENS, MAX_A4_PAGES = 12, 8  # of the demo's report
 WIDTH = 1280
 
 
@@ -61,10 +66,14 @@ def main() -> int:
             comparison = Path(folder) / "comparison.html"
             compare_leak(Path(folder), comparison)
             with opened() as browser:
+                long = too_long(browser)
                 for report, pictures in ((DEMO, OF_DEMO), (comparison, OF_COMPARISON)):
                     made += [take(browser, report, picture) for picture in pictures]
     except LabError as error:
         print(f"pictures: {error}", file=sys.stderr)
+        return 1
+    if long:
+        print(f"pictures: {long}", file=sys.stderr)
         return 1
     heavy = [path for path in made if path.stat().st_size > MAX_BYTES]
     for path in made:
@@ -100,6 +109,18 @@ def opened() -> Iterator[Browser]:
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
         yield browser
         browser.close()
+
+
+def too_long(browser: Browser) -> str:
+    """What is too long of the demo's report, with its profiles; empty if it is not."""
+    page = browser.new_page(viewport={"width": SCREEN[0], "height": SCREEN[1]})
+    page.goto(DEMO.as_uri())
+    found = screens(page), a4_pages(page)
+    page.close()
+    print(f"{DEMO.relative_to(ROOT)}: {found[0]:.1f} screens, {found[1]} pages of A4")
+    if found[0] > MAX_SCREENS or found[1] > MAX_A4_PAGES:
+        return f"{DEMO}: more than {MAX_SCREENS} screens or {MAX_A4_PAGES} pages of A4"
+    return ""
 
 
 def take(browser: Browser, report: Path, picture: Picture) -> Path:

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Every kind of page that mmscope writes: how long it is, and whom it keeps out, light and dark.
+
+Of the demo's guest as 0.1.0 read it (``bundles/v0.1.0``) and of made hosts. The pages of a busy
+machine, a watch and a fleet are in the tests of those; the length of today's demo in the lab's.
+"""
+
+import functools
+import re
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import made_hosts
+import pytest
+from browser_page import SCREEN, Opened, a4_pages, barriers, screens
+
+from mmscope.drgn.ledger.memory_ledger import LedgerRow
+from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.bundle.database import open_database
+from mmscope.reports.commands.command import main
+from mmscope.reports.compare.comparison import compare
+from mmscope.reports.findings.findings import ask, load_questions
+from mmscope.reports.guard import captures, index_page
+from mmscope.reports.page.report import render, write
+
+DEMO = Bundle(Path(__file__).parent / "bundles" / "v0.1.0")
+
+
+def host(make: Callable[[], made_hosts.Host], name: str, folder: Path) -> Bundle:
+    made = make()
+    made = made if LedgerRow in made.rows else made_hosts.counted(made)
+    made.target |= {"hostname": name}
+    return made.write(folder / name)
+
+
+def guards_index(folder: Path) -> Path:
+    """With captures in each state and of each severity, and one that cannot be read."""
+    folder.mkdir()
+    states = (captures.RUNNING, captures.DONE, captures.CUT, "dropped")
+    for number, (state, severity) in enumerate(
+        zip(states, ("critical", "warning", "notice", "other"), strict=True)
+    ):
+        name = f"2026-11-23T02-46-5{number}Z-oom-kill"
+        (folder / name).mkdir()
+        incident: captures.Incident = {
+            "format": 1, "name": name, "trigger": "oom-kill", "title": "A process was killed",
+            "severity": severity, "at": "2026-11-23T02:46:58+00:00", "host": "host",
+            "state": state,
+        }  # fmt: skip
+        captures.write_incident(folder / name, incident)
+        (folder / name / "report.html").touch()
+    (folder / "2026-11-23T02-47-00Z-x").mkdir()
+    (folder / "2026-11-23T02-47-00Z-x" / captures.INCIDENT).write_text("[")
+    index_page.renew(folder, "host")
+    return folder / "index.html"
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("pages")
+    healthy = [host(lambda: made_hosts.healthy(64), f"h{n}", folder) for n in range(2)]
+    leaking = [host(made_hosts.slab_leak, f"l{n}", folder) for n in range(2)]
+    read = {b: ask(open_database(b), load_questions()) for b in (DEMO, healthy[0], leaking[0])}
+    pair = healthy[0], leaking[0]
+    compared = compare(*pair, (read[pair[0]], read[pair[1]]), draw=True)
+    for name, html in (
+        ("demo", render(DEMO, read[DEMO])),
+        ("healthy", render(healthy[0], read[healthy[0]])),
+        ("comparison", render(leaking[0], read[leaking[0]], compared)),
+    ):
+        write(html, folder / f"{name}.html")
+    sides = [str(b.path) for b in healthy], [str(b.path) for b in leaking]
+    main(["compare", *sides[0], "--", *sides[1], "-o", str(folder / "groups.html")])
+    names = ("demo", "healthy", "comparison", "groups")
+    return {name: folder / f"{name}.html" for name in names} | {
+        "guard's index": guards_index(folder / "guard")
+    }
+
+
+@pytest.mark.parametrize("name", ["demo", "healthy", "comparison", "groups", "guard's index"])
+def test_is_no_longer_than_somebody_reads_and_keeps_nobody_out(
+    opening: functools.partial[Opened], pages: dict[str, Path], name: str
+) -> None:
+    opened = opening(pages[name], SCREEN)
+    most, most_a4 = (5, 4) if name == "healthy" else (12, 8)
+    assert screens(opened.page) <= most
+    assert a4_pages(opened.page) <= most_a4
+    opened.page.set_viewport_size({"width": 1920, "height": 1080})
+    box = opened.page.locator("main").bounding_box()
+    assert box is not None
+    assert name == "guard's index" or box["x"] + box["width"] > 0.98 * 1920  # none of it is wasted
+    assert barriers(opened.page) == []
+    assert (len(opened.requests), opened.complaints) == (1, [])
+
+
+def test_headings_skip_no_level_and_tables_none(pages: dict[str, Path], whole_report: str) -> None:
+    for html in (whole_report, *(path.read_text() for path in pages.values())):
+        levels = [int(level) for level in re.findall("<h([1-6])[ >]", html)]
+        assert levels[0] == 1
+        assert all(after <= before + 1 for before, after in pairwise(levels)), levels
+        assert not re.search("<th[^>]*></th>", html)
