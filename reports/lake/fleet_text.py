@@ -12,7 +12,7 @@ from mmscope.drgn.tables import display
 from mmscope.drgn.tables.rows import Column, column, columns, table_row
 from mmscope.drgn.tables.terminal import print_rows
 from mmscope.reports.bundle.database import in_a_line
-from mmscope.reports.bundle.outcome import DONE, INCOMPLETE, UsageError, say
+from mmscope.reports.bundle.outcome import DONE, INCOMPLETE, Refused, UsageError, say
 from mmscope.reports.findings.findings import load_questions
 from mmscope.reports.lake.asking import Engine
 from mmscope.reports.lake.batch import Batch
@@ -149,8 +149,12 @@ def _engine(
     if args.engine == "duckdb":
         yield None
         return
-    from mmscope.reports.lake.spark import session, spark_engine
-
+    try:
+        from mmscope.reports.lake.spark import session, spark_engine
+    except ModuleNotFoundError as error:
+        raise Refused(
+            f"--engine spark: {error.name} is missing: pip install 'mmscope[spark]'"
+        ) from error
     with session(args.master) as spark:
         yield lambda batch: spark_engine(spark, catalog, batch)
 

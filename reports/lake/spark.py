@@ -15,6 +15,11 @@ from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from typing import Any
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.logger import PySparkLogger
+from pyspark.sql import SparkSession
+
 from mmscope.drgn.tables.rows import columns
 from mmscope.reports.bundle.database import TARGET, connect, sql_type
 from mmscope.reports.bundle.declared import TABLES
@@ -25,18 +30,7 @@ from mmscope.reports.lake.batch import Batch
 from mmscope.reports.lake.catalog import Catalog
 from mmscope.reports.lake.keyed import NUMBER, PLACE, views_of
 from mmscope.reports.lake.layout import BUNDLES, File, torn
-
-try:
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
-    from pyspark.logger import PySparkLogger
-    from pyspark.sql import SparkSession
-
-    from mmscope.reports.lake.spark_sql import ASKED, WIDE, Untold, spark_sql
-except ImportError as error:
-    raise Refused(
-        f"--engine spark: {error.name} is missing: pip install 'mmscope[spark]'"
-    ) from error
+from mmscope.reports.lake.spark_sql import ASKED, WIDE, Untold, spark_sql
 
 # What Spark says of a value that is too large to compute with.
 TOO_LARGE = re.compile(r"ARITHMETIC_OVERFLOW|CAST_OVERFLOW|NUMERIC_VALUE_OUT_OF_RANGE|CAST_INVALID")
