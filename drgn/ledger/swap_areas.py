@@ -15,9 +15,8 @@ zswap (mm/zswap.c) keeps pages that are to be swapped out compressed in memory. 
 of its pages has a slot of one too, to which nothing was written. Its numbers are what Zswap and
 Zswapped of /proc/meminfo print.
 
-Cannot know: the memory of zswap on kernels whose pools are zpools and that keep no sum of them
-(v6.9 to v6.17); how full an area of more than 4 TiB is on a kernel from v6.14 on whose mark of a
-full area is bit 30 of the count (:func:`used_slots`).
+Cannot know: how full an area of more than 4 TiB is on a kernel from v6.14 on whose mark of a full
+area is bit 30 of the count (:func:`used_slots`).
 """
 
 import dataclasses
@@ -29,6 +28,7 @@ from drgn.helpers.linux.list import list_for_each_entry
 
 from mmscope.drgn.opening.module_types import module_types
 from mmscope.drgn.reading.dentry_paths import path_of
+from mmscope.drgn.reading.kernel_names import name_at
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
@@ -100,7 +100,13 @@ class Zswap:
     memory_bytes: int | None = column(unit="bytes", help="memory that it takes for them (Zswap)")
 
 
-ZPOOLS = "the memory of zswap is unknown: this kernel's pools are zpools"
+# zpool_driver.type, which is also the name of the module that may have it, to what it calls a pool
+# and the pool's pages: zs_get_total_pages(), z3fold_get_pool_pages() and zbud_get_pool_pages().
+ZPOOLS = {
+    "zsmalloc": ("zs_pool", "pages_allocated"),
+    "z3fold": ("z3fold_pool", "pages_nr"),
+    "zbud": ("zbud_pool", "pages_nr"),
+}
 ZSWAP = Table(
     "zswap",
     "zswap",
@@ -221,7 +227,7 @@ def read_swaps(text: str) -> list[SwapArea]:
 
 def zswap(prog: Program) -> list[Zswap]:
     """
-    What zswap stores; none, if the kernel was built without it.
+    What zswap stores, without the memory that it takes; none, if the kernel was built without it.
 
     :raises FaultError: a part of it cannot be read.
     :raises ValueError: its pools are damaged.
@@ -239,7 +245,7 @@ def zswap(prog: Program) -> list[Zswap]:
             compressor,
             len(pools),
             max(stored, 0) * page,
-            _memory_bytes(prog, pools, page),
+            None,
         )
     ]
 
@@ -255,15 +261,42 @@ def _pools(prog: Program) -> list[Object]:
     return pools
 
 
-def _memory_bytes(prog: Program, pools: list[Object], page: int) -> int | None:
-    """``zswap_total_pages()``; ``zswap_pool_total_size`` before v6.9."""
+def zswap_memory(prog: Program) -> int:
+    """
+    The bytes that zswap takes: ``zswap_total_pages()``; before v6.10 ``zswap_pool_total_size``.
+
+    :raises FaultError, LookupError: a pool's pages cannot be read.
+    :raises ValueError: the list of pools is damaged.
+    """
+    pools, page = _pools(prog), int(prog["PAGE_SIZE"].value_())
     # "mm: zswap: interact directly with zsmalloc" (5c3f8be0c6b1, in v6.18)
     if prog.type("struct zswap_pool").has_member("zs_pool"):
         return page * sum(int(pool.zs_pool.pages_allocated.counter.value_()) for pool in pools)
     try:
+        # Kept until "mm: zswap: optimize zswap pool size tracking" (v6.10).
         return int(prog["zswap_pool_total_size"].value_())
     except LookupError:
-        return None
+        return page * sum(_zpool_pages(prog, zpool) for pool in pools for zpool in _zpools(pool))
+
+
+def _zpools(pool: Object) -> list[Object]:
+    """``struct zpool`` of a pool: several until "mm/zswap: use only one pool in zswap" (v6.11)."""
+    try:
+        return [pool.zpool]
+    except AttributeError:
+        return list(pool.zpools)
+
+
+def _zpool_pages(prog: Program, zpool: Object) -> int:
+    """``zpool_get_total_pages()`` (mm/zpool.c), which asks the pool's driver."""
+    driver = name_at(zpool.driver.type)
+    if driver not in ZPOOLS:
+        raise LookupError(f"a zpool of {driver!r} is not known")
+    name, member = ZPOOLS[driver]
+    type_ = _type_of(prog, name, driver)
+    pages = Object(prog, type_, address=zpool.pool.value_()).member_(member)
+    # zbud's is a plain u64, the others are atomic.
+    return int((pages.counter if hasattr(pages, "counter") else pages).value_())
 
 
 def read_zswap(files: Files) -> list[Zswap]:
@@ -322,8 +355,10 @@ def _add_zswap(prog: Program, found: Found) -> None:
     except (FaultError, LookupError, ValueError) as error:
         found.notes.append(f"what zswap stores is unknown: {error}")
         return
-    if rows and rows[0].memory_bytes is None:
-        found.notes.append(ZPOOLS)
+    try:
+        rows = [dataclasses.replace(row, memory_bytes=zswap_memory(prog)) for row in rows]
+    except (FaultError, LookupError, ValueError) as error:
+        found.notes.append(f"the memory of zswap is unknown: {error}")
     found.add(ZSWAP, rows)
 
 

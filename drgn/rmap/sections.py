@@ -170,9 +170,8 @@ def file_maps_from_memory(memory: Memory) -> Found:
     found = Found(unreadable_bytes=maps.gaps.bytes + reverse_maps(memory).maps.unreadable_bytes)
     _rmap_notes(memory, found)
     if maps.gaps.bytes:
-        found.notes.append(
-            f"{maps.gaps.bytes:,} bytes of files, mappings and inodes could not be read"
-        )
+        words = f"{maps.gaps.bytes:,} bytes of files, mappings and inodes could not be read"
+        disagreement(memory, found, words)
     checks = maps.checks + check_file_sample(memory.prog, maps)
     if checks:
         disagreement(
@@ -273,7 +272,8 @@ def rmap_cost_from_memory(memory: Memory) -> Found:
     if gaps.bytes:
         found.notes.append(f"{gaps.bytes:,} bytes of struct pages could not be read{gaps.why}")
     if files.gaps.bytes:
-        found.notes.append(f"{files.gaps.bytes:,} bytes of mapped files could not be read")
+        words = f"{files.gaps.bytes:,} bytes of mapped files could not be read"
+        disagreement(memory, found, words)
     if folios.unknown:
         words = f"{folios.unknown:,} anonymous folios are of no anon_vma that was found"
         disagreement(memory, found, words)

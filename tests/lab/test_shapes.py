@@ -37,7 +37,6 @@ from mmscope.drgn.free.free_lists import read_pagetypeinfo
 from mmscope.drgn.free.free_memory import scan_free_memory
 from mmscope.drgn.free.pageblocks import pageblocks, read_pagetypeinfo_blocks
 from mmscope.drgn.free.zones import read_zoneinfo, zones
-from mmscope.drgn.ledger.swap_areas import ZPOOLS
 from mmscope.drgn.opening.no_debug_info import vmcoreinfo
 from mmscope.drgn.opening.target import describe, open_target
 from mmscope.drgn.reading.kernel_arrays import Gaps
@@ -93,9 +92,6 @@ def test_every_section_is_there_or_says_why_not(lab: Lab, tmp_path: Path) -> Non
         sections = collect(Memory(lab.prog), describe(lab.prog, "vmcore"), writer)
     for section in sections:
         print(section)
-        # For clouds the others are built without zswap.
-        if (section.message, lab.capture.kernel) == (ZPOOLS, "rt-6.12"):
-            continue
         assert section.status in ("ok", "absent")
         assert section.status == "ok" or (section.message or "").count(" ") > 3
     absent = {section.section for section in sections if section.status == "absent"}
