@@ -35,6 +35,8 @@ from mmscope.drgn.page_tables.process_shares import from_memory as shares_from_m
 from mmscope.drgn.processes.process_memory import from_memory as processes_from_memory
 from mmscope.drgn.sections.memory import Memory
 
+pytestmark = pytest.mark.any_config
+
 PAGE, MIB = 4096, 1 << 20
 # guest/workload_storage.c
 DELETED, READ_BACK, SWAPPED = (size * MIB // PAGE for size in (4, 2, 8))

@@ -179,7 +179,8 @@ char *map_memory(size_t bytes, int advice)
 	if (aligned > memory)
 		munmap(memory, aligned - memory);
 	munmap(aligned + bytes, memory + HUGE - aligned);
-	if (madvise(aligned, bytes, advice))
+	// A kernel without transparent huge pages has none to forbid.
+	if (madvise(aligned, bytes, advice) && !(errno == EINVAL && advice == MADV_NOHUGEPAGE))
 		fail("madvise %d: %s", advice, strerror(errno));
 	return aligned;
 }
