@@ -10,6 +10,7 @@ import re
 import struct
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -218,10 +219,12 @@ class TestSymbols:
         prog = own(lab.capture.vmcore)
         symbols = {symbol.name: symbol for symbol in prog.symbols()}
         assert len(symbols) > 50_000
-        checked = 0
-        for symbol in lab.prog.symbols()[::50]:
+        checked, theirs = 0, lab.prog.symbols()
+        # Of a file with debug info, drgn takes milliseconds to look up a name.
+        times = Counter(symbol.name for symbol in theirs)
+        for symbol in theirs[::50]:
             alone = symbol.name in symbols and len(prog.symbols(symbol.name)) == 1
-            if alone and len(lab.prog.symbols(symbol.name)) == 1:
+            if alone and times[symbol.name] == 1:
                 assert symbols[symbol.name].address == symbol.address, symbol.name
                 checked += 1
         assert checked > 800
@@ -338,7 +341,7 @@ class TestDamage:
         whole = blob(lab.capture)
         chance, refused = random.Random(1), 0
         names = ("page", "zone", "task_struct", "mm_struct", "kmem_cache", "inode", "sk_buff")
-        for _ in range(150):
+        for _ in range(40):  # make soak tries more
             damaged = bytearray(whole)
             for _ in range(chance.choice((1, 10, 1000))):
                 damaged[chance.randrange(len(damaged))] = chance.randrange(256)
@@ -353,7 +356,7 @@ class TestDamage:
                 types.enumerator("NR_FREE_PAGES")
             except BtfError:
                 refused += 1
-        assert 0 < refused < 150
+        assert 0 < refused < 40
 
     def test_a_struct_whose_members_multiply_is_refused(self) -> None:
         with pytest.raises(BtfError, match="too many members"):
