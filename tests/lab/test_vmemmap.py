@@ -5,16 +5,15 @@ workload, sysfs, and drgn's own page table walk, address by address.
 """
 
 import re
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import children
 import pytest
 from conftest import Lab, OwnerLab, StructPagesLab
 from drgn import FaultError, Program, offsetof
 from drgn.helpers.linux.mm import follow_phys
+from probe_scripts import as_drgn_does, by_drgn
 
 from mmscope.drgn.machine.vm_counters import read_vmstat
 from mmscope.drgn.opening.target import describe, open_target
@@ -390,14 +389,19 @@ def test_the_sections_and_what_they_find(vmemmap_lab: StructPagesLab, tmp_path: 
         ("struct_pages/memory_metadata", "2 MiB pages, hugetlb with HVO"),
     ],
 )
-def test_each_probe_runs_by_itself(vmemmap_lab: StructPagesLab, script: str, words: str) -> None:
-    taken = vmemmap_lab.capture
-    drgn = str(Path(sys.executable).parent / "drgn")
-    command = [drgn, "-q", "-c", str(taken.vmcore), "-s", str(taken.vmlinux), f"drgn/{script}.py"]
-    done = children.run(command, capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
+def test_each_probe_runs_by_itself(
+    vmemmap_lab: StructPagesLab, script: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    printed, _ = as_drgn_does(vmemmap_lab.prog, script, capsys)
     shown = has_hvo(vmemmap_lab) or script != "struct_pages/vmemmap_examples"
-    assert (words if shown else "with an altmap") in done.stdout
+    assert (words if shown else "with an altmap") in printed
+
+
+@pytest.mark.any_kernel
+def test_drgn_runs_one(vmemmap_lab: StructPagesLab) -> None:
+    done = by_drgn(vmemmap_lab.capture, "struct_pages/vmemmap")
+    assert done.returncode == 0, done.stderr
+    assert "Struct pages by zone" in done.stdout
 
 
 def opened(lab: StructPagesLab) -> Program:
