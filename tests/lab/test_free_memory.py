@@ -186,6 +186,7 @@ def test_struct_pages_that_cannot_be_read_are_counted_and_not_taken_for_free(lab
     assert 0 < free <= sum(row.pages for row in lab.free.lists.blocks)
 
 
+@pytest.mark.any_kernel
 def test_two_readings_of_one_vmcore_are_the_same_bundle(lab: Lab, tmp_path: Path) -> None:
     first, second = bundle_of(lab, tmp_path / "first"), bundle_of(lab, tmp_path / "second")
     assert set(first.tables) == set(second.tables)

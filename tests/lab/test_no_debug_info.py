@@ -44,7 +44,9 @@ from mmscope.drgn.sections.registry import SECTIONS
 from mmscope.reports.collect.run_section import run_section
 
 ROOT = Path(__file__).resolve().parents[2]
-BRIEF = pytest.param("sizes", marks=[pytest.mark.brief, pytest.mark.any_config])
+BRIEF = pytest.param(
+    "sizes", marks=[pytest.mark.brief, pytest.mark.any_config, pytest.mark.any_kernel]
+)
 WORKLOADS = ("fragment", "slab", "rmap", "tables", BRIEF, "vmemmap", "kept")
 READABLE = [name for name in KERNELS if name not in FUNCTIONS_ONLY | WITHOUT_BTF]
 # Features told by functions that may be inlined, of which only DWARF knows.
@@ -135,6 +137,7 @@ def test_every_cell_is_as_with_debug_info(
 
 
 @pytest.mark.x86  # makedumpfile 1.7.2 knows no addresses of 52 bits
+@pytest.mark.any_kernel
 def test_so_is_a_dump_that_makedumpfile_filtered(lab: Lab, tmp_path: Path) -> None:
     elf = plain_elf(lab.capture.vmcore, tmp_path / "elf")
     makedumpfile("-c", "-d", "31", elf, tmp_path / "kdump")

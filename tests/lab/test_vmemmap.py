@@ -498,6 +498,7 @@ def test_a_small_pool_is_not_worth_a_word(lab: Lab, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("entry", [0, 0x63, 0xFFFF_FFFF_FFFF_FFFF, 0x000F_FFFF_FFFF_F063])
+@pytest.mark.any_kernel
 def test_page_tables_of_garbage(vmemmap_lab: StructPagesLab, entry: int) -> None:
     """Whatever a table holds, there are numbers of it, and what does not agree is said."""
     prog = opened(vmemmap_lab)
@@ -524,6 +525,7 @@ def cover(prog: Program, name: str, content: bytes) -> None:
 
 
 @pytest.mark.parametrize("head", [2, 0xFFFF_8880_0000_1002, 0xDEAD_0000_0000_0002, (1 << 64) - 1])
+@pytest.mark.any_kernel
 def test_a_damaged_array_of_pagemaps(vmemmap_lab: StructPagesLab, head: int) -> None:
     prog = opened(vmemmap_lab)
     array = prog.type("struct xarray")
@@ -537,6 +539,7 @@ def test_a_damaged_array_of_pagemaps(vmemmap_lab: StructPagesLab, head: int) -> 
 
 
 @pytest.mark.parametrize("order", [0, 31, 0xFFFF_FFFF])
+@pytest.mark.any_kernel
 def test_damaged_pools_cost_themselves(vmemmap_lab: StructPagesLab, order: int) -> None:
     prog = opened(vmemmap_lab)
     content = bytearray(prog.variable("hstates").to_bytes_())
@@ -548,6 +551,7 @@ def test_damaged_pools_cost_themselves(vmemmap_lab: StructPagesLab, order: int) 
     assert statuses == {name: "failed" if name == "hugetlb" else "ok" for name in SECTION_NAMES}
 
 
+@pytest.mark.any_kernel
 def test_damaged_sections_are_bounded(
     vmemmap_lab: StructPagesLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -567,6 +571,7 @@ def test_damaged_sections_are_bounded(
         scan_vmemmap(prog)
 
 
+@pytest.mark.any_kernel
 def test_a_vmemmap_of_garbage_fails_with_words(vmemmap_lab: StructPagesLab) -> None:
     prog = opened(vmemmap_lab)
     root = follow_phys(prog["init_mm"].address_of_(), prog["mem_section"][0]).value_()
