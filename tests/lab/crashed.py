@@ -16,7 +16,7 @@ import children
 import machine
 from archive import LabError
 from children import DIES_WITH_US
-from kept_captures import Say, kept
+from kept_captures import TIMER, Say, kept
 from kernels import Kernel
 
 HERE = Path(__file__).resolve().parent
@@ -26,7 +26,7 @@ MACHINE = (
     *("-accel", "tcg,thread=single", "-cpu", "max,-cx16", "-machine", "q35", "-smp", "1"),
     *("-m", "768M", "-no-reboot", "-nodefaults", "-display", "none"),
 )
-LINE = "console=ttyS0 panic=-1 crashkernel=256M no5lvl"
+LINE = f"console=ttyS0 panic=-1 crashkernel=256M no5lvl {TIMER}"
 
 
 def crashed(name: str, say: Say) -> tuple[Path, Kernel]:

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import machine
 from archive import LabError
+from kept_captures import TIMER
 from kernels import Kernel, get
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -78,7 +79,8 @@ def run_live(
     """
     booted = get(kernel, say, symbols=symbols)
     booted = dataclasses.replace(
-        booted, options=f"{booted.options} {WITHOUT_CX16.get(kernel, '')} {options}"
+        booted,
+        options=f"{booted.options} {WITHOUT_CX16.get(kernel, '')} {TIMER} {options}",
     )
     qemu_args = (*CPU, *qemu_args)
     tree, image = folder / "tree", folder / "disk.ext4"

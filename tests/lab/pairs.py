@@ -17,7 +17,7 @@ from pathlib import Path
 import machine
 from archive import LabError
 from children import DIES_WITH_US
-from kept_captures import Say, kept
+from kept_captures import TIMER, Say, kept
 from kernels import Kernel
 from qemu.qmp import EventListener, QMPClient, QMPError
 from roles import resolve
@@ -46,7 +46,9 @@ def without_hvo(say: Say) -> Vmcore:
     assert off != options
 
     def take(kernel: Kernel, folder: Path) -> None:
-        line = " ".join([machine.COMMAND_LINE, kernel.options, off, "lab.workload=vmemmap_boot"])
+        line = " ".join(
+            [machine.COMMAND_LINE, TIMER, kernel.options, off, "lab.workload=vmemmap_boot"]
+        )
         machine.run(
             kernel,
             "vmemmap_boot",
@@ -103,7 +105,7 @@ async def _freeze_twice(kernel: Kernel, folder: Path, say: Say) -> None:
                 *("-chardev", f"socket,id=qmp,fd={theirs.fileno()}"),
                 *("-mon", "chardev=qmp,mode=control"),
                 *("-kernel", str(kernel.vmlinuz), "-initrd", str(initramfs)),
-                *("-append", f"{machine.COMMAND_LINE} {kernel.options}"),
+                *("-append", f"{machine.COMMAND_LINE} {TIMER} {kernel.options}"),
             ],
             stdin=subprocess.DEVNULL,
             stdout=log,

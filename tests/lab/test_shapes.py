@@ -18,7 +18,7 @@ import machine
 import pytest
 from capture import Capture, capture
 from conftest import KERNELS, Lab
-from kept_captures import kept
+from kept_captures import TIMER, kept
 from kernels import Kernel
 from printed_memory import (  # noqa: F401
     assert_as_printed,
@@ -51,7 +51,7 @@ pytestmark = [pytest.mark.odd_machine, pytest.mark.any_config]
 
 DIMM, DIMM_BYTES = 7 << 30, 256 << 20
 HOLE, HOLE_BYTES = 0x1490_0000, 3 << 20
-OPTIONS = f"cma=64M memhp_default_state=online_movable memmap={HOLE_BYTES}${HOLE:#x}"
+OPTIONS = f"cma=64M memhp_default_state=online_movable memmap={HOLE_BYTES}${HOLE:#x} {TIMER}"
 THREE_NODES = ("-smp", "3,sockets=3", "-numa", "node,nodeid=2,cpus=2")
 QEMU = (
     *THREE_NODES,
