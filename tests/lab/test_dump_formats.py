@@ -25,10 +25,10 @@ from mmscope.reports.bundle.bundle import Bundle
 pytestmark = pytest.mark.any_kernel
 
 ROOT = Path(__file__).resolve().parents[2]
-# lzo, zlib, ELF; with everything, without zero pages, without all that can be left out.
+# zlib, lzo, ELF; with everything, without zero pages, without all that can be left out.
 FORMATS = {
-    "lzo": ["-l", "-d", "0"],
-    "zlib-1": ["-c", "-d", "1"],
+    "zlib": ["-c", "-d", "0"],
+    "lzo-1": ["-l", "-d", "1"],
     "zlib-31": ["-c", "-d", "31"],
     "elf-31": ["-E", "-d", "31"],
 }
