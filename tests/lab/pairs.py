@@ -9,18 +9,26 @@ the other captures, under a hash of what shapes them.
 
 import asyncio
 import contextlib
+import hashlib
+import shutil
 import socket
 import subprocess
+import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import archive
+import kernels
 import machine
 from archive import LabError
+from capture import fingerprint, one_at_a_time
 from children import DIES_WITH_US
-from kept_captures import TIMER, Say, kept
 from kernels import Kernel
 from qemu.qmp import EventListener, QMPClient, QMPError
 from roles import resolve
+
+Say = Callable[[str], None]
 
 LEAK = machine.GUEST / "pair" / "leak.c"
 # guest/pair/leak.c
@@ -46,9 +54,7 @@ def without_hvo(say: Say) -> Vmcore:
     assert off != options
 
     def take(kernel: Kernel, folder: Path) -> None:
-        line = " ".join(
-            [machine.COMMAND_LINE, TIMER, kernel.options, off, "lab.workload=vmemmap_boot"]
-        )
+        line = " ".join([machine.COMMAND_LINE, kernel.options, off, "lab.workload=vmemmap_boot"])
         machine.run(
             kernel,
             "vmemmap_boot",
@@ -58,7 +64,7 @@ def without_hvo(say: Say) -> Vmcore:
             qemu_args=("-append", line),  # the last one counts
         )
 
-    folder, kernel = kept(resolve("default", say), "without_hvo", [Path(__file__)], take, say)
+    folder, kernel = _kept(resolve("default", say), "without_hvo", take, say)
     return Vmcore(folder / "vmcore", kernel.vmlinux)
 
 
@@ -73,9 +79,42 @@ def leak(say: Say) -> tuple[Vmcore, Vmcore]:
     def take(kernel: Kernel, folder: Path) -> None:
         asyncio.run(_freeze_twice(kernel, folder, say))
 
-    folder, kernel = kept("owner", "leak", [Path(__file__), LEAK], take, say)
+    folder, kernel = _kept("owner", "leak", take, say)
     before, after = (Vmcore(folder / name, kernel.vmlinux) for name in ("before", "after"))
     return before, after
+
+
+def _kept(
+    name: str, what: str, take: Callable[[Kernel, Path], None], say: Say
+) -> tuple[Path, Kernel]:
+    """The folder of a capture, from the cache or taken now."""
+    with one_at_a_time():
+        kernel = kernels.get(name, say)
+        digest = hashlib.sha256(fingerprint(kernel).encode())
+        for source in (Path(__file__), LEAK):
+            digest.update(source.read_bytes())
+        folder = archive.cache_folder() / "cores" / f"{name}-{what}-{digest.hexdigest()[:12]}"
+        if not folder.exists():
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            for trial in (1, 2):
+                # Whole or absent, by the rename.
+                temporary = Path(tempfile.mkdtemp(prefix=".capture-", dir=folder.parent))
+                try:
+                    say(f"booting {kernel.release}, {what}")
+                    take(kernel, temporary)
+                    temporary.rename(folder)
+                    break
+                except LabError as error:
+                    # As of capture.py: emulation has flaws that a second boot does not meet.
+                    if trial == 2:
+                        raise
+                    say(f"{str(error).splitlines()[0]}; once more")
+                finally:
+                    shutil.rmtree(temporary, ignore_errors=True)
+            for other in folder.parent.glob(f"{name}-{what}-*"):
+                if other != folder:
+                    shutil.rmtree(other)
+    return folder, kernel
 
 
 def _build_init(folder: Path) -> Path:
@@ -105,7 +144,7 @@ async def _freeze_twice(kernel: Kernel, folder: Path, say: Say) -> None:
                 *("-chardev", f"socket,id=qmp,fd={theirs.fileno()}"),
                 *("-mon", "chardev=qmp,mode=control"),
                 *("-kernel", str(kernel.vmlinuz), "-initrd", str(initramfs)),
-                *("-append", f"{machine.COMMAND_LINE} {TIMER} {kernel.options}"),
+                *("-append", f"{machine.COMMAND_LINE} {kernel.options}"),
             ],
             stdin=subprocess.DEVNULL,
             stdout=log,
