@@ -57,8 +57,8 @@ _BY_TYPE = {
     "mempool_t": "integrity_buf_pool",
     "struct io_tlb_mem": "io_tlb_default_mem",
     "struct kmem_cache *": (
-        "anon_vma_cachep anon_vma_chain_cachep rmap_item_cache stable_node_cache "
-        "task_struct_cachep vm_area_cachep"
+        "anon_vma_cachep anon_vma_chain_cachep kmem_cache kmem_cache_node rmap_item_cache "
+        "stable_node_cache task_struct_cachep vm_area_cachep"
     ),
     "struct ksm_scan": "ksm_scan",
     "struct list_head": (

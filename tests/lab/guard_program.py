@@ -56,6 +56,7 @@ guard = subprocess.Popen(
     stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 wait_for(lambda: b"triggers, every" in Path("/out/guard/guard.log").read_bytes(), 300)
 said["start"] = time.monotonic() - began
+told("guard: begun")
 time.sleep(10)
 said["before"] = dict(resident(), seconds=time.monotonic())
 """
@@ -67,7 +68,9 @@ begin = time.monotonic()
 pid = child(lambda: memory(8 << 30, mmap.MADV_HUGEPAGE).madvise(23))
 said["killed"] = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 said["dying"] = time.monotonic() - begin
+told("guard: killed")
 note("oom-kill", time.monotonic(), 600)
+told("guard: captured")
 wait_for(lambda: done("oom-kill"), 1200)
 """
 

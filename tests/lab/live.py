@@ -38,6 +38,13 @@ CPU = ("-cpu", "max,-erms,-fsrm")
 WITHOUT_CX16 = dict.fromkeys(("6.1", "6.12"), "clearcpuid=141")
 # A busy machine needs a quarter of an hour for what otherwise takes three minutes.
 LIVE_SECONDS = 3600.0
+# The console, and with it whoever waits here, is told when what was done.
+_TOLD = """
+import time
+def told(words):
+    now = time.clock_gettime(time.CLOCK_BOOTTIME)
+    os.write(1, f"lab: [{now:5.1f}] {words}\\n".encode())
+"""
 LEFT_OUT = shutil.ignore_patterns(
     "test", "tests", "idlelib", "ensurepip", "site-packages", "config-*"
 )
@@ -58,7 +65,8 @@ def run_live(
     """
     Boot *kernel* and run a Python program in it; returns the folder with what it wrote to /out.
 
-    The program can import mmscope, and finds the kernel's vmlinux at /vmlinux.
+    The program can import mmscope, and finds the kernel's vmlinux at /vmlinux. What it says by
+    ``told(words)`` is shown with the guest's time.
 
     :param folder: an empty folder to work in.
     :param binaries: more programs, to be found in /bin, with the libraries that they need.
@@ -70,7 +78,8 @@ def run_live(
     """
     booted = get(kernel, say, symbols=symbols)
     booted = dataclasses.replace(
-        booted, options=f"{booted.options} {WITHOUT_CX16.get(kernel, '')} {options}"
+        booted,
+        options=f"{booted.options} {WITHOUT_CX16.get(kernel, '')} {options}",
     )
     qemu_args = (*CPU, *qemu_args)
     tree, image = folder / "tree", folder / "disk.ext4"
@@ -151,7 +160,7 @@ def build_tree(
     if vmlinux is not None:
         shutil.copy(vmlinux, tree / "vmlinux")
     path = ["/site", str(stdlib / "lib-dynload")]
-    begin = f"import os, sys\nos.environ |= {ENVIRONMENT!r}\nsys.path[:0] = {path!r}\n"
+    begin = f"import os, sys\nos.environ |= {ENVIRONMENT!r}\nsys.path[:0] = {path!r}\n{_TOLD}"
     (tree / "main.py").write_text(begin + program)
 
 

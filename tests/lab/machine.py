@@ -43,10 +43,9 @@ DUMP_SECONDS = 180.0
 MACHINE = AMD64.machine
 
 # KASLR stays on, as in the field. NUMA balancing would invert page-table entries at moments of its
-# own choosing. x86's kernels wait for some ticks of the timer at boot, and panic where QEMU had too
-# little of a busy machine meanwhile ("IO-APIC + timer doesn't work!").
-_OPTIONS = "panic=-1 numa_balancing=disable no_timer_check"
-COMMAND_LINE = f"console={AMD64.console} {_OPTIONS}"
+# own choosing.
+_OPTIONS = "panic=-1 numa_balancing=disable"
+COMMAND_LINE = f"console={AMD64.console} {_OPTIONS} {AMD64.options}"
 
 # What a workload needs from the kernel's command line.
 WORKLOAD_OPTIONS = {
@@ -239,7 +238,7 @@ async def _run(
     )  # a socket without a path: nothing to clean up, no limit on its length
     arch = kernel.architecture
     options = OTHER_OPTIONS.get((arch.name, workload), WORKLOAD_OPTIONS.get(workload, ""))
-    line = f"console={arch.console} {_OPTIONS}"
+    line = f"console={arch.console} {_OPTIONS} {arch.options}"
     command = [
         arch.qemu,
         *arch.machine,

@@ -62,6 +62,7 @@ def run(name, *arguments):
             os._exit(code if isinstance(code, int) else 98)
     status = os.waitpid(child, 0)[1]
     Path(f"{OUT}/{name}.code").write_text(str(os.waitstatus_to_exitcode(status)))
+    told(f"recorded {name}")
 
 """
 

@@ -74,6 +74,7 @@ import mmscope.reports.watch.watch
 import mmscope.reports.watch.watch_bundle
 
 gc.freeze()
+told("imported")
 
 def left_behind():
     # Kernel threads have no command line.
@@ -95,7 +96,7 @@ for name, program in PROGRAMS:
         # Not where /vmlinux is: perf takes one in its folder for the kernel's, without modules.
         os.chdir("/tmp")
         try:
-            exec(compile(program, f"{name}.py", "exec"), {"__name__": "__main__"})
+            exec(compile(program, f"{name}.py", "exec"), {"__name__": "__main__", "told": told})
             code = 0
         except BaseException:
             (out / "failed").write_text(traceback.format_exc())
@@ -104,6 +105,7 @@ for name, program in PROGRAMS:
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if code and not (out / "failed").exists():
         (out / "failed").write_text(f"ended with {code}")
+    told(f"{name}: done")
     (out / "seconds").write_text(f"{time.monotonic() - begin:.0f}")
     for pid in left_behind():
         os.kill(pid, signal.SIGKILL)

@@ -3,12 +3,13 @@
 Vmcores that are cut short, and symbols that do not fit: one clear line, and nothing invented.
 """
 
+import contextlib
+import io
 import os
 import re
 import struct
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import children
@@ -19,20 +20,22 @@ from conftest import Lab
 from mmscope.drgn.opening.core_file import build_id
 from mmscope.drgn.sections.registry import SECTIONS
 from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.commands.command import main
 
 pytestmark = pytest.mark.any_kernel
 
-ROOT = Path(__file__).resolve().parents[2]
+
+@dataclass(frozen=True)
+class Done:
+    returncode: int
+    stderr: str
 
 
-def mmscope(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return children.run(
-        [sys.executable, "-m", "mmscope", *map(str, arguments)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
+def mmscope(*arguments: str | Path) -> Done:
+    """The command, in this process: its start is a second of each of many."""
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        code = main([str(word) for word in arguments])
+    return Done(code, said.getvalue())
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +46,7 @@ def cut(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("share", [0.97, 0.8, 0.5, 0.1, 0.0001])
+@pytest.mark.parametrize("share", [0.97, 0.8, 0.5, 0.0001])
 def test_a_vmcore_that_was_cut_short_is_read_as_far_as_it_goes(
     lab: Lab, cut: Path, tmp_path: Path, share: float
 ) -> None:

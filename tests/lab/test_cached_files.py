@@ -184,6 +184,7 @@ def test_it_is_the_same_without_debug_info(files_lab: FilesLab) -> None:
 
 
 @pytest.mark.x86  # makedumpfile 1.7.2 knows no addresses of 52 bits
+@pytest.mark.any_kernel
 def test_so_it_is_without_the_pages_themselves(files_lab: FilesLab, tmp_path: Path) -> None:
     """A dump without the page cache has its struct pages and inodes."""
     elf = plain_elf(files_lab.capture.vmcore, tmp_path / "elf")

@@ -209,6 +209,7 @@ def test_no_lock_is_taken_and_one_that_is_shows(rmap_lab: RmapLab, maps: FileMap
     assert "write" in {row.lock for row in file_mapping_rows(rmap_lab.prog, lying)}
 
 
+@pytest.mark.any_kernel
 def test_a_check_that_walks_finds_what_is_missing(rmap_lab: RmapLab, maps: FileMaps) -> None:
     size = maps.tree_size.copy()
     size[int(size.argmax())] -= 1
@@ -242,6 +243,7 @@ def test_i_mmap_writable_that_differs_is_said(rmap_lab: RmapLab) -> None:
     assert (check.expected, check.found) == (FILE_VMAS, FILE_VMAS - 1)
 
 
+@pytest.mark.any_kernel
 def test_a_tree_whose_first_node_is_missing_is_said(rmap_lab: RmapLab, maps: FileMaps) -> None:
     at = int(maps.tree_size.argmax())
     root = int(maps.of_mapping["tree"][at])

@@ -7,11 +7,9 @@ cell that it printed alike twice must be equal to the core's, exactly. One that 
 prints (the kernel works while it is asked) may differ by no more than it moved, and few may.
 """
 
-import sys
 from collections import Counter
 from pathlib import Path
 
-import children
 import numpy as np
 import pytest
 from conftest import Lab
@@ -33,8 +31,8 @@ from printed_memory import (  # noqa: F401
     test_walking_every_list_finds_as_many_blocks,
     test_zones_are_those_of_zoneinfo,
 )
+from probe_scripts import as_drgn_does, by_drgn
 
-from mmscope import FOLDER
 from mmscope.drgn.free import free_lists as free_lists_module
 from mmscope.drgn.free.free_lists import FIRST_HEAD, FreeBlockFinder, free_lists, read_pagetypeinfo
 from mmscope.drgn.free.free_memory import scan_free_memory
@@ -188,6 +186,7 @@ def test_struct_pages_that_cannot_be_read_are_counted_and_not_taken_for_free(lab
     assert 0 < free <= sum(row.pages for row in lab.free.lists.blocks)
 
 
+@pytest.mark.any_kernel
 def test_two_readings_of_one_vmcore_are_the_same_bundle(lab: Lab, tmp_path: Path) -> None:
     first, second = bundle_of(lab, tmp_path / "first"), bundle_of(lab, tmp_path / "second")
     assert set(first.tables) == set(second.tables)
@@ -209,18 +208,18 @@ def test_the_demo_workload_is_found_out(lab: Lab, tmp_path: Path) -> None:
 
 
 @pytest.mark.any_kernel
-@pytest.mark.parametrize(
-    "probe", ["zones", "free_lists", "pcp_lists", "pageblocks", "vm_counters", "settings"]
-)
-def test_each_probe_runs_as_a_drgn_script(lab: Lab, probe: str) -> None:
-    drgn = Path(sys.executable).with_name("drgn")
-    (script,) = (FOLDER / "drgn").rglob(f"{probe}.py")
-    result = children.run(
-        [drgn, "-q", "-c", lab.capture.vmcore, "-s", lab.capture.vmlinux, script],
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
+def test_a_probe_runs_as_a_drgn_script(lab: Lab) -> None:
+    result = by_drgn(lab.capture, "free/free_lists")
     assert result.returncode == 0, result.stderr
     assert result.stderr == ""
     assert len(result.stdout.splitlines()) > 5
+
+
+@pytest.mark.any_kernel
+@pytest.mark.parametrize(
+    "script",
+    ["free/zones", "free/pcp_lists", "free/pageblocks", "machine/vm_counters", "machine/settings"],
+)
+def test_so_do_the_others(lab: Lab, script: str, capsys: pytest.CaptureFixture[str]) -> None:
+    printed, said = as_drgn_does(lab.prog, script, capsys)
+    assert said == "" and len(printed.splitlines()) > 5

@@ -21,6 +21,8 @@ from mmscope.reports.bundle.description import SectionResult
 from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.collect.collect import collect
 
+pytestmark = pytest.mark.any_kernel
+
 # Those that see every page, or what a pass has kept for them.
 SECTIONS = (
     *("memory_ledger", "free_lists", "accounting", "pcp_lists", "pageblocks", "slab_caches"),

@@ -4,27 +4,21 @@ A crash as machines in the field have it: a crash kernel is loaded, sysrq crashe
 the crash kernel saves /proc/vmcore (``programs/kdump.c``). What is read from that dump is held
 against what the kernel printed right before.
 
-Costs: two boots, and a minute.
+Costs: two boots, and a minute, the first time; the dump is kept in the cache.
 """
 
-import os
-import re
-import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import children
 import kernels
-import machine
 import pytest
-from archive import LabError
-from capture import one_at_a_time
-from children import DIES_WITH_US
 from conftest import STANDS_ON
+from crashed import crashed
 
 from mmscope.drgn.free.free_lists import read_pagetypeinfo
 from mmscope.drgn.free.pageblocks import read_pagetypeinfo_blocks
@@ -36,22 +30,21 @@ from mmscope.reports.guard import captures
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-SECONDS = 600
-LINE = "console=ttyS0 panic=-1 no_timer_check crashkernel=256M no5lvl"
 
 
 @dataclass(frozen=True)
 class Crash:
     core: Path
     bundle: Bundle
-    folder: Path
+    truth: Path
+    folder: Path  # to work in
 
     def said(self, path: str, read: Callable[[str], Any], *key: str) -> tuple[Any, Any]:
         """Two readings of a file, by a key of its rows."""
         return tuple(  # type: ignore[return-value]
             {
                 tuple(getattr(row, name) for name in key): row
-                for row in read((self.folder / "truth" / s / path).read_text())
+                for row in read((self.truth / s / path).read_text())
             }
             for s in "AB"
         )
@@ -71,61 +64,13 @@ def collect(core: Path, bundle: Path, *symbols: str | Path) -> "subprocess.Compl
 
 
 @pytest.fixture(scope="module")
-def crash(tmp_path_factory: pytest.TempPathFactory, say: Callable[[str], None]) -> Iterator[Crash]:
+def crash(tmp_path_factory: pytest.TempPathFactory, say: Callable[[str], None]) -> Crash:
     """The dump, read."""
-    folder = tmp_path_factory.mktemp("kdump")
-    with one_at_a_time():
-        kernel = kernels.get(STANDS_ON, say)
-        init = folder / "init"
-        source = HERE / "programs/kdump.c"
-        children.run(
-            ["gcc", "-static", "-O2", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-o", init, source],
-            check=True,
-        )
-        inner = machine.build_initramfs(folder, init, kernel.modules)
-        inner.rename(folder / "crash.initramfs")
-        shutil.copy(kernel.vmlinuz, folder / "vmlinuz")
-        # Archives one behind the other are one to the kernel.
-        more = children.run(
-            ["cpio", "--create", "--format=newc", "--quiet", "--directory", folder],
-            input=b"vmlinuz\ncrash.initramfs\n",
-            capture_output=True,
-            check=True,
-        ).stdout
-        outer = machine.build_initramfs(folder, init, kernel.modules)
-        outer.write_bytes(outer.read_bytes() + more)
-        disks = []
-        for name, size in (("said", 16 << 20), ("core", 2 << 30)):
-            (folder / name).touch()
-            os.truncate(folder / name, size)
-            disks += ["-drive", f"file={folder / name},format=raw,if=virtio,cache=unsafe"]
-        console = folder / "console.log"
-        say(f"crashing {kernel.release}, and booting its crash kernel")
-        qemu = subprocess.Popen(
-            [
-                *DIES_WITH_US,
-                *("qemu-system-x86_64", "-accel", "tcg,thread=single", "-cpu", "max,-cx16"),
-                *("-machine", "q35", "-smp", "1", "-m", "768M", "-no-reboot", "-nodefaults"),
-                *("-display", "none", "-serial", f"file:{console}"),
-                *("-kernel", kernel.vmlinuz, "-initrd", outer, "-append", LINE, *disks),
-            ],
-            stdin=subprocess.DEVNULL,
-        )
-        try:
-            qemu.wait(SECONDS)
-        finally:
-            qemu.kill()
-            qemu.wait()
-    words = console.read_text(errors="replace")
-    saved = re.search(r"kdump: saved (\d+) bytes", words)
-    if not saved:
-        raise LabError("no dump was saved:\n" + "\n".join(words.splitlines()[-20:]))
-    os.truncate(folder / "core", int(saved[1]))
-    machine.unpack_truth((folder / "said").read_bytes(), folder / "truth")
-    done = collect(folder / "core", folder / "bundle", "--symbols", kernel.vmlinux)
+    dumped, kernel = crashed(STANDS_ON, say)
+    core, folder = dumped / "core", tmp_path_factory.mktemp("kdump")
+    done = collect(core, folder / "bundle", "--symbols", kernel.vmlinux)
     assert done.returncode == 0, done.stderr
-    yield Crash(folder / "core", Bundle(folder / "bundle"), folder)
-    shutil.rmtree(folder)
+    return Crash(core, Bundle(folder / "bundle"), dumped / "truth", folder)
 
 
 def test_every_section_is_read(crash: Crash) -> None:
@@ -195,7 +140,7 @@ def test_the_dump_becomes_a_report_without_a_person(crash: Crash) -> None:
     """As kdump-tools leaves it, with what it leaves beside it."""
     place = crash.folder / "var" / "202611230300"
     place.mkdir(parents=True)
-    os.link(crash.core, place / "dump.202611230300")
+    (place / "dump.202611230300").symlink_to(crash.core)
     (place / "dmesg.202611230300").write_text("of no use")
     (place / "dump-incomplete").write_text("of no use")
     command = [sys.executable, "-m", "mmscope", "guard", "crash", place.parent, "--settled", "0",

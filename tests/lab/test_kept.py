@@ -5,19 +5,17 @@ Memory that a kernel does not get, does not map, or has given up, against what t
 """
 
 import re
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import children
 import pytest
 from capture import Capture, capture
 from conftest import KERNELS, Lab, StructPagesLab
 from drgn import FaultError, Program, offsetof
 from drgn.helpers.linux.mm import pfn_to_virt
+from probe_scripts import as_drgn_does
 
-from mmscope import FOLDER
 from mmscope.drgn.machine.boot_options import command_line
 from mmscope.drgn.machine.direct_map import (
     DirectMapLevel,
@@ -420,18 +418,14 @@ def test_a_direct_map_that_leads_to_itself_is_bounded(kept_lab: KeptLab) -> None
 @pytest.mark.parametrize(
     ("script", "words"),
     [
-        ("physical_memory", "mem=4864M"),
-        ("direct_map", "not_present_bytes"),
-        ("poisoned_pages", "HardwareCorrupted"),
+        ("machine/physical_memory", "mem=4864M"),
+        ("machine/direct_map", "not_present_bytes"),
+        ("machine/poisoned_pages", "HardwareCorrupted"),
     ],
 )
-def test_scripts(kept_lab: KeptLab, script: str, words: str) -> None:
-    if script == "poisoned_pages" and not kept_lab.marks_pages:
+def test_scripts(
+    kept_lab: KeptLab, script: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if script == "machine/poisoned_pages" and not kept_lab.marks_pages:
         return
-    drgn = Path(sys.executable).with_name("drgn")
-    done = children.run(
-        [str(drgn), "-q", "-c", str(kept_lab.capture.vmcore), "-s", str(kept_lab.capture.vmlinux),
-         str(*(FOLDER / "drgn").rglob(f"{script}.py"))],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert words in done.stdout
+    assert words in as_drgn_does(kept_lab.prog, script, capsys)[0]

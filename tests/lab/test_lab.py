@@ -217,16 +217,19 @@ def test_guest_without_init_is_an_error_with_the_console(tmp_path: Path) -> None
     assert not (tmp_path / "vmcore").exists()
 
 
-def test_step_that_takes_too_long_is_an_error(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def init(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return machine.build_init(tmp_path_factory.mktemp("init"))
+
+
+def test_step_that_takes_too_long_is_an_error(init: Path, tmp_path: Path) -> None:
     kernel = kernels.get(KERNELS[0], print)
-    init = machine.build_init(tmp_path)
     with pytest.raises(LabError, match=r"boot is not done after 0\.5 s; the console's last lines"):
         machine.run(kernel, "idle", tmp_path, print, init=init, boot_seconds=0.5)
 
 
-def test_unknown_workload_is_an_error(tmp_path: Path) -> None:
+def test_unknown_workload_is_an_error(init: Path, tmp_path: Path) -> None:
     kernel = kernels.get(KERNELS[0], print)
-    init = machine.build_init(tmp_path)
     with pytest.raises(LabError, match="no workload is called 'nonesuch'"):
         machine.run(kernel, "nonesuch", tmp_path, print, init=init)
 

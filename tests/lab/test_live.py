@@ -32,6 +32,7 @@ def run(name, *arguments):
     status = os.waitpid(child, 0)[1]
     with open(f"/out/live/{name}.code", "w") as file:
         file.write(str(os.waitstatus_to_exitcode(status)))
+    told(f"live: {name}")
 
 run("doctor", "doctor", "--all")
 run("memory", "collect", "--symbols", "/vmlinux", "-o", "/out/live/memory")

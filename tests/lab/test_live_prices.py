@@ -51,6 +51,7 @@ def run(name, *arguments):
         os._exit(main())
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     after = hits()
+    told(f"prices: {{name}}")
     said["runs"][name] = {{
         "code": code,
         "seconds": time.monotonic() - begin,

@@ -66,6 +66,7 @@ if not watch:
                 "--openmetrics", "/out/watch/watch.prom"]
     os._exit(main())
 wait_for_samples(4)
+told("watch: begun")
 look("first")
 wait_for_samples(2)
 pid = child(holds_page_tables)
@@ -78,6 +79,7 @@ for _ in range(3):
     Path("/proc/sys/vm/drop_caches").write_text("1")
 pid = child(runs_out_of_memory)
 said["killed"] = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+told("watch: killed")
 look("last")
 said["prom"] = Path("/out/watch/watch.prom").read_text()
 wait_for_samples(4)

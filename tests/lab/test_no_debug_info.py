@@ -10,6 +10,7 @@ import re
 import struct
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,9 @@ from mmscope.drgn.sections.registry import SECTIONS
 from mmscope.reports.collect.run_section import run_section
 
 ROOT = Path(__file__).resolve().parents[2]
-BRIEF = pytest.param("sizes", marks=[pytest.mark.brief, pytest.mark.any_config])
+BRIEF = pytest.param(
+    "sizes", marks=[pytest.mark.brief, pytest.mark.any_config, pytest.mark.any_kernel]
+)
 WORKLOADS = ("fragment", "slab", "rmap", "tables", BRIEF, "vmemmap", "kept")
 READABLE = [name for name in KERNELS if name not in FUNCTIONS_ONLY | WITHOUT_BTF]
 # Features told by functions that may be inlined, of which only DWARF knows.
@@ -134,6 +137,7 @@ def test_every_cell_is_as_with_debug_info(
 
 
 @pytest.mark.x86  # makedumpfile 1.7.2 knows no addresses of 52 bits
+@pytest.mark.any_kernel
 def test_so_is_a_dump_that_makedumpfile_filtered(lab: Lab, tmp_path: Path) -> None:
     elf = plain_elf(lab.capture.vmcore, tmp_path / "elf")
     makedumpfile("-c", "-d", "31", elf, tmp_path / "kdump")
@@ -218,10 +222,12 @@ class TestSymbols:
         prog = own(lab.capture.vmcore)
         symbols = {symbol.name: symbol for symbol in prog.symbols()}
         assert len(symbols) > 50_000
-        checked = 0
-        for symbol in lab.prog.symbols()[::50]:
+        checked, theirs = 0, lab.prog.symbols()
+        # Of a file with debug info, drgn takes milliseconds to look up a name.
+        times = Counter(symbol.name for symbol in theirs)
+        for symbol in theirs[::50]:
             alone = symbol.name in symbols and len(prog.symbols(symbol.name)) == 1
-            if alone and len(lab.prog.symbols(symbol.name)) == 1:
+            if alone and times[symbol.name] == 1:
                 assert symbols[symbol.name].address == symbol.address, symbol.name
                 checked += 1
         assert checked > 800
@@ -338,7 +344,7 @@ class TestDamage:
         whole = blob(lab.capture)
         chance, refused = random.Random(1), 0
         names = ("page", "zone", "task_struct", "mm_struct", "kmem_cache", "inode", "sk_buff")
-        for _ in range(150):
+        for _ in range(40):  # make soak tries more
             damaged = bytearray(whole)
             for _ in range(chance.choice((1, 10, 1000))):
                 damaged[chance.randrange(len(damaged))] = chance.randrange(256)
@@ -353,7 +359,7 @@ class TestDamage:
                 types.enumerator("NR_FREE_PAGES")
             except BtfError:
                 refused += 1
-        assert 0 < refused < 150
+        assert 0 < refused < 40
 
     def test_a_struct_whose_members_multiply_is_refused(self) -> None:
         with pytest.raises(BtfError, match="too many members"):

@@ -523,6 +523,7 @@ def test_a_tree_that_leads_back_to_its_root(lab_of_tables: TablesLab) -> None:
     assert scan.repeated_tables > 500 and (row.bad_entries or 0) > 500 and row.unaccounted_tables
 
 
+@pytest.mark.any_kernel
 def test_tables_full_of_garbage(lab_of_tables: TablesLab) -> None:
     dice = np.random.default_rng(7)
     pages: dict[int, bytes | None] = {
@@ -537,6 +538,7 @@ def test_tables_full_of_garbage(lab_of_tables: TablesLab) -> None:
     assert sum(row.pte_tables or 0 for row in rows) < 60_000
 
 
+@pytest.mark.any_kernel
 def test_tables_that_are_not_in_the_dump(lab_of_tables: TablesLab) -> None:
     missing = tables_of(lab_of_tables, "breadth")["pte"][100:150]
     scan = scan_page_tables(damaged(lab_of_tables, dict.fromkeys(missing)))
@@ -602,6 +604,7 @@ def tables_taken(scan: PageTableScan, comm: str) -> np.ndarray:
     return levels
 
 
+@pytest.mark.any_kernel
 def test_tables_that_lead_to_each_other_are_looked_at_once(lab_of_tables: TablesLab) -> None:
     prog, tables = wood(lab_of_tables)
     frames = len(tables)
@@ -619,6 +622,7 @@ def test_tables_that_lead_to_each_other_are_looked_at_once(lab_of_tables: Tables
     assert taken.sum() <= (2 + chunks) * frames * (5 if twins else 1)
 
 
+@pytest.mark.any_kernel
 def test_no_more_tables_than_there_is_memory(
     lab_of_tables: TablesLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -649,6 +653,7 @@ def listed_tasks(prog: Program) -> list[Object]:
     return list(list_for_each_entry("struct task_struct", tasks, "tasks"))
 
 
+@pytest.mark.any_kernel
 def test_a_list_of_processes_that_runs_in_a_circle(lab_of_tables: TablesLab) -> None:
     prog = damaged(lab_of_tables, {})
     tasks = listed_tasks(prog)

@@ -151,6 +151,7 @@ def test_chains_are_those_on_the_lists_of_their_vmas(rmap_lab: RmapLab) -> None:
         assert np.count_nonzero(of_process) == theirs > 10
 
 
+@pytest.mark.any_kernel
 def test_a_check_that_walks_finds_what_is_missing(rmap_lab: RmapLab) -> None:
     size = rmap_lab.maps.tree_size.copy()
     lying = dataclasses.replace(rmap_lab.maps)
@@ -480,6 +481,7 @@ class Holes:
         return self.prog.read(address, size, physical)
 
 
+@pytest.mark.any_kernel
 def test_slabs_that_the_dump_lacks_are_counted(
     rmap_lab: RmapLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -516,6 +518,7 @@ def test_a_dump_without_any_slab_of_it(
 
 
 @pytest.mark.parametrize("bits", [(3, 30), (0, 64)])
+@pytest.mark.any_kernel
 def test_damaged_pointers_harm_themselves_alone(
     rmap_lab: RmapLab, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, bits: tuple[int, int]
 ) -> None:

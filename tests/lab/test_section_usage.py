@@ -127,6 +127,7 @@ GARBAGE: dict[str, Callable[[int], int]] = {
 
 
 @pytest.mark.parametrize("what", GARBAGE)
+@pytest.mark.any_kernel
 def test_a_usage_pointer_of_garbage(lab: Lab, what: str) -> None:
     prog = opened(lab.capture)
     sections = valid_sections(prog)

@@ -10,15 +10,16 @@ one, too: the tests are the same.
 
 import dataclasses
 import re
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import kernels
 import machine
 import pytest
-from capture import Capture, capture, one_at_a_time
+from capture import Capture, capture
 from conftest import KERNELS, Lab
+from kept_captures import kept
+from kernels import Kernel
 from printed_memory import (  # noqa: F401
     assert_as_printed,
     test_counters_are_those_of_vmstat_plus_what_cpus_hold_back,
@@ -63,27 +64,24 @@ QEMU = (
 @pytest.fixture(scope="module", params=KERNELS)
 def lab(
     request: pytest.FixtureRequest,
-    tmp_path_factory: pytest.TempPathFactory,
     say: Callable[[str], None],
-) -> Iterator[Lab]:
+) -> Lab:
     """A kernel that does nothing, on that machine."""
-    with one_at_a_time():
-        kernel = kernels.get(request.param, say)
-        folder = tmp_path_factory.mktemp("shape")
-        x86 = kernel.architecture.name == "amd64"
-        options = OPTIONS if x86 else "cma=64M"
+    x86 = kernels.architecture(request.param).name == "amd64"
+    options, qemu = (OPTIONS, QEMU) if x86 else ("cma=64M", THREE_NODES)
+
+    def take(kernel: Kernel, folder: Path) -> None:
         odd = dataclasses.replace(kernel, options=f"{kernel.options} {options}")
-        say(f"booting {kernel.release} on a machine of an odd shape")
         init = machine.build_init(folder, kernel.architecture, kernel.page_bytes)
-        qemu = QEMU if x86 else THREE_NODES
         machine.run(odd, "idle", folder, say, init=init, qemu_args=qemu)
+
+    folder, kernel = kept(request.param, "odd_shape", [options, *qemu], take, say)
     taken = Capture(
         kernel.name, kernel.release, "idle", folder / "vmcore", kernel.vmlinux,
         folder / "truth/A", folder / "truth/B", folder / "console.log",
     )  # fmt: skip
     prog = open_target(taken.vmcore, [taken.vmlinux])
-    yield Lab(taken, prog, scan_free_memory(prog))
-    shutil.rmtree(folder)  # gigabytes
+    return Lab(taken, prog, scan_free_memory(prog))
 
 
 def test_every_section_is_there_or_says_why_not(lab: Lab, tmp_path: Path) -> None:

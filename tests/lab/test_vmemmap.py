@@ -5,16 +5,15 @@ workload, sysfs, and drgn's own page table walk, address by address.
 """
 
 import re
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import children
 import pytest
 from conftest import Lab, OwnerLab, StructPagesLab
 from drgn import FaultError, Program, offsetof
 from drgn.helpers.linux.mm import follow_phys
+from probe_scripts import as_drgn_does, by_drgn
 
 from mmscope.drgn.machine.vm_counters import read_vmstat
 from mmscope.drgn.opening.target import describe, open_target
@@ -390,14 +389,19 @@ def test_the_sections_and_what_they_find(vmemmap_lab: StructPagesLab, tmp_path: 
         ("struct_pages/memory_metadata", "2 MiB pages, hugetlb with HVO"),
     ],
 )
-def test_each_probe_runs_by_itself(vmemmap_lab: StructPagesLab, script: str, words: str) -> None:
-    taken = vmemmap_lab.capture
-    drgn = str(Path(sys.executable).parent / "drgn")
-    command = [drgn, "-q", "-c", str(taken.vmcore), "-s", str(taken.vmlinux), f"drgn/{script}.py"]
-    done = children.run(command, capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
+def test_each_probe_runs_by_itself(
+    vmemmap_lab: StructPagesLab, script: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    printed, _ = as_drgn_does(vmemmap_lab.prog, script, capsys)
     shown = has_hvo(vmemmap_lab) or script != "struct_pages/vmemmap_examples"
-    assert (words if shown else "with an altmap") in done.stdout
+    assert (words if shown else "with an altmap") in printed
+
+
+@pytest.mark.any_kernel
+def test_drgn_runs_one(vmemmap_lab: StructPagesLab) -> None:
+    done = by_drgn(vmemmap_lab.capture, "struct_pages/vmemmap")
+    assert done.returncode == 0, done.stderr
+    assert "Struct pages by zone" in done.stdout
 
 
 def opened(lab: StructPagesLab) -> Program:
@@ -494,6 +498,7 @@ def test_a_small_pool_is_not_worth_a_word(lab: Lab, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("entry", [0, 0x63, 0xFFFF_FFFF_FFFF_FFFF, 0x000F_FFFF_FFFF_F063])
+@pytest.mark.any_kernel
 def test_page_tables_of_garbage(vmemmap_lab: StructPagesLab, entry: int) -> None:
     """Whatever a table holds, there are numbers of it, and what does not agree is said."""
     prog = opened(vmemmap_lab)
@@ -520,6 +525,7 @@ def cover(prog: Program, name: str, content: bytes) -> None:
 
 
 @pytest.mark.parametrize("head", [2, 0xFFFF_8880_0000_1002, 0xDEAD_0000_0000_0002, (1 << 64) - 1])
+@pytest.mark.any_kernel
 def test_a_damaged_array_of_pagemaps(vmemmap_lab: StructPagesLab, head: int) -> None:
     prog = opened(vmemmap_lab)
     array = prog.type("struct xarray")
@@ -533,6 +539,7 @@ def test_a_damaged_array_of_pagemaps(vmemmap_lab: StructPagesLab, head: int) -> 
 
 
 @pytest.mark.parametrize("order", [0, 31, 0xFFFF_FFFF])
+@pytest.mark.any_kernel
 def test_damaged_pools_cost_themselves(vmemmap_lab: StructPagesLab, order: int) -> None:
     prog = opened(vmemmap_lab)
     content = bytearray(prog.variable("hstates").to_bytes_())
@@ -544,6 +551,7 @@ def test_damaged_pools_cost_themselves(vmemmap_lab: StructPagesLab, order: int) 
     assert statuses == {name: "failed" if name == "hugetlb" else "ok" for name in SECTION_NAMES}
 
 
+@pytest.mark.any_kernel
 def test_damaged_sections_are_bounded(
     vmemmap_lab: StructPagesLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -563,6 +571,7 @@ def test_damaged_sections_are_bounded(
         scan_vmemmap(prog)
 
 
+@pytest.mark.any_kernel
 def test_a_vmemmap_of_garbage_fails_with_words(vmemmap_lab: StructPagesLab) -> None:
     prog = opened(vmemmap_lab)
     root = follow_phys(prog["init_mm"].address_of_(), prog["mem_section"][0]).value_()

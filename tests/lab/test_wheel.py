@@ -60,13 +60,15 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def box(built: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder with the commands of an environment that had nothing and was given the wheel."""
     folder = tmp_path_factory.mktemp("box")
-    venv.create(folder, with_pip=True)
+    venv.create(folder)
     install(folder / "bin", str(built[0]))
     return folder / "bin"
 
 
 def install(commands: Path, what: str) -> None:
-    pip = [commands / "pip", "install", "--quiet", "--disable-pip-version-check", what]
+    """By this environment's pip; what is used is compiled when it is, the rest never."""
+    pip = [sys.executable, "-m", "pip", "--python", commands / "python", "install", what]
+    pip += ["--quiet", "--disable-pip-version-check", "--no-compile"]
     done = subprocess.run(pip, capture_output=True, text=True, env={**os.environ}, timeout=900)
     assert done.returncode == 0, done.stderr
 
