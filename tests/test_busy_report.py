@@ -21,7 +21,7 @@ from xml.etree.ElementTree import Element
 import busy_bundle
 import pytest
 import report_bundle as made
-from browser_page import NARROW, WIDE, Opened, all_drawn, barriers, unfold
+from browser_page import NARROW, SCREEN, WIDE, Opened, all_drawn, barriers, screens, unfold
 from page_tree import NOTHING, by_id, cells, elements, parse, texts
 
 from mmscope.reports.bundle.bundle import Bundle
@@ -32,6 +32,8 @@ from mmscope.reports.page.report import render
 from mmscope.reports.page.views import MAX_CELLS, MAX_SERIES_ROWS, MAX_STACK_ROWS
 
 MAX_PEAK_BYTES = 1 << 30
+# Of which its fourteen sections with findings are four fifths.
+MAX_SCREENS = 18
 FRAMES = [f"function_{n}" for n in range(500)]
 FORMULA = ("=cmd|' /C calc'!A0", "+1", "-bash", "@sum(1)", "\tx")
 
@@ -219,7 +221,9 @@ class TestInABrowser:
     def test_has_no_barrier(
         self, opening: functools.partial[Opened], made_by_the_command: tuple[Path, int]
     ) -> None:
-        assert barriers(opening(made_by_the_command[0]).page) == []
+        page = opening(made_by_the_command[0], SCREEN).page
+        assert screens(page) <= MAX_SCREENS
+        assert barriers(page) == []
 
     def test_a_cut_table_is_sorted_and_filtered_as_far_as_it_is_shown(self, page: Opened) -> None:
         page.page.set_viewport_size({"width": WIDE[0], "height": WIDE[1]})

@@ -32,7 +32,11 @@ from mmscope.reports.findings.proof import Declared, Proof, proofs
 FINDINGS = Path(__file__).resolve().parent
 SEVERITIES = ("critical", "warning", "notice")
 # What a finding does to the machine, the worst first: the order of those of one severity.
-HARMS = ("ends work", "stalls", "takes memory", "costs")
+# The last one is nothing that the machine suffers: a recording is not what it seems to be.
+HIDES = "hides"
+HARMS = ("ends work", "stalls", "takes memory", "costs", HIDES)
+# Of a stack, in a sentence.
+MAX_FRAMES = 10
 
 
 @dataclass(frozen=True)
@@ -225,6 +229,17 @@ def period(seconds: Any) -> str:
     return f"in {seconds:.0f} s since boot"
 
 
+def from_leaf(stack: str) -> str:
+    """
+    A folded stack in words: who took the memory, who called that, and how many called them. All of
+    it is in the row that is evidence.
+    """
+    frames = stack.split(";")[::-1]
+    further = len(frames) - MAX_FRAMES
+    told = " <- ".join(frames[:MAX_FRAMES] if further > 1 else frames)
+    return f"{told} <- {further} further" if further > 1 else told
+
+
 @functools.cache
 def _environment() -> jinja2.Environment:
     # Words are plain text here and are escaped where they are shown: in HTML by its templates, on
@@ -236,6 +251,8 @@ def _environment() -> jinja2.Environment:
         "size": known(display.pages),
         "period": period,
         "duration": known(display.duration),
+        "stack": from_leaf,
+        "time": known(display.time_text),
     }
     return environment
 
