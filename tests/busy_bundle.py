@@ -325,10 +325,11 @@ def tables() -> Iterator[tuple[str, made.Table]]:
     spaces, details = processes(random)
     costs = exit_costs(spaces, details, dontneed_frees_tables=True)
     runs = pageblock_map(random)
+    large = zones(contents["zones"][2])
     ram, crash = PAGEBLOCKS * BLOCK * PAGE, Resource(1 << 28, 3 << 28, "Crash kernel", 1, 0)
     laid = lay_out(
         [Resource(0, ram, "System RAM", 0, -1), crash], [MappedRange(0, ram, "System RAM")], [],
-        memory_options("crashkernel=512M"), [], PAGE,
+        memory_options("crashkernel=512M"), large, PAGE,
     )  # fmt: skip
     heap = rmap_rows.HEAP
     slabs = stacks(random, SLAB_STACKS, lambda r: "kmem_cache_alloc_noprof")
@@ -346,7 +347,7 @@ def tables() -> Iterator[tuple[str, made.Table]]:
         "page_tables": spaces,
         "page_table_details": details,
         "exit_costs": costs,
-        "zones": (large := zones(contents["zones"][2])),
+        "zones": large,
         "memory_ledger": ledger(large, spaces),
         "physical_memory_parts": laid.parts,
         "physical_memory": laid.ranges,

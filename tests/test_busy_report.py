@@ -45,6 +45,24 @@ print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
 """
 
 
+# How many addresses of tables are on a line, and those that are on two.
+ADDRESSES = """
+() => {
+    document.querySelectorAll('details').forEach((d) => d.open = true);
+    const lines = (cell) => {
+        const range = document.createRange();
+        range.selectNodeContents(cell);
+        return new Set([...range.getClientRects()].map((box) => box.top)).size;
+    };
+    const found = [...document.querySelectorAll('td')]
+        .filter((cell) => /^0x[0-9a-f]{9,16}$/.test(cell.textContent))
+        .map((cell) => [cell.textContent, lines(cell)]);
+    document.querySelectorAll('details').forEach((d) => d.open = false);
+    return [found.filter(([, n]) => n === 1).length, found.filter(([, n]) => n > 1)];
+}
+"""
+
+
 @pytest.fixture(scope="module")
 def busy(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     return busy_bundle.write(tmp_path_factory.mktemp("busy") / "bundle")
@@ -217,6 +235,11 @@ class TestInABrowser:
         page.page.evaluate("document.querySelectorAll('details').forEach((d) => d.open = false)")
         assert len(page.requests) == 1
         assert page.complaints == []
+
+    def test_breaks_no_address(self, page: Opened) -> None:
+        page.page.set_viewport_size({"width": NARROW[0], "height": NARROW[1]})
+        whole, broken = page.page.evaluate(ADDRESSES)
+        assert whole > 20 and broken == []
 
     def test_has_no_barrier(
         self, opening: functools.partial[Opened], made_by_the_command: tuple[Path, int]

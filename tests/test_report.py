@@ -463,6 +463,19 @@ class TestSections:
         lines = gzip.decompress(base64.b64decode(packed)).decode().splitlines()
         assert lines == (tmp_path / "b" / "oddities.csv").read_text().splitlines()
 
+    def test_headings_are_words(self, whole_report: str) -> None:
+        heads = [e for e in elements(parse(whole_report), "th") if e.get("scope") == "col"]
+        assert len(heads) > 300
+        assert not [texts(head) for head in heads if re.search(r"[a-z]_[a-z]", texts(head))]
+
+    def test_sections_with_findings_are_open_and_no_others(self, pages: dict[str, str]) -> None:
+        sections = [e for e in elements(parse(pages["machine"]), "section")
+                    if e.get("class") == "section"]  # fmt: skip
+        for section in sections:
+            found = any(e.get("class") == "refers" for e in elements(section, "p"))
+            assert (elements(section, "details")[0].get("open") is not None) is found
+        assert len(sections) > 15
+
     def test_every_column_is_explained_in_words(self, pages: dict[str, str]) -> None:
         tree = parse(pages["machine"])
         for name, (_, row_type, rows, _) in made.tables().items():

@@ -23,6 +23,7 @@ import duckdb
 import jinja2
 
 from mmscope.drgn.machine.kernel_features import FEATURES
+from mmscope.drgn.owners.owner_frames import owner_frame
 from mmscope.drgn.tables import display
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.database import Database, failed, open_database, views
@@ -36,7 +37,7 @@ SEVERITIES = ("critical", "warning", "notice")
 HIDES = "hides"
 HARMS = ("ends work", "stalls", "takes memory", "costs", HIDES)
 # Of a stack, in a sentence.
-MAX_FRAMES = 10
+MAX_FRAMES = 8
 
 
 @dataclass(frozen=True)
@@ -231,10 +232,12 @@ def period(seconds: Any) -> str:
 
 def from_leaf(stack: str) -> str:
     """
-    A folded stack in words: who took the memory, who called that, and how many called them. All of
-    it is in the row that is evidence.
+    A folded stack in words: who took the memory, who called that, how many called them. The row
+    that is evidence has all of it.
     """
     frames = stack.split(";")[::-1]
+    owner, _ = owner_frame(stack)
+    frames = frames[next(n for n, frame in enumerate(frames) if frame.split(" [")[0] == owner) :]
     further = len(frames) - MAX_FRAMES
     told = " <- ".join(frames[:MAX_FRAMES] if further > 1 else frames)
     return f"{told} <- {further} further" if further > 1 else told
