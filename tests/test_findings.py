@@ -71,6 +71,7 @@ from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.findings.findings import (
     FINDINGS,
     HARMS,
+    HIDES,
     SEVERITIES,
     Finding,
     NotChecked,
@@ -1937,6 +1938,7 @@ def test_every_file_is_a_finding() -> None:
     for asked in QUESTIONS.values():
         assert asked.severity in SEVERITIES
         assert asked.harm in HARMS
+        assert asked.harm != HIDES or asked.section == "profiles"
         assert asked.needs, "a finding that needs nothing would be clear of an empty bundle"
         assert all(re.fullmatch(r"\w+\.\w+( where .+)?", need) for need in asked.needs)
         assert all(link.url.startswith("https://") for link in asked.links)

@@ -104,7 +104,7 @@ class Finding:
     tables: tuple[str, ...] = ()  # and views, that it was found in
     sources: tuple[str, ...] = ()  # kernel files that its words were held against
     estimate: bool = False  # how bad it is was computed, not measured
-    harm: str = HARMS[-1]
+    harm: str = "costs"
     symptom: str = ""  # that it is, in words that others explain (see incidents)
     explains: tuple[str, ...] = ()  # symptoms that may come of it
     since: str = ""  # when it began, if that is known
@@ -169,7 +169,7 @@ class Question:
     links: tuple[Link, ...]
     worse: str  # an expression over the row: the higher, the worse
     estimate: bool = False  # how bad it is is computed; unless the row has a column `estimated`
-    harm: str = HARMS[-1]
+    harm: str = "costs"
     symptom: str = ""  # words, as are those it explains
     explains: tuple[str, ...] = ()
     since: str = ""  # words; empty where the row does not say

@@ -29,7 +29,4 @@ def test_it_is_no_longer_than_somebody_reads(lab: Lab, tmp_path: Path) -> None:
         page = browser.new_page(viewport={"width": SCREEN[0], "height": SCREEN[1]})
         page.goto(report.as_uri())
         assert screens(page) <= 10
-        # Hostile names are for tests: a demo that has one looks broken.
-        words = page.locator("main").inner_text()
-        assert "database" in words and "<img" not in words and "onerror" not in words
         assert a4_pages(page) <= 7
