@@ -112,7 +112,7 @@ def opened() -> Iterator[Browser]:
 
 
 def too_long(browser: Browser) -> str:
-    """What is wrong with the demo's report, with its profiles: too long, or a name that is for tests."""
+    """What is wrong with the demo's report, with its profiles: its length, or a name of tests."""
     page = browser.new_page(viewport={"width": SCREEN[0], "height": SCREEN[1]})
     page.goto(DEMO.as_uri())
     found, words = (screens(page), a4_pages(page)), page.locator("main").text_content() or ""
