@@ -183,7 +183,7 @@
       if (!all) return;
       const within = mode === "callers" ? zoomed : from("callers").top;
       const most = within.tops || (within.tops = tops(data(), within));
-      most.sort(function (a, b) { return b[order] - a[order] || (a.name < b.name ? -1 : 1); });
+      most.sort(function (a, b) { return b[order] - a[order] || b.total - a.total || (a.name < b.name ? -1 : 1); });
       const table = make("table", {}), head = table.createTHead().insertRow(), body = table.createTBody();
       head.append(make("th", { scope: "col" }, "top functions"));
       ["self", "total"].forEach(function (column) {

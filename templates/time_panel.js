@@ -126,14 +126,20 @@
       const moved = grown.filter(function (each) { return !each.noise && Math.abs(each.bytes) >= most / 100; });
       const left = grown.length - moved.length;
       moved.sort(function (a, b) { return b.bytes - a.bytes; });
-      const list = document.createElement("ul");
-      list.setAttribute("aria-label", "Who grew");
-      moved.forEach(function (each) {
-        const item = document.createElement("li");
-        item.textContent = each.name + " " + signed(each.value) + " " + each.unit;
-        list.append(item);
-      });
-      told.append(moved.length ? " Who grew: " : " No level differs" + (left ? " by more than it sways." : "."), moved.length ? list : "");
+      function listed(words, whose) {
+        if (!whose.length) return;
+        const list = document.createElement("ul");
+        list.setAttribute("aria-label", words);
+        whose.forEach(function (each) {
+          const item = document.createElement("li");
+          item.textContent = each.name + " " + signed(each.value) + " " + each.unit;
+          list.append(item);
+        });
+        told.append(" " + words + ": ", list);
+      }
+      listed("Who grew", moved.filter(function (each) { return each.value > 0; }));
+      listed("Who shrank", moved.filter(function (each) { return each.value < 0; }).reverse());
+      if (!moved.length) told.append(" No level differs" + (left ? " by more than it sways." : "."));
       if (left && moved.length) told.append(" Left out: " + left + (left === 1 ? " level that differs" : " levels that differ") + " by no more than between two readings, or by less than 1 % of the largest.");
     }
     function choose(next) {

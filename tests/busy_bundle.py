@@ -11,7 +11,7 @@ stack over a series, the census of the pageblock map). Seeded: the same call giv
 import argparse
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -25,6 +25,10 @@ import rmap_rows  # noqa: E402
 
 from mmscope.drgn.free.pageblocks import PageblockRun, Pageblocks  # noqa: E402
 from mmscope.drgn.free.pcp_lists import PcpPages  # noqa: E402
+from mmscope.drgn.free.zones import Zone  # noqa: E402
+from mmscope.drgn.ledger.memory_ledger import LedgerRow  # noqa: E402
+from mmscope.drgn.machine.boot_options import memory_options  # noqa: E402
+from mmscope.drgn.machine.physical_memory import MappedRange, lay_out  # noqa: E402
 from mmscope.drgn.owners.owner_frames import owner_frame  # noqa: E402
 from mmscope.drgn.owners.page_owner_rows import (  # noqa: E402
     PageOwnerGrowth,
@@ -38,6 +42,7 @@ from mmscope.drgn.owners.slab_owner import SlabOwnerStack  # noqa: E402
 from mmscope.drgn.page_tables.exit_cost import exit_costs  # noqa: E402
 from mmscope.drgn.page_tables.page_tables import PageTableDetails, PageTables  # noqa: E402
 from mmscope.drgn.processes.processes import ProcessVmas  # noqa: E402
+from mmscope.drgn.reading.io_resources import Resource  # noqa: E402
 from mmscope.drgn.rmap.ksm import KsmProcess  # noqa: E402
 from mmscope.reports.bundle.bundle import Bundle  # noqa: E402
 from mmscope.reports.bundle.description import SectionResult  # noqa: E402
@@ -286,6 +291,31 @@ def census(runs: list[PageblockRun]) -> list[Pageblocks]:
     return [Pageblocks(*key, blocks) for key, blocks in counts.items()]
 
 
+def zones(rows: list[Zone]) -> list[Zone]:
+    """The zones of the smaller machine, the last as large as this one: as short of free memory."""
+    rest = PAGEBLOCKS * BLOCK - sum(row.present_pages for row in rows[:-1])
+    grown = {"present_pages": rest, "spanned_pages": rest, "managed_pages": rest - 64}
+    return [*rows[:-1], replace(rows[-1], **grown)]
+
+
+def ledger(zones: list[Zone], spaces: list[PageTables]) -> list[LedgerRow]:
+    """All pages: free ones are the zones', page tables the processes'; the rest is made up."""
+    free = sum(row.free_pages for row in zones)
+    tables = sum(row.pgtables_bytes for row in spaces) // PAGE
+    rest = PAGEBLOCKS * BLOCK - free - tables
+    shares = {
+        ("anonymous", "base pages"): 0.55, ("page cache", "files"): 0.2, ("slab", "unreclaimable"):
+        0.1, ("hugetlb", "in use"): 0.1, ("vmalloc", "pages"): 0.03, ("unexplained", "compound "
+        "pages"): 0.02,
+    }  # fmt: skip
+    pages = {part: int(share * rest) for part, share in shares.items()}
+    pages |= {("page tables", "of processes"): tables, ("free", "free lists"): free}
+    return [
+        LedgerRow(*part, 1, "Normal", held, held * PAGE, 100 * held / sum(pages.values()), "")
+        for part, held in pages.items()
+    ]
+
+
 def tables() -> Iterator[tuple[str, made.Table]]:
     """Every table that a report knows, those large that are large on such a machine."""
     random = Random(417)
@@ -295,6 +325,12 @@ def tables() -> Iterator[tuple[str, made.Table]]:
     spaces, details = processes(random)
     costs = exit_costs(spaces, details, dontneed_frees_tables=True)
     runs = pageblock_map(random)
+    large = zones(contents["zones"][2])
+    ram, crash = PAGEBLOCKS * BLOCK * PAGE, Resource(1 << 28, 3 << 28, "Crash kernel", 1, 0)
+    laid = lay_out(
+        [Resource(0, ram, "System RAM", 0, -1), crash], [MappedRange(0, ram, "System RAM")], [],
+        memory_options("crashkernel=512M"), large, PAGE,
+    )  # fmt: skip
     heap = rmap_rows.HEAP
     slabs = stacks(random, SLAB_STACKS, lambda r: "kmem_cache_alloc_noprof")
     slab = [
@@ -311,6 +347,11 @@ def tables() -> Iterator[tuple[str, made.Table]]:
         "page_tables": spaces,
         "page_table_details": details,
         "exit_costs": costs,
+        "zones": large,
+        "memory_ledger": ledger(large, spaces),
+        "physical_memory_parts": laid.parts,
+        "physical_memory": laid.ranges,
+        "memory_options": laid.options,
         "pageblock_map": runs,
         "pageblocks": census(runs),
         "process_vmas": [

@@ -21,7 +21,7 @@ from xml.etree.ElementTree import Element
 import busy_bundle
 import pytest
 import report_bundle as made
-from browser_page import NARROW, WIDE, Opened, all_drawn, barriers, unfold
+from browser_page import NARROW, SCREEN, WIDE, Opened, all_drawn, barriers, screens, unfold
 from page_tree import NOTHING, by_id, cells, elements, parse, texts
 
 from mmscope.reports.bundle.bundle import Bundle
@@ -32,6 +32,8 @@ from mmscope.reports.page.report import render
 from mmscope.reports.page.views import MAX_CELLS, MAX_SERIES_ROWS, MAX_STACK_ROWS
 
 MAX_PEAK_BYTES = 1 << 30
+# Most of them are its eleven sections with findings.
+MAX_SCREENS = 19
 FRAMES = [f"function_{n}" for n in range(500)]
 FORMULA = ("=cmd|' /C calc'!A0", "+1", "-bash", "@sum(1)", "\tx")
 
@@ -40,6 +42,24 @@ PEAK = """
 import resource, subprocess, sys
 subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL, check=True)
 print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
+"""
+
+
+# How many addresses of tables are on a line, and those that are on two.
+ADDRESSES = """
+() => {
+    document.querySelectorAll('details').forEach((d) => d.open = true);
+    const lines = (cell) => {
+        const range = document.createRange();
+        range.selectNodeContents(cell);
+        return new Set([...range.getClientRects()].map((box) => box.top)).size;
+    };
+    const found = [...document.querySelectorAll('td')]
+        .filter((cell) => /^0x[0-9a-f]{9,16}$/.test(cell.textContent))
+        .map((cell) => [cell.textContent, lines(cell)]);
+    document.querySelectorAll('details').forEach((d) => d.open = false);
+    return [found.filter(([, n]) => n === 1).length, found.filter(([, n]) => n > 1)];
+}
 """
 
 
@@ -216,10 +236,17 @@ class TestInABrowser:
         assert len(page.requests) == 1
         assert page.complaints == []
 
+    def test_breaks_no_address(self, page: Opened) -> None:
+        page.page.set_viewport_size({"width": NARROW[0], "height": NARROW[1]})
+        whole, broken = page.page.evaluate(ADDRESSES)
+        assert whole > 20 and broken == []
+
     def test_has_no_barrier(
         self, opening: functools.partial[Opened], made_by_the_command: tuple[Path, int]
     ) -> None:
-        assert barriers(opening(made_by_the_command[0]).page) == []
+        page = opening(made_by_the_command[0], SCREEN).page
+        assert screens(page) <= MAX_SCREENS
+        assert barriers(page) == []
 
     def test_a_cut_table_is_sorted_and_filtered_as_far_as_it_is_shown(self, page: Opened) -> None:
         page.page.set_viewport_size({"width": WIDE[0], "height": WIDE[1]})

@@ -637,8 +637,8 @@ class TestOrder:
 
         tops = self.tops(make, zones=self.free(1000), settings=never, hugetlb_sizes=off)
         assert [(top.what, top.before, top.after) for top in tops[:2]] in (
-            [("vm.min_free_kbytes", "67584", "1"), ("page_bytes 2 MiB, hvo", "on", "off")],
-            [("page_bytes 2 MiB, hvo", "on", "off"), ("vm.min_free_kbytes", "67584", "1")],
+            [("vm.min_free_kbytes", "67584", "1"), ("page 2 MiB, hvo", "on", "off")],
+            [("page 2 MiB, hvo", "on", "off"), ("vm.min_free_kbytes", "67584", "1")],
         )
         assert tops[2].table.name == "zones"
 

@@ -71,6 +71,7 @@ from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.findings.findings import (
     FINDINGS,
     HARMS,
+    HIDES,
     SEVERITIES,
     Finding,
     NotChecked,
@@ -603,7 +604,7 @@ FOUND = {
         [owned(7, 1100), grown(7, 100, 1100, 1.0, 4), *SNAPSHOTS],
         ["xfs_buf_alloc [xfs]: pages only grow, by 3.906 MiB in 5 snapshots",
          "100 pages in the first snapshot, 1,100 in the last, never fewer than before, more in 4 of"
-         " 4 steps: 25.000 pages/s over 40 s. Stack: r;xfs_buf_alloc"],
+         " 4 steps: 25.000 pages/s over 40 s. Stack: xfs_buf_alloc <- r"],
         "warning",
     ),
     "a stack that only grows, to a tenth of memory": Case(
@@ -1937,6 +1938,7 @@ def test_every_file_is_a_finding() -> None:
     for asked in QUESTIONS.values():
         assert asked.severity in SEVERITIES
         assert asked.harm in HARMS
+        assert asked.harm != HIDES or asked.section == "profiles"
         assert asked.needs, "a finding that needs nothing would be clear of an empty bundle"
         assert all(re.fullmatch(r"\w+\.\w+( where .+)?", need) for need in asked.needs)
         assert all(link.url.startswith("https://") for link in asked.links)

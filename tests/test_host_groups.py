@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import report_bundle as made
 from command_line import run
+from page_tree import by_id, cells, parse, texts
 
 from mmscope.drgn.free.free_lists import FreeBlocks
 from mmscope.drgn.free.pageblocks import Pageblocks
@@ -28,6 +29,7 @@ from mmscope.reports.compare.host_groups import (
     hosts_of,
     unlike,
 )
+from mmscope.reports.page.report import page
 
 
 def host(
@@ -205,6 +207,17 @@ class TestChance:
         assert a == "4 on each of 5 hosts, together 20"
         assert b == "8 (8 to 9), 5 hosts together 41"
         assert cells["free_share"][0].endswith("on each of 5 hosts")
+
+    def test_what_no_host_differs_in_is_behind_the_others_and_folded(self, tmp_path: Path) -> None:
+        shown = self.trial(tmp_path, [4] * 2, [8] * 2)
+        equal = [bool(row.equal) for row in shown.measures]
+        assert equal == sorted(equal) and not equal[0] and equal[-1]
+        tree = parse(page("groups.html", view=shown))
+        fold = by_id(tree, "measures-equal")
+        assert texts(fold).startswith(f"{sum(equal)} measures are the same on every host")
+        assert [row[0] for row in cells(fold)] == [r.words for r in shown.measures if r.equal]
+        rows = cells(by_id(tree, "measures"))
+        assert [row[0] for row in rows] == [r.words for r in shown.measures if not r.equal]
 
     def test_every_measure_has_words(self) -> None:
         assert WORDS.keys() == {measure.name for measure in MEASURES}

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from mmscope.reports.findings.findings import OURS, Finding, Step
+from mmscope.reports.findings.findings import HIDES, OURS, Finding, Step
 from mmscope.reports.findings.incidents import incidents
 
 LEAK, LOOK = Step("Stop the driver.", undo="start it"), Step("Run 'mmscope watch -o w'.", cost="c")
@@ -78,6 +78,14 @@ def test_what_was_measured_stands_before_what_was_computed_then_what_does_most_h
     guess = found("guess", harm="ends work", estimate=True)
     costs, takes = found("costs"), found("takes", harm="takes memory")
     assert ids([guess, costs, takes]) == [(["takes"], []), (["costs"], []), (["guess"], [])]
+
+
+def test_what_is_of_a_recording_is_known_and_last() -> None:
+    note, finding = found("note", harm=HIDES), found("finding")
+    told = incidents([note, finding])
+    assert [(each.causes[0].worst.id, each.of_recording) for each in told] == [
+        ("finding", False), ("note", True),
+    ]  # fmt: skip
 
 
 def test_what_takes_memory_is_a_likelier_cause_than_what_makes_it_hard_to_get() -> None:

@@ -11,6 +11,7 @@ import report_bundle as made
 from mmscope.drgn.tables.rows import column
 from mmscope.reports.bundle.database import open_database
 from mmscope.reports.findings.findings import (
+    HIDES,
     Finding,
     Question,
     evaluate,
@@ -106,7 +107,8 @@ def test_a_victim_that_has_little_left_is_not(tmp_path: Path) -> None:
 
 def test_samples_that_hide_others_are_told(tmp_path: Path) -> None:
     (finding,) = found(tmp_path, {}, "profile-interrupts-off")
-    assert "13.9 %" in finding.title and "exc_page_fault: the way in" in finding.saw
+    assert finding.title.startswith("13.9 % of the cpu-clock samples of exit_path_never are skid")
+    assert "exc_page_fault: the way in" in finding.saw and finding.harm == HIDES
 
 
 def test_a_few_such_samples_are_not(tmp_path: Path) -> None:

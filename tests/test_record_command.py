@@ -18,6 +18,7 @@ import children
 import pytest
 import report_bundle as made
 from command_line import POWERLESS
+from page_tree import NOTHING
 from perf_text import TEXT, header, sampled
 
 from mmscope.perf import perf_events
@@ -180,6 +181,9 @@ def test_a_recording_of_another_boot_says_so(text: Path, tmp_path: Path) -> None
             "booted at 2026-11-20T03:00:00+00:00, not at 2026-11-20T02:00:00+00:00"
         )
         assert (said in notes) is other
+        # Not only in what is folded.
+        words = "1 of 1 recording was made while another boot ran"
+        assert (words in render(bundle, NOTHING)) is other
 
 
 def test_fewer_samples_than_perf_counted_are_told(text: Path, tmp_path: Path) -> None:

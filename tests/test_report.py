@@ -165,7 +165,7 @@ class TestSize:
         assert len(pages["machine"].encode()) < 660_000
 
     def test_of_nothing_is_the_style_and_the_script(self, pages: dict[str, str]) -> None:
-        assert len(pages["empty"].encode()) < 92_000
+        assert len(pages["empty"].encode()) < 93_000
 
     def test_does_not_grow_with_hostile_strings(self, pages: dict[str, str]) -> None:
         assert len(pages["hostile"].encode()) < 8_000_000
@@ -462,6 +462,20 @@ class TestSections:
         packed = str(link.get("href")).partition("base64,")[2]
         lines = gzip.decompress(base64.b64decode(packed)).decode().splitlines()
         assert lines == (tmp_path / "b" / "oddities.csv").read_text().splitlines()
+
+    def test_headings_are_words(self, whole_report: str) -> None:
+        heads = [e for e in elements(parse(whole_report), "th") if e.get("scope") == "col"]
+        assert len(heads) > 300
+        named = re.compile(r"\b(?!anon_vma)[a-z]+_[a-z]")  # which is the kernel's word for it
+        assert not [texts(head) for head in heads if named.search(texts(head))]
+
+    def test_sections_with_findings_are_open_and_no_others(self, pages: dict[str, str]) -> None:
+        sections = [e for e in elements(parse(pages["machine"]), "section")
+                    if e.get("class") == "section"]  # fmt: skip
+        for section in sections:
+            found = any(e.get("class") == "refers" for e in elements(section, "p"))
+            assert (elements(section, "details")[0].get("open") is not None) is found
+        assert len(sections) > 15
 
     def test_every_column_is_explained_in_words(self, pages: dict[str, str]) -> None:
         tree = parse(pages["machine"])

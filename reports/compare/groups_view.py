@@ -46,6 +46,7 @@ class MeasureView:
     differs: bool
     strips: list[Strip]
     scale: tuple[str, str]
+    equal: str  # what every host of both sides has, if it is the same
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class View:
 
     sentence: str
     words: list[str]
-    measures: list[MeasureView]
+    measures: list[MeasureView]  # those that are equal on every host are last
     heads: list[Column]
     hosts: list[list[tuple[str, int | float | None]]]  # text, and what it sorts by
     more: int  # hosts that are not listed
@@ -67,7 +68,7 @@ def view(hosts: Sequence[Host], groups: Sequence[Group], words: Sequence[str]) -
     return View(
         sentence(hosts, told),
         list(words),
-        [_measure(group, hosts) for group in told],
+        sorted((_measure(group, hosts) for group in told), key=lambda row: bool(row.equal)),
         heads,
         [[_cell(getattr(host, c.name), c) for c in heads] for host in hosts[:MAX_HOSTS]],
         max(0, len(hosts) - MAX_HOSTS),
@@ -139,6 +140,12 @@ def side(
     return words
 
 
+def equal(row: Group, hosts: int) -> bool:
+    """Whether each of so many hosts has the same, of more than one a side."""
+    values = {row.a_low, row.a_high, row.b_low, row.b_high}
+    return len(values) == 1 and None not in values and row.a_hosts + row.b_hosts == hosts > 2
+
+
 def sides(row: Group) -> list[str | None]:
     """Both sides of a measure."""
     return [
@@ -207,4 +214,5 @@ def _measure(group: Group, hosts: Sequence[Host]) -> MeasureView:
         bool(group.differs),
         strips,
         (amount(start, group.unit) or "", amount(end, group.unit) or ""),
+        (amount(group.a_median, group.unit) or "") if equal(group, len(hosts)) else "",
     )

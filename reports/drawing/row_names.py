@@ -9,7 +9,7 @@ from typing import Any
 from mmscope.drgn.owners.owner_frames import owner_frame
 from mmscope.drgn.tables import display
 from mmscope.drgn.tables.rows import Column
-from mmscope.reports.drawing.cells import cell
+from mmscope.reports.drawing.cells import cell, heading
 
 NO_STACK = "(no stack)"
 MAX_NAME = 90
@@ -37,7 +37,7 @@ def name_of(columns: list[Column], values: tuple[Any, ...]) -> str:
             bare = name == "zone" or str(value).isdigit() or value in ("yes", "no")
             words.append(f"{name} {value}" if bare else str(value))
         else:
-            words.append(f"{name} {cell(value, column, None).text}")
+            words.append(f"{heading(column)} {cell(value, column, None).text}")
     return display.cut(", ".join(words), MAX_NAME) or "unnamed"
 
 

@@ -23,6 +23,7 @@ import duckdb
 import jinja2
 
 from mmscope.drgn.machine.kernel_features import FEATURES
+from mmscope.drgn.owners.owner_frames import owner_frame
 from mmscope.drgn.tables import display
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.database import Database, failed, open_database, views
@@ -32,7 +33,11 @@ from mmscope.reports.findings.proof import Declared, Proof, proofs
 FINDINGS = Path(__file__).resolve().parent
 SEVERITIES = ("critical", "warning", "notice")
 # What a finding does to the machine, the worst first: the order of those of one severity.
-HARMS = ("ends work", "stalls", "takes memory", "costs")
+# The last one is nothing that the machine suffers: a recording is not what it seems to be.
+HIDES = "hides"
+HARMS = ("ends work", "stalls", "takes memory", "costs", HIDES)
+# Of a stack, in a sentence.
+MAX_FRAMES = 8
 
 
 @dataclass(frozen=True)
@@ -99,7 +104,7 @@ class Finding:
     tables: tuple[str, ...] = ()  # and views, that it was found in
     sources: tuple[str, ...] = ()  # kernel files that its words were held against
     estimate: bool = False  # how bad it is was computed, not measured
-    harm: str = HARMS[-1]
+    harm: str = "costs"
     symptom: str = ""  # that it is, in words that others explain (see incidents)
     explains: tuple[str, ...] = ()  # symptoms that may come of it
     since: str = ""  # when it began, if that is known
@@ -164,7 +169,7 @@ class Question:
     links: tuple[Link, ...]
     worse: str  # an expression over the row: the higher, the worse
     estimate: bool = False  # how bad it is is computed; unless the row has a column `estimated`
-    harm: str = HARMS[-1]
+    harm: str = "costs"
     symptom: str = ""  # words, as are those it explains
     explains: tuple[str, ...] = ()
     since: str = ""  # words; empty where the row does not say
@@ -225,6 +230,19 @@ def period(seconds: Any) -> str:
     return f"in {seconds:.0f} s since boot"
 
 
+def from_leaf(stack: str) -> str:
+    """
+    A folded stack in words: who took the memory, who called that, how many called them. The row
+    that is evidence has all of it.
+    """
+    frames = stack.split(";")[::-1]
+    owner, _ = owner_frame(stack)
+    frames = frames[next(n for n, frame in enumerate(frames) if frame.split(" [")[0] == owner) :]
+    further = len(frames) - MAX_FRAMES
+    told = " <- ".join(frames[:MAX_FRAMES] if further > 1 else frames)
+    return f"{told} <- {further} further" if further > 1 else told
+
+
 @functools.cache
 def _environment() -> jinja2.Environment:
     # Words are plain text here and are escaped where they are shown: in HTML by its templates, on
@@ -236,6 +254,8 @@ def _environment() -> jinja2.Environment:
         "size": known(display.pages),
         "period": period,
         "duration": known(display.duration),
+        "stack": from_leaf,
+        "time": known(display.time_text),
     }
     return environment
 

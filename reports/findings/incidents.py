@@ -15,7 +15,7 @@ import re
 from dataclasses import dataclass
 
 from mmscope.drgn.tables import display
-from mmscope.reports.findings.findings import HARMS, Finding, Step, severity_rank
+from mmscope.reports.findings.findings import HARMS, HIDES, Finding, Step, severity_rank
 
 # Words with a command in them have it in quotes.
 COMMAND = re.compile(r"'((?:mmscope|perf|crash|drgn|cat|grep|ls|sysctl|echo|systemctl)\b[^']*)'")
@@ -60,6 +60,11 @@ class Incident:
     def severity(self) -> str:
         """Of the worst of it."""
         return min((told.worst.severity for told in self.told), key=severity_rank)
+
+    @property
+    def of_recording(self) -> bool:
+        """Whether it says something of a recording, and nothing of the machine."""
+        return all(told.worst.harm == HIDES for told in self.told)
 
     @property
     def sentence(self) -> str:

@@ -123,6 +123,7 @@ class IncidentView:
 
     causes: list[FindingView]
     effects: list[FindingView]
+    of_recording: bool
 
     @property
     def findings(self) -> list[FindingView]:
@@ -331,7 +332,7 @@ def table_view(
         of,
         further,
     )
-    return _zeros_last(seen, read) if of else seen
+    return _proven_first(seen, read) if of else seen
 
 
 def _mark_impossible(bundle: Bundle, table: Table, rows: list[list[Cell]]) -> None:
@@ -343,16 +344,13 @@ def _mark_impossible(bundle: Bundle, table: Table, rows: list[list[Cell]]) -> No
             cells[number] = dataclasses.replace(cells[number], impossible=mark.bound)
 
 
-def _zeros_last(table: TableView, read: list[dict[str, Any]]) -> TableView:
-    """
-    Rows of zeros behind all others: between those that prove something they are in the way.
-
-    :param read: the rows that are shown.
-    """
+def _proven_first(table: TableView, read: list[dict[str, Any]]) -> TableView:
+    """What findings stand on below the headings, the worst first; rows of zeros at the end."""
     amounts = [c.name for c in table.columns if c.type in ("integer", "number") and not is_name(c)]
     zero = [bool(amounts) and all(row[name] == 0 for name in amounts) for row in read]
     zeros = {number for number in range(len(read)) if zero[number] and number not in table.of}
-    order = sorted(range(len(read)), key=zeros.__contains__)
+    of = {number: min(map(int, names.split())) for number, names in table.of.items()}
+    order = sorted(range(len(read)), key=lambda n: (n not in of, of.get(n, n in zeros), n))
     place = {number: at for at, number in enumerate(order)}
     return dataclasses.replace(
         table,
@@ -432,7 +430,7 @@ def incident_views(
             for part in (incident.causes, incident.effects)
         )
         causes[0].open = number == 0
-        yield IncidentView(causes, effects)
+        yield IncidentView(causes, effects, incident.of_recording)
 
 
 def _finding_views(

@@ -341,7 +341,7 @@ PROFILE_REAPING = Table(
     "profile_reaping",
     "Unmapped by the reaper, and again",
     ProfileReaping,
-    empty="The OOM reaper was not met.",
+    empty="The OOM reaper did not run.",
     not_compared=LENGTH,
 )
 

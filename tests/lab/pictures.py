@@ -112,11 +112,13 @@ def opened() -> Iterator[Browser]:
 
 
 def too_long(browser: Browser) -> str:
-    """What is too long of the demo's report, with its profiles; empty if it is not."""
+    """What is wrong with the demo's report, with its profiles: its length, or a name of tests."""
     page = browser.new_page(viewport={"width": SCREEN[0], "height": SCREEN[1]})
     page.goto(DEMO.as_uri())
-    found = screens(page), a4_pages(page)
+    found, words = (screens(page), a4_pages(page)), page.locator("main").text_content() or ""
     page.close()
+    if "database" not in words or "<img" in words:
+        return f"{DEMO}: its process is not called database"
     print(f"{DEMO.relative_to(ROOT)}: {found[0]:.1f} screens, {found[1]} pages of A4")
     if found[0] > MAX_SCREENS or found[1] > MAX_A4_PAGES:
         return f"{DEMO}: more than {MAX_SCREENS} screens or {MAX_A4_PAGES} pages of A4"
