@@ -15,7 +15,7 @@ import itertools
 import re
 import tomllib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ import jinja2
 
 from mmscope.drgn.machine.kernel_features import FEATURES
 from mmscope.drgn.tables import display
+from mmscope.drgn.tables.record import record
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.database import Database, failed, open_database, views
 from mmscope.reports.findings.kernel_said import Kernel
@@ -35,7 +36,7 @@ SEVERITIES = ("critical", "warning", "notice")
 HARMS = ("ends work", "stalls", "takes memory", "costs")
 
 
-@dataclass(frozen=True)
+@record
 class Link:
     """Where something is written up."""
 
@@ -43,7 +44,7 @@ class Link:
     url: str
 
 
-@dataclass(frozen=True)
+@record
 class Step:
     """
     Something to do, with its price.
@@ -81,7 +82,7 @@ class Step:
         )
 
 
-@dataclass(frozen=True)
+@record
 class Finding:
     """One thing that was found. All words are plain text, with values from the bundle in them."""
 
@@ -107,7 +108,7 @@ class Finding:
     proofs: tuple[Proof, ...] = ()  # the rows that it stands on
 
 
-@dataclass(frozen=True)
+@record
 class NotChecked:
     """A finding that could not be asked of this bundle."""
 
@@ -117,7 +118,7 @@ class NotChecked:
     section: str = ""  # where its evidence would be
 
 
-@dataclass(frozen=True)
+@record
 class Verdict:
     """
     Everything that the findings say of one bundle.
@@ -145,7 +146,7 @@ class Verdict:
         return self.made + len(self.not_checked)
 
 
-@dataclass(frozen=True)
+@record
 class Question:
     """A finding's file."""
 

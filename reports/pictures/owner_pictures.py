@@ -18,6 +18,7 @@ from typing import Any
 from mmscope.drgn.owners.owner_frames import is_allocator, owner_frame
 from mmscope.drgn.tables import display
 from mmscope.drgn.tables.amounts import bar_percent
+from mmscope.drgn.tables.record import record
 from mmscope.reports.drawing import downloads, flame_graph, time_panel
 from mmscope.reports.drawing.cells import leaf_first
 from mmscope.reports.drawing.downloads import Download
@@ -47,7 +48,7 @@ class Group:
     stacks: int = 0
 
 
-@dataclass(frozen=True)
+@record
 class Groups:
     """The groups that hold most, the next ones, and how many there are."""
 
@@ -57,7 +58,7 @@ class Groups:
     total: int
 
 
-@dataclass(frozen=True)
+@record
 class Flames:
     """A flame graph with what stands beside it."""
 
@@ -69,7 +70,7 @@ class Flames:
     plumbing: list[str]  # functions of the allocators
 
 
-@dataclass(frozen=True)
+@record
 class Grower:
     """A stack that gained pages between the first and the last snapshot."""
 
@@ -84,7 +85,7 @@ class Grower:
     note: str
 
 
-@dataclass(frozen=True)
+@record
 class Growth:
     """What a series shows, in words and numbers."""
 

@@ -21,6 +21,7 @@ from operator import itemgetter
 from typing import Any
 
 from mmscope.drgn.tables.display import pages, plural
+from mmscope.drgn.tables.record import record
 from mmscope.reports.drawing.map_regions import Region, regions, zone_labels
 from mmscope.reports.pictures.free_heatmap import MAX_TYPES, rank
 from mmscope.reports.pictures.picture import Picture, Tables
@@ -51,7 +52,7 @@ MARKS = {
 }
 
 
-@dataclass(frozen=True)
+@record
 class Stroke:
     """A path of horizontal strokes; lengths in cells."""
 
@@ -63,7 +64,7 @@ class Stroke:
     dash: str  # the pattern along the stroke; empty: none
 
 
-@dataclass(frozen=True)
+@record
 class Legend:
     """All pageblocks of one migratetype."""
 
@@ -75,7 +76,7 @@ class Legend:
     none_free: int | None
 
 
-@dataclass(frozen=True)
+@record
 class Map:
     """Everything the template draws. Positions are in cells from the upper left corner."""
 
@@ -261,7 +262,7 @@ def _cells(runs: list[Run], block_pages: int, per_cell: int) -> dict[int, _Cell]
     return cells
 
 
-@dataclass(frozen=True)
+@record
 class _Rows:
     """Which rows of the picture there are: those with memory, and room to say what is left out."""
 
