@@ -227,11 +227,17 @@ def _per_cell(runs: list[Run], block_pages: int, total: int) -> int:
     per_cell = 1
     while total > per_cell * MAX_CELLS:
         per_cell *= 2
+    spans: list[list[int]] = []  # of pageblocks without a hole: the first, and the one behind
+    for start, blocks, *_ in runs:
+        number = start // block_pages
+        if spans and spans[-1][1] == number:
+            spans[-1][1] += blocks
+        else:
+            spans.append([number, number + blocks])
     while True:
         cells, lines, last, last_line = 0, 0, -1, -1
-        for start, blocks, *_ in runs:
-            first = start // block_pages // per_cell
-            end = (start // block_pages + blocks - 1) // per_cell
+        for low, behind in spans:
+            first, end = low // per_cell, (behind - 1) // per_cell
             cells += end - max(first, last + 1) + 1
             lines += end // COLUMNS - max(first // COLUMNS, last_line + 1) + 1
             last, last_line = end, end // COLUMNS
