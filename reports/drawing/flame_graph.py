@@ -118,11 +118,11 @@ def _drawable(folded: dict[str, int]) -> dict[str, int]:
     return folded
 
 
-def top_frames(stacks: Stacks, limit: int) -> tuple[list[Top], int]:
+def top_frames(stacks: Stacks, limit: int) -> tuple[list[Top], dict[str, int]]:
     """
-    Frames by what they hold, most first, and how many there are. Recursion counts once.
+    Frames by what they hold, most first. Recursion counts once.
 
-    :return: (at most *limit* of them, the number of all).
+    :return: (at most *limit* of them, what passes through each frame there is or ends there).
     """
     own: defaultdict[str, int] = defaultdict(int)
     total: defaultdict[str, int] = defaultdict(int)
@@ -132,7 +132,7 @@ def top_frames(stacks: Stacks, limit: int) -> tuple[list[Top], int]:
         for frame in set(frames):
             total[frame] += value
     order = sorted(total, key=lambda name: (-total[name], -own.get(name, 0), name))
-    return [Top(name, own.get(name, 0), total[name]) for name in order[:limit]], len(order)
+    return [Top(name, own.get(name, 0), total[name]) for name in order[:limit]], total
 
 
 def flame_graph(

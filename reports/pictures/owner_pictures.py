@@ -149,8 +149,7 @@ def flames(
     :param drawn: the stacks as the still picture has them, if it has less of each.
     """
     folded = flame_graph.fold(stacks)
-    tops, count = flame_graph.top_frames(folded, TOP)
-    names = {frame for stack in folded for frame in stack.split(";")}
+    tops, names = flame_graph.top_frames(folded, TOP)
     return Flames(
         flame_graph.flame_graph(
             folded if drawn is None else drawn,
@@ -160,7 +159,7 @@ def flames(
             frames=frames,
         ),
         tops,
-        count,
+        len(names),
         downloads.folded(folded, *download),
         kind("", 1) if kind("", 1) != kind("", 2) else "",
         sorted({name.partition(" [")[0] for name in names if kind(name, 2) == "plumbing"}),
