@@ -122,6 +122,8 @@ def connect() -> duckdb.DuckDBPyConnection:
             "temp_directory": "",
             # Its time goes to many small tables and queries, which more threads only slow down.
             "threads": 1,
+            # It would draw one between our own lines, where a query takes two seconds.
+            "enable_progress_bar": False,
         },
     )
 
