@@ -19,6 +19,7 @@ import re
 import types
 import typing
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from mmscope.drgn.tables.record import record
@@ -100,7 +101,7 @@ def table_row(declared: type[Row]) -> type[Row]:
     return record(declared)
 
 
-@record
+@dataclass(frozen=True)
 class Column:
     """A column as declared: what a table needs to know to write, print or read it."""
 
