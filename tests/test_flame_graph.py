@@ -241,9 +241,9 @@ class TestSize:
 
 class TestTopFrames:
     def test_have_self_and_total_and_count_recursion_once(self) -> None:
-        tops, number = top_frames([("a;b;a", 5), ("a;c", 2), ("c", 1)], 2)
+        tops, totals = top_frames([("a;b;a", 5), ("a;c", 2), ("c", 1)], 2)
         assert [(top.name, top.self_value, top.total) for top in tops] == [("a", 5, 7), ("b", 0, 5)]
-        assert number == 3
+        assert totals == {"a": 7, "b": 5, "c": 3}
 
 
 class TestDifferential:

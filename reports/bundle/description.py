@@ -12,11 +12,11 @@ Cannot know: whether the tables hold what it declares.
 
 import re
 from collections.abc import Container
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mmscope.drgn.tables.hostile_text import MAX_TEXT, cut
+from mmscope.drgn.tables.record import record
 from mmscope.drgn.tables.rows import MOST, MOST_PAGES, OF_MACHINE, Bound, Column, column, table_row
 from mmscope.drgn.tables.table import Table as Declared
 from mmscope.reports.bundle.cells import READERS
@@ -63,7 +63,7 @@ SECTIONS = Declared(
 )
 
 
-@dataclass(frozen=True)
+@record
 class Table:
     """One table of a bundle, as ``datapackage.json`` declares it."""
 
@@ -74,7 +74,7 @@ class Table:
     path: Path
 
 
-@dataclass(frozen=True)
+@record
 class Folded:
     """Folded stacks of a bundle: ``root;…;leaf value`` a line."""
 

@@ -10,9 +10,9 @@ and is the old one again has not changed.
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
+from mmscope.drgn.tables.record import record
 from mmscope.reports.pictures.free_heatmap import MAX_ORDER, MAX_TYPES, fragmentation, rank
 from mmscope.reports.pictures.pageblock_map import Map, pageblock_map
 
@@ -23,7 +23,7 @@ UNCHANGED, GONE = "unchanged", "not there any more"
 MAX_MOVES = 20
 
 
-@dataclass(frozen=True)
+@record
 class Cell:
     """A free list: by how much it differs; ``look`` is the CSS class of a shade."""
 
@@ -33,7 +33,7 @@ class Cell:
     look: str
 
 
-@dataclass(frozen=True)
+@record
 class Line:
     """One migratetype of a zone, or all."""
 
@@ -42,7 +42,7 @@ class Line:
     pages: int
 
 
-@dataclass(frozen=True)
+@record
 class Grid:
     """The free lists of a zone. In pages."""
 
@@ -53,7 +53,7 @@ class Grid:
     after: int
 
 
-@dataclass(frozen=True)
+@record
 class FreeLists:
     """Zones that differ, and how many do not."""
 
@@ -120,7 +120,7 @@ def _look(pages: int, page_size: int | None) -> str:
     return f"{'more' if pages > 0 else 'less'}-{step}"
 
 
-@dataclass(frozen=True)
+@record
 class Index:
     """The unusable free space index of a zone by order, before and after."""
 
@@ -148,7 +148,7 @@ def unusable(before: Rows, after: Rows, page_size: int | None) -> tuple[list[int
     return orders, found
 
 
-@dataclass(frozen=True)
+@record
 class Pageblocks:
     """Pageblocks that changed; ``moves`` are (from, to, how many)."""
 
@@ -228,7 +228,7 @@ def _by_start(rows: Rows, size: int) -> Callable[[int], dict[str, Any] | None]:
     return run
 
 
-@dataclass(frozen=True)
+@record
 class Difference:
     """
     A picture of a difference, and what it needs.

@@ -6,9 +6,9 @@ Cannot know: whether a stack that one side does not have was not sampled, or did
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from mmscope.drgn.tables import display
+from mmscope.drgn.tables.record import record
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.description import BundleError
 from mmscope.reports.compare.relation import Relation
@@ -22,7 +22,7 @@ MAX_FRAMES = 260
 MAX_GRAPHS = 8
 
 
-@dataclass(frozen=True)
+@record
 class Graphs:
     """A differential flame graph in both directions."""
 

@@ -7,9 +7,9 @@ range and a mark at the median.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from mmscope.drgn.tables import display
+from mmscope.drgn.tables.record import record
 from mmscope.drgn.tables.rows import Column, columns
 from mmscope.reports.compare.host_groups import MEASURES, WORDS, Group, Host
 from mmscope.reports.compare.rank_test import LEVEL, least_chance, least_hosts
@@ -20,7 +20,7 @@ MAX_DOTS = 400
 MAX_HOSTS = 500
 
 
-@dataclass(frozen=True)
+@record
 class Strip:
     """One side of one measure: places on the scale, in per cent of it."""
 
@@ -32,7 +32,7 @@ class Strip:
     median: float
 
 
-@dataclass(frozen=True)
+@record
 class MeasureView:
     """One measure of both groups."""
 
@@ -49,7 +49,7 @@ class MeasureView:
     equal: str  # what every host of both sides has, if it is the same
 
 
-@dataclass(frozen=True)
+@record
 class View:
     """Both groups."""
 

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """How one value of a table is shown: its text, what is exact about it, and what it sorts by."""
 
-from dataclasses import dataclass
-
 from mmscope.drgn.tables import display
+from mmscope.drgn.tables.record import record
 from mmscope.drgn.tables.rows import Column
 
 # Units that a value is shown with, and its column need not say.
@@ -12,7 +11,7 @@ OWN_UNITS = {"bytes", "ns"}
 NAMES = {"node", "cpu", "order", "pid", "tgid", "handle"}
 
 
-@dataclass(frozen=True)
+@record
 class Cell:
     """One value of a table as it is shown."""
 

@@ -28,6 +28,7 @@ from markupsafe import Markup, escape
 
 from mmscope.drgn.tables import display
 from mmscope.drgn.tables.hostile_text import visible
+from mmscope.drgn.tables.record import record
 from mmscope.drgn.tables.rows import csv_line
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.description import Table
@@ -47,7 +48,7 @@ PIECE = 1 << 18
 MARK = re.compile("\0([0-9]+)\0")
 
 
-@dataclass(frozen=True)
+@record
 class Download:
     """
     Something to download.

@@ -8,6 +8,7 @@ or too narrow to be drawn share a box at its right that says how many stacks it 
 
 The SVG is made for the page: widths are per cent, names and numbers are in titles, classes give
 colours, which follow the dark theme. It is the still picture; ``flame_viewer.js`` draws the same
+from mmscope.drgn.tables.record import record
 from all stacks where the page has them for download, with zoom, search and other views.
 
 A differential compares two graphs frame by frame. Widths are those of one of them: of the after,
@@ -27,6 +28,7 @@ from markupsafe import Markup, escape
 
 from mmscope.drgn.tables import display
 from mmscope.drgn.tables.hostile_text import visible
+from mmscope.drgn.tables.record import record
 
 Stacks = Iterable[tuple[str, int]] | dict[str, int]  # root;…;leaf, value; a dict is folded
 
@@ -54,7 +56,7 @@ BEHIND = "<"
 CHANCE = 1.96
 
 
-@dataclass(frozen=True)
+@record
 class FlameGraph:
     """
     A drawing, or why it is missing, and what was left out of it.
@@ -72,7 +74,7 @@ class FlameGraph:
     narrowest: float  # frame that is drawn, as a share of the whole
 
 
-@dataclass(frozen=True)
+@record
 class Top:
     """A frame with what ends in it, and what passes through it or ends there."""
 
@@ -116,11 +118,11 @@ def _drawable(folded: dict[str, int]) -> dict[str, int]:
     return folded
 
 
-def top_frames(stacks: Stacks, limit: int) -> tuple[list[Top], int]:
+def top_frames(stacks: Stacks, limit: int) -> tuple[list[Top], dict[str, int]]:
     """
-    Frames by what they hold, most first, and how many there are. Recursion counts once.
+    Frames by what they hold, most first. Recursion counts once.
 
-    :return: (at most *limit* of them, the number of all).
+    :return: (at most *limit* of them, what passes through each frame there is or ends there).
     """
     own: defaultdict[str, int] = defaultdict(int)
     total: defaultdict[str, int] = defaultdict(int)
@@ -130,7 +132,7 @@ def top_frames(stacks: Stacks, limit: int) -> tuple[list[Top], int]:
         for frame in set(frames):
             total[frame] += value
     order = sorted(total, key=lambda name: (-total[name], -own.get(name, 0), name))
-    return [Top(name, own.get(name, 0), total[name]) for name in order[:limit]], len(order)
+    return [Top(name, own.get(name, 0), total[name]) for name in order[:limit]], total
 
 
 def flame_graph(
@@ -236,7 +238,7 @@ def _amount(value: int, unit: str, whole: int) -> str:
     return f"{_plain(value, unit)}{exact}, {display.share(value, whole)}"
 
 
-@dataclass(frozen=True)
+@record
 class _Sorted:
     """
     Stacks in the order of their text, a semicolon behind each: those with the same first frames

@@ -2,13 +2,14 @@
 """Where zones lie in a map that is drawn row by row, and their names beside it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from mmscope.drgn.tables.record import record
 
 # (row, column, (node, zone)) of the cell where a zone begins.
 Begin = tuple[int, int, tuple[int, str]]
 
 
-@dataclass(frozen=True)
+@record
 class Region:
     """
     A zone, from the cell where it begins to that where the next one does.

@@ -15,7 +15,7 @@ import itertools
 import re
 import tomllib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ import jinja2
 from mmscope.drgn.machine.kernel_features import FEATURES
 from mmscope.drgn.owners.owner_frames import owner_frame
 from mmscope.drgn.tables import display
+from mmscope.drgn.tables.record import record
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.database import Database, failed, open_database, views
 from mmscope.reports.findings.kernel_said import Kernel
@@ -40,7 +41,7 @@ HARMS = ("ends work", "stalls", "takes memory", "costs", HIDES)
 MAX_FRAMES = 8
 
 
-@dataclass(frozen=True)
+@record
 class Link:
     """Where something is written up."""
 
@@ -48,7 +49,7 @@ class Link:
     url: str
 
 
-@dataclass(frozen=True)
+@record
 class Step:
     """
     Something to do, with its price.
@@ -86,7 +87,7 @@ class Step:
         )
 
 
-@dataclass(frozen=True)
+@record
 class Finding:
     """One thing that was found. All words are plain text, with values from the bundle in them."""
 
@@ -112,7 +113,7 @@ class Finding:
     proofs: tuple[Proof, ...] = ()  # the rows that it stands on
 
 
-@dataclass(frozen=True)
+@record
 class NotChecked:
     """A finding that could not be asked of this bundle."""
 
@@ -122,7 +123,7 @@ class NotChecked:
     section: str = ""  # where its evidence would be
 
 
-@dataclass(frozen=True)
+@record
 class Verdict:
     """
     Everything that the findings say of one bundle.
@@ -150,7 +151,7 @@ class Verdict:
         return self.made + len(self.not_checked)
 
 
-@dataclass(frozen=True)
+@record
 class Question:
     """A finding's file."""
 

@@ -12,16 +12,16 @@ they stand beside each other, and no one is picked.
 """
 
 import re
-from dataclasses import dataclass
 
 from mmscope.drgn.tables import display
+from mmscope.drgn.tables.record import record
 from mmscope.reports.findings.findings import HARMS, HIDES, Finding, Step, severity_rank
 
 # Words with a command in them have it in quotes.
 COMMAND = re.compile(r"'((?:mmscope|perf|crash|drgn|cat|grep|ls|sysctl|echo|systemctl)\b[^']*)'")
 
 
-@dataclass(frozen=True)
+@record
 class Told:
     """What one finding's file found: the worst first, the others alike."""
 
@@ -40,7 +40,7 @@ class Told:
         return f"{words} (and {more:,} more)" if more else words
 
 
-@dataclass(frozen=True)
+@record
 class Incident:
     """
     What belongs together.

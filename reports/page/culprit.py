@@ -10,11 +10,12 @@ Cannot know: more than the rows on which the finding stands (``proof``).
 
 import heapq
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from mmscope.drgn.tables import display
 from mmscope.drgn.tables.amounts import bar_percent
+from mmscope.drgn.tables.record import record
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.declared import TABLES
 from mmscope.reports.bundle.description import BundleError
@@ -31,7 +32,7 @@ NOBODYS = {"free", "mapped", "all"}
 EXPECTED = (BundleError, ArithmeticError, LookupError, TypeError, ValueError)
 
 
-@dataclass(frozen=True)
+@record
 class Bar:
     """``width`` and ``marked``, the part that is the culprit's, are per cent of the longest."""
 
@@ -42,7 +43,7 @@ class Bar:
     loud: bool  # it is what the finding is about, though nothing may be there
 
 
-@dataclass(frozen=True)
+@record
 class Culprit:
     """
     The picture.

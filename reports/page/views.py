@@ -23,6 +23,7 @@ from markupsafe import Markup
 from mmscope.drgn.tables import display
 from mmscope.drgn.tables.bounds import TABLE as IMPOSSIBLE
 from mmscope.drgn.tables.hostile_text import visible
+from mmscope.drgn.tables.record import record
 from mmscope.drgn.tables.rows import Column
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.description import BundleError, SectionResult, Table
@@ -54,7 +55,7 @@ MAX_PART_ROWS = 300_000
 EXPECTED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, TemplateError)
 
 
-@dataclass(frozen=True)
+@record
 class TableView:
     """One table as it is shown: its first rows."""
 
@@ -73,7 +74,7 @@ class TableView:
     zeros: int = 0  # rows at the end that are all zero, where findings stand on others
 
 
-@dataclass(frozen=True)
+@record
 class PictureView:
     """A picture, or why it is missing."""
 
@@ -83,7 +84,7 @@ class PictureView:
     tables: frozenset[str] = frozenset()  # that it shows
 
 
-@dataclass(frozen=True)
+@record
 class SectionView:
     """One section of the page."""
 
@@ -117,7 +118,7 @@ class FindingView:
     open: bool = False  # why it hurts and what to do are shown unasked
 
 
-@dataclass(frozen=True)
+@record
 class IncidentView:
     """Findings that belong together."""
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mmscope.drgn.tables.amounts import bar_percent
+from mmscope.drgn.tables.record import record
 from mmscope.drgn.tables.rows import columns
 from mmscope.drgn.tables.table import Inside, Table
 from mmscope.reports.bundle.declared import TABLES
@@ -38,14 +39,14 @@ for _table in TABLES.values():
         OWNERS.setdefault(_inside.owner, []).append((_table, _inside))
 
 
-@dataclass(frozen=True)
+@record
 class Part:
     name: str
     zones: list[tuple[str, int]]  # (zone in words, bytes)
     bytes: int
 
 
-@dataclass(frozen=True)
+@record
 class Owner:
     """Who has memory inside a class, as a table of owners says."""
 

@@ -18,6 +18,7 @@ from typing import Any
 from mmscope.drgn.owners.owner_frames import is_allocator, owner_frame
 from mmscope.drgn.tables import display
 from mmscope.drgn.tables.amounts import bar_percent
+from mmscope.drgn.tables.record import record
 from mmscope.reports.drawing import downloads, flame_graph, time_panel
 from mmscope.reports.drawing.cells import leaf_first
 from mmscope.reports.drawing.downloads import Download
@@ -47,7 +48,7 @@ class Group:
     stacks: int = 0
 
 
-@dataclass(frozen=True)
+@record
 class Groups:
     """The groups that hold most, the next ones, and how many there are."""
 
@@ -57,7 +58,7 @@ class Groups:
     total: int
 
 
-@dataclass(frozen=True)
+@record
 class Flames:
     """A flame graph with what stands beside it."""
 
@@ -69,7 +70,7 @@ class Flames:
     plumbing: list[str]  # functions of the allocators
 
 
-@dataclass(frozen=True)
+@record
 class Grower:
     """A stack that gained pages between the first and the last snapshot."""
 
@@ -84,7 +85,7 @@ class Grower:
     note: str
 
 
-@dataclass(frozen=True)
+@record
 class Growth:
     """What a series shows, in words and numbers."""
 
@@ -148,8 +149,7 @@ def flames(
     :param drawn: the stacks as the still picture has them, if it has less of each.
     """
     folded = flame_graph.fold(stacks)
-    tops, count = flame_graph.top_frames(folded, TOP)
-    names = {frame for stack in folded for frame in stack.split(";")}
+    tops, names = flame_graph.top_frames(folded, TOP)
     return Flames(
         flame_graph.flame_graph(
             folded if drawn is None else drawn,
@@ -159,7 +159,7 @@ def flames(
             frames=frames,
         ),
         tops,
-        count,
+        len(names),
         downloads.folded(folded, *download),
         kind("", 1) if kind("", 1) != kind("", 2) else "",
         sorted({name.partition(" [")[0] for name in names if kind(name, 2) == "plumbing"}),

@@ -12,11 +12,11 @@ Cannot know: what is in the tables where only /proc was read; then there are siz
 import bisect
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from mmscope.drgn.tables import display
 from mmscope.drgn.tables.hostile_text import visible
+from mmscope.drgn.tables.record import record
 from mmscope.reports.pictures.picture import Picture, Tables
 
 Row = dict[str, Any]
@@ -44,7 +44,7 @@ LEAST_HEIGHT, LEAST_WIDTH = 5.0, 0.3
 LABEL_WIDTH = 17.0
 
 
-@dataclass(frozen=True)
+@record
 class Segment:
     """A part of a bar, in per cent of it."""
 
@@ -54,7 +54,7 @@ class Segment:
     title: str
 
 
-@dataclass(frozen=True)
+@record
 class Level:
     """The tables of one level of a process."""
 
@@ -66,7 +66,7 @@ class Level:
     segments: list[Segment]
 
 
-@dataclass(frozen=True)
+@record
 class Region:
     """A part of an address space: a column in a strip, in per cent of it."""
 
@@ -78,7 +78,7 @@ class Region:
     label: str  # its size, where there is room
 
 
-@dataclass(frozen=True)
+@record
 class Tree:
     """One process, drawn."""
 
@@ -93,7 +93,7 @@ class Tree:
     seconds: list[str]  # that its end takes: for its tables, with its pages, after the OOM reaper
 
 
-@dataclass(frozen=True)
+@record
 class View:
     """What the template draws."""
 

@@ -21,6 +21,7 @@ from operator import itemgetter
 from typing import Any
 
 from mmscope.drgn.tables.display import pages, plural
+from mmscope.drgn.tables.record import record
 from mmscope.reports.drawing.map_regions import Region, regions, zone_labels
 from mmscope.reports.pictures.free_heatmap import MAX_TYPES, rank
 from mmscope.reports.pictures.picture import Picture, Tables
@@ -51,7 +52,7 @@ MARKS = {
 }
 
 
-@dataclass(frozen=True)
+@record
 class Stroke:
     """A path of horizontal strokes; lengths in cells."""
 
@@ -63,7 +64,7 @@ class Stroke:
     dash: str  # the pattern along the stroke; empty: none
 
 
-@dataclass(frozen=True)
+@record
 class Legend:
     """All pageblocks of one migratetype."""
 
@@ -75,7 +76,7 @@ class Legend:
     none_free: int | None
 
 
-@dataclass(frozen=True)
+@record
 class Map:
     """Everything the template draws. Positions are in cells from the upper left corner."""
 
@@ -226,11 +227,17 @@ def _per_cell(runs: list[Run], block_pages: int, total: int) -> int:
     per_cell = 1
     while total > per_cell * MAX_CELLS:
         per_cell *= 2
+    spans: list[list[int]] = []  # of pageblocks without a hole: the first, and the one behind
+    for start, blocks, *_ in runs:
+        number = start // block_pages
+        if spans and spans[-1][1] == number:
+            spans[-1][1] += blocks
+        else:
+            spans.append([number, number + blocks])
     while True:
         cells, lines, last, last_line = 0, 0, -1, -1
-        for start, blocks, *_ in runs:
-            first = start // block_pages // per_cell
-            end = (start // block_pages + blocks - 1) // per_cell
+        for low, behind in spans:
+            first, end = low // per_cell, (behind - 1) // per_cell
             cells += end - max(first, last + 1) + 1
             lines += end // COLUMNS - max(first // COLUMNS, last_line + 1) + 1
             last, last_line = end, end // COLUMNS
@@ -261,7 +268,7 @@ def _cells(runs: list[Run], block_pages: int, per_cell: int) -> dict[int, _Cell]
     return cells
 
 
-@dataclass(frozen=True)
+@record
 class _Rows:
     """Which rows of the picture there are: those with memory, and room to say what is left out."""
 

@@ -6,14 +6,16 @@ A picture shows wherever its table does, above it. ``templates/picture_<name>.ht
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
+
+from mmscope.drgn.tables.record import record
 
 Row = dict[str, Any]
 Tables = dict[str, list[Row]]
 
 
-@dataclass(frozen=True)
+@record
 class Picture:
     """
     What is drawn of a table.

@@ -15,9 +15,9 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
+from mmscope.drgn.tables.record import record
 from mmscope.perf import recipe as recipes
 from mmscope.perf.recipe import Recipe
 from mmscope.perf.stack_parts import KnownFrames, Split, load_known_frames, load_split, plain
@@ -41,7 +41,7 @@ MAX_ROWS = 14
 HIDDEN = "(interrupts back on)"
 
 
-@dataclass(frozen=True)
+@record
 class PartRow:
     """A part of the kernel's work."""
 
@@ -52,7 +52,7 @@ class PartRow:
     why: str
 
 
-@dataclass(frozen=True)
+@record
 class Site:
     """A leaf where interrupts come back on."""
 
@@ -61,7 +61,7 @@ class Site:
     stands_for: str
 
 
-@dataclass(frozen=True)
+@record
 class Drawn:
     """One event of a recording that has stacks."""
 
@@ -77,7 +77,7 @@ class Drawn:
     nmi: str
 
 
-@dataclass(frozen=True)
+@record
 class Recording:
     """A recording with all that stands beside its graphs."""
 

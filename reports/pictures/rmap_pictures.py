@@ -11,10 +11,10 @@ many VMAs.
 """
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 from mmscope.drgn.tables.amounts import bar_percent
+from mmscope.drgn.tables.record import record
 from mmscope.reports.pictures.picture import Picture, Tables
 
 # More classes, stretches or pages are damage; a power of two has 64 at most.
@@ -23,7 +23,7 @@ MAX_STRETCHES = 4096
 HEIGHT = 60  # of the bars of the map, in its own units
 
 
-@dataclass(frozen=True)
+@record
 class FanoutBar:
     """Trees with so many VMAs, as two shares in per cent."""
 
@@ -36,7 +36,7 @@ class FanoutBar:
     vmas_at: float
 
 
-@dataclass(frozen=True)
+@record
 class TreePicture:
     """The page range of an anon_vma."""
 
@@ -58,7 +58,7 @@ class TreePicture:
     splits_pairs: int | None
 
 
-@dataclass(frozen=True)
+@record
 class VisitBar:
     """Visits of some walks, whole range and page offset; bars are logarithmic, in per cent."""
 

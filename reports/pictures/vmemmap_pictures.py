@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mmscope.drgn.tables.amounts import size
+from mmscope.drgn.tables.record import record
 from mmscope.reports.pictures.picture import Picture, Tables
 
 Rows = list[dict[str, Any]]
@@ -30,7 +31,7 @@ LOOKS = ("pmd", "pte", "pud", "pmd+pte", "none")
 MARKS = {"device": "device", "self-hosted": "hosted"}
 
 
-@dataclass(frozen=True)
+@record
 class Entry:
     """4 KiB of struct pages, or a row of them that is not drawn one by one."""
 
@@ -41,7 +42,7 @@ class Entry:
     title: str
 
 
-@dataclass(frozen=True)
+@record
 class Frame:
     """A page frame that entries lead to."""
 
@@ -129,7 +130,7 @@ def _draw_run(
         example.entries.append(Entry(len(example.entries), label, places[at], look, title))
 
 
-@dataclass(frozen=True)
+@record
 class Cells:
     """Cells of one look, as a path of horizontal strokes."""
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mmscope.drgn.tables import display
+from mmscope.drgn.tables.record import record
 from mmscope.reports.drawing import time_panel
 from mmscope.reports.drawing.time_panel import Clock, Lane, Mark, Points, step_of, thin
 from mmscope.reports.pictures import owner_pictures
@@ -63,7 +64,7 @@ GAUGES = {*KSM, *(name for _, _, names in LEVELS for name in names)}
 MARKED = {"oom_kill": ("OOM kill", True), "compact_fail": ("failed compaction", False)}
 
 
-@dataclass(frozen=True)
+@record
 class EventSum:
     """What happened of one kind."""
 

@@ -46,7 +46,7 @@ class Architecture:
 # double fault. Up to 6.12 the slab allocator uses that instruction all the time: of nine 6.12
 # guests three died.
 #
-# no_timer_check: the kernel waits for some ticks of the timer at boot, and panics where QEMU had too
+# no_timer_check: the kernel waits for ticks of the timer at boot, and panics where QEMU had too
 # little of a busy machine meanwhile ("IO-APIC + timer doesn't work!").
 #
 # 512 MiB below 4 GiB and the rest above: zones DMA and DMA32 on node 0, Normal on node 1. A socket
