@@ -308,9 +308,10 @@ TEXTS: dict[str, Callable[[Path], None]] = {
 }
 
 
-def tree(path: Path, name: str, make: Callable[[Path], None]) -> None:
-    """A tree of /proc and /sys with something else in the place of one file."""
+def tree(path: Path, names: tuple[str, ...], make: Callable[[Path], None]) -> None:
+    """A tree of /proc and /sys with something else in the place of some files."""
     shutil.copytree(Path(__file__).parent / "data" / "7.2", path)
-    (path / name).unlink(missing_ok=True)
-    (path / name).parent.mkdir(parents=True, exist_ok=True)
-    make(path / name)
+    for name in names:
+        (path / name).unlink(missing_ok=True)
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        make(path / name)

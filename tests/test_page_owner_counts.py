@@ -8,7 +8,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from page_owner_inputs import (
     make_stacks,
@@ -67,7 +67,6 @@ LINES = [
 ]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.sampled_from([*LINES, STACK, f"{STACK}handle: 7\n\n", " a b\n", " [m]\n"])))
 def test_a_resolver_is_read_record_by_record(tmp_path: Path, lines: list[str]) -> None:
     """All at once where all are sound, and with the same outcome."""
@@ -173,10 +172,9 @@ def test_a_damaged_record_of_show_stacks_is_skipped(tmp_path: Path, damage: str)
 
 @settings(max_examples=100)
 @given(st.binary(max_size=2000))
-def test_random_bytes(tmp_path_factory: pytest.TempPathFactory, noise: bytes) -> None:
-    folder = tmp_path_factory.mktemp("po")
+def test_random_bytes(tmp_path: Path, noise: bytes) -> None:
     for kind in ("show_stacks", "show_handles"):
-        assert not read(folder, b"x" + noise, kind).pages  # or else it might be gzip's
+        assert not read(tmp_path, b"x" + noise, kind).pages  # or else it might be gzip's
 
 
 def test_text_without_records_does_not_fill_memory(tmp_path: Path) -> None:
@@ -216,21 +214,20 @@ def test_stacks_come_at_the_head_and_go_anywhere(tmp_path: Path) -> None:
     st.sampled_from((40, 300, 1 << 20)),
 )
 def test_any_file_after_any_other(
-    tmp_path_factory: pytest.TempPathFactory, snapshots: list[list[int]], step: int, chunk: int
+    tmp_path: Path, snapshots: list[list[int]], step: int, chunk: int
 ) -> None:
     """What the file before listed is a guess and no more, wherever the chunks end."""
     # Some begin as others do, or end as others begin.
     lines = [f" {name}+0x1/0x2\n" for name in "fghijkl"]
     stacks = [one + two for one in lines for two in ("", *lines)] + [lines[0] * n for n in (3, 4)]
     stacks += [line + lines[0] + lines[1] for line in lines]
-    folder = tmp_path_factory.mktemp("po")
     by_stack, by_handle = Counts("show_stacks"), Counts("show_handles")
     with patch.object(page_owner_counts, "CHUNK_BYTES", chunk):
         for position, numbers in enumerate(snapshots):
             counted = [(n, n % 5 + 1 + position * step) for n in numbers]
             text = "".join(f"{stacks[n]}nr_base_pages: {pages}\n\n" for n, pages in counted)
-            read(folder, text, counts=by_stack)
-            read(folder, handles(counted), counts=by_handle)
+            read(tmp_path, text, counts=by_stack)
+            read(tmp_path, handles(counted), counts=by_handle)
             expected: dict[int, int] = {}
             for n, pages in counted:  # two of them are the same stack
                 key = stack_id(stacks[n].encode())
