@@ -49,12 +49,8 @@ def machine(folder: Path) -> Bundle:
 @pytest.fixture(scope="session")
 def small(folder: Path) -> Bundle:
     """For what is said of findings."""
-    return made.write_bundle(folder / "small", of("zones", "free_lists", "vm_counters"))
-
-
-def of(*sections: str) -> dict[str, made.Table]:
-    """The tables of some sections."""
-    return {name: t for name, t in made.tables().items() if t[-1] in sections}
+    contents = made.tables_of("zones", "free_lists", "vm_counters")
+    return made.write_bundle(folder / "small", contents)
 
 
 @pytest.fixture(scope="session")
@@ -417,7 +413,7 @@ class TestSections:
         self, tmp_path: Path
     ) -> None:
         partial = [SectionResult("pcp_lists", "partial", 0, 4, 0, "stopped")]
-        bundle = made.write_bundle(tmp_path / "b", of("pcp_lists"), sections=partial)
+        bundle = made.write_bundle(tmp_path / "b", made.tables_of("pcp_lists"), sections=partial)
         line = texts(by_id(parse(render(bundle, NOTHING)), "table-pcp_checks"))
         assert line.startswith("No rows, but the section is not whole.")
 
@@ -431,7 +427,7 @@ class TestSections:
         assert elements(table, "td")[1].get("title") == "1,073,741,824 bytes"
 
     def test_a_table_of_a_section_that_is_not_listed_shows_too(self, tmp_path: Path) -> None:
-        bundle = made.write_bundle(tmp_path / "b", of("zones"), sections=[])
+        bundle = made.write_bundle(tmp_path / "b", made.tables_of("zones"), sections=[])
         tree = parse(render(bundle, NOTHING))
         assert "does not say how this section fared" in texts(by_id(tree, "section-zones"))
         assert cells(elements(by_id(tree, "table-zones"), "table")[0])
