@@ -19,9 +19,11 @@ import children
 import hypothesis
 import pytest
 
-# A test's folder is one for all of its examples: to make one takes longer than most of them.
+# The same few each time: `make fuzz` is there for volume. A test's folder is one for all of its
+# examples: to make one takes longer than most of them.
 hypothesis.settings.register_profile(
     "same",
+    max_examples=40,
     derandomize=True,
     deadline=None,
     database=None,

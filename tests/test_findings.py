@@ -2109,7 +2109,7 @@ free_areas = st.lists(
 )
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(zones=st.lists(free_areas, min_size=1, max_size=30), parts=st.randoms(use_true_random=False))
 def test_fragmentation_is_what_the_kernel_computes(zones: list[list[int]], parts: Any) -> None:
     rows = []

@@ -3,6 +3,7 @@
 The readers of page_owner_stacks/show_*: each file alone, and after any other one.
 """
 
+import gzip
 from collections.abc import Sequence
 from pathlib import Path
 from unittest.mock import patch
@@ -21,7 +22,7 @@ from page_owner_inputs import (
 from mmscope.drgn.text import page_owner_counts
 from mmscope.drgn.text.page_owner_counts import Counts, read_show_stacks_handles
 from mmscope.drgn.text.stack_text import is_stack, stack_id
-from mmscope.drgn.text.text_source import Source
+from mmscope.drgn.text.text_source import Source, TextError
 
 STACKS = make_stacks(40)
 SNAPSHOT = next(series(STACKS, 1))
@@ -170,7 +171,7 @@ def test_a_damaged_record_of_show_stacks_is_skipped(tmp_path: Path, damage: str)
     assert counts.skipped == 1
 
 
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(st.binary(max_size=2000))
 def test_random_bytes(tmp_path: Path, noise: bytes) -> None:
     for kind in ("show_stacks", "show_handles"):
@@ -181,6 +182,17 @@ def test_text_without_records_does_not_fill_memory(tmp_path: Path) -> None:
     good = handles([(1, 2)])
     counts = read(tmp_path, good + "x" * (5 << 20) + "\n\n" + handles([(3, 4)]))
     assert counts.pages == {1: 2, 3: 4} and counts.skipped >= 1
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_file_that_is_larger_than_any_kernels_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packed: bool
+) -> None:
+    """By its size, or where that is not that of its text, once so much of it is read."""
+    monkeypatch.setattr(page_owner_counts, "MAX_BYTES", 1000)
+    text = handles([(number, number) for number in range(100)]).encode()
+    with pytest.raises(TextError, match="has more than 0 MiB: no kernel keeps so many"):
+        read(tmp_path, gzip.compress(text) if packed else text)
 
 
 # A series
@@ -207,7 +219,7 @@ def test_stacks_come_at_the_head_and_go_anywhere(tmp_path: Path) -> None:
     assert {2000, 2001, 600} <= counts.changed and len(counts.changed) < 50
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(
     st.lists(st.lists(st.integers(0, 60), unique=True, max_size=60), min_size=1, max_size=5),
     st.integers(0, 3),

@@ -239,7 +239,6 @@ def test_growth_of_what_is_not_listed(tmp_path: Path) -> None:
     assert (row["pages_first"], row["pages_min"], row["pages_last"]) == (0, 0, 8)
 
 
-@settings(max_examples=40)
 @given(st.lists(st.one_of(st.none(), st.integers(1, 50)), min_size=2, max_size=20)
        .filter(lambda pages: any(pages)))  # fmt: skip
 def test_points_say_everything(pages: list[int | None]) -> None:

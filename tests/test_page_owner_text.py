@@ -179,7 +179,7 @@ comms = st.one_of(
 )  # fmt: skip
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(
     st.lists(
         st.tuples(comms, st.integers(0, 9), st.sampled_from(STACKS[:3]), st.integers(1, 2)),
@@ -287,7 +287,7 @@ def test_with_a_piece_missing(tmp_path: Path, kind: str) -> None:
         }
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(st.binary(max_size=300), st.integers(0, 900), st.integers(0, 300))
 def test_random_bytes_in_the_middle(tmp_path: Path, noise: bytes, at: int, lost: int) -> None:
     data = b"".join(record(pid=n) for n in range(5))
@@ -295,7 +295,7 @@ def test_random_bytes_in_the_middle(tmp_path: Path, noise: bytes, at: int, lost:
     assert 0 <= tally["records"] <= 5
 
 
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(st.binary(max_size=2000))
 def test_random_bytes_alone(tmp_path: Path, noise: bytes) -> None:
     noise = b"x" + noise  # or else it might be gzip's
