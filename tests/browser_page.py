@@ -56,7 +56,7 @@ ONE_OF_A_KIND = """
 # Likewise the contrast of the first text of each look: the tags, classes, colours, backgrounds and
 # fonts of its element and of all around that.
 ONE_OF_A_LOOK = """
-() => {
+(within) => {
     const known = new Map([[null, '']]);
     const look = (e) => {
         if (!known.has(e)) {
@@ -69,7 +69,7 @@ ONE_OF_A_LOOK = """
         return known.get(e);
     };
     const seen = new Set();
-    for (const e of document.querySelectorAll('body *')) {
+    for (const e of document.querySelectorAll(`${within} *`)) {
         const text = [...e.childNodes].some((c) => c.nodeType === 3 && c.textContent.trim());
         if (text && !seen.has(look(e))) {
             seen.add(look(e));
@@ -113,21 +113,22 @@ def all_drawn(page: Page, inside: str) -> None:
     page.locator(f"{inside} .flames[data-drawn=all]").first.wait_for()
 
 
-def violations(page: Page, *rules: str) -> list[tuple[str, ...]]:
+def violations(page: Page, *rules: str, within: str = "body") -> list[tuple[str, ...]]:
     """
     What axe finds that keeps somebody out, or is in the way: (rule, where, how to mend it). The
-    page is of no further use.
+    page is of no further use, but to be looked at once more.
 
     :param rules: those to look for; all of them if none is named.
+    :param within: the part of the page to look at, where the rest is looked at elsewhere.
     """
     page.evaluate(LAID_OUT)
     page.evaluate(ONE_OF_A_KIND)
     page.evaluate(AXE.read_text())
-    page.evaluate(ONE_OF_A_LOOK)
+    page.evaluate(ONE_OF_A_LOOK, within)
     result = page.evaluate(
-        "(rules) => axe.run({resultTypes: ['violations'],"
-        " ...(rules.length ? {runOnly: rules} : {})})",
-        list(rules),
+        "([within, rules]) => axe.run(within === 'body' ? document : within,"
+        " {resultTypes: ['violations'], ...(rules.length ? {runOnly: rules} : {})})",
+        [within, list(rules)],
     )
     assert result["passes"] or result["violations"]
     return [

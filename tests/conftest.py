@@ -19,7 +19,16 @@ import children
 import hypothesis
 import pytest
 
-hypothesis.settings.register_profile("same", derandomize=True, deadline=None, database=None)
+# The same few each time: `make fuzz` is there for volume. A test's folder is one for all of its
+# examples: to make one takes longer than most of them.
+hypothesis.settings.register_profile(
+    "same",
+    max_examples=40,
+    derandomize=True,
+    deadline=None,
+    database=None,
+    suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture],
+)
 hypothesis.settings.load_profile("same")
 
 

@@ -52,15 +52,21 @@ def run(folder: str, words: list[str], out: int, err: int) -> None:
 
 def main() -> None:
     # Once for all runs. DuckDB has threads once it is used, not before.
+    import mmscope.reports.bundle.redact_options
     import mmscope.reports.commands.command
+    import mmscope.reports.commands.redact_command
+    import mmscope.reports.commands.show_command
+    import mmscope.reports.findings.findings_text
     import mmscope.reports.page.report
     import mmscope.reports.watch.page_owner
     import mmscope.reports.watch.watch
     import mmscope.reports.watch.watch_bundle  # noqa: F401
     from mmscope.reports.bundle.redact import vocabulary
+    from mmscope.reports.findings.findings import OURS
     from mmscope.reports.page.environment import environment_of
 
     vocabulary()
+    OURS()
     templates = environment_of(None, "")
     for name in templates.list_templates(["html"]):
         templates.get_template(name)

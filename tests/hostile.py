@@ -99,6 +99,16 @@ def edited(name: str, old: bytes, new: bytes) -> Attack:
     return attack
 
 
+def together(*attacks: Attack) -> Attack:
+    """All of them in one bundle."""
+
+    def attack(bundle: Path) -> None:
+        for each in attacks:
+            each(bundle)
+
+    return attack
+
+
 def _surrogates(data: dict[str, Any]) -> None:
     data["target"] |= {"hostname": "h\ud800", "kind": "k\udfff", "release": "\ud800", "k\ud801": 1}
     for resource in data["resources"]:
@@ -165,8 +175,10 @@ BUNDLES: dict[str, Attack] = {
     "a quote that never ends": written(
         "zones.csv", lambda header: iter((header, b'"', *[b"a\n" * 500_000] * 8))
     ),
-    "a text that is no UTF-8": edited("page_tables.csv", b",reader,", b",\xff\xfe\xed\xa0\x80,"),
-    "NUL in a text": edited("page_tables.csv", b",reader,", b",a\0b,"),
+    "texts that are no UTF-8, or have NUL": together(
+        edited("page_tables.csv", b",reader,", b",\xff\xfe\xed\xa0\x80a\0b,"),
+        edited(f"{STACKS}.folded", b";", b";\xff\xed\xa0\x80;"),
+    ),
     "a cell of a megabyte": written(
         "settings.csv",
         lambda header: iter((header, b"a," + b"y" * 1_000_000 + b"\n",
@@ -184,9 +196,8 @@ BUNDLES: dict[str, Attack] = {
     "stacks as long as may be": _stacks(
         STACKS, lambda: (f"c{n};" + "ab;" * 2_000 + f"f{n}" for n in range(600))
     ),
-    "250,000 stacks": _stacks(STACKS, lambda: (f"c{n};a_[k];f{n}_[k]" for n in range(250_000))),
+    "210,000 stacks": _stacks(STACKS, lambda: (f"c{n};a_[k];f{n}_[k]" for n in range(210_000))),
     "stacks in one line": sparse(f"{STACKS}.folded", 4 * GIB),
-    "stacks that are no UTF-8": edited(f"{STACKS}.folded", b";", b";\xff\xed\xa0\x80;"),
 }  # fmt: skip
 # What they are is not what they say, or DuckDB takes them for a pattern, a home or a partition.
 FOLDERS = (
@@ -297,9 +308,10 @@ TEXTS: dict[str, Callable[[Path], None]] = {
 }
 
 
-def tree(path: Path, name: str, make: Callable[[Path], None]) -> None:
-    """A tree of /proc and /sys with something else in the place of one file."""
+def tree(path: Path, names: tuple[str, ...], make: Callable[[Path], None]) -> None:
+    """A tree of /proc and /sys with something else in the place of some files."""
     shutil.copytree(Path(__file__).parent / "data" / "7.2", path)
-    (path / name).unlink(missing_ok=True)
-    (path / name).parent.mkdir(parents=True, exist_ok=True)
-    make(path / name)
+    for name in names:
+        (path / name).unlink(missing_ok=True)
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        make(path / name)

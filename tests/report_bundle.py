@@ -585,6 +585,11 @@ def struct_page_tables() -> dict[str, Table]:
     }
 
 
+def tables_of(*sections: str) -> dict[str, Table]:
+    """Those of some sections, for what is said of these: most of a page's cost is its tables."""
+    return {name: table for name, table in tables().items() if table[-1] in sections}
+
+
 def write_bundle(
     path: Path,
     contents: dict[str, Table],

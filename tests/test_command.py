@@ -50,6 +50,14 @@ def bundle(tmp_path: Path) -> Path:
     return tmp_path / "b"
 
 
+@pytest.fixture(scope="module")
+def of_the_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle of all that a tree of text tells."""
+    path = tmp_path_factory.mktemp("tree") / "b"
+    assert run("collect", "--proc-root", TREE, "-o", path).returncode == 1
+    return path
+
+
 # What cannot be read: 3.
 
 
@@ -443,12 +451,11 @@ def test_a_reader_that_leaves_early_is_no_failure(arguments: list[str]) -> None:
     assert (result.returncode, result.stderr) == (0, "")
 
 
-def test_findings_into_a_reader_that_leaves_early(tmp_path: Path) -> None:
-    run("collect", "--proc-root", TREE, "-o", tmp_path / "b")
+def test_findings_into_a_reader_that_leaves_early(of_the_tree: Path) -> None:
     read, write_end = os.pipe()
     os.close(read)
     with os.fdopen(write_end, "w") as gone:
-        result = run("findings", tmp_path / "b", stdout=gone, stderr=subprocess.PIPE)
+        result = run("findings", of_the_tree, stdout=gone, stderr=subprocess.PIPE)
     assert (result.returncode, result.stderr) == (0, "")
 
 
@@ -496,9 +503,8 @@ def test_findings_say_what_was_not_checked(tmp_path: Path) -> None:
     assert "\x1b" not in result.stdout
 
 
-def test_findings_all_say_what_is_not_so(tmp_path: Path) -> None:
-    run("collect", "--proc-root", TREE, "-o", tmp_path / "b")
-    result = run("findings", tmp_path / "b", "--all")
+def test_findings_all_say_what_is_not_so(of_the_tree: Path) -> None:
+    result = run("findings", of_the_tree, "--all")
     assert "ok       Zones whose free memory is below the min watermark" in result.stdout
 
 

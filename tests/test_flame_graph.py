@@ -412,7 +412,7 @@ class TestReport:
         assert any(title.startswith("dentry: 56.25 KiB (57,600 bytes)") for title in titles)
 
     def test_objects_of_unknown_size_are_counted(self, tmp_path: Path) -> None:
-        contents = made.tables()
+        contents = made.tables_of("page_owner", "slab_owner")
         title, row_type, rows, section = contents["slab_owner_stacks"]
         rows = [replace(row, bytes=None) for row in rows]
         contents["slab_owner_stacks"] = (title, row_type, rows, section)
@@ -438,7 +438,7 @@ class TestReport:
         assert "__d_alloc ← path_openat ← do_syscall_64" in [row[2] for row in table]
 
     def test_tables_of_stacks_are_cut_at_what_is_said(self, tmp_path: Path) -> None:
-        contents = made.tables()
+        contents = made.tables_of("page_owner", "slab_owner")
         title, row_type, rows, section = contents["slab_owner_stacks"]
         contents["slab_owner_stacks"] = (title, row_type, rows * 100, section)
         html = render(made.write_bundle(tmp_path / "bundle", contents), NOTHING)
@@ -462,7 +462,7 @@ class TestReport:
         assert line.name == "handle 4" and line.points == "0 0 1 10 2.5 5 4 0"
 
     def test_a_stack_that_is_a_number_costs_the_picture_only(self, tmp_path: Path) -> None:
-        contents = made.tables()
+        contents = made.tables_of("page_owner", "slab_owner")
         contents["slab_owner_stacks"] = ("Odd", NumberedStack, [NumberedStack()], "slab_owner")
         html = render(made.write_bundle(tmp_path / "bundle", contents), NOTHING)
         assert "No picture: table slab_owner_stacks is damaged" in html
@@ -470,7 +470,9 @@ class TestReport:
 
     def test_without_a_page_size_it_speaks_of_pages(self, tmp_path: Path) -> None:
         bundle = made.write_bundle(
-            tmp_path / "bundle", made.tables(), target=made.TARGET | {"page_size": None}
+            tmp_path / "bundle",
+            made.tables_of("page_owner"),
+            target=made.TARGET | {"page_size": None},
         )
         said = texts(by_id(parse(render(bundle, NOTHING)), "picture-page_owner"))
         assert "Who holds 129,705 pages, by" in said

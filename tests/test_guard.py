@@ -61,15 +61,27 @@ def settings(folder: Path, **more: Any) -> Settings:
     return Settings(str(folder), collect=["--only", SOME], text=True, **more)
 
 
+LOOKED_AT: set[frozenset[tuple[str, bytes]]] = set()
+
+
 def whole(capture: Path) -> captures.Incident:
     """What a capture says, after a look at all of it."""
     said = captures.read_incident(capture)
+    # Of copies that were made step by step most are as the one before, byte by byte.
+    files = frozenset(
+        (str(path.relative_to(capture)), path.read_bytes())
+        for path in capture.rglob("*")
+        if path.is_file()
+    )
+    if files in LOOKED_AT:
+        return said
     if (capture / "bundle").exists():
         bundle = Bundle(capture / "bundle")
         for table in bundle.tables:
             list(bundle.rows(table))
     if (capture / "report.html").exists():
         assert (capture / "report.html").read_text().endswith("</html>\n")
+    LOOKED_AT.add(files)
     return said
 
 
@@ -171,7 +183,7 @@ def state_of(folder: Path) -> list[str]:
 def test_guard_is_killed_at_any_moment_and_started_again(made: Path, tmp_path: Path) -> None:
     folder, dice = tmp_path / "captures", random.Random(20)
     shutil.copytree(made, folder)
-    for _ in range(3):
+    for _ in range(2):
         guard = start(folder)
         assert guard.stderr is not None
         wait_for(lambda: (folder / ".guard.pid").exists())
@@ -192,27 +204,13 @@ def test_guard_is_killed_at_any_moment_and_started_again(made: Path, tmp_path: P
 # The resident.
 
 
-def test_by_hand_a_capture_is_made_and_ctrl_c_ends_it(tmp_path: Path) -> None:
+def test_by_hand_captures_are_made_and_ctrl_c_ends_it(tmp_path: Path) -> None:
+    """While one is busy, what is at hand of the others is told: it waits for no other capture."""
     folder, prom = tmp_path / "captures", tmp_path / "guard.prom"
     guard = start(folder, "--openmetrics", prom)
     wait_for(prom.exists)
     second = run("guard", "run", "-o", folder)
     assert second.returncode == 2 and "another guard is at work there" in second.stderr
-    assert run("guard", "trigger", "-o", folder).returncode == 0
-    wait_for(lambda: state_of(folder) == [captures.DONE])
-    wait_for(lambda: 'captures_total{trigger="by-hand"} 1' in prom.read_text())
-    guard.send_signal(signal.SIGINT)
-    _, said = guard.communicate()
-    assert guard.returncode == 0 and "by-hand: Asked for by hand" in said
-    assert not prom.exists() and "by-hand" in (folder / "index.html").read_text()
-    late = run("guard", "trigger", "-o", folder)
-    assert late.returncode == 2 and "no guard is at work there" in late.stderr
-
-
-def test_what_is_at_hand_waits_for_no_other_capture(tmp_path: Path) -> None:
-    folder = tmp_path / "captures"
-    guard = start(folder)
-    wait_for(lambda: (folder / "index.html").exists())
     with (folder / LOCK).open("w") as busy:
         fcntl.flock(busy, fcntl.LOCK_EX)
         for number in (1, 2):
@@ -221,8 +219,13 @@ def test_what_is_at_hand_waits_for_no_other_capture(tmp_path: Path) -> None:
         for path, said in captures.captures(folder):
             assert said["source"] == "samples" and "psi_series" in Bundle(path / "bundle").tables
     wait_for(lambda: state_of(folder) == [captures.DONE] * 2)
-    guard.send_signal(signal.SIGTERM)
-    assert guard.wait() == 0
+    wait_for(lambda: 'captures_total{trigger="by-hand"} 2' in prom.read_text())
+    guard.send_signal(signal.SIGINT)
+    _, said = guard.communicate()
+    assert guard.returncode == 0 and "by-hand: Asked for by hand" in said
+    assert not prom.exists() and "by-hand" in (folder / "index.html").read_text()
+    late = run("guard", "trigger", "-o", folder)
+    assert late.returncode == 2 and "no guard is at work there" in late.stderr
 
 
 def test_a_trigger_fires_over_a_tree_of_files(tmp_path: Path) -> None:

@@ -364,7 +364,7 @@ RECORDS = st.builds(
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(st.lists(RECORDS, max_size=60))
 def test_any_log_gives_rows_that_can_be(records: list[LogRecord]) -> None:
     found = read_oom_records(records)

@@ -3,12 +3,13 @@
 The readers of page_owner_stacks/show_*: each file alone, and after any other one.
 """
 
+import gzip
 from collections.abc import Sequence
 from pathlib import Path
 from unittest.mock import patch
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from page_owner_inputs import (
     make_stacks,
@@ -21,7 +22,7 @@ from page_owner_inputs import (
 from mmscope.drgn.text import page_owner_counts
 from mmscope.drgn.text.page_owner_counts import Counts, read_show_stacks_handles
 from mmscope.drgn.text.stack_text import is_stack, stack_id
-from mmscope.drgn.text.text_source import Source
+from mmscope.drgn.text.text_source import Source, TextError
 
 STACKS = make_stacks(40)
 SNAPSHOT = next(series(STACKS, 1))
@@ -67,7 +68,6 @@ LINES = [
 ]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.sampled_from([*LINES, STACK, f"{STACK}handle: 7\n\n", " a b\n", " [m]\n"])))
 def test_a_resolver_is_read_record_by_record(tmp_path: Path, lines: list[str]) -> None:
     """All at once where all are sound, and with the same outcome."""
@@ -171,18 +171,28 @@ def test_a_damaged_record_of_show_stacks_is_skipped(tmp_path: Path, damage: str)
     assert counts.skipped == 1
 
 
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(st.binary(max_size=2000))
-def test_random_bytes(tmp_path_factory: pytest.TempPathFactory, noise: bytes) -> None:
-    folder = tmp_path_factory.mktemp("po")
+def test_random_bytes(tmp_path: Path, noise: bytes) -> None:
     for kind in ("show_stacks", "show_handles"):
-        assert not read(folder, b"x" + noise, kind).pages  # or else it might be gzip's
+        assert not read(tmp_path, b"x" + noise, kind).pages  # or else it might be gzip's
 
 
 def test_text_without_records_does_not_fill_memory(tmp_path: Path) -> None:
     good = handles([(1, 2)])
     counts = read(tmp_path, good + "x" * (5 << 20) + "\n\n" + handles([(3, 4)]))
     assert counts.pages == {1: 2, 3: 4} and counts.skipped >= 1
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_file_that_is_larger_than_any_kernels_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packed: bool
+) -> None:
+    """By its size, or where that is not that of its text, once so much of it is read."""
+    monkeypatch.setattr(page_owner_counts, "MAX_BYTES", 1000)
+    text = handles([(number, number) for number in range(100)]).encode()
+    with pytest.raises(TextError, match="has more than 0 MiB: no kernel keeps so many"):
+        read(tmp_path, gzip.compress(text) if packed else text)
 
 
 # A series
@@ -209,28 +219,27 @@ def test_stacks_come_at_the_head_and_go_anywhere(tmp_path: Path) -> None:
     assert {2000, 2001, 600} <= counts.changed and len(counts.changed) < 50
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(
     st.lists(st.lists(st.integers(0, 60), unique=True, max_size=60), min_size=1, max_size=5),
     st.integers(0, 3),
     st.sampled_from((40, 300, 1 << 20)),
 )
 def test_any_file_after_any_other(
-    tmp_path_factory: pytest.TempPathFactory, snapshots: list[list[int]], step: int, chunk: int
+    tmp_path: Path, snapshots: list[list[int]], step: int, chunk: int
 ) -> None:
     """What the file before listed is a guess and no more, wherever the chunks end."""
     # Some begin as others do, or end as others begin.
     lines = [f" {name}+0x1/0x2\n" for name in "fghijkl"]
     stacks = [one + two for one in lines for two in ("", *lines)] + [lines[0] * n for n in (3, 4)]
     stacks += [line + lines[0] + lines[1] for line in lines]
-    folder = tmp_path_factory.mktemp("po")
     by_stack, by_handle = Counts("show_stacks"), Counts("show_handles")
     with patch.object(page_owner_counts, "CHUNK_BYTES", chunk):
         for position, numbers in enumerate(snapshots):
             counted = [(n, n % 5 + 1 + position * step) for n in numbers]
             text = "".join(f"{stacks[n]}nr_base_pages: {pages}\n\n" for n, pages in counted)
-            read(folder, text, counts=by_stack)
-            read(folder, handles(counted), counts=by_handle)
+            read(tmp_path, text, counts=by_stack)
+            read(tmp_path, handles(counted), counts=by_handle)
             expected: dict[int, int] = {}
             for n, pages in counted:  # two of them are the same stack
                 key = stack_id(stacks[n].encode())

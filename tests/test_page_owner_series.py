@@ -7,13 +7,14 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import children
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from page_owner_inputs import (
     Stack,
@@ -240,11 +241,10 @@ def test_growth_of_what_is_not_listed(tmp_path: Path) -> None:
 
 @given(st.lists(st.one_of(st.none(), st.integers(1, 50)), min_size=2, max_size=20)
        .filter(lambda pages: any(pages)))  # fmt: skip
-def test_points_say_everything(
-    tmp_path_factory: pytest.TempPathFactory, pages: list[int | None]
-) -> None:
+def test_points_say_everything(pages: list[int | None]) -> None:
     """What was left out can be filled in again from the points around it."""
-    found = joined(tmp_path_factory.mktemp("po"), *at(7, *pages))
+    with tempfile.TemporaryDirectory() as folder:
+        found = joined(Path(folder), *at(7, *pages))
     points = dict(points_of(found, 7))
     filled: list[int | None] = []
     for moment in found.times:
@@ -606,12 +606,11 @@ def folded_bundle(path: Path, lines: list[tuple[str, int]]) -> Path:
     return path
 
 
-@given(st.lists(st.tuples(st.text(), st.integers(-(1 << 62), 1 << 62)), max_size=5))
-def test_folded_stacks_come_back(
-    tmp_path_factory: pytest.TempPathFactory, lines: list[tuple[str, int]]
-) -> None:
-    path = folded_bundle(tmp_path_factory.mktemp("f") / "b", lines)
-    back = list(Bundle(path).stacks("x"))
+@settings(max_examples=30)
+@given(st.lists(st.tuples(st.text(), st.integers(-(1 << 62), 1 << 62)), max_size=15))
+def test_folded_stacks_come_back(lines: list[tuple[str, int]]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        back = list(Bundle(folded_bundle(Path(folder, "b"), lines)).stacks("x"))
     assert [value for _, value in back] == [value for _, value in lines]
     for (stack, _), (before, _) in zip(back, lines, strict=True):
         if before.isprintable():

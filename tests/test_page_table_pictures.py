@@ -20,8 +20,12 @@ PAGE = 4096
 NAMES = ("page_tables", "exit_costs", "page_table_occupancy", "page_table_regions")
 
 
+def contents() -> dict[str, made.Table]:
+    return {name: made.tables()[name] for name in NAMES}
+
+
 def tables() -> dict[str, list[dict[str, Any]]]:
-    return {name: [asdict(row) for row in made.tables()[name][2]] for name in NAMES}
+    return {name: [asdict(row) for row in table[2]] for name, table in contents().items()}
 
 
 def test_the_processes_with_the_most_tables_come_first() -> None:
@@ -113,7 +117,7 @@ def test_from_proc_alone_there_are_sizes_alone() -> None:
 
 
 def test_the_page_says_it_in_words_too(tmp_path: Path) -> None:
-    tree = parse(render(made.write_bundle(tmp_path / "b", made.tables()), NOTHING))
+    tree = parse(render(made.write_bundle(tmp_path / "b", contents()), NOTHING))
     picture = by_id(tree, "picture-page_tables")
     said = " ".join(texts(picture).split())
     assert "Process 4711 reader: 78.29 MiB of tables for 400 KiB in use" in said
@@ -130,9 +134,8 @@ def test_the_page_says_it_in_words_too(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", NAMES[1:])
 def test_a_table_that_is_missing_costs_its_part_only(tmp_path: Path, name: str) -> None:
-    contents = made.tables()
-    del contents[name]
-    tree = parse(render(made.write_bundle(tmp_path / "b", contents), NOTHING))
+    left = {other: table for other, table in contents().items() if other != name}
+    tree = parse(render(made.write_bundle(tmp_path / "b", left), NOTHING))
     said = texts(by_id(tree, "picture-page_tables"))
     assert "4711 reader" in " ".join(said.split())
     assert "No picture" not in said

@@ -495,7 +495,7 @@ class TestCounters:
         assert "0 % 0 of 8,211" in told
 
     def test_what_was_never_tried_has_no_share(self, tmp_path: Path) -> None:
-        contents = made.tables()
+        contents = made.tables_of("vm_counters")
         title, row_type, rows, section = contents["vm_counters"]
         quiet = [r for r in rows if not r.name.startswith("compact_")] + [
             row_type("compact_success", "event", 0, 0),
@@ -528,7 +528,7 @@ class TestCounters:
 
 class TestAccounting:
     def test_a_remainder_is_pointed_at(self, tmp_path: Path) -> None:
-        contents = made.tables()
+        contents = made.tables_of("accounting")
         title, row_type, rows, section = contents["free_accounting"]
         off = [row_type(*(asdict(rows[0]) | {"remainder_pages": -7}).values()), *rows[1:]]
         contents["free_accounting"] = (title, row_type, off, section)

@@ -57,3 +57,6 @@ def test_a_file_that_is_read_whole_has_a_bound(tmp_path: Path) -> None:
         read_plain(tmp_path / "x", 4)
     assert error.value.errno == errno.EFBIG
     assert b"MemTotal" in read_plain("/proc/meminfo")
+    # That has no size: it is read to know.
+    with pytest.raises(OSError, match="has more than 0 MiB"):
+        read_plain("/proc/meminfo", 10)

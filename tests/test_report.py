@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import report_bundle as made
@@ -50,8 +49,7 @@ def machine(folder: Path) -> Bundle:
 @pytest.fixture(scope="session")
 def small(folder: Path) -> Bundle:
     """For what is said of findings."""
-    sections = ("zones", "free_lists", "vm_counters")
-    contents = {name: t for name, t in made.tables().items() if t[-1] in sections}
+    contents = made.tables_of("zones", "free_lists", "vm_counters")
     return made.write_bundle(folder / "small", contents)
 
 
@@ -415,7 +413,7 @@ class TestSections:
         self, tmp_path: Path
     ) -> None:
         partial = [SectionResult("pcp_lists", "partial", 0, 4, 0, "stopped")]
-        bundle = made.write_bundle(tmp_path / "b", made.tables(), sections=partial)
+        bundle = made.write_bundle(tmp_path / "b", made.tables_of("pcp_lists"), sections=partial)
         line = texts(by_id(parse(render(bundle, NOTHING)), "table-pcp_checks"))
         assert line.startswith("No rows, but the section is not whole.")
 
@@ -429,7 +427,7 @@ class TestSections:
         assert elements(table, "td")[1].get("title") == "1,073,741,824 bytes"
 
     def test_a_table_of_a_section_that_is_not_listed_shows_too(self, tmp_path: Path) -> None:
-        bundle = made.write_bundle(tmp_path / "b", made.tables(), sections=[])
+        bundle = made.write_bundle(tmp_path / "b", made.tables_of("zones"), sections=[])
         tree = parse(render(bundle, NOTHING))
         assert "does not say how this section fared" in texts(by_id(tree, "section-zones"))
         assert cells(elements(by_id(tree, "table-zones"), "table")[0])
@@ -490,17 +488,24 @@ class TestSections:
             assert (TEMPLATES / f"picture_{picture.name}.html").is_file()
 
 
+def words_of(page: str, section: str) -> str:
+    """What a section says. (To parse a whole page takes four times as long as to make it.)"""
+    (_, _, rest) = page.partition(f'<section class="section" id="section-{section}"')
+    assert rest
+    return re.sub(r"<[^>]*>", "", rest.partition("</section>")[0].partition(">")[2])
+
+
 class TestDamage:
     def test_a_missing_table_costs_itself_only(self, tmp_path: Path, pages: dict[str, str]) -> None:
         bundle = made.write_bundle(tmp_path / "b", made.tables())
         (tmp_path / "b" / "free_blocks.csv").unlink()
-        tree = parse(render(bundle, made.verdict()))
-        told = texts(by_id(tree, "section-free_lists"))
+        page = render(bundle, made.verdict())
+        told = words_of(page, "free_lists")
         assert "No picture: free_blocks.csv: missing" in told
         assert "This table could not be read: free_blocks.csv: missing" in told
-        assert str(tmp_path) not in texts(tree)
-        for name in ("section-pageblocks", "section-vm_counters"):
-            assert texts(by_id(tree, name)) == texts(by_id(parse(pages["machine"]), name))
+        assert str(tmp_path) not in page
+        for name in ("pageblocks", "vm_counters"):
+            assert words_of(page, name) == words_of(pages["machine"], name)
 
     def test_a_table_that_is_damaged_in_the_middle_says_so(self, tmp_path: Path) -> None:
         rows = [made.Oddity(str(number), number, None, None) for number in range(9)]
@@ -526,22 +531,21 @@ class TestDamage:
             header, first, *rest = path.read_text().splitlines()
             first = re.sub(r"(?<=,)\d+(?=,|$)|^\d+(?=,)", absurd, first)
             path.write_text("\n".join([header, first, *rest]) + "\n")
-        tree, whole = parse(render(bundle, made.verdict())), parse(pages["machine"])
-        assert all(has_id(tree, f"picture-{picture.name}") for picture in PICTURES)
+        page = render(bundle, made.verdict())
+        assert all(f'id="picture-{picture.name}"' in page for picture in PICTURES)
         touched = {p.table for p in PICTURES if {p.table, *p.others} & broken} | broken
         others = {t[-1] for t in contents.values()} - {contents[table][-1] for table in touched}
         assert len(others) >= 5
         for name in others:
-            assert texts(by_id(tree, f"section-{name}")) == texts(by_id(whole, f"section-{name}"))
+            assert words_of(page, name) == words_of(pages["machine"], name)
 
-    @pytest.mark.parametrize("picture", PICTURES, ids=lambda picture: picture.name)
-    def test_a_picture_without_its_columns_says_which(self, tmp_path: Path, picture: Any) -> None:
-        contents: dict[str, made.Table] = {
-            picture.table: ("Odd", made.Oddity, [made.Oddity("a", 1, None, None)], "oddity")
-        }
+    def test_a_picture_without_its_columns_says_which(self, tmp_path: Path) -> None:
+        odd: made.Table = ("Odd", made.Oddity, [made.Oddity("a", 1, None, None)], "oddity")
+        contents = {picture.table: odd for picture in PICTURES}
         tree = parse(render(made.write_bundle(tmp_path / "b", contents), NOTHING))
-        told = texts(by_id(tree, f"picture-{picture.name}"))
-        assert told.startswith(f"No picture: table {picture.table} has no column")
+        for picture in PICTURES:
+            told = texts(by_id(tree, f"picture-{picture.name}"))
+            assert told.startswith(f"No picture: table {picture.table} has no column")
 
     def test_without_a_page_size_amounts_are_pages(self, tmp_path: Path) -> None:
         target = {key: value for key, value in made.TARGET.items() if key != "page_size"}
@@ -696,10 +700,9 @@ def test_visible_writes_out_what_hides() -> None:
 
 
 def test_visible_leaves_nothing_that_hides() -> None:
-    for char in every_character():
-        shown = visible(char)
-        assert shown.isprintable() or shown == char == "\u3000" or shown.isspace()
-        shown.encode()
+    for char in set(visible("".join(every_character()))):
+        assert char.isprintable() or char.isspace()
+        char.encode()
 
 
 @pytest.mark.parametrize("key", ["truncated", "fallback"])

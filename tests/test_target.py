@@ -211,7 +211,7 @@ def test_formats_that_do_not_tell_miss_nothing(tmp_path: Path, content: bytes) -
     assert missing_bytes(file(tmp_path, content)) == 0
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(data=st.data())
 def test_a_damaged_elf_file_is_no_crash(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

@@ -5,11 +5,12 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import children
+from command_line import run
 from page_owner_inputs import make_stacks, series, show_handles, show_stacks, show_stacks_handles
 
 from mmscope.reports.watch.sample_log import NAME
@@ -29,10 +30,9 @@ KSM = {
 }  # fmt: skip
 
 
-def watch(tmp_path: Path, *words: object, prefix: Iterable[str] = ()) -> Any:
-    command = [*prefix, *RUN, "watch", "--debugfs", tmp_path / "none", "--interval", 0.02,
-               "-o", tmp_path / "b", *words]  # fmt: skip
-    return children.run(list(map(str, command)), cwd=ROOT, capture_output=True, text=True)
+def watch(tmp_path: Path, *words: object, prefix: Sequence[str] = ()) -> Any:
+    command = ["watch", "--debugfs", tmp_path / "none", "--interval", 0.02, "-o", tmp_path / "b"]
+    return run(*command, *words, prefix=prefix)
 
 
 def start(tmp_path: Path, *words: object) -> subprocess.Popen[str]:

@@ -310,11 +310,16 @@ def _bounded(source: Source) -> Iterator[bytes]:
 
     :raises TextError: it is.
     """
-    size = 0
-    for chunk in source.chunks(CHUNK_BYTES):
-        if (size := size + len(chunk)) > MAX_BYTES:
-            raise TextError(f"{source.name}: has more than {MAX_BYTES >> 20} MiB: {NONE}")
-        yield chunk
+    # Those of debugfs have no size, and one that is compressed or a pipe not that of its text.
+    size = source.size if source.plain else 0
+    if size <= MAX_BYTES:
+        size = 0
+        for chunk in source.chunks(CHUNK_BYTES):
+            if (size := size + len(chunk)) > MAX_BYTES:
+                break
+            yield chunk
+    if size > MAX_BYTES:
+        raise TextError(f"{source.name}: has more than {MAX_BYTES >> 20} MiB: {NONE}")
 
 
 def _are_stacks(text: bytes, records: int, seen: set[bytes]) -> bool:

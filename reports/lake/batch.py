@@ -18,6 +18,7 @@ from mmscope.drgn.tables.rows import columns
 from mmscope.reports.bundle.database import (
     TARGET,
     Database,
+    columns_of,
     connect,
     in_a_line,
     lock,
@@ -239,4 +240,4 @@ def _shape(tables: Sequence[Table], wanted: set[str]) -> Database:
                 connection.execute(statement)
             except duckdb.Error as error:
                 missing[name] = in_a_line(error)
-    return Database(connection, missing, [], there)
+    return Database(connection, missing, [], there | columns_of(connection))
