@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from mmscope.drgn.free.free_lists import read_buddyinfo, read_pagetypeinfo
 from mmscope.drgn.free.pageblocks import read_pagetypeinfo_blocks
@@ -180,9 +181,13 @@ def page_owner(data: bytes) -> None:
 
 
 def counts(data: bytes) -> None:
-    """A snapshot read after another gives what it gives alone."""
+    """A snapshot read after another gives what it gives alone, wherever its chunks end."""
+    with patch.object(page_owner_counts, "CHUNK_BYTES", 64 + len(data) % 4000):
+        _counts(data)
+
+
+def _counts(data: bytes) -> None:
     files = [file for file in data.split(BETWEEN)[:4] if not file.startswith(tuple(MAGIC))]
-    page_owner_counts.CHUNK_BYTES = 64 + len(data) % 4000
 
     def sources() -> Iterator[Source]:
         for file in files:

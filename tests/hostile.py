@@ -182,7 +182,7 @@ BUNDLES: dict[str, Attack] = {
         STACKS, lambda: (";".join(map(str, range(n))) for n in range(1, 4_000))
     ),
     "stacks as long as may be": _stacks(
-        STACKS, lambda: (f"c{n};" + "ab;" * 2_000 + f"f{n}" for n in range(2_500))
+        STACKS, lambda: (f"c{n};" + "ab;" * 2_000 + f"f{n}" for n in range(600))
     ),
     "250,000 stacks": _stacks(STACKS, lambda: (f"c{n};a_[k];f{n}_[k]" for n in range(250_000))),
     "stacks in one line": sparse(f"{STACKS}.folded", 4 * GIB),

@@ -1014,6 +1014,22 @@ FOUND |= {
          "9 anon_vmas share it, with 20,000 VMAs"],
         "warning",
     ),
+    "a queue on a lock of a kernel that does not note what they want": Case(
+        "anon-vma-lock-queue",
+        [dataclasses.replace(rmap.LOCK, waiters=4, owner_pid=None, owner_comm=None, owner_is=None),
+         *[dataclasses.replace(row, wants=row.wants if not row.position else None)
+           for row in rmap.WAITERS]],
+        ["The lock is held to read, by 1 reader;",
+         "first in it is java (4711); what each of them wants, this kernel does not note."],
+        "warning", ["held by", "want to write"],
+    ),
+    "the same of a file": Case(
+        "file-lock-queue",
+        [dataclasses.replace(rmap.FILE_LOCK, waiters=5),
+         *[dataclasses.replace(row, wants=None) for row in rmap.FILE_WAITERS]],
+        ["The lock is held to write. First in it is java (4711); what each of them wants"],
+        "warning", ["want to write"],
+    ),
     "a queue on a lock that changes hands": Case(
         "anon-vma-lock-queue",
         [dataclasses.replace(rmap.LOCK, state="changing hands", readers=0, owner_pid=None,

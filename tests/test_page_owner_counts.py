@@ -5,6 +5,7 @@ The readers of page_owner_stacks/show_*: each file alone, and after any other on
 
 from collections.abc import Sequence
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -31,6 +32,8 @@ def read(
     tmp_path: Path, text: str | bytes, kind: str = "show_handles", counts: Counts | None = None
 ) -> Counts:
     path = tmp_path / "counts"
+    # Thousands in a test: one that is written over another waits for the disk.
+    path.unlink(missing_ok=True)
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     counts = counts or Counts(kind)
     with Source(str(path)) as source:
@@ -44,6 +47,7 @@ def handles(pages: Sequence[tuple[int, int]]) -> str:
 
 def meanings(tmp_path: Path, text: str) -> tuple[dict[int, bytes], int, bool]:
     path = tmp_path / "stacks"
+    path.unlink(missing_ok=True)
     path.write_text(text)
     with Source(str(path)) as source:
         return read_show_stacks_handles(source)
@@ -221,9 +225,7 @@ def test_any_file_after_any_other(
     stacks += [line + lines[0] + lines[1] for line in lines]
     folder = tmp_path_factory.mktemp("po")
     by_stack, by_handle = Counts("show_stacks"), Counts("show_handles")
-    whole = page_owner_counts.CHUNK_BYTES
-    page_owner_counts.CHUNK_BYTES = chunk
-    try:
+    with patch.object(page_owner_counts, "CHUNK_BYTES", chunk):
         for position, numbers in enumerate(snapshots):
             counted = [(n, n % 5 + 1 + position * step) for n in numbers]
             text = "".join(f"{stacks[n]}nr_base_pages: {pages}\n\n" for n, pages in counted)
@@ -235,8 +237,6 @@ def test_any_file_after_any_other(
                 expected[key] = expected.get(key, 0) + pages
             assert by_stack.pages == expected and by_handle.pages == dict(counted)
             assert by_stack.skipped == by_handle.skipped == 0
-    finally:
-        page_owner_counts.CHUNK_BYTES = whole
 
 
 def test_damage_stays_counted_in_the_files_after(tmp_path: Path) -> None:

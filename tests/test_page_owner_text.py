@@ -47,6 +47,8 @@ def read(
     processes: int = 1,
 ) -> dict[str, Any]:
     path = tmp_path / "page_owner"
+    # Hundreds in a test: one that is written over another waits for the disk.
+    path.unlink(missing_ok=True)
     path.write_bytes(data)
     with Source(str(path)) as source:
         return po.read_page_owner(source, selection, processes=processes)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from mmscope.drgn.owners.slab_objects import Objects, tree_links
 from mmscope.drgn.processes.processes import Processes, read_process_vmas
 from mmscope.drgn.reading.linked_lists import LOST, follow_lists
-from mmscope.drgn.rmap.anon_vma_trees import ReverseMaps, users
+from mmscope.drgn.rmap.anon_vma_trees import ReverseMaps, lock_counts, users
 from mmscope.drgn.rmap.anon_vmas import AnonVmaMap, fanout, lock_state, tree_map
 from mmscope.drgn.rmap.file_maps import MappedFiles, mapped_files
 from mmscope.drgn.rmap.file_trees import _moved
@@ -275,6 +275,22 @@ def test_the_state_of_a_lock() -> None:
     states = {0: "free", 1: "write", 1 | 2: "write", 256: "read", 3 * 256 | 2: "read"}
     states |= {2: "changing hands", 6: "changing hands"}
     assert {count: lock_state(count) for count in states} == states
+
+
+def test_the_word_of_a_lock_of_preempt_rt_is_read_as_that_of_any() -> None:
+    """``rwbase_rt.readers``: biased for readers, for a writer, and for none while one waits."""
+    words = {
+        1 << 31: "free",
+        (1 << 31) + 3: "read",
+        1 << 30: "write",
+        2: "read",
+        0: "changing hands",
+    }
+    counts = lock_counts(np.array([*words], np.uint32).view(np.int32))
+    assert [lock_state(count) for count in counts.tolist()] == [*words.values()]
+    assert (counts >> 8).tolist() == [0, 3, 0, 2, 0]
+    # Of other kernels it is what it is.
+    assert lock_counts(np.array([-255, 0, 256], np.int64)).tolist() == [-255, 0, 256]
 
 
 def test_maps_of_processes_are_counted() -> None:

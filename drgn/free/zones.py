@@ -10,6 +10,7 @@ rule, such as v6.7 (see :func:`caps_by_hundredth`).
 """
 
 import contextlib
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -326,12 +327,13 @@ def zones_beyond_nodes(prog: Program) -> list[str]:
 def lock_held(zone: Object) -> bool | None:
     """
     ``queued_spin_is_locked()`` (include/asm-generic/qspinlock.h) of ``zone.lock``: it is held, or
-    queued for. None where the lock is of another kind: PREEMPT_RT, one CPU, other architectures.
+    queued for. With PREEMPT_RT it is a ``struct rt_mutex_base`` (include/linux/rtmutex.h), whose
+    owner has a bit for those that queue. None where it is of another kind: other architectures.
     """
-    try:
-        return bool(zone.lock.rlock.raw_lock.val.counter.value_())
-    except AttributeError:
-        return None
+    for member in ("rlock.raw_lock.val.counter", "lock.owner"):
+        with contextlib.suppress(AttributeError):
+            return bool(functools.reduce(getattr, member.split("."), zone.lock).value_())
+    return None
 
 
 def trylock_free_pages(zone: Object) -> int | None:

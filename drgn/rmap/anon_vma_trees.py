@@ -25,6 +25,7 @@ import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from drgn import Object, Program, ProgramFlags, offsetof
@@ -102,6 +103,34 @@ class ReverseMaps(IntervalTrees):
     attempts: int = 1
 
 
+def lock_word(prog: Program) -> str | None:
+    """
+    The member of a ``struct rw_semaphore`` that says who has it: ``count``, with PREEMPT_RT the
+    readers ("locking/rwsem: Add rtmutex based R/W semaphore implementation", v5.15); None where it
+    is another.
+    """
+    paths = ("count.counter", "rwbase.readers.counter")
+    with contextlib.suppress(LookupError):
+        return member_path(prog.type("struct rw_semaphore"), paths)
+    return None
+
+
+# include/linux/rwbase_rt.h: a lock that a writer wants has no bias, nor has one that it holds.
+RT_READER_BIAS, RT_WRITER_BIAS = 1 << 31, 1 << 30
+WRITER_LOCKED, FLAG_WAITERS, READER_SHIFT = 1, 2, 8  # kernel/locking/rwsem.c
+
+
+def lock_counts(words: NDArray[Any]) -> NDArray[np.int64]:
+    """``rw_semaphore.count``; made of the word that PREEMPT_RT has in its place, of 32 bits."""
+    counts = words.astype(np.int64)
+    if words.dtype.itemsize == 4:
+        held, wanted = (counts & RT_WRITER_BIAS) != 0, (counts & RT_READER_BIAS) == 0
+        counts = (counts & (RT_WRITER_BIAS - 1)) << READER_SHIFT
+        counts[wanted] |= FLAG_WAITERS
+        counts[held] = WRITER_LOCKED
+    return counts
+
+
 def wanted(prog: Program) -> dict[str, Wanted]:
     """What to read out of slab caches for :func:`reverse_maps`."""
     vma: dict[str, str | tuple[str, ...]] = {
@@ -139,8 +168,8 @@ def wanted(prog: Program) -> dict[str, Wanted]:
         "active_vmas": "num_active_vmas",
         "tree": "rb_root.rb_root.rb_node",
     }
-    if prog.type("struct rw_semaphore").has_member("count"):  # not with PREEMPT_RT
-        anon_vma["lock"] = "rwsem.count.counter"
+    if word := lock_word(prog):
+        anon_vma["lock"] = f"rwsem.{word}"
     return TASKS | {
         "anon_vma": Wanted("anon_vma_cachep", "struct anon_vma", anon_vma),
         "anon_vma_chain": Wanted(

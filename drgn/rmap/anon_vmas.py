@@ -14,7 +14,14 @@ from drgn import Program
 from numpy.typing import NDArray
 
 from mmscope.drgn.processes.processes import ProcessVmas, max_map_count
-from mmscope.drgn.rmap.anon_vma_trees import ReverseMaps, owner_of, users
+from mmscope.drgn.rmap.anon_vma_trees import (
+    READER_SHIFT,
+    WRITER_LOCKED,
+    ReverseMaps,
+    lock_counts,
+    owner_of,
+    users,
+)
 from mmscope.drgn.rmap.interval_trees import powers_of_two
 from mmscope.drgn.tables.rows import MOST, MOST_PIDS, column, table_row
 from mmscope.drgn.tables.table import Table
@@ -109,7 +116,8 @@ def anon_vma_rows(
     by_anon_vma, owner = users(maps), owner_of(maps)
     known = maps.parent >= 0
     children = np.bincount(maps.parent[known], minlength=len(sizes))
-    address, locks = maps.anon_vmas.address, maps.anon_vmas.columns.get("lock")
+    address, words = maps.anon_vmas.address, maps.anon_vmas.columns.get("lock")
+    locks = None if words is None else lock_counts(words)
     rows = []
     for index in chosen[np.argsort(-sizes[chosen], kind="stable")].tolist():
         mms, counts = by_anon_vma.of(index)
@@ -141,9 +149,9 @@ def anon_vma_rows(
 
 def lock_state(count: int) -> str:
     """What ``rw_semaphore.count`` says (kernel/locking/rwsem.c)."""
-    if count & 1:
+    if count & WRITER_LOCKED:
         return "write"
-    if count >> 8 > 0:
+    if count >> READER_SHIFT > 0:
         return "read"
     return "changing hands" if count & 6 else "free"
 

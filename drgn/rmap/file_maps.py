@@ -20,6 +20,7 @@ from drgn import Program
 from numpy.typing import NDArray
 
 from mmscope.drgn.reading.dentry_paths import path_of
+from mmscope.drgn.rmap.anon_vma_trees import lock_counts
 from mmscope.drgn.rmap.anon_vmas import lock_state
 from mmscope.drgn.rmap.file_trees import FileMaps, owner_of, users, writable_vmas
 from mmscope.drgn.rmap.interval_trees import IntervalTrees, count_users, powers_of_two
@@ -130,7 +131,7 @@ def file_mapping_rows(prog: Program, maps: FileMaps, most: int = MAX_ROWS) -> li
         inode = maps.inode[index] if maps.inode_read[index] else None
         file_system = maps.file_system(index)
         lock = (
-            maps.of_mapping["lock"][index]
+            lock_counts(maps.of_mapping["lock"][index : index + 1])[0]
             if "lock" in (maps.of_mapping.dtype.names or ())
             else None
         )

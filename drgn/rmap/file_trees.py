@@ -42,6 +42,7 @@ from mmscope.drgn.reading.kernel_arrays import TORN, Gaps, struct_dtype
 from mmscope.drgn.reading.kernel_names import device_numbers
 from mmscope.drgn.reading.linked_lists import find, follow_lists
 from mmscope.drgn.reading.scattered_reads import read_scattered
+from mmscope.drgn.rmap.anon_vma_trees import lock_word
 from mmscope.drgn.rmap.interval_trees import IntervalTrees, Users, count_users
 from mmscope.drgn.rmap.walk_checks import check_walks, count
 from mmscope.drgn.tables.rows import column, table_row
@@ -228,8 +229,8 @@ def _begun(
     mapping = np.unique(mapping_of[mapping_of != 0])
     mapping_type = prog.type("struct address_space")
     columns = dict(MAPPING)
-    if prog.type("struct rw_semaphore").has_member("count"):  # not with PREEMPT_RT
-        columns["lock"] = "i_mmap_rwsem.count.counter"
+    if word := lock_word(prog):
+        columns["lock"] = f"i_mmap_rwsem.{word}"
     # What an unused slot led to may be no mapping, nor be there.
     of_mapping, read = read_scattered(prog, mapping, struct_dtype(mapping_type, columns), Gaps())
     mapping, of_mapping = mapping[read], of_mapping[read]

@@ -9,8 +9,9 @@ read in bulk; of these, the owner and the list of waiters (``struct rwsem_waiter
 tasks' stacks) are read one by one.
 
 Cannot know: which readers hold a lock. The kernel notes the last reader that took it, which may
-have released it already; it notes a writer exactly. Kernels with PREEMPT_RT have another lock,
-whose waiters are not read.
+have released it already; it notes a writer exactly. With PREEMPT_RT the lock is built on an
+rt_mutex (kernel/locking/rwbase_rt.c), where tasks queue by priority. It notes no reader, nor what a
+task wants that is queued; when nobody has it, it looks free although tasks may be queued.
 """
 
 from collections.abc import Iterator
@@ -21,7 +22,14 @@ from drgn import FaultError, Object, Program, container_of
 from drgn.helpers.linux.list import list_for_each_entry
 from numpy.typing import NDArray
 
-from mmscope.drgn.rmap.anon_vma_trees import ReverseMaps
+from mmscope.drgn.reading.kernel_arrays import member_path
+from mmscope.drgn.rmap.anon_vma_trees import (
+    FLAG_WAITERS,
+    READER_SHIFT,
+    WRITER_LOCKED,
+    ReverseMaps,
+    lock_counts,
+)
 from mmscope.drgn.rmap.anon_vmas import lock_state
 from mmscope.drgn.rmap.file_trees import FileMaps
 from mmscope.drgn.tables.rows import MOST_PIDS, column, table_row
@@ -30,11 +38,10 @@ from mmscope.drgn.tables.table import Table
 MAX_LOCKS = 100
 MAX_WAITERS = 1000  # of one lock
 MAX_STACKS = 100  # in all
-# RWSEM_READER_SHIFT; above are readers, below WRITER_LOCKED, FLAG_WAITERS and FLAG_HANDOFF
-# (kernel/locking/rwsem.c).
-READER_SHIFT = 8
 READER_OWNED = 1
 OWNER_FLAGS = 7
+RT_OWNER_FLAGS = 1  # RT_MUTEX_HAS_WAITERS
+WANTS = "read or write; with PREEMPT_RT it is known of a writer that waits for readers alone"
 
 
 @table_row
@@ -75,7 +82,7 @@ class AnonVmaWaiter:
     position: int = column(key=True, help="in the queue, from 0")
     pid: int = column(high=MOST_PIDS, help="task")
     comm: str = column(holds="comm", help="its name")
-    wants: str = column(holds="words", help="read or write")
+    wants: str | None = column(holds="words", help=WANTS)
     stack: str | None = column(holds="kernel", help="where it waits: root;…;leaf")
 
 
@@ -122,7 +129,7 @@ class FileMappingWaiter:
     position: int = column(key=True, help="in the queue, from 0")
     pid: int = column(high=MOST_PIDS, help="task")
     comm: str = column(holds="comm", help="its name")
-    wants: str = column(holds="words", help="read or write")
+    wants: str | None = column(holds="words", help=WANTS)
     stack: str | None = column(holds="kernel", help="where it waits: root;…;leaf")
 
 
@@ -134,7 +141,7 @@ FILE_MAPPING_WAITERS = Table(
 )
 
 
-NO_RT = "locks of PREEMPT_RT are not read"
+NO_LOCKS = "locks of this kernel are not read: struct rw_semaphore is unknown"
 
 
 def anon_vma_locks(
@@ -142,10 +149,10 @@ def anon_vma_locks(
 ) -> tuple[list[AnonVmaLock], list[AnonVmaWaiter], list[str]]:
     """Locks that are taken or waited for, those with most waiters first; and what went wrong."""
     if "lock" not in maps.anon_vmas.columns:
-        return [], [], [NO_RT]
+        return [], [], [NO_LOCKS]
     number = len(maps.anon_vmas)
     own = maps.root == np.arange(number)
-    counts = maps.anon_vmas["lock"].astype(np.int64)
+    counts = lock_counts(maps.anon_vmas["lock"])
     family = np.bincount(maps.root[maps.root >= 0], minlength=number)
     nodes = np.bincount(
         maps.root[maps.root >= 0],
@@ -173,8 +180,8 @@ def file_mapping_locks(
 ) -> tuple[list[FileMappingLock], list[FileMappingWaiter], list[str]]:
     """Locks that are taken or waited for, those with most waiters first; and what went wrong."""
     if "lock" not in (maps.of_mapping.dtype.names or ()):
-        return [], [], [NO_RT]
-    counts = maps.of_mapping["lock"].astype(np.int64)
+        return [], [], [NO_LOCKS]
+    counts = lock_counts(maps.of_mapping["lock"])
     taken, problems = _taken(
         prog, np.flatnonzero(counts != 0), maps.mapping, counts,
         "struct address_space", "i_mmap_rwsem",
@@ -191,7 +198,7 @@ def file_mapping_locks(
 
 
 Holder = tuple[str, int, int | None, str | None, str | None]
-Waiter = tuple[int, str, str, str | None]
+Waiter = tuple[int, str, str | None, str | None]
 
 
 @dataclass(frozen=True)
@@ -220,27 +227,72 @@ def _taken(
         rwsem = Object(prog, type_, address=address).member_(member)
         queue: list[Waiter] = []
         try:
-            count, word = rwsem.count.counter.value_(), rwsem.owner.counter.value_()
-            for waiter in rwsem_waiters(rwsem):
-                task = waiter.task
+            count, word = count_and_owner(rwsem)
+            for task, wants in queued_tasks(rwsem, count):
                 stacks -= 1
-                queue.append(
-                    (
-                        task.pid.value_(),
-                        _comm(task),
-                        "read" if waiter.type.value_() else "write",
-                        _stack(prog, task) if stacks >= 0 else None,
-                    )
-                )
+                stack = _stack(prog, task) if stacks >= 0 else None
+                queue.append((task.pid.value_(), _comm(task), wants, stack))
         except (FaultError, LookupError, ValueError) as error:
             problems.append(f"waiters on the lock of {address:#x}: {error}")
             count, word = int(counts[index]), 0
         if not count:
             continue  # it is free by now
-        *who, stack = owner(prog, word, count)
-        holder = (lock_state(count), max(count >> READER_SHIFT, 0), *who)
+        pid, comm, kind, stack = owner(prog, word, count)
+        holder = (lock_state(count), max(count >> READER_SHIFT, 0), pid, comm, kind)
         taken.append((index, hex(address), _Taken(holder, stack, queue)))
     return taken, problems
+
+
+def count_and_owner(rwsem: Object) -> tuple[int, int]:
+    """``rw_semaphore.count`` and ``owner``, or what PREEMPT_RT has, in their form."""
+    if not hasattr(rwsem, "rwbase"):
+        return rwsem.count.counter.value_(), rwsem.owner.counter.value_()
+    readers = np.array([rwsem.rwbase.readers.counter.value_()], np.int32)
+    (count,) = lock_counts(readers).tolist()
+    # The rt_mutex has an owner also while that one waits for readers to leave.
+    word = rwsem.rwbase.rtmutex.owner.value_() if count & WRITER_LOCKED else 0
+    return count, word & ~RT_OWNER_FLAGS
+
+
+def queued_tasks(rwsem: Object, count: int) -> Iterator[tuple[Object, str | None]]:
+    """
+    The tasks that are queued, and what they want.
+
+    :raises ValueError: the queue has no end.
+    """
+    if not hasattr(rwsem, "rwbase"):
+        for waiter in rwsem_waiters(rwsem):
+            yield waiter.task, "read" if waiter.type.value_() else "write"
+        return
+    mutex = rwsem.rwbase.rtmutex
+    writer = mutex.owner.value_() & ~RT_OWNER_FLAGS
+    if writer and count & FLAG_WAITERS:
+        yield Object(mutex.prog_, "struct task_struct", address=writer).address_of_(), "write"
+    for waiter in rt_mutex_waiters(mutex):
+        yield waiter.task, None
+
+
+def rt_mutex_waiters(mutex: Object) -> Iterator[Object]:
+    """
+    The queue of a ``struct rt_mutex_base``, the highest priority first.
+
+    :return: Iterator of ``struct rt_mutex_waiter *`` objects.
+    :raises ValueError: the tree has no end.
+    """
+    # "locking/rtmutex: Fix task->pi_waiters integrity" (v6.5)
+    paths = ("tree.entry", "tree_entry")
+    link = member_path(mutex.prog_.type("struct rt_mutex_waiter"), paths)
+    above: list[Object] = []
+    node, met = mutex.waiters.rb_root.rb_node.read_(), 0
+    while node or above:
+        while node:
+            if (met := met + 1) > MAX_WAITERS:
+                raise ValueError(f"more than {MAX_WAITERS} waiters: damaged, or the queue moves")
+            above.append(node)
+            node = node.rb_left.read_()
+        last = above.pop()
+        yield container_of(last, "struct rt_mutex_waiter", link)
+        node = last.rb_right.read_()
 
 
 def rwsem_waiters(rwsem: Object) -> Iterator[Object]:

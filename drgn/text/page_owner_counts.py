@@ -36,6 +36,7 @@ Block = tuple[bytes, bytes, Sequence[tuple[int, int]], int]
 
 CHUNK_BYTES = 64 << 10
 MAX_RECORD_BYTES = 1 << 20  # a stack has at most some 64 frames
+MARK = b"?"
 # The stack depot keeps at most 128 MiB of stacks by default, some 300 bytes each;
 # as text they take several times that.
 MAX_RECORDS, MAX_BYTES = 1_000_000, 512 << 20
@@ -60,7 +61,7 @@ class Counts:
     :ivar total: of all of them.
     :ivar changed: keys whose pages may differ from those of the file before.
     :ivar stacks: stack as printed to its id, of all files (``show_stacks``).
-    :ivar skipped: records of this file that were not understood.
+    :ivar skipped: records of this file, in all of its blocks, that were not understood.
     :ivar truncated: this file's last record was cut short.
     """
 
@@ -73,7 +74,6 @@ class Counts:
         self.skipped, self.truncated = 0, False
         self._parse = _HandleParser() if kind == "show_handles" else _StackParser(self.stacks)
         self._blocks: list[Block] = []
-        self._skipped = 0  # in all of the blocks
         self._times: dict[int, int] = {}  # how often a key is listed, where more than once
 
     def read(self, source: Source) -> None:
@@ -87,17 +87,13 @@ class Counts:
         here = 0  # the first block of the file before that is not passed yet
         expected = self._blocks
         blocks: list[Block] = []
-        lost = records = 0
-        rest = b""
+        records, rest = 0, b""
         for chunk in itertools.chain(_bounded(source), (None,)):
             data = rest + chunk if chunk else rest
             starts_with = data.startswith
             end, position = data.rfind(b"\n\n") + 2, 0
             if end == 1:
-                end = 0
-                if len(rest := data) > MAX_RECORD_BYTES:
-                    lost += 1
-                    rest = b"?"
+                end, rest = 0, _begun(data)
             while position < end:
                 first = here
                 for block in itertools.islice(expected, first, None):
@@ -125,8 +121,7 @@ class Counts:
         self.truncated = bool(rest)
         gone += expected[here:]
         self._blocks = blocks
-        self._skipped += sum(block[3] for block in new) - sum(block[3] for block in gone)
-        self.skipped = self._skipped + lost
+        self.skipped += sum(block[3] for block in new) - sum(block[3] for block in gone)
         self._count(gone, new)
 
     def _count(self, gone: Iterable[Block], new: Iterable[Block]) -> None:
@@ -276,9 +271,7 @@ def read_show_stacks_handles(source: Source) -> tuple[dict[int, bytes], int, boo
         data = rest + chunk
         end = data.rfind(b"\n\n") + 2
         if end == 1:
-            rest = data
-            if len(rest) > MAX_RECORD_BYTES:
-                skipped, rest = skipped + 1, b"?"
+            rest = _begun(data)
             continue
         data, rest = data[:end], data[end:]
         records = data[:-2].split(b"\n\n")
@@ -298,6 +291,17 @@ def read_show_stacks_handles(source: Source) -> tuple[dict[int, bytes], int, boo
         if len(stacks) > MAX_RECORDS:
             raise TextError(f"{source.name}: has more than {MAX_RECORDS:,} stacks: {NONE}")
     return stacks, skipped, bool(rest)
+
+
+def _begun(record: bytes) -> bytes:
+    """
+    What is kept of a record that has not ended yet.
+
+    No record is longer than :data:`MAX_RECORD_BYTES`: of one that is, a mark with which none
+    begins, so that it is skipped once it ends, and what may be the first half of its blank line.
+    """
+    too_long = len(record) > MAX_RECORD_BYTES or record.startswith(MARK)
+    return MARK + record[-1:] if too_long else record
 
 
 def _bounded(source: Source) -> Iterator[bytes]:

@@ -63,7 +63,7 @@ def record_texts(
     :param tally: counts what is not a record: text before the first, a last one that is cut short.
     :param end: stop at the first beginning of a record at or behind this offset.
     """
-    rest, offset, first = b"", begin, True
+    rest, offset, first, too_long = b"", begin, True, False
     for chunk in chunks:
         data = rest + chunk
         cut = -1
@@ -75,7 +75,8 @@ def record_texts(
         text = data[: cut + len(BETWEEN)] if cut >= 0 else b""
         rest = data[len(text) :]
         offset += len(text)
-        if not last and len(rest) > MAX_RECORD_BYTES:
+        too_long = not last and (len(rest) > MAX_RECORD_BYTES or (too_long and not text))
+        if too_long:
             # No record is that long. The mark keeps what follows from being taken for one.
             offset += len(rest) - len(BETWEEN)
             rest = b"?" + rest[1 - len(BETWEEN) :]

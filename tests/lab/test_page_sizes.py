@@ -17,7 +17,6 @@ from drgn.helpers.linux.mm import follow_phys
 from mmscope.drgn.ledger.swap_areas import ZPOOLS
 from mmscope.drgn.page_tables.page_table_scan import PageTableScan, scan_page_tables
 from mmscope.drgn.page_tables.page_tables import page_table_regions, page_tables, read_status
-from mmscope.drgn.rmap.rwsem_waiters import NO_RT
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.registry import SECTIONS
 from mmscope.drgn.struct_pages.hugetlb import hugetlb_sizes
@@ -33,8 +32,6 @@ SIZES = {
 IN_POOL = 2
 # Of stock kernels, that nobody asked to remember owners; for clouds some have no memory failures.
 NOT_BUILT_IN = {"page_owner", "alloc_tags", "slab_owner", "poisoned_pages"}
-# Of which the locks are not read.
-PARTIAL_ON_RT = {"anon_vmas", "file_maps"}
 # 6.12 keeps no sum of what zswap takes; for clouds it is built without.
 HAVE_ZPOOLS = {"rt-6.12", "arm64-16k-6.12"}
 
@@ -63,8 +60,6 @@ def test_every_section_can_be_read(sizes_lab: StructPagesLab) -> None:
     if committed := json.loads(seen.SEEN.read_text()).get(sizes_lab.capture.kernel):
         assert {name: seen.status(s) for name, s in status.items()} == committed["sections"]
     wrong = {name: (s.status, s.message) for name, s in status.items() if s.status != "ok"}
-    if sizes_lab.capture.kernel.startswith("rt-"):
-        assert {wrong.pop(name) for name in PARTIAL_ON_RT} == {("partial", NO_RT)}
     if sizes_lab.capture.kernel in HAVE_ZPOOLS:
         assert wrong.pop("swap") == ("partial", ZPOOLS)
     if sizes_lab.capture.kernel == "small":
