@@ -16,17 +16,16 @@ slab memory in use, here as in the kernel's own counts.
 from dataclasses import dataclass, field
 
 import numpy as np
-from drgn import Architecture, Program
+from drgn import Program
 from drgn.helpers.linux.mm import follow_phys
 from numpy.typing import NDArray
 
+from mmscope.drgn.opening.kasan import SCALE_SHIFT, has_known_place, shadow_address
 from mmscope.drgn.page_tables.page_table_entries import kernel_root, new_walk, walk_page_tables
 from mmscope.drgn.page_tables.page_table_formats import page_table_format
 from mmscope.drgn.sections.memory import Memory
 
 EARLY = ("page", "pte", "pmd", "pud", "p4d")
-# CONFIG_KASAN_SHADOW_OFFSET, which nobody can choose: "x86_64: add KASan support" (v4.0).
-OFFSET, SCALE_SHIFT = 0xDFFF_FC00_0000_0000, 3
 
 
 def _none() -> NDArray[np.int64]:
@@ -63,17 +62,20 @@ def kasan_shadow(prog: Program) -> KasanShadow:
     addresses = _early_addresses(prog)
     if not addresses:
         return KasanShadow()
-    if prog.platform is None or prog.platform.arch != Architecture.X86_64:
+    if not has_known_place(prog):
         raise NotImplementedError("where KASAN's shadow is on this architecture is not known")
     form = page_table_format(prog)
     half = form.span // 2  # the kernel's half of all addresses
-    start = (OFFSET + ((2**64 - half) >> SCALE_SHIFT)) % 2**64
+    start = shadow_address(2**64 - half)
     end = start + (half >> SCALE_SHIFT)
     walk = new_walk(form, 1)
     starts, sizes, tables = [_none()], [_none()], [_none()]
     for chunk in walk_page_tables(prog, form, kernel_root(prog), walk, start=start, end=end):
-        if chunk.level:
-            tables.append((chunk.frames >> np.uint64(form.page_shift)).astype(np.int64))
+        last = chunk.addresses + np.uint64((form.slots << form.levels[chunk.level].shift) - 1)
+        # With five levels a table behind the shadow is the kernel image's as well: kasan_init().
+        its_own = (last < np.uint64(end)) & (chunk.level > 0)
+        frames = chunk.frames[its_own] >> np.uint64(form.page_shift)
+        tables.append(frames.astype(np.int64))
         leaves = chunk.entries[form.is_leaf(chunk.entries, chunk.level)]
         frames = form.physical(leaves, chunk.level) >> np.uint64(form.page_shift)
         pages = 1 << form.levels[chunk.level].shift - form.page_shift

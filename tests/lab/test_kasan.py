@@ -16,12 +16,13 @@ from drgn.helpers.linux.list import list_for_each_entry
 from drgn.helpers.linux.mm import follow_phys, page_to_virt, pfn_to_virt
 from drgn.helpers.linux.mmzone import for_each_online_pgdat
 
+from mmscope.drgn.opening.kasan import SCALE_SHIFT, shadow_address
 from mmscope.drgn.owners.kasan_quarantine import quarantined_bytes
 from mmscope.drgn.owners.slab_caches import SlabChunk, SlabScan, scan_slabs
 from mmscope.drgn.owners.slab_objects import SlabObjects, slots_of
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.registry import SECTIONS
-from mmscope.drgn.struct_pages.kasan_shadow import OFFSET, SCALE_SHIFT, KasanShadow, kasan_shadow
+from mmscope.drgn.struct_pages.kasan_shadow import KasanShadow, kasan_shadow
 from mmscope.reports.collect.run_section import run_section
 
 pytestmark = [pytest.mark.any_config, pytest.mark.brief]
@@ -30,10 +31,6 @@ KASAN = [name for name in KERNELS if "KASAN" in kernels.about(name)]
 # mm/kasan/kasan.h
 PAGE_FREE, SLAB_FREE_META = 0xFF, 0xFA
 SAMPLE = 300
-
-
-def shadow_of(address: int) -> int:
-    return (OFFSET + (address >> SCALE_SHIFT)) % 2**64
 
 
 def free_blocks(prog: Program) -> list[tuple[int, int]]:
@@ -70,7 +67,7 @@ if KASAN:
         assert len(np.unique(frames)) == len(frames) == shadow.pages
         last = prog["max_pfn"].value_()
         for pfn in random.Random(1).sample(range(256, last), SAMPLE):
-            at = shadow_of(pfn_to_virt(prog, pfn).value_())
+            at = shadow_address(pfn_to_virt(prog, pfn).value_())
             assert follow_phys(init_mm, at).value_() >> 12 in frames
         # An eighth of RAM, and what vmalloc areas and the kernel's image have.
         eighth = last >> SCALE_SHIFT
@@ -82,7 +79,7 @@ if KASAN:
         blocks = free_blocks(prog)
         for address, order in random.Random(2).sample(blocks, min(len(blocks), SAMPLE)):
             length = 4096 << order >> SCALE_SHIFT
-            assert set(prog.read(shadow_of(address), length)) == {PAGE_FREE}
+            assert set(prog.read(shadow_address(address), length)) == {PAGE_FREE}
 
     def test_the_quarantine_has_the_objects_whose_shadow_says_so(
         kasan_lab: StructPagesLab,
@@ -95,7 +92,7 @@ if KASAN:
                 cache = scan.caches[index]
                 for slots in slots_of(prog, cache, chunk, chunk.caches == index, lost):
                     for address in slots.address.tolist():
-                        says = prog.read(shadow_of(address), 1)[0]
+                        says = prog.read(shadow_address(address), 1)[0]
                         kept += cache.size * (says == SLAB_FREE_META)
 
         scan_slabs(prog, take)
