@@ -13,7 +13,7 @@ import pytest
 from conftest import KERNELS, StructPagesLab, struct_pages_lab
 from drgn import Program
 from drgn.helpers.linux.list import list_for_each_entry
-from drgn.helpers.linux.mm import follow_phys, page_to_virt, pfn_to_virt
+from drgn.helpers.linux.mm import follow_phys, page_to_virt
 from drgn.helpers.linux.mmzone import for_each_online_pgdat
 
 from mmscope.drgn.opening.kasan import SCALE_SHIFT, shadow_address
@@ -38,6 +38,8 @@ def free_blocks(prog: Program) -> list[tuple[int, int]]:
     found = []
     for pgdat in for_each_online_pgdat(prog):
         for zone in pgdat.node_zones:
+            if not zone.present_pages:
+                continue
             for order, area in enumerate(zone.free_area):
                 for head in area.free_list:
                     pages = list_for_each_entry("struct page", head.address_of_(), "buddy_list")
@@ -65,12 +67,12 @@ if KASAN:
             [np.arange(at, at + size) for at, size in zip(shadow.starts, shadow.sizes, strict=True)]
         )
         assert len(np.unique(frames)) == len(frames) == shadow.pages
-        last = prog["max_pfn"].value_()
-        for pfn in random.Random(1).sample(range(256, last), SAMPLE):
-            at = shadow_address(pfn_to_virt(prog, pfn).value_())
-            assert follow_phys(init_mm, at).value_() >> 12 in frames
+        blocks = free_blocks(prog)
+        for address, _ in random.Random(1).sample(blocks, min(len(blocks), SAMPLE)):
+            assert follow_phys(init_mm, shadow_address(address)).value_() >> 12 in frames
         # An eighth of RAM, and what vmalloc areas and the kernel's image have.
-        eighth = last >> SCALE_SHIFT
+        zones = [zone for pgdat in for_each_online_pgdat(prog) for zone in pgdat.node_zones]
+        eighth = sum(zone.present_pages.value_() for zone in zones) >> SCALE_SHIFT
         assert eighth * 0.9 < shadow.pages < eighth * 1.3
         assert not shadow.unreadable_bytes and len(shadow.tables)
 
@@ -96,7 +98,8 @@ if KASAN:
                         kept += cache.size * (says == SLAB_FREE_META)
 
         scan_slabs(prog, take)
-        assert kept == quarantined_bytes(prog) > 0
+        # What leaves it loses the mark; some have it that are on none of its lists.
+        assert 0 < quarantined_bytes(prog) <= kept < 1.1 * quarantined_bytes(prog)
 
     def test_the_ledger_and_memory_about_memory_have_it(
         kasan_lab: StructPagesLab, shadow: KasanShadow
