@@ -82,7 +82,7 @@ def charged(words: list[str], runs: int) -> tuple[float, float, float, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kernels", default="7.2,6.1")
+    parser.add_argument("--kernels", default="default,6.1")
     parser.add_argument("--runs", type=int, default=5)
     args = parser.parse_args()
     console = Console()
@@ -90,7 +90,7 @@ def main() -> None:
     for kernel in args.kernels.split(","):
         taken = capture(kernel, "fragment", lambda line: print(line, file=sys.stderr))
         core, vmlinux = str(taken.vmcore), str(taken.vmlinux)
-        table = Table(title=f"{kernel}, {taken.vmcore.stat().st_size >> 20} MiB")
+        table = Table(title=f"{taken.kernel}, {taken.vmcore.stat().st_size >> 20} MiB")
         for head in ("", "CPU, s", "user, s", "opening, s", "ratio", "MiB", "ratio"):
             table.add_column(head, justify="right" if head else "left")
         with tempfile.TemporaryDirectory(prefix="mmscope-bench.") as folder:

@@ -28,6 +28,7 @@ from drgn import Program  # noqa: E402
 from drgn.helpers.linux.mm import follow_phys  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
+from roles import resolve  # noqa: E402
 
 from mmscope.drgn.machine.direct_map import direct_map  # noqa: E402
 from mmscope.drgn.opening.target import open_target  # noqa: E402
@@ -52,7 +53,7 @@ OPTIONS = (
 @contextlib.contextmanager
 def frozen_machine(folder: Path) -> Iterator[tuple[str, Path]]:
     """A machine that has stopped itself; gives its QMP socket and its kernel's vmlinux."""
-    kernel = kernels.get("7.2", lambda line: print(line, file=sys.stderr))
+    kernel = kernels.get(resolve("default"), lambda line: print(line, file=sys.stderr))
     init = machine.build_init(folder)
     initramfs = machine.build_initramfs(folder, init, kernel.modules)
     console, socket = folder / "console.log", folder / "qmp"

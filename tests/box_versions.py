@@ -27,7 +27,6 @@ from archive import LabError  # noqa: E402
 from capture import capture  # noqa: E402
 from make_deb import in_a_root  # noqa: E402
 from make_dist import MACHINE, PLATFORMS, project  # noqa: E402
-from roles import resolve  # noqa: E402
 
 # The suite of Debian that has it.
 SUITES = {"3.13": "trixie", "3.14": "sid"}
@@ -73,7 +72,7 @@ def try_out(python: str, core: Path, folder: Path) -> None:
 def main() -> int:
     wrong = 0
     try:
-        core = capture(resolve("default"), "sizes", print).vmcore
+        core = capture("default", "sizes", print).vmcore
         with tempfile.TemporaryDirectory(prefix="mmscope-box-") as name:
             here = tables(Path(sys.executable), core, Path(name) / "here")
             for python in sys.argv[1:] or SUITES:

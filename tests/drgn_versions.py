@@ -20,7 +20,6 @@ sys.path[:0] = [str(ROOT / "tests/lab")]
 
 from archive import LabError  # noqa: E402
 from capture import capture  # noqa: E402
-from roles import resolve  # noqa: E402
 
 VERSIONS = ("0.2.0", "0.3.0")
 # They name the version, or say how long something took.
@@ -67,7 +66,7 @@ def packages(version: str) -> list[str]:
 def main() -> int:
     wrong = 0
     try:
-        core = capture(resolve("default"), "sizes", print).vmcore
+        core = capture("default", "sizes", print).vmcore
         with tempfile.TemporaryDirectory(prefix="mmscope-drgn-") as name:
             folder = Path(name)
             pinned = tables(Path(sys.executable), core, folder / "pinned")

@@ -10,7 +10,7 @@ same pair is removed.
 
 Cannot: make two captures alike. Every boot is a new machine.
 
-    python tests/lab/capture.py --kernel 7.2 --workload fragment
+    python tests/lab/capture.py --kernel default --workload fragment
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ import machine
 from architectures import Architecture
 from archive import LabError
 from kernels import Kernel
+from roles import resolve
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class Capture:
 
 
 def capture(
-    kernel: str = "7.2",
+    kernel: str = "default",
     workload: str = "fragment",
     say: Callable[[str], None] = lambda line: None,
     *,
@@ -70,13 +71,15 @@ def capture(
     symbols: bool = True,
 ) -> Capture:
     """
-    The capture of *kernel* (a row of ``kernels.toml``) and *workload*, from the cache if there.
+    The capture of *kernel* (a row or role of ``kernels.toml``) and *workload*, from the cache if
+    there.
 
     :param fresh: boot anyway.
     :param symbols: whether the kernel's debug info is needed; see ``kernels.get``.
     :param output: put it there, outside of the cache; such a capture always boots.
     :raises LabError: the kernel cannot be had, or the guest failed.
     """
+    kernel = resolve(kernel, say, symbols)
     with one_at_a_time():
         more = machine.WORKLOAD_MODULES.get(workload, ())
         booted = kernels.get(kernel, say, more, symbols=symbols)
@@ -170,7 +173,7 @@ def main() -> int:
         description="Boot a kernel, run a workload, take a vmcore and its truth."
     )
     parser.add_argument(
-        "--kernel", default="7.2", help="a row of kernels.toml (default: %(default)s)"
+        "--kernel", default="default", help="a row or role of kernels.toml (default: %(default)s)"
     )
     parser.add_argument(
         "--workload", default="fragment", help="a workload of guest/init.c (default: %(default)s)"

@@ -46,7 +46,7 @@ LEFT_OUT = shutil.ignore_patterns(
 def run_live(
     program: str,
     folder: Path,
-    kernel: str = "7.2",
+    kernel: str,
     say: Callable[[str], None] = lambda line: None,
     *,
     binaries: Sequence[Path] = (),

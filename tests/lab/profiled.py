@@ -79,7 +79,7 @@ def faults_program(folder: Path) -> Path:
 def record_in_guest(
     runs: Sequence[Run],
     folder: Path,
-    kernel: str = "7.2",
+    kernel: str,
     say: Callable[[str], None] = lambda line: None,
 ) -> Path:
     """

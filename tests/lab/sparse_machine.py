@@ -36,6 +36,7 @@ from archive import LabError, cache_folder, run
 from capture import one_at_a_time
 from children import DIES_WITH_US
 from qemu.qmp import QMPClient, QMPError
+from roles import resolve
 
 CROWD = Path(__file__).resolve().parent / "programs" / "crowd.c"
 GIB = 1 << 30
@@ -63,7 +64,7 @@ class SparseMachine:
 
 
 def sparse_machine(
-    gib: int, say: Callable[[str], None] = lambda line: None, kernel: str = "7.2"
+    gib: int, say: Callable[[str], None] = lambda line: None, kernel: str = "default"
 ) -> SparseMachine:
     """
     The vmcore of a machine of *gib* GiB, from the cache if there.
@@ -72,6 +73,7 @@ def sparse_machine(
     """
     if not 1 <= gib <= MAX_GIB:
         raise LabError(f"a machine of {gib} GiB cannot be emulated: 1 to {MAX_GIB} can")
+    kernel = resolve(kernel, say)
     with one_at_a_time():
         booted = kernels.get(kernel, say)
         digest = hashlib.sha256(booted.vmlinuz.parent.name.encode())

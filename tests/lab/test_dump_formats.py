@@ -103,11 +103,14 @@ def test_every_format_gives_the_same_tables(
     for section in bundle.sections:
         if section.status != whole[section.section]:
             # makedumpfile 1.7.2 does not know a tail page of 7.2, whose mapping is 0xffffffff, and
-            # leaves it out as a user's: the tail pages of slabs, with what is in them. An ELF file
-            # does not say what was left out.
+            # leaves it out as a user's: the tail pages of slabs, with what is in them. Nor does it
+            # know slabs since they have a page type (6.10), and leaves out those that look like
+            # a user's pages. An ELF file does not say what was left out.
+            status = section.status
             assert section.section not in FREE_MEMORY
-            assert section.status == "partial" and int(FORMATS[name][-1]) & 8
-            assert f"{section.section}: partial: {section.message}" in result.stderr
+            assert status in ("partial", "failed") and int(FORMATS[name][-1]) & 8
+            assert status == "partial" or re.search("Excluded page|left out", section.message)
+            assert f"{section.section}: {status}: {section.message}" in result.stderr
             continue
         for table in bundle.tables.values():
             if table.section == section.section:

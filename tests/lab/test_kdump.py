@@ -37,7 +37,7 @@ from mmscope.reports.guard import captures
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 SECONDS = 600
-LINE = "console=ttyS0 panic=-1 crashkernel=256M no5lvl"
+LINE = "console=ttyS0 panic=-1 no_timer_check crashkernel=256M no5lvl"
 
 
 @dataclass(frozen=True)

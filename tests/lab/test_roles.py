@@ -7,7 +7,9 @@ ones. Nothing is fetched.
 import re
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
+import conftest
 import kernels
 import pytest
 import roles
@@ -122,6 +124,17 @@ def test_what_the_cache_has_needs_no_archive(
         (folder / name).touch()
     assert resolve("default", {}) == ("7.2", ["the kernel default is 7.2"])
     assert asked == []
+
+
+def test_a_run_of_kernels_that_may_be_left_out_does_not_fail_where_all_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    nothing = pytest.ExitCode.NO_TESTS_COLLECTED
+    for there, ends in (([], pytest.ExitCode.OK), (["6.1"], nothing)):
+        monkeypatch.setattr(conftest, "KERNELS", there)
+        session = SimpleNamespace(exitstatus=nothing)
+        conftest.pytest_sessionfinish(session, session.exitstatus)  # type: ignore[arg-type]
+        assert session.exitstatus == ends
 
 
 def test_a_series_may_count_as_gone_to_see_what_is_taken_then(
