@@ -24,6 +24,8 @@ LAB_PACKAGES := qemu-system-x86 gcc libc6-dev cpio xz-utils e2fsprogs linux-perf
 ARM64_PACKAGES := qemu-system-arm gcc-aarch64-linux-gnu libc6-dev-arm64-cross
 # To build the kernel with PAGE_OWNER.
 BUILD_PACKAGES := bc flex bison libelf-dev libssl-dev
+# And the one that clang builds, with BTF.
+CLANG_PACKAGES := clang-19 lld-19 llvm-19 pahole
 TEST_PACKAGES := chromium-headless-shell libdevel-nytprof-perl zstd makedumpfile
 BENCH_PACKAGES := crash
 DEB_PACKAGES := mmdebstrap dpkg-dev debian-archive-keyring
@@ -112,9 +114,9 @@ matrix: $(READY) ## the lab's tests on the other kernels: KERNELS=6.1,7.3?,arm64
 	MMSCOPE_LAB_KERNELS='$(KERNELS)' $(BIN)/pytest tests/lab
 
 .PHONY: configurations
-configurations: $(READY) ## a kernel without SWAP, NUMA, MODULES and with SLUB_TINY: builds it once (15 minutes of CPU)
-	@tools/apt-install $(LAB_PACKAGES) $(BUILD_PACKAGES)
-	MMSCOPE_LAB_KERNELS=small $(BIN)/pytest tests/lab
+configurations: $(READY) ## a kernel without SWAP, NUMA, MODULES, with SLUB_TINY, and one with KASAN, by clang with LTO: builds them once (15 and 40 minutes of CPU)
+	@tools/apt-install $(LAB_PACKAGES) $(BUILD_PACKAGES) $(CLANG_PACKAGES)
+	MMSCOPE_LAB_KERNELS=small,checked $(BIN)/pytest tests/lab
 
 .PHONY: test-spark
 test-spark: $(VENV)/.spark ## each finding on Spark, row for row as DuckDB has it (fetches 450 MB once)

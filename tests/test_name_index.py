@@ -5,6 +5,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mmscope.drgn.opening.kernel_symbols import symbols_of_text
 from mmscope.drgn.opening.name_index import ITSELF, NameIndex
 
 # So few letters that many names are alike, or have the same characters.
@@ -52,3 +53,30 @@ def test_names_with_one_hash_are_told_apart() -> None:
 
 def test_a_name_is_not_found_in_a_longer_one() -> None:
     assert index_of([b"schedule_timeout"]).numbers(b"schedule") == []
+
+
+@given(st.lists(NAME.filter(len), min_size=1, max_size=60), NAME, st.sampled_from([0, 1]))
+def test_names_are_found_by_their_characters(
+    names: list[bytes], letters: bytes, before: int
+) -> None:
+    expected = [
+        number
+        for number, name in enumerate(names)
+        if all(name[before:].count(letter) >= letters.count(letter) for letter in letters)
+    ]
+    assert index_of(names, letters=before).having(letters) == expected
+
+
+def test_statics_of_lto_have_the_name_of_the_source() -> None:
+    """Unless another file has a static of that name."""
+    names = "a", "b.llvm.12", "c.llvm.5", "c", "d.llvm.x", "e.isra.0", ".llvm.3", "f.llvm.4.cold"
+    lines = [f"ffff80000000{at:02x}00 d {name}" for at, name in enumerate(names)]
+    found = symbols_of_text("\n".join(lines).encode())
+    assert [found.address(name) for name in ("a", "b", "b.llvm.12")] == [
+        0xFFFF800000000000,
+        0xFFFF800000000100,
+        0xFFFF800000000100,
+    ]
+    assert sorted(found.indexes("c")) == [2, 3] and found.address("c") is None
+    assert not any(map(found.indexes, ("d", "e", "f", "", "llvm")))
+    assert found.symbol(1).name == "b.llvm.12"  # as the kernel prints it

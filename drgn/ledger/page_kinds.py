@@ -75,6 +75,7 @@ KINDS = (
     Kind("page tables", "without the page type: the kernel's"),
     Kind("memory about memory", "struct pages"),
     Kind("memory about memory", "page_ext"),
+    Kind("memory about memory", "KASAN shadow"),
     Kind("kernel reserves", "DMA pools"),
     Kind("kernel reserves", "mempools"),
     Kind("kernel reserves", "huge zero page"),
@@ -114,7 +115,9 @@ TABLE, ROOT_TABLE, KERNEL_TABLE = (
         "without the page type: the kernel's",
     )
 )
-MEMMAP, PAGE_EXT = (NUMBER["memory about memory", part] for part in ("struct pages", "page_ext"))
+MEMMAP, PAGE_EXT, SHADOW = (
+    NUMBER["memory about memory", part] for part in ("struct pages", "page_ext", "KASAN shadow")
+)
 DMA_POOL, MEMPOOL, HUGE_ZERO = (
     NUMBER["kernel reserves", part] for part in ("DMA pools", "mempools", "huge zero page")
 )

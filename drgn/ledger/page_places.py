@@ -30,6 +30,7 @@ from mmscope.drgn.ledger.page_kinds import (
     PAGE_EXT,
     PERCPU,
     ROOT_TABLE,
+    SHADOW,
     STACK,
     VMALLOC,
 )
@@ -45,6 +46,7 @@ from mmscope.drgn.reading.mem_sections import valid_sections
 from mmscope.drgn.reading.page_ext import page_ext_ranges, page_ext_size
 from mmscope.drgn.sections.files import Absent
 from mmscope.drgn.sections.memory import Memory
+from mmscope.drgn.struct_pages.kasan_shadow import find_shadow
 from mmscope.drgn.struct_pages.struct_page_cost import struct_page_cost
 
 RAM, CRASH_KERNEL, KERNEL = "System RAM", "Crash kernel", "Kernel "
@@ -173,6 +175,17 @@ def _add_struct_pages(memory: Memory, places: PagePlaces) -> None:
     places.owned.add(KERNEL_TABLE, frames.tables, 1)
 
 
+def _add_shadow(memory: Memory, places: PagePlaces) -> None:
+    """Before vmalloc areas: that of modules and of hot-added memory is such an area."""
+    found = find_shadow(memory)
+    places.owned.add(SHADOW, found.starts, found.sizes)
+    places.owned.add(KERNEL_TABLE, found.tables, 1)
+    if found.unreadable_bytes:
+        places.missing.append(
+            f"the KASAN shadow: {found.unreadable_bytes:,} bytes of tables could not be read"
+        )
+
+
 def _add_page_ext(memory: Memory, places: PagePlaces) -> None:
     """``page_ext`` that is not vmalloc memory, which an area has."""
     prog = memory.prog
@@ -285,6 +298,7 @@ def _add_huge_zero_page(memory: Memory, places: PagePlaces) -> None:
 # What is found where, in this order: where places overlap, the later one holds.
 FINDERS: dict[str, Callable[[Memory, PagePlaces], None]] = {
     "the first percpu chunk": _add_first_chunk,
+    "the KASAN shadow": _add_shadow,
     "vmalloc areas": _add_areas,
     "struct pages": _add_struct_pages,
     "page_ext": _add_page_ext,

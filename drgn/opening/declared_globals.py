@@ -76,6 +76,7 @@ _BY_TYPE = {
     "struct pglist_data *[room]": "node_data",
     "struct pid_namespace": "init_pid_ns",
     "struct printk_ringbuffer": "printk_rb_static",
+    "struct qlist_head": "cpu_quarantine",
     "struct printk_ringbuffer *": "prb",
     "struct rb_root": "vmap_area_root",
     "struct rb_root *": "root_stable_tree",
@@ -103,8 +104,9 @@ _BY_TYPE = {
         "__highest_present_section_nr alloc_tag_ref_mask dirty_background_bytes huge_zero_pfn "
         "jiffies ksm_pages_shared ksm_pages_sharing ksm_pages_skipped ksm_pages_unshared "
         "ksm_rmap_items ksm_run ksm_stable_node_chains ksm_stable_node_dups max_low_pfn max_pfn "
-        "nr_inodes nr_unused page_ext_size page_offset_base pcpu_nr_populated totalreserve_pages "
-        "transparent_hugepage_flags vm_dirty_bytes vmalloc_base vmemmap_base zero_page_pfn zero_pfn"
+        "nr_inodes nr_unused page_ext_size page_offset_base pcpu_nr_populated quarantine_size "
+        "totalreserve_pages transparent_hugepage_flags vm_dirty_bytes vmalloc_base vmemmap_base "
+        "zero_page_pfn zero_pfn"
     ),
     "unsigned long [PG_LEVEL_NUM]": "direct_pages_count",
     "unsigned long [room]": "__per_cpu_offset",

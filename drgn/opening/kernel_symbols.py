@@ -38,6 +38,7 @@ PARTS = (
     *("kallsyms_token_table", "kallsyms_token_index"),
 )
 MAYBE = ("kallsyms_relative_base",)
+MARK = b".llvm."
 
 
 class SymbolsError(ValueError):
@@ -70,6 +71,7 @@ class KernelSymbols:
         # Whose items are Python's numbers, which are found faster than numpy's.
         self.in_order: Sequence[int] = self.addresses.data
         self._index = NameIndex(self.packed, self.starts, self.ends, self.tokens, letters=1)
+        self._promoted = self._statics_of_lto()
         sections = (("_stext", "_etext"), ("_sinittext", "_einittext"))
         self.text = [(self.address(begin) or 0, self.address(end) or 0) for begin, end in sections]
 
@@ -82,8 +84,21 @@ class KernelSymbols:
         """The positions of a name, which statics of several files may share."""
         if name not in self._found:
             wanted = name.encode("utf-8", "surrogateescape")
-            self._found[name] = tuple(self._index.numbers(wanted)) if name else ()
+            found = self._index.numbers(wanted) if name else []
+            self._found[name] = tuple(sorted([*found, *self._promoted.get(wanted, ())]))
         return self._found[name]
+
+    def _statics_of_lto(self) -> dict[bytes, list[int]]:
+        """
+        Statics that clang's ThinLTO lets other files use, under the name that the source has: it
+        adds ``.llvm.`` and a number of the file's.
+        """
+        found: dict[bytes, list[int]] = {}
+        for at in self._index.having(MARK):
+            name, mark, number = self._index.whole(at)[1:].rpartition(MARK)
+            if name and mark and number.isdigit():
+                found.setdefault(name, []).append(at)
+        return found
 
     def address(self, name: str) -> int | None:
         """The address of a name, if it has just one."""

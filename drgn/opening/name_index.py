@@ -9,7 +9,7 @@ of the names takes 200 ms and 25 MB. Names of the same characters have the same 
 compared, so that no two names are taken for each other.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,7 +40,7 @@ class NameIndex:
     ) -> None:
         self._text, self._starts, self._ends = text, starts, ends
         self._tokens, self._letters = tokens, letters
-        self._each = self._hashes()
+        self._each = self._sums(_hash)
         upper = (self._each >> UPPER).astype(np.uint16)
         self._order = np.argsort(upper, kind="stable").astype(np.uint32)
         self._sorted = upper[self._order]
@@ -63,21 +63,35 @@ class NameIndex:
             if self.whole(number)[self._letters :] == name
         ]
 
-    def _hashes(self) -> NDArray[np.uint64]:
-        each = np.array([_hash(token) for token in self._tokens], np.uint64)
+    def having(self, letters: bytes) -> list[int]:
+        """The numbers of all names that have these characters, at most four kinds of them."""
+        kinds = sorted(set(letters))
+        counts = [letters.count(kind) for kind in kinds]
+        # So many that no sum of one kind reaches into the next.
+        sums = self._sums(
+            lambda of: sum(of.count(kind) << 16 * at for at, kind in enumerate(kinds))
+        )
+        enough = np.ones(len(sums), np.bool_)
+        for at, count in enumerate(counts):
+            enough &= (sums >> np.uint64(16 * at) & np.uint64(0xFFFF)) >= np.uint64(count)
+        return np.flatnonzero(enough).tolist()
+
+    def _sums(self, number: Callable[[bytes], int]) -> NDArray[np.uint64]:
+        """The sum of what all characters of each name are numbered."""
+        each = np.array([number(token) for token in self._tokens], np.uint64)
         text = np.frombuffer(self._text, np.uint8)
-        hashes = np.zeros(len(self._starts), np.uint64)
-        for at in range(0, len(hashes), AT_ONCE):
+        sums = np.zeros(len(self._starts), np.uint64)
+        for at in range(0, len(sums), AT_ONCE):
             starts, ends = self._starts[at : at + AT_ONCE], self._ends[at : at + AT_ONCE]
             # Behind the last one is a number of no byte, since a sum needs a place to end.
             values = np.append(each.take(text[starts[0] : ends[-1]]), np.uint64(0))
             places = np.stack([starts, ends], axis=1).ravel() - starts[0]
-            sums = np.add.reduceat(values, places)[::2]
-            hashes[at : at + AT_ONCE] = np.where(ends > starts, sums, np.uint64(0))
+            of_these = np.add.reduceat(values, places)[::2]
+            sums[at : at + AT_ONCE] = np.where(ends > starts, of_these, np.uint64(0))
         if self._letters:
-            first = np.array([_hash(token[:1]) for token in self._tokens], np.uint64)
-            hashes -= first[text[self._starts]]
-        return hashes
+            first = np.array([number(token[:1]) for token in self._tokens], np.uint64)
+            sums -= first[text[self._starts]]
+        return sums
 
 
 def _hash(name: bytes) -> int:

@@ -44,6 +44,13 @@ from drgn import (
 
 from mmscope.drgn.opening.btf import Btf, BtfError
 from mmscope.drgn.opening.declared_globals import ANONYMOUS, DECLARED, DIFFER, FUNCTIONS
+from mmscope.drgn.opening.kasan import (
+    EARLY_PAGE,
+    SCALE_SHIFT,
+    has_known_place,
+    shadow_address,
+    without_redzone,
+)
 from mmscope.drgn.opening.kernel_symbols import (
     KernelSymbols,
     SymbolsError,
@@ -317,8 +324,7 @@ class _Globals:
             return prog.type(declared)
         element = prog.type(match[1])
         if match[2] in ("room", "names"):
-            index = self.symbols.indexes(name)[0]
-            length = self.symbols.room(index) // sizeof(element)
+            length = self._room(prog, name) // sizeof(element)
             if match[2] == "names":
                 names = prog.read(self.symbols.address(name) or 0, length * sizeof(element))
                 length = -(-len(names.rstrip(b"\0")) // sizeof(element))
@@ -327,3 +333,28 @@ class _Globals:
             return prog.array_type(element, int(match[2]))
         constant = self.types.enumerator(match[2])
         return None if constant is None else prog.array_type(element, int(constant.value_()))
+
+    def _room(self, prog: Program, name: str) -> int:
+        """
+        The bytes from a global to the next symbol, without what KASAN leaves free between them.
+
+        :raises ObjectNotFoundError: that cannot be told.
+        """
+        index = self.symbols.indexes(name)[0]
+        address, room = self.symbols.in_order[index], self.symbols.room(index)
+        if not self.symbols.indexes(EARLY_PAGE):
+            return room
+        if not has_known_place(prog):
+            raise ObjectNotFoundError(
+                f"{name}: how long it is cannot be told, as KASAN leaves room behind globals, and "
+                "where its shadow is on this architecture is not known",
+                name=name,
+            )
+        try:
+            return without_redzone(prog.read(shadow_address(address), room >> SCALE_SHIFT), room)
+        except FaultError as error:
+            raise ObjectNotFoundError(
+                f"{name}: how long it is cannot be told, as the shadow of KASAN is not there: "
+                f"{error}",
+                name=name,
+            ) from None

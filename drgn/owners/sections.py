@@ -5,6 +5,7 @@ Sections about who owns memory: page_owner, the slab caches and their user track
 
 from mmscope.drgn.cgroups.memcgs import memcgs_once
 from mmscope.drgn.free.sections import pageblock_note
+from mmscope.drgn.owners.kasan_quarantine import quarantined_bytes
 from mmscope.drgn.owners.page_owner import (
     PAGE_OWNER_AGES,
     PAGE_OWNER_CHECKS,
@@ -147,10 +148,23 @@ def slab_caches_from_memory(memory: Memory) -> Found:
             f"{rest:,} more pages that the kernel counts as slab are in no cache: kmalloc beyond "
             "the largest cache"
         )
+    _note_quarantine(memory, found)
     found.add(SLAB_CACHES, rows)
     found.add(SLAB_CHECKS, checks)
     _add_cgroups(memory, scan, found)
     return found
+
+
+def _note_quarantine(memory: Memory, found: Found) -> None:
+    try:
+        kept = quarantined_bytes(memory.prog)
+    except TORN as error:
+        found.notes.append(f"how many objects KASAN keeps in its quarantine is not known: {error}")
+        return
+    if kept:
+        found.remarks.append(
+            f"{kept:,} bytes of objects in use were freed: KASAN keeps them in its quarantine"
+        )
 
 
 def _add_cgroups(memory: Memory, scan: SlabScan, found: Found) -> None:

@@ -25,6 +25,7 @@ from mmscope.drgn.opening.constants import constant, flag
 from mmscope.drgn.reading.kernel_arrays import Gaps
 from mmscope.drgn.reading.page_ext import page_ext_ranges, page_ext_size
 from mmscope.drgn.struct_pages.device_pagemaps import PagemapRange
+from mmscope.drgn.struct_pages.kasan_shadow import KasanShadow
 from mmscope.drgn.struct_pages.memmap import Memmap, page_flags
 from mmscope.drgn.struct_pages.memmap_init import estimate_ms
 from mmscope.drgn.struct_pages.vmemmap import Leaves, VmemmapScan
@@ -58,6 +59,7 @@ class MetadataPart:
     on_device: bool = column(help="takes a device's memory, not RAM")
 
 
+SHADOW_PARTS = ("KASAN shadow", "page tables of the KASAN shadow")
 MEMORY_ABOUT_MEMORY = Table("memory_about_memory", "Memory about memory", MetadataPart)
 
 
@@ -203,6 +205,16 @@ def memory_about_memory(
         parts = sum(row.bytes for row in rows if row.counted_in == counter)
         add(f"remainder of {counter}", counted - parts, counter)
     return rows
+
+
+def shadow_parts(prog: Program, shadow: KasanShadow) -> list[MetadataPart]:
+    """What KASAN's shadow takes; nothing where there is none."""
+    total, page = present_bytes(prog), int(prog["PAGE_SIZE"].value_())
+    return [
+        MetadataPart(part, pages * page, _percent(pages * page, total), None, False)
+        for part, pages in zip(SHADOW_PARTS, (shadow.pages, len(shadow.tables)), strict=True)
+        if pages
+    ]
 
 
 def _percent(part: int, whole: int) -> float:

@@ -3,6 +3,8 @@
 Sections about what page metadata costs: the vmemmap, hugetlb pools, device pagemaps, all together.
 """
 
+from drgn import FaultError
+
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
@@ -16,7 +18,13 @@ from mmscope.drgn.struct_pages.hugetlb import (
     read_pools,
     read_sizes,
 )
-from mmscope.drgn.struct_pages.memory_metadata import MEMMAP_WHAT_IF, MEMORY_ABOUT_MEMORY
+from mmscope.drgn.struct_pages.kasan_shadow import find_shadow
+from mmscope.drgn.struct_pages.memory_metadata import (
+    MEMMAP_WHAT_IF,
+    MEMORY_ABOUT_MEMORY,
+    MetadataPart,
+    shadow_parts,
+)
 from mmscope.drgn.struct_pages.struct_page_cost import StructPageCost, struct_page_cost
 from mmscope.drgn.struct_pages.vmemmap import VMEMMAP_MAPPINGS, VMEMMAP_SECTIONS, VMEMMAP_ZONES
 from mmscope.drgn.struct_pages.vmemmap_examples import VMEMMAP_EXAMPLES
@@ -106,7 +114,7 @@ def memory_metadata_from_memory(memory: Memory) -> Found:
     found = Found(
         notes=_vmemmap_notes(cost), unreadable_bytes=cost.scan.gaps.bytes + cost.origin_gaps
     )
-    rows = cost.metadata()
+    rows = cost.metadata() + _shadow_parts(memory, found)
     remainder = [row for row in rows if row.part.startswith("remainder") and row.bytes]
     shared = sum(row.vmemmap_saved_bytes for row in cost.pagemaps())
     for row in remainder:
@@ -129,6 +137,20 @@ def memory_metadata_from_memory(memory: Memory) -> Found:
         )
     found.add(MEMORY_ABOUT_MEMORY, rows)
     return found.add(MEMMAP_WHAT_IF, cost.what_if())
+
+
+def _shadow_parts(memory: Memory, found: Found) -> list[MetadataPart]:
+    try:
+        shadow = find_shadow(memory)
+    except (FaultError, LookupError, NotImplementedError) as error:
+        found.notes.append(f"what the KASAN shadow takes is not among the parts: {error}")
+        return []
+    if shadow.unreadable_bytes:
+        found.notes.append(
+            f"{shadow.unreadable_bytes:,} bytes of the KASAN shadow's tables could not be read"
+        )
+        found.unreadable_bytes += shadow.unreadable_bytes
+    return shadow_parts(memory.prog, shadow)
 
 
 def memory_metadata_from_files(files: Files) -> Found:

@@ -218,7 +218,15 @@ def whole(name: str, symbols: bool = True) -> bool:
 def _own(name: str, row: dict[str, Any], say: Callable[[str], None]) -> Kernel:
     """A kernel that the lab builds itself."""
     configs = [HERE / config for config in row["configs"]]
-    folder = own_kernel.build_kernel(name, row["source"], row["suites"], configs, say)
+    folder = own_kernel.build_kernel(
+        name,
+        row["source"],
+        row["suites"],
+        configs,
+        say,
+        words=row.get("make", ()),
+        needs=row.get("needs"),
+    )
     module = row.get("module")
     return Kernel(
         name=name,
