@@ -93,7 +93,7 @@ test: $(READY) ## lint, types, unit tests, lab tests on real kernels, the report
 	code=0; ended='kill $$!; wait; exit 1'; run() { "$$@" & wait $$! || code=1; }; \
 	( trap "$$ended" TERM; \
 	  run $(LAB_TESTS) -m 'not live' tests/lab; \
-	  run $(LAB_TESTS) -m browser --ignore tests/lab --ignore tests/spark; \
+	  run $(LAB_TESTS) -m browser --ignore tests/lab --ignore tests/spark --ignore tests/s3; \
 	  exit $$code ) > build/lab.log & lab=$$!; \
 	( trap "$$ended" TERM; \
 	  run $(LAB_TESTS) -m live tests/lab; \
@@ -103,7 +103,7 @@ test: $(READY) ## lint, types, unit tests, lab tests on real kernels, the report
 	stop() { kill $$live $$lab $$kernels 2> /dev/null; wait $$live $$lab $$kernels; exit 1; }; \
 	trap stop INT TERM HUP; \
 	{ $(LINT); } || stop; \
-	rest=0; $(BIN)/pytest -m 'not browser' --ignore tests/lab --ignore tests/spark || rest=$$?; \
+	rest=0; $(BIN)/pytest -m 'not browser' --ignore tests/lab --ignore tests/spark --ignore tests/s3 || rest=$$?; \
 	wait $$live; live=$$?; wait $$lab; lab=$$?; wait $$kernels; \
 	cat build/kernels.log build/live.log build/lab.log; \
 	[ $$rest -eq 0 ] && [ $$live -eq 0 ] && [ $$lab -eq 0 ]
@@ -122,6 +122,20 @@ configurations: $(READY) ## a kernel without SWAP, NUMA, MODULES, with SLUB_TINY
 test-spark: $(VENV)/.spark ## each finding on Spark, row for row as DuckDB has it (fetches 450 MB once)
 	@tools/apt-install $(SPARK_PACKAGES)
 	$(BIN)/pytest tests/spark
+
+.PHONY: test-s3
+test-s3: $(VENV)/.s3 ## a lake in object storage, on a server that speaks as S3 does (builds it once: 4 minutes of CPU)
+	MMSCOPE_S3_SERVER=$(S3_SERVER)/bin/versitygw $(BIN)/pytest tests/s3
+
+# Go's checksum database vouches for what is fetched.
+S3_SERVER = $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/mmscope/lab/versitygw-1.8.0
+$(VENV)/.s3: $(READY) requirements-s3.lock
+	$(BIN)/pip install --quiet --require-hashes -r requirements-s3.lock
+	@test -x $(S3_SERVER)/bin/versitygw || \
+	  GOBIN=$(S3_SERVER)/bin GOPATH=$(CURDIR)/build/go GOCACHE=$(CURDIR)/build/go/cache GOFLAGS=-modcacherw CGO_ENABLED=0 \
+	  $(BIN)/go install github.com/versity/versitygw/cmd/versitygw@v1.8.0
+	@rm -rf build/go
+	@touch $@
 
 $(VENV)/.spark: $(READY) requirements-spark.lock
 	$(BIN)/pip install --quiet --require-hashes -r requirements-spark.lock
@@ -208,13 +222,15 @@ deb-try: $(READY) ## install dist/deb in a clean root of Debian 13 and run debia
 	@$(BIN)/python tools/make_deb.py try dist/deb
 
 .PHONY: lock
-lock: $(READY) ## renew requirements.lock, and those of fuzz and spark, from pyproject.toml
+lock: $(READY) ## renew requirements.lock, and those of fuzz, spark and s3, from pyproject.toml
 	$(BIN)/pip-compile $(LOCK) --extra dev --extra report --output-file requirements.lock pyproject.toml
 	@# The same versions of what both need.
 	$(BIN)/pip-compile $(LOCK) --extra fuzz --constraint requirements.lock \
 	  --output-file requirements-fuzz.lock pyproject.toml
 	$(BIN)/pip-compile $(LOCK) --extra report --extra spark --constraint requirements.lock \
 	  --output-file requirements-spark.lock pyproject.toml
+	$(BIN)/pip-compile $(LOCK) --extra report --extra s3 --extra test-s3 --constraint requirements.lock \
+	  --output-file requirements-s3.lock pyproject.toml
 
 LOCK := --quiet --upgrade --strip-extras --generate-hashes --allow-unsafe --no-emit-index-url \
   --no-emit-find-links --no-emit-trusted-host --no-header --no-annotate

@@ -38,8 +38,8 @@ SHAPES = (
 )  # fmt: skip
 
 
-# Of mmscope[spark], which need not be installed here. They declare no rows.
-OF_SPARK = ("reports/lake/spark.py", "reports/lake/spark_sql.py")
+# Of mmscope[spark] and mmscope[s3], which need not be installed here. They declare no rows.
+OPTIONAL = ("reports/lake/bucket.py", "reports/lake/spark/engine.py", "reports/lake/spark/sql.py")
 
 
 def row_types() -> Iterator[type]:
@@ -47,7 +47,7 @@ def row_types() -> Iterator[type]:
     for folder in ("drgn", "perf", "reports"):
         for path in sorted((ROOT / folder).rglob("*.py")):
             name = path.relative_to(ROOT).with_suffix("").as_posix().replace("/", ".")
-            if path.relative_to(ROOT).as_posix() in OF_SPARK:
+            if path.relative_to(ROOT).as_posix() in OPTIONAL:
                 continue
             module = importlib.import_module(f"mmscope.{name}")
             for value in vars(module).values():

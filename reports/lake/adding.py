@@ -30,8 +30,11 @@ from mmscope.reports.lake.catalog import literal, query
 from mmscope.reports.lake.layout import (
     BUNDLES,
     STAGE,
+    Changed,
     File,
+    Lake,
     LakeError,
+    at,
     commit,
     torn,
     writing,
@@ -39,6 +42,8 @@ from mmscope.reports.lake.layout import (
 from mmscope.reports.lake.staging import Given, Stage, Staged, identity, stage
 
 SLICE = 1000
+# Each time somebody else has added something.
+TRIES = 20
 # Fewer are read sooner than another process has started.
 WORTH_A_PROCESS = 12
 # A file that is not merged any more.
@@ -60,7 +65,7 @@ class Added:
 
 
 def add(
-    lake: Path,
+    where: str | Path,
     bundles: Sequence[Path],
     given: Given,
     say: Callable[[str], None],
@@ -68,32 +73,25 @@ def add(
     jobs: int | None = None,
 ) -> Added:
     """
-    Add bundles. What cannot be added is said, a line each, and costs no other.
+    Add bundles to the lake in a folder, or at a URL. What cannot be added is said, a line each, and
+    costs no other.
 
     :param names: replace names by these first.
     :raises LakeError: there is something else than a lake, or it cannot be written.
     """
-    total = Added()
+    lake, total = at(where), Added()
     jobs = 1 if names else jobs or os.cpu_count() or 1
     for begin in range(0, len(bundles), SLICE):
         some = bundles[begin : begin + SLICE]
-        with writing(lake) as files:
-            there = _ids(lake, files)
-            work: dict[str, Path] = {}
-            for path in some:
-                try:
-                    id = identity(path)
-                except OSError:
-                    id = f"?{path}"  # whoever reads it says what is wrong
-                if id in there or id in work:
-                    total.known += 1
-                else:
-                    work[id] = path
-            folder = lake / STAGE
-            made = list(
-                _stage([(path, id) for id, path in work.items()], folder, given, names, jobs)
-            )
-            _keep(lake, files, made)
+        for last in (*[False] * TRIES, True):
+            try:
+                known, made = _add(lake, some, given, names, jobs)
+                break
+            except Changed as error:
+                if last:
+                    raise
+                say(f"{error}: again")
+        total.known += known
         for each in made:
             total.added += len(each.ids)
             total.refused += len(each.refused)
@@ -102,13 +100,37 @@ def add(
     return total
 
 
-def _ids(lake: Path, files: list[File]) -> set[str]:
+def _add(
+    lake: Lake, bundles: Sequence[Path], given: Given, names: Names | None, jobs: int
+) -> tuple[int, list[Staged]]:
+    """Add bundles at once; returns how many are there already, and what became of the others."""
+    with writing(lake) as files:
+        there = _ids(lake, files)
+        work: dict[str, Path] = {}
+        known = 0
+        for path in bundles:
+            try:
+                id = identity(path)
+            except OSError:
+                id = f"?{path}"  # whoever reads it says what is wrong
+            if id in there or id in work:
+                known += 1
+            else:
+                work[id] = path
+        folder = lake.folder / STAGE
+        made = list(_stage([(path, id) for id, path in work.items()], folder, given, names, jobs))
+        _keep(lake, files, made)
+    return known, made
+
+
+def _ids(lake: Lake, files: list[File]) -> set[str]:
     """
     Of the bundles that are there.
 
     :raises LakeError: that cannot be told.
     """
     found: set[str] = set()
+    lake.fetch(file for file in files if file.table == BUNDLES)
     for file in files:
         if file.table == BUNDLES:
             if why := torn(lake, file):
@@ -118,7 +140,7 @@ def _ids(lake: Path, files: list[File]) -> set[str]:
                 )
             rows = query(
                 "select lake_bundle from read_parquet($path, hive_partitioning = false)",
-                {"path": literal(file.path(lake))},
+                {"path": literal(lake.path(file))},
             )
             found.update(id for (id,) in rows)
     return found
@@ -154,7 +176,7 @@ def _redacted(work: list[tuple[Path, str]], folder: Path, given: Given, names: N
     return made.staged
 
 
-def _keep(lake: Path, files: list[File], made: list[Staged]) -> None:
+def _keep(lake: Lake, files: list[File], made: list[Staged]) -> None:
     """The staged files become the lake's, merged with what is not larger."""
     groups: dict[tuple[str, str], list[tuple[Path, int]]] = {}
     for each in made:
@@ -173,29 +195,29 @@ def _keep(lake: Path, files: list[File], made: list[Staged]) -> None:
             if file.size <= size < LARGE and not torn(lake, file):
                 merged.append(file)
                 size += file.size
-        old = [(file.path(lake), file.rows) for file in merged]
+        old = [(lake.path(file), file.rows) for file in merged]
         try:
             file = _merge(lake, where, [*reversed(old), *new])
         except duckdb.Error:  # one of them is damaged inside, which its readers say
             merged, file = [], _merge(lake, where, new)
         gone += merged
         kept[where] = [f for f in kept.get(where, []) if f not in merged] + [file]
-    for folder in {lake / table / f"day={day}" for table, day in groups}:
+    for folder in {lake.folder / table / f"day={day}" for table, day in groups}:
         to_disk(folder)
         to_disk(folder.parent)
     commit(lake, [file for several in kept.values() for file in several])
     for file in gone:
-        file.path(lake).unlink(missing_ok=True)
+        lake.remove(file)
 
 
-def _merge(lake: Path, where: tuple[str, str], parts: list[tuple[Path, int]]) -> File:
+def _merge(lake: Lake, where: tuple[str, str], parts: list[tuple[Path, int]]) -> File:
     """One file of several, in their order."""
     table, day = where
     name = secrets.token_hex(8)
     file = File(table, day, name, sum(rows for _, rows in parts), 0)
-    path = file.path(lake)
+    path = file.path(lake.folder)
     path.parent.mkdir(parents=True, exist_ok=True)
-    made = lake / STAGE / f"{name}.parquet"
+    made = lake.folder / STAGE / f"{name}.parquet"
     if len(parts) == 1:
         made = parts[0][0]
     else:

@@ -10,6 +10,7 @@ anything.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import duckdb
 
@@ -83,8 +84,8 @@ def load(catalog: Catalog, bundles: Sequence[Taken], names: Iterable[str]) -> Ba
         catalog.files = files_of(catalog.lake)
         batch = _load_all(catalog, bundles, wanted)
         # Files that are gone were merged into others meanwhile, or are lost.
-        there = all(file.path(catalog.lake).exists() for file in catalog.files)
-        if there or files_of(catalog.lake) == catalog.files:
+        lost = catalog.lake.lost(catalog.files)
+        if not lost or files_of(catalog.lake) == catalog.files:
             return batch
         batch.connection.close()
 
@@ -101,6 +102,12 @@ def _load_all(catalog: Catalog, bundles: Sequence[Taken], wanted: set[str]) -> B
         {"numbers": list(range(len(bundles))), "ids": [bundle.id for bundle in bundles]},
     )
     batch = Batch(bundles, connection, {})
+    days = {bundle.day for bundle in bundles}
+    catalog.lake.fetch(
+        file
+        for file in catalog.files
+        if file.day in days and file.table in wanted & TABLES.keys() | {MARKS}
+    )
     for table in sorted(TABLES.keys() & wanted):
         kinds = {c.name: sql_type(c) for c in columns(TABLES[table].row)}
         _load(catalog, batch, table, kinds)
@@ -128,8 +135,8 @@ def _load(catalog: Catalog, batch: Batch, table: str, kinds: dict[str, str]) -> 
             try:
                 _read(catalog, batch, table, kinds, [file])
             except duckdb.Error as error:
-                path = file.path(catalog.lake)
-                faults[file] = f"{path}: damaged: {in_a_line(error)}"
+                path = file.path(Path())
+                faults[file] = f"{catalog.lake}/{path}: damaged: {in_a_line(error)}"
     batch.said += faults.values()
     batch.faults |= faults.keys()
     _compare(batch, table, "; ".join(faults.values()))
@@ -142,7 +149,7 @@ def _read(
     if not files:
         return
     connection = batch.connection
-    given = {"paths": [literal(file.path(catalog.lake)) for file in files]}
+    given = {"paths": [literal(catalog.lake.path(file)) for file in files]}
     source = "read_parquet($paths, union_by_name = true, hive_partitioning = false)"
     there = {
         name
@@ -205,7 +212,7 @@ def _load_marks(catalog: Catalog, batch: Batch) -> None:
             rows = batch.connection.execute(
                 f"select b.{NUMBER}, {', '.join(names)} from read_parquet($path, "
                 "hive_partitioning = false) join lake.lake_batch as b using (lake_bundle)",
-                {"path": literal(file.path(catalog.lake))},
+                {"path": literal(catalog.lake.path(file))},
             ).fetchall()
         except duckdb.Error as error:
             why = in_a_line(error)

@@ -24,7 +24,16 @@ from mmscope.drgn.tables.hostile_text import cut
 from mmscope.reports.bundle.boots import SAME_BOOT_SECONDS
 from mmscope.reports.bundle.description import Table, table_of
 from mmscope.reports.bundle.outcome import UsageError
-from mmscope.reports.lake.layout import BUNDLES, DAY, File, LakeError, files_of, torn
+from mmscope.reports.lake.layout import (
+    BUNDLES,
+    DAY,
+    File,
+    Lake,
+    LakeError,
+    at,
+    files_of,
+    torn,
+)
 
 # A reading of one boot may end after the next boot's began where the clock was set a little.
 OVERLAP_SECONDS = 60.0
@@ -70,7 +79,7 @@ class Catalog:
     :ivar said: what is wrong with the lake, a line each.
     """
 
-    lake: Path
+    lake: Lake
     files: list[File]
     bundles: list[Taken]
     said: list[str]
@@ -133,20 +142,20 @@ def query(text: str, given: dict[str, Any]) -> list[tuple[Any, ...]]:
         return connection.execute(text, given).fetchall()
 
 
-def bundle_paths(lake: Path, files: Iterable[File]) -> list[str]:
+def bundle_paths(lake: Lake, files: Iterable[File]) -> list[str]:
     """Of the files that list the bundles, those that are whole."""
     return [
-        literal(file.path(lake)) for file in files if file.table == BUNDLES and not torn(lake, file)
+        literal(lake.path(file)) for file in files if file.table == BUNDLES and not torn(lake, file)
     ]
 
 
-def read_catalog(lake: Path, wanted: Wanted | None = None) -> Catalog:
+def read_catalog(where: str | Path, wanted: Wanted | None = None) -> Catalog:
     """
-    The bundles that are wanted.
+    The bundles that are wanted of the lake in a folder, or at a URL.
 
     :raises LakeError: there is no lake, or nothing of it can be read.
     """
-    wanted = wanted or Wanted()
+    lake, wanted = at(where), wanted or Wanted()
     for last in (False, True):
         files = files_of(lake)
         days = [
@@ -154,6 +163,7 @@ def read_catalog(lake: Path, wanted: Wanted | None = None) -> Catalog:
             for file in files
             if (wanted.since or "") <= file.day and file.day <= (wanted.until or "9999")
         ]
+        lake.fetch(file for file in days if file.table == BUNDLES)
         said = [
             f"{why}; {file.rows:,} bundles of {file.day} cannot be asked"
             for file in days

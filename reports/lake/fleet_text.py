@@ -150,7 +150,7 @@ def _engine(
         yield None
         return
     try:
-        from mmscope.reports.lake.spark import session, spark_engine
+        from mmscope.reports.lake.spark.engine import session, spark_engine
     except ModuleNotFoundError as error:
         raise Refused(
             f"--engine spark: {error.name} is missing: pip install 'mmscope[spark]'"
@@ -309,6 +309,7 @@ def _table(
             f"{catalog.lake}: has no table {table[:80]}; 'mmscope lake show {catalog.lake} tables' "
             "lists them"
         )
+    catalog.lake.fetch(files)
     whole = [file for file in files if not torn(catalog.lake, file)]
     said += [why for file in files if (why := torn(catalog.lake, file))]
     kinds = {"BIGINT": "integer", "BOOLEAN": "boolean", "DOUBLE": "number"}
@@ -320,7 +321,7 @@ def _table(
             "unnest($hosts::varchar[]) as host, unnest($taken::varchar[]) as taken) as b "
             "using (lake_bundle)",
             {
-                "paths": [literal(file.path(catalog.lake)) for file in whole],
+                "paths": [literal(catalog.lake.path(file)) for file in whole],
                 "ids": [bundle.id for bundle in catalog.bundles],
                 "hosts": [bundle.host for bundle in catalog.bundles],
                 "taken": [when(bundle.at) for bundle in catalog.bundles],

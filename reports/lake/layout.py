@@ -11,7 +11,7 @@ A file is never changed. Who adds something writes new files and then replaces `
 lake has all of it from then on, or nothing of it. What ``lake.json`` does not name was left by
 somebody who was killed, and is removed by the next who adds. Writers wait for each other
 (``flock``); readers never wait: a file that is gone when they come to it was merged into another,
-and they begin anew with the new ``lake.json``.
+and they begin anew with the new ``lake.json``. A lake in object storage is ``bucket.Bucket``.
 
 Cannot know: that a file system does not lock across machines; NFS does, others may not.
 """
@@ -24,7 +24,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,10 @@ class LakeError(Refused):
     """The folder is not a lake that can be read, or cannot be written. One line, for the user."""
 
 
+class Changed(LakeError):
+    """Somebody else added to it meanwhile: what was to be added is to be added to what is there."""
+
+
 @dataclass(frozen=True, order=True)
 class File:
     """
@@ -65,21 +69,96 @@ class File:
     rows: int
     size: int
 
-    def path(self, lake: Path) -> Path:
-        """Where it is."""
-        return lake / self.table / f"day={self.day}" / f"{self.name}.parquet"
+    def path(self, folder: Path) -> Path:
+        """Where it is in a lake's folder."""
+        return folder / self.table / f"day={self.day}" / f"{self.name}.parquet"
 
 
-def files_of(lake: Path) -> list[File]:
+class Lake:
+    """A lake in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __str__(self) -> str:
+        return str(self.folder)
+
+    def description(self) -> bytes:
+        """
+        Of what it has.
+
+        :raises FileNotFoundError: there is no lake.
+        :raises OSError: it cannot be read.
+        """
+        with open(self.folder / DESCRIPTION, "rb") as file:
+            return file.read(MAX_BYTES + 1)[:MAX_BYTES]
+
+    def describe(self, data: bytes, files: Sequence[File]) -> None:
+        """
+        From now on it has these files, which are on the disk.
+
+        :raises OSError: they cannot be written.
+        :raises Changed: somebody else did that meanwhile.
+        """
+        with replaced(self.folder / DESCRIPTION, as_umask()) as file:
+            file.write(data)
+
+    def path(self, file: File) -> Path:
+        """
+        Where a file is on this machine, if it is there.
+
+        :raises OSError: it cannot be had.
+        """
+        return file.path(self.folder)
+
+    def fetch(self, files: Iterable[File]) -> None:
+        """Have these files on this machine; one that cannot be had is said when it is read."""
+
+    def lost(self, files: Iterable[File]) -> bool:
+        """Whether one of them is not there any more, as far as that is known."""
+        return not all(self.path(file).exists() for file in files)
+
+    def remove(self, file: File) -> None:
+        """Remove a file that does not count any more."""
+        file.path(self.folder).unlink(missing_ok=True)
+
+    def clear_up(self, files: Iterable[File]) -> None:
+        """Remove what nobody counts: left by who was killed, or merged and replaced since."""
+        shutil.rmtree(self.folder / STAGE, ignore_errors=True)
+        count = {file.path(self.folder) for file in files}
+        for path in self.folder.glob("*/day=*/*.parquet"):
+            if path not in count and NAME.match(path.stem):
+                path.unlink(missing_ok=True)
+
+    def others(self) -> list[str]:
+        """What is there where no lake is."""
+        clear_up(self.folder / DESCRIPTION)
+        return sorted(name for name in os.listdir(self.folder) if name not in (LOCK, STAGE))
+
+
+def at(where: str | Path) -> Lake:
+    """
+    The lake in a folder, or in object storage if that is a URL.
+
+    :raises Refused: what reads object storage is not installed.
+    """
+    if isinstance(where, Path) or "://" not in where:
+        return Lake(Path(where))
+    try:
+        from mmscope.reports.lake.bucket import Bucket
+    except ModuleNotFoundError as error:
+        raise Refused(f"{where}: {error.name} is missing: pip install 'mmscope[s3]'") from error
+    return Bucket(where)
+
+
+def files_of(lake: Lake) -> list[File]:
     """
     The files that count.
 
     :raises LakeError: there is no lake, or one that must not be read.
     """
-    path = lake / DESCRIPTION
     try:
-        with open(path, "rb") as file:
-            data = json.loads(file.read(MAX_BYTES + 1)[:MAX_BYTES])
+        data = json.loads(lake.description())
         number = data["lake"]
         if isinstance(number, int) and number > LAYOUT:
             raise LakeError(
@@ -92,10 +171,12 @@ def files_of(lake: Path) -> list[File]:
             f"{lake}: not a lake: it has no {DESCRIPTION}; 'mmscope lake add' makes one"
         ) from None
     except OSError as error:
-        raise LakeError(f"{path}: cannot be read: {error.strerror}") from error
+        raise LakeError(
+            f"{lake}: {DESCRIPTION} cannot be read: {error.strerror or error}"
+        ) from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         why = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        raise LakeError(f"{path}: damaged: {why}") from error
+        raise LakeError(f"{lake}: {DESCRIPTION} is damaged: {why}") from error
 
 
 def _file(item: dict[str, Any]) -> File:
@@ -108,75 +189,75 @@ def _file(item: dict[str, Any]) -> File:
     return file
 
 
-def torn(lake: Path, file: File) -> str:
+def torn(lake: Lake, file: File) -> str:
     """What is wrong with a file, as far as its size and its ends tell; empty if nothing."""
-    path = file.path(lake)
+    name = f"{lake}/{file.path(Path())}"
     try:
-        with open(path, "rb") as opened:
+        with open(lake.path(file), "rb") as opened:
             size = os.fstat(opened.fileno()).st_size
             begin = opened.read(4)
             opened.seek(max(size - 4, 0))
             end = opened.read(4)
     except OSError as error:
-        return f"{path}: cannot be read: {error.strerror}"
+        return f"{name}: cannot be read: {error.strerror or error}"
     if size != file.size:
-        return f"{path}: torn: it has {size:,} bytes, not the {file.size:,} that were written"
-    return "" if (begin, end) == (MAGIC, MAGIC) else f"{path}: damaged: it is no Parquet file"
+        return f"{name}: torn: it has {size:,} bytes, not the {file.size:,} that were written"
+    return "" if (begin, end) == (MAGIC, MAGIC) else f"{name}: damaged: it is no Parquet file"
 
 
 @contextlib.contextmanager
-def writing(lake: Path) -> Iterator[list[File]]:
+def writing(lake: Lake) -> Iterator[list[File]]:
     """
     Be the one who writes, as soon as nobody else does; gives the files that count then.
 
     :raises LakeError: there is something else than a lake, or it cannot be written.
     """
+    folder = lake.folder
     try:
         # What root reads is root's alone, as a bundle is: nobody else gets into the folder.
-        lake.mkdir(mode_of_folder(mode_of_file()), parents=True, exist_ok=True)
-        with open(lake / LOCK, "a") as lock:
+        folder.mkdir(mode_of_folder(mode_of_file()), parents=True, exist_ok=True)
+        with open(folder / LOCK, "a") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 say(f"{lake}: somebody else adds to it; waiting")
                 fcntl.flock(lock, fcntl.LOCK_EX)
-            if not (lake / DESCRIPTION).exists():
-                clear_up(lake / DESCRIPTION)
-                if others := [name for name in os.listdir(lake) if name not in (LOCK, STAGE)]:
-                    raise LakeError(
-                        f"{lake}: not a lake, and not empty: it has {sorted(others)[0][:80]}; "
-                        "choose another folder"
-                    )
-                commit(lake, [])
-            files = files_of(lake)
-            _clear_up(lake, files)
-            (lake / STAGE).mkdir(exist_ok=True)
+            files = _files_or_none(lake)
+            lake.clear_up(files)
+            (folder / STAGE).mkdir(exist_ok=True)
             try:
                 yield files
             finally:
-                shutil.rmtree(lake / STAGE, ignore_errors=True)
+                shutil.rmtree(folder / STAGE, ignore_errors=True)
     except FileExistsError as error:
         raise LakeError(f"{lake}: not a lake: it is a file") from error
     except OSError as error:
-        raise LakeError(f"{error.filename or lake}: {error.strerror}") from error
+        raise LakeError(f"{error.filename or lake}: {error.strerror or error}") from error
 
 
-def commit(lake: Path, files: list[File]) -> None:
-    """From now on these files count, and no others: all of them are on the disk."""
+def _files_or_none(lake: Lake) -> list[File]:
+    """The files of a lake, which is made if nothing is there."""
+    try:
+        lake.description()
+    except FileNotFoundError:
+        if others := lake.others():
+            raise LakeError(
+                f"{lake}: not a lake, and not empty: it has {others[0][:80]}; choose another folder"
+            ) from None
+        commit(lake, [])
+    return files_of(lake)
+
+
+def commit(lake: Lake, files: list[File]) -> None:
+    """
+    From now on these files count, and no others: all of them are on the disk.
+
+    :raises Changed: somebody else did that meanwhile.
+    """
     data = {
         "lake": LAYOUT,
         "mmscope": __version__,
         "written": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "files": [dataclasses.asdict(file) for file in sorted(files)],
     }
-    with replaced(lake / DESCRIPTION, as_umask()) as file:
-        file.write(json.dumps(data, indent=0).encode())
-
-
-def _clear_up(lake: Path, files: list[File]) -> None:
-    """Remove what nobody counts: left by who was killed, or merged and replaced since."""
-    shutil.rmtree(lake / STAGE, ignore_errors=True)
-    count = {file.path(lake) for file in files}
-    for path in lake.glob("*/day=*/*.parquet"):
-        if path not in count and NAME.match(path.stem):
-            path.unlink(missing_ok=True)
+    lake.describe(json.dumps(data, indent=0).encode(), files)

@@ -23,7 +23,8 @@ def add_command(command: Command) -> None:
         "lake",
         run_add,
         "keep the bundles of many hosts as Parquet, and ask them as one",
-        "A lake is a folder of Parquet files that has the bundles of many hosts. Findings are "
+        "A lake is a folder of Parquet files, or as many in object storage (s3://…), that has the "
+        "bundles of many hosts. Findings are "
         "asked of all of them at once: how many hosts have each, since when, which worst, on which "
         "kernels.",
     )
@@ -40,8 +41,8 @@ def add_command(command: Command) -> None:
             "add",
             run_add,
             "add bundles",
-            "Add bundles to a lake, which is made if it is not there. A bundle that is in it "
-            "already is not added again. Several may add at once.",
+            "Add bundles to a lake, a folder or s3://BUCKET/PREFIX, which is made if it is not "
+            "there. A bundle that is in it already is not added again. Several may add at once.",
         )
     )
     _add_findings(
@@ -69,7 +70,7 @@ def add_command(command: Command) -> None:
         "Without TABLE, list the hosts of a lake; with it, print its rows of all hosts, or of "
         "those that are wanted. 'bundles' lists the bundles, 'tables' the tables.",
     )
-    show.add_argument("lake", type=Path, metavar="LAKE")
+    show.add_argument("lake", type=place, metavar="LAKE")
     show.add_argument("table", nargs="?", default="hosts", metavar="TABLE")
     _add_wanted(show)
     show.add_argument("--format", choices=FORMATS, default="table", help="default: table")
@@ -79,7 +80,7 @@ def _add_add(sub: argparse.ArgumentParser) -> None:
     from mmscope.reports.bundle.redact_options import add_redact_options
 
     sub.add_argument("bundles", nargs="+", type=Path, metavar="BUNDLE")
-    sub.add_argument("lake", type=Path, metavar="LAKE")
+    sub.add_argument("lake", type=place, metavar="LAKE")
     sub.add_argument(
         "--label",
         action="append",
@@ -104,7 +105,7 @@ def _add_add(sub: argparse.ArgumentParser) -> None:
 
 
 def _add_findings(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("lake", type=Path, metavar="LAKE")
+    sub.add_argument("lake", type=place, metavar="LAKE")
     _add_wanted(sub)
     sub.add_argument("--by", choices=BY, default="finding", help="a row each; default: finding")
     sub.add_argument("--only", action="append", metavar="FINDING", help="of these alone")
@@ -125,7 +126,7 @@ def _add_findings(sub: argparse.ArgumentParser) -> None:
 
 
 def _add_report(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("lake", type=Path, metavar="LAKE")
+    sub.add_argument("lake", type=place, metavar="LAKE")
     sub.add_argument(
         "-o", "--output", type=Path, default=Path("fleet.html"), help="default: fleet.html"
     )
@@ -155,6 +156,11 @@ def _add_wanted(sub: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE",
         help="of hosts that have all of these",
     )
+
+
+def place(text: str) -> str | Path:
+    """Where a lake is: a folder, or a URL of object storage."""
+    return text if "://" in text else Path(text)
 
 
 def label(text: str) -> tuple[str, str]:

@@ -24,7 +24,7 @@ from mmscope.reports.findings.findings import named
 from mmscope.reports.lake.asking import Answer, Engine, answers
 from mmscope.reports.lake.batch import Batch, load
 from mmscope.reports.lake.catalog import read_catalog
-from mmscope.reports.lake.spark import session, spark_engine
+from mmscope.reports.lake.spark.engine import session, spark_engine
 
 TOO_LARGE = "out of range: a value is too large to compute with"
 

@@ -30,7 +30,7 @@ from mmscope.reports.lake.batch import Batch
 from mmscope.reports.lake.catalog import Catalog
 from mmscope.reports.lake.keyed import NUMBER, PLACE, views_of
 from mmscope.reports.lake.layout import BUNDLES, File, torn
-from mmscope.reports.lake.spark_sql import ASKED, WIDE, Untold, spark_sql
+from mmscope.reports.lake.spark.sql import ASKED, WIDE, Untold, spark_sql
 
 # What Spark says of a value that is too large to compute with.
 TOO_LARGE = re.compile(r"ARITHMETIC_OVERFLOW|CAST_OVERFLOW|NUMERIC_VALUE_OUT_OF_RANGE|CAST_INVALID")
@@ -128,7 +128,7 @@ def _show(spark: Any, catalog: Catalog, batch: Batch, table: str) -> None:
         ["lake_bundle string", *(f"`{name}` {kind}" for name, kind in kinds.items())]
     )
     paths = [
-        _escaped(str(file.path(catalog.lake).resolve())) for file in _files(catalog, batch, table)
+        _escaped(str(catalog.lake.path(file).resolve())) for file in _files(catalog, batch, table)
     ]
     # What a file lacks has no value.
     reader = spark.read.schema(schema).option("recursiveFileLookup", "true")
