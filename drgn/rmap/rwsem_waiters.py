@@ -353,16 +353,37 @@ def _comm(task: Object) -> str:
 def _stack(prog: Program, task: Object) -> str | None:
     """
     The kernel's part of a task's stack, folded; None where it cannot be unwound (it runs on a live
-    kernel), or was in user space.
+    kernel), was in user space, or is another task's.
     """
     try:
         trace = list(prog.stack_trace(task))
         if trace and trace[0].pc >> 56 != 0xFF:
             return None  # what the unwinder finds above a user's frame is no code
-        frames = [frame.name or hex(frame.pc) for frame in trace if frame.pc >> 56 == 0xFF]
+        frames = [frame for frame in trace if frame.pc >> 56 == 0xFF]
+        if frames and not on_its_stack(prog, task, frames[-1].sp):
+            return None
+        names = [frame.name or hex(frame.pc) for frame in frames]
     except (FaultError, LookupError, ValueError, RuntimeError):
         return None
-    return ";".join(name.replace(";", ":") for name in reversed(frames)) or None
+    return ";".join(name.replace(";", ":") for name in reversed(names)) or None
+
+
+def on_its_stack(prog: Program, task: Object, pointer: int) -> bool:
+    """
+    Whether a stack pointer is in the stack of a ``struct task_struct *``, as far as can be told.
+
+    A CPU that changes over to a task says that it runs it while its registers are still those of
+    the task before (kernel/sched/core.c, __schedule(): rq->curr, then context_switch()).
+
+    :raises FaultError: the task cannot be read.
+    """
+    # CONFIG_VMAP_STACK: "fork: Add generic vmalloced stack support" (v4.9); not of the first task.
+    area = getattr(task, "stack_vm_area", None)
+    if not area:
+        return True
+    begin = task.stack.value_()
+    size = area.nr_pages.value_() * prog["PAGE_SIZE"].value_()
+    return bool(begin <= pointer <= begin + size)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from drgn.helpers.linux.list import hlist_for_each_entry, list_for_each_entry
 from drgn.helpers.linux.mm import for_each_vma
 from drgn.helpers.linux.pid import find_task
 from drgn.helpers.linux.rbtree import rbtree_inorder_for_each_entry
+from drgn.helpers.linux.sched import cpu_curr
 from rmap_truth import (
     COUNTED,
     SHARING,
@@ -44,7 +45,7 @@ from mmscope.drgn.rmap.ksm import CHAIN, ksm_chains, ksm_processes, ksm_totals, 
 from mmscope.drgn.rmap.ksm_visits import ksm_items_by_anon_vma, ksm_visits
 from mmscope.drgn.rmap.reverse_maps import mapped_file_trees, reverse_maps
 from mmscope.drgn.rmap.rmap_cost import NodeCost, ksm_pages
-from mmscope.drgn.rmap.rwsem_waiters import anon_vma_locks
+from mmscope.drgn.rmap.rwsem_waiters import anon_vma_locks, on_its_stack
 from mmscope.drgn.rmap.rwsem_waiters import owner as rwsem_owner
 from mmscope.drgn.rmap.vma_splits import vma_splits
 from mmscope.drgn.sections.files import Files
@@ -557,8 +558,11 @@ def test_who_is_queued_on_the_lock(stalled_lab: RmapLab) -> None:
     assert lock.waiters == len(waiting) >= 1
     pids = {part.pid for name in ("splitter", "walker") for part in known[name]}
     assert {row.pid for row in waiting} <= pids
+    running = {cpu_curr(stalled_lab.prog, cpu).pid.value_() for cpu in (0, 1)}
     for row in waiting:
-        if row.comm == "splitter":
+        if row.stack is None:  # a CPU is changing over to it
+            assert row.pid in running
+        elif row.comm == "splitter":
             assert row.wants == "write"
             assert "mprotect" in (row.stack or "") and "rwsem_down_write" in (row.stack or "")
         else:
@@ -567,6 +571,18 @@ def test_who_is_queued_on_the_lock(stalled_lab: RmapLab) -> None:
         assert lock.owner_comm == {"read": "walker", "write": "splitter"}[lock.state]
         assert lock.owner_is == {"read": "last reader", "write": "writer"}[lock.state]
     assert lock.vmas > 200_000 and lock.anon_vmas > 100_000
+
+
+def test_a_stack_is_its_tasks_own(stalled_lab: RmapLab) -> None:
+    """A CPU that is changing over to a task has the registers of the one before."""
+    prog = stalled_lab.prog
+    one, other = (
+        find_task(prog, parts(stalled_lab.capture)[name][0].pid) for name in ("splitter", "walker")
+    )
+    for task, its_own in ((one, True), (other, False)):
+        begin = task.stack.value_()
+        assert on_its_stack(prog, one, begin + 4096) is its_own
+    assert on_its_stack(prog, prog["init_task"].address_of_(), 1)
 
 
 def test_a_machine_frozen_in_the_midst_of_splitting(stalled_lab: RmapLab) -> None:
