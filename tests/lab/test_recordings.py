@@ -76,7 +76,7 @@ def killed(number):
         time.sleep(0.1)
     return {"during": during, "after": events.read_text(), "perfs": perfs()}
 
-told = killed(signal.SIGKILL)
+seen = killed(signal.SIGKILL)
 # What a recording leaves whose guard is killed with it, and one of a release before.
 def probe(line):
     descriptor = os.open(events, os.O_WRONLY | os.O_APPEND)
@@ -86,8 +86,8 @@ probe("p:mmscope/rmap_walk_999999 rmap_walk")
 probe("p:mmscope/rmap_walk rmap_walk")
 probe("p:somebody/rmap_walk_1 rmap_walk")
 run("next", "record", "-o", "/out/recordings/case", "rmap", "--", "/bin/faults", "dense", "100")
-told["next"] = events.read_text()
-Path("/out/recordings/told.json").write_text(json.dumps(told))
+seen["next"] = events.read_text()
+Path("/out/recordings/told.json").write_text(json.dumps(seen))
 """
 RUNS = (("atomic", "case", ("atomic-alloc", "--", "/python", "-c", LOAD)),)
 PROBES = {f"{name}{end}" for name in ("rmap_walk", "rmap_walk_ksm", "read_wait")
