@@ -19,9 +19,9 @@ sys.path[:0] = [str(Path(__file__).parent.parent), str(Path(__file__).parent)]
 from test_made_hosts import HEALTHY, SICK  # noqa: E402
 
 from mmscope.reports.findings.findings import load_questions  # noqa: E402
+from mmscope.reports.fleet.fleet import ask_fleet  # noqa: E402
 from mmscope.reports.lake.adding import add  # noqa: E402
 from mmscope.reports.lake.catalog import read_catalog  # noqa: E402
-from mmscope.reports.lake.fleet import ask_fleet  # noqa: E402
 from mmscope.reports.lake.staging import Given  # noqa: E402
 
 

@@ -25,12 +25,12 @@ from test_made_hosts import HEALTHY, SICK
 from mmscope.drgn.machine.vm_counters import VmCounter
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.findings.findings import evaluate, finding_of, load_questions, named
+from mmscope.reports.fleet.fleet import Share, ask_fleet, at_least_by_chance, regressions
 from mmscope.reports.lake import adding, layout, staging
 from mmscope.reports.lake.adding import Added, add, identity
 from mmscope.reports.lake.asking import answers, kernels
 from mmscope.reports.lake.batch import Batch, load
 from mmscope.reports.lake.catalog import Wanted, read_catalog
-from mmscope.reports.lake.fleet import Share, ask_fleet, at_least_by_chance, regressions
 from mmscope.reports.lake.staging import Given
 from mmscope.reports.lake.together import insert
 
@@ -426,7 +426,7 @@ def test_spark_that_is_not_installed_is_a_line(
     lake_of(tmp_path, small(tmp_path / "one", "a"))
     monkeypatch.setitem(sys.modules, "pyspark", None)
     monkeypatch.setitem(sys.modules, "pyspark.errors", None)
-    monkeypatch.delitem(sys.modules, "mmscope.reports.lake.spark.engine", raising=False)
+    monkeypatch.delitem(sys.modules, "mmscope.reports.fleet.spark", raising=False)
     done = run("lake", "findings", tmp_path / "lake", "--engine", "spark")
     assert (done.returncode, done.stdout) == (2, "")
     assert "pip install 'mmscope[spark]'" in done.stderr

@@ -39,7 +39,7 @@ SHAPES = (
 
 
 # Of mmscope[spark] and mmscope[s3], which need not be installed here. They declare no rows.
-OPTIONAL = ("reports/lake/bucket.py", "reports/lake/spark/engine.py", "reports/lake/spark/sql.py")
+OPTIONAL = ("reports/lake/bucket.py", "reports/fleet/spark.py", "reports/fleet/spark_sql.py")
 
 
 def row_types() -> Iterator[type]:

@@ -4,15 +4,18 @@
 whatever ends it: a count, Ctrl-C, a kill, a limit, a full disk.
 """
 
+import contextlib
 import json
+import mmap
 import os
 import re
 import shutil
 import signal
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -360,8 +363,28 @@ def watch_section(tmp_path: Path) -> Any:
     return next(s for s in Bundle(tmp_path / "b").sections if s.section == "watch")
 
 
+@contextlib.contextmanager
+def page_faults() -> Iterator[None]:
+    """A machine on which something happens meanwhile."""
+    end = threading.Event()
+
+    def touch() -> None:
+        while not end.wait(0.01):
+            with mmap.mmap(-1, 1 << 20) as pages:
+                pages[:] = bytes(1 << 20)
+
+    thread = threading.Thread(target=touch)
+    thread.start()
+    try:
+        yield
+    finally:
+        end.set()
+        thread.join()
+
+
 def test_watch_on_this_machine(tmp_path: Path) -> None:
-    result = watch(tmp_path, "--count", 5)
+    with page_faults():
+        result = watch(tmp_path, "--count", 5)
     assert result.returncode == 0, result.stderr
     bundle = Bundle(tmp_path / "b")
     assert frictionless.validate(str(tmp_path / "b/datapackage.json")).valid

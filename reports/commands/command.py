@@ -40,7 +40,7 @@ DECLARED = {
     "page-owner": f"{HERE}.page_owner_command:add_commands",
     "watch": f"{HERE}.page_owner_command:add_commands",
     "guard": "mmscope.reports.guard.options:add_command",
-    "lake": "mmscope.reports.lake.options:add_command",
+    "lake": "mmscope.reports.fleet.options:add_command",
 }
 
 

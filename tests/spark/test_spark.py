@@ -21,10 +21,10 @@ from command_line import ROOT, run
 from test_lake import QUESTIONS, fleet, lake_of, paths, small  # noqa: F401
 
 from mmscope.reports.findings.findings import named
+from mmscope.reports.fleet.spark import session, spark_engine
 from mmscope.reports.lake.asking import Answer, Engine, answers
 from mmscope.reports.lake.batch import Batch, load
 from mmscope.reports.lake.catalog import read_catalog
-from mmscope.reports.lake.spark.engine import session, spark_engine
 
 TOO_LARGE = "out of range: a value is too large to compute with"
 

@@ -25,12 +25,12 @@ from mmscope.reports.bundle.database import TARGET, connect, sql_type
 from mmscope.reports.bundle.declared import TABLES
 from mmscope.reports.bundle.outcome import Refused
 from mmscope.reports.findings.findings import Question, named
+from mmscope.reports.fleet.spark_sql import ASKED, WIDE, Untold, spark_sql
 from mmscope.reports.lake.asking import Engine, QueryFailed, Row
 from mmscope.reports.lake.batch import Batch
 from mmscope.reports.lake.catalog import Catalog
 from mmscope.reports.lake.keyed import NUMBER, PLACE, views_of
 from mmscope.reports.lake.layout import BUNDLES, File, torn
-from mmscope.reports.lake.spark.sql import ASKED, WIDE, Untold, spark_sql
 
 # What Spark says of a value that is too large to compute with.
 TOO_LARGE = re.compile(r"ARITHMETIC_OVERFLOW|CAST_OVERFLOW|NUMERIC_VALUE_OUT_OF_RANGE|CAST_INVALID")

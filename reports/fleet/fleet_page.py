@@ -17,8 +17,7 @@ from urllib.parse import quote
 from mmscope.drgn.tables import display
 from mmscope.reports.bundle.outcome import DONE, INCOMPLETE, UsageError, say
 from mmscope.reports.findings.findings import SEVERITIES, Finding, load_questions
-from mmscope.reports.lake.catalog import Taken, read_catalog
-from mmscope.reports.lake.fleet import (
+from mmscope.reports.fleet.fleet import (
     Case,
     Fleet,
     Regression,
@@ -28,7 +27,8 @@ from mmscope.reports.lake.fleet import (
     regressions,
     words,
 )
-from mmscope.reports.lake.fleet_text import headline, labels_of, say_some, wanted_of, when
+from mmscope.reports.fleet.fleet_text import headline, labels_of, say_some, wanted_of, when
+from mmscope.reports.lake.catalog import Taken, read_catalog
 from mmscope.reports.page.report import page, write
 
 # Hosts that are listed for one finding, and of all.

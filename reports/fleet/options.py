@@ -192,18 +192,18 @@ def run_add(args: argparse.Namespace) -> int:
 
 
 def run_findings(args: argparse.Namespace) -> int:
-    from mmscope.reports.lake.fleet_text import print_fleet
+    from mmscope.reports.fleet.fleet_text import print_fleet
 
     return print_fleet(args)
 
 
 def run_show(args: argparse.Namespace) -> int:
-    from mmscope.reports.lake.fleet_text import print_table
+    from mmscope.reports.fleet.fleet_text import print_table
 
     return print_table(args)
 
 
 def run_report(args: argparse.Namespace) -> int:
-    from mmscope.reports.lake.fleet_page import write_fleet
+    from mmscope.reports.fleet.fleet_page import write_fleet
 
     return write_fleet(args)

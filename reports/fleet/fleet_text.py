@@ -14,10 +14,10 @@ from mmscope.drgn.tables.terminal import print_rows
 from mmscope.reports.bundle.database import in_a_line
 from mmscope.reports.bundle.outcome import DONE, INCOMPLETE, Refused, UsageError, say
 from mmscope.reports.findings.findings import load_questions
+from mmscope.reports.fleet.fleet import Fleet, Share, Told, ask_fleet, regressions, words
 from mmscope.reports.lake.asking import Engine
 from mmscope.reports.lake.batch import Batch
 from mmscope.reports.lake.catalog import Catalog, Taken, Wanted, literal, read_catalog
-from mmscope.reports.lake.fleet import Fleet, Share, Told, ask_fleet, regressions, words
 from mmscope.reports.lake.layout import OURS, torn
 
 MOST_SAID = 20
@@ -150,7 +150,7 @@ def _engine(
         yield None
         return
     try:
-        from mmscope.reports.lake.spark.engine import session, spark_engine
+        from mmscope.reports.fleet.spark import session, spark_engine
     except ModuleNotFoundError as error:
         raise Refused(
             f"--engine spark: {error.name} is missing: pip install 'mmscope[spark]'"
