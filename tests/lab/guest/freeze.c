@@ -81,8 +81,12 @@ void freeze_once(void)
 
 #endif
 
+int (*freeze_when)(void);
+
 void freeze(void)
 {
+	while (freeze_when && !freeze_when())
+		;
 	for (;;)
 		freeze_once();
 }

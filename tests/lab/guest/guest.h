@@ -28,6 +28,7 @@ char *map_memory(size_t bytes, int advice);              // anonymous, private; 
 // freeze.c
 void prepare_to_freeze(void);
 void freeze_once(void);  // the machine may be let go on behind it
+extern int (*freeze_when)(void);  // a workload's: whether the moment has come, asked all the time until it has
 __attribute__((noreturn)) void freeze(void);
 
 // numbers.c

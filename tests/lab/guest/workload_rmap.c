@@ -22,7 +22,7 @@
 // The workload `rmap_stall` has only ksm-vmas, with some VMAs of two pages behind it; SPLITTERS children of it, which share
 // the lock of its anon_vma, split and merge one of these each, for which they need that lock, while another process has a
 // KSM page migrated to and fro, which holds it. The splitters have precedence: whenever anybody else runs, they wait. It is
-// frozen like so.
+// frozen as soon as one of them is seen to be queued on the lock.
 #include "guest.h"
 
 #include <errno.h>
@@ -425,6 +425,23 @@ static void ksm_vmas_for_splitters(void)
 	signal(SIGUSR1, fork_splitters);
 }
 
+// It sleeps, and no signal would wake it; who holds the lock walks for milliseconds more.
+static int a_splitter_is_queued(void)
+{
+	char path[32], text[512];
+
+	for (int i = 0; i < known->used; i++) {
+		if (strcmp(known->parts[i].name, "splitter"))
+			continue;
+		snprintf(path, sizeof(path), "/proc/%d/stat", known->parts[i].pid);
+		read_file(path, text, sizeof(text));
+		const char *name_end = strrchr(text, ')');
+		if (name_end && !strncmp(name_end, ") D", 3))
+			return 1;
+	}
+	return 0;
+}
+
 void workload_rmap_stall(void)
 {
 	know();
@@ -443,4 +460,5 @@ void workload_rmap_stall(void)
 	while (known->used < 2 + SPLITTERS)
 		usleep(1000);
 	note_who_is_who();
+	freeze_when = a_splitter_is_queued;
 }
