@@ -11,6 +11,7 @@ hundred bytes for each call that may be under way.
 """
 
 import contextlib
+import itertools
 import os
 import re
 import subprocess
@@ -84,16 +85,17 @@ def made(probes: Iterable[Probe], tracefs: Path) -> Iterator[Made]:
 
 def _make(found: Made, probe: Probe, name: str, kind: str) -> None:
     own = f"{name}_{os.getpid()}"
-    for fetch in probe.fetch:
+    for function, fetch in itertools.product(probe.function, probe.fetch):
         fetch, _, symbol = fetch.partition(" if ")
         if symbol and not _has_function(symbol):
             continue
         try:
-            line = f"{kind}:{GROUP}/{own} {probe.function} {fetch}"
+            line = f"{kind}:{GROUP}/{own} {function} {fetch}"
             probe_guard.command(found.tracefs, line.strip())
         except OSError as error:
+            named = " or ".join(f"{function}()" for function in probe.function)
             found.refused[f"{GROUP}:{name}"] = (
-                f"the kernel takes no probe on {probe.function}(): {error.strerror}"
+                f"the kernel takes no probe on {named}: {error.strerror}"
             )
             continue
         found.refused.pop(f"{GROUP}:{name}", None)

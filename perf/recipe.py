@@ -74,12 +74,13 @@ class Probe:
     """
     A kernel function that becomes ``mmscope:<name>``, its return ``mmscope:<name>_return``.
 
+    :ivar function: the first that the kernel takes a probe on, newest first.
     :ivar fetch: what is taken along, as of Documentation/trace/kprobetrace.rst; the first that the
         kernel takes. ``… if SYMBOL``: only where the kernel has that function.
     """
 
     name: str
-    function: str
+    function: tuple[str, ...]
     entry: bool = True
     returns: bool = False
     fetch: tuple[str, ...] = ("",)

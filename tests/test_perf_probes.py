@@ -175,7 +175,7 @@ def at(event: str, microseconds: int, pid: int = 7) -> bytes:
     return header(pid=pid, time=f"1.{microseconds:06d}000", event=f"mmscope:{event}_9")
 
 
-BEGIN, END = at("rmap_walk", 0), at("rmap_walk_return", 50)
+BEGIN, END = at("rmap_walk_anon", 0), at("rmap_walk_anon_return", 50)
 WAITS = at("read_wait", 10), at("read_wait_return", 40)
 # Somebody else's wait is none of this walk's.
 OTHERS_WAIT = at("read_wait", 11, pid=8) + at("read_wait_return", 12, pid=8)
@@ -185,9 +185,9 @@ def test_waiting_for_the_lock_is_told_from_holding_it() -> None:
     text = BEGIN + WAITS[0] + OTHERS_WAIT + WAITS[1] + END
     found = {name: list(v) for name, v in fold(text, "rmap").durations.items()}
     assert found == {
-        "rmap_walk": [50_000],
-        "rmap_walk, waiting": [30_000],
-        "rmap_walk, not waiting": [20_000],
+        "rmap_walk_anon": [50_000],
+        "rmap_walk_anon, waiting": [30_000],
+        "rmap_walk_anon, not waiting": [20_000],
         "read_wait": [1_000, 30_000],
     }
 
@@ -197,7 +197,7 @@ def test_where_waits_cannot_be_seen_the_whole_is_told_alone() -> None:
     folder.leave_out(["mmscope:read_wait", "mmscope:read_wait_return"])
     for sample in read_samples(io.BytesIO(BEGIN + END), Reading()):
         folder.add(sample)
-    assert {name: list(v) for name, v in folder.durations.items()} == {"rmap_walk": [50_000]}
+    assert {name: list(v) for name, v in folder.durations.items()} == {"rmap_walk_anon": [50_000]}
 
 
 # Probes. A folder with a file stands for tracefs: lab/test_profiles.py has the kernel's.
@@ -215,7 +215,7 @@ def lines(tracefs: Path) -> list[str]:
 
 def test_each_recording_has_probes_of_its_own(tracefs: Path) -> None:
     pid = os.getpid()
-    with made([Probe("walk", "rmap_walk", returns=True)], tracefs) as probes:
+    with made([Probe("walk", ("rmap_walk",), returns=True)], tracefs) as probes:
         assert probes.names == {
             "mmscope:walk": f"mmscope:walk_{pid}",
             "mmscope:walk_return": f"mmscope:walk_return_{pid}",
@@ -277,7 +277,7 @@ from mmscope.perf import perf_probes
 from mmscope.perf.recipe import Probe
 guard = perf_probes.Guard(Path({tracefs!r}))
 guard.watch({perf_pid})
-with perf_probes.made([Probe("walk", "rmap_walk")], Path({tracefs!r})):
+with perf_probes.made([Probe("walk", ("rmap_walk",))], Path({tracefs!r})):
     print(os.getpid(), flush=True)
     time.sleep(1000)
 """

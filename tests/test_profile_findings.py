@@ -188,16 +188,16 @@ def test_a_long_walk_is_told_beside_what_memory_predicts(tmp_path: Path) -> None
 
 
 def test_a_walk_that_only_waited_is_a_victim_and_not_told(tmp_path: Path) -> None:
-    took = walks(("rmap_walk", 700 * 10**6), ("rmap_walk, waiting", 699 * 10**6),
-                 ("rmap_walk, not waiting", 10**6))  # fmt: skip
+    took = walks(("rmap_walk_anon", 700 * 10**6), ("rmap_walk_anon, waiting", 699 * 10**6),
+                 ("rmap_walk_anon, not waiting", 10**6))  # fmt: skip
     assert not found(tmp_path, {"profile_durations": took}, "profile-rmap-long")
 
 
 def test_a_walk_that_holds_its_lock_is_told_without_its_waits(tmp_path: Path) -> None:
-    took = walks(("rmap_walk", 61 * 10**6), ("rmap_walk, waiting", 21 * 10**6),
-                 ("rmap_walk, not waiting", 40 * 10**6))  # fmt: skip
+    took = walks(("rmap_walk_anon", 61 * 10**6), ("rmap_walk_anon, waiting", 21 * 10**6),
+                 ("rmap_walk_anon, not waiting", 40 * 10**6))  # fmt: skip
     (finding,) = found(tmp_path, {"profile_durations": took}, "profile-rmap-long")
-    assert "a rmap_walk took 40.0 ms without its waits for locks" in finding.title
+    assert "a rmap_walk_anon took 40.0 ms without its waits for locks" in finding.title
     assert "waited 21.0 ms for locks at most" in finding.saw
     assert "all that time" in finding.why and "KSM" not in finding.why
 
@@ -212,7 +212,7 @@ def test_walks_of_ksm_pages_among_the_others_are_named(tmp_path: Path) -> None:
 
 
 def test_short_walks_are_not(tmp_path: Path) -> None:
-    took = walks(("rmap_walk", 3_000_000))
+    took = walks(("rmap_walk_file", 3_000_000))
     assert not found(tmp_path, {"profile_durations": took}, "profile-rmap-long")
 
 
