@@ -324,8 +324,9 @@ def _query(
             picked = f'select {by}, {total} as "#m", 1 as "#here"'
             rest = f"group by {by}"
         else:
-            picked = f'select *, {m} as "#m", 1 as "#here"'
-            rest = f"qualify count(*) over (partition by {by}) = 1"
+            # Of a key that a side has more than once, neither side's row is any row's other.
+            picked = f'select *, {m} as "#m", count(*) over (partition by {by}) as "#here"'
+            rest = f"qualify row_number() over (partition by {by}) = 1"
         sides.append(f'{side}_side as ({picked} from {side}."{name}" where {where} {rest})')
     on = " and ".join(f'o."{key}" is not distinct from n."{key}"' for key in keys)
     shown = [f'coalesce(n."{c.name}", o."{c.name}") as "what {c.name}"' for c in what]
@@ -346,6 +347,7 @@ def _query(
                 when n."#m" is distinct from o."#m" or {differs or "false"} then 'changed'
                 else 'same' end as "#change"
         from old_side as o full join new_side as n on {on}
+        where coalesce(o."#here", 1) = 1 and coalesce(n."#here", 1) = 1
     """
 
 
