@@ -17,7 +17,6 @@ import concurrent.futures
 import datetime
 import hashlib
 import os
-import threading
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,10 +30,8 @@ from mmscope.reports.bundle.leftovers import clear_up, replaced
 from mmscope.reports.bundle.outcome import say
 from mmscope.reports.lake.layout import (
     DESCRIPTION,
-    LOCK,
     MAX_BYTES,
     NAME,
-    STAGE,
     Changed,
     File,
     Lake,
@@ -55,13 +52,13 @@ class Bucket(Lake):
         name = hashlib.sha256(self.url.encode("utf-8", "surrogateescape")).hexdigest()[:16]
         super().__init__(copies() / name)
         try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # nobody else gets in
             self._store: Any = from_url(self.url)
-        except (BaseError, ValueError) as error:
+        except (BaseError, OSError, ValueError) as error:
             raise LakeError(f"{self.url[:200]}: {_in_a_line(error)}") from error
         self._tag: dict[str, str] | None = None
         self._there: set[File] = set()
         self._lost: set[File] = set()
-        self._lock = threading.Lock()
 
     def __str__(self) -> str:
         return self.url
@@ -82,17 +79,15 @@ class Bucket(Lake):
 
     def describe(self, data: bytes, files: Sequence[File]) -> None:
         """As of ``Lake``: files are there before they count."""
-        new = [file for file in files if file not in self._there]
         try:
-            for file in new:
+            for file in set(files) - self._there:
                 obstore.put(self._store, _key(file), file.path(self.folder), mode="overwrite")
             mode: Any = self._tag or "create"
             put = obstore.put(self._store, DESCRIPTION, data, mode=mode)
             if self._tag is None:
                 self._prove(data)
         except (AlreadyExistsError, PreconditionError) as error:
-            for file in new:
-                self.remove(file)
+            # The new files stay: of a request that was sent twice the first may have succeeded.
             raise Changed(f"{self}: somebody else added to it meanwhile") from error
         except (BaseError, NotImplementedError) as error:
             raise OSError(_in_a_line(error)) from error
@@ -116,15 +111,17 @@ class Bucket(Lake):
         path = file.path(self.folder)
         if path.exists() and path.stat().st_size == file.size:
             return path
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         clear_up(path)
         try:
+            got = obstore.get(self._store, _key(file))
+            if got.meta["size"] > file.size:
+                raise OSError(f"it has {got.meta['size']:,} bytes, {file.size:,} were written")
             with replaced(path, 0o600, durable=False) as out:
-                for part in obstore.get(self._store, _key(file)).stream(min_chunk_size=PART):
+                for part in got.stream(min_chunk_size=PART):
                     out.write(part)
         except (FileNotFoundError, NotFoundError) as error:
-            with self._lock:
-                self._lost.add(file)
+            self._lost.add(file)
             raise OSError(f"it is not in {self.url}") from error
         except BaseError as error:
             raise OSError(_in_a_line(error)) from error
@@ -174,7 +171,7 @@ class Bucket(Lake):
         except BaseError as error:
             raise OSError(_in_a_line(error)) from error
         paths = [*found["common_prefixes"], *(item["path"] for item in found["objects"])]
-        return sorted(name for name in paths if name not in (LOCK, STAGE))
+        return sorted(paths)
 
 
 def copies() -> Path:

@@ -158,14 +158,7 @@ def files_of(lake: Lake) -> list[File]:
     :raises LakeError: there is no lake, or one that must not be read.
     """
     try:
-        data = json.loads(lake.description())
-        number = data["lake"]
-        if isinstance(number, int) and number > LAYOUT:
-            raise LakeError(
-                f"{lake}: is a lake of layout {number}, by mmscope {str(data.get('mmscope'))[:40]};"
-                f" mmscope {__version__} reads layout {LAYOUT}: use a newer mmscope"
-            )
-        return [_file(item) for item in data["files"]]
+        return _files_in(lake, lake.description())
     except FileNotFoundError:
         raise LakeError(
             f"{lake}: not a lake: it has no {DESCRIPTION}; 'mmscope lake add' makes one"
@@ -174,6 +167,18 @@ def files_of(lake: Lake) -> list[File]:
         raise LakeError(
             f"{lake}: {DESCRIPTION} cannot be read: {error.strerror or error}"
         ) from error
+
+
+def _files_in(lake: Lake, description: bytes) -> list[File]:
+    try:
+        data = json.loads(description)
+        number = data["lake"]
+        if isinstance(number, int) and number > LAYOUT:
+            raise LakeError(
+                f"{lake}: is a lake of layout {number}, by mmscope {str(data.get('mmscope'))[:40]};"
+                f" mmscope {__version__} reads layout {LAYOUT}: use a newer mmscope"
+            )
+        return [_file(item) for item in data["files"]]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         why = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise LakeError(f"{lake}: {DESCRIPTION} is damaged: {why}") from error
@@ -222,7 +227,7 @@ def writing(lake: Lake) -> Iterator[list[File]]:
             except BlockingIOError:
                 say(f"{lake}: somebody else adds to it; waiting")
                 fcntl.flock(lock, fcntl.LOCK_EX)
-            files = _files_or_none(lake)
+            files = _files_or_new(lake)
             lake.clear_up(files)
             (folder / STAGE).mkdir(exist_ok=True)
             try:
@@ -235,17 +240,18 @@ def writing(lake: Lake) -> Iterator[list[File]]:
         raise LakeError(f"{error.filename or lake}: {error.strerror or error}") from error
 
 
-def _files_or_none(lake: Lake) -> list[File]:
+def _files_or_new(lake: Lake) -> list[File]:
     """The files of a lake, which is made if nothing is there."""
     try:
-        lake.description()
+        description = lake.description()
     except FileNotFoundError:
         if others := lake.others():
             raise LakeError(
                 f"{lake}: not a lake, and not empty: it has {others[0][:80]}; choose another folder"
             ) from None
         commit(lake, [])
-    return files_of(lake)
+        return []
+    return _files_in(lake, description)
 
 
 def commit(lake: Lake, files: list[File]) -> None:

@@ -104,6 +104,9 @@ def test_its_findings_are_those_of_a_folder(
         )
         assert (there.returncode, there.stdout) == (here.returncode, here.stdout)
         assert "host-4" in there.stdout or "tables" in asked
+    # Only their owner reads copies.
+    (copies,) = (tmp_path / "elsewhere/mmscope/lakes").iterdir()
+    assert copies.stat().st_mode & 0o777 == 0o700
     again = run("lake", "add", bundles[0], lake)
     assert again.stdout == f"{lake}: 0 added, 1 were there already\n"
 
