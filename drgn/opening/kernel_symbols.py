@@ -38,7 +38,8 @@ PARTS = (
     *("kallsyms_token_table", "kallsyms_token_index"),
 )
 MAYBE = ("kallsyms_relative_base",)
-MARK = b".llvm."
+MARK = b".llvm."  # of clang's ThinLTO
+BANNER_BYTES = 512
 
 
 class SymbolsError(ValueError):
@@ -66,12 +67,12 @@ class KernelSymbols:
     ends: NDArray[np.uint32]
     tokens: Sequence[bytes] = ITSELF
     _found: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    _promoted: dict[bytes, list[int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         # Whose items are Python's numbers, which are found faster than numpy's.
         self.in_order: Sequence[int] = self.addresses.data
         self._index = NameIndex(self.packed, self.starts, self.ends, self.tokens, letters=1)
-        self._promoted = self._statics_of_lto()
         sections = (("_stext", "_etext"), ("_sinittext", "_einittext"))
         self.text = [(self.address(begin) or 0, self.address(end) or 0) for begin, end in sections]
 
@@ -88,17 +89,16 @@ class KernelSymbols:
             self._found[name] = tuple(sorted([*found, *self._promoted.get(wanted, ())]))
         return self._found[name]
 
-    def _statics_of_lto(self) -> dict[bytes, list[int]]:
+    def take_in_statics_of_lto(self) -> None:
         """
-        Statics that clang's ThinLTO lets other files use, under the name that the source has: it
-        adds ``.llvm.`` and a number of the file's.
+        From now on find statics that clang's ThinLTO lets other files use under the name that the
+        source has: it adds ``.llvm.`` and a number of the file's. Costs a look at every name.
         """
-        found: dict[bytes, list[int]] = {}
         for at in self._index.having(MARK):
             name, mark, number = self._index.whole(at)[1:].rpartition(MARK)
             if name and mark and number.isdigit():
-                found.setdefault(name, []).append(at)
-        return found
+                self._promoted.setdefault(name, []).append(at)
+        self._found.clear()
 
     def address(self, name: str) -> int | None:
         """The address of a name, if it has just one."""
@@ -164,7 +164,18 @@ def symbols_of_core(prog: Program, vmcoreinfo: Mapping[str, str]) -> KernelSymbo
     except FaultError as error:
         raise SymbolsError(f"the kernel's symbol table cannot be read: {error}") from error
     found = KernelSymbols(_addresses(offsets, offsets_at, base), *names, tokens)
+    if _may_be_by_clang(prog, found):
+        found.take_in_statics_of_lto()
     return _checked(found, vmcoreinfo)
+
+
+def _may_be_by_clang(prog: Program, found: KernelSymbols) -> bool:
+    """Whether the kernel does not say that another compiler built it (init/version.c)."""
+    banner = found.address("linux_banner")
+    try:
+        return banner is None or b"clang" in prog.read(banner, BANNER_BYTES)
+    except FaultError:
+        return True
 
 
 def tables_of(prog: Program, vmcoreinfo: Mapping[str, str]) -> dict[str, int]:
@@ -288,7 +299,10 @@ def symbols_of_text(text: bytes) -> KernelSymbols:
     names = [code + name for _, code, name in found]
     ends = np.cumsum([len(name) for name in names], dtype=np.uint32)
     starts = np.append(np.uint32(0), ends[:-1])
-    return _checked(KernelSymbols(addresses, b"".join(names), starts, ends), {})
+    symbols = KernelSymbols(addresses, b"".join(names), starts, ends)
+    if MARK in text:
+        symbols.take_in_statics_of_lto()
+    return _checked(symbols, {})
 
 
 def _checked(found: KernelSymbols, vmcoreinfo: Mapping[str, str]) -> KernelSymbols:

@@ -310,16 +310,15 @@ def _bounded(source: Source) -> Iterator[bytes]:
 
     :raises TextError: it is.
     """
-    # Those of debugfs have no size, and one that is compressed or a pipe not that of its text.
-    size = source.size if source.plain else 0
-    if size <= MAX_BYTES:
-        size = 0
-        for chunk in source.chunks(CHUNK_BYTES):
-            if (size := size + len(chunk)) > MAX_BYTES:
-                break
-            yield chunk
-    if size > MAX_BYTES:
-        raise TextError(f"{source.name}: has more than {MAX_BYTES >> 20} MiB: {NONE}")
+    too_large = TextError(f"{source.name}: has more than {MAX_BYTES >> 20} MiB: {NONE}")
+    # One that is compressed or a pipe has not the size of its text.
+    if source.plain and source.size > MAX_BYTES:
+        raise too_large
+    size = 0
+    for chunk in source.chunks(CHUNK_BYTES):  # those of debugfs have no size
+        if (size := size + len(chunk)) > MAX_BYTES:
+            raise too_large
+        yield chunk
 
 
 def _are_stacks(text: bytes, records: int, seen: set[bytes]) -> bool:

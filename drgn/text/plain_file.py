@@ -53,17 +53,16 @@ def read_plain(path: str | os.PathLike[str], most: int = MAX_TEXT_BYTES) -> byte
         bytes.
     """
     with open(open_plain(path), "rb", buffering=0) as file:
-        pieces, size = [], os.fstat(file.fileno()).st_size
-        if size <= most:
-            size = 0
-            # Those of /proc have no size.
-            while piece := file.read(min(most + 1 - size, 1 << 20)):
-                pieces.append(piece)
-                if (size := size + len(piece)) > most:
-                    break
-        if size > most:
-            why = f"has more than {most >> 20} MiB, which no such file has"
-            raise OSError(errno.EFBIG, why, os.fspath(path))
+        why = f"has more than {most >> 20} MiB, which no such file has"
+        too_large = OSError(errno.EFBIG, why, os.fspath(path))
+        if os.fstat(file.fileno()).st_size > most:
+            raise too_large
+        pieces, size = [], 0
+        # Those of /proc have no size.
+        while piece := file.read(min(most + 1 - size, 1 << 20)):
+            pieces.append(piece)
+            if (size := size + len(piece)) > most:
+                raise too_large
     return b"".join(pieces)
 
 
