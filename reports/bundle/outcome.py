@@ -30,6 +30,20 @@ class UsageError(Refused):
     """What was asked for does not fit together."""
 
 
+def declaring(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> Command:
+    """What declares commands of these: each has ``--verbose`` and what runs it."""
+
+    def command(
+        name: str, run: Callable[[argparse.Namespace], int], help: str, text: str = ""
+    ) -> argparse.ArgumentParser:
+        sub = commands.add_parser(name, help=help, description=text or help)
+        sub.add_argument("-v", "--verbose", action="store_true", help="show tracebacks")
+        sub.set_defaults(run=run)
+        return sub
+
+    return command
+
+
 def say(text: str) -> None:
     """A line for the user, on stderr."""
     print(f"mmscope: {visible(text)}", file=sys.stderr)

@@ -13,7 +13,7 @@ import gc
 import logging
 import pkgutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from mmscope import __version__
@@ -22,7 +22,14 @@ from mmscope.drgn.sections.files import Absent
 from mmscope.drgn.tables.display import FORMATS
 from mmscope.drgn.text.text_source import TextError
 from mmscope.reports.bundle import modes
-from mmscope.reports.bundle.outcome import DONE, Command, UsageError, run_and_explain, say
+from mmscope.reports.bundle.outcome import (
+    DONE,
+    Command,
+    UsageError,
+    declaring,
+    run_and_explain,
+    say,
+)
 
 HERE = "mmscope.reports.commands"
 # What declares each command, in the order of --help. Only the one that is asked for is loaded, and
@@ -80,14 +87,7 @@ def build_parser(asked_for: Sequence[str] = ()) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"mmscope {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    def command(
-        name: str, run: Callable[[argparse.Namespace], int], help: str, text: str = ""
-    ) -> argparse.ArgumentParser:
-        sub = commands.add_parser(name, help=help, description=text or help)
-        sub.add_argument("-v", "--verbose", action="store_true", help="show tracebacks")
-        sub.set_defaults(run=run)
-        return sub
-
+    command = declaring(commands)
     names = [name for name in asked_for if name in DECLARED] or list(DECLARED)
     for place in dict.fromkeys(DECLARED[name] for name in names):
         pkgutil.resolve_name(place)(command)

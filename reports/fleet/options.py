@@ -10,7 +10,7 @@ from pathlib import Path
 
 from mmscope.drgn.tables.display import FORMATS
 from mmscope.reports.bundle import modes
-from mmscope.reports.bundle.outcome import DONE, INCOMPLETE, Command, UsageError, say
+from mmscope.reports.bundle.outcome import DONE, INCOMPLETE, Command, UsageError, declaring, say
 
 # What findings are counted by.
 BY = ("finding", "kernel", "label", "host")
@@ -23,19 +23,11 @@ def add_command(command: Command) -> None:
         "lake",
         run_add,
         "keep the bundles of many hosts as Parquet, and ask them as one",
-        "A lake is a folder of Parquet files, or as many in object storage (s3://…), that has the "
-        "bundles of many hosts. Findings are "
-        "asked of all of them at once: how many hosts have each, since when, which worst, on which "
-        "kernels.",
+        "A lake is Parquet files, in a folder or in object storage (s3://…), that have the bundles "
+        "of many hosts. Findings are asked of all of them at once: how many hosts have each, since "
+        "when, which worst, on which kernels.",
     )
-    kinds = sub.add_subparsers(required=True, metavar="ACTION")
-
-    def action(name: str, run: object, help: str, text: str) -> argparse.ArgumentParser:
-        one = kinds.add_parser(name, help=help, description=text)
-        one.add_argument("-v", "--verbose", action="store_true", help="show tracebacks")
-        one.set_defaults(run=run)
-        return one
-
+    action = declaring(sub.add_subparsers(required=True, metavar="ACTION"))
     _add_add(
         action(
             "add",
@@ -81,14 +73,7 @@ def _add_add(sub: argparse.ArgumentParser) -> None:
 
     sub.add_argument("bundles", nargs="+", type=Path, metavar="BUNDLE")
     sub.add_argument("lake", type=place, metavar="LAKE")
-    sub.add_argument(
-        "--label",
-        action="append",
-        default=[],
-        type=label,
-        metavar="NAME=VALUE",
-        help="what these hosts are, as role=db; may be given several times",
-    )
+    _add_label(sub, "what these hosts are, as role=db; may be given several times")
     sub.add_argument(
         "--host",
         metavar="NAME",
@@ -148,13 +133,12 @@ def _add_wanted(sub: argparse.ArgumentParser) -> None:
     sub.add_argument(
         "--kernel", action="append", default=[], metavar="RELEASE", help="of these kernels"
     )
+    _add_label(sub, "of hosts that have all of these")
+
+
+def _add_label(sub: argparse.ArgumentParser, help: str) -> None:
     sub.add_argument(
-        "--label",
-        action="append",
-        default=[],
-        type=label,
-        metavar="NAME=VALUE",
-        help="of hosts that have all of these",
+        "--label", action="append", default=[], type=label, metavar="NAME=VALUE", help=help
     )
 
 

@@ -6,9 +6,10 @@ Imports no drgn, numpy or rich. Exit codes as of ``mmscope``.
 """
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 
-from mmscope.reports.bundle.outcome import Command, run_and_explain
+from mmscope.reports.bundle.outcome import Command, declaring, run_and_explain
 
 FOLDER = Path("/var/lib/mmscope/guard")
 CRASHES = Path("/var/crash")
@@ -17,12 +18,7 @@ CRASHES = Path("/var/crash")
 def main() -> int:
     """Run the command by itself; returns its exit code."""
     parser = argparse.ArgumentParser(prog="mmscope")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND", prog="mmscope")
-
-    def command(name: str, run: object, help: str, text: str = "") -> argparse.ArgumentParser:
-        return commands.add_parser(name, help=help, description=text or help)
-
-    add_command(command)
+    add_command(declaring(parser.add_subparsers(required=True, metavar="COMMAND", prog="mmscope")))
     args = parser.parse_args()
     return run_and_explain(args.run, args)
 
@@ -37,11 +33,12 @@ def add_command(command: Command) -> None:
         "OOM kill, memory pressure, huge pages that run out, an allocation that fails, kernel "
         "memory that only grows. Captures are folders with an index page beside them.",
     )
-    kinds = sub.add_subparsers(required=True, metavar="ACTION")
+    declare = declaring(sub.add_subparsers(required=True, metavar="ACTION"))
 
-    def action(name: str, run: object, help: str, text: str) -> argparse.ArgumentParser:
-        one = kinds.add_parser(name, help=help, description=text)
-        one.add_argument("-v", "--verbose", action="store_true", help="show tracebacks")
+    def action(
+        name: str, run: Callable[[argparse.Namespace], int], help: str, text: str
+    ) -> argparse.ArgumentParser:
+        one = declare(name, run, help, text)
         one.add_argument(
             *("-o", "--output"),
             type=Path,
@@ -49,7 +46,6 @@ def add_command(command: Command) -> None:
             metavar="DIR",
             help=f"folder of captures, default {FOLDER}",
         )
-        one.set_defaults(run=run)
         return one
 
     add_run(
