@@ -38,7 +38,7 @@ REPORT ?= report.html
 DIST_PYTHON ?=
 # A checkout of drgn-tools, which is in no package index: make bench runs what it can of it beside mmscope.
 DRGN_TOOLS ?=
-KERNELS ?= 5.10?,6.1,6.12,rt-6.12?,7.3?,arm64-6.1?,arm64-7.2?,arm64-16k-6.12?
+KERNELS ?= 5.10?,6.1,rt-6.12?,7.2?,7.3?,arm64-6.1?,arm64-7.2?,arm64-16k-6.12?
 # A kernel that make test takes along, beside the one that it stands on.
 ALSO ?=
 # Kernels, with commas between, that it holds the few tests marked brief against: 5.10?,arm64-7.2?
@@ -89,7 +89,7 @@ test: $(READY) ## lint, types, unit tests, lab tests on real kernels, the report
 	@# formats, commands and damage, for which one kernel is enough, and the few for those of BRIEFLY;
 	@# and all the rest. On a machine that has no kernels yet they are fetched and built meanwhile.
 	@mkdir -p build; \
-	$(BIN)/python tests/lab/kernels.py default '$(ALSO)' '$(BRIEFLY)' owner > build/kernels.log 2>&1 & kernels=$$!; \
+	$(BIN)/python tests/lab/kernels.py stable '$(ALSO)' '$(BRIEFLY)' owner > build/kernels.log 2>&1 & kernels=$$!; \
 	code=0; ended='kill $$!; wait; exit 1'; run() { "$$@" & wait $$! || code=1; }; \
 	( trap "$$ended" TERM; \
 	  run $(LAB_TESTS) -m 'not live' tests/lab; \

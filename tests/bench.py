@@ -203,7 +203,7 @@ def pass_memory(prog: Program, times: int) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kernel", default="default")
+    parser.add_argument("--kernel", default="stable")
     args = parser.parse_args()
     lab = capture(args.kernel, "fragment", say=lambda text: print(text, file=sys.stderr))
     prog = open_target(lab.vmcore, [lab.vmlinux])

@@ -35,7 +35,7 @@ from mmscope.drgn.tables.display import plural  # noqa: E402
 from mmscope.reports.collect.run_section import run_section  # noqa: E402
 
 # The kernel that the other benches stand on, and one on which more of these modules run.
-KERNELS = "default,6.1"
+KERNELS = "stable,6.1"
 SOURCE = "https://github.com/oracle-samples/drgn-tools"
 MOST_SECONDS = 600
 

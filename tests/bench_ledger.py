@@ -90,7 +90,7 @@ def rss_loop(prog: Program) -> int:
 
 
 def main() -> None:
-    lab = capture("default", "ledger", say=lambda text: print(text, file=sys.stderr))
+    lab = capture("stable", "ledger", say=lambda text: print(text, file=sys.stderr))
     prog = open_target(lab.vmcore, [lab.vmlinux])
     memory = Memory(prog)
     places: PagePlaces = page_places(memory)

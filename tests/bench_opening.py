@@ -82,7 +82,7 @@ def charged(words: list[str], runs: int) -> tuple[float, float, float, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kernels", default="default,6.1")
+    parser.add_argument("--kernels", default="stable,6.1")
     parser.add_argument("--runs", type=int, default=5)
     args = parser.parse_args()
     console = Console()

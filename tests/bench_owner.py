@@ -111,7 +111,7 @@ def main() -> None:
     looped, every = seconds(lambda: len(list(alloc_tag_loop(prog))))
     row(f"alloc tags: {every:,}", every / tags, every / looped, "tags", "an object for each")
 
-    lab = capture("default", "slab", say=say)
+    lab = capture("stable", "slab", say=say)
     prog = open_target(lab.vmcore, [lab.vmlinux])
     depot = stack_depot(prog)
     read = median_seconds(lambda: stack_depot(prog))

@@ -172,7 +172,7 @@ def main() -> None:
     for column in table.columns[1:]:
         column.justify = "right"
 
-    lab = capture("default", "many_tables", say=say)
+    lab = capture("stable", "many_tables", say=say)
     prog = open_target(lab.vmcore, [lab.vmlinux])
     largest = page_tables(scan_page_tables(prog))[0]
     count = sum(
@@ -218,7 +218,7 @@ def main() -> None:
         f"{vmas / loop:,.0f} VMAs/s for_each_vma",
         f"{loop / seconds:,.1f}x",
     )
-    lab = capture("default", "rmap", say=say)
+    lab = capture("stable", "rmap", say=say)
     add_shares(table, open_target(lab.vmcore, [lab.vmlinux]))
     Console(width=150).print(table)
     print(f"peak memory: {peak / (1 << 20):.1f} MiB for {count:,} tables")

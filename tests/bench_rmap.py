@@ -158,7 +158,7 @@ def main() -> None:
     def say(text: str) -> None:
         print(text, file=sys.stderr)
 
-    lab = capture("default", "rmap_stall", say=say)
+    lab = capture("stable", "rmap_stall", say=say)
     prog = open_target(lab.vmcore, [lab.vmlinux])
     table = Table("what", "here", "beside it", "ratio", title="reverse maps")
     for column in table.columns[1:]:

@@ -53,7 +53,7 @@ OPTIONS = (
 @contextlib.contextmanager
 def frozen_machine(folder: Path) -> Iterator[tuple[str, Path]]:
     """A machine that has stopped itself; gives its QMP socket and its kernel's vmlinux."""
-    kernel = kernels.get(resolve("default"), lambda line: print(line, file=sys.stderr))
+    kernel = kernels.get(resolve("stable"), lambda line: print(line, file=sys.stderr))
     init = machine.build_init(folder)
     initramfs = machine.build_initramfs(folder, init, kernel.modules)
     console, socket = folder / "console.log", folder / "qmp"

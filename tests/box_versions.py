@@ -72,7 +72,7 @@ def try_out(python: str, core: Path, folder: Path) -> None:
 def main() -> int:
     wrong = 0
     try:
-        core = capture("default", "sizes", print).vmcore
+        core = capture("stable", "sizes", print).vmcore
         with tempfile.TemporaryDirectory(prefix="mmscope-box-") as name:
             here = tables(Path(sys.executable), core, Path(name) / "here")
             for python in sys.argv[1:] or SUITES:

@@ -66,7 +66,7 @@ def packages(version: str) -> list[str]:
 def main() -> int:
     wrong = 0
     try:
-        core = capture("default", "sizes", print).vmcore
+        core = capture("stable", "sizes", print).vmcore
         with tempfile.TemporaryDirectory(prefix="mmscope-drgn-") as name:
             folder = Path(name)
             pinned = tables(Path(sys.executable), core, folder / "pinned")

@@ -356,7 +356,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=1000)
     parser.add_argument("--own", type=int, default=200, help="seeds of what it says of itself")
     parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--kernel", default="default")
+    parser.add_argument("--kernel", default="stable")
     parser.add_argument("--workload", default="fragment")
     parser.add_argument("--only", help="one seed, or a name: all of what it does")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)

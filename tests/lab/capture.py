@@ -10,7 +10,7 @@ same pair is removed.
 
 Cannot: make two captures alike. Every boot is a new machine.
 
-    python tests/lab/capture.py --kernel default --workload fragment
+    python tests/lab/capture.py --kernel stable --workload fragment
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Capture:
 
 
 def capture(
-    kernel: str = "default",
+    kernel: str = "stable",
     workload: str = "fragment",
     say: Callable[[str], None] = lambda line: None,
     *,
@@ -173,7 +173,7 @@ def main() -> int:
         description="Boot a kernel, run a workload, take a vmcore and its truth."
     )
     parser.add_argument(
-        "--kernel", default="default", help="a row or role of kernels.toml (default: %(default)s)"
+        "--kernel", default="stable", help="a row or role of kernels.toml (default: %(default)s)"
     )
     parser.add_argument(
         "--workload", default="fragment", help="a workload of guest/init.c (default: %(default)s)"

@@ -67,7 +67,7 @@ def _kernels(names: str) -> list[str]:
 
 
 # What tests that are about no kernel in particular stand on.
-STANDS_ON = _row("default") or "default"
+STANDS_ON = _row("stable") or "stable"
 KERNELS = _kernels(os.environ.get("MMSCOPE_LAB_KERNELS", STANDS_ON))
 
 

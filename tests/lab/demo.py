@@ -39,7 +39,7 @@ PROFILES: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Boot, break, collect, report.")
-    parser.add_argument("--kernel", default="default", help="a row or role of kernels.toml")
+    parser.add_argument("--kernel", default="stable", help="a row or role of kernels.toml")
     parser.add_argument("--output", type=Path, default=ROOT / "demo", help="folder to write")
     args = parser.parse_args()
     begin = time.monotonic()

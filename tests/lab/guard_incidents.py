@@ -37,7 +37,7 @@ def main() -> int:
 
     program = "import os\nos.mkdir('/out/guard')\n" + BEGIN + OOM + FAMINE + LEAK + END
     with tempfile.TemporaryDirectory(prefix="mmscope-guard-") as folder:
-        out = run_live(program, Path(folder), resolve("default", say), say, symbols=False)
+        out = run_live(program, Path(folder), resolve("stable", say), say, symbols=False)
         said = json.loads((out / "guard" / "said.json").read_text())
         of = {
             one["trigger"]: (path, one) for path, one in captures.captures(out / "guard/captures")

@@ -2,9 +2,6 @@
 """
 Captures that :func:`capture.capture` does not take, as their machine or their ending is another:
 kept beside the others, under a hash of what shapes them, with those of older shapes removed.
-
-``pairs.py`` has the same of its own: it is part of what its captures are known by, and a change
-there takes them anew.
 """
 
 import hashlib

@@ -11,7 +11,7 @@ configuration names.
 Cannot: fetch a release that has left the archive; ``sid`` and backports keep a series for some
 months only. What is in the cache stays usable.
 
-    python tests/lab/kernels.py default 5.10? owner     # gets them, for who wants them soon
+    python tests/lab/kernels.py stable 5.10? owner     # gets them, for who wants them soon
 """
 
 from __future__ import annotations

@@ -4,9 +4,8 @@ The lab's own kernels: what stock kernels lack (PAGE_OWNER, MEM_ALLOC_PROFILING)
 (SWAP, NUMA), built from Debian's kernel source on top of ``tinyconfig``; and the lab's own module.
 
 Costs, the first time: 165 MB fetched, 4 GB of disk, and 8 minutes on two CPUs, 20 by clang; 240 MB
-are kept in
-``$XDG_CACHE_HOME/mmscope/lab/kernels/<name>-<version>-<hash>``. Nothing afterwards, and then
-without a network. The hash is that of the configuration. The module has one of its own, and a
+are kept in ``$XDG_CACHE_HOME/mmscope/lab/kernels/<name>-<version>-<hash>``. Nothing afterwards, and
+then without a network. The hash is that of the configuration. The module has one of its own, and a
 change to it costs some seconds, as what modules are built with is kept.
 
 Needs make, gcc, bc, flex, bison, libelf-dev, libssl-dev, xz-utils; see ``NEEDED``. A row may need

@@ -3,32 +3,23 @@
 Pairs of vmcores that differ in one thing that is known: a kernel without HVO beside the capture
 with it, and one boot before and after a leak.
 
-Costs: a boot for each, the first time (half a minute); 1.5 to 3 GiB of disk. They are kept beside
-the other captures, under a hash of what shapes them.
+Costs: a boot for each, the first time (half a minute); 1.5 to 3 GiB of disk.
 """
 
 import asyncio
 import contextlib
-import hashlib
-import shutil
 import socket
 import subprocess
-import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import archive
-import kernels
 import machine
 from archive import LabError
-from capture import fingerprint, one_at_a_time
 from children import DIES_WITH_US
+from kept_captures import Say, kept
 from kernels import Kernel
 from qemu.qmp import EventListener, QMPClient, QMPError
 from roles import resolve
-
-Say = Callable[[str], None]
 
 LEAK = machine.GUEST / "pair" / "leak.c"
 # guest/pair/leak.c
@@ -64,7 +55,8 @@ def without_hvo(say: Say) -> Vmcore:
             qemu_args=("-append", line),  # the last one counts
         )
 
-    folder, kernel = _kept(resolve("default", say), "without_hvo", take, say)
+    name = resolve("stable", say)
+    folder, kernel = kept(name, "without_hvo", [Path(__file__)], take, say)
     return Vmcore(folder / "vmcore", kernel.vmlinux)
 
 
@@ -79,49 +71,16 @@ def leak(say: Say) -> tuple[Vmcore, Vmcore]:
     def take(kernel: Kernel, folder: Path) -> None:
         asyncio.run(_freeze_twice(kernel, folder, say))
 
-    folder, kernel = _kept("owner", "leak", take, say)
+    folder, kernel = kept("owner", "leak_pair", [Path(__file__), LEAK], take, say)
     before, after = (Vmcore(folder / name, kernel.vmlinux) for name in ("before", "after"))
     return before, after
 
 
-def _kept(
-    name: str, what: str, take: Callable[[Kernel, Path], None], say: Say
-) -> tuple[Path, Kernel]:
-    """The folder of a capture, from the cache or taken now."""
-    with one_at_a_time():
-        kernel = kernels.get(name, say)
-        digest = hashlib.sha256(fingerprint(kernel).encode())
-        for source in (Path(__file__), LEAK):
-            digest.update(source.read_bytes())
-        folder = archive.cache_folder() / "cores" / f"{name}-{what}-{digest.hexdigest()[:12]}"
-        if not folder.exists():
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            for trial in (1, 2):
-                # Whole or absent, by the rename.
-                temporary = Path(tempfile.mkdtemp(prefix=".capture-", dir=folder.parent))
-                try:
-                    say(f"booting {kernel.release}, {what}")
-                    take(kernel, temporary)
-                    temporary.rename(folder)
-                    break
-                except LabError as error:
-                    # As of capture.py: emulation has flaws that a second boot does not meet.
-                    if trial == 2:
-                        raise
-                    say(f"{str(error).splitlines()[0]}; once more")
-                finally:
-                    shutil.rmtree(temporary, ignore_errors=True)
-            for other in folder.parent.glob(f"{name}-{what}-*"):
-                if other != folder:
-                    shutil.rmtree(other)
-    return folder, kernel
-
-
-def _build_init(folder: Path) -> Path:
-    """The guest's init with the leak's ending."""
+def build_init(folder: Path, ending: Path) -> Path:
+    """The guest's init with another ending than that of ``init.c``, which the ending has in it."""
     init = folder / "init"
-    sources = [*sorted(machine.GUEST.glob("*.c")), LEAK]
-    sources.remove(machine.GUEST / "init.c")  # which is in LEAK
+    sources = [*sorted(machine.GUEST.glob("*.c")), ending]
+    sources.remove(machine.GUEST / "init.c")
     command = ["gcc", "-static", "-O2", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-o", str(init)]
     done = subprocess.run([*command, *map(str, sources)], capture_output=True, text=True)
     if done.returncode:
@@ -131,7 +90,7 @@ def _build_init(folder: Path) -> Path:
 
 async def _freeze_twice(kernel: Kernel, folder: Path, say: Say) -> None:
     """Boot a guest that freezes twice; a dump at each, and on it goes in between."""
-    initramfs = machine.build_initramfs(folder, _build_init(folder), kernel.modules)
+    initramfs = machine.build_initramfs(folder, build_init(folder, LEAK), kernel.modules)
     console = machine._Console(folder / "console.log", say)
     ours, theirs = socket.socketpair()
     with (folder / "qemu.log").open("wb") as log:

@@ -3,9 +3,9 @@
 Roles: names of kernels for what must not break when a series leaves Debian's archive.
 
 ``kernels.toml`` says what a role may be: rows, of which the first counts that the cache has or the
-archive, and suites, whose newest release counts then. So ``default``, on which the demo and most
-tests stand, is 7.2 while that can be had; and ``newest`` is whatever the archive has today, also
-a series that nobody has seen.
+archive, and suites, whose newest release counts then. So ``stable``, on which the demo and most
+tests stand, is the 6.12 that Debian's stable has for years; and ``newest`` is whatever the archive
+has today, also a series that nobody has seen.
 
 Costs: nothing where the cache has the first row. Else the package lists of some suites; what the
 archive did not have is asked for once a day.

@@ -64,7 +64,7 @@ class SparseMachine:
 
 
 def sparse_machine(
-    gib: int, say: Callable[[str], None] = lambda line: None, kernel: str = "default"
+    gib: int, say: Callable[[str], None] = lambda line: None, kernel: str = "stable"
 ) -> SparseMachine:
     """
     The vmcore of a machine of *gib* GiB, from the cache if there.

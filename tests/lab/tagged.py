@@ -7,19 +7,14 @@ Costs: a boot (half a minute) for each way of keeping the references, the first 
 disk each.
 """
 
-import hashlib
 import re
-import shutil
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
-import archive
 import machine
-import pairs
-from archive import LabError
 from capture import Capture
+from kept_captures import Say, kept
 from kernels import Kernel
+from pairs import build_init
 
 GUEST = machine.GUEST / "pair" / "tags.c"
 MODULE = machine.GUEST / "module" / "mmscope_lab.c"
@@ -30,29 +25,22 @@ PERCPU, PERCPU_BYTES = 2000, 1024
 ALLOCATES = re.compile(r"\b(alloc_pages|vmalloc|kmalloc|kmem_cache_alloc|__alloc_percpu)\(")
 
 
-def tagged(say: Callable[[str], None], options: str = "") -> Capture:
+def tagged(say: Say, options: str = "") -> Capture:
     """
     The capture.
 
     :param options: for the kernel's command line.
     :raises LabError: the guest failed.
     """
-    digest = hashlib.sha256(options.encode())
-    for source in (GUEST, Path(__file__)):
-        digest.update(source.read_bytes())
-    kind = "tags_options" if options else "tags"
-    what = f"{kind}-{digest.hexdigest()[:6]}"
 
     def take(kernel: Kernel, folder: Path) -> None:
         line = " ".join([machine.COMMAND_LINE, kernel.options, options])
-        init = _build_init(folder)
+        init = build_init(folder, GUEST)
         machine.run(kernel, "tags", folder, say, init=init, qemu_args=("-append", line))
         init.unlink()
 
-    folder, kernel = pairs._kept("owner", what, take, say)
-    for other in (archive.cache_folder() / "cores").glob(f"owner-{kind}-*"):
-        if other != folder:
-            shutil.rmtree(other)
+    what = "tags_options" if options else "tags"
+    folder, kernel = kept("owner", what, [Path(__file__), GUEST, options], take, say)
     return Capture(
         kernel="owner",
         release=kernel.release,
@@ -63,18 +51,6 @@ def tagged(say: Callable[[str], None], options: str = "") -> Capture:
         truth_b=folder / "truth" / "B",
         console=folder / "console.log",
     )
-
-
-def _build_init(folder: Path) -> Path:
-    """The guest's init with the ending of tags.c."""
-    init = folder / "init"
-    sources = [*sorted(machine.GUEST.glob("*.c")), GUEST]
-    sources.remove(machine.GUEST / "init.c")  # which is in tags.c
-    command = ["gcc", "-static", "-O2", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-o", str(init)]
-    done = subprocess.run([*command, *map(str, sources)], capture_output=True, text=True)
-    if done.returncode:
-        raise LabError(f"gcc failed:\n{done.stderr}")
-    return init
 
 
 def lines_of_module() -> dict[str, int]:

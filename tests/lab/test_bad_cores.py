@@ -3,39 +3,23 @@
 Vmcores that are cut short, and symbols that do not fit: one clear line, and nothing invented.
 """
 
-import contextlib
-import io
 import os
 import re
 import struct
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import children
 import pytest
 from capture import capture
+from command_line import run
 from conftest import Lab
 
 from mmscope.drgn.opening.core_file import build_id
 from mmscope.drgn.sections.registry import SECTIONS
 from mmscope.reports.bundle.bundle import Bundle
-from mmscope.reports.commands.command import main
 
 pytestmark = pytest.mark.any_kernel
-
-
-@dataclass(frozen=True)
-class Done:
-    returncode: int
-    stderr: str
-
-
-def mmscope(*arguments: str | Path) -> Done:
-    """The command, in this process: its start is a second of each of many."""
-    with contextlib.redirect_stderr(io.StringIO()) as said:
-        code = main([str(word) for word in arguments])
-    return Done(code, said.getvalue())
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +36,7 @@ def test_a_vmcore_that_was_cut_short_is_read_as_far_as_it_goes(
 ) -> None:
     whole = lab.capture.vmcore.stat().st_size
     os.truncate(cut, int(whole * share))
-    result = mmscope(
+    result = run(
         "collect", "--core", cut, "--symbols", lab.capture.vmlinux, "-o", tmp_path / "bundle"
     )
     assert result.returncode == 1, result.stderr
@@ -125,7 +109,7 @@ def test_a_vmcoreinfo_that_leads_nowhere_is_one_line(
     lab: Lab, copied: Path, tmp_path: Path, damage: Callable[[bytes], bytes], words: str
 ) -> None:
     write_vmcoreinfo(lab, copied, damage)
-    result = mmscope(
+    result = run(
         "collect", "--core", copied, "--symbols", lab.capture.vmlinux, "-o", tmp_path / "bundle"
     )
     assert result.returncode == 3
@@ -140,7 +124,7 @@ def test_a_vmcoreinfo_of_another_release_is_told_of_and_the_kernel_believed(
     lab: Lab, copied: Path, tmp_path: Path
 ) -> None:
     write_vmcoreinfo(lab, copied, line("OSRELEASE", "9.9.9-other"))
-    result = mmscope(
+    result = run(
         *("collect", "--core", copied, "--symbols", lab.capture.vmlinux),
         *("--only", "zones", "-o", tmp_path / "bundle"),
     )
@@ -175,7 +159,7 @@ def test_a_vmlinux_of_another_build_is_refused_with_both_build_ids(
     )
     segment = struct.pack("<IIQQQQQQ", 4, 4, 120, 0, 0, len(note), len(note), 4)
     wrong.write_bytes(header + segment + note)
-    result = mmscope(
+    result = run(
         "collect", "--core", lab.capture.vmcore, "--symbols", wrong, "-o", tmp_path / "bundle"
     )
     assert result.returncode == 3
@@ -190,7 +174,7 @@ def test_a_vmcore_without_symbols_or_btf_says_what_is_needed(
     say: Callable[[str], None], tmp_path: Path
 ) -> None:
     core = capture("owner", "owner", say=say).vmcore
-    result = mmscope("collect", "--core", core, "-o", tmp_path / "bundle")
+    result = run("collect", "--core", core, "-o", tmp_path / "bundle")
     assert result.returncode == 3
     assert len(result.stderr.splitlines()) == 1
     assert "give --symbols VMLINUX" in result.stderr and "BTF" in result.stderr

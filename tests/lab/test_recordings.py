@@ -90,8 +90,8 @@ seen["next"] = events.read_text()
 Path("/out/recordings/told.json").write_text(json.dumps(seen))
 """
 RUNS = (("atomic", "case", ("atomic-alloc", "--", "/python", "-c", LOAD)),)
-PROBES = {f"{name}{end}" for name in ("rmap_walk", "rmap_walk_ksm", "read_wait")
-          for end in ("", "_return")}  # fmt: skip
+WALKS = ("rmap_walk_anon", "rmap_walk_file", "rmap_walk_ksm")
+PROBES = {f"{name}{end}" for name in (*WALKS, "read_wait") for end in ("", "_return")}
 
 
 IN_GUEST = recordings("recordings", "owner", 2, RUNS, after=KILLS)

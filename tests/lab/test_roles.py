@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-Roles of kernels in archives that are made here: of today, of a day when 7.2 has left, and of later
+Roles of kernels in archives that are made here: of today, of a day when 6.12 has left, and of later
 ones. Nothing is fetched.
 """
 
@@ -64,25 +64,23 @@ def resolve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: list[str]) -
 
 def test_each_is_what_it_is_today(resolve: Resolve) -> None:
     found = {role: resolve(role, TODAY)[0] for role in kernels.table()["roles"]}
-    assert found == {"default": "7.2", "stable": "6.12", "newest": "7.3", "oldest": "5.10"}
+    assert found == {"stable": "6.12", "newest": "7.3", "oldest": "5.10"}
     assert resolve("6.1", {}) == ("6.1", [])
 
 
-def test_where_7_2_has_left_the_next_is_taken_and_it_is_said(resolve: Resolve) -> None:
-    without = TODAY | {"trixie-backports": TODAY["trixie-backports"][1:], "sid": []}
-    found, said = resolve("default", without)
-    assert found == "7.3"
+def test_where_6_12_has_left_the_next_is_taken_and_it_is_said(resolve: Resolve) -> None:
+    found, said = resolve("stable", TODAY | {"trixie": [], "bookworm-backports": []})
+    assert found == "6.1"
     assert said[-1].startswith(
-        "the kernel default is 7.3; not found: 7.2: no 7.2 kernel with debug"
+        "the kernel stable is 6.1; not found: 6.12: no 6.12 kernel with debug"
     )
-    assert "trixie-backports has none; sid has none" in said[-1]
+    assert "trixie has none; bookworm-backports has none" in said[-1]
 
 
 def test_a_suite_that_has_gone_ends_nothing(resolve: Resolve) -> None:
-    found, said = resolve("default", LATER)
-    assert found == "6.12"
-    assert "trixie-backports: it has no Release file" in said[-1]
-    assert resolve("oldest", LATER)[0] == "6.1"
+    found, said = resolve("oldest", LATER)
+    assert found == "6.1"
+    assert "bullseye: it has no Release file" in said[-1]
 
 
 def test_a_series_that_nobody_has_seen_has_its_name(resolve: Resolve) -> None:
@@ -93,7 +91,7 @@ def test_a_series_that_nobody_has_seen_has_its_name(resolve: Resolve) -> None:
 
 
 def test_in_the_end_it_is_what_stable_has(resolve: Resolve) -> None:
-    assert [resolve(role, MUCH_LATER)[0] for role in ("default", "stable")] == ["8.1", "8.1"]
+    assert resolve("stable", MUCH_LATER)[0] == "8.1"
 
 
 def test_where_there_is_nothing_it_is_said_of_each_why(resolve: Resolve) -> None:
@@ -118,11 +116,11 @@ def test_a_suite_that_cannot_be_read_is_asked_again(resolve: Resolve) -> None:
 def test_what_the_cache_has_needs_no_archive(
     resolve: Resolve, asked: list[str], tmp_path: Path
 ) -> None:
-    folder = tmp_path / "mmscope/lab/kernels/7.2.9+deb13-cloud-amd64"
+    folder = tmp_path / "mmscope/lab/kernels/6.12.90+deb13-cloud-amd64"
     folder.mkdir(parents=True)
     for name in ("vmlinuz", "vmlinux", "qemu_fw_cfg.ko", "virtio_blk.ko"):
         (folder / name).touch()
-    assert resolve("default", {}) == ("7.2", ["the kernel default is 7.2"])
+    assert resolve("stable", {}) == ("6.12", ["the kernel stable is 6.12"])
     assert asked == []
 
 
@@ -146,10 +144,12 @@ def test_a_series_may_count_as_gone_to_see_what_is_taken_then(
         for name in ("vmlinuz", "vmlinux", "qemu_fw_cfg.ko", "virtio_blk.ko"):
             (folder / release / name).touch()
     monkeypatch.setenv("MMSCOPE_LAB_WITHOUT", "7.2,7.3")
-    # What the archive has is filtered where it is read, and made here; so it has none of these.
-    assert resolve("default", {"trixie": TODAY["trixie"]})[0] == "6.12"
+    assert resolve("stable", {})[0] == "6.12"
     gone = ["linux-image-7.2.12+deb13-cloud-amd64", "linux-source-7.3", "owner-7.2.12-1~bpo13+1-0a"]
     there = ["linux-image-6.12.107+deb13-cloud-amd64", "linux-source-7.20", "x-17.2", "6.7.2"]
     assert [left(name) for name in gone + there] == [True] * 3 + [False] * 4
+    monkeypatch.setenv("MMSCOPE_LAB_WITHOUT", "6.12")
+    # What the archive has is filtered where it is read, and made here; so it has none of these.
+    assert resolve("stable", {"bookworm": TODAY["bookworm"]})[0] == "6.1"
     monkeypatch.delenv("MMSCOPE_LAB_WITHOUT")
-    assert resolve("default", {})[0] == "7.2" and not any(map(left, gone))
+    assert resolve("stable", {})[0] == "6.12" and not any(map(left, gone))
