@@ -18,7 +18,7 @@ from mmscope.drgn.workers.shares import (
     none_of,
     summed_up_to,
 )
-from mmscope.drgn.workers.workers import Died, Tell, in_workers
+from mmscope.drgn.workers.workers import Died, Tell, beside, in_workers
 from mmscope.reports.commands.target_options import idle_cpus
 
 
@@ -82,6 +82,37 @@ def test_children_end_with_the_work() -> None:
     results = in_workers(3, 3, work)
     assert next(results) == 0
     results.close()  # type: ignore[attr-defined]
+    assert no_child_is_left()
+
+
+def test_one_work_is_done_beside_another() -> None:
+    def work(tell: Tell) -> tuple[int, bytes]:
+        tell(1)
+        return os.getpid(), bytes(3 << 20)
+
+    with beside(work) as wait:
+        pid, data = wait()
+    assert pid != os.getpid()
+    assert data == bytes(3 << 20)
+    assert no_child_is_left()
+
+
+def test_what_is_done_beside_may_die_or_raise() -> None:
+    def fails(tell: Tell) -> None:
+        raise LookupError("no such member")
+
+    with beside(lambda tell: os.kill(os.getpid(), signal.SIGKILL)) as wait:
+        assert wait() == Died("was killed by signal 9")
+    with beside(fails) as wait, pytest.raises(LookupError, match="no such member"):
+        wait()
+    assert no_child_is_left()
+
+
+def test_what_nobody_waits_for_ends() -> None:
+    with pytest.raises(ValueError), beside(lambda tell: time.sleep(600)):
+        raise ValueError
+    with beside(lambda tell: bytes(3 << 20)):  # more than a pipe holds
+        pass
     assert no_child_is_left()
 
 

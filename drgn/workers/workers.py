@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-Shares of one work, each done by a child process (fork), with the results in their order.
+Shares of one work, each done by a child process (fork), with the results in their order; or one
+work beside what its caller does.
 
 A child has all that its parent had read and opened. It hands over one result and ends. One that is
 killed costs its share, which the caller is told. No child outlives the work.
@@ -81,10 +82,45 @@ def in_workers(
                 raise result
             yield result
     finally:
-        for reader, child in children.items():
-            os.close(reader)
-            os.kill(child.pid, signal.SIGKILL)
-            os.waitpid(child.pid, 0)
+        _end(children)
+
+
+@contextlib.contextmanager
+def beside(work: Callable[[Tell], Any]) -> Iterator[Callable[[], Any]]:
+    """
+    One work, done by a child while the caller does another.
+
+    :param work: runs in a child. It ends soon after its caller's end if it tells steps.
+    :return: waits for the result, once; :class:`Died` if the child was killed. What *work* raises
+        is raised there.
+    """
+    children: dict[int, _Child] = {}
+    _start(0, lambda _, tell: work(tell), children)
+
+    def wait() -> Any:
+        ((reader, child),) = children.items()
+        while data := os.read(reader, PIECE):
+            child.data += data
+            _tell_steps(child.data, None)
+        del children[reader]
+        os.close(reader)
+        result = _result(child)
+        if isinstance(result, BaseException):
+            raise result
+        return result
+
+    try:
+        yield wait
+    finally:
+        _end(children)
+
+
+def _end(children: dict[int, _Child]) -> None:
+    """End those that still work, whose results nobody wants."""
+    for reader, child in children.items():
+        os.close(reader)
+        os.kill(child.pid, signal.SIGKILL)
+        os.waitpid(child.pid, 0)
 
 
 def _start(share: int, work: Callable[[int, Tell], Any], children: dict[int, _Child]) -> None:

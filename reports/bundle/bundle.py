@@ -18,7 +18,7 @@ import itertools
 import json
 import os
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -228,12 +228,16 @@ class Bundle:
         return table.path
 
     def rows(
-        self, table: str, where: tuple[str, Container[Any]] | None = None
+        self,
+        table: str,
+        where: tuple[str, Container[Any]] | None = None,
+        only: Container[str] | None = None,
     ) -> Iterator[dict[str, Any]]:
         """
         The rows of a table, as dictionaries of typed values.
 
         :param where: only those whose column of that name has one of the values.
+        :param only: of each row these columns; it may have others, where all were at hand anyway.
         :raises BundleError: the bundle has no such table, or its file is missing or damaged.
         """
         if table in self._held:
@@ -242,17 +246,22 @@ class Bundle:
                     yield row
             return
         described = self.table(table).columns
-        names = [c.name for c in described]
+        every = [c.name for c in described]
+        wanted = [at for at, name in enumerate(every) if only is None or name in only]
+        wanted = wanted or list(range(len(every)))  # of no columns there would be no rows
+        names = [every[at] for at in wanted]
         done = 0
         try:
             for piece, known in self._quickly(table):
                 texts = piece.columns()
-                columns: Iterable[Sequence[Any]] = known or map(values_of, described, texts)
                 if where:
-                    at = names.index(where[0])
+                    at = every.index(where[0])
                     kept = [value in where[1] for value in values_of(described[at], texts[at])]
-                    some = [tuple(itertools.compress(cells, kept)) for cells in texts]
-                    columns = map(values_of, described, some)
+                    texts = [tuple(itertools.compress(cells, kept)) for cells in texts]
+                    known = None
+                columns = [
+                    known[at] if known else values_of(described[at], texts[at]) for at in wanted
+                ]
                 for values in zip(*columns, strict=True):
                     yield dict(zip(names, values))  # noqa: B905  # as many: they were counted
                 done += piece.rows
@@ -268,16 +277,31 @@ class Bundle:
         self, tables: Iterable[str], cells: int = MAX_HELD_CELLS, size: int = MAX_HELD_BYTES
     ) -> dict[str, str]:
         """
-        Keep the rows of tables that are read more than once, the smallest first, as far as there
-        is room; returns why others are not kept: what is wrong with one, or how large it is.
+        Keep the rows of tables that are read more than once, as far as there is room; returns why
+        others are not kept.
+        """
+        found, others = self.whole((t for t in tables if t not in self._held), {}, cells, size)
+        self._held |= found
+        return others
 
+    def whole(
+        self,
+        tables: Iterable[str],
+        only: Mapping[str, Container[str]],
+        cells: int = MAX_HELD_CELLS,
+        size: int = MAX_HELD_BYTES,
+    ) -> tuple[dict[str, list[dict[str, Any]]], dict[str, str]]:
+        """
+        All rows of tables, the smallest first, as far as there is room; and why others are not
+        there: what is wrong with one, or how large it is.
+
+        :param only: of long tables the columns that are wanted.
         :param cells, size: room for all of them: cells, and bytes as they are on disk.
         """
+        found: dict[str, list[dict[str, Any]]] = {}
         others: dict[str, str] = {}
         sizes: dict[str, int] = {}
         for table in tables:
-            if table in self._held:
-                continue
             try:
                 sizes[table] = self.plain_path(self.table(table)).stat().st_size
             except BundleError as error:
@@ -286,16 +310,17 @@ class Bundle:
             width = len(self.table(table).columns)
             try:
                 most = cells // width if sizes[table] <= size else -1
-                rows = list(itertools.islice(self.rows(table), most + 1))
+                rows = self.rows(table, only=only.get(table))
+                some = list(itertools.islice(rows, most + 1))
             except BundleError as error:
                 others[table] = str(error)
                 continue
-            if len(rows) > most:
+            if len(some) > most:
                 others[table] = f"table {table} is too large to be drawn here"
                 continue
-            self._held[table] = rows
-            cells, size = cells - len(rows) * width, size - sizes[table]
-        return others
+            found[table] = some
+            cells, size = cells - len(some) * width, size - sizes[table]
+        return found, others
 
     def count(self, table: str) -> int:
         """

@@ -207,8 +207,8 @@ def run_report(args: argparse.Namespace) -> int:
     from mmscope.reports.bundle.redact_options import keep_map, wanted_names
     from mmscope.reports.compare.comparison import compare
     from mmscope.reports.findings.findings import evaluate
+    from mmscope.reports.page.drawn import drawing
     from mmscope.reports.page.report import render, write
-    from mmscope.reports.pictures.registry import LOOKED_AT
 
     names = wanted_names(args)
     bundles = [Bundle(path) for path in (args.bundle, args.baseline) if path is not None]
@@ -218,12 +218,12 @@ def run_report(args: argparse.Namespace) -> int:
     try:
         with redacted(bundles, names) if names else contextlib.nullcontext(bundles) as shown:
             bundle, *baselines = shown
-            bundle.hold(LOOKED_AT & bundle.tables.keys())
-            verdict, comparison = evaluate(bundle), None
-            for baseline in baselines:
-                verdicts = evaluate(baseline), verdict
-                comparison = compare(baseline, bundle, verdicts, draw=True)
-            html = render(bundle, verdict, comparison)
+            with drawing(bundle) as drawn:
+                verdict, comparison = evaluate(bundle), None
+                for baseline in baselines:
+                    verdicts = evaluate(baseline), verdict
+                    comparison = compare(baseline, bundle, verdicts, draw=True)
+                html = render(bundle, verdict, comparison, drawn)
     finally:
         gc.enable()
     keep_map(names, args.redact_map)

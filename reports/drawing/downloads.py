@@ -17,6 +17,7 @@ Cannot know: how small something packs. So much of it is packed as there is room
 
 import base64
 import csv
+import functools
 import heapq
 import re
 import zlib
@@ -82,6 +83,10 @@ class Downloads:
         """The place of a download in the page, after a colon: a link, or where else it is."""
         self.offered.append(download)
         return Markup(f"\0{len(self.offered) - 1}\0")
+
+    def taken(self, html: Markup, offered: list[Download]) -> Markup:
+        """HTML that was made apart, with the downloads that were offered there."""
+        return Markup(MARK.sub(lambda mark: self.offer(offered[int(mark[1])]), html))
 
     def fill(self, html: str, most: int = MAX_REPORT_BYTES) -> str:
         """
@@ -244,17 +249,21 @@ def folded(stacks: dict[str, int], name: str, kept: str) -> Download:
     root: what stands beside each other is alike, and packs to a third of what it else would.
     """
 
-    def lines(some: dict[str, int]) -> Iterator[bytes]:
-        for stack in sorted(some):
-            line = f"{' '.join(stack.split())} {some[stack]}\n"
-            yield line.encode("utf-8", "backslashreplace")
-
-    def largest(count: int) -> Iterator[bytes]:
-        some = dict(heapq.nlargest(count, stacks.items(), key=lambda each: (each[1], each[0])))
-        left = len(stacks) - len(some)
-        if left:
-            some[f"({left:,} smaller stacks)"] = sum(stacks.values()) - sum(some.values())
-        return lines(some)
-
     size = sum(len(stack) + 8 for stack in stacks)
-    return Download(name, size, kept, lambda: lines(stacks), (len(stacks), largest))
+    # Which another process may hand over.
+    read, largest = functools.partial(_lines, stacks), functools.partial(_largest, stacks)
+    return Download(name, size, kept, read, (len(stacks), largest))
+
+
+def _lines(stacks: dict[str, int]) -> Iterator[bytes]:
+    for stack in sorted(stacks):
+        line = f"{' '.join(stack.split())} {stacks[stack]}\n"
+        yield line.encode("utf-8", "backslashreplace")
+
+
+def _largest(stacks: dict[str, int], count: int) -> Iterator[bytes]:
+    some = dict(heapq.nlargest(count, stacks.items(), key=lambda each: (each[1], each[0])))
+    left = len(stacks) - len(some)
+    if left:
+        some[f"({left:,} smaller stacks)"] = sum(stacks.values()) - sum(some.values())
+    return _lines(some)

@@ -123,12 +123,13 @@ def _owners(bundle: Bundle, proof: Proof, page_size: int | None) -> Culprit | No
     def sized(row: dict[str, Any]) -> int:
         return int(row[measure.name] or 0)
 
-    rows = heapq.nlargest(MAX_BARS, bundle.rows(proof.table), key=sized)
+    named = [c for c in table.columns if c.key or c.name in DESCRIBES]
+    only = {measure.name, *(c.name for c in named), *proof.columns}
+    rows = heapq.nlargest(MAX_BARS, bundle.rows(proof.table, only=only), key=sized)
     if not any(proof.holds(row) for row in rows):
-        rows = [*rows[:-1], *_first(filter(proof.holds, bundle.rows(proof.table)))]
+        rows = [*rows[:-1], *_first(filter(proof.holds, bundle.rows(proof.table, only=only)))]
     if len(rows) < 2 or not sized(rows[0]):
         return None
-    named = [c for c in table.columns if c.key or c.name in DESCRIBES]
     bars = []
     for row in rows:
         amount = sized(row)

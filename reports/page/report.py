@@ -15,7 +15,8 @@ the page says so.
 Cannot know: what is not in the bundle. A report of a bundle is as complete as the reading was.
 """
 
-from collections.abc import Container
+import functools
+from collections.abc import Callable, Container
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,6 @@ from jinja2 import Environment
 from markupsafe import Markup
 
 from mmscope import __version__
-from mmscope.drgn.tables import display
 from mmscope.drgn.tables.bounds import TABLE as IMPOSSIBLE
 from mmscope.reports.bundle import bundle_format
 from mmscope.reports.bundle.bundle import Bundle
@@ -35,6 +35,7 @@ from mmscope.reports.drawing.downloads import Downloads
 from mmscope.reports.findings.findings import SEVERITIES, Verdict
 from mmscope.reports.findings.incidents import incidents
 from mmscope.reports.page.card import card
+from mmscope.reports.page.drawn import Drawn, draw, page_size_of
 from mmscope.reports.page.environment import environment_of, policy_of, squeeze
 from mmscope.reports.page.glossary import Glossary
 from mmscope.reports.page.questions import questions
@@ -78,22 +79,29 @@ CAVEATS = {
 }
 
 
-def render(bundle: Bundle, verdict: Verdict, comparison: Comparison | None = None) -> str:
+def render(
+    bundle: Bundle,
+    verdict: Verdict,
+    comparison: Comparison | None = None,
+    drawn: Callable[[], Drawn] | None = None,
+) -> str:
     """
     The report of one bundle, as the text of one HTML file.
 
     :param comparison: with a baseline; of this bundle and this verdict.
+    :param drawn: its pictures, where they are drawn beside (``drawing``).
     """
-    page_size = display.plain_int(bundle.target.get("page_size"))
-    if page_size is not None and not 0 < page_size < 1 << 40:
-        page_size = None
+    page_size = page_size_of(bundle)
+    pictures = functools.cache(drawn or functools.partial(draw, bundle))
     environment = environment_of(page_size, uptime_of(bundle))
     offers = Downloads()
     words = Glossary()
     # Of this page, which has both their places.
     environment.filters["terms"] = words.mark
     environment.globals.update(offer=offers.offer, glossary=words)
-    sections = section_views(bundle, environment, page_size, verdict.found)
+    sections = section_views(
+        bundle, lambda table: pictures().of(table, offers), page_size, verdict.found
+    )
     anchors = {view.name: view.anchor for view in reversed(sections)}
     host = host_of(bundle)
     told = incidents(verdict.found)
@@ -116,7 +124,7 @@ def render(bundle: Bundle, verdict: Verdict, comparison: Comparison | None = Non
         + written_by(bundle),
         unwritten=bundle_format.lacking(bundle).listed,
         other_facts=sorted((k, target_text(v)) for k, v in bundle.target.items() if k not in FACTS),
-        marks=table_view(bundle, bundle.tables[IMPOSSIBLE], page_size, {})
+        marks=table_view(bundle, bundle.tables[IMPOSSIBLE], page_size)
         if IMPOSSIBLE in bundle.tables
         else None,
         findings=findings,

@@ -11,13 +11,12 @@ Cannot know: the rows of a table beyond those that are shown; they are counted.
 import contextlib
 import dataclasses
 import itertools
-import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jinja2 import Environment, TemplateError
+from jinja2 import Environment
 from markupsafe import Markup
 
 from mmscope.drgn.tables import display
@@ -35,12 +34,11 @@ from mmscope.reports.drawing.downloads import Download
 from mmscope.reports.findings.findings import Finding
 from mmscope.reports.findings.incidents import Incident, Told
 from mmscope.reports.findings.proof import Proof
+from mmscope.reports.page.drawn import EXPECTED, PictureView
 from mmscope.reports.page.environment import MAX_ROWS, text_classes
 from mmscope.reports.page.lights import lights
+from mmscope.reports.page.picture_rows import blame
 from mmscope.reports.page.sentences import host_of, intro, target_text
-from mmscope.reports.pictures import profile_pictures
-from mmscope.reports.pictures.picture import Tables
-from mmscope.reports.pictures.registry import CHOSEN, LOOKED_AT, PARTS, PICTURES
 
 MAX_CELLS = 1200
 # A stack is as long as ten other rows.
@@ -49,10 +47,6 @@ MAX_STACK_ROWS = 40
 MAX_SERIES_ROWS = 60
 # Of a finding, beyond the first ones.
 MAX_PROVEN = 20
-# Of the tables that are held in part.
-MAX_PART_ROWS = 300_000
-# What a picture of a stranger's table may fail with.
-EXPECTED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, TemplateError)
 
 
 @record
@@ -72,16 +66,6 @@ class TableView:
     of: dict[int, str] = dataclasses.field(default_factory=dict)  # the findings' numbers
     further: int = 0  # rows behind the first ones, shown since findings stand on them
     zeros: int = 0  # rows at the end that are all zero, where findings stand on others
-
-
-@record
-class PictureView:
-    """A picture, or why it is missing."""
-
-    name: str
-    html: Markup
-    error: str
-    tables: frozenset[str] = frozenset()  # that it shows
 
 
 @record
@@ -144,11 +128,15 @@ def _anchor(prefix: str, name: str, taken: set[str]) -> str:
 
 
 def section_views(
-    bundle: Bundle, environment: Environment, page_size: int | None, found: Sequence[Finding] = ()
+    bundle: Bundle,
+    pictures: Callable[[str], list[PictureView]],
+    page_size: int | None,
+    found: Sequence[Finding] = (),
 ) -> list[SectionView]:
     """
     The bundle's sections in its order; then tables whose section is not listed there.
 
+    :param pictures: of the table of that name.
     :param found: whose rows are marked.
     """
     stood_on: dict[str, list[tuple[str, Proof]]] = {}
@@ -161,13 +149,15 @@ def section_views(
         if table.name not in ("sections", IMPOSSIBLE):  # shown with the reading itself
             tables.setdefault(table.section, []).append(table)
     listed = {section.section or "unnamed": section for section in bundle.sections}
-    known, errors = _known_tables(bundle)
-    drawn = known | _parts(bundle, known) | profile_pictures.stacks(bundle)
+    # First, since pictures may be drawn meanwhile.
+    shown = {
+        name: [table_view(bundle, table, page_size, _rows_of(table, stood_on)) for table in here]
+        for name, here in tables.items()
+    }
     taken: set[str] = set()
     views = []
     for name in [*listed, *(name for name in tables if name not in listed)]:
         section = listed.get(name)
-        here = tables.get(name, [])
         views.append(
             SectionView(
                 anchor=_anchor("section", name, taken),
@@ -175,76 +165,12 @@ def section_views(
                 intro=intro(name),
                 status=section.status or "unknown" if section else "unknown",
                 section=section,
-                tables=[
-                    table_view(bundle, table, page_size, known, _rows_of(table, stood_on))
-                    for table in here
-                ],
-                pictures={
-                    table.name: list(_pictures(table, drawn, errors, environment, page_size))
-                    for table in here
-                },
+                tables=shown.get(name, []),
+                pictures={table.name: pictures(table.name) for table in tables.get(name, ())},
                 findings=[],
             )
         )
     return views
-
-
-def _known_tables(bundle: Bundle) -> tuple[Tables, dict[str, str]]:
-    """The tables that pictures are drawn from, whole; and why one could not be read."""
-    known: Tables = {}
-    errors = bundle.hold(LOOKED_AT & bundle.tables.keys())
-    for name in sorted(LOOKED_AT & bundle.tables.keys() - errors.keys()):
-        known[name] = list(bundle.rows(name))
-    return known, {name: _blame(bundle, why) for name, why in errors.items()}
-
-
-def _parts(bundle: Bundle, known: Tables) -> Tables:
-    """The rows that pictures of other tables want of these; none of a table that is damaged."""
-    found: Tables = {}
-    for name in PARTS.keys() & bundle.tables.keys():
-        with contextlib.suppress(BundleError, LookupError, TypeError, ValueError):
-            column, wanted = PARTS[name]
-            rows = bundle.rows(name, where=(column, wanted(known)))
-            found[name] = list(itertools.islice(rows, MAX_PART_ROWS))
-    for name in CHOSEN.keys() & bundle.tables.keys():
-        with contextlib.suppress(BundleError, LookupError, TypeError):
-            chosen = filter(CHOSEN[name](known), bundle.rows(name))
-            found[name] = list(itertools.islice(chosen, MAX_PART_ROWS))
-    return found
-
-
-def _blame(bundle: Bundle, error: BundleError | str) -> str:
-    """An error without the folder's path, which is nobody's business on another machine."""
-    return str(error).replace(f"{bundle.path}{os.sep}", "").replace(f"{bundle.path}: ", "")
-
-
-def _pictures(
-    table: Table,
-    known: Tables,
-    errors: dict[str, str],
-    environment: Environment,
-    page_size: int | None,
-) -> Iterator[PictureView]:
-    for picture in PICTURES:
-        if picture.table != table.name:
-            continue
-        missing = picture.columns - {column.name for column in table.columns}
-        if missing:
-            why = f"table {table.name} has no column {', '.join(sorted(missing))}"
-            yield PictureView(picture.name, Markup(), why)
-        elif table.name in errors:
-            yield PictureView(picture.name, Markup(), errors[table.name])
-        elif known[table.name]:
-            # Any value of a stranger's table may be missing or absurd, where a drawing does not
-            # expect it. Whatever comes of that must cost this picture alone.
-            try:
-                html = environment.get_template(f"picture_{picture.name}.html").render(
-                    data=picture.draw(known, page_size)
-                )
-                yield PictureView(picture.name, Markup(html), "", picture.others | {picture.table})
-            except EXPECTED as error:
-                why = f"table {table.name} is damaged: {error}"
-                yield PictureView(picture.name, Markup(), why)
 
 
 def differences(comparison: Comparison, environment: Environment) -> Iterator[Markup]:
@@ -279,7 +205,6 @@ def table_view(
     bundle: Bundle,
     table: Table,
     page_size: int | None,
-    known: Tables,
     stood_on: Sequence[tuple[str, Proof]] = (),
 ) -> TableView:
     """
@@ -303,10 +228,9 @@ def table_view(
         rows.append([cell(row[c.name], c, page_size) for c in table.columns])
 
     total, further, error = 0, 0, ""
-    every = known.get(table.name) or bundle.rows(table.name)
     try:
         # The first rows first: of a damaged table, what stands before the damage is shown.
-        for row in itertools.islice(every, _most(table)):
+        for row in itertools.islice(bundle.rows(table.name), _most(table)):
             add(row)
         _mark_impossible(bundle, table, rows)
         total = bundle.count(table.name)
@@ -316,7 +240,7 @@ def table_view(
                 add(row)
                 further += 1
     except BundleError as caught:
-        error = _blame(bundle, caught)
+        error = blame(bundle, caught)
         with contextlib.suppress(BundleError):
             for _ in bundle.rows(table.name):
                 total += 1

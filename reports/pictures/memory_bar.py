@@ -7,12 +7,13 @@ agree.
 """
 
 import heapq
+import itertools
 from dataclasses import dataclass, field
 from typing import Any
 
 from mmscope.drgn.tables.amounts import bar_percent
 from mmscope.drgn.tables.record import record
-from mmscope.drgn.tables.rows import columns
+from mmscope.drgn.tables.rows import Column, columns
 from mmscope.drgn.tables.table import Inside, Table
 from mmscope.reports.bundle.declared import TABLES
 from mmscope.reports.drawing.row_names import DESCRIBES, name_of
@@ -115,9 +116,7 @@ def add_owners(found: list[Segment], tables: Tables, page_size: int | None) -> N
     for segment in found:
         for table, inside in OWNERS.get(segment.name, []):
             same = inside.where[0] if inside.where and len(inside.where[1]) == 1 else ""
-            named = [
-                c for c in columns(table.row) if (c.key or c.name in DESCRIBES) and c.name != same
-            ]
+            named = [c for c in _names(table) if c.name != same]
             unit = next(c.unit for c in columns(table.row) if c.name == inside.column)
             factor = page_size or 0 if unit == "pages" else 1
             owners = [
@@ -130,6 +129,19 @@ def add_owners(found: list[Segment], tables: Tables, page_size: int | None) -> N
             if segment.owners:
                 segment.table = table.name
                 break
+
+
+def _names(table: Table) -> list[Column]:
+    return [c for c in columns(table.row) if c.key or c.name in DESCRIBES]
+
+
+def _owners_read() -> dict[str, frozenset[str]]:
+    """The columns that say who has memory inside a class."""
+    found: dict[str, frozenset[str]] = {}
+    for table, inside in itertools.chain.from_iterable(OWNERS.values()):
+        names = {inside.column, *(c.name for c in _names(table)), *(inside.where or ())[:1]}
+        found[table.name] = found.get(table.name, frozenset()) | names
+    return found
 
 
 def draw(tables: Tables, page_size: int | None) -> dict[str, Any]:
@@ -152,6 +164,7 @@ MEMORY_BAR = Picture(
     frozenset({"owner", "part", "node", "zone", "bytes"}),
     draw,
     others=frozenset({"ledger_checks", *(t.name for each in OWNERS.values() for t, _ in each)}),
+    reads=_owners_read(),
     style="""
 .mem-bar rect { fill: var(--series, var(--bar)); stroke: var(--bg); stroke-width: 1; }
 .mem-bar rect.mem-free { fill: var(--bar); } .mem-bar rect.mem-gone { fill: var(--other); }

@@ -449,19 +449,22 @@ def _cgroup(row: dict[str, Any], scale: int) -> dict[str, Any]:
 
 PAGE_OWNER = Picture("page_owner", "page_owner_stacks", frozenset({"pages", "stack"}), page_owner)
 GROWN = {"page_owner_series": ("handle", series_wanted)}
+GROWTH = frozenset({"handle", "pages_first", "pages_last", "gained", "slope", "steadiness"})
 PAGE_OWNER_GROWTH = Picture(
     "page_owner_growth",
     "page_owner_growth",
-    frozenset({"handle", "pages_first", "pages_last", "gained", "slope", "steadiness"}),
+    GROWTH,
     page_owner_growth,
     others=frozenset({"page_owner_stacks", "page_owner_snapshots", "watch_samples"}),
     parts=GROWN,
+    reads={"page_owner_growth": GROWTH},
 )
 SLAB_OWNER = Picture(
     "slab_owner",
     "slab_owner_stacks",
     frozenset({"cache", "stack", "objects", "bytes"}),
     slab_owner,
+    reads={"slab_owner_stacks": frozenset({"cache", "stack", "objects", "bytes"})},
 )
 MEMORY_CGROUPS = Picture(
     "memory_cgroups",

@@ -276,4 +276,9 @@ PAGE_TABLES = Picture(
     view,
     others=frozenset({"page_table_occupancy", "page_table_regions"}),
     parts={"exit_costs": ("pid", costs_wanted)},
+    reads={
+        "page_tables": frozenset({"pid", "comm", "pgtables_bytes", "resident_bytes"})
+        | {"hugetlb_bytes", "swap_ptes", "pte_tables", "empty_pte_tables", "zero_ptes"}
+        | {"deposited_pte_tables", "huge_pmds", "exit_pte_slots"}
+    },
 )

@@ -28,6 +28,7 @@ class Picture:
     :ivar others: tables that it looks at besides, where the bundle has them.
     :ivar parts: the same of long tables: which values of which column it needs.
     :ivar chosen: the same: which rows it needs.
+    :ivar reads: of tables that may be long, the only columns that it looks at; of others, all.
     :ivar style: CSS, where the classes of ``templates/report.css`` are not enough.
     """
 
@@ -38,4 +39,10 @@ class Picture:
     others: frozenset[str] = frozenset()
     parts: Mapping[str, tuple[str, Callable[[Tables], set[Any]]]] = field(default_factory=dict)
     chosen: Mapping[str, Callable[[Tables], Callable[[Row], bool]]] = field(default_factory=dict)
+    reads: Mapping[str, frozenset[str]] = field(default_factory=dict)
     style: str = ""
+
+    @property
+    def tables(self) -> frozenset[str]:
+        """All that it looks at."""
+        return self.others.union((self.table,), self.parts, self.chosen)

@@ -243,6 +243,7 @@ ANON_VMA_MAP = Picture(
     frozenset({"anon_vma", "index", "pages", "vmas", "writable_vmas", "starts", "ksm_items"}),
     tree,
     others=frozenset({"anon_vmas", "vma_splits"}),
+    reads={"anon_vmas": frozenset({"anon_vma", "comm", "pid"})},
 )
 RMAP_VISITS = Picture(
     "rmap_visits",
@@ -250,4 +251,5 @@ RMAP_VISITS = Picture(
     frozenset({"what", "visits", "visits_indexed", "used_here", "node_ns", "measured"}),
     visits,
     others=frozenset({"ksm_pages"}),
+    reads={"ksm_pages": frozenset({"pfn", "visits_per_pass", "visits_indexed"})},
 )

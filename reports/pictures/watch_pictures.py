@@ -330,5 +330,6 @@ WATCH = Picture(
     | {"watch_events", "watch_overhead"}
     | {"page_owner_growth", "page_owner_stacks", "page_owner_snapshots"},
     parts=owner_pictures.GROWN,
+    reads={"page_owner_growth": owner_pictures.GROWTH},
     chosen={"counter_rates": rates_wanted, "gauge_series": levels_wanted},
 )
