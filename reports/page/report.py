@@ -93,12 +93,7 @@ def render(
     """
     page_size = page_size_of(bundle)
     pictures = functools.cache(drawn or functools.partial(draw, bundle))
-    environment = environment_of(page_size, uptime_of(bundle))
-    offers = Downloads()
-    words = Glossary()
-    # Of this page, which has both their places.
-    environment.filters["terms"] = words.mark
-    environment.globals.update(offer=offers.offer, glossary=words)
+    environment, offers = _of_this_page(bundle, page_size)
     sections = section_views(
         bundle, lambda table: pictures().of(table, offers), page_size, verdict.found
     )
@@ -144,6 +139,18 @@ def render(
         **_looks(environment, {p.name for v in sections for ps in v.pictures.values() for p in ps}),
     )
     return offers.fill(squeeze(html) + "\n")
+
+
+def _of_this_page(bundle: Bundle, page_size: int | None) -> tuple[Environment, Downloads]:
+    """Where its values become HTML, and its downloads; it has the places of terms, too."""
+    environment, offers, words = (
+        environment_of(page_size, uptime_of(bundle)),
+        Downloads(),
+        Glossary(),
+    )
+    environment.filters["terms"] = words.mark
+    environment.globals.update(offer=offers.offer, glossary=words)
+    return environment, offers
 
 
 def _compared(versus: comparison_view.View | None) -> list[str]:
