@@ -147,8 +147,10 @@ def _missing_pages(path: Path, kdump: Kdump, size: int) -> int:
     for offset in range((length - 1) // CHUNK_BYTES * CHUNK_BYTES, -1, -CHUNK_BYTES):
         data = _read(path, begin + offset, min(CHUNK_BYTES, length - offset))
         pages = np.frombuffer(data[: len(data) // 24 * 24], PAGE_DESCRIPTOR)
-        # Both, as the sum of a damaged one may wrap around.
+        # Both, as the sum of a damaged one may wrap around. At 0 is the file's header: zeros are
+        # where a dump was rebuilt of one that was cut short.
         outside = (pages["offset"] > size) | (pages["offset"] + pages["size"] > size)
+        outside |= pages["offset"] == 0
         behind = int(np.count_nonzero(outside))
         if not behind and not missing and len(np.unique(pages["offset"])) > 1:
             break

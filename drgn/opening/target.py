@@ -37,21 +37,13 @@ from mmscope.drgn.opening.core_file import (
 )
 from mmscope.drgn.opening.no_debug_info import BTF_MAGICS, OWN, NoDebugInfoError, attach, vmcoreinfo
 from mmscope.drgn.opening.target_error import TargetError as TargetError
+from mmscope.drgn.opening.wrapped import FLATTENED, head_of, unpacked_by
 from mmscope.drgn.reading.cpus import online_cpus
 from mmscope.drgn.reading.struct_pages import memory_pages
 from mmscope.drgn.tables.record import record
 
 # A class of its own since drgn 0.3.0; before, drgn raised Exception itself.
 BadDataError: type[Exception] = getattr(drgn, "BadDataError", Exception)
-
-# What a file that is not a core starts with, and how to get the core out of it.
-WRAPPED = {
-    b"\x28\xb5\x2f\xfd": "zstd -d",
-    b"\x1f\x8b": "gunzip -k",
-    b"\xfd7zXZ\x00": "xz -dk",
-    b"BZh": "bunzip2 -k",
-}
-FLATTENED = b"makedumpfile\0\0\0\0"
 
 
 @record
@@ -252,11 +244,9 @@ def _check_readable(path: Path, what: str) -> None:
 def _check_core(path: Path) -> None:
     """Refuse what is certainly no core, with the reason that drgn does not give."""
     _check_readable(path, "--core")
-    with path.open("rb") as file:
-        head = file.read(64)
-    for magic, command in WRAPPED.items():
-        if head.startswith(magic):
-            raise TargetError(f"{path}: is compressed; unpack it first: {command} {path}")
+    head = head_of(path)
+    if command := unpacked_by(head):
+        raise TargetError(f"{path}: is compressed; unpack it first: {command} {path}")
     if head.startswith(FLATTENED):
         raise TargetError(
             f"{path}: is in makedumpfile's flattened format; rebuild it first: "
