@@ -107,6 +107,15 @@ def left_out(path: Path) -> str | None:
     )
 
 
+def ends_before_pages(path: Path) -> bool:
+    """
+    Whether a kdump-compressed file was cut short before it says which pages it has. libkdumpfile
+    (0.5.5) maps what should be there, and the process dies of SIGBUS.
+    """
+    kdump = read_kdump(path)
+    return kdump is not None and path.stat().st_size < kdump.bitmap[0] + 2 * kdump.bitmap[1]
+
+
 def split_part(path: Path) -> str | None:
     """Which part of a dump a file is, in words; None if it is a whole one."""
     kdump = read_kdump(path)

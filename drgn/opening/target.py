@@ -32,6 +32,7 @@ from mmscope.drgn.opening.core_file import (
     KDUMP,
     build_id,
     elf_type,
+    ends_before_pages,
     missing_bytes,
     split_part,
 )
@@ -116,7 +117,15 @@ def open_target(
             ) from error
     else:
         _open_live(prog)
-    _attach_or_load(prog, symbols)
+    try:
+        _attach_or_load(prog, symbols)
+    except TargetError as error:
+        if core is not None and (missing := missing_bytes(core)):
+            raise TargetError(
+                f"{core}: {missing:,} bytes of the machine's memory lie behind the end of the "
+                f"file: it was cut short; {COPY}; {error}"
+            ) from error
+        raise
     if core is not None:
         _check_kernel(prog, core)
     return prog
@@ -255,6 +264,11 @@ def _check_core(path: Path) -> None:
     if head.startswith(KDUMP):
         if part := split_part(path):
             raise TargetError(f"{path}: is {part}")
+        if ends_before_pages(path):
+            raise TargetError(
+                f"{path}: was cut short before it says which pages it has: nothing of it can be "
+                f"read; {COPY}"
+            )
         return
     if not head:
         raise TargetError(f"{path}: is empty, not a vmcore")
