@@ -19,12 +19,14 @@ import duckdb
 import made_hosts as made
 import pytest
 from command_line import ROOT, RUN, run
+from made_fleet import packed
 from test_findings import FOUND, NOT_CHECKED, Case, bundle
 from test_made_hosts import HEALTHY, SICK
 
 from mmscope.drgn.machine.vm_counters import VmCounter
 from mmscope.reports.bundle.bundle import Bundle
-from mmscope.reports.findings.findings import evaluate, finding_of, load_questions, named
+from mmscope.reports.findings.answerable import named
+from mmscope.reports.findings.findings import evaluate, finding_of, load_questions
 from mmscope.reports.fleet.fleet import Share, ask_fleet, at_least_by_chance, regressions
 from mmscope.reports.lake import adding, layout, staging
 from mmscope.reports.lake.adding import Added, add, identity
@@ -76,22 +78,6 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Path:
             one.target |= host(name)
             one.write(folder / name.replace(" ", "-"))
     return folder
-
-
-def packed(cases: list[Case]) -> list[Case]:
-    """The same on fewer hosts: each takes along whatever needs other tables than it has."""
-    hosts: list[tuple[Case, set[type]]] = []
-    for case in cases:
-        needed = {*map(type, case.rows), *case.empty}
-        for host, taken in hosts:
-            if not taken & needed and host.target == case.target:
-                host.rows += case.rows
-                host.empty += case.empty
-                taken |= needed
-                break
-        else:
-            hosts.append((dataclasses.replace(case, rows=[*case.rows]), needed))
-    return [host for host, _ in hosts]
 
 
 def write(path: Path, case: Case) -> None:

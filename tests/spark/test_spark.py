@@ -4,7 +4,6 @@ The findings on Spark: row for row what DuckDB gives, over made bundles, in whic
 found, and over real ones.
 """
 
-import inspect
 import math
 import os
 from collections.abc import Iterator
@@ -16,11 +15,11 @@ import pytest
 
 pytest.importorskip("pyspark", reason="mmscope[spark] is not installed: make test-spark")
 
-import test_profile_findings
 from command_line import ROOT, run
+from made_fleet import of_profiles
 from test_lake import QUESTIONS, fleet, lake_of, paths, small  # noqa: F401
 
-from mmscope.reports.findings.findings import named
+from mmscope.reports.findings.answerable import named
 from mmscope.reports.fleet.spark import session, spark_engine
 from mmscope.reports.lake.asking import Answer, Engine, answers
 from mmscope.reports.lake.batch import Batch, load
@@ -37,15 +36,6 @@ class Both:
     batch: Batch
     spark: Engine
     by_duckdb: dict[str, Answer]
-
-
-def of_profiles(folder: Path) -> Iterator[Path]:
-    """The bundles that the tests of findings about profiles write."""
-    for name, test in vars(test_profile_findings).items():
-        if name.startswith("test_") and list(inspect.signature(test).parameters) == ["tmp_path"]:
-            (folder / name).mkdir(parents=True)
-            test(folder / name)
-            yield from (path.parent for path in (folder / name).rglob("datapackage.json"))
 
 
 @pytest.fixture(scope="module")
