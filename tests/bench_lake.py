@@ -34,15 +34,17 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 
 @dataclass(frozen=True)
 class Cost:
-    """What a command took: seconds of CPU time and by the clock, bytes at most."""
+    """What a command took: CPU time, time by the clock, bytes at most; and how busy others were."""
 
     cpu: float
     clock: float
     memory: int
+    load: float
     printed: str
 
     def __str__(self) -> str:
-        return f"{self.cpu:.1f} s CPU, {self.clock:.1f} s clock, {self.memory >> 20:,} MiB"
+        memory = f"{self.memory >> 20:,} MiB"
+        return f"{self.cpu:.1f} s CPU, {self.clock:.1f} s clock, {memory}, load {self.load:.1f}"
 
 
 class Watched:
@@ -91,7 +93,8 @@ def cost(*words: str | Path) -> Cost:
     assert child.returncode in (0, 1), child.returncode
     # Those whom nobody waited for, as Spark's Java, are only looked at.
     cpu = max(used.ru_utime + used.ru_stime, watched.cpu)
-    return Cost(cpu, clock, max(watched.memory, used.ru_maxrss << 10), b"".join(printed).decode())
+    memory = max(watched.memory, used.ru_maxrss << 10)
+    return Cost(cpu, clock, memory, os.getloadavg()[0], b"".join(printed).decode())
 
 
 def fleet(folder: Path, hosts: int, real: list[Path]) -> list[Path]:
@@ -129,18 +132,20 @@ def measure(folder: Path, hosts: int, real: list[Path], spark: bool) -> dict[str
         costs["added"] = cost("lake", "add", *paths, lake)
     files, kept = size(lake, "*.parquet")
     print(f"{hosts:,} hosts: lake of {files} files, {kept >> 20:,} MiB", flush=True)
-    costs["findings"] = cost("lake", "findings", lake, "--by", "host", "--format", "csv")
+    asked: list[str | Path] = ["lake", "findings", lake, "--format", "csv"]
+    costs["findings"] = cost(*asked)
+    # The words for each host are Python's work, whatever the engine.
+    each = costs["findings of each host"] = cost(*asked, "--by", "host")
     if spark:
-        costs["findings on Spark"] = cost(
-            "lake", "findings", lake, "--by", "host", "--format", "csv", "--engine", "spark",
-            "--master", "local[2]",
-        )  # fmt: skip
-        same = costs["findings on Spark"].printed == costs["findings"].printed
+        here = [*asked, "--by", "host", "--engine", "spark", "--master", "local[2]"]
+        costs["findings of each host on Spark"] = by_spark = cost(*here)
+        same = by_spark.printed == each.printed
         print(f"{hosts:,} hosts: Spark prints {'the same' if same else 'SOMETHING ELSE'}")
-    rows = [line.split(",")[0] for line in costs["findings"].printed.splitlines()[1:]]
-    print(f"{hosts:,} hosts: {len(rows):,} rows of {len(set(rows))} findings")
-    for what, each in costs.items():
-        print(f"{hosts:,} hosts: {what}: {each}; load {os.getloadavg()[0]:.1f}", flush=True)
+    found = len(costs["findings"].printed.splitlines()) - 1
+    rows = len(each.printed.splitlines()) - 1
+    print(f"{hosts:,} hosts: {found} findings, {rows:,} of hosts")
+    for what, one in costs.items():
+        print(f"{hosts:,} hosts: {what}: {one}", flush=True)
     return costs
 
 

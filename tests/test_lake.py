@@ -99,13 +99,9 @@ def said_of(batch: Batch) -> Iterator[tuple[str, int, list[str], str | None]]:
             yield answer.question.id, number, said, answer.refused.get(number)
 
 
-def test_each_host_is_told_what_its_bundle_alone_is_told(tmp_path: Path, paths: list[Path]) -> None:
-    assert not lake_of(tmp_path, *paths)
-    catalog = read_catalog(tmp_path / "lake")
-    assert len(catalog.bundles) == len(paths)
-    batch = load(catalog, catalog.bundles, named(QUESTIONS))
-    path_of = {identity(path): path for path in paths}
-    verdicts = [evaluate(Bundle(path_of[taken.id])) for taken in catalog.bundles]
+def found_as_alone(batch: Batch, path_of: dict[str, Path]) -> set[str]:
+    """The findings that a lake's bundles have, each of which has what it has by itself."""
+    verdicts = [evaluate(Bundle(path_of[taken.id])) for taken in batch.bundles]
     fired = set()
     for id, number, said, refused in said_of(batch):
         verdict = verdicts[number]
@@ -113,6 +109,15 @@ def test_each_host_is_told_what_its_bundle_alone_is_told(tmp_path: Path, paths: 
         reason = {item.id: item.reason for item in verdict.not_checked}.get(id)
         assert (id, said, refused) == (id, alone, reason)
         fired |= {id} if said else set()
+    return fired
+
+
+def test_each_host_is_told_what_its_bundle_alone_is_told(tmp_path: Path, paths: list[Path]) -> None:
+    assert not lake_of(tmp_path, *paths)
+    catalog = read_catalog(tmp_path / "lake")
+    assert len(catalog.bundles) == len(paths)
+    batch = load(catalog, catalog.bundles, named(QUESTIONS))
+    fired = found_as_alone(batch, {identity(path): path for path in paths})
     profiles = {question.id for question in QUESTIONS if question.id.startswith("profile-")}
     assert fired | profiles >= {question.id for question in QUESTIONS}
 
