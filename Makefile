@@ -199,6 +199,11 @@ bench: $(READY) ## how fast each probe is, with the naive way beside it, and the
 	@$(BIN)/python tests/bench_perf.py
 	@$(BIN)/python tests/bench_prices.py
 
+.PHONY: bench-lake
+bench-lake: $(VENV)/.spark ## a lake of 100, 1,000 and 10,000 hosts: adding, findings on DuckDB and Spark (HOSTS=100,1000; an hour of CPU)
+	@tools/apt-install $(SPARK_PACKAGES)
+	@$(BIN)/python tests/bench_lake.py --spark $(if $(HOSTS),--hosts $(HOSTS))
+
 .PHONY: docs
 docs: $(READY) ## docs/tables.md, docs/kernels.md and the commands of drgn, from declarations and data
 	@$(BIN)/python tools/make_docs.py
