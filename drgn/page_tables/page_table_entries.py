@@ -5,9 +5,9 @@ Many page tables, read level by level.
 A walk starts at any number of root tables (a process's ``mm.pgd``, the kernel's ``init_mm.pgd``)
 and shows the tables of each level in chunks, an array of entries for each table. The tables that
 they lead to are collected, sorted by physical address, and read with one ``Program.read()`` for
-each run of adjacent ones: about 400,000 tables a second on a vmcore, where reading entry by entry
-does 700. Memory is bounded by the fan-out of one chunk, not by the number of tables: a chunk is
-followed down to its last level before the next one is read.
+those that are near each other: about 400,000 tables a second on a vmcore, where reading entry by
+entry does 700. Memory is bounded by the fan-out of one chunk, not by the number of tables: a chunk
+is followed down to its last level before the next one is read.
 
 Whatever is in the tables, the walk ends: levels bound its depth, a table that one root leads to
 several times is shown once (as far as the walk remembers it: the last million, and PMD tables only
@@ -20,10 +20,11 @@ Cannot know: tables that no entry points to, such as those deposited for a huge 
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
-from drgn import Program
+from drgn import FaultError, Program, ProgramFlags
 from drgn.helpers.linux.mm import follow_phys, pfn_to_virt
 from numpy.typing import NDArray
 
@@ -63,6 +64,11 @@ class TableChunk:
     def __len__(self) -> int:
         return len(self.frames)
 
+    @cached_property
+    def places(self) -> NDArray[np.int64]:
+        """Of all entries, row by row, those that are not 0: few in most tables."""
+        return np.flatnonzero(self.entries.ravel() != 0)
+
     def slot_addresses(self, shift: int, rows: NDArray[Any], slots: NDArray[Any]) -> Entries:
         """The addresses that entries map, as ``np.nonzero(mask)`` names them."""
         result: Entries = self.addresses[rows] + (slots.astype(np.uint64) << np.uint64(shift))
@@ -78,10 +84,13 @@ class Walk:
     repeated: NDArray[np.int64]  # [root, level]: pointed to once more, and not followed again
     dropped: NDArray[np.int64]  # [root]: not followed, as the root has more tables than it may
     gaps: Gaps = field(default_factory=Gaps)
+    near: bool = False  # read nothing but tables
 
 
 # Memory that is read in larger pieces comes fresh from the system each time, and faults.
 READ_BYTES = 64 << 10
+# Of a dump, so many pages between two tables are read too: as cheap as another read.
+BETWEEN = 3
 # The number of a table's root and its address must fit into one sortable word.
 MAX_ROOTS = 1 << 12
 # How many tables are remembered: 8 MiB, which take no memory before they are written to.
@@ -126,6 +135,7 @@ def walk_page_tables(
     buffer = np.empty((tables_at_once, form.slots), np.uint64)
     # By its key modulo, the last table that was met there: its key, inverted.
     met = np.zeros(REMEMBERED, np.uint64)
+    walk.near |= bool(prog.flags & ProgramFlags.IS_LIVE)
     todo = [_Tables(0, order.astype(np.int32), roots[order], bases)]
     walk.tables[:, 0] += 1
     while todo:
@@ -179,15 +189,19 @@ def _read_tables(
     entries = buffer[: len(frames)]
     entries[:, slots:] = 0
     read = np.zeros(len(frames), np.bool_)
-    breaks = np.flatnonzero(np.diff(frames) != table.itemsize) + 1
-    firsts = [0, *breaks.tolist()]
-    for first, behind in zip(firsts, [*firsts[1:], len(frames)], strict=True):
-        run = int(frames[first]), behind - first
-        for at, data in read_array(
-            prog, *run, table, walk.gaps, physical=True, chunk_bytes=READ_BYTES
-        ):
-            entries[first + at : first + at + len(data), :slots] = data
-            read[first + at : first + at + len(data)] = True
+    for first, behind in _stretches(frames, table.itemsize, 0 if walk.near else BETWEEN):
+        begin, end = int(frames[first]), int(frames[behind - 1]) + table.itemsize
+        try:
+            data = np.frombuffer(prog.read(begin, end - begin, True), table)
+        except FaultError:
+            # Where pages are left out of a dump, those beside a table may be.
+            walk.near |= (behind - first) * table.itemsize < end - begin
+            _read_runs(prog, frames, (first, behind), entries[:, :slots], read, walk.gaps)
+            continue
+        if len(data) > behind - first:
+            data = data[(frames[first:behind] - frames[first]) // np.uint64(table.itemsize)]
+        entries[first:behind, :slots] = data
+        read[first:behind] = True
     if len(frames) < len(back):  # a table of several roots
         entries = entries[back]
     if not read.all():
@@ -196,6 +210,40 @@ def _read_tables(
         wanted = wanted.part(readable)
         entries = entries[readable]
     return TableChunk(wanted.level, wanted.roots, wanted.frames, wanted.addresses, entries)
+
+
+def _stretches(frames: Entries, size: int, between: int) -> list[tuple[int, int]]:
+    """
+    (index of the first, index behind the last) of tables that one read fetches.
+
+    :param between: so many tables may lie between two of them.
+    """
+    if not len(frames):
+        return []
+    steps, odd = np.divmod(np.diff(frames), np.uint64(size))
+    near = (steps <= np.uint64(1 + between)) & (odd == 0)
+    stretch = np.cumsum(np.concatenate(([0], ~near)))
+    piece = (frames - frames[np.searchsorted(stretch, stretch)]) // np.uint64(READ_BYTES)
+    breaks = np.flatnonzero((np.diff(stretch) != 0) | (np.diff(piece) != 0)) + 1
+    firsts = [0, *breaks.tolist()]
+    return list(zip(firsts, [*firsts[1:], len(frames)], strict=True))
+
+
+def _read_runs(
+    prog: Program,
+    frames: Entries,
+    part: tuple[int, int],
+    entries: Entries,
+    read: NDArray[np.bool_],
+    gaps: Gaps,
+) -> None:
+    """Read what can be read of some tables, and nothing between them."""
+    table = np.dtype(("<u8", (entries.shape[1],)))
+    for first, behind in _stretches(frames[slice(*part)], table.itemsize, 0):
+        begin, count = part[0] + first, behind - first
+        for at, data in read_array(prog, int(frames[begin]), count, table, gaps, physical=True):
+            entries[begin + at : begin + at + len(data)] = data
+            read[begin + at : begin + at + len(data)] = True
 
 
 def _blank_outside(form: PageTableFormat, chunk: TableChunk, bounds: tuple[int, int]) -> None:
@@ -219,8 +267,10 @@ def _children(
 ) -> _Tables:
     """The tables that a chunk's entries lead to, each once for each root."""
     below = chunk.level + 1
-    rows, slots = np.nonzero(form.is_table(chunk.entries, chunk.level))
-    frames = form.physical(chunk.entries[rows, slots])
+    entries = chunk.entries.ravel()[chunk.places]
+    leading = form.is_table(entries, chunk.level)
+    rows, slots = np.divmod(chunk.places[leading], form.slots)
+    frames = form.physical(entries[leading])
     roots = chunk.roots[rows]
     keys = frames | roots.astype(np.uint64)
     order = np.argsort(keys, kind="stable")

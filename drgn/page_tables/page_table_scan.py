@@ -13,6 +13,7 @@ any more, and the kernel's own.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -82,7 +83,8 @@ class PageTableScan:
     kinds: NDArray[np.int64]  # [process, kind of PTE]
     tables: NDArray[np.int64]  # [process, level]
     sums: dict[str, NDArray[np.int64]]  # by SUMS: [process]
-    # [process, level or, behind them, deposited; bin], and the entries in use in them
+    # [a process of detailed, or all others together; level or, behind them, deposited; bin], and
+    # the entries in use in them
     filled: NDArray[np.int64]
     filled_entries: NDArray[np.int64]
     regions: "Regions"
@@ -95,16 +97,22 @@ class PageTableScan:
     mapped: MappedPages | None = None  # who shares what is mapped, if that was asked for
     absurd_charges: int = 0  # processes with more page tables than there is memory, by their count
 
+    @cached_property
+    def order(self) -> list[int]:
+        """All processes, those with the most tables first."""
+        return by_size(self.spaces)
+
     def detailed(self) -> list[int]:
         """The processes that occupancy and regions are kept of."""
-        return by_size(self.spaces)[:DETAILED]
+        return self.order[:DETAILED]
 
 
 def by_size(spaces: AddressSpaces) -> list[int]:
     """All processes, those with the most tables first."""
     pids = np.array([process.pid for process in spaces.processes], np.int64)
     charged = spaces.columns["pgtables_bytes"].astype(np.int64)
-    return [int(at) for at in np.lexsort((pids, -charged))]
+    order: list[int] = np.lexsort((pids, -charged)).tolist()
+    return order
 
 
 def scan_page_tables(
@@ -124,15 +132,17 @@ def scan_page_tables(
     count = len(spaces)
     areas = read_vm_areas(prog, spaces.columns["tree"], gaps)
     levels = len(form.levels)
+    largest = by_size(spaces)[:DETAILED]
+    filled = len(largest) + 1, levels + 1, BINS
     scan = PageTableScan(
         form,
         spaces,
         np.zeros((count, KINDS), np.int64),
         np.zeros((count, levels), np.int64),
         {name: np.zeros(count, np.int64) for name in SUMS},
-        np.zeros((count, levels + 1, BINS), np.int64),
-        np.zeros((count, levels + 1, BINS), np.int64),
-        cut_regions(areas, by_size(spaces)[:DETAILED], form),
+        np.zeros(filled, np.int64),
+        np.zeros(filled, np.int64),
+        cut_regions(areas, largest, form),
         gaps,
         damaged_vmas=areas.damaged,
         mapped=MappedPages(prog, count) if shares else None,
@@ -229,14 +239,24 @@ class _Lookup:
         result[some] = self.locked[self.find(self.key(owners[some], addresses[some]))]
         return result
 
-    def pages_below(self, keys: NDArray[np.uint64], *, reaped: bool) -> NDArray[np.int64]:
-        """Mapped pages below each address, in all processes before it and its own."""
+    def pages_between(
+        self, first: NDArray[np.uint64], behind: NDArray[np.uint64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Mapped pages from each address to another one, and those that are reaped."""
+        low, high = self._pages_below(first), self._pages_below(behind)
+        return high[0] - low[0], high[1] - low[1]
+
+    def _pages_below(self, keys: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """In all processes before its own and there."""
         if not len(self.starts):
-            return np.zeros(len(keys), np.int64)
-        pages, before = (self.reaped, self.reaped_before) if reaped else (self.pages, self.before)
+            return np.zeros(len(keys), np.int64), np.zeros(len(keys), np.int64)
         at = np.searchsorted(self.starts, keys, side="right").astype(np.int64) - 1
-        inside = np.minimum(keys - self.starts[at], pages[at])
-        return np.where(at < 0, 0, before[at] + inside).astype(np.int64)
+        beyond = keys - self.starts[at]
+        all_pages, reaped = (
+            np.where(at < 0, 0, before[at] + np.minimum(beyond, pages[at])).astype(np.int64)
+            for pages, before in ((self.pages, self.before), (self.reaped, self.reaped_before))
+        )
+        return all_pages, reaped
 
 
 class _Reader:
@@ -247,6 +267,9 @@ class _Reader:
         self.kinds = swap_kinds(prog)
         self.zero, self.huge_zero = _zero_pages(prog, scan.form)
         self.descriptors = table_descriptors(prog)
+        # Where the occupancy of each process is kept.
+        self.place = np.full(len(scan.spaces), len(scan.filled) - 1, np.int64)
+        self.place[scan.detailed()] = np.arange(len(scan.filled) - 1)
 
     def take(self, chunk: TableChunk, owners: NDArray[np.int64]) -> None:
         """
@@ -263,14 +286,15 @@ class _Reader:
     def _fill(self, level: int, owners: NDArray[np.int64], used: NDArray[np.int64]) -> None:
         """The occupancy of tables."""
         # 0, 1, 2-3, 4-7, …: the number of bits.
-        bins = np.frexp(used.astype(np.float64))[1]
-        np.add.at(self.scan.filled[:, level], (owners, bins), 1)
-        np.add.at(self.scan.filled_entries[:, level], (owners, bins), used)
+        bins = self.place[owners] * BINS + np.frexp(used.astype(np.float64))[1]
+        kept = self.scan.filled[:, level], self.scan.filled_entries[:, level]
+        for sums, weights in zip(kept, (None, used), strict=True):
+            found = np.bincount(bins, weights, sums.size)
+            sums += found.astype(np.int64).reshape(sums.shape)
 
     def _take_ptes(self, chunk: TableChunk, owners: NDArray[np.int64]) -> NDArray[np.int64]:
         form, scan, count = self.form, self.scan, len(chunk)
-        flat = chunk.entries.ravel()
-        some = np.flatnonzero(flat != 0)
+        flat, some = chunk.entries.ravel(), chunk.places
         kinds = entry_kinds(form, self.kinds, self.zero, flat[some])
         rows = some // form.slots
         self._mark_hugetlb(chunk, owners, some, kinds)
@@ -286,13 +310,12 @@ class _Reader:
         found[:, NONE] = 0
         used: NDArray[np.int64] = found.sum(axis=1)
         self._add("empty", owners[used == 0])
-        np.add.at(scan.kinds, owners, found)
+        tables, kind = np.nonzero(found)
+        np.add.at(scan.kinds.ravel(), owners[tables] * KINDS + kind, found[tables, kind])
         first = self.lookup.key(owners, chunk.addresses)
-        behind = first + np.uint64(form.slots)
-        for name, reaped in (("exit_slots", False), ("reaped_slots", True)):
-            slots = self.lookup.pages_below(behind, reaped=reaped)
-            slots -= self.lookup.pages_below(first, reaped=reaped)
-            np.add.at(scan.sums[name], owners, slots)
+        slots = self.lookup.pages_between(first, first + np.uint64(form.slots))
+        for name, each in zip(("exit_slots", "reaped_slots"), slots, strict=True):
+            self._add(name, owners, each)
         self._regions_of_ptes(chunk, owners, found)
         return used
 
@@ -346,13 +369,14 @@ class _Reader:
 
     def _take_upper(self, chunk: TableChunk, owners: NDArray[np.int64]) -> NDArray[np.int64]:
         form, scan, level = self.form, self.scan, chunk.level
-        some = ~form.is_none(chunk.entries)
-        used: NDArray[np.int64] = some.sum(axis=1)
-        some &= ~form.is_table(chunk.entries, level)
-        rows, slots = np.nonzero(some)
-        if not len(rows):
+        entries = chunk.entries.ravel()[chunk.places]
+        some = ~form.is_none(entries)
+        rows = chunk.places // form.slots
+        used: NDArray[np.int64] = np.bincount(rows[some], minlength=len(chunk))
+        some &= ~form.is_table(entries, level)
+        if not some.any():
             return used
-        entries = chunk.entries[rows, slots]
+        rows, slots, entries = rows[some], chunk.places[some] % form.slots, entries[some]
         leaf = form.is_leaf(entries, level)
         absent = rows[~leaf]
         if len(absent):
@@ -403,8 +427,8 @@ class _Reader:
         self._add("poisoned_pmds", owners[kinds == POISONED])
         self._add("bad", owners[(kinds == OTHER) | (kinds == SWAP)])
 
-    def _add(self, name: str, owners: NDArray[np.int64], each: int = 1) -> None:
-        self.scan.sums[name] += each * np.bincount(owners, minlength=len(self.scan.spaces))
+    def _add(self, name: str, owners: NDArray[np.int64], each: NDArray[np.int64] | int = 1) -> None:
+        np.add.at(self.scan.sums[name], owners, each)
 
     def _share(
         self,
@@ -451,12 +475,12 @@ class _Reader:
         some = np.flatnonzero(read & (first != 0))
         owner, first = owners[rows[some]], first[some] + np.uint64(self.descriptors.list_offset)
         at = first.copy()
-        deposited = np.zeros(len(self.scan.spaces), np.int64)
         # A table has no more huge PMDs than slots.
         for _ in range(self.form.slots + 1):
             if not len(at):
                 break
-            deposited += np.bincount(owner, minlength=len(deposited))
+            self._add("deposited", owner)
+            np.add.at(self.scan.filled[:, len(self.form.levels), 0], self.place[owner], 1)
             offset = np.uint64(self.descriptors.list_offset)
             links, read = read_scattered(
                 self.prog, at - offset, self.descriptors.links, self.scan.gaps
@@ -466,8 +490,6 @@ class _Reader:
             onward = read & (at != first)
             owner, first, at = owner[onward], first[onward], at[onward]
         self.scan.broken_deposits += len(at)
-        self.scan.sums["deposited"] += deposited
-        self.scan.filled[:, len(self.form.levels), 0] += deposited
 
 
 def _zero_pages(prog: Program, form: PageTableFormat) -> tuple[Any, Any]:

@@ -86,26 +86,25 @@ def process_shares(scan: PageTableScan) -> list[ProcessShare]:
     mapped = scan.mapped
     if mapped is None:
         raise ValueError("the scan of page tables did not look at mapped pages")
-    rows = []
-    for at, process in enumerate(scan.spaces.processes):
-        sums = {name: int(values[at]) for name, values in mapped.sums.items()}
-        pss = {kind: sums[f"pss_{kind}"] for kind in KINDS}
-        rows.append(
-            ProcessShare(
-                process.pid,
-                process.comm,
-                sums["pages"] * mapped.page,
-                sums["unique"] * mapped.page,
-                (sums["pages"] - sums["unique"]) * mapped.page,
-                # Of the whole, as the kernel rounds it: up to 2 bytes more than of the three.
-                sum(pss.values()) >> PSS_SHIFT,
-                pss["anon"] >> PSS_SHIFT,
-                pss["file"] >> PSS_SHIFT,
-                pss["shmem"] >> PSS_SHIFT,
-                sums["pss_locked"] >> PSS_SHIFT,
-                None if isinstance(mapped.swap, str) else sums["pss_swap"] >> PSS_SHIFT,
-            )
+    sums = mapped.sums
+    anon, file, shmem = (sums[f"pss_{kind}"] for kind in KINDS)
+    columns = (
+        sums["pages"] * mapped.page,
+        sums["unique"] * mapped.page,
+        (sums["pages"] - sums["unique"]) * mapped.page,
+        # Of the whole, as the kernel rounds it: up to 2 bytes more than of the three.
+        (anon + file + shmem) >> PSS_SHIFT,
+        *(kind >> PSS_SHIFT for kind in (anon, file, shmem, sums["pss_locked"])),
+    )
+    swapped: list[int | None] = [None] * len(scan.spaces)
+    if not isinstance(mapped.swap, str):
+        swapped = (sums["pss_swap"] >> PSS_SHIFT).tolist()
+    rows = [
+        ProcessShare(process.pid, process.comm, *numbers)
+        for process, *numbers in zip(
+            scan.spaces.processes, *(column.tolist() for column in columns), swapped, strict=True
         )
+    ]
     return sorted(rows, key=lambda row: (-row.pss_bytes, row.pid))
 
 

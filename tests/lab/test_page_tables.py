@@ -600,7 +600,7 @@ def wood(lab: TablesLab) -> tuple[Program, np.ndarray]:
 def tables_taken(scan: PageTableScan, comm: str) -> np.ndarray:
     """How many tables of each level of a process were looked at."""
     (at,) = (n for n, process in enumerate(scan.spaces.processes) if process.comm == comm)
-    levels: np.ndarray = scan.filled[at].sum(axis=1)
+    levels: np.ndarray = scan.filled[scan.detailed().index(at)].sum(axis=1)
     return levels
 
 
