@@ -90,7 +90,7 @@ class Walk:
 # Memory that is read in larger pieces comes fresh from the system each time, and faults.
 READ_BYTES = 64 << 10
 # Of a dump, so many pages between two tables are read too: as cheap as another read.
-BETWEEN = 3
+BETWEEN = 4
 # The number of a table's root and its address must fit into one sortable word.
 MAX_ROOTS = 1 << 12
 # How many tables are remembered: 8 MiB, which take no memory before they are written to.
@@ -189,19 +189,22 @@ def _read_tables(
     entries = buffer[: len(frames)]
     entries[:, slots:] = 0
     read = np.zeros(len(frames), np.bool_)
-    for first, behind in _stretches(frames, table.itemsize, 0 if walk.near else BETWEEN):
-        begin, end = int(frames[first]), int(frames[behind - 1]) + table.itemsize
+    stretches = _stretches(frames, table.itemsize, 0 if walk.near else BETWEEN)
+    pieces, whole, room = [], [], 0
+    places = frames.tolist()  # Python's numbers: no end wraps around
+    for part in stretches:
+        begin, length = places[part[0]], places[part[1] - 1] - places[part[0]] + table.itemsize
         try:
-            data = np.frombuffer(prog.read(begin, end - begin, True), table)
+            pieces.append(prog.read(begin, length, True))
         except FaultError:
             # Where pages are left out of a dump, those beside a table may be.
-            walk.near |= (behind - first) * table.itemsize < end - begin
-            _read_runs(prog, frames, (first, behind), entries[:, :slots], read, walk.gaps)
-            continue
-        if len(data) > behind - first:
-            data = data[(frames[first:behind] - frames[first]) // np.uint64(table.itemsize)]
-        entries[first:behind, :slots] = data
-        read[first:behind] = True
+            walk.near |= (part[1] - part[0]) * table.itemsize < length
+            _read_runs(prog, frames, part, entries[:, :slots], read, walk.gaps)
+        else:
+            whole.append((*part, room - begin // table.itemsize))
+            room += length // table.itemsize
+    if pieces:
+        _place(np.frombuffer(b"".join(pieces), table), frames, whole, entries[:, :slots], read)
     if len(frames) < len(back):  # a table of several roots
         entries = entries[back]
     if not read.all():
@@ -229,6 +232,30 @@ def _stretches(frames: Entries, size: int, between: int) -> list[tuple[int, int]
     return list(zip(firsts, [*firsts[1:], len(frames)], strict=True))
 
 
+def _place(
+    tables: Entries,
+    frames: Entries,
+    whole: list[tuple[int, int, int]],
+    entries: Entries,
+    read: NDArray[np.bool_],
+) -> None:
+    """
+    Put tables where they belong.
+
+    :param whole: of each stretch its first table, the one behind its last, and where it begins
+        among *tables*, less the number of its first frame.
+    """
+    first, behind, base = np.array(whole, np.int64).T
+    counts = behind - first
+    size = np.uint64(tables.itemsize * tables.shape[1])
+    which: NDArray[Any] | slice = slice(None)
+    if len(frames) > counts.sum():  # some could not be read so
+        which = np.concatenate([np.arange(*part[:2]) for part in whole])
+    numbers = (frames[which] // size).astype(np.int64)
+    entries[which] = tables[numbers + np.repeat(base, counts)]
+    read[which] = True
+
+
 def _read_runs(
     prog: Program,
     frames: Entries,
@@ -253,9 +280,11 @@ def _blank_outside(form: PageTableFormat, chunk: TableChunk, bounds: tuple[int, 
     slots_here = form.slots if chunk.level else form.root_slots
     table_bytes = np.uint64(slots_here - 1) << np.uint64(shift)
     outer = (chunk.addresses < first) | (chunk.addresses + table_bytes > last)
-    for row in np.flatnonzero(outer).tolist():
-        slots = chunk.addresses[row] + (np.arange(form.slots, dtype=np.uint64) << np.uint64(shift))
-        chunk.entries[row, (slots < first) | (slots > last)] = 0
+    # Most are root tables, all of the same addresses.
+    for address in np.unique(chunk.addresses[outer]):
+        slots = address + (np.arange(form.slots, dtype=np.uint64) << np.uint64(shift))
+        rows = np.flatnonzero(chunk.addresses == address)
+        chunk.entries[np.ix_(rows, np.flatnonzero((slots < first) | (slots > last)))] = 0
 
 
 def _children(

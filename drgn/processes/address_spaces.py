@@ -22,8 +22,8 @@ from drgn.helpers.linux.list import list_for_each_entry
 from numpy.typing import NDArray
 
 from mmscope.drgn.processes.task_list import Circle, TaskList, Tasks, until_again
-from mmscope.drgn.reading.kernel_arrays import Columns, Gaps, struct_dtype
-from mmscope.drgn.reading.scattered_reads import read_members, read_scattered
+from mmscope.drgn.reading.kernel_arrays import Columns, Gaps
+from mmscope.drgn.reading.scattered_reads import read_members
 from mmscope.drgn.tables.record import record
 
 PF_KTHREAD = 0x0020_0000
@@ -81,9 +81,8 @@ def address_spaces(prog: Program, gaps: Gaps) -> AddressSpaces:
             strict=True,
         )
     ]
-    dtype = struct_dtype(prog.type("struct mm_struct"), COLUMNS)
     addresses = mms[order]
-    columns, read = read_scattered(prog, addresses, dtype, gaps)
+    columns, read = read_members(prog, addresses, prog.type("struct mm_struct"), COLUMNS, gaps)
     processes = [process for process, here in zip(processes, read.tolist(), strict=True) if here]
     return AddressSpaces(processes, addresses[read], columns[read], tasks.broken_off, damaged)
 
