@@ -11,9 +11,8 @@ Cannot know: tables of kernel threads' borrowed address spaces, of address space
 any more, and the kernel's own.
 """
 
+import itertools
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -30,7 +29,19 @@ from mmscope.drgn.page_tables.page_table_entries import (
     walk_page_tables,
 )
 from mmscope.drgn.page_tables.page_table_formats import PageTableFormat, page_table_format
-from mmscope.drgn.page_tables.regions import REGION_KINDS, REGION_OF_KIND, Regions, cut_regions
+from mmscope.drgn.page_tables.regions import REGION_KINDS, REGION_OF_KIND, cut_regions
+from mmscope.drgn.page_tables.scan_result import (
+    BINS,
+    DETAILED,
+    SUMS,
+    Counted,
+    PageTableScan,
+    add_counted,
+    blank,
+    by_size,
+    counted,
+    without,
+)
 from mmscope.drgn.page_tables.swap_types import (
     HUGETLB,
     KINDS,
@@ -46,66 +57,15 @@ from mmscope.drgn.page_tables.swap_types import (
 )
 from mmscope.drgn.page_tables.table_descriptors import table_descriptors
 from mmscope.drgn.page_tables.vma_lookup import VmaLookup
-from mmscope.drgn.processes.address_spaces import AddressSpaces, address_spaces
+from mmscope.drgn.processes.address_spaces import address_spaces
 from mmscope.drgn.processes.vm_areas import read_vm_areas
 from mmscope.drgn.reading.kernel_arrays import Gaps
 from mmscope.drgn.reading.scattered_reads import read_scattered
-from mmscope.drgn.reading.struct_pages import memory_pages
+from mmscope.drgn.reading.struct_pages import jobs_of, memory_pages
+from mmscope.drgn.workers.workers import Died, Tell, in_workers
 
-# Of how many processes the occupancy and the regions are kept, those with the most tables.
-DETAILED = 20
-# Entries in use in a table: none, 1, 2-3, 4-7, … 256-511, all 512; and up to the 8,192 of a page of
-# 64 KiB.
-BINS = 15
-
-
-# What is added up for each process.
-SUMS = (
-    *("deposited", "shared_pmds", "empty", "vmas", "mapped"),
-    *("huge", "huge_zero", "other_huge", "migration_pmds", "hugetlb_bytes", "poisoned_pmds"),
-    *("exit_slots", "reaped_slots", "bad"),
-)
-
-
-@dataclass
-class PageTableScan:
-    """What the page tables of all processes hold."""
-
-    form: PageTableFormat
-    spaces: AddressSpaces
-    kinds: NDArray[np.int64]  # [process, kind of PTE]
-    tables: NDArray[np.int64]  # [process, level]
-    sums: dict[str, NDArray[np.int64]]  # by SUMS: [process]
-    # [a process of detailed, or all others together; level or, behind them, deposited; bin], and
-    # the entries in use in them
-    filled: NDArray[np.int64]
-    filled_entries: NDArray[np.int64]
-    regions: "Regions"
-    gaps: Gaps = field(default_factory=Gaps)
-    unreadable_tables: int = 0
-    repeated_tables: int = 0
-    dropped_tables: int = 0
-    broken_deposits: int = 0
-    damaged_vmas: int = 0
-    mapped: MappedPages | None = None  # who shares what is mapped, if that was asked for
-    absurd_charges: int = 0  # processes with more page tables than there is memory, by their count
-
-    @cached_property
-    def order(self) -> list[int]:
-        """All processes, those with the most tables first."""
-        return by_size(self.spaces)
-
-    def detailed(self) -> list[int]:
-        """The processes that occupancy and regions are kept of."""
-        return self.order[:DETAILED]
-
-
-def by_size(spaces: AddressSpaces) -> list[int]:
-    """All processes, those with the most tables first."""
-    pids = np.array([process.pid for process in spaces.processes], np.int64)
-    charged = spaces.columns["pgtables_bytes"].astype(np.int64)
-    order: list[int] = np.lexsort((pids, -charged)).tolist()
-    return order
+# Tables of processes that are walked together: a quarter of a second's.
+PART_TABLES = 1 << 16
 
 
 def scan_page_tables(
@@ -130,6 +90,7 @@ def scan_page_tables(
     scan = PageTableScan(
         form,
         spaces,
+        largest,
         np.zeros((count, KINDS), np.int64),
         np.zeros((count, levels), np.int64),
         {name: np.zeros(count, np.int64) for name in SUMS},
@@ -142,7 +103,17 @@ def scan_page_tables(
     )
     scan.sums["vmas"] += np.bincount(areas.owners, minlength=count)
     np.add.at(scan.sums["mapped"], areas.owners, (areas.ends - areas.starts).astype(np.int64))
-    reader = _Reader(prog, scan, VmaLookup(areas, form.page_shift))
+    return _walk_all(prog, scan, VmaLookup(areas, form.page_shift), progress)
+
+
+def _walk_all(
+    prog: Program,
+    scan: PageTableScan,
+    lookup: VmaLookup,
+    progress: Callable[[int, int], None] | None,
+) -> PageTableScan:
+    """Add up what is in the tables, by several processes if there are many tables."""
+    form, spaces = scan.form, scan.spaces
     roots = process_roots(prog, spaces.columns["pgd"])
     # A process has at most the tables that it is charged for, and P4Ds, and what a live kernel
     # adds while it is read. Where more come, something is not a page table.
@@ -153,19 +124,55 @@ def scan_page_tables(
     scan.absurd_charges = int(absurd.sum())
     charged = np.where(absurd, memory, np.maximum(charged, 0))
     limits = np.where(absurd, memory, 2 * charged) + 1024
-    total = int(charged.sum())
-    for first in range(0, count, MAX_ROOTS):
-        part = slice(first, min(first + MAX_ROOTS, count))
-        walk = new_walk(form, part.stop - first)
-        walk.gaps = scan.gaps
-        done = 0
+    total, done = int(charged.sum()), 0
+
+    def tell(tables: int) -> None:
+        nonlocal done
+        done += tables
+        if progress is not None:
+            progress(min(done, total), total)
+
+    def walk_part(into: PageTableScan, part: slice, tell: Tell) -> None:
+        reader = _Reader(prog, into, lookup)
+        walk = new_walk(form, part.stop - part.start)
+        walk.gaps = into.gaps
         for chunk in walk_page_tables(prog, form, roots[part], walk, max_tables=limits[part]):
-            reader.take(chunk, chunk.roots.astype(np.int64) + first)
-            done += len(chunk)
-            if progress is not None:
-                progress(min(done, total), total)
-        _take_walk(scan, walk, part)
-    return scan
+            reader.take(chunk, chunk.roots.astype(np.int64) + part.start)
+            tell(len(chunk))
+        _take_walk(into, walk, part)
+
+    parts = _parts(charged)
+    jobs = jobs_of(prog)
+    if jobs == 1 or len(parts) == 1:
+        for part in parts:
+            walk_part(scan, part, tell)
+        return scan
+
+    def work(number: int, tell: Tell) -> Counted:
+        own = blank(scan, scan.mapped and MappedPages(prog, len(spaces)))
+        walk_part(own, parts[number], tell)
+        return counted(own, parts[number])
+
+    lost = np.zeros(len(spaces), np.bool_)
+    for part, result in zip(parts, in_workers(jobs, len(parts), work, tell), strict=True):
+        if isinstance(result, Died):
+            lost[part] = True
+            scan.gaps.died.append(result.how)
+        else:
+            add_counted(scan, part, result)
+    return without(scan, lost) if lost.any() else scan
+
+
+def _parts(charged: NDArray[np.int64]) -> list[slice]:
+    """Processes that are walked together: the same, whatever the number of who walks them."""
+    tables = np.cumsum(np.minimum(charged, PART_TABLES) + 1)
+    edges = [0]
+    while edges[-1] < len(tables):
+        begin = edges[-1]
+        before = tables[begin - 1] if begin else 0
+        end = int(np.searchsorted(tables, before + PART_TABLES, side="right"))
+        edges.append(min(max(end, begin + 1), begin + MAX_ROOTS))
+    return [slice(*edge) for edge in itertools.pairwise(edges)]
 
 
 def _take_walk(scan: PageTableScan, walk: Walk, part: slice) -> None:
@@ -192,7 +199,7 @@ class _Reader:
         self.descriptors = table_descriptors(prog)
         # Where the occupancy of each process is kept.
         self.place = np.full(len(scan.spaces), len(scan.filled) - 1, np.int64)
-        self.place[scan.detailed()] = np.arange(len(scan.filled) - 1)
+        self.place[scan.largest] = np.arange(len(scan.filled) - 1)
 
     def take(self, chunk: TableChunk, owners: NDArray[np.int64]) -> None:
         """

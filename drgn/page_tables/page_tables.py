@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mmscope.drgn.page_tables.page_table_scan import PageTableScan
 from mmscope.drgn.page_tables.regions import REGION_KINDS
+from mmscope.drgn.page_tables.scan_result import PageTableScan
 from mmscope.drgn.page_tables.swap_types import (
     DEVICE,
     HUGETLB,
@@ -278,7 +278,7 @@ def page_table_occupancy(scan: PageTableScan) -> list[PageTableOccupancy]:
     ]
     parts += [
         (scan.spaces.processes[at].pid, scan.filled[place], scan.filled_entries[place])
-        for place, at in enumerate(scan.detailed())
+        for place, at in enumerate(scan.largest)
     ]
     for pid, tables, entries in parts:
         for level, step in zip(*(axis.tolist() for axis in np.nonzero(tables)), strict=True):
@@ -303,7 +303,7 @@ def page_table_regions(scan: PageTableScan) -> list[PageTableRegion]:
     by_process: dict[int, list[int]] = {}
     for at, owner in enumerate(regions.owners.tolist()):
         by_process.setdefault(owner, []).append(at)
-    for owner in scan.detailed():
+    for owner in scan.largest:
         for at in by_process.get(owner, []):
             held = dict(zip(REGION_KINDS, regions.bytes[at].tolist(), strict=True))
             rows.append(

@@ -19,7 +19,8 @@ Cannot know: who has the pages of shmem that are swapped out, which are in no Sw
 import re
 
 from mmscope.drgn.page_tables.mapped_pages import KINDS, PSS_SHIFT
-from mmscope.drgn.page_tables.page_table_scan import PageTableScan, scan_page_tables
+from mmscope.drgn.page_tables.page_table_scan import scan_page_tables
+from mmscope.drgn.page_tables.scan_result import PageTableScan, words_of_lost
 from mmscope.drgn.processes.process_status import parse_status
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.apart import reader_apart
@@ -129,6 +130,7 @@ def from_memory(memory: Memory) -> Found:
             f"{scan.gaps.bytes:,} bytes of page tables and VMAs could not be read: what they map "
             "is not counted"
         )
+    found.notes += words_of_lost(scan)
     if scan.spaces.broken_off:
         found.notes.append(
             "the list of processes breaks off or runs in a circle: those behind that are missing"
