@@ -26,7 +26,7 @@ ARM64_PACKAGES := qemu-system-arm gcc-aarch64-linux-gnu libc6-dev-arm64-cross
 BUILD_PACKAGES := bc flex bison libelf-dev libssl-dev
 # And the one that clang builds, with BTF.
 CLANG_PACKAGES := clang-19 lld-19 llvm-19 pahole
-TEST_PACKAGES := chromium-headless-shell libdevel-nytprof-perl zstd makedumpfile
+TEST_PACKAGES := chromium-headless-shell libdevel-nytprof-perl zstd makedumpfile libsnappy1v5
 BENCH_PACKAGES := crash
 DEB_PACKAGES := mmdebstrap dpkg-dev debian-archive-keyring
 SPARK_PACKAGES := default-jre-headless
@@ -196,6 +196,7 @@ bench: $(READY) ## how fast each probe is, with the naive way beside it, and the
 	@$(BIN)/python tests/bench_files.py
 	@$(BIN)/python tests/bench_rmap.py
 	@$(BIN)/python tests/bench_scale.py
+	@$(BIN)/python tests/bench_dumps.py
 	@$(BIN)/python tests/bench_perf.py
 	@$(BIN)/python tests/bench_prices.py
 
