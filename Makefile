@@ -26,7 +26,7 @@ ARM64_PACKAGES := qemu-system-arm gcc-aarch64-linux-gnu libc6-dev-arm64-cross
 BUILD_PACKAGES := bc flex bison libelf-dev libssl-dev
 # And the one that clang builds, with BTF.
 CLANG_PACKAGES := clang-19 lld-19 llvm-19 pahole
-TEST_PACKAGES := chromium-headless-shell libdevel-nytprof-perl zstd makedumpfile
+TEST_PACKAGES := chromium-headless-shell libdevel-nytprof-perl zstd makedumpfile libsnappy1v5
 BENCH_PACKAGES := crash
 DEB_PACKAGES := mmdebstrap dpkg-dev debian-archive-keyring
 SPARK_PACKAGES := default-jre-headless
@@ -196,8 +196,14 @@ bench: $(READY) ## how fast each probe is, with the naive way beside it, and the
 	@$(BIN)/python tests/bench_files.py
 	@$(BIN)/python tests/bench_rmap.py
 	@$(BIN)/python tests/bench_scale.py
+	@$(BIN)/python tests/bench_dumps.py
 	@$(BIN)/python tests/bench_perf.py
 	@$(BIN)/python tests/bench_prices.py
+
+.PHONY: bench-lake
+bench-lake: $(VENV)/.spark ## a lake of 100, 1,000 and 10,000 hosts: adding, findings on DuckDB and Spark (HOSTS=100,1000; an hour of CPU)
+	@tools/apt-install $(SPARK_PACKAGES)
+	@$(BIN)/python tests/bench_lake.py --spark $(if $(HOSTS),--hosts $(HOSTS))
 
 .PHONY: docs
 docs: $(READY) ## docs/tables.md, docs/kernels.md and the commands of drgn, from declarations and data

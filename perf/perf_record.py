@@ -256,6 +256,12 @@ def recorded(perf: str, files: Sequence[Path]) -> Recorded:
     return found
 
 
+def script_arguments(perf: str, file: Path, fields: Sequence[str]) -> list[str]:
+    """The command line that prints these fields of every sample."""
+    words = [perf, "script", "-f", "--ns", "--no-inline", "--show-lost-events"]
+    return [*words, "--show-task-events", "-F", ",".join(fields), "-i", str(file)]
+
+
 @contextlib.contextmanager
 def script(perf: str, file: Path, *, addresses: bool = True) -> Iterator[IO[bytes]]:
     """
@@ -269,8 +275,7 @@ def script(perf: str, file: Path, *, addresses: bool = True) -> Iterator[IO[byte
     """
     fields = [field for field in FIELDS if addresses or field != "addr"]
     while True:
-        words = [perf, "script", "-f", "--ns", "--no-inline", "--show-lost-events"]
-        words += ["--show-task-events", "-F", ",".join(fields), "-i", str(file)]
+        words = script_arguments(perf, file, fields)
         with tempfile.TemporaryFile() as errors:
             # A pipe that holds a chunk, so that perf goes on while one is folded.
             process = subprocess.Popen(

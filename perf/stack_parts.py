@@ -13,12 +13,13 @@ later kernel gives. What no table names is *unclassified*, and shown as that.
 import re
 import tomllib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
 UNCLASSIFIED = "unclassified"
+_MAX_PLACES = 20_000
 _SUFFIX = re.compile(r"\.(isra|constprop|part|cold|llvm|lto_priv)\b.*\Z")
 
 
@@ -74,6 +75,10 @@ class Split:
     who: tuple[Part, ...]
     parts: tuple[Part, ...]
     again: Again | None = None
+    # What was looked up before, by function.
+    _places: dict[str, tuple[int, int, int]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @property
     def for_others(self) -> frozenset[str]:
@@ -86,17 +91,31 @@ class Split:
 
         :param symbols: as :func:`plain` gives them.
         """
-        who = next((w for w in self.who if any(s in w.functions for s in symbols)), None)
-        if who is None:
+        who, outer, inner = nowhere = len(self.who), len(self.parts), len(self.parts)
+        for symbol in symbols:
+            place = self._places.get(symbol) or self._place(symbol)
+            if place != nowhere:
+                who, outer = min(who, place[0]), min(outer, place[1])
+                # The last frame's, where no part is an outer one.
+                inner = place[2] if place[2] < len(self.parts) else inner
+        if who == len(self.who):
             return None
-        for part in self.parts:
-            if part.outer and any(symbol in part.functions for symbol in symbols):
-                return who.name, part.name
-        for symbol in reversed(symbols):
-            for part in self.parts:
-                if symbol in part.functions:
-                    return who.name, part.name
-        return who.name, UNCLASSIFIED
+        part = outer if outer < len(self.parts) else inner
+        known = part < len(self.parts)
+        return self.who[who].name, self.parts[part].name if known else UNCLASSIFIED
+
+    def _place(self, symbol: str) -> tuple[int, int, int]:
+        """Indices of the first that has a function: of who, of outer parts, of all parts."""
+        parts = [n for n, part in enumerate(self.parts) if symbol in part.functions]
+        found = (
+            next((n for n, who in enumerate(self.who) if symbol in who.functions), len(self.who)),
+            next((n for n in parts if self.parts[n].outer), len(self.parts)),
+            next(iter(parts), len(self.parts)),
+        )
+        if len(self._places) >= _MAX_PLACES:
+            self._places.clear()
+        self._places[symbol] = found
+        return found
 
     def why(self, part: str) -> str:
         """What a part is, in words."""

@@ -37,9 +37,10 @@ from mmscope.drgn.page_tables.page_table_entries import (  # noqa: E402
     walk_page_tables,
 )
 from mmscope.drgn.page_tables.page_table_formats import X86_64, page_table_format  # noqa: E402
-from mmscope.drgn.page_tables.page_table_scan import PageTableScan, scan_page_tables  # noqa: E402
+from mmscope.drgn.page_tables.page_table_scan import scan_page_tables  # noqa: E402
 from mmscope.drgn.page_tables.page_tables import page_tables  # noqa: E402
 from mmscope.drgn.page_tables.process_shares import process_shares  # noqa: E402
+from mmscope.drgn.page_tables.scan_result import PageTableScan  # noqa: E402
 from mmscope.drgn.processes.address_spaces import address_spaces  # noqa: E402
 from mmscope.drgn.processes.vm_areas import read_vm_areas  # noqa: E402
 from mmscope.drgn.reading.kernel_arrays import Gaps  # noqa: E402

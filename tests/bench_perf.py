@@ -5,8 +5,12 @@ what each recipe costs a program that does nothing but page faults.
 
 Needs perf and the right to record (root, or CAP_PERFMON); ``inferno-collapse-perf`` is measured
 where it is installed. As ``bench.py``: medians, and the ratio is what to look at.
+
+``--big [MIB]`` instead: a recording of that size (2048), folded once beside ``perf script`` alone,
+which is the bound of a reading that takes its text. Every sample is recorded: 29 million for 2 GiB.
 """
 
+import argparse
 import os
 import resource
 import shutil
@@ -28,17 +32,19 @@ from rich.table import Table  # noqa: E402
 from mmscope.perf import perf_events, perf_record  # noqa: E402
 from mmscope.perf import recipe as recipes  # noqa: E402
 from mmscope.perf.folding import Fold  # noqa: E402
-from mmscope.perf.perf_script import Reading, read_samples  # noqa: E402
+from mmscope.perf.perf_script import FIELDS, Reading, read_samples  # noqa: E402
 from mmscope.perf.stack_parts import load_known_frames, load_split  # noqa: E402
 
 RUNS = 5
+TOUCHES = 24  # of 32 MiB each
+MIB_A_TOUCH = 0.57  # of perf.data
 FAULTS = 400_000
 # Each is answered out of softirq with blocks of order 3 (GFP_ATOMIC): what atomic-alloc is about.
 PINGS = 20_000
 # Not a tracepoint, which perf's stackcollapse does not look at.
 TOUCH = """
-import mmap
-for _ in range(24):
+import mmap, sys
+for _ in range(int(sys.argv[1])):
     memory = mmap.mmap(-1, 32 << 20, flags=mmap.MAP_PRIVATE)
     memory.madvise(mmap.MADV_NOHUGEPAGE)
     for at in range(0, len(memory), 4096):
@@ -63,17 +69,25 @@ def median(work: Callable[[], object], runs: int = RUNS) -> float:
     return statistics.median(taken)
 
 
-def cpu() -> float:
-    """CPU time so far, of this process and those it waited for."""
+def cpu() -> tuple[float, float]:
+    """CPU time so far, of this process and of those it waited for."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(each.ru_utime + each.ru_stime for each in used)
+    mine, others = (each.ru_utime + each.ru_stime for each in used)
+    return mine, others
+
+
+def taken(work: Callable[[], object]) -> tuple[float, float, float]:
+    """Seconds on the wall, of CPU in this process, and of CPU in others."""
+    before, begin = cpu(), time.perf_counter()
+    work()
+    wall, after = time.perf_counter() - begin, cpu()
+    return wall, after[0] - before[0], after[1] - before[1]
 
 
 def both(work: Callable[[], object]) -> tuple[float, float]:
     """Seconds on the wall, and of CPU."""
-    before, begin = cpu(), time.perf_counter()
-    work()
-    return time.perf_counter() - begin, cpu() - before
+    wall, mine, others = taken(work)
+    return wall, mine + others
 
 
 def new_fold() -> Fold:
@@ -127,27 +141,44 @@ print(re.search(r"VmHWM:\\s+(\\d+) kB", pathlib.Path("/proc/self/status").read_t
     return int(subprocess.check_output([sys.executable, "-c", script]))
 
 
+def record_faults(perf: str, data: Path, touches: int) -> None:
+    words = [perf, "record", "-q", "-N", "--sample-cpu", "-P", "-m", "8M", "--call-graph", "fp"]
+    words += ["-e", "page-faults", "-c", "1"]
+    quietly(*words, "-o", str(data), "--", sys.executable, "-c", TOUCH, str(touches))
+
+
+def bound(table: Table, perf: str, data: Path, runs: int) -> None:
+    """Folding, and beside it the same ``perf script`` whose text nobody reads."""
+    alone = perf_record.script_arguments(perf, data, [f for f in FIELDS if f != "addr"])
+    samples = 0
+
+    def fold() -> None:
+        nonlocal samples
+        samples = fold_data(perf, data)
+
+    # In turn, since a machine that has other work changes from second to second.
+    pairs = [(*taken(fold), *taken(lambda: quietly(*alone))) for _ in range(runs)]
+    wall, python, script, alone_wall, _, alone_cpu = (
+        statistics.median(c) for c in zip(*pairs, strict=True)
+    )
+    size = data.stat().st_size / 2**20
+    for what, here, beside in (
+        (f"{samples:,} samples, {size:,.0f} MiB: folded", wall, alone_wall),
+        ("the same, CPU of perf and Python", python + script, alone_cpu),
+        ("the same, CPU of Python alone", python, alone_cpu),
+    ):
+        table.add_row(
+            what,
+            f"{here:.2f} s",
+            f"{beside:.2f} s perf script alone",
+            f"{here / beside:.2f} of it",
+        )
+
+
 def folding(table: Table, perf: str, folder: Path) -> None:
     data, text = folder / "perf.data", folder / "perf.txt"
-    quietly(
-        *(
-            perf,
-            "record",
-            "-q",
-            "-N",
-            "-P",
-            "-m",
-            "8M",
-            "-g",
-            "-e",
-            "page-faults",
-            "-c",
-            "1",
-            "-o",
-            str(data),
-        ),
-        *("--", sys.executable, "-c", TOUCH),
-    )
+    record_faults(perf, data, TOUCHES)
+    bound(table, perf, data, RUNS)
     fields = "comm,pid,tid,time,event,ip,sym,dso"
     quietly(perf, "script", "-i", str(data), "-F", fields, "--ns", out=text)
     samples = fold_data(perf, data)
@@ -234,6 +265,10 @@ def overhead(table: Table, machine: perf_events.Machine, folder: Path) -> None:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description="folding and recording of profiles")
+    help_ = "fold a recording of that many MiB beside perf script alone, and nothing else"
+    parser.add_argument("--big", nargs="?", const=2048, type=int, metavar="MIB", help=help_)
+    args = parser.parse_args()
     machine = perf_events.look()
     if machine.perf is None or not machine.privileged or machine.tracefs is None:
         print(
@@ -246,8 +281,12 @@ def main() -> None:
     for column in table.columns[1:]:
         column.justify = "right"
     with tempfile.TemporaryDirectory(prefix="mmscope-bench-") as name:
-        folding(table, machine.perf, Path(name))
-        overhead(table, machine, Path(name))
+        if args.big:
+            record_faults(machine.perf, Path(name) / "perf.data", round(args.big / MIB_A_TOUCH))
+            bound(table, machine.perf, Path(name) / "perf.data", 1)
+        else:
+            folding(table, machine.perf, Path(name))
+            overhead(table, machine, Path(name))
     Console(width=160).print(table)
 
 

@@ -20,7 +20,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -47,22 +46,37 @@ class Run:
     sections: dict[str, tuple[str, float]] = field(default_factory=dict)  # status, seconds
 
 
+# A process is charged with the memory of whoever started it: this one is small.
+LAUNCHER = """
+import os, sys, time
+begin = time.perf_counter()
+pid = os.fork()
+if not pid:
+    os.dup2(int(sys.argv[2]), 1)
+    os.dup2(1, 2)
+    os.execvp(sys.argv[3], sys.argv[3:])
+_, status, used = os.wait4(pid, 0)
+cpu = used.ru_utime + used.ru_stime
+seconds = time.perf_counter() - begin
+told = f"{status} {seconds} {cpu} {used.ru_maxrss << 10} {used.ru_inblock * 512}"
+os.write(int(sys.argv[1]), told.encode())
+"""
+
+
 def run(*command: str | Path) -> Run:
     """Run a command to its end, and say what it took."""
-    begin = time.perf_counter()
-    with tempfile.TemporaryFile() as output:
-        process = subprocess.Popen(
-            [str(word) for word in command], stdout=output, stderr=subprocess.STDOUT
-        )
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        seconds = time.perf_counter() - begin
-        if process.returncode not in DONE:
+    words = [str(word) for word in command]
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as told:
+        files = (output.fileno(), told.fileno())
+        numbers = [str(files[1]), str(files[0])]
+        launcher = [sys.executable, "-I", "-S", "-c", LAUNCHER, *numbers, *words]
+        subprocess.run(launcher, check=True, pass_fds=files)
+        told.seek(0)
+        status, seconds, cpu, peak, read = told.read().split()
+        if os.waitstatus_to_exitcode(int(status)) not in DONE:
             output.seek(0)
-            raise SystemExit(f"{command[0]} {command[1]}: {output.read()[-2000:].decode()}")
-    return Run(
-        seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss << 10, usage.ru_inblock * 512
-    )
+            raise SystemExit(f"{words[0]} {words[1]}: {output.read()[-2000:].decode()}")
+    return Run(float(seconds), float(cpu), int(peak), int(read))
 
 
 def measure(machine: SparseMachine, runs: int) -> tuple[Run, Run]:

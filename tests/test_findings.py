@@ -68,6 +68,7 @@ from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.database import Database, open_database
 from mmscope.reports.bundle.description import SectionResult
 from mmscope.reports.bundle.writer import Writer
+from mmscope.reports.findings.answerable import query_of
 from mmscope.reports.findings.findings import (
     FINDINGS,
     HARMS,
@@ -82,7 +83,6 @@ from mmscope.reports.findings.findings import (
     known,
     load_questions,
     period,
-    query_of,
 )
 from mmscope.reports.findings.findings import ask as evaluate_open
 from mmscope.reports.findings.findings_text import print_findings

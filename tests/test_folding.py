@@ -4,14 +4,16 @@
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from perf_text import KNOWN, fold, header, sampled, stack
 
-from mmscope.perf import folding
+from mmscope.perf import folding, perf_script
 from mmscope.perf import recipe as recipes
 from mmscope.perf.folded import Folded
 from mmscope.perf.folding import Fold
 from mmscope.perf.recipe import event_name
-from mmscope.perf.stack_parts import UNCLASSIFIED, load_split, plain
+from mmscope.perf.stack_parts import UNCLASSIFIED, Split, load_split, plain
 from mmscope.reports.profiles import profiles
 
 TALLIES = ("attempts", "reservations", "from_reserve")
@@ -43,6 +45,53 @@ def test_stacks_are_folded_root_first_with_the_comm_before_them() -> None:
 )
 def test_a_frame_says_whose_it_is_and_cannot_break_a_stack(line: bytes, name: str) -> None:
     assert list(clock(fold(header() + line + b"\n")).stacks) == [f"cat;{name}"]
+
+
+# Of both halves, at their ends, padded and not, too long for an address; and names like addresses.
+ADDRESSES = (
+    "0",
+    "1f",
+    "7" + "f" * 15,
+    "8" + "0" * 15,
+    "f" * 16,
+    "ffffffff81000000",
+    "1" + "0" * 16,
+)
+SYMBOLS = (
+    "x",
+    "y",
+    "[unknown]",
+    "x\n\t12 y",
+    "x\n\tffffffff81000000 y",
+    "x\t12 y",
+    "12 y",
+    "x (z)",
+)
+DSOS = ("", " ([kernel.kallsyms])", " ([ext4])", " (/usr/lib/libc.so.6)", " ([unknown])")
+LINES = st.tuples(
+    st.sampled_from(ADDRESSES), st.booleans(), st.sampled_from(SYMBOLS), st.sampled_from(DSOS)
+)
+
+
+@given(st.lists(st.lists(LINES, min_size=1, max_size=4), min_size=1, max_size=6))
+def test_a_stack_means_the_same_whatever_was_met_before(stacks: list[list[Any]]) -> None:
+    """Stacks that differ in addresses alone are looked up once; frame by frame they say as much."""
+    text, expected = b"", []
+    for lines in stacks:
+        printed = "\n\t".join(
+            f"{address.rjust(16) if padded else address} {symbol}{dso}"
+            for address, padded, symbol, dso in lines
+        ).encode()
+        text += header() + b"\t" + printed + b"\n\n"
+        names: list[str] = []
+        for line in reversed(printed.split(b"\n\t")):
+            found = perf_script.frame(line)
+            name = folding.frame_name(found) if found is not None else ""
+            if name and not (name == "[unknown]" and names[-1:] == [name]):
+                names.append(name)
+        expected.append(";".join(("cat", *names)))
+    counted = {stack: expected.count(stack) for stack in expected}
+    assert {s: values[0] for s, values in clock(fold(text)).stacks.items()} == counted
 
 
 def test_a_hostile_comm_is_one_frame() -> None:
@@ -92,6 +141,34 @@ def test_a_command_is_followed_to_its_children_and_to_who_reaps_it() -> None:
 )
 def test_the_end_is_split_into_its_parts(names: tuple[str, ...], part: Any) -> None:
     assert load_split("exit-path").classify([plain(name) for name in names]) == part
+
+
+def plainly(split: Split, symbols: list[str]) -> tuple[str, str] | None:
+    """What a split says of a stack, in the words of its description."""
+    who = next((w for w in split.who if any(s in w.functions for s in symbols)), None)
+    if who is None:
+        return None
+    for part in split.parts:
+        if part.outer and any(symbol in part.functions for symbol in symbols):
+            return who.name, part.name
+    for symbol in reversed(symbols):
+        for part in split.parts:
+            if symbol in part.functions:
+                return who.name, part.name
+    return who.name, UNCLASSIFIED
+
+
+SPLITS = [load_split(name) for name in ("exit-path", "page-fault")]
+FUNCTIONS = sorted(
+    {name for s in SPLITS for p in (*s.who, *s.parts) for name in p.functions.exact} | {"", "other"}
+)
+
+
+@given(st.sampled_from(SPLITS), st.lists(st.sampled_from(FUNCTIONS), max_size=6))
+def test_functions_that_were_looked_up_before_are_classified_alike(
+    split: Split, symbols: list[str]
+) -> None:
+    assert split.classify(symbols) == plainly(split, symbols)
 
 
 FAULT = ("asm_exc_page_fault", "exc_page_fault", "handle_mm_fault", "do_anonymous_page")

@@ -383,32 +383,3 @@ def test_its_own_metrics_are_by_trigger() -> None:
     found = {family.name: family.points for family in families(told)}
     assert found["mmscope_guard_captures"] == [({"trigger": "oom-kill"}, 1)]
     assert found["mmscope_guard_failed_triggers"] == [({}, 0)]
-
-
-# After a crash.
-
-
-def test_a_dump_that_cannot_be_read_is_tried_twice(tmp_path: Path) -> None:
-    crash = tmp_path / "crash" / "202611230300"
-    crash.mkdir(parents=True)
-    (crash / "dump.202611230300").write_bytes(b"not a dump")
-    for other in ("dmesg.202611230300", "vmcore-incomplete", "vmcore-dmesg.txt", "kexec_cmd"):
-        (crash / other).write_text("")
-    words = ["guard", "crash", crash.parent, "-o", tmp_path / "captures", "--settled", "0"]
-    done = run(*words, prefix=["env"])
-    assert done.returncode == 1 and "could not be read" in done.stderr
-    those = list(captures.captures(tmp_path / "captures"))
-    assert [said["state"] for _, said in those] == ["done"]
-    path, said = those[0]
-    assert said["source"] is None and said["core"]["bytes"] == 10
-    assert "dump.202611230300" in (path / "log.txt").read_text()
-    captures.write_incident(path, said | {"state": captures.CUT})
-    assert run(*words, prefix=["env"]).returncode == 1
-    assert len(list(captures.captures(tmp_path / "captures"))) == 2
-    again = run(*words, prefix=["env"])
-    assert (again.returncode, again.stdout) == (0, "")
-
-
-def test_where_no_dumps_can_be_is_said(tmp_path: Path) -> None:
-    done = run("guard", "crash", tmp_path / "none", "-o", tmp_path / "captures")
-    assert done.returncode == 2 and "no such file or folder" in done.stderr

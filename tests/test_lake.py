@@ -19,12 +19,14 @@ import duckdb
 import made_hosts as made
 import pytest
 from command_line import ROOT, RUN, run
+from made_fleet import packed
 from test_findings import FOUND, NOT_CHECKED, Case, bundle
 from test_made_hosts import HEALTHY, SICK
 
 from mmscope.drgn.machine.vm_counters import VmCounter
 from mmscope.reports.bundle.bundle import Bundle
-from mmscope.reports.findings.findings import evaluate, finding_of, load_questions, named
+from mmscope.reports.findings.answerable import named
+from mmscope.reports.findings.findings import evaluate, finding_of, load_questions
 from mmscope.reports.fleet.fleet import Share, ask_fleet, at_least_by_chance, regressions
 from mmscope.reports.lake import adding, layout, staging
 from mmscope.reports.lake.adding import Added, add, identity
@@ -78,22 +80,6 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def packed(cases: list[Case]) -> list[Case]:
-    """The same on fewer hosts: each takes along whatever needs other tables than it has."""
-    hosts: list[tuple[Case, set[type]]] = []
-    for case in cases:
-        needed = {*map(type, case.rows), *case.empty}
-        for host, taken in hosts:
-            if not taken & needed and host.target == case.target:
-                host.rows += case.rows
-                host.empty += case.empty
-                taken |= needed
-                break
-        else:
-            hosts.append((dataclasses.replace(case, rows=[*case.rows]), needed))
-    return [host for host, _ in hosts]
-
-
 def write(path: Path, case: Case) -> None:
     bundle(path, case.rows, case.empty, case.target | host(path.name))
 
@@ -113,13 +99,9 @@ def said_of(batch: Batch) -> Iterator[tuple[str, int, list[str], str | None]]:
             yield answer.question.id, number, said, answer.refused.get(number)
 
 
-def test_each_host_is_told_what_its_bundle_alone_is_told(tmp_path: Path, paths: list[Path]) -> None:
-    assert not lake_of(tmp_path, *paths)
-    catalog = read_catalog(tmp_path / "lake")
-    assert len(catalog.bundles) == len(paths)
-    batch = load(catalog, catalog.bundles, named(QUESTIONS))
-    path_of = {identity(path): path for path in paths}
-    verdicts = [evaluate(Bundle(path_of[taken.id])) for taken in catalog.bundles]
+def found_as_alone(batch: Batch, path_of: dict[str, Path]) -> set[str]:
+    """The findings that a lake's bundles have, each of which has what it has by itself."""
+    verdicts = [evaluate(Bundle(path_of[taken.id])) for taken in batch.bundles]
     fired = set()
     for id, number, said, refused in said_of(batch):
         verdict = verdicts[number]
@@ -127,6 +109,15 @@ def test_each_host_is_told_what_its_bundle_alone_is_told(tmp_path: Path, paths: 
         reason = {item.id: item.reason for item in verdict.not_checked}.get(id)
         assert (id, said, refused) == (id, alone, reason)
         fired |= {id} if said else set()
+    return fired
+
+
+def test_each_host_is_told_what_its_bundle_alone_is_told(tmp_path: Path, paths: list[Path]) -> None:
+    assert not lake_of(tmp_path, *paths)
+    catalog = read_catalog(tmp_path / "lake")
+    assert len(catalog.bundles) == len(paths)
+    batch = load(catalog, catalog.bundles, named(QUESTIONS))
+    fired = found_as_alone(batch, {identity(path): path for path in paths})
     profiles = {question.id for question in QUESTIONS if question.id.startswith("profile-")}
     assert fired | profiles >= {question.id for question in QUESTIONS}
 

@@ -10,13 +10,13 @@ import report_bundle as made
 
 from mmscope.drgn.tables.rows import column
 from mmscope.reports.bundle.database import open_database
+from mmscope.reports.findings.answerable import query_of
 from mmscope.reports.findings.findings import (
     HIDES,
     Finding,
     Question,
     evaluate,
     load_questions,
-    query_of,
 )
 from mmscope.reports.rows.profile_rows import (
     ProfileAllocation,

@@ -3,6 +3,7 @@
 
 import os
 import re
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mmscope.drgn.opening.constants import vmcoreinfo_number
-from mmscope.drgn.opening.core_file import build_id, missing_bytes
+from mmscope.drgn.opening.core_file import build_id, ends_before_pages, missing_bytes
 from mmscope.drgn.opening.target import TargetError, open_target, where_symbols_are
 
 
@@ -40,6 +41,7 @@ def file(folder: Path, content: bytes, name: str = "core") -> Path:
         (b"\x1f\x8b\x08" + bytes(60), "is compressed; unpack it first: gunzip -k "),
         (b"\xfd7zXZ\0" + bytes(60), "is compressed; unpack it first: xz -dk "),
         (b"BZh91AY" + bytes(60), "is compressed; unpack it first: bunzip2 -k "),
+        (b"\x04\x22\x4d\x18" + bytes(60), "is compressed; unpack it first: lz4 -d "),
         (b"makedumpfile\0\0\0\0" + bytes(4080), "rebuild it first: makedumpfile -R "),
         (VMLINUX, "an ELF file, but no core; was it meant as --symbols?"),
         (elf(ET_EXEC, [], ">", 22), "an ELF file, but no core"),
@@ -224,3 +226,28 @@ def test_a_damaged_elf_file_is_no_crash(
     found = build_id(path)
     assert found is None or int(found or "0", 16) >= 0
     assert missing_bytes(path) >= 0
+
+
+def kdump(descriptors: list[tuple[int, int]]) -> bytes:
+    """A kdump-compressed file of pages by (offset, size) of their data: headers, two bitmaps."""
+    head = b"KDUMP   ".ljust(428, b"\0") + struct.pack("<IIII", 4096, 1, 2, 4096)
+    sub = struct.pack("<8xII64xQQQ", 0, 0, 0, 4096, 4096)
+    bitmap = ((1 << len(descriptors)) - 1).to_bytes(4096, "little")
+    pages = b"".join(struct.pack("<QIIQ", *one, 0, 0) for one in descriptors)
+    return head.ljust(4096, b"\0") + sub.ljust(4096, b"\0") + 2 * bitmap + pages + bytes(4096)
+
+
+def test_a_kdump_that_ends_before_it_says_which_pages_it_has_is_not_opened(tmp_path: Path) -> None:
+    """libkdumpfile would map what is not there, and the process end by SIGBUS."""
+    whole = kdump([(16_500, 100)])
+    for size in (8192 + 24, 8193 + 4096, 16_383):
+        assert "was cut short before it says which pages it has" in refusal(
+            file(tmp_path, whole[:size])
+        )
+    assert not ends_before_pages(file(tmp_path, whole))
+
+
+def test_pages_whose_descriptors_never_came_are_missing(tmp_path: Path) -> None:
+    """Zeros are in their place, where a flattened dump that was cut short is rebuilt."""
+    assert missing_bytes(file(tmp_path, kdump([(17_000, 100), (17_100, 100)]))) == 0
+    assert missing_bytes(file(tmp_path, kdump([(17_000, 100), (0, 0), (0, 0)]))) == 2 * 4096

@@ -26,7 +26,9 @@ ROOT = Path(__file__).resolve().parent.parent
 SUITE = "trixie"
 MACHINES = ("x86_64", "aarch64")
 WHEEL = ["--only-binary", ":all:", "--implementation", "cp", "--python-version", "3.13"]
-MMDEBSTRAP = ["mmdebstrap", "--quiet", "--aptopt=Acquire::Retries 2"]
+# A root that is thrown away need not be on disk, package by package.
+UNSAFE = "--dpkgopt=force-unsafe-io"
+MMDEBSTRAP = ["mmdebstrap", "--quiet", "--aptopt=Acquire::Retries 2", UNSAFE]
 # A suite's lists that are out of date, where a mirror is behind: sid's are good for a week.
 ALSO_OLD_LISTS = '--aptopt=Acquire::Check-Valid-Until "false"'
 

@@ -107,6 +107,15 @@ def left_out(path: Path) -> str | None:
     )
 
 
+def ends_before_pages(path: Path) -> bool:
+    """
+    Whether a kdump-compressed file was cut short before it says which pages it has. libkdumpfile
+    (0.5.5) maps what should be there, and the process dies of SIGBUS.
+    """
+    kdump = read_kdump(path)
+    return kdump is not None and path.stat().st_size < kdump.bitmap[0] + 2 * kdump.bitmap[1]
+
+
 def split_part(path: Path) -> str | None:
     """Which part of a dump a file is, in words; None if it is a whole one."""
     kdump = read_kdump(path)
@@ -147,8 +156,10 @@ def _missing_pages(path: Path, kdump: Kdump, size: int) -> int:
     for offset in range((length - 1) // CHUNK_BYTES * CHUNK_BYTES, -1, -CHUNK_BYTES):
         data = _read(path, begin + offset, min(CHUNK_BYTES, length - offset))
         pages = np.frombuffer(data[: len(data) // 24 * 24], PAGE_DESCRIPTOR)
-        # Both, as the sum of a damaged one may wrap around.
+        # Both, as the sum of a damaged one may wrap around. At 0 is the file's header: zeros are
+        # where a dump was rebuilt of one that was cut short.
         outside = (pages["offset"] > size) | (pages["offset"] + pages["size"] > size)
+        outside |= pages["offset"] == 0
         behind = int(np.count_nonzero(outside))
         if not behind and not missing and len(np.unique(pages["offset"])) > 1:
             break

@@ -32,26 +32,19 @@ from mmscope.drgn.opening.core_file import (
     KDUMP,
     build_id,
     elf_type,
+    ends_before_pages,
     missing_bytes,
     split_part,
 )
 from mmscope.drgn.opening.no_debug_info import BTF_MAGICS, OWN, NoDebugInfoError, attach, vmcoreinfo
 from mmscope.drgn.opening.target_error import TargetError as TargetError
+from mmscope.drgn.opening.wrapped import FLATTENED, head_of, unpacked_by
 from mmscope.drgn.reading.cpus import online_cpus
 from mmscope.drgn.reading.struct_pages import memory_pages
 from mmscope.drgn.tables.record import record
 
 # A class of its own since drgn 0.3.0; before, drgn raised Exception itself.
 BadDataError: type[Exception] = getattr(drgn, "BadDataError", Exception)
-
-# What a file that is not a core starts with, and how to get the core out of it.
-WRAPPED = {
-    b"\x28\xb5\x2f\xfd": "zstd -d",
-    b"\x1f\x8b": "gunzip -k",
-    b"\xfd7zXZ\x00": "xz -dk",
-    b"BZh": "bunzip2 -k",
-}
-FLATTENED = b"makedumpfile\0\0\0\0"
 
 
 @record
@@ -124,7 +117,15 @@ def open_target(
             ) from error
     else:
         _open_live(prog)
-    _attach_or_load(prog, symbols)
+    try:
+        _attach_or_load(prog, symbols)
+    except TargetError as error:
+        if core is not None and (missing := missing_bytes(core)):
+            raise TargetError(
+                f"{core}: {missing:,} bytes of the machine's memory lie behind the end of the "
+                f"file: it was cut short; {COPY}; {error}"
+            ) from error
+        raise
     if core is not None:
         _check_kernel(prog, core)
     return prog
@@ -252,11 +253,9 @@ def _check_readable(path: Path, what: str) -> None:
 def _check_core(path: Path) -> None:
     """Refuse what is certainly no core, with the reason that drgn does not give."""
     _check_readable(path, "--core")
-    with path.open("rb") as file:
-        head = file.read(64)
-    for magic, command in WRAPPED.items():
-        if head.startswith(magic):
-            raise TargetError(f"{path}: is compressed; unpack it first: {command} {path}")
+    head = head_of(path)
+    if command := unpacked_by(head):
+        raise TargetError(f"{path}: is compressed; unpack it first: {command} {path}")
     if head.startswith(FLATTENED):
         raise TargetError(
             f"{path}: is in makedumpfile's flattened format; rebuild it first: "
@@ -265,6 +264,11 @@ def _check_core(path: Path) -> None:
     if head.startswith(KDUMP):
         if part := split_part(path):
             raise TargetError(f"{path}: is {part}")
+        if ends_before_pages(path):
+            raise TargetError(
+                f"{path}: was cut short before it says which pages it has: nothing of it can be "
+                f"read; {COPY}"
+            )
         return
     if not head:
         raise TargetError(f"{path}: is empty, not a vmcore")

@@ -87,8 +87,8 @@ def exit_costs(
         if detail is None or row.exit_pte_slots is None:
             continue
         # The PGD is one more.
-        levels = (row.pte_tables, row.pmd_tables, row.pud_tables, detail.p4d_tables)
-        tables = 1 + sum(level or 0 for level in levels)
+        tables = 1 + (row.pte_tables or 0) + (row.pmd_tables or 0) + (row.pud_tables or 0)
+        tables += detail.p4d_tables
         deposited, huge = row.deposited_pte_tables or 0, row.huge_pmds or 0
         base = (row.present_ptes or 0) - (row.zero_ptes or 0) - detail.special_ptes
         walk = PRICES.slot * row.exit_pte_slots

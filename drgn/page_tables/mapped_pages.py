@@ -228,9 +228,7 @@ class MappedPages:
     def _add(
         self, name: str, owners: NDArray[np.int64], amounts: NDArray[np.int64] | int = 1
     ) -> None:
-        # Whole numbers below 2^53, as long as a chunk maps less than 2 TiB.
-        weights = np.broadcast_to(np.asarray(amounts, np.float64), owners.shape)
-        self.sums[name] += np.bincount(owners, weights, self.count).astype(np.int64)
+        np.add.at(self.sums[name], owners, amounts)
 
 
 def _entire_mapcount(prog: Program) -> int:

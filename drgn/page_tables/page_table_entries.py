@@ -5,9 +5,9 @@ Many page tables, read level by level.
 A walk starts at any number of root tables (a process's ``mm.pgd``, the kernel's ``init_mm.pgd``)
 and shows the tables of each level in chunks, an array of entries for each table. The tables that
 they lead to are collected, sorted by physical address, and read with one ``Program.read()`` for
-each run of adjacent ones: about 400,000 tables a second on a vmcore, where reading entry by entry
-does 700. Memory is bounded by the fan-out of one chunk, not by the number of tables: a chunk is
-followed down to its last level before the next one is read.
+those that are near each other: about 400,000 tables a second on a vmcore, where reading entry by
+entry does 700. Memory is bounded by the fan-out of one chunk, not by the number of tables: a chunk
+is followed down to its last level before the next one is read.
 
 Whatever is in the tables, the walk ends: levels bound its depth, a table that one root leads to
 several times is shown once (as far as the walk remembers it: the last million, and PMD tables only
@@ -20,10 +20,11 @@ Cannot know: tables that no entry points to, such as those deposited for a huge 
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
-from drgn import Program
+from drgn import FaultError, Program, ProgramFlags
 from drgn.helpers.linux.mm import follow_phys, pfn_to_virt
 from numpy.typing import NDArray
 
@@ -63,6 +64,11 @@ class TableChunk:
     def __len__(self) -> int:
         return len(self.frames)
 
+    @cached_property
+    def places(self) -> NDArray[np.int64]:
+        """Of all entries, row by row, those that are not 0: few in most tables."""
+        return np.flatnonzero(self.entries.ravel() != 0)
+
     def slot_addresses(self, shift: int, rows: NDArray[Any], slots: NDArray[Any]) -> Entries:
         """The addresses that entries map, as ``np.nonzero(mask)`` names them."""
         result: Entries = self.addresses[rows] + (slots.astype(np.uint64) << np.uint64(shift))
@@ -78,10 +84,13 @@ class Walk:
     repeated: NDArray[np.int64]  # [root, level]: pointed to once more, and not followed again
     dropped: NDArray[np.int64]  # [root]: not followed, as the root has more tables than it may
     gaps: Gaps = field(default_factory=Gaps)
+    near: bool = False  # read nothing but tables
 
 
 # Memory that is read in larger pieces comes fresh from the system each time, and faults.
 READ_BYTES = 64 << 10
+# Of a dump, so many pages between two tables are read too: as cheap as another read.
+BETWEEN = 4
 # The number of a table's root and its address must fit into one sortable word.
 MAX_ROOTS = 1 << 12
 # How many tables are remembered: 8 MiB, which take no memory before they are written to.
@@ -126,6 +135,7 @@ def walk_page_tables(
     buffer = np.empty((tables_at_once, form.slots), np.uint64)
     # By its key modulo, the last table that was met there: its key, inverted.
     met = np.zeros(REMEMBERED, np.uint64)
+    walk.near |= bool(prog.flags & ProgramFlags.IS_LIVE)
     todo = [_Tables(0, order.astype(np.int32), roots[order], bases)]
     walk.tables[:, 0] += 1
     while todo:
@@ -179,15 +189,22 @@ def _read_tables(
     entries = buffer[: len(frames)]
     entries[:, slots:] = 0
     read = np.zeros(len(frames), np.bool_)
-    breaks = np.flatnonzero(np.diff(frames) != table.itemsize) + 1
-    firsts = [0, *breaks.tolist()]
-    for first, behind in zip(firsts, [*firsts[1:], len(frames)], strict=True):
-        run = int(frames[first]), behind - first
-        for at, data in read_array(
-            prog, *run, table, walk.gaps, physical=True, chunk_bytes=READ_BYTES
-        ):
-            entries[first + at : first + at + len(data), :slots] = data
-            read[first + at : first + at + len(data)] = True
+    stretches = _stretches(frames, table.itemsize, 0 if walk.near else BETWEEN)
+    pieces, whole, room = [], [], 0
+    places = frames.tolist()  # Python's numbers: no end wraps around
+    for part in stretches:
+        begin, length = places[part[0]], places[part[1] - 1] - places[part[0]] + table.itemsize
+        try:
+            pieces.append(prog.read(begin, length, True))
+        except FaultError:
+            # Where pages are left out of a dump, those beside a table may be.
+            walk.near |= (part[1] - part[0]) * table.itemsize < length
+            _read_runs(prog, frames, part, entries[:, :slots], read, walk.gaps)
+        else:
+            whole.append((*part, room - begin // table.itemsize))
+            room += length // table.itemsize
+    if pieces:
+        _place(np.frombuffer(b"".join(pieces), table), frames, whole, entries[:, :slots], read)
     if len(frames) < len(back):  # a table of several roots
         entries = entries[back]
     if not read.all():
@@ -198,6 +215,64 @@ def _read_tables(
     return TableChunk(wanted.level, wanted.roots, wanted.frames, wanted.addresses, entries)
 
 
+def _stretches(frames: Entries, size: int, between: int) -> list[tuple[int, int]]:
+    """
+    (index of the first, index behind the last) of tables that one read fetches.
+
+    :param between: so many tables may lie between two of them.
+    """
+    if not len(frames):
+        return []
+    steps, odd = np.divmod(np.diff(frames), np.uint64(size))
+    near = (steps <= np.uint64(1 + between)) & (odd == 0)
+    stretch = np.cumsum(np.concatenate(([0], ~near)))
+    piece = (frames - frames[np.searchsorted(stretch, stretch)]) // np.uint64(READ_BYTES)
+    breaks = np.flatnonzero((np.diff(stretch) != 0) | (np.diff(piece) != 0)) + 1
+    firsts = [0, *breaks.tolist()]
+    return list(zip(firsts, [*firsts[1:], len(frames)], strict=True))
+
+
+def _place(
+    tables: Entries,
+    frames: Entries,
+    whole: list[tuple[int, int, int]],
+    entries: Entries,
+    read: NDArray[np.bool_],
+) -> None:
+    """
+    Put tables where they belong.
+
+    :param whole: of each stretch its first table, the one behind its last, and where it begins
+        among *tables*, less the number of its first frame.
+    """
+    first, behind, base = np.array(whole, np.int64).T
+    counts = behind - first
+    size = np.uint64(tables.itemsize * tables.shape[1])
+    which: NDArray[Any] | slice = slice(None)
+    if len(frames) > counts.sum():  # some could not be read so
+        which = np.concatenate([np.arange(*part[:2]) for part in whole])
+    numbers = (frames[which] // size).astype(np.int64)
+    entries[which] = tables[numbers + np.repeat(base, counts)]
+    read[which] = True
+
+
+def _read_runs(
+    prog: Program,
+    frames: Entries,
+    part: tuple[int, int],
+    entries: Entries,
+    read: NDArray[np.bool_],
+    gaps: Gaps,
+) -> None:
+    """Read what can be read of some tables, and nothing between them."""
+    table = np.dtype(("<u8", (entries.shape[1],)))
+    for first, behind in _stretches(frames[slice(*part)], table.itemsize, 0):
+        begin, count = part[0] + first, behind - first
+        for at, data in read_array(prog, int(frames[begin]), count, table, gaps, physical=True):
+            entries[begin + at : begin + at + len(data)] = data
+            read[begin + at : begin + at + len(data)] = True
+
+
 def _blank_outside(form: PageTableFormat, chunk: TableChunk, bounds: tuple[int, int]) -> None:
     """Take out the entries that map nothing between the first and the last wanted address."""
     shift = form.levels[chunk.level].shift
@@ -205,9 +280,11 @@ def _blank_outside(form: PageTableFormat, chunk: TableChunk, bounds: tuple[int, 
     slots_here = form.slots if chunk.level else form.root_slots
     table_bytes = np.uint64(slots_here - 1) << np.uint64(shift)
     outer = (chunk.addresses < first) | (chunk.addresses + table_bytes > last)
-    for row in np.flatnonzero(outer).tolist():
-        slots = chunk.addresses[row] + (np.arange(form.slots, dtype=np.uint64) << np.uint64(shift))
-        chunk.entries[row, (slots < first) | (slots > last)] = 0
+    # Most are root tables, all of the same addresses.
+    for address in np.unique(chunk.addresses[outer]):
+        slots = address + (np.arange(form.slots, dtype=np.uint64) << np.uint64(shift))
+        rows = np.flatnonzero(chunk.addresses == address)
+        chunk.entries[np.ix_(rows, np.flatnonzero((slots < first) | (slots > last)))] = 0
 
 
 def _children(
@@ -219,8 +296,10 @@ def _children(
 ) -> _Tables:
     """The tables that a chunk's entries lead to, each once for each root."""
     below = chunk.level + 1
-    rows, slots = np.nonzero(form.is_table(chunk.entries, chunk.level))
-    frames = form.physical(chunk.entries[rows, slots])
+    entries = chunk.entries.ravel()[chunk.places]
+    leading = form.is_table(entries, chunk.level)
+    rows, slots = np.divmod(chunk.places[leading], form.slots)
+    frames = form.physical(entries[leading])
     roots = chunk.roots[rows]
     keys = frames | roots.astype(np.uint64)
     order = np.argsort(keys, kind="stable")

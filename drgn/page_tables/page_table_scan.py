@@ -11,8 +11,8 @@ Cannot know: tables of kernel threads' borrowed address spaces, of address space
 any more, and the kernel's own.
 """
 
+import itertools
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,19 @@ from mmscope.drgn.page_tables.page_table_entries import (
     walk_page_tables,
 )
 from mmscope.drgn.page_tables.page_table_formats import PageTableFormat, page_table_format
-from mmscope.drgn.page_tables.regions import REGION_KINDS, REGION_OF_KIND, Regions, cut_regions
+from mmscope.drgn.page_tables.regions import REGION_KINDS, REGION_OF_KIND, cut_regions
+from mmscope.drgn.page_tables.scan_result import (
+    BINS,
+    DETAILED,
+    SUMS,
+    Counted,
+    PageTableScan,
+    add_counted,
+    blank,
+    by_size,
+    counted,
+    without,
+)
 from mmscope.drgn.page_tables.swap_types import (
     HUGETLB,
     KINDS,
@@ -44,67 +56,16 @@ from mmscope.drgn.page_tables.swap_types import (
     swap_kinds,
 )
 from mmscope.drgn.page_tables.table_descriptors import table_descriptors
-from mmscope.drgn.processes.address_spaces import AddressSpaces, address_spaces
-from mmscope.drgn.processes.vm_areas import (
-    VM_HUGETLB,
-    VM_LOCKED,
-    VM_MIXEDMAP,
-    VM_PFNMAP,
-    VM_SHARED,
-    VmAreas,
-    read_vm_areas,
-)
+from mmscope.drgn.page_tables.vma_lookup import VmaLookup
+from mmscope.drgn.processes.address_spaces import address_spaces
+from mmscope.drgn.processes.vm_areas import read_vm_areas
 from mmscope.drgn.reading.kernel_arrays import Gaps
 from mmscope.drgn.reading.scattered_reads import read_scattered
-from mmscope.drgn.reading.struct_pages import memory_pages
+from mmscope.drgn.reading.struct_pages import jobs_of, memory_pages
+from mmscope.drgn.workers.workers import Died, Tell, in_workers
 
-# Of how many processes the occupancy and the regions are kept, those with the most tables.
-DETAILED = 20
-# Entries in use in a table: none, 1, 2-3, 4-7, … 256-511, all 512; and up to the 8,192 of a page of
-# 64 KiB.
-BINS = 15
-
-
-# What is added up for each process.
-SUMS = (
-    *("deposited", "shared_pmds", "empty", "vmas", "mapped"),
-    *("huge", "huge_zero", "other_huge", "migration_pmds", "hugetlb_bytes", "poisoned_pmds"),
-    *("exit_slots", "reaped_slots", "bad"),
-)
-
-
-@dataclass
-class PageTableScan:
-    """What the page tables of all processes hold."""
-
-    form: PageTableFormat
-    spaces: AddressSpaces
-    kinds: NDArray[np.int64]  # [process, kind of PTE]
-    tables: NDArray[np.int64]  # [process, level]
-    sums: dict[str, NDArray[np.int64]]  # by SUMS: [process]
-    # [process, level or, behind them, deposited; bin], and the entries in use in them
-    filled: NDArray[np.int64]
-    filled_entries: NDArray[np.int64]
-    regions: "Regions"
-    gaps: Gaps = field(default_factory=Gaps)
-    unreadable_tables: int = 0
-    repeated_tables: int = 0
-    dropped_tables: int = 0
-    broken_deposits: int = 0
-    damaged_vmas: int = 0
-    mapped: MappedPages | None = None  # who shares what is mapped, if that was asked for
-    absurd_charges: int = 0  # processes with more page tables than there is memory, by their count
-
-    def detailed(self) -> list[int]:
-        """The processes that occupancy and regions are kept of."""
-        return by_size(self.spaces)[:DETAILED]
-
-
-def by_size(spaces: AddressSpaces) -> list[int]:
-    """All processes, those with the most tables first."""
-    pids = np.array([process.pid for process in spaces.processes], np.int64)
-    charged = spaces.columns["pgtables_bytes"].astype(np.int64)
-    return [int(at) for at in np.lexsort((pids, -charged))]
+# Tables of processes that are walked together: a quarter of a second's.
+PART_TABLES = 1 << 16
 
 
 def scan_page_tables(
@@ -124,22 +85,35 @@ def scan_page_tables(
     count = len(spaces)
     areas = read_vm_areas(prog, spaces.columns["tree"], gaps)
     levels = len(form.levels)
+    largest = by_size(spaces)[:DETAILED]
+    filled = len(largest) + 1, levels + 1, BINS
     scan = PageTableScan(
         form,
         spaces,
+        largest,
         np.zeros((count, KINDS), np.int64),
         np.zeros((count, levels), np.int64),
         {name: np.zeros(count, np.int64) for name in SUMS},
-        np.zeros((count, levels + 1, BINS), np.int64),
-        np.zeros((count, levels + 1, BINS), np.int64),
-        cut_regions(areas, by_size(spaces)[:DETAILED], form),
+        np.zeros(filled, np.int64),
+        np.zeros(filled, np.int64),
+        cut_regions(areas, largest, form),
         gaps,
         damaged_vmas=areas.damaged,
         mapped=MappedPages(prog, count) if shares else None,
     )
     scan.sums["vmas"] += np.bincount(areas.owners, minlength=count)
     np.add.at(scan.sums["mapped"], areas.owners, (areas.ends - areas.starts).astype(np.int64))
-    reader = _Reader(prog, scan, _Lookup(areas, form.page_shift))
+    return _walk_all(prog, scan, VmaLookup(areas, form.page_shift), progress)
+
+
+def _walk_all(
+    prog: Program,
+    scan: PageTableScan,
+    lookup: VmaLookup,
+    progress: Callable[[int, int], None] | None,
+) -> PageTableScan:
+    """Add up what is in the tables, by several processes if there are many tables."""
+    form, spaces = scan.form, scan.spaces
     roots = process_roots(prog, spaces.columns["pgd"])
     # A process has at most the tables that it is charged for, and P4Ds, and what a live kernel
     # adds while it is read. Where more come, something is not a page table.
@@ -150,19 +124,55 @@ def scan_page_tables(
     scan.absurd_charges = int(absurd.sum())
     charged = np.where(absurd, memory, np.maximum(charged, 0))
     limits = np.where(absurd, memory, 2 * charged) + 1024
-    total = int(charged.sum())
-    for first in range(0, count, MAX_ROOTS):
-        part = slice(first, min(first + MAX_ROOTS, count))
-        walk = new_walk(form, part.stop - first)
-        walk.gaps = scan.gaps
-        done = 0
+    total, done = int(charged.sum()), 0
+
+    def tell(tables: int) -> None:
+        nonlocal done
+        done += tables
+        if progress is not None:
+            progress(min(done, total), total)
+
+    def walk_part(into: PageTableScan, part: slice, tell: Tell) -> None:
+        reader = _Reader(prog, into, lookup)
+        walk = new_walk(form, part.stop - part.start)
+        walk.gaps = into.gaps
         for chunk in walk_page_tables(prog, form, roots[part], walk, max_tables=limits[part]):
-            reader.take(chunk, chunk.roots.astype(np.int64) + first)
-            done += len(chunk)
-            if progress is not None:
-                progress(min(done, total), total)
-        _take_walk(scan, walk, part)
-    return scan
+            reader.take(chunk, chunk.roots.astype(np.int64) + part.start)
+            tell(len(chunk))
+        _take_walk(into, walk, part)
+
+    parts = _parts(charged)
+    jobs = jobs_of(prog)
+    if jobs == 1 or len(parts) == 1:
+        for part in parts:
+            walk_part(scan, part, tell)
+        return scan
+
+    def work(number: int, tell: Tell) -> Counted:
+        own = blank(scan, scan.mapped and MappedPages(prog, len(spaces)))
+        walk_part(own, parts[number], tell)
+        return counted(own, parts[number])
+
+    lost = np.zeros(len(spaces), np.bool_)
+    for part, result in zip(parts, in_workers(jobs, len(parts), work, tell), strict=True):
+        if isinstance(result, Died):
+            lost[part] = True
+            scan.gaps.died.append(result.how)
+        else:
+            add_counted(scan, part, result)
+    return without(scan, lost) if lost.any() else scan
+
+
+def _parts(charged: NDArray[np.int64]) -> list[slice]:
+    """Processes that are walked together: the same, whatever the number of who walks them."""
+    tables = np.cumsum(np.minimum(charged, PART_TABLES) + 1)
+    edges = [0]
+    while edges[-1] < len(tables):
+        begin = edges[-1]
+        before = tables[begin - 1] if begin else 0
+        end = int(np.searchsorted(tables, before + PART_TABLES, side="right"))
+        edges.append(min(max(end, begin + 1), begin + MAX_ROOTS))
+    return [slice(*edge) for edge in itertools.pairwise(edges)]
 
 
 def _take_walk(scan: PageTableScan, walk: Walk, part: slice) -> None:
@@ -179,74 +189,17 @@ def _take_walk(scan: PageTableScan, walk: Walk, part: slice) -> None:
     scan.dropped_tables += int(walk.dropped.sum())
 
 
-class _Lookup:
-    """The VMAs of all processes, to be asked for many addresses at once."""
-
-    # The process above the page number of an address, which has 45 bits at most.
-    SHIFT = np.uint64(45)
-
-    def __init__(self, areas: VmAreas, page_shift: int) -> None:
-        self.page_shift = np.uint64(page_shift)
-        self.starts = self.key(areas.owners, areas.starts)
-        self.pages = (areas.ends - areas.starts) >> self.page_shift
-        flags = areas.flags
-        # Behind the last VMA's is what holds for an address in none (-1).
-        self.hugetlb = np.append((flags & np.uint64(VM_HUGETLB)) != 0, False)
-        # Huge entries of device memory, and of DAX until that counted its pages like others (2025).
-        self.uncounted = np.append((flags & np.uint64(VM_PFNMAP | VM_MIXEDMAP)) != 0, False)
-        self.locked = np.append((flags & np.uint64(VM_LOCKED)) != 0, False)
-        self.lockers = np.unique(areas.owners[self.locked[:-1]])
-        # __oom_reap_task_mm()
-        reaped = (flags & np.uint64(VM_HUGETLB | VM_PFNMAP)) == 0
-        reaped &= areas.anonymous | ((flags & np.uint64(VM_SHARED)) == 0)
-        self.before = self._sums(self.pages)
-        self.reaped = np.where(reaped, self.pages, 0).astype(np.uint64)
-        self.reaped_before = self._sums(self.reaped)
-
-    @staticmethod
-    def _sums(pages: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        return np.concatenate([np.zeros(1, np.uint64), np.cumsum(pages, dtype=np.uint64)])
-
-    def key(self, owners: NDArray[np.int64], addresses: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        key: NDArray[np.uint64] = owners.astype(np.uint64) << self.SHIFT
-        key |= addresses >> self.page_shift
-        return key
-
-    def find(self, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """The VMA that each address lies in, or -1."""
-        at = np.searchsorted(self.starts, keys, side="right").astype(np.int64) - 1
-        if not len(self.starts):
-            return at
-        inside = (at >= 0) & (keys - self.starts[at] < self.pages[at])
-        return np.where(inside, at, -1)
-
-    def is_locked(
-        self, owners: NDArray[np.int64], addresses: NDArray[np.uint64]
-    ) -> NDArray[np.bool_]:
-        """The address lies in a VMA that is mlock()ed."""
-        result = np.isin(owners, self.lockers)
-        some = np.flatnonzero(result)
-        result[some] = self.locked[self.find(self.key(owners[some], addresses[some]))]
-        return result
-
-    def pages_below(self, keys: NDArray[np.uint64], *, reaped: bool) -> NDArray[np.int64]:
-        """Mapped pages below each address, in all processes before it and its own."""
-        if not len(self.starts):
-            return np.zeros(len(keys), np.int64)
-        pages, before = (self.reaped, self.reaped_before) if reaped else (self.pages, self.before)
-        at = np.searchsorted(self.starts, keys, side="right").astype(np.int64) - 1
-        inside = np.minimum(keys - self.starts[at], pages[at])
-        return np.where(at < 0, 0, before[at] + inside).astype(np.int64)
-
-
 class _Reader:
     """Takes the chunks of a walk and adds up what is in them."""
 
-    def __init__(self, prog: Program, scan: PageTableScan, lookup: _Lookup) -> None:
+    def __init__(self, prog: Program, scan: PageTableScan, lookup: VmaLookup) -> None:
         self.prog, self.scan, self.form, self.lookup = prog, scan, scan.form, lookup
         self.kinds = swap_kinds(prog)
         self.zero, self.huge_zero = _zero_pages(prog, scan.form)
         self.descriptors = table_descriptors(prog)
+        # Where the occupancy of each process is kept.
+        self.place = np.full(len(scan.spaces), len(scan.filled) - 1, np.int64)
+        self.place[scan.largest] = np.arange(len(scan.filled) - 1)
 
     def take(self, chunk: TableChunk, owners: NDArray[np.int64]) -> None:
         """
@@ -263,14 +216,15 @@ class _Reader:
     def _fill(self, level: int, owners: NDArray[np.int64], used: NDArray[np.int64]) -> None:
         """The occupancy of tables."""
         # 0, 1, 2-3, 4-7, …: the number of bits.
-        bins = np.frexp(used.astype(np.float64))[1]
-        np.add.at(self.scan.filled[:, level], (owners, bins), 1)
-        np.add.at(self.scan.filled_entries[:, level], (owners, bins), used)
+        bins = self.place[owners] * BINS + np.frexp(used.astype(np.float64))[1]
+        kept = self.scan.filled[:, level], self.scan.filled_entries[:, level]
+        for sums, weights in zip(kept, (None, used), strict=True):
+            found = np.bincount(bins, weights, sums.size)
+            sums += found.astype(np.int64).reshape(sums.shape)
 
     def _take_ptes(self, chunk: TableChunk, owners: NDArray[np.int64]) -> NDArray[np.int64]:
         form, scan, count = self.form, self.scan, len(chunk)
-        flat = chunk.entries.ravel()
-        some = np.flatnonzero(flat != 0)
+        flat, some = chunk.entries.ravel(), chunk.places
         kinds = entry_kinds(form, self.kinds, self.zero, flat[some])
         rows = some // form.slots
         self._mark_hugetlb(chunk, owners, some, kinds)
@@ -286,13 +240,12 @@ class _Reader:
         found[:, NONE] = 0
         used: NDArray[np.int64] = found.sum(axis=1)
         self._add("empty", owners[used == 0])
-        np.add.at(scan.kinds, owners, found)
+        tables, kind = np.nonzero(found)
+        np.add.at(scan.kinds.ravel(), owners[tables] * KINDS + kind, found[tables, kind])
         first = self.lookup.key(owners, chunk.addresses)
-        behind = first + np.uint64(form.slots)
-        for name, reaped in (("exit_slots", False), ("reaped_slots", True)):
-            slots = self.lookup.pages_below(behind, reaped=reaped)
-            slots -= self.lookup.pages_below(first, reaped=reaped)
-            np.add.at(scan.sums[name], owners, slots)
+        slots = self.lookup.pages_between(first, first + np.uint64(form.slots))
+        for name, each in zip(("exit_slots", "reaped_slots"), slots, strict=True):
+            self._add(name, owners, each)
         self._regions_of_ptes(chunk, owners, found)
         return used
 
@@ -346,13 +299,14 @@ class _Reader:
 
     def _take_upper(self, chunk: TableChunk, owners: NDArray[np.int64]) -> NDArray[np.int64]:
         form, scan, level = self.form, self.scan, chunk.level
-        some = ~form.is_none(chunk.entries)
-        used: NDArray[np.int64] = some.sum(axis=1)
-        some &= ~form.is_table(chunk.entries, level)
-        rows, slots = np.nonzero(some)
-        if not len(rows):
+        entries = chunk.entries.ravel()[chunk.places]
+        some = ~form.is_none(entries)
+        rows = chunk.places // form.slots
+        used: NDArray[np.int64] = np.bincount(rows[some], minlength=len(chunk))
+        some &= ~form.is_table(entries, level)
+        if not some.any():
             return used
-        entries = chunk.entries[rows, slots]
+        rows, slots, entries = rows[some], chunk.places[some] % form.slots, entries[some]
         leaf = form.is_leaf(entries, level)
         absent = rows[~leaf]
         if len(absent):
@@ -403,8 +357,8 @@ class _Reader:
         self._add("poisoned_pmds", owners[kinds == POISONED])
         self._add("bad", owners[(kinds == OTHER) | (kinds == SWAP)])
 
-    def _add(self, name: str, owners: NDArray[np.int64], each: int = 1) -> None:
-        self.scan.sums[name] += each * np.bincount(owners, minlength=len(self.scan.spaces))
+    def _add(self, name: str, owners: NDArray[np.int64], each: NDArray[np.int64] | int = 1) -> None:
+        np.add.at(self.scan.sums[name], owners, each)
 
     def _share(
         self,
@@ -451,12 +405,12 @@ class _Reader:
         some = np.flatnonzero(read & (first != 0))
         owner, first = owners[rows[some]], first[some] + np.uint64(self.descriptors.list_offset)
         at = first.copy()
-        deposited = np.zeros(len(self.scan.spaces), np.int64)
         # A table has no more huge PMDs than slots.
         for _ in range(self.form.slots + 1):
             if not len(at):
                 break
-            deposited += np.bincount(owner, minlength=len(deposited))
+            self._add("deposited", owner)
+            np.add.at(self.scan.filled[:, len(self.form.levels), 0], self.place[owner], 1)
             offset = np.uint64(self.descriptors.list_offset)
             links, read = read_scattered(
                 self.prog, at - offset, self.descriptors.links, self.scan.gaps
@@ -466,8 +420,6 @@ class _Reader:
             onward = read & (at != first)
             owner, first, at = owner[onward], first[onward], at[onward]
         self.scan.broken_deposits += len(at)
-        self.scan.sums["deposited"] += deposited
-        self.scan.filled[:, len(self.form.levels), 0] += deposited
 
 
 def _zero_pages(prog: Program, form: PageTableFormat) -> tuple[Any, Any]:

@@ -15,12 +15,14 @@ any more, and the kernel's own.
 """
 
 import dataclasses
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from mmscope.drgn.page_tables.page_table_scan import PageTableScan, by_size
 from mmscope.drgn.page_tables.regions import REGION_KINDS
+from mmscope.drgn.page_tables.scan_result import PageTableScan
 from mmscope.drgn.page_tables.swap_types import (
     DEVICE,
     HUGETLB,
@@ -33,6 +35,7 @@ from mmscope.drgn.page_tables.swap_types import (
     SWAP,
     ZERO,
 )
+from mmscope.drgn.processes.address_spaces import Process
 from mmscope.drgn.processes.process_status import parse_status
 from mmscope.drgn.tables.rows import MOST_BYTES, MOST_PIDS, column, table_row
 from mmscope.drgn.tables.table import Inside, Table
@@ -194,77 +197,76 @@ PAGE_TABLE_REGIONS = Table(
 
 def page_tables(scan: PageTableScan) -> list[PageTables]:
     """The page tables of every process, the most first."""
-    rows = []
-    # With few levels the upper ones are none of their own.
-    levels = [
-        next((at for at, level in enumerate(scan.form.levels) if level.name == name), None)
-        for name in ("pte", "pmd", "pud")
-    ]
     page_shift = scan.form.page_shift
-    huge_shift = scan.form.levels[-2].shift
-    for at in by_size(scan.spaces):
-        process = scan.spaces.processes[at]
-        kinds = scan.kinds[at]
-        sums = {name: int(values[at]) for name, values in scan.sums.items()}
-        charged = int(scan.spaces.columns["pgtables_bytes"][at])
-        pte, pmd, pud = (0 if level is None else int(scan.tables[at, level]) for level in levels)
-        counted = pte + pmd + pud + sums["deposited"]
-        rows.append(
-            PageTables(
-                pid=process.pid,
-                comm=process.comm,
-                pgtables_bytes=charged,
-                resident_bytes=(int(kinds[PAGE]) << page_shift) + (sums["huge"] << huge_shift),
-                hugetlb_bytes=sums["hugetlb_bytes"] + (int(kinds[HUGETLB]) << page_shift),
-                pte_tables=pte,
-                pmd_tables=pmd,
-                pud_tables=pud,
-                deposited_pte_tables=sums["deposited"],
-                empty_pte_tables=sums["empty"],
-                used_ptes=int(kinds.sum()),
-                present_ptes=int(kinds[[PAGE, ZERO, SPECIAL]].sum()),
-                zero_ptes=int(kinds[ZERO]),
-                swap_ptes=int(kinds[SWAP]),
-                huge_pmds=sums["huge"],
-                huge_zero_pmds=sums["huge_zero"],
-                exit_pte_slots=sums["exit_slots"],
-                unaccounted_tables=(charged >> page_shift) - counted,
-            )
-        )
-    return rows
+    kinds, sums = scan.kinds, scan.sums
+    charged = scan.spaces.columns["pgtables_bytes"]
+    pte, pmd, pud = (_tables(scan, name) for name in ("pte", "pmd", "pud"))
+    counted = pte + pmd + pud + sums["deposited"]
+    huge = sums["huge"] << scan.form.levels[-2].shift
+    columns = (
+        charged,
+        (kinds[:, PAGE] << page_shift) + huge,
+        sums["hugetlb_bytes"] + (kinds[:, HUGETLB] << page_shift),
+        pte,
+        pmd,
+        pud,
+        sums["deposited"],
+        sums["empty"],
+        kinds.sum(axis=1),
+        kinds[:, [PAGE, ZERO, SPECIAL]].sum(axis=1),
+        kinds[:, ZERO],
+        kinds[:, SWAP],
+        sums["huge"],
+        sums["huge_zero"],
+        sums["exit_slots"],
+        (charged >> page_shift).astype(np.int64) - counted,
+    )
+    return [
+        PageTables(process.pid, process.comm, *numbers)
+        for process, numbers in _by_process(scan, columns)
+    ]
+
+
+def _tables(scan: PageTableScan, name: str) -> NDArray[np.int64]:
+    """Tables of a level by process; with few levels the upper ones are none of their own."""
+    for at, level in enumerate(scan.form.levels):
+        if level.name == name:
+            return scan.tables[:, at]
+    return np.zeros(len(scan.spaces), np.int64)
+
+
+def _by_process(
+    scan: PageTableScan, columns: Iterable[NDArray[Any]]
+) -> Iterator[tuple[Process, tuple[int, ...]]]:
+    """Each process with its number of each column, the one with the most tables first."""
+    numbers = (column[scan.order].tolist() for column in columns)
+    processes = (scan.spaces.processes[at] for at in scan.order)
+    return zip(processes, zip(*numbers, strict=True), strict=True)
 
 
 def page_table_details(scan: PageTableScan) -> list[PageTableDetails]:
     """What else is in the page tables of every process, in the same order."""
-    rows = []
-    p4d = next((at for at, level in enumerate(scan.form.levels) if level.name == "p4d"), None)
-    for at in by_size(scan.spaces):
-        process = scan.spaces.processes[at]
-        kinds = scan.kinds[at].tolist()
-        sums = {name: int(values[at]) for name, values in scan.sums.items()}
-        rows.append(
-            PageTableDetails(
-                pid=process.pid,
-                comm=process.comm,
-                processes=process.processes,
-                threads=process.threads,
-                vmas=sums["vmas"],
-                mapped_bytes=sums["mapped"],
-                p4d_tables=0 if p4d is None else int(scan.tables[at, p4d]),
-                shared_pmd_tables=sums["shared_pmds"],
-                special_ptes=kinds[SPECIAL],
-                migration_ptes=kinds[MIGRATION],
-                device_ptes=kinds[DEVICE],
-                marker_ptes=kinds[MARKER],
-                poisoned_ptes=kinds[POISONED],
-                other_huge=sums["other_huge"],
-                migration_pmds=sums["migration_pmds"],
-                poisoned_pmds=sums["poisoned_pmds"],
-                reaped_pte_slots=sums["reaped_slots"],
-                bad_entries=sums["bad"] + kinds[OTHER],
-            )
-        )
-    return rows
+    kinds, sums = scan.kinds, scan.sums
+    columns = (
+        sums["vmas"],
+        sums["mapped"],
+        _tables(scan, "p4d"),
+        sums["shared_pmds"],
+        kinds[:, SPECIAL],
+        kinds[:, MIGRATION],
+        kinds[:, DEVICE],
+        kinds[:, MARKER],
+        kinds[:, POISONED],
+        sums["other_huge"],
+        sums["migration_pmds"],
+        sums["poisoned_pmds"],
+        sums["reaped_slots"],
+        sums["bad"] + kinds[:, OTHER],
+    )
+    return [
+        PageTableDetails(process.pid, process.comm, process.processes, process.threads, *numbers)
+        for process, numbers in _by_process(scan, columns)
+    ]
 
 
 def page_table_occupancy(scan: PageTableScan) -> list[PageTableOccupancy]:
@@ -275,8 +277,8 @@ def page_table_occupancy(scan: PageTableScan) -> list[PageTableOccupancy]:
         (None, scan.filled.sum(axis=0), scan.filled_entries.sum(axis=0))
     ]
     parts += [
-        (scan.spaces.processes[at].pid, scan.filled[at], scan.filled_entries[at])
-        for at in scan.detailed()
+        (scan.spaces.processes[at].pid, scan.filled[place], scan.filled_entries[place])
+        for place, at in enumerate(scan.largest)
     ]
     for pid, tables, entries in parts:
         for level, step in zip(*(axis.tolist() for axis in np.nonzero(tables)), strict=True):
@@ -301,7 +303,7 @@ def page_table_regions(scan: PageTableScan) -> list[PageTableRegion]:
     by_process: dict[int, list[int]] = {}
     for at, owner in enumerate(regions.owners.tolist()):
         by_process.setdefault(owner, []).append(at)
-    for owner in scan.detailed():
+    for owner in scan.largest:
         for at in by_process.get(owner, []):
             held = dict(zip(REGION_KINDS, regions.bytes[at].tolist(), strict=True))
             rows.append(

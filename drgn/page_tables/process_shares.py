@@ -19,7 +19,8 @@ Cannot know: who has the pages of shmem that are swapped out, which are in no Sw
 import re
 
 from mmscope.drgn.page_tables.mapped_pages import KINDS, PSS_SHIFT
-from mmscope.drgn.page_tables.page_table_scan import PageTableScan, scan_page_tables
+from mmscope.drgn.page_tables.page_table_scan import scan_page_tables
+from mmscope.drgn.page_tables.scan_result import PageTableScan, words_of_lost
 from mmscope.drgn.processes.process_status import parse_status
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.apart import reader_apart
@@ -86,26 +87,25 @@ def process_shares(scan: PageTableScan) -> list[ProcessShare]:
     mapped = scan.mapped
     if mapped is None:
         raise ValueError("the scan of page tables did not look at mapped pages")
-    rows = []
-    for at, process in enumerate(scan.spaces.processes):
-        sums = {name: int(values[at]) for name, values in mapped.sums.items()}
-        pss = {kind: sums[f"pss_{kind}"] for kind in KINDS}
-        rows.append(
-            ProcessShare(
-                process.pid,
-                process.comm,
-                sums["pages"] * mapped.page,
-                sums["unique"] * mapped.page,
-                (sums["pages"] - sums["unique"]) * mapped.page,
-                # Of the whole, as the kernel rounds it: up to 2 bytes more than of the three.
-                sum(pss.values()) >> PSS_SHIFT,
-                pss["anon"] >> PSS_SHIFT,
-                pss["file"] >> PSS_SHIFT,
-                pss["shmem"] >> PSS_SHIFT,
-                sums["pss_locked"] >> PSS_SHIFT,
-                None if isinstance(mapped.swap, str) else sums["pss_swap"] >> PSS_SHIFT,
-            )
+    sums = mapped.sums
+    anon, file, shmem = (sums[f"pss_{kind}"] for kind in KINDS)
+    columns = (
+        sums["pages"] * mapped.page,
+        sums["unique"] * mapped.page,
+        (sums["pages"] - sums["unique"]) * mapped.page,
+        # Of the whole, as the kernel rounds it: up to 2 bytes more than of the three.
+        (anon + file + shmem) >> PSS_SHIFT,
+        *(kind >> PSS_SHIFT for kind in (anon, file, shmem, sums["pss_locked"])),
+    )
+    swapped: list[int | None] = [None] * len(scan.spaces)
+    if not isinstance(mapped.swap, str):
+        swapped = (sums["pss_swap"] >> PSS_SHIFT).tolist()
+    rows = [
+        ProcessShare(process.pid, process.comm, *numbers)
+        for process, *numbers in zip(
+            scan.spaces.processes, *(column.tolist() for column in columns), swapped, strict=True
         )
+    ]
     return sorted(rows, key=lambda row: (-row.pss_bytes, row.pid))
 
 
@@ -130,6 +130,7 @@ def from_memory(memory: Memory) -> Found:
             f"{scan.gaps.bytes:,} bytes of page tables and VMAs could not be read: what they map "
             "is not counted"
         )
+    found.notes += words_of_lost(scan)
     if scan.spaces.broken_off:
         found.notes.append(
             "the list of processes breaks off or runs in a circle: those behind that are missing"

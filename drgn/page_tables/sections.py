@@ -20,6 +20,7 @@ from mmscope.drgn.page_tables.page_tables import (
     page_tables,
     read_status,
 )
+from mmscope.drgn.page_tables.scan_result import words_of_lost
 from mmscope.drgn.processes.process_status import rows_of_processes
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Files
@@ -39,6 +40,7 @@ def page_tables_from_memory(memory: Memory) -> Found:
             f"{scan.gaps.bytes:,} bytes of page tables, VMAs and descriptors could not be read: "
             "what they hold is not counted"
         )
+    found.notes += words_of_lost(scan)
     if scan.spaces.broken_off:
         found.notes.append(
             "the list of processes breaks off or runs in a circle (damaged, or left out of the "

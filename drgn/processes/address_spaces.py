@@ -3,20 +3,16 @@
 ``struct mm_struct``: the address spaces of processes, each once.
 
 Threads share one, and so do processes after vfork(); kernel threads have none. The list of
-processes is walked (about 100,000 a second), the address spaces are read together.
+processes is followed (``task_list``), what it leads to is read together.
 
 Page tables are found this way, with no pass over the struct pages. Reverse maps take the tasks out
 of their slab cache (:mod:`~mmscope.drgn.processes.processes`): they make that pass anyway, and
 need the process of each VMA also where the list is damaged.
 
-A list that runs in a circle without its head ends where a task comes again, and counts as broken
-off.
-
 Cannot know: address spaces that no task has any more, and that something else holds: an exit that
 is under way, an open /proc/PID/mem, a device driver.
 """
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,8 +21,9 @@ from drgn import FaultError, Object, Program
 from drgn.helpers.linux.list import list_for_each_entry
 from numpy.typing import NDArray
 
-from mmscope.drgn.reading.kernel_arrays import Columns, Gaps, struct_dtype
-from mmscope.drgn.reading.scattered_reads import read_scattered
+from mmscope.drgn.processes.task_list import Circle, TaskList, Tasks, until_again
+from mmscope.drgn.reading.kernel_arrays import Columns, Gaps
+from mmscope.drgn.reading.scattered_reads import read_members
 from mmscope.drgn.tables.record import record
 
 PF_KTHREAD = 0x0020_0000
@@ -66,32 +63,66 @@ class AddressSpaces:
 
 def address_spaces(prog: Program, gaps: Gaps) -> AddressSpaces:
     """Find the address space of every process."""
-    found: dict[int, Process] = {}
-    broken_off = False
-    tasks = list_for_each_entry(
-        "struct task_struct", prog["init_task"].tasks.address_of_(), "tasks"
-    )
-    damaged = 0
-    try:
-        for task in _until_again(tasks):
-            try:
-                if not (mm := _mm(task)):
-                    continue
+    tasks = TaskList(prog)
+    parts = [_users(prog, part) for part in tasks.parts()]
+    users = np.concatenate([part for part, _ in parts] or [np.zeros(0, _user("S1"))])
+    damaged = sum(lost for _, lost in parts)
+    # In the order in which they came.
+    mms, first, which = np.unique(users["mm"], return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    owners = np.bincount(which, minlength=len(mms))
+    threads = np.zeros(len(mms), np.int64)
+    np.add.at(threads, which, users["threads"])
+    processes = [
+        Process(pid, _name(comm), number, of_all)
+        for pid, comm, number, of_all in zip(
+            *(users[name][first[order]].tolist() for name in ("tgid", "comm")),
+            *(values[order].tolist() for values in (owners, threads)),
+            strict=True,
+        )
+    ]
+    addresses = mms[order]
+    columns, read = read_members(prog, addresses, prog.type("struct mm_struct"), COLUMNS, gaps)
+    processes = [process for process, here in zip(processes, read.tolist(), strict=True) if here]
+    return AddressSpaces(processes, addresses[read], columns[read], tasks.broken_off, damaged)
+
+
+def _users(prog: Program, tasks: Tasks) -> tuple[NDArray[Any], int]:
+    """
+    What is needed of those of some tasks that have an address space, and how many cannot be read.
+    """
+    columns = tasks.columns
+    users = np.zeros(len(columns), _user(columns["comm"].dtype))
+    for name in ("mm", "tgid", "comm"):
+        users[name] = columns[name]
+    process = tasks.whole & ((columns["flags"] & PF_KTHREAD) == 0)
+    found = process & (columns["mm"] != 0)
+    signals = columns["signal"][found]
+    type_ = prog.type("struct signal_struct")
+    more, read = read_members(prog, signals, type_, {"threads": "nr_threads"}, Gaps())
+    users["threads"][found] = more["threads"]
+    found[found] = read
+    damaged = int(np.count_nonzero(~read))
+    # Whose first thread may have ended before the others, and those that lie beside what can be
+    # read.
+    for at in np.flatnonzero(~tasks.whole | (process & (columns["mm"] == 0))).tolist():
+        task = Object(prog, "struct task_struct", address=int(tasks.addresses[at])).address_of_()
+        try:
+            if mm := _mm(task):
                 threads = task.signal.nr_threads.value_()
-                comm = task.comm.string_().decode("utf-8", "backslashreplace")
-                process = found.setdefault(mm, Process(task.tgid.value_(), comm, 0, 0))
-            except (FaultError, _Circle):
-                damaged += 1
-                continue
-            process.processes += 1
-            process.threads += threads
-    except (FaultError, _Circle):
-        broken_off = True
-    dtype = struct_dtype(prog.type("struct mm_struct"), COLUMNS)
-    addresses = np.fromiter(found, np.uint64, len(found))
-    columns, read = read_scattered(prog, addresses, dtype, gaps)
-    processes = [process for process, here in zip(found.values(), read, strict=True) if here]
-    return AddressSpaces(processes, addresses[read], columns[read], broken_off, damaged)
+                users[at] = mm, task.tgid.value_(), task.comm.string_(), threads
+                found[at] = True
+        except (FaultError, Circle):
+            damaged += 1
+    return users[found], damaged
+
+
+def _user(comm: Any) -> np.dtype[Any]:
+    return np.dtype([("mm", "<u8"), ("tgid", "<i8"), ("comm", comm), ("threads", "<i8")])
+
+
+def _name(comm: bytes) -> str:
+    return comm.split(b"\0")[0].decode("utf-8", "backslashreplace")
 
 
 def _mm(task: Object) -> int:
@@ -104,24 +135,4 @@ def _mm(task: Object) -> int:
     threads = list_for_each_entry(
         "struct task_struct", task.signal.thread_head.address_of_(), "thread_node"
     )
-    return next((mm for thread in _until_again(threads) if (mm := thread.mm.value_())), 0)
-
-
-class _Circle(Exception):
-    """A list leads back into itself, and not to its head."""
-
-
-def _until_again(tasks: Iterable[Object]) -> Iterator[Object]:
-    """
-    The tasks of a list.
-
-    :raises _Circle: one comes again; with the same PID, as a live kernel may put another in its
-        place.
-    """
-    seen = set()
-    for task in tasks:
-        key = task.value_(), task.pid.value_()
-        if key in seen:
-            raise _Circle
-        seen.add(key)
-        yield task
+    return next((mm for thread in until_again(threads) if (mm := thread.mm.value_())), 0)

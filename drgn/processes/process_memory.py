@@ -86,28 +86,28 @@ def process_memory(prog: Program, spaces: AddressSpaces, gaps: Gaps) -> list[Pro
     mm = prog.type("struct mm_struct")
     sums = _rss(prog, spaces.addresses, gaps)
     columns, read = read_scattered(prog, spaces.addresses, struct_dtype(mm, COLUMNS), gaps)
-    rows = []
-    for at in np.flatnonzero(read).tolist():
-        process = spaces.processes[at]
-        # As percpu_counter_sum_positive(): below zero while it is updated.
-        held = {name: max(int(values[at]), 0) * page for name, values in sums.items()}
-        rows.append(
-            ProcessMemory(
-                process.pid,
-                process.comm,
-                sum(held[name] for name in KINDS.values()),
-                held["anon"],
-                held["file"],
-                held["shmem"],
-                held["swap"],
-                int(columns["pgtables"][at]),
-                int(columns["locked"][at]) * page,
-                int(columns["pinned"][at]) * page,
-                int(columns["mapped"][at]) * page,
-                process.processes,
-                process.threads,
-            )
-        )
+    # As percpu_counter_sum_positive(): below zero while it is updated. Python's numbers, which hold
+    # whatever a damaged mm says.
+    held = {
+        name: [max(pages, 0) * page for pages in values[read].tolist()]
+        for name, values in sums.items()
+    }
+    there = columns[read]
+    numbers = (
+        [sum(kinds) for kinds in zip(*(held[name] for name in KINDS.values()), strict=True)],
+        *(held[name] for name in ("anon", "file", "shmem", "swap")),
+        there["pgtables"].tolist(),
+        *(
+            [pages * page for pages in there[name].tolist()]
+            for name in ("locked", "pinned", "mapped")
+        ),
+    )
+    processes = [spaces.processes[at] for at in np.flatnonzero(read).tolist()]
+    shared = [process.processes for process in processes], [each.threads for each in processes]
+    rows = [
+        ProcessMemory(process.pid, process.comm, *row)
+        for process, *row in zip(processes, *numbers, *shared, strict=True)
+    ]
     return sorted(rows, key=lambda row: (-row.resident_bytes - row.swap_bytes, row.pid))
 
 

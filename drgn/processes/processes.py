@@ -4,7 +4,7 @@ Processes as address spaces: ``struct mm_struct``, whose it is, and how many VMA
 
 Tasks are found in their slab cache (see ``slab_objects``), in the pass over the struct pages that
 reverse maps need anyway; a damaged list of processes does not matter. A task lives if it has an
-``mm`` and is no kernel thread. Each ``mm`` is read once, which takes some microseconds. On a live
+``mm`` and is no kernel thread. All ``mm``s are read together. On a live
 kernel, an ``mm`` that cannot be read and that no task has any more is gone, not unreadable.
 Where no such pass is made, :mod:`~mmscope.drgn.processes.address_spaces` walks the list.
 
@@ -15,13 +15,15 @@ The text that says the same is /proc/PID/maps, line by line, and /proc/sys/vm/ma
 """
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 from drgn import FaultError, Program, ProgramFlags, offsetof, sizeof
 from numpy.typing import NDArray
 
 from mmscope.drgn.owners.slab_objects import Objects, Wanted
-from mmscope.drgn.reading.kernel_arrays import struct_dtype
+from mmscope.drgn.reading.kernel_arrays import Gaps, struct_dtype
+from mmscope.drgn.reading.scattered_reads import read_scattered
 from mmscope.drgn.tables.record import record
 from mmscope.drgn.tables.rows import MOST_PIDS, column, table_row
 from mmscope.drgn.tables.table import Table
@@ -83,52 +85,46 @@ def processes(prog: Program, tasks: Objects) -> Processes:
     :param tasks: all slots of the cache of ``struct task_struct``.
     """
     alive = (tasks["mm"] != 0) & ((tasks["flags"] & PF_KTHREAD) == 0) & (tasks["pid"] != 0)
-    owner: dict[int, tuple[int, int, int]] = {}
-    for mm, tgid, pid, address in zip(
-        *(tasks[name][alive].tolist() for name in ("mm", "tgid", "pid")),
-        tasks.address[alive].tolist(),
-        strict=True,
-    ):
-        owner[mm] = min(owner.get(mm, (tgid, pid, address)), (tgid, pid, address))
-    mm_type, comm_at = (
-        prog.type("struct mm_struct"),
-        offsetof(prog.type("struct task_struct"), "comm"),
-    )
-    comm_size = sizeof(prog.type("struct task_struct").member("comm").type)
+    alive = np.flatnonzero(alive)
+    # Of those that share an address space, the first by its number.
+    sorting = tasks.address, tasks["pid"], tasks["tgid"], tasks["mm"]
+    alive = alive[np.lexsort([values[alive] for values in sorting])]
+    mms, first = np.unique(tasks["mm"][alive], return_index=True)
+    named = alive[first]
+    mm_type, task_type = prog.type("struct mm_struct"), prog.type("struct task_struct")
     columns: dict[str, str | tuple[str, ...]] = {"map_count": "map_count"}
     for name in ("ksm_merging_pages", "ksm_rmap_items", "ksm_zero_pages"):
         if mm_type.has_member(name):
             # An atomic_long_t since "mm/ksm: fix ksm_zero_pages accounting" (v6.10).
             columns[name] = (f"{name}.counter", name)
-    dtype = struct_dtype(mm_type, columns)
-    found: list[tuple[int, int, str, tuple[int, ...]]] = []
+    unread = Gaps()  # counted as address spaces
+    found, read = read_scattered(prog, mms, struct_dtype(mm_type, columns), unread)
+    comm = np.dtype(f"S{sizeof(task_type.member('comm').type)}")
+    places = tasks.address[named] + np.uint64(offsetof(task_type, "comm"))
+    comms, readable = read_scattered(prog, places, comm, unread)
+    read &= readable
     unreadable = gone = 0
-    for mm, (tgid, _, address) in sorted(owner.items()):
-        try:
-            row = np.frombuffer(prog.read(mm, dtype.itemsize), dtype)[0]
-            comm = prog.read(address + comm_at, comm_size)
-        except FaultError:
-            if _has_ended(prog, tasks.address[alive & (tasks["mm"] == mm)].tolist(), mm):
-                gone += 1
-            else:
-                unreadable += 1
-            continue
-        name = comm.split(b"\0")[0].decode("utf-8", "backslashreplace")
-        found.append((mm, tgid, name, tuple(int(row[key]) for key in columns)))
+    for mm in mms[~read].tolist():
+        if _has_ended(prog, tasks.address[alive[tasks["mm"][alive] == mm]].tolist(), mm):
+            gone += 1
+        else:
+            unreadable += 1
 
     def numbers(name: str) -> NDArray[np.int64] | None:
         if name not in columns:
             return None
-        at = list(columns).index(name)
-        # An unsigned long of a damaged mm may not fit; what reads it knows that this is too much.
-        return np.array([min(values[at], LARGEST) for *_, values in found], np.int64)
+        values: NDArray[Any] = found[name][read]
+        if values.dtype.kind == "u":
+            # An unsigned long of a damaged mm may not fit; what reads it knows that it is too much.
+            values = np.minimum(values, np.uint64(LARGEST))
+        return values.astype(np.int64)
 
     counts = numbers("map_count")
     assert counts is not None
     return Processes(
-        np.array([mm for mm, *_ in found], np.uint64),
-        np.array([pid for _, pid, *_ in found], np.int64),
-        [name for _, _, name, _ in found],
+        mms[read],
+        tasks["tgid"][named][read].astype(np.int64),
+        [comm.split(b"\0")[0].decode("utf-8", "backslashreplace") for comm in comms[read].tolist()],
         counts,
         numbers("ksm_merging_pages"),
         numbers("ksm_rmap_items"),

@@ -22,7 +22,7 @@ from drgn import Program, offsetof, sizeof
 from numpy.typing import NDArray
 
 from mmscope.drgn.reading.kernel_arrays import Gaps, struct_dtype
-from mmscope.drgn.reading.scattered_reads import read_scattered
+from mmscope.drgn.reading.scattered_reads import read_members, read_scattered
 from mmscope.drgn.tables.record import record
 
 # include/linux/mm.h; the same from 5.10 to 7.3.
@@ -81,8 +81,7 @@ def read_vm_areas(prog: Program, trees: NDArray[np.uint64], gaps: Gaps) -> VmAre
     if not prog.type("struct mm_struct").has_member("mm_mt"):
         return _red_black(prog, trees, gaps)
     owners, starts, last, areas, damaged = _leaves(prog, trees, gaps)
-    dtype = struct_dtype(prog.type("struct vm_area_struct"), COLUMNS)
-    vmas, read = read_scattered(prog, areas, dtype, gaps)
+    vmas, read = read_members(prog, areas, prog.type("struct vm_area_struct"), COLUMNS, gaps)
     # The tree says where it is, and so does the VMA.
     sound = read & (vmas["start"] == starts) & (vmas["end"] == last + np.uint64(1))
     damaged += int((read & ~sound).sum())

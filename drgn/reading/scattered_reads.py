@@ -34,7 +34,7 @@ def read_scattered(
     """
     size = dtype.itemsize
     unique, back = np.unique(addresses, return_inverse=True)
-    data = np.zeros((len(unique), size), np.uint8)
+    data = np.zeros(len(unique), f"V{size}")
     read = np.zeros(len(unique), np.bool_)
     for first, behind in _stretches(unique, size):
         begin = int(unique[first])
@@ -48,17 +48,14 @@ def read_scattered(
                 except FaultError:
                     gaps.bytes += size
                 else:
-                    data[at] = np.frombuffer(raw, np.uint8)
+                    data[at] = np.frombuffer(raw, data.dtype)[0]
                     read[at] = True
         else:
             read[first:behind] = True
-            here = np.frombuffer(raw, np.uint8)
-            if behind - first == 1:
-                data[first] = here
-            else:
-                windows = np.lib.stride_tricks.sliding_window_view(here, size)
-                data[first:behind] = windows[offsets]
-    found: NDArray[Any] = np.ndarray(len(unique), dtype, data)
+            # A structure at each byte, of which those at the offsets are copied.
+            here = np.ndarray(len(raw) - size + 1, data.dtype, raw, strides=(1,))
+            data[first:behind] = here[offsets]
+    found: NDArray[Any] = np.ndarray(len(unique), dtype, data.view(np.uint8))
     return found[back], read[back]
 
 

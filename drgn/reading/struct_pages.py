@@ -190,8 +190,14 @@ class Scan:
 
 
 def set_jobs(prog: Program, jobs: int) -> None:
-    """Let so many processes share a pass over a large machine's struct pages."""
+    """Let so many processes share a pass over a large machine's struct pages, and other walks."""
     prog.cache[JOBS] = jobs
+
+
+def jobs_of(prog: Program) -> int:
+    """How many processes may share a work."""
+    jobs: int = prog.cache.get(JOBS, 1)
+    return jobs
 
 
 def scan_struct_pages(
@@ -225,7 +231,7 @@ def scan_struct_pages(
         if progress is not None:
             progress(total - pages, total)
 
-    jobs = prog.cache.get(JOBS, 1) if LEAST_PAGES <= pages <= MOST_PAGES else 1
+    jobs = jobs_of(prog) if LEAST_PAGES <= pages <= MOST_PAGES else 1
     if jobs > 1 and all(isinstance(each, Shared) for each in consumers):
         pieces = list(pieces)
         a_job = min(SHARES_A_JOB, -(-pages // (jobs * SHARE_PAGES)))

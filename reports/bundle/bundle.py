@@ -48,6 +48,7 @@ from mmscope.reports.bundle.description import (
     NewerFormat,
     SectionResult,
     Table,
+    are_plain,
     check_plain,
     checked_target,
     folded_of,
@@ -109,7 +110,7 @@ class Bundle:
             if description.stat().st_size > MAX_DESCRIPTION_BYTES:
                 raise BundleError(f"{path}: {DESCRIPTION} is too large to be a bundle's")
             text = read_plain(description, MAX_DESCRIPTION_BYTES).decode("utf-8", "surrogateescape")
-            data = plain_texts(json.loads(text))
+            data = json.loads(text) if are_plain(text) else plain_texts(json.loads(text))
             self.version = short_text(str(data.get("version", "")))
             self.format = known_format(data.get("format", 0))
             self.target = checked_target(data["target"])

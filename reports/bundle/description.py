@@ -10,6 +10,8 @@ Costs nothing to speak of: a description has a few hundred bytes a column.
 Cannot know: whether the tables hold what it declares.
 """
 
+import functools
+import json
 import re
 from collections.abc import Container
 from pathlib import Path
@@ -30,6 +32,10 @@ ESCAPE = "backslashreplace"
 IDENTIFIER = re.compile(r"[a-z][a-z0-9_]*\Z")
 # A description is small (a few hundred bytes a column); anything far larger is not ours.
 MAX_DESCRIPTION_BYTES = 4 << 20
+# A text may be longer than it looks, or have a surrogate.
+_ODD = re.compile(r'[\ud800-\udfff]|\\"|\\u[dD]')
+# Of schemas that are remembered; in characters.
+MAX_KNOWN = 20_000
 MAX_RESOURCES, MAX_COLUMNS, MAX_SECTIONS = 1000, 500, 1000
 
 Cell = int | float | str | bool | None
@@ -96,6 +102,18 @@ def table_of(resource: dict[str, Any], folder: Path) -> Table:
         raise ValueError(f"table name {name!r} is not an identifier")
     if path != f"{name}.csv":
         raise ValueError(f"table {name} lies at {path!r}, not at {name}.csv")
+    # Most bundles of a lake declare what the one before has declared.
+    text = json.dumps(schema)
+    described = (_known_columns if len(text) < MAX_KNOWN else _columns)(name, text)
+    section, title = (
+        short_text(str(resource.get(k, v))) for k, v in (("section", ""), ("title", name))
+    )
+    return Table(name, section, title, list(described), folder / path)
+
+
+def _columns(name: str, text: str) -> list[Column]:
+    """The columns of a table, as the text of its schema declares them."""
+    schema = json.loads(text)
     key = schema.get("primaryKey", [])
     described = []
     numbers = [f["name"] for f in schema["fields"] if f["type"] in ("integer", "number")]
@@ -120,10 +138,10 @@ def table_of(resource: dict[str, Any], folder: Path) -> Table:
         raise ValueError(f"table {name} has a column twice, or none")
     if len(described) > MAX_COLUMNS:
         raise ValueError(f"table {name} has more than {MAX_COLUMNS} columns")
-    section, title = (
-        short_text(str(resource.get(k, v))) for k, v in (("section", ""), ("title", name))
-    )
-    return Table(name, section, title, described, folder / path)
+    return described
+
+
+_known_columns = functools.lru_cache(maxsize=1000)(_columns)
 
 
 def folded_of(resource: dict[str, Any], folder: Path) -> Folded:
@@ -224,6 +242,13 @@ def plain_texts(value: Any) -> Any:
     if isinstance(value, dict):
         return {short_text(name): plain_texts(item) for name, item in value.items()}
     return value
+
+
+def are_plain(text: str) -> bool:
+    """Whether :func:`plain_texts` surely changes nothing of what a JSON text says."""
+    if _ODD.search(text):
+        return False
+    return max(map(len, text.split('"'))) <= MAX_TEXT
 
 
 def short_text(value: Any) -> Any:

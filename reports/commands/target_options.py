@@ -16,6 +16,7 @@ from mmscope.drgn.opening.target import TargetError, open_target, other_release
 from mmscope.drgn.reading.struct_pages import set_jobs
 from mmscope.drgn.sections.files import Files
 from mmscope.drgn.sections.memory import Memory
+from mmscope.drgn.workers.priority import keep_to, last_in_line
 from mmscope.reports.bundle.outcome import UsageError, say
 from mmscope.reports.commands import page_owner_command
 from mmscope.reports.commands.drgn_commands import COMMANDS
@@ -61,7 +62,8 @@ def add_target_options(parser: argparse.ArgumentParser) -> None:
         help="for a kernel built with a smaller CONFIG_PAGE_BLOCK_MAX_ORDER, which its debug info "
         "does not show",
     )
-    group.add_argument(
+    work = group.add_mutually_exclusive_group()
+    work.add_argument(
         "--jobs",
         type=int,
         choices=range(1, MOST_JOBS + 1),
@@ -69,6 +71,14 @@ def add_target_options(parser: argparse.ArgumentParser) -> None:
         help="processes that share the passes over all pages of a machine of 8 GiB and more; by "
         "default as many as CPUs are idle, at most 4, and of the running kernel at most a quarter "
         "of the CPUs; a QEMU guest is read by one",
+    )
+    work.add_argument(
+        "--cpu-budget",
+        type=percent,
+        metavar="PERCENT",
+        help="take at most so much of one CPU, on average, in one process, behind all others in "
+        "line for CPUs (nice 19) and disks (idle class); 10 makes it take ten times as long. "
+        "Deadlines of sections stand still while it rests",
     )
     group.add_argument(
         "--rmap-node-ns",
@@ -84,6 +94,14 @@ def idle_cpus(*, live: bool) -> int:
     cpus = len(os.sched_getaffinity(0))
     idle = min(cpus - round(os.getloadavg()[0]), DEFAULT_JOBS)
     return max(min(idle, cpus // 4) if live else idle, 1)
+
+
+def percent(text: str) -> float:
+    """The value of --cpu-budget."""
+    value = float(text)
+    if not 1 <= value <= 100:
+        raise argparse.ArgumentTypeError(f"{text}: a budget is 1 to 100 percent of one CPU")
+    return value
 
 
 def nanoseconds(text: str) -> float:
@@ -109,6 +127,10 @@ def open_source(args: argparse.Namespace) -> tuple[Memory | Files, str, dict[str
             "--symbols, --pageblock-order and --rmap-node-ns go with a kernel's memory, not with "
             "--proc-root"
         )
+    if args.cpu_budget is not None:
+        last_in_line()
+        keep_to(args.cpu_budget)
+        args.jobs = 1
     if args.proc_root is not None:
         if not (args.proc_root / "proc").is_dir():
             raise TargetError(

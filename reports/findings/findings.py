@@ -12,7 +12,6 @@ import contextlib
 import dataclasses
 import functools
 import itertools
-import re
 import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import field
@@ -27,7 +26,14 @@ from mmscope.drgn.owners.owner_frames import owner_frame
 from mmscope.drgn.tables import display
 from mmscope.drgn.tables.record import record
 from mmscope.reports.bundle.bundle import Bundle
-from mmscope.reports.bundle.database import Database, failed, open_database, views
+from mmscope.reports.bundle.database import Database, failed, open_database
+from mmscope.reports.findings.answerable import (
+    doubtful,
+    named,
+    parts_of,
+    query_of,
+    unanswerable,
+)
 from mmscope.reports.findings.kernel_said import Kernel
 from mmscope.reports.findings.proof import Declared, Proof, proofs
 
@@ -273,7 +279,6 @@ def _expression(text: str) -> Callable[[dict[str, Any]], Any]:
 
 
 OURS = functools.cache(load_questions)
-NAME = r"[a-z][a-z0-9_]*"  # of a table or column, in SQL
 
 
 def evaluate(bundle: Bundle, questions: list[Question] | None = None) -> Verdict:
@@ -281,17 +286,6 @@ def evaluate(bundle: Bundle, questions: list[Question] | None = None) -> Verdict
     questions = OURS() if questions is None else questions
     # Of a large bundle most rows are in tables that nobody asks for.
     return ask(open_database(bundle, only=named(questions)), questions)
-
-
-def named(questions: list[Question]) -> set[str]:
-    """The words of their queries, and of the views that these name: all tables are among them."""
-    names = {"kernel_features"}
-    for question in questions:
-        names.update(re.findall(NAME, " ".join((question.sql, *question.needs))))
-    for view, _, statement in reversed(views()):  # a view is made of those before it
-        if view in names:
-            names.update(re.findall(NAME, statement))
-    return names
 
 
 def ask(database: Database, questions: list[Question]) -> Verdict:
@@ -332,13 +326,6 @@ def _place(finding: Finding) -> tuple[int, bool, int]:
     return SEVERITIES.index(finding.severity), finding.estimate, HARMS.index(finding.harm)
 
 
-def parts_of(need: str) -> tuple[str, str, str]:
-    """Table, column and condition, empty if there is none, of ``table.column where condition``."""
-    table, _, rest = need.partition(".")
-    column, _, condition = rest.partition(" where ")
-    return table, column, condition
-
-
 def _counts(database: Database, questions: list[Question]) -> dict[str, list[int]]:
     """
     How many rows there are, and how many with a value, of what questions need: one query for all
@@ -373,68 +360,6 @@ def _count(database: Database, needs: dict[str, list[str]]) -> dict[str, list[in
         for table, each in counted
         for need, numbers in zip(needs[table], each, strict=True)
     }
-
-
-def unanswerable(
-    database: Database, question: Question, counts: dict[str, list[int]]
-) -> str | None:
-    """Why a question cannot be asked: something it needs is missing, or all unknown."""
-    for need in question.needs:
-        table, column, condition = parts_of(need)
-        if need not in counts:
-            if why := database.missing.get(table):
-                return f"table {table} cannot be used: {why}"
-            if (there := database.columns(table)) and column not in there:
-                why = database.missing.get(f"{table}.{column}")
-                return f"no column {table}.{column} in this bundle" + (f" ({why})" if why else "")
-            section = f"section {question.section}"
-            why = database.missing.get(f"table {table}")
-            if why is None and (fared := database.missing.get(section)):
-                why = f"{section}: {fared}"
-            return f"no table {table} in this bundle" + (f" ({why})" if why else "")
-        rows, filled = counts[need]
-        if condition and not rows:
-            return f"{table} has no row where {condition}"
-        if rows and not filled:
-            return f"{need} is unknown in this bundle"
-    return None
-
-
-def doubtful(database: Database, question: Question) -> str | None:
-    """A value that cannot be, if the question would be answered from its column."""
-    if not database.impossible:
-        return None
-    text = "\n".join((question.sql, *question.needs))
-    for name, _, statement in reversed(views()):  # a view is made of those before it
-        if re.search(rf"\b{name}\b", text):
-            text += statement
-    words, quoted = set(re.findall(r"\w+", text)), re.findall(r"'([^']{3,})'", text)
-    for mark in database.impossible:
-        # Where each row is a number of its own, it is asked for by its name, or a part of that.
-        asked = mark.row_name is None or any(part.strip("%") in mark.row_name for part in quoted)
-        if asked and mark.table_name in words and mark.column_name in words:
-            return str(mark)
-    return None
-
-
-def query_of(database: Database, question: Question) -> str:
-    """
-    A question's SQL, with an empty table in place of each optional one that is not there, and
-    unknown values in place of columns that an older bundle lacks.
-    """
-    stand_ins = []
-    for table, columns in question.optional.items():
-        there = database.columns(table)
-        nothing = ", ".join(f"null::varchar as {c}" for c in columns if c not in there)
-        if not there:
-            stand_ins.append(f"{table} as (select {nothing} limit 0)")
-        elif nothing:
-            stand_ins.append(f"{table} as (select *, {nothing} from main.{table})")
-    if not stand_ins:
-        return question.sql
-    # A query may begin with such a list of its own.
-    rest = re.sub(r"^\s*with\s", ", ", question.sql)
-    return f"with {', '.join(stand_ins)} {rest}"
 
 
 def finding_of(question: Question, row: dict[str, Any], kernel: Kernel) -> Finding:

@@ -11,11 +11,13 @@ Cannot know: what was between two readings.
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import jinja2
 
+from mmscope.reports.findings.answerable import named
 from mmscope.reports.findings.findings import (
     HARMS,
     SEVERITIES,
@@ -23,14 +25,14 @@ from mmscope.reports.findings.findings import (
     Question,
     badness_of,
     finding_of,
-    named,
     severity_of,
 )
 from mmscope.reports.findings.kernel_said import Kernel
-from mmscope.reports.lake.asking import Engine, Row, answers, kernels
+from mmscope.reports.lake.asking import Answer, Engine, Row, answers, kernels
 from mmscope.reports.lake.batch import Batch, batches, load
 from mmscope.reports.lake.catalog import Catalog, Taken
 
+KernelOf = Callable[[int], Kernel]
 # Of hosts that are named for a finding.
 WORST = 3
 # A share of hosts that differs between kernels by chance this often, or less, is said.
@@ -108,12 +110,42 @@ class Fleet:
 
 
 @dataclass
-class _History:
-    """What a host's readings said of one finding, the newest last."""
+class _Asked:
+    """
+    What hosts' readings said of one finding, by host; readings are numbered, the newest last.
 
-    found: list[tuple[float, bool]] = field(default_factory=list)
-    newest: tuple[Taken, tuple[Row, ...], Kernel] | None = None
-    refused: str = ""
+    :ivar last: the newest reading that could tell. :ivar clear: the newest that was without it.
+    :ivar found: those that had it. :ivar rows: of the newest of these.
+    :ivar refused: why the newest that could not tell could not.
+    """
+
+    last: dict[str, int] = field(default_factory=dict)
+    clear: dict[str, int] = field(default_factory=dict)
+    found: dict[str, list[int]] = field(default_factory=dict)
+    rows: dict[str, tuple[tuple[Row, ...], Kernel]] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+
+    def take(self, answer: Answer, hosts: Sequence[str], first: int, kernel: KernelOf) -> None:
+        """
+        Take an answer in.
+
+        :param hosts: of the bundles that were asked. :param first: number of the first of them.
+        """
+        # Of a fleet most hosts have nothing: these are not looked at one by one.
+        host_of = hosts.__getitem__
+        found = {
+            number: rows
+            for number, every in answer.rows.items()
+            if (rows := tuple(row for row in every if row.get("over", True)))
+        }
+        asked = list(zip(map(host_of, answer.asked), answer.asked, strict=True))
+        self.refused |= zip(map(host_of, answer.refused), answer.refused.values(), strict=True)
+        self.last |= ((host, first + number) for host, number in asked)
+        self.clear |= ((host, first + number) for host, number in asked if number not in found)
+        for number in sorted(found):
+            host = host_of(number)
+            self.found.setdefault(host, []).append(first + number)
+            self.rows[host] = found[number], kernel(number)
 
 
 def ask_fleet(
@@ -123,87 +155,75 @@ def ask_fleet(
     progress: Callable[[int], None] = lambda done: None,
 ) -> Fleet:
     """Ask all bundles every question, as many at once as memory has room for."""
-    histories: dict[tuple[str, str], _History] = {}
+    asked: dict[str, _Asked] = {question.id: _Asked() for question in questions}
     said = list(catalog.said)
-    names = named(list(questions))
+    names = named(questions)
     done = 0
     for bundles in batches(catalog.bundles):
         batch = load(catalog, bundles, names)
         kernel_of = kernels(batch)
+        hosts = [bundle.host for bundle in bundles]
         for answer in answers(batch, questions, engine(batch) if engine else None):
-            id = answer.question.id
-            for number, why in answer.refused.items():
-                histories.setdefault((id, bundles[number].host), _History()).refused = why
-            for number in answer.asked:
-                bundle = bundles[number]
-                history = histories.setdefault((id, bundle.host), _History())
-                rows = tuple(r for r in answer.rows.get(number, ()) if r.get("over", True))
-                history.found.append((bundle.at, bool(rows)))
-                if history.newest is None or history.newest[0].at <= bundle.at:
-                    history.newest = bundle, rows, kernel_of(number)
+            asked[answer.question.id].take(answer, hosts, done, kernel_of)
         said += [line for line in batch.said if line not in said]
         batch.connection.close()
         done += len(bundles)
         progress(done)
-    hosts = {bundle.host: bundle for bundle in catalog.bundles}
-    return _fleet(catalog, questions, histories, hosts, said)
+    return _fleet(catalog, questions, asked, said)
 
 
 def _fleet(
-    catalog: Catalog,
-    questions: Sequence[Question],
-    histories: dict[tuple[str, str], _History],
-    hosts: dict[str, Taken],
-    said: list[str],
+    catalog: Catalog, questions: Sequence[Question], asked: dict[str, _Asked], said: list[str]
 ) -> Fleet:
+    hosts = {bundle.host: bundle for bundle in catalog.bundles}
     told, clear = [], []
-    unchecked: dict[tuple[str, str], int] = {}
+    unchecked: Counter[tuple[str, str]] = Counter()
     for question in questions:
-        one = Told(question, [], 0, {}, {})
+        here = asked[question.id]
+        one = _told(catalog.bundles, question, here)
         for host in hosts:
-            history = histories.get((question.id, host))
-            if history is None or history.newest is None:
-                why = history.refused if history else "no bundle was asked"
-                unchecked[question.id, why] = unchecked.get((question.id, why), 0) + 1
-                continue
-            _count(one, question, history)
+            if host not in here.last:
+                unchecked[question.id, here.refused.get(host, "no bundle was asked")] += 1
         if one.cases:
-            one.cases.sort(key=_worst_first)
             told.append(one)
         elif one.checked:
             clear.append(question)
     told.sort(key=lambda one: (SEVERITIES.index(one.severity), -len(one.cases),
                                HARMS.index(one.question.harm), one.question.id))  # fmt: skip
-    return Fleet(hosts, told, clear, unchecked, len(catalog.bundles), said)
+    return Fleet(hosts, told, clear, dict(unchecked), len(catalog.bundles), said)
+
+
+def _told(bundles: Sequence[Taken], question: Question, asked: _Asked) -> Told:
+    """A finding over all hosts that it was asked of."""
+    one = Told(question, [], len(asked.last), {}, {})
+    # Hosts of one kernel with the same labels count together.
+    groups: Counter[tuple[str, tuple[tuple[str, str], ...], bool]] = Counter()
+    for host, last in asked.last.items():
+        bundle = bundles[last]
+        found = asked.found.get(host, [])
+        has = bool(found) and found[-1] == last
+        groups[bundle.kernel, tuple(bundle.labels.items()), has] += 1
+        if has:
+            without = asked.clear.get(host, -1)
+            since = next(number for number in found if number > without)
+            rows, kernel = asked.rows[host]
+            worst = max(badness_of(question, row) or -math.inf for row in rows)
+            severity = min((severity_of(question, row) for row in rows), key=SEVERITIES.index)
+            one.cases.append(
+                Case(bundle, rows, severity, worst, bundles[since].at, without < 0, kernel)
+            )
+    for (release, labels, has), count in groups.items():
+        shares = [one.by_kernel.setdefault(release, Share())]
+        shares += [one.by_label.setdefault(f"{name}={value}", Share()) for name, value in labels]
+        for share in shares:
+            share.checked += count
+            share.hosts += has * count
+    one.cases.sort(key=_worst_first)
+    return one
 
 
 def _worst_first(case: Case) -> tuple[int, float, str]:
     return SEVERITIES.index(case.severity), -case.badness, case.bundle.host
-
-
-def _count(one: Told, question: Question, history: _History) -> None:
-    """Add a host to those that a finding was asked of."""
-    assert history.newest is not None
-    bundle, rows, kernel = history.newest
-    one.checked += 1
-    groups = [one.by_kernel.setdefault(bundle.kernel, Share())]
-    groups += [
-        one.by_label.setdefault(f"{name}={value}", Share()) for name, value in bundle.labels.items()
-    ]
-    for share in groups:
-        share.checked += 1
-        share.hosts += bool(rows)
-    if not rows:
-        return
-    since, always = bundle.at, True
-    for at, there in sorted(history.found, reverse=True):
-        if not there:
-            always = False
-            break
-        since = at
-    worst = max(badness_of(question, row) or -math.inf for row in rows)
-    severity = min((severity_of(question, row) for row in rows), key=SEVERITIES.index)
-    one.cases.append(Case(bundle, rows, severity, worst, since, always, kernel))
 
 
 def words(one: Told, case: Case) -> list[Finding]:

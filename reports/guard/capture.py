@@ -29,13 +29,15 @@ from mmscope.reports.bundle.outcome import Refused, say
 from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.guard import captures, events, index_page
 from mmscope.reports.guard.captures import Incident
+from mmscope.reports.guard.dumps import NotReadError, readable
 from mmscope.reports.guard.resident import step_back
 from mmscope.reports.watch import watch_tables
 
 SAMPLES = "samples.jsonl"
 LOCK = ".capture.lock"
-# Of the time that a capture may take: collect, and once more as text where that came to nothing.
-COLLECT_SHARE, TEXT_SHARE = 0.5, 0.2
+# Of the time that a capture may take: collect, once more as text where that came to nothing, and to
+# rebuild a dump before.
+COLLECT_SHARE, TEXT_SHARE, REBUILD_SHARE = 0.5, 0.2, 0.3
 # panic() (kernel/panic.c); where an oops is the end, that of die() and show_fault_oops() on x86, of
 # die_kernel_fault() on arm64.
 LAST_WORDS = [
@@ -112,8 +114,10 @@ def finished(capture: Path, incident: Incident, settings: Settings, core: Path |
     deadline = begin + settings.timeout
     if settings.samples:
         say("captures have used up the CPU that they may take in an hour (--cpu): samples alone")
+    elif core is None:
+        incident["source"] = collected(capture, settings, None, deadline) or incident["source"]
     else:
-        incident["source"] = collected(capture, settings, core, deadline) or incident["source"]
+        incident |= collected_of_dump(capture, incident, settings, core, deadline)
     if (capture / "bundle").exists():
         if core is not None:
             incident["title"] = last_words(capture / "bundle") or incident["title"]
@@ -122,7 +126,7 @@ def finished(capture: Path, incident: Incident, settings: Settings, core: Path |
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     own = resource.getrusage(resource.RUSAGE_SELF)
     incident |= {
-        "state": captures.DONE,
+        "state": captures.CUT if incident.pop("again", False) else captures.DONE,
         "seconds": round(time.monotonic() - begin, 1),
         "cpu_seconds": round(sum(r.ru_utime + r.ru_stime for r in (children, own)), 2),
         "peak_bytes": children.ru_maxrss << 10,
@@ -195,6 +199,19 @@ def collected(capture: Path, settings: Settings, core: Path | None, deadline: fl
         if words != []:  # of a dump there is no text, and of text nothing else
             break
     return None
+
+
+def collected_of_dump(
+    capture: Path, incident: Incident, settings: Settings, core: Path, deadline: float
+) -> Incident:
+    """Collect from a dump; what is to be said of that in the incident."""
+    try:
+        with readable(core, capture, settings.timeout * REBUILD_SHARE) as dump:
+            return {"source": collected(capture, settings, dump, deadline)}
+    except NotReadError as error:
+        say(str(error))
+        title = f"{incident['title']}; not read: {cut(visible(str(error)), 200)}"
+        return {"not_read": str(error), "title": title, "again": error.again}
 
 
 def last_words(bundle: Path) -> str | None:

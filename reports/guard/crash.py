@@ -2,10 +2,8 @@
 """
 ``mmscope guard crash``: vmcores that kdump left, as captures.
 
-Known by their names: ``/var/crash/<time>/dump.<time>`` (kdump-tools of Debian and Ubuntu) and
-``/var/crash/<host>-<time>/vmcore`` (kdump of RHEL, Fedora and SUSE). What a dump is is said in the
-capture, so that each is read once, also where this is killed, unless that was in the midst of it:
-then once more.
+What a dump is is said in the capture, so that each is read once, also where this is killed, unless
+that was in the midst of it: then once more. A dump that is being written is waited for.
 """
 
 import argparse
@@ -22,11 +20,10 @@ from typing import Any
 from mmscope.reports.bundle.outcome import DONE, INCOMPLETE, UsageError, say
 from mmscope.reports.guard import captures
 from mmscope.reports.guard.capture import Settings, make
+from mmscope.reports.guard.dumps import coming, dumps, identity, unfinished, wait_until_settled
 
-NAMES = ("vmcore", "dump.*", "vmcore.*")
-# What kdump has not finished, and what lies beside a dump.
-NOT_ONE = ("incomplete", "dmesg", ".txt", ".log", ".json", ".gz", ".xz", ".flat")
 MOST_TRIES = 2
+LOOK_EVERY = 1.0  # seconds, while one is being written
 
 
 def run(args: argparse.Namespace) -> int:
@@ -36,59 +33,44 @@ def run(args: argparse.Namespace) -> int:
         captures.tidy(args.output)
     except OSError as error:
         raise UsageError(f"{args.output}: {error.strerror}") from None
-    code = DONE
-    # Another may come while one is read.
-    while core := next((core for core in _cores(args.paths) if _is_new(core, args.output)), None):
-        _wait_until_settled(core, args.settled)
-        if not _one(core, args):
-            code = INCOMPLETE
+    code, waited_for = DONE, None
+    # Also of one that could not be read, and of one whose capture made room for another.
+    seen: list[dict[str, Any]] = []
+    while True:
+        # Another may come while one is read.
+        new = (core for core in dumps(args.paths) if _is_new(core, args.output, seen))
+        if (core := next(new, None)) is not None:
+            wait_until_settled(core, args.settled)
+            with contextlib.suppress(OSError):
+                seen.append(identity(core))
+            if not _one(core, args):
+                code = INCOMPLETE
+        elif (writing := coming(args.paths, args.settled)) is not None:
+            if writing != waited_for:
+                say(f"{writing}: a dump may be written there; waiting until it is whole")
+            waited_for = writing
+            time.sleep(LOOK_EVERY)
+        else:
+            break
+    for core in unfinished(args.paths):
+        say(f"{core}: kdump did not finish it; left alone")
     return code
 
 
-def _is_new(core: Path, folder: Path) -> bool:
-    """Whether it was neither read, nor often enough tried."""
+def _is_new(core: Path, folder: Path, seen: list[dict[str, Any]]) -> bool:
+    """Whether it was neither read nor tried in this run, nor often enough tried in others."""
+    try:
+        asked = identity(core)
+    except OSError:  # gone meanwhile
+        return False
+    if asked in seen:
+        return False
     states = [
         incident.get("state")
         for _, incident in captures.captures(folder)
-        if incident.get("core") == identity(core)
+        if incident.get("core") == asked
     ]
     return len(states) < MOST_TRIES and not {captures.DONE, captures.RUNNING} & {*states}
-
-
-def _cores(paths: list[Path]) -> Iterator[Path]:
-    """
-    Dumps, the oldest first.
-
-    :raises UsageError: there is nothing of such a name.
-    """
-    found: set[Path] = set()
-    for path in paths:
-        if path.is_file():
-            found.add(path)
-        elif path.is_dir():
-            for pattern in NAMES:
-                found |= {
-                    core
-                    for core in (*path.glob(pattern), *path.glob(f"*/{pattern}"))
-                    if core.is_file() and not any(word in core.name for word in NOT_ONE)
-                }
-        else:
-            raise UsageError(f"{path}: no such file or folder")
-    yield from sorted(found, key=lambda core: core.stat().st_mtime)
-
-
-def identity(core: Path) -> dict[str, Any]:
-    """What a dump is, so that it is known again."""
-    stat = core.stat()
-    return {"path": str(core.resolve()), "bytes": stat.st_size, "written": round(stat.st_mtime)}
-
-
-def _wait_until_settled(core: Path, seconds: float) -> None:
-    while (since := time.time() - core.stat().st_mtime) < seconds:
-        # A clock that was set back since must not make this wait for long.
-        if since < 0:
-            return
-        time.sleep(min(seconds - since, 1.0))
 
 
 @contextlib.contextmanager
@@ -107,7 +89,11 @@ def _stderr_to(file: int) -> Iterator[None]:
 
 def _one(core: Path, args: argparse.Namespace) -> bool:
     """Make a capture of a dump; whether it has a bundle."""
-    wall = core.stat().st_mtime
+    try:
+        wall, which = core.stat().st_mtime, identity(core)
+    except OSError as error:
+        say(f"{core}: {error.strerror}")
+        return True
     incident = {
         "format": 1,
         "name": captures.name_of(wall, "crash"),
@@ -117,7 +103,7 @@ def _one(core: Path, args: argparse.Namespace) -> bool:
         "at": datetime.datetime.fromtimestamp(wall, datetime.UTC).isoformat(timespec="seconds"),
         "host": os.uname().nodename,
         "state": captures.RUNNING,
-        "core": identity(core),
+        "core": which,
     }
     place, lock = captures.new_place(args.output, str(incident["name"]))
     settings = Settings(
@@ -137,7 +123,10 @@ def _one(core: Path, args: argparse.Namespace) -> bool:
     finally:
         os.close(lock)
     there = (made / "bundle").is_dir()
-    print(f"{core}: {made / ('report.html' if (made / 'report.html').exists() else 'bundle')}")
-    if not there:
-        say(f"{core}: could not be read; {made / 'log.txt'} says why")
+    if there:
+        report = made / "report.html"
+        print(f"{core}: {report if report.exists() else made / 'bundle'}", flush=True)
+    else:
+        why = captures.read_incident(made).get("not_read")
+        say(f"{core}: {why or 'could not be read; ' + str(made / 'log.txt') + ' says why'}")
     return there

@@ -6,16 +6,15 @@ What keeps a process at work on a host that is out of memory, and what keeps it 
 import contextlib
 import ctypes
 import os
-import platform
 import resource
 from collections.abc import Callable
 from pathlib import Path
 
-# sys/mman.h, malloc.h, linux/ioprio.h
+from mmscope.drgn.workers.priority import last_in_line
+
+# sys/mman.h, malloc.h
 MCL_CURRENT, MCL_FUTURE, MCL_ONFAULT = 1, 2, 4
 M_TRIM_THRESHOLD, M_TOP_PAD = -1, -2
-IOPRIO_SET = {"x86_64": 251, "aarch64": 30}
-IOPRIO_IDLE = 3 << 13
 KEPT = 4 << 20
 
 
@@ -43,10 +42,7 @@ def step_back(memory: int) -> None:
 
     :param memory: bytes that each may have of its own (RLIMIT_DATA).
     """
-    with contextlib.suppress(OSError):
-        os.nice(19)
-    if number := IOPRIO_SET.get(platform.machine()):
-        ctypes.CDLL(None).syscall(number, 1, 0, IOPRIO_IDLE)
+    last_in_line()
     # The first to go when memory runs out: what it has written by then is kept.
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")

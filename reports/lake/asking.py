@@ -2,31 +2,25 @@
 """
 Asks all bundles of a batch every question, each in one query.
 
-What cannot be asked of a bundle is not asked of it, for the reason that the bundle alone would
-give: a bundle of its shape, without rows, is asked. Where a number of one bundle is too large to
+What cannot be asked of a bundle is not asked of it, for the reason that the bundle alone would give
+(see ``shape``). Where a number of one bundle is too large to
 compute with, so that a query fails, it is asked again of halves, down to that bundle.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import duckdb
 
-from mmscope.drgn.tables.rows import columns
-from mmscope.reports.bundle.database import Database, failed, in_a_line
-from mmscope.reports.bundle.declared import TABLES
-from mmscope.reports.findings.findings import (
-    Question,
-    doubtful,
-    named,
-    parts_of,
-    query_of,
-    unanswerable,
-)
+from mmscope.drgn.tables.bounds import Impossible
+from mmscope.reports.bundle.database import in_a_line
+from mmscope.reports.findings.answerable import doubts, parts_of, unanswerable
+from mmscope.reports.findings.findings import Question
 from mmscope.reports.findings.kernel_said import Kernel
 from mmscope.reports.lake.batch import Batch
 from mmscope.reports.lake.keyed import HOSTS, NUMBER, keyed
+from mmscope.reports.lake.shape import Known
 
 Row = dict[str, Any]
 # Gives the rows of a question for bundles of these numbers, by number.
@@ -86,15 +80,7 @@ def answers(
     engine = engine or duckdb_engine(batch)
     fit = Fitness(batch, questions)
     for question in questions:
-        answer = Answer(question, [])
-        wanted = []
-        for number in range(len(batch.bundles)):
-            if why := fit.unfit(question, number):
-                answer.refused[number] = why
-            else:
-                answer.asked.append(number)
-                if fit.has_rows(question.needs[0], number):
-                    wanted.append(number)
+        answer, wanted = fit.answer(question)
         _ask(engine, answer, wanted)
         yield answer
 
@@ -121,21 +107,35 @@ def _ask(engine: Engine, answer: Answer, numbers: Sequence[int]) -> None:
 
 
 class Fitness:
-    """Which questions can be asked of which bundles."""
+    """
+    Which questions can be asked of which bundles.
+
+    Bundles of one shape, that lack the same and have rows of the same, are judged as one: a fleet
+    has some dozens of these. What each has that cannot be is looked at for each.
+    """
 
     def __init__(self, batch: Batch, questions: Sequence[Question]) -> None:
         self._batch = batch
+        needs = list(dict.fromkeys(need for question in questions for need in question.needs))
         # By need: of the bundles that have rows of it, whether one has a value.
-        self._filled: dict[str, dict[int, bool]] = {}
-        needs: dict[str, list[str]] = {}
-        for need in dict.fromkeys(need for question in questions for need in question.needs):
-            needs.setdefault(parts_of(need)[0], []).append(need)
-        for table, here in needs.items():
+        self._filled: dict[str, dict[int, bool]] = {need: {} for need in needs}
+        by_table: dict[str, list[str]] = {}
+        for need in needs:
+            by_table.setdefault(parts_of(need)[0], []).append(need)
+        for table, here in by_table.items():
             self._count(table, here)
-        self._by_kind: dict[tuple[str, str, tuple[Any, ...]], str | None] = {}
+        self._alike: dict[tuple[Any, ...], list[int]] = {}
+        filled = [self._filled[need].get for need in needs]
+        for number, bundle in enumerate(batch.bundles):
+            lacks = (*bundle.missing.items(), *batch.missing.get(number, {}).items())
+            marks = tuple((m.table_name, m.column_name, m.row_name) for m in self._marks(number))
+            kind = (bundle.shape, lacks, marks, tuple(get(number) for get in filled))
+            self._alike.setdefault(kind, []).append(number)
+
+    def _marks(self, number: int) -> Sequence[Impossible]:
+        return self._batch.marks.get(number, ())
 
     def _count(self, table: str, needs: list[str]) -> None:
-        self._filled |= {need: {} for need in needs}
         if table not in self._batch.tables:
             return
         numbers = []
@@ -151,75 +151,46 @@ class Fitness:
                 if flags[2 * at]:
                     self._filled[need][number] = flags[2 * at + 1]
 
-    def has_rows(self, need: str, number: int) -> bool:
-        """Whether a bundle has rows of what is needed."""
-        return number in self._filled[need]
+    def answer(self, question: Question) -> tuple[Answer, list[int]]:
+        """Whom it can be asked of; and those of them that have rows of what it needs first."""
+        answer = Answer(question, [])
+        for numbers in self._alike.values():
+            before, behind = self._unfit(question, numbers[0])
+            marks = self._marks(numbers[0])
+            doubt = next((at for at, mark in enumerate(marks) if doubts(mark, question)), None)
+            if not before and doubt is not None:
+                answer.refused |= {number: str(self._marks(number)[doubt]) for number in numbers}
+            elif why := before or behind:
+                answer.refused |= dict.fromkeys(numbers, why)
+            else:
+                answer.asked += numbers
+        answer.asked.sort()
+        first = self._filled[question.needs[0]]
+        return answer, [number for number in answer.asked if number in first]
 
-    def unfit(self, question: Question, number: int) -> str | None:
-        """Why a question cannot be asked of a bundle."""
-        batch = self._batch
-        bundle = batch.bundles[number]
-        lost = batch.missing.get(number, {})
-        flags = tuple(self._filled[need].get(number) for need in question.needs)
-        if not lost:
-            kind = (bundle.shape, question.id, flags)
-            if kind not in self._by_kind:
-                self._by_kind[kind] = self._unfit(question, number, flags)
-            if self._by_kind[kind] is None and number not in batch.marks:
-                return None
-        return self._unfit(question, number, flags)
-
-    def _unfit(self, question: Question, number: int, flags: tuple[Any, ...]) -> str | None:
+    def _unfit(self, question: Question, number: int) -> tuple[str | None, str | None]:
+        """
+        Why a question cannot be asked of a bundle: what it needs is not there; or else, if nothing
+        that cannot be is in its way, what comes behind that.
+        """
         bundle = self._batch.bundles[number]
         shape = self._batch.shapes[bundle.shape]
         lost = self._batch.missing.get(number, {})
-        there = {name: c for name, c in shape._columns.items() if name not in lost}
-        database = replace(
-            shape,
-            missing=shape.missing | bundle.missing | lost,
-            impossible=self._batch.marks.get(number, []),
-            _columns=there if lost else shape._columns,
-        )
+        there = {name: c for name, c in shape.known.there.items() if name not in lost}
+        known = Known(shape.known.missing | bundle.missing | lost, there)
         counts = {}
-        for need, flag in zip(question.needs, flags, strict=True):
+        for need in question.needs:
             table, column, _ = parts_of(need)
-            if table not in lost and column in database.columns(table):
+            if table not in lost and column in known.columns(table):
+                flag = self._filled[need].get(number)
                 counts[need] = [int(flag is not None), int(bool(flag))]
-        return (
-            unanswerable(database, question, counts)
-            or doubtful(database, question)
-            or self._lost(question, lost)
-            or _fails(shape, question)
-        )
-
-    @staticmethod
-    def _lost(question: Question, lost: dict[str, str]) -> str | None:
-        """A table that only adds to the words is not left out without a word."""
+        if why := unanswerable(known, question, counts):
+            return why, None
+        # A table that only adds to the words is not left out without a word.
         for table in question.optional:
             if table in lost:
-                return f"table {table} cannot be used: {lost[table]}"
-        return None
-
-
-def _fails(shape: Database, question: Question) -> str | None:
-    """Why a query cannot be asked of bundles of a shape, of which nothing that it needs lacks."""
-    if all(table in question.optional or _whole(shape, table) for table in tables_of(question)):
-        return None
-    try:
-        shape.connection.execute(query_of(shape, question))
-    except duckdb.Error as error:
-        return failed(shape, error, [])
-    return None
-
-
-def tables_of(question: Question) -> tuple[str, ...]:
-    """The tables that a question may read."""
-    return tuple(sorted(TABLES.keys() & named([question])))
-
-
-def _whole(shape: Database, table: str) -> bool:
-    """Whether a table has all columns that are declared."""
-    return {c.name for c in columns(TABLES[table].row)} <= shape.columns(table)
+                return None, f"table {table} cannot be used: {lost[table]}"
+        return None, shape.fails(question)
 
 
 def kernels(batch: Batch) -> Callable[[int], Kernel]:
@@ -229,4 +200,14 @@ def kernels(batch: Batch) -> Callable[[int], Kernel]:
         f"select {NUMBER}, feature, present from lake.kernel_features"
     ).fetchall():
         features.setdefault(number, {})[feature] = present
-    return lambda number: Kernel.of(features.get(number, {}), batch.bundles[number].page_size)
+    made: dict[tuple[Any, ...], Kernel] = {}
+
+    def kernel(number: int) -> Kernel:
+        here, size = features.get(number, {}), batch.bundles[number].page_size
+        # Those of a fleet are few.
+        key = (size, *here.items())
+        if key not in made:
+            made[key] = Kernel.of(here, size)
+        return made[key]
+
+    return kernel

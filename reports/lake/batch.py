@@ -18,19 +18,15 @@ from mmscope.drgn.tables.bounds import Impossible
 from mmscope.drgn.tables.rows import columns
 from mmscope.reports.bundle.database import (
     TARGET,
-    Database,
-    columns_of,
-    connect,
     in_a_line,
     lock,
     sql_type,
-    views,
 )
 from mmscope.reports.bundle.declared import TABLES
-from mmscope.reports.bundle.description import Table
 from mmscope.reports.lake.catalog import Catalog, Taken, bundle_paths, literal
 from mmscope.reports.lake.keyed import NUMBER
 from mmscope.reports.lake.layout import File, files_of, torn
+from mmscope.reports.lake.shape import Shape
 from mmscope.reports.lake.staging import MARKS
 
 MEMORY = "1536MiB"
@@ -45,14 +41,14 @@ class Batch:
 
     :ivar missing: by number of the bundle: tables that cannot be read here, and why.
     :ivar marks: by number of the bundle: values of its tables that cannot be.
-    :ivar shapes: empty bundles with the tables that a bundle of that shape has.
+    :ivar shapes: what the tables of a bundle of that shape have.
     :ivar said: what is wrong with files, a line each.
     :ivar faults: files of tables that cannot be used.
     """
 
     bundles: Sequence[Taken]
     connection: duckdb.DuckDBPyConnection
-    shapes: dict[str, Database]
+    shapes: dict[str, Shape]
     missing: dict[int, dict[str, str]] = field(default_factory=dict)
     marks: dict[int, list[Impossible]] = field(default_factory=dict)
     said: list[str] = field(default_factory=list)
@@ -115,7 +111,7 @@ def _load_all(catalog: Catalog, bundles: Sequence[Taken], wanted: set[str]) -> B
     _load_marks(catalog, batch)
     lock(connection)
     for shape, tables in catalog.shapes(bundle.shape for bundle in bundles).items():
-        batch.shapes[shape] = _shape(tables, wanted)
+        batch.shapes[shape] = Shape.of(tables, wanted)
     return batch
 
 
@@ -227,24 +223,3 @@ def _load_marks(catalog: Catalog, batch: Batch) -> None:
             continue
         for number, *mark in rows:
             batch.marks.setdefault(number, []).append(Impossible(*mark))
-
-
-def _shape(tables: Sequence[Table], wanted: set[str]) -> Database:
-    """An empty bundle that has these tables: what can be asked of such bundles at all."""
-    connection, missing = connect(), {}
-    there = {}
-    for table in tables:
-        there[table.name] = {c.name for c in table.columns}
-        if table.name in wanted:
-            kinds = ", ".join(f'"{c.name}" {sql_type(c)}' for c in table.columns)
-            connection.execute(f'create table main."{table.name}" ({kinds})')
-    described = ", ".join(f"{name} {kind}" for name, kind in TARGET.items())
-    connection.execute(f"create table target ({described})")
-    lock(connection)
-    for name, _, statement in views():
-        if name in wanted:
-            try:
-                connection.execute(statement)
-            except duckdb.Error as error:
-                missing[name] = in_a_line(error)
-    return Database(connection, missing, [], there | columns_of(connection))

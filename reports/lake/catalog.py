@@ -195,12 +195,13 @@ def _bundles(paths: Sequence[str]) -> list[Taken]:
         "from read_parquet($paths, hive_partitioning = false)",
         {"paths": list(paths)},
     )
-    bundles = [_taken(row) for row in rows]
+    known: dict[str, dict[str, Any]] = {}  # hosts of a fleet have the same tables, or nearly so
+    bundles = [_taken(row, known) for row in rows]
     bundles.sort(key=lambda bundle: (bundle.at, bundle.id))
     return bundles
 
 
-def _taken(row: tuple[Any, ...]) -> Taken:
+def _taken(row: tuple[Any, ...], known: dict[str, dict[str, Any]]) -> Taken:
     id, host, kernel, boot, at, labels, note, page_size, shape, version, counts, missing = row
     day = datetime.datetime.fromtimestamp(at, datetime.UTC).date().isoformat()
     return Taken(
@@ -215,8 +216,10 @@ def _taken(row: tuple[Any, ...]) -> Taken:
         page_size,
         shape,
         version,
-        json.loads(counts),
-        json.loads(missing),
+        *(
+            known.get(text) or known.setdefault(text, json.loads(text))
+            for text in (counts, missing)
+        ),
     )
 
 

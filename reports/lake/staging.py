@@ -163,7 +163,9 @@ class Stage:
             "lake_boot": _timestamp(boot_time(bundle)),
             "lake_labels": dict(self.given.labels),
         }
-        quick = {name: texts for name in bundle.tables if (texts := _texts(bundle, name))}
+        quick = {
+            name: texts for name in bundle.tables if (texts := _texts(bundle, name)) is not None
+        }
         missing = load_tables(self._connection, bundle, "read", bundle.tables.keys() - quick.keys())
         about = _about(bundle) | {"added": _timestamp(added), "note": note}
         record = Record(path, bundle, day, keys, about, missing)
@@ -183,6 +185,8 @@ class Stage:
             missing.setdefault(name, why)
         self._insert((STACKS, day), self._stacks(bundle, keys, missing))
         for name, texts in quick.items():
+            if not texts:
+                continue
             self._waiting.add(bundle.tables[name], day, len(self._records), texts)
         self._records.append(record)
 
@@ -349,7 +353,7 @@ def _texts(bundle: Bundle, name: str) -> Texts | None:
         size = bundle.tables[name].path.stat().st_size
         if size <= MAX_TOGETHER and name not in NAMED_AS_VIEWS:
             texts = bundle.texts(name)
-            return texts if texts and not bundle.impossible(name) else None
+            return None if texts is None or bundle.impossible(name) else texts
     return None
 
 

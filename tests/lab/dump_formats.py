@@ -13,6 +13,7 @@ import os
 import struct
 import subprocess
 from pathlib import Path
+from typing import BinaryIO
 
 from archive import LabError
 
@@ -20,16 +21,23 @@ EHDR, PHDR = struct.Struct("<16sHHIQQQIHHHHHH"), struct.Struct("<IIQQQQQQ")
 PAGE = 4096
 
 
+def segments(file: BinaryIO) -> tuple[int, list[list[int]]]:
+    """e_machine of an ELF file, and its program headers."""
+    file.seek(0)
+    header = EHDR.unpack(file.read(EHDR.size))
+    file.seek(header[5])
+    return header[2], [list(PHDR.unpack(file.read(PHDR.size))) for _ in range(header[10])]
+
+
 def plain_elf(source: Path, target: Path) -> Path:
     """The same core with its program headers where makedumpfile looks for them."""
     with source.open("rb") as old, target.open("wb") as new:
         header = list(EHDR.unpack(old.read(EHDR.size)))
-        old.seek(header[5])
-        segments = [list(PHDR.unpack(old.read(PHDR.size))) for _ in range(header[10])]
+        _, parts = segments(old)
         # e_phoff, e_shoff, e_ehsize; no section headers.
         header[5], header[6], header[8], header[11:14] = EHDR.size, 0, EHDR.size, [0, 0, 0]
-        place = EHDR.size + PHDR.size * len(segments)
-        for segment in segments:
+        place = EHDR.size + PHDR.size * len(parts)
+        for segment in parts:
             place = -(-place // PAGE) * PAGE
             new.seek(place)
             left, offset = segment[5], segment[2]
@@ -43,7 +51,7 @@ def plain_elf(source: Path, target: Path) -> Path:
             segment[2] = place - segment[5]
         new.truncate(place)
         new.seek(0)
-        new.write(EHDR.pack(*header) + b"".join(PHDR.pack(*segment) for segment in segments))
+        new.write(EHDR.pack(*header) + b"".join(PHDR.pack(*segment) for segment in parts))
     return target
 
 

@@ -18,6 +18,7 @@ import pytest
 from bundle_files import contents
 from conftest import Lab
 from dump_formats import makedumpfile, plain_elf
+from packed_dump import packed_dump
 
 from mmscope.drgn.opening.core_file import left_out, missing_bytes, read_kdump
 from mmscope.reports.bundle.bundle import Bundle
@@ -34,6 +35,7 @@ FORMATS = {
 }
 
 CHUNK = 1 << 20
+ONLY = "memory_ledger,free_lists,pageblocks,slab_caches,page_tables"
 FREE_MEMORY = ("zones", "free_lists", "accounting", "pcp_lists", "pageblocks", "vm_counters")
 
 
@@ -132,6 +134,26 @@ def test_every_format_gives_the_same_tables(
         assert missing_bytes(core) == 0
         assert bundle.target.get("left_out") == left_out(core)
         assert ("left_out" in bundle.target) == (kdump.dump_level == 31)
+
+
+@pytest.mark.parametrize("kind", ["snappy", "zstd"])
+def test_what_debians_makedumpfile_cannot_pack_is_read(
+    lab: Lab, folder: Path, tables: dict[str, bytes], kind: str
+) -> None:
+    core = packed_dump(lab.capture.vmcore, folder / kind, kind)
+    result = collect(lab, core, folder / f"bundle-{kind}", "--only", ONLY)
+    core.unlink()
+    if of_a_candidate(lab):
+        assert result.returncode == 3 and "does not understand the kernel's" in result.stderr
+        return
+    assert result.returncode == 0, result.stderr
+    found = contents(folder / f"bundle-{kind}")
+    of_tables = {name: data for name, data in found.items() if name in tables}
+    named = set(Bundle(folder / f"bundle-{kind}").tables)
+    assert len(named) >= len(ONLY.split(","))
+    assert {name: of_tables[f"{name}.csv"] for name in named} == {
+        name: tables[f"{name}.csv"] for name in named
+    }
 
 
 def test_a_dump_that_was_cut_short_says_by_how_much(lab: Lab, filtered: Path, folder: Path) -> None:

@@ -6,13 +6,17 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from capture import capture
 from conftest import KERNELS
 from dump_formats import makedumpfile, plain_elf
+from numpy.typing import NDArray
 
 from mmscope.drgn.free.free_memory import scan_free_memory
 from mmscope.drgn.opening.target import describe, open_target
+from mmscope.drgn.page_tables import page_table_scan
+from mmscope.drgn.page_tables.page_table_entries import TableChunk
 from mmscope.drgn.reading import struct_pages
 from mmscope.drgn.reading.struct_pages import PageChunk
 from mmscope.drgn.rmap.folio_walks import FolioPlaces
@@ -23,15 +27,17 @@ from mmscope.reports.collect.collect import collect
 
 pytestmark = pytest.mark.any_kernel
 
-# Those that see every page, or what a pass has kept for them.
+# Those that see every page, or what a pass has kept for them, and those of page tables.
 SECTIONS = (
     *("memory_ledger", "free_lists", "accounting", "pcp_lists", "pageblocks", "slab_caches"),
     *("poisoned_pages", "cached_files", "memory_cgroups", "rmap_cost"),
+    *("page_tables", "process_shares"),
 )
 # In seconds, which differ.
 TIMES = ("sections.csv", "datapackage.json")
 
 Tables = dict[str, bytes]
+Owners = NDArray[np.int64]
 
 
 @pytest.fixture(params=KERNELS)
@@ -45,6 +51,7 @@ def collected(
     taken = capture(request.param, "ledger", say=say)
     monkeypatch.setattr(struct_pages, "LEAST_PAGES", 1)
     monkeypatch.setattr(struct_pages, "SHARE_PAGES", 1 << 15)
+    monkeypatch.setattr(page_table_scan, "PART_TABLES", 64)
 
     def of(jobs: int) -> tuple[Tables, dict[str, SectionResult]]:
         prog = open_target(taken.vmcore, [taken.vmlinux])
@@ -124,5 +131,34 @@ def test_a_process_that_is_killed_costs_its_share(
             sections[name].message or ""
         )
         assert sections[name].unreadable_bytes >= 32768 * 56
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+def test_a_process_that_is_killed_costs_those_whose_tables_it_read(
+    collected: Callable[[int], tuple[Tables, dict[str, SectionResult]]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    whole, _ = collected(1)
+    here, reader = os.getpid(), page_table_scan._Reader
+    take = reader.take
+
+    def taking(self: page_table_scan._Reader, chunk: TableChunk, owners: Owners) -> None:
+        if os.getpid() != here and owners.min():
+            os.kill(os.getpid(), signal.SIGKILL)
+        take(self, chunk, owners)
+
+    monkeypatch.setattr(reader, "take", taking)
+    tables, sections = collected(2)
+    for name in ("page_tables", "process_shares"):
+        assert sections[name].status == "partial"
+        words = "missing: who read their page tables was killed by signal 9"
+        assert words in (sections[name].message or "")
+        # What is left is as it was: none has zeros for what is not known.
+        all_rows, rows = (
+            next(text for path, text in found.items() if path.endswith(f"{name}.csv")).splitlines()
+            for found in (whole, tables)
+        )
+        assert 1 < len(rows) < len(all_rows) and set(rows) < set(all_rows)
     with pytest.raises(ChildProcessError):
         os.waitpid(-1, os.WNOHANG)

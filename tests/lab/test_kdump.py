@@ -7,6 +7,7 @@ against what the kernel printed right before.
 Costs: two boots, and a minute, the first time; the dump is kept in the cache.
 """
 
+import filecmp
 import subprocess
 import sys
 from collections.abc import Callable
@@ -25,6 +26,7 @@ from mmscope.drgn.free.pageblocks import read_pagetypeinfo_blocks
 from mmscope.drgn.free.zones import read_zoneinfo
 from mmscope.drgn.machine.vm_counters import read_vmstat
 from mmscope.drgn.opening.core_file import missing_bytes
+from mmscope.drgn.opening.wrapped import rebuild
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.guard import captures
 
@@ -136,28 +138,70 @@ def test_counters_are_those_of_the_kernel_that_crashed(crash: Crash) -> None:
     assert all(abs(said - value) <= 512 for said, value in differ.values()), differ
 
 
-def test_the_dump_becomes_a_report_without_a_person(crash: Crash) -> None:
-    """As kdump-tools leaves it, with what it leaves beside it."""
-    place = crash.folder / "var" / "202611230300"
+def captured(crash: Crash, name: str, put: Callable[[Path], object]) -> Path:
+    """What guard makes of a dump that lies as kdump-tools leaves it, with what it leaves beside."""
+    place = crash.folder / name / "202611230300"
     place.mkdir(parents=True)
-    (place / "dump.202611230300").symlink_to(crash.core)
+    put(place / "dump.202611230300")
     (place / "dmesg.202611230300").write_text("of no use")
     (place / "dump-incomplete").write_text("of no use")
+    output = crash.folder / f"{name}-captures"
     command = [sys.executable, "-m", "mmscope", "guard", "crash", place.parent, "--settled", "0",
-               "--memory", "512", "-o", crash.folder / "captures"]  # fmt: skip
+               "--memory", "512", "-o", output]  # fmt: skip
     done = children.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    ((capture, incident),) = captures.captures(crash.folder / "captures")
+    # It is read once.
+    again = children.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert (again.returncode, again.stdout) == (0, ""), again.stderr
+    ((capture, incident),) = captures.captures(output)
     print(incident)
     assert incident["state"] == "done" and incident["trigger"] == "crash"
     assert incident["title"] == (
         "The kernel crashed: Kernel panic - not syncing: sysrq triggered crash"
     )
-    own = Bundle(capture / "bundle")
-    assert list(own.rows("zones")) == list(crash.bundle.rows("zones"))
     assert (capture / "report.html").read_text().endswith("</html>\n")
     assert (capture / "findings.txt").stat().st_size > 100
-    # It is read once.
-    done = children.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (0, ""), done.stderr
-    assert len(list(captures.captures(crash.folder / "captures"))) == 1
+    assert not list(capture.glob(".*"))
+    return capture
+
+
+def test_the_dump_becomes_a_report_without_a_person(crash: Crash) -> None:
+    capture = captured(crash, "plain", lambda path: path.symlink_to(crash.core))
+    own = Bundle(capture / "bundle")
+    assert list(own.rows("zones")) == list(crash.bundle.rows("zones"))
+
+
+@pytest.fixture(scope="module")
+def flattened(crash: Crash) -> Path:
+    """As kdump-tools of Debian 13 writes it."""
+    with (crash.folder / "flat").open("wb") as flat:
+        command = ["makedumpfile", "-F", "-c", "-d", "31", crash.core]
+        children.run(command, stdout=flat, stderr=subprocess.DEVNULL, check=True)
+    return crash.folder / "flat"
+
+
+def test_so_does_one_in_the_flattened_format(crash: Crash, flattened: Path) -> None:
+    capture = captured(crash, "flattened", lambda path: path.symlink_to(flattened))
+    own = Bundle(capture / "bundle")
+    assert list(own.rows("zones")) == list(crash.bundle.rows("zones"))
+    assert "truncated" not in own.target and "makedumpfile" not in str(own.target["source"])
+    rebuild(flattened, crash.folder / "rebuilt")
+    with flattened.open("rb") as flat:
+        command = ["makedumpfile", "-R", crash.folder / "theirs"]
+        children.run(command, stdin=flat, capture_output=True, check=True)
+    assert filecmp.cmp(crash.folder / "rebuilt", crash.folder / "theirs", shallow=False)
+
+
+@pytest.mark.parametrize("share", [0.95, 0.5])
+def test_one_that_was_cut_short_says_so(crash: Crash, flattened: Path, share: float) -> None:
+    """As kdump-tools leaves it where makedumpfile failed: it asks how `cat` behind it fared."""
+    cut = crash.folder / f"cut-{share}"
+    with flattened.open("rb") as whole:
+        cut.write_bytes(whole.read(int(flattened.stat().st_size * share)))
+    rebuilt = crash.folder / f"rebuilt-{share}"
+    said = rebuild(cut, rebuilt)
+    assert said is not None and "is cut short" in said
+    assert missing_bytes(rebuilt) > 0
+    done = collect(rebuilt, crash.folder / f"bundle-{share}")
+    assert "Traceback" not in done.stderr and done.returncode in (1, 3)
+    assert "lie behind the end of the file" in done.stderr, done.stderr

@@ -14,8 +14,9 @@ import seen
 from conftest import KERNELS, StructPagesLab, struct_pages_lab
 from drgn.helpers.linux.mm import follow_phys
 
-from mmscope.drgn.page_tables.page_table_scan import PageTableScan, scan_page_tables
+from mmscope.drgn.page_tables.page_table_scan import scan_page_tables
 from mmscope.drgn.page_tables.page_tables import page_table_regions, page_tables, read_status
+from mmscope.drgn.page_tables.scan_result import PageTableScan
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.registry import SECTIONS
 from mmscope.drgn.struct_pages.hugetlb import hugetlb_sizes

@@ -30,7 +30,7 @@ from mmscope.drgn.page_tables.page_table_entries import (
     walk_page_tables,
 )
 from mmscope.drgn.page_tables.page_table_formats import page_table_format
-from mmscope.drgn.page_tables.page_table_scan import PageTableScan, scan_page_tables
+from mmscope.drgn.page_tables.page_table_scan import scan_page_tables
 from mmscope.drgn.page_tables.page_tables import (
     page_table_details,
     page_table_occupancy,
@@ -38,6 +38,7 @@ from mmscope.drgn.page_tables.page_tables import (
     page_tables,
     read_status,
 )
+from mmscope.drgn.page_tables.scan_result import PageTableScan
 from mmscope.drgn.page_tables.swap_types import KINDS, NONE, PAGE, SPECIAL, entry_kinds, swap_kinds
 from mmscope.drgn.processes.address_spaces import address_spaces
 from mmscope.drgn.processes.vm_areas import VM_HUGETLB, VM_PFNMAP, VM_SHARED, read_vm_areas
@@ -600,7 +601,7 @@ def wood(lab: TablesLab) -> tuple[Program, np.ndarray]:
 def tables_taken(scan: PageTableScan, comm: str) -> np.ndarray:
     """How many tables of each level of a process were looked at."""
     (at,) = (n for n, process in enumerate(scan.spaces.processes) if process.comm == comm)
-    levels: np.ndarray = scan.filled[at].sum(axis=1)
+    levels: np.ndarray = scan.filled[scan.largest.index(at)].sum(axis=1)
     return levels
 
 

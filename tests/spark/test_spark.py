@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
 The findings on Spark: row for row what DuckDB gives, over made bundles, in which every finding is
-found, and over real ones.
+found, and over real ones: those of the tests, and of what the lab keeps.
 """
 
-import inspect
 import math
 import os
 from collections.abc import Iterator
@@ -16,12 +15,14 @@ import pytest
 
 pytest.importorskip("pyspark", reason="mmscope[spark] is not installed: make test-spark")
 
-import test_profile_findings
 from command_line import ROOT, run
-from test_lake import QUESTIONS, fleet, lake_of, paths, small  # noqa: F401
+from kept_bundles import kept_bundles
+from made_fleet import of_profiles
+from test_lake import QUESTIONS, fleet, found_as_alone, lake_of, paths, small  # noqa: F401
 
-from mmscope.reports.findings.findings import named
+from mmscope.reports.findings.answerable import named
 from mmscope.reports.fleet.spark import session, spark_engine
+from mmscope.reports.lake.adding import identity
 from mmscope.reports.lake.asking import Answer, Engine, answers
 from mmscope.reports.lake.batch import Batch, load
 from mmscope.reports.lake.catalog import read_catalog
@@ -34,30 +35,24 @@ class Both:
     """A lake, and what answers of it."""
 
     lake: Path
+    path_of: dict[str, Path]
     batch: Batch
     spark: Engine
     by_duckdb: dict[str, Answer]
-
-
-def of_profiles(folder: Path) -> Iterator[Path]:
-    """The bundles that the tests of findings about profiles write."""
-    for name, test in vars(test_profile_findings).items():
-        if name.startswith("test_") and list(inspect.signature(test).parameters) == ["tmp_path"]:
-            (folder / name).mkdir(parents=True)
-            test(folder / name)
-            yield from (path.parent for path in (folder / name).rglob("datapackage.json"))
 
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory, paths: list[Path]) -> Iterator[Both]:  # noqa: F811
     folder = tmp_path_factory.mktemp("spark")
     real = sorted(path.parent for path in (ROOT / "tests" / "bundles").glob("*/datapackage.json"))
-    assert not lake_of(folder, *paths, *of_profiles(folder / "profiles"), *real)
+    every = [*paths, *of_profiles(folder / "profiles"), *real, *kept_bundles(folder / "kept")]
+    lake_of(folder, *every)  # what is odd with real ones is said
+    path_of = {identity(path): path for path in every}
     catalog = read_catalog(folder / "lake")
     batch = load(catalog, catalog.bundles, named(QUESTIONS))
     by_duckdb = {answer.question.id: answer for answer in answers(batch, QUESTIONS)}
     with session("local[2]") as spark:
-        yield Both(folder / "lake", batch, spark_engine(spark, catalog, batch), by_duckdb)
+        yield Both(folder / "lake", path_of, batch, spark_engine(spark, catalog, batch), by_duckdb)
 
 
 def same(one: Any, other: Any) -> bool:
@@ -73,6 +68,11 @@ def reasons(answer: Answer) -> dict[int, str]:
         number: TOO_LARGE if why.startswith(TOO_LARGE) else why
         for number, why in answer.refused.items()
     }
+
+
+def test_duckdb_gives_what_it_gives_of_each_bundle_alone(both: Both) -> None:
+    assert both.batch.bundles
+    assert found_as_alone(both.batch, both.path_of) == {question.id for question in QUESTIONS}
 
 
 @pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: question.id)

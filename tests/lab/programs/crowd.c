@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later
 // The first and only program of a machine of any size, which it fills in proportion to that size: for each GiB, files,
 // memory in pieces, and processes with page tables. Most of the memory is never touched, so that it takes no room where the
-// machine's memory is a sparse file; what describes that memory is all there.
+// machine's memory is a sparse file; what describes that memory is all there. With crowd.processes=N it is not filled: so many
+// processes are forked, a hundredth of them by the first one, and the others by these.
 //
 // Says "crowd: ready" on the console when it is done, and waits to be frozen.
 #include <errno.h>
@@ -28,6 +29,10 @@
 #define PROCESSES 4
 #define TABLES 8  // PTE tables of a process, with a page each
 
+// Of many processes.
+#define WORKERS 99  // of each that the first one forks
+#define PARTS 6     // VMAs of its own, of one page each that it writes to
+
 static void say(const char *words, long number)
 {
 	struct timespec now;
@@ -43,6 +48,15 @@ static void fail(const char *what)
 	reboot(RB_AUTOBOOT);  // QEMU runs with -no-reboot: the machine ends
 	for (;;)
 		pause();
+}
+
+static void set(const char *path, const char *value)
+{
+	int fd = open(path, O_WRONLY | O_CLOEXEC);
+
+	if (fd < 0 || write(fd, value, strlen(value)) < 0)
+		fail(path);
+	close(fd);
 }
 
 static void load_modules(void)
@@ -111,6 +125,79 @@ static void make_pieces(long gib)
 	}
 }
 
+// What a service maps before it forks its workers: each page is of another VMA than the one before it.
+static char *map_parts(void)
+{
+	char *memory = mmap(NULL, PARTS * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (memory == MAP_FAILED)
+		fail("mmap");
+	memset(memory, 1, PARTS * PAGE);
+	for (int part = 1; part < PARTS; part += 2)
+		if (mprotect(memory + part * PAGE, PAGE, PROT_READ))
+			fail("mprotect");
+	return memory;
+}
+
+static void sleep_on(void)
+{
+	for (;;)
+		pause();
+}
+
+// A process and its workers; each writes to a page that it has from whoever forked it.
+static void serve(long workers, int done)
+{
+	char name[16], *memory = map_parts();
+
+	for (long i = 0; i < workers; i++) {
+		pid_t pid = fork();
+		if (pid < 0)
+			fail("fork");
+		if (pid == 0) {
+			snprintf(name, sizeof(name), "worker-%ld", i);
+			prctl(PR_SET_NAME, name);
+			memory[0] = 2;
+			if (write(done, "", 1) != 1)
+				fail("write");
+			sleep_on();
+		}
+	}
+	memory[0] = 3;
+	if (write(done, "", 1) != 1)
+		fail("write");
+	sleep_on();
+}
+
+static void make_many_processes(long count)
+{
+	int done[2];
+	char bytes[WORKERS + 1];
+	long services = 0, made = 0;
+
+	if (pipe(done))
+		fail("pipe");
+	while (made < count) {
+		long each = count - made < WORKERS + 1 ? count - made : WORKERS + 1;
+		pid_t pid = fork();
+		if (pid < 0)
+			fail("fork");
+		if (pid == 0) {
+			prctl(PR_SET_NAME, "service");
+			serve(each - 1, done[1]);
+		}
+		for (long here = 0; here < each; ) {
+			ssize_t got = read(done[0], bytes, each - here);
+			if (got <= 0)
+				fail("a process died");
+			here += got;
+		}
+		made += each;
+		if (++services % 50 == 0)
+			say("processes so far", made);
+	}
+}
+
 static void make_processes(long gib)
 {
 	int done[2];
@@ -159,18 +246,23 @@ int main(void)
 	close(fd);
 	char *given = strstr(line, "crowd.gib=");
 	long gib = given ? atol(given + strlen("crowd.gib=")) : 1;
+	given = strstr(line, "crowd.processes=");
+	long many = given ? atol(given + strlen("crowd.processes=")) : 0;
 	// Gives every process its own PID up to a million of them.
-	fd = open("/proc/sys/kernel/pid_max", O_WRONLY | O_CLOEXEC);
-	if (fd < 0 || write(fd, "1000000", 7) < 0)
-		fail("pid_max");
-	close(fd);
+	set("/proc/sys/kernel/pid_max", "1000000");
+	set("/proc/sys/kernel/threads-max", "1000000");
 	say("GiB, up", gib);
 	load_modules();
-	make_files(gib);
-	say("files", gib * FILES);
-	make_pieces(gib);
-	make_processes(gib);
-	say("processes", gib * PROCESSES);
+	if (many) {
+		make_many_processes(many);
+		say("processes", many);
+	} else {
+		make_files(gib);
+		say("files", gib * FILES);
+		make_pieces(gib);
+		make_processes(gib);
+		say("processes", gib * PROCESSES);
+	}
 	sleep(2);  // freed by RCU
 	dprintf(1, "crowd: ready\n");
 	for (;;)

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+What the columns of a bundle's tables decide, whatever is in them: which views it has, which queries
+fail.
+
+DuckDB is asked, of empty tables; but once of the same columns of the tables that a view or a query
+names. Hosts of a fleet have hundreds of sets of tables, and of each table few of columns.
+
+Costs ten milliseconds for each of those.
+"""
+
+import contextlib
+import functools
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import duckdb
+
+from mmscope.drgn.tables.bounds import Impossible
+from mmscope.drgn.tables.rows import columns
+from mmscope.reports.bundle.database import (
+    TARGET,
+    columns_of,
+    connect,
+    in_a_line,
+    lock,
+    sql_type,
+    views,
+)
+from mmscope.reports.bundle.declared import TABLES
+from mmscope.reports.bundle.description import Table
+from mmscope.reports.findings.answerable import named, named_in, query_of
+from mmscope.reports.findings.findings import Question
+
+# Tables by name, each with the names and types of its columns.
+Tables = tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
+
+
+@dataclass
+class Known:
+    """
+    What is known of a bundle before its rows are looked at.
+
+    :ivar missing, impossible: as of ``database.Database``.
+    """
+
+    missing: dict[str, str]
+    there: dict[str, set[str]]
+    impossible: list[Impossible] = field(default_factory=list)
+
+    def columns(self, name: str) -> set[str]:
+        """The columns of a table or view; empty if it does not exist."""
+        return self.there.get(name, set())
+
+
+@dataclass
+class Shape:
+    """
+    The tables that bundles have, without a row.
+
+    :ivar tables: those that are wanted.
+    :ivar known: all of them, and their views.
+    """
+
+    tables: dict[str, tuple[tuple[str, str], ...]]
+    known: Known
+
+    @classmethod
+    def of(cls, tables: Iterable[Table], wanted: set[str]) -> "Shape":
+        """That of bundles with these tables."""
+        tables = list(tables)
+        there = {table.name: {c.name for c in table.columns} for table in tables}
+        there["target"] = set(TARGET)
+        shape = cls(
+            {
+                table.name: tuple((c.name, sql_type(c)) for c in table.columns)
+                for table in tables
+                if table.name in wanted
+            },
+            Known({}, there),
+        )
+        for name, _, _ in views():
+            if name in wanted:
+                found = _view(name, shape._only(named_in(name)))
+                if isinstance(found, str):
+                    shape.known.missing[name] = found
+                else:
+                    there[name] = found
+        return shape
+
+    def _only(self, names: set[str]) -> Tables:
+        return tuple((name, self.tables[name]) for name in sorted(self.tables.keys() & names))
+
+    def fails(self, question: Question) -> str | None:
+        """Why a query cannot be asked of such bundles, of which nothing that it needs lacks."""
+        names = named([question])
+        # What a query does not name, it does not miss.
+        if all(
+            table in question.optional or _whole(table) & names <= self.known.columns(table)
+            for table in TABLES.keys() & names
+        ):
+            return None
+        text = query_of(self.known, question)
+        return _failing(text, self._only(names), tuple(sorted(names)))
+
+
+@functools.cache
+def _whole(table: str) -> frozenset[str]:
+    """All columns that are declared of a table."""
+    return frozenset(c.name for c in columns(TABLES[table].row))
+
+
+@functools.cache
+def _view(name: str, tables: Tables) -> set[str] | str:
+    """The columns of a view of these tables; or why it is none."""
+    with contextlib.closing(_empty(tables)) as connection:
+        why = _create(connection, named_in(name) | {name})
+        return why.get(name) or columns_of(connection)[name]
+
+
+@functools.cache
+def _failing(query: str, tables: Tables, names: tuple[str, ...]) -> str | None:
+    with contextlib.closing(_empty(tables)) as connection:
+        _create(connection, names)
+        try:
+            connection.execute(query)
+        except duckdb.Error as error:
+            return f"the query failed: {in_a_line(error)}"
+    return None
+
+
+def _empty(tables: Tables) -> duckdb.DuckDBPyConnection:
+    connection = connect()
+    for name, kinds in (*tables, ("target", tuple(TARGET.items()))):
+        described = ", ".join(f'"{column}" {kind}' for column, kind in kinds)
+        connection.execute(f'create table main."{name}" ({described})')
+    lock(connection)
+    return connection
+
+
+def _create(connection: duckdb.DuckDBPyConnection, names: Iterable[str]) -> dict[str, str]:
+    """Create the views of these names; returns which cannot be, and why."""
+    missing, wanted = {}, set(names)
+    for name, _, statement in views():
+        if name in wanted:
+            try:
+                connection.execute(statement)
+            except duckdb.Error as error:
+                missing[name] = in_a_line(error)
+    return missing

@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+``make bench``, the part about growth: CPU time, clock and memory against what there is more of;
+beside it another tool, where one does the work.
+
+Each size is a machine or a file of its own; a command is run as its user runs it, and the least of
+several runs is taken, as other work on this machine only makes it longer. What grows is beyond the
+smallest size: the slope is between it and the largest, and the exponent says whether it is a line.
+
+Draws docs/growth.svg, and writes the table below it into docs/performance.md.
+"""
+
+import argparse
+import math
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from xml.sax.saxutils import escape
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE / "lab"), str(HERE.parent)]
+
+import archive  # noqa: E402
+import kernels  # noqa: E402
+import pygal  # noqa: E402
+from bench_scale import MMSCOPE, Run, run  # noqa: E402
+from page_owner_inputs import make_stacks, page_owner_records  # noqa: E402
+from pygal.style import CleanStyle  # noqa: E402
+from sparse_machine import sparse_machine  # noqa: E402
+
+DOCS = HERE.parent / "docs"
+BEGIN, END = "<!-- growth -->\n", "<!-- end of growth -->\n"
+RECORDS = 10  # of page_owner, for each stack
+
+
+@dataclass(frozen=True)
+class Size:
+    """How many there are, and the commands that read them."""
+
+    count: int
+    here: Sequence[str | Path]
+    beside: Sequence[str | Path] | None = None
+
+
+@dataclass
+class Axis:
+    """
+    What there is more of.
+
+    :ivar command: what is run, in words.
+    :ivar comes_from: what the slope is spent on.
+    """
+
+    name: str
+    command: str
+    comes_from: str
+    sizes: Callable[[Path], list[Size]]
+    beside: str = ""
+    here_runs: list[tuple[int, Run]] = field(default_factory=list)
+    beside_runs: list[tuple[int, Run]] = field(default_factory=list)
+
+    def measure(self, runs: int) -> None:
+        """Run all sizes in turn, so that other work is shared out."""
+        with tempfile.TemporaryDirectory(prefix=".bench-", dir=archive.cache_folder()) as name:
+            sizes = self.sizes(Path(name))
+            for size in sizes:
+                for words, into in ((size.here, self.here_runs), (size.beside, self.beside_runs)):
+                    if words is not None:
+                        taken = [run(*words) for _ in range(runs)]
+                        into.append((size.count, min(taken, key=lambda each: each.cpu_seconds)))
+                        print(self.name, size.count, into[-1][1], file=sys.stderr)
+
+
+def pages(sizes: Sequence[int]) -> Callable[[Path], list[Size]]:
+    """Machines of so many GiB."""
+
+    def make(folder: Path) -> list[Size]:
+        made = []
+        for gib in sizes:
+            machine = sparse_machine(gib, lambda line: print(line, file=sys.stderr))
+            words = ("show", "memory_ledger", "--format", "csv", "--jobs", "1")
+            made.append(Size(gib << 18, [MMSCOPE, *words, "--core", machine.vmcore]))
+        return made
+
+    return make
+
+
+def stacks(sizes: Sequence[int]) -> Callable[[Path], list[Size]]:
+    """Texts of page_owner with so many stacks."""
+
+    def make(folder: Path) -> list[Size]:
+        sort = kernels.get("owner").vmlinuz.with_name("page_owner_sort")
+        made = []
+        for count in sizes:
+            path = folder / f"page_owner-{count}"
+            with path.open("wb") as file:
+                file.writelines(page_owner_records(make_stacks(count), count * RECORDS))
+            words = [MMSCOPE, "page-owner", path]
+            made.append(Size(count, words, [sort, "-m", path, folder / "sorted"]))
+        return made
+
+    return make
+
+
+AXES = [
+    Axis(
+        "pages",
+        "`show memory_ledger` of a vmcore, one process, without vmlinux",
+        "each struct page is read, and put into a class",
+        pages([1, 4, 16, 64]),
+    ),
+    Axis(
+        "stacks",
+        f"`page-owner` of a text with {RECORDS} records a stack",
+        "each record's stack is found by its hash; each new stack is split into frames",
+        stacks([1_000, 10_000, 100_000]),
+        "page_owner_sort -m",
+    ),
+]
+
+
+def slope(runs: list[tuple[int, Run]], of: Callable[[Run], float]) -> float:
+    """How much more, for one more."""
+    (few, small), (many, large) = runs[0], runs[-1]
+    return (of(large) - of(small)) / (many - few)
+
+
+def exponent(runs: list[tuple[int, Run]]) -> float | None:
+    """Of CPU time beyond the smallest size, between the last two: 1 is a line."""
+    if len(runs) < 3:
+        return None
+    first = runs[0]
+    (few, small), (many, large) = (
+        (count - first[0], each.cpu_seconds - first[1].cpu_seconds) for count, each in runs[-2:]
+    )
+    return math.log(large / small) / math.log(many / few) if small > 0 < large else None
+
+
+def per_piece(seconds: float) -> str:
+    """Time for one of something."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if seconds >= size:
+            return f"{seconds / size:.{0 if seconds >= 10 * size else 1}f} {unit}"
+    return f"{seconds * 1e9:.0f} ns"
+
+
+def rows(axis: Axis) -> list[str]:
+    """Lines of the table."""
+    made = []
+    for name, runs in ((axis.command, axis.here_runs), (f"`{axis.beside}`", axis.beside_runs)):
+        if not runs:
+            continue
+        (few, small), (many, large) = runs[0], runs[-1]
+        power = exponent(runs)
+        cells = (
+            axis.name if runs is axis.here_runs else "",
+            name,
+            f"{few:,} to {many:,}",
+            f"{small.cpu_seconds:.2f} to {large.cpu_seconds:.2f} s",
+            f"{small.seconds:.2f} to {large.seconds:.2f} s",
+            per_piece(slope(runs, lambda each: each.cpu_seconds)),
+            "" if power is None else f"{power:.2f}",
+            f"{small.peak_bytes >> 20:,} to {large.peak_bytes >> 20:,} MiB",
+            f"{slope(runs, lambda each: each.peak_bytes):,.0f} B",
+            axis.comes_from if runs is axis.here_runs else "",
+        )
+        made.append(f"| {' | '.join(cells)} |\n")
+    return made
+
+
+HEAD = (
+    "| more | command | from, to | CPU | clock | for one more | exponent | peak memory "
+    "| for one more | what it is |\n"
+    "|---|---|--:|--:|--:|--:|--:|--:|--:|---|\n"
+)
+
+
+def chart(axes: Sequence[Axis]) -> str:
+    """CPU time against number, both in powers of ten; what stands beside it is dashed."""
+    drawn = pygal.XY(
+        js=[],
+        style=CleanStyle(background="white", plot_background="white"),
+        width=900,
+        height=520,
+        title="CPU seconds, by what there is more of (both in powers of ten)",
+        x_title="how many",
+        y_title="seconds of CPU",
+        legend_at_bottom=True,
+        legend_at_bottom_columns=3,
+        include_x_axis=False,
+        x_value_formatter=lambda power: f"{round(10**power):,}",
+        value_formatter=lambda power: f"{10**power:.3g}",
+        disable_xml_declaration=True,
+        no_prefix=True,
+    )
+    for axis in axes:
+        for name, runs, stroke in (
+            (axis.name, axis.here_runs, None),
+            (f"{axis.name}: {axis.beside}", axis.beside_runs, {"dasharray": "5, 5"}),
+        ):
+            if runs:
+                points = [(math.log10(n), math.log10(each.cpu_seconds)) for n, each in runs]
+                drawn.add(escape(name), points, stroke_style=stroke)
+    most = max(count for axis in axes for count, _ in axis.here_runs)
+    drawn.x_labels = list(range(2, math.ceil(math.log10(most)) + 1))
+    text = drawn.render(is_unicode=True)
+    text = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
+    return re.sub(r"\d+\.\d{3,}", lambda number: f"{float(number[0]):.2f}", text)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=3, help="default: %(default)s")
+    parser.add_argument("--only", help="axes, with commas between; docs stay as they are")
+    args = parser.parse_args()
+    axes = [axis for axis in AXES if not args.only or axis.name in args.only.split(",")]
+    for axis in axes:
+        axis.measure(args.runs)
+    load = ", ".join(f"{number:.1f}" for number in os.getloadavg())
+    table = HEAD + "".join(line for axis in axes for line in rows(axis))
+    table += (
+        f"\nThe least of {args.runs} runs each; load of {os.cpu_count()} CPUs at the end: {load}.\n"
+    )
+    print(table)
+    if args.only:
+        return
+    (DOCS / "growth.svg").write_text(chart(axes) + "\n", encoding="utf-8")
+    page = DOCS / "performance.md"
+    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
+    if END not in rest:
+        raise SystemExit(f"{page}: has no lines {BEGIN.strip()} and {END.strip()}")
+    page.write_text(before + BEGIN + table + rest[rest.index(END) :], encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
