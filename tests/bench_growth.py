@@ -27,10 +27,11 @@ sys.path[:0] = [str(HERE), str(HERE / "lab"), str(HERE.parent)]
 import archive  # noqa: E402
 import kernels  # noqa: E402
 import pygal  # noqa: E402
+from bench_lake import fleet  # noqa: E402
 from bench_scale import MMSCOPE, Run, run  # noqa: E402
 from page_owner_inputs import make_stacks, page_owner_records  # noqa: E402
 from pygal.style import CleanStyle  # noqa: E402
-from sparse_machine import sparse_machine  # noqa: E402
+from sparse_machine import many_processes, sparse_machine  # noqa: E402
 
 DOCS = HERE.parent / "docs"
 BEGIN, END = "<!-- growth -->\n", "<!-- end of growth -->\n"
@@ -106,6 +107,35 @@ def stacks(sizes: Sequence[int]) -> Callable[[Path], list[Size]]:
     return make
 
 
+def processes(sizes: Sequence[int]) -> Callable[[Path], list[Size]]:
+    """Machines that run so many processes."""
+
+    def make(folder: Path) -> list[Size]:
+        made = []
+        for count in sizes:
+            machine = many_processes(count, lambda line: print(line, file=sys.stderr))
+            words = ("collect", "--only", "page_tables,process_memory,anon_vmas", "--no-findings")
+            into = ("--jobs", "1", "--force", "-o", folder / "bundle")
+            made.append(Size(count, [MMSCOPE, *words, *into, "--core", machine.vmcore]))
+        return made
+
+    return make
+
+
+def hosts(sizes: Sequence[int]) -> Callable[[Path], list[Size]]:
+    """Lakes of so many hosts; 10,000 take half an hour to add: make bench-lake."""
+
+    def make(folder: Path) -> list[Size]:
+        made = []
+        for count in sizes:
+            lake = folder / f"lake-{count}"
+            run(MMSCOPE, "lake", "add", *fleet(folder, count, []), lake)
+            made.append(Size(count, [MMSCOPE, "lake", "findings", lake, "--format", "csv"]))
+        return made
+
+    return make
+
+
 AXES = [
     Axis(
         "pages",
@@ -119,6 +149,18 @@ AXES = [
         "each record's stack is found by its hash; each new stack is split into frames",
         stacks([1_000, 10_000, 100_000]),
         "page_owner_sort -m",
+    ),
+    Axis(
+        "processes, of 14 VMAs",
+        "`collect` of page tables, memory of processes and anon_vmas, one process",
+        "tasks, address spaces, VMAs and page tables are read, and the anon_vmas of the VMAs",
+        processes([1_000, 10_000, 100_000]),
+    ),
+    Axis(
+        "hosts",
+        "`lake findings`",
+        "70 findings are asked once over all hosts; each host's tables are loaded",
+        hosts([100, 400, 1_000]),
     ),
 ]
 
@@ -217,7 +259,9 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3, help="default: %(default)s")
     parser.add_argument("--only", help="axes, with commas between; docs stay as they are")
     args = parser.parse_args()
-    axes = [axis for axis in AXES if not args.only or axis.name in args.only.split(",")]
+    axes = [
+        axis for axis in AXES if not args.only or axis.name.split(",")[0] in args.only.split(",")
+    ]
     for axis in axes:
         axis.measure(args.runs)
     load = ", ".join(f"{number:.1f}" for number in os.getloadavg())

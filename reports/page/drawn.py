@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-A bundle's pictures as the HTML that the page has; of a long bundle drawn by a process beside the
-one that asks for findings and writes the tables.
+A bundle's pictures as the HTML that the page has; of a long bundle drawn by two processes beside
+the one that asks for findings and writes the tables.
 
-That process begins before DuckDB does, and takes no more of the bundle than its files. It draws the
-same pictures by the same function; where it ends early, or there is one CPU only, the page's own
+They begin before DuckDB does, and take no more of the bundle than its files. They draw the same
+pictures by the same function; where one ends early, or there is one CPU only, the page's own
 process draws them.
 
 Cannot know: the number of a download in the page, which is given where the picture is placed.
 """
 
 import contextlib
+import functools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from jinja2 import TemplateError
 from markupsafe import Markup
@@ -24,10 +25,10 @@ from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.description import Table
 from mmscope.reports.drawing.downloads import Download, Downloads
 from mmscope.reports.page.environment import environment_of
-from mmscope.reports.page.picture_rows import is_long, picture_rows
+from mmscope.reports.page.picture_rows import groups, picture_rows
 from mmscope.reports.page.sentences import uptime_of
 from mmscope.reports.pictures.picture import Picture, Tables
-from mmscope.reports.pictures.registry import LOOKED_AT, PICTURES
+from mmscope.reports.pictures.registry import LOOKED_AT
 
 # What a picture of a stranger's table may fail with.
 EXPECTED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, TemplateError)
@@ -46,20 +47,19 @@ class PictureView:
 @record
 class Drawn:
     """
-    All pictures of a bundle.
+    Pictures of a bundle.
 
-    :ivar pictures: by the table that they belong to.
-    :ivar offered: their downloads, as their HTML counts them.
+    :ivar pictures: by the table that they belong to, with the downloads that their HTML counts.
     """
 
-    pictures: dict[str, list[PictureView]]
-    offered: list[Download]
+    pictures: dict[str, tuple[list[PictureView], list[Download]]]
 
     def of(self, table: str, offers: Downloads) -> list[PictureView]:
         """The pictures of a table, with their downloads among those of the page."""
+        views, offered = self.pictures.get(table, ([], []))
         return [
-            PictureView(view.name, offers.taken(view.html, self.offered), view.error, view.tables)
-            for view in self.pictures.get(table, ())
+            PictureView(view.name, offers.taken(view.html, offered), view.error, view.tables)
+            for view in views
         ]
 
 
@@ -72,42 +72,60 @@ def page_size_of(bundle: Bundle) -> int | None:
 @contextlib.contextmanager
 def drawing(bundle: Bundle) -> Iterator[Callable[[], Drawn]]:
     """The pictures of a bundle, drawn meanwhile if that saves time; waits for them when called."""
-    if not is_long(bundle):
+    parts = groups(bundle)
+    if len(parts) == 1:
         bundle.hold(LOOKED_AT & bundle.tables.keys())  # what is looked at twice is read once
-    if not is_long(bundle) or len(os.sched_getaffinity(0)) < 2:
-        yield lambda: draw(bundle)
+    if len(parts) == 1 or len(os.sched_getaffinity(0)) < 2:
+        yield lambda: draw(bundle, parts)
         return
-    with beside(lambda tell: draw(bundle, tell)) as wait:
+    with contextlib.ExitStack() as children:
+        waits = [
+            children.enter_context(beside(functools.partial(draw, bundle, [part])))
+            for part in parts
+        ]
 
         def drawn() -> Drawn:
-            result = wait()
-            return draw(bundle) if isinstance(result, Died) else result
+            results = [wait() for wait in waits]
+            return _together(
+                draw(bundle, [part]) if isinstance(result, Died) else result
+                for part, result in zip(parts, results, strict=True)
+            )
 
         yield drawn
 
 
-def draw(bundle: Bundle, tell: Tell = lambda steps: None) -> Drawn:
-    """
-    Draw the pictures of a bundle.
+def _together(parts: Iterable[Drawn]) -> Drawn:
+    return Drawn({table: views for part in parts for table, views in part.pictures.items()})
 
-    :param tell: called after each.
+
+def draw(
+    bundle: Bundle, parts: Iterable[Sequence[Picture]], tell: Tell = lambda steps: None
+) -> Drawn:
     """
+    Draw pictures of a bundle, group by group.
+
+    :param tell: called after each picture.
+    """
+    return _together(_draw(bundle, pictures, tell) for pictures in parts)
+
+
+def _draw(bundle: Bundle, pictures: Sequence[Picture], tell: Tell) -> Drawn:
     page_size, offers = page_size_of(bundle), Downloads()
     environment = environment_of(page_size, uptime_of(bundle))
     environment.globals["offer"] = offers.offer
-    known, errors = picture_rows(bundle)
+    known, errors = picture_rows(bundle, pictures)
 
     def html(picture: Picture) -> Markup:
         template = environment.get_template(f"picture_{picture.name}.html")
         return Markup(template.render(data=picture.draw(known, page_size)))  # escapes everything
 
     found: dict[str, list[PictureView]] = {}
-    for picture in PICTURES:
+    for picture in pictures:
         table = bundle.tables.get(picture.table)
         if table and (view := _view(picture, table, known, errors, html)):
             found.setdefault(table.name, []).append(view)
             tell(1)
-    return Drawn(found, offers.offered)
+    return Drawn({table: (views, offers.offered) for table, views in found.items()})
 
 
 def _view(

@@ -38,6 +38,7 @@ from mmscope.reports.page.card import card
 from mmscope.reports.page.drawn import Drawn, draw, page_size_of
 from mmscope.reports.page.environment import environment_of, policy_of, squeeze
 from mmscope.reports.page.glossary import Glossary
+from mmscope.reports.page.picture_rows import groups
 from mmscope.reports.page.questions import questions
 from mmscope.reports.page.sentences import (
     FACTS,
@@ -92,7 +93,7 @@ def render(
     :param drawn: its pictures, where they are drawn beside (``drawing``).
     """
     page_size = page_size_of(bundle)
-    pictures = functools.cache(drawn or functools.partial(draw, bundle))
+    pictures = functools.cache(drawn or functools.partial(draw, bundle, groups(bundle)))
     environment, offers = _of_this_page(bundle, page_size)
     sections = section_views(
         bundle, lambda table: pictures().of(table, offers), page_size, verdict.found

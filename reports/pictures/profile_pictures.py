@@ -32,6 +32,7 @@ from mmscope.reports.profiles import profiles, recorded_rows
 Rows = list[dict[str, Any]]
 Stacks = list[tuple[str, int]]
 
+TABLE = "profiles"
 # Of the page: what is beyond these is in the bundle.
 MAX_RECORDINGS = 12
 MAX_FRAMES, LEAST_FRAMES = 260, 60
@@ -136,7 +137,7 @@ def draw(tables: Tables, page_size: int | None) -> dict[str, Any]:
     """The recordings of table ``profiles``, and how many are not shown."""
     known = load_known_frames()
     named: dict[str, Rows] = {}
-    for row in tables["profiles"]:
+    for row in tables[TABLE]:
         named.setdefault(row["profile"], []).append(row)
     shown = list(named.items())[:MAX_RECORDINGS]
     graphs = sum(
@@ -336,7 +337,7 @@ def _split(recipe: Recipe | None) -> Split | None:
 
 PROFILES = Picture(
     "profiles",
-    "profiles",
+    TABLE,
     frozenset({"profile", "event", "unit", "samples", "file"}),
     draw,
     others=frozenset(recorded_rows.TABLES),
