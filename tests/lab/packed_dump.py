@@ -157,7 +157,8 @@ def _write_headers(
     out: BinaryIO, machine: int, notes: bytes, frames: int, bitmap_blocks: int, flag: int
 ) -> int:
     """struct disk_dump_header, kdump_sub_header, and the notes; where the bitmaps begin."""
-    words = (b"Linux", b"lab", b"", b"", MACHINES[machine], b"")
+    # libkdumpfile takes it for none where a word is missing.
+    words = (b"Linux", b"lab", b"0.0.0", b"#1", MACHINES[machine], b"(none)")
     uts = b"".join(word.ljust(UTSNAME_FIELD, b"\0") for word in words)
     sub_blocks = 1 + -(-len(notes) // PAGE)
     out.write(struct.pack("<8si390s6xqqI", KDUMP, 6, uts, 0, 0, flag))
