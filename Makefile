@@ -200,6 +200,11 @@ bench: $(READY) ## how fast each probe is, with the naive way beside it, and the
 	@$(BIN)/python tests/bench_perf.py
 	@$(BIN)/python tests/bench_prices.py
 
+.PHONY: bench-growth
+bench-growth: $(READY) ## how cost grows with pages, stacks, processes and hosts, drawn in docs/: an hour, mostly to boot 100,000 processes
+	@tools/apt-install $(LAB_PACKAGES) $(BUILD_PACKAGES)
+	@$(BIN)/python tests/bench_growth.py
+
 .PHONY: bench-lake
 bench-lake: $(VENV)/.spark ## a lake of 100, 1,000 and 10,000 hosts: adding, findings on DuckDB and Spark (HOSTS=100,1000; an hour of CPU)
 	@tools/apt-install $(SPARK_PACKAGES)

@@ -76,18 +76,14 @@ class Axis:
                         print(self.name, size.count, into[-1][1], file=sys.stderr)
 
 
-def pages(sizes: Sequence[int]) -> Callable[[Path], list[Size]]:
-    """Machines of so many GiB."""
-
-    def make(folder: Path) -> list[Size]:
-        made = []
-        for gib in sizes:
-            machine = sparse_machine(gib, lambda line: print(line, file=sys.stderr))
-            words = ("show", "memory_ledger", "--format", "csv", "--jobs", "1")
-            made.append(Size(gib << 18, [MMSCOPE, *words, "--core", machine.vmcore]))
-        return made
-
-    return make
+def pages(folder: Path) -> list[Size]:
+    """Machines of so many GiB, by MMSCOPE_BENCH_GIB."""
+    made = []
+    for gib in map(int, os.environ.get("MMSCOPE_BENCH_GIB", "1,4,16,64").split(",")):
+        machine = sparse_machine(gib, lambda line: print(line, file=sys.stderr))
+        words = ("show", "memory_ledger", "--format", "csv", "--jobs", "1")
+        made.append(Size(gib << 18, [MMSCOPE, *words, "--core", machine.vmcore]))
+    return made
 
 
 def stacks(sizes: Sequence[int]) -> Callable[[Path], list[Size]]:
@@ -141,7 +137,7 @@ AXES = [
         "pages",
         "`show memory_ledger` of a vmcore, one process, without vmlinux",
         "each struct page is read, and put into a class",
-        pages([1, 4, 16, 64]),
+        pages,
     ),
     Axis(
         "stacks",
@@ -257,7 +253,7 @@ def chart(axes: Sequence[Axis]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=3, help="default: %(default)s")
-    parser.add_argument("--only", help="axes, with commas between; docs stay as they are")
+    parser.add_argument("--only", help="axes, with commas between; the docs then have these alone")
     args = parser.parse_args()
     axes = [
         axis for axis in AXES if not args.only or axis.name.split(",")[0] in args.only.split(",")
@@ -270,8 +266,6 @@ def main() -> None:
         f"\nThe least of {args.runs} runs each; load of {os.cpu_count()} CPUs at the end: {load}.\n"
     )
     print(table)
-    if args.only:
-        return
     (DOCS / "growth.svg").write_text(chart(axes) + "\n", encoding="utf-8")
     page = DOCS / "performance.md"
     before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
