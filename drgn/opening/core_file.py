@@ -91,11 +91,8 @@ def left_out(path: Path) -> str | None:
     What makedumpfile left out of a kdump-compressed file, in words; None if nothing.
     """
     kdump = read_kdump(path)
-    if kdump is None:
+    if kdump is None or ends_before_pages(path):
         return None
-    begin, size = kdump.bitmap
-    if path.stat().st_size < begin + 2 * size:
-        return None  # cut short before it says
     memory, dumped = (_bits(path, kdump, number) for number in (0, 1))
     kinds = [name for bit, name in DUMP_LEVELS.items() if kdump.dump_level & bit]
     out = (memory - dumped) * kdump.page_size
