@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from mmscope.drgn.reading.dentry_paths import mounted_path
 from mmscope.drgn.reading.kernel_arrays import TORN, Gaps, struct_dtype
-from mmscope.drgn.reading.kernel_names import device_numbers, name_at
+from mmscope.drgn.reading.kernel_names import device_numbers, name_at, name_in
 from mmscope.drgn.reading.scattered_reads import read_scattered
 from mmscope.drgn.tables.record import record
 
@@ -153,9 +153,7 @@ def read_super_blocks(prog: Program) -> SuperBlocks:
     address, columns = address[read], columns[read]
     at = np.uint64(offsetof(type_, "s_id"))
     raw, _ = read_scattered(prog, address + at, np.dtype([("id", f"S{ID_BYTES}")]), gaps)
-    ids = [
-        value.split(b"\0")[0].decode("utf-8", "backslashreplace") for value in raw["id"].tolist()
-    ]
+    ids = list(map(name_in, raw["id"].tolist()))
     return SuperBlocks(
         prog,
         address,

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from mmscope.drgn.processes.task_list import Circle, TaskList, Tasks, until_again
 from mmscope.drgn.reading.kernel_arrays import Columns, Gaps
+from mmscope.drgn.reading.kernel_names import name_in
 from mmscope.drgn.reading.scattered_reads import read_members
 from mmscope.drgn.tables.record import record
 
@@ -74,7 +75,7 @@ def address_spaces(prog: Program, gaps: Gaps) -> AddressSpaces:
     threads = np.zeros(len(mms), np.int64)
     np.add.at(threads, which, users["threads"])
     processes = [
-        Process(pid, _name(comm), number, of_all)
+        Process(pid, name_in(comm), number, of_all)
         for pid, comm, number, of_all in zip(
             *(users[name][first[order]].tolist() for name in ("tgid", "comm")),
             *(values[order].tolist() for values in (owners, threads)),
@@ -119,10 +120,6 @@ def _users(prog: Program, tasks: Tasks) -> tuple[NDArray[Any], int]:
 
 def _user(comm: Any) -> np.dtype[Any]:
     return np.dtype([("mm", "<u8"), ("tgid", "<i8"), ("comm", comm), ("threads", "<i8")])
-
-
-def _name(comm: bytes) -> str:
-    return comm.split(b"\0")[0].decode("utf-8", "backslashreplace")
 
 
 def _mm(task: Object) -> int:

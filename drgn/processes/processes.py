@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from mmscope.drgn.owners.slab_objects import Objects, Wanted
 from mmscope.drgn.reading.kernel_arrays import Gaps, struct_dtype
+from mmscope.drgn.reading.kernel_names import name_in
 from mmscope.drgn.reading.scattered_reads import read_scattered
 from mmscope.drgn.tables.record import record
 from mmscope.drgn.tables.rows import MOST_PIDS, column, table_row
@@ -124,7 +125,7 @@ def processes(prog: Program, tasks: Objects) -> Processes:
     return Processes(
         mms[read],
         tasks["tgid"][named][read].astype(np.int64),
-        [comm.split(b"\0")[0].decode("utf-8", "backslashreplace") for comm in comms[read].tolist()],
+        list(map(name_in, comms[read].tolist())),
         counts,
         numbers("ksm_merging_pages"),
         numbers("ksm_rmap_items"),

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-Names that a ``char *`` of the kernel leads to, read no further than a name is long.
+Names of the kernel: in a ``char`` array, and those that a ``char *`` leads to, read no further than
+a name is long.
 
 A damaged pointer may lead to gigabytes without a NUL.
 """
@@ -17,6 +18,11 @@ from mmscope.drgn.tables.rows import LONGEST_NAME
 def device_numbers(dev: int) -> str:
     """Major and minor of a ``dev_t`` (include/linux/kdev_t.h), as /proc/PID/maps has them."""
     return f"{dev >> 20:02x}:{dev & 0xFFFFF:02x}"
+
+
+def name_in(array: bytes) -> str:
+    """The name in a ``char`` array, up to its first NUL."""
+    return array.split(b"\0")[0].decode("utf-8", "backslashreplace")
 
 
 def name_at(pointer: Object) -> str:
