@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-``make bench``, the part about growth: CPU time, clock and memory against what there is more of;
+``make bench-growth``: CPU time, clock and memory against what there is more of;
 beside it another tool, where one does the work.
 
 Each size is a machine or a file of its own; a command is run as its user runs it, and the least of
@@ -147,7 +147,7 @@ AXES = [
         "page_owner_sort -m",
     ),
     Axis(
-        "processes, of 14 VMAs",
+        "processes, of 16 VMAs",
         "`collect` of page tables, memory of processes and anon_vmas, one process",
         "tasks, address spaces, VMAs and page tables are read, and the anon_vmas of the VMAs",
         processes([1_000, 10_000, 100_000]),
@@ -262,9 +262,8 @@ def main() -> None:
         axis.measure(args.runs)
     load = ", ".join(f"{number:.1f}" for number in os.getloadavg())
     table = HEAD + "".join(line for axis in axes for line in rows(axis))
-    table += (
-        f"\nThe least of {args.runs} runs each; load of {os.cpu_count()} CPUs at the end: {load}.\n"
-    )
+    runs = "One run each" if args.runs == 1 else f"The least of {args.runs} runs each"
+    table += f"\n{runs}; load of {os.cpu_count()} CPUs at the end: {load}.\n"
     print(table)
     (DOCS / "growth.svg").write_text(chart(axes) + "\n", encoding="utf-8")
     page = DOCS / "performance.md"

@@ -30,7 +30,8 @@ def keep_to(percent: float) -> None:
 
     Its main thread rests when it has had too much, at the next step of Python's. So what is one
     step (the kernel's debug info is read in one, on all CPUs) is paid for afterwards. A deadline
-    (ITIMER_REAL) stands still meanwhile. Not handed on to a child.
+    (ITIMER_REAL) stands still meanwhile. Not handed on to a child,
+    and what children take is not counted (a process that reads files apart).
 
     :param percent: of one CPU, above 0.
     """

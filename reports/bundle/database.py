@@ -250,7 +250,7 @@ def failed(database: Database, error: duckdb.Error, tables: Iterable[str]) -> st
     if isinstance(error, duckdb.OutOfMemoryException):
         return f"its tables are {TOO_LARGE}"
     if not isinstance(error, duckdb.OutOfRangeException | duckdb.ConversionException):
-        return f"the query failed: {in_a_line(error)}"
+        return query_failed(error)
     largest: list[tuple[int, str]] = []
     for table in dict.fromkeys(tables):
         with contextlib.suppress(duckdb.Error):
@@ -261,6 +261,11 @@ def failed(database: Database, error: duckdb.Error, tables: Iterable[str]) -> st
                     largest.append((row["most"] or 0, f"{table}.{c.name}"))
     size, where = max(largest, default=(0, "a column"))
     return f"out of range: {where} has {size:,}, too large to compute with; the bundle is damaged"
+
+
+def query_failed(error: Exception) -> str:
+    """An engine's refusal of a query."""
+    return f"the query failed: {in_a_line(error)}"
 
 
 def in_a_line(error: Exception) -> str:

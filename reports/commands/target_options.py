@@ -68,9 +68,10 @@ def add_target_options(parser: argparse.ArgumentParser) -> None:
         type=int,
         choices=range(1, MOST_JOBS + 1),
         metavar="N",
-        help="processes that share the passes over all pages of a machine of 8 GiB and more; by "
-        "default as many as CPUs are idle, at most 4, and of the running kernel at most a quarter "
-        "of the CPUs; a QEMU guest is read by one",
+        help="processes that share the passes over all pages of a machine of 8 GiB and more, and "
+        "the walk over the page tables of many processes; by default as many as CPUs are idle, at "
+        "most 4, and of the running kernel at most a quarter of the CPUs; a QEMU guest is read by "
+        "one",
     )
     work.add_argument(
         "--cpu-budget",
@@ -78,7 +79,8 @@ def add_target_options(parser: argparse.ArgumentParser) -> None:
         metavar="PERCENT",
         help="take at most so much of one CPU, on average, in one process, behind all others in "
         "line for CPUs (nice 19) and disks (idle class); 10 makes it take ten times as long. "
-        "Deadlines of sections stand still while it rests",
+        "Deadlines of sections stand still while it rests. What the kernel takes to print "
+        "/proc/PID/maps and smaps, which another process waits for, is not counted",
     )
     group.add_argument(
         "--rmap-node-ns",

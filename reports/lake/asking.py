@@ -14,7 +14,7 @@ from typing import Any
 import duckdb
 
 from mmscope.drgn.tables.bounds import Impossible
-from mmscope.reports.bundle.database import in_a_line
+from mmscope.reports.bundle.database import in_a_line, query_failed
 from mmscope.reports.findings.answerable import doubts, parts_of, unanswerable
 from mmscope.reports.findings.findings import Question
 from mmscope.reports.findings.kernel_said import Kernel
@@ -98,7 +98,7 @@ def _ask(engine: Engine, answer: Answer, numbers: Sequence[int]) -> None:
             _ask(engine, answer, numbers[:middle])
             _ask(engine, answer, numbers[middle:])
             return
-        why = f"the query failed: {in_a_line(error)}"
+        why = query_failed(error)
         if too_large:
             why = f"out of range: a value is too large to compute with: {in_a_line(error)}"
         answer.refused |= dict.fromkeys(numbers, why)

@@ -24,6 +24,7 @@ from mmscope.reports.bundle.database import (
     connect,
     in_a_line,
     lock,
+    query_failed,
     sql_type,
     views,
 )
@@ -125,7 +126,7 @@ def _failing(query: str, tables: Tables, names: tuple[str, ...]) -> str | None:
         try:
             connection.execute(query)
         except duckdb.Error as error:
-            return f"the query failed: {in_a_line(error)}"
+            return query_failed(error)
     return None
 
 
