@@ -45,7 +45,8 @@ from mmscope.drgn.free.pcp_lists import pcp_pages  # noqa: E402
 from mmscope.drgn.free.zones import for_each_zone  # noqa: E402
 from mmscope.drgn.machine.vm_counters import vm_counters  # noqa: E402
 from mmscope.drgn.opening.target import open_target  # noqa: E402
-from mmscope.drgn.reading.struct_pages import PageChunk, scan_struct_pages, valid_page_ranges  # noqa: E402
+from mmscope.drgn.reading.mem_sections import valid_page_ranges  # noqa: E402
+from mmscope.drgn.reading.struct_pages import PageChunk, scan_struct_pages  # noqa: E402
 
 # The naive page loop takes seconds for a guest; a sample of it says the same.
 SAMPLE_PAGES = 20_000

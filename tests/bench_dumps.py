@@ -34,7 +34,8 @@ from sparse_machine import SparseMachine, sparse_machine  # noqa: E402
 
 from mmscope.drgn.opening.core_file import PAGE_DESCRIPTOR, read_kdump  # noqa: E402
 from mmscope.drgn.opening.target import open_target  # noqa: E402
-from mmscope.drgn.reading.struct_pages import scan_struct_pages, valid_page_ranges  # noqa: E402
+from mmscope.drgn.reading.mem_sections import valid_page_ranges  # noqa: E402
+from mmscope.drgn.reading.struct_pages import scan_struct_pages  # noqa: E402
 
 RUNS = 3
 HUGE = 2 << 20  # the memory map of x86-64 is mapped by huge pages

@@ -35,7 +35,8 @@ from mmscope.drgn.ledger.ledger_pages import LedgerPages  # noqa: E402
 from mmscope.drgn.ledger.page_places import page_places  # noqa: E402
 from mmscope.drgn.opening.target import open_target  # noqa: E402
 from mmscope.drgn.owners.slab_caches import SlabFinder  # noqa: E402
-from mmscope.drgn.reading.struct_pages import Scan, scan_struct_pages, valid_page_ranges  # noqa: E402
+from mmscope.drgn.reading.mem_sections import valid_page_ranges  # noqa: E402
+from mmscope.drgn.reading.struct_pages import Scan, scan_struct_pages  # noqa: E402
 from mmscope.drgn.sections.memory import Memory  # noqa: E402
 
 SAMPLE = 20_000

@@ -12,7 +12,7 @@ from drgn.helpers.linux.mm import pfn_to_page
 from drgn.helpers.linux.mmzone import pfn_to_section
 from drgn.helpers.linux.percpu import per_cpu_ptr
 
-from mmscope.drgn.free.free_lists import buddy_mapcount, max_order
+from mmscope.drgn.free.block_heads import buddy_mapcount, max_order
 from mmscope.drgn.free.zones import for_each_zone
 from mmscope.drgn.reading.page_ext import page_ext_size
 

@@ -17,6 +17,7 @@ Memory: 16 bytes a free block while the pass runs and 20 more while the lists ar
 :data:`MAX_BLOCKS`. Beyond that the lists are not followed and every block counts by its pageblock.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -25,9 +26,9 @@ import numpy as np
 from drgn import Program, offsetof, sizeof
 from numpy.typing import NDArray
 
+from mmscope.drgn.free.block_heads import BlockFinder
 from mmscope.drgn.free.pageblocks import PageblockTypes
 from mmscope.drgn.free.zones import for_each_zone, zone_name
-from mmscope.drgn.opening.constants import vmcoreinfo_number
 from mmscope.drgn.reading.kernel_arrays import read_whole
 from mmscope.drgn.reading.linked_lists import LOOPS, LOST, Followed, find, follow_lists
 from mmscope.drgn.reading.struct_pages import FlagFields, PageChunk
@@ -114,13 +115,10 @@ class FreeBlockFinder(SharedColumns):
     """
     Consumer of the struct page pass: every page that heads a free block.
 
-    A buddy page has the page type that VMCOREINFO calls PAGE_BUDDY_MAPCOUNT_VALUE in ``_mapcount``,
-    on every kernel from 5.10, and its order in ``private`` (include/linux/page-flags.h).
-
     ``pageblock_free`` adds the free pages up by pageblock.
     """
 
-    columns = ("flags", "mapcount", "private", "next", "prev")
+    columns = ("flags", *BlockFinder.columns, "next", "prev")
     ROWS, MOST, KINDS = "blocks", MAX_BLOCKS, LINKS
     MERGES = merges(
         **dict.fromkeys(("pageblock_free", "implausible", "blocks"), added),
@@ -128,11 +126,10 @@ class FreeBlockFinder(SharedColumns):
     )
 
     def __init__(self, prog: Program, types: PageblockTypes, fields: FlagFields) -> None:
-        self.buddy = buddy_mapcount(prog)
+        self._find = BlockFinder(prog)
         self.types = types
         self.fields = fields
-        self.max_order = max_order(prog)
-        self.labels = Labels(prog, types.names, fields, self.max_order + 1)
+        self.labels = Labels(prog, types.names, fields, self._find.max_order + 1)
         self.heads, self.cells = _list_heads(prog, self.labels)
         page_type = prog.type("struct page")
         self.page_size = np.uint64(sizeof(page_type))
@@ -147,17 +144,12 @@ class FreeBlockFinder(SharedColumns):
         self._kept = self.room()
 
     def take(self, chunk: PageChunk) -> None:
-        heads = np.flatnonzero(chunk["mapcount"] == self.buddy)
+        found = self._find.of(chunk)
+        self.implausible += found.implausible.tolist()
+        heads, orders = found.places, found.orders
         if not len(heads):
             return
         pfns = chunk.start_pfn + heads
-        orders = chunk["private"][heads].astype(np.int64)
-        # An order that cannot be, or a block that is not aligned to its size, is damage.
-        sound = (orders >= 0) & (orders <= self.max_order)
-        sound &= (pfns & ((1 << np.clip(orders, 0, self.max_order)) - 1)) == 0
-        if not sound.all():
-            self.implausible += pfns[~sound].tolist()
-            heads, pfns, orders = heads[sound], pfns[sound], orders[sound]
         zones = self.fields.zone_index(chunk["flags"][heads])
         types = self.types.of(pfns)
         for (zone, order, mt), count in _count_rows((zones, orders, types)):
@@ -171,8 +163,8 @@ class FreeBlockFinder(SharedColumns):
         first = chunk.address - chunk.start_pfn * int(self.page_size)
         self.first_link = np.uint64(first % (1 << 64)) + self.link_offset
         following, preceding = (self.numbers(chunk[name][heads]) for name in ("next", "prev"))
-        found: Links = (pfns, following, preceding, orders, zones, types)
-        for kept, values in zip(self._kept, found, strict=True):
+        links: Links = (pfns, following, preceding, orders, zones, types)
+        for kept, values in zip(self._kept, links, strict=True):
             kept[self.blocks - len(heads) : self.blocks] = values
 
     @property
@@ -231,29 +223,6 @@ class FreeLists:
     misplaced: list[MisplacedBlocks]
     checks: list[FreeListCheck]
     followed: bool  # False: too many blocks, each counted by its pageblock's migratetype
-
-
-def buddy_mapcount(prog: Program) -> int:
-    """
-    The ``_mapcount`` of a page that heads a free block, as a signed 32-bit number.
-
-    :raises LookupError: the target has no VMCOREINFO with PAGE_BUDDY_MAPCOUNT_VALUE.
-    :raises ValueError: that line is damaged.
-    """
-    number = vmcoreinfo_number(prog, "NUMBER(PAGE_BUDDY_MAPCOUNT_VALUE)")
-    if number is None:
-        raise LookupError(
-            "VMCOREINFO has no PAGE_BUDDY_MAPCOUNT_VALUE: not a kernel of 2.6.39 or newer"
-        )
-    value = number & 0xFFFFFFFF
-    return value - (1 << 32) if value >> 31 else value
-
-
-def max_order(prog: Program) -> int:
-    """
-    The largest order of a free block (MAX_PAGE_ORDER; MAX_ORDER - 1 before v6.4).
-    """
-    return (prog.type("struct zone").member("free_area").type.length or 1) - 1
 
 
 def free_lists(prog: Program, finder: FreeBlockFinder) -> FreeLists:
@@ -425,6 +394,9 @@ PROBLEMS = {
 MAX_PROBLEMS = 100
 
 
+FEW_KEYS = 1 << 12  # that are counted sooner than sorted
+
+
 def _count_rows(columns: tuple[NDArray[Any], ...]) -> Iterator[tuple[tuple[int, ...], int]]:
     """The different rows of parallel columns of small numbers, and how often each occurs."""
     if not len(columns[0]):
@@ -436,10 +408,15 @@ def _count_rows(columns: tuple[NDArray[Any], ...]) -> Iterator[tuple[tuple[int, 
     keys = np.ravel_multi_index(
         tuple(column - least for column, least in zip(wide, low, strict=True)), tuple(shape)
     )
-    values, counts = np.unique(keys, return_counts=True)
-    for key, count in zip(values, counts.tolist(), strict=True):
-        place = np.unravel_index(key, tuple(shape))
-        yield tuple(int(at) + least for at, least in zip(place, low, strict=True)), count
+    if math.prod(shape) <= FEW_KEYS:
+        counts = np.bincount(keys)
+        values = np.flatnonzero(counts)
+        counts = counts[values]
+    else:
+        values, counts = np.unique(keys, return_counts=True)
+    places = np.unravel_index(values, tuple(shape))
+    rows = zip(*((at + least).tolist() for at, least in zip(places, low, strict=True)), strict=True)
+    yield from zip(rows, counts.tolist(), strict=True)
 
 
 def _list_heads(prog: Program, labels: Labels) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:

@@ -19,7 +19,7 @@ from drgn.helpers.linux.mm import page_to_pfn
 from drgn.helpers.linux.percpu import per_cpu_ptr
 from numpy.typing import NDArray
 
-from mmscope.drgn.free.free_lists import buddy_mapcount, max_order
+from mmscope.drgn.free.block_heads import BlockFinder, BlockHeads
 from mmscope.drgn.free.zones import for_each_zone, zone_name
 from mmscope.drgn.reading.cpus import online_cpus
 from mmscope.drgn.reading.kernel_arrays import Gaps, struct_dtype
@@ -79,7 +79,7 @@ PCP_CHECKS = Table(
 class PcpFinder(SharedColumns):
     """Consumer of the struct page pass: pages that may lie on a per-CPU list."""
 
-    columns = ("refcount", "mapcount", "next", "private")
+    columns = (*BlockFinder.columns, "refcount", "next")
     ROWS, MOST, KINDS = "candidates", MAX_CANDIDATES, (np.uint64, np.uint64)
     MERGES = merges(candidates=added)
 
@@ -87,15 +87,18 @@ class PcpFinder(SharedColumns):
         page_type = prog.type("struct page")
         self.page_size = np.uint64(sizeof(page_type))
         self.link_offset = np.uint64(offsetof(page_type, "lru"))
-        self._buddy, self._max_order = buddy_mapcount(prog), max_order(prog)
+        self._free_blocks = BlockFinder(prog)
         self.candidates = 0
         self._kept = self.room()
 
     def take(self, chunk: PageChunk) -> None:
+        blocks = self._free_blocks.of(chunk)
+        if blocks.fill(0, len(chunk)):
+            return
         # A free page has no reference and _mapcount -1, which also says that it has no page type;
         # the lowest bit of `next` marks a tail page, and a kernel address has all of the highest
         # ones. list_del() leaves one that has not (LIST_POISON1).
-        found = np.flatnonzero((chunk["refcount"] == 0) & (chunk["mapcount"] == -1))
+        found = np.flatnonzero((chunk["refcount"] == 0) & (chunk.packed("mapcount") == -1))
         following = chunk["next"][found]
         likely = ((following & np.uint64(7)) == 0) & (following >= KERNEL_ADDRESSES)
         found, following = found[likely], following[likely]
@@ -105,7 +108,7 @@ class PcpFinder(SharedColumns):
         # first of each free block.
         linked = following != addresses
         if np.count_nonzero(linked) > MANY:
-            linked &= ~self._in_free_blocks(chunk, found)
+            linked &= ~_behind(blocks, found)
         addresses, following = addresses[linked], following[linked]
         begin = self.candidates
         self.candidates += len(addresses)
@@ -114,18 +117,6 @@ class PcpFinder(SharedColumns):
             return
         for kept, values in zip(self._kept, (addresses, following), strict=True):
             kept[begin : self.candidates] = values
-
-    def _in_free_blocks(self, chunk: PageChunk, pages: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """
-        Which pages are behind the first of a free block: in them is what was there before. Up to
-        v5.17 that is a link of a per-CPU list (see :func:`_linked_back`).
-        """
-        heads = np.flatnonzero(chunk["mapcount"] == self._buddy)
-        orders = chunk["private"][heads]
-        heads, orders = (each[orders <= self._max_order] for each in (heads, orders))
-        at = np.searchsorted(heads, pages) - 1
-        ends = np.append(heads + (np.int64(1) << orders.astype(np.int64)), 0)
-        return pages < ends[at]  # the last of them, where at is -1
 
     def links(self) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
         """
@@ -146,6 +137,16 @@ class PcpFinder(SharedColumns):
     def forget(self) -> None:
         """Let go of the links, which can then be had no more."""
         self._kept = []
+
+
+def _behind(blocks: BlockHeads, pages: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """
+    Which pages are behind the first of a free block: in them is what was there before. Up to v5.17
+    that is a link of a per-CPU list (see :func:`_linked_back`).
+    """
+    at = np.searchsorted(blocks.places, pages) - 1
+    ends = np.append(blocks.ends, 0)
+    return pages < ends[at]  # the last of them, where at is -1
 
 
 def list_kinds(prog: Program, names: list[str]) -> list[tuple[int, str]]:

@@ -24,7 +24,7 @@ from drgn import Program, sizeof
 from numpy.typing import NDArray
 
 from mmscope.drgn.cgroups.charged_pages import ChargedPages, MemcgWords
-from mmscope.drgn.free.free_lists import max_order
+from mmscope.drgn.free.block_heads import BlockFinder
 from mmscope.drgn.ledger.file_pages import FilePages
 from mmscope.drgn.ledger.page_kinds import (
     BOOT,
@@ -72,7 +72,6 @@ from mmscope.drgn.reading.struct_pages import (
 from mmscope.drgn.workers.shares import Shared, added, merges, nested, none_of, summed
 
 MAX_KEPT = 8 << 20  # pages without a reference
-LEAST_ORDER = 6  # of free blocks that are gone through one by one
 # What no struct page's flags are: __init_single_page() was not called yet, and DEBUG_VM filled it.
 NOT_INITIALISED = np.uint64((1 << 64) - 1)
 # Kinds that the place of a page may explain.
@@ -135,7 +134,8 @@ class LedgerPages(Shared):
         self.tags = tags
         self.masked = compound_info_is_mask(prog)
         self.size = sizeof(prog.type("struct page"))
-        self.max_order = max_order(prog)
+        self._blocks = BlockFinder(prog)
+        self.max_order = self._blocks.max_order
         self.flag_mask = np.uint32((1 << constant(prog, "__NR_PAGEFLAGS", 32)) - 1)
         # Room for whatever the bits of a damaged page say.
         nodes = self.fields.node_mask + 1
@@ -215,22 +215,17 @@ class LedgerPages(Shared):
         self._look_at(chunk, low, kinds[here], zones[here], heads, here, memcg)
 
     def _take_free(self, chunk: PageChunk) -> bool:
-        """
-        Count a chunk that is nothing but large free blocks, going from one to the next; or do not.
-        """
+        """Count a chunk that is nothing but free blocks; or do not."""
         begin, size = chunk.start_pfn, len(chunk)
         at = min(max(self._free_until - begin, 0), size)  # behind a block that began before
         if at and self._free_kind != FREE:
             return False
-        heads = [0] if at else []
-        while at < size:
-            order = int(chunk["private"][at])
-            if not LEAST_ORDER <= order <= self.max_order or (begin + at) & ((1 << order) - 1):
+        heads = np.zeros(1 if at else 0, np.int64)
+        if at < size:
+            blocks = self._blocks.of(chunk)
+            if not blocks.fill(at, size):
                 return False
-            if not self.kinds.is_free(chunk["mapcount"][at : at + 1]).all():
-                return False
-            heads.append(at)
-            at += 1 << order
+            heads, at = np.append(heads, blocks.places), int(blocks.ends[-1])
         if self.owned.within(begin, size).any() or not self.ram.within(begin, size).all():
             return False
         zones = self.fields.zone_index(chunk["flags"][heads])

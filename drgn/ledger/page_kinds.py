@@ -201,9 +201,6 @@ class PageKinds:
 
     def __init__(self, prog: Program) -> None:
         self._tests = _type_tests(prog)
-        self._free = next(
-            (np.uint32(mask), np.uint32(value)) for kind, mask, value in self._tests if kind == FREE
-        )
         self.head, self.reserved, *swap = (
             np.uint32(flag(prog, name)) for name in ("PG_head", "PG_reserved", *SWAP_FLAGS)
         )
@@ -222,11 +219,6 @@ class PageKinds:
             *("flags", "mapcount", "refcount", "mapping", "tail", "private", "order"),
             *(("dtor",) if self._dtor is not None else ()),
         )
-
-    def is_free(self, mapcount: NDArray[np.int32]) -> NDArray[np.bool_]:
-        """Which pages are the first of a free block."""
-        masked: NDArray[np.bool_] = (mapcount.view(np.uint32) & self._free[0]) == self._free[1]
-        return masked
 
     def of(
         self, chunk: PageChunk, flags: NDArray[np.uint32], words: NDArray[np.uint64]

@@ -40,7 +40,7 @@ from mmscope.drgn.opening.no_debug_info import BTF_MAGICS, OWN, NoDebugInfoError
 from mmscope.drgn.opening.target_error import TargetError as TargetError
 from mmscope.drgn.opening.wrapped import FLATTENED, head_of, unpacked_by
 from mmscope.drgn.reading.cpus import online_cpus
-from mmscope.drgn.reading.struct_pages import memory_pages
+from mmscope.drgn.reading.mem_sections import memory_pages
 from mmscope.drgn.tables.record import record
 
 # A class of its own since drgn 0.3.0; before, drgn raised Exception itself.

@@ -19,12 +19,13 @@ from drgn import Program, offsetof, sizeof
 from drgn.helpers.linux.timekeeping import ktime_get_coarse_ns
 from numpy.typing import NDArray
 
-from mmscope.drgn.free.free_lists import buddy_mapcount, max_order
+from mmscope.drgn.free.block_heads import buddy_mapcount, max_order
 from mmscope.drgn.free.pageblocks import PageblockTypes, pageblock_types
 from mmscope.drgn.opening.constants import constant
 from mmscope.drgn.reading.kernel_arrays import Gaps, read_array, struct_dtype
+from mmscope.drgn.reading.mem_sections import valid_page_ranges
 from mmscope.drgn.reading.page_ext import PageExtRange, page_ext_ranges, page_ext_size
-from mmscope.drgn.reading.struct_pages import COLUMNS, FlagFields, flag_fields, valid_page_ranges
+from mmscope.drgn.reading.struct_pages import COLUMNS, FlagFields, flag_fields
 
 # Tasks in memory; and in the table, beyond which they are one row.
 MAX_TASKS_KEPT = 1 << 20

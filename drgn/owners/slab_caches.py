@@ -32,13 +32,8 @@ from mmscope.drgn.opening.constants import flag, vmcoreinfo_number
 from mmscope.drgn.reading.kernel_arrays import CHUNK_BYTES, Gaps, bit_field, read_array
 from mmscope.drgn.reading.kernel_names import name_at
 from mmscope.drgn.reading.linked_lists import find
-from mmscope.drgn.reading.struct_pages import (
-    SLAB_COLUMNS,
-    PageChunk,
-    page_dtype,
-    slab_type,
-    valid_page_ranges,
-)
+from mmscope.drgn.reading.mem_sections import valid_page_ranges
+from mmscope.drgn.reading.struct_pages import SLAB_COLUMNS, PageChunk, page_dtype, slab_type
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.tables.record import record
 from mmscope.drgn.tables.rows import LONGEST_NAME, column, table_row

@@ -26,8 +26,9 @@ from mmscope.drgn.cgroups.charged_pages import FLAGS, memcgs_named
 from mmscope.drgn.cgroups.memcgs import Memcgs
 from mmscope.drgn.owners.slab_caches import Cache, SlabChunk, SlabScan
 from mmscope.drgn.reading.kernel_arrays import TORN, Gaps, bit_field, member_path, struct_dtype
+from mmscope.drgn.reading.mem_sections import page_addresses, valid_page_ranges
 from mmscope.drgn.reading.scattered_reads import read_scattered
-from mmscope.drgn.reading.struct_pages import page_addresses, slab_type, valid_page_ranges
+from mmscope.drgn.reading.struct_pages import slab_type
 from mmscope.drgn.tables.rows import LONGEST_NAME, MOST_BYTES, column, table_row
 from mmscope.drgn.tables.table import Table
 

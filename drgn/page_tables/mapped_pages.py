@@ -28,13 +28,9 @@ from numpy.typing import NDArray
 from mmscope.drgn.opening.constants import flag
 from mmscope.drgn.page_tables.swap_counts import SwapCounts
 from mmscope.drgn.reading.kernel_arrays import Gaps
+from mmscope.drgn.reading.mem_sections import page_addresses, valid_page_ranges
 from mmscope.drgn.reading.scattered_reads import read_scattered
-from mmscope.drgn.reading.struct_pages import (
-    compound_info_is_mask,
-    page_addresses,
-    page_dtype,
-    valid_page_ranges,
-)
+from mmscope.drgn.reading.struct_pages import compound_info_is_mask, page_dtype
 
 PSS_SHIFT = 12  # fs/proc/task_mmu.c
 TOGETHER = 1 << 15  # pages that are looked at at once: 300 bytes for each

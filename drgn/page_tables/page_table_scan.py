@@ -60,8 +60,9 @@ from mmscope.drgn.page_tables.vma_lookup import VmaLookup
 from mmscope.drgn.processes.address_spaces import address_spaces
 from mmscope.drgn.processes.vm_areas import read_vm_areas
 from mmscope.drgn.reading.kernel_arrays import Gaps
+from mmscope.drgn.reading.mem_sections import memory_pages
 from mmscope.drgn.reading.scattered_reads import read_scattered
-from mmscope.drgn.reading.struct_pages import jobs_of, memory_pages
+from mmscope.drgn.reading.struct_pages import jobs_of
 from mmscope.drgn.workers.workers import Died, Tell, in_workers
 
 # Tables of processes that are walked together: a quarter of a second's.

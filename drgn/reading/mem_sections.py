@@ -9,12 +9,15 @@ hundred reads. What cannot be read is counted, and its sections are missing.
 ``mem_section.usage`` says which parts of a section have pages, and has the flags of its pageblocks.
 The usages of neighbours lie close to each other and are read together; one that cannot be read
 costs its own section's.
+
+From them follows which page frames have a struct page.
 """
 
 from typing import Any
 
 import numpy as np
 from drgn import FaultError, Program, TypeKind, offsetof, sizeof
+from drgn.helpers.linux.mm import for_each_valid_page_range
 from numpy.typing import NDArray
 
 from mmscope.drgn.reading.kernel_arrays import Gaps, read_array, struct_dtype
@@ -189,3 +192,63 @@ def subsection_maps(
     at = offsetof(usage, "subsection_map")
     words = raw[:, at : at + -(-count // 64) * 8]
     return np.unpackbits(words, axis=1, bitorder="little")[:, :count].astype(np.bool_)
+
+
+def valid_page_ranges(prog: Program) -> list[tuple[int, int, int]]:
+    """
+    The ranges of page frames that have a struct page.
+
+    Of a section whose ``subsection_map`` cannot be read all pages are among them: those that have
+    no struct page fault, and are counted, where they are read.
+
+    :return: (first PFN, PFN behind the last, address of the first ``struct page``), ascending.
+    :raises FaultError: a ``struct mem_section`` cannot be read.
+    """
+    size = sizeof(prog.type("struct page"))
+    # Without CONFIG_SPARSEMEM_VMEMMAP they are not in one array, and there is no such map.
+    if "mem_section" not in prog or not prog.type("struct mem_section_usage").has_member(
+        "subsection_map"
+    ):
+        return [
+            (start, end, mem_map.value_() + start * size)
+            for start, end, mem_map in for_each_valid_page_range(prog)
+        ]
+    vmemmap = prog["vmemmap"].value_()
+    sections = valid_sections(prog)
+    order = subsection_order(prog)
+    valid = np.ones((len(sections.numbers), sections.pages >> order), np.bool_)
+    # pfn_valid() looks at the map only of sections that came later.
+    if not sections.early.all():
+        usage_bytes = sizeof(prog.type("struct mem_section_usage"))
+        raw, read = read_usage(prog, sections, usage_bytes, Gaps())
+        later = read & ~sections.early
+        valid[later] = subsection_maps(prog, sections, raw)[later]
+    rows, parts = np.nonzero(valid)
+    numbers = sections.numbers[rows] * valid.shape[1] + parts
+    ends = np.flatnonzero(np.diff(numbers, append=-1) != 1)
+    starts = np.concatenate([np.zeros(1, np.int64), ends[:-1] + 1])[: len(ends)]
+    return [
+        (first << order, last + 1 << order, vmemmap + (first << order) * size)
+        for first, last in zip(numbers[starts].tolist(), numbers[ends].tolist(), strict=True)
+    ]
+
+
+def page_addresses(
+    ranges: NDArray[np.uint64], pfns: NDArray[np.uint64], size: int
+) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
+    """
+    The addresses of the struct pages of page frames, and which frames have one.
+
+    :param ranges: of :func:`valid_page_ranges`; :param size: of a struct page.
+    """
+    at = np.searchsorted(ranges[:, 0], pfns, side="right") - 1
+    valid: NDArray[np.bool_] = (at >= 0) & (pfns < ranges[at, 1])
+    return ranges[at, 2] + (pfns - ranges[at, 0]) * np.uint64(size), valid
+
+
+def memory_pages(prog: Program) -> int:
+    """How many page frames there are; more than any machine has, if that is unknown."""
+    try:
+        return sum(end - start for start, end, _ in valid_page_ranges(prog))
+    except (FaultError, LookupError, NotImplementedError, ValueError):
+        return 1 << 40

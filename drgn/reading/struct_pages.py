@@ -12,14 +12,14 @@ they are read: each chunk is one instant, the whole is not.
 """
 
 import contextlib
+import functools
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
-from drgn import FaultError, ObjectNotFoundError, Program, Type, sizeof
-from drgn.helpers.linux.mm import for_each_valid_page_range
+from drgn import ObjectNotFoundError, Program, Type, sizeof
 from numpy.typing import NDArray
 
 from mmscope.drgn.reading.kernel_arrays import (
@@ -29,12 +29,7 @@ from mmscope.drgn.reading.kernel_arrays import (
     read_array,
     struct_dtype,
 )
-from mmscope.drgn.reading.mem_sections import (
-    read_usage,
-    subsection_maps,
-    subsection_order,
-    valid_sections,
-)
+from mmscope.drgn.reading.mem_sections import valid_page_ranges
 from mmscope.drgn.tables.record import record
 from mmscope.drgn.workers.shares import InexactError, Shared
 from mmscope.drgn.workers.workers import Died, Tell, in_workers, picklable
@@ -122,6 +117,9 @@ def _shifted(dtype: np.dtype[Any], by: int) -> np.dtype[Any]:
     return laid_out({name: (field[0], field[1] + by) for name, field in fields.items()})
 
 
+T = TypeVar("T")
+
+
 @record
 class PageChunk:
     """Consecutive struct pages that were read at one instant."""
@@ -136,6 +134,21 @@ class PageChunk:
 
     def __len__(self) -> int:
         return len(self.columns)
+
+    @functools.cached_property
+    def _kept(self) -> dict[str, Any]:
+        return {}
+
+    def once(self, name: str, work_out: Callable[[], T]) -> T:
+        """What several consumers ask of a chunk is worked out for the first, and kept."""
+        if name not in self._kept:
+            self._kept[name] = work_out()
+        kept: T = self._kept[name]
+        return kept
+
+    def packed(self, name: str) -> NDArray[Any]:
+        """A column without what lies between its values, for who looks at all of them."""
+        return self.once(name, lambda: np.ascontiguousarray(self[name]))
 
     def order_of(self, heads: NDArray[np.int64]) -> NDArray[np.int64]:
         """
@@ -367,66 +380,6 @@ def _pieces(
             if begin < end:
                 begin += first
                 yield start_pfn + begin, address + begin * size, end + first - begin
-
-
-def valid_page_ranges(prog: Program) -> list[tuple[int, int, int]]:
-    """
-    The ranges of page frames that have a struct page.
-
-    Of a section whose ``subsection_map`` cannot be read all pages are among them: those that have
-    no struct page fault, and are counted, where they are read.
-
-    :return: (first PFN, PFN behind the last, address of the first ``struct page``), ascending.
-    :raises FaultError: a ``struct mem_section`` cannot be read.
-    """
-    size = sizeof(prog.type("struct page"))
-    # Without CONFIG_SPARSEMEM_VMEMMAP they are not in one array, and there is no such map.
-    if "mem_section" not in prog or not prog.type("struct mem_section_usage").has_member(
-        "subsection_map"
-    ):
-        return [
-            (start, end, mem_map.value_() + start * size)
-            for start, end, mem_map in for_each_valid_page_range(prog)
-        ]
-    vmemmap = prog["vmemmap"].value_()
-    sections = valid_sections(prog)
-    order = subsection_order(prog)
-    valid = np.ones((len(sections.numbers), sections.pages >> order), np.bool_)
-    # pfn_valid() looks at the map only of sections that came later.
-    if not sections.early.all():
-        usage_bytes = sizeof(prog.type("struct mem_section_usage"))
-        raw, read = read_usage(prog, sections, usage_bytes, Gaps())
-        later = read & ~sections.early
-        valid[later] = subsection_maps(prog, sections, raw)[later]
-    rows, parts = np.nonzero(valid)
-    numbers = sections.numbers[rows] * valid.shape[1] + parts
-    ends = np.flatnonzero(np.diff(numbers, append=-1) != 1)
-    starts = np.concatenate([np.zeros(1, np.int64), ends[:-1] + 1])[: len(ends)]
-    return [
-        (first << order, last + 1 << order, vmemmap + (first << order) * size)
-        for first, last in zip(numbers[starts].tolist(), numbers[ends].tolist(), strict=True)
-    ]
-
-
-def page_addresses(
-    ranges: NDArray[np.uint64], pfns: NDArray[np.uint64], size: int
-) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
-    """
-    The addresses of the struct pages of page frames, and which frames have one.
-
-    :param ranges: of :func:`valid_page_ranges`; :param size: of a struct page.
-    """
-    at = np.searchsorted(ranges[:, 0], pfns, side="right") - 1
-    valid: NDArray[np.bool_] = (at >= 0) & (pfns < ranges[at, 1])
-    return ranges[at, 2] + (pfns - ranges[at, 0]) * np.uint64(size), valid
-
-
-def memory_pages(prog: Program) -> int:
-    """How many page frames there are; more than any machine has, if that is unknown."""
-    try:
-        return sum(end - start for start, end, _ in valid_page_ranges(prog))
-    except (FaultError, LookupError, NotImplementedError, ValueError):
-        return 1 << 40
 
 
 @record

@@ -34,12 +34,12 @@ from mmscope.drgn.reading.kernel_arrays import (
     read_array,
     struct_dtype,
 )
+from mmscope.drgn.reading.mem_sections import valid_page_ranges
 from mmscope.drgn.reading.struct_pages import (
     COLUMNS,
     compound_info_is_mask,
     flag_fields,
     second_page_dtype,
-    valid_page_ranges,
 )
 from mmscope.drgn.reading.symbols import has_symbol
 from mmscope.drgn.struct_pages.memmap import Memmap, self_hosted

@@ -34,11 +34,13 @@ from printed_memory import (  # noqa: F401
 from probe_scripts import as_drgn_does, by_drgn
 
 from mmscope.drgn.free import free_lists as free_lists_module
+from mmscope.drgn.free.block_heads import buddy_mapcount
 from mmscope.drgn.free.free_lists import FIRST_HEAD, FreeBlockFinder, free_lists, read_pagetypeinfo
 from mmscope.drgn.free.free_memory import scan_free_memory
 from mmscope.drgn.free.pageblocks import pageblocks, read_pagetypeinfo_blocks
 from mmscope.drgn.free.zones import for_each_zone, read_zoneinfo, zone_name, zones
-from mmscope.drgn.reading.struct_pages import PageChunk, flag_fields, page_dtype, valid_page_ranges
+from mmscope.drgn.reading.mem_sections import valid_page_ranges
+from mmscope.drgn.reading.struct_pages import PageChunk, flag_fields, page_dtype
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.registry import SECTIONS
 from mmscope.reports.bundle.database import open_database
@@ -160,7 +162,7 @@ def test_too_many_blocks_are_counted_without_their_lists(
 def test_blocks_beyond_16_tib_are_counted_without_their_lists(lab: Lab) -> None:
     finder = FreeBlockFinder(lab.prog, lab.free.types, flag_fields(lab.prog))
     pages = np.zeros(1, page_dtype(lab.prog, finder.columns))
-    pages["mapcount"], pages["private"] = finder.buddy, 3
+    pages["mapcount"], pages["private"] = buddy_mapcount(lab.prog), 3
     finder.take(PageChunk(FIRST_HEAD, 0, pages))
     lists = free_lists(lab.prog, finder)
     assert not lists.followed

@@ -43,7 +43,7 @@ from mmscope.drgn.page_tables.swap_types import KINDS, NONE, PAGE, SPECIAL, entr
 from mmscope.drgn.processes.address_spaces import address_spaces
 from mmscope.drgn.processes.vm_areas import VM_HUGETLB, VM_PFNMAP, VM_SHARED, read_vm_areas
 from mmscope.drgn.reading.kernel_arrays import CHUNK_BYTES, Gaps
-from mmscope.drgn.reading.struct_pages import memory_pages
+from mmscope.drgn.reading.mem_sections import memory_pages
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.registry import SECTIONS
 from mmscope.reports.collect.run_section import run_section

@@ -24,7 +24,7 @@ from mmscope.drgn.page_tables.process_shares import (
     process_shares,
     read_smaps_rollup,
 )
-from mmscope.drgn.reading.struct_pages import valid_page_ranges
+from mmscope.drgn.reading.mem_sections import valid_page_ranges
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.registry import SECTIONS
 from mmscope.reports.collect.run_section import run_section

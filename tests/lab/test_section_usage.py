@@ -19,8 +19,7 @@ from drgn.helpers.linux.mmzone import nr_to_section
 
 from mmscope.drgn.free.pageblocks import pageblock_bits
 from mmscope.drgn.opening.target import open_target
-from mmscope.drgn.reading.mem_sections import ValidSections, valid_sections
-from mmscope.drgn.reading.struct_pages import valid_page_ranges
+from mmscope.drgn.reading.mem_sections import ValidSections, valid_page_ranges, valid_sections
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.registry import SECTIONS
 from mmscope.drgn.sections.section import Found
