@@ -50,8 +50,8 @@ from mmscope.drgn.tables.rows import column, table_row
 from mmscope.drgn.tables.table import Table
 
 U57 = np.uint64(57)
-# What check_sample() walks at most, VMAs and tree nodes together: half a second.
-SAMPLE = 60_000
+# What check_sample() walks at most, VMAs and tree nodes together: a fifth of a second.
+SAMPLE = 20_000
 LIVE_ATTEMPTS = 3
 MOST_VMAS = np.uint64(1 << 40)  # of all processes together
 # Behind them none begins: what takes long is torn the next time, too.

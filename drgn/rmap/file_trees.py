@@ -49,8 +49,8 @@ from mmscope.drgn.tables.record import record
 from mmscope.drgn.tables.rows import column, table_row
 from mmscope.drgn.tables.table import Table
 
-# What check_sample() walks at most, VMAs and tree nodes together: half a second.
-SAMPLE = 60_000
+# What check_sample() walks at most, VMAs and tree nodes together: a fifth of a second.
+SAMPLE = 20_000
 # Of VMAs whose file cannot be read, so many are looked up in their process.
 MAX_LOOKED_UP = 1000
 U57, U63 = np.uint64(57), np.uint64(63)
