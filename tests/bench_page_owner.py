@@ -168,6 +168,8 @@ def counts(table: Table, inputs: OwnerInputs, times: int, rounds: int, folder: P
         "mmscope page-owner": [*COMMAND, *files],
         "with bundle and findings": into(folder, files),
     })  # fmt: skip
+    if not inputs.show_handles:
+        return
     files = aside(scaled_counts, inputs.show_handles, folder / "handles", times)
     (resolver,) = aside(scaled_counts, [inputs.show_stacks_handles], folder / "handles", times)
     measure(table, f"{len(files)} show_handles{many}: {mebibytes(files)}", rounds, {

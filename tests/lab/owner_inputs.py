@@ -47,7 +47,7 @@ class OwnerInputs:
     folder: Path
     page_owner: Path
     show_stacks: tuple[Path, ...]
-    show_handles: tuple[Path, ...]
+    show_handles: tuple[Path, ...]  # none, and no stacks of them, of a kernel before v6.19
     show_stacks_handles: Path
     mmscope_lab: tuple[Path, ...]
     times: tuple[tuple[float, float], ...]
@@ -85,7 +85,8 @@ def owner_inputs(say: Callable[[str], None] = lambda line: None) -> OwnerInputs:
 
 
 def _series(folder: Path, kind: str) -> tuple[Path, ...]:
-    return tuple(folder / f"{kind}.{number:03}" for number in range(SNAPSHOTS))
+    paths = (folder / f"{kind}.{number:03}" for number in range(SNAPSHOTS))
+    return tuple(path for path in paths if path.exists())
 
 
 def _make(kernel: kernels.Kernel, folder: Path, say: Callable[[str], None]) -> None:

@@ -291,8 +291,10 @@ static void leak(void)
 	for (int step = 0; step < LEAK_STEPS; step++) {
 		ask_module("leak", LEAK_PAGES);
 		ask_module("level", 100 + step * 37 % 5 * 50);
-		snprintf(name, sizeof(name), "/series/%d/show_handles", step);
-		truth_note(STACKS "show_handles", name);
+		if (!access(STACKS "show_handles", F_OK)) { // since v6.19
+			snprintf(name, sizeof(name), "/series/%d/show_handles", step);
+			truth_note(STACKS "show_handles", name);
+		}
 		snprintf(name, sizeof(name), "/series/%d/show_stacks", step);
 		truth_note(STACKS "show_stacks", name);
 		snprintf(name, sizeof(name), "/series/%d/mmscope_lab", step);

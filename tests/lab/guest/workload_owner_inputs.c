@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -50,6 +51,8 @@ static size_t copy(const char *from, const char *to)
 
 static void snapshots(FILE *times)
 {
+	// Since v6.19.
+	bool handles = !access(STACKS "show_handles", F_OK);
 	char path[64];
 
 	for (int i = 0; i < SNAPSHOTS; i++) {
@@ -59,14 +62,17 @@ static void snapshots(FILE *times)
 		if (i % 25 == 20)
 			ask_module("order3", 16);
 		fprintf(times, "%d %.3f %.3f\n", i, seconds(CLOCK_REALTIME), seconds(CLOCK_BOOTTIME));
-		snprintf(path, sizeof(path), "/disk/out/show_handles.%03d", i);
-		copy(STACKS "show_handles", path);
+		if (handles) {
+			snprintf(path, sizeof(path), "/disk/out/show_handles.%03d", i);
+			copy(STACKS "show_handles", path);
+		}
 		snprintf(path, sizeof(path), "/disk/out/show_stacks.%03d", i);
 		copy(STACKS "show_stacks", path);
 		snprintf(path, sizeof(path), "/disk/out/mmscope_lab.%03d", i);
 		copy(MODULE, path);
 	}
-	copy(STACKS "show_stacks_handles", "/disk/out/show_stacks_handles");
+	if (handles)
+		copy(STACKS "show_stacks_handles", "/disk/out/show_stacks_handles");
 }
 
 static void hold_a_lot(void)

@@ -22,6 +22,7 @@
 #include <linux/sched.h>
 #include <linux/sched/mm.h>
 #include <linux/seq_file.h>
+#include <linux/version.h>
 #include <asm/irq_regs.h>
 
 static DEFINE_MUTEX(lock);
@@ -32,12 +33,16 @@ static struct task_struct *holder;
 static int hold(void *argument)
 {
 	struct mm_struct *mm = argument;
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 4, 0) // a VMA has a lock of its own
 	struct vm_area_struct *vma;
 	VMA_ITERATOR(vmi, mm, 0);
+#endif
 
 	mmap_write_lock(mm);
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 4, 0)
 	for_each_vma(vmi, vma)
 		vma_start_write(vma);
+#endif
 	complete(&held);
 	wait_for_completion(&let_go);
 	mmap_write_unlock(mm);
@@ -188,7 +193,12 @@ static const struct file_operations late_operations = {
 
 static int __init mmscope_stalls_init(void)
 {
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 13, 0)
 	hrtimer_setup(&timer, tick, CLOCK_MONOTONIC, HRTIMER_MODE_REL_PINNED_HARD);
+#else
+	hrtimer_init(&timer, CLOCK_MONOTONIC, HRTIMER_MODE_REL_PINNED_HARD);
+	timer.function = tick;
+#endif
 	debugfs_create_file("mmscope_hold_mm", 0200, NULL, NULL, &hold_mm_operations);
 	debugfs_create_file("mmscope_wait", 0600, NULL, NULL, &wait_operations);
 	debugfs_create_file("mmscope_late", 0600, NULL, NULL, &late_operations);
