@@ -192,6 +192,7 @@ bench: $(READY) ## how fast each probe is, with the naive way beside it, and the
 	@$(BIN)/python tests/bench_owner.py
 	@$(BIN)/python tests/bench_page_owner.py
 	@$(BIN)/python tests/bench_page_tables.py
+	@$(BIN)/python tests/bench_processes.py
 	@$(BIN)/python tests/bench_vmemmap.py
 	@$(BIN)/python tests/bench_files.py
 	@$(BIN)/python tests/bench_rmap.py
