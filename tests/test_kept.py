@@ -12,6 +12,7 @@ from command_line import ROOT
 
 from mmscope.drgn.tables.rows import columns
 from mmscope.reports.bundle import declared
+from mmscope.reports.findings import findings
 
 NAME = "things"
 LOADED = (
@@ -100,6 +101,30 @@ def test_a_folder_that_cannot_be_written_is_no_trouble(
     monkeypatch.setattr(sys, "pycache_prefix", str(tmp_path / "file"))
     assert value(source, "first") == "first"
     assert value(source, "second") == "second"
+    assert declared.kept(NAME, [source], lambda: "made", instead="less") == "less"
+
+
+def test_what_takes_less_to_make_serves_only_where_nothing_is_kept(source: Path) -> None:
+    assert declared.kept(NAME, [source], lambda: "made", instead="less") == "made"
+    assert declared.kept(NAME, [source], lambda: "other", version="2") == "other"
+
+
+def test_words_of_findings_are_kept_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = sorted({text for question in findings.OURS() for text in findings._texts(question)})
+    found = []
+    for compiled in (findings._compiled.__wrapped__(), {}):
+        assert not compiled or sorted(compiled) == texts
+        monkeypatch.setattr(findings, "_compiled", lambda compiled=compiled: compiled)
+        findings._words.cache_clear()
+        found.append([findings._words(text).root_render_func.__code__ for text in texts])
+    findings._words.cache_clear()
+    assert found[0] == found[1]
+
+
+def test_findings_are_kept_as_their_files_say(cache: Path) -> None:
+    made, kept = findings.load_questions(), findings.load_questions()
+    assert cache.rglob("questions.*")
+    assert made == kept == findings._questions_of(findings.FINDINGS)
 
 
 def test_kept_declarations_are_those_of_the_probes() -> None:

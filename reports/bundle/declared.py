@@ -38,30 +38,49 @@ SOURCES = tuple(FOLDER / folder for folder in ("drgn", "perf", "reports/bundle",
 SUMS = hashlib.blake2b(digest_size=32)
 
 
-def kept(name: str, sources: Iterable[Path], make: Callable[[], Made]) -> Made:
+def kept(
+    name: str,
+    sources: Iterable[Path],
+    make: Callable[[], Made],
+    *,
+    version: str = "",
+    instead: Made | None = None,
+) -> Made:
     """
     What is made of files of mmscope's own: as an earlier process left it, or made, and kept.
 
     :param name: under which it is kept.
     :param sources: these folders' files, and those of the folders in them.
+    :param version: of what else it is made with.
+    :param instead: what serves as well where nothing can be kept, and takes less to make.
     """
     path = Path(cache_from_source(str(FOLDER / "reports" / "bundle" / f"{name}.kept.py")))
     stamps = [list(_stamps(str(folder))) for folder in sources]
-    key = repr((sys.version, stamps)).encode()
+    key = repr((sys.version, version, stamps)).encode()
     # What is torn, or made of other files, is made anew.
     with contextlib.suppress(OSError):
         data = path.read_bytes()
         if data[: SUMS.digest_size] == _sum(key, data[SUMS.digest_size :]):
             found: Made = pickle.loads(data[SUMS.digest_size :])
             return found
+    keeps = not sys.dont_write_bytecode and _may_write(path.parent)
+    if not keeps and instead is not None:
+        return instead
     made = make()
-    if not sys.dont_write_bytecode:
+    if keeps:
         data = pickle.dumps(made, pickle.HIGHEST_PROTOCOL)
-        with contextlib.suppress(OSError):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with replaced(path, 0o644, durable=False) as file:
-                file.write(_sum(key, data) + data)
+        with contextlib.suppress(OSError), replaced(path, 0o644, durable=False) as file:
+            file.write(_sum(key, data) + data)
     return made
+
+
+def _may_write(folder: Path) -> bool:
+    """Whether files can be put into a folder, which is made if need be."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return False
+    return os.access(folder, os.W_OK)
 
 
 def _sum(key: bytes, data: bytes) -> bytes:
