@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields, replace
 from importlib.util import cache_from_source
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from mmscope import FOLDER
 from mmscope.drgn.opening.quick_start import helpers_one_by_one
@@ -27,11 +27,8 @@ from mmscope.drgn.tables.rows import Column, columns, row_of
 from mmscope.drgn.tables.table import Heading, Table, declared
 from mmscope.reports.bundle import description
 from mmscope.reports.bundle.leftovers import replaced
-from mmscope.reports.rows import profile_rows, watch_rows
 
 Made = TypeVar("Made")
-# Of sections that no reading has.
-OTHERS = (bounds, description, profile_rows, watch_rows)
 REGISTRY = "mmscope.drgn.sections.registry"
 # All that a declaration may be made of.
 SOURCES = tuple(FOLDER / folder for folder in ("drgn", "perf", "reports/bundle", "reports/rows"))
@@ -104,9 +101,11 @@ def of_probes() -> tuple[dict[str, Table], dict[str, Heading]]:
     if "drgn" not in sys.modules:  # nobody's session
         helpers_one_by_one()
     from mmscope.drgn.sections.registry import SECTIONS, modules
+    from mmscope.reports.rows import profile_rows, watch_rows
 
-    others = {heading.name: heading for heading in declared(OTHERS, Heading)}
-    found = declared([*modules(), *OTHERS], Table)
+    of_none = (bounds, description, profile_rows, watch_rows)  # sections that no reading has
+    others = {heading.name: heading for heading in declared(of_none, Heading)}
+    found = declared([*modules(), *of_none], Table)
     return {table.name: table for table in found}, {**SECTIONS, **others}
 
 
@@ -138,5 +137,14 @@ def kept_or_made() -> tuple[dict[str, Table], dict[str, Heading]]:
     return {name: table for name, (table, _) in tables.items()}, headings
 
 
-# Where the probes are loaded anyway, nothing else is.
-TABLES, HEADINGS = of_probes() if REGISTRY in sys.modules else kept_or_made()
+TABLES: dict[str, Table]
+HEADINGS: dict[str, Heading]
+
+
+def __getattr__(name: str) -> Any:
+    """The two when they are first asked for; where the probes are loaded anyway, theirs."""
+    if name not in ("TABLES", "HEADINGS"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    tables, headings = of_probes() if REGISTRY in sys.modules else kept_or_made()
+    globals().update(TABLES=tables, HEADINGS=headings)
+    return globals()[name]
