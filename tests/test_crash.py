@@ -164,6 +164,23 @@ def test_a_dump_that_is_being_written_is_waited_for(place: Path) -> None:
     assert incident["core"]["bytes"] == len(NOT_A_DUMP)
 
 
+def test_one_that_is_written_to_during_the_look_is_waited_for(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writing = place / "dump-incomplete"
+    writing.write_bytes(NOT_A_DUMP)
+    os.utime(place, (1, 1))
+    look = dumps._ours
+
+    def slow(paths: list[Path]) -> Iterator[dumps.Seen]:
+        time.sleep(0.1)
+        os.utime(writing)
+        yield from look(paths)
+
+    monkeypatch.setattr(dumps, "_ours", slow)
+    assert dumps.coming([place.parent], settled=20) == writing
+
+
 def test_a_dump_that_kdump_gave_up_is_said_and_left_alone(place: Path) -> None:
     left = place / "vmcore.flat-incomplete"
     left.write_bytes(NOT_A_DUMP)
@@ -250,7 +267,7 @@ def test_one_of_another_user_is_neither_read_nor_waited_for(place: Path, mode: i
     place.parent.chmod(mode)
     for name in ("dump.202611230300", "dump-incomplete"):
         (place / name).write_bytes(NOT_A_DUMP)
-    assert dumps.dumps([place.parent]) == dumps.unfinished([place.parent]) == []
+    assert dumps.dumps([place.parent]) == dumps.unfinished([place.parent], 0) == []
     assert dumps.coming([place.parent], settled=3600) is None
     (line,) = dumps.foreign([place.parent])
     whose = f"its folder belongs to user {os.getuid()}; left alone unless it is named"

@@ -68,7 +68,8 @@ def run(args: argparse.Namespace) -> int:
             time.sleep(LOOK_EVERY)
         else:
             break
-    left = [f"{core}: kdump did not finish it; left alone" for core in unfinished(args.paths)]
+    ended = unfinished(args.paths, args.settled)
+    left = [f"{core}: kdump did not finish it; left alone" for core in ended]
     _say_once(left + foreign(args.paths), args.output / SAID)
     return code
 

@@ -70,6 +70,10 @@ class Seen(NamedTuple):
         return stat.S_ISREG(self.stat.st_mode)
 
     @property
+    def is_unfinished(self) -> bool:
+        return self.is_file and INCOMPLETE in self.path.name
+
+    @property
     def is_called_a_dump(self) -> bool:
         name = self.path.name
         return any(fnmatchcase(name, one) for one in NAMES) and not any(o in name for o in NOT_ONE)
@@ -164,22 +168,28 @@ def _why_foreign(its: os.stat_result) -> str | None:
     return None
 
 
-def unfinished(paths: list[Path]) -> list[Path]:
-    """Dumps that kdump has not given their names."""
-    return [one.path for one in _ours(paths) if one.is_file and INCOMPLETE in one.path.name]
+def unfinished(paths: list[Path], settled: float) -> list[Path]:
+    """Dumps that kdump has not given their names, and that nobody writes to."""
+    return [
+        one.path
+        for one in _ours(paths)
+        if one.is_unfinished and not _is_fresh(one, PATIENCE * settled)
+    ]
 
 
 def coming(paths: list[Path], settled: float) -> Path | None:
     """What a dump may be written to right now: the unfinished dump, or the folder made for one."""
-    now = time.time()
-    there = [(one, now - one.stat.st_mtime) for one in _ours(paths)]
-    written = (
-        one.path
-        for one, ago in there
-        if one.is_file and INCOMPLETE in one.path.name and 0 <= ago < PATIENCE * settled
-    )
-    made = (one.path for one, ago in there if one.is_folder and 0 <= ago < settled)
-    return next(written, None) or next(made, None)
+    seen = list(_ours(paths))
+    written = (one for one in seen if one.is_unfinished and _is_fresh(one, PATIENCE * settled))
+    made = (one for one in seen if one.is_folder and _is_fresh(one, settled))
+    found = next(written, None) or next(made, None)
+    return found.path if found else None
+
+
+def _is_fresh(one: Seen, seconds: float) -> bool:
+    """Whether it was written to of late. One of a time to come is not: a clock was set back."""
+    # The time after the look, not before: it may have been written to meanwhile.
+    return 0 <= time.time() - one.stat.st_mtime < seconds
 
 
 def wait_until_settled(core: Path, seconds: float) -> None:
