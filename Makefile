@@ -233,6 +233,14 @@ deb-try: $(READY) ## install dist/deb in a clean root of Debian 13 and run debia
 	@tools/apt-install $(DEB_PACKAGES)
 	@$(BIN)/python tools/make_deb.py try dist/deb
 
+.PHONY: systemd-try
+systemd-try: $(READY) dist/deb ## the packages under systemd in a guest: dumps become reports, guard captures (20 minutes; nightly)
+	@tools/apt-install $(LAB_PACKAGES) $(TEST_PACKAGES) $(DEB_PACKAGES)
+	@$(BIN)/python tests/lab/systemd_try.py
+
+dist/deb:
+	@$(MAKE) --no-print-directory deb
+
 .PHONY: lock
 lock: $(READY) ## renew requirements.lock, and those of fuzz, spark and s3, from pyproject.toml
 	$(BIN)/pip-compile $(LOCK) --extra dev --extra report --output-file requirements.lock pyproject.toml
