@@ -192,6 +192,7 @@ bench: $(READY) ## how fast each probe is, with the naive way beside it, and the
 	@$(BIN)/python tests/bench_owner.py
 	@$(BIN)/python tests/bench_page_owner.py
 	@$(BIN)/python tests/bench_page_tables.py
+	@$(BIN)/python tests/bench_processes.py
 	@$(BIN)/python tests/bench_vmemmap.py
 	@$(BIN)/python tests/bench_files.py
 	@$(BIN)/python tests/bench_rmap.py
@@ -231,6 +232,14 @@ deb: $(READY) ## dist/deb: packages of this commit for Debian 13, built in a cle
 deb-try: $(READY) ## install dist/deb in a clean root of Debian 13 and run debian/tests
 	@tools/apt-install $(DEB_PACKAGES)
 	@$(BIN)/python tools/make_deb.py try dist/deb
+
+.PHONY: systemd-try
+systemd-try: $(READY) dist/deb ## the packages under systemd in a guest: dumps become reports, guard captures (20 minutes; nightly)
+	@tools/apt-install $(LAB_PACKAGES) $(TEST_PACKAGES) $(DEB_PACKAGES)
+	@$(BIN)/python tests/lab/systemd_try.py
+
+dist/deb:
+	@$(MAKE) --no-print-directory deb
 
 .PHONY: lock
 lock: $(READY) ## renew requirements.lock, and those of fuzz, spark and s3, from pyproject.toml

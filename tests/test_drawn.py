@@ -13,6 +13,7 @@ from test_workers import no_child_is_left
 
 from mmscope.drgn.workers.workers import Tell
 from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.bundle.cells import columns_of
 from mmscope.reports.commands.command import main
 from mmscope.reports.page import drawn, picture_rows
 from mmscope.reports.pictures.picture import Picture
@@ -169,3 +170,20 @@ def test_a_picture_reads_no_column_that_it_does_not_name(machine: Path) -> None:
             for name, columns in picture.reads.items():
                 assert read.get(name, set()) <= columns, (picture.name, name)
         read.clear()
+
+
+def test_rows_that_are_held_as_columns_are_the_same(machine: Path) -> None:
+    bundle = Bundle(machine)
+    tables, errors = bundle.whole(bundle.tables, {})
+    assert not errors and set(tables) == set(bundle.tables)
+    for name, held in tables.items():
+        rows = list(Bundle(machine).rows(name))
+        assert len(held) == len(rows)
+        assert held[:2] == rows[:2] and held[1:-1] == rows[1:-1]
+        for number, row in enumerate(rows):
+            assert held[number] == row and list(held[number]) == list(row)
+        names = [column.name for column in bundle.table(name).columns]
+        assert list(map(list, columns_of(held, *names))) == columns_of(rows, *names)
+        assert list(held) == rows
+        with pytest.raises(KeyError):
+            columns_of(held, "no such column")

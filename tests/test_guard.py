@@ -26,7 +26,7 @@ from watched_host import make_host, wait_for
 
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.commands.command import build_parser
-from mmscope.reports.guard import captures, events, index_page
+from mmscope.reports.guard import capture, captures, events, index_page
 from mmscope.reports.guard.capture import LOCK, Settings, process
 from mmscope.reports.guard.guard import Guard
 from mmscope.reports.guard.guard_metrics import Told, families
@@ -375,6 +375,16 @@ def test_a_command_that_fails_is_said(tmp_path: Path) -> None:
     assert events.run_command("false", incident(), tmp_path) == "--exec: ended with 1: "
     assert "No such file" in str(events.run_command("/no/such", incident(), tmp_path))
     assert "No closing quotation" in str(events.run_command("'", incident(), tmp_path))
+
+
+def test_a_command_that_a_signal_ended_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As DuckDB does on a CPU without AVX2: nothing else would say why there is no report."""
+    dies = "import os; os.kill(os.getpid(), 9)"
+    monkeypatch.setattr(capture, "mmscope", lambda *words: [sys.executable, "-I", "-c", dies])
+    assert capture.run(["report"], 600) == b""
+    assert capsys.readouterr().err == "mmscope: report: was ended by a signal: Killed\n"
 
 
 def test_its_own_metrics_are_by_trigger() -> None:

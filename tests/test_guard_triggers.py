@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Guard's triggers over made samples: each fires when it should, and is silent otherwise."""
 
+import dataclasses
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
-from guard_made import counted, leaked, no_huge_blocks, played, sample, stalled
+from guard_made import PERIOD, counted, leaked, no_huge_blocks, played, sample, stalled
 
 from mmscope.reports.bundle.outcome import UsageError
 from mmscope.reports.guard import history as histories
@@ -126,6 +127,17 @@ def test_a_leak_that_has_just_begun_is_seen() -> None:
 
     fired = played([t for t in TRIGGERS if t.name == "memory-unaccounted"], begins, samples=180)
     assert fired and 140 <= fired[0][0] <= 170
+
+
+@pytest.mark.parametrize("begin", [61, 64, 67, 70])
+def test_a_leak_is_captured_within_half_a_minute_of_what_the_query_asks_for(begin: int) -> None:
+    def begins(number: int, made: dict[str, Any]) -> None:
+        made["meminfo"]["MemFree"] -= max(number - begin, 0) * 8 << 20
+
+    (trigger,) = (t for t in TRIGGERS if t.name == "memory-unaccounted")
+    (true, _), *_ = played([dataclasses.replace(trigger, every=0)], begins, samples=120)
+    (first, _), *_ = played([trigger], begins, samples=120)
+    assert 0 <= (first - true) * PERIOD <= 30
 
 
 def test_a_leak_of_a_day_is_seen_by_a_reading_every_ten_minutes() -> None:

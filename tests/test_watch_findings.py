@@ -258,6 +258,18 @@ def test_growth_of_what_no_line_of_meminfo_has(tmp_path: Path) -> None:
     assert "500 MiB in the first of 12 samples" in finding.saw
 
 
+def test_growth_that_began_while_it_was_watched(tmp_path: Path) -> None:
+    """A line over all of it fits badly; guard captures by that over the last three minutes."""
+    rows = [level(n, "PageTables", 1000 + 20 * max(n - 40, 0)) for n in range(59)]
+    total = [level(n, "MemTotal", 8000) for n in range(59)]
+    finding = found(asked(tmp_path / "a", rows + total, 59), "watch-kernel-memory-grows")
+    assert finding is not None and finding.severity == "warning"
+    assert finding.title == "PageTables only grew: by 360 MiB in 190 s"
+    # Less than a hundredth of memory in so short a time is no leak yet.
+    total = [level(n, "MemTotal", 40_000) for n in range(59)]
+    assert found(asked(tmp_path / "b", rows + total, 59), "watch-kernel-memory-grows") is None
+
+
 def test_what_no_line_has_is_unknown_where_lines_are_missing(tmp_path: Path) -> None:
     rows = [level(n, name, 8000 - 100 * n * (name == "MemFree")) for n in range(12)
             for name in ("MemTotal", "MemFree")]  # fmt: skip

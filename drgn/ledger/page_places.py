@@ -38,7 +38,7 @@ from mmscope.drgn.ledger.page_ranges import PageRanges
 from mmscope.drgn.ledger.vmalloc_areas import VmallocAreas, stack_callers, vmalloc_areas
 from mmscope.drgn.machine.physical_memory import e820_map
 from mmscope.drgn.page_tables.page_table_entries import process_roots
-from mmscope.drgn.processes.address_spaces import address_spaces
+from mmscope.drgn.processes.address_spaces import kept_address_spaces
 from mmscope.drgn.reading.cpus import online_cpus, possible_cpus
 from mmscope.drgn.reading.io_resources import Resource, io_resources
 from mmscope.drgn.reading.kernel_arrays import Gaps
@@ -226,7 +226,7 @@ def _add_roots(memory: Memory, places: PagePlaces) -> None:
     isolation, in an allocation that is no compound page.
     """
     prog = memory.prog
-    spaces = address_spaces(prog, Gaps())
+    spaces = kept_address_spaces(memory, Gaps())
     frames = process_roots(prog, spaces.columns["pgd"]) >> np.uint64(prog["PAGE_SHIFT"].value_())
     places.owned.add(ROOT_TABLE, frames.astype(np.int64), 1)
 

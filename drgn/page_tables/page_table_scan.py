@@ -57,12 +57,17 @@ from mmscope.drgn.page_tables.swap_types import (
 )
 from mmscope.drgn.page_tables.table_descriptors import table_descriptors
 from mmscope.drgn.page_tables.vma_lookup import VmaLookup
-from mmscope.drgn.processes.address_spaces import address_spaces
+from mmscope.drgn.processes.address_spaces import (
+    AddressSpaces,
+    address_spaces,
+    kept_address_spaces,
+)
 from mmscope.drgn.processes.vm_areas import read_vm_areas
 from mmscope.drgn.reading.kernel_arrays import Gaps
 from mmscope.drgn.reading.mem_sections import memory_pages
 from mmscope.drgn.reading.scattered_reads import read_scattered
 from mmscope.drgn.reading.struct_pages import jobs_of
+from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.workers.workers import Died, Tell, in_workers
 
 # Tables of processes that are walked together: a quarter of a second's.
@@ -70,19 +75,24 @@ PART_TABLES = 1 << 16
 
 
 def scan_page_tables(
-    prog: Program, progress: Callable[[int, int], None] | None = None, *, shares: bool = False
+    prog: Program,
+    progress: Callable[[int, int], None] | None = None,
+    *,
+    shares: bool = False,
+    found: tuple[AddressSpaces, Gaps] | None = None,
 ) -> PageTableScan:
     """
     Read the page tables of every process.
 
     :param shares: look at the struct page of each mapped page too.
+    :param found: the address spaces, and what could not be read of them.
     :param progress: called with (pages of tables done, pages of tables in all).
     :raises NotImplementedError: of an architecture that is not known here.
     :raises LookupError: the kernel's layout is unknown.
     """
     form = page_table_format(prog)
     gaps = Gaps()
-    spaces = address_spaces(prog, gaps)
+    spaces, gaps = found or (address_spaces(prog, gaps), gaps)
     count = len(spaces)
     areas = read_vm_areas(prog, spaces.columns["tree"], gaps)
     levels = len(form.levels)
@@ -105,6 +115,13 @@ def scan_page_tables(
     scan.sums["vmas"] += np.bincount(areas.owners, minlength=count)
     np.add.at(scan.sums["mapped"], areas.owners, (areas.ends - areas.starts).astype(np.int64))
     return _walk_all(prog, scan, VmaLookup(areas, form.page_shift), progress)
+
+
+def scan_of(memory: Memory, *, shares: bool = False) -> PageTableScan:
+    """The same of the address spaces that all sections share."""
+    gaps = Gaps()
+    spaces = kept_address_spaces(memory, gaps)
+    return scan_page_tables(memory.prog, memory.progress, shares=shares, found=(spaces, gaps))
 
 
 def _walk_all(

@@ -19,7 +19,7 @@ Cannot know: who has the pages of shmem that are swapped out, which are in no Sw
 import re
 
 from mmscope.drgn.page_tables.mapped_pages import KINDS, PSS_SHIFT
-from mmscope.drgn.page_tables.page_table_scan import scan_page_tables
+from mmscope.drgn.page_tables.page_table_scan import scan_of
 from mmscope.drgn.page_tables.scan_result import PageTableScan, words_of_lost
 from mmscope.drgn.processes.process_status import parse_status
 from mmscope.drgn.sections import prices
@@ -110,7 +110,7 @@ def process_shares(scan: PageTableScan) -> list[ProcessShare]:
 
 
 def from_memory(memory: Memory) -> Found:
-    scan = scan_page_tables(memory.prog, memory.progress, shares=True)
+    scan = scan_of(memory, shares=True)
     memory.once("page_table_scan", lambda: scan)
     rows, mapped = process_shares(scan), scan.mapped
     assert mapped is not None

@@ -8,7 +8,7 @@ from mmscope.drgn.page_tables.exit_cost import (
     dontneed_frees_tables,
     exit_costs,
 )
-from mmscope.drgn.page_tables.page_table_scan import scan_page_tables
+from mmscope.drgn.page_tables.page_table_scan import scan_of
 from mmscope.drgn.page_tables.page_tables import (
     PAGE_TABLE_DETAILS,
     PAGE_TABLE_OCCUPANCY,
@@ -32,7 +32,7 @@ from mmscope.drgn.tables.display import plural
 def page_tables_from_memory(memory: Memory) -> Found:
     prog = memory.prog
     # Section process_shares may have made it.
-    scan = memory.once("page_table_scan", lambda: scan_page_tables(prog, memory.progress))
+    scan = memory.once("page_table_scan", lambda: scan_of(memory))
     rows = page_tables(scan)
     found = Found(unreadable_bytes=scan.gaps.bytes)
     if scan.gaps.bytes:

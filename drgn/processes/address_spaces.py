@@ -25,6 +25,7 @@ from mmscope.drgn.processes.task_list import Circle, TaskList, Tasks, until_agai
 from mmscope.drgn.reading.kernel_arrays import Columns, Gaps
 from mmscope.drgn.reading.kernel_names import name_in
 from mmscope.drgn.reading.scattered_reads import read_members
+from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.tables.record import record
 
 PF_KTHREAD = 0x0020_0000
@@ -60,6 +61,22 @@ class AddressSpaces:
 
     def __len__(self) -> int:
         return len(self.processes)
+
+
+def kept_address_spaces(memory: Memory, gaps: Gaps) -> AddressSpaces:
+    """
+    The address space of every process, found once for all sections.
+
+    :param gaps: gets what could not be read of them, whoever read it.
+    """
+
+    def find() -> tuple[AddressSpaces, int]:
+        unread = Gaps()
+        return address_spaces(memory.prog, unread), unread.bytes
+
+    spaces, unread = memory.once("address_spaces", find)
+    gaps.bytes += unread
+    return spaces
 
 
 def address_spaces(prog: Program, gaps: Gaps) -> AddressSpaces:

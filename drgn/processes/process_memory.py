@@ -18,7 +18,7 @@ import numpy as np
 from drgn import Program, offsetof, sizeof
 from numpy.typing import NDArray
 
-from mmscope.drgn.processes.address_spaces import AddressSpaces, address_spaces
+from mmscope.drgn.processes.address_spaces import AddressSpaces, kept_address_spaces
 from mmscope.drgn.processes.process_status import parse_status, rows_of_processes
 from mmscope.drgn.reading.cpus import online_cpus
 from mmscope.drgn.reading.kernel_arrays import Gaps, struct_dtype
@@ -189,7 +189,7 @@ def read_status_memory(text: str) -> ProcessMemory | None:
 
 def from_memory(memory: Memory) -> Found:
     gaps = Gaps()
-    spaces = address_spaces(memory.prog, gaps)
+    spaces = kept_address_spaces(memory, gaps)
     rows = process_memory(memory.prog, spaces, gaps)
     found = Found(unreadable_bytes=gaps.bytes)
     if gaps.bytes:

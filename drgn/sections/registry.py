@@ -7,15 +7,14 @@ A new one needs no entry anywhere. Finding them imports every probe.
 
 import importlib
 import pkgutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from types import ModuleType
-from typing import TypeVar
 
 import mmscope
 from mmscope.drgn.sections.memory import Rider
 from mmscope.drgn.sections.section import Section
+from mmscope.drgn.tables.table import declared
 
-Kind = TypeVar("Kind")
 FOLDER = mmscope.FOLDER / "drgn"
 
 
@@ -29,11 +28,6 @@ def modules() -> Iterator[ModuleType]:
         if folder not in STANDS_ON:
             for found in pkgutil.iter_modules([str(FOLDER / folder)]):
                 yield importlib.import_module(f"mmscope.drgn.{folder}.{found.name}")
-
-
-def declared(modules: Iterable[ModuleType], kind: type[Kind]) -> list[Kind]:
-    """What modules declare of a kind, each once."""
-    return list({id(v): v for m in modules for v in vars(m).values() if type(v) is kind}.values())
 
 
 # By name, in the order of the report.

@@ -119,6 +119,15 @@ class Column:
     since: str = dataclasses.field(default="", compare=False)
 
 
+# Of a row type of which the columns alone are known.
+KNOWN = "_known_columns"
+
+
+def row_of(described: Iterable[Column]) -> type:
+    """A row type with these columns, where they are looked at and no row is made."""
+    return type("Row", (), {KNOWN: tuple(described)})
+
+
 @functools.cache
 def columns(row_type: type) -> list[Column]:
     """
@@ -126,6 +135,8 @@ def columns(row_type: type) -> list[Column]:
 
     :raises TypeError: a field has a type that a table cannot hold.
     """
+    if (known := vars(row_type).get(KNOWN)) is not None:
+        return list(known)
     hints = typing.get_type_hints(row_type)
     result = []
     for field in dataclasses.fields(row_type):

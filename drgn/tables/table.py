@@ -7,11 +7,14 @@ A table's name and columns are a public interface (``docs/bundle-format.md``). E
 is said about it elsewhere, in titles, comparisons, ``docs/tables.md``, comes from here.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from types import ModuleType
+from typing import Literal, TypeVar
 
 from mmscope.drgn.tables.record import record
+
+Kind = TypeVar("Kind")
 
 
 @record
@@ -88,6 +91,11 @@ class Heading:
     intro: str
     tables: tuple[Table, ...] = ()
     since: str = ""
+
+
+def declared(modules: Iterable[ModuleType], kind: type[Kind]) -> list[Kind]:
+    """What modules declare of a kind, each once."""
+    return list({id(v): v for m in modules for v in vars(m).values() if type(v) is kind}.values())
 
 
 RUNS = "it is run-length encoded: its rows are where runs begin"

@@ -31,6 +31,7 @@ from mmscope.drgn.tables.rows import columns
 from mmscope.drgn.text.plain_file import MAX_LINE_BYTES, open_lines, read_plain
 from mmscope.reports.bundle.cells import (
     PATTERNS,
+    ByColumn,
     Piece,
     check_cells,
     read_pieces,
@@ -82,7 +83,7 @@ class Bundle:
         # Tables that only the careful reader reads, for which DuckDB needs a copy.
         self.odd: set[str] = set()
         self._counts: dict[str, int] = {}
-        self._held: dict[str, list[dict[str, Any]]] = {}
+        self._held: dict[str, Sequence[dict[str, Any]]] = {}
         self._marks: dict[str, list[Impossible]] = {}
         self._check_folder()
         self._read_description()
@@ -248,8 +249,7 @@ class Bundle:
             return
         described = self.table(table).columns
         every = [c.name for c in described]
-        wanted = [at for at, name in enumerate(every) if only is None or name in only]
-        wanted = wanted or list(range(len(every)))  # of no columns there would be no rows
+        wanted = _wanted(every, only)
         names = [every[at] for at in wanted]
         done = 0
         try:
@@ -274,6 +274,28 @@ class Bundle:
                 if not where or row[where[0]] in where[1]:
                     yield row
 
+    def _by_column(
+        self, table: str, only: Container[str] | None, most: int
+    ) -> Sequence[dict[str, Any]]:
+        """The same of all rows, or of more than so many, where there are more."""
+        described = self.table(table).columns
+        every = [c.name for c in described]
+        wanted = _wanted(every, only)
+        found: dict[str, list[Any]] = {every[at]: [] for at in wanted}
+        done = 0
+        try:
+            for piece, known in self._quickly(table):
+                texts = [] if known else piece.columns()
+                for at in wanted:
+                    found[every[at]] += known[at] if known else values_of(described[at], texts[at])
+                done += piece.rows
+                if done > most:
+                    return ByColumn({**found})
+            self._counts[table] = done
+        except (OSError, ValueError, csv.Error):
+            return list(itertools.islice(self.rows(table, only=only), most + 1))
+        return ByColumn({**found})
+
     def hold(
         self, tables: Iterable[str], cells: int = MAX_HELD_CELLS, size: int = MAX_HELD_BYTES
     ) -> dict[str, str]:
@@ -282,7 +304,7 @@ class Bundle:
         others are not kept.
         """
         found, others = self.whole((t for t in tables if t not in self._held), {}, cells, size)
-        self._held |= found
+        self._held |= {table: list(rows) for table, rows in found.items()}
         return others
 
     def whole(
@@ -291,7 +313,7 @@ class Bundle:
         only: Mapping[str, Container[str]],
         cells: int = MAX_HELD_CELLS,
         size: int = MAX_HELD_BYTES,
-    ) -> tuple[dict[str, list[dict[str, Any]]], dict[str, str]]:
+    ) -> tuple[dict[str, Sequence[dict[str, Any]]], dict[str, str]]:
         """
         All rows of tables, the smallest first, as far as there is room; and why others are not
         there: what is wrong with one, or how large it is.
@@ -299,7 +321,7 @@ class Bundle:
         :param only: of long tables the columns that are wanted.
         :param cells, size: room for all of them: cells, and bytes as they are on disk.
         """
-        found: dict[str, list[dict[str, Any]]] = {}
+        found: dict[str, Sequence[dict[str, Any]]] = {}
         others: dict[str, str] = {}
         sizes: dict[str, int] = {}
         for table in tables:
@@ -311,8 +333,7 @@ class Bundle:
             width = len(self.table(table).columns)
             try:
                 most = cells // width if sizes[table] <= size else -1
-                rows = self.rows(table, only=only.get(table))
-                some = list(itertools.islice(rows, most + 1))
+                some = self._by_column(table, only.get(table), most)
             except BundleError as error:
                 others[table] = str(error)
                 continue
@@ -459,6 +480,12 @@ class Bundle:
             raise BundleError(f"{path}: cannot be read: {error.strerror}") from error
         except (ValueError, csv.Error) as error:
             raise BundleError(f"{path}: damaged: {error}") from error
+
+
+def _wanted(every: Sequence[str], only: Container[str] | None) -> list[int]:
+    """Which columns; of none there would be no rows, so all of them then."""
+    wanted = [at for at, name in enumerate(every) if only is None or name in only]
+    return wanted or list(range(len(every)))
 
 
 # Each may have as many bytes as a line.

@@ -26,7 +26,7 @@ from mmscope.reports.bundle.description import BundleError, version_number
 
 def headings() -> list[Heading]:
     """All sections that a bundle may have."""
-    # Imports every probe, which who looks at a table alone need not.
+    # Who looks at a table alone need not know them.
     from mmscope.reports.bundle.declared import HEADINGS
 
     return list(HEADINGS.values())

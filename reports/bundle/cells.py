@@ -16,7 +16,7 @@ import itertools
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, overload
 
 from mmscope.drgn.tables.bounds import Machine
 from mmscope.drgn.tables.record import record
@@ -28,6 +28,47 @@ MAX_CELL_CHARACTERS = 1 << 20
 csv.field_size_limit(MAX_CELL_CHARACTERS)
 PIECE = 1 << 16
 ROWS_AT_ONCE, BYTES_AT_ONCE = 4096, 4 << 20
+
+
+Row = dict[str, Any]
+
+
+class ByColumn(Sequence[Row]):
+    """Rows that are held as columns, each made when it is asked for."""
+
+    def __init__(self, columns: dict[str, Sequence[Any]]) -> None:
+        self.columns = columns
+        self._rows: list[Row] | None = None
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values())))
+
+    def __iter__(self) -> Iterator[Row]:
+        if self._rows is None:
+            names = list(self.columns)
+            cells = zip(*self.columns.values(), strict=True)
+            self._rows = [dict(zip(names, row)) for row in cells]  # noqa: B905  # as many
+        return iter(self._rows)
+
+    @overload
+    def __getitem__(self, at: int) -> Row: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[Row]: ...
+    def __getitem__(self, at: int | slice) -> Row | list[Row]:
+        if isinstance(at, slice):
+            return [self[number] for number in range(len(self))[at]]
+        return {name: cells[at] for name, cells in self.columns.items()}
+
+
+def columns_of(rows: Sequence[Row], *names: str) -> list[Sequence[Any]]:
+    """
+    The cells of some columns, by row, without making rows that are held as columns.
+
+    :raises KeyError: a row has no such column.
+    """
+    if isinstance(rows, ByColumn):
+        return [rows.columns[name] for name in names]
+    return [[row[name] for row in rows] for name in names]
 
 
 @record

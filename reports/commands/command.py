@@ -8,7 +8,6 @@ traceback.
 """
 
 import argparse
-import contextlib
 import gc
 import logging
 import pkgutil
@@ -18,7 +17,7 @@ from pathlib import Path
 
 from mmscope import __version__
 from mmscope.drgn.opening.target_error import TargetError
-from mmscope.drgn.sections.files import Absent
+from mmscope.drgn.sections.absent import Absent
 from mmscope.drgn.tables.display import FORMATS
 from mmscope.drgn.text.text_source import TextError
 from mmscope.reports.bundle import modes
@@ -203,8 +202,7 @@ def run_findings(args: argparse.Namespace) -> int:
 
 def run_report(args: argparse.Namespace) -> int:
     from mmscope.reports.bundle.bundle import Bundle
-    from mmscope.reports.bundle.redact import redacted
-    from mmscope.reports.bundle.redact_options import keep_map, wanted_names
+    from mmscope.reports.bundle.redact_options import keep_map, replacing, wanted_names
     from mmscope.reports.compare.comparison import compare
     from mmscope.reports.findings.findings import evaluate
     from mmscope.reports.page.drawn import drawing
@@ -216,14 +214,12 @@ def run_report(args: argparse.Namespace) -> int:
     # fifth of the time.
     gc.disable()
     try:
-        with redacted(bundles, names) if names else contextlib.nullcontext(bundles) as shown:
-            bundle, *baselines = shown
-            with drawing(bundle) as drawn:
-                verdict, comparison = evaluate(bundle), None
-                for baseline in baselines:
-                    verdicts = evaluate(baseline), verdict
-                    comparison = compare(baseline, bundle, verdicts, draw=True)
-                html = render(bundle, verdict, comparison, drawn)
+        with replacing(bundles, names) as (bundle, *baselines), drawing(bundle) as drawn:
+            verdict, comparison = evaluate(bundle), None
+            for baseline in baselines:
+                verdicts = evaluate(baseline), verdict
+                comparison = compare(baseline, bundle, verdicts, draw=True)
+            html = render(bundle, verdict, comparison, drawn)
     finally:
         gc.enable()
     keep_map(names, args.redact_map)

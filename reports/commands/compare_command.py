@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """``mmscope compare``: two bundles, or two groups of hosts, held against each other."""
 
-import contextlib
 import dataclasses
 import itertools
 import json
@@ -16,7 +15,8 @@ from mmscope.drgn.tables.rows import Column, columns
 from mmscope.drgn.tables.terminal import AMOUNT, print_rows
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.description import BundleError
-from mmscope.reports.bundle.redact import Names, redacted
+from mmscope.reports.bundle.redact import Names
+from mmscope.reports.bundle.redact_options import replacing
 from mmscope.reports.compare import groups_view
 from mmscope.reports.compare.comparison import compare
 from mmscope.reports.compare.comparison_view import view
@@ -72,7 +72,7 @@ def run(
             ("hosts", "Hosts", columns(Host), as_rows(Host, hosts)),
         ]
     if pair:
-        with contextlib.nullcontext(every) if names is None else redacted(every, names) as shown:
+        with replacing(every, names) as shown:
             before, after = shown
             changes = _changes(before, after, words, output, mode)
         # One host a side is what the measures have; where the memory went comes first.

@@ -15,6 +15,8 @@ from collections.abc import Callable
 from mmscope import __version__
 
 LIGHT = ("page-owner", "watch")
+# What reads bundles, and no kernel.
+OF_BUNDLES = ("findings", "report", "compare", "redact", "lake")
 
 
 def main() -> int:
@@ -72,10 +74,11 @@ def _command() -> Callable[[], int]:
         return lambda: record(sys.argv[2:])
     # Of numpy's linear algebra nothing is used; its threads spin before they sleep.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    from mmscope.drgn.opening.quick_start import helpers_one_by_one, leave_out_plugins
+    if sys.argv[1:2] and sys.argv[1] not in OF_BUNDLES:
+        from mmscope.drgn.opening.quick_start import helpers_one_by_one, leave_out_plugins
 
-    leave_out_plugins()
-    helpers_one_by_one()
+        leave_out_plugins()
+        helpers_one_by_one()
     from mmscope.reports.commands.command import main as full
 
     return full

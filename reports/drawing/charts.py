@@ -11,8 +11,6 @@ import re
 from collections.abc import Sequence
 from xml.etree import ElementTree
 
-import pygal  # type: ignore[import-untyped]
-
 SVG = "http://www.w3.org/2000/svg"
 # More lines than this cannot be told apart; the table beside the chart has them all.
 MAX_LINES = 12
@@ -38,6 +36,8 @@ def line_chart(
     :param ceiling: upper end of the axis, from 0; by default the data decide.
     :param mark: one of *labels*, where a line goes from bottom to top.
     """
+    import pygal  # type: ignore[import-untyped]  # which few pages need
+
     chart = pygal.Line(
         js=[],
         no_prefix=True,

@@ -113,7 +113,7 @@ def _drawable(folded: dict[str, int]) -> dict[str, int]:
 
     :raises ValueError: they have more frames than memory is meant for.
     """
-    if sum(stack.count(";") + 1 for stack in folded) > MAX_FRAMES_HELD:
+    if ";".join(folded).count(";") >= MAX_FRAMES_HELD:
         raise ValueError(f"its stacks have more than {MAX_FRAMES_HELD:,} frames, too many to draw")
     return folded
 
@@ -273,7 +273,10 @@ class _Sorted:
 
 def _sorted(stacks: dict[str, int], others: dict[str, int]) -> _Sorted:
     order = sorted(f"{stack};" for stack in stacks.keys() | others.keys())
-    values, other = ([side.get(stack[:-1], 0) for stack in order] for side in (stacks, others))
+    values, other = (
+        [side.get(stack[:-1], 0) for stack in order] if side else [0] * len(order)
+        for side in (stacks, others)
+    )
     sums = (
         list(accumulate(each, initial=0))
         for each in (values, other, (v > 0 for v in values), (v > 0 for v in other))

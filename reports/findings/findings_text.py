@@ -54,14 +54,19 @@ def _print(console: Console, verdict: Verdict, *, everything: bool) -> None:
         else:
             _print_part(console, "", incident.causes)
     if everything:
+        body = _grid()
         for _, title_text in verdict.clear:
-            _print_beside(console, Text("ok"), Text(visible(title_text)))
+            body.add_row(Text("ok"), Text(visible(title_text)))
+        if verdict.clear:
+            console.print(body)
         by_reason: dict[str, list[str]] = {}
         for item in verdict.not_checked:
             by_reason.setdefault(item.reason, []).append(item.title)
         for reason, titles in by_reason.items():
             console.print(Text(visible(f"Not checked, since {reason}:")))
-            _print_labelled(console, "", titles)
+            body = _grid()
+            _add_labelled(body, "", titles)
+            console.print(body)
     elif verdict.not_checked:
         # Each with its reason is a wall that nobody reads.
         where = lacking(verdict, lambda section: section.replace("_", " "))
@@ -75,16 +80,17 @@ def _print_part(console: Console, heading: str, told: Iterable[Told]) -> None:
     if heading:
         console.print(Text(f"{heading}:", "dim"))
     for each in told:
-        findings = each.findings
+        findings, body = each.findings, _grid()
         for finding in findings:
             severity = Text(finding.severity.upper(), style=styles[finding.severity])
-            title = Text(visible(finding.title), "bold")
+            title = Text.assemble((visible(finding.title), "bold"))
             if finding.estimate:
                 title.append(" (estimate)", "not bold")
-            _print_beside(console, severity, title)
-            _print_labelled(console, "saw", [finding.saw])
-        _print_labelled(console, "why", dict.fromkeys(f.why for f in findings))
-        _print_steps(console, dict.fromkeys(step for f in findings for step in f.next))
+            body.add_row(severity, title)
+            _add_labelled(body, "saw", [finding.saw])
+        _add_labelled(body, "why", dict.fromkeys(f.why for f in findings))
+        _add_steps(body, dict.fromkeys(step for f in findings for step in f.next))
+        console.print(body)
         console.print()
 
 
@@ -101,31 +107,27 @@ def _headline(verdict: Verdict) -> str:
     return f"{', '.join(found)}. {how_many(verdict)}."
 
 
-def _print_beside(console: Console, label: Text, text: Text) -> None:
-    """A label, and a paragraph that keeps clear of it."""
+def _grid() -> Table:
+    """Labels, and paragraphs that keep clear of them: all at once, which takes what one does."""
     body = Table.grid(padding=(0, 1))
     body.add_column(width=8)
     body.add_column()
-    body.add_row(label, text)
-    console.print(body)
+    return body
 
 
-def _print_steps(console: Console, steps: Iterable[Step]) -> None:
+def _add_steps(body: Table, steps: Iterable[Step]) -> None:
     """Steps, and below each its price."""
     label = "next"
     for step in steps:
-        _print_labelled(console, label, [step.do])
+        _add_labelled(body, label, [step.do])
         for what, words in step.price:
-            _print_beside(console, Text(""), Text(visible(f"{what}: {words}"), "dim"))
+            # The words are dim, and not the room behind them, which is taken off.
+            body.add_row(Text(""), Text.assemble((visible(f"{what}: {words}"), "dim")))
         label = ""
 
 
-def _print_labelled(console: Console, label: str, texts: Iterable[str]) -> None:
+def _add_labelled(body: Table, label: str, texts: Iterable[str]) -> None:
     """Paragraphs with a hanging indent, the first with its label."""
-    body = Table.grid(padding=(0, 1))
-    body.add_column(width=8, justify="right", style="dim")
-    body.add_column()
     for text in texts:
-        body.add_row(label, Text(visible(text)))
+        body.add_row(Text(label, "dim", justify="right"), Text(visible(text)))
         label = ""
-    console.print(body)

@@ -15,6 +15,7 @@ import os
 import re
 import resource
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -258,4 +259,8 @@ def run(words: list[str], seconds: float) -> bytes | None:
     except OSError as error:
         say(f"{words[0]}: {error.strerror}")
         return None
+    if (
+        done.returncode < 0
+    ):  # it could not say so itself: no memory, or a CPU without what a library needs
+        say(f"{words[0]}: was ended by a signal: {signal.strsignal(-done.returncode)}")
     return done.stdout[:MOST_OUTPUT]

@@ -3,12 +3,14 @@
 ``mmscope guard crash``: vmcores that kdump left, as captures.
 
 What a dump is is said in the capture, so that each is read once, also where this is killed, unless
-that was in the midst of it: then once more. A dump that is being written is waited for.
+that was in the midst of it: then once more, after another boot. A dump that is being written is
+waited for. This may be run as often as one likes: what was said before is not said again.
 """
 
 import argparse
 import contextlib
 import datetime
+import json
 import os
 import shutil
 import sys
@@ -17,12 +19,26 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from mmscope.drgn.text.plain_file import read_plain
 from mmscope.reports.bundle.outcome import DONE, INCOMPLETE, UsageError, say
 from mmscope.reports.guard import captures
 from mmscope.reports.guard.capture import Settings, make
-from mmscope.reports.guard.dumps import coming, dumps, identity, unfinished, wait_until_settled
+from mmscope.reports.guard.dumps import (
+    coming,
+    dumps,
+    foreign,
+    identity,
+    unfinished,
+    wait_until_settled,
+)
 
 MOST_TRIES = 2
+MOST_LINES = 10
+# In the folder of captures: what became of dumps, also where the capture made room for another; and
+# what was said last.
+KNOWN, SAID = ".dumps.json", ".left-alone"
+KEPT = ("core", "state", "boot")
+BOOT = Path("/proc/sys/kernel/random/boot_id")
 LOOK_EVERY = 1.0  # seconds, while one is being written
 
 
@@ -34,17 +50,17 @@ def run(args: argparse.Namespace) -> int:
     except OSError as error:
         raise UsageError(f"{args.output}: {error.strerror}") from None
     code, waited_for = DONE, None
-    # Also of one that could not be read, and of one whose capture made room for another.
     seen: list[dict[str, Any]] = []
     while True:
         # Another may come while one is read.
-        new = (core for core in dumps(args.paths) if _is_new(core, args.output, seen))
+        new = (core for core in dumps(args.paths) if _is_new(core, args, seen))
         if (core := next(new, None)) is not None:
             wait_until_settled(core, args.settled)
             with contextlib.suppress(OSError):
                 seen.append(identity(core))
             if not _one(core, args):
                 code = INCOMPLETE
+            _keep(args.output)
         elif (writing := coming(args.paths, args.settled)) is not None:
             if writing != waited_for:
                 say(f"{writing}: a dump may be written there; waiting until it is whole")
@@ -52,25 +68,71 @@ def run(args: argparse.Namespace) -> int:
             time.sleep(LOOK_EVERY)
         else:
             break
-    for core in unfinished(args.paths):
-        say(f"{core}: kdump did not finish it; left alone")
+    ended = unfinished(args.paths, args.settled)
+    left = [f"{core}: kdump did not finish it; left alone" for core in ended]
+    _say_once(left + foreign(args.paths), args.output / SAID)
     return code
 
 
-def _is_new(core: Path, folder: Path, seen: list[dict[str, Any]]) -> bool:
-    """Whether it was neither read nor tried in this run, nor often enough tried in others."""
+def _say_once(lines: list[str], said: Path) -> None:
+    """Say what did not become a capture, unless that was said to the journal before."""
+    if len(lines) > MOST_LINES:  # others can make as many as they like
+        lines = [*lines[:MOST_LINES], f"and {len(lines) - MOST_LINES:,} more are left alone"]
+    text = "".join(f"{line}\n" for line in lines)
+    try:
+        before = said.read_bytes()
+    except FileNotFoundError:
+        before = b""
+    if text.encode("utf-8", "backslashreplace") != before:
+        captures.write(said, text)
+    elif not sys.stderr.isatty():
+        return
+    for line in lines:
+        say(line)
+
+
+def _known(folder: Path) -> dict[str, captures.Incident]:
+    """What became of dumps, by the name of the capture."""
+    try:
+        kept = json.loads(read_plain(folder / KNOWN))
+        known = {str(one["name"]): one for one in kept if str(one["core"]["path"])}
+    except (OSError, ValueError, TypeError, KeyError):
+        known = {}
+    for path, one in captures.captures(folder):
+        if "core" in one:
+            known[path.name] = {name: one.get(name) for name in KEPT} | {"name": path.name}
+    return known
+
+
+def _keep(folder: Path) -> None:
+    """Remember what became of dumps, for as long as they are there."""
+    kept = [one for one in _known(folder).values() if Path(one["core"]["path"]).exists()]
+    captures.write(folder / KNOWN, json.dumps(kept, indent=1) + "\n")
+
+
+def _this_boot() -> str:
+    try:
+        return BOOT.read_text().strip()
+    except OSError:
+        return ""
+
+
+def _is_new(core: Path, args: argparse.Namespace, seen: list[dict[str, Any]]) -> bool:
+    """
+    Whether it was neither read nor tried in this run, nor often enough tried in others. What kept
+    it from being read, disk space or time, stays so for a while; who names it knows better.
+    """
     try:
         asked = identity(core)
     except OSError:  # gone meanwhile
         return False
     if asked in seen:
         return False
-    states = [
-        incident.get("state")
-        for _, incident in captures.captures(folder)
-        if incident.get("core") == asked
-    ]
-    return len(states) < MOST_TRIES and not {captures.DONE, captures.RUNNING} & {*states}
+    before = [one for one in _known(args.output).values() if one.get("core") == asked]
+    if any(one.get("state") != captures.CUT for one in before):
+        return False
+    tried_now = any(one.get("boot") == _this_boot() for one in before)
+    return core in args.paths or (len(before) < MOST_TRIES and not tried_now)
 
 
 @contextlib.contextmanager
@@ -104,6 +166,7 @@ def _one(core: Path, args: argparse.Namespace) -> bool:
         "host": os.uname().nodename,
         "state": captures.RUNNING,
         "core": which,
+        "boot": _this_boot(),
     }
     place, lock = captures.new_place(args.output, str(incident["name"]))
     settings = Settings(
@@ -127,6 +190,8 @@ def _one(core: Path, args: argparse.Namespace) -> bool:
         report = made / "report.html"
         print(f"{core}: {report if report.exists() else made / 'bundle'}", flush=True)
     else:
-        why = captures.read_incident(made).get("not_read")
-        say(f"{core}: {why or 'could not be read; ' + str(made / 'log.txt') + ' says why'}")
+        incident = captures.read_incident(made)
+        why = incident.get("not_read") or f"could not be read; {made / 'log.txt'} says why"
+        again = f"; to try once more: mmscope guard crash {core}"
+        say(f"{core}: {why}{again if incident['state'] == captures.CUT else ''}")
     return there

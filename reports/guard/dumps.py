@@ -7,14 +7,24 @@ Known by their names: ``/var/crash/<time>/dump.<time>`` (kdump-tools of Debian a
 ``/var/crash/<host>-<time>/vmcore`` (kdump of RHEL, Fedora and SUSE). While it is written it is
 ``dump-incomplete``, ``vmcore-incomplete`` or ``vmcore.flat-incomplete``, in a folder that was made
 for it.
+
+Ubuntu's /var/crash is for everybody to write to (apport, ``drwxrwsrwt``), and root reads what is
+found there. So what is found counts only where nobody but root, or whoever runs this, can have had
+a hand in it: a plain file and its folder, both of root's, neither for others to write to, neither a
+symbolic link. The folder that was named may be for others to write to where it is sticky: they can
+then neither rename nor remove what is root's (``__check_sticky()``, fs/namei.c). As each is asked
+for before what is in it, what was found so stays so. A dump that is named is read, whosoever's.
 """
 
 import contextlib
+import os
 import shutil
+import stat
 import time
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from mmscope.drgn.opening.wrapped import FLATTENED, FlattenedError, head_of, rebuild, unpacked_by
 from mmscope.reports.bundle.outcome import UsageError, say
@@ -40,6 +50,35 @@ class NotReadError(Exception):
         self.again = again
 
 
+class Seen(NamedTuple):
+    """
+    What is in a folder.
+
+    :ivar foreign: why it is left alone, as others may have had a hand in it; None: it counts.
+    """
+
+    path: Path
+    stat: os.stat_result
+    foreign: str | None
+
+    @property
+    def is_folder(self) -> bool:
+        return stat.S_ISDIR(self.stat.st_mode)
+
+    @property
+    def is_file(self) -> bool:
+        return stat.S_ISREG(self.stat.st_mode)
+
+    @property
+    def is_unfinished(self) -> bool:
+        return self.is_file and INCOMPLETE in self.path.name
+
+    @property
+    def is_called_a_dump(self) -> bool:
+        name = self.path.name
+        return any(fnmatchcase(name, one) for one in NAMES) and not any(o in name for o in NOT_ONE)
+
+
 def dumps(paths: list[Path]) -> list[Path]:
     """
     Dumps that have their names, the oldest first.
@@ -50,41 +89,107 @@ def dumps(paths: list[Path]) -> list[Path]:
     for path in paths:
         if path.is_file():
             found[path] = path.stat().st_mtime
-        elif path.is_dir():
-            for core in _below(path, NAMES):
-                if not any(word in core.name for word in NOT_ONE):
-                    with contextlib.suppress(OSError):  # kdump-tools removes old ones
-                        found[core] = core.stat().st_mtime
-        else:
+        elif not path.is_dir():
             raise UsageError(f"{path}: no such file or folder")
+    for one in _ours(paths):
+        if one.is_file and one.is_called_a_dump:
+            found[one.path] = one.stat.st_mtime
     return sorted(found, key=lambda core: found[core])
 
 
-def _below(path: Path, patterns: tuple[str, ...]) -> Iterator[Path]:
-    for pattern in patterns:
-        for core in (*path.glob(pattern), *path.glob(f"*/{pattern}")):
-            if core.is_file():
-                yield core
+def foreign(paths: list[Path]) -> list[str]:
+    """What could be a dump and is left alone, as others may have had a hand in it: why."""
+    return [
+        f"{one.path}: {one.foreign}; left alone unless it is named"
+        for path in paths
+        for one in _seen(path)
+        # A link beside the folders may lead to one more.
+        if one.foreign
+        and (one.is_called_a_dump or (_is_link(one.stat) and one.path.parent == path))
+    ]
 
 
-def unfinished(paths: list[Path]) -> list[Path]:
-    """Dumps that kdump has not given their names."""
-    return [core for path in paths for core in _below(path, (f"*{INCOMPLETE}*",))]
+def _ours(paths: list[Path]) -> Iterator[Seen]:
+    for path in paths:
+        yield from (one for one in _seen(path) if one.foreign is None)
+
+
+def _seen(path: Path) -> Iterator[Seen]:
+    """
+    What is in a folder, and the files in the folders in it. No link is followed but *path* itself.
+
+    :raises UsageError: it cannot be read.
+    """
+    if not path.is_dir():
+        return
+    its = path.stat()
+    why = _why_foreign(its)
+    of_files = f"its folder {why}" if why else None
+    sticky = its.st_mode & stat.S_ISVTX and its.st_uid in _us()
+    try:
+        # A file in a sticky folder may be one of root's elsewhere: anybody can make a hard link.
+        inside = list(_entries(path, of_files, None if sticky else of_files))
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from None
+    for one in inside:
+        yield one
+        if one.is_folder:
+            why = one.foreign
+            if why and why != of_files:
+                why = f"its folder {why}"
+            with contextlib.suppress(OSError):
+                yield from [file for file in _entries(one.path, why, why) if not file.is_folder]
+
+
+def _entries(folder: Path, of_files: str | None, of_folders: str | None) -> Iterator[Seen]:
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            with contextlib.suppress(OSError):  # kdump-tools removes old ones
+                its = entry.stat(follow_symlinks=False)
+                why = of_folders if stat.S_ISDIR(its.st_mode) else of_files
+                yield Seen(Path(entry.path), its, why or _why_foreign(its))
+
+
+def _us() -> set[int]:
+    return {0, os.geteuid()}
+
+
+def _is_link(its: os.stat_result) -> bool:
+    return stat.S_ISLNK(its.st_mode)
+
+
+def _why_foreign(its: os.stat_result) -> str | None:
+    if _is_link(its):
+        return "is a symbolic link"
+    if its.st_uid not in _us():
+        return f"belongs to user {its.st_uid}"
+    if its.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return "may be written to by others"
+    return None
+
+
+def unfinished(paths: list[Path], settled: float) -> list[Path]:
+    """Dumps that kdump has not given their names, and that nobody writes to."""
+    return [
+        one.path
+        for one in _ours(paths)
+        if one.is_unfinished and not _is_fresh(one, PATIENCE * settled)
+    ]
 
 
 def coming(paths: list[Path], settled: float) -> Path | None:
     """What a dump may be written to right now: the unfinished dump, or the folder made for one."""
-    now = time.time()
-    for core in unfinished(paths):
-        with contextlib.suppress(OSError):
-            if 0 <= now - core.stat().st_mtime < PATIENCE * settled:
-                return core
-    for path in paths:
-        for folder in path.glob("*/"):
-            with contextlib.suppress(OSError):
-                if 0 <= now - folder.stat().st_mtime < settled:
-                    return folder
-    return None
+    seen = list(_ours(paths))
+    written = (one for one in seen if one.is_unfinished and _is_fresh(one, PATIENCE * settled))
+    made = (one for one in seen if one.is_folder and _is_fresh(one, settled))
+    found = next(written, None) or next(made, None)
+    return found.path if found else None
+
+
+def _is_fresh(one: Seen, seconds: float) -> bool:
+    """Whether it was written to of late. One of a time to come is not: a clock was set back."""
+    # The time after the look, not before: it may have been written to meanwhile.
+    return 0 <= time.time() - one.stat.st_mtime < seconds
 
 
 def wait_until_settled(core: Path, seconds: float) -> None:

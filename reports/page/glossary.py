@@ -7,6 +7,7 @@ works without script, and shows what the word means while it has the mouse or th
 the list is all there is.
 """
 
+import functools
 import re
 import tomllib
 from pathlib import Path
@@ -37,6 +38,7 @@ class Term:
         return "term-" + re.sub(r"[^a-z0-9]+", "-", self.name.lower())
 
 
+@functools.cache
 def load(path: Path = FILE) -> list[Term]:
     """
     All terms, by name.

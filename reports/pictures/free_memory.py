@@ -3,12 +3,13 @@
 Free memory beside the free lists: what NR_FREE_PAGES is made of, and pages on per-CPU lists.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from mmscope.reports.pictures.picture import Picture, Tables
 
 
-def free_accounting(tables: Tables, page_size: int | None) -> list[dict[str, Any]]:
+def free_accounting(tables: Tables, page_size: int | None) -> Sequence[dict[str, Any]]:
     """The table as it is."""
     return tables["free_accounting"]
 

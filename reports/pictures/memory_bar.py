@@ -8,13 +8,16 @@ agree.
 
 import heapq
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any
 
 from mmscope.drgn.tables.amounts import bar_percent
 from mmscope.drgn.tables.record import record
 from mmscope.drgn.tables.rows import Column, columns
 from mmscope.drgn.tables.table import Inside, Table
+from mmscope.reports.bundle.cells import columns_of
 from mmscope.reports.bundle.declared import TABLES
 from mmscope.reports.drawing.row_names import DESCRIBES, name_of
 from mmscope.reports.pictures.picture import Picture, Tables
@@ -71,7 +74,7 @@ class Segment:
     table: str = ""  # of the owners
 
 
-def segments(rows: list[dict[str, Any]]) -> list[Segment]:
+def segments(rows: Sequence[dict[str, Any]]) -> list[Segment]:
     """
     The classes, from left to right.
 
@@ -119,16 +122,28 @@ def add_owners(found: list[Segment], tables: Tables, page_size: int | None) -> N
             named = [c for c in _names(table) if c.name != same]
             unit = next(c.unit for c in columns(table.row) if c.name == inside.column)
             factor = page_size or 0 if unit == "pages" else 1
-            owners = [
-                (row[inside.column] * factor, tuple(row.get(c.name) for c in named))
-                for row in tables.get(table.name, [])
-                if not inside.where or row[inside.where[0]] in inside.where[1]
+            rows = tables.get(table.name, [])
+            owners = heapq.nlargest(MAX_OWNERS, _sizes(rows, inside, factor), key=itemgetter(0))
+            segment.owners = [
+                Owner(name_of(named, tuple(rows[at].get(c.name) for c in named)), size)
+                for size, at in owners
+                if size
             ]
-            owners = heapq.nlargest(MAX_OWNERS, owners, key=lambda owner: owner[0])
-            segment.owners = [Owner(name_of(named, what), size) for size, what in owners if size]
             if segment.owners:
                 segment.table = table.name
                 break
+
+
+def _sizes(rows: Sequence[dict[str, Any]], inside: Inside, factor: int) -> list[tuple[int, int]]:
+    """What each owner of a table has inside a class, and the number of its row."""
+    if not rows:
+        return []
+    (sizes,) = columns_of(rows, inside.column)
+    if not inside.where:
+        return [(size * factor, at) for at, size in enumerate(sizes)]
+    name, wanted = inside.where
+    here = zip(sizes, *columns_of(rows, name), strict=True)
+    return [(size * factor, at) for at, (size, value) in enumerate(here) if value in wanted]
 
 
 def _names(table: Table) -> list[Column]:

@@ -11,7 +11,7 @@ Cannot know: more than the tables say. The owner frame is the first one outside 
 """
 
 import bisect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +27,7 @@ from mmscope.reports.drawing.row_names import NO_STACK, owner_pair
 from mmscope.reports.drawing.time_panel import Points
 from mmscope.reports.pictures.picture import Picture, Tables
 
-Rows = list[dict[str, Any]]
+Rows = Sequence[dict[str, Any]]
 
 # In a table beside a picture; what is folded away below it has more, the bundle all.
 TOP = 15

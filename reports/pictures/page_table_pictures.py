@@ -11,12 +11,14 @@ Cannot know: what is in the tables where only /proc was read; then there are siz
 
 import bisect
 import math
-from collections.abc import Iterable
+import operator
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from mmscope.drgn.tables import display
 from mmscope.drgn.tables.hostile_text import visible
 from mmscope.drgn.tables.record import record
+from mmscope.reports.bundle.cells import columns_of
 from mmscope.reports.pictures.picture import Picture, Tables
 
 Row = dict[str, Any]
@@ -105,19 +107,25 @@ class View:
     shades: tuple[str, ...] = SHADES
 
 
-def _largest_first(tables: Tables) -> list[Row]:
-    return sorted(tables["page_tables"], key=lambda row: (-row["pgtables_bytes"], row["pid"]))
+def _largest_first(rows: Sequence[Row], most: int) -> list[Row]:
+    """The first rows by the size of their tables."""
+    size, pid = columns_of(rows, "pgtables_bytes", "pid")
+    order = sorted(zip(map(operator.neg, size), pid, range(len(rows)), strict=True))
+    return [rows[at] for _, _, at in order[:most]]
 
 
 def costs_wanted(tables: Tables) -> set[Any]:
     """Whose rows of ``exit_costs`` are shown: PIDs of the processes that are drawn."""
-    return {row["pid"] for row in _largest_first(tables)[:DRAWN]}
+    return {row["pid"] for row in _largest_first(tables["page_tables"], DRAWN)}
 
 
 def view(tables: Tables, page_size: int | None) -> View:
     """The pictures of a bundle's page tables."""
-    rows = _largest_first(tables)
-    known = any(row.get("pte_tables") is not None for row in rows)
+    every = tables["page_tables"]
+    rows = _largest_first(every, LISTED)
+    known = "pte_tables" in next(iter(every[:1]), {}) and any(
+        number is not None for number in columns_of(every, "pte_tables")[0]
+    )
     slots = (page_size or 4096) // ENTRY_BYTES
     costs = {row["pid"]: row for row in tables.get("exit_costs", [])}
     occupancy = _by_pid(tables.get("page_table_occupancy", []))
@@ -143,8 +151,8 @@ def view(tables: Tables, page_size: int | None) -> View:
             )
         )
     return View(
-        total=sum(row["pgtables_bytes"] for row in rows),
-        processes=len(rows),
+        total=sum(columns_of(every, "pgtables_bytes")[0]),
+        processes=len(every),
         trees=[tree for tree in trees if tree.levels],
         listed=[(row, used_bytes(row, page_size)) for row in rows[:LISTED]],
         known=known,

@@ -13,15 +13,16 @@ a byte or seven a run, against a hundred for a rectangle of its own.
 Cannot know: which pages inside a pageblock are free. The free share is in eighths.
 """
 
-import itertools
+import operator
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any
 
 from mmscope.drgn.tables.display import pages, plural
 from mmscope.drgn.tables.record import record
+from mmscope.reports.bundle.cells import columns_of
 from mmscope.reports.drawing.map_regions import Region, regions, zone_labels
 from mmscope.reports.pictures.free_heatmap import MAX_TYPES, rank
 from mmscope.reports.pictures.picture import Picture, Tables
@@ -113,7 +114,7 @@ def look(migratetype: str) -> str:
     return f"mt-{migratetype.lower()}" if migratetype in TYPES else "mt-other"
 
 
-def pageblock_map(rows: Iterable[dict[str, Any]], page_size: int | None) -> Map:
+def pageblock_map(rows: Sequence[dict[str, Any]], page_size: int | None) -> Map:
     """
     Lay the map out.
 
@@ -121,11 +122,12 @@ def pageblock_map(rows: Iterable[dict[str, Any]], page_size: int | None) -> Map:
     :param page_size: in bytes, None if unknown.
     :raises ValueError: these are not runs of pageblocks, or it is empty.
     """
-    cells_of = itemgetter("start_pfn", "blocks", "node", "zone", "migratetype", "free_eighths")
+    start, blocks, node, zone, migratetype, eighths = columns_of(
+        rows, "start_pfn", "blocks", "node", "zone", "migratetype", "free_eighths"
+    )
     runs: list[Run] = sorted(
-        (
-            (start, blocks, (node, zone), str(migratetype), eighths)
-            for start, blocks, node, zone, migratetype, eighths in map(cells_of, rows)
+        zip(
+            start, blocks, zip(node, zone, strict=True), map(str, migratetype), eighths, strict=True
         ),
         key=itemgetter(0, 1),
     )
@@ -188,11 +190,13 @@ def _block_pages(runs: list[Run], page_size: int | None) -> tuple[int, bool]:
     """
     # A PMD maps a page of page table entries of eight bytes.
     usual = (page_size or 4096) // 8
-    steps = Counter(
-        (after[0] - run[0]) // run[1]
-        for run, after in itertools.pairwise(runs)
-        if run[1] > 0 and (after[0] - run[0]) % run[1] == 0
-    )
+    starts = list(map(itemgetter(0), runs))
+    gaps = map(operator.sub, starts[1:], starts)
+    steps: Counter[int] = Counter()
+    # Runs are many, of few lengths.
+    for (gap, blocks), number in Counter(zip(gaps, map(itemgetter(1), runs))).items():  # noqa: B905
+        if blocks > 0 and gap % blocks == 0:
+            steps[gap // blocks] += number
     likely = [
         (number, step)
         for step, number in steps.items()

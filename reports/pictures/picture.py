@@ -5,14 +5,14 @@ A picture: what is drawn of a table, declared in the file that draws it.
 A picture shows wherever its table does, above it. ``templates/picture_<name>.html`` has its HTML.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
 from mmscope.drgn.tables.record import record
 
 Row = dict[str, Any]
-Tables = dict[str, list[Row]]
+Tables = dict[str, Sequence[Row]]
 
 
 @record

@@ -321,6 +321,7 @@ def comparable(found: Iterable[tuple[str, int]]) -> Iterator[tuple[str, int]]:
         yield stack.partition(";")[2] or stack, value
 
 
+@functools.cache
 def _recipe(name: object) -> Recipe | None:
     """A recipe of this installation; a bundle may name one of another."""
     if not isinstance(name, str) or not re.fullmatch(r"[a-z0-9-]+", name):
@@ -331,8 +332,11 @@ def _recipe(name: object) -> Recipe | None:
         return None
 
 
+_split_of = functools.cache(load_split)
+
+
 def _split(recipe: Recipe | None) -> Split | None:
-    return load_split(recipe.split) if recipe and recipe.split else None
+    return _split_of(recipe.split) if recipe and recipe.split else None
 
 
 PROFILES = Picture(

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from types import ModuleType
 
 from mmscope import FOLDER
-from mmscope.drgn.sections.registry import declared
+from mmscope.drgn.tables.table import declared
 from mmscope.reports.pictures.picture import Picture
 
 HERE = __name__.rpartition(".")[0]

@@ -11,6 +11,7 @@ many VMAs.
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from mmscope.drgn.tables.amounts import bar_percent
@@ -82,7 +83,7 @@ def file_fanout(tables: Tables, page_size: int | None) -> dict[str, Any]:
     return bars_of(tables["file_mapping_fanout"], "file")
 
 
-def bars_of(rows: list[dict[str, Any]], tree: str) -> dict[str, Any]:
+def bars_of(rows: Sequence[dict[str, Any]], tree: str) -> dict[str, Any]:
     """
     Bars of a fan-out.
 

@@ -20,7 +20,7 @@ from mmscope.reports.drawing.time_panel import Clock, Lane, Mark, Points, step_o
 from mmscope.reports.pictures import owner_pictures
 from mmscope.reports.pictures.picture import Picture, Tables
 
-Rows = list[dict[str, Any]]
+Rows = Sequence[dict[str, Any]]
 
 # Kinds of events; a watch has a dozen.
 MAX_EVENTS = 40
@@ -301,7 +301,7 @@ def _marks(rows: Rows, axis: Clock) -> list[Mark]:
 
 def _events(rows: Rows, samples: Rows) -> list[EventSum]:
     at = {row["time"]: row["at"] for row in samples}
-    found: dict[str, Rows] = {}
+    found: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         found.setdefault(row["name"], []).append(row)
     sums = []

@@ -12,7 +12,7 @@ that could use a higher zone, and asks for a free block of the order besides. No
 another moment.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from mmscope.drgn.tables.amounts import bar_percent
@@ -235,7 +235,7 @@ def _raised(rows: list[dict[str, Any]], kbytes: int, wmarks: list[Wmarks]) -> Ra
 
 
 def min_free(
-    zones: list[dict[str, Any]], settings: dict[str, str], page_size: int | None
+    zones: Sequence[dict[str, Any]], settings: dict[str, str], page_size: int | None
 ) -> MinFree:
     """
     What a higher ``vm.min_free_kbytes`` would do to the zones as they were read.

@@ -5,10 +5,12 @@ then leaks: what it captured of each, how soon, and what that says. Five minutes
 
     make guard-incidents
 
-Ends with 1 where a trouble has no capture, or a capture does not name it. How soon is printed, not
-held: an emulated CPU that others use is no measure.
+Ends with 1 where a trouble has no capture, a capture does not name it, or guard fired later than
+SOON after what its trigger asks for was so: its samples say when that was. How soon the bundle was
+there is printed, not held: an emulated CPU that others use is no measure.
 """
 
+import dataclasses
 import json
 import sys
 import tempfile
@@ -22,6 +24,9 @@ from mmscope.drgn.tables import display
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.findings.findings import evaluate
 from mmscope.reports.guard import captures
+from mmscope.reports.guard.history import History
+from mmscope.reports.guard.trigger import Triggers, load
+from mmscope.reports.watch import watch_tables
 
 # What a capture of each is to say.
 NAMED = {
@@ -29,6 +34,24 @@ NAMED = {
     "huge-blocks-gone": "watch-thp-falls-back",
     "memory-unaccounted": "watch-kernel-memory-grows",
 }
+# Seconds, beside what two samples lay apart: an emulated CPU may have had other work.
+SOON = 30.0
+
+
+def lateness(name: str, log: watch_tables.Log) -> tuple[float, float]:
+    """
+    Seconds from the sample with which a trigger's query, asked each time, would have fired to the
+    one with which it did, and the most that two samples lie apart.
+    """
+    (trigger,) = (one for one in load() if one.name == name)
+    history, asked = History(900.0), Triggers([dataclasses.replace(trigger, every=0)])
+    due, gap, before = log.last["mono"], 0.0, log.first["mono"]
+    for sample in log:
+        history.add(sample)
+        gap, before = max(gap, sample["mono"] - before), sample["mono"]
+        if asked.evaluate(history):
+            due = min(due, sample["mono"])
+    return log.last["mono"] - due, gap
 
 
 def main() -> int:
@@ -52,8 +75,12 @@ def main() -> int:
             print(
                 f"    a bundle after {said['seconds'].get(trigger, -1):.1f} s: {', '.join(found)}"
             )
-            if NAMED[trigger] not in found:
+            late, gap = lateness(trigger, watch_tables.open_log(path / "samples.jsonl"))
+            print(f"    fired {late:.1f} s after it could; samples {gap:.1f} s apart at most")
+            if NAMED[trigger] not in found or late > SOON + gap:
                 missing |= {trigger}
+        leaking = f"{said['leaking']:.0f} s of {display.size(said['leaked'])}"
+        print(f"leak: {leaking}; out of memory: {said['dying']:.1f} s until the kill")
         before, after = said["before"], said["after"]
         share = (after["cpu"] - before["cpu"]) / (after["seconds"] - before["seconds"])
         print(

@@ -8,6 +8,7 @@ Costs: two boots, and a minute, the first time; the dump is kept in the cache.
 """
 
 import filecmp
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -141,8 +142,11 @@ def test_counters_are_those_of_the_kernel_that_crashed(crash: Crash) -> None:
 def captured(crash: Crash, name: str, put: Callable[[Path], object]) -> Path:
     """What guard makes of a dump that lies as kdump-tools leaves it, with what it leaves beside."""
     place = crash.folder / name / "202611230300"
+    before = os.umask(0o022)  # that of root
     place.mkdir(parents=True)
     put(place / "dump.202611230300")
+    (place / "dump.202611230300").chmod(0o600)
+    os.umask(before)
     (place / "dmesg.202611230300").write_text("of no use")
     (place / "dump-incomplete").write_text("of no use")
     output = crash.folder / f"{name}-captures"
@@ -166,7 +170,9 @@ def captured(crash: Crash, name: str, put: Callable[[Path], object]) -> Path:
 
 
 def test_the_dump_becomes_a_report_without_a_person(crash: Crash) -> None:
-    capture = captured(crash, "plain", lambda path: path.symlink_to(crash.core))
+    # A link would be left alone: anybody could have made it.
+    copied = ["cp", "--reflink=auto", "--sparse=always", crash.core]
+    capture = captured(crash, "plain", lambda path: children.run([*copied, path], check=True))
     own = Bundle(capture / "bundle")
     assert list(own.rows("zones")) == list(crash.bundle.rows("zones"))
 
@@ -181,7 +187,7 @@ def flattened(crash: Crash) -> Path:
 
 
 def test_so_does_one_in_the_flattened_format(crash: Crash, flattened: Path) -> None:
-    capture = captured(crash, "flattened", lambda path: path.symlink_to(flattened))
+    capture = captured(crash, "flattened", lambda path: path.hardlink_to(flattened))
     own = Bundle(capture / "bundle")
     assert list(own.rows("zones")) == list(crash.bundle.rows("zones"))
     assert "truncated" not in own.target and "makedumpfile" not in str(own.target["source"])

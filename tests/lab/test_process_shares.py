@@ -24,6 +24,8 @@ from mmscope.drgn.page_tables.process_shares import (
     process_shares,
     read_smaps_rollup,
 )
+from mmscope.drgn.processes import address_spaces as spaces_module
+from mmscope.drgn.reading.kernel_arrays import Gaps
 from mmscope.drgn.reading.mem_sections import valid_page_ranges
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.registry import SECTIONS
@@ -111,6 +113,25 @@ def test_page_tables_are_walked_once_for_both_sections(shares: Shares) -> None:
     assert {section.status for section in both} == {"ok"}
     scan = memory.once("page_table_scan", lambda: scan_page_tables(prog))
     assert scan.mapped is not None
+
+
+def test_address_spaces_are_read_once_for_all_sections(
+    shares: Shares, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, prog, _ = shares
+    read, find = [], spaces_module.address_spaces
+
+    def noting(prog: Program, gaps: Gaps) -> spaces_module.AddressSpaces:
+        read.append(prog)
+        gaps.bytes += 7  # that could not be read: each section says so
+        return find(prog, gaps)
+
+    monkeypatch.setattr(spaces_module, "address_spaces", noting)
+    memory = Memory(prog)
+    for name in ("process_memory", "process_shares", "page_tables"):
+        section, _ = run_section(SECTIONS[name], memory)
+        assert section.unreadable_bytes == 7
+    assert len(read) == 1
 
 
 def mapped_frames(prog: Program) -> NDArray[np.uint64]:
