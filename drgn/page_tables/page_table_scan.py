@@ -118,7 +118,7 @@ def scan_page_tables(
 
 
 def scan_of(memory: Memory, *, shares: bool = False) -> PageTableScan:
-    """The same of the address spaces that all sections share."""
+    """The same of the address spaces that all sections of a dump share."""
     gaps = Gaps()
     spaces = kept_address_spaces(memory, gaps)
     return scan_page_tables(memory.prog, memory.progress, shares=shares, found=(spaces, gaps))

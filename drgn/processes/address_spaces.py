@@ -67,8 +67,13 @@ def kept_address_spaces(memory: Memory, gaps: Gaps) -> AddressSpaces:
     """
     The address space of every process, found once for all sections.
 
+    A live kernel is asked each time: later, processes have ended, and trees of VMAs have other
+    nodes.
+
     :param gaps: gets what could not be read of them, whoever read it.
     """
+    if memory.live:
+        return address_spaces(memory.prog, gaps)
 
     def find() -> tuple[AddressSpaces, int]:
         unread = Gaps()

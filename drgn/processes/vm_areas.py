@@ -7,7 +7,8 @@ The VMAs of a process hang in a maple tree (``mm.mm_mt``, v6.1 and later) or in 
 in numpy, out of the slabs in which they lie. Costs about 3 µs a VMA; walking the trees one by one
 takes ten times that.
 
-A node that points nowhere or back, or whose ranges do not ascend, is counted and left out.
+A node that points nowhere or back, or whose ranges do not ascend, is counted and left out. So is
+one of a live kernel that cannot be read: it belonged to somebody else by then, and led anywhere.
 
 Reverse maps read VMAs out of their slab cache (``anon_vma_trees``): they need those that an
 anon_vma or a file leads to, whatever the tree of a process says.
@@ -18,7 +19,7 @@ Cannot know: the names of files (that takes a walk for each).
 from typing import Any
 
 import numpy as np
-from drgn import Program, offsetof, sizeof
+from drgn import Program, ProgramFlags, offsetof, sizeof
 from numpy.typing import NDArray
 
 from mmscope.drgn.reading.kernel_arrays import Gaps, struct_dtype
@@ -76,15 +77,19 @@ def read_vm_areas(prog: Program, trees: NDArray[np.uint64], gaps: Gaps) -> VmAre
     Read the VMAs of every process.
 
     :param trees: ``mm.mm_mt.ma_root`` of each process, or ``mm.mm_rb.rb_node``.
+    :param gaps: gets what could not be read of a dump.
     :raises LookupError: this kernel's VMAs are in other trees.
     """
+    running = bool(prog.flags & ProgramFlags.IS_LIVE)
+    if running:
+        gaps = Gaps()
     if not prog.type("struct mm_struct").has_member("mm_mt"):
-        return _red_black(prog, trees, gaps)
-    owners, starts, last, areas, damaged = _leaves(prog, trees, gaps)
+        return _red_black(prog, trees, gaps, running)
+    owners, starts, last, areas, damaged = _leaves(prog, trees, gaps, running)
     vmas, read = read_members(prog, areas, prog.type("struct vm_area_struct"), COLUMNS, gaps)
     # The tree says where it is, and so does the VMA.
     sound = read & (vmas["start"] == starts) & (vmas["end"] == last + np.uint64(1))
-    damaged += int((read & ~sound).sum())
+    damaged += int(((read | running) & ~sound).sum())
     order = np.lexsort((starts, owners))
     order = order[sound[order]]
     vmas = vmas[order]
@@ -93,7 +98,7 @@ def read_vm_areas(prog: Program, trees: NDArray[np.uint64], gaps: Gaps) -> VmAre
     )
 
 
-def _red_black(prog: Program, trees: NDArray[np.uint64], gaps: Gaps) -> VmAreas:
+def _red_black(prog: Program, trees: NDArray[np.uint64], gaps: Gaps, running: bool) -> VmAreas:
     """The VMAs of processes whose ``mm_rb.rb_node`` these are."""
     type_ = prog.type("struct vm_area_struct")
     links = {"left": "vm_rb.rb_left", "right": "vm_rb.rb_right"}
@@ -110,7 +115,7 @@ def _red_black(prog: Program, trees: NDArray[np.uint64], gaps: Gaps) -> VmAreas:
         start, end = vmas["start"], vmas["end"]
         # Whatever leads back is not between its neighbours.
         sound = read & (low <= start) & (start < end) & (end <= high)
-        damaged += int((read & ~sound).sum())
+        damaged += int(((read | running) & ~sound).sum())
         vmas, owners, low, high = vmas[sound], owners[sound], low[sound], high[sound]
         parts.append(vmas)
         of.append(owners)
@@ -126,7 +131,9 @@ def _red_black(prog: Program, trees: NDArray[np.uint64], gaps: Gaps) -> VmAreas:
     return VmAreas(owners, vmas["start"], vmas["end"], vmas["flags"], vmas["ops"] == 0, damaged)
 
 
-def _leaves(prog: Program, trees: NDArray[np.uint64], gaps: Gaps) -> tuple[Any, Any, Any, Any, int]:
+def _leaves(
+    prog: Program, trees: NDArray[np.uint64], gaps: Gaps, running: bool
+) -> tuple[Any, Any, Any, Any, int]:
     """(index of the tree, first address, last address, address of the VMA) of all VMAs; damage."""
     kinds = {
         int(prog.constant("maple_leaf_64")): _shape(prog, "struct maple_range_64"),
@@ -150,7 +157,8 @@ def _leaves(prog: Program, trees: NDArray[np.uint64], gaps: Gaps) -> tuple[Any, 
         nodes, read = read_scattered(prog, entries & np.uint64(~0xFF & MAX), node_type, gaps)
         kind = (entries >> np.uint64(3)) & np.uint64(0xF)
         below: list[list[NDArray[Any]]] = []
-        damaged += int((read & ~np.isin(kind, list(kinds))).sum())
+        sound = read & np.isin(kind, list(kinds))
+        damaged += int(((read | running) & ~sound).sum())
         for number, shape in kinds.items():
             here = np.flatnonzero(read & (kind == number))
             if not len(here):

@@ -9,12 +9,13 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 from capture import Capture, capture
 from conftest import KERNELS, Lab
-from drgn import FaultError, Object, Program
+from drgn import FaultError, Object, Program, ProgramFlags
 from drgn.helpers.linux.list import list_for_each_entry
 from drgn.helpers.linux.mm import for_each_vma, virt_to_phys
 from drgn.helpers.linux.pid import find_task, for_each_task
@@ -40,6 +41,7 @@ from mmscope.drgn.page_tables.page_tables import (
 )
 from mmscope.drgn.page_tables.scan_result import PageTableScan
 from mmscope.drgn.page_tables.swap_types import KINDS, NONE, PAGE, SPECIAL, entry_kinds, swap_kinds
+from mmscope.drgn.processes import address_spaces as spaces_of
 from mmscope.drgn.processes.address_spaces import address_spaces
 from mmscope.drgn.processes.vm_areas import VM_HUGETLB, VM_PFNMAP, VM_SHARED, read_vm_areas
 from mmscope.drgn.reading.kernel_arrays import CHUNK_BYTES, Gaps
@@ -458,6 +460,48 @@ def test_vm_areas_are_those_of_a_walk(lab_of_tables: TablesLab) -> None:
     columns = (areas.owners, areas.starts, areas.ends, areas.flags, areas.anonymous)
     assert list(zip(*(c.tolist() for c in columns), strict=True)) == expected
     assert len(expected) > 280 and not areas.damaged and not gaps.bytes
+
+
+class Running:
+    """A mock: a vmcore that calls itself a kernel that runs, as which it is read by other rules."""
+
+    def __init__(self, prog: Program) -> None:
+        self._prog = prog
+        self.flags = prog.flags | ProgramFlags.IS_LIVE
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._prog, name)
+
+
+def test_a_node_that_leads_nowhere_is_missing_from_a_dump_and_has_moved_in_a_live_kernel(
+    lab_of_tables: TablesLab,
+) -> None:
+    prog = lab_of_tables.prog
+    trees = address_spaces(prog, Gaps()).columns["tree"]
+    whole = read_vm_areas(prog, trees, Gaps())
+    lost = trees.copy()
+    lost[0] = np.uint64(0x1000_0000_0000 | (int(lost[0]) & 0xFF))  # in nobody's memory
+    of_dump, of_live = Gaps(), Gaps()
+    dump = read_vm_areas(prog, lost, of_dump)
+    live = read_vm_areas(cast(Program, Running(prog)), lost, of_live)
+    assert (dump.damaged, live.damaged, of_live.bytes) == (0, 1, 0)
+    assert of_dump.bytes > 0
+    for areas in (dump, live):
+        assert areas.owners.tolist() == whole.owners[whole.owners != 0].tolist()
+
+
+def test_address_spaces_are_found_once_in_a_dump_and_each_time_in_a_live_kernel(
+    lab_of_tables: TablesLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There processes have ended when the next section asks, and their memory is another's."""
+    prog, asked = lab_of_tables.prog, []
+    found = address_spaces(prog, Gaps())
+    monkeypatch.setattr(spaces_of, "address_spaces", lambda *given: asked.append(given) or found)
+    for of, times in ((prog, 1), (cast(Program, Running(prog)), 2)):
+        asked.clear()
+        memory = Memory(of)
+        assert all(spaces_of.kept_address_spaces(memory, Gaps()) is found for _ in range(2))
+        assert len(asked) == times
 
 
 def test_five_levels(lab: Lab) -> None:
