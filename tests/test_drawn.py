@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import report_bundle as made
-from test_workers import no_child_is_left
+from children import no_child_is_left
 
 from mmscope.drgn.workers.workers import Tell
 from mmscope.reports.bundle.bundle import Bundle

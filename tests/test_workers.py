@@ -7,6 +7,7 @@ import time
 
 import numpy as np
 import pytest
+from children import no_child_is_left
 
 from mmscope.drgn.reading.struct_pages import _edges
 from mmscope.drgn.workers.shares import (
@@ -20,13 +21,6 @@ from mmscope.drgn.workers.shares import (
 )
 from mmscope.drgn.workers.workers import Died, Tell, beside, in_workers
 from mmscope.reports.commands.target_options import idle_cpus
-
-
-def no_child_is_left() -> bool:
-    try:
-        return os.waitpid(-1, os.WNOHANG) is None
-    except ChildProcessError:
-        return True
 
 
 def test_results_come_in_the_order_of_the_shares() -> None:

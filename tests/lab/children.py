@@ -62,6 +62,14 @@ def end_all() -> None:
                     stream.close()
 
 
+def no_child_is_left() -> bool:
+    """Whether whatever the tested code started has ended, and was waited for."""
+    try:
+        return os.waitpid(-1, os.WNOHANG) is None
+    except ChildProcessError:
+        return True
+
+
 def end_if_asked() -> None:
     """
     End pytest if it was told to (SIGTERM); fixtures and children are taken down on the way.

@@ -14,8 +14,8 @@ from capture import Capture, capture
 from conftest import KERNELS
 from drgn import Program, sizeof
 from dump_formats import makedumpfile, plain_elf
+from ledger_lab import meminfo
 from plain_walks import inode_pages
-from test_ledger import meminfo
 
 from mmscope.drgn.filesystems import cached_file_rows
 from mmscope.drgn.filesystems.cached_file_rows import CachedFile, CachedFilesystem

@@ -4,28 +4,26 @@ Memory cgroups out of a vmcore, against what the same kernel printed of each of 
 frozen, and against what guest/workload_cgroups.c made.
 """
 
-import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from capture import Capture, capture
+from capture import capture
+from cgroups_lab import CgroupsLab, read_cgroups
 from conftest import KERNELS
-from drgn import Program, sizeof
+from drgn import sizeof
 
 from mmscope.drgn.cgroups.cgroup_files import numbers
 from mmscope.drgn.cgroups.cgroup_paths import cgroup_paths
 from mmscope.drgn.cgroups.cgroup_rows import (
     DYING,
-    ONLINE,
     MemoryCgroup,
     MemoryCgroupCounter,
-    MemoryCgroupPages,
 )
 from mmscope.drgn.cgroups.charged_pages import ChargedPages, charges
-from mmscope.drgn.cgroups.dying_pins import ANONYMOUS, FILE, NOTHING, DyingPin
+from mmscope.drgn.cgroups.dying_pins import ANONYMOUS, FILE, NOTHING
 from mmscope.drgn.cgroups.memcgs import memcgs_once, read_memcgs
 from mmscope.drgn.cgroups.percpu_owners import PercpuCgroup
 from mmscope.drgn.ledger.ledger_pages import OF_OBJECTS, LedgerPages
@@ -40,7 +38,6 @@ from mmscope.drgn.reading.kernel_arrays import CHUNK_BYTES, Gaps
 from mmscope.drgn.reading.struct_pages import scan_struct_pages
 from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
-from mmscope.drgn.sections.section import Found
 
 PAGE, MIB, HUGE = 4096, 1 << 20, 2 << 20
 # guest/workload_cgroups.c
@@ -73,53 +70,10 @@ FILES = {
 EVENTS = ("low", "high", "max", "oom", "oom_kill")
 
 
-@dataclass(frozen=True)
-class CgroupsLab:
-    """A frozen guest with memory cgroups, online and dying."""
-
-    capture: Capture
-    prog: Program
-    found: Found
-
-    @property
-    def rows(self) -> list[MemoryCgroup]:
-        return self.found.by_name["memory_cgroups"]
-
-    @property
-    def online(self) -> dict[str, MemoryCgroup]:
-        return {str(row.cgroup): row for row in self.rows if row.state == ONLINE}
-
-    @property
-    def pages(self) -> list[MemoryCgroupPages]:
-        return self.found.by_name["memory_cgroup_pages"]
-
-    @property
-    def pins(self) -> list[DyingPin]:
-        return self.found.by_name["dying_cgroup_pins"]
-
-    def said(self) -> dict[str, dict[str, str]]:
-        """What each cgroup's files printed last."""
-        root = self.capture.truth_b / "sys/fs/cgroup"
-        found = {}
-        for current in root.rglob("memory.current"):
-            name = os.fsencode(current.parent.relative_to(root)).decode("utf-8", "backslashreplace")
-            found[f"/{name}"] = {
-                file.name: file.read_text() for file in current.parent.glob("memory.*")
-            }
-        return found
-
-    def dying(self, folder: str) -> int:
-        """How many are dying below a cgroup, as the kernel printed it."""
-        text = (self.capture.truth_b / "sys/fs/cgroup" / folder / "cgroup.stat").read_text()
-        return numbers(text)["nr_dying_descendants"]
-
-
 @pytest.fixture(scope="module", params=KERNELS)
 def cgroups_lab(request: pytest.FixtureRequest, say: Callable[[str], None]) -> CgroupsLab:
     """The ``cgroups`` workload on a kernel."""
-    taken = capture(request.param, "cgroups", say=say)
-    prog = open_target(taken.vmcore, [taken.vmlinux])
-    return CgroupsLab(taken, prog, memory_cgroups_from_memory(Memory(prog)))
+    return read_cgroups(capture(request.param, "cgroups", say=say))
 
 
 def test_every_cgroup_is_there_with_its_path(cgroups_lab: CgroupsLab) -> None:

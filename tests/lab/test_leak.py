@@ -15,8 +15,7 @@ import pytest
 from capture import capture
 from command_line import run
 from conftest import KERNELS
-from test_ledger import LedgerLab, assert_adds_up
-from test_ledger import read as read_ledger
+from ledger_lab import LedgerLab, assert_adds_up, read_ledger
 
 from mmscope.drgn.cgroups.cgroup_files import NUMBERS, read_cgroup_files
 from mmscope.drgn.cgroups.cgroup_rows import ONLINE

@@ -3,33 +3,30 @@
 Where the memory is, page by page, against what the kernel counts, prints, and was made to have.
 """
 
-import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
-from capture import Capture, capture
+from capture import capture
 from conftest import KERNELS, Lab, StructPagesLab
-from drgn import Program, sizeof
+from drgn import sizeof
+from ledger_lab import MAY_DIFFER, LedgerLab, assert_adds_up, meminfo, read_ledger
 
 from mmscope.drgn.free.pageblocks import migratetype_names
 from mmscope.drgn.free.pcp_lists import PcpFinder, pcp_pages
-from mmscope.drgn.ledger.ledger_counters import LedgerCheck
 from mmscope.drgn.ledger.ledger_pages import LedgerPages
 from mmscope.drgn.ledger.meminfo_ledger import REMAINDER
-from mmscope.drgn.ledger.memory_ledger import LedgerRow, UnexplainedRow
+from mmscope.drgn.ledger.memory_ledger import UnexplainedRow
 from mmscope.drgn.ledger.page_places import page_places
 from mmscope.drgn.ledger.sections import memory_ledger_from_files, memory_ledger_from_memory
 from mmscope.drgn.ledger.vmalloc_callers import from_memory as vmalloc_from_memory
 from mmscope.drgn.ledger.vmalloc_callers import read_vmallocinfo
-from mmscope.drgn.opening.target import open_target
 from mmscope.drgn.processes.process_memory import from_memory as processes_from_memory
 from mmscope.drgn.processes.process_memory import read_status_memory
 from mmscope.drgn.reading.kernel_arrays import CHUNK_BYTES
 from mmscope.drgn.reading.struct_pages import scan_struct_pages
 from mmscope.drgn.sections.files import Files
 from mmscope.drgn.sections.memory import Memory
-from mmscope.drgn.sections.section import Found
 
 PAGE, MIB = 4096, 1 << 20
 # guest/workload_ledger.c
@@ -40,69 +37,12 @@ THREADS, HUGE, BPF_MAP = 200, 512, 4 * MIB // PAGE
 # Per-CPU counters that a text is read without (32 pages of each of two CPUs), or, before 6.2, what
 # tasks have not given to theirs (64 faults).
 LAG = 64 * PAGE
-MAY_DIFFER = {
-    # Large allocations of kmalloc() have no mark of their own before 6.15.
-    "nr_slab_unreclaimable": range(-500, 1),
-    # Each of two CPUs keeps two stacks of four pages; some wait for a grace period of RCU.
-    "nr_kernel_stack": range(0, 33),
-    # Unmapped, and still on their way to the free lists.
-    "nr_anon_pages": range(0, 65),
-}
-
-
-@dataclass(frozen=True)
-class LedgerLab:
-    """A frozen guest with memory of every class."""
-
-    capture: Capture
-    prog: Program
-    found: Found
-
-    @property
-    def rows(self) -> list[LedgerRow]:
-        return self.found.by_name["memory_ledger"]
-
-    @property
-    def checks(self) -> dict[str, LedgerCheck]:
-        return {row.counter: row for row in self.found.by_name["ledger_checks"]}
-
-    def pages(self, owner: str, part: str = "") -> int:
-        return sum(r.pages for r in self.rows if r.owner == owner and part in ("", r.part))
-
-
-def meminfo(taken: Capture) -> dict[str, int]:
-    """Pages by name, as the kernel printed them last."""
-    text = (taken.truth_b / "proc/meminfo").read_text()
-    lines = re.findall(r"^(\S+): +([0-9]+) kB$", text, re.MULTILINE)
-    return {name: (int(kib) << 10) // PAGE for name, kib in lines}
-
-
-def read(taken: Capture) -> LedgerLab:
-    prog = open_target(taken.vmcore, [taken.vmlinux])
-    return LedgerLab(taken, prog, memory_ledger_from_memory(Memory(prog)))
 
 
 @pytest.fixture(scope="module", params=KERNELS)
 def ledger_lab(request: pytest.FixtureRequest, say: Callable[[str], None]) -> LedgerLab:
     """The ``ledger`` workload on a kernel."""
-    return read(capture(request.param, "ledger", say=say))
-
-
-def assert_adds_up(found: Found) -> None:
-    checks = found.by_name["ledger_checks"]
-    present = [row for row in checks if row.counter == "present_pages"]
-    assert len(present) >= 2  # zones; on x86 DMA is one more
-    assert {row.difference_pages for row in present} == {0}
-    zones = {(row.node, row.zone): row.kernel_pages for row in present}
-    rows: list[LedgerRow] = found.by_name["memory_ledger"]
-    for zone, pages in zones.items():
-        assert sum(row.pages for row in rows if (row.node, row.zone) == zone) == pages
-    assert sum(row.percent for row in rows) == pytest.approx(100)
-    for row in checks:
-        if row.counter.startswith("present_pages"):
-            continue
-        allowed = MAY_DIFFER.get(row.counter, range(1))
-        assert row.difference_pages in allowed, row
+    return read_ledger(capture(request.param, "ledger", say=say))
 
 
 def test_every_page_is_counted_once_and_as_the_kernel_counts_it(ledger_lab: LedgerLab) -> None:

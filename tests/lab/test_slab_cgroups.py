@@ -8,14 +8,14 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from capture import capture
+from cgroups_lab import CgroupsLab, read_cgroups
 from conftest import KERNELS
 from drgn import FaultError
-from test_cgroups import CgroupsLab, capture
 
 from mmscope.drgn.cgroups.cgroup_files import numbers
 from mmscope.drgn.cgroups.cgroup_paths import cgroup_paths
 from mmscope.drgn.cgroups.memcgs import memcgs_once
-from mmscope.drgn.ledger.memory_cgroups import memory_cgroups_from_memory
 from mmscope.drgn.opening.target import open_target
 from mmscope.drgn.owners.sections import slab_caches_from_memory
 from mmscope.drgn.owners.slab_cgroups import SlabCgroup, SlabCgroups
@@ -33,9 +33,7 @@ SMALL_FILES, PIPES, PIPE_RING = 5000, 4, 4 * PAGE
 @pytest.fixture(scope="module", params=KERNELS)
 def lab(request: pytest.FixtureRequest, say: Callable[[str], None]) -> CgroupsLab:
     """The ``cgroups`` workload on a kernel."""
-    taken = capture(request.param, "cgroups", say=say)
-    prog = open_target(taken.vmcore, [taken.vmlinux])
-    return CgroupsLab(taken, prog, memory_cgroups_from_memory(Memory(prog)))
+    return read_cgroups(capture(request.param, "cgroups", say=say))
 
 
 def test_objects_of_each_cgroup_are_what_memory_stat_says(lab: CgroupsLab) -> None:

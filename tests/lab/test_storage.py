@@ -12,7 +12,7 @@ import pytest
 from capture import Capture, capture
 from conftest import KERNELS
 from drgn import FaultError, Object, Program
-from test_ledger import meminfo
+from ledger_lab import meminfo
 
 from mmscope.drgn.filesystems.cached_file_rows import CachedFile, CachedFilesystem
 from mmscope.drgn.filesystems.sections import cached_files_from_memory
