@@ -34,7 +34,7 @@ hypothesis.settings.load_profile("same")
 
 children.as_in_the_foreground()
 # What a test of a helper module compares is shown, too.
-pytest.register_assert_rewrite("ledger_lab", "printed_memory")
+pytest.register_assert_rewrite("lake_truth", "ledger_lab", "printed_memory")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -15,7 +15,6 @@ anew. Files in which nothing changes are links to one.
 import csv
 import dataclasses
 import datetime
-import inspect
 import io
 import json
 import os
@@ -24,10 +23,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import made_hosts
 import numpy as np
-import test_profile_findings
-from test_findings import FOUND, Case, bundle
-from test_made_hosts import HEALTHY, SICK
+import report_bundle
+from finding_cases.case import Case, bundle
+from finding_cases.every import FOUND, NOT_CHECKED
+from made_lake import host
+from profile_cases import PROFILES
 
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.description import DESCRIPTION, Table, older
@@ -190,7 +192,7 @@ def _beside(made: Bundle, real: Bundle) -> None:
 
 def troubles(folder: Path) -> Iterator[Path]:
     """Made bundles in which every finding is found."""
-    for name, make in {**HEALTHY, **{name: make for name, (make, _) in SICK.items()}}.items():
+    for name, make in made_hosts.EVERY.items():
         yield make().write(folder / name.replace(" ", "-")).path
     for case in packed(list({case.id: case for case in FOUND.values()}.values())):
         yield bundle(folder / f"found-{case.id}", case.rows, case.empty, case.target).path
@@ -202,21 +204,39 @@ def packed(cases: list[Case]) -> list[Case]:
     hosts: list[tuple[Case, set[type]]] = []
     for case in cases:
         needed = {*map(type, case.rows), *case.empty}
-        for host, taken in hosts:
-            if not taken & needed and host.target == case.target:
-                host.rows += case.rows
-                host.empty += case.empty
+        for one, taken in hosts:
+            if not taken & needed and one.target == case.target:
+                one.rows += case.rows
+                one.empty += case.empty
                 taken |= needed
                 break
         else:
             hosts.append((dataclasses.replace(case, rows=[*case.rows]), needed))
-    return [host for host, _ in hosts]
+    return [one for one, _ in hosts]
 
 
 def of_profiles(folder: Path) -> Iterator[Path]:
-    """The bundles that the tests of findings about profiles write."""
-    for name, test in vars(test_profile_findings).items():
-        if name.startswith("test_") and list(inspect.signature(test).parameters) == ["tmp_path"]:
-            (folder / name).mkdir(parents=True)
-            test(folder / name)
-            yield from sorted(path.parent for path in (folder / name).rglob(DESCRIPTION))
+    """The bundles of the cases of findings about profiles."""
+    folder.mkdir(parents=True)
+    for name, contents in PROFILES.items():
+        yield report_bundle.write_bundle(folder / name.replace(" ", "-"), contents).path
+
+
+def of_each_finding(folder: Path) -> list[Path]:
+    """
+    Bundles of hosts in which every finding is found, in which it is not, and in which it cannot be;
+    but of profiles.
+    """
+    found = {case.id: case for case in FOUND.values()}
+    none = {case.id: case for case in NOT_CHECKED.values()}
+    # Of what could not be checked a few are enough: each takes as long as one that was.
+    for kind, cases in (("found", [*found.values()]), ("not", [*none.values()][::8])):
+        for case in packed(cases):
+            path = folder / f"{kind}-{case.id}"
+            bundle(path, case.rows, case.empty, case.target | host(path.name))
+    for name, make in made_hosts.EVERY.items():
+        if "watched" in name or "64 GiB, page" in name or "owner" in name:
+            one = make()
+            one.target |= host(name)
+            one.write(folder / name.replace(" ", "-"))
+    return sorted(folder.iterdir())

@@ -779,3 +779,21 @@ SICK_WATCHED: dict[str, tuple[Callable[[], Host], str]] = {
         "watch-reclaim-in-vain",
     ),
 }  # fmt: skip
+
+
+# All of them, by name.
+
+HEALTHY: dict[str, Callable[[], Host]] = {
+    "2 GiB": lambda: healthy(2),
+    "64 GiB": lambda: healthy(64),
+    "512 GiB": lambda: healthy(512),
+    "2 GiB, page by page": lambda: counted(healthy(2)),
+    "64 GiB, page by page": lambda: counted(healthy(64)),
+    "512 GiB, page by page": lambda: counted(healthy(512)),
+    "512 GiB, odd": odd_but_healthy,
+    "2 GiB, watched": lambda: watched(2),
+    "64 GiB, watched": lambda: watched(64),
+    "512 GiB, watched": lambda: watched(512),
+}
+SICK |= {f"{name}, watched": case for name, case in SICK_WATCHED.items()}
+EVERY = HEALTHY | {name: make for name, (make, _) in SICK.items()}

@@ -19,6 +19,7 @@ from mmscope.reports.collect.run_section import run_section
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "docs" / "ARCHITECTURE.md").read_text()
 CODE = [path for top in ("drgn", "perf", "reports") for path in sorted((ROOT / top).rglob("*.py"))]
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
 MOST_FILES = 15  # of a folder
 MOST_LINES = 500  # of a file
 MOST_LINES_OF_A_FUNCTION = 60  # with its docstring
@@ -109,6 +110,27 @@ def test_probes_and_recordings_know_nothing_of_reports_nor_of_each_other(
 ) -> None:
     for path in (ROOT / top).rglob("*.py"):
         assert not {name.split("/")[0] for name in imported(path)} & others, path
+
+
+def test_no_test_is_taken_from_another() -> None:
+    """What several need is in a helper module: a test may be moved, renamed, and run by itself."""
+    assert {path.parent.name for path in TESTS} >= {"tests", "finding_cases", "lab", "s3", "spark"}
+    collected = {path.stem for path in TESTS if path.name.startswith("test_")}
+    for path in TESTS:
+        for node in ast.walk(ast.parse(path.read_text())):
+            names: list[str] = []
+            if isinstance(node, ast.ImportFrom):
+                names = [f"{node.module}.{alias.name}" for alias in node.names]
+            elif isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            for name in names:
+                assert not collected.intersection(name.split(".")), f"{path} imports {name}"
+
+
+def test_every_file_of_the_tests_has_its_own_name() -> None:
+    """They are imported by it, from whatever folder."""
+    names = Counter(path.name for path in TESTS if path.name != "conftest.py")
+    assert not [name for name, files in names.items() if files > 1]
 
 
 def test_import_drgn_is_the_debugger() -> None:

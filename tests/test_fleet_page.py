@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from browser_page import HUGE, NARROW, SCHEMES, WIDE, Opened, barriers
 from command_line import run
-from test_lake import lake_of, small
+from made_lake import lake_of, small
 
 EVIL = "<img src=x onerror=alert(1)>\"'{{7*7}}../\x1b[31m"
 

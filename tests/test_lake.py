@@ -4,14 +4,12 @@ A lake: each finding says of each host what it says of the host's bundle alone, 
 it, and whatever is wrong with others.
 """
 
-import dataclasses
 import json
 import os
 import shutil
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,97 +17,28 @@ import duckdb
 import made_hosts as made
 import pytest
 from command_line import ROOT, RUN, run
-from made_fleet import packed
-from test_findings import FOUND, NOT_CHECKED, Case, bundle
-from test_made_hosts import HEALTHY, SICK
+from lake_truth import QUESTIONS, found_as_alone
+from made_fleet import of_each_finding
+from made_lake import host, lake_of, small
 
-from mmscope.drgn.machine.vm_counters import VmCounter
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.findings.answerable import named
-from mmscope.reports.findings.findings import evaluate, finding_of, load_questions
+from mmscope.reports.findings.findings import evaluate
 from mmscope.reports.fleet.fleet import Share, ask_fleet, at_least_by_chance, regressions
 from mmscope.reports.lake import adding, layout, staging
 from mmscope.reports.lake.adding import Added, add, identity
-from mmscope.reports.lake.asking import answers, kernels
-from mmscope.reports.lake.batch import Batch, load
+from mmscope.reports.lake.asking import answers
+from mmscope.reports.lake.batch import load
 from mmscope.reports.lake.catalog import Wanted, read_catalog
 from mmscope.reports.lake.staging import Given
 from mmscope.reports.lake.together import insert
 
-QUESTIONS = load_questions()
 KILLS = [question for question in QUESTIONS if question.id == "oom-kills-since-boot"]
-TAKEN = "2026-11-22T10:00:00+00:00"
-
-
-def host(name: str, at: str = TAKEN, **target: Any) -> dict[str, Any]:
-    """A target of that name."""
-    return {"hostname": name, "captured_at": at} | target
-
-
-def small(path: Path, name: str, at: str = TAKEN, kills: int = 0, **target: Any) -> Path:
-    """The bundle of a host in which the OOM killer took so many processes."""
-    case = next(case for case in FOUND.values() if case.id == "oom-kills-since-boot")
-    rows = [dataclasses.replace(row, value=kills) if isinstance(row, VmCounter) else row
-            for row in case.rows]  # fmt: skip
-    bundle(path, rows, target=case.target | host(name, at) | target)
-    return path
-
-
-def lake_of(folder: Path, *bundles: Path, **given: Any) -> list[str]:
-    """Add bundles to the lake in a folder; returns what was said."""
-    said: list[str] = []
-    add(folder / "lake", bundles, Given(**given), said.append, jobs=1)
-    return said
 
 
 @pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Bundles in which every finding is found, in which it is not, and in which it cannot be."""
-    folder = tmp_path_factory.mktemp("fleet")
-    one_each = {case.id: case for case in [*FOUND.values()]}
-    none_each = {case.id: case for case in NOT_CHECKED.values()}
-    for kind, cases in (("found", one_each), ("not", none_each)):
-        # Of what could not be checked a few are enough: each takes as long as one that was.
-        for case in packed(list(cases.values())[:: 1 if kind == "found" else 8]):
-            write(folder / f"{kind}-{case.id}", case)
-    for name, make in {**HEALTHY, **{name: make for name, (make, _) in SICK.items()}}.items():
-        if "watched" in name or "64 GiB, page" in name or "owner" in name:
-            one = make()
-            one.target |= host(name)
-            one.write(folder / name.replace(" ", "-"))
-    return folder
-
-
-def write(path: Path, case: Case) -> None:
-    bundle(path, case.rows, case.empty, case.target | host(path.name))
-
-
-@pytest.fixture(scope="module")
-def paths(fleet: Path) -> list[Path]:
-    return sorted(fleet.iterdir())
-
-
-def said_of(batch: Batch) -> Iterator[tuple[str, int, list[str], str | None]]:
-    """Finding, bundle, what was found in it, and why it was not asked."""
-    kernel = kernels(batch)
-    for answer in answers(batch, QUESTIONS):
-        for number in range(len(batch.bundles)):
-            rows = answer.rows.get(number, [])
-            said = sorted(repr(finding_of(answer.question, row, kernel(number))) for row in rows)
-            yield answer.question.id, number, said, answer.refused.get(number)
-
-
-def found_as_alone(batch: Batch, path_of: dict[str, Path]) -> set[str]:
-    """The findings that a lake's bundles have, each of which has what it has by itself."""
-    verdicts = [evaluate(Bundle(path_of[taken.id])) for taken in batch.bundles]
-    fired = set()
-    for id, number, said, refused in said_of(batch):
-        verdict = verdicts[number]
-        alone = sorted(repr(f) for f in (*verdict.found, *verdict.under) if f.id == id)
-        reason = {item.id: item.reason for item in verdict.not_checked}.get(id)
-        assert (id, said, refused) == (id, alone, reason)
-        fired |= {id} if said else set()
-    return fired
+def paths(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    return of_each_finding(tmp_path_factory.mktemp("fleet"))
 
 
 def test_each_host_is_told_what_its_bundle_alone_is_told(tmp_path: Path, paths: list[Path]) -> None:

@@ -9,27 +9,13 @@ first.
 from collections.abc import Callable
 from pathlib import Path
 
-import made_hosts as made
 import pytest
+from made_hosts import HEALTHY, SICK, Host
 
 from mmscope.reports.findings.findings import Verdict, evaluate
 
-HEALTHY = {
-    "2 GiB": lambda: made.healthy(2),
-    "64 GiB": lambda: made.healthy(64),
-    "512 GiB": lambda: made.healthy(512),
-    "2 GiB, page by page": lambda: made.counted(made.healthy(2)),
-    "64 GiB, page by page": lambda: made.counted(made.healthy(64)),
-    "512 GiB, page by page": lambda: made.counted(made.healthy(512)),
-    "512 GiB, odd": made.odd_but_healthy,
-    "2 GiB, watched": lambda: made.watched(2),
-    "64 GiB, watched": lambda: made.watched(64),
-    "512 GiB, watched": lambda: made.watched(512),
-}
-SICK = made.SICK | {f"{name}, watched": case for name, case in made.SICK_WATCHED.items()}
 
-
-def said(path: Path, name: str, make: Callable[[], made.Host]) -> Verdict:
+def said(path: Path, name: str, make: Callable[[], Host]) -> Verdict:
     verdict = evaluate(make().write(path / "b"))
     assert not [item for item in verdict.not_checked if "query failed" in item.reason]
     assert not [item for item in verdict.not_checked if "words do not fit" in item.reason]

@@ -15,8 +15,8 @@ pytest.importorskip("obstore", reason="mmscope[s3] is not installed: make test-s
 
 import obstore
 from command_line import run
+from made_lake import small
 from obstore.store import from_url
-from test_lake import small
 
 from mmscope.reports.lake import bucket
 from mmscope.reports.lake.adding import add

@@ -16,7 +16,7 @@ pytest.importorskip("pyspark", reason="mmscope[spark] is not installed: make tes
 
 import pyspark
 from command_line import run
-from test_lake import lake_of, small
+from made_lake import lake_of, small
 
 WORKERS = 2
 CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"

@@ -17,8 +17,9 @@ pytest.importorskip("pyspark", reason="mmscope[spark] is not installed: make tes
 
 from command_line import ROOT, run
 from kept_bundles import kept_bundles
-from made_fleet import of_profiles
-from test_lake import QUESTIONS, fleet, found_as_alone, lake_of, paths, small  # noqa: F401
+from lake_truth import QUESTIONS, found_as_alone
+from made_fleet import of_each_finding, of_profiles
+from made_lake import lake_of, small
 
 from mmscope.reports.findings.answerable import named
 from mmscope.reports.fleet.spark import session, spark_engine
@@ -42,8 +43,9 @@ class Both:
 
 
 @pytest.fixture(scope="module")
-def both(tmp_path_factory: pytest.TempPathFactory, paths: list[Path]) -> Iterator[Both]:  # noqa: F811
+def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
     folder = tmp_path_factory.mktemp("spark")
+    paths = of_each_finding(tmp_path_factory.mktemp("fleet"))
     real = sorted(path.parent for path in (ROOT / "tests" / "bundles").glob("*/datapackage.json"))
     every = [*paths, *of_profiles(folder / "profiles"), *real, *kept_bundles(folder / "kept")]
     lake_of(folder, *every)  # what is odd with real ones is said

@@ -1,0 +1,395 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Findings about free memory: watermarks, lists, fragmentation, the HighAtomic reserve, THP."""
+
+import dataclasses
+
+from finding_cases.case import LARGE, TARGET, Case
+from finding_cases.rows import RATE, all_orders, event, free, on_lists, zone
+
+from mmscope.drgn.free.free_lists import FreeListCheck, MisplacedBlocks
+from mmscope.drgn.free.pageblocks import Pageblocks
+from mmscope.drgn.free.zones import FreeAccounting
+from mmscope.drgn.machine.settings import Setting
+
+ACCOUNTING = FreeAccounting(0, "Normal", 200_000, 0, 200_000, 0, 0, 0, 0, None)
+
+
+def of(pages: int) -> dict[str, int]:
+    """The size of a zone."""
+    return {"present_pages": pages, "spanned_pages": pages, "managed_pages": pages}
+
+
+STARVED = [
+    *[free(order, 0) for order in range(11)],
+    free(0, 50_000), free(9, 12, "HighAtomic"), free(10, 2, "HighAtomic"),
+    free(9, 1, "Isolate"),
+]  # fmt: skip
+RESERVED = zone(
+    highatomic_reserved_pages=10_240, highatomic_free_pages=8_192, highatomic_cap_pages=10_240
+)
+HIGHATOMIC = Pageblocks(0, "Normal", "HighAtomic", 20)
+
+FOUND: dict[str, Case] = {
+    "below min": Case(
+        "below-watermarks", [zone(free_pages=9_999)],
+        ["Node 0 zone Normal: 39.06 MiB of free memory are usable, below the min watermark "
+         "(39.06 MiB)", "9,999 pages are usable (9,999 free);",
+         "min 10,000, low 12,500, high 15,000, without boost", "direct reclaim"], "warning",
+    ),
+    "below half of min": Case(
+        "below-watermarks", [zone(free_pages=4_999)], ["below half of the min watermark"],
+        "critical",
+    ),
+    "below min, in a zone that the others stand in for": Case(
+        "below-watermarks",
+        [zone(zone="DMA32", free_pages=4_999, managed_pages=400_000), zone(free_pages=900_000)],
+        ["zone DMA32"], "notice",
+    ),
+    "below min but for the reserve": Case(
+        "below-watermarks",
+        [zone(free_pages=20_000, highatomic_free_pages=11_000, highatomic_reserved_pages=11_264)],
+        ["below the min watermark", "9,000 pages are usable (20,000 free", "11,000 of them"],
+        "warning",
+    ),
+    "below min on a kernel that leaves out the whole reserve": Case(
+        "below-watermarks",
+        [zone(free_pages=19_000, highatomic_free_pages=None, highatomic_reserved_pages=9_216)],
+        ["below the min watermark", "9,784 pages are usable (19,000 free"],
+    ),
+    "compaction fails": Case(
+        "compaction-fails",
+        [event("compact_success", 3), event("compact_fail", 1_397), event("compact_stall", 1_400),
+         event("compact_migrate_scanned", 92_713), event("compact_isolated", 2_550)],
+        ["Direct compaction succeeded in 3 of 1,400 attempts (0.2 %) since boot",
+         "compact_success 3, compact_fail 1,397, compact_stall 1,400 in 2.0 h since boot;"
+         " 92,713 pages scanned for migration, 2,550 isolated.", "says nothing of now"],
+        "notice",
+    ),
+    "compaction fails, and the rest is unknown": Case(
+        "compaction-fails",
+        [event("compact_success", 0), event("compact_fail", 20)],
+        ["succeeded in 0 of 20 attempts (0 %)",
+         "compact_stall unknown since boot, uptime unknown; unknown pages scanned"],
+        target=TARGET | {"uptime_seconds": None},
+    ),
+    "free memory in pieces": Case(
+        "external-fragmentation",
+        [*all_orders(o0=100_000, o1=20_000, o3=5_000, o9=10), zone(),
+         Setting("vm.extfrag_threshold", "500")],
+        ["Node 0 zone Normal: 723.1 MiB free, 97.2 % of it unusable for a huge page",
+         "185,120 pages (18.5 % of the zone) are free and hold 10 blocks of order 9: unusable free "
+         "space index 0.972 at order 9, below 0.5 up to order 0."],
+        "notice", ["fragmentation index is", "outside the HighAtomic reserve"],
+    ),
+    "free memory in pieces, and what is not is in the reserve": Case(
+        "external-fragmentation",
+        [*all_orders(o0=100_000, o1=20_000, o3=5_000), free(9, 10, "HighAtomic"), zone()],
+        ["97.2 %", "hold 10 blocks of order 9, 0 of them outside the HighAtomic reserve"],
+        "warning",
+    ),
+    "1.4 % free, and no block of THP size": Case(
+        "external-fragmentation", [*all_orders(o0=14_000 << 2), zone(**of(4_000_000))],
+        ["218.8 MiB free, 100 % of it unusable", "(1.4 % of the zone)", "hold 0 blocks"], "warning",
+        target=LARGE,
+    ),
+    "free memory in pieces, with no block at all": Case(
+        "external-fragmentation",
+        [*all_orders(o0=100_000, o1=20_000), zone(), Setting("vm.extfrag_threshold", "500")],
+        ["unusable free space index 1.000 at order 9",
+         "The fragmentation index is 0.998: a request of that order fails because of fragmentation",
+         "direct compaction is tried above 0.500"],
+    ),
+    "free memory in pieces, of unknown migratetypes and threshold": Case(
+        "external-fragmentation",
+        [*[dataclasses.replace(row, migratetype=None) for row in all_orders(o0=100_000)], zone()],
+        ["hold 0 blocks of order 9", "below 0.5 up to order 0"], unlike=["tried above"],
+    ),
+    "a free list contradicts where a CPU was inside the lock": Case(
+        "free-lists-damaged",
+        [FreeListCheck(0, "Normal", 3, "Movable", None, 1, "links lead to no list head"),
+         FreeListCheck(0, "Normal", 3, None, 5, 4, "nr_free differs"), zone(lock_held=True)],
+        ["2 free lists contradict the struct pages, as an operation that was stopped halfway",
+         "zone.lock was held in node 0 Normal: a CPU was stopped inside it."],
+        "notice", ["does not explain"],
+    ),
+    "more than one operation, in a zone whose lock was held": Case(
+        "free-lists-damaged",
+        [FreeListCheck(0, "Normal", 3, None, 50, 4, "nr_free differs"), zone(lock_held=True)],
+        ["1 free list contradicts the struct pages", "which does not explain all of this."],
+        "critical", ["stopped halfway"],
+    ),
+    "one operation, and nobody had the lock": Case(
+        "free-lists-damaged",
+        [FreeListCheck(0, "Normal", 3, None, 5, 4, "nr_free differs"), zone()],
+        ["1 free list contradicts the struct pages"], "critical", ["zone.lock"],
+    ),
+    "a free list contradicts": Case(
+        "free-lists-damaged",
+        [FreeListCheck(1, "Normal", 2, "CMA", None, 2, "links lead to no list head"),
+         FreeListCheck(0, "DMA", 3, None, 5, 4, "nr_free differs")],
+        ["2 free lists contradict the struct pages",
+         "First: zone DMA, order 3, all types: nr_free differs. In all 6 blocks are concerned."],
+        "critical",
+    ),
+    "pages that nobody accounts for": Case(
+        "free-pages-unaccounted",
+        [dataclasses.replace(ACCOUNTING, nr_free_pages=200_512, remainder_pages=512)],
+        ["Node 0 zone Normal: NR_FREE_PAGES differs from the free lists by 512 pages",
+         "NR_FREE_PAGES 200,512, on free lists 200,000, unaccepted 0: remainder 512 pages (2 MiB)"],
+        "notice",
+    ),
+    "pages that are missing": Case(
+        "free-pages-unaccounted",
+        [dataclasses.replace(ACCOUNTING, nr_free_pages=199_999, remainder_pages=-1)],
+        ["differs from the free lists by -1 pages", "remainder -1 pages (-4 KiB)"],
+    ),
+    "a reserve at its cap": Case(
+        "highatomic-reserve-full",
+        [RESERVED, free(9, 10, "HighAtomic"), free(0, 1, "Movable")],
+        ["the HighAtomic reserve is at its cap and 50.0 % free",
+         "10,240 pages (40 MiB) are reserved, the cap is 10,240; 5,120 pages of it are free."],
+        "notice",
+    ),
+    "a reserve that starves THP": Case(
+        "highatomic-starves-thp",
+        [*STARVED, RESERVED, HIGHATOMIC, free(9, 1), event("thp_fault_alloc", 21),
+         event("thp_fault_fallback", 340), event("compact_success", 0), event("compact_fail", 20)],
+        ["Node 0 zone Normal: 16 of 17 free blocks of THP size lie in the HighAtomic reserve",
+         "20 pageblocks are HighAtomic, 10,240 pages reserved (40 MiB, 1.0 % of the zone;"
+         " cap 10,240 pages). 16 blocks of 2 MiB are free in it; THP may use 1 others, though"
+         " 200,000 pages (20.0 % of the zone) are free. THP faults got a huge page in 21 of 361"
+         " attempts (5.8 %) in 2.0 h since boot. Direct compaction succeeded in 0 of 20 (0 %)."],
+        "warning",
+    ),
+    "a reserve that leaves THP nothing, and little is known": Case(
+        "highatomic-starves-thp",
+        [*STARVED, dataclasses.replace(RESERVED, highatomic_cap_pages=None)],
+        ["16 of 16 free blocks of THP size", "unknown pageblocks are HighAtomic", "cap unknown",
+         "THP may use 0 others"],
+        "critical", ["THP faults got", "Direct compaction succeeded"], empty=(Pageblocks,),
+    ),
+    "a reserve of unknown size": Case(
+        "highatomic-starves-thp",
+        [*STARVED, dataclasses.replace(RESERVED, highatomic_reserved_pages=None), HIGHATOMIC,
+         zone(node=1)],
+        ["unknown pages reserved (unknown, unknown of the zone; cap 10,240 pages)"],
+    ),
+    "a reserve on a machine with 64 KiB pages": Case(
+        "highatomic-starves-thp",
+        [free(9, 100), free(13, 2, "HighAtomic"), RESERVED, HIGHATOMIC],
+        ["2 of 2 free blocks of THP size", "2 blocks of 512 MiB are free in it"], "critical",
+        target=TARGET | {"page_size": 65536},
+    ),
+    "THP falls back": Case(
+        "thp-falls-back",
+        [event("thp_fault_alloc", 21), event("thp_fault_fallback", 340),
+         Setting("transparent_hugepage.enabled", "madvise"),
+         Setting("transparent_hugepage.defrag", "defer")],
+        ["THP page faults got a huge page in 21 of 361 attempts (5.8 %) since boot",
+         "thp_fault_alloc 21, thp_fault_fallback 340 in 2.0 h since boot;"
+         " transparent_hugepage/enabled is madvise, defrag defer.", "says nothing of now"],
+        "notice",
+    ),
+    "THP falls back, settings unknown": Case(
+        "thp-falls-back",
+        [event("thp_fault_alloc", 0), event("thp_fault_fallback", 120)],
+        ["in 0 of 120 attempts (0 %)", "in 2.0 h since boot."],
+        unlike=["transparent_hugepage/enabled"],
+    ),
+    "blocks on another list": Case(
+        "misplaced-blocks",
+        [MisplacedBlocks(0, "Normal", 0, "HighAtomic", "Movable", 5, 5),
+         MisplacedBlocks(0, "Normal", 3, "HighAtomic", "Movable", 2, 16)],
+        ["7 free blocks of Movable pageblocks are on HighAtomic lists",
+         "21 pages (84 KiB), up to order 3.", "With HighAtomic involved"],
+        "notice",
+    ),
+    "blocks on another list, no reserve involved": Case(
+        "misplaced-blocks", [MisplacedBlocks(0, "Normal", 0, "Unmovable", "Movable", 1, 1)],
+        ["1 free blocks of Movable pageblocks are on Unmovable lists", "1 pages (4 KiB)"],
+        unlike=["With HighAtomic involved"],
+    ),
+    "572 MiB on lists, and 368 MiB free": Case(
+        "pcp-lists-hold-free",
+        [*on_lists(146_432), zone(free_pages=94_208, wmark_high=200_000, **of(65_000_000))],
+        ["Node 0 zone Normal: 572 MiB lie on per-CPU lists, and 368 MiB are free for everyone",
+         "146,432 pages (0.2 % of the zone) on the lists of 4 CPUs, most on CPU 0: 143 MiB. "
+         "NR_FREE_PAGES is 94,208, the high watermark 200,000 without boost."],
+        "warning", target=LARGE,
+    ),
+    "more on lists than free, in a zone that is not short": Case(
+        "pcp-lists-hold-free", [*on_lists(40_000), zone(free_pages=30_000)], ["156.2 MiB lie"],
+        "notice",
+    ),
+    "a node that kswapd gave up": Case(
+        "kswapd-gave-up",
+        [zone(free_pages=14_000, node_unreclaimable=True),
+         zone(zone="DMA", free_pages=0, wmark_min=0, wmark_low=0, wmark_high=0)],
+        ["kswapd has given node 0 up: 16 runs in a row reclaimed nothing"], "warning",
+    ),
+    "a node that kswapd gave up, and it needs nothing": Case(
+        "kswapd-gave-up", [zone(node_unreclaimable=True)], ["781.2 MiB of free memory"], "notice",
+    ),
+    "a node beside one with plenty": Case(
+        "nodes-out-of-balance", [zone(free_pages=12_000), zone(node=1, free_pages=400_000)],
+        ["Node 0 has 46.88 MiB of free memory left, node 1 has 1.526 GiB",
+         "Node 0: 12,000 pages are usable, the low watermarks of its zones are 12,500 in all, min "
+         "10,000. Node 1: 400,000 pages are free, 40.0 % of it."],
+        "notice",
+    ),
+    "a node below min beside one with plenty": Case(
+        "nodes-out-of-balance", [zone(free_pages=9_000), zone(node=1, free_pages=400_000)],
+        ["Node 0 has"], "warning",
+    ),
+}  # fmt: skip
+
+CLEAR: dict[str, Case] = {
+    "in kswapd's band": Case("below-watermarks", [zone(free_pages=10_000)]),
+    "below a mark that is boosted": Case(
+        "below-watermarks",
+        [zone(free_pages=10_000, wmark_boost=512, wmark_min=10_512, wmark_low=13_012)],
+    ),
+    "a zone without managed pages": Case(
+        "below-watermarks", [zone(free_pages=0, managed_pages=0)]
+    ),
+    "compaction that succeeds": Case(
+        "compaction-fails", [event("compact_success", 4), event("compact_fail", 16)]
+    ),
+    "compaction that was hardly tried": Case(
+        "compaction-fails", [event("compact_success", 0), event("compact_fail", 119)]
+    ),
+    "compaction that fails, and there are rates": Case(
+        "compaction-fails", [event("compact_success", 3), event("compact_fail", 1_397), RATE]
+    ),
+    "compaction that was never tried": Case(
+        "compaction-fails", [event("compact_success", 0), event("compact_fail", 0)]
+    ),
+    "memory in large blocks": Case("external-fragmentation", [*all_orders(o10=200), zone()]),
+    "little memory in pieces": Case(
+        "external-fragmentation", [*all_orders(o0=39_999), zone(**of(4_000_000))], target=LARGE,
+    ),
+    "room for few huge pages": Case(
+        "external-fragmentation", [*all_orders(o0=(64 << 9) - 1), zone()]
+    ),
+    "memory in pieces below the high watermark, without boost": Case(
+        "external-fragmentation",
+        [*all_orders(o0=59_999), zone(wmark_high=61_000, wmark_boost=1_000)],
+    ),
+    "a small zone in pieces": Case(
+        "external-fragmentation",
+        [*all_orders(o0=3_000), zone(managed_pages=3_840, free_pages=3_000)],
+    ),
+    "no free memory": Case("external-fragmentation", [*all_orders(), zone(free_pages=0)]),
+    "free lists that agree": Case("free-lists-damaged", [], empty=(FreeListCheck,)),
+    "free lists of a kernel that runs": Case(
+        "free-lists-damaged", [FreeListCheck(0, "DMA", 3, None, 5, 4, "nr_free differs")],
+        target=TARGET | {"kind": "live"},
+    ),
+    "every page accounted for": Case("free-pages-unaccounted", [ACCOUNTING]),
+    "pages of a kernel that runs": Case(
+        "free-pages-unaccounted", [dataclasses.replace(ACCOUNTING, remainder_pages=3)],
+        target=TARGET | {"kind": "live"},
+    ),
+    "a reserve below its cap": Case(
+        "highatomic-reserve-full",
+        [dataclasses.replace(RESERVED, highatomic_reserved_pages=9_728), free(9, 18, "HighAtomic")],
+    ),
+    "a reserve that is used": Case(
+        "highatomic-reserve-full", [RESERVED, free(9, 9, "HighAtomic")]
+    ),
+    "no cap, no reserve": Case(
+        "highatomic-reserve-full",
+        [zone(highatomic_cap_pages=0), free(0, 1, "HighAtomic")],
+    ),
+    "a thousand blocks for THP beside a reserve that has more": Case(
+        "highatomic-starves-thp",
+        [free(9, 1_000), free(9, 1_100, "HighAtomic"), HIGHATOMIC,
+         dataclasses.replace(RESERVED, **of(60_000_000))],
+        target=LARGE,
+    ),
+    "a reserve that has more, and the node's other zone has enough": Case(
+        "highatomic-starves-thp", [*STARVED, RESERVED, HIGHATOMIC, zone(zone="DMA32"),
+                                   free(9, 4, zone="DMA32")]
+    ),
+    "a reserve that has all, and nobody uses THP": Case(
+        "highatomic-starves-thp",
+        [*STARVED, RESERVED, HIGHATOMIC, Setting("transparent_hugepage.enabled", "never")],
+    ),
+    "as many blocks for THP as in the reserve": Case(
+        "highatomic-starves-thp", [*STARVED, free(9, 16), RESERVED, HIGHATOMIC]
+    ),
+    "small blocks in the reserve": Case(
+        "highatomic-starves-thp", [free(8, 100, "HighAtomic"), free(9, 0), RESERVED, HIGHATOMIC]
+    ),
+    "THP that succeeds": Case(
+        "thp-falls-back", [event("thp_fault_alloc", 50), event("thp_fault_fallback", 50)],
+    ),
+    "THP that was hardly tried": Case(
+        "thp-falls-back", [event("thp_fault_alloc", 0), event("thp_fault_fallback", 119)],
+    ),
+    "THP that falls back, and there are rates": Case(
+        "thp-falls-back", [event("thp_fault_alloc", 0), event("thp_fault_fallback", 9_999), RATE]
+    ),
+    "no block on another list": Case("misplaced-blocks", [], empty=(MisplacedBlocks,)),
+    "lists beside more that is free": Case("pcp-lists-hold-free", [*on_lists(40_000), zone()]),
+    "little on lists, and less free": Case(
+        "pcp-lists-hold-free", [*on_lists(9_000), zone(free_pages=8_000)]
+    ),
+    "nodes that kswapd works for": Case("kswapd-gave-up", [zone()]),
+    "one node": Case("nodes-out-of-balance", [zone(free_pages=12_000)]),
+    "nodes that are alike": Case(
+        "nodes-out-of-balance", [zone(free_pages=12_000), zone(node=1, free_pages=200_000)]
+    ),
+}  # fmt: skip
+
+NOT_CHECKED: dict[str, Case] = {
+    "no zones": Case("below-watermarks", [], why_not="no table zones in this bundle"),
+    "no counters": Case("compaction-fails", [], why_not="no table vm_counters in this bundle"),
+    "a kernel without compaction": Case(
+        "compaction-fails", [event("pgpgin", 1)],
+        why_not="vm_counters has no row where name = 'compact_success'",
+    ),
+    "a kernel without THP": Case(
+        "thp-falls-back", [event("compact_success", 1)],
+        why_not="vm_counters has no row where name = 'thp_fault_alloc'",
+    ),
+    "counters cut short": Case(
+        "thp-falls-back", [event("thp_fault_alloc", 1)],
+        why_not="vm_counters has no row where name = 'thp_fault_fallback'",
+    ),
+    "no free lists": Case(
+        "external-fragmentation", [zone()], why_not="no table free_blocks in this bundle",
+    ),
+    "a machine of unknown page size": Case(
+        "external-fragmentation", [*all_orders(o0=100_000), zone()],
+        target=TARGET | {"page_size": None}, why_not="target.thp_order is unknown in this bundle",
+    ),
+    "a machine of unknown page size, written as 0": Case(
+        "highatomic-starves-thp", [*STARVED, RESERVED, HIGHATOMIC],
+        target=TARGET | {"page_size": 0}, why_not="target.thp_order is unknown in this bundle",
+    ),
+    "no checks": Case("free-lists-damaged", [], why_not="no table free_list_checks in this bundle"),
+    "no accounting": Case(
+        "free-pages-unaccounted", [], why_not="no table free_accounting in this bundle"
+    ),
+    "an unknown cap": Case(
+        "highatomic-reserve-full",
+        [dataclasses.replace(RESERVED, highatomic_cap_pages=None), free(9, 10, "HighAtomic")],
+        why_not="zones.highatomic_cap_pages is unknown in this bundle",
+    ),
+    "unknown migratetypes": Case(
+        "highatomic-starves-thp", [free(9, 10, None), RESERVED, HIGHATOMIC],
+        why_not="free_blocks.migratetype is unknown in this bundle",
+    ),
+    "no misplaced blocks": Case(
+        "misplaced-blocks", [], why_not="no table misplaced_blocks in this bundle"
+    ),
+    "no per-CPU lists": Case(
+        "pcp-lists-hold-free", [zone()], why_not="no table pcp_pages in this bundle"
+    ),
+    "kswapd of an older bundle": Case(
+        "kswapd-gave-up", [zone(node_unreclaimable=None)],
+        why_not="zones.node_unreclaimable is unknown in this bundle",
+    ),
+    "no nodes": Case("nodes-out-of-balance", [], why_not="no table zones in this bundle"),
+}  # fmt: skip

@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Findings about where memory went, by the ledger and by the counters."""
+
+import dataclasses
+
+from finding_cases.case import TARGET, Case
+from finding_cases.rows import (
+    RATE,
+    event,
+    huge_size,
+    ledger,
+    of_line,
+    on_lists,
+    owned,
+    pages_of,
+    slab,
+    zone,
+)
+
+from mmscope.drgn.cgroups.percpu_owners import PercpuCgroup
+from mmscope.drgn.ledger.memory_ledger import UnexplainedRow
+from mmscope.drgn.ledger.percpu_chunks import PercpuChunk, PercpuSize
+from mmscope.drgn.ledger.swap_areas import SwapArea
+from mmscope.drgn.ledger.vmalloc_callers import VmallocCaller
+from mmscope.drgn.machine.vm_counters import VmCounter
+from mmscope.drgn.processes.process_memory import ProcessMemory
+
+
+def looks(part: str, pages: int, order: int | None, charged: str = "no") -> UnexplainedRow:
+    return UnexplainedRow(part, 0, "Normal", "", "1", order, charged, pages, "0x1200 0x1400")
+
+
+def swap(used: int, size: int = 1_000) -> SwapArea:
+    """A device of so many MiB."""
+    return SwapArea("/dev/vda5", "partition", size << 20, used << 20, -2, False, None, None)
+
+
+def swapped(pid: int, comm: str, mib: int) -> ProcessMemory:
+    return ProcessMemory(pid, comm, 0, 0, 0, 0, mib << 20, 0, 0, 0, mib << 20, 1, 1)
+
+
+def percpu(kind: str, mib: int, used: int) -> PercpuChunk:
+    return PercpuChunk(f"0x{mib:x}", kind, mib << 20, used << 20, 9, 0, 1 << 20, 0, 0)
+
+
+def vmalloc(caller: str, percent: float, use: str = "vmalloc") -> VmallocCaller:
+    """So much of a million pages."""
+    pages = int(10_000 * percent)
+    return VmallocCaller(caller, use, 70, pages, pages << 12)
+
+
+# A million pages, of which half are counted.
+COUNTED = [pages_of("nr_anon_pages", 200_000), pages_of("nr_file_pages", 80_000), *slab(0, 10_000),
+           VmCounter("nr_kernel_stack", "node", 40_000, 0)]  # fmt: skip
+
+FOUND: dict[str, Case] = {
+    "ninety million pages each way": Case(
+        "swapped-since-boot",
+        [event("pswpin", 90_000_000), event("pswpout", 90_000_001), event("pgmajfault", 7)],
+        ["343.3 GiB were swapped in and 343.3 GiB out since boot, 85.8 times all memory",
+         "pswpin 90,000,000 pages, pswpout 90,000,001, pgmajfault 7 in 2.0 h since boot: 1.25e+04 "
+         "pages a second both ways on average", "says nothing of now"],
+        "notice",
+    ),
+    "swap, and no uptime": Case(
+        "swapped-since-boot", [event("pswpin", 900_000), event("pswpout", 900_000)],
+        ["pgmajfault unknown since boot, uptime unknown."], unlike=["a second"],
+        target=TARGET | {"uptime_seconds": None},
+    ),
+    "vmalloc of a tenth": Case(
+        "kernel-memory-large",
+        [pages_of("nr_vmalloc", 110_000), VmCounter("nr_kernel_stack", "node", 4_000, 0)],
+        ["nr_vmalloc: 429.7 MiB, 10.5 % of memory", "110,000 pages of 1,048,576",
+         "vmalloc has modules"], "warning", ["Every thread"],
+    ),
+    "kernel stacks, which are counted in KiB": Case(
+        "kernel-memory-large", [VmCounter("nr_kernel_stack", "node", 84_000, 0)],
+        ["nr_kernel_stack: 82.03 MiB, 2.0 % of memory", "Every thread"], "notice",
+    ),
+    "memory that no counter has": Case(
+        "memory-unaccounted", [*COUNTED, zone(), huge_size("off", 50), *on_lists(4_000)],
+        ["1.794 GiB, 47.0 % of memory, are in no counter of the kernel",
+         "Of 3.815 GiB that the page allocator has, 781.2 MiB are free",
+         "100 MiB are hugetlb pages, 15.62 MiB lie on per-CPU lists",
+         "This kernel counts vmalloc elsewhere"],
+        "warning",
+    ),
+    "pages without an owner": Case(
+        "unexplained-pages", [*ledger(200_000), looks("compound pages", 170_000, 9),
+                              looks("compound pages", 10_000, 9),
+                              looks("single pages", 20_000, None, "kernel memory")],
+        ["781.2 MiB, 20.0 % of memory, have no owner that their pages show",
+         "compound pages of order 9: 180000; single pages: 20000 pages",
+         "20,000 of them are charged to memory cgroups as kernel memory",
+         "Page frames of the largest kind: 0x1200 0x1400"],
+        "warning",
+    ),
+    "a quarter of memory without an owner": Case(
+        "unexplained-pages", ledger(250_000), ["25.0 % of memory"], "critical"
+    ),
+    "swap that is nearly full": Case(
+        "swap-full", [swap(970), swapped(7, "sleeper", 400), swapped(8, "editor", 20)],
+        ["Swap is 97.0 % full: 30 MiB of 1000 MiB are left", "970 MiB of 1000 MiB in 1 area",
+         "sleeper (pid 7): 400 MiB, editor (pid 8): 20 MiB"],
+        "notice",
+    ),
+    "swap that is full": Case(
+        "swap-full", [swap(1_000)], ["100 % full"], "warning", ["Processes with the most"]
+    ),
+    "percpu memory of a tenth": Case(
+        "percpu-large",
+        [percpu("variables", 9, 9), percpu("further", 400, 100),
+         PercpuSize(8, 5_000_000, 80 << 20),
+         PercpuCgroup("/shop", 7, "online", 9, 60 << 20),
+         PercpuCgroup(None, None, "dying", 3, 30 << 20)],
+        ["Percpu memory takes 409 MiB, 10.0 % of memory", "2 chunks have 409 MiB, of which 109 MiB",
+         "5000000 of 8 bytes: 80 MiB",
+         "Memory cgroups are charged for 90 MiB of it, most of all /shop 60 MiB, ? 30 MiB."],
+        "warning",
+    ),
+    "vmalloc memory of one module": Case(
+        "vmalloc-large",
+        [vmalloc("fill_table [gpu]", 12), vmalloc("bpf_map_area_alloc", 2),
+         vmalloc("copy_process", 9), vmalloc("ioremap_prot", 30, "ioremap")],
+        ["fill_table [gpu] holds 468.8 MiB of vmalloc memory, 11.4 % of memory",
+         "70 areas that fill_table [gpu] asked for have 120,000 pages", "230,000 in all"],
+        "warning",
+    ),
+    "vmalloc memory of a quarter": Case(
+        "vmalloc-large", [vmalloc("bpf_map_area_alloc", 25)], ["23.8 % of memory"], "critical"
+    ),
+    "pages that alloc tags name": Case(
+        "unexplained-pages", [*ledger(200_000), of_line(150_000), of_line(3, line=9)],
+        ["have no owner", "Lines of source that allocated the most: drivers/a.c:7 [gpu]: 150000 "
+         "pages; drivers/a.c:9 [gpu]: 3 pages."], "notice",
+    ),
+    "pages that page_owner names": Case(
+        "unexplained-pages", [*ledger(200_000), owned(7, 1)], ["have no owner"], "notice"
+    ),
+    "memory that page_owner names": Case(
+        "memory-unaccounted", [*COUNTED, zone(), huge_size("off", 0), owned(7, 1),
+                               pages_of("nr_vmalloc", 1)],
+        ["in no counter", "stacks, vmalloc)"], "notice", ["elsewhere"],
+    ),
+}  # fmt: skip
+
+CLEAR: dict[str, Case] = {
+    "memory that was swapped out and stayed there": Case(
+        "swapped-since-boot", [event("pswpin", 200_000), event("pswpout", 90_000_000)]
+    ),
+    "swap, and there are rates": Case(
+        "swapped-since-boot", [event("pswpin", 9_000_000), event("pswpout", 9_000_000), RATE]
+    ),
+    "kernel memory as it is": Case(
+        "kernel-memory-large",
+        [pages_of("nr_vmalloc", 50_000), VmCounter("nr_kernel_stack", "node", 80_000, 0)],
+    ),
+    "memory that is counted": Case(
+        "memory-unaccounted",
+        [*COUNTED, zone(free_pages=520_000), huge_size("off", 200), *on_lists(4_000)],
+    ),
+    "few pages without an owner": Case("unexplained-pages", ledger(49_000)),
+    "swap that has room": Case("swap-full", [swap(900)]),
+    "little swap that is full": Case("swap-full", [swap(30, 30)]),
+    "no swap": Case("swap-full", [dataclasses.replace(swap(0), bytes=0)]),
+    "vmalloc memory as it is on most": Case(
+        "vmalloc-large",
+        [vmalloc("bpf_prog_alloc_no_stats", 1), vmalloc("alloc_large_system_hash", 4),
+         vmalloc("dup_task_struct", 9), vmalloc("memremap", 50, "ioremap")],
+    ),
+    "percpu memory as it is on most": Case("percpu-large", [percpu("further", 60, 50)]),
+    "memory that is counted page by page": Case(
+        "memory-unaccounted", [*COUNTED, zone(), huge_size("off", 50), *on_lists(4_000),
+                               *ledger(1_000)],
+    ),
+}  # fmt: skip
+
+NOT_CHECKED: dict[str, Case] = {
+    "a kernel without swap": Case(
+        "swapped-since-boot", [event("pgpgin", 1)],
+        why_not="vm_counters has no row where name = 'pswpin'",
+    ),
+    "vmalloc that was not read": Case(
+        "vmalloc-large", [], why_not="no table vmalloc_callers in this bundle"
+    ),
+    "swap of an older bundle": Case(
+        "swap-full", [], why_not="no table swap_areas in this bundle"
+    ),
+    "percpu memory of an older bundle": Case(
+        "percpu-large", [], why_not="no table percpu_chunks in this bundle"
+    ),
+    "no page was counted": Case(
+        "unexplained-pages", ledger(500_000)[:2], why_not="no table ledger_checks in this bundle"
+    ),
+    "kernel memory of unknown memory": Case(
+        "kernel-memory-large", [VmCounter("nr_kernel_stack", "node", 84_000, 0)],
+        target=TARGET | {"total_pages": None},
+        why_not="target.total_pages is unknown in this bundle",
+    ),
+    "memory that hugetlb may have": Case(
+        "memory-unaccounted", [*COUNTED, zone()], why_not="no table hugetlb_sizes in this bundle"
+    ),
+}  # fmt: skip

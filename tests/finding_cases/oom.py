@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Findings about the OOM killer."""
+
+import dataclasses
+from typing import Any
+
+from finding_cases.case import TARGET, Case
+from finding_cases.rows import GIB, MIB, RATE, event, zone
+
+from mmscope.drgn.log.oom_rows import (
+    KILLED,
+    OPEN,
+    PANIC,
+    OomCgroupMemory,
+    OomFreeBlocks,
+    OomKill,
+    OomMemory,
+    OomTask,
+)
+
+
+def oom(number: int = 1, **changes: Any) -> OomKill:
+    """A kill for memory of the machine, at 5000 s of 7200 s."""
+    nothing = dict.fromkeys(f.name for f in dataclasses.fields(OomKill))
+    known = {
+        "oom": number, "victim": 1, "seconds": 1000.5, "outcome": KILLED, "invoker": "nginx",
+        "invoker_pid": 80, "invoker_oom_score_adj": 0, "gfp_mask": "0xcc0",
+        "gfp_flags": "GFP_KERNEL", "order": 0, "constraint": "CONSTRAINT_NONE",
+        "cgroup_limit": False, "group_kill": False, "allocating_task": False, "pid": 7,
+        "comm": "java", "uid": 1000, "total_vm_bytes": 3 * GIB, "anon_bytes": 2 * GIB,
+        "file_bytes": MIB, "shmem_bytes": 0, "pgtables_bytes": 5 * MIB, "oom_score_adj": 0,
+    }  # fmt: skip
+    return OomKill(**(nothing | known | changes))
+
+
+def oom_at_limit(number: int = 1, **changes: Any) -> OomKill:
+    """A kill of a memory cgroup."""
+    limit = {"constraint": "CONSTRAINT_MEMCG", "cgroup_limit": True, "oom_cgroup": "/pod",
+             "usage_bytes": 64 * MIB, "limit_bytes": 64 * MIB, "anon_bytes": 32 * MIB}  # fmt: skip
+    return oom(number, **(limit | changes))
+
+
+def oom_task(pid: int, comm: str, pages: int, adj: int, killed: bool = False) -> OomTask:
+    return OomTask(1, pid, pid, 0, comm, killed, 2 * pages, pages, pages, 0, 0, 0, 0, adj)
+
+
+def oom_zone(free: int, high: int, blocks: dict[int, str], zone: str = "Normal") -> list[Any]:
+    """A zone when memory ran out: 100 blocks of each of these orders, on these lists."""
+    return [
+        OomMemory(1, 0, zone, "free", free), OomMemory(1, 0, zone, "min", high // 2),
+        OomMemory(1, 0, zone, "high", high),
+        *(OomFreeBlocks(1, 0, zone, order, 100 if order in blocks else 0, blocks.get(order, ""))
+          for order in range(11)),
+    ]  # fmt: skip
+
+
+SPARED = [oom(), oom_task(7, "java", 1000, 500, True), oom_task(9, "mysqld", 9000, -500)]
+NOW = TARGET | {"uptime_seconds": 1010.5}
+
+FOUND: dict[str, Case] = {
+    "25 OOM kills": Case(
+        "oom-kills-since-boot", [event("oom_kill", 25)],
+        ["The OOM killer took 25 processes since boot", "oom_kill 25 in 2.0 h since boot",
+         "says nothing of now"],
+        "notice",
+    ),
+    "an OOM kill": Case("oom-kills-since-boot", [event("oom_kill", 1)], ["took 1 process since"]),
+    "a process that was killed for another's request": Case(
+        "oom-kills-told", [oom(), *oom_zone(30 * MIB, 80 * MIB, {0: "Movable"})],
+        ["Memory ran out, and the kernel killed java, which held 2.001 GiB",
+         "nginx (pid 80) asked for a page (GFP_KERNEL) and got none.",
+         "Killed at 1000.5 s after boot: pid 7 of uid 1000, anonymous 2 GiB, file 1 MiB, "
+         "shmem 0 B, page tables 5 MiB, oom_score_adj 0.",
+         "had 30 MiB free; their min watermarks are 40 MiB.",
+         "need not be who asked"],
+        "warning", unlike=["allows nodes", "allocating_task", "lacks", "processes"],
+    ),
+    "a process that was killed just now, on some nodes": Case(
+        "oom-kills-told",
+        [oom(), oom(2, constraint="CONSTRAINT_CPUSET", mems_allowed="0,2-3", order=3,
+                    lacks="its header")],
+        ["2 processes in all", "asked for 8 pages in a row",
+         "Its cpuset allows nodes 0,2-3 only.", "The log lacks its header."],
+        "critical", target=NOW,
+    ),
+    "one of which the log has nothing but the kill": Case(
+        "oom-kills-told",
+        [oom(invoker=None, invoker_pid=None, gfp_flags=None, order=None, constraint=None,
+             seconds=None, lacks="its header")],
+        ["killed java", "Killed: pid 7"], "warning", unlike=["asked for", "after boot"],
+    ),
+    "the one that asked": Case(
+        "oom-kills-told", [oom(allocating_task=True, constraint="CONSTRAINT_MEMORY_POLICY",
+                               nodemask="1")],
+        ["Its memory policy allows nodes 1 only.", "It was the one that asked"], "warning",
+    ),
+    "a kernel that panicked instead": Case(
+        "oom-kills-told",
+        [oom(victim=0, outcome=PANIC, pid=None, comm=None, anon_bytes=None)],
+        ["Memory ran out, and the kernel panicked", "nginx (pid 80) asked"], "critical",
+        unlike=["Killed"],
+    ),
+    "a log that ends within": Case(
+        "oom-kills-told", [oom(victim=0, outcome=OPEN, pid=None, comm=None)],
+        ["Memory ran out 1 time; of the last the log does not have the end"], "warning",
+    ),
+    "a cgroup at its limit": Case(
+        "oom-cgroup-limit",
+        [oom_at_limit(), oom_at_limit(2, pid=8, comm="perl"), zone(free_pages=1000),
+         *(OomCgroupMemory(2, name, size * MIB)
+           for name, size in {"anon": 60, "file": 3, "shmem": 2, "kernel": 1}.items())],
+        ["Memory cgroup /pod was at its limit of 64 MiB: 2 processes killed",
+         "Killed last, at 1000.5 s after boot: perl, pid 8 of uid 1000, which held 33 MiB",
+         "The cgroup used 64 MiB: anonymous 60 MiB, file 3 MiB (shmem 2 MiB), the kernel's for it "
+         "1 MiB.", "When this was read, the machine had 3.906 MiB free."],
+        "warning", unlike=["memory.oom.group", "lacks"],
+    ),
+    "a cgroup of which the log has little": Case(
+        "oom-cgroup-limit",
+        [oom_at_limit(invoker=None, oom_cgroup=None, usage_bytes=None, limit_bytes=None,
+                      group_kill=True, lacks="its header")],
+        ["A memory cgroup was at its limit: 1 process killed", "memory.oom.group is set",
+         "The log lacks its header."],
+        "critical", unlike=["asked for memory", "The cgroup used"], target=NOW,
+    ),
+    "a larger task that was spared": Case(
+        "oom-spared-larger", SPARED,
+        ["The OOM killer took java (3.906 MiB) and spared mysqld (35.16 MiB): oom_score_adj",
+         "mysqld (pid 9) has oom_score_adj -500, java (pid 7) 500",
+         "Each point of oom_score_adj counts as a thousandth"],
+        "notice", unlike=["calls in the log"],
+    ),
+    "a larger task that is never killed": Case(
+        "oom-spared-larger", [*SPARED[:2], oom_task(9, "sshd", 9000, -1000)],
+        ["oom_score_adj -1000 is never killed, whatever it holds"], "notice",
+    ),
+    "pages in a row, of a zone in pieces": Case(
+        "oom-fragmented",
+        [oom(order=3),
+         *oom_zone(500 * MIB, 80 * MIB,
+                   {0: "Movable", 2: "Unmovable", 3: "HighAtomic", 5: "CMA, Isolate"}),
+         *oom_zone(900 * MIB, MIB, {}, "DMA")],
+        ["Memory ran out for 8 pages in a row, with 500 MiB free in node 0 zone Normal",
+         "nginx asked for order 3 (GFP_KERNEL). The zone had 500 MiB free, its high watermark is "
+         "80 MiB", "java was killed for it."],
+        "warning",
+    ),
+}  # fmt: skip
+
+CLEAR: dict[str, Case] = {
+    "no OOM kill": Case("oom-kills-since-boot", [event("oom_kill", 0)]),
+    "OOM kills, and there are rates": Case("oom-kills-since-boot", [event("oom_kill", 9), RATE]),
+    "a log without a kill": Case("oom-kills-told", [], empty=(OomKill,)),
+    "a kill that somebody asked for": Case("oom-kills-told", [oom(order=-1)]),
+    "a kill of a cgroup alone": Case("oom-kills-told", [oom_at_limit()]),
+    "no cgroup at its limit": Case("oom-cgroup-limit", [oom()]),
+    "the largest was killed": Case(
+        "oom-spared-larger", [oom(), oom_task(7, "java", 9000, 0, True), oom_task(9, "x", 1, 0)]
+    ),
+    "the one that asked was killed, and not the largest": Case(
+        "oom-spared-larger", [oom(allocating_task=True), *SPARED[1:]]
+    ),
+    "a zone that has blocks": Case(
+        "oom-fragmented", [oom(order=2), *oom_zone(500 * MIB, 80 * MIB, {2: "CMA, Movable"})]
+    ),
+    "a zone that is short": Case(
+        "oom-fragmented", [oom(order=2), *oom_zone(70 * MIB, 80 * MIB, {0: "Movable"})]
+    ),
+    "single pages": Case(
+        "oom-fragmented", [oom(), *oom_zone(500 * MIB, 80 * MIB, {0: "Movable"})]
+    ),
+}  # fmt: skip
+
+NOT_CHECKED: dict[str, Case] = {
+    "a kernel that does not count OOM kills": Case(
+        "oom-kills-since-boot", [event("pgpgin", 1)],
+        why_not="vm_counters has no row where name = 'oom_kill'",
+    ),
+} | {
+    f"{name} without a log": Case(name, [], why_not=f"no table {table} in this bundle")
+    for name, table in {
+        "oom-kills-told": "oom_kills", "oom-cgroup-limit": "oom_kills",
+        "oom-spared-larger": "oom_tasks", "oom-fragmented": "oom_free_blocks",
+    }.items()
+}  # fmt: skip

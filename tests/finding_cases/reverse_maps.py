@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Findings about reverse maps: walks, locks, KSM, VMAs, families of forks."""
+
+import dataclasses
+
+import rmap_rows as rmap
+from finding_cases.case import Case
+
+FOUND: dict[str, Case] = {
+    "a walk that stalls": Case(
+        "rmap-walk-stalls",
+        [rmap.walk(), rmap.anon_vma(), rmap.COST, rmap.SPLITS,
+         rmap.ksm_page()],
+        ["A reverse map walk of java (4711)'s KSM pages visits 10,240,000 tree nodes: about 614",
+         "has 20,000 VMAs of 1 process.",
+         "the 256 mappings of the page visits the tree for each: 5,120,000 visits",
+         "it would be 256), about 307.2 ms", "takes two: 10,240,000 visits",
+         "614.4 ms a whole walk (204.8 to 3,072.0)",
+         "held for 1.20 ms (0.40 to 6.00) at a stretch", "60.0 ns, an assumption",
+         "19,999 of 19,999 pairs of neighbours were split by mprotect"],
+        "warning",
+    ),
+    "a walk that stalls, by a measured time": Case(
+        "rmap-walk-stalls",
+        [rmap.walk(), rmap.anon_vma(), dataclasses.replace(rmap.COST, measured=True)],
+        ["60.0 ns, as given"], "critical",
+    ),
+    "a hold that any process may reach": Case(
+        "rmap-walk-stalls",
+        [rmap.walk("anon", visits=65_530, hold=65_530), rmap.anon_vma(vmas=65_530), rmap.COST],
+        ["about 4 ms", "held for 3.93 ms"], "warning",
+    ),
+    "a hold that stalls, of anonymous memory": Case(
+        "rmap-walk-stalls",
+        [rmap.walk("anon", visits=100_000, hold=100_000, comm=None),
+         rmap.anon_vma(vmas=100_000, processes=500),
+         dataclasses.replace(rmap.COST, measured=True)],
+        ["a process that is gone's anonymous pages visits 100,000 tree nodes: about 6 ms",
+         "of 500 processes", "6.0 ms a whole walk (2.0 to 30.0)", "500.0 ns, an assumption"],
+        "warning", ["mappings of the page", "split by"],
+    ),
+    "a page under too many VMAs": Case(
+        "file-walk-stalls",
+        [rmap.walk("file", visits=400_000, hold=400_000, of=rmap.LIBC), rmap.COST,
+         rmap.file_mapping(vmas=800_000, processes=9_000)],
+        ["A page of /usr/lib/libc.so.6 lies under 400,000 VMAs", "takes about 24 ms",
+         "800,000 VMAs of 9,000 processes map the file, 400 over a page on average.",
+         "held for 24.0 ms (8.0 to 120.0) at a stretch, visits times 500.0 ns, an assumption"],
+        "notice",
+    ),
+    "the same of a file that is not listed": Case(
+        "file-walk-stalls",
+        [rmap.walk("file", visits=400_000, hold=400_000, of=rmap.LIBC), rmap.COST],
+        [f"A page of mapping {rmap.LIBC} lies under 400,000 VMAs", "79 folios of it are"],
+        "notice", ["map the file"],
+    ),
+    "a queue on a file's lock": Case(
+        "file-lock-queue",
+        [dataclasses.replace(rmap.FILE_LOCK, waiters=5), *rmap.FILE_WAITERS, rmap.file_mapping()],
+        ["5 tasks are queued on the i_mmap_rwsem of /usr/lib/libc.so.6, held by java (4712)",
+         "The lock is held to write.", "1 of the queue want to write, first java (4711)",
+         "2,000 VMAs of 500 processes map the file. It is one moment"],
+        "warning",
+    ),
+    "a queue on the lock of a file that is not listed": Case(
+        "file-lock-queue",
+        [dataclasses.replace(rmap.FILE_LOCK, waiters=9, state="changing hands", owner_pid=None,
+                             owner_comm=None, owner_is=None)],
+        [f"9 tasks are queued on the i_mmap_rwsem of the mapping {rmap.LIBC}", "changing hands.",
+         "2,000 VMAs map the file."],
+        "warning", ["held by", "want to write"],
+    ),
+    "sharing that costs more": Case(
+        "ksm-costs-more",
+        [*[rmap.ksm_page(0x100 + n) for n in range(78)],
+         rmap.ksm_page(0x200, mappings=32, visits=32 * rmap.VMAS), rmap.COST,
+         rmap.ksm_page(0x300, chain=None, mappings=40, visits=40)],
+        ["KSM saves 77.82 MiB with one content, and to walk its 79 pages once takes about 48.0 s",
+         "20,000 mappings share 79 pages (0x1): 19,921 pages saved",
+         "48.0 s (16.0 to 240.0), 2.41 ms for each page saved"],
+        "notice",
+    ),
+    "near the limit of VMAs": Case(
+        "near-max-map-count", [rmap.process(60_000), rmap.SPLITS],
+        ["java (4711) has 60,000 of 65,530 VMAs (91.6 %)", "20,000 of them are on one anon_vma",
+         "19,999 of 19,999 pairs of neighbours on it were split by mprotect"],
+        "warning",
+    ),
+    "at the limit of VMAs, from text": Case(
+        "near-max-map-count",
+        [dataclasses.replace(rmap.process(65_530), comm=None, anon_vmas=None, vmas_on_it=None,
+                             largest_anon_vma=None)],
+        ["Process (4711) has 65,530 of 65,530 VMAs (100 %)"], "critical",
+        ["on one anon_vma", "split by"],
+    ),
+    "a deep hierarchy": Case(
+        "deep-fork-hierarchy",
+        [rmap.anon_vma(rmap.ROOT, vmas=6, processes=6, comm="init", pid=1),
+         *[rmap.anon_vma(f"0x{n}", vmas=6 - n, processes=6 - n, depth=n, root=rmap.ROOT,
+                         comm=f"level-{n}", pid=10 + n) for n in range(1, 6)]],
+        ["init (1) and its children: up to 5 forks deep, 6 processes on one anon_vma",
+         "6 anon_vmas in 1 family with one lock", "(level-5, 15)"],
+        "notice",
+    ),
+    "a wide hierarchy of a process that is gone": Case(
+        "deep-fork-hierarchy",
+        [rmap.anon_vma(vmas=300, processes=100, comm=None, pid=None)],
+        ["A process that is gone and its children: up to 0 forks deep, 100 processes"],
+    ),
+    "a queue on a lock": Case(
+        "anon-vma-lock-queue", [dataclasses.replace(rmap.LOCK, waiters=4), *rmap.WAITERS],
+        [f"4 tasks are queued on the lock of anon_vma {rmap.ROOT}, last taken by kcompactd0 (77)",
+         "The lock is held to read, by 1 reader;",
+         "2 of the queue want to write, first java (4711)",
+         "9 anon_vmas share it, with 20,000 VMAs"],
+        "warning",
+    ),
+    "a queue on a lock of a kernel that does not note what they want": Case(
+        "anon-vma-lock-queue",
+        [dataclasses.replace(rmap.LOCK, waiters=4, owner_pid=None, owner_comm=None, owner_is=None),
+         *[dataclasses.replace(row, wants=row.wants if not row.position else None)
+           for row in rmap.WAITERS]],
+        ["The lock is held to read, by 1 reader;",
+         "first in it is java (4711); what each of them wants, this kernel does not note."],
+        "warning", ["held by", "want to write"],
+    ),
+    "the same of a file": Case(
+        "file-lock-queue",
+        [dataclasses.replace(rmap.FILE_LOCK, waiters=5),
+         *[dataclasses.replace(row, wants=None) for row in rmap.FILE_WAITERS]],
+        ["The lock is held to write. First in it is java (4711); what each of them wants"],
+        "warning", ["want to write"],
+    ),
+    "a queue on a lock that changes hands": Case(
+        "anon-vma-lock-queue",
+        [dataclasses.replace(rmap.LOCK, state="changing hands", readers=0, owner_pid=None,
+                             owner_comm=None, owner_is=None, waiters=16)],
+        ["16 tasks are queued on the lock", "Nobody has it: it is changing hands;"],
+        "critical", ["held by", "want to write"],
+    ),
+}  # fmt: skip
+
+CLEAR: dict[str, Case] = {
+    "a library that many map": Case(
+        "file-walk-stalls",
+        [rmap.walk("file", visits=20_000, hold=20_000, of=rmap.LIBC), rmap.COST],
+    ),
+    "a task that waits for a file's lock": Case("file-lock-queue", [rmap.FILE_LOCK]),
+    "a walk that is short": Case(
+        "rmap-walk-stalls", [rmap.walk(visits=33_000, hold=33_000), rmap.anon_vma(), rmap.COST]
+    ),
+    "sharing that is worth it": Case(
+        "ksm-costs-more", [rmap.ksm_page(chain=None, mappings=256, visits=512), rmap.COST]
+    ),
+    "few VMAs": Case("near-max-map-count", [rmap.process()]),
+    "forks as usual": Case(
+        "deep-fork-hierarchy",
+        [rmap.anon_vma(rmap.ROOT, vmas=5, processes=5),
+         rmap.anon_vma(depth=4, root=rmap.ROOT, vmas=1)],
+    ),
+    "a lock that a few wait for at this moment": Case("anon-vma-lock-queue", [rmap.LOCK]),
+}  # fmt: skip
+
+NOT_CHECKED: dict[str, Case] = {
+    "no walks": Case("rmap-walk-stalls", [], why_not="no table rmap_walks in this bundle"),
+    "no file that is mapped": Case(
+        "file-walk-stalls", [rmap.walk(), rmap.COST],
+        why_not="rmap_walks has no row where kind = 'file'",
+    ),
+    "no locks of files": Case(
+        "file-lock-queue", [], why_not="no table file_mapping_locks in this bundle"
+    ),
+    "no KSM": Case("ksm-costs-more", [rmap.COST], why_not="no table ksm_pages in this bundle"),
+    "an unknown limit of VMAs": Case(
+        "near-max-map-count", [rmap.process(60_000, None)],
+        why_not="process_vmas.max_map_count is unknown in this bundle",
+    ),
+    "no anon_vmas": Case("deep-fork-hierarchy", [], why_not="no table anon_vmas in this bundle"),
+    "no locks": Case("anon-vma-lock-queue", [], why_not="no table anon_vma_locks in this bundle"),
+}  # fmt: skip
