@@ -179,6 +179,10 @@ $(VENV)/.fuzz: $(READY) requirements-fuzz.lock
 lint: $(READY) ## ruff and mypy
 	$(LINT)
 
+.PHONY: types
+types: $(READY) ## mypy alone
+	$(MYPY)
+
 .PHONY: bench
 bench: $(READY) ## how fast each probe is, with the naive way beside it, and the report; DRGN_TOOLS=FOLDER for corelens
 	@tools/apt-install $(LAB_PACKAGES) $(BUILD_PACKAGES) $(BENCH_PACKAGES) $(TEST_PACKAGES)
