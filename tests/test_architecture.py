@@ -119,7 +119,7 @@ def test_probes_and_recordings_know_nothing_of_reports_nor_of_each_other(
         assert not {name.split("/")[0] for name in imported(path)} & others, path
 
 
-def test_no_test_is_taken_from_another() -> None:
+def test_no_file_of_the_tests_imports_one_that_pytest_collects() -> None:
     """What several need is in a helper module: a test may be moved, renamed, and run by itself."""
     assert {path.parent.name for path in TESTS} >= {"tests", "finding_cases", "lab", "s3", "spark"}
     collected = {path.stem for path in TESTS if path.name.startswith("test_")}
