@@ -230,7 +230,7 @@ def reverse_maps(prog: Program, read: SlabObjects) -> ReverseMaps:
     owner, on_list, sound, checks = _linked(prog, slots, anon_vmas, vmas)
     orphans = sum(check.found for check in checks)
 
-    # Of VMAs, those count that a chain leads to.
+    # Only the VMAs that a chain leads to count.
     used = np.zeros(len(vmas), np.bool_)
     used[on_list[sound]] = True
     chain_vma = np.cumsum(used)[on_list[sound]] - 1
@@ -238,7 +238,7 @@ def reverse_maps(prog: Program, read: SlabObjects) -> ReverseMaps:
     pages = ((vmas["end"] - vmas["start"]) >> page_shift).astype(np.uint64)
     offset = _page_offsets(vmas)
     chain_anon_vma = owner[sound]
-    # What no process can have is damage. An address has less than 57 bits, and so a page offset.
+    # What no process can have is damage. An address has fewer than 57 bits, so has a page offset.
     odd = (vmas["start"] >= vmas["end"]) | (vmas["end"] >> U57 != 0) | (offset >> U57 != 0)
     if number := int(np.count_nonzero(odd)):
         checks.append(AnonVmaCheck(None, "VMAs with a range that cannot be", 0, number))
