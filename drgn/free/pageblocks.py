@@ -84,7 +84,12 @@ def migratetype_names(prog: Program) -> list[str]:
 
 
 def set_pageblock_order(prog: Program, order: int) -> None:
-    """Tell the ``pageblock_order`` of a kernel whose build had another than the usual."""
+    """
+    Tell the ``pageblock_order`` of a kernel whose build had another than the usual.
+
+    It is a fact of the target that its debug info lacks, so it is kept in ``Program.cache``, which
+    drgn has for what helpers know of a program.
+    """
     prog.cache[TOLD] = order
 
 

@@ -165,7 +165,6 @@ class PageChunk:
 # (first PFN, address of its struct page, pages)
 Piece = tuple[int, int, int]
 
-JOBS = "mmscope jobs"
 LEAST_PAGES = 2 << 20  # 8 GiB: a smaller machine is read before a second process has started
 MOST_PAGES = 1 << 36  # beyond, the memory map is damaged
 # A share costs some 50 ms of CPU beside its pages: a fork, copies of what it writes to, its result.
@@ -202,28 +201,19 @@ class Scan:
         return next((error for failed, error in self.failures if failed is consumer), None)
 
 
-def set_jobs(prog: Program, jobs: int) -> None:
-    """Let so many processes share a pass over a large machine's struct pages, and other walks."""
-    prog.cache[JOBS] = jobs
-
-
-def jobs_of(prog: Program) -> int:
-    """How many processes may share a work."""
-    jobs: int = prog.cache.get(JOBS, 1)
-    return jobs
-
-
 def scan_struct_pages(
     prog: Program,
     consumers: Sequence[Consumer],
     *,
     progress: Callable[[int, int], None] | None = None,
+    jobs: int = 1,
     chunk_bytes: int = CHUNK_BYTES,
     wanted: Mapping[tuple[int, int], tuple[int, int]] | None = None,
 ) -> Scan:
     """
     Show every valid struct page to every consumer.
 
+    :param jobs: how many processes may share the pass over a large machine.
     :param progress: called with (pages done, pages in all) after each chunk.
     :param wanted: by (first PFN, pages) of a chunk, which of its pages are to be read, from the
         first to one behind the last; chunks that it does not have are read whole.
@@ -244,7 +234,8 @@ def scan_struct_pages(
         if progress is not None:
             progress(total - pages, total)
 
-    jobs = jobs_of(prog) if LEAST_PAGES <= pages <= MOST_PAGES else 1
+    if not LEAST_PAGES <= pages <= MOST_PAGES:
+        jobs = 1
     if jobs > 1 and all(isinstance(each, Shared) for each in consumers):
         pieces = list(pieces)
         a_job = min(SHARES_A_JOB, -(-pages // (jobs * SHARE_PAGES)))
