@@ -253,22 +253,22 @@ def reverse_maps(prog: Program, read: SlabObjects) -> ReverseMaps:
 
     root, parent = (find(anon_vmas.address, anon_vmas[name]) for name in ("root", "parent"))
     maps = ReverseMaps(
-        anon_vmas,
-        root,
-        parent,
-        _depths(anon_vmas, parent),
-        vmas,
-        find(tasks.mm, vmas["mm"]),
-        chain_anon_vma[order],
-        chain_vma[order],
-        first[order],
-        last[order],
-        start,
-        tasks,
-        checks,
-        orphans,
-        read.gaps.bytes,
-        read.odd_slabs,
+        anon_vmas=anon_vmas,
+        root=root,
+        parent=parent,
+        depth=_depths(anon_vmas, parent),
+        vmas=vmas,
+        vma_mm=find(tasks.mm, vmas["mm"]),
+        chain_anon_vma=chain_anon_vma[order],
+        chain_vma=chain_vma[order],
+        first=first[order],
+        last=last[order],
+        start=start,
+        tasks=tasks,
+        checks=checks,
+        orphans=orphans,
+        unreadable_bytes=read.gaps.bytes,
+        odd_slabs=read.odd_slabs,
     )
     maps.checks += _count_checks(maps)
     return maps
