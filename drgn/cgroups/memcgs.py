@@ -199,18 +199,18 @@ def read_memcgs(prog: Program) -> Memcgs:
     parent = find(address, columns["parent"] - np.uint64(css))
     stats, stats_read = _stats(prog, address, gaps)
     return Memcgs(
-        prog,
-        address,
-        columns,
-        parent,
-        _depths(parent, columns["parent"]),
-        stats,
-        stats_read,
-        subsystem.root.value_() == prog["cgrp_dfl_root"].address_,
-        len(entries.pointers) - len(address),
-        entries.damaged_nodes,
-        gaps,
-        hasattr(subsystem, "broken_hierarchy") and bool(subsystem.broken_hierarchy.value_()),
+        prog=prog,
+        address=address,
+        columns=columns,
+        parent=parent,
+        depth=_depths(parent, columns["parent"]),
+        stats=stats,
+        stats_read=stats_read,
+        unified=subsystem.root.value_() == prog["cgrp_dfl_root"].address_,
+        vanished=len(entries.pointers) - len(address),
+        damaged_nodes=entries.damaged_nodes,
+        gaps=gaps,
+        flat=hasattr(subsystem, "broken_hierarchy") and bool(subsystem.broken_hierarchy.value_()),
     )
 
 

@@ -117,19 +117,19 @@ def read_cached_files(prog: Program, pages: FilePages, supers: SuperBlocks) -> C
     known &= sb >= 0
     sb[~known] = len(supers.address)
     files = CachedFiles(
-        prog,
-        supers,
-        pages.mappings,
-        pages.counts,
-        of_mapping,
-        inode,
-        known,
-        sb,
-        np.full(len(host), UNKNOWN),
-        np.full(len(host), CANNOT_TELL),
-        pages.others,
-        pages.other_rows,
-        gaps,
+        prog=prog,
+        supers=supers,
+        mapping=pages.mappings,
+        counts=pages.counts,
+        of_mapping=of_mapping,
+        inode=inode,
+        known=known,
+        sb=sb,
+        kind=np.full(len(host), UNKNOWN),
+        held=np.full(len(host), CANNOT_TELL),
+        others=pages.others,
+        other_rows=pages.other_rows,
+        gaps=gaps,
     )
     _tell_kinds(files)
     return files

@@ -193,19 +193,19 @@ def _read_cache(prog: Program, cache: Object, masks: dict[str, int], names: set[
     flags = cache.flags.value_()
     oo, least = cache.oo.x.value_(), cache.min.x.value_()
     return Cache(
-        address,
-        name,
-        bool(flags & masks["_SLAB_STORE_USER"]),
-        bool(flags & masks["_SLAB_KMALLOC"]),
-        bool(flags & masks["_SLAB_RECLAIM_ACCOUNT"]),
-        cache.size.value_(),
-        cache.object_size.value_(),
-        cache.inuse.value_(),
-        cache.offset.value_(),
-        cache.red_left_pad.value_() if hasattr(cache, "red_left_pad") else 0,
-        cache.random.value_() if hasattr(cache, "random") else None,
-        {value & 0xFFFF: value >> 16 for value in (least, oo)},
-        _nr_slabs(prog, cache),
+        address=address,
+        name=name,
+        store_user=bool(flags & masks["_SLAB_STORE_USER"]),
+        kmalloc=bool(flags & masks["_SLAB_KMALLOC"]),
+        reclaimable=bool(flags & masks["_SLAB_RECLAIM_ACCOUNT"]),
+        size=cache.size.value_(),
+        object_size=cache.object_size.value_(),
+        inuse=cache.inuse.value_(),
+        offset=cache.offset.value_(),
+        red_left_pad=cache.red_left_pad.value_() if hasattr(cache, "red_left_pad") else 0,
+        random=cache.random.value_() if hasattr(cache, "random") else None,
+        orders={value & 0xFFFF: value >> 16 for value in (least, oo)},
+        nr_slabs=_nr_slabs(prog, cache),
     )
 
 

@@ -100,16 +100,16 @@ def scan_page_tables(
     largest = by_size(spaces)[:DETAILED]
     filled = len(largest) + 1, levels + 1, BINS
     scan = PageTableScan(
-        form,
-        spaces,
-        largest,
-        np.zeros((count, KINDS), np.int64),
-        np.zeros((count, levels), np.int64),
-        {name: np.zeros(count, np.int64) for name in SUMS},
-        np.zeros(filled, np.int64),
-        np.zeros(filled, np.int64),
-        cut_regions(areas, largest, form),
-        gaps,
+        form=form,
+        spaces=spaces,
+        largest=largest,
+        kinds=np.zeros((count, KINDS), np.int64),
+        tables=np.zeros((count, levels), np.int64),
+        sums={name: np.zeros(count, np.int64) for name in SUMS},
+        filled=np.zeros(filled, np.int64),
+        filled_entries=np.zeros(filled, np.int64),
+        regions=cut_regions(areas, largest, form),
+        gaps=gaps,
         damaged_vmas=areas.damaged,
         mapped=MappedPages(prog, count) if shares else None,
     )

@@ -88,17 +88,17 @@ def stack_depot(prog: Program) -> StackDepot:
     begin = _starts(sizes)
     order = np.argsort(handles, kind="stable")
     return StackDepot(
-        handles[order],
-        sizes[order],
-        begin[order],
-        frames,
-        counts[order] if layout.count is not None else None,
-        addresses[order],
-        len(pools),
-        layout.extra_mask,
-        damaged,
-        freed,
-        gaps,
+        handles=handles[order],
+        sizes=sizes[order],
+        first=begin[order],
+        frames=frames,
+        counts=counts[order] if layout.count is not None else None,
+        addresses=addresses[order],
+        pools=len(pools),
+        extra_mask=layout.extra_mask,
+        damaged=damaged,
+        freed=freed,
+        gaps=gaps,
     )
 
 

@@ -173,19 +173,19 @@ def read_file_maps(prog: Program, slots: Objects, tasks: Processes) -> FileMaps:
         prog, of_mapping["host"], struct_dtype(prog.type("struct inode"), INODE), gaps
     )
     maps = FileMaps(
-        mapping,
-        of_mapping,
-        inode,
-        inode_read,
-        used,
-        find(tasks.mm, used["mm"]),
-        first[chosen],
-        first[chosen] + pages[chosen] - np.uint64(1),
-        start,
-        tasks,
-        _file_systems(prog, inode[inode_read]),
-        checks,
-        gaps,
+        mapping=mapping,
+        of_mapping=of_mapping,
+        inode=inode,
+        inode_read=inode_read,
+        vmas=used,
+        vma_mm=find(tasks.mm, used["mm"]),
+        first=first[chosen],
+        last=first[chosen] + pages[chosen] - np.uint64(1),
+        start=start,
+        tasks=tasks,
+        file_systems=_file_systems(prog, inode[inode_read]),
+        checks=checks,
+        gaps=gaps,
     )
     maps.checks += _writable_checks(maps)
     return maps

@@ -392,16 +392,16 @@ def hugetlb_pools(
             plain = int(np.count_nonzero(seen & ~optimized & ~hosted))
             rows.append(
                 HugetlbPool(
-                    page_bytes,
-                    node,
-                    int(counts[node]),
-                    hstate.free_huge_pages_node[node].value_(),
-                    hstate.surplus_huge_pages_node[node].value_(),
-                    int(np.count_nonzero(optimized)),
-                    int(np.count_nonzero(hosted)),
-                    int(np.count_nonzero(here)) * (size << order),
-                    saved,
-                    plain * saves[page_bytes],
+                    page_bytes=page_bytes,
+                    node=node,
+                    pages=int(counts[node]),
+                    free_pages=hstate.free_huge_pages_node[node].value_(),
+                    surplus_pages=hstate.surplus_huge_pages_node[node].value_(),
+                    optimized_pages=int(np.count_nonzero(optimized)),
+                    self_hosted_pages=int(np.count_nonzero(hosted)),
+                    vmemmap_bytes=int(np.count_nonzero(here)) * (size << order),
+                    vmemmap_saved_bytes=saved,
+                    vmemmap_reclaimable_bytes=plain * saves[page_bytes],
                 )
             )
             for problem, number in (
@@ -449,7 +449,18 @@ def read_pools(read: Callable[[str], str], nodes: list[int], sizes: list[int]) -
                 continue
             if pages:
                 rows.append(
-                    HugetlbPool(size, node, pages, free, surplus, None, None, None, None, None)
+                    HugetlbPool(
+                        page_bytes=size,
+                        node=node,
+                        pages=pages,
+                        free_pages=free,
+                        surplus_pages=surplus,
+                        optimized_pages=None,
+                        self_hosted_pages=None,
+                        vmemmap_bytes=None,
+                        vmemmap_saved_bytes=None,
+                        vmemmap_reclaimable_bytes=None,
+                    )
                 )
     return rows
 

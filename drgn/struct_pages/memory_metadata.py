@@ -263,17 +263,17 @@ def what_if(
         low, high = (None, None) if some is None else estimate_ms(some)
         rows.append(
             WhatIf(
-                scheme.name,
-                scheme.page_bytes,
-                scheme.fills,
-                scheme.kept,
-                (total >> page_shift) * page_bytes - scheme.saved,
-                scheme.saved,
-                _percent(scheme.saved, total),
-                some,
-                low,
-                high,
-                scheme.formula,
+                scheme=scheme.name,
+                page_bytes=scheme.page_bytes,
+                vmemmap_pages=scheme.fills,
+                kept_pages=scheme.kept,
+                metadata_bytes=(total >> page_shift) * page_bytes - scheme.saved,
+                saved_bytes=scheme.saved,
+                saved_percent=_percent(scheme.saved, total),
+                initialised_struct_pages=some,
+                init_ms_low=low,
+                init_ms_high=high,
+                formula=scheme.formula,
             )
         )
     return rows
