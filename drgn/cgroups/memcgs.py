@@ -282,10 +282,10 @@ def _stat_index(prog: Program) -> Any:
     """
     Where an item is in the array of states.
 
-    Since "memcg: reduce memory for the lruvec and memcg stats" (v6.10) only items that cgroups
-    count have a place, which a table of signed bytes has, from 1; since "memcg: increase the valid
-    index range for memcg stats" (in v6.12) of unsigned bytes, from 0, and 255 for none. Before, it
-    is the item's number.
+    Since "memcg: reduce memory for the lruvec and memcg stats" (ff48c71c26aa, in v6.10) only items
+    that cgroups count have a place, which a table of signed bytes has, from 1; since "memcg:
+    increase the valid index range for memcg stats" (in v6.12) of unsigned bytes, from 0, and 255
+    for none. Before, it is the item's number.
     """
     try:
         table = prog["mem_cgroup_stats_index"].read_()

@@ -252,7 +252,10 @@ def disk_name(prog: Program, inode: int) -> str:
 
 
 def _partition(device: Object) -> int:
-    """Its number; with flags in one word since "bdev: move ->bd_partno to ->__bd_flags" (v6.10)."""
+    """
+    Its number; with flags in one word since "bdev: infrastructure for flags" (1116b9fa15c0, in
+    v6.10).
+    """
     with contextlib.suppress(AttributeError):
         return int(device.bd_partno.value_())
     return int(device.__getattribute__("__bd_flags").counter.value_()) & 0xFF

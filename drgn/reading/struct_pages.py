@@ -36,32 +36,34 @@ from mmscope.drgn.workers.workers import Died, Tell, in_workers, picklable
 
 # struct page (include/linux/mm_types.h), the newest layout first.
 COLUMNS: dict[str, tuple[str, ...]] = {
-    # "mm: introduce memdesc_flags_t" (in v6.18) wrapped the word.
+    # "mm: introduce memdesc_flags_t" (53fbef56e07d, in v6.18) wrapped the word.
     "flags": ("flags.f", "flags"),
     "mapcount": ("_mapcount.counter",),  # the page type, in pages that have one
     "refcount": ("_refcount.counter",),
     "private": ("private",),  # order of a buddy block
     "mapping": ("mapping",),  # with bits for what it is: 1 anonymous, 3 KSM
-    # "mm: rename page->index to page->__folio_index" (v6.16)
+    # "mm: rename page->index to page->__folio_index" (acc53a0b4c15, in v6.16)
     "index": ("__folio_index", "index"),
     "next": ("buddy_list.next", "lru.next"),
     "prev": ("buddy_list.prev", "lru.prev"),
-    # Bit 0 is set in tails. "mm: rework compound_head() for power-of-2 sizeof(struct page)" (v7.1)
+    # Bit 0 is set in tails. "mm: rework compound_head() for power-of-2 sizeof(struct page)"
+    # (8c846c879e22, in v7.1)
     "tail": ("compound_info", "compound_head"),
     # "mm: memcontrol: Use helpers to read page's memcg data" (bcfe06bf2622, in v5.11)
     "memcg": ("memcg_data", "mem_cgroup"),
 }
 # Of the head of a compound page, in its second struct page, which struct folio overlays.
 SECOND_PAGE_COLUMNS: dict[str, tuple[str, ...]] = {
-    # "mm: free up a word in the first tail page" (v6.6) moved the order from a byte of its own to
-    # the low byte of the second page's flags.
+    # "mm: free up a word in the first tail page" (ebc1baf5c9b4, in v6.6) moved the order from a
+    # byte of its own to the low byte of the second page's flags.
     "order": ("_folio_order", "_flags_1.f", "_flags_1"),
-    "dtor": ("_folio_dtor",),  # until "mm: remove HUGETLB_PAGE_DTOR" (v6.6)
+    "dtor": ("_folio_dtor",),  # until "mm: remove HUGETLB_PAGE_DTOR" (9c5ccf2db04b, in v6.6)
 }
-# The same in struct page, before "mm: Add the first tail page to struct folio" (v6.1).
+# The same in struct page, before "mm: Add the first tail page to struct folio" (379708ffde1b, in
+# v6.1).
 FIRST_TAIL_COLUMNS = {"order": "compound_order", "dtor": "compound_dtor"}
-# struct slab, which overlays struct page since "mm: Split slab into its own type" (v5.17);
-# the members were its own before.
+# struct slab, which overlays struct page since "mm: Split slab into its own type" (d122019bf061, in
+# v5.17); the members were its own before.
 SLAB_COLUMNS = ("slab_cache", "freelist", "counters")
 
 

@@ -106,8 +106,8 @@ class ReverseMaps(IntervalTrees):
 def lock_word(prog: Program) -> str | None:
     """
     The member of a ``struct rw_semaphore`` that says who has it: ``count``, with PREEMPT_RT the
-    readers ("locking/rwsem: Add rtmutex based R/W semaphore implementation", v5.15); None where it
-    is another.
+    readers ("locking/rwsem: Add rtmutex based R/W semaphore implementation", 42254105dfe8, in
+    v5.15); None where it is another.
     """
     paths = ("count.counter", "rwbase.readers.counter")
     with contextlib.suppress(LookupError):

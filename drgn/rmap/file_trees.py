@@ -356,8 +356,8 @@ def owner_of(maps: FileMaps) -> Callable[[int], tuple[int | None, str | None]]:
 def _file_systems(prog: Program, inode: NDArray[Any]) -> dict[int, FileSystem]:
     """By the address of their super block; what cannot be read is left out."""
     found = {}
-    # "mm/filemap: remove hugetlb special casing in filemap.c" (v6.7): before, page offsets and
-    # nrpages of a hugetlbfs file are of huge pages; with it went this function.
+    # "mm/filemap: remove hugetlb special casing in filemap.c" (a08c7193e4f1, in v6.7): before, page
+    # offsets and nrpages of a hugetlbfs file are of huge pages; with it went this function.
     huge = "hugetlb_basepage_index" in prog
     page = prog["PAGE_SIZE"].value_()
     for address in np.unique(inode["sb"]).tolist():

@@ -213,7 +213,7 @@ class FileFolios(Folios):
     """
 
     # Files of which folio.index counts huge pages: hugetlbfs before "mm/filemap: remove hugetlb
-    # special casing in filemap.c" (v6.7).
+    # special casing in filemap.c" (a08c7193e4f1, in v6.7).
     by_huge_page: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
 
     def find(self, chunk: PageChunk) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -269,7 +269,8 @@ def scan_folios(
         def order_of(tails: NDArray[Any]) -> NDArray[np.int64]:
             return (tails["prev"] >> np.uint64(8 * byte) & np.uint64(0x3F)).astype(np.int64)
     else:
-        # "mm: use folio->_flags_1 for order" (v6.6): the low byte of the first tail page's flags.
+        # "mm: free up a word in the first tail page" (ebc1baf5c9b4, in v6.6): the low byte of the
+        # first tail page's flags.
         def order_of(tails: NDArray[Any]) -> NDArray[np.int64]:
             return (tails["flags"] & np.uint64(0x3F)).astype(np.int64)
 

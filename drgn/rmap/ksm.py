@@ -43,7 +43,8 @@ MAX_CHAINS = 500
 TREE, DUP, MIGRATE = 0, 1, 2
 PLACES = ("tree", "chain", "migrate_nodes")
 
-# The names since "ksm: abstract stable_node names" (v6.1), and before.
+# The names since "ksm: add the ksm prefix to the names of the ksm private structures"
+# (21fbd59136e0, in v6.1), and before.
 NODE_TYPES = ("struct ksm_stable_node", "struct stable_node")
 ITEM_TYPES = ("struct ksm_rmap_item", "struct rmap_item")
 
