@@ -18,7 +18,8 @@ from mmscope.drgn.tables.rows import LONGEST_NAME
 
 MOST_LEVELS = 256
 SHORT = 64
-# kernfs_node.__parent since "kernfs: Use RCU to access kernfs_node::parent" (v6.15)
+# kernfs_node.__parent since "kernfs: Use RCU to access kernfs_node::parent" (633488947ef6, in
+# v6.15)
 NODE: dict[str, str | tuple[str, ...]] = {
     "parent": ("__parent", "parent"),
     "name": "name",

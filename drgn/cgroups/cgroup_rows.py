@@ -28,7 +28,7 @@ STAT = f"of memory.stat, as it was last flushed; {BELOW}"
 
 @table_row
 class MemoryCgroup:
-    """A memory cgroup: what it uses, what limits it, what happened to it since it is there."""
+    """A memory cgroup: what it uses, what limits it, what happened to it since it was made."""
 
     cgroup: str | None = column(holds="cgroup", key=True, help=PATH)
     cgroup_id: int | None = column(key=True, help=ID)

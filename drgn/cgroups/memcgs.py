@@ -199,18 +199,18 @@ def read_memcgs(prog: Program) -> Memcgs:
     parent = find(address, columns["parent"] - np.uint64(css))
     stats, stats_read = _stats(prog, address, gaps)
     return Memcgs(
-        prog,
-        address,
-        columns,
-        parent,
-        _depths(parent, columns["parent"]),
-        stats,
-        stats_read,
-        subsystem.root.value_() == prog["cgrp_dfl_root"].address_,
-        len(entries.pointers) - len(address),
-        entries.damaged_nodes,
-        gaps,
-        hasattr(subsystem, "broken_hierarchy") and bool(subsystem.broken_hierarchy.value_()),
+        prog=prog,
+        address=address,
+        columns=columns,
+        parent=parent,
+        depth=_depths(parent, columns["parent"]),
+        stats=stats,
+        stats_read=stats_read,
+        unified=subsystem.root.value_() == prog["cgrp_dfl_root"].address_,
+        vanished=len(entries.pointers) - len(address),
+        damaged_nodes=entries.damaged_nodes,
+        gaps=gaps,
+        flat=hasattr(subsystem, "broken_hierarchy") and bool(subsystem.broken_hierarchy.value_()),
     )
 
 
@@ -282,10 +282,10 @@ def _stat_index(prog: Program) -> Any:
     """
     Where an item is in the array of states.
 
-    Since "memcg: reduce memory for the lruvec and memcg stats" (v6.10) only items that cgroups
-    count have a place, which a table of signed bytes has, from 1; since "memcg: increase the valid
-    index range for memcg stats" (in v6.12) of unsigned bytes, from 0, and 255 for none. Before, it
-    is the item's number.
+    Since "memcg: reduce memory for the lruvec and memcg stats" (ff48c71c26aa, in v6.10) only items
+    that cgroups count have a place, which a table of signed bytes has, from 1; since "memcg:
+    increase the valid index range for memcg stats" (in v6.12) of unsigned bytes, from 0, and 255
+    for none. Before, it is the item's number.
     """
     try:
         table = prog["mem_cgroup_stats_index"].read_()

@@ -5,8 +5,8 @@ Percpu allocations by the memory cgroup that they are charged to.
 Beside a chunk is a vector, with an entry for every smallest allocation there may be; that where an
 allocation begins has its ``struct obj_cgroup``, NULL if it is charged to none (mm/percpu.c,
 ``pcpu_memcg_post_alloc_hook()``). It is ``pcpu_chunk.obj_cgroups``, or ``obj_exts`` since "mm:
-percpu: enable per-cpu allocation tagging" (v6.10). What a removed cgroup allocated is its parent's
-(``memcg_reparent_objcgs()``, mm/memcontrol.c), until somebody frees it.
+percpu: enable per-cpu allocation tagging" (24e44cc22aa3, in v6.10). What a removed cgroup allocated
+is its parent's (``memcg_reparent_objcgs()``, mm/memcontrol.c), until somebody frees it.
 
 Costs one scattered read for the allocations of a chunk.
 """

@@ -62,7 +62,7 @@ class CachedFile:
     dirty_pages: int | None = column(
         unit="pages",
         high="pages",
-        help="to be written; empty: they are written nowhere but to swap",
+        help="waiting to be written back; empty: they never are, at most swapped out",
     )
     writeback_pages: int = column(unit="pages", high="pages", help="that are being written")
     mlocked_pages: int = column(unit="pages", high="pages", help="locked with mlock()")
@@ -121,7 +121,7 @@ class CachedFilesystem:
     dirty_pages: int | None = column(
         unit="pages",
         high="pages",
-        help="to be written; empty: they are written nowhere but to swap",
+        help="waiting to be written back; empty: they never are, at most swapped out",
     )
     writeback_pages: int = column(unit="pages", high="pages", help="that are being written")
     mlocked_pages: int = column(unit="pages", high="pages", help="locked with mlock()")

@@ -117,19 +117,19 @@ def read_cached_files(prog: Program, pages: FilePages, supers: SuperBlocks) -> C
     known &= sb >= 0
     sb[~known] = len(supers.address)
     files = CachedFiles(
-        prog,
-        supers,
-        pages.mappings,
-        pages.counts,
-        of_mapping,
-        inode,
-        known,
-        sb,
-        np.full(len(host), UNKNOWN),
-        np.full(len(host), CANNOT_TELL),
-        pages.others,
-        pages.other_rows,
-        gaps,
+        prog=prog,
+        supers=supers,
+        mapping=pages.mappings,
+        counts=pages.counts,
+        of_mapping=of_mapping,
+        inode=inode,
+        known=known,
+        sb=sb,
+        kind=np.full(len(host), UNKNOWN),
+        held=np.full(len(host), CANNOT_TELL),
+        others=pages.others,
+        other_rows=pages.other_rows,
+        gaps=gaps,
     )
     _tell_kinds(files)
     return files
@@ -252,7 +252,10 @@ def disk_name(prog: Program, inode: int) -> str:
 
 
 def _partition(device: Object) -> int:
-    """Its number; with flags in one word since "bdev: move ->bd_partno to ->__bd_flags" (v6.10)."""
+    """
+    Its number; with flags in one word since "bdev: infrastructure for flags" (1116b9fa15c0, in
+    v6.10).
+    """
     with contextlib.suppress(AttributeError):
         return int(device.bd_partno.value_())
     return int(device.__getattribute__("__bd_flags").counter.value_()) & 0xFF

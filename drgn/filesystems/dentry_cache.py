@@ -62,7 +62,7 @@ INODE: Columns = {
 DCACHE_LRU_LIST = 1 << 19
 DCACHE_ENTRY_TYPE = 7 << 20
 # include/linux/fs.h. An enumerator in 7.2; before, by the size of i_state: "inode: make i_state a
-# u32" (v6.12) came with "fs: reorder i_state bits".
+# u32" (2b111edbe0a9, in v6.12) came with "fs: reorder i_state bits".
 I_CLEAR = {8: 1 << 6, 4: 1 << 8}
 # Per-CPU counters, by the name of their sum.
 STATISTICS = {

@@ -112,7 +112,7 @@ def free_memory(memory: Memory) -> FreeMemory:
 
     def scan() -> FreeMemory:
         riders = memory.board()
-        free = scan_free_memory(memory.prog, memory.progress, riders)
+        free = scan_free_memory(memory.prog, memory.progress, riders, jobs=memory.jobs)
         memory.alight(
             (rider for rider in riders if free.scan.failure_of(rider) is None), free.scan.gaps
         )
@@ -125,6 +125,8 @@ def scan_free_memory(
     prog: Program,
     progress: Callable[[int, int], None] | None = None,
     more: Sequence[Consumer] = (),
+    *,
+    jobs: int = 1,
 ) -> FreeMemory:
     """
     Run the pass.
@@ -132,6 +134,7 @@ def scan_free_memory(
     :param progress: called with (pages done, pages in all).
     :param more: others who want to see every page; ``scan.failure_of`` says of each whether it
         could go on.
+    :param jobs: how many processes may share the pass.
     :raises LookupError: the kernel's layout is unknown.
     :raises FaultError: zones or sections cannot be read.
     """
@@ -148,7 +151,7 @@ def scan_free_memory(
     pcp = PcpFinder(prog)
     pageblocks = PageblockPages(types, fields, zones)
     consumers: list[Consumer] = [blocks, pcp, pageblocks, *more]
-    scan = scan_struct_pages(prog, consumers, progress=progress)
+    scan = scan_struct_pages(prog, consumers, progress=progress, jobs=jobs)
     counters: dict[tuple[int, str], FreeCounters] | Exception
     try:
         counters = free_counters(prog)

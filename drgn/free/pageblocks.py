@@ -84,7 +84,12 @@ def migratetype_names(prog: Program) -> list[str]:
 
 
 def set_pageblock_order(prog: Program, order: int) -> None:
-    """Tell the ``pageblock_order`` of a kernel whose build had another than the usual."""
+    """
+    Tell the ``pageblock_order`` of a kernel whose build had another than the usual.
+
+    It is a fact of the target that its debug info lacks, so it is kept in ``Program.cache``, which
+    drgn has for what helpers know of a program.
+    """
     prog.cache[TOLD] = order
 
 
@@ -110,9 +115,9 @@ def pageblock_bits(prog: Program) -> tuple[int, int | None]:
     """
     How the bits of a pageblock are laid out.
 
-    Since "mm/page_isolation: make page isolation a standalone bit" (v6.17) a pageblock has five
-    flags, stored in eight bits, and Isolate is a bit beside the type it keeps; before, it has four
-    and Isolate is a type (include/linux/pageblock-flags.h).
+    Since "mm/page_isolation: make page isolation a standalone bit" (e904bce2d9d4, in v6.17) a
+    pageblock has five flags, stored in eight bits, and Isolate is a bit beside the type it keeps;
+    before, it has four and Isolate is a type (include/linux/pageblock-flags.h).
 
     :return: (bits a pageblock, mask of the Isolate bit or None).
     """
@@ -199,8 +204,8 @@ def pageblock_types(prog: Program) -> PageblockTypes:
 def _holes_are_offline(prog: Program) -> bool:
     """
     Whether ``pfn_to_online_page()`` looks at the map of a section that was there at boot: since
-    "mm: teach pfn_to_online_page() to consider subsection validity" (v5.12), which came with
-    "mm: move pfn_to_online_page() out of line".
+    "mm: teach pfn_to_online_page() to consider subsection validity" (9f9b02e5b346, in v5.12), which
+    came with "mm: move pfn_to_online_page() out of line".
     """
     try:
         prog.symbol("pfn_to_online_page")

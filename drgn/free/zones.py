@@ -209,12 +209,12 @@ def caps_by_hundredth(prog: Program) -> bool | None:
     """
     Whether ``reserve_highatomic_pageblock()`` caps the reserve at a hundredth of the zone.
 
-    So it is since "mm: page_alloc: correct high atomic reserve calculations" and "… enforce minimum
-    zone size to do high atomic reserves" (both v6.8); before, one pageblock was added to the
-    hundredth. The change itself leaves no trace; its neighbours in time do. After it came the
-    function's present parameters (v6.10) and ``zone.nr_free_highatomic`` (v6.13, stable 6.12),
-    before it ``per_cpu_pages.free_count`` (v6.7), with it the orders of mTHP (v6.8). Sources of
-    5.10, 6.1, 6.6, 6.8, 6.9, 6.12, 7.2 and 7.3 agree with that.
+    So it is since "mm: page_alloc: correct high atomic reserve calculations" (d68e39fc45f7) and "…
+    enforce minimum zone size to do high atomic reserves" (9cd20f3fe045, both in v6.8); before, one
+    pageblock was added to the hundredth. The change itself leaves no trace; its neighbours in time
+    do. After it came the function's present parameters (v6.10) and ``zone.nr_free_highatomic``
+    (v6.13, stable 6.12), before it ``per_cpu_pages.free_count`` (v6.7), with it the orders of mTHP
+    (v6.8). Sources of 5.10, 6.1, 6.6, 6.8, 6.9, 6.12, 7.2 and 7.3 agree with that.
 
     :return: None where its neighbours do not show it, as on v6.7.
     """
@@ -377,7 +377,7 @@ def free_counters(prog: Program) -> dict[tuple[int, str], FreeCounters]:
     for node, _, zone in for_each_zone(prog):
         total, unfolded = zone_page_state(zone, "NR_FREE_PAGES")
         try:
-            # "mm: Add support for unaccepted memory" (in v6.5)
+            # "mm: Add support for unaccepted memory" (dcdfdd40fa82, in v6.5)
             unaccepted = zone_page_state(zone, "NR_UNACCEPTED")[0]
         except LookupError:
             unaccepted = 0

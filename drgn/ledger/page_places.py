@@ -232,7 +232,7 @@ def _add_roots(memory: Memory, places: PagePlaces) -> None:
 
 
 # kernel/dma/pool.c: for atomic allocations of DMA memory, from "dma-pool: add additional coherent
-# pools to map to gfp mask" (v5.8) on one for each kind of zone.
+# pools to map to gfp mask" (c84dc6e68a1d, in v5.8) on one for each kind of zone.
 ATOMIC_POOLS = ("atomic_pool_dma", "atomic_pool_dma32", "atomic_pool_kernel")
 MAX_CHUNKS = 4096
 

@@ -138,7 +138,7 @@ def _add_tags(memory: Memory, pages: LedgerPages, found: Found) -> None:
 def _pass(memory: Memory) -> tuple[LedgerPages, Gaps]:
     """A pass of its own, where that of another section went by without the ledger."""
     pages = ledger_rider(memory)
-    scan = scan_struct_pages(memory.prog, [pages], progress=memory.progress)
+    scan = scan_struct_pages(memory.prog, [pages], progress=memory.progress, jobs=memory.jobs)
     if failure := scan.failure_of(pages):
         raise failure
     return pages, scan.gaps

@@ -280,7 +280,10 @@ def zswap_memory(prog: Program) -> int:
 
 
 def _zpools(pool: Object) -> list[Object]:
-    """``struct zpool`` of a pool: several until "mm/zswap: use only one pool in zswap" (v6.11)."""
+    """
+    ``struct zpool`` of a pool: several until "mm/zswap: use only one pool in zswap" (8edc9c4e72fe,
+    in v6.11).
+    """
     try:
         return [pool.zpool]
     except AttributeError:

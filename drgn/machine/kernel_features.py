@@ -172,7 +172,8 @@ FEATURES = {
         has_member("nr_free_highatomic", "struct zone"),
         file_says("proc/zoneinfo", "free_highatomic"),
     ),
-    # "mm/page_alloc: allow high-order pages to be stored on the per-cpu lists" (v5.14)
+    # "mm/page_alloc: allow high-order pages to be stored on the per-cpu lists" (44042b449872, in
+    # v5.14)
     "per_cpu_orders": Feature(
         "per-CPU lists hold blocks of order > 0 as well (v5.14)",
         "the length of per_cpu_pages.lists; /proc/sys/vm/percpu_pagelist_high_fraction",

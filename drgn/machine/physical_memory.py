@@ -99,7 +99,8 @@ class PhysicalRange:
         "firmware: its own, no RAM that the kernel could have",
     )
     option: str = column(
-        holds="kernel", help="of the command line, that names this range and explains its use"
+        holds="kernel",
+        help="option of the kernel's command line that names this range and explains its use",
     )
 
 
@@ -126,7 +127,9 @@ class PhysicalPart:
     )
     percent: float = column(unit="%", low=None, help="of the machine's memory, by its first line")
     kept: bool = column(help="kept from the kernel's page allocator since boot, or taken off it")
-    options: str = column(holds="kernel", help="of the command line, that explain it")
+    options: str = column(
+        holds="kernel", help="options of the kernel's command line that explain it"
+    )
     means: str = column(holds="words", help="what it is")
 
 

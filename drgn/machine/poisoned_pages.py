@@ -287,8 +287,8 @@ def marked_pages(memory: Memory) -> tuple[Marked, Gaps]:
         if rode := memory.rode(PoisonFinder):
             return rode[0].found, rode[1]
         poison = PoisonFinder(memory.prog)
-        gaps = scan_struct_pages(memory.prog, [poison], progress=memory.progress).gaps
-        return poison.found, gaps
+        scan = scan_struct_pages(memory.prog, [poison], progress=memory.progress, jobs=memory.jobs)
+        return poison.found, scan.gaps
 
     return memory.once("marked_pages", scan)
 

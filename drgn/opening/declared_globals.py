@@ -125,7 +125,7 @@ DIFFER = {
     ),
     # "lib/stackdepot: make max number of pools boot-time configurable" (v6.19)
     "stack_pools": (("void **", "stack_max_pools"), ("void *[room]", "")),
-    # "lib/stackdepot: use list_head for stack record links" (v6.8)
+    # "lib/stackdepot: use list_head for stack record links" (4805180bc165, in v6.8)
     "stack_table": (("struct list_head *", "pools_num"), ("struct stack_record **", "")),
     # A long since v6.13; by what came later, so that between it is right up to 16 TiB.
     "zswap_stored_pages": (

@@ -2,9 +2,9 @@
 """
 The types of a loaded module, by the BTF that the kernel keeps of it.
 
-``btf_modules`` (kernel/bpf/btf.c, since "bpf: Load and verify kernel module BTFs", v5.11; with
-CONFIG_DEBUG_INFO_BTF_MODULES). A module's BTF has what the kernel's lacks, and counts on from it.
-No file of the module is needed, also where the kernel is read by its vmlinux.
+``btf_modules`` (kernel/bpf/btf.c, since "bpf: Load and verify kernel module BTFs", 36e68442d1af, in
+v5.11; with CONFIG_DEBUG_INFO_BTF_MODULES). A module's BTF has what the kernel's lacks, and counts
+on from it. No file of the module is needed, also where the kernel is read by its vmlinux.
 
 Costs 50 ms a module, for the index of the kernel's types and the module's.
 """

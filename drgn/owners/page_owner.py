@@ -134,7 +134,7 @@ def listed_handles(prog: Program, depot: StackDepot) -> set[int] | None:
     The handles in ``stack_list``, which ``show_stacks`` and ``show_handles`` print.
 
     None where the kernel counts nothing by stack (before "mm,page_owner: implement the tracking of
-    the stacks count", v6.9).
+    the stacks count", 217b2119b9e2, in v6.9).
 
     :raises ValueError: the list runs in a circle.
     """

@@ -4,8 +4,8 @@ Which line of source allocated a page: the reference to its alloc_tag that each 
 page has (``get_page_tag_ref()``, include/linux/pgalloc_tag.h).
 
 It is a pointer in the page_ext, at the offset of ``page_alloc_tagging_ops``; or, since "alloc_tag:
-support for page allocation tag compression" (v6.14) and booted with it, an index in the bits of the
-page flags that nothing else needs.
+support for page allocation tag compression" (4835f747d3ed, in v6.14) and booted with it, an index
+in the bits of the page flags that nothing else needs.
 
 Costs a read for each stretch of neighbours among the pages that are asked for. Cannot know: who
 allocated before page_ext was there (``alloc_tag_add_early_pfn()``), such pages have no tag; and

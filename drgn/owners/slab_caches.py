@@ -42,7 +42,7 @@ from mmscope.drgn.text.kernel_text import printed_number, row_number, whole_line
 from mmscope.drgn.workers.shares import SharedColumns, added, merges
 
 # Flags where they are not enumerators yet, before "mm, slab: use an enum to define SLAB_ cache
-# creation flags" (v6.9).
+# creation flags" (cc61eb851c9a, in v6.9).
 FLAGS = {
     "_SLAB_STORE_USER": 0x00010000,
     "_SLAB_KMALLOC": 0x00001000,
@@ -193,19 +193,19 @@ def _read_cache(prog: Program, cache: Object, masks: dict[str, int], names: set[
     flags = cache.flags.value_()
     oo, least = cache.oo.x.value_(), cache.min.x.value_()
     return Cache(
-        address,
-        name,
-        bool(flags & masks["_SLAB_STORE_USER"]),
-        bool(flags & masks["_SLAB_KMALLOC"]),
-        bool(flags & masks["_SLAB_RECLAIM_ACCOUNT"]),
-        cache.size.value_(),
-        cache.object_size.value_(),
-        cache.inuse.value_(),
-        cache.offset.value_(),
-        cache.red_left_pad.value_() if hasattr(cache, "red_left_pad") else 0,
-        cache.random.value_() if hasattr(cache, "random") else None,
-        {value & 0xFFFF: value >> 16 for value in (least, oo)},
-        _nr_slabs(prog, cache),
+        address=address,
+        name=name,
+        store_user=bool(flags & masks["_SLAB_STORE_USER"]),
+        kmalloc=bool(flags & masks["_SLAB_KMALLOC"]),
+        reclaimable=bool(flags & masks["_SLAB_RECLAIM_ACCOUNT"]),
+        size=cache.size.value_(),
+        object_size=cache.object_size.value_(),
+        inuse=cache.inuse.value_(),
+        offset=cache.offset.value_(),
+        red_left_pad=cache.red_left_pad.value_() if hasattr(cache, "red_left_pad") else 0,
+        random=cache.random.value_() if hasattr(cache, "random") else None,
+        orders={value & 0xFFFF: value >> 16 for value in (least, oo)},
+        nr_slabs=_nr_slabs(prog, cache),
     )
 
 
@@ -220,7 +220,7 @@ def _nr_slabs(prog: Program, cache: Object) -> int | None:
 def _sum_nr_slabs(prog: Program, cache: Object) -> int | None:
     total = 0
     for node in range(nr_node_ids(prog)):
-        # "slab: decouple pointer to barn from kmem_cache_node" (v7.1)
+        # "slab: decouple pointer to barn from kmem_cache_node" (5ba6bc27b1f9, in v7.1)
         moved = hasattr(cache, "per_node")
         per_node = cache.per_node[node].node if moved else cache.node[node]
         # A NULL pointer does not fault in every core (QEMU's give p_vaddr = p_paddr).
@@ -385,7 +385,7 @@ class _SlabTest:
 def _slab_test(prog: Program) -> Callable[[NDArray[Any]], NDArray[np.bool_]]:
     """Which of an array of struct pages head a slab."""
     number = vmcoreinfo_number(prog, "NUMBER(PAGE_SLAB_MAPCOUNT_VALUE)")
-    if number is not None:  # "mm: free up PG_slab" (v6.10)
+    if number is not None:  # "mm: free up PG_slab" (46df8e73a4a3, in v6.10)
         value = np.array(number & 0xFFFFFFFF, np.uint32).view(np.int32)
         return lambda pages: np.asarray(pages["mapcount"] == value)
     slab = np.uint64(1 << int(prog.constant("PG_slab").value_()))

@@ -77,8 +77,9 @@ class SlabCgroups:
     def __init__(self, prog: Program) -> None:
         self._prog = prog
         slab = slab_type(prog)
-        # obj_exts since "mm: introduce slabobj_ext to support slab object extensions" (in v6.10);
-        # a word of struct page before "mm: Split slab into its own type" (v5.17).
+        # obj_exts since "mm: introduce slabobj_ext to support slab object extensions"
+        # (21c690a349ba, in v6.10); a word of struct page before "mm: Split slab into its own type"
+        # (d122019bf061, in v5.17).
         vector = member_path(slab, ("obj_exts", "memcg_data", "obj_cgroups"))
         self._slab = struct_dtype(slab, {"vector": vector})
         try:

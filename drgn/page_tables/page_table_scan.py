@@ -66,7 +66,6 @@ from mmscope.drgn.processes.vm_areas import read_vm_areas
 from mmscope.drgn.reading.kernel_arrays import Gaps
 from mmscope.drgn.reading.mem_sections import memory_pages
 from mmscope.drgn.reading.scattered_reads import read_scattered
-from mmscope.drgn.reading.struct_pages import jobs_of
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.workers.workers import Died, Tell, in_workers
 
@@ -78,12 +77,14 @@ def scan_page_tables(
     prog: Program,
     progress: Callable[[int, int], None] | None = None,
     *,
+    jobs: int = 1,
     shares: bool = False,
     found: tuple[AddressSpaces, Gaps] | None = None,
 ) -> PageTableScan:
     """
     Read the page tables of every process.
 
+    :param jobs: how many processes may share the walk.
     :param shares: look at the struct page of each mapped page too.
     :param found: the address spaces, and what could not be read of them.
     :param progress: called with (pages of tables done, pages of tables in all).
@@ -99,35 +100,38 @@ def scan_page_tables(
     largest = by_size(spaces)[:DETAILED]
     filled = len(largest) + 1, levels + 1, BINS
     scan = PageTableScan(
-        form,
-        spaces,
-        largest,
-        np.zeros((count, KINDS), np.int64),
-        np.zeros((count, levels), np.int64),
-        {name: np.zeros(count, np.int64) for name in SUMS},
-        np.zeros(filled, np.int64),
-        np.zeros(filled, np.int64),
-        cut_regions(areas, largest, form),
-        gaps,
+        form=form,
+        spaces=spaces,
+        largest=largest,
+        kinds=np.zeros((count, KINDS), np.int64),
+        tables=np.zeros((count, levels), np.int64),
+        sums={name: np.zeros(count, np.int64) for name in SUMS},
+        filled=np.zeros(filled, np.int64),
+        filled_entries=np.zeros(filled, np.int64),
+        regions=cut_regions(areas, largest, form),
+        gaps=gaps,
         damaged_vmas=areas.damaged,
         mapped=MappedPages(prog, count) if shares else None,
     )
     scan.sums["vmas"] += np.bincount(areas.owners, minlength=count)
     np.add.at(scan.sums["mapped"], areas.owners, (areas.ends - areas.starts).astype(np.int64))
-    return _walk_all(prog, scan, VmaLookup(areas, form.page_shift), progress)
+    return _walk_all(prog, scan, VmaLookup(areas, form.page_shift), jobs, progress)
 
 
 def scan_of(memory: Memory, *, shares: bool = False) -> PageTableScan:
     """The same of the address spaces that all sections of a dump share."""
     gaps = Gaps()
     spaces = kept_address_spaces(memory, gaps)
-    return scan_page_tables(memory.prog, memory.progress, shares=shares, found=(spaces, gaps))
+    return scan_page_tables(
+        memory.prog, memory.progress, jobs=memory.jobs, shares=shares, found=(spaces, gaps)
+    )
 
 
 def _walk_all(
     prog: Program,
     scan: PageTableScan,
     lookup: VmaLookup,
+    jobs: int,
     progress: Callable[[int, int], None] | None,
 ) -> PageTableScan:
     """Add up what is in the tables, by several processes if there are many tables."""
@@ -160,7 +164,6 @@ def _walk_all(
         _take_walk(into, walk, part)
 
     parts = _parts(charged)
-    jobs = jobs_of(prog)
     if jobs == 1 or len(parts) == 1:
         for part in parts:
             walk_part(scan, part, tell)

@@ -149,7 +149,7 @@ class PageTableOccupancy:
         key=True, help="least entries in use in such a table, of 512 with pages of 4 KiB"
     )
     most: int = column(help="most entries in use")
-    tables: int = column(help="tables that are so full")
+    tables: int = column(help="tables with that many in use")
     entries: int = column(help="entries in use in all of them")
 
 

@@ -10,8 +10,8 @@ section ``page_tables`` then needs no more, and the struct page of each mapped p
 As for the kernel, hugetlb pages are in none of it, nor the zero pages. A page that is being moved,
 in a device's own memory, or lost to a hardware error is in smaps_rollup, and not here. Since
 "mm/gup: replace FOLL_NUMA by gup_can_follow_protnone()" (474098edac26, in v6.1) and until "smaps:
-use vm_normal_page_pmd() instead of follow_trans_huge_pmd()" (v6.6) huge pages of PROT_NONE are
-here, and not there.
+use vm_normal_page_pmd() instead of follow_trans_huge_pmd()" (8b9c1cc0418a, in v6.6) huge pages of
+PROT_NONE are here, and not there.
 
 Cannot know: who has the pages of shmem that are swapped out, which are in no SwapPss.
 """

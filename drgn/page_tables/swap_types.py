@@ -44,8 +44,9 @@ SWP_TYPES = 32
 MIGRATION_TYPES, MIGRATION_TYPES_BEFORE = 3, 2
 # What lies behind poison and migration: how many types of device memory, and how many of markers.
 # Two for markers were one for markers and one for pages that could not be swapped in, until
-# "mm/swap: convert swapin error into a pte marker" (v6.2), and in v6.1 without PTE_MARKER only the
-# latter; "mm: use single SWP_DEVICE_EXCLUSIVE entry type" (v6.15) left three of device memory's.
+# "mm: use pte markers for swap errors" (15520a3f0469, in v6.2), and in v6.1 without PTE_MARKER only
+# the latter; "mm: use single SWP_DEVICE_EXCLUSIVE entry type" (c25465eb7630, in v6.15) left three
+# of device memory's.
 BEHIND = ((0, 1), (0, 2), (3, 1), (4, 1), (4, 2))
 # None or two of device memory, and four since "mm: device exclusive memory access" (b756a3b5e7ea,
 # in v5.14).
@@ -96,7 +97,7 @@ def _that_may_be(prog: Program, behind: Iterable[tuple[int, int]]) -> list[tuple
     known = [count for name, count in DEVICE_FUNCTIONS.items() if has_symbol(prog, name)]
     # Kernels before v5.14 have device memory without such a function.
     devices = set(known) or {0, 2}
-    # "mm: introduce __vm_flags mod manipulation functions" (in v6.3).
+    # "mm: introduce vma->vm_flags wrapper functions" (bc292ab00f6c, in v6.3).
     one = prog.type("struct vm_area_struct").has_member("__vm_flags")
     return [(d, m) for d, m in behind if d in devices and not (one and m > 1)]
 

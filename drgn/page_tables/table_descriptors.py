@@ -41,8 +41,8 @@ def table_descriptors(prog: Program) -> Descriptors:
         kind = prog.type("struct ptdesc")
     except LookupError:
         kind = page
-    # "mm: hugetlb: independent PMD page table shared count" (v6.13, and in stable kernels) counts
-    # the users beside the first; before, it was the page's reference count.
+    # "mm: hugetlb: independent PMD page table shared count" (59d9094df3d7, in v6.13, and in stable
+    # kernels) counts the users beside the first; before, it was the page's reference count.
     own_count = "pt_share_count.counter"
     counts = (own_count, "__page_refcount.counter", "_refcount.counter")
     links = struct_dtype(kind, {"next": ("pt_list.next", "lru.next")})

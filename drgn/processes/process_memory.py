@@ -3,8 +3,8 @@
 ``mm_struct.rss_stat`` and its neighbours: how much memory each process has.
 
 Exact: what each CPU has not folded in yet is added, where the kernel keeps it in per-CPU counters
-(since "mm: convert mm's rss stats into percpu_counter", v6.2). Costs a read for each run of
-neighbours among the address spaces, and of each CPU's counters.
+(since "mm: convert mm's rss stats into percpu_counter", f1a7941243c1, in v6.2). Costs a read for
+each run of neighbours among the address spaces, and of each CPU's counters.
 
 A page that processes share counts in each: the sum over all processes is more than their memory.
 Before v6.2 a thread may have up to 64 page faults that are not in its process's counters yet.

@@ -96,7 +96,8 @@ def processes(prog: Program, tasks: Objects) -> Processes:
     columns: dict[str, str | tuple[str, ...]] = {"map_count": "map_count"}
     for name in ("ksm_merging_pages", "ksm_rmap_items", "ksm_zero_pages"):
         if mm_type.has_member(name):
-            # An atomic_long_t since "mm/ksm: fix ksm_zero_pages accounting" (v6.10).
+            # An atomic_long_t since "mm/ksm: fix ksm_zero_pages accounting" (c2dc78b86e08, in
+            # v6.10).
             columns[name] = (f"{name}.counter", name)
     unread = Gaps()  # counted as address spaces
     found, read = read_scattered(prog, mms, struct_dtype(mm_type, columns), unread)

@@ -32,8 +32,8 @@ def page_ext_size(prog: Program) -> int:
     :raises LookupError: the kernel is built without CONFIG_PAGE_EXTENSION.
     """
     size = int(prog["page_ext_size"].value_())
-    # "mm/page_ext: do not allocate space for page_ext->flags if not needed" (v6.3): without a user
-    # it is 0. Before, it is the size of the flags alone.
+    # "mm/page_ext: do not allocate space for page_ext->flags if not needed" (6189eb82f0ae, in
+    # v6.3): without a user it is 0. Before, it is the size of the flags alone.
     if prog.type("struct page_ext_operations").has_member("need_shared_flags"):
         return size
     return size if size > sizeof(prog.type("struct page_ext")) else 0

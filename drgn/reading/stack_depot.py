@@ -88,17 +88,17 @@ def stack_depot(prog: Program) -> StackDepot:
     begin = _starts(sizes)
     order = np.argsort(handles, kind="stable")
     return StackDepot(
-        handles[order],
-        sizes[order],
-        begin[order],
-        frames,
-        counts[order] if layout.count is not None else None,
-        addresses[order],
-        len(pools),
-        layout.extra_mask,
-        damaged,
-        freed,
-        gaps,
+        handles=handles[order],
+        sizes=sizes[order],
+        first=begin[order],
+        frames=frames,
+        counts=counts[order] if layout.count is not None else None,
+        addresses=addresses[order],
+        pools=len(pools),
+        extra_mask=layout.extra_mask,
+        damaged=damaged,
+        freed=freed,
+        gaps=gaps,
     )
 
 
@@ -129,8 +129,9 @@ def _layout(prog: Program) -> _Layout:
         for bits in member.type.members or () if member.name is None else ():
             mask = (1 << (bits.bit_field_size or 0)) - 1
             fields[bits.name] = ((member.bit_offset + bits.bit_offset), mask)
-    # "lib/stackdepot: rename slab to pool" (v6.3); "stackdepot: rename pool_index to
-    # pool_index_plus_1" (v6.9), whose meaning had changed before its name (6.8.3): both are tried.
+    # "lib/stackdepot: rename slab to pool" (961c949b012f, in v6.3); "stackdepot: rename pool_index
+    # to pool_index_plus_1" (a6c1d9cb9a68, in v6.9), whose meaning had changed before its name
+    # (6.8.3): both are tried.
     all_biases = {"pool_index_plus_1": (1,), "pool_index": (0, 1), "slabindex": (0,)}
     name = next((name for name in all_biases if name in fields), None)
     if name is None:
@@ -140,7 +141,7 @@ def _layout(prog: Program) -> _Layout:
     return _Layout(
         offsetof(record, "size"),
         offsetof(record, "handle"),
-        # "lib/stackdepot: add refcount for records" (v6.8)
+        # "lib/stackdepot: add refcount for records" (410b764f89f5, in v6.8)
         _offset(record, "count"),
         offsetof(record, "entries"),
         _frames(record),

@@ -36,32 +36,34 @@ from mmscope.drgn.workers.workers import Died, Tell, in_workers, picklable
 
 # struct page (include/linux/mm_types.h), the newest layout first.
 COLUMNS: dict[str, tuple[str, ...]] = {
-    # "mm: introduce memdesc_flags_t" (in v6.18) wrapped the word.
+    # "mm: introduce memdesc_flags_t" (53fbef56e07d, in v6.18) wrapped the word.
     "flags": ("flags.f", "flags"),
     "mapcount": ("_mapcount.counter",),  # the page type, in pages that have one
     "refcount": ("_refcount.counter",),
     "private": ("private",),  # order of a buddy block
     "mapping": ("mapping",),  # with bits for what it is: 1 anonymous, 3 KSM
-    # "mm: rename page->index to page->__folio_index" (v6.16)
+    # "mm: rename page->index to page->__folio_index" (acc53a0b4c15, in v6.16)
     "index": ("__folio_index", "index"),
     "next": ("buddy_list.next", "lru.next"),
     "prev": ("buddy_list.prev", "lru.prev"),
-    # Bit 0 is set in tails. "mm: rework compound_head() for power-of-2 sizeof(struct page)" (v7.1)
+    # Bit 0 is set in tails. "mm: rework compound_head() for power-of-2 sizeof(struct page)"
+    # (8c846c879e22, in v7.1)
     "tail": ("compound_info", "compound_head"),
     # "mm: memcontrol: Use helpers to read page's memcg data" (bcfe06bf2622, in v5.11)
     "memcg": ("memcg_data", "mem_cgroup"),
 }
 # Of the head of a compound page, in its second struct page, which struct folio overlays.
 SECOND_PAGE_COLUMNS: dict[str, tuple[str, ...]] = {
-    # "mm: free up a word in the first tail page" (v6.6) moved the order from a byte of its own to
-    # the low byte of the second page's flags.
+    # "mm: free up a word in the first tail page" (ebc1baf5c9b4, in v6.6) moved the order from a
+    # byte of its own to the low byte of the second page's flags.
     "order": ("_folio_order", "_flags_1.f", "_flags_1"),
-    "dtor": ("_folio_dtor",),  # until "mm: remove HUGETLB_PAGE_DTOR" (v6.6)
+    "dtor": ("_folio_dtor",),  # until "mm: remove HUGETLB_PAGE_DTOR" (9c5ccf2db04b, in v6.6)
 }
-# The same in struct page, before "mm: Add the first tail page to struct folio" (v6.1).
+# The same in struct page, before "mm: Add the first tail page to struct folio" (379708ffde1b, in
+# v6.1).
 FIRST_TAIL_COLUMNS = {"order": "compound_order", "dtor": "compound_dtor"}
-# struct slab, which overlays struct page since "mm: Split slab into its own type" (v5.17);
-# the members were its own before.
+# struct slab, which overlays struct page since "mm: Split slab into its own type" (d122019bf061, in
+# v5.17); the members were its own before.
 SLAB_COLUMNS = ("slab_cache", "freelist", "counters")
 
 
@@ -165,7 +167,6 @@ class PageChunk:
 # (first PFN, address of its struct page, pages)
 Piece = tuple[int, int, int]
 
-JOBS = "mmscope jobs"
 LEAST_PAGES = 2 << 20  # 8 GiB: a smaller machine is read before a second process has started
 MOST_PAGES = 1 << 36  # beyond, the memory map is damaged
 # A share costs some 50 ms of CPU beside its pages: a fork, copies of what it writes to, its result.
@@ -202,28 +203,19 @@ class Scan:
         return next((error for failed, error in self.failures if failed is consumer), None)
 
 
-def set_jobs(prog: Program, jobs: int) -> None:
-    """Let so many processes share a pass over a large machine's struct pages, and other walks."""
-    prog.cache[JOBS] = jobs
-
-
-def jobs_of(prog: Program) -> int:
-    """How many processes may share a work."""
-    jobs: int = prog.cache.get(JOBS, 1)
-    return jobs
-
-
 def scan_struct_pages(
     prog: Program,
     consumers: Sequence[Consumer],
     *,
     progress: Callable[[int, int], None] | None = None,
+    jobs: int = 1,
     chunk_bytes: int = CHUNK_BYTES,
     wanted: Mapping[tuple[int, int], tuple[int, int]] | None = None,
 ) -> Scan:
     """
     Show every valid struct page to every consumer.
 
+    :param jobs: how many processes may share the pass over a large machine.
     :param progress: called with (pages done, pages in all) after each chunk.
     :param wanted: by (first PFN, pages) of a chunk, which of its pages are to be read, from the
         first to one behind the last; chunks that it does not have are read whole.
@@ -244,7 +236,8 @@ def scan_struct_pages(
         if progress is not None:
             progress(total - pages, total)
 
-    jobs = jobs_of(prog) if LEAST_PAGES <= pages <= MOST_PAGES else 1
+    if not LEAST_PAGES <= pages <= MOST_PAGES:
+        jobs = 1
     if jobs > 1 and all(isinstance(each, Shared) for each in consumers):
         pieces = list(pieces)
         a_job = min(SHARES_A_JOB, -(-pages // (jobs * SHARE_PAGES)))

@@ -106,8 +106,8 @@ class ReverseMaps(IntervalTrees):
 def lock_word(prog: Program) -> str | None:
     """
     The member of a ``struct rw_semaphore`` that says who has it: ``count``, with PREEMPT_RT the
-    readers ("locking/rwsem: Add rtmutex based R/W semaphore implementation", v5.15); None where it
-    is another.
+    readers ("locking/rwsem: Add rtmutex based R/W semaphore implementation", 42254105dfe8, in
+    v5.15); None where it is another.
     """
     paths = ("count.counter", "rwbase.readers.counter")
     with contextlib.suppress(LookupError):
@@ -230,7 +230,7 @@ def reverse_maps(prog: Program, read: SlabObjects) -> ReverseMaps:
     owner, on_list, sound, checks = _linked(prog, slots, anon_vmas, vmas)
     orphans = sum(check.found for check in checks)
 
-    # Of VMAs, those count that a chain leads to.
+    # Only the VMAs that a chain leads to count.
     used = np.zeros(len(vmas), np.bool_)
     used[on_list[sound]] = True
     chain_vma = np.cumsum(used)[on_list[sound]] - 1
@@ -238,7 +238,7 @@ def reverse_maps(prog: Program, read: SlabObjects) -> ReverseMaps:
     pages = ((vmas["end"] - vmas["start"]) >> page_shift).astype(np.uint64)
     offset = _page_offsets(vmas)
     chain_anon_vma = owner[sound]
-    # What no process can have is damage. An address has less than 57 bits, and so a page offset.
+    # What no process can have is damage. An address has fewer than 57 bits, so has a page offset.
     odd = (vmas["start"] >= vmas["end"]) | (vmas["end"] >> U57 != 0) | (offset >> U57 != 0)
     if number := int(np.count_nonzero(odd)):
         checks.append(AnonVmaCheck(None, "VMAs with a range that cannot be", 0, number))
@@ -253,22 +253,22 @@ def reverse_maps(prog: Program, read: SlabObjects) -> ReverseMaps:
 
     root, parent = (find(anon_vmas.address, anon_vmas[name]) for name in ("root", "parent"))
     maps = ReverseMaps(
-        anon_vmas,
-        root,
-        parent,
-        _depths(anon_vmas, parent),
-        vmas,
-        find(tasks.mm, vmas["mm"]),
-        chain_anon_vma[order],
-        chain_vma[order],
-        first[order],
-        last[order],
-        start,
-        tasks,
-        checks,
-        orphans,
-        read.gaps.bytes,
-        read.odd_slabs,
+        anon_vmas=anon_vmas,
+        root=root,
+        parent=parent,
+        depth=_depths(anon_vmas, parent),
+        vmas=vmas,
+        vma_mm=find(tasks.mm, vmas["mm"]),
+        chain_anon_vma=chain_anon_vma[order],
+        chain_vma=chain_vma[order],
+        first=first[order],
+        last=last[order],
+        start=start,
+        tasks=tasks,
+        checks=checks,
+        orphans=orphans,
+        unreadable_bytes=read.gaps.bytes,
+        odd_slabs=read.odd_slabs,
     )
     maps.checks += _count_checks(maps)
     return maps

@@ -173,19 +173,19 @@ def read_file_maps(prog: Program, slots: Objects, tasks: Processes) -> FileMaps:
         prog, of_mapping["host"], struct_dtype(prog.type("struct inode"), INODE), gaps
     )
     maps = FileMaps(
-        mapping,
-        of_mapping,
-        inode,
-        inode_read,
-        used,
-        find(tasks.mm, used["mm"]),
-        first[chosen],
-        first[chosen] + pages[chosen] - np.uint64(1),
-        start,
-        tasks,
-        _file_systems(prog, inode[inode_read]),
-        checks,
-        gaps,
+        mapping=mapping,
+        of_mapping=of_mapping,
+        inode=inode,
+        inode_read=inode_read,
+        vmas=used,
+        vma_mm=find(tasks.mm, used["mm"]),
+        first=first[chosen],
+        last=first[chosen] + pages[chosen] - np.uint64(1),
+        start=start,
+        tasks=tasks,
+        file_systems=_file_systems(prog, inode[inode_read]),
+        checks=checks,
+        gaps=gaps,
     )
     maps.checks += _writable_checks(maps)
     return maps
@@ -356,8 +356,8 @@ def owner_of(maps: FileMaps) -> Callable[[int], tuple[int | None, str | None]]:
 def _file_systems(prog: Program, inode: NDArray[Any]) -> dict[int, FileSystem]:
     """By the address of their super block; what cannot be read is left out."""
     found = {}
-    # "mm/filemap: remove hugetlb special casing in filemap.c" (v6.7): before, page offsets and
-    # nrpages of a hugetlbfs file are of huge pages; with it went this function.
+    # "mm/filemap: remove hugetlb special casing in filemap.c" (a08c7193e4f1, in v6.7): before, page
+    # offsets and nrpages of a hugetlbfs file are of huge pages; with it went this function.
     huge = "hugetlb_basepage_index" in prog
     page = prog["PAGE_SIZE"].value_()
     for address in np.unique(inode["sb"]).tolist():

@@ -213,7 +213,7 @@ class FileFolios(Folios):
     """
 
     # Files of which folio.index counts huge pages: hugetlbfs before "mm/filemap: remove hugetlb
-    # special casing in filemap.c" (v6.7).
+    # special casing in filemap.c" (a08c7193e4f1, in v6.7).
     by_huge_page: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
 
     def find(self, chunk: PageChunk) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -246,11 +246,13 @@ def scan_folios(
     files: FileMaps | None = None,
     *,
     progress: Callable[[int, int], None] | None = None,
+    jobs: int = 1,
     places: FolioPlaces | None = None,
 ) -> tuple[AnonFolios, FileFolios | None, Gaps]:
     """
     One pass over the struct pages: all anonymous folios, and those of mapped files.
 
+    :param jobs: how many processes may share the pass.
     :param places: where they may be, if a pass before this one noted it.
     :raises LookupError: the kernel's layout is unknown.
     """
@@ -267,7 +269,8 @@ def scan_folios(
         def order_of(tails: NDArray[Any]) -> NDArray[np.int64]:
             return (tails["prev"] >> np.uint64(8 * byte) & np.uint64(0x3F)).astype(np.int64)
     else:
-        # "mm: use folio->_flags_1 for order" (v6.6): the low byte of the first tail page's flags.
+        # "mm: free up a word in the first tail page" (ebc1baf5c9b4, in v6.6): the low byte of the
+        # first tail page's flags.
         def order_of(tails: NDArray[Any]) -> NDArray[np.int64]:
             return (tails["flags"] & np.uint64(0x3F)).astype(np.int64)
 
@@ -283,7 +286,7 @@ def scan_folios(
     # Addresses that no kernel has are of a damaged dump, in which nothing is left out.
     sound = all(bool(np.all(each.addresses & MAYBE_MASK == MAYBE)) for each in consumers)
     wanted = places.wanted if places and sound else None
-    scan = scan_struct_pages(prog, consumers, progress=progress, wanted=wanted)
+    scan = scan_struct_pages(prog, consumers, progress=progress, jobs=jobs, wanted=wanted)
     for _, failure in scan.failures:
         raise failure
     return anon, of_files, scan.gaps

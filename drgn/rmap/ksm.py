@@ -43,7 +43,8 @@ MAX_CHAINS = 500
 TREE, DUP, MIGRATE = 0, 1, 2
 PLACES = ("tree", "chain", "migrate_nodes")
 
-# The names since "ksm: abstract stable_node names" (v6.1), and before.
+# The names since "ksm: add the ksm prefix to the names of the ksm private structures"
+# (21fbd59136e0, in v6.1), and before.
 NODE_TYPES = ("struct ksm_stable_node", "struct stable_node")
 ITEM_TYPES = ("struct ksm_rmap_item", "struct rmap_item")
 
@@ -299,20 +300,20 @@ def read_ksm(prog: Program, read: SlabObjects) -> Ksm:
         nodes["nid"].astype(np.int64) if "nid" in nodes.columns else np.zeros(len(nodes), np.int64)
     )
     return Ksm(
-        pages.address,
-        pages["kpfn"].astype(np.int64),
-        nid[found],
-        place[found],
-        node_chain[found],
-        chains.address,
-        nid[is_chain],
-        item_node[order],
-        stable["anon_vma"][order],
-        stable["mm"][order],
-        stable["address"][order] & mask,
-        stable["index"][order] if "index" in stable.columns else None,
-        sizeof(item_type),
-        problems,
+        node=pages.address,
+        node_kpfn=pages["kpfn"].astype(np.int64),
+        node_nid=nid[found],
+        node_place=place[found],
+        node_chain=node_chain[found],
+        chain=chains.address,
+        chain_nid=nid[is_chain],
+        item_node=item_node[order],
+        item_anon_vma=stable["anon_vma"][order],
+        item_mm=stable["mm"][order],
+        item_address=stable["address"][order] & mask,
+        item_index=stable["index"][order] if "index" in stable.columns else None,
+        item_bytes=sizeof(item_type),
+        problems=problems,
     )
 
 

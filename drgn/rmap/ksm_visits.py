@@ -70,18 +70,18 @@ def ksm_visits(maps: ReverseMaps, ksm: Ksm, page_shift: int) -> KsmVisits:
     most = np.full(number, -1, np.int64)
     most[ksm.item_node[order]] = anon_vma[order]
     return KsmVisits(
-        anon_vma,
-        index,
-        placed,
-        total(sizes),
-        total(overlaps),
-        total(descents),
-        largest(sizes),
-        largest(overlaps + descents),
-        different(ksm.item_anon_vma),
-        different(ksm.item_mm),
-        most,
-        ksm.item_index is not None,
+        anon_vma=anon_vma,
+        index=index,
+        placed=placed,
+        whole=total(sizes),
+        indexed=total(overlaps),
+        descents=total(descents),
+        hold_whole=largest(sizes),
+        hold_indexed=largest(overlaps + descents),
+        anon_vmas=different(ksm.item_anon_vma),
+        processes=different(ksm.item_mm),
+        largest=most,
+        uses_index=ksm.item_index is not None,
     )
 
 

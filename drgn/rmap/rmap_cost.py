@@ -238,24 +238,26 @@ def ksm_pages(
         chain = int(ksm.node_chain[at])
         rows.append(
             KsmPage(
-                int(ksm.node_kpfn[at]),
-                PLACES[ksm.node_place[at]],
-                hex(ksm.chain[chain]) if chain >= 0 else None,
-                int(ksm.node_nid[at]),
-                mappings,
-                mapcount,
-                int(visits.anon_vmas[at]),
-                int(visits.processes[at]),
-                int(visits.whole[at]),
-                int(visits.indexed[at]),
-                int(unplaced[at]),
-                cost.ms(hold, 1),
-                None if mapcount is None else 1 + (mapcount > mappings),
-                cost.ms(here, mappings),
-                walk,
-                low,
-                high,
-                cost.ms(PASSES * int(visits.indexed[at] + visits.descents[at]), met),
+                pfn=int(ksm.node_kpfn[at]),
+                place=PLACES[ksm.node_place[at]],
+                chain=hex(ksm.chain[chain]) if chain >= 0 else None,
+                nid=int(ksm.node_nid[at]),
+                mappings=mappings,
+                mapcount=mapcount,
+                anon_vmas=int(visits.anon_vmas[at]),
+                processes=int(visits.processes[at]),
+                visits_per_pass=int(visits.whole[at]),
+                visits_indexed=int(visits.indexed[at]),
+                unplaced=int(unplaced[at]),
+                hold_ms=cost.ms(hold, 1),
+                passes=None if mapcount is None else 1 + (mapcount > mappings),
+                pass_ms=cost.ms(here, mappings),
+                walk_ms=walk,
+                walk_ms_low=low,
+                walk_ms_high=high,
+                walk_ms_indexed=cost.ms(
+                    PASSES * int(visits.indexed[at] + visits.descents[at]), met
+                ),
             )
         )
     return rows

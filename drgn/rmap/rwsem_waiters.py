@@ -377,7 +377,8 @@ def on_its_stack(prog: Program, task: Object, pointer: int) -> bool:
 
     :raises FaultError: the task cannot be read.
     """
-    # CONFIG_VMAP_STACK: "fork: Add generic vmalloced stack support" (v4.9); not of the first task.
+    # CONFIG_VMAP_STACK: "fork: Add generic vmalloced stack support" (ba14a194a434, in v4.9); not of
+    # the first task.
     area = getattr(task, "stack_vm_area", None)
     if not area:
         return True

@@ -264,6 +264,7 @@ def rmap_cost_from_memory(memory: Memory) -> Found:
         rmap.maps,
         files,
         progress=memory.progress,
+        jobs=memory.jobs,
         places=rode[0] if rode else None,
     )
     cost = node_cost(memory.rmap_node_ns)

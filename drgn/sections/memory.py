@@ -34,12 +34,15 @@ class Memory:
     :ivar progress: called with how far a pass is: (done, in all).
     :ivar riders: what goes along with the first pass over all struct pages, so that it need not
         pass over them again.
+    :ivar jobs: how many processes may share a pass over a large machine's struct pages, or a walk
+        over the page tables of many processes.
     :ivar rmap_node_ns: nanoseconds of a visit of a tree node, as the user measured them.
     """
 
     prog: Program
     progress: Callable[[int, int], None] | None = None
     riders: Callable[[], Iterable[Rider]] = tuple
+    jobs: int = 1
     rmap_node_ns: float | None = None
     _kept: dict[str, Any] = field(default_factory=dict)
     _rode: dict[type, tuple[Any, Gaps]] = field(default_factory=dict)

@@ -405,7 +405,8 @@ def _slabinfo(root: str) -> str | None:
             partial, cache = max((partial, cache), (int(number[0][:18]), name))
     if 0 <= partial <= LONGEST_WALK:
         return None
-    # Long lists are counted in part since "slub: introduce count_partial_free_approx()" (v6.10).
+    # Long lists are counted in part since "slub: introduce count_partial_free_approx()"
+    # (046f4c69090c, in v6.10).
     if " count_partial_free_approx\n" in _text(root, "proc/kallsyms"):
         return None
     if partial < 0:

@@ -49,8 +49,8 @@ from mmscope.drgn.tables.table import Table
 from mmscope.drgn.text.kernel_text import printed_number
 
 HVO_FLAG = "HPG_vmemmap_optimized"
-# The switch, newest first: "mm: hugetlb_vmemmap: replace early_param() with core_param()" (in
-# v6.0); up to v5.17 a variable that the command line sets.
+# The switch, newest first: "mm: hugetlb_vmemmap: replace early_param() with core_param()"
+# (30152245c63b, in v6.0); up to v5.17 a variable that the command line sets.
 SWITCH, SWITCH_BEFORE = "vmemmap_optimize_enabled", "hugetlb_free_vmemmap_enabled"
 # Between, a static key of v5.18 and a mode of v5.19 that nobody has read here.
 KEYS = ("hugetlb_optimize_vmemmap_key", "hugetlb_free_vmemmap_enabled_key")
@@ -208,8 +208,9 @@ def reserved_pages(prog: Program) -> int:
     """
     Pages that HVO keeps of a huge page's struct pages: HUGETLB_VMEMMAP_RESERVE_SIZE.
 
-    Two before "mm: hugetlb: free the 2nd vmemmap page associated with each HugeTLB page" (in
-    v5.18), which came with "mm: hugetlb: replace hugetlb_free_vmemmap_enabled with a static_key".
+    Two before "mm: hugetlb: free the 2nd vmemmap page associated with each HugeTLB page"
+    (e7d324850bfc, in v5.18), which came with "mm: hugetlb: replace hugetlb_free_vmemmap_enabled
+    with a static_key".
     """
     return 2 if has_symbol(prog, SWITCH_BEFORE) else 1
 
@@ -284,7 +285,7 @@ def _head_dtype(
     for being one, and its order.
     """
     page = prog.type("struct page")
-    # "mm: rework compound_head() for power-of-2 sizeof(struct page)" (v7.1) renamed the word.
+    # The word's name since "mm: rework compound_head() for …" (8c846c879e22, in v7.1), and before.
     tail = member_path(page, ("compound_info", "compound_head"))
     parts = {
         **_fields(struct_dtype(page, {n: COLUMNS[n] for n in ("flags", "mapcount", "private")})),
@@ -295,7 +296,7 @@ def _head_dtype(
         second_page_dtype(prog, ["order"] if number is not None else ["order", "dtor"])
     )
     parts |= {name: (kind, at + sizeof(page)) for name, (kind, at) in second.items()}
-    if number is not None:  # "mm: turn folio_test_hugetlb into a PageType" (v6.9)
+    if number is not None:  # "mm: turn folio_test_hugetlb into a PageType" (d99e3140a4d3, in v6.9)
         value = np.array(number & 0xFFFFFFFF, np.uint32).view(np.int32)
 
         def is_hugetlb(pages: NDArray[Any]) -> NDArray[np.bool_]:
@@ -392,16 +393,16 @@ def hugetlb_pools(
             plain = int(np.count_nonzero(seen & ~optimized & ~hosted))
             rows.append(
                 HugetlbPool(
-                    page_bytes,
-                    node,
-                    int(counts[node]),
-                    hstate.free_huge_pages_node[node].value_(),
-                    hstate.surplus_huge_pages_node[node].value_(),
-                    int(np.count_nonzero(optimized)),
-                    int(np.count_nonzero(hosted)),
-                    int(np.count_nonzero(here)) * (size << order),
-                    saved,
-                    plain * saves[page_bytes],
+                    page_bytes=page_bytes,
+                    node=node,
+                    pages=int(counts[node]),
+                    free_pages=hstate.free_huge_pages_node[node].value_(),
+                    surplus_pages=hstate.surplus_huge_pages_node[node].value_(),
+                    optimized_pages=int(np.count_nonzero(optimized)),
+                    self_hosted_pages=int(np.count_nonzero(hosted)),
+                    vmemmap_bytes=int(np.count_nonzero(here)) * (size << order),
+                    vmemmap_saved_bytes=saved,
+                    vmemmap_reclaimable_bytes=plain * saves[page_bytes],
                 )
             )
             for problem, number in (
@@ -449,7 +450,18 @@ def read_pools(read: Callable[[str], str], nodes: list[int], sizes: list[int]) -
                 continue
             if pages:
                 rows.append(
-                    HugetlbPool(size, node, pages, free, surplus, None, None, None, None, None)
+                    HugetlbPool(
+                        page_bytes=size,
+                        node=node,
+                        pages=pages,
+                        free_pages=free,
+                        surplus_pages=surplus,
+                        optimized_pages=None,
+                        self_hosted_pages=None,
+                        vmemmap_bytes=None,
+                        vmemmap_saved_bytes=None,
+                        vmemmap_reclaimable_bytes=None,
+                    )
                 )
     return rows
 

@@ -178,7 +178,7 @@ def memory_about_memory(
     page = 1 << scan.memmap.page_shift
     sections = scan.memmap.sections
     usage = _usage_bytes(prog, scan.memmap)
-    # "mm: don't account memmap per-node" (v6.12)
+    # "mm: don't account memmap per-node" (f4cb78af91e3, in v6.12)
     counters = {
         name: prog.variable(name).counter.value_() * page for name in (BOOT, LATER) if name in prog
     }
@@ -263,17 +263,17 @@ def what_if(
         low, high = (None, None) if some is None else estimate_ms(some)
         rows.append(
             WhatIf(
-                scheme.name,
-                scheme.page_bytes,
-                scheme.fills,
-                scheme.kept,
-                (total >> page_shift) * page_bytes - scheme.saved,
-                scheme.saved,
-                _percent(scheme.saved, total),
-                some,
-                low,
-                high,
-                scheme.formula,
+                scheme=scheme.name,
+                page_bytes=scheme.page_bytes,
+                vmemmap_pages=scheme.fills,
+                kept_pages=scheme.kept,
+                metadata_bytes=(total >> page_shift) * page_bytes - scheme.saved,
+                saved_bytes=scheme.saved,
+                saved_percent=_percent(scheme.saved, total),
+                initialised_struct_pages=some,
+                init_ms_low=low,
+                init_ms_high=high,
+                formula=scheme.formula,
             )
         )
     return rows
@@ -318,7 +318,7 @@ def _schemes(
 def skips_tails(prog: Program) -> bool:
     """
     Struct pages of gigantic hugetlb pages are left uninitialised where HVO frees them ("hugetlb:
-    skip initialization of gigantic tail struct pages if freed by HVO", v6.7).
+    skip initialization of gigantic tail struct pages if freed by HVO", fde1c4ecf916, in v6.7).
     """
     return constant(prog, "MEMBLOCK_RSRV_NOINIT", 0) != 0
 

@@ -156,7 +156,16 @@ def scan_struct_page_cost(
     scan = scan_vmemmap(prog, takers, progress=progress)
     frames.tables = scan.table_frames
     return StructPageCost(
-        prog, scan, pages, examples.rows, broken_off, hvo, frames, failure, pagemaps, origins
+        prog=prog,
+        scan=scan,
+        huge_pages=pages,
+        examples=examples.rows,
+        more_pagemaps=broken_off,
+        hvo=hvo,
+        frames=frames,
+        _huge_failure=failure,
+        _pagemaps=pagemaps,
+        _origins=origins,
     )
 
 

@@ -450,16 +450,16 @@ class _Totals:
             level = "pud" if self.puds[first] else names[int(mapping[first])]
             rows.append(
                 VmemmapSections(
-                    int(sections.numbers[first]) * sections.pages,
-                    int(behind - first),
-                    node,
-                    zone + ("*" if zones.mixed[first] else ""),
-                    ORIGINS[int(origins[first])],
-                    level,
-                    int(reused[first]),
-                    int(unwritable[first]),
-                    int(self.mapped[first:behind].sum()),
-                    int(self.reused[first:behind].sum()),
+                    start_pfn=int(sections.numbers[first]) * sections.pages,
+                    sections=int(behind - first),
+                    node=node,
+                    zone=zone + ("*" if zones.mixed[first] else ""),
+                    origin=ORIGINS[int(origins[first])],
+                    mapping=level,
+                    reused_eighths=int(reused[first]),
+                    read_only_eighths=int(unwritable[first]),
+                    memmap_bytes=int(self.mapped[first:behind].sum()),
+                    reused_bytes=int(self.reused[first:behind].sum()),
                 )
             )
         return rows

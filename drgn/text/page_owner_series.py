@@ -316,7 +316,20 @@ def growth_rows(series: Series) -> Iterator[Growth]:
         if len(runs) == 2:  # as most: never changed
             here = runs[1]
             flat_slope = 0.0 if known else None
-            yield Growth(key, times[0], count, 0, here, here, here, here, 0, flat_slope, 1.0, 0)
+            yield Growth(
+                handle=key,
+                first_seen=times[0],
+                listed=count,
+                gaps=0,
+                pages_first=here,
+                pages_last=here,
+                pages_min=here,
+                pages_max=here,
+                gained=0,
+                slope=flat_slope,
+                steadiness=1.0,
+                rises=0,
+            )
             continue
         first = listed = gaps = rises = falls = 0
         last, weighted = None, 0.0
@@ -337,18 +350,18 @@ def growth_rows(series: Series) -> Iterator[Growth]:
             last = number
         flat = not rises and not falls
         yield Growth(
-            key,
-            times[first],
-            listed,
-            gaps,
-            pages[0],
-            pages[-1],
-            min(pages),
-            max(pages),
-            pages[-1] - pages[0],
-            (0.0 if flat else round(weighted / spread, 6)) if known else None,
-            round(1 - falls / (count - 1), 6),
-            rises,
+            handle=key,
+            first_seen=times[first],
+            listed=listed,
+            gaps=gaps,
+            pages_first=pages[0],
+            pages_last=pages[-1],
+            pages_min=min(pages),
+            pages_max=max(pages),
+            gained=pages[-1] - pages[0],
+            slope=(0.0 if flat else round(weighted / spread, 6)) if known else None,
+            steadiness=round(1 - falls / (count - 1), 6),
+            rises=rises,
         )
 
 

@@ -74,7 +74,11 @@ def add_commands(command: Command) -> None:
         "in BUNDLE.samples until then. Works without root, with less.",
     )
     sub.add_argument(
-        "--interval", type=positive, default=10.0, metavar="S", help="between samples, default 10"
+        "--interval",
+        type=positive,
+        default=10.0,
+        metavar="S",
+        help="time between samples, default 10",
     )
     sub.add_argument(
         "--count", type=_at_least_one, metavar="N", help="samples to take (default: until Ctrl-C)"
@@ -84,8 +88,8 @@ def add_commands(command: Command) -> None:
         type=positive,
         default=64.0,
         metavar="MIB",
-        help="of samples on disk, default 64; beyond it every other sample goes, and the interval "
-        "doubles. The bundle takes about as much again once it is written",
+        help="most that samples may take on disk, default 64; beyond it, every other sample is "
+        "dropped and the interval doubles. The bundle takes about as much again once it is written",
     )
     sub.add_argument(
         "--openmetrics",
@@ -99,7 +103,7 @@ def add_commands(command: Command) -> None:
         help="take no samples: make the bundle of those that a watch left when it was killed",
     )
     sub.add_argument(
-        "--proc-root", default="/", metavar="DIR", help="that has the host's proc/ and sys/ in it"
+        "--proc-root", default="/", metavar="DIR", help="folder with the host's proc/ and sys/"
     )
     sub.add_argument(
         "--debugfs", type=Path, default=DEBUGFS, metavar="DIR", help=f"default: {DEBUGFS}"
@@ -114,10 +118,10 @@ def add_price_options(parser: Any) -> None:
     which.add_argument(
         "--careful",
         action="store_true",
-        help="of a running host leave out what would keep its interrupts off for long, or disturb "
-        "its allocator; 'mmscope doctor' lists it. That is the default",
+        help="on a running host, leave out files whose reading would keep interrupts off for long "
+        "or disturb the allocator; 'mmscope doctor' lists them. This is the default",
     )
-    which.add_argument("--all", action="store_true", help="read that, too")
+    which.add_argument("--all", action="store_true", help="read these files, too")
 
 
 def add_options(parser: Any, options: Options, required: Sequence[str] = ()) -> None:
@@ -179,12 +183,12 @@ OUTPUT: Options = {
     "--page-size": {
         "type": int,
         "metavar": "BYTES",
-        "help": "of the host (default: this machine's)",
+        "help": "page size of the host (default: this machine's)",
     },
     "--total-pages": {
         "type": int,
         "metavar": "N",
-        "help": "of the host, for shares of its memory",
+        "help": "pages of the host, for shares of its memory",
     },
 }
 # What to count of a ``page_owner`` file.

@@ -13,7 +13,6 @@ from pathlib import Path
 from mmscope.drgn.free.pageblocks import set_pageblock_order
 from mmscope.drgn.opening.core_file import left_out, missing_bytes
 from mmscope.drgn.opening.target import TargetError, open_target, other_release
-from mmscope.drgn.reading.struct_pages import set_jobs
 from mmscope.drgn.sections.files import Files
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.workers.priority import keep_to, last_in_line
@@ -148,8 +147,9 @@ def open_source(args: argparse.Namespace) -> tuple[Memory | Files, str, dict[str
             raise
         say(f"{error}; reading /proc and /sys instead")
         return Files(Path("/"), args.all), "/", {"fallback": str(error)}
-    if args.qemu is None:  # whose one socket is for one process
-        set_jobs(prog, args.jobs or idle_cpus(live=args.core is None))
+    jobs = 1  # of a QEMU guest, whose one socket is for one process
+    if args.qemu is None:
+        jobs = args.jobs or idle_cpus(live=args.core is None)
     if args.pageblock_order is not None:
         set_pageblock_order(prog, args.pageblock_order)
     if args.core is not None:
@@ -159,7 +159,7 @@ def open_source(args: argparse.Namespace) -> tuple[Memory | Files, str, dict[str
             say(f"{args.core}: {words}")
         if "truncated" in notes:
             say(f"{args.core}: {notes['truncated']}; reading what is there")
-    return Memory(prog, rmap_node_ns=args.rmap_node_ns), name, notes
+    return Memory(prog, jobs=jobs, rmap_node_ns=args.rmap_node_ns), name, notes
 
 
 def core_notes(core: Path) -> dict[str, str]:

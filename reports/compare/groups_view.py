@@ -204,15 +204,15 @@ def _measure(group: Group, hosts: Sequence[Host]) -> MeasureView:
             Strip(name, text or "", dots[:MAX_DOTS], place(low), place(high), place(median))
         )
     return MeasureView(
-        group.measure,
-        WORDS[group.measure],
-        described.help,
-        [text or "unknown" for text in sides(group)],
-        "" if group.difference is None else signed(group),
-        group.apart,
-        "" if group.chance is None else display.percent(group.chance),
-        bool(group.differs),
-        strips,
-        (amount(start, group.unit) or "", amount(end, group.unit) or ""),
-        (amount(group.a_median, group.unit) or "") if equal(group, len(hosts)) else "",
+        name=group.measure,
+        words=WORDS[group.measure],
+        help=described.help,
+        cells=[text or "unknown" for text in sides(group)],
+        difference="" if group.difference is None else signed(group),
+        apart=group.apart,
+        chance="" if group.chance is None else display.percent(group.chance),
+        differs=bool(group.differs),
+        strips=strips,
+        scale=(amount(start, group.unit) or "", amount(end, group.unit) or ""),
+        equal=(amount(group.a_median, group.unit) or "") if equal(group, len(hosts)) else "",
     )

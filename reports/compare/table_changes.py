@@ -238,16 +238,16 @@ def _joined(
     by_change = 'select "#change", count(*) from joined group by 1'
     counted = dict(connection.execute(by_change).fetchall())
     return TableChanges(
-        name,
-        new.title,
-        new.section,
-        what,
-        measure,
-        summed,
-        _changes(connection, what, compared),
-        {change: counted.get(change, 0) for change in ORDER},
-        _totals(connection, measure),
-        notes,
+        name=name,
+        title=new.title,
+        section=new.section,
+        what=what,
+        measure=measure,
+        summed=summed,
+        changes=_changes(connection, what, compared),
+        counts={change: counted.get(change, 0) for change in ORDER},
+        totals=_totals(connection, measure),
+        notes=notes,
     )
 
 

@@ -6,14 +6,11 @@ these lacks, is all unknown, or cannot be.
 
 import functools
 import re
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
 
 from mmscope.drgn.tables.bounds import Impossible
 from mmscope.reports.bundle.database import views
-
-if TYPE_CHECKING:  # which asks this file
-    from mmscope.reports.findings.findings import Question
 
 NAME = r"[a-z][a-z0-9_]*"  # of a table or column, in SQL
 
@@ -28,7 +25,20 @@ class Known(Protocol):
         """The columns of a table or view; empty if it does not exist."""
 
 
-def named(questions: "Iterable[Question]") -> set[str]:
+class Asked(Protocol):
+    """What of a question decides whether it can be asked: ``findings.Question`` has it."""
+
+    @property
+    def section(self) -> str: ...
+    @property
+    def needs(self) -> tuple[str, ...]: ...
+    @property
+    def sql(self) -> str: ...
+    @property
+    def optional(self) -> Mapping[str, Sequence[str]]: ...
+
+
+def named(questions: Iterable[Asked]) -> set[str]:
     """The words of their queries, and of the views that these name: all tables are among them."""
     names = {"kernel_features"}
     for question in questions:
@@ -57,7 +67,7 @@ def parts_of(need: str) -> tuple[str, str, str]:
     return table, column, condition
 
 
-def unanswerable(database: Known, question: "Question", counts: dict[str, list[int]]) -> str | None:
+def unanswerable(database: Known, question: Asked, counts: dict[str, list[int]]) -> str | None:
     """Why a question cannot be asked: something it needs is missing, or all unknown."""
     for need in question.needs:
         table, column, condition = parts_of(need)
@@ -80,7 +90,7 @@ def unanswerable(database: Known, question: "Question", counts: dict[str, list[i
     return None
 
 
-def doubtful(database: Known, question: "Question") -> str | None:
+def doubtful(database: Known, question: Asked) -> str | None:
     """A value that cannot be, if the question would be answered from its column."""
     for mark in database.impossible:
         if doubts(mark, question):
@@ -88,7 +98,7 @@ def doubtful(database: Known, question: "Question") -> str | None:
     return None
 
 
-def doubts(mark: Impossible, question: "Question") -> bool:
+def doubts(mark: Impossible, question: Asked) -> bool:
     """Whether a question would be answered from the column of a value that cannot be."""
     words, quoted = _asked(question.sql, question.needs)
     if mark.table_name not in words or mark.column_name not in words:
@@ -107,7 +117,7 @@ def _asked(sql: str, needs: tuple[str, ...]) -> tuple[set[str], list[str]]:
     return set(re.findall(r"\w+", text)), re.findall(r"'([^']{3,})'", text)
 
 
-def query_of(database: Known, question: "Question") -> str:
+def query_of(database: Known, question: Asked) -> str:
     """
     A question's SQL, with an empty table in place of each optional one that is not there, and
     unknown values in place of columns that an older bundle lacks.

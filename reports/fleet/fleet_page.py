@@ -163,23 +163,23 @@ def view(fleet: Fleet, bundles: Sequence[Taken], reports: Reports) -> View:
     kernels = {bundle.kernel for bundle in fleet.hosts.values()}
     times = [bundle.at for bundle in bundles]
     return View(
-        headline(fleet),
-        [
+        sentence=headline(fleet),
+        facts=[
             ("hosts", f"{len(fleet.hosts):,}"),
             ("bundles", f"{len(bundles):,}"),
             ("kernels", f"{len(kernels):,}"),
             ("oldest", f"{when(min(times))} UTC"),
             ("newest", f"{when(max(times))} UTC"),
         ],
-        fleet.said[:MAX_SAID],
-        max(0, len(fleet.said) - MAX_SAID),
-        [_told(one, reports) for one in fleet.told],
-        regressions(fleet),
-        _reasons(fleet),
-        [(question.id, question.about) for question in fleet.clear],
-        hosts[:MAX_HOSTS],
-        max(0, len(hosts) - MAX_HOSTS),
-        bool(reports.names),
+        said=fleet.said[:MAX_SAID],
+        said_more=max(0, len(fleet.said) - MAX_SAID),
+        told=[_told(one, reports) for one in fleet.told],
+        regressions=regressions(fleet),
+        reasons=_reasons(fleet),
+        clear=[(question.id, question.about) for question in fleet.clear],
+        hosts=hosts[:MAX_HOSTS],
+        hosts_more=max(0, len(hosts) - MAX_HOSTS),
+        reports=bool(reports.names),
     )
 
 
@@ -187,18 +187,18 @@ def _told(one: Told, reports: Reports) -> ToldView:
     said = words(one, one.cases[0])
     kernels, labels = _most(one.by_kernel), _most(one.by_label)
     return ToldView(
-        one.question.id,
-        one.question.about,
-        one.severity,
-        len(one.cases),
-        one.checked,
-        when(one.since),
-        said[0] if said else None,
-        [_case(one, case, reports) for case in one.cases[:MAX_CASES]],
-        kernels[:MAX_GROUPS],
-        labels[:MAX_GROUPS],
-        max(0, len(kernels) - MAX_GROUPS),
-        max(0, len(labels) - MAX_GROUPS),
+        id=one.question.id,
+        about=one.question.about,
+        severity=one.severity,
+        hosts=len(one.cases),
+        checked=one.checked,
+        since=when(one.since),
+        worst=said[0] if said else None,
+        cases=[_case(one, case, reports) for case in one.cases[:MAX_CASES]],
+        kernels=kernels[:MAX_GROUPS],
+        labels=labels[:MAX_GROUPS],
+        kernels_more=max(0, len(kernels) - MAX_GROUPS),
+        labels_more=max(0, len(labels) - MAX_GROUPS),
     )
 
 

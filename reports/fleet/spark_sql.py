@@ -439,7 +439,7 @@ def _first(node: exp.Expression) -> exp.Expression:
         value = item.this.copy()
         if item.args.get("desc"):
             if not item.this.is_type(*NUMBERS):
-                raise Untold("first, in descending order of what is no number")
+                raise Untold("the first row by a descending value that is not a number")
             value = exp.Neg(this=value)
         keys += [exp.Is(this=item.this.copy(), expression=exp.Null()), value]
     by = exp.Anonymous(this="struct", expressions=keys)

@@ -85,18 +85,22 @@ def add_command(command: Command) -> None:
 def add_run(sub: argparse.ArgumentParser) -> None:
     """The options of ``guard run``."""
     sub.add_argument(
-        "--interval", type=_seconds, default=5.0, metavar="S", help="between samples, default 5"
+        "--interval",
+        type=_seconds,
+        default=5.0,
+        metavar="S",
+        help="time between samples, default 5",
     )
     sub.add_argument(
-        "--minutes", type=_number, default=15.0, metavar="N", help="kept in memory, default 15"
+        "--minutes", type=_number, default=15.0, metavar="N", help="minutes kept, default 15"
     )
     sub.add_argument(
         "--cpu",
         type=_number,
         default=1.0,
         metavar="PERCENT",
-        help="of one CPU that it may take over an hour, captures included, default 1: where a "
-        "sample is dear the interval grows, and after captures that took it all the next one waits",
+        help="share of one CPU that it may take over an hour, captures included, default 1: where "
+        "a sample is dear, the interval grows; after captures that took it all, the next one waits",
     )
     sub.add_argument(
         "--distance",
@@ -128,7 +132,7 @@ def add_run(sub: argparse.ArgumentParser) -> None:
         help="write the last sample and what guard did there, as 'mmscope watch' does",
     )
     sub.add_argument(
-        "--proc-root", default="/", metavar="DIR", help="that has the host's proc/ and sys/ in it"
+        "--proc-root", default="/", metavar="DIR", help="folder with the host's proc/ and sys/"
     )
     add_limits(sub, timeout=300.0)
 
@@ -140,22 +144,22 @@ def add_limits(sub: argparse.ArgumentParser, timeout: float) -> None:
         type=_number,
         default=512.0,
         metavar="MIB",
-        help="that all captures may take on disk, default 512; beyond it the oldest of the trigger "
-        "that has most of them goes",
+        help="most that all captures may take on disk, default 512; beyond it, the oldest capture "
+        "of the trigger that has most of them is removed",
     )
     sub.add_argument(
         "--timeout",
         type=_seconds,
         default=timeout,
         metavar="S",
-        help=f"that a capture may take, default {timeout:g}; what it has by then is kept",
+        help=f"longest that a capture may take, default {timeout:g}; what it has by then is kept",
     )
     sub.add_argument(
         "--memory",
         type=_number,
         default=1024.0,
         metavar="MIB",
-        help="that each command of a capture may have of its own, default 1024",
+        help="most memory that each command of a capture may have of its own, default 1024",
     )
     sub.add_argument(
         "--exec",

@@ -83,9 +83,10 @@ def _read(path: Path) -> Trigger:
     try:
         said = tomllib.loads(path.read_text(encoding="utf-8"))
         for name, value in said.items():
-            kind = kinds.get(name, int | float)
-            if name not in (*kinds, "hold", "distance", "every") or not isinstance(value, kind):
-                raise ValueError(f"{name} = {value!r} is none of a trigger")
+            if name not in (*kinds, "hold", "distance", "every"):
+                raise ValueError(f"{name} = {value!r}: a trigger has no such key")
+            if not isinstance(value, kinds.get(name, int | float)):
+                raise ValueError(f"{name} = {value!r}: a value of the wrong type")
         trigger = Trigger(path.stem, **said)
         if trigger.severity not in SEVERITIES:
             raise ValueError(f"severity is one of {', '.join(SEVERITIES)}")

@@ -73,7 +73,7 @@ def load(catalog: Catalog, bundles: Sequence[Taken], names: Iterable[str]) -> Ba
     """
     Load the tables of some bundles.
 
-    :param names: among which those of all tables that are wanted are.
+    :param names: of the tables that are wanted; other words may be among them.
     """
     wanted = set(names)
     while True:

@@ -53,22 +53,38 @@ def card(bundle: Bundle, verdict: Verdict, told: list[Incident], host: str) -> C
             memory = segments(list(bundle.rows(table.name)))
     if not told:
         said = f"{host}: {all_clear(verdict)}."
-        return Card(said, "", "", None, [], "", None, "", memory, set(), None)
+        return Card(
+            sentence=said,
+            counted="",
+            severity="",
+            seen=None,
+            harm=[],
+            since="",
+            step=None,
+            command="",
+            memory=memory,
+            marked=set(),
+            culprit=None,
+        )
     first = told[0]
     step, command = first.first_step or (None, "")
     sinces = [finding.since for each in first.told for finding in each.findings if finding.since]
     return Card(
-        first.sentence,
-        counted(verdict, told),
-        first.severity,
-        first.causes[0].worst,
-        [each.worst for each in first.effects[:MAX_HARM]],
-        sinces[0] if sinces else "",
-        step,
-        command,
-        memory,
-        {name for each in first.causes for finding in each.findings for name in finding.classes},
-        culprit(bundle, first.causes[0].worst, display.plain_int(bundle.target.get("page_size"))),
+        sentence=first.sentence,
+        counted=counted(verdict, told),
+        severity=first.severity,
+        seen=first.causes[0].worst,
+        harm=[each.worst for each in first.effects[:MAX_HARM]],
+        since=sinces[0] if sinces else "",
+        step=step,
+        command=command,
+        memory=memory,
+        marked={
+            name for each in first.causes for finding in each.findings for name in finding.classes
+        },
+        culprit=culprit(
+            bundle, first.causes[0].worst, display.plain_int(bundle.target.get("page_size"))
+        ),
     )
 
 

@@ -244,18 +244,19 @@ def table_view(
         with contextlib.suppress(BundleError):
             for _ in bundle.rows(table.name):
                 total += 1
+    cut = not error and total > len(rows) - further
     seen = TableView(
-        table.name,
-        table.title,
-        table.columns,
-        text_classes(c.type not in ("integer", "number") for c in table.columns),
-        rows,
-        total,
-        error,
-        downloads.table(bundle, table) if not error and total > len(rows) - further else None,
-        proven,
-        of,
-        further,
+        name=table.name,
+        title=table.title,
+        columns=table.columns,
+        text=text_classes(c.type not in ("integer", "number") for c in table.columns),
+        rows=rows,
+        total=total,
+        error=error,
+        download=downloads.table(bundle, table) if cut else None,
+        proven=proven,
+        of=of,
+        further=further,
     )
     return _proven_first(seen, read) if of else seen
 

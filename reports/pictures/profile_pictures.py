@@ -257,16 +257,16 @@ def _drawn(
             )
         leaves = _by_leaf(site for site in sites if site["event"] == event)
         yield Drawn(
-            event,
-            unit,
-            sum(value for _, value in found),
-            whole,
-            views,
-            after,
-            before,
-            leaves[:MAX_ROWS],
-            sum(leaf.samples for leaf in leaves),
-            nmi,
+            event=event,
+            unit=unit,
+            total=sum(value for _, value in found),
+            whole=whole,
+            views=views,
+            after=after,
+            before=before,
+            sites=leaves[:MAX_ROWS],
+            hidden=sum(leaf.samples for leaf in leaves),
+            nmi=nmi,
         )
 
 

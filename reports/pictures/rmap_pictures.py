@@ -131,22 +131,22 @@ def tree(tables: Tables, page_size: int | None) -> TreePicture | None:
     known = [row["ksm_items"] for row in rows if row["ksm_items"] is not None]
     items = [int(row["ksm_items"] or 0) for row in rows]
     return TreePicture(
-        anon_vma,
-        owner.get("comm"),
-        owner.get("pid"),
-        sum(int(row["starts"]) for row in rows),
-        first,
-        last + int(rows[-1]["pages"]) - first,
-        int(rows[0]["pages"]),
-        len(rows),
-        max(vmas),
-        sum(items) if known else None,
-        max(items),
-        outline(vmas, max(vmas)),
-        outline(writable, max(vmas)),
-        outline(items, max(items)),
-        split.get("made_by"),
-        split.get("made_by_pairs"),
+        anon_vma=anon_vma,
+        comm=owner.get("comm"),
+        pid=owner.get("pid"),
+        vmas=sum(int(row["starts"]) for row in rows),
+        first_index=first,
+        pages=last + int(rows[-1]["pages"]) - first,
+        stretch=int(rows[0]["pages"]),
+        width=len(rows),
+        peak=max(vmas),
+        ksm_items=sum(items) if known else None,
+        ksm_peak=max(items),
+        all_path=outline(vmas, max(vmas)),
+        writable_path=outline(writable, max(vmas)),
+        ksm_path=outline(items, max(items)),
+        splits=split.get("made_by"),
+        splits_pairs=split.get("made_by_pairs"),
     )
 
 

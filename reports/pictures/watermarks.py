@@ -70,7 +70,7 @@ def _marks(row: dict[str, Any], reserve: dict[tuple[int, str], int]) -> Marks:
     axis = max(2 * high, 1)
     reserved = int(row.get("highatomic_reserved_pages") or 0)
     # As __zone_watermark_unusable_free() does: all of the reserve where its free pages are not
-    # counted ("mm: page_alloc: keep track of free highatomic", v6.13).
+    # counted ("mm: page_alloc: keep track of free highatomic", c928807f6f6b, in v6.13).
     counted = row.get("highatomic_free_pages")
     usable = max(0, free - int(reserved if counted is None else counted))
     # The boost is there to be reclaimed, not to be kept.

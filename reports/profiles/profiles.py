@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import IO, Any
 
+from mmscope.drgn.tables.amounts import percent
 from mmscope.drgn.tables.rows import columns
 from mmscope.perf import stack_parts
 from mmscope.perf.folding import Fold
@@ -167,8 +168,10 @@ def summary(made: Profiled, file: IO[str] | None = None) -> None:
     if parts:
         print(f"\n{'samples':>9}  {'share':>7}  part", file=file)
         for part in parts[:20]:
-            share = f"{100 * part.share_of_all:.1f} %"
-            print(f"{part.samples:>9,}  {share:>7}  {part.who}: {part.part}", file=file)
+            print(
+                f"{part.samples:>9,}  {percent(part.share_of_all):>7}  {part.who}: {part.part}",
+                file=file,
+            )
     for again in made.rows["profile_reaping"]:
         print(
             f"\nclearing entries: {again.reaper_samples:,} samples by the reaper, "

@@ -143,6 +143,13 @@ class Counted(NamedTuple):
     last_ts: int
 
 
+class Culled(NamedTuple):
+    """Values of the selection's keys, and what has them."""
+
+    cells: list[Any]
+    counted: Counted
+
+
 SORTS: dict[str, Callable[[Counted], int]] = {
     "pages": lambda counted: -counted.pages,
     "times": lambda counted: -counted.allocations,
@@ -161,7 +168,7 @@ def culled_rows(
     # Names, even if they are numbers: no thousands separators.
     described = [(name, "string") for name in selection.cull]
     described += [(name, "integer") for name in Counted._fields]
-    found: list[tuple[list[Any], Counted]] = []
+    found: list[Culled] = []
     for key, row in tally["culled"].items():
         cells: list[Any] = []
         for name, value in zip(selection.cull, key or [None] * len(selection.cull), strict=True):
@@ -170,11 +177,11 @@ def culled_rows(
             elif name == "stack" and value is not None:
                 value = f"handle {value}"
             cells.append(value)
-        found.append((cells, Counted(*row)))
+        found.append(Culled(cells, Counted(*row)))
     if sort in SORTS:
-        found.sort(key=lambda row: SORTS[sort](row[1]))
+        found.sort(key=lambda culled: SORTS[sort](culled.counted))
     else:
         at = selection.cull.index(sort)
-        found.sort(key=lambda row: (row[0][at] is None, row[0][at]))
+        found.sort(key=lambda culled: (culled.cells[at] is None, culled.cells[at]))
     rows = [(*cells, *counted) for cells, counted in found[:top]]
     return described, rows, max(len(found) - top, 0)

@@ -222,16 +222,16 @@ def sample_rows(log: Log) -> Iterator[WatchSample]:
     for sample in log:
         step, asleep = clocks(before, sample)
         yield WatchSample(
-            log.time(sample),
-            time_of_day(sample["wall"]),
-            round(sample["mono"] - before["mono"], 3) if before else None,
-            sample["late"],
-            sample["read"],
-            sample["cpu"],
-            sample.get("pagetypeinfo_cpu"),
-            step,
-            asleep,
-            ", ".join(sample["unread"]) or None,
+            time=log.time(sample),
+            at=time_of_day(sample["wall"]),
+            period_seconds=round(sample["mono"] - before["mono"], 3) if before else None,
+            late_seconds=sample["late"],
+            read_seconds=sample["read"],
+            cpu_seconds=sample["cpu"],
+            pagetypeinfo_cpu_seconds=sample.get("pagetypeinfo_cpu"),
+            clock_step_seconds=step,
+            asleep_seconds=asleep,
+            unread=", ".join(sample["unread"]) or None,
         )
         before = sample
 

@@ -55,10 +55,9 @@ def collected(
 
     def of(jobs: int) -> tuple[Tables, dict[str, SectionResult]]:
         prog = open_target(taken.vmcore, [taken.vmlinux])
-        struct_pages.set_jobs(prog, jobs)
         folder = tmp_path / str(jobs)
         with Writer(folder) as writer:
-            sections = collect(Memory(prog), describe(prog, "vmcore"), writer, SECTIONS)
+            sections = collect(Memory(prog, jobs=jobs), describe(prog, "vmcore"), writer, SECTIONS)
         files = (path for path in folder.rglob("*") if path.is_file() and path.name not in TIMES)
         return (
             {str(path.relative_to(folder)): path.read_bytes() for path in files},
@@ -103,8 +102,7 @@ def test_a_compressed_dump_is_read_by_several(
     found = []
     for jobs in (1, 3):
         prog = open_target(core, [taken.vmlinux])
-        struct_pages.set_jobs(prog, jobs)
-        free = scan_free_memory(prog)
+        free = scan_free_memory(prog, jobs=jobs)
         assert not free.scan.failures
         found.append((free.lists, free.pcp_lists.rows, free.pageblocks.census, free.scan.pages))
     assert found[0] == found[1]
