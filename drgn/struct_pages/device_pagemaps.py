@@ -67,7 +67,8 @@ class DevicePagemap:
     vmemmap_reclaimable_bytes: int = column(
         unit="bytes",
         high=MOST_BYTES,
-        help="of RAM that pages of 2 MiB (device-dax with align=2M, no altmap) would save",
+        help="of RAM that pages of what a PMD maps would save, with base pages of 4 KiB 2 MiB "
+        "(device-dax with align=2M, no altmap)",
     )
     initialised_struct_pages: int = column(
         since="0.2.0",
@@ -223,7 +224,7 @@ def device_pagemaps(
     lasts = [(each.end_pfn << where.page_shift) - 1 for each in tables.ranges]
     names = names_at(io_resources(prog)[0], lasts) if lasts else []
     alike = Counter(each.pages for each in tables.ranges)
-    # Of a page of 2 MiB, the last level but one of the page tables.
+    # Of a page as large as an entry of the last level of page tables but one maps.
     large = page // 8 * page
     kept = large // page * where.page_bytes - RESERVED_PAGES * page
     optimizable = has_compound_pages(prog) and not where.page_bytes & (where.page_bytes - 1)
