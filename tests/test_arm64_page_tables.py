@@ -6,6 +6,7 @@ page_table_formats: arm64's levels, roots and entries as its headers have them
 
 import random
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from drgn import (
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mmscope.drgn.page_tables import page_table_scan
 from mmscope.drgn.page_tables.page_table_entries import new_walk, walk_page_tables
 from mmscope.drgn.page_tables.page_table_formats import (
     ARM64_ENTRIES,
@@ -31,6 +33,12 @@ from mmscope.drgn.page_tables.page_table_formats import (
     arm64_format,
     page_table_format,
 )
+from mmscope.drgn.page_tables.page_tables import PageTables, page_tables
+from mmscope.drgn.page_tables.swap_types import OTHER
+from mmscope.drgn.page_tables.table_descriptors import Descriptors
+from mmscope.drgn.processes.address_spaces import AddressSpaces, Process
+from mmscope.drgn.processes.vm_areas import VM_HUGETLB, VmAreas
+from mmscope.drgn.reading.kernel_arrays import Gaps
 
 LITTLE = PlatformFlags.IS_64_BIT | PlatformFlags.IS_LITTLE_ENDIAN
 VALID, TABLE, BLOCK, PAGE = 1, 3, 1, 3
@@ -282,3 +290,99 @@ def test_entries_of_a_third_kind_are_refused(none: int) -> None:
         page_table_format(kernel_that_says(12, none, *said))
     with pytest.raises(LookupError, match="VMCOREINFO has no VA_BITS"):
         page_table_format(kernel_that_says(12, PAGE_NONE, "OSRELEASE=7.2"))
+
+
+# CONT_PTES and CONT_PMDS (arch/arm64/include/asm/pgtable-hwdef.h): how many entries of the last
+# level, and of the one above, one huge page can be (arch/arm64/mm/hugetlbpage.c).
+CONTIGUOUS = {12: (16, 16), 14: (128, 32), 16: (32, 32)}
+SIZES = {
+    12: [64 << 10, 2 << 20, 32 << 20],
+    14: [2 << 20, 32 << 20, 1 << 30],
+    16: [2 << 20, 512 << 20, 16 << 30],
+}
+
+
+def tree_of(memory: Memory, leaves: dict[int, tuple[int, int, int]]) -> int:
+    """Tables with these leaves, address to (level, physical address, flags); says the root's."""
+    form = memory.form
+    at: dict[tuple[int, int], int] = {}
+
+    def table(level: int, address: int) -> int:
+        span = form.levels[level - 1].shift if level else 63
+        key = level, address >> span
+        if key not in at:
+            slots = form.slots if level else form.root_slots
+            at[key] = (len(at) + 1) << form.page_shift
+            memory.tables[at[key]] = np.zeros(slots, np.uint64)
+            if level:
+                entry = memory.entry(at[key]) | TABLE
+                memory.tables[table(level - 1, address)][slot(level - 1, address)] = entry
+        return at[key]
+
+    def slot(level: int, address: int) -> int:
+        count = form.slots if level else form.root_slots
+        return address >> form.levels[level].shift & count - 1
+
+    for address, (level, physical, flags) in leaves.items():
+        memory.tables[table(level, address)][slot(level, address)] = memory.entry(physical) | flags
+    return at[0, 0]
+
+
+def scanned(
+    monkeypatch: pytest.MonkeyPatch, memory: Memory, root: int, areas: VmAreas
+) -> PageTables:
+    """The row of the only process. What is not in page tables is given."""
+    memory.prog.add_memory_segment(
+        0xFFFF_0000_0000_0000, 1 << 40, lambda address, count, offset, physical: bytes(count)
+    )
+    columns = np.zeros(1, [(name, np.uint64) for name in ("pgd", "tree", "pgtables_bytes")])
+    columns["pgtables_bytes"] = (len(memory.tables) - 1) << memory.form.page_shift
+    spaces = AddressSpaces([Process(7, "a", 1, 1)], array(1), columns, False, 0)
+    word = np.dtype("<u8")
+    given: dict[str, Any] = {
+        "page_table_format": memory.form, "read_vm_areas": areas, "process_roots": array(root),
+        "memory_pages": 1 << 40, "jobs_of": 1, "_zero_pages": (array(), array()),
+        "swap_kinds": np.full(64, OTHER, np.uint8),
+        "table_descriptors": Descriptors(
+            0xFFFF_0000_0000_0000, 64, np.dtype([("deposited", word), ("shared", word)]), 1,
+            np.dtype([("next", word)]), 0,
+        ),
+    }  # fmt: skip
+    for name, value in given.items():
+        monkeypatch.setattr(page_table_scan, name, lambda *_, value=value, **__: value)
+    scan = page_table_scan.scan_page_tables(memory.prog, found=(spaces, Gaps()))
+    assert not scan.gaps.bytes and not scan.sums["bad"].any()
+    (row,) = page_tables(scan)
+    return row
+
+
+@pytest.mark.parametrize("page_shift", CONTIGUOUS)
+def test_hugetlb_pages_of_several_contiguous_entries_are_counted(
+    monkeypatch: pytest.MonkeyPatch, page_shift: int
+) -> None:
+    """One of each size, beside a folio of ordinary memory that is contiguous entries, too."""
+    form = form_of(page_shift, 48)
+    memory, (ptes, pmds) = Memory(form), CONTIGUOUS[page_shift]
+    page, pmd, last = 1 << page_shift, 1 << form.levels[-2].shift, form.last
+    assert [ptes * page, pmd, pmds * pmd] == SIZES[page_shift]
+    base = 1 << 40
+    leaves = {base + n * page: (last, base + n * page, PAGE | CONT) for n in range(ptes)}
+    starts, ends = [base], [base + ptes * page]
+    for count in (1, pmds):
+        start = (ends[-1] // (pmds * pmd) + 1) * pmds * pmd
+        flags = BLOCK | (CONT if count > 1 else 0)
+        leaves |= {start + n * pmd: (last - 1, start + n * pmd, flags) for n in range(count)}
+        starts.append(start)
+        ends.append(start + count * pmd)
+    # contpte: folios of anonymous memory and of files.
+    start = ends[-1] + pmd
+    leaves |= {start + n * page: (last, start + n * page, PAGE | CONT) for n in range(ptes)}
+    starts.append(start)
+    ends.append(start + ptes * page)
+    flags = array(VM_HUGETLB, VM_HUGETLB, VM_HUGETLB, 0)
+    areas = VmAreas(np.zeros(4, np.int64), array(*starts), array(*ends), flags, flags == 0, 0)
+    row = scanned(monkeypatch, memory, tree_of(memory, leaves), areas)
+    assert row.hugetlb_bytes == sum(SIZES[page_shift])
+    assert row.resident_bytes == ptes * page
+    assert row.pte_tables == 2 and row.used_ptes == 2 * ptes
+    assert (row.huge_pmds, row.unaccounted_tables, row.swap_ptes) == (0, 0, 0)

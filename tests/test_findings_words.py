@@ -193,16 +193,36 @@ class OfPages:
 def test_sizes_go_by_the_page(size: int | None, sizes: tuple[str, ...]) -> None:
     kernel = Kernel(OfPages(size))  # type: ignore[arg-type]
     assert (kernel.page, kernel.pmd, kernel.pud, kernel.slots) == sizes
+    assert bool(kernel.assumed) is (size not in (4096, 16384, 65536))
 
 
-def test_no_finding_has_a_size_that_goes_by_the_page() -> None:
-    """But where it is of what mmscope itself counts by 2 MiB, or of one kind of device."""
-    fixed = {"profile-fault-tables", "device-memmap-in-ram", "hvo-off"}
-    for name, question in QUESTIONS.items():
-        words = " ".join(
-            (question.title, question.saw, question.why, *(s.do for s in question.next))
-        )
-        assert name in fixed or not re.search(r"\b(2 MiB|51[12])\b", words), name
+# What is so with pages of 4 KiB only; the size of a page in an expression among it.
+SIZE_BY_PAGE = re.compile(
+    r"\b(?:4 KiB|2 MiB|2M|1 GiB|51[12](?:th)?|4,?09[56])\b|megabyte"
+    r"|\b\d[\d.]* ?% of (?!the zone|memory free)"
+)
+
+
+@pytest.mark.parametrize("question", QUESTIONS.values(), ids=QUESTIONS.keys())
+def test_no_finding_has_a_size_that_goes_by_the_page(question: Question) -> None:
+    steps = (text for step in question.next for text in (step.do, step.cost, step.avoid, step.undo))
+    words = " ".join((question.title, question.saw, question.why, *steps))
+    assert not SIZE_BY_PAGE.search(words), SIZE_BY_PAGE.search(words)
+
+
+@pytest.mark.parametrize(
+    ("size", "shares"),
+    [
+        (4096, ("1.6 %", "0.2 %", "0.59 to 2 %")),
+        (16384, ("0.39 %", "0.049 %", "0.15 to 0.49 %")),
+        (65536, ("0.098 %", "0.012 %", "0.037 to 0.12 %")),
+    ],
+)
+def test_what_is_kept_for_each_page_is_a_share_of_memory(
+    size: int, shares: tuple[str, ...]
+) -> None:
+    kernel = Kernel.of({}, size)
+    assert (kernel.struct_pages, kernel.share(8), kernel.share(24, 80)) == shares
 
 
 @pytest.mark.parametrize(("text", "feature"), BY_KERNEL)

@@ -26,12 +26,17 @@ POISON, MIGRATE = "memory_failure", "remove_migration_ptes"
 RANGE, ONE = "make_device_exclusive_range", "make_device_exclusive"
 
 
-def kernel(files: int | None, functions: list[str], *, exclusive: bool, v6_3: bool) -> Program:
+def kernel(files: int | None, functions: list[str], series: str) -> Program:
     """A kernel with room for so many swap areas; none: it is built without swap."""
+    version = tuple(map(int, series.split(".")))
+    exclusive = version >= (5, 19)
     prog = empty()
     number = prog.int_type("unsigned int", 4, False)
-    member = TypeMember(number, "__vm_flags" if v6_3 else "vm_flags", 0)
-    area = prog.struct_type("vm_area_struct", 8, (member,))
+    members = [TypeMember(number, "vm_flags", 0)]
+    if version >= (6, 3):
+        beside = TypeMember(number, "flags" if version >= (6, 19) else "__vm_flags", 0)
+        members = [TypeMember(prog.union_type(None, 4, (*members, beside)), None, 0)]
+    area = prog.struct_type("vm_area_struct", 8, members)
     flags = {"PG_locked": 0} | ({"PG_anon_exclusive": 17} if exclusive else {})
     pageflags = prog.enum_type(
         "pageflags", number, [TypeEnumerator(*each) for each in flags.items()]
@@ -65,6 +70,10 @@ def kernel(files: int | None, functions: list[str], *, exclusive: bool, v6_3: bo
         ("7.2", 24, [POISON, MIGRATE, ONE], "PMMMDDDm"),
         ("7.2", 30, [POISON], "Pm"),
         ("7.2", 31, [], "m"),
+        ("7.3", 27, [POISON, MIGRATE], "PMMMm"),
+        ("7.3", 24, [POISON, MIGRATE, ONE], "PMMMDDDm"),
+        ("7.3", 28, [MIGRATE], "MMMm"),
+        ("7.3", 31, [], "m"),
         # As no kernel has been: what lies behind migration is unknown, and said to be.
         ("7.2", 20, [POISON, MIGRATE, ONE], "PMMM????????"),
     ],
@@ -72,8 +81,7 @@ def kernel(files: int | None, functions: list[str], *, exclusive: bool, v6_3: bo
 def test_no_entry_is_taken_for_another(
     series: str, files: int, functions: list[str], behind: str
 ) -> None:
-    version = tuple(map(int, series.split(".")))
-    prog = kernel(files, functions, exclusive=version >= (5, 19), v6_3=version >= (6, 3))
+    prog = kernel(files, functions, series)
     found = "".join(LETTERS[kind] for kind in swap_kinds(prog).tolist())
     assert found == ("." * files + behind).ljust(32, "?") + "?" * 32
 
@@ -81,6 +89,9 @@ def test_no_entry_is_taken_for_another(
 @pytest.mark.parametrize(
     ("series", "functions", "end"),
     [
+        ("7.3", [POISON, MIGRATE], "PMMMm"),
+        ("7.3", [POISON, MIGRATE, ONE], "PMMMDDDm"),
+        ("7.3", [], "m"),
         ("7.2", [POISON, MIGRATE], "PMMMm"),
         ("7.2", [POISON, MIGRATE, ONE], "PMMMDDDm"),
         ("6.12", [POISON, MIGRATE, RANGE], "PMMMDDDDm"),
@@ -94,7 +105,6 @@ def test_no_entry_is_taken_for_another(
 def test_without_swap_the_others_are_counted_from_the_end(
     series: str, functions: list[str], end: str
 ) -> None:
-    version = tuple(map(int, series.split(".")))
-    prog = kernel(None, functions, exclusive=version >= (5, 19), v6_3=version >= (6, 3))
+    prog = kernel(None, functions, series)
     found = "".join(LETTERS[kind] for kind in swap_kinds(prog).tolist())
     assert found == end.rjust(32, "?") + "?" * 32

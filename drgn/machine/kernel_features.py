@@ -237,7 +237,7 @@ FEATURES = {
     ),
     # "mm: pgtable: reclaim empty PTE page in madvise(MADV_DONTNEED)" (6375e95f381e, v6.14)
     "dontneed_frees_tables": Feature(
-        "MADV_DONTNEED gives back PTE tables of which it empties whole 2 MiB (v6.14 on x86-64)",
+        "MADV_DONTNEED gives back PTE tables that it empties in one call (v6.14 on x86-64)",
         "zap_details.reclaim_pt",
         has_member("reclaim_pt", "struct zap_details"),
     ),

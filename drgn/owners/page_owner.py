@@ -209,8 +209,15 @@ def page_owner_tasks(found: PageOwner) -> list[PageOwnerTask]:
         comm = (low.to_bytes(8, "little") + high.to_bytes(8, "little")).partition(b"\0")[0]
         key = pid - (pid >> 31 << 32), tgid - (tgid >> 31 << 32), comm
         add_to(totals, key, pages, allocations)
+    # What this kernel does not keep is zero in all of them.
     rows = [
-        PageOwnerTask(pid, tgid, comm.decode("utf-8", "backslashreplace"), pages, allocations)
+        PageOwnerTask(
+            pid,
+            tgid if "tgid" in found.has else None,
+            comm.decode("utf-8", "backslashreplace") if "comm" in found.has else None,
+            pages,
+            allocations,
+        )
         for (pid, tgid, comm), (pages, allocations) in totals.items()
     ]
     rows.sort(key=lambda row: (-row.pages, row.pid, row.tgid, row.comm))

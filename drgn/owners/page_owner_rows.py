@@ -48,7 +48,11 @@ class PageOwnerTask:
 
     pid: int | None = column(key=True, high=MOST_PIDS, help="thread; empty in the row for the rest")
     tgid: int | None = column(key=True, high=MOST_PIDS, help="process")
-    comm: str = column(holds="comm", key=True, help="name at the time, chosen by the task itself")
+    comm: str | None = column(
+        holds="comm",
+        key=True,
+        help="name at the time, chosen by the task itself; empty with tgid before v5.18",
+    )
     pages: int = column(unit="pages", help="allocated by it and not freed, by whomever")
     allocations: int = column(help="allocations behind the pages")
 

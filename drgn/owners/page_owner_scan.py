@@ -32,6 +32,10 @@ MAX_TASKS_KEPT = 1 << 20
 # Older than so many seconds.
 AGES = (0, 1, 10, 60, 600, 3600, 6 * 3600, 86400, 7 * 86400, 30 * 86400)
 MIX = np.uint64(0x9E3779B97F4A7C15)
+# Members of struct page_owner that not all kernels have. Linux kernel commits 9cc7e96aa846
+# ("mm/page_owner: record timestamp and pid") (in v5.11), 865ed6a32786 ("mm/page_owner: record task
+# command name") and bf215eab785a ("mm/page_owner.c: record tgid") (in v5.18).
+NOT_ALL_HAVE = frozenset({"ts_nsec", "pid", "tgid", "comm"})
 
 
 Tally = dict[Any, list[int]]  # key to pages, allocations
@@ -43,7 +47,7 @@ class PageOwner:
 
     stacks: Tally = field(default_factory=dict)  # by handle
     head_pages: dict[int, int] = field(default_factory=dict)  # by handle
-    tasks: Tally = field(default_factory=dict)  # by (pid, tgid, comm bytes)
+    tasks: Tally = field(default_factory=dict)  # by (pid, tgid, comm bytes), or (pid, 0, 0, 0)
     other_tasks: list[int] = field(default_factory=lambda: [0, 0])
     orders: Tally = field(default_factory=dict)
     gfp: Tally = field(default_factory=dict)
@@ -60,13 +64,14 @@ class PageOwner:
     gaps: Gaps = field(default_factory=Gaps)
     early_handle: int = 0
     never_migrated: int = -1
+    has: frozenset[str] = NOT_ALL_HAVE  # of these members
     names: list[str] = field(default_factory=list)  # of migratetypes
 
 
 def page_owner_off(prog: Program) -> str | None:
     """Why page_owner has nothing to say, and what to do; None if it has."""
     try:
-        owner = prog.type("struct page_owner")
+        prog.type("struct page_owner")
         prog["page_owner_ops"]
     except LookupError:
         return (
@@ -75,13 +80,19 @@ def page_owner_off(prog: Program) -> str | None:
         )
     if not page_ext_size(prog) or prog["page_owner_inited"].key.enabled.counter.value_() <= 0:
         return "page_owner is compiled in, but not switched on; boot with page_owner=on"
-    # "mm/page_owner: record timestamp and pid" (in v5.11), "… record task command name" (in v5.18)
-    if not all(map(owner.has_member, ("ts_nsec", "pid", "tgid", "comm"))):
-        return (
-            "page_owner of this kernel keeps no time, or no task (before v5.18), and is not read; "
-            "page_owner_sort of the kernel's sources reads /sys/kernel/debug/page_owner"
-        )
     return None
+
+
+def not_kept(found: PageOwner) -> list[str]:
+    """What page_owner of this kernel does not keep, in words."""
+    lacks = []
+    if "ts_nsec" not in found.has:
+        lacks.append("no time of an allocation (before v5.11): the age of pages is unknown")
+    if "pid" not in found.has:
+        lacks.append("no task (before v5.11): who allocated is known by stack alone")
+    elif not found.has >= NOT_ALL_HAVE:
+        lacks.append("of a task the thread alone, not its process and name (before v5.18)")
+    return lacks
 
 
 def scan_page_owner(
@@ -101,6 +112,7 @@ def scan_page_owner(
     found.pageblock_gaps = types.gaps
     found.never_migrated = constant(prog, "MR_NEVER", -1)
     found.early_handle = prog.variable("early_handle", "page_owner.c").value_()
+    found.has = frozenset(filter(prog.type("struct page_owner").has_member, found.has))
     reader = _Reader(prog, types, found)
     ranges = page_ext_ranges(prog)
     valid = valid_page_ranges(prog)
@@ -129,7 +141,7 @@ class _Reader:
         names = ("flags", "mapcount", "private")
         page_type = prog.type("struct page")
         self.page_dtype = struct_dtype(page_type, {name: COLUMNS[name] for name in names})
-        self.ext_dtype = _page_owner_dtype(prog)
+        self.ext_dtype = _page_owner_dtype(prog, found.has)
         self.owner = np.uint64(1 << constant(prog, "PAGE_EXT_OWNER", 0))
         self.allocated = np.uint64(1 << constant(prog, "PAGE_EXT_OWNER_ALLOCATED", 1))
         self.reserved = np.uint64(1 << int(prog.constant("PG_reserved").value_()))
@@ -203,17 +215,13 @@ class _Reader:
         sound = order <= self.max_order
         found.damaged += int(np.count_nonzero(~sound))
         head = sound & ((pfns & ((1 << np.where(sound, order, 0)) - 1)) == 0)
-        ages = np.clip((self.now - own["ts_nsec"].astype(np.int64)) // 1_000_000_000, 0, None)
         words = (
             own["handle"].astype(np.uint64) | order.astype(np.uint64) << np.uint64(32),
             own["gfp_mask"].astype(np.uint64)
             | own["reason"].astype(np.uint16).astype(np.uint64) << np.uint64(32),
-            own["pid"].view(np.uint32).astype(np.uint64)
-            | own["tgid"].view(np.uint32).astype(np.uint64) << np.uint64(32),
-            own["comm_low"],
-            own["comm_high"],
+            *self._task_words(own, len(at)),
             self.types.of(pfns).view(np.uint8).astype(np.uint64)
-            | (np.searchsorted(AGES, ages, "right") - 1).astype(np.uint64) << np.uint64(8),
+            | self._age(own, len(at)) << np.uint64(8),
         )
         first, which = distinct_rows(words)
         page_counts = np.bincount(which, minlength=len(first)).tolist()
@@ -228,16 +236,37 @@ class _Reader:
             page_type = (gfp >> 3 & 3) if self.group_by_mobility else 0
             add_to(found.stacks, handle, pages_, heads)
             found.head_pages[handle] = found.head_pages.get(handle, 0) + (heads << order_)
-            self._add_task((task & 0xFFFFFFFF, task >> 32, low, high), pages_, heads)
+            if "pid" in found.has:
+                self._add_task((task & 0xFFFFFFFF, task >> 32, low, high), pages_, heads)
             add_to(found.orders, order_, pages_, heads)
             add_to(found.gfp, gfp, pages_, heads)
             add_to(found.migratetypes, (page_type, block), pages_, heads)
-            add_to(found.ages, age, pages_, heads)
+            if "ts_nsec" in found.has:
+                add_to(found.ages, age, pages_, heads)
             add_to(found.migrations, reason, pages_, heads)
             # A pageblock of unknown type does not count as one of another type.
             if block != page_type and block < len(found.names):
                 key = handle, page_type, block
                 found.polluters[key] = found.polluters.get(key, 0) + pages_
+
+    def _task_words(
+        self, own: dict[str, NDArray[Any]], count: int
+    ) -> tuple[NDArray[np.uint64], ...]:
+        """pid and tgid, and the two halves of comm; what is not kept is zero."""
+        none = np.zeros(count, np.uint64)
+        pid, tgid = (
+            own[name].view(np.uint32).astype(np.uint64) if name in own else none
+            for name in ("pid", "tgid")
+        )
+        return pid | tgid << np.uint64(32), own.get("comm_low", none), own.get("comm_high", none)
+
+    def _age(self, own: dict[str, NDArray[Any]], count: int) -> NDArray[np.uint64]:
+        """Index into :data:`AGES`; zero where no time is kept."""
+        if "ts_nsec" not in own:
+            return np.zeros(count, np.uint64)
+        ages = np.clip((self.now - own["ts_nsec"].astype(np.int64)) // 1_000_000_000, 0, None)
+        found: NDArray[np.intp] = np.searchsorted(AGES, ages, "right") - 1
+        return found.astype(np.uint64)
 
     def _add_task(self, key: tuple[int, int, int, int], pages: int, heads: int) -> None:
         tasks = self.found.tasks
@@ -316,10 +345,11 @@ def distinct_rows(
     return first, which.reshape(-1)
 
 
-def _page_owner_dtype(prog: Program) -> np.dtype[Any]:
+def _page_owner_dtype(prog: Program, has: frozenset[str]) -> np.dtype[Any]:
     """
     ``struct page_ext`` with its ``struct page_owner`` as an array element.
 
+    :param has: the members of :data:`NOT_ALL_HAVE` that there are.
     :raises LookupError: a member is missing.
     """
     ext, owner = prog.type("struct page_ext"), prog.type("struct page_owner")
@@ -332,19 +362,18 @@ def _page_owner_dtype(prog: Program) -> np.dtype[Any]:
             "gfp_mask": "gfp_mask",
             "handle": "handle",
             "free_handle": "free_handle",
-            "ts_nsec": "ts_nsec",
-            "pid": "pid",
-            "tgid": "tgid",
-        },
+        }
+        | {name: name for name in sorted(has - {"comm"})},
     )
     base = prog["page_owner_ops"].offset.value_()
-    comm = offsetof(owner, "comm")
     columns = {"flags": (flags["flags"], offsetof(ext, "flags"))}
     for name, (dtype, offset, *_) in (own.fields or {}).items():
         columns[name] = dtype, base + offset
-    # TASK_COMM_LEN is 16.
-    columns["comm_low"] = np.dtype("<u8"), base + comm
-    columns["comm_high"] = np.dtype("<u8"), base + comm + 8
+    if "comm" in has:
+        comm = base + offsetof(owner, "comm")
+        # TASK_COMM_LEN is 16.
+        columns["comm_low"] = np.dtype("<u8"), comm
+        columns["comm_high"] = np.dtype("<u8"), comm + 8
     return np.dtype(
         {
             "names": list(columns),

@@ -36,7 +36,7 @@ from mmscope.drgn.owners.page_owner_rows import (
     PAGE_OWNER_STACKS,
     PAGE_OWNER_TASKS,
 )
-from mmscope.drgn.owners.page_owner_scan import page_owner_off, scan_page_owner
+from mmscope.drgn.owners.page_owner_scan import not_kept, page_owner_off, scan_page_owner
 from mmscope.drgn.owners.slab_caches import (
     SLAB_CACHES,
     SLAB_CHECKS,
@@ -99,23 +99,28 @@ def page_owner_from_memory(memory: Memory) -> Found:
             f"{len(unlisted):,} stacks with {pages:,} pages are not in show_stacks and "
             "show_handles: their first allocation could not wait for a lock"
         )
+    found.remarks += [f"page_owner of this kernel keeps {what}" for what in not_kept(owners)]
     found.add(PAGE_OWNER_STACKS, rows)
     shift = prog["PAGE_SHIFT"].value_()
     stacks = [(row.stack, row.pages << shift) for row in rows if row.stack]
     found.folded.append(
         ("page_owner", f"{PAGE_OWNER_STACKS.title}, width in bytes", "bytes", stacks)
     )
-    return (
+    # A table without rows would say that there is nothing, not that nothing is known.
+    if "pid" in owners.has:
         found.add(PAGE_OWNER_TASKS, page_owner_tasks(owners))
-        .add(PAGE_OWNER_ORDERS, page_owner_orders(owners))
+    (
+        found.add(PAGE_OWNER_ORDERS, page_owner_orders(owners))
         .add(PAGE_OWNER_GFP, page_owner_gfp(prog, owners))
         .add(PAGE_OWNER_MIGRATETYPES, page_owner_migratetypes(owners))
         .add(PAGE_OWNER_POLLUTERS, page_owner_polluters(prog, depot, owners))
         .add(PAGE_OWNER_MIXED_BLOCKS, page_owner_mixed_blocks(prog, owners))
         .add(PAGE_OWNER_MIGRATIONS, page_owner_migrations(prog, owners))
-        .add(PAGE_OWNER_AGES, page_owner_ages(owners))
-        .add(PAGE_OWNER_FREED, page_owner_freed(prog, depot, owners))
-        .add(PAGE_OWNER_CHECKS, checks)
+    )
+    if "ts_nsec" in owners.has:
+        found.add(PAGE_OWNER_AGES, page_owner_ages(owners))
+    return found.add(PAGE_OWNER_FREED, page_owner_freed(prog, depot, owners)).add(
+        PAGE_OWNER_CHECKS, checks
     )
 
 

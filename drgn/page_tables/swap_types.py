@@ -97,8 +97,10 @@ def _that_may_be(prog: Program, behind: Iterable[tuple[int, int]]) -> list[tuple
     known = [count for name, count in DEVICE_FUNCTIONS.items() if has_symbol(prog, name)]
     # Kernels before v5.14 have device memory without such a function.
     devices = set(known) or {0, 2}
-    # "mm: introduce vma->vm_flags wrapper functions" (bc292ab00f6c, in v6.3).
-    one = prog.type("struct vm_area_struct").has_member("__vm_flags")
+    # Markers are one type where vm_flags is one of two names: `__vm_flags` since "mm: introduce
+    # vma->vm_flags wrapper functions" (bc292ab00f6c, in v6.3), `flags` since "mm: introduce VMA
+    # flags bitmap type" (9ea35a25d51b, in v6.19).
+    one = any(map(prog.type("struct vm_area_struct").has_member, ("flags", "__vm_flags")))
     return [(d, m) for d, m in behind if d in devices and not (one and m > 1)]
 
 

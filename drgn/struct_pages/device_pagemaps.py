@@ -13,13 +13,14 @@ memory of its own: of those that share a frame only the first (``memmap_init_com
 an altmap none of the pages that hold the struct pages.
 
 Cannot know: a pagemap whose device is just being removed may be gone from the array before its
-struct pages are.
+struct pages are. And whether a kernel of arm64 before v6.4 would share them, if none of them are:
+that it would not is said of all of arm64.
 """
 
 from collections import Counter
 
 import numpy as np
-from drgn import FaultError, Object, Program
+from drgn import Architecture, FaultError, Object, Program
 from drgn.helpers.linux.xarray import xa_for_each
 
 from mmscope.drgn.reading.io_resources import io_resources, names_at
@@ -67,7 +68,8 @@ class DevicePagemap:
     vmemmap_reclaimable_bytes: int = column(
         unit="bytes",
         high=MOST_BYTES,
-        help="of RAM that pages of 2 MiB (device-dax with align=2M, no altmap) would save",
+        help="of RAM that pages of what a PMD maps would save, with base pages of 4 KiB 2 MiB "
+        "(device-dax with align=2M, no altmap); none on arm64, which does not share them",
     )
     initialised_struct_pages: int = column(
         since="0.2.0",
@@ -173,6 +175,18 @@ def has_compound_pages(prog: Program) -> bool:
     return bool(prog.type("struct dev_pagemap").has_member("vmemmap_shift"))
 
 
+def shares_struct_pages(prog: Program) -> bool:
+    """
+    Whether this architecture lets the struct pages of device memory share frames.
+
+    Since "mm/vmemmap/devdax: fix kernel crash when probing devdax devices" (in v6.4, and in stable
+    kernels) ``vmemmap_can_optimize()`` (include/linux/mm.h) asks for it. arm64 does not select it
+    since Linux kernel commit 060a2c92d1b6 ("arm64: mm: hugetlb: Disable
+    HUGETLB_PAGE_OPTIMIZE_VMEMMAP") (in v6.3).
+    """
+    return prog.platform is None or prog.platform.arch is not Architecture.AARCH64
+
+
 def _type_name(type_: Object) -> str:
     names = {value: name for name, value in type_.type_.enumerators or ()}
     return str(names.get(type_.value_(), type_.value_())).removeprefix("MEMORY_DEVICE_")
@@ -223,10 +237,11 @@ def device_pagemaps(
     lasts = [(each.end_pfn << where.page_shift) - 1 for each in tables.ranges]
     names = names_at(io_resources(prog)[0], lasts) if lasts else []
     alike = Counter(each.pages for each in tables.ranges)
-    # Of a page of 2 MiB, the last level but one of the page tables.
+    # Of a page as large as an entry of the last level of page tables but one maps.
     large = page // 8 * page
     kept = large // page * where.page_bytes - RESERVED_PAGES * page
     optimizable = has_compound_pages(prog) and not where.page_bytes & (where.page_bytes - 1)
+    optimizable &= shares_struct_pages(prog) or bool(tables.bytes[:, 3].any())
     rows = []
     for each, name, amounts in zip(tables.ranges, names, tables.bytes.tolist(), strict=True):
         mapped, ram, on_device, reused = amounts

@@ -9,8 +9,8 @@ struct pages of the nodes that have pools (1 GiB of them for a machine of 64 GiB
 pool has a page.
 
 Two things say whether a page is optimised: a flag of the page (``HPG_vmemmap_optimized``), and the
-page tables, where all its struct pages except the first 4 KiB lie on one frame, read-only. The
-table goes by the page tables; pages for which the two differ are counted.
+page tables, where all its struct pages except the first page of them lie on one frame, read-only.
+The table goes by the page tables; pages for which the two differ are counted.
 
 Cannot know: on which node a reserved page is. The kernel does not know either.
 """

@@ -6,7 +6,7 @@ Walks the kernel's own page tables over the array. A section's 32,768 struct pag
 are usually one entry on the level of the PMD; HVO and device-dax split it into PTEs, most of which
 lead to a frame that another one leads to as well, since the struct pages of a huge page's tails are
 all alike. So the array takes less memory than it has addresses: an entry *reuses* a frame if an
-entry at a lower address has it too, and every one that does is 4 KiB saved.
+entry at a lower address has it too, and every one that does is a page saved.
 
 Costs a read for each page table (a 64 GiB machine has 500 of them) and two for each section. The
 walk goes through the array 1 GiB at a time; what grows with the machine is 16 bytes for each frame

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-One huge page's struct pages as the page tables have them: which of its 4 KiB lie on which frame.
+One huge page's struct pages as the page tables have them: which page of them lies on which frame.
 
 One example of each kind that there is: an optimised hugetlb page of each size and one that is not,
 a page of each device. What a picture of them is drawn from; entries that follow one another are

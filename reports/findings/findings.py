@@ -38,7 +38,7 @@ from mmscope.reports.findings.answerable import (
     query_of,
     unanswerable,
 )
-from mmscope.reports.findings.kernel_said import Kernel
+from mmscope.reports.findings.kernel_said import BY_PAGE, Kernel
 from mmscope.reports.findings.proof import Declared, Proof, proofs
 
 FINDINGS = Path(__file__).resolve().parent
@@ -412,6 +412,12 @@ def finding_of(question: Question, row: dict[str, Any], kernel: Kernel) -> Findi
         said = _words(text).render(row, kernel=kernel) if "{" in text else text
         return " ".join(said.split())
 
+    def why() -> str:
+        said = words(question.why)
+        if kernel.assumed and any(map(BY_PAGE.search, _texts(question))):
+            said += f" How large a page is this bundle does not say: {kernel.assumed} are assumed."
+        return said
+
     def steps() -> Iterator[Step]:
         for step in question.next:
             condition = kernel.condition(step.only)
@@ -431,7 +437,7 @@ def finding_of(question: Question, row: dict[str, Any], kernel: Kernel) -> Findi
         severity=severity_of(question, row),
         title=words(question.title),
         saw=words(question.saw),
-        why=words(question.why),
+        why=why(),
         next=tuple(steps()),
         links=question.links,
         section=question.section,

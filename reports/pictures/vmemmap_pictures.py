@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-What struct pages cost, as pictures: which frame each 4 KiB of one huge page's struct pages lies on,
+What struct pages cost, as pictures: which frame each page of one huge page's struct pages lies on,
 the machine's sections by mapping, and memory about memory as a sum.
 
 Drawn from run-length encoded tables, without ever unfolding them to entries: of a page of 1 GiB the
@@ -33,7 +33,7 @@ MARKS = {"device": "device", "self-hosted": "hosted"}
 
 @record
 class Entry:
-    """4 KiB of struct pages, or a row of them that is not drawn one by one."""
+    """A page of struct pages, or a row of them that is not drawn one by one."""
 
     row: int
     label: str
@@ -57,6 +57,7 @@ class Example:
     """The struct pages of one huge page."""
 
     title: str
+    piece: str  # what one entry stands for: a page
     entries: list[Entry] = field(default_factory=list)
     frames: list[Frame] = field(default_factory=list)
     total: int = 0
@@ -73,13 +74,13 @@ def examples(tables: Tables, page_size: int | None) -> list[Example]:
     for row in tables["vmemmap_examples"]:
         drawn.setdefault((str(row["example"]), int(row["pfn"])), []).append(row)
     return [
-        _example(f"{name}, {size(int(runs[0]['page_bytes']))} at pfn {pfn:#x}", runs)
+        _example(f"{name}, {size(int(runs[0]['page_bytes']))} at pfn {pfn:#x}", runs, page_size)
         for (name, pfn), runs in list(drawn.items())[:MAX_EXAMPLES]
     ]
 
 
-def _example(title: str, runs: Rows) -> Example:
-    example = Example(title)
+def _example(title: str, runs: Rows, page_size: int | None) -> Example:
+    example = Example(title, size(page_size) if page_size else "a page")
     users: dict[int, int] = {}
     ranges: list[tuple[int, int]] = []
     for run in runs:
@@ -126,7 +127,7 @@ def _draw_run(
             many = rest > 1 and not same
             words = f"{at:#x} … {at + rest - 1:#x}" if many else f"{at:#x}"
             example.frames.append(Frame(places[at], words, shared, shared > 1 and not many))
-        title = f"4 KiB {label} of the struct pages: frame {at:#x}{access}, by a {run['level']}"
+        title = f"page {label} of the struct pages: frame {at:#x}{access}, by a {run['level']}"
         example.entries.append(Entry(len(example.entries), label, places[at], look, title))
 
 

@@ -41,19 +41,20 @@ FOUND: dict[str, Case] = {
         "cgroup-at-limit",
         [cgroup(swap_max_bytes=0), oom_at_limit(), cgroup(cgroup="/", max_bytes=None)],
         ["Memory cgroup /pod is at its limit: 63 MiB of 64 MiB", "memory.max 12 times",
-         "OOM kills are 0, 1 of a cgroup of this name in the kernel's log.",
+         "OOM killers took 0 of its own processes; the kernel's log tells of 1 at the limit of a "
+         "cgroup of this name.",
          "60 MiB anonymous memory, 2 MiB shmem, 1 MiB of the kernel's, and 1 MiB page cache",
          "It may not swap."],
         "warning",
     ),
     "one with some page cache": Case(
         "cgroup-at-limit", [cgroup(file_bytes=12 * MIB, max_own_events=1, swap_bytes=MIB)],
-        ["memory.max 1 time since", "10 MiB page cache", "1 MiB of it are swapped out."], "notice",
+        ["memory.max 1 time since", "10 MiB page cache", "It has 1 MiB in swap."], "notice",
         unlike=["kernel's log", "may not swap"],
     ),
     "one whose processes were killed": Case(
         "cgroup-at-limit", [cgroup(file_bytes=12 * MIB, oom_kill_own_events=3)],
-        ["its own OOM kills", "are 3."], "warning",
+        ["OOM killers took 3 of its own processes."], "warning",
     ),
     "thousands of removed cgroups": Case(
         "dying-cgroups",

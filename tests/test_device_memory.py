@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What sharing would save of device memory's struct pages, where the architecture shares them."""
+
+from types import SimpleNamespace
+
+import pytest
+from drgn import Architecture, Platform, PlatformFlags, Program
+
+from mmscope.drgn.struct_pages import device_pagemaps as probe
+from mmscope.drgn.struct_pages.device_pagemaps import (
+    PagemapRange,
+    PagemapsInPageTables,
+    device_pagemaps,
+)
+from mmscope.drgn.struct_pages.memmap_init import LoggedTimes
+
+LITTLE = PlatformFlags.IS_64_BIT | PlatformFlags.IS_LITTLE_ENDIAN
+GIB = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("architecture", "page_shift", "shared", "saves"),
+    [
+        # Two of the eight pages of a PMD's struct pages remain.
+        (Architecture.X86_64, 12, 0, 12 << 20),
+        (Architecture.X86_64, 12, 4 << 20, 8 << 20),
+        (Architecture.AARCH64, 12, 0, 0),
+        (Architecture.AARCH64, 14, 0, 0),
+        # One of before v6.4, which shares some already.
+        (Architecture.AARCH64, 14, 1 << 20, 2 << 20),
+    ],
+)
+def test_what_would_be_saved_is_of_an_architecture_that_shares(
+    monkeypatch: pytest.MonkeyPatch,
+    architecture: Architecture,
+    page_shift: int,
+    shared: int,
+    saves: int,
+) -> None:
+    monkeypatch.setattr(probe, "io_resources", lambda prog: [[]])
+    monkeypatch.setattr(probe, "names_at", lambda resources, lasts: ["namespace0.0"])
+    monkeypatch.setattr(probe, "has_compound_pages", lambda prog: True)
+    prog = Program(Platform(architecture, LITTLE))
+    tables = PagemapsInPageTables([PagemapRange(0, GIB >> page_shift, "FS_DAX", 0, False)])
+    memmap = 64 * (GIB >> page_shift)
+    tables.bytes[0] = memmap, memmap - shared, 0, shared
+    where = SimpleNamespace(page_shift=page_shift, page_bytes=64)
+    (row,) = device_pagemaps(prog, where, tables, LoggedTimes())  # type: ignore[arg-type]
+    assert (row.memmap_bytes, row.vmemmap_saved_bytes) == (memmap, shared)
+    assert row.vmemmap_reclaimable_bytes == saves
