@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Guard itself: what it leaves, what it keeps of that, who is told, and what being killed costs."""
 
+import base64
 import datetime
 import fcntl
+import hashlib
 import json
 import os
 import random
@@ -409,6 +411,12 @@ def test_the_index_escapes_whatever_a_capture_says(tmp_path: Path) -> None:
     assert [a.get("href") for a in tree.findall(".//a")] == [
         f"{broken.name}/incident.json", f"{path.name}/incident.json"
     ]  # fmt: skip
+
+
+def test_the_policy_of_the_index_names_its_style() -> None:
+    digest = base64.b64encode(hashlib.sha256(index_page.STYLE.encode()).digest()).decode()
+    page = index_page.page("host", [])
+    assert f"style-src 'sha256-{digest}'" in page and f"<style>{index_page.STYLE}</style>" in page
 
 
 def test_an_empty_folder_has_a_page(tmp_path: Path) -> None:
