@@ -5,8 +5,8 @@ then leaks: what it captured of each, how soon, and what that says. Five minutes
 
     make guard-incidents
 
-Ends with 1 where a trouble has no capture, the report of its bundle does not name it, or guard fired
-later than SOON after what its trigger asks for was so: its samples say when that was. How soon the
+Ends with 1 where a trouble has no capture, the report of its bundle does not name it, or guard
+fired later than SOON after what its trigger asks for was so: its samples say when. How soon the
 bundle was there is printed, not held: an emulated CPU that others use is no measure. The guest has
 nothing that makes reports: they are made here, of the bundles as they lie in the captures.
 """
