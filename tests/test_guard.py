@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Guard itself: what it leaves, what it keeps of that, who is told, and what being killed costs."""
 
+import base64
+import datetime
 import fcntl
+import hashlib
 import json
 import os
 import random
@@ -27,7 +30,7 @@ from watched_host import make_host, wait_for
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.commands.command import build_parser
 from mmscope.reports.guard import capture, captures, events, index_page
-from mmscope.reports.guard.capture import LOCK, Settings, process
+from mmscope.reports.guard.capture import LOCK, Budget, Settings, process
 from mmscope.reports.guard.guard import Guard
 from mmscope.reports.guard.guard_metrics import Told, families
 from mmscope.reports.guard.trigger import load
@@ -116,6 +119,23 @@ def test_a_capture_has_what_was_before_and_what_is(made: Path) -> None:
     names = {entry.name for entry in path.iterdir()}
     assert {"findings.txt", "report.html", "alert.json", "incident.json", "samples.jsonl"} <= names
     assert not list(path.glob(".*")) and not list(made.glob(".2*"))
+
+
+def test_of_what_lasts_there_is_a_profile(tmp_path: Path) -> None:
+    folder = tmp_path / "captures"
+    place, lock = begun(folder, record="page-fault")
+    with (tmp_path / "log").open("wb") as log:
+        done = children.run(process(place, settings(folder)), stdout=log, stderr=log,
+                            pass_fds=(lock,))  # fmt: skip
+    os.close(lock)
+    assert done.returncode == 0
+    ((path, said),) = captures.captures(folder)
+    assert whole(path) == said and said["source"] == "files", (tmp_path / "log").read_text()
+    bundle = Bundle(path / "bundle")
+    assert {"profiles", "zones", "counter_rates"} <= bundle.tables.keys()
+    (profile,) = {row["recipe"] for row in bundle.rows("profiles")}
+    assert profile == "page-fault" and {"profiles", "watch"} <= {s.section for s in bundle.sections}
+    assert not list(path.glob(".*"))
 
 
 def test_others_are_told_when_it_begins_and_when_it_is_done(made: Path) -> None:
@@ -258,7 +278,7 @@ def test_after_dear_captures_the_samples_are_told_all_the_same(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     guard = resident(tmp_path)
-    guard.paid.append((time.monotonic(), 40.0))  # of the 36 s that an hour has
+    guard.paid.append((time.monotonic(), 26.0))  # of the 36 s that an hour has
     rise(tmp_path / "root/proc/vmstat", "oom_kill", 2)
     guard.step(0.0)
     wait_for(lambda: state_of(tmp_path) == [captures.DONE])
@@ -267,6 +287,55 @@ def test_after_dear_captures_the_samples_are_told_all_the_same(
     assert told["source"] == "samples" and "used up the CPU" in (path / "log.txt").read_text()
     assert "The OOM killer took 2 processes" in (path / "findings.txt").read_text()
     assert "2 process(es): of samples alone, as --cpu is used up" in capsys.readouterr().err
+
+
+def test_when_the_last_of_the_cpu_is_used_up_the_samples_are_kept_and_told(
+    tmp_path: Path,
+) -> None:
+    """What they would say, whoever comes asks himself."""
+    guard = resident(tmp_path)
+    guard.paid.append((time.monotonic(), 40.0))
+    rise(tmp_path / "root/proc/vmstat", "oom_kill", 2)
+    guard.step(0.0)
+    wait_for(lambda: state_of(tmp_path) == [captures.DONE])
+    guard.end()
+    ((path, told),) = captures.captures(tmp_path)
+    assert told["source"] == "samples" and "counter_rates" in Bundle(path / "bundle").tables
+    assert not (path / "report.html").exists() and not (path / "findings.txt").exists()
+    log = (path / "log.txt").read_text()
+    assert "report: captures have used up the CPU that they may take in an hour (--cpu)" in log
+    assert f"no report; later: mmscope report {path}/bundle -o {path}/report.html" in log
+
+
+def test_captures_before_a_restart_have_taken_their_cpu(tmp_path: Path) -> None:
+    now = datetime.datetime.now(datetime.UTC)
+    for number, (ago, cpu) in enumerate(((10, 5.0), (3000, 7.0), (3700, 20.0), (-500, 20.0))):
+        path = tmp_path / f"2026-11-23T02-46-5{number}Z-oom-kill"
+        path.mkdir()
+        ended = now - datetime.timedelta(seconds=ago)
+        more = {"ended": ended.isoformat(timespec="seconds"), "cpu_seconds": cpu}
+        captures.write_incident(path, incident(state=captures.DONE, **more))
+    torn = tmp_path / "2026-11-23T02-46-59Z-oom-kill"
+    torn.mkdir()
+    captures.write_incident(torn, incident(ended="yesterday", cpu_seconds="much"))
+    assert sorted(cpu for _, cpu in resident(tmp_path).paid) == [5.0, 7.0]
+    since = (now - datetime.timedelta(seconds=600)).isoformat(timespec="seconds")
+    assert captures.paid_since(tmp_path, since) == 25.0
+
+
+def test_a_command_takes_no_more_cpu_than_is_left(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(
+        capture, "mmscope", lambda *words: [sys.executable, "-I", "-c", "while True: pass"]
+    )
+    budget = Budget(600, 2.9)
+    assert capture.run(["collect"], budget, cpu_share=0.6) == b""
+    assert capsys.readouterr().err == (
+        "mmscope: collect: ended after 1 s of CPU, as captures may take no more (--cpu)\n"
+    )
+    assert 0.5 < 2.9 - budget.cpu_left() < 2.5
+    assert capture.run(["report"], Budget(600, 0.9)) is None
 
 
 def test_what_has_to_wait_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -344,6 +413,12 @@ def test_the_index_escapes_whatever_a_capture_says(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+def test_the_policy_of_the_index_names_its_style() -> None:
+    digest = base64.b64encode(hashlib.sha256(index_page.STYLE.encode()).digest()).decode()
+    page = index_page.page("host", [])
+    assert f"style-src 'sha256-{digest}'" in page and f"<style>{index_page.STYLE}</style>" in page
+
+
 def test_an_empty_folder_has_a_page(tmp_path: Path) -> None:
     index_page.renew(tmp_path, "host")
     assert "Nothing has happened yet." in (tmp_path / "index.html").read_text()
@@ -383,7 +458,7 @@ def test_a_command_that_a_signal_ended_is_said(
     """As DuckDB does on a CPU without AVX2: nothing else would say why there is no report."""
     dies = "import os; os.kill(os.getpid(), 9)"
     monkeypatch.setattr(capture, "mmscope", lambda *words: [sys.executable, "-I", "-c", dies])
-    assert capture.run(["report"], 600) == b""
+    assert capture.run(["report"], Budget(600, None)) == b""
     assert capsys.readouterr().err == "mmscope: report: was ended by a signal: Killed\n"
 
 

@@ -185,6 +185,7 @@ def test_a_trigger_of_the_same_name_takes_the_place_of_one_that_is_here(tmp_path
             "interrupted",
         ),
         ('title="{x"\nseverity="notice"\nsql="select 1"', "expected '}'"),
+        ('title="x"\nseverity="notice"\nsql="select 1"\nrecord="all"', "record is one of"),
     ],
 )
 def test_what_is_no_trigger_is_refused_with_its_name(tmp_path: Path, text: str, why: str) -> None:

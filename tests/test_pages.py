@@ -14,7 +14,7 @@ from pathlib import Path
 
 import made_hosts
 import pytest
-from browser_page import SCREEN, Opened, a4_pages, barriers, screens
+from browser_page import NARROW, SCREEN, Opened, a4_pages, barriers, screens
 
 from mmscope.drgn.ledger.memory_ledger import LedgerRow
 from mmscope.reports.bundle.bundle import Bundle
@@ -93,6 +93,22 @@ def test_is_no_longer_than_somebody_reads_and_keeps_nobody_out(
     assert name == "guard's index" or box["x"] + box["width"] > 0.98 * 1920  # none of it is wasted
     assert barriers(opened.page) == []
     assert (len(opened.requests), opened.complaints) == (1, [])
+
+
+def test_a_telephone_shows_guards_index_without_scrolling_sideways(
+    opening: functools.partial[Opened], pages: dict[str, Path]
+) -> None:
+    """It is where an alert leads, at night."""
+    opened = opening(pages["guard's index"], NARROW)
+    wide = "document.documentElement.scrollWidth"
+    assert opened.page.evaluate(wide) <= NARROW[0]
+    title = opened.page.get_by_text("A process was killed").first.bounding_box()
+    assert title is not None and title["width"] > 0.8 * NARROW[0]  # no word is broken
+    # A colour of its own has it from the style alone, which the policy names by its hash.
+    colour = "cell => getComputedStyle(cell).color"
+    severities = opened.page.locator("td.critical, td.warning, td:first-child")
+    assert len({severities.nth(n).evaluate(colour) for n in range(severities.count())}) == 3
+    assert (barriers(opened.page), opened.complaints) == ([], [])
 
 
 def test_headings_skip_no_level_and_tables_none(pages: dict[str, Path], whole_report: str) -> None:

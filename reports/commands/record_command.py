@@ -11,6 +11,7 @@ import gzip
 import io
 import json
 import os
+import re
 import shutil
 import tempfile
 import textwrap
@@ -87,6 +88,11 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--seconds", type=positive, metavar="S", help="instead of the recipe's")
     parser.add_argument("--frequency", type=int, metavar="HZ", help="samples a second")
+    parser.add_argument(
+        "--buffer",
+        metavar="SIZE",
+        help="of each CPU, as perf record -m, instead of the recipe's: 256K",
+    )
     parser.add_argument("--keep-idle", action="store_true", help="keep samples of idle CPUs")
     parser.add_argument("--keep-profiler", action="store_true", help="keep samples of perf itself")
     parser.add_argument(
@@ -135,6 +141,10 @@ def run(args: argparse.Namespace) -> int:
         if not 1 <= args.frequency <= 100_000:
             raise UsageError(f"--frequency {args.frequency}: not between 1 and 100000")
         recipe = dataclasses.replace(recipe, frequency=args.frequency)
+    if args.buffer is not None:
+        if not re.fullmatch(r"[1-9]\d{0,5}[KM]", args.buffer):
+            raise UsageError(f"--buffer {args.buffer}: not a size such as 256K or 4M")
+        recipe = dataclasses.replace(recipe, buffer=args.buffer)
     # Refuses what is in the way before the work.
     bundle = profiles.existing(args.output)
     taken = profiles.names_in(bundle)

@@ -36,7 +36,8 @@ from mmscope.reports.lake.layout import BUNDLES, File, torn
 # What Spark says of a value that is too large to compute with.
 TOO_LARGE = re.compile(r"ARITHMETIC_OVERFLOW|CAST_OVERFLOW|NUMERIC_VALUE_OUT_OF_RANGE|CAST_INVALID")
 SETTINGS = {
-    "spark.driver.memory": "1g",
+    # In local mode all there is: the tables of 10,000 hosts do not fit into 1 GiB.
+    "spark.driver.memory": "4g",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "OFF",

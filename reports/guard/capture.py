@@ -3,14 +3,17 @@
 Makes one capture: the process that guard starts, and ``mmscope guard crash``.
 
 What is at hand comes first: the samples become a bundle, the capture takes its name, and others are
-told. Only then are the slow commands run, one after the other, each with a limit of its own:
-``collect``, ``findings``, ``report``. One that fails or takes too long costs itself only.
+told. Only then are the slow commands run, one after the other, each with limits of its own:
+``record``, ``collect``, ``findings``, ``report``. One that fails or takes too long costs itself
+only.
 """
 
 import contextlib
+import datetime
 import fcntl
 import importlib.util
 import json
+import math
 import os
 import re
 import resource
@@ -39,6 +42,12 @@ LOCK = ".capture.lock"
 # Of the time that a capture may take: collect, once more as text where that came to nothing, and to
 # rebuild a dump before.
 COLLECT_SHARE, TEXT_SHARE, REBUILD_SHARE = 0.5, 0.2, 0.3
+# Of the CPU that is left to it, for what records and collects: some is left to explain what came.
+CPU_SHARE = 0.6
+# A profile of what lasts: samples a second, seconds, the buffer of each CPU; and the time that it
+# may take with the reading of it. What a buffer does not hold is lost, and counted.
+PROFILE = ("--frequency", "99", "--seconds", "5", "--buffer", "256K")
+PROFILE_SECONDS = 60.0
 # panic() (kernel/panic.c); where an oops is the end, that of die() and show_fault_oops() on x86, of
 # die_kernel_fault() on arm64.
 LAST_WORDS = [
@@ -59,8 +68,34 @@ class Settings:
     collect: Sequence[str] = field(default_factory=list)  # words for ``mmscope collect``
     text: bool = False  # no kernel memory
     samples: bool = False  # what is at hand, and nothing more
+    cpu: float | None = None  # seconds that it may take, with those that end before it is its turn
     command: str | None = None  # --exec
     journal: str = events.JOURNAL
+
+
+@dataclass
+class Budget:
+    """What a capture may take of time and CPU."""
+
+    timeout: float
+    cpu: float | None  # seconds, from when it begins; None: any
+    begin: float = field(default_factory=time.monotonic)
+    used: float = field(default_factory=lambda: used())
+
+    def seconds(self, share: float = 1.0) -> float:
+        """Of the time, so much as is left, and no more than a share of all."""
+        left = self.begin + self.timeout - time.monotonic()
+        return max(min(left, self.timeout * share), 1.0)
+
+    def cpu_left(self) -> float:
+        """CPU seconds."""
+        return math.inf if self.cpu is None else self.cpu + self.used - used()
+
+
+def used() -> float:
+    """CPU seconds of this process and of those that it has waited for."""
+    whose = resource.RUSAGE_CHILDREN, resource.RUSAGE_SELF
+    return sum(one.ru_utime + one.ru_stime for one in map(resource.getrusage, whose))
 
 
 def mmscope(*words: str, main: str = "mmscope.reports.commands.start") -> list[str]:
@@ -89,7 +124,7 @@ def make(place: Path, settings: Settings, core: Path | None = None) -> Path:
     :raises OSError: it cannot be written.
     """
     if (place / SAMPLES).exists():
-        _try("samples", lambda: merge(place, None))
+        _try("samples", lambda: merge(place))
     incident = captures.read_incident(place)
     incident["source"] = "samples" if (place / "bundle").exists() else None
     captures.write_incident(place, incident)
@@ -111,30 +146,33 @@ def one_at_a_time(folder: Path) -> Iterator[None]:
 
 def finished(capture: Path, incident: Incident, settings: Settings, core: Path | None) -> Path:
     """What takes long, and the end of it."""
-    begin = time.monotonic()
-    deadline = begin + settings.timeout
+    folder, cpu = Path(settings.folder), settings.cpu
+    if cpu is not None:
+        cpu -= captures.paid_since(folder, incident["at"])
+    budget = Budget(settings.timeout, cpu)
     if settings.samples:
         say("captures have used up the CPU that they may take in an hour (--cpu): samples alone")
     elif core is None:
-        incident["source"] = collected(capture, settings, None, deadline) or incident["source"]
+        profile = recorded(capture, incident, budget)
+        source = collected(capture, settings, None, budget, profile)
+        incident["source"] = source or incident["source"]
     else:
-        incident |= collected_of_dump(capture, incident, settings, core, deadline)
+        incident |= collected_of_dump(capture, incident, settings, core, budget)
     if (capture / "bundle").exists():
         if core is not None:
             incident["title"] = last_words(capture / "bundle") or incident["title"]
             incident["host"] = Bundle(capture / "bundle").target.get("hostname")
-        explained(capture, deadline)
-    children = resource.getrusage(resource.RUSAGE_CHILDREN)
-    own = resource.getrusage(resource.RUSAGE_SELF)
+        explained(capture, budget)
     incident |= {
         "state": captures.CUT if incident.pop("again", False) else captures.DONE,
-        "seconds": round(time.monotonic() - begin, 1),
-        "cpu_seconds": round(sum(r.ru_utime + r.ru_stime for r in (children, own)), 2),
-        "peak_bytes": children.ru_maxrss << 10,
+        "ended": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "seconds": round(time.monotonic() - budget.begin, 1),
+        "cpu_seconds": round(used(), 2),
+        "peak_bytes": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss << 10,
     }
     tell(capture, incident, settings)
-    captures.thin(Path(settings.folder), settings.budget)
-    index_page.renew(Path(settings.folder), os.uname().nodename)
+    captures.thin(folder, settings.budget)
+    index_page.renew(folder, os.uname().nodename)
     return capture
 
 
@@ -161,54 +199,75 @@ def _try(what: str, work: Callable[[], Any]) -> bool:
         return False
 
 
-def merge(capture: Path, collected: Path | None) -> None:
+def merge(capture: Path, *others: Path) -> None:
     """
-    The bundle: what was collected, and the samples.
+    The bundle: the samples, and what is in other bundles; whose target it is says the first.
 
     :raises Refused: one of them cannot be read, or the bundle cannot be written.
     """
-    bundle = None if collected is None else Bundle(collected)
+    bundles = [Bundle(path) for path in others]
     target = capture / "bundle"
     with Writer(target, replace=target.exists()) as writer:
         begin = time.monotonic()
         sections = []
-        if bundle is not None:
+        for bundle in bundles:
             writer.keep(bundle, without={"sections"})
             sections += bundle.sections
         if (capture / SAMPLES).exists():
             log = watch_tables.open_log(capture / SAMPLES)
             rows, cost = watch_tables.write_tables(writer, log)
             sections.append(watch_tables.section(log, rows, cost, time.monotonic() - begin))
-        writer.finish(bundle.target if bundle is not None else watch_tables.target(log), sections)
+        writer.finish(bundles[0].target if bundles else watch_tables.target(log), sections)
 
 
-def collected(capture: Path, settings: Settings, core: Path | None, deadline: float) -> str | None:
+def recorded(capture: Path, incident: Incident, budget: Budget) -> Path | None:
+    """The bundle of a profile, if the trigger asks for one; it is soon over what lasts."""
+    where = capture / ".recorded"
+    if recipe := incident.get("record"):
+        share = PROFILE_SECONDS / budget.timeout
+        run(["record", recipe, "-a", *PROFILE, "-o", str(where)], budget, share, CPU_SHARE)
+        if not where.exists():
+            say(f"record {recipe}: no profile")
+    return where if where.exists() else None
+
+
+def collected(
+    capture: Path, settings: Settings, core: Path | None, budget: Budget, profile: Path | None
+) -> str | None:
     """Collect; returns what was read: memory, text, or None."""
     where = capture / ".collected"
     text = ["--proc-root", "/"]
     of_core = ["--core", str(core)]
     first = of_core if core is not None else text if settings.text else []
+    # The CPU that each process may take is the capture's where one does all.
+    alone = [] if budget.cpu is None else ["--jobs", "1"]
+    others = [profile] if profile is not None else []
+    kind = None
     for words, share in ((first, COLLECT_SHARE), (text, TEXT_SHARE)):
-        left = min(deadline - time.monotonic(), settings.timeout * share)
-        done = run(["collect", "--no-findings", *settings.collect, *words, "-o", str(where)], left)
-        if where.exists() and _try("collected", lambda: merge(capture, where)):
-            kind = Bundle(where).target.get("kind")
-            shutil.rmtree(where, ignore_errors=True)
-            return str(kind)
-        say(f"collect {' '.join(words)}: {'took too long' if done is None else 'made no bundle'}")
+        command = ["collect", "--no-findings", *alone, *settings.collect, *words]
+        done = run([*command, "-o", str(where)], budget, share, CPU_SHARE)
+        if where.exists() and _try("collected", lambda: merge(capture, where, *others)):
+            kind = str(Bundle(where).target.get("kind"))
+            break
+        if done is not None:
+            say(f"collect {' '.join(words)}: made no bundle")
         shutil.rmtree(where, ignore_errors=True)
         if words != []:  # of a dump there is no text, and of text nothing else
             break
-    return None
+    if kind is None and others:
+        _try("profile", lambda: merge(capture, *others))
+    for bundle in (where, *others):
+        shutil.rmtree(bundle, ignore_errors=True)
+    return kind
 
 
 def collected_of_dump(
-    capture: Path, incident: Incident, settings: Settings, core: Path, deadline: float
+    capture: Path, incident: Incident, settings: Settings, core: Path, budget: Budget
 ) -> Incident:
     """Collect from a dump; what is to be said of that in the incident."""
     try:
         with readable(core, capture, settings.timeout * REBUILD_SHARE) as dump:
-            return {"source": collected(capture, settings, dump, deadline)}
+            return {"source": collected(capture, settings, dump, budget, None)}
     except NotReadError as error:
         say(str(error))
         title = f"{incident['title']}; not read: {cut(visible(str(error)), 200)}"
@@ -227,40 +286,55 @@ def last_words(bundle: Path) -> str | None:
     return None
 
 
-def explained(capture: Path, deadline: float) -> None:
+def explained(capture: Path, budget: Budget) -> None:
     """Findings and the report, where the libraries for them are installed."""
     missing = [n for n in ("duckdb", "jinja2", "pygal") if importlib.util.find_spec(n) is None]
     if missing:
         say(f"no findings and no report, as this is not installed here: {', '.join(missing)}")
         return
-    bundle = str(capture / "bundle")
-    said = run(["findings", bundle], deadline - time.monotonic())
-    if said:
+    bundle, report = str(capture / "bundle"), str(capture / "report.html")
+    if said := run(["findings", bundle], budget):
         captures.write(capture / "findings.txt", said)
-    if (
-        run(["report", bundle, "-o", f"{capture / 'report.html'}"], deadline - time.monotonic())
-        is None
-    ):
-        say("report: took too long")
+    if run(["report", bundle, "-o", report], budget) is None:
+        say(f"no report; later: mmscope report {bundle} -o {report}")
 
 
-def run(words: list[str], seconds: float) -> bytes | None:
-    """What a command of mmscope printed; None if it took too long."""
+def run(
+    words: list[str], budget: Budget, share: float = 1.0, cpu_share: float = 1.0
+) -> bytes | None:
+    """
+    What a command of mmscope printed; None if it did not run, or took more time than it may.
+
+    :param share: of the capture's time that it may take; and *cpu_share* of the CPU that is left.
+    """
+    cpu = cpu_share * budget.cpu_left()
+    if cpu < 1:
+        say(f"{words[0]}: captures have used up the CPU that they may take in an hour (--cpu)")
+        return None
+
+    def limit() -> None:
+        if cpu < math.inf:
+            resource.setrlimit(resource.RLIMIT_CPU, (int(cpu), int(cpu) + 1))
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
     try:
         # Its words for the user go where ours go.
         done = subprocess.run(
             mmscope(*words),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            timeout=max(seconds, 1),
+            timeout=budget.seconds(share),
+            preexec_fn=limit,  # in the child; no thread is there
         )
     except subprocess.TimeoutExpired:
+        say(f"{words[0]}: took too long")
         return None
     except OSError as error:
         say(f"{words[0]}: {error.strerror}")
         return None
-    if (
-        done.returncode < 0
-    ):  # it could not say so itself: no memory, or a CPU without what a library needs
+    if done.returncode == -signal.SIGXCPU:
+        say(f"{words[0]}: ended after {int(cpu)} s of CPU, as captures may take no more (--cpu)")
+    elif done.returncode < 0:
+        # It could not say so itself: no memory, or a CPU without what a library needs.
         say(f"{words[0]}: was ended by a signal: {signal.strsignal(-done.returncode)}")
     return done.stdout[:MOST_OUTPUT]

@@ -116,6 +116,22 @@ def captures(folder: Path) -> Iterator[tuple[Path, Incident]]:
                 yield path, {"name": path.name, "title": "cannot be read", "state": CUT}
 
 
+def paid_since(folder: Path, moment: str) -> float:
+    """CPU seconds of captures that ended at a moment or later."""
+    return sum(
+        cpu for ended, cpu in paid(folder) if ended >= datetime.datetime.fromisoformat(moment)
+    )
+
+
+def paid(folder: Path) -> Iterator[tuple[datetime.datetime, float]]:
+    """When the captures of a folder ended, and the CPU seconds that each took."""
+    for _, incident in captures(folder):
+        with contextlib.suppress(KeyError, TypeError, ValueError):
+            ended = datetime.datetime.fromisoformat(incident["ended"])
+            if ended.tzinfo is not None:
+                yield ended, float(incident["cpu_seconds"])
+
+
 def is_held(capture: Path) -> bool:
     """Whether somebody is at work on it."""
     try:

@@ -4,8 +4,8 @@
 
 It samples, keeps the last minutes in memory, asks its triggers, and starts a process for each
 capture. It imports neither drgn nor numpy, stays in memory, and takes no more than a share of a CPU
-over an hour: where samples are dear they become rarer, and after captures that took all of it the
-next ones have the samples alone.
+over an hour: where samples are dear they become rarer, a command of a capture that takes what is
+left is ended, and after captures that took most of it the next ones have the samples alone.
 """
 
 import argparse
@@ -45,6 +45,8 @@ MOST_AT_ONCE = 4
 GRACE = 150.0  # seconds after its time that a capture is ended from outside
 HOUR = 3600.0
 LEAST_ROOM = 64 << 20  # bytes that must be free for a capture to begin
+# Of what captures may take of the CPU, the last: for such as have the samples alone.
+LAST_SHARE = 1 / 3
 
 
 def run(args: argparse.Namespace) -> int:
@@ -150,6 +152,11 @@ class Guard:
         self.cgroups = CgroupEvents(os.path.join(root, "sys/fs/cgroup"))
         self.interval = self.args.interval
         self.shown: dict[str, Any] = {}
+        # Of captures before this guard; a clock that was set since tells nothing.
+        wall, here = datetime.datetime.now(datetime.UTC), time.monotonic()
+        for ended, cpu in captures.paid(self.args.output):
+            if 0 <= (ago := (wall - ended).total_seconds()) < HOUR:
+                self.paid.append((here - ago, cpu))
 
     def rehearse(self) -> None:
         """Do once what is done later, so that its code is in memory."""
@@ -259,12 +266,11 @@ class Guard:
             ready.sort(key=lambda fired: order.index(fired.trigger.name))
             self._begin(ready[0], [fired for fired in ready[1:]], now)
 
-    def _affordable(self, now: float) -> bool:
-        """Whether captures have not used up what all may take of the last hour's CPU."""
+    def _affordable(self, now: float) -> float:
+        """CPU seconds that captures may still take, of the hour that ends now."""
         self.paid = [(ended, cpu) for ended, cpu in self.paid if now - ended < HOUR]
-        own = self.spent / self.interval
-        left = (self.share - min(own, self.share / 2)) * HOUR - sum(cpu for _, cpu in self.paid)
-        return bool(left > 0)
+        own: float = min(self.spent / self.interval, self.share / 2)
+        return (self.share - own) * HOUR - sum(cpu for _, cpu in self.paid)
 
     def _room(self) -> bool:
         disk = os.statvfs(self.args.output)
@@ -276,7 +282,8 @@ class Guard:
     def _begin(self, fired: Fired, others: list[Fired], now: float) -> None:
         """Write down what is known, and start the process that captures the rest."""
         wall, name = time.time(), fired.trigger.name
-        short = name != BY_HAND.name and not self._affordable(now)
+        left = None if name == BY_HAND.name else max(self._affordable(now), 0.0)
+        short = left is not None and left < LAST_SHARE * self.share * HOUR
         incident: dict[str, Any] = {
             "format": 1,
             "name": captures.name_of(wall, name),
@@ -291,6 +298,8 @@ class Guard:
             "fired_before": self.told.fired.get(name, 0) - 1,
             "kernel_messages_lost": self.messages.lost,
         }
+        if fired.trigger.record and self.args.profile:
+            incident["record"] = fired.trigger.record
         place = lock = None
         try:
             place, lock = captures.new_place(self.args.output, incident["name"])
@@ -300,7 +309,9 @@ class Guard:
             (place / captures.INCIDENT).write_text(json.dumps(incident))
             with (place / "log.txt").open("ab") as log:
                 process = subprocess.Popen(
-                    capture.process(place, dataclasses.replace(self.settings, samples=short)),
+                    capture.process(
+                        place, dataclasses.replace(self.settings, samples=short, cpu=left)
+                    ),
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,

@@ -14,24 +14,37 @@ from urllib.parse import quote
 
 from mmscope.drgn.tables.hostile_text import cut, visible
 from mmscope.reports.guard.captures import Incident, captures, write
+from mmscope.reports.guard.trigger import SEVERITIES
 
+STYLE = """
+:root { color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif;
+ background: Canvas; color: CanvasText }
+body { max-width: 75rem; margin: 2rem auto; padding: 0 1rem }
+table { border-collapse: collapse; width: 100% }
+th, td { text-align: left; vertical-align: top; padding: .4rem .8rem .4rem 0;
+ border-bottom: 1px solid color-mix(in srgb, currentColor 20%, transparent) }
+td:first-child { white-space: nowrap; font-variant-numeric: tabular-nums }
+td:nth-child(3) { overflow-wrap: anywhere }
+.critical { color: light-dark(#b3261e, #ff8a80); font-weight: 600 }
+.warning { color: light-dark(#7a4f00, #ffc35c); font-weight: 600 }
+@media (max-width: 45rem) {
+ thead { display: none }
+ tr { display: block; padding: .6rem 0;
+  border-bottom: 1px solid color-mix(in srgb, currentColor 20%, transparent) }
+ td { display: block; border: 0; padding: .1rem 0 }
+ td:nth-child(2) { text-transform: capitalize }
+ td:nth-child(3) { font-size: 1.1rem }
+}
+"""
 PAGE = """<!DOCTYPE html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<meta http-equiv="Content-Security-Policy"
+ content="default-src 'none'; style-src 'sha256-{digest}'">
 <meta name="viewport" content="width=device-width">
 <title>{title}</title>
-<style>
-:root {{ color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif;
- background: Canvas; color: CanvasText }}
-body {{ max-width: 75rem; margin: 2rem auto; padding: 0 1rem }}
-table {{ border-collapse: collapse; width: 100% }}
-th, td {{ text-align: left; vertical-align: top; padding: .4rem .8rem .4rem 0;
- border-bottom: 1px solid color-mix(in srgb, currentColor 20%, transparent) }}
-td:first-child {{ white-space: nowrap; font-variant-numeric: tabular-nums }}
-td:nth-child(3) {{ overflow-wrap: anywhere }}
-</style>
+<style>{style}</style>
 </head>
 <body>
 <main>
@@ -48,6 +61,8 @@ td:nth-child(3) {{ overflow-wrap: anywhere }}
 </body>
 </html>
 """
+# Of STYLE, base64; a test holds it. hashlib would take 4 MiB of the resident, for OpenSSL.
+SHA256 = "i+2ft5mdL3Zn+e1UVO/eaoXX5nZxbIj9lvb9jMKZgnk="
 LINKS = (
     ("report.html", "report"),
     ("findings.txt", "findings"),
@@ -68,22 +83,26 @@ def _row(path: Path, incident: Incident) -> str:
         if (path / name).exists()
     )
     captured = f"{incident.get('state')}, {incident['source']}" if incident.get("source") else None
+    severity = incident.get("severity")
+    marked = f' class="{severity}"' if severity in SEVERITIES else ""
     cells = (
-        _text(str(incident.get("at") or "").replace("T", " ").removesuffix("+00:00")),
-        _text(incident.get("severity")),
-        _text(incident.get("title")),
-        _text(captured or incident.get("state")),
-        links,
+        f"<td>{_text(str(incident.get('at') or '').replace('T', ' ').removesuffix('+00:00'))}",
+        f"<td{marked}>{_text(severity)}",
+        f"<td>{_text(incident.get('title'))}",
+        f"<td>{_text(captured or incident.get('state'))}",
+        f"<td>{links}",
     )
-    return "<tr>" + "".join(f"<td>{cell}" for cell in cells) + "</tr>"
+    return f"<tr>{''.join(cells)}</tr>"
 
 
 def page(host: str, those: Iterable[tuple[Path, Incident]]) -> str:
     """The page as text."""
     rows = [_row(path, incident) for path, incident in those]
-    about = f"{len(rows):,} captures, the newest first." if rows else "Nothing has happened yet."
+    about = "Nothing has happened yet."
+    if rows:
+        about = "1 capture." if len(rows) == 1 else f"{len(rows):,} captures, the newest first."
     title = f"Incidents of {_text(host)}"
-    return PAGE.format(title=title, about=about, rows="\n".join(rows))
+    return PAGE.format(title=title, about=about, rows="\n".join(rows), style=STYLE, digest=SHA256)
 
 
 def renew(folder: Path, host: str) -> None:

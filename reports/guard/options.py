@@ -100,7 +100,8 @@ def add_run(sub: argparse.ArgumentParser) -> None:
         default=1.0,
         metavar="PERCENT",
         help="share of one CPU that it may take over an hour, captures included, default 1: where "
-        "a sample is dear, the interval grows; after captures that took it all, the next one waits",
+        "a sample is dear, the interval grows; a capture that takes what is left ends with what it "
+        "has; after captures that took most of it, the next ones have the samples alone",
     )
     sub.add_argument(
         "--distance",
@@ -119,6 +120,12 @@ def add_run(sub: argparse.ArgumentParser) -> None:
         help="more triggers, NAME.toml: one of a known name takes its place",
     )
     sub.add_argument("--text", action="store_true", help="do not read the kernel's memory")
+    sub.add_argument(
+        "--no-profile",
+        dest="profile",
+        action="store_false",
+        help="record no profile, which triggers of stalls ask for: five seconds at 99 Hz",
+    )
     sub.add_argument(
         "--collect",
         default="",

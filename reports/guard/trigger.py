@@ -7,6 +7,7 @@ Triggers: what makes guard capture an incident. One TOML file each, ``triggers/<
     hold = 30           # seconds that the query must have returned a row, in every sample
     distance = 3600     # least seconds between two captures for it
     every = 60          # seconds from one time that it is asked to the next (0: every sample)
+    record = "reclaim"  # what lasts while it fires: a recipe of mmscope record, for five seconds
     sql = "select share from psi_series where time = :now and kind = 'full' and share >= 0.2"
 
 The query is SQLite's, over the tables of ``history``. The first row that it returns fills in the
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from mmscope.drgn.tables.hostile_text import cut, visible
+from mmscope.perf import recipe as recipes
 from mmscope.reports.bundle.outcome import UsageError
 from mmscope.reports.guard.history import History
 
@@ -41,6 +43,7 @@ class Trigger:
     hold: float = 0.0
     distance: float = 3600.0
     every: float = 0.0
+    record: str = ""
     enabled: bool = True
 
 
@@ -79,7 +82,7 @@ def load(folders: Sequence[Path] = ()) -> list[Trigger]:
 
 
 def _read(path: Path) -> Trigger:
-    kinds = {"title": str, "severity": str, "sql": str, "enabled": bool}
+    kinds = {"title": str, "severity": str, "sql": str, "record": str, "enabled": bool}
     try:
         said = tomllib.loads(path.read_text(encoding="utf-8"))
         for name, value in said.items():
@@ -90,6 +93,8 @@ def _read(path: Path) -> Trigger:
         trigger = Trigger(path.stem, **said)
         if trigger.severity not in SEVERITIES:
             raise ValueError(f"severity is one of {', '.join(SEVERITIES)}")
+        if trigger.record and trigger.record not in recipes.names():
+            raise ValueError(f"record is one of {', '.join(recipes.names())}")
         if not all(0 <= n < 1e9 for n in (trigger.hold, trigger.distance, trigger.every)):
             raise ValueError("hold, distance and every are seconds")
         History(60.0).ask(trigger.sql)

@@ -5,15 +5,20 @@ then leaks: what it captured of each, how soon, and what that says. Five minutes
 
     make guard-incidents
 
-Ends with 1 where a trouble has no capture, a capture does not name it, or guard fired later than
-SOON after what its trigger asks for was so: its samples say when that was. How soon the bundle was
-there is printed, not held: an emulated CPU that others use is no measure.
+Ends with 1 where a trouble has no capture, the report of its bundle does not name it, or guard
+fired later than SOON after what its trigger asks for was so: its samples say when. How soon the
+bundle was there is printed, not held: an emulated CPU that others use is no measure. The guest has
+nothing that makes reports: they are made here, of the bundles as they lie in the captures.
 """
 
 import dataclasses
+import html
 import json
+import re
+import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 from guard_program import BEGIN, END, FAMINE, LEAK, OOM
@@ -54,6 +59,13 @@ def lateness(name: str, log: watch_tables.Log) -> tuple[float, float]:
     return log.last["mono"] - due, gap
 
 
+def text_of_report(bundle: Path, path: Path) -> str:
+    """The words of a bundle's report, as somebody reads them."""
+    report = ["report", str(bundle), "-o", str(path)]
+    subprocess.run([sys.executable, "-m", "mmscope", *report], check=True, capture_output=True)
+    return " ".join(html.unescape(re.sub("<[^>]*>", "", path.read_text())).split())
+
+
 def main() -> int:
     def say(text: str) -> None:
         print(f"  lab: {text}", file=sys.stderr, flush=True)
@@ -70,14 +82,18 @@ def main() -> int:
             print(f"{trigger}: not captured")
         for trigger in NAMED.keys() & of.keys():
             path, incident = of[trigger]
-            found = [finding.id for finding in evaluate(Bundle(path / "bundle")).found]
+            found = {finding.id: finding for finding in evaluate(Bundle(path / "bundle")).found}
             print(f"{trigger}: {incident['title']}")
             print(
                 f"    a bundle after {said['seconds'].get(trigger, -1):.1f} s: {', '.join(found)}"
             )
+            begin = time.monotonic()
+            words = text_of_report(path / "bundle", Path(folder) / f"{trigger}.html")
+            print(f"    its report in {time.monotonic() - begin:.1f} s, here")
             late, gap = lateness(trigger, watch_tables.open_log(path / "samples.jsonl"))
             print(f"    fired {late:.1f} s after it could; samples {gap:.1f} s apart at most")
-            if NAMED[trigger] not in found or late > SOON + gap:
+            finding = found.get(NAMED[trigger])
+            if finding is None or finding.title not in words or late > SOON + gap:
                 missing |= {trigger}
         leaking = f"{said['leaking']:.0f} s of {display.size(said['leaked'])}"
         print(f"leak: {leaking}; out of memory: {said['dying']:.1f} s until the kill")

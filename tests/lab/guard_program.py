@@ -125,6 +125,7 @@ while not of("memory-unaccounted") and time.monotonic() - begin < 400:
 said["leaked"] = len(pipes) << 20
 said["leaking"] = time.monotonic() - begin
 note("memory-unaccounted", time.monotonic(), 600)
+wait_for(lambda: done("memory-unaccounted"), 1200)
 for pipe in pipes:
     os.close(pipe[0])
     os.close(pipe[1])
