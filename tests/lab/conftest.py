@@ -76,7 +76,7 @@ FUNCTIONS_ONLY = {"arm64-6.1"}
 # Built without BTF: so can they.
 WITHOUT_BTF = {"small", "owner"}
 # Those that kernels with larger pages run, whose machine is too small for the others.
-ANY_PAGE_WORKLOADS = {"tables", "sizes"}
+ANY_PAGE_WORKLOADS = {"fragment", "tables", "sizes", "slab", "rmap"}
 # Those that ask for transparent huge pages, of the tests that need none.
 THP_WORKLOADS = {"fragment", "tables"}
 # Of workloads that only x86 can run; see machine.py.
@@ -121,8 +121,8 @@ def _of_a_kernel(item: pytest.Item) -> bool:
         item.get_closest_marker("x86") or words & X86_WORKLOADS or fixtures & X86_FIXTURES
     ):
         return False
-    if any(kernels.page_bytes(name) != kernels.PAGE_BYTES for name in named) and (
-        not (item.get_closest_marker("any_page") or words & ANY_PAGE_WORKLOADS) or "lab" in fixtures
+    if any(kernels.page_bytes(name) != kernels.PAGE_BYTES for name in named) and not (
+        item.get_closest_marker("any_page") or words & ANY_PAGE_WORKLOADS
     ):
         return False
     if not all(map(kernels.has_thp, named)) and (
@@ -321,7 +321,8 @@ def _rmap_lab(taken: Capture) -> RmapLab:
     prog = open_target(taken.vmcore, [taken.vmlinux])
     maps, read = read_reverse_maps(prog, ksm_wanted(prog))
     ksm = read_ksm(prog, read)
-    return RmapLab(taken, prog, maps, ksm, ksm_visits(maps, ksm, 12), read.objects["vma"])
+    visits = ksm_visits(maps, ksm, prog["PAGE_SHIFT"].value_())
+    return RmapLab(taken, prog, maps, ksm, visits, read.objects["vma"])
 
 
 @pytest.fixture(scope="session", params=KERNELS)

@@ -25,16 +25,18 @@ def kept(
     sources: Sequence[Path | str],
     take: Callable[[Kernel, Path], None],
     say: Say,
+    modules: Sequence[str] = (),
 ) -> tuple[Path, Kernel]:
     """
     The folder of a capture, from the cache or taken now, and its kernel.
 
     :param sources: what shapes it beside what shapes all captures: files and words.
     :param take: fills an empty folder.
+    :param modules: to load after those that every guest loads.
     :raises LabError: the kernel cannot be had, or the guest failed, twice.
     """
     with one_at_a_time():
-        kernel = kernels.get(name, say)
+        kernel = kernels.get(name, say, modules)
         digest = hashlib.sha256(fingerprint(kernel).encode())
         for source in sources:
             digest.update(source.encode() if isinstance(source, str) else source.read_bytes())

@@ -4,6 +4,7 @@ Zones, free lists, pageblocks and counters of a vmcore against what that kernel 
 machine it ran on: tests that ``test_free_memory.py`` and ``test_shapes.py`` import.
 """
 
+import re
 from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import Any
@@ -157,7 +158,8 @@ def test_the_pageblock_map_is_the_census_in_physical_order(lab: Lab) -> None:
         for row in pageblocks(lab.free.pageblocks, lab.free.zone_names)
         if row.blocks
     }
-    ends = [run.start_pfn + run.blocks * 512 for run in runs]
+    pages = pages_per_block(lab)
+    ends = [run.start_pfn + run.blocks * pages for run in runs]
     assert all(end <= run.start_pfn for end, run in zip(ends, runs[1:], strict=False))
     # Every page on a free list is in one pageblock's share.
     assert free.sum() == sum(row.pages for row in lab.free.lists.blocks)
@@ -195,6 +197,13 @@ def test_fragmentation_indexes_are_those_of_debugfs(lab: Lab, tmp_path: Path) ->
                     reading[int(node), zone, order] = round(float(value) * 1000)
             printed.append(reading)
         assert_as_printed(ours, (printed[0], printed[1]), column, moving=4)
+
+
+def pages_per_block(lab: Lab) -> int:
+    """Pages of a pageblock, as the kernel printed it."""
+    said = re.search(r"^Pages per block: +(\d+)$", lab.said("proc/pagetypeinfo")[1], re.MULTILINE)
+    assert said is not None
+    return int(said[1])
 
 
 def bundle_of(lab: Lab, path: Path) -> Bundle:

@@ -22,6 +22,15 @@ class Part:
     bytes: int
 
 
+def page_bytes(lab: RmapLab) -> int:
+    return int(lab.prog["PAGE_SIZE"].value_())
+
+
+def huge_pages(lab: RmapLab) -> int:
+    """Base pages of a huge page: entries of a page table."""
+    return page_bytes(lab) // 8
+
+
 def parts(taken: Capture) -> dict[str, list[Part]]:
     found: dict[str, list[Part]] = {}
     for line in (taken.truth_a / "rmap").read_text().splitlines():

@@ -14,7 +14,7 @@ from drgn.helpers.linux.fs import inode_for_each_page
 from drgn.helpers.linux.mm import PageCompound, compound_head, page_to_pfn
 from drgn.helpers.linux.pid import find_task
 from drgn.helpers.linux.rbtree import rbtree_inorder_for_each_entry
-from rmap_truth import parts, timed_walks
+from rmap_truth import huge_pages, parts, timed_walks
 
 from mmscope.drgn.rmap.file_maps import FileMapping, file_fanout, file_mapping_rows
 from mmscope.drgn.rmap.file_trees import FileMaps, check_sample, owner_of, read_file_maps
@@ -26,10 +26,11 @@ from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.registry import SECTIONS
 from mmscope.reports.collect.run_section import run_section
 
+pytestmark = pytest.mark.any_page
+
 # guest/workload_file_maps.c
 FILE_VMAS, SHARERS, WINDOWS, WINDOW_PAGES = 20_000, 3, 12, 3
 SHARED_PAGES = 2 * WINDOWS + 1
-HUGE_PAGES = 512
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +48,9 @@ def rows(rmap_lab: RmapLab, maps: FileMaps) -> dict[str | None, FileMapping]:
     return by_name
 
 
-def test_mapped_files_are_those_that_were_built(rows: dict[str, FileMapping]) -> None:
+def test_mapped_files_are_those_that_were_built(
+    rmap_lab: RmapLab, rows: dict[str, FileMapping]
+) -> None:
     expected = {
         # VMAs, processes, shared, that may be written to, pages, over one page
         "file-vmas": (FILE_VMAS, 1, FILE_VMAS, FILE_VMAS, FILE_VMAS, 1, 1.0),
@@ -61,7 +64,7 @@ def test_mapped_files_are_those_that_were_built(rows: dict[str, FileMapping]) ->
         ),
         "memfd:lab memfd (deleted)": (1, 1, 1, 1, 2, 1, 1.0),
         "SYSV000001ab (deleted)": (1, 1, 1, 1, 3, 1, 1.0),
-        "anon_hugepage (deleted)": (1, 1, 1, 1, 2 * HUGE_PAGES, 1, 1.0),
+        "anon_hugepage (deleted)": (1, 1, 1, 1, 2 * huge_pages(rmap_lab), 1, 1.0),
     }  # fmt: skip
     for name, numbers in expected.items():
         row = rows[name]
@@ -77,11 +80,13 @@ def test_mapped_files_are_those_that_were_built(rows: dict[str, FileMapping]) ->
     assert {rows[name].filesystem for name in expected} == {"tmpfs", "hugetlbfs"}
 
 
-def test_pages_in_the_cache_are_base_pages_on_every_kernel(rows: dict[str, FileMapping]) -> None:
+def test_pages_in_the_cache_are_base_pages_on_every_kernel(
+    rmap_lab: RmapLab, rows: dict[str, FileMapping]
+) -> None:
     assert rows["file-vmas"].cached_pages == FILE_VMAS
     assert rows["file-same"].cached_pages == 1
     assert rows["file-share"].cached_pages == SHARED_PAGES
-    assert rows["anon_hugepage (deleted)"].cached_pages == 2 * HUGE_PAGES
+    assert rows["anon_hugepage (deleted)"].cached_pages == 2 * huge_pages(rmap_lab)
 
 
 def test_the_name_of_a_deleted_file_is_as_maps_writes_it(rows: dict[str, FileMapping]) -> None:
@@ -136,9 +141,10 @@ def test_maps_of_processes_give_the_same_rows(
 
 def visits_as_the_kernel_walks(prog: Program, mapping: Object, first: int, pages: int) -> int:
     """VMAs that overlap, of the tree descended one by one."""
+    page = prog["PAGE_SIZE"].value_()
     return sum(
         vma.vm_pgoff.value_() < first + pages
-        and first < vma.vm_pgoff.value_() + (vma.vm_end.value_() - vma.vm_start.value_()) // 4096
+        and first < vma.vm_pgoff.value_() + (vma.vm_end.value_() - vma.vm_start.value_()) // page
         for vma in rbtree_inorder_for_each_entry(
             "struct vm_area_struct", mapping.i_mmap.rb_root.address_of_(), "shared.rb"
         )
@@ -149,7 +155,7 @@ def test_visits_of_a_file_s_folios_are_those_of_a_walk(
     rmap_lab: RmapLab, maps: FileMaps, rows: dict[str, FileMapping]
 ) -> None:
     """Folio by folio, out of the page cache (address_space.i_pages)."""
-    prog = rmap_lab.prog
+    prog, of_huge = rmap_lab.prog, huge_pages(rmap_lab)
     _, folios, gaps = scan_folios(prog, rmap_lab.maps, maps)
     assert folios is not None and gaps.bytes == 0
     by_address = {int(address): at for at, address in enumerate(maps.mapping.tolist())}
@@ -160,15 +166,15 @@ def test_visits_of_a_file_s_folios_are_those_of_a_walk(
         for index, page in inode_for_each_page(mapping.host):
             pages = 1
             if PageCompound(page):
-                page, pages = compound_head(page), HUGE_PAGES
-                index = index * HUGE_PAGES if maps.by_huge_page[at] else index // pages * pages
+                page, pages = compound_head(page), of_huge
+                index = index * of_huge if maps.by_huge_page[at] else index // pages * pages
             visits.append((visits_as_the_kernel_walks(prog, mapping, index, pages), page))
         seen = {page_to_pfn(page).value_(): over for over, page in visits if over}
         assert folios.of_tree[at] == len(seen) > 0, name
         assert folios.visits_of[at] == sum(seen.values()), name
         assert folios.worst[at] == max(seen.values()), name
         assert seen[int(folios.worst_pfn[at])] == folios.worst[at], name
-    assert (folios.worst_pages[at], rows[name].pages) == (HUGE_PAGES, 2 * HUGE_PAGES)
+    assert (folios.worst_pages[at], rows[name].pages) == (of_huge, 2 * of_huge)
 
 
 def test_walks_of_files_stand_beside_those_of_anonymous_memory(

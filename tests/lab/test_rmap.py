@@ -28,7 +28,9 @@ from rmap_truth import (
     VMAS,
     ZERO_PAGES,
     Part,
+    huge_pages,
     migrations,
+    page_bytes,
     parts,
     timed_walks,
 )
@@ -59,6 +61,8 @@ from mmscope.reports.collect.run_section import run_section
 from mmscope.reports.findings.findings import evaluate
 from mmscope.reports.page.report import render
 
+pytestmark = pytest.mark.any_page
+
 FORKED_PAGES, FORKED_COPIES, FORKS = 10, 4, 5
 MAX_SHARING = 256  # max_page_sharing
 SECTION_NAMES = ["anon_vmas", "file_maps", "ksm", "rmap_cost"]
@@ -86,14 +90,14 @@ def mapped(lab: RmapLab, part: Part) -> int:
 
 
 def test_anon_vmas_are_those_that_were_built(rmap_lab: RmapLab) -> None:
-    known = parts(rmap_lab.capture)
+    known, huge = parts(rmap_lab.capture), huge_pages(rmap_lab)
     items = ksm_items_by_anon_vma(rmap_lab.maps, rmap_lab.visits)
     rows = {row.anon_vma: row for row in anon_vmas.anon_vma_rows(rmap_lab.maps, items)}
     for name, vmas, merged in (
         ("ksm-vmas", VMAS, VMAS),
         ("advice", 500, 0),
         ("remapped", 64, 0),
-        ("huge", 512, 0),
+        ("huge", huge, 0),
         ("anon-vmas", VMAS, 0),
     ):
         (part,) = known[name]
@@ -101,9 +105,9 @@ def test_anon_vmas_are_those_that_were_built(rmap_lab: RmapLab) -> None:
         assert (row.vmas, row.processes, row.pid, row.comm) == (vmas, 1, part.pid, name)
         assert row.vmas == mapped(rmap_lab, part) == row.active_vmas == row.vmas_of_pid
         assert (row.root, row.parent, row.depth) == (row.anon_vma, None, 0)
-        assert row.pages == part.bytes // 4096
+        assert row.pages == part.bytes // page_bytes(rmap_lab)
         assert (row.ksm_items, row.lock) == (merged, "free")
-    assert [row.vmas for row in list(rows.values())[:4]] == [20_000, 20_000, 512, 500]
+    assert [row.vmas for row in list(rows.values())[:4]] == [20_000, 20_000, huge, 500]
 
 
 def test_a_fork_hierarchy(rmap_lab: RmapLab) -> None:
@@ -254,6 +258,7 @@ def test_chains_of_ksm_are_those_of_its_trees(rmap_lab: RmapLab) -> None:
 
 def visits_as_the_kernel_walks(prog: Program, stable_node: int, indexed: bool) -> tuple[int, int]:
     """Nodes of one pass of rmap_walk_ksm(), visited one by one; and the mappings."""
+    page = prog["PAGE_SIZE"].value_()
     node_type = ksm_module._type(prog, ksm_module.NODE_TYPES)
     item_type = ksm_module._type(prog, ksm_module.ITEM_TYPES)
     node = Object(prog, node_type, address=stable_node)
@@ -275,9 +280,9 @@ def visits_as_the_kernel_walks(prog: Program, stable_node: int, indexed: bool) -
             for vma in nodes
             if vma.vm_mm == item.mm and vma.vm_start.value_() <= address < vma.vm_end.value_()
         )
-        index = own.vm_pgoff.value_() + (address - own.vm_start.value_()) // 4096
+        index = own.vm_pgoff.value_() + (address - own.vm_start.value_()) // page
         for vma in nodes:
-            pages = (vma.vm_end.value_() - vma.vm_start.value_()) // 4096
+            pages = (vma.vm_end.value_() - vma.vm_start.value_()) // page
             visits += vma.vm_pgoff.value_() <= index < vma.vm_pgoff.value_() + pages
     return visits, mappings
 
@@ -308,7 +313,8 @@ def test_page_offsets_that_the_kernel_keeps_are_those_of_the_vmas(rmap_lab: Rmap
     if rmap_lab.ksm.item_index is None:
         assert not rmap_lab.visits.uses_index
         return
-    without = ksm_visits(rmap_lab.maps, dataclasses.replace(rmap_lab.ksm, item_index=None), 12)
+    shift = rmap_lab.prog["PAGE_SHIFT"].value_()
+    without = ksm_visits(rmap_lab.maps, dataclasses.replace(rmap_lab.ksm, item_index=None), shift)
     assert rmap_lab.visits.uses_index and not without.uses_index
     assert np.array_equal(without.index, rmap_lab.ksm.item_index)
     assert np.array_equal(without.indexed, rmap_lab.visits.indexed)
@@ -378,11 +384,11 @@ def test_anonymous_folios_and_what_walks_of_them_visit(rmap_lab: RmapLab) -> Non
     # KSM pages count as anonymous.
     assert abs(folios.pages + len(rmap_lab.ksm.node) - anon) <= 16
     (huge,) = parts(rmap_lab.capture)["huge"]
-    of = index_of(rmap_lab, huge)
-    assert (folios.of_tree[of], folios.worst[of], folios.worst_pages[of]) == (1, 512, 512), (
+    of, pages = index_of(rmap_lab, huge), huge_pages(rmap_lab)
+    assert (folios.of_tree[of], folios.worst[of], folios.worst_pages[of]) == (1, pages, pages), (
         "there was no huge page to have"
     )
-    assert folios.worst_pfn[of] % 512 == 0 and folios.worst.max() == 512
+    assert folios.worst_pfn[of] % pages == 0 and folios.worst.max() == pages
     # A page from before the forks is looked for in all processes of them: what the first process
     # had written to, less what the others wrote to themselves.
     bottom = index_of(rmap_lab, parts(rmap_lab.capture)["fork-0"][0])
@@ -420,10 +426,10 @@ def test_what_keeps_vmas_apart(rmap_lab: RmapLab) -> None:
     slots = rmap_lab.slots
     sums, kinds, problems = vma_splits(rmap_lab.prog, rmap_lab.maps, slots)
     assert problems == []
-    found = {row.comm: row for row in sums}
+    found, huge = {row.comm: row for row in sums}, huge_pages(rmap_lab)
     expected = {
         "ksm-vmas": (VMAS - 1, VMAS - 2, "mprotect"),
-        "huge": (511, 510, "mprotect"),
+        "huge": (huge - 1, huge - 2, "mprotect"),
         "anon-vmas": (VMAS - 1, VMAS - 2, "mprotect"),
         "advice": (499, 498, "madvise"),
         "remapped": (63, 0, "mremap"),
@@ -475,9 +481,10 @@ class Holes:
 
     def __init__(self, prog: Program) -> None:
         self.prog = prog
+        self.shift = prog["PAGE_SHIFT"].value_()
 
     def read(self, address: int, size: int, physical: bool) -> bytes:
-        if address >> 12 & 3 == 1:
+        if address >> self.shift & 3 == 1:
             raise FaultError("not in the dump", address)
         return self.prog.read(address, size, physical)
 

@@ -43,6 +43,8 @@ from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.collect.collect import collect
 from mmscope.reports.collect.run_section import run_section
 
+pytestmark = pytest.mark.any_page
+
 EVENTFDS = 700  # guest/workload_slab.c, KEPT
 EVENTFD_CALLERS = tuple(
     f"{entry}_sys_eventfd2;do_eventfd{leaf}"

@@ -7,6 +7,9 @@
 // whole pageblock it got into HighAtomic, up to a cap of 1 % of the zone; direct reclaim that made "progress" and still
 // found no page gives one such block back. So the reserve comes first, while whole blocks are free, and reclaim is
 // never given anything to reclaim: no swap, no page cache, no unused dentries.
+//
+// With pages of 16 KiB a pageblock has 32 MiB. 1 % of a zone of this machine is less, so that there can be no reserve, and
+// watermarks that are raised as here would end in OOM kills. All the rest is as with small pages, of fewer huge pages.
 #include "guest.h"
 
 #include <errno.h>
@@ -26,11 +29,14 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#define SMALL_PAGES (PAGE == 4096)
 #define PAGES_PER_BLOCK ((int)SLOTS)
+#define BLOCK_ORDER __builtin_ctzl(SLOTS)
+#define STEP (4UL << 20)  // of memory that is filled
 #define NR_PFNS (2UL << 20)  // 8 GiB
 #define HIGH_FRACTION "/proc/sys/vm/percpu_pagelist_high_fraction"
 #define SCALE_FACTOR "/proc/sys/vm/watermark_scale_factor"
-#define KEEP_FREE_KB (30 << 10)  // the reserve and the watermarks: below them direct reclaim would begin
+#define KEEP_FREE_KB ((SMALL_PAGES ? 30 : 64) << 10)  // the reserve and the watermarks: below them direct reclaim would begin
 
 static char text[64];
 static long ordinary_min_kb;
@@ -42,10 +48,15 @@ static long vmstat(const char *name)
 
 static void say_state(const char *stage)
 {
-	say("%s: free %ld MiB, reserve node 1 %ld node 0 %ld blocks, order-9+ free HighAtomic %ld+%ld Movable %ld+%ld", stage,
-	    number_in("/proc/meminfo", "MemFree") >> 10, pageblocks(high_zone, 3), pageblocks(low_zone, 3),
-	    column_of("/proc/pagetypeinfo", high_zone, "HighAtomic", 9), column_of("/proc/pagetypeinfo", high_zone, "HighAtomic", 10),
-	    column_of("/proc/pagetypeinfo", high_zone, "Movable", 9), column_of("/proc/pagetypeinfo", high_zone, "Movable", 10));
+	long reserved[2], movable[2];
+
+	for (int above = 0; above < 2; above++) {
+		reserved[above] = column_of("/proc/pagetypeinfo", high_zone, "HighAtomic", BLOCK_ORDER + above);
+		movable[above] = column_of("/proc/pagetypeinfo", high_zone, "Movable", BLOCK_ORDER + above);
+	}
+	say("%s: free %ld MiB, reserve node 1 %ld node 0 %ld blocks, order-%d+ free HighAtomic %ld+%ld Movable %ld+%ld", stage,
+	    number_in("/proc/meminfo", "MemFree") >> 10, pageblocks(high_zone, 3), pageblocks(low_zone, 3), BLOCK_ORDER,
+	    reserved[0], reserved[1], movable[0], movable[1]);
 	say("    thp alloc %ld fallback %ld, compaction stall %ld success %ld fail %ld, allocstall %ld+%ld",
 	    vmstat("thp_fault_alloc"), vmstat("thp_fault_fallback"), vmstat("compact_stall"), vmstat("compact_success"),
 	    vmstat("compact_fail"), vmstat("allocstall_normal"), vmstat("allocstall_movable"));
@@ -112,21 +123,24 @@ static void reserve(int cpu, struct zone zone)
 
 static void hugetlb(void)
 {
-	write_file("/proc/sys/vm/nr_hugepages", "24");
-	char *memory = mmap(NULL, 10 * HUGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0);
+	size_t pool = SMALL_PAGES ? 24 : 5, mapped = SMALL_PAGES ? 10 : 4;
+
+	set_number("/proc/sys/vm/nr_hugepages", pool);
+	char *memory = mmap(NULL, mapped * HUGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0);
 	if (memory == MAP_FAILED)
 		fail("no hugetlb pages: %s", strerror(errno));
-	touch(memory, 7 * HUGE, HUGE);  // three stay reserved
+	touch(memory, (mapped - 3) * HUGE, HUGE);  // three stay reserved
 }
 
 static void huge_faults_that_succeed(void)
 {
 	write_file("/sys/kernel/mm/transparent_hugepage/enabled", "madvise");
 	// Every page is written to: a huge page of zeroes is "underused", and reclaim would split it (since 6.12).
-	touch(map_memory(12 * HUGE, MADV_HUGEPAGE), 12 * HUGE, PAGE);
-	char *given_back = map_memory(8 * HUGE, MADV_HUGEPAGE);
-	touch(given_back, 8 * HUGE, HUGE);
-	munmap(given_back, 8 * HUGE);
+	size_t kept = (SMALL_PAGES ? 12 : 2) * HUGE, returned = (SMALL_PAGES ? 8 : 2) * HUGE;
+	touch(map_memory(kept, MADV_HUGEPAGE), kept, PAGE);
+	char *given_back = map_memory(returned, MADV_HUGEPAGE);
+	touch(given_back, returned, HUGE);
+	munmap(given_back, returned);
 	say_state("huge faults that succeed");
 }
 
@@ -171,7 +185,7 @@ static void pin(struct iovec *pages, int count)
 			fail("vmsplice: %s", strerror(errno));
 }
 
-// Faults in nearly all memory as 4 KiB pages, with kernel objects in between. Returns how many bytes of `memory`.
+// Faults in nearly all memory as base pages, with kernel objects in between. Returns how many bytes of `memory`.
 static size_t fill(char *memory, size_t bytes)
 {
 	// 5.10 would kill us for what is left of that beside the reserve.
@@ -182,17 +196,17 @@ static size_t fill(char *memory, size_t bytes)
 	// Only now: every write to transparent_hugepage/enabled raises it to khugepaged's wish, 67584 kB here.
 	write_file("/proc/sys/vm/min_free_kbytes", "2048");
 	while (filled < bytes && number_in("/proc/meminfo", "MemFree") > keep_free_kb) {
-		touch(memory + filled, 2 * HUGE, PAGE);
-		filled += 2 * HUGE;
-		if (filled % (16 * HUGE) == 0 && rounds < 24)
+		touch(memory + filled, STEP, PAGE);
+		filled += STEP;
+		if (filled % (8 * STEP) == 0 && rounds < 24)
 			kernel_objects(rounds++);
 	}
 	say("    filled %zu MiB, %d rounds of kernel objects", filled >> 20, rounds);
 	return filled;
 }
 
-// Frees by physical address: in every pageblock every second chunk of 2^k pages, k going round 0..8; pins one of the
-// pages that stay in each half.
+// Frees by physical address: in every pageblock every second chunk of 2^k pages, k going round all orders below that of a
+// pageblock; pins one of the pages that stay in each half.
 static void free_half(char *memory, size_t filled)
 {
 	static uint32_t page_at[NR_PFNS];  // page number in `memory` + 1
@@ -214,7 +228,7 @@ static void free_half(char *memory, size_t filled)
 	close(pagemap);
 	for (size_t block = 0; block < NR_PFNS / PAGES_PER_BLOCK; block++) {
 		uint32_t *pages = page_at + block * PAGES_PER_BLOCK;
-		int order = block % 9, pinned[2] = { -1, -1 };
+		int order = block % BLOCK_ORDER, pinned[2] = { -1, -1 };
 
 		for (int i = 0; i < PAGES_PER_BLOCK; i++) {
 			if (!pages[i])
@@ -256,6 +270,8 @@ static void huge_faults_that_fail(void)
 	write_file("/sys/kernel/mm/transparent_hugepage/defrag", "never");
 	touch(memory, 300 * HUGE, HUGE);
 	say_state("huge faults that fail");
+	if (!SMALL_PAGES)
+		return;
 
 	// Now with direct compaction. Free memory shall lie between the low and the high watermark: enough for compaction to
 	// try, too little for reclaim to call another try worth it (mm/vmscan.c, compaction_ready), which would count as
@@ -318,10 +334,12 @@ void workload_fragment(void)
 	if (!access(HIGH_FRACTION, W_OK))
 		write_file(HIGH_FRACTION, "1000");
 	loopback_up();
-	reserve(1, high_zone);
-	reserve(0, low_zone);
-	sleep(1);  // the last buffers are freed by RCU
-	say_state("reserve");
+	if (SMALL_PAGES) {
+		reserve(1, high_zone);
+		reserve(0, low_zone);
+		sleep(1);  // the last buffers are freed by RCU
+		say_state("reserve");
+	}
 	keep_child(holder, hold_memory);
 	set_number("/proc/sys/vm/min_free_kbytes", ordinary_min_kb);
 	if (!access(HIGH_FRACTION, W_OK))
@@ -329,7 +347,7 @@ void workload_fragment(void)
 	cpu_lists();
 	say_state("done");
 	// A capture without what it is for is worse than none: it would be kept.
-	if (column_of("/proc/pagetypeinfo", high_zone, "HighAtomic", 9) + column_of("/proc/pagetypeinfo", high_zone, "HighAtomic", 10) == 0)
+	if (SMALL_PAGES && column_of("/proc/pagetypeinfo", high_zone, "HighAtomic", 9) + column_of("/proc/pagetypeinfo", high_zone, "HighAtomic", 10) == 0)
 		fail("the HighAtomic reserve has no free block of order 9: boot again, and if it stays so, see reserve()");
 }
 
