@@ -21,7 +21,7 @@ sys.path[:0] = [str(ROOT / "tests/lab")]
 from archive import LabError  # noqa: E402
 from capture import capture  # noqa: E402
 
-VERSIONS = ("0.2.0", "0.3.0")
+VERSIONS = ("0.1.0", "0.2.0", "0.3.0")
 # They name the version, or say how long something took.
 DIFFER = {"datapackage.json", "sections.csv"}
 

@@ -7,9 +7,11 @@ so that each run is the same. Before that, while Python itself starts, nothing o
 """
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import children
@@ -171,3 +173,27 @@ def test_plugins_of_others_are_left_to_drgn(
     monkeypatch.setenv("DRGN_DISABLE_PLUGINS", "mine")
     quick_start.leave_out_plugins()
     assert os.environ["DRGN_DISABLE_PLUGINS"] == "mine"
+
+
+@pytest.mark.parametrize("command", ["doctor", "show zones --proc-root .", "findings bundle"])
+def test_an_older_drgn_is_refused_in_a_line(command: str, tmp_path: Path) -> None:
+    (tmp_path / "drgn").mkdir()
+    (tmp_path / "drgn/__init__.py").write_text("__version__ = '0.0.31'\n")
+    shutil.copytree(ROOT / "tests/bundles/v0.1.0", tmp_path / "bundle")
+    done = subprocess.run(
+        [sys.executable, "-m", "mmscope", *command.split()],
+        cwd=tmp_path,  # first on the path
+        env={**os.environ, "XDG_CACHE_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    said = "mmscope: this is drgn 0.0.31, and 0.1.0 is needed: pip install 'drgn>=0.1.0'\n"
+    assert done.stderr == said
+
+
+def test_the_oldest_drgn_is_the_one_that_pip_is_told() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert f"drgn>={quick_start.OLDEST_DRGN}" in project["dependencies"]
+    assert quick_start.too_old() is None

@@ -33,7 +33,7 @@ from drgn import (
     offsetof,
     sizeof,
 )
-from drgn.helpers.linux.mm import compound_head, page_to_virt, virt_to_page
+from drgn.helpers.linux.mm import page_to_virt, virt_to_page
 from drgn.helpers.linux.percpu import per_cpu
 from numpy.typing import NDArray
 
@@ -49,7 +49,7 @@ from mmscope.drgn.owners.slab_objects import SlabObjects, Slots, slots_of
 from mmscope.drgn.reading.cpus import possible_cpus
 from mmscope.drgn.reading.kernel_arrays import TORN, Columns, Gaps, struct_dtype
 from mmscope.drgn.reading.linked_lists import find
-from mmscope.drgn.reading.struct_pages import slab_type
+from mmscope.drgn.reading.struct_pages import head_page, slab_type
 
 DENTRY: Columns = {"flags": "d_flags", "count": "d_lockref.count", "sb": "d_sb"}
 INODE: Columns = {
@@ -201,7 +201,7 @@ def _object_of(prog: Program, address: int) -> tuple[int, int]:
 
     :raises FaultError, LookupError: it is in none.
     """
-    page = compound_head(virt_to_page(prog, address))
+    page = head_page(prog, virt_to_page(prog, address))
     slab = cast(prog.pointer_type(slab_type(prog)), page)
     cache = slab.slab_cache.read_()
     size = int(cache.size.value_())

@@ -11,14 +11,19 @@ Cannot know: plugins of what is installed in other ways than as folders of ``sys
 is such a thing, drgn looks for itself.
 """
 
+import importlib
 import importlib.util
 import os
+import re
 import sys
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
 HELPERS = "drgn.helpers.linux"
+# The oldest whose tables are those of the newest, cell by cell (`make drgn-versions`); 0.0.33 opens
+# a core as well, and one cell differs. As pyproject.toml says it.
+OLDEST_DRGN = "0.1.0"
 # These add commands to a session of drgn.
 COMMANDS_OF_SESSIONS = ("builtin_commands", "crash_commands", "mmscope")
 
@@ -46,6 +51,22 @@ def helpers_one_by_one() -> None:
     sys.modules[HELPERS] = package
     parent, _, child = HELPERS.rpartition(".")
     setattr(sys.modules[parent], child, package)
+
+
+def too_old() -> str | None:
+    """Why this Python's drgn is not used; a distribution's may be there where pip did not look."""
+    try:
+        here = importlib.import_module("drgn").__version__
+    except ModuleNotFoundError:  # said by who needs it
+        return None
+    if _numbers(here) >= _numbers(OLDEST_DRGN):
+        return None
+    return f"this is drgn {here}, and {OLDEST_DRGN} is needed: pip install 'drgn>={OLDEST_DRGN}'"
+
+
+def _numbers(version: str) -> list[int]:
+    """Those of a release: 0.3.0 of 0.3.0+unknown and of 0.3.0.dev5."""
+    return [int(part) for part in re.findall(r"\d+", version)[:3]]
 
 
 def leave_out_plugins() -> None:

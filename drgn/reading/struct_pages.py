@@ -19,13 +19,14 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
-from drgn import ObjectNotFoundError, Program, Type, sizeof
+from drgn import Object, ObjectNotFoundError, Program, Type, cast, sizeof
 from numpy.typing import NDArray
 
 from mmscope.drgn.reading.kernel_arrays import (
     CHUNK_BYTES,
     Gaps,
     laid_out,
+    member_path,
     read_array,
     struct_dtype,
 )
@@ -444,3 +445,19 @@ def compound_info_is_mask(prog: Program) -> bool:
         and not size & (size - 1)
         and prog.type("struct zone").has_member("vmemmap_tails")
     )
+
+
+def head_page(prog: Program, page: Object) -> Object:
+    """
+    The head of the compound page that a ``struct page *`` is in, or itself, as ``compound_head()``
+    (include/linux/page-flags.h) has it. drgn's helper knows ``compound_info`` since its 0.2.0.
+
+    Of hugetlb pages up to 7.0, a tail that HVO made look like a head is taken for one.
+
+    :raises FaultError: it cannot be read.
+    """
+    info = page.member_(member_path(prog.type("struct page"), COLUMNS["tail"])).value_()
+    if not info & 1:
+        return page
+    head = page.value_() & info if compound_info_is_mask(prog) else info - 1
+    return cast(page.type_, Object(prog, "unsigned long", head))

@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
+from mmscope.drgn.opening.quick_start import too_old
 from mmscope.drgn.tables.hostile_text import visible
 from mmscope.drgn.text.text_source import TextError
 from mmscope.reports.bundle.full_install import FULL_INSTALL
@@ -92,6 +93,9 @@ def run_and_explain(
             discard_output()
         elif isinstance(error, (*unopened, Refused)):
             say(str(error))
+        elif isinstance(error, ImportError) and (why := too_old()):
+            # What knows of no table yet asks the probes, which need drgn's modules.
+            say(why)
         elif isinstance(error, ModuleNotFoundError):
             say(
                 f"this needs {error.name}, which is not installed: {FULL_INSTALL}; "

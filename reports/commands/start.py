@@ -55,6 +55,11 @@ def _end(*_: object) -> None:
     os._exit(130)
 
 
+def _refuse(why: str) -> int:
+    print(f"mmscope: {why}", file=sys.stderr)
+    return 2
+
+
 def _command() -> Callable[[], int]:
     """What does it, imported."""
     # Classes, rows and tuples by the million, and hardly a cycle: to look for those takes a
@@ -75,9 +80,15 @@ def _command() -> Callable[[], int]:
     # Of numpy's linear algebra nothing is used; its threads spin before they sleep.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if sys.argv[1:2] and sys.argv[1] not in OF_BUNDLES:
-        from mmscope.drgn.opening.quick_start import helpers_one_by_one, leave_out_plugins
+        from mmscope.drgn.opening.quick_start import (
+            helpers_one_by_one,
+            leave_out_plugins,
+            too_old,
+        )
 
         leave_out_plugins()
+        if why := too_old():
+            return lambda: _refuse(why)
         helpers_one_by_one()
     from mmscope.reports.commands.command import main as full
 
