@@ -28,6 +28,7 @@ from mmscope.reports.findings.findings import (
     severity_of,
 )
 from mmscope.reports.findings.kernel_said import Kernel
+from mmscope.reports.fleet.growth import CLASSES, Growth
 from mmscope.reports.lake.asking import Answer, Engine, Row, answers, kernels
 from mmscope.reports.lake.batch import Batch, batches, load
 from mmscope.reports.lake.catalog import Catalog, Taken
@@ -99,6 +100,7 @@ class Fleet:
 
     :ivar told: what at least one host has, the worst first.
     :ivar unchecked: finding and reason, and how many hosts could not tell for it.
+    :ivar growth: what the hosts' ledgers say, where they were asked.
     """
 
     hosts: dict[str, Taken]
@@ -107,6 +109,7 @@ class Fleet:
     unchecked: dict[tuple[str, str], int]
     bundles: int
     said: list[str] = field(default_factory=list)
+    growth: Growth | None = None
 
 
 @dataclass
@@ -153,23 +156,37 @@ def ask_fleet(
     questions: Sequence[Question],
     engine: Callable[[Batch], Engine] | None = None,
     progress: Callable[[int], None] = lambda done: None,
+    ledgers: bool = False,
 ) -> Fleet:
-    """Ask all bundles every question, as many at once as memory has room for."""
+    """
+    Ask all bundles every question, as many at once as memory has room for.
+
+    :param ledgers: ask also what grew between two of a host.
+    """
     asked: dict[str, _Asked] = {question.id: _Asked() for question in questions}
+    growth = Growth.of(catalog.bundles) if ledgers else None
+    wanted = growth.wanted() if growth else set()
     said = list(catalog.said)
-    names = named(questions)
+    names = named([*questions, CLASSES] if wanted else questions)
     done = 0
     for bundles in batches(catalog.bundles):
         batch = load(catalog, bundles, names)
         kernel_of = kernels(batch)
         hosts = [bundle.host for bundle in bundles]
-        for answer in answers(batch, questions, engine(batch) if engine else None):
+        run = engine(batch) if engine else None
+        for answer in answers(batch, questions, run):
             asked[answer.question.id].take(answer, hosts, done, kernel_of)
+        among = {number - done for number in wanted if done <= number < done + len(bundles)}
+        if growth and among:
+            for answer in answers(batch, [CLASSES], run, among):
+                growth.take(answer, done)
         said += [line for line in batch.said if line not in said]
         batch.connection.close()
         done += len(bundles)
         progress(done)
-    return _fleet(catalog, questions, asked, said)
+    fleet = _fleet(catalog, questions, asked, said)
+    fleet.growth = growth
+    return fleet
 
 
 def _fleet(

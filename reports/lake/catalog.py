@@ -231,7 +231,7 @@ def _told_apart(bundles: list[Taken]) -> tuple[list[Taken], list[tuple[str, str]
     names: dict[str, str] = {}
     said: list[tuple[str, str]] = []
     for host, readings in by_host.items():
-        boots = _boots(readings)
+        boots = boots_of(readings)
         if not _at_once(boots):
             continue
         new = []
@@ -245,7 +245,7 @@ def _told_apart(bundles: list[Taken]) -> tuple[list[Taken], list[tuple[str, str]
     return told, said
 
 
-def _boots(readings: Iterable[Taken]) -> list[tuple[float, list[Taken]]]:
+def boots_of(readings: Iterable[Taken]) -> list[tuple[float, list[Taken]]]:
     """The boots of a host, and their readings."""
     boots: list[tuple[float, list[Taken]]] = []
     known = [(bundle.boot, bundle) for bundle in readings if bundle.boot is not None]
