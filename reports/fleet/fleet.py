@@ -99,6 +99,8 @@ class Fleet:
     All that was found.
 
     :ivar told: what at least one host has, the worst first.
+    :ivar clear: what no host has of those that could tell, which is one at least.
+    :ivar unasked: what no host could tell.
     :ivar unchecked: finding and reason, and how many hosts could not tell for it.
     :ivar growth: what the hosts' ledgers say, where they were asked.
     """
@@ -106,6 +108,7 @@ class Fleet:
     hosts: dict[str, Taken]
     told: list[Told]
     clear: list[Question]
+    unasked: list[Question]
     unchecked: dict[tuple[str, str], int]
     bundles: int
     said: list[str] = field(default_factory=list)
@@ -193,7 +196,7 @@ def _fleet(
     catalog: Catalog, questions: Sequence[Question], asked: dict[str, _Asked], said: list[str]
 ) -> Fleet:
     hosts = {bundle.host: bundle for bundle in catalog.bundles}
-    told, clear = [], []
+    told, clear, unasked = [], [], []
     unchecked: Counter[tuple[str, str]] = Counter()
     for question in questions:
         here = asked[question.id]
@@ -205,9 +208,11 @@ def _fleet(
             told.append(one)
         elif one.checked:
             clear.append(question)
+        else:
+            unasked.append(question)
     told.sort(key=lambda one: (SEVERITIES.index(one.severity), -len(one.cases),
                                HARMS.index(one.question.harm), one.question.id))  # fmt: skip
-    return Fleet(hosts, told, clear, dict(unchecked), len(catalog.bundles), said)
+    return Fleet(hosts, told, clear, unasked, dict(unchecked), len(catalog.bundles), said)
 
 
 def _told(bundles: Sequence[Taken], question: Question, asked: _Asked) -> Told:

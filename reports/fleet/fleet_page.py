@@ -9,6 +9,7 @@ report in the folder is of the newest bundle; one that has a bundle's id as its 
 
 import argparse
 import os
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -138,7 +139,8 @@ class View:
     pairs: int
     regressions: list[Regression]
     reasons: list[Reason]
-    clear: list[tuple[str, str]]
+    clear: list[tuple[str, str, int]]  # id, words, hosts that could be asked
+    unasked: list[tuple[str, str]]
     hosts: list[HostView]
     hosts_more: int
     reports: bool
@@ -183,6 +185,9 @@ def view(fleet: Fleet, bundles: Sequence[Taken], reports: Reports) -> View:
     kernels = {bundle.kernel for bundle in fleet.hosts.values()}
     times = [bundle.at for bundle in bundles]
     shared = several(owners(fleet))
+    lacking: Counter[str] = Counter()
+    for (id, _), number in fleet.unchecked.items():
+        lacking[id] += number
     return View(
         headline(fleet),
         [
@@ -200,7 +205,8 @@ def view(fleet: Fleet, bundles: Sequence[Taken], reports: Reports) -> View:
         fleet.growth.known() if fleet.growth else 0,
         regressions(fleet),
         _reasons(fleet),
-        [(question.id, question.about) for question in fleet.clear],
+        [(q.id, q.about, len(fleet.hosts) - lacking[q.id]) for q in fleet.clear],
+        [(q.id, q.about) for q in fleet.unasked],
         hosts[:MAX_HOSTS],
         max(0, len(hosts) - MAX_HOSTS),
         bool(reports.names),

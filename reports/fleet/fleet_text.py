@@ -103,6 +103,7 @@ class BundleSummary:
     labels: str = column(holds="label", help="given when it was added")
     tables: int = column(help="tables")
     rows: int = column(help="rows of all of them")
+    note: str = column(holds="words", help="what was odd when it was added")
 
 
 @table_row
@@ -186,11 +187,26 @@ def headline(fleet: Fleet) -> str:
     """What was asked, and what came of it."""
     asked = display.plural(len(fleet.hosts), "host")
     of = display.plural(fleet.bundles, "bundle")
-    ill = {case.bundle.host for one in fleet.told for case in one.cases}
-    return (
-        f"{asked} by {of}: {len(ill):,} have {display.plural(len(fleet.told), 'finding')}; "
-        f"{len(fleet.clear):,} are clear on all"
-    )
+    ill = len({case.bundle.host for one in fleet.told for case in one.cases})
+    found = f"{ill:,} {'has' if ill == 1 else 'have'} {display.plural(len(fleet.told), 'finding')}"
+    if fleet.told:
+        one = fleet.told[0]
+        hosts = f"{len(one.cases):,} of {display.plural(one.checked, 'host')}"
+        found += f", worst: {display.prose(one.question.about)} ({one.severity}, on {hosts})"
+    return f"{asked} by {of}: {found}; {_clear(fleet)}"
+
+
+def _clear(fleet: Fleet) -> str:
+    """What no host has, and of how many of these each host could be asked."""
+    partly = {id for id, _ in fleet.unchecked}
+    all_asked = sum(question.id not in partly for question in fleet.clear)
+    some = len(fleet.clear) - all_asked
+    said = f"{all_asked:,} {'is' if all_asked == 1 else 'are'} clear on all hosts"
+    if some:
+        said += f", {some:,} on those that could be asked"
+    if fleet.unasked:
+        said += f"; {len(fleet.unasked):,} could be asked of none"
+    return said
 
 
 def _rows(fleet: Fleet, by: str) -> tuple[type, Iterator[Any]]:
@@ -331,6 +347,7 @@ def _bundle(bundle: Taken) -> BundleSummary:
         labels_of(bundle),
         len(bundle.counts),
         bundle.rows,
+        bundle.note,
     )
 
 
