@@ -28,6 +28,7 @@ from mmscope.reports.findings.findings import (
     severity_of,
 )
 from mmscope.reports.findings.kernel_said import Kernel
+from mmscope.reports.fleet.growth import CLASSES, Growth
 from mmscope.reports.lake.asking import Answer, Engine, Row, answers, kernels
 from mmscope.reports.lake.batch import Batch, batches, load
 from mmscope.reports.lake.catalog import Catalog, Taken
@@ -98,15 +99,20 @@ class Fleet:
     All that was found.
 
     :ivar told: what at least one host has, the worst first.
+    :ivar clear: what no host has of those that could tell, which is one at least.
+    :ivar unasked: what no host could tell.
     :ivar unchecked: finding and reason, and how many hosts could not tell for it.
+    :ivar growth: what the hosts' ledgers say, where they were asked.
     """
 
     hosts: dict[str, Taken]
     told: list[Told]
     clear: list[Question]
+    unasked: list[Question]
     unchecked: dict[tuple[str, str], int]
     bundles: int
     said: list[str] = field(default_factory=list)
+    growth: Growth | None = None
 
 
 @dataclass
@@ -153,30 +159,44 @@ def ask_fleet(
     questions: Sequence[Question],
     engine: Callable[[Batch], Engine] | None = None,
     progress: Callable[[int], None] = lambda done: None,
+    ledgers: bool = False,
 ) -> Fleet:
-    """Ask all bundles every question, as many at once as memory has room for."""
+    """
+    Ask all bundles every question, as many at once as memory has room for.
+
+    :param ledgers: ask also what grew between two of a host.
+    """
     asked: dict[str, _Asked] = {question.id: _Asked() for question in questions}
+    growth = Growth.of(catalog.bundles) if ledgers else None
+    wanted = growth.wanted() if growth else set()
     said = list(catalog.said)
-    names = named(questions)
+    names = named([*questions, CLASSES] if wanted else questions)
     done = 0
     for bundles in batches(catalog.bundles):
         batch = load(catalog, bundles, names)
         kernel_of = kernels(batch)
         hosts = [bundle.host for bundle in bundles]
-        for answer in answers(batch, questions, engine(batch) if engine else None):
+        run = engine(batch) if engine else None
+        for answer in answers(batch, questions, run):
             asked[answer.question.id].take(answer, hosts, done, kernel_of)
+        among = {number - done for number in wanted if done <= number < done + len(bundles)}
+        if growth and among:
+            for answer in answers(batch, [CLASSES], run, among):
+                growth.take(answer, done)
         said += [line for line in batch.said if line not in said]
         batch.connection.close()
         done += len(bundles)
         progress(done)
-    return _fleet(catalog, questions, asked, said)
+    fleet = _fleet(catalog, questions, asked, said)
+    fleet.growth = growth
+    return fleet
 
 
 def _fleet(
     catalog: Catalog, questions: Sequence[Question], asked: dict[str, _Asked], said: list[str]
 ) -> Fleet:
     hosts = {bundle.host: bundle for bundle in catalog.bundles}
-    told, clear = [], []
+    told, clear, unasked = [], [], []
     unchecked: Counter[tuple[str, str]] = Counter()
     for question in questions:
         here = asked[question.id]
@@ -188,9 +208,11 @@ def _fleet(
             told.append(one)
         elif one.checked:
             clear.append(question)
+        else:
+            unasked.append(question)
     told.sort(key=lambda one: (SEVERITIES.index(one.severity), -len(one.cases),
                                HARMS.index(one.question.harm), one.question.id))  # fmt: skip
-    return Fleet(hosts, told, clear, dict(unchecked), len(catalog.bundles), said)
+    return Fleet(hosts, told, clear, unasked, dict(unchecked), len(catalog.bundles), said)
 
 
 def _told(bundles: Sequence[Taken], question: Question, asked: _Asked) -> Told:

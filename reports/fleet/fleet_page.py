@@ -9,6 +9,7 @@ report in the folder is of the newest bundle; one that has a bundle's id as its 
 
 import argparse
 import os
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,7 @@ from mmscope.reports.fleet.fleet import (
     words,
 )
 from mmscope.reports.fleet.fleet_text import headline, labels_of, say_some, wanted_of, when
+from mmscope.reports.fleet.owners import Owner, owners, several
 from mmscope.reports.lake.catalog import Taken, read_catalog
 from mmscope.reports.page.report import page, write
 
@@ -35,6 +37,7 @@ from mmscope.reports.page.report import page, write
 MAX_CASES, MAX_HOSTS = 50, 500
 # Groups that are listed for one finding, findings that are named for one reason, lines of damage.
 MAX_GROUPS, MAX_NAMED, MAX_SAID = 30, 12, 50
+MAX_OWNERS = 50
 
 
 @dataclass(frozen=True)
@@ -108,6 +111,21 @@ class Reason:
 
 
 @dataclass(frozen=True)
+class OwnerView:
+    """Who takes memory on several hosts."""
+
+    of: Owner
+    worst: Link
+    period: str
+    about: str  # the finding
+
+    @property
+    def did(self) -> str:
+        """What its bytes are."""
+        return "grew by" if self.of.grew else "has"
+
+
+@dataclass(frozen=True)
 class View:
     """All that the page shows."""
 
@@ -116,9 +134,13 @@ class View:
     said: list[str]
     said_more: int
     told: list[ToldView]
+    owners: list[OwnerView]
+    owners_more: int
+    pairs: int
     regressions: list[Regression]
     reasons: list[Reason]
-    clear: list[tuple[str, str]]
+    clear: list[tuple[str, str, int]]  # id, words, hosts that could be asked
+    unasked: list[tuple[str, str]]
     hosts: list[HostView]
     hosts_more: int
     reports: bool
@@ -148,7 +170,7 @@ def write_fleet(args: argparse.Namespace) -> int:
     catalog = read_catalog(args.lake, wanted_of(args))
     if not catalog.bundles:
         raise UsageError(f"{args.lake}: no bundle is wanted by these options")
-    fleet = ask_fleet(catalog, load_questions())
+    fleet = ask_fleet(catalog, load_questions(), ledgers=True)
     html = page("fleet.html", view=view(fleet, catalog.bundles, reports))
     write(html, args.output, args.mode)
     print(headline(fleet))
@@ -162,6 +184,10 @@ def view(fleet: Fleet, bundles: Sequence[Taken], reports: Reports) -> View:
     hosts = _hosts(fleet, reports)
     kernels = {bundle.kernel for bundle in fleet.hosts.values()}
     times = [bundle.at for bundle in bundles]
+    shared = several(owners(fleet))
+    lacking: Counter[str] = Counter()
+    for (id, _), number in fleet.unchecked.items():
+        lacking[id] += number
     return View(
         sentence=headline(fleet),
         facts=[
@@ -174,9 +200,13 @@ def view(fleet: Fleet, bundles: Sequence[Taken], reports: Reports) -> View:
         said=fleet.said[:MAX_SAID],
         said_more=max(0, len(fleet.said) - MAX_SAID),
         told=[_told(one, reports) for one in fleet.told],
+        owners=[_owner(one, fleet, reports) for one in shared[:MAX_OWNERS]],
+        owners_more=max(0, len(shared) - MAX_OWNERS),
+        pairs=fleet.growth.known() if fleet.growth else 0,
         regressions=regressions(fleet),
         reasons=_reasons(fleet),
-        clear=[(question.id, question.about) for question in fleet.clear],
+        clear=[(q.id, q.about, len(fleet.hosts) - lacking[q.id]) for q in fleet.clear],
+        unasked=[(q.id, q.about) for q in fleet.unasked],
         hosts=hosts[:MAX_HOSTS],
         hosts_more=max(0, len(hosts) - MAX_HOSTS),
         reports=bool(reports.names),
@@ -211,6 +241,17 @@ def _case(one: Told, case: Case, reports: Reports) -> CaseView:
         # Nothing says when it began where each reading had it.
         when(case.since) + (" or before" if case.always else ""),
         display.prose(said[0].title) if said else "",
+    )
+
+
+def _owner(one: Owner, fleet: Fleet, reports: Reports) -> OwnerView:
+    seconds = one.seconds[one.worst]
+    about = {told.question.id: told.question.about for told in fleet.told}
+    return OwnerView(
+        one,
+        reports.link(one.bundles[one.worst]),
+        display.duration(seconds) if one.grew and seconds else "",
+        about.get(one.finding, ""),
     )
 
 

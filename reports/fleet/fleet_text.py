@@ -15,12 +15,14 @@ from mmscope.reports.bundle.database import in_a_line
 from mmscope.reports.bundle.outcome import DONE, INCOMPLETE, Refused, UsageError, say
 from mmscope.reports.findings.findings import load_questions
 from mmscope.reports.fleet.fleet import Fleet, Share, Told, ask_fleet, regressions, words
+from mmscope.reports.fleet.owners import Owner, owners, sentence, several
 from mmscope.reports.lake.asking import Engine
 from mmscope.reports.lake.batch import Batch
 from mmscope.reports.lake.catalog import Catalog, Taken, Wanted, literal, read_catalog
 from mmscope.reports.lake.layout import OURS, torn
 
 MOST_SAID = 20
+MOST_OWNERS = 5
 
 
 @table_row
@@ -60,6 +62,23 @@ class FindingOfHost:
 
 
 @table_row
+class FindingByOwner:
+    """Whose memory it is on how many hosts."""
+
+    what: str = column(holds="words", key=True, help="what the owner is")
+    owner: str = column(holds="kernel", key=True, help="whose memory it is")
+    grew: bool = column(key=True, help="bytes are what it gained, not what it has")
+    hosts: int = column(help="hosts on which it grew, or is large")
+    fell: int | None = column(help="hosts on which it fell; empty: nobody looked")
+    checked: int = column(help="hosts that could tell")
+    bytes: int | None = column(unit="bytes", help="on all of them")
+    worst_host: str = column(holds="host", help="where it is most")
+    worst_bytes: int | None = column(unit="bytes", help="what it is there")
+    seconds: float | None = column(unit="s", help="in which it grew there")
+    finding: str = column(holds="words", key=True, help="which says so; empty: the memory ledger")
+
+
+@table_row
 class HostSummary:
     """A host of a lake."""
 
@@ -84,6 +103,7 @@ class BundleSummary:
     labels: str = column(holds="label", help="given when it was added")
     tables: int = column(help="tables")
     rows: int = column(help="rows of all of them")
+    note: str = column(holds="words", help="what was odd when it was added")
 
 
 @table_row
@@ -128,14 +148,18 @@ def print_fleet(args: argparse.Namespace) -> int:
     if not catalog.bundles:
         raise UsageError(f"{args.lake}: no bundle is wanted by these options")
     with _engine(args, catalog) as engine:
-        fleet = ask_fleet(catalog, questions, engine)
+        # What grew between bundles is said where all is asked.
+        told = args.by == "owner" or (args.by, args.format) == ("finding", "table")
+        ledgers = told and not args.only
+        fleet = ask_fleet(catalog, questions, engine, ledgers=ledgers)
     row_type, rows = _rows(fleet, args.by)
     title = "" if args.format != "table" else headline(fleet)
     print_rows(
         columns(row_type), (list(vars(r).values()) for r in rows), form=args.format, title=title
     )
     if args.format == "table":
-        for line in (*_regressed(fleet), *_unchecked(fleet)):
+        shared = () if args.by == "owner" else _shared(fleet)
+        for line in (*_regressed(fleet), *shared, *_unchecked(fleet)):
             print(line)
     say_some(fleet.said)
     return INCOMPLETE if fleet.said else DONE
@@ -163,11 +187,26 @@ def headline(fleet: Fleet) -> str:
     """What was asked, and what came of it."""
     asked = display.plural(len(fleet.hosts), "host")
     of = display.plural(fleet.bundles, "bundle")
-    ill = {case.bundle.host for one in fleet.told for case in one.cases}
-    return (
-        f"{asked} by {of}: {len(ill):,} have {display.plural(len(fleet.told), 'finding')}; "
-        f"{len(fleet.clear):,} are clear on all"
-    )
+    ill = len({case.bundle.host for one in fleet.told for case in one.cases})
+    found = f"{ill:,} {'has' if ill == 1 else 'have'} {display.plural(len(fleet.told), 'finding')}"
+    if fleet.told:
+        one = fleet.told[0]
+        hosts = f"{len(one.cases):,} of {display.plural(one.checked, 'host')}"
+        found += f", worst: {display.prose(one.question.about)} ({one.severity}, on {hosts})"
+    return f"{asked} by {of}: {found}; {_clear(fleet)}"
+
+
+def _clear(fleet: Fleet) -> str:
+    """What no host has, and of how many of these each host could be asked."""
+    partly = {id for id, _ in fleet.unchecked}
+    all_asked = sum(question.id not in partly for question in fleet.clear)
+    some = len(fleet.clear) - all_asked
+    said = f"{all_asked:,} {'is' if all_asked == 1 else 'are'} clear on all hosts"
+    if some:
+        said += f", {some:,} on those that could be asked"
+    if fleet.unasked:
+        said += f"; {len(fleet.unasked):,} could be asked of none"
+    return said
 
 
 def _rows(fleet: Fleet, by: str) -> tuple[type, Iterator[Any]]:
@@ -177,6 +216,8 @@ def _rows(fleet: Fleet, by: str) -> tuple[type, Iterator[Any]]:
         return FindingByGroup, _groups(fleet.told, lambda one: one.by_label)
     if by == "host":
         return FindingOfHost, _of_hosts(fleet)
+    if by == "owner":
+        return FindingByOwner, map(_owner_row, owners(fleet))
     return FleetFinding, map(_finding_row, fleet.told)
 
 
@@ -214,6 +255,30 @@ def _of_hosts(fleet: Fleet) -> Iterator[FindingOfHost]:
                 when(case.bundle.at),
                 finding.title,
             )
+
+
+def _owner_row(one: Owner) -> FindingByOwner:
+    return FindingByOwner(
+        one.what,
+        one.name,
+        one.grew,
+        len(one.hosts),
+        one.fell,
+        one.checked,
+        one.bytes,
+        one.worst,
+        one.worst_bytes,
+        one.seconds[one.worst],
+        one.finding,
+    )
+
+
+def _shared(fleet: Fleet) -> Iterator[str]:
+    """Who takes memory on several hosts; of many, the first."""
+    found = several(owners(fleet))
+    yield from map(sentence, found[:MOST_OWNERS])
+    if len(found) > MOST_OWNERS:
+        yield f"and {len(found) - MOST_OWNERS:,} more owners on several hosts: --by owner"
 
 
 def _regressed(fleet: Fleet) -> Iterator[str]:
@@ -282,6 +347,7 @@ def _bundle(bundle: Taken) -> BundleSummary:
         labels_of(bundle),
         len(bundle.counts),
         bundle.rows,
+        bundle.note,
     )
 
 

@@ -13,7 +13,7 @@ from mmscope.reports.bundle import modes
 from mmscope.reports.bundle.outcome import DONE, INCOMPLETE, Command, UsageError, declaring, say
 
 # What findings are counted by.
-BY = ("finding", "kernel", "label", "host")
+BY = ("finding", "kernel", "label", "host", "owner")
 ENGINES = ("duckdb", "spark")
 
 
@@ -92,7 +92,13 @@ def _add_add(sub: argparse.ArgumentParser) -> None:
 def _add_findings(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("lake", type=place, metavar="LAKE")
     _add_wanted(sub)
-    sub.add_argument("--by", choices=BY, default="finding", help="a row each; default: finding")
+    sub.add_argument(
+        "--by",
+        choices=BY,
+        default="finding",
+        help="a row each; default: finding. owner: whose memory it is: a stack, a cache, a caller, "
+        "a class of the memory ledger that grew between two bundles of a boot",
+    )
     sub.add_argument("--only", action="append", metavar="FINDING", help="of these alone")
     sub.add_argument(
         "--engine",

@@ -7,7 +7,7 @@ What cannot be asked of a bundle is not asked of it, for the reason that the bun
 compute with, so that a query fails, it is asked again of halves, down to that bundle.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -74,13 +74,23 @@ def duckdb_engine(batch: Batch) -> Engine:
 
 
 def answers(
-    batch: Batch, questions: Sequence[Question], engine: Engine | None = None
+    batch: Batch,
+    questions: Sequence[Question],
+    engine: Engine | None = None,
+    among: Container[int] | None = None,
 ) -> Iterator[Answer]:
-    """Ask a batch each question."""
+    """
+    Ask a batch each question.
+
+    :param among: numbers of the bundles that are asked, if not all are.
+    """
     engine = engine or duckdb_engine(batch)
     fit = Fitness(batch, questions)
     for question in questions:
         answer, wanted = fit.answer(question)
+        if among is not None:
+            wanted = [number for number in wanted if number in among]
+            answer.asked = [number for number in answer.asked if number in among]
         _ask(engine, answer, wanted)
         yield answer
 

@@ -20,6 +20,7 @@ from typing import Any
 
 import duckdb
 
+from mmscope.drgn.tables.display import plural
 from mmscope.drgn.tables.hostile_text import cut
 from mmscope.reports.bundle.boots import SAME_BOOT_SECONDS
 from mmscope.reports.bundle.description import Table, table_of
@@ -180,9 +181,29 @@ def read_catalog(where: str | Path, wanted: Wanted | None = None) -> Catalog:
         kept = [bundle for bundle in told if wanted.has(bundle)]
         names = {bundle.host for bundle in kept}
         said += [line for first, line in twice if first in names]
-        said += [f"{b.host}, bundle {b.id}: {b.note}" for b in kept if b.note]
+        said += _noted(kept)
         return Catalog(lake, days, kept, said)
     raise AssertionError
+
+
+def _noted(bundles: Iterable[Taken]) -> list[str]:
+    """What was odd with bundles when they were added; of many with one reason, a line."""
+    by_reason: dict[str, list[Taken]] = {}
+    for bundle in bundles:
+        if bundle.note:
+            # Before that, a clock that was wrong has its time.
+            reason = bundle.note.rpartition(" UTC: ")[2]
+            by_reason.setdefault(reason, []).append(bundle)
+    said = []
+    for reason, noted in by_reason.items():
+        first = f"{noted[0].host}, bundle {noted[0].id}"
+        if len(noted) == 1:
+            said.append(f"{first}: {noted[0].note}")
+        else:
+            hosts = plural(len({bundle.host for bundle in noted}), "host")
+            said.append(f"{len(noted):,} bundles of {hosts}, {first} first: each {reason}; "
+                        "lake show LAKE bundles has them")  # fmt: skip
+    return said
 
 
 def _bundles(paths: Sequence[str]) -> list[Taken]:
@@ -231,7 +252,7 @@ def _told_apart(bundles: list[Taken]) -> tuple[list[Taken], list[tuple[str, str]
     names: dict[str, str] = {}
     said: list[tuple[str, str]] = []
     for host, readings in by_host.items():
-        boots = _boots(readings)
+        boots = boots_of(readings)
         if not _at_once(boots):
             continue
         new = []
@@ -245,7 +266,7 @@ def _told_apart(bundles: list[Taken]) -> tuple[list[Taken], list[tuple[str, str]
     return told, said
 
 
-def _boots(readings: Iterable[Taken]) -> list[tuple[float, list[Taken]]]:
+def boots_of(readings: Iterable[Taken]) -> list[tuple[float, list[Taken]]]:
     """The boots of a host, and their readings."""
     boots: list[tuple[float, list[Taken]]] = []
     known = [(bundle.boot, bundle) for bundle in readings if bundle.boot is not None]

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What is said of a fleet first: how much could be asked at all, what is worst, what is odd."""
+
+import csv
+import io
+import json
+import re
+from pathlib import Path
+
+import made_hosts as made
+import pytest
+from command_line import run
+from test_lake import host, lake_of, small
+
+from mmscope.reports.findings.findings import load_questions
+
+FIRST = re.compile(
+    r"5 hosts by 5 bundles: \d have (\d+) findings?, worst: (.+?) \((\w+), on 2 of 5 hosts\); "
+    r"(\d+) (?:is|are) clear on all hosts, (\d+) on those that could be asked; "
+    r"(\d+) could be asked of none"
+)
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Five hosts: of four hardly anything can be asked, nor do they say when; two are ill."""
+    folder = tmp_path_factory.mktemp("said")
+    bundles = [small(folder / f"b{n}", f"h{n}", kills=max(0, n - 2)) for n in range(1, 5)]
+    for path in bundles:
+        description = json.loads((path / "datapackage.json").read_text())
+        del description["target"]["captured_at"]
+        (path / "datapackage.json").write_text(json.dumps(description))
+    whole = made.healthy(2)
+    whole.target |= host("h0")
+    whole.write(folder / "whole")
+    bundles.append(folder / "whole")
+    lake_of(folder, *bundles)
+    return folder / "lake"
+
+
+def test_the_headline_says_how_much_could_be_asked_and_what_is_worst(lake: Path) -> None:
+    done = run("lake", "findings", lake)
+    first = FIRST.search(done.stdout)
+    assert first, done.stdout[:500]
+    found, about, severity, on_all, on_some, unasked = first.groups()
+    rows = list(
+        csv.DictReader(io.StringIO(run("lake", "findings", lake, "--format", "csv").stdout))
+    )
+    assert int(found) == len(rows)
+    assert (rows[0]["severity"], rows[0]["hosts"]) == (severity, "2")
+    assert about == "Processes that the OOM killer took since boot"
+    assert int(found) + int(on_all) + int(on_some) + int(unasked) == len(load_questions())
+    page = lake.parent / "page.html"
+    run("lake", "report", lake, "-o", page)
+    text = page.read_text()
+    assert FIRST.search(text)
+    assert f"Checked, and no host has it ({int(on_all) + int(on_some)})" in text
+    assert f"Could be asked of no host ({unasked})" in text
+
+
+def test_bundles_of_one_reason_are_a_line_below_the_findings(lake: Path) -> None:
+    done = run("lake", "findings", lake)
+    (said,) = done.stderr.splitlines()
+    assert re.fullmatch(
+        r"mmscope: 4 bundles of 4 hosts, h\d, bundle [0-9a-f]+ first: each does not say when it "
+        r"was taken; it is filed under today; lake show LAKE bundles has them",
+        said,
+    )
+    page = lake.parent / "page.html"
+    run("lake", "report", lake, "-o", page)
+    text = page.read_text()
+    assert text.count('class="trouble"') == 1
+    assert text.index('<section id="findings"') < text.index('class="trouble"')
+
+
+def test_which_bundles_these_are_can_be_listed(lake: Path) -> None:
+    done = run("lake", "show", lake, "bundles", "--format", "csv")
+    rows = csv.DictReader(io.StringIO(done.stdout))
+    assert {row["host"]: row["note"][:17] for row in rows} == {"h0": ""} | {
+        f"h{n}": "does not say when" for n in range(1, 5)
+    }
