@@ -189,7 +189,7 @@ def test_notes_are_kept_with_the_target(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_pass_that_failed_is_not_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
     runs = itertools.count()
 
-    def scan(prog: Any, progress: Any, more: Any) -> Any:
+    def scan(prog: Any, progress: Any, more: Any, *, jobs: int) -> Any:
         next(runs)
         raise DeadlineExceeded("took longer than 600 s")
 
@@ -210,7 +210,7 @@ def test_slabs_that_cannot_be_looked_for_do_not_cost_the_others_their_pass(
     seen = []
     scanned = SimpleNamespace(scan=Scan(0, Gaps()))
     monkeypatch.setattr(
-        free_memory, "scan_free_memory", lambda *given: seen.append(given) or scanned
+        free_memory, "scan_free_memory", lambda *given, jobs: seen.append(given) or scanned
     )
     memory = Memory(SimpleNamespace(flags=ProgramFlags(0)), riders=lambda: [finder])  # type: ignore[arg-type]
     free_memory.free_memory(memory)
