@@ -116,6 +116,13 @@ def test_from_proc_alone_there_are_sizes_alone() -> None:
     assert used_bytes(rows[0] | {"resident_bytes": None}, PAGE) is None
 
 
+def test_without_a_page_size_what_is_swapped_out_has_no_size() -> None:
+    row = {"resident_bytes": 8192, "hugetlb_bytes": None, "swap_ptes": 3}
+    assert used_bytes(row, 16384) == 8192 + 3 * 16384
+    assert used_bytes(row, None) is None
+    assert used_bytes(row | {"swap_ptes": 0}, None) == 8192
+
+
 def test_the_page_says_it_in_words_too(tmp_path: Path) -> None:
     tree = parse(render(made.write_bundle(tmp_path / "b", contents()), NOTHING))
     picture = by_id(tree, "picture-page_tables")

@@ -345,7 +345,7 @@ def distinct_rows(
     return first, which.reshape(-1)
 
 
-def _page_owner_dtype(prog: Program, has: frozenset[str]) -> np.dtype[Any]:
+def _page_owner_dtype(prog: Program, has: frozenset[str] = NOT_ALL_HAVE) -> np.dtype[Any]:
     """
     ``struct page_ext`` with its ``struct page_owner`` as an array element.
 

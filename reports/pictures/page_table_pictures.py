@@ -160,12 +160,18 @@ def view(tables: Tables, page_size: int | None) -> View:
 
 
 def used_bytes(row: Row, page_size: int | None) -> int | None:
-    """The memory of a process beside its tables: resident, in hugetlb pages, swapped out."""
+    """
+    The memory of a process beside its tables: resident, in hugetlb pages, swapped out; None where
+    a part of it is not known.
+    """
     resident = row.get("resident_bytes")
     if resident is None:
         return None
-    swapped = (row.get("swap_ptes") or 0) * (page_size or 4096)
-    return int(resident) + int(row.get("hugetlb_bytes") or 0) + int(swapped)
+    swapped = row.get("swap_ptes") or 0
+    if swapped and page_size is None:
+        return None
+    swapped_bytes = swapped * (page_size or 0)
+    return int(resident) + int(row.get("hugetlb_bytes") or 0) + int(swapped_bytes)
 
 
 def _seconds(value: float) -> str:
