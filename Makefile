@@ -118,6 +118,9 @@ configurations: $(READY) ## a kernel without SWAP, NUMA, MODULES, with SLUB_TINY
 	@tools/apt-install $(LAB_PACKAGES) $(BUILD_PACKAGES) $(CLANG_PACKAGES)
 	MMSCOPE_LAB_KERNELS=small,checked $(BIN)/pytest tests/lab
 
+.PHONY: nightly
+nightly: matrix configurations ## one behind the other: what takes too long for every change (docs/kernels.md has the times)
+
 .PHONY: test-spark
 test-spark: $(VENV)/.spark ## each finding on Spark, row for row as DuckDB has it (fetches 450 MB once)
 	@tools/apt-install $(SPARK_PACKAGES)

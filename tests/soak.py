@@ -69,6 +69,8 @@ def frames(prog: Program, dice: random.Random, kind: str) -> Iterator[int]:
     first, last = prog["min_low_pfn"].value_(), prog["max_pfn"].value_()
     kernel = prog["init_mm"].address_of_()
     begin, end = (prog.symbol(name).address for name in ("_sdata", "_end"))
+    if end < begin:  # arm64: that of something else
+        end = prog.symbol("__bss_stop").address
     tasks = [task for task in for_each_task(prog) if task.mm]
     while True:
         try:
@@ -93,6 +95,7 @@ def frames(prog: Program, dice: random.Random, kind: str) -> Iterator[int]:
                         if (entry := prog.read_u64(table + offset, True)) & 0x81 == 1
                     ]
                     table = dice.choice(entries)
+                prog.read(table, 8, True)  # arm64 writes entries otherwise: it may lead nowhere
                 yield table
         except (FaultError, IndexError):
             continue

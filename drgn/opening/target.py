@@ -167,6 +167,8 @@ def _check_kernel(prog: Program, core: Path) -> None:
                 ) from error
         except LookupError:
             continue  # sections report damaged symbols
+        except BadDataError as error:  # arm64: VA_BITS, asked for when memory is first read
+            raise _damaged_note(core, error) from error
     if why:
         raise TargetError(
             f"{core}: the kernel is not where its VMCOREINFO says "
@@ -192,15 +194,19 @@ def _open(prog: Program, core: Path) -> None:
     except (OSError, ValueError, NotImplementedError, FaultError) as error:
         raise TargetError(f"{core}: drgn cannot open it: {_reason(error)}") from error
     except BadDataError as error:
-        raise TargetError(
-            f"{core}: its VMCOREINFO note, by which a dump is read, is damaged: {_reason(error)}; "
-            f"{COPY}"
-        ) from error
+        raise _damaged_note(core, error) from error
     if not prog.flags & ProgramFlags.IS_LINUX_KERNEL:
         raise TargetError(
             f"{core}: a core dump, but not a Linux kernel's: it has no VMCOREINFO note"
             " (QEMU: give the guest '-device vmcoreinfo')"
         )
+
+
+def _damaged_note(core: Path, error: Exception) -> TargetError:
+    return TargetError(
+        f"{core}: its VMCOREINFO note, by which a dump is read, is damaged: {_reason(error)}; "
+        f"{COPY}"
+    )
 
 
 def _open_live(prog: Program) -> None:

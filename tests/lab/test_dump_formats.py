@@ -23,7 +23,8 @@ from packed_dump import packed_dump
 from mmscope.drgn.opening.core_file import left_out, missing_bytes, read_kdump
 from mmscope.reports.bundle.bundle import Bundle
 
-pytestmark = pytest.mark.any_kernel
+# makedumpfile reads dumps of the architecture that it is built for.
+pytestmark = [pytest.mark.any_kernel, pytest.mark.x86]
 
 ROOT = Path(__file__).resolve().parents[2]
 # zlib, lzo, ELF; with everything, without zero pages, without all that can be left out.
