@@ -156,7 +156,7 @@ seen: $(READY) ## docs/kernels.md: read every section of KERNELS anew, and say w
 	@$(BIN)/python tools/make_docs.py
 
 .PHONY: drgn-versions
-drgn-versions: $(READY) ## the same vmcore with other versions of drgn, cell by cell: VERSIONS="0.1.0 0.3.0"
+drgn-versions: $(READY) ## a vmcore and a bundle with other versions of drgn, and installed Pythons, cell by cell: VERSIONS="0.1.0 0.3.0"
 	@tools/apt-install $(LAB_PACKAGES)
 	@$(BIN)/python tests/drgn_versions.py $(VERSIONS)
 

@@ -1,12 +1,20 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-mmscope on other Pythons (``make box``), each with every version of drgn: in roots of Debian that
-have that Python and nothing else, a vmcore must give the tables that it gives here, byte by byte,
-and its bundle findings and a report.
+mmscope on other boxes, in roots of Debian that have a Python and nothing else. A vmcore must give
+the tables that it gives here, byte by byte, and a bundle that is committed the findings and the
+report that it gives here.
 
-Costs: for each Python a root (100 MB fetched, none of it kept) and a minute or two. Needs root, and
-mmdebstrap. Cannot: have 3.12, which no suite of Debian carries; or a Python for which drgn or
-DuckDB has no wheel.
+``make box``: other Pythons, each with every version of drgn. Costs for each Python a root (100 MB
+fetched, none of it kept) and a minute or two.
+
+``make box-arm64``: Debian's packages of drgn, numpy and rich for arm64, and its Python, run by QEMU
+instruction by instruction (qemu-aarch64-static), on vmcores of arm64 and of x86-64. The packages
+are only unpacked, as what sets them up would have to run there: no binfmt_misc is needed, and
+nothing of the machine is changed.
+
+Needs root, and mmdebstrap. Cannot: have 3.12, which no suite of Debian carries (``make
+drgn-versions`` takes it where it is installed); a Python for which drgn or DuckDB has no wheel; or
+read the running kernel of arm64.
 
     python tests/box_versions.py 3.14
 """
@@ -17,78 +25,139 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from dataclasses import dataclass
 from pathlib import Path
 
-from drgn_versions import ROOT, VERSIONS, differing, files, packages, tables
+import boxes
+from boxes import BUNDLE, ROOT, VERSIONS, LabError, packages
 
-sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests/lab")]
+sys.path[:0] = [str(ROOT / "tools")]
 
-from archive import LabError  # noqa: E402
 from capture import capture  # noqa: E402
 from make_deb import in_a_root  # noqa: E402
 from make_dist import MACHINE, PLATFORMS, project  # noqa: E402
 
-# The suite of Debian that has it.
-SUITES = {"3.13": "trixie", "3.14": "sid"}
-TRY = """
+# Of BLAS there are several; what sets its package up would choose one.
+BLAS = "/usr/lib/aarch64-linux-gnu/blas:/usr/lib/aarch64-linux-gnu/lapack"
+QEMU = Path("/usr/bin/qemu-aarch64-static")
+
+
+@dataclass(frozen=True)
+class Root:
+    """
+    A root of Debian.
+
+    :ivar packages: of Debian, beside the Python.
+    :ivar drgns: versions of drgn that are tried there; none: the one of its packages.
+    :ivar cores: lab kernels whose vmcores are read.
+    """
+
+    python: str
+    suite: str
+    packages: tuple[str, ...] = ()
+    drgns: tuple[str, ...] = VERSIONS
+    cores: tuple[str, ...] = ("stable",)
+    foreign: str | None = None
+    machine: str = MACHINE
+    run: str = ""
+
+
+ROOTS = {
+    "3.13": Root("3.13", "trixie"),
+    "3.14": Root("3.14", "sid"),
+    "arm64": Root(
+        "3.14",
+        "sid",
+        ("base-files", "python3-drgn", "python3-numpy", "python3-rich", "python3-jinja2"),
+        drgns=("",),
+        cores=("arm64-7.2", "stable"),
+        foreign="arm64",
+        machine="aarch64",
+        run=f"/qemu -E LD_LIBRARY_PATH={BLAS} ",
+    ),
+}
+SCRIPT = """
 set -e
-export LC_ALL=C.UTF-8 PYTHONPATH=/tried/site-{drgn}
-cd /tried
-run() {{ python{python} -m mmscope "$@"; }}
-python{python} -c 'import drgn, sys; print(sys.version.split()[0], drgn.__version__)'
-code=0; run collect --core vmcore -o made-{drgn} || code=$?; [ $code -le 1 ]
-run findings -v made-{drgn} > findings-{drgn}.txt
-run report -v made-{drgn} -o report-{drgn}.html
+root=$1
+mount -t proc proc "$root/proc"
+export LC_ALL=C.UTF-8 OPENBLAS_NUM_THREADS=1
+run() {{ chroot "$root" {run}/usr/bin/python{python} "$@"; }}
+"""
+DOCTOR = """
+export PYTHONPATH=/tried/site-{drgn}
+run -c 'import drgn, sys, os; print(sys.version.split()[0], os.uname().machine, drgn.__version__)'
+code=0; run -m mmscope doctor > "$root/tried/doctor" || code=$?; [ $code -le 1 ]
+head -n 3 "$root/tried/doctor"
+"""
+TRY = """
+made=/tried/made-{core}-{drgn}
+mkdir "$root$made"
+code=0; run -m mmscope collect --no-findings --core /tried/{core} -o $made/made || code=$?
+[ $code -le 1 ]
+run -m mmscope findings --all {bundle} > "$root$made/findings.txt"
+run -m mmscope report {bundle} -o $made/report.html
 """
 
 
-def site(python: str, drgn: str, folder: Path) -> None:
-    """What is installed for that Python: that drgn, otherwise what is pinned, and mmscope."""
+def site(root: Root, drgn: str, folder: Path) -> None:
+    """What is installed for that Python beside Debian's packages, and mmscope."""
     words = ["-m", "pip", "install", "--quiet", "--target", str(folder), "--only-binary", ":all:"]
-    words += ["--implementation", "cp", "--python-version", python]
+    words += ["--implementation", "cp", "--python-version", root.python]
     for platform in PLATFORMS:
-        words += ["--platform", f"{platform}_{MACHINE}"]
-    subprocess.run([sys.executable, *words, *packages(drgn)], check=True)
+        words += ["--platform", f"{platform}_{root.machine}"]
+    names = [
+        name
+        for name in packages(drgn)
+        if drgn or f"python3-{name.partition('==')[0]}" not in root.packages
+    ]
+    subprocess.run([sys.executable, *words, *names], check=True)
     zipfile.ZipFile(io.BytesIO(project())).extractall(folder)
     shutil.copytree(ROOT / "templates", folder / "mmscope/templates")
 
 
-def try_out(python: str, core: Path, folder: Path) -> None:
-    """Leave what that Python makes of a vmcore: a bundle, findings, a report for each drgn."""
-    for drgn in VERSIONS:
-        site(python, drgn, folder / f"site-{drgn}")
-    script = "".join(TRY.format(python=python, drgn=drgn) for drgn in VERSIONS)
+def try_out(root: Root, cores: dict[str, Path], folder: Path) -> None:
+    """Leave what each drgn there makes of each vmcore and of the bundle: ``made-CORE-DRGN``."""
+    script = SCRIPT.format(run=root.run, python=root.python)
+    for drgn in root.drgns:
+        site(root, drgn, folder / f"site-{drgn}")
+        script += DOCTOR.format(drgn=drgn)
+        script += "".join(TRY.format(core=core, drgn=drgn, bundle=BUNDLE) for core in cores)
     (folder / "try.sh").write_text(script)
     in_a_root(
-        [f"python{python}"],
+        [f"python{root.python}", *root.packages],
         f'cp -r {folder} "$1/tried"',
-        f'cp --sparse=always {core} "$1/tried/vmcore"',
-        'chroot "$1" sh /tried/try.sh',
-        f'cp -r "$1"/tried/made-* "$1"/tried/report-* "$1"/tried/findings-* {folder}',
-        suite=SUITES[python],
+        f'mkdir -p "$1{BUNDLE.parent}" && cp -r {BUNDLE} "$1{BUNDLE.parent}"',
+        *(f'cp --sparse=always {core} "$1/tried/{name}"' for name, core in cores.items()),
+        *([f'cp -L {QEMU} "$1/qemu"'] if root.foreign else []),
+        # DuckDB is given open files.
+        'ln -sfn /proc/self/fd "$1/dev/fd"',
+        # What is mounted goes with the script, and so does what it started.
+        f'unshare --mount --pid --fork sh {folder}/try.sh "$1"',
+        f'cp -r "$1"/tried/made-* {folder}',
+        suite=root.suite,
+        foreign=root.foreign,
     )
 
 
 def main() -> int:
-    wrong = 0
+    wrong = False
     try:
-        core = capture("stable", "sizes", print).vmcore
         with tempfile.TemporaryDirectory(prefix="mmscope-box-") as name:
-            here = tables(Path(sys.executable), core, Path(name) / "here")
-            for python in sys.argv[1:] or SUITES:
-                folder = Path(name) / python
+            for which in sys.argv[1:] or [name for name in ROOTS if not ROOTS[name].foreign]:
+                root, folder = ROOTS[which], Path(name) / which
                 folder.mkdir()
-                try_out(python, core, folder)
-                for drgn in VERSIONS:
-                    made = files(folder / f"made-{drgn}")
-                    wrong += differing(here, made, f"Python {python}, drgn {drgn}")
-                    words = (folder / f"findings-{drgn}.txt").read_text().splitlines()
-                    size = (folder / f"report-{drgn}.html").stat().st_size
-                    print(f"    {len(words)} lines of findings, a report of {size:,} bytes")
+                cores = {core: capture(core, "sizes", print).vmcore for core in root.cores}
+                try_out(root, cores, folder)
+                for core, path in cores.items():
+                    here = boxes.makes(sys.executable, path, folder / f"here-{core}")
+                    for drgn in root.drgns:
+                        made = boxes.everything(folder / f"made-{core}-{drgn}")
+                        who = f"{which}, drgn {drgn or 'of Debian'}, vmcore of {core}"
+                        wrong |= boxes.compared(here, made, who)
     except (LabError, subprocess.CalledProcessError) as error:
         print(f"box_versions.py: {error}", file=sys.stderr)
         return 1
-    return int(wrong > 0)
+    return int(wrong)
 
 
 if __name__ == "__main__":

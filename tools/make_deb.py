@@ -98,10 +98,18 @@ def unpack(tarball: Path, folder: Path) -> None:
         files.extractall(folder, filter="data")
 
 
-def in_a_root(packages: Sequence[str], *hooks: str, suite: str = SUITE) -> None:
-    """Make a root of Debian, with these packages in it, and do that to it before it is dropped."""
-    words = [*MMDEBSTRAP, "--variant=apt", f"--include={','.join(packages)}"]
-    words += [f"--customize-hook={hook}" for hook in hooks]
+def in_a_root(
+    packages: Sequence[str], *hooks: str, suite: str = SUITE, foreign: str | None = None
+) -> None:
+    """
+    Make a root of Debian, with these packages in it, and do that to it before it is dropped.
+
+    :param foreign: another architecture, for which the packages are unpacked, and not set up.
+    """
+    words = [*MMDEBSTRAP, f"--include={','.join(packages)}"]
+    words += ["--variant=extract", f"--architectures={foreign}"] if foreign else ["--variant=apt"]
+    # Behind the unpacking, mmdebstrap has no other hook.
+    words += [f"--{'extract' if foreign else 'customize'}-hook={hook}" for hook in hooks]
     if suite != SUITE:  # nothing is kept of what is tried there
         words.append(ALSO_OLD_LISTS)
     subprocess.run([*words, suite, "/dev/null"], check=True)
