@@ -62,8 +62,9 @@ def test_bundles_of_one_reason_are_a_line_below_the_findings(lake: Path) -> None
     done = run("lake", "findings", lake)
     (said,) = done.stderr.splitlines()
     assert re.fullmatch(
-        r"mmscope: 4 bundles of 4 hosts, h\d, bundle [0-9a-f]+ first: each does not say when it "
-        r"was taken; it is filed under today; lake show LAKE bundles has them",
+        r"mmscope: 4 bundles of 4 hosts, each: does not say when it was taken; it is filed under "
+        r"the day when it was added \(h\d, bundle [0-9a-f]{32}, is the first; column note of "
+        r"'mmscope lake show LAKE bundles' marks them\)",
         said,
     )
     page = lake.parent / "page.html"
