@@ -13,6 +13,8 @@ from command_line import run
 from test_lake import host, lake_of, small
 
 from mmscope.reports.findings.findings import load_questions
+from mmscope.reports.fleet.fleet import Fleet, Share, Told
+from mmscope.reports.fleet.fleet_text import _regressed
 
 FIRST = re.compile(
     r"5 hosts by 5 bundles: \d have (\d+) findings?, worst: (.+?) \((\w+), on 2 of 5 hosts\); "
@@ -80,3 +82,10 @@ def test_which_bundles_these_are_can_be_listed(lake: Path) -> None:
     assert {row["host"]: row["note"][:17] for row in rows} == {"h0": ""} | {
         f"h{n}": "does not say when" for n in range(1, 5)
     }
+
+
+def test_a_kernel_that_calls_itself_a_command_is_written_out() -> None:
+    shares = {"\x1b[31m7.3\u202e": Share(12, 12), "7.2": Share(0, 12)}
+    told = Told(load_questions()[0], [], 24, shares, {})
+    (line,) = _regressed(Fleet({}, [told], [], [], {}, 24))
+    assert r"12 of 12 hosts with \x1b[31m7.3\u202e have it" in line
