@@ -3,47 +3,18 @@
 
 import csv
 import io
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 from command_line import run
-from test_findings import SNAPSHOTS, bundle, grown, owned
-from test_lake import lake_of
+from made_lake import lake_of
+from made_owners import host, leak, ledger
 
 from mmscope.drgn.ledger.ledger_counters import LedgerCheck
-from mmscope.drgn.ledger.memory_ledger import LedgerRow
 from mmscope.drgn.ledger.vmalloc_callers import VmallocCaller
 
 MIB = 1 << 20
 EVIL = "<img src=x>\x1b[31m=evil_alloc"
-
-
-def host(folder: Path, name: str, rows: Sequence[Any], at: int = 0, **more: Any) -> Path:
-    """A bundle of a host that was booted at 08:00, taken so many hours after 10:00."""
-    path = folder / f"{name.encode().hex()}-{at}-{len(list(folder.iterdir()))}"
-    target = {
-        "hostname": name,
-        "captured_at": f"2026-11-22T{10 + at:02}:00:00+00:00",
-        "uptime_seconds": 3600.0 * (2 + at),
-        "kind": "vmcore", "release": "7.2.12", "page_size": 4096, "total_pages": 1 << 20,
-    }  # fmt: skip
-    bundle(path, list(rows), target=target | more)
-    return path
-
-
-def leak(pages: int, owner: str = "xfs_buf_alloc") -> list[Any]:
-    """A stack that grew by so many pages; its handle is another on each host."""
-    return [owned(pages, 100 + pages, owner), grown(pages, 100, 100 + pages, 1.0, 4), *SNAPSHOTS]
-
-
-def ledger(**mebibytes: int) -> list[LedgerRow]:
-    total = {"free": 4096 - sum(mebibytes.values())} | mebibytes
-    return [
-        LedgerRow(name.replace("_", " "), "all", 0, "Normal", mib << 8, mib << 20, 0.0, "")
-        for name, mib in total.items()
-    ]
 
 
 def by_owner(lake: Path, *options: str) -> list[dict[str, str]]:

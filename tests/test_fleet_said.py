@@ -10,9 +10,11 @@ from pathlib import Path
 import made_hosts as made
 import pytest
 from command_line import run
-from test_lake import host, lake_of, small
+from made_lake import host, lake_of, small
 
 from mmscope.reports.findings.findings import load_questions
+from mmscope.reports.fleet.fleet import Fleet, Share, Told
+from mmscope.reports.fleet.fleet_text import _regressed
 
 FIRST = re.compile(
     r"5 hosts by 5 bundles: \d have (\d+) findings?, worst: (.+?) \((\w+), on 2 of 5 hosts\); "
@@ -62,8 +64,9 @@ def test_bundles_of_one_reason_are_a_line_below_the_findings(lake: Path) -> None
     done = run("lake", "findings", lake)
     (said,) = done.stderr.splitlines()
     assert re.fullmatch(
-        r"mmscope: 4 bundles of 4 hosts, h\d, bundle [0-9a-f]+ first: each does not say when it "
-        r"was taken; it is filed under today; lake show LAKE bundles has them",
+        r"mmscope: 4 bundles of 4 hosts, each: does not say when it was taken; it is filed under "
+        r"the day when it was added \(h\d, bundle [0-9a-f]{32}, is the first; column note of "
+        r"'mmscope lake show LAKE bundles' marks them\)",
         said,
     )
     page = lake.parent / "page.html"
@@ -79,3 +82,10 @@ def test_which_bundles_these_are_can_be_listed(lake: Path) -> None:
     assert {row["host"]: row["note"][:17] for row in rows} == {"h0": ""} | {
         f"h{n}": "does not say when" for n in range(1, 5)
     }
+
+
+def test_a_kernel_that_calls_itself_a_command_is_written_out() -> None:
+    shares = {"\x1b[31m7.3\u202e": Share(12, 12), "7.2": Share(0, 12)}
+    told = Told(load_questions()[0], [], 24, shares, {})
+    (line,) = _regressed(Fleet({}, [told], [], [], {}, 24))
+    assert r"12 of 12 hosts with \x1b[31m7.3\u202e have it" in line

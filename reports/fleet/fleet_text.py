@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from mmscope.drgn.tables import display
+from mmscope.drgn.tables.hostile_text import visible
 from mmscope.drgn.tables.rows import Column, column, columns, table_row
 from mmscope.drgn.tables.terminal import print_rows
 from mmscope.reports.bundle.database import in_a_line
@@ -285,7 +286,7 @@ def _regressed(fleet: Fleet) -> Iterator[str]:
     for each in regressions(fleet):
         yield (
             f"{each.told.question.id}: {each.here.hosts:,} of {each.here.checked:,} hosts with "
-            f"{display.prose(each.kernel)} have it, {each.elsewhere.hosts:,} of "
+            f"{visible(display.prose(each.kernel))} have it, {each.elsewhere.hosts:,} of "
             f"{each.elsewhere.checked:,} with other kernels (by chance: {each.chance:.1g})"
         )
 

@@ -24,7 +24,7 @@ from mmscope.reports.lake.catalog import Taken
 # On so many hosts it is no matter of one host.
 SEVERAL = 2
 NOT_KNOWN = "(not known)"
-# Classes that follow what the machine is used for: they come last.
+# Classes that follow what the machine is used for.
 LOAD = ("anonymous", "page cache")
 LEDGER_CLASS = "ledger class"
 
@@ -37,12 +37,14 @@ class Kind:
     :ivar grew: the bytes are what it gained, not what it has.
     :ivar name: of the owner; None: the row does not say.
     :ivar amount: bytes; None where they are not known.
+    :ivar load: whether it follows what the machine is used for.
     """
 
     what: str
     grew: bool
     name: Callable[[Row], str | None]
     amount: Callable[[Row], int | None]
+    load: Callable[[Row], bool] = lambda row: False
 
 
 def _paged(column: str) -> Callable[[Row], int | None]:
@@ -61,7 +63,14 @@ def _stack(row: Row) -> str | None:
 
 # Of which findings.
 KINDS = {
-    "page-owner-stack-grows": Kind("allocation stack", True, _stack, _paged("gained")),
+    "page-owner-stack-grows": Kind(
+        "allocation stack",
+        True,
+        _stack,
+        _paged("gained"),
+        # Its query says so of anonymous memory and page cache.
+        lambda row: row["severity"] == "notice",
+    ),
     "watch-kernel-memory-grows": Kind(
         "kernel counter",
         True,
@@ -83,6 +92,7 @@ class Owner:
     :ivar checked: hosts that could tell.
     :ivar seconds: in which it grew, by host.
     :ivar finding: its id; empty: of the ledger.
+    :ivar load: it follows what the machine is used for.
     """
 
     what: str
@@ -90,6 +100,7 @@ class Owner:
     grew: bool
     checked: int
     finding: str = ""
+    load: bool = False
     fell: int | None = None
     hosts: dict[str, int | None] = field(default_factory=dict)
     bundles: dict[str, Taken] = field(default_factory=dict)
@@ -120,12 +131,15 @@ class Owner:
 
 
 def owners(fleet: Fleet) -> list[Owner]:
-    """All of them: those that most hosts have, less those on which it fell, first."""
+    """
+    All of them: those that most hosts have, less those on which it fell, first; what follows the
+    load comes last.
+    """
     found = [*_of_findings(fleet.told), *_of_ledgers(fleet)]
     return sorted(
         found,
         key=lambda one: (
-            one.what == LEDGER_CLASS and one.name in LOAD,
+            one.load,
             (one.fell or 0) - len(one.hosts),
             -(one.bytes or 0),
             one.what,
@@ -148,7 +162,8 @@ def _of_findings(told: Iterable[Told]) -> Iterator[Owner]:
             for row in case.rows:
                 name = cut(kind.name(row) or NOT_KNOWN, MAX_NAME)
                 owner = by_name.setdefault(
-                    name, Owner(kind.what, name, kind.grew, one.checked, one.question.id)
+                    name,
+                    Owner(kind.what, name, kind.grew, one.checked, one.question.id, kind.load(row)),
                 )
                 owner.add(case.bundle, kind.amount(row), row.get("seconds"))
         yield from by_name.values()
@@ -161,7 +176,8 @@ def _of_ledgers(fleet: Fleet) -> Iterator[Owner]:
     by_name: dict[str, Owner] = {}
     for change in fleet.growth.changes():
         owner = by_name.setdefault(
-            change.name, Owner(LEDGER_CLASS, change.name, True, checked, fell=0)
+            change.name,
+            Owner(LEDGER_CLASS, change.name, True, checked, load=change.name in LOAD, fell=0),
         )
         if change.gained > 0:
             owner.add(change.bundle, change.gained, change.seconds)

@@ -201,8 +201,11 @@ def _noted(bundles: Iterable[Taken]) -> list[str]:
             said.append(f"{first}: {noted[0].note}")
         else:
             hosts = plural(len({bundle.host for bundle in noted}), "host")
-            said.append(f"{len(noted):,} bundles of {hosts}, {first} first: each {reason}; "
-                        "lake show LAKE bundles has them")  # fmt: skip
+            reason = reason.replace("filed under today", "filed under the day when it was added")
+            said.append(
+                f"{len(noted):,} bundles of {hosts}, each: {reason} ({first}, is the first; column "
+                "note of 'mmscope lake show LAKE bundles' marks them)"
+            )
     return said
 
 

@@ -9,8 +9,8 @@ import pytest
 pytest.importorskip("pyspark", reason="mmscope[spark] is not installed: make test-spark")
 
 from command_line import run
-from test_fleet_owners import host, leak, ledger
-from test_lake import lake_of
+from made_lake import lake_of
+from made_owners import host, leak, ledger
 
 
 def test_owners_are_those_of_duckdb(tmp_path: Path) -> None:

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""``make nightly``: what is too long for each change, each of it whatever became of the others."""
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from command_line import ROOT
+
+MAKEFILE = (ROOT / "Makefile").read_text()
+(NIGHTLY,) = re.findall(r"^NIGHTLY := (.*)$", MAKEFILE, re.MULTILINE)
+TARGETS = re.findall(r"^([a-z0-9-]+):.*## ", MAKEFILE, re.MULTILINE)
+# Tests that nobody need wait for: by hand, or of what has been built and installed.
+BY_HAND = {"test", "deb-try"}
+
+
+def test_it_has_every_target_that_tests_and_that_make_test_leaves_out() -> None:
+    assert set(NIGHTLY.split()) <= set(TARGETS)
+    testing = {name for name in TARGETS if re.search(r"\btest\b|\btry\b", name.replace("-", " "))}
+    assert testing - BY_HAND <= set(NIGHTLY.split())
+
+
+@pytest.mark.parametrize("failing", ["", "box matrix"])
+def test_what_fails_keeps_nothing_from_being_run_and_is_named(tmp_path: Path, failing: str) -> None:
+    make = tmp_path / "make"
+    make.write_text(f"""#!/bin/sh
+echo "$2 $HOSTS" >> {tmp_path}/run
+for name in {failing}; do [ "$name" != "$2" ] || exit 2; done
+""")
+    make.chmod(0o755)
+    done = subprocess.run(
+        ["make", "nightly", f"MAKE={make}"],
+        cwd=ROOT,
+        env={"PATH": os.environ["PATH"]},
+        capture_output=True,
+        text=True,
+    )
+    run = (tmp_path / "run").read_text().splitlines()
+    assert run == [f"{name} 100,1000" for name in NIGHTLY.split()]
+    failed = [name for name in NIGHTLY.split() if name in failing.split()]
+    assert (done.returncode != 0) == bool(failed)
+    assert (f"failed: {' '.join(failed)}\n" in done.stdout) == bool(failed)
