@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 from command_line import run
 from made_lake import lake_of
-from made_owners import host, leak, ledger
+from made_owners import EVIL, host, leak, ledger
 
 from mmscope.drgn.ledger.ledger_counters import LedgerCheck
 from mmscope.drgn.ledger.vmalloc_callers import VmallocCaller
 
 MIB = 1 << 20
-EVIL = "<img src=x>\x1b[31m=evil_alloc"
 
 
 def by_owner(lake: Path, *options: str) -> list[dict[str, str]]:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from browser_page import HUGE, NARROW, SCHEMES, WIDE, Opened, barriers
 from command_line import run
-from test_fleet_owners import EVIL, host, leak, ledger
-from test_lake import lake_of
+from made_lake import lake_of
+from made_owners import EVIL, host, leak, ledger
 
 
 def test_fits_every_screen_and_keeps_nobody_out(
