@@ -30,6 +30,7 @@ TEST_PACKAGES := chromium-headless-shell libdevel-nytprof-perl zstd makedumpfile
 BENCH_PACKAGES := crash
 DEB_PACKAGES := mmdebstrap dpkg-dev debian-archive-keyring
 SPARK_PACKAGES := default-jre-headless
+CONTAINER_PACKAGES := buildah mmdebstrap debian-archive-keyring
 PICTURE_PACKAGES := chromium-headless-shell pngquant
 
 VMCORE ?=
@@ -142,7 +143,7 @@ $(VENV)/.spark: $(READY) requirements-spark.lock
 	@touch $@
 
 # What no change is held against as it comes. Each is run, whatever became of those before it.
-NIGHTLY := test-spark test-s3 guard-incidents systemd-try matrix configurations drgn-versions box bench-lake
+NIGHTLY := test-spark test-s3 guard-incidents systemd-try containers matrix configurations drgn-versions box bench-lake
 .PHONY: nightly
 nightly: export HOSTS ?= 100,1000
 nightly: ## all that takes too long for each change, one after the other, and what failed of it (hours; as root)
@@ -155,6 +156,15 @@ nightly: ## all that takes too long for each change, one after the other, and wh
 guard-incidents: $(READY) ## mmscope guard in a guest: out of memory, out of huge blocks, and a leak (5 minutes)
 	@tools/apt-install $(LAB_PACKAGES)
 	@$(BIN)/python tests/lab/guard_incidents.py
+
+.PHONY: containers
+containers: $(VENV)/.containers ## deploy/: manifests by the schemas of Kubernetes, the image of this commit built and run (10 minutes)
+	@tools/apt-install $(CONTAINER_PACKAGES)
+	@$(BIN)/python tests/container_image.py
+
+$(VENV)/.containers: $(READY) requirements-containers.lock
+	$(BIN)/pip install --quiet --require-hashes -r requirements-containers.lock
+	@touch $@
 
 .PHONY: seen
 seen: $(READY) ## docs/kernels.md: read every section of KERNELS anew, and say what came of it
@@ -256,7 +266,7 @@ dist/deb:
 	@$(MAKE) --no-print-directory deb
 
 .PHONY: lock
-lock: $(READY) ## renew requirements.lock, and those of fuzz, spark and s3, from pyproject.toml
+lock: $(READY) ## renew requirements.lock, and those of fuzz, spark, s3 and containers, from pyproject.toml
 	$(BIN)/pip-compile $(LOCK) --extra dev --extra report --output-file requirements.lock pyproject.toml
 	@# The same versions of what both need.
 	$(BIN)/pip-compile $(LOCK) --extra fuzz --constraint requirements.lock \
@@ -265,6 +275,8 @@ lock: $(READY) ## renew requirements.lock, and those of fuzz, spark and s3, from
 	  --output-file requirements-spark.lock pyproject.toml
 	$(BIN)/pip-compile $(LOCK) --extra report --extra s3 --extra test-s3 --constraint requirements.lock \
 	  --output-file requirements-s3.lock pyproject.toml
+	$(BIN)/pip-compile $(LOCK) --extra test-containers --constraint requirements.lock \
+	  --output-file requirements-containers.lock pyproject.toml
 
 LOCK := --quiet --upgrade --strip-extras --generate-hashes --allow-unsafe --no-emit-index-url \
   --no-emit-find-links --no-emit-trusted-host --no-header --no-annotate
