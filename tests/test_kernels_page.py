@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What docs/kernels.md says by hand names what is there: targets, kernels, Pythons, drgn."""
+
+import re
+import tomllib
+
+import boxes
+
+PAGE = (boxes.ROOT / "docs/kernels.md").read_text()
+MAKEFILE = (boxes.ROOT / "Makefile").read_text()
+ROWS = tomllib.loads((boxes.ROOT / "tests/lab/kernels.toml").read_text())["kernels"]
+
+
+def test_every_target_is_one_of_the_makefile() -> None:
+    named = set(re.findall(r"`make ([a-z-]+)", PAGE))
+    assert len(named) > 3
+    assert named <= set(re.findall(r"^([a-z-]+):", MAKEFILE, re.MULTILINE))
+
+
+def test_every_kernel_that_a_target_is_given_is_a_row() -> None:
+    given = [names.split(",") for names in re.findall(r"KERNELS=([\w.,?-]+)", PAGE)]
+    assert given
+    assert {name.rstrip("?") for names in given for name in names} <= ROWS.keys()
+
+
+def test_own_kernels_are_rows() -> None:
+    named = set(re.findall(r"own kernel `(\w+)`", PAGE))
+    assert len(named) > 1
+    assert named <= ROWS.keys()
+
+
+def test_every_link_to_a_part_of_the_page_finds_it() -> None:
+    headings = re.findall(r"^#+ (.+)$", PAGE, re.MULTILINE)
+    parts = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    named = set(re.findall(r"\]\(#([^)]+)\)", PAGE))
+    for page in (*(boxes.ROOT / "docs").glob("*.md"), boxes.ROOT / "README.md"):
+        named |= set(re.findall(r"kernels\.md#([^)\s]+)\)", page.read_text()))
+    assert named
+    assert named <= parts
+
+
+def test_the_pythons_and_versions_of_drgn_are_those_that_are_tried() -> None:
+    first, last = boxes.PYTHONS[0], boxes.PYTHONS[-1]
+    oldest, newest = boxes.VERSIONS[0], boxes.VERSIONS[-1]
+    assert f"runs on CPython {first} to {last} with drgn {oldest} to {newest}" in PAGE
+    requires = tomllib.loads((boxes.ROOT / "pyproject.toml").read_text())["project"]
+    assert requires["requires-python"] == f">={first}"
