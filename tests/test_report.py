@@ -23,9 +23,11 @@ from page_tree import NEVER, NOTHING, ONCE, by_id, cells, elements, has_id, pars
 
 from mmscope.drgn.tables import display
 from mmscope.drgn.tables.hostile_text import visible
-from mmscope.drgn.tables.rows import columns
+from mmscope.drgn.tables.rows import Column, columns
 from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.bundle.declared import TABLES
 from mmscope.reports.bundle.description import SectionResult
+from mmscope.reports.drawing.cells import heading, unit_shown
 from mmscope.reports.findings.findings import Finding, NotChecked, Verdict
 from mmscope.reports.findings.incidents import incidents
 from mmscope.reports.page.card import card, counted
@@ -466,6 +468,21 @@ class TestSections:
         assert len(heads) > 300
         named = re.compile(r"\b(?!anon_vma)[a-z]+_[a-z]")  # which is the kernel's word for it
         assert not [texts(head) for head in heads if named.search(texts(head))]
+        short = re.compile(r"\b(nid|comm|e?pfns?|nr|dups|vmas|pid|pgtables|memcg|kmem)\b")
+        assert not [texts(head) for head in heads if short.search(texts(head))]
+
+    def test_a_heading_says_its_unit_once(self) -> None:
+        for table in TABLES.values():
+            described = columns(table.row)
+            words = [heading(column) for column in described]
+            assert len(set(words)) == len(words), table.name
+            for column, said in zip(described, words, strict=True):
+                unit = unit_shown(column)
+                assert not unit or unit.lower() not in said.lower().split(), column.name
+        walk = Column("walk_ms_low", "number", True, "ms", "", False)
+        assert (heading(walk), unit_shown(walk)) == ("walk low", "ms")
+        mapped = Column("vmas_of_pid", "integer", True, "VMAs", "", False)
+        assert (heading(mapped), unit_shown(mapped)) == ("VMAs of PID", "")
 
     def test_sections_with_findings_are_open_and_no_others(self, pages: dict[str, str]) -> None:
         sections = [e for e in elements(parse(pages["machine"]), "section")

@@ -57,6 +57,7 @@ class View:
     words: list[str]
     measures: list[MeasureView]  # those that are equal on every host are last
     heads: list[Column]
+    head_words: dict[str, str]  # of measures; their cells have the unit
     hosts: list[list[tuple[str, int | float | None]]]  # text, and what it sorts by
     more: int  # hosts that are not listed
 
@@ -70,6 +71,7 @@ def view(hosts: Sequence[Host], groups: Sequence[Group], words: Sequence[str]) -
         list(words),
         sorted((_measure(group, hosts) for group in told), key=lambda row: bool(row.equal)),
         heads,
+        WORDS,
         [[_cell(getattr(host, c.name), c) for c in heads] for host in hosts[:MAX_HOSTS]],
         max(0, len(hosts) - MAX_HOSTS),
     )

@@ -7,6 +7,59 @@ from mmscope.drgn.tables.rows import Column
 
 # Units that a value is shown with, and its column need not say.
 OWN_UNITS = {"bytes", "ns"}
+# What a name has for its column's unit, so that the unit need not stand behind it.
+UNIT_WORDS = {
+    "s": ("seconds",),
+    "%": ("percent",),
+    "1/min": ("per", "minute"),
+    "1/s": ("per", "second"),
+    "VMAs": ("vmas",),
+}
+# Abbreviations: they stand behind the words and not among them.
+UNIT_SIGNS = {"ns", "ms"}
+# Words for what is short in a name; of a whole name first.
+NAME_WORDS = {
+    "nr_free_pages": "NR_FREE_PAGES",
+    "altmap_bytes": "altmap size",
+    "dups": "duplicates",
+    "frame_pfn": "mapped page frame",
+    "node_ns": "node passed by",
+    "node_ns_low": "node passed by, low",
+    "node_ns_high": "node passed by, high",
+    "one_ns": "VMA walked",
+    "one_ns_low": "VMA walked, low",
+    "one_ns_high": "VMA walked, high",
+    "nid": "node",
+    "avg10": "average of 10 s",
+    "multi_gen": "multi-gen LRU",
+    "p50_ns": "median",
+    "p99_ns": "99th percentile",
+}
+PART_WORDS = {
+    "comm": "process",
+    "highatomic": "HighAtomic",
+    "id": "ID",
+    "kmem": "kernel memory",
+    "memcg": "memory cgroup",
+    "memsw": "memory and swap",
+    "objcg": "object cgroup",
+    "p4d": "P4D",
+    "pfn": "page frame",
+    "pfns": "page frames",
+    "pgtables": "page tables",
+    "pmds": "PMDs",
+    "ptes": "PTEs",
+    "vmas": "VMAs",
+    "wmark": "watermark",
+    **{
+        word: word.upper()
+        for word in (
+            *("cpu", "dax", "gfp", "hvo", "ksm", "lru", "nmi", "oom", "pid", "pmd", "pss", "pte"),
+            *("pud", "ram", "rss", "tgid", "thp", "vma"),
+        )
+    },
+}
+KERNEL_NAMES = ("anon_vmas", "anon_vma", "page_ext")  # which have no better words
 # Names of things, though they are numbers: no thousands separators.
 NAMES = {"node", "cpu", "order", "pid", "tgid", "handle"}
 
@@ -45,11 +98,33 @@ def cell(value: object, column: Column, page_size: int | None) -> Cell:
 
 
 def heading(column: Column) -> str:
-    """A column's name as words, without the unit that its values are shown with."""
-    name = column.name
-    if column.unit in OWN_UNITS and column.type == "integer":
-        name = name.removesuffix(f"_{column.unit}")
-    return name.replace("_", " ")
+    """A column's name as words, without the unit that stands behind them or in its values."""
+    if column.name in NAME_WORDS:
+        return NAME_WORDS[column.name]
+    parts = column.name.split("_")
+    own = column.unit in OWN_UNITS and column.type == "integer"
+    if (own or column.unit in UNIT_SIGNS) and column.unit in parts and len(parts) > 1:
+        parts.remove(column.unit)
+    name = "_".join(parts)
+    kernels = next((each for each in KERNEL_NAMES if f"_{each}_" in f"_{name}_"), "")
+    before, _, after = name.partition(kernels) if kernels else (name, "", "")
+    words = [
+        *(PART_WORDS.get(part, part) for part in before.split("_")),
+        kernels,
+        *(PART_WORDS.get(part, part) for part in after.split("_")),
+    ]
+    return " ".join(filter(None, words))
+
+
+def unit_shown(column: Column) -> str:
+    """The unit that stands behind a heading: neither its words nor its values have it."""
+    unit, parts = column.unit, column.name.split("_")
+    if not unit or (unit in OWN_UNITS and column.type == "integer"):
+        return ""
+    if unit in UNIT_SIGNS:
+        return unit
+    said = UNIT_WORDS.get(unit, (unit,))
+    return "" if all(word in parts for word in said) else unit
 
 
 def is_name(column: Column) -> bool:

@@ -29,7 +29,7 @@ from mmscope.drgn.tables.hostile_text import visible
 from mmscope.reports.bundle.declared import TABLES
 from mmscope.reports.bundle.leftovers import replaced
 from mmscope.reports.drawing import charts
-from mmscope.reports.drawing.cells import OWN_UNITS, heading, is_name
+from mmscope.reports.drawing.cells import heading, is_name, unit_shown
 from mmscope.reports.page.glossary import Glossary
 from mmscope.reports.page.sentences import section_title, with_commands
 from mmscope.reports.pictures import free_heatmap, pageblock_map
@@ -134,6 +134,7 @@ def environment_of(page_size: int | None, uptime: str) -> Environment:
         prose=display.prose,
         commands=with_commands,
         heading=heading,
+        unit_shown=unit_shown,
         pages=lambda value: display.pages(value, page_size),
         capitalize_first=lambda text: text[:1].upper() + text[1:],
         terms=lambda text: text,
@@ -148,7 +149,6 @@ def environment_of(page_size: int | None, uptime: str) -> Environment:
         share=display.share,
         short_size=display.short_size,
         is_name=is_name,
-        own_units=OWN_UNITS,
         when_empty={name: table.empty for name, table in TABLES.items() if table.empty},
         max_rows=MAX_ROWS,
         columns=pageblock_map.COLUMNS,
