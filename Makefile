@@ -29,6 +29,8 @@ CLANG_PACKAGES := clang-19 lld-19 llvm-19 pahole
 TEST_PACKAGES := chromium-headless-shell libdevel-nytprof-perl zstd makedumpfile libsnappy1v5
 BENCH_PACKAGES := crash
 DEB_PACKAGES := mmdebstrap dpkg-dev debian-archive-keyring
+# To run programs of arm64 without a kernel of theirs.
+BOX_ARM64_PACKAGES := qemu-user-static
 SPARK_PACKAGES := default-jre-headless
 CONTAINER_PACKAGES := buildah mmdebstrap debian-archive-keyring
 PICTURE_PACKAGES := chromium-headless-shell pngquant
@@ -181,6 +183,11 @@ drgn-versions: $(READY) ## a vmcore and a bundle with other versions of drgn, an
 box: $(READY) ## the same vmcore with other Pythons in roots of Debian, each with every version of drgn (10 minutes)
 	@tools/apt-install $(LAB_PACKAGES) $(DEB_PACKAGES)
 	@$(BIN)/python tests/box_versions.py $(PYTHONS)
+
+.PHONY: box-arm64
+box-arm64: $(READY) ## the same on arm64, emulated, with Debian's drgn of arm64 (5 minutes of CPU time; nightly)
+	@tools/apt-install $(LAB_PACKAGES) $(ARM64_PACKAGES) $(DEB_PACKAGES) $(BOX_ARM64_PACKAGES)
+	@$(BIN)/python tests/box_versions.py arm64
 
 .PHONY: soak
 soak: $(READY) ## a vmcore damaged in a thousand ways: nothing may crash, hang or grow (an hour)
