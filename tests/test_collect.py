@@ -3,6 +3,7 @@
 
 import dataclasses
 import itertools
+import os
 import signal
 import time
 from collections.abc import Callable
@@ -297,6 +298,13 @@ def test_a_deadline_inside_a_consumer_ends_the_pass(monkeypatch: pytest.MonkeyPa
 )  # fmt: skip
 def test_the_page_size_is_derived_not_assumed(kib: int, pages: int, size: int | None) -> None:
     assert page_size(f"MemTotal:       {kib} kB\nMemFree: 1 kB\n", pages) == size
+
+
+def test_the_own_host_tells_its_page_size(tmp_path: Path) -> None:
+    """As where /proc/meminfo is a container's, and the zones are the host's."""
+    meminfo = "MemTotal:       24684084 kB\n"
+    assert Files(Path("/")).page_size(meminfo, 4676147) == os.sysconf("SC_PAGE_SIZE")
+    assert Files(tmp_path).page_size(meminfo, 4676147) is None
 
 
 def test_without_meminfo_the_page_size_is_unknown() -> None:

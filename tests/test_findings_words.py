@@ -6,6 +6,7 @@ What holds for some kernels only is said by features of ``kernel_features``, nev
 """
 
 import re
+import shlex
 import tomllib
 from pathlib import Path
 
@@ -13,7 +14,10 @@ import jinja2
 import pytest
 
 from mmscope.drgn.machine.kernel_features import FEATURES
+from mmscope.reports.commands import record_command
+from mmscope.reports.commands.command import build_parser
 from mmscope.reports.findings.findings import FINDINGS, Question, Step, load_questions
+from mmscope.reports.findings.incidents import COMMAND
 from mmscope.reports.findings.kernel_said import Kernel
 
 ROOT = FINDINGS.parents[1]
@@ -96,6 +100,85 @@ def test_a_step_has_its_price(step: Step) -> None:
 def test_a_step_without_its_price_is_told(step: Step, words: str | None) -> None:
     said = fault(step)
     assert said is None if words is None else words in (said or "")
+
+
+# What nobody but the reader knows: where the bundle that is read lies, and one taken before it.
+PLACEHOLDERS = {"BEFORE", "BUNDLE", "EARLIER"}
+NEEDS_ROOT = {"collect", "watch", "record"}  # to read all that there is; 'record --list' does not
+
+
+def said_by(path: Path) -> list[str]:
+    """Every command that a finding's words quote, whatever is found, for whatever kernel."""
+    return [found[1] for words in words_of(path) for found in COMMAND.finditer(words)]
+
+
+def lack(command: str) -> str | None:
+    """What keeps a command from running as it stands."""
+    if command.count('"') % 2:
+        return "has a quote that does not end"
+    words = shlex.split(command)
+    root = words[0] == "sudo"
+    words = words[root:]
+    if words[0] != "mmscope":
+        return None
+    if unknown := [w for w in words if w.isupper() and w not in PLACEHOLDERS]:
+        return f"has a placeholder: {unknown}"
+    try:
+        if words[1] == "record":
+            args = record_command.build_parser().parse_args(words[2:])
+            if not args.list and args.output is None:
+                return "records to nowhere"
+            if not (args.list or args.all or args.pid):
+                return "does not say what to record"
+        else:
+            args = build_parser().parse_args(words[1:])
+    except SystemExit:
+        return "does not parse"
+    if words[1] == "compare" and "--" not in words:
+        return "has one side"
+    needs = words[1] in NEEDS_ROOT and "--list" not in words
+    if words[1] == "show" and getattr(args, "bundle", None) is None:
+        needs = True
+    if needs and not root:
+        return "needs sudo"
+    return None
+
+
+@pytest.mark.parametrize("path", sorted(FINDINGS.glob("*.toml")), ids=lambda path: path.stem)
+def test_a_command_runs_as_it_stands(path: Path) -> None:
+    for command in said_by(path):
+        assert lack(command) is None, command
+    # And none is said by half, or stands where nobody can copy it.
+    for words in words_of(path):
+        for name in ("mmscope", "journalctl"):
+            quoted = sum(
+                len(re.findall(rf"\b{name} ", found[1])) for found in COMMAND.finditer(words)
+            )
+            assert len(re.findall(rf"\b{name} [a-z-]", words)) == quoted, words
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("sudo mmscope watch -o watched", None),
+        ("mmscope watch -o watched", "needs sudo"),
+        ("sudo mmscope watch", "does not parse"),
+        ("sudo mmscope watch -o watched --no-such-option", "does not parse"),
+        ("sudo mmscope record oom -a", "to nowhere"),
+        ("sudo mmscope record oom -o recorded", "what to record"),
+        ("sudo mmscope record oom -a -o recorded", None),
+        ("mmscope record --list", None),
+        ("mmscope compare BEFORE later", "one side"),
+        ("mmscope compare BEFORE -- later", None),
+        ("mmscope show profiles FILE", "placeholder"),
+        ("mmscope show profiles BUNDLE", None),
+        ("mmscope show pcp_pages", "needs sudo"),
+        ('journalctl -k --grep "oom', "does not end"),
+    ],
+)
+def test_a_command_that_does_not_run_is_told(command: str, words: str | None) -> None:
+    told = lack(command)
+    assert told is None if words is None else words in (told or "")
 
 
 @pytest.mark.parametrize("question", QUESTIONS.values(), ids=QUESTIONS.keys())

@@ -314,7 +314,16 @@ MISSED = NotChecked("id", "title", "reason")
         ),
         (Verdict([], [("a", "A")], [MISSED]), "h: 1 of 2 checks could be made; that is clear."),
         (Verdict([], [], [MISSED]), "h: None of 1 check could be made."),
-        (Verdict([finding("notice")], [], []), "T."),
+        (
+            Verdict([finding("notice")], [], []),
+            "h: nothing critical and no warning in 1 of 1 check; 1 notice: T.",
+        ),
+        (
+            Verdict([finding("notice"), finding("notice")], [("a", "A")], [MISSED]),
+            "h: nothing critical and no warning in 2 of 3 checks; 2 notices, the first: "
+            "T (and 1 more).",
+        ),
+        (Verdict([finding("warning"), finding("notice")], [], []), "T (and 1 more)."),
     ],
 )
 def test_the_card_says_what_is_wrong_or_what_was_checked(

@@ -33,7 +33,8 @@ def asked(path: Path, rows: list[Any], samples: int = 7, total_pages: int | None
     path.mkdir(exist_ok=True)
     tables: dict[type, list[Any]] = {row_type: [] for row_type in NAMES}
     for number in range(samples):
-        at, period = f"03:0{number // 6}:{number % 6}0", PERIOD if number else None
+        at = f"2026-11-20T03:0{number // 6}:{number % 6}0.000+00:00"
+        period = PERIOD if number else None
         tables[WatchSample].append(
             WatchSample(number * PERIOD, at, period, 0, 0, 0, None, None, None, None)
         )
@@ -87,9 +88,10 @@ def test_an_oom_kill(tmp_path: Path) -> None:
     assert finding is not None and finding.severity == "critical"
     assert finding.title == "The OOM killer took 3 processes in 60 s"
     assert finding.saw == (
-        "oom_kill moved by 3 in 2 periods, the first in the 10 s before 03:00:20; MemAvailable in "
-        "the sample before: 12 MiB."
+        "oom_kill moved by 3 in 2 periods, the first in the 10 s before 2026-11-20 03:00:20 UTC; "
+        "MemAvailable in the sample before: 12 MiB."
     )
+    assert finding.since == "the 10 s before 2026-11-20 03:00:20 UTC"
 
 
 def test_no_oom_kill(tmp_path: Path) -> None:
@@ -191,7 +193,7 @@ def test_pressure_of_all_tasks(tmp_path: Path) -> None:
     assert finding.title == (
         "Every task that could have run waited for memory 4.2 % of the time, up to 25.0 % of 10 s"
     )
-    assert "2.5 s of 60 s (4.2 %); worst in the 10 s before 03:00:40" in finding.saw
+    assert "2.5 s of 60 s (4.2 %); worst in the 10 s before 2026-11-20 03:00:40 UTC" in finding.saw
     assert "Some task waited 30.0 % of the time." in finding.saw
 
 
@@ -211,7 +213,7 @@ def test_kernel_memory_that_only_grows(tmp_path: Path) -> None:
     rows += [level(n, "MemAvailable", 7200) for n in range(12)]
     finding = found(asked(tmp_path, rows, samples=12), "watch-kernel-memory-grows")
     assert finding is not None and finding.severity == "notice"
-    assert finding.title == "SUnreclaim only grew: by 110 MiB in 110 s"
+    assert finding.title == "SUnreclaim only grew: by 110 MiB in 1 min 50 s"
     assert "1000 MiB in the first of 12 samples, 1.084 GiB in the last: 1 MiB a second" in (
         finding.saw
     )
@@ -254,7 +256,7 @@ def test_growth_of_what_no_line_of_meminfo_has(tmp_path: Path) -> None:
                  level(n, "AnonPages", 2000), level(n, "Cached", 1500)]  # fmt: skip
     finding = found(asked(tmp_path, rows, 12), "watch-kernel-memory-grows")
     assert finding is not None and finding.severity == "warning"
-    assert finding.title == "Memory in no counter only grew: by 1.074 GiB in 110 s"
+    assert finding.title == "Memory in no counter only grew: by 1.074 GiB in 1 min 50 s"
     assert "500 MiB in the first of 12 samples" in finding.saw
 
 
@@ -264,7 +266,7 @@ def test_growth_that_began_while_it_was_watched(tmp_path: Path) -> None:
     total = [level(n, "MemTotal", 8000) for n in range(59)]
     finding = found(asked(tmp_path / "a", rows + total, 59), "watch-kernel-memory-grows")
     assert finding is not None and finding.severity == "warning"
-    assert finding.title == "PageTables only grew: by 360 MiB in 190 s"
+    assert finding.title == "PageTables only grew: by 360 MiB in 3 min 10 s"
     # Less than a hundredth of memory in so short a time is no leak yet.
     total = [level(n, "MemTotal", 40_000) for n in range(59)]
     assert found(asked(tmp_path / "b", rows + total, 59), "watch-kernel-memory-grows") is None

@@ -33,7 +33,7 @@ from mmscope.drgn.owners.slab_caches import caches_once
 from mmscope.drgn.reading.kernel_arrays import TORN, Gaps
 from mmscope.drgn.reading.struct_pages import scan_struct_pages
 from mmscope.drgn.sections import prices
-from mmscope.drgn.sections.files import Absent, Files, page_size
+from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import PASS_SECONDS, Command, Found, Section, disagreement
 
@@ -147,7 +147,7 @@ def _pass(memory: Memory) -> tuple[LedgerPages, Gaps]:
 def memory_ledger_from_files(files: Files) -> Found:
     meminfo = files.read("proc/meminfo")
     zones = read_zoneinfo(files.read("proc/zoneinfo"))
-    page = page_size(meminfo, sum(zone.managed_pages for zone in zones))
+    page = files.page_size(meminfo, sum(zone.managed_pages for zone in zones))
     if page is None:
         raise Absent("the size of a page cannot be derived from /proc/meminfo and /proc/zoneinfo")
     found = Found().add(MEMORY_LEDGER, read_meminfo_ledger(meminfo, page))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from mmscope.drgn.free.zones import Zone, read_zoneinfo
 from mmscope.drgn.opening.target import Target
-from mmscope.drgn.sections.files import Files, page_size
+from mmscope.drgn.sections.files import Files
 from mmscope.drgn.tables.bounds import Machine, rows_that_cannot_be
 from mmscope.drgn.tables.rows import MOST_PAGES, columns
 
@@ -47,9 +47,9 @@ def describe_files(files: Files) -> Target:
         kind="files",
         release=first("proc/sys/kernel/osrelease") or (version[2] if len(version) > 2 else None),
         architecture=kernel.machine if kernel else None,
-        page_size=os.sysconf("SC_PAGE_SIZE")
-        if here
-        else page_size(first("proc/meminfo") or "", sum(zone.managed_pages for zone in zones)),
+        page_size=files.page_size(
+            first("proc/meminfo") or "", sum(zone.managed_pages for zone in zones)
+        ),
         hostname=kernel.nodename if kernel else first("proc/sys/kernel/hostname", "hostname"),
         captured_at=datetime.datetime.fromtimestamp(int(taken), datetime.UTC).isoformat(),
         uptime_seconds=float(seconds.group()) if seconds else None,

@@ -35,7 +35,7 @@ from mmscope.drgn.machine.poisoned_pages import (
 from mmscope.drgn.reading.io_resources import read_iomem
 from mmscope.drgn.reading.kernel_arrays import Gaps
 from mmscope.drgn.sections import prices
-from mmscope.drgn.sections.files import Absent, Files, page_size
+from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import PASS_SECONDS, Command, Found, Section, disagreement
 from mmscope.drgn.struct_pages.struct_page_cost import struct_page_cost
@@ -136,7 +136,7 @@ def _ranges_from_files(
     if not resources:
         raise Absent("/proc/iomem shows its addresses to root only: run as root")
     zones = read_zoneinfo(files.read("proc/zoneinfo"))
-    page = page_size(files.read("proc/meminfo"), sum(zone.managed_pages for zone in zones))
+    page = files.page_size(files.read("proc/meminfo"), sum(zone.managed_pages for zone in zones))
     if page is None:
         raise Absent("the size of a page cannot be derived from /proc/meminfo and /proc/zoneinfo")
     firmware = None

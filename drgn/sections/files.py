@@ -40,6 +40,17 @@ class Files:
         """Whether this is a running host's."""
         return prices.is_live(str(self.root))
 
+    def page_size(self, meminfo: str, managed_pages: int) -> int | None:
+        """
+        The size of a page: the own kernel tells, of a copied tree it is derived.
+
+        In a container /proc/meminfo may be of the container, and does not fit the zones of the
+        host.
+        """
+        if self.live or self.root.resolve() == Path("/"):
+            return os.sysconf("SC_PAGE_SIZE")
+        return page_size(meminfo, managed_pages)
+
     def left_out(self, path: str) -> str | None:
         """Why a file is not read; None if it is, as all files of a copied tree are."""
         if self.everything or not self.live:

@@ -26,6 +26,16 @@ def all_clear(verdict: Verdict) -> str:
     return f"{how_many(verdict)}, and {'it is' if verdict.made == 1 else 'all are'} clear"
 
 
+def only_notices(verdict: Verdict) -> str:
+    """What is said before the first notice where nothing worse was found; empty elsewhere."""
+    if not verdict.found or any(finding.severity != "notice" for finding in verdict.found):
+        return ""
+    notices = display.plural(len(verdict.found), "notice")
+    first = ", the first" if len(verdict.found) > 1 else ""
+    made = f"{verdict.made:,} of {display.plural(verdict.checks, 'check')}"
+    return f"nothing critical and no warning in {made}; {notices}{first}: "
+
+
 def lacking(verdict: Verdict, title: Callable[[str], str]) -> str:
     """
     What could not be checked, by where its data would be: most first.

@@ -17,8 +17,11 @@ from mmscope.drgn.tables import display
 from mmscope.drgn.tables.record import record
 from mmscope.reports.findings.findings import HARMS, HIDES, Finding, Step, severity_rank
 
-# Words with a command in them have it in quotes.
-COMMAND = re.compile(r"'((?:mmscope|perf|crash|drgn|cat|grep|ls|sysctl|echo|systemctl)\b[^']*)'")
+# Words with a command in them have it in quotes; quotes within it are double.
+COMMAND = re.compile(
+    r"'((?:sudo )?"
+    r"(?:mmscope|perf|crash|drgn|cat|grep|ls|sysctl|echo|systemctl|journalctl|vmstat)\b[^']*)'"
+)
 
 
 @record

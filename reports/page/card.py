@@ -13,7 +13,7 @@ from mmscope.drgn.tables.record import record
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.description import BundleError
 from mmscope.reports.findings.findings import SEVERITIES, Finding, Step, Verdict
-from mmscope.reports.findings.how_many import all_clear
+from mmscope.reports.findings.how_many import all_clear, only_notices
 from mmscope.reports.findings.incidents import Incident
 from mmscope.reports.page.culprit import Culprit, culprit
 from mmscope.reports.pictures.memory_bar import MEMORY_BAR, Segment, segments
@@ -67,10 +67,11 @@ def card(bundle: Bundle, verdict: Verdict, told: list[Incident], host: str) -> C
             culprit=None,
         )
     first = told[0]
+    notices = only_notices(verdict)
     step, command = first.first_step or (None, "")
     sinces = [finding.since for each in first.told for finding in each.findings if finding.since]
     return Card(
-        sentence=first.sentence,
+        sentence=f"{host}: {notices}{first.sentence}" if notices else first.sentence,
         counted=counted(verdict, told),
         severity=first.severity,
         seen=first.causes[0].worst,
