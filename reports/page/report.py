@@ -124,8 +124,6 @@ def render(
         if IMPOSSIBLE in bundle.tables
         else None,
         findings=findings,
-        # A list to pick from: the worst first, whichever incident it belongs to.
-        worst_first=sorted(findings, key=lambda view: SEVERITIES.index(view.finding.severity)),
         incidents=incident_list,
         folded=len(sections) > MAX_OPEN,
         verdict=verdict,
