@@ -449,6 +449,18 @@ def test_the_headline_tells_what_could_be_checked(
     assert lines[1:] == left
 
 
+def test_of_several_the_summary_is_the_last_line_too(capsys: pytest.CaptureFixture[str]) -> None:
+    found = [
+        Finding(name, severity, name, "s", "w", (), (), "zones")
+        for name, severity in (("a", "critical"), ("b", "warning"), ("c", "warning"))
+    ]
+    print_findings(Verdict(found, [], MISSED), everything=False)
+    lines = capsys.readouterr().out.splitlines()
+    said = "1 critical, 2 warnings. 3 of 6 checks could be made."
+    assert lines[1] == lines[-1] == said
+    assert lines[-2].startswith("Not checked: 3 ")
+
+
 def test_an_estimate_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     finding = Finding("x", "warning", "T", "s", "w", (), (), "zones", estimate=True)
     print_findings(Verdict([finding], [], MISSED), everything=False)

@@ -245,7 +245,7 @@ class TestCommand:
     ) -> None:
         code, out, _ = self.run(capsys, *four[:2], "--", *four[2:])
         assert code == 0
-        line = next(line for line in out.splitlines() if line.startswith("highatomic_pageblocks"))
+        line = next(line for line in out.splitlines() if line.startswith("HighAtomic pageblocks"))
         assert re.split(" {2,}", line)[1:] == [
             *("310.5", "309 to 312", "621", "1", "equal", "2"),
             *("-309.5", "yes", "33.3 %", "no"),
@@ -254,7 +254,7 @@ class TestCommand:
         shares = [
             line
             for line in out.partition("\nHosts\n")[0].splitlines()
-            if line.startswith(("thp_success ", "free_share "))
+            if line.startswith((WORDS["thp_success"], f"{WORDS['free_share']} "))
         ]
         assert len(shares) == 2
         assert all(" +0.0 points " in line for line in shares)
@@ -268,7 +268,7 @@ class TestCommand:
         for head in ("A median", "A range", "B together", "difference"):
             end = heads.index(head) + len(head)
             assert all(row[end - 1] != " " and row[end : end + 3].isspace() for row in rows), head
-        assert "measure" in heads and rows[0].startswith("highatomic_pageblocks")
+        assert "measure" in heads and rows[0].startswith("HighAtomic pageblocks")
         # A host is a column of its own: side by side its measures would be 280 wide.
         assert re.search(r"^highatomic_bytes +10 MiB +10 MiB +10 MiB +10 MiB$", hosts, re.MULTILINE)
         assert len({len(line) for line in hosts.splitlines()[1:]}) == 1
@@ -304,6 +304,25 @@ class TestCommand:
         assert "most changed: Free blocks, 0" not in out
         assert "node 0, zone Normal, order 9, HighAtomic: 618 MiB → 2 MiB (-616 MiB, " in out
         assert 'id="comparison"' in page.read_text()
+        # Measures have words, and those that are equal are one line, the last.
+        measures, same = out.split("\n\n")[-2:]
+        heads, _, *rows = (re.split(" {2,}", line) for line in measures.splitlines()[1:])
+        assert heads[0] == "measure" and heads[-1] == "difference"
+        assert {name for name, *_ in rows} <= set(WORDS.values())
+        assert ["HighAtomic pageblocks", "309", "1", "-308"] in rows
+        assert all(old != new for _, old, new, _ in rows)
+        assert same.startswith("The same in both: ") and same.count("\n") == 1
+        assert f"{WORDS['slab_bytes']} " not in same
+
+    def test_of_a_pair_of_one_machine_the_sides_are_dates(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        taken = [host(tmp_path, "a", reserved=n, seconds=n).path for n in (0, 600)]
+        _, out, _ = self.run(capsys, taken[0], "--", taken[1])
+        assert re.search(r"^measure +2026-\S+ \S+ +2026-\S+ \S+ +difference$", out, re.MULTILINE)
+        assert "before" not in out
+        _, out, _ = self.run(capsys, taken[0], "--", taken[1], "--format", "json")
+        assert {"before", "after"} <= json.loads(out)["changes"][0].keys()
 
     def test_says_no_more_than_that_when_it_ends(self, four: list[Path]) -> None:
         # As a process: what libraries say comes when Python ends.
@@ -318,7 +337,7 @@ class TestCommand:
         code, out, err = self.run(capsys, four[0], "/nowhere", "--", four[1])
         assert code == 1
         assert "/nowhere: not a bundle" in err
-        assert "highatomic_pageblocks" in out
+        assert "HighAtomic pageblocks" in out
 
     @pytest.mark.parametrize(
         "words", [["A"], ["A", "--"], ["--", "B"], ["A", "--", "B", "--", "C"]]

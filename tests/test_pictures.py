@@ -4,6 +4,7 @@ The pictures, held against the tables that they are drawn from: no cell too many
 """
 
 import re
+import tomllib
 from collections import Counter
 from dataclasses import asdict, dataclass
 from fractions import Fraction
@@ -15,6 +16,7 @@ import pytest
 import report_bundle as made
 from page_tree import NOTHING, by_id, cells, elements, parse, texts
 
+from mmscope import FOLDER
 from mmscope.drgn.tables import display
 from mmscope.reports.drawing import charts
 from mmscope.reports.page.report import render
@@ -349,6 +351,14 @@ class TestFragmentation:
 
     def test_no_free_memory_is_all_unusable(self) -> None:
         assert free_heatmap.unusable_free_index({0: 0, 3: 0}, 2) == 1
+
+    def test_the_threshold_is_a_line_and_that_of_the_finding(self) -> None:
+        drawn = free_heatmap.draw_fragmentation({"free_blocks": rows_of("free_blocks")}, PAGE)
+        across = re.findall(r'd="M0\.0 [\d.]+ h[\d.]+" class="major guide line"', drawn["chart"])
+        assert len(across) == 1 and ">0.85</text>" in drawn["chart"]
+        path = FOLDER / "reports/findings/external-fragmentation.toml"
+        sql = tomllib.loads(path.read_text())["sql"]
+        assert f"unusable_index >= {free_heatmap.UNUSABLE} as over" in sql
 
     def test_blocks_that_belong_to_no_zone_are_left_out(self) -> None:
         stray = rows_of("free_blocks")[0] | {"node": -1, "order": -1}

@@ -472,6 +472,16 @@ class TestSections:
         lines = gzip.decompress(base64.b64decode(packed)).decode().splitlines()
         assert lines == (tmp_path / "b" / "oddities.csv").read_text().splitlines()
 
+    def test_contents_have_the_worst_first(self, small: Bundle) -> None:
+        cause = Finding("c", "warning", "C", "s", "w", (), (), "zones", explains=("it is slow",))
+        effect = Finding("e", "critical", "E", "s", "w", (), (), "zones", symptom="it is slow")
+        tree = parse(render(small, Verdict([effect, cause], [], [])))
+        (listed,) = (e for e in elements(tree, "ul") if e.get("class") == "toc-findings")
+        assert [texts(link) for link in elements(listed, "a")] == ["critical E", "warning C"]
+        # Below them the cause stands before what came of it.
+        told = texts(by_id(tree, "findings"))
+        assert told.index("warning C") < told.index("critical E")
+
     def test_headings_are_words(self, whole_report: str) -> None:
         heads = [e for e in elements(parse(whole_report), "th") if e.get("scope") == "col"]
         assert len(heads) > 300

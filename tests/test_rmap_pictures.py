@@ -100,6 +100,9 @@ def test_visits_of_a_page_are_those_of_one_pass() -> None:
     assert (worst.whole_time, worst.indexed_time) == ("307 ms", "0.015 ms")
     assert everything.whole == rmap_rows.COST.visits and everything.whole_at == 100
     assert 0 < worst.indexed_at < worst.whole_at < 100
+    ticks = dict(visits(tables(), 4096)["ticks"])
+    assert list(ticks)[:3] == ["1", "1,000", "1,000,000"] and ticks["1"] == 0
+    assert worst.indexed_at < ticks["1,000"] < ticks["1,000,000"] < worst.whole_at
 
 
 def test_shares_of_files_have_their_wholes() -> None:
@@ -131,6 +134,8 @@ def test_the_page_says_that_times_are_assumed(tmp_path: Path) -> None:
     assert "5,120,000 visits, about 307 ms" in told and "256 visits, about 0.015 ms" in told
     assert "this kernel: whole range" in told and "60 ns a visit, an assumption" in told
     assert "The bars are logarithmic" in told
+    # And on the axis, beside its ticks.
+    assert "visits, logarithmic 1 1,000 1,000,000" in " ".join(told.split())
     assert "5,783 visits in one walk of each of the 1,046 anonymous folios" in told
     told = texts(by_id(page, "picture-file_mapping_fanout"))
     assert "2,040 links of VMAs to 41 files" in told and "KSM" not in told

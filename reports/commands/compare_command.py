@@ -21,7 +21,16 @@ from mmscope.reports.compare import groups_view
 from mmscope.reports.compare.comparison import compare
 from mmscope.reports.compare.comparison_view import view
 from mmscope.reports.compare.groups_view import amount, signed, unit_of
-from mmscope.reports.compare.host_groups import Group, Host, as_rows, groups_of, hosts_of, unlike
+from mmscope.reports.compare.host_groups import (
+    WORDS,
+    Group,
+    Host,
+    as_rows,
+    groups_of,
+    hosts_of,
+    unlike,
+)
+from mmscope.reports.compare.ledger_changes import LedgerChanges
 from mmscope.reports.compare.relation import same_names
 from mmscope.reports.findings.findings import evaluate
 from mmscope.reports.page.report import page, render, write
@@ -61,6 +70,7 @@ def run(
     every = [bundle for _, bundles in opened for bundle in bundles]
     words = unlike(hosts, same_names=same_names(every))
     groups = groups_of(hosts)
+    last: list[str] = []
     if form == "table":
         tables: Tables = [
             ("groups", "A against B", *_groups(groups)),
@@ -74,13 +84,19 @@ def run(
     if pair:
         with replacing(every, names) as shown:
             before, after = shown
-            changes = _changes(before, after, words, output, mode)
-        # One host a side is what the measures have; where the memory went comes first.
-        tables = [*changes, *tables[:1]] if form == "table" else [*tables, *changes]
+            changes, dates = _changes(before, after, words, output, mode, form)
+        if form == "table":
+            # One host a side is what the measures have; where the memory went comes first.
+            tables = [*changes, ("groups", "Measures", *_pair(groups, dates))]
+            last = _same(groups)
+        else:
+            tables += changes
     elif output is not None:
         write(page("groups.html", view=groups_view.view(hosts, groups, words)), output, mode)
         words.append(f"{output}: {output.stat().st_size:,} bytes")
     _print(tables, words, form)
+    if last:
+        print("\n" + "\n".join(last))
     return 1 if errors else 0
 
 
@@ -105,12 +121,20 @@ def _opened(paths: Sequence[str], errors: list[str]) -> list[Bundle]:
 
 
 def _changes(
-    before: Bundle, after: Bundle, words: list[str], output: Path | None, mode: int | None
-) -> Tables:
-    """What changed most between two bundles, as a table; and the report, if it is wanted."""
+    before: Bundle,
+    after: Bundle,
+    words: list[str],
+    output: Path | None,
+    mode: int | None,
+    form: str,
+) -> tuple[Tables, tuple[str, str]]:
+    """What changed most, as tables, and what a reader calls the two; and the report, if wanted."""
     verdicts = evaluate(before), evaluate(after)
     comparison = compare(before, after, verdicts, draw=output is not None)
     shown = view(comparison)
+    dates = comparison.relation.dates
+    # What a program asks for has the same name whenever it was read.
+    sides = dates if form == "table" else comparison.relation.sides
     words[:0] = [shown.sentence, *filter(None, [shown.ledger]), *comparison.relation.words]
     if output is not None:
         write(render(after, verdicts[1], comparison), output, mode)
@@ -125,27 +149,16 @@ def _changes(
         for item in shown.findings
     ]
     tops = [[top.table.name, top.what, top.before, top.after, top.difference] for top in shown.tops]
-    steps = [
-        [
-            step.name,
-            display.size(step.before),
-            display.size(step.after),
-            display.signed_size(step.difference),
-            step.owner and f"{step.owner}: {display.signed_size(step.owner_bytes)}",
-            step.table,
-        ]
-        for step in (comparison.ledger.steps if comparison.ledger else [])
-    ]
-    return [
+    changes: Tables = [
         (
             "ledger",
             "Where the memory went",
             [
                 *_texts("class"),
-                *_amounts(*comparison.relation.sides, "difference"),
+                *_amounts(*sides, "difference"),
                 *_texts("most of it", "table"),
             ],
-            steps,
+            _steps(comparison.ledger),
         ),
         (
             "findings",
@@ -156,9 +169,25 @@ def _changes(
         (
             "changes",
             "What changed most",
-            [*_texts("table", "row"), *_amounts(*comparison.relation.sides, "difference")],
+            [*_texts("table", "row"), *_amounts(*sides, "difference")],
             tops,
         ),
+    ]
+    return changes, dates
+
+
+def _steps(ledger: LedgerChanges | None) -> list[list[Any]]:
+    """How much the classes of memory grew, and who most of it is."""
+    return [
+        [
+            step.name,
+            display.size(step.before),
+            display.size(step.after),
+            display.signed_size(step.difference),
+            step.owner and f"{step.owner}: {display.signed_size(step.owner_bytes)}",
+            step.table,
+        ]
+        for step in (ledger.steps if ledger else [])
     ]
 
 
@@ -191,7 +220,7 @@ def _groups(rows: list[Group]) -> tuple[list[Column], list[list[Any]]]:
     ]
     cells = [
         [
-            row.measure,
+            WORDS[row.measure],
             *_side(row.unit, row.a_hosts, row.a_median, row.a_low, row.a_high, row.a_all),
             *_side(row.unit, row.b_hosts, row.b_median, row.b_low, row.b_high, row.b_all),
             None if row.difference is None else signed(row),
@@ -206,6 +235,30 @@ def _groups(rows: list[Group]) -> tuple[list[Column], list[list[Any]]]:
     return list(itertools.compress(described, told)), [
         list(itertools.compress(row, told)) for row in cells
     ]
+
+
+def _pair(rows: list[Group], dates: tuple[str, str]) -> tuple[list[Column], list[list[Any]]]:
+    """One bundle a side: what differs, or is known of one alone."""
+    return [*_texts("measure"), *_amounts(*dates, "difference")], [
+        [
+            WORDS[row.measure],
+            amount(row.a_median, row.unit),
+            amount(row.b_median, row.unit),
+            None if row.difference is None else signed(row),
+        ]
+        for row in rows
+        if row.a_median != row.b_median
+    ]
+
+
+def _same(rows: list[Group]) -> list[str]:
+    """The measures that two bundles agree in, in one line."""
+    same = [
+        f"{WORDS[row.measure]} {amount(row.a_median, row.unit)}"
+        for row in rows
+        if row.a_median == row.b_median and row.a_median is not None
+    ]
+    return [f"The same in both: {'; '.join(same)}."] if same else []
 
 
 def _side(

@@ -44,6 +44,7 @@ PART_WORDS = {
     "memsw": "memory and swap",
     "objcg": "object cgroup",
     "p4d": "P4D",
+    "pcp": "per-CPU",
     "pfn": "page frame",
     "pfns": "page frames",
     "pgtables": "page tables",

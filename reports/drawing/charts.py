@@ -26,6 +26,7 @@ def line_chart(
     describe: str,
     ceiling: float | None = None,
     mark: str | None = None,
+    threshold: float | None = None,
 ) -> str:
     """
     An SVG element with one line for each of *lines* (name, values), at most :data:`MAX_LINES`.
@@ -35,7 +36,13 @@ def line_chart(
     :param describe: the text for a reader who cannot see it.
     :param ceiling: upper end of the axis, from 0; by default the data decide.
     :param mark: one of *labels*, where a line goes from bottom to top.
+    :param threshold: of an axis with a ceiling, where a line goes from side to side; it stands for
+        the label that is nearest, which would be below or above it.
     """
+    ticks = [] if ceiling is None else [ceiling * step / 5 for step in range(6)]
+    if threshold is not None and ticks:
+        limit = threshold
+        ticks[min(range(1, 5), key=lambda n: abs(ticks[n] - limit))] = limit
     import pygal  # type: ignore[import-untyped]  # which few pages need
 
     chart = pygal.Line(
@@ -51,7 +58,8 @@ def line_chart(
         dots_size=3,
         x_title=x_title,
         range=None if ceiling is None else (0, ceiling),
-        y_labels=None if ceiling is None else [ceiling * step / 5 for step in range(6)],
+        y_labels=ticks or None,
+        y_labels_major=None if threshold is None else [threshold],
     )
     chart.x_labels = list(labels)
     for name, values in lines[:MAX_LINES]:

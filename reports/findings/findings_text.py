@@ -24,7 +24,8 @@ from mmscope.reports.findings.incidents import Told, incidents
 
 def print_findings(verdict: Verdict, *, everything: bool) -> None:
     """
-    The findings on the terminal, worst first, below how many checks could be made.
+    The findings on the terminal, worst first, below how many checks could be made; of several this
+    is the last line, too.
 
     :param everything: what is clear, and each check that could not be made, with the reason.
     """
@@ -39,7 +40,8 @@ def _print(console: Console, verdict: Verdict, *, everything: bool) -> None:
     """The same, on a console."""
     told = incidents(verdict.found)
     # Of one thing alone its title is the sentence.
-    if sum(len(incident.told) for incident in told) > 1:
+    several = sum(len(incident.told) for incident in told) > 1
+    if several:
         console.print(Text(visible(told[0].sentence), "bold"))
         console.print(Text(_headline(verdict), "dim"))
     else:
@@ -48,8 +50,8 @@ def _print(console: Console, verdict: Verdict, *, everything: bool) -> None:
         console.print()
     for incident in told:
         if incident.effects:
-            several = "s" if len(incident.causes) > 1 else ""
-            _print_part(console, f"Likely cause{several}", incident.causes)
+            plural = "s" if len(incident.causes) > 1 else ""
+            _print_part(console, f"Likely cause{plural}", incident.causes)
             _print_part(console, "What may come of it", incident.effects)
         else:
             _print_part(console, "", incident.causes)
@@ -72,6 +74,9 @@ def _print(console: Console, verdict: Verdict, *, everything: bool) -> None:
         where = lacking(verdict, lambda section: section.replace("_", " "))
         words = f"Not checked: {len(verdict.not_checked):,} ({where}); 'findings --all' says why."
         console.print(Text(visible(words), "dim"))
+    if several:
+        # What a terminal shows of a long output is its end.
+        console.print(_headline(verdict), style="bold")
 
 
 def _print_part(console: Console, heading: str, told: Iterable[Told]) -> None:

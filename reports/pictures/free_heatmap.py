@@ -27,6 +27,8 @@ LEVELS = 8
 FIRST_STEP, STEP = 15, 3  # powers of two
 # A zone with less free than that is not where to look first: ZONE_DMA has 16 MiB on a PC.
 SMALL_BYTES = 16 << 20
+# From where on finding external-fragmentation names a zone; a test holds the two equal.
+UNUSABLE = 0.85
 # Of no request's fallbacks but their own: THP may not have what is free there.
 HELD_BACK = ("HighAtomic", "Isolate")
 # The kernel's order of migratetypes (enum migratetype); others follow as they come.
@@ -223,9 +225,10 @@ def draw_fragmentation(tables: Tables, page_size: int | None) -> dict[str, Any]:
         describe="Unusable free space index by order, one line a zone; the table has the numbers",
         ceiling=1.0,
         mark=f"{thp} THP" if thp in orders else None,
+        threshold=UNUSABLE,
     )
     # Shapes and escaped text that ElementTree wrote; nothing of it is a string of the bundle's.
-    return {"chart": Markup(chart), "orders": orders, "zones": zones}
+    return {"chart": Markup(chart), "orders": orders, "zones": zones, "unusable": UNUSABLE}
 
 
 FREE_LISTS = Picture(

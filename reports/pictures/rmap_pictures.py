@@ -196,6 +196,10 @@ def visits(tables: Tables, page_size: int | None) -> dict[str, Any]:
     return {
         "measured": all(bool(row["measured"]) for row in rows),
         "node_ns": float(rows[0]["node_ns"]) if rows else None,
+        "ticks": [
+            (f"{10**power:,}", round(100 * power / scale, 2))
+            for power in range(0, math.floor(scale) + 1, 3)
+        ],
         # All others are walked by their page offset on every kernel.
         "others": [row for row in rows if row is not ksm],
         "bars": [

@@ -163,7 +163,11 @@ def one_at_a_time() -> Iterator[None]:
     """Two emulated machines at once would only run into each other's timeouts."""
     archive.cache_folder().mkdir(parents=True, exist_ok=True)
     with (archive.cache_folder() / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print("waits for another machine of the lab to end", file=sys.stderr, flush=True)
+            fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
