@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Findings that are one incident: what was found, what it likely comes from, what to do first."""
 
+import dataclasses
 import re
 
 import pytest
@@ -53,6 +54,13 @@ def test_several_causes_stand_beside_each_other() -> None:
     (one,) = incidents([KILL, LARGE, other])
     assert [t.worst.id for t in one.causes] == ["slab-large", "percpu-large"]
     assert one.sentence == "oom. Likely cause: slab-large; 1 other may add to it."
+
+
+def test_the_sentence_is_in_plain_words_where_a_finding_has_some() -> None:
+    plain = dataclasses.replace(LARGE, plain="Slab has half of memory.")
+    (one,) = incidents([KILL, plain])
+    assert one.sentence == "oom. Likely cause: Slab has half of memory."
+    assert one.causes[0].title == "slab-large"
 
 
 def test_what_explains_two_symptoms_joins_them() -> None:

@@ -125,6 +125,7 @@ class Finding:
     since: str = ""  # when it began, if that is known
     classes: tuple[str, ...] = ()  # of the memory ledger, that it is about
     proofs: tuple[Proof, ...] = ()  # the rows that it stands on
+    plain: str = ""  # the title as one says it aloud, if that is other words
 
 
 @record
@@ -191,6 +192,7 @@ class Question:
     classes: tuple[str, ...] = ()  # words
     subject: tuple[str, ...] = ()  # columns of the row that distinguish what was found
     proof: Declared = field(default_factory=dict)
+    plain: str = ""  # words; for the sentence of an incident
     # Tables that only add to the words, with the columns used: empty where a bundle lacks them.
     optional: dict[str, list[str]] = field(default_factory=dict)
 
@@ -315,9 +317,10 @@ def _compiled() -> dict[str, bytes]:
 
 def _texts(question: Question) -> Iterator[str]:
     """All that of a question is compiled, once something is found."""
-    said = (question.title, question.saw, question.why, question.symptom, question.since)
+    said = (question.title, question.plain, question.saw, question.why)
+    ties = (question.symptom, *question.explains, question.since)
     steps = (text for step in question.next for text in (step.do, *dict(step.price).values()))
-    for text in (*said, *question.explains, *question.classes, *steps):
+    for text in (*said, *ties, *question.classes, *steps):
         if "{" in text:
             yield text
     yield RESULT.format(question.worse)
@@ -452,6 +455,7 @@ def finding_of(question: Question, row: dict[str, Any], kernel: Kernel) -> Findi
         since=words(question.since),
         classes=tuple(words(name) for name in question.classes),
         proofs=tuple(proofs(question.proof, question.needs, question.subject, row)),
+        plain=words(question.plain),
     )
 
 

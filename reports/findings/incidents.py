@@ -37,8 +37,16 @@ class Told:
     @property
     def title(self) -> str:
         """Its title, and how many there are besides."""
+        return self._said(self.worst.title)
+
+    @property
+    def plain(self) -> str:
+        """The same as one says it aloud."""
+        return self._said(self.worst.plain or self.worst.title)
+
+    def _said(self, title: str) -> str:
         more = len(self.findings) - 1
-        words = display.prose(self.worst.title).rstrip(".")
+        words = display.prose(title).rstrip(".")
         words += " (estimate)" if self.worst.estimate else ""
         return f"{words} (and {more:,} more)" if more else words
 
@@ -73,10 +81,10 @@ class Incident:
     def sentence(self) -> str:
         """What is felt and what it likely comes from, in plain words."""
         if not self.effects:
-            return f"{self.causes[0].title}."
+            return f"{self.causes[0].plain}."
         others = len(self.causes) - 1
         besides = f"; {display.plural(others, 'other')} may add to it" if others else ""
-        return f"{self.effects[0].title}. Likely cause: {self.causes[0].title}{besides}."
+        return f"{self.effects[0].plain}. Likely cause: {self.causes[0].plain}{besides}."
 
     @property
     def first_step(self) -> tuple[Step, str] | None:
