@@ -11,7 +11,7 @@ Cannot know: whether the workers of a cluster see the lake under the same path; 
 import contextlib
 import functools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -96,12 +96,9 @@ def spark_engine(spark: Any, catalog: Catalog, batch: Batch) -> Engine:
         for table in sorted(wanted - shown):
             _show(spark, catalog, batch, table)
         shown.update(wanted)
-        few = (
-            ""
-            if len(numbers) == len(batch.bundles)
-            else f" where {NUMBER} in ({', '.join(map(str, numbers))})"
-        )
-        _view(spark, ASKED, f"select {NUMBER} from {NUMBERS}{few}")
+        everybody = len(numbers) == len(batch.bundles)
+        _view(spark, ASKED, f"select {NUMBER} from {NUMBERS}" if everybody else _listed(numbers))
+        few = "" if everybody else f" left semi join {ASKED} using ({NUMBER})"
         for table in wanted:
             _view(spark, table, f"select * from lake_all_{table}{few}")
         try:
@@ -118,6 +115,15 @@ def spark_engine(spark: Any, catalog: Catalog, batch: Batch) -> Engine:
 
 def _view(spark: Any, name: str, query: str) -> None:
     spark.sql(query).createOrReplaceTempView(name)
+
+
+def _listed(numbers: Iterable[int]) -> str:
+    """
+    A query that gives numbers. As a list in the plan of each query they would be ten thousand
+    expressions, which Spark copies at each step of planning.
+    """
+    text = ",".join(map(str, numbers))
+    return f"select cast(col as bigint) as {NUMBER} from (select explode(split('{text}', ',')))"
 
 
 def _show(spark: Any, catalog: Catalog, batch: Batch, table: str) -> None:
@@ -144,7 +150,7 @@ def _show(spark: Any, catalog: Catalog, batch: Batch, table: str) -> None:
     frame = frame.select(*kinds, NUMBER)
     lost = [number for number, missing in batch.missing.items() if table in missing]
     if lost:
-        frame = frame.where(f"{NUMBER} not in ({', '.join(map(str, lost))})")
+        frame = frame.join(spark.sql(_listed(lost)).hint("broadcast"), NUMBER, "left_anti")
     frame.cache().createOrReplaceTempView(f"lake_all_{table}")
 
 
