@@ -341,7 +341,7 @@ def scanned(
     word = np.dtype("<u8")
     given: dict[str, Any] = {
         "page_table_format": memory.form, "read_vm_areas": areas, "process_roots": array(root),
-        "memory_pages": 1 << 40, "jobs_of": 1, "_zero_pages": (array(), array()),
+        "memory_pages": 1 << 40, "_zero_pages": (array(), array()),
         "swap_kinds": np.full(64, OTHER, np.uint8),
         "table_descriptors": Descriptors(
             0xFFFF_0000_0000_0000, 64, np.dtype([("deposited", word), ("shared", word)]), 1,

@@ -103,7 +103,7 @@ def test_each_step_names_who_took_most(grown: Comparison) -> None:
         step.name: (step.owner, step.owner_bytes, step.table) for step in ledger_of(grown).steps
     }
     assert owners == {
-        "anonymous": ("pid 80, database", 198 * MIB, "process_memory"),
+        "anonymous": ("PID 80, database", 198 * MIB, "process_memory"),
         "vmalloc": ("bpf_map_alloc, vmalloc", 64 * MIB, "vmalloc_callers"),
         "page cache": ("", 0, ""),
     }
@@ -111,7 +111,7 @@ def test_each_step_names_who_took_most(grown: Comparison) -> None:
 
 def test_it_is_said_in_a_sentence(grown: Comparison) -> None:
     assert ledger_said(grown.ledger) == (
-        "Free memory: 600 MiB → 386 MiB (-214 MiB): anonymous +200 MiB (pid 80, database: "
+        "Free memory: 600 MiB → 386 MiB (-214 MiB): anonymous +200 MiB (PID 80, database: "
         "+198 MiB), vmalloc +64 MiB (bpf_map_alloc, vmalloc: +64 MiB), page cache -50 MiB."
     )
 
@@ -151,7 +151,7 @@ def test_the_page_has_the_steps(grown: Comparison) -> None:
     html = render(grown.bundles[1], NOTHING, grown)
     said = texts(by_id(parse(html), "comparison"))
     assert "Where the memory went" in said
-    assert "pid 80, database +198 MiB" in said
+    assert "PID 80, database +198 MiB" in said
 
 
 def test_the_bar_names_the_largest_owners_of_each_class(grown: Comparison) -> None:
@@ -161,6 +161,6 @@ def test_the_bar_names_the_largest_owners_of_each_class(grown: Comparison) -> No
     }
     drawn = memory_bar.draw(tables, 4096)["segments"]
     owners = {s.name: [(o.name, o.bytes // MIB) for o in s.owners] for s in drawn}
-    assert owners["anonymous"] == [("pid 80, database", 288), ("pid 1, init", 12)]
+    assert owners["anonymous"] == [("PID 80, database", 288), ("PID 1, init", 12)]
     assert owners["vmalloc"] == [("bpf_map_alloc", 66)]
     assert owners["page cache"] == []
