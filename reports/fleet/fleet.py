@@ -229,7 +229,9 @@ def _told(bundles: Sequence[Taken], question: Question, asked: _Asked) -> Told:
             without = asked.clear.get(host, -1)
             since = next(number for number in found if number > without)
             rows, kernel = asked.rows[host]
-            worst = max(badness_of(question, row) or -math.inf for row in rows)
+            # Over many hosts, an engine keeps no order of the rows that a query gives for one.
+            rows = tuple(sorted(rows, key=lambda row: _worse_first(question, row)))
+            worst = badness_of(question, rows[0]) or -math.inf
             severity = min((severity_of(question, row) for row in rows), key=SEVERITIES.index)
             one.cases.append(
                 Case(bundle, rows, severity, worst, bundles[since].at, without < 0, kernel)
@@ -242,6 +244,11 @@ def _told(bundles: Sequence[Taken], question: Question, asked: _Asked) -> Told:
             share.hosts += has * count
     one.cases.sort(key=_worst_first)
     return one
+
+
+def _worse_first(question: Question, row: Row) -> tuple[float, list[str]]:
+    worse = badness_of(question, row)
+    return (math.inf if worse is None else -worse), [str(row[name]) for name in question.subject]
 
 
 def _worst_first(case: Case) -> tuple[int, float, str]:
