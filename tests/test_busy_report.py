@@ -259,7 +259,7 @@ class TestInABrowser:
         rows = box.locator("tbody tr").count()
         assert box.get_by_role("status").inner_text() == f"{shown.count()} of {rows} rows"
         box.get_by_label("Filter the rows shown").fill("")
-        box.locator("th button", has_text="pgtables").click()
+        box.locator("th button", has_text="page tables").click()
         column = box.locator("tbody td:nth-child(3)").all_text_contents()
         assert "MiB" in column[0]
         assert "GiB" in column[-1]

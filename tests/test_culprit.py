@@ -59,7 +59,7 @@ def test_orders_that_are_not_there_are_named(tmp_path: Path) -> None:
     ("sick", "name"),
     [
         ("slab leak", "kmalloc-512"),
-        ("page table bloat", "pid 666, oomsday"),
+        ("page table bloat", "PID 666, oomsday"),
         ("page_owner leak", "leaky_grow"),
     ],
 )
