@@ -102,7 +102,7 @@ def main() -> None:
     for column in table.columns[1:]:
         column.justify = "right"
     load = os.getloadavg()[0]
-    table.add_row("render", f"{seconds:.1f} s ({cpu:.1f} s of CPU, load {load:.1f})", "10 s")
+    table.add_row("render", f"{seconds:.1f} s ({cpu:.1f} s of CPU, load {load:.1f})", "8 s")
     table.add_row("peak memory", f"{peak / 2**20:,.0f} MiB", "1,024 MiB")
     table.add_row("size", f"{size:,} bytes", "2,000,000 bytes")
     table.add_row("open in Chromium, to the first frame", f"{browser['opened']:.2f} s", "")
