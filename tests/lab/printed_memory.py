@@ -15,7 +15,7 @@ from conftest import Lab
 from kernels import has_thp
 from plain_walks import walk_free_lists
 
-from mmscope.drgn.free.pageblocks import pageblock_runs, pageblocks
+from mmscope.drgn.free.pageblocks import pageblock_runs, pageblocks, read_pagetypeinfo_blocks
 from mmscope.drgn.free.pcp_lists import read_zoneinfo_pcp
 from mmscope.drgn.free.zones import for_each_zone, read_zoneinfo, zone_name, zone_page_state, zones
 from mmscope.drgn.machine.settings import read_settings, settings
@@ -55,6 +55,23 @@ def assert_as_printed(
     print(f"{what}: {len(ours)} cells, {len(moved)} moved between two prints: {moved}")
     assert not wrong, f"{what}: " + "; ".join(wrong)
     assert len(moved) <= moving, f"{what}: {len(moved)} cells moved between the two prints: {moved}"
+
+
+def pageblocks_as_printed(lab: Lab) -> dict[tuple[int, str, str], int]:
+    """Pageblocks by node, zone and migratetype, which are those of /proc/pagetypeinfo."""
+    ours = {
+        (row.node, row.zone, row.migratetype): row.blocks
+        for row in pageblocks(lab.free.pageblocks, lab.free.zone_names)
+    }
+    printed = [
+        {
+            (row.node, row.zone, row.migratetype): row.blocks
+            for row in read_pagetypeinfo_blocks(text)
+        }
+        for text in lab.said("proc/pagetypeinfo")
+    ]
+    assert_as_printed(ours, (printed[0], printed[1]), "pageblocks", moving=2)
+    return ours
 
 
 # Reading the files is itself work for the kernel: what is printed later counts it. These counters

@@ -20,6 +20,7 @@ from kept_captures import kept
 from kernels import Kernel
 from printed_memory import (  # noqa: F401
     assert_as_printed,
+    pageblocks_as_printed,
     test_counters_are_those_of_vmstat_plus_what_cpus_hold_back,
     test_free_lists_and_struct_pages_agree,
     test_free_pages_of_a_zone_are_what_zoneinfo_says_plus_what_cpus_hold_back,
@@ -31,7 +32,6 @@ from printed_memory import (  # noqa: F401
 )
 
 from mmscope.drgn.free.free_memory import scan_free_memory
-from mmscope.drgn.free.pageblocks import pageblocks, read_pagetypeinfo_blocks
 from mmscope.drgn.free.zones import zones
 from mmscope.drgn.machine.physical_memory import physical_memory
 from mmscope.drgn.opening.target import open_target
@@ -83,18 +83,7 @@ def test_it_is_zone_movable_of_a_node_of_its_own(lab: Lab) -> None:
 
 
 def test_its_pageblocks_are_those_of_pagetypeinfo(lab: Lab) -> None:
-    ours = {
-        (row.node, row.zone, row.migratetype): row.blocks
-        for row in pageblocks(lab.free.pageblocks, lab.free.zone_names)
-    }
-    printed = [
-        {
-            (row.node, row.zone, row.migratetype): row.blocks
-            for row in read_pagetypeinfo_blocks(text)
-        }
-        for text in lab.said("proc/pagetypeinfo")
-    ]
-    assert_as_printed(ours, (printed[0], printed[1]), "pageblocks", moving=2)
+    ours = pageblocks_as_printed(lab)
     assert ours[2, "Movable", "Movable"] == FAR_BYTES // (2 * MIB)
 
 

@@ -23,6 +23,7 @@ from printed_memory import (  # noqa: F401
     Cells,
     assert_as_printed,
     bundle_of,
+    pageblocks_as_printed,
     pages_per_block,
     test_counters_are_those_of_vmstat_plus_what_cpus_hold_back,
     test_fragmentation_indexes_are_those_of_debugfs,
@@ -41,7 +42,7 @@ from mmscope.drgn.free import free_lists as free_lists_module
 from mmscope.drgn.free.block_heads import buddy_mapcount
 from mmscope.drgn.free.free_lists import FIRST_HEAD, FreeBlockFinder, free_lists, read_pagetypeinfo
 from mmscope.drgn.free.free_memory import scan_free_memory
-from mmscope.drgn.free.pageblocks import pageblocks, read_pagetypeinfo_blocks
+from mmscope.drgn.free.pageblocks import pageblocks
 from mmscope.drgn.free.zones import for_each_zone, read_zoneinfo, zone_name, zones
 from mmscope.drgn.reading.mem_sections import valid_page_ranges
 from mmscope.drgn.reading.struct_pages import PageChunk, flag_fields, page_dtype
@@ -108,18 +109,7 @@ def test_free_blocks_are_those_of_pagetypeinfo(lab: Lab) -> None:
 
 @pytest.mark.brief
 def test_pageblocks_are_those_of_pagetypeinfo(lab: Lab) -> None:
-    ours = {
-        (row.node, row.zone, row.migratetype): row.blocks
-        for row in pageblocks(lab.free.pageblocks, lab.free.zone_names)
-    }
-    printed = [
-        {
-            (row.node, row.zone, row.migratetype): row.blocks
-            for row in read_pagetypeinfo_blocks(text)
-        }
-        for text in lab.said("proc/pagetypeinfo")
-    ]
-    assert_as_printed(ours, (printed[0], printed[1]), "pageblocks", moving=2)
+    ours = pageblocks_as_printed(lab)
     planted = {"Reclaimable"} if lab.capture.workload == "fragment" else set()
     planted |= {"HighAtomic"} if has_reserve(lab) else set()
     there = {name for (_, _, name), blocks in ours.items() if blocks}

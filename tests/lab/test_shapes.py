@@ -22,6 +22,7 @@ from kept_captures import kept
 from kernels import Kernel
 from printed_memory import (  # noqa: F401
     assert_as_printed,
+    pageblocks_as_printed,
     test_counters_are_those_of_vmstat_plus_what_cpus_hold_back,
     test_fragmentation_indexes_are_those_of_debugfs,
     test_free_lists_and_struct_pages_agree,
@@ -36,7 +37,6 @@ from printed_memory import (  # noqa: F401
 
 from mmscope.drgn.free.free_lists import read_pagetypeinfo
 from mmscope.drgn.free.free_memory import scan_free_memory
-from mmscope.drgn.free.pageblocks import pageblocks, read_pagetypeinfo_blocks
 from mmscope.drgn.free.zones import read_zoneinfo, zones
 from mmscope.drgn.opening.no_debug_info import vmcoreinfo
 from mmscope.drgn.opening.target import describe, open_target
@@ -124,18 +124,7 @@ def test_sections_between_are_absent(lab: Lab) -> None:
 
 def test_pageblocks_are_those_of_pagetypeinfo(lab: Lab) -> None:
     """Also in a section with a hole, whose blocks have struct pages and are not counted."""
-    ours = {
-        (row.node, row.zone, row.migratetype): row.blocks
-        for row in pageblocks(lab.free.pageblocks, lab.free.zone_names)
-    }
-    printed = [
-        {
-            (row.node, row.zone, row.migratetype): row.blocks
-            for row in read_pagetypeinfo_blocks(text)
-        }
-        for text in lab.said("proc/pagetypeinfo")
-    ]
-    assert_as_printed(ours, (printed[0], printed[1]), "pageblocks", moving=2)
+    ours = pageblocks_as_printed(lab)
     # CMA has blocks of its own, as many as it has pages; 6.1 and 6.12 are built without.
     pages = sum(map(int, re.findall(r"^ +cma +(\d+)$", lab.said("proc/zoneinfo")[1], re.MULTILINE)))
     has_cma = "CMA" in {name for *_, name in ours}
