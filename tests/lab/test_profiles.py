@@ -24,11 +24,12 @@ from mmscope.reports.page.report import render
 FAULTS = 8_000
 DENSE = ("/bin/faults", "dense", "20000")
 SPARSE = ("/bin/faults", "sparse", f"{FAULTS}")
+KEPT_TABLES = ("/bin/faults", "kept", f"{FAULTS}")
 WALKED = 300
 KEPT = "/out/profiles/kept"
 COMM = '<img src=x>\\x3b"'
 RUNS = (
-    ("faults", "case", ("page-fault", "--label", "sparse", "--", *SPARSE)),
+    ("faults", "case", ("page-fault", "--label", "sparse", "--", *KEPT_TABLES)),
     ("dense", "case", ("exit-path", "--label", "dense", "--", *DENSE)),
     (
         "sparse",
@@ -230,8 +231,9 @@ def test_who_reserves_on_a_stock_kernel_is_the_network(bundle: Bundle) -> None:
 
 def test_page_tables_are_set_against_faults(bundle: Bundle) -> None:
     (row,) = rows(bundle, "profile_page_tables", "page_fault_sparse")
-    # Read now and then: on a busy machine the last reading is some way before the end.
-    assert FAULTS / 2 < row["table_bytes"] / 4096 < FAULTS + 2_000
+    # Read now and then: the program keeps its tables until that was done once more.
+    # The CPUs of a guest hold some hundreds of them back from the counter.
+    assert FAULTS - 500 < row["table_bytes"] / 4096 < FAULTS + 2_000
     # A table for each fault; a few thousand of perf's own, which need none, are counted too.
     assert row["table_bytes"] / 4096 - 500 < row["faults"] < row["table_bytes"] / 4096 + 5_000
     assert row["bytes_per_fault"] == pytest.approx(row["table_bytes"] / row["faults"], abs=0.001)

@@ -3,6 +3,7 @@
 //
 //     faults dense COUNT [thp]      reads every 4 KiB: a table of entries for each 512 faults
 //     faults sparse COUNT [thp]     reads every 2 MiB: a table for each fault
+//     faults kept COUNT             the same, and keeps them for three seconds, for who looks now and then
 //     faults breadth COUNT [thp]    reads so that upper tables are new, too: up to three tables a fault
 //     faults oom CGROUP [COMM]      as sparse, without end, in a memory cgroup that has a limit; see below
 //     faults compact                has the kernel compact memory, of which every other page is in use
@@ -280,7 +281,10 @@ int main(int count, char **words)
 		read_every(PAGE, atol(more), thp);
 	else if (!strcmp(what, "sparse"))
 		read_every(HUGE, atol(more), thp);
-	else if (!strcmp(what, "breadth"))
+	else if (!strcmp(what, "kept")) {
+		read_every(HUGE, atol(more), 0);
+		sleep(3);
+	} else if (!strcmp(what, "breadth"))
 		read_breadth_first(atol(more), thp);
 	else if (!strcmp(what, "oom"))
 		be_killed(more, count > 3 ? words[3] : "<img src=x>;\"");  // as hostile as fits
