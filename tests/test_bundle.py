@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -698,7 +697,5 @@ def test_hostile_bundles_are_refused_at_once(tmp_path: Path) -> None:
     """A pipe or a device must not even be opened."""
     write(tmp_path / "b", [])
     UNOPENABLE["description is a pipe"](tmp_path / "b")
-    begin = time.monotonic()
     with pytest.raises(BundleError):
         Bundle(tmp_path / "b")
-    assert time.monotonic() - begin < 5

@@ -11,7 +11,6 @@ import gzip
 import random
 import re
 import subprocess
-import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from xml.etree import ElementTree
@@ -224,9 +223,7 @@ class TestSize:
             (";".join(f"function_{chance.randrange(4)}_{d}" for d in range(16)) + f";leaf{n}", 4096)
             for n in range(50_000)
         ]
-        begin = time.monotonic()
         graph = draw(stacks)
-        assert time.monotonic() - begin < 10
         assert len(graph.svg.encode()) <= flame_graph.MAX_SVG_BYTES
         assert graph.frames > 300
         assert graph.total == 50_000 * 4096

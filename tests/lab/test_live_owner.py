@@ -23,15 +23,17 @@ STEPS = 5
 PROGRAM = f"""
 import csv
 import os
+import signal
 import sys
 import time
+from pathlib import Path
 from mmscope.reports.commands.start import main
 
 def module(text):
     with open("/sys/kernel/debug/mmscope_lab", "w") as file:
         file.write(text)
 
-def run(name, *arguments, meanwhile=lambda: None):
+def run(name, *arguments, meanwhile=lambda child: None):
     begin = time.monotonic()
     child = os.fork()
     if child == 0:
@@ -40,17 +42,30 @@ def run(name, *arguments, meanwhile=lambda: None):
         os.dup2(log, 2)
         sys.argv = ["mmscope", *arguments]
         os._exit(main())
-    meanwhile()
+    meanwhile(child)
     status = os.waitpid(child, 0)[1]
     with open("/out/owner/runs.csv", "a") as file:
         seconds = time.monotonic() - begin
         file.write(f"{{name}},{{os.waitstatus_to_exitcode(status)}},{{seconds:.3f}}\\n")
     told(f"owner: {{name}}")
 
-def leak():
+def samples():
+    try:
+        return Path("/out/owner/watch.samples/samples.jsonl").read_bytes().count(b'\\n{{"wall"')
+    except FileNotFoundError:
+        return 0
+
+def wait_for_samples(more):
+    until = samples() + more
+    while samples() < until:
+        time.sleep(0.05)
+
+def leak(watch):
+    wait_for_samples(2)
     for _ in range({STEPS}):
-        time.sleep(1)
         module("leak {LEAKED}")
+        wait_for_samples(2)
+    os.kill(watch, signal.SIGINT)
 
 module("order0 {HELD}")
 module("order3 8")
@@ -64,7 +79,7 @@ with open("/out/owner/runs.csv", "a") as file:
 run("memory", "collect", "--symbols", "/vmlinux", "-o", "/out/owner/memory")
 fallback = "zones,free_lists,alloc_tags"
 run("fallback", "collect", "--only", fallback, "-o", "/out/owner/fallback")
-words = ("--all", "--interval", "0.5", "--count", "14", "-o", "/out/owner/watch")
+words = ("--all", "--interval", "0.5", "-o", "/out/owner/watch")
 run("watch", "watch", *words, meanwhile=leak)
 # Last, since drgn reads debug info with OpenMP, which a forked child cannot use again.
 # In one process, as an interactive session would: debug info loaded, then pages by stack, which is
