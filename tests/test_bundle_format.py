@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 import report_bundle as made
+from later import later
 
 from mmscope import __version__
 from mmscope.drgn.tables.rows import columns
@@ -48,11 +49,6 @@ SINCE_0_1_0 = {
     ],
     "rows of": ["rmap_costs", "settings"],
 }
-
-
-def later(*versions: str) -> bool:
-    """Whether one of them came after 0.2.0."""
-    return any(tuple(map(int, since.split("."))) > (0, 2, 0) for since in versions if since)
 
 
 def unwritten() -> str:
