@@ -117,4 +117,4 @@ class Known:
         self.key = split.classify(symbols) if split is not None else None
         self.leaf = self.caller = ""
         if symbols and not self.idle and known.stands_for(symbols[-1]):
-            self.leaf, self.caller = symbols[-1], symbols[-2] if len(symbols) > 1 else ""
+            self.caller, self.leaf = ("", *symbols)[-2:]

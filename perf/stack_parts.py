@@ -95,9 +95,10 @@ class Split:
         for symbol in symbols:
             place = self._places.get(symbol) or self._place(symbol)
             if place != nowhere:
-                who, outer = min(who, place[0]), min(outer, place[1])
+                its_who, its_outer, its_inner = place
+                who, outer = min(who, its_who), min(outer, its_outer)
                 # The last frame's, where no part is an outer one.
-                inner = place[2] if place[2] < len(self.parts) else inner
+                inner = its_inner if its_inner < len(self.parts) else inner
         if who == len(self.who):
             return None
         part = outer if outer < len(self.parts) else inner

@@ -63,7 +63,7 @@ def descriptors(dump: Path, frames: NDArray[np.int64]) -> NDArray[np.void]:
     """Where these pages are in the dump."""
     kdump = read_kdump(dump)
     assert kdump is not None
-    begin, size = kdump.bitmap
+    begin, size = kdump.bitmaps, kdump.bitmap_bytes
     data = np.memmap(dump, np.uint8, "r", begin + size, (size,))
     there = np.unpackbits(data, bitorder="little")
     number = np.cumsum(there, dtype=np.int64) - 1

@@ -4,6 +4,7 @@
 """
 
 import ast
+import contextlib
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -94,6 +95,114 @@ def test_no_function_is_long() -> None:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 lines = (node.end_lineno or 0) - node.lineno + 1
                 assert lines <= MOST_LINES_OF_A_FUNCTION, f"{path}: {node.name}"
+
+
+# Whose results have numbers and no names.
+MATCHES = {"match", "fullmatch", "search", "finditer"}
+WORDS = {"split", "rsplit", "partition", "rpartition"}
+
+
+def called(node: ast.AST) -> set[str]:
+    """The names of the functions and methods that are called in an expression."""
+    calls = [call.func for call in ast.walk(node) if isinstance(call, ast.Call)]
+    return {of.attr if isinstance(of, ast.Attribute) else ast.unparse(of) for of in calls}
+
+
+def matches(tree: ast.AST) -> Iterator[str]:
+    """Names of matches of regular expressions."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and called(node.value) & MATCHES:
+            yield from (ast.unparse(target) for target in node.targets)
+        elif isinstance(node, ast.NamedExpr) and called(node.value) & MATCHES:
+            yield node.target.id
+        elif isinstance(node, ast.For | ast.comprehension) and called(node.iter) & MATCHES:
+            yield ast.unparse(node.target)
+        elif isinstance(node, ast.arg) and node.annotation:
+            if "re.Match" in ast.unparse(node.annotation):
+                yield node.arg
+        elif isinstance(node, ast.Call) and called(node) & {"sub", "subn"}:
+            given = [word for word in node.args if isinstance(word, ast.Lambda)]
+            yield from (word.args.args[0].arg for word in given if word.args.args)
+
+
+def fetched(place: ast.AST) -> set[str]:
+    """Names of rows of SQL in a loop, a comprehension or a function."""
+    loops = [place] if isinstance(place, ast.For) else getattr(place, "generators", [])
+    found = {ast.unparse(each.target) for each in loops if "fetchall" in called(each.iter)}
+    if isinstance(place, ast.FunctionDef):
+        for node in ast.walk(place):
+            if isinstance(node, ast.Assign):
+                # row = ….fetchone() or (0, 0)
+                of = node.value.values[0] if isinstance(node.value, ast.BoolOp) else node.value
+                if ast.unparse(of).endswith(".fetchone()"):
+                    found |= {ast.unparse(target) for target in node.targets}
+    return found
+
+
+def numbered(place: ast.AST) -> Iterator[tuple[ast.Subscript, int]]:
+    """What is asked for a member by a number that is written there, and the number."""
+    for node in ast.walk(place):
+        if isinstance(node, ast.Subscript):
+            with contextlib.suppress(ValueError):
+                number = ast.literal_eval(node.slice)
+                if type(number) is int:
+                    yield node, number
+
+
+def rows_by_number(tree: ast.AST) -> Iterator[int]:
+    """
+    Lines where a row is asked for a member by its number: for the third or a later one, from either
+    end, or for any of a row of SQL. Groups of a regular expression have numbers, words of a line
+    too, and the dimensions of an array; ``rows[0]`` and ``pair[1]`` say what they are.
+    """
+    asked = [(node, number, ast.unparse(node.value)) for node, number in numbered(tree)]
+    far = [(node, of) for node, number, of in asked if not -2 < number < 2]
+    known = {*matches(tree), "sys.argv"} if far else set()
+    for node, of in far:
+        words = isinstance(node.value, ast.Call) and called(node.value) & WORDS
+        if not (words or of in known or of.endswith(".shape")):
+            yield node.lineno
+    yield from (node.lineno for node, _, of in asked if ".fetchone()" in of)
+    for place in ast.walk(tree):
+        if rows := fetched(place):
+            found = [node for node, _ in numbered(place) if ast.unparse(node.value) in rows]
+            yield from (node.lineno for node in found)
+
+
+def test_no_row_is_asked_by_number() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{line}"
+        for path in CODE
+        for line in rows_by_number(ast.parse(path.read_text()))
+    ]
+    assert not found, "unpack into names, or give the row a class"
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("total = row[3]", True),
+        ("def f(row):\n    return row[-2]", True),
+        ("for row in db.execute(sql).fetchall():\n    print(row[1])", True),
+        ("number = db.execute(sql).fetchone()[0]", True),
+        ("def f():\n    row = db.execute(sql).fetchone() or (0, 0)\n    return row[1]", True),
+        ("found = {row[0]: 1 for row in db.execute(sql).fetchall()}", True),
+        ("first, last = rows[0], rows[-1]", False),
+        ("name, _, _, size = row", False),
+        ("if match := LINE.match(text):\n    size = match[4]", False),
+        ("for found in LINE.finditer(text):\n    print(found[2])", False),
+        ("def f(match: re.Match[str]):\n    return match[2]", False),
+        ("LINE.sub(lambda found: found[2], text)", False),
+        ("word = line.split()[2]", False),
+        ("columns = table.shape[2]", False),
+        ("row = rows[at]", False),
+        ("rows = db.execute(sql).fetchall()\nprint(rows[0])", False),
+        ("for row in db.execute(sql).fetchall():\n    print(*row)\nprint(others[1])", False),
+        ("def f():\n    match = LINE.match(text)\n    return lambda: match[2]", False),
+    ],
+)
+def test_which_numbers_are_rows(text: str, wrong: bool) -> None:
+    assert bool(list(rows_by_number(ast.parse(text)))) is wrong
 
 
 def test_imports_go_down_the_list() -> None:

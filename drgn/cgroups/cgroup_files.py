@@ -164,5 +164,8 @@ def number(text: str) -> int | None:
 
 def numbers(text: str) -> dict[str, int]:
     """Lines of a name and a number, as memory.stat and memory.events have them."""
-    matches = (LINE.fullmatch(line) for line in text.splitlines())
-    return {match[1]: int(match[2]) for match in matches if match}
+    return {
+        match[1]: int(match[2])
+        for line in text.splitlines()
+        if (match := LINE.fullmatch(line)) is not None
+    }

@@ -7,6 +7,7 @@ The nodes are read level by level, with their names.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from drgn import FaultError, Program, offsetof
@@ -25,6 +26,14 @@ NODE: dict[str, str | tuple[str, ...]] = {
     "name": "name",
     "id": "id",
 }
+
+
+class _Node(NamedTuple):
+    """What a ``struct kernfs_node`` says."""
+
+    parent: int
+    name: str | None
+    id: int
 
 
 @dataclass
@@ -48,7 +57,7 @@ def cgroup_paths(prog: Program, cgroups: NDArray[np.uint64], gaps: Gaps) -> Cgro
     kns, read = read_scattered(prog, cgroups + np.uint64(offset), pointer, gaps)
     first = np.where(read, kns["kn"], 0)
     dtype = struct_dtype(prog.type("struct kernfs_node"), NODE)
-    nodes: dict[int, tuple[int, str | None, int]] = {}
+    nodes: dict[int, _Node] = {}
     wanted = np.unique(first[first != 0])
     for _ in range(MOST_LEVELS):
         rows, known = read_scattered(prog, wanted, dtype, gaps)
@@ -56,7 +65,7 @@ def cgroup_paths(prog: Program, cgroups: NDArray[np.uint64], gaps: Gaps) -> Cgro
         names = _names(prog, found["name"])
         columns = (found[name].tolist() for name in ("parent", "id"))
         for address, name, parent, id_ in zip(wanted[known].tolist(), names, *columns, strict=True):
-            nodes[address] = parent, name, id_
+            nodes[address] = _Node(parent, name, id_)
         parents = np.unique(rows["parent"][known])
         new = [each for each in parents.tolist() if each and each not in nodes]
         if not new:
@@ -64,7 +73,7 @@ def cgroup_paths(prog: Program, cgroups: NDArray[np.uint64], gaps: Gaps) -> Cgro
         wanted = np.array(new, np.uint64)
     return CgroupPaths(
         [_path(nodes, address) for address in first.tolist()],
-        [nodes[address][2] if address in nodes else None for address in first.tolist()],
+        [nodes[address].id if address in nodes else None for address in first.tolist()],
     )
 
 
@@ -85,7 +94,7 @@ def _names(prog: Program, addresses: NDArray[np.uint64]) -> list[str | None]:
     return names
 
 
-def _path(nodes: dict[int, tuple[int, str | None, int]], address: int) -> str | None:
+def _path(nodes: dict[int, _Node], address: int) -> str | None:
     parts: list[str] = []
     for _ in range(MOST_LEVELS):
         if address not in nodes:

@@ -56,7 +56,7 @@ COUNTERS = {
 EVENTS = ("memory_events", "memory_events_local")
 # memory_stats[], mm/memcontrol.c: names of memory.stat and the items that they are. Kernels have
 # some of them: of node_stat_item, and memcg_stat_item. NR_VMALLOC was MEMCG_VMALLOC until "mm:
-# memcontrol: switch to native NR_VMALLOC vmstat counter" (in 7.2).
+# memcontrol: switch to native NR_VMALLOC vmstat counter" (c466412c73c3, in v7.1).
 PAGES, KIB, BYTES, TIMES, THP = "pages", "KiB", "bytes", "times", "THP"
 STATS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("anon", ("NR_ANON_MAPPED",), PAGES),
@@ -284,8 +284,8 @@ def _stat_index(prog: Program) -> Any:
 
     Since "memcg: reduce memory for the lruvec and memcg stats" (ff48c71c26aa, in v6.10) only items
     that cgroups count have a place, which a table of signed bytes has, from 1; since "memcg:
-    increase the valid index range for memcg stats" (in v6.12) of unsigned bytes, from 0, and 255
-    for none. Before, it is the item's number.
+    increase the valid index range for memcg stats" (9db298a439f2, in v6.12) of unsigned bytes, from
+    0, and 255 for none. Before, it is the item's number.
     """
     try:
         table = prog["mem_cgroup_stats_index"].read_()

@@ -86,8 +86,8 @@ class PercpuOwners:
         for owner, number, total in zip(
             owners.tolist(), numbers.tolist(), totals.tolist(), strict=True
         ):
-            before = self._held.get(owner, (0, 0))
-            self._held[owner] = before[0] + number, before[1] + total
+            objects, size = self._held.get(owner, (0, 0))
+            self._held[owner] = objects + number, size + total
 
     def rows(self, memcgs: Memcgs, units: int) -> tuple[list[PercpuCgroup], int]:
         """

@@ -149,11 +149,11 @@ def read_dentry_state(text: str) -> dict[str, int]:
 
     :raises ValueError: the text is something else.
     """
-    numbers = _numbers(text, 6, "/proc/sys/fs/dentry-state")
+    dentries, unused, _, _, negative, _ = _numbers(text, 6, "/proc/sys/fs/dentry-state")
     return {
-        "dentry_stat.nr_dentry": numbers[0],
-        "dentry_stat.nr_unused": numbers[1],
-        "dentry_stat.nr_negative": numbers[4],
+        "dentry_stat.nr_dentry": dentries,
+        "dentry_stat.nr_unused": unused,
+        "dentry_stat.nr_negative": negative,
     }
 
 
@@ -163,8 +163,8 @@ def read_inode_nr(text: str) -> dict[str, int]:
 
     :raises ValueError: the text is something else.
     """
-    numbers = _numbers(text, 2, "/proc/sys/fs/inode-nr")
-    return {"inodes_stat.nr_inodes": numbers[0], "inodes_stat.nr_unused": numbers[1]}
+    inodes, unused = _numbers(text, 2, "/proc/sys/fs/inode-nr")
+    return {"inodes_stat.nr_inodes": inodes, "inodes_stat.nr_unused": unused}
 
 
 def _numbers(text: str, count: int, name: str) -> list[int]:

@@ -111,7 +111,8 @@ class SuperBlocks:
             roots.setdefault(root_address, path)
         if not found:
             return Mounted(None, None), {}
-        return Mounted(found[0][3], not found[0][0]), roots
+        (elsewhere, _, _, path, _), *_ = found
+        return Mounted(path, not elsewhere), roots
 
     def _mounts_in(self, at: int) -> Iterator[Object]:
         """

@@ -31,10 +31,10 @@ class PageRanges:
     def _ranges(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint8]]:
         """Starts, ends and kinds of stretches that do not overlap, ascending."""
         if self._sorted is None:
-            starts = np.concatenate([np.empty(0, np.int64), *(part[0] for part in self._parts)])
-            sizes = np.concatenate([np.empty(0, np.int64), *(part[1] for part in self._parts)])
-            rank = np.repeat(np.arange(len(self._parts)), [len(part[0]) for part in self._parts])
-            kinds = np.array([part[2] for part in self._parts], np.uint8)
+            starts = np.concatenate([np.empty(0, np.int64), *(s for s, _, _ in self._parts)])
+            sizes = np.concatenate([np.empty(0, np.int64), *(s for _, s, _ in self._parts)])
+            rank = np.repeat(np.arange(len(self._parts)), [len(s) for s, _, _ in self._parts])
+            kinds = np.array([kind for _, _, kind in self._parts], np.uint8)
             self._sorted = _stretches(starts, starts + sizes, rank, kinds)
         return self._sorted
 

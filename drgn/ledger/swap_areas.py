@@ -273,7 +273,7 @@ def zswap_memory(prog: Program) -> int:
     if prog.type("struct zswap_pool").has_member("zs_pool"):
         return page * sum(int(pool.zs_pool.pages_allocated.counter.value_()) for pool in pools)
     try:
-        # Kept until "mm: zswap: optimize zswap pool size tracking" (v6.10).
+        # Kept until "mm: zswap: optimize zswap pool size tracking" (91cdcd8d624b, in v6.10).
         return int(prog["zswap_pool_total_size"].value_())
     except LookupError:
         return page * sum(_zpool_pages(prog, zpool) for pool in pools for zpool in _zpools(pool))

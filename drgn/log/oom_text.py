@@ -428,10 +428,8 @@ def _summary(call: _Call, text: str) -> None:
         rest, found, value = rest.partition(separator)
         if found:
             values[separator] = value
-    nodemask, allowed = (
-        values.get(",nodemask=", ""),
-        ALLOWED.fullmatch(values.get(",mems_allowed=", "")),
-    )
+    nodemask = values.get(",nodemask=", "")
+    allowed = ALLOWED.fullmatch(values.get(",mems_allowed=", ""))
     plain = all(text.count(separator) <= 1 for separator in SEPARATORS)
     if not (plain and NODES.fullmatch(nodemask) and allowed):
         call.damage("the summary")

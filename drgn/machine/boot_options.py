@@ -120,7 +120,8 @@ def _option(position: int, name: str, value: str) -> MemoryOption:
         if kind:
             start, rest = memparse(rest[1:])
         becomes = re.search(r"\+(\w+)$", rest) if kind == "%" else None
-        if becomes and memparse(becomes[1])[0] == E820_SOFT_RESERVED:
+        kind_then, _ = memparse(becomes[1]) if becomes else (None, "")
+        if kind_then == E820_SOFT_RESERVED:
             means = SOFT_RESERVED
     elif name == "memmap":
         means = "exactmap: no memory but that of the other memmap=" if value == "exactmap" else ""

@@ -20,6 +20,8 @@ Costs a read for each page table of both ranges, which are few where memory is m
 Cannot know: why an entry is not present.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 from drgn import Program
 
@@ -102,27 +104,29 @@ def direct_map(prog: Program, gaps: Gaps) -> list[DirectMapLevel]:
     start, end = (int(prog[name].value_()) for name in ("page_offset_base", "vmalloc_base"))
     found = _count(prog, form, start, end, gaps)
     image = _count(prog, form, *_image(prog), gaps)
-    split = image["pte"][2] << next(level.shift for level in form.levels if level.name == "pmd")
+    # Of each PMD that was split, one table.
+    split = image["pte"].tables << form.above_ptes.shift
     counts = prog["direct_pages_count"]
     rows = []
     for level in form.levels:
         if level.name not in COUNTERS:
             continue
-        mapped, absent, tables = found[level.name]
-        counted = counts[prog.constant(COUNTERS[level.name][0]).value_()].value_()
+        counter, _ = COUNTERS[level.name]
+        here = found[level.name]
+        counted = counts[prog.constant(counter).value_()].value_()
         if counted << level.shift > MOST_BYTES:
             raise ValueError(f"direct_pages_count is damaged: {counted:,} entries in {level.name}s")
         of_image = {"pte": split, "pmd": -split}.get(level.name, 0)
         rows.append(
             DirectMapLevel(
                 level.name,
-                mapped,
-                mapped << level.shift,
-                absent << level.shift,
-                tables,
+                here.mapped,
+                here.mapped << level.shift,
+                here.absent << level.shift,
+                here.tables,
                 counted << level.shift,
                 of_image,
-                max((counted - mapped - absent << level.shift) - of_image, 0),
+                max((counted - here.mapped - here.absent << level.shift) - of_image, 0),
             )
         )
     return rows
@@ -138,12 +142,20 @@ def _uncounted(prog: Program, form: PageTableFormat, gaps: Gaps) -> list[DirectM
         raise LookupError("the kernel does not say where its direct map is")
     start = (1 << 64) - form.user_end
     rows = []
-    for level, (mapped, absent, tables) in _count(prog, form, start, end, gaps).items():
-        if level in COUNTERS:
-            size = 1 << next(each.shift for each in form.levels if each.name == level)
+    found = _count(prog, form, start, end, gaps)
+    for level in form.levels:
+        if level.name in COUNTERS:
+            here = found[level.name]
             rows.append(
                 DirectMapLevel(
-                    level, mapped, mapped * size, absent * size, tables, None, None, None
+                    level.name,
+                    here.mapped,
+                    here.mapped << level.shift,
+                    here.absent << level.shift,
+                    here.tables,
+                    None,
+                    None,
+                    None,
                 )
             )
     return rows
@@ -165,29 +177,38 @@ def _image(prog: Program) -> tuple[int, int]:
     return start, end
 
 
+@dataclass
+class _Level:
+    """What a level has: entries that map memory, entries that are not present, and tables."""
+
+    mapped: int = 0
+    absent: int = 0
+    tables: int = 0
+
+
 def _count(
     prog: Program, form: PageTableFormat, start: int, end: int, gaps: Gaps
-) -> dict[str, tuple[int, int, int]]:
+) -> dict[str, _Level]:
     """
-    By level: entries that map memory, entries that are not present, and tables.
+    What each level has, by its name.
 
     What is present and not valid maps memory of a process that nobody may touch (PROT_NONE). Here
     it is memory that the kernel took out of its reach: arm64 marks it so (PTE_PRESENT_INVALID) in
     ``set_direct_map_invalid_noflush()``.
     """
-    counts = {level.name: [0, 0, 0] for level in form.levels}
+    counts = {level.name: _Level() for level in form.levels}
     walk = new_walk(form, 1)
     root = kernel_root(prog)
     for chunk in walk_page_tables(prog, form, root, walk, start=start, end=end):
         level = form.levels[chunk.level]
         mapped = form.is_leaf(chunk.entries, chunk.level) & ((chunk.entries & VALID) != 0)
         absent = ~(mapped | form.is_none(chunk.entries) | form.is_table(chunk.entries, chunk.level))
-        total = counts[level.name]
-        total[0] += int(np.count_nonzero(mapped))
-        total[1] += int(np.count_nonzero(absent)) if level.leaf else 0
-        total[2] += len(chunk)
+        here = counts[level.name]
+        here.mapped += int(np.count_nonzero(mapped))
+        here.absent += int(np.count_nonzero(absent)) if level.leaf else 0
+        here.tables += len(chunk)
     gaps.bytes += walk.gaps.bytes
-    return {name: (each[0], each[1], each[2]) for name, each in counts.items()}
+    return counts
 
 
 def read_direct_map(meminfo: str) -> list[DirectMapLevel]:

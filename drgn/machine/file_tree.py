@@ -45,7 +45,7 @@ def describe_files(files: Files) -> Target:
     taken = time.time() if here else (files.root / "proc/zoneinfo").stat().st_mtime
     return Target(
         kind="files",
-        release=first("proc/sys/kernel/osrelease") or (version[2] if len(version) > 2 else None),
+        release=first("proc/sys/kernel/osrelease") or next(iter(version[2:]), None),
         architecture=kernel.machine if kernel else None,
         page_size=files.page_size(
             first("proc/meminfo") or "", sum(zone.managed_pages for zone in zones)

@@ -180,14 +180,13 @@ FEATURES = {
         per_cpu_orders,
         file_says("proc/sys/vm/percpu_pagelist_high_fraction"),
     ),
-    # "mm/page_alloc: don't increase highatomic reserve after pcp alloc" (in v7.2, not in v6.12)
+    # "mm/page_alloc: don't increase highatomic reserve after pcp alloc" (b480cbb07102, v7.1)
     "highatomic_buddy_only": Feature(
-        "only an allocation from the buddy lists makes the HighAtomic reserve grow (in v7.2, not "
-        "in v6.12)",
+        "only an allocation from the buddy lists makes the HighAtomic reserve grow (v7.1)",
         "reserve_highatomic_pageblock() inlined into rmqueue_buddy(), not get_page_from_freelist()",
         reserves_from_buddy_only,
     ),
-    # "mm/page_alloc: use existing highatomic reserves on the buddy fastpath" (v7.3)
+    # "mm/page_alloc: use existing highatomic reserves on the buddy fastpath" (9f2fd03c9bde, v7.3)
     "highatomic_fast_path": Feature(
         "the fast path takes blocks from the HighAtomic reserve that is there (v7.3)",
         "the function alloc_flags_nonblocking()",

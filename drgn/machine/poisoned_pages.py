@@ -94,6 +94,11 @@ class PoisonCounter:
 POISON_COUNTERS = Table("poison_counters", "What the kernel counts of bad pages", PoisonCounter)
 
 
+# (node, zone, kind, bytes of a page), to (marked, bad, unlisted, first PFN).
+Place = tuple[int, str, str, int]
+Sums = dict[Place, tuple[int, int, int, int]]
+
+
 @dataclass
 class Marked(Shared):
     """Pages with the flag, ascending."""
@@ -160,7 +165,7 @@ def poisoned_pages(
     if len(huge):
         inside &= pfns < huge[at] + (1 << orders[at])
     page = 1 << int(prog["PAGE_SHIFT"].value_())
-    sums: dict[tuple[int, str, str, int], list[int]] = {}
+    sums: Sums = {}
     unread = 0
     for number, pfn in enumerate(found.pfns):
         node, zone = names.get(int(zones[number]), (-1, "unknown"))
@@ -179,22 +184,20 @@ def poisoned_pages(
             unread += 1
         _add(sums, key, pfn, bad, unlisted)
     return [
-        PoisonedPages(*key, marked, bad, unlisted, marked * key[3], first)
-        for key, (marked, bad, unlisted, first) in sorted(sums.items())
+        PoisonedPages(node, zone, kind, size, marked, bad, unlisted, marked * size, first)
+        for (node, zone, kind, size), (marked, bad, unlisted, first) in sorted(sums.items())
     ], unread
 
 
 def _add(
-    sums: dict[tuple[int, str, str, int], list[int]],
-    key: tuple[int, str, str, int],
+    sums: Sums,
+    key: Place,
     pfn: int,
     bad: int,
     unlisted: int,
 ) -> None:
-    total = sums.setdefault(key, [0, 0, 0, pfn])
-    total[0] += 1
-    total[1] += bad
-    total[2] += unlisted
+    marked, bad_before, unlisted_before, first = sums.get(key, (0, 0, 0, pfn))
+    sums[key] = marked + 1, bad_before + bad, unlisted_before + unlisted, first
 
 
 def bad_pages(prog: Program, pfn: int) -> tuple[int, int]:
@@ -285,7 +288,8 @@ def marked_pages(memory: Memory) -> tuple[Marked, Gaps]:
         with contextlib.suppress(Exception):
             free_memory(memory)
         if rode := memory.rode(PoisonFinder):
-            return rode[0].found, rode[1]
+            finder, gaps = rode
+            return finder.found, gaps
         poison = PoisonFinder(memory.prog)
         scan = scan_struct_pages(memory.prog, [poison], progress=memory.progress, jobs=memory.jobs)
         return poison.found, scan.gaps

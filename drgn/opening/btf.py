@@ -14,6 +14,7 @@ The blob comes out of a dump, so that every number in it may be anything. What i
 trailing ``[0]`` from ``[]``.
 """
 
+import struct
 from array import array
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -404,8 +405,9 @@ def _parts(blob: bytes) -> tuple[str, bytes, bytes]:
     """(byte order, types, strings) of a blob."""
     if len(blob) < 24 or len(blob) > LIMITS["bytes"]:
         raise BtfError(f"{len(blob):,} bytes are no BTF")
-    order = {b"\x9f\xeb": "<", b"\xeb\x9f": ">"}.get(blob[:2])
-    if order is None or blob[2] != 1:
+    magic, version = struct.unpack_from("2sB", blob)
+    order = {b"\x9f\xeb": "<", b"\xeb\x9f": ">"}.get(magic)
+    if order is None or version != 1:
         raise BtfError("no BTF: its first bytes are others")
     length, type_off, type_len, str_off, str_len = np.frombuffer(
         blob, dtype=f"{order}u4", count=5, offset=4

@@ -17,12 +17,14 @@ import os
 import struct
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from mmscope.drgn.tables.record import record
 
-ELF64_HEADER, ELF64_SIZE = "HHIQQQIHHHHHH", 64  # behind the 16 bytes of e_ident
+EI_DATA, EI_NIDENT = 5, 16
+ELF64_HEADER, ELF64_SIZE = "HHIQQQIHHHHHH", 64  # behind the EI_NIDENT bytes of e_ident
 ELF64_SEGMENT = "IIQQQQQQ"
 ET_CORE, PT_LOAD, PT_NOTE, NT_GNU_BUILD_ID = 4, 1, 4, 3
 
@@ -44,6 +46,24 @@ DUMP_LEVELS = {
 }
 
 
+class ElfHeader(NamedTuple):
+    """The fields of an ``Elf64_Ehdr`` behind e_ident."""
+
+    e_type: int
+    e_machine: int
+    e_version: int
+    e_entry: int
+    e_phoff: int
+    e_shoff: int
+    e_flags: int
+    e_ehsize: int
+    e_phentsize: int
+    e_phnum: int
+    e_shentsize: int
+    e_shnum: int
+    e_shstrndx: int
+
+
 @record
 class Kdump:
     """
@@ -51,8 +71,9 @@ class Kdump:
 
     :ivar dump_level: as given to makedumpfile's -d.
     :ivar split: one of several files of ``--split``, which holds PFNs from start_pfn to end_pfn.
-    :ivar bitmap: offset of the two bitmaps, and the bytes of each: which page frames are memory,
-        and which are in the file.
+    :ivar bitmaps: offset of the two bitmaps: which page frames are memory, and which are in the
+        file.
+    :ivar bitmap_bytes: of each of them.
     """
 
     page_size: int
@@ -60,7 +81,13 @@ class Kdump:
     split: bool
     start_pfn: int
     end_pfn: int
-    bitmap: tuple[int, int]
+    bitmaps: int
+    bitmap_bytes: int
+
+    @property
+    def descriptors(self) -> int:
+        """Offset of the page descriptors, behind the bitmaps."""
+        return self.bitmaps + 2 * self.bitmap_bytes
 
 
 def read_kdump(path: Path) -> Kdump | None:
@@ -82,7 +109,8 @@ def read_kdump(path: Path) -> Kdump | None:
         split=split != 0,
         start_pfn=start,
         end_pfn=end,
-        bitmap=((1 + sub_blocks) * block, bitmap_blocks * block // 2),
+        bitmaps=(1 + sub_blocks) * block,
+        bitmap_bytes=bitmap_blocks * block // 2,
     )
 
 
@@ -110,7 +138,7 @@ def ends_before_pages(path: Path) -> bool:
     (0.5.5) maps what should be there, and the process dies of SIGBUS.
     """
     kdump = read_kdump(path)
-    return kdump is not None and path.stat().st_size < kdump.bitmap[0] + 2 * kdump.bitmap[1]
+    return kdump is not None and path.stat().st_size < kdump.descriptors
 
 
 def split_part(path: Path) -> str | None:
@@ -126,10 +154,9 @@ def split_part(path: Path) -> str | None:
 
 def _bits(path: Path, kdump: Kdump, number: int) -> int:
     """How many bits of a bitmap are set."""
-    begin, size = kdump.bitmap
-    begin += number * size
+    begin = kdump.bitmaps + number * kdump.bitmap_bytes
     # What a damaged header says may be far more than there is.
-    size = max(min(size, path.stat().st_size - begin), 0)
+    size = max(min(kdump.bitmap_bytes, path.stat().st_size - begin), 0)
     count = 0
     for offset in range(0, size, CHUNK_BYTES):
         data = _read(path, begin + offset, min(CHUNK_BYTES, size - offset))
@@ -143,7 +170,7 @@ def _missing_pages(path: Path, kdump: Kdump, size: int) -> int:
 
     Of a split dump, whose bitmap is that of the whole, only those whose descriptors are there.
     """
-    begin = kdump.bitmap[0] + 2 * kdump.bitmap[1]
+    begin = kdump.descriptors
     descriptors = _bits(path, kdump, 1)
     there = min(max(size - begin, 0) // PAGE_DESCRIPTOR.itemsize, descriptors)
     missing = 0 if kdump.split else descriptors - there
@@ -211,30 +238,31 @@ def _byte_order(path: Path) -> str:
     head = _read(path, 0, ELF64_SIZE)
     if len(head) < ELF64_SIZE or not head.startswith(b"\x7fELF\x02"):
         return ""
-    return {1: "<", 2: ">"}.get(head[5], "")
+    return {1: "<", 2: ">"}.get(head[EI_DATA], "")
 
 
 def elf_type(path: Path) -> int | None:
     """``e_type`` of a 64-bit ELF file; None if it is another file."""
     header = _header(path)
-    return header[0] if header else None
+    return header.e_type if header else None
 
 
-def _header(path: Path) -> tuple[int, ...]:
-    """The fields of a 64-bit ELF header behind e_ident, from e_type on; empty if it is another."""
-    order = _byte_order(path)
-    return struct.unpack(order + ELF64_HEADER, _read(path, 0, ELF64_SIZE)[16:]) if order else ()
+def _header(path: Path) -> ElfHeader | None:
+    """The header of a 64-bit ELF file; None if it is another file."""
+    if not (order := _byte_order(path)):
+        return None
+    return ElfHeader(*struct.unpack(order + ELF64_HEADER, _read(path, 0, ELF64_SIZE)[EI_NIDENT:]))
 
 
 def _segments(path: Path) -> list[tuple[int, int, int]]:
     """(p_type, p_offset, p_filesz) of each segment of a 64-bit ELF file, if it is one."""
     if not (header := _header(path)):
         return []
-    table, entry_size, count = header[4], header[8], header[9]
+    entry_size = header.e_phentsize
     segment = struct.Struct(_byte_order(path) + ELF64_SEGMENT)
     if entry_size < segment.size:
         return []
-    data = _read(path, table, entry_size * count)
+    data = _read(path, header.e_phoff, entry_size * header.e_phnum)
     segments = []
     for start in range(0, len(data) - segment.size + 1, entry_size):
         kind, _, begin, _, _, length, _, _ = segment.unpack_from(data, start)

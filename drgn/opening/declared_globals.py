@@ -123,7 +123,7 @@ DIFFER = {
         ("atomic_pool_dma", "atomic_pool_dma32", "atomic_pool_kernel"),
         (("struct dma_gen_pool", "struct dma_gen_pool"), ("struct gen_pool *", "")),
     ),
-    # "lib/stackdepot: make max number of pools boot-time configurable" (v6.19)
+    # "stackdepot: make max number of pools boot-time configurable" (ed4f142f72a9, in v6.17)
     "stack_pools": (("void **", "stack_max_pools"), ("void *[room]", "")),
     # "lib/stackdepot: use list_head for stack record links" (4805180bc165, in v6.8)
     "stack_table": (("struct list_head *", "pools_num"), ("struct stack_record **", "")),

@@ -215,9 +215,10 @@ def _addresses(offsets: NDArray[np.int64], offsets_at: int, base: int | None) ->
     """
     Addresses out of ``kallsyms_offsets``.
 
-    Each is relative to its own place where there is no kallsyms_relative_base ("kallsyms: use
-    relative references", v7.1). Before, they are relative to that, except that per-CPU symbols of
-    x86 are absolute then, which makes the others negative (CONFIG_KALLSYMS_ABSOLUTE_PERCPU).
+    Each is relative to its own place where there is no kallsyms_relative_base ("kallsyms: Get rid
+    of kallsyms relative base", a081b5789255, in v7.0). Before, they are relative to that, except
+    that per-CPU symbols of x86 are absolute then, which makes the others negative
+    (CONFIG_KALLSYMS_ABSOLUTE_PERCPU).
     """
     if base is None:
         places = np.uint64(offsets_at) + 4 * np.arange(len(offsets), dtype=np.uint64)

@@ -309,13 +309,17 @@ def page_owner_polluters(
     """Pages in pageblocks of another migratetype, by stack, most first; Movable in CMA is not."""
     movable = found.names.index("Movable")
     cma = found.names.index("CMA") if "CMA" in found.names else -1
-    keys = sorted(key for key in found.polluters if key[1:] != (movable, cma))
-    stacks = folded_stacks(prog, depot, np.array([key[0] for key in keys], np.uint32))
+    counted = [
+        (handle, kind, block, pages)
+        for (handle, kind, block), pages in sorted(found.polluters.items())
+        if (kind, block) != (movable, cma)
+    ]
+    handles = np.array([handle for handle, *_ in counted], np.uint32)
     rows = [
-        PageOwnerPolluter(
-            key[0], _type(found, key[1]), _type(found, key[2]), found.polluters[key], stack
+        PageOwnerPolluter(handle, _type(found, kind), _type(found, block), pages, stack)
+        for (handle, kind, block, pages), stack in zip(
+            counted, folded_stacks(prog, depot, handles), strict=True
         )
-        for key, stack in zip(keys, stacks, strict=True)
     ]
     return sorted(rows, key=lambda row: (-row.pages, row.handle))
 

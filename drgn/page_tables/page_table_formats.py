@@ -65,6 +65,12 @@ class PageTableFormat:
         return len(self.levels) - 1
 
     @property
+    def above_ptes(self) -> Level:
+        """The level whose entries each lead to a table of PTEs, or map as much memory."""
+        *_, above, _ = self.levels
+        return above
+
+    @property
     def slots(self) -> int:
         """Entries in a table; the root may have fewer."""
         return 1 << (self.page_shift - 3)
@@ -136,7 +142,8 @@ MAX = (1 << 64) - 1
 
 
 def _matches(entries: Entries, test: tuple[int, int]) -> NDArray[np.bool_]:
-    result: NDArray[np.bool_] = (entries & np.uint64(test[0])) == np.uint64(test[1])
+    mask, value = test
+    result: NDArray[np.bool_] = (entries & np.uint64(mask)) == np.uint64(value)
     return result
 
 

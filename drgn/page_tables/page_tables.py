@@ -202,7 +202,7 @@ def page_tables(scan: PageTableScan) -> list[PageTables]:
     charged = scan.spaces.columns["pgtables_bytes"]
     pte, pmd, pud = (_tables(scan, name) for name in ("pte", "pmd", "pud"))
     counted = pte + pmd + pud + sums["deposited"]
-    huge = sums["huge"] << scan.form.levels[-2].shift
+    huge = sums["huge"] << scan.form.above_ptes.shift
     columns = (
         charged,
         (kinds[:, PAGE] << page_shift) + huge,

@@ -47,7 +47,7 @@ def cut_regions(areas: VmAreas, owners: Iterable[int], form: PageTableFormat) ->
 
     A region's PTE tables are its own: it is cut only where no table reaches across.
     """
-    table = np.uint64(form.levels[-2].shift)
+    table = np.uint64(form.above_ptes.shift)
     firsts: list[NDArray[np.int64]] = []
     for owner in sorted(owners):
         here = slice(*np.searchsorted(areas.owners, [owner, owner + 1]).tolist())

@@ -74,15 +74,16 @@ NUMBERS = ("unreadable_tables", "repeated_tables", "dropped_tables", "broken_dep
 
 def blank(scan: PageTableScan, mapped: MappedPages | None) -> PageTableScan:
     """A scan of the same processes, of which nothing is counted yet."""
-    zeros = [np.zeros(values.shape, np.int64) for values in _arrays(scan)]
-    regions = replace(scan.regions, bytes=zeros[4], pte_tables=zeros[5])
+    kinds, tables, filled, filled_entries, mapped_bytes, pte_tables = (
+        np.zeros(values.shape, np.int64) for values in _arrays(scan)
+    )
     return replace(
         scan,
-        kinds=zeros[0],
-        tables=zeros[1],
-        filled=zeros[2],
-        filled_entries=zeros[3],
-        regions=regions,
+        kinds=kinds,
+        tables=tables,
+        filled=filled,
+        filled_entries=filled_entries,
+        regions=replace(scan.regions, bytes=mapped_bytes, pte_tables=pte_tables),
         sums={name: np.zeros(len(scan.spaces), np.int64) for name in SUMS},
         gaps=Gaps(),
         mapped=mapped,

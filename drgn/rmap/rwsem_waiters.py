@@ -279,7 +279,7 @@ def rt_mutex_waiters(mutex: Object) -> Iterator[Object]:
     :return: Iterator of ``struct rt_mutex_waiter *`` objects.
     :raises ValueError: the tree has no end.
     """
-    # "locking/rtmutex: Fix task->pi_waiters integrity" (v6.5)
+    # "locking/rtmutex: Fix task->pi_waiters integrity" (f7853c342418, in v6.5)
     paths = ("tree.entry", "tree_entry")
     link = member_path(mutex.prog_.type("struct rt_mutex_waiter"), paths)
     above: list[Object] = []
@@ -303,7 +303,8 @@ def rwsem_waiters(rwsem: Object) -> Iterator[Object]:
     :raises ValueError: the queue has no end.
     """
     if hasattr(rwsem, "first_waiter"):
-        # "locking/rwsem: Remove the list_head from struct rw_semaphore" (v7.1): a ring.
+        # A ring since "locking/rwsem: Remove the list_head from struct rw_semaphore" (1ea4b473504b,
+        # in v7.1).
         first = rwsem.first_waiter.read_()
         waiter = first
         for _ in range(MAX_WAITERS):

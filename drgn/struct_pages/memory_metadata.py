@@ -155,7 +155,7 @@ class FrameOrigins:
 def shared_tails(prog: Program, where: Memmap) -> NDArray[np.int64]:
     """
     The frames of the struct pages that all tails of optimised huge pages share, one for each zone
-    and order ("mm/hugetlb: Remove fake head pages", v7.1); none on kernels before.
+    and order ("mm/hugetlb: remove fake head pages", 622026e87c40, in v7.1); none on kernels before.
     """
     frames = []
     if prog.type("struct zone").has_member("vmemmap_tails"):

@@ -31,9 +31,6 @@ from typing import Any
 from mmscope.drgn.text.stack_text import is_stack, stack_id
 from mmscope.drgn.text.text_source import Source, TextError
 
-# text, what its first record begins with, (key, pages) of each, records not understood
-Block = tuple[bytes, bytes, Sequence[tuple[int, int]], int]
-
 CHUNK_BYTES = 64 << 10
 MAX_RECORD_BYTES = 1 << 20  # a stack has at most some 64 frames
 MARK = b"?"
@@ -51,6 +48,23 @@ NUMBER = b"nr_base_pages: "
 HANDLE = b"handle: "
 HANDLE_SHAPE = b"handle: \nnr_base_pages: \n\n"
 HANDLE_PAGES = rb"handle: (-?[0-9]{1,10})\nnr_base_pages: ([0-9]{1,10})\Z"
+
+
+class Block:
+    """
+    Some records, one after the other.
+
+    :ivar first: what the first begins with, without the number of pages, which is what changes.
+    :ivar counted: (key, pages) of each.
+    :ivar skipped: records that were not understood.
+    """
+
+    __slots__ = ("counted", "first", "skipped", "text")
+
+    def __init__(
+        self, text: bytes, first: bytes, counted: Sequence[tuple[int, int]], skipped: int
+    ) -> None:
+        self.text, self.first, self.counted, self.skipped = text, first, counted, skipped
 
 
 class Counts:
@@ -97,21 +111,21 @@ class Counts:
             while position < end:
                 first = here
                 for block in itertools.islice(expected, first, None):
-                    if not starts_with(block[0], position):
+                    if not starts_with(block.text, position):
                         break
-                    position += len(block[0])
+                    position += len(block.text)
                     here += 1
                 blocks += expected[first:here]
                 if position == end or (
                     # The rest of it is in the next chunk.
-                    chunk and here < len(expected) and end - position < len(expected[here][0])
+                    chunk and here < len(expected) and end - position < len(expected[here].text)
                 ):
                     break
                 stop, after = _resume(data, position, end, expected, here)
                 gone += expected[here:after]
                 here = after
                 read = self._parse.blocks(data[position:stop])
-                records += sum(len(block[2]) for block in read)
+                records += sum(len(block.counted) for block in read)
                 if records > MAX_RECORDS:
                     raise TextError(f"{source.name}: has more than {MAX_RECORDS:,} stacks: {NONE}")
                 new += read
@@ -121,14 +135,14 @@ class Counts:
         self.truncated = bool(rest)
         gone += expected[here:]
         self._blocks = blocks
-        self.skipped += sum(block[3] for block in new) - sum(block[3] for block in gone)
+        self.skipped += sum(block.skipped for block in new) - sum(block.skipped for block in gone)
         self._count(gone, new)
 
     def _count(self, gone: Iterable[Block], new: Iterable[Block]) -> None:
         """Take away the counts of some blocks, and add those of others."""
         pages, times, changed = self.pages, self._times, set[int]()
-        added = [count for block in new for count in block[2]]
-        taken = [count for block in gone for count in block[2]]
+        added = [count for block in new for count in block.counted]
+        taken = [count for block in gone for count in block.counted]
         # Of a block that changed, most records did not. (Where one is there twice, count.)
         before, now = set(taken), set(added)
         if len(before) == len(taken) and len(now) == len(added):
@@ -160,12 +174,12 @@ def _resume(
 ) -> tuple[int, int]:
     """Where, behind a difference, the text goes on as before: (position, block)."""
     first = here
-    if here < len(expected) and data.startswith(expected[here][1], position):
+    if here < len(expected) and data.startswith(expected[here].first, position):
         first += 1  # this one is where it was, with another number
     # Near by first: to search all of the text takes longer than to read a block.
     for limit in (min(position + NEAR_BYTES, end), end):
         for ahead in range(first, min(first + LOOK_AHEAD, len(expected))):
-            found = data.find(b"\n\n" + expected[ahead][1], position, limit)
+            found = data.find(b"\n\n" + expected[ahead].first, position, limit)
             if found >= 0:
                 return found + 2, ahead
     return end, len(expected)
@@ -191,7 +205,7 @@ class _HandleParser:
             if max(handles) < 1 << 32 and max(pages) < 1 << 32:
                 counted = list(zip(handles, pages, strict=True))
                 if len(counted) <= BLOCK_RECORDS:
-                    return [(text, text[: text.index(NUMBER)], counted, 0)]
+                    return [Block(text, text[: text.index(NUMBER)], counted, 0)]
                 return _blocks(text, text[:-2].split(b"\n\n"), counted)
         return _each(text, self._record)
 
@@ -241,10 +255,9 @@ def _blocks(
         part = records[begin : begin + BLOCK_RECORDS]
         understood = [count for count in counted[begin : begin + BLOCK_RECORDS] if count]
         size = sum(map(len, part)) + 2 * len(part)
-        # Without the number of pages, which is what changes.
         first, _, _ = part[0].rpartition(NUMBER)
         blocks.append(
-            (
+            Block(
                 text[position : position + size],
                 first or part[0],
                 understood,

@@ -33,11 +33,15 @@ MAX_TASKS = 20_000
 MAX_SEEN_BYTES = 6 << 20  # of parts of records as printed, until they are folded
 MAX_ORDER = 30  # twice what any kernel has; 1 << 30 pages fit a table
 ORDERS = (0,) * (MAX_ORDER + 1)
+# In place of a part that the selection does not want, or that is not what the kernel prints.
+UNWANTED: tuple[()] = ()
+UNREADABLE = False
 TIME = b", ts "
 RECORD = re.compile(HEAD % b"[0-9]+")
 NUMERALS = b"0123456789abcdef"
 # Of a stack, which bytes to know it by: behind the allocator's own frames, mostly.
 PRINT_BEGIN, PRINT_END = 160, 230
+UNSEEN = b"", 0, None
 
 CULL_KEYS = ("pid", "tgid", "comm", "order", "gfp", "stack", "memcg", "allocator")
 
@@ -116,30 +120,46 @@ class Selection:
 EVERYTHING = Selection()
 
 
-def _pages(counts: list[Any]) -> tuple[int, int]:
-    """(pages, allocations) of allocations by order."""
-    by_order = counts[:-1]
-    return sum(number << order for order, number in enumerate(by_order)), sum(by_order)
+class _Task:
+    """The first line of records up to its time, what it says, and how many have it."""
+
+    __slots__ = ("allocations", "fields", "order")
+
+    def __init__(self, order: int, fields: tuple[Any, ...]) -> None:
+        self.order, self.fields, self.allocations = order, fields, 0
+
+
+class _Part:
+    """Another part of records, what it says, and how many have it, by their order."""
+
+    __slots__ = ("by_order", "fields")
+
+    def __init__(self, fields: tuple[Any, ...]) -> None:
+        self.fields, self.by_order = fields, [*ORDERS]
+
+    def row(self) -> tuple[int, int]:
+        """(pages, allocations)."""
+        pages = sum(number << order for order, number in enumerate(self.by_order))
+        return pages, sum(self.by_order)
 
 
 class _Seen:
     """
     Parts of records as printed, each with what it means and how often it was counted.
 
-    An entry is empty where the selection does not want it, and False where it is not what the
-    kernel prints: looked at once, then as quick as a wanted one.
+    An entry is UNWANTED where the selection does not want it, and UNREADABLE where it is not what
+    the kernel prints: looked at once, then as quick as a wanted one.
     """
 
     def __init__(self, selection: Selection) -> None:
         self.selection = selection
-        self.tasks: dict[bytes, Any] = {}  # first line -> [order, allocations, fields]
-        # Allocations by order, and last the fields.
-        self.stacks: dict[bytes, Any] = {}  # (handle, stack)
-        self.tails: dict[bytes, Any] = {}  # (memcg, migrate reason, unknown lines)
-        self.places: dict[tuple[bytes, bytes], Any] = {}  # (of the page, of the pageblock)
+        self.tasks: dict[bytes, Any] = {}  # order, mask, its names, pid, tgid, comm
+        self.stacks: dict[bytes, Any] = {}  # handle, stack
+        self.tails: dict[bytes, _Part] = {}  # memcg, migrate reason, unknown lines
+        self.places: dict[tuple[bytes, bytes], _Part] = {}  # of the page, of the pageblock
         # Ways to them: the second line from " type " on -> entry of its migratetypes; some bytes of
         # a stack -> it, its size, its entry.
-        self.lines: dict[bytes, Any] = {}
+        self.lines: dict[bytes, _Part] = {}
         self.prints: dict[bytes, tuple[bytes, int, Any]] = {}
         self.bytes = 0
 
@@ -148,12 +168,14 @@ class _Seen:
         """Whether it is time to fold."""
         return self.bytes + 300 * (len(self.lines) + len(self.prints)) > MAX_SEEN_BYTES
 
-    def place(self, page_type: bytes, block_type: bytes) -> Any:
+    def place(self, page_type: bytes, block_type: bytes) -> _Part:
         """The entry of two migratetypes, which is made if it is new."""
         types = page_type, block_type
-        return self.places.setdefault(types, [*ORDERS, types])
+        if types not in self.places:
+            self.places[types] = _Part(types)
+        return self.places[types]
 
-    def line(self, text: bytes, line: int, end: int) -> tuple[int, Any]:
+    def line(self, text: bytes, line: int, end: int) -> tuple[int, _Part | None]:
         """
         How far behind *line*, the end of the first line, the second has " type ", and the entry of
         its migratetypes; None if it has none.
@@ -162,7 +184,7 @@ class _Seen:
         printed = text[where:end]
         place = self.lines.get(printed)
         if place is None and (types := TYPES.fullmatch(printed)):
-            place = self.lines[printed] = self.place(types[1], types[2])
+            place = self.lines[printed] = self.place(*types.groups())
         return where - line, place
 
     def task(self, head: bytes) -> Any:
@@ -171,10 +193,12 @@ class _Seen:
             fields = parse_task(head.removesuffix(TIME))
             if fields is None:
                 return None
-            wanted = fields[0] <= MAX_ORDER and self.selection.task(fields)
-            self.tasks[head] = (
-                [fields[0], 0, fields] if wanted else () if fields[0] <= MAX_ORDER else False
-            )
+            order, *_ = fields
+            if order > MAX_ORDER:
+                self.tasks[head] = UNREADABLE
+            else:
+                wanted = self.selection.task(fields)
+                self.tasks[head] = _Task(order, fields) if wanted else UNWANTED
             self.bytes += len(head) + 300
         return self.tasks[head]
 
@@ -184,14 +208,15 @@ class _Seen:
             fields = parse_stack(text)
             if fields is None:
                 return None
-            self.stacks[text] = [*ORDERS, fields] if self.selection.stack(fields[1]) else ()
+            _, stack = fields
+            self.stacks[text] = _Part(fields) if self.selection.stack(stack) else UNWANTED
             self.bytes += 2 * len(text) + 300
         return self.stacks[text]
 
-    def tail(self, text: bytes) -> Any:
+    def tail(self, text: bytes) -> _Part:
         """The entry of the lines after a stack."""
         if text not in self.tails:
-            self.tails[text] = [*ORDERS, parse_tail(text)]
+            self.tails[text] = _Part(parse_tail(text))
             self.bytes += len(text) + 300
         return self.tails[text]
 
@@ -212,13 +237,13 @@ class _Seen:
         """The entries of a whole record by a regular expression, and where the next begins."""
         stop = text.find(BETWEEN, position)
         found = RECORD.match(text, position, stop)
-        entries = self.entries(*found.groups()) if found else (False, False, None, None)
+        entries = self.entries(*found.groups()) if found else (UNREADABLE, UNREADABLE, None, None)
         return *entries, stop + len(BETWEEN)
 
     def entries(
         self, first: bytes, page_type: bytes, block_type: bytes, text: bytes
     ) -> tuple[Any, Any, Any, Any]:
-        """The entries of a record's parts. False stands for a task or stack that does not parse."""
+        """The entries of a record's parts, UNREADABLE for a task or stack that does not parse."""
         printed, others = split_rest(text)
         stack = self.stack(printed)
         if stack is None:
@@ -226,33 +251,32 @@ class _Seen:
             stack = self.stack(printed)
         task = self.task(first + TIME)
         return (
-            False if task is None else task,
-            False if stack is None else stack,
+            UNREADABLE if task is None else task,
+            UNREADABLE if stack is None else stack,
             self.tail(others),
             self.place(page_type, block_type),
         )
 
     def fold(self, tally: Tally) -> None:
         """Move what was counted into a tally, and forget the parts."""
-        for order, allocations, (_, mask, names, pid, tgid, comm) in filter(
-            None, self.tasks.values()
-        ):
-            row: tuple[int, int] = (allocations << order, allocations)
+        for task in filter(None, self.tasks.values()):
+            order, mask, names, pid, tgid, comm = task.fields
+            row = (task.allocations << order, task.allocations)
             _add(tally["tasks"], (pid, tgid, comm), row, MAX_TASKS)
             _add(tally["orders"], order, row)
             _add(tally["gfp"], (mask, names), row, MAX_TASKS)
-            tally["records"] += allocations
-        for counts in filter(None, self.stacks.values()):
-            _add(tally["stacks"], counts[-1], _pages(counts), MAX_STACKS)
-        for counts in self.tails.values():
-            memcg, reason, unknown = counts[-1]
-            row = _pages(counts)
-            _add(tally["memcgs"], memcg, row, MAX_TASKS)
+            tally["records"] += task.allocations
+        for stack in filter(None, self.stacks.values()):
+            _add(tally["stacks"], stack.fields, stack.row(), MAX_STACKS)
+        for tail in self.tails.values():
+            memcg, reason, unknown = tail.fields
+            pages, allocations = tail.row()
+            _add(tally["memcgs"], memcg, (pages, allocations), MAX_TASKS)
             if reason:
-                _add(tally["migrated"], reason, row, MAX_TASKS)
-            tally["unknown_lines"] += unknown * row[1]
-        for counts in self.places.values():
-            _add(tally["migratetypes"], counts[-1], _pages(counts), MAX_TASKS)
+                _add(tally["migrated"], reason, (pages, allocations), MAX_TASKS)
+            tally["unknown_lines"] += unknown * allocations
+        for place in self.places.values():
+            _add(tally["migratetypes"], place.fields, place.row(), MAX_TASKS)
         for parts in (self.tasks, self.stacks, self.tails, self.places, self.lines, self.prints):
             parts.clear()
         self.bytes = 0
@@ -313,9 +337,9 @@ def _tally_text(text: bytes, seen: _Seen, tally: Tally) -> None:
                 continue
         else:
             # A few bytes of a stack tell which it may be, and comparing says whether it is.
-            known = prints.get(text[end + PRINT_BEGIN : end + PRINT_END])
-            if known is not None and starts_with(known[0], end):
-                stack, after = known[2], end + known[1]
+            printed, length, stack = prints.get(text[end + PRINT_BEGIN : end + PRINT_END], UNSEEN)
+            if stack is not None and starts_with(printed, end):
+                after = end + length
                 stop = after if starts_with(BETWEEN, after) else find(BETWEEN, after)
                 tail, following = tails.get(text[after:stop]), stop + len(BETWEEN)
             else:
@@ -367,12 +391,12 @@ def _count(entries: tuple[Any, Any, Any, Any] | None, records: int, tally: Tally
         return
     task, stack, tail, place = entries
     if task and stack:
-        order = task[0]
-        task[1] += records
-        stack[order] += records
-        tail[order] += records
-        place[order] += records
-    elif task is False or stack is False:
+        order = task.order
+        task.allocations += records
+        stack.by_order[order] += records
+        tail.by_order[order] += records
+        place.by_order[order] += records
+    elif task is UNREADABLE or stack is UNREADABLE:
         tally["skipped"] += records
 
 
@@ -396,7 +420,8 @@ def tally_selected(texts: Iterable[bytes], tally: Tally, selection: Selection) -
             if wanted:
                 _count((task, stack, tail, place), 1, tally)
             if wanted and task and stack and selection.cull:
-                _cull(tally, selection.cull, task[-1], stack[-1], tail[-1][0], int(ts))
+                memcg, _, _ = tail.fields
+                _cull(tally, selection.cull, task.fields, stack.fields, memcg, int(ts))
         if seen.full:
             seen.fold(tally)
     seen.fold(tally)
@@ -405,36 +430,44 @@ def tally_selected(texts: Iterable[bytes], tally: Tally, selection: Selection) -
 def _cull(tally: Tally, keys: tuple[str, ...], task: Any, stack: Any, memcg: Any, ts: int) -> None:
     """Count an allocation under its values of the keys."""
     order, mask, names, pid, tgid, comm = task
+    handle, printed = stack
+    cgroup, _, _, slab = memcg
     values = {
         "pid": pid,
         "tgid": tgid,
         "comm": comm,
         "order": order,
         "gfp": names or mask,
-        "stack": stack[1] or stack[0],
-        "memcg": memcg[0],
-        "allocator": allocator(stack[1], slab=memcg[3]),
+        "stack": printed or handle,
+        "memcg": cgroup,
+        "allocator": allocator(printed, slab=slab),
     }
     key: Any = tuple(values[name] for name in keys)
     culled = tally["culled"]
     if key not in culled and len(culled) >= MAX_TASKS:
         key = None
-    row = culled.setdefault(key, [0, 0, ts, ts])
-    row[0] += 1 << order
-    row[1] += 1
-    row[2], row[3] = min(row[2], ts), max(row[3], ts)
+    _add_culled(culled, key, (1 << order, 1, ts, ts))
 
 
-def _add(rows: dict[Any, Any], key: Any, row: Any, limit: int = 1 << 62) -> None:
+def _add_culled(culled: dict[Any, Any], key: Any, row: tuple[int, int, int, int]) -> None:
+    """Add pages, allocations, first and last ts to a key's."""
+    pages, allocations, first, last = row
+    if key in culled:
+        before, number, earliest, latest = culled[key]
+        pages, allocations = before + pages, number + allocations
+        first, last = min(earliest, first), max(latest, last)
+    culled[key] = [pages, allocations, first, last]
+
+
+def _add(rows: dict[Any, Any], key: Any, row: tuple[int, int], limit: int = 1 << 62) -> None:
     """Add pages and allocations to a key's; to None's when there are too many keys."""
-    if not row[1]:
+    pages, allocations = row
+    if not allocations:
         return
-    if key not in rows:
-        if len(rows) >= limit:
-            key = None
-        rows.setdefault(key, [0, 0])
-    rows[key][0] += row[0]
-    rows[key][1] += row[1]
+    if key not in rows and len(rows) >= limit:
+        key = None
+    before, number = rows.get(key, (0, 0))
+    rows[key] = [before + pages, number + allocations]
 
 
 def merge(tally: Tally, other: Tally) -> None:
@@ -443,11 +476,8 @@ def merge(tally: Tally, other: Tally) -> None:
         if isinstance(rows, int):
             tally[name] += rows
         elif name == "culled":
-            for key, (pages, allocations, first, last) in rows.items():
-                row = tally[name].setdefault(key, [0, 0, first, last])
-                row[0] += pages
-                row[1] += allocations
-                row[2], row[3] = min(row[2], first), max(row[3], last)
+            for key, row in rows.items():
+                _add_culled(tally[name], key, row)
         else:
             for key, row in rows.items():
                 _add(tally[name], key, row, MAX_STACKS if name == "stacks" else MAX_TASKS)

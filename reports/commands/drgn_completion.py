@@ -29,19 +29,19 @@ def completions(before: str, usages: Usages) -> list[str] | None:
     name, space, rest = before[1:].partition(" ")
     if not space:
         return sorted(f"%{command} " for command in usages if command.startswith(name))
-    words = rest.split(" ")
+    *earlier, begun = rest.split(" ")
     if name == "help":
-        sign = "%" if words[-1].startswith("%") else ""
+        sign = "%" if begun.startswith("%") else ""
         named = [sign + command for command in usages]
-        return sorted(command for command in named if command.startswith(words[-1]))
+        return sorted(command for command in named if command.startswith(begun))
     if name not in usages:
         return []
     usage = usages[name]()
     choices = {option: said.split(",") for option, said in CHOICES.findall(usage)}
-    offered = choices.get(words[-2], []) if len(words) > 1 else []
-    if not offered and words[-1].startswith("-"):
+    offered = choices.get(earlier[-1], []) if earlier else []
+    if not offered and begun.startswith("-"):
         offered = sorted(set(OPTION.findall(usage)))
-    return [word for word in offered if word.startswith(words[-1])]
+    return [word for word in offered if word.startswith(begun)]
 
 
 def install() -> None:

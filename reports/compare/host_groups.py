@@ -238,10 +238,10 @@ def _missing(bundle: Bundle, database: Database) -> str | None:
 def _number(database: Database, sql: str) -> Any:
     """The number that a query gives; None where the bundle lacks what it needs."""
     try:
-        row = database.connection.execute(sql).fetchone()
+        (number,) = database.connection.execute(sql).fetchone() or (None,)
     except duckdb.Error:
         return None
-    return row[0] if row else None
+    return number
 
 
 def _counters(database: Database) -> dict[str, int]:

@@ -123,17 +123,19 @@ def _with_owner(step: Step, tables: Sequence[TableChanges], page_size: int | Non
     The step with the owner inside the class that changed most, in the same direction. Where more
     than half of the step is one line of source, that says more than what its pages look like.
     """
-    best: tuple[bool, int, str, str] = (False, 0, "", "")
+    best, rank = step, (False, 0)
     for table in tables:
         inside = [each for each in known(table.name).inside if each.owner == step.name]
         for each, change in itertools.product(inside, table.changes):
-            if each.where and _value(table, change, each.where[0]) not in each.where[1]:
+            column, values = each.where or ("", ())
+            if column and _value(table, change, column) not in values:
                 continue
             grown = _bytes(table, change, each.column, page_size)
             causes = not each.looks and 2 * abs(grown) > abs(step.difference)
-            if grown * step.difference > 0 and (causes, abs(grown)) > (best[0], abs(best[1])):
-                best = causes, grown, name_of(table.what, change.what), table.name
-    return replace(step, owner_bytes=best[1], owner=best[2], table=best[3])
+            if grown * step.difference > 0 and (causes, abs(grown)) > rank:
+                rank, owner = (causes, abs(grown)), name_of(table.what, change.what)
+                best = replace(step, owner_bytes=grown, owner=owner, table=table.name)
+    return best
 
 
 def _value(table: TableChanges, change: Change, column: str) -> Any:

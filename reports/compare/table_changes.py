@@ -279,7 +279,8 @@ def _differing(
     if measure is None or not amounts:
         return None
     same = "select bool_and(\"#change\" in ('changed', 'same')) from joined"
-    if not (connection.execute(same).fetchone() or (None,))[0]:
+    (alike,) = connection.execute(same).fetchone() or (None,)
+    if not alike:
         return None
     differ = ", ".join(f'bool_or("old {c.name}" <> "new {c.name}")' for c in amounts)
     found = connection.execute(f"select {differ} from joined").fetchone() or ()
@@ -362,7 +363,10 @@ def _totals(
         having bool_and("#change" = 'new' or "#before" is not null)
             and bool_and("#change" = 'gone' or "#after" is not null)
     """).fetchone()
-    return (found[0] or 0, found[1] or 0) if found else None
+    if not found:
+        return None
+    before, after = found
+    return before or 0, after or 0
 
 
 def _changes(

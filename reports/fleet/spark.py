@@ -209,4 +209,5 @@ def _kinds(sql: str) -> dict[str, str]:
         for name, text in views_of().items():
             if re.search(rf"\b{name}\b", sql):
                 connection.execute(f"create view {name} as {text}")
-        return {row[0]: row[1] for row in connection.execute(f"describe {sql}").fetchall()}
+        columns_of = connection.execute(f"describe {sql}").fetchall()
+        return {name: kind for name, kind, *_ in columns_of}

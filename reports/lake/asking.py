@@ -66,9 +66,9 @@ def duckdb_engine(batch: Batch) -> Engine:
             {"numbers": list(numbers)},
         )
         result = connection.execute(keyed(question))
-        names = [column[0] for column in result.description or ()][2:]
+        _, _, *names = [name for name, *_ in result.description or ()]
         found = sorted(result.fetchall(), key=lambda row: row[:2])
-        return [(row[0], dict(zip(names, row[2:], strict=True))) for row in found]
+        return [(number, dict(zip(names, row, strict=True))) for number, _, *row in found]
 
     return rows
 

@@ -194,7 +194,7 @@ def page_owner(tables: Tables, page_size: int | None) -> dict[str, Any]:
         "unit": unit,
         "owners": _groups(owners, ("owner", "module")),
         "modules": _groups(
-            (((names[1] or _without_module(names[0]),), *rest) for names, *rest in owners),
+            (((module or _without_module(owner),), *rest) for (owner, module), *rest in owners),
             ("module",),
         ),
         "notes": _notes(held, size),
@@ -391,7 +391,7 @@ def slab_owner(tables: Tables, page_size: int | None) -> dict[str, Any]:
         "stacks": len(held),
         "unsized": len(rows) - len(sized) if sized else 0,
         "owners": _groups(owners, ("owner", "module", "cache")),
-        "caches": _groups((((names[2],), *rest) for names, *rest in owners), ("cache",)),
+        "caches": _groups((((cache,), *rest) for (_, _, cache), *rest in owners), ("cache",)),
     }
 
 

@@ -245,11 +245,10 @@ def _strip(rows: list[Row], page_size: int) -> tuple[list[Region], list[tuple[st
             )
         )
         at += width + gap
-    legend = [
-        (f"pt-{kind}", words, sum(row[f"{kind}_bytes"] for row in rows)) for kind, words in KINDS
-    ]
+    mapped_by = {kind: sum(row[f"{kind}_bytes"] for row in rows) for kind, _ in KINDS}
+    legend = [(f"pt-{kind}", words, mapped_by[kind]) for kind, words in KINDS if mapped_by[kind]]
     mapped = sum(row["mapped_bytes"] for row in rows)
-    return regions, [item for item in legend if item[2]], mapped
+    return regions, legend, mapped
 
 
 def _stack(row: Row) -> list[Segment]:

@@ -15,7 +15,7 @@ Cannot know: which pages inside a pageblock are free. The free share is in eight
 
 import operator
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any
@@ -37,6 +37,8 @@ MAX_RUN_TITLES = 1000
 # 128 TiB of 2 MiB pageblocks; more is damage.
 MAX_BLOCKS = 1 << 26
 MAX_PFN = 1 << 52
+# Eighths of a pageblock.
+NONE_FREE, ALL_FREE = 0, 8
 # Nodes may be interleaved; so often they are not.
 MAX_BORDERS = 256
 
@@ -143,9 +145,8 @@ def pageblock_map(rows: Sequence[dict[str, Any]], page_size: int | None) -> Map:
             break
         per_cell *= 2
     zones = [
-        (*rows_of.place(run[0] // block_pages // per_cell), run[2])
-        for before, run in zip([None, *runs], runs, strict=False)
-        if before is None or before[2] != run[2]
+        (*rows_of.place(start // block_pages // per_cell), zone)
+        for start, zone in _zone_starts(runs)
     ]
     zones_end = zones[MAX_BORDERS][:2] if len(zones) > MAX_BORDERS else (rows_of.count, 0)
     by_run = per_cell == 1 and len(runs) <= MAX_RUN_TITLES
@@ -176,6 +177,15 @@ def pageblock_map(rows: Sequence[dict[str, Any]], page_size: int | None) -> Map:
 
 # (first PFN, pageblocks, (node, zone), migratetype, eighths)
 Run = tuple[int, int, tuple[int, str], str, int | None]
+
+
+def _zone_starts(runs: Sequence[Run]) -> Iterator[tuple[int, tuple[int, str]]]:
+    """Where another zone begins: its first PFN, and the zone."""
+    before = None
+    for start, _, zone, *_ in runs:
+        if zone != before:
+            yield start, zone
+        before = zone
 
 
 def _block_pages(runs: list[Run], page_size: int | None) -> tuple[int, bool]:
@@ -362,12 +372,14 @@ def _rank(migratetype: str) -> int:
 
 def _path(positions: list[tuple[int, int]]) -> str:
     """Strokes over cells (row, column), which must be sorted; neighbours are one stroke."""
-    segments: list[list[int]] = []
+    segments: list[tuple[int, int, int]] = []  # row, first column, the one behind
     for row, column in positions:
-        if segments and segments[-1][0] == row and segments[-1][2] == column:
-            segments[-1][2] += 1
-        else:
-            segments.append([row, column, column + 1])
+        if segments:
+            last, start, end = segments[-1]
+            if (last, end) == (row, column):
+                segments[-1] = row, start, column + 1
+                continue
+        segments.append((row, column, column + 1))
     parts, x, y = [], 0, 0
     for number, (row, start, end) in enumerate(segments):
         across = start - x
@@ -378,7 +390,7 @@ def _path(positions: list[tuple[int, int]]) -> str:
 
 def _run_titles(runs: list[Run], block_pages: int, rows: _Rows) -> list[tuple[str, str]]:
     titles = []
-    for start, blocks, zone, migratetype, eighths in runs:
+    for start, blocks, (node, zone), migratetype, eighths in runs:
         first = start // block_pages
         cells = range(first, first + blocks)
         path = _path([rows.place(cell) for cell in cells])
@@ -387,14 +399,14 @@ def _run_titles(runs: list[Run], block_pages: int, rows: _Rows) -> list[tuple[st
             (
                 path,
                 f"PFN {start:#x}-{start + blocks * block_pages - 1:#x}, "
-                f"{plural(blocks, 'pageblock')}, node {zone[0]} {zone[1]}, {migratetype}, {free}",
+                f"{plural(blocks, 'pageblock')}, node {node} {zone}, {migratetype}, {free}",
             )
         )
     return titles
 
 
 def _free(eighths: int) -> str:
-    return {0: "nothing free", 8: "all free"}.get(eighths, f"about {eighths}/8 free")
+    return {NONE_FREE: "nothing free", ALL_FREE: "all free"}.get(eighths, f"about {eighths}/8 free")
 
 
 def _row_titles(
@@ -424,7 +436,7 @@ def _legend(runs: list[Run]) -> list[Legend]:
     for migratetype in sorted(counts, key=rank):
         shares = counts[migratetype]
         total, known = shares.total(), None not in shares
-        none, all_of_it = shares[0], shares[8]
+        none, all_of_it = shares[NONE_FREE], shares[ALL_FREE]
         rows.append(
             Legend(
                 migratetype,

@@ -132,16 +132,25 @@ def breakdowns(tally: Tally) -> Iterator[tuple[str, str, type, Iterable[tuple[An
     """(name, title, row type, rows) of what only ``page_owner`` has."""
 
     def most_first(counted: dict[Any, Any]) -> list[tuple[Any, list[int]]]:
-        return sorted(counted.items(), key=lambda item: -item[1][0])
+        def by_pages(item: tuple[Any, list[int]]) -> int:
+            _, (pages, _) = item
+            return -pages
+
+        return sorted(counted.items(), key=by_pages)
+
+    def task(key: tuple[int, int, bytes] | None) -> tuple[Any, ...]:
+        pid, tgid, comm = key or (None, None, None)
+        return pid, tgid, text(comm) if key else OTHER_TASKS
+
+    def memcg(key: tuple[bytes | None, bool, bool, bool] | None) -> tuple[Any, ...]:
+        name, *flags = key or (None, False, False, False)
+        return text(name) if key else OTHERS, *flags
 
     yield (
         "page_owner_tasks",
         "Pages by task",
         rows.PageOwnerTask,
-        [
-            (key[0], key[1], text(key[2]), *row) if key else (None, None, OTHER_TASKS, *row)
-            for key, row in most_first(tally["tasks"])
-        ],
+        [(*task(key), *row) for key, row in most_first(tally["tasks"])],
     )
     yield (
         "page_owner_orders",
@@ -154,7 +163,7 @@ def breakdowns(tally: Tally) -> Iterator[tuple[str, str, type, Iterable[tuple[An
         "Pages by gfp mask",
         rows.PageOwnerGfp,
         [
-            (text(key[0]), text(key[1]), *row) if key else (OTHERS, "", *row)
+            (*map(text, key), *row) if key else (OTHERS, "", *row)
             for key, row in most_first(tally["gfp"])
         ],
     )
@@ -163,7 +172,7 @@ def breakdowns(tally: Tally) -> Iterator[tuple[str, str, type, Iterable[tuple[An
         "Pages by migratetype, and their pageblock's",
         rows.PageOwnerMigratetype,
         [
-            (text(key[0]), text(key[1]), *row) if key else (OTHERS, OTHERS, *row)
+            (*map(text, key), *row) if key else (OTHERS, OTHERS, *row)
             for key, row in most_first(tally["migratetypes"])
         ],
     )
@@ -171,10 +180,7 @@ def breakdowns(tally: Tally) -> Iterator[tuple[str, str, type, Iterable[tuple[An
         "page_owner_memcgs",
         "Pages by memory cgroup",
         rows.PageOwnerMemcg,
-        [
-            (text(key[0]), *key[1:], *row) if key else (OTHERS, False, False, False, *row)
-            for key, row in most_first(tally["memcgs"])
-        ],
+        [(*memcg(key), *row) for key, row in most_first(tally["memcgs"])],
     )
     yield (
         "page_owner_migrations",

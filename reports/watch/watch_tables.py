@@ -181,7 +181,8 @@ def open_log(path: Path) -> Log:
 
 def _look(log: Log, before: Sample | None, sample: Sample, last: dict[str, dict[str, int]]) -> None:
     for name, why in sample["unread"].items():
-        log.unread[name] = why, log.unread.get(name, ("", 0))[1] + 1
+        _, times = log.unread.get(name, ("", 0))
+        log.unread[name] = why, times + 1
     for source in ("vmstat", "ksm"):
         if source in sample:
             for name, value in sample[source].items():
@@ -194,7 +195,8 @@ def _look(log: Log, before: Sample | None, sample: Sample, last: dict[str, dict[
     log.put_off += bool(sample.get("put_off"))
     log.walks_pages |= bool(sample.get("walks_pages"))
     if (spent := sample.get("pagetypeinfo_cpu")) is not None:
-        log.pagetypeinfo = log.pagetypeinfo[0] + 1, log.pagetypeinfo[1] + spent
+        readings, seconds = log.pagetypeinfo
+        log.pagetypeinfo = readings + 1, seconds + spent
     for source in ("meminfo", "ksm"):
         log.moved |= {name for name, value in sample.get(source, {}).items() if value}
 
@@ -341,6 +343,7 @@ def overhead(log: Log) -> WatchOverhead:
     first, last = log.first, log.last
     taken = last["number"] - first["number"]
     spent = last["cpu_total"] - first["cpu_total"] if taken else last["cpu"]
+    readings, pagetypeinfo_seconds = log.pagetypeinfo
     return WatchOverhead(
         last["number"],
         log.samples,
@@ -349,7 +352,8 @@ def overhead(log: Log) -> WatchOverhead:
         round(spent, 6),
         round(spent / (taken or 1), 6),
         round(spent / log.seconds, 6) if log.seconds else None,
-        *(log.pagetypeinfo[0], round(log.pagetypeinfo[1], 6)),
+        readings,
+        round(pagetypeinfo_seconds, 6),
         log.path.stat().st_size,
     )
 
