@@ -184,6 +184,57 @@ def test_notes_are_kept_with_the_target(tmp_path: Path, monkeypatch: pytest.Monk
     assert Bundle(tmp_path / "b").target["truncated"] == "5 bytes"
 
 
+# A libkdumpfile that loses pages of its cache.
+
+
+@pytest.mark.parametrize(
+    "text", ["Decompresion failed: error -2", "Decompression failed: error -2"]
+)
+@pytest.mark.parametrize("times", [1, 2])
+def test_what_libkdumpfile_lost_is_read_once_more_from_the_dump_opened_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int, text: str
+) -> None:
+    read: list[Any] = []
+
+    def loses(memory: Memory) -> Found:
+        read.append(memory.prog)
+        assert memory.once("kept", lambda: memory.prog) is memory.prog
+        if len(read) <= times:
+            raise FaultError(f"could not read memory from kdump: {text}", 0xFFFFFFFFA9F3A978)
+        return found()
+
+    specs = {"a": spec(lambda _: found(), "a"), "b": spec(loses, "b"), "c": spec(loses, "c")}
+    monkeypatch.setattr(registry, "SECTIONS", specs)
+    first, anew = (SimpleNamespace(flags=ProgramFlags(0)) for _ in range(2))
+    with Writer(tmp_path / "b") as writer:
+        memory = Memory(first, opened=lambda: anew)  # type: ignore[arg-type, return-value]
+        sections = collect(memory, TARGET, writer)
+    assert [section.status for section in sections] == [
+        "ok",
+        "ok" if times == 1 else "failed",
+        "ok",
+    ]
+    assert read == [first, anew, anew]
+
+
+def test_other_faults_and_other_targets_are_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost = "could not read memory from kdump: Decompresion failed: error -2"
+    for number, (text, opened) in enumerate([("Excluded page", pytest.fail), (lost, None)]):
+        read: list[Any] = []
+
+        def section(memory: Any, text: str = text, read: list[Any] = read) -> Found:
+            read.append(memory.prog)
+            raise FaultError(text, 0)
+
+        monkeypatch.setattr(registry, "SECTIONS", {"a": spec(section, "a")})
+        with Writer(tmp_path / str(number)) as writer:
+            memory = Memory(SimpleNamespace(flags=ProgramFlags(0)), opened=opened)  # type: ignore[arg-type]
+            (told,) = collect(memory, TARGET, writer)
+        assert told.status == "failed" and len(read) == 1
+
+
 # The pass over the struct pages, which several sections share.
 
 

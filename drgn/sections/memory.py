@@ -37,6 +37,7 @@ class Memory:
     :ivar jobs: how many processes may share a pass over a large machine's struct pages, or a walk
         over the page tables of many processes.
     :ivar rmap_node_ns: nanoseconds of a visit of a tree node, as the user measured them.
+    :ivar opened: opens it once more.
     """
 
     prog: Program
@@ -44,6 +45,7 @@ class Memory:
     riders: Callable[[], Iterable[Rider]] = tuple
     jobs: int = 1
     rmap_node_ns: float | None = None
+    opened: Callable[[], Program] | None = None
     _kept: dict[str, Any] = field(default_factory=dict)
     _rode: dict[type, tuple[Any, Gaps]] = field(default_factory=dict)
 
@@ -51,6 +53,14 @@ class Memory:
     def live(self) -> bool:
         """Whether the kernel runs while it is read."""
         return bool(self.prog.flags & ProgramFlags.IS_LIVE)
+
+    def open_anew(self) -> bool:
+        """Begin again, with nothing that was read before; whether that can be done."""
+        if self.opened is None:
+            return False
+        self.prog = self.opened()
+        self._kept, self._rode = {}, {}  # objects of one program are nothing to another
+        return True
 
     def once(self, name: str, work: Callable[[], Kept]) -> Kept:
         """What several sections need, worked out once; if it failed, it failed for all of them."""
