@@ -6,7 +6,6 @@ Each section is on its own (``run_section``): what goes wrong in it costs itself
 go on.
 """
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
@@ -19,10 +18,6 @@ from mmscope.reports.bundle.redact import RedactingWriter
 from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.collect.run_section import run_section
 
-# libkdumpfile up to 0.5.4, which Debian 13 has, may lose the room of pages in its cache once it was
-# asked for pages that the dump leaves out: its commit e63dab40c8ce ("cache: Get data buffer before
-# adjusting ghost partition size"). Opened anew, it reads them.
-LOST = re.compile(r"from kdump: Decompress?ion failed: error -2\b")
 # (section, its title, pages done, pages in all); pages are 0 where they are not known
 Progress = Callable[[str, str, int, int], None]
 
@@ -61,9 +56,11 @@ def collect(
                     spec.name, spec.title, done, total
                 )
         section, found = run_section(spec, source, machine, verbose=verbose)
-        lost = section.status == "failed" and LOST.search(section.message or "")
-        if lost and isinstance(source, Memory) and source.open_anew():
-            section, found = run_section(spec, source, machine, verbose=verbose)
+        if section.status in ("failed", "partial") and isinstance(source, Memory) and source.lost():
+            source.open_anew()
+            again = run_section(spec, source, machine, verbose=verbose)
+            if section.status == "failed" or again[0].status != "failed":
+                section, found = again
         for filled in found.tables:
             table = filled.table
             writer.table(table.name, table.title, table.row, filled.rows, section=spec.name)

@@ -84,7 +84,7 @@ def main() -> int:
         if "huge-blocks-gone" in missing:
             words, buddyinfo, counters, levels = said["famine_seen"]
             print(f"{words}: {counters}, {display.size(levels['MemFree'])} free\n{buddyinfo}")
-        for trigger in NAMED.keys() & of.keys():
+        for trigger in (name for name in NAMED if name in of):
             path, incident = of[trigger]
             found = {finding.id: finding for finding in evaluate(Bundle(path / "bundle")).found}
             print(f"{trigger}: {incident['title']}")
