@@ -56,11 +56,6 @@ def collect(
                     spec.name, spec.title, done, total
                 )
         section, found = run_section(spec, source, machine, verbose=verbose)
-        if section.status in ("failed", "partial") and isinstance(source, Memory) and source.lost():
-            source.open_anew()
-            again = run_section(spec, source, machine, verbose=verbose)
-            if section.status == "failed" or again[0].status != "failed":
-                section, found = again
         for filled in found.tables:
             table = filled.table
             writer.table(table.name, table.title, table.row, filled.rows, section=spec.name)
