@@ -12,7 +12,7 @@ PERIOD, MIB = 5.0, 1 << 20
 EVENTS = (
     *("oom_kill", "allocstall_normal", "allocstall_movable", "compact_stall", "compact_fail"),
     *("compact_success", "thp_fault_fallback", "thp_file_fallback", "pgfault"),
-    *("thp_fault_alloc", "thp_file_alloc"),
+    *("thp_fault_alloc", "thp_file_alloc", "thp_fault_fallback_charge"),
 )
 Change = Callable[[int, dict[str, Any]], None]
 

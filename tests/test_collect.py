@@ -184,6 +184,77 @@ def test_notes_are_kept_with_the_target(tmp_path: Path, monkeypatch: pytest.Monk
     assert Bundle(tmp_path / "b").target["truncated"] == "5 bytes"
 
 
+# A libkdumpfile that reads nothing any more.
+
+
+class Dump:
+    """A program whose library has lost its way, or has not; a mock."""
+
+    flags = ProgramFlags(0)
+
+    def __init__(self, why: str = "") -> None:
+        self.why = why
+
+    def symbol(self, name: str) -> SimpleNamespace:
+        return SimpleNamespace(address=0xFFFFFFFFA8600000)
+
+    def read(self, address: int, size: int) -> bytes:
+        if self.why:
+            raise FaultError(f"could not read memory from kdump: {self.why}", address)
+        return bytes(size)
+
+
+LOST = "Decompresion failed: error -2"
+
+
+def collected(path: Path, section: Callable[[Any], Found], *programs: Dump) -> list[SectionResult]:
+    """Two sections of a dump, which is opened as often as there are programs."""
+    opened = iter(programs)
+    memory = Memory(next(opened), opened=lambda: next(opened))  # type: ignore[arg-type, return-value]
+    with pytest.MonkeyPatch.context() as patched, Writer(path / "b") as writer:
+        patched.setattr(registry, "SECTIONS", {name: spec(section, name) for name in "ab"})
+        return collect(memory, TARGET, writer)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_dump_of_which_nothing_is_read_any_more_is_opened_anew(
+    tmp_path: Path, whole: bool
+) -> None:
+    read: list[Any] = []
+
+    def section(memory: Memory) -> Found:
+        read.append(memory.prog)
+        assert memory.once("kept", lambda: memory.prog) is memory.prog
+        if whole:
+            memory.prog.read(0, 1)
+            return found()
+        partly = found()
+        partly.notes += ["5 bytes could not be read"] * bool(memory.prog.why)  # type: ignore[attr-defined]
+        return partly
+
+    first, anew = Dump(LOST), Dump()
+    assert [one.status for one in collected(tmp_path, section, first, anew)] == ["ok", "ok"]
+    assert read == [first, anew, anew]
+
+
+def test_a_section_that_fares_worse_then_is_as_it_was(tmp_path: Path) -> None:
+    def section(memory: Memory) -> Found:
+        if not memory.prog.why:  # type: ignore[attr-defined]
+            raise ValueError("no")
+        partly = found()
+        partly.notes.append("5 bytes could not be read")
+        return partly
+
+    sections = collected(tmp_path, section, Dump(LOST), Dump())
+    assert [one.status for one in sections] == ["partial", "failed"]
+
+
+@pytest.mark.parametrize("why", ["Excluded page", "Decompression failed: error -3", ""])
+def test_other_faults_do_not_have_a_dump_opened_anew(tmp_path: Path, why: str) -> None:
+    sections = collected(tmp_path, fails(FaultError("Excluded page", 0)), Dump(why))
+    assert [one.status for one in sections] == ["failed", "failed"]
+
+
 # The pass over the struct pages, which several sections share.
 
 

@@ -2,6 +2,7 @@
 """Guard's triggers over made samples: each fires when it should, and is silent otherwise."""
 
 import dataclasses
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from mmscope.reports.guard import history as histories
 from mmscope.reports.guard.cgroup_events import CgroupEvents
 from mmscope.reports.guard.history import CgroupEvent, History, KernelMessage
 from mmscope.reports.guard.kernel_messages import KINDS
-from mmscope.reports.guard.trigger import FOLDER, filled_in, load
+from mmscope.reports.guard.trigger import FOLDER, Trigger, filled_in, load
 from mmscope.reports.watch.samples import Sampler
 
 TRIGGERS = load()
@@ -43,7 +44,7 @@ CASES: dict[str, tuple[dict[str, Any], tuple[Any, ...], str]] = {
     ),
     "huge-blocks-gone": (
         {}, (no_huge_blocks, counted(thp_fault_fallback=3)),
-        "0 free blocks of THP size are left of 46; ",
+        "Node 0 has 0 free blocks of THP size left of 46; ",
     ),
     "memory-unaccounted": ({}, (leaked("", 1),), "Memory in no counter only grew: by "),
     "reclaim-stalls": (
@@ -108,7 +109,57 @@ def test_watermarks_keep_the_last_huge_blocks() -> None:
 
     (trigger,) = (t for t in TRIGGERS if t.name == "huge-blocks-gone")
     (first, fired), *_ = played([trigger], some, counted(thp_fault_fallback=3))
-    assert first >= 20 and fired.title.startswith("2 free blocks of THP size are left of 46; ")
+    assert first >= 20 and fired.title.startswith(
+        "Node 0 has 2 free blocks of THP size left of 46; "
+    )
+
+
+def huge_blocks() -> list[Trigger]:
+    return [t for t in TRIGGERS if t.name == "huge-blocks-gone"]
+
+
+def another_node(number: int, made: dict[str, Any]) -> None:
+    made["thp_any"].append((1, "Normal", 500 + number))
+
+
+def test_a_node_has_no_huge_blocks_left_whatever_another_has() -> None:
+    """Who may not reclaim gets none of another node's."""
+    changes = no_huge_blocks, another_node, counted(thp_fault_fallback=3)
+    (first, fired), *_ = played(huge_blocks(), *changes)
+    assert first >= 20 and fired.title.startswith("Node 0 has 0 free blocks of THP size left of 46")
+
+
+def test_a_node_that_never_has_huge_blocks_is_no_incident_where_another_has_some() -> None:
+    def never(number: int, made: dict[str, Any]) -> None:
+        made["thp_any"][1] = (0, "Normal", 1)  # the reserve's
+
+    wanted = counted(thp_fault_fallback=3)
+    assert played(huge_blocks(), never, another_node, wanted) == []
+    (first, fired), *_ = played(huge_blocks(), never, wanted)
+    assert first >= 20 and fired.title.startswith("Node 0 has 0 free blocks of THP size left of 0;")
+
+
+def test_huge_pages_that_a_cgroup_refused_are_not_asked_of_free_blocks() -> None:
+    refused = counted(thp_fault_fallback=3, thp_fault_fallback_charge=3)
+    assert played(huge_blocks(), no_huge_blocks, refused) == []
+    some = counted(thp_fault_fallback=4, thp_fault_fallback_charge=2)
+    (_, fired), *_ = played(huge_blocks(), no_huge_blocks, some)
+    assert re.search(r"; (\d+) of \1 huge pages asked for in a minute were in vain$", fired.title)
+
+
+def test_what_there_was_within_the_day_is_what_is_left_is_held_against() -> None:
+    """Down by a block in ten minutes, then some hours with three: 15 minutes show nothing of it."""
+    history = History(900.0)
+    for number in range(0, 4320, 12):
+        made = sample(number)
+        made["thp_any"] = [(0, "Normal", max(46 - number // 60, 3)), (1, "Normal", 500)]
+        counted(thp_fault_fallback=3)(number, made)
+        history.add(made)
+    (trigger,) = huge_blocks()
+    row = history.ask(trigger.sql)
+    assert row is not None and (row["node"], row["blocks"], row["most"]) == (0, 2, 45)
+    (kept,) = history._db.execute("select count(distinct time) from free_huge_blocks").fetchone()
+    assert kept < 36 + 20
 
 
 def test_a_step_is_no_leak() -> None:

@@ -17,8 +17,15 @@ from typing import Any
 import children
 import hostile
 import pytest
+from lake_truth import QUESTIONS, said_of
+from made_lake import small
 
 from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.findings.answerable import named
+from mmscope.reports.findings.findings import evaluate
+from mmscope.reports.lake.batch import load
+from mmscope.reports.lake.catalog import read_catalog
+from mmscope.reports.lake.staging import identity
 
 ROOT = Path(__file__).resolve().parent.parent
 MOST_KIB = 600 << 10
@@ -130,6 +137,37 @@ def test_a_bundle(base: Path, tmp_path: Path, name: str) -> None:
     if (tmp_path / "redacted").exists():
         for table in (again := Bundle(tmp_path / "redacted")).tables:
             assert again.count(table) >= 0
+
+
+def test_in_a_lake_none_costs_another_host_anything(base: Path, tmp_path: Path) -> None:
+    """All of them at once: each is in it or is a line, and a host that is in order is told all."""
+    good = small(tmp_path / "good", "good", kills=3)
+    bundles = [tmp_path / f"bundle-{number}" for number in range(len(hostile.BUNDLES))]
+    for bundle, attack in zip(bundles, hostile.BUNDLES.values(), strict=True):
+        shutil.copytree(base, bundle)
+        attack(bundle)
+    lake = tmp_path / "lake"
+    asked = ["lake", "findings", lake, "--by", "host"]
+    added, *_ = run(tmp_path, ["lake", "add", *bundles, good, lake], asked, ["lake", "show", lake])
+    catalog = read_catalog(lake)
+    there = {taken.id for taken in catalog.bundles}
+    lines = added.stderr.splitlines()
+    for bundle in bundles:
+        said = [
+            line
+            for line in lines
+            if line.startswith((f"mmscope: {bundle}: ", f"mmscope: {bundle}/"))
+        ]
+        left_out = [line for line in said if ": table " in line and "is left out: " in line]
+        assert (identity(bundle) in there) == (said == left_out), (bundle, said)
+    assert added.code == 1 and identity(good) in there
+    batch = load(catalog, catalog.bundles, named(QUESTIONS))
+    alone = evaluate(Bundle(good))
+    reasons = {item.id: item.reason for item in alone.not_checked}
+    for id, number, told, refused in said_of(batch):
+        if catalog.bundles[number].id == identity(good):
+            expected = sorted(repr(one) for one in (*alone.found, *alone.under) if one.id == id)
+            assert (id, told, refused) == (id, expected, reasons.get(id))
 
 
 @pytest.fixture(scope="module")

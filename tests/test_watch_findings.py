@@ -33,7 +33,7 @@ def asked(path: Path, rows: list[Any], samples: int = 7, total_pages: int | None
     path.mkdir(exist_ok=True)
     tables: dict[type, list[Any]] = {row_type: [] for row_type in NAMES}
     for number in range(samples):
-        at = f"2026-11-20T03:0{number // 6}:{number % 6}0.000+00:00"
+        at = f"2026-11-20T03:{number // 6:02}:{number % 6}0.000+00:00"
         period = PERIOD if number else None
         tables[WatchSample].append(
             WatchSample(number * PERIOD, at, period, 0, 0, 0, None, None, None, None)
@@ -164,6 +164,22 @@ def test_faults_that_fall_back(tmp_path: Path) -> None:
         "THP page faults got a huge page in 10 of 100 attempts (10.0 %) while watched"
     )
     assert "thp_fault_fallback by 90 in 60 s: 1.5 fallbacks a second." in finding.saw
+
+
+def test_faults_that_fall_back_at_last(tmp_path: Path) -> None:
+    """Ten minutes, in the first of which huge pages were to be had; the last one ends the watch."""
+    rows = [*moved(1, thp_fault_alloc=900), *moved(54, thp_fault_fallback=300)]
+    late = moved(55, thp_fault_alloc=2), moved(60, thp_fault_fallback=58)
+    verdict = asked(tmp_path, [*rows, *late[0], *late[1]], samples=61)
+    finding = found(verdict, "watch-thp-falls-back")
+    assert finding is not None
+    assert finding.title == (
+        "THP page faults got a huge page in 2 of 60 attempts (3.3 %) in the last 60 s that were "
+        "watched"
+    )
+    assert "thp_fault_fallback by 58 in 60 s: 0.967 fallbacks a second." in finding.saw
+    few = asked(tmp_path / "few", [*rows, *moved(60, thp_fault_fallback=49)], samples=61)
+    assert found(few, "watch-thp-falls-back") is None
 
 
 @pytest.mark.parametrize("alloc, fallback", [(50, 50), (0, 49), (0, 0)])

@@ -4,13 +4,21 @@ A kernel's memory as sections read it: what several of them need is worked out o
 """
 
 import contextlib
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
-from drgn import Program, ProgramFlags
+from drgn import FaultError, Program, ProgramFlags
 
-from mmscope.drgn.reading.kernel_arrays import Gaps
+from mmscope.drgn.reading.kernel_arrays import PAGE, Gaps
+
+# libkdumpfile up to 0.5.4, which Debian 13 has, may lose the room for a page in its cache once it
+# was asked for pages that the dump leaves out, and then unpacks no page any more: its commit
+# e63dab40c8ce ("cache: Get data buffer before adjusting ghost partition size").
+LOST = re.compile(r"from kdump: Decompress?ion failed: error -2\b")
+# Pages of the kernel's text that are read to see it: hardly one of them is in the cache.
+PROBES, MOST_PROBED = 8, 1024
 
 
 class DeadlineExceeded(BaseException):
@@ -37,6 +45,7 @@ class Memory:
     :ivar jobs: how many processes may share a pass over a large machine's struct pages, or a walk
         over the page tables of many processes.
     :ivar rmap_node_ns: nanoseconds of a visit of a tree node, as the user measured them.
+    :ivar opened: opens a dump once more.
     """
 
     prog: Program
@@ -44,6 +53,8 @@ class Memory:
     riders: Callable[[], Iterable[Rider]] = tuple
     jobs: int = 1
     rmap_node_ns: float | None = None
+    opened: Callable[[], Program] | None = None
+    _probed: int = 0
     _kept: dict[str, Any] = field(default_factory=dict)
     _rode: dict[type, tuple[Any, Gaps]] = field(default_factory=dict)
 
@@ -51,6 +62,27 @@ class Memory:
     def live(self) -> bool:
         """Whether the kernel runs while it is read."""
         return bool(self.prog.flags & ProgramFlags.IS_LIVE)
+
+    def lost(self) -> bool:
+        """Whether nothing more can be read of a dump until it is opened anew: see :data:`LOST`."""
+        if self.opened is None:
+            return False
+        with contextlib.suppress(LookupError):
+            text = self.prog.symbol("_stext").address
+            for _ in range(PROBES):
+                self._probed = (self._probed + 1) % MOST_PROBED
+                try:
+                    self.prog.read(text + self._probed * PAGE, 1)
+                except FaultError as error:
+                    if LOST.search(str(error)):
+                        return True
+        return False
+
+    def open_anew(self) -> None:
+        """Begin again with a dump, with nothing that was read of it before."""
+        assert self.opened is not None
+        self.prog = self.opened()
+        self._kept, self._rode = {}, {}  # objects of one program are nothing to another
 
     def once(self, name: str, work: Callable[[], Kept]) -> Kept:
         """What several sections need, worked out once; if it failed, it failed for all of them."""

@@ -10,6 +10,8 @@ import argparse
 import os
 from pathlib import Path
 
+from drgn import Program
+
 from mmscope.drgn.free.pageblocks import set_pageblock_order
 from mmscope.drgn.opening.core_file import left_out, missing_bytes
 from mmscope.drgn.opening.target import TargetError, open_target, other_release
@@ -140,8 +142,15 @@ def open_source(args: argparse.Namespace) -> tuple[Memory | Files, str, dict[str
         return Files(args.proc_root, args.all), args.proc_root.name, {}
     notes = {}
     name = args.core.name if args.core is not None else args.qemu or ""
-    try:
+
+    def opened() -> Program:
         prog = open_target(args.core, args.symbols, args.qemu)
+        if args.pageblock_order is not None:
+            set_pageblock_order(prog, args.pageblock_order)
+        return prog
+
+    try:
+        prog = opened()
     except TargetError as error:
         if args.core is not None or args.qemu is not None or args.symbols:
             raise
@@ -150,8 +159,6 @@ def open_source(args: argparse.Namespace) -> tuple[Memory | Files, str, dict[str
     jobs = 1  # of a QEMU guest, whose one socket is for one process
     if args.qemu is None:
         jobs = args.jobs or idle_cpus(live=args.core is None)
-    if args.pageblock_order is not None:
-        set_pageblock_order(prog, args.pageblock_order)
     if args.core is not None:
         notes = core_notes(args.core)
         if words := other_release(prog):
@@ -159,7 +166,8 @@ def open_source(args: argparse.Namespace) -> tuple[Memory | Files, str, dict[str
             say(f"{args.core}: {words}")
         if "truncated" in notes:
             say(f"{args.core}: {notes['truncated']}; reading what is there")
-    return Memory(prog, jobs=jobs, rmap_node_ns=args.rmap_node_ns), name, notes
+    anew = opened if args.core is not None else None
+    return Memory(prog, jobs=jobs, rmap_node_ns=args.rmap_node_ns, opened=anew), name, notes
 
 
 def core_notes(core: Path) -> dict[str, str]:

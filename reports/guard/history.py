@@ -6,8 +6,8 @@ The tables are those of ``mmscope watch`` by name and column, in SQLite, which i
 ``counter_rates``, ``psi_series``, ``gauge_series``, ``zone_series`` and ``thp_free_blocks_series``.
 Beside them are ``samples``, ``free_huge_blocks`` (of any migratetype, in every sample),
 ``cgroup_events`` (what memory.events counted in a period) and ``kernel_messages``. ``time`` is of
-the monotonic clock, in seconds. Levels of /proc/meminfo are kept for a day as well, one reading
-every ten minutes: a leak is slower than some minutes.
+the monotonic clock, in seconds. Levels of /proc/meminfo and ``free_huge_blocks`` are kept for a day
+as well, one reading every ten minutes: a leak is slower than some minutes, and so is fragmentation.
 
 Bounded: by time, and by :data:`MOST_BYTES` where a sample is larger than any that is known.
 """
@@ -27,6 +27,7 @@ from mmscope.reports.watch.watch_tables import Sample
 MOST_BYTES = 24 << 20
 PAGE = 4096
 MARK_SECONDS, MARKS_SECONDS = 600.0, 86_400.0
+MARKED = ("gauge_series", "free_huge_blocks")
 # A trigger that takes more steps of SQLite than this is ended: a second of a CPU or so.
 MOST_STEPS = 20_000_000
 STEPS = 10_000
@@ -161,7 +162,7 @@ class History:
             if name == "marks":
                 self._db.execute("delete from marks where time < ?", (now - MARKS_SECONDS,))
             else:
-                kept = " and time not in (select time from marks)" * (name == "gauge_series")
+                kept = " and time not in (select time from marks)" * (name in MARKED)
                 self._db.execute(f"delete from {name} where time < ?{kept}", (now - self.seconds,))
 
     def _drop_half(self) -> None:

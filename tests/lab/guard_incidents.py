@@ -80,12 +80,17 @@ def main() -> int:
         missing = NAMED.keys() - of.keys()
         for trigger in sorted(missing):
             print(f"{trigger}: not captured")
-        for trigger in NAMED.keys() & of.keys():
+        print(f"famine: {said['famine']}")
+        if "huge-blocks-gone" in missing:
+            words, buddyinfo, counters, levels = said["famine_seen"]
+            print(f"{words}: {counters}, {display.size(levels['MemFree'])} free\n{buddyinfo}")
+        for trigger in (name for name in NAMED if name in of):
             path, incident = of[trigger]
             found = {finding.id: finding for finding in evaluate(Bundle(path / "bundle")).found}
             print(f"{trigger}: {incident['title']}")
             print(
-                f"    a bundle after {said['seconds'].get(trigger, -1):.1f} s: {', '.join(found)}"
+                f"    a bundle {said['seconds'].get(trigger, -1):.1f} s after the trouble, "
+                f"{said['written'].get(trigger, -1):.1f} s after its trigger: {', '.join(found)}"
             )
             begin = time.monotonic()
             words = text_of_report(path / "bundle", Path(folder) / f"{trigger}.html")

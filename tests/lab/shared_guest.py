@@ -26,7 +26,7 @@ OPTIONS = {"owner": "slab_debug=U,mmscope_lab"}
 # For programs that make memory short: a process that the OOM killer takes first, and memory that
 # nothing backs yet (MAP_NORESERVE).
 PROCESSES = """
-import mmap, os
+import mmap, os, traceback
 from pathlib import Path
 
 def child(work):
@@ -35,8 +35,10 @@ def child(work):
         Path("/proc/self/oom_score_adj").write_text("1000")
         try:
             work()
-        finally:
-            os._exit(0)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
     return pid
 
 def memory(size, advice):

@@ -3,8 +3,8 @@
 The Debian packages under the systemd of Debian 13, in an emulated guest: a dump of the lab's real
 kdump comes to /var/crash as kdump-tools writes it, and becomes a report without a person; so does
 one that is unpacked where it lies; one that is not root's is left alone. guard runs under its
-hardening, captures when a cgroup runs out of memory, and comes back when it is killed; others are
-told in the journal.
+hardening, captures when a cgroup runs out of memory, and comes back when it is killed; perf records
+under it; others are told in the journal.
 
     make systemd-try
 
@@ -17,6 +17,7 @@ see a crash kernel boot this root: the lab's kdump has its own (``crashed.py``).
 """
 
 import contextlib
+import csv
 import filecmp
 import json
 import os
@@ -43,7 +44,7 @@ from make_deb import MMDEBSTRAP, SUITE  # noqa: E402
 from roles import resolve  # noqa: E402
 
 PROGRAMS = HERE / "programs"
-PACKAGES = ("systemd", "systemd-sysv")
+PACKAGES = ("systemd", "systemd-sysv", "linux-perf")
 UNITS = ("mmscope-guard.service", "mmscope-crash.service", "mmscope-crash.path",
          "mmscope-crash.timer")  # fmt: skip
 # Where others want the same CPUs it takes several times as long.
@@ -196,12 +197,15 @@ def boot(folder: Path, kernel: kernels.Kernel, image: Path) -> None:
     raise LabError("the guest takes too long:\n" + "\n".join(lines[-20:]))
 
 
-def wrong(said: dict[str, Any], logs: dict[str, str]) -> Iterator[str]:
-    """What is not as it should be."""
+def wrong(
+    said: dict[str, Any], logs: dict[str, str], profiles: list[dict[str, str]]
+) -> Iterator[str]:
+    """What is not as it should be, by what was said and by the rows of the profile."""
     yield from said.get("failed", [])
     if said["verify"].strip():
         yield f"systemd-analyze verify: {said['verify'].strip()}"
-    for part in (wrong_dumps(said, logs["mmscope-crash.service"]), wrong_guard(said)):
+    dumps = wrong_dumps(said, logs["mmscope-crash.service"])
+    for part in (dumps, wrong_guard(said, profiles)):
         try:
             yield from part
         except (KeyError, TypeError) as error:  # it did not come so far
@@ -242,12 +246,15 @@ def wrong_dumps(said: dict[str, Any], log: str) -> Iterator[str]:
         yield f"left: {said['rebuilt_left']}"
 
 
-def wrong_guard(said: dict[str, Any]) -> Iterator[str]:
+def wrong_guard(said: dict[str, Any], profiles: list[dict[str, str]]) -> Iterator[str]:
     one = said.get("out_of_memory") or {}
     if one.get("source") != "live":
         yield f"guard did not read the kernel's memory: {one.get('source')}: {one.get('log')}"
     if "python3" not in str([one.get("title"), one.get("also")]):
         yield f"guard did not read the kernel's log: {one.get('title')}, {one.get('also')}"
+    recorded = sum(int(row["recorded"]) for row in profiles)
+    if said["profile_service"]["Result"] != "success" or not recorded:
+        yield f"perf recorded nothing in guard's unit: {said['profile_service']}: {said['profile']}"
     if said["guard_status"]["VmLck"].split()[0] == "0":
         yield "guard is not locked in memory"
     if said["guard_again"]["ActiveState"] != "active" or said["guard_ended"]["Result"] != "success":
@@ -292,7 +299,10 @@ def main() -> int:
         raise LabError(f"the guest said nothing; {out}/console.log has its last words")
     said = json.loads((out / "said.json").read_text())
     show(said)
-    found = list(wrong(said, {unit: (out / f"{unit}.log").read_text() for unit in UNITS}))
+    logs = {unit: (out / f"{unit}.log").read_text() for unit in UNITS}
+    table = out / "guard/recorded/profiles.csv"
+    profiles = list(csv.DictReader(table.open())) if table.exists() else []
+    found = list(wrong(said, logs, profiles))
     for line in found:
         print(f"WRONG: {line}")
     return 1 if found else 0
@@ -309,7 +319,7 @@ def show(said: dict[str, Any]) -> None:
         one = said.get(what) or {}
         print(f"{what}: {one.get('title')}: {one.get('seconds')} s, {one.get('cpu_seconds')} s CPU")
     for what in ("boot_service", "crash_service", "unpacked_service", "guard_service",
-                 "guard_status"):  # fmt: skip
+                 "guard_status", "profile_service", "profile"):  # fmt: skip
         print(f"{what}: {said.get(what)}")
 
 
