@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from mmscope.drgn.tables.amounts import time_text
 from mmscope.drgn.tables.hostile_text import visible
-from mmscope.drgn.tables.rows import Column, column, columns, csv_line
+from mmscope.drgn.tables.rows import Column, column, columns, csv_line, write_csv
 from mmscope.drgn.tables.terminal import AMOUNT, format_cell, print_rows, print_table
 
 
@@ -325,6 +325,21 @@ def test_json_round_trips(rows: list[tuple[Any, ...]]) -> None:
     text = printed([list(row) for row in rows], "json")
     assert [list(row.values()) for row in json.loads(text)] == [list(row) for row in rows]
     assert text.isascii()
+
+
+a_cell = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3)
+
+
+@given(
+    st.lists(st.tuples(a_cell, st.integers(), st.text(max_size=3)), max_size=3), st.integers(0, 70)
+)
+def test_rows_that_are_written_together_are_those_written_one_by_one(
+    odd: list[tuple[Any, ...]], plain: int
+) -> None:
+    rows = [*(("x", number, "%s") for number in range(plain)), *odd, *odd]
+    file = io.StringIO()
+    assert write_csv(file, ["a", "b", "c"], rows) == len(rows)
+    assert file.getvalue() == "".join(map(csv_line, [["a", "b", "c"], *rows]))
 
 
 def test_an_unknown_and_an_empty_cell_differ_in_csv() -> None:

@@ -24,7 +24,7 @@ from rich.text import Text
 from mmscope.drgn.tables.amounts import size, size_name, time_text
 from mmscope.drgn.tables.bounds import Impossible
 from mmscope.drgn.tables.hostile_text import cut, visible
-from mmscope.drgn.tables.rows import Column, columns, csv_line
+from mmscope.drgn.tables.rows import Column, columns, write_csv
 
 # So many rows are a table to look at, which is laid out as a whole.
 MAX_ROWS = 10_000
@@ -290,12 +290,9 @@ def print_rows(
             most=most,
         )
     names = [c.name for c in described]
-    count = 0
     if form == "csv":
-        file.write(csv_line(names))
-        for count, row in enumerate(rows, 1):  # noqa: B007
-            file.write(csv_line(row))
-        return count
+        return write_csv(file, names, rows)
+    count = 0
     file.write("[")
     for count, row in enumerate(rows, 1):
         file.write(",\n " if count > 1 else "\n ")

@@ -22,7 +22,7 @@ from typing import Any
 import duckdb
 
 from mmscope.drgn.tables.bounds import Impossible
-from mmscope.drgn.tables.rows import Column, csv_line
+from mmscope.drgn.tables.rows import Column, write_csv
 from mmscope.drgn.text.plain_file import open_plain
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.bundle_format import reasons
@@ -235,8 +235,7 @@ def _opened(bundle: Bundle, table: Table) -> Iterator[str]:
         return
     with tempfile.TemporaryFile("w+", encoding="utf-8", newline="") as copy:
         names = [c.name for c in table.columns]
-        copy.write(csv_line(names))
-        copy.writelines(csv_line(row.values()) for row in bundle.rows(table.name))
+        write_csv(copy, names, (tuple(row.values()) for row in bundle.rows(table.name)))
         copy.flush()
         yield f"/dev/fd/{copy.fileno()}"
 

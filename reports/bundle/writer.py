@@ -14,6 +14,7 @@ Cannot know: whether the file system keeps what ``fsync()`` has promised.
 import contextlib
 import datetime
 import json
+import operator
 import os
 import re
 import shutil
@@ -24,7 +25,7 @@ from types import TracebackType
 from typing import Any
 
 from mmscope import __version__
-from mmscope.drgn.tables.rows import Column, columns, csv_line
+from mmscope.drgn.tables.rows import Column, columns, write_csv
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.description import (
     DESCRIPTION,
@@ -130,15 +131,13 @@ class Writer:
         """
         described = row_type if isinstance(row_type, list) else columns(row_type)
         names = [c.name for c in described]
-        count = 0
+        # With one name it gives no tuple.
+        read = operator.attrgetter(*names, *names[:1])
+        cells = (row if isinstance(row, tuple) else read(row)[: len(names)] for row in rows)
         path = self._folder / f"{name}.csv"
         # A row must never break a bundle, so that what UTF-8 cannot hold is written out.
         with self._writing(), path.open("w", newline="", encoding="utf-8", errors=ESCAPE) as file:
-            file.write(csv_line(names))
-            for row in rows:
-                cells = row if isinstance(row, tuple) else [getattr(row, name) for name in names]
-                file.write(csv_line(cells))
-                count += 1
+            count = write_csv(file, names, cells)
         fields = []
         for c in described:
             field: dict[str, Any] = {"name": c.name, "type": c.type, "description": c.help}

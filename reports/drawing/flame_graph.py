@@ -22,7 +22,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, repeat
 
 from markupsafe import Markup, escape
 
@@ -272,14 +272,15 @@ class _Sorted:
 
 
 def _sorted(stacks: dict[str, int], others: dict[str, int]) -> _Sorted:
-    order = sorted(f"{stack};" for stack in stacks.keys() | others.keys())
-    values, other = (
-        [side.get(stack[:-1], 0) for stack in order] if side else [0] * len(order)
-        for side in (stacks, others)
+    mine, theirs = (
+        {f"{stack};": value for stack, value in side.items()} for side in (stacks, others)
     )
+    order = sorted(mine | theirs)
+    values, other = (list(map(side.get, order, repeat(0))) for side in (mine, theirs))
+    # No value is negative, so that those that are something are counted.
     sums = (
         list(accumulate(each, initial=0))
-        for each in (values, other, (v > 0 for v in values), (v > 0 for v in other))
+        for each in (values, other, map(bool, values), map(bool, other))
     )
     return _Sorted(order, *sums)
 
