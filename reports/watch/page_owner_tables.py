@@ -134,15 +134,16 @@ def breakdowns(tally: Tally) -> Iterator[tuple[str, str, type, Iterable[tuple[An
     def most_first(counted: dict[Any, Any]) -> list[tuple[Any, list[int]]]:
         return sorted(counted.items(), key=lambda item: -item[1][0])
 
-    yield (
-        "page_owner_tasks",
-        "Pages by task",
-        rows.PageOwnerTask,
-        [
-            (key[0], key[1], text(key[2]), *row) if key else (None, None, OTHER_TASKS, *row)
-            for key, row in most_first(tally["tasks"])
-        ],
-    )
+    if "pid" in tally["members"]:
+        yield (
+            "page_owner_tasks",
+            "Pages by task",
+            rows.PageOwnerTask,
+            [
+                (key[0], key[1], text(key[2]), *row) if key else (None, None, OTHER_TASKS, *row)
+                for key, row in most_first(tally["tasks"])
+            ],
+        )
     yield (
         "page_owner_orders",
         "Pages by order",
