@@ -36,6 +36,7 @@ from mmscope.drgn.text.page_owner_records import record_texts
 from mmscope.drgn.text.stack_text import allocator, folded, stack_id
 from mmscope.drgn.text.text_source import Source, TextError, recognise, recognise_source
 
+DATA = Path(__file__).parent / "data"
 STACKS = make_stacks(40)
 LEAF_FIRST = " get_page_from_freelist+0x1/0x2\n alloc_pages_mpol+0x3/0x4\n xfs_buf+0x5/0x6 [xfs]\n"
 FORMS = ("5.10", "5.11", "5.15", "6.1", "6.6", "7.2")
@@ -117,6 +118,23 @@ def test_every_field_is_read(tmp_path: Path) -> None:
     assert tally["migratetypes"] == {(b"Unmovable", b"Movable"): row}
     assert tally["memcgs"] == {(b"a b.slice", True, True, False): row}
     assert tally["migrated"] == {b"compaction": row}
+
+
+def test_what_a_5_10_printed_is_counted(tmp_path: Path) -> None:
+    """The lab's kernel owner-5.10, of a guest of 160 MiB that touched 48, some of it as THP."""
+    data = gzip.decompress((DATA / "5.10/page_owner.gz").read_bytes())
+    whole = read(tmp_path, data)
+    tasks, stacks = slowly(data)
+    assert tasks == {(None, None, None): 17_001}
+    assert {key: row[0] for key, row in whole["tasks"].items()} == tasks
+    assert {stack: row[0] for (_, stack), row in whole["stacks"].items()} == stacks
+    assert len(stacks) == 233
+    assert whole["records"] == data.count(b"Page allocated via order ") == 4_402
+    assert (whole["skipped"], whole["truncated"], whole["unknown_lines"]) == (0, 0, 0)
+    for table in ("orders", "gfp", "migratetypes", "memcgs"):
+        assert pages(whole, table) == 17_001, table
+    assert whole["orders"][9] == [11_264, 22]
+    assert read(tmp_path, data, processes=3) == whole
 
 
 def test_what_a_kernel_does_not_print_is_unknown(tmp_path: Path) -> None:
