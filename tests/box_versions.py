@@ -70,7 +70,7 @@ ROOTS = {
         "sid",
         ("base-files", "python3-drgn", "python3-numpy", "python3-rich", "python3-jinja2"),
         drgns=("",),
-        cores=("arm64-7.2",),
+        cores=("arm64-6.12",),
         foreign="arm64",
         machine="aarch64",
         run=f"/qemu -E LD_LIBRARY_PATH={BLAS} ",

@@ -169,6 +169,9 @@ def page_owner(data: bytes) -> None:
     for (order,), (pages, allocations, *_) in culled["culled"].items():
         most = whole["orders"][order]
         assert pages <= most[0] and allocations <= most[1]
+    bare = new_tally()
+    tally_selected(record_texts([data], bare), bare, by_order, bare=True)
+    assert all(task == (None, None, None) for task in bare["tasks"])
     if culled["skipped"]:
         return  # damage may be in what only this one looks at, which the other may count or not
     for size in (7, 61):

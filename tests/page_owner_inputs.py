@@ -2,9 +2,10 @@
 """
 Text as ``mm/page_owner.c`` prints it, made up: for the tests and benchmarks of its readers.
 
-The format is the kernel's to the byte (6.1, 6.12, 7.2, 7.3: ``print_page_owner()``,
-``stack_print()``); what it tells is invented: stacks of 8 to 25 frames from a common root, counts
-that fall off as 1/rank, a few hundred tasks. The same seed gives the same text.
+The format is the kernel's to the byte (5.10, 5.11, 5.15, 6.1, 6.12, 7.2, 7.3:
+``print_page_owner()``, ``stack_print()``); what it tells is invented: stacks of 8 to 25 frames from
+a common root, counts that fall off as 1/rank, a few hundred tasks. The same seed gives the same
+text.
 """
 
 import itertools
@@ -87,6 +88,8 @@ COMMS = (
     "khugepaged",
     "ksmd",
 )
+# Forms without a process.
+BEFORE_5_18 = ("5.10", "5.11", "5.15")
 
 
 @dataclass(frozen=True)
@@ -137,19 +140,23 @@ def page_owner_record(
     """
     One record of ``page_owner``.
 
-    :param form: ``6.1`` (free_ts, decimal PFN), ``6.6`` (free_ts) or ``7.2``.
+    :param form: ``5.10`` (no thread, no time), ``5.11`` (no process), ``5.15`` (that, and free_ts),
+        ``6.1`` (free_ts), all of these with a decimal PFN; ``6.6`` (free_ts) or ``7.2``.
     :param handle: print the line of 7.3's modes ``handle`` and ``stack_handle``.
     :param tail: lines about migration and memcg.
     """
-    free_ts = ", free_ts 0 ns" if form in ("6.1", "6.6") else ""
-    place = f"{pfn}" if form == "6.1" else f"{pfn:#x}"
+    thread = "" if form == "5.10" else f", pid {pid}"
+    time = "" if form == "5.10" else f", ts {ts} ns"
+    if form in ("5.15", "6.1", "6.6"):
+        time += ", free_ts 0 ns"
+    process = b"" if form in BEFORE_5_18 else b", tgid %d (%b)" % (tgid, comm)
+    place = f"{pfn}" if form in (*BEFORE_5_18, "6.1") else f"{pfn:#x}"
     mask, names, migratetype = gfp
     return b"".join(
         (
-            f"Page allocated via order {order}, mask {mask:#x}({names}), "
-            f"pid {pid}, tgid {tgid} (".encode(),
-            comm,
-            f"), ts {ts} ns{free_ts}\n"
+            f"Page allocated via order {order}, mask {mask:#x}({names}){thread}".encode(),
+            process,
+            f"{time}\n"
             f"PFN {place} type {migratetype} Block {pfn >> 9} type {block_type} Flags {flags}\n"
             f"{stack}{'' if handle is None else f'handle: {handle}' + chr(10)}".encode(),
             tail,

@@ -20,15 +20,10 @@ from mmscope.drgn.free.pageblocks import PageblockTypes
 from mmscope.drgn.owners import page_owner_scan, sections
 from mmscope.drgn.owners.page_owner import page_owner_ages, page_owner_tasks
 from mmscope.drgn.owners.page_owner_rows import PageOwnerTask
-from mmscope.drgn.owners.page_owner_scan import (
-    NOT_ALL_HAVE,
-    PageOwner,
-    not_kept,
-    page_owner_off,
-    scan_page_owner,
-)
+from mmscope.drgn.owners.page_owner_scan import PageOwner, page_owner_off, scan_page_owner
 from mmscope.drgn.reading.page_ext import PageExtRange
 from mmscope.drgn.reading.struct_pages import FlagFields
+from mmscope.drgn.text.page_owner_records import MEMBERS, not_kept
 
 NOW = 1_000_000_000_000  # ns
 PAGES, PAGE_BYTES, OWNER_AT = 64, 64, 8
@@ -170,7 +165,7 @@ def test_the_section_says_what_this_kernel_does_not_keep(
 ) -> None:
     """A table of which nothing is known is left out. Stacks are not read here."""
     prog = kernel(version)
-    has = frozenset(filter(prog.type("struct page_owner").has_member, NOT_ALL_HAVE))
+    has = frozenset(filter(prog.type("struct page_owner").has_member, MEMBERS))
     owners = PageOwner(has=has, names=NAMES)
     no_depot = SimpleNamespace(gaps=SimpleNamespace(bytes=0))
     nothing: list[Any] = []
@@ -192,5 +187,5 @@ def test_the_section_says_what_this_kernel_does_not_keep(
 
 
 def test_without_times_and_tasks_other_things_are_not_said_to_lack() -> None:
-    assert not_kept(PageOwner()) == []
-    assert len(not_kept(PageOwner(has=frozenset({"pid"})))) == 2
+    assert not_kept(PageOwner().has) == []
+    assert len(not_kept(frozenset({"pid"}))) == 2

@@ -294,12 +294,14 @@ class TestFreeHeatmap:
         assert free_heatmap.level(0, PAGE) == 0
         assert free_heatmap.level(1, PAGE) == 1
 
-    def test_the_shade_is_what_the_legend_says(self) -> None:
-        for step, start in enumerate(free_heatmap.level_starts(), 1):
+    @pytest.mark.parametrize("page", [4096, 16384, None])
+    def test_the_shade_is_what_the_legend_says(self, page: int | None) -> None:
+        """In bytes, or in pages whose size is unknown."""
+        for step, start in enumerate(free_heatmap.level_starts(page), 1):
             if step > 1:
-                assert free_heatmap.level(start // PAGE, PAGE) == step
-                assert free_heatmap.level(start // PAGE - 1, PAGE) == step - 1
-        assert free_heatmap.level(1 << 40, PAGE) == free_heatmap.LEVELS
+                assert free_heatmap.level(start // (page or 1), page) == step
+                assert free_heatmap.level(start // (page or 1) - 1, page) == step - 1
+        assert free_heatmap.level(1 << 40, page) == free_heatmap.LEVELS
 
     @pytest.mark.parametrize(("page", "order"), [(4096, 9), (16384, 11), (65536, 13), (None, None)])
     def test_the_thp_order_follows_the_page_size(self, page: int | None, order: int | None) -> None:

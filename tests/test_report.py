@@ -591,6 +591,7 @@ class TestDamage:
         for picture in PICTURES:
             assert not texts(by_id(tree, f"picture-{picture.name}")).startswith("No picture")
         assert "KiB" not in texts(by_id(tree, "picture-watermarks"))
+        assert "Pages on a list:" in texts(by_id(tree, "picture-free_lists"))
 
 
 class TestHostile:

@@ -78,6 +78,10 @@ class TestWhatIf:
             assert 0 <= row.saved_percent <= 1.5625 or row.scheme == "as it is now"
             assert row.formula
 
+    def test_where_struct_pages_share_no_frames_only_that_is_listed(self) -> None:
+        rows = [row.scheme for row in what_if(TIB, 14, 64, 0, shares=False)]
+        assert rows == ["a struct page for every page", "no struct page at all", "as it is now"]
+
     def test_a_struct_page_of_72_bytes_and_pages_of_64_kib(self) -> None:
         rows = {row.scheme: row for row in what_if(TIB, 16, 72, None)}
         assert rows["no struct page at all"].saved_bytes == (TIB >> 16) * 72

@@ -26,16 +26,13 @@ from mmscope.drgn.reading.kernel_arrays import Gaps, read_array, struct_dtype
 from mmscope.drgn.reading.mem_sections import valid_page_ranges
 from mmscope.drgn.reading.page_ext import PageExtRange, page_ext_ranges, page_ext_size
 from mmscope.drgn.reading.struct_pages import COLUMNS, FlagFields, flag_fields
+from mmscope.drgn.text.page_owner_records import MEMBERS
 
 # Tasks in memory; and in the table, beyond which they are one row.
 MAX_TASKS_KEPT = 1 << 20
 # Older than so many seconds.
 AGES = (0, 1, 10, 60, 600, 3600, 6 * 3600, 86400, 7 * 86400, 30 * 86400)
 MIX = np.uint64(0x9E3779B97F4A7C15)
-# Members of struct page_owner that not all kernels have. Linux kernel commits 9cc7e96aa846
-# ("mm/page_owner: record timestamp and pid") (in v5.11), 865ed6a32786 ("mm/page_owner: record task
-# command name") and bf215eab785a ("mm/page_owner.c: record tgid") (in v5.18).
-NOT_ALL_HAVE = frozenset({"ts_nsec", "pid", "tgid", "comm"})
 
 
 Tally = dict[Any, list[int]]  # key to pages, allocations
@@ -64,7 +61,7 @@ class PageOwner:
     gaps: Gaps = field(default_factory=Gaps)
     early_handle: int = 0
     never_migrated: int = -1
-    has: frozenset[str] = NOT_ALL_HAVE  # of these members
+    has: frozenset[str] = MEMBERS  # of these members
     names: list[str] = field(default_factory=list)  # of migratetypes
 
 
@@ -81,18 +78,6 @@ def page_owner_off(prog: Program) -> str | None:
     if not page_ext_size(prog) or prog["page_owner_inited"].key.enabled.counter.value_() <= 0:
         return "page_owner is compiled in, but not switched on; boot with page_owner=on"
     return None
-
-
-def not_kept(found: PageOwner) -> list[str]:
-    """What page_owner of this kernel does not keep, in words."""
-    lacks = []
-    if "ts_nsec" not in found.has:
-        lacks.append("no time of an allocation (before v5.11): the age of pages is unknown")
-    if "pid" not in found.has:
-        lacks.append("no task (before v5.11): who allocated is known by stack alone")
-    elif not found.has >= NOT_ALL_HAVE:
-        lacks.append("of a task the thread alone, not its process and name (before v5.18)")
-    return lacks
 
 
 def scan_page_owner(
@@ -345,11 +330,11 @@ def distinct_rows(
     return first, which.reshape(-1)
 
 
-def _page_owner_dtype(prog: Program, has: frozenset[str] = NOT_ALL_HAVE) -> np.dtype[Any]:
+def _page_owner_dtype(prog: Program, has: frozenset[str] = MEMBERS) -> np.dtype[Any]:
     """
     ``struct page_ext`` with its ``struct page_owner`` as an array element.
 
-    :param has: the members of :data:`NOT_ALL_HAVE` that there are.
+    :param has: the members of :data:`MEMBERS` that there are.
     :raises LookupError: a member is missing.
     """
     ext, owner = prog.type("struct page_ext"), prog.type("struct page_owner")

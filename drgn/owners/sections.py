@@ -36,7 +36,7 @@ from mmscope.drgn.owners.page_owner_rows import (
     PAGE_OWNER_STACKS,
     PAGE_OWNER_TASKS,
 )
-from mmscope.drgn.owners.page_owner_scan import not_kept, page_owner_off, scan_page_owner
+from mmscope.drgn.owners.page_owner_scan import page_owner_off, scan_page_owner
 from mmscope.drgn.owners.slab_caches import (
     SLAB_CACHES,
     SLAB_CHECKS,
@@ -66,6 +66,7 @@ from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import PASS_SECONDS, TOP, Command, Found, Section, disagreement
 from mmscope.drgn.tables.display import plural
 from mmscope.drgn.text.kernel_text import printed_number
+from mmscope.drgn.text.page_owner_records import not_kept
 
 
 def page_owner_from_memory(memory: Memory) -> Found:
@@ -99,7 +100,7 @@ def page_owner_from_memory(memory: Memory) -> Found:
             f"{len(unlisted):,} stacks with {pages:,} pages are not in show_stacks and "
             "show_handles: their first allocation could not wait for a lock"
         )
-    found.remarks += [f"page_owner of this kernel keeps {what}" for what in not_kept(owners)]
+    found.remarks += [f"page_owner of this kernel keeps {what}" for what in not_kept(owners.has)]
     found.add(PAGE_OWNER_STACKS, rows)
     shift = prog["PAGE_SHIFT"].value_()
     stacks = [(row.stack, row.pages << shift) for row in rows if row.stack]

@@ -177,7 +177,8 @@ def has_compound_pages(prog: Program) -> bool:
 
 def shares_struct_pages(prog: Program) -> bool:
     """
-    Whether this architecture lets the struct pages of device memory share frames.
+    Whether this architecture lets struct pages share frames: those of device memory, and of
+    hugetlb pages (HVO).
 
     Since "mm/vmemmap/devdax: fix kernel crash when probing devdax devices" (in v6.4, and in stable
     kernels) ``vmemmap_can_optimize()`` (include/linux/mm.h) asks for it. arm64 does not select it

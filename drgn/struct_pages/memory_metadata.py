@@ -243,17 +243,24 @@ def _page_ext_bytes(prog: Program) -> int:
 
 
 def what_if(
-    total: int, page_shift: int, page_bytes: int, now: int | None, *, skips_tails: bool = False
+    total: int,
+    page_shift: int,
+    page_bytes: int,
+    now: int | None,
+    *,
+    shares: bool = True,
+    skips_tails: bool = False,
 ) -> list[WhatIf]:
     """
     The table for a machine of *total* bytes.
 
     :param page_bytes: sizeof(struct page).
     :param now: bytes of struct pages that are saved now, if known.
+    :param shares: struct pages of large pages can share frames (:func:`shares_struct_pages`).
     :param skips_tails: this kernel does not initialise the struct pages that HVO would free of
         gigantic pages that it takes at boot.
     """
-    schemes = [*_schemes(total, page_shift, page_bytes, skips_tails=skips_tails)]
+    schemes = [*_schemes(total, page_shift, page_bytes, shares=shares, skips_tails=skips_tails)]
     if now is not None:
         how = "entries of the vmemmap whose frame another entry has too"
         schemes.append(_Scheme("as it is now", now, None, how))
@@ -292,22 +299,22 @@ class _Scheme(NamedTuple):
 
 
 def _schemes(
-    total: int, page_shift: int, page_bytes: int, *, skips_tails: bool
+    total: int, page_shift: int, page_bytes: int, *, shares: bool, skips_tails: bool
 ) -> Iterator[_Scheme]:
-    """The ways to use memory that a kernel has, whether this one was built with them or not."""
+    """The ways to use memory that kernels of this architecture have, built in or not."""
     page = 1 << page_shift
     each = total // page
     yield _Scheme("a struct page for every page", 0, each, "0", page)
     yield _Scheme("no struct page at all", each * page_bytes, 0, f"M / {page:,} x {page_bytes}")
-    for levels in (1, 2):
+    for levels in (1, 2) if shares else ():
         size = page << (levels * (page_shift - 3))
         fills = size // page * page_bytes // page
         for kept, who in ((2, "device-dax"), (1, "hugetlb with HVO")):
-            shares = fills > kept and (kept == 2 or (skips_tails and levels == 2))
+            skips = fills > kept and (kept == 2 or (skips_tails and levels == 2))
             yield _Scheme(
                 f"{size_name(size)} pages, {who}",
                 total * max(fills - kept, 0) * page // size,
-                total * (kept * page // page_bytes) // size if shares else each,
+                total * (kept * page // page_bytes) // size if skips else each,
                 f"M / {size_name(size)} x ({fills:,} - {kept}) x {size_name(page)}",
                 size,
                 fills,

@@ -24,6 +24,7 @@ from mmscope.drgn.struct_pages.device_pagemaps import (
     PagemapsInPageTables,
     device_pagemaps,
     pagemap_ranges,
+    shares_struct_pages,
 )
 from mmscope.drgn.struct_pages.hugetlb import (
     HugePages,
@@ -114,6 +115,7 @@ class StructPageCost:
             where.page_shift,
             where.page_bytes,
             saved,
+            shares=shares_struct_pages(self.prog),
             skips_tails=skips_tails(self.prog),
         )
 

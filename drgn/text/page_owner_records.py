@@ -3,9 +3,10 @@
 The text of ``/sys/kernel/debug/page_owner``.
 
 A record an allocation: two lines about it, its stack, lines about migration and memcg, a blank line
-(``print_page_owner()``; ``mm/page_owner.c``, read at 6.1, 6.12, 7.2 and 7.3). 6.1 to 6.6 have
-free_ts on line 1, 6.1 prints the PFN in decimal, 7.3 can print ``handle: N`` after the stack or
-instead of it. The files beside it, ``page_owner_stacks/show_*``, are read by
+(``print_page_owner()``; ``mm/page_owner.c``, read at 5.10, 5.15, 6.1, 6.12, 7.2 and 7.3). 5.13 to
+6.6 have free_ts on line 1, up to 6.1 the PFN is decimal, 7.3 can print ``handle: N`` after the
+stack or instead of it. Before 5.18 line 1 has no process and no name of a task, before 5.11 neither
+a thread nor a time. The files beside it, ``page_owner_stacks/show_*``, are read by
 ``page_owner_counts.py``; :func:`recognise` knows each of the four by what is in it.
 
 **Hostile text.** A task's name is 15 bytes of its own choice, a cgroup's 79, and both are printed
@@ -29,6 +30,10 @@ from mmscope.drgn.text.stack_text import is_stack
 # What was counted, in plain dictionaries, so that a process can hand its own to another. A row
 # is [pages, allocations]; of "culled" it goes on with the first and last ts.
 Tally = dict[str, Any]
+# Members of struct page_owner that not all kernels have.
+MEMBERS = frozenset({"ts_nsec", "pid", "tgid", "comm"})
+# order, mask, names of the mask, pid, tgid, comm
+Task = tuple[int, bytes, bytes, int | None, int | None, bytes | None]
 
 # A record is printed into a buffer of at most a page (print_page_owner()); 64 KiB on some.
 MAX_RECORD_BYTES = 1 << 20
@@ -39,15 +44,25 @@ BETWEEN = b"\n\n" + BEGIN
 # of their own, and no newline: a record that was cut in them would take in the next one. A name has
 # at most 15 bytes (TASK_COMM_LEN, 16, with its NUL); if it could have more, a cgroup's name and the
 # next record's beginning might be read as one line.
-HEAD = (
-    rb"([0-9]{1,2}, mask (?:0x)?[0-9a-f]+\([^)\n]*\), pid -?[0-9]{1,10}, tgid -?[0-9]{1,10} "
-    rb"\((?s:.){0,15}\)), ts %b ns(?:, free_ts [0-9]+ ns)?\n"
-    rb"PFN (?:0x)?[0-9a-f]+ type ([A-Za-z]+) Block [0-9]+ type ([A-Za-z]+) Flags [^\n]*(?s:(.*))"
+ASKED = rb"[0-9]{1,2}, mask (?:0x)?[0-9a-f]+\([^)\n]*\)"
+THREAD = ASKED + rb", pid -?[0-9]{1,10}"
+PLACE = (
+    rb"\nPFN (?:0x)?[0-9a-f]+ type ([A-Za-z]+) Block [0-9]+ type ([A-Za-z]+) Flags [^\n]*(?s:(.*))"
 )
+# Linux kernel commits 865ed6a32786 ("mm/page_owner: record task command name") and bf215eab785a
+# ("mm/page_owner.c: record tgid") (in v5.18) added the process.
+HEAD = (
+    rb"(" + THREAD + rb"(?:, tgid -?[0-9]{1,10} \((?s:.){0,15}\))?)"
+    rb", ts %b ns(?:, free_ts [0-9]+ ns)?" + PLACE
+)
+# Linux kernel commit 9cc7e96aa846 ("mm/page_owner: record timestamp and pid") (in v5.11) did so.
+# A cgroup's name is long enough to forge a record without them: such records count only in a file
+# that begins with one. Kernels that print them print no names.
+BARE = rb"(" + ASKED + rb")()" + PLACE
 TYPES = re.compile(rb" type ([A-Za-z]+) Block [0-9]+ type ([A-Za-z]+) Flags [^\n]*")
 TASK = re.compile(
-    rb"([0-9]{1,2}), mask ((?:0x)?[0-9a-f]+)\(([^)\n]*)\), pid (-?[0-9]{1,10}), "
-    rb"tgid (-?[0-9]{1,10}) \(((?s:.){0,15})\)\Z"
+    rb"([0-9]{1,2}), mask ((?:0x)?[0-9a-f]+)\(([^)\n]*)\)(?:, pid (-?[0-9]{1,10})"
+    rb"(?:, tgid (-?[0-9]{1,10}) \(((?s:.){0,15})\))?, ts )?\Z"
 )
 MIGRATED = b"Page has been migrated, last migrate reason: "
 CHARGED = re.compile(rb"\nCharged (\(via objcg\) )?to (offline )?memcg (.*)", re.DOTALL)
@@ -111,12 +126,33 @@ def _first_text(text: bytes, tally: Tally, begin: int) -> bytes:
     return after
 
 
-def parse_task(head: bytes) -> tuple[int, bytes, bytes, int, int, bytes] | None:
-    """(order, mask, names of the mask, pid, tgid, comm) of a first line up to its time."""
+def parse_task(head: bytes) -> Task | None:
+    """Of a first line up to its time, or without: the kernel may print no thread, or no process."""
     match = TASK.match(head)
     if match is None:
         return None
-    return int(match[1]), match[2], match[3], int(match[4]), int(match[5]), match[6]
+    pid, tgid = (None if match[at] is None else int(match[at]) for at in (4, 5))
+    return int(match[1]), match[2], match[3], pid, tgid, match[6]
+
+
+def members_of(data: bytes) -> frozenset[str]:
+    """Those of :data:`MEMBERS` that the first record of a file has, which *data* begins with."""
+    _, _, record = data.partition(BEGIN)
+    if re.match(BARE, record):
+        return frozenset()
+    return frozenset({"ts_nsec", "pid"}) if re.match(THREAD + b", ts ", record) else MEMBERS
+
+
+def not_kept(members: frozenset[str]) -> list[str]:
+    """What page_owner of a kernel that has only these members does not keep, in words."""
+    lacks = []
+    if "ts_nsec" not in members:
+        lacks.append("no time of an allocation (before v5.11): the age of pages is unknown")
+    if "pid" not in members:
+        lacks.append("no task (before v5.11): who allocated is known by stack alone")
+    elif not members >= MEMBERS:
+        lacks.append("of a task the thread alone, not its process and name (before v5.18)")
+    return lacks
 
 
 def split_rest(text: bytes) -> tuple[bytes, bytes]:

@@ -15,10 +15,13 @@ from collections.abc import Iterable
 from typing import Any
 
 from mmscope.drgn.text.page_owner_records import (
+    BARE,
     BETWEEN,
     HEAD,
+    MEMBERS,
     TYPES,
     Tally,
+    Task,
     parse_stack,
     parse_tail,
     parse_task,
@@ -50,7 +53,7 @@ def new_tally() -> Tally:
     """Nothing counted yet."""
     return {
         "stacks": {},  # (handle or None, text as printed) -> row; None -> row of all the others
-        "tasks": {},  # (pid, tgid, comm) -> row; None -> row of all the others
+        "tasks": {},  # (pid, tgid, comm), None if not printed -> row; None -> row of all the others
         "orders": {},  # order -> row
         "gfp": {},  # (mask, names) -> row
         "migratetypes": {},  # (of the page, of the pageblock) -> row
@@ -97,7 +100,14 @@ class Selection:
         """Whether the time of each single record matters."""
         return self.since is not None or self.until is not None or bool(self.cull)
 
-    def task(self, fields: tuple[int, bytes, bytes, int, int, bytes]) -> bool:
+    @property
+    def members(self) -> frozenset[str]:
+        """Which of :data:`MEMBERS` a record needs for it."""
+        timed = self.since is not None or self.until is not None
+        needed = {"pid": self.pid, "tgid": self.tgid, "comm": self.comm, "ts_nsec": timed}
+        return MEMBERS & {*self.cull, *(name for name, wanted in needed.items() if wanted)}
+
+    def task(self, fields: Task) -> bool:
         """Whether allocations with this first line are wanted."""
         order, mask, names, pid, tgid, comm = fields
         return (
@@ -190,7 +200,7 @@ class _Seen:
     def task(self, head: bytes) -> Any:
         """The entry of a first line up to its time; None if it is not one."""
         if head not in self.tasks:
-            fields = parse_task(head.removesuffix(TIME))
+            fields = parse_task(head)
             if fields is None:
                 return None
             order, *_ = fields
@@ -241,7 +251,7 @@ class _Seen:
         return *entries, stop + len(BETWEEN)
 
     def entries(
-        self, first: bytes, page_type: bytes, block_type: bytes, text: bytes
+        self, first: bytes, page_type: bytes, block_type: bytes, text: bytes, time: bytes = TIME
     ) -> tuple[Any, Any, Any, Any]:
         """The entries of a record's parts, UNREADABLE for a task or stack that does not parse."""
         printed, others = split_rest(text)
@@ -249,7 +259,7 @@ class _Seen:
         if stack is None:
             printed, others = split_lines(text)
             stack = self.stack(printed)
-        task = self.task(first + TIME)
+        task = self.task(first + time)
         return (
             UNREADABLE if task is None else task,
             UNREADABLE if stack is None else stack,
@@ -400,34 +410,41 @@ def _count(entries: tuple[Any, Any, Any, Any] | None, records: int, tally: Tally
         tally["skipped"] += records
 
 
-def tally_selected(texts: Iterable[bytes], tally: Tally, selection: Selection) -> None:
+def tally_selected(
+    texts: Iterable[bytes], tally: Tally, selection: Selection, *, bare: bool = False
+) -> None:
     """
     Count the records of ``page_owner`` that a selection by time wants, or by several keys together.
 
     Slower than :func:`tally_page_owner`, since every record's time is looked at.
+
+    :param bare: they are :data:`BARE`: the selection cannot be by what they do not have.
     """
-    match = re.compile(HEAD % b"([0-9]{1,20})").match
-    seen = _Seen(selection)
+    match = re.compile(BARE if bare else HEAD % b"([0-9]{1,20})").match
+    seen, mark = _Seen(selection), b"" if bare else TIME
     for text in texts:
         for record in text.split(BETWEEN)[:-1]:
             found = match(record)
             if found is None:
                 tally["skipped"] += 1
                 continue
-            first, ts, *others = found.groups()
-            task, stack, tail, place = seen.entries(first, *others)
-            wanted = not task or selection.moment(int(ts))
+            first, printed, page_type, block_type, rest = found.groups()
+            ts = int(printed) if printed else None
+            task, stack, tail, place = seen.entries(first, page_type, block_type, rest, mark)
+            wanted = not task or ts is None or selection.moment(ts)
             if wanted:
                 _count((task, stack, tail, place), 1, tally)
             if wanted and task and stack and selection.cull:
                 memcg, _, _ = tail.fields
-                _cull(tally, selection.cull, task.fields, stack.fields, memcg, int(ts))
+                _cull(tally, selection.cull, task.fields, stack.fields, memcg, ts)
         if seen.full:
             seen.fold(tally)
     seen.fold(tally)
 
 
-def _cull(tally: Tally, keys: tuple[str, ...], task: Any, stack: Any, memcg: Any, ts: int) -> None:
+def _cull(
+    tally: Tally, keys: tuple[str, ...], task: Any, stack: Any, memcg: Any, ts: int | None
+) -> None:
     """Count an allocation under its values of the keys."""
     order, mask, names, pid, tgid, comm = task
     handle, printed = stack
@@ -449,13 +466,16 @@ def _cull(tally: Tally, keys: tuple[str, ...], task: Any, stack: Any, memcg: Any
     _add_culled(culled, key, (1 << order, 1, ts, ts))
 
 
-def _add_culled(culled: dict[Any, Any], key: Any, row: tuple[int, int, int, int]) -> None:
-    """Add pages, allocations, first and last ts to a key's."""
+def _add_culled(
+    culled: dict[Any, Any], key: Any, row: tuple[int, int, int | None, int | None]
+) -> None:
+    """Add pages, allocations, first and last ts (None where the kernel prints none) to a key's."""
     pages, allocations, first, last = row
     if key in culled:
         before, number, earliest, latest = culled[key]
         pages, allocations = before + pages, number + allocations
-        first, last = min(earliest, first), max(latest, last)
+        if first is not None and last is not None:
+            first, last = min(earliest, first), max(latest, last)
     culled[key] = [pages, allocations, first, last]
 
 

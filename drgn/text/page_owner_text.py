@@ -10,14 +10,15 @@ counting.
 It cannot know: allocations freed while the file was read, and who uses a page now.
 """
 
+import functools
 import marshal
 import mmap
 import os
 import select
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
-from mmscope.drgn.text.page_owner_records import Tally, record_texts
+from mmscope.drgn.text.page_owner_records import Tally, members_of, record_texts
 from mmscope.drgn.text.page_owner_tally import (
     EVERYTHING,
     Selection,
@@ -30,6 +31,8 @@ from mmscope.drgn.text.text_source import CHUNK_BYTES, Source, TextError
 
 # bytes read, of how many (0: unknown)
 Progress = Callable[[int, int], None]
+# Counts texts of records.
+Count = Callable[[Iterable[bytes], Tally, Selection], None]
 # Reading with several processes pays from here on.
 PARALLEL_BYTES = 8 << 20
 MAX_PROCESSES = 4
@@ -42,17 +45,36 @@ def read_page_owner(
     processes: int = 0,
 ) -> Tally:
     """
-    Count a ``page_owner`` file.
+    Count a ``page_owner`` file. Of its tally, "members" are those of struct page_owner that it has.
 
     :param processes: how many may read it; 0: as many as there are CPUs, up to a limit.
-    :raises TextError: it cannot be decompressed.
+    :raises TextError: it cannot be decompressed, or does not have what is to be selected by.
     """
-    count = tally_selected if selection.timed else tally_page_owner
+    # What a kernel prints at all is the same for all its records.
+    members = members_of(source.peek())
+    if lacking := selection.members - members:
+        what = " and no ".join(sorted(lacking)).replace("ts_nsec", "ts")
+        raise TextError(f"{source.name}: its kernel prints no {what} of an allocation to select by")
+    count: Count = tally_selected if selection.timed else tally_page_owner
+    if "ts_nsec" not in members:
+        count = functools.partial(tally_selected, bare=True)
+    tally = _read(source, selection, progress, processes, count)
+    tally["members"] = members
+    return tally
+
+
+def _read(
+    source: Source,
+    selection: Selection,
+    progress: Progress | None,
+    processes: int,
+    count: Count,
+) -> Tally:
     tally = new_tally()
     available = min(len(os.sched_getaffinity(0)), MAX_PROCESSES)
     wanted = processes or min(available, max(source.size // PARALLEL_BYTES, 1))
     if source.plain and wanted > 1:
-        return _read_in_parts(source, selection, progress, wanted)
+        return _read_in_parts(source, selection, progress, wanted, count)
     count(record_texts(_shown(source, progress), tally), tally, selection)
     return tally
 
@@ -66,7 +88,7 @@ def _shown(source: Source, progress: Progress | None) -> Iterator[bytes]:
 
 
 def _read_in_parts(
-    source: Source, selection: Selection, progress: Progress | None, parts: int
+    source: Source, selection: Selection, progress: Progress | None, parts: int, count: Count
 ) -> Tally:
     """Count a plain file with several processes, each from the first beginning in its part."""
     edges = [source.size * part // parts for part in range(parts)] + [source.size]
@@ -78,7 +100,9 @@ def _read_in_parts(
             reader, writer = os.pipe()
             child = os.fork()
             if child == 0:
-                _run_part(source.name, selection, edges[part], edges[part + 1], writer, done, part)
+                _run_part(
+                    source.name, count, selection, edges[part], edges[part + 1], writer, done, part
+                )
             os.close(writer)
             pipes[reader] = child, bytearray()
         tally = new_tally()
@@ -113,7 +137,14 @@ def _part_result(name: str, data: bytearray) -> Tally:
 
 
 def _run_part(
-    name: str, selection: Selection, begin: int, end: int, writer: int, done: mmap.mmap, part: int
+    name: str,
+    count: Count,
+    selection: Selection,
+    begin: int,
+    end: int,
+    writer: int,
+    done: mmap.mmap,
+    part: int,
 ) -> None:
     """A child's whole life: count a part of a file, hand the tally over, end."""
     result: Tally | str = new_tally()
@@ -128,7 +159,6 @@ def _run_part(
                     yield chunk
 
             assert isinstance(result, dict)
-            count = tally_selected if selection.timed else tally_page_owner
             count(record_texts(chunks(), result, begin, end), result, selection)
     except BaseException as error:
         result = f"{type(error).__name__}: {error}"

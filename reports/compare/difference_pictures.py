@@ -19,6 +19,7 @@ from mmscope.reports.pictures.pageblock_map import Map, pageblock_map
 Rows = list[dict[str, Any]]
 # Steps of a shade, in bytes: below 2 MiB, below 128 MiB, above.
 STEPS = (2 << 20, 128 << 20)
+STEPS_OF_PAGES = (512, 32768)  # where their size is unknown
 UNCHANGED, GONE = "unchanged", "not there any more"
 MAX_MOVES = 20
 
@@ -115,8 +116,8 @@ def _line(kind: str | None, blocks: dict[int, int], page_size: int | None) -> Li
 def _look(pages: int, page_size: int | None) -> str:
     if not pages:
         return "same"
-    size = abs(pages) * (page_size or 4096)
-    step = 1 + sum(size >= least for least in STEPS)
+    size = abs(pages) * (page_size or 1)
+    step = 1 + sum(size >= least for least in (STEPS if page_size else STEPS_OF_PAGES))
     return f"{'more' if pages > 0 else 'less'}-{step}"
 
 

@@ -153,7 +153,7 @@ def environment_of(page_size: int | None, uptime: str) -> Environment:
         max_rows=MAX_ROWS,
         columns=pageblock_map.COLUMNS,
         look=pageblock_map.look,
-        level_starts=free_heatmap.level_starts(),
+        level_starts=free_heatmap.level_starts(page_size),
         thp_order=free_heatmap.thp_order(page_size),
         max_lines=charts.MAX_LINES,
         styles=Markup("\n".join(picture.style for picture in PICTURES if picture.style)),

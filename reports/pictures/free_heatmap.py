@@ -3,7 +3,7 @@
 The free lists as a grid: zone by order by migratetype, out of table ``free_blocks``.
 
 The shade is by bytes on a fixed scale (a step is a factor of eight), so that the same shade means
-the same in every report.
+the same in every report; by pages where their size is unknown.
 
 Cannot know: what a request may take. Requests fall back to blocks of other types, but not to
 HighAtomic or Isolate, and to CMA only if they are Movable.
@@ -25,6 +25,8 @@ MAX_TYPES = 16
 # Steps of the shade: below 32 KiB, 256 KiB, 2 MiB, 16 MiB, 128 MiB, 1 GiB, 8 GiB, and above.
 LEVELS = 8
 FIRST_STEP, STEP = 15, 3  # powers of two
+# Of pages, where their size is unknown: below 8 pages, 64, and so on.
+FIRST_STEP_OF_PAGES = 3
 # A zone with less free than that is not where to look first: ZONE_DMA has 16 MiB on a PC.
 SMALL_BYTES = 16 << 20
 # From where on finding external-fragmentation names a zone; a test holds the two equal.
@@ -75,15 +77,20 @@ def thp_order(page_size: int | None) -> int | None:
 
 def level(pages: int, page_size: int | None) -> int:
     """The step of the shade for so many pages; 0 for none."""
-    size = pages * (page_size or 4096)
+    size = pages * (page_size or 1)
     if size <= 0:
         return 0
-    return min(LEVELS, max(1, (size.bit_length() - 1 - FIRST_STEP) // STEP + 2))
+    return min(LEVELS, max(1, (size.bit_length() - 1 - _first_step(page_size)) // STEP + 2))
 
 
-def level_starts() -> list[int]:
-    """The smallest size in bytes of each step."""
-    return [1 << FIRST_STEP + STEP * (step - 1) if step else 1 for step in range(LEVELS)]
+def level_starts(page_size: int | None) -> list[int]:
+    """The smallest size of each step, in bytes; in pages where their size is unknown."""
+    first = _first_step(page_size)
+    return [1 << first + STEP * (step - 1) if step else 1 for step in range(LEVELS)]
+
+
+def _first_step(page_size: int | None) -> int:
+    return FIRST_STEP if page_size else FIRST_STEP_OF_PAGES
 
 
 def grids(rows: Iterable[dict[str, Any]], page_size: int | None) -> list[ZoneGrid]:

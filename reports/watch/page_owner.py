@@ -11,7 +11,7 @@ from typing import IO, Any, NamedTuple
 from mmscope.drgn.owners.owner_frames import owner_frame
 from mmscope.drgn.tables.amounts import aligned, percent, share, size
 from mmscope.drgn.tables.hostile_text import visible
-from mmscope.drgn.text.page_owner_records import Tally
+from mmscope.drgn.text.page_owner_records import Tally, not_kept
 from mmscope.drgn.text.page_owner_series import Growth, Series
 from mmscope.drgn.text.page_owner_tally import Selection
 from mmscope.drgn.text.stack_text import folded
@@ -72,8 +72,10 @@ def notes_of(series: Series) -> tuple[list[str], list[str]]:
     if reused:
         notes.append(f"{reused:,} handles were reused: files of different boots?")
     remarks = [f"times: {series.time_source}"]
-    if series.tally is not None and series.tally["unknown_lines"]:
-        remarks.append(f"{series.tally['unknown_lines']:,} unknown lines in records were skipped")
+    if series.tally is not None:
+        remarks += [f"this kernel prints {what}" for what in not_kept(series.tally["members"])]
+        if unknown := series.tally["unknown_lines"]:
+            remarks.append(f"{unknown:,} unknown lines in records were skipped")
     if any(handle >> 48 for handle in series.stacks):
         remarks.append("no handles in the text: ids are made from the stacks' text")
     return notes, remarks
@@ -139,8 +141,8 @@ class Counted(NamedTuple):
 
     pages: int
     allocations: int
-    first_ts: int
-    last_ts: int
+    first_ts: int | None
+    last_ts: int | None
 
 
 class Culled(NamedTuple):
@@ -153,7 +155,7 @@ class Culled(NamedTuple):
 SORTS: dict[str, Callable[[Counted], int]] = {
     "pages": lambda counted: -counted.pages,
     "times": lambda counted: -counted.allocations,
-    "ts": lambda counted: counted.first_ts,
+    "ts": lambda counted: counted.first_ts or 0,
 }
 
 

@@ -146,12 +146,13 @@ def breakdowns(tally: Tally) -> Iterator[tuple[str, str, type, Iterable[tuple[An
         name, *flags = key or (None, False, False, False)
         return text(name) if key else OTHERS, *flags
 
-    yield (
-        "page_owner_tasks",
-        "Pages by task",
-        rows.PageOwnerTask,
-        [(*task(key), *row) for key, row in most_first(tally["tasks"])],
-    )
+    if "pid" in tally["members"]:
+        yield (
+            "page_owner_tasks",
+            "Pages by task",
+            rows.PageOwnerTask,
+            [(*task(key), *row) for key, row in most_first(tally["tasks"])],
+        )
     yield (
         "page_owner_orders",
         "Pages by order",

@@ -104,6 +104,11 @@ FOUND: dict[str, Case] = {
         [*[dataclasses.replace(row, migratetype=None) for row in all_orders(o0=100_000)], zone()],
         ["hold 0 blocks of order 9", "below 0.5 up to order 0"], unlike=["tried above"],
     ),
+    "free memory in pieces, with pages of 16 KiB": Case(
+        "external-fragmentation", [*all_orders(o0=64 << 11), free(11, 0), zone()],
+        ["Node 0 zone Normal: 2 GiB free, 100 % of it unusable", "hold 0 blocks of order 11"],
+        "warning", target=TARGET | {"page_size": 16384},
+    ),
     "a free list contradicts where a CPU was inside the lock": Case(
         "free-lists-damaged",
         [FreeListCheck(0, "Normal", 3, "Movable", None, 1, "links lead to no list head"),
@@ -270,6 +275,10 @@ CLEAR: dict[str, Case] = {
     ),
     "room for few huge pages": Case(
         "external-fragmentation", [*all_orders(o0=(64 << 9) - 1), zone()]
+    ),
+    "room for few huge pages of 32 MiB": Case(
+        "external-fragmentation", [*all_orders(o0=(64 << 11) - 1), free(11, 0), zone()],
+        target=TARGET | {"page_size": 16384},
     ),
     "memory in pieces below the high watermark, without boost": Case(
         "external-fragmentation",

@@ -265,8 +265,10 @@ def _compile(
         made |= {path: f"tree/{path}" for path in FOR_MODULES}
     _make([*make, jobs, *targets], tree, log, "the kernel", say)
     if "PAGE_OWNER" in options:
-        _make([*make, "-C", "tools/mm", "page_owner_sort"], tree, log, "page_owner_sort", say)
-        made["tools/mm/page_owner_sort"] = "page_owner_sort"
+        # Linux kernel commit 799fb82aa132 ("tools/vm: rename tools/vm to tools/mm") (in v6.3).
+        tools = next(name for name in ("tools/mm", "tools/vm") if (tree / name).exists())
+        _make([*make, "-C", tools, "page_owner_sort"], tree, log, "page_owner_sort", say)
+        made[f"{tools}/page_owner_sort"] = "page_owner_sort"
     log.unlink()
     say(f"built in {time.monotonic() - started:.0f} s")
     return made

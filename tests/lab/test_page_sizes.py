@@ -106,6 +106,12 @@ def test_pools_are_those_of_sysfs(sizes_lab: StructPagesLab, sizes: list[int]) -
         assert [row.pages, row.free_pages] == said
 
 
+def test_what_could_be_saved_is_what_this_architecture_can(sizes_lab: StructPagesLab) -> None:
+    """On arm64 no struct pages share frames; see shares_struct_pages()."""
+    schemes = [row for row in sizes_lab.cost.what_if() if row.kept_pages]
+    assert bool(schemes) is (sizes_lab.capture.architecture.name == "amd64")
+
+
 def test_struct_pages_lie_where_drgn_finds_them(sizes_lab: StructPagesLab) -> None:
     scan, prog = sizes_lab.cost.scan, sizes_lab.prog
     where, init_mm = scan.memmap, prog["init_mm"].address_of_()

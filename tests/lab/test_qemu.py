@@ -55,17 +55,20 @@ class Guest:
     def __init__(self, folder: Path, kernel: Kernel) -> None:
         self.kernel, self.ours, self.theirs = kernel, folder / "ours", folder / "theirs"
         self.console = folder / "console.log"
-        initramfs = machine.build_initramfs(folder, machine.build_init(folder), kernel.modules)
-        line = [machine.COMMAND_LINE, kernel.options, "lab.workload=fragment"]
+        arch = kernel.architecture
+        init = machine.build_init(folder, arch, kernel.page_bytes)
+        initramfs = machine.build_initramfs(folder, init, kernel.modules)
+        # Of several consoles the last is /dev/console.
+        line = [machine.COMMAND_LINE, f"console={arch.console}", arch.options, kernel.options]
         self.process = subprocess.Popen(
             [
                 *DIES_WITH_US,
-                *("qemu-system-x86_64", *machine.MACHINE),
+                *(arch.qemu, *arch.machine),
                 *("-serial", f"file:{self.console}"),
                 *("-qmp", f"unix:{self.ours},server,nowait"),
                 *("-qmp", f"unix:{self.theirs},server,nowait"),
                 *("-kernel", str(kernel.vmlinuz), "-initrd", str(initramfs)),
-                *("-append", " ".join(line)),
+                *("-append", " ".join([*line, "lab.workload=fragment"])),
             ],
             stdin=subprocess.DEVNULL,
         )
