@@ -21,13 +21,16 @@ import pytest
 import report_bundle as made
 from page_tree import NEVER, NOTHING, ONCE, by_id, cells, elements, has_id, parse, texts
 
+from mmscope.drgn.ledger.memory_ledger import LedgerRow
+from mmscope.drgn.log.oom_rows import OomTask
+from mmscope.drgn.machine.poisoned_pages import PoisonCounter, PoisonedPages
 from mmscope.drgn.tables import display
 from mmscope.drgn.tables.hostile_text import visible
 from mmscope.drgn.tables.rows import Column, columns
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.declared import TABLES
 from mmscope.reports.bundle.description import SectionResult
-from mmscope.reports.drawing.cells import heading, unit_shown
+from mmscope.reports.drawing.cells import cell, heading, unit_shown
 from mmscope.reports.findings.findings import Finding, NotChecked, Verdict
 from mmscope.reports.findings.incidents import incidents
 from mmscope.reports.page.card import card, counted
@@ -330,6 +333,23 @@ def test_the_card_says_what_is_wrong_or_what_was_checked(
     small: Bundle, verdict: Verdict, said: str
 ) -> None:
     assert card(small, verdict, incidents(verdict.found), "h").sentence == said
+
+
+@pytest.mark.parametrize(
+    ("row_type", "name", "value", "text"),
+    [
+        (PoisonCounter, "node", -1, "the whole machine"),
+        (PoisonCounter, "node", 0, "0"),
+        (PoisonedPages, "node", -1, "unknown"),
+        (LedgerRow, "node", -1, "of no zone"),
+        (OomTask, "oom_score_adj", -1, "-1"),
+    ],
+)
+def test_what_stands_for_no_node_is_words(row_type: type, name: str, value: int, text: str) -> None:
+    (column,) = (each for each in columns(row_type) if each.name == name)
+    shown = cell(value, column, 4096)
+    assert shown.text == text
+    assert value >= 0 or shown.text == "-1" or (shown.title, shown.sort) == ("-1", -1)
 
 
 @pytest.mark.parametrize(
