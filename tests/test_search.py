@@ -97,7 +97,7 @@ def test_the_contents_show_where_one_is(opening: functools.partial[Opened], repo
     page = opening(report, (1280, 500)).page
     page.locator("#glossary").scroll_into_view_if_needed()
     page.evaluate("document.getElementById('reading').scrollIntoView()")
-    page.wait_for_function("document.querySelector('nav a[aria-current]') !== null")
+    page.wait_for_function("() => document.querySelector('nav a[aria-current]') !== null")
     here = page.locator("nav a[aria-current]")
     page.wait_for_function(
         """() => {
