@@ -19,6 +19,8 @@ SIDES = ("A", "B")
 # A browser lays out so many hosts at once; of more the medians and ranges say enough.
 MAX_DOTS = 400
 MAX_HOSTS = 500
+# What is said of columns in which no host differs.
+SAME_WORDS = {"release": "kernel", "counted": "counters", "seconds": "over"}
 
 
 @record
@@ -73,7 +75,8 @@ def view(hosts: Sequence[Host], groups: Sequence[Group], words: Sequence[str]) -
         if len(values) > 1 or column.key:
             heads.append(column)
         elif column.name not in WORDS and values != {None}:
-            same.append((heading(column), _cell(values.pop(), column)[0]))
+            words = SAME_WORDS.get(column.name) or heading(column)
+            same.append((words, _cell(values.pop(), column)[0]))
     return View(
         sentence(hosts, told),
         list(words),
