@@ -38,10 +38,29 @@
         text.setAttribute("y", 12);
         text.textContent = frame.mark + frame.name;
         element.append(text);
+        box.text = text;
       }
       box.element = element;
     });
     return found;
+  }
+  // A name that its box has no room for ends in "..": it is whole in the box's title.
+  function fit(drawn, width, letter) {
+    drawn.forEach(function (each) {
+      if (!each.text) return;
+      const name = Array.from(each.frame.mark + each.frame.name);
+      const room = Math.floor((each.width * width - 6) / letter);
+      each.text.textContent = name.length <= room ? name.join("")
+        : room < 3 ? "" : name.slice(0, room - 2).join("") + "..";
+    });
+  }
+  // How wide a letter of a name is: all are alike.
+  function lettered(view) {
+    const pen = document.createElement("canvas").getContext("2d"), text = view.querySelector("text");
+    if (!pen || !text) return 0;
+    const style = getComputedStyle(text);
+    pen.font = style.fontSize + " " + style.fontFamily;
+    return pen.measureText("m").width;
   }
   function rows(found) {
     return 1 + found.reduce(function (most, box) { return Math.max(most, box.row); }, 0);
@@ -70,6 +89,7 @@
     scroller.after(told);
 
     let graph = pictured(still), all = null, drawn = [], zoomed = graph.top, current = null;
+    let width = 0, letter = 0;
     let mode = "callers", whole = false, middle = -1, order = "self", quiet = true;
     const picture = box.closest("[id]"), own = "flame." + picture.id + "."
       + Array.from(picture.querySelectorAll(".flames")).indexOf(box);
@@ -98,10 +118,21 @@
       }
       view.replaceChildren.apply(view, drawn.map(function (each) { return each.element; }));
       view.setAttribute("height", (above + below) * ROW);
+      names();
       reset.disabled = mode !== "sandwich" && zoomed === graph.top;
       drawn.forEach(function (each) { each.element.classList.toggle("found", matches(each.frame.name)); });
       take(drawn.find(function (each) { return each.frame === zoomed; }), false);
     }
+    function names() {
+      letter = letter || (width ? lettered(view) : 0);
+      if (width && letter) fit(drawn, width, letter);
+    }
+    new ResizeObserver(function (entries) {
+      const now = entries[entries.length - 1].contentRect.width;
+      if (now === width) return;
+      width = now;
+      names();
+    }).observe(scroller);
     function take(each, focus) {
       if (!each) return;
       if (current) current.element.setAttribute("tabindex", "-1");

@@ -7,6 +7,7 @@ What a screen reader gets is checked by axe-core, which the package axe-playwrig
 
 import re
 from importlib.resources import files as resources
+from itertools import pairwise
 from pathlib import Path
 
 from playwright.sync_api import Page
@@ -81,6 +82,27 @@ ONE_OF_A_LOOK = """
 """
 
 
+# Whatever Tab has to stop at, in the order of the page; and what it stopped at: which of these it
+# was, whether a ring shows it, and how it begins.
+STOPS = """
+() => {
+    const kinds = 'a[href], button, input, select, summary, [tabindex]';
+    const shown = (e) => e.checkVisibility({visibilityProperty: true});
+    window.stops = [...document.querySelectorAll(kinds)]
+        .filter((e) => e.tabIndex >= 0 && !e.disabled && shown(e));
+    window.stopped = [];
+    const ringed = (e) => {
+        const style = getComputedStyle(e), rect = e.querySelector('rect');
+        return style.outlineStyle === 'solid' && parseFloat(style.outlineWidth) >= 2
+            || Boolean(rect) && parseFloat(getComputedStyle(rect).strokeWidth) >= 3;
+    };
+    document.addEventListener('focusin', ({target}) => window.stopped.push(
+        [window.stops.indexOf(target), ringed(target), target.outerHTML.slice(0, 100)]));
+    return window.stops.map((e) => e.outerHTML.slice(0, 100));
+}
+"""
+
+
 class Opened:
     """An open page, what it asked for, and what it complained of."""
 
@@ -143,6 +165,26 @@ def barriers(page: Page) -> list[tuple[str, ...]]:
     found = violations(page)
     page.emulate_media(color_scheme="dark")
     return found + violations(page, "color-contrast")
+
+
+def out_of_reach(page: Page) -> list[str]:
+    """What a keyboard does not come to in the page's order, or does not see that it is there."""
+    stops = page.evaluate(STOPS)
+    for _ in stops:
+        page.keyboard.press("Tab")
+    stopped = page.evaluate("window.stopped")
+    missed = sorted(set(range(len(stops))) - {which for which, *_ in stopped})
+    page.keyboard.press("Tab")
+    return [
+        *(f"is not come to: {stops[which]}" for which in missed),
+        *(f"has no ring: {html}" for _, ring, html in stopped if not ring),
+        *(
+            f"comes before its turn: {html}"
+            for (before, *_), (which, _, html) in pairwise(stopped)
+            if which <= before
+        ),
+        *([] if page.evaluate("document.activeElement === document.body") else ["never ends"]),
+    ]
 
 
 def screens(page: Page) -> float:

@@ -12,6 +12,7 @@ import argparse
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -54,6 +55,7 @@ SLAB_STACKS = 20_000
 PROFILE_STACKS = 20_000
 PAGEBLOCKS = 1_000_000
 SNAPSHOTS = 8
+FIRST = datetime(2026, 11, 20, 2, 57, 5, tzinfo=UTC)  # a minute each, the last as it is read
 CPUS = 256
 PAGE, BLOCK = 4096, 512
 NODES = 2
@@ -386,7 +388,9 @@ def tables() -> Iterator[tuple[str, made.Table]]:
              enumerate(details[:20_000])]  # fmt: skip
     yield "page_owner_tasks", ("Pages by task", PageOwnerTask, tasks, "page_owner")
     moments = [
-        PageOwnerSnapshot(60.0 * n, None, f"show_stacks.{n}", "show_stacks", STACKS,
+        PageOwnerSnapshot(60.0 * n,
+                          (FIRST + timedelta(minutes=n)).isoformat(timespec="milliseconds"),
+                          f"show_stacks.{n}", "show_stacks", STACKS,
                           sum(row.pages for row in held), 0, False)
         for n in range(SNAPSHOTS)
     ]  # fmt: skip

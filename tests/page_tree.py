@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """A page of HTML as a tree, parsed as strictly as the standard allows (html5lib)."""
 
+import base64
 import functools
+import hashlib
 from xml.etree.ElementTree import Element
 
 import html5lib
@@ -62,3 +64,28 @@ def cells(table: Element) -> list[list[str]]:
     return [
         [texts(cell) for cell in row if cell.tag in ("td", "th")] for row in body if row.tag == "tr"
     ]
+
+
+def faults_of_policy(html: str) -> list[str]:
+    """What a page's Content-Security-Policy lacks: its own style and script alone are allowed."""
+    tree = parse(html)
+    policy = next(
+        element.get("content") or ""
+        for element in elements(tree, "meta")
+        if element.get("http-equiv") == "Content-Security-Policy"
+    )
+    faults = []
+    if "default-src 'none'" not in policy:
+        faults.append("allows requests")
+    if "unsafe" in policy:
+        faults.append("allows what is unsafe")
+    for tag in ONCE:
+        for element in elements(tree, tag):
+            digest = base64.b64encode(hashlib.sha256(texts(element).encode()).digest()).decode()
+            if f"{tag}-src 'sha256-{digest}'" not in policy:
+                faults.append(f"does not allow a {tag}")
+    for element in tree.iter():
+        for name in element.attrib:
+            if name == "style" or name.startswith("on"):
+                faults.append(f"a handler or style in an element: {name}")
+    return faults

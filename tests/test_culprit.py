@@ -107,3 +107,5 @@ def test_the_first_screen_holds_the_card(
         assert box is not None
         assert box["y"] + box["height"] <= 900
     assert page.locator(".culprit .guilty").count() == 2
+    words = page.locator(".culprit .axes").inner_text()
+    assert words == "Across: order, blocks of 2order pages. Up: memory in them, 50.75 MiB at most."

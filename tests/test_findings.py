@@ -15,7 +15,7 @@ from typing import Any
 import duckdb
 import pytest
 import rmap_rows as rmap
-from finding_cases import every
+from finding_cases import every, owners
 from finding_cases.case import TARGET, Case, bundle
 from finding_cases.every import CLEAR, FOUND, NOT_CHECKED
 from finding_cases.page_tables import exit_cost
@@ -389,6 +389,24 @@ def test_a_query_reaches_nothing_but_the_bundle(locked: Database, query: str) ->
     with pytest.raises(duckdb.Error):
         locked.rows(query)
     assert locked.rows("select zone from zones") == [{"zone": "Normal"}]
+
+
+@pytest.mark.parametrize(
+    ("at", "said"),
+    [
+        ("2026-11-20T02:57:05.000+00:00",
+         "2026-11-20 02:57:05 UTC or before: the first snapshot, 40 s before the last"),
+        (None, "the first snapshot or before, 40 s before the last"),
+    ],
+)  # fmt: skip
+def test_a_stack_that_grows_says_since_when_by_the_clock(
+    tmp_path: Path, at: str | None, said: str
+) -> None:
+    first, *others = owners.SNAPSHOTS
+    grown = [owners.owned(7, 1100), owners.grown(7, 100, 1100, 1.0, 4)]
+    case = Case("page-owner-stack-grows", [*grown, dataclasses.replace(first, at=at), *others])
+    (found,) = ask(tmp_path, case).found
+    assert found.since == said
 
 
 def test_on_a_terminal_titles_keep_clear_of_the_severity(

@@ -14,6 +14,8 @@ import jinja2
 import pytest
 
 from mmscope.drgn.machine.kernel_features import FEATURES
+from mmscope.drgn.sections.registry import SECTIONS
+from mmscope.reports.bundle.declared import TABLES
 from mmscope.reports.commands import record_command
 from mmscope.reports.commands.command import build_parser
 from mmscope.reports.findings.findings import FINDINGS, Question, Step, load_questions
@@ -136,6 +138,8 @@ def lack(command: str) -> str | None:
         return "does not parse"
     if words[1] == "compare" and "--" not in words:
         return "has one side"
+    if words[1] == "show" and args.what not in {*TABLES, *SECTIONS, "page_owner", "profiles"}:
+        return "shows no table that there is"
     needs = words[1] in NEEDS_ROOT and "--list" not in words
     if words[1] == "show" and getattr(args, "bundle", None) is None:
         needs = True
@@ -173,12 +177,19 @@ def test_a_command_runs_as_it_stands(path: Path) -> None:
         ("mmscope show profiles FILE", "placeholder"),
         ("mmscope show profiles BUNDLE", None),
         ("mmscope show pcp_pages", "needs sudo"),
+        ("sudo mmscope show pcp_page", "no table"),
         ('journalctl -k --grep "oom', "does not end"),
     ],
 )
 def test_a_command_that_does_not_run_is_told(command: str, words: str | None) -> None:
     told = lack(command)
     assert told is None if words is None else words in (told or "")
+
+
+@pytest.mark.parametrize("question", QUESTIONS.values(), ids=QUESTIONS.keys())
+def test_a_finding_has_a_command_to_begin_with_that_changes_nothing(question: Question) -> None:
+    harmless = [step for step in question.next if not step.undo]
+    assert any(COMMAND.search(step.do) for step in harmless)
 
 
 @pytest.mark.parametrize("question", QUESTIONS.values(), ids=QUESTIONS.keys())

@@ -31,6 +31,19 @@ BOXES = """
     parseFloat(box.getAttribute('width'))])
 """.replace("ROW", str(ROW))
 
+# (text, whole name, room, how far the text runs out) of each box with a text, by pixels.
+NAMES = """
+(inside) => [...document.querySelector(inside + ' .flame-view').children]
+    .filter((box) => box.querySelector('text'))
+    .map((box) => {
+        const text = box.querySelector('text');
+        const room = box.querySelector('rect').getBoundingClientRect();
+        const title = box.querySelector('title').textContent;
+        return [text.textContent, title.split(': ').slice(0, -1).join(': '), room.width,
+            text.textContent ? text.getBoundingClientRect().right - room.right : 0];
+    })
+"""
+
 Stacks = dict[tuple[str, ...], int]
 Boxes = Counter[tuple[str, int, int]]
 
@@ -213,6 +226,20 @@ class TestHands:
         assert self.frame(page, "asm_exc_page_fault").count() == 0
         button(page, OWNERS, "Reset zoom").click()
         assert drawn(page, OWNERS) == before
+
+    def test_a_name_that_does_not_fit_ends_in_two_points_and_is_whole_on_hover(
+        self, page: Page
+    ) -> None:
+        all_drawn(page, OWNERS)
+        for width in (1440, 700):
+            page.set_viewport_size({"width": width, "height": 900})
+            page.wait_for_function(f"() => ({NAMES})('{OWNERS}').every(([, , , out]) => out <= 1)")
+            named = page.evaluate(NAMES, OWNERS)
+            cut = [(text, name) for text, name, room, _ in named if text != name and room]
+            assert cut
+            for text, name in cut:
+                assert text == "" or (text.endswith("..") and name.startswith(text[:-2]))
+            assert any(text == name for text, name, _, _ in named)
 
     def test_walk_by_keyboard(self, page: Page) -> None:
         all_drawn(page, OWNERS)

@@ -6,9 +6,10 @@ import re
 from pathlib import Path
 
 import pytest
-from browser_page import HUGE, NARROW, SCHEMES, WIDE, Opened, barriers
+from browser_page import HUGE, NARROW, SCHEMES, WIDE, Opened, barriers, out_of_reach
 from command_line import run
 from made_lake import lake_of, small
+from page_tree import faults_of_policy
 
 EVIL = "<img src=x onerror=alert(1)>\"'{{7*7}}../\x1b[31m"
 
@@ -70,3 +71,13 @@ def test_asks_for_nothing_fits_every_screen_and_keeps_nobody_out(
             assert opened.page.evaluate("document.documentElement.scrollWidth") <= width
     assert (opened.requests, opened.complaints) == ([fleet.as_uri()], [])
     assert barriers(opened.page) == []
+
+
+def test_a_keyboard_comes_to_everything_in_order_and_sees_where_it_is(
+    opening: functools.partial[Opened], fleet: Path
+) -> None:
+    assert out_of_reach(opening(fleet).page) == []
+
+
+def test_its_policy_allows_its_own_style_and_script_alone(fleet: Path) -> None:
+    assert faults_of_policy(fleet.read_text()) == []

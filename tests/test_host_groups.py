@@ -414,5 +414,12 @@ class TestStrips:
         assert "slab_bytes" not in {row.name for row in shown.measures}
         assert "slab_bytes" not in {head.name for head in shown.heads}
 
+    def test_what_no_host_differs_in_is_no_column_and_is_said(self, shown: View) -> None:
+        assert [head.name for head in shown.heads] == [
+            *("side", "host", "bundle", "highatomic_pageblocks", "thp_blocks_highatomic"),
+        ]
+        assert ("readings", "1") in shown.same
+        assert "free_share" not in {name for name, _ in shown.same}
+
     def test_single_hosts_have_no_range(self, shown: View) -> None:
         assert shown.sentence == "A: 3 hosts, B: 1 host; a side with one host has no range."

@@ -120,7 +120,7 @@ class TestAddress:
         page = opening(report).page
         page.locator(f".card a[href='#{FINDING}']").click()
         page.locator("nav a", has_text="Free lists").click()
-        page.wait_for_function("location.hash.startsWith('#section-free_lists~')")
+        page.wait_for_function("() => location.hash.startsWith('#section-free_lists~')")
         page.locator("h1").hover()
         assert lit(page) == ALL
         assert at(page) == f"#section-free_lists~lit={FINDING}"
@@ -137,7 +137,9 @@ class TestAddress:
     ) -> None:
         page = opening(report).page
         page.goto(f"{report.as_uri()}#section-free_lists~lit={FINDING}")
-        page.wait_for_function("document.getElementById('section-free_lists').matches(':target')")
+        page.wait_for_function(
+            "() => document.getElementById('section-free_lists').matches(':target')"
+        )
         assert lit(page) == ALL
         assert at(page) == f"#section-free_lists~lit={FINDING}"
 
@@ -146,7 +148,7 @@ class TestAddress:
     ) -> None:
         page = opening(report).page
         page.locator(f"#{FINDING} a", has_text="free_blocks").click()
-        page.wait_for_function("location.hash.includes('~lit=')")
+        page.wait_for_function("() => location.hash.includes('~lit=')")
         assert lit(page) == ALL
 
     def test_can_be_put_out(self, opening: functools.partial[Opened], report: Path) -> None:
@@ -171,9 +173,9 @@ class TestAddress:
     ) -> None:
         page = opening(report).page
         page.locator(f".card a[href='#{FINDING}']").click()
-        page.wait_for_function("location.hash.includes('~lit=')")
+        page.wait_for_function("() => location.hash.includes('~lit=')")
         page.locator("nav a", has_text="Pageblocks").click()
-        page.wait_for_function("location.hash.startsWith('#section-pageblocks~')")
+        page.wait_for_function("() => location.hash.startsWith('#section-pageblocks~')")
         page.go_back()
         page.wait_for_function("(id) => location.hash === `#${id}~lit=${id}`", arg=FINDING)
         assert lit(page) == ALL
@@ -225,7 +227,7 @@ class TestFlameGraphs:
         all_drawn(other, "#picture-page_owner")
         assert other.locator(self.FRAMES).evaluate_all(self.PLACES) == seen
         other.locator("#picture-page_owner").get_by_role("button", name="Reset zoom").click()
-        other.wait_for_function("!location.hash.includes('~')")
+        other.wait_for_function("() => !location.hash.includes('~')")
 
     def test_what_is_no_view_is_left(
         self, opening: functools.partial[Opened], profile: Path

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import made_hosts
 import pytest
-from browser_page import NARROW, SCREEN, Opened, a4_pages, barriers, screens
+from browser_page import NARROW, SCREEN, Opened, a4_pages, barriers, out_of_reach, screens
+from page_tree import faults_of_policy
 
 from mmscope.drgn.ledger.memory_ledger import LedgerRow
 from mmscope.reports.bundle.bundle import Bundle
@@ -25,6 +26,7 @@ from mmscope.reports.findings.findings import ask, load_questions
 from mmscope.reports.guard import captures, index_page
 from mmscope.reports.page.report import render, write
 
+PAGES = ("demo", "healthy", "comparison", "groups", "guard's index")
 DEMO = Bundle(Path(__file__).parent / "bundles" / "v0.1.0")
 
 
@@ -79,7 +81,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     }
 
 
-@pytest.mark.parametrize("name", ["demo", "healthy", "comparison", "groups", "guard's index"])
+@pytest.mark.parametrize("name", PAGES)
 def test_is_no_longer_than_somebody_reads_and_keeps_nobody_out(
     opening: functools.partial[Opened], pages: dict[str, Path], name: str
 ) -> None:
@@ -93,6 +95,31 @@ def test_is_no_longer_than_somebody_reads_and_keeps_nobody_out(
     assert name == "guard's index" or box["x"] + box["width"] > 0.98 * 1920  # none of it is wasted
     assert barriers(opened.page) == []
     assert (len(opened.requests), opened.complaints) == (1, [])
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_keyboard_comes_to_everything_in_order_and_sees_where_it_is(
+    opening: functools.partial[Opened], pages: dict[str, Path], name: str
+) -> None:
+    assert out_of_reach(opening(pages[name], SCREEN).page) == []
+
+
+def test_a_keyboard_follows_the_card_to_the_rows_that_prove_it(
+    opening: functools.partial[Opened], pages: dict[str, Path]
+) -> None:
+    page = opening(pages["demo"], SCREEN).page
+    page.emulate_media(reduced_motion="reduce")
+    page.locator(".card dd a", has_text="HighAtomic").first.press("Enter")
+    page.locator(".finding:target a", has_text="free_blocks").press("Enter")
+    page.locator("[id$='free_blocks']:target").wait_for(state="visible")
+    page.locator("#table-free_blocks tr.proven").first.wait_for(state="visible")
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_its_policy_allows_its_own_style_and_script_alone(
+    pages: dict[str, Path], name: str
+) -> None:
+    assert faults_of_policy(pages[name].read_text()) == []
 
 
 def test_a_telephone_shows_guards_index_without_scrolling_sideways(

@@ -9,7 +9,6 @@ browser makes of them is in ``test_report_browser.py``.
 import base64
 import errno
 import gzip
-import hashlib
 import os
 import re
 from collections.abc import Iterator
@@ -19,15 +18,29 @@ from pathlib import Path
 
 import pytest
 import report_bundle as made
-from page_tree import NEVER, NOTHING, ONCE, by_id, cells, elements, has_id, parse, texts
+from page_tree import (
+    NEVER,
+    NOTHING,
+    ONCE,
+    by_id,
+    cells,
+    elements,
+    faults_of_policy,
+    has_id,
+    parse,
+    texts,
+)
 
+from mmscope.drgn.ledger.memory_ledger import LedgerRow
+from mmscope.drgn.log.oom_rows import OomTask
+from mmscope.drgn.machine.poisoned_pages import PoisonCounter, PoisonedPages
 from mmscope.drgn.tables import display
 from mmscope.drgn.tables.hostile_text import visible
 from mmscope.drgn.tables.rows import Column, columns
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.declared import TABLES
 from mmscope.reports.bundle.description import SectionResult
-from mmscope.reports.drawing.cells import heading, unit_shown
+from mmscope.reports.drawing.cells import cell, heading, unit_shown
 from mmscope.reports.findings.findings import Finding, NotChecked, Verdict
 from mmscope.reports.findings.incidents import incidents
 from mmscope.reports.page.card import card, counted
@@ -82,6 +95,22 @@ def pages(machine: Bundle, hostile: Bundle, empty: Bundle) -> dict[str, str]:
 PAGES = ("machine", "hostile", "empty")
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "fault"),
+    [
+        ("default-src", "font-src", "allows requests"),
+        ("img-src", "unsafe-inline", "allows what is unsafe"),
+        ("</style>", " </style>", "does not allow a style"),
+        ("</script>", ";</script>", "does not allow a script"),
+        ("<main", "<main onclick='x()'", "a handler or style in an element: onclick"),
+    ],
+)
+def test_a_policy_that_allows_something_else_is_told(
+    pages: dict[str, str], old: str, new: str, fault: str
+) -> None:
+    assert faults_of_policy(pages["empty"].replace(old, new, 1)) == [fault]
+
+
 @pytest.mark.parametrize("name", PAGES)
 class TestEveryPage:
     def test_is_valid_html(self, pages: dict[str, str], name: str) -> None:
@@ -125,17 +154,7 @@ class TestEveryPage:
     def test_its_policy_allows_exactly_that_script_and_style(
         self, pages: dict[str, str], name: str
     ) -> None:
-        tree = parse(pages[name])
-        policy = next(
-            element.get("content") or ""
-            for element in elements(tree, "meta")
-            if element.get("http-equiv") == "Content-Security-Policy"
-        )
-        assert "default-src 'none'" in policy
-        assert "unsafe" not in policy
-        for tag in ONCE:
-            digest = hashlib.sha256(texts(elements(tree, tag)[0]).encode()).digest()
-            assert f"{tag}-src 'sha256-{base64.b64encode(digest).decode()}'" in policy
+        assert faults_of_policy(pages[name]) == []
 
     def test_has_landmarks_and_one_title(self, pages: dict[str, str], name: str) -> None:
         tree = parse(pages[name])
@@ -330,6 +349,23 @@ def test_the_card_says_what_is_wrong_or_what_was_checked(
     small: Bundle, verdict: Verdict, said: str
 ) -> None:
     assert card(small, verdict, incidents(verdict.found), "h").sentence == said
+
+
+@pytest.mark.parametrize(
+    ("row_type", "name", "value", "text"),
+    [
+        (PoisonCounter, "node", -1, "the whole machine"),
+        (PoisonCounter, "node", 0, "0"),
+        (PoisonedPages, "node", -1, "unknown"),
+        (LedgerRow, "node", -1, "of no zone"),
+        (OomTask, "oom_score_adj", -1, "-1"),
+    ],
+)
+def test_what_stands_for_no_node_is_words(row_type: type, name: str, value: int, text: str) -> None:
+    (column,) = (each for each in columns(row_type) if each.name == name)
+    shown = cell(value, column, 4096)
+    assert shown.text == text
+    assert value >= 0 or shown.text == "-1" or (shown.title, shown.sort) == ("-1", -1)
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from browser_page import (
     Opened,
     a4_pages,
     all_drawn,
+    out_of_reach,
     unfold,
     violations,
 )
@@ -322,7 +323,9 @@ class TestCopying:
         page = opening(files["machine"]).page
         page.context.grant_permissions(["clipboard-read", "clipboard-write"])
         page.locator("#finding-highatomic-starves-thp-1 > button").click()
-        page.wait_for_function("document.querySelector('article > .copy').textContent === 'Copied'")
+        page.wait_for_function(
+            "() => document.querySelector('article > .copy').textContent === 'Copied'"
+        )
         copied = page.evaluate("navigator.clipboard.readText()")
         assert copied.startswith("CRITICAL: Node 1 zone Normal: 3 of 5 free blocks of THP size")
         assert "\n2. Compare with a healthy host.\n" in copied
@@ -333,7 +336,9 @@ class TestCopying:
         page = opening(files["machine"]).page
         page.context.grant_permissions(["clipboard-read", "clipboard-write"])
         page.locator(".card .copy").first.click()
-        page.wait_for_function("document.querySelector('.card .copy').textContent === 'Copied'")
+        page.wait_for_function(
+            "() => document.querySelector('.card .copy').textContent === 'Copied'"
+        )
         assert page.evaluate("navigator.clipboard.readText()") == "mmscope record atomic-alloc -a"
 
 
@@ -397,6 +402,38 @@ class TestKeyboard:
         page.keyboard.press("Enter")
         assert page.evaluate("document.activeElement.id") == "main"
 
+    @pytest.mark.parametrize("name", ["machine", "empty"])
+    def test_comes_to_everything_in_order_and_sees_where_it_is(
+        self, opening: functools.partial[Opened], files: dict[str, Path], name: str
+    ) -> None:
+        assert out_of_reach(opening(files[name]).page) == []
+
+    def test_what_it_does_not_come_to_or_see_is_told(
+        self, opening: functools.partial[Opened], files: dict[str, Path]
+    ) -> None:
+        page = opening(files["empty"]).page
+        page.evaluate(
+            """() => {
+                document.querySelector('.skip').style.outline = 'none';
+                document.querySelector('.brand a').tabIndex = 9;
+            }"""
+        )
+        told = [words.partition(":")[0] for words in out_of_reach(page)]
+        assert {"has no ring", "comes before its turn"} == set(told)
+
+    @pytest.mark.parametrize("key", ["Enter", "Space"])
+    def test_a_fold_opens_and_a_command_is_copied(
+        self, opening: functools.partial[Opened], files: dict[str, Path], key: str
+    ) -> None:
+        page = opening(files["machine"]).page
+        page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+        page.locator("#not-checked > summary").press(key)
+        page.wait_for_function("() => document.getElementById('not-checked').open")
+        page.locator(".card .copy").first.press(key)
+        page.wait_for_function(
+            "() => document.querySelector('.card .copy').textContent === 'Copied'"
+        )
+
     def test_focus_is_seen(
         self, opening: functools.partial[Opened], files: dict[str, Path]
     ) -> None:
@@ -413,7 +450,7 @@ class TestKeyboard:
     ) -> None:
         page = opening(files["machine"]).page
         page.locator("nav a", has_text="Not checked").click()
-        page.wait_for_function("document.getElementById('not-checked').open")
+        page.wait_for_function("() => document.getElementById('not-checked').open")
 
     def test_a_link_to_a_folded_section_opens_it(
         self, opening: functools.partial[Opened], files: dict[str, Path]

@@ -82,11 +82,22 @@ def test_by_keyboard_alone(opening: functools.partial[Opened], report: Path) -> 
     assert page.locator(".found a").count() == 0
 
 
+def test_the_contents_have_whole_titles(opening: functools.partial[Opened], report: Path) -> None:
+    page = opening(report, WIDE).page
+    cut = page.locator(".toc-title").evaluate_all(
+        "(all) => all.filter((e) => e.scrollHeight > e.clientHeight + 1"
+        " || e.scrollWidth > e.clientWidth + 1).map((e) => e.textContent)"
+    )
+    assert cut == []
+    titles = page.locator(".finding").evaluate_all("(all) => all.map((e) => e.dataset.title)")
+    assert set(page.locator(".toc-title").all_inner_texts()) <= set(titles)
+
+
 def test_the_contents_show_where_one_is(opening: functools.partial[Opened], report: Path) -> None:
     page = opening(report, (1280, 500)).page
     page.locator("#glossary").scroll_into_view_if_needed()
     page.evaluate("document.getElementById('reading').scrollIntoView()")
-    page.wait_for_function("document.querySelector('nav a[aria-current]') !== null")
+    page.wait_for_function("() => document.querySelector('nav a[aria-current]') !== null")
     here = page.locator("nav a[aria-current]")
     page.wait_for_function(
         """() => {

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from mmscope.drgn.tables.amounts import time_text
 from mmscope.drgn.tables.hostile_text import visible
 from mmscope.drgn.tables.rows import Column, column, columns, csv_line, write_csv
-from mmscope.drgn.tables.terminal import AMOUNT, format_cell, print_rows, print_table
+from mmscope.drgn.tables.terminal import AMOUNT, format_cell, print_prose, print_rows, print_table
 
 
 @dataclass(frozen=True)
@@ -251,6 +251,20 @@ def on_a_terminal(
     file = Terminal()
     print_rows(described, rows, file=file)
     return file.getvalue().splitlines()
+
+
+def test_a_sentence_keeps_to_the_terminal_and_is_a_line_in_a_pipe(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
+    said = "free_blocks: 0 B to 28 MiB, +7,168 pages; " * 3
+    screen, pipe = Terminal(), io.StringIO()
+    print_prose(said, screen)
+    print_prose(said, pipe)
+    lines = screen.getvalue().splitlines()
+    assert max(map(len, lines)) <= 30 < len(said)
+    assert " ".join(lines).split() == said.split()
+    assert pipe.getvalue() == f"{said}\n"
 
 
 def test_a_name_breaks_only_where_its_column_is_narrower(monkeypatch: pytest.MonkeyPatch) -> None:

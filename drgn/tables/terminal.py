@@ -13,6 +13,7 @@ import math
 import re
 import shutil
 import sys
+import textwrap
 from collections.abc import Iterable, Sequence
 from typing import IO, Any, Literal
 
@@ -301,6 +302,16 @@ def print_rows(
         file.write(json.dumps(dict(zip(names, finite, strict=True))))
     file.write("\n]\n")
     return count
+
+
+def print_prose(text: str, file: IO[str] | None = None) -> None:
+    """A sentence: on a terminal as wide as that is, between words; in a pipe it is one line."""
+    file = file or sys.stdout
+    text = visible(text)
+    if file.isatty():
+        width = shutil.get_terminal_size((100, 24)).columns
+        text = textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False)
+    print(text, file=file)
 
 
 def print_dataclasses(row_type: type, rows: Iterable[Any], *, title: str = "") -> int:

@@ -12,7 +12,7 @@ from typing import Any
 from mmscope.drgn.tables import display
 from mmscope.drgn.tables.hostile_text import visible
 from mmscope.drgn.tables.rows import Column, columns
-from mmscope.drgn.tables.terminal import AMOUNT, print_rows
+from mmscope.drgn.tables.terminal import AMOUNT, print_prose, print_rows
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.description import BundleError
 from mmscope.reports.bundle.redact import Names
@@ -70,7 +70,7 @@ def run(
     every = [bundle for _, bundles in opened for bundle in bundles]
     words = unlike(hosts, same_names=same_names(every))
     groups = groups_of(hosts)
-    last: list[str] = []
+    last = ""
     if form == "table":
         tables: Tables = [
             ("groups", "A against B", *_groups(groups)),
@@ -96,7 +96,8 @@ def run(
         words.append(f"{output}: {output.stat().st_size:,} bytes")
     _print(tables, words, form)
     if last:
-        print("\n" + "\n".join(last))
+        print()
+        print_prose(last)
     return 1 if errors else 0
 
 
@@ -163,7 +164,9 @@ def _changes(
         (
             "findings",
             "Findings that changed",
-            _texts("change", "severity", "title", "other_side"),
+            _texts(
+                "change", "severity", "title", "other side" if form == "table" else "other_side"
+            ),
             findings,
         ),
         (
@@ -195,7 +198,7 @@ def _print(tables: Tables, words: list[str], form: str) -> None:
     """Tables on the terminal; JSON is one object of them, CSV has an empty line between them."""
     for text in words:
         # A program reads the tables alone.
-        print(visible(display.prose(text)), file=sys.stdout if form == "table" else sys.stderr)
+        print_prose(display.prose(text), file=sys.stdout if form == "table" else sys.stderr)
     for position, (name, title, described, rows) in enumerate(tables):
         if form == "table" and not rows:
             continue
@@ -251,14 +254,14 @@ def _pair(rows: list[Group], dates: tuple[str, str]) -> tuple[list[Column], list
     ]
 
 
-def _same(rows: list[Group]) -> list[str]:
+def _same(rows: list[Group]) -> str:
     """The measures that two bundles agree in, in one line."""
     same = [
         f"{WORDS[row.measure]} {amount(row.a_median, row.unit)}"
         for row in rows
         if row.a_median == row.b_median and row.a_median is not None
     ]
-    return [f"The same in both: {'; '.join(same)}."] if same else []
+    return f"The same in both: {'; '.join(same)}." if same else ""
 
 
 def _side(

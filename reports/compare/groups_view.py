@@ -13,11 +13,14 @@ from mmscope.drgn.tables.record import record
 from mmscope.drgn.tables.rows import Column, columns
 from mmscope.reports.compare.host_groups import MEASURES, WORDS, Group, Host
 from mmscope.reports.compare.rank_test import LEVEL, least_chance, least_hosts
+from mmscope.reports.drawing.cells import heading
 
 SIDES = ("A", "B")
 # A browser lays out so many hosts at once; of more the medians and ranges say enough.
 MAX_DOTS = 400
 MAX_HOSTS = 500
+# What is said of columns in which no host differs.
+SAME_WORDS = {"release": "kernel", "counted": "counters", "seconds": "over"}
 
 
 @record
@@ -59,13 +62,21 @@ class View:
     heads: list[Column]
     head_words: dict[str, str]  # of measures; their cells have the unit
     hosts: list[list[tuple[str, int | float | None]]]  # text, and what it sorts by
+    same: list[tuple[str, str]]  # what is the same on every host, besides measures, in words
     more: int  # hosts that are not listed
 
 
 def view(hosts: Sequence[Host], groups: Sequence[Group], words: Sequence[str]) -> View:
     """Everything that the page shows."""
     told = [group for group in groups if group.a_hosts or group.b_hosts]
-    heads = [c for c in columns(Host) if any(getattr(host, c.name) is not None for host in hosts)]
+    heads, same = [], []
+    for column in columns(Host):
+        values = {getattr(host, column.name) for host in hosts}
+        if len(values) > 1 or column.key:
+            heads.append(column)
+        elif column.name not in WORDS and values != {None}:
+            words = SAME_WORDS.get(column.name) or heading(column)
+            same.append((words, _cell(values.pop(), column)[0]))
     return View(
         sentence(hosts, told),
         list(words),
@@ -73,6 +84,7 @@ def view(hosts: Sequence[Host], groups: Sequence[Group], words: Sequence[str]) -
         heads,
         WORDS,
         [[_cell(getattr(host, c.name), c) for c in heads] for host in hosts[:MAX_HOSTS]],
+        same,
         max(0, len(hosts) - MAX_HOSTS),
     )
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """How one value of a table is shown: its text, what is exact about it, and what it sorts by."""
 
+import re
+
 from mmscope.drgn.tables import display
 from mmscope.drgn.tables.record import record
 from mmscope.drgn.tables.rows import Column
@@ -61,6 +63,8 @@ PART_WORDS = {
     },
 }
 KERNEL_NAMES = ("anon_vmas", "anon_vma", "page_ext")  # which have no better words
+# What a column's help says of -1, which names no node and no order.
+MINUS_ONE = re.compile(r"(?:^|; )-1: ([^;]{1,40})")
 # Names of things, though they are numbers: no thousands separators.
 NAMES = {"node", "cpu", "order", "pid", "tgid", "handle"}
 
@@ -81,6 +85,8 @@ def cell(value: object, column: Column, page_size: int | None) -> Cell:
         return Cell("", "not known")
     if isinstance(value, bool):
         return Cell("yes" if value else "no")
+    if value == -1 and (words := minus_one(column)):
+        return Cell(words, "-1", -1)
     if isinstance(value, int) and is_name(column):
         return Cell(f"{value:#x}" if column.name.endswith("pfn") else str(value), sort=value)
     if isinstance(value, int) and column.unit == "bytes":
@@ -96,6 +102,12 @@ def cell(value: object, column: Column, page_size: int | None) -> Cell:
     if column.name == "stack":
         return Cell(display.cut(leaf_first(str(value))))
     return Cell(display.cut(str(value)))
+
+
+def minus_one(column: Column) -> str:
+    """What -1 stands for in a column of names; empty if it is a number like others."""
+    found = MINUS_ONE.search(column.help) if column.type == "integer" else None
+    return found[1] if found else ""
 
 
 def heading(column: Column) -> str:

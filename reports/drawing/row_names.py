@@ -9,7 +9,7 @@ from typing import Any
 from mmscope.drgn.owners.owner_frames import owner_frame
 from mmscope.drgn.tables import display
 from mmscope.drgn.tables.rows import Column
-from mmscope.reports.drawing.cells import cell, heading
+from mmscope.reports.drawing.cells import cell, heading, minus_one
 
 NO_STACK = "(no stack)"
 MAX_NAME = 90
@@ -36,6 +36,8 @@ def name_of(columns: list[Column], values: tuple[Any, ...]) -> str:
             # "no" and "1" say nothing by themselves.
             bare = name == "zone" or str(value).isdigit() or value in ("yes", "no")
             words.append(f"{name} {value}" if bare else str(value))
+        elif value == -1 and minus_one(column) not in ("", "unknown"):
+            words.append(minus_one(column))
         else:
             words.append(f"{heading(column)} {cell(value, column, None).text}")
     return display.cut(", ".join(words), MAX_NAME) or "unnamed"

@@ -20,7 +20,7 @@ from mmscope.reports.findings.findings import HARMS, HIDES, Finding, Step, sever
 # Words with a command in them have it in quotes; quotes within it are double.
 COMMAND = re.compile(
     r"'((?:sudo )?"
-    r"(?:mmscope|perf|crash|drgn|cat|grep|ls|sysctl|echo|systemctl|journalctl|vmstat)\b[^']*)'"
+    r"(?:mmscope|perf|crash|drgn|cat|grep|ls|ps|ipcs|sysctl|echo|systemctl|journalctl|vmstat)\b[^']*)'"
 )
 
 

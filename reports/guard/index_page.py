@@ -23,6 +23,7 @@ body { max-width: 75rem; margin: 2rem auto; padding: 0 1rem }
 table { border-collapse: collapse; width: 100% }
 th, td { text-align: left; vertical-align: top; padding: .4rem .8rem .4rem 0;
  border-bottom: 1px solid color-mix(in srgb, currentColor 20%, transparent) }
+a:focus-visible { outline: 2px solid; outline-offset: 1px }
 td:first-child { white-space: nowrap; font-variant-numeric: tabular-nums }
 td:nth-child(3) { overflow-wrap: anywhere }
 .critical { color: light-dark(#b3261e, #ff8a80); font-weight: 600 }
@@ -62,7 +63,7 @@ PAGE = """<!DOCTYPE html>
 </html>
 """
 # Of STYLE, base64; a test holds it. hashlib would take 4 MiB of the resident, for OpenSSL.
-SHA256 = "i+2ft5mdL3Zn+e1UVO/eaoXX5nZxbIj9lvb9jMKZgnk="
+SHA256 = "JmkF26SiEJZGcn8KkBENoOROjVbLJ26QfQimEt9Pvgs="
 LINKS = (
     ("report.html", "report"),
     ("findings.txt", "findings"),

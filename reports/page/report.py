@@ -16,6 +16,7 @@ Cannot know: what is not in the bundle. A report of a bundle is as complete as t
 """
 
 import functools
+import re
 from collections.abc import Callable, Container
 from pathlib import Path
 from typing import Any
@@ -175,7 +176,8 @@ def _looks(environment: Environment, pictures: Container[str] = ()) -> dict[str,
     names = [*SCRIPTS, *dict.fromkeys(wanted)]
     style = squeeze(environment.get_template("report.css").render())
     script = "\n".join(environment.get_template(name).render() for name in names)
-    script = squeeze(script)
+    # Comments are for those who read the sources.
+    script = squeeze(re.sub(r"^ *//.*$", "", script, flags=re.MULTILINE))
     return {
         "style": Markup(style),  # our own files, not the bundle's
         "script": Markup(script),
