@@ -27,7 +27,9 @@ SHOWN = ("ActiveState", "Result", "ExecMainStatus", "MemoryPeak", "CPUUsageNSec"
          "NRestarts", "MainPID")  # fmt: skip
 # A quarter of an hour is for machines that have other work.
 SOON = "[Timer]\nOnActiveSec=\nOnActiveSec=5s\nOnUnitInactiveSec=30s\n"
-RECORD = "/usr/bin/mmscope record reclaim -a --frequency 99 --seconds 5 --buffer 256K"
+# An emulated CPU has hardly started perf after five seconds.
+RECORD = "/usr/bin/mmscope record reclaim -a --frequency 99 --seconds 45 --buffer 256K"
+BUSY = "while True: pass"
 GREEDY = "held = bytearray(256 << 20)"
 # As the drop-ins of the other units have it (systemd_try.py).
 NUMPY = 'Environment="NPY_DISABLE_CPU_FEATURES=AVX2 FMA3"'
@@ -179,7 +181,8 @@ def guard() -> None:
 def a_profile() -> None:
     """
     What a stall is profiled with, under the hardening of guard's unit, all of it. By itself: an
-    emulated CPU may take longer than a capture has for it.
+    emulated CPU may take longer than a capture has for it. Beside something that is there to be
+    seen: an idle CPU is not sampled.
     """
     unit = Path("/usr/lib/systemd/system/mmscope-guard.service").read_text()
     changed = {"Type": "oneshot", "ExecStart": f"{RECORD} -o {FOLDER}/recorded", "Restart": "no"}
@@ -191,7 +194,9 @@ def a_profile() -> None:
     Path("/run/systemd/system/try-record.service").write_text("\n".join(lines) + "\n")
     output("systemctl", "daemon-reload")
     begin = time.monotonic()
-    output("systemctl", "start", "try-record.service")
+    with subprocess.Popen(["python3", "-I", "-c", BUSY]) as busy:
+        output("systemctl", "start", "try-record.service")
+        busy.kill()
     said["seconds"]["profile"] = round(time.monotonic() - begin, 1)
     said["profile_service"] = shown("try-record.service")
     words = ("journalctl", "-u", "try-record", "-o", "cat", "--no-pager")
