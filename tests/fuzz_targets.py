@@ -50,9 +50,8 @@ from mmscope.drgn.tables.rows import columns, csv_line
 from mmscope.drgn.text import page_owner_counts
 from mmscope.drgn.text.page_owner_counts import Counts, read_show_stacks_handles
 from mmscope.drgn.text.page_owner_records import record_texts
+from mmscope.drgn.text.page_owner_selection import EVERYTHING, Selection
 from mmscope.drgn.text.page_owner_tally import (
-    EVERYTHING,
-    Selection,
     merge,
     new_tally,
     tally_page_owner,

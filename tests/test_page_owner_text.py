@@ -33,6 +33,7 @@ from page_owner_inputs import (
 from mmscope.drgn.text import page_owner_tally
 from mmscope.drgn.text import page_owner_text as po
 from mmscope.drgn.text.page_owner_records import record_texts
+from mmscope.drgn.text.page_owner_selection import EVERYTHING, Selection
 from mmscope.drgn.text.stack_text import allocator, folded, stack_id
 from mmscope.drgn.text.text_source import Source, TextError, recognise, recognise_source
 
@@ -46,7 +47,7 @@ Task = tuple[int | None, int | None, bytes | None]
 def read(
     tmp_path: Path,
     data: bytes,
-    selection: page_owner_tally.Selection = page_owner_tally.EVERYTHING,
+    selection: Selection = EVERYTHING,
     processes: int = 1,
 ) -> dict[str, Any]:
     path = tmp_path / "page_owner"
@@ -161,13 +162,13 @@ def test_nothing_is_selected_by_what_is_not_printed(
     tmp_path: Path, form: str, selection: dict[str, Any], what: str
 ) -> None:
     with pytest.raises(TextError, match=f"its kernel prints no {what} of an allocation"):
-        read(tmp_path, record(form=form), page_owner_tally.Selection(**selection))
+        read(tmp_path, record(form=form), Selection(**selection))
 
 
 def test_what_is_printed_selects_without_times(tmp_path: Path) -> None:
     data = record(form="5.10") + record(form="5.10", order=3, gfp=GFP[2]) * 2
-    assert read(tmp_path, data, page_owner_tally.Selection(order=[3]))["orders"] == {3: [16, 2]}
-    by_gfp = page_owner_tally.Selection(cull=["gfp", "allocator"])
+    assert read(tmp_path, data, Selection(order=[3]))["orders"] == {3: [16, 2]}
+    by_gfp = Selection(cull=["gfp", "allocator"])
     for processes in (1, 2):
         assert read(tmp_path, data, by_gfp, processes)["culled"] == {
             (GFP[0][1].encode(), b"pages"): [1, 1, None, None],
@@ -264,7 +265,7 @@ def test_a_tasks_name_neither_forges_nor_breaks_a_record(
     assert pages(tally, "stacks") == total
     assert (tally["skipped"], tally["truncated"]) == (0, 0)
     assert {stack for _, stack in tally["stacks"]} <= {s.text.encode() for s in STACKS[:3]}
-    timed = read(tmp_path, data, page_owner_tally.Selection(since=0))
+    timed = read(tmp_path, data, Selection(since=0))
     assert {k: v for k, v in timed.items() if v} == {k: v for k, v in tally.items() if v}
 
 
@@ -412,7 +413,7 @@ def test_parts_of_any_size(tmp_path: Path) -> None:
             chunks = (data[at : at + 100] for at in range(begin, len(data), 100))
             part = page_owner_tally.new_tally()
             page_owner_tally.tally_page_owner(
-                record_texts(chunks, part, begin, end), part, page_owner_tally.EVERYTHING
+                record_texts(chunks, part, begin, end), part, EVERYTHING
             )
             page_owner_tally.merge(tally, part)
         assert (tally["records"], pages(tally, "stacks")) == (4, 8), edge
@@ -424,9 +425,7 @@ def test_chunks_of_any_size(size: int) -> None:
     data = record(b"\n\n") + record(order=1) + record(tail=b"Slab cache page\n")
     tally = page_owner_tally.new_tally()
     chunks = (data[at : at + size] for at in range(0, len(data), size))
-    page_owner_tally.tally_page_owner(
-        record_texts(chunks, tally), tally, page_owner_tally.EVERYTHING
-    )
+    page_owner_tally.tally_page_owner(record_texts(chunks, tally), tally, EVERYTHING)
     assert (tally["records"], pages(tally, "stacks"), tally["truncated"]) == (3, 4, 0)
 
 
@@ -524,7 +523,7 @@ def selected(tmp_path: Path, **selection: Any) -> dict[Any, Any]:
             record(b"a b", pid=3, tgid=3, ts=30, order=2, stack=" x+0x1/0x2\n y+0x1/0x2 [nvme]\n"),
         )
     )
-    return read(tmp_path, data, page_owner_tally.Selection(**selection))
+    return read(tmp_path, data, Selection(**selection))
 
 
 @pytest.mark.parametrize(

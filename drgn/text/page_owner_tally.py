@@ -18,16 +18,15 @@ from mmscope.drgn.text.page_owner_records import (
     BARE,
     BETWEEN,
     HEAD,
-    MEMBERS,
     TYPES,
     Tally,
-    Task,
     parse_stack,
     parse_tail,
     parse_task,
     split_lines,
     split_rest,
 )
+from mmscope.drgn.text.page_owner_selection import Selection
 from mmscope.drgn.text.stack_text import allocator
 
 # Limits on what is kept, for text that is made to fill memory.
@@ -46,8 +45,6 @@ NUMERALS = b"0123456789abcdef"
 PRINT_BEGIN, PRINT_END = 160, 230
 UNSEEN = b"", 0, None
 
-CULL_KEYS = ("pid", "tgid", "comm", "order", "gfp", "stack", "memcg", "allocator")
-
 
 def new_tally() -> Tally:
     """Nothing counted yet."""
@@ -65,69 +62,6 @@ def new_tally() -> Tally:
         "unknown_lines": 0,
         "truncated": 0,
     }
-
-
-class Selection:
-    """
-    What to count of a ``page_owner`` file; by default all of it.
-
-    :ivar pid, tgid, comm, order: values to keep.
-    :ivar gfp: flag names, all of which must be among those printed, or one mask.
-    :ivar module: a record is kept if a frame of its stack is of one of these modules.
-    :ivar since, until: ts in ns, inclusive.
-    :ivar cull: count by these of :data:`CULL_KEYS` together, instead of by each one alone.
-    """
-
-    def __init__(
-        self,
-        *,
-        pid: Iterable[int] = (),
-        tgid: Iterable[int] = (),
-        comm: Iterable[bytes] = (),
-        order: Iterable[int] = (),
-        gfp: Iterable[bytes] = (),
-        module: Iterable[bytes] = (),
-        since: int | None = None,
-        until: int | None = None,
-        cull: Iterable[str] = (),
-    ) -> None:
-        self.pid, self.tgid, self.comm = frozenset(pid), frozenset(tgid), frozenset(comm)
-        self.order, self.gfp, self.module = frozenset(order), frozenset(gfp), frozenset(module)
-        self.since, self.until, self.cull = since, until, tuple(cull)
-
-    @property
-    def timed(self) -> bool:
-        """Whether the time of each single record matters."""
-        return self.since is not None or self.until is not None or bool(self.cull)
-
-    @property
-    def members(self) -> frozenset[str]:
-        """Which of :data:`MEMBERS` a record needs for it."""
-        timed = self.since is not None or self.until is not None
-        needed = {"pid": self.pid, "tgid": self.tgid, "comm": self.comm, "ts_nsec": timed}
-        return MEMBERS & {*self.cull, *(name for name, wanted in needed.items() if wanted)}
-
-    def task(self, fields: Task) -> bool:
-        """Whether allocations with this first line are wanted."""
-        order, mask, names, pid, tgid, comm = fields
-        return (
-            (not self.order or order in self.order)
-            and (not self.pid or pid in self.pid)
-            and (not self.tgid or tgid in self.tgid)
-            and (not self.comm or comm in self.comm)
-            and (not self.gfp or mask in self.gfp or self.gfp <= set(names.split(b"|")))
-        )
-
-    def stack(self, stack: bytes) -> bool:
-        """Whether allocations with this stack are wanted."""
-        return not self.module or any(b" [%b]\n" % name in stack for name in self.module)
-
-    def moment(self, ts: int) -> bool:
-        """Whether allocations of this time are wanted."""
-        return (self.since is None or ts >= self.since) and (self.until is None or ts <= self.until)
-
-
-EVERYTHING = Selection()
 
 
 class _Task:

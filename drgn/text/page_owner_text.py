@@ -19,9 +19,8 @@ import signal
 from collections.abc import Callable, Iterable, Iterator
 
 from mmscope.drgn.text.page_owner_records import Tally, members_of, record_texts
+from mmscope.drgn.text.page_owner_selection import EVERYTHING, Selection
 from mmscope.drgn.text.page_owner_tally import (
-    EVERYTHING,
-    Selection,
     merge,
     new_tally,
     tally_page_owner,

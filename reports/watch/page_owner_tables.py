@@ -128,15 +128,16 @@ def snapshot_rows(series: Series) -> Iterator[tuple[Any, ...]]:
         )
 
 
+def _most_first(counted: dict[Any, Any]) -> list[tuple[Any, list[int]]]:
+    def by_pages(item: tuple[Any, list[int]]) -> int:
+        _, (pages, _) = item
+        return -pages
+
+    return sorted(counted.items(), key=by_pages)
+
+
 def breakdowns(tally: Tally) -> Iterator[tuple[str, str, type, Iterable[tuple[Any, ...]]]]:
     """(name, title, row type, rows) of what only ``page_owner`` has."""
-
-    def most_first(counted: dict[Any, Any]) -> list[tuple[Any, list[int]]]:
-        def by_pages(item: tuple[Any, list[int]]) -> int:
-            _, (pages, _) = item
-            return -pages
-
-        return sorted(counted.items(), key=by_pages)
 
     def task(key: tuple[int, int, bytes] | None) -> tuple[Any, ...]:
         pid, tgid, comm = key or (None, None, None)
@@ -151,7 +152,7 @@ def breakdowns(tally: Tally) -> Iterator[tuple[str, str, type, Iterable[tuple[An
             "page_owner_tasks",
             "Pages by task",
             rows.PageOwnerTask,
-            [(*task(key), *row) for key, row in most_first(tally["tasks"])],
+            [(*task(key), *row) for key, row in _most_first(tally["tasks"])],
         )
     yield (
         "page_owner_orders",
@@ -165,7 +166,7 @@ def breakdowns(tally: Tally) -> Iterator[tuple[str, str, type, Iterable[tuple[An
         rows.PageOwnerGfp,
         [
             (*map(text, key), *row) if key else (OTHERS, "", *row)
-            for key, row in most_first(tally["gfp"])
+            for key, row in _most_first(tally["gfp"])
         ],
     )
     yield (
@@ -174,18 +175,18 @@ def breakdowns(tally: Tally) -> Iterator[tuple[str, str, type, Iterable[tuple[An
         rows.PageOwnerMigratetype,
         [
             (*map(text, key), *row) if key else (OTHERS, OTHERS, *row)
-            for key, row in most_first(tally["migratetypes"])
+            for key, row in _most_first(tally["migratetypes"])
         ],
     )
     yield (
         "page_owner_memcgs",
         "Pages by memory cgroup",
         rows.PageOwnerMemcg,
-        [(*memcg(key), *row) for key, row in most_first(tally["memcgs"])],
+        [(*memcg(key), *row) for key, row in _most_first(tally["memcgs"])],
     )
     yield (
         "page_owner_migrations",
         "Pages migrated since",
         rows.PageOwnerMigration,
-        [(text(key) if key else OTHERS, *row) for key, row in most_first(tally["migrated"])],
+        [(text(key) if key else OTHERS, *row) for key, row in _most_first(tally["migrated"])],
     )
