@@ -7,6 +7,8 @@ from collections import Counter
 
 from capture import Capture
 from conftest import RmapLab
+from drgn import Program
+from drgn.helpers.linux.pid import for_each_task
 
 # guest/workload_rmap.c
 VMAS, SHARING, ZERO_PAGES = 20_000, 4 * 200, 300
@@ -90,3 +92,15 @@ def timed_walks(lab: RmapLab) -> dict[str, Timed]:
         for (unmap, *_), (again, folio, _) in migrations(lab)[len(COUNTED) :]
     ]
     return dict(zip(TIMED, walks, strict=True))
+
+
+def walkers(prog: Program) -> int:
+    """
+    The kernel's threads that walk a reverse map just then, each with one lock: kdamond, which some
+    kernels of Debian start at boot (CONFIG_DAMON_STAT_ENABLED_DEFAULT).
+    """
+    return sum(
+        task.mm.value_() == 0 and "rmap_walk" in str(prog.stack_trace(task))
+        for task in for_each_task(prog)
+        if task.comm.string_().startswith(b"kdamond")
+    )
