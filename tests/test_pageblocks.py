@@ -3,6 +3,7 @@
 
 import numpy as np
 import pytest
+from drgn import Architecture, Object, Platform, Program
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,8 +13,10 @@ from mmscope.drgn.free.pageblocks import (
     Pageblocks,
     PageblockTypes,
     _decode,
+    pageblock_order,
     pageblock_runs,
     pageblocks,
+    set_pageblock_order,
 )
 from mmscope.drgn.reading.struct_pages import FlagFields
 
@@ -124,3 +127,14 @@ def test_every_type_has_a_row_and_damage_has_its_own() -> None:
         ("Isolate", 0), ("unknown", 2),
     ]  # fmt: skip
     assert rows[1] == Pageblocks(0, "DMA", "Movable", 7)
+
+
+def test_an_order_that_is_told_is_there_before_the_kernels_own() -> None:
+    prog = Program(Platform(Architecture.X86_64))
+    own = Object(prog, "unsigned int", 9)
+    prog.register_object_finder(
+        "vmlinux", lambda prog, name, *_: own if name == "pageblock_order" else None, enable_index=0
+    )
+    assert pageblock_order(prog) == 9
+    set_pageblock_order(prog, 7)
+    assert pageblock_order(prog) == 7

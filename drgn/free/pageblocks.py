@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 
 import numpy as np
-from drgn import Program, offsetof
+from drgn import FindObjectFlags, Object, Program, offsetof
 from numpy.typing import NDArray
 
 from mmscope.drgn.reading.kernel_arrays import Gaps
@@ -87,10 +87,18 @@ def set_pageblock_order(prog: Program, order: int) -> None:
     """
     Tell the ``pageblock_order`` of a kernel whose build had another than the usual.
 
-    It is a fact of the target that its debug info lacks, so it is kept in ``Program.cache``, which
-    drgn has for what helpers know of a program.
+    It is a fact of the target that its debug info lacks: the program has it as the variable that
+    other builds have, before any of its own.
     """
-    prog.cache[TOLD] = order
+
+    def find(
+        prog: Program, name: str, flags: FindObjectFlags, filename: str | None
+    ) -> Object | None:
+        if name != "pageblock_order" or not flags & FindObjectFlags.VARIABLE:
+            return None
+        return Object(prog, "unsigned int", order)
+
+    prog.register_object_finder(TOLD, find, enable_index=0)
 
 
 def pageblock_order(prog: Program) -> int:
@@ -99,10 +107,7 @@ def pageblock_order(prog: Program) -> int:
 
     The order given to :func:`set_pageblock_order` overrides it.
     """
-    with contextlib.suppress(KeyError):
-        order: int = prog.cache[TOLD]
-        return order
-    with contextlib.suppress(KeyError):  # CONFIG_HUGETLB_PAGE_SIZE_VARIABLE
+    with contextlib.suppress(KeyError):  # CONFIG_HUGETLB_PAGE_SIZE_VARIABLE, or told
         return int(prog.variable("pageblock_order").value_())
     # include/linux/pageblock-flags.h: min(HUGETLB_PAGE_ORDER, PAGE_BLOCK_MAX_ORDER). A PMD maps one
     # page of page table entries of 8 bytes.
