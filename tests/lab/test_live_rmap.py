@@ -60,17 +60,26 @@ def fork_and_exit():
             os._exit(0)
         os.waitpid(child, 0)
 
+# Whoever has lost his parent is this program's.
+libc.prctl(36, 1)  # PR_SET_CHILD_SUBREAPER
+
 def start(work, nice=0):
     child = os.fork()
     if child == 0:
+        os.setpgid(0, 0)
         os.nice(nice)
         os.kill(os.getpid(), signal.SIGSTOP)
         work()
     return child
 
 def end(pid):
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
+    # With all that it forked: until the last one is gone, nothing stands still.
+    os.killpg(pid, signal.SIGKILL)
+    try:
+        while True:
+            os.waitpid(-pid, 0)
+    except ChildProcessError:
+        pass
 
 # Both CPUs are one thread of the emulator's: what another one does takes as long from the reader.
 os.sched_setaffinity(0, {0})
