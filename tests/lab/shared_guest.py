@@ -47,6 +47,23 @@ def memory(size, advice):
     return found
 """
 
+# For programs beside `mmscope watch`, which do something between two of its samples.
+SAMPLES = """
+import time
+from pathlib import Path
+
+def samples(folder):
+    try:
+        return Path(folder, "samples.jsonl").read_bytes().count(b'\\n{"wall"')
+    except FileNotFoundError:
+        return 0
+
+def wait_for_samples(folder, more):
+    until = samples(folder) + more
+    while samples(folder) < until:
+        time.sleep(0.05)
+"""
+
 
 @dataclass(frozen=True)
 class InGuest:

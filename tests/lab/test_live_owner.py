@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from shared_guest import InGuest
+from shared_guest import SAMPLES, InGuest
 
 from mmscope.reports.bundle.bundle import Bundle
 
@@ -20,7 +20,9 @@ HELD = 700
 LEAKED = 300  # pages a step
 STEPS = 5
 
-PROGRAM = f"""
+PROGRAM = (
+    SAMPLES
+    + f"""
 import csv
 import os
 import signal
@@ -49,22 +51,11 @@ def run(name, *arguments, meanwhile=lambda child: None):
         file.write(f"{{name}},{{os.waitstatus_to_exitcode(status)}},{{seconds:.3f}}\\n")
     told(f"owner: {{name}}")
 
-def samples():
-    try:
-        return Path("/out/owner/watch.samples/samples.jsonl").read_bytes().count(b'\\n{{"wall"')
-    except FileNotFoundError:
-        return 0
-
-def wait_for_samples(more):
-    until = samples() + more
-    while samples() < until:
-        time.sleep(0.05)
-
 def leak(watch):
-    wait_for_samples(2)
+    wait_for_samples("/out/owner/watch.samples", 2)
     for _ in range({STEPS}):
         module("leak {LEAKED}")
-        wait_for_samples(2)
+        wait_for_samples("/out/owner/watch.samples", 2)
     os.kill(watch, signal.SIGINT)
 
 module("order0 {HELD}")
@@ -116,6 +107,7 @@ printed = Path("/sys/kernel/debug/page_owner_stacks/show_handles")
 with open("/out/owner/show_handles", "w") as file:
     file.write(printed.read_text())
 """
+)
 
 
 IN_GUEST = InGuest("owner", "owner", 1, PROGRAM)

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from conftest import STANDS_ON
-from shared_guest import PROCESSES, InGuest
+from shared_guest import PROCESSES, SAMPLES, InGuest
 
 from mmscope.drgn.text.proc_text import parse_pagetypeinfo, parse_vmstat
 from mmscope.reports.bundle.bundle import Bundle
@@ -24,26 +24,17 @@ from mmscope.reports.watch.samples import parse_meminfo, parse_pressure
 
 PROGRAM = (
     PROCESSES
+    + SAMPLES
     + """
-import json, signal, sys, time
+import json, signal, sys
 from mmscope.reports.commands.start import main
 
+SAMPLES = "/out/watch/watch.samples"
 FILES = ("vmstat", "pressure/memory", "meminfo", "pagetypeinfo")
 said = {}
 
 def look(moment):
     said[moment] = {name: Path("/proc", name).read_text() for name in FILES}
-
-def samples():
-    try:
-        return Path("/out/watch/watch.samples/samples.jsonl").read_bytes().count(b'\\n{"wall"')
-    except FileNotFoundError:
-        return 0
-
-def wait_for_samples(more):
-    until = samples() + more
-    while samples() < until:
-        time.sleep(0.05)
 
 def holds_page_tables():
     kept = memory(1 << 30, mmap.MADV_NOHUGEPAGE)
@@ -65,14 +56,14 @@ if not watch:
     sys.argv = ["mmscope", "watch", "--interval", "0.5", "-o", "/out/watch/watch",
                 "--openmetrics", "/out/watch/watch.prom"]
     os._exit(main())
-wait_for_samples(4)
+wait_for_samples(SAMPLES, 4)
 told("watch: begun")
 look("first")
-wait_for_samples(2)
+wait_for_samples(SAMPLES, 2)
 pid = child(holds_page_tables)
-wait_for_samples(4)
+wait_for_samples(SAMPLES, 4)
 look("held")
-wait_for_samples(2)
+wait_for_samples(SAMPLES, 2)
 os.kill(pid, signal.SIGKILL)
 os.waitpid(pid, 0)
 for _ in range(3):
@@ -82,7 +73,7 @@ said["killed"] = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 told("watch: killed")
 look("last")
 said["prom"] = Path("/out/watch/watch.prom").read_text()
-wait_for_samples(4)
+wait_for_samples(SAMPLES, 4)
 os.kill(watch, signal.SIGINT)
 said["code"] = os.waitstatus_to_exitcode(os.waitpid(watch, 0)[1])
 look("after")
