@@ -421,5 +421,12 @@ class TestStrips:
         assert ("readings", "1") in shown.same
         assert "free_share" not in {name for name, _ in shown.same}
 
+    def test_what_a_reader_must_know_first_is_on_the_page_as_it_was_said(
+        self, tmp_path: Path
+    ) -> None:
+        hosts = hosts_of([("A", [host(tmp_path, "a")]), ("B", [host(tmp_path, "b")])])
+        shown = view(hosts, groups_of(hosts), ["kernels differ", "names may differ"])
+        assert shown.same and shown.words == ["kernels differ", "names may differ"]
+
     def test_single_hosts_have_no_range(self, shown: View) -> None:
         assert shown.sentence == "A: 3 hosts, B: 1 host; a side with one host has no range."

@@ -75,8 +75,8 @@ def view(hosts: Sequence[Host], groups: Sequence[Group], words: Sequence[str]) -
         if len(values) > 1 or column.key:
             heads.append(column)
         elif column.name not in WORDS and values != {None}:
-            words = SAME_WORDS.get(column.name) or heading(column)
-            same.append((words, _cell(values.pop(), column)[0]))
+            text, _ = _cell(values.pop(), column)
+            same.append((SAME_WORDS.get(column.name) or heading(column), text))
     return View(
         sentence(hosts, told),
         list(words),
