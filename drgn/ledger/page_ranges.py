@@ -31,9 +31,11 @@ class PageRanges:
     def _ranges(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint8]]:
         """Starts, ends and kinds of stretches that do not overlap, ascending."""
         if self._sorted is None:
-            starts = np.concatenate([np.empty(0, np.int64), *(s for s, _, _ in self._parts)])
-            sizes = np.concatenate([np.empty(0, np.int64), *(s for _, s, _ in self._parts)])
-            rank = np.repeat(np.arange(len(self._parts)), [len(s) for s, _, _ in self._parts])
+            none = np.empty(0, np.int64)
+            firsts = [first for first, _, _ in self._parts]
+            starts = np.concatenate([none, *firsts])
+            sizes = np.concatenate([none, *(size for _, size, _ in self._parts)])
+            rank = np.repeat(np.arange(len(firsts)), [len(first) for first in firsts])
             kinds = np.array([kind for _, _, kind in self._parts], np.uint8)
             self._sorted = _stretches(starts, starts + sizes, rank, kinds)
         return self._sorted

@@ -72,9 +72,9 @@ def run_section(
     section, found = _run(spec, source, machine, verbose)
     if section.status in ("failed", "partial") and isinstance(source, Memory) and source.lost():
         source.open_anew()
-        again = _run(spec, source, machine, verbose)
-        if section.status == "failed" or again[0].status != "failed":
-            return again
+        again, found_again = _run(spec, source, machine, verbose)
+        if section.status == "failed" or again.status != "failed":
+            return again, found_again
     return section, found
 
 
