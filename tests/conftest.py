@@ -109,6 +109,20 @@ def opening(browser: Any) -> Iterator[Any]:
         context.close()
 
 
+@pytest.fixture(scope="session")
+def old_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report of the lab's guest as 0.1.0 read it: a real one, and small."""
+    from mmscope.reports.bundle.bundle import Bundle
+    from mmscope.reports.bundle.database import open_database
+    from mmscope.reports.findings.findings import ask, load_questions
+    from mmscope.reports.page.report import render, write
+
+    path = tmp_path_factory.mktemp("old") / "r.html"
+    bundle = Bundle(Path(__file__).parent / "bundles" / "v0.1.0")
+    write(render(bundle, ask(open_database(bundle), load_questions())), path)
+    return path
+
+
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """16 KiB of disk; where nothing can be mounted, files of no more than 4 KiB."""

@@ -15,11 +15,8 @@ import report_bundle as made
 from browser_page import SCREEN, WIDE, Opened, all_drawn
 from page_tree import NOTHING
 
-from mmscope.reports.bundle.bundle import Bundle
-from mmscope.reports.bundle.database import open_database
 from mmscope.reports.commands.command import main
 from mmscope.reports.drawing.flame_graph import ROW
-from mmscope.reports.findings.findings import ask, load_questions
 from mmscope.reports.page.report import render, write
 
 REAL = Path(__file__).parent / "bundles" / "v0.1.0"
@@ -39,14 +36,6 @@ WIDER = """
         .map((box) => getComputedStyle(box).backgroundImage.includes('gradient'));
 }
 """
-
-
-@pytest.fixture(scope="module")
-def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("as_read") / "r.html"
-    bundle = Bundle(REAL)
-    write(render(bundle, ask(open_database(bundle), load_questions())), path)
-    return path
 
 
 def test_flame_graphs_need_no_other_program(
@@ -84,16 +73,16 @@ def test_deep_stacks_of_user_code_leave_the_kernels_part_in_sight(
 
 
 def test_a_section_without_findings_is_a_line_until_it_is_opened(
-    opening: functools.partial[Opened], real: Path
+    opening: functools.partial[Opened], old_report: Path
 ) -> None:
-    folds = opening(real).page.evaluate(FOLDS)
+    folds = opening(old_report).page.evaluate(FOLDS)
     assert {(found, is_open) for _, found, is_open in folds} == {(True, True), (False, False)}
 
 
 def test_the_page_does_not_grow_while_it_is_scrolled(
-    opening: functools.partial[Opened], real: Path
+    opening: functools.partial[Opened], old_report: Path
 ) -> None:
-    page = opening(real, SCREEN).page
+    page = opening(old_report, SCREEN).page
     height = "document.documentElement.scrollHeight"
     before = page.evaluate(height)
     for _ in range(0, before, SCREEN[1]):
@@ -103,9 +92,9 @@ def test_the_page_does_not_grow_while_it_is_scrolled(
 
 
 def test_a_table_that_is_wider_than_its_place_says_so_at_its_edge(
-    opening: functools.partial[Opened], real: Path
+    opening: functools.partial[Opened], old_report: Path
 ) -> None:
-    wider = opening(real, WIDE).page.evaluate(WIDER)
+    wider = opening(old_report, WIDE).page.evaluate(WIDER)
     assert wider and all(wider)
 
 

@@ -12,9 +12,6 @@ import report_bundle as made
 from browser_page import Opened, all_drawn, unfold
 from playwright.sync_api import Page
 
-from mmscope.reports.bundle.bundle import Bundle
-from mmscope.reports.bundle.database import open_database
-from mmscope.reports.findings.findings import ask, load_questions
 from mmscope.reports.page.report import render, write
 
 REAL = Path(__file__).parent / "bundles" / "v0.1.0"
@@ -29,14 +26,6 @@ CELLS = """
 })
 """
 PATHS = "() => [...document.querySelectorAll('.map path.lit')].map((e) => e.getAttribute('class'))"
-
-
-@pytest.fixture(scope="module")
-def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("lights") / "r.html"
-    bundle = Bundle(REAL)
-    write(render(bundle, ask(open_database(bundle), load_questions())), path)
-    return path
 
 
 def lit(page: Page) -> tuple[list[str], set[str], set[str]]:
@@ -62,8 +51,8 @@ def at(page: Page) -> str:
 
 
 class TestPointing:
-    def test_with_the_mouse(self, opening: functools.partial[Opened], report: Path) -> None:
-        page = opening(report).page
+    def test_with_the_mouse(self, opening: functools.partial[Opened], old_report: Path) -> None:
+        page = opening(old_report).page
         assert lit(page) == NONE
         page.locator(f"#{FINDING} h3").hover()
         assert lit(page) == ALL
@@ -72,18 +61,18 @@ class TestPointing:
         assert at(page) == ""
 
     def test_at_a_link_to_it_with_the_keyboard(
-        self, opening: functools.partial[Opened], report: Path
+        self, opening: functools.partial[Opened], old_report: Path
     ) -> None:
-        page = opening(report).page
+        page = opening(old_report).page
         page.locator(f".card a[href='#{FINDING}']").focus()
         assert lit(page) == ALL
         page.locator("nav .brand a").focus()
         assert lit(page) == NONE
 
     def test_veils_the_other_zones_of_the_pageblock_map(
-        self, opening: functools.partial[Opened], report: Path
+        self, opening: functools.partial[Opened], old_report: Path
     ) -> None:
-        page = opening(report).page
+        page = opening(old_report).page
         veils = page.locator(".map .veil")
         places = [
             (int(veil.get_attribute("data-node") or 0), veil.get_attribute("data-zone"))
@@ -98,9 +87,9 @@ class TestPointing:
         assert page.locator(".map .veil.drawn").count() == 0
 
     def test_lights_its_rows_and_no_others(
-        self, opening: functools.partial[Opened], report: Path
+        self, opening: functools.partial[Opened], old_report: Path
     ) -> None:
-        page = opening(report).page
+        page = opening(old_report).page
         page.locator(f"#{FINDING} h3").hover()
         rows = page.locator("#table-free_blocks tr.lit")
         assert rows.count() > 0
@@ -115,16 +104,16 @@ class TestPointing:
 
 class TestAddress:
     def test_a_finding_that_is_followed_stays_lit_for_whoever_gets_the_link(
-        self, opening: functools.partial[Opened], report: Path
+        self, opening: functools.partial[Opened], old_report: Path
     ) -> None:
-        page = opening(report).page
+        page = opening(old_report).page
         page.locator(f".card a[href='#{FINDING}']").click()
         page.locator("nav a", has_text="Free lists").click()
         page.wait_for_function("() => location.hash.startsWith('#section-free_lists~')")
         page.locator("h1").hover()
         assert lit(page) == ALL
         assert at(page) == f"#section-free_lists~lit={FINDING}"
-        other = sent(opening(report), report, at(page)).page
+        other = sent(opening(old_report), old_report, at(page)).page
         assert lit(other) == ALL
         other.wait_for_function("(hash) => location.hash === hash", arg=at(page))
         box = other.locator("#section-free_lists").bounding_box()
@@ -133,10 +122,10 @@ class TestAddress:
         assert other.locator("section:target").get_attribute("id") == "section-free_lists"
 
     def test_a_link_that_is_typed_into_a_page_that_is_open(
-        self, opening: functools.partial[Opened], report: Path
+        self, opening: functools.partial[Opened], old_report: Path
     ) -> None:
-        page = opening(report).page
-        page.goto(f"{report.as_uri()}#section-free_lists~lit={FINDING}")
+        page = opening(old_report).page
+        page.goto(f"{old_report.as_uri()}#section-free_lists~lit={FINDING}")
         page.wait_for_function(
             "() => document.getElementById('section-free_lists').matches(':target')"
         )
@@ -144,15 +133,15 @@ class TestAddress:
         assert at(page) == f"#section-free_lists~lit={FINDING}"
 
     def test_evidence_lights_its_finding(
-        self, opening: functools.partial[Opened], report: Path
+        self, opening: functools.partial[Opened], old_report: Path
     ) -> None:
-        page = opening(report).page
+        page = opening(old_report).page
         page.locator(f"#{FINDING} a", has_text="free_blocks").click()
         page.wait_for_function("() => location.hash.includes('~lit=')")
         assert lit(page) == ALL
 
-    def test_can_be_put_out(self, opening: functools.partial[Opened], report: Path) -> None:
-        page = sent(opening(report), report, f"#findings~lit={FINDING}").page
+    def test_can_be_put_out(self, opening: functools.partial[Opened], old_report: Path) -> None:
+        page = sent(opening(old_report), old_report, f"#findings~lit={FINDING}").page
         chip = page.locator(".lit-chip")
         assert "HighAtomic reserve" in chip.inner_text()
         chip.get_by_role("button", name="Put out").click()
@@ -162,16 +151,16 @@ class TestAddress:
 
     @pytest.mark.parametrize("said", ["lit=", "lit=top", "lit=%22%5D", "=&&=", "~~", "lit"])
     def test_what_is_no_finding_lights_nothing(
-        self, opening: functools.partial[Opened], report: Path, said: str
+        self, opening: functools.partial[Opened], old_report: Path, said: str
     ) -> None:
-        opened = sent(opening(report), report, f"#findings~{said}")
+        opened = sent(opening(old_report), old_report, f"#findings~{said}")
         assert lit(opened.page) == NONE
         assert opened.complaints == []
 
     def test_going_back_shows_what_was_lit(
-        self, opening: functools.partial[Opened], report: Path
+        self, opening: functools.partial[Opened], old_report: Path
     ) -> None:
-        page = opening(report).page
+        page = opening(old_report).page
         page.locator(f".card a[href='#{FINDING}']").click()
         page.wait_for_function("() => location.hash.includes('~lit=')")
         page.locator("nav a", has_text="Pageblocks").click()

@@ -9,19 +9,8 @@ from browser_page import NARROW, WIDE, Opened, violations
 from playwright.sync_api import Page
 
 from mmscope.reports.bundle.bundle import Bundle
-from mmscope.reports.bundle.database import open_database
-from mmscope.reports.findings.findings import ask, load_questions
-from mmscope.reports.page.report import render, write
 
 REAL = Path(__file__).parent / "bundles" / "v0.1.0"
-
-
-@pytest.fixture(scope="module")
-def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("search") / "r.html"
-    bundle = Bundle(REAL)
-    write(render(bundle, ask(open_database(bundle), load_questions())), path)
-    return path
 
 
 def search(page: Page, words: str) -> list[str]:
@@ -40,9 +29,9 @@ def search(page: Page, words: str) -> list[str]:
     ],
 )
 def test_finds_and_leads_there(
-    opening: functools.partial[Opened], report: Path, words: str, first: str, goal: str
+    opening: functools.partial[Opened], old_report: Path, words: str, first: str, goal: str
 ) -> None:
-    page = opening(report).page
+    page = opening(old_report).page
     page.emulate_media(reduced_motion="reduce")
     found = search(page, words)
     if not first:
@@ -55,9 +44,9 @@ def test_finds_and_leads_there(
 
 
 def test_rows_are_counted_and_their_table_shows_them_alone(
-    opening: functools.partial[Opened], report: Path
+    opening: functools.partial[Opened], old_report: Path
 ) -> None:
-    page = opening(report).page
+    page = opening(old_report).page
     names = [row["cache"] for row in Bundle(REAL).rows("slab_caches")]
     wanted = [name for name in names if "inode_cache" in str(name)]
     found = search(page, "inode_cache")
@@ -68,8 +57,8 @@ def test_rows_are_counted_and_their_table_shows_them_alone(
     assert table.locator("tbody tr:visible").count() == len(wanted) > 1
 
 
-def test_by_keyboard_alone(opening: functools.partial[Opened], report: Path) -> None:
-    page = opening(report).page
+def test_by_keyboard_alone(opening: functools.partial[Opened], old_report: Path) -> None:
+    page = opening(old_report).page
     page.keyboard.press("/")
     page.keyboard.type("watermark")
     assert not page.locator("nav .toc-findings").first.is_visible()
@@ -82,8 +71,10 @@ def test_by_keyboard_alone(opening: functools.partial[Opened], report: Path) -> 
     assert page.locator(".found a").count() == 0
 
 
-def test_the_contents_have_whole_titles(opening: functools.partial[Opened], report: Path) -> None:
-    page = opening(report, WIDE).page
+def test_the_contents_have_whole_titles(
+    opening: functools.partial[Opened], old_report: Path
+) -> None:
+    page = opening(old_report, WIDE).page
     cut = page.locator(".toc-title").evaluate_all(
         "(all) => all.filter((e) => e.scrollHeight > e.clientHeight + 1"
         " || e.scrollWidth > e.clientWidth + 1).map((e) => e.textContent)"
@@ -93,8 +84,10 @@ def test_the_contents_have_whole_titles(opening: functools.partial[Opened], repo
     assert set(page.locator(".toc-title").all_inner_texts()) <= set(titles)
 
 
-def test_the_contents_show_where_one_is(opening: functools.partial[Opened], report: Path) -> None:
-    page = opening(report, (1280, 500)).page
+def test_the_contents_show_where_one_is(
+    opening: functools.partial[Opened], old_report: Path
+) -> None:
+    page = opening(old_report, (1280, 500)).page
     page.locator("#glossary").scroll_into_view_if_needed()
     page.evaluate("document.getElementById('reading').scrollIntoView()")
     page.wait_for_function("() => document.querySelector('nav a[aria-current]') !== null")
@@ -110,9 +103,9 @@ def test_the_contents_show_where_one_is(opening: functools.partial[Opened], repo
 
 @pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
 def test_what_is_found_fits_and_keeps_nobody_out(
-    opening: functools.partial[Opened], report: Path, size: tuple[int, int]
+    opening: functools.partial[Opened], old_report: Path, size: tuple[int, int]
 ) -> None:
-    opened = opening(report, size, "dark")
+    opened = opening(old_report, size, "dark")
     assert len(search(opened.page, "free")) > 10
     assert opened.page.locator(".found").is_visible()
     assert opened.page.evaluate("document.documentElement.scrollWidth") <= size[0]
@@ -120,14 +113,14 @@ def test_what_is_found_fits_and_keeps_nobody_out(
     assert violations(opened.page, within="nav") == []
 
 
-def test_without_script_there_is_none(opening: functools.partial[Opened], report: Path) -> None:
-    page = opening(report, script=False).page
+def test_without_script_there_is_none(opening: functools.partial[Opened], old_report: Path) -> None:
+    page = opening(old_report, script=False).page
     assert page.locator("nav input").count() == 0
     assert page.locator("nav > ul").is_visible()
 
 
-def test_words_of_a_stranger_are_text(opening: functools.partial[Opened], report: Path) -> None:
-    opened = opening(report)
+def test_words_of_a_stranger_are_text(opening: functools.partial[Opened], old_report: Path) -> None:
+    opened = opening(old_report)
     search(opened.page, "<img src=x onerror=alert(1)>")
     assert opened.page.locator("nav img").count() == 0
     assert opened.complaints == []
