@@ -64,6 +64,14 @@ def test_v1_has_names_of_its_own(tmp_path: Path) -> None:
     assert (free.cgroup, free.max_bytes) == ("/free", None)
 
 
+def test_that_v1_has_no_limit_is_no_counter(tmp_path: Path) -> None:
+    limits = "hierarchical_memory_limit 4096\nhierarchical_memsw_limit 9223372036854771712\n"
+    put(tmp_path, f"{V1}/pod", usage_in_bytes="8192\n", stat=f"total_rss 4096\n{limits}")
+    assert [(row.counter, row.value) for row in read(tmp_path).counters] == [
+        ("total_rss", 4096), ("hierarchical_memory_limit", 4096),
+    ]  # fmt: skip
+
+
 def test_what_is_no_number_is_unknown(tmp_path: Path) -> None:
     put(
         tmp_path, f"{V2}/a", current="4096\n", max="many\n", high="", low="-1\n",

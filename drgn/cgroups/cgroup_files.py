@@ -69,6 +69,8 @@ V1_STATS = {
     "file_bytes": ("total_cache",),
     "shmem_bytes": ("total_shmem",),
 }
+# Lines of v1's memory.stat that count nothing: the least limit of a cgroup and those above it.
+V1_LIMITS = ("hierarchical_memory_limit", "hierarchical_memsw_limit")
 LINE = re.compile(r"([a-z_0-9.]{1,64}) ([0-9]{1,20})")
 
 
@@ -151,7 +153,9 @@ def _take(files: Files, root: str, folder: str, depth: int, found: CgroupFiles) 
             cells[name] = sum(stat[part] for part in parts)
     found.rows.append(MemoryCgroup(**cells))
     found.counters += [
-        MemoryCgroupCounter(path, None, name, value) for name, value in stat.items() if value
+        MemoryCgroupCounter(path, None, name, value)
+        for name, value in stat.items()
+        if value and not (name in V1_LIMITS and value >= V1_NO_LIMIT)
     ]
 
 
