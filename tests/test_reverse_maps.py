@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from mmscope.drgn.owners.slab_objects import Objects, tree_links
 from mmscope.drgn.processes.processes import Processes, read_process_vmas
 from mmscope.drgn.reading.linked_lists import LOST, follow_lists
-from mmscope.drgn.rmap.anon_vma_trees import ReverseMaps, lock_counts, users
+from mmscope.drgn.rmap.anon_vma_trees import ReverseMaps, _possible, lock_counts, users
 from mmscope.drgn.rmap.anon_vmas import AnonVmaMap, fanout, lock_state, tree_map
 from mmscope.drgn.rmap.file_maps import MappedFiles, mapped_files
 from mmscope.drgn.rmap.file_trees import _moved
@@ -321,8 +321,21 @@ def test_a_tree_that_begins_elsewhere_by_now_is_the_largest_of_its_file() -> Non
     # Tops 0 and 1 are of file 100, with two and three VMAs below them; 200's begins with none.
     own_top = np.array([-1, -1, -1, 2])
     top = np.array([0, 0, 1, 1, 1, LOST, 2])
-    _moved(own_top, array(100, 200, 300, 400), array(8, 8, 0, 8), array(100, 100, 400), top)
+    has_tree = np.array([True, True, False, True])
+    _moved(own_top, array(100, 200, 300, 400), has_tree, array(100, 100, 400), top)
     assert own_top.tolist() == [1, -1, -1, 2]
+
+
+def test_a_slot_that_no_longer_holds_an_anon_vma_is_not_taken_for_one() -> None:
+    free_pointer = (1 << 63) + 37
+    slots = Objects(
+        array(1, 2, 3, 4),
+        {
+            "children": array(1, free_pointer, 2, 0),
+            "active_vmas": array(0, 1, free_pointer, 500_000),
+        },
+    )
+    assert _possible(slots).tolist() == [True, False, False, True]
 
 
 MAPS = """\

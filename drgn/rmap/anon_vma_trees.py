@@ -224,8 +224,7 @@ def reverse_maps(prog: Program, read: SlabObjects) -> ReverseMaps:
     anon_vmas = read.objects["anon_vma"]
     anon_vmas = anon_vmas.only(anon_vmas["refcount"] > 0)  # a free one has none
     if prog.flags & ProgramFlags.IS_LIVE:
-        # A slab that went to another cache while it was read has something else in it.
-        anon_vmas = anon_vmas.only(anon_vmas["active_vmas"] < MOST_VMAS)
+        anon_vmas = anon_vmas.only(_possible(anon_vmas))
     slots, vmas = read.objects["anon_vma_chain"], read.objects["vma"]
     owner, on_list, sound, checks = _linked(prog, slots, anon_vmas, vmas)
     orphans = sum(check.found for check in checks)
@@ -272,6 +271,15 @@ def reverse_maps(prog: Program, read: SlabObjects) -> ReverseMaps:
     )
     maps.checks += _count_checks(maps)
     return maps
+
+
+def _possible(anon_vmas: Objects) -> NDArray[np.bool_]:
+    """
+    Which of these slots hold what an anon_vma can: a slab that went to another cache while it was
+    read has something else in it.
+    """
+    counts = np.maximum(anon_vmas["children"], anon_vmas["active_vmas"])
+    return np.asarray(counts < MOST_VMAS)
 
 
 def _linked(

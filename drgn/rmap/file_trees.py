@@ -237,16 +237,17 @@ def _begun(
     mapping, of_mapping = mapping[read], of_mapping[read]
     begins = find(node, of_mapping["tree"])
     own_top = np.where(begins >= 0, np.append(top, -1)[begins], -1)
-    if prog.flags & ProgramFlags.IS_LIVE:
-        _moved(own_top, mapping, of_mapping["tree"], mapping_of_top, top)
-    # A tree whose top is another file's is damage.
-    sound = own_top >= 0
-    sound[sound] = mapping_of_top[own_top[sound]] == mapping[sound]
     host, _ = read_scattered(
         prog, of_mapping["host"], struct_dtype(prog.type("struct inode"), INODE), Gaps()
     )
     # If memory is no longer a mapping, its host's mapping is another one.
-    lost = ~sound & (of_mapping["tree"] != 0) & (host["mapping"] == mapping)
+    has_tree = (of_mapping["tree"] != 0) & (host["mapping"] == mapping)
+    if prog.flags & ProgramFlags.IS_LIVE:
+        _moved(own_top, mapping, has_tree, mapping_of_top, top)
+    # A tree whose top is another file's is damage.
+    sound = own_top >= 0
+    sound[sound] = mapping_of_top[own_top[sound]] == mapping[sound]
+    lost = ~sound & has_tree
     checks = [
         FileMappingCheck(hex(address), "its tree begins with a VMA that was not found", None, 0)
         for address in mapping[lost].tolist()
@@ -275,7 +276,7 @@ def _mappings(prog: Program, vmas: Objects, tasks: Processes, gaps: Gaps) -> NDA
 def _moved(
     own_top: NDArray[np.int64],
     mapping: NDArray[np.uint64],
-    tree: NDArray[np.uint64],
+    has_tree: NDArray[np.bool_],
     mapping_of_top: NDArray[np.uint64],
     top: NDArray[np.int64],
 ) -> None:
@@ -283,7 +284,7 @@ def _moved(
     Of files whose tree begins with another VMA by now: that of their tops which has most below it.
     """
     below = np.bincount(top[top >= 0], minlength=len(mapping_of_top))
-    for at in np.flatnonzero((own_top < 0) & (tree != 0)).tolist():
+    for at in np.flatnonzero((own_top < 0) & has_tree).tolist():
         tops = np.flatnonzero(mapping_of_top == mapping[at])
         if len(tops):
             own_top[at] = tops[np.argmax(below[tops])]
