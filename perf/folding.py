@@ -53,6 +53,10 @@ _HALVES = {None: b"\n\t0 ", b" ": b"\n\t%x " % KERNEL}
 
 # Why a sample is not among the folded ones.
 IDLE, PROFILER, OTHERS, NOT_KEPT = "idle", "profiler", "other tasks", "not asked for"
+# Where libtraceevent does not understand what a tracepoint prints it prints the fields, and flags
+# without names. On arm64 these are all that print a struct page: its address needs memstart_addr.
+UNNAMED = "flags as numbers"
+_UNNAMED = re.compile(r"flags=0x[0-9a-f]+(?!\S)")
 
 
 class Fold:
@@ -77,6 +81,7 @@ class Fold:
         self.recipe, self.split, self.known = recipe, split, known
         self.tree = set(wanted)
         self.keep_idle, self.keep_profiler = idle, profiler
+        self.filtered: frozenset[str] = frozenset()
         self._profilers = {name.encode() for name in known.profiler}
         self.events: dict[str, Folded] = {}
         self.timeline: list[Moment] = []
@@ -116,9 +121,15 @@ class Fold:
                 self._inside.setdefault(pair.waits, []).append(pair.name)
                 self._has_waits.add(pair.name)
 
-    def leave_out(self, events: Iterable[str]) -> None:
-        """Events that were not recorded: what only they would show is left out."""
-        left = set(events)
+    def hear(self, left_out: Iterable[str], filtered: Iterable[str]) -> None:
+        """
+        What is known of the recording.
+
+        :param left_out: events that it does not have: what only they would show is left out.
+        :param filtered: events of which it has only what is asked for.
+        """
+        left = set(left_out)
+        self.filtered = frozenset(filtered)
         if self.recipe is None or not left:
             return
         whole = [p for p in self.recipe.pairs if not left & {p.begin, p.end}]
@@ -146,7 +157,8 @@ class Fold:
         elif self.tree and not self._wanted(sample, found):
             reason = OTHERS
         elif declared is not None and (declared.keep or declared.group):
-            group, reason = _selected(declared, sample.rest)
+            filtered = event.event in self.filtered
+            group, reason = _selected(declared, sample.rest, filtered=filtered)
         if self._begins:
             self._pair(event.event, sample, reason)
         if reason:
@@ -394,13 +406,13 @@ class Fold:
             self.again.beside += 1
 
 
-def _selected(event: Event, text: bytes) -> tuple[str, str]:
+def _selected(event: Event, text: bytes, *, filtered: bool) -> tuple[str, str]:
     """(root frame, reason to remove) that a tracepoint's text gives."""
     if not event.keep and not event.group:
         return "", ""
     said = text.decode("utf-8", "backslashreplace")
-    if event.keep and not re.search(event.keep, said):
-        return "", NOT_KEPT
+    if event.keep and not filtered and not re.search(event.keep, said):
+        return "", UNNAMED if _UNNAMED.search(said) else NOT_KEPT
     if event.group and (found := re.search(event.group, said)):
         failed = FAILED if event.failed and re.search(event.failed, said) else ""
         return plain_name(f"{event.group_name} {found[1]}{failed}"), ""

@@ -54,6 +54,7 @@ class Machine:
     counters: bool  # the CPU has some
     symbols: bool  # /proc/kallsyms has addresses
     architecture: str
+    most_samples: int | None = None  # a second, of each CPU; unknown: it is not limited
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,7 @@ class Plan:
     :ivar events: each with the string for perf.
     :ivar missing: what is left out, and why.
     :ivar notes: what else is less than the recipe wants.
+    :ivar remarks: what is otherwise than the recipe wants, and no less to be relied on.
     """
 
     events: tuple[tuple[Event, str], ...]
@@ -71,6 +73,7 @@ class Plan:
     notes: tuple[str, ...]
     system: bool
     privileged: bool
+    remarks: tuple[str, ...] = ()
 
 
 class Unavailable(Exception):
@@ -99,6 +102,7 @@ def look() -> Machine:
         counters=any(CORE_PMU.fullmatch(name) for name in pmus),
         symbols=_symbols(),
         architecture=platform.machine(),
+        most_samples=_most_samples(),
     )
 
 
@@ -114,6 +118,16 @@ def _paranoid() -> int:
     with contextlib.suppress(OSError, ValueError):
         return int(Path("/proc/sys/kernel/perf_event_paranoid").read_text())
     return 4  # no such file: no perf events, or not for us
+
+
+def _most_samples() -> int | None:
+    """
+    What perf_event_open() takes at most (``EINVAL`` above it, kernel/events/core.c). The kernel
+    lowers it by itself where samples take too long, most of all in guests.
+    """
+    with contextlib.suppress(OSError, ValueError):
+        return int(Path("/proc/sys/kernel/perf_event_max_sample_rate").read_text())
+    return None
 
 
 def _symbols() -> bool:
@@ -156,6 +170,7 @@ def plan(recipe: Recipe, machine: Machine, *, system: bool | None = None) -> Pla
         notes.append("kernel symbols are hidden (kernel.kptr_restrict): functions have no names")
     if recipe.trigger and not machine.privileged:
         raise Unavailable("a flight recorder over all CPUs needs CAP_PERFMON or root")
+    frequency, remarks = _frequency(recipe, machine)
     chosen, missing = [], []
     for event in recipe.events:
         reasons = []
@@ -163,7 +178,7 @@ def plan(recipe: Recipe, machine: Machine, *, system: bool | None = None) -> Pla
             if reason := unusable(choice, machine):
                 reasons.append(reason)
                 continue
-            text = choice.replace("{frequency}", str(recipe.frequency))
+            text = choice.replace("{frequency}", str(frequency))
             chosen.append((event, text if kernel else _user_only(text)))
             break
         else:
@@ -176,7 +191,17 @@ def plan(recipe: Recipe, machine: Machine, *, system: bool | None = None) -> Pla
         tuple(notes),
         everywhere and allowed,
         machine.privileged,
+        remarks,
     )
+
+
+def _frequency(recipe: Recipe, machine: Machine) -> tuple[int, tuple[str, ...]]:
+    """Samples a second, and what to say if they are fewer than asked for."""
+    most = machine.most_samples
+    if most is None or recipe.frequency <= most:
+        return recipe.frequency, ()
+    why = "kernel.perf_event_max_sample_rate, which the kernel lowers where a sample takes long"
+    return most, (f"{most:,} samples a second instead of {recipe.frequency:,}: {why}",)
 
 
 def where_to_get_perf(release: str, system: dict[str, str]) -> str:
@@ -296,3 +321,9 @@ def kernel_filter(event: Event, choice: str, tracefs: Path | None) -> str:
         with contextlib.suppress(KeyError):
             parts.append(re.sub(r"\{([\w|]+)\}", number, part))
     return " && ".join(parts)
+
+
+def chooses_alone(event: Event, choice: str, tracefs: Path | None) -> bool:
+    """Whether :func:`kernel_filter` leaves no part out, so that ``keep`` has nothing to do."""
+    given = kernel_filter(event, choice, tracefs)
+    return bool(given) and given.count(" && ") == event.filter.count(" && ")

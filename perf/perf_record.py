@@ -26,7 +26,7 @@ from typing import IO
 from mmscope.perf import perf_probes
 from mmscope.perf.perf_events import Machine, Plan, kernel_filter
 from mmscope.perf.perf_script import FIELDS
-from mmscope.perf.recipe import Event, Probe, Recipe
+from mmscope.perf.recipe import Event, Probe, Recipe, event_name
 
 # Without privileges perf may lock half a MiB a CPU (kernel.perf_event_mlock_kb).
 SMALL_BUFFER = "128"
@@ -49,6 +49,7 @@ class Recording:
     refused: list[tuple[Event, str]] = field(default_factory=list)  # left out, and why
     missed: dict[str, int] = field(default_factory=dict)  # by event: probes that could not run
     notes: list[str] = field(default_factory=list)
+    unopened: list[str] = field(default_factory=list)  # events that perf went on without
 
 
 def record(
@@ -98,7 +99,10 @@ def record(
         raise RecordError("perf recorded nothing; its words are above")
     if not recipe.trigger and files[0].stat().st_size >= recipe.megabytes << 20:
         ended = f"perf.data had {recipe.megabytes} MiB, which is the recipe's limit"
-    return Recording(files, taken, watched, ended, words, refused, missed, notes)
+    dropped = {event_name(choice) for event, _ in refused for choice in event.first_of}
+    asked = [event_name(text) for _, text in plan.events]
+    unopened = without([event for event in asked if event not in dropped], opened(words[0], files))
+    return Recording(files, taken, watched, ended, words, refused, missed, notes, unopened)
 
 
 def _probes(recipe: Recipe, plan: Plan) -> list[Probe]:
@@ -108,6 +112,28 @@ def _probes(recipe: Recipe, plan: Plan) -> list[Probe]:
         probe
         for probe in recipe.probes
         if {f"mmscope:{probe.name}", f"mmscope:{probe.name}_return"} & wanted
+    ]
+
+
+def opened(perf: str, files: Sequence[Path]) -> str | None:
+    """The events that a recording has, sampled or not, as perf lists them; None if it cannot."""
+    words = [perf, "evlist", "-f", "-i", str(files[0])]
+    done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    if done.returncode:
+        return None
+    return "\n".join(map(perf_probes.plain, done.stdout.splitlines()))
+
+
+def without(asked: Sequence[str], listed: str | None) -> list[str]:
+    """
+    What to say of events that were asked for, and that a recording does not have: newer perfs say
+    so of one that the kernel does not open, and go on.
+    """
+    return [
+        f"without {event}: perf could not open it; its words are above"
+        for event in asked
+        # Around a name may be a PMU's, and what it is restricted to: cpu_core/cycles/u.
+        if listed is not None and not re.search(rf"(?<![\w-]){re.escape(event)}(?![\w-])", listed)
     ]
 
 

@@ -2,6 +2,7 @@
 """Text as ``perf script`` prints it, and what is folded from it."""
 
 import io
+from collections.abc import Iterable
 from typing import Any
 
 from mmscope.perf import recipe as recipes
@@ -32,11 +33,17 @@ def stack(*names: str) -> bytes:
 
 
 def fold(
-    text: bytes, recipe: str | None = "exit-path", *, pids: tuple[int, ...] = (), **options: Any
+    text: bytes,
+    recipe: str | None = "exit-path",
+    *,
+    pids: tuple[int, ...] = (),
+    filtered: Iterable[str] = (),
+    **options: Any,
 ) -> Fold:
     loaded = recipes.load(recipe) if recipe else None
     split = load_split(loaded.split) if loaded and loaded.split else None
     folder = Fold(loaded, split, KNOWN, wanted=pids, **options)
+    folder.hear((), filtered)
     reading = Reading(on_fork=folder.fork)
     for sample in read_samples(io.BytesIO(text), reading):
         folder.add(sample)

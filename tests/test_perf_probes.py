@@ -160,6 +160,38 @@ def test_an_allocation_without_a_page_failed() -> None:
     }
 
 
+# arm64's text of an event that prints a struct page.
+RAW = b"[FAILED TO PARSE] pfn=%s order=%d gfp_flags=0x52820 migratetype=0"
+
+
+def raw(order: int, pfn: bytes = b"0x61610") -> bytes:
+    frames = stack("el0_svc", "sock_alloc", "__alloc_pages_noprof")
+    return header(event="kmem:mm_page_alloc", rest=RAW % (pfn, order)) + frames + b"\n"
+
+
+def test_flags_without_names_are_believed_where_the_kernel_has_filtered() -> None:
+    text = raw(3) + raw(3, b"0xffffffffffffffff") + raw(1)
+    folder = fold(text, "atomic-alloc", filtered={"kmem:mm_page_alloc"})
+    assert folder.allocations == {3: Allocations(2, 1), 1: Allocations(1)}
+
+
+def test_flags_without_names_are_no_answer_elsewhere() -> None:
+    folder = fold(raw(3) + allocated(2, "GFP_KERNEL"), "atomic-alloc")
+    assert not folder.allocations
+    removed = {"flags as numbers": 1, "not asked for": 1}
+    assert folder.events["kmem:mm_page_alloc"].removed == removed
+
+
+@pytest.mark.parametrize("path", FORMATS, ids=lambda path: path.name)
+def test_the_kernel_has_filtered_where_it_names_all_flags(path: Path, tmp_path: Path) -> None:
+    asked = (ALLOCATION, "kmem:mm_page_alloc", tmp_path)
+    assert not perf_events.chooses_alone(*asked)
+    folder = tmp_path / "events/kmem/mm_page_alloc"
+    folder.mkdir(parents=True)
+    (folder / "format").write_text(path.read_text())
+    assert perf_events.chooses_alone(*asked)
+
+
 def test_a_reservation_whose_allocation_is_missing_has_no_order() -> None:
     line = header(event="mmscope:reserve_99", rest=b"(ff) to=3")
     frames = stack("do_syscall_64", "__alloc_pages", "get_page", "move_freepages_block")
@@ -194,7 +226,7 @@ def test_waiting_for_the_lock_is_told_from_holding_it() -> None:
 
 def test_where_waits_cannot_be_seen_the_whole_is_told_alone() -> None:
     folder = Fold(recipes.load("rmap"), None, KNOWN)
-    folder.leave_out(["mmscope:read_wait", "mmscope:read_wait_return"])
+    folder.hear(["mmscope:read_wait", "mmscope:read_wait_return"], ())
     for sample in read_samples(io.BytesIO(BEGIN + END), Reading()):
         folder.add(sample)
     assert {name: list(v) for name, v in folder.durations.items()} == {"rmap_walk_anon": [50_000]}

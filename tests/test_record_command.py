@@ -24,7 +24,7 @@ from perf_text import TEXT, header, sampled
 from mmscope.perf import perf_events
 from mmscope.perf import recipe as recipes
 from mmscope.perf.perf_events import Machine, Unavailable, plan
-from mmscope.perf.perf_record import arguments
+from mmscope.perf.perf_record import arguments, without
 from mmscope.perf.speedscope import speedscope
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.commands.command import main
@@ -286,6 +286,26 @@ def test_what_cannot_run_says_what_would_help(change: dict, recipe: str, words: 
 def test_cycles_are_taken_where_there_are_counters() -> None:
     machine = dataclasses.replace(ROOTLESS, privileged=True, counters=True)
     assert plan(recipes.load("page-fault"), machine).events[0][1].startswith("cycles/")
+
+
+def test_no_more_samples_are_asked_for_than_the_kernel_takes() -> None:
+    """It refuses the event otherwise, and perf with it, or goes on without."""
+    slow = dataclasses.replace(ROOTLESS, most_samples=250)
+    found = plan(recipes.load("page-fault"), slow)
+    assert found.events[0][1] == "cpu-clock/freq=250,name=cpu-clock/u"
+    (said,) = found.remarks
+    assert said.startswith("250 samples a second instead of 997: kernel.perf_event_max_sample_rate")
+    quick = dataclasses.replace(ROOTLESS, most_samples=100_000)
+    assert not plan(recipes.load("page-fault"), quick).remarks
+
+
+def test_what_perf_went_on_without_is_said() -> None:
+    asked = ["cycles", "page-walk-cycles", "mmscope:read_wait", "minor-faults"]
+    listed = "page-walk-cycles\nmmscope:read_wait_return\ncpu_core/minor-faults/u\n# Tip: use"
+    assert [note.split(":")[0] for note in without(asked[:2], listed)] == ["without cycles"]
+    assert len(without(asked, listed)) == 2 and len(without(asked, "")) == 4
+    # An old perf that does not list them has refused what it could not open.
+    assert without(asked, None) == []
 
 
 @pytest.mark.parametrize(

@@ -175,9 +175,10 @@ def _record(args: argparse.Namespace, recipe: Recipe, making: Making, folder: Pa
             raise UsageError("say what to record: -- COMMAND, -p PID, or -a for every CPU")
         system = True
     plan = perf_events.plan(recipe, machine, system=system)
-    for note in plan.notes:
+    for note in (*plan.notes, *plan.remarks):
         say(note)
     making.partial += plan.notes
+    making.remarks += plan.remarks
     _without(making, plan.missing)
     if not args.command:
         limit = args.seconds or recipe.seconds
@@ -201,10 +202,18 @@ def _record(args: argparse.Namespace, recipe: Recipe, making: Making, folder: Pa
     after = vmstat(recipe.counters)
     for note in recording.notes:
         say(note)
+    for note in recording.unopened:
+        say(note)
     making.remarks += recording.notes
+    making.partial += recording.unopened
     _without(making, recording.refused)
     left_out = (*plan.missing, *recording.refused)
     making.left_out = [event_name(choice) for event, _ in left_out for choice in event.first_of]
+    making.filtered = [
+        event_name(text)
+        for event, text in plan.events
+        if perf_events.chooses_alone(event, text.partition("/")[0], machine.tracefs)
+    ]
     making.missed = recording.missed
     making.counters = {key: after[key] - before[key] for key in before if key in after}
     making.seconds, making.ended = recording.seconds, recording.ended
@@ -276,7 +285,7 @@ def _finish(
             kept.write(f"{MADE_BY}{json.dumps(making.told(counted))}\n".encode())
         for file in files:
             with opened(file, counted, making, addresses=recipe.addresses) as stream:
-                fold.leave_out(making.left_out)
+                fold.hear(making.left_out, making.filtered)
                 if recipe.follow and making.scope == "system":
                     fold.tree |= set(making.pids)
                 source = stream if kept is None else cast(IO[bytes], _Tee(stream, kept))

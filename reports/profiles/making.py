@@ -45,6 +45,7 @@ class Making:
     counters: dict[str, int] = field(default_factory=dict)
     pids: list[int] = field(default_factory=list)  # whose descendants are wanted
     left_out: list[str] = field(default_factory=list)  # events of the recipe
+    filtered: list[str] = field(default_factory=list)  # those that the kernel's filter chose alone
     missed: dict[str, int] = field(default_factory=dict)  # probes that could not run, by event
     # At the begin, and when there were most page tables: as of page_tables_now().
     page_tables: list[list[int]] = field(default_factory=list)
@@ -77,7 +78,8 @@ class Making:
                 raise ValueError("page_tables is not valid")
             if not all(isinstance(value, int) for value in three):
                 raise ValueError("a number is not valid")
-        if not all(isinstance(n, str) for n in self.partial + self.remarks + self.left_out):
+        words = self.partial + self.remarks + self.left_out + self.filtered
+        if not all(isinstance(word, str) for word in words):
             raise ValueError("a note is not valid")
         return recorded
 
@@ -108,6 +110,7 @@ _TOLD: dict[str, Any] = {
     "counters": dict,
     "pids": list,
     "left_out": list,
+    "filtered": list,
     "missed": dict,
     "page_tables": list,
 }
@@ -116,6 +119,7 @@ _TOLD_SINCE: dict[str, Any] = {
     "booted_at": None,
     "page_bytes": 4096,
     "left_out": [],
+    "filtered": [],
     "missed": {},
     "page_tables": [],
 }

@@ -195,9 +195,11 @@ def summary(made: Profiled, file: IO[str] | None = None) -> None:
         )
     sites = sum(site.samples for site in made.rows["profile_sites"])
     if sites:
+        unknown = any(row.nmi == "unknown" for row in made.rows["profiles"])
+        without = "where this sampler has no NMI" if unknown else "this sampler has no NMI, so"
         print(
-            f"\n{sites:,} samples end where interrupts come back on: this sampler has no NMI, so "
-            "they stand for what ran before with interrupts off (profile_sites)",
+            f"\n{sites:,} samples end where interrupts come back on: {without} they stand for "
+            "what ran before with interrupts off (profile_sites)",
             file=file,
         )
 

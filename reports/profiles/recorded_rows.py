@@ -16,7 +16,7 @@ from typing import Any
 
 from mmscope.drgn.tables.table import Table
 from mmscope.perf.folded import Folded
-from mmscope.perf.folding import REGION_SHIFT, Fold
+from mmscope.perf.folding import REGION_SHIFT, UNNAMED, Fold
 from mmscope.perf.perf_record import Recorded
 from mmscope.perf.perf_script import Reading
 from mmscope.perf.recipe import Recipe, event_name
@@ -133,6 +133,12 @@ def _said_of_losses(
         partial.append(
             f"{lost:,} samples were lost, {kept:,} are here: larger buffers or fewer events"
         )
+    for event in fold.events.values():
+        if number := event.removed.get(UNNAMED):
+            partial.append(
+                f"{number:,} of {event.event} are left out: perf printed their flags as numbers, "
+                "which differ by kernel"
+            )
     for probed, times in making.missed.items():
         if times:
             partial.append(

@@ -68,6 +68,8 @@ def _kernels(names: str) -> list[str]:
 
 # What tests that are about no kernel in particular stand on.
 STANDS_ON = _row("stable") or "stable"
+# The same for those on a kernel that runs; `make live-arm64` asks for another.
+LIVES_ON = os.environ.get("MMSCOPE_LAB_LIVE", STANDS_ON)
 KERNELS = _kernels(os.environ.get("MMSCOPE_LAB_KERNELS", STANDS_ON))
 
 

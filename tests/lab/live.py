@@ -3,8 +3,9 @@
 The command on a live kernel: ``mmscope`` runs inside the guest, as root, on its /proc/kcore.
 
 A disk image brings along what the box would have: this Python, drgn, numpy and rich, the project,
-and the kernel's vmlinux. It brings no duckdb, jinja2 or pygal: on the box the command must do
-without. What the program in the guest writes under /out is taken off the image afterwards.
+and the kernel's vmlinux; for another architecture what Debian has of them there (``debian_tree``).
+It brings no duckdb, jinja2 or pygal: on the box the command must do without. What the program in
+the guest writes under /out is taken off the image afterwards.
 
 Costs: half a minute to make the image (about 700 MB), and a boot.
 """
@@ -19,7 +20,9 @@ import sysconfig
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+import debian_tree
 import machine
+from architectures import AMD64
 from archive import LabError
 from kernels import Kernel, get
 
@@ -81,14 +84,20 @@ def run_live(
         booted,
         options=f"{booted.options} {WITHOUT_CX16.get(kernel, '')} {options}",
     )
-    qemu_args = (*CPU, *qemu_args)
     tree, image = folder / "tree", folder / "disk.ext4"
     say("making the disk for the guest")
-    build_tree(tree, program, booted.vmlinux if symbols else None, binaries)
+    tree.mkdir()
+    own = booted.architecture is AMD64
+    if not own:
+        debian_tree.unpack(booted.architecture, tree)
+    build_site(tree, booted.vmlinux if symbols else None, binaries)
+    begin = build_python(tree, binaries) if own else debian_tree.start(booted.architecture)
+    (tree / "main.py").write_text(f"{begin}{_TOLD}{program}")
     size = sum(path.lstat().st_size for path in tree.rglob("*")) + (256 << 20)
     _tool("mke2fs", "-q", "-t", "ext4", "-d", str(tree), str(image), str(size >> 10))
     shutil.rmtree(tree)
-    init = machine.build_init(folder)
+    qemu_args = (*CPU, *qemu_args) if own else qemu_args
+    init = machine.build_init(folder, booted.architecture, booted.page_bytes)
     try:
         _boot(booted, image, folder, say, init, qemu_args, seconds)
     except LabError as error:
@@ -125,13 +134,22 @@ def _boot(
     )
 
 
-def build_tree(
-    tree: Path, program: str, vmlinux: Path | None, binaries: Sequence[Path] = ()
-) -> None:
-    """What the guest's disk holds."""
+def build_site(tree: Path, vmlinux: Path | None, binaries: Sequence[Path]) -> None:
+    """What the guest's disk holds whatever its architecture."""
     for name in ("proc", "sys", "dev", "out", "tmp", "site", "bin"):
-        (tree / name).mkdir(parents=True)
+        (tree / name).mkdir(exist_ok=True)
     shutil.copytree(ROOT / "mmscope", tree / "site" / "mmscope")
+    for binary in binaries:
+        shutil.copy(binary, tree / "bin" / binary.name)
+    if vmlinux is not None:
+        shutil.copy(vmlinux, tree / "vmlinux")
+
+
+def build_python(tree: Path, binaries: Sequence[Path]) -> str:
+    """
+    Add this machine's Python, and the libraries that it and *binaries* need; returns what a program
+    begins with.
+    """
     for name in ON_BOX:
         spec = importlib.util.find_spec(name)
         if spec is None or spec.origin is None:
@@ -149,19 +167,14 @@ def build_tree(
     python = Path(sys.executable).resolve()
     _copy(python, tree)
     (tree / "python").symlink_to(python)
-    for binary in binaries:
-        shutil.copy(binary, tree / "bin" / binary.name)
     for library in libraries([python, *binaries, *tree.rglob("*.so*")]):
         if not library.is_relative_to(tree):  # a wheel's own, found beside it
             _copy(library, tree)
     # Under emulation it takes half a minute to compile what a command imports.
     folders = [str(tree / "site"), str(tree / stdlib.relative_to("/"))]
     _tool(str(python), "-m", "compileall", "-q", "-s", str(tree), *folders)
-    if vmlinux is not None:
-        shutil.copy(vmlinux, tree / "vmlinux")
     path = ["/site", str(stdlib / "lib-dynload")]
-    begin = f"import os, sys\nos.environ |= {ENVIRONMENT!r}\nsys.path[:0] = {path!r}\n{_TOLD}"
-    (tree / "main.py").write_text(begin + program)
+    return f"import os, sys\nos.environ |= {ENVIRONMENT!r}\nsys.path[:0] = {path!r}\n"
 
 
 def libraries(binaries: Iterable[Path]) -> set[Path]:

@@ -10,9 +10,12 @@ emulation. Needs perf (Debian: linux-perf); it and its libraries go to the guest
 import shutil
 import subprocess
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
+from architectures import AMD64, Architecture
 from archive import LabError
+from kernels import architecture
 from live import run_live
 from shared_guest import InGuest
 
@@ -67,13 +70,13 @@ def run(name, *arguments):
 """
 
 
-def faults_program(folder: Path) -> Path:
+def faults_program(folder: Path, on: Architecture = AMD64) -> Path:
     """Compile ``programs/faults.c``, which needs no library."""
     program = folder / "faults"
-    words = ["gcc", "-static", "-O2", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-o", str(program)]
+    words = [on.compiler, "-static", "-O2", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-o", str(program)]
     done = subprocess.run([*words, str(HERE / "programs/faults.c")], capture_output=True, text=True)
     if done.returncode:
-        raise LabError(f"gcc failed: {done.stderr.strip()}")
+        raise LabError(f"{on.compiler} failed: {done.stderr.strip()}")
     return program
 
 
@@ -89,7 +92,7 @@ def record_in_guest(
 
     :raises LabError: the guest failed, or perf is not installed here.
     """
-    binaries = _binaries(folder)
+    binaries = _binaries(folder, architecture(kernel))
     return run_live(_program("/out", runs), folder, kernel, say, binaries=binaries, symbols=False)
 
 
@@ -101,7 +104,8 @@ def recordings(
 
     :param after: more of the program that runs in the guest.
     """
-    return InGuest(name, kernel, place, _program(f"/out/{name}", runs) + after, _binaries)
+    binaries = partial(_binaries, on=architecture(kernel))
+    return InGuest(name, kernel, place, _program(f"/out/{name}", runs) + after, binaries)
 
 
 def _program(out: str, runs: Sequence[Run]) -> str:
@@ -112,8 +116,11 @@ def _program(out: str, runs: Sequence[Run]) -> str:
     return f"OUT = {out!r}\n{_SETUP}{''.join(lines)}"
 
 
-def _binaries(folder: Path) -> list[Path]:
+def _binaries(folder: Path, on: Architecture) -> list[Path]:
+    faults = faults_program(folder, on)
+    if on is not AMD64:  # its disk has Debian's perf
+        return [faults]
     perf = shutil.which("perf")
     if perf is None:
         raise LabError("perf is not installed: apt-get install linux-perf")
-    return [Path(perf).resolve(), faults_program(folder)]
+    return [Path(perf).resolve(), faults]

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import STANDS_ON
+from conftest import LIVES_ON
 from kernels import NOT_IN_STOCK
 from shared_guest import InGuest
 
@@ -55,7 +55,7 @@ run("locked_show", "show", "zones")
 
 
 # Behind all others: it is the last one that a locked down kernel lets do anything.
-IN_GUEST = InGuest("live", STANDS_ON, 9, PROGRAM)
+IN_GUEST = InGuest("live", LIVES_ON, 9, PROGRAM)
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import STANDS_ON
+from conftest import LIVES_ON
 from guard_program import BEGIN, END, OOM
 from shared_guest import InGuest
 
@@ -22,7 +22,7 @@ from mmscope.reports.guard import captures
 PROGRAM = BEGIN + OOM + END
 
 # Before the one that locks the kernel down.
-IN_GUEST = InGuest("guard", STANDS_ON, 8, PROGRAM)
+IN_GUEST = InGuest("guard", LIVES_ON, 8, PROGRAM)
 
 
 @pytest.fixture(scope="module")

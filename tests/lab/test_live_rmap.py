@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import STANDS_ON
+from conftest import LIVES_ON
 from shared_guest import InGuest
 
 from mmscope.drgn.rmap.anon_vma_trees import LIVE_ATTEMPTS
@@ -183,7 +183,7 @@ Path("/out/rmap/readings.json").write_text(json.dumps(said))
 Reading = dict[str, Any]
 Readings = list[Reading]
 
-IN_GUEST = InGuest("rmap", STANDS_ON, 2, f"SECONDS = {SECONDS}\n{PROGRAM}")
+IN_GUEST = InGuest("rmap", LIVES_ON, 2, f"SECONDS = {SECONDS}\n{PROGRAM}")
 
 
 @pytest.fixture(scope="module")

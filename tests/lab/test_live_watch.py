@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import STANDS_ON
+from conftest import LIVES_ON
 from shared_guest import PROCESSES, SAMPLES, InGuest
 
 from mmscope.drgn.text.proc_text import parse_pagetypeinfo, parse_vmstat
@@ -82,7 +82,7 @@ Path("/out/watch/said.json").write_text(json.dumps(said))
 )
 
 
-IN_GUEST = InGuest("watch", STANDS_ON, 1, PROGRAM)
+IN_GUEST = InGuest("watch", LIVES_ON, 1, PROGRAM)
 
 
 @pytest.fixture(scope="module")
@@ -191,7 +191,7 @@ def test_openmetrics_had_the_counters(said: Any) -> None:
 def test_every_section_is_there(bundle: Bundle) -> None:
     statuses = {section.section: section.status for section in bundle.sections}
     assert statuses == {"watch": "ok", "page_owner": "absent"}, list(bundle.sections)
-    assert bundle.target["release"].startswith(f"{STANDS_ON}.")
+    assert bundle.target["release"].startswith(f"{LIVES_ON.removeprefix('arm64-')}.")
 
 
 def test_the_kill_is_found(bundle: Bundle) -> None:
