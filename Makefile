@@ -145,7 +145,7 @@ $(VENV)/.spark: $(READY) requirements-spark.lock
 	@touch $@
 
 # What no change is held against as it comes. Each is run, whatever became of those before it.
-NIGHTLY := test-spark test-s3 guard-incidents systemd-try containers matrix configurations drgn-versions box bench-lake
+NIGHTLY := test-spark test-s3 guard-incidents systemd-try containers matrix configurations drgn-versions box box-arm64 live-arm64 bench-lake
 .PHONY: nightly
 nightly: export HOSTS ?= 100,1000
 nightly: ## all that takes too long for each change, one after the other, and what failed of it (hours; as root)
@@ -188,6 +188,11 @@ box: $(READY) ## the same vmcore with other Pythons in roots of Debian, each wit
 box-arm64: $(READY) ## the same on arm64, emulated, with Debian's drgn of arm64 (5 minutes of CPU time; nightly)
 	@tools/apt-install $(LAB_PACKAGES) $(ARM64_PACKAGES) $(DEB_PACKAGES) $(BOX_ARM64_PACKAGES)
 	@$(BIN)/python tests/box_versions.py arm64
+
+.PHONY: live-arm64
+live-arm64: $(READY) ## a running arm64, emulated, with Debian's Python, drgn and perf: probes, watch, guard, recordings (TIME)
+	@tools/apt-install $(LAB_PACKAGES) $(TEST_PACKAGES) $(ARM64_PACKAGES) $(DEB_PACKAGES)
+	MMSCOPE_LAB_LIVE=arm64-6.12 $(BIN)/pytest -m live $(LIVE_TESTS)
 
 .PHONY: soak
 soak: $(READY) ## a vmcore damaged in a thousand ways: nothing may crash, hang or grow (an hour)

@@ -102,7 +102,9 @@ class Again:
 class Known:
     """What a stack's text means."""
 
-    __slots__ = ("caller", "folded", "idle", "interrupt", "kernel", "key", "leaf", "within")
+    __slots__ = (
+        "caller", "folded", "idle", "interrupt", "kernel", "key", "leaf", "traced", "within",
+    )  # fmt: skip
 
     def __init__(
         self, names: Sequence[str], symbols: Sequence[str], split: Split | None, known: KnownFrames
@@ -112,7 +114,12 @@ class Known:
         self.kernel = bool(symbols and symbols[-1])
         begin = next((n for n, symbol in enumerate(symbols) if symbol in known.interrupt), None)
         self.interrupt = begin is not None
-        self.within = ";".join(names[begin:])  # an interrupt, without the task that it interrupts
+        # On arm64 a tracepoint's stack begins in what calls its users.
+        end = next((n for n, s in enumerate(symbols) if s.startswith("__traceiter_")), None)
+        self.traced = ";".join(names[:end]) or NO_STACK  # of a tracepoint
+        self.within = ";".join(
+            names[begin:end]
+        )  # an interrupt, without the task that it interrupts
         self.idle = not self.interrupt and any(symbol in known.idle for symbol in symbols)
         self.key = split.classify(symbols) if split is not None else None
         self.leaf = self.caller = ""

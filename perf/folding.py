@@ -168,7 +168,7 @@ class Fold:
         if group and (group in event.found or len(event.found) < MAX_FOUND):
             event.found[group] = event.found.get(group, 0) + 1
         if declared is not None and declared.tally:
-            self._tally(declared.tally, sample, found.folded, failed=group.endswith(FAILED))
+            self._tally(declared.tally, sample, found.traced, failed=group.endswith(FAILED))
         values = event.known.get((sample.comm, group, found))
         if values is None:
             values = self._values(event, sample.comm, group, found)
@@ -188,9 +188,11 @@ class Fold:
     def _values(self, event: Folded, comm: bytes, group: str, found: "Known") -> list[int]:
         """Where a stack of a comm is counted."""
         name, folded = self._comms.get(comm) or self._comm(comm), found.folded
-        if ":" in event.event and found.interrupt:
-            # The task in whose time it happens has no part in it.
-            name, folded = INTERRUPT, found.within
+        if ":" in event.event:
+            folded = found.traced
+            if found.interrupt:
+                # The task in whose time it happens has no part in it.
+                name, folded = INTERRUPT, found.within
         stack = f"{name};{group};{folded}" if group else f"{name};{folded}"
         values = event.stacks.get(stack)
         if values is None:

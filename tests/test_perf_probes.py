@@ -165,7 +165,8 @@ RAW = b"[FAILED TO PARSE] pfn=%s order=%d gfp_flags=0x52820 migratetype=0"
 
 
 def raw(order: int, pfn: bytes = b"0x61610") -> bytes:
-    frames = stack("el0_svc", "sock_alloc", "__alloc_pages_noprof")
+    traced = ["__traceiter_mm_page_alloc"] * 2  # by its program counter, and by its link register
+    frames = stack("el0_svc", "sock_alloc", "__alloc_pages_noprof", *traced)
     return header(event="kmem:mm_page_alloc", rest=RAW % (pfn, order)) + frames + b"\n"
 
 
@@ -173,6 +174,18 @@ def test_flags_without_names_are_believed_where_the_kernel_has_filtered() -> Non
     text = raw(3) + raw(3, b"0xffffffffffffffff") + raw(1)
     folder = fold(text, "atomic-alloc", filtered={"kmem:mm_page_alloc"})
     assert folder.allocations == {3: Allocations(2, 1), 1: Allocations(1)}
+
+
+def test_what_arm64_adds_to_the_stack_of_a_tracepoint_is_none_of_it() -> None:
+    kernel = stack("el0_svc", "sock_alloc", "__alloc_pages_noprof", "move_freepages_block")
+    reserve = header(event="mmscope:reserve_99", rest=b"(ff) to=3") + kernel + b"\n"
+    folder = fold(reserve + raw(3), "atomic-alloc", filtered={"kmem:mm_page_alloc"})
+    assert folder.allocations == {3: Allocations(attempts=1, reservations=1)}
+    (found,) = folder.events["kmem:mm_page_alloc"].stacks
+    assert found.endswith("__alloc_pages_noprof_[k]")
+    # Of a sampler it is where the CPU was.
+    (found,) = fold(sampled("el0_svc", "__traceiter_mm_page_alloc")).events["cpu-clock"].stacks
+    assert found.endswith("__traceiter_mm_page_alloc_[k]")
 
 
 def test_flags_without_names_are_no_answer_elsewhere() -> None:
