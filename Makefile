@@ -190,7 +190,7 @@ box-arm64: $(READY) ## the same on arm64, emulated, with Debian's drgn of arm64 
 	@$(BIN)/python tests/box_versions.py arm64
 
 .PHONY: live-arm64
-live-arm64: $(READY) ## a running arm64, emulated, with Debian's Python, drgn and perf: probes, watch, guard, recordings (TIME)
+live-arm64: $(READY) ## a running arm64, emulated, with Debian's Python, drgn and perf: probes, watch, guard, recordings (15 minutes of CPU time; nightly)
 	@tools/apt-install $(LAB_PACKAGES) $(TEST_PACKAGES) $(ARM64_PACKAGES) $(DEB_PACKAGES)
 	MMSCOPE_LAB_LIVE=arm64-6.12 $(BIN)/pytest -m live $(LIVE_TESTS)
 
