@@ -32,7 +32,7 @@ from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
 from sparse_machine import SparseMachine, sparse_machine  # noqa: E402
 
-from mmscope.drgn.opening.core_file import PAGE_DESCRIPTOR, read_kdump  # noqa: E402
+from mmscope.drgn.dumps.core_file import PAGE_DESCRIPTOR, read_kdump  # noqa: E402
 from mmscope.drgn.opening.target import open_target  # noqa: E402
 from mmscope.drgn.reading.mem_sections import valid_page_ranges  # noqa: E402
 from mmscope.drgn.reading.struct_pages import scan_struct_pages  # noqa: E402
