@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
 A second handle of libkdumpfile: what is read through it, and that drgn is asked wherever there is
-none or it fails. tests/lab/test_bulk_reads.py reads dumps with it.
+none or it fails. tests/lab/test_packed_dumps.py reads dumps with it.
 """
 
 import ctypes
