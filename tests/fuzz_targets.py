@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+from mmscope.drgn.dumps import core_file
 from mmscope.drgn.free.free_lists import read_buddyinfo, read_pagetypeinfo
 from mmscope.drgn.free.pageblocks import read_pagetypeinfo_blocks
 from mmscope.drgn.free.pcp_lists import read_zoneinfo_pcp
@@ -38,7 +39,6 @@ from mmscope.drgn.machine.direct_map import read_direct_map
 from mmscope.drgn.machine.file_tree import describe_files
 from mmscope.drgn.machine.physical_memory import lay_out
 from mmscope.drgn.machine.vm_counters import read_vmstat
-from mmscope.drgn.opening import core_file
 from mmscope.drgn.owners.alloc_tags import read_allocinfo
 from mmscope.drgn.owners.slab_caches import read_slabinfo
 from mmscope.drgn.owners.slab_owner import read_alloc_traces

@@ -14,8 +14,8 @@ from elf_files import BUILD_ID, ET_CORE, ET_EXEC, PT_LOAD, PT_NOTE, VMLINUX, elf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mmscope.drgn.dumps.core_file import build_id, ends_before_pages, missing_bytes
 from mmscope.drgn.opening.constants import vmcoreinfo_number
-from mmscope.drgn.opening.core_file import build_id, ends_before_pages, missing_bytes
 from mmscope.drgn.opening.target import TargetError, open_target, where_symbols_are
 
 

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmscope.drgn.opening import wrapped
-from mmscope.drgn.opening.wrapped import FlattenedError, rebuild
+from mmscope.drgn.dumps import wrapped
+from mmscope.drgn.dumps.wrapped import FlattenedError, rebuild
 
 END = struct.pack(">qq", -1, -1)
 

@@ -23,6 +23,7 @@ import numpy as np
 from drgn import FaultError, Program, Symbol, SymbolBinding, SymbolKind
 from numpy.typing import NDArray
 
+from mmscope.drgn.dumps.bulk_reads import read_bytes
 from mmscope.drgn.opening.kallsyms_search import find_tables
 from mmscope.drgn.opening.name_index import ITSELF, NameIndex
 from mmscope.drgn.tables.hostile_text import cut
@@ -155,7 +156,8 @@ def symbols_of_core(prog: Program, vmcoreinfo: Mapping[str, str]) -> KernelSymbo
         if not 0 < count <= MAX_SYMBOLS:
             raise SymbolsError(f"the kernel's symbol table is damaged: {count:,} symbols")
         offsets_at = where["kallsyms_offsets"]
-        offsets = np.frombuffer(prog.read(offsets_at, 4 * count), dtype="i4").astype(np.int64)
+        packed = read_bytes(prog, offsets_at, 4 * count)
+        offsets = np.frombuffer(packed, dtype="i4").astype(np.int64)
         base = None
         if "kallsyms_relative_base" in where:
             (base,) = np.frombuffer(prog.read(where["kallsyms_relative_base"], 8), "u8").tolist()
@@ -277,7 +279,7 @@ def _read_some(prog: Program, address: int) -> bytes:
     """A chunk of memory, or what there is of it up to the end of its page."""
     for size in (CHUNK, 4096 - address % 4096):
         with contextlib.suppress(FaultError):
-            return bytes(prog.read(address, size))
+            return bytes(read_bytes(prog, address, size))
     return b""
 
 

@@ -42,6 +42,7 @@ from drgn import (
     sizeof,
 )
 
+from mmscope.drgn.dumps.bulk_reads import read_bytes
 from mmscope.drgn.opening.btf import Btf, BtfError
 from mmscope.drgn.opening.declared_globals import ANONYMOUS, DECLARED, DIFFER, FUNCTIONS
 from mmscope.drgn.opening.kasan import (
@@ -212,7 +213,7 @@ def _blob(prog: Program, symbols: KernelSymbols) -> bytes:
     if begin is None or end is None or not 24 <= end - begin <= MAX_BTF_BYTES:
         raise BtfError(NO_BTF)
     try:
-        return bytes(prog.read(begin, end - begin))
+        return bytes(read_bytes(prog, begin, end - begin))
     except FaultError as error:
         raise BtfError(f"the kernel's BTF cannot be read: {error}") from error
 

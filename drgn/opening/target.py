@@ -27,7 +27,8 @@ from drgn import (
 from drgn.helpers.linux.mmzone import for_each_online_pgdat
 from drgn.helpers.linux.timekeeping import ktime_get_real_seconds, uptime
 
-from mmscope.drgn.opening.core_file import (
+from mmscope.drgn.dumps import bulk_reads
+from mmscope.drgn.dumps.core_file import (
     ET_CORE,
     KDUMP,
     build_id,
@@ -36,9 +37,9 @@ from mmscope.drgn.opening.core_file import (
     missing_bytes,
     split_part,
 )
+from mmscope.drgn.dumps.wrapped import FLATTENED, head_of, unpacked_by
 from mmscope.drgn.opening.no_debug_info import BTF_MAGICS, OWN, NoDebugInfoError, attach, vmcoreinfo
 from mmscope.drgn.opening.target_error import TargetError as TargetError
-from mmscope.drgn.opening.wrapped import FLATTENED, head_of, unpacked_by
 from mmscope.drgn.reading.cpus import online_cpus
 from mmscope.drgn.reading.mem_sections import memory_pages
 from mmscope.drgn.tables.record import record
@@ -200,6 +201,10 @@ def _open(prog: Program, core: Path) -> None:
             f"{core}: a core dump, but not a Linux kernel's: it has no VMCOREINFO note"
             " (QEMU: give the guest '-device vmcoreinfo')"
         )
+    if head_of(core).startswith(KDUMP):
+        with contextlib.suppress(ValueError):  # a damaged note
+            sample = int(vmcoreinfo(prog).get("SYMBOL(init_uts_ns)", ""), 16)
+            bulk_reads.attach(prog, core, sample)
 
 
 def _damaged_note(core: Path, error: Exception) -> TargetError:

@@ -28,6 +28,7 @@ from drgn import FaultError, Program, ProgramFlags
 from drgn.helpers.linux.mm import follow_phys, pfn_to_virt
 from numpy.typing import NDArray
 
+from mmscope.drgn.dumps.bulk_reads import read_bytes
 from mmscope.drgn.page_tables.page_table_formats import Entries, PageTableFormat
 from mmscope.drgn.reading.kernel_arrays import CHUNK_BYTES, Gaps, read_array
 from mmscope.drgn.tables.record import record
@@ -190,12 +191,13 @@ def _read_tables(
     entries[:, slots:] = 0
     read = np.zeros(len(frames), np.bool_)
     stretches = _stretches(frames, table.itemsize, 0 if walk.near else BETWEEN)
-    pieces, whole, room = [], [], 0
+    pieces: list[bytes | memoryview] = []
+    whole, room = [], 0
     places = frames.tolist()  # Python's numbers: no end wraps around
     for part in stretches:
         begin, length = places[part[0]], places[part[1] - 1] - places[part[0]] + table.itemsize
         try:
-            pieces.append(prog.read(begin, length, True))
+            pieces.append(read_bytes(prog, begin, length, True))
         except FaultError:
             # Where pages are left out of a dump, those beside a table may be.
             walk.near |= (part[1] - part[0]) * table.itemsize < length

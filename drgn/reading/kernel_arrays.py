@@ -19,6 +19,8 @@ import numpy as np
 from drgn import FaultError, Program, Type, TypeKind, offsetof, sizeof
 from numpy.typing import NDArray
 
+from mmscope.drgn.dumps.bulk_reads import read_bytes
+
 # 2 MiB of struct page (one section's worth on x86-64) is read at full speed and fits a CPU cache's
 # neighbourhood; 16 MiB at once is three times slower (measured on a 7.2 vmcore).
 CHUNK_BYTES = 2 << 20
@@ -168,7 +170,7 @@ def _read(
     size = dtype.itemsize
     begin, end = address + first * size, address + (first + count) * size
     try:
-        data = prog.read(begin, count * size, physical)
+        data = read_bytes(prog, begin, count * size, physical)
     except FaultError:
         # A page is the unit in which dumps and page tables have memory or not. Split at the page
         # boundary in the middle; an element that lies across it becomes a range of its own.
@@ -192,4 +194,4 @@ def read_whole(
 
     :raises FaultError: a part of it cannot be read.
     """
-    return np.frombuffer(prog.read(address, count * dtype.itemsize, physical), dtype)
+    return np.frombuffer(read_bytes(prog, address, count * dtype.itemsize, physical), dtype)

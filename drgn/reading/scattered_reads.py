@@ -15,6 +15,7 @@ import numpy as np
 from drgn import FaultError, Program, Type
 from numpy.typing import NDArray
 
+from mmscope.drgn.dumps.bulk_reads import read_bytes
 from mmscope.drgn.reading.kernel_arrays import Columns, Gaps, laid_out, struct_dtype
 
 # A gap of at most this many bytes between two structures is read too: as cheap as another read.
@@ -40,7 +41,7 @@ def read_scattered(
         begin = int(unique[first])
         offsets = (unique[first:behind] - np.uint64(begin)).astype(np.int64)
         try:
-            raw = prog.read(begin, int(offsets[-1]) + size)
+            raw = read_bytes(prog, begin, int(offsets[-1]) + size)
         except FaultError:
             for at in range(first, behind):
                 try:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from drgn import Program
 
+from mmscope.drgn.dumps.core_file import left_out, missing_bytes
 from mmscope.drgn.free.pageblocks import set_pageblock_order
-from mmscope.drgn.opening.core_file import left_out, missing_bytes
 from mmscope.drgn.opening.target import TargetError, open_target, other_release
 from mmscope.drgn.sections.files import Files
 from mmscope.drgn.sections.memory import Memory

@@ -26,7 +26,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mmscope.drgn.opening.wrapped import FLATTENED, FlattenedError, head_of, rebuild, unpacked_by
+from mmscope.drgn.dumps.wrapped import FLATTENED, FlattenedError, head_of, rebuild, unpacked_by
 from mmscope.reports.bundle.outcome import UsageError, say
 
 NAMES = ("vmcore", "dump.*", "vmcore.*")

@@ -22,7 +22,7 @@ from archive import LabError
 from dump_formats import segments
 from numpy.typing import NDArray
 
-from mmscope.drgn.opening.core_file import KDUMP, PAGE_DESCRIPTOR
+from mmscope.drgn.dumps.core_file import KDUMP, PAGE_DESCRIPTOR
 
 PAGE = 4096
 CHUNK = 1 << 24

@@ -16,7 +16,7 @@ from capture import capture
 from command_line import run
 from conftest import Lab
 
-from mmscope.drgn.opening.core_file import build_id
+from mmscope.drgn.dumps.core_file import build_id
 from mmscope.drgn.sections.registry import SECTIONS
 from mmscope.reports.bundle.bundle import Bundle
 

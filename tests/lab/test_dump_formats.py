@@ -20,7 +20,7 @@ from conftest import Lab
 from dump_formats import makedumpfile, plain_elf
 from packed_dump import packed_dump
 
-from mmscope.drgn.opening.core_file import left_out, missing_bytes, read_kdump
+from mmscope.drgn.dumps.core_file import left_out, missing_bytes, read_kdump
 from mmscope.reports.bundle.bundle import Bundle
 
 # makedumpfile reads dumps of the architecture that it is built for.

@@ -22,12 +22,12 @@ import pytest
 from conftest import STANDS_ON
 from crashed import crashed
 
+from mmscope.drgn.dumps.core_file import missing_bytes
+from mmscope.drgn.dumps.wrapped import rebuild
 from mmscope.drgn.free.free_lists import read_pagetypeinfo
 from mmscope.drgn.free.pageblocks import read_pagetypeinfo_blocks
 from mmscope.drgn.free.zones import read_zoneinfo
 from mmscope.drgn.machine.vm_counters import read_vmstat
-from mmscope.drgn.opening.core_file import missing_bytes
-from mmscope.drgn.opening.wrapped import rebuild
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.guard import captures
 
