@@ -27,7 +27,6 @@ class Architecture:
     """What boots its kernels here."""
 
     name: str  # as Debian calls it
-    triplet: str  # of the folders of its libraries
     qemu: str
     qemu_package: str
     machine: tuple[str, ...]  # QEMU's arguments
@@ -54,7 +53,6 @@ class Architecture:
 # for each CPU, as the kernel does not believe in two nodes that share a last-level cache.
 AMD64 = Architecture(
     name="amd64",
-    triplet="x86_64-linux-gnu",
     qemu="qemu-system-x86_64",
     qemu_package="qemu-system-x86",
     machine=(
@@ -78,7 +76,6 @@ AMD64 = Architecture(
 # architected algorithm of pointer authentication is slow to emulate.
 ARM64 = Architecture(
     name="arm64",
-    triplet="aarch64-linux-gnu",
     qemu="qemu-system-aarch64",
     qemu_package="qemu-system-arm",
     machine=(

@@ -24,7 +24,7 @@ from make_deb import in_a_root  # noqa: E402
 SUITE = "sid"
 PACKAGES = ("base-files", "python3-drgn", "python3-numpy", "python3-rich", "linux-perf")
 # Of BLAS there are several; what sets its package up would choose one.
-BLAS = "/usr/lib/{triplet}/blas:/usr/lib/{triplet}/lapack"
+BLAS = {"arm64": "/usr/lib/aarch64-linux-gnu/blas:/usr/lib/aarch64-linux-gnu/lapack"}
 # What its Python begins with. Where libraries are searched is read as a program begins.
 START = """
 import os, sys
@@ -38,7 +38,7 @@ sys.path[:0] = ["/site"]
 
 def start(architecture: Architecture) -> str:
     """What a program begins with that is run there, in Python."""
-    return START.format(blas=BLAS.format(triplet=architecture.triplet))
+    return START.format(blas=BLAS[architecture.name])
 
 
 def unpack(architecture: Architecture, tree: Path) -> None:
