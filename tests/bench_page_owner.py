@@ -8,7 +8,9 @@ one after the other; a ratio is the median of the rounds' ratios, so that a busy
 sides. Wall time is what a user waits; CPU time is of all processes together. Peak memory is of the
 largest process. It measures and never fails on a number.
 
-Inputs are what the lab's kernel with PAGE_OWNER wrote (``lab/owner_inputs.py``), and the same
+Inputs are what page_owner of three kernels prints when many processes have taken turns
+(``owner_text()``; page_owner_stacks is there since v6.9, so of one of them only), and what the
+lab's kernel with PAGE_OWNER wrote (``lab/owner_inputs.py``), and the same
 scaled up: ten times the records of ``page_owner`` by as many more tasks, ten times the stacks of
 ``show_stacks`` and ``show_handles``.
 """
@@ -31,12 +33,15 @@ sys.path[:0] = [str(HERE), str(HERE / "lab"), str(HERE.parent)]
 
 import archive  # noqa: E402
 import kernels  # noqa: E402
-from owner_inputs import OwnerInputs, owner_inputs  # noqa: E402
+from archive import LabError  # noqa: E402
+from owner_inputs import OwnerInputs, owner_inputs, owner_text  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
 
 PLAIN = [sys.executable, str(HERE / "page_owner_plain.py")]
 COMMAND = [str(Path(sys.executable).with_name("mmscope")), "page-owner", "--interval", "60"]
+# With PAGE_OWNER, from which page_owner can be read.
+TEXTS = ("owner", "owner-6.1", "owner-5.10")
 HANDLE = re.compile(rb"(?<=^handle: )[0-9]+", re.M)
 HANDLE_STEP = 1 << 25  # more than the handles of one boot of the lab's kernel
 # As a user starts it: compiled files are kept, and output to a pipe is buffered.
@@ -159,6 +164,20 @@ def page_owner(table: Table, inputs: OwnerInputs, times: int, rounds: int, folde
     measure(table, f"page_owner: {mebibytes([str(path)])}", rounds, ways)
 
 
+def texts(table: Table, rounds: int) -> None:
+    """``page_owner`` of each kernel, of many processes."""
+    for name in TEXTS:
+        try:
+            path = str(owner_text(name, lambda line: print(line, file=sys.stderr)))
+        except LabError as error:  # the source of a kernel may be gone
+            print(f"{name}: {error}", file=sys.stderr)
+            continue
+        measure(table, f"page_owner of {name}, busy: {mebibytes([path])}", rounds, {
+            "plain": [*PLAIN, "page_owner", path],
+            "mmscope page-owner": [*COMMAND, path],
+        })  # fmt: skip
+
+
 def counts(table: Table, inputs: OwnerInputs, times: int, rounds: int, folder: Path) -> None:
     """A series of ``show_stacks``, and of ``show_handles`` with what resolves them."""
     many = f", {times} times the stacks" if times > 1 else ""
@@ -190,6 +209,7 @@ def main() -> None:
     table = Table("what", "how", "wall s", "CPU s", "ratio", "CPU ratio", "peak MiB")
     for column in table.columns[2:]:
         column.justify = "right"
+    texts(table, args.rounds)
     for times in args.times:
         rounds = max(args.rounds // times, 2 if times < 100 else 1)
         # In the cache: /tmp may be memory, which 8 GiB would fill.

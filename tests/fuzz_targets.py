@@ -171,6 +171,10 @@ def page_owner(data: bytes) -> None:
     bare = new_tally()
     tally_selected(record_texts([data], bare), bare, by_order, bare=True)
     assert all(task == (None, None, None) for task in bare["tasks"])
+    counted_bare = new_tally()
+    tally_page_owner(record_texts([data], counted_bare), counted_bare, EVERYTHING, bare=True)
+    assert all(task == (None, None, None) for task in counted_bare["tasks"])
+    assert bare["records"] + bare["skipped"] == (counted_bare["records"] + counted_bare["skipped"])
     if culled["skipped"]:
         return  # damage may be in what only this one looks at, which the other may count or not
     for size in (7, 61):

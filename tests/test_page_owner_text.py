@@ -280,6 +280,45 @@ def test_a_name_that_begins_as_the_one_before(tmp_path: Path, before: bytes) -> 
         assert tally["tasks"] == expected
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_parts_that_begin_alike_are_told_apart(tmp_path: Path, form: str) -> None:
+    """What follows the second line is known by some bytes of it, which more may have in common."""
+    common = "".join(f" common_{n:02}+0x1a4/0x1c0\n" for n in range(12))
+    ends = [f" leaf_{n}+0x1/0x2\n" for n in range(40)]
+    parts = [record(stack=common + end, form=form, order=n % 3) for n, end in enumerate(ends)]
+    short = [record(stack=f" s{n}+0x1/0x2\n", form=form) for n in range(40)]
+    chance = random.Random(3)
+    drawn = chance.choices([*parts, *short], k=1500)
+    data = b"".join(drawn)
+    _, stacks = slowly(data)
+    tally = read(tmp_path, data)
+    assert {stack: row[0] for (_, stack), row in tally["stacks"].items()} == stacks
+    assert len(stacks) == 80
+    assert (tally["records"], tally["skipped"]) == (1500, 0)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_numbers_of_any_width(tmp_path: Path, form: str) -> None:
+    """Times and PFNs are not looked at, but how wide they are."""
+    data = b"".join(
+        record(form=form, ts=10**width, pfn=16**place, order=width % 2)
+        for width in (0, 9, 10, 9, 19, 3)
+        for place in (0, 4, 3, 5, 4)
+    )
+    tally = read(tmp_path, data)
+    assert tally["orders"] == {0: [10, 10], 1: [40, 20]}
+    assert (tally["records"], tally["skipped"]) == (30, 0)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_cut_anywhere_in_each_form(tmp_path: Path, form: str) -> None:
+    data = record(form=form, order=1) * 2 + record(form=form, order=2)
+    whole = len(record(form=form, order=1))
+    for cut in range(len(data) + 1):
+        tally = read(tmp_path, data[:cut])
+        assert pages(tally, "stacks") == 2 * min(cut // whole, 2) + 4 * (cut == len(data)), cut
+
+
 def test_a_cgroups_name_cannot_forge_a_record(tmp_path: Path) -> None:
     """The kernel forbids newlines there (cgroup_mkdir()); 79 bytes would not be enough anyway."""
     head = b"x\n\nPage allocated via order 9, mask 0x0(), pid 1, tgid 1 ("

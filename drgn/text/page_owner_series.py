@@ -11,7 +11,6 @@ In memory is what changes, not each snapshot: a stack whose pages stay takes two
 many snapshots there are.
 """
 
-import datetime
 import itertools
 import os
 import re
@@ -234,6 +233,8 @@ def time_in_name(name: str) -> float | None:
     if match := re.search(EPOCH, name):
         return float(match.group())
     if match := re.search(DATE, name):
+        import datetime  # which few names need
+
         try:
             when = datetime.datetime.fromisoformat("{}-{}-{}T{}:{}:{}Z".format(*match.groups()))
         except ValueError:

@@ -6,14 +6,11 @@ Nothing is read that is not asked for. A decompressor is a process of its own, o
 """
 
 import os
-import shutil
-import subprocess
 from collections.abc import Iterator
 from typing import IO, Any
 
-# Stays in a CPU's cache; and from 30,000 bytes on, bytes.find() prepares itself for long searches,
-# which takes longer than to find the end of a record.
-CHUNK_BYTES = 24 << 10
+# Stays in a CPU's cache.
+CHUNK_BYTES = 64 << 10
 PEEK_BYTES = 64 << 10
 MAGIC_BYTES = 6
 MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"\xfd7zXZ\x00": "xz"}
@@ -51,6 +48,9 @@ class Source:
 
     def _decompressed(self, program: str, *, seekable: bool) -> IO[bytes]:
         """What a decompressor makes of the file: another process, on another CPU."""
+        import shutil  # with all that these load, a tenth of a start that most do not need
+        import subprocess
+
         if shutil.which(program) is None:
             self._raw.close()
             raise TextError(

@@ -11,13 +11,15 @@ it, whatever its mode will be.
 
 import os
 import stat
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 PRIVATE = 0o600
 
 
-def mode_of_file(asked: int | None = None, old: Path | None = None) -> int:
+def mode_of_file(asked: int | None = None, old: "Path | None" = None) -> int:
     """
     The mode of a file that is to be written.
 

@@ -9,11 +9,9 @@ import argparse
 import contextlib
 import os
 import sys
-import traceback
 from collections.abc import Callable
 from typing import Any
 
-from mmscope.drgn.opening.quick_start import too_old
 from mmscope.drgn.tables.hostile_text import visible
 from mmscope.drgn.text.text_source import TextError
 from mmscope.reports.bundle.full_install import FULL_INSTALL
@@ -61,6 +59,12 @@ def unexpected(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
+def _too_old() -> str | None:
+    from mmscope.drgn.opening.quick_start import too_old
+
+    return too_old()
+
+
 def run_and_explain(
     run: Callable[[Any], int],
     args: argparse.Namespace,
@@ -87,13 +91,15 @@ def run_and_explain(
         return 130
     except Exception as error:
         if args.verbose:
+            import traceback
+
             traceback.print_exc()
         if isinstance(error, OSError):
             say(f"{error.filename or 'output'}: {error.strerror or error}")
             discard_output()
         elif isinstance(error, (*unopened, Refused)):
             say(str(error))
-        elif isinstance(error, ImportError) and (why := too_old()):
+        elif isinstance(error, ImportError) and (why := _too_old()):
             # What knows of no table yet asks the probes, which need drgn's modules.
             say(why)
         elif isinstance(error, ModuleNotFoundError):

@@ -3,7 +3,8 @@
 page_owner's text files, as one would collect them on a live host while something leaks; the inputs
 of text tests and benchmarks.
 
-Costs: about a minute the first time (see COST below), nothing when the cache has them; 150 MB.
+Costs: about a minute the first time (see COST below), nothing when the cache has them; 150 MB. As
+much for each kernel whose text of busy processes is asked for.
 Kept in ``$XDG_CACHE_HOME/mmscope/lab/inputs`` under a hash of all that shapes them.
 
 Cannot: say what the kernel held at the very moment a file was read; the guest goes on living, and
@@ -14,6 +15,8 @@ writing these files allocates page cache of its own.
 
 from __future__ import annotations
 
+import hashlib
+import os
 import shutil
 import subprocess
 import sys
@@ -33,6 +36,11 @@ SNAPSHOTS = 100
 DISK = "1G"
 # Printing page_owner takes an emulated machine its time.
 SECONDS = 600.0
+# The guest's /init for a text of busy processes, which it writes to its disk: a block with its
+# length, and the text.
+TEXT = Path(__file__).parent / "programs/owner_text.c"
+TEXT_DISK_BYTES = 512 << 20
+BLOCK_BYTES = 4096
 
 
 @dataclass(frozen=True)
@@ -82,6 +90,48 @@ def owner_inputs(say: Callable[[str], None] = lambda line: None) -> OwnerInputs:
         times=tuple((float(wall), float(boot)) for _, wall, boot in times),
         cat={name: (float(seconds), int(length)) for name, seconds, length in costs},
     )
+
+
+def owner_text(name: str, say: Callable[[str], None] = lambda line: None) -> Path:
+    """
+    What page_owner of a kernel prints when many processes have taken turns (see ``TEXT``), from the
+    cache or from a guest: a minute.
+
+    :raises LabError: the kernel cannot be had, or the guest failed.
+    """
+    with capture.one_at_a_time():
+        kernel = kernels.get(name, say)
+        shaped_by = f"{capture.fingerprint(kernel)}\n{TEXT.read_text()}".encode()
+        key = hashlib.sha256(shaped_by).hexdigest()[:12]
+        path = archive.cache_folder() / "inputs" / f"text-{name}-{key}"
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(prefix=".text-", dir=path.parent) as temporary:
+                _print_text(kernel, Path(temporary), say).rename(path)
+        for other in path.parent.glob(f"text-{name}-{'?' * len(key)}"):
+            if other != path:
+                say(f"removing the older {other.name}")
+                other.unlink()
+    return path
+
+
+def _print_text(kernel: kernels.Kernel, folder: Path, say: Callable[[str], None]) -> Path:
+    init, disk, text = folder / "init", folder / "disk.raw", folder / "text"
+    sources = [*map(str, sorted(machine.GUEST.glob("*.c"))), str(TEXT)]
+    options = ("-static", "-O2", "-D_GNU_SOURCE", f"-DPAGE={kernels.PAGE_BYTES}UL")
+    _tool("gcc", *options, "-Wl,--wrap=truth_prepare", "-o", str(init), *sources)
+    disk.touch()
+    os.truncate(disk, TEXT_DISK_BYTES)
+    say(f"booting {kernel.release} for page_owner's text")
+    drive = ("-drive", f"file={disk},format=raw,if=virtio,cache=unsafe")
+    machine.run(kernel, "sizes", folder, say, init=init, qemu_args=drive)
+    with disk.open("rb") as raw, text.open("wb") as file:
+        left = int(raw.read(BLOCK_BYTES).partition(b"\n")[0])
+        while left:
+            chunk = raw.read(min(left, 1 << 20))
+            left -= len(chunk)
+            file.write(chunk)
+    return text
 
 
 def _series(folder: Path, kind: str) -> tuple[Path, ...]:
