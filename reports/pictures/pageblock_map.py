@@ -446,12 +446,7 @@ def _legend(runs: list[Run]) -> list[Legend]:
         rows.append(
             Legend(
                 migratetype,
-                _strokes(
-                    {
-                        (0, 0): _Cell({migratetype: 1}, 0),
-                        (0, 1): _Cell({migratetype: 1}, 8),
-                    }
-                ),
+                _strokes({(0, at): _Cell({migratetype: 1}, 8 * at) for at in (0, 1)}),
                 total,
                 all_of_it if known else None,
                 total - none - all_of_it if known else None,
