@@ -111,7 +111,7 @@ def open_database(bundle: Bundle, only: Container[str] | None = None) -> Databas
 
 def _filled(bundle: Bundle, tables: Iterable[str]) -> dict[str, int]:
     """Columns that have a value in each row, and of how many rows; every cell was looked at."""
-    filled = {}
+    filled: dict[str, int] = {}
     for name in tables:
         rows = bundle.count(name)
         marked = {mark.column_name for mark in bundle.impossible(name)}  # may be unknown here
