@@ -3,6 +3,6 @@
 
 import sys
 
-from mmscope.reports.commands.start import main
+from mmscope.reports.commands.start import process
 
-sys.exit(main())
+sys.exit(process())

@@ -192,6 +192,21 @@ def test_an_older_drgn_is_refused_in_a_line(command: str, tmp_path: Path) -> Non
     assert done.stderr == said
 
 
+@pytest.mark.parametrize("name, behind", [("findings", ""), ("show", "ended\n")])
+def test_what_reads_bundles_leaves_nothing_to_pythons_end(
+    name: str, behind: str, tmp_path: Path
+) -> None:
+    ending = (
+        f"import atexit, sys; {MAIN.replace('main', 'process')}; atexit.register(print, 'ended')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", f"{ending}; sys.exit(process())", name, tmp_path / "none"],
+        capture_output=True, text=True, cwd=ROOT,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (2, behind)
+    assert done.stderr.startswith("mmscope: ")
+
+
 def test_the_oldest_drgn_is_the_one_that_pip_is_told() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert f"drgn>={quick_start.OLDEST_DRGN}" in project["dependencies"]

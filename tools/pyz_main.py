@@ -62,7 +62,7 @@ def main() -> int:
         del sys.argv[0]
         _main()
         return 0
-    from mmscope.reports.commands.start import main as command
+    from mmscope.reports.commands.start import process as command
 
     return command()
 

@@ -39,13 +39,6 @@ AMOUNT = "amount"
 ANY_WIDTH = 10_000
 
 
-class PlainConsole(Console):
-    """A console that leaves a closed pipe (head, less) to its caller; rich ends the program."""
-
-    def on_broken_pipe(self) -> None:
-        raise  # called while the BrokenPipeError is handled
-
-
 def format_cell(value: Any, column: Column) -> str:
     """A value as a terminal table shows it; unknown is ``-``."""
     if value is None:

@@ -377,16 +377,18 @@ def _place(finding: Finding) -> tuple[int, bool, int]:
 def _counts(database: Database, questions: list[Question]) -> dict[str, list[int]]:
     """
     How many rows there are, and how many with a value, of what questions need: one query for all
-    tables. What is not there cannot be counted.
+    tables that it is not known of. What is not there cannot be counted.
     """
+    counts: dict[str, list[int]] = {}
     needs: dict[str, list[str]] = {}
     for need in dict.fromkeys(need for question in questions for need in question.needs):
         table, column, _ = parts_of(need)
-        if column in database.columns(table):
+        if need in database.filled:
+            counts[need] = [database.filled[need]] * 2
+        elif column in database.columns(table):
             needs.setdefault(table, []).append(need)
     with contextlib.suppress(duckdb.Error):
-        return _count(database, needs)
-    counts: dict[str, list[int]] = {}
+        return counts | _count(database, needs)
     for need in itertools.chain.from_iterable(needs.values()):  # one of which is at fault
         with contextlib.suppress(duckdb.Error):
             counts |= _count(database, {parts_of(need)[0]: [need]})

@@ -13,6 +13,7 @@ a byte or seven a run, against a hundred for a rectangle of its own.
 Cannot know: which pages inside a pageblock are free. The free share is in eighths.
 """
 
+import functools
 import operator
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
@@ -106,7 +107,7 @@ class Map:
 class _Cell:
     """What lies in one cell: blocks by migratetype, and the eighths that are free in them."""
 
-    types: Counter[str] = field(default_factory=Counter)
+    types: dict[str, int] = field(default_factory=dict)
     eighths: int = 0
     unknown: int = 0
 
@@ -263,7 +264,7 @@ def _per_cell(runs: list[Run], block_pages: int, total: int) -> int:
 def _cells(runs: list[Run], block_pages: int, per_cell: int) -> dict[int, _Cell]:
     """The cells that have memory, by their number from physical address 0."""
     cells: dict[int, _Cell] = {}
-    cell, until = _Cell(), 0  # the cell of the run before, and where it ends
+    cell, types, until = _Cell(), {}, 0  # the cell of the run before, and where it ends
     for start, blocks, _, migratetype, eighths in runs:
         number = start // block_pages
         end = number + blocks
@@ -271,9 +272,10 @@ def _cells(runs: list[Run], block_pages: int, per_cell: int) -> dict[int, _Cell]
             if number >= until:  # runs are in order
                 at = number // per_cell
                 cell = cells[at] = _Cell()
+                types = cell.types
                 until = (at + 1) * per_cell
             step = (end if end < until else until) - number
-            cell.types[migratetype] = cell.types.get(migratetype, 0) + step
+            types[migratetype] = types.get(migratetype, 0) + step
             if eighths is None:
                 cell.unknown += step
             elif eighths > 0:
@@ -326,16 +328,17 @@ def _strokes(cells: dict[tuple[int, int], _Cell]) -> list[Stroke]:
     stripes: dict[tuple[str, int], list[tuple[int, int]]] = {}
     for position in sorted(cells):
         cell = cells[position]
-        blocks = cell.types.total()
-        main = max(cell.types, key=lambda mt: (cell.types[mt], -_rank(mt)))
+        types = cell.types
+        blocks, most = sum(types.values()), max(types.values())
+        main = min([mt for mt, number in types.items() if number == most], key=_rank)
         ground.setdefault(main if main in TYPES else OTHER, []).append(position)
         # What was not counted is drawn as used; the page says so.
         share = 0 if cell.unknown else _eighths(cell.eighths, blocks)
         if share < 8:
             used.setdefault((main if main in TYPES else OTHER, share), []).append(position)
-        if len(cell.types) > 1:
-            other = min((mt for mt in cell.types if mt != main), key=_rank)
-            parts = min(max(round(8 * cell.types[other] / blocks), 2), 4)
+        if len(types) > 1:
+            other = min([mt for mt in types if mt != main], key=_rank)
+            parts = min(max(round(8 * types[other] / blocks), 2), 4)
             stripes.setdefault((other if other in TYPES else OTHER, parts), []).append(position)
     strokes = [Stroke(f"{look(mt)} pb-free", _path(at), 0, 0.5, 1, "") for mt, at in ground.items()]
     for (mt, share), at in used.items():
@@ -366,6 +369,7 @@ def _eighths(eighths: int, blocks: int) -> int:
     return min(max(round(eighths / blocks), 1), 7)
 
 
+@functools.cache
 def _rank(migratetype: str) -> int:
     return TYPES.index(migratetype) if migratetype in TYPES else -1
 
@@ -412,9 +416,11 @@ def _free(eighths: int) -> str:
 def _row_titles(
     cells: dict[int, _Cell], rows: _Rows, row_pages: int, page_size: int | None
 ) -> list[tuple[str, str]]:
-    sums: dict[int, Counter[str]] = {}
+    sums: defaultdict[int, Counter[str]] = defaultdict(Counter)
     for number, cell in cells.items():
-        sums.setdefault(number // COLUMNS, Counter()).update(cell.types)
+        here = sums[number // COLUMNS]
+        for migratetype, blocks in cell.types.items():
+            here[migratetype] += blocks
     titles = []
     for line, row in rows.row_of.items():
         types = ", ".join(f"{mt} {blocks:,}" for mt, blocks in sums[line].most_common())
@@ -440,12 +446,7 @@ def _legend(runs: list[Run]) -> list[Legend]:
         rows.append(
             Legend(
                 migratetype,
-                _strokes(
-                    {
-                        (0, 0): _Cell(Counter({migratetype: 1}), 0),
-                        (0, 1): _Cell(Counter({migratetype: 1}), 8),
-                    }
-                ),
+                _strokes({(0, at): _Cell({migratetype: 1}, 8 * at) for at in (0, 1)}),
                 total,
                 all_of_it if known else None,
                 total - none - all_of_it if known else None,
