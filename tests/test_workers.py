@@ -3,6 +3,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -108,6 +110,67 @@ def test_what_nobody_waits_for_ends() -> None:
     with beside(lambda tell: bytes(3 << 20)):  # more than a pipe holds
         pass
     assert no_child_is_left()
+
+
+def test_what_is_done_beside_says_when_it_has_nothing_more_to_do() -> None:
+    reader, writer = os.pipe()
+    with beside(lambda tell: os.read(reader, 1)) as child:
+        assert child.busy()
+        os.write(writer, b"!")
+        while child.busy():
+            time.sleep(0.01)
+        assert child() == b"!"
+        assert not child.busy()
+    os.close(reader)
+    os.close(writer)
+
+
+def test_shares_leave_room_for_what_else_is_done() -> None:
+    """Of three processes two do something else, until the second share has been done."""
+    others, most = 2, []
+
+    def busy() -> int:
+        most.append(3 - others)
+        return others
+
+    results = []
+    for result in in_workers(3, 6, lambda number, tell: (number, os.getpid()), busy=busy):
+        results.append(result)
+        if len(results) == 2:
+            others = 0
+    assert [number for number, _ in results] == list(range(6))
+    assert set(most) == {1, 3}
+    assert no_child_is_left()
+
+
+ORPHANED = """
+import os, signal, time
+from mmscope.drgn.workers.workers import beside, in_workers
+
+def share(number, tell):
+    print("here", flush=True)
+    time.sleep(600)
+
+def work(tell):
+    list(in_workers(1, 1, share))
+
+with beside(work):
+    os.read(0, 1)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_no_child_outlives_its_parent() -> None:
+    """Nor does a child's child. Each holds the pipe, which ends with the last of them."""
+    with subprocess.Popen(
+        [sys.executable, "-c", ORPHANED], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as parent:
+        assert parent.stdin is not None and parent.stdout is not None
+        assert parent.stdout.readline() == b"here\n"
+        parent.stdin.write(b"!")
+        parent.stdin.close()
+        assert parent.stdout.read() == b""
+    assert parent.returncode == -signal.SIGKILL
 
 
 class Rows(SharedColumns):
