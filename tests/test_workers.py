@@ -125,21 +125,19 @@ def test_what_is_done_beside_says_when_it_has_nothing_more_to_do() -> None:
     os.close(writer)
 
 
-def test_shares_leave_room_for_what_else_is_done() -> None:
+def test_shares_leave_room_for_what_else_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of three processes two do something else, until the second share has been done."""
-    others, most = 2, []
-
-    def busy() -> int:
-        most.append(3 - others)
-        return others
-
-    results = []
-    for result in in_workers(3, 6, lambda number, tell: (number, os.getpid()), busy=busy):
-        results.append(result)
-        if len(results) == 2:
-            others = 0
-    assert [number for number, _ in results] == list(range(6))
-    assert set(most) == {1, 3}
+    forks: list[int] = []
+    fork = os.fork
+    monkeypatch.setattr(os, "fork", lambda: forks.append(1) or fork())
+    others = 2
+    results = in_workers(3, 6, lambda number, tell: number, busy=lambda: others)
+    assert (next(results), len(forks)) == (0, 1)
+    assert (next(results), len(forks)) == (1, 2)
+    others = 0
+    assert next(results) == 2
+    assert len(forks) >= 5
+    assert list(results) == [3, 4, 5]
     assert no_child_is_left()
 
 
