@@ -147,7 +147,8 @@ from mmscope.drgn.workers.workers import beside, in_workers
 
 def share(number, tell):
     print("here", flush=True)
-    time.sleep(600)
+    time.sleep(120)
+    print("and outlived it", flush=True)
 
 def work(tell):
     list(in_workers(1, 1, share))
