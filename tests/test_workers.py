@@ -3,6 +3,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -108,6 +110,66 @@ def test_what_nobody_waits_for_ends() -> None:
     with beside(lambda tell: bytes(3 << 20)):  # more than a pipe holds
         pass
     assert no_child_is_left()
+
+
+def test_what_is_done_beside_says_when_it_has_nothing_more_to_do() -> None:
+    reader, writer = os.pipe()
+    with beside(lambda tell: os.read(reader, 1)) as child:
+        assert child.busy()
+        os.write(writer, b"!")
+        while child.busy():
+            time.sleep(0.01)
+        assert child() == b"!"
+        assert not child.busy()
+    os.close(reader)
+    os.close(writer)
+
+
+def test_shares_leave_room_for_what_else_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of three processes two do something else, until the second share has been done."""
+    forks: list[int] = []
+    fork = os.fork
+    monkeypatch.setattr(os, "fork", lambda: forks.append(1) or fork())
+    others = 2
+    results = in_workers(3, 6, lambda number, tell: number, busy=lambda: others)
+    assert (next(results), len(forks)) == (0, 1)
+    assert (next(results), len(forks)) == (1, 2)
+    others = 0
+    assert next(results) == 2
+    assert len(forks) >= 5
+    assert list(results) == [3, 4, 5]
+    assert no_child_is_left()
+
+
+ORPHANED = """
+import os, signal, time
+from mmscope.drgn.workers.workers import beside, in_workers
+
+def share(number, tell):
+    print("here", flush=True)
+    time.sleep(120)
+    print("and outlived it", flush=True)
+
+def work(tell):
+    list(in_workers(1, 1, share))
+
+with beside(work):
+    os.read(0, 1)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_no_child_outlives_its_parent() -> None:
+    """Nor does a child's child. Each holds the pipe, which ends with the last of them."""
+    with subprocess.Popen(
+        [sys.executable, "-c", ORPHANED], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as parent:
+        assert parent.stdin is not None and parent.stdout is not None
+        assert parent.stdout.readline() == b"here\n"
+        parent.stdin.write(b"!")
+        parent.stdin.close()
+        assert parent.stdout.read() == b""
+    assert parent.returncode == -signal.SIGKILL
 
 
 class Rows(SharedColumns):

@@ -78,6 +78,7 @@ def scan_page_tables(
     progress: Callable[[int, int], None] | None = None,
     *,
     jobs: int = 1,
+    busy: Callable[[], int] = lambda: 0,
     shares: bool = False,
     found: tuple[AddressSpaces, Gaps] | None = None,
 ) -> PageTableScan:
@@ -85,6 +86,7 @@ def scan_page_tables(
     Read the page tables of every process.
 
     :param jobs: how many processes may share the walk.
+    :param busy: how many of these do something else, as it is now.
     :param shares: look at the struct page of each mapped page too.
     :param found: the address spaces, and what could not be read of them.
     :param progress: called with (pages of tables done, pages of tables in all).
@@ -115,7 +117,7 @@ def scan_page_tables(
     )
     scan.sums["vmas"] += np.bincount(areas.owners, minlength=count)
     np.add.at(scan.sums["mapped"], areas.owners, (areas.ends - areas.starts).astype(np.int64))
-    return _walk_all(prog, scan, VmaLookup(areas, form.page_shift), jobs, progress)
+    return _walk_all(prog, scan, VmaLookup(areas, form.page_shift), jobs, busy, progress)
 
 
 def scan_of(memory: Memory, *, shares: bool = False) -> PageTableScan:
@@ -123,7 +125,12 @@ def scan_of(memory: Memory, *, shares: bool = False) -> PageTableScan:
     gaps = Gaps()
     spaces = kept_address_spaces(memory, gaps)
     return scan_page_tables(
-        memory.prog, memory.progress, jobs=memory.jobs, shares=shares, found=(spaces, gaps)
+        memory.prog,
+        memory.progress,
+        jobs=memory.jobs,
+        busy=memory.busy,
+        shares=shares,
+        found=(spaces, gaps),
     )
 
 
@@ -132,6 +139,7 @@ def _walk_all(
     scan: PageTableScan,
     lookup: VmaLookup,
     jobs: int,
+    busy: Callable[[], int],
     progress: Callable[[int, int], None] | None,
 ) -> PageTableScan:
     """Add up what is in the tables, by several processes if there are many tables."""
@@ -175,7 +183,8 @@ def _walk_all(
         return counted(own, parts[number])
 
     lost = np.zeros(len(spaces), np.bool_)
-    for part, result in zip(parts, in_workers(jobs, len(parts), work, tell), strict=True):
+    results = in_workers(jobs, len(parts), work, tell, busy)
+    for part, result in zip(parts, results, strict=True):
         if isinstance(result, Died):
             lost[part] = True
             scan.gaps.died.append(result.how)

@@ -44,6 +44,7 @@ class Memory:
         pass over them again.
     :ivar jobs: how many processes may share a pass over a large machine's struct pages, or a walk
         over the page tables of many processes.
+    :ivar busy: how many of these do something else, as it is now.
     :ivar rmap_node_ns: nanoseconds of a visit of a tree node, as the user measured them.
     :ivar opened: opens a dump once more.
     """
@@ -52,6 +53,7 @@ class Memory:
     progress: Callable[[int, int], None] | None = None
     riders: Callable[[], Iterable[Rider]] = tuple
     jobs: int = 1
+    busy: Callable[[], int] = lambda: 0
     rmap_node_ns: float | None = None
     opened: Callable[[], Program] | None = None
     _probed: int = 0

@@ -4,7 +4,7 @@ Shares of one work, each done by a child process (fork), with the results in the
 work beside what its caller does.
 
 A child has all that its parent had read and opened. It hands over one result and ends. One that is
-killed costs its share, which the caller is told. No child outlives the work.
+killed costs its share, which the caller is told. No child outlives the work, nor its parent.
 
 Costs: a fork for each share, some milliseconds; the result goes through a pipe.
 
@@ -12,12 +12,14 @@ Cannot: fork where reading the target needs a conversation (a socket): whose ans
 """
 
 import contextlib
+import ctypes
 import gc
 import os
 import pickle
 import select
 import signal
 import struct
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -26,6 +28,7 @@ from typing import Any, NoReturn
 # What a child sends: a kind, and a number: of steps done since the last, or of bytes that follow.
 HEADER = struct.Struct("<BQ")
 STEPS, RESULT, ERROR = range(3)
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM, signal.SIGPIPE)
 AHEAD = 2  # shares for each worker that may be done before the one that is waited for
 PIECE = 1 << 20
@@ -52,11 +55,13 @@ def in_workers(
     shares: int,
     work: Callable[[int, Tell], Any],
     progress: Tell | None = None,
+    busy: Callable[[], int] = lambda: 0,
 ) -> Iterator[Any]:
     """
     The result of each share, in their order; :class:`Died` of one whose process was killed.
 
     :param jobs: processes at a time.
+    :param busy: how many of these do something else, as it is now. One share is always worked at.
     :param work: of the number of a share; runs in a child. What it raises is raised here.
     :param progress: called here with the steps that *work* tells.
     """
@@ -66,7 +71,9 @@ def in_workers(
     try:
         for number in range(shares):
             while number not in results:
-                while started < shares and len(children) < jobs and started < number + jobs * AHEAD:
+                while started < min(shares, number + jobs * AHEAD) and (
+                    not children or len(children) < jobs - busy()
+                ):
                     _start(started, work, children)
                     started += 1
                 for reader in select.select(list(children), [], [])[0]:
@@ -85,34 +92,47 @@ def in_workers(
         _end(children)
 
 
-@contextlib.contextmanager
-def beside(work: Callable[[Tell], Any]) -> Iterator[Callable[[], Any]]:
-    """
-    One work, done by a child while the caller does another.
+class Beside:
+    """One work that a child does. To be called, once, for its result."""
 
-    :param work: runs in a child. It ends soon after its caller's end if it tells steps.
-    :return: waits for the result, once; :class:`Died` if the child was killed. What *work* raises
-        is raised there.
-    """
-    children: dict[int, _Child] = {}
-    _start(0, lambda _, tell: work(tell), children)
+    def __init__(self, work: Callable[[Tell], Any]) -> None:
+        self._children: dict[int, _Child] = {}
+        _start(0, lambda _, tell: work(tell), self._children)
 
-    def wait() -> Any:
-        ((reader, child),) = children.items()
+    def busy(self) -> bool:
+        """Whether it is still at it; of one that tells no steps."""
+        readers = list(self._children)
+        return bool(readers) and not select.select(readers, [], [], 0)[0]
+
+    def __call__(self) -> Any:
+        """:class:`Died` if the child was killed. What the work raised is raised here."""
+        ((reader, child),) = self._children.items()
         while data := os.read(reader, PIECE):
             child.data += data
             _tell_steps(child.data, None)
-        del children[reader]
+        del self._children[reader]
         os.close(reader)
         result = _result(child)
         if isinstance(result, BaseException):
             raise result
         return result
 
+    def end(self) -> None:
+        _end(self._children)
+
+
+@contextlib.contextmanager
+def beside(work: Callable[[Tell], Any]) -> Iterator[Beside]:
+    """
+    One work, done by a child while the caller does another.
+
+    :param work: runs in a child.
+    """
+    child = Beside(work)
     try:
-        yield wait
+        yield child
     finally:
-        _end(children)
+        child.end()
 
 
 def _end(children: dict[int, _Child]) -> None:
@@ -125,6 +145,7 @@ def _end(children: dict[int, _Child]) -> None:
 
 def _start(share: int, work: Callable[[int, Tell], Any], children: dict[int, _Child]) -> None:
     reader, writer = os.pipe()
+    parent = os.getpid()
     # No deadline or Ctrl-C between a child's birth and its name on the list.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     try:
@@ -133,21 +154,27 @@ def _start(share: int, work: Callable[[int, Tell], Any], children: dict[int, _Ch
             warnings.simplefilter("ignore", DeprecationWarning)
             pid = os.fork()
         if not pid:
-            _live(share, work, writer, [reader, *children])
+            _live(share, work, writer, [reader, *children], parent)
         children[reader] = _Child(pid, share)
     finally:
         os.close(writer)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _live(share: int, work: Callable[[int, Tell], Any], writer: int, close: list[int]) -> NoReturn:
-    """A child's whole life. It ends as soon as nobody reads what it tells."""
+def _live(
+    share: int, work: Callable[[int, Tell], Any], writer: int, close: list[int], parent: int
+) -> NoReturn:
+    """A child's whole life."""
     status = 1
     try:
         for number in ENDING:
             signal.signal(number, signal.SIG_DFL)
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(status)  # it has ended already
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
         gc.disable()  # it would touch, and so copy, all that is shared
+        sys.stderr = sys.__stderr__  # not by way of a progress bar, whose lock may be held for ever
         for reader in close:
             os.close(reader)
         with os.fdopen(writer, "wb", buffering=0) as pipe:

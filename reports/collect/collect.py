@@ -3,7 +3,7 @@
 Running the sections over a target and writing what they found as a bundle.
 
 Each section is on its own (``run_section``): what goes wrong in it costs itself, while the others
-go on.
+go on. Which process reads it is decided in ``several``.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,11 +12,13 @@ from dataclasses import asdict
 from mmscope.drgn.opening.target import Target
 from mmscope.drgn.sections.files import Files
 from mmscope.drgn.sections.memory import Memory
+from mmscope.drgn.sections.section import Section
 from mmscope.drgn.tables.bounds import IMPOSSIBLE_VALUES, Impossible, Machine
 from mmscope.reports.bundle.description import SectionResult
 from mmscope.reports.bundle.redact import RedactingWriter
 from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.collect.run_section import run_section
+from mmscope.reports.collect.several import read_all
 
 # (section, its title, pages done, pages in all); pages are 0 where they are not known
 Progress = Callable[[str, str, int, int], None]
@@ -41,30 +43,35 @@ def collect(
     # Imports every probe, which one that is run by itself need not.
     from mmscope.drgn.sections.registry import SECTIONS, riders
 
-    sections = []
+    sections: list[SectionResult] = []
+    marks: list[Impossible] = []
     machine = Machine.of(asdict(target))
+    specs = [spec for spec in SECTIONS.values() if not only or spec.name in only]
     if isinstance(source, Memory):
         source.riders = riders
-    marks: list[Impossible] = []
-    for spec in SECTIONS.values():
-        if only and spec.name not in only:
-            continue
-        if progress is not None:
-            progress(spec.name, spec.title, 0, 0)
-            if isinstance(source, Memory):
-                source.progress = lambda done, total, spec=spec: progress(
-                    spec.name, spec.title, done, total
-                )
+
+    def read(spec: Section, shown: bool) -> tuple[SectionResult, list[Impossible]]:
+        if progress is not None and shown:
+            _tell_of(spec, source, progress)
         section, found = run_section(spec, source, machine, verbose=verbose)
         for filled in found.tables:
             table = filled.table
             writer.table(table.name, table.title, table.row, filled.rows, section=spec.name)
         for name, title, unit, stacks in found.folded:
             writer.folded(name, title, stacks, unit=unit, section=spec.name)
-        marks += found.impossible
+        return section, found.impossible
+
+    for section, impossible in read_all(specs, source, writer, read):
         sections.append(section)
+        marks += impossible
     if marks:
         values = IMPOSSIBLE_VALUES
         writer.table(values.name, values.title, values.row, marks, section="sections")
     writer.finish({**asdict(target), **(notes or {})}, sections)
     return sections
+
+
+def _tell_of(spec: Section, source: Memory | Files, progress: Progress) -> None:
+    progress(spec.name, spec.title, 0, 0)
+    if isinstance(source, Memory):
+        source.progress = lambda done, total: progress(spec.name, spec.title, done, total)

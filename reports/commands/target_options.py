@@ -69,9 +69,10 @@ def add_target_options(parser: argparse.ArgumentParser) -> None:
         type=int,
         choices=range(1, MOST_JOBS + 1),
         metavar="N",
-        help="processes that share the passes over all pages of a machine of 8 GiB and more, and "
-        "the walk over the page tables of many processes; by default as many as CPUs are idle, at "
-        "most 4, and of the running kernel at most a quarter of the CPUs; a QEMU guest is read by "
+        help="processes that share the passes over all pages of a machine of 8 GiB and more, the "
+        "walk over the page tables of many processes, and the sections of a vmcore that is "
+        "collected as a whole, without --redact; by default as many as CPUs are idle, at most 4, "
+        "and of the running kernel at most a quarter of the CPUs; a QEMU guest is read by "
         "one",
     )
     work.add_argument(

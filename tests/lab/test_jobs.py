@@ -3,7 +3,7 @@
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -46,18 +46,18 @@ def collected(
     say: Callable[[str], None],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> Callable[[int], tuple[Tables, dict[str, SectionResult]]]:
+) -> Callable[..., tuple[Tables, dict[str, SectionResult]]]:
     """What so many processes find in the core of a small machine, as if it were large."""
     taken = capture(request.param, "ledger", say=say)
     monkeypatch.setattr(struct_pages, "LEAST_PAGES", 1)
     monkeypatch.setattr(struct_pages, "SHARE_PAGES", 1 << 15)
     monkeypatch.setattr(page_table_scan, "PART_TABLES", 64)
 
-    def of(jobs: int) -> tuple[Tables, dict[str, SectionResult]]:
+    def of(jobs: int, only: Sequence[str] = SECTIONS) -> tuple[Tables, dict[str, SectionResult]]:
         prog = open_target(taken.vmcore, [taken.vmlinux])
-        folder = tmp_path / str(jobs)
+        folder = tmp_path / f"{len(only)}-{jobs}"
         with Writer(folder) as writer:
-            sections = collect(Memory(prog, jobs=jobs), describe(prog, "vmcore"), writer, SECTIONS)
+            sections = collect(Memory(prog, jobs=jobs), describe(prog, "vmcore"), writer, only)
         files = (path for path in folder.rglob("*") if path.is_file() and path.name not in TIMES)
         return (
             {str(path.relative_to(folder)): path.read_bytes() for path in files},
@@ -68,23 +68,25 @@ def collected(
 
 
 def test_tables_are_the_same_whatever_the_jobs(
-    collected: Callable[[int], tuple[Tables, dict[str, SectionResult]]],
+    collected: Callable[..., tuple[Tables, dict[str, SectionResult]]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     forks: list[int] = []
     fork = os.fork
     monkeypatch.setattr(os, "fork", lambda: forks.append(1) or fork())
-    alone, statuses = collected(1)
-    assert not forks
-    assert len(alone) > len(SECTIONS)
-    for jobs in (2, 3):
+    for only in (SECTIONS, ()):  # all
         forks.clear()
-        tables, others = collected(jobs)
-        assert len(forks) > jobs
-        assert tables == alone
-        assert {name: each.message for name, each in others.items()} == {
-            name: each.message for name, each in statuses.items()
-        }
+        alone, statuses = collected(1, only)
+        assert not forks
+        assert len(alone) > len(only)
+        for jobs in (2, 3):
+            forks.clear()
+            tables, others = collected(jobs, only)
+            assert len(forks) > jobs
+            assert tables == alone
+            assert [(name, each.message) for name, each in others.items()] == [
+                (name, each.message) for name, each in statuses.items()
+            ]
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -110,7 +112,7 @@ def test_a_compressed_dump_is_read_by_several(
 
 
 def test_a_process_that_is_killed_costs_its_share(
-    collected: Callable[[int], tuple[Tables, dict[str, SectionResult]]],
+    collected: Callable[..., tuple[Tables, dict[str, SectionResult]]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     here, take = os.getpid(), FolioPlaces.take
@@ -134,7 +136,7 @@ def test_a_process_that_is_killed_costs_its_share(
 
 
 def test_a_process_that_is_killed_costs_those_whose_tables_it_read(
-    collected: Callable[[int], tuple[Tables, dict[str, SectionResult]]],
+    collected: Callable[..., tuple[Tables, dict[str, SectionResult]]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     whole, _ = collected(1)
