@@ -42,7 +42,7 @@ from mmscope.drgn.reading.kernel_arrays import Gaps
 
 LITTLE = PlatformFlags.IS_64_BIT | PlatformFlags.IS_LITTLE_ENDIAN
 VALID, TABLE, BLOCK, PAGE = 1, 3, 1, 3
-NG, CONT, SPECIAL, WRITE = 1 << 11, 1 << 52, 1 << 56, 1 << 51
+NG, CONT, SPECIAL, WRITE, READ_ONLY = 1 << 11, 1 << 52, 1 << 56, 1 << 51, 1 << 7
 # PAGE_NONE of Debian's 6.1.176 and 7.2.12, out of protection_map[].
 PAGE_NONE_BEFORE, PAGE_NONE = 0x460_0000_0000_0F82, 0x60_0000_0000_0C82
 # (log2 of a page, bits of addresses): how its addresses are cut, from the root down.
@@ -125,7 +125,10 @@ def test_tables_are_told_from_blocks_and_from_what_is_not_there() -> None:
     assert form.is_none(entries).tolist() == [False, False, False, True, False]
     assert not form.is_leaf(entries, 0).any()
     assert form.is_table(array(table), form.last).tolist() == [False]
-    assert form.is_writable(array(block | WRITE, block)).tolist() == [True, False]
+    clean = block | WRITE | READ_ONLY  # the CPU takes the latter away with the first write
+    protected = block | READ_ONLY
+    kinds = array(block | WRITE, clean, block, protected)
+    assert form.is_writable(kinds).tolist() == [True, True, True, False]
     assert form.is_special(array(block | SPECIAL, block)).tolist() == [True, False]
 
 

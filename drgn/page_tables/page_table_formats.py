@@ -49,7 +49,7 @@ class PageTableFormat:
     large: tuple[int, int]  # in upper levels: maps memory, if present
     address: int  # physical address, the encryption bit left out
     address_high: tuple[int, int]  # where its bits from 48 or 50 on are, and by how much they move
-    writable: tuple[int, int]
+    read_only: tuple[int, int]
     special: int  # pte_special(): no struct page counts this mapping
     contiguous: int  # this entry and its neighbours map one stretch of memory; 0: there is no such
     # Entries without this bit hold their address inverted (L1TF); 0: never.
@@ -104,7 +104,7 @@ class PageTableFormat:
 
     def is_writable(self, entries: Entries) -> NDArray[np.bool_]:
         """Of entries that map memory: it may be written to."""
-        return _matches(entries, self.writable)
+        return ~_matches(entries, self.read_only)
 
     def is_special(self, entries: Entries) -> NDArray[np.bool_]:
         """Of entries that map memory: ``pte_special()``."""
@@ -164,7 +164,7 @@ X86_64 = PageTableFormat(
     large=(0x80, 0x80),  # _PAGE_PSE
     address=0x000F_FFFF_FFFF_F000,
     address_high=(0, 0),
-    writable=(0x02, 0x02),  # _PAGE_RW
+    read_only=(0x02, 0),  # _PAGE_RW
     special=0x200,  # _PAGE_SOFTW1
     contiguous=0,
     inverted_without=0x01,
@@ -235,7 +235,9 @@ def arm64_format(
         large=(0x2, 0),  # bit 1 tells a block from a table, whether the entry is valid or not
         address=(1 << (50 if lpa2 else 48)) - (1 << page_shift),
         address_high=high,
-        writable=(1 << 51, 1 << 51),  # PTE_WRITE
+        # PTE_RDONLY, without PTE_WRITE, with which the CPU clears it. 6.1 maps blocks of its own
+        # with neither (PROT_SECT_NORMAL).
+        read_only=(1 << 7 | 1 << 51, 1 << 7),
         special=1 << 56,  # PTE_SPECIAL
         contiguous=1 << 52,  # PTE_CONT
         inverted_without=0,

@@ -227,7 +227,9 @@ class TestSymbols:
         prog = own(lab.capture.vmcore)
         symbols = {symbol.name: symbol for symbol in prog.symbols()}
         assert len(symbols) > 50_000
-        checked, theirs = 0, lab.prog.symbols()
+        # drgn does not move what the file has as an absolute address, as arm64's __pi_ names.
+        begin = lab.prog.symbol("_text").address
+        checked, theirs = 0, [each for each in lab.prog.symbols() if each.address >= begin]
         # Of a file with debug info, drgn takes milliseconds to look up a name.
         times = Counter(symbol.name for symbol in theirs)
         for symbol in theirs[::50]:

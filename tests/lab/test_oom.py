@@ -145,7 +145,10 @@ def test_what_a_victim_held_is_what_it_took(oom_lab: OomLab) -> None:
     anon = {comm: row.anon_bytes or 0 for comm, row in by_comm.items()}
     # 16 of the cgroup's 24 MiB are the protected task's.
     assert 7 * MIB < anon["cgroup hog"] < 8.5 * MIB
-    assert MIB <= anon["member"] < 1.5 * MIB and MIB <= anon["keyboard"] < 1.5 * MIB
+    # Before "mm: convert mm's rss stats into percpu_counter" (f1a7941243c1, v6.2) a task keeps up
+    # to 64 pages that it has not told its mm of.
+    least = MIB - 64 * 4096 if oom_lab.capture.series in ("5.10", "6.1") else MIB
+    assert least <= anon["member"] < 1.5 * MIB and least <= anon["keyboard"] < 1.5 * MIB
     assert 300 * MIB < anon["cpuset hog"] < 512 * MIB
     assert 300 * MIB < anon["policy hog"] < 512 * MIB
     assert 1100 * MIB < anon["a) b, (c"] < 1536 * MIB

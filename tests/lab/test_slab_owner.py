@@ -63,7 +63,22 @@ def printed(lab: SlabLab, truth: Path) -> Iterator[SlabOwnerStack]:
     sizes = {cache.name: cache.object_size for cache in lab.owners.scan.caches}
     for path in sorted((truth / "sys/kernel/debug/slab").glob("*/alloc_traces")):
         cache = path.parent.name
-        yield from read_alloc_traces(path.read_text(), cache, sizes[cache])
+        yield from read_alloc_traces(_callers(lab, path.read_text()), cache, sizes[cache])
+
+
+def _callers(lab: SlabLab, text: str) -> str:
+    """
+    The text with our name of a caller whose call never returns and is its last: the address behind
+    it is the next function's first, of which the kernel prints the name.
+    """
+
+    def before(match: re.Match[str]) -> str:
+        try:
+            return lab.prog.symbol(lab.prog.symbol(match[1]).address - 1).name
+        except LookupError:
+            return match[0]
+
+    return re.sub(r"(?m)(?<= )([\w.]+)\+0x0/0x[0-9a-f]+$", before, text)
 
 
 def counted(rows: Iterator[SlabOwnerStack] | list[SlabOwnerStack]) -> Counter[tuple[str, str]]:
