@@ -93,11 +93,14 @@ def box(python: str, drgn: str) -> Path:
     return folder / "bin/python"
 
 
-def makes(python: str | Path, core: Path, folder: Path) -> dict[str, bytes]:
+def makes(
+    python: str | Path, core: Path, folder: Path, symbols: Path | None = None
+) -> dict[str, bytes]:
     """
     What a Python makes, of this tree: the tables of a vmcore, and of a bundle that is committed the
     findings and the report.
 
+    :param symbols: the vmlinux, for a vmcore that cannot be read without.
     :raises LabError: a command of it failed; has what it said.
     """
     folder.mkdir()
@@ -114,7 +117,8 @@ def makes(python: str | Path, core: Path, folder: Path) -> dict[str, bytes]:
             raise LabError(f"{words[0]} ended with {done.returncode}\n{done.stderr}")
         return done.stdout
 
-    mmscope("collect", "--no-findings", "--core", core, "-o", "made", most=1)
+    given = ("--symbols", symbols) if symbols else ()
+    mmscope("collect", "--no-findings", "--core", core, *given, "-o", "made", most=1)
     (folder / "findings.txt").write_text(mmscope("findings", "--all", BUNDLE))
     mmscope("report", BUNDLE, "-o", "report.html")
     return everything(folder)

@@ -69,8 +69,8 @@ def frames(prog: Program, dice: random.Random, kind: str) -> Iterator[int]:
     first, last = prog["min_low_pfn"].value_(), prog["max_pfn"].value_()
     kernel = prog["init_mm"].address_of_()
     begin, end = (prog.symbol(name).address for name in ("_sdata", "_end"))
-    if end < begin:  # arm64: that of something else
-        end = prog.symbol("__bss_stop").address
+    if end < begin:  # arm64: it is behind the last section, where drgn relocates no symbol
+        end = max(end for _, end in prog.main_module().address_ranges or ())
     tasks = [task for task in for_each_task(prog) if task.mm]
     while True:
         try:

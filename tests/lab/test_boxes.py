@@ -11,7 +11,7 @@ from pathlib import Path
 
 import boxes
 import pytest
-from conftest import Lab
+from conftest import FUNCTIONS_ONLY, Lab
 
 pytestmark = pytest.mark.any_kernel
 
@@ -21,16 +21,23 @@ BOXES = {
 }
 
 
+def symbols(lab: Lab) -> Path | None:
+    """The vmlinux, where the vmcore cannot be read without."""
+    return lab.capture.vmlinux if lab.capture.kernel in FUNCTIONS_ONLY else None
+
+
 @pytest.fixture(scope="module")
 def here(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """What this environment makes."""
-    return boxes.makes(sys.executable, lab.capture.vmcore, tmp_path_factory.mktemp("box") / "here")
+    folder = tmp_path_factory.mktemp("box") / "here"
+    return boxes.makes(sys.executable, lab.capture.vmcore, folder, symbols(lab))
 
 
 @pytest.mark.parametrize("name", BOXES)
 def test_tables_findings_and_report_are_the_same(
     name: str, lab: Lab, here: dict[str, bytes], tmp_path: Path
 ) -> None:
-    there = boxes.makes(boxes.box(*BOXES[name]), lab.capture.vmcore, tmp_path / "there")
+    python, core = boxes.box(*BOXES[name]), lab.capture.vmcore
+    there = boxes.makes(python, core, tmp_path / "there", symbols(lab))
     assert len(here) > 80
     assert not boxes.differing(here, there)

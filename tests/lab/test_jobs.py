@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from capture import capture
+from capture import Capture, capture
 from conftest import KERNELS
 from dump_formats import makedumpfile, plain_elf
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from mmscope.drgn.opening.target import describe, open_target
 from mmscope.drgn.page_tables import page_table_scan
 from mmscope.drgn.page_tables.page_table_entries import TableChunk
 from mmscope.drgn.reading import struct_pages
+from mmscope.drgn.reading.mem_sections import valid_page_ranges
 from mmscope.drgn.reading.struct_pages import PageChunk
 from mmscope.drgn.rmap.folio_walks import FolioPlaces
 from mmscope.drgn.sections.memory import Memory
@@ -33,6 +34,7 @@ SECTIONS = (
     *("poisoned_pages", "cached_files", "memory_cgroups", "rmap_cost"),
     *("page_tables", "process_shares"),
 )
+SHARE = 1 << 15  # pages
 # In seconds, which differ.
 TIMES = ("sections.csv", "datapackage.json")
 
@@ -41,16 +43,18 @@ Owners = NDArray[np.int64]
 
 
 @pytest.fixture(params=KERNELS)
+def taken(request: pytest.FixtureRequest, say: Callable[[str], None]) -> Capture:
+    """The ``ledger`` workload on a kernel."""
+    return capture(request.param, "ledger", say=say)
+
+
+@pytest.fixture
 def collected(
-    request: pytest.FixtureRequest,
-    say: Callable[[str], None],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    taken: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., tuple[Tables, dict[str, SectionResult]]]:
     """What so many processes find in the core of a small machine, as if it were large."""
-    taken = capture(request.param, "ledger", say=say)
     monkeypatch.setattr(struct_pages, "LEAST_PAGES", 1)
-    monkeypatch.setattr(struct_pages, "SHARE_PAGES", 1 << 15)
+    monkeypatch.setattr(struct_pages, "SHARE_PAGES", SHARE)
     monkeypatch.setattr(page_table_scan, "PART_TABLES", 64)
 
     def of(jobs: int, only: Sequence[str] = SECTIONS) -> tuple[Tables, dict[str, SectionResult]]:
@@ -100,7 +104,7 @@ def test_a_compressed_dump_is_read_by_several(
     makedumpfile("-l", "-d", "1", elf, core)
     elf.unlink()
     monkeypatch.setattr(struct_pages, "LEAST_PAGES", 1)
-    monkeypatch.setattr(struct_pages, "SHARE_PAGES", 1 << 15)
+    monkeypatch.setattr(struct_pages, "SHARE_PAGES", SHARE)
     found = []
     for jobs in (1, 3):
         prog = open_target(core, [taken.vmlinux])
@@ -112,13 +116,16 @@ def test_a_compressed_dump_is_read_by_several(
 
 
 def test_a_process_that_is_killed_costs_its_share(
+    taken: Capture,
     collected: Callable[..., tuple[Tables, dict[str, SectionResult]]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     here, take = os.getpid(), FolioPlaces.take
+    # arm64's memory does not begin at 0.
+    first, _, _ = valid_page_ranges(open_target(taken.vmcore, [taken.vmlinux]))[0]
 
     def taking(self: FolioPlaces, chunk: PageChunk) -> None:
-        if os.getpid() != here and chunk.start_pfn == 1 << 16:
+        if os.getpid() != here and chunk.start_pfn == first + 2 * SHARE:
             os.kill(os.getpid(), signal.SIGKILL)
         take(self, chunk)
 

@@ -22,6 +22,7 @@ from mmscope.drgn.owners.slab_cgroups import SlabCgroup, SlabCgroups
 from mmscope.drgn.owners.slab_owner import slabs
 from mmscope.drgn.reading.cpus import online_cpus
 from mmscope.drgn.reading.kernel_arrays import Gaps
+from mmscope.drgn.reading.mem_sections import page_addresses
 from mmscope.drgn.sections.memory import Memory
 
 PAGE = 4096
@@ -90,10 +91,12 @@ def test_vectors_that_cannot_be_read_are_said(lab: CgroupsLab) -> None:
     def take(scan, chunk, of=counted._take):  # type: ignore[no-untyped-def]
         # Of slabs of inodes: the first are the initramfs's, which is nobody's.
         at = next(n for n, c in enumerate(scan.caches) if c.name == "shmem_inode_cache")
-        for pfn in chunk.pfns[chunk.caches == at][:64].tolist():
-            page = counted._ranges[0, 2] + np.uint64(pfn * counted._size)
-            places.append(int(page))
-            prog.add_memory_segment(int(page), counted._size, missing)
+        pfns = chunk.pfns[chunk.caches == at][:64].astype(np.uint64)
+        pages, valid = page_addresses(counted._ranges, pfns, counted._size)
+        assert valid.all()
+        for page in pages.tolist():
+            places.append(page)
+            prog.add_memory_segment(page, counted._size, missing)
         of(scan, chunk)
 
     counted._take = take  # type: ignore[method-assign]
