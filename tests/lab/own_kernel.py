@@ -199,7 +199,20 @@ def _unpack(deb: Path, folder: Path, say: Callable[[str], None]) -> Path:
     return tree
 
 
+# By its Kconfig file: the name that an option has there now. 7.3 has no PROC_SYSCTL beside SYSCTL.
+RENAMED = {"fs/proc/Kconfig": ("PROC_SYSCTL", "SYSCTL")}
+
+
+def named_as_there(tree: Path, config: str) -> str:
+    """A fragment with the names that options have in this source."""
+    for file, (before, now) in RENAMED.items():
+        if not re.search(rf"(?m)^config {before}$", (tree / file).read_text()):
+            config = re.sub(rf"\bCONFIG_{before}\b", f"CONFIG_{now}", config)
+    return config
+
+
 def _configure(make: Sequence[str], tree: Path, config: str, say: Callable[[str], None]) -> None:
+    config = named_as_there(tree, config)
     run(*make, "tinyconfig", cwd=tree)
     # The last word on a symbol counts.
     with (tree / ".config").open("a") as file:

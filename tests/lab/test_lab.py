@@ -247,6 +247,16 @@ def test_of_two_fragments_of_a_configuration_the_last_word_on_an_option_counts()
     assert own_kernel.merged([first]) == first
 
 
+def test_an_option_has_the_name_that_its_source_gives_it(tmp_path: Path) -> None:
+    wanted = "CONFIG_PROC_SYSCTL=y\nCONFIG_SYSCTL_EXCEPTION_TRACE=y\n"
+    kconfig = tmp_path / "fs/proc/Kconfig"
+    kconfig.parent.mkdir(parents=True)
+    kconfig.write_text("config PROC_FS\n\nconfig PROC_SYSCTL\n\tbool\n\tselect SYSCTL\n")
+    assert own_kernel.named_as_there(tmp_path, wanted) == wanted
+    kconfig.write_text("config PROC_FS\n\nconfig SYSCTL\n\tbool\n")
+    assert own_kernel.named_as_there(tmp_path, wanted) == wanted.replace("PROC_SYSCTL", "SYSCTL")
+
+
 def test_unknown_kernel_is_an_error() -> None:
     with pytest.raises(LabError, match=r"no kernel is called nonesuch: kernels\.toml has 5\.10, "):
         kernels.get("nonesuch")
