@@ -11,8 +11,9 @@ support for memory allocation profiling" (22d407b164ff, in v6.10).
 What the counters count (7.2): pages of an allocation by ``__pgalloc_tag_add()`` (mm/page_alloc.c);
 slots of slab objects by ``__alloc_tagging_slab_alloc_hook()`` (mm/slub.c), while the pages of their
 slabs are those of ``alloc_slab_page()``; of percpu memory the size for one CPU by
-``pcpu_alloc_tag_alloc_hook()`` (mm/percpu.c). So they do not add up to memory: the same page may
-be in two of them, and a percpu allocation is larger than is told.
+``pcpu_alloc_tag_alloc_hook()`` (mm/percpu.c), in 7.3 that for all and what describes it
+(``pcpu_obj_full_size()``). So they do not add up to memory: the same page may be in two of them,
+and up to 7.2 a percpu allocation is larger than is told.
 
 Costs some reads for thousands of tags and their names. Cannot know: what was allocated before
 page_ext was there, while profiling was off, or in the first percpu chunk, which has no room for
@@ -65,7 +66,7 @@ class AllocTag:
     bytes: int | None = column(
         unit="bytes",
         help="that they hold: pages, or slots of slab objects, or the size for one CPU of percpu "
-        "memory; empty: not readable",
+        "memory (7.3: for all); empty: not readable",
     )
     accurate: bool = column(help="false: the kernel says that it could not count all of them")
 
@@ -376,7 +377,7 @@ allocation profiling](https://docs.kernel.org/mm/allocation-profiling.html)): /p
 
 The rows do not add up to memory. Slab objects are counted by the line that asked for them, and the
 pages of their slabs once more by `alloc_slab_page` in `mm/slub.c`; percpu memory by the size for
-one CPU. Table `ledger_tags` has pages of the ledger's classes by line, each once.
+one CPU (7.3: for all). Table `ledger_tags` has pages of the ledger's classes by line, each once.
 """,
     command=Command("memory by the line of source that allocated it", top=TOP),
     since="0.2.0",
