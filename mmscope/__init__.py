@@ -8,21 +8,9 @@ the folders are links to those at its top, in an installation they are the folde
 is no package ``drgn`` of ours: ``import drgn`` is always the debugger.
 """
 
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    FOLDER: Path
+from pathlib import Path
 
 __version__ = "0.2.0"
 
-
-def __getattr__(name: str) -> Any:
-    """``FOLDER``: what is not Python (templates, recipes, findings) lies there, too."""
-    if name != "FOLDER":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from pathlib import Path  # a tenth of the start of a command that reads text alone
-
-    folder = globals()["FOLDER"] = Path(__file__).resolve().parent
-    return folder
+# What is not Python (templates, recipes, findings) lies here, too.
+FOLDER = Path(__file__).resolve().parent

@@ -114,12 +114,11 @@ class Known:
         self.kernel = bool(symbols and symbols[-1])
         begin = next((n for n, symbol in enumerate(symbols) if symbol in known.interrupt), None)
         self.interrupt = begin is not None
-        # On arm64 a tracepoint's stack begins in what calls its users.
+        # Of a tracepoint: without what calls its users, where arm64's stacks of it end.
         end = next((n for n, s in enumerate(symbols) if s.startswith("__traceiter_")), None)
-        self.traced = ";".join(names[:end]) or NO_STACK  # of a tracepoint
-        self.within = ";".join(
-            names[begin:end]
-        )  # an interrupt, without the task that it interrupts
+        self.traced = ";".join(names[:end]) or NO_STACK
+        # The same of one in an interrupt, without the task that this interrupts.
+        self.within = ";".join(names[begin:end])
         self.idle = not self.interrupt and any(symbol in known.idle for symbol in symbols)
         self.key = split.classify(symbols) if split is not None else None
         self.leaf = self.caller = ""

@@ -8,7 +8,6 @@ stdout, and the most memory that it had, in KiB. A command that hangs is ended a
 :data:`SECONDS`.
 """
 
-import ctypes
 import json
 import os
 import resource
@@ -21,16 +20,16 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]
 
 SECONDS = 900
-PR_SET_PDEATHSIG = 1
 # Beyond it a command fails, and the machine is not taken down with it.
 MOST_ADDRESSES = 6 << 30
 
 
-def run(folder: str, words: list[str], out: int, err: int) -> None:
+def run(folder: str, words: list[str], out: int, err: int, parent: int) -> None:
     """The command, in this process, which does not come back."""
+    from mmscope.drgn.workers.workers import die_with
     from mmscope.reports.commands.start import main
 
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    die_with(parent)
     signal.alarm(SECONDS)
     resource.setrlimit(resource.RLIMIT_AS, (MOST_ADDRESSES, MOST_ADDRESSES))
     for descriptor, target in ((os.open(os.devnull, os.O_RDONLY), 0), (out, 1), (err, 2)):
@@ -74,9 +73,10 @@ def main() -> None:
         folder, words = json.loads(line)
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
             sys.stdout.flush()
+            parent = os.getpid()
             child = os.fork()
             if child == 0:
-                run(folder, words, out.fileno(), err.fileno())
+                run(folder, words, out.fileno(), err.fileno(), parent)
             _, status, usage = os.wait4(child, 0)
             err.seek(0)
             result = {

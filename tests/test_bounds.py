@@ -12,6 +12,7 @@ from typing import Any
 
 import markupsafe
 import pytest
+from made_sections import made_section
 from report_bundle import TARGET
 
 from mmscope.drgn.free.free_lists import FreeBlocks
@@ -22,7 +23,7 @@ from mmscope.drgn.owners.slab_caches import SlabCache
 from mmscope.drgn.page_tables.page_tables import PageTables
 from mmscope.drgn.processes.processes import ProcessVmas
 from mmscope.drgn.sections.files import Files
-from mmscope.drgn.sections.section import Command, Found, Section
+from mmscope.drgn.sections.section import Found
 from mmscope.drgn.struct_pages.hugetlb import HugetlbSize
 from mmscope.drgn.tables.bounds import Impossible, Machine, impossible, rows_that_cannot_be, told
 from mmscope.drgn.tables.rows import (
@@ -201,15 +202,7 @@ def test_every_relation_is_to_a_number_of_the_same_row() -> None:
 
 
 def section(rows: list[Zone], machine: Machine = DUMP) -> tuple[SectionResult, Found]:
-    spec = Section(
-        name="zones",
-        title="Zones",
-        place=1,
-        intro="",
-        command=Command("zones"),
-        from_memory=lambda _: Found(),
-        from_files=lambda _: Found().add(ZONES, rows),
-    )
+    spec = made_section("zones", lambda _: Found().add(ZONES, rows))
     return run_section(spec, Files(Path("/nonexistent")), machine)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from drgn import FaultError, ProgramFlags
+from made_sections import made_section
 
 from mmscope.drgn.free import free_memory
 from mmscope.drgn.machine.settings import SETTINGS, Setting
@@ -23,7 +24,7 @@ from mmscope.drgn.reading.struct_pages import PageChunk, Scan
 from mmscope.drgn.sections import registry
 from mmscope.drgn.sections.files import Absent, Files, page_size
 from mmscope.drgn.sections.memory import DeadlineExceeded, Memory
-from mmscope.drgn.sections.section import Command, Found, Section
+from mmscope.drgn.sections.section import Found, Section
 from mmscope.drgn.tables.table import Table
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.description import SectionResult
@@ -42,16 +43,7 @@ def found(value: str = "1") -> Found:
 
 
 def spec(from_files: Callable[[Any], Found], name: str = "x", seconds: float = 5.0) -> Section:
-    return Section(
-        name=name,
-        title=name.title(),
-        place=1,
-        intro="",
-        command=Command(name),
-        from_memory=from_files,
-        from_files=from_files,
-        deadline=seconds,
-    )
+    return made_section(name, from_files, deadline=seconds)
 
 
 def fails(error: BaseException) -> Callable[[Any], Found]:

@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 from children import no_child_is_left
 from drgn import ProgramFlags
+from made_sections import made_section
 
 from mmscope.drgn.opening.target import Target
 from mmscope.drgn.sections import registry
 from mmscope.drgn.sections.memory import Memory
-from mmscope.drgn.sections.section import Command, Found, Section
+from mmscope.drgn.sections.section import Found, Section
 from mmscope.drgn.tables.rows import column, table_row
 from mmscope.drgn.tables.table import Table
 from mmscope.reports.bundle.bundle import Bundle
@@ -77,15 +78,7 @@ def mock(full_name: str, work: Callable[[Memory], Found] | None) -> Section:
         return found
 
     read.__module__ = f"mmscope.drgn.{folder}.sections"
-    return Section(
-        name=name,
-        title=name.title(),
-        place=1,
-        intro="",
-        command=Command(name),
-        from_memory=read,
-        from_files=lambda files: Found(),
-    )
+    return made_section(name, read, lambda files: Found())
 
 
 def content(path: Path) -> dict[str, Any]:

@@ -50,11 +50,7 @@ def stack_id(stack: bytes) -> int:
     Offsets are part of the text, as they are of what a handle stands for. Beyond 2^48, where no
     handle is (32 bits), and below 2^53, so that every reader of JSON keeps it.
     """
-    # As hashlib has it, without OpenSSL behind it, which takes a twentieth of a start.
-    try:
-        from _blake2 import blake2b
-    except ImportError:  # another Python
-        from hashlib import blake2b
+    from hashlib import blake2b  # with OpenSSL behind it, which few commands need
 
     return int.from_bytes(blake2b(stack, digest_size=6).digest(), "big") | 1 << 48
 

@@ -161,6 +161,13 @@ def _start(share: int, work: Callable[[int, Tell], Any], children: dict[int, _Ch
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+def die_with(parent: int) -> None:
+    """End this process, a child that was just forked, when its parent ends, or if it has ended."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
 def _live(
     share: int, work: Callable[[int, Tell], Any], writer: int, close: list[int], parent: int
 ) -> NoReturn:
@@ -169,9 +176,7 @@ def _live(
     try:
         for number in ENDING:
             signal.signal(number, signal.SIG_DFL)
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(status)  # it has ended already
+        die_with(parent)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
         gc.disable()  # it would touch, and so copy, all that is shared
         sys.stderr = sys.__stderr__  # not by way of a progress bar, whose lock may be held for ever

@@ -11,15 +11,13 @@ it, whatever its mode will be.
 
 import os
 import stat
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
+from typing import Any
 
 PRIVATE = 0o600
 
 
-def mode_of_file(asked: int | None = None, old: "Path | None" = None) -> int:
+def mode_of_file(asked: int | None = None, old: Path | None = None) -> int:
     """
     The mode of a file that is to be written.
 

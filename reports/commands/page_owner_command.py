@@ -6,12 +6,12 @@ Imports no drgn, numpy or rich. Exit codes as of ``mmscope``.
 """
 
 import argparse
-import contextlib
 import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from mmscope.drgn.text.page_owner_selection import CULL_KEYS, Selection
 from mmscope.drgn.text.page_owner_series import Series, growth_rows, read_series
@@ -28,9 +28,6 @@ from mmscope.reports.bundle.outcome import (
 )
 from mmscope.reports.watch import page_owner
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 Options = Mapping[str, Mapping[str, Any]]
 
 DEBUGFS = "/sys/kernel/debug"
@@ -39,13 +36,11 @@ SHORT = {"--output": "-o"}
 
 def main() -> int:
     """Run one of the commands by itself; returns its exit code."""
-    parser = argparse.ArgumentParser(prog="mmscope", formatter_class=_formatter)
+    parser = argparse.ArgumentParser(prog="mmscope")
     commands = parser.add_subparsers(required=True, metavar="COMMAND", prog="mmscope")
 
     def command(name: str, run: Any, help: str, text: str = "") -> argparse.ArgumentParser:
-        sub = commands.add_parser(
-            name, help=help, description=text or help, formatter_class=_formatter
-        )
+        sub = commands.add_parser(name, help=help, description=text or help)
         sub.add_argument("-v", "--verbose", action="store_true", help="show tracebacks")
         sub.set_defaults(run=run)
         return sub
@@ -53,18 +48,6 @@ def main() -> int:
     add_commands(command)
     args = parser.parse_args()
     return run_and_explain(args.run, args)
-
-
-def _formatter(prog: str) -> argparse.HelpFormatter:
-    """
-    As argparse makes one for each option that is declared, and then asks for the terminal's width
-    by what imports decompressors: a tenth of a start.
-    """
-    columns = os.environ.get("COLUMNS", "")
-    width = int(columns) if columns.isdecimal() else 0
-    with contextlib.suppress(AttributeError, ValueError, OSError):  # no terminal
-        width = width or os.get_terminal_size(sys.__stdout__.fileno()).columns  # type: ignore[union-attr]
-    return argparse.HelpFormatter(prog, width=(width or 80) - 2)
 
 
 def add_commands(command: Command) -> None:
@@ -123,7 +106,7 @@ def add_commands(command: Command) -> None:
         "--proc-root", default="/", metavar="DIR", help="folder with the host's proc/ and sys/"
     )
     sub.add_argument(
-        "--debugfs", type=path, default=DEBUGFS, metavar="DIR", help=f"default: {DEBUGFS}"
+        "--debugfs", type=Path, default=DEBUGFS, metavar="DIR", help=f"default: {DEBUGFS}"
     )
     add_price_options(sub)
     add_options(sub, OUTPUT, required=["--output"])
@@ -147,13 +130,6 @@ def add_options(parser: Any, options: Options, required: Sequence[str] = ()) -> 
         names = [SHORT[name], name] if name in SHORT else [name]
         more = {"required": True} if name in required else {}
         parser.add_argument(*names, **said, **more)
-
-
-def path(text: str) -> "Path":
-    """A file or folder, for argparse."""
-    from pathlib import Path  # which takes a twentieth of a start
-
-    return Path(text)
 
 
 def positive(text: str) -> float:
@@ -201,7 +177,7 @@ SERIES: Options = {
     },
 }
 OUTPUT: Options = {
-    "--output": {"type": path, "metavar": "BUNDLE", "help": "folder to make"},
+    "--output": {"type": Path, "metavar": "BUNDLE", "help": "folder to make"},
     "--force": {"action": "store_true", "help": "replace a bundle that is there"},
     "--mode": modes.OPTION,
     "--page-size": {

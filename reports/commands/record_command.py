@@ -200,9 +200,7 @@ def _record(args: argparse.Namespace, recipe: Recipe, making: Making, folder: Pa
         look=look,
     )
     after = vmstat(recipe.counters)
-    for note in recording.notes:
-        say(note)
-    for note in recording.unopened:
+    for note in (*recording.notes, *recording.unopened):
         say(note)
     making.remarks += recording.notes
     making.partial += recording.unopened

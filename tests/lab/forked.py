@@ -6,7 +6,6 @@ is whole here, and need not be opened again, which takes a second.
 Not for what reads debug info: drgn does that with OpenMP, whose threads a fork does not have.
 """
 
-import ctypes
 import os
 import pickle
 import signal
@@ -14,9 +13,9 @@ import traceback
 from collections.abc import Callable
 from typing import TypeVar
 
-PR_SET_PDEATHSIG = 1
+from mmscope.drgn.workers.workers import die_with
+
 T = TypeVar("T")
-LIBC = ctypes.CDLL(None)
 
 
 def in_a_fork(work: Callable[[], T]) -> T:
@@ -26,10 +25,11 @@ def in_a_fork(work: Callable[[], T]) -> T:
     :raises RuntimeError: it raised; has its traceback.
     """
     read_end, write_end = os.pipe()
+    parent = os.getpid()
     child = os.fork()
     if child == 0:
-        LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         try:
+            die_with(parent)
             os.close(read_end)
             try:
                 said = pickle.dumps((True, work()))
