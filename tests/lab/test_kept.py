@@ -306,7 +306,7 @@ def test_counters_of_poisoned_pages_are_those_of_meminfo_and_sys(kept_lab: KeptL
     handled = {row.counter: 0 for row in counters[1:]}
     for row in counters[1:]:
         handled[row.counter] += row.events or 0
-    # Not on 6.1: "mm: memory-failure: Add memory failure stats to sysfs" (44b8f8bf2438, v6.3).
+    # Not on 6.1: "mm: memory-failure: add memory failure stats to sysfs" (44b8f8bf2438, v6.3).
     stats = kept_lab.capture.truth_b / "sys/devices/system/node/node0/memory_failure"
     assert ("memory_failure/total" in handled) == stats.exists()
     assert handled.get("memory_failure/total", poisoned) == poisoned
